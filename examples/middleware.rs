@@ -46,12 +46,12 @@ impl Task for Greet {
 
 /// Hook: names the tenant of tasks that have none, and refuses those of a closed one.
 fn add_tenant(task: &mut Submission) -> Result<(), String> {
-    if task.params["tenant"].is_null() {
-        task.params["tenant"] = json!("acme");
-    }
-    match task.params["tenant"].as_str() {
+    let tenant = task.params.slice().member("tenant").and_then(|tenant| Some(tenant.string()?.into_owned()));
+    match tenant.as_deref() {
         Some("closed") => Err("the tenant `closed` has no account".into()),
-        _ => Ok(()),
+        Some(_) => Ok(()),
+        None if task.params.set("tenant", json!("acme")) => Ok(()),
+        None => Err("the params are no object".into()),
     }
 }
 

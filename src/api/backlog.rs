@@ -38,7 +38,11 @@ async fn measure_regularly(api: &Api) {
 /// for no worker; their types have no task topic.
 async fn measure_once(api: &Api) -> BTreeSet<String> {
     // An error is shown by requests and by the health of trackers; here it only makes the metric absent.
-    let Ok(Ok(counts)) = timeout(DEADLINE, api.reads.counts()).await else { return BTreeSet::new() };
+    let counted = async {
+        let counts = api.reads.counts().await?;
+        api.reads.check_covered(None).await.map(|()| counts)
+    };
+    let Ok(Ok(counts)) = timeout(DEADLINE, counted).await else { return BTreeSet::new() };
     // Without an answer of Kafka all types count.
     let topics = timeout(DEADLINE, api.types.topics(INTERVAL)).await.ok().and_then(Result::ok);
     let is_served = |task_type: &str| topics.as_ref().is_none_or(|topics| topics.contains_key(task_type));

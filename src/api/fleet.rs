@@ -76,9 +76,13 @@ impl Fleet {
         Ok(())
     }
 
-    /// Waits until the control topic has been read for the first time, but not for long: without it the API serves, and
+    /// Learns the brokers' time, and waits until the control topic has been read for the first time, but not for long: without it the API serves, and
     /// does not know the schemas of types that it does not have.
     pub(crate) async fn load(&self) {
+        let learning = control::learn_broker_time(self.publisher.producer(), self.publisher.names());
+        if tokio::time::timeout(LOAD_DEADLINE, learning).await.is_err() {
+            tracing::warn!("serving before the brokers' time is known; this machine's clock is used");
+        }
         if let Err(why) = self.control_read().await {
             tracing::warn!(%why, "serving without the declarations of types");
         }

@@ -41,15 +41,24 @@ pub struct Open {
     pub router: axum::Router,
     api: Arc<Api>,
     producer: Arc<SharedProducer>,
-    _listening: [tokio_util::sync::DropGuard; 4],
+    _listening: [tokio_util::sync::DropGuard; 5],
     _following: [control::follow::TopicFollower; 2],
+}
+
+impl Open {
+    /// Prepares the answers to the first requests.
+    pub async fn load(&self) {
+        self.api.fleet.load().await;
+    }
 }
 
 /// Starts the background tasks of the API and returns its router. `address` is the address that the caller listens
 /// on: on any but a loopback address tokens are required, unless the configuration waives them.
 pub fn open(setup: ApiSetup, address: std::net::SocketAddr, shutdown: &Shutdown) -> anyhow::Result<Open> {
+    let store = setup.store.clone();
     let api = Arc::new(Api::new(setup, address, shutdown.clone())?);
-    let listening = read::notices::listen(api.reads.notices.clone(), api.reads.store.clone());
+    let listening = read::notices::listen(api.reads.notices.clone(), store);
+    let covering = read::coverage::follow(api.reads.clone(), api.ops.metrics.clone());
     // A control topic that cannot be read fails the requests that need it; it is not part of this role's health.
     let state =
         control::keep(api.fleet.control.clone(), api.reads.broker.broker().clone(), api.publisher.names(), None);
@@ -63,7 +72,7 @@ pub fn open(setup: ApiSetup, address: std::net::SocketAddr, shutdown: &Shutdown)
         router: http::router::router(api.clone(), live),
         api,
         producer,
-        _listening: [listening, marking, bulk, backlog],
+        _listening: [listening, covering, marking, bulk, backlog],
         _following: [state, beats],
     })
 }
@@ -79,7 +88,7 @@ pub async fn run(setup: ApiSetup, listener: TcpListener, shutdown: Shutdown) -> 
     let address = listener.local_addr()?;
     setup.metrics.set_role("api");
     let api = open(setup, address, &shutdown)?;
-    shutdown.drain.run_until_cancelled(api.api.fleet.load()).await;
+    shutdown.drain.run_until_cancelled(api.load()).await;
     tracing::info!(%address, "API listening");
     http::serve::serve(listener, api.router.clone(), &shutdown).await;
     Ok(api.producer.flush(FLUSH_DEADLINE).await?)

@@ -10,7 +10,6 @@ use super::fleet::Fleet;
 use super::handlers::bulk::BulkRuns;
 use super::http::auth::LiveAccess;
 use super::http::ops::Ops;
-use super::read::notices::Notices;
 use super::read::queue_samples::Queues;
 use super::read::reads::Reads;
 use super::read::suggest::RecentValues;
@@ -89,13 +88,7 @@ impl Api {
         let publisher = Publisher::new(producer, setup.names, setup.events_partitions, "kafleet/api")
             .with_counter(&setup.metrics.tasks.submitted)
             .with_tracer(setup.tracer.as_ref());
-        let reads = Reads {
-            store: setup.store.clone(),
-            broker: broker.clone(),
-            publisher: publisher.clone(),
-            notices: Arc::new(Notices::new(setup.events_partitions)),
-            shutdown: shutdown.clone(),
-        };
+        let reads = Reads::new(setup.store.clone(), broker.clone(), publisher.clone(), shutdown.clone());
         let control = ControlWatch::new(ControlState::without_cancels().with_schedules().with_types());
         let types = Arc::new(TypeCatalog {
             registry: setup.registry,

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::handlers::{Child, Context, Continuation, Failure};
-use crate::model::json::plain_text;
+use crate::handlers::{BAD_THEN, Child, Context, Continuation, Failure};
+use crate::model::json::{RawJson, check_document};
 use crate::model::task::document::document;
 use crate::model::task::field::Scope;
 use crate::model::task::{Policy, parse_time};
 use crate::model::units::duration::Millis;
+use crate::model::units::time::Expires;
 
 /// Child task: the fields of `POST /v1/tasks` that apply to a child.
 #[derive(Debug, Serialize, Deserialize)]
@@ -20,7 +20,7 @@ struct ChildDocument {
     #[serde(rename = "type")]
     task_type: Arc<str>,
     #[serde(default)]
-    params: Value,
+    params: RawJson,
     /// Last segment of the id, or the whole id.
     #[serde(default)]
     id: Option<String>,
@@ -31,7 +31,7 @@ struct ChildDocument {
     #[serde(default)]
     at: Option<String>,
     #[serde(default)]
-    expires: Option<Millis>,
+    expires: Option<Expires>,
     #[serde(flatten, skip_deserializing)]
     policy: Policy,
 }
@@ -55,6 +55,7 @@ pub(super) fn read_children(
 }
 
 fn read_child(task: &RawValue, cx: &Context, now_ms: i64, max_params: u64) -> Result<Child, String> {
+    check_document(task.get().as_bytes()).map_err(|why| why.to_string())?;
     let document: ChildDocument = serde_json::from_str(task.get()).map_err(|why| why.to_string())?;
     let start_ms = match (document.delay, &document.at) {
         (Some(_), Some(_)) => return Err("`delay` and `at` are mutually exclusive".to_owned()),
@@ -67,17 +68,12 @@ fn read_child(task: &RawValue, cx: &Context, now_ms: i64, max_params: u64) -> Re
         return Err("`external`: an app spawns no external tasks; hint: create it with the API".to_owned());
     }
     policy.not_before_ms = start_ms.filter(|start_ms| *start_ms > now_ms);
-    policy.expires_at_ms = document.expires.map(|expires| now_ms.saturating_add(expires.as_i64()));
-    if let Some((field, why)) = policy.errors().into_iter().next() {
-        return Err(format!("`{field}`: {why}"));
-    }
-    policy.rules.check_all().map_err(|(at, why)| format!("`{}`: {why}", at.trim_start_matches('/')))?;
-    // The params are at most as long as the whole task.
-    if task.get().len() as u64 > max_params {
-        let bytes = plain_text(&document.params).len() as u64;
-        if bytes > max_params {
-            return Err(format!("`params` have {bytes} bytes: at most {max_params} are allowed"));
-        }
+    policy.expires_at_ms = document.expires.map(|expires| expires.time_ms(now_ms));
+    let checked = cx.limits().check_policy(&policy, now_ms);
+    checked.map_err(|(at, why)| format!("`{}`: {why}", at.trim_start_matches('/')))?;
+    let bytes = document.params.text().len() as u64;
+    if bytes > max_params {
+        return Err(format!("`params` have {bytes} bytes: at most {max_params} are allowed"));
     }
     let mut child = Child::new(&document.task_type, document.params);
     child.segment = document.id.map(|id| last_segment(&id, cx));
@@ -94,7 +90,9 @@ fn last_segment(id: &str, cx: &Context) -> String {
 
 /// Reads the continuation of a `then`.
 pub(super) fn read_continuation(task: &RawValue) -> Result<Continuation, Failure> {
-    serde_json::from_str(task.get()).map_err(|why| bad_child(&format!("a continuation: {why}")))
+    let refused = |why: &dyn std::fmt::Display| Failure::fail(format!("a continuation: {why}")).of_kind(BAD_THEN);
+    check_document(task.get().as_bytes()).map_err(|why| refused(&why))?;
+    serde_json::from_str(task.get()).map_err(|why| refused(&why))
 }
 
 /// Failure of an attempt whose children cannot be published.
@@ -132,8 +130,16 @@ mod tests {
             (r#"{"type":"a","retrys":1}"#, "unknown field `retrys`"),
             (r#"{"type":"a","parent":"b"}"#, "unknown field `parent`"),
             (r#"{"type":"a","external":true}"#, "`external`"),
+            (r#"{"type":"a","params":{"n":1,"n":1}}"#, "the name `n` occurs twice in an object (at `/params/n`)"),
+            (r#"{"type":"a","tags":[],"tags":[]}"#, "the name `tags` occurs twice"),
             (&format!(r#"{{"type":"a","params":"{}"}}"#, "x".repeat(99)), "`params` have 101 bytes: at most 100"),
             (r#"{"type":"a","delay":"1s","at":"2026-01-01T00:00:00Z"}"#, "mutually exclusive"),
+            (r#"{"type":"a","delay":"31d"}"#, "`delay`: the task would start more than 30d from now"),
+            (r#"{"type":"a","expires":1795853855}"#, "may be epoch seconds"),
+            (r#"{"type":"a","timeout":"31d"}"#, "`timeout`: `31d` is longer than a tree may stay open"),
+            (r#"{"type":"a","timeout":1795853855000}"#, "a time in epoch milliseconds"),
+            (r#"{"type":"a","timeout":"2s","total_timeout":"1s"}"#, "`timeout`: `2s` is longer than `total_timeout`"),
+            (r#"{"type":"a","then":[{"type":"b","max_wait":"31d"}]}"#, "`then/0/max_wait`"),
         ] {
             let failure = read(text).unwrap_err();
             assert_eq!(&*failure.kind, "bad_child");

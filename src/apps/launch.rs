@@ -97,8 +97,8 @@ impl AppProgram {
         let Some((program, arguments)) = self.command.split_first() else {
             return Err(io::Error::other("the command is empty"));
         };
-        let mut command = Command::new(program);
-        command.args(arguments).current_dir(&self.cwd).envs(&self.env);
+        let mut command = self.env.command(program);
+        command.args(arguments).current_dir(&self.cwd);
         command.env("KAFLEET_APP", &self.name).env("KAFLEET_APP_PROCESS", number.to_string());
         command.stdin(Stdio::from(socket)).stdout(Stdio::from(output.try_clone()?)).stderr(Stdio::from(output));
         // SAFETY: the function makes async-signal-safe calls only.

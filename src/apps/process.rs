@@ -1,6 +1,5 @@
 //! Process of an app: start, supervision and end.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -22,9 +21,12 @@ use super::session::{Cause, Declared, Session, SessionEvent, StreamEndReason};
 use super::socket;
 use crate::handlers::context::Restart;
 use crate::handlers::output_tail::quote;
+use crate::handlers::program_env::ProgramEnv;
 use crate::handlers::reaper::describe_status;
 use crate::runtime::{self, now_ms};
 
+/// Time after which a process counts as lasting: the app is not to blame for its end.
+pub const LASTING_AFTER: Duration = Duration::from_secs(1);
 /// Interval of pings.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// Time to exit after the end of the stream, and again after SIGTERM.
@@ -44,8 +46,7 @@ pub struct AppProgram {
     /// Program and arguments; no shell.
     pub command: Vec<String>,
     pub cwd: PathBuf,
-    /// Environment variables, added to those of the worker.
-    pub env: BTreeMap<String, String>,
+    pub env: ProgramEnv,
     /// Time until the app is ready.
     pub start_timeout: Duration,
     /// Types to use. `None`: all declared ones.
@@ -71,6 +72,8 @@ pub struct AppProcess {
     has_order: bool,
     /// The event loop was blocked at the last ping.
     is_blocked: bool,
+    /// Time since which the process serves.
+    since: Instant,
 }
 
 /// Request to a process.
@@ -107,7 +110,7 @@ impl ProcessEnd {
     pub fn reason(&self) -> &'static str {
         match &self.cause {
             _ if self.is_expected => "replaced",
-            Cause::Crashed | Cause::Unread => "crashed",
+            Cause::Crashed | Cause::CrashedEarly | Cause::Unread => "crashed",
             Cause::OutOfMemory => "memory",
             Cause::Garbled => "garbled",
             Cause::Killed(_) => "killed",
@@ -190,6 +193,7 @@ impl AppProgram {
             responsive: false,
             has_order: self.has_order,
             is_blocked: false,
+            since: Instant::now(),
         };
         (process, declared)
     }
@@ -222,7 +226,8 @@ impl AppProcess {
         mut requests: mpsc::UnboundedReceiver<ProcessRequest>,
         on_event: impl Fn(SessionEvent) + Send,
     ) -> ProcessEnd {
-        let mut pings = tokio::time::interval_at(Instant::now() + PING_INTERVAL, PING_INTERVAL);
+        self.since = Instant::now();
+        let mut pings = tokio::time::interval_at(self.since + PING_INTERVAL, PING_INTERVAL);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let end = loop {
             tokio::select! {
@@ -306,7 +311,11 @@ impl AppProcess {
             return self.kill(Cause::Garbled, why).await;
         }
         let is_unread = self.slots == 1 && self.session.is_attempt_unread(&end);
-        let cause = if is_unread { Cause::Unread } else { Cause::Crashed };
+        let cause = match is_unread {
+            true => Cause::Unread,
+            false if self.since.elapsed() < LASTING_AFTER => Cause::CrashedEarly,
+            false => Cause::Crashed,
+        };
         let message = format!("the process of the app ended: {}", self.describe_end().await);
         ProcessEnd { cause, is_expected: false, message }
     }

@@ -71,8 +71,11 @@ fn conflict(own: Option<&TypeConfig>, is_registered: bool) -> Option<&'static st
              hint: set `max_tasks` or `memory` of the app",
         );
     }
-    if !own.keep_headers.is_empty() {
-        return Some("its section in `[types]` has `keep_headers`, which is for Rust types; hint: remove it");
+    if !own.variables().is_default() {
+        return Some(
+            "its section in `[types]` has `env` or `inherit`, which are for programs and Rust types; hint: set them for \
+             the app",
+        );
     }
     own.schema.is_some().then_some("its section in `[types]` has a `schema`, which comes from the app; hint: remove it")
 }

@@ -22,6 +22,7 @@ use crate::apps::process::AppProgram;
 use crate::apps::protocol::{Limits, VERSION, Welcome};
 use crate::apps::register::register;
 use crate::config::{AppConfig, Config};
+use crate::handlers::program_env::ProgramEnv;
 use crate::handlers::resident_memory::{resident_bytes, tree_bytes};
 use crate::handlers::testing::TestRun;
 use crate::handlers::{Handler, Registry};
@@ -290,11 +291,11 @@ impl BenchApp {
     pub(super) async fn open(&self) -> anyhow::Result<(Arc<AppPool>, Registry)> {
         let section = AppConfig { processes: Some(self.processes), ..AppConfig::default() };
         let types = Some(vec![NOOP.to_owned()]);
-        let (mut command, mut env) = (self.command.clone(), std::collections::BTreeMap::new());
+        let (mut command, mut env) = (self.command.clone(), ProgramEnv::default());
         if command.is_empty() {
             let binary = std::env::current_exe().context("cannot find this program's executable")?;
             command = vec![binary.to_string_lossy().into_owned(), "bench".to_owned(), "child-role".to_owned()];
-            env.insert(ROLE.to_owned(), serde_json::to_string(&ChildRole::App)?);
+            env.variables.own.insert(ROLE.to_owned(), serde_json::to_string(&ChildRole::App)?);
         }
         let program = AppProgram {
             name: "bench".to_owned(),

@@ -14,6 +14,7 @@ use crate::api::ApiSetup;
 use crate::broker::kafka::baseline::RawLoop;
 use crate::config::{ApiConfig, Isolation, Names, Order, TopicsConfig, TypePolicy};
 use crate::handlers::layer::AttemptRequest;
+use crate::handlers::program_env::WithheldVariables;
 use crate::handlers::{AnswerFuture, Child, Context, Handler, ParamsError, Registered, Registry};
 use crate::model::json::RawJson;
 use crate::model::retention::Lifetimes;
@@ -146,7 +147,7 @@ async fn run_async(role: ChildRole) -> anyhow::Result<()> {
         ChildRole::Worker { services, prefix, events_partitions, slots, order, isolation, layers, fan } => {
             let registry = registry(slots, order, isolation, layers, fan);
             let setup = worker(&services, &prefix, events_partitions, registry)?;
-            let reentry = Reentry::of_this_process();
+            let reentry = Reentry::of_this_process(WithheldVariables::default());
             let (tracer, exporter) = start_tracing(&services, &setup.metrics)?.unzip();
             let outcome = crate::worker::run(WorkerSetup { reentry, tracer, ..setup }, shutdown).await;
             if let Some(exporter) = exporter {
@@ -214,6 +215,7 @@ fn worker(
         config: services.worker.clone(),
         names: Names::new(prefix),
         events_partitions,
+        max_tree_age: TopicsConfig::default().max_tree_age,
         metrics: Metrics::new()?,
         health: Health::default(),
         tracer: None,
@@ -334,7 +336,7 @@ struct Fan;
 impl Handler for Fan {
     fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         let children = serde_json::from_str(params.text()).unwrap_or(0_u64);
-        (0..children).for_each(|n| cx.spawn_child(Child::new(NOOP, n.into())));
+        (0..children).for_each(|n| cx.spawn_child(Child::new(NOOP, serde_json::json!(n))));
         Ok(Box::pin(std::future::ready(Ok(RawJson::null()))))
     }
 }

@@ -198,6 +198,7 @@ impl BenchTopics {
                 true => vec![
                     ("message.timestamp.type".into(), "LogAppendTime".into()),
                     ("retention.ms".into(), "-1".into()),
+                    ("max.message.bytes".into(), crate::topics::MAX_RECORD_BYTES.to_string()),
                 ],
                 false => Vec::new(),
             },
@@ -269,7 +270,7 @@ impl BenchTopics {
                 group: Some(group.to_owned()),
                 topics: Vec::new(),
                 prefetch_bytes: 1 << 20,
-                read_uncommitted: false,
+                ..ConsumerSpec::default()
             })?),
         };
         let offsets = reader.committed(&partitions, CALL_DEADLINE)?;

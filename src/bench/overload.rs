@@ -164,8 +164,9 @@ fn start_fleet(
 /// Type of the workers: calls the service.
 pub(super) fn caller(url: &str, slots: u32, timeout: Millis) -> anyhow::Result<Registry> {
     let client = client().map_err(anyhow::Error::msg)?;
-    let call =
-        Call { url: url.parse()?, method: reqwest::Method::POST, headers: Default::default(), max_output: 1_024 };
+    let method = reqwest::Method::POST;
+    let headers = reqwest::header::HeaderMap::new();
+    let call = Call { url: url.parse()?, method, headers, max_output: 1_024, resend_on_close: true };
     let mut registered = Registered::new(Http::new(client, call));
     registered.policy.trip_on = TypePolicy::outage_kinds();
     (registered.policy.concurrency, registered.policy.timeout) = (Some(slots), timeout);

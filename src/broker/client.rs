@@ -8,10 +8,11 @@ use tokio::sync::Semaphore;
 
 use super::shared_producer::SharedProducer;
 use super::{
-    Broker, BrokerError, Commit, Committed, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, Partition, Record,
-    RecordListing, TopicInfo, TopicOutcome, TopicSpec, TransactionalProducer, Watermarks,
+    Broker, BrokerError, Commit, Committed, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, OpenTransaction,
+    Partition, Record, RecordListing, TopicInfo, TopicOutcome, TopicSpec, TransactionalProducer, Watermarks,
+    open_transactions,
 };
-use crate::runtime::blocking;
+use crate::runtime::{blocking, now_ms};
 
 /// Default deadline of a call. A broker answers within milliseconds; this leaves time for a change of leadership.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(10);
@@ -120,6 +121,12 @@ impl BrokerClient {
     pub async fn watermarks(&self, partition: &Partition) -> Result<Watermarks, BrokerError> {
         let partition = partition.clone();
         self.call(move |broker, deadline| broker.watermarks(&partition, deadline)).await
+    }
+
+    /// Finds the partitions that an open transaction has held back for long; see [`open_transactions`].
+    pub async fn open_transactions(&self, partitions: Vec<Partition>) -> Result<Vec<OpenTransaction>, BrokerError> {
+        let now_ms = now_ms();
+        self.call(move |broker, deadline| open_transactions(broker, &partitions, now_ms, deadline)).await
     }
 
     /// Returns the high watermarks of many partitions; `None` for a partition without an answer.

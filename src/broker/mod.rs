@@ -13,10 +13,12 @@ mod error;
 pub mod kafka;
 pub mod memory;
 pub mod offset_range;
+mod open_transactions;
 pub mod shared_producer;
 
 pub use client::{BrokerClient, CALL_DEADLINE, Transactions};
 pub use error::BrokerError;
+pub use open_transactions::{OpenTransaction, open_transactions};
 
 /// A partition of a topic.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -167,6 +169,12 @@ pub trait Broker: Send + Sync + 'static {
         Ok(partitions.iter().map(|at| self.watermarks(at, deadline).ok().map(|ends| ends.low)).collect())
     }
 
+    /// Returns the last stable offsets of many partitions, like [`Self::end_offsets`]: a read-committed consumer sees nothing
+    /// behind it while the transaction that begins there is open. The default knows of no open transactions.
+    fn stable_offsets(&self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<i64>>, BrokerError> {
+        self.end_offsets(partitions, deadline)
+    }
+
     /// Returns the first record that a read-committed consumer sees at or after an offset. Does not wait for open
     /// transactions.
     fn first_visible(
@@ -243,6 +251,8 @@ pub struct ConsumerSpec {
     pub prefetch_bytes: usize,
     /// Read records of open and aborted transactions too.
     pub read_uncommitted: bool,
+    /// Time after which the group assigns the partitions of a dead member to others. `None`: the broker's default.
+    pub session_timeout: Option<Duration>,
 }
 
 /// Outcome of a commit for each of its partitions: an error of one does not concern the others.
@@ -342,6 +352,10 @@ pub trait Consumer: Send {
 pub trait DeliverySink: Send + Sync + 'static {
     /// Called once per accepted record. A failure includes the record, so that it can be sent again.
     fn delivered(&self, token: u64, outcome: Result<(i32, i64), (BrokerError, &RecordRef<'_>)>);
+
+    /// Called before [`Self::delivered`] with the time at which the broker appended the record, if it reported it (epoch
+    /// milliseconds).
+    fn appended(&self, _token: u64, _append_ms: i64) {}
 }
 
 /// Sends records. Shared by threads.
@@ -441,12 +455,20 @@ pub struct TopicInfo {
     pub replication: u32,
     /// Configuration entries that differ from the broker's defaults, or that were set with a [`TopicSpec`].
     pub config: Vec<(String, String)>,
+    /// Entries that are not set on the topic, with the defaults of the cluster.
+    pub inherited: Vec<(String, String)>,
 }
 
 impl TopicInfo {
-    /// Returns the value of a configuration entry, if it is set.
+    /// Returns the effective value of a configuration entry, if it is known.
     pub fn setting(&self, key: &str) -> Option<&str> {
-        self.config.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+        let mut known = self.config.iter().chain(&self.inherited);
+        known.find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+
+    /// Returns false if the configuration could not be read, for want of a permission, or if nothing is set.
+    pub fn has_known_settings(&self) -> bool {
+        !self.config.is_empty() || !self.inherited.is_empty()
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{BatchRecord, Broker, BrokerError, DeliverySink, Producer, ProducerRecord, RecordRef};
 use crate::model::task::Position;
-use crate::runtime::blocking;
+use crate::runtime::{blocking, observe_broker_time};
 
 /// Bit that is set in the tokens of a [`SendBatch`]. Tokens without it belong to the owner of the producer.
 pub const WAITER_BIT: u64 = 1 << 63;
@@ -55,6 +55,13 @@ struct Acks {
 }
 
 impl DeliverySink for Sink {
+    /// Records of the owner are too many to read the clock for each.
+    fn appended(&self, token: u64, append_ms: i64) {
+        if token & WAITER_BIT != 0 {
+            observe_broker_time(append_ms);
+        }
+    }
+
     fn delivered(&self, token: u64, outcome: Result<(i32, i64), (BrokerError, &RecordRef<'_>)>) {
         if token & WAITER_BIT == 0 {
             if let Some(owner) = &self.owner {

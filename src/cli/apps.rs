@@ -19,6 +19,8 @@ use crate::apps::protocol::{Limits, VERSION, Welcome};
 use crate::apps::register::register;
 use crate::config::{AppConfig, Config, Names};
 use crate::handlers::Registry;
+use crate::handlers::program_env::{ProgramEnv, WithheldVariables};
+use crate::model::task::id::check_own_type;
 use crate::telemetry::init_logs;
 
 /// Name of the app that a target on the command line adds.
@@ -107,16 +109,41 @@ pub(super) fn add_target(config: &mut Config, app: AppConfig) -> Result<(), Fail
 /// Starts each app of the configuration for its declaration, and registers the declared types. `environment` is added to
 /// that of the apps.
 pub(super) async fn open(setup: &mut Setup, environment: &[(&str, String)], dev: bool) -> Result<(), Failure> {
-    for (name, section) in setup.config.apps.clone() {
+    for (name, section) in needed(setup) {
         let welcome = welcome(&setup.config, &name, &section, dev);
-        let opened = OpenedApp::open(program(&name, &section, environment), welcome).await;
+        let program = program(&name, &section, environment, &setup.withheld);
+        let opened = OpenedApp::open(program, welcome).await;
         let opened = opened.map_err(|why| start_failure(&why.to_string(), &section.command))?;
+        let chosen = &setup.source.options.types;
+        if !chosen.is_empty() && !opened.declaration.types.keys().any(|declared| chosen.contains(declared)) {
+            continue;
+        }
         let pool = register(opened, &section, &mut setup.config, &mut setup.registry);
         setup.apps.push(pool.map_err(|problems| Failure::failed(problems.join("\n")))?);
     }
     // With the groups of the declared types.
     setup.names = Names::of(&setup.config);
     Ok(())
+}
+
+/// Returns the apps to start. If the process serves only some types: those that serve one of them, or that may serve one
+/// that nothing else has.
+fn needed(setup: &Setup) -> Vec<(String, AppConfig)> {
+    let (config, chosen) = (&setup.config, &setup.source.options.types);
+    let is_of_app =
+        |name: &String| config.apps.values().flat_map(|app| app.types.iter().flatten()).any(|own| own == name);
+    let is_of_config = |name: &String| config.types.get(name).is_some_and(|kind| kind.handler.is_some());
+    let is_built_in = |name: &String| check_own_type(name).is_err();
+    let is_unknown = |name: &String| {
+        setup.registry.get(name).is_none() && !is_of_app(name) && !is_of_config(name) && !is_built_in(name)
+    };
+    let has_unknown = chosen.iter().any(is_unknown);
+    let is_needed = |section: &AppConfig| match &section.types {
+        _ if chosen.is_empty() => true,
+        Some(types) => types.iter().any(|name| chosen.contains(name)),
+        None => has_unknown,
+    };
+    config.apps.iter().filter(|(_, app)| is_needed(app)).map(|(name, app)| (name.clone(), app.clone())).collect()
 }
 
 /// Starts each app for its declaration, registers the declared types, and ends the apps.
@@ -158,15 +185,21 @@ fn welcome(config: &Config, name: &str, section: &AppConfig, dev: bool) -> Welco
     }
 }
 
-fn program(name: &str, section: &AppConfig, environment: &[(&str, String)]) -> AppProgram {
-    let mut env: std::collections::BTreeMap<_, _> =
-        environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-    env.extend(section.env.clone());
+fn program(
+    name: &str,
+    section: &AppConfig,
+    environment: &[(&str, String)],
+    withheld: &WithheldVariables,
+) -> AppProgram {
+    let mut variables = section.variables();
+    for (name, value) in environment {
+        variables.own.entry((*name).to_owned()).or_insert_with(|| value.clone());
+    }
     AppProgram {
         name: name.to_owned(),
         command: section.command.clone(),
         cwd: section.cwd.clone().unwrap_or_default(),
-        env,
+        env: ProgramEnv { variables, withheld: withheld.clone() },
         start_timeout: section.start_timeout.into(),
         types: section.types.clone(),
         slots: section.slots,
@@ -209,7 +242,7 @@ async fn test(args: &TargetArgs, output: &Output) -> Outcome {
         return Err(Failure::new(Code::NotFound, "there is no app")
             .hint("name one: `kafleet app test tasks.py`, `kafleet app test -- COMMAND`"));
     };
-    let reports = conformance::run(&program(TARGET_APP, &section, &[])).await;
+    let reports = conformance::run(&program(TARGET_APP, &section, &[], &WithheldVariables::default())).await;
     let reports = reports.map_err(|why| start_failure(&why.to_string(), &section.command))?;
     output.json_or_table(&reports, |reports| report_rows(reports))?;
     let count = |is: fn(&CaseResult) -> bool| reports.iter().filter(|report| is(&report.result)).count();
@@ -328,6 +361,35 @@ fn params_text(schema: &Value) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn only_apps_of_the_chosen_types_are_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("kafleet.toml");
+        let text = "[types.call]\nhandler = \"echo\"\n[types.resize]\nretries = 1\n\
+            [apps.a]\ncommand = [\"a\"]\ntypes = [\"resize\", \"crop\"]\nenv = { X = \"${KAFLEET_TEST_UNSET}\" }\n\
+            [apps.b]\ncommand = [\"b\"]\ntypes = [\"mail\"]\n[apps.c]\ncommand = [\"c\"]\n";
+        std::fs::write(&config, text).unwrap();
+        let globals = Globals { config: Some(config), ..Globals::default() };
+        let loaded = |types: &[&str]| {
+            let types = types.iter().map(|name| (*name).to_owned()).collect();
+            Setup::load(&globals, Registry::default(), SetupOptions { types, ..SetupOptions::default() })
+        };
+        for (types, expected) in [
+            (&["mail"][..], &["b"][..]),
+            (&["call"], &[]),
+            (&["call", "mail"], &["b"]),
+            (&["kafleet-callback"], &[]),
+            (&["mail", "other"], &["b", "c"]),
+        ] {
+            let names: Vec<String> = needed(&loaded(types).unwrap()).into_iter().map(|(name, _)| name).collect();
+            assert_eq!(names, expected, "{types:?}");
+        }
+        for types in [&["crop"][..], &[]] {
+            let failure = loaded(types).err().unwrap();
+            assert!(failure.message.contains("`KAFLEET_TEST_UNSET` is not set"), "{types:?}: {}", failure.message);
+        }
+    }
 
     #[test]
     fn params_are_listed_by_name() {

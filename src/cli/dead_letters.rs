@@ -151,7 +151,7 @@ async fn pages(
     limit: usize,
     cursor: Option<String>,
 ) -> Result<DeadLetterPage, Failure> {
-    let mut found = DeadLetterPage { letters: Vec::new(), next: cursor, scanned: 0 };
+    let mut found = DeadLetterPage { letters: Vec::new(), next: cursor, scanned: 0, incomplete: Vec::new() };
     loop {
         let mut query = filters.clone();
         query.push(("limit", PAGE.min(limit - found.letters.len()).to_string()));

@@ -1,11 +1,14 @@
 //! Command-line arguments of the fields of a task, from their table.
 
+use std::collections::BTreeMap;
+
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches, value_parser};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::exit::Failure;
 use super::submit::json;
+use crate::model::json::RawJson;
 use crate::model::task::Policy;
 use crate::model::task::field::{Argument, ArgumentKind, Field, Scope};
 use crate::model::task::patch::FieldChanges;
@@ -27,17 +30,17 @@ impl<const SCOPE: u8> FieldArgs<SCOPE> {
     }
 
     /// JSON of the given fields.
-    pub(super) fn document(self) -> Result<Map<String, Value>, Failure> {
+    pub(super) fn document(self) -> Result<BTreeMap<String, RawJson>, Failure> {
         let value = |field: &Field, value: Value| match (field.argument.map(|argument| argument.kind), &value) {
             (Some(ArgumentKind::Json), Value::String(text)) => json(text),
-            _ => Ok(value),
+            _ => Ok(value.into()),
         };
         self.given.into_iter().map(|(field, given)| Ok((field.name.to_owned(), value(field, given)?))).collect()
     }
 
     /// New values of the given fields.
     pub(super) fn changes(self) -> Result<FieldChanges, Failure> {
-        FieldChanges::of(self.document()?).map_err(Failure::usage)
+        FieldChanges::of(&self.document()?).map_err(Failure::usage)
     }
 }
 

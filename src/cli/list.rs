@@ -5,7 +5,7 @@ use clap::Args;
 use super::client::{Client, Query};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
-use super::output::{Field, Rows, eprint_line};
+use super::output::{Field, Rows, eprint_incomplete, eprint_line};
 use super::task_view::time_text;
 use crate::api::documents::{Status, TaskPage};
 use crate::api::read::query::TaskQuery;
@@ -94,6 +94,7 @@ pub(super) async fn list(args: ListArgs, globals: &Globals) -> Outcome {
 
 /// Names the tasks that were not found, and the cursor of those not listed.
 fn eprint_rest(found: &TaskPage) {
+    eprint_incomplete(&found.incomplete);
     if !found.missing.is_empty() {
         eprint_line(format_args!("not found: {}", found.missing.join(", ")));
     }
@@ -183,6 +184,7 @@ fn append_page(found: &mut TaskPage, page: TaskPage) {
     found.source = page.source;
     found.scanned_to = page.scanned_to;
     found.missing = page.missing;
+    found.incomplete = page.incomplete;
     found.stopped_early = page.stopped_early;
     found.hint = page.hint;
 }
@@ -242,7 +244,11 @@ pub(super) fn rows(tasks: &[Status], id: &'static str, now_ms: i64) -> Rows {
 fn children(task: &Status) -> Field {
     match task.children.total {
         0 => Field::Empty,
-        total => Field::Text(format!("{}/{total}", total - task.children.pending.min(total))),
+        total => {
+            let failed = task.children.failed;
+            let failed = if failed > 0 { format!(", {failed} unsuccessful") } else { String::new() };
+            Field::Text(format!("{}/{total}{failed}", total - task.children.pending.min(total)))
+        }
     }
 }
 
@@ -306,11 +312,14 @@ mod tests {
         parent.children.total = 3;
         parent.children.pending = 1;
         parent.state = State::Running;
+        let mut failing = parent.clone();
+        failing.children.failed = 1;
         let expected = "\
-ID (ROOTS)  TYPE  STATE      CHILDREN  SEEN                      TIME        NAME
-cover-42    echo  succeeded  -         2026-01-31T12:00:00.500Z  1.2 s       -
-cover-42    echo  running    2/3       2026-01-31T12:00:00.500Z  for 59.0 s  cover";
-        let rows = rows(&[samples::status(), parent], Levels::Roots.header(), NOON + 60_000);
+ID (ROOTS)  TYPE  STATE      CHILDREN             SEEN                      TIME        NAME
+cover-42    echo  succeeded  -                    2026-01-31T12:00:00.500Z  1.2 s       -
+cover-42    echo  running    2/3                  2026-01-31T12:00:00.500Z  for 59.0 s  cover
+cover-42    echo  running    2/3, 1 unsuccessful  2026-01-31T12:00:00.500Z  for 59.0 s  cover";
+        let rows = rows(&[samples::status(), parent, failing], Levels::Roots.header(), NOON + 60_000);
         assert_eq!(rows.draw(Paint(false), false), expected);
     }
 

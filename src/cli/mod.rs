@@ -37,7 +37,9 @@ mod output;
 mod params;
 mod rebuild;
 mod reload;
+mod reload_trigger;
 mod report;
+mod request_reload;
 mod retry;
 mod schedules;
 mod serve;
@@ -91,6 +93,8 @@ enum Verb {
     /// Create and update the fleet's topics
     #[command(subcommand)]
     Topics(topics::TopicsVerb),
+    /// Ask the roles in this container or on this machine to reload their configuration
+    Reload,
     /// Build the state in another Redis from the log, to switch to without downtime
     Rebuild(rebuild::RebuildArgs),
     /// Manage the committed offsets of types: init, move
@@ -258,6 +262,7 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Api(args) => serve::api(args, globals, registry).await,
         Verb::Bench(verb) => bench::bench(verb, globals).await,
         Verb::Topics(verb) => topics::topics(verb, globals, registry).await,
+        Verb::Reload => request_reload::reload(),
         Verb::Rebuild(args) => rebuild::rebuild(args, globals, registry).await,
         Verb::Offsets(verb) => offsets::offsets(verb, globals, registry).await,
         Verb::App(verb) => apps::app(verb, globals, registry).await,
@@ -297,10 +302,50 @@ mod documented;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handlers::program_env::OWN_SECRETS;
+    use crate::model::units::duration::Millis;
 
     #[test]
     fn parser_definition_is_valid() {
         Cli::command().debug_assert();
+    }
+
+    fn arguments<'a>(command: &'a clap::Command, all: &mut Vec<(String, &'a clap::Arg)>) {
+        all.extend(command.get_arguments().map(|arg| (command.get_name().to_owned(), arg)));
+        command.get_subcommands().for_each(|verb| arguments(verb, all));
+    }
+
+    /// [`Millis`] is parsed as a person types it: with its unit.
+    #[test]
+    fn every_duration_needs_its_unit() {
+        let command = Cli::command();
+        let mut all = Vec::new();
+        arguments(&command, &mut all);
+        let is_duration = |arg: &clap::Arg| {
+            let names = arg.get_value_names().unwrap_or_default();
+            names.iter().any(|name| name.contains("DURATION"))
+        };
+        let durations: Vec<_> = all.into_iter().filter(|(_, arg)| is_duration(arg)).collect();
+        assert!(durations.len() >= 15, "{}", durations.len());
+        for (verb, arg) in durations {
+            let is_millis = arg.get_value_parser().type_id() == std::any::TypeId::of::<Millis>();
+            assert!(is_millis, "`{verb} --{}`", arg.get_id());
+        }
+        let error = Cli::try_parse_from(["kafleet", "submit", "echo", "--timeout", "30"]).unwrap_err().to_string();
+        assert!(error.contains("`30` has no unit: write, for example, `30s`"), "{error}");
+    }
+
+    #[test]
+    fn programs_do_not_inherit_variables_whose_values_are_hidden() {
+        fn hidden(command: &clap::Command) -> Vec<String> {
+            let own = command.get_arguments().filter(|argument| argument.is_hide_env_values_set());
+            let own = own.filter_map(|argument| Some(argument.get_env()?.to_str()?.to_owned()));
+            own.chain(command.get_subcommands().flat_map(hidden)).collect()
+        }
+        let hidden = hidden(&Cli::command());
+        assert!(hidden.len() >= 3, "{hidden:?}");
+        let inherited: Vec<_> = hidden.iter().filter(|name| !OWN_SECRETS.contains(&name.as_str())).collect();
+        assert!(inherited.is_empty(), "{inherited:?}");
     }
 
     #[test]

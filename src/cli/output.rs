@@ -229,6 +229,18 @@ pub(super) fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
+/// Warns that a list or count lacks tasks of these events partitions.
+pub(super) fn eprint_incomplete(partitions: &[u32]) {
+    if !partitions.is_empty() {
+        let listed: Vec<String> = partitions.iter().map(u32::to_string).collect();
+        eprint_line(format_args!(
+            "incomplete: the store has lost data of events partitions {}, or no tracker projects them; see `/readyz` of the \
+             trackers",
+            listed.join(", ")
+        ));
+    }
+}
+
 /// Writes a message to stderr, ignoring errors.
 pub(super) fn eprint_line(text: impl std::fmt::Display) {
     let _ = writeln!(io::stderr(), "{text}");

@@ -20,7 +20,7 @@ pub(super) async fn params(args: ParamsArgs, globals: &Globals) -> Outcome {
     if output.is_json() {
         output.json(&params)?;
     } else {
-        let text = format!("{:#}", params.params);
+        let text = params.params.slice().pretty();
         output.line(&text.lines().map(one_line).collect::<Vec<_>>().join("\n"))?;
     }
     Ok(Code::Ok)

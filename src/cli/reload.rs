@@ -1,4 +1,4 @@
-//! Reload of kafleet.toml on SIGHUP: a role applies the keys that may change while it runs, and logs for each changed
+//! Reload of kafleet.toml, on SIGHUP or a change of the file: a role applies the keys that may change while it runs, and logs for each changed
 //! key whether it is in effect or needs a restart. An invalid file changes nothing.
 
 use std::net::SocketAddr;
@@ -8,16 +8,16 @@ use std::sync::Arc;
 use futures::future::{Either, select};
 
 use serde_json::Value;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
-use super::exit::Failure;
+use super::reload_trigger::{Trigger, Triggers};
 use super::setup::{ConfigSource, Ended, Setup, read_config, set_slots};
 use crate::api::{LiveAccess, check_access};
 use crate::apps::pool::AppPool;
 use crate::config::{ChangedKey, Config, Loaded, changes, combine_policy};
 use crate::control::{Policies, PolicyUpdates};
 use crate::handlers::builtin::{HandlerEnv, register_config};
+use crate::handlers::program_env::WithheldVariables;
 use crate::telemetry::{self, LOG_FILTER, Metrics};
 
 /// Keys of `[types.<name>]` that a running worker applies.
@@ -76,23 +76,19 @@ struct Invalid {
 /// Outcome of a reload.
 type Reloaded = Result<Vec<(String, Effect)>, Vec<Invalid>>;
 
-/// Registers SIGHUP, which ends the process otherwise. Signals are kept until [`watch`].
-pub(super) fn hangups() -> Result<Signal, Failure> {
-    signal(SignalKind::hangup()).map_err(|why| Failure::failed(format_args!("no signal handler: {why}")))
-}
-
-/// Reloads the configuration of a running role on each SIGHUP, and replaces the processes of its apps.
-pub(super) fn watch(setup: &Setup, role: Role, mut hangups: Signal, running: &mut JoinSet<Ended>) {
+/// Reloads the configuration of a running role at each trigger, and on SIGHUP replaces the processes of its apps.
+pub(super) fn watch(setup: &Setup, role: Role, mut triggers: Triggers, running: &mut JoinSet<Ended>) {
     let mut reloader = Reloader::new(setup, role);
     let drain = setup.shutdown.drain.clone();
     running.spawn(async move {
         let reloads = async {
-            let mut hangup = hangups.recv().await;
-            while hangup.is_some() {
-                let apps = if reloader.run() { reloader.apps.clone() } else { Vec::new() };
+            let mut next = triggers.next().await;
+            while let Some(trigger) = next {
+                let replaces_apps = reloader.run() && trigger == Trigger::Signal;
+                let apps = if replaces_apps { reloader.apps.clone() } else { Vec::new() };
                 let replaced = futures::future::join_all(apps.iter().map(|pool| pool.reload()));
-                // New code that cannot be started is retried without end: the next signal does not wait for it.
-                hangup = match select(pin!(hangups.recv()), replaced).await {
+                // New code that cannot be started is retried without end: the next trigger does not wait for it.
+                next = match select(pin!(triggers.next()), replaced).await {
                     Either::Left((next, _)) => next,
                     Either::Right((_, next)) => next.await,
                 };
@@ -146,7 +142,7 @@ impl Reloader {
             Ok(effects) => effects.iter().for_each(|(key, effect)| log_effect(key, *effect)),
             Err(problems) => problems.iter().for_each(log_problem),
         }
-        tracing::info!(outcome, "SIGHUP: the configuration has been read again");
+        tracing::info!(outcome, "reload: the configuration has been read again");
         reloaded.is_ok()
     }
 
@@ -207,7 +203,8 @@ impl Reloader {
             worker: &config.worker,
             callbacks: config.callbacks.as_ref(),
             email: config.email.as_ref(),
-            has_unknown_types: !config.apps.is_empty() && self.apps.is_empty(),
+            withheld: &WithheldVariables::default(),
+            has_unknown_types: self.apps.len() < config.apps.len(),
         };
         register_config(&mut registry, &config.types, &env).map_err(invalid_messages)?;
         Ok(registry.types().map(|(name, registered)| (name.clone(), registered.policy.clone())).collect())
@@ -284,15 +281,15 @@ fn invalid_messages(messages: Vec<String>) -> Vec<Invalid> {
 
 fn log_effect(key: &str, effect: Effect) {
     match effect {
-        Effect::Immediate => tracing::info!(key, "SIGHUP: the changed key is in effect"),
-        Effect::NeedsRestart => tracing::warn!(key, "SIGHUP: the changed key needs a restart"),
-        Effect::OverriddenBy(by) => tracing::warn!(key, by, "SIGHUP: the changed key is overridden"),
+        Effect::Immediate => tracing::info!(key, "reload: the changed key is in effect"),
+        Effect::NeedsRestart => tracing::warn!(key, "reload: the changed key needs a restart"),
+        Effect::OverriddenBy(by) => tracing::warn!(key, by, "reload: the changed key is overridden"),
     }
 }
 
 fn log_problem(problem: &Invalid) {
     let Invalid { key, location, what, hint } = problem;
-    tracing::error!(key, location, hint, "SIGHUP: the configuration is invalid, and nothing has changed: {what}");
+    tracing::error!(key, location, hint, "reload: the configuration is invalid, and nothing has changed: {what}");
 }
 
 #[cfg(test)]

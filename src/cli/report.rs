@@ -1,7 +1,6 @@
 //! `report`: reports the state of an external task.
 
 use clap::Args;
-use serde_json::Value;
 
 use super::client::Method;
 use super::exit::{Code, Failure, Outcome};
@@ -28,7 +27,7 @@ pub(super) struct ReportArgs {
 /// Reports a state. A report on an ended task changes nothing and gives exit code 1.
 pub(super) async fn report(args: ReportArgs, globals: &Globals) -> Outcome {
     let state: State = args.state.parse().map_err(Failure::usage)?;
-    let result: Option<Value> = args.result.as_deref().map(json).transpose()?;
+    let result = args.result.as_deref().map(json).transpose()?;
     let client = globals.client()?;
     let output = globals.output();
     let request = Report { state, message: args.message, result };

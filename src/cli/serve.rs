@@ -6,6 +6,7 @@ use super::apps::{self, TargetArgs};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::reload::{self, Role};
+use super::reload_trigger::{ReloadArgs, Triggers};
 use super::setup::{Setup, SetupOptions};
 use super::traces;
 use crate::handlers::Registry;
@@ -28,7 +29,7 @@ pub(super) struct OpsArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct WorkerArgs {
-    /// Types to consume [default: all]
+    /// Types to consume [default: all]. Apps that serve none of them are not started
     #[arg(long, value_name = "TYPE,…", value_delimiter = ',')]
     pub types: Vec<String>,
     /// Concurrent attempts per type; overrides the configuration
@@ -38,6 +39,8 @@ pub(super) struct WorkerArgs {
     pub start: StartArgs,
     #[command(flatten)]
     pub ops: OpsArgs,
+    #[command(flatten)]
+    pub reload: ReloadArgs,
     #[command(flatten)]
     pub app: TargetArgs,
 }
@@ -49,11 +52,12 @@ pub(super) async fn worker(args: WorkerArgs, globals: &Globals, registry: Regist
         unused: &["redis", "api", "schedules"],
         app: args.app.section()?,
         slots: args.slots.map(|slots| (slots, args.types.clone())),
+        types: args.types.clone(),
         ..SetupOptions::default()
     };
     let mut setup = Setup::load(globals, registry, options)?;
     set_log_filter(setup.config.log.filter.as_deref());
-    let hangups = reload::hangups()?;
+    let triggers = Triggers::register(globals, args.reload)?;
     traces::start(&mut setup)?;
     apps::open(&mut setup, &[], false).await?;
     setup.register()?;
@@ -63,7 +67,7 @@ pub(super) async fn worker(args: WorkerArgs, globals: &Globals, registry: Regist
     let partitions = setup.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
     setup.start_worker(&mut running, setup.worker(broker, args.types.clone(), partitions));
     apps::watch(&setup, &mut running);
-    reload::watch(&setup, Role::Worker(args.types), hangups, &mut running);
+    reload::watch(&setup, Role::Worker(args.types), triggers, &mut running);
     setup.run_until_stopped(running).await?;
     Ok(Code::Ok)
 }
@@ -84,6 +88,8 @@ pub(super) struct TrackerArgs {
     pub start: StartArgs,
     #[command(flatten)]
     pub ops: OpsArgs,
+    #[command(flatten)]
+    pub reload: ReloadArgs,
 }
 
 pub(super) async fn tracker(args: TrackerArgs, globals: &Globals, registry: Registry) -> Outcome {
@@ -95,7 +101,7 @@ pub(super) async fn tracker(args: TrackerArgs, globals: &Globals, registry: Regi
     };
     let mut setup = Setup::load(globals, registry, options)?;
     set_log_filter(setup.config.log.filter.as_deref());
-    let hangups = reload::hangups()?;
+    let triggers = Triggers::register(globals, args.reload)?;
     traces::start(&mut setup)?;
     let broker = setup.kafka()?;
     let store = setup.redis()?;
@@ -103,7 +109,7 @@ pub(super) async fn tracker(args: TrackerArgs, globals: &Globals, registry: Regi
     let partitions = setup.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
     setup.wait_for_store(&store, args.start.start_timeout.into()).await?;
     setup.start_tracker(&mut running, setup.tracker(broker, store, partitions));
-    reload::watch(&setup, Role::Tracker, hangups, &mut running);
+    reload::watch(&setup, Role::Tracker, triggers, &mut running);
     setup.run_until_stopped(running).await?;
     Ok(Code::Ok)
 }
@@ -117,6 +123,8 @@ pub(super) struct ApiArgs {
     pub start: StartArgs,
     #[command(flatten)]
     pub ops: OpsArgs,
+    #[command(flatten)]
+    pub reload: ReloadArgs,
 }
 
 pub(super) async fn api(args: ApiArgs, globals: &Globals, registry: Registry) -> Outcome {
@@ -130,7 +138,7 @@ pub(super) async fn api(args: ApiArgs, globals: &Globals, registry: Registry) ->
     };
     let mut setup = Setup::load(globals, registry, options)?;
     set_log_filter(setup.config.log.filter.as_deref());
-    let hangups = reload::hangups()?;
+    let triggers = Triggers::register(globals, args.reload)?;
     traces::start(&mut setup)?;
     setup.prefer_latency();
     let broker = setup.kafka()?;
@@ -141,7 +149,7 @@ pub(super) async fn api(args: ApiArgs, globals: &Globals, registry: Registry) ->
     setup.wait_for_store(&store, args.start.start_timeout.into()).await?;
     let address = listener.local_addr().map_err(Failure::failed)?;
     setup.start_api(&mut running, setup.api(broker, store, partitions), listener);
-    reload::watch(&setup, Role::Api(address), hangups, &mut running);
+    reload::watch(&setup, Role::Api(address), triggers, &mut running);
     setup.run_until_stopped(running).await?;
     Ok(Code::Ok)
 }

@@ -24,8 +24,9 @@ use crate::control::settings::read_control;
 use crate::error_text::{single_line, split_hint};
 use crate::handlers::Registry;
 use crate::handlers::builtin::{HandlerEnv, register_config, register_samples};
+use crate::handlers::program_env::WithheldVariables;
 use crate::model::units::duration::Millis;
-use crate::runtime::{Backoff, Health, Shutdown};
+use crate::runtime::{self, Backoff, Health, Shutdown};
 use crate::store::Store;
 use crate::store::redis::{Redis, RedisOptions};
 use crate::telemetry::otel::Exporter;
@@ -56,6 +57,8 @@ pub(super) struct Setup {
     folder: PathBuf,
     /// Name of the configuration file, for messages.
     file: String,
+    /// Environment variables that programs do not inherit.
+    pub withheld: WithheldVariables,
     pub registry: Registry,
     pub names: Names,
     pub metrics: Metrics,
@@ -96,6 +99,8 @@ pub(super) struct SetupOptions {
     pub slots: Option<(u32, Vec<String>)>,
     /// App of the target on the command line.
     pub app: Option<AppConfig>,
+    /// Types that the process serves; empty: all. Apps that serve none of them are not started.
+    pub types: Vec<String>,
 }
 
 /// Reads the configuration with the overrides of the command line.
@@ -113,13 +118,14 @@ pub(super) fn read_config(globals: &Globals, options: &SetupOptions) -> Result<L
         api_listen: options.api_listen.clone(),
         ops_listen: options.ops_listen.clone(),
         unused: options.unused,
+        types: options.types.clone(),
     };
     config::load(globals.config.as_deref(), &overrides)
 }
 
 impl Setup {
     pub(super) fn load(globals: &Globals, mut registry: Registry, options: SetupOptions) -> Result<Self, Failure> {
-        let Loaded { mut config, path, folder } = load_config(globals, &options)?;
+        let Loaded { mut config, path, folder, variables } = load_config(globals, &options)?;
         let (globals, loaded) = (globals.clone(), config.clone());
         let source = ConfigSource { globals, options, loaded, registry: Registry::default() };
         if let Some(app) = &source.options.app {
@@ -131,18 +137,17 @@ impl Setup {
         let file = path.map_or_else(|| "the configuration".to_owned(), |path| path.display().to_string());
         let metrics = Metrics::new().map_err(|why| Failure::failed(format_args!("no metrics: {why}")))?;
         let names = Names::of(&config);
-        let health = Health::default();
-        let shutdown = Shutdown::new();
         let has_handlers = source.options.handlers;
         let mut setup = Self {
             config,
             folder,
             file,
+            withheld: WithheldVariables::new(variables),
             registry,
             names,
             metrics,
-            health,
-            shutdown,
+            health: Health::default(),
+            shutdown: Shutdown::new(),
             apps: Vec::new(),
             source,
             policies: PolicyUpdates::default(),
@@ -161,10 +166,14 @@ impl Setup {
         if let Some((slots, types)) = &self.source.options.slots {
             set_slots(&mut self.config, &self.registry, *slots, types);
         }
-        let has_unknown_types = !self.config.apps.is_empty() && self.apps.is_empty();
-        let callbacks = self.config.callbacks.as_ref();
-        let email = self.config.email.as_ref();
-        let env = HandlerEnv { dir: &self.folder, worker: &self.config.worker, callbacks, email, has_unknown_types };
+        let env = HandlerEnv {
+            dir: &self.folder,
+            worker: &self.config.worker,
+            callbacks: self.config.callbacks.as_ref(),
+            email: self.config.email.as_ref(),
+            withheld: &self.withheld,
+            has_unknown_types: self.apps.len() < self.config.apps.len(),
+        };
         register_config(&mut self.registry, &self.config.types, &env).map_err(|problems| {
             let lines: Vec<String> = problems.iter().map(|problem| format!("{}: {problem}", self.file)).collect();
             Failure::usage(format_args!("the configuration is invalid\n{}", lines.join("\n")))
@@ -202,6 +211,7 @@ impl Setup {
     }
 
     pub(super) fn kafka(&self) -> Result<Arc<dyn Broker>, Failure> {
+        runtime::follow_broker_clock();
         let section = self.config.kafka.iter().map(|(key, value)| (key.clone(), value.to_string())).collect();
         let kafka =
             Kafka::new(&section).map_err(|why| Failure::usage(format_args!("`[kafka]` cannot be used: {why}")))?;
@@ -305,11 +315,12 @@ impl Setup {
             config: self.config.worker.clone(),
             names: self.names.clone(),
             events_partitions,
+            max_tree_age: self.config.topics.max_tree_age,
             metrics: self.metrics.clone(),
             health: self.health.clone(),
             policies: self.policies.clone(),
             tracer: self.tracing.as_ref().map(|(tracer, _)| tracer.clone()),
-            reentry: Reentry::of_this_process(),
+            reentry: Reentry::of_this_process(self.withheld.clone()),
         }
     }
 
@@ -467,6 +478,7 @@ mod tests {
             config,
             folder: PathBuf::new(),
             file: String::new(),
+            withheld: WithheldVariables::default(),
             registry: Registry::default(),
             metrics: Metrics::new().unwrap(),
             health: Health::default(),

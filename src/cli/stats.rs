@@ -6,7 +6,7 @@ use super::client::Query;
 use super::exit::{Code, Outcome};
 use super::globals::Globals;
 use super::list::resolve_time;
-use super::output::{Field, Rows};
+use super::output::{Field, Rows, eprint_incomplete};
 use super::task_view::span_text;
 use crate::api::documents::{Audit, Failures, Slowest, Stats, StatsPoint, StatsSeries};
 use crate::model::units::duration::Millis;
@@ -62,6 +62,7 @@ pub(super) async fn stats(args: StatsArgs, globals: &Globals) -> Outcome {
         query.extend(args.task_type.map(|name| ("type", name)));
         let slowest: Slowest = client.get(&["v1", "stats", "slowest"], &query).await?;
         output.json_or_list(&slowest, slowest_rows, "no attempt has ended in the last hour")?;
+        eprint_incomplete(&slowest.incomplete);
         return Ok(Code::Ok);
     }
     query.push(args.task_type.map_or(("by", "type".to_owned()), |name| ("type", name)));
@@ -73,6 +74,7 @@ pub(super) async fn stats(args: StatsArgs, globals: &Globals) -> Outcome {
     query.extend(args.step.map(|step| ("step", step.to_string())));
     let stats: Stats = client.get(&["v1", "stats"], &query).await?;
     output.json_or_list(&stats, rows, "nothing has been counted in this time; `kafleet submit` submits a task")?;
+    eprint_incomplete(&stats.incomplete);
     Ok(Code::Ok)
 }
 
@@ -82,6 +84,7 @@ pub(super) async fn failures(args: FailuresArgs, globals: &Globals) -> Outcome {
     query.extend(args.task_type.map(|name| ("type", name)));
     let failures: Failures = globals.client()?.get(&["v1", "failures"], &query).await?;
     output.json_or_list(&failures, failure_rows, "no task has failed or expired")?;
+    eprint_incomplete(&failures.incomplete);
     Ok(Code::Ok)
 }
 
@@ -118,6 +121,7 @@ pub(super) async fn audit(args: AuditArgs, globals: &Globals) -> Outcome {
         output.json(&audit)?;
         return Ok(Code::Ok);
     }
+    eprint_incomplete(&audit.incomplete);
     let mut rows = Rows::new(["AT", "BY", "ACTION", "TARGET", "REASON"]);
     for request in audit.requests {
         rows.add([

@@ -1,11 +1,9 @@
 //! Text view of a task: one field per line, absent fields omitted.
 
-use serde_json::Value;
-
 use super::output::{Paint, one_line};
 use crate::api::documents::{Children, Deliveries, Delivery, DeliveryOutcome, Status, Tree};
 use crate::model::event::ErrorInfo;
-use crate::model::json::RawJson;
+use crate::model::json::{JsonKind, JsonSlice, RawJson};
 use crate::model::record::state::State;
 use crate::model::task::parse_time;
 use crate::runtime::now_ms;
@@ -28,6 +26,7 @@ fn render_task_at(task: &Status, paint: Paint, now_ms: i64) -> String {
     task.fields.labels().for_each(|(name, value)| fields.label(name, &value));
     fields.add_optional("attempt", attempt_text(task).as_deref());
     fields.add_optional("waits", (task.waits > 0).then(|| task.waits.to_string()).as_deref());
+    fields.add_optional("restarts", interruptions_text(task).as_deref());
     fields.add_optional("created", task.created_at.as_deref());
     fields.add_optional("seen", task.seen_at.as_deref());
     fields.add_optional("due", task.due_at.as_deref());
@@ -90,15 +89,18 @@ impl Fields {
     }
 
     /// Adds a text, a list of texts or other JSON, unless it is empty.
-    fn label(&mut self, name: &str, value: &Value) {
-        match value {
-            Value::Null => {}
-            Value::String(text) => self.add(name, text),
-            Value::Array(items) if items.is_empty() => {}
-            Value::Array(items) => {
-                self.add(name, &items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "));
+    fn label(&mut self, name: &str, value: &RawJson) {
+        let slice = value.slice();
+        match slice.kind() {
+            JsonKind::Null => {}
+            JsonKind::Array => {
+                let items: Vec<_> = slice.elements().filter_map(JsonSlice::string).collect();
+                self.add_optional(name, (!items.is_empty()).then(|| items.join(", ")).as_deref());
             }
-            value => self.json(name, RawJson::of(value).ok().as_ref()),
+            _ => match slice.string() {
+                Some(text) => self.add(name, &text),
+                None => self.json(name, Some(value)),
+            },
         }
     }
 
@@ -108,7 +110,7 @@ impl Fields {
         if short.chars().count() <= INLINE_JSON_CHARS {
             return self.add(name, &short);
         }
-        let long = format!("{value:#}");
+        let long = value.slice().pretty();
         self.add_painted(name, &long.lines().map(one_line).collect::<Vec<_>>().join(&format!("\n{:INDENT$}", "")));
     }
 }
@@ -122,6 +124,12 @@ fn state_text(task: &Status, paint: Paint) -> String {
         text.push_str(" (superseded: not spawned again by a later run of its parent)");
     }
     text
+}
+
+/// Number of starts that ended without an outcome.
+fn interruptions_text(task: &Status) -> Option<String> {
+    (task.interruptions > 0)
+        .then(|| format!("{} (ended without an outcome, not counted as attempts)", task.interruptions))
 }
 
 fn attempt_text(task: &Status) -> Option<String> {

@@ -28,6 +28,9 @@ pub(super) enum TopicsVerb {
 pub(super) struct ApplyArgs {
     #[command(flatten)]
     pub start: StartArgs,
+    /// Types whose apps are started for their declarations [default: all]
+    #[arg(long, value_name = "TYPE,…", value_delimiter = ',')]
+    pub types: Vec<String>,
     #[command(flatten)]
     pub app: TargetArgs,
 }
@@ -44,6 +47,7 @@ pub(super) async fn topics(verb: TopicsVerb, globals: &Globals, registry: Regist
         SetupOptions {
             unused: &["redis", "api", "types", "schedules", "callbacks", "email"],
             app: args.app.section()?,
+            types: args.types.clone(),
             ..SetupOptions::default()
         },
     )?;
@@ -52,7 +56,11 @@ pub(super) async fn topics(verb: TopicsVerb, globals: &Globals, registry: Regist
     wait_for_brokers(&setup, &client, args.start.start_timeout.into()).await?;
     let outcomes = apply(&client, &setup.config, &setup.registry, APPLY_DEADLINE).await;
     let outcomes = outcomes.map_err(|why| from_message(Code::Failed, &why.to_string()))?;
-    let types = declared(&mut setup, &client).await?;
+    let mut types = declared(&mut setup, &client).await?;
+    if !args.types.is_empty() {
+        // Types of apps that were not started are not missing in the configuration.
+        types.retain(|outcome| outcome.change != TypeChange::Kept);
+    }
     show(&globals.output(), &setup.names, &outcomes, &types)
 }
 

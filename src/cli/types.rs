@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use super::client::{Client, Method};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
-use super::output::{Field, Rows, eprint_line};
+use super::output::{Field, Rows, eprint_incomplete, eprint_line};
 use crate::api::documents::{
     CircuitState, PauseType, ResumeType, SetCircuit, SetLimits, TypeDocument, TypeLimits, Types,
 };
@@ -118,11 +118,13 @@ pub(super) async fn types(args: TypesArgs, globals: &Globals) -> Outcome {
             let types: Types = client.get(&["v1", "types"], &Vec::new()).await?;
             let empty = "no task types; add `[types.NAME]` to kafleet.toml and run `kafleet topics apply`";
             output.json_or_list(&types, |types| rows(&types.types), empty)?;
+            eprint_incomplete(&types.incomplete);
         }
         Some(verb) => {
             let forgets = matches!(verb, TypesVerb::Forget(_));
             let changed = change(&client, verb).await?;
             output.json_or_table(&changed, |changed| rows(std::slice::from_ref(changed)))?;
+            eprint_incomplete(&changed.incomplete);
             if forgets && changed.topic {
                 eprint_line(
                     "hint: the topics of the type remain, and so do its tasks; delete topics with the tools of Kafka",
@@ -254,6 +256,7 @@ mod tests {
         ];
         let echo = TypeDocument {
             queue: None,
+            incomplete: Vec::new(),
             name: "echo".into(),
             topic: true,
             counts: counts.into(),

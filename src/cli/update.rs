@@ -1,5 +1,7 @@
 //! `update`: changes the name, tags, options, times and limits of a task.
 
+use std::collections::BTreeMap;
+
 use clap::Args;
 use serde_json::Value;
 
@@ -9,6 +11,7 @@ use super::field_args::FieldArgs;
 use super::globals::Globals;
 use super::task_view::render_task;
 use crate::api::documents::Status;
+use crate::model::json::RawJson;
 use crate::model::task::field::Scope;
 use crate::model::task::{Policy, parse_time};
 use crate::model::units::duration::Millis;
@@ -53,21 +56,21 @@ pub(super) async fn update(args: UpdateArgs, globals: &Globals) -> Outcome {
 }
 
 /// Returns the patch document: only the given fields.
-fn document(args: UpdateArgs) -> Result<Value, Failure> {
+fn document(args: UpdateArgs) -> Result<BTreeMap<String, RawJson>, Failure> {
     let span = |span: Option<Millis>| span.map(|span| Value::from(span.to_string()));
     let at = args.at.as_deref().map(parse_time).transpose().map_err(Failure::usage)?;
     let times =
         [("delay", span(args.delay)), ("at", at.map(|at| time_text(at).into())), ("expires", span(args.expires))];
     let mut document = args.fields.document()?;
-    document.extend(times.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))));
+    document.extend(times.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?.into()))));
     for field in args.clear {
-        if document.insert(field.clone(), Value::Null).is_some() {
+        if document.insert(field.clone(), RawJson::null()).is_some() {
             return Err(Failure::usage(format_args!("`{field}` is both set and cleared")));
         }
     }
     match document.is_empty() {
         true => Err(Failure::usage("no changes are given").hint("give some, such as --name or --tag")),
-        false => Ok(Value::Object(document)),
+        false => Ok(document),
     }
 }
 
@@ -85,7 +88,8 @@ mod tests {
 
     fn typed(line: &str) -> Result<Value, Failure> {
         let words = std::iter::once("update").chain(line.split_whitespace());
-        document(Typed::try_parse_from(words).unwrap_or_else(|why| panic!("{line}: {why}")).args)
+        let document = document(Typed::try_parse_from(words).unwrap_or_else(|why| panic!("{line}: {why}")).args)?;
+        Ok(serde_json::to_value(document).unwrap())
     }
 
     #[test]

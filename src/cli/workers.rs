@@ -10,6 +10,7 @@ use super::output::{Field, Rows};
 use crate::api::documents::{WorkerDocument, WorkerState, Workers};
 use crate::control::heartbeat::TypeStatus;
 use crate::model::units::duration::Millis;
+use crate::runtime::clock::skew_text;
 
 #[derive(Debug, Args)]
 pub(super) struct WorkersArgs {
@@ -53,7 +54,7 @@ fn rows(workers: &[WorkerDocument]) -> Rows {
         rows.add([
             Field::Text(worker.id.clone()),
             Field::from(name(worker.state)),
-            Field::Text(format!("{} ago", seconds(worker.age_ms))),
+            Field::Text(heartbeat(worker)),
             Field::Text(worker.version.clone()),
             Field::Number(worker.in_flight),
             groups(&worker.types),
@@ -61,6 +62,12 @@ fn rows(workers: &[WorkerDocument]) -> Rows {
         ]);
     }
     rows
+}
+
+/// Age of the last heartbeat, and the difference of the machine's clock to the brokers' if it is notable.
+fn heartbeat(worker: &WorkerDocument) -> String {
+    let clock = skew_text(worker.clock_ahead_ms).map_or_else(String::new, |skew| format!(", clock {skew}"));
+    format!("{} ago{clock}", seconds(worker.age_ms))
 }
 
 /// Formats the groups that types share, with the number of the worker's types in each: `small (12)`.
@@ -80,10 +87,11 @@ fn type_summary(type_summary: &TypeStatus) -> String {
     let stopped = if type_summary.stopped.is_some() { " stopped" } else { "" };
     let app_down = if type_summary.app_down.is_some() { " app down" } else { "" };
     let circuit = if type_summary.circuit.is_some() { " circuit open" } else { "" };
+    let misplaced = if type_summary.misplaced_keys.is_some() { " misplaced keys" } else { "" };
     let refused: Vec<String> = type_summary.refused.iter().map(ToString::to_string).collect();
     let refused = if refused.is_empty() { String::new() } else { format!(" refuses {}", refused.join(",")) };
     let slots = format!("{}/{}", type_summary.in_flight, type_summary.slots);
-    format!("{} {slots}{paused}{stopped}{circuit}{app_down}{refused}", type_summary.task_type)
+    format!("{} {slots}{paused}{stopped}{circuit}{app_down}{misplaced}{refused}", type_summary.task_type)
 }
 
 fn running(workers: &[WorkerDocument]) -> Rows {
@@ -129,6 +137,7 @@ mod tests {
             state: WorkerState::Alive,
             age_ms: 2_100,
             last_heartbeat_at: String::new(),
+            clock_ahead_ms: 4_900,
             started_at: String::new(),
             host: "host".into(),
             pid: 7,
@@ -161,6 +170,8 @@ mod tests {
 WORKER    STATE  HEARTBEAT  VERSION  IN FLIGHT  GROUPS     TYPES
 host-abc  alive  2s ago     0.1.0            3  small (1)  echo 3/8, resize 0/4 paused, shaky 1/2 stopped circuit open refuses 1,3, thumbnail 0/2 app down";
         assert_eq!(rows(&[worker(types)]).draw(Paint(false), false), expected);
+        let behind = WorkerDocument { clock_ahead_ms: -90_000, ..worker(Vec::new()) };
+        assert_eq!(heartbeat(&behind), "2s ago, clock 90 s behind the brokers'");
         assert_eq!((seconds(7).as_str(), seconds(61_000).as_str()), ("0s", "61s"));
     }
 }

@@ -25,7 +25,7 @@ impl Client {
     /// ```no_run
     /// # async fn example(client: kafleet::client::Client) {
     /// use kafleet::client::NewTask;
-    /// let tasks: Vec<NewTask> = (0..1000).map(|n| NewTask::new("echo", n.into()).id(format!("n-{n}"))).collect();
+    /// let tasks: Vec<NewTask> = (0..1000).map(|n| NewTask::new("echo", serde_json::json!(n)).id(format!("n-{n}"))).collect();
     /// for (task, outcome) in tasks.iter().zip(client.submit_many(tasks.clone()).await) {
     ///     if let Err(why) = outcome {
     ///         eprintln!("{}: {why}", task.task_id());

@@ -114,6 +114,11 @@ impl Error {
         }
     }
 
+    /// Returns whether the API waits for events that its store does not contain yet.
+    pub(crate) fn is_not_visible_yet(&self) -> bool {
+        self.problem().is_some_and(|problem| problem.code == "not_visible_yet")
+    }
+
     /// Returns whether there is no such task, type or parent.
     pub fn is_not_found(&self) -> bool {
         self.problem().is_some_and(|problem| problem.status == 404)

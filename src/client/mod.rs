@@ -58,7 +58,7 @@ pub(crate) use batch::{BATCH_BYTES, BATCH_ITEMS};
 pub use error::Error;
 pub use request::Request;
 pub use submit::{Handle, Run, Submit};
-pub use task::{IntoTask, NewTask, TaskType, new_id};
+pub use task::{IntoTask, NewTask, TaskType, new_id, new_id_after};
 
 /// Address of an API on this machine, used by [`Client::from_env`] without `KAFLEET_API`.
 pub const DEFAULT_API: &str = "http://127.0.0.1:8080";

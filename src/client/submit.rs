@@ -15,6 +15,7 @@ use super::task::options;
 use super::{
     CancelOutcome, CancelTask, Client, Error, IntoTask, Method, NewTask, RetryOutcome, RetryTask, State, Status,
 };
+use crate::model::json::RawJson;
 
 /// Maximum wait requested from the API in one request.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
@@ -135,7 +136,7 @@ impl<O: DeserializeOwned + 'static> IntoFuture for Run<O> {
 }
 
 /// Submitted task. `O` is the type of its result.
-pub struct Handle<O = serde_json::Value> {
+pub struct Handle<O = RawJson> {
     client: Client,
     id: String,
     position: Option<String>,

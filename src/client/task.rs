@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use super::Error;
 use crate::documents::CreateTask;
+use crate::model::json::RawJson;
 
 /// Task type as seen by those that submit its tasks: the struct's fields are the params.
 ///
@@ -61,7 +61,7 @@ impl<O: DeserializeOwned> IntoTask for NewTask<O> {
 /// assert_eq!(task.document().task_type, "resize");
 /// ```
 #[must_use = "a task is created by `Client::submit`, `run` or `submit_many`"]
-pub struct NewTask<O = Value> {
+pub struct NewTask<O = RawJson> {
     document: CreateTask,
     invalid: Option<Arc<serde_json::Error>>,
     output: PhantomData<fn() -> O>,
@@ -69,17 +69,17 @@ pub struct NewTask<O = Value> {
 
 impl NewTask {
     /// Creates a task of a type given by name, with JSON params and a result of any form.
-    pub fn new(task_type: &str, params: Value) -> Self {
-        Self::of(task_type, &params)
+    pub fn new(task_type: &str, params: impl Into<RawJson>) -> Self {
+        Self::of(task_type, &params.into())
     }
 }
 
 impl<O> NewTask<O> {
     /// Creates a task of a type given by name, with a result of the type `O`.
     pub fn of(task_type: &str, params: &(impl Serialize + ?Sized)) -> Self {
-        let (params, invalid) = match serde_json::to_value(params) {
+        let (params, invalid) = match RawJson::of(params) {
             Ok(params) => (params, None),
-            Err(why) => (Value::Null, Some(Arc::new(why))),
+            Err(why) => (RawJson::null(), Some(Arc::new(why))),
         };
         let document =
             CreateTask { task_type: task_type.to_owned(), params, id: Some(new_id()), ..CreateTask::default() };
@@ -117,7 +117,12 @@ impl<O> Clone for NewTask<O> {
 
 /// Returns a new id, a UUIDv7.
 pub fn new_id() -> String {
-    uuid::Uuid::now_v7().to_string()
+    new_id_after(None)
+}
+
+/// Returns a new id that begins with a prefix, as `id_prefix` requests it from the API.
+pub fn new_id_after(prefix: Option<&str>) -> String {
+    format!("{}{}", prefix.unwrap_or_default(), uuid::Uuid::now_v7())
 }
 
 /// Generates the methods that set the id and options of a task, for types with `document_mut`.
@@ -150,7 +155,7 @@ macro_rules! options {
 
         /// Lets the task expire if it has not started within this time.
         pub fn expires(self, within: Duration) -> Self {
-            self.edit(|task| task.expires = Some(within.into()))
+            self.edit(|task| task.expires = Some($crate::model::units::time::Expires::After(within.into())))
         }
 
         /// Sets the display name.
@@ -205,9 +210,9 @@ mod tests {
 
     #[test]
     fn task_has_its_id_from_the_start() {
-        let task = NewTask::new("resize", Value::Null);
+        let task = NewTask::new("resize", RawJson::null());
         assert_eq!(task.clone().task_id(), task.task_id());
-        assert_ne!(NewTask::new("resize", Value::Null).task_id(), task.task_id());
+        assert_ne!(NewTask::new("resize", RawJson::null()).task_id(), task.task_id());
     }
 
     #[test]

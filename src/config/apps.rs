@@ -11,24 +11,26 @@ use super::checks::{MIN_MEMORY, positive};
 use super::document::{Document, join};
 use super::shape::{Finding, bad_value, misfits, table};
 use super::type_rules::type_problems;
-use super::{Bytes, Config, TopicsConfig, TypeConfig};
+use super::{Bytes, Config, ProgramVariables, TopicsConfig, TypeConfig};
 use crate::model::task::id::clip;
 use crate::model::units::duration::Millis;
 
 /// Maximum length of an app's name.
 const MAX_NAME_CHARS: usize = 64;
 /// Keys of `[types.<name>]` that are not part of a policy.
-const NOT_POLICY: [&str; 13] = [
+const NOT_POLICY: [&str; 15] = [
     "handler",
     "schema",
     "command",
     "env",
+    "inherit",
     "cwd",
     "retry_exit_codes",
     "wait_exit_codes",
     "url",
     "method",
     "headers",
+    "resend_on_close",
     "isolation_tasks",
     "isolation_memory",
     "keep_headers",
@@ -43,9 +45,12 @@ pub struct AppConfig {
     /// Working directory. Default: the folder of kafleet.toml.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<PathBuf>,
-    /// Additional environment variables.
+    /// Environment variables, in addition to those that are inherited.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// Inherit the worker's environment variables, except for those that kafleet.toml expands and kafleet's own secrets.
+    /// `false`: only `PATH`, `HOME` and other ordinary ones.
+    pub inherit: bool,
     /// Number of processes. Default: the number of cores; fewer if they would need more than 70 % of the container's
     /// memory.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,6 +83,7 @@ impl Default for AppConfig {
             command: Vec::new(),
             cwd: None,
             env: BTreeMap::new(),
+            inherit: true,
             processes: None,
             slots: None,
             types: None,
@@ -86,6 +92,13 @@ impl Default for AppConfig {
             start_timeout: Millis::secs(60),
             overlap: true,
         }
+    }
+}
+
+impl AppConfig {
+    /// Environment variables of the app.
+    pub fn variables(&self) -> ProgramVariables {
+        ProgramVariables { own: self.env.clone(), inherit: self.inherit }
     }
 }
 

@@ -22,6 +22,9 @@ pub struct CallbacksConfig {
     pub private: Vec<String>,
     /// Allow `http://`. Default: only `https://`.
     pub plain_http: bool,
+    /// Send a callback once more if the receiver closes a kept connection instead of answering. Default true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resend_on_close: Option<bool>,
     /// Signing secrets by name. Tasks refer to them by name only.
     pub secrets: BTreeMap<String, SecretConfig>,
 }

@@ -6,6 +6,8 @@ use serde_json::{Map, Value};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::model::json::is_exact_float;
+
 /// Values of the file and their locations, by JSON pointer.
 #[derive(Default)]
 pub(super) struct Document {
@@ -16,6 +18,8 @@ pub(super) struct Document {
     locations: BTreeMap<String, Location>,
     /// Pointers of values with unset variables, in sections that this process does not use.
     pub unset: BTreeSet<String>,
+    /// Numbers that [`Self::value`] does not have with all their digits, by their pointers.
+    pub inexact: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,12 +95,21 @@ impl Document {
         match value {
             DeValue::String(text) => text.as_ref().into(),
             DeValue::Boolean(flag) => (*flag).into(),
-            // A number out of range is kept as text and refused by the schema.
-            DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
-                .map_or_else(|_| number.to_string().into(), Value::from),
+            // A number out of range is kept as text and refused by the schema, or as inexact.
+            DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
+                Ok(number) => number.into(),
+                Err(_) => {
+                    self.inexact.insert(pointer.to_owned(), number.to_string());
+                    number.to_string().into()
+                }
+            },
             DeValue::Float(number) => {
-                let finite = number.as_str().parse().ok().and_then(serde_json::Number::from_f64);
-                finite.map_or_else(|| number.as_str().into(), Value::Number)
+                let text = number.as_str();
+                if !is_exact_float(text) {
+                    self.inexact.insert(pointer.to_owned(), text.to_owned());
+                }
+                let finite = text.parse().ok().and_then(serde_json::Number::from_f64);
+                finite.map_or_else(|| text.into(), Value::Number)
             }
             DeValue::Datetime(time) => time.to_string().into(),
             DeValue::Array(items) => {
@@ -131,19 +144,44 @@ impl Document {
         above.filter_map(|pointer| self.locations.get(pointer)).next()
     }
 
-    /// Expands `${VARIABLE}` in every string. Variables may be unset in the sections of `unused`.
+    /// Names of the variables that [`Document::expand`] expands.
+    pub(super) fn variables(&self) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        collect_variables(&self.value, &mut found);
+        found
+    }
+
+    /// Expands `${VARIABLE}` in every string. Variables may be unset in the tables at the pointers of `unused`.
     pub(super) fn expand(
         &mut self,
         env: &dyn Fn(&str) -> Option<String>,
-        unused: &[&str],
+        unused: &[String],
     ) -> Vec<(String, Unexpanded)> {
         let mut failed = Vec::new();
         expand_value(&mut self.value, "", env, &mut failed);
-        let is_unused = |pointer: &str| keys(pointer).first().is_some_and(|section| unused.contains(&section.as_str()));
+        let is_below = |table: &String, pointer: &str| {
+            pointer.strip_prefix(table.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let is_unused = |pointer: &str| unused.iter().any(|table| is_below(table, pointer));
         let (unset, failed): (Vec<_>, Vec<_>) =
             failed.into_iter().partition(|(pointer, why)| matches!(why, Unexpanded::NotSet(_)) && is_unused(pointer));
         self.unset = unset.into_iter().map(|(pointer, _)| pointer).collect();
         failed
+    }
+}
+
+fn collect_variables(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::String(text) => {
+            let unset = expand(text, &|_| None).err().unwrap_or_default().into_iter();
+            found.extend(unset.filter_map(|why| match why {
+                Unexpanded::NotSet(name) => Some(name),
+                Unexpanded::Malformed => None,
+            }));
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect_variables(item, found)),
+        Value::Object(map) => map.values().for_each(|value| collect_variables(value, found)),
+        _ => {}
     }
 }
 

@@ -1,5 +1,6 @@
 //! Loads a [`Config`] from a file, the environment and the command line, or returns the list of all problems.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -31,6 +32,9 @@ pub struct Overrides {
     /// Sections that this process does not use. Unset variables in them are ignored, so that a worker needs
     /// none of the API's secrets.
     pub unused: &'static [&'static str],
+    /// Types that this process serves; empty: all. Unset variables in the sections of other types, and of apps that serve
+    /// none of these, are ignored too.
+    pub types: Vec<String>,
 }
 
 impl std::fmt::Debug for Overrides {
@@ -42,6 +46,7 @@ impl std::fmt::Debug for Overrides {
             .field("ops_listen", &self.ops_listen)
             .field("prefix", &self.prefix)
             .field("unused", &self.unused)
+            .field("types", &self.types)
             .finish()
     }
 }
@@ -54,6 +59,8 @@ pub struct Loaded {
     pub path: Option<PathBuf>,
     /// Absolute base folder of relative paths: the file's folder, or the working directory without a file.
     pub folder: PathBuf,
+    /// Environment variables that the file expands, also in sections that this process does not use.
+    pub variables: BTreeSet<String>,
 }
 
 /// Reads `path`, or `./kafleet.toml` if it exists, expands variables, applies the overrides and checks everything.
@@ -76,8 +83,8 @@ pub fn load_with(
     };
     let folder = std::path::absolute(path.unwrap_or(found)).map_err(|why| unreadable(path.unwrap_or(found), &why))?;
     let folder = folder.parent().map(Path::to_owned).unwrap_or_default();
-    let config = read(&text, path, &folder, overrides, env)?;
-    Ok(Loaded { config, path: path.map(Path::to_owned), folder })
+    let (config, variables) = read(&text, path, &folder, overrides, env)?;
+    Ok(Loaded { config, path: path.map(Path::to_owned), folder, variables })
 }
 
 fn read(
@@ -86,10 +93,11 @@ fn read(
     folder: &Path,
     overrides: &Overrides,
     env: &dyn Fn(&str) -> Option<String>,
-) -> Result<Config, Problems> {
+) -> Result<(Config, BTreeSet<String>), Problems> {
     let list = ProblemList { file: path.map_or_else(|| "configuration".to_owned(), |path| path.display().to_string()) };
     let mut document = Document::parse(text).map_err(|errors| list.syntax(errors))?;
-    let unexpanded = document.expand(env, overrides.unused);
+    let variables = document.variables();
+    let unexpanded = document.expand(env, &unused_tables(&document.value, overrides));
     give(&mut document, overrides);
     let mut found: Vec<Finding> = unexpanded.into_iter().map(|(pointer, why)| missing(pointer, &why)).collect();
     found.extend(misfits(&document));
@@ -106,9 +114,22 @@ fn read(
     }
     found.retain(|finding| !document.unset.contains(&finding.pointer));
     match config {
-        Some(config) if found.is_empty() => Ok(config),
+        Some(config) if found.is_empty() => Ok((config, variables)),
         _ => Err(list.problems(&document, found)),
     }
+}
+
+/// Returns the pointers of the tables that the process does not use.
+fn unused_tables(document: &Value, overrides: &Overrides) -> Vec<String> {
+    let sections = overrides.unused.iter().map(|section| join("", section));
+    let is_served = |name: &str| overrides.types.is_empty() || overrides.types.iter().any(|chosen| chosen == name);
+    let serves_none = |app: &Value| {
+        app["types"].as_array().is_some_and(|types| !types.iter().filter_map(Value::as_str).any(is_served))
+    };
+    let tables = |section: &str| document[section].as_object().into_iter().flatten();
+    let types = tables("types").filter(|(name, _)| !is_served(name)).map(|(name, _)| join("/types", name));
+    let apps = tables("apps").filter(|(_, app)| serves_none(app)).map(|(name, _)| join("/apps", name));
+    sections.chain(types).chain(apps).collect()
 }
 
 fn give(document: &mut Document, overrides: &Overrides) {
@@ -168,6 +189,10 @@ fn resolve_paths(mut config: Config, folder: &Path) -> Config {
     config.kafka.entry("bootstrap.servers".into()).or_insert_with(|| Scalar::Text(DEFAULT_BROKERS.into()));
     for secret in config.callbacks.iter_mut().flat_map(|callbacks| callbacks.secrets.values_mut()) {
         secret.file = secret.file.take().map(|file| folder.join(file));
+    }
+    let redis = &mut config.redis;
+    for path in [&mut redis.ca, &mut redis.certificate, &mut redis.key].into_iter().flatten() {
+        *path = folder.join(&*path);
     }
     for path in config.email.iter_mut().flat_map(|email| email.ca.iter_mut().chain(&mut email.password_file)) {
         *path = folder.join(&*path);

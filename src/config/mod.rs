@@ -58,6 +58,8 @@ mod tracker;
 mod type_rules;
 mod types;
 #[doc(hidden)]
+mod variables;
+#[doc(hidden)]
 mod worker;
 
 pub use self::redis::RedisConfig;
@@ -81,6 +83,7 @@ pub use shape::schema;
 pub use topics::TopicsConfig;
 pub use tracker::TrackerConfig;
 pub use types::{HandlerKind, Isolation, MAX_SLOTS, OnError, Order, TypeConfig};
+pub use variables::ProgramVariables;
 pub use worker::{MAX_PAYLOAD, WorkerConfig};
 
 /// kafleet.toml. Every section is optional; an empty file is valid.

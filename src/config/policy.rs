@@ -1,7 +1,8 @@
 //! Execution policy of a type.
 
-use super::{Bytes, Isolation, OnError, Order, Rate, TypeConfig};
+use super::{Bytes, Isolation, OnError, Order, ProgramVariables, Rate, TypeConfig};
 use crate::model::retry::{DEFAULT_MAX_WAIT, RetryPolicy};
+use crate::model::task::Policy;
 use crate::model::units::duration::Millis;
 
 /// Execution policy of a type: the settings of its code, overridden by `[types.<name>]`.
@@ -39,6 +40,8 @@ pub struct TypePolicy {
     pub isolation: Isolation,
     /// Limits of child processes; only with [`Isolation::Process`].
     pub child_limits: ChildLimits,
+    /// Environment variables of child processes.
+    pub variables: ProgramVariables,
     /// Whether results are published to the type's results topic.
     pub publish_results: bool,
 }
@@ -110,6 +113,7 @@ impl Default for TypePolicy {
             keep_headers: Vec::new(),
             isolation: Isolation::None,
             child_limits: ChildLimits::default(),
+            variables: ProgramVariables::default(),
             publish_results: false,
         }
     }
@@ -145,8 +149,50 @@ impl TypePolicy {
             keep_headers: self.keep_headers.clone(),
             isolation: self.isolation,
             child_limits: self.child_limits,
+            variables: self.variables.clone(),
             publish_results: self.publish_results,
         }
+    }
+
+    /// Returns the first option of a task that contradicts an option of its type, and the reason. A shorter limit is no
+    /// contradiction: it only ends the task earlier.
+    pub fn contradiction(&self, own: &Policy) -> Option<(&'static str, String)> {
+        let min_backoff = own.min_backoff.unwrap_or(self.retry.min_backoff);
+        let max_backoff = own.max_backoff.unwrap_or(self.retry.max_backoff);
+        if (own.min_backoff.is_some() || own.max_backoff.is_some()) && min_backoff > max_backoff {
+            let (field, hint) = match own.min_backoff {
+                Some(_) => ("min_backoff", "max_backoff"),
+                None => ("max_backoff", "min_backoff"),
+            };
+            let why = format!("`min_backoff` {min_backoff} is longer than `max_backoff` {max_backoff}");
+            return Some((field, format!("{why}, one of which is that of the type; give `{hint}` as well")));
+        }
+        let total_timeout = own.total_timeout.or(self.total_timeout);
+        let timeout = Some(own.timeout.unwrap_or(self.timeout));
+        let limits = [
+            ("timeout", own.timeout, "total_timeout", total_timeout),
+            ("max_wait", own.max_wait, "total_timeout", total_timeout),
+            ("backoff_reset", own.backoff_reset, "timeout", timeout),
+        ];
+        limits.into_iter().find_map(|(field, span, of, limit)| {
+            let (span, limit) = span.zip(limit).filter(|(span, limit)| span > limit)?;
+            Some((field, format!("`{span}` is longer than the `{of}` of the type, {limit}")))
+        })
+    }
+
+    /// Contradictions of the policy in itself: key and reason.
+    pub fn contradictions(&self) -> Vec<(&'static str, String)> {
+        let RetryPolicy { min_backoff, max_backoff, backoff_reset, .. } = self.retry;
+        let limits = [
+            ("min_backoff", Some(min_backoff), "max_backoff", max_backoff),
+            ("stall_timeout", self.stall_timeout, "timeout", self.timeout),
+            ("backoff_reset", backoff_reset, "timeout", self.timeout),
+        ];
+        let longer = limits.into_iter().filter_map(|(key, span, of, limit)| {
+            let span = span.filter(|span| *span > limit)?;
+            Some((key, format!("`{key}` {span} is longer than `{of}` {limit}")))
+        });
+        longer.collect()
     }
 
     /// Overrides the policy with the values that are set in a section of the configuration.
@@ -182,6 +228,7 @@ impl TypePolicy {
                 tasks: config.isolation_tasks.unwrap_or(self.child_limits.tasks),
                 memory: config.isolation_memory.unwrap_or(self.child_limits.memory),
             },
+            variables: if config.variables().is_default() { self.variables } else { config.variables() },
             publish_results: config.publish_results || self.publish_results,
         }
     }
@@ -208,6 +255,27 @@ mod tests {
         assert_eq!(with(None), ["unreachable", "overloaded", "timeout"]);
         assert_eq!(with(Some(vec!["busy".to_owned()])), ["busy"]);
         assert!(with(Some(Vec::new())).is_empty());
+    }
+
+    #[test]
+    fn limits_of_a_task_that_the_type_makes_unreachable_are_contradictions() {
+        let span = |secs| Some(Millis::secs(secs));
+        let kind = TypePolicy { total_timeout: span(60), timeout: Millis::secs(30), ..TypePolicy::default() };
+        for (own, field) in [
+            (Policy { min_backoff: span(10), ..Policy::default() }, Some("min_backoff")),
+            (Policy { max_backoff: Some(Millis(10)), ..Policy::default() }, Some("max_backoff")),
+            (Policy { min_backoff: span(10), max_backoff: span(20), ..Policy::default() }, None),
+            (Policy { timeout: span(61), ..Policy::default() }, Some("timeout")),
+            (Policy { timeout: span(61), total_timeout: span(70), ..Policy::default() }, None),
+            (Policy { timeout: span(60), ..Policy::default() }, None),
+            (Policy { total_timeout: span(5), ..Policy::default() }, None),
+            (Policy { max_wait: span(61), ..Policy::default() }, Some("max_wait")),
+            (Policy { backoff_reset: span(31), ..Policy::default() }, Some("backoff_reset")),
+            (Policy { backoff_reset: span(31), timeout: span(40), ..Policy::default() }, None),
+            (Policy::default(), None),
+        ] {
+            assert_eq!(kind.contradiction(&own).map(|(field, _)| field), field, "{own:?}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! `[redis]`: the store's connection.
 
+use std::path::PathBuf;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +28,16 @@ pub struct RedisConfig {
     /// Password of the sentinels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sentinel_password: Option<String>,
+    /// File with the certificates (PEM) of the authorities that the server's certificate may be signed by, relative to
+    /// kafleet.toml. Default: those of the system.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
+    /// File with the client's certificate (PEM), for servers that demand one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<PathBuf>,
+    /// File with the private key (PEM) of `certificate`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<PathBuf>,
     /// Timeout of a response.
     pub response_timeout: Millis,
 }
@@ -47,6 +59,9 @@ impl Default for RedisConfig {
             username: None,
             password: None,
             sentinel_password: None,
+            ca: None,
+            certificate: None,
+            key: None,
             response_timeout: Millis::secs(10),
         }
     }
@@ -59,8 +74,28 @@ pub(super) fn problems(document: &Document, redis: &RedisConfig) -> Vec<Finding>
         let schemes = REDIS_SCHEMES.map(|scheme| format!("`{scheme}://`")).join(", ");
         found.push(bad_value(document, "/redis/url", &format!("a Redis URL: one of {schemes}, followed by the host")));
     }
+    found.extend(certificates(redis));
     if redis.username.is_some() && redis.password.is_none() && !redis.url.contains('@') {
         found.push(Finding::new("/redis/password", "`redis.username` needs `redis.password`"));
     }
     found
+}
+
+/// Checks that certificates can be used with the URL, and are complete.
+fn certificates(redis: &RedisConfig) -> Option<Finding> {
+    let files = [("ca", &redis.ca), ("certificate", &redis.certificate), ("key", &redis.key)];
+    let (key, _) = files.into_iter().find(|(_, file)| file.is_some())?;
+    let pointer = format!("/redis/{key}");
+    if redis.certificate.is_some() != redis.key.is_some() {
+        let what = "`redis.certificate` and `redis.key` belong together";
+        return Some(Finding::new(pointer, what).hint("set both, or none"));
+    }
+    if !redis.url.starts_with("rediss") {
+        let what = format!("`redis.{key}` has no effect: `redis.url` does not use TLS");
+        return Some(Finding::new(pointer, what).hint("write `rediss://` for TLS, or remove the key"));
+    }
+    redis.url.starts_with("rediss-sentinel").then(|| {
+        let what = format!("`redis.{key}` cannot be used with sentinels");
+        Finding::new(pointer, what).hint("name the file with the authorities in the variable `SSL_CERT_FILE` instead")
+    })
 }

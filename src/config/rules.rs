@@ -23,7 +23,20 @@ pub(super) fn problems(document: &Document, config: &Config) -> Vec<Finding> {
     for (name, spec) in &config.schedules {
         found.extend(schedule(name, spec));
     }
+    found.extend(inexact_numbers(document));
     found
+}
+
+/// Numbers of the tasks of schedules that would reach their handlers with other digits.
+fn inexact_numbers(document: &Document) -> impl Iterator<Item = Finding> {
+    let of_schedules = document.inexact.iter().filter(|(pointer, _)| pointer.starts_with("/schedules/"));
+    of_schedules.map(|(pointer, text)| {
+        Finding::new(
+            pointer.clone(),
+            format!("`{}`: a number of TOML cannot have all digits of `{text}`", dotted(pointer)),
+        )
+        .hint("write it as a string, or use `kafleet schedules create`, whose params are JSON")
+    })
 }
 
 fn schedule(name: &str, spec: &Spec) -> Vec<Finding> {

@@ -69,6 +69,11 @@ fn invalid_schedules_are_reported_with_allowed_values() {
     }
     refused("[schedules.\"a:b\"]\nevery = \"1h\"\ntask = { type = \"echo\" }", &["`a:b` cannot name a schedule"]);
     refused("[schedules.a]\nevery = \"1h\"", &["`[schedules.a]` needs `task`"]);
+    for number in ["0.1234567890123456789", "9007199254740993.0", "618970019642690137449562111", "1e400", "nan"] {
+        let text =
+            format!("[schedules.a]\nevery = \"1h\"\ntask = {{ type = \"echo\", params = {{ n = [{number}] }} }}");
+        refused(&text, &["`schedules.a.task.params.n[0]`", number]);
+    }
     assert_eq!(problems(&with("cron = \"0 3 * * *\"\ntimezone = \"Europe/Berlin\"")), [""; 0]);
 }
 
@@ -132,6 +137,19 @@ fn inconsistent_values_are_refused() {
             "[types.a]\nmin_backoff = \"2s\"\nmax_backoff = \"1s\"",
             "`min_backoff` 2s is longer than `max_backoff` 1s in",
         ),
+        ("[types.a]\ntimeout = \"2m\"\ntotal_timeout = \"1m\"", "`timeout` 2m is longer than `total_timeout` 1m in"),
+        ("[types.a]\nmax_wait = \"2m\"\ntotal_timeout = \"1m\"", "`max_wait` 2m is longer than `total_timeout` 1m in"),
+        (
+            "[types.a]\nhandler = \"echo\"\nstall_timeout = \"121s\"",
+            "`stall_timeout` 121s is longer than `timeout` 2m (the default)",
+        ),
+        (
+            "[types.a]\nhandler = \"echo\"\nmax_backoff = \"10ms\"",
+            "`min_backoff` 1s (the default) is longer than `max_backoff` 10ms",
+        ),
+        ("[types.a]\ntotal_timeout = \"31d\"", "at most `topics.max_tree_age`, 30d"),
+        ("[types.a]\ntimeout = 1795853855000", "a time in epoch milliseconds"),
+        ("[types.a]\nbackoff_reset = \"2m\"\ntimeout = \"1m\"", "`backoff_reset` 2m is longer than `timeout` 1m in"),
         ("[types.a]\norder = \"partition\"\nconcurrency = 9", "cannot be reached"),
         ("[types.a]\ntimeout = 0", "`0` is not longer than zero"),
         ("[types.a]\nhandler = \"exec\"\ncommand = [\"x\"]\nretry_exit_codes = [75, 0]", "`0` is not an exit code"),
@@ -240,6 +258,36 @@ fn variables_of_unused_sections_may_be_unset() {
 }
 
 #[test]
+fn variables_of_other_types_may_be_unset() {
+    let text = "[types.a]\nhandler = \"http\"\nurl = \"http://${A}\"\n[types.b]\nhandler = \"echo\"\n\
+        [apps.c]\ncommand = [\"c\"]\ntypes = [\"d\"]\nenv = { C = \"${C}\" }";
+    assert_eq!(problems(text).len(), 2);
+    let of = |name: &str| problems_with(text, &Overrides { types: vec![name.to_owned()], ..Overrides::default() });
+    assert_eq!([of("a").len(), of("b").len(), of("d").len()], [1, 0, 1]);
+}
+
+#[test]
+fn expanded_variables_are_named_also_in_unused_sections() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kafleet.toml");
+    let text = "[redis]\npassword = \"${A}-${B}\"\nusername = \"$${C}\"\n[api]\nlisten = \"${UNSET}\"";
+    std::fs::write(&path, text).unwrap();
+    let env = |name: &str| (name != "UNSET").then(|| "x".to_owned());
+    let overrides = Overrides { unused: &["api"], ..Overrides::default() };
+    let named = load_with(Some(&path), &overrides, &env).unwrap().variables;
+    assert_eq!(Vec::from_iter(named), ["A", "B", "UNSET"]);
+}
+
+#[test]
+fn certificates_of_redis_must_fit_its_url() {
+    let tls = "[redis]\nurl = \"rediss://r\"\n";
+    assert!(problems(&format!("{tls}ca = \"ca.pem\"")).is_empty());
+    refused(&format!("{tls}certificate = \"c.pem\""), &["`redis.key` belong together", "set both"]);
+    refused("[redis]\nca = \"ca.pem\"", &["`redis.ca` has no effect", "`rediss://`"]);
+    refused("[redis]\nurl = \"rediss-sentinel://r/m\"\nca = \"ca.pem\"", &["with sentinels", "`SSL_CERT_FILE`"]);
+}
+
+#[test]
 fn secrets_are_never_shown() {
     let text = "[redis]\nurl = \"http://me:hunter2@host\"\npassword = 5\n[kafka]\n\"sasl.password\" = [\"hunter2\"]\n\
         \"ssl.key.pem\" = { a = [\"hunter2\"] }\n[types.a]\nhandler = \"http\"\nurl = \"ftp://me:hunter2@x\"\n\
@@ -283,6 +331,7 @@ fn command_line_overrides_the_file() {
         ops_listen: Some("localhost:81".into()),
         prefix: Some("mine".into()),
         unused: &[],
+        types: Vec::new(),
     };
     let config =
         load_text(folder.path(), "[kafka]\nbootstrap.servers = \"x:1\"\n[topics]\nprefix = \"a\"", &overrides).unwrap();

@@ -3,7 +3,7 @@
 use super::checks::{MIN_MEMORY, positive};
 use super::document::{Document, dotted, join};
 use super::shape::{Finding, bad_value, table};
-use super::{Config, HandlerKind, Isolation, Order, TopicsConfig, TypeConfig, TypePolicy};
+use super::{Config, HandlerKind, Isolation, Order, TopicsConfig, TypeConfig, TypePolicy, written_keys};
 use crate::model::task::action::{CALLBACK_TYPE, EMAIL_TYPE};
 use crate::model::task::header;
 use crate::model::task::id::{check_own_type, check_type, clip};
@@ -44,7 +44,8 @@ pub(super) fn type_problems(document: &Document, name: &str, kind: &TypeConfig, 
     found.extend(misplaced(&at, kind));
     found.extend(exec(document, &at, kind));
     found.extend(http(document, &at, kind));
-    found.extend(backoff(&at, kind));
+    found.extend(contradictions(&at, kind));
+    found.extend(longer_than_trees(document, &at, kind, topics));
     found.extend(unreachable_slots(&at, kind, topics));
     found.extend(limit_below_partitions(&at, kind, topics));
     found.extend(kind.rate.and_then(|rate| rate.check().err()).map(|why| Finding::new(join(&at, "rate"), why)));
@@ -128,7 +129,7 @@ fn reserved(name: &str, kind: &TypeConfig, config: &Config) -> Option<Finding> {
         }
         Some(_) => {
             let set = [("handler", kind.handler.is_some()), ("schema", kind.schema.is_some())];
-            let (key, _) = set.into_iter().find(|(_, set)| *set)?;
+            let (key, _) = set.into_iter().chain(variable_keys(kind)).find(|(_, set)| *set)?;
             let what = format!("`{key}` in {} cannot be set: the type is built in", table(&at));
             Some(Finding::new(join(&at, key), what).hint("remove it"))
         }
@@ -139,13 +140,13 @@ fn reserved(name: &str, kind: &TypeConfig, config: &Config) -> Option<Finding> {
 fn misplaced(at: &str, kind: &TypeConfig) -> Vec<Finding> {
     let keys = [
         ("command", HandlerKind::Exec, !kind.command.is_empty()),
-        ("env", HandlerKind::Exec, !kind.env.is_empty()),
         ("cwd", HandlerKind::Exec, kind.cwd.is_some()),
         ("retry_exit_codes", HandlerKind::Exec, kind.retry_exit_codes.is_some()),
         ("wait_exit_codes", HandlerKind::Exec, !kind.wait_exit_codes.is_empty()),
         ("url", HandlerKind::Http, kind.url.is_some()),
         ("method", HandlerKind::Http, kind.method.is_some()),
         ("headers", HandlerKind::Http, !kind.headers.is_empty()),
+        ("resend_on_close", HandlerKind::Http, kind.resend_on_close.is_some()),
     ];
     let wrong = keys.into_iter().filter(|(_, owner, set)| *set && kind.handler != Some(*owner));
     wrong
@@ -155,7 +156,20 @@ fn misplaced(at: &str, kind: &TypeConfig) -> Vec<Finding> {
         })
         .chain(useless_isolation(at, kind))
         .chain(useless_headers(at, kind))
+        .chain(useless_variables(at, kind))
         .collect()
+}
+
+fn useless_variables(at: &str, kind: &TypeConfig) -> Option<Finding> {
+    let handler = kind.handler.filter(|handler| *handler != HandlerKind::Exec)?;
+    let (key, _) = variable_keys(kind).into_iter().find(|(_, is_set)| *is_set)?;
+    let what = format!("`{key}` in {} has no effect: the handler `{}` starts no program", table(at), handler.name());
+    Some(Finding::new(join(at, key), what).hint("remove it"))
+}
+
+/// Keys about environment variables, and whether they are set.
+fn variable_keys(kind: &TypeConfig) -> [(&'static str, bool); 2] {
+    [("env", !kind.env.is_empty()), ("inherit", kind.inherit.is_some())]
 }
 
 fn useless_isolation(at: &str, kind: &TypeConfig) -> Option<Finding> {
@@ -219,24 +233,47 @@ fn kept_headers(document: &Document, at: &str, kind: &TypeConfig) -> Vec<Finding
     found
 }
 
-fn backoff(at: &str, kind: &TypeConfig) -> Option<Finding> {
-    // The code of a Rust type may override the defaults, so only explicit values are compared.
-    let known = kind.handler.is_some() || (kind.min_backoff.is_some() && kind.max_backoff.is_some());
-    let retry = TypePolicy::default().with(kind).retry;
-    if !known || retry.min_backoff <= retry.max_backoff {
-        return None;
-    }
-    let from = |set: Option<Millis>| if set.is_some() { "" } else { " (the default)" };
-    let what = format!(
-        "`min_backoff` {}{} is longer than `max_backoff` {}{} in {}",
-        retry.min_backoff,
-        from(kind.min_backoff),
-        retry.max_backoff,
-        from(kind.max_backoff),
-        table(at)
-    );
-    let key = if kind.min_backoff.is_some() { "min_backoff" } else { "max_backoff" };
-    Some(Finding::new(join(at, key), what).hint("set both, with the shorter one as `min_backoff`"))
+/// Reports limits that cannot take effect because of others. The code of a Rust type may override defaults, so omitted
+/// limits are compared only for types with a handler here.
+fn contradictions(at: &str, kind: &TypeConfig) -> Vec<Finding> {
+    let policy = TypePolicy::default().with(kind);
+    let or_default = |set: Option<Millis>, default| set.or(kind.handler.is_some().then_some(default));
+    let min_backoff = or_default(kind.min_backoff, policy.retry.min_backoff);
+    let max_backoff = or_default(kind.max_backoff, policy.retry.max_backoff);
+    let timeout = or_default(kind.timeout, policy.timeout);
+    let limits = [
+        ("min_backoff", min_backoff, "max_backoff", max_backoff),
+        ("timeout", kind.timeout, "total_timeout", kind.total_timeout),
+        ("max_wait", kind.max_wait, "total_timeout", kind.total_timeout),
+        ("stall_timeout", kind.stall_timeout, "timeout", timeout),
+        ("backoff_reset", kind.backoff_reset, "timeout", timeout),
+    ];
+    let written = written_keys(kind);
+    let from = |key: &str| if written.contains_key(key) { "" } else { " (the default)" };
+    let finding = |(key, span, of, limit): (&str, Option<Millis>, &str, Option<Millis>)| {
+        let (span, limit) = span.zip(limit).filter(|(span, limit)| span > limit)?;
+        let what = format!("`{key}` {span}{} is longer than `{of}` {limit}{} in {}", from(key), from(of), table(at));
+        let at = join(at, if written.contains_key(key) { key } else { of });
+        Some(Finding::new(at, what).hint(format!("set both, with the shorter one as `{key}`")))
+    };
+    limits.into_iter().filter_map(finding).collect()
+}
+
+/// Reports time limits of tasks that are longer than a tree may stay open.
+fn longer_than_trees(document: &Document, at: &str, kind: &TypeConfig, topics: &TopicsConfig) -> Vec<Finding> {
+    let spans = [
+        ("timeout", kind.timeout),
+        ("total_timeout", kind.total_timeout),
+        ("stall_timeout", kind.stall_timeout),
+        ("min_backoff", kind.min_backoff),
+        ("max_backoff", kind.max_backoff),
+        ("backoff_reset", kind.backoff_reset),
+        ("max_wait", kind.max_wait),
+    ];
+    let longer = spans.into_iter().filter(|(_, span)| span.is_some_and(|span| span > topics.max_tree_age));
+    let rule =
+        format!("at most `topics.max_tree_age`, {}, the longest time that a tree stays open", topics.max_tree_age);
+    longer.map(|(key, _)| bad_value(document, &join(at, key), &rule)).collect()
 }
 
 /// Reports more slots than partitions for order `partition`, which runs one task per partition.

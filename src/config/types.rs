@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Bytes, Rate};
+use super::{Bytes, ProgramVariables, Rate};
 use crate::model::units::duration::Millis;
 
 /// Maximum of `concurrency`.
@@ -86,7 +86,7 @@ pub struct TypeConfig {
     /// the type has no circuit. Default: `unreachable`, `overloaded` and `timeout` for `http`, otherwise none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trip_on: Option<Vec<String>>,
-    /// Names of headers of the task's record that handlers in Rust can read, such as `x-tenant`. Default: none.
+    /// Names of headers of the task's record that handlers in Rust and apps can read, such as `x-tenant`. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub keep_headers: Vec<String>,
@@ -114,9 +114,14 @@ pub struct TypeConfig {
     /// `exec`: program and arguments, run without a shell.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// `exec`: additional environment variables.
+    /// Environment variables of `exec` programs, and of child processes of types in Rust, in addition to those that are
+    /// inherited.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// Inherit the worker's environment variables, except for those that kafleet.toml expands and kafleet's own secrets
+    /// (default). `false`: only `PATH`, `HOME` and other ordinary ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inherit: Option<bool>,
     /// `exec`: working directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<PathBuf>,
@@ -135,6 +140,16 @@ pub struct TypeConfig {
     /// `http`: request headers; `${VARIABLE}` reads secrets from the environment.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
+    /// `http`: send a request once more if the service closes a kept connection instead of answering. Default true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resend_on_close: Option<bool>,
+}
+
+impl TypeConfig {
+    /// Environment variables of the programs of the type.
+    pub fn variables(&self) -> ProgramVariables {
+        ProgramVariables { own: self.env.clone(), inherit: self.inherit.unwrap_or(true) }
+    }
 }
 
 /// Built-in handler of a type without Rust code.

@@ -13,6 +13,7 @@ use super::follow::{Sink, TopicFollower, follow};
 use crate::broker::{Broker, RecordRef, Watermarks};
 use crate::config::Names;
 pub use crate::model::worker_status::{RunningTask, TypeStatus};
+use crate::runtime::observe_broker_time;
 
 /// Maximum number of running tasks listed in one heartbeat.
 pub const MAX_RUNNING: usize = 100;
@@ -34,9 +35,10 @@ pub struct Heartbeat {
     /// tasks, and they are no longer shown as held by the worker.
     #[serde(default = "unknown")]
     pub unfinished: bool,
-    /// Start of the worker by its own clock, epoch milliseconds.
+    /// Start of the worker by the brokers' clock, epoch milliseconds.
     pub started_ms: i64,
-    /// Time of the heartbeat by the worker's clock, epoch milliseconds.
+    /// Time of the heartbeat by the clock of the worker's machine, epoch milliseconds. Its difference to the timestamp of
+    /// the record, which the broker sets, shows how wrong that clock is.
     pub at_ms: i64,
     /// Interval to the next heartbeat, ms. After three missed ones the worker counts as silent.
     pub every_ms: u64,
@@ -68,6 +70,12 @@ impl Heartbeat {
         self.state != HeartbeatState::Stopped && now_ms.saturating_sub(heard_ms) > self.silent_after_ms()
     }
 
+    /// Time by which the clock of the worker's machine is ahead of the broker's, in milliseconds. `heard_ms`: timestamp of
+    /// the record.
+    pub fn clock_ahead_ms(&self, heard_ms: i64) -> i64 {
+        self.at_ms.saturating_sub(heard_ms)
+    }
+
     pub fn silent_after_ms(&self) -> i64 {
         i64::try_from(self.every_ms.saturating_mul(3)).unwrap_or(i64::MAX)
     }
@@ -94,19 +102,26 @@ impl WorkerRegistry {
 
 /// Follows the workers topic until the returned guard is dropped.
 pub fn listen(registry: Arc<WorkerRegistry>, broker: Arc<dyn Broker>, names: &Names) -> TopicFollower {
-    follow(broker, names.workers(), Listener { registry, misread: 0 })
+    follow(broker, names.workers(), Listener { registry, misread: 0, is_whole: false })
 }
 
 struct Listener {
     registry: Arc<WorkerRegistry>,
     misread: u64,
+    /// The heartbeats that are read were just written.
+    is_whole: bool,
 }
 
 impl Sink for Listener {
-    fn restart(&mut self) {}
+    fn restart(&mut self) {
+        self.is_whole = false;
+    }
 
     fn record(&mut self, record: &RecordRef<'_>) {
         self.registry.read_to.store(record.offset + 1, Ordering::Release);
+        if self.is_whole && record.log_append_time {
+            observe_broker_time(record.timestamp_ms);
+        }
         let Some(id) = record.key.and_then(|key| std::str::from_utf8(key).ok()) else { return };
         let mut heartbeats = self.registry.heartbeats.write();
         let Some(value) = record.value else {
@@ -130,7 +145,9 @@ impl Sink for Listener {
         }
     }
 
-    fn whole(&mut self) {}
+    fn whole(&mut self) {
+        self.is_whole = true;
+    }
 
     fn trouble(&mut self, _why: Option<&str>) {}
 }

@@ -19,6 +19,8 @@ pub use policies::{Policies, PolicyUpdates};
 pub use state::{Cancellation, ControlState, InvalidRecord, MAX_KILLS};
 pub use watch::{ControlNotRead, ControlWatch, HEALTH_PART, keep};
 
+use std::time::Duration;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -28,14 +30,17 @@ use crate::config::{Names, Rate};
 use crate::model::schedule::Schedule;
 use crate::model::schedule::step::ScheduleProgress;
 use crate::model::task::Position;
-use crate::model::task::id::check_type;
+use crate::model::task::id::{check_type, is_path_step};
 use crate::publish::PUBLISH_DEADLINE;
-use crate::runtime::now_ms;
+use crate::runtime::clock::skew_text;
+use crate::runtime::{self, Backoff, now_ms};
 
 /// Version of the records written by this build, and the highest version it reads.
 pub const CONTROL_VERSION: u32 = 1;
 /// Only partition of the control topic.
 const PARTITION: i32 = 0;
+/// Key of the records from whose acknowledgements roles learn the brokers' time.
+const CLOCK_KEY: &str = "clock";
 /// Maximum length of a kill switch's name, in bytes.
 pub const MAX_KILL_BYTES: usize = 128;
 
@@ -109,9 +114,10 @@ impl std::fmt::Display for ControlKey {
 
 /// Checks the name of a kill switch: a tag, or a prefix of ids.
 pub fn check_kill(name: &str) -> Result<(), String> {
-    if name.is_empty() || name.len() > MAX_KILL_BYTES || name.chars().any(|c| c.is_control() || c == ',') {
+    let is_broken = name.chars().any(|c| c.is_control() || c == ',') || is_path_step(name);
+    if name.is_empty() || name.len() > MAX_KILL_BYTES || is_broken {
         return Err(format!(
-            "a kill switch is named by a tag or a prefix of ids: 1 to {MAX_KILL_BYTES} bytes, no comma"
+            "a kill switch is named by a tag or a prefix of ids: 1 to {MAX_KILL_BYTES} bytes, no comma, not `.` or `..`"
         ));
     }
     Ok(())
@@ -339,6 +345,27 @@ pub async fn put_schedule<T: Serialize>(
 ) -> Result<Position, BrokerError> {
     let value = record.map(serde_json::to_vec).transpose().map_err(|why| BrokerError::Invalid(why.to_string()))?;
     write(producer, names, key, value.as_deref()).await
+}
+
+/// Writes a tombstone, only to learn the brokers' time from its acknowledgement. A role that starts does this before it
+/// compares any times; later it hears them from its other records and from heartbeats. Repeats it until the brokers answer,
+/// unless they refuse the record.
+pub async fn learn_broker_time(producer: &SharedProducer, names: &Names) {
+    if !runtime::follows_broker_clock() {
+        return;
+    }
+    let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
+    while let Err(error) = write(producer, names, &CLOCK_KEY, None).await {
+        if matches!(error, BrokerError::Denied(_) | BrokerError::Invalid(_) | BrokerError::TooLarge(_)) {
+            tracing::warn!(%error, "the brokers' time is not known yet; this machine's clock is used");
+            return;
+        }
+        tracing::debug!(%error, "the brokers' time is not known yet; retrying");
+        tokio::time::sleep(backoff.next_wait()).await;
+    }
+    if let Some(skew) = skew_text(runtime::clock_ahead_ms()) {
+        tracing::warn!("the clock of this machine is {skew}; the brokers' is used: synchronise it");
+    }
 }
 
 async fn write(

@@ -11,7 +11,9 @@ use serde_json::Value;
 use super::state::{InvalidRecord, read};
 use super::{ControlNotRead, ControlState, ControlWatch, keep};
 use crate::broker::BrokerClient;
-use crate::config::{Names, Rate};
+use crate::config::{Names, Rate, TypePolicy};
+use crate::model::retry::RetryPolicy;
+use crate::model::units::duration::Millis;
 
 /// Maximum size of the value of a type's record, in bytes.
 pub const MAX_TYPE_BYTES: usize = 64 << 10;
@@ -54,6 +56,53 @@ pub struct DeclaredLimits {
     /// Rate limit of starting attempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
+    /// Wait before the second attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_backoff: Option<Millis>,
+    /// Maximum wait between two attempts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_backoff: Option<Millis>,
+    /// Time limit of one attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Millis>,
+    /// Time limit of the task with all attempts and waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_timeout: Option<Millis>,
+}
+
+impl DeclaredLimits {
+    /// Limits of a policy. `concurrency`: that of the declaration, which may have none.
+    pub fn of(policy: &TypePolicy, concurrency: Option<u32>) -> Self {
+        let worker = TypePolicy::default();
+        let other = |own: Millis, default: Millis| (own != default).then_some(own);
+        Self {
+            concurrency,
+            max_concurrency: policy.max_concurrency,
+            rate: policy.rate,
+            min_backoff: other(policy.retry.min_backoff, worker.retry.min_backoff),
+            max_backoff: other(policy.retry.max_backoff, worker.retry.max_backoff),
+            timeout: other(policy.timeout, worker.timeout),
+            total_timeout: policy.total_timeout,
+        }
+    }
+
+    /// Policy with these limits, and the defaults of a worker.
+    pub fn type_policy(&self) -> TypePolicy {
+        let policy = TypePolicy::default();
+        TypePolicy {
+            concurrency: self.concurrency,
+            max_concurrency: self.max_concurrency,
+            rate: self.rate,
+            retry: RetryPolicy {
+                min_backoff: self.min_backoff.unwrap_or(policy.retry.min_backoff),
+                max_backoff: self.max_backoff.unwrap_or(policy.retry.max_backoff),
+                ..policy.retry
+            },
+            timeout: self.timeout.unwrap_or(policy.timeout),
+            total_timeout: self.total_timeout,
+            ..policy
+        }
+    }
 }
 
 impl TypeRecord {

@@ -28,7 +28,7 @@ pub struct DeadLetter {
     pub source: Option<String>,
     /// The dead letter does not contain the record, which was too large. The record is read from `source` as long as
     /// Kafka retains it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub by_reference: bool,
 }
 
@@ -36,10 +36,14 @@ pub struct DeadLetter {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeadLetterPage {
     pub letters: Vec<DeadLetter>,
-    /// Cursor of the next page; absent on the last page.
+    /// Cursor of the next page; null on the last page.
     pub next: Option<String>,
     /// Records scanned to fill this page, including records that did not match.
     pub scanned: u64,
+    /// Events partitions of which the store has lost data, or which no tracker projects: dead letters are listed whose tasks
+    /// have moved on.
+    #[serde(default)]
+    pub incomplete: Vec<u32>,
 }
 
 /// Resolution of a dead letter.
@@ -64,7 +68,7 @@ pub struct DeadLetterDetail {
     /// Record value, if it is JSON.
     pub params: Option<RawJson>,
     /// Record value in base64, if it is not JSON.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub value_base64: Option<String>,
 }
 

@@ -14,6 +14,7 @@ use crate::model::task::document::{ChangeFields, CreateFields, ShownFields, docu
 use crate::model::task::field::Scope;
 use crate::model::task::patch::{FieldChanges, given};
 use crate::model::units::duration::Millis;
+use crate::model::units::time::Expires;
 
 mod bulk;
 mod dead_letters;
@@ -41,10 +42,13 @@ pub struct CreateTask {
     #[serde(rename = "type")]
     pub task_type: String,
     #[serde(default)]
-    pub params: Value,
+    pub params: RawJson,
     /// Task id. Default: a UUIDv7. With a parent: one path segment, or the whole path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// Beginning of the id, to which a UUIDv7 is added: `order-` gives `order-0192…`. Mutually exclusive with `id`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id_prefix: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
     /// Ordering key. Default: the task id.
@@ -56,9 +60,9 @@ pub struct CreateTask {
     /// Start time (RFC 3339). Mutually exclusive with `delay`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// Expire the task if it has not started within this time after creation.
+    /// Expire the task if it has not started within this time after creation, or at this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires: Option<Millis>,
+    pub expires: Option<Expires>,
     /// External tasks: ignore reports after the task has ended. Default true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_when_done: Option<bool>,
@@ -79,9 +83,9 @@ pub struct PatchTask {
     /// Start time (RFC 3339). Mutually exclusive with `delay`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// Expire the task if it has not started within this time from now.
+    /// Expire the task if it has not started within this time from now, or at this time.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    pub expires: Option<Option<Millis>>,
+    pub expires: Option<Option<Expires>>,
     #[serde(flatten, skip_deserializing)]
     #[schemars(!skip_deserializing, with = "ChangeFields")]
     pub changes: FieldChanges,
@@ -91,6 +95,7 @@ document!(PatchTask, Scope::Change, changes);
 
 /// Status of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(remote = "Self")]
 pub struct Status {
     pub id: String,
     pub parent: Option<String>,
@@ -104,12 +109,13 @@ pub struct Status {
     pub run: u32,
     pub attempt: u32,
     /// Waits of the run, which do not count as attempts.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default)]
     pub waits: u32,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
+    #[schemars(!skip_deserializing)]
     pub fields: ShownFields,
     /// Notifications sent so far. Only in `GET /v1/tasks/{id}`, and only for tasks with actions or checks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub deliveries: Option<Deliveries>,
     /// Creation time, as given by the producer.
     pub created_at: Option<String>,
@@ -133,17 +139,19 @@ pub struct Status {
     pub position: String,
     /// Terminal events after the first one of a run.
     pub duplicates: u32,
+    /// Starts of attempts of the run that ended without an outcome, such as by a stop of their worker, and do not count as
+    /// attempts.
+    #[serde(default)]
+    pub interruptions: u32,
     /// The task, or one of its ancestors, belongs to an earlier run of its parent and is excluded from its counts.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub superseded: bool,
     /// Trace of the task's run, if it is sampled: 32 hexadecimal digits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub trace_id: Option<String>,
 }
 
-fn is_zero(number: &u32) -> bool {
-    *number == 0
-}
+document!(Status, Scope::Status, fields);
 
 /// Counts of direct children.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -184,32 +192,35 @@ pub struct StateDocument {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskPage {
     pub tasks: Vec<Status>,
-    /// Cursor of the next page; absent on the last page.
+    /// Cursor of the next page; null on the last page.
     pub next: Option<String>,
     /// Number of tasks that match, on all pages together; null unless counters know it.
     #[serde(default)]
     pub total: Option<u64>,
     /// Index or tree from which the page was filled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub source: Option<ListSource>,
     /// Records scanned to fill this page, if a filter required a scan.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub scanned: Option<u64>,
     /// With `scanned`: time at which the last record scanned was first seen or, in a list of all trees, its root.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub scanned_to: Option<String>,
     /// The scan limit was reached before the page was full; continue with `next`.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub stopped_early: bool,
     /// With `stopped_early`: how to continue, and which filters shorten the search.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub hint: Option<String>,
     /// Ids of the query that do not exist.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub missing: Vec<String>,
     /// Only if no scanned task matches: the conditions that exclude some of them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub excluded: Vec<Excluded>,
+    /// Events partitions of which the store has lost data, or which no tracker projects: tasks are missing or outdated.
+    #[serde(default)]
+    pub incomplete: Vec<u32>,
 }
 
 /// Condition of a search without matches.
@@ -271,7 +282,7 @@ pub struct HistoryItem {
     #[serde(default)]
     pub error_kind: Option<String>,
     /// Waits of the run, if this event reports one.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default)]
     pub waits: u32,
     /// Start of the attempt that this event ends, if there is no `started` event for it.
     #[serde(default)]
@@ -310,7 +321,7 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result: Option<Value>,
+    pub result: Option<RawJson>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -345,13 +356,13 @@ pub struct RetryOutcome {
 pub struct BatchItem {
     /// Index of the item in the request, from 0.
     pub index: usize,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub id: Option<String>,
     pub outcome: ItemOutcome,
     /// Position of the task's `submitted` event, or of a later event if the task existed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub position: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub problem: Option<Problem>,
 }
 
@@ -408,6 +419,9 @@ pub enum EndReason {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Types {
     pub types: Vec<TypeDocument>,
+    /// Events partitions of which the store has lost data, or which no tracker projects: tasks are missing or outdated.
+    #[serde(default)]
+    pub incomplete: Vec<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -425,8 +439,8 @@ pub struct TypeDocument {
     /// Limits in effect.
     #[serde(default)]
     pub limits: TypeLimits,
-    /// State of the circuit that an operator has set; each worker decides if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// State of the circuit that an operator has set; null: each worker decides.
+    #[serde(default)]
     pub circuit: Option<CircuitDocument>,
     /// Names of kill switches that can match tasks of this type.
     #[serde(default)]
@@ -435,20 +449,23 @@ pub struct TypeDocument {
     #[serde(default)]
     pub worker_totals: Option<WorkerTotals>,
     /// Name of the app that declares the type.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub app: Option<String>,
     /// Description of the type.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub doc: Option<String>,
     /// JSON Schema of the params, if this API has the type or `kafleet topics apply` has declared it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub schema: Option<Value>,
     /// JSON Schema of the result.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub output: Option<Value>,
     /// Queue of the type. Only in `GET /v1/types/{type}`, and only if Kafka has answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub queue: Option<QueueDocument>,
+    /// As in the list of types; only in a response with one type.
+    #[serde(default)]
+    pub incomplete: Vec<u32>,
 }
 
 /// Response of `GET /v1/types/{type}/backlog`.

@@ -21,12 +21,12 @@ pub struct QueueDocument {
     /// Number of unfinished records, also of those that the tracker does not know yet.
     pub lag: u64,
     /// `lag` is an upper bound: some of the counted offsets may hold no task, such as transaction markers.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub at_most: bool,
     /// Time of the oldest unfinished record.
     pub oldest_at: Option<String>,
     /// Not all partitions were looked at: an older record is possible.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub oldest_at_least: bool,
     /// Partitions, at most 256.
     pub partitions: Vec<PartitionQueue>,
@@ -41,11 +41,13 @@ pub struct PartitionQueue {
     /// Offset below which all tasks are finished.
     pub done: i64,
     pub lag: u64,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub at_most: bool,
     pub oldest_at: Option<String>,
     /// Id of the task that has not ended although later ones of the partition have.
     pub held_by: Option<String>,
+    /// Begin of an open transaction of a producer, behind which no worker sees anything. Null if there is none.
+    pub open_transaction_since: Option<String>,
 }
 
 /// State of the circuit of a type that an operator has set.
@@ -209,6 +211,10 @@ pub struct WorkerDocument {
     /// Milliseconds since the last heartbeat.
     pub age_ms: i64,
     pub last_heartbeat_at: String,
+    /// Milliseconds by which the clock of its machine was ahead of the brokers' at the last heartbeat; negative if behind. The
+    /// clock is not used to decide anything.
+    #[serde(default)]
+    pub clock_ahead_ms: i64,
     pub started_at: String,
     pub host: String,
     pub pid: u32,

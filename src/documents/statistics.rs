@@ -17,6 +17,9 @@ pub struct Stats {
     pub series: Vec<StatsSeries>,
     /// Number of types left out: the 100 types with the most tasks are shown.
     pub left_out: u64,
+    /// Events partitions of which the store has lost data, or which no tracker projects: tasks are missing or outdated.
+    #[serde(default)]
+    pub incomplete: Vec<u32>,
 }
 
 /// Statistics of one type.
@@ -73,6 +76,9 @@ pub struct Slowest {
     pub from: String,
     /// Attempts, slowest first; at most 5 per type, hour and partition are known.
     pub attempts: Vec<SlowestAttempt>,
+    /// Events partitions of which the store has lost data, or which no tracker projects: tasks are missing or outdated.
+    #[serde(default)]
+    pub incomplete: Vec<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -96,6 +102,9 @@ pub struct Failures {
     pub errors: u64,
     /// A partition has more than 200 errors of a type: counts are lower bounds, and rare errors are missing.
     pub at_least: bool,
+    /// Events partitions of which the store has lost data, or which no tracker projects: tasks are missing or outdated.
+    #[serde(default)]
+    pub incomplete: Vec<u32>,
 }
 
 /// Tasks of a type whose own state is failed or expired, with similar errors.
@@ -126,6 +135,9 @@ pub struct FailureGroup {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Audit {
     pub requests: Vec<AuditDocument>,
+    /// Events partitions of which the store has lost data, or which no tracker projects: tasks are missing or outdated.
+    #[serde(default)]
+    pub incomplete: Vec<u32>,
 }
 
 /// Request of a user, whether or not it took effect.

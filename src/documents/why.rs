@@ -21,26 +21,26 @@ pub struct Finding {
     /// Human-readable explanation and remedy.
     pub message: String,
     /// Id of the task concerned, if it is another one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub task: Option<String>,
     /// Number of tasks ahead of this one in its partition.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub ahead: Option<u64>,
     /// `ahead` and `lag` are upper bounds: some of the counted offsets may not hold tasks, for example transaction
     /// markers.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub at_most: bool,
     /// Throughput of the task's partition in tasks per second, measured during this request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub rate: Option<f64>,
     /// Consumer lag of the task's type in tasks, over all partitions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub lag: Option<u64>,
     /// Milliseconds since the last event of a running task or the last heartbeat that lists it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub quiet_ms: Option<u64>,
     /// Estimated milliseconds until the task starts, at the measured rate.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub expected_in_ms: Option<u64>,
 }
 
@@ -76,11 +76,19 @@ pub enum Reason {
     QueuedBehind,
     /// The oldest unfinished task of the partition blocks the tasks behind it (head-of-line blocking).
     HeadOfLineBlocked,
+    /// An open transaction of a producer holds back the task's partition.
+    OpenTransaction,
+    /// Keys of the task's type are in other partitions than they belong into: their attempts may overlap.
+    MisplacedKeys,
+    /// Another task was submitted with the same id; the first one counts.
+    SameId,
     /// A worker is done with the task; its result is not visible yet.
     ResultPending,
     /// A retry was requested; the task's record has not been published again yet.
     RepublishPending,
     Running,
+    /// Attempts ended without an outcome, such as by a stop of their worker; the task waits for a worker again.
+    Interrupted,
     /// The task's worker sends no heartbeats.
     WorkerSilent,
     /// The last attempt failed; the task waits for the next one.

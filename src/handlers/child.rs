@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::Task;
+use crate::model::json::RawJson;
 use crate::model::task::id::check_type;
 use crate::model::task::{OnFailure, Policy};
 use crate::model::units::duration::Millis;
@@ -17,7 +17,7 @@ pub struct Child {
     /// Name of the child's type.
     pub task_type: Arc<str>,
     /// Params, any JSON. They are validated by the worker that runs the child.
-    pub params: Value,
+    pub params: RawJson,
     /// Last segment of the id. Default: derived from type and params, so that the same work gets the same id.
     pub segment: Option<String>,
     /// Ordering key. Default: the child's id.
@@ -34,17 +34,17 @@ pub struct Child {
 
 impl Child {
     /// Creates a child of any type. An invalid name of a type fails the attempt when its children are published.
-    pub fn new(task_type: &str, params: Value) -> Self {
-        let (segment, key, error) = (None, None, check_type(task_type).err());
+    pub fn new(task_type: &str, params: impl Into<RawJson>) -> Self {
+        let (params, segment, key, error) = (params.into(), None, None, check_type(task_type).err());
         Self { task_type: task_type.into(), params, segment, key, policy: Policy::default(), error, prepared: false }
     }
 
     /// Creates a child from a value of its Rust type, which becomes the params.
     pub fn of<T: Task>(task: &T) -> Self {
-        match serde_json::to_value(task) {
+        match RawJson::of(task) {
             Ok(params) => Self::new(T::TYPE, params),
             Err(why) => {
-                Self { error: Some(format!("the params are not JSON: {why}")), ..Self::new(T::TYPE, Value::Null) }
+                Self { error: Some(format!("the params are not JSON: {why}")), ..Self::new(T::TYPE, RawJson::null()) }
             }
         }
     }

@@ -13,15 +13,18 @@ use tokio_util::sync::CancellationToken;
 use super::blocking_pool::BlockingPool;
 pub use super::interruption::{CancelReason, Interruption, Restart};
 use super::service::Services;
+use super::task_labels::TaskLabels;
 use super::{Child, Failure, SharedState, Task, TaskResult};
 use crate::model::event::Kind;
-use crate::model::json::RawJson;
+use crate::model::json::{JsonDefect, RawJson};
 use crate::model::record::attachment::Attachment;
 use crate::model::task::Trace;
-use crate::model::task::continuation::{Continuation, check_continuations, number_of};
+use crate::model::task::continuation::{Continuation, number_of};
 use crate::model::task::hash::spawn_hash;
 use crate::model::task::id::{TaskId, clip};
+use crate::model::task::limits::TaskLimits;
 use crate::model::trace::MAX_CHILDREN_IN_TRACE;
+use crate::runtime::now_ms;
 
 /// Maximum children spawned by one attempt, and by one call of [`Context::spawn_now`]. Exceeding it fails the attempt
 /// or the call.
@@ -51,6 +54,7 @@ pub struct Attempt {
     /// Offset in the tree's events partition up to which cancels do not apply to the task (`ce_asof`). Inherited by its
     /// children.
     pub asof: Option<i64>,
+    labels: Option<Arc<TaskLabels>>,
     headers: Option<KeptHeaders>,
     env: Arc<TypeEnv>,
     cancel: OnceLock<CancellationToken>,
@@ -81,6 +85,8 @@ pub struct TypeEnv {
     pub state: SharedState,
     /// Receives progress, log lines and immediate children while an attempt runs.
     pub sink: Arc<dyn AttemptSink>,
+    /// Limits of children and continuations.
+    pub limits: TaskLimits,
     /// Pool for blocking calls of attempts.
     pub(crate) blocking_pool: BlockingPool,
 }
@@ -149,6 +155,8 @@ pub struct AttemptStart {
     pub trace: Option<Box<Trace>>,
     /// The task's `ce_asof`, inherited by its children.
     pub asof: Option<i64>,
+    /// Labels of the task, if it has any.
+    pub labels: Option<Arc<TaskLabels>>,
     /// Headers of the task's record that its type keeps.
     pub headers: Option<KeptHeaders>,
     /// State of the type.
@@ -158,7 +166,7 @@ pub struct AttemptStart {
 impl Context {
     /// Creates the context of a new attempt.
     pub fn begin(with: AttemptStart) -> Self {
-        let AttemptStart { id, run, number, deadline, trace, asof, headers, env } = with;
+        let AttemptStart { id, run, number, deadline, trace, asof, labels, headers, env } = with;
         Self(Arc::new(Attempt {
             id,
             run,
@@ -167,6 +175,7 @@ impl Context {
             trace,
             traced_children: AtomicU32::new(0),
             asof,
+            labels,
             headers,
             env,
             cancel: OnceLock::new(),
@@ -309,22 +318,27 @@ impl Context {
         if let Some(error) = &child.error {
             return Err(bad(error.clone()));
         }
-        let segment = child.segment.clone().unwrap_or_else(|| self.default_segment(child));
+        let segment = match &child.segment {
+            Some(segment) => segment.clone(),
+            None => self.default_segment(child).map_err(|why| bad(why.to_string()))?,
+        };
         if number_of(&segment).is_some() {
             return Err(bad(format!(
                 "`{segment}` is reserved for continuations; hint: choose another id, or use `cx.then`"
             )));
         }
-        check_continuations(&child.policy.rules.then).map_err(|(at, why)| bad(format!("`then{at}`: {why}")))?;
-        self.id.child(&segment).map_err(|why| bad(why.to_string()))
+        let id = self.id.child(&segment).map_err(|why| bad(why.to_string()))?;
+        let checked = self.limits().check(&id, &child.policy, now_ms());
+        checked.map_err(|(at, why)| bad(format!("`{}`: {why}", at.trim_start_matches('/'))))?;
+        Ok(id)
     }
 
-    fn default_segment(&self, child: &Child) -> String {
-        let base = format!("{}-{}", child.task_type, spawn_hash(&child.task_type, &child.params));
+    fn default_segment(&self, child: &Child) -> Result<String, JsonDefect> {
+        let base = format!("{}-{}", child.task_type, spawn_hash(&child.task_type, &child.params)?);
         let mut spawned = self.spawned();
         let number = spawned.default_segments.entry(base.clone()).or_default();
         *number += 1;
-        if *number == 1 { base } else { format!("{base}-{number}") }
+        Ok(if *number == 1 { base } else { format!("{base}-{number}") })
     }
 
     /// Ends the attempt. Later output of a clone of this context is ignored.
@@ -373,16 +387,48 @@ impl Attempt {
         &self.env.task_type
     }
 
+    /// Limits of children and continuations.
+    pub fn limits(&self) -> &TaskLimits {
+        &self.env.limits
+    }
+
     /// Name of the worker.
     pub fn worker(&self) -> &Arc<str> {
         &self.env.worker
     }
 
-    /// Returns the value of a header of the task's record, if the type keeps it (`keep_headers`). Upper and lower case are
-    /// the same; of several headers with the name the first counts.
+    /// Returns the value of a header of the task's record, if the type keeps it (`keep_headers`), or else of one that was
+    /// given with the task (`headers`). Upper and lower case are the same; of several headers with the name the first
+    /// counts.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut headers = self.headers.iter().flat_map(|headers| headers.iter());
-        headers.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
+        let kept = headers.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| &**value);
+        kept.or_else(|| self.labels.as_ref()?.header(name))
+    }
+
+    /// Labels of the task. `None` if it has none.
+    pub fn labels(&self) -> Option<&TaskLabels> {
+        self.labels.as_deref()
+    }
+
+    /// Display name of the task.
+    pub fn name(&self) -> Option<&str> {
+        self.labels()?.name.as_deref()
+    }
+
+    /// Tags of the task.
+    pub fn tags(&self) -> &[String] {
+        self.labels().map_or(&[], |labels| &labels.tags)
+    }
+
+    /// Creator of the task.
+    pub fn creator(&self) -> Option<&str> {
+        self.labels()?.creator.as_deref()
+    }
+
+    /// Options of the task: the JSON object that was stored with it.
+    pub fn options(&self) -> Option<&RawJson> {
+        self.labels()?.options.as_ref()
     }
 
     /// Headers of the task's record that its type keeps.

@@ -2,10 +2,14 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use super::{Child, Context, Failure, Task, TaskResult};
+use crate::model::json::RawJson;
 use crate::model::task::continuation::{Continuation, Ended, MAX_CONTINUATIONS, check_continuations};
+use crate::runtime::now_ms;
+
+/// Kind of the failure of an attempt with a continuation that cannot be created.
+pub(crate) const BAD_THEN: &str = "bad_then";
 
 impl Continuation {
     /// Creates a continuation of a Rust type. For [`Continuation::with_results`] use [`Continuation::join`].
@@ -26,9 +30,9 @@ impl Continuation {
     }
 }
 
-fn encode(params: impl Serialize) -> TaskResult<Value> {
-    let failure = |why| Failure::fail(format!("the params of a continuation are not JSON: {why}")).of_kind("bad_child");
-    serde_json::to_value(params).map_err(failure)
+fn encode(params: impl Serialize) -> TaskResult<RawJson> {
+    let failure = |why| Failure::fail(format!("the params of a continuation are not JSON: {why}")).of_kind(BAD_THEN);
+    RawJson::of(&params).map_err(failure)
 }
 
 impl Child {
@@ -65,15 +69,17 @@ impl Context {
         }
     }
 
-    /// Takes the continuations.
+    /// Takes the continuations. `first`: number of those that the task has already, from its producer.
     ///
     /// # Errors
-    /// A continuation is invalid.
-    pub fn take_continuations(&self) -> TaskResult<Vec<Continuation>> {
+    /// A continuation is invalid, or could not have an id.
+    pub fn take_continuations(&self, first: usize) -> TaskResult<Vec<Continuation>> {
         let continuations = std::mem::take(&mut self.spawned().continuations);
-        match check_continuations(&continuations) {
+        let checked = check_continuations(&continuations)
+            .and_then(|()| self.limits().check_added(&self.id, first, &continuations, now_ms()));
+        match checked {
             Ok(()) => Ok(continuations),
-            Err((at, why)) => Err(Failure::fail(format!("a continuation (`{at}`): {why}")).of_kind("bad_child")),
+            Err((at, why)) => Err(Failure::fail(format!("a continuation (`{at}`): {why}")).of_kind(BAD_THEN)),
         }
     }
 }
@@ -98,10 +104,10 @@ mod tests {
 
     #[test]
     fn continuation_that_is_not_json_is_a_final_failure() {
-        let params = BTreeMap::from([(Some(1), 2)]);
+        let params = BTreeMap::from([(None, 2)]);
         let failures = [Continuation::of(&Keyed(params.clone())), Continuation::join::<Keyed>(params)];
         for failure in failures.map(|created| created.expect_err("the keys are not strings")) {
-            assert_eq!(&*failure.kind, "bad_child");
+            assert_eq!(&*failure.kind, "bad_then");
             assert!(failure.message.contains("not JSON: key must be a string"), "{failure}");
         }
         assert!(Continuation::of(&Keyed(BTreeMap::new())).is_ok());

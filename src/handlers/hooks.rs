@@ -12,10 +12,13 @@
 //!
 //! /// Names the tenant of each task.
 //! fn add_tenant(task: &mut Submission) -> Result<(), String> {
-//!     if task.params["tenant"].is_null() {
-//!         task.params["tenant"] = json!("acme");
+//!     let tenant = task.params.slice().member("tenant").and_then(|tenant| Some(tenant.string()?.into_owned()));
+//!     match tenant.as_deref() {
+//!         Some("closed") => Err("the tenant `closed` has no account".into()),
+//!         Some(_) => Ok(()),
+//!         None if task.params.set("tenant", json!("acme")) => Ok(()),
+//!         None => Err("the params are no object".into()),
 //!     }
-//!     if task.params["tenant"] == "closed" { Err("the tenant `closed` has no account".into()) } else { Ok(()) }
 //! }
 //!
 //! /// Counts the tasks that have failed.
@@ -33,7 +36,7 @@
 //! // app.task::<…>().main()
 //! # let mut task = Submission::new("resize", json!({"url": "a.png"}));
 //! # add_tenant(&mut task).unwrap();
-//! # assert_eq!(task.params, json!({"url": "a.png", "tenant": "acme"}));
+//! # assert_eq!(task.params.text(), r#"{"url":"a.png","tenant":"acme"}"#);
 //! # drop(app);
 //! ```
 
@@ -42,10 +45,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::{Child, Context, Failure};
 use crate::error_text::panic_text;
+use crate::model::json::RawJson;
 use crate::model::task::Policy;
 
 /// Task that is about to be published, as hooks see it. Its id, run and type are fixed; everything else can be changed,
@@ -54,9 +56,10 @@ use crate::model::task::Policy;
 #[non_exhaustive]
 pub struct Submission {
     task_type: Arc<str>,
-    /// Params of the task. For the same params a hook must make the same ones each time: the id of a child without a
-    /// segment of its own contains their hash, and an attempt that is repeated must not spawn it under another id.
-    pub params: Value,
+    /// Params of the task, as text: a hook that decodes them rounds their numbers, [`RawJson::set`] does not. For the same
+    /// params a hook must make the same ones each time: the id of a child without a segment of its own contains their
+    /// hash, and an attempt that is repeated must not spawn it under another id.
+    pub params: RawJson,
     /// Ordering key; `None`: the id.
     pub key: Option<String>,
     /// Options of the task.
@@ -65,8 +68,8 @@ pub struct Submission {
 
 impl Submission {
     /// Creates a submission with default options, for tests of hooks.
-    pub fn new(task_type: &str, params: Value) -> Self {
-        Self { task_type: task_type.into(), params, key: None, policy: Policy::default() }
+    pub fn new(task_type: &str, params: impl Into<RawJson>) -> Self {
+        Self { task_type: task_type.into(), params: params.into(), key: None, policy: Policy::default() }
     }
 
     /// Name of the type.
@@ -165,7 +168,7 @@ impl Hooks {
     pub(crate) fn prepare(
         &self,
         task_type: &str,
-        params: &mut Value,
+        params: &mut RawJson,
         key: &mut Option<String>,
         policy: &mut Policy,
     ) -> Result<(), String> {
@@ -207,29 +210,29 @@ mod tests {
     fn hooks_run_in_order_until_one_refuses_the_task() {
         let mut hooks = Hooks::default();
         hooks.add_prepare(Arc::new(|task: &mut Submission| {
-            task.params["steps"] = json!([task.task_type()]);
-            Ok(())
+            let steps = json!([task.task_type()]);
+            if task.params.set("steps", steps) { Ok(()) } else { Err("no object".into()) }
         }));
         hooks.add_prepare(Arc::new(|task: &mut Submission| {
-            task.key = Some(task.params["steps"][0].to_string());
+            task.key = task.params.slice().at("/steps/0").map(|step| step.text().to_owned());
             task.policy.tags.push("second".into());
-            if task.params["fails"] == true { Err("no".into()) } else { Ok(()) }
+            if task.params.slice().member("fails").is_some() { Err("no".into()) } else { Ok(()) }
         }));
         hooks.add_prepare(Arc::new(|task: &mut Submission| {
             task.policy.tags.push("third".into());
             Ok(())
         }));
-        let prepare = |mut params: Value| {
-            let (mut key, mut policy) = (None, Policy::default());
+        let prepare = |params: serde_json::Value| {
+            let (mut params, mut key, mut policy) = (RawJson::from(params), None, Policy::default());
             let outcome = hooks.prepare("resize", &mut params, &mut key, &mut policy);
-            (outcome, params["steps"].take(), key, policy.tags.join(","))
+            let steps = params.slice().member("steps").map(|steps| steps.text().to_owned());
+            (outcome, steps, key, policy.tags.join(","))
         };
-        let steps = || (json!(["resize"]), Some("\"resize\"".to_owned()));
-        let (list, key) = steps();
-        assert_eq!(prepare(json!({})), (Ok(()), list, key, "second,third".to_owned()));
-        let (list, key) = steps();
+        let (list, key) = (Some("[\"resize\"]".to_owned()), Some("\"resize\"".to_owned()));
+        assert_eq!(prepare(json!({})), (Ok(()), list.clone(), key.clone(), "second,third".to_owned()));
         assert_eq!(prepare(json!({"fails": true})), (Err("no".to_owned()), list, key, "second".to_owned()));
     }
+
     /// The panic must not reach the task that spawns the child, which handles the messages of a whole app.
     #[test]
     fn hook_that_panics_refuses_the_child() {

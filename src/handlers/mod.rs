@@ -23,6 +23,7 @@ pub mod builtin;
 mod child;
 pub mod context;
 mod continuations;
+pub(crate) use continuations::BAD_THEN;
 #[doc(hidden)]
 pub mod egress;
 pub(crate) mod failure;
@@ -32,12 +33,15 @@ mod interruption;
 pub mod layer;
 pub(crate) mod output_tail;
 pub mod permit;
+#[doc(hidden)]
+pub mod program_env;
 pub(crate) mod reaper;
 mod registry;
 pub(crate) mod resident_memory;
 mod schema;
 pub mod service;
 mod shared_state;
+pub mod task_labels;
 pub mod testing;
 
 pub use child::Child;
@@ -190,5 +194,5 @@ impl<T: Task> Handler for Typed<T> {
 }
 
 fn answer(output: &impl Serialize) -> Answer {
-    RawJson::of(output).map_err(|why| Failure::fail(format!("the result is not JSON: {why}")))
+    RawJson::of(output).map_err(|why| Failure::fail(format!("the result is not JSON: {why}")).of_kind("bad_output"))
 }

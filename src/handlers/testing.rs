@@ -23,11 +23,13 @@ use serde_json::Value;
 use super::blocking_pool::BlockingPool;
 use super::context::{Attempt, AttemptSink, AttemptStart, MAX_CHILDREN, Note, TypeEnv};
 use super::hooks::Submission;
+use super::task_labels::TaskLabels;
 use super::{Answer, Child, Context, Failure, Registered, Registry, Task};
 use crate::model::json::RawJson;
-use crate::model::task::Trace;
 use crate::model::task::continuation::Continuation;
 use crate::model::task::id::TaskId;
+use crate::model::task::limits::TaskLimits;
+use crate::model::task::{Policy, Trace};
 
 /// Setup of an attempt. Defaults: id `test`, run 1, attempt 1, a deadline in 120 s, no state.
 pub struct TestRun {
@@ -36,6 +38,7 @@ pub struct TestRun {
     timeout: Duration,
     trace: Option<Box<Trace>>,
     headers: Vec<(Box<str>, Box<str>)>,
+    policy: Policy,
     registry: Registry,
 }
 
@@ -71,7 +74,8 @@ impl TestRun {
     /// Creates a setup with the defaults.
     pub fn new() -> Self {
         let (timeout, registry) = (Duration::from_secs(120), Registry::default());
-        Self { id: "test".into(), number: 1, timeout, trace: None, headers: Vec::new(), registry }
+        let (headers, policy) = (Vec::new(), Policy::default());
+        Self { id: "test".into(), number: 1, timeout, trace: None, headers, policy, registry }
     }
 
     /// Sets the task's id.
@@ -104,6 +108,12 @@ impl TestRun {
         self
     }
 
+    /// Sets the name, tags, creator, options and headers of the task, as its creator would.
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
     /// Adds a header of the task's record, as if `KEEP_HEADERS` of the type listed it.
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.into(), value.into()));
@@ -131,12 +141,14 @@ impl TestRun {
             deadline: Instant::now().checked_add(self.timeout),
             trace: self.trace.clone(),
             asof: None,
+            labels: TaskLabels::of(&self.policy),
             headers: (!self.headers.is_empty()).then(|| self.headers.clone().into()),
             env: Arc::new(TypeEnv {
                 task_type: task_type.into(),
                 worker: "test".into(),
                 state: self.registry.state().clone(),
                 sink: recorder.clone(),
+                limits: TaskLimits::default(),
                 blocking_pool: BlockingPool::new(task_type),
             }),
         });
@@ -180,7 +192,7 @@ impl Outcome {
     /// Evaluates the attempt like a worker: children that cannot be published fail it.
     fn of(answer: Answer, cx: &Context, recorder: &Recorder) -> Self {
         let settled =
-            answer.and_then(|output| Ok((output, name_all(cx, cx.take_spawned())?, cx.take_continuations()?)));
+            answer.and_then(|output| Ok((output, name_all(cx, cx.take_spawned())?, cx.take_continuations(0)?)));
         let (answer, children, continuations) = match settled {
             Ok((output, children, continuations)) => (Ok(output), children, continuations),
             Err(failure) => (Err(failure), Vec::new(), Vec::new()),

@@ -210,16 +210,16 @@ impl CancelRequest {
     }
 }
 
-/// Cancel message: `cancelled on request`, `cancelled with` the ancestor that the request named, or `cancelled by the
-/// tracker` at the end of a tree that exceeded its maximum age.
+/// Cancel message: `Job was cancelled.`, and how: on request, with the ancestor that the request named, or by the tracker at
+/// the end of a tree that exceeded its maximum age.
 pub fn cancel_message(with: Option<&str>, when: &str, reason: Option<&str>) -> String {
     let what = match with {
-        Some(with) => format!("with `{with}`"),
-        None if reason == Some(OVERDUE) => "by the tracker".to_owned(),
-        None => "on request".to_owned(),
+        Some(with) => format!("With `{with}`"),
+        None if reason == Some(OVERDUE) => "By the tracker".to_owned(),
+        None => "On request".to_owned(),
     };
     let why = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-    format!("cancelled {what}{when}{why}")
+    format!("Job was cancelled. {what}{when}{why}")
 }
 
 /// One-time action of the tracker outside the store.
@@ -362,10 +362,10 @@ mod tests {
     #[test]
     fn cancel_message_names_its_origin() {
         for (with, reason, expected) in [
-            (None, None, "cancelled on request"),
-            (None, Some("too dear"), "cancelled on request: too dear"),
-            (Some("r"), Some(OVERDUE), "cancelled with `r`: open longer than max_tree_age"),
-            (None, Some(OVERDUE), "cancelled by the tracker: open longer than max_tree_age"),
+            (None, None, "Job was cancelled. On request"),
+            (None, Some("too dear"), "Job was cancelled. On request: too dear"),
+            (Some("r"), Some(OVERDUE), "Job was cancelled. With `r`: open longer than max_tree_age"),
+            (None, Some(OVERDUE), "Job was cancelled. By the tracker: open longer than max_tree_age"),
         ] {
             assert_eq!(cancel_message(with, "", reason), expected);
         }

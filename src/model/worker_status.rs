@@ -11,7 +11,7 @@ pub struct TypeStatus {
     #[serde(rename = "type")]
     pub task_type: String,
     /// Consumer group, if the type shares one with others.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub group: Option<String>,
     /// Maximum concurrent attempts.
     pub slots: u32,
@@ -26,11 +26,15 @@ pub struct TypeStatus {
     #[serde(default)]
     pub stopped: Option<String>,
     /// Reason why only single probes of the type start: its circuit is open. Null while it is not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub circuit: Option<String>,
     /// Reason why no process of the type's app has served for long. Null if one does, and for types of no app.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub app_down: Option<String>,
+    /// First record whose key belongs into another partition: attempts of one key may overlap. Null if there is none, and for
+    /// types without order or rate by key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub misplaced_keys: Option<String>,
     /// Assigned partitions that the worker refuses to process until an operator sets a start offset.
     #[serde(default)]
     pub refused: Vec<i32>,

@@ -14,7 +14,7 @@ use crate::model::json::RawJson;
 use crate::model::outbox::RecordCopy;
 use crate::model::record::attachment::Attachment;
 use crate::model::retry::Waits;
-use crate::model::task::hash::spawn_hash_of;
+use crate::model::task::hash::spawn_hash;
 use crate::model::task::id::{IdError, TaskId, check_type};
 use crate::model::task::partition::partition_of;
 use crate::model::task::{DecodedTask, Policy, Position, Trace};
@@ -340,7 +340,7 @@ fn prepare(new: OutgoingTask, now_ms: i64) -> Result<DecodedTask, PublishError> 
         Some(id) => id,
         None => TaskId::parse(&uuid::Uuid::now_v7().to_string())?,
     };
-    let hash = spawn_hash_of(&new.task_type, &new.params)
+    let hash = spawn_hash(&new.task_type, &new.params)
         .map_err(|why| PublishError::Invalid(format!("the params cannot be read: {why}")))?;
     Ok(DecodedTask {
         id,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::headers::{bytes_of, task_headers, task_record};
 use super::{OutgoingTask, PublishError, PublishStep, Published, Publisher};
 use crate::broker::{BrokerError, DependentRecord, TransactionalProducer};
-use crate::model::event::submitted;
+use crate::model::event::{Event, submitted};
 use crate::model::task::{DecodedTask, Position};
 use crate::telemetry::otel::Span;
 
@@ -48,6 +48,26 @@ impl Publisher {
             Published { id: ready.task.id, position: position(*at) }
         };
         Ok(tasks.into_iter().zip(events).map(published).collect())
+    }
+
+    /// Writes events in one transaction and returns the position of the last one. Blocks up to the deadline.
+    pub fn publish_events_atomically(
+        &self,
+        producer: &mut dyn TransactionalProducer,
+        events: &[Event],
+        deadline: Duration,
+    ) -> Result<Position, BrokerError> {
+        let mut values = Vec::with_capacity(events.len());
+        for event in events {
+            let mut value = Vec::with_capacity(256);
+            event.encode(&mut value)?;
+            values.push(value);
+        }
+        let records: Vec<_> =
+            events.iter().zip(&values).map(|(event, value)| self.event_record(event.key(), value)).collect();
+        let positions = producer.send_all(&records, deadline)?;
+        let none = || BrokerError::Invalid("a transaction without events".to_owned());
+        positions.last().copied().map(position).ok_or_else(none)
     }
 
     /// Sends all records, then one event per task. Returns the positions of the records, then those of the events.

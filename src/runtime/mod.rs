@@ -2,6 +2,7 @@
 //! a [`simulated::Host`] in a simulation. `Instant` is tokio's everywhere: the system's, unless a test has paused the
 //! clock.
 
+pub mod clock;
 mod health;
 pub mod simulated;
 pub mod watch;
@@ -14,6 +15,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use clock::BrokerClock;
 pub use health::{Health, PARTS};
 use simulated::{Hosted, host};
 
@@ -25,12 +27,48 @@ pub fn raise_open_files(wanted: u64) -> u64 {
     if raised > soft && setrlimit(Resource::RLIMIT_NOFILE, raised, hard).is_ok() { raised } else { soft }
 }
 
-/// Current time in epoch milliseconds.
+/// The clock of a process that follows the brokers' time.
+static CLOCK: OnceLock<BrokerClock> = OnceLock::new();
+
+/// Makes this process use the time of its brokers. Call it before the first connection; without it, as in tests, the time
+/// is that of this machine.
+pub fn follow_broker_clock() {
+    CLOCK.get_or_init(BrokerClock::default);
+}
+
+/// Returns whether this process uses the time of its brokers.
+pub fn follows_broker_clock() -> bool {
+    host().is_some() || CLOCK.get().is_some()
+}
+
+/// Takes the time at which a broker appended a record that was just acknowledged or received.
+pub fn observe_broker_time(append_ms: i64) {
+    match host() {
+        Some(host) => host.broker_clock().observe(append_ms),
+        None => CLOCK.get().into_iter().for_each(|clock| clock.observe(append_ms)),
+    }
+}
+
+/// Current time in epoch milliseconds: that of the brokers, once it is known.
 pub fn now_ms() -> i64 {
+    let known = match host() {
+        Some(host) => host.broker_clock().now_ms(),
+        None => CLOCK.get().and_then(BrokerClock::now_ms),
+    };
+    known.unwrap_or_else(local_ms)
+}
+
+/// Current time of this machine in epoch milliseconds, which may be wrong. Use [`now_ms`] for all but its comparison.
+pub fn local_ms() -> i64 {
     if let Some(host) = host() {
         return host.now_ms();
     }
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
+/// Time by which this machine's clock is ahead of the brokers', in milliseconds; 0 while that is not known.
+pub fn clock_ahead_ms() -> i64 {
+    local_ms().saturating_sub(now_ms())
 }
 
 /// Time in which signals count as one: npm passes on the SIGINT of a terminal to a program that has received it too.

@@ -10,13 +10,17 @@ use std::time::Duration;
 
 use tokio::task::AbortHandle;
 
+use super::clock::BrokerClock;
+
 /// Id of a process in a simulated fleet.
 pub type Process = u64;
 
 /// Replacement of the system in a simulation.
 pub trait Host {
-    /// Current time in epoch milliseconds.
+    /// Current time by the clock of the running process's machine, in epoch milliseconds.
     fn now_ms(&self) -> i64;
+    /// The brokers' clock as the running process knows it.
+    fn broker_clock(&self) -> Rc<BrokerClock>;
     /// Called when the running task spawns another one. Returns the process to which the new task belongs.
     fn begun(&self) -> Process;
     /// Registers the handle that aborts a task when its process dies.

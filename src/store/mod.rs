@@ -104,6 +104,17 @@ pub trait Store: Send + Sync + 'static {
     /// Reads records of one partition; one result per id, in order.
     async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError>;
 
+    /// Reads the checkpoint and records of one partition as of one moment. The records of a call with more than 1,000 ids,
+    /// and those of this implementation, may be newer than the checkpoint.
+    async fn nodes_with_checkpoint(
+        &self,
+        partition: u32,
+        ids: &[TaskId],
+    ) -> Result<(Option<Checkpoint>, Vec<Option<TaskRecord>>), StoreError> {
+        let checkpoint = self.checkpoints(&[partition]).await?.pop().flatten();
+        Ok((checkpoint, self.nodes(partition, ids).await?))
+    }
+
     /// Reads the checkpoints of these partitions.
     async fn checkpoints(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError>;
 
@@ -194,6 +205,16 @@ pub trait Store: Send + Sync + 'static {
     async fn memory(&self) -> Result<Vec<MemoryUse>, StoreError> {
         Ok(Vec::new())
     }
+
+    /// Settings of the servers that can cost connections or hold back readers.
+    async fn risky_settings(&self) -> Result<Vec<RiskySetting>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    /// Makes each kind of call that roles make, with all permissions that they need, and leaves nothing behind.
+    async fn probe(&self, _partitions: u32) -> Result<(), StoreError> {
+        Ok(())
+    }
 }
 
 /// The writer of one partition, used by one task at a time. After any error, and after a call dropped half-way, it is
@@ -277,6 +298,14 @@ pub struct MemoryUse {
     pub limit_bytes: u64,
 }
 
+/// Setting of a server with a risk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RiskySetting {
+    /// Server, setting, value and consequence.
+    pub what: String,
+    pub hint: String,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypeCount {
     pub task_type: Arc<str>,
@@ -354,12 +383,12 @@ fn closed_writer() -> StoreError {
     StoreError::Unavailable("the writer is closed: open a new one".into())
 }
 
-/// Decodes a record; `wipe` is the hint for removing data of another version.
-fn decode(partition: u32, id: &TaskId, bytes: &[u8], wipe: &str) -> Result<TaskRecord, StoreError> {
+/// Decodes a record; `remedy` is the hint for one of another version.
+fn decode(partition: u32, id: &TaskId, bytes: &[u8], remedy: &str) -> Result<TaskRecord, StoreError> {
     TaskRecord::decode(bytes).ok_or_else(|| {
         StoreError::Invalid(format!(
             "the record of `{id}` in partition {partition} was written by another version and cannot be decoded\n\n\
-             hint: {wipe}; a tracker projects the partition again from the log"
+             hint: {remedy}"
         ))
     })
 }

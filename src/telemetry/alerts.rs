@@ -92,6 +92,18 @@ pub const ALERTS: &[Alert] = &[
         "The metrics of {{ $labels.instance }} cannot be read.",
     ),
     warning(
+        "KafleetClockWrong",
+        "5m",
+        "max by (instance) (abs(kafleet_clock_ahead_seconds)) >= 5",
+        "The clock of the machine of {{ $labels.instance }} differs by {{ $value }} s from the brokers'.",
+    ),
+    warning(
+        "KafleetMisplacedKeys",
+        "0m",
+        "sum by (type) (increase(kafleet_misplaced_keys_total[15m])) > 0",
+        "A producer chooses other partitions for the keys of the type {{ $labels.type }}: attempts of one key may overlap.",
+    ),
+    warning(
         "KafleetQueueWaitHigh",
         "10m",
         "histogram_quantile(0.99, sum by (type, le) (rate(kafleet_task_queue_wait_seconds_bucket[5m]))) > 60",

@@ -223,6 +223,11 @@ const ROWS: &[(&str, &[Panel])] = &[
             ),
             panel("Lag", "short", &[("max by (topic) (kafleet_partition_lag_records)", "{{topic}}")]),
             panel(
+                "Partitions without complete data",
+                "short",
+                &[("max by (instance) (kafleet_api_incomplete_partitions)", "{{instance}}")],
+            ),
+            panel(
                 "Time of a batch, 99 %",
                 "s",
                 &[(

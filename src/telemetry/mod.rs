@@ -7,9 +7,10 @@ pub mod otel;
 
 use prometheus::core::Collector;
 use prometheus::{
-    CounterVec, Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
+    CounterVec, Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
+use crate::runtime;
 pub use logs::{LOG_FILTER, LOG_FORMAT, environment_sets_log_filter, init_logs, logs_are_text, set_log_filter};
 pub use otel::{TraceMetrics, Tracer};
 
@@ -31,6 +32,8 @@ pub struct Metrics {
     pub process_info: IntGaugeVec,
     /// Reloads of the configuration, by outcome.
     pub config_reloads: IntCounterVec,
+    /// Time by which the clock of this machine is ahead of the brokers'.
+    clock_ahead: IntGaugeVec,
     /// Consumer lag of workers and trackers.
     pub lag: IntGaugeVec,
     pub tasks: TaskMetrics,
@@ -83,6 +86,8 @@ pub struct WorkerMetrics {
     pub unclean_takeovers: IntCounterVec,
     /// Observers of the application that were removed because they panicked.
     pub observers_removed: IntCounterVec,
+    /// Records whose keys belong into other partitions.
+    pub misplaced_keys: IntCounterVec,
 }
 
 /// Metrics of a tracker, by events partition.
@@ -136,6 +141,8 @@ pub struct HttpMetrics {
     pub time: HistogramVec,
     /// Tasks to start or finish, by type; every API has the value of the whole fleet.
     pub backlog: IntGaugeVec,
+    /// Events partitions that the store does not cover.
+    pub incomplete: IntGauge,
 }
 
 /// Creates and registers metrics.
@@ -153,6 +160,10 @@ impl Registrar {
 
     fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
         self.register(IntGaugeVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn single_gauge(&self, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
+        self.register(IntGauge::new(name, help)?)
     }
 
     fn histogram(
@@ -176,6 +187,11 @@ impl Metrics {
         )?;
         let process_info =
             new.gauge("kafleet_process_info", "1 for each role of the process.", &["role", "version"])?;
+        let clock_ahead = new.gauge(
+            "kafleet_clock_ahead_seconds",
+            "Time by which the clock of this machine is ahead of the brokers'; negative if it is behind.",
+            &[],
+        )?;
         let config_reloads =
             new.counter("kafleet_config_reloads_total", "Reloads of the configuration, by outcome.", &["outcome"])?;
         for outcome in RELOAD_OUTCOMES {
@@ -184,6 +200,7 @@ impl Metrics {
         Ok(Self {
             process_info,
             config_reloads,
+            clock_ahead,
             lag,
             tasks: TaskMetrics::new(&new)?,
             worker: WorkerMetrics::new(&new)?,
@@ -203,6 +220,7 @@ impl Metrics {
 
     /// Renders all metrics in the Prometheus text format.
     pub fn render(&self) -> String {
+        self.clock_ahead.with_label_values::<&str>(&[]).set(runtime::clock_ahead_ms() / 1_000);
         let mut text = Vec::new();
         if TextEncoder::new().encode(&self.registry.gather(), &mut text).is_err() {
             text.clear();
@@ -287,6 +305,11 @@ impl WorkerMetrics {
                 "kafleet_observers_removed_total",
                 "Observers of the application that were removed because they panicked.",
                 &["observer"],
+            )?,
+            misplaced_keys: new.counter(
+                "kafleet_misplaced_keys_total",
+                "Records whose keys belong into other partitions, of types with order or a rate by key.",
+                &["type"],
             )?,
         })
     }
@@ -417,6 +440,10 @@ impl HttpMetrics {
                 "kafleet_type_backlog",
                 "Tasks that workers have to start or finish, in the whole fleet.",
                 &["type"],
+            )?,
+            incomplete: new.single_gauge(
+                "kafleet_api_incomplete_partitions",
+                "Events partitions of which the store has lost data, or which no tracker projects.",
             )?,
         })
     }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{ApplyError, FleetSettings, FleetSettingsError, find, specs};
-use crate::broker::{BrokerClient, BrokerError, TopicInfo, TopicSpec};
+use super::settings::{Kind, RequiredTopic, Unmet};
+use super::{ApplyError, FleetSettings, FleetSettingsError, find, required_topics};
+use crate::broker::{BrokerClient, BrokerError, TopicInfo};
 use crate::config::{Config, Names};
 use crate::error_text::split_hint;
 use crate::handlers::Registry;
-use crate::model::units::duration::Millis;
 
 const APPLY: &str = "run `kafleet topics apply`";
 /// Kafka's own topic, which has as many replicas as the cluster allows, up to 3.
@@ -55,8 +55,8 @@ pub async fn check(
     let cluster = client_in_time().topics(CLUSTER_TOPIC).await?;
     let copies = present.iter().chain(&cluster).map(|info| info.replication).max().unwrap_or(1);
     let mut findings = Vec::new();
-    for spec in specs(config, registry) {
-        findings.extend(compare(&spec, spec.name == names.events(), find(&present, &spec.name), copies));
+    for topic in required_topics(config, registry) {
+        findings.extend(compare(&topic, find(&present, &topic.name), copies));
     }
     if find(&present, &names.control()).is_some() {
         let control = super::read_control(&client_in_time(), &names).await;
@@ -65,9 +65,9 @@ pub async fn check(
     Ok(findings)
 }
 
-/// Compares one topic with its spec. `copies`: highest replication of any topic; 0 skips the check of replication.
-pub(super) fn compare(spec: &TopicSpec, is_events: bool, info: Option<&TopicInfo>, copies: u32) -> Vec<TopicFinding> {
-    let comparison = Comparison { spec, is_events };
+/// Compares one topic with its requirements. `copies`: highest replication of any topic; 0 skips the check of replication.
+pub(super) fn compare(required: &RequiredTopic, info: Option<&TopicInfo>, copies: u32) -> Vec<TopicFinding> {
+    let comparison = Comparison(required);
     match info {
         None => vec![comparison.finding(Severity::Error, "the topic does not exist".into(), APPLY)],
         Some(info) => comparison.findings(info, copies),
@@ -96,22 +96,17 @@ fn finding_of(subject: String, text: &str) -> TopicFinding {
     TopicFinding { severity: Severity::Error, subject, what: what.to_owned(), hint: hint.unwrap_or(APPLY).to_owned() }
 }
 
-struct Comparison<'a> {
-    spec: &'a TopicSpec,
-    is_events: bool,
-}
+struct Comparison<'a>(&'a RequiredTopic);
 
 impl Comparison<'_> {
     fn finding(&self, severity: Severity, what: String, hint: &str) -> TopicFinding {
-        TopicFinding { severity, subject: self.spec.name.clone(), what, hint: hint.to_owned() }
+        TopicFinding { severity, subject: self.0.name.clone(), what, hint: hint.to_owned() }
     }
 
     fn findings(&self, info: &TopicInfo, copies: u32) -> Vec<TopicFinding> {
         let mut found: Vec<_> = self.partitions(info).into_iter().chain(self.replication(info, copies)).collect();
         found.extend(self.in_sync(info));
-        for (key, wanted) in &self.spec.config {
-            found.extend(self.setting(key, wanted, info.setting(key)));
-        }
+        found.extend(self.0.unmet(info).into_iter().map(|unmet| self.setting(&unmet)));
         found
     }
 
@@ -119,86 +114,43 @@ impl Comparison<'_> {
     /// instead.
     fn partitions(&self, info: &TopicInfo) -> Option<TopicFinding> {
         let present = info.partitions;
-        let wanted = self.spec.partitions;
-        let few = present < wanted && !self.is_events;
+        let wanted = self.0.partitions;
+        let few = present < wanted && self.0.kind != Kind::Events;
         few.then(|| self.finding(Severity::Warning, format!("{present} partitions, {wanted} are configured"), APPLY))
     }
 
     fn replication(&self, info: &TopicInfo, copies: u32) -> Option<TopicFinding> {
-        let wanted = self.spec.replication.unwrap_or(copies.min(SAFE_REPLICATION));
+        let wanted = self.0.replication.unwrap_or(copies.min(SAFE_REPLICATION));
         let what =
             || format!("replication is {}, expected {wanted}: the loss of a broker may lose records", info.replication);
         let hint = "raise it with Kafka's `kafka-reassign-partitions.sh`";
         (info.replication < wanted).then(|| self.finding(Severity::Warning, what(), hint))
     }
 
+    /// Checks the number of replicas that must have a record against the number of replicas.
     fn in_sync(&self, info: &TopicInfo) -> Option<TopicFinding> {
-        let in_sync = info.setting("min.insync.replicas")?;
-        let lonely = info.replication >= SAFE_REPLICATION && in_sync.parse::<u32>().is_ok_and(|number| number < 2);
+        let in_sync: u32 = info.setting("min.insync.replicas")?.parse().ok()?;
+        let replication = info.replication;
+        let lower = "lower it with Kafka's `kafka-configs.sh`";
+        if in_sync > replication {
+            let what = format!("`min.insync.replicas` is {in_sync} of {replication} replicas: every record is refused");
+            return Some(self.finding(Severity::Error, what, lower));
+        }
+        if in_sync == replication && replication > 1 {
+            let what = format!(
+                "`min.insync.replicas` is {in_sync} of {replication} replicas: records are refused while a broker is down"
+            );
+            return Some(self.finding(Severity::Warning, what, lower));
+        }
         let what = "`min.insync.replicas` is 1: a record may be acknowledged with a single copy";
-        lonely.then(|| self.finding(Severity::Warning, what.into(), APPLY))
+        let is_lonely = replication >= SAFE_REPLICATION && in_sync < 2;
+        is_lonely.then(|| self.finding(Severity::Warning, what.into(), APPLY))
     }
 
-    fn setting(&self, key: &str, wanted: &str, present: Option<&str>) -> Option<TopicFinding> {
-        if is_sufficient(key, wanted, present) {
-            return None;
-        }
-        let present = present.map_or("not set".to_owned(), |present| format!("`{}`", readable(key, present)));
-        let what = format!("`{key}` is {present}, expected `{}`{}", readable(key, wanted), self.consequence(key));
-        Some(self.finding(self.severity(key), what, APPLY))
-    }
-
-    fn severity(&self, key: &str) -> Severity {
-        match key {
-            "retention.ms" if !self.is_events => Severity::Warning,
-            _ => Severity::Error,
-        }
-    }
-
-    fn consequence(&self, key: &str) -> &'static str {
-        match key {
-            "retention.ms" if self.is_events => ": the log loses events of trees that are still in the store",
-            "retention.ms" => ": records are removed too early",
-            "max.message.bytes" => ": large records are refused",
-            "message.timestamp.type" => ": timestamps must be set by the broker",
-            "cleanup.policy" => ": needed records are removed, or obsolete ones kept",
-            _ => "",
-        }
-    }
-}
-
-/// Returns whether a setting meets its requirement: equal, or with more retention or a larger limit than required.
-pub(super) fn is_sufficient(key: &str, wanted: &str, present: Option<&str>) -> bool {
-    match key {
-        "retention.ms" => present.is_some_and(|present| keeps(present, wanted)),
-        "max.message.bytes" => present.is_some_and(|present| at_least(present, wanted)),
-        "cleanup.policy" => same_policies(present.unwrap_or("delete"), wanted),
-        _ => present == Some(wanted),
-    }
-}
-
-/// Retention of -1 is unlimited.
-fn keeps(present: &str, wanted: &str) -> bool {
-    present == "-1" || at_least(present, wanted)
-}
-
-fn at_least(present: &str, wanted: &str) -> bool {
-    present.parse::<i64>().ok() >= wanted.parse::<i64>().ok()
-}
-
-fn same_policies(present: &str, wanted: &str) -> bool {
-    let sorted = |text: &str| {
-        let mut names: Vec<_> = text.split(',').map(|name| name.trim().to_owned()).collect();
-        names.sort();
-        names
-    };
-    sorted(present) == sorted(wanted)
-}
-
-fn readable(key: &str, value: &str) -> String {
-    match value.parse::<u64>() {
-        Ok(span) if key == "retention.ms" => Millis(span).to_string(),
-        Ok(bytes) if key == "max.message.bytes" => crate::config::Bytes(bytes).to_string(),
-        _ => value.to_owned(),
+    fn setting(&self, unmet: &Unmet) -> TopicFinding {
+        let Unmet { setting, present, required } = unmet;
+        let (present, expected) = (setting.readable(present), setting.readable(required));
+        let what = format!("`{}` is `{present}`, expected `{expected}`: {}", setting.key, setting.consequence);
+        self.finding(setting.severity(self.0.kind), what, APPLY)
     }
 }

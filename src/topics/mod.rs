@@ -15,9 +15,11 @@ use crate::model::units::duration::Millis;
 #[doc(hidden)]
 pub mod acls;
 mod check;
+mod settings;
 mod types;
 mod watch;
 pub use check::{Severity, TopicFinding, check};
+use settings::{Kind, RequiredTopic};
 pub use types::{DeclareError, TypeChange, TypeOutcome, declaration, declare, differing_types};
 pub use watch::{RequiredTopics, TopicStatus, TopicWatch};
 
@@ -29,41 +31,45 @@ pub const MAX_DEAD_BYTES: u64 = MAX_RECORD_BYTES + MIB;
 /// Retention of heartbeats.
 const HEARTBEATS: Millis = Millis::secs(86_400);
 
-/// Topics required by a configuration and its types.
+/// Specs of the topics required by a configuration and its types.
 pub fn specs(config: &Config, registry: &Registry) -> Vec<TopicSpec> {
+    required_topics(config, registry).iter().map(RequiredTopic::spec).collect()
+}
+
+/// Topics required by a configuration and its types.
+fn required_topics(config: &Config, registry: &Registry) -> Vec<RequiredTopic> {
     let names = Names::of(config);
     let topics = &config.topics;
-    let spec = |name: String, partitions: u32, max_bytes: u64, settings: &[(&str, String)]| {
-        let own = settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone()));
-        let size = ("max.message.bytes".to_owned(), max_bytes.to_string());
-        TopicSpec { name, partitions, replication: topics.replication, config: own.chain([size]).collect() }
+    let topic = |name: String, kind: Kind, partitions: u32, retention: Option<Millis>| {
+        let max_bytes = if kind == Kind::Dead { MAX_DEAD_BYTES } else { MAX_RECORD_BYTES };
+        RequiredTopic { name, kind, partitions, replication: topics.replication, retention, max_bytes }
     };
-    let retained =
-        |span: Millis| [("cleanup.policy", "delete".to_owned()), ("retention.ms", span.as_i64().to_string())];
-    let by_broker = ("message.timestamp.type", "LogAppendTime".to_owned());
-    let [cleanup, retention] = retained(Millis(config.lifetimes().log_retention_ms().unsigned_abs()));
-    let mut specs = vec![
-        spec(names.control(), 1, MAX_RECORD_BYTES, &[("cleanup.policy", "compact".into())]),
-        spec(names.events(), topics.events_partitions, MAX_RECORD_BYTES, &[cleanup, retention, by_broker]),
-        spec(
-            names.workers(),
-            1,
-            MAX_RECORD_BYTES,
-            &[("cleanup.policy", "compact,delete".into()), ("retention.ms", HEARTBEATS.as_i64().to_string())],
-        ),
+    let of_events = Millis(config.lifetimes().log_retention_ms().unsigned_abs());
+    let mut required = vec![
+        topic(names.control(), Kind::Control, 1, None),
+        topic(names.events(), Kind::Events, topics.events_partitions, Some(of_events)),
+        topic(names.workers(), Kind::Workers, 1, Some(HEARTBEATS)),
     ];
     let by_default = TypeConfig::default();
     for name in type_names(config, registry) {
-        let kind = config.types.get(&name).unwrap_or(&by_default);
-        let partitions = kind.partitions.unwrap_or(topics.task_partitions);
-        specs.push(spec(names.tasks(&name), partitions, MAX_RECORD_BYTES, &retained(topics.task_retention)));
-        specs.push(spec(names.dead(&name), 1, MAX_DEAD_BYTES, &retained(topics.dead_retention)));
+        let section = config.types.get(&name).unwrap_or(&by_default);
+        let partitions = section.partitions.unwrap_or(topics.task_partitions);
+        required.push(topic(names.tasks(&name), Kind::Tasks, partitions, Some(topics.task_retention)));
+        required.push(topic(names.dead(&name), Kind::Dead, 1, Some(topics.dead_retention)));
         let in_code = registry.get(&name).is_some_and(|registered| registered.policy.publish_results);
-        if kind.publish_results || in_code {
-            specs.push(spec(names.results(&name), partitions, MAX_RECORD_BYTES, &retained(topics.task_retention)));
+        if section.publish_results || in_code {
+            required.push(topic(names.results(&name), Kind::Results, partitions, Some(topics.task_retention)));
         }
     }
-    specs
+    required
+}
+
+/// Table in Markdown of the settings of topics, for a fleet with the defaults.
+#[doc(hidden)]
+pub fn settings_markdown() -> String {
+    let mut config = Config::default();
+    config.types.insert("echo".to_owned(), TypeConfig { publish_results: true, ..TypeConfig::default() });
+    settings::markdown(&required_topics(&config, &Registry::default()))
 }
 
 /// Names of the types from configuration and code.
@@ -84,7 +90,7 @@ pub enum ApplyError {
     Fixed { recorded: u32, wanted: u32 },
     #[error(
         "the topic `{topic}` has {present} partitions, but {recorded} were applied: the topic was changed, and existing trees are \
-         no longer in the expected partitions\n\nhint: use another `prefix`, or recreate the topic with {recorded} partitions"
+         no longer in the expected partitions\n\nhint: use another `prefix` for new tasks, and keep the topic until the trees in it have ended"
     )]
     Changed { topic: String, present: u32, recorded: u32 },
     #[error(transparent)]
@@ -115,10 +121,12 @@ pub async fn apply(
         None => None,
     };
     agree(find(&present, &names.events()), recorded, wanted)?;
-    let mut specs = specs(config, registry);
-    for spec in &mut specs {
-        keep_sufficient_settings(spec, find(&present, &spec.name));
-    }
+    let required = required_topics(config, registry);
+    let spec = |topic: &RequiredTopic| match find(&present, &topic.name) {
+        Some(present) => topic.correction(present),
+        None => topic.spec(),
+    };
+    let specs = required.iter().map(spec).collect();
     let outcomes = client_in_time().apply_topics(specs).await?;
     let failed =
         |name: &str| outcomes.iter().any(|one| one.name == name && matches!(one.change, TopicChange::Failed(_)));
@@ -127,12 +135,6 @@ pub async fn apply(
         set_fleet(&producer, &names, wanted).await?;
     }
     Ok(outcomes)
-}
-
-/// Removes the settings that a topic already meets, so that a longer retention or a larger limit is not reduced.
-fn keep_sufficient_settings(spec: &mut TopicSpec, present: Option<&TopicInfo>) {
-    let Some(present) = present else { return };
-    spec.config.retain(|(key, wanted)| !check::is_sufficient(key, wanted, present.setting(key)));
 }
 
 /// Checks that the number of events partitions is unchanged.

@@ -71,7 +71,8 @@ fn each_type_has_its_topics() {
         ("kafleet.events", "retention.ms", Some(&*(38 * day).to_string())),
         ("kafleet.tasks.a", "retention.ms", Some(&*(30 * day).to_string())),
         ("kafleet.tasks.a", "max.message.bytes", Some("4194304")),
-        ("kafleet.tasks.a", "message.timestamp.type", None),
+        ("kafleet.tasks.a", "message.timestamp.type", Some("LogAppendTime")),
+        ("kafleet.tasks.a", "compression.type", None),
         ("kafleet.dead.a", "max.message.bytes", Some("5242880")),
         ("kafleet.dead.a", "retention.ms", Some(&*(90 * day).to_string())),
     ] {
@@ -153,7 +154,7 @@ async fn harmful_settings_are_found() {
             "t.events",
             "retention.ms",
             "604800000",
-            "Error `t.events`: `retention.ms` is `7d`, expected `38d`: the log loses events",
+            "Error `t.events`: `retention.ms` is `7d`, expected `38d`: records are removed too early",
         ),
         ("t.events", "cleanup.policy", "compact", "Error `t.events`: `cleanup.policy` is `compact`, expected `delete`"),
         (
@@ -178,6 +179,52 @@ async fn harmful_settings_are_found() {
         applied(&broker, &small()).await.unwrap();
         assert_eq!(findings(&broker, &small()).await, Vec::<String>::new(), "apply corrects it");
     }
+}
+
+/// Value that does not meet the requirements of any topic.
+fn bad_value(key: &str, required: &str) -> &'static str {
+    match key {
+        "cleanup.policy" if required == "delete" => "compact",
+        "cleanup.policy" => "delete",
+        "message.timestamp.type" => "CreateTime",
+        "retention.ms" | "retention.bytes" | "max.message.bytes" | "segment.bytes" | "delete.retention.ms" => "1000",
+        "segment.ms" => "9999999999",
+        "unclean.leader.election.enable" | "remote.storage.enable" => "true",
+        "compression.type" => "gzip",
+        _ => panic!("add a value for `{key}`"),
+    }
+}
+
+/// Each setting of the table is found by `doctor` and by each role that needs the topic, and corrected by `apply`.
+#[tokio::test]
+async fn each_setting_of_each_topic_is_checked_everywhere() {
+    let names = Names::new("t");
+    let roles = [
+        RequiredTopics::api(&names, 4),
+        RequiredTopics::worker(&names, 4, ["echo"]),
+        RequiredTopics::tracker(&names, 4, &small().lifetimes()),
+    ];
+    let mut tried = 0;
+    for topic in required_topics(&small(), &Registry::default()) {
+        for setting in settings::SETTINGS {
+            let Some(required) = setting.required_by(&topic) else { continue };
+            let broker = broker();
+            applied(&broker, &small()).await.unwrap();
+            tamper(&broker, &topic.name, 1, Some((setting.key, bad_value(setting.key, &required))));
+            let found = findings(&broker, &small()).await;
+            let expected = format!("{:?} `{}`: `{}` is ", setting.severity(topic.kind), topic.name, setting.key);
+            assert!(found.len() == 1 && found[0].starts_with(&expected), "{expected} gave {found:#?}");
+            let present = broker.topics("t.", DEADLINE).unwrap();
+            let problems: Vec<String> = roles.iter().filter_map(|role| role.problem(&present)).collect();
+            let is_needed = !matches!(topic.kind, Kind::Workers | Kind::Results);
+            let is_error = setting.severity(topic.kind) == Severity::Error;
+            assert_eq!(!problems.is_empty(), is_needed && is_error, "{expected} {problems:?}");
+            applied(&broker, &small()).await.unwrap();
+            assert_eq!(findings(&broker, &small()).await, Vec::<String>::new(), "apply corrects it: {expected}");
+            tried += 1;
+        }
+    }
+    assert!(tried > 40, "{tried}");
 }
 
 #[tokio::test]

@@ -48,7 +48,8 @@ pub fn declaration(config: &Config, name: &str, registered: &Registered) -> (Typ
         Some(_) => config.types.get(name).and_then(|section| section.concurrency),
         None => policy.concurrency,
     };
-    let limits = DeclaredLimits { concurrency, max_concurrency: policy.max_concurrency, rate: policy.rate };
+    // Of an app's type the registered policy is the default, and the section has what the app and the configuration set.
+    let policy = config.types.get(name).map_or_else(|| policy.clone(), |section| policy.clone().with(section));
     let mut record = TypeRecord {
         v: CONTROL_VERSION,
         at_ms: now_ms(),
@@ -56,7 +57,7 @@ pub fn declaration(config: &Config, name: &str, registered: &Registered) -> (Typ
         doc: details.doc.clone(),
         params: Some(schema.json().clone()),
         output: details.output.clone(),
-        policy: limits,
+        policy: DeclaredLimits::of(&policy, concurrency),
     };
     let left_out = record.fit();
     (record, left_out)

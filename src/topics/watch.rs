@@ -10,12 +10,14 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::check::{Severity, compare};
-use super::{agree, find};
-use crate::broker::{BrokerClient, BrokerError, TopicInfo, TopicSpec};
+use super::check::{Severity, TopicFinding, compare};
+use super::settings::{Kind, RequiredTopic};
+use super::{MAX_DEAD_BYTES, MAX_RECORD_BYTES, agree, find};
+use crate::broker::{BrokerClient, BrokerError, TopicInfo};
 use crate::config::Names;
 use crate::error_text::single_line;
 use crate::model::retention::Lifetimes;
+use crate::model::units::duration::Millis;
 use crate::runtime::{self, Health};
 
 /// Deadline of one check.
@@ -30,64 +32,95 @@ const FIRST_RECHECK: Duration = Duration::from_millis(500);
 pub struct RequiredTopics {
     names: Names,
     events_partitions: u32,
-    specs: Vec<TopicSpec>,
+    topics: Vec<Need>,
     /// Topics that must stay once they exist.
-    lasting: Vec<String>,
+    lasting: Vec<Need>,
+}
+
+/// Topic that a role needs.
+#[derive(Clone, Debug)]
+struct Need {
+    topic: RequiredTopic,
+    checks: Checks,
+}
+
+/// What a role checks of a topic that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Checks {
+    Nothing,
+    /// Its settings, if the role may read them.
+    KnownSettings,
+    Settings,
+}
+
+impl Need {
+    fn new(name: String, kind: Kind) -> Self {
+        let max_bytes = if kind == Kind::Dead { MAX_DEAD_BYTES } else { MAX_RECORD_BYTES };
+        let topic = RequiredTopic { name, kind, partitions: 1, replication: None, retention: None, max_bytes };
+        Self { topic, checks: Checks::KnownSettings }
+    }
+
+    fn checking(self, checks: Checks) -> Self {
+        Self { checks, ..self }
+    }
+
+    /// First problem for which the role does not work.
+    fn problem(&self, info: Option<&TopicInfo>) -> Option<TopicFinding> {
+        let is_unchecked = |info: &TopicInfo| match self.checks {
+            Checks::Nothing => true,
+            Checks::KnownSettings => !info.has_known_settings(),
+            Checks::Settings => false,
+        };
+        if info.is_some_and(is_unchecked) {
+            return None;
+        }
+        compare(&self.topic, info, 0).into_iter().find(|finding| finding.severity == Severity::Error)
+    }
 }
 
 impl RequiredTopics {
     /// Control and events topics. Task topics are not included, since a single missing type must not make the API
     /// unavailable for all others.
     pub fn api(names: &Names, events_partitions: u32) -> Self {
-        let specs = vec![spec(names.control(), 1, &[]), spec(names.events(), events_partitions, &[])];
-        Self { names: names.clone(), events_partitions, specs, lasting: Vec::new() }
+        let topics = vec![Need::new(names.control(), Kind::Control), Need::new(names.events(), Kind::Events)];
+        Self { names: names.clone(), events_partitions, topics, lasting: Vec::new() }
     }
 
     /// Topics of the API and of the given types.
     pub fn worker<'a>(names: &Names, events_partitions: u32, types: impl IntoIterator<Item = &'a str>) -> Self {
         let mut needs = Self::api(names, events_partitions);
         for task_type in types {
-            needs.specs.push(spec(names.tasks(task_type), 1, &[("cleanup.policy", "delete".to_owned())]));
-            needs.specs.push(spec(names.dead(task_type), 1, &[]));
+            needs.topics.push(Need::new(names.tasks(task_type), Kind::Tasks).checking(Checks::Settings));
+            needs.topics.push(Need::new(names.dead(task_type), Kind::Dead));
         }
         needs
     }
 
     /// Events topic whose retention covers every tree in the store.
     pub fn tracker(names: &Names, events_partitions: u32, lifetimes: &Lifetimes) -> Self {
-        let settings = [
-            ("cleanup.policy", "delete".to_owned()),
-            ("message.timestamp.type", "LogAppendTime".to_owned()),
-            ("retention.ms", lifetimes.log_retention_ms().to_string()),
-        ];
-        let specs = vec![spec(names.events(), events_partitions, &settings)];
-        Self { names: names.clone(), events_partitions, specs, lasting: vec![names.control(), names.workers()] }
+        let mut events = Need::new(names.events(), Kind::Events).checking(Checks::Settings);
+        events.topic.retention = Some(Millis(lifetimes.log_retention_ms().unsigned_abs()));
+        let lasting = [(names.control(), Kind::Control), (names.workers(), Kind::Workers)];
+        let lasting = lasting.map(|(name, kind)| Need::new(name, kind).checking(Checks::Nothing)).to_vec();
+        Self { names: names.clone(), events_partitions, topics: vec![events], lasting }
     }
 
     /// Requires existing topics to stay.
     fn note(&mut self, present: &[TopicInfo]) {
-        let there = self.lasting.extract_if(.., |name| find(present, name).is_some());
-        self.specs.extend(there.map(|name| spec(name, 1, &[])));
+        let there = self.lasting.extract_if(.., |need| find(present, &need.topic.name).is_some());
+        self.topics.extend(there);
     }
 
     /// First problem of these topics; `None` if all are correct.
     pub fn problem(&self, present: &[TopicInfo]) -> Option<String> {
         let events = self.names.events();
-        let finding = self.specs.iter().find_map(|spec| {
-            let findings = compare(spec, spec.name == events, find(present, &spec.name), 0);
-            findings.into_iter().find(|finding| finding.severity == Severity::Error)
-        });
+        let finding = self.topics.iter().find_map(|need| need.problem(find(present, &need.topic.name)));
         if let Some(finding) = finding {
             return Some(format!("`{}`: {}\n\nhint: {}", finding.subject, finding.what, finding.hint));
         }
         let other = agree(find(present, &events), Some(self.events_partitions), self.events_partitions).err()?;
         Some(other.to_string())
     }
-}
-
-fn spec(name: String, partitions: u32, settings: &[(&str, String)]) -> TopicSpec {
-    let config = settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
-    TopicSpec { name, partitions, replication: None, config }
 }
 
 /// Result of the last checks.
@@ -211,17 +244,18 @@ mod tests {
 
     fn topic(name: &str, partitions: u32, settings: &[(&str, &str)]) -> TopicInfo {
         let config = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        TopicInfo { name: name.to_owned(), partitions, replication: 1, config }
+        TopicInfo { name: name.to_owned(), partitions, replication: 1, config, inherited: Vec::new() }
     }
 
+    const GOOD: [(&str, &str); 3] =
+        [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1"), ("max.message.bytes", "9999999")];
+
     fn applied() -> Vec<TopicInfo> {
-        let events =
-            [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1"), ("cleanup.policy", "delete")];
         vec![
-            topic("t.control", 1, &[("cleanup.policy", "compact")]),
+            topic("t.control", 1, &[&[("cleanup.policy", "compact")], &GOOD[..]].concat()),
             topic("t.dead.echo", 1, &[]),
-            topic("t.events", 4, &events),
-            topic("t.tasks.echo", 2, &[]),
+            topic("t.events", 4, &GOOD),
+            topic("t.tasks.echo", 2, &GOOD),
         ]
     }
 
@@ -244,7 +278,10 @@ mod tests {
         for needs in [&api, &worker, &tracker] {
             assert_eq!(needs.problem(&applied()), None, "{needs:?}");
         }
-        let stamped = ("message.timestamp.type", "LogAppendTime");
+        let good = |more: &[(&'static str, &'static str)]| {
+            let others = GOOD.iter().filter(|(key, _)| more.iter().all(|(other, _)| key != other));
+            others.chain(more).copied().collect::<Vec<_>>()
+        };
         for (needs, present, expected) in [
             (
                 &worker,
@@ -254,15 +291,24 @@ mod tests {
             (&worker, without("t.dead.echo"), "`t.dead.echo`: the topic does not exist"),
             (&api, without("t.control"), "`t.control`: the topic does not exist"),
             (&tracker, without("t.events"), "`t.events`: the topic does not exist"),
-            (&tracker, with("t.events", 4, &[stamped, ("retention.ms", "60000")]), "`retention.ms` is `1m`"),
-            (&tracker, with("t.events", 4, &[stamped]), "`retention.ms` is not set"),
+            (&tracker, with("t.events", 4, &good(&[("retention.ms", "60000")])), "`retention.ms` is `1m`"),
+            (&tracker, with("t.events", 4, &GOOD[..1]), "`retention.ms` is `7d`"),
+            (&tracker, with("t.events", 4, &good(&[("retention.bytes", "1000000")])), "`retention.bytes` is"),
             (
                 &tracker,
-                with("t.events", 4, &[stamped, ("retention.ms", "-1"), ("cleanup.policy", "compact,delete")]),
+                with("t.events", 4, &good(&[("cleanup.policy", "compact,delete")])),
                 "`cleanup.policy` is `compact,delete`, expected `delete`",
             ),
-            (&tracker, with("t.events", 5, &[stamped, ("retention.ms", "-1")]), "has 5 partitions, but 4 were applied"),
-            (&worker, with("t.tasks.echo", 2, &[("cleanup.policy", "compact")]), "`cleanup.policy` is `compact`"),
+            (&tracker, with("t.events", 5, &GOOD), "has 5 partitions, but 4 were applied"),
+            (
+                &worker,
+                with("t.tasks.echo", 2, &good(&[("cleanup.policy", "compact")])),
+                "`cleanup.policy` is `compact`",
+            ),
+            (&worker, with("t.tasks.echo", 2, &GOOD[1..]), "`message.timestamp.type` is `CreateTime`"),
+            (&worker, with("t.dead.echo", 1, &GOOD[..1]), "`max.message.bytes` is `1048588B`"),
+            (&api, with("t.control", 1, &GOOD), "`cleanup.policy` is `delete`, expected `compact`"),
+            (&api, with("t.events", 4, &good(&[("min.insync.replicas", "2")])), "every record is refused"),
         ] {
             let problem = needs.problem(&present);
             let matches = |problem: &String| problem.contains(expected) && problem.contains("\n\nhint: ");

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt};
 use tokio::time::Instant;
 
+use super::SESSION_TIMEOUT;
 use super::setup::TrackerSetup;
 use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{
@@ -16,6 +17,7 @@ use crate::broker::{
 use crate::control::GroupRecords;
 use crate::control::settings::{FleetSettingsError, read_control_blocking};
 use crate::model::event::Event;
+use crate::model::task::hash::spawn_hash;
 use crate::model::task::{Position, Source, header, read_task};
 use crate::publish::Publisher;
 use crate::runtime::{self, Backoff, Shutdown, now_ms};
@@ -94,6 +96,7 @@ impl Announcer {
             group: Some(self.setup.names.announcer_group()),
             topics: topics.clone(),
             prefetch_bytes: PREFETCH_BYTES,
+            session_timeout: Some(SESSION_TIMEOUT),
             ..ConsumerSpec::default()
         };
         let consumer = self.setup.broker.consumer(&spec)?;
@@ -198,8 +201,15 @@ impl Announcer {
             timestamp_ms: record.timestamp_ms,
             value: record.value,
         };
-        let task = read_task(&source, record.headers()).ok()?;
-        (!task.announced).then(|| Event::submitted(&task, now_ms()))
+        let mut task = read_task(&source, record.headers()).ok()?;
+        if task.announced {
+            return None;
+        }
+        // Compared with that of other records of this id: a second task of the name is found.
+        if task.hash.is_none() {
+            task.hash = spawn_hash(&task_type, &task.params).ok().map(Into::into);
+        }
+        Some(Event::submitted(&task, now_ms()))
     }
 }
 

@@ -26,6 +26,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::broker::{Consumer, ConsumerSpec, Partition};
+use crate::control;
 use crate::runtime::{self, Shutdown};
 use announcer::Announcer;
 use consume::poll_loop::PollLoop;
@@ -36,6 +37,9 @@ use upkeep::ticker::TrackerShared;
 
 /// Maximum bytes of events prefetched by the client.
 const PREFETCH_BYTES: usize = 16 << 20;
+/// Time after which the partitions of a killed tracker are projected by others. Shorter than Kafka's default of 45 s: nothing
+/// is projected meanwhile, and a tracker that is only slow is fenced off by the store.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Deadline for the announcer to leave its group.
 const ANNOUNCER_DEADLINE: Duration = Duration::from_secs(8);
 /// Interval of lag measurements.
@@ -47,6 +51,11 @@ pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> 
     let setup = Arc::new(setup);
     let consumer = open_consumer(&setup).await?;
     let (shared, task_setup) = (TrackerShared::open(&setup), setup.clone());
+    if runtime::follows_broker_clock()
+        && let Ok(producer) = shared.producer(&setup).await
+    {
+        shutdown.drain.run_until_cancelled(control::learn_broker_time(producer, &setup.names)).await;
+    }
     let spawn = move |post| drop(runtime::spawn(PartitionTask::new(task_setup.clone(), shared.clone(), post).run()));
     let reader = PollLoop::new(setup.clone(), consumer, shutdown.clone(), Box::new(spawn));
     let end = runtime::thread("kafleet-tracker", reader.run()).map_err(TrackerStopped::PollThread)?;
@@ -70,6 +79,7 @@ async fn open_consumer(setup: &TrackerSetup) -> Result<Box<dyn Consumer>, Tracke
         group: Some(setup.names.tracker_group()),
         topics: vec![setup.names.events()],
         prefetch_bytes: PREFETCH_BYTES,
+        session_timeout: Some(SESSION_TIMEOUT),
         ..ConsumerSpec::default()
     };
     setup.broker.client().consumer(spec).await.map_err(TrackerStopped::Consumer)

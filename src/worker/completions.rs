@@ -5,6 +5,8 @@
 
 use parking_lot::Mutex;
 
+use crate::model::offsets::PendingRetry;
+
 /// Maximum number of task types in one process.
 pub(super) const MAX_TYPES: usize = 1_023;
 /// Number of assignment ids of a consumer before they repeat.
@@ -55,11 +57,30 @@ impl DeliveryTag {
     }
 }
 
-/// Completed and released inputs that the consumer has not applied yet. Bounded by the number of inputs handed out.
+/// Attempts and waits that a task has used, to be kept in the commits of its partition.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RecordedRetry {
+    pub tag: DeliveryTag,
+    /// Number of the record, from 1; ascending within a type.
+    pub sequence: u64,
+    pub retry: PendingRetry,
+}
+
+/// Completions that have arrived since the last time.
+#[derive(Default)]
+pub(super) struct Arrived {
+    pub completed: Vec<DeliveryTag>,
+    pub released: Vec<DeliveryTag>,
+    pub recorded: Vec<RecordedRetry>,
+}
+
+/// Completed and released inputs, and recorded retries, that the consumer has not applied yet. Bounded by the number of
+/// inputs handed out, and the retries by the commits for which the next attempts wait.
 #[derive(Default)]
 pub(super) struct Completions {
     completed: Mutex<Vec<DeliveryTag>>,
     released: Mutex<Vec<DeliveryTag>>,
+    recorded: Mutex<Vec<RecordedRetry>>,
 }
 
 impl Completions {
@@ -73,10 +94,16 @@ impl Completions {
         self.released.lock().push(tag);
     }
 
-    /// Swaps the collected tags into the two lists, which must be empty.
-    pub(super) fn take(&self, completed: &mut Vec<DeliveryTag>, released: &mut Vec<DeliveryTag>) {
-        std::mem::swap(&mut *self.completed.lock(), completed);
-        std::mem::swap(&mut *self.released.lock(), released);
+    /// Records what a task has used, before it is released or runs again.
+    pub(super) fn record(&self, recorded: RecordedRetry) {
+        self.recorded.lock().push(recorded);
+    }
+
+    /// Swaps what has been collected into the lists, which must be empty. What a released task has used is among it.
+    pub(super) fn take(&self, arrived: &mut Arrived) {
+        std::mem::swap(&mut *self.completed.lock(), &mut arrived.completed);
+        std::mem::swap(&mut *self.released.lock(), &mut arrived.released);
+        std::mem::swap(&mut *self.recorded.lock(), &mut arrived.recorded);
     }
 }
 

@@ -4,16 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::completions::DeliveryTag;
+use super::key_check::KeyCheck;
 use super::memory_budget::{Account, Charge, MemoryBudget};
 use super::results::{Headers, correlation, kept_headers};
 use super::spans::TaskTrace;
 use crate::broker::{Record, RecordRef};
-use crate::config::{self, Names};
-use crate::handlers::context::KeptHeaders;
+use crate::config::{self, Names, TypePolicy};
+use crate::handlers::context::{KeptHeaders, Restart};
+use crate::model::offsets::PendingRetry;
 use crate::model::retry::Waits;
-use crate::model::task::header::REPLY_TO;
+use crate::model::task::header;
+use crate::model::task::limits::{Flaw, TaskLimits};
 use crate::model::task::partition::partition_of;
-use crate::model::task::{DecodedTask, Position, Reject, Source, read_task};
+use crate::model::task::{DecodedTask, Policy, Position, Reject, Source, read_task};
+use crate::runtime::now_ms;
 
 /// Approximate memory that a task in flight costs beyond its record, in bytes.
 const OVERHEAD: usize = 512;
@@ -58,6 +62,8 @@ pub(super) struct InFlight {
     pub crashes: u8,
     /// Repetitions of the current attempt, which ended through no fault of its own.
     pub restarts: Restarts,
+    /// Set once the task has used an attempt or a wait in this worker, or in the one before.
+    pub retry: Option<Box<HeldRetry>>,
     /// Headers to be copied to the result, if the task has one for other systems.
     pub correlation: Option<Headers>,
     /// Headers that the type keeps for its handler.
@@ -74,7 +80,39 @@ pub(super) struct Restarts {
     pub is_alone: bool,
 }
 
+impl Restarts {
+    /// Returns whether another repetition is counted.
+    pub(super) fn counts(restart: Restart) -> bool {
+        !matches!(restart, Restart::Unsent | Restart::Blameless)
+    }
+
+    /// Adds a repetition. After one that is not counted, an attempt still has to run alone if it had to before.
+    pub(super) fn add(&mut self, restart: Restart) {
+        if Self::counts(restart) {
+            self.number += 1;
+            self.is_alone = restart == Restart::Alone;
+        }
+    }
+}
+
+/// Retry of a task that this worker keeps.
+#[derive(Debug)]
+pub(super) enum HeldRetry {
+    /// The task has been taken over from another worker, with the start of its next attempt, epoch milliseconds.
+    Resumed { due_ms: i64 },
+    /// The used attempts and waits were recorded under this number. The next attempt waits for the commit.
+    Recorded { sequence: u64, _counted: Arc<()> },
+}
+
 impl InFlight {
+    /// Continues with what the task has used in the worker before.
+    pub(super) fn resume(&mut self, retry: &PendingRetry) {
+        self.attempts = self.attempts.max(retry.attempts);
+        self.waits = retry.waits;
+        self.backoff_from = retry.backoff_from;
+        self.retry = Some(Box::new(HeldRetry::Resumed { due_ms: retry.due_ms }));
+    }
+
     /// Returns whether no attempt of this run has started yet, as far as this worker knows.
     pub(super) fn is_first_start(&self) -> bool {
         let has_used = self.attempts > self.task.attempts_used || self.waits != self.task.waits;
@@ -123,8 +161,10 @@ impl Input {
 pub(super) struct Decoder {
     pub task_type: Arc<str>,
     pub order: config::Order,
-    /// Maximum size of params, in bytes.
-    pub max_params: usize,
+    /// Limits of new tasks.
+    pub limits: TaskLimits,
+    /// Policy of the type.
+    pub policy: TypePolicy,
     pub memory: Arc<MemoryBudget>,
     /// Index of the task type in the worker.
     pub type_index: usize,
@@ -137,6 +177,7 @@ pub(super) struct Decoder {
     /// Names of headers that are kept for the handler.
     pub keep_headers: Arc<[String]>,
     pub names: Names,
+    pub key_check: KeyCheck,
 }
 
 /// The records of one poll, whose memory is charged together.
@@ -181,6 +222,9 @@ impl PollBatch {
         tag: DeliveryTag,
     ) -> InFlight {
         let kept_headers = decoder.kept_headers(record, &task);
+        if decoder.order == config::Order::Key || decoder.has_rate_per_key {
+            decoder.key_check.check(record);
+        }
         // Headers are kept in the policy, and by types that ask for them; most tasks have almost none.
         let size = if task.policy.is_some() || kept_headers.is_some() {
             record.size()
@@ -205,6 +249,7 @@ impl PollBatch {
             suspect: false,
             crashes: 0,
             restarts: Restarts::default(),
+            retry: None,
             correlation: decoder.correlation(record, &task),
             kept_headers,
             trace: None,
@@ -227,17 +272,30 @@ impl Decoder {
     /// Checks what the configuration limits.
     fn check(&self, task: &DecodedTask, size: usize) -> Result<(), Reject> {
         let reject = |code, message| Reject { task: Some((task.id.clone(), task.run)), ..Reject::new(code, message) };
-        if let Some(topic) = task.policy.as_deref().and_then(|policy| policy.reply_to.as_deref())
-            && let Err(why) = self.names.check_reply_topic(topic)
+        if let Some(policy) = task.policy.as_deref()
+            && let Err((at, why)) = self.check_policy(task, policy)
         {
-            return Err(reject("bad_header", format!("header `{REPLY_TO}`: {why}")));
+            let header = header::of_pointer(&at);
+            let at = at.trim_start_matches('/');
+            let why = if header == header::POLICY { format!("`{at}`: {why}") } else { why };
+            return Err(reject("bad_header", format!("header `{header}`: {why}")));
         }
-        if size <= self.max_params {
+        let params = self.limits.check_params(size);
+        params.map_err(|why| reject("too_large", format!("{why}; pass a link instead")))
+    }
+
+    /// Checks the options of a task. What another process of the fleet has published was checked there, and what has been
+    /// started before by a worker, with the settings of that time.
+    fn check_policy(&self, task: &DecodedTask, policy: &Policy) -> Result<(), Flaw> {
+        if let Some(topic) = &policy.reply_to {
+            self.names.check_reply_topic(topic).map_err(|why| ("/reply_to".to_owned(), why))?;
+        }
+        if task.announced || task.attempts_used > 0 || task.waits != Waits::default() {
             return Ok(());
         }
-        let limit = self.max_params;
-        let message = format!("the params have {size} bytes: at most {limit} are allowed; pass a link instead");
-        Err(reject("too_large", message))
+        self.limits.check(&task.id, policy, now_ms())?;
+        let contradiction = self.policy.contradiction(policy);
+        contradiction.map_or(Ok(()), |(field, why)| Err((format!("/{field}"), why)))
     }
 
     /// Copies the headers for the result of a task, if it has one for other systems.

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use super::dispatch::Command;
+use super::key_check::MisplacedKeys;
 use super::memory_budget::MemoryBudget;
 use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{BrokerError, ProducerRecord};
 use crate::config::Names;
 use crate::control::CONTROL_VERSION;
 pub(super) use crate::control::heartbeat::{Heartbeat, HeartbeatState, MAX_RUNNING, RunningTask, TypeStatus};
-use crate::runtime::{Shutdown, now_ms};
+use crate::runtime::{Shutdown, local_ms, now_ms};
 use crate::telemetry::Metrics;
 
 const INTERVAL: Duration = Duration::from_secs(3);
@@ -30,9 +32,10 @@ pub(super) struct HeartbeatSender {
     pub names: Names,
     pub metrics: Metrics,
     pub memory: Arc<MemoryBudget>,
+    pub misplaced_keys: MisplacedKeys,
     pub shutdown: Shutdown,
     pub dispatchers: Vec<(Arc<str>, mpsc::UnboundedSender<Command>)>,
-    pub started_ms: i64,
+    pub started: Instant,
 }
 
 impl HeartbeatSender {
@@ -78,6 +81,7 @@ impl HeartbeatSender {
             let mut status = request_status(dispatcher).await.unwrap_or_default();
             status.task_type = task_type.to_string();
             status.finished = self.finished(task_type);
+            status.misplaced_keys = self.misplaced_keys.lock().get(task_type).cloned();
             let group = self.names.group_name(task_type);
             status.group = (*group != **task_type).then(|| group.to_owned());
             running.append(&mut status.running);
@@ -93,8 +97,8 @@ impl HeartbeatSender {
             version: env!("CARGO_PKG_VERSION").into(),
             state,
             unfinished,
-            started_ms: self.started_ms,
-            at_ms: now_ms(),
+            started_ms: now_ms().saturating_sub(i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX)),
+            at_ms: local_ms(),
             every_ms: INTERVAL.as_millis() as u64,
             held_bytes: self.memory.used() as u64,
             types,

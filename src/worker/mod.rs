@@ -21,6 +21,7 @@ mod events;
 mod group_check;
 mod group_start;
 mod heartbeat;
+mod key_check;
 mod log_throttle;
 mod memory_budget;
 mod result_batch;
@@ -34,14 +35,17 @@ use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{Broker, BrokerError, Partition};
 use crate::config::{Isolation, Names, WorkerConfig};
 use crate::control::{self, ControlState, ControlWatch, PolicyUpdates};
 use crate::handlers::{Registered, Registry};
+use crate::model::task::limits::TaskLimits;
+use crate::model::units::duration::Millis;
 use crate::publish::Publisher;
-use crate::runtime::{self, Health, Shutdown, now_ms};
+use crate::runtime::{self, Health, Shutdown};
 use crate::telemetry::{Metrics, Tracer};
 use child::Reentry;
 use completions::{Completions, MAX_TYPES};
@@ -51,6 +55,7 @@ use error::WorkerError;
 use events::{Deliveries, EventWriter, Undelivered};
 use group_start::{ConsumerEnd, Group, GroupStart, groups_of};
 use heartbeat::HeartbeatSender;
+use key_check::MisplacedKeys;
 use memory_budget::MemoryBudget;
 
 /// Maximum time for a dispatcher to end after its consumer, in addition to the grace period of its attempts.
@@ -72,6 +77,8 @@ pub struct WorkerSetup {
     pub config: WorkerConfig,
     pub names: Names,
     pub events_partitions: u32,
+    /// Longest time that a tree may stay open.
+    pub max_tree_age: Millis,
     pub metrics: Metrics,
     pub health: Health,
     /// Policies that replace those of the types while the worker runs.
@@ -80,6 +87,13 @@ pub struct WorkerSetup {
     pub tracer: Option<Tracer>,
     /// Executable of child processes. `None`: the worker does not start with a type that has `isolation = "process"`.
     pub reentry: Option<Reentry>,
+}
+
+impl WorkerSetup {
+    /// Limits of new tasks.
+    fn limits(&self) -> TaskLimits {
+        TaskLimits { max_tree_age: self.max_tree_age, max_params: self.config.max_params.as_usize() }
+    }
 }
 
 /// Resources that all types of a worker share.
@@ -93,6 +107,7 @@ struct Shared {
     events: EventWriter,
     memory: Arc<MemoryBudget>,
     offsets: CommittedOffsets,
+    misplaced_keys: MisplacedKeys,
 }
 
 /// Runs a worker until `shutdown`, or until a type fails. Returns after the tasks have drained and the consumers have
@@ -107,7 +122,7 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     let own = types.iter().map(|(name, _)| name.to_string()).collect();
     let control = ControlWatch::new(ControlState::default().with_types_of(own));
     setup.policies.attach(control.clone());
-    let started_ms = now_ms();
+    let started = Instant::now();
     // Not ready yet. The follower of the control topic clears the first reason; each group clears its own after its
     // first assignment, even an empty one.
     setup.health.set(control::HEALTH_PART, format!("reading the control topic `{}`", setup.names.control()));
@@ -122,11 +137,14 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     let resending = runtime::spawn(shared.events.clone().resend_all(undelivered));
     tracing::info!(%worker, types = ?types.iter().map(|(name, _)| name).collect::<Vec<_>>(), "worker is starting");
     group_check::check_groups(&shared, &types).await?;
+    // Before the first task is judged by its times.
+    let learning = control::learn_broker_time(shared.events.producer(), &shared.setup.names);
+    shutdown.drain.run_until_cancelled(learning).await;
     let comparing = runtime::spawn(declarations::warn_of_differences(control.clone(), types.clone()));
     let moved = runtime::spawn(stop_if_moved(control, shared.setup.names.clone(), types.clone(), shutdown.clone()));
     let measuring = runtime::spawn(shared.measure());
     let (dispatchers, ends) = start_groups(&shared, &groups, &types, &shutdown).await?;
-    let heartbeats = Arc::new(shared.heartbeat_sender(dispatchers, started_ms, &shutdown));
+    let heartbeats = Arc::new(shared.heartbeat_sender(dispatchers, started, &shutdown));
     let beating = runtime::spawn(heartbeats.clone().run());
     let patience = Duration::from(shared.setup.config.grace) + DISPATCHER_END_DEADLINE;
     let (mut failure, mut unfinished) = wait_for_types(ends, patience, &shutdown).await;
@@ -203,7 +221,16 @@ impl Shared {
         // rest for events.
         let memory = MemoryBudget::new(types, setup.config.memory_limit.as_usize() / 2);
         Ok((
-            Self { setup, types, control, completions, events, memory, offsets: CommittedOffsets::default() },
+            Self {
+                setup,
+                types,
+                control,
+                completions,
+                events,
+                memory,
+                offsets: CommittedOffsets::default(),
+                misplaced_keys: MisplacedKeys::default(),
+            },
             undelivered,
         ))
     }
@@ -231,16 +258,17 @@ impl Shared {
         }
     }
 
-    fn heartbeat_sender(&self, dispatchers: Dispatchers, started_ms: i64, shutdown: &Shutdown) -> HeartbeatSender {
+    fn heartbeat_sender(&self, dispatchers: Dispatchers, started: Instant, shutdown: &Shutdown) -> HeartbeatSender {
         HeartbeatSender {
             worker: self.events.worker.clone(),
             producer: self.events.producer().clone(),
             names: self.setup.names.clone(),
             metrics: self.setup.metrics.clone(),
             memory: self.memory.clone(),
+            misplaced_keys: self.misplaced_keys.clone(),
             shutdown: shutdown.clone(),
             dispatchers,
-            started_ms,
+            started,
         }
     }
 }

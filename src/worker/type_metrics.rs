@@ -57,6 +57,7 @@ impl TypeMetrics {
         metrics.tasks.waits.with_label_values(label);
         metrics.tasks.circuit_opened.with_label_values(label);
         metrics.worker.unclean_takeovers.with_label_values(label);
+        metrics.worker.misplaced_keys.with_label_values(label);
         Self {
             started: metrics.tasks.started.with_label_values(label).local(),
             finished: metrics.tasks.finished.local(),

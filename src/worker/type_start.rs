@@ -10,6 +10,7 @@ use super::consumer::{TypeConsumer, TypeDeps};
 use super::dead_letter::DeadLetterWriter;
 use super::decode::{Decoder, Input};
 use super::dispatch::{Command, Dispatcher, DispatcherDeps};
+use super::key_check::KeyCheck;
 use super::spans::AttemptSpans;
 use crate::handlers::Registered;
 use crate::runtime::{self, watch};
@@ -55,7 +56,7 @@ impl TypeStart<'_> {
     fn children(&self) -> Option<ChildPool> {
         let Registered { policy, handler, .. } = self.registered;
         let setup = &self.shared.setup;
-        ChildPool::new(setup.reentry.as_ref()?, self.task_type, &**handler, policy.child_limits, &setup.metrics)
+        ChildPool::new(setup.reentry.as_ref()?, self.task_type, &**handler, policy, &setup.metrics)
     }
 
     fn dispatcher_deps(
@@ -69,6 +70,7 @@ impl TypeStart<'_> {
             registered: self.registered.clone(),
             state: setup.registry.state().clone(),
             config: setup.config.clone(),
+            limits: setup.limits(),
             events: events.clone(),
             dead_letters: DeadLetterWriter {
                 broker: setup.broker.clone(),
@@ -96,7 +98,8 @@ impl TypeStart<'_> {
             decoder: Decoder {
                 task_type: self.task_type.clone(),
                 order: policy.order,
-                max_params: setup.config.max_params.as_usize(),
+                limits: setup.limits(),
+                policy: policy.clone(),
                 memory: memory.clone(),
                 type_index: self.type_index,
                 has_rate_per_key: false,
@@ -104,6 +107,12 @@ impl TypeStart<'_> {
                 correlation_headers: setup.config.correlation_headers.as_slice().into(),
                 keep_headers: policy.keep_headers.as_slice().into(),
                 names: setup.names.clone(),
+                key_check: KeyCheck {
+                    task_type: self.task_type.clone(),
+                    partitions: 0,
+                    counter: setup.metrics.worker.misplaced_keys.with_label_values(&[&**self.task_type]),
+                    found: self.shared.misplaced_keys.clone(),
+                },
             },
             completions: completions[self.type_index].clone(),
             work,

@@ -220,7 +220,7 @@ async fn other_api_takes_over_when_the_runner_dies() {
     let task = ended(&fleet, &id).await;
     let after = progress(&task);
     assert_eq!(task.state, State::Succeeded, "{after:?}");
-    assert!(after.done + after.skipped >= TASKS as u64 - 200 && after.done <= TASKS as u64, "{after:?}");
+    assert_eq!(after.done, TASKS as u64, "{after:?}");
     assert_eq!(runs(&fleet, TASKS).await, vec![2; TASKS], "each task has one new run");
 }
 

@@ -116,14 +116,15 @@ async fn record_contains_the_requested_options() {
     let body = json!({
         "type": "echo", "id": "a", "key": "k", "params": [1, {"b": null}], "expires": "2h", "retries": 7,
         "min_backoff": "1500ms", "max_backoff": "4s", "timeout": "10m", "total_timeout": "1h", "on_failure": "ignore", "link": "http://l",
-        "options": {"o": 1},
+        "options": {"o": 1}, "headers": {"x-tenant": "acme"}, "stall_timeout": "90s",
     });
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let answer =
         fleet.request(Method::POST, "/v1/tasks").header("traceparent", trace).json(&body).send().await.unwrap();
     let made: Status = answer.json().await.unwrap();
     let status: Status = fleet.get(&format!("/v1/tasks/a?after={}", made.position)).await;
-    assert_eq!((status.state, &status.fields.rules.options), (State::Queued, &Some(json!({"o": 1}))));
+    assert_eq!((status.state, &status.fields.rules.options), (State::Queued, &Some(json!({"o": 1}).into())));
+    assert_eq!(status.fields.rules.headers["x-tenant"], "acme");
     let position: Position = status.record.unwrap().parse().unwrap();
     let topic = Partition::new(fleet.names.tasks("echo"), position.partition);
     let record = fleet.record(&topic, position.offset).unwrap();
@@ -136,9 +137,31 @@ async fn record_contains_the_requested_options() {
         (header("ce_retries"), header("ce_timeout"), header("ce_totaltimeout"), header("ce_onfailure")),
         ("7".into(), "10m".into(), "1h".into(), "ignore".into())
     );
+    assert_eq!(header("ce_stalltimeout"), "90s");
     assert_eq!((header(header::TRACE_PARENT), header(header::ANNOUNCED)), (trace.into(), "1".into()));
     let params: Params = fleet.get("/v1/tasks/a/params").await;
     assert_eq!(params.params, json!([1, {"b": null}]));
+}
+
+#[tokio::test]
+async fn id_begins_with_the_given_prefix() {
+    let fleet = fleet().await;
+    let made = [(); 2].map(|()| fleet.create(json!({"type": "echo", "id_prefix": "order-"})));
+    let ids = futures::future::join_all(made).await;
+    assert!(ids.iter().all(|task| task.id.starts_with("order-") && task.id.len() == 42), "{ids:?}");
+    assert_ne!(ids[0].id, ids[1].id);
+    let child = fleet.create(json!({"type": "echo", "id_prefix": "page-", "parent": ids[0].id})).await;
+    assert!(child.id.starts_with(&format!("{}:page-", ids[0].id)), "{}", child.id);
+    for (body, code, pointer) in [
+        (json!({"type": "echo", "id_prefix": "a", "id": "b"}), "bad_field", "/id_prefix"),
+        (json!({"type": "echo", "id_prefix": "a b"}), "bad_id", "/id_prefix"),
+        (json!({"type": "echo", "id_prefix": "x".repeat(120)}), "bad_id", "/id_prefix"),
+        (json!({"type": "echo", "headers": {"a b": "c"}}), "bad_field", "/headers"),
+        (json!({"type": "echo", "headers": {"a": "two\nlines"}}), "bad_field", "/headers"),
+    ] {
+        let problem = problem(fleet.request(Method::POST, "/v1/tasks").json(&body)).await;
+        assert_eq!((problem.code.as_str(), problem.pointer.as_deref()), (code, Some(pointer)), "{body}");
+    }
 }
 
 /// The task has no record yet; the event that scheduled it contains the params.
@@ -173,7 +196,8 @@ async fn repeated_request_returns_the_existing_task() {
     fleet.succeed("a", json!("done")).await;
     fleet.folded().await;
     let partition = fleet.publisher.partition_of(&"a".parse().unwrap());
-    let mark = Reservation { hash: spawn_hash("echo", &json!({"x": 1, "y": 2})), stage: Stage::InDoubt };
+    let mark =
+        Reservation { hash: spawn_hash("echo", &json!({"x": 1, "y": 2}).into()).unwrap(), stage: Stage::InDoubt };
     let held = fleet.store.real.reserve(partition, &"a".parse().unwrap(), 1, &mark).await.unwrap().unwrap();
     assert!(fleet.store.real.replace_reservation(partition, &"a".parse().unwrap(), 1, &held, None).await.unwrap());
     let (status, again) = fleet.post("/v1/tasks", body).await;

@@ -150,6 +150,7 @@ impl Consumer for Slow {
 
 struct Doubtful {
     real: Box<dyn TransactionalProducer>,
+    events_left: Arc<AtomicUsize>,
     doubtful: Arc<AtomicBool>,
     meeting: Arc<AtomicUsize>,
     meet: Arc<Barrier>,
@@ -164,6 +165,12 @@ impl TransactionalProducer for Doubtful {
     ) -> Result<Vec<(i32, i64)>, BrokerError> {
         if one_less(&self.meeting).is_some() {
             self.meet.wait();
+        }
+        let events = records.iter().filter(|record| record.topic.ends_with(".events")).count();
+        let take = |left: usize| left.checked_sub(events);
+        if self.events_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_err() {
+            self.events_left.store(0, Ordering::SeqCst);
+            return Err(BrokerError::Full("full on purpose".into()));
         }
         let positions = self.real.send_with_dependents(records, then, deadline)?;
         match self.doubtful.swap(false, Ordering::SeqCst) {
@@ -256,6 +263,7 @@ impl Broker for FaultyBroker {
     fn transactional_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
         Ok(Box::new(Doubtful {
             real: self.here()?.transactional_producer(name)?,
+            events_left: self.events_left.clone(),
             doubtful: self.doubtful.clone(),
             meeting: self.meeting.clone(),
             meet: self.meet.clone(),

@@ -159,7 +159,8 @@ async fn open(config: ApiConfig, store: store::MemoryStore, app: impl FnOnce(&mu
         broker::MemoryBrokerOptions { log_bytes_per_partition: LOG_BYTES, ..broker::MemoryBrokerOptions::default() };
     let log = broker::MemoryBroker::new(options);
     let topic = |name: String, partitions| TopicSpec { name, partitions, replication: None, config: Vec::new() };
-    let log_append_time = [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1")]
+    let size = ("max.message.bytes", "4194304");
+    let log_append_time = [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1"), size]
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .to_vec();
     let events = TopicSpec { config: log_append_time, ..topic(names.events(), PARTITIONS) };

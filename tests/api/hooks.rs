@@ -11,14 +11,15 @@ use crate::api::fixture::{Fleet, fleet_with};
 /// Names the tenant of tasks without one, and refuses those of a closed one.
 fn add_tenant(task: &mut Submission) -> Result<(), String> {
     if task.task_type() == "resize" {
-        task.params["width"] = json!(200);
+        task.params.set("width", json!(200));
         return Ok(());
     }
-    if task.params["tenant"] == "closed" {
+    let tenant = task.params.slice().member("tenant").and_then(|tenant| Some(tenant.string()?.into_owned()));
+    if tenant.as_deref() == Some("closed") {
         return Err("the tenant `closed` has no account".into());
     }
-    assert!(task.params["tenant"] != "panic", "a hook that panics");
-    task.params["tenant"] = json!("acme");
+    assert!(tenant.as_deref() != Some("panic"), "a hook that panics");
+    task.params.set("tenant", json!("acme"));
     task.policy.tags.push("prepared".into());
     Ok(())
 }

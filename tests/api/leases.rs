@@ -21,7 +21,7 @@ fn body() -> Value {
 
 /// Reserves `a` for a request that has died.
 async fn reserve(fleet: &Fleet, stage: Stage) {
-    let hash = spawn_hash("echo", &json!({"n": 1}));
+    let hash = spawn_hash("echo", &json!({"n": 1}).into()).unwrap();
     let id = "a".parse().unwrap();
     let held = fleet.store.real.reserve(fleet.publisher.partition_of(&id), &id, 1, &Reservation { hash, stage }).await;
     assert_eq!(held.unwrap(), None);

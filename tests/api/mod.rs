@@ -11,6 +11,8 @@ mod create;
 mod dead_letter_resolution;
 pub mod dead_letters;
 mod declared_types;
+mod doors;
+mod emptied_store;
 pub mod faulty_backends;
 pub mod fixture;
 mod hooks;

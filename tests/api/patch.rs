@@ -30,7 +30,7 @@ async fn descriptive_fields_change_in_any_state() {
         change(&fleet, "a", json!({"name": "new", "tags": ["y", "z"], "options": {"n": 1}, "link": null})).await;
     assert_eq!((changed.fields.name.as_deref(), changed.fields.link.as_deref()), (Some("new"), None));
     let options = &changed.fields.rules.options;
-    assert_eq!((changed.fields.tags.join(" ").as_str(), options), ("y z", &Some(json!({"n": 1}))));
+    assert_eq!((changed.fields.tags.join(" ").as_str(), options), ("y z", &Some(json!({"n": 1}).into())));
     fleet.succeed("a", json!(1)).await;
     let ended = change(&fleet, "a", json!({"options": null})).await;
     let fields = &ended.fields;

@@ -8,6 +8,53 @@ use crate::api::client::problem;
 use crate::api::faulty_backends::PANICS;
 use crate::api::fixture::{Fleet, fleet, unfolded};
 
+/// Bodies that readers understand differently, with the codes and the pointers.
+#[tokio::test]
+async fn ambiguous_bodies_are_rejected_with_a_pointer() {
+    let fleet = fleet().await;
+    for (body, code, pointer) in [
+        (r#"{"type":"echo","params":{"a":[1,{"b":1,"b":2}]}}"#, "ambiguous_json", Some("/params/a/1/b")),
+        (r#"{"type":"echo","type":"echo"}"#, "ambiguous_json", Some("/type")),
+        (r#"{"type":"echo","options":{"n":"\udc00"}}"#, "ambiguous_json", Some("/options/n")),
+        (r#"{"type":"echo","then":[{"type":"echo","params":1e9999999999}]}"#, "ambiguous_json", Some("/then/0/params")),
+        ("\u{feff}{\"type\":\"echo\"}", "bad_json", None),
+    ] {
+        let request = fleet.request(Method::POST, "/v1/tasks").header("content-type", "application/json").body(body);
+        let answer = problem(request).await;
+        assert_eq!((answer.code.as_str(), answer.pointer.as_deref()), (code, pointer), "{body}: {}", answer.detail);
+    }
+    let nested = format!(r#"{{"type":"echo","params":{}{}}}"#, "[".repeat(200), "]".repeat(200));
+    let request = fleet.request(Method::POST, "/v1/tasks").header("content-type", "application/json").body(nested);
+    assert_eq!(request.send().await.unwrap().status(), StatusCode::CREATED, "200 nested arrays");
+}
+
+/// The last pair was one task before: both numbers were the same float.
+#[tokio::test]
+async fn repeated_creation_compares_exact_values() {
+    let fleet = fleet().await;
+    for (n, (first, second, status)) in [
+        ("1.0", "1", 200),
+        ("1e2", "100", 200),
+        (r#"{"a":1,"b":2}"#, r#"{ "b": 2.0, "a": 1e0 }"#, 200),
+        ("9007199254740993", "9007199254740992", 409),
+        ("618970019642690137449562111", "618970019642690137449562112", 409),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let create = async |params: &str| {
+            let body = format!(r#"{{"type":"echo","id":"t{n}","params":{params}}}"#);
+            let request = fleet.request(Method::POST, "/v1/tasks").header("content-type", "application/json");
+            let response = request.body(body).send().await.unwrap();
+            (response.status().as_u16(), response.json::<Value>().await.unwrap())
+        };
+        let (_, made) = create(first).await;
+        let position = made["position"].as_str().unwrap().to_owned();
+        fleet.get::<Value>(&format!("/v1/tasks/t{n}?after={position}")).await;
+        assert_eq!(create(second).await.0, status, "{first} and {second}");
+    }
+}
+
 #[tokio::test]
 async fn invalid_tasks_are_rejected_with_their_reasons() {
     let fleet = fleet().await;

@@ -67,7 +67,7 @@ async fn simultaneous_changes_of_a_schedule_all_remain() {
         assert_eq!((paused.0, changed.0), (200, StatusCode::OK));
         let now: ScheduleDocument = fleet.get("/v1/schedules/nightly").await;
         assert!(now.paused.is_some(), "the pause of round {round} is lost");
-        assert_eq!(now.spec.task.params["n"], json!(round), "the change of round {round} is lost");
+        assert_eq!(now.spec.task.params.value().unwrap()["n"], json!(round), "the change of round {round} is lost");
         assert_eq!(fleet.post("/v1/schedules/nightly/resume", json!({})).await.0, 200);
     }
 }

@@ -58,7 +58,7 @@ impl Stream {
         }
     }
 
-    async fn status(&mut self) -> Status {
+    pub async fn status(&mut self) -> Status {
         let frame = self.next().await.unwrap();
         assert_eq!(frame.name, "status", "{frame:?}");
         let status: Status = serde_json::from_str(&frame.data).unwrap();

@@ -2,7 +2,7 @@
 
 use kafleet::api::documents::{Reason, Types, Why};
 use kafleet::broker::{Broker, Commit, Partition, ProducerRecord};
-use kafleet::model::event::{AttemptFailure, Kind, Payload};
+use kafleet::model::event::{AttemptFailure, Event, InterruptionReason, Kind, Payload};
 use kafleet::model::offsets::FULL_METADATA_BYTES;
 use kafleet::model::record::state::State;
 use kafleet::model::task::Position;
@@ -225,7 +225,12 @@ pub async fn send_heartbeat_of(fleet: &Fleet, worker: &str, slots: u32, in_fligh
 }
 
 async fn send_heartbeat(fleet: &Fleet, worker: &str, part: Value, running: Vec<Value>) {
-    let (now, in_flight) = (kafleet::runtime::now_ms(), part["in_flight"].clone());
+    send_heartbeat_by(fleet, worker, part, running, 0).await;
+}
+
+/// Sends the heartbeat of a worker whose clock is ahead by so much.
+async fn send_heartbeat_by(fleet: &Fleet, worker: &str, part: Value, running: Vec<Value>, ahead_ms: i64) {
+    let (now, in_flight) = (kafleet::runtime::now_ms() + ahead_ms, part["in_flight"].clone());
     let send_heartbeat_of = json!({"v": 1, "id": worker, "host": "host-1", "pid": 42, "version": "0", "state": "running", "started_ms": now,
         "at_ms": now, "every_ms": 60_000, "held_bytes": 0, "types": [part], "running": running});
     let (topic, value) = (fleet.names.workers(), send_heartbeat_of.to_string());
@@ -351,6 +356,44 @@ async fn app_without_a_process_is_named_with_its_reason() {
 }
 
 #[tokio::test]
+async fn keys_in_other_partitions_are_named_with_an_example() {
+    let fleet = fleet().await;
+    let partition = backlog(&fleet, 3).await;
+    commit(&fleet, &partition, 1, "");
+    let example = "key `k3` in partition 2 instead of 5, at offset 7";
+    let status = json!({"type": "echo", "slots": 9, "in_flight": 0, "waiting": 2, "paused": false, "partitions": [0, 1],
+        "misplaced_keys": example, "finished": {}});
+    send_heartbeat(&fleet, "w-1", status, Vec::new()).await;
+    let answer = why(&fleet, "q2").await;
+    assert_eq!(codes(&answer), [Reason::MisplacedKeys, Reason::QueuedBehind]);
+    let message = &answer.findings[0].message;
+    assert!(message.contains(example) && message.contains("murmur2_random"), "{message}");
+}
+
+/// The clock of a worker decides neither its state nor the age of its heartbeat, and is shown.
+#[tokio::test]
+async fn worker_with_a_wrong_clock_is_alive_and_its_clock_is_named() {
+    for ahead_ms in [-86_400_000_i64, -90_000, 90_000, 86_400_000] {
+        let fleet = fleet().await;
+        fleet.echo("a").await;
+        let started = |event: &mut Event| (event.attempt, event.worker) = (1, Some("w-7".into()));
+        fleet.publish_event("a", Kind::Started, started).await;
+        let part = json!({"type": "echo", "slots": 4, "in_flight": 1, "waiting": 0, "paused": false, "partitions": [0, 1],
+            "finished": {}});
+        send_heartbeat_by(&fleet, "w-7", part, Vec::new(), ahead_ms).await;
+        let workers: Value = fleet.get("/v1/workers").await;
+        let worker = &workers["workers"][0];
+        assert_eq!(worker["state"], "alive", "{worker}");
+        assert!(worker["age_ms"].as_i64().is_some_and(|age| (0..60_000).contains(&age)), "{worker}");
+        let shown = worker["clock_ahead_ms"].as_i64().unwrap();
+        assert!((shown - ahead_ms).abs() < 60_000, "{worker}");
+        let message = why(&fleet, "a").await.findings.remove(0).message;
+        let direction = if ahead_ms > 0 { "s ahead of the brokers'" } else { "s behind the brokers'" };
+        assert!(message.contains("the clock of that machine is ") && message.contains(direction), "{message}");
+    }
+}
+
+#[tokio::test]
 async fn running_task_reports_its_last_heartbeat() {
     let fleet = fleet().await;
     fleet.echo("a").await;
@@ -394,4 +437,42 @@ async fn lost_task_reports_its_cause() {
     let late = why(&fleet, "gone").await;
     let message = &late.findings[0].message;
     assert!(message.contains("`w-7`, which had been disconnected, reported succeeded"), "{message}");
+}
+
+/// Writes a start of the first attempt in a worker.
+async fn start(fleet: &Fleet, id: &str, worker: &str, at_ms: i64) {
+    let position = fleet.publish_event(id, Kind::Started, |event| {
+        (event.attempt, event.worker, event.at_ms) = (1, Some(worker.into()), at_ms);
+    });
+    position.await;
+}
+
+async fn interrupt(fleet: &Fleet, id: &str, worker: &str, reason: InterruptionReason) {
+    let failure = AttemptFailure::new(reason.code(), reason.message(), 1);
+    let position = fleet.publish_event(id, Payload::Interrupted(failure), |event| {
+        (event.attempt, event.worker) = (1, Some(worker.into()));
+    });
+    position.await;
+}
+
+#[tokio::test]
+async fn interrupted_task_reports_its_interruptions_and_its_last_start() {
+    let fleet = fleet().await;
+    fleet.announce("t", "echo", Some(Position { partition: 1, offset: 3 })).await;
+    for reason in InterruptionReason::ALL {
+        start(&fleet, "t", "w-1", 1_800_000_000_000).await;
+        interrupt(&fleet, "t", "w-1", reason).await;
+        let queued = why(&fleet, "t").await;
+        assert_eq!(queued.state, State::Queued);
+        let finding = queued.findings.iter().find(|finding| finding.code == Reason::Interrupted).unwrap();
+        assert!(finding.message.ends_with(&format!(", last by {}", reason.cause("w-1"))), "{}", finding.message);
+    }
+    start(&fleet, "t", "w-2", 1_800_000_001_000).await;
+    let running = why(&fleet, "t").await;
+    let (count, since) = (InterruptionReason::ALL.len(), kafleet::publish::time_text(1_800_000_001_000));
+    let text =
+        format!("interrupted {count} times, last by the loss of `w-1`; attempt 1 is running on `w-2` since {since}");
+    assert!(running.findings[0].message.starts_with(&text), "{}", running.findings[0].message);
+    let status: Value = fleet.get("/v1/tasks/t").await;
+    assert_eq!((&status["interruptions"], &status["state"]), (&json!(count), &json!("running")));
 }

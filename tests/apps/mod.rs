@@ -1,6 +1,5 @@
 //! Processes of apps, with real programs.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +29,7 @@ fn program(command: &[&str]) -> AppProgram {
         name: "shop".to_owned(),
         command: command.iter().map(|word| (*word).to_owned()).collect(),
         cwd: PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/apps"),
-        env: BTreeMap::new(),
+        env: Default::default(),
         start_timeout: DEADLINE,
         types: None,
         slots: None,

@@ -221,12 +221,13 @@ fn first_visible_stops_at_open_transactions(kit: &Kit) {
     let seen = (0..5).find_map(|_| {
         let at = Partition::new(kit.topic(1), 0);
         kit.fill(&at, ["before"]);
-        let mut probes = Vec::new();
+        let (mut probes, mut stable) = (Vec::new(), Vec::new());
         let mut meanwhile = |_: &[(i32, i64)]| {
             kit.fill(&at, ["after"]);
             probes = (0..5)
                 .map(|offset| (kit.first_visible(&at, offset), kit.broker.read_at(&at, offset, DEADLINE)))
                 .collect();
+            stable = kit.broker.stable_offsets(std::slice::from_ref(&at), DEADLINE)?;
             Ok(Vec::new())
         };
         let sent = kit.broker.transactional_producer(&kit.name("x")).unwrap().send_with_dependents(
@@ -234,9 +235,10 @@ fn first_visible_stops_at_open_transactions(kit: &Kit) {
             &mut meanwhile,
             DEADLINE,
         );
-        sent.is_ok().then_some((at, probes))
+        sent.is_ok().then_some((at, probes, stable))
     });
-    let (at, probes) = seen.expect("the committed record is visible");
+    let (at, probes, stable) = seen.expect("the committed record is visible");
+    assert_eq!(stable, [Some(1)], "the transaction holds back its partition");
     assert_eq!(probes[0].0, (0, Some("before".into())));
     assert!(probes[1..].iter().all(|(first_visible, _)| *first_visible == (1, None)), "{probes:?}");
     for (_, read) in &probes[1..3] {
@@ -246,4 +248,5 @@ fn first_visible_stops_at_open_transactions(kit: &Kit) {
     block_until("the transaction is committed", || kit.first_visible(&at, 1) == (1, Some("open".into())));
     assert_eq!(kit.first_visible(&at, 2), (2, Some("after".into())));
     block_until("the position is past the marker", || kit.first_visible(&at, 3) == (4, None));
+    assert_eq!(kit.broker.stable_offsets(&[at], DEADLINE), Ok(vec![Some(4)]));
 }

@@ -153,9 +153,16 @@ type Delivery = (Outcome, Option<Record>);
 pub struct Outcomes {
     deliveries: Mutex<BTreeMap<u64, Vec<Delivery>>>,
     delivered_changed: Condvar,
+    /// Append times that the broker reported, by token.
+    append_times: Mutex<BTreeMap<u64, i64>>,
 }
 
 impl Outcomes {
+    /// Returns the append time of a record, if the broker reported it.
+    pub fn append_ms(&self, token: u64) -> Option<i64> {
+        self.append_times.lock().unwrap().get(&token).copied()
+    }
+
     /// Returns the only outcome of a token.
     pub fn of(&self, token: u64) -> Outcome {
         let deliveries = self.deliveries.lock().unwrap();
@@ -186,6 +193,10 @@ impl Outcomes {
 }
 
 impl DeliverySink for Outcomes {
+    fn appended(&self, token: u64, append_ms: i64) {
+        self.append_times.lock().unwrap().insert(token, append_ms);
+    }
+
     fn delivered(&self, token: u64, outcome: Result<(i32, i64), (BrokerError, &RecordRef<'_>)>) {
         let outcome = match outcome {
             Ok(offset) => (Ok(offset), None),

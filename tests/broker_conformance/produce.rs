@@ -74,7 +74,10 @@ fn now_ms() -> i64 {
 fn is_timestamp_set_by_broker(kit: &Kit, timestamp_type: &str) -> bool {
     let at = Partition::new(kit.topic_with(1, &[("message.timestamp.type", timestamp_type)]), 0);
     let before_ms = now_ms();
-    kit.fill(&at, ["x"]);
+    let (producer, outcomes) = kit.producer();
+    let (partition, value) = (Some(at.index), Some(&b"x"[..]));
+    producer.send(&ProducerRecord { topic: &at.topic, partition, key: None, value, headers: &[] }, 1).unwrap();
+    producer.flush(DEADLINE).unwrap();
     let after_ms = now_ms();
     let Reader { mut consumer, .. } = kit.reader(&[(at, StartOffset::Beginning)]);
     let mut seen = None;
@@ -87,6 +90,7 @@ fn is_timestamp_set_by_broker(kit: &Kit, timestamp_type: &str) -> bool {
     });
     let (timestamp_ms, by_broker) = seen.unwrap();
     assert!((before_ms - 1..=after_ms + 1).contains(&timestamp_ms), "{before_ms} {timestamp_ms} {after_ms}");
+    assert_eq!(outcomes.append_ms(1), by_broker.then_some(timestamp_ms), "the acknowledgement has it too");
     by_broker
 }
 

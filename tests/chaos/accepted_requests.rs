@@ -307,6 +307,10 @@ fn created(
                 "`{id}` was rejected ({item:?}): in the log: {is_announced}, in its topic: {has_record}"
             ));
         }
+        let created = log.of_task(id).iter().filter(|event| event.run == 1 && event.kind() == Kind::Submitted).count();
+        if created > 1 + item.unknown as usize {
+            violations.push(format!("`{id}` was created {created} times ({item:?})"));
+        }
         if is_announced != is_known {
             violations.push(format!("`{id}` ({item:?}): in the log: {is_announced}, in the store: {is_known}"));
         }

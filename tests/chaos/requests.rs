@@ -128,7 +128,7 @@ impl Requests {
         }
     }
 
-    /// Creates a tree. With `repeat` a request with an unknown outcome is sent again, with the same ids.
+    /// Creates a tree. With `repeat` the request is sent again with the same ids, and more often if its outcome is unknown.
     async fn create(&self, tree: &[Twig], atomic: bool, repeat: bool) {
         let params = tree.iter().map(|twig| (twig.id.clone(), twig.body["params"].clone()));
         self.answers.params.lock().extend(params);
@@ -137,9 +137,14 @@ impl Requests {
         for _ in 0..if repeat { REPEATS } else { 1 } {
             let answer = self.call(Method::POST, &path, Some(&json!(items))).await;
             if !self.note(tree, answer) {
-                return;
+                break;
             }
             sleep(Duration::from_millis(500)).await;
+        }
+        // The same request again creates nothing, whatever has become of the store.
+        if repeat {
+            let answer = self.call(Method::POST, &path, Some(&json!(items))).await;
+            self.note(tree, answer);
         }
     }
 

@@ -164,6 +164,7 @@ impl Verdict {
         }
         self.publish_repeats(&mut page);
         self.publish_faults(&mut page);
+        page.push_str(PROMISES);
         std::fs::write(file, page).unwrap();
     }
 
@@ -210,6 +211,9 @@ differ from a recount. *Published*: records of timers and effects, compared with
 To repeat: `KAFLEET_CHAOS=15 cargo test --profile quick --test chaos -- --nocapture` (minutes; `KAFLEET_SEED` repeats a sequence
 of faults, `KAFLEET_RELIABILITY=docs/reliability.md` writes this page). A short run is part of all tests.
 ";
+
+/// Promises of the documentation and their tests, which are the same after each run.
+const PROMISES: &str = include_str!("promises.md");
 
 const REPEATS: &str =
     "Execution is at least once. A lost worker has at most a window (256 tasks of a partition) in flight, and only those are

@@ -98,7 +98,7 @@ fn broken_rule_is_shown_with_its_case() {
         ("lines", "ok", "the end of its stream instead of"),
         ("one-answer", "ok", "`/ok/n` is `1` instead of `2`"),
         ("exit-code", "idle-end", "it exited with code 3 instead of 0"),
-        ("kind", "ok", "a message of an unknown kind: `{\"progres\":"),
+        ("kind", "ok", "unknown variant `progres`"),
     ] {
         let ran = app_test(&apps, &["--", "python3", "faulty.py", rule]);
         let ran = ran.exits_with(1).stderr_has(&["the app breaks the protocol in ", "docs/app-protocol.md"]);

@@ -30,7 +30,7 @@ impl Dev {
     }
 
     /// Runs the apps of a configuration.
-    fn with_config(text: &str) -> Self {
+    pub(super) fn with_config(text: &str) -> Self {
         let folder = config_folder(&text.replace("FOLDER", &apps_folder().to_string_lossy()));
         let mut command = kafleet(["dev", "--listen", "127.0.0.1:0", "--no-sample", "--config"]);
         command.arg(folder.path().join("kafleet.toml"));
@@ -96,7 +96,7 @@ impl Dev {
     }
 
     /// Submits one task per line of params.
-    fn submit_many(&self, task_type: &str, params: &[Value]) -> Vec<String> {
+    pub(super) fn submit_many(&self, task_type: &str, params: &[Value]) -> Vec<String> {
         let lines = params.iter().fold(String::new(), |mut lines, params| {
             writeln!(lines, "{params}").unwrap();
             lines
@@ -106,11 +106,11 @@ impl Dev {
     }
 }
 
-fn pid_of(value: &Value) -> Pid {
+pub(super) fn pid_of(value: &Value) -> Pid {
     Pid::from_raw(i32::try_from(value.as_i64().unwrap_or_else(|| panic!("{value} is not a pid"))).unwrap())
 }
 
-fn wait_until_gone(pid: Pid) {
+pub(super) fn wait_until_gone(pid: Pid) {
     wait_blocking("the process is gone", || kill(pid, None).err());
 }
 

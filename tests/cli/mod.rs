@@ -1,5 +1,6 @@
 //! The command line: the built binary, its output and its exit codes.
 
+mod app_deaths;
 mod app_test;
 mod apps;
 mod atomic;
@@ -13,8 +14,9 @@ mod manual;
 mod offline;
 mod operate;
 mod reload;
-mod run;
+pub mod run;
 mod runbook;
 mod schedules;
+mod secrets;
 mod services;
 mod watch;

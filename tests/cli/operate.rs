@@ -16,7 +16,7 @@ fn running_program_is_cancelled() {
     dev.run(&["cancel", "long"])
         .exits_with(1)
         .stderr_has(&["`long` has already ended", "hint: see `kafleet status long`"]);
-    dev.run(&["why", "long"]).exits_with(0).stdout_has(&["it was cancelled on request: enough"]);
+    dev.run(&["why", "long"]).exits_with(0).stdout_has(&["Job was cancelled. On request: enough"]);
     dev.run(&["cancel", "nobody"]).exits_with(3).stderr_has(&["there is no task `nobody`"]);
     for verb in ["cancel", "status", "why", "retry"] {
         dev.run(&[verb, ""]).exits_with(2).stderr_has(&["the id is empty"]);

@@ -223,6 +223,33 @@ fn hangup_reloads_the_configuration_of_a_role() {
     }
 }
 
+#[test]
+fn changed_file_is_reloaded_and_reload_reaches_a_role_without_its_id() {
+    let Some(fleet) = Fleet::new() else { return };
+    fleet.run(&["topics", "apply"]).exits_with(0);
+    let path = fleet.folder.path().join("kafleet.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    // A copy, because `reload` reaches all roles of the same program, also those of other tests.
+    let program = fleet.folder.path().join("program");
+    std::fs::copy(env!("CARGO_BIN_EXE_kafleet"), &program).unwrap();
+    let command = |words: &[&str]| {
+        let own = fleet.command(words);
+        let mut command = Command::new(&program);
+        command.args(own.get_args()).current_dir(&fleet.folder);
+        own.get_envs().for_each(|(name, value)| drop(value.map(|value| command.env(name, value))));
+        command
+    };
+    run(command(&["reload"])).exits_with(3).stderr_has(&["no role of this program runs here"]);
+    let mut worker = Daemon::start(command(&["worker", "--watch-config"]));
+    worker.wait_for_line("worker is starting");
+    std::fs::write(&path, text + "concurrency = 33\n").unwrap();
+    let outcome = |line: String| serde_json::from_str::<Value>(&line).unwrap()["outcome"].clone();
+    assert_eq!(outcome(worker.wait_for_line("the configuration has been read again")), "applied");
+    run(command(&["reload"])).exits_with(0).stderr_has(&["reloads its configuration"]);
+    assert_eq!(outcome(worker.wait_for_line("the configuration has been read again")), "unchanged");
+    assert_eq!(worker.stop(), Some(0));
+}
+
 fn run_with(fleet: &Fleet, token: &str) -> crate::cli::run::RunResult {
     let mut command = fleet.command(&["types"]);
     command.env("KAFLEET_TOKEN", token);

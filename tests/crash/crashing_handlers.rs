@@ -58,6 +58,8 @@ pub enum Act {
     DelayedAbort,
     /// Spawns children that the hook of the app changes.
     Prepare,
+    /// Returns the variables with a secret in its environment, and in that of a program that it starts.
+    Environment,
 }
 
 impl Task for Crashing {
@@ -83,6 +85,7 @@ impl Task for Crashing {
             Act::Panic => panic!("on purpose"),
             Act::Devour => drop(vec![1_u8; 512 << 20]),
             Act::Report => report(&cx).await?,
+            Act::Environment => return Ok(json!(visible_secrets().await)),
             Act::Prepare => {
                 cx.spawn_now(vec![Child::new("leaf", json!({"runs": 0}))]).await?;
                 cx.spawn_child(Child::new("leaf", json!({"runs": 10})));
@@ -129,6 +132,16 @@ impl Task for Crashing {
     }
 }
 
+/// Value of the variables of this test that programs must not see.
+pub const SECRET: &str = "crash-test-secret";
+
+async fn visible_secrets() -> Vec<String> {
+    let program = tokio::process::Command::new("env").output().await.unwrap();
+    let own = std::env::vars().map(|(name, value)| format!("{name}={value}"));
+    let of_program: Vec<String> = String::from_utf8(program.stdout).unwrap().lines().map(str::to_owned).collect();
+    own.chain(of_program).filter(|line| line.contains(SECRET)).collect()
+}
+
 #[allow(unconditional_recursion, reason = "the test needs the overflow")]
 fn overflow(depth: u64) -> u64 {
     std::hint::black_box([depth; 1024])[7] + overflow(std::hint::black_box(depth + 1))
@@ -154,8 +167,9 @@ pub fn app() -> App {
 
 /// Hook that counts its runs in the params.
 pub fn count_runs(task: &mut Submission) -> Result<(), String> {
-    if let Some(runs) = task.params["runs"].as_u64() {
-        task.params["runs"] = json!(runs + 1);
+    let runs = task.params.slice().member("runs").and_then(|runs| runs.text().parse::<u64>().ok());
+    if let Some(runs) = runs {
+        task.params.set("runs", json!(runs + 1));
     }
     Ok(())
 }

@@ -3,19 +3,21 @@
 use kafleet::broker::memory::MemoryBroker;
 use kafleet::config::{Bytes, Isolation};
 use kafleet::control::{self, Cancel, ControlKey, ControlRecord};
+use kafleet::handlers::program_env::WithheldVariables;
 use kafleet::model::event::Kind as EventKind;
 use kafleet::model::task::hash::spawn_hash;
 use kafleet::model::units::duration::Millis;
 use kafleet::worker::child::Reentry;
 use serde_json::{Value, json};
 
-use crate::crashing_handlers::{Act, Crashing, count_runs, crashing, params, waiting};
+use crate::crashing_handlers::{Act, Crashing, SECRET, count_runs, crashing, params, waiting};
 use crate::fleet::{Fleet, memory, until};
 use crate::types::Kind;
 use crate::{Case, block_on};
 
 pub const CASES: &[Case] = &[
     ("attempt_in_a_child_process_has_all_abilities", attempt_in_a_child_process_has_all_abilities),
+    ("child_process_and_its_programs_inherit_no_secrets", child_process_and_its_programs_inherit_no_secrets),
     ("layers_and_hooks_run_in_the_child_process", layers_and_hooks_run_in_the_child_process),
     ("crash_of_the_process_is_a_failed_attempt", crash_of_the_process_is_a_failed_attempt),
     ("child_process_is_reused_up_to_its_limit", child_process_is_reused_up_to_its_limit),
@@ -27,11 +29,16 @@ pub const CASES: &[Case] = &[
     ("worker_that_cannot_isolate_refuses_to_start", worker_that_cannot_isolate_refuses_to_start),
 ];
 
+/// Variable that a configuration expands.
+const EXPANDED: &str = "CRASH_TEST_PASSWORD";
+/// Variables of the worker that programs must not see.
+pub const SECRET_VARIABLES: [&str; 3] = [EXPANDED, "KAFLEET_TOKEN", "KAFLEET_REDIS"];
+
 async fn fleet(change: impl FnOnce(&mut Kind)) -> (Fleet, std::sync::Arc<MemoryBroker>) {
     let mut kind = crashing(Isolation::Process);
     change(&mut kind);
     let (mut fleet, broker) = memory(1, &[kind, Kind::echo("leaf")]).await;
-    fleet.reentry = Reentry::of_this_process();
+    fleet.reentry = Reentry::of_this_process(WithheldVariables::new([EXPANDED.to_owned()].into()));
     (fleet, broker)
 }
 
@@ -82,6 +89,25 @@ fn attempt_in_a_child_process_has_all_abilities() {
     });
 }
 
+fn child_process_and_its_programs_inherit_no_secrets() {
+    block_on(async {
+        let (fleet, _) = fleet(|_| ()).await;
+        let worker = fleet.worker();
+        send(&fleet, "withheld", Act::Environment).await;
+        assert_eq!(output(&fleet, "withheld").await, json!([]));
+        worker.stop().await;
+    });
+    block_on(async {
+        let named = (EXPANDED.to_owned(), SECRET.to_owned());
+        let (fleet, _) = fleet(|kind| kind.registered.policy.variables.own = [named].into()).await;
+        let worker = fleet.worker();
+        send(&fleet, "named", Act::Environment).await;
+        let line = format!("{EXPANDED}={SECRET}");
+        assert_eq!(output(&fleet, "named").await, json!([line, line]), "in the child process and in its program");
+        worker.stop().await;
+    });
+}
+
 fn layers_and_hooks_run_in_the_child_process() {
     block_on(async {
         let keep_tenant = |kind: &mut Kind| kind.registered.policy.keep_headers = vec!["x-tenant".into()];
@@ -101,7 +127,7 @@ fn layers_and_hooks_run_in_the_child_process() {
         send(&fleet, "prepares", Act::Prepare).await;
         for runs in [1, 11] {
             let params = json!({"runs": runs});
-            let id = format!("prepares:leaf-{}", spawn_hash("leaf", &params));
+            let id = format!("prepares:leaf-{}", spawn_hash("leaf", &params.clone().into()).unwrap());
             assert_eq!(output(&fleet, &id).await, params);
         }
         worker.stop().await;

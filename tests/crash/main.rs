@@ -35,6 +35,10 @@ fn main() -> ExitCode {
     if arguments.next().as_deref() == Some("kafleet-child") || arguments.next().as_deref() == Some("worker") {
         return crashing_handlers::app().main();
     }
+    for name in isolated::SECRET_VARIABLES {
+        // SAFETY: as above.
+        unsafe { std::env::set_var(name, crashing_handlers::SECRET) };
+    }
     let cases = isolated::CASES.iter().chain(poison::CASES).chain(rolling::CASES);
     let trial = |&(name, run): &Case| {
         Trial::test(name, move || {

@@ -12,6 +12,8 @@ import yaml
 from rendering import CHART, KUBERNETES, REFUSED, ROOT, VALUES, configs, matches, named, objects, of_kind, one, pod_specs, run, template
 
 EVERY = pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+# What single entries, and the Jobs of their images, add to the security context.
+OWN_USERS = {("apps", name): {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 2000} for name in ("shop-images", "shop-topics-2")}
 BUILT_IN = {"apps/v1", "autoscaling/v2", "batch/v1", "networking.k8s.io/v1", "policy/v1", "v1"}
 
 
@@ -80,7 +82,8 @@ def test_names_are_short_and_unique(values):
 @EVERY
 def test_pods_have_least_privileges(values):
     for name, _, spec in pod_specs(values):
-        assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}, name
+        own = OWN_USERS.get((values.stem, name), {})
+        assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}} | own, name
         assert spec["automountServiceAccountToken"] is False, name
         for container in spec["containers"]:
             assert container["securityContext"] == {
@@ -145,18 +148,36 @@ def test_secrets_are_references(values):
             assert not re.search(r"password$|token$", key, re.I) or re.fullmatch(r"\$\{\w+\}", value), key
 
 
+# Sections that a role does not use, as in `unused` of its verb.
+UNUSED = {
+    "worker": {"redis", "api", "schedules"},
+    "tracker": {"api", "apps", "types", "schedules", "callbacks", "email"},
+    "api": {"apps", "types", "schedules", "callbacks", "email"},
+    "topics": {"redis", "api", "types", "schedules", "callbacks", "email"},
+    "doctor": {"api", "types", "schedules", "callbacks", "email"},
+    "schedules": {"kafka", "redis", "api", "apps", "types", "ops", "callbacks", "email"},
+}
+
+
+def used_config(config, component, types):
+    used = {key: part for key, part in config.items() if key not in UNUSED[component]}
+    if types:
+        used["types"] = {name: kind for name, kind in used.get("types", {}).items() if name in types}
+        used["apps"] = {name: app for name, app in used.get("apps", {}).items() if set(app.get("types", types)) & types}
+    return used
+
+
 @EVERY
-def test_pods_have_the_variables_of_their_role(values):
+def test_pods_have_the_variables_that_they_use(values):
     config = configuration(values)
-    api_only = variables_in(config) - variables_in({key: part for key, part in config.items() if key != "api"})
     for name, labels, spec in pod_specs(values):
-        variables = [variable["name"] for variable in spec["containers"][0]["env"]]
+        container = spec["containers"][0]
+        variables = [variable["name"] for variable in container["env"]]
         assert len(variables) == len(set(variables)), name
-        if labels["app.kubernetes.io/component"] == "api":
-            assert variables_in(config) <= set(variables), name
-        else:
-            # Programs started by a worker inherit its environment, so it must not contain the API's tokens.
-            assert variables_in(config) - api_only <= set(variables) and not api_only & set(variables), name
+        args = container["args"]
+        types = set(args[args.index("--types") + 1].split(",")) if "--types" in args else set()
+        used = variables_in(used_config(config, labels["app.kubernetes.io/component"], types))
+        assert variables_in(config) & set(variables) == used, name
 
 
 @EVERY
@@ -173,7 +194,7 @@ def test_each_worker_entry_has_a_deployment(values):
     found = {deployment["metadata"]["labels"]["kafleet/worker"]: deployment for deployment in workers(values)}
     assert list(sorted(found)) == sorted(worker["name"] for worker in given)
     for worker in given:
-        expected = ["worker"]
+        expected = ["worker", "--watch-config"]
         if worker.get("types"):
             expected += ["--types", ",".join(worker["types"])]
         if worker.get("slots"):
@@ -182,17 +203,17 @@ def test_each_worker_entry_has_a_deployment(values):
 
 
 @EVERY
-def test_workers_are_never_scaled_to_zero(values):
+def test_roles_are_never_scaled_to_zero(values):
     scaled = {scaler["spec"]["scaleTargetRef"]["name"]: scaler["spec"] for scaler in of_kind(values, "ScaledObject", "HorizontalPodAutoscaler")}
-    for deployment in workers(values):
+    for deployment in of_kind(values, "Deployment"):
         name, spec = deployment["metadata"]["name"], deployment["spec"]
         if name in scaled:
             assert "replicas" not in spec, "the autoscaler owns the number"
             assert scaled[name].get("minReplicas", scaled[name].get("minReplicaCount")) >= 1
         else:
             assert spec["replicas"] >= 1
-        assert spec["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
-    assert set(scaled) <= {deployment["metadata"]["name"] for deployment in workers(values)}
+    assert all(worker["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0 for worker in workers(values))
+    assert set(scaled) <= {deployment["metadata"]["name"] for deployment in of_kind(values, "Deployment")}
 
 
 def test_keda_queries_the_backlog_of_each_type():
@@ -226,6 +247,9 @@ def test_hpa_scales_on_cpu():
     scaler = one(named("hpa"), "HorizontalPodAutoscaler", "demo-kafleet-digest")["spec"]
     assert (scaler["minReplicas"], scaler["maxReplicas"]) == (2, 12)
     assert scaler["metrics"][0]["resource"] == {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 60}}
+    api = one(named("apps"), "HorizontalPodAutoscaler", "shop-api")["spec"]
+    tracker = one(named("apps"), "HorizontalPodAutoscaler", "shop-tracker")["spec"]
+    assert [(role["minReplicas"], role["maxReplicas"]) for role in (api, tracker)] == [(3, 9), (2, 5)]
 
 
 def test_topics_are_applied_before_anything_else_and_bring_what_they_need():
@@ -233,12 +257,72 @@ def test_topics_are_applied_before_anything_else_and_bring_what_they_need():
     spec = job["spec"]["template"]["spec"]
     config = one(named("keda"), "ConfigMap", spec["volumes"][0]["configMap"]["name"])
     account = one(named("keda"), "ServiceAccount", spec["serviceAccountName"])
-    assert spec["containers"][0]["args"] == ["topics", "apply"]
+    # This configuration has two images: each applies the topics of its types.
+    assert spec["containers"][0]["args"] == ["topics", "apply", "--types", "echo,mail"]
     for document in (job, config, account):
         assert document["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
     weights = [int(document["metadata"]["annotations"]["helm.sh/hook-weight"]) for document in (job, config, account)]
     assert weights[0] > max(weights[1:])
     assert config["data"] == one(named("keda"), "ConfigMap", "fleet")["data"]
+
+
+def test_each_image_applies_the_topics_of_its_types():
+    jobs = {job["metadata"]["name"]: job["spec"]["template"]["spec"] for job in of_kind(named("apps"), "Job")}
+    schedules = jobs.pop("shop-schedules")
+    found = {name: (spec["containers"][0]["image"], spec["containers"][0]["args"]) for name, spec in jobs.items()}
+    assert found == {
+        "shop-topics": ("kafleet:0.1.0", ["topics", "apply", "--types", "echo"]),
+        "shop-topics-2": ("registry.example/images:3", ["topics", "apply", "--types", "resize,crop"]),
+        "shop-topics-3": ("registry.example/mails:9", ["topics", "apply", "--types", "mail"]),
+    }
+    assert jobs["shop-topics-2"]["securityContext"]["fsGroup"] == 2000, "the app starts as in its workers"
+    (only,) = [job for job in of_kind(named("default"), "Job")]
+    assert only["spec"]["template"]["spec"]["containers"][0]["args"] == ["topics", "apply"]
+    assert schedules["containers"][0]["args"] == ["schedules", "apply", "--prune"]
+    env = {variable["name"]: variable for variable in schedules["containers"][0]["env"]}
+    assert env["KAFLEET_API"]["value"] == "http://shop-api:8080"
+    assert env["KAFLEET_TOKEN"]["valueFrom"]["secretKeyRef"] == {"name": "shop", "key": "api-token"}
+    assert one(named("apps"), "Job", "shop-schedules")["metadata"]["annotations"]["helm.sh/hook"] == "post-install,post-upgrade"
+
+
+def test_variable_of_one_entry_reaches_its_pods_and_the_jobs_of_its_image(tmp_path):
+    values = tmp_path / "values.yaml"
+    given = yaml.safe_load(named("apps").read_text())
+    for worker in given["workers"]:
+        worker.pop("image", None)
+    values.write_text(yaml.safe_dump(given))
+    rendered = template(values)
+    assert rendered.returncode == 0, rendered.stderr
+    documents = [doc for doc in yaml.safe_load_all(rendered.stdout) if doc and doc["kind"] in ("Deployment", "Job")]
+    env = {doc["metadata"]["name"]: doc["spec"]["template"]["spec"]["containers"][0]["env"] for doc in documents}
+    having = {name for name, variables in env.items() if "STORE_KEY" in [variable["name"] for variable in variables]}
+    assert having == {"shop-images", "shop-topics"}
+
+
+@EVERY
+def test_each_role_has_its_own_service_account(values):
+    created = {account["metadata"]["name"]: account["metadata"] for account in of_kind(values, "ServiceAccount")}
+    if not created:
+        return
+    for name, labels, spec in pod_specs(values):
+        component = labels["app.kubernetes.io/component"]
+        account = created[spec["serviceAccountName"]]
+        # The test pod is no part of the release.
+        assert component == "doctor" or account["labels"]["app.kubernetes.io/component"] == component, name
+        assert account["labels"].get("kafleet/worker") == labels.get("kafleet/worker"), name
+
+
+def test_accounts_have_common_annotations_and_their_own():
+    annotations = one(named("apps"), "ServiceAccount", "shop-images")["metadata"]["annotations"]
+    assert annotations == {"team": "shop", "eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/images"}
+    assert one(named("apps"), "ServiceAccount", "shop-api")["metadata"]["annotations"] == {"team": "shop"}
+    assert {spec["serviceAccountName"] for _, _, spec in pod_specs(named("hpa"))} == {"fleet"}
+
+
+def test_certificates_for_redis_are_mounted_where_redis_is_used():
+    for name, labels, spec in pod_specs(named("apps")):
+        paths = [mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]]
+        assert ("/etc/redis-tls" in paths) == (labels["app.kubernetes.io/component"] in ("tracker", "api", "doctor")), name
 
 
 def test_topics_job_without_hook_is_named_after_the_configuration(tmp_path):
@@ -260,15 +344,42 @@ def test_configuration_files_are_mounted_at_their_paths():
         assert {"name": "KAFLEET_CONFIG", "value": "/etc/kafleet/kafleet.toml"} in spec["containers"][0]["env"], name
 
 
-def test_changed_configuration_restarts_the_pods(tmp_path):
-    def config_hashes(timeout):
-        values = tmp_path / "values.yaml"
-        config = f'[api]\nlisten = "0.0.0.0:8080"\n[ops]\nlisten = "0.0.0.0:9464"\n[worker]\ndrain_timeout = "{timeout}"\n'
-        values.write_text(yaml.safe_dump({"config": config}))
-        deployments = [doc for doc in yaml.safe_load_all(template(values).stdout) if doc and doc["kind"] == "Deployment"]
-        return [doc["spec"]["template"]["metadata"]["annotations"]["kafleet/config"] for doc in deployments]
+def pod_templates(tmp_path, more):
+    values = tmp_path / "values.yaml"
+    config = '[api]\nlisten = "0.0.0.0:8080"\n[ops]\nlisten = "0.0.0.0:9464"\n'
+    values.write_text(yaml.safe_dump({"config": config + more}))
+    rendered = [doc for doc in yaml.safe_load_all(template(values).stdout) if doc]
+    deployments = [doc["spec"]["template"] for doc in rendered if doc["kind"] == "Deployment"]
+    assert len(deployments) == 3 and all("--watch-config" in pod["spec"]["containers"][0]["args"] for pod in deployments)
+    configs = [doc["data"]["kafleet.toml"] for doc in rendered if doc["kind"] == "ConfigMap"]
+    return deployments, configs
 
-    assert len(config_hashes("30s")) == 3 and not set(config_hashes("30s")) & set(config_hashes("31s"))
+
+def test_configuration_that_needs_a_restart_replaces_the_pods(tmp_path):
+    def hashes(timeout):
+        deployments, _ = pod_templates(tmp_path, f'[worker]\ndrain_timeout = "{timeout}"\n')
+        return {pod["metadata"]["annotations"]["kafleet/config"] for pod in deployments}
+
+    assert not hashes("30s") & hashes("31s")
+
+
+def live_keys():
+    """Returns the keys of a type that a running worker takes over."""
+    source = (ROOT / "src/cli/reload.rs").read_text()
+    return re.findall(r'"(\w+)"', re.search(r"LIVE_TYPE_KEYS.*?\[(.*?)\];", source, re.S).group(1).split("= [")[-1])
+
+
+@pytest.mark.parametrize("key", live_keys())
+def test_limit_that_running_roles_take_over_replaces_no_pods(tmp_path, key):
+    head = '[types.echo]\nhandler = "echo"\n'
+    before, old = pod_templates(tmp_path, f'{head}[log]\nfilter = "info"\n')
+    after, new = pod_templates(tmp_path, f'{head}{key} = 7\n[log]\nfilter = "debug"\n')
+    assert old != new and before == after
+
+
+def test_key_that_no_role_takes_over_replaces_the_pods(tmp_path):
+    head = '[types.echo]\nhandler = "echo"\n'
+    assert pod_templates(tmp_path, head)[0] != pod_templates(tmp_path, f'{head}order = "key"\n')[0]
 
 
 def test_redis_url_from_the_secret_reaches_tracker_and_api_only():
@@ -318,7 +429,7 @@ def test_network_policies_open_exactly_the_ports():
 
 def test_minimal_installation():
     kinds = [document["kind"] for document in objects(named("minimal"))]
-    assert sorted(kinds) == sorted(["ConfigMap", "ServiceAccount", "Pod"] + 2 * ["Deployment", "PodDisruptionBudget"])
+    assert sorted(kinds) == sorted(["ConfigMap", "Pod"] + 2 * ["Deployment", "PodDisruptionBudget", "ServiceAccount"])
 
 
 @pytest.mark.parametrize("values", REFUSED, ids=lambda path: path.stem)

@@ -191,6 +191,7 @@ impl Guarded {
             config: Default::default(),
             names: self.names.clone(),
             events_partitions: EVENTS_PARTITIONS,
+            max_tree_age: self.config.topics.max_tree_age,
             metrics: Metrics::new().unwrap(),
             tracer: None,
             health: health(0),

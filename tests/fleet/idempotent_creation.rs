@@ -16,7 +16,7 @@ cases!(
 const REQUESTS: usize = 8;
 
 /// Sends a request, and again while the response is `503`.
-async fn post(url: String, body: &Value) -> (u16, Value) {
+pub async fn post(url: String, body: &Value) -> (u16, Value) {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     wait_until("a response other than 503", || async {
         let response = client.post(&url).json(body).send().await.unwrap();
@@ -27,7 +27,7 @@ async fn post(url: String, body: &Value) -> (u16, Value) {
 }
 
 /// Addresses of two APIs of the fleet.
-async fn two_apis(fleet: &mut Fleet) -> [String; 2] {
+pub async fn two_apis(fleet: &mut Fleet) -> [String; 2] {
     let first = fleet.api.clone();
     fleet.start_api_on(fleet.broker.clone()).await;
     [first, fleet.api.clone()]
@@ -40,7 +40,7 @@ async fn post_all(apis: &[String; 2], path: &str, bodies: &[Value]) -> Vec<(u16,
 }
 
 /// Number of offsets used in the task topics, including transaction markers.
-fn task_records(fleet: &Fleet) -> i64 {
+pub fn task_records(fleet: &Fleet) -> i64 {
     let topics = fleet.broker.topics(&fleet.names.tasks(""), DEADLINE).unwrap();
     let of = |topic: &TopicInfo| {
         let end =
@@ -50,7 +50,7 @@ fn task_records(fleet: &Fleet) -> i64 {
     topics.iter().map(of).sum()
 }
 
-async fn assert_ran_once(fleet: &Fleet, id: &str) {
+pub async fn assert_ran_once(fleet: &Fleet, id: &str) {
     let node = fleet.wait_for_end(id).await;
     assert_eq!((node.state, node.history.duplicates), (State::Succeeded, 0), "`{id}`: {node:?}");
 }

@@ -198,6 +198,7 @@ impl Fleet {
             config: self.worker.clone(),
             names: self.names.clone(),
             events_partitions: self.events_partitions,
+            max_tree_age: TopicsConfig::default().max_tree_age,
             metrics: Metrics::new().unwrap(),
             tracer: self.tracer.clone(),
             health: Health::default(),

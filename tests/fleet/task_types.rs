@@ -87,7 +87,7 @@ impl Task for Branch {
             cx.spawn_child(child.id(n.to_string()));
         }
         if let Some(next) = self.next {
-            cx.then(Continuation::new("echo", next.into()));
+            cx.then(Continuation::new("echo", serde_json::json!(next)));
         }
         Ok(width)
     }

@@ -124,7 +124,8 @@ fn commit_metadata() {
     fuzz("metadata", |bytes| {
         for offset in [0, 1, 1_000_000, i64::MAX / 2] {
             let Some(read) = Metadata::decode(offset, &text(bytes)) else { continue };
-            let again = Metadata::encode(&read.completed, read.mark, read.window_end, read.unclean_takeovers);
+            let again =
+                Metadata::encode(&read.completed, read.mark, read.window_end, read.unclean_takeovers, &read.retries);
             let Some(again) = Metadata::decode(read.completed.watermark(), &again) else {
                 panic!("{again} cannot be read")
             };
@@ -277,7 +278,8 @@ impl FuzzServices {
         let inside = runtime.enter();
         let broker = MemoryBroker::new(MemoryBrokerOptions::default());
         let names = Names::new("t");
-        let keeps = [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1")];
+        let size = ("max.message.bytes", "4194304");
+        let keeps = [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1"), size];
         let keeps = keeps.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
         let topics = [names.events(), names.control(), names.workers(), names.tasks("echo"), names.dead("echo")];
         let specs = topics.map(|name| TopicSpec { name, partitions: 1, replication: None, config: keeps.clone() });

@@ -4,8 +4,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use kafleet::config::ProgramVariables;
 use kafleet::handlers::builtin::exec::{Exec, MAX_LINES, Program};
 use kafleet::handlers::context::Note;
+use kafleet::handlers::program_env::ProgramEnv;
 use kafleet::handlers::testing::{Outcome, TestRun};
 use kafleet::handlers::{Fail, Handler, Registered};
 use kafleet::model::json::RawJson;
@@ -142,7 +144,8 @@ async fn program_that_cannot_be_started_is_named() {
 #[tokio::test]
 async fn program_gets_task_in_environment() {
     let script = r#"echo "[\"$KAFLEET_TASK_ID\",\"$KAFLEET_TYPE\",$KAFLEET_ATTEMPT,$KAFLEET_RUN,\"$KAFLEET_IDEMPOTENCY_KEY\",\"$TRACEPARENT\",\"$COLOUR\",\"$PWD\"]""#;
-    let env = [("COLOUR".to_owned(), "blue".to_owned())].into();
+    let own = [("COLOUR".to_owned(), "blue".to_owned())].into();
+    let env = ProgramEnv { variables: ProgramVariables { own, inherit: true }, ..ProgramEnv::default() };
     let program = Program { env, cwd: "/".into(), ..sh(script) };
     let outcome = trial(&TestRun::new().id("order:9").attempt(2).trace("00-ab-cd-01"), program, json!({})).await;
     assert_eq!(outcome.output(), json!(["order:9", "count", 2, 1, "order:9/1", "00-ab-cd-01", "blue", "/"]));

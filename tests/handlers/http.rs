@@ -58,7 +58,7 @@ async fn endless() -> Body {
 
 fn call(address: SocketAddr, path: &str) -> Call {
     let url = format!("http://{address}{path}").parse().unwrap();
-    Call { url, method: Method::POST, headers: HeaderMap::new(), max_output: 10_000 }
+    Call { url, method: Method::POST, headers: HeaderMap::new(), max_output: 10_000, resend_on_close: true }
 }
 
 async fn attempt(trial: &TestRun, call: Call) -> Outcome {

@@ -3,6 +3,7 @@
 mod callback;
 mod exec;
 mod http;
+mod kept_connections;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,6 +14,7 @@ use kafleet::handlers::builtin::echo::Echo;
 use kafleet::handlers::builtin::foreach::Foreach;
 use kafleet::handlers::builtin::{HandlerEnv, register_config, register_samples};
 use kafleet::handlers::context::{MAX_CHILDREN, Note};
+use kafleet::handlers::program_env::WithheldVariables;
 use kafleet::handlers::testing::TestRun;
 use kafleet::handlers::{Child, Context, Fail, Failure, OrFail, Registered, Registry, Task, TaskResult};
 use kafleet::model::json::RawJson;
@@ -129,7 +131,7 @@ async fn blocking_work_stops_after_cancellation() {
 #[tokio::test]
 async fn equal_children_get_same_ids_in_every_attempt() {
     let first = resize("family").await;
-    let hash = |width: u32| spawn_hash("resize", &json!({"url": "x", "width": width}));
+    let hash = |width: u32| spawn_hash("resize", &json!({"url": "x", "width": width}).into()).unwrap();
     // The child published early has the first number: numbers count within the attempt, for all kinds of children.
     let segments: Vec<_> = first.children.iter().map(|child| child.segment.clone().unwrap()).collect();
     let expected =
@@ -207,7 +209,14 @@ fn register(registry: &mut Registry, toml: &str, dir: &Path) -> Result<(), Vec<S
     register_config(
         registry,
         &types(toml),
-        &HandlerEnv { dir, worker: &WorkerConfig::default(), callbacks: None, email: None, has_unknown_types: false },
+        &HandlerEnv {
+            dir,
+            worker: &WorkerConfig::default(),
+            callbacks: None,
+            email: None,
+            withheld: &WithheldVariables::default(),
+            has_unknown_types: false,
+        },
     )
 }
 

@@ -333,6 +333,9 @@ fn code_and_schema_accept_the_same_headers() {
         ("ce_type", "echo", "Echo!"),
         ("ce_time", "2026-01-31T12:00:00Z", "noon"),
         ("ce_time", "1700000000000", ""),
+        ("ce_notbefore", "1700000000000", "1700000000"),
+        ("ce_id", "a..b", ".."),
+        ("ce_timeout", "30s", "1700000000000"),
         ("content-type", "application/vnd.x+json; charset=utf-8", "text/plain"),
         ("content-type", "", "json"),
         ("ce_parent", "r:p", "r::p"),
@@ -415,6 +418,13 @@ fn example_metadata_is_decoded() {
             (example["clean"].clone(), example["window_end"].clone(), example["unclean"].clone()),
             "{about}"
         );
+        let retries = example["retries"].as_array().cloned().unwrap_or_default();
+        assert_eq!(read.retries.len(), retries.len(), "{about}");
+        for retry in &retries {
+            let known = read.retries.get(retry[0].as_i64().unwrap()).unwrap();
+            let used = json!([retry[0], known.attempts, known.waits.number, known.due_ms]);
+            assert_eq!(used, *retry, "{about}");
+        }
         for (list, is_done) in [("done", true), ("open", false)] {
             for offset in example[list].as_array().unwrap() {
                 assert_eq!(read.completed.is_done(offset.as_i64().unwrap()), is_done, "{about}: offset {offset}");
@@ -467,10 +477,9 @@ fn dead_letter_example_matches_the_schema() {
 fn wire_format_is_documented() {
     let text = include_str!("../../docs/wire.md");
     let kinds = kinds_of(&read("event.json"));
-    let headers = declared(include_str!("../../src/model/task/header.rs"))
-        .into_iter()
-        .chain(declared(include_str!("../../src/dead_letters/headers.rs")));
-    for name in headers.chain(kinds.iter().map(String::as_str)).filter(|name| *name != "unknown") {
+    let headers = header::all().chain(declared(include_str!("../../src/dead_letters/headers.rs")));
+    let names = headers.map(str::to_owned).chain(kinds);
+    for name in names.filter(|name| name != "unknown") {
         assert!(text.contains(&format!("`{name}`")), "docs/wire.md does not explain `{name}`");
     }
     for field in read("event.json")["properties"].as_object().unwrap().keys() {

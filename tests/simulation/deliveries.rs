@@ -68,7 +68,7 @@ impl Task for EmailTask {
 fn receive<T: Task>(cx: &Context, address: Option<&str>, body: &Value) -> TaskResult<()> {
     let fails = fails(address.unwrap_or_default());
     let journal = cx.state::<Arc<Journal>>();
-    let _running = journal.record_attempt(&Execution::of::<T>(cx), fails == 0);
+    let _running = journal.record_attempt(&Execution::of::<T>(cx));
     journal.received.lock().entry(cx.id.to_string()).or_default().push(body.clone());
     if cx.number <= fails { Err(Failure::retry("not now")) } else { Ok(()) }
 }

@@ -12,6 +12,8 @@ use kafleet::broker::{
     ProducerRecord, RecordRef, StartOffset,
 };
 use kafleet::model::projection::changes::{Changes, Entry, Index};
+use kafleet::model::record::TaskRecord;
+use kafleet::model::task::id::TaskId;
 use kafleet::store::{AuditPage, Checkpoint, Outbox, PartitionWriter, Store, StoreError, memory};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -127,6 +129,10 @@ impl Producer for NewerProducer {
 struct FilteredSink(Arc<dyn DeliverySink>);
 
 impl DeliverySink for FilteredSink {
+    fn appended(&self, token: u64, append_ms: i64) {
+        self.0.appended(token, append_ms);
+    }
+
     fn delivered(&self, token: u64, outcome: Result<(i32, i64), (BrokerError, &RecordRef<'_>)>) {
         if token != UNTRACKED {
             self.0.delivered(token, outcome);
@@ -243,6 +249,15 @@ impl Store for FaultyStore {
     async fn checkpoints(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
         reach(&self.fault_rng).await?;
         Ok(self.inner.checkpoints(partitions).await?.into_iter().map(|checkpoint| self.read(checkpoint)).collect())
+    }
+    async fn nodes_with_checkpoint(
+        &self,
+        partition: u32,
+        ids: &[TaskId],
+    ) -> Result<(Option<Checkpoint>, Vec<Option<TaskRecord>>), StoreError> {
+        reach(&self.fault_rng).await?;
+        let (checkpoint, nodes) = self.inner.nodes_with_checkpoint(partition, ids).await?;
+        Ok((self.read(checkpoint), nodes))
     }
     async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError> {
         reach(&self.fault_rng).await?;

@@ -200,7 +200,7 @@ impl Fleet {
         if self.running.borrow().contains_key(&process_id) {
             return;
         }
-        let (process, shutdown) = (self.system.process(), Shutdown::new());
+        let (process, shutdown) = (self.system.process(self.scenario.clock_of(process_id)), Shutdown::new());
         let ended = self.system.run_as(process, || self.launch(process_id, shutdown.clone()));
         self.running.borrow_mut().insert(process_id, Running { process, shutdown, ended });
     }
@@ -220,6 +220,7 @@ impl Fleet {
                 let (setup, slot) = (roles::api(self), self.router.clone());
                 runtime::spawn(async move {
                     let open = api::open(setup, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &shutdown)?;
+                    open.load().await;
                     *slot.lock() = Some(open.router.clone());
                     shutdown.drain.cancelled().await;
                     Ok(())

@@ -7,6 +7,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use futures::FutureExt;
+use kafleet::runtime::clock::BrokerClock;
 use kafleet::runtime::simulated::{Host, Process};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -25,6 +26,10 @@ struct State {
     wakers: Vec<Waker>,
     /// Remaining steps until it crashes.
     steps_left: Option<u32>,
+    /// Times from which on its machine's clock is ahead by so much, in milliseconds, in order.
+    clock_changes: Vec<(u64, i64)>,
+    /// The brokers' clock as the process knows it.
+    broker_clock: Rc<BrokerClock>,
 }
 
 pub struct System {
@@ -41,6 +46,8 @@ pub struct System {
     /// Hash of all steps, equal for equal seeds.
     trace: Cell<u64>,
     pub steps: Cell<u64>,
+    /// Without observations: the test's own clock is right.
+    driver_clock: Rc<BrokerClock>,
 }
 
 impl System {
@@ -59,6 +66,7 @@ impl System {
             min_poll_ms,
             trace: Cell::new(seed),
             steps: Cell::new(0),
+            driver_clock: Rc::default(),
         })
     }
 
@@ -79,10 +87,11 @@ impl System {
         self.trace.set((self.trace.get().rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95));
     }
 
-    /// Starts a process.
-    pub fn process(&self) -> Process {
+    /// Starts a process. `clock_changes`: times from which on its machine's clock is ahead by so much, in milliseconds.
+    pub fn process(&self, clock_changes: Vec<(u64, i64)>) -> Process {
         self.last_process.set(self.last_process.get() + 1);
-        self.processes.borrow_mut().insert(self.last_process.get(), State::default());
+        let state = State { clock_changes, ..State::default() };
+        self.processes.borrow_mut().insert(self.last_process.get(), state);
         self.last_process.get()
     }
 
@@ -136,7 +145,16 @@ impl System {
 
 impl Host for System {
     fn now_ms(&self) -> i64 {
-        START_MS + self.elapsed_ms() as i64
+        let (elapsed_ms, processes) = (self.elapsed_ms(), self.processes.borrow());
+        let changes = processes.get(&self.begun()).map_or(&[][..], |state| &state.clock_changes);
+        let ahead_ms =
+            changes.iter().rev().find(|(from_ms, _)| *from_ms <= elapsed_ms).map_or(0, |(_, ahead_ms)| *ahead_ms);
+        START_MS + elapsed_ms as i64 + ahead_ms
+    }
+
+    fn broker_clock(&self) -> Rc<BrokerClock> {
+        let processes = self.processes.borrow();
+        processes.get(&self.begun()).map_or_else(|| self.driver_clock.clone(), |state| state.broker_clock.clone())
     }
 
     fn begun(&self) -> Process {

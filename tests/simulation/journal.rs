@@ -42,8 +42,6 @@ pub struct Journal {
     pub charges: Mutex<BTreeSet<Attempt>>,
     /// Starts of attempts with id and run, epoch milliseconds.
     pub start_times: Mutex<Vec<(String, u32, i64)>>,
-    /// Tasks whose attempts cannot fail, so that none is retried.
-    pub infallible: Mutex<BTreeSet<String>>,
     /// States received by continuations with results, by the continuation's id.
     pub joined: Mutex<BTreeMap<String, JoinedStates>>,
     /// Bodies of callbacks and emails per attempt, by the id of the delivery.
@@ -98,12 +96,9 @@ impl Execution {
 }
 
 impl Journal {
-    /// Records an attempt; `infallible`: it cannot fail.
-    pub fn record_attempt(&self, execution: &Execution, infallible: bool) -> RunningAttempt {
+    /// Records an attempt.
+    pub fn record_attempt(&self, execution: &Execution) -> RunningAttempt {
         *self.attempts.lock().entry(execution.attempt.clone()).or_default() += 1;
-        if infallible {
-            self.infallible.lock().insert(execution.attempt.id.clone());
-        }
         self.record_start(execution)
     }
 
@@ -140,8 +135,8 @@ impl Journal {
         self.waits.lock().range(at(0)..=at(u32::MAX)).map(|(_, waits)| *waits as usize).sum()
     }
 
-    /// Attempts that ran more than once. A wait, and a death of the process that is not charged, counts as no attempt, so
-    /// the next execution has the same number.
+    /// Attempts that ran more than once, with the number of further executions. A wait, and a death of the process that is
+    /// not charged, counts as no attempt, so the next execution has the same number.
     pub fn repeated_attempts(&self) -> Vec<(Attempt, u32)> {
         let waits = self.waits.lock();
         let allowed =
@@ -149,7 +144,7 @@ impl Journal {
         let attempts = self.attempts.lock();
         let repeated = attempts.iter().filter(|(attempt, times)| **times > allowed(attempt));
         let repeated = repeated.filter(|(attempt, _)| !self.deaths.is_below_spawner(&attempt.id));
-        repeated.map(|(attempt, times)| (attempt.clone(), *times)).collect()
+        repeated.map(|(attempt, times)| (attempt.clone(), *times - allowed(attempt))).collect()
     }
 
     /// Takes the next wait of a script; the waits are spread over the attempts.

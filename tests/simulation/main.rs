@@ -15,6 +15,7 @@ mod host;
 mod journal;
 mod offset_oracle;
 mod outages;
+mod repeats;
 mod request_oracle;
 mod requests;
 mod retries;

@@ -39,6 +39,7 @@ pub fn worker(fleet: &Fleet, number: usize) -> (WorkerSetup, Option<Arc<Simulate
         config,
         names: fleet.names.clone(),
         events_partitions: scenario.events_partitions,
+        max_tree_age: TopicsConfig::default().max_tree_age,
         metrics: Metrics::new().unwrap(),
         tracer: None,
         health: Health::default(),

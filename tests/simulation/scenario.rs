@@ -28,7 +28,7 @@ pub struct BatchTask {
 pub enum FaultMode {
     /// Without faults and with a single worker, no attempt runs twice.
     None,
-    /// Graceful restarts only: no infallible attempt runs twice.
+    /// Graceful restarts only: no attempt runs twice.
     Restarts,
     All,
 }
@@ -40,6 +40,15 @@ pub struct Upgrade {
     pub separate_store: bool,
     /// All trackers end with the newer build.
     pub completes: bool,
+}
+
+/// Change of the clock of a process's machine.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ClockChange {
+    pub process: ProcessId,
+    pub at_ms: u64,
+    /// Time by which it is ahead from then on.
+    pub ahead_ms: i64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -73,6 +82,9 @@ pub struct Scenario {
     pub app: Option<AppSpec>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub batches: Vec<Vec<BatchTask>>,
+    /// Wrong clocks, in the order of their times.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clocks: Vec<ClockChange>,
     pub steps: Vec<TimedStep>,
 }
 
@@ -111,6 +123,7 @@ impl Scenario {
                 .then(|| Upgrade { separate_store: rng.bool(), completes: rng.bool() }),
             app: None,
             batches: Vec::new(),
+            clocks: Vec::new(),
             steps: Vec::new(),
         };
         if rng.u8(..4) == 0 {
@@ -137,7 +150,32 @@ impl Scenario {
         // Not from the generator, so that seeds keep the rest of their scenario.
         let waits = &mut Rng::with_seed(seed.rotate_left(32) ^ 0x5741_4954);
         scenario.roots.iter_mut().for_each(|(_, script)| script.add_waits(waits));
+        scenario.add_restarts_under_retries();
+        scenario.add_clocks(&mut Rng::with_seed(seed.rotate_left(32) ^ 0x434c_4f43));
         scenario
+    }
+
+    /// Makes the clocks of some machines wrong, in a third of the scenarios. Half of these clocks jump.
+    fn add_clocks(&mut self, rng: &mut Rng) {
+        if rng.u8(..3) > 0 {
+            return;
+        }
+        const DAY_MS: i64 = 86_400_000;
+        let workers = (0..self.workers).map(ProcessId::Worker);
+        let processes = workers.chain((0..self.trackers).map(ProcessId::Tracker)).chain([ProcessId::Api]);
+        for process in processes {
+            let jump_ms = rng.bool().then(|| rng.u64(1..self.fault_ms));
+            for at_ms in [Some(0), jump_ms].into_iter().flatten() {
+                let ahead_ms = [0, 3_000, 90_000, -90_000, DAY_MS, -DAY_MS][rng.usize(..6)];
+                self.clocks.push(ClockChange { process, at_ms, ahead_ms });
+            }
+        }
+    }
+
+    /// Changes of the clock of a process's machine: times, and by how much it is ahead.
+    pub fn clock_of(&self, process: ProcessId) -> Vec<(u64, i64)> {
+        let of_process = self.clocks.iter().filter(|change| change.process == process);
+        of_process.map(|change| (change.at_ms, change.ahead_ms)).collect()
     }
 
     /// Whether any task has notifications.
@@ -281,6 +319,25 @@ impl Scenario {
             let (at_ms, process_id, back_ms) = (rng.u64(..self.fault_ms), self.random_process(rng), rng.u64(1..4_000));
             self.add(at_ms, Step::Restart { process_id, back_ms });
         }
+    }
+
+    /// Restarts workers one after the other while their tasks wait for retries. Not from the generator of the rest, so that
+    /// the other seeds keep it.
+    fn add_restarts_under_retries(&mut self) {
+        let rng = &mut Rng::with_seed(self.seed.rotate_left(32) ^ 0x5245_5452);
+        if self.fault_mode == FaultMode::None || rng.bool() {
+            return;
+        }
+        for (_, script) in &mut self.roots {
+            (script.fails, script.chooses_wait) = (script.fails.max(1), true);
+        }
+        for worker in 0..self.workers {
+            for _ in 0..rng.usize(1..5) {
+                let step = Step::Restart { process_id: ProcessId::Worker(worker), back_ms: rng.u64(1..1_500) };
+                self.add(rng.u64(..self.fault_ms), step);
+            }
+        }
+        self.steps.sort_by_key(|step| step.at_ms);
     }
 
     fn add_faults(&mut self, rng: &mut Rng) {

@@ -141,6 +141,17 @@ pub enum Step {
 }
 
 impl Step {
+    /// Whether the step may cut off attempts of a worker.
+    pub fn disturbs_worker(&self) -> bool {
+        let process_id = match self {
+            Self::Crash { process_id, .. } | Self::Restart { process_id, .. } | Self::Freeze { process_id, .. } => {
+                process_id
+            }
+            _ => return false,
+        };
+        matches!(process_id, ProcessId::Worker(_))
+    }
+
     /// Whether the step is a fault of processes, the broker or the store.
     pub fn is_fault(&self) -> bool {
         matches!(

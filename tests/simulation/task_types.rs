@@ -313,7 +313,7 @@ impl Script {
 
     async fn run_script<T: Task>(self, cx: Context) -> TaskResult<u32> {
         let (journal, execution) = (cx.state::<Arc<Journal>>(), Execution::of::<T>(&cx));
-        let _running = journal.record_attempt(&execution, self.fails == 0);
+        let _running = journal.record_attempt(&execution);
         if self.ms > 0 {
             tokio::time::sleep(Duration::from_millis(self.ms)).await;
         }

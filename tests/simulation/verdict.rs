@@ -18,11 +18,11 @@ use kafleet::tracker::project::projection::Logged;
 
 use crate::deliveries;
 use crate::fleet::{CALL, Fleet};
-use crate::journal::Attempt;
 use crate::outages;
+use crate::repeats;
 use crate::request_oracle;
 use crate::retries;
-use crate::scenario::{FaultMode, Scenario, continuation_segment};
+use crate::scenario::{Scenario, continuation_segment};
 use crate::schedules::{self, overlaps};
 use crate::statistics;
 use crate::task_types::{Script, task_type};
@@ -143,6 +143,7 @@ pub async fn judge(fleet: &Fleet) -> Vec<String> {
     statistics::judge(fleet, &mut violations).await;
     schedules::judge(fleet, &log, &mut violations);
     retries::judge(fleet, &records, &mut violations).await;
+    repeats::judge(fleet, &log, &mut violations);
     request_oracle::judge(fleet, &records, &mut violations);
     record_count += deliveries::judge(fleet, &records, &log, &mut violations).await;
     crate::apps::deaths::judge(fleet, &log, &mut violations);
@@ -153,7 +154,7 @@ pub async fn judge(fleet: &Fleet) -> Vec<String> {
     violations.extend(invariant_violations(fleet, &records));
     counts(fleet, &records, &mut violations).await;
     outcomes(&log, &records, &mut violations);
-    check_published_once(fleet, &log, &mut violations);
+    check_published_once(&log, &mut violations);
     published(fleet, &log, &mut violations);
     cancels(fleet, &mut violations);
     violations
@@ -409,8 +410,8 @@ fn cancels(fleet: &Fleet, violations: &mut Vec<String>) {
     }
 }
 
-/// Checks that the tracker publishes each effect once, and that without faults no attempt runs twice.
-fn check_published_once(fleet: &Fleet, log: &[Event], violations: &mut Vec<String>) {
+/// Checks that the tracker publishes each effect once.
+fn check_published_once(log: &[Event], violations: &mut Vec<String>) {
     let mut published_counts: BTreeMap<(String, u32, String), u32> = BTreeMap::new();
     for event in log {
         let what = match &event.payload {
@@ -428,21 +429,6 @@ fn check_published_once(fleet: &Fleet, log: &[Event], violations: &mut Vec<Strin
         let is_delayed = if what.starts_with("release") { releases(log, &id, run) } else { 1 };
         if times > is_delayed {
             violations.push(format!("{what} of run {run} of `{id}` was published {times} times"));
-        }
-    }
-    let (fault_mode, infallible) = (fleet.scenario.fault_mode, fleet.journal.infallible.lock());
-    // A retry that waits during a rebalance starts again with the first attempt.
-    let single_worker = fleet.scenario.workers == 1;
-    // A continuation that fails again in a later run creates its failed children again.
-    let is_recreated = |attempt: &Attempt| attempt.run > 1 && attempt.id.contains(":then");
-    for (attempt, times) in fleet.journal.repeated_attempts() {
-        if is_recreated(&attempt) {
-            continue;
-        }
-        // A worker that stops does not wait for repetitions after deaths.
-        let is_infallible = infallible.contains(&attempt.id) && fleet.journal.deaths.count(&attempt) == 0;
-        if fault_mode != FaultMode::All && (is_infallible || (fault_mode == FaultMode::None && single_worker)) {
-            violations.push(format!("{attempt:?} ran {times} times without a fault"));
         }
     }
 }

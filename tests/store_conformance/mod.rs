@@ -6,6 +6,7 @@
 mod cases;
 mod fixture;
 mod losses;
+mod permissions;
 mod redis_only;
 mod topologies;
 

@@ -225,7 +225,7 @@ async fn partial_batch_stops_the_partition() {
     let broken = writer.apply(&full_batch("a"), None, checkpoint(1)).await;
     assert!(matches!(&broken, Err(StoreError::Invalid(message)) if message.contains("WRONGTYPE")), "{broken:?}");
     let Err(StoreError::Invalid(message)) = fixture.store.open(0).await.map(drop) else { panic!("went on") };
-    assert!(message.contains("`spoilt`") && message.contains("hint: delete the keys `kafleet:{p0}:*`"), "{message}");
+    assert!(message.contains("`spoilt`") && message.contains("hint: check that `[redis]` and the prefix"), "{message}");
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 mod documents;
 mod planted;
+mod promises;
 mod rules;
 mod source;
 mod structure;
@@ -37,7 +38,9 @@ fn code_keeps_the_rules() {
     all.extend(broken("type-size", &rules::large_types(&code)));
     all.extend(broken("crate-folder", &rules::misplaced_crates(&code)));
     all.extend(broken("model-purity", &rules::impure_model(&code)));
+    all.extend(broken("program-environment", &rules::programs_with_secrets(&code)));
     all.extend(broken("wake-ups", &rules::random_wake_ups(&code)));
+    all.extend(broken("clock", &rules::wrong_clocks(&code)));
     all.extend(broken("dead-file", &rules::dead_files(&code)));
     all.extend(broken("circle", &structure::circles(&code)));
     all.extend(broken("shared-name", &structure::shared_names(&code)));
@@ -59,11 +62,21 @@ fn forbidden_words_do_not_become_more() {
     assert!(all.is_empty(), "{} uses of words with too many uses\n{}", all.len(), all.join("\n"));
 }
 
+/// Texts of the promises and of the documents that make them.
+fn manuals_of(paths: &[&str]) -> Vec<(String, String)> {
+    let text = |path: &&str| (path.to_string(), std::fs::read_to_string(source::root().join(path)).unwrap());
+    paths.iter().map(text).collect()
+}
+
 #[test]
 fn documents_keep_the_rules() {
-    let manuals = texts(&[".", "docs"], "md");
+    let manuals = texts(&[".", "docs", "helm"], "md");
     let mut all = broken("link", &documents::broken_links(&manuals));
     let documents = [texts(&["helm"], "yaml"), texts(&["helm"], "tpl"), manuals].concat();
     all.extend(broken("name", &documents::unknown_names(&documents, &rust_files(&["src"]))));
+    all.extend(broken(
+        "promise",
+        &promises::untested(&manuals_of(&["README.md", "docs/concepts.md", "docs/reliability.md"])),
+    ));
     assert!(all.is_empty(), "{} violations\n{}", all.len(), all.join("\n"));
 }

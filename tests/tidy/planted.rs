@@ -69,6 +69,10 @@ fn crate_outside_its_folder_is_found() {
         assert_finds(rules::misplaced_crates, "src/worker/x.rs", (&used, &finding), &own);
         assert_eq!(found_in(rules::misplaced_crates, home, &used), Vec::<String>::new());
     }
+    let stream = "use axum::response::sse::Sse;";
+    let finding = (stream, "`axum::response::sse` may be named in src/api/handlers/watch.rs only");
+    assert_finds(rules::misplaced_crates, "src/api/x.rs", finding, "use axum::response::Response;");
+    assert_eq!(found_in(rules::misplaced_crates, "src/api/handlers/watch.rs", stream), Vec::<String>::new());
 }
 
 #[test]
@@ -91,6 +95,13 @@ fn impurity_of_the_model_is_found() {
 }
 
 #[test]
+fn program_with_the_secrets_of_the_worker_is_found() {
+    let good = "use tokio::process::Command;\n#[cfg(test)]\nmod tests { fn f() { Command::new(\"env\"); } }";
+    let bad = ("\nfn f() { std::process::Command::new(\"env\"); }", "src/worker/x.rs:2: `Command::new`");
+    assert_finds(rules::programs_with_secrets, "src/worker/x.rs", bad, good);
+}
+
+#[test]
 fn tokio_watch_is_found() {
     for bad in
         ["use tokio::sync::watch;", "use tokio::sync::{mpsc, watch};", "fn f(a: tokio::sync::watch::Sender<u8>) {}"]
@@ -101,6 +112,18 @@ fn tokio_watch_is_found() {
             (bad, "src/worker/x.rs:1: `tokio::sync::watch`"),
             "use tokio::sync::{mpsc, oneshot}; use crate::runtime::watch;",
         );
+    }
+}
+
+#[test]
+fn clock_of_the_machine_is_found() {
+    for (bad, named) in [
+        ("fn f() { std::time::SystemTime::now(); }", "`SystemTime::now`"),
+        ("fn f() { jiff::Timestamp::now(); }", "`Timestamp::now`"),
+        ("use crate::runtime::local_ms;", "`local_ms`"),
+    ] {
+        let expected = format!("src/worker/x.rs:1: {named}");
+        assert_finds(rules::wrong_clocks, "src/worker/x.rs", (bad, &expected), "use crate::runtime::now_ms;");
     }
 }
 

@@ -12,11 +12,13 @@ pub const MAX_FUNCTION_LINES: usize = 60;
 pub const MAX_FIELDS: usize = 20;
 pub const MAX_METHODS: usize = 25;
 
-/// Crates with the folders that may use them.
+/// Crates and modules with the folders that may use them.
 const CRATES: &[(&str, &[&str])] = &[
     ("rdkafka", &["src/broker/", "src/bench/"]),
     ("redis", &["src/store/", "src/bench/"]),
     ("axum", &["src/api/"]),
+    // All streams are made in one place, which gives them the headers that keep proxies from buffering.
+    ("axum::response::sse", &["src/api/handlers/watch.rs"]),
     ("maud", &["src/api/ui/"]),
 ];
 
@@ -158,12 +160,40 @@ pub fn impure_model(files: &[SourceFile]) -> Vec<Violation> {
         .collect()
 }
 
+/// Programs started without the environment that withholds secrets. Tests start programs of their own.
+pub fn programs_with_secrets(files: &[SourceFile]) -> Vec<Violation> {
+    const HOMES: [&str; 2] = ["src/handlers/program_env.rs", "src/bench/"];
+    let start = Regex::new(r"\bCommand::new\(").unwrap();
+    let is_home = |file: &SourceFile| HOMES.iter().any(|home| file.path.starts_with(home));
+    let code = files.iter().filter(|file| file.path.starts_with("src/") && !is_home(file) && !file.is_test());
+    let tests_from =
+        |file: &SourceFile| file.text.lines().position(|line| line == "#[cfg(test)]").unwrap_or(usize::MAX);
+    let message = "`Command::new` starts a program with the worker's secrets, use `ProgramEnv::command`";
+    let found = |file| {
+        let tests_from = tests_from(file);
+        matches(file, &start, |_| message.to_owned()).into_iter().filter(move |violation| violation.line <= tests_from)
+    };
+    code.flat_map(found).collect()
+}
+
 /// Tokio's `watch` wakes waiting tasks in random order.
 pub fn random_wake_ups(files: &[SourceFile]) -> Vec<Violation> {
     let watch = Regex::new(r"\btokio::sync::(\{[^}]*\b)?watch\b").unwrap();
     let code = files.iter().filter(|file| file.path.starts_with("src/"));
     let message = "`tokio::sync::watch` makes runs of a simulation differ, use `crate::runtime::watch`";
     code.flat_map(|file| matches(file, &watch, |_| message.to_owned())).collect()
+}
+
+/// Reads of the machine's clock, which may be wrong: `runtime::now_ms` is the brokers' time. `src/runtime/` has the only
+/// read, and heartbeats report it.
+pub fn wrong_clocks(files: &[SourceFile]) -> Vec<Violation> {
+    const ALLOWED: &[&str] = &["src/runtime/", "src/worker/heartbeat.rs", "src/broker/memory/", "src/bench/"];
+    let clock = Regex::new(r"\b(SystemTime|Timestamp|Zoned)::now|\blocal_ms\b").unwrap();
+    let is_checked = |file: &&SourceFile| {
+        file.path.starts_with("src/") && !file.is_test() && !ALLOWED.iter().any(|path| file.path.starts_with(path))
+    };
+    let message = |text: &str| format!("`{text}` is the clock of this machine, use `crate::runtime::now_ms`");
+    files.iter().filter(is_checked).flat_map(|file| matches(file, &clock, message)).collect()
 }
 
 /// Matches outside of comments.

@@ -362,6 +362,22 @@ pub async fn tasks_of_a_silent_worker_are_marked(fixture: Fixture) {
     tracker.stop().await;
 }
 
+/// A worker that has stopped in order is not silent: the tasks that it left wait for another one.
+pub async fn tasks_of_a_stopped_worker_are_queued(fixture: Fixture) {
+    make_topics(&fixture);
+    let tracker = short_intervals(&fixture).await;
+    let started = Event { worker: Some("w1".into()), attempt: 1, ..event(Kind::Started, "left") };
+    fixture.write(&[submitted("left"), started]).await;
+    heartbeat(&fixture, "w1", 500, HeartbeatState::Stopped).await;
+    until_state(&fixture, "left", State::Queued).await;
+    let record = node(&fixture, "left").await.unwrap();
+    let last = record.history.entries.last().unwrap();
+    assert_eq!((last.kind, last.error_kind.as_deref()), (Kind::Interrupted, Some("worker_stopped")));
+    assert!(!record.silent && record.history.entries.iter().all(|entry| entry.kind != Kind::WorkerSilent));
+    expect_agreement(&fixture).await;
+    tracker.stop().await;
+}
+
 mod in_memory {
     #[tokio::test(flavor = "multi_thread")]
     async fn idle_partition_gets_ticks() {
@@ -371,5 +387,10 @@ mod in_memory {
     #[tokio::test(flavor = "multi_thread")]
     async fn tasks_of_a_silent_worker_are_marked() {
         super::tasks_of_a_silent_worker_are_marked(crate::tracker::memory::fixture(2).0).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn tasks_of_a_stopped_worker_are_queued() {
+        super::tasks_of_a_stopped_worker_are_queued(crate::tracker::memory::fixture(2).0).await;
     }
 }

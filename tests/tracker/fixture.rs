@@ -35,7 +35,8 @@ impl Fixture {
     pub fn new(broker: Arc<dyn Broker>, store: Arc<dyn Store>, partitions: u32) -> Self {
         let tail: String = std::iter::repeat_with(fastrand::alphanumeric).take(8).collect();
         let names = Names::new(&format!("t-{}", tail.to_lowercase()));
-        let config = [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1")]
+        let size = ("max.message.bytes", "4194304");
+        let config = [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1"), size]
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .to_vec();
         let spec = TopicSpec { name: names.events(), partitions, replication: None, config };

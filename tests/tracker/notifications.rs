@@ -29,7 +29,8 @@ fn make_callback_topic(fixture: &Fixture) {
 
 /// A task that notifies of its success and of a state check that is due at once.
 fn notifying_task(task: &str) -> Event {
-    let callback = Callback::to("https://hooks.example.com");
+    let payload = Some(serde_json::json!({"order": 7}).into());
+    let callback = Callback { payload, ..Callback::to("https://hooks.example.com") };
     let notify = Some(NotifyAction { callback: Some(callback.clone()), email: None });
     let check = Check { after: Some(Millis(1)), at: None, expect: vec![State::Failed], passed: None, failed: notify };
     let actions = vec![Action { on: vec![State::Succeeded], callback: Some(callback), email: None }];
@@ -47,8 +48,11 @@ fn published(fixture: &Fixture) -> (BTreeMap<String, usize>, usize) {
     for record in &records {
         *times.entry(header(record, "ce_id").unwrap().to_owned()).or_default() += 1;
     }
-    let about =
-        |value: &[u8]| serde_json::from_slice::<serde_json::Value>(value).unwrap()["body"]["data"]["id"].to_string();
+    let about = |value: &[u8]| {
+        let body = serde_json::from_slice::<serde_json::Value>(value).unwrap()["body"].take();
+        assert_eq!(body["payload"], serde_json::json!({"order": 7}), "each action has its payload");
+        body["data"]["id"].to_string()
+    };
     let tasks: std::collections::BTreeSet<_> =
         records.iter().map(|record| about(record.value.as_deref().unwrap())).collect();
     (times, tasks.len())

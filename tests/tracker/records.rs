@@ -146,7 +146,7 @@ async fn unsuitable_checkpoint_stops_the_partition_with_a_reason() {
     let checkpoint = |offset, version| Checkpoint { offset, version, log_time_ms: 7, ..Checkpoint::default() };
     let bad = [
         (0, checkpoint(2, FOLD_VERSION + 1), "upgrade this tracker"),
-        (1, checkpoint(2, FOLD_VERSION - 1), "project into an empty store"),
+        (1, checkpoint(2, FOLD_VERSION - 1), "project into another, empty database"),
         (2, checkpoint(1_000, FOLD_VERSION), "the log holds 0 to 6"),
         (3, checkpoint(1, FOLD_VERSION), "the log holds 4 to 6"),
     ];

@@ -31,7 +31,7 @@ const HOUR: i64 = 3_600_000;
 fn past(times: i64, overlap: Overlap) -> Schedule {
     let from_ms = now_ms() / 1_000 * 1_000 - HOUR;
     let policy = Policy { tags: vec!["x".into()], ..Policy::default() };
-    let task = Template { task_type: TYPE.into(), params: json!({"n": 1}), policy, ..Template::default() };
+    let task = Template { task_type: TYPE.into(), params: json!({"n": 1}).into(), policy, ..Template::default() };
     let end_at = Some(time_text(from_ms + (times + 1) * 1_000));
     let spec = Spec { every: Some("1s".parse().unwrap()), end_at, overlap, task, ..Spec::default() };
     Schedule { v: CONTROL_VERSION, at_ms: now_ms(), from_ms, paused: None, applied: false, spec }
@@ -121,7 +121,7 @@ pub async fn each_time_fires_once(fixture: Fixture) {
     let policy = made.definition.policy.unwrap();
     assert_eq!((policy.creator.as_deref(), policy.tags), (Some("schedule/s"), vec!["x".to_owned()]));
     let scheduled_for = time_text(schedule.from_ms + 1_000);
-    assert_eq!(policy.rules.options, Some(json!({"schedule": "s", "scheduled_for": scheduled_for})));
+    assert_eq!(policy.rules.options, Some(json!({"schedule": "s", "scheduled_for": scheduled_for}).into()));
     let records = read_all(&fixture, &fixture.names.tasks(TYPE));
     assert!(records.iter().all(|record| record.value.as_deref() == Some(b"{\"n\":1}")));
     let state = state(&fixture, "s").await;

@@ -295,9 +295,9 @@ async fn cancelled_children_name_parent_requester_and_reason() {
     let asked = Event { by: Some("ann".into()), message: Some("too dear".into()), ..event(Kind::CancelRequested, "r") };
     fixture.write(&[submitted("r"), of_type("r:a", "child"), external, asked]).await;
     for (task, error) in [
-        ("r", "cancelled on request, before a worker took it: too dear"),
-        ("r:a", "cancelled with `r`, before a worker took it: too dear"),
-        ("r:x", "cancelled with `r`: too dear"),
+        ("r", "Job was cancelled. On request, before a worker took it: too dear"),
+        ("r:a", "Job was cancelled. With `r`, before a worker took it: too dear"),
+        ("r:x", "Job was cancelled. With `r`: too dear"),
     ] {
         let ended = until_state(&fixture, task, State::Cancelled).await;
         assert_eq!(ended.outcome.error.unwrap().message, error, "{task}");

@@ -3,7 +3,7 @@
 use kafleet::api::documents::{TaskPage, TypeDocument};
 use kafleet::broker::{Broker, Commit, Partition, ProducerRecord};
 use kafleet::model::event::{AttemptFailure, Kind, Payload};
-use kafleet::model::offsets::{Completed, Mark, Metadata};
+use kafleet::model::offsets::{Completed, Mark, Metadata, PendingRetries};
 use kafleet::runtime::now_ms;
 use serde_json::json;
 
@@ -30,7 +30,7 @@ fn complete_all_but_the_first(fleet: &Fleet) -> Vec<String> {
         held.extend(
             kafleet::broker::header_value(&first.headers, "ce_id").map(|id| String::from_utf8_lossy(id).into()),
         );
-        let metadata = Metadata::encode(&completed, Mark::Open, ends.high, 0);
+        let metadata = Metadata::encode(&completed, Mark::Open, ends.high, 0, &PendingRetries::default());
         let commit = Commit { partition, offset: completed.watermark(), metadata };
         fleet.log.set_group_offsets(&fleet.names.group_id("echo", "echo"), &[commit], DEADLINE).unwrap();
     }

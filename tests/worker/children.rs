@@ -33,7 +33,8 @@ async fn children_are_published_before_their_parent_ends() {
             .map(|(_, value)| String::from_utf8(value.clone().unwrap()).unwrap())
     };
     let ids: Vec<String> = (0..tasks.len()).map(|n| header(n, "ce_id").unwrap()).collect();
-    let base = format!("p:echo-{}", kafleet::model::task::hash::spawn_hash("echo", &json!({"a": 2, "b": 1})));
+    let base =
+        format!("p:echo-{}", kafleet::model::task::hash::spawn_hash("echo", &json!({"a": 2, "b": 1}).into()).unwrap());
     assert_eq!(
         ids,
         [base.clone(), format!("{base}-2"), format!("{base}-3"), "p:own".into()],

@@ -86,9 +86,9 @@ async fn subtree(fleet: Fleet, journal: Journal, cancelled: CancelTimes) {
     assert_eq!(ids, ["r:a", "r:a:b"]);
     assert_eq!(
         summary(&fleet.result_of("r:a").await),
-        (EventKind::Cancelled, 1, "cancelled", "cancelled on request: enough")
+        (EventKind::Cancelled, 1, "cancelled", "Job was cancelled. On request: enough")
     );
-    assert_eq!(summary(&fleet.result_of("r:a:b").await).3, "cancelled with `r:a`: enough");
+    assert_eq!(summary(&fleet.result_of("r:a:b").await).3, "Job was cancelled. With `r:a`: enough");
     // A cancel without the subtree leaves the children running.
     fleet.cancel("r", 9, false).await;
     fleet.result_of("r").await;

@@ -128,6 +128,7 @@ impl Fleet {
             config: self.config.clone(),
             names: self.names.clone(),
             events_partitions: EVENTS_PARTITIONS,
+            max_tree_age: TopicsConfig::default().max_tree_age,
             metrics: metrics.clone(),
             tracer: None,
             health: health.clone(),

@@ -145,8 +145,8 @@ fn add_tenant(task: &mut Submission) -> Result<(), String> {
     if task.params == json!("closed") {
         return Err("the tenant is closed".into());
     }
-    let runs = task.params["runs"].as_u64().unwrap_or(0);
-    task.params = json!({"tenant": "acme", "runs": runs + 1});
+    let runs = task.params.slice().member("runs").and_then(|runs| runs.text().parse().ok()).unwrap_or(0_u64);
+    task.params = json!({"tenant": "acme", "runs": runs + 1}).into();
     task.key = Some("acme".into());
     Ok(())
 }
@@ -175,7 +175,7 @@ async fn hook_changes_children_before_they_are_named() {
     let worker = fleet.worker();
     let prepared = json!({"tenant": "acme", "runs": 1});
     for parent in ["later", "now"] {
-        let id = format!("{parent}:leaf-{}", spawn_hash("leaf", &prepared));
+        let id = format!("{parent}:leaf-{}", spawn_hash("leaf", &prepared.clone().into()).unwrap());
         let end = fleet.result_of(&id).await;
         assert_eq!(end.payload.output().unwrap().value().unwrap(), prepared, "run once: {id}");
     }
@@ -246,6 +246,26 @@ async fn layer_that_waits_runs_within_the_attempt() {
     let worker = fleet.worker();
     let end = fleet.result_of("t").await;
     assert_eq!((end.kind(), &*end.payload.error().unwrap().kind), (EventKind::Failed, "timeout"));
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn handler_sees_the_labels_of_its_task() {
+    let kind = Kind::new("labels", |_, cx| async move {
+        let header = cx.header("X-TENANT");
+        ok(json!([cx.name(), cx.tags(), cx.creator(), cx.options().map(RawJson::text), header]))
+    });
+    let (fleet, _) = memory(1, &[kind]).await;
+    let policy = r#"{"options": {"n": 1}, "headers": {"x-tenant": "acme"}}"#;
+    let headers =
+        [("ce_id", "all"), ("ce_name", "cover"), ("ce_tags", "a,b"), ("ce_creator", "ada"), ("ce_policy", policy)];
+    fleet.send_record("labels", None, None, Some(b"1"), &headers).await;
+    fleet.send("labels", "none", "1").await;
+    let worker = fleet.worker();
+    let of_none = json!([null, [], null, null, null]);
+    for (id, labels) in [("all", json!(["cover", ["a", "b"], "ada", "{\"n\":1}", "acme"])), ("none", of_none)] {
+        assert_eq!(fleet.result_of(id).await.payload.output().unwrap().value().unwrap(), labels, "{id}");
+    }
     worker.stop().await;
 }
 

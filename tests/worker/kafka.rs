@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use kafleet::broker::Partition;
+use kafleet::config::Order;
 use rdkafka::admin::{AdminClient, AdminOptions};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 use crate::worker::commits::{one_stuck, recreated, restart_with_metadata};
 use crate::worker::fleet::{DEADLINE, kafka, kafka_with};
+use crate::worker::held_retries::{self, moves, restarts};
 use crate::worker::malformed::{malformed_records, strict};
 use crate::worker::outcomes::{failing, retries_until_exhausted};
 use crate::worker::rebalance::{added_partitions, brief, rolling};
@@ -99,4 +101,18 @@ async fn workers_join_and_leave_under_load_without_loss_or_repetition() {
     let journal = Journal::default();
     let Some(fleet) = kafka(6, &[brief(&journal)]).await else { return };
     rolling(fleet, journal, 6_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retries_go_on_after_restarts_of_the_worker() {
+    let journal = Journal::default();
+    let Some(fleet) = kafka(1, &[held_retries::failing(&journal).order(Order::Key)]).await else { return };
+    restarts(fleet, journal).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retries_go_on_in_another_worker() {
+    let journal = Journal::default();
+    let Some(fleet) = kafka(4, &[held_retries::failing(&journal)]).await else { return };
+    moves(fleet, journal).await;
 }

@@ -35,6 +35,127 @@ fn records(large: &[u8]) -> Vec<Malformed<'_>> {
     ]
 }
 
+/// Headers that no task may have, and a part of the error message. In structured mode they are attributes.
+const REFUSED: [(&str, &str, &str); 35] = [
+    ("id", ".", "URLs drop it"),
+    ("id", "..", "URLs drop it"),
+    ("parent", "..", "URLs drop it"),
+    ("tags", "a,..", "not be `.` or `..`"),
+    ("replyto", "..", "is not a topic"),
+    ("expires", "1795853855", "may be epoch seconds"),
+    ("expires", "31d", "expire more than 30d from now"),
+    ("expires", "4102444800000", "expire more than 30d from now"),
+    ("notbefore", "1795853855", "before the year 2000"),
+    ("notbefore", "2100-01-01T00:00:00Z", "start more than 30d from now"),
+    ("time", "1795853855", "before the year 2000"),
+    ("timeout", "1795853855000", "a time in epoch milliseconds"),
+    ("timeout", "31d", "`31d` is longer than a tree may stay open"),
+    ("timeout", "0", "greater than zero"),
+    ("totaltimeout", "0s", "greater than zero"),
+    ("maxwait", "31d", "longer than a tree may stay open"),
+    ("minbackoff", "10s", "header `ce_minbackoff`: `min_backoff` 10s is longer than `max_backoff`"),
+    ("maxbackoff", "10ms", "header `ce_maxbackoff`: `min_backoff` 20ms is longer than `max_backoff` 10ms"),
+    ("backoffreset", "16m", "longer than the `timeout` of the type, 15m"),
+    ("retires", "1", "did you mean `ce_retries`?"),
+    ("min_backoff", "1s", "write `ce_minbackoff`"),
+    ("delay", "1s", "write the time of the start into `ce_notbefore`"),
+    ("maxfailed", "1", "write `max_failed` into the JSON of `ce_policy`"),
+    ("policy", r#"{"max_faild": 1}"#, "`max_faild` is unknown; did you mean `max_failed`?"),
+    ("policy", r#"{"then": [{"type": "strict", "timeout": "31d"}]}"#, "`then/0/timeout`: `31d` is longer"),
+    ("policy", r#"{"then": [{"type": "strict", "retrys": 1}]}"#, "unknown field `retrys`"),
+    ("policy", r#"{"then": [{"type": "No Type"}]}"#, "`then/0/type`"),
+    (
+        "policy",
+        r#"{"checks": [{"after": "31d", "expect": ["succeeded"], "failed": {"callback": {"url": "https://a"}}}]}"#,
+        "`checks/0`: the check is due more than 30d",
+    ),
+    (
+        "policy",
+        r#"{"checks": [{"at": "1795853855", "expect": ["succeeded"], "failed": {"callback": {"url": "https://a"}}}]}"#,
+        "before the year 2000",
+    ),
+    (
+        "policy",
+        r#"{"actions": [{"callback": {"url": "https://a", "timeout": "31d"}}]}"#,
+        "`actions/0/callback`: `31d` is longer",
+    ),
+    ("policy", r#"{"actions": [{"callback": {"url": "https://a", "timeOut": 1}}]}"#, "unknown field `timeOut`"),
+    ("content-type", "application/cloudevents-batch+json", "one event per record"),
+    ("content-type", "application/cloudevents+avro", "one event per record"),
+    ("content-type", "text/plain", "is not JSON"),
+    ("specversion", "0.3", "only CloudEvents 1.0"),
+];
+
+/// Events in structured mode that are refused whole.
+const REFUSED_EVENTS: [(&str, &str); 9] = [
+    (r#"{"id": "e", "data": {"n": 1}, "data_base64": "eyJuIjogMX0="}"#, "both `data` and `data_base64`"),
+    (r#"{"id": "e", "data": {"n": 1}, "data": {"n": 2}}"#, "one of them twice"),
+    (r#"{"id": "e", "data_base64": "%"}"#, "is not base64"),
+    (r#"{"id": "e", "data_base64": 1}"#, "is not a text"),
+    (r#"{"id": "e", "data_base64": "AP8="}"#, "is not JSON"),
+    (r#"{"id": "e", "id": "f", "data": {"n": 1}}"#, "the name `id` occurs twice"),
+    (r#"{"id": "e", "tags": ["a"], "data": {"n": 1}}"#, "the attribute `tags` is a list or an object"),
+    (r#"{"id": "e", "options": {"a": 1}, "data": {"n": 1}}"#, "the attribute `options` is a list or an object"),
+    (r#"[{"id": "e", "data": {"n": 1}}]"#, "expected an object with the attributes"),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_with_settings_that_cannot_be_kept_become_dead_letters() {
+    let fleet = memory(1, &[strict()]).await.0;
+    let mut reasons = Vec::new();
+    let value = &br#"{"n":1}"#[..];
+    let structured = ("content-type", "application/cloudevents+json");
+    for (name, text, reason) in REFUSED {
+        let header = if name == "content-type" { name.to_owned() } else { format!("ce_{name}") };
+        fleet.send_record("strict", Some(0), None, Some(value), &[(header.as_str(), text)]).await;
+        reasons.push((format!("{header}: {text}"), reason));
+        let attribute = if name == "content-type" { "datacontenttype" } else { name };
+        let event = json!({attribute: text, "data": {"n": 1}}).to_string();
+        fleet.send_record("strict", Some(0), None, Some(event.as_bytes()), &[structured]).await;
+        reasons.push((event, reason));
+    }
+    for (event, reason) in REFUSED_EVENTS {
+        fleet.send_record("strict", Some(0), None, Some(event.as_bytes()), &[structured]).await;
+        reasons.push((event.to_owned(), reason));
+    }
+    let id = vec!["a"; 64].join(":");
+    let deepest = [("ce_parent", &id[..125]), ("ce_id", "a"), ("ce_policy", r#"{"then": [{"type": "strict"}]}"#)];
+    fleet.send_record("strict", Some(0), None, Some(value), &deepest).await;
+    reasons.push((id, "`then/0`: the continuation would have no valid id: the id has 65 levels"));
+    let worker = fleet.worker();
+    let mut letters = fleet.dead("strict", reasons.len()).await;
+    let offset_of = |letter: &crate::worker::tail::Dead| -> usize {
+        let found = letter.record.headers.iter().find(|(name, _)| name == "kafleet_offset").unwrap();
+        String::from_utf8(found.1.clone().unwrap()).unwrap().parse().unwrap()
+    };
+    letters.sort_by_key(offset_of);
+    for (letter, (record, reason)) in letters.iter().zip(&reasons) {
+        assert!(letter.error.contains(reason), "{record}: {}", letter.error);
+    }
+    worker.stop().await;
+}
+
+/// Settings of records that another process of the fleet has published were accepted there.
+#[tokio::test(flavor = "multi_thread")]
+async fn announced_records_and_understood_events_run() {
+    let fleet = memory(1, &[strict()]).await.0;
+    let value = Some(&br#"{"n":1}"#[..]);
+    let headers = [("ce_id", "a"), ("ce_minbackoff", "10s"), ("ce_retires", "1"), ("ce_announced", "1")];
+    fleet.send_record("strict", Some(0), None, value, &headers).await;
+    let foreign = [("ce_id", "b"), ("ce_partitionkey", "p"), ("ce_subject", "s"), ("ce_traceparent", "t")];
+    fleet.send_record("strict", Some(0), None, value, &foreign).await;
+    let event = br#"{"specversion":"1.0","id":"c","source":"/s","type":"strict","subject":"s","dataschema":"u",
+        "datacontenttype":"application/json","sequence":null,"retries":1,"data_base64":"eyJuIjogMX0="}"#;
+    fleet
+        .send_record("strict", Some(0), None, Some(&event[..]), &[("content-type", "application/cloudevents+json")])
+        .await;
+    let worker = fleet.worker();
+    for id in ["a", "b", "c"] {
+        assert_eq!(fleet.result_of(id).await.kind(), EventKind::Succeeded, "{id}");
+    }
+    worker.stop().await;
+}
+
 pub fn strict() -> Kind {
     let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
     Kind::echo("strict").schema(schema)

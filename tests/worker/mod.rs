@@ -4,6 +4,7 @@
 
 mod attempt_services;
 mod backoff;
+mod balance;
 mod blocking;
 mod blocking_calls;
 mod children;
@@ -15,7 +16,9 @@ mod failed_producer;
 mod faults;
 mod fleet;
 mod heartbeats;
+mod held_retries;
 mod hooks;
+mod interruptions;
 mod kafka;
 mod limits;
 mod live_limits;

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use kafleet::config::Order;
 use kafleet::handlers::Failure;
+use kafleet::model::task::partition::partition_of;
 use serde_json::Value;
 
 use crate::worker::fleet::{memory, until};
-use crate::worker::types::{Gate, Journal, Kind, gated, ok};
+use crate::worker::heartbeats::wait_for_heartbeat;
+use crate::worker::types::{Gate, Journal, Kind, counted, gated, ok};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_blocks_only_its_own_key() {
@@ -63,4 +65,32 @@ async fn tasks_of_one_key_run_one_at_a_time_and_keys_run_concurrently() {
     worker.stop().await;
     assert_eq!(journal.most(), 3);
     fleet.assert_clean("keys").await;
+}
+
+/// A producer with another partitioner breaks the order of a key, which the worker notices.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_in_other_partitions_are_reported_for_ordered_types_only() {
+    let journal = Journal::default();
+    let kinds = [counted("keys", &journal).order(Order::Key), counted("free", &journal)];
+    let (fleet, _) = memory(4, &kinds).await;
+    let right = partition_of(b"k1", 4) as i32;
+    for (n, partition) in [right, (right + 1) % 4, (right + 2) % 4].into_iter().enumerate() {
+        for task_type in ["keys", "free"] {
+            let id = format!("{task_type}-{n}");
+            fleet.send_record(task_type, Some(partition), Some("k1"), Some(b"0"), &[("ce_id", &id)]).await;
+        }
+    }
+    let worker = fleet.worker();
+    let found = wait_for_heartbeat(&fleet, "the keys are reported", |heartbeat| {
+        heartbeat.types.iter().any(|status| status.misplaced_keys.is_some())
+    });
+    let heartbeat = found.await;
+    for status in &heartbeat.types {
+        let example = status.misplaced_keys.as_deref();
+        let is_right =
+            |text: &str| text.starts_with("key `k1` in partition ") && text.contains(&format!("instead of {right}"));
+        assert_eq!(example.is_some_and(is_right), status.task_type == "keys", "{status:?}");
+    }
+    fleet.wait_for_results(6).await;
+    worker.stop().await;
 }

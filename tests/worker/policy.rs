@@ -182,6 +182,28 @@ async fn task_fails_after_its_total_timeout() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn task_has_its_own_stall_timeout() {
+    let gate = Gate::closed();
+    let inner = gate.clone();
+    let kind = Kind::new("stalling", move |_: Value, cx| {
+        let gate = inner.clone();
+        async move {
+            gate.pass(cx.id.as_str()).await;
+            ok(json!(1))
+        }
+    });
+    let (fleet, _) = memory(1, &[kind.retries(0, Millis(1))]).await;
+    let headers = [("ce_id", "impatient"), ("ce_stalltimeout", "100ms")];
+    fleet.send_record("stalling", None, None, Some(b"1"), &headers).await;
+    fleet.send("stalling", "patient", "1").await;
+    let worker = fleet.worker();
+    assert_eq!(fleet.result_of("impatient").await.payload.error().unwrap().kind, "stalled");
+    gate.open();
+    assert_eq!(fleet.result_of("patient").await.kind(), EventKind::Succeeded);
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn attempt_without_a_sign_of_life_stalls() {
     let gate = Gate::closed();
     let inner = gate.clone();

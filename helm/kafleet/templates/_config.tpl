@@ -59,53 +59,123 @@
 {{ dict "variables" (uniq $found) | toJson }}
 {{- end -}}
 
-{{/* Fails if `config` names a variable that is not set in the pods. */}}
+{{/*
+The part of the configuration whose variables must be set in the pods of a role: without the sections that it does not use and,
+if it serves some types only, without other types and the apps that serve none of these. Takes root, component and types.
+*/}}
+{{- define "kafleet.usedConfig" -}}
+{{- $unused := dict "worker" (list "redis" "api" "schedules") -}}
+{{- $_ := set $unused "tracker" (list "api" "apps" "types" "schedules" "callbacks" "email") -}}
+{{- $_ := set $unused "api" (list "apps" "types" "schedules" "callbacks" "email") -}}
+{{- $_ := set $unused "topics" (list "redis" "api" "types" "schedules" "callbacks" "email") -}}
+{{- $_ := set $unused "doctor" (list "api" "types" "schedules" "callbacks" "email") -}}
+{{- $_ := set $unused "schedules" (list "kafka" "redis" "api" "apps" "types" "ops" "callbacks" "email") -}}
+{{- $used := include "kafleet.config" .root | fromJson -}}
+{{- range get $unused .component }}{{ $used = omit $used . }}{{ end -}}
+{{- $types := .types | default list -}}
+{{- if $types -}}
+{{- range $name, $_ := dig "types" dict $used -}}
+{{- if not (has $name $types) }}{{ $_ := unset $used.types $name }}{{ end -}}
+{{- end -}}
+{{- range $name, $app := dig "apps" dict $used -}}
+{{- $serves := not (hasKey $app "types") -}}
+{{- range $app.types }}{{ if has . $types }}{{ $serves = true }}{{ end }}{{ end -}}
+{{- if not $serves }}{{ $_ := unset $used.apps $name }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{ $used | toJson }}
+{{- end -}}
+
+{{/* Fails if the pods of a role lack a variable that their part of `config` names. Takes root, component, worker, types and pod. */}}
 {{- define "kafleet.refuseUnknownVariables" -}}
-{{- $known := keys .Values.existingSecret.keys -}}
-{{- range .Values.pod.extraEnv }}{{ $known = append $known .name }}{{ end -}}
-{{- range (include "kafleet.variables" (dict "part" (include "kafleet.config" . | fromJson)) | fromJson).variables -}}
+{{- $known := keys (include "kafleet.secretKeys" . | fromJson) -}}
+{{- range .pod.extraEnv }}{{ $known = append $known .name }}{{ end -}}
+{{- $pods := printf "the %s" .component -}}
+{{- with .worker }}{{ $pods = printf "the worker %q" . }}{{ end -}}
+{{- range (include "kafleet.variables" (dict "part" (include "kafleet.usedConfig" . | fromJson)) | fromJson).variables -}}
 {{- if not (has . $known) -}}
-{{- fail (printf "`config` names ${%s}, which nothing sets\nhint: add it under `existingSecret.keys` or `pod.extraEnv`" .) -}}
+{{- fail (printf "`config` names ${%s}, which nothing sets in the pods of %s\nhint: add it under `existingSecret.keys`, `pod.extraEnv`, or `pod.extraEnv` of the role" . $pods) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
 {{/*
-The keys of the Secret for a role, as {VARIABLE: key}. Programs that a worker starts inherit its environment, so variables that only
-`[api]` names are set in the API only, and the Redis URL with its password is not set in workers, which do not use Redis.
-Takes root and component.
+The keys of the Secret for a role, as {VARIABLE: key}: a variable that `config` names is set in the pods that use its section, and
+the Redis URL with its password only where Redis is used. Takes root, component and types.
 */}}
 {{- define "kafleet.secretKeys" -}}
 {{- $keys := deepCopy .root.Values.existingSecret.keys -}}
-{{- $config := include "kafleet.config" .root | fromJson -}}
-{{- $elsewhere := (include "kafleet.variables" (dict "part" (omit $config "api")) | fromJson).variables -}}
-{{- if ne .component "api" -}}
-{{- range (include "kafleet.variables" (dict "part" (dig "api" dict $config)) | fromJson).variables -}}
-{{- if not (has . $elsewhere) }}{{ $keys = omit $keys . }}{{ end -}}
+{{- $used := (include "kafleet.variables" (dict "part" (include "kafleet.usedConfig" . | fromJson)) | fromJson).variables -}}
+{{- range (include "kafleet.variables" (dict "part" (include "kafleet.config" .root | fromJson)) | fromJson).variables -}}
+{{- if not (has . $used) }}{{ $keys = omit $keys . }}{{ end -}}
 {{- end -}}
-{{- end -}}
-{{- if has .component (list "worker" "topics") }}{{ $keys = omit $keys "KAFLEET_REDIS" }}{{ end -}}
+{{- if has .component (list "worker" "topics" "schedules") }}{{ $keys = omit $keys "KAFLEET_REDIS" }}{{ end -}}
 {{ $keys | toJson }}
 {{- end -}}
 
-{{/* Checks beyond the schema: unique names, and the values that an entry's autoscaling requires. */}}
+{{/*
+Hash of the configuration without what running roles take over when its file changes (docs/configuration.md#reloading): a change of
+these keys replaces no pods.
+*/}}
+{{- define "kafleet.restartHash" -}}
+{{- $live := list "concurrency" "max_concurrency" "rate" "retries" "min_backoff" "max_backoff" "backoff_reset" "max_wait" "timeout" -}}
+{{- $live = concat $live (list "total_timeout" "stall_timeout" "retry_on" "fail_on" "on_error" "max_failures" "failure_period" "trip_on") -}}
+{{- $config := include "kafleet.config" . | fromJson -}}
+{{- range $name, $type := dig "types" dict $config -}}
+{{- range $live }}{{ $_ := unset $type . }}{{ end -}}
+{{- end -}}
+{{- with $config.log }}{{ $_ := unset . "filter" }}{{ end -}}
+{{ dict "config" $config "files" .Values.configFiles | toJson | sha256sum }}
+{{- end -}}
+
+{{/* Fails if the certificates for Redis are mounted, but not used, or used, but not mounted. */}}
+{{- define "kafleet.checkRedisTls" -}}
+{{- $redis := dig "redis" dict (include "kafleet.config" . | fromJson) -}}
+{{- $mounted := .Values.redis.tlsSecret -}}
+{{- $named := false -}}
+{{- range list "ca" "certificate" "key" -}}
+{{- if hasPrefix "/etc/redis-tls/" (get $redis . | toString) }}{{ $named = true }}{{ end -}}
+{{- end -}}
+{{- if and $mounted (not $named) -}}
+{{- fail "`redis.tlsSecret` is set, but `config` uses no file of it\nhint: [redis] ca = \"/etc/redis-tls/ca.crt\"" -}}
+{{- end -}}
+{{- if and $named (not $mounted) -}}
+{{- fail "`config` names certificates in /etc/redis-tls, which is not mounted\nhint: set `redis.tlsSecret`" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Fails if an autoscaling by CPU, or its limits, cannot work. Takes name and role. */}}
+{{- define "kafleet.checkScale" -}}
+{{- $scale := .role.autoscaling -}}
+{{- if lt (int $scale.maxReplicas) (int $scale.minReplicas) -}}
+{{- fail (printf "%s: maxReplicas is below minReplicas" .name) -}}
+{{- end -}}
+{{- if and (eq $scale.kind "hpa") (not (dig "requests" "cpu" "" .role.resources)) -}}
+{{- fail (printf "%s: scaling on CPU needs a CPU request\nhint: resources.requests.cpu" .name) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Checks beyond the schema: unique names, and the values that autoscaling and schedules require. */}}
 {{- define "kafleet.checkWorkers" -}}
 {{- $seen := list -}}
 {{- range (include "kafleet.workers" . | fromJson).workers -}}
 {{- if has .name $seen }}{{ fail (printf "two entries of `workers` are named %q" .name) }}{{ end -}}
 {{- $seen = append $seen .name -}}
 {{- $scale := .autoscaling -}}
-{{- if lt (int $scale.maxReplicas) (int $scale.minReplicas) -}}
-{{- fail (printf "worker %q: maxReplicas is below minReplicas" .name) -}}
-{{- end -}}
-{{- if and (eq $scale.kind "hpa") (not (dig "requests" "cpu" "" .resources)) -}}
-{{- fail (printf "worker %q: scaling on CPU needs a CPU request\nhint: resources.requests.cpu" .name) -}}
-{{- end -}}
+{{- include "kafleet.checkScale" (dict "name" (printf "worker %q" .name) "role" .) -}}
 {{- if eq $scale.kind "keda" -}}
 {{- if not .types }}{{ fail (printf "worker %q: scaling on the backlog needs `types`" .name) }}{{ end -}}
 {{- if not (or $scale.backlogPerReplica .slots) }}{{ fail (printf "worker %q: scaling on the backlog needs `slots` or `autoscaling.backlogPerReplica`" .name) }}{{ end -}}
 {{- if not $.Values.api.enabled }}{{ fail (printf "worker %q: scaling on the backlog needs the API\nhint: api.enabled" .name) }}{{ end -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "kafleet.checkOtherRoles" -}}
+{{- include "kafleet.checkScale" (dict "name" "tracker" "role" .Values.tracker) -}}
+{{- include "kafleet.checkScale" (dict "name" "api" "role" .Values.api) -}}
+{{- if and .Values.schedules.enabled (not .Values.api.enabled) -}}
+{{- fail "schedules are applied over the API\nhint: api.enabled" -}}
 {{- end -}}
 {{- end -}}
 
@@ -135,8 +205,9 @@ kafleet.toml: |
 {{- if regexMatch "://[^/@]*:[^/@]+@" .Values.redis.url -}}
 {{- fail "`redis.url` holds a password\nhint: set existingSecret.keys.KAFLEET_REDIS to the key of a Secret that holds the whole URL" -}}
 {{- end -}}
-{{- include "kafleet.refuseUnknownVariables" . -}}
 {{- include "kafleet.checkWorkers" . -}}
+{{- include "kafleet.checkOtherRoles" . -}}
+{{- include "kafleet.checkRedisTls" . -}}
 {{- include "kafleet.checkIngress" . -}}
 {{ include "kafleet.configData" . }}
 {{- end -}}

@@ -41,11 +41,30 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- (mergeOverwrite (deepCopy .root.Values.image) (.role.image | default dict)).pullPolicy -}}
 {{- end -}}
 
-{{- define "kafleet.serviceAccountName" -}}
-{{- if .Values.serviceAccount.create -}}
-{{ default (include "kafleet.fullname" .) .Values.serviceAccount.name }}
+{{/* Name of the service account of a Deployment or Job. Takes root, role and name. */}}
+{{- define "kafleet.account" -}}
+{{- if .root.Values.serviceAccount.create -}}
+{{ .name }}
 {{- else -}}
-{{ default "default" .Values.serviceAccount.name }}
+{{ coalesce (.role.serviceAccount | default dict).name .root.Values.serviceAccount.name "default" }}
+{{- end -}}
+{{- end -}}
+
+{{/* The service account itself, unless it exists. Takes what `kafleet.account` takes, component, worker, and optionally hook. */}}
+{{- define "kafleet.accountObject" -}}
+{{- if .root.Values.serviceAccount.create -}}
+{{- $own := (.role.serviceAccount | default dict).annotations | default dict -}}
+{{- $annotations := mergeOverwrite (deepCopy .root.Values.serviceAccount.annotations) $own (.hook | default dict) -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ .name }}
+  labels: {{- include "kafleet.labels" . | nindent 4 }}
+  {{- with $annotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+automountServiceAccountToken: false
+---
 {{- end -}}
 {{- end -}}
 
@@ -56,4 +75,42 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- $workers = append $workers (mergeOverwrite (deepCopy $.Values.workerDefaults) .) -}}
 {{- end -}}
 {{ dict "workers" $workers | toJson }}
+{{- end -}}
+
+{{/*
+The Jobs that apply topics and declare types, as {jobs: [{role, types}]}: one per image of workers, because only the image of an
+app can start it for its declaration, for which it has the variables of its workers. Empty types: all types of the configuration.
+*/}}
+{{- define "kafleet.topicsJobs" -}}
+{{- $own := .Values.topics.image -}}
+{{- $jobs := dict -}}
+{{- $images := list -}}
+{{- range (include "kafleet.workers" . | fromJson).workers -}}
+{{- $image := ternary "" (include "kafleet.image" (dict "root" $ "role" .)) (not (empty $own)) -}}
+{{- if not (has $image $images) -}}
+{{- $images = append $images $image -}}
+{{- $role := deepCopy $.Values.topics -}}
+{{- if and .image (not $own) -}}
+{{- $role = mergeOverwrite $role (dict "image" .image "pod" (mergeOverwrite (deepCopy .pod) $role.pod)) -}}
+{{- end -}}
+{{- $_ := set $jobs $image (dict "role" $role "types" list "all" false "env" list) -}}
+{{- end -}}
+{{- $job := get $jobs $image -}}
+{{- $_ := set $job "env" (concat $job.env (default $.Values.pod.extraEnv .pod.extraEnv)) -}}
+{{- $_ := set $job "types" (concat $job.types (.types | default list) | uniq) -}}
+{{- $_ := set $job "all" (or $job.all (empty .types)) -}}
+{{- end -}}
+{{- $list := list -}}
+{{- range $images -}}
+{{- $job := get $jobs . -}}
+{{- $types := ternary list $job.types (or $job.all (eq (len $images) 1)) -}}
+{{- $env := list -}}
+{{- $names := list -}}
+{{- range concat ($.Values.topics.pod.extraEnv | default list) $job.env -}}
+{{- if not (has .name $names) }}{{ $names = append $names .name }}{{ $env = append $env . }}{{ end -}}
+{{- end -}}
+{{- $_ := set $job.role "pod" (merge (dict "extraEnv" $env) $job.role.pod) -}}
+{{- $list = append $list (dict "role" $job.role "types" $types) -}}
+{{- end -}}
+{{ dict "jobs" $list | toJson }}
 {{- end -}}

@@ -1,10 +1,11 @@
 {{/*
-Pod template of every role. Takes root, role (its values), component, worker (for workers), args, config (name of the ConfigMap),
-account, and optionally port (its name and its section in the configuration), grace (seconds), preStop (seconds), restart (the
-restart policy), reap (true if handlers start programs).
+Pod template of every role. Takes root, role (its values), component, worker (for workers), types (those that it serves; empty:
+all), args, config (name of the ConfigMap), account, and optionally port (its name and its section in the configuration), grace
+(seconds), preStop (seconds), restart (the restart policy), reap (true if handlers start programs), env (further variables).
 */}}
 {{- define "kafleet.podTemplate" -}}
 {{- $pod := mergeOverwrite (deepCopy .root.Values.pod) (.role.pod | default dict) -}}
+{{- $redisTls := and .root.Values.redis.tlsSecret (has .component (list "tracker" "api" "doctor")) -}}
 metadata:
   labels:
     {{- include "kafleet.selector" . | nindent 4 }}
@@ -13,8 +14,8 @@ metadata:
     {{- end }}
     {{- with $pod.labels }}{{ toYaml . | nindent 4 }}{{ end }}
   annotations:
-    # A changed configuration replaces the pods: a process reads it only at its start.
-    kafleet/config: {{ include "kafleet.configData" .root | sha256sum }}
+    # Replaces the pods when the configuration changes, except for changes that a running role takes over.
+    kafleet/config: {{ if .port }}{{ include "kafleet.restartHash" .root }}{{ else }}{{ include "kafleet.configData" .root | sha256sum }}{{ end }}
     {{- with $pod.annotations }}{{ toYaml . | nindent 4 }}{{ end }}
 spec:
   serviceAccountName: {{ .account }}
@@ -30,19 +31,20 @@ spec:
   terminationGracePeriodSeconds: {{ . }}
   {{- end }}
   {{- if .reap }}
-  # The pause container is process 1 and reaps orphaned processes of `exec` programs.
+  # The pause container is process 1 and reaps orphaned processes of `exec` programs. `kafleet reload` reaches the worker.
   shareProcessNamespace: true
   {{- end }}
-  # Without a user id: the image sets a numeric one, and another image or the cluster may set its own.
+  # By default without a user id: the image sets a numeric one, and another image or the cluster may set its own.
   securityContext:
     runAsNonRoot: true
     seccompProfile: {type: RuntimeDefault}
+    {{- with $pod.securityContext }}{{ toYaml . | nindent 4 }}{{ end }}
   containers:
     - name: {{ .component }}
       image: {{ include "kafleet.image" . | quote }}
       imagePullPolicy: {{ include "kafleet.pullPolicy" . }}
       args: {{- toYaml .args | nindent 8 }}
-      env: {{- include "kafleet.env" (dict "root" .root "pod" $pod "component" .component) | nindent 8 }}
+      env: {{- include "kafleet.env" (merge (dict "pod" $pod) .) | nindent 8 }}
       {{- with .port }}
       ports:
         - {name: {{ .name }}, containerPort: {{ include "kafleet.port" (dict "root" $.root "section" .section) }}, protocol: TCP}
@@ -60,6 +62,9 @@ spec:
       volumeMounts:
         - {name: config, mountPath: /etc/kafleet, readOnly: true}
         - {name: tmp, mountPath: /tmp}
+        {{- if $redisTls }}
+        - {name: redis-tls, mountPath: /etc/redis-tls, readOnly: true}
+        {{- end }}
         {{- with $pod.extraVolumeMounts }}{{ toYaml . | nindent 8 }}{{ end }}
   volumes:
     - name: config
@@ -72,6 +77,10 @@ spec:
           {{- end }}
     - name: tmp
       emptyDir: {sizeLimit: {{ $pod.tmpSizeLimit }}}
+    {{- if $redisTls }}
+    - name: redis-tls
+      secret: {secretName: {{ .root.Values.redis.tlsSecret }}}
+    {{- end }}
     {{- with $pod.extraVolumes }}{{ toYaml . | nindent 4 }}{{ end }}
   {{- if .port }}
   {{- with $pod.topologySpreadConstraints }}
@@ -98,6 +107,7 @@ spec:
 {{- end -}}
 
 {{- define "kafleet.env" -}}
+{{- include "kafleet.refuseUnknownVariables" . -}}
 - {name: KAFLEET_CONFIG, value: /etc/kafleet/kafleet.toml}
 {{- $secret := .root.Values.existingSecret -}}
 {{- range $variable, $value := dict "KAFLEET_BROKERS" .root.Values.kafka.brokers "KAFLEET_REDIS" .root.Values.redis.url }}
@@ -109,6 +119,9 @@ spec:
 - name: {{ $variable }}
   valueFrom:
     secretKeyRef: {name: {{ $secret.name }}, key: {{ $key }}}
+{{- end }}
+{{- with .env }}
+{{ toYaml . }}
 {{- end }}
 {{- with .pod.extraEnv }}
 {{ toYaml . }}

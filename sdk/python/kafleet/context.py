@@ -102,9 +102,9 @@ class Context:
     """Identity of an attempt, and its connection to the task."""
 
     __slots__ = (
-        "n", "type", "task_name", "id", "run", "number", "trace", "state", "reason", "submits", "_deadline", "_channel",
-        "_limits", "_lock", "_decoder", "_lines", "_line_bytes", "_partial", "_silent", "_children", "_children_bytes", "_count",
-        "_total", "_on_cancel",
+        "n", "type", "task_name", "id", "run", "number", "name", "tags", "creator", "options", "headers", "trace", "state",
+        "reason", "submits", "_deadline", "_channel", "_limits", "_lock", "_decoder", "_lines", "_line_bytes", "_partial", "_silent",
+        "_children", "_children_bytes", "_count", "_total", "_on_cancel",
     )  # fmt: skip
 
     def __init__(self, attempt: dict[str, Any], channel: Channel) -> None:
@@ -119,6 +119,16 @@ class Context:
         """Run of the task, from 1: a retry on request starts the next one."""
         self.number: int = attempt["number"]
         """Number of the attempt in its run, from 1."""
+        self.name: str | None = attempt.get("name")
+        """Display name of the task."""
+        self.tags: list[str] = attempt.get("tags") or []
+        """Tags of the task."""
+        self.creator: str | None = attempt.get("creator")
+        """Creator of the task."""
+        self.options: dict[str, Any] = attempt.get("options") or {}
+        """Options of the task: the JSON object that was stored with it."""
+        self.headers: dict[str, str] = attempt.get("headers") or {}
+        """Headers that were given with the task, and those of its record that the type keeps (`keep_headers`)."""
         self.trace: dict[str, str] = attempt.get("trace") or {}
         """W3C trace context of the attempt, or else of the producer: `parent`, and `state` if there is one."""
         self.state: Any = channel.state

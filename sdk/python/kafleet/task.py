@@ -49,6 +49,7 @@ class _Limits(TypedDict, total=False):
     backoff_reset: Duration
     max_wait: Duration
     timeout: Duration
+    stall_timeout: Duration
     total_timeout: Duration
 
 
@@ -59,7 +60,6 @@ class Policy(_Limits, total=False):
     max_concurrency: int
     rate: Mapping[str, Any]
     order: Literal["none", "key", "partition"]
-    stall_timeout: Duration
     retry_on: Sequence[str | type[BaseException]]
     fail_on: Sequence[str | type[BaseException]]
     on_error: Literal["retry", "fail", "skip"]
@@ -84,6 +84,7 @@ class Options(_Limits, total=False):
     reply_to: str
     on_failure: Literal["fail", "ignore"]
     options: Mapping[str, Any]
+    headers: Mapping[str, str]
     fail_fast: bool
     max_failed: int
     then: Sequence[Call[Any] | Mapping[str, Any]]

@@ -36,6 +36,11 @@ export interface AttemptMessage {
   number: number;
   left_ms: number;
   trace?: { parent: string; state?: string };
+  name?: string;
+  tags?: string[];
+  creator?: string;
+  options?: Record<string, unknown>;
+  headers?: Record<string, string>;
   params: unknown;
   /** Whether the params may be unsuitable for the handler. */
   isSuspect?: boolean;
@@ -107,6 +112,16 @@ export class Context<S = unknown> {
   readonly run: number;
   /** Number of the attempt in its run, from 1. */
   readonly number: number;
+  /** Display name of the task. */
+  readonly name: string | undefined;
+  /** Tags of the task. */
+  readonly tags: readonly string[];
+  /** Creator of the task. */
+  readonly creator: string | undefined;
+  /** Options of the task: the JSON object that was stored with it. */
+  readonly options: Readonly<Record<string, unknown>>;
+  /** Headers that were given with the task, and those of its record that the type keeps (`keep_headers`). */
+  readonly headers: Readonly<Record<string, string>>;
   /** W3C trace context of the attempt, or of the producer if the attempt has none. */
   readonly trace: { parent: string; state?: string } | undefined;
   /** Value of the app's `lifespan`. */
@@ -138,6 +153,11 @@ export class Context<S = unknown> {
     this.id = attempt.id;
     this.run = attempt.run;
     this.number = attempt.number;
+    this.name = attempt.name;
+    this.tags = attempt.tags ?? [];
+    this.creator = attempt.creator;
+    this.options = attempt.options ?? {};
+    this.headers = attempt.headers ?? {};
     this.trace = attempt.trace;
     this.state = channel.state as S;
     this.#channel = channel;

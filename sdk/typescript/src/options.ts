@@ -29,6 +29,7 @@ interface Limits {
   backoffReset?: Duration;
   maxWait?: Duration;
   timeout?: Duration;
+  stallTimeout?: Duration;
 }
 
 /** Policy of a task type: keys of `[types.NAME]`, which override it. */
@@ -38,7 +39,6 @@ export interface Policy extends Limits {
   rate?: Readonly<Record<string, unknown>>;
   order?: "none" | "key" | "partition";
   totalTimeout?: Duration;
-  stallTimeout?: Duration;
   /** Classes of errors, which match subclasses too, and names of kinds. */
   retryOn?: readonly (string | ErrorClass)[];
   /** Classes of errors, which match subclasses too, and names of kinds. */
@@ -56,6 +56,8 @@ interface CommonOptions extends Limits {
   key?: string;
   name?: string;
   tags?: readonly string[];
+  /** Headers for the handlers of the task. */
+  headers?: Readonly<Record<string, string>>;
   onFailure?: "fail" | "ignore";
   failFast?: boolean;
   maxFailed?: number;
@@ -99,7 +101,8 @@ export type CallOptions = SubmitOptions & ThenOptions;
 export type Scope = "submit" | "spawn" | "then";
 
 const COMMON =
-  "key name tags retries minBackoff maxBackoff backoffReset maxWait timeout onFailure failFast maxFailed then actions checks";
+  "key name tags headers retries minBackoff maxBackoff backoffReset maxWait timeout stallTimeout onFailure failFast maxFailed then " +
+  "actions checks";
 const CHILD = `${COMMON} id creator link totalTimeout replyTo options delay at expires`;
 const ALLOWED: Record<Scope, Set<string>> = {
   submit: new Set(`${CHILD} parent`.split(" ")),

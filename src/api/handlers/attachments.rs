@@ -3,7 +3,6 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use crate::api::backends::stored;
 use crate::api::documents::{AttachmentDocument, Attachments};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
@@ -30,7 +29,7 @@ pub(crate) async fn attachment_list(request: &ApiRequest) -> Result<Attachments,
 pub(crate) async fn get(request: ApiRequest) -> Result<Response, ApiError> {
     let task = request.api.reads.find(&request.id()?, request.after()?).await?;
     let attached = attached(&task, &request.name)?;
-    let data = stored(request.api.reads.store.attachment(task.partition, &task.id, &attached.name)).await?;
+    let data = request.api.reads.attachment(&task, &attached.name).await?;
     let data = data.ok_or_else(|| unknown(&task, &request.name))?;
     let media = HeaderValue::from_str(&attached.media).unwrap_or(HeaderValue::from_static(BYTES));
     // Prevents browsers from rendering an attachment as a page of this origin.

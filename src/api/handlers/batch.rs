@@ -15,12 +15,13 @@ use serde_json::value::RawValue;
 use crate::api::backends::detached;
 use crate::api::documents::{BatchItem, BatchOutcome, CreateTask, ItemOutcome};
 use crate::api::http::problem::{ApiError, Code};
-use crate::api::http::request::{ApiRequest, is_ndjson, parse_error, read_json};
+use crate::api::http::request::{ApiRequest, is_ndjson, parse_error, read_json, unreadable};
 use crate::api::http::response::json_answer;
 use crate::api::read::status::position;
 use crate::api::state::Api;
 use crate::api::write::idempotency::Submitted;
 use crate::api::write::validate::{Draft, trace_of};
+use crate::model::json::JsonError;
 use crate::model::task::Trace;
 use crate::model::task::id::TaskId;
 use crate::runtime::now_ms;
@@ -100,7 +101,10 @@ fn parse_items(request: &ApiRequest) -> Result<Vec<Result<CreateTask, ApiError>>
         lines.filter(|line| !line.is_empty()).collect()
     } else {
         let items: Vec<&RawValue> =
-            serde_json::from_slice(&request.body).map_err(|why| parse_error(&why, String::new()))?;
+            serde_json::from_slice(&request.body).map_err(|why| match JsonError::of_parser(&request.body, why) {
+                JsonError::Syntax(why) => parse_error(&why, String::new()),
+                why => unreadable(&why),
+            })?;
         items.into_iter().map(|item| item.get().as_bytes()).collect()
     };
     if texts.len() > MAX_ITEMS {

@@ -71,7 +71,7 @@ async fn submit(request: &mut ApiRequest, draft: Draft) -> Result<Submitted, Api
 }
 
 fn wait_parameter(request: &ApiRequest) -> Result<Option<Duration>, ApiError> {
-    match request.query.parsed::<Millis>("wait")? {
+    match request.query.duration("wait")? {
         Some(wait) if wait > MAX_WAIT => Err(bad_parameter("wait", &format!("the maximum is {MAX_WAIT}"))),
         wait => Ok(wait.map(Duration::from)),
     }

@@ -3,7 +3,7 @@
 use futures::future::try_join_all;
 
 use crate::api::documents::{CheckDue, Deliveries, Delivery, DeliveryOutcome};
-use crate::api::http::problem::ApiError;
+use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
 use crate::api::state::Api;
 use crate::model::outbox::EffectKind;
@@ -30,6 +30,14 @@ pub(crate) async fn deliveries(api: &Api, found: &TaskView) -> Result<Option<Del
     Ok(Some(Deliveries { items, unlisted: log.unlisted, refused: log.refused, checks_due: checks_due(log) }))
 }
 
+/// Record of a delivery's task; `None` also while the store does not cover its partition.
+async fn delivery_record(api: &Api, id: &TaskId) -> Result<Option<TaskRecord>, ApiError> {
+    match api.reads.read(id).await {
+        Err(error) if error.is(Code::NotVisibleYet) => Ok(None),
+        read => Ok(read?.map(|found| found.record)),
+    }
+}
+
 async fn delivery_document(
     api: &Api,
     found: &TaskView,
@@ -39,7 +47,7 @@ async fn delivery_document(
 ) -> Result<Delivery, ApiError> {
     let task = TaskId::parse(&id).map_err(|_| ApiError::internal())?;
     let is_queued = found.record.effects.iter().any(|effect| effect.what == EffectKind::NotifyAction(delivery));
-    let task_record = if is_queued { None } else { api.reads.read(&task).await?.map(|found| found.record) };
+    let task_record = if is_queued { None } else { delivery_record(api, &task).await? };
     let is_pending = is_queued || now_ms().saturating_sub(delivery.at_ms) < ON_ITS_WAY_MS;
     let record = task_record.as_ref();
     Ok(Delivery {

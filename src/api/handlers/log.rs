@@ -6,7 +6,6 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 
 use super::watch::{Events, StreamClosed, event_stream, wait_for_change};
-use crate::api::backends::stored;
 use crate::api::documents::{AppendLog, EndReason, LogAppended, LogDocument, LogLine};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
@@ -99,7 +98,7 @@ fn resume(request: &ApiRequest) -> Result<u64, ApiError> {
 }
 
 async fn log_page(api: &Api, task: &TaskView, from: u64, limit: usize) -> Result<LogDocument, ApiError> {
-    let page = stored(api.reads.store.log_lines(task.partition, &task.id, from, limit)).await?;
+    let page = api.reads.log_lines(task, from, limit).await?;
     let total = u64::from(task.record.log.lines).max(page.from + page.lines.len() as u64);
     let (id, dropped) = (task.id.to_string(), task.record.log.dropped);
     let lines = page.lines.iter().map(|line| read_line(line)).collect::<Result<_, _>>()?;

@@ -3,7 +3,7 @@
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-use crate::api::backends::{KAFKA_DEADLINE, stored};
+use crate::api::backends::KAFKA_DEADLINE;
 use crate::api::http::openapi;
 use crate::api::http::ops::{ok_response, ready_response};
 use crate::api::http::problem::{ApiError, Code};
@@ -16,7 +16,8 @@ pub(crate) async fn healthz(_request: ApiRequest) -> Result<Response, ApiError> 
     Ok(ok_response())
 }
 
-/// `GET /readyz`: the process, the store and Kafka are ready.
+/// `GET /readyz`: the process, the store and Kafka are ready. An incomplete store is no reason to take all APIs out of
+/// service at once: they still accept tasks, and answer what they know.
 pub(crate) async fn readyz(request: ApiRequest) -> Result<Response, ApiError> {
     let api = &request.api;
     api.ops.ready()?;
@@ -25,9 +26,9 @@ pub(crate) async fn readyz(request: ApiRequest) -> Result<Response, ApiError> {
         let error = ApiError::new(Code::NotReady, problem.detail);
         problem.hint.into_iter().fold(error, ApiError::hint)
     };
-    stored(api.reads.store.check()).await.map_err(not_ready)?;
+    api.reads.check_store().await.map_err(not_ready)?;
     api.reads.event_ends(0, KAFKA_DEADLINE).await.map_err(not_ready)?;
-    Ok(ready_response())
+    Ok(ready_response(&api.reads.incomplete().await.map_err(not_ready)?))
 }
 
 /// `GET /metrics`.

@@ -1,16 +1,16 @@
 //! `PATCH /v1/tasks/{id}`: changes a task after creation.
 
 use axum::response::Response;
-use serde_json::Value;
 
 use crate::api::documents::PatchTask;
 use crate::api::http::problem::{ApiError, Code};
-use crate::api::http::request::{ApiRequest, read_json};
+use crate::api::http::request::ApiRequest;
 use crate::api::http::response::json_answer;
 use crate::api::read::status::status;
 use crate::api::state::Api;
-use crate::api::write::validate::check_policy;
+use crate::api::write::validate::check_size;
 use crate::model::event::{Event, Payload};
+use crate::model::json::RawJson;
 use crate::model::task::Policy;
 use crate::model::task::field::Change;
 use crate::model::task::id::{BULK_TYPE, clip};
@@ -33,7 +33,12 @@ pub(crate) async fn patch(request: ApiRequest) -> Result<Response, ApiError> {
     }
     let mut policy = task.record.definition.policy.as_deref().cloned().unwrap_or_default();
     patch.apply(&mut policy);
-    check_policy(&policy, request.api.publisher.names())?;
+    let task_type = task.record.task_type.as_deref().unwrap_or_default();
+    check_size(&policy)?;
+    // Labels can be changed at any time, whatever the other fields are.
+    let of_attempts = patch.not_before_ms.is_some() || patch.attempt_fields().next().is_some();
+    let changed = if of_attempts { &policy } else { patch.changes.values() };
+    request.api.writes.check_policy(task_type, changed, now_ms())?;
     let message = format!("changed: {}", patch.fields().join(", "));
     let payload = Payload::Patched { patch: Some(Box::new(patch)) };
     let mut event = Event::new(payload, task.id.clone(), task.record.run, now_ms());
@@ -48,11 +53,12 @@ pub(crate) async fn patch(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 fn refuse_fixed(body: &[u8]) -> Result<(), ApiError> {
-    let Ok(Value::Object(input)) = read_json::<Value>(body) else { return Ok(()) };
+    let Ok(input) = RawJson::parse(body) else { return Ok(()) };
     let is_fixed = |name: &str| Policy::field(name).is_some_and(|field| field.change == Change::Never);
-    match input.keys().find(|name| FIXED.contains(&name.as_str()) || is_fixed(name)) {
+    let mut names = input.slice().members().map(|(name, _)| name);
+    match names.find(|name| FIXED.contains(&&**name) || is_fixed(name)) {
         Some(field) => {
-            Err(ApiError::new(Code::NotChangeable, format!("`{}` of a task cannot be changed", clip(field)))
+            Err(ApiError::new(Code::NotChangeable, format!("`{}` of a task cannot be changed", clip(&field)))
                 .pointer(format!("/{field}"))
                 .hint("mutable are name, tags, link, options, start and expiry times, retries and timeouts"))
         }
@@ -70,7 +76,7 @@ fn patch_of(api: &Api, input: PatchTask, now_ms: i64) -> Result<Patch, ApiError>
     let starts = delay.is_some() || at.is_some();
     let not_before_ms =
         starts.then(|| api.writes.start_time(delay, at.as_deref(), now_ms)).transpose()?.map(|at| at.unwrap_or(now_ms));
-    let expires_at_ms = expires.map(|span| span.map(|span| now_ms.saturating_add(span.as_i64())));
+    let expires_at_ms = expires.map(|expires| expires.map(|expires| expires.time_ms(now_ms)));
     let patch = Patch { not_before_ms, expires_at_ms, changes };
     match patch.fields().is_empty() {
         true => Err(ApiError::new(Code::BadField, "no change given").hint(

@@ -11,7 +11,7 @@ use super::why::{consumer_group, task_of};
 use crate::api::documents::{PartitionQueue, QueueDocument};
 use crate::api::http::problem::ApiError;
 use crate::api::state::Api;
-use crate::broker::{Broker, BrokerError, Committed, Partition, Record};
+use crate::broker::{Broker, BrokerError, Committed, OpenTransaction, Partition, Record, open_transactions};
 use crate::model::offsets::Completed;
 use crate::model::task::Position;
 use crate::publish::time_text;
@@ -66,7 +66,9 @@ async fn sample(api: &Api, name: &str, inspected: usize) -> Result<QueueDocument
         for one in open.iter_mut().filter(|one| one.lag() > 0).take(inspected) {
             one.inspect(broker, deadline)?;
         }
-        Ok::<_, BrokerError>(document(&name, open))
+        let is_whole = inspected == INSPECTED;
+        let held = if is_whole { open_transactions(broker, &all, now_ms(), deadline)? } else { Vec::new() };
+        Ok::<_, BrokerError>(document(&name, open, &held))
     };
     Ok(api.reads.broker.call(read).await?)
 }
@@ -122,7 +124,7 @@ impl Open {
     }
 }
 
-fn document(name: &str, mut open: Vec<Open>) -> QueueDocument {
+fn document(name: &str, mut open: Vec<Open>, held: &[OpenTransaction]) -> QueueDocument {
     open.sort_by_key(|open| open.partition.index);
     let partitions: Vec<PartitionQueue> = open
         .iter()
@@ -134,6 +136,10 @@ fn document(name: &str, mut open: Vec<Open>) -> QueueDocument {
             at_most: open.is_at_most(),
             oldest_at: open.first.as_ref().and_then(|first| Some(time_text(first.as_ref()?.timestamp_ms))),
             held_by: open.held_by(name),
+            open_transaction_since: held
+                .iter()
+                .find(|held| held.partition == open.partition)
+                .map(|held| time_text(held.since_ms)),
         })
         .collect();
     QueueDocument {

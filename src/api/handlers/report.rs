@@ -9,7 +9,6 @@ use crate::api::http::response::json_answer;
 use crate::api::read::consistency::TaskView;
 use crate::api::read::status::status;
 use crate::model::event::{ErrorInfo, Event, Payload};
-use crate::model::json::RawJson;
 use crate::model::record::MAX_MESSAGE_CHARS;
 use crate::model::record::state::State;
 use crate::model::task::id::BULK_TYPE;
@@ -22,7 +21,7 @@ const REPORTABLE: [State; 6] =
 
 pub(crate) async fn report(request: ApiRequest) -> Result<Response, ApiError> {
     let report: Report = request.json()?;
-    let result = check(&report)?;
+    check(&report)?;
     let task = request.api.reads.find(&request.id()?, None).await?;
     if !task.record.is_external() {
         return Err(ApiError::new(Code::NotExternal, format!("`{}` is run by a worker and takes no reports", task.id))
@@ -32,13 +31,13 @@ pub(crate) async fn report(request: ApiRequest) -> Result<Response, ApiError> {
         let why = format!("`{}` is a bulk action, on which only the API reports", task.id);
         return Err(ApiError::new(Code::NotExternal, why).hint("to stop it, cancel it"));
     }
-    let event = Event { by: request.by.clone(), ..event_of(&task, report, result) };
+    let event = Event { by: request.by.clone(), ..event_of(&task, report) };
     let position = request.api.writes.publish_event(event).await?;
     let (found, ignored) = request.api.reads.await_outcome(&task, position, "the report").await?;
     Ok(json_answer(200, &ReportOutcome { status: status(&found), ignored }))
 }
 
-fn check(report: &Report) -> Result<Option<RawJson>, ApiError> {
+fn check(report: &Report) -> Result<(), ApiError> {
     if !REPORTABLE.contains(&report.state) {
         let names = REPORTABLE.map(|state| format!("`{state}`")).join(", ");
         return Err(ApiError::new(Code::BadState, format!("the state `{}` cannot be reported", report.state))
@@ -52,25 +51,23 @@ fn check(report: &Report) -> Result<Option<RawJson>, ApiError> {
         )
         .pointer("/message"));
     }
-    let result = report.result.as_ref().map(RawJson::of).transpose();
-    let result = result.map_err(|why| ApiError::new(Code::BadField, why.to_string()).pointer("/result"))?;
-    match result.as_ref().map(|result| result.text().len()) {
+    match report.result.as_ref().map(|result| result.text().len()) {
         Some(bytes) if bytes > MAX_RESULT_BYTES => {
             let why = format!("the result has {bytes} bytes; the maximum is {MAX_RESULT_BYTES}");
             Err(ApiError::new(Code::TooLarge, why)
                 .pointer("/result")
                 .hint("store the data elsewhere and report a link"))
         }
-        _ => Ok(result),
+        _ => Ok(()),
     }
 }
 
-fn event_of(task: &TaskView, report: Report, result: Option<RawJson>) -> Event {
+fn event_of(task: &TaskView, report: Report) -> Event {
     let error = (report.state == State::Failed).then(|| {
         let message = report.message.clone().unwrap_or_else(|| "reported as failed".into());
         Box::new(ErrorInfo::new("reported", message, 0))
     });
-    let payload = Payload::Reported { state: Some(report.state), output: result, error };
+    let payload = Payload::Reported { state: Some(report.state), output: report.result, error };
     let event = Event::new(payload, task.id.clone(), task.record.run, now_ms());
     Event { message: report.message, ..event }
 }

@@ -207,7 +207,9 @@ async fn wait_for_restarts(api: &Api, found: TaskView, position: Position) -> Re
     let end = Instant::now() + AFTER_DEADLINE;
     let mut newest = found;
     loop {
-        newest = api.reads.read(&newest.id).await?.unwrap_or(newest);
+        if let Ok(Some(found)) = api.reads.read(&newest.id).await {
+            newest = found;
+        }
         let restarting = newest.record.effects.iter().any(|effect| effect.cause == position.offset);
         if !restarting || api.reads.shutdown.is_draining() || timeout_at(end, subscription.changed()).await.is_err() {
             return Ok(newest);

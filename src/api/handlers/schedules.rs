@@ -19,14 +19,14 @@ use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, bad_parameter};
 use crate::api::http::response::json_answer;
 use crate::api::state::Api;
+use crate::api::write::validate::of_flaw;
 use crate::control::CONTROL_VERSION;
 use crate::control::schedules::{MAX_REQUESTS, MAX_SCHEDULES, ScheduleKey, ScheduleRequest, ScheduleSpan};
 use crate::model::event::Event;
-use crate::model::json::RawJson;
 use crate::model::schedule::step::ScheduleProgress;
-use crate::model::schedule::{self, Schedule, Spec, Times, check_name, run_of, task_of};
+use crate::model::schedule::{self, Schedule, Spec, Template, Times, check_name, run_of, task_of};
 use crate::model::task::id::{TaskId, clip};
-use crate::model::task::parse_time;
+use crate::model::task::{Policy, parse_time};
 use crate::publish::time_text;
 use crate::runtime::now_ms;
 
@@ -238,16 +238,24 @@ async fn check_spec(api: &Api, spec: &Spec, at: &str) -> Result<(), ApiError> {
         return Err(flaw.hint.map_or(error.clone(), |hint| error.hint(hint)));
     }
     let task = &spec.task;
+    check_limits(api, task, &format!("{at}/task"))?;
     let position = |error: ApiError, below: &str| error.pointer(format!("{at}/task/{below}"));
     api.types.check_type_exists(&task.task_type).await.map_err(|error| position(error, "type"))?;
-    let params =
-        RawJson::of(&task.params).map_err(|why| position(ApiError::new(Code::BadField, why.to_string()), "params"))?;
-    api.types.check_params(&task.task_type, &params, &format!("{at}/task/params"))?;
+    api.types.check_params(&task.task_type, &task.params, &format!("{at}/task/params"))?;
     let (rules, at) = (&task.policy.rules, format!("{at}/task"));
     api.types.check_continuation_params(&rules.then, &format!("{at}/then"))?;
     api.types.check_continuation_types(&rules.then).await.map_err(|error| error.below(&at))?;
-    api.types.check_notifications(rules, now_ms()).map_err(|error| error.below(&at))?;
+    api.types.check_notifications(rules).map_err(|error| error.below(&at))?;
     api.types.check_notification_types(rules).await.map_err(|error| error.below(&at))
+}
+
+/// Rejects a task whose limits no task may have, or that contradict those of its type.
+fn check_limits(api: &Api, task: &Template, at: &str) -> Result<(), ApiError> {
+    let (limits, now_ms) = (api.types.limits(), now_ms());
+    let expires_at_ms = task.expires.map(|span| now_ms.saturating_add(span.as_i64()));
+    let policy = Policy { expires_at_ms, ..task.policy.clone() };
+    limits.check_policy(&policy, now_ms).map_err(|flaw| of_flaw(flaw).below(at))?;
+    api.types.check_with_type(&task.task_type, &policy).map_err(|error| error.below(at))
 }
 
 /// Records a request for the audit, then writes or deletes a schedule record. Continues if the client disconnects, and
@@ -378,7 +386,7 @@ fn document(
     error: Option<String>,
 ) -> ScheduleDocument {
     let times = Times::of(&schedule.spec).ok();
-    let next = times.map(|times| times.upcoming(now_ms(), NEXT)).unwrap_or_default();
+    let next = times.map(|times| state.upcoming(schedule, &times, now_ms(), NEXT)).unwrap_or_default();
     ScheduleDocument {
         id,
         spec: schedule.spec.clone(),

@@ -3,7 +3,6 @@
 use axum::response::Response;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
-use crate::api::backends::stored;
 use crate::api::documents::{Audit, AuditDocument, Failures, Slowest, Stats};
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::{ApiRequest, bad_parameter};
@@ -15,7 +14,6 @@ use crate::model::projection::audit::MAX_AUDIT;
 use crate::model::statistics::ALL;
 use crate::model::statistics::aggregate::{AggregateKey, Level, hour_of, minute_of};
 use crate::model::task::id::check_type;
-use crate::model::units::duration::Millis;
 use crate::publish::time_text;
 use crate::runtime::now_ms;
 
@@ -47,7 +45,7 @@ fn range_of(request: &ApiRequest) -> Result<StatsRange, ApiError> {
         (Some(task_type), None) => Some(task_type.to_owned()),
         (None, None) => Some(ALL.to_owned()),
     };
-    let step = request.query.parsed::<Millis>("step")?;
+    let step = request.query.duration("step")?;
     let level = match step {
         None => Level::ALL.into_iter().find(|level| refusal(*level, from_ms, to_ms).is_none()),
         Some(step) => Level::ALL.into_iter().find(|level| level.length_ms() == step.as_i64()),
@@ -115,7 +113,7 @@ pub(crate) async fn audit_document(request: &ApiRequest) -> Result<Audit, ApiErr
 pub(crate) async fn read_audit(reads: &Reads, limit: usize) -> Result<Audit, ApiError> {
     let found: Vec<_> = stream::iter(reads.partitions())
         .map(|partition| async move {
-            let requests = stored(reads.store.requests(partition, limit)).await?;
+            let requests = reads.requests(partition, limit).await?;
             Ok::<_, ApiError>(requests.into_iter().map(move |entry| (partition, entry)))
         })
         .buffer_unordered(16)
@@ -133,5 +131,6 @@ pub(crate) async fn read_audit(reads: &Reads, limit: usize) -> Result<Audit, Api
         reason: entry.reason,
         position: format!("{partition}:{}", entry.offset),
     };
-    Ok(Audit { requests: found.into_iter().take(limit).map(document).collect() })
+    let incomplete = reads.incomplete().await?;
+    Ok(Audit { requests: found.into_iter().take(limit).map(document).collect(), incomplete })
 }

@@ -63,6 +63,7 @@ pub(crate) async fn children_page(request: &ApiRequest) -> Result<TaskPage, ApiE
     let next = entries.last().filter(|_| more).map(cursor::encode);
     let ids: Vec<_> = entries.into_iter().map(|entry| entry.id).collect();
     let children = request.api.reads.read_many(parent.partition, &ids).await?;
+    request.api.reads.check_covered(Some(parent.partition)).await?;
     let tasks = children.iter().flatten().map(documents::status).collect();
     Ok(TaskPage { tasks, next, ..TaskPage::default() })
 }

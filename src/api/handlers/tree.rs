@@ -35,7 +35,10 @@ pub(crate) async fn tree_document(request: &ApiRequest) -> Result<TreeNode, ApiE
     let depth = request.query.number("depth", DEPTH, 0..=MAX_LEVELS)?;
     let limit = request.query.number("limit", LIMIT, 1..=MAX_LIMIT)?;
     let top = request.api.reads.find(&request.id()?, request.after()?).await?;
-    Ok(TreeBuilder::read(&request.api, top, depth, limit).await?.document())
+    let partition = top.partition;
+    let tree = TreeBuilder::read(&request.api, top, depth, limit).await?;
+    request.api.reads.check_covered(Some(partition)).await?;
+    Ok(tree.document())
 }
 
 fn text_answer(media: &'static str, text: String) -> Response {

@@ -30,8 +30,10 @@ const QUEUE_DEADLINE: Duration = Duration::from_secs(2);
 /// Returns one type in the form of `GET /v1/types`.
 pub(crate) async fn type_answer(api: &Api, name: &str) -> Result<Response, ApiError> {
     let counts = api.reads.counts().await?.remove(name).unwrap_or_default();
+    let incomplete = api.reads.incomplete().await?;
     let topic = api.types.topics(CACHE_TTL).await?.contains_key(name);
-    Ok(json_answer(200, &type_document(api, topic, counts, &api.fleet.workers.heartbeats(), name.to_owned())))
+    let known = type_document(api, topic, counts, &api.fleet.workers.heartbeats(), name.to_owned());
+    Ok(json_answer(200, &TypeDocument { incomplete, ..known }))
 }
 
 fn type_document(
@@ -58,6 +60,7 @@ fn type_document(
         schema,
         output: details.output,
         queue: None,
+        incomplete: Vec::new(),
         name,
     }
 }
@@ -99,12 +102,15 @@ pub(crate) async fn type_of(api: &Api, name: &str) -> Result<TypeDocument, ApiEr
         ApiError::new(Code::UnknownType, format!("there is no type `{}`", clip(name)))
             .hint("create its topic with `kafleet topics apply`")
     };
-    type_list(api).await?.types.into_iter().find(|known| known.name == name).ok_or_else(unknown)
+    let Types { types, incomplete } = type_list(api).await?;
+    let known = types.into_iter().find(|known| known.name == name).ok_or_else(unknown)?;
+    Ok(TypeDocument { incomplete, ..known })
 }
 
 pub(crate) async fn type_list(api: &Api) -> Result<Types, ApiError> {
     let known = api.types.topics(CACHE_TTL).await?;
     let mut counts = api.reads.counts().await?;
+    let incomplete = api.reads.incomplete().await?;
     api.fleet.wait_for_control_state().await?;
     let registered = api.types.registry.types().map(|(name, _)| name.to_string());
     let declared = api.types.declared.names();
@@ -115,7 +121,7 @@ pub(crate) async fn type_list(api: &Api) -> Result<Types, ApiError> {
         let counts = counts.remove(&name).unwrap_or_default();
         type_document(api, known.contains_key(&name), counts, &heartbeats, name)
     };
-    Ok(Types { types: names.into_iter().map(document).collect() })
+    Ok(Types { types: names.into_iter().map(document).collect(), incomplete })
 }
 
 /// Returns the limits in effect: those set at run time, or else those of the configuration.
@@ -136,6 +142,8 @@ pub(crate) fn limits_of(name: &str, control: &ControlState, policy: Option<&Type
 pub(crate) async fn backlog(request: ApiRequest) -> Result<Response, ApiError> {
     request.api.reads.wait_for_position(request.after()?).await?;
     let counts = request.api.reads.counts().await?;
+    // An autoscaler keeps its workers when it gets no number, and stops them when it gets too low a one.
+    request.api.reads.check_covered(None).await?;
     match counts.get(&request.segment) {
         Some(counts) => Ok(json_answer(200, &Backlog { backlog: backlog_of(counts) })),
         None => {

@@ -139,7 +139,8 @@ async fn follow(api: &Arc<Api>, found: TaskView, subscription: &Subscription, mu
     }
 }
 
-/// Waits for a possible change of a task and reads it. `None` if the store is unavailable; try again later.
+/// Waits for a possible change of a task and reads it. `None` if the store is unavailable or is projected again; try
+/// again later.
 pub(crate) async fn wait_for_change(
     api: &Api,
     id: &TaskId,

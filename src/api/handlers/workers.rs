@@ -71,6 +71,7 @@ fn document(heartbeat: Heartbeat, received_ms: i64, now: i64) -> WorkerDocument 
     };
     WorkerDocument {
         state,
+        clock_ahead_ms: heartbeat.clock_ahead_ms(received_ms),
         age_ms: now.saturating_sub(received_ms).max(0),
         started_at: time_text(heartbeat.started_ms),
         last_heartbeat_at: time_text(received_ms),

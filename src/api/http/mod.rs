@@ -8,4 +8,6 @@ pub(crate) mod request;
 pub(crate) mod response;
 pub(crate) mod router;
 pub(crate) mod routes;
+#[cfg(debug_assertions)]
+mod self_check;
 pub(crate) mod serve;

@@ -188,6 +188,45 @@ mod tests {
         assert_eq!(ids.len(), count, "operation ids are not unique");
     }
 
+    /// Adds the components that a schema refers to, directly and indirectly.
+    fn reachable<'a>(document: &'a Value, schema: &'a Value, names: &mut std::collections::BTreeSet<&'a str>) {
+        let mut found = Vec::new();
+        references(schema, &mut found);
+        for name in found.into_iter().filter_map(|reference| reference.rsplit('/').next()) {
+            if names.insert(name) {
+                reachable(document, &document["components"]["schemas"][name], names);
+            }
+        }
+    }
+
+    #[test]
+    fn responses_contain_every_field() {
+        let document = document();
+        let (mut returned, mut given) =
+            (std::collections::BTreeSet::new(), std::collections::BTreeSet::from(["Problem"]));
+        for route in routes() {
+            let operation = &document["paths"][route.path][route.method().to_ascii_lowercase()];
+            // Parts of requests are returned as they were given.
+            reachable(&document, &operation["requestBody"], &mut given);
+            for (status, _) in route.successes {
+                reachable(&document, &operation["responses"][status.to_string()], &mut returned);
+            }
+        }
+        assert!(returned.contains("Status") && returned.contains("TypeDocument"), "{returned:?}");
+        for name in returned.difference(&given) {
+            let schema = &document["components"]["schemas"][*name];
+            let required = schema["required"].as_array().cloned().unwrap_or_default();
+            let optional: Vec<&String> = schema["properties"]
+                .as_object()
+                .into_iter()
+                .flatten()
+                .map(|(field, _)| field)
+                .filter(|field| !required.contains(&json!(field)))
+                .collect();
+            assert!(optional.is_empty(), "{name} may lack {optional:?}");
+        }
+    }
+
     #[test]
     fn schemas_compile_and_reject_invalid_documents() {
         let document = document();

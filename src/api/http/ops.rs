@@ -88,8 +88,13 @@ pub(crate) fn ok_response() -> Response {
     json_answer(200, &json!({"status": "ok"}))
 }
 
-pub(crate) fn ready_response() -> Response {
-    json_answer(200, &json!({"status": "ready"}))
+/// Response of a process that is ready. `incomplete`: events partitions that the store does not cover.
+pub(crate) fn ready_response(incomplete: &[u32]) -> Response {
+    if incomplete.is_empty() {
+        return json_answer(200, &json!({"status": "ready"}));
+    }
+    let reason = "the store has lost data of these events partitions, or no tracker projects them";
+    json_answer(200, &json!({"status": "degraded", "incomplete": incomplete, "reason": reason}))
 }
 
 #[cfg(test)]

@@ -81,6 +81,7 @@ codes! {
     ParamsGone "params_gone" 410 "The params are no longer retained",
     TooLarge "too_large" 413 "Too large",
     UnsupportedMedia "unsupported_media_type" 415 "Unsupported media type",
+    AmbiguousJson "ambiguous_json" 422 "The body has more than one meaning",
     Schema "schema" 422 "The params do not match the type's schema",
     Rejected "rejected" 422 "Rejected by the application",
     BadState "bad_state" 422 "The state cannot be reported",

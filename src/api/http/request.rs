@@ -15,8 +15,10 @@ use super::problem::{ApiError, Code};
 use crate::api::read::query::Mistake;
 use crate::api::state::{Api, BODY_BUDGET_KIB};
 use crate::model::event::Event;
+use crate::model::json::{JsonError, RawJson};
 use crate::model::task::id::{TaskId, clip};
 use crate::model::task::{Position, parse_time};
+use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;
 
 /// Deadline for receiving a body.
@@ -90,19 +92,26 @@ impl ApiRequest {
     }
 }
 
-/// Parses a JSON object; errors carry the pointer of the invalid field.
+/// Parses a JSON object; errors carry the pointer of the invalid field. Values that are kept as text have no white space.
 pub(crate) fn read_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
     // serde would accept an array as the field values in order.
     if text.trim_ascii_start().starts_with(b"[") {
         return Err(ApiError::new(Code::BadField, "expected an object, found an array").pointer(""));
     }
-    let mut reader = serde_json::Deserializer::from_slice(text);
-    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+    let document = RawJson::parse(text).map_err(|why| unreadable(&why))?.into_compact();
+    let mut reader = serde_json::Deserializer::from_str(document.text());
+    serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let pointer = pointer(error.path());
         parse_error(error.inner(), pointer)
-    })?;
-    reader.end().map_err(|why| parse_error(&why, String::new()))?;
-    Ok(value)
+    })
+}
+
+/// Error for a text that is not JSON, or has more than one meaning.
+pub(crate) fn unreadable(why: &JsonError) -> ApiError {
+    match why.pointer() {
+        Some(pointer) => ApiError::new(Code::AmbiguousJson, why.to_string()).pointer(pointer),
+        None => ApiError::new(Code::BadJson, format!("invalid JSON: {why}")),
+    }
 }
 
 pub(crate) fn parse_error(why: &serde_json::Error, pointer: String) -> ApiError {
@@ -164,6 +173,11 @@ impl Query {
         self.text(name)
             .map(|text| text.parse().map_err(|why: T::Err| bad_parameter(name, &why.to_string())))
             .transpose()
+    }
+
+    /// Parses a duration, also one in whole milliseconds.
+    pub(crate) fn duration(&self, name: &str) -> Result<Option<Millis>, ApiError> {
+        self.text(name).map(|text| Millis::parse(text).map_err(|why| bad_parameter(name, &why))).transpose()
     }
 
     /// Parses `from` and `to` to epoch milliseconds.

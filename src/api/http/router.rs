@@ -64,6 +64,8 @@ async fn dispatch(api: Arc<Api>, route: &'static Route, segments: Segments, requ
             ApiError::internal().into_response()
         }
     };
+    #[cfg(debug_assertions)]
+    let response = super::self_check::checked(route, response).await;
     let status = response.status().as_u16();
     let took = started.elapsed();
     api.ops.record_request(&route.label(), status, took);
@@ -153,7 +155,7 @@ pub(crate) fn wrong_method(request: &Request) -> ApiError {
 pub(crate) fn ops_router(ops: Ops) -> Router {
     Router::new()
         .route("/healthz", get(|| async { ok_response() }))
-        .route("/readyz", get(|State(ops): State<Ops>| async move { ops.ready().map(|()| ready_response()) }))
+        .route("/readyz", get(|State(ops): State<Ops>| async move { ops.ready().map(|()| ready_response(&[])) }))
         .route("/metrics", get(|State(ops): State<Ops>| async move { ops.render_metrics() }))
         .fallback(|request| async move { unknown_route(&request) })
         .method_not_allowed_fallback(|request| async move { wrong_method(&request) })

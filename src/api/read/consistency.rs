@@ -1,6 +1,6 @@
 //! Read consistency. The store lags behind the log by the events not yet projected. A read can request the inclusion
 //! of a position, and a task is reported as not found only after the projection has reached the end of the log at the
-//! time of the request.
+//! time of the request. [`super::coverage`] distinguishes a store that lags or has lost data from one that is complete.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,7 +8,8 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use tokio::time::Instant;
 
-use super::reads::Reads;
+use super::coverage::{Gap, GapKind, is_sampled, sampled};
+use super::reads::{JudgedRecords, Reads, judged_records};
 use crate::api::backends::not_visible_yet;
 use crate::api::http::problem::{ApiError, Code};
 use crate::broker::Watermarks;
@@ -63,37 +64,34 @@ const GONE: &str = "check the id; finished trees are removed after the `retentio
                     `topics.record_retention`";
 
 impl Reads {
-    /// Reads the current record of a task, if there is one.
+    /// Reads the current record of a task, if there is one. Fails if the store has lost data of the task's partition,
+    /// or lacks the task and does not cover the partition: the task may exist nevertheless.
     pub(crate) async fn read(&self, id: &TaskId) -> Result<Option<TaskView>, ApiError> {
-        let found = self.read_many(self.publisher.partition_of(id), std::slice::from_ref(id)).await?;
-        Ok(found.into_iter().next().flatten())
+        let partition = self.publisher.partition_of(id);
+        let (mut found, mut gap) = read_judged(self, partition, std::slice::from_ref(id)).await?;
+        if gap.is_none() && found.iter().all(Option::is_none) && !is_sampled(self) {
+            sampled(self).await;
+            (found, gap) = read_judged(self, partition, std::slice::from_ref(id)).await?;
+        }
+        let found = found.into_iter().next().flatten();
+        match gap {
+            Some(gap) if found.is_none() || gap.kind == GapKind::Lost => Err(gap.into()),
+            _ => Ok(found),
+        }
     }
 
-    /// Reads the records of tasks of one partition, in order.
-    pub(crate) async fn read_many(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskView>>, ApiError> {
-        if ids.is_empty() {
-            return Ok(Vec::new());
+    /// Reads the current record of a task like [`Self::read`], but waits until the store covers the task's partition.
+    pub(crate) async fn read_covered(&self, id: &TaskId) -> Result<Option<TaskView>, ApiError> {
+        match self.read(id).await {
+            Err(error) if error.is(Code::NotVisibleYet) => self.find_optional(id).await,
+            read => read,
         }
-        // The checkpoint is read first, so that the records are at least as new.
-        let checkpoint = self.checkpoint(partition).await?.unwrap_or_default();
-        let mut wanted = ids.to_vec();
-        let mut ancestors: Vec<TaskId> = ids.iter().flat_map(parent_ids).collect();
-        ancestors.sort();
-        ancestors.dedup();
-        wanted.extend(ancestors.iter().cloned());
-        let mut nodes = self.records(partition, &wanted).await?;
-        let ancestor_records = nodes.split_off(ids.len());
-        let run_of = |id: &str| {
-            let index = ancestors.binary_search_by(|known| known.as_str().cmp(id)).ok()?;
-            ancestor_records.get(index)?.as_ref().map(|above| above.run)
-        };
-        let sampler = self.publisher.sampler();
-        let found = ids.iter().zip(nodes).map(|(id, record)| {
-            let record = record?;
-            let superseded = is_superseded(record.run, id.ancestors().map(run_of));
-            Some(TaskView { id: id.clone(), partition, checkpoint, record, superseded, sampler })
-        });
-        Ok(found.collect())
+    }
+
+    /// Reads the records of tasks of one partition, in order. A task that the store lacks may exist nevertheless:
+    /// callers report [`Self::incomplete`] partitions.
+    pub(crate) async fn read_many(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskView>>, ApiError> {
+        Ok(read_judged(self, partition, ids).await?.0)
     }
 
     /// Reads the record of a task that must exist.
@@ -106,8 +104,10 @@ impl Reads {
     /// Reads the record of a task, if there is one. Fails if the projection lags, because the task may exist
     /// nevertheless.
     pub(crate) async fn find_optional(&self, id: &TaskId) -> Result<Option<TaskView>, ApiError> {
-        if let Some(found) = self.read(id).await? {
-            return Ok(Some(found));
+        match self.read(id).await {
+            Ok(Some(found)) => return Ok(Some(found)),
+            Err(error) if !error.is(Code::NotVisibleYet) => return Err(error),
+            Ok(None) | Err(_) => {}
         }
         let lag = self.lag_at_end(self.publisher.partition_of(id)).await?;
         match (self.read(id).await?, lag) {
@@ -119,30 +119,17 @@ impl Reads {
     /// Reads tasks of any partition. Also returns the ids of those that do not exist. Fails if the projection lags
     /// where a task is missing, because it may exist nevertheless.
     pub(crate) async fn find_many(&self, ids: &[TaskId]) -> Result<(Vec<TaskView>, Vec<TaskId>), ApiError> {
-        let (mut found, missing) = self.read_all(ids).await?;
+        let (mut found, missing) = read_all(self, ids).await?;
         let partitions: BTreeSet<u32> = missing.iter().map(|id| self.publisher.partition_of(id)).collect();
         let lag = |partition| async move { Ok::<_, ApiError>((partition, self.lag_at_end(partition).await?)) };
         let mut lags = try_join_all(partitions.into_iter().map(lag)).await?;
-        let (late, missing) = self.read_all(&missing).await?;
+        let (late, missing) = read_all(self, &missing).await?;
         found.extend(late);
         lags.retain(|(partition, _)| missing.iter().any(|id| self.publisher.partition_of(id) == *partition));
         match lags.into_iter().find_map(|(_, lag)| lag) {
             Some(lag) => Err(lag),
             None => Ok((found, missing)),
         }
-    }
-
-    /// Reads the current records of tasks, and returns the ids of those without one.
-    async fn read_all(&self, ids: &[TaskId]) -> Result<(Vec<TaskView>, Vec<TaskId>), ApiError> {
-        let mut by_partition = BTreeMap::<u32, Vec<TaskId>>::new();
-        for id in ids {
-            by_partition.entry(self.publisher.partition_of(id)).or_default().push(id.clone());
-        }
-        let read = |(partition, ids): (u32, Vec<TaskId>)| async move { self.read_many(partition, &ids).await };
-        let found: Vec<TaskView> =
-            try_join_all(by_partition.into_iter().map(read)).await?.into_iter().flatten().flatten().collect();
-        let missing = ids.iter().filter(|id| found.iter().all(|task| task.id != **id)).cloned().collect();
-        Ok((found, missing))
     }
 
     /// Waits until the events up to a position have been projected.
@@ -219,7 +206,10 @@ impl Reads {
             return Ok(None);
         }
         let projected = match self.wait_until_projected(partition, end, UNKNOWN_DEADLINE).await? {
-            ReachedOffset::Yes => return Ok(None),
+            ReachedOffset::Yes => {
+                self.coverage.settled(partition).await;
+                return Ok(None);
+            }
             ReachedOffset::Not(projected) => projected.unwrap_or(first).max(first),
         };
         // Transaction markers and aborted records at the end are invisible: the projection may have stopped just
@@ -230,6 +220,48 @@ impl Reads {
         let passed = read.is_ok_and(|read| read.offset >= end);
         Ok((!passed).then(|| not_visible_yet(partition, projected, end)))
     }
+}
+
+async fn read_judged(
+    reads: &Reads,
+    partition: u32,
+    ids: &[TaskId],
+) -> Result<(Vec<Option<TaskView>>, Option<Gap>), ApiError> {
+    if ids.is_empty() {
+        return Ok((Vec::new(), None));
+    }
+    let mut wanted = ids.to_vec();
+    let mut ancestors: Vec<TaskId> = ids.iter().flat_map(parent_ids).collect();
+    ancestors.sort();
+    ancestors.dedup();
+    wanted.extend(ancestors.iter().cloned());
+    let JudgedRecords { checkpoint, records: mut nodes, gap } = judged_records(reads, partition, &wanted).await?;
+    let checkpoint = checkpoint.unwrap_or_default();
+    let ancestor_records = nodes.split_off(ids.len());
+    let run_of = |id: &str| {
+        let index = ancestors.binary_search_by(|known| known.as_str().cmp(id)).ok()?;
+        ancestor_records.get(index)?.as_ref().map(|above| above.run)
+    };
+    let sampler = reads.publisher.sampler();
+    let found = ids.iter().zip(nodes).map(|(id, record)| {
+        let record = record?;
+        let superseded = is_superseded(record.run, id.ancestors().map(run_of));
+        Some(TaskView { id: id.clone(), partition, checkpoint, record, superseded, sampler })
+    });
+    Ok((found.collect(), gap))
+}
+
+/// Reads the current records of tasks, and returns the ids of those without one.
+async fn read_all(reads: &Reads, ids: &[TaskId]) -> Result<(Vec<TaskView>, Vec<TaskId>), ApiError> {
+    let mut by_partition = BTreeMap::<u32, Vec<TaskId>>::new();
+    for id in ids {
+        by_partition.entry(reads.publisher.partition_of(id)).or_default().push(id.clone());
+    }
+    let read = |(partition, ids): (u32, Vec<TaskId>)| async move { reads.read_many(partition, &ids).await };
+    let found: Vec<TaskView> =
+        try_join_all(by_partition.into_iter().map(read)).await?.into_iter().flatten().flatten().collect();
+    let missing = ids.iter().filter(|id| found.iter().all(|task| task.id != **id)).cloned().collect();
+    Ok((found, missing))
 }
 
 /// Ids of all ancestors, nearest first.

@@ -83,7 +83,8 @@ pub(crate) async fn slowest(
     attempts.sort_by(|(one, _), (other, _)| (Reverse(one.took_ms), &one.id).cmp(&(Reverse(other.took_ms), &other.id)));
     attempts.truncate(limit);
     let from = time_text(hours.first().map_or(0, |hour| hour * HOUR_MS));
-    Ok(Slowest { from, attempts: attempts.into_iter().map(attempt_document).collect() })
+    let attempts = attempts.into_iter().map(attempt_document).collect();
+    Ok(Slowest { from, attempts, incomplete: reads.incomplete().await? })
 }
 
 fn attempt_document((attempt, name): (SlowAttempt, Arc<str>)) -> SlowestAttempt {
@@ -161,7 +162,7 @@ async fn selected(
         .buffered(MAX_CONCURRENT_READS)
         .try_collect()
         .await?;
-    Ok(Failures { groups, errors, at_least })
+    Ok(Failures { groups, errors, at_least, incomplete: reads.incomplete().await? })
 }
 
 impl Groups {

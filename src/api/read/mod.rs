@@ -1,6 +1,7 @@
 //! Reads shared by several handlers: read consistency, tree traversal, merged indexes, change notices, searches.
 
 pub(crate) mod consistency;
+pub(crate) mod coverage;
 pub(crate) mod cursor;
 pub mod diagram;
 pub(crate) mod failed_tasks;

@@ -78,6 +78,11 @@ impl Notices {
         let _ = tokio::time::timeout(POLL_INTERVAL, projected.wait_for(|&offset| offset >= target)).await;
     }
 
+    /// Offset of the last notice of a partition; 0 before the first one.
+    pub(crate) fn last_offset(&self, partition: u32) -> i64 {
+        self.queue(partition).map_or(0, |queue| queue.projected.get())
+    }
+
     /// Receives all further notices.
     pub(crate) fn listen(&self) -> broadcast::Receiver<Arc<FleetChanges>> {
         self.feed.listen()

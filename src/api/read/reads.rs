@@ -4,16 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::consistency::TaskView;
+use super::coverage::{Coverage, Gap, baseline};
 use super::notices::Notices;
 use crate::api::backends::stored;
 use crate::api::http::problem::ApiError;
 use crate::broker::{BrokerClient, Partition, Watermarks};
+use crate::model::projection::audit::AuditEntry;
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
 use crate::publish::Publisher;
 use crate::runtime::Shutdown;
-use crate::store::{Checkpoint, Entry, Index, Store};
+use crate::store::{Checkpoint, Entry, Index, LogPage, Store};
 
 /// Maximum records per store read.
 const NODES_PER_CALL: usize = 500;
@@ -21,7 +24,9 @@ const NODES_PER_CALL: usize = 500;
 /// Read access to the projection. [`super::consistency`] adds reads that wait for the log. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Reads {
-    pub store: Arc<dyn Store>,
+    /// Reached only through methods, which compare what it has with the log ([`super::coverage`]).
+    pub(super) store: Arc<dyn Store>,
+    pub(super) coverage: Arc<Coverage>,
     pub broker: BrokerClient,
     /// Provides topic names and the partition of an id; nothing is published here.
     pub publisher: Publisher,
@@ -29,18 +34,63 @@ pub(crate) struct Reads {
     pub shutdown: Shutdown,
 }
 
+/// Records of a partition.
+pub(super) struct JudgedRecords {
+    /// Checkpoint of the partition, which may be older than the records.
+    pub checkpoint: Option<Checkpoint>,
+    pub records: Vec<Option<TaskRecord>>,
+    /// Reason why the store does not cover the partition.
+    pub gap: Option<Gap>,
+}
+
 impl Reads {
-    /// Reads records, one result per id. All ids must lie in this partition.
+    pub(crate) fn new(store: Arc<dyn Store>, broker: BrokerClient, publisher: Publisher, shutdown: Shutdown) -> Self {
+        let partitions = publisher.events_partitions();
+        let (coverage, notices) = (Arc::new(Coverage::new(partitions)), Arc::new(Notices::new(partitions)));
+        Self { store, coverage, broker, publisher, notices, shutdown }
+    }
+
+    /// Reads records, one result per id. All ids must lie in this partition. A record that the store lacks may exist
+    /// nevertheless: callers report [`Self::incomplete`] partitions.
     pub(crate) async fn records(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, ApiError> {
-        let mut nodes = Vec::with_capacity(ids.len());
-        for some in ids.chunks(NODES_PER_CALL) {
-            nodes.extend(stored(self.store.nodes(partition, some)).await?);
-        }
-        Ok(nodes)
+        Ok(judged_records(self, partition, ids).await?.records)
     }
 
     pub(crate) async fn checkpoint(&self, partition: u32) -> Result<Option<Checkpoint>, ApiError> {
-        Ok(stored(self.store.checkpoints(&[partition])).await?.into_iter().next().flatten())
+        let baseline = baseline(self, partition);
+        let checkpoint = self.checkpoints(&[partition]).await?.into_iter().next().flatten();
+        self.coverage.judge(baseline, checkpoint);
+        Ok(checkpoint)
+    }
+
+    pub(crate) async fn checkpoints(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, ApiError> {
+        stored(self.store.checkpoints(partitions)).await
+    }
+
+    /// Checks that the store is reachable and suitably configured.
+    pub(crate) async fn check_store(&self) -> Result<(), ApiError> {
+        stored(self.store.check()).await
+    }
+
+    /// Reads log lines of a task. Fails if the store does not cover the task's partition.
+    pub(crate) async fn log_lines(&self, task: &TaskView, from: u64, limit: usize) -> Result<LogPage, ApiError> {
+        let page = stored(self.store.log_lines(task.partition, &task.id, from, limit)).await?;
+        self.check_covered(Some(task.partition)).await?;
+        Ok(page)
+    }
+
+    /// Reads an attachment of a task. Fails if it is missing and the store does not cover the task's partition.
+    pub(crate) async fn attachment(&self, task: &TaskView, name: &str) -> Result<Option<Vec<u8>>, ApiError> {
+        let found = stored(self.store.attachment(task.partition, &task.id, name)).await?;
+        if found.is_none() {
+            self.check_covered(Some(task.partition)).await?;
+        }
+        Ok(found)
+    }
+
+    /// Reads the audit log of a partition, newest request first.
+    pub(crate) async fn requests(&self, partition: u32, limit: usize) -> Result<Vec<AuditEntry>, ApiError> {
+        stored(self.store.requests(partition, limit)).await
     }
 
     pub(crate) async fn page(
@@ -76,4 +126,19 @@ impl Reads {
         }
         Ok(counts)
     }
+}
+
+/// Reads records of a partition, and decides whether the store covers it.
+pub(super) async fn judged_records(reads: &Reads, partition: u32, ids: &[TaskId]) -> Result<JudgedRecords, ApiError> {
+    let mut judged = JudgedRecords { checkpoint: None, records: Vec::with_capacity(ids.len()), gap: None };
+    for (n, some) in ids.chunks(NODES_PER_CALL).enumerate() {
+        let baseline = baseline(reads, partition);
+        let (checkpoint, records) = stored(reads.store.nodes_with_checkpoint(partition, some)).await?;
+        judged.gap = judged.gap.or(reads.coverage.judge(baseline, checkpoint));
+        judged.records.extend(records);
+        if n == 0 {
+            judged.checkpoint = checkpoint;
+        }
+    }
+    Ok(judged)
 }

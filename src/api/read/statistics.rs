@@ -75,7 +75,8 @@ pub(crate) async fn stats(reads: &Reads, range: &StatsRange, max_tree_age_ms: i6
         let is_complete = is_folded(reads, partition, &part).await;
         sums.add(part, range.level, is_complete);
     }
-    Ok(sums.document(range, max_tree_age_ms))
+    let incomplete = reads.incomplete().await?;
+    Ok(Stats { incomplete, ..sums.document(range, max_tree_age_ms) })
 }
 
 /// Reads the aggregates from the first point up to now: later ones are needed for the number of open tasks.
@@ -150,6 +151,7 @@ impl Sums {
             exact_from: exact_from_ms.map(time_text),
             series: series.into_iter().take(MAX_SERIES).map(|(_, series)| series).collect(),
             left_out,
+            incomplete: Vec::new(),
         }
     }
 }

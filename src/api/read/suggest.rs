@@ -1,6 +1,7 @@
 //! Suggestions for unfinished searches: qualifiers, types and states with the number of their tasks, and values of the
 //! newest root tasks.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +66,7 @@ pub(crate) async fn suggest(
     suggestions.retain(|suggestion| suggestion.text.trim_start_matches('"').to_lowercase().starts_with(&prefix));
     suggestions.truncate(MAX_SUGGESTIONS);
     let replace = TextSpan { start: completion.chars.start, end: completion.chars.end };
-    Ok(Suggestions { replace, suggestions })
+    Ok(Suggestions { replace, suggestions, incomplete: reads.incomplete().await? })
 }
 
 fn qualifiers() -> Vec<Suggestion> {
@@ -128,21 +129,21 @@ async fn read_values(reads: &Reads) -> Result<Values, ApiError> {
     let tasks = Merge::new(reads, vec![Index::Roots], None, TASKS).next(TASKS).await?;
     for task in tasks.iter().filter_map(|(_, task)| task.as_ref()) {
         for (qualifier, text) in values_of(&task.record) {
-            *counts.entry(qualifier.name()).or_default().entry(text.to_owned()).or_default() += 1;
+            *counts.entry(qualifier.name()).or_default().entry(text.into_owned()).or_default() += 1;
         }
     }
     Ok(counts.into_iter().map(|(name, counts)| (name, commonest(counts.into_iter()))).collect())
 }
 
-fn values_of(record: &TaskRecord) -> impl Iterator<Item = (Qualifier, &str)> {
+fn values_of(record: &TaskRecord) -> impl Iterator<Item = (Qualifier, Cow<'_, str>)> {
     let policy = record.definition.policy.as_deref();
     let options = policy.and_then(|policy| policy.rules.options.as_ref());
     let tags = policy.map(|policy| policy.tags.as_slice()).unwrap_or_default();
     let single = [
-        (Qualifier::Creator, policy.and_then(|policy| policy.creator.as_deref())),
-        (Qualifier::Worker, record.worker.as_deref()),
-        (Qualifier::Schedule, options.and_then(|options| options.get("schedule")?.as_str())),
+        (Qualifier::Creator, policy.and_then(|policy| policy.creator.as_deref()).map(Cow::Borrowed)),
+        (Qualifier::Worker, record.worker.as_deref().map(Cow::Borrowed)),
+        (Qualifier::Schedule, options.and_then(|options| options.slice().member("schedule")?.string())),
     ];
     let single = single.into_iter().filter_map(|(qualifier, text)| Some((qualifier, text?)));
-    single.chain(tags.iter().map(|tag| (Qualifier::Tag, tag.as_str())))
+    single.chain(tags.iter().map(|tag| (Qualifier::Tag, Cow::Borrowed(tag.as_str()))))
 }

@@ -16,12 +16,12 @@ use tokio::time::Instant;
 use super::cache::{Rendered, SharedPart};
 use super::navigation::Counts;
 use super::parts::frame::{Section, Shell, Theme, frame, main_element, rendered};
-use super::parts::notice::{behind_notice, done_notice};
+use super::parts::notice::{behind_notice, done_notice, incomplete_notice};
 use super::parts::problem::problem_block;
 use super::parts::{View, visible, without_hidden};
 use super::response::{page_response, see_other, status_code, with_security_headers, with_tag};
 use super::state::Ui;
-use super::visit::{After, Answer, Body, Fields, PATIENCE, Redirect, Visit, until};
+use super::visit::{After, Answer, Body, Fields, PATIENCE, Redirect, Visit, stored, until};
 use super::{PAGES, Page, cache, forms, letters, live, navigation, pages, refresh, session, suggest};
 use crate::api::documents::Problem;
 use crate::api::handlers::ops;
@@ -211,7 +211,9 @@ pub(super) async fn show(visit: &Visit, page: &Page) -> Result<Answer, ApiError>
     let deadline = (begun + PATIENCE).max(Instant::now() + PATIENCE / 2);
     let answer = until(deadline, (page.show)(visit)).await?;
     let Answer::Page(body) = answer else { return Ok(answer) };
+    let incomplete = until(deadline, stored(visit.api.reads.incomplete())).await.unwrap_or_default();
     let main = html! {
+        (incomplete_notice(&incomplete))
         @if let Some(done) = visit.query.get("done") { (done_notice(done)) }
         @if behind { (behind_notice()) }
         (body.main)

@@ -1,5 +1,6 @@
 //! Visit of a page: access to the reads and actions of the api, with the deadlines of pages.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use maud::Markup;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::live::Live;
@@ -18,6 +19,7 @@ use crate::api::documents::Problem;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, Query};
 use crate::api::state::Api;
+use crate::model::json::{JsonKind, RawJson};
 use crate::model::record::state::State;
 use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;
@@ -129,22 +131,28 @@ impl Fields {
     }
 
     /// JSON of a field.
-    pub(super) fn json(&self, name: &str) -> Result<Option<Value>, ApiError> {
+    pub(super) fn json(&self, name: &str) -> Result<Option<RawJson>, ApiError> {
         let Some(text) = self.get(name) else { return Ok(None) };
-        let wrong = |why| ApiError::new(Code::BadJson, format!("`{name}`: {why}")).pointer(format!("/{name}"));
-        serde_json::from_str(text).map(Some).map_err(wrong)
+        RawJson::parse(text.trim().as_bytes()).map(Some).map_err(|error| {
+            let pointer = format!("/{name}{}", error.pointer().unwrap_or_default());
+            ApiError::new(Code::BadJson, format!("`{name}`: {error}")).pointer(pointer)
+        })
     }
 
     /// JSON object of a field; empty if the field is not set.
-    pub(super) fn object(&self, name: &str) -> Result<Map<String, Value>, ApiError> {
-        match self.json(name)? {
-            Some(Value::Object(object)) => Ok(object),
-            None => Ok(Map::new()),
-            Some(_) => {
-                Err(ApiError::new(Code::BadField, format!("`{name}` is not a JSON object")).pointer(format!("/{name}")))
-            }
-        }
+    pub(super) fn object(&self, name: &str) -> Result<BTreeMap<String, RawJson>, ApiError> {
+        let Some(object) = self.json(name)? else { return Ok(BTreeMap::new()) };
+        let wrong =
+            || ApiError::new(Code::BadField, format!("`{name}` is not a JSON object")).pointer(format!("/{name}"));
+        members(&object).ok_or_else(wrong)
     }
+}
+
+/// Members of an object as they were entered; `None` for another value.
+pub(super) fn members(value: &RawJson) -> Option<BTreeMap<String, RawJson>> {
+    let value = value.slice();
+    (value.kind() == JsonKind::Object)
+        .then(|| value.members().map(|(name, value)| (name.into_owned(), value.into())).collect())
 }
 
 /// Authorized request of a page.
@@ -200,7 +208,7 @@ impl Visit {
     }
 
     /// Runs an action of the api about the page's subject, and returns its document.
-    pub(super) async fn act<F>(&self, action: fn(ApiRequest) -> F, body: Option<&Value>) -> Result<Value, ApiError>
+    pub(super) async fn act<F>(&self, action: fn(ApiRequest) -> F, body: Option<&RawJson>) -> Result<Value, ApiError>
     where
         F: Future<Output = Result<Response, ApiError>>,
     {
@@ -211,7 +219,7 @@ impl Visit {
         &self,
         action: impl FnOnce(ApiRequest) -> F,
         request: ApiRequest,
-        body: Option<&Value>,
+        body: Option<&RawJson>,
     ) -> Result<Value, ApiError>
     where
         F: Future<Output = Result<Response, ApiError>>,
@@ -224,14 +232,14 @@ impl Visit {
         &self,
         action: impl FnOnce(ApiRequest) -> F,
         mut request: ApiRequest,
-        body: Option<&Value>,
+        body: Option<&RawJson>,
     ) -> Result<(StatusCode, Value), ApiError>
     where
         F: Future<Output = Result<Response, ApiError>>,
     {
         if let Some(body) = body {
             request.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            request.body = body.to_string().into();
+            request.body = body.text().to_owned().into();
         }
         let response = action(request).await?;
         let status = response.status();

@@ -2,7 +2,8 @@
 //!
 //! Before publishing, the id is reserved together with a hash of type and params; once both publishes are
 //! acknowledged, the reservation gets the position. Reservations only guard against concurrent requests; the log is
-//! the source of truth.
+//! the source of truth. They are lost with the store: an id is free only if the store covers its partition, before the id
+//! is reserved and after it.
 
 use crate::model::retention::{Expiry, ExpiryKind};
 use crate::model::task::id::TaskId;
@@ -88,7 +89,11 @@ impl Writes {
                 return Ok(Submitted::Existing(existing));
             }
             match self.leases.claim(&draft).await? {
-                Claim::Ours(lease) => return self.publish_leased(&draft, lease, waited).await,
+                Claim::Ours(lease) => match self.publish_leased(&draft, lease, waited).await {
+                    // The store has lost data since the first look, and with it perhaps the reservation of the id.
+                    Err(error) if error.is(Code::NotVisibleYet) && Instant::now() < deadline => {}
+                    done => return done,
+                },
                 Claim::Published(position) => {
                     return Ok(Submitted::Existing(as_published(&draft, position, self.publisher.sampler())));
                 }
@@ -123,26 +128,31 @@ impl Writes {
         published.map_err(|failed| failed.error)
     }
 
-    /// Returns the task if an earlier request published it without recording that. Projection lag does not block the
-    /// publish.
+    /// Returns the task if an earlier request published it without recording that, or if the record of that was lost with
+    /// the store: call it while the id is reserved. Projection lag does not block the publish, a gap in the store does.
     pub(crate) async fn find_published_earlier(
         &self,
         draft: &Draft,
         taken_over: bool,
     ) -> Result<Option<TaskView>, ApiError> {
-        if !taken_over {
-            return Ok(None);
+        if taken_over
+            && let Err(error) = self.reads.find_optional(&draft.id).await
+            && !error.is(Code::NotVisibleYet)
+        {
+            return Err(error);
         }
-        match self.reads.find_optional(&draft.id).await {
-            Ok(_) => self.existing(draft).await,
-            Err(error) if error.is(Code::NotVisibleYet) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let found = self.reads.read(&draft.id).await?;
+        Self::same_task(draft, found)
     }
 
-    /// Returns the existing task with this id, in this run or a later one; fails if it is a different task.
+    /// Returns the existing task with this id, in this run or a later one; fails if it is a different task. Waits until
+    /// the store covers the task's partition.
     pub(crate) async fn existing(&self, draft: &Draft) -> Result<Option<TaskView>, ApiError> {
-        let Some(found) = self.reads.read(&draft.id).await? else { return Ok(None) };
+        Self::same_task(draft, self.reads.read_covered(&draft.id).await?)
+    }
+
+    fn same_task(draft: &Draft, found: Option<TaskView>) -> Result<Option<TaskView>, ApiError> {
+        let Some(found) = found else { return Ok(None) };
         let record = &found.record;
         // A task of an earlier run of the parent does not count.
         if !record.definition.announced || record.run < draft.new.run {

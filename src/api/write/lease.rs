@@ -15,6 +15,7 @@ use super::idempotency::id_taken;
 use super::validate::Draft;
 use crate::api::backends::stored;
 use crate::api::http::problem::{ApiError, Code};
+use crate::api::read::coverage::SETTLE;
 use crate::model::task::Position;
 use crate::model::task::id::TaskId;
 use crate::runtime::Backoff;
@@ -26,7 +27,9 @@ pub(crate) const WAIT_DEADLINE: Duration = Duration::from_secs(15);
 /// Minimum and maximum poll interval of a lease held by another request.
 const POLL: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 /// Renewal interval; three renewals may fail.
-pub(crate) const RENEW_EVERY: Duration = Duration::from_millis(LEASE_TTL.as_millis() as u64 / 4);
+pub(super) const RENEW_EVERY: Duration = Duration::from_millis(LEASE_TTL.as_millis() as u64 / 4);
+// After a loss of the store each lease is reserved again before ids count as free.
+const _: () = assert!(RENEW_EVERY.as_millis() + 500 <= SETTLE.as_millis());
 /// Maximum leases renewed or ended concurrently.
 const MAX_CONCURRENT: usize = 64;
 
@@ -131,21 +134,33 @@ impl Leases {
         self.finish(leases.map(|lease| (lease, PublishOutcome::Released))).await;
     }
 
-    /// Replaces reservations. A failure lets the lease expire, at worst causing a second execution.
+    /// Replaces reservations, and reserves ids again whose reservations were lost with the store. A failure lets the lease
+    /// expire, at worst causing a second execution.
     async fn replace(&self, reservations: Vec<(&Lease, Option<Reservation>)>) {
         let replace = |(lease, reservation): (&Lease, Option<Reservation>)| {
             let lease = lease.clone();
             async move {
-                let Lease { partition, id, run, reservation: held, .. } = &lease;
-                match stored(self.store.replace_reservation(*partition, id, *run, held, reservation.as_ref())).await {
+                match self.replace_one(&lease, reservation.as_ref()).await {
                     Ok(true) => {}
-                    Ok(false) => tracing::warn!(%id, "lease on a task id expired during the publish"),
-                    Err(why) => tracing::warn!(%id, ?why, "cannot renew or end the lease on a task id"),
+                    Ok(false) => tracing::warn!(id = %lease.id, "lease on a task id expired during the publish"),
+                    Err(why) => tracing::warn!(id = %lease.id, ?why, "cannot renew or end the lease on a task id"),
                 }
             }
         };
         let replaced: Vec<_> = reservations.into_iter().map(replace).collect();
         stream::iter(replaced).buffer_unordered(MAX_CONCURRENT).collect::<()>().await;
+    }
+}
+
+impl Leases {
+    /// Returns false if another request holds the lease.
+    async fn replace_one(&self, lease: &Lease, reservation: Option<&Reservation>) -> Result<bool, ApiError> {
+        let Lease { partition, id, run, reservation: held, .. } = lease;
+        let replaced = stored(self.store.replace_reservation(*partition, id, *run, held, reservation)).await?;
+        match reservation {
+            Some(lost) if !replaced => Ok(stored(self.store.reserve(*partition, id, *run, lost)).await?.is_none()),
+            _ => Ok(replaced),
+        }
     }
 }
 

@@ -8,19 +8,19 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::declared::DeclaredTypes;
-use super::validate::bad_field;
+use super::validate::MAX_PARAMS_BYTES;
 use crate::api::http::problem::{ApiError, Code};
 use crate::broker::{BrokerClient, TopicInfo};
 use crate::config::TypePolicy;
 use crate::control::PolicyUpdates;
-use crate::control::types::DeclaredLimits;
 use crate::handlers::Registry;
 use crate::model::json::RawJson;
-use crate::model::task::Rules;
 use crate::model::task::action::{CALLBACK_TYPE, EMAIL_TYPE, Notification, NotificationRules};
 use crate::model::task::continuation::Continuation;
 use crate::model::task::delivery::{CallbackParams, EmailParams};
 use crate::model::task::id::clip;
+use crate::model::task::limits::TaskLimits;
+use crate::model::task::{Policy, Rules};
 use crate::model::units::duration::Millis;
 use crate::publish::Publisher;
 
@@ -68,11 +68,33 @@ impl TypeCatalog {
     /// Returns the policy of a type that this process knows, or the limits that its declaration has.
     pub(crate) fn policy(&self, name: &str) -> Option<TypePolicy> {
         let Some(registered) = self.registry.get(name) else {
-            let DeclaredLimits { concurrency, max_concurrency, rate } = self.declared.get(name)?.policy.clone();
-            return Some(TypePolicy { concurrency, max_concurrency, rate, ..TypePolicy::default() });
+            return Some(self.declared.get(name)?.policy.type_policy());
         };
         let policy = &registered.policy;
         Some(self.policies.newer(name, policy).unwrap_or_else(|| policy.clone()))
+    }
+
+    /// Limits of new tasks.
+    pub(crate) fn limits(&self) -> TaskLimits {
+        TaskLimits { max_tree_age: self.max_tree_age, max_params: MAX_PARAMS_BYTES }
+    }
+
+    /// Rejects options of a task, or of its continuations, that contradict those of the type, if it is known.
+    pub(crate) fn check_with_type(&self, name: &str, own: &Policy) -> Result<(), ApiError> {
+        self.check_with_types(name, own, "")
+    }
+
+    fn check_with_types(&self, name: &str, own: &Policy, at: &str) -> Result<(), ApiError> {
+        if let Some((field, why)) = self.policy(name).and_then(|policy| policy.contradiction(own)) {
+            return Err(ApiError::new(Code::BadField, why)
+                .pointer(format!("{at}/{field}"))
+                .hint(format!("GET /v1/types shows the settings of `{name}`")));
+        }
+        own.rules
+            .then
+            .iter()
+            .enumerate()
+            .try_for_each(|(n, then)| self.check_with_types(&then.task_type, &then.policy, &format!("{at}/then/{n}")))
     }
 
     /// Rejects a type without a topic.
@@ -165,8 +187,7 @@ impl TypeCatalog {
         for (n, then) in continuations.iter().enumerate() {
             let here = format!("{at}/{n}");
             if !then.with_results {
-                let params = RawJson::of(&then.params).map_err(|why| bad_field("then", why.to_string()))?;
-                self.check_params(&then.task_type, &params, &format!("{here}/params"))?;
+                self.check_params(&then.task_type, &then.params, &format!("{here}/params"))?;
             }
             self.check_continuation_params(&then.policy.rules.then, &format!("{here}/then"))?;
         }
@@ -174,19 +195,8 @@ impl TypeCatalog {
     }
 
     /// Rejects invalid notification rules, as far as this process knows the delivery types.
-    pub(crate) fn check_notifications(&self, rules: &Rules, now_ms: i64) -> Result<(), ApiError> {
-        let furthest = self.max_tree_age;
-        let has_rules = rules.all_rules();
-        for (at, checks) in has_rules.iter().map(|has_rules| (&has_rules.at, has_rules.checks)) {
-            for (n, check) in checks.iter().enumerate() {
-                if check.due_ms(now_ms).is_some_and(|due| due > now_ms.saturating_add(furthest.as_i64())) {
-                    let why =
-                        format!("the check is due more than {furthest} from now, longer than a tree may stay open");
-                    return Err(ApiError::new(Code::BadField, why).pointer(format!("{at}/checks/{n}")));
-                }
-            }
-        }
-        for (at, notification) in has_rules.iter().flat_map(NotificationRules::notifications) {
+    pub(crate) fn check_notifications(&self, rules: &Rules) -> Result<(), ApiError> {
+        for (at, notification) in rules.all_rules().iter().flat_map(NotificationRules::notifications) {
             let (kind, params) = params_of(notification);
             let rejection = self.registry.get(kind).and_then(|known| known.validate(&params));
             if let Some(rejection) = rejection {

@@ -7,12 +7,12 @@ use axum::http::HeaderMap;
 use super::Writes;
 use crate::api::documents::CreateTask;
 use crate::api::http::problem::{ApiError, Code};
-use crate::config::Names;
 use crate::model::json::RawJson;
-use crate::model::task::continuation::number_of;
+use crate::model::task::continuation::{check_continuation_ids, number_of};
 use crate::model::task::field::Change;
 use crate::model::task::hash::spawn_hash;
 use crate::model::task::id::{BULK_TYPE, TaskId, check_type};
+use crate::model::task::limits::Flaw;
 use crate::model::task::{MAX_POLICY_BYTES, MAX_TEXT_CHARS, Policy, Trace, parse_time};
 use crate::model::units::duration::Millis;
 use crate::publish::OutgoingTask;
@@ -58,35 +58,46 @@ impl Writes {
     ) -> Result<Draft, ApiError> {
         check_type(&input.task_type).map_err(|why| bad_field("type", why))?;
         let (id, generated) = id_of(&input)?;
-        let params = params_of(&input)?;
+        check_params_size(&input.params)?;
         if input.policy.rules.external {
             check_external(&input)?;
         } else {
-            self.types.check_params(&input.task_type, &params, "/params")?;
+            self.types.check_params(&input.task_type, &input.params, "/params")?;
         }
-        let hash = spawn_hash(&input.task_type, &input.params);
-        let mut new = OutgoingTask::new(&input.task_type, params);
+        let hash = spawn_hash(&input.task_type, &input.params).map_err(|why| bad_field("params", why.to_string()))?;
+        let mut new = OutgoingTask::new(&input.task_type, input.params.clone());
         check_short("key", input.key.as_deref())?;
         new.key = input.key.clone();
-        new.policy = self.policy_of(input, now_ms)?;
+        new.policy = self.policy_of(input, &id, now_ms)?;
         self.types.check_continuation_params(&new.policy.rules.then, "/then")?;
-        self.types.check_notifications(&new.policy.rules, now_ms)?;
+        self.types.check_notifications(&new.policy.rules)?;
         new.id = Some(id.clone());
         new.trace = trace.cloned().map(Box::new);
         Ok(Draft { id, generated, hash, new })
     }
 
-    fn policy_of(&self, input: CreateTask, now_ms: i64) -> Result<Policy, ApiError> {
+    fn policy_of(&self, input: CreateTask, id: &TaskId, now_ms: i64) -> Result<Policy, ApiError> {
         let mut policy = input.policy;
         policy.not_before_ms = self.start_time(input.delay, input.at.as_deref(), now_ms)?;
-        policy.expires_at_ms = input.expires.map(|span| now_ms.saturating_add(span.as_i64()));
+        policy.expires_at_ms = input.expires.map(|expires| expires.time_ms(now_ms));
         if input.block_when_done.is_some() && !policy.rules.external {
             return Err(bad_field("block_when_done", "it applies to external tasks only".into()));
         }
         policy.rules.block_when_done = input.block_when_done.unwrap_or(true);
-        check_policy(&policy, self.publisher.names())?;
-        policy.rules.check_all().map_err(|(at, why)| bad_field(at.trim_start_matches('/'), why))?;
+        self.check_policy(&input.task_type, &policy, now_ms)?;
+        let then = check_continuation_ids(id, &policy.rules.then, 0);
+        then.map_err(|(at, why)| of_flaw((format!("/then{at}"), why)))?;
         Ok(policy)
+    }
+
+    /// Rejects options that no task may have, or that contradict those of the type.
+    pub(crate) fn check_policy(&self, task_type: &str, policy: &Policy, now_ms: i64) -> Result<(), ApiError> {
+        check_size(policy)?;
+        self.types.limits().check_policy(policy, now_ms).map_err(of_flaw)?;
+        if let Some(topic) = &policy.reply_to {
+            self.publisher.names().check_reply_topic(topic).map_err(|why| bad_field("reply_to", why))?;
+        }
+        self.types.check_with_type(task_type, policy)
     }
 
     /// Returns the earliest start time; `None` for an immediate start.
@@ -129,7 +140,13 @@ fn id_of(input: &CreateTask) -> Result<(TaskId, bool), ApiError> {
     if let Some(parent) = &input.parent {
         TaskId::parse(parent).map_err(bad("/parent"))?;
     }
-    let made = uuid::Uuid::now_v7().to_string();
+    if input.id.is_some() && input.id_prefix.is_some() {
+        return Err(bad_field("id_prefix", "`id` and `id_prefix` are mutually exclusive".into()));
+    }
+    let made = format!("{}{}", input.id_prefix.as_deref().unwrap_or_default(), uuid::Uuid::now_v7());
+    if input.id_prefix.is_some() {
+        TaskId::resolve(&made, None).map_err(bad("/id_prefix"))?;
+    }
     let id = TaskId::resolve(input.id.as_deref().unwrap_or(&made), input.parent.as_deref()).map_err(bad("/id"))?;
     if !id.is_root() && number_of(id.segment()).is_some() {
         let why = format!("`{}` is reserved for continuations of the parent", id.segment());
@@ -140,8 +157,7 @@ fn id_of(input: &CreateTask) -> Result<(TaskId, bool), ApiError> {
     Ok((id, input.id.is_none()))
 }
 
-fn params_of(input: &CreateTask) -> Result<RawJson, ApiError> {
-    let params = RawJson::of(&input.params).map_err(|why| bad_field("params", why.to_string()))?;
+fn check_params_size(params: &RawJson) -> Result<(), ApiError> {
     let bytes = params.text().len();
     if bytes > MAX_PARAMS_BYTES {
         return Err(ApiError::new(
@@ -151,7 +167,7 @@ fn params_of(input: &CreateTask) -> Result<RawJson, ApiError> {
         .pointer("/params")
         .hint("store the data elsewhere and pass a link"));
     }
-    Ok(params)
+    Ok(())
 }
 
 /// Rejects fields that have no effect on external tasks.
@@ -174,17 +190,8 @@ fn check_external(input: &CreateTask) -> Result<(), ApiError> {
     }
 }
 
-/// Validates a policy as a whole.
-pub(crate) fn check_policy(policy: &Policy, names: &Names) -> Result<(), ApiError> {
-    if let Some((field, why)) = policy.errors().into_iter().next() {
-        return Err(bad_field(&field, why));
-    }
-    if let Some(topic) = &policy.reply_to {
-        names.check_reply_topic(topic).map_err(|why| bad_field("reply_to", why))?;
-    }
-    if policy.expires_at_ms.zip(policy.not_before_ms).is_some_and(|(expires, start)| expires <= start) {
-        return Err(bad_field("expires", "the task would expire before its start time".into()));
-    }
+/// Rejects options that do not fit into a record.
+pub(crate) fn check_size(policy: &Policy) -> Result<(), ApiError> {
     let bytes = serde_json::to_vec(&policy.rules).map_or(0, |text| text.len());
     if bytes > MAX_POLICY_BYTES {
         let why = format!("the options have {bytes} bytes; the maximum is {MAX_POLICY_BYTES}");
@@ -200,6 +207,10 @@ fn check_short(field: &str, text: Option<&str>) -> Result<(), ApiError> {
         }
         _ => Ok(()),
     }
+}
+
+pub(crate) fn of_flaw((at, why): Flaw) -> ApiError {
+    ApiError::new(Code::BadField, why).pointer(at)
 }
 
 pub(crate) fn bad_field(field: &str, why: String) -> ApiError {

@@ -16,7 +16,7 @@ use super::Step;
 use super::sessions::difference;
 use crate::apps::launch::Launched;
 use crate::apps::process::AppProgram;
-use crate::apps::protocol::{self, FromApp, MAX_LINE_BYTES};
+use crate::apps::protocol::{self, ErrorOutcome, FromApp, MAX_LINE_BYTES};
 use crate::apps::socket::{self, SocketWriter};
 use crate::handlers::reaper::describe_status;
 use crate::model::task::id::clip_to;
@@ -114,7 +114,7 @@ impl Player {
         let line = self.receive(&expected).await?;
         let is_right = match protocol::parse(&line).map_err(|why| why.to_string())? {
             FromApp::Ok(success) => success.n == n,
-            FromApp::Error(error) => error.n == n && error.outcome == "dead" && error.kind == "bad_params",
+            FromApp::Error(error) => error.n == n && error.outcome == ErrorOutcome::Dead && error.kind == "bad_params",
             _ => false,
         };
         let why = || format!("`{}` instead of the outcome `dead` with the kind `bad_params`", quoted(&line));
@@ -148,7 +148,6 @@ impl Player {
             return Err(self.with_end(format!("the end of its stream instead of `{expected}`")).await);
         };
         match protocol::parse(&line) {
-            Ok(FromApp::Unknown) => Err(format!("a message of an unknown kind: `{}`", quoted(&line))),
             Ok(_) => Ok(line),
             Err(violation) => Err(violation.to_string()),
         }

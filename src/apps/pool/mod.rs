@@ -1,8 +1,10 @@
 //! Processes of an app: started, replaced and ended, and shared by the attempts of its types.
 
+mod blame;
 mod permit;
 mod replacement;
 mod slots;
+mod spares;
 mod status;
 mod supervision;
 
@@ -18,10 +20,12 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
+use self::blame::{Blame, Evidence};
 pub use self::permit::AppHandler;
 use self::permit::Waiting;
 pub use self::replacement::guard_container;
 use self::slots::{ProcessId, SlotTable};
+use self::spares::Spares;
 use self::status::PoolMetrics;
 use super::container::Container;
 use super::declaration::Declaration;
@@ -30,7 +34,7 @@ use super::protocol::Welcome;
 use super::session::Session;
 use crate::handlers::resident_memory::tree_bytes;
 use crate::model::units::bytes::Bytes;
-use crate::runtime::{self, Health, RuntimeThread};
+use crate::runtime::{self, Health, RuntimeThread, watch};
 use crate::telemetry::AppMetrics;
 
 /// Maximum time for all processes to end: two grace periods of a process, and some time to start it.
@@ -75,6 +79,10 @@ pub struct AppPool {
     first: Mutex<Option<AppProcess>>,
     supervisors: Mutex<Vec<JoinHandle<()>>>,
     stop: CancellationToken,
+    /// Notified when an attempt waits to run in quarantine.
+    suspects: Notify,
+    /// Evidence of whether the app or an attempt is to blame for early deaths.
+    evidence: watch::Sender<Evidence>,
     /// Set when the pool serves.
     metrics: OnceLock<PoolMetrics>,
 }
@@ -86,6 +94,9 @@ struct State {
     down_since: Option<Instant>,
     /// Reason why the last start has failed, or why a process has died before its first attempt.
     last_failure: Option<String>,
+    /// Spare processes, with those that are being started.
+    spares: usize,
+    blame: Blame,
 }
 
 /// Running process of a pool.
@@ -154,10 +165,12 @@ impl AppPool {
         first.set_order(has_order);
         let slots = first.slots();
         let state = State {
-            table: SlotTable::new(settings.processes),
+            table: SlotTable::new(),
             processes: Vec::new(),
             down_since: None,
             last_failure: None,
+            spares: 0,
+            blame: Blame::default(),
         };
         Arc::new(Self {
             thread,
@@ -171,6 +184,8 @@ impl AppPool {
             slots,
             supervisors: Mutex::default(),
             stop: CancellationToken::new(),
+            suspects: Notify::new(),
+            evidence: watch::Sender::new(Evidence::default()),
             metrics: OnceLock::new(),
         })
     }
@@ -215,6 +230,7 @@ impl AppPool {
         for number in 0..self.settings.processes {
             supervisors.push(runtime::spawn_on(self.runtime(), self.clone().keep(number, first.take())));
         }
+        supervisors.push(runtime::spawn_on(self.runtime(), Spares(self.clone()).keep()));
         supervisors.push(runtime::spawn_on(self.runtime(), status::report(self.clone(), health)));
     }
 
@@ -239,7 +255,12 @@ impl AppPool {
     }
 
     /// Adds a process, which gets attempts from now on.
-    fn add(&self, process: &AppProcess, requests: mpsc::UnboundedSender<ProcessRequest>) -> Arc<ProcessHandle> {
+    fn add(
+        &self,
+        process: &AppProcess,
+        requests: mpsc::UnboundedSender<ProcessRequest>,
+        is_spare: bool,
+    ) -> Arc<ProcessHandle> {
         let handle = Arc::new(ProcessHandle {
             id: self.next_id.fetch_add(1, Ordering::Relaxed),
             pid: process.pid(),
@@ -252,7 +273,10 @@ impl AppPool {
         let granted = {
             let mut state = self.state.lock();
             state.processes.push(handle.clone());
-            state.table.add(handle.id, process.slots(), left)
+            match is_spare {
+                true => state.table.add_spare(handle.id, process.slots()),
+                false => state.table.add(handle.id, process.slots(), left),
+            }
         };
         self.hand_out(granted);
         handle

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use super::blame::is_to_blame;
 use super::slots::ProcessId;
 use super::{AppPool, ProcessHandle};
 use crate::apps::session::{AttemptAnswer, StuckCounter};
@@ -34,7 +35,6 @@ pub(super) struct Waiting {
 struct Lease {
     pool: Arc<AppPool>,
     id: ProcessId,
-    sharing: Sharing,
     process: Option<Arc<ProcessHandle>>,
     /// An attempt has been sent and not been answered.
     is_running: bool,
@@ -91,13 +91,16 @@ impl PermitSource for TypePermits {
         let mut state = self.pool.state.lock();
         if let Some(id) = state.table.take(sharing) {
             drop(state);
-            return Acquired::Now(self.pool.permit(id, sharing, self.stuck.clone()));
+            return Acquired::Now(self.pool.permit(id, self.stuck.clone()));
         }
         let (permit, receiver) = oneshot::channel();
         state.table.retain_waiting(|waiting| !waiting.permit.is_closed());
         let waiting = Waiting { permit, pool: self.pool.clone(), stuck: self.stuck.clone() };
         let granted = state.table.wait(sharing, waiting);
         drop(state);
+        if sharing == Sharing::Quarantined {
+            self.pool.suspects.notify_one();
+        }
         self.pool.hand_out(granted);
         Acquired::Later(receiver)
     }
@@ -114,16 +117,16 @@ impl PermitSource for TypePermits {
 
 impl AppPool {
     /// Creates the permit for a slot that has been taken.
-    fn permit(self: &Arc<Self>, id: ProcessId, sharing: Sharing, stuck: StuckCounter) -> Permit {
+    fn permit(self: &Arc<Self>, id: ProcessId, stuck: StuckCounter) -> Permit {
         let process = self.state.lock().process(id);
-        let lease = Lease { pool: self.clone(), id, sharing, process, is_running: false };
+        let lease = Lease { pool: self.clone(), id, process, is_running: false };
         Arc::new(LeasePermit { lease: Mutex::new(Some(lease)), stuck })
     }
 
     /// Passes slots on to waiting attempts. The pool must not be locked: a lease whose receiver is gone returns.
     pub(super) fn hand_out(&self, granted: Vec<(ProcessId, Sharing, Waiting)>) {
-        for (id, sharing, waiting) in granted {
-            let permit = waiting.pool.permit(id, sharing, waiting.stuck);
+        for (id, _, waiting) in granted {
+            let permit = waiting.pool.permit(id, waiting.stuck);
             let _ = waiting.permit.send(permit);
         }
     }
@@ -137,7 +140,7 @@ impl AppPool {
                 lease.process.iter().for_each(|process| process.replace.notify_one());
             }
             state.table.retain_waiting(|waiting| !waiting.permit.is_closed());
-            state.table.free(lease.id, lease.sharing)
+            state.table.free(lease.id)
         };
         if let Some(process) = lease.process.as_ref().filter(|_| freed.is_finished) {
             process.finish();
@@ -180,9 +183,13 @@ impl Lease {
             metrics.attempts.inc();
         }
         Box::pin(async move {
-            let ended = attempt.end().await;
+            let mut ended = attempt.end().await;
             self.is_running = false;
+            let pool = self.pool.clone();
             drop(self);
+            if ended.is_early && is_to_blame(&pool).await {
+                ended.restart = Some(Restart::Blameless);
+            }
             ended.settle(&cx)
         })
     }

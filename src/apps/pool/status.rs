@@ -164,13 +164,21 @@ mod tests {
     use tokio::sync::{Notify, mpsc};
 
     use super::*;
+    use crate::apps::pool::blame::Blame;
     use crate::apps::pool::slots::SlotTable;
     use crate::apps::protocol::{Limits, VERSION, Welcome};
     use crate::apps::session::Session;
 
     fn state() -> State {
         let down_since = Some(Instant::now());
-        State { table: SlotTable::new(1), processes: Vec::new(), down_since, last_failure: None }
+        State {
+            table: SlotTable::new(),
+            processes: Vec::new(),
+            down_since,
+            last_failure: None,
+            spares: 0,
+            blame: Blame::default(),
+        }
     }
 
     /// Adds a process that has just become ready.

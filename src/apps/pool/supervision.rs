@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::blame::{note_death, note_lasting};
 use super::replacement::watch_memory;
 use super::status::count_end;
 use super::{AppPool, ProcessHandle};
@@ -25,8 +26,8 @@ const END_DEADLINE: Duration = Duration::from_secs(13);
 const MAX_FINISHING: usize = 4;
 
 /// Process with its supervisor. Dropping it kills the process.
-struct Supervised {
-    handle: Arc<ProcessHandle>,
+pub(super) struct Supervised {
+    pub handle: Arc<ProcessHandle>,
     /// `None` after the end.
     supervisor: Option<JoinHandle<ProcessEnd>>,
 }
@@ -58,7 +59,7 @@ impl AppPool {
                     None => break,
                 },
             };
-            let mut current = self.supervise(process);
+            let mut current = self.supervise(process, false);
             if let Some(old) = served.take() {
                 self.close(&old.handle);
                 let_finish(self.name(), &mut finishing, old);
@@ -109,7 +110,7 @@ impl AppPool {
         self.stop.run_until_cancelled(tokio::time::sleep(backoff.next_wait())).await;
     }
 
-    async fn start_process(&self, number: u32) -> Result<AppProcess, StartError> {
+    pub(super) async fn start_process(&self, number: u32) -> Result<AppProcess, StartError> {
         let (process, declaration) = self.program.start(number, &self.welcome).await?;
         match self.declaration.difference(&declaration) {
             None => Ok(process),
@@ -120,17 +121,19 @@ impl AppPool {
         }
     }
 
-    fn supervise(self: &Arc<Self>, process: AppProcess) -> Supervised {
+    pub(super) fn supervise(self: &Arc<Self>, process: AppProcess, is_spare: bool) -> Supervised {
         let (requests, receiver) = mpsc::unbounded_channel();
-        let handle = self.add(&process, requests);
+        let handle = self.add(&process, requests, is_spare);
         let (pool, own) = (self.clone(), handle.clone());
         let supervisor = runtime::spawn(async move {
             let end = tokio::select! {
                 biased;
                 end = process.run(receiver, |event| pool.process_event(&own, event)) => end,
                 never = watch_memory(&pool, &own) => match never {},
+                never = note_lasting(&pool, &own) => match never {},
             };
             pool.state.lock().remove(own.id);
+            note_death(&pool, &own, &end);
             note_end(&pool, &own, &end);
             end
         });
@@ -180,7 +183,7 @@ impl AppPool {
     }
 
     /// Ends a process; its running attempts may finish for some seconds.
-    async fn end(&self, mut process: Supervised) {
+    pub(super) async fn end(&self, mut process: Supervised) {
         // Fails if the process has ended.
         let _ = process.handle.requests.send(ProcessRequest::Stop);
         let _ = timeout(END_DEADLINE, process.ended()).await;
@@ -223,7 +226,7 @@ impl Supervised {
     }
 
     /// Waits for the end of the process.
-    async fn ended(&mut self) {
+    pub(super) async fn ended(&mut self) {
         if let Some(supervisor) = &mut self.supervisor {
             // After a panic the process has been dropped, which kills it.
             let _ = supervisor.await;

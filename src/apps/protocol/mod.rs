@@ -11,7 +11,6 @@ use serde_json::{Map, Value};
 
 pub use self::to_app::{Limits, Reply, ReplyError, Start, ToApp, TraceFields, Welcome, line};
 use crate::handlers::context::MAX_CHILDREN;
-use crate::model::json::RawJson;
 
 /// Highest version of the protocol that this worker speaks.
 pub const VERSION: u32 = 1;
@@ -46,12 +45,11 @@ pub enum FromApp {
     Spawn(Spawn),
     Continue(Continue),
     Retire(Retire),
-    /// Message of a kind that this worker does not know, which is ignored.
-    Unknown,
 }
 
 /// First message of an app that can serve.
 #[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Ready {
     pub protocol: u32,
     #[serde(default)]
@@ -71,6 +69,7 @@ fn one_slot() -> u32 {
 
 /// Task type as an app declares it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct DeclaredType {
     pub name: String,
     /// JSON Schema of the params.
@@ -87,25 +86,49 @@ pub struct DeclaredType {
     pub policy: Option<Map<String, Value>>,
 }
 
+/// Kinds of messages of an app.
+const KINDS: [&str; 13] = [
+    "attach",
+    "error",
+    "heartbeat",
+    "log",
+    "ok",
+    "pong",
+    "progress",
+    "ready",
+    "retire",
+    "spawn",
+    "then",
+    "unable",
+    "warn",
+];
+
 /// Reason why the app cannot serve.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Unable {
     pub message: String,
 }
 
 /// Success of an attempt.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct AttemptSuccess {
     pub n: u64,
-    #[serde(default = "RawJson::null")]
-    pub output: RawJson,
+    #[serde(default = "null")]
+    pub output: Box<RawValue>,
+}
+
+fn null() -> Box<RawValue> {
+    RawValue::NULL.to_owned()
 }
 
 /// Failure of an attempt.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct AttemptError {
     pub n: u64,
-    pub outcome: String,
+    pub outcome: ErrorOutcome,
     pub kind: String,
     pub message: String,
     #[serde(default)]
@@ -114,17 +137,30 @@ pub struct AttemptError {
     pub stack: Option<String>,
 }
 
+/// Consequence of a failure, as an app requests it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorOutcome {
+    Retry,
+    Wait,
+    Fail,
+    Dead,
+    Cancelled,
+}
+
 /// Progress of an attempt.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Progress {
     pub n: u64,
-    pub value: RawJson,
+    pub value: Box<RawValue>,
     #[serde(default)]
     pub silent: bool,
 }
 
 /// Lines of the task's log.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Log {
     pub n: u64,
     pub lines: Vec<String>,
@@ -134,6 +170,7 @@ pub struct Log {
 
 /// Warning, shown until the task ends.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Warn {
     pub n: u64,
     pub message: String,
@@ -143,6 +180,7 @@ pub struct Warn {
 
 /// Small value stored with the task.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Attach {
     pub n: u64,
     pub name: String,
@@ -153,11 +191,12 @@ pub struct Attach {
 
 /// Message about an attempt without other fields.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Numbered {
     pub n: u64,
 }
 
-/// Answer to a `ping`.
+/// Answer to a `ping`. An app may send back the fields of a newer worker's.
 #[derive(Debug, Deserialize)]
 pub struct Pong {
     pub at: i64,
@@ -165,6 +204,7 @@ pub struct Pong {
 
 /// Children of an attempt.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Spawn {
     pub n: u64,
     pub tasks: SpawnedTasks,
@@ -215,6 +255,7 @@ impl<'de> Visitor<'de> for TasksVisitor {
 
 /// Continuation of a task.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Continue {
     pub n: u64,
     pub task: Box<RawValue>,
@@ -222,6 +263,7 @@ pub struct Continue {
 
 /// Request for no more attempts.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Retire {
     pub reason: String,
 }
@@ -274,7 +316,7 @@ impl<'de> Visitor<'de> for MessageVisitor {
             "retire" => FromApp::Retire(map.next_value()?),
             "ready" => FromApp::Ready(map.next_value()?),
             "unable" => FromApp::Unable(map.next_value()?),
-            _ => map.next_value::<IgnoredAny>().map(|_| FromApp::Unknown)?,
+            kind => return Err(M::Error::unknown_variant(kind, &KINDS)),
         };
         match map.next_key::<IgnoredAny>()? {
             None => Ok(message),
@@ -300,10 +342,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_kinds_and_fields_are_ignored() {
-        assert!(matches!(parse(br#"{"dance": [1, {"a": 2}]}"#), Ok(FromApp::Unknown)));
-        let read = parse(br#"{"ok": {"n": 3, "later": [1], "output": false}}"#).unwrap();
-        assert!(matches!(read, FromApp::Ok(AttemptSuccess { n: 3, output }) if output.text() == "false"));
+    fn unknown_kinds_and_fields_are_violations_that_name_them() {
+        for (line, part) in [
+            (r#"{"dance":[1,{"a":2}]}"#, "unknown variant `dance`, expected one of `attach`"),
+            (r#"{"ok":{"n":3,"later":[1],"output":false}}"#, "unknown field `later`"),
+            (r#"{"error":{"n":1,"outcome":"retry","kind":"a","message":"b","after":5}}"#, "unknown field `after`"),
+            (r#"{"ready":{"protocol":1,"slot":2,"types":[]}}"#, "unknown field `slot`"),
+            (r#"{"ready":{"protocol":1,"types":[{"name":"a","parmas":{}}]}}"#, "unknown field `parmas`"),
+        ] {
+            let why = parse(line.as_bytes()).unwrap_err().0;
+            assert!(why.contains(part), "{line}: {why}");
+        }
+        for kind in KINDS.into_iter().filter(|kind| *kind != "pong") {
+            let why = parse(format!(r#"{{"{kind}":{{"no such field":1}}}}"#).as_bytes()).unwrap_err().0;
+            assert!(why.contains("unknown field `no such field`"), "{kind}: {why}");
+        }
         let read = parse(br#" {"ready":{"protocol":1,"types":[{"name":"a"}]}} "#).unwrap();
         assert!(matches!(read, FromApp::Ready(Ready { slots: 1, responsive: false, .. })));
     }

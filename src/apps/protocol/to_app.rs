@@ -1,9 +1,12 @@
 //! Messages of the worker.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 
 use super::{MAX_CALLS, MAX_CHILDREN_BYTES, MAX_LINE_BYTES};
 use crate::handlers::context::{CancelReason, MAX_CHILDREN};
+use crate::handlers::task_labels::TaskLabels;
 use crate::model::event::log_line;
 use crate::model::json::{RawJson, plain_text, push_number, push_text};
 use crate::model::record::attachment;
@@ -87,6 +90,7 @@ pub struct Start<'a> {
     pub number: u32,
     pub left_ms: u64,
     pub trace: Option<TraceFields<'a>>,
+    pub labels: Option<Cow<'a, TaskLabels>>,
     pub params: &'a RawJson,
 }
 
@@ -124,7 +128,7 @@ pub fn line(message: &ToApp<'_>) -> Vec<u8> {
 
 impl Start<'_> {
     /// Encodes the message as a line; by hand, because it is by far the most frequent one. Line breaks between the tokens
-    /// of params become spaces.
+    /// of params and options become spaces.
     pub fn line(&self) -> Vec<u8> {
         let mut line = Vec::with_capacity(HEAD_BYTES + self.params.text().len());
         line.extend_from_slice(b"{\"attempt\":{\"n\":");
@@ -143,11 +147,17 @@ impl Start<'_> {
             line.extend_from_slice(b",\"trace\":");
             line.extend_from_slice(plain_text(trace).as_bytes());
         }
+        let tail = line.len();
+        if let Some(labels) = &self.labels {
+            // The members of the object without its braces; it is not empty.
+            let members = plain_text(labels);
+            line.push(b',');
+            line.extend_from_slice(&members.as_bytes()[1..members.len() - 1]);
+        }
         line.extend_from_slice(b",\"params\":");
-        let params = line.len();
         line.extend_from_slice(self.params.text().as_bytes());
         // Written for every byte, so that the compiler can vectorise it.
-        for byte in &mut line[params..] {
+        for byte in &mut line[tail..] {
             *byte = if matches!(*byte, b'\n' | b'\r') { b' ' } else { *byte };
         }
         line.extend_from_slice(b"}}\n");
@@ -162,13 +172,27 @@ mod tests {
     #[test]
     fn attempt_line_begins_with_its_number_and_ends_with_params() {
         let params = RawJson::parse(b"{\n  \"a\": \"x\\ny\",\r\n \"b\": 1.10 }").unwrap();
-        let mut start =
-            Start { n: 7, task_type: "t", id: "a:b", run: 1, number: 2, left_ms: 3, trace: None, params: &params };
+        let mut start = Start {
+            n: 7,
+            task_type: "t",
+            id: "a:b",
+            run: 1,
+            number: 2,
+            left_ms: 3,
+            trace: None,
+            labels: None,
+            params: &params,
+        };
         let head = r#"{"attempt":{"n":7,"type":"t","id":"a:b","run":1,"number":2,"left_ms":3"#;
         let tail = "\"params\":{   \"a\": \"x\\ny\",   \"b\": 1.10 }}}\n";
         assert_eq!(String::from_utf8(start.line()).unwrap(), format!("{head},{tail}"));
         start.trace = Some(TraceFields { parent: "00-a-b-01", state: Some("a=\"b\"") });
         let trace = r#""trace":{"parent":"00-a-b-01","state":"a=\"b\""}"#;
         assert_eq!(String::from_utf8(start.line()).unwrap(), format!("{head},{trace},{tail}"));
+        let options = Some(RawJson::parse(b"{\n\"deep\":{}}").unwrap());
+        let labels = TaskLabels { name: Some("{n}".into()), tags: vec!["a".into()], options, ..TaskLabels::default() };
+        start.labels = Some(Cow::Owned(labels));
+        let labels = r#""name":"{n}","tags":["a"],"options":{ "deep":{}}"#;
+        assert_eq!(String::from_utf8(start.line()).unwrap(), format!("{head},{trace},{labels},{tail}"));
     }
 }

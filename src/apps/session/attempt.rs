@@ -1,13 +1,18 @@
 //! Attempts of a session: start, cancellation, answer, and the end without an answer.
 
+use std::borrow::Cow;
+
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{Cause, Phase, Session, SessionEvent, StuckCounter, death};
-use crate::apps::protocol::{self, AttemptError, AttemptSuccess, Start, ToApp, TraceFields, Violation, valid_kind};
+use crate::apps::protocol::{
+    self, AttemptError, AttemptSuccess, ErrorOutcome, Start, ToApp, TraceFields, Violation, valid_kind,
+};
 use crate::handlers::context::Restart;
 use crate::handlers::failure::excerpt;
+use crate::handlers::task_labels::TaskLabels;
 use crate::handlers::{Answer, Context, Fail, Failure};
 use crate::model::json::RawJson;
 
@@ -50,6 +55,8 @@ pub struct AttemptAnswer {
     pub answer: Answer,
     /// The attempt is repeated if it has not been repeated too often; the answer applies otherwise.
     pub restart: Option<Restart>,
+    /// The process ended soon after its start, with this attempt alone: the app may be to blame.
+    pub is_early: bool,
 }
 
 /// Attempt in a process. If it is dropped before its end, its slot in the process is lost.
@@ -75,7 +82,7 @@ impl Entry {
 
 impl AttemptAnswer {
     pub(super) fn of_answer(answer: Answer) -> Self {
-        Self { answer, restart: None }
+        Self { answer, restart: None, is_early: false }
     }
 
     /// End of an attempt that was not sent.
@@ -83,6 +90,7 @@ impl AttemptAnswer {
         Self {
             answer: Err(death(&Cause::Unread, "the process of the app ended before the attempt was sent")),
             restart: Some(Restart::Unsent),
+            is_early: false,
         }
     }
 
@@ -99,10 +107,11 @@ impl AttemptAnswer {
         let restart = match cause {
             Cause::Unread => Some(Restart::Shared),
             Cause::Killed(restart) => Some(*restart),
-            Cause::Crashed | Cause::OutOfMemory if !is_only => Some(Restart::Alone),
-            Cause::Crashed | Cause::OutOfMemory | Cause::Garbled => None,
+            Cause::Crashed | Cause::CrashedEarly | Cause::OutOfMemory if !is_only => Some(Restart::Alone),
+            Cause::Crashed | Cause::CrashedEarly | Cause::OutOfMemory | Cause::Garbled => None,
         };
-        Self { answer: Err(death(cause, message)), restart }
+        let is_early = restart.is_none() && matches!(cause, Cause::CrashedEarly);
+        Self { answer: Err(death(cause, message)), restart, is_early }
     }
 }
 
@@ -135,7 +144,9 @@ impl Session {
     pub(super) fn succeed(&self, success: AttemptSuccess) -> Result<(), Violation> {
         self.end_attempt(success.n, |bad_children| match bad_children {
             Some(failure) => Err(failure),
-            None => Ok(success.output),
+            None => success.output.try_into().map_err(|why| {
+                Failure::fail(format!("the result has more than one meaning: {why}")).of_kind("bad_output")
+            }),
         })
     }
 
@@ -230,6 +241,7 @@ fn attempt_line(n: u64, params: &RawJson, cx: &Context) -> Result<Vec<u8>, Failu
         number: cx.number,
         left_ms: left.map_or(u64::from(u32::MAX), |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
         trace,
+        labels: labels_of(cx),
         params,
     };
     let line = start.line();
@@ -240,14 +252,23 @@ fn attempt_line(n: u64, params: &RawJson, cx: &Context) -> Result<Vec<u8>, Failu
     Err(Failure::fail(why).of_kind("too_large"))
 }
 
+/// Labels of the task, with the headers of its record that its type keeps.
+fn labels_of(cx: &Context) -> Option<Cow<'_, TaskLabels>> {
+    let labels = cx.labels().map(Cow::Borrowed);
+    let Some(kept) = cx.kept_headers() else { return labels };
+    let mut labels = labels.unwrap_or_default().into_owned();
+    labels.headers.extend(kept.iter().map(|(name, value)| (name.to_string(), value.to_string())));
+    Some(Cow::Owned(labels))
+}
+
 fn failure_of(error: AttemptError) -> Failure {
     let after = error.after_ms.map(std::time::Duration::from_millis);
-    let then = match error.outcome.as_str() {
-        "fail" => Fail::Final,
-        "dead" => Fail::Dead,
-        "cancelled" => Fail::Cancelled,
-        "wait" => Fail::Wait { after },
-        _ => Fail::Retry { after },
+    let then = match error.outcome {
+        ErrorOutcome::Retry => Fail::Retry { after },
+        ErrorOutcome::Wait => Fail::Wait { after },
+        ErrorOutcome::Fail => Fail::Final,
+        ErrorOutcome::Dead => Fail::Dead,
+        ErrorOutcome::Cancelled => Fail::Cancelled,
     };
     let message = excerpt(error.message.as_bytes(), MAX_MESSAGE_CHARS);
     Failure { then, message, kind: valid_kind(error.kind).into() }

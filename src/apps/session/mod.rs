@@ -91,6 +91,8 @@ pub enum StreamEndReason {
 pub enum Cause {
     /// The process ended by itself.
     Crashed,
+    /// The process ended by itself, soon after it was ready.
+    CrashedEarly,
     /// The process ended before it could read its only attempt.
     Unread,
     /// The worker killed the process because of its memory.
@@ -347,7 +349,6 @@ impl MessageReader {
                 }
                 Ok(())
             }
-            FromApp::Unknown => Ok(()),
         }
     }
 

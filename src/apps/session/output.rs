@@ -13,6 +13,7 @@ use crate::handlers::context::{MAX_CHILDREN, Note};
 use crate::handlers::failure::excerpt;
 use crate::handlers::{Child, Context, Failure};
 use crate::model::event::log_line::MAX_LINE_BYTES;
+use crate::model::json::RawJson;
 use crate::runtime::{self, now_ms};
 
 /// Maximum length of a warning, in characters.
@@ -20,7 +21,11 @@ const MAX_WARNING_CHARS: usize = 4_000;
 
 impl MessageReader {
     pub(super) fn progress(&self, progress: Progress) -> Result<(), Violation> {
-        self.note(progress.n, progress.silent, Note::Progress(progress.value))
+        let note = match RawJson::try_from(progress.value) {
+            Ok(value) => Note::Progress(value),
+            Err(why) => Note::Log(format!("a progress value was dropped: {why}")),
+        };
+        self.note(progress.n, progress.silent, note)
     }
 
     pub(super) fn log(&self, log: Log) -> Result<(), Violation> {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use futures::executor::block_on;
 use rdkafka::Offset;
 use rdkafka::admin::{
-    AdminClient, AdminOptions, ConfigSource, NewPartitions, NewTopic, OwnedResourceSpecifier, ResourceSpecifier,
-    TopicReplication, TopicResult,
+    AdminClient, AdminOptions, ConfigEntry, ConfigSource, NewPartitions, NewTopic, OwnedResourceSpecifier,
+    ResourceSpecifier, TopicReplication, TopicResult,
 };
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
@@ -53,7 +53,7 @@ impl Cluster {
         let names: Vec<&str> = found.iter().map(|topic| topic.name.as_str()).collect();
         let mut configs = configs(&self.admin()?, &names, left(until))?;
         for topic in &mut found {
-            topic.config = configs.remove(&topic.name).unwrap_or_default();
+            (topic.config, topic.inherited) = configs.remove(&topic.name).unwrap_or_default();
         }
         Ok(found)
     }
@@ -72,13 +72,14 @@ impl Cluster {
         &self,
         partitions: &[Partition],
         offset: Offset,
+        isolation: native::Isolation,
         deadline: Duration,
     ) -> Result<Vec<Option<i64>>, BrokerError> {
         if partitions.is_empty() {
             return Ok(Vec::new());
         }
         let requested = list(partitions.iter().map(|partition| (partition, offset)))?;
-        let listed = native::list_offsets(self.client.client(), &requested, deadline);
+        let listed = native::list_offsets(self.client.client(), &requested, isolation, deadline);
         let entries = listed.map_err(|native::AdminError { code, text }| {
             self.after_failure(error::classified(code, format!("listing the offsets of partitions: {text}")))
         })?;
@@ -183,15 +184,18 @@ fn topic_info(topic: &MetadataTopic) -> TopicInfo {
         partitions: topic.partitions().len() as u32,
         replication: replication as u32,
         config: Vec::new(),
+        inherited: Vec::new(),
     }
 }
 
-/// Returns the configuration entries set on the topics themselves.
+type Entries = Vec<(String, String)>;
+
+/// Returns the configuration entries set on the topics themselves, and those that they inherit.
 fn configs(
     admin: &Admin,
     topics: &[&str],
     deadline: Duration,
-) -> Result<BTreeMap<String, Vec<(String, String)>>, BrokerError> {
+) -> Result<BTreeMap<String, (Entries, Entries)>, BrokerError> {
     if topics.is_empty() {
         return Ok(BTreeMap::new());
     }
@@ -203,8 +207,12 @@ fn configs(
         .flatten()
         .filter_map(|resource| match resource.specifier {
             OwnedResourceSpecifier::Topic(name) => {
-                let own = resource.entries.into_iter().filter(|entry| entry.source == ConfigSource::DynamicTopic);
-                Some((name, own.filter_map(|entry| Some((entry.name, entry.value?))).collect()))
+                let (own, inherited): (Vec<_>, Vec<_>) =
+                    resource.entries.into_iter().partition(|entry| entry.source == ConfigSource::DynamicTopic);
+                let known = |entries: Vec<ConfigEntry>| {
+                    entries.into_iter().filter_map(|entry| Some((entry.name, entry.value?))).collect()
+                };
+                Some((name, (known(own), known(inherited))))
             }
             _ => None,
         })
@@ -254,7 +262,8 @@ impl Change<'_> {
             self.grow(spec)?;
             changes.push(format!("partitions {} → {}", info.partitions, spec.partitions));
         }
-        let existing = configs(&self.admin, &[&spec.name], left(self.until))?.remove(&spec.name).unwrap_or_default();
+        let mut known = configs(&self.admin, &[&spec.name], left(self.until))?;
+        let (existing, _) = known.remove(&spec.name).unwrap_or_default();
         let mut missing = desired_config(spec, info.replication);
         missing.retain(|entry| !existing.contains(entry));
         if !missing.is_empty() {

@@ -85,7 +85,7 @@ impl Kafka {
             group: Some(raw.group.to_owned()),
             topics: vec![raw.from.to_owned()],
             prefetch_bytes: raw.prefetch_bytes,
-            read_uncommitted: false,
+            ..ConsumerSpec::default()
         };
         let failed = |what: KafkaError| error::of(&what, "the raw loop");
         let mut settings = self.settings.consumer(&spec);

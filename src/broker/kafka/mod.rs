@@ -16,6 +16,7 @@ use rdkafka::{Offset, Timestamp, TopicPartitionList};
 
 use self::admin::Cluster;
 use self::consumer::KafkaConsumer;
+use self::native::Isolation;
 use self::producer::{KafkaProducer, KafkaTransactionalProducer};
 use self::reader::Reader;
 use self::settings::Settings;
@@ -89,11 +90,15 @@ impl Broker for Kafka {
     }
 
     fn end_offsets(&self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<i64>>, BrokerError> {
-        self.cluster.list_offsets(partitions, Offset::End, deadline)
+        self.cluster.list_offsets(partitions, Offset::End, Isolation::Uncommitted, deadline)
     }
 
     fn start_offsets(&self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<i64>>, BrokerError> {
-        self.cluster.list_offsets(partitions, Offset::Beginning, deadline)
+        self.cluster.list_offsets(partitions, Offset::Beginning, Isolation::Uncommitted, deadline)
+    }
+
+    fn stable_offsets(&self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<i64>>, BrokerError> {
+        self.cluster.list_offsets(partitions, Offset::End, Isolation::Committed, deadline)
     }
 
     fn first_visible(

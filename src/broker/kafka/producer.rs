@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaError};
-use rdkafka::message::{DeliveryResult, Header, Message, OwnedHeaders};
+use rdkafka::message::{DeliveryResult, Header, Message, OwnedHeaders, Timestamp};
 use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, PurgeConfig};
 use rdkafka::types::RDKafkaErrorCode;
 
@@ -106,7 +106,12 @@ impl ProducerContext for ToSink {
 
     fn delivery(&self, result: &DeliveryResult<'_>, token: usize) {
         match result {
-            Ok(message) => self.0.delivered(token as u64, Ok((message.partition(), message.offset()))),
+            Ok(message) => {
+                if let Timestamp::LogAppendTime(append_ms) = message.timestamp() {
+                    self.0.appended(token as u64, append_ms);
+                }
+                self.0.delivered(token as u64, Ok((message.partition(), message.offset())));
+            }
             Err((error, message)) => {
                 let error = fenced_as_fatal(delivery_error(error, message.topic()));
                 with_record(message, |record| self.0.delivered(token as u64, Err((error, record))));

@@ -146,6 +146,9 @@ impl Settings {
         if spec.topics.len() > 1 {
             self.set_default(&mut config, "fetch.max.bytes", SHARED_FETCH_BYTES);
         }
+        if let Some(timeout) = spec.session_timeout.filter(|_| !self.has_broker_sessions()) {
+            self.set_default(&mut config, "session.timeout.ms", timeout.as_millis().to_string());
+        }
         if spec.prefetch_bytes > 0 {
             let fetch_parts = if spec.topics.len() > 1 { SHARED_FETCH_PARTS } else { FETCH_PARTS };
             for (key, value) in prefetch(spec.prefetch_bytes, fetch_parts) {
@@ -186,13 +189,16 @@ impl Settings {
     fn member(&self, group: &str) -> ClientConfig {
         let mut config = self.base(&CONSUMER);
         config.set("group.id", group);
-        if self.user.get("group.protocol").is_some_and(|protocol| protocol.eq_ignore_ascii_case("consumer"))
-            && !self.user.contains_key("partition.assignment.strategy")
-        {
+        if self.has_broker_sessions() && !self.user.contains_key("partition.assignment.strategy") {
             // The `consumer` protocol assigns partitions on the broker, and librdkafka rejects an assignor with it.
             config.remove("partition.assignment.strategy");
         }
         config
+    }
+
+    /// Whether groups use the `consumer` protocol, whose session timeout is a setting of the broker.
+    fn has_broker_sessions(&self) -> bool {
+        self.user.get("group.protocol").is_some_and(|protocol| protocol.eq_ignore_ascii_case("consumer"))
     }
 
     fn unsubscribed(&self, group: &str) -> ClientConfig {
@@ -316,6 +322,21 @@ mod tests {
         let settings = settings(&[("group.protocol", "consumer")]).expect("good");
         let spec = ConsumerSpec { group: Some("g".into()), topics: vec!["t".into()], ..Default::default() };
         assert_eq!(settings.consumer(&spec).get("partition.assignment.strategy"), None);
+    }
+
+    #[test]
+    fn session_timeout_is_a_default_and_omitted_where_the_broker_sets_it() {
+        let session_timeout = Some(std::time::Duration::from_secs(10));
+        let spec =
+            ConsumerSpec { group: Some("g".into()), topics: vec!["t".into()], session_timeout, ..Default::default() };
+        for (given, expected) in [
+            (vec![], Some("10000")),
+            (vec![("session.timeout.ms", "30000")], Some("30000")),
+            (vec![("group.protocol", "consumer")], None),
+        ] {
+            let config = settings(&given).expect("good").consumer(&spec);
+            assert_eq!(config.get("session.timeout.ms"), expected, "{given:?}");
+        }
     }
 
     #[test]

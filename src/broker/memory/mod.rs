@@ -231,6 +231,12 @@ impl Broker for MemoryBroker {
         Ok(Watermarks { low: log.first, high: log.end })
     }
 
+    fn stable_offsets(&self, partitions: &[Partition], _deadline: Duration) -> Result<Vec<Option<i64>>, BrokerError> {
+        let state = self.core.lock();
+        let stable = |at| topics::log(&state.topics, at).ok().map(|log| log.read_limit(false));
+        Ok(partitions.iter().map(stable).collect())
+    }
+
     fn first_visible(
         &self,
         partition: &Partition,

@@ -101,7 +101,15 @@ pub(super) struct SendQueue {
     settled: Condvar,
 }
 
-type Outcome = Result<(i32, i64), BrokerError>;
+type Outcome = Result<Written, BrokerError>;
+
+/// Record in the log.
+struct Written {
+    partition: i32,
+    offset: i64,
+    /// Set if the topic's timestamps are the broker's.
+    append_ms: Option<i64>,
+}
 
 impl SendQueue {
     fn lock(&self) -> MutexGuard<'_, Queue> {
@@ -167,6 +175,10 @@ impl SendQueue {
     fn deliver(&self, item: &Item, outcome: Outcome) {
         let position = RecordPosition { offset: -1, timestamp_ms: item.payload.created_ms, log_append_time: false };
         let record = item.payload.record(&item.topic, item.partition.unwrap_or(-1), position);
+        if let Ok(Written { append_ms: Some(append_ms), .. }) = outcome {
+            self.sink.appended(item.token, append_ms);
+        }
+        let outcome = outcome.map(|written| (written.partition, written.offset));
         self.sink.delivered(item.token, outcome.map_err(|error| (error, &record)));
     }
 
@@ -219,7 +231,9 @@ impl Core {
         }
         match fault {
             SendFault::LostAcknowledgement => Err(BrokerError::InDoubt("injected fault".to_owned())),
-            _ => Ok((index, offset)),
+            _ => {
+                Ok(Written { partition: index, offset, append_ms: topic.log_config.log_append_time.then_some(now_ms) })
+            }
         }
     }
 

@@ -101,6 +101,7 @@ impl Topic {
             partitions: self.logs.len() as u32,
             replication: 1,
             config: self.config.iter().map(|(key, value)| (key.clone(), value.clone())).collect(),
+            inherited: Vec::new(),
         }
     }
 

@@ -316,7 +316,7 @@ mod tests {
             let id = task.id.clone().unwrap();
             assert!(ids.insert(id.clone()), "`{id}` is used twice");
             if !task.policy.rules.external {
-                serde_json::from_value::<Play>(task.params.clone()).unwrap_or_else(|why| panic!("`{id}`: {why}"));
+                serde_json::from_str::<Play>(task.params.text()).unwrap_or_else(|why| panic!("`{id}`: {why}"));
             }
             for (ticks, call) in later {
                 assert!(ticks > 0);

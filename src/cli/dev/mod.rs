@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::apps::{TARGET_APP, TargetArgs};
+use super::apps::TargetArgs;
 use super::client::Client;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
@@ -68,15 +68,16 @@ pub(super) struct DevArgs {
 pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) -> Outcome {
     // Failures of the demo's tasks are intended.
     init_logs(if args.demo { "error" } else { "warn" });
+    let target = args.app.section()?;
+    let has_target = target.is_some();
     let options = SetupOptions {
         // With --once only the sample task uses the API, so its port does not matter.
         api_listen: args.listen.or_else(|| args.once.then(|| "127.0.0.1:0".to_owned())),
         unused: &["kafka", "redis", "ops"],
-        app: args.app.section()?,
+        app: target,
         ..SetupOptions::default()
     };
     let mut setup = Setup::load(globals, registry, options)?;
-    let has_target = setup.config.apps.contains_key(TARGET_APP);
     prepare(&mut setup, args.demo)?;
     let listener = setup.bind_api().await?;
     let url = format!("http://{}", listener.local_addr().map_err(Failure::failed)?);
@@ -181,7 +182,7 @@ async fn apply_schedules(setup: &Setup, broker: &BrokerClient) -> Result<(), Fai
 
 /// Submits a sample task over the API, waits for its end, and prints it.
 async fn sample(client: &Client, setup: &Setup, globals: &Globals) -> Outcome {
-    let params = json!({"hello": "world"});
+    let params = json!({"hello": "world"}).into();
     let policy = Policy { name: Some("a first task".into()), ..Policy::default() };
     let task = CreateTask { task_type: "echo".into(), params, policy, ..CreateTask::default() };
     let started = Instant::now();

@@ -1,41 +1,29 @@
 //! `doctor`: checks configuration, Kafka, topics, committed offsets, clocks, pending cancels, declarations of types, Redis,
 //! the lag of the projection and the API, with a hint for each problem.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
+
+use positions::EventsLog;
 
 use super::apps::{self, TargetArgs};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Paint, one_line};
 use super::setup::{CALL_DEADLINE, Setup, SetupOptions, load_config};
-use crate::broker::{BrokerClient, BrokerError, Partition, TopicInfo, Watermarks};
+use crate::broker::BrokerClient;
 use crate::config::{Config, Names};
-use crate::control::settings::read_control;
 use crate::control::{ControlState, ControlWatch, keep};
-use crate::error_text::split_hint;
 use crate::handlers::Registry;
 use crate::model::record::state::State;
-use crate::model::task::id::TaskId;
-use crate::runtime::now_ms;
-use crate::store::{Checkpoint, MemoryUse, Reservation, Stage, Store, StoreError};
 use crate::telemetry::{init_logs, otel};
 use crate::topics::{self, Severity};
 
-/// Maximum time by which the brokers' clock may be ahead of this machine's without a warning.
-const CLOCK_SLACK_MS: i64 = 5_000;
-/// Number of unprojected events above which a warning is given.
-const LAG_EVENTS: i64 = 100_000;
 /// Number of cancels on the control topic from which a warning is given.
 const MANY_CANCELS: usize = 10_000;
 /// Sections without an effect on the checks; the first one if Redis is not checked.
 const UNUSED: &[&str] = &["redis", "api", "types", "schedules", "callbacks", "email"];
-/// Share of Redis's `maxmemory` in use from which a warning is given.
-const FULL_PERCENT: u128 = 90;
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
@@ -45,6 +33,9 @@ pub(super) struct DoctorArgs {
     /// Do not check Redis
     #[arg(long)]
     pub no_redis: bool,
+    /// Types whose apps are started for their declarations [default: all]
+    #[arg(long, value_name = "TYPE,…", value_delimiter = ',')]
+    pub types: Vec<String>,
     #[command(flatten)]
     pub app: TargetArgs,
 }
@@ -97,7 +88,7 @@ impl Finding {
 pub(super) async fn doctor(args: DoctorArgs, globals: &Globals, registry: Registry) -> Outcome {
     init_logs("error");
     let unused = &UNUSED[usize::from(!args.no_redis)..];
-    let options = SetupOptions { unused, app: args.app.section()?, ..SetupOptions::default() };
+    let options = SetupOptions { unused, app: args.app.section()?, types: args.types, ..SetupOptions::default() };
     let mut found = vec![configuration(globals, &options)];
     if let Ok(mut setup) = Setup::load(globals, registry, options) {
         found.extend(apps::check(&mut setup).await.err().map(|why| Finding::of("apps", why)));
@@ -106,26 +97,30 @@ pub(super) async fn doctor(args: DoctorArgs, globals: &Globals, registry: Regist
         found.extend(traces(&setup).await);
     }
     if !args.no_api {
-        found.push(api(globals).await);
+        found.extend(api(globals).await);
     }
     show(&found, globals)
 }
 
 /// Checks Kafka and, if wanted, Redis.
 async fn check_services(setup: &Setup, with_redis: bool, found: &mut Vec<Finding>) {
-    let watermarks = match setup.kafka() {
-        Ok(broker) => kafka(setup, &broker.client(), found).await,
+    let client = match setup.kafka() {
+        Ok(broker) => Some(broker.client()),
         Err(why) => {
             found.push(Finding::of("kafka", why));
             None
         }
+    };
+    let log = match client {
+        Some(client) if kafka(setup, &client, found).await => Some(EventsLog::new(client, setup)),
+        _ => None,
     };
     if !with_redis {
         return;
     }
     let partitions = setup.config.topics.events_partitions;
     match setup.redis() {
-        Ok(store) => found.extend(redis_findings(store, partitions, watermarks.as_deref()).await),
+        Ok(store) => found.extend(redis::findings(&*store, partitions, log.as_ref()).await),
         Err(why) => found.push(Finding::of("redis", why)),
     }
 }
@@ -159,8 +154,8 @@ fn configuration(globals: &Globals, options: &SetupOptions) -> Finding {
     }
 }
 
-/// Checks Kafka; returns the watermarks of the events partitions if they could be read.
-async fn kafka(setup: &Setup, client: &BrokerClient, found: &mut Vec<Finding>) -> Option<Vec<Watermarks>> {
+/// Checks Kafka; returns whether the events partitions can be read.
+async fn kafka(setup: &Setup, client: &BrokerClient, found: &mut Vec<Finding>) -> bool {
     let brokers = setup.brokers();
     let present = match client.topics(&setup.names.topics()).await {
         Ok(present) => present,
@@ -170,40 +165,24 @@ async fn kafka(setup: &Setup, client: &BrokerClient, found: &mut Vec<Finding>) -
                 false => "check --brokers, KAFLEET_BROKERS or `[kafka]`, and that Kafka is running",
             };
             found.push(Finding::error("kafka", format!("`{brokers}`: {why}")).hint(hint));
-            return None;
+            return false;
         }
     };
     found.push(Finding::ok("kafka", format!("`{brokers}` answers")));
     found.extend(topic_findings(client, &setup.config, &setup.registry, present.len()).await);
-    match check_commits(client, &setup.config, &setup.registry, &present).await {
+    match positions::check_commits(client, &setup.config, &setup.registry, &present).await {
         Ok(findings) => found.extend(findings),
         Err(why) => found.push(Finding::error("offsets", why.to_string())),
     }
-    let watermarks = events_watermarks(client, setup).await?;
-    found.extend(clock_finding(client, &watermarks).await);
+    let log = EventsLog::new(client.clone(), setup);
+    if log.watermarks().await.is_none() {
+        return false;
+    }
+    found.push(live::check_clock(client, &setup.names).await);
+    found.extend(live::check_transactions(client, &present).await);
     found.push(check_cancels(client, &setup.names).await);
     found.extend(declarations::check(client, setup).await);
-    Some(watermarks.into_iter().map(|(_, watermarks)| watermarks).collect())
-}
-
-/// Compares the clock of this host with the newest event.
-async fn clock_finding(client: &BrokerClient, watermarks: &[(Partition, Watermarks)]) -> Option<Finding> {
-    let mut newest = None;
-    for (partition, watermarks) in watermarks {
-        newest = newest.max(newest_ms(client, partition, *watermarks).await);
-    }
-    newest.and_then(|newest_ms| check_clock(newest_ms, now_ms()))
-}
-
-/// Returns the events partitions with their watermarks; `None` if one cannot be read.
-async fn events_watermarks(client: &BrokerClient, setup: &Setup) -> Option<Vec<(Partition, Watermarks)>> {
-    let mut found = Vec::new();
-    for index in 0..setup.config.topics.events_partitions {
-        let partition = Partition::new(setup.names.events(), i32::try_from(index).unwrap_or(i32::MAX));
-        let watermarks = client.watermarks(&partition).await.ok()?;
-        found.push((partition, watermarks));
-    }
-    Some(found)
+    true
 }
 
 /// Reports the number of cancels that every worker holds in memory.
@@ -245,171 +224,20 @@ impl From<topics::TopicFinding> for Finding {
     }
 }
 
-/// Reports committed offsets that Kafka has dropped or that lie outside the log. Missing topics have a finding already.
-async fn check_commits(
-    client: &BrokerClient,
-    config: &Config,
-    registry: &Registry,
-    present: &[TopicInfo],
-) -> Result<Vec<Finding>, BrokerError> {
-    let names = Names::of(config);
-    let Ok(control) = read_control(client, &names).await else { return Ok(Vec::new()) };
-    let mut found = Vec::new();
-    let types = config.types.keys().cloned().chain(registry.types().map(|(name, _)| name.to_string()));
-    for task_type in types.collect::<std::collections::BTreeSet<_>>() {
-        let topic: Arc<str> = names.tasks(&task_type).into();
-        let numbers = control.consumed.iter().filter(|(name, _)| *name == task_type).map(|(_, number)| *number);
-        let partitions: Vec<Partition> = numbers.map(|number| Partition::new(topic.clone(), number)).collect();
-        let misplaced = super::offsets::misplaced_commits(&names, &control, &task_type);
-        found.extend(misplaced.map(|(what, hint)| Finding::error(format!("type {task_type}"), what).hint(hint)));
-        if partitions.is_empty() || !present.iter().any(|info| *info.name == *topic) {
-            continue;
-        }
-        let group = names.group_id(&task_type, control.group_of(&task_type));
-        let committed = client.group_offsets(&group, partitions.clone()).await?;
-        for (partition, committed) in partitions.iter().zip(committed) {
-            let watermarks = client.watermarks(partition).await?;
-            found.extend(check_commit(&task_type, partition, committed.map(|committed| committed.offset), watermarks));
-        }
-    }
-    Ok(found)
-}
-
-fn check_commit(
-    task_type: &str,
-    partition: &Partition,
-    committed: Option<i64>,
-    watermarks: Watermarks,
-) -> Option<Finding> {
-    let what = match committed {
-        None => "consumed before, but Kafka has dropped the committed offset: workers refuse the partition".to_owned(),
-        Some(offset) if offset < watermarks.low => {
-            let removed = watermarks.low - offset;
-            format!(
-                "retention has removed {removed} offsets past the committed one: unfinished tasks among them are lost"
-            )
-        }
-        Some(offset) if offset > watermarks.high => {
-            format!("the committed offset is {offset}, but the log ends at {}", watermarks.high)
-        }
-        Some(_) => return None,
-    };
-    let target = format!("{task_type}/{}", partition.index);
-    Some(Finding::error(partition.to_string(), what).hint(format!("run `kafleet offsets init {target} --at earliest`")))
-}
-
-/// Reads the append time of the newest event, if one of the last three offsets holds an event.
-async fn newest_ms(client: &BrokerClient, partition: &Partition, watermarks: Watermarks) -> Option<i64> {
-    // The last offsets may be transaction markers.
-    for offset in (watermarks.low..watermarks.high).rev().take(3) {
-        if let Ok(Some(record)) = client.read_at(partition, offset).await {
-            return Some(record.timestamp_ms);
-        }
-    }
-    None
-}
-
-/// Reports a broker clock that is ahead; one that is behind looks like an idle log.
-fn check_clock(newest_ms: i64, now_ms: i64) -> Option<Finding> {
-    let ahead_ms = newest_ms - now_ms;
-    (ahead_ms > CLOCK_SLACK_MS).then(|| {
-        Finding::warning("clock", format!("the brokers' clock is {} s ahead of this machine's", ahead_ms / 1_000))
-            .hint("synchronise the clocks: delays and expiries are wrong by the difference")
-    })
-}
-
-async fn redis_findings(store: Arc<dyn Store>, partitions: u32, watermarks: Option<&[Watermarks]>) -> Vec<Finding> {
-    if let Err(why) = with_deadline(store.check()).await {
-        let (what, hint) = split_hint(&why);
-        return vec![Finding::error("redis", what).hint(hint.unwrap_or("check --redis, KAFLEET_REDIS or `[redis]`"))];
-    }
-    let mut found = vec![Finding::ok("redis", "answers, and evicts nothing (noeviction)")];
-    match with_deadline(store.memory()).await {
-        Ok(uses) => found.extend(uses.iter().filter_map(check_memory)),
-        Err(why) => found.push(Finding::error("redis", why)),
-    }
-    found.extend(with_deadline(probe_writes(&*store, partitions)).await.err().map(write_failure));
-    let Some(watermarks) = watermarks else { return found };
-    let partitions: Vec<u32> = (0..).take(watermarks.len()).collect();
-    match with_deadline(store.checkpoints(&partitions)).await {
-        Ok(checkpoints) => found.extend(check_progress(&checkpoints, watermarks)),
-        Err(why) => found.push(Finding::error("redis", why)),
-    }
-    found
-}
-
-/// Reports a server that is nearly full.
-fn check_memory(memory: &MemoryUse) -> Option<Finding> {
-    let MemoryUse { server, used_bytes, limit_bytes } = memory;
-    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    let what = format!("`{server}` uses {:.1} of {:.1} MiB (maxmemory)", mib(*used_bytes), mib(*limit_bytes));
-    let is_short = u128::from(*used_bytes) * 100 >= u128::from(*limit_bytes) * FULL_PERCENT;
-    is_short.then(|| Finding::warning("redis", what).hint("raise maxmemory: a full server refuses writes"))
-}
-
-/// Writes a reservation to each partition and deletes it, because a full server refuses writes but still answers reads.
-async fn probe_writes(store: &dyn Store, partitions: u32) -> Result<(), StoreError> {
-    let name = format!("doctor-{}", uuid::Uuid::now_v7().simple());
-    let id = TaskId::parse(&name).map_err(|why| StoreError::Invalid(why.to_string()))?;
-    let reservation = Reservation { hash: "probe".to_owned(), stage: Stage::InDoubt };
-    for partition in 0..partitions {
-        store.reserve(partition, &id, 1, &reservation).await?;
-        store.replace_reservation(partition, &id, 1, &reservation, None).await?;
-    }
-    Ok(())
-}
-
-fn write_failure(why: String) -> Finding {
-    let (what, hint) = split_hint(&why);
-    let hint = hint.unwrap_or("trackers project nothing while Redis refuses writes");
-    Finding::error("redis", format!("Redis refuses writes: {what}")).hint(hint)
-}
-
-async fn with_deadline<T>(call: impl Future<Output = Result<T, StoreError>>) -> Result<T, String> {
-    let limit = Duration::from_secs(15);
-    match tokio::time::timeout(limit, call).await {
-        Ok(answer) => answer.map_err(|why| why.to_string()),
-        Err(_) => Err(format!("no answer within {} s", limit.as_secs())),
-    }
-}
-
-/// Reports the trackers' lag, and checkpoints outside the log.
-fn check_progress(checkpoints: &[Option<Checkpoint>], watermarks: &[Watermarks]) -> Vec<Finding> {
-    let mut found = Vec::new();
-    let mut behind = 0;
-    for (index, (checkpoint, watermarks)) in checkpoints.iter().zip(watermarks).enumerate() {
-        let offset = checkpoint.map_or(watermarks.low, |checkpoint| checkpoint.offset);
-        behind += (watermarks.high - offset).max(0);
-        if offset < watermarks.low || offset > watermarks.high {
-            let what = format!(
-                "the checkpoint in Redis is {offset}, but the log holds {} to {}",
-                watermarks.low, watermarks.high
-            );
-            let hint = "check that this is not another fleet's Redis; if it is not, delete the keys of the prefix: trackers rebuild them from the log";
-            found.push(Finding::error(format!("events/{index}"), what).hint(hint));
-        }
-    }
-    found.push(lag_finding(behind));
-    found
-}
-
-fn lag_finding(behind: i64) -> Finding {
-    let what = format!("{behind} events not yet projected");
-    if behind > LAG_EVENTS {
-        return Finding::warning("projection", what).hint("run more trackers, or check their logs");
-    }
-    Finding::ok("projection", what)
-}
-
-async fn api(globals: &Globals) -> Finding {
+/// Checks the API, and the workers as it knows them.
+async fn api(globals: &Globals) -> Vec<Finding> {
     let client = match globals.client() {
         Ok(client) => client,
-        Err(why) => return Finding::of("api", why),
+        Err(why) => return vec![Finding::of("api", why)],
     };
     match client.get::<Value>(&["v1", "types"], &Vec::new()).await {
-        Ok(_) => Finding::ok("api", format!("`{}` answers", client.base())),
-        Err(why) if why.code == Code::Denied => Finding::of("api", why),
-        Err(why) => Finding { verdict: Verdict::Warning, ..Finding::of("api", why) },
+        Ok(_) => {
+            let mut found = live::check_workers(&client).await;
+            found.push(Finding::ok("api", format!("`{}` answers", client.base())));
+            found
+        }
+        Err(why) if why.code == Code::Denied => vec![Finding::of("api", why)],
+        Err(why) => vec![Finding { verdict: Verdict::Warning, ..Finding::of("api", why) }],
     }
 }
 
@@ -437,5 +265,8 @@ fn text(found: &[Finding], paint: Paint) -> String {
 }
 
 mod declarations;
+mod live;
+mod positions;
+mod redis;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,8 @@
 //! Tests of the findings of `doctor`.
 
+use std::sync::Arc;
+
+use super::positions::check_commits;
 use super::*;
 use crate::broker::memory::{MemoryBroker, MemoryBrokerOptions};
 use crate::broker::shared_producer::SharedProducer;
@@ -52,40 +55,10 @@ fn many_cancels_are_a_warning() {
 }
 
 #[test]
-fn committed_offsets_outside_the_log_are_reported() {
-    let partition = Partition::new("kafleet.tasks.echo", 3);
-    let watermarks = Watermarks { low: 10, high: 20 };
-    for (committed, expected) in [
-        (None, Some("dropped the committed offset")),
-        (Some(4), Some("removed 6 offsets past the committed one")),
-        (Some(21), Some("the log ends at 20")),
-        (Some(10), None),
-        (Some(20), None),
-    ] {
-        let finding = check_commit("echo", &partition, committed, watermarks);
-        assert_eq!(finding.is_some(), expected.is_some(), "{committed:?}");
-        if let (Some(finding), Some(expected)) = (finding, expected) {
-            assert!(finding.what.contains(expected), "{finding:?}");
-            assert_eq!(finding.hint.as_deref(), Some("run `kafleet offsets init echo/3 --at earliest`"));
-        }
+fn wrong_clock_is_reported_in_both_directions() {
+    for (ahead_ms, expected) in [(0, "is the brokers'"), (-90_000, "90 s behind"), (86_400_000, "86400 s ahead of")] {
+        let finding = live::clock_finding(ahead_ms);
+        assert!(finding.what.contains(expected), "{finding:?}");
+        assert_eq!(finding.verdict == Verdict::Warning, ahead_ms != 0);
     }
-}
-
-#[test]
-fn lag_and_checkpoints_outside_the_log_are_reported() {
-    let checkpoint = |offset| Some(Checkpoint { offset, version: 1, ..Checkpoint::default() });
-    let watermarks = |first, end| Watermarks { low: first, high: end };
-    let healthy = check_progress(&[checkpoint(7), None], &[watermarks(0, 10), watermarks(0, 5)]);
-    assert_eq!(healthy, [Finding::ok("projection", "8 events not yet projected")]);
-    let foreign = check_progress(&[checkpoint(700), checkpoint(1)], &[watermarks(0, 10), watermarks(5, 9)]);
-    let errors: Vec<&str> =
-        foreign.iter().filter(|one| one.verdict == Verdict::Error).map(|one| one.subject.as_str()).collect();
-    assert_eq!(errors, ["events/0", "events/1"]);
-    assert_eq!(check_progress(&[checkpoint(0)], &[watermarks(0, 200_000)])[0].verdict, Verdict::Warning);
-}
-
-#[test]
-fn only_a_clock_that_is_ahead_is_reported() {
-    assert_eq!(check_clock(1_000, 1_000_000), None);
-    assert!(check_clock(60_000, 0).is_some_and(|finding| finding.what.contains("60 s ahead")));
 }

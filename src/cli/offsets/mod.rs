@@ -16,7 +16,7 @@ use crate::broker::{BrokerClient, BrokerError, Commit, Partition, Watermarks};
 use crate::config::Names;
 use crate::control::settings::{FleetSettings, FleetSettingsError, read_control};
 use crate::handlers::Registry;
-use crate::model::offsets::{Completed, Mark, Metadata};
+use crate::model::offsets::{Completed, Mark, Metadata, PendingRetries};
 use crate::model::task::parse_time;
 use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;
@@ -94,7 +94,7 @@ impl std::str::FromStr for At {
         if let Ok(offset) = text.parse::<u32>().map(i64::from).or_else(|_| text.parse::<i64>()) {
             return if offset >= 0 { Ok(Self::Offset(offset)) } else { Err(format!("`{offset}` is negative")) };
         }
-        if let Ok(ago) = Millis::parse(text) {
+        if let Some(ago) = Millis::parse_age(text) {
             return Ok(Self::Time(now_ms().saturating_sub(ago.as_i64())));
         }
         parse_time(text).map(Self::Time).map_err(|_| {
@@ -199,7 +199,9 @@ async fn plan(client: &BrokerClient, topic: &str, group: &str, target: &Target, 
 
 /// Returns a commit that is marked clean, so that no crash of an earlier worker is suspected.
 fn commit(partition: Partition, offset: i64) -> Commit {
-    Commit { partition, offset, metadata: Metadata::encode(&Completed::starting_at(offset), Mark::Clean, offset, 0) }
+    let completed = Completed::starting_at(offset);
+    let metadata = Metadata::encode(&completed, Mark::Clean, offset, 0, &PendingRetries::default());
+    Commit { partition, offset, metadata }
 }
 
 async fn partitions(client: &BrokerClient, topic: &str, target: &Target) -> Result<Vec<Partition>, Failure> {

@@ -152,6 +152,7 @@ async fn running_workers_apply_offsets() {
         config: config.worker.clone(),
         names: names.clone(),
         events_partitions: config.topics.events_partitions,
+        max_tree_age: config.topics.max_tree_age,
         metrics: crate::telemetry::Metrics::new().unwrap(),
         tracer: None,
         health: health.clone(),

@@ -11,6 +11,7 @@ use crate::cli::exit::{Code, Failure, Outcome};
 use crate::cli::globals::Globals;
 use crate::cli::output::{Field, Output, Rows, eprint_line};
 use crate::cli::setup::{SetupOptions, load_config};
+use crate::model::json::RawJson;
 use crate::model::schedule::Spec;
 
 #[derive(Debug, Args)]
@@ -80,12 +81,18 @@ fn changes(wanted: &BTreeMap<String, Spec>, known: &[ScheduleDocument], prune: b
     let listed = wanted.iter().map(|(id, spec)| {
         let change = match known.get(id.as_str()) {
             None => Change::Created,
-            Some(one) if one.spec == *spec && one.applied => Change::Unchanged,
+            Some(one) if one.applied && is_same(&one.spec, spec) => Change::Unchanged,
             Some(_) => Change::Changed,
         };
         (id.clone(), change)
     });
     listed.chain(removed).collect()
+}
+
+/// Compares values: an API keeps numbers and the order of names as they were written.
+fn is_same(known: &Spec, wanted: &Spec) -> bool {
+    let texts = RawJson::of(known).and_then(|known| Ok((known, RawJson::of(wanted)?)));
+    texts.is_ok_and(|(known, wanted)| known.is_same_value(&wanted))
 }
 
 fn show(output: &Output, changes: &BTreeMap<String, Change>) -> Result<(), Failure> {

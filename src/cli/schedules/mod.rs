@@ -174,7 +174,7 @@ async fn create(args: CreateArgs, client: &Client) -> Result<ScheduleDocument, F
     let CreateArgs { id, task_type, params, paused, spec, task } = args;
     let mut wanted = Spec::default();
     wanted.task.task_type = task_type;
-    wanted.task.params = serde_json::json!({});
+    wanted.task.params = serde_json::json!({}).into();
     spec::set_params(&mut wanted, params.as_deref())?;
     spec.apply_to(&mut wanted)?;
     apply_task_args(task, &mut wanted.task)?;

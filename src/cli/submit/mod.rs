@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::client::Client;
@@ -14,11 +14,13 @@ use super::field_args::FieldArgs;
 use super::globals::Globals;
 use super::output::Output;
 use crate::api::documents::CreateTask;
+use crate::model::json::{JsonKind, RawJson};
 use crate::model::task::action::{Action, Callback, Check, ends};
 use crate::model::task::continuation::Continuation;
 use crate::model::task::field::Scope;
 use crate::model::task::{OnFailure, Policy, parse_time};
 use crate::model::units::duration::Millis;
+use crate::model::units::time::Expires;
 use crate::publish::time_text;
 
 mod atomic;
@@ -59,6 +61,9 @@ pub(super) struct TaskOptions {
     /// Id of the task [default: a UUID]; resubmitting the same id, type and params has no effect
     #[arg(long)]
     pub id: Option<String>,
+    /// Beginning of the id, to which a UUID is added
+    #[arg(long, value_name = "PREFIX", conflicts_with = "id")]
+    pub id_prefix: Option<String>,
     /// Id of the parent task
     #[arg(long, value_name = "ID")]
     pub parent: Option<String>,
@@ -166,10 +171,12 @@ fn interpret(args: SubmitArgs) -> Result<Submission, Failure> {
         (None, Some(task_type)) => {
             let task = document(args.options, task_type)?;
             // An external task has no params: the system that runs it keeps them.
-            let none = if task.policy.rules.external { Value::Null } else { json!({}) };
+            let none = if task.policy.rules.external { RawJson::null() } else { json!({}).into() };
             let params = args.params.as_deref().map_or(Ok(none), json)?;
-            let id = task.id.clone().or_else(|| Some(crate::client::new_id()));
-            Ok(Submission::One(Box::new(CreateTask { params, id, ..task })))
+            // Made here, so that the request can be repeated.
+            let made = || crate::client::new_id_after(task.id_prefix.as_deref());
+            let id = Some(task.id.clone().unwrap_or_else(made));
+            Ok(Submission::One(Box::new(CreateTask { params, id, id_prefix: None, ..task })))
         }
         (None, None) => {
             Err(Failure::usage("the type of the task is missing").hint("write `kafleet submit TYPE PARAMS`"))
@@ -206,8 +213,8 @@ fn shape(args: &SubmitArgs, task_type: Option<String>) -> Result<Shape, Failure>
     }
 }
 
-pub(super) fn json(text: &str) -> Result<Value, Failure> {
-    serde_json::from_str(text).map_err(|why| {
+pub(super) fn json(text: &str) -> Result<RawJson, Failure> {
+    RawJson::parse(text.as_bytes()).map_err(|why| {
         Failure::usage(format_args!("`{}` is not JSON: {why}", crate::model::task::id::clip(text)))
             .hint(r#"quote it for the shell: '{"hello": "world"}'"#)
     })
@@ -243,9 +250,10 @@ impl<const SCOPE: u8> TaskArgs<SCOPE> {
 fn parse_objects<T: DeserializeOwned>(flag: &str, texts: &[String], example: &str) -> Result<Vec<T>, Failure> {
     let mut objects = Vec::new();
     for text in texts {
-        let read = match json(text)? {
-            Value::Array(items) => items.into_iter().map(serde_json::from_value).collect::<Result<Vec<T>, _>>(),
-            value => serde_json::from_value(value).map(|object| vec![object]),
+        let given = json(text)?;
+        let read = match given.slice().kind() {
+            JsonKind::Array => serde_json::from_str::<Vec<T>>(given.text()),
+            _ => serde_json::from_str(given.text()).map(|object| vec![object]),
         };
         let invalid =
             |why| Failure::usage(format_args!("`{flag}`: {why}")).hint(format!("write, for example, {flag} {example}"));
@@ -268,11 +276,12 @@ fn document(options: TaskOptions, task_type: String) -> Result<CreateTask, Failu
     Ok(CreateTask {
         task_type,
         id: options.id,
+        id_prefix: options.id_prefix,
         parent: options.parent,
         key: options.task.key,
         delay: options.delay,
         at: at.map(time_text),
-        expires: options.task.expires,
+        expires: options.task.expires.map(Expires::After),
         policy,
         ..CreateTask::default()
     })
@@ -299,12 +308,15 @@ mod tests {
     fn arguments_describe_one_task() {
         let line = r#"echo {"a":1} --id x --tag b --tag c --at 2026-01-31T13:00:00+01:00 --expires 1h --min-backoff 2s --max-backoff 1m"#;
         let Ok(Submission::One(task)) = typed(line) else { panic!("expected one task") };
-        assert_eq!((task.task_type.as_str(), task.id.as_deref(), &task.params), ("echo", Some("x"), &json!({"a": 1})));
+        assert_eq!(
+            (task.task_type.as_str(), task.id.as_deref(), task.params.text()),
+            ("echo", Some("x"), r#"{"a":1}"#)
+        );
         assert_eq!(
             (task.policy.tags.join(" ").as_str(), task.at.as_deref()),
             ("b c", Some("2026-01-31T12:00:00.000Z"))
         );
-        assert_eq!(task.expires, Some(Millis::secs(3600)));
+        assert_eq!(task.expires, Some(Expires::After(Millis::secs(3600))));
         assert_eq!((task.policy.min_backoff, task.policy.max_backoff), (Some(Millis::secs(2)), Some(Millis::secs(60))));
     }
 
@@ -341,7 +353,7 @@ mod tests {
             assert!(task.id.is_some(), "an id assigned by the client makes a repeated request safe");
         }
         let Ok(Submission::One(task)) = typed(r#"job --external --options {"ticket":7}"#) else { panic!("one task") };
-        assert_eq!((&task.params, &task.policy.rules.options), (&Value::Null, &Some(json!({"ticket": 7}))));
+        assert_eq!((&task.params, &task.policy.rules.options), (&RawJson::null(), &Some(json!({"ticket": 7}).into())));
     }
 
     #[test]
@@ -352,7 +364,7 @@ mod tests {
                 ArgumentKind::Flag => "",
                 ArgumentKind::Number => "7",
                 ArgumentKind::Duration => "7s",
-                ArgumentKind::Json => r#"{"n":7}"#,
+                ArgumentKind::Json => r#"{"n":"7"}"#,
                 ArgumentKind::Text | ArgumentKind::List => "text",
             };
             let Ok(Submission::One(task)) = typed(&format!("echo --{} {value}", argument.long)) else {

@@ -1,17 +1,19 @@
 //! Newline-delimited JSON as tasks to create.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::thread;
 
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
 use crate::api::documents::CreateTask;
 use crate::cli::exit::{Code, Failure};
-use crate::client::new_id;
+use crate::client::new_id_after;
+use crate::model::json::{JsonError, JsonKind, JsonSlice, RawJson};
 
 /// Maximum length of a line. Larger params do not fit into a Kafka record.
 const MAX_LINE_BYTES: usize = 4 << 20;
@@ -129,36 +131,40 @@ impl<R: BufRead> Lines<R> {
 
 impl Shape {
     fn task(&self, line: &[u8]) -> Result<Box<RawValue>, String> {
-        let document = match self {
-            Self::Documents => with_id(line)?,
+        let json = RawJson::parse(line.trim_ascii()).map_err(|why| not_json(&why))?;
+        match self {
+            Self::Documents => with_id(json).map(RawJson::into_raw),
             Self::Params(template) => {
-                let params = serde_json::from_slice(line).map_err(|why| not_json(&why))?;
-                let task = CreateTask { params, id: Some(new_id()), ..(**template).clone() };
-                serde_json::to_value(task).map_err(|why| why.to_string())?
+                let id = Some(new_id_after(template.id_prefix.as_deref()));
+                let task = CreateTask { params: json, id, id_prefix: None, ..(**template).clone() };
+                serde_json::value::to_raw_value(&task).map_err(|why| why.to_string())
             }
-        };
-        serde_json::value::to_raw_value(&document).map_err(|why| why.to_string())
+        }
     }
 }
 
 /// Passes a document on unchanged, for the API to validate, with an id if it has none.
-fn with_id(line: &[u8]) -> Result<Value, String> {
-    let mut document: Map<String, Value> = match serde_json::from_slice(line).map_err(|why| not_json(&why))? {
-        Value::Object(document) => document,
-        _ => {
-            return Err(
-                "a task is a JSON object such as {\"type\": \"echo\", \"params\": {}}; for lines of params, give the type".into(),
-            );
-        }
-    };
-    if document.get("id").is_none_or(Value::is_null) {
-        document.insert("id".into(), new_id().into());
+fn with_id(mut document: RawJson) -> Result<RawJson, String> {
+    if document.slice().kind() != JsonKind::Object {
+        return Err(
+            "a task is a JSON object such as {\"type\": \"echo\", \"params\": {}}; for lines of params, give the type"
+                .into(),
+        );
     }
-    Ok(Value::Object(document))
+    let has_id = document.slice().member("id").is_some_and(|id| id.kind() != JsonKind::Null);
+    if !has_id {
+        let prefix = document.slice().member("id_prefix").and_then(JsonSlice::string).map(Cow::into_owned);
+        document.set("id", Value::from(new_id_after(prefix.as_deref())));
+        if prefix.is_some() {
+            document.set("id_prefix", Value::Null);
+        }
+    }
+    Ok(document)
 }
 
-/// Formats a syntax error with its column; the caller adds the line number.
-fn not_json(why: &serde_json::Error) -> String {
+/// Formats an error, one of the syntax with its column; the caller adds the line number.
+fn not_json(why: &JsonError) -> String {
+    let JsonError::Syntax(why) = why else { return why.to_string() };
     let text = why.to_string();
     let message = text.split(" at line ").next().unwrap_or(&text);
     let advice = if why.is_eof() { ": each line must be a complete JSON value, as written by `jq -c .`" } else { "" };

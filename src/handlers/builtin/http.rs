@@ -2,6 +2,7 @@
 //! the status is the outcome.
 
 use std::error::Error;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,10 +11,12 @@ use reqwest::{Client, Method, Response, StatusCode, Url};
 
 use super::Section;
 use crate::config::TypePolicy;
+use crate::handlers::egress::kept_connections::KeepAliveClient;
 use crate::handlers::failure::excerpt;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError, Registered};
-use crate::model::json::RawJson;
+use crate::model::json::{JsonError, RawJson};
 use crate::model::task::id::clip;
+use crate::runtime::now_ms;
 
 /// Upper bound on a server's `Retry-After`.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
@@ -32,27 +35,30 @@ pub struct Call {
     pub headers: HeaderMap,
     /// Maximum bytes of the response body.
     pub max_output: usize,
+    /// Send the request once more if the service closes a kept connection without an answer.
+    pub resend_on_close: bool,
 }
 
 /// Makes a [`Call`] per attempt.
 pub struct Http {
-    client: Client,
+    client: KeepAliveClient,
     call: Arc<Call>,
 }
 
 /// Creates the client shared by all `http` types of a process. It follows no redirects: a moved address is a
 /// configuration change.
-pub fn client() -> Result<Client, String> {
-    Client::builder()
-        .connect_timeout(CONNECT_TIMEOUT)
-        .redirect(reqwest::redirect::Policy::none())
-        .user_agent(concat!("kafleet/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .map_err(|why| format!("cannot create an http client: {}", root_cause(&why)))
+pub fn client() -> Result<KeepAliveClient, String> {
+    let settings = || {
+        Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .redirect(reqwest::redirect::Policy::none())
+            .user_agent(concat!("kafleet/", env!("CARGO_PKG_VERSION")))
+    };
+    KeepAliveClient::new(settings).map_err(|why| format!("cannot create an http client: {}", root_cause(&why)))
 }
 
 impl Http {
-    pub fn new(client: Client, call: Call) -> Self {
+    pub fn new(client: KeepAliveClient, call: Call) -> Self {
         Self { client, call: Arc::new(call) }
     }
 
@@ -66,13 +72,15 @@ impl Http {
     }
 }
 
-fn call(section: &mut Section<'_>) -> Option<(Client, Call)> {
+fn call(section: &mut Section<'_>) -> Option<(KeepAliveClient, Call)> {
     let (url, method, headers) = (url(section), method(section), headers(section));
     if section.client.is_none() {
         *section.client = client().map_err(|why| section.problem("", why)).ok();
     }
     let client = section.client.clone();
-    Some((client?, Call { url: url?, method: method?, headers: headers?, max_output: section.max_output() }))
+    let resend_on_close = section.config.resend_on_close.unwrap_or(true);
+    let max_output = section.max_output();
+    Some((client?, Call { url: url?, method: method?, headers: headers?, max_output, resend_on_close }))
 }
 
 fn url(section: &mut Section<'_>) -> Option<Url> {
@@ -136,12 +144,12 @@ impl Handler for Http {
 }
 
 impl Call {
-    async fn send(&self, client: &Client, params: RawJson, cx: &Context) -> Answer {
+    async fn send(&self, client: &KeepAliveClient, params: RawJson, cx: &Context) -> Answer {
         let timeout = cx.deadline.map_or(DEFAULT_TIMEOUT, |at| at.saturating_duration_since(Instant::now()));
         let body = params.text().to_owned();
         let request =
             client.request(self.method.clone(), self.url.clone()).headers(self.headers(cx)).timeout(timeout).body(body);
-        let mut response = request.send().await.map_err(|why| self.no_response(why))?;
+        let mut response = client.send(request, self.resend_on_close).await.map_err(|why| self.no_response(why))?;
         let (status, wait) = (response.status(), retry_after(response.headers(), now()));
         let body = self.body(&mut response).await.map_err(|why| self.no_response(why))?;
         if !status.is_success() {
@@ -226,13 +234,17 @@ fn result(body: &[u8]) -> Answer {
     if body.trim_ascii().is_empty() {
         return Ok(RawJson::null());
     }
-    RawJson::parse(body)
-        .or_else(|_| RawJson::of(&String::from_utf8_lossy(body)))
-        .map_err(|why| Failure::fail(format!("the response is not JSON: {why}")))
+    let refused = |why: &dyn Display| Failure::fail(format!("the response is not JSON: {why}")).of_kind("bad_output");
+    match RawJson::parse(body) {
+        Ok(result) => Ok(result),
+        Err(JsonError::Syntax(_)) => RawJson::of(&String::from_utf8_lossy(body)).map_err(|why| refused(&why)),
+        Err(why) => Err(refused(&why)),
+    }
 }
 
-fn now() -> jiff::Timestamp {
-    jiff::Timestamp::now()
+/// Current time by the brokers' clock, with which dates of services are compared.
+pub(in crate::handlers) fn now() -> jiff::Timestamp {
+    jiff::Timestamp::from_millisecond(now_ms()).unwrap_or_default()
 }
 
 /// Parses `Retry-After`, seconds or an HTTP date, capped at [`MAX_RETRY_AFTER`]. `None` if it is neither.

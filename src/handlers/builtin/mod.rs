@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use reqwest::Client;
 use serde_json::Value;
 
 use super::builtin::callback::Callbacks;
@@ -22,6 +21,8 @@ use super::builtin::email::Emails;
 use super::builtin::exec::Exec;
 use super::builtin::foreach::Foreach;
 use super::builtin::http::Http;
+use super::egress::kept_connections::KeepAliveClient;
+use super::program_env::WithheldVariables;
 use super::{Registered, Registry, Schema, Task};
 use crate::config::{CallbacksConfig, EmailConfig, HandlerKind, TypeConfig, WorkerConfig};
 use crate::model::task::id::check_own_type;
@@ -36,6 +37,8 @@ pub struct HandlerEnv<'a> {
     pub worker: &'a WorkerConfig,
     pub callbacks: Option<&'a CallbacksConfig>,
     pub email: Option<&'a EmailConfig>,
+    /// Variables of the worker that programs do not inherit.
+    pub withheld: &'a WithheldVariables,
     /// There are apps that have not been started: sections without a handler may belong to their types.
     pub has_unknown_types: bool,
 }
@@ -70,6 +73,10 @@ pub fn register_config(
             registry.add(name, registered);
         }
     }
+    for (name, registered) in registry.types() {
+        let found = registered.policy.contradictions().into_iter();
+        problems.extend(found.map(|(key, why)| format!("`types.{name}.{key}`: {why}")));
+    }
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
@@ -99,7 +106,7 @@ struct Section<'a> {
     config: &'a TypeConfig,
     env: &'a HandlerEnv<'a>,
     /// Created for the first `http` type and shared by all.
-    client: &'a mut Option<Client>,
+    client: &'a mut Option<KeepAliveClient>,
     problems: &'a mut Vec<String>,
 }
 

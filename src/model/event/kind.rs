@@ -14,6 +14,8 @@ pub enum Kind {
     Log,
     Warned,
     Retrying,
+    /// An attempt ended without an outcome, and starts again with its number.
+    Interrupted,
     Succeeded,
     Failed,
     Cancelled,
@@ -54,6 +56,7 @@ impl Kind {
             Self::Log => "log",
             Self::Warned => "warned",
             Self::Retrying => "retrying",
+            Self::Interrupted => "interrupted",
             Self::Succeeded => "succeeded",
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",
@@ -86,6 +89,7 @@ impl Kind {
             self,
             Self::Progress
                 | Self::Log
+                | Self::Interrupted
                 | Self::CancelRequested
                 | Self::RetryRequested
                 | Self::Patched

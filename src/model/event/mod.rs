@@ -16,12 +16,14 @@ use super::task::{DecodedTask, Policy, Position};
 use super::trace::SpanContext;
 use wire::WireEvent;
 
+mod interruption;
 mod kind;
 mod payload;
 mod submitted;
 mod succeeded;
 mod wire;
 
+pub use interruption::InterruptionReason;
 pub use kind::Kind;
 pub use payload::{AttemptFailure, CancelScope, Payload};
 pub use submitted::submitted;

@@ -49,6 +49,8 @@ pub enum Payload {
         /// Waits of the run, with this one; 0 if the attempt has failed.
         waits: u32,
     },
+    /// The error states the reason ([`Interruption`](super::Interruption)).
+    Interrupted(AttemptFailure),
     Succeeded {
         /// Start of the attempt; its `started` event may be missing or arrive later.
         started_at_ms: Option<i64>,
@@ -158,6 +160,7 @@ impl From<Kind> for Payload {
             Kind::Retrying => {
                 Self::Retrying { failure: AttemptFailure::default(), due_ms: None, record: None, waits: 0 }
             }
+            Kind::Interrupted => Self::Interrupted(AttemptFailure::default()),
             Kind::Succeeded => Self::Succeeded { started_at_ms: None, output: None },
             Kind::Failed => Self::Failed(AttemptFailure::default()),
             Kind::Cancelled => Self::Cancelled(AttemptFailure::default()),
@@ -191,6 +194,7 @@ impl Payload {
             Self::Log { .. } => Kind::Log,
             Self::Warned => Kind::Warned,
             Self::Retrying { .. } => Kind::Retrying,
+            Self::Interrupted(_) => Kind::Interrupted,
             Self::Succeeded { .. } => Kind::Succeeded,
             Self::Failed(_) => Kind::Failed,
             Self::Cancelled(_) => Kind::Cancelled,
@@ -216,6 +220,7 @@ impl Payload {
     pub const fn failure(&self) -> Option<&AttemptFailure> {
         match self {
             Self::Retrying { failure, .. }
+            | Self::Interrupted(failure)
             | Self::Failed(failure)
             | Self::Cancelled(failure)
             | Self::Expired(failure)

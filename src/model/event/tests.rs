@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -142,13 +144,14 @@ fn any_payload() -> impl Strategy<Value = Payload> {
             match kind {
                 Kind::Scheduled => Payload::Scheduled { due_ms: number, record },
                 Kind::Released => Payload::Released { position, waits },
-                Kind::Started => {
-                    Payload::Started { then: text.iter().map(|_| Continuation::new("echo", 1.into())).collect() }
-                }
+                Kind::Started => Payload::Started {
+                    then: text.iter().map(|_| Continuation::new("echo", serde_json::json!(1))).collect(),
+                },
                 Kind::Progress => Payload::Progress { value: output },
                 Kind::Log => Payload::Log { lines: text.into_iter().collect(), dropped: u32::from(flag) },
                 Kind::Retrying => Payload::Retrying { failure, due_ms: number, record, waits },
                 Kind::Succeeded => Payload::Succeeded { started_at_ms: number, output },
+                Kind::Interrupted => Payload::Interrupted(failure),
                 Kind::Failed => Payload::Failed(failure),
                 Kind::Cancelled => Payload::Cancelled(failure),
                 Kind::Expired => Payload::Expired(failure),
@@ -162,8 +165,8 @@ fn any_payload() -> impl Strategy<Value = Payload> {
                 }
                 Kind::Patched => Payload::Patched {
                     patch: text.map(|name| {
-                        let values = Map::from_iter([("name".to_owned(), Value::from(name))]);
-                        Box::new(Patch { changes: FieldChanges::of(values).unwrap(), ..Patch::default() })
+                        let values = BTreeMap::from([("name".to_owned(), Value::from(name).into())]);
+                        Box::new(Patch { changes: FieldChanges::of(&values).unwrap(), ..Patch::default() })
                     }),
                 },
                 Kind::Attached => Payload::Attached { attachment },
@@ -181,7 +184,7 @@ fn any_payload() -> impl Strategy<Value = Payload> {
     )
 }
 
-const KINDS: [Kind; 26] = [
+const KINDS: [Kind; 27] = [
     Kind::Submitted,
     Kind::Scheduled,
     Kind::Released,
@@ -192,6 +195,7 @@ const KINDS: [Kind; 26] = [
     Kind::Retrying,
     Kind::Succeeded,
     Kind::Failed,
+    Kind::Interrupted,
     Kind::Cancelled,
     Kind::Expired,
     Kind::CancelRequested,

@@ -153,7 +153,8 @@ impl<'a> From<&'a Event> for WireEvent<'a> {
             Payload::Succeeded { started_at_ms, output } => {
                 (wire.started_at_ms, wire.output) = (*started_at_ms, borrowed(output));
             }
-            Payload::Failed(failure)
+            Payload::Interrupted(failure)
+            | Payload::Failed(failure)
             | Payload::Cancelled(failure)
             | Payload::Expired(failure)
             | Payload::Unknown(failure) => wire.set_failure(failure),
@@ -276,6 +277,7 @@ impl WireEvent<'_> {
             Kind::Succeeded => {
                 Payload::Succeeded { started_at_ms: self.started_at_ms, output: owned(&mut self.output) }
             }
+            Kind::Interrupted => Payload::Interrupted(self.take_failure()),
             Kind::Failed => Payload::Failed(self.take_failure()),
             Kind::Cancelled => Payload::Cancelled(self.take_failure()),
             Kind::Expired => Payload::Expired(self.take_failure()),

@@ -3,10 +3,11 @@
 //! Tasks complete out of order; the committed offset is the watermark below which everything is complete. Completed
 //! offsets above it travel in the commit's metadata, so that the next owner repeats only unfinished tasks.
 //!
-//! The metadata is text, at most 4096 bytes, five fields with a space between:
+//! The metadata is text, at most 4096 bytes, five or six fields with a space between:
 //!
 //! ```text
-//! kf1 open 10500 0 r:AwEEAg
+//! kf1 open 10500 0 r:AwEEAg w:gNCV_7wxAAQA
+//! │   │    │     │ │        └ tasks that wait for their next attempt, left out if there are none
 //! │   │    │     │ └ completed offsets: `-` none above the watermark; `r:` runs; `b:` bitmap (base64url, no padding)
 //! │   │    │     └ unclean takeovers in a row
 //! │   │    └ window end: offsets from here on have not been dispatched
@@ -18,14 +19,20 @@
 //! In the bitmap, bit 0 of byte 0 is the committed offset. Offsets beyond the end of the map are open. Metadata that
 //! cannot be parsed means an empty map and an unclean end.
 
+mod retries;
+
 use std::collections::VecDeque;
 
 use data_encoding::BASE64URL_NOPAD;
+
+pub use retries::{PendingRetries, PendingRetry};
 
 /// Maximum size of a commit's metadata, in bytes: Kafka's default for `offset.metadata.max.bytes`.
 pub const MAX_METADATA_BYTES: usize = 4096;
 /// Size of the metadata, in bytes, above which the worker starts no new tasks of the partition.
 pub const FULL_METADATA_BYTES: usize = MAX_METADATA_BYTES * 3 / 4;
+/// Bytes that the tasks which wait for their next attempt get in any case. They also get what the map leaves.
+const RETRIES_BYTES: usize = MAX_METADATA_BYTES / 4;
 /// Distance from the watermark to the next offset above which the worker starts no new tasks of the partition
 /// (8 MiB of bits).
 pub const MAX_SPAN: i64 = 1 << 26;
@@ -268,24 +275,50 @@ pub struct Metadata {
     pub window_end: i64,
     /// Number of consecutive unclean takeovers.
     pub unclean_takeovers: u32,
+    pub retries: PendingRetries,
 }
 
 impl Metadata {
-    pub fn encode(completed: &Completed, mark: Mark, window_end: i64, unclean_takeovers: u32) -> String {
-        let head = format!("kf1 {} {window_end} {unclean_takeovers} ", mark.name());
-        let map = completed.encode_map(MAX_METADATA_BYTES - head.len());
-        head + &map
+    pub fn encode(
+        completed: &Completed,
+        mark: Mark,
+        window_end: i64,
+        unclean_takeovers: u32,
+        retries: &PendingRetries,
+    ) -> String {
+        let mut text = format!("kf1 {} {window_end} {unclean_takeovers} ", mark.name());
+        let watermark = completed.watermark();
+        let reserved = if retries.is_empty() { 0 } else { 1 + retries.encode(watermark, RETRIES_BYTES).len() };
+        text += &completed.encode_map(MAX_METADATA_BYTES - text.len() - reserved);
+        if !retries.is_empty() {
+            let encoded = retries.encode(watermark, MAX_METADATA_BYTES - text.len() - 1);
+            text += if encoded.is_empty() { "" } else { " " };
+            text += &encoded;
+        }
+        text
+    }
+
+    /// Returns true if encoded metadata leaves little room for more completed offsets. Tasks that wait for their next attempt
+    /// count only as far as they take room from the map.
+    pub fn is_nearly_full(text: &str) -> bool {
+        let retries = text.split(' ').nth(5).map_or(0, str::len);
+        text.len() - retries.saturating_sub(RETRIES_BYTES) > FULL_METADATA_BYTES
     }
 
     /// Returns `None` for text in another format; the caller then assumes an empty map and an unclean end.
     pub fn decode(offset: i64, text: &str) -> Option<Self> {
         let fields: Vec<&str> = text.split(' ').collect();
-        let ["kf1", mark, window_end, unclean_takeovers, map] = fields[..] else { return None };
-        let mark = Mark::ALL.iter().find(|(name, _)| *name == mark)?.1;
+        let ["kf1", mark, window_end, unclean_takeovers, map, retries @ ..] = &fields[..] else { return None };
+        let mark = Mark::ALL.iter().find(|(name, _)| name == mark)?.1;
         let window_end = window_end.parse().ok()?;
         let unclean_takeovers = unclean_takeovers.parse().ok()?;
         let completed = Completed::decode_map(offset, map)?;
-        Some(Self { completed, mark, window_end, unclean_takeovers })
+        let retries = match retries {
+            [] => PendingRetries::default(),
+            [retries] => PendingRetries::decode(offset, retries)?,
+            _ => return None,
+        };
+        Some(Self { completed, mark, window_end, unclean_takeovers, retries })
     }
 }
 

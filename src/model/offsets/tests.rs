@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
+use crate::model::retry::Waits;
 
 /// Decodes examples in the documented format, written by hand.
 #[test]
@@ -22,6 +23,10 @@ fn documented_examples_are_decoded() {
         "kf1 open 1 0 q:AA",
         "\u{0}ä",
         "kf1 open 1 0 r:_____w",
+        "kf1 open 1 0 - x",
+        "kf1 open 1 0 - w:!!",
+        "kf1 open 1 0 - w:AQEB",
+        "kf1 open 1 0 - w:AQ -",
     ] {
         assert_eq!(Metadata::decode(1, bad), None, "{bad:?}");
     }
@@ -87,7 +92,7 @@ fn gap_below_the_watermark_of_a_new_owner_is_skipped() {
     let mut map = Completed::starting_at(100);
     (100..150).chain(151..301).for_each(|offset| assert!(map.deliver(offset)));
     (101..301).for_each(|offset| map.complete(offset));
-    let text = Metadata::encode(&map, Mark::Open, 301, 0);
+    let text = Metadata::encode(&map, Mark::Open, 301, 0, &PendingRetries::default());
     let mut map = Metadata::decode(map.watermark(), &text).unwrap().completed;
     assert!(map.deliver(100));
     (101..150).for_each(|offset| assert!(!map.deliver(offset)));
@@ -131,7 +136,7 @@ proptest! {
         for offset in start..at {
             prop_assert_eq!(map.is_done(offset), !open.contains(&offset));
         }
-        let text = Metadata::encode(&map, Mark::Open, at, 0);
+        let text = Metadata::encode(&map, Mark::Open, at, 0, &PendingRetries::default());
         prop_assert!(text.len() <= MAX_METADATA_BYTES);
         let read = Metadata::decode(map.watermark(), &text).unwrap();
         for offset in start..at + 100 {
@@ -155,7 +160,7 @@ proptest! {
             map.complete(offset);
             open.remove(&offset);
         }
-        let text = Metadata::encode(&map, Mark::Open, map.next(), 0);
+        let text = Metadata::encode(&map, Mark::Open, map.next(), 0, &PendingRetries::default());
         let mut map = Metadata::decode(map.watermark(), &text).unwrap().completed;
         let mut picks = picks.into_iter();
         for (n, &offset) in records.iter().enumerate().filter(|(_, offset)| **offset >= map.watermark()).collect::<Vec<_>>() {
@@ -180,7 +185,7 @@ proptest! {
         let mut map = Completed::starting_at(5);
         (5..count + 5).for_each(|offset| { map.deliver(offset); });
         (6..count + 5).step_by(step).for_each(|offset| map.complete(offset));
-        let text = Metadata::encode(&map, Mark::Late, count + 5, 1);
+        let text = Metadata::encode(&map, Mark::Late, count + 5, 1, &PendingRetries::default());
         prop_assert!(text.len() <= MAX_METADATA_BYTES, "{} bytes", text.len());
         let read = Metadata::decode(map.watermark(), &text).unwrap();
         for offset in (5..count + 5).step_by(37) {
@@ -191,5 +196,53 @@ proptest! {
     #[test]
     fn no_metadata_panics(offset in 0i64..i64::MAX, text in "(kf1 )?(open|late|clean)? ?[0-9]{0,4} ?[0-9]{0,3} ?[rb]?:?[A-Za-z0-9_-]{0,20}") {
         let _ = Metadata::decode(offset, &text);
+    }
+}
+
+fn retry(attempts: u32, waits: u32, due_ms: i64) -> PendingRetry {
+    let waits = if waits == 0 { Waits::default() } else { Waits { number: waits, since_ms: due_ms - 900 } };
+    PendingRetry { attempts, waits, backoff_from: attempts / 2, due_ms }
+}
+
+#[test]
+fn retries_that_do_not_fit_are_left_out_from_the_end() {
+    let map = Completed::starting_at(1_000);
+    let mut retries = PendingRetries::default();
+    (0..2_000).for_each(|n| retries.insert(1_000 + n, retry(1, 3, 1_800_000_000_000 + n)));
+    let text = Metadata::encode(&map, Mark::Open, 9_000, 0, &retries);
+    assert!(text.len() <= MAX_METADATA_BYTES && !Metadata::is_nearly_full(&text), "{}", text.len());
+    let read = Metadata::decode(1_000, &text).unwrap().retries;
+    assert!(read.len() >= 256, "{} fit", read.len());
+    let expected: Vec<_> = (0..read.len() as i64).map(|n| retries.get(1_000 + n)).collect();
+    assert_eq!((0..read.len() as i64).map(|n| read.get(1_000 + n)).collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn map_leaves_room_for_retries() {
+    let mut map = Completed::starting_at(0);
+    (0..400_000).for_each(|offset| assert!(map.deliver(offset)));
+    (0..200_000).filter(|n| fastrand::Rng::with_seed(*n as u64).bool()).for_each(|n| map.complete(2 * n + 1));
+    let mut retries = PendingRetries::default();
+    (0..64).for_each(|n| retries.insert(4 * n, retry(2, 0, 1_800_000_000_000 + n)));
+    let text = Metadata::encode(&map, Mark::Open, 400_000, 0, &retries);
+    assert!(text.len() <= MAX_METADATA_BYTES && Metadata::is_nearly_full(&text));
+    assert_eq!(Metadata::decode(map.watermark(), &text).unwrap().retries.len(), 64);
+}
+
+proptest! {
+    #[test]
+    fn retries_are_read_as_written(
+        start in 0i64..1_000_000,
+        entries in prop::collection::btree_map(0i64..20_000, (0u32..50, 0u32..5, 0i64..100_000_000), 0..60),
+    ) {
+        let mut retries = PendingRetries::default();
+        for (offset, (attempts, waits, due)) in entries {
+            retries.insert(start + offset, retry(attempts, waits, 1_800_000_000_000 + due));
+        }
+        let text = Metadata::encode(&Completed::starting_at(start), Mark::Late, start, 2, &retries);
+        prop_assert!(text.len() <= MAX_METADATA_BYTES);
+        let read = Metadata::decode(start, &text).unwrap();
+        prop_assert_eq!(&read.retries, &retries);
+        prop_assert_eq!((read.mark, read.window_end, read.unclean_takeovers), (Mark::Late, start, 2));
     }
 }

@@ -5,7 +5,7 @@ use super::records::Records;
 use super::refresh::{refresh, rollup_input};
 use super::step::{announce, begin_run};
 use super::{Change, tally};
-use crate::model::event::{Announcement, Kind};
+use crate::model::event::{Announcement, ErrorInfo, Kind};
 use crate::model::outbox::{Effect, EffectKind};
 use crate::model::record::rollup;
 use crate::model::record::state::State;
@@ -35,13 +35,9 @@ impl Records {
         for (n, then) in self.node(id.as_str()).map(due).unwrap_or_default() {
             let Some(node) = self.node_mut(id) else { return };
             node.continuations.created_mask |= 1 << n;
-            let run = node.run;
             match id.child(&continuation::segment(n)) {
                 Ok(next) => self.create_continuation(id, &next, &then, cause),
-                Err(error) => {
-                    let message = format!("the continuation has no valid id: {error}");
-                    node.history.push(entry(Kind::Warned, run, cause, message));
-                }
+                Err(error) => fail(node, cause, format!("the continuation {} has no valid id: {error}", n + 1)),
             }
         }
     }
@@ -92,6 +88,16 @@ impl Records {
             rollup::count(&mut node.tree.below, run, &now);
             node.tree.has_below = true;
         }
+    }
+}
+
+/// Fails a task whose continuation cannot be created: it has not done all that was asked of it. Tasks from outside with
+/// such a continuation are refused by workers; those of other writers of events get here.
+fn fail(node: &mut TaskRecord, cause: Change<'_>, message: String) {
+    node.history.push(entry(Kind::Failed, node.run, cause, message.clone()));
+    if node.own == State::Succeeded {
+        node.own = State::Failed;
+        node.outcome.error = Some(Box::new(ErrorInfo::new("bad_then", message, node.attempt)));
     }
 }
 

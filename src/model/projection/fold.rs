@@ -1,9 +1,9 @@
 //! Projection of one event: the change of its own task, and the consequences for the rest of the tree.
 
 use super::deferred_record::{DeferredRecord, keep};
+use super::history::history_entry;
 use super::records::Records;
 use super::refresh::{refresh, rollup_input, set_end};
-use super::reports::history_entry;
 use super::requests::AncestorCancel;
 use super::step::{add_to_history, step};
 use super::step_outcome::Step;

@@ -11,6 +11,7 @@ use crate::model::task::id::TaskId;
 
 pub use diff::IndexedFields;
 pub use expiry::Expired;
+pub use step::CONFLICT;
 pub use working_set::WorkingSet;
 
 mod attachments;
@@ -22,6 +23,8 @@ mod deferred_record;
 mod diff;
 mod expiry;
 mod fold;
+mod history;
+mod interruptions;
 mod load_set;
 mod notifications;
 mod records;
@@ -37,7 +40,7 @@ pub(crate) mod tests;
 mod working_set;
 
 /// Version of the projection and of the stored formats. A store written by a higher version is left alone.
-pub const FOLD_VERSION: u32 = 15;
+pub const FOLD_VERSION: u32 = 16;
 
 /// Position of an event in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! Requests by users: cancels, retries and patches. Their position in the log determines the tasks they apply to.
 
+use super::history::request_message;
 use super::records::Records;
 use super::step::begin_run;
 use super::step_outcome::Step;
@@ -144,15 +145,6 @@ pub(super) fn inherit_cancel(
     let entry = HistoryEntry { by: above.request.by.clone(), ..entry };
     apply_cancel(node, above.asof, cause.position, false, true, above.request);
     Some(entry)
-}
-
-/// History message of a cancel request.
-pub(super) fn request_message(with: Option<&str>, reason: Option<&str>) -> Option<String> {
-    match (with, reason) {
-        (Some(with), Some(reason)) => Some(format!("with `{with}`: {reason}")),
-        (Some(with), None) => Some(format!("with `{with}`")),
-        (None, reason) => reason.map(str::to_owned),
-    }
 }
 
 /// Starts the task, or its failed descendants, in `next_run`. An effect publishes the record again.

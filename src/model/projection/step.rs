@@ -1,6 +1,8 @@
 //! Applies one event to the record of its own task.
 
-use super::reports::{attach, history_entry, late_announcement, report};
+use super::history::{history_entry, late_announcement};
+use super::interruptions::{add_unreported, interrupt};
+use super::reports::{attach, report};
 use super::state_machine::advance;
 use super::step_outcome::Step;
 use super::{LogPosition, Verdict, attachments, notifications, requests};
@@ -36,6 +38,10 @@ pub(super) fn step(node: &mut TaskRecord, event: &Event, position: LogPosition, 
         }
         begin_run(node, event.run);
     }
+    if event.kind() == Kind::Cancelled && node.own == State::Cancelled {
+        // A worker has come to the record of a task that the tracker has ended: the event confirms that end.
+        return Step { in_history: false, ..Step::of(Verdict::Ignored) };
+    }
     let conflict = event.task.as_ref().and_then(|task| announce(node, &event.id, task));
     let announces =
         event.kind() == Kind::Submitted || (event.kind() == Kind::Scheduled && event.payload.record().is_some());
@@ -52,7 +58,11 @@ pub(super) fn step(node: &mut TaskRecord, event: &Event, position: LogPosition, 
     let verdict = match event.kind() {
         Kind::Progress | Kind::Log => attach(node, event),
         Kind::Reported => report(node, event),
-        _ => advance(node, event, position),
+        Kind::Interrupted => interrupt(node, event),
+        _ => {
+            add_unreported(node, event, position);
+            advance(node, event, position)
+        }
     };
     if verdict == Verdict::Ignored {
         passed.clear();
@@ -63,6 +73,9 @@ pub(super) fn step(node: &mut TaskRecord, event: &Event, position: LogPosition, 
     let started = !was_started && node.times.started_at_ms.is_some();
     Step { in_history, started, conflict, passed, is_late_announcement, ..Step::of(verdict) }
 }
+
+/// Begin of the message about a second task with the id of another.
+pub const CONFLICT: &str = "spawn_conflict";
 
 /// Adds the event to the history.
 pub(super) fn add_to_history(node: &mut TaskRecord, event: &Event, position: LogPosition, step: &Step) {
@@ -135,11 +148,15 @@ fn announce_again(node: &mut TaskRecord, id: &TaskId, task: &Announcement) -> Op
         // The same task was published again, after a wait or for a retry.
         node.definition.position = newest(node.definition.position, task.position);
         node.definition.trace = task.trace.or(node.definition.trace);
+        if node.definition.hash.is_none() {
+            // The first announcement was a worker's, of a record without a hash.
+            node.definition.hash = task.hash.clone();
+        }
         return None;
     }
     let have = node.task_type.as_deref().unwrap_or_default();
     Some(format!(
-        "spawn_conflict: `{id}` was submitted again with another type or params (first `{have}`, then `{}`)",
+        "{CONFLICT}: `{id}` was submitted again with another type or params (first `{have}`, then `{}`)",
         task.task_type
     ))
 }

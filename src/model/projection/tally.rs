@@ -96,7 +96,8 @@ fn count_attempt(observation: &mut Observation, node: &mut TaskRecord, event: Op
 }
 
 fn ended_attempt(event: &Event) -> Option<SlowAttempt> {
-    let started_ms = event.payload.started_at_ms().filter(|_| event.kind() != Kind::Unknown)?;
+    let started_ms =
+        event.payload.started_at_ms().filter(|_| !matches!(event.kind(), Kind::Interrupted | Kind::Unknown))?;
     Some(SlowAttempt {
         took_ms: duration(started_ms, event.at_ms),
         id: event.id.clone(),

@@ -3,7 +3,7 @@
 use data_encoding::BASE64;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::model::task::id::clip;
+use crate::model::task::id::{clip, is_path_step};
 
 /// Maximum size of one attachment, in bytes.
 pub const MAX_BYTES: usize = 64 << 10;
@@ -61,10 +61,11 @@ impl Attachment {
 
 pub fn check_name(name: &str) -> Result<(), String> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._~@-".contains(&byte);
-    if (1..=MAX_NAME_CHARS).contains(&name.len()) && name.bytes().all(allowed) {
+    if (1..=MAX_NAME_CHARS).contains(&name.len()) && name.bytes().all(allowed) && !is_path_step(name) {
         return Ok(());
     }
-    Err(format!("`{}` is not a name: 1 to {MAX_NAME_CHARS} characters of A-Z a-z 0-9 . _ ~ @ -", clip(name)))
+    let form = format!("1 to {MAX_NAME_CHARS} characters of A-Z a-z 0-9 . _ ~ @ -");
+    Err(format!("`{}` is not a name: {form}, and not `.` or `..`", clip(name)))
 }
 
 mod base64 {
@@ -89,6 +90,7 @@ mod tests {
         let refusal = |name: &str, media: &str, bytes: usize| Attachment::new(name, media, vec![0; bytes]).unwrap_err();
         assert!(Attachment::new("report-1.csv", "text/csv; charset=utf-8", vec![0; MAX_BYTES]).is_ok());
         assert!(refusal("", BYTES, 1).contains("is not a name"));
+        assert!(refusal("..", BYTES, 1).contains("not `.` or `..`"));
         assert!(refusal("a/b", BYTES, 1).contains("`a/b` is not a name"));
         assert!(refusal("a", "text", 1).contains("is not a media type"));
         assert!(refusal("a", "text/x\n", 1).contains("is not a media type"));

@@ -142,6 +142,8 @@ pub struct EventHistory {
     pub dropped: u32,
     /// Number of terminal events after the first of a run.
     pub duplicates: u32,
+    /// Number of attempts of the current run that ended without an outcome and started again.
+    pub interruptions: u32,
 }
 
 /// Number of log lines received, and of lines that their writers dropped.

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
+use super::json::RawJson;
 use super::task::action::NotificationRules;
 use super::task::continuation::check_continuations;
 use super::task::document::{ScheduleFields, document};
@@ -96,7 +96,7 @@ pub struct Template {
     #[serde(rename = "type")]
     pub task_type: String,
     #[serde(default)]
-    pub params: Value,
+    pub params: RawJson,
     /// Ordering key; default: the task's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
@@ -159,7 +159,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
     if name.len() <= MAX_NAME_CHARS && !name.contains(':') && TaskId::parse(name).is_ok() {
         return Ok(());
     }
-    let allowed = format!("1 to {MAX_NAME_CHARS} characters of A-Z a-z 0-9 . _ ~ @ -");
+    let allowed = format!("1 to {MAX_NAME_CHARS} characters of A-Z a-z 0-9 . _ ~ @ -, not `.` or `..`");
     Err(format!("`{}` cannot name a schedule: write {allowed}", clip(name)))
 }
 

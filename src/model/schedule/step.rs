@@ -101,6 +101,12 @@ impl ScheduleProgress {
         times.after(self.through_ms.max(schedule.from_ms))
     }
 
+    /// Next times from now on, at most `most`. Times that have been decided are not among them, even if the clock was set
+    /// back since.
+    pub fn upcoming(&self, schedule: &Schedule, times: &Times, now_ms: i64, most: usize) -> Vec<i64> {
+        times.upcoming(now_ms.max(self.through_ms).max(schedule.from_ms), most)
+    }
+
     /// Time of the next decision, epoch milliseconds.
     pub fn due_at(&self, name: &str, schedule: &Schedule, times: &Times) -> Option<i64> {
         if schedule.paused.is_some() {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{MAX_RETRIES, MAX_TEXT_CHARS, parse_time};
+use crate::model::json::{RawJson, check_depth};
 use crate::model::record::state::State;
 use crate::model::units::duration::Millis;
 
@@ -82,6 +83,9 @@ pub struct Callback {
     /// Name of the secret that signs the callback. Default: not signed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
+    /// JSON that the body contains as `payload`. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<RawJson>,
     /// Timeout of one attempt. Default: the timeout of the type `kafleet-callback`, 30s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Millis>,
@@ -123,7 +127,8 @@ pub enum Notification<'a> {
 
 impl Callback {
     pub fn to(url: &str) -> Self {
-        Self { url: url.to_owned(), headers: BTreeMap::new(), secret: None, timeout: None, retries: None }
+        let (headers, secret, payload) = (BTreeMap::new(), None, None);
+        Self { url: url.to_owned(), headers, secret, payload, timeout: None, retries: None }
     }
 }
 
@@ -147,6 +152,7 @@ impl Notification<'_> {
         if callback.headers.len() > MAX_HEADERS {
             return Err(("/callback/headers", format!("at most {MAX_HEADERS} headers are allowed")));
         }
+        callback.payload.as_ref().map_or(Ok(()), check_depth).map_err(|why| ("/callback/payload", why))?;
         check_attempts("/callback", callback.retries, callback.timeout)
     }
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::action::{Action, Check, NotificationRules};
 use super::document::{ContinueFields, document};
@@ -34,8 +33,8 @@ pub struct Continuation {
     #[serde(rename = "type")]
     pub task_type: Arc<str>,
     /// Params, any JSON.
-    #[serde(default, skip_serializing_if = "Value::is_null")]
-    pub params: Value,
+    #[serde(default, skip_serializing_if = "RawJson::is_null")]
+    pub params: RawJson,
     /// Changes the params to `{"params": …, "task": {…}, "results": [{…}, …]}`: the given params, the outcome of the
     /// task, and the outcomes of its children.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -106,11 +105,11 @@ pub struct Ended {
 
 impl Continuation {
     /// Creates a continuation of any type, which starts after success.
-    pub fn new(task_type: &str, params: Value) -> Self {
+    pub fn new(task_type: &str, params: impl Into<RawJson>) -> Self {
         Self {
             on: On::Succeeded,
             task_type: task_type.into(),
-            params,
+            params: params.into(),
             with_results: false,
             key: None,
             policy: Policy::default(),
@@ -209,6 +208,29 @@ fn check_one(then: &Continuation, at: String) -> Result<(), (String, String)> {
     NotificationRules { at, actions: &rules.actions, checks: &rules.checks }.check()
 }
 
+/// Checks that continuations of a task, and those that follow them, can have ids and a place among the continuations of
+/// the task, of which there are `first` before them. The error has the JSON pointer into the list and the reason.
+pub fn check_continuation_ids(
+    id: &TaskId,
+    continuations: &[Continuation],
+    first: usize,
+) -> Result<(), (String, String)> {
+    for (n, then) in continuations.iter().enumerate() {
+        let at = format!("/{n}");
+        if first + n >= MAX_CONTINUATIONS {
+            let why = format!("the task has {first} continuations already: at most {MAX_CONTINUATIONS} are allowed");
+            return Err((at, why));
+        }
+        let next = match id.child(&segment(first + n)) {
+            Ok(next) => next,
+            Err(why) => return Err((at, format!("the continuation would have no valid id: {why}"))),
+        };
+        let below = check_continuation_ids(&next, &then.policy.rules.then, 0);
+        below.map_err(|(below, why)| (format!("{at}/then{below}"), why))?;
+    }
+    Ok(())
+}
+
 /// Id segment of a continuation by its number from 0.
 pub fn segment(number: usize) -> String {
     if number == 0 { SEGMENT.to_owned() } else { format!("{SEGMENT}-{}", number + 1) }
@@ -244,6 +266,29 @@ mod tests {
         let numbers =
             ["then", "then-2", "then-8", "then-1", "then-9", "then-02", "then-x", "thenx", "other"].map(number_of);
         assert_eq!(numbers, [Some(0), Some(1), Some(7), None, None, None, None, None, None]);
+    }
+
+    #[test]
+    fn continuations_without_a_valid_id_are_refused() {
+        let id = |bytes: usize| {
+            TaskId::parse(&["a".repeat(128), "b".repeat(128), "c".repeat(128), "d".repeat(bytes - 387)].join(":"))
+                .unwrap()
+        };
+        let list = |text: &str| serde_json::from_str::<Vec<Continuation>>(text).unwrap();
+        let two = list(r#"[{"type":"a"},{"type":"a"}]"#);
+        let nested = list(r#"[{"type":"a","then":[{"type":"b"}]}]"#);
+        assert_eq!(check_continuation_ids(&id(505), &two, 0), Ok(()), "`:then-2` has 7 bytes");
+        assert_eq!(check_continuation_ids(&id(506), &two, 0).unwrap_err().0, "/1");
+        assert_eq!(check_continuation_ids(&id(506), &two[..1], 1).unwrap_err().0, "/0", "it is the second one");
+        assert_eq!(check_continuation_ids(&id(508), &two, 0).unwrap_err().0, "/0");
+        assert_eq!(check_continuation_ids(&id(502), &nested, 0), Ok(()));
+        let (at, why) = check_continuation_ids(&id(503), &nested, 0).unwrap_err();
+        assert!(at == "/0/then/0" && why.contains("513 bytes"), "{at}: {why}");
+        let deepest = TaskId::parse(&["a"; 64].join(":")).unwrap();
+        assert!(check_continuation_ids(&deepest, &two, 0).unwrap_err().1.contains("65 levels"));
+        assert!(check_continuation_ids(&deepest.parent_id().unwrap(), &two, 0).is_ok());
+        let (at, why) = check_continuation_ids(&TaskId::parse("a").unwrap(), &two, 7).unwrap_err();
+        assert!(at == "/1" && why.contains("at most 8"), "{at}: {why}");
     }
 
     #[test]

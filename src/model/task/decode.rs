@@ -1,7 +1,10 @@
 //! Decoding of records on task topics.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use serde::de::IgnoredAny;
 
 use super::id::{IdError, TaskId, clip};
 use super::structured::{Envelope, media_type};
@@ -9,9 +12,12 @@ use super::{
     DecodedTask, MAX_ATTEMPTS, MAX_POLICY_BYTES, MAX_RUN, MAX_TEXT_CHARS, Policy, Position, Reject, Rules, STRUCTURED,
     Trace, header, parse_time,
 };
-use crate::model::json::RawJson;
+use crate::model::json::{JsonError, RawJson};
 use crate::model::retry::Waits;
-use crate::model::units::duration::Millis;
+use crate::model::units::time::Expires;
+
+/// Beginning of the media types of CloudEvents as a whole.
+const CLOUD_EVENTS: &str = "application/cloudevents";
 
 /// Record of a task topic before decoding.
 pub struct Source<'a> {
@@ -19,6 +25,14 @@ pub struct Source<'a> {
     pub position: Position,
     pub timestamp_ms: i64,
     pub value: Option<&'a [u8]>,
+}
+
+impl Source<'_> {
+    /// Returns a time that a producer states, or that of the record if it is earlier: a task that is said to begin after its
+    /// record was written has a producer whose clock is ahead.
+    fn no_later(&self, stated_ms: i64) -> i64 {
+        if self.timestamp_ms > 0 { stated_ms.min(self.timestamp_ms) } else { stated_ms }
+    }
 }
 
 /// Decodes a record. Unknown headers are ignored; a known header that is invalid is an error.
@@ -56,7 +70,7 @@ struct Draft<'a> {
     asof: Option<i64>,
     announced: bool,
     hash: Option<Box<str>>,
-    expires: Option<Expiry>,
+    expires: Option<Expires>,
     policy: Option<Box<Policy>>,
     trace_parent: Option<String>,
     trace_state: Option<String>,
@@ -64,13 +78,11 @@ struct Draft<'a> {
     has_foreign_headers: bool,
     /// Error of the first invalid header.
     refusal: Option<Reject>,
+    /// Error of the first setting that is unknown. It is no error in a record that another process of the fleet has
+    /// written, which may be of a newer build.
+    unknown: Option<Reject>,
     /// The invalid header is part of the task's identity.
     nameless: bool,
-}
-
-enum Expiry {
-    At(i64),
-    After(Millis),
 }
 
 impl<'a> Draft<'a> {
@@ -124,21 +136,38 @@ impl<'a> Draft<'a> {
     fn policy_header(&mut self, name: &str, text: &str) -> Result<(), Reject> {
         match name {
             header::NOT_BEFORE => self.policy.get_or_insert_default().not_before_ms = Some(time(name, text)?),
-            header::POLICY => self.policy.get_or_insert_default().rules = rules(name, text)?,
+            header::POLICY => {
+                let (rules, unknown) = rules(name, text)?;
+                self.policy.get_or_insert_default().rules = rules;
+                self.note_unknown(name, unknown);
+            }
             header::SPEC_VERSION | header::SOURCE => {}
             _ => {
                 let is_field =
                     Policy::read_header(&mut self.policy, name, text).map_err(|why| bad_header(name, &why))?;
-                self.has_foreign_headers |= !is_field;
+                if !is_field {
+                    self.has_foreign_headers = true;
+                    self.note_unknown(name, header::mistake(name));
+                }
             }
         }
         Ok(())
+    }
+
+    fn note_unknown(&mut self, name: &str, why: Option<String>) {
+        if let Some(why) = why {
+            self.unknown.get_or_insert_with(|| bad_header(name, &why));
+        }
     }
 
     fn content_type(&mut self, text: &str) -> Result<(), Reject> {
         match media_type(text).as_str() {
             STRUCTURED => self.structured = true,
             "application/json" | "text/json" | "" => {}
+            media if media.starts_with(CLOUD_EVENTS) => {
+                let why = format!("`{media}` is not supported: write one event per record, as `{STRUCTURED}`");
+                return Err(bad_header(header::CONTENT_TYPE, &why));
+            }
             media if media.ends_with("+json") => {}
             _ => {
                 return Err(bad_header(
@@ -152,21 +181,19 @@ impl<'a> Draft<'a> {
 
     /// Decodes a structured-mode CloudEvent: its attributes are the headers, its `data` the params.
     fn read_structured(self, source: &Source<'_>, value: &[u8]) -> Result<DecodedTask, Reject> {
-        let envelope: Envelope = serde_json::from_slice(value).map_err(|why| {
-            self.reject(Reject::new("bad_json", format!("the value is not a CloudEvent in JSON: {why}")), source)
-        })?;
-        let attributes: Vec<(Cow<'_, str>, String)> = envelope.headers().collect();
+        let envelope = Envelope::parse(value).map_err(|reject| self.reject(reject, source))?;
+        let attributes: Vec<(&str, &str)> = envelope.headers().collect();
         let mut draft: Draft<'_> = self;
         draft.structured = false;
         for (name, text) in &attributes {
             draft.take(name, text.as_bytes());
         }
-        let data = envelope.data.as_ref().map_or("null", RawJson::text);
-        draft.finish(source, data.as_bytes())
+        draft.finish(source, envelope.data().text().as_bytes())
     }
 
     fn finish(mut self, source: &Source<'_>, value: &[u8]) -> Result<DecodedTask, Reject> {
-        if let Some(refusal) = self.refusal.take() {
+        let unknown = self.unknown.take().filter(|_| !self.announced);
+        if let Some(refusal) = self.refusal.take().or(unknown) {
             return Err(self.reject(refusal, source));
         }
         let id = self.resolve_id(source).map_err(|why| Reject::new("bad_id", why.to_string()))?;
@@ -177,15 +204,11 @@ impl<'a> Draft<'a> {
                 format!("`{}` does not match the topic, which holds tasks of type `{}`", clip(named), source.task_type);
             return Err(known(bad_header(header::TYPE, &why)));
         }
-        let params = RawJson::parse(value)
-            .map_err(|why| known(Reject::new("bad_json", format!("the params are not JSON: {why}"))))?;
+        let params = RawJson::parse(value).map_err(|why| known(bad_json("the params are not JSON", &why)))?;
         let created_at_ms = self.time_ms.unwrap_or(source.timestamp_ms);
         if let Some(expires) = &self.expires {
-            let at = match expires {
-                Expiry::At(at) => *at,
-                Expiry::After(span) => created_at_ms.saturating_add(span.as_i64()),
-            };
-            self.policy.get_or_insert_default().expires_at_ms = Some(at);
+            let at_ms = expires.time_ms(source.no_later(created_at_ms));
+            self.policy.get_or_insert_default().expires_at_ms = Some(at_ms);
         }
         let state = self.trace_state;
         Ok(DecodedTask {
@@ -226,6 +249,11 @@ impl<'a> Draft<'a> {
     }
 }
 
+fn bad_json(problem: &str, why: &JsonError) -> Reject {
+    let pointer = why.pointer().map(str::to_owned);
+    Reject { pointer, ..Reject::new("bad_json", format!("{problem}: {why}")) }
+}
+
 fn bad_header(name: &str, why: &str) -> Reject {
     Reject::new("bad_header", format!("header `{name}`: {why}"))
 }
@@ -242,11 +270,9 @@ fn time(name: &str, text: &str) -> Result<i64, Reject> {
     parse_time(text).map_err(|why| bad_header(name, &why))
 }
 
-/// Parses an expiry. A duration counts from the task's creation; a bare number is a duration in milliseconds.
-fn expiry(name: &str, text: &str) -> Result<Expiry, Reject> {
-    Millis::parse(text).map(Expiry::After).or_else(|_| time(name, text).map(Expiry::At)).map_err(|_| {
-        bad_header(name, &format!("`{}` is neither a duration, such as 10m, nor an RFC 3339 time", clip(text)))
-    })
+/// Parses an expiry. A duration counts from the task's creation, at the latest from its record.
+fn expiry(name: &str, text: &str) -> Result<Expires, Reject> {
+    Expires::parse(text).map_err(|why| bad_header(name, &why))
 }
 
 fn short(name: &str, text: &str) -> Result<String, Reject> {
@@ -256,7 +282,8 @@ fn short(name: &str, text: &str) -> Result<String, Reject> {
     Ok(text.to_owned())
 }
 
-fn rules(name: &str, text: &str) -> Result<Rules, Reject> {
+/// Reads the rules, and the reason why a member of them is unknown.
+fn rules(name: &str, text: &str) -> Result<(Rules, Option<String>), Reject> {
     if text.len() > MAX_POLICY_BYTES {
         return Err(bad_header(name, &format!("it has {} bytes: at most {MAX_POLICY_BYTES} are allowed", text.len())));
     }
@@ -266,5 +293,15 @@ fn rules(name: &str, text: &str) -> Result<Rules, Reject> {
     }
     let rules: Rules = serde_json::from_str(text).map_err(|why| bad_header(name, &format!("it is invalid: {why}")))?;
     rules.check_all().map_err(|(at, why)| bad_header(name, &format!("`{}`: {why}", at.trim_start_matches('/'))))?;
-    Ok(rules)
+    Ok((rules, unknown_rule(text)))
+}
+
+/// Returns the reason why a member of the rules is unknown.
+fn unknown_rule(text: &str) -> Option<String> {
+    let members: BTreeMap<Cow<'_, str>, IgnoredAny> = serde_json::from_str(text).ok()?;
+    let names = || Rules::names();
+    let unknown = members.keys().find(|member| names().all(|name| name != member.as_ref()))?;
+    let near = names().find(|name| header::is_typo(name.as_bytes(), unknown.as_bytes()));
+    let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+    Some(format!("`{}` is unknown{hint}", clip(unknown)))
 }

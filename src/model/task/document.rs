@@ -10,13 +10,13 @@ use std::ops::Deref;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::value::StrDeserializer;
-use serde::de::{self, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, Visitor};
+use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, IntoDeserializer, MapAccess, Visitor};
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize, forward_to_deserialize_any};
 use serde_json::{Value, json};
 
 use super::Policy;
-use super::field::{Field, Scope, Visibility};
+use super::field::{Field, Scope};
 
 /// Receiver of the policy fields of a document.
 pub(crate) trait FieldReader {
@@ -26,6 +26,39 @@ pub(crate) trait FieldReader {
 impl FieldReader for Policy {
     fn read_field<'de, M: MapAccess<'de>>(&mut self, field: &'static Field, map: &mut M) -> Result<(), M::Error> {
         self.read(field, map)
+    }
+}
+
+/// Reads a policy field by field: `#[serde(flatten)]` would decode the values of options. Unknown fields are ignored.
+impl<'de> Deserialize<'de> for Policy {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(PolicyVisitor)
+    }
+}
+
+struct PolicyVisitor;
+
+impl<'de> Visitor<'de> for PolicyVisitor {
+    type Value = Policy;
+
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("options of a task")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Policy, M::Error> {
+        let mut policy = Policy::default();
+        while let Some(name) = map.next_key::<Cow<'_, str>>()? {
+            match &*name {
+                "not_before_ms" => policy.not_before_ms = map.next_value()?,
+                "expires_at_ms" => policy.expires_at_ms = map.next_value()?,
+                "block_when_done" => policy.rules.block_when_done = map.next_value()?,
+                name => match Policy::field(name) {
+                    Some(field) => policy.read(field, &mut map)?,
+                    None => drop(map.next_value::<IgnoredAny>()?),
+                },
+            }
+        }
+        Ok(policy)
     }
 }
 
@@ -126,6 +159,7 @@ impl<'de, M: MapAccess<'de>, R: FieldReader> MapAccess<'de> for OwnFields<'_, M,
                     let name: StrDeserializer<'_, M::Error> = name.into_deserializer();
                     return seed.deserialize(name).map(Some);
                 }
+                Some(Name::Ignored) => drop(self.map.next_value::<IgnoredAny>()?),
                 Some(Name::Policy(field)) if self.seen.contains(&field.name) => {
                     return Err(de::Error::duplicate_field(field.name));
                 }
@@ -145,6 +179,8 @@ impl<'de, M: MapAccess<'de>, R: FieldReader> MapAccess<'de> for OwnFields<'_, M,
 enum Name {
     Own(&'static str),
     Policy(&'static Field),
+    /// Field of a response of a newer API.
+    Ignored,
 }
 
 /// Names of a document's fields.
@@ -175,6 +211,9 @@ impl Visitor<'_> for Names {
         }
         if let Some(field) = Policy::field(name).filter(|field| field.is_in(self.scope)) {
             return Ok(Name::Policy(field));
+        }
+        if self.scope == Scope::Status {
+            return Ok(Name::Ignored);
         }
         let accepted = Policy::fields().filter(|field| field.is_in(self.scope)).map(|field| field.name);
         let names: Vec<String> = self.own.iter().copied().chain(accepted).map(|name| format!("`{name}`")).collect();
@@ -210,7 +249,7 @@ impl<const SCOPE: u8> JsonSchema for FieldsOf<SCOPE> {
                 properties.values_mut().for_each(allow_null);
             }
             for field in Policy::fields() {
-                let default = Policy::default().value(field);
+                let default = Policy::default().value(field).value().unwrap_or_default();
                 if let Some(property) = properties.get_mut(field.name).filter(|_| default.is_string()) {
                     property["default"] = default;
                 }
@@ -221,9 +260,14 @@ impl<const SCOPE: u8> JsonSchema for FieldsOf<SCOPE> {
 }
 
 /// Fields of a task's policy that its status has.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(transparent)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ShownFields(pub Policy);
+
+impl FieldReader for ShownFields {
+    fn read_field<'de, M: MapAccess<'de>>(&mut self, field: &'static Field, map: &mut M) -> Result<(), M::Error> {
+        self.0.read_field(field, map)
+    }
+}
 
 impl Deref for ShownFields {
     type Target = Policy;
@@ -236,9 +280,7 @@ impl Serialize for ShownFields {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut map = to.serialize_map(None)?;
         for field in Policy::fields().filter(|field| field.is_in(Scope::Status)) {
-            if field.visibility != Visibility::IfSet || self.0.is_set(field) {
-                self.0.write(field, &mut map)?;
-            }
+            self.0.write(field, &mut map)?;
         }
         map.end()
     }
@@ -259,7 +301,7 @@ impl JsonSchema for ShownFields {
         let may_be_null = |field: &Field| !properties[field.name]["type"].is_string();
         let is_written = generator.contract().is_serialize();
         let required: Vec<&str> = Policy::fields()
-            .filter(|field| field.is_in(Scope::Status) && field.visibility != Visibility::IfSet)
+            .filter(|field| field.is_in(Scope::Status))
             .filter(|field| is_written || !may_be_null(field))
             .map(|field| field.name)
             .collect();

@@ -47,8 +47,6 @@ pub enum Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visibility {
     Hidden,
-    /// In the status document, unless it has no value.
-    IfSet,
     /// In the status document.
     Status,
     /// Also in the text of `status` and in notifications.

@@ -37,6 +37,9 @@ pub enum IdError {
     /// Character that is not allowed, and the id.
     #[error("the id `{0}` has the character `{1}`: allowed are A-Z a-z 0-9 . _ ~ @ -, and `:` between segments")]
     Character(String, char),
+    /// Segment that URLs would drop.
+    #[error("`{0}` cannot be an id or a segment of one: URLs drop it; choose another name")]
+    PathStep(String),
     /// Path given without its parent.
     #[error(
         "the id `{id}` is a path but no parent is named: name `{parent}` as its parent, or write the id without `:`"
@@ -169,6 +172,11 @@ pub fn check_own_type(name: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Returns whether URLs drop a path segment of this name, so that nothing named so can be reached.
+pub fn is_path_step(name: &str) -> bool {
+    matches!(name, "." | "..")
+}
+
 /// Checks a type name: `[a-z0-9-]{1,64}`.
 pub fn check_type(name: &str) -> Result<(), String> {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -193,6 +201,9 @@ fn check(text: &str) -> Result<(), IdError> {
         }
         if segment.is_empty() || segment.len() > MAX_SEGMENT_CHARS {
             return Err(IdError::SegmentLength(clip(segment), segment.len()));
+        }
+        if is_path_step(segment) {
+            return Err(IdError::PathStep(segment.to_owned()));
         }
     }
     if levels > MAX_LEVELS {
@@ -278,6 +289,7 @@ impl schemars::JsonSchema for TaskId {
             "description": "A path of segments joined by `:`; at most 64 levels.",
             "maxLength": MAX_ID_BYTES,
             "pattern": "^[A-Za-z0-9._~@-]{1,128}(:[A-Za-z0-9._~@-]{1,128})*$",
+            "not": {"pattern": "(^|:)[.]{1,2}(:|$)"},
         })
     }
 }
@@ -288,7 +300,7 @@ mod tests {
 
     #[test]
     fn ids_are_accepted_or_refused_with_the_reason() {
-        for good in ["a", "order-42", "order-42:fetch:3", "A.b_c~d@e-f", &"x".repeat(128)] {
+        for good in ["a", "order-42", "order-42:fetch:3", "A.b_c~d@e-f", "...", ".a", "a..b:a.", &"x".repeat(128)] {
             assert_eq!(TaskId::parse(good).map(|id| id.to_string()), Ok(good.to_owned()));
         }
         let deep = vec!["a"; 65].join(":");
@@ -300,6 +312,10 @@ mod tests {
             ("a b", "character ` `"),
             ("ä", "character `ä`"),
             (&"x".repeat(129), "129 characters"),
+            (".", "URLs drop it"),
+            ("..", "`..` cannot be an id"),
+            ("a:.", "URLs drop it"),
+            ("..:a", "URLs drop it"),
             (&deep, "65 levels"),
             (&long, "604 bytes"),
         ] {

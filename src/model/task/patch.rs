@@ -1,16 +1,17 @@
 //! Changes to a task after its creation.
 
-use std::collections::BTreeSet;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 use super::Policy;
 use super::document::{ChangeFields, FieldReader};
 use super::field::{Change, Field, Scope};
+use crate::model::json::{RawJson, plain_text};
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 
@@ -24,13 +25,13 @@ pub struct FieldChanges {
 }
 
 /// Changes to a task: omitted fields stay, `null` removes a value.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(default)]
 pub struct Patch {
     /// New start (epoch ms), while the task is deferred before its first attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_before_ms: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at_ms: Option<Option<i64>>,
     #[serde(flatten)]
     #[schemars(with = "ChangeFields")]
@@ -47,9 +48,9 @@ impl FieldChanges {
     ///
     /// # Errors
     /// A value has another type than its field.
-    pub fn of(values: Map<String, Value>) -> Result<Self, serde_json::Error> {
+    pub fn of(values: &BTreeMap<String, RawJson>) -> Result<Self, serde_json::Error> {
         let given = Policy::fields().map(|field| field.name).filter(|name| values.contains_key(*name)).collect();
-        Ok(Self { given, values: serde_json::from_value(Value::Object(values))? })
+        Ok(Self { given, values: serde_json::from_str(&plain_text(values))? })
     }
 
     /// Changed fields, in the order of the table.
@@ -88,26 +89,29 @@ impl Serialize for FieldChanges {
     }
 }
 
-/// Ignores fields that cannot be changed.
-impl<'de> Deserialize<'de> for FieldChanges {
+/// Reads a patch field by field: `#[serde(flatten)]` would decode the values of options. Ignores fields that cannot be
+/// changed.
+impl<'de> Deserialize<'de> for Patch {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Read;
         impl<'de> Visitor<'de> for Read {
-            type Value = FieldChanges;
+            type Value = Patch;
 
             fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
                 to.write_str("changes to a task")
             }
 
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<FieldChanges, M::Error> {
-                let mut changes = FieldChanges::default();
-                while let Some(name) = map.next_key::<String>()? {
-                    match Policy::field(&name).filter(|field| field.is_in(Scope::Change)) {
-                        Some(field) => changes.read_field(field, &mut map)?,
-                        None => drop(map.next_value::<IgnoredAny>()?),
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Patch, M::Error> {
+                let mut patch = Patch::default();
+                while let Some(name) = map.next_key::<Cow<'_, str>>()? {
+                    match (&*name, Policy::field(&name).filter(|field| field.is_in(Scope::Change))) {
+                        ("not_before_ms", _) => patch.not_before_ms = map.next_value()?,
+                        ("expires_at_ms", _) => patch.expires_at_ms = Some(map.next_value()?),
+                        (_, Some(field)) => patch.changes.read_field(field, &mut map)?,
+                        (_, None) => drop(map.next_value::<IgnoredAny>()?),
                     }
                 }
-                Ok(changes)
+                Ok(patch)
             }
         }
         from.deserialize_map(Read)

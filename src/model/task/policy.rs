@@ -2,18 +2,18 @@
 //! continuations, schedules, changes, command-line arguments and `docs/task-fields.md` follow from them.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::de::MapAccess;
-use serde::ser::{SerializeMap, Serializer as _};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Serialize, Serializer};
 
-use super::action::{Action, Check, NotificationRules};
+use super::action::{Action, Check, MAX_HEADERS, NotificationRules};
 use super::continuation::{Continuation, check_continuations};
 use super::field::{Argument, Change, Field, HeaderValue, Scope, Visibility, fields, first, is_default};
-use super::id::clip;
+use super::id::{clip, is_path_step};
 use super::{MAX_RETRIES, MAX_TAGS, MAX_TEXT_CHARS, header};
-use crate::model::json::{check_depth, plain_text};
+use crate::model::json::{JsonKind, RawJson, check_depth, plain_text};
 use crate::model::units::duration::Millis;
 
 /// Effect of a failed child on its parent.
@@ -27,11 +27,14 @@ pub enum OnFailure {
     Ignore,
 }
 
+/// Maximum length of the name of a header.
+const MAX_HEADER_NAME_CHARS: usize = 128;
+
 const EVERYWHERE: &[Scope] = &[Scope::Create, Scope::Continue, Scope::Schedule];
 
 fields! {
     /// Options of a task beyond type and params. Unset fields default to the settings of the type.
-    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
     #[serde(default)]
     pub struct Policy {
         /// Earliest start (epoch ms).
@@ -100,6 +103,13 @@ fields! {
             Field::at(EVERYWHERE).change(Change::BeforePublish)
                 .argument(Argument::duration("timeout", "Time limit of one attempt"));
 
+            /// Time without progress, log line or heartbeat after which an attempt fails. Default: the type's.
+            stall_timeout: Option<Millis>, header "ce_stalltimeout", check any,
+            Field::at(EVERYWHERE).change(Change::BeforePublish)
+                .argument(Argument::duration(
+                    "stall-timeout", "Time without progress, log line or heartbeat after which an attempt fails",
+                ));
+
             /// Timeout of all attempts and waits together, counted from creation or, if later, from the earliest start.
             /// Default: the type's.
             total_timeout: Option<Millis>, header "ce_totaltimeout", check any,
@@ -110,7 +120,7 @@ fields! {
 
             /// Kafka topic that also receives the result: one of `topics.reply_to`.
             reply_to: Option<String>, header "ce_replyto", check topic,
-            Field::at(&[Scope::Create]).change(Change::BeforePublish).visible(Visibility::IfSet)
+            Field::at(&[Scope::Create]).change(Change::BeforePublish).visible(Visibility::Status)
                 .argument(Argument::text("reply-to", "TOPIC", "Kafka topic that also receives the result"));
 
             /// Effect of the task's failure on its parent or, for a continuation, on the preceding task: `fail`
@@ -132,10 +142,15 @@ fields! {
         table {
             /// Free-form JSON object. Schedules add `schedule` and `scheduled_for` to it; a change replaces it as a
             /// whole.
-            options: Option<Value>, check object,
+            options: Option<RawJson>, check object,
             Field::at(&[Scope::Create, Scope::Schedule]).change(Change::Always).visible(Visibility::Label)
                 .argument(Argument::json("options", "JSON object stored with the task and returned with its status")
                     .update("JSON object stored with the task, replaced as a whole"));
+
+            /// Headers for the handlers of the task, such as a tenant or a correlation id: names and values, at most 32.
+            headers: BTreeMap<String, String>, check task_headers,
+            Field::at(EVERYWHERE).change(Change::BeforePublish).visible(Visibility::Status)
+                .argument(Argument::json("headers", "Headers for the handlers, as a JSON object of texts"));
 
             /// The task is run by an external system, which reports its state. It needs no topic and no handler.
             external: bool, check any,
@@ -160,12 +175,26 @@ fields! {
 
             /// Notifications when the task reaches a state; at most 8.
             actions: Vec<Action>, check any,
-            Field::at(EVERYWHERE).visible(Visibility::IfSet);
+            Field::at(EVERYWHERE).visible(Visibility::Status);
 
             /// State checks at given times; at most 8.
             checks: Vec<Check>, check any,
-            Field::at(EVERYWHERE).visible(Visibility::IfSet);
+            Field::at(EVERYWHERE).visible(Visibility::Status);
         }
+    }
+}
+
+/// JSON object with one field of a policy.
+struct Entry<'a> {
+    policy: &'a Policy,
+    field: &'a Field,
+}
+
+impl Serialize for Entry<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(Some(1))?;
+        self.policy.write(self.field, &mut map)?;
+        map.end()
     }
 }
 
@@ -205,19 +234,13 @@ impl Policy {
     }
 
     /// Value of a field as JSON.
-    pub fn value(&self, field: &Field) -> Value {
-        let mut entry = Value::Null;
-        if let Ok(mut map) = serde_json::value::Serializer.serialize_map(Some(1))
-            && self.write(field, &mut map).is_ok()
-            && let Ok(object) = map.end()
-        {
-            entry = object;
-        }
-        entry[field.name].take()
+    pub fn value(&self, field: &Field) -> RawJson {
+        let entry = RawJson::of_plain(&Entry { policy: self, field });
+        entry.slice().member(field.name).map(RawJson::from).unwrap_or_default()
     }
 
     /// Names and values of the fields that people are shown.
-    pub fn labels(&self) -> impl Iterator<Item = (&'static str, Value)> {
+    pub fn labels(&self) -> impl Iterator<Item = (&'static str, RawJson)> {
         Self::fields().filter(|field| field.is_label()).map(|field| (field.name, self.value(field)))
     }
 
@@ -238,19 +261,33 @@ impl Policy {
         let mut errors = Vec::new();
         self.errors_own(&mut errors);
         self.rules.errors_own(&mut errors);
-        for (field, span) in [("timeout", self.timeout), ("total_timeout", self.total_timeout)] {
+        let spans =
+            [("timeout", self.timeout), ("stall_timeout", self.stall_timeout), ("total_timeout", self.total_timeout)];
+        for (field, span) in spans {
             if span == Some(Millis(0)) {
                 errors.push((field.to_owned(), "it must be greater than zero".to_owned()));
             }
         }
-        if self.min_backoff.zip(self.max_backoff).is_some_and(|(min, max)| min > max) {
-            errors.push(("min_backoff".to_owned(), "it is longer than `max_backoff`".to_owned()));
+        for (short, span, long, limit) in [
+            ("min_backoff", self.min_backoff, "max_backoff", self.max_backoff),
+            ("timeout", self.timeout, "total_timeout", self.total_timeout),
+            ("max_wait", self.max_wait, "total_timeout", self.total_timeout),
+            ("backoff_reset", self.backoff_reset, "timeout", self.timeout),
+        ] {
+            if let Some((span, limit)) = span.zip(limit).filter(|(span, limit)| span > limit) {
+                errors.push((short.to_owned(), format!("`{span}` is longer than `{long}`, {limit}")));
+            }
         }
         errors
     }
 }
 
 impl Rules {
+    /// Names of the members in JSON.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Self::TABLE.iter().map(|field| field.name).chain(["block_when_done"])
+    }
+
     /// Checks all rules, with the continuations and notifications. The error has the JSON pointer of the invalid field
     /// and the reason.
     pub fn check_all(&self) -> Result<(), (String, String)> {
@@ -304,7 +341,7 @@ fn short(text: &Option<String>) -> Result<(), String> {
 /// Checks the form of a topic's name.
 fn topic(text: &Option<String>) -> Result<(), String> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    let fits = |name: &str| (1..=249).contains(&name.len()) && name.bytes().all(allowed);
+    let fits = |name: &str| (1..=249).contains(&name.len()) && name.bytes().all(allowed) && !is_path_step(name);
     match text.as_deref().filter(|name| !fits(name)) {
         Some(name) => {
             Err(format!("`{}` is not a topic: 1 to 249 characters of A-Z a-z 0-9 . _ - are allowed", clip(name)))
@@ -318,8 +355,11 @@ pub fn check_tags(tags: &[String]) -> Result<(), String> {
     if tags.len() > MAX_TAGS {
         return Err(format!("{} tags: at most {MAX_TAGS} are allowed", tags.len()));
     }
-    match tags.iter().find(|tag| tag.is_empty() || tag.chars().count() > 128 || tag.contains(',')) {
-        Some(tag) => Err(format!("the tag `{}` must have 1 to 128 characters and no comma", clip(tag))),
+    let is_bad = |tag: &&String| tag.is_empty() || tag.chars().count() > 128 || tag.contains(',') || is_path_step(tag);
+    match tags.iter().find(is_bad) {
+        Some(tag) => {
+            Err(format!("the tag `{}` must have 1 to 128 characters, no comma, and not be `.` or `..`", clip(tag)))
+        }
         None => Ok(()),
     }
 }
@@ -336,12 +376,30 @@ fn retries(retries: &Option<u32>) -> Result<(), String> {
     }
 }
 
-fn object(value: &Option<Value>) -> Result<(), String> {
+fn object(value: &Option<RawJson>) -> Result<(), String> {
     match value {
-        Some(value) if !value.is_object() => Err("it must be a JSON object".to_owned()),
+        Some(value) if value.slice().kind() != JsonKind::Object => Err("it must be a JSON object".to_owned()),
         Some(value) => check_depth(value),
         None => Ok(()),
     }
+}
+
+/// Checks headers: at most 32, with names as in HTTP and values of one line.
+fn task_headers(headers: &BTreeMap<String, String>) -> Result<(), String> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if headers.len() > MAX_HEADERS {
+        return Err(format!("{} headers: at most {MAX_HEADERS} are allowed", headers.len()));
+    }
+    for (name, value) in headers {
+        if !(1..=MAX_HEADER_NAME_CHARS).contains(&name.len()) || !name.bytes().all(is_token) {
+            let why = format!("1 to {MAX_HEADER_NAME_CHARS} characters of A-Z a-z 0-9 - _ . are allowed");
+            return Err(format!("`{}` is not the name of a header: {why}", clip(name)));
+        }
+        if value.chars().count() > MAX_TEXT_CHARS || value.contains(char::is_control) {
+            return Err(format!("the header `{name}` must have one line of at most {MAX_TEXT_CHARS} characters"));
+        }
+    }
+    Ok(())
 }
 
 fn is_true(value: &bool) -> bool {

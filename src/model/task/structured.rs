@@ -1,36 +1,95 @@
 //! CloudEvents in structured mode: one JSON document with the attributes and the params of a task.
 
-use std::borrow::Cow;
+use data_encoding::BASE64;
 
-use serde::Deserialize;
-
-use super::{STRUCTURED, header};
-use crate::model::json::RawJson;
+use super::id::clip;
+use super::{Reject, STRUCTURED, header};
+use crate::model::json::{JsonError, JsonKind, JsonSlice, RawJson};
 
 /// Headers of a record.
 pub type RecordHeaders = Vec<(String, Option<Vec<u8>>)>;
 
-#[derive(Deserialize)]
+/// Member with the params.
+const DATA: &str = "data";
+/// Member with the params in base64.
+const DATA_BASE64: &str = "data_base64";
+
+/// Event in JSON, whose members are all understood.
 pub(super) struct Envelope {
-    pub data: Option<RawJson>,
-    #[serde(flatten)]
-    attributes: serde_json::Map<String, serde_json::Value>,
+    data: Option<RawJson>,
+    /// Attributes as headers of a record, digit by digit.
+    headers: Vec<(String, String)>,
 }
 
 impl Envelope {
+    pub(super) fn parse(text: &[u8]) -> Result<Self, Reject> {
+        let document = RawJson::parse(text).map_err(|why| bad_event(&why, why.pointer()))?;
+        if document.slice().kind() != JsonKind::Object {
+            return Err(bad_event(&"it is not an object with the attributes and the data of an event", None));
+        }
+        let mut envelope = Self { data: None, headers: Vec::new() };
+        for (name, value) in document.slice().members() {
+            envelope.add(&name, value).map_err(|why| bad_event(&why, None))?;
+        }
+        Ok(envelope)
+    }
+
+    fn add(&mut self, name: &str, value: JsonSlice<'_>) -> Result<(), String> {
+        match name {
+            DATA | DATA_BASE64 if self.data.is_some() => {
+                return Err(format!("it has both `{DATA}` and `{DATA_BASE64}`"));
+            }
+            DATA => self.data = Some(value.into()),
+            DATA_BASE64 => self.data = Some(decoded(value)?),
+            _ => self.headers.extend(attribute(name, value)?.map(|text| (header_of(name), text))),
+        }
+        Ok(())
+    }
+
+    /// Params; `null` if there are none.
+    pub(super) fn data(&self) -> RawJson {
+        self.data.clone().unwrap_or_default()
+    }
+
     /// Attributes as headers of a record.
-    pub(super) fn headers(&self) -> impl Iterator<Item = (Cow<'_, str>, String)> {
-        let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        self.attributes.iter().map(move |(name, value)| (header_of(name), text(value)))
+    pub(super) fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.headers.iter().map(|(name, text)| (name.as_str(), text.as_str()))
+    }
+}
+
+fn bad_event(why: &dyn std::fmt::Display, pointer: Option<&str>) -> Reject {
+    let reject = Reject::new("bad_json", format!("the value is not a CloudEvent in JSON: {why}"));
+    Reject { pointer: pointer.map(str::to_owned), ..reject }
+}
+
+/// Params from the binary form of an event's data.
+fn decoded(value: JsonSlice<'_>) -> Result<RawJson, String> {
+    let text = value.string().ok_or_else(|| format!("`{DATA_BASE64}` is not a text"))?;
+    let bytes = BASE64.decode(text.as_bytes()).map_err(|why| format!("`{DATA_BASE64}` is not base64: {why}"))?;
+    RawJson::parse(&bytes).map_err(|why: JsonError| format!("`{DATA_BASE64}` is not JSON: {why}; params are JSON"))
+}
+
+/// Text of an attribute: a string, a number or a boolean, and the rules as an object. `None` for `null`, which is the
+/// same as no attribute.
+fn attribute(name: &str, value: JsonSlice<'_>) -> Result<Option<String>, String> {
+    match value.kind() {
+        JsonKind::String => Ok(value.string().map(|text| text.into_owned())),
+        JsonKind::Null => Ok(None),
+        JsonKind::Object if name == "policy" => Ok(Some(value.text().to_owned())),
+        JsonKind::Object | JsonKind::Array => Err(format!(
+            "the attribute `{}` is a list or an object: attributes are texts, numbers or booleans",
+            clip(name)
+        )),
+        JsonKind::Bool | JsonKind::Number => Ok(Some(value.text().to_owned())),
     }
 }
 
 /// Header with the meaning of an attribute.
-fn header_of(attribute: &str) -> Cow<'_, str> {
+fn header_of(attribute: &str) -> String {
     match attribute {
-        "datacontenttype" => header::CONTENT_TYPE.into(),
-        "traceparent" | "tracestate" => attribute.into(),
-        _ => format!("ce_{attribute}").into(),
+        "datacontenttype" => header::CONTENT_TYPE.to_owned(),
+        "traceparent" | "tracestate" => attribute.to_owned(),
+        _ => format!("ce_{attribute}"),
     }
 }
 
@@ -47,13 +106,13 @@ pub fn unwrap_structured(headers: &RecordHeaders, value: &[u8]) -> Option<(Recor
     if media_type(std::str::from_utf8(content_type.as_deref()?).ok()?) != STRUCTURED {
         return None;
     }
-    let envelope: Envelope = serde_json::from_slice(value).ok()?;
-    let attributes = envelope.headers().map(|(name, text)| (name.into_owned(), Some(text.into_bytes())));
+    let envelope = Envelope::parse(value).ok()?;
+    let attributes = envelope.headers().map(|(name, text)| (name.to_owned(), Some(text.as_bytes().to_vec())));
     let attributes: RecordHeaders = attributes.collect();
     let is_kept = |name: &str| name != header::CONTENT_TYPE && attributes.iter().all(|(other, _)| other != name);
     let mut all: RecordHeaders = headers.iter().filter(|(name, _)| is_kept(name)).cloned().collect();
     all.extend(attributes);
-    Some((all, envelope.data.unwrap_or_else(RawJson::null)))
+    Some((all, envelope.data()))
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::time::MIN_BARE_TIME_MS;
+
 /// Duration in whole milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(pub u64);
@@ -26,6 +28,11 @@ impl Millis {
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
         let factor = match unit.trim() {
+            "" if number.parse::<i64>().is_ok_and(|ms| ms >= MIN_BARE_TIME_MS) => {
+                return Err(format!(
+                    "`{number}` is a time in epoch milliseconds, not a duration: write one such as 30s"
+                ));
+            }
             "" => Some(1),
             unit => UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor),
         };
@@ -74,10 +81,15 @@ impl fmt::Display for Millis {
     }
 }
 
+/// Duration typed by a person, with its unit: a bare number is milliseconds in requests and records, but seconds in most
+/// command-line tools.
 impl std::str::FromStr for Millis {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::parse(text)
+        match text.trim().parse::<u32>() {
+            Ok(1..) => Err(format!("`{text}` has no unit: write, for example, `{text}s` or `{text}ms`")),
+            _ => Self::parse(text),
+        }
     }
 }
 
@@ -99,7 +111,7 @@ impl<'de> Deserialize<'de> for Millis {
             Text(String),
         }
         match Written::deserialize(deserializer)? {
-            Written::Number(millis) => Ok(Self(millis)),
+            Written::Number(millis) => Self::parse(&millis.to_string()).map_err(serde::de::Error::custom),
             Written::Text(text) => Self::parse(&text).map_err(serde::de::Error::custom),
         }
     }
@@ -123,6 +135,27 @@ impl schemars::JsonSchema for Millis {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn typed_duration_needs_its_unit() {
+        for (text, expected) in
+            [("30s", Some(30_000)), ("0", Some(0)), ("250 ms", Some(250)), ("30", None), (" 1 ", None)]
+        {
+            assert_eq!(text.parse::<Millis>().ok(), expected.map(Millis), "{text}");
+        }
+        assert!("30".parse::<Millis>().unwrap_err().contains("`30s`"));
+    }
+
+    #[test]
+    fn time_is_not_a_duration() {
+        for (text, json) in [("1795853855000", "1795853855000"), ("946684800000", "\"946684800000\"")] {
+            assert!(Millis::parse(text).unwrap_err().contains("a time in epoch milliseconds"));
+            assert!(
+                serde_json::from_str::<Millis>(json).unwrap_err().to_string().contains("a time in epoch milliseconds")
+            );
+        }
+        assert_eq!(Millis::parse("2592000000"), Ok(Millis::secs(30 * 86_400)));
+    }
 
     #[test]
     fn text_forms_are_parsed_and_round_trip() {

@@ -133,11 +133,7 @@ impl MemoryStore {
             let records = contents.partitions.get(&partition).map(|partition| &partition.records);
             ids.iter().map(|id| records.and_then(|records| records.get(id)).cloned()).collect()
         };
-        let wipe = "start with an empty store";
-        ids.iter()
-            .zip(records)
-            .map(|(id, bytes)| bytes.map(|bytes| decode(partition, id, &bytes, wipe)).transpose())
-            .collect()
+        decode_records(partition, ids, records)
     }
 }
 
@@ -176,6 +172,17 @@ impl Contents {
     }
 }
 
+fn decode_records(
+    partition: u32,
+    ids: &[TaskId],
+    records: Vec<Option<Vec<u8>>>,
+) -> Result<Vec<Option<TaskRecord>>, StoreError> {
+    let remedy = "start with an empty store";
+    let record =
+        |(id, bytes): (&TaskId, Option<Vec<u8>>)| bytes.map(|bytes| decode(partition, id, &bytes, remedy)).transpose();
+    ids.iter().zip(records).map(record).collect()
+}
+
 fn full(what: &str) -> StoreError {
     StoreError::Invalid(format!(
         "the memory store is full: {what}\n\nhint: it is meant for development; use redis, or raise its limits"
@@ -191,6 +198,20 @@ impl Store for MemoryStore {
 
     async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         self.read_records(partition, ids)
+    }
+
+    async fn nodes_with_checkpoint(
+        &self,
+        partition: u32,
+        ids: &[TaskId],
+    ) -> Result<(Option<Checkpoint>, Vec<Option<TaskRecord>>), StoreError> {
+        let (checkpoint, records) = {
+            let contents = self.lock();
+            let partition = contents.partitions.get(&partition);
+            let record = |id| partition.and_then(|partition| partition.records.get(id)).cloned();
+            (partition.and_then(|partition| partition.checkpoint), ids.iter().map(record).collect())
+        };
+        Ok((checkpoint, decode_records(partition, ids, records)?))
     }
 
     async fn checkpoints(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {

@@ -4,7 +4,7 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::{Pipeline, Value, pipe};
 
 use super::connection::Connector;
-use super::values::read;
+use super::values::{ANOTHER_STORE, read};
 use super::writer::ask;
 use crate::model::projection::changes::{Changes, Entry, Index};
 use crate::model::record::state::State;
@@ -172,8 +172,7 @@ fn audited(keys: &Keys, partition: u32, task: Value) -> Result<Audited, StoreErr
     let unreadable =
         |_| StoreError::Invalid(format!("`{member}` in an index of partition {partition} is not a task id"));
     let id = TaskId::parse(&member).map_err(unreadable)?;
-    let wipe = format!("delete the keys `{}`", keys.all());
-    let node: Option<TaskRecord> = record.map(|bytes| decode(partition, &id, &bytes, &wipe)).transpose()?;
+    let node: Option<TaskRecord> = record.map(|bytes| decode(partition, &id, &bytes, ANOTHER_STORE)).transpose()?;
     let due = |score: TimerKind| score.map(|score| score as i64);
     Ok(Audited {
         entry: Entry { seen_ms: score as i64, id },

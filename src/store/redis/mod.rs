@@ -4,6 +4,7 @@
 //! reads share one that does (`reader`); change notices use a third (`notices`).
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,8 +18,8 @@ use super::inspect::{Inspect, Inspector};
 use super::keys::{self, Keys};
 use super::log_tail::LogTail;
 use super::{
-    Checkpoint, Entry, Index, LogPage, MemoryUse, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError,
-    TaskRecord, TypeCount,
+    Checkpoint, Entry, Index, LogPage, MemoryUse, Notice, Outbox, PartitionWriter, Reservation, RiskySetting, Store,
+    StoreError, TaskRecord, TypeCount,
 };
 use super::{ErrorGroups, PartitionStatistics};
 use super::{LEASE_TTL, MAX_PAGE, RESERVATION_TTL, Stage};
@@ -35,12 +36,15 @@ pub use usage::Usage;
 
 mod audit;
 mod cluster;
+#[doc(hidden)]
+pub mod commands;
 mod connection;
 mod inspect;
 mod notices;
 mod page;
 mod reader;
 mod server_checks;
+mod server_settings;
 mod server_state;
 mod statistics;
 mod torn_writes;
@@ -78,6 +82,10 @@ pub struct RedisOptions {
     pub password: Option<String>,
     /// Password of the sentinels.
     pub sentinel_password: Option<String>,
+    /// Files (PEM) with the authorities of the server's certificate, and with the client's certificate and key.
+    pub ca: Option<PathBuf>,
+    pub certificate: Option<PathBuf>,
+    pub key: Option<PathBuf>,
     /// Prefix of all keys: `[A-Za-z0-9._:-]{1,64}`. Default `kafleet`.
     pub prefix: String,
     /// Deadline for opening a connection. Default 5 s.
@@ -98,6 +106,9 @@ impl From<&RedisConfig> for RedisOptions {
             username: config.username.clone(),
             password: config.password.clone(),
             sentinel_password: config.sentinel_password.clone(),
+            ca: config.ca.clone(),
+            certificate: config.certificate.clone(),
+            key: config.key.clone(),
             response_timeout: config.response_timeout.into(),
             ..Self::new(&config.url)
         }
@@ -111,6 +122,9 @@ impl RedisOptions {
             username: None,
             password: None,
             sentinel_password: None,
+            ca: None,
+            certificate: None,
+            key: None,
             prefix: "kafleet".into(),
             connect_timeout: Duration::from_secs(5),
             response_timeout: Duration::from_secs(10),
@@ -225,6 +239,25 @@ impl Store for Redis {
             nodes.extend(values::read_records(&keys, partition, ids, answers)?);
         }
         Ok(nodes)
+    }
+
+    async fn nodes_with_checkpoint(
+        &self,
+        partition: u32,
+        ids: &[TaskId],
+    ) -> Result<(Option<Checkpoint>, Vec<Option<TaskRecord>>), StoreError> {
+        let keys = self.keys(partition);
+        let (first, rest) = ids.split_at(ids.len().min(CHUNK));
+        let mut command = cmd("MGET");
+        command.arg(keys.checkpoint());
+        for id in first {
+            command.arg(keys.record(id));
+        }
+        let mut values: Vec<Value> = values::read(&keys.all(), self.ask(partition, &mut command).await?)?;
+        let checkpoint = values::read_checkpoint(&keys, values.remove(0))?;
+        let mut nodes = values::read_records(&keys, partition, first, vec![Value::Array(values)])?;
+        nodes.extend(self.nodes(partition, rest).await?);
+        Ok((checkpoint, nodes))
     }
 
     async fn checkpoints(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
@@ -402,6 +435,14 @@ impl Store for Redis {
 
     async fn memory(&self) -> Result<Vec<MemoryUse>, StoreError> {
         server_checks::memory(&self.connector).await
+    }
+
+    async fn risky_settings(&self) -> Result<Vec<RiskySetting>, StoreError> {
+        server_settings::risky_settings(&self.connector).await
+    }
+
+    async fn probe(&self, partitions: u32) -> Result<(), StoreError> {
+        commands::probe(self, partitions).await
     }
 }
 

@@ -31,7 +31,9 @@ pub(super) async fn memory(connector: &Connector) -> Result<Vec<MemoryUse>, Stor
 }
 
 /// Connects to the master, or to all masters of a cluster.
-async fn connect_to_masters(connector: &Connector) -> Result<Vec<(MultiplexedConnection, ConnectionInfo)>, StoreError> {
+pub(super) async fn connect_to_masters(
+    connector: &Connector,
+) -> Result<Vec<(MultiplexedConnection, ConnectionInfo)>, StoreError> {
     let (mut connection, info) = connector.connect().await.map_err(|error| connector.explain(&error))?;
     if !matches!(connector.address, Address::Cluster(_)) {
         return Ok(vec![(connection, info)]);
@@ -44,7 +46,7 @@ async fn connect_to_masters(connector: &Connector) -> Result<Vec<(MultiplexedCon
     Ok(connected)
 }
 
-async fn ask<T: FromRedisValue>(
+pub(super) async fn ask<T: FromRedisValue>(
     connector: &Connector,
     connection: &mut MultiplexedConnection,
     words: &[&str],

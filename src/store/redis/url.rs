@@ -1,8 +1,11 @@
 //! Redis URLs: a single server, a cluster, or a master behind sentinels.
 
+use std::path::PathBuf;
+
 use ::redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
 use ::redis::{
-    ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult, TlsMode, io::tcp::TcpSettings,
+    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult,
+    TlsCertificates, TlsMode, io::tcp::TcpSettings,
 };
 
 use super::RedisOptions;
@@ -26,6 +29,8 @@ enum UrlError {
     Database(String),
     #[error("the name of the master is missing")]
     NoMaster,
+    #[error("`{0}` cannot be read: {1}")]
+    File(PathBuf, std::io::Error),
 }
 
 pub(super) enum Address {
@@ -56,7 +61,7 @@ impl Address {
 
     fn read(options: &RedisOptions) -> Result<Self, UrlError> {
         let Some(parts) = Parts::split(&options.url) else {
-            return Ok(Self::One(Box::new(node(&options.url, options)?)));
+            return Ok(Self::One(Box::new(with_certificates(node(&options.url, options)?, options)?)));
         };
         if parts.hosts.split(',').any(str::is_empty) {
             return Err(UrlError::EmptyHost);
@@ -103,8 +108,8 @@ impl<'a> Parts<'a> {
         if !matches!(self.path, "" | "0") {
             return Err(UrlError::Database(self.path.to_owned()));
         }
-        let nodes = self.hosts.split(',').map(|host| node(&self.node_url(host, ""), options));
-        Ok(Address::Cluster(nodes.collect::<RedisResult<_>>()?))
+        let node = |host| with_certificates(node(&self.node_url(host, ""), options)?, options);
+        Ok(Address::Cluster(self.hosts.split(',').map(node).collect::<Result<_, UrlError>>()?))
     }
 
     fn sentinel(&self, options: &RedisOptions) -> Result<Address, UrlError> {
@@ -151,6 +156,23 @@ fn node(url: &str, options: &RedisOptions) -> RedisResult<ConnectionInfo> {
         settings = settings.set_password(password);
     }
     Ok(info.set_redis_settings(settings).set_tcp_settings(tcp_settings()))
+}
+
+/// Adds the certificates of the files. The nodes to which a cluster redirects get those of the node that redirects.
+fn with_certificates(info: ConnectionInfo, options: &RedisOptions) -> Result<ConnectionInfo, UrlError> {
+    let read = |path: &PathBuf| std::fs::read(path).map_err(|why| UrlError::File(path.clone(), why));
+    let root_cert = options.ca.as_ref().map(read).transpose()?;
+    let client_tls = match (&options.certificate, &options.key) {
+        (Some(certificate), Some(key)) => {
+            Some(ClientTlsConfig { client_cert: read(certificate)?, client_key: read(key)? })
+        }
+        _ => None,
+    };
+    if root_cert.is_none() && client_tls.is_none() {
+        return Ok(info);
+    }
+    let client = Client::build_with_tls(info, TlsCertificates { client_tls, root_cert })?;
+    Ok(client.get_connection_info().clone())
 }
 
 pub(super) fn tcp_settings() -> TcpSettings {

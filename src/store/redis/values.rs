@@ -11,6 +11,12 @@ use crate::store::MAX_PAGE;
 use crate::store::keys::Keys;
 use crate::store::{Checkpoint, Entry, Notice, Reservation, Stage, StoreError, TaskRecord, decode};
 
+/// Hint for contents that this build cannot read. They may be those of another fleet or of a newer build, so nothing is
+/// to be deleted.
+pub(super) const ANOTHER_STORE: &str = "check that `[redis]` and the prefix are those of this fleet, and that no newer build \
+                                        writes there; otherwise let trackers project into another, empty database \
+                                        (`kafleet rebuild --into URL`)";
+
 /// `offset version log_time_ms deferred_bytes rebuild complete_at`.
 pub(super) fn checkpoint_text(checkpoint: Checkpoint) -> String {
     let Checkpoint { offset, version, log_time_ms, deferred_bytes, rebuild, complete_at } = checkpoint;
@@ -21,16 +27,13 @@ pub(super) fn read_checkpoint(keys: &Keys, value: Value) -> Result<Option<Checkp
     let Some(bytes) = read::<Option<Vec<u8>>>(&keys.checkpoint(), value)? else { return Ok(None) };
     let text = String::from_utf8_lossy(&bytes);
     let checkpoint = parse_checkpoint(&text);
-    checkpoint
-        .map(Some)
-        .ok_or_else(|| unreadable(&keys.checkpoint(), &text, &format!("delete the keys `{}`", keys.all())))
+    checkpoint.map(Some).ok_or_else(|| unreadable(&keys.checkpoint(), &text, ANOTHER_STORE))
 }
 
 pub(super) fn read_lifetimes(keys: &Keys, value: Value) -> Result<Option<Lifetimes>, StoreError> {
     let key = keys.lifetimes();
     let Some(bytes) = read::<Option<Vec<u8>>>(&key, value)? else { return Ok(None) };
-    let unreadable =
-        |_| unreadable(&key, &String::from_utf8_lossy(&bytes), &format!("delete the keys `{}`", keys.all()));
+    let unreadable = |_| unreadable(&key, &String::from_utf8_lossy(&bytes), ANOTHER_STORE);
     serde_json::from_slice(&bytes).map(Some).map_err(unreadable)
 }
 
@@ -47,9 +50,9 @@ fn parse_checkpoint(text: &str) -> Option<Checkpoint> {
     (parts.next().is_none() && checkpoint.offset >= 0).then_some(checkpoint)
 }
 
-fn unreadable(key: &str, value: &str, wipe: &str) -> StoreError {
+fn unreadable(key: &str, value: &str, hint: &str) -> StoreError {
     let value: String = value.chars().take(200).collect();
-    StoreError::Invalid(format!("the value `{value}` of the key `{key}` cannot be read\n\nhint: {wipe}"))
+    StoreError::Invalid(format!("the value `{value}` of the key `{key}` cannot be read\n\nhint: {hint}"))
 }
 
 /// Converts an answer to the expected type.
@@ -72,10 +75,9 @@ pub(super) fn read_records(
     if records.len() != ids.len() {
         return Err(StoreError::Invalid(format!("redis returned {} of {} records", records.len(), ids.len())));
     }
-    let wipe = format!("delete the keys `{}`", keys.all());
     ids.iter()
         .zip(records)
-        .map(|(id, bytes)| bytes.map(|bytes| decode(partition, id, &bytes, &wipe)).transpose())
+        .map(|(id, bytes)| bytes.map(|bytes| decode(partition, id, &bytes, ANOTHER_STORE)).transpose())
         .collect()
 }
 
@@ -124,7 +126,9 @@ pub(super) fn reservation_text(reservation: &Reservation) -> String {
 
 pub(super) fn read_reservation(key: &str, value: Value) -> Result<Option<Reservation>, StoreError> {
     let Some(text) = read::<Option<String>>(key, value)? else { return Ok(None) };
-    parse_reservation(&text).map(Some).ok_or_else(|| unreadable(key, &text, "delete the key"))
+    parse_reservation(&text)
+        .map(Some)
+        .ok_or_else(|| unreadable(key, &text, "another application or version wrote it; it expires by itself"))
 }
 
 fn parse_reservation(text: &str) -> Option<Reservation> {

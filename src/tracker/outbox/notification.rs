@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use crate::config::Names;
 use crate::model::json::RawJson;
 use crate::model::record::TaskRecord;
 use crate::model::record::notifications::NotificationDelivery;
-use crate::model::task::action::{CALLBACK_TYPE, EMAIL_TYPE, Notification};
+use crate::model::task::action::{CALLBACK_TYPE, Callback, EMAIL_TYPE, Notification};
 use crate::model::task::delivery::{CallbackParams, EmailParams};
 use crate::model::task::id::TaskId;
 use crate::model::task::{MAX_TEXT_CHARS, Policy, Rules};
@@ -37,7 +37,11 @@ pub(crate) fn delivery_event(
 ) -> Result<Option<TracedEvent>, TrackerError> {
     let rules = node.definition.policy.as_deref().map(|policy| &policy.rules);
     let Some(notification) = rules.and_then(|rules| delivery.rule.notification(rules)) else { return Ok(None) };
-    let body = RawJson::of(&body(id, node, delivery, lean))?;
+    let mut body = body(id, node, delivery, lean);
+    if let Notification::Callback(Callback { payload: Some(payload), .. }) = notification {
+        body.insert("payload", payload.clone());
+    }
+    let body = RawJson::of_plain(&body);
     let (kind, params, attempts) = match notification {
         Notification::Callback(callback) => {
             (CALLBACK_TYPE, RawJson::of(&CallbackParams::new(callback, body)), (callback.retries, callback.timeout))
@@ -61,31 +65,38 @@ fn policy(id: &TaskId, delivery: NotificationDelivery, (retries, timeout): (Opti
         timeout,
         name: Some(name),
         creator: Some(CREATOR.to_owned()),
-        rules: Rules { options: Some(options), ..Rules::default() },
+        rules: Rules { options: Some(options.into()), ..Rules::default() },
         ..Policy::default()
     }
 }
 
 /// Builds the body of a callback: kind of event, time and task.
-fn body(id: &TaskId, node: &TaskRecord, delivery: NotificationDelivery, lean: bool) -> Value {
+fn body(id: &TaskId, node: &TaskRecord, delivery: NotificationDelivery, lean: bool) -> BTreeMap<&'static str, RawJson> {
     let mut data = task_data(id, node, delivery, lean);
     let mut kind = "task.state";
     if let Some((number, passed)) = delivery.rule.check() {
         kind = "task.check";
         let check = node.definition.policy.as_ref().and_then(|policy| policy.rules.checks.get(number));
         let expected = check.map(|check| check.expect.clone()).unwrap_or_default();
-        data.insert("check".to_owned(), json!({"number": number, "expected": expected, "passed": passed}));
+        data.insert("check", json!({"number": number, "expected": expected, "passed": passed}).into());
     }
-    json!({"type": kind, "timestamp": time_text(delivery.at_ms), "data": data})
+    let timestamp = json!(time_text(delivery.at_ms)).into();
+    BTreeMap::from([("type", json!(kind).into()), ("timestamp", timestamp), ("data", RawJson::of_plain(&data))])
 }
 
-fn task_data(id: &TaskId, node: &TaskRecord, delivery: NotificationDelivery, lean: bool) -> Map<String, Value> {
+/// Fields of the task. The result and the options are the text that the task has, with all digits.
+fn task_data(
+    id: &TaskId,
+    node: &TaskRecord,
+    delivery: NotificationDelivery,
+    lean: bool,
+) -> BTreeMap<&'static str, RawJson> {
     let policy = node.definition.policy.as_deref().cloned().unwrap_or_default();
     // Omit fields of a later state if the task has changed since then.
     let is_current = node.run == delivery.run && node.state == delivery.state;
     let time = |at: Option<i64>| at.filter(|_| is_current).map(time_text);
-    let result = node.outcome.output.as_ref().filter(|_| is_current && !lean).and_then(|output| output.value().ok());
-    let fields: BTreeMap<&str, Value> = [
+    let result = node.outcome.output.as_ref().filter(|_| is_current && !lean).cloned();
+    let fields = [
         ("id", json!(id)),
         ("parent", json!(id.parent())),
         ("root", json!(id.root())),
@@ -97,13 +108,14 @@ fn task_data(id: &TaskId, node: &TaskRecord, delivery: NotificationDelivery, lea
         ("created_at", json!(node.times.created_at_ms.map(time_text))),
         ("started_at", json!(time(node.times.started_at_ms))),
         ("ended_at", json!(time(node.times.ended_at_ms))),
-        ("result", result.unwrap_or_default()),
         ("error", json!(node.outcome.error.as_deref().filter(|_| is_current))),
-    ]
-    .into();
+    ];
+    let fields = fields.map(|(name, value)| (name, RawJson::from(value)));
     let labels = policy.labels().map(|(name, value)| match (name, lean) {
-        ("options", true) => (name, Value::Null),
+        ("options", true) => (name, RawJson::null()),
         _ => (name, value),
     });
-    fields.into_iter().chain(labels).map(|(name, value)| (name.to_owned(), value)).collect()
+    let omitted: &[&str] = if lean { &["result", "options"] } else { &[] };
+    let values = [("result", result.unwrap_or_default()), ("omitted", json!(omitted).into())];
+    fields.into_iter().chain(values).chain(labels).collect()
 }

@@ -51,7 +51,7 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Lead time for opening the producer before a timer is due.
 const OPEN_AHEAD: Duration = Duration::from_secs(2);
 /// Maximum sleep between two reads of the outbox.
-const MAX_SLEEP: Duration = Duration::from_secs(60);
+const MAX_SLEEP: Duration = Duration::from_secs(5);
 
 /// Progress of the fold, for tasks that wait for it.
 #[derive(Clone, Copy, Debug, Default)]

@@ -400,13 +400,13 @@ fn mismatch(checkpoint: &Checkpoint, partition: &Partition, ends: Watermarks) ->
     }
     if *version < FOLD_VERSION {
         return Some(format!(
-            "the store has fold version {version}, older than this build's {FOLD_VERSION}\n\nhint: project into an empty store"
+            "the store has fold version {version}, older than this build's {FOLD_VERSION}\n\nhint: project into another, empty database: `kafleet rebuild --into URL` fills it while the old one serves"
         ));
     }
     let is_outside = *offset < ends.low || *offset > ends.high;
     is_outside.then(|| {
         format!(
-            "the store is projected up to offset {offset} of {partition}, but the log holds {} to {}: was the topic recreated, or did retention remove events before they were projected?\n\nhint: project into an empty store",
+            "the store is projected up to offset {offset} of {partition}, but the log holds {} to {}: was the topic recreated, or did retention remove events before they were projected?\n\nhint: check that `[redis]` and the prefix are those of this fleet; if so, let trackers project into another, empty database",
             ends.low, ends.high
         )
     })

@@ -38,7 +38,8 @@ const NO_LABELS: &[&str] = &[];
 const SEND_DEADLINE: Duration = Duration::from_secs(5);
 /// Interval of rechecks while something is blocked for another reason than time.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(500);
-const MAX_SLEEP: Duration = Duration::from_secs(60);
+/// Maximum sleep. The clock may jump during a sleep, after which a time is due sooner than planned.
+const MAX_SLEEP: Duration = Duration::from_secs(2);
 
 pub(super) struct Schedules {
     setup: Arc<TrackerSetup>,

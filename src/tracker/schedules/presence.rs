@@ -31,18 +31,30 @@ pub(super) async fn is_running(setup: &Arc<TrackerSetup>, entry: &mut Entry) -> 
         Some((pending_lookup, end)) if *pending_lookup == id => *end,
         _ => current_end(setup, at).await?,
     };
-    if !is_folded(setup, &[(at, end)]).await? {
+    // Read again: the task's end may have been folded in between. An unknown task was removed long after its end.
+    let Some(found) = node_as_of(setup, at, &id, end).await? else {
         entry.pending_lookup = Some((id, end));
         return Ok(None);
-    }
+    };
     entry.pending_lookup = None;
-    // Read again: the task's end may have been folded in between. An unknown task was removed long after its end.
-    Ok(Some(node(setup, at, &id).await?.is_some_and(|found| !found.state.is_terminal())))
+    Ok(Some(found.is_some_and(|found| !found.state.is_terminal())))
 }
 
 async fn node(setup: &Arc<TrackerSetup>, at: u32, id: &TaskId) -> Result<Option<TaskRecord>, StoreError> {
     let found = setup.store.nodes(at, std::slice::from_ref(id)).await?;
     Ok(found.into_iter().next().flatten())
+}
+
+/// Reads a record from a store that is folded up to this offset; the outer `None`: it is not, or has just lost data.
+async fn node_as_of(
+    setup: &Arc<TrackerSetup>,
+    at: u32,
+    id: &TaskId,
+    end: i64,
+) -> Result<Option<Option<TaskRecord>>, StoreError> {
+    let (checkpoint, found) = setup.store.nodes_with_checkpoint(at, std::slice::from_ref(id)).await?;
+    let is_folded = checkpoint.map_or(0, |checkpoint| checkpoint.offset) >= end;
+    Ok(is_folded.then(|| found.into_iter().next().flatten()))
 }
 
 /// Current end of an events partition.

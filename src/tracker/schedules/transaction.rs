@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::presence;
 use super::table::{Entry, PendingRequest, ScheduleRequestName, ScheduleTable};
 use crate::control::schedules::{ScheduleKey, ScheduleRequest, ScheduleSpan};
 use crate::model::event::{CancelScope, Event, Payload};
-use crate::model::json::RawJson;
 use crate::model::schedule::step::ScheduleProgress;
 use crate::model::schedule::{Overlap, Template, run_of, task_of};
 use crate::model::task::id::TaskId;
@@ -338,16 +337,13 @@ fn new_task(
     time_ms: i64,
     now_ms: i64,
 ) -> Result<OutgoingTask, TrackerError> {
-    let params = RawJson::of(&template.params)?;
     let mut policy = template.policy.clone();
-    let options = policy.rules.options.take();
-    let mut options = options.as_ref().and_then(Value::as_object).cloned().unwrap_or_default();
-    options.insert("schedule".into(), json!(schedule));
-    options.insert("scheduled_for".into(), json!(time_text(time_ms)));
-    policy.rules.options = Some(options.into());
+    let options = policy.rules.options.get_or_insert_with(|| json!({}).into());
+    options.set("schedule", json!(schedule));
+    options.set("scheduled_for", json!(time_text(time_ms)));
     policy.creator.get_or_insert_with(|| format!("schedule/{schedule}"));
     policy.expires_at_ms = template.expires.map(|span| now_ms.saturating_add(span.as_i64()));
-    let mut new = OutgoingTask::new(&template.task_type, params);
+    let mut new = OutgoingTask::new(&template.task_type, template.params.clone());
     new.id = Some(id);
     new.key = template.key.clone();
     new.policy = policy;

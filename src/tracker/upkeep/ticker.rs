@@ -16,7 +16,7 @@ use crate::broker::{BrokerError, Partition};
 use crate::control::follow::TopicFollower;
 use crate::control::heartbeat;
 use crate::control::heartbeat::{Heartbeat, HeartbeatState, WorkerRegistry};
-use crate::model::event::{Event, Payload};
+use crate::model::event::{AttemptFailure, Event, InterruptionReason, Payload};
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
@@ -115,6 +115,9 @@ impl TrackerShared {
         Ok(self.workers.has_read(ends))
     }
 }
+
+/// Workers that report nothing more, with their last states.
+type Silent = BTreeMap<Arc<str>, HeartbeatState>;
 
 /// Search for the tasks of a silent worker.
 struct SilentWorker {
@@ -281,7 +284,7 @@ impl PartitionUpkeep {
             self.searched.forget();
             self.pending_search = None;
         }
-        for id in workers {
+        for id in workers.into_keys() {
             self.silent.entry(id).and_modify(|silent| silent.searches += 1);
         }
         Ok(())
@@ -289,15 +292,11 @@ impl PartitionUpkeep {
 
     /// Returns the silent workers whose tasks are to be searched now, with their types. `end`: current end of the
     /// partition.
-    fn due_searches(
-        &mut self,
-        silent: &BTreeMap<Arc<str>, Heartbeat>,
-        end: i64,
-    ) -> (BTreeSet<Arc<str>>, BTreeSet<Arc<str>>) {
+    fn due_searches(&mut self, silent: &BTreeMap<Arc<str>, Heartbeat>, end: i64) -> (BTreeSet<Arc<str>>, Silent) {
         self.silent.retain(|id, _| silent.contains_key(id));
         let (folded, now) = (self.folded.get().offset, Instant::now());
         let mut types = BTreeSet::new();
-        let mut workers = BTreeSet::new();
+        let mut workers = Silent::new();
         for (id, heartbeat) in silent {
             let search = self.silent.entry(id.clone());
             let search = search.or_insert_with(|| SilentWorker { end, since: now, searches: 0 });
@@ -308,7 +307,7 @@ impl PartitionUpkeep {
             let due = Duration::from_millis(heartbeat.every_ms).saturating_mul(search.searches + 1);
             if search.searches < SEARCHES && search.since.elapsed() >= due {
                 types.extend(heartbeat.types.iter().map(|part| part.task_type.as_str().into()));
-                workers.insert(id.clone());
+                workers.insert(id.clone(), heartbeat.state);
             }
         }
         (types, workers)
@@ -328,7 +327,7 @@ impl PartitionUpkeep {
     }
 
     /// Publishes events for tasks of an index that are held by these workers. Returns whether there were any.
-    async fn publish_silent_tasks(&self, index: &Index, workers: &BTreeSet<Arc<str>>) -> Result<bool, TrackerError> {
+    async fn publish_silent_tasks(&self, index: &Index, workers: &Silent) -> Result<bool, TrackerError> {
         let mut after: Option<Entry> = None;
         let mut has_found = false;
         loop {
@@ -389,12 +388,17 @@ fn gap_interval(setup: &TrackerSetup) -> Duration {
     Duration::from(setup.config.tick) / 2
 }
 
-/// Event for a task that is held by one of these workers, unless it was published already.
-fn silent_event(id: &TaskId, node: TaskRecord, workers: &BTreeSet<Arc<str>>) -> Option<Event> {
-    let worker = node.worker.clone().filter(|worker| node.is_held() && workers.contains(worker))?;
-    let mut event = Event::new(Payload::WorkerSilent, id.clone(), node.run, now_ms());
-    event.attempt = node.attempt;
-    event.message = Some(format!("`{worker}` has stopped sending heartbeats"));
-    event.worker = Some(worker);
-    Some(event)
+/// Event for a task that is held by one of these workers, unless it was published already. A worker that has stopped in
+/// order is not silent: the task waits for its next owner.
+fn silent_event(id: &TaskId, node: TaskRecord, workers: &Silent) -> Option<Event> {
+    let worker = node.worker.clone().filter(|worker| node.is_held() && workers.contains_key(worker))?;
+    let (payload, message) = match workers.get(&worker) {
+        Some(HeartbeatState::Stopped) => {
+            let (why, message) = (InterruptionReason::WorkerStopped, format!("`{worker}` has stopped"));
+            (Payload::Interrupted(AttemptFailure::new(why.code(), message, node.attempt)), None)
+        }
+        _ => (Payload::WorkerSilent, Some(format!("`{worker}` has stopped sending heartbeats"))),
+    };
+    let event = Event::new(payload, id.clone(), node.run, now_ms());
+    Some(Event { attempt: node.attempt, message, worker: Some(worker), ..event })
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::config::Names;
 use crate::handlers::{Child, Context, Failure};
-use crate::model::json::RawJson;
 use crate::model::task::id::TaskId;
 use crate::publish::{OutgoingTask, PublishError, Publisher};
 use crate::runtime::now_ms;
@@ -13,11 +13,14 @@ use crate::runtime::now_ms;
 const TOPIC_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Converts a child into a task to publish, in its parent's run.
-pub(crate) fn child_task(cx: &Context, child: Child) -> Result<OutgoingTask, Failure> {
+pub(crate) fn child_task(cx: &Context, child: Child, names: &Names) -> Result<OutgoingTask, Failure> {
     let invalid = |why: String| Failure::fail(format!("a child cannot be spawned: {why}")).of_kind("bad_child");
     let id = cx.child_id(&child)?;
-    let params = RawJson::of(&child.params).map_err(|why| invalid(why.to_string()))?;
-    let mut task = OutgoingTask::new(&child.task_type, params);
+    cx.limits().check_params(child.params.text().len()).map_err(invalid)?;
+    if let Some(topic) = &child.policy.reply_to {
+        names.check_reply_topic(topic).map_err(|why| invalid(format!("`reply_to`: {why}")))?;
+    }
+    let mut task = OutgoingTask::new(&child.task_type, child.params);
     task.id = Some(id);
     task.key = child.key;
     task.run = cx.run;

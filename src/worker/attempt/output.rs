@@ -213,7 +213,10 @@ impl AttemptSink for OutputBuffer {
         children: Vec<Child>,
     ) -> BoxFuture<'a, Result<Vec<TaskId>, Failure>> {
         async move {
-            let named = children.into_iter().map(|child| child_task(attempt, child)).collect::<Result<Vec<_>, _>>()?;
+            let named = children
+                .into_iter()
+                .map(|child| child_task(attempt, child, self.publisher.names()))
+                .collect::<Result<Vec<_>, _>>()?;
             let ids: Vec<TaskId> = named.iter().filter_map(|task| task.id.clone()).collect();
             let key = (attempt.id.clone(), attempt.run);
             self.ever_early.store(true, Ordering::Release);

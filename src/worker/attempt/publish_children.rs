@@ -77,8 +77,10 @@ impl OutputPublisher {
             let why = format!("the attempt spawned {} children: at most {MAX_CHILDREN} are allowed", children.len());
             return Err(Failure::fail(why).of_kind("bad_child"));
         }
-        let tasks = children.into_iter().map(|child| child_task(cx, child)).collect::<Result<Vec<_>, _>>()?;
-        let continuations = cx.take_continuations()?;
+        let names = self.publisher.names();
+        let tasks = children.into_iter().map(|child| child_task(cx, child, names)).collect::<Result<Vec<_>, _>>()?;
+        let present = announcement.policy.as_ref().map_or(0, |policy| policy.rules.then.len());
+        let continuations = cx.take_continuations(present)?;
         publish_children(&self.publisher, tasks, drop).await?;
         if !continuations.is_empty() {
             self.publish_continuations(continuations, cx, announcement).await?;

@@ -25,6 +25,7 @@ use crate::handlers::context::{Attempt, AttemptSink, AttemptStart, Note, TypeEnv
 use crate::handlers::{Answer, Child, Context, Failure, Registered, Registry, SharedState};
 use crate::model::task::Trace;
 use crate::model::task::id::TaskId;
+use crate::model::task::limits::TaskLimits;
 use crate::worker::attempt;
 
 /// Number of threads for async handlers, in addition to the main thread, which receives messages.
@@ -101,12 +102,14 @@ impl AttemptRunner {
             deadline: assignment.left.map(|left| Instant::now() + left),
             trace: assignment.trace.map(|(parent, state)| Box::new(Trace { parent, state })),
             asof: assignment.asof,
+            labels: assignment.labels.map(Arc::new),
             headers: assignment.headers,
             env: Arc::new(TypeEnv {
                 task_type: self.handshake.task_type.as_str().into(),
                 worker: assignment.worker.into(),
                 state: self.state.clone(),
                 sink: self.parent.clone(),
+                limits: TaskLimits::UNLIMITED,
                 blocking_pool: BlockingPool::new(&self.handshake.task_type),
             }),
         });
@@ -176,7 +179,7 @@ impl ParentLink {
     /// answer.
     fn send_answer(&self, answer: Answer, cx: &Context) {
         let children = if answer.is_ok() { cx.take_spawned() } else { Vec::new() };
-        let continuations = if answer.is_ok() { cx.take_continuations() } else { Ok(Vec::new()) };
+        let continuations = if answer.is_ok() { cx.take_continuations(0) } else { Ok(Vec::new()) };
         let bad = |why: io::Error| Failure::fail(why.to_string()).of_kind("bad_child");
         let outputs = child_messages(cx, children).and_then(|mut messages| {
             for continuation in continuations? {
@@ -297,12 +300,14 @@ mod tests {
             deadline: None,
             trace: None,
             asof: None,
+            labels: None,
             headers: None,
             env: Arc::new(TypeEnv {
                 task_type: "echo".into(),
                 worker: "w".into(),
                 state: SharedState::default(),
                 sink: parent.clone(),
+                limits: TaskLimits::UNLIMITED,
                 blocking_pool: BlockingPool::new("echo"),
             }),
         })

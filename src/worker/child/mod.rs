@@ -17,8 +17,9 @@ use parking_lot::Mutex;
 
 use self::process::{ChildError, ChildProcess};
 use self::protocol::Handshake;
-use crate::config::ChildLimits;
+use crate::config::{ChildLimits, TypePolicy};
 pub use crate::handlers::CRASHED;
+use crate::handlers::program_env::{ProgramEnv, WithheldVariables};
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError};
 use crate::model::json::RawJson;
 use crate::telemetry::Metrics;
@@ -39,16 +40,19 @@ const MAX_TRIES: usize = 3;
 
 /// Executable that can be started again as a child process.
 #[derive(Clone, Debug)]
-pub struct Reentry(PathBuf);
+pub struct Reentry {
+    file: PathBuf,
+    withheld: WithheldVariables,
+}
 
 impl Reentry {
     /// Requires that `main` reaches `kafleet::app().….main()` when the process is started with the same arguments.
-    pub fn of_this_process() -> Option<Self> {
-        if cfg!(target_os = "linux") {
-            // Also valid after the file has been replaced by another version.
-            return Some(Self("/proc/self/exe".into()));
-        }
-        std::env::current_exe().ok().map(Self)
+    /// `withheld`: variables that child processes do not inherit.
+    pub fn of_this_process(withheld: WithheldVariables) -> Option<Self> {
+        // On Linux also valid after the file has been replaced by another version.
+        let linux = cfg!(target_os = "linux").then(|| PathBuf::from("/proc/self/exe"));
+        let file = linux.or_else(|| std::env::current_exe().ok())?;
+        Some(Self { file, withheld })
     }
 }
 
@@ -56,6 +60,7 @@ impl Reentry {
 struct Program {
     file: PathBuf,
     memory_bytes: u64,
+    env: ProgramEnv,
 }
 
 /// Runs the attempts of one type in child processes.
@@ -82,11 +87,13 @@ impl ChildPool {
         reentry: &Reentry,
         task_type: &Arc<str>,
         handler: &dyn Handler,
-        limits: ChildLimits,
+        policy: &TypePolicy,
         metrics: &Metrics,
     ) -> Option<Self> {
+        let limits = policy.child_limits;
+        let env = ProgramEnv { variables: policy.variables.clone(), withheld: reentry.withheld.clone() };
         let pool = Arc::new(Pool {
-            program: Program { file: reentry.0.clone(), memory_bytes: limits.memory.0 },
+            program: Program { file: reentry.file.clone(), memory_bytes: limits.memory.0, env },
             handler: handler.name_in_child(task_type)?.to_owned(),
             task_type: task_type.clone(),
             limits,

@@ -205,6 +205,7 @@ pub(super) fn assignment_message(params: &RawJson, cx: &Context) -> Result<Vec<u
         left: cx.deadline.map(|at| at.saturating_duration_since(Instant::now())),
         trace: cx.trace.as_ref().map(|trace| (trace.parent.clone(), trace.state.clone())),
         asof: cx.asof,
+        labels: cx.labels().cloned(),
         headers: cx.kept_headers().cloned(),
         params: params.clone(),
     };
@@ -214,7 +215,7 @@ pub(super) fn assignment_message(params: &RawJson, cx: &Context) -> Result<Vec<u
 /// This binary with this process's arguments, so that it registers the same types; its stdin is the socket to the
 /// worker.
 fn command(program: &Program, socket: OwnedFd) -> Command {
-    let mut command = Command::new(&program.file);
+    let mut command = program.env.command(&program.file);
     command.arg0(ARGV0).args(std::env::args_os().skip(1)).stdin(Stdio::from(socket)).stderr(Stdio::piped());
     if crate::telemetry::logs_are_text() {
         // The child's log lines are forwarded to this process's stderr.

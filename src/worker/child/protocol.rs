@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::handlers::context::{KeptHeaders, Note};
+use crate::handlers::task_labels::TaskLabels;
 use crate::handlers::{Child, Failure};
 use crate::model::json::RawJson;
 use crate::model::task::continuation::Continuation;
@@ -48,6 +49,8 @@ pub struct TaskAssignment {
     /// `traceparent` and `tracestate`.
     pub trace: Option<(String, Option<String>)>,
     pub asof: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<TaskLabels>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub headers: Option<KeptHeaders>,
     pub params: RawJson,
@@ -144,12 +147,13 @@ mod tests {
             left: Some(Duration::from_millis(5)),
             trace: None,
             asof: Some(7),
+            labels: Some(TaskLabels { name: Some("n".into()), ..TaskLabels::default() }),
             headers: Some([("x-tenant".into(), "acme".into())].into()),
             params: params.clone(),
         }));
         let read: ToChild = receive_blocking(&mut frame(&message).unwrap().as_slice()).unwrap();
         assert!(
-            matches!(read, ToChild::Attempt(read) if read.params == params && read.number == 3 && read.headers.is_some())
+            matches!(read, ToChild::Attempt(read) if read.params == params && read.labels.is_some() && read.headers.is_some())
         );
     }
 

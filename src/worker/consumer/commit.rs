@@ -12,12 +12,15 @@ use super::type_consumer::TypeTable;
 use super::{GroupConsumer, TypeConsumer};
 use crate::broker::{BrokerError, Commit, CommitOutcomes, Partition};
 use crate::control::settings;
+use crate::worker::dispatch::Command;
 
 /// Divisor of the commit interval while the consumer is idle, so that the next owner of a partition or a lag monitor
 /// does not wait for the whole interval.
 const IDLE_COMMIT_FRACTION: u32 = 4;
 /// Minimum time between two commits.
 const COMMIT_SPACING: Duration = Duration::from_millis(3);
+/// Minimum time between two commits of which the second is due because of retries that wait for it.
+const RETRY_COMMIT_SPACING: Duration = Duration::from_millis(20);
 /// Minimum time between a failed commit of a type and its next one.
 const RETRY_SPACING: Duration = Duration::from_millis(500);
 /// Maximum time for the outcome of a commit.
@@ -73,7 +76,11 @@ impl Committer {
         }
         let interval = if types.is_idle() { deps.commit_interval / IDLE_COMMIT_FRACTION } else { deps.commit_interval };
         let needs_window = |one: &TypeConsumer| one.partitions.iter().any(PartitionState::needs_window);
-        since >= interval || types.busy().any(|one| one.may_commit(now) && needs_window(one))
+        let retries_wait = |one: &TypeConsumer| {
+            since >= RETRY_COMMIT_SPACING
+                && one.partitions.iter().any(|state| state.phase.is_reading() && state.retries.is_uncommitted())
+        };
+        since >= interval || types.busy().any(|one| one.may_commit(now) && (needs_window(one) || retries_wait(one)))
     }
 
     /// Creates the commits of all partitions that need one.
@@ -121,6 +128,10 @@ impl Committer {
             state.apply_commit(next);
             if state.unmarked {
                 unmarked.push(partition);
+            }
+            if next.recorded > 0 {
+                let CommitState { assignment_id, recorded, .. } = next;
+                one.deps.command(Command::RetriesCommitted { assignment_id, recorded });
             }
         }
         unmarked

@@ -9,7 +9,7 @@ use super::{GroupConsumer, RETRY_PAUSE, TypeConsumer};
 use crate::broker::{BrokerError, Commit, Committed, Partition, StartOffset};
 use crate::config::RateBy;
 use crate::control::{self, ControlKey, ControlState};
-use crate::model::offsets::{Completed, Mark, Metadata};
+use crate::model::offsets::{Completed, Mark, Metadata, PendingRetries};
 use crate::worker::consumer::assignment::Assignment;
 use crate::worker::consumer::partition::PartitionState;
 use crate::worker::dispatch::Command;
@@ -58,6 +58,7 @@ impl TypeConsumer {
     fn apply_settings(&mut self, state: &ControlState) -> Vec<ChosenStart> {
         let task_type = &self.deps.task_type;
         if let Some(policy) = self.deps.policies.newer(task_type, &self.deps.policy) {
+            self.deps.decoder.policy = policy.clone();
             self.deps.policy = policy;
         }
         let rate = state.rates.get(&**task_type).map(|limit| limit.rate).or(self.deps.policy.rate);
@@ -88,7 +89,8 @@ impl TypeConsumer {
     ) -> Result<(), BrokerError> {
         let ends = deps.broker.watermarks(partition, CALL_DEADLINE)?;
         let offset = offset.clamp(ends.low, ends.high);
-        let metadata = Metadata::encode(&Completed::starting_at(offset), Mark::Clean, offset, 0);
+        let completed = Completed::starting_at(offset);
+        let metadata = Metadata::encode(&completed, Mark::Clean, offset, 0, &PendingRetries::default());
         let commit = Commit { partition: partition.clone(), offset, metadata: metadata.clone() };
         deps.consumer.commit_sync(&[commit])?;
         let committed = Committed { offset, metadata };

@@ -19,6 +19,7 @@ mod hand_out;
 pub(crate) mod partition;
 mod partition_table;
 mod recover;
+mod retry_log;
 mod start_partitions;
 mod type_consumer;
 

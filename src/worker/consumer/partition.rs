@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 use tokio::time::Instant;
 
 use super::crash_history::CrashHistory;
+use super::retry_log::RetryLog;
 use crate::broker::{Commit, Committed, Partition};
-use crate::model::offsets::{Completed, FULL_METADATA_BYTES, MAX_SPAN, Mark, Metadata};
-use crate::worker::completions::DeliveryTag;
+use crate::model::offsets::{Completed, MAX_SPAN, Mark, Metadata, PendingRetries};
+use crate::worker::completions::{DeliveryTag, RecordedRetry};
 use crate::worker::decode::Input;
 
 /// Phase of an assignment.
@@ -70,6 +71,7 @@ pub(crate) struct PartitionState {
     changed: bool,
     /// The metadata of the last commit was nearly full: nothing new is handed out until it shrinks.
     full: bool,
+    pub retries: RetryLog,
 }
 
 /// State to apply when the commit is acknowledged.
@@ -77,6 +79,8 @@ pub(crate) struct PartitionState {
 pub(crate) struct CommitState {
     pub assignment_id: u32,
     window_end: i64,
+    /// Sequence number of the last retry that is new in the commit; 0: there is none.
+    pub recorded: u64,
 }
 
 impl PartitionState {
@@ -91,7 +95,8 @@ impl PartitionState {
         let offset = committed.map_or(first, |committed| committed.offset);
         let metadata = committed.and_then(|committed| Metadata::decode(offset, &committed.metadata));
         let crashes = CrashHistory::at_takeover(committed.is_some(), offset, metadata.as_ref());
-        let completed = metadata.map_or_else(|| Completed::starting_at(offset), |metadata| metadata.completed);
+        let none = || (Completed::starting_at(offset), PendingRetries::default());
+        let (completed, retries) = metadata.map_or_else(none, |metadata| (metadata.completed, metadata.retries));
         Self {
             partition,
             assignment_id,
@@ -106,6 +111,7 @@ impl PartitionState {
             window: Window { size: window, end: 0 },
             changed: true,
             full: false,
+            retries: RetryLog::resume_from(retries),
         }
     }
 
@@ -132,7 +138,8 @@ impl PartitionState {
         DeliveryTag::new(type_index, self.assignment_id, offset - self.base)
     }
 
-    pub(crate) fn push(&mut self, input: Input) {
+    pub(crate) fn push(&mut self, mut input: Input) {
+        self.retries.resume(&mut input);
         self.waiting.push_back(input);
     }
 
@@ -191,8 +198,16 @@ impl PartitionState {
 
     /// Registers an input as complete.
     pub(crate) fn complete(&mut self, tag: DeliveryTag) {
-        self.completed.complete(tag.offset(self.base, self.completed.watermark()));
+        let offset = tag.offset(self.base, self.completed.watermark());
+        self.completed.complete(offset);
+        self.retries.complete(offset);
         self.outstanding = self.outstanding.saturating_sub(1);
+        self.changed = true;
+    }
+
+    /// Records what a task has used, for the next commits.
+    pub(crate) fn record(&mut self, recorded: &RecordedRetry) {
+        self.retries.record(recorded.tag.offset(self.base, self.completed.watermark()), recorded);
         self.changed = true;
     }
 
@@ -225,7 +240,7 @@ impl PartitionState {
     /// Returns whether a commit is due ahead of the interval: a quarter of the window is used, and the
     /// acknowledgement should arrive before the rest is.
     pub(crate) fn needs_window(&self) -> bool {
-        let next = self.next_to_hand_out();
+        let next = next_to_hand_out(self);
         match self.phase {
             Phase::Starting => true,
             // Negative after a gap in the log, when the next offset is already past the window.
@@ -246,24 +261,23 @@ impl PartitionState {
     /// Creates a commit of the completed offsets and the end of the next window.
     pub(crate) fn commit(&mut self) -> (Commit, CommitState) {
         self.crashes.clear_behind(self.completed.watermark());
-        let window_end = self.window.end.max(self.next_to_hand_out() + self.window.room(self.outstanding));
-        let metadata = Metadata::encode(&self.completed, Mark::Open, window_end, self.crashes.unclean_takeovers());
+        let window_end = self.window.end.max(next_to_hand_out(self) + self.window.room(self.outstanding));
+        let metadata = encode(self, Mark::Open, window_end);
         let span = self.completed.next() - self.completed.watermark();
-        self.full = metadata.len() > FULL_METADATA_BYTES || span > MAX_SPAN;
+        self.full = Metadata::is_nearly_full(&metadata) || span > MAX_SPAN;
         // Offsets within the map that an earlier owner left open do not extend it; completing them shrinks it.
         let window_end = if self.full { self.window.end.max(window_end.min(self.completed.end())) } else { window_end };
         self.changed = false;
-        (
-            commit_with(&self.partition, &self.completed, metadata),
-            CommitState { assignment_id: self.assignment_id, window_end },
-        )
+        let next = CommitState { assignment_id: self.assignment_id, window_end, recorded: self.retries.begin_commit() };
+        (commit_with(&self.partition, &self.completed, metadata), next)
     }
 
     /// Creates the last commit of this owner: clean if nothing is left running, else late.
     pub(crate) fn final_commit(&mut self) -> Commit {
         self.crashes.clear_behind(self.completed.watermark());
         let mark = if self.outstanding == 0 { Mark::Clean } else { Mark::Late };
-        let metadata = Metadata::encode(&self.completed, mark, self.window.end, self.crashes.unclean_takeovers());
+        let metadata = encode(self, mark, self.window.end);
+        self.retries.report_forgotten(&self.partition, self.completed.watermark(), &metadata);
         commit_with(&self.partition, &self.completed, metadata)
     }
 
@@ -278,11 +292,20 @@ impl PartitionState {
     /// Registers a failed commit, which has to be repeated.
     pub(crate) fn commit_failed(&mut self) {
         self.changed = true;
+        self.retries.commit_failed();
     }
+}
 
-    fn next_to_hand_out(&self) -> i64 {
-        self.waiting.front().map_or(self.completed.next(), Input::offset).max(self.completed.watermark())
-    }
+fn next_to_hand_out(state: &PartitionState) -> i64 {
+    let next = state.completed.next();
+    state.waiting.front().map_or(next, Input::offset).max(state.completed.watermark())
+}
+
+/// Encodes the metadata of a commit.
+fn encode(state: &mut PartitionState, mark: Mark, window_end: i64) -> String {
+    state.retries.complete_below(state.completed.watermark());
+    let takeovers = state.crashes.unclean_takeovers();
+    Metadata::encode(&state.completed, mark, window_end, takeovers, &state.retries.pending)
 }
 
 fn commit_with(partition: &Partition, completed: &Completed, metadata: String) -> Commit {
@@ -293,7 +316,8 @@ fn commit_with(partition: &Partition, completed: &Completed, metadata: String) -
 mod tests {
     use super::*;
     use crate::broker::{OwnedHeaders, RecordRef};
-    use crate::config::Order;
+    use crate::config::{Order, TypePolicy};
+    use crate::model::task::limits::TaskLimits;
     use crate::worker::decode::{Decoder, InFlight};
     use crate::worker::memory_budget::MemoryBudget;
 
@@ -311,7 +335,8 @@ mod tests {
         let decoder = Decoder {
             task_type: "t".into(),
             order: Order::None,
-            max_params: 100,
+            limits: TaskLimits { max_params: 100, ..TaskLimits::default() },
+            policy: TypePolicy::default(),
             memory: MemoryBudget::new(1, 1 << 20),
             type_index: 0,
             has_rate_per_key: false,
@@ -319,6 +344,12 @@ mod tests {
             correlation_headers: [].into(),
             keep_headers: [].into(),
             names: crate::config::Names::new("kafleet"),
+            key_check: crate::worker::key_check::KeyCheck {
+                task_type: "t".into(),
+                partitions: 0,
+                counter: prometheus::IntCounter::new("misplaced", "Misplaced keys.").unwrap(),
+                found: Default::default(),
+            },
         };
         for offset in state.next_offset()..end {
             let headers = OwnedHeaders::new();

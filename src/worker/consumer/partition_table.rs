@@ -1,7 +1,7 @@
 //! Assigned partitions of a consumer, by partition number.
 
 use super::partition::{PartitionState, Phase};
-use crate::worker::completions::{ASSIGNMENT_IDS, Completions, DeliveryTag};
+use crate::worker::completions::{ASSIGNMENT_IDS, Arrived, Completions};
 
 #[derive(Default)]
 pub(super) struct PartitionTable {
@@ -68,22 +68,26 @@ impl PartitionTable {
 
 /// Buffers for completions, reused between polls.
 #[derive(Default)]
-pub(super) struct CompletionBuffers {
-    completed: Vec<DeliveryTag>,
-    released: Vec<DeliveryTag>,
-}
+pub(super) struct CompletionBuffers(Arrived);
 
 impl CompletionBuffers {
     /// Applies the completions that have arrived. Returns whether any input is complete.
     pub(super) fn apply(&mut self, completions: &Completions, partitions: &mut PartitionTable) -> bool {
-        completions.take(&mut self.completed, &mut self.released);
-        let any = !self.completed.is_empty();
-        for tag in self.completed.drain(..) {
+        let Self(arrived) = self;
+        completions.take(arrived);
+        let any = !arrived.completed.is_empty();
+        // First: the final commit of a partition follows the release of its last task.
+        for recorded in arrived.recorded.drain(..) {
+            if let Some(state) = partitions.by_assignment_mut(recorded.tag.assignment_id()) {
+                state.record(&recorded);
+            }
+        }
+        for tag in arrived.completed.drain(..) {
             if let Some(state) = partitions.by_assignment_mut(tag.assignment_id()) {
                 state.complete(tag);
             }
         }
-        for tag in self.released.drain(..) {
+        for tag in arrived.released.drain(..) {
             if let Some(state) = partitions.by_assignment_mut(tag.assignment_id()) {
                 state.release();
             }

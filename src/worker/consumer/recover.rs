@@ -10,6 +10,7 @@ use super::partition::PartitionState;
 use super::type_consumer::TypeTable;
 use super::{GroupConsumer, RETRY_PAUSE, TypeConsumer};
 use crate::broker::{BrokerError, Partition, StartOffset};
+use crate::model::event::InterruptionReason;
 use crate::runtime::{self, Backoff};
 use crate::worker::dispatch::Command;
 
@@ -192,7 +193,8 @@ impl TypeConsumer {
     fn refuse_recreated(&mut self, deps: &mut GroupDeps, partition: &Partition, why: &str) {
         self.deps.report_refused(partition, &format!("{why}: was the topic recreated?"));
         if let Some(state) = self.partitions.remove(partition.index) {
-            self.deps.command(Command::CancelAssignment { assignment_id: state.assignment_id });
+            let why = InterruptionReason::PartitionLost;
+            self.deps.command(Command::CancelAssignment { assignment_id: state.assignment_id, why });
             // A new id: late completions of the old assignment must not be applied to this one.
             let assignment_id = self.partitions.free_assignment_id();
             self.partitions.insert(PartitionState::refused(partition.clone(), assignment_id));

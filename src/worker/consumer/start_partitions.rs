@@ -259,7 +259,9 @@ impl TypeConsumer {
         if let Some(error) = found.failed.get(&self.deps.topic) {
             return Err(error.clone());
         }
-        self.assignment_report.topic_partitions = self.deps.check_partitions(&found.counts)?;
+        let topic_partitions = self.deps.check_partitions(&found.counts)?;
+        self.assignment_report.topic_partitions = topic_partitions;
+        self.deps.decoder.key_check.partitions = topic_partitions;
         let mut states = Vec::new();
         for number in numbers {
             states.push(self.new_state(deps, &Partition::new(self.deps.topic.clone(), *number), found)?);

@@ -6,6 +6,7 @@ use tokio::sync::oneshot;
 
 use super::Dispatcher;
 use super::queue::split;
+use crate::model::event::InterruptionReason;
 use crate::worker::consumer::assignment::Assignment;
 use crate::worker::decode::InFlight;
 use crate::worker::heartbeat::{MAX_RUNNING, RunningTask, TypeStatus};
@@ -17,8 +18,10 @@ pub(crate) enum Command {
     OpenAssignment { assignment_id: u32 },
     /// Release the tasks of the assignment that have not started.
     CloseAssignment { assignment_id: u32 },
-    /// Also stop its running attempts; their results no longer count.
-    CancelAssignment { assignment_id: u32 },
+    /// Also stop its running attempts, for a reason; their results no longer count.
+    CancelAssignment { assignment_id: u32, why: InterruptionReason },
+    /// The retries of the assignment up to this number are committed.
+    RetriesCommitted { assignment_id: u32, recorded: u64 },
     /// The worker owns these partitions now.
     SetAssignment(Assignment),
     /// The control state has changed.
@@ -32,14 +35,17 @@ impl Dispatcher {
         match command {
             Command::OpenAssignment { assignment_id } => self.tasks.assignments.open(assignment_id),
             Command::CloseAssignment { assignment_id } => self.close_assignment(assignment_id).await,
-            Command::CancelAssignment { assignment_id } => {
+            Command::CancelAssignment { assignment_id, why } => {
                 self.close_assignment(assignment_id).await;
                 // Also true of unacknowledged results, and of tasks on their way to the dead letters or the tracker.
                 self.tasks.unfinished = true;
-                self.tasks.assignments.cancel(assignment_id);
+                self.tasks.assignments.cancel(assignment_id, why);
                 let running =
                     self.running.iter().filter(|running| running.in_flight.tag.assignment_id() == assignment_id);
                 running.for_each(|running| running.stop());
+            }
+            Command::RetriesCommitted { assignment_id, recorded } => {
+                self.tasks.assignments.commit_retries(assignment_id, recorded);
             }
             Command::SetAssignment(assignment) => {
                 self.limits.set_assignment(assignment);

@@ -112,10 +112,14 @@ pub(super) fn backoff_starts_again(policy: &TypePolicy, in_flight: &InFlight, to
 
 fn retry_policy(policy: &TypePolicy, in_flight: &InFlight) -> RetryPolicy {
     let Some(own) = in_flight.task.policy.as_deref() else { return policy.retry };
+    // The settings of the type may have changed since the task was accepted: its own count.
+    let of_type = policy.retry;
+    let min_backoff =
+        own.min_backoff.unwrap_or(of_type.min_backoff.min(own.max_backoff.unwrap_or(of_type.min_backoff)));
     RetryPolicy {
-        retries: own.retries.unwrap_or(policy.retry.retries),
-        min_backoff: own.min_backoff.unwrap_or(policy.retry.min_backoff),
-        max_backoff: own.max_backoff.unwrap_or(policy.retry.max_backoff),
+        retries: own.retries.unwrap_or(of_type.retries),
+        min_backoff,
+        max_backoff: own.max_backoff.unwrap_or(of_type.max_backoff.max(min_backoff)),
         backoff_reset: own.backoff_reset.or(policy.retry.backoff_reset),
     }
 }
@@ -126,12 +130,13 @@ fn total_timeout(policy: &TypePolicy, in_flight: &InFlight) -> Option<Millis> {
     own.or(policy.total_timeout)
 }
 
-/// Time left of the total timeout. It counts from the task's creation or its `not before`; for a later run from the
-/// publication of its record.
+/// Time left of the total timeout. It counts from the task's creation, at the latest from its record, which the broker has
+/// dated, or from its `not before`; for a later run from the publication of its record.
 pub(super) fn time_left(policy: &TypePolicy, in_flight: &InFlight, now: i64) -> Option<Duration> {
     let total = total_timeout(policy, in_flight)?;
     let not_before = in_flight.task.policy.as_deref().and_then(|policy| policy.not_before_ms);
-    let from = if in_flight.task.run > 1 { in_flight.record_timestamp_ms } else { in_flight.task.created_at_ms };
+    let (record_ms, created_ms) = (in_flight.record_timestamp_ms, in_flight.task.created_at_ms);
+    let from = if in_flight.task.run > 1 || created_ms > record_ms { record_ms } else { created_ms };
     let until = from.max(not_before.unwrap_or(from)).saturating_add(total.as_i64());
     Some(Duration::from_millis(u64::try_from(until.saturating_sub(now)).unwrap_or(0)))
 }

@@ -15,6 +15,7 @@ mod permits;
 mod quarantine;
 mod queue;
 mod reporter;
+mod retries;
 mod running;
 mod start;
 mod tasks;
@@ -45,6 +46,7 @@ use crate::control::{ControlWatch, PolicyUpdates};
 use crate::handlers::blocking_pool::BlockingPool;
 use crate::handlers::context::TypeEnv;
 use crate::handlers::{Registered, Schema, SharedState};
+use crate::model::task::limits::TaskLimits;
 use crate::runtime::Health;
 use crate::telemetry::Metrics;
 use crate::worker::spans::AttemptSpans;
@@ -60,6 +62,7 @@ pub(super) struct DispatcherDeps {
     pub registered: Registered,
     pub state: SharedState,
     pub config: WorkerConfig,
+    pub limits: TaskLimits,
     pub events: EventWriter,
     pub dead_letters: DeadLetterWriter,
     pub completions: Arc<Completions>,
@@ -111,6 +114,7 @@ impl Dispatcher {
             worker: deps.events.worker.clone(),
             state: deps.state.clone(),
             sink: output.clone(),
+            limits: deps.limits,
             blocking_pool: BlockingPool::new(&deps.task_type),
         });
         let tasks = Tasks::new(&deps, output, quarantine.is_enabled());

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use super::Dispatcher;
+use tokio::time::Instant;
+
 use super::failure_policy::{self, Disposition};
 use super::inline::Clock;
 use super::running::Running;
 use super::tasks::{Tasks, waits_at_tracker};
+use super::{Dispatcher, retries};
 use crate::handlers::context::Restart;
 use crate::handlers::{Answer, Fail, Failure, TIMEOUT};
-use crate::model::event::Payload;
+use crate::model::event::{InterruptionReason, Payload};
 use crate::model::json::RawJson;
 use crate::model::retry::Waits;
 use crate::runtime::now_ms;
@@ -25,14 +27,17 @@ impl Dispatcher {
         let Some(mut running) = self.running.remove(id) else { return };
         self.tasks.metrics.set_in_flight(self.running.len());
         self.quarantine.attempt_ended(&running.in_flight);
-        let is_late = !self.open || self.tasks.assignments.is_cancelled(running.in_flight.tag);
-        self.tasks.circuit.attempt_ended(&running, &end, is_late, &self.tasks.metrics);
+        // The partition has another owner, or the worker has left the group.
+        let cancelled = self.tasks.assignments.cancelled(running.in_flight.tag);
+        let late = cancelled.or((!self.open).then_some(InterruptionReason::WorkerStopped));
+        self.tasks.circuit.attempt_ended(&running, &end, late.is_some(), &self.tasks.metrics);
+        if let Some(why) = late {
+            return self.tasks.interrupt(running, why).await;
+        }
         match end {
-            // The partition has another owner, or the worker has left the group.
-            _ if is_late => self.tasks.interrupt(running),
             AttemptEnd::Interrupted => match running.cancelled.take() {
                 Some(verdict) => self.tasks.cancel_running(running, *verdict).await,
-                None => self.tasks.interrupt(running),
+                None => self.tasks.interrupt(running, InterruptionReason::WorkerStopped).await,
             },
             AttemptEnd::Answered(answer) => self.tasks.finish(running, answer).await,
             AttemptEnd::TimedOut => {
@@ -49,10 +54,12 @@ impl Dispatcher {
 }
 
 impl Tasks {
-    fn interrupt(&mut self, mut running: Running) {
+    /// Ends an attempt whose outcome does not count; the next owner of its partition starts it again.
+    async fn interrupt(&mut self, mut running: Running, why: InterruptionReason) {
         running.end_span(&self.spans, "interrupted", None);
         self.metrics.record_outcome("interrupted", running.started_at.elapsed());
         self.reporter.output.close(&running.cx);
+        self.reporter.publish_interruption(&mut running, why, why.message()).await;
         self.release(running.in_flight);
     }
 
@@ -87,9 +94,9 @@ impl Tasks {
         }
         if failure.kind == CRASHED
             && let Some(restart) = running.cx.interruption.restart()
-            && (restart == Restart::Unsent || running.in_flight.restarts.number < MAX_RESTARTS)
+            && (!Restarts::counts(restart) || running.in_flight.restarts.number < MAX_RESTARTS)
         {
-            return restart_attempt(self, running, restart, &failure);
+            return restart_attempt(self, running, restart, &failure).await;
         }
         let failure = self.circuit.spare(failure);
         if !failure_policy::is_wait(&self.policy, &running.in_flight, &failure, now_ms()) {
@@ -129,11 +136,15 @@ impl Tasks {
         }
         let mut in_flight = running.in_flight;
         let task = &in_flight.task;
+        let is_elsewhere =
+            waits_at_tracker(&self.policy, &self.config, held) || retries::is_without_room(self, &in_flight);
         // Only this worker has recorded the children published by `spawn_now`, so such a task is delayed here.
-        if waits_at_tracker(&self.policy, &self.config, held) && !self.reporter.output.has_spawned(&task.id, task.run) {
+        if is_elsewhere && !self.reporter.output.has_spawned(&task.id, task.run) {
             return self.hand_over(in_flight, event).await;
         }
+        let due_ms = event.payload.due_ms();
         self.reporter.publish(&mut in_flight, event).await;
+        retries::record(self, &mut in_flight, due_ms);
         if self.assignments.is_closed(in_flight.tag) {
             // The next owner of the partition makes the next attempt.
             return self.release(in_flight);
@@ -183,8 +194,18 @@ impl Tasks {
     }
 }
 
+impl Tasks {
+    /// Logs the number of failures that were not logged, once no further ones follow.
+    pub(super) fn report_suppressed_failures(&mut self, now: Instant) {
+        if let Some(suppressed) = self.failure_log.take_report(now) {
+            let task_type = &self.task_type;
+            tracing::warn!(%task_type, suppressed, "further attempts failed; the events of their tasks have the reasons");
+        }
+    }
+}
+
 /// Runs an attempt again that ended with its process through no fault of its own. It keeps its number.
-fn restart_attempt(tasks: &mut Tasks, mut running: Running, restart: Restart, failure: &Failure) {
+async fn restart_attempt(tasks: &mut Tasks, mut running: Running, restart: Restart, failure: &Failure) {
     running.end_span(&tasks.spans, "restarted", Some((&failure.kind, &failure.message)));
     tasks.metrics.record_outcome("restarted", running.started_at.elapsed());
     if restart != Restart::Unsent
@@ -195,17 +216,19 @@ fn restart_attempt(tasks: &mut Tasks, mut running: Running, restart: Restart, fa
         let is_alone = restart == Restart::Alone;
         tracing::warn!(%task, %task_type, is_alone, reason = %failure.message, suppressed, "an attempt starts again: its process has ended");
     }
+    // An attempt that was not sent has not run, but people may have seen its start.
+    if restart != Restart::Unsent || running.announced_start {
+        let is_ended = restart == Restart::Shared;
+        let why = if is_ended { InterruptionReason::ProcessEnded } else { InterruptionReason::ProcessDied };
+        tasks.reporter.publish_interruption(&mut running, why, &failure.message).await;
+    }
     let mut in_flight = running.in_flight;
     if tasks.assignments.is_closed(in_flight.tag) {
         return tasks.release(in_flight);
     }
     // The rate limit has counted the start.
     in_flight.admitted = true;
-    // An attempt that was not sent still has to run alone if it had to before.
-    if restart != Restart::Unsent {
-        in_flight.restarts.number += 1;
-        in_flight.restarts.is_alone = restart == Restart::Alone;
-    }
+    in_flight.restarts.add(restart);
     match in_flight.restarts.is_alone {
         true => tasks.queue.quarantine(in_flight),
         false => tasks.queue.push_front(in_flight),

@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::DispatcherDeps;
 use super::running::Running;
 use super::tasks::Tasks;
+use super::{DispatcherDeps, retries};
 use crate::config::Isolation;
 use crate::handlers::{Failure, Handler};
 use crate::model::event::Payload;
@@ -103,11 +103,13 @@ impl Tasks {
         running.end_span(&self.spans, "retried", Some((&failure.kind, &failure.message)));
         self.observers.notify(|observer| observer.on_retry(&running.cx, &failure, Duration::ZERO));
         let event = self.reporter.retrying(&running, &failure, Duration::ZERO, 0);
+        let due_ms = event.payload.due_ms();
         self.reporter.publish(&mut running.in_flight, event).await;
+        running.in_flight.attempts += 1;
+        retries::record(self, &mut running.in_flight, due_ms);
         if closed {
             return self.release(running.in_flight);
         }
-        running.in_flight.attempts += 1;
         self.queue.delay(running.in_flight, Duration::ZERO);
     }
 

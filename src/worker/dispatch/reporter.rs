@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::running::Running;
 use crate::handlers::Failure;
 use crate::model::encode_error::EncodeError;
-use crate::model::event::{Event, Payload, Success};
+use crate::model::event::{Event, InterruptionReason, Payload, Success};
 use crate::model::json::RawJson;
 use crate::runtime::now_ms;
 use crate::worker::attempt::output::{FLUSH_INTERVAL, OutputBuffer};
@@ -84,6 +84,14 @@ impl EventReporter {
         event.attempt = running.attempt();
         self.publish(&mut running.in_flight, event).await;
         running.announced_start = true;
+    }
+
+    /// Publishes the end of an attempt that starts again with its number, after its `started` event.
+    pub(super) async fn publish_interruption(&mut self, running: &mut Running, why: InterruptionReason, message: &str) {
+        self.publish_started(running).await;
+        let failure = running.failure(why.code(), message.to_owned());
+        let event = self.event_of_attempt(Payload::Interrupted(failure), running);
+        self.publish(&mut running.in_flight, event).await;
     }
 
     /// Publishes the last output of an attempt that has ended, after its `started` event.

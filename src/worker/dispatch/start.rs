@@ -10,8 +10,9 @@ use super::failure_policy::time_left;
 use super::inline::Clock;
 use super::running::Running;
 use super::tasks::Tasks;
-use super::{Dispatcher, HAND_OUT};
+use super::{Dispatcher, HAND_OUT, retries};
 use crate::handlers::context::AttemptStart;
+use crate::handlers::task_labels::TaskLabels;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure};
 use crate::model::event::Announcement;
 use crate::runtime;
@@ -91,8 +92,11 @@ impl Dispatcher {
         if let Some(verdict) = blocked_by(&self.control, &in_flight) {
             return self.tasks.cancel_unstarted(in_flight, verdict).await;
         }
-        let Some(in_flight) = self.tasks.queue.acquire_key(in_flight) else { return };
+        let Some(mut in_flight) = self.tasks.queue.acquire_key(in_flight) else { return };
         let now = self.clock.now_ms();
+        if let Some(wait) = retries::time_left(&self.tasks.assignments, &mut in_flight, now) {
+            return self.tasks.queue.delay(in_flight, wait);
+        }
         let policy = in_flight.task.policy.as_deref();
         let expires_at_ms = policy.and_then(|policy| policy.expires_at_ms);
         if expires_at_ms.is_some_and(|at| at <= now) && in_flight.is_first_start() {
@@ -129,6 +133,7 @@ impl Dispatcher {
             deadline: Some(deadline.into_std()),
             trace: in_flight.attempt_trace(span.as_deref()),
             asof: in_flight.task.asof,
+            labels: in_flight.task.policy.as_deref().and_then(TaskLabels::of),
             headers: in_flight.kept_headers.clone(),
             env: self.env.clone(),
         });
@@ -189,7 +194,8 @@ impl Dispatcher {
         let stop = running.stop_token();
         let publisher = self.tasks.publisher.clone();
         let announcement = Announcement::of(&running.in_flight.task);
-        let stall = self.tasks.policy.stall_timeout.map(Duration::from);
+        let own = running.in_flight.task.policy.as_deref().and_then(|policy| policy.stall_timeout);
+        let stall = own.or(self.tasks.policy.stall_timeout).map(Duration::from);
         let limits = TimeLimits { deadline, stall, grace: self.tasks.config.grace.into() };
         let ends = self.running.end_sender();
         let id = self.insert_running(running);

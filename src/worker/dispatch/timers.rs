@@ -17,7 +17,8 @@ impl Dispatcher {
         let Tasks { queue, reporter, .. } = &self.tasks;
         let circuit = self.tasks.circuit.next_due(self.clock.now);
         let limits = self.limits.next_due();
-        let timers = [self.running.next_due(), queue.next_due(), reporter.next_flush(), limits, circuit, stuck];
+        let log = self.tasks.failure_log.next_report();
+        let timers = [self.running.next_due(), queue.next_due(), reporter.next_flush(), limits, circuit, log, stuck];
         timers.into_iter().flatten().min()
     }
 
@@ -27,6 +28,7 @@ impl Dispatcher {
             announce_start(&mut self.running, &mut self.tasks, id).await;
         }
         self.tasks.queue.wake_due(now);
+        self.tasks.report_suppressed_failures(now);
         for mut in_flight in self.limits.take_due(now).into_iter().rev() {
             in_flight.admitted = true;
             self.tasks.queue.push_front(in_flight);

@@ -50,7 +50,7 @@ impl Started {
         let journal = &shared.app.journal;
         let params: TaskParams = serde_json::from_value(params).unwrap();
         let script = params.script(&execution.attempt.id, journal);
-        let running = Some(journal.record_attempt(&execution, script.fails == 0));
+        let running = Some(journal.record_attempt(&execution));
         Self { shared, n, execution, script, cancel, replied, running }
     }
 

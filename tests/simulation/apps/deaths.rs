@@ -39,6 +39,8 @@ pub struct Death {
     pub is_unread: bool,
     /// The worker has killed the process, at the latest while it was dying.
     pub was_killed: bool,
+    /// The process may have been so young that its app was to blame.
+    pub is_early: bool,
 }
 
 #[derive(Default)]
@@ -99,7 +101,8 @@ impl Deaths {
     /// Number of deaths that cut off an execution of the attempt and do not count.
     pub fn uncharged(&self, attempt: &Attempt) -> u32 {
         let all = self.all.lock();
-        all.iter().filter(|death| death.attempts.contains(attempt) && !death.is_charged()).count() as u32
+        let is_uncharged = |death: &&Death| death.is_early || !death.is_charged();
+        all.iter().filter(is_uncharged).filter(|death| death.attempts.contains(attempt)).count() as u32
     }
 
     /// Whether a further death is not charged to the attempt if others have been running.

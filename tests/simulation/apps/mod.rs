@@ -26,6 +26,7 @@ use kafleet::worker::{self, WorkerSetup};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use self::process::{Process, Shared};
 use self::program::SimulatedProgram;
@@ -166,7 +167,14 @@ impl Launcher for Starter {
         let (output, input, reader, writer) = stream::open();
         let (signals, received) = mpsc::unbounded_channel();
         let (exited, exit) = oneshot::channel();
-        let shared = Shared { app, pid, output, state: Mutex::default(), is_blocked: AtomicBool::new(false) };
+        let shared = Shared {
+            app,
+            pid,
+            started_at: Instant::now(),
+            output,
+            state: Mutex::default(),
+            is_blocked: AtomicBool::new(false),
+        };
         let process = Process { shared: Arc::new(shared), input, signals: received, is_first };
         runtime::spawn(process.run(exited));
         let program = SimulatedProgram { pid, journal, signals, exit, status: None };

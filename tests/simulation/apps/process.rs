@@ -26,6 +26,8 @@ use crate::task_types::{Keyed, Unordered, retries, task_type};
 
 /// Status of a process that exits with code 1, as `wait` returns it.
 const FAILED: i32 = 1 << 8;
+/// Age up to which the app may be to blame for the death of a process: the time until it is ready, and a second.
+const EARLY: Duration = Duration::from_secs(5);
 /// Time after which a process that ends is due to die.
 const MAX_LIFE_MS: u64 = 6_000;
 
@@ -42,6 +44,7 @@ pub struct Process {
 pub struct Shared {
     pub app: Arc<SimulatedApp>,
     pub pid: u32,
+    pub started_at: Instant,
     pub output: Sender,
     pub state: Mutex<State>,
     /// An attempt blocks the process: pings are not answered.
@@ -256,6 +259,7 @@ impl Process {
             unread: self.unread().into_iter().map(|(attempt, _)| attempt).collect(),
             is_unread: app.spec.slots == 1 && executed.is_empty() && is_last,
             was_killed: how == How::Killed,
+            is_early: self.shared.started_at.elapsed() < EARLY,
         };
         if let Some(alone) = app.alone.as_ref().filter(|_| death.is_shared()) {
             alone.lock().extend(death.attempts.iter().chain(&death.unread).cloned());

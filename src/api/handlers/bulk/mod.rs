@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::list::{self, MAX_SCAN_TIME};
 use super::statistics;
-use crate::api::backends::{detached, stored};
-use crate::api::documents::{BulkPreview, BulkRequest, BulkSelection, CreateTask, TaskPage};
+use crate::api::backends::detached;
+use crate::api::documents::{Audit, BulkPreview, BulkRequest, BulkSelection, CreateTask, TaskPage};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, bad_query};
 use crate::api::http::response::{MAX_PAGE, PAGE, json_answer};
@@ -21,6 +21,7 @@ use crate::api::state::Api;
 use crate::api::write::idempotency::Submitted;
 use crate::api::write::validate::bad_field;
 use crate::model::event::{Event, Payload};
+use crate::model::json::RawJson;
 use crate::model::projection::audit::MAX_AUDIT;
 use crate::model::record::state::State;
 use crate::model::task::Policy;
@@ -54,9 +55,10 @@ pub(crate) async fn order(request: ApiRequest) -> Result<Response, ApiError> {
     let api = request.api.clone();
     // Rejects a search that cannot be executed: its action would be retried without end.
     list::matches(&api.reads, query.clone(), None, 1, MAX_SCAN_TIME).await?;
+    api.reads.check_covered(None).await?;
     let q = query.to_string();
     let partitions = api.reads.partitions();
-    let checkpoints = stored(api.reads.store.checkpoints(&partitions)).await?;
+    let checkpoints = api.reads.checkpoints(&partitions).await?;
     let checkpoints = checkpoints.into_iter().map(|checkpoint| checkpoint.map_or(0, |checkpoint| checkpoint.offset));
     let checkpoints = partitions.into_iter().zip(checkpoints).collect();
     let spec = BulkSpec { action, q, limit, by: request.by.clone(), reason, checkpoints };
@@ -72,7 +74,7 @@ pub(crate) async fn order(request: ApiRequest) -> Result<Response, ApiError> {
 /// Creates the task of a bulk action in the state `running`, so that other API servers find it in the index of running
 /// tasks, and runs the action here.
 async fn create(api: &Api, id: &str, spec: &BulkSpec) -> Result<TaskView, ApiError> {
-    let options = serde_json::to_value(spec).map_err(|_| ApiError::internal())?;
+    let options = RawJson::of(spec).map_err(|_| ApiError::internal())?;
     let mut policy = Policy { name: Some(title(spec)), ..Policy::default() };
     policy.creator = spec.by.as_deref().map(Into::into);
     (policy.rules.external, policy.rules.options) = (true, Some(options));
@@ -106,11 +108,11 @@ pub(crate) async fn list(request: ApiRequest) -> Result<Response, ApiError> {
 
 /// Returns the newest bulk actions. Ended actions are in no index, so the ids come from the audit log.
 pub(crate) async fn newest(api: &Api, limit: usize) -> Result<TaskPage, ApiError> {
-    let requests = statistics::read_audit(&api.reads, MAX_AUDIT).await?.requests;
+    let Audit { requests, incomplete } = statistics::read_audit(&api.reads, MAX_AUDIT).await?;
     let requests = requests.into_iter().filter(|request| request.action.starts_with("bulk_"));
     let ids: Vec<TaskId> = requests.filter_map(|request| TaskId::parse(&request.target).ok()).take(limit).collect();
     if ids.is_empty() {
-        return Ok(TaskPage::default());
+        return Ok(TaskPage { incomplete, ..TaskPage::default() });
     }
     let query = TaskQuery { terms: vec![Term { negated: false, test: Test::Id(ids) }] };
     let page: TaskPage = list::matches(&api.reads, query, None, limit, MAX_SCAN_TIME).await?.into();
@@ -142,6 +144,7 @@ pub(crate) async fn preview_document(
         count_changing(&mut preview, &spec, &found.tasks);
         cursor = found.next;
         if cursor.is_none() || Instant::now() >= end {
+            api.reads.check_covered(None).await?;
             preview.exact = cursor.is_none();
             return Ok(preview);
         }

@@ -1,14 +1,14 @@
 //! Runner of bulk actions. The API server that received an action runs it. Each API server also looks for actions that
-//! have no runner or whose progress has not changed for a while, and takes them over at their cursor: it writes its
-//! name into the progress, waits until that event is projected, and continues if the record still contains its name. No
-//! lease is needed: each request names the run of its task, and the projection ignores a second request for the same
-//! run.
+//! have no runner or whose progress has not changed for a while, and takes them over at their cursor.
+//!
+//! The requests of a step and the progress that counts them are one transaction, under a transactional id of the action:
+//! after a crash both are in the log, or neither. A takeover opens a producer under the same id, which aborts an unfinished
+//! transaction of the previous runner and excludes its further ones; it then continues from the progress in the log.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -18,25 +18,29 @@ use crate::api::handlers::list::{self, MAX_SCAN_TIME};
 use crate::api::handlers::retry::NewRuns;
 use crate::api::http::problem::ApiError;
 use crate::api::http::response::MAX_PAGE;
-use crate::api::read::consistency::{AFTER_DEADLINE, ReachedOffset, TaskView};
+use crate::api::read::consistency::TaskView;
 use crate::api::read::query::TaskQuery;
 use crate::api::state::Api;
+use crate::broker::{BrokerError, TransactionalProducer, Transactions};
 use crate::model::event::{ErrorInfo, Event, Payload};
 use crate::model::json::RawJson;
-use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 use crate::model::task::Position;
 use crate::model::task::id::{BULK_TYPE, TaskId};
-use crate::runtime::{self, now_ms};
+use crate::runtime::{self, Backoff, now_ms};
 
 /// Interval of the search for actions without a runner.
-const CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// Time after which an action without progress is taken over. Runners write their progress at least every few seconds.
-const PATIENCE: Duration = Duration::from_secs(30);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+/// Time after which an action without progress is taken over. Runners write their progress at least every few seconds; the
+/// takeover of one that is only slow does no harm.
+const PATIENCE: Duration = Duration::from_secs(6);
+/// Minimum and maximum pause of a runner after a failure.
+const MIN_PAUSE: Duration = Duration::from_millis(500);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// Deadline of a transaction.
+const WRITE_DEADLINE: Duration = Duration::from_secs(10);
 /// Maximum number of bulk actions that a process runs at a time.
 const MAX_RUNS: usize = 4;
-/// Maximum number of concurrent writes of an action.
-const MAX_WRITES: usize = 100;
 
 /// Progress of each bulk action, and the time since which it has not changed. Measured with the local clock: clocks of
 /// other hosts may be wrong.
@@ -99,45 +103,92 @@ fn spawn(api: &Arc<Api>, id: TaskId, stopped: &CancellationToken) {
         tokio::select! {
             biased;
             () = stopped.cancelled() => {}
-            outcome = run(&api, &id) => {
-                if let Err(error) = outcome {
-                    tracing::warn!(task = %id, ?error, "a bulk action was interrupted; it will be resumed");
-                }
-            }
+            () = run_to_end(&api, &id) => {}
         }
         api.bulk.running.lock().remove(&id);
     });
+}
+
+/// Reason why a run ended before its action did.
+enum Interruption {
+    /// Another process runs the action.
+    TakenOver,
+    /// The store or Kafka has failed, or the store is incomplete.
+    Failed(ApiError),
+}
+
+impl From<ApiError> for Interruption {
+    fn from(error: ApiError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<BrokerError> for Interruption {
+    fn from(error: BrokerError) -> Self {
+        match error {
+            BrokerError::Fenced(_) => Self::TakenOver,
+            error => Self::Failed(ApiError::from_write(error)),
+        }
+    }
+}
+
+/// Runs an action until it ends, another process takes it over, or this process stops. Continues after failures.
+async fn run_to_end(api: &Api, id: &TaskId) {
+    let mut backoff = Backoff::new(MIN_PAUSE, MAX_PAUSE);
+    loop {
+        match run(api, id).await {
+            Ok(()) | Err(Interruption::TakenOver) => return,
+            Err(Interruption::Failed(error)) => {
+                tracing::warn!(task = %id, ?error, "a bulk action was interrupted; it will be resumed");
+            }
+        }
+        let pause = tokio::time::sleep(backoff.next_wait());
+        if api.reads.shutdown.drain.run_until_cancelled(pause).await.is_none() || is_taken_over(api, id).await {
+            return;
+        }
+    }
+}
+
+/// Whether the action is over, or another process runs it. False while that cannot be read.
+async fn is_taken_over(api: &Api, id: &TaskId) -> bool {
+    let Ok(found) = api.reads.read(id).await else { return false };
+    let runner = found.filter(|found| !found.record.own.is_terminal()).map(|found| progress_of(&found.record).runner);
+    runner.is_none_or(|runner| !runner.is_empty() && runner != api.writes.transactional_id)
 }
 
 /// Bulk action that this process runs.
 struct Run<'a> {
     api: &'a Api,
     id: TaskId,
-    partition: u32,
     spec: BulkSpec,
     query: TaskQuery,
     progress: BulkProgress,
     runs: NewRuns,
+    /// Producer of the action; `None` after an error.
+    producer: Option<Transactions>,
 }
 
 /// Runs an action until it ends, another process takes it over, or this process stops.
-async fn run(api: &Api, id: &TaskId) -> Result<(), ApiError> {
+async fn run(api: &Api, id: &TaskId) -> Result<(), Interruption> {
+    // Excludes the previous runner, before its progress is read.
+    let name = api.publisher.names().api_sender(&format!("bulk.{id}"));
+    let producer = Some(api.reads.broker.transactional_producer(&name).await?);
+    if let Some(lag) = api.reads.lag_at_end(api.publisher.partition_of(id)).await? {
+        return Err(lag.into());
+    }
     let task = api.reads.find(id, None).await?;
     let Some(spec) = BulkSpec::of(&task.record).filter(|_| !task.record.own.is_terminal()) else { return Ok(()) };
     let Ok(query) = TaskQuery::parse(&spec.q) else { return Ok(()) };
     let progress = progress_of(&task.record);
-    let mut run =
-        Run { api, id: id.clone(), partition: task.partition, spec, query, progress, runs: NewRuns::default() };
-    if !run.claim(&task).await? {
-        return Ok(());
-    }
+    let mut run = Run { api, id: id.clone(), spec, query, progress, runs: NewRuns::default(), producer };
+    run.claim(&task).await?;
     while !api.reads.shutdown.is_draining() {
         if !run.is_claimed().await? || run.step().await? {
             return Ok(());
         }
     }
     run.progress.runner.clear();
-    run.report_progress().await.map(drop)
+    run.commit(Vec::new(), None).await.map(drop)
 }
 
 impl Run<'_> {
@@ -145,59 +196,53 @@ impl Run<'_> {
         &self.api.writes.transactional_id
     }
 
-    /// Writes the name of this process into the progress. Returns whether the projected record contains it.
-    async fn claim(&mut self, task: &TaskView) -> Result<bool, ApiError> {
+    /// Writes the name of this process into the progress, and waits until it is visible.
+    async fn claim(&mut self, task: &TaskView) -> Result<(), Interruption> {
         let is_new = self.progress == BulkProgress::default();
         self.progress.runner = self.name().to_owned();
-        let position = self.report_progress().await?;
-        let (found, _) = self.api.reads.await_outcome(task, position, "the claim").await?;
+        let position = self.commit(Vec::new(), None).await?;
+        self.api.reads.await_outcome(task, position, "the claim").await?;
         if !is_new {
             // The requests of the previous runner must be visible before the same tasks are read again.
             for partition in self.api.reads.partitions() {
                 if let Some(lag) = self.api.reads.lag_at_end(partition).await? {
-                    return Err(lag);
+                    return Err(lag.into());
                 }
             }
         }
-        Ok(self.is_own(&found.record))
-    }
-
-    fn is_own(&self, record: &TaskRecord) -> bool {
-        !record.own.is_terminal() && progress_of(record).runner == self.name()
+        Ok(())
     }
 
     /// Returns whether the action is still open and run by this process.
-    async fn is_claimed(&self) -> Result<bool, ApiError> {
-        Ok(self.api.reads.read(&self.id).await?.is_some_and(|found| self.is_own(&found.record)))
+    async fn is_claimed(&mut self) -> Result<bool, ApiError> {
+        let Some(found) = self.api.reads.read(&self.id).await? else { return Ok(false) };
+        Ok(!found.record.own.is_terminal() && progress_of(&found.record).runner == self.name())
     }
 
     /// Requests the action for the next tasks. Returns true if the action has ended.
-    async fn step(&mut self) -> Result<bool, ApiError> {
+    async fn step(&mut self) -> Result<bool, Interruption> {
         let (query, cursor) = (self.query.clone(), self.progress.cursor.as_deref());
         let found = list::matches(&self.api.reads, query, cursor, MAX_PAGE, MAX_SCAN_TIME).await?;
+        self.api.reads.check_covered(None).await?;
         let mut progress = self.progress.clone();
         let mut events = self.requests(&found.tasks, &mut progress).await?;
         let allowed = usize::try_from(self.spec.limit.saturating_sub(progress.done)).unwrap_or(usize::MAX);
         let is_over = events.len() > allowed;
         events.truncate(allowed);
         progress.done += events.len() as u64;
-        self.publish(events).await?;
         progress.cursor.clone_from(&found.next);
         self.progress = progress;
-        if is_over {
-            let what = format!("more than {} tasks would change", self.spec.limit);
-            let why = format!("{what}: the action stopped there; request it again with a higher limit");
-            self.end(State::Failed, Some(why)).await?;
-            return Ok(true);
-        }
-        if found.next.is_none() {
-            self.end(State::Succeeded, None).await?;
-            return Ok(true);
-        }
-        let position = self.report_progress().await?;
-        // Otherwise the next step could read outdated progress and mistake it for that of another runner.
-        self.wait_for_progress(position).await?;
-        Ok(false)
+        let end = match is_over {
+            true => {
+                let what = format!("more than {} tasks would change", self.spec.limit);
+                let why = format!("{what}: the action stopped there; request it again with a higher limit");
+                Some((State::Failed, Some(why)))
+            }
+            false => found.next.is_none().then_some((State::Succeeded, None)),
+        };
+        let has_ended = end.is_some();
+        self.commit(events, end).await?;
+        Ok(has_ended)
     }
 
     /// Returns the requests for the tasks to change, and counts the others.
@@ -220,39 +265,39 @@ impl Run<'_> {
         Ok(events)
     }
 
-    async fn wait_for_progress(&self, position: Position) -> Result<(), ApiError> {
-        let target = position.offset + 1;
-        let reached = self.api.reads.wait_until_projected(self.partition, target, AFTER_DEADLINE).await?;
-        if let ReachedOffset::Not(projected) = reached {
-            tracing::debug!(?projected, target, "the progress of a bulk action is not visible yet");
-        }
-        Ok(())
-    }
-
-    async fn publish(&self, events: Vec<Event>) -> Result<(), ApiError> {
+    /// Writes requests, and the progress that counts them, in one transaction. `end`: end of the action, with a message;
+    /// its counts are the result.
+    async fn commit(
+        &mut self,
+        mut events: Vec<Event>,
+        end: Option<(State, Option<String>)>,
+    ) -> Result<Position, Interruption> {
         self.api.bulk.pace(events.len()).await;
-        let publish = |event: Event| async move { self.api.writes.publish_event(event).await };
-        stream::iter(events).map(publish).buffer_unordered(MAX_WRITES).try_for_each(|_| async { Ok(()) }).await
+        if end.is_some() {
+            (self.progress.runner, self.progress.cursor) = (String::new(), None);
+        }
+        events.extend(self.own_events(end)?);
+        let producer = self.producer.take().ok_or_else(ApiError::internal)?;
+        let publisher = self.api.publisher.clone();
+        let send = move |producer: &mut dyn TransactionalProducer| {
+            publisher.publish_events_atomically(producer, &events, WRITE_DEADLINE)
+        };
+        let (producer, written) = producer.run(send).await?;
+        let position = written?;
+        self.producer = Some(producer);
+        Ok(position)
     }
 
-    async fn report_progress(&self) -> Result<Position, ApiError> {
+    /// Events of the action's own task: its progress, and its end.
+    fn own_events(&self, end: Option<(State, Option<String>)>) -> Result<Vec<Event>, ApiError> {
         let value = RawJson::of(&self.progress).map_err(|_| ApiError::internal())?;
-        self.write(Payload::Progress { value: Some(value) }, None).await
-    }
-
-    /// Ends the action with its counts as the result.
-    async fn end(&mut self, state: State, message: Option<String>) -> Result<(), ApiError> {
-        self.progress.runner.clear();
-        self.progress.cursor = None;
-        self.report_progress().await?;
-        let output = RawJson::of(&self.progress).map_err(|_| ApiError::internal())?;
-        let error = message.as_ref().map(|message| Box::new(ErrorInfo::new("limit", message.clone(), 0)));
-        self.write(Payload::Reported { state: Some(state), output: Some(output), error }, message).await.map(drop)
-    }
-
-    /// Writes an event of the action's own task.
-    async fn write(&self, payload: Payload, message: Option<String>) -> Result<Position, ApiError> {
-        let event = Event { message, ..Event::new(payload, self.id.clone(), 1, now_ms()) };
-        self.api.writes.publish_event(event).await
+        let own = |payload| Event::new(payload, self.id.clone(), 1, now_ms());
+        let mut events = vec![own(Payload::Progress { value: Some(value.clone()) })];
+        if let Some((state, message)) = end {
+            let error = message.as_ref().map(|message| Box::new(ErrorInfo::new("limit", message.clone(), 0)));
+            let ended = own(Payload::Reported { state: Some(state), output: Some(value), error });
+            events.push(Event { message, ..ended });
+        }
+        Ok(events)
     }
 }

@@ -45,7 +45,7 @@ impl BulkSpec {
     /// Reads the specification from a bulk action's task.
     pub(crate) fn of(record: &TaskRecord) -> Option<Self> {
         let options = record.definition.policy.as_ref()?.rules.options.as_ref()?;
-        serde_json::from_value(options.clone()).ok()
+        serde_json::from_str(options.text()).ok()
     }
 
     /// `new_run`: run that the retries of this action start in the task's tree; `None`: one above the highest.

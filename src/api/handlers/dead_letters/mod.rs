@@ -54,7 +54,8 @@ pub(crate) async fn letter_page(request: &ApiRequest) -> Result<DeadLetterPage, 
     let page = list_letters(&request.api, filter, bounds, limit).await?;
     let next = page.next.as_ref().map(|bounds| cursor(&request.api, bounds));
     let letters = page.letters.iter().map(document).collect();
-    Ok(DeadLetterPage { letters, next, scanned: page.scanned as u64 })
+    let incomplete = request.api.reads.incomplete().await?;
+    Ok(DeadLetterPage { letters, next, scanned: page.scanned as u64, incomplete })
 }
 
 /// `GET /v1/dead-letters/{letter}`.
@@ -108,6 +109,7 @@ pub(crate) async fn many(request: ApiRequest, resolution: Resolution) -> Result<
         check_type_exists(&request.api, name).await.map_err(|error| error.pointer("/type"))?;
     }
     let page = list_letters(&request.api, filter, None, limit).await?;
+    request.api.reads.check_covered(None).await?;
     let ids: Vec<DeadLetterId> = page.letters.into_iter().map(|letter| letter.id).collect();
     let (api, by, wanted) = (request.api.clone(), request.by.clone(), ids.clone());
     let outcomes = detached(async move { Ok(resolve_all(&api, wanted, resolution, None, by).await) }).await?;

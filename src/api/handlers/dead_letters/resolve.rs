@@ -98,9 +98,10 @@ pub(super) async fn resolve_all(
     outcomes
 }
 
-/// Whether Kafka or the store has not answered.
+/// Whether Kafka or the store has not answered, or the store does not cover the task's partition.
 fn is_unavailable(outcome: &Result<(), ApiError>) -> bool {
-    outcome.as_ref().is_err_and(|error| error.is(Code::KafkaUnavailable) || error.is(Code::StoreUnavailable))
+    let codes = [Code::KafkaUnavailable, Code::StoreUnavailable, Code::NotVisibleYet];
+    outcome.as_ref().is_err_and(|error| codes.iter().any(|code| error.is(*code)))
 }
 
 /// Resolves as many leading dead letters as fit into one transaction. Retries after being fenced and after

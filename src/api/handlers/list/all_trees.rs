@@ -31,7 +31,7 @@ impl<'a> AllTrees<'a> {
         let root = after.as_ref().and_then(|after| TaskId::parse(after.id.root()).ok());
         let mut tree = None;
         if let (Some(after), Some(root)) = (&after, &root)
-            && let Some(top) = reads.read(root).await?
+            && let Some(top) = read_present(reads, root).await?
         {
             match TreeWalk::new(reads, top, Some(after.clone())).await {
                 Ok(tree_walk) => tree = Some((after.seen_ms, tree_walk)),
@@ -68,4 +68,10 @@ impl<'a> AllTrees<'a> {
         }
         Ok(tasks)
     }
+}
+
+/// Reads a record for a list, which reports the partitions that the store does not cover.
+async fn read_present(reads: &Reads, id: &TaskId) -> Result<Option<TaskView>, ApiError> {
+    let found = reads.read_many(reads.publisher.partition_of(id), std::slice::from_ref(id)).await?;
+    Ok(found.into_iter().next().flatten())
 }

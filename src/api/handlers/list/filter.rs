@@ -295,7 +295,7 @@ fn text_matches(qualifier: Qualifier, wanted: &str, record: &TaskRecord) -> bool
         Qualifier::Creator => policy.and_then(|policy| policy.creator.as_deref()) == Some(wanted),
         Qualifier::Schedule => {
             let options = policy.and_then(|policy| policy.rules.options.as_ref());
-            options.and_then(|options| options.get("schedule")?.as_str()) == Some(wanted)
+            options.and_then(|options| options.slice().member("schedule")?.string()).as_deref() == Some(wanted)
         }
         _ => false,
     }

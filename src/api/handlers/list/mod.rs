@@ -73,7 +73,8 @@ pub(crate) async fn matches(
         page.missing = missing;
         Source::of_tasks(found, after)
     };
-    page.fill(source, &filter).await
+    let found = page.fill(source, &filter).await?;
+    Ok(Matches { incomplete: reads.incomplete().await?, ..found })
 }
 
 /// The conditions of a query one by one, to explain a search without matches.
@@ -208,23 +209,25 @@ pub(crate) struct Matches {
     stopped_early: bool,
     missing: Vec<TaskId>,
     excluded: Vec<Excluded>,
+    incomplete: Vec<u32>,
 }
 
 impl From<Matches> for TaskPage {
     fn from(found: Matches) -> Self {
-        let Matches { tasks, next, scanned, total, source, scanned_to, stopped_early, missing, excluded } = found;
-        let hint = stopped_early.then(|| early_hint(scanned.unwrap_or_default(), tasks.len()));
+        let Matches { tasks, next, scanned, total, source, .. } = found;
+        let hint = found.stopped_early.then(|| early_hint(scanned.unwrap_or_default(), tasks.len()));
         Self {
             tasks: tasks.iter().map(status).collect(),
             next,
             total,
             source: Some(source),
             scanned,
-            scanned_to,
-            stopped_early,
+            scanned_to: found.scanned_to,
+            stopped_early: found.stopped_early,
             hint,
-            missing: missing.iter().map(TaskId::to_string).collect(),
-            excluded,
+            missing: found.missing.iter().map(TaskId::to_string).collect(),
+            excluded: found.excluded,
+            incomplete: found.incomplete,
         }
     }
 }
@@ -325,6 +328,7 @@ impl Page {
             stopped_early: end == End::Early,
             missing: self.missing,
             excluded: excluded.map(|part| Excluded { term: part.term, tasks: part.excluded }).collect(),
+            incomplete: Vec::new(),
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::control::ForcedCircuit;
 use crate::control::heartbeat::{Heartbeat, HeartbeatState};
 use crate::model::offsets::Completed;
 use crate::publish::time_text;
+use crate::runtime::clock::skew_text;
 use crate::runtime::now_ms;
 
 use super::count::{Count, Counter};
@@ -134,7 +135,7 @@ pub(super) fn explain_taken(api: &Api, task: &TaskView) -> Finding {
     let quiet_ms = last_ms.map(|last| now.saturating_sub(last).max(0) as u64);
     let received = heartbeat.map_or_else(
         || "; its worker has sent no heartbeat".to_owned(),
-        |(received, heartbeat)| describe_heartbeat(&heartbeat, now - received),
+        |(received, heartbeat)| describe_heartbeat(&heartbeat, received, now),
     );
     Finding { quiet_ms, message: finding.message + &received, ..finding }
 }
@@ -163,6 +164,11 @@ fn explain_stalled(heartbeats: &[(i64, Heartbeat)], task_type: &str, partition: 
             );
             Finding::new(Reason::CircuitOpen, message)
         }));
+        findings.extend(status.misplaced_keys.as_ref().map(|example| {
+            let what = "set the partitioner of all producers to murmur2 (`partitioner=murmur2_random` in librdkafka)";
+            let why = format!("keys of `{task_type}` are in other partitions than they belong into, such as {example}");
+            Finding::new(Reason::MisplacedKeys, format!("{why}: attempts of one key may overlap; {what}"))
+        }));
         findings.extend(status.app_down.as_ref().map(|why| {
             let what = "fix the app; the worker keeps trying to start it";
             Finding::new(Reason::AppDown, format!("its worker cannot run `{task_type}` tasks: {why}; {what}"))
@@ -172,16 +178,18 @@ fn explain_stalled(heartbeats: &[(i64, Heartbeat)], task_type: &str, partition: 
 }
 
 /// Describes the last heartbeat of a worker.
-fn describe_heartbeat(heartbeat: &Heartbeat, ago_ms: i64) -> String {
+fn describe_heartbeat(heartbeat: &Heartbeat, received_ms: i64, now_ms: i64) -> String {
     let liveness = match heartbeat.state {
         HeartbeatState::Running => "",
         HeartbeatState::Draining => ", shutting down",
         HeartbeatState::Stopped => ", stopped",
     };
+    let skew = skew_text(heartbeat.clock_ahead_ms(received_ms));
+    let clock = skew.map_or_else(String::new, |skew| format!("; the clock of that machine is {skew}"));
     format!(
-        "; the last heartbeat of its worker, process {} on `{}`, was {} ago{liveness}",
+        "; the last heartbeat of its worker, process {} on `{}`, was {} ago{liveness}{clock}",
         heartbeat.pid,
         heartbeat.host,
-        age(ago_ms)
+        age(now_ms - received_ms)
     )
 }

@@ -10,7 +10,8 @@ use crate::api::http::response::json_answer;
 use crate::api::read::consistency::TaskView;
 use crate::api::state::Api;
 use crate::broker::Watermarks;
-use crate::model::event::{ErrorInfo, Kind};
+use crate::model::event::{ErrorInfo, InterruptionReason, Kind};
+use crate::model::projection::CONFLICT;
 use crate::model::record::state::{Category, State};
 use crate::model::record::{HistoryEntry, TaskRecord};
 use crate::model::retention::{NEVER_ANNOUNCED, REMOVED};
@@ -55,12 +56,14 @@ pub(crate) async fn why_document(request: &ApiRequest, recent: Option<&RecentQue
             let mut findings = blocking_commands(api, &task).await?;
             let is_blocked = !findings.is_empty();
             findings.extend(explain_queued(&reads, &task, is_blocked).await?);
+            findings.extend(interruptions(&task.record).map(|text| Finding::new(Reason::Interrupted, text)));
             findings
         }
         State::WaitingForChildren => explain_waiting(api, &task).await?,
         state if state.is_terminal() => explain_ended(api, &task).await?,
         _ => vec![explain_taken(api, &task)],
     };
+    findings.extend(explain_same_id(&task));
     findings.extend(explain_lag(&reads, &task).await?);
     Ok(Why { id: task.id.to_string(), state: task.record.state, findings })
 }
@@ -73,6 +76,19 @@ impl Finding {
     fn about(self, task: &TaskId) -> Self {
         Self { task: Some(task.to_string()), ..self }
     }
+}
+
+/// Explains that another task was submitted with the id of this one. A worker runs each of their records that it does not
+/// know as finished, but only one result counts.
+fn explain_same_id(task: &TaskView) -> Option<Finding> {
+    let of_another = |entry: &&HistoryEntry| entry.message.as_deref().is_some_and(|text| text.starts_with(CONFLICT));
+    let entry = task.record.history.entries.iter().rev().find(of_another)?;
+    let message = format!(
+        "another task was submitted with this id at {}: the first one counts, and the other one's result is ignored; give each \
+         task an id of its own",
+        time_text(entry.at_ms)
+    );
+    Some(Finding::new(Reason::SameId, message))
 }
 
 /// Explains a task from its own record.
@@ -123,10 +139,31 @@ fn running(task: &TaskView) -> String {
     let node = &task.record;
     let now = now_ms();
     let worker = node.worker.as_deref().unwrap_or("an unknown worker");
-    let since = node.times.started_at_ms.map_or_else(String::new, |at| format!(" since {}", time_text(at)));
+    let started_ms = last_of(node, Kind::Started).map(|entry| entry.at_ms).or(node.times.started_at_ms);
+    let since = started_ms.map_or_else(String::new, |at| format!(" since {}", time_text(at)));
     let received = node.history.entries.iter().map(|entry| entry.at_ms).max();
     let received = received.map_or_else(String::new, |at| format!("; its last event is {} old", age(now - at)));
-    format!("attempt {} is running on `{worker}`{since}{received}", node.attempt.max(1))
+    let before = interruptions(node).map_or_else(String::new, |text| format!("{text}; "));
+    format!("{before}attempt {} is running on `{worker}`{since}{received}", node.attempt.max(1))
+}
+
+/// Describes the starts of the run that ended without an outcome, and the last of them.
+fn interruptions(node: &TaskRecord) -> Option<String> {
+    let times = match node.history.interruptions {
+        0 => return None,
+        1 => "interrupted once".to_owned(),
+        times => format!("interrupted {times} times"),
+    };
+    let last = last_of(node, Kind::Interrupted).and_then(|entry| {
+        let reason = InterruptionReason::of_code(entry.error_kind.as_deref()?)?;
+        Some(format!(", last by {}", reason.cause(entry.worker.as_deref().unwrap_or("an unknown worker"))))
+    });
+    Some(times + &last.unwrap_or_default())
+}
+
+/// Newest entry of the run in the history that is an event of this kind and has not been ignored.
+fn last_of(node: &TaskRecord, kind: Kind) -> Option<&HistoryEntry> {
+    node.history.entries.iter().rev().find(|entry| entry.run == node.run && entry.kind == kind && !entry.ignored)
 }
 
 fn ended(state: State) -> String {
@@ -210,7 +247,7 @@ fn own_end(task: &TaskView) -> String {
         Category::Successful if task.record.is_external() => format!("it {}", ended(state)),
         Category::Successful => format!("it {} on attempt {}", ended(state), task.record.attempt.max(1)),
         _ if error.is_some_and(|error| error.kind == "cancelled") => {
-            format!("it was {}", error.map_or("cancelled", |error| &error.message))
+            error.map_or("it was cancelled".to_owned(), |error| error.message.clone())
         }
         _ => format!("it {}: {}", ended(state), error_text(error)),
     }
@@ -327,7 +364,10 @@ fn removed(node: &TaskRecord, noticed: &str) -> String {
 
 fn summarize_record(task: &TaskView) -> String {
     match task.record.own {
-        State::Queued if !task.record.is_external() => "no worker has started it".to_owned(),
+        State::Queued if !task.record.is_external() => match interruptions(&task.record) {
+            Some(text) => format!("{text}; no worker has started it again"),
+            None => "no worker has started it".to_owned(),
+        },
         _ => explain_record(task).message,
     }
 }

@@ -11,7 +11,7 @@ use crate::api::backends::KAFKA_DEADLINE;
 use crate::api::http::problem::ApiError;
 use crate::api::read::recent::Recent;
 use crate::api::state::Api;
-use crate::broker::{Broker, Committed, Partition, Watermarks};
+use crate::broker::{Broker, Committed, OpenTransaction, Partition, Watermarks};
 use crate::model::offsets::Completed;
 
 /// Minimum time over which the progress of a partition is measured.
@@ -27,6 +27,7 @@ pub(crate) struct RecentQueues {
     offsets: Recent<QueueOffsets>,
     listings: Recent<Listing>,
     lags: Recent<Option<Count>>,
+    transactions: Recent<Option<OpenTransaction>>,
 }
 
 impl Default for RecentQueues {
@@ -36,6 +37,7 @@ impl Default for RecentQueues {
             offsets: Recent::new(OFFSETS_LIFETIME, QueueOffsets::size),
             listings: Recent::new(LISTING_LIFETIME, Listing::size),
             lags: Recent::new(LISTING_LIFETIME, |_| size_of::<Count>()),
+            transactions: Recent::new(LISTING_LIFETIME, |_| size_of::<OpenTransaction>()),
         }
     }
 }
@@ -144,6 +146,16 @@ impl QueueReads<'_> {
         let list = broker.call(move |broker, deadline| Listing::read(broker, &at, from, deadline));
         let listing = recent.listings.get(Some(partition.to_string()), async { Ok(list.await?) }).await?;
         Ok(listing.open_below(&completed, to))
+    }
+
+    /// Transaction that has held back a partition for long.
+    pub(super) async fn open_transaction(&self, partition: &Partition) -> Result<Option<OpenTransaction>, ApiError> {
+        let broker = self.api.reads.broker.with_deadline(KAFKA_DEADLINE);
+        let read = async { Ok(broker.open_transactions(vec![partition.clone()]).await?.pop()) };
+        match self.recent {
+            Some(recent) => Ok((*recent.transactions.get(Some(partition.to_string()), read).await?).clone()),
+            None => read.await,
+        }
     }
 
     /// Counts the unfinished tasks of a type over all partitions. `None` if it has too many partitions.

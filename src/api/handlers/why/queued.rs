@@ -7,10 +7,11 @@ use super::queue_reads::{Progress, QueueReads};
 use crate::api::documents::{Finding, Reason};
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
-use crate::broker::{Committed, Partition, Record, Watermarks};
-use crate::model::offsets::{Completed, FULL_METADATA_BYTES, MAX_SPAN, Metadata};
+use crate::broker::{Committed, OpenTransaction, Partition, Record, Watermarks};
+use crate::model::offsets::{Completed, MAX_SPAN, Metadata};
 use crate::model::task::id::TaskId;
 use crate::model::task::{Position, Source, read_task};
+use crate::publish::time_text;
 
 /// Position of a queued task relative to the offsets of its partition.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,7 +42,7 @@ fn queue_position_of(offset: i64, ends: Watermarks, committed: Option<&Committed
         return QueuePosition::Consumed;
     }
     let span = completed.end() - completed.watermark();
-    let full = committed.metadata.len() > FULL_METADATA_BYTES || span > MAX_SPAN;
+    let full = Metadata::is_nearly_full(&committed.metadata) || span > MAX_SPAN;
     QueuePosition::Pending { completed: Box::new(completed), full }
 }
 
@@ -64,6 +65,13 @@ pub(super) async fn explain_queued(
     let partition = Partition::new(reads.api.publisher.names().tasks(&task_type), position.partition);
     let offsets = reads.offsets(&task_type, &partition).await?;
     let queue_position = queue_position_of(position.offset, offsets.ends, offsets.committed.as_ref());
+    let transaction = match queue_position {
+        QueuePosition::NeverConsumed { .. } | QueuePosition::Pending { .. } => {
+            explain_transaction(reads, &partition, position.offset).await?
+        }
+        QueuePosition::Deleted { .. } | QueuePosition::Consumed => None,
+    };
+    let is_blocked = is_blocked || transaction.is_some();
     let mut findings = match queue_position {
         QueuePosition::NeverConsumed { .. } | QueuePosition::Pending { .. } => explain_workers(reads, task).await?,
         QueuePosition::Deleted { .. } | QueuePosition::Consumed => Vec::new(),
@@ -93,7 +101,26 @@ pub(super) async fn explain_queued(
             blocked.into_iter().chain([queue]).collect()
         }
     });
-    Ok(findings)
+    Ok(transaction.into_iter().chain(findings).collect())
+}
+
+/// Explains that an open transaction before the task hides it from its worker.
+async fn explain_transaction(
+    reads: &QueueReads<'_>,
+    partition: &Partition,
+    offset: i64,
+) -> Result<Option<Finding>, ApiError> {
+    let found = reads.open_transaction(partition).await?;
+    let before = found.filter(|transaction| transaction.offset <= offset);
+    Ok(before.map(|OpenTransaction { offset, since_ms, .. }| {
+        let message = format!(
+            "an open transaction of a producer holds back {partition} since {}: no worker sees anything from offset {offset} \
+             on until it ends; find its producer with Kafka's `kafka-transactions.sh`; when that is gone, Kafka aborts the \
+             transaction after its `transaction.timeout.ms`",
+            time_text(since_ms)
+        );
+        Finding::new(Reason::OpenTransaction, message)
+    }))
 }
 
 fn explain_deleted(partition: &Partition, first: i64, offset: i64) -> Finding {
@@ -161,7 +188,7 @@ fn progress_text(progress: Progress, expected_in_ms: Option<u64>, is_explained: 
         None if is_explained => "without progress at present".to_owned(),
         None => {
             let seconds = progress.within.as_secs().max(1);
-            format!("without progress for {seconds} s; check `kafleet workers` and the log of its worker")
+            format!("without progress in the last {seconds} s; check `kafleet workers` and the log of its worker")
         }
     }
 }

@@ -34,7 +34,7 @@ pub(super) static ROUTES: &[Route] = &[
     },
     Route {
         query: &[],
-        problems: &[Code::BadId, Code::NotFound, Code::StoreUnavailable, Code::KafkaUnavailable],
+        problems: &[Code::BadId, Code::NotFound, Code::NotVisibleYet, Code::StoreUnavailable, Code::KafkaUnavailable],
         ..read(
             "/v1/dead-letters/{letter}",
             "Get a dead letter with its original record",

@@ -7,6 +7,7 @@ pub(super) const FIND: &[Code] =
 
 pub(super) const CREATE: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::UnknownField,
     Code::BadField,
     Code::BadId,
@@ -30,6 +31,7 @@ pub(super) const CREATE: &[Code] = &[
 /// Includes the item errors that reject the whole batch with `atomic`.
 pub(super) const BATCH: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::TooManyItems,
     Code::TooLarge,
     Code::UnsupportedMedia,
@@ -57,6 +59,7 @@ pub(super) const DROP_ONE: &[Code] = &[
     Code::AlreadyDropped,
     Code::AlreadyRedriven,
     Code::Overloaded,
+    Code::NotVisibleYet,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
     Code::OutcomeUnknown,
@@ -85,6 +88,7 @@ pub(super) const REDRIVE_ONE: &[Code] = &[
 
 pub(super) const SETTLE_MANY: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::UnknownField,
     Code::BadField,
     Code::UnknownType,
@@ -92,6 +96,7 @@ pub(super) const SETTLE_MANY: &[Code] = &[
     Code::TooLarge,
     Code::BodyTimeout,
     Code::Overloaded,
+    Code::NotVisibleYet,
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
     Code::OutcomeUnknown,
@@ -99,6 +104,7 @@ pub(super) const SETTLE_MANY: &[Code] = &[
 
 pub(super) const REPORT: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::UnknownField,
     Code::BadField,
     Code::BadId,
@@ -118,6 +124,7 @@ pub(super) const REPORT: &[Code] = &[
 /// Endpoints that append to an existing task.
 pub(super) const TELL: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::UnknownField,
     Code::BadField,
     Code::BadId,
@@ -168,6 +175,7 @@ pub(super) const DETACH: &[Code] = &[
 
 pub(super) const PATCH: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::UnknownField,
     Code::BadField,
     Code::BadId,
@@ -185,6 +193,7 @@ pub(super) const PATCH: &[Code] = &[
 
 pub(super) const CANCEL: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::UnknownField,
     Code::BadField,
     Code::BadId,
@@ -202,6 +211,7 @@ pub(super) const CANCEL: &[Code] = &[
 
 pub(super) const OPERATE: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::UnknownField,
     Code::BadField,
     Code::UnknownType,
@@ -217,6 +227,7 @@ pub(super) const OPERATE: &[Code] = &[
 
 pub(super) const BULK: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::UnknownField,
     Code::BadField,
     Code::BadId,
@@ -233,6 +244,7 @@ pub(super) const BULK: &[Code] = &[
 
 pub(super) const KILL: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::UnknownField,
     Code::BadField,
     Code::BadKillSwitch,
@@ -248,6 +260,7 @@ pub(super) const KILL: &[Code] = &[
 
 pub(super) const SCHEDULE: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::UnknownField,
     Code::BadField,
     Code::UnknownSchedule,
@@ -277,6 +290,7 @@ pub(super) const SCHEDULED: &[Code] = &[
 
 pub(super) const RETRY: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::UnknownField,
     Code::BadField,
     Code::BadId,

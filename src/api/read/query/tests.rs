@@ -134,7 +134,7 @@ fn one_of<T: Copy + fmt::Debug + 'static>(all: Vec<T>) -> impl Strategy<Value = 
 }
 
 fn ids() -> impl Strategy<Value = Vec<TaskId>> {
-    texts("[a-zA-Z0-9._~@-]{1,8}(:[a-z0-9-]{1,4}){0,3}".boxed())
+    texts("[a-zA-Z0-9_~@-][a-zA-Z0-9._~@-]{0,7}(:[a-z0-9-]{1,4}){0,3}".boxed())
         .prop_map(|ids| ids.iter().map(|id| TaskId::parse(id).unwrap()).collect())
 }
 

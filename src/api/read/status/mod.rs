@@ -45,6 +45,7 @@ pub(crate) fn status(found: &TaskView) -> Status {
         record: record.definition.position.map(|position| position.to_string()),
         position: position(found),
         duplicates: record.history.duplicates,
+        interruptions: record.history.interruptions,
         superseded: found.superseded,
         trace_id: found.sampler.trace_of(&found.id, record.run, record.definition.trace).map(|id| id.to_string()),
     }

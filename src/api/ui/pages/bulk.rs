@@ -226,7 +226,7 @@ pub(in super::super) async fn order(visit: &Visit) -> Result<Redirect, ApiError>
     let mut body = Selection::of(visit).body();
     body.extend(visit.entered.number::<u64>("limit")?.map(|limit| ("limit".to_owned(), limit.into())));
     body.extend(visit.entered.get("reason").map(|reason| ("reason".to_owned(), reason.into())));
-    let task = visit.act(bulk::order, Some(&Value::Object(body))).await?;
+    let task = visit.act(bulk::order, Some(&Value::Object(body).into())).await?;
     let id = task["id"].as_str().unwrap_or_default();
     Ok(after_position(task_path(id), &task["position"], "bulk_ordered"))
 }

@@ -5,15 +5,15 @@ use serde_json::{Map, Value, json};
 
 use super::dead_letters::find;
 use super::{form, form_page};
-use crate::api::documents::DeadLetter;
+use crate::api::documents::{DeadLetter, RedriveDeadLetter};
 use crate::api::handlers::dead_letters;
 use crate::api::http::problem::ApiError;
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, Input};
-use crate::api::ui::parts::json::indented;
 use crate::api::ui::parts::{encoded, first_line, query_text};
 use crate::api::ui::visit::{Answer, Redirect, Visit};
 use crate::dead_letters::Resolution;
+use crate::model::json::RawJson;
 
 /// Letters of a bulk action unless the form says otherwise.
 const LIMIT: &str = "100";
@@ -73,7 +73,7 @@ pub(in super::super) async fn drop(visit: &Visit) -> Result<Redirect, ApiError> 
 
 pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiError> {
     let detail = find(visit).await?;
-    let present = detail.params.as_ref().map(|params| indented(params.text()));
+    let present = detail.params.as_ref().map(|params| params.slice().pretty());
     let params = visit.entered.get("params").or(present.as_deref());
     let letter = &detail.letter;
     Ok(form_page(&Form {
@@ -100,7 +100,8 @@ fn edit_effect(letter: &DeadLetter) -> Markup {
 
 pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> {
     let params = visit.entered.json("params")?.unwrap_or_default();
-    visit.act(dead_letters::redrive_one, Some(&json!({"params": params}))).await?;
+    let body = RedriveDeadLetter { params: Some(params) };
+    visit.act(dead_letters::redrive_one, Some(&RawJson::of_plain(&body))).await?;
     Ok(Redirect { path: format!("/dead-letters/{}", encoded(&visit.segment)), after: None, done: "redriven" })
 }
 
@@ -169,7 +170,7 @@ async fn resolve_many(
 ) -> Result<Redirect, ApiError> {
     let body = selection_body(visit)?;
     let act = |request| dead_letters::many(request, resolution);
-    let results = visit.act_with(act, visit.request(), Some(&json!(body))).await?;
+    let results = visit.act_with(act, visit.request(), Some(&json!(body).into())).await?;
     let is_partial =
         results["more"] == json!(true) || results["refused"].as_array().is_some_and(|refused| !refused.is_empty());
     let filters = visit.entered.select(&["type"]);

@@ -234,7 +234,7 @@ fn record(detail: &DeadLetterDetail) -> Markup {
     html! {
         section.panel #params {
             h2 { "Params" }
-            @if let Some(params) = &detail.params { (json_block(params.text(), None)) }
+            @if let Some(params) = &detail.params { (json_block(params, None)) }
             @else if let Some(value) = &detail.value_base64 {
                 p.quiet { "The value is not JSON; in base64:" } pre { code { (first_line(value, 4_096)) } }
             }

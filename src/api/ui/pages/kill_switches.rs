@@ -90,7 +90,9 @@ pub(in super::super) async fn create(visit: &Visit) -> Result<Redirect, ApiError
     let name = visit.entered.get("name").unwrap_or_default().trim();
     let body: Map<String, Value> =
         visit.entered.select(&["type", "reason"]).into_iter().map(|(name, value)| (name, value.into())).collect();
-    visit.act_with(operations::set_kill_switch, visit.request_of(name, Vec::new()), Some(&body.into())).await?;
+    visit
+        .act_with(operations::set_kill_switch, visit.request_of(name, Vec::new()), Some(&Value::Object(body).into()))
+        .await?;
     Ok(visit.after_control("/kill-switches", "kill_switch_on"))
 }
 

@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 use maud::{Markup, Render, html};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::form;
 use super::new_many::{identity, task_id};
@@ -11,9 +11,10 @@ use crate::api::handlers::{create, task, types};
 use crate::api::http::problem::ApiError;
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, Input};
-use crate::api::ui::parts::json::{indented, json_block, pretty};
+use crate::api::ui::parts::json::json_block;
 use crate::api::ui::parts::{View, task_path};
 use crate::api::ui::visit::{Answer, Body, Redirect, Visit, after_position, from_kafka, stored};
+use crate::model::json::RawJson;
 use crate::model::task::field::comma_list;
 
 /// Fields of the form that are passed on as text.
@@ -107,7 +108,7 @@ fn params_template(schema: &Value) -> String {
     let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let params: Map<String, Value> =
         required.map(|name| (name.to_owned(), empty(&schema["properties"][name]))).collect();
-    pretty(&params.into())
+    RawJson::of_plain(&params).slice().pretty()
 }
 
 fn schema(view: &View, chosen: Option<&TypeDocument>) -> Markup {
@@ -115,7 +116,7 @@ fn schema(view: &View, chosen: Option<&TypeDocument>) -> Markup {
         @if let Some((known, schema)) = chosen.and_then(|known| Some((known, known.schema.as_ref()?))) {
             details.panel open {
                 summary { h2 { "Schema of " a href=(view.url(&format!("/types/{}", known.name))) { (known.name) } } }
-                (json_block(&pretty(schema), None))
+                (json_block(&RawJson::of_plain(schema), None))
             }
         }
     }
@@ -127,7 +128,7 @@ async fn model(visit: &Visit, id: &str) -> Result<Vec<(&'static str, String)>, A
     let status: Status = stored(task::status_document(&request)).await?;
     let mut fields = Vec::new();
     if let Ok(params) = from_kafka(task::params_document(&request)).await {
-        fields.push(("params", indented(params.params.text())));
+        fields.push(("params", params.params.slice().pretty()));
     }
     fields.extend(status.task_type.map(|name| ("type", name)));
     fields.extend(status.fields.name.clone().map(|name| ("name", name)));
@@ -139,18 +140,18 @@ async fn model(visit: &Visit, id: &str) -> Result<Vec<(&'static str, String)>, A
 pub(in super::super) async fn submit(visit: &Visit) -> Result<Redirect, ApiError> {
     let mut body = visit.entered.object("fields")?;
     for name in TEXTS {
-        body.extend(visit.entered.get(name).map(|text| (name.to_owned(), text.trim().into())));
+        body.extend(visit.entered.get(name).map(|text| (name.to_owned(), json!(text.trim()).into())));
     }
     body.extend(visit.entered.json("params")?.map(|params| ("params".to_owned(), params)));
     let tags = comma_list(visit.entered.get("tags").unwrap_or_default());
     if !tags.is_empty() {
-        body.insert("tags".to_owned(), tags.into());
+        body.insert("tags".to_owned(), json!(tags).into());
     }
     // A form that is submitted again, such as after an unknown outcome, names the same task.
     if let Some(form) = visit.entered.get("form").filter(|_| !body.contains_key("id")) {
-        body.insert("id".to_owned(), task_id(form, &body).into());
+        body.insert("id".to_owned(), json!(task_id(form, &body)).into());
     }
-    let (status, made) = visit.outcome_of(create::create, visit.request(), Some(&body.into())).await?;
+    let (status, made) = visit.outcome_of(create::create, visit.request(), Some(&RawJson::of_plain(&body))).await?;
     let id = made["id"].as_str().unwrap_or_default();
     let done = if status == StatusCode::CREATED { "submitted" } else { "exists" };
     Ok(after_position(task_path(id), &made["position"], done))

@@ -2,9 +2,9 @@
 
 use data_encoding::HEXLOWER;
 use maud::{Markup, Render, html};
-use serde_json::{Map, Value};
+use serde_json::json;
 use sha2::{Digest, Sha256};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::{form, form_page};
 use crate::api::documents::{BatchItem, BatchOutcome, ItemOutcome};
@@ -13,7 +13,8 @@ use crate::api::http::problem::{ApiError, Code};
 use crate::api::ui::parts::command::curl;
 use crate::api::ui::parts::form::{Form, Input};
 use crate::api::ui::parts::{count, first_line};
-use crate::api::ui::visit::{Answer, Redirect, Visit};
+use crate::api::ui::visit::{Answer, Redirect, Visit, members};
+use crate::model::json::RawJson;
 
 /// Refused tasks that are named.
 const NAMED: usize = 10;
@@ -46,7 +47,7 @@ pub(super) fn identity(visit: &Visit) -> Markup {
 }
 
 /// Id of a task without one: the same whenever the form is submitted with it.
-pub(super) fn task_id(form: &str, task: &Map<String, Value>) -> String {
+pub(super) fn task_id(form: &str, task: &BTreeMap<String, RawJson>) -> String {
     format!("{form}-{}", digest(task))
 }
 
@@ -61,7 +62,7 @@ fn file_input() -> Markup {
 
 pub(in super::super) async fn submit(visit: &Visit) -> Result<Redirect, ApiError> {
     let items = items(visit.entered.get("tasks").unwrap_or_default(), visit.entered.get("form").unwrap_or_default())?;
-    let outcome = visit.act(batch::create, Some(&Value::Array(items))).await?;
+    let outcome = visit.act(batch::create, Some(&RawJson::of_plain(&items))).await?;
     let outcome: BatchOutcome = serde_json::from_value(outcome).map_err(|_| ApiError::internal())?;
     if outcome.accepted < outcome.items.len() {
         return Err(refusal(&outcome));
@@ -71,32 +72,33 @@ pub(in super::super) async fn submit(visit: &Visit) -> Result<Redirect, ApiError
 
 /// Reads the tasks. Those without an id get one of the form and their text, so that a form that is submitted again, also
 /// after changes elsewhere in it, names the same tasks.
-fn items(text: &str, form: &str) -> Result<Vec<Value>, ApiError> {
+fn items(text: &str, form: &str) -> Result<Vec<BTreeMap<String, RawJson>>, ApiError> {
     let mut seen: HashMap<String, usize> = HashMap::new();
     let mut items = Vec::new();
     for (n, item) in documents(text)?.into_iter().enumerate() {
-        let Value::Object(mut task) = item else {
+        let Some(mut task) = members(&item) else {
             return Err(bad_json(format!("task {}: it is not a JSON object", n + 1)));
         };
         if !task.contains_key("id") {
             let id = task_id(form, &task);
             let same = seen.entry(id.clone()).or_default();
             *same += 1;
-            task.insert("id".to_owned(), format!("{id}-{same}").into());
+            task.insert("id".to_owned(), json!(format!("{id}-{same}")).into());
         }
-        items.push(task.into());
+        items.push(task);
     }
     Ok(items)
 }
 
 /// Elements of a JSON array, or one document per line.
-fn documents(text: &str) -> Result<Vec<Value>, ApiError> {
+fn documents(text: &str) -> Result<Vec<RawJson>, ApiError> {
     if text.trim_start().starts_with('[') {
-        return serde_json::from_str(text).map_err(|why| bad_json(format!("`tasks`: {why}")));
+        let list = RawJson::parse(text.as_bytes()).map_err(|error| bad_json(format!("`tasks`: {error}")))?;
+        return Ok(list.slice().elements().map(RawJson::from).collect());
     }
     let lines = text.lines().filter(|line| !line.trim().is_empty()).enumerate();
     lines
-        .map(|(n, line)| serde_json::from_str(line).map_err(|why| bad_json(format!("task {}: {why}", n + 1))))
+        .map(|(n, line)| RawJson::parse(line.as_bytes()).map_err(|error| bad_json(format!("task {}: {error}", n + 1))))
         .collect()
 }
 
@@ -104,7 +106,7 @@ fn bad_json(why: String) -> ApiError {
     ApiError::new(Code::BadJson, why).pointer("/tasks")
 }
 
-fn digest(task: &Map<String, Value>) -> String {
+fn digest(task: &BTreeMap<String, RawJson>) -> String {
     let text = serde_json::to_vec(task).unwrap_or_default();
     HEXLOWER.encode(&Sha256::digest(text)[..8])
 }
@@ -133,7 +135,7 @@ mod tests {
     use super::*;
 
     fn ids(text: &str) -> Vec<String> {
-        items(text, "f").unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect()
+        items(text, "f").unwrap().iter().map(|item| item["id"].slice().string().unwrap().into_owned()).collect()
     }
 
     #[test]

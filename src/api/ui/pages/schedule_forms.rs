@@ -1,7 +1,8 @@
 //! Forms of operators about schedules.
 
 use maud::{Markup, Render, html};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use super::schedules::{find, time_in_zone};
 use super::{form, form_page};
@@ -10,12 +11,19 @@ use crate::api::handlers::schedules;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, Input, reason};
-use crate::api::ui::parts::json::pretty;
 use crate::api::ui::visit::{Answer, Redirect, Visit, stored};
+use crate::model::json::RawJson;
 
 /// Definition that the form of a new schedule begins with.
 const TEMPLATE: &str = "{\n  \"cron\": \"0 3 * * *\",\n  \"timezone\": \"UTC\",\n  \"overlap\": \"skip\",\n  \"task\": {\n    \"type\": \"\",\n    \"params\": {}\n  }\n}";
 const SPEC_HINT: &str = "cron or every, timezone, overlap (skip, allow, buffer_one, replace), and the task to submit";
+
+/// Body of a request for a new schedule, with the definition as it was entered.
+#[derive(Serialize)]
+struct NewScheduleBody<'a> {
+    id: &'a str,
+    spec: RawJson,
+}
 
 fn schedule_form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> Form<'a> {
     let id = &visit.segment;
@@ -26,7 +34,7 @@ fn spec_input(value: &str) -> Markup {
     Input::new("spec", "Definition (JSON)", Some(value)).required().lines(16).hint(SPEC_HINT).render()
 }
 
-fn spec_of(visit: &Visit) -> Result<Value, ApiError> {
+fn spec_of(visit: &Visit) -> Result<RawJson, ApiError> {
     visit.entered.json("spec")?.ok_or_else(|| ApiError::new(Code::BadField, "the definition is empty").pointer("/spec"))
 }
 
@@ -50,7 +58,7 @@ pub(in super::super) async fn show_create(visit: &Visit) -> Result<Answer, ApiEr
 
 pub(in super::super) async fn create(visit: &Visit) -> Result<Redirect, ApiError> {
     let id = visit.entered.get("id").unwrap_or_default().trim();
-    visit.act(schedules::create, Some(&json!({"id": id, "spec": spec_of(visit)?}))).await?;
+    visit.act(schedules::create, Some(&RawJson::of_plain(&NewScheduleBody { id, spec: spec_of(visit)? }))).await?;
     Ok(visit.after_control(format!("/schedules/{id}"), "schedule_created"))
 }
 
@@ -58,7 +66,7 @@ pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiErro
     let schedule = find(visit).await?;
     let request = visit.request();
     let times = stored(schedules::schedule_times(&request)).await.map(|times| times.times).unwrap_or_default();
-    let present = pretty(&serde_json::to_value(&schedule.spec).unwrap_or_default());
+    let present = RawJson::of_plain(&schedule.spec).slice().pretty();
     Ok(form_page(&Form {
         effect: edit_effect(&schedule, &times),
         inputs: vec![spec_input(visit.entered.get("spec").unwrap_or(&present))],
@@ -106,7 +114,7 @@ pub(in super::super) async fn show_pause(visit: &Visit) -> Result<Answer, ApiErr
 }
 
 pub(in super::super) async fn pause(visit: &Visit) -> Result<Redirect, ApiError> {
-    visit.act(schedules::pause, Some(&json!({"reason": visit.entered.get("reason")}))).await?;
+    visit.act(schedules::pause, Some(&json!({"reason": visit.entered.get("reason")}).into())).await?;
     Ok(back(visit, "paused"))
 }
 

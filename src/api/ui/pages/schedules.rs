@@ -7,7 +7,7 @@ use crate::api::handlers::schedules;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
 use crate::api::ui::parts::facts::facts;
-use crate::api::ui::parts::json::{json_block, pretty};
+use crate::api::ui::parts::json::json_block;
 use crate::api::ui::parts::notice::empty;
 use crate::api::ui::parts::state::{label, pill};
 use crate::api::ui::parts::table::{Paged, table};
@@ -16,6 +16,7 @@ use crate::api::ui::parts::times::{optional_time, time, zoned};
 use crate::api::ui::parts::{View, count, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, stored};
 use crate::config::Role;
+use crate::model::json::RawJson;
 use crate::model::schedule::Spec;
 
 pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
@@ -119,7 +120,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         (decisions(view, &schedule))
         details.panel #spec {
             summary { h2 { "Definition" } }
-            (json_block(&pretty(&serde_json::to_value(&schedule.spec).unwrap_or_default()), None))
+            (json_block(&RawJson::of_plain(&schedule.spec), None))
         }
         (commands(&[format!("kafleet schedules next {}", quoted(id)), curl_get(&format!("/v1/schedules/{id}"))]))
     };

@@ -23,6 +23,7 @@ use crate::api::ui::parts::times::{between, duration, time};
 use crate::api::ui::parts::{View, count, counted, encoded, prose, search_text, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, stored};
 use crate::config::{Role, TRACE_ID};
+use crate::model::json::RawJson;
 use crate::model::record::state::State;
 
 /// Newest lines of the log on the page.
@@ -234,11 +235,11 @@ fn error_and_result(view: &View, status: &Status) -> Markup {
             }
         }
         @if let Some(progress) = &status.progress {
-            section.panel #progress { h2 { "Progress" } (json_block(progress.text(), None)) }
+            section.panel #progress { h2 { "Progress" } (json_block(progress, None)) }
         }
         @if let Some(result) = &status.result {
             section.panel #result {
-                h2 { "Result" } (json_block(result.text(), Some(&view.below_task(&status.id, "result"))))
+                h2 { "Result" } (json_block(result, Some(&view.below_task(&status.id, "result"))))
             }
         }
     }
@@ -249,7 +250,7 @@ fn values(view: &View, status: &Status, params: Result<Arc<Params>, ApiError>) -
         @match params {
             Ok(params) => {
                 section.panel #params {
-                    h2 { "Params" } (json_block(params.params.text(), Some(&view.below_task(&status.id, "params"))))
+                    h2 { "Params" } (json_block(&params.params, Some(&view.below_task(&status.id, "params"))))
                 }
             }
             Err(error) => {
@@ -375,17 +376,19 @@ fn delivery_row(view: &View, item: &Delivery) -> Markup {
 
 /// Policy of the task, and the position of its record.
 fn definition(visit: &Visit, status: &Status) -> Markup {
-    let fields = serde_json::to_value(&status.fields).unwrap_or_default();
     let source = source_of(visit, status);
     html! {
         details.panel #definition {
             summary { h2 { "Definition and record" } }
-            (json_block(&fields.to_string(), None))
+            (json_block(&RawJson::of_plain(&status.fields), None))
             (facts(&[
                 ("Position", Some(code(&status.position))),
                 ("Record", source.as_ref().map(|(topic, partition, offset)| code(&format!("{topic}/{partition}:{offset}")))),
                 ("Duplicates", (status.duplicates > 0).then(|| html! {
                     (status.duplicates) " terminal events were ignored"
+                })),
+                ("Interruptions", (status.interruptions > 0).then(|| html! {
+                    (status.interruptions) " starts ended without an outcome"
                 })),
             ]))
             @if let Some((topic, partition, offset)) = &source {

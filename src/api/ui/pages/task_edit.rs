@@ -1,9 +1,11 @@
 //! Forms that change a task: start now, edit, append to the log, attach.
 
+use std::collections::BTreeMap;
+
 use axum::body::Bytes;
 use axum::http::{HeaderValue, header};
 use maud::{Markup, Render, html};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use super::form_page;
 use super::task_forms::task_form;
@@ -14,6 +16,7 @@ use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, Input};
 use crate::api::ui::parts::task_path;
 use crate::api::ui::visit::{Answer, Redirect, Visit, after_position, stored};
+use crate::model::json::RawJson;
 use crate::model::task::field::comma_list;
 
 const FIELDS_HINT: &str = "a JSON object, such as {\"retries\": 5, \"timeout\": \"30s\"}; null clears a field. Most can \
@@ -44,7 +47,7 @@ pub(in super::super) async fn show_start(visit: &Visit) -> Result<Answer, ApiErr
 }
 
 pub(in super::super) async fn start(visit: &Visit) -> Result<Redirect, ApiError> {
-    let outcome = visit.act(patch::patch, Some(&json!({"delay": "0s"}))).await?;
+    let outcome = visit.act(patch::patch, Some(&json!({"delay": "0s"}).into())).await?;
     Ok(after_position(task_path(&visit.segment), &outcome["position"], "started"))
 }
 
@@ -82,23 +85,23 @@ fn edit_inputs(visit: &Visit, status: &Status) -> Vec<Markup> {
 pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> {
     let status = status(visit).await?;
     let body = changes(visit, &status)?;
-    let outcome = visit.act(patch::patch, Some(&body.into())).await?;
+    let outcome = visit.act(patch::patch, Some(&RawJson::of_plain(&body))).await?;
     Ok(after_position(task_path(&visit.segment), &outcome["position"], "changed"))
 }
 
 /// Fields of the form that differ from the task.
-fn changes(visit: &Visit, status: &Status) -> Result<Map<String, Value>, ApiError> {
+fn changes(visit: &Visit, status: &Status) -> Result<BTreeMap<String, RawJson>, ApiError> {
     let mut body = visit.entered.object("fields")?;
     let present = [status.fields.name.as_deref(), status.fields.link.as_deref(), None];
     for (name, present) in TEXTS.iter().zip(present) {
         let entered = visit.entered.get(name).map(str::trim);
         if entered != present {
-            body.insert((*name).to_owned(), entered.map_or(Value::Null, Value::from));
+            body.insert((*name).to_owned(), json!(entered).into());
         }
     }
     let tags = comma_list(visit.entered.get("tags").unwrap_or_default());
     if tags != status.fields.tags {
-        body.insert("tags".to_owned(), json!(tags));
+        body.insert("tags".to_owned(), json!(tags).into());
     }
     Ok(body)
 }
@@ -120,7 +123,7 @@ pub(in super::super) async fn show_append(visit: &Visit) -> Result<Answer, ApiEr
 
 pub(in super::super) async fn append(visit: &Visit) -> Result<Redirect, ApiError> {
     let lines: Vec<&str> = visit.entered.get("lines").unwrap_or_default().lines().collect();
-    let outcome = visit.act(log::append, Some(&json!({"lines": lines}))).await?;
+    let outcome = visit.act(log::append, Some(&json!({"lines": lines}).into())).await?;
     Ok(after_position(format!("/tasks/{}/log", visit.segment), &outcome["position"], "appended"))
 }
 

@@ -12,6 +12,7 @@ use crate::api::ui::parts::form::{Form, checkbox, reason};
 use crate::api::ui::parts::state::pill;
 use crate::api::ui::parts::{count, counted, task_path};
 use crate::api::ui::visit::{Answer, Redirect, Visit, after_position, stored};
+use crate::model::json::RawJson;
 
 /// Action on a task with a reason.
 struct Action {
@@ -45,10 +46,10 @@ async fn show(visit: &Visit, action: impl FnOnce(&Status) -> Action) -> Result<A
 }
 
 /// Body with the reason, if one was entered.
-fn body(visit: &Visit, fields: &[(&str, Value)]) -> Value {
+fn body(visit: &Visit, fields: &[(&str, Value)]) -> RawJson {
     let mut body: Map<String, Value> = fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
     body.extend(visit.entered.get("reason").map(|reason| ("reason".to_owned(), reason.into())));
-    body.into()
+    Value::Object(body).into()
 }
 
 pub(in super::super) async fn show_cancel(visit: &Visit) -> Result<Answer, ApiError> {

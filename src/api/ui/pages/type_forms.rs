@@ -40,7 +40,7 @@ pub(in super::super) async fn show_pause(visit: &Visit) -> Result<Answer, ApiErr
 
 pub(in super::super) async fn pause(visit: &Visit) -> Result<Redirect, ApiError> {
     let reason = visit.entered.get("reason");
-    visit.act(operations::pause, Some(&json!({"reason": reason}))).await?;
+    visit.act(operations::pause, Some(&json!({"reason": reason}).into())).await?;
     Ok(visit.after_control(format!("/types/{}", visit.segment), "paused"))
 }
 
@@ -138,6 +138,6 @@ pub(in super::super) async fn limits(visit: &Visit) -> Result<Redirect, ApiError
         rate.extend(entered.get("rate_by").map(|by| ("by".to_owned(), by.into())));
         body.insert("rate".to_owned(), rate.into());
     }
-    visit.act(operations::limits, Some(&body.into())).await?;
+    visit.act(operations::limits, Some(&Value::Object(body).into())).await?;
     Ok(visit.after_control(format!("/types/{}", visit.segment), "limits_set"))
 }

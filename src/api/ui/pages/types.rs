@@ -18,7 +18,7 @@ use crate::api::ui::parts::bar::{state_bar, usage};
 use crate::api::ui::parts::command::{commands, curl_get};
 use crate::api::ui::parts::facts::facts;
 use crate::api::ui::parts::failures::{self, group_row};
-use crate::api::ui::parts::json::{json_block, pretty};
+use crate::api::ui::parts::json::json_block;
 use crate::api::ui::parts::notice::{empty, missing};
 use crate::api::ui::parts::queue::{age, lag, queue_columns};
 use crate::api::ui::parts::state::label;
@@ -30,6 +30,7 @@ use crate::api::ui::parts::{View, count, search_text, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, scan_time, stored};
 use crate::config::Role;
 use crate::control::heartbeat::TypeStatus;
+use crate::model::json::RawJson;
 use crate::model::record::state::State;
 use crate::runtime::now_ms;
 
@@ -259,7 +260,7 @@ fn counts_of(view: &View, known: &TypeDocument) -> Markup {
 
 fn schema_block(id: &str, title: &str, schema: &Value) -> Markup {
     html! {
-        details.panel #(id) { summary { h2 { (title) } } (json_block(&pretty(schema), None)) }
+        details.panel #(id) { summary { h2 { (title) } } (json_block(&RawJson::of_plain(schema), None)) }
     }
 }
 
@@ -377,7 +378,15 @@ fn partition_row(view: &View, partition: &PartitionQueue, worker: Option<&Worker
             td.number { (count(partition.done)) }
             td.number { (lag(partition.lag, partition.at_most)) }
             td.time { @match &partition.oldest_at { Some(at) => { (time(at)) } None => { (none()) } } }
-            td.id { @match &partition.held_by { Some(id) => { a href=(view.task(id)) { (id) } } None => { (none()) } } }
+            td.id {
+                @if let Some(since) = &partition.open_transaction_since {
+                    (label("bad", "open transaction")) " since " (time(since)) " "
+                }
+                @match &partition.held_by {
+                    Some(id) => { a href=(view.task(id)) { (id) } }
+                    None => { @if partition.open_transaction_since.is_none() { (none()) } }
+                }
+            }
             td { @match worker { Some(worker) => { (worker_link(view, &worker.id)) } None => { (none()) } } }
         }
     }

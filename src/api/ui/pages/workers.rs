@@ -19,6 +19,7 @@ use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, count, first_line};
 use crate::api::ui::visit::{Answer, Body, Visit};
 use crate::control::heartbeat::TypeStatus;
+use crate::runtime::clock::skew_text;
 
 pub(super) fn state_label(state: WorkerState) -> Markup {
     match state {
@@ -113,6 +114,7 @@ fn properties(worker: &WorkerDocument) -> Markup {
         ("Version", text(&worker.version)),
         ("Started", Some(time(&worker.started_at))),
         ("Last heartbeat", Some(time(&worker.last_heartbeat_at))),
+        ("Clock", skew_text(worker.clock_ahead_ms).map(|skew| label("attention", &skew))),
         ("In flight", text(count(worker.in_flight))),
         ("Memory of tasks", text(format!("{} bytes", count(worker.held_bytes)))),
     ])
@@ -151,6 +153,7 @@ pub(super) fn reasons(status: &TypeStatus) -> Markup {
     html! {
         @if let Some(why) = &status.stopped { span.error { (first_line(why, 120)) } }
         @if let Some(why) = &status.circuit { (label("attention", "circuit")) " " (first_line(why, 120)) }
+        @if let Some(example) = &status.misplaced_keys { (label("attention", "misplaced keys")) " " (first_line(example, 120)) }
         @if let Some(why) = &status.app_down { (label("bad", "app down")) " " span.error { (first_line(why, 120)) } }
     }
 }

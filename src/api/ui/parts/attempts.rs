@@ -18,9 +18,11 @@ pub(super) struct Attempt<'a> {
 }
 
 /// Kinds of events that end an attempt.
-const ENDS: [&str; 4] = ["succeeded", "failed", "retrying", "cancelled"];
-/// Outcome of an attempt that is not counted: the next one has the same number.
+const ENDS: [&str; 5] = ["succeeded", "failed", "retrying", "interrupted", "cancelled"];
+/// Outcome of an attempt that ended with a wait.
 const WAITED: &str = "waited";
+/// Outcomes of attempts that are not counted: the next one has the same number.
+const UNCOUNTED: [&str; 2] = [WAITED, "interrupted"];
 
 impl<'a> Attempt<'a> {
     const fn running(run: u32, number: u32) -> Self {
@@ -54,7 +56,7 @@ pub(super) fn attempts(history: &History) -> Vec<Attempt<'_>> {
     let mut attempts: Vec<Attempt<'_>> = Vec::new();
     for event in history.events.iter().filter(|event| event.attempt > 0 && !event.ignored) {
         let is_of = |known: &Attempt<'_>| (known.run, known.number) == (event.run, event.attempt);
-        let position = attempts.iter().position(|known| is_of(known) && known.outcome != WAITED);
+        let position = attempts.iter().position(|known| is_of(known) && !UNCOUNTED.contains(&known.outcome));
         let index = position.unwrap_or_else(|| {
             attempts.push(Attempt::running(event.run, event.attempt));
             attempts.len() - 1

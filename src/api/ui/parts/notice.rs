@@ -47,6 +47,19 @@ pub(in super::super) fn behind_notice() -> Markup {
     }
 }
 
+/// Shown while the store does not cover these events partitions.
+pub(in super::super) fn incomplete_notice(partitions: &[u32]) -> Markup {
+    let listed: Vec<String> = partitions.iter().map(u32::to_string).collect();
+    html! {
+        @if !partitions.is_empty() {
+            p.notice.attention role="status" {
+                "The store is incomplete: it has lost data of events partitions " (listed.join(", ")) ", or no tracker \
+                 projects them. Tasks are missing here or outdated, and numbers are too low, until they are projected."
+            }
+        }
+    }
+}
+
 /// Note about a block that could not be read.
 pub(in super::super) fn missing(what: &str, problem: &crate::api::documents::Problem) -> Markup {
     html! {

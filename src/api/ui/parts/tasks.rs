@@ -101,11 +101,15 @@ fn took(task: &Status) -> Markup {
     }
 }
 
+/// Children that have ended, and those without success also while the task is open: its end may be hours away.
 fn children(task: &Status) -> Markup {
     let children = &task.children;
     html! {
         @if children.total == 0 { span.quiet { "–" } }
         @else { (count(children.total - children.pending)) "/" (count(children.total)) }
+        @if children.failed > 0 {
+            " " span.error title="failed, expired or cancelled children" { (count(children.failed)) " ✘" }
+        }
     }
 }
 

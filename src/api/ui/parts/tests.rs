@@ -95,7 +95,7 @@ fn field_of_a_form_has_its_label_and_hint() {
 }
 
 #[test]
-fn attempt_after_a_wait_has_a_row_of_its_own() {
+fn attempt_after_a_wait_or_an_interruption_has_a_row_of_its_own() {
     let event = |kind: &str, second: u32, waits| HistoryItem {
         kind: kind.into(),
         at: format!("2026-01-31T12:00:{second:02}.000Z"),
@@ -110,14 +110,20 @@ fn attempt_after_a_wait_has_a_row_of_its_own() {
         ignored: false,
         position: "0:1".into(),
     };
-    let events =
-        vec![event("started", 1, 0), event("retrying", 3, 1), event("started", 9, 0), event("succeeded", 10, 0)];
+    let events = vec![
+        event("started", 1, 0),
+        event("retrying", 3, 1),
+        event("started", 4, 0),
+        event("interrupted", 7, 0),
+        event("started", 9, 0),
+        event("succeeded", 10, 0),
+    ];
     let history = History { id: "a".into(), events, dropped: 0, duplicates: 0 };
     let rows = attempts::attempt_bars(&view(""), &history).into_string();
-    let outcomes: Vec<&str> = ["waited", "succeeded", "running", "failed"]
+    let outcomes: Vec<&str> = ["waited", "interrupted", "succeeded", "running", "failed"]
         .into_iter()
         .filter(|outcome| rows.contains(&format!(">{outcome}</span>")))
         .collect();
-    assert_eq!(outcomes, ["waited", "succeeded"]);
-    assert!(rows.contains("2.0 s") && rows.contains("1.0 s"), "{rows}");
+    assert_eq!(outcomes, ["waited", "interrupted", "succeeded"]);
+    assert!(rows.contains("2.0 s") && rows.contains("3.0 s") && rows.contains("1.0 s"), "{rows}");
 }

@@ -137,7 +137,7 @@ async fn attempt_is_answered_with_its_output() {
     assert_eq!((&message["n"], &message["params"], &message["type"]), (&json!(1), &json!({"x": 1}), &json!("a")));
     assert_eq!(app.receive().await["attempt"]["n"], 2);
     app.send(json!({"ok": {"n": 2, "output": false}})).await;
-    app.send(json!({"error": {"n": 1, "outcome": "later", "kind": "a b", "message": "m", "after_ms": 7}})).await;
+    app.send(json!({"error": {"n": 1, "outcome": "retry", "kind": "a b", "message": "m", "after_ms": 7}})).await;
     assert_eq!(ended(second).await, AttemptAnswer::of_answer(Ok(RawJson::parse(b"false").unwrap())));
     let failure = ended(first).await.answer.unwrap_err();
     assert_eq!((failure.then, &*failure.kind), (Fail::Retry { after: Some(Duration::from_millis(7)) }, "a_b"));
@@ -168,7 +168,7 @@ async fn output_reaches_the_context_of_its_attempt() {
     assert!(matches!(&notes[..3], [Note::Log(_), Note::Progress(_), Note::Warning(_)]), "{notes:?}");
     assert!(matches!(&notes[3..], [Note::Attachment(_), Note::Log(why)] if why.contains("not base64")), "{notes:?}");
     assert!(cx.activity() >= 6);
-    assert_eq!((cx.take_spawned().len(), cx.take_continuations().unwrap().len()), (1, 1));
+    assert_eq!((cx.take_spawned().len(), cx.take_continuations(0).unwrap().len()), (1, 1));
 }
 
 #[tokio::test]
@@ -386,7 +386,7 @@ async fn hostile_messages_end_the_session() {
 
 #[tokio::test]
 async fn messages_are_read_from_any_split_of_the_bytes() {
-    let text = "{\"progress\":{\"n\":1,\"value\":\"\u{2028}é\"}}\n{\"later\":1}\n{\"ok\":{\"n\":1,\"output\":\"\u{1f600}\"}}\n";
+    let text = "{\"progress\":{\"n\":1,\"value\":\"\u{2028}é\"}}\n{\"pong\":{\"at\":1}}\n{\"ok\":{\"n\":1,\"output\":\"\u{1f600}\"}}\n";
     for at in 1..text.len() {
         let mut app = Fixture::serving(false).await;
         let (_, recorder, attempt) = app.start("1").await;

@@ -16,7 +16,7 @@ use rdkafka::client::{Client, ClientContext};
 use rdkafka::message::{BorrowedHeaders, Headers as _};
 use rdkafka::types::RDKafkaErrorCode;
 
-pub(super) use offsets::list_offsets;
+pub(super) use offsets::{Isolation, list_offsets};
 pub(super) use records::Records;
 pub(super) use waking_queue::{Waker, WakingQueue};
 

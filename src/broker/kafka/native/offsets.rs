@@ -10,10 +10,29 @@ use rdkafka::types::RDKafkaErrorCode;
 
 use super::{AdminError, Entry, Event, Queue, entry, millis, wait_for};
 
+/// Reader for whom the end of a partition is resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::broker::kafka) enum Isolation {
+    /// The end is the high watermark.
+    Uncommitted,
+    /// The end is the last stable offset.
+    Committed,
+}
+
+impl Isolation {
+    const fn level(self) -> sys::rd_kafka_IsolationLevel_t {
+        match self {
+            Self::Uncommitted => sys::rd_kafka_IsolationLevel_t::RD_KAFKA_ISOLATION_LEVEL_READ_UNCOMMITTED,
+            Self::Committed => sys::rd_kafka_IsolationLevel_t::RD_KAFKA_ISOLATION_LEVEL_READ_COMMITTED,
+        }
+    }
+}
+
 /// Resolves the logical offsets of a list. The result has an entry per partition, in any order.
 pub(in crate::broker::kafka) fn list_offsets<C: ClientContext>(
     client: &Client<C>,
     list: &TopicPartitionList,
+    isolation: Isolation,
     deadline: Duration,
 ) -> Result<Vec<Entry>, AdminError> {
     let queue = Queue::new(client).ok_or_else(|| AdminError::new(RDKafkaErrorCode::Fail, "no queue"))?;
@@ -24,6 +43,8 @@ pub(in crate::broker::kafka) fn list_offsets<C: ClientContext>(
             sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_LISTOFFSETS,
         );
         sys::rd_kafka_AdminOptions_set_request_timeout(options, millis(deadline), ptr::null_mut(), 0);
+        // Returns an error, which must be destroyed, only for options of another operation.
+        sys::rd_kafka_error_destroy(sys::rd_kafka_AdminOptions_set_isolation_level(options, isolation.level()));
         sys::rd_kafka_ListOffsets(client.native_ptr(), list.ptr(), options, queue.0.as_ptr());
         sys::rd_kafka_AdminOptions_destroy(options);
     }

@@ -38,6 +38,7 @@ pub(super) struct CallbackPolicy {
     private: Vec<IpNet>,
     plain_http: bool,
     secrets: BTreeMap<String, Secret>,
+    resend_on_close: bool,
 }
 
 impl CallbackPolicy {
@@ -47,8 +48,14 @@ impl CallbackPolicy {
             hosts: config.hosts.iter().map(|host| Pattern::new(host)).collect(),
             private: config.private.iter().map(net).collect::<Result<_, _>>()?,
             plain_http: config.plain_http,
+            resend_on_close: config.resend_on_close.unwrap_or(true),
             secrets: config.secrets.iter().map(|(name, secret)| (name.clone(), Secret::new(secret))).collect(),
         })
+    }
+
+    /// Returns whether a request is sent once more if the receiver closes a kept connection instead of answering.
+    pub(super) const fn resend_on_close(&self) -> bool {
+        self.resend_on_close
     }
 
     pub(super) fn secrets(&self) -> &BTreeMap<String, Secret> {
@@ -194,7 +201,13 @@ mod tests {
         let secret =
             SecretConfig { value: Some("s".into()), hosts: list(&["hooks.example.com"]), ..SecretConfig::default() };
         let secrets = [("billing".to_owned(), secret)].into();
-        let config = CallbacksConfig { hosts: list(hosts), private: list(private), plain_http: false, secrets };
+        let config = CallbacksConfig {
+            hosts: list(hosts),
+            private: list(private),
+            plain_http: false,
+            resend_on_close: None,
+            secrets,
+        };
         CallbackPolicy::new(&config).unwrap()
     }
 

@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use data_encoding::BASE64;
 use hmac::{Hmac, KeyInit, Mac};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Client, StatusCode, Url};
+use reqwest::{Client, Method, StatusCode, Url};
 use sha2::Sha256;
 use url::Position;
 
-use super::http::retry_after;
+use super::http::{now, retry_after};
 use crate::config::{CallbacksConfig, TypePolicy};
+use crate::handlers::egress::kept_connections::KeepAliveClient;
 use crate::handlers::egress::secrets::fill;
 use crate::handlers::failure::UNREACHABLE;
 use crate::handlers::schema;
@@ -44,7 +45,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Handler of callback tasks.
 pub struct Callbacks {
-    client: Client,
+    client: KeepAliveClient,
     policy: Arc<CallbackPolicy>,
     receivers: Arc<Receivers>,
 }
@@ -53,15 +54,16 @@ impl Callbacks {
     /// `slots`: concurrent calls in one worker.
     pub fn new(config: &CallbacksConfig, slots: u32) -> Result<Self, String> {
         let policy = Arc::new(CallbackPolicy::new(config)?);
-        let client = Client::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .redirect(reqwest::redirect::Policy::none())
-            // A proxy would establish connections beyond the address check.
-            .no_proxy()
-            .dns_resolver(Arc::new(Resolver(policy.clone())))
-            .user_agent(concat!("kafleet/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|why| format!("cannot create an http client: {why}"))?;
+        let settings = || {
+            Client::builder()
+                .connect_timeout(CONNECT_TIMEOUT)
+                .redirect(reqwest::redirect::Policy::none())
+                // A proxy would establish connections beyond the address check.
+                .no_proxy()
+                .dns_resolver(Arc::new(Resolver(policy.clone())))
+                .user_agent(concat!("kafleet/", env!("CARGO_PKG_VERSION")))
+        };
+        let client = KeepAliveClient::new(settings).map_err(|why| format!("cannot create an http client: {why}"))?;
         Ok(Self { client, policy, receivers: Receivers::new(slots) })
     }
 
@@ -106,7 +108,7 @@ impl Handler for Callbacks {
 }
 
 async fn call(
-    client: &Client,
+    client: &KeepAliveClient,
     policy: &CallbackPolicy,
     receivers: &Arc<Receivers>,
     params: &CallbackParams,
@@ -120,10 +122,11 @@ async fn call(
         return Err(Failure::wait(None, message).of_kind(UNREACHABLE));
     };
     let timeout = cx.deadline.map_or(TIMEOUT.into(), |at| at.saturating_duration_since(Instant::now()));
-    let request = client.post(url).headers(headers).timeout(timeout).body(params.body.text().to_owned());
-    let response = request.send().await.map_err(|why| no_response(&host, &why))?;
+    let request = client.request(Method::POST, url).headers(headers).timeout(timeout);
+    let request = request.body(params.body.text().to_owned());
+    let response = client.send(request, policy.resend_on_close()).await.map_err(|why| no_response(&host, &why))?;
     slot.responded();
-    let (status, wait) = (response.status(), retry_after(response.headers(), jiff::Timestamp::now()));
+    let (status, wait) = (response.status(), retry_after(response.headers(), now()));
     if !status.is_success() {
         return Err(error_status(&host, status, wait));
     }
@@ -154,7 +157,7 @@ async fn headers(policy: &CallbackPolicy, params: &CallbackParams, cx: &Context)
             value,
         );
     }
-    let seconds = jiff::Timestamp::now().as_second().to_string();
+    let seconds = now().as_second().to_string();
     let mut set = |name: &'static str, value: &str| {
         // Ids, numbers and base64 are always valid header values.
         headers.extend(value.parse::<HeaderValue>().ok().map(|value| (HeaderName::from_static(name), value)));

@@ -1,10 +1,12 @@
 //! Jinja templates of email subjects and bodies.
 
-use minijinja::value::{Serde, Value};
+use std::collections::BTreeMap;
+
+use minijinja::value::Value;
 use minijinja::{Environment, context};
 
 use crate::handlers::ParamsError;
-use crate::model::json::RawJson;
+use crate::model::json::{JsonKind, JsonSlice, RawJson};
 use crate::model::task::delivery::EmailParams;
 
 /// Maximum length of a subject, in characters; longer ones are truncated.
@@ -13,6 +15,8 @@ const MAX_SUBJECT_CHARS: usize = 300;
 const MAX_BODY_BYTES: usize = 256 << 10;
 /// Maximum steps of a template's evaluation, against endless loops.
 const FUEL: u64 = 50_000;
+/// Levels of a value that templates can enter; deeper ones are text.
+const MAX_LEVELS: usize = 64;
 
 const SUBJECT: &str = "{% if check %}{{ task.id }}: check {{ 'passed' if check.passed else 'failed' }} ({{ task.state }})\
      {% else %}{{ task.id }} is {{ task.state }}{% endif %}";
@@ -49,17 +53,40 @@ impl<'a> Templates<'a> {
 
     /// Renders subject and body, truncated to their limits.
     pub(super) fn render(&self, about: &RawJson) -> Result<(String, String), String> {
-        let about = about.value().map_err(|why| format!("cannot parse `about`: {why}"))?;
-        let mut task = about.get("data").cloned().unwrap_or_default();
+        let about = about.slice();
+        let data = about.member("data").into_iter().flat_map(JsonSlice::members);
         // Missing values render as an empty string rather than `none`.
-        task.as_object_mut().into_iter().for_each(|task| task.retain(|_, value| !value.is_null()));
-        let of = |value: Option<&serde_json::Value>| Value::from(Serde(value.cloned().unwrap_or_default()));
-        let values = context! { task => of(Some(&task)), check => of(task.get("check")), timestamp => of(about.get("timestamp")) };
+        let present = data.filter(|(_, value)| value.kind() != JsonKind::Null);
+        let task: BTreeMap<_, _> = present.map(|(name, value)| (name, template_value(value, MAX_LEVELS))).collect();
+        let timestamp = about.member("timestamp").map(|time| template_value(time, MAX_LEVELS));
+        let values = context! { check => task.get("check"), task => task, timestamp => timestamp };
         let render = |name: &str| {
             self.0.get_template(name).and_then(|template| template.render(&values)).map_err(|why| error_text(&why))
         };
         Ok((one_line(&render("subject")?), truncate(render("body")?)))
     }
+}
+
+/// Value of a template. A number that templates would show with other digits is the text of its digits.
+fn template_value(value: JsonSlice<'_>, levels: usize) -> Value {
+    match value.kind() {
+        JsonKind::Null => Value::from(()),
+        JsonKind::Bool => Value::from(value.text() == "true"),
+        JsonKind::Number => number(value.text()),
+        JsonKind::String => value.string().map_or_else(Value::default, Value::from),
+        JsonKind::Array | JsonKind::Object if levels == 0 => Value::from(value.text()),
+        JsonKind::Array => value.elements().map(|item| template_value(item, levels - 1)).collect(),
+        JsonKind::Object => {
+            let members = value.members().map(|(name, item)| (name.into_owned(), template_value(item, levels - 1)));
+            Value::from(members.collect::<BTreeMap<String, Value>>())
+        }
+    }
+}
+
+fn number(text: &str) -> Value {
+    let integer = text.parse::<i128>().ok().map(Value::from);
+    let number = integer.or_else(|| text.parse::<f64>().ok().map(Value::from));
+    number.filter(|number| number.to_string() == text).unwrap_or_else(|| Value::from(text))
 }
 
 /// Returns the text as a single line: a line break would start another header.

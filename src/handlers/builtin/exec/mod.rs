@@ -4,7 +4,6 @@
 //! A program leads its own process group, which never outlives the attempt: the group is killed when the program has
 //! ended, when the attempt is dropped, and by the guard process when the worker dies.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -22,6 +21,7 @@ use tokio::time::timeout;
 use self::stderr_protocol::{Stderr, Stdout};
 use super::Section;
 use crate::handlers::failure::excerpt;
+use crate::handlers::program_env::ProgramEnv;
 use crate::handlers::reaper::{self, Group};
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError, Registered};
 use crate::model::json::RawJson;
@@ -43,8 +43,7 @@ pub struct Program {
     /// Path, or a name looked up in `PATH`.
     pub program: PathBuf,
     pub arguments: Vec<String>,
-    /// Added to the worker's environment.
-    pub env: BTreeMap<String, String>,
+    pub env: ProgramEnv,
     pub cwd: PathBuf,
     pub retry_exit_codes: Vec<i32>,
     /// Exit codes after which the task waits.
@@ -81,7 +80,7 @@ fn program(section: &mut Section<'_>) -> Option<Program> {
     Some(Program {
         program,
         arguments: arguments.to_vec(),
-        env: section.config.env.clone(),
+        env: ProgramEnv { variables: section.config.variables(), withheld: section.env.withheld.clone() },
         cwd: section.path(section.config.cwd.as_deref().unwrap_or(Path::new("."))),
         retry_exit_codes: section.config.retry_exit_codes.clone().unwrap_or_else(|| vec![RETRY_EXIT_CODE]),
         wait_exit_codes: section.config.wait_exit_codes.clone(),
@@ -148,11 +147,11 @@ impl Program {
     }
 
     fn command(&self, cx: &Context) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = self.env.command(&self.program);
         command.args(&self.arguments).current_dir(&self.cwd);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // The worker's own trace context is not the task's.
-        command.env_remove("TRACEPARENT").env_remove("TRACESTATE").envs(&self.env);
+        command.env_remove("TRACEPARENT").env_remove("TRACESTATE");
         command.env("KAFLEET_TASK_ID", cx.id.as_str()).env("KAFLEET_TYPE", cx.task_type());
         command.env("KAFLEET_ATTEMPT", cx.number.to_string()).env("KAFLEET_RUN", cx.run.to_string());
         command.env("KAFLEET_IDEMPOTENCY_KEY", cx.idempotency_key());

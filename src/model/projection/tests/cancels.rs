@@ -26,6 +26,17 @@ fn cancel_applies_to_tasks_created_before_it() {
     assert!(folded.node("r:a").history.entries.last().unwrap().ignored, "a repetition changes nothing");
 }
 
+/// A worker comes to the record of a task that the tracker has ended when its paused type is resumed.
+#[test]
+fn task_is_cancelled_once_although_its_worker_finds_it_later() {
+    let log =
+        [submitted("r"), event(Kind::CancelRequested, "r"), event(Kind::Cancelled, "r"), event(Kind::Cancelled, "r")];
+    let node = fold_log(&log, 1, 9).node("r").clone();
+    let kinds: Vec<Kind> = node.history.entries.iter().map(|entry| entry.kind).collect();
+    assert_eq!(kinds, [Kind::Submitted, Kind::CancelRequested, Kind::Cancelled]);
+    assert_eq!((node.own, node.history.duplicates), (State::Cancelled, 0));
+}
+
 #[test]
 fn cancel_is_withdrawn_when_all_descendants_have_ended() {
     let below = cancelled_below("r:a", 2);
@@ -123,7 +134,10 @@ fn second_cancel_covers_tasks_exempt_from_the_first() {
     let follower = with_policy(
         "r:a",
         Policy {
-            rules: Rules { then: vec![Continuation::new("after", 1.into()).on(On::Ended)], ..Rules::default() },
+            rules: Rules {
+                then: vec![Continuation::new("after", serde_json::json!(1)).on(On::Ended)],
+                ..Rules::default()
+            },
             ..Policy::default()
         },
     );
@@ -210,15 +224,15 @@ fn cancelled_child_records_ancestor_requester_and_reason() {
         let shown = (entry.message.as_deref(), entry.by.as_deref());
         assert_eq!(shown, (Some("with `r`: too dear"), Some("ann")), "{task}");
         let message = node.requests.cancel.unwrap().request.message("");
-        assert_eq!(message, "cancelled with `r`: too dear", "{task}");
+        assert_eq!(message, "Job was cancelled. With `r`: too dear", "{task}");
         let error = node.outcome.error.map(|error| error.message);
         assert_eq!(error, task.starts_with("r:x").then_some(message.clone()).or(error.clone()), "{task}");
     }
     let error = |task: &str| folded.node(task).outcome.error.unwrap().message;
-    assert_eq!([error("r:x"), error("r:later")], ["cancelled with `r`: too dear"; 2].map(str::to_owned));
+    assert_eq!([error("r:x"), error("r:later")], ["Job was cancelled. With `r`: too dear"; 2].map(str::to_owned));
     let named = folded.node("r");
     assert_eq!(named.history.entries.last().unwrap().message.as_deref(), Some("too dear"));
-    assert_eq!(named.requests.cancel.unwrap().request.message(""), "cancelled on request: too dear");
+    assert_eq!(named.requests.cancel.unwrap().request.message(""), "Job was cancelled. On request: too dear");
 }
 
 #[test]

@@ -8,7 +8,7 @@ fn followed(task: &str, then: Vec<Continuation>) -> Event {
 }
 
 fn then(on: On) -> Continuation {
-    Continuation::new("after", 1.into()).on(on)
+    Continuation::new("after", serde_json::json!(1)).on(on)
 }
 
 fn effects(folded: &Folded, task: &str) -> String {
@@ -177,4 +177,19 @@ fn expired_task_waits_for_its_continuation() {
     let state = |task| working_set.node(task).map(|node| node.state);
     assert_eq!(working_set.node("r").unwrap().own, State::Expired);
     assert_eq!((state("r"), state("r:then")), (Some(State::WaitingForChildren), Some(State::Queued)));
+}
+
+/// Doors refuse such a task; another writer of events may still announce one.
+#[test]
+fn task_fails_whose_continuation_can_have_no_id() {
+    let deepest = vec!["r"; 64].join(":");
+    let log = [followed(&deepest, vec![then(On::Succeeded)]), event(Kind::Succeeded, &deepest)];
+    let folded = fold_log(&log, 1, 9);
+    let node = folded.node(&deepest);
+    let error = node.outcome.error.as_deref().unwrap();
+    assert_eq!((node.own, node.state, error.kind.as_str()), (State::Failed, State::Failed, "bad_then"));
+    assert!(error.message.contains("the continuation 1 has no valid id: the id has 65 levels"), "{}", error.message);
+    assert_eq!(node.history.entries.last().map(|entry| entry.kind), Some(Kind::Failed));
+    let log = [followed(&deepest, vec![then(On::Ended)]), event(Kind::Cancelled, &deepest)];
+    assert_eq!(fold_log(&log, 1, 9).node(&deepest).own, State::Cancelled, "it did not end as succeeded");
 }

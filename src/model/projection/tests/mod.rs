@@ -29,6 +29,7 @@ mod continuations;
 mod deferred;
 mod folded;
 mod history;
+mod interruptions;
 mod notifications;
 mod oracle;
 mod retries;
@@ -289,6 +290,7 @@ fn event_about_an_unknown_task_creates_no_record() {
         Kind::RetryRequested,
         Kind::Progress,
         Kind::Log,
+        Kind::Interrupted,
         Kind::Patched,
         Kind::EffectDone,
         Kind::WorkerSilent,
@@ -307,10 +309,12 @@ const IDS: [&str; 12] =
 
 fn some_continuations(number: usize) -> Vec<Continuation> {
     match number {
-        1 => vec![Continuation::new("after", 1.into()).then(Continuation::new("echo", 2.into()))],
+        1 => {
+            vec![Continuation::new("after", serde_json::json!(1)).then(Continuation::new("echo", serde_json::json!(2)))]
+        }
         2 => vec![
-            Continuation::new("after", 1.into()).on(On::Ended),
-            Continuation::new("clean", 1.into()).on(On::Failed),
+            Continuation::new("after", serde_json::json!(1)).on(On::Ended),
+            Continuation::new("clean", serde_json::json!(1)).on(On::Failed),
         ],
         _ => Vec::new(),
     }
@@ -339,6 +343,7 @@ pub(crate) fn any_event() -> impl Strategy<Value = Event> {
         Kind::Log,
         Kind::Warned,
         Kind::Retrying,
+        Kind::Interrupted,
         Kind::Succeeded,
         Kind::Failed,
         Kind::Cancelled,
@@ -356,7 +361,7 @@ pub(crate) fn any_event() -> impl Strategy<Value = Event> {
             let (actions, checks) = if continuations > 3 { some_tells(state) } else { Default::default() };
             let then = some_continuations(continuations);
             let rules =
-                Rules { external, block_when_done, fail_fast, max_failed, options: None, then, actions, checks };
+                Rules { external, block_when_done, fail_fast, max_failed, then, actions, checks, ..Rules::default() };
             let mut event = with_policy(task, Policy { on_failure, rules, ..Policy::default() });
             event.run = run;
             event.payload = match kind {

@@ -174,7 +174,7 @@ fn task_that_waited_in_its_worker_notifies_queued_before_running() {
 fn second_start_of_an_attempt_leaves_its_warning() {
     let states = [State::Running, State::Warning, State::Succeeded];
     let more = Event {
-        payload: Payload::Started { then: vec![Continuation::new("after", 1.into())] },
+        payload: Payload::Started { then: vec![Continuation::new("after", serde_json::json!(1))] },
         ..at(Kind::Started, 1, 8, None)
     };
     let log = [
@@ -283,7 +283,7 @@ fn late_policy_notifies_the_current_state() {
 /// A continuation has its own notifications; its checks count from its creation.
 #[test]
 fn continuation_notifies_like_any_task() {
-    let then = Continuation::new("after", 1.into())
+    let then = Continuation::new("after", serde_json::json!(1))
         .action(on(&[State::Queued, State::Succeeded]))
         .check(check(5, State::Running));
     let rules = Rules { then: vec![then], ..Rules::default() };
@@ -311,7 +311,7 @@ fn end_with_a_continuation_is_notified_once() {
     let mut start = telling("x", &[on(&[State::Failed])], &[]);
     let rules = &mut start.task.as_mut().unwrap().policy.as_mut().unwrap().rules;
     (rules.external, rules.fail_fast, rules.then) =
-        (true, true, vec![Continuation::new("clean", 1.into()).on(On::Failed)]);
+        (true, true, vec![Continuation::new("clean", serde_json::json!(1)).on(On::Failed)]);
     let log = [start, submitted("x:a"), failed("x:a"), event(Kind::Succeeded, "x:then")];
     for n in 1..=log.len() {
         let folded = fold_log(&log[..n], 1, 9);

@@ -177,7 +177,7 @@ fn invalid_tasks_of_schedules_are_refused_with_the_reason() {
     assert_refused([
         (Spec { jitter: Some("2d".parse().unwrap()), ..every("1h") }, "jitter"),
         (Spec { task: Template::default(), ..every("1h") }, "task/type"),
-        (with_rules(Rules { options: Some(3.into()), ..Rules::default() }), "task/options"),
+        (with_rules(Rules { options: Some(serde_json::json!(3).into()), ..Rules::default() }), "task/options"),
         (telling(vec![Action { on: ends(), callback: None, email: None }], Vec::new()), "task/actions: `actions/0`: give exactly one of"),
         (telling(Vec::new(), vec![check(None)]), "task/checks: `checks/0`: give `after` or `at`"),
         (telling(Vec::new(), vec![check(Some("2030-01-01T00:00:00Z"))]), "task/checks: `at` is a single time"),
@@ -193,7 +193,7 @@ fn invalid_tasks_of_schedules_are_refused_with_the_reason() {
         ),
         (
             Spec {
-                task: Template { params: "x".repeat(MAX_SPEC_BYTES).into(), task_type: "a".into(), ..Template::default() },
+                task: Template { params: serde_json::json!("x".repeat(MAX_SPEC_BYTES)).into(), task_type: "a".into(), ..Template::default() },
                 ..every("1h")
             },
             "task: the schedule has",
@@ -203,7 +203,7 @@ fn invalid_tasks_of_schedules_are_refused_with_the_reason() {
 
 #[test]
 fn schedule_names_are_checked() {
-    for bad in ["", "a:b", "a/b", "a b", &"x".repeat(MAX_NAME_CHARS + 1)] {
+    for bad in ["", ".", "..", "a:b", "a/b", "a b", &"x".repeat(MAX_NAME_CHARS + 1)] {
         assert!(check_name(bad).is_err(), "{bad}");
     }
     assert_eq!(
@@ -290,6 +290,22 @@ fn times_older_than_catch_up_are_missed() {
     long.schedule.spec.catch_up = Some("2m".parse().unwrap());
     assert_eq!(long.tasks("2026-11-20T01:00:10Z", false).len(), 2);
     assert_eq!(long.state.missed, step::MAX_MISSED);
+}
+
+#[test]
+fn next_times_have_not_been_decided_even_after_a_jump_of_the_clock() {
+    let mut play = Play::new(Overlap::Allow, "2026-11-20T03:00:00Z");
+    // Each step decides at most 100 times.
+    (0..2).for_each(|_| drop(play.at("2026-11-20T05:30:00Z", false)));
+    let Play { schedule, state } = &play;
+    let times = times(&schedule.spec);
+    for now in ["2026-11-20T03:00:00Z", "2026-11-20T04:30:00Z", "2026-11-20T05:30:00Z"] {
+        let next: Vec<String> = state.upcoming(schedule, &times, ms(now), 2).into_iter().map(text).collect();
+        let first = state.next(schedule, &times).map(text);
+        assert_eq!(next.first(), first.as_ref(), "{now}");
+    }
+    let later = state.upcoming(schedule, &times, ms("2026-11-20T09:15:00Z"), 1);
+    assert!(later[0] > ms("2026-11-20T09:15:00Z"));
 }
 
 #[test]
