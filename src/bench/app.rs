@@ -17,7 +17,7 @@ use super::child_role::ChildRole;
 use super::process::{Process, ROLE};
 use super::round::{Round, add_rounds, measure};
 use super::{BenchReport, BenchTopics, NOOP, Services, load, micros, own_cpu};
-use crate::apps::pool::{AppHandler, AppPool, OpenedApp};
+use crate::apps::pool::{AppHandler, AppPool, OpenedApp, all_last};
 use crate::apps::process::AppProgram;
 use crate::apps::protocol::{Limits, VERSION, Welcome};
 use crate::apps::register::register;
@@ -221,6 +221,13 @@ async fn steadily(pool: Arc<AppPool>, params: RawJson, attempts: u64) -> anyhow:
 async fn deaths(handler: &AppHandler, params: &RawJson, pool: &AppPool) -> anyhow::Result<Vec<Duration>> {
     let mut times = Vec::new();
     for _ in 0..DEATHS {
+        // Who is to blame for the death of a process that has just started is known later.
+        let settled = async {
+            while !all_last(pool) {
+                tokio::time::sleep(SENT_AFTER).await;
+            }
+        };
+        tokio::time::timeout(START_DEADLINE, settled).await.context("the processes do not last")?;
         let pids = pool.pids();
         let signal_all = |signal| pids.iter().try_for_each(|pid| kill(Pid::from_raw(*pid as i32), signal));
         signal_all(Signal::SIGSTOP)?;
@@ -241,12 +248,12 @@ async fn deaths(handler: &AppHandler, params: &RawJson, pool: &AppPool) -> anyho
             bail!("a killed process has answered");
         }
         times.push(from.elapsed());
-        let serves = async {
-            while pool.pids().len() < pids.len() || pool.pids().iter().any(|pid| pids.contains(pid)) {
+        let replaced = async {
+            while pool.pids().iter().any(|pid| pids.contains(pid)) {
                 tokio::time::sleep(SENT_AFTER).await;
             }
         };
-        tokio::time::timeout(START_DEADLINE, serves).await.context("the killed processes were not replaced")?;
+        tokio::time::timeout(START_DEADLINE, replaced).await.context("the killed processes were not replaced")?;
     }
     times.sort_unstable();
     Ok(times)

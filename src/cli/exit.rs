@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::io;
 
+use crate::error_text::split_hint;
+
 /// Exit codes, part of the command line's contract (docs/cli.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -48,6 +50,13 @@ impl Failure {
 
     pub(super) fn unavailable(message: impl Display) -> Self {
         Self::new(Code::Unavailable, message)
+    }
+
+    /// Creates a failure from a message that may contain a hint.
+    pub(super) fn of_text(code: Code, text: &str) -> Self {
+        let (message, hint) = split_hint(text);
+        let failure = Self::new(code, message);
+        hint.into_iter().fold(failure, Self::hint)
     }
 
     pub(super) fn hint(mut self, hint: impl Display) -> Self {

@@ -12,7 +12,7 @@ use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Output, Rows, eprint_line, one_line};
 use super::serve::{OpsArgs, StartArgs};
-use super::setup::{Setup, SetupOptions, from_message};
+use super::setup::{Setup, SetupOptions};
 use crate::handlers::Registry;
 use crate::runtime::Shutdown;
 use crate::store::Store;
@@ -125,8 +125,8 @@ fn eprint_exceptions(plan: &RebuildPlan) {
 
 fn to_failure(refusal: RebuildError) -> Failure {
     match refusal {
-        RebuildError::Unsuitable(why) => from_message(Code::Failed, &why),
-        RebuildError::Unavailable(why) => from_message(Code::Unavailable, &why),
+        RebuildError::Unsuitable(why) => Failure::of_text(Code::Failed, &why),
+        RebuildError::Unavailable(why) => Failure::of_text(Code::Unavailable, &why),
     }
 }
 

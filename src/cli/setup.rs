@@ -21,7 +21,7 @@ use crate::broker::kafka::Kafka;
 use crate::config::{self, AppConfig, Config, Loaded, Names, Overrides, Problems, RedisConfig, Scalar};
 use crate::control::PolicyUpdates;
 use crate::control::settings::read_control;
-use crate::error_text::{single_line, split_hint};
+use crate::error_text::single_line;
 use crate::handlers::Registry;
 use crate::handlers::builtin::{HandlerEnv, register_config, register_samples};
 use crate::handlers::program_env::WithheldVariables;
@@ -198,7 +198,8 @@ impl Setup {
     pub(super) async fn bind_api(&self) -> Result<TcpListener, Failure> {
         let listener = bind(&self.config.api.listen, "--listen").await?;
         let address = listener.local_addr().map_err(Failure::failed)?;
-        api::check_access(&self.config.api, address).map_err(|why| from_message(Code::Usage, &format!("{why:#}")))?;
+        api::check_access(&self.config.api, address)
+            .map_err(|why| Failure::of_text(Code::Usage, &format!("{why:#}")))?;
         Ok(listener)
     }
 
@@ -232,7 +233,7 @@ impl Setup {
     pub(super) fn redis_at(&self, url: &str) -> Result<Redis, Failure> {
         let mut config = self.config.redis.clone();
         config.set_url(url);
-        Redis::connect(self.redis_options(&config)).map_err(|why| from_message(Code::Usage, &why.to_string()))
+        Redis::connect(self.redis_options(&config)).map_err(|why| Failure::of_text(Code::Usage, &why.to_string()))
     }
 
     fn redis_options(&self, config: &RedisConfig) -> RedisOptions {
@@ -293,12 +294,13 @@ impl Setup {
                     self.health.clear(part);
                     return Ok(answer);
                 }
-                Err(StartError::Permanent(why)) => return Err(from_message(Code::Failed, &why)),
+                Err(StartError::Permanent(why)) => return Err(Failure::of_text(Code::Failed, &why)),
                 Err(StartError::Transient(why)) => why,
             };
             if Instant::now() >= end {
                 let within = Millis(timeout.as_millis() as u64);
-                let failure = from_message(Code::Unavailable, &format!("{what} was not ready within {within}: {why}"));
+                let failure =
+                    Failure::of_text(Code::Unavailable, &format!("{what} was not ready within {within}: {why}"));
                 return Err(if failure.hint.is_some() { failure } else { failure.hint(hint) });
             }
             tracing::warn!(reason = single_line(&why), "waiting for {what}");
@@ -446,16 +448,9 @@ fn failure_of(ended: Result<Ended, tokio::task::JoinError>, draining: bool) -> O
     match ended {
         Ok((_, Ok(()))) if draining => None,
         Ok((role, Ok(()))) => Some(Failure::failed(format_args!("the {role} ended unexpectedly"))),
-        Ok((role, Err(why))) => Some(from_message(Code::Failed, &format!("the {role} has failed: {why:#}"))),
+        Ok((role, Err(why))) => Some(Failure::of_text(Code::Failed, &format!("the {role} has failed: {why:#}"))),
         Err(why) => Some(Failure::failed(format_args!("a role ended with a panic: {why}"))),
     }
-}
-
-/// Creates a failure from a message that may contain a hint.
-pub(super) fn from_message(code: Code, text: &str) -> Failure {
-    let (message, hint) = split_hint(text);
-    let failure = Failure::new(code, message);
-    hint.into_iter().fold(failure, Failure::hint)
 }
 
 /// Overrides the slots of the configuration with those of the command line.

@@ -10,7 +10,7 @@ use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Output, Rows, eprint_line};
 use super::serve::StartArgs;
-use super::setup::{Setup, SetupOptions, from_message};
+use super::setup::{Setup, SetupOptions};
 use super::start_error::StartError;
 use crate::broker::{BrokerClient, TopicChange, TopicOutcome};
 use crate::config::Names;
@@ -55,7 +55,7 @@ pub(super) async fn topics(verb: TopicsVerb, globals: &Globals, registry: Regist
     let client = setup.kafka()?.client();
     wait_for_brokers(&setup, &client, args.start.start_timeout.into()).await?;
     let outcomes = apply(&client, &setup.config, &setup.registry, APPLY_DEADLINE).await;
-    let outcomes = outcomes.map_err(|why| from_message(Code::Failed, &why.to_string()))?;
+    let outcomes = outcomes.map_err(|why| Failure::of_text(Code::Failed, &why.to_string()))?;
     let mut types = declared(&mut setup, &client).await?;
     if !args.types.is_empty() {
         // Types of apps that were not started are not missing in the configuration.
@@ -71,7 +71,7 @@ async fn declared(setup: &mut Setup, client: &BrokerClient) -> Result<Vec<TypeOu
         tracing::warn!(reason = %why.message, "some types are not declared: their params are checked by workers only");
     }
     let outcomes = declare(&client.with_deadline(APPLY_DEADLINE), &setup.config, &setup.registry).await;
-    outcomes.map_err(|why| from_message(Code::Failed, &format!("the types were not declared: {why}")))
+    outcomes.map_err(|why| Failure::of_text(Code::Failed, &format!("the types were not declared: {why}")))
 }
 
 async fn wait_for_brokers(setup: &Setup, client: &BrokerClient, timeout: Duration) -> Result<(), Failure> {

@@ -116,7 +116,7 @@ fn invalid_values_are_reported_with_allowed_values() {
 }
 
 #[test]
-fn inconsistent_values_are_refused() {
+fn inconsistent_settings_of_types_are_refused() {
     for (text, expected) in [
         ("[types.\"A b\"]", "`A b` is not a type name: 1 to 64 characters"),
         ("[types.a]\nhandler = \"exec\"", "has the handler `exec` and no `command`"),
@@ -160,6 +160,14 @@ fn inconsistent_values_are_refused() {
         ("[types.a]\nhandler = \"echo\"\nwait_exit_codes = [9]", "`wait_exit_codes` in `[types.a]` is only used by"),
         ("[types.a]\nschema = \"none.json\"", "the schema `none.json` cannot be read"),
         ("[types.a]\nschema = \"kafleet.toml\"", "the schema `kafleet.toml` is not JSON"),
+    ] {
+        refused(text, &["kafleet.toml:", expected]);
+    }
+}
+
+#[test]
+fn unsuitable_settings_of_roles_are_refused() {
+    for (text, expected) in [
         ("[topics]\nprefix = \"a b\"", "`a b` is not a prefix"),
         ("[topics]\nmax_tree_age = 0", "`topics.max_tree_age`: `0` is not longer than zero"),
         ("[redis]\nurl = \"http://x\"", "`http://x` is not a Redis URL: one of `redis://`"),

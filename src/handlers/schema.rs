@@ -62,6 +62,12 @@ impl Schema {
         Self::compile(schema.clone()).unwrap_or(Self { text: Arc::new(schema), check: None })
     }
 
+    /// Derives the schema of a Rust type for its readers. Its handler checks the params: they may contain values that a
+    /// validator cannot hold, such as `1e400`.
+    pub fn described<T: schemars::JsonSchema>() -> Self {
+        Self { text: Arc::new(schemars::schema_for!(T).to_value()), check: None }
+    }
+
     /// Schema as JSON.
     pub fn json(&self) -> &Value {
         &self.text

@@ -33,7 +33,7 @@ pub struct TypeStatus {
     pub app_down: Option<String>,
     /// First record whose key belongs into another partition: attempts of one key may overlap. Null if there is none, and for
     /// types without order or rate by key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub misplaced_keys: Option<String>,
     /// Assigned partitions that the worker refuses to process until an operator sets a start offset.
     #[serde(default)]

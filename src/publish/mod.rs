@@ -264,14 +264,10 @@ impl Publisher {
         due_ms: i64,
         now_ms: i64,
     ) -> Result<Published, PublishError> {
-        let event = self.scheduled(&task, key, due_ms, now_ms);
+        let event = scheduled(&task, self.record_copy(&task, key), due_ms, now_ms);
         let position = self.publish_event(&event).await.map_err(PublishError::NotPublished)?;
         self.count(&task.task_type, 1);
         Ok(Published { id: task.id, position })
-    }
-
-    fn scheduled(&self, task: &DecodedTask, key: Option<String>, due_ms: i64, now_ms: i64) -> Event {
-        scheduled(task, self.record_copy(task, key), due_ms, now_ms)
     }
 
     /// Record of a task to be deferred.

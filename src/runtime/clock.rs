@@ -131,8 +131,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the delays of the observations, the estimate is behind the brokers' clock by at most the shortest delay of
-        /// the last minute, and never ahead of it.
+        /// The estimate is behind the brokers' clock by at most the shortest delay of the last minute, and never ahead of
+        /// it, with any delays of the observations.
         #[test]
         fn estimate_is_off_by_the_shortest_delay(steps in prop::collection::vec((0_u64..5_000, 0_i64..3_000), 1..40)) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

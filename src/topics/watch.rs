@@ -44,7 +44,7 @@ struct Need {
     checks: Checks,
 }
 
-/// What a role checks of a topic that exists.
+/// Extent of a role's checks of a topic that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Checks {
     Nothing,

@@ -56,10 +56,8 @@ pub(super) struct InFlight {
     pub rate_key: u64,
     /// The rate limit has already admitted the task.
     pub admitted: bool,
-    /// The task was in flight when workers crashed, and runs in quarantine.
-    pub suspect: bool,
-    /// Child processes that crashed while running the task in quarantine.
-    pub crashes: u8,
+    /// Set if the task was in flight when workers crashed: it runs in quarantine.
+    pub suspect: Option<Suspect>,
     /// Repetitions of the current attempt, which ended through no fault of its own.
     pub restarts: Restarts,
     /// Set once the task has used an attempt or a wait in this worker, or in the one before.
@@ -70,6 +68,13 @@ pub(super) struct InFlight {
     pub kept_headers: Option<KeptHeaders>,
     /// Trace of the task, once an attempt has started in it.
     pub trace: Option<Box<TaskTrace>>,
+}
+
+/// Task that may have crashed workers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Suspect {
+    /// Child processes that crashed while running the task in quarantine.
+    pub crashes: u8,
 }
 
 /// Repetitions of an attempt whose process has ended.
@@ -246,8 +251,7 @@ impl PollBatch {
             holds_key: false,
             rate_key: if decoder.has_rate_per_key { key_hash(key_bytes) } else { 0 },
             admitted: false,
-            suspect: false,
-            crashes: 0,
+            suspect: None,
             restarts: Restarts::default(),
             retry: None,
             correlation: decoder.correlation(record, &task),

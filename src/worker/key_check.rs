@@ -37,7 +37,7 @@ impl KeyCheck {
         if found.contains_key(&self.task_type) {
             return;
         }
-        let key = clip(&String::from_utf8_lossy(key)).to_string();
+        let key = clip(&String::from_utf8_lossy(key));
         let (partition, offset) = (record.partition, record.offset);
         let example = format!("key `{key}` in partition {partition} instead of {expected}, at offset {offset}");
         tracing::warn!(

@@ -17,7 +17,7 @@ pub struct Client {
 impl Client {
     pub fn new(base: String) -> Self {
         // No root certificates: reading those of the system takes longer than most of a test.
-        let http = reqwest::Client::builder().no_proxy().tls_certs_only([]).timeout(DEADLINE).build().unwrap();
+        let http = crate::support::http::builder().timeout(DEADLINE).build().unwrap();
         Self { base, http }
     }
 

@@ -1,4 +1,4 @@
-//! One table of invalid tasks for all ways into the API: each refuses each of them, with the pointer to the field.
+//! Table of invalid tasks for all ways into the API: each way refuses each task, with the pointer to the field.
 
 use kafleet::model::task::id::{MAX_ID_BYTES, MAX_LEVELS};
 use reqwest::{Method, StatusCode};

@@ -20,7 +20,7 @@ enum Answer {
     Refused,
     /// 503 at once or in the outcome of each item.
     RefusedItems,
-    /// What there is, with the list of all partitions in `incomplete`.
+    /// Contents of the store, with the list of all partitions in `incomplete`.
     Incomplete,
     /// Does not depend on the store.
     Other,

@@ -74,14 +74,14 @@ impl Fleet {
 
     fn get(&self, path: &str) -> Value {
         let url = format!("{}{path}", self.api);
-        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let http = crate::support::http::client();
         runtime().block_on(async { http.get(url).send().await.unwrap().json().await.unwrap() })
     }
 }
 
 /// Reads `/readyz` at an address.
 fn readiness(address: &str) -> (u16, String) {
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let http = crate::support::http::client();
     let asked = async {
         let answer = http.get(format!("http://{address}/readyz")).send().await.ok()?;
         Some((answer.status().as_u16(), answer.text().await.ok()?))
@@ -172,7 +172,7 @@ fn hangup_replaces_the_processes_of_apps() {
 
 /// Value of a metric at an address.
 fn metric(address: &str, series: &str) -> Option<String> {
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let http = crate::support::http::client();
     let text = runtime()
         .block_on(async { http.get(format!("http://{address}/metrics")).send().await.ok()?.text().await.ok() })?;
     text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ').map(str::to_owned))

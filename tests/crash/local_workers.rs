@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use crate::fleet::Fleet;
+use crate::isolated::SECRET_VARIABLES;
 
 pub struct LocalWorkers(tempfile::TempDir);
 
@@ -24,6 +25,10 @@ impl LocalWorkers {
     pub fn start(&self, number: usize) -> Child {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.arg("worker").arg("--config").arg(self.0.path().join("kafleet.toml")).stdin(Stdio::null());
+        // The values of the tests of secrets are no settings that a worker accepts.
+        for name in SECRET_VARIABLES {
+            command.env_remove(name);
+        }
         command.stderr(std::fs::File::create(self.log(number)).unwrap()).spawn().unwrap()
     }
 

@@ -244,7 +244,7 @@ impl Guarded {
 
     /// Sends a request until it succeeds, and returns its body.
     async fn call(&self, method: reqwest::Method, path: &str, body: Value) -> Result<Value, String> {
-        let client = reqwest::Client::builder().no_proxy().timeout(CALL).build().unwrap();
+        let client = crate::support::http::builder().timeout(CALL).build().unwrap();
         let url = format!("{}{path}", self.api);
         let send = async |_: &Self| {
             let request = client.request(method.clone(), &url);

@@ -174,7 +174,7 @@ fn tree(root: &str) -> Value {
 }
 
 async fn send(fleet: &Fleet, items: &Value) -> (u16, Value) {
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = crate::support::http::client();
     let url = format!("{}/v1/batches?atomic=true", fleet.api);
     let response = client.post(url).json(items).send().await.unwrap();
     (response.status().as_u16(), response.json().await.unwrap())
@@ -222,7 +222,7 @@ async fn partial_batch_is_invisible() {
     // The producer stalls between the tasks and their events until Kafka aborts its transaction.
     fault.send_replace(Fault::Stall);
     let known = *written.borrow();
-    let (client, batch) = (reqwest::Client::builder().no_proxy().build().unwrap(), tree("stopped"));
+    let (client, batch) = (crate::support::http::client(), tree("stopped"));
     let request = client.post(format!("{}/v1/batches?atomic=true", fleet.api)).json(&batch).send();
     let request = tokio::spawn(request);
     uncommitted.wait_for("stopped", |(records, _)| records == TASKS).await;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::fleet::in_process::{Fleet, wait_until};
 
 async fn submit(fleet: &Fleet, task: Value) {
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = crate::support::http::client();
     let response = client.post(format!("{}/v1/tasks", fleet.api)).json(&task).send().await.unwrap();
     let (status, text) = (response.status(), response.text().await.unwrap());
     assert_eq!(status, 201, "{text}");
@@ -33,7 +33,7 @@ async fn continuation_joins_children_and_runs_again_on_retry(mut fleet: Fleet) {
     assert_eq!(fleet.record("fan:then:then").await.unwrap().outcome.output.unwrap().text(), "\"last\"");
     assert!(fleet.record("fan:then-2").await.is_none(), "the task has not failed");
     assert_eq!(fleet.get("/v1/tasks/fan:then/params").await["params"]["params"], json!({"sum": true}));
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = crate::support::http::client();
     for (format, media, line) in
         [("mermaid", "text/vnd.mermaid", "n0 -.-> n4"), ("dot", "text/vnd.graphviz", "n0 -> n4 [style=dashed]")]
     {

@@ -9,7 +9,7 @@ use crate::fleet::in_process::{Fleet, wait_until};
 use crate::fleet::task_types::{Branch, Leaf};
 
 async fn post(fleet: &Fleet, path: &str, body: &Value) -> (u16, Value) {
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = crate::support::http::client();
     let response = client.post(format!("{}{path}", fleet.api)).json(body).send().await.unwrap();
     (response.status().as_u16(), response.json().await.unwrap())
 }

@@ -249,7 +249,7 @@ impl Fleet {
 
     /// Response of the API with any status but `503`, which it gives while the tracker is behind.
     pub async fn response(&self, path: &str) -> (u16, String) {
-        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let client = crate::support::http::client();
         wait_until(&format!("a response to {path}"), || async {
             let response = client.get(format!("{}{path}", self.api)).send().await.unwrap();
             let (status, text) = (response.status().as_u16(), response.text().await.unwrap());

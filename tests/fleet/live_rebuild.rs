@@ -111,7 +111,7 @@ async fn succeeded(store: &dyn Store, all: &[u32]) -> usize {
 
 /// Reads recently published tasks at their positions: each must be found or answered with `503`.
 async fn query(api: String, stop: Arc<AtomicBool>, published: Arc<Mutex<Vec<(String, String)>>>) -> (usize, usize) {
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = crate::support::http::client();
     let (mut found, mut late, mut ended) = (0, 0, BTreeMap::<String, String>::new());
     while !stop.load(SeqCst) {
         let (id, position) = published.lock().unwrap().last().cloned().unwrap();
@@ -179,7 +179,7 @@ async fn fleet_moves_to_another_redis_under_load() {
     let api = fleet.start_with("api", &["--redis", &url, "--listen", &address]);
     running.push(api);
     let api = format!("http://{address}");
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = crate::support::http::client();
     let responses = async || client.get(format!("{api}/v1/types")).send().await.is_ok();
     wait_until("the API responds", &mut running, responses).await;
     let querying = tokio::spawn(query(api, stop.clone(), published.clone()));

@@ -34,7 +34,7 @@ pub fn callbacks() -> Registered {
 }
 
 async fn post(fleet: &Fleet, path: &str, body: &Value) -> (u16, Value) {
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = crate::support::http::client();
     let response = client.post(format!("{}{path}", fleet.api)).json(body).send().await.unwrap();
     (response.status().as_u16(), response.json().await.unwrap())
 }

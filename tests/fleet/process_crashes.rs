@@ -131,7 +131,7 @@ async fn task_published_with_kcat_is_listed() {
     let status: Value = serde_json::from_str(&fleet.run(&["status", &id, "--wait=240s", "-o", "json"])).unwrap();
     assert_eq!((&status["state"], &status["result"]), (&json!("succeeded"), &json!({"text": "hello"})));
     assert!(fleet.run(&["status", &id]).contains("succeeded"));
-    let rest = reqwest::Client::builder().no_proxy().build().unwrap();
+    let rest = crate::support::http::client();
     let response = rest.get(format!("{}/v1/tasks/{id}", fleet.api)).send().await.unwrap();
     let document: Value = serde_json::from_str(&response.text().await.unwrap()).unwrap();
     assert_eq!((&document["state"], &document["result"]), (&json!("succeeded"), &json!({"text": "hello"})));

@@ -21,7 +21,7 @@ const ROUNDS: usize = 20;
 const CALL: Duration = Duration::from_secs(60);
 
 pub async fn call(fleet: &Fleet, method: Method, path: &str, body: Value) -> Value {
-    let client = reqwest::Client::builder().no_proxy().timeout(CALL).build().unwrap();
+    let client = crate::support::http::builder().timeout(CALL).build().unwrap();
     let response = client.request(method, format!("{}{path}", fleet.api)).json(&body).send().await.unwrap();
     let (status, text) = (response.status(), response.text().await.unwrap());
     assert!(status.is_success(), "{path}: {status} {text}");

@@ -63,7 +63,7 @@ impl Traced {
     }
 
     async fn submit(&self, task: Value, trace: Option<&str>) -> Value {
-        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let client = crate::support::http::client();
         let mut request = client.post(format!("{}/v1/tasks", self.fleet.api)).json(&task);
         if let Some(trace) = trace {
             request = request.header("traceparent", trace).header("tracestate", "v=1");
@@ -239,7 +239,7 @@ async fn foreign_record_has_its_wait_as_the_root() {
         traced.fleet.record("bare:then").await.filter(|record| record.state.is_terminal())
     })
     .await;
-    assert_eq!(traced.fleet.get("/v1/tasks/off").await.get("trace_id"), None);
+    assert_eq!(traced.fleet.get("/v1/tasks/off").await["trace_id"], Value::Null);
     let (spans, _) = traced.stop().await;
     assert_connected(&spans, &[&GIVEN[36..52]]);
     let wait = one(&spans, "wait echo", "bare");
@@ -254,7 +254,7 @@ async fn retry_by_hand_and_late_children_are_linked_traces() {
     let traced = Traced::start(Behaviour::Accept, 1.0).await;
     traced.submit(json!({"type": "leaf", "id": "a", "params": {"held": false, "fails": true}}), None).await;
     assert_eq!(traced.fleet.wait_for_end("a").await.state, State::Failed);
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = crate::support::http::client();
     let retried = client.post(format!("{}/v1/tasks/a/retry", traced.fleet.api)).json(&json!({})).send().await.unwrap();
     assert_eq!(retried.status(), 202);
     wait_until("the second run has ended", || async {
@@ -294,7 +294,7 @@ async fn retry_by_hand_and_late_children_are_linked_traces() {
 async fn task_without_a_sampled_trace_has_no_spans() {
     let traced = Traced::start(Behaviour::Accept, 0.0).await;
     let created = traced.submit(json!({"type": "family", "id": "top", "params": {}}), None).await;
-    assert_eq!(created.get("trace_id"), None);
+    assert_eq!(created["trace_id"], Value::Null);
     let root = traced.fleet.wait_for_end("top").await;
     assert_eq!((root.state, root.outcome.output), (State::Succeeded, None), "the handler has no context");
     let (spans, _) = traced.stop().await;

@@ -472,10 +472,10 @@ fn dead_letter_example_matches_the_schema() {
     assert!(fits("dead-letter-headers.json", &json!({"kafleet_code": "schema"})).is_err());
 }
 
-/// Checks that docs/wire.md names all headers and event kinds.
+/// Checks that docs/wire.md, with its table of task fields, names all headers and event kinds.
 #[test]
 fn wire_format_is_documented() {
-    let text = include_str!("../../docs/wire.md");
+    let text = concat!(include_str!("../../docs/wire.md"), include_str!("../../docs/task-fields.md"));
     let kinds = kinds_of(&read("event.json"));
     let headers = header::all().chain(declared(include_str!("../../src/dead_letters/headers.rs")));
     let names = headers.map(str::to_owned).chain(kinds);

@@ -21,7 +21,7 @@ use crate::task_types::{self, Unordered};
 /// Worker, and the app that runs its types, if the scenario has one.
 pub fn worker(fleet: &Fleet, number: usize) -> (WorkerSetup, Option<Arc<SimulatedApp>>) {
     let scenario = &fleet.scenario;
-    let is_newer = scenario.newer.contains(&number);
+    let is_newer = scenario.variants.newer.contains(&number);
     let config = WorkerConfig {
         drain_timeout: Millis::secs(3),
         commit_interval: Millis(scenario.commit_ms),
@@ -29,7 +29,7 @@ pub fn worker(fleet: &Fleet, number: usize) -> (WorkerSetup, Option<Arc<Simulate
         inline_retry_max: Millis(scenario.inline_retry_ms),
         ..WorkerConfig::default()
     };
-    let types = scenario.single_type.contains(&number).then(|| Unordered::TYPE.to_owned());
+    let types = scenario.variants.single_type.contains(&number).then(|| Unordered::TYPE.to_owned());
     let running = Arc::<RunningAttempts>::default();
     let setup = WorkerSetup {
         broker: broker(fleet, is_newer.then(|| fleet.names.events())),

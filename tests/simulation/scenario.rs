@@ -51,6 +51,15 @@ pub struct ClockChange {
     pub ahead_ms: i64,
 }
 
+/// Workers that differ from the others.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct WorkerVariants {
+    /// Workers that serve only one of the types.
+    pub single_type: Vec<usize>,
+    /// Workers of a newer build, which write unknown event fields and kinds.
+    pub newer: Vec<usize>,
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Scenario {
     pub seed: u64,
@@ -65,10 +74,8 @@ pub struct Scenario {
     pub batch_events: usize,
     pub observe: bool,
     pub roots: Vec<(bool, Script)>,
-    /// Workers that serve only one of the types.
-    pub single_type: Vec<usize>,
-    /// Workers of a newer build, which write unknown event fields and kinds.
-    pub newer: Vec<usize>,
+    #[serde(flatten)]
+    pub variants: WorkerVariants,
     /// Retention of ended trees; 0 for the default.
     pub retention_ms: u64,
     pub fault_mode: FaultMode,
@@ -113,8 +120,7 @@ impl Scenario {
             batch_events: [1, 3, 50, 2_000][rng.usize(..4)],
             observe: rng.bool(),
             roots,
-            single_type: random_workers(rng, 1),
-            newer: random_workers(rng, 0),
+            variants: WorkerVariants { single_type: random_workers(rng, 1), newer: random_workers(rng, 0) },
             retention_ms: if rng.u8(..12) == 0 { 150_000 } else { 0 },
             fault_mode,
             // Not from the generator, so that seeds keep the rest of their scenario.
@@ -389,8 +395,8 @@ impl fmt::Display for Scenario {
             self.batch_events,
             self.inline_retry_ms,
             self.observe,
-            self.single_type,
-            self.newer,
+            self.variants.single_type,
+            self.variants.newer,
             self.retention_ms,
             self.upgrade
         )?;

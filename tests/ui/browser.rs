@@ -45,7 +45,7 @@ pub struct Browser<'a> {
 
 impl<'a> Browser<'a> {
     pub fn new(fleet: &'a Fleet) -> Self {
-        let http = reqwest::Client::builder().no_proxy().tls_certs_only([]).timeout(DEADLINE);
+        let http = crate::support::http::builder().timeout(DEADLINE);
         let http = http.redirect(reqwest::redirect::Policy::none()).build().unwrap();
         Self { fleet, http, headers: vec![("accept", "text/html".into())] }
     }

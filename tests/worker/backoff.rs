@@ -10,7 +10,9 @@ use serde_json::Value;
 use crate::worker::fleet::{Fleet, memory};
 use crate::worker::types::Kind;
 
-const LONG: Duration = Duration::from_millis(60);
+const LONG: Duration = Duration::from_millis(1_500);
+/// Far longer than an attempt that fails at once.
+const RESET: Millis = Millis::secs(1);
 
 /// A type whose attempts fail, the fourth one after a long time.
 fn failing() -> Kind {
@@ -45,10 +47,10 @@ fn assert_backoff(waits: &[(u32, i64)], expected: &[(u32, i64)]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn backoff_starts_again_after_a_long_attempt() {
     let mut kind = failing();
-    kind.registered.policy.retry.backoff_reset = Some(Millis(50));
+    kind.registered.policy.retry.backoff_reset = Some(RESET);
     let (fleet, _) = memory(1, &[kind]).await;
     fleet.send("failing", "a", "1").await;
-    fleet.send_record("failing", None, None, Some(b"1"), &[("ce_id", "never"), ("ce_backoffreset", "1h")]).await;
+    fleet.send_record("failing", None, None, Some(b"1"), &[("ce_id", "never"), ("ce_backoffreset", "1m")]).await;
     let worker = fleet.worker();
     assert_backoff(&waits(&fleet, "a").await, &[(1, 10), (2, 20), (3, 40), (4, 10), (5, 20)]);
     assert_backoff(&waits(&fleet, "never").await, &[(1, 10), (2, 20), (3, 40), (4, 80), (5, 160)]);
@@ -59,7 +61,7 @@ async fn backoff_starts_again_after_a_long_attempt() {
 #[tokio::test(flavor = "multi_thread")]
 async fn backoff_continues_from_its_start_in_another_worker() {
     let mut kind = failing();
-    kind.registered.policy.retry.backoff_reset = Some(Millis(50));
+    kind.registered.policy.retry.backoff_reset = Some(RESET);
     let (mut fleet, _) = memory(1, &[kind]).await;
     fleet.config.inline_retry_max = Millis(5);
     let used = [("ce_id", "used"), ("ce_attempt", "3"), ("ce_retries", "9")];

@@ -131,7 +131,8 @@ async fn cancel_reaches_waiting_tasks() {
         fleet.send_record("keyed", None, Some("key"), Some(b"0"), &[("ce_id", id)]).await;
     }
     fleet.send("slow", "backs-off", "0").await;
-    let later = [("ce_id", "later"), ("ce_notbefore", "2200-01-01T00:00:00Z")];
+    let tomorrow = (kafleet::runtime::now_ms() + 86_400_000).to_string();
+    let later = [("ce_id", "later"), ("ce_notbefore", tomorrow.as_str())];
     fleet.send_record("one", None, Some("later"), Some(b"0"), &later).await;
     let worker = fleet.worker();
     until("two run", || journal.running() == 2).await;

@@ -263,7 +263,7 @@ async fn handler_sees_the_labels_of_its_task() {
     fleet.send("labels", "none", "1").await;
     let worker = fleet.worker();
     let of_none = json!([null, [], null, null, null]);
-    for (id, labels) in [("all", json!(["cover", ["a", "b"], "ada", "{\"n\":1}", "acme"])), ("none", of_none)] {
+    for (id, labels) in [("all", json!(["cover", ["a", "b"], "ada", "{\"n\": 1}", "acme"])), ("none", of_none)] {
         assert_eq!(fleet.result_of(id).await.payload.output().unwrap().value().unwrap(), labels, "{id}");
     }
     worker.stop().await;

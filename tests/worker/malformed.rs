@@ -89,14 +89,14 @@ const REFUSED: [(&str, &str, &str); 35] = [
 /// Events in structured mode that are refused whole.
 const REFUSED_EVENTS: [(&str, &str); 9] = [
     (r#"{"id": "e", "data": {"n": 1}, "data_base64": "eyJuIjogMX0="}"#, "both `data` and `data_base64`"),
-    (r#"{"id": "e", "data": {"n": 1}, "data": {"n": 2}}"#, "one of them twice"),
+    (r#"{"id": "e", "data": {"n": 1}, "data": {"n": 2}}"#, "the name `data` occurs twice"),
     (r#"{"id": "e", "data_base64": "%"}"#, "is not base64"),
     (r#"{"id": "e", "data_base64": 1}"#, "is not a text"),
     (r#"{"id": "e", "data_base64": "AP8="}"#, "is not JSON"),
     (r#"{"id": "e", "id": "f", "data": {"n": 1}}"#, "the name `id` occurs twice"),
     (r#"{"id": "e", "tags": ["a"], "data": {"n": 1}}"#, "the attribute `tags` is a list or an object"),
     (r#"{"id": "e", "options": {"a": 1}, "data": {"n": 1}}"#, "the attribute `options` is a list or an object"),
-    (r#"[{"id": "e", "data": {"n": 1}}]"#, "expected an object with the attributes"),
+    (r#"[{"id": "e", "data": {"n": 1}}]"#, "it is not an object with the attributes"),
 ];
 
 #[tokio::test(flavor = "multi_thread")]

@@ -155,7 +155,7 @@ async fn task_fails_after_its_total_timeout() {
     let own = [("ce_id", "own"), ("ce_totaltimeout", "2s")];
     fleet.send_record("free", None, None, Some(b"0"), &own).await;
     let more = [("ce_id", "more"), ("ce_totaltimeout", "1h"), ("ce_retries", "3"), ("ce_time", "2026-01-31T12:00:00Z")];
-    fleet.send_record("long", None, None, Some(b"0"), &[("ce_id", "longer"), ("ce_totaltimeout", "900000d")]).await;
+    fleet.send_record("long", None, None, Some(b"0"), &[("ce_id", "longer"), ("ce_totaltimeout", "30d")]).await;
     fleet.send_record("free", None, None, Some(b"0"), &more).await;
     fleet
         .send_record("long", None, Some("old"), Some(b"0"), &[("ce_id", "old"), ("ce_time", "2026-01-31T12:00:00Z")])

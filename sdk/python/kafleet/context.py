@@ -103,8 +103,8 @@ class Context:
 
     __slots__ = (
         "n", "type", "task_name", "id", "run", "number", "name", "tags", "creator", "options", "headers", "trace", "state",
-        "reason", "submits", "_deadline", "_channel", "_limits", "_lock", "_decoder", "_lines", "_line_bytes", "_partial", "_silent",
-        "_children", "_children_bytes", "_count", "_total", "_on_cancel",
+        "reason", "submits", "_deadline", "_channel", "_limits", "_lock", "_decoder", "_lines", "_line_bytes", "_partial",
+        "_silent", "_children", "_children_bytes", "_count", "_total", "_on_cancel",
     )  # fmt: skip
 
     def __init__(self, attempt: dict[str, Any], channel: Channel) -> None:

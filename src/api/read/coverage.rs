@@ -56,7 +56,7 @@ struct Known {
     lost_at: Option<Instant>,
 }
 
-/// What is known of a partition before it is read. Concurrent reads may return their checkpoints in another order.
+/// State of a partition before it is read. Concurrent reads may return their checkpoints in another order.
 #[derive(Clone, Copy)]
 pub(crate) struct Baseline {
     partition: u32,

@@ -56,6 +56,13 @@ fn change_blame(pool: &AppPool, change: impl FnOnce(&mut Blame)) {
     pool.hand_out(granted);
 }
 
+/// Returns whether all processes of an app run, and for so long that it is not to blame for their deaths.
+pub fn all_last(pool: &AppPool) -> bool {
+    let processes = &pool.state.lock().processes;
+    processes.len() >= pool.settings.processes as usize
+        && processes.iter().all(|process| process.since.elapsed() > LASTING_AFTER)
+}
+
 /// Waits for evidence after the early death of a process with one attempt. Returns whether the app is to blame: not while
 /// another of its processes lasts.
 pub(super) async fn is_to_blame(pool: &Arc<AppPool>) -> bool {

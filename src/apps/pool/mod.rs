@@ -20,6 +20,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
+pub use self::blame::all_last;
 use self::blame::{Blame, Evidence};
 pub use self::permit::AppHandler;
 use self::permit::Waiting;

@@ -12,7 +12,7 @@ use super::client::Client;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::eprint_line;
-use super::setup::{CALL_DEADLINE, Setup, SetupOptions, from_message};
+use super::setup::{CALL_DEADLINE, Setup, SetupOptions};
 use super::traces;
 use super::wait::finish;
 use crate::api::ApiSetup;
@@ -144,7 +144,7 @@ fn environment(url: &str, token: Option<&String>) -> Vec<(&'static str, String)>
 
 async fn create_topics(setup: &Setup, broker: &BrokerClient) -> Result<(), Failure> {
     let outcomes = apply(broker, &setup.config, &setup.registry, CALL_DEADLINE).await;
-    let outcomes = outcomes.map_err(|why| from_message(Code::Failed, &why.to_string()))?;
+    let outcomes = outcomes.map_err(|why| Failure::of_text(Code::Failed, &why.to_string()))?;
     let failed = outcomes.into_iter().find_map(|outcome| match outcome.change {
         TopicChange::Failed(why) => {
             Some(Failure::failed(format_args!("the topic `{}` was not created: {why}", outcome.name)))

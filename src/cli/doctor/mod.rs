@@ -120,7 +120,7 @@ async fn check_services(setup: &Setup, with_redis: bool, found: &mut Vec<Finding
     }
     let partitions = setup.config.topics.events_partitions;
     match setup.redis() {
-        Ok(store) => found.extend(redis::findings(&*store, partitions, log.as_ref()).await),
+        Ok(connected) => found.extend(store::findings(&*connected, partitions, log.as_ref()).await),
         Err(why) => found.push(Finding::of("redis", why)),
     }
 }
@@ -267,6 +267,6 @@ fn text(found: &[Finding], paint: Paint) -> String {
 mod declarations;
 mod live;
 mod positions;
-mod redis;
+mod store;
 #[cfg(test)]
 mod tests;

@@ -88,7 +88,7 @@ struct Container {
     index: u32,
     /// Number of names of the containers around it.
     first_name: usize,
-    /// One bit per name that was seen, by its length and its ends.
+    /// Set with a bit for each name that was seen, by its length and its ends.
     seen: u64,
 }
 

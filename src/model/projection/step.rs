@@ -67,11 +67,14 @@ pub(super) fn step(node: &mut TaskRecord, event: &Event, position: LogPosition, 
     if verdict == Verdict::Ignored {
         passed.clear();
     }
-    let is_late_announcement =
-        verdict == Verdict::Ignored && event.kind() == Kind::Submitted && node.history.has_unannounced_events(node.run);
+    let is_late_announcement = is_late_announcement(node, event, verdict);
     let in_history = !matches!(event.kind(), Kind::Progress | Kind::Log);
     let started = !was_started && node.times.started_at_ms.is_some();
     Step { in_history, started, conflict, passed, is_late_announcement, ..Step::of(verdict) }
+}
+
+fn is_late_announcement(node: &TaskRecord, event: &Event, verdict: Verdict) -> bool {
+    verdict == Verdict::Ignored && event.kind() == Kind::Submitted && node.history.has_unannounced_events(node.run)
 }
 
 /// Begin of the message about a second task with the id of another.

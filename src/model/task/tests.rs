@@ -51,7 +51,6 @@ fn all_headers_are_decoded() {
             ("ce_specversion", "1.0"),
             ("ce_id", "c"),
             ("ce_parent", "r:p"),
-            ("ce_type", "echo"),
             ("ce_source", "/shop"),
             ("ce_time", "2026-01-31T12:00:00.5Z"),
             ("content-type", "Application/JSON; charset=utf-8"),

@@ -9,7 +9,7 @@ use super::retry_log::RetryLog;
 use crate::broker::{Commit, Committed, Partition};
 use crate::model::offsets::{Completed, MAX_SPAN, Mark, Metadata, PendingRetries};
 use crate::worker::completions::{DeliveryTag, RecordedRetry};
-use crate::worker::decode::Input;
+use crate::worker::decode::{Input, Suspect};
 
 /// Phase of an assignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +164,7 @@ impl PartitionState {
         if self.crashes.is_suspect(next)
             && let Some(Input::Task(in_flight)) = &mut work
         {
-            in_flight.suspect = true;
+            in_flight.suspect = Some(Suspect::default());
         }
         work
     }
@@ -376,7 +376,7 @@ mod tests {
     }
 
     fn suspects(tasks: &[InFlight]) -> Vec<i64> {
-        tasks.iter().filter(|task| task.suspect).map(|task| task.task.position.offset).collect()
+        tasks.iter().filter(|task| task.suspect.is_some()).map(|task| task.task.position.offset).collect()
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl Tasks {
         if let Some(verdict) = running.cancelled.take() {
             return self.cancel_running(running, *verdict).await;
         }
-        if running.in_flight.suspect && self.has_quarantine && failure.kind == CRASHED {
+        if running.in_flight.suspect.is_some() && self.has_quarantine && failure.kind == CRASHED {
             return self.suspect_crashed(running, failure).await;
         }
         if failure.kind == CRASHED
@@ -194,13 +194,11 @@ impl Tasks {
     }
 }
 
-impl Tasks {
-    /// Logs the number of failures that were not logged, once no further ones follow.
-    pub(super) fn report_suppressed_failures(&mut self, now: Instant) {
-        if let Some(suppressed) = self.failure_log.take_report(now) {
-            let task_type = &self.task_type;
-            tracing::warn!(%task_type, suppressed, "further attempts failed; the events of their tasks have the reasons");
-        }
+/// Logs the number of failures that were not logged, once no further ones follow.
+pub(super) fn report_suppressed_failures(tasks: &mut Tasks, now: Instant) {
+    if let Some(suppressed) = tasks.failure_log.take_report(now) {
+        let task_type = &tasks.task_type;
+        tracing::warn!(%task_type, suppressed, "further attempts failed; the events of their tasks have the reasons");
     }
 }
 

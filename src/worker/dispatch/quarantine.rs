@@ -68,19 +68,21 @@ impl Quarantine {
     /// Returns the handler for a task: that of its type, or a child process for a suspect.
     pub(super) fn handler_for(&self, in_flight: &InFlight, default: &Arc<dyn Handler>) -> Arc<dyn Handler> {
         match &self.children {
-            Some(children) if in_flight.suspect && in_flight.crashes > 0 => Arc::new(children.fresh()),
-            Some(children) if in_flight.suspect => Arc::new(children.clone()),
+            Some(children) if in_flight.suspect.is_some_and(|suspect| suspect.crashes > 0) => {
+                Arc::new(children.fresh())
+            }
+            Some(children) if in_flight.suspect.is_some() => Arc::new(children.clone()),
             _ => default.clone(),
         }
     }
 
     /// Registers an attempt that runs in a task of its own.
     pub(super) fn attempt_started(&mut self, in_flight: &InFlight) {
-        self.running += usize::from(in_flight.suspect);
+        self.running += usize::from(in_flight.suspect.is_some());
     }
 
     pub(super) fn attempt_ended(&mut self, in_flight: &InFlight) {
-        self.running -= usize::from(in_flight.suspect);
+        self.running -= usize::from(in_flight.suspect.is_some());
     }
 }
 
@@ -94,9 +96,11 @@ impl Tasks {
     /// released, that decision is left to its next owner.
     pub(super) async fn suspect_crashed(&mut self, mut running: Running, failure: Failure) {
         let closed = self.assignments.is_closed(running.in_flight.tag);
-        running.in_flight.crashes += 1;
+        let suspect = running.in_flight.suspect.get_or_insert_default();
+        suspect.crashes += 1;
+        let is_poison = suspect.crashes >= MAX_CRASHES;
         self.log_failure(&running, &failure);
-        if running.in_flight.crashes >= MAX_CRASHES && !closed {
+        if is_poison && !closed {
             return self.declare_poison(running, failure);
         }
         self.metrics.record_outcome("retried", running.started_at.elapsed());

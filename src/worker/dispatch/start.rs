@@ -111,7 +111,7 @@ impl Dispatcher {
         if time_left(&self.tasks.policy, &in_flight, now).is_some_and(|left| left.is_zero()) {
             return self.tasks.time_out(in_flight);
         }
-        if in_flight.suspect && self.quarantine.is_full() {
+        if in_flight.suspect.is_some() && self.quarantine.is_full() {
             return self.quarantine.waiting.push_back(in_flight);
         }
         if let Some(in_flight) = self.admit_by_rate(in_flight) {

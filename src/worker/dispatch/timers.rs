@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Dispatcher;
+use super::outcome::report_suppressed_failures;
 use super::running::RunningAttempts;
 use super::tasks::Tasks;
 
@@ -28,7 +29,7 @@ impl Dispatcher {
             announce_start(&mut self.running, &mut self.tasks, id).await;
         }
         self.tasks.queue.wake_due(now);
-        self.tasks.report_suppressed_failures(now);
+        report_suppressed_failures(&mut self.tasks, now);
         for mut in_flight in self.limits.take_due(now).into_iter().rev() {
             in_flight.admitted = true;
             self.tasks.queue.push_front(in_flight);

@@ -1,18 +1,18 @@
 //! Values on their way through a fleet: each way in gives each value on with all its digits, or refuses it with a reason.
 //!
-//! A new way in is one line of [`ways_in::WAYS`], and one of the table in `docs/wire.md`. A new way out is one line of
-//! [`WAYS_OUT`].
+//! A new way in is one line of [`ways_in::WAYS`], a new way out one of [`ways_out::WAYS_OUT`], each with one of the tables in
+//! `docs/wire.md`.
 
 mod relay;
 mod ways_in;
+mod ways_out;
 
-use std::future::Future;
-use std::pin::Pin;
+use kafleet::handlers::builtin::callback;
 
-use kafleet::model::json::RawJson;
-
-use crate::fleet::in_process::{Fleet, wait_until};
+use crate::fleet::in_process::Fleet;
+use crate::fleet::notifications::callbacks;
 use ways_in::{Location, WAYS, WayIn};
+use ways_out::{Shown, WAYS_OUT};
 
 cases!(values_are_exact_or_refused);
 
@@ -38,27 +38,13 @@ const REFUSED: &[(&str, &str, &[&str])] = &[
     ("byte order mark", "\u{feff}1", &["byte order mark", "expected value"]),
 ];
 
-/// Text of a value at a location, once it is there.
-type Reading<'a> = Pin<Box<dyn Future<Output = String> + 'a>>;
-
-/// Ways out with their names. `None`: the way does not show values of this location.
-const WAYS_OUT: &[(&str, for<'a> fn(&'a Fleet, &'a Location) -> Option<Reading<'a>>)] =
-    &[("API", |fleet, location| Some(Box::pin(api(fleet, location))))];
-
-async fn api(fleet: &Fleet, location: &Location) -> String {
-    let address = location.address();
-    let (path, pointer) = address.split_once('#').unwrap();
-    wait_until(&format!("a value at {address}"), || async {
-        let (status, text) = fleet.response(path).await;
-        let document = RawJson::parse(text.as_bytes()).ok().filter(|_| status == 200)?;
-        let value = document.slice().at(pointer).filter(|value| value.text() != "null")?;
-        Some(value.text().to_owned())
-    })
-    .await
-}
+/// Ways in whose values are read by all ways out: one for each place of a task. Others are read from the API only.
+const SHOWN_EVERYWHERE: [&str; 4] =
+    ["`POST /v1/tasks`: params", "`POST /v1/tasks`: options", "result of a handler", "progress of a handler"];
 
 async fn values_are_exact_or_refused(mut fleet: Fleet) {
     fleet.add_type(relay::TYPE, relay::registered()).await;
+    fleet.add_type(callback::TYPE, callbacks()).await;
     fleet.start_worker();
     let checked = WAYS.iter().enumerate().map(|(index, way)| wrong_values(&fleet, index, way));
     let wrong: Vec<_> = futures::future::join_all(checked).await.into_iter().flatten().collect();
@@ -72,7 +58,9 @@ async fn wrong_values(fleet: &Fleet, index: usize, way: &WayIn) -> Vec<String> {
     let mut report = |name: &str, why: String| wrong.push(format!("{}, {name}: {why}", way.name));
     for (number, (name, text)) in EXACT.iter().enumerate() {
         match (way.send)(fleet, &format!("in{index}-{number}"), text).await {
-            Ok(location) => differences(fleet, &location, text).await.into_iter().for_each(|found| report(name, found)),
+            Ok(location) => {
+                differences(fleet, way, &location, text).await.into_iter().for_each(|found| report(name, found))
+            }
             Err(why) => report(name, format!("refused: {why}")),
         }
     }
@@ -86,24 +74,25 @@ async fn wrong_values(fleet: &Fleet, index: usize, way: &WayIn) -> Vec<String> {
 }
 
 /// Ways out that show another value.
-async fn differences(fleet: &Fleet, location: &Location, text: &str) -> Vec<String> {
+async fn differences(fleet: &Fleet, way: &WayIn, location: &Location, text: &str) -> Vec<String> {
+    let ways = if SHOWN_EVERYWHERE.contains(&way.name) { WAYS_OUT } else { &WAYS_OUT[..1] };
     let mut found = Vec::new();
-    for (name, read) in WAYS_OUT {
-        let Some(reading) = read(fleet, location) else { continue };
-        let shown = reading.await;
-        if shown != text {
-            found.push(format!("{name} shows {shown}"));
+    for way in ways {
+        match (way.read)(fleet, location).await {
+            Shown::Value(shown) if shown == text => {}
+            Shown::Page(shown) if shown.contains(text) => {}
+            Shown::Value(shown) | Shown::Page(shown) => found.push(format!("{} shows {shown}", way.name)),
         }
     }
     found
 }
 
-/// The table of the documentation has a line for each way in and each value.
+/// The tables of the documentation have a line for each way and each value.
 #[test]
 fn documented_matrix_is_that_of_the_tests() {
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/wire.md")).unwrap();
-    let names =
-        WAYS.iter().map(|way| way.name).chain(EXACT.iter().map(|one| one.0)).chain(REFUSED.iter().map(|one| one.0));
+    let ways = WAYS.iter().map(|way| way.name).chain(WAYS_OUT.iter().map(|way| way.name));
+    let names = ways.chain(EXACT.iter().map(|one| one.0)).chain(REFUSED.iter().map(|one| one.0));
     let missing: Vec<&str> = names.filter(|name| !text.contains(&format!("\n| {name} |"))).collect();
     assert!(missing.is_empty(), "docs/wire.md has no line for {missing:?}");
 }

@@ -7,13 +7,14 @@ use serde::{Deserialize, Serialize};
 
 pub const TYPE: &str = "relay";
 
-/// How a value leaves a handler.
+/// Way in which a value leaves a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum By {
     Result,
     Progress,
     Child,
+    ChildResult,
     ChildAtOnce,
     Continuation,
     DeadLetter,
@@ -36,6 +37,10 @@ async fn relay(Relay { by, value }: Relay, cx: Context) -> TaskResult<Option<Raw
         By::Result => return Ok(Some(value)),
         By::Progress => cx.progress(value),
         By::Child => cx.spawn_child(Child::new("echo", value).id("c")),
+        By::ChildResult => {
+            let params = RawJson::of(&Relay { by: By::Result, value }).expect("a relay is JSON");
+            cx.spawn_child(Child::new(TYPE, params).id("c"));
+        }
         By::ChildAtOnce => drop(cx.spawn_now(vec![Child::new("echo", value).id("c")]).await?),
         By::Continuation => cx.then(Continuation::new("echo", value)),
         By::DeadLetter => return Err(Failure::dead("for a redrive")),

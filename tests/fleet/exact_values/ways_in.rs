@@ -9,7 +9,9 @@ use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::Value;
 
+use super::ways_out::value_at;
 use crate::cli::run::{RunResult, kafleet, run, run_with_stdin};
+use crate::fleet::http_receiver::Receiver;
 use crate::fleet::in_process::{Fleet, wait_until};
 
 /// Location where a value arrives.
@@ -19,6 +21,10 @@ pub enum Location {
     Params(String),
     /// Field of the status of a task, by its JSON pointer.
     Status(String, &'static str),
+    /// Part of a document of the API, by its path and a JSON pointer.
+    Document(String, &'static str),
+    /// Value that has been read.
+    Text(String),
 }
 
 /// Gives on a value under a new id. The error is the refusal.
@@ -66,16 +72,10 @@ ways! {
     "`kafleet report ID succeeded --result`" => cli_report,
     "`kafleet schedules create`" => cli_schedule,
     "`kafleet dead-letters redrive --params`" => cli_redrive,
-}
-
-impl Location {
-    /// Path of an API document, and the JSON pointer into it behind `#`.
-    pub fn address(&self) -> String {
-        match self {
-            Self::Params(id) => format!("/v1/tasks/{id}/params#/params"),
-            Self::Status(id, pointer) => format!("/v1/tasks/{id}#{pointer}"),
-        }
-    }
+    "params, in a schedule" => shown_schedule,
+    "params, in a dead letter" => shown_dead_letter,
+    "result, in the body of a callback" => result_in_callback,
+    "result of a child, by `with_results`" => result_for_continuation,
 }
 
 type Sent = Result<Location, String>;
@@ -97,7 +97,7 @@ async fn call(fleet: &Fleet, method: Method, path: &str, body: String) -> Result
         Some(path) => (path, "application/x-ndjson"),
         None => (path, "application/json"),
     };
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = crate::support::http::client();
     let request = client.request(method, format!("{}{path}", fleet.api)).header("content-type", media).body(body);
     let response = request.send().await.unwrap();
     let (status, text) = (response.status(), response.text().await.unwrap());
@@ -185,8 +185,8 @@ async fn api_schedule(fleet: &Fleet, id: &str, value: &str) -> Sent {
 }
 
 /// Makes a dead letter and returns its id.
-async fn dead_letter(fleet: &Fleet, id: &str) -> Result<String, String> {
-    create(fleet, id, r#""type":"relay","params":{"by":"dead_letter"}"#).await?;
+async fn dead_letter(fleet: &Fleet, id: &str, value: &str) -> Result<String, String> {
+    create(fleet, id, &format!(r#""type":"relay","params":{{"by":"dead_letter","value":{value}}}"#)).await?;
     let what = format!("a dead letter of `{id}`");
     let letter = wait_until(&what, || async {
         let page = fleet.get("/v1/dead-letters?type=relay").await;
@@ -205,7 +205,7 @@ async fn redriven(fleet: &Fleet, id: &str) -> Sent {
 }
 
 async fn api_redrive(fleet: &Fleet, id: &str, value: &str) -> Sent {
-    let letter = dead_letter(fleet, id).await?;
+    let letter = dead_letter(fleet, id, "1").await?;
     let body = format!(r#"{{"params":{{"by":"result","value":{value}}}}}"#);
     call(fleet, Method::POST, &format!("/v1/dead-letters/{letter}/redrive"), body).await?;
     redriven(fleet, id).await
@@ -272,8 +272,41 @@ async fn rust_client(fleet: &Fleet, id: &str, value: &str) -> Sent {
     params_of(id)
 }
 
+async fn shown_schedule(fleet: &Fleet, id: &str, value: &str) -> Sent {
+    let body = format!(r#"{{"id":"{id}","spec":{{"every":"1d","task":{{"type":"echo","params":{value}}}}}}}"#);
+    call(fleet, Method::POST, "/v1/schedules", body).await?;
+    Ok(Location::Document(format!("/v1/schedules/{id}"), "/spec/task/params"))
+}
+
+async fn shown_dead_letter(fleet: &Fleet, id: &str, value: &str) -> Sent {
+    let letter = dead_letter(fleet, id, value).await?;
+    Ok(Location::Document(format!("/v1/dead-letters/{letter}"), "/params/value"))
+}
+
+async fn result_in_callback(fleet: &Fleet, id: &str, value: &str) -> Sent {
+    let receiver = Receiver::start().await;
+    let actions = format!(r#"[{{"on":["succeeded"],"callback":{{"url":"{}/ok"}}}}]"#, receiver.url);
+    let params = format!(r#"{{"by":"result","value":{value}}}"#);
+    create(fleet, id, &format!(r#""type":"relay","params":{params},"actions":{actions}"#)).await?;
+    let call = wait_until(&format!("a callback of `{id}`"), || async { receiver.calls("ok").pop() }).await;
+    Ok(Location::Text(value_at(&call.body, "/data/result").unwrap_or(call.body)))
+}
+
+async fn result_for_continuation(fleet: &Fleet, id: &str, value: &str) -> Sent {
+    let params = format!(r#"{{"by":"child_result","value":{value}}}"#);
+    let then = r#"[{"type":"echo","with_results":true}]"#;
+    create(fleet, id, &format!(r#""type":"relay","params":{params},"then":{then}"#)).await?;
+    fleet.wait_for_end(id).await;
+    Ok(Location::Document(format!("/v1/tasks/{id}:then/params"), "/params/results/0/output"))
+}
+
 /// Runs the command line; a failure is the refusal.
 async fn cli(fleet: &Fleet, words: &[&str], input: Option<&str>) -> Result<(), String> {
+    run_cli(fleet, words, input).await.map(drop)
+}
+
+/// Runs the command line and returns its output.
+pub async fn run_cli(fleet: &Fleet, words: &[&str], input: Option<&str>) -> Result<String, String> {
     let mut command = kafleet(words);
     command.env("KAFLEET_API", &fleet.api);
     let input = input.map(str::to_owned);
@@ -282,7 +315,7 @@ async fn cli(fleet: &Fleet, words: &[&str], input: Option<&str>) -> Result<(), S
         None => run(command),
     };
     let RunResult { code, out, err } = tokio::task::spawn_blocking(ran).await.unwrap();
-    if code == Some(0) { Ok(()) } else { Err(format!("{code:?} {out} {err}")) }
+    if code == Some(0) { Ok(out) } else { Err(format!("{code:?} {out} {err}")) }
 }
 
 async fn cli_params(fleet: &Fleet, id: &str, value: &str) -> Sent {
@@ -345,7 +378,7 @@ async fn cli_schedule(fleet: &Fleet, id: &str, value: &str) -> Sent {
 }
 
 async fn cli_redrive(fleet: &Fleet, id: &str, value: &str) -> Sent {
-    let letter = dead_letter(fleet, id).await?;
+    let letter = dead_letter(fleet, id, "1").await?;
     let params = format!(r#"{{"by":"result","value":{value}}}"#);
     cli(fleet, &["dead-letters", "redrive", &letter, "--params", &params], None).await?;
     redriven(fleet, id).await

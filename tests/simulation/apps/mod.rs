@@ -31,7 +31,7 @@ use tokio::time::Instant;
 use self::process::{Process, Shared};
 use self::program::SimulatedProgram;
 use crate::journal::{Attempt, Journal, RunningAttempts};
-use crate::scenario::{FaultMode, Scenario};
+use crate::scenario::{FaultMode, Scenario, WorkerVariants};
 use crate::task_types::{registered, task_type};
 
 /// Time until a process is ready.
@@ -76,8 +76,7 @@ pub fn add_app(scenario: &mut Scenario) {
     if rng.bool() {
         scenario.steps.retain(|timed| !timed.step.is_fault());
         (scenario.fault_mode, scenario.workers, scenario.upgrade) = (FaultMode::None, 1, None);
-        scenario.single_type.clear();
-        scenario.newer.clear();
+        scenario.variants = WorkerVariants::default();
     }
 }
 

@@ -81,7 +81,11 @@ impl Callbacks {
             timeout: TIMEOUT,
             ..TypePolicy::default()
         };
-        Ok(Registered { schema: Schema::of::<CallbackParams>(), policy, ..Registered::new(Self::new(config, slots)?) })
+        Ok(Registered {
+            schema: Schema::described::<CallbackParams>(),
+            policy,
+            ..Registered::new(Self::new(config, slots)?)
+        })
     }
 }
 

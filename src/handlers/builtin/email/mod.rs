@@ -83,7 +83,7 @@ impl Emails {
             timeout: TIMEOUT,
             ..TypePolicy::default()
         };
-        Ok(Registered { schema: Schema::of::<EmailParams>(), policy, ..Registered::new(Self::new(config)?) })
+        Ok(Registered { schema: Schema::described::<EmailParams>(), policy, ..Registered::new(Self::new(config)?) })
     }
 }
 
