@@ -17,8 +17,7 @@ pub struct Client {
 impl Client {
     pub fn new(base: String) -> Self {
         // No root certificates: reading those of the system takes longer than most of a test.
-        let http = crate::support::http::builder().timeout(DEADLINE).build().unwrap();
-        Self { base, http }
+        Self { base, http: crate::support::http::client() }
     }
 
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {

@@ -244,10 +244,10 @@ impl Guarded {
 
     /// Sends a request until it succeeds, and returns its body.
     async fn call(&self, method: reqwest::Method, path: &str, body: Value) -> Result<Value, String> {
-        let client = crate::support::http::builder().timeout(CALL).build().unwrap();
+        let client = crate::support::http::client();
         let url = format!("{}{path}", self.api);
         let send = async |_: &Self| {
-            let request = client.request(method.clone(), &url);
+            let request = client.request(method.clone(), &url).timeout(CALL);
             let request = if body.is_null() { request } else { request.json(&body) };
             let response = request.send().await.ok().filter(|response| response.status().is_success())?;
             Some(serde_json::from_str(&response.text().await.ok()?).unwrap_or(Value::Null))

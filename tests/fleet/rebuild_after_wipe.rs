@@ -21,8 +21,8 @@ const ROUNDS: usize = 20;
 const CALL: Duration = Duration::from_secs(60);
 
 pub async fn call(fleet: &Fleet, method: Method, path: &str, body: Value) -> Value {
-    let client = crate::support::http::builder().timeout(CALL).build().unwrap();
-    let response = client.request(method, format!("{}{path}", fleet.api)).json(&body).send().await.unwrap();
+    let request = crate::support::http::client().request(method, format!("{}{path}", fleet.api));
+    let response = request.timeout(CALL).json(&body).send().await.unwrap();
     let (status, text) = (response.status(), response.text().await.unwrap());
     assert!(status.is_success(), "{path}: {status} {text}");
     serde_json::from_str(&text).unwrap_or_default()

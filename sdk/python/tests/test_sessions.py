@@ -40,6 +40,6 @@ def test_session_that_ends_at_any_byte_ends_the_app() -> None:
     lines = {ids(path): wire(read_session(path)[1]) for path in SESSIONS if read_session(path)[0]["app"] == "test"}
     sessions = {name: [line.decode() for line in lines] for name, lines in lines.items()}
     command = [sys.executable, str(APPS.parent / "cuts.py")]
-    done = subprocess.run(command, input=json.dumps(sessions), text=True, capture_output=True, timeout=100, cwd=APPS)
+    done = subprocess.run(command, input=json.dumps(sessions), text=True, capture_output=True, timeout=300, cwd=APPS)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 5 * len(SESSIONS), "too few cuts"

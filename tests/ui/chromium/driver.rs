@@ -14,8 +14,6 @@ use serde_json::{Value, json};
 const END_DEADLINE: Duration = Duration::from_secs(10);
 /// Property of a response that names an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
-/// Time limit of a command.
-const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Process of the driver.
 struct DriverProcess(Child);
@@ -66,7 +64,7 @@ impl Driver {
         // It ends at once if the free port that it has chosen for IPv6 is in use for IPv4.
         let started = (0..5).find_map(|_| start_driver(folder));
         let (process, port) = started.expect("the driver names its port in one of five starts");
-        let http = crate::support::http::builder().timeout(DEADLINE).build().unwrap();
+        let http = crate::support::http::client();
         let mut driver = Self { http, session: format!("http://127.0.0.1:{port}/session"), _process: process };
         let arguments =
             ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage"];
