@@ -161,7 +161,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Call):
         return value.document("then")
     if isinstance(value, timedelta):
-        return milliseconds(value)
+        # A bare number of more than 18 days may be epoch seconds, and is refused.
+        return f"{milliseconds(value)}ms"
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

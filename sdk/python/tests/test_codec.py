@@ -210,7 +210,7 @@ def test_declaration_has_schemas_and_policy() -> None:
 
     declaration = resize_all.declaration()
     assert (declaration["name"], declaration["doc"]) == ("resize-all", "Resizes.")
-    assert declaration["policy"] == {"retries": 5, "timeout": 30000, "fail_on": ["bad_width"]}
+    assert declaration["policy"] == {"retries": 5, "timeout": "30000ms", "fail_on": ["bad_width"]}
     properties = {"path": {"type": "string"}, "width": {"type": "integer", "default": 200}}
     assert declaration["params"] == {"type": "object", "properties": properties, "required": ["path"]}
     assert declaration["output"]["$ref"] == "#/$defs/Leaf"

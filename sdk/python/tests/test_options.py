@@ -12,7 +12,9 @@ def test_durations_are_text_or_timedelta() -> None:
     task = App().remote("echo")
     limits = task.using(delay="1m", timeout=timedelta(seconds=1.5), checks=[{"after": timedelta(minutes=1)}])
     document = limits.call().document("submit")
-    assert (document["delay"], document["timeout"], document["checks"]) == ("1m", 1500, [{"after": 60_000}])
+    assert (document["delay"], document["timeout"], document["checks"]) == ("1m", "1500ms", [{"after": "60000ms"}])
+    # As a bare number it would be refused, because it may be epoch seconds.
+    assert task.using(expires=timedelta(days=20)).call().document("submit")["expires"] == "1728000000ms"
     assert [Retry(after=after).after_ms for after in (None, "2s", timedelta(seconds=2))] == [None, 2000, 2000]
     hint = 'hint: write "30s" or datetime.timedelta\\(seconds=30\\)'
     for number in (60, 0.5):

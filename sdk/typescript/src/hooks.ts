@@ -11,22 +11,44 @@ class HookError extends Error {
 
 type Next = () => Promise<unknown>;
 
+/** Promise that knows whether somebody waits for it, or handles its error. */
+class Watched extends Promise<unknown> {
+  isHandled = false;
+
+  static override get [Symbol.species](): PromiseConstructor {
+    return Promise;
+  }
+
+  static of(inner: Promise<unknown>): Watched {
+    const watched = new Watched((resolve, reject) => void inner.then(resolve, reject));
+    // An error that nobody handles is that of the attempt.
+    super.prototype.then.call(watched, undefined, () => {});
+    return watched;
+  }
+
+  override then<A, B>(...handlers: Parameters<typeof Promise.prototype.then<A, B>>): Promise<A | B> {
+    this.isHandled = true;
+    return super.then(...(handlers as [any, any]));
+  }
+}
+
 /** Returns a function that runs an attempt within its hooks; the first hook is the outermost. */
 export function wrapped(run: Next, hooks: readonly Around<any>[], cx: Context): Next {
   return hooks.reduceRight<Next>((next, hook, index) => () => runHook(hook, nameOf(hook, index), next, cx), run);
 }
 
 async function runHook(hook: Around<any>, name: string, next: Next, cx: Context): Promise<unknown> {
-  let inner: Promise<unknown> | undefined;
+  let inner: Watched | undefined;
   let isPending = true;
   const nextOnce: Next = () => {
     if (inner) {
       const hint = "hint: throw `Retry` for another attempt";
       return Promise.reject(new HookError(`${name} called \`next()\` twice, but an attempt runs once; ${hint}`));
     }
-    inner = next();
+    const started = next();
     const settle = () => (isPending = false);
-    inner.then(settle, settle);
+    started.then(settle, settle);
+    inner = Watched.of(started);
     return inner;
   };
   const result = await hook(cx, nextOnce);
@@ -35,7 +57,8 @@ async function runHook(hook: Around<any>, name: string, next: Next, cx: Context)
     throw new HookError(`${name} has neither called \`next()\` nor returned a result; hint: return null for no result`);
   }
   // A hook that does not wait for the handler has not caught its error either.
-  return isPending ? inner : (inner as Promise<unknown>).catch(() => null);
+  const isCaught = !isPending && inner.isHandled;
+  return isCaught ? inner.catch(() => null) : inner;
 }
 
 function nameOf(hook: Around<any>, index: number): string {

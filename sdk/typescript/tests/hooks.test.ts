@@ -21,6 +21,7 @@ async function run(handler: () => unknown, ...hooks: Around<undefined>[]): Promi
 }
 
 const later = () => sleep(5, "result");
+const throws = () => { throw new RangeError("no"); }; // prettier-ignore
 const fails = () => sleep(5).then(() => Promise.reject(new RangeError("no")));
 
 const NAMED = "the hook `timed`";
@@ -35,6 +36,8 @@ const CASES: Record<string, [() => unknown, Around<undefined>, unknown[]]> = {
   "returns nothing": [later, async (_, next) => void (await next()), ["result", 1]],
   "does not wait": [later, (_, next) => void next(), ["result", 1]],
   "does not wait for an error": [fails, (_, next) => void next(), ["RangeError", "no", 1]],
+  "does not wait for an error at once": [throws, async (_, next) => void next(), ["RangeError", "no", 1]],
+  "waits for something else": [fails, (_, next) => (void next(), sleep(20)), ["RangeError", "no", 1]],
   "catches the error": [fails, async (_, next) => void (await next().catch(() => {})), [null, 1]],
   "returns another result for an error": [fails, (_, next) => next().catch(() => "none"), ["none", 1]],
   "throws another error": [fails, (_, next) => next().catch(() => { throw new Retry("again", { kind: "again" }); }), ["again", "again", 1]], // prettier-ignore
