@@ -353,7 +353,7 @@ fn types_of_an_app_share_a_consumer_group() {
 fn process_that_never_becomes_ready_leaves_the_others_serving() {
     let app =
         "import os, time\nif os.environ['KAFLEET_APP_PROCESS'] != '0': time.sleep(3600)\nexec(open('loop.py').read())";
-    let head = "[apps.a]\ncwd = \"FOLDER\"\nprocesses = 2\nstart_timeout = \"2s\"\n";
+    let head = "[apps.a]\ncwd = \"FOLDER\"\nprocesses = 2\nstart_timeout = \"10s\"\n";
     let dev = Dev::with_config(&format!("{head}command = [\"python3\", \"-c\", \"\"\"{app}\"\"\"]\n"));
     for x in 0..20 {
         assert_eq!(dev.result("double", &json!({"x": x})), json!(x * 2));

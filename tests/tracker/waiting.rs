@@ -251,7 +251,7 @@ async fn cancel_does_not_wait_for_a_stopped_worker() {
     fixture.write(&[submitted("left"), by(Kind::Started, "left", "w")]).await;
     until_state(&fixture, "left", State::Running).await;
     heartbeat(&fixture, "w", 500, HeartbeatState::Stopped).await;
-    until("the task is marked as silent", || async { node(&fixture, "left").await.unwrap().silent }).await;
+    until_state(&fixture, "left", State::Queued).await;
     fixture.write(&[event(Kind::CancelRequested, "left")]).await;
     until_state(&fixture, "left", State::Cancelled).await;
     expect_agreement(&fixture).await;
