@@ -236,7 +236,11 @@ fn changed_file_is_reloaded_and_reload_reaches_a_role_without_its_id() {
         let own = fleet.command(words);
         let mut command = Command::new(&program);
         command.args(own.get_args()).current_dir(&fleet.folder);
-        own.get_envs().for_each(|(name, value)| drop(value.map(|value| command.env(name, value))));
+        for (name, value) in own.get_envs() {
+            value.into_iter().for_each(|value| {
+                command.env(name, value);
+            });
+        }
         command
     };
     run(command(&["reload"])).exits_with(3).stderr_has(&["no role of this program runs here"]);

@@ -143,11 +143,10 @@ pub enum Step {
 impl Step {
     /// Whether the step may cut off attempts of a worker.
     pub fn disturbs_worker(&self) -> bool {
-        let process_id = match self {
-            Self::Crash { process_id, .. } | Self::Restart { process_id, .. } | Self::Freeze { process_id, .. } => {
-                process_id
-            }
-            _ => return false,
+        let (Self::Crash { process_id, .. } | Self::Restart { process_id, .. } | Self::Freeze { process_id, .. }) =
+            self
+        else {
+            return false;
         };
         matches!(process_id, ProcessId::Worker(_))
     }

@@ -59,7 +59,7 @@ async fn wrong_values(fleet: &Fleet, index: usize, way: &WayIn) -> Vec<String> {
     for (number, (name, text)) in EXACT.iter().enumerate() {
         match (way.send)(fleet, &format!("in{index}-{number}"), text).await {
             Ok(location) => {
-                differences(fleet, way, &location, text).await.into_iter().for_each(|found| report(name, found))
+                differences(fleet, way, &location, text).await.into_iter().for_each(|found| report(name, found));
             }
             Err(why) => report(name, format!("refused: {why}")),
         }

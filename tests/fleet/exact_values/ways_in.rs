@@ -215,7 +215,7 @@ async fn api_redrive(fleet: &Fleet, id: &str, value: &str) -> Sent {
 async fn ended(fleet: &Fleet, id: &str) -> Sent {
     let record = fleet.wait_for_end(id).await;
     match record.outcome.error {
-        Some(error) => Err(error.message.to_string()),
+        Some(error) => Err(error.message.clone()),
         None => params_of(id),
     }
 }

@@ -16,11 +16,13 @@ pub enum Shown {
     Page(String),
 }
 
+type Reading<'a> = Pin<Box<dyn Future<Output = Shown> + 'a>>;
+
 pub struct WayOut {
     /// Name in the documentation.
     pub name: &'static str,
     /// Reads the value at a location, once it is there.
-    pub read: for<'a> fn(&'a Fleet, &'a Location) -> Pin<Box<dyn Future<Output = Shown> + 'a>>,
+    pub read: for<'a> fn(&'a Fleet, &'a Location) -> Reading<'a>,
 }
 
 /// The first one can read all locations.
