@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use futures::stream::{self, StreamExt};
 use kafleet::config::CallbacksConfig;
 use kafleet::handlers::Registered;
 use kafleet::handlers::builtin::callback::Callbacks;
@@ -92,6 +93,10 @@ async fn attempt(registered: &Registered, to: SocketAddr, is_callback: bool) -> 
 
 /// Number of attempts of a test.
 const ATTEMPTS: usize = 12;
+/// Number of attempts of the test of concurrent ones, and how many of them run at the same time: as many as a callback
+/// receiver that does not respond may hold.
+const CONCURRENT_ATTEMPTS: usize = 1_000;
+const CONCURRENCY: usize = 8;
 
 /// Failure kinds of attempts, one after the other.
 async fn failures(registered: &Registered, service: &Service, is_callback: bool) -> Vec<String> {
@@ -112,6 +117,19 @@ async fn request_on_a_closed_connection_is_sent_once_more() {
         assert_eq!(failures, [""; 0], "callback {is_callback}, resets {resets}");
         let (_, requests) = service.counts();
         assert!(requests > ATTEMPTS, "no connection was used twice: {requests} requests");
+    }
+}
+
+/// A request may begin a connection, and take one that another request gives back before it is open.
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrent_requests_on_closed_connections_are_sent_once_more() {
+    for is_callback in [false, true] {
+        let service = serve(1, false).await;
+        let registered = if is_callback { callbacks(None) } else { http(service.address, true) };
+        let attempts = (0..CONCURRENT_ATTEMPTS).map(|_| attempt(&registered, service.address, is_callback));
+        let outcomes = stream::iter(attempts).buffer_unordered(CONCURRENCY).collect::<Vec<_>>().await;
+        let failures: Vec<_> = outcomes.into_iter().filter_map(|outcome| outcome.answer.err()).collect();
+        assert!(failures.is_empty(), "callback {is_callback}: {} failures such as {:?}", failures.len(), failures[0]);
     }
 }
 

@@ -5,17 +5,23 @@
 
 use std::error::Error;
 use std::io::ErrorKind;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::SocketAddr;
+use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use http::Extensions;
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::{Connected, Connection, HttpInfo};
+use parking_lot::Mutex;
 use reqwest::{Client, ClientBuilder, Method, Request, RequestBuilder, Response, Url};
 use tower::Service;
 use tower::layer::layer_fn;
 
 tokio::task_local! {
-    /// Set once the request that runs in this task opens a connection.
-    static HAS_CONNECTED: AtomicBool;
+    /// Local address of the connection that the request in this task has opened. It is not always sent on it: it takes one of
+    /// the pool that becomes free before.
+    static OPENED: Mutex<Option<SocketAddr>>;
 }
 
 /// HTTP client with a pool of connections. Cheap to clone.
@@ -50,14 +56,14 @@ impl KeepAliveClient {
         let request = request.build()?;
         let copy = if may_resend { request.try_clone() } else { None };
         let started = Instant::now();
-        let (answer, has_connected) = HAS_CONNECTED
-            .scope(AtomicBool::new(false), async {
+        let (answer, opened) = OPENED
+            .scope(Mutex::default(), async {
                 let answer = self.pooled.execute(request).await;
-                (answer, HAS_CONNECTED.with(|has_connected| has_connected.load(Ordering::Relaxed)))
+                (answer, OPENED.with(|opened| *opened.lock()))
             })
             .await;
         match (answer, copy) {
-            (Err(why), Some(copy)) if !has_connected && is_closed(&why) => {
+            (Err(why), Some(copy)) if is_closed(&why) && was_kept(&why, opened) => {
                 tracing::debug!(host = copy.url().host_str(), error = %why, "a kept connection was closed; sending again");
                 self.unpooled.execute(within(copy, started)).await
             }
@@ -76,36 +82,58 @@ fn within(mut request: Request, started: Instant) -> Request {
 
 /// Returns whether the connection was closed before the answer.
 fn is_closed(error: &reqwest::Error) -> bool {
-    let mut next = error.source();
-    while let Some(cause) = next {
+    causes(error).any(|cause| {
         let by_http = cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_incomplete_message);
         let by_tcp = cause.downcast_ref::<std::io::Error>().is_some_and(|error| {
             matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe)
         });
-        if by_http || by_tcp {
-            return true;
-        }
-        next = cause.source();
-    }
-    false
+        by_http || by_tcp
+    })
 }
 
-/// Connector that notes in the task of a request that it opens a connection.
+/// Returns whether a request failed on a connection that another one had used. `opened`: the connection that it has opened
+/// itself.
+fn was_kept(error: &reqwest::Error, opened: Option<SocketAddr>) -> bool {
+    let info = causes(error).find_map(|cause| cause.downcast_ref::<legacy::Error>()?.connect_info());
+    let used = info.and_then(local_address);
+    used.is_some() && used != opened
+}
+
+fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    std::iter::successors(error.source(), |&cause| cause.source())
+}
+
+fn local_address(connection: &Connected) -> Option<SocketAddr> {
+    let mut extras = Extensions::new();
+    connection.get_extras(&mut extras);
+    extras.get().map(HttpInfo::local_addr)
+}
+
+/// Connector that notes in the task of a request which connection it has opened.
 #[derive(Clone)]
 struct NoteConnection<S>(S);
 
-impl<S: Service<R>, R> Service<R> for NoteConnection<S> {
+impl<S, R> Service<R> for NoteConnection<S>
+where
+    S: Service<R, Response: Connection, Future: Send + 'static>,
+{
     type Response = S::Response;
     type Error = S::Error;
-    type Future = S::Future;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.0.poll_ready(cx)
     }
 
-    fn call(&mut self, target: R) -> S::Future {
-        // Fails outside of the task of a request, where the pool opens no connections.
-        let _ = HAS_CONNECTED.try_with(|has_connected| has_connected.store(true, Ordering::Relaxed));
-        self.0.call(target)
+    fn call(&mut self, target: R) -> Self::Future {
+        let opening = self.0.call(target);
+        Box::pin(async move {
+            let opened = opening.await;
+            if let Ok(connection) = &opened {
+                // Fails outside of the task of a request, which has taken another connection.
+                let _ = OPENED.try_with(|opened| *opened.lock() = local_address(&connection.connected()));
+            }
+            opened
+        })
     }
 }
