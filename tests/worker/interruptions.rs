@@ -28,6 +28,15 @@ fn assert_interruptions(fleet: &Fleet, reason: InterruptionReason) {
     }
 }
 
+/// Waits until the events show that so many tasks run, so that the end of none comes before the event of its start is due.
+async fn until_shown(fleet: &Fleet, running: usize) {
+    let is_shown = |events: &[Event]| {
+        let count = |kind: EventKind| events.iter().filter(|event| event.kind() == kind).count();
+        count(EventKind::Started) == count(EventKind::Interrupted) + running
+    };
+    fleet.events.wait("all attempts are shown", is_shown).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn stopped_worker_reports_the_attempts_that_outlast_the_drain() {
     let (journal, gate) = (Journal::default(), Gate::closed());
@@ -39,6 +48,7 @@ async fn stopped_worker_reports_the_attempts_that_outlast_the_drain() {
     first.stop().await;
     let second = fleet.worker();
     until("3 run again", || journal.started() == 6).await;
+    until_shown(&fleet, 3).await;
     gate.open();
     fleet.wait_for_results(3).await;
     second.stop().await;
@@ -57,6 +67,7 @@ async fn attempts_of_a_partition_that_moves_are_reported() {
     let is_moved = |events: &[Event]| events.iter().any(|event| event.kind() == EventKind::Interrupted);
     fleet.events.wait("an attempt is interrupted", is_moved).await;
     until("all run again", || journal.running() == 40).await;
+    until_shown(&fleet, 40).await;
     gate.open();
     fleet.wait_for_results(40).await;
     first.stop().await;

@@ -177,16 +177,21 @@ async fn trigger(fleet: &Fleet, id: &str) -> Sent {
     params_of(task)
 }
 
-async fn api_schedule(fleet: &Fleet, id: &str, value: &str) -> Sent {
+async fn create_schedule(fleet: &Fleet, id: &str, value: &str) -> Result<(), String> {
     let task = format!(r#"{{"type":"echo","params":{value}}}"#);
     let body = format!(r#"{{"id":"{id}","spec":{{"every":"1d","task":{task}}}}}"#);
-    call(fleet, Method::POST, "/v1/schedules", body).await?;
+    call(fleet, Method::POST, "/v1/schedules", body).await.map(drop)
+}
+
+async fn api_schedule(fleet: &Fleet, id: &str, value: &str) -> Sent {
+    create_schedule(fleet, id, value).await?;
     trigger(fleet, id).await
 }
 
 /// Makes a dead letter and returns its id.
 async fn dead_letter(fleet: &Fleet, id: &str, value: &str) -> Result<String, String> {
     create(fleet, id, &format!(r#""type":"relay","params":{{"by":"dead_letter","value":{value}}}"#)).await?;
+    fleet.wait_for_end(id).await;
     let what = format!("a dead letter of `{id}`");
     let letter = wait_until(&what, || async {
         let page = fleet.get("/v1/dead-letters?type=relay").await;
@@ -273,8 +278,7 @@ async fn rust_client(fleet: &Fleet, id: &str, value: &str) -> Sent {
 }
 
 async fn shown_schedule(fleet: &Fleet, id: &str, value: &str) -> Sent {
-    let body = format!(r#"{{"id":"{id}","spec":{{"every":"1d","task":{{"type":"echo","params":{value}}}}}}}"#);
-    call(fleet, Method::POST, "/v1/schedules", body).await?;
+    create_schedule(fleet, id, value).await?;
     Ok(Location::Document(format!("/v1/schedules/{id}"), "/spec/task/params"))
 }
 
