@@ -57,9 +57,9 @@ impl Schema {
 
     /// Derives the schema of a Rust type.
     pub fn of<T: schemars::JsonSchema>() -> Self {
-        let schema = schemars::schema_for!(T).to_value();
+        let described = Self::described::<T>();
         // A derived schema that cannot be compiled rejects nothing; parsing into the type still validates.
-        Self::compile(schema.clone()).unwrap_or(Self { text: Arc::new(schema), check: None })
+        Self::compile(described.json().clone()).unwrap_or(described)
     }
 
     /// Derives the schema of a Rust type for its readers. Its handler checks the params: they may contain values that a

@@ -174,7 +174,7 @@ impl<'a> BatchPublish<'a> {
             PublishStep::Record => {}
             PublishStep::Announce => submitted(task, self.now_ms, &mut self.values)?,
             PublishStep::Later { due_ms } => {
-                super::scheduled(task, publisher.record_copy(task, open.key.clone()), due_ms, self.now_ms)
+                super::scheduled(task, open.key.clone(), &publisher.source, due_ms, self.now_ms)
                     .encode(&mut self.values)?;
             }
         }

@@ -264,7 +264,7 @@ impl Publisher {
         due_ms: i64,
         now_ms: i64,
     ) -> Result<Published, PublishError> {
-        let event = scheduled(&task, self.record_copy(&task, key), due_ms, now_ms);
+        let event = scheduled(&task, key, &self.source, due_ms, now_ms);
         let position = self.publish_event(&event).await.map_err(PublishError::NotPublished)?;
         self.count(&task.task_type, 1);
         Ok(Published { id: task.id, position })
@@ -372,8 +372,7 @@ pub fn traced_event(
     let origin = origin_of(&new);
     let mut task = prepare(new, now_ms)?;
     let span = tracer.and_then(|(tracer, names)| tracer.begin_send(&mut task, origin, names, source, now_ms));
-    let record_copy = RecordCopy::new(&task, key, task_headers(&task, source));
-    Ok((scheduled(&task, record_copy, due_ms, now_ms), span))
+    Ok((scheduled(&task, key, source, due_ms, now_ms), span))
 }
 
 /// Origin of a task by the context of its creator.
@@ -385,7 +384,8 @@ fn origin_of(new: &OutgoingTask) -> Origin {
     }
 }
 
-fn scheduled(task: &DecodedTask, record_copy: RecordCopy, due_ms: i64, now_ms: i64) -> Event {
+fn scheduled(task: &DecodedTask, key: Option<String>, source: &str, due_ms: i64, now_ms: i64) -> Event {
+    let record_copy = RecordCopy::new(task, key, task_headers(task, source));
     let payload = Payload::Scheduled { due_ms: Some(due_ms), record: Some(Box::new(record_copy)) };
     Event::announcing(payload, task, now_ms)
 }

@@ -112,7 +112,7 @@ impl Publisher {
             },
             PublishStep::Announce => submitted(task, now_ms, &mut value)?,
             PublishStep::Later { due_ms } => {
-                super::scheduled(task, self.record_copy(task, ready.key.clone()), due_ms, now_ms).encode(&mut value)?;
+                super::scheduled(task, ready.key.clone(), &self.source, due_ms, now_ms).encode(&mut value)?;
             }
         }
         let topic: Arc<str> = self.events_topic.clone();

@@ -118,7 +118,7 @@ fn build_example() -> PathBuf {
 /// Waits until a role's own endpoint reports that it has its partitions.
 async fn ready(address: &str, process: &mut Process) {
     let end = Instant::now() + Duration::from_secs(120);
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let http = crate::support::http::client();
     loop {
         process.assert_running();
         let answer = http.get(format!("http://{address}/readyz")).send().await;

@@ -43,7 +43,7 @@ class Allowance:
 class TaskBytes(io.BufferedIOBase):
     """Binary stream that writes UTF-8 to the log of the running task, and outside of attempts to the stream it replaces.
 
-    It stays open: whoever wraps and drops it, as `io.TextIOWrapper(sys.stdout.buffer)` does, would close it for all attempts.
+    It stays open: a wrapper that is dropped, such as `io.TextIOWrapper(sys.stdout.buffer)`, would close it for all attempts.
     """
 
     def __init__(self, original: TextIO) -> None:

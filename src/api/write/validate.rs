@@ -8,11 +8,11 @@ use super::Writes;
 use crate::api::documents::CreateTask;
 use crate::api::http::problem::{ApiError, Code};
 use crate::model::json::RawJson;
-use crate::model::task::continuation::{check_continuation_ids, number_of};
+use crate::model::task::continuation::number_of;
 use crate::model::task::field::Change;
 use crate::model::task::hash::spawn_hash;
 use crate::model::task::id::{BULK_TYPE, TaskId, check_type};
-use crate::model::task::limits::Flaw;
+use crate::model::task::limits::{Flaw, check_then};
 use crate::model::task::{MAX_POLICY_BYTES, MAX_TEXT_CHARS, Policy, Trace, parse_time};
 use crate::model::units::duration::Millis;
 use crate::publish::OutgoingTask;
@@ -85,8 +85,7 @@ impl Writes {
         }
         policy.rules.block_when_done = input.block_when_done.unwrap_or(true);
         self.check_policy(&input.task_type, &policy, now_ms)?;
-        let then = check_continuation_ids(id, &policy.rules.then, 0);
-        then.map_err(|(at, why)| of_flaw((format!("/then{at}"), why)))?;
+        check_then(id, &policy).map_err(of_flaw)?;
         Ok(policy)
     }
 

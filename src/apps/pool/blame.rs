@@ -56,7 +56,7 @@ fn change_blame(pool: &AppPool, change: impl FnOnce(&mut Blame)) {
     pool.hand_out(granted);
 }
 
-/// Returns whether all processes of an app run, and for so long that it is not to blame for their deaths.
+/// Returns whether all processes of an app run and have lasted: the app is not to blame for their deaths.
 pub fn all_last(pool: &AppPool) -> bool {
     let processes = &pool.state.lock().processes;
     processes.len() >= pool.settings.processes as usize

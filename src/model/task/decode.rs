@@ -137,9 +137,8 @@ impl<'a> Draft<'a> {
         match name {
             header::NOT_BEFORE => self.policy.get_or_insert_default().not_before_ms = Some(time(name, text)?),
             header::POLICY => {
-                let (rules, unknown) = rules(name, text)?;
-                self.policy.get_or_insert_default().rules = rules;
-                self.note_unknown(name, unknown);
+                self.policy.get_or_insert_default().rules = rules(name, text)?;
+                self.note_unknown(name, || unknown_rule(text));
             }
             header::SPEC_VERSION | header::SOURCE => {}
             _ => {
@@ -147,16 +146,18 @@ impl<'a> Draft<'a> {
                     Policy::read_header(&mut self.policy, name, text).map_err(|why| bad_header(name, &why))?;
                 if !is_field {
                     self.has_foreign_headers = true;
-                    self.note_unknown(name, header::mistake(name));
+                    self.note_unknown(name, || header::mistake(name));
                 }
             }
         }
         Ok(())
     }
 
-    fn note_unknown(&mut self, name: &str, why: Option<String>) {
-        if let Some(why) = why {
-            self.unknown.get_or_insert_with(|| bad_header(name, &why));
+    /// Notes that a setting is unknown. Kafleet's own publishers write first that they have announced the task, so that their
+    /// settings are not searched.
+    fn note_unknown(&mut self, name: &str, why: impl FnOnce() -> Option<String>) {
+        if !self.announced && self.unknown.is_none() {
+            self.unknown = why().map(|why| bad_header(name, &why));
         }
     }
 
@@ -282,8 +283,7 @@ fn short(name: &str, text: &str) -> Result<String, Reject> {
     Ok(text.to_owned())
 }
 
-/// Reads the rules, and the reason why a member of them is unknown.
-fn rules(name: &str, text: &str) -> Result<(Rules, Option<String>), Reject> {
+fn rules(name: &str, text: &str) -> Result<Rules, Reject> {
     if text.len() > MAX_POLICY_BYTES {
         return Err(bad_header(name, &format!("it has {} bytes: at most {MAX_POLICY_BYTES} are allowed", text.len())));
     }
@@ -293,7 +293,7 @@ fn rules(name: &str, text: &str) -> Result<(Rules, Option<String>), Reject> {
     }
     let rules: Rules = serde_json::from_str(text).map_err(|why| bad_header(name, &format!("it is invalid: {why}")))?;
     rules.check_all().map_err(|(at, why)| bad_header(name, &format!("`{}`: {why}", at.trim_start_matches('/'))))?;
-    Ok((rules, unknown_rule(text)))
+    Ok(rules)
 }
 
 /// Returns the reason why a member of the rules is unknown.

@@ -28,6 +28,14 @@ impl Default for TaskLimits {
     }
 }
 
+/// Checks that the continuations of a task with this id can have ids.
+///
+/// # Errors
+/// The first continuation without one.
+pub fn check_then(id: &TaskId, policy: &Policy) -> Result<(), Flaw> {
+    check_continuation_ids(id, &policy.rules.then, 0).map_err(|(at, why)| (format!("/then{at}"), why))
+}
+
 impl TaskLimits {
     /// No limits, for a process whose tasks another one checks.
     pub const UNLIMITED: Self = Self { max_tree_age: Millis(i64::MAX as u64), max_params: usize::MAX };
@@ -41,7 +49,7 @@ impl TaskLimits {
             return Ok(());
         }
         self.check_policy(policy, now_ms)?;
-        check_continuation_ids(id, &policy.rules.then, 0).map_err(|(at, why)| (format!("/then{at}"), why))
+        check_then(id, policy)
     }
 
     /// Checks the options of a task whose id makes no difference.

@@ -51,6 +51,7 @@ fn all_headers_are_decoded() {
             ("ce_specversion", "1.0"),
             ("ce_id", "c"),
             ("ce_parent", "r:p"),
+            ("ce_type", "echo"),
             ("ce_source", "/shop"),
             ("ce_time", "2026-01-31T12:00:00.5Z"),
             ("content-type", "Application/JSON; charset=utf-8"),
@@ -91,10 +92,8 @@ fn all_headers_are_decoded() {
         min_backoff: Some(Millis(100)),
         max_backoff: Some(Millis(2000)),
         timeout: Some(Millis::secs(7200)),
-        stall_timeout: None,
         total_timeout: Some(Millis::secs(86_400)),
         max_wait: Some(Millis::secs(21_600)),
-        backoff_reset: None,
         reply_to: Some("shop.replies".into()),
         on_failure: OnFailure::Ignore,
         name: Some("Großer Auftrag".into()),
@@ -102,6 +101,7 @@ fn all_headers_are_decoded() {
         tags: ["a", "b", "c"].map(str::to_owned).into(),
         link: Some("https://example.org".into()),
         rules: Rules { options: Some(serde_json::json!({"k": 1}).into()), ..Rules::default() },
+        ..Policy::default()
     };
     assert_eq!(*task.policy.unwrap(), expected);
 }

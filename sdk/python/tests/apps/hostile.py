@@ -1,4 +1,4 @@
-"""Test app whose handlers raise, return and publish objects that harm whoever looks at them, from a seed."""
+"""Test app whose handlers raise, return and publish objects that harm the code that looks at them, from a seed."""
 
 import asyncio
 import collections
