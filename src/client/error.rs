@@ -19,6 +19,12 @@ pub enum Error {
     /// The token has characters that a header must not have.
     #[error("the token has invalid characters")]
     Token,
+    /// A name in the path of a request is empty, `.` or `..`: addresses drop it.
+    #[error("`{name}` cannot be the name of a document: addresses drop it")]
+    Name {
+        /// Name as given.
+        name: String,
+    },
     /// The HTTP client cannot be set up, for example because there are no root certificates.
     #[error("the HTTP client cannot be set up: {0}")]
     Setup(String),

@@ -32,10 +32,14 @@ pub struct Request {
     request: RequestBuilder,
     timeout: Duration,
     repeat_until: Option<Instant>,
+    /// Segment of the path that the address cannot have.
+    lost_segment: Option<String>,
 }
 
 impl Request {
     pub(super) fn new(client: &Client, method: Method, path: &[&str]) -> Self {
+        // Addresses drop `.` and `..`, so that the request would reach another document.
+        let lost_segment = path.iter().find(|segment| matches!(**segment, "" | "." | "..")).map(ToString::to_string);
         let mut url = client.0.url.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(path);
@@ -46,7 +50,7 @@ impl Request {
             Some(token) => request.bearer_auth(token),
             None => request,
         };
-        let new = Self { client: client.clone(), request, timeout: ANSWER_TIMEOUT, repeat_until: None };
+        let new = Self { client: client.clone(), request, timeout: ANSWER_TIMEOUT, repeat_until: None, lost_segment };
         if is_read { new.repeatable() } else { new }
     }
 
@@ -111,12 +115,18 @@ impl Request {
 
     /// Sends the request, once, and returns the answer with its body unread, which may be endless.
     pub(super) async fn open(self) -> Result<Response, Error> {
+        self.check_path()?;
         let answer = tokio::time::timeout(self.timeout, self.request.send()).await;
         let answer = answer.map_err(|_| self.client.no_answer())?.map_err(|why| self.client.unreachable(&why))?;
         self.client.accepted(answer).await
     }
 
+    fn check_path(&self) -> Result<(), Error> {
+        self.lost_segment.clone().map_or(Ok(()), |name| Err(Error::Name { name }))
+    }
+
     async fn repeated(&self) -> Result<(u16, Vec<u8>), Error> {
+        self.check_path()?;
         let may_repeat = |why: &Error| why.is_temporary() && self.repeat_until.is_some_and(|end| Instant::now() < end);
         (|| self.once()).retry(waits()).when(may_repeat).await
     }
@@ -188,6 +198,16 @@ mod tests {
             let request = client.request(Method::GET, &["v1", "tasks", "a:b~1"]).query(&[("after", "3:9".into())]);
             let request = request.request.build().unwrap();
             assert_eq!(request.url().as_str(), "https://host/fleet/v1/tasks/a:b~1?after=3%3A9");
+        }
+    }
+
+    #[tokio::test]
+    async fn names_that_addresses_drop_are_not_sent() {
+        let client = Client::new("http://127.0.0.1:1").unwrap();
+        for name in ["", ".", ".."] {
+            let request = || client.request(Method::POST, &["v1", "tasks", name, "cancel"]);
+            let errors = [request().bytes().await.unwrap_err(), request().open().await.unwrap_err()];
+            assert!(errors.iter().all(|why| matches!(why, Error::Name { .. }) && !why.is_temporary()), "{errors:?}");
         }
     }
 }

@@ -77,6 +77,9 @@ class Handle(Generic[R]):
         return self._output(await self._client.arun(self._watch(timeout)))
 
     def _path(self, rest: str = "", read: bool = True) -> str:
+        if not {"", ".", ".."}.isdisjoint(self.id.split(":")):
+            detail = f"`{self.id}` cannot be an id: URLs drop segments that are empty, `.` or `..`; choose another name"
+            raise problem(400, {"code": "bad_id", "detail": detail})
         after = f"?after={self.position}" if read and self.position else ""
         return f"/v1/tasks/{quote(self.id, safe=':')}{rest}{after}"
 

@@ -108,6 +108,9 @@ def test_errors_have_the_code_of_the_problem(app: App) -> None:
         app.remote("echo").handle("nobody").result(PATIENCE)
     with pytest.raises(Invalid, match="bad_id"):
         app.remote("echo").using(id="not an id").submit()
+    for id in ("", ".", "..", "a:..", "a::b"):
+        with pytest.raises(Invalid, match="bad_id"):
+            app.remote("echo").handle(id).cancel()
     with pytest.raises(Invalid) as invalid:
         app.remote("foreach").submit(5)
     assert invalid.value.code == "schema"

@@ -249,6 +249,9 @@ describe("client of a fleet", () => {
       );
     }
     await assert.rejects(app.remote("echo").submit(1, { id: "not an id" }), (error: Invalid) => error.code === "bad_id");
+    for (const id of ["", ".", "..", "a:..", "a::b"]) {
+      await assert.rejects(app.remote("echo").handle(id).cancel(), (error: Invalid) => error.code === "bad_id", id);
+    }
     await assert.rejects(app.remote("foreach").submit(5), (error: Error) => error instanceof Invalid && error.code === "schema");
     const wrong = { tag: "shop" } as object;
     await assert.rejects(app.remote("echo").submit(1, wrong), /`tag` is not an option of a submitted task \(`echo`\)/);

@@ -190,7 +190,7 @@ impl From<Error> for Failure {
 
 fn code_of_error(error: &Error) -> Code {
     match error {
-        Error::Address { .. } | Error::Token | Error::Params(_) => Code::Usage,
+        Error::Address { .. } | Error::Token | Error::Name { .. } | Error::Params(_) => Code::Usage,
         Error::Expired { .. } => Code::NotFound,
         Error::Deadline { .. } => Code::TimedOut,
         Error::Setup(_) | Error::Task(_) | Error::Output { .. } => Code::Failed,
@@ -203,6 +203,7 @@ fn hint_of(error: &Error) -> Option<&'static str> {
     Some(match error {
         Error::Address { .. } => "write it as http://127.0.0.1:8080",
         Error::Token => "check --token or KAFLEET_TOKEN for line ends",
+        Error::Name { .. } => "give its id or name",
         Error::Unreachable { .. } => {
             "start one with `kafleet dev` or `kafleet api`, or name its address with --api or KAFLEET_API"
         }

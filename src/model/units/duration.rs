@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::time::MIN_BARE_TIME_MS;
+use super::time::MIN_SECONDS;
 
 /// Duration in whole milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,7 +19,8 @@ impl Millis {
         Self(secs * 1_000)
     }
 
-    /// Parses a duration such as `250ms`, `10s` or `2h`.
+    /// Parses a duration such as `250ms`, `10s` or `2h`. A number without unit is one of milliseconds, and refused if it is
+    /// so large that it may be a time.
     ///
     /// # Errors
     /// A message for people with the allowed forms.
@@ -28,10 +29,8 @@ impl Millis {
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
         let factor = match unit.trim() {
-            "" if number.parse::<i64>().is_ok_and(|ms| ms >= MIN_BARE_TIME_MS) => {
-                return Err(format!(
-                    "`{number}` is a time in epoch milliseconds, not a duration: write one such as 30s"
-                ));
+            "" if number.parse::<u64>().is_ok_and(|ms| ms >= MIN_SECONDS) => {
+                return Err(format!("`{number}` may be a time: write a duration of 18 days or more with its unit, such as 30d"));
             }
             "" => Some(1),
             unit => UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor),
@@ -123,9 +122,9 @@ impl schemars::JsonSchema for Millis {
     }
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
-            "description": "A duration: `1500ms`, `30s`, `10m`, `2h`, `7d`, or whole milliseconds.",
+            "description": "A duration: `1500ms`, `30s`, `10m`, `2h`, `7d`, or whole milliseconds below 1577836800 (18 days).",
             "anyOf": [
-                {"type": "integer", "minimum": 0},
+                {"type": "integer", "minimum": 0, "exclusiveMaximum": MIN_SECONDS},
                 {"type": "string", "pattern": "^[0-9]+ *(ms|s|m|h|d)?$"},
             ],
         })
@@ -148,13 +147,14 @@ mod tests {
 
     #[test]
     fn time_is_not_a_duration() {
-        for (text, json) in [("1795853855000", "1795853855000"), ("946684800000", "\"946684800000\"")] {
-            assert!(Millis::parse(text).unwrap_err().contains("a time in epoch milliseconds"));
-            assert!(
-                serde_json::from_str::<Millis>(json).unwrap_err().to_string().contains("a time in epoch milliseconds")
-            );
+        for text in ["1795853855000", "1795853855", "1577836800", "9223372036854775807"] {
+            assert!(Millis::parse(text).unwrap_err().contains("may be a time"));
+            for json in [text.to_owned(), format!("\"{text}\"")] {
+                assert!(serde_json::from_str::<Millis>(&json).unwrap_err().to_string().contains("may be a time"));
+            }
         }
-        assert_eq!(Millis::parse("2592000000"), Ok(Millis::secs(30 * 86_400)));
+        assert_eq!(Millis::parse("1577836799"), Ok(Millis(1_577_836_799)));
+        assert_eq!(Millis::parse("1577836800ms"), Ok(Millis(1_577_836_800)));
     }
 
     #[test]

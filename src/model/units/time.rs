@@ -14,9 +14,9 @@ use crate::model::task::id::clip;
 pub const MAX_TIME_MS: i64 = 253_402_207_200_999;
 /// Earliest time that a bare number gives, as epoch milliseconds: the year 2000. An earlier one is in other units, such as
 /// seconds.
-pub(super) const MIN_BARE_TIME_MS: i64 = 946_684_800_000;
-/// Bare numbers from here on, 18 days in milliseconds, may be epoch seconds: the year 2020.
-const MIN_SECONDS: u64 = 1_577_836_800;
+const MIN_BARE_TIME_MS: i64 = 946_684_800_000;
+/// Bare durations from here on, 18 days in milliseconds, may be epoch seconds: the year 2020.
+pub(super) const MIN_SECONDS: u64 = 1_577_836_800;
 
 /// Parses RFC 3339, or epoch milliseconds from the year 2000 on.
 pub fn parse_time(text: &str) -> Result<i64, String> {
