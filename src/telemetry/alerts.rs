@@ -104,6 +104,12 @@ pub const ALERTS: &[Alert] = &[
         "A producer chooses other partitions for the keys of the type {{ $labels.type }}: attempts of one key may overlap.",
     ),
     warning(
+        "KafleetIdsConflict",
+        "0m",
+        "sum(increase(kafleet_tracker_id_conflicts_total[15m])) > 0",
+        "A producer uses ids of other tasks for {{ $value }} tasks.",
+    ),
+    warning(
         "KafleetQueueWaitHigh",
         "10m",
         "histogram_quantile(0.99, sum by (type, le) (rate(kafleet_task_queue_wait_seconds_bucket[5m]))) > 60",

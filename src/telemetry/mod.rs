@@ -103,6 +103,7 @@ pub struct TrackerMetrics {
     pub fired: IntCounterVec,
     pub removed: IntCounterVec,
     pub aged: IntCounterVec,
+    pub id_conflicts: IntCounterVec,
     pub lost: IntCounterVec,
 }
 
@@ -378,6 +379,11 @@ impl TrackerMetrics {
                 "Records of finished trees removed by retention.",
                 &["partition"],
             )?,
+            id_conflicts: new.counter(
+                "kafleet_tracker_id_conflicts_total",
+                "Tasks that were ignored because their id belongs to a task with another type or params.",
+                &["partition"],
+            )?,
             aged: new.counter(
                 "kafleet_tracker_aged_total",
                 "Tasks that expired because they were never announced, and trees ended by their maximum age.",
@@ -399,6 +405,7 @@ impl TrackerMetrics {
             self.rewinds.with_label_values(&[partition, reason]);
         }
         self.store_losses.with_label_values(&[partition]);
+        self.id_conflicts.with_label_values(&[partition]);
         self.fold_batch.with_label_values(&[partition]);
         self.events_skipped.with_label_values(&[partition]);
     }

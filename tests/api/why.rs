@@ -65,6 +65,17 @@ async fn queued_task_reports_its_queue_position() {
     assert_eq!(codes(&why(&fleet, "q5").await), [Reason::RecordGone]);
 }
 
+/// The history of a parent has the conflicts of its children too.
+#[tokio::test]
+async fn second_task_with_one_id_is_explained_by_that_task() {
+    let fleet = fleet().await;
+    for (id, task_type) in [("p", "echo"), ("p:c", "echo"), ("p:c", "other")] {
+        fleet.announce(id, task_type, None).await;
+    }
+    assert!(codes(&why(&fleet, "p:c").await).contains(&Reason::SameId));
+    assert!(!codes(&why(&fleet, "p").await).contains(&Reason::SameId));
+}
+
 /// Transaction markers occupy offsets but are not tasks.
 #[tokio::test]
 async fn transaction_markers_are_not_counted_as_tasks() {

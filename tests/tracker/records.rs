@@ -51,6 +51,22 @@ async fn documented_example_events_are_folded() {
     tracker.stop().await;
 }
 
+/// Another task with the id of a task is counted; the same one again is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_with_the_id_of_another_are_counted() {
+    let (fixture, _) = fixture(1);
+    for task_type in ["a", "a", "b", "c"] {
+        let line = json!({"v": 1, "kind": "submitted", "id": "x", "at_ms": 1, "task": {"type": task_type, "created_at_ms": 1}});
+        fixture.write_raw(0, Some(line.to_string().as_bytes())).await;
+    }
+    let tracker = fixture.tracker().await;
+    let counted = || tracker.metrics.tracker.id_conflicts.with_label_values(&["0"]).get();
+    until("both are counted", async || counted() == 2).await;
+    let warnings = state_of(&fixture, "x").await.unwrap().history.entries.into_iter().filter_map(|entry| entry.message);
+    assert_eq!(warnings.filter(|text| text.contains("submitted again with another type")).count(), 2);
+    tracker.stop().await;
+}
+
 /// Minimal events, and events with an unknown kind or field of a newer build.
 #[tokio::test(flavor = "multi_thread")]
 async fn minimal_and_extended_events_are_folded() {

@@ -214,16 +214,19 @@ impl Records {
         }
     }
 
-    /// Records a conflict of two different tasks with one id in the parent's history, or in the root's own.
+    /// Records a conflict of two different tasks with one id in the history of the task, and in that of its parent, which
+    /// may have created both.
     fn record_conflict(&mut self, event: &Event, position: super::LogPosition, conflict: String) {
-        let reported_on = event.id.parent_id().unwrap_or_else(|| event.id.clone());
-        if let Some(node) = self.node_mut(&reported_on) {
-            let entry = HistoryEntry {
-                kind: Kind::Warned,
-                message: Some(conflict),
-                ..history_entry(event, position, Verdict::Ignored)
-            };
-            node.history.push(entry);
+        self.id_conflicts += 1;
+        let entry = HistoryEntry {
+            kind: Kind::Warned,
+            message: Some(conflict),
+            ..history_entry(event, position, Verdict::Ignored)
+        };
+        for id in [Some(event.id.clone()), event.id.parent_id()].into_iter().flatten() {
+            if let Some(node) = self.node_mut(&id) {
+                node.history.push(entry.clone());
+            }
         }
     }
 }

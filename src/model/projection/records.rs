@@ -26,6 +26,8 @@ pub(super) struct Records {
     pub(super) statistics: Statistics,
     /// Encoded audit entries: requests of users.
     pub(super) audit: Vec<Vec<u8>>,
+    /// Second tasks with the id of another, since they were last taken.
+    pub(super) id_conflicts: u64,
 }
 
 pub(super) struct WorkingEntry {

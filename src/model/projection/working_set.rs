@@ -47,6 +47,11 @@ impl WorkingSet {
         self.records.deferred_bytes
     }
 
+    /// Takes the number of second tasks with the id of another.
+    pub fn take_id_conflicts(&mut self) -> u64 {
+        std::mem::take(&mut self.records.id_conflicts)
+    }
+
     pub fn load(&mut self, id: TaskId, node: Option<TaskRecord>) {
         if let Some(node) = node.as_ref().filter(|node| node.has_continuations()) {
             node.continuation_ids(&id, &mut self.records.wanted);

@@ -30,7 +30,9 @@ impl Millis {
         let (number, unit) = text.split_at(digits);
         let factor = match unit.trim() {
             "" if number.parse::<u64>().is_ok_and(|ms| ms >= MIN_SECONDS) => {
-                return Err(format!("`{number}` may be a time: write a duration of 18 days or more with its unit, such as 30d"));
+                return Err(format!(
+                    "`{number}` may be a time: write a duration of 18 days or more with its unit, such as 30d"
+                ));
             }
             "" => Some(1),
             unit => UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor),

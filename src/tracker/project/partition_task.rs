@@ -356,6 +356,7 @@ impl PartitionTask {
         metrics.tracker.fold_time.with_label_values(&[&label]).observe(began.elapsed().as_secs_f64());
         metrics.tracker.removed.with_label_values(&[&label]).inc_by(outcome.removed);
         metrics.tracker.aged.with_label_values(&[&label]).inc_by(outcome.expired);
+        metrics.tracker.id_conflicts.with_label_values(&[&label]).inc_by(outcome.id_conflicts);
         Ok(outcome.has_new_work)
     }
 

@@ -39,6 +39,8 @@ pub struct FoldOutcome {
     pub removed: u64,
     /// Expected tasks expired and trees ended because of their age.
     pub expired: u64,
+    /// Second tasks with the id of another.
+    pub id_conflicts: u64,
 }
 
 pub struct Projection {
@@ -154,6 +156,7 @@ impl Projection {
             self.working_set.fold(&logged.event, LogPosition { offset: logged.offset, log_time_ms })?;
         }
         self.apply(next).await?;
+        self.outcome.id_conflicts = self.working_set.take_id_conflicts();
         Ok(self.outcome)
     }
 

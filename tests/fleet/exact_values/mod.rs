@@ -3,6 +3,7 @@
 //! A new way in is one line of [`ways_in::WAYS`], a new way out one of [`ways_out::WAYS_OUT`], each with one of the tables in
 //! `docs/wire.md`.
 
+mod outside;
 mod relay;
 mod ways_in;
 mod ways_out;
@@ -45,6 +46,7 @@ const SHOWN_EVERYWHERE: [&str; 4] =
 async fn values_are_exact_or_refused(mut fleet: Fleet) {
     fleet.add_type(relay::TYPE, relay::registered()).await;
     fleet.add_type(callback::TYPE, callbacks()).await;
+    outside::add_types(&mut fleet).await;
     fleet.start_worker();
     let checked = WAYS.iter().enumerate().map(|(index, way)| wrong_values(&fleet, index, way));
     let wrong: Vec<_> = futures::future::join_all(checked).await.into_iter().flatten().collect();

@@ -9,6 +9,7 @@ use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::Value;
 
+use super::outside;
 use super::ways_out::value_at;
 use crate::cli::run::{RunResult, kafleet, run, run_with_stdin};
 use crate::fleet::http_receiver::Receiver;
@@ -53,10 +54,13 @@ ways! {
     "`PATCH /v1/tasks/{id}`: options" => api_patch,
     "`PUT /v1/tasks/{id}/state`: result" => api_report,
     "`POST /v1/schedules`" => api_schedule,
+    "`POST /v1/schedules/{id}/backfill`" => api_backfill,
     "`POST /v1/dead-letters/{letter}/redrive`" => api_redrive,
     "record in binary mode" => record,
     "record in structured mode" => structured_record,
     "result of a handler" => relayed_result,
+    "output of an `exec` program" => program_output,
+    "response of an `http` service" => service_response,
     "progress of a handler" => relayed_progress,
     "`cx.spawn`" => relayed_child,
     "`cx.spawn_now`" => relayed_child_at_once,
@@ -72,6 +76,8 @@ ways! {
     "`kafleet report ID succeeded --result`" => cli_report,
     "`kafleet schedules create`" => cli_schedule,
     "`kafleet dead-letters redrive --params`" => cli_redrive,
+    "params, on stdin of an `exec` program" => program_params,
+    "params, in the request of `http`" => service_params,
     "params, in a schedule" => shown_schedule,
     "params, in a dead letter" => shown_dead_letter,
     "result, in the body of a callback" => result_in_callback,
@@ -170,8 +176,12 @@ async fn api_report(fleet: &Fleet, id: &str, value: &str) -> Sent {
 
 /// Fires a schedule once.
 async fn trigger(fleet: &Fleet, id: &str) -> Sent {
-    let text = call(fleet, Method::POST, &format!("/v1/schedules/{id}/trigger"), "{}".to_owned()).await?;
-    let document: Value = serde_json::from_str(&text).unwrap();
+    first_task(fleet, &call(fleet, Method::POST, &format!("/v1/schedules/{id}/trigger"), "{}".to_owned()).await?).await
+}
+
+/// Returns the first task that a request has created.
+async fn first_task(fleet: &Fleet, response: &str) -> Sent {
+    let document: Value = serde_json::from_str(response).unwrap();
     let task = document["tasks"][0].as_str().unwrap();
     fleet.wait_for_record(task).await;
     params_of(task)
@@ -186,6 +196,12 @@ async fn create_schedule(fleet: &Fleet, id: &str, value: &str) -> Result<(), Str
 async fn api_schedule(fleet: &Fleet, id: &str, value: &str) -> Sent {
     create_schedule(fleet, id, value).await?;
     trigger(fleet, id).await
+}
+
+async fn api_backfill(fleet: &Fleet, id: &str, value: &str) -> Sent {
+    create_schedule(fleet, id, value).await?;
+    let path = format!("/v1/schedules/{id}/backfill?from=2026-01-01T12:00:00Z&to=2026-01-02T12:00:00Z");
+    first_task(fleet, &call(fleet, Method::POST, &path, String::new()).await?).await
 }
 
 /// Makes a dead letter and returns its id.
@@ -214,6 +230,30 @@ async fn api_redrive(fleet: &Fleet, id: &str, value: &str) -> Sent {
     let body = format!(r#"{{"params":{{"by":"result","value":{value}}}}}"#);
     call(fleet, Method::POST, &format!("/v1/dead-letters/{letter}/redrive"), body).await?;
     redriven(fleet, id).await
+}
+
+/// Runs a task, and returns its result.
+async fn run_task(fleet: &Fleet, id: &str, task_type: &str, params: &str) -> Sent {
+    create(fleet, id, &format!(r#""type":"{task_type}","params":{params}"#)).await?;
+    ended(fleet, id).await.and(result_of(id))
+}
+
+async fn program_params(fleet: &Fleet, id: &str, value: &str) -> Sent {
+    run_task(fleet, id, outside::PROGRAM, value).await
+}
+
+async fn program_output(fleet: &Fleet, id: &str, value: &str) -> Sent {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), value).unwrap();
+    run_task(fleet, id, outside::READER, &format!("\"{}\"", file.path().display())).await
+}
+
+async fn service_params(fleet: &Fleet, id: &str, value: &str) -> Sent {
+    run_task(fleet, id, outside::SERVICE, value).await
+}
+
+async fn service_response(fleet: &Fleet, id: &str, value: &str) -> Sent {
+    run_task(fleet, id, outside::SERVICE, &Value::from(value).to_string()).await
 }
 
 /// Waits for the end of a task without announcement; the error is that of its dead letter.

@@ -81,7 +81,9 @@ impl Finding {
 /// Explains that another task was submitted with the id of this one. A worker runs each of their records that it does not
 /// know as finished, but only one result counts.
 fn explain_same_id(task: &TaskView) -> Option<Finding> {
-    let of_another = |entry: &&HistoryEntry| entry.message.as_deref().is_some_and(|text| text.starts_with(CONFLICT));
+    // The history of a parent has the conflicts of its children too.
+    let start = format!("{CONFLICT}: `{}`", task.id);
+    let of_another = |entry: &&HistoryEntry| entry.message.as_deref().is_some_and(|text| text.starts_with(&start));
     let entry = task.record.history.entries.iter().rev().find(of_another)?;
     let message = format!(
         "another task was submitted with this id at {}: the first one counts, and the other one's result is ignored; give each \
