@@ -39,6 +39,8 @@ const MIN_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// Deadline of a transaction.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
+/// Requests from which on a transaction is committed: each costs a commit, and a batch in each of the events partitions.
+const MIN_REQUESTS: usize = 800;
 /// Maximum number of bulk actions that a process runs at a time.
 const MAX_RUNS: usize = 4;
 
@@ -221,16 +223,21 @@ impl Run<'_> {
 
     /// Requests the action for the next tasks. Returns true if the action has ended.
     async fn step(&mut self) -> Result<bool, Interruption> {
-        let (query, cursor) = (self.query.clone(), self.progress.cursor.as_deref());
-        let found = list::matches(&self.api.reads, query, cursor, MAX_PAGE, MAX_SCAN_TIME).await?;
+        let (began, mut progress, mut events) = (Instant::now(), self.progress.clone(), Vec::new());
+        loop {
+            let (query, cursor) = (self.query.clone(), progress.cursor.as_deref());
+            let found = list::matches(&self.api.reads, query, cursor, MAX_PAGE, MAX_SCAN_TIME).await?;
+            events.extend(self.requests(&found.tasks, &mut progress).await?);
+            progress.cursor = found.next;
+            if progress.cursor.is_none() || events.len() >= MIN_REQUESTS || began.elapsed() >= MAX_SCAN_TIME {
+                break;
+            }
+        }
         self.api.reads.check_covered(None).await?;
-        let mut progress = self.progress.clone();
-        let mut events = self.requests(&found.tasks, &mut progress).await?;
         let allowed = usize::try_from(self.spec.limit.saturating_sub(progress.done)).unwrap_or(usize::MAX);
         let is_over = events.len() > allowed;
         events.truncate(allowed);
         progress.done += events.len() as u64;
-        progress.cursor.clone_from(&found.next);
         self.progress = progress;
         let end = match is_over {
             true => {
@@ -238,7 +245,7 @@ impl Run<'_> {
                 let why = format!("{what}: the action stopped there; request it again with a higher limit");
                 Some((State::Failed, Some(why)))
             }
-            false => found.next.is_none().then_some((State::Succeeded, None)),
+            false => self.progress.cursor.is_none().then_some((State::Succeeded, None)),
         };
         let has_ended = end.is_some();
         self.commit(events, end).await?;
