@@ -137,7 +137,7 @@ mod tests {
             (r#"{"type":"a","delay":"31d"}"#, "`delay`: the task would start more than 30d from now"),
             (r#"{"type":"a","expires":1795853855}"#, "may be epoch seconds"),
             (r#"{"type":"a","timeout":"31d"}"#, "`timeout`: `31d` is longer than a tree may stay open"),
-            (r#"{"type":"a","timeout":1795853855000}"#, "a time in epoch milliseconds"),
+            (r#"{"type":"a","timeout":1795853855000}"#, "may be a time"),
             (r#"{"type":"a","timeout":"2s","total_timeout":"1s"}"#, "`timeout`: `2s` is longer than `total_timeout`"),
             (r#"{"type":"a","then":[{"type":"b","max_wait":"31d"}]}"#, "`then/0/max_wait`"),
         ] {

@@ -19,7 +19,7 @@ pub enum Error {
     /// The token has characters that a header must not have.
     #[error("the token has invalid characters")]
     Token,
-    /// A name in the path of a request is empty, `.` or `..`: addresses drop it.
+    /// A name in the path of a request is `.` or `..`: addresses drop it.
     #[error("`{name}` cannot be the name of a document: addresses drop it")]
     Name {
         /// Name as given.

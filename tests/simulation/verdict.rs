@@ -16,6 +16,7 @@ use kafleet::model::task::id::TaskId;
 use kafleet::store::Store;
 use kafleet::tracker::project::projection::Logged;
 
+use crate::apps;
 use crate::deliveries;
 use crate::fleet::{CALL, Fleet};
 use crate::outages;
@@ -146,7 +147,7 @@ pub async fn judge(fleet: &Fleet) -> Vec<String> {
     repeats::judge(fleet, &log, &mut violations);
     request_oracle::judge(fleet, &records, &mut violations);
     record_count += deliveries::judge(fleet, &records, &log, &mut violations).await;
-    crate::apps::deaths::judge(fleet, &log, &mut violations);
+    apps::deaths::judge(fleet, &log, &mut violations);
     record_count += outages::judge(fleet, &records, &log, &mut violations);
     if record_count != records.len() {
         violations.push(format!("{} records, {record_count} tasks: {:?}", records.len(), records.keys()));
@@ -292,8 +293,8 @@ fn may_differ(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, scr
         // An attempt that failed after its child reports its own error.
         State::Failed if request_oracle::is_batch_task(id) && script.fail_fast && tripped(fleet, records, id) => true,
         State::Failed => {
-            script.total_timeout_ms.is_some()
-                && node.outcome.error.as_ref().is_some_and(|error| error.kind == "timeout")
+            let has_limit = script.total_timeout_ms.is_some() || apps::may_time_out(&fleet.scenario);
+            has_limit && node.outcome.error.as_ref().is_some_and(|error| error.kind == "timeout")
         }
         _ => false,
     }

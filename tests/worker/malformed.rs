@@ -48,7 +48,7 @@ const REFUSED: [(&str, &str, &str); 35] = [
     ("notbefore", "1795853855", "before the year 2000"),
     ("notbefore", "2100-01-01T00:00:00Z", "start more than 30d from now"),
     ("time", "1795853855", "before the year 2000"),
-    ("timeout", "1795853855000", "a time in epoch milliseconds"),
+    ("timeout", "1795853855000", "may be a time"),
     ("timeout", "31d", "`31d` is longer than a tree may stay open"),
     ("timeout", "0", "greater than zero"),
     ("totaltimeout", "0s", "greater than zero"),

@@ -141,7 +141,7 @@ class Terminal:
         if " dev " in command:
             return self._serve(command)
         done = subprocess.run(
-            command, shell=True, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=PATIENCE
+            command, shell=True, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=3 * PATIENCE
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout

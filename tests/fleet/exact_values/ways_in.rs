@@ -104,10 +104,17 @@ async fn call(fleet: &Fleet, method: Method, path: &str, body: String) -> Result
         None => (path, "application/json"),
     };
     let client = crate::support::http::client();
-    let request = client.request(method, format!("{}{path}", fleet.api)).header("content-type", media).body(body);
-    let response = request.send().await.unwrap();
-    let (status, text) = (response.status(), response.text().await.unwrap());
-    if status.is_success() { Ok(text) } else { Err(text) }
+    // Not before the tracker has caught up, which a loaded machine delays.
+    wait_until(&format!("an answer to {path}"), || async {
+        let request = client.request(method.clone(), format!("{}{path}", fleet.api)).header("content-type", media);
+        let response = request.body(body.clone()).send().await.unwrap();
+        let (status, text) = (response.status(), response.text().await.unwrap());
+        match status.is_success() || text.contains("do not repeat it") {
+            true => Some(Ok(text)),
+            false => (!text.contains(r#""code":"not_visible_yet""#)).then_some(Err(text)),
+        }
+    })
+    .await
 }
 
 /// Creates a task with more fields.

@@ -32,6 +32,7 @@ use self::process::{Process, Shared};
 use self::program::SimulatedProgram;
 use crate::journal::{Attempt, Journal, RunningAttempts};
 use crate::scenario::{FaultMode, Scenario, WorkerVariants};
+use crate::step::{ProcessId, Step};
 use crate::task_types::{registered, task_type};
 
 /// Time until a process is ready.
@@ -63,6 +64,14 @@ pub struct SimulatedApp {
     /// Attempts whose process died with several: their next execution is alone in a process. `None`: not checked, because
     /// another worker may have taken the task in the meantime.
     alone: Option<Mutex<BTreeSet<Attempt>>>,
+}
+
+/// Returns whether a worker is frozen for longer than its attempts may take: they then time out, beside deaths that are
+/// charged to them.
+pub fn may_time_out(scenario: &Scenario) -> bool {
+    let outlasts =
+        |step: &Step| matches!(step, Step::Freeze { process_id: ProcessId::Worker(_), ms } if *ms >= TIMEOUT.0);
+    scenario.app.is_some() && scenario.steps.iter().any(|timed| outlasts(&timed.step))
 }
 
 /// Adds an app to some of the scenarios. Half of them lose their faults, because the oracle of deaths is exact only while one
