@@ -1,6 +1,6 @@
 //! Repetitions of attempts: none without a fault of a worker, and at most one attempt of a run for each of those.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kafleet::model::event::Event;
 
@@ -17,7 +17,11 @@ pub fn judge(fleet: &Fleet, log: &[Event], violations: &mut Vec<String>) {
     // A continuation that fails again in a later run creates its failed children again.
     let is_recreated = |attempt: &Attempt| attempt.run > 1 && attempt.id.contains(":then");
     let mut repeated: BTreeMap<(String, u32), u32> = BTreeMap::new();
-    for (attempt, excess) in fleet.journal.repeated_attempts().into_iter().filter(|(one, _)| !is_recreated(one)) {
+    let attempts: Vec<_> = fleet.journal.repeated_attempts().into_iter().collect();
+    // A parent creates its children again in each attempt.
+    let parents: BTreeSet<String> = attempts.iter().map(|(attempt, _)| attempt.id.clone()).collect();
+    let is_created_again = |id: &str| id.rsplit_once(':').is_some_and(|(parent, _)| parents.contains(parent));
+    for (attempt, excess) in attempts.into_iter().filter(|(one, _)| !is_recreated(one)) {
         // A worker that stops does not wait for repetitions after deaths.
         let is_certain = fleet.journal.deaths.count(&attempt) == 0;
         match scenario.fault_mode {
@@ -35,7 +39,8 @@ pub fn judge(fleet: &Fleet, log: &[Event], violations: &mut Vec<String>) {
     let has_failed_calls = scenario.steps.iter().any(|timed| matches!(timed.step, Step::FailCalls { .. }));
     let faults = scenario.steps.iter().filter(|timed| timed.step.disturbs_worker()).count() as u32;
     for ((id, run), excess) in repeated {
-        if excess > faults && !has_failed_calls && !has_several_records(fleet, log, &id) {
+        let has_several_records = is_created_again(&id) || has_several_records(fleet, log, &id);
+        if excess > faults && !has_failed_calls && !has_several_records {
             violations.push(format!("run {run} of `{id}` repeated {excess} attempts after {faults} faults of workers"));
         }
     }
