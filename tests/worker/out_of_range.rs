@@ -1,7 +1,7 @@
 //! Partitions whose next offset is outside their log: retention was faster, or the topic was recreated.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use kafleet::broker::memory::MemoryBroker;
@@ -27,6 +27,8 @@ struct Faults {
     recreated: AtomicBool,
     /// Events are held back until the first one after the fault.
     holding: AtomicBool,
+    /// Number of results held back.
+    results_held: AtomicUsize,
 }
 
 impl Faults {
@@ -80,6 +82,9 @@ impl DelayingProducer {
             record.headers.iter().map(|(name, value)| (name.to_string(), Some(value.to_vec()))).collect();
         let key = record.key.map(<[u8]>::to_vec);
         let value = record.value.map(<[u8]>::to_vec);
+        let is_result =
+            value.as_deref().is_some_and(|value| String::from_utf8_lossy(value).contains(r#""kind":"succeeded""#));
+        self.faults.results_held.fetch_add(is_result.into(), Ordering::SeqCst);
         let topic = record.topic.into();
         let partition = record.partition.unwrap_or(-1);
         self.held.lock().push((token, Record { topic, partition, offset: -1, timestamp_ms: -1, key, value, headers }));
@@ -196,7 +201,7 @@ async fn late_results_do_not_complete_offsets_of_a_recreated_topic() {
     fleet.send_many("recreated", "t", 5, "0").await;
     faults.holding.store(true, Ordering::SeqCst);
     let worker = fleet.worker();
-    until("all tasks have run", || journal.started() == 5).await;
+    until("all tasks have run", || faults.results_held.load(Ordering::SeqCst) == 5).await;
     faults.recreated.store(true, Ordering::SeqCst);
     until("the partition is refused", || worker.health.reasons().iter().any(|(_, why)| why.contains("recreated")))
         .await;
