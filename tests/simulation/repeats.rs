@@ -1,6 +1,6 @@
-//! Repetitions of attempts: none without a fault of a worker, and at most one attempt of a run for each of those.
+//! Repetitions of attempts: none without a fault of a worker, and at most one attempt of a run for each of those, for each record of the task.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use kafleet::model::event::Event;
 
@@ -17,15 +17,17 @@ pub fn judge(fleet: &Fleet, log: &[Event], violations: &mut Vec<String>) {
     // A continuation that fails again in a later run creates its failed children again.
     let is_recreated = |attempt: &Attempt| attempt.run > 1 && attempt.id.contains(":then");
     let mut repeated: BTreeMap<(String, u32), u32> = BTreeMap::new();
-    let attempts: Vec<_> = fleet.journal.repeated_attempts().into_iter().collect();
-    // A parent creates its children again in each attempt.
-    let parents: BTreeSet<String> = attempts.iter().map(|(attempt, _)| attempt.id.clone()).collect();
-    let is_created_again = |id: &str| id.rsplit_once(':').is_some_and(|(parent, _)| parents.contains(parent));
-    for (attempt, excess) in attempts.into_iter().filter(|(one, _)| !is_recreated(one)) {
+    let attempts = fleet.journal.repeated_attempts();
+    // A parent creates its children again in each repetition, and each record may be repeated.
+    let mut repetitions: BTreeMap<&str, u32> = BTreeMap::new();
+    attempts.iter().for_each(|(attempt, excess)| *repetitions.entry(&attempt.id).or_default() += excess);
+    let records =
+        |id: &str| 1 + id.rsplit_once(':').and_then(|(parent, _)| repetitions.get(parent)).copied().unwrap_or(0);
+    for (attempt, excess) in attempts.iter().filter(|(one, _)| !is_recreated(one)) {
         // A worker that stops does not wait for repetitions after deaths.
-        let is_certain = fleet.journal.deaths.count(&attempt) == 0;
+        let is_certain = fleet.journal.deaths.count(attempt) == 0;
         match scenario.fault_mode {
-            FaultMode::All if is_certain => *repeated.entry((attempt.id, attempt.run)).or_default() += excess,
+            FaultMode::All if is_certain => *repeated.entry((attempt.id.clone(), attempt.run)).or_default() += excess,
             FaultMode::All => {}
             FaultMode::None | FaultMode::Restarts
                 if is_certain || (scenario.fault_mode == FaultMode::None && single_worker) =>
@@ -39,8 +41,8 @@ pub fn judge(fleet: &Fleet, log: &[Event], violations: &mut Vec<String>) {
     let has_failed_calls = scenario.steps.iter().any(|timed| matches!(timed.step, Step::FailCalls { .. }));
     let faults = scenario.steps.iter().filter(|timed| timed.step.disturbs_worker()).count() as u32;
     for ((id, run), excess) in repeated {
-        let has_several_records = is_created_again(&id) || has_several_records(fleet, log, &id);
-        if excess > faults && !has_failed_calls && !has_several_records {
+        let allowed = records(&id) * (1 + faults) - 1;
+        if excess > allowed && !has_failed_calls && !has_several_records(fleet, log, &id) {
             violations.push(format!("run {run} of `{id}` repeated {excess} attempts after {faults} faults of workers"));
         }
     }

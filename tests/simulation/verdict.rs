@@ -293,7 +293,8 @@ fn may_differ(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, scr
         // An attempt that failed after its child reports its own error.
         State::Failed if request_oracle::is_batch_task(id) && script.fail_fast && tripped(fleet, records, id) => true,
         State::Failed => {
-            let has_limit = script.total_timeout_ms.is_some() || apps::may_time_out(&fleet.scenario);
+            let is_frozen = || node.task_type.as_deref().is_some_and(|name| apps::may_time_out(&fleet.scenario, name));
+            let has_limit = script.total_timeout_ms.is_some() || is_frozen();
             has_limit && node.outcome.error.as_ref().is_some_and(|error| error.kind == "timeout")
         }
         _ => false,

@@ -66,12 +66,14 @@ pub struct SimulatedApp {
     alone: Option<Mutex<BTreeSet<Attempt>>>,
 }
 
-/// Returns whether a worker is frozen for longer than its attempts may take: they then time out, beside deaths that are
-/// charged to them.
-pub fn may_time_out(scenario: &Scenario) -> bool {
+/// Returns whether a worker is frozen for longer than the attempts of an app's type may take: they then time out, beside
+/// deaths that are charged to them.
+pub fn may_time_out(scenario: &Scenario, name: &str) -> bool {
     let outlasts =
         |step: &Step| matches!(step, Step::Freeze { process_id: ProcessId::Worker(_), ms } if *ms >= TIMEOUT.0);
-    scenario.app.is_some() && scenario.steps.iter().any(|timed| outlasts(&timed.step))
+    let is_of_app =
+        [true, false].into_iter().any(|unordered| scenario.app_runs(unordered) && task_type(unordered) == name);
+    is_of_app && scenario.steps.iter().any(|timed| outlasts(&timed.step))
 }
 
 /// Adds an app to some of the scenarios. Half of them lose their faults, because the oracle of deaths is exact only while one
