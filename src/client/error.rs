@@ -19,8 +19,8 @@ pub enum Error {
     /// The token has characters that a header must not have.
     #[error("the token has invalid characters")]
     Token,
-    /// A name in the path of a request is `.` or `..`: addresses drop it.
-    #[error("`{name}` cannot be the name of a document: addresses drop it")]
+    /// A name in the path of a request is `.` or `..`: URLs drop it.
+    #[error("`{name}` cannot be a name: URLs drop it")]
     Name {
         /// Name as given.
         name: String,

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::{Client, Error};
 use crate::documents::Problem;
+use crate::model::task::id::is_path_step;
 
 /// Timeout of a request that the API answers at once.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -38,8 +39,8 @@ pub struct Request {
 
 impl Request {
     pub(super) fn new(client: &Client, method: Method, path: &[&str]) -> Self {
-        // Addresses drop `.` and `..`, so that the request would reach another document.
-        let lost_segment = path.iter().find(|segment| matches!(**segment, "." | "..")).map(ToString::to_string);
+        // The request would reach another document.
+        let lost_segment = path.iter().find(|segment| is_path_step(segment)).map(ToString::to_string);
         let mut url = client.0.url.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(path);

@@ -28,7 +28,7 @@ fn assert_interruptions(fleet: &Fleet, reason: InterruptionReason) {
     }
 }
 
-/// Waits until the events show that so many tasks run, so that the end of none comes before the event of its start is due.
+/// Waits until the events show this number of running tasks: an attempt that ends at once has no event of its start.
 async fn until_shown(fleet: &Fleet, running: usize) {
     let is_shown = |events: &[Event]| {
         let count = |kind: EventKind| events.iter().filter(|event| event.kind() == kind).count();

@@ -19,8 +19,8 @@ impl Millis {
         Self(secs * 1_000)
     }
 
-    /// Parses a duration such as `250ms`, `10s` or `2h`. A number without unit is one of milliseconds, and refused if it is
-    /// so large that it may be a time.
+    /// Parses a duration such as `250ms`, `10s` or `2h`. A number without unit is one of milliseconds; one that may be
+    /// a time is refused.
     ///
     /// # Errors
     /// A message for people with the allowed forms.
