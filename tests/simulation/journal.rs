@@ -40,6 +40,8 @@ pub struct Journal {
     pub waits: Mutex<BTreeMap<Attempt, u32>>,
     /// Attempts of scripts that have failed, so that the next attempt may follow.
     pub charges: Mutex<BTreeSet<Attempt>>,
+    /// Attempts that do not end before they are cancelled.
+    pub hung: Mutex<BTreeSet<Attempt>>,
     /// Starts of attempts with id and run, epoch milliseconds.
     pub start_times: Mutex<Vec<(String, u32, i64)>>,
     /// States received by continuations with results, by the continuation's id.

@@ -23,9 +23,12 @@ pub fn judge(fleet: &Fleet, log: &[Event], violations: &mut Vec<String>) {
     attempts.iter().for_each(|(attempt, excess)| *repetitions.entry(&attempt.id).or_default() += excess);
     let records =
         |id: &str| 1 + id.rsplit_once(':').and_then(|(parent, _)| repetitions.get(parent)).copied().unwrap_or(0);
+    let faults = scenario.steps.iter().filter(|timed| timed.step.disturbs_worker()).count() as u32;
+    let hung = fleet.journal.hung.lock();
     for (attempt, excess) in attempts.iter().filter(|(one, _)| !is_recreated(one)) {
-        // A worker that stops does not wait for repetitions after deaths.
-        let is_certain = fleet.journal.deaths.count(attempt) == 0;
+        // A worker that stops waits neither for repetitions after deaths nor for an attempt that hangs.
+        let is_interrupted = scenario.fault_mode == FaultMode::Restarts && hung.contains(attempt) && *excess <= faults;
+        let is_certain = fleet.journal.deaths.count(attempt) == 0 && !is_interrupted;
         match scenario.fault_mode {
             FaultMode::All if is_certain => *repeated.entry((attempt.id.clone(), attempt.run)).or_default() += excess,
             FaultMode::All => {}
@@ -39,7 +42,6 @@ pub fn judge(fleet: &Fleet, log: &[Event], violations: &mut Vec<String>) {
     }
     // Failed calls end consumers and lose results, without a bound.
     let has_failed_calls = scenario.steps.iter().any(|timed| matches!(timed.step, Step::FailCalls { .. }));
-    let faults = scenario.steps.iter().filter(|timed| timed.step.disturbs_worker()).count() as u32;
     for ((id, run), excess) in repeated {
         let allowed = records(&id) * (1 + faults) - 1;
         if excess > allowed && !has_failed_calls && !has_several_records(fleet, log, &id) {

@@ -118,6 +118,7 @@ impl Started {
     /// Does not answer before it is cancelled, and then in time, late or never.
     async fn hang(&mut self, error: &Value) -> AttemptEnd {
         let blocks = fastrand::bool();
+        self.shared.app.journal.hung.lock().insert(self.execution.attempt.clone());
         if blocks {
             self.shared.is_blocked.store(true, Ordering::Relaxed);
         }
