@@ -281,13 +281,18 @@ fn is_superseded(records: &Records, id: &str) -> bool {
     run(id) < run(above) || is_superseded(records, above)
 }
 
+/// Whether the run may expire: a retry has no expiry, but a batch that creates its tasks again in a later run of the parent.
+fn may_expire(id: &str, node: &TaskRecord) -> bool {
+    let is_batch_task = request_oracle::is_batch_task(id);
+    let is_announced = || node.definition.policy.as_ref().is_some_and(|policy| policy.expires_at_ms.is_some());
+    if node.run == 1 { is_batch_task || !id.contains(':') } else { is_batch_task && is_announced() }
+}
+
 /// Whether a cancel, a timeout or a failed child explains another state than the script's.
 fn may_differ(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, script: &Script) -> bool {
     match node.own {
         State::Cancelled => may_be_cancelled(fleet, records, id, node.run),
-        State::Expired => {
-            script.expires_ms.is_some() && node.run == 1 && (!id.contains(':') || request_oracle::is_batch_task(id))
-        }
+        State::Expired => script.expires_ms.is_some() && may_expire(id, node),
         State::Failed if is_failed_by_child(node) => script.fail_fast && tripped(fleet, records, id),
         State::Failed if fleet.journal.deaths.has_exhausted(id) => true,
         // An attempt that failed after its child reports its own error.
