@@ -14,10 +14,12 @@ use kafleet::broker::{
 use kafleet::model::projection::changes::{Changes, Entry, Index};
 use kafleet::model::record::TaskRecord;
 use kafleet::model::task::id::TaskId;
+use kafleet::runtime::simulated::Process;
 use kafleet::store::{AuditPage, Checkpoint, Outbox, PartitionWriter, Store, StoreError, memory};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use crate::host::{run_as, running_process};
 use crate::offset_oracle::OffsetOracle;
 
 /// Random generator and switches of faults.
@@ -81,8 +83,8 @@ impl Broker for FaultyBroker {
         }))
     }
     fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
-        let Some(events) = self.newer.clone() else { return self.inner.producer(sink) };
-        let inner = self.inner.producer(Arc::new(FilteredSink(sink)))?;
+        let inner = self.inner.producer(Arc::new(ProcessSink { inner: sink, process: running_process() }))?;
+        let Some(events) = self.newer.clone() else { return Ok(inner) };
         Ok(Arc::new(NewerProducer { inner, events, fault_rng: self.fault_rng.clone() }))
     }
     delegate!(Broker via [inner]: apply_topics, set_group_offsets);
@@ -126,16 +128,20 @@ impl Producer for NewerProducer {
     delegate!(Producer via [inner]: flush, purge);
 }
 
-struct FilteredSink(Arc<dyn DeliverySink>);
+/// Sink of a process. The driver delivers the acknowledgements of delayed records, from which the process learns the time.
+struct ProcessSink {
+    inner: Arc<dyn DeliverySink>,
+    process: Process,
+}
 
-impl DeliverySink for FilteredSink {
+impl DeliverySink for ProcessSink {
     fn appended(&self, token: u64, append_ms: i64) {
-        self.0.appended(token, append_ms);
+        run_as(self.process, || self.inner.appended(token, append_ms));
     }
 
     fn delivered(&self, token: u64, outcome: Result<(i32, i64), (BrokerError, &RecordRef<'_>)>) {
         if token != UNTRACKED {
-            self.0.delivered(token, outcome);
+            self.inner.delivered(token, outcome);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -50,13 +50,30 @@ pub struct System {
     driver_clock: Rc<BrokerClock>,
 }
 
+thread_local! {
+    static SYSTEM: RefCell<Weak<System>> = const { RefCell::new(Weak::new()) };
+}
+
+/// Returns the process that is running on this thread.
+pub fn running_process() -> Process {
+    SYSTEM.with_borrow(Weak::upgrade).map_or(DRIVER, |system| system.begun())
+}
+
+/// Makes a call on behalf of a process of the system of this thread.
+pub fn run_as<T>(process: Process, call: impl FnOnce() -> T) -> T {
+    match SYSTEM.with_borrow(Weak::upgrade) {
+        Some(system) => system.run_as(process, call),
+        None => call(),
+    }
+}
+
 impl System {
-    /// Creates a host. Call it inside a runtime with a paused clock.
+    /// Creates the host of this thread. Call it inside a runtime with a paused clock.
     pub fn new(seed: u64) -> Rc<Self> {
         let mut rng = fastrand::Rng::with_seed(seed);
         let yield_probability = [0.0, 0.05, 0.3][rng.usize(..3)];
         let min_poll_ms = [5, 20, 60][rng.usize(..3)];
-        Rc::new(Self {
+        let system = Rc::new(Self {
             start: Instant::now(),
             rng: RefCell::new(rng),
             processes: RefCell::default(),
@@ -67,7 +84,9 @@ impl System {
             trace: Cell::new(seed),
             steps: Cell::new(0),
             driver_clock: Rc::default(),
-        })
+        });
+        SYSTEM.set(Rc::downgrade(&system));
+        system
     }
 
     pub fn elapsed_ms(&self) -> u64 {
