@@ -14,32 +14,11 @@ use super::reload_trigger::{Trigger, Triggers};
 use super::setup::{ConfigSource, Ended, Setup, read_config, set_slots};
 use crate::api::{LiveAccess, check_access};
 use crate::apps::pool::AppPool;
-use crate::config::{ChangedKey, Config, Loaded, changes, combine_policy};
+use crate::config::{ChangedKey, Config, Loaded, TYPE_SETTINGS, changes, combine_policy};
 use crate::control::{Policies, PolicyUpdates};
 use crate::handlers::builtin::{HandlerEnv, register_config};
 use crate::handlers::program_env::WithheldVariables;
 use crate::telemetry::{self, LOG_FILTER, Metrics};
-
-/// Keys of `[types.<name>]` that a running worker applies.
-const LIVE_TYPE_KEYS: [&str; 17] = [
-    "concurrency",
-    "max_concurrency",
-    "rate",
-    "retries",
-    "min_backoff",
-    "max_backoff",
-    "backoff_reset",
-    "max_wait",
-    "timeout",
-    "total_timeout",
-    "stall_timeout",
-    "retry_on",
-    "fail_on",
-    "on_error",
-    "max_failures",
-    "failure_period",
-    "trip_on",
-];
 
 /// Keys of `[types.<name>]` that an API shows.
 const SHOWN_TYPE_KEYS: [&str; 3] = ["concurrency", "max_concurrency", "rate"];
@@ -239,7 +218,7 @@ impl Reloader {
                 Effect::OverriddenBy("--slots")
             }
             (Role::Worker(_) | Role::Api(_), ["types", name, key, ..])
-                if LIVE_TYPE_KEYS.contains(key) && self.current.contains_key(*name) && policies.contains_key(*name) =>
+                if is_live(key) && self.current.contains_key(*name) && policies.contains_key(*name) =>
             {
                 Effect::Immediate
             }
@@ -252,6 +231,11 @@ impl Reloader {
         let slots = self.source.options.slots.as_ref();
         slots.is_some_and(|(_, types)| types.is_empty() || types.iter().any(|chosen| chosen == name))
     }
+}
+
+/// Returns whether a running worker takes over a key of `[types.<name>]`.
+fn is_live(key: &str) -> bool {
+    TYPE_SETTINGS.iter().any(|setting| setting.is_live && setting.key == key)
 }
 
 impl Invalid {
@@ -366,12 +350,12 @@ mod tests {
         assert!(changed.iter().any(|(key, effect)| key == "types.echo.rate.count" && *effect == Effect::Immediate));
         let policy = fixture.reloader.policies.newer("echo", &start).unwrap();
         assert_eq!((policy.slots(), policy.timeout, policy.order), (5, Millis::secs(7), start.order));
-        assert_eq!(policy.alarm.map(|alarm| alarm.max_failures), Some(3));
+        assert_eq!(policy.max_failures, Some(3));
         // A changed `order` is reported again at each reload until the restart, unless it is changed back.
         assert_eq!(fixture.reloader.reload().unwrap(), [effect("types.echo.order", Effect::NeedsRestart)]);
         fixture.change("max_failures = 3", "order = \"key\"").unwrap();
         assert_eq!(fixture.reloader.reload().unwrap(), []);
-        assert_eq!(fixture.reloader.policies.newer("echo", &start).unwrap().alarm, None);
+        assert_eq!(fixture.reloader.policies.newer("echo", &start).unwrap().max_failures, None);
     }
 
     #[test]

@@ -11,31 +11,12 @@ use super::checks::{MIN_MEMORY, positive};
 use super::document::{Document, join};
 use super::shape::{Finding, bad_value, misfits, table};
 use super::type_rules::type_problems;
-use super::{Bytes, Config, ProgramVariables, TopicsConfig, TypeConfig};
+use super::{Bytes, Config, ProgramVariables, SettingScope, TYPE_SETTINGS, TopicsConfig, TypeConfig};
 use crate::model::task::id::clip;
 use crate::model::units::duration::Millis;
 
 /// Maximum length of an app's name.
 const MAX_NAME_CHARS: usize = 64;
-/// Keys of `[types.<name>]` that are not part of a policy.
-const NOT_POLICY: [&str; 15] = [
-    "handler",
-    "schema",
-    "command",
-    "env",
-    "inherit",
-    "cwd",
-    "retry_exit_codes",
-    "wait_exit_codes",
-    "url",
-    "method",
-    "headers",
-    "resend_on_close",
-    "isolation_tasks",
-    "isolation_memory",
-    "keep_headers",
-];
-
 /// Section `[apps.NAME]`.
 #[derive(Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -147,7 +128,8 @@ pub fn combine_policy(
     own: Option<&TypeConfig>,
     topics: &TopicsConfig,
 ) -> Result<TypeConfig, Vec<String>> {
-    if let Some(key) = declared.keys().find(|key| NOT_POLICY.contains(&key.as_str())) {
+    let is_refused = |key: &&String| TYPE_SETTINGS.iter().any(|setting| setting.key == **key && setting.scope != SettingScope::Apps);
+    if let Some(key) = declared.keys().find(is_refused) {
         return Err(vec![format!("`{key}` is not part of a policy; hint: remove it")]);
     }
     let mut combined = declared.clone();
@@ -164,10 +146,10 @@ pub fn combine_policy(
 
 /// Returns the keys of a section that are set.
 pub fn written_keys(section: &TypeConfig) -> Map<String, Value> {
-    let Ok(Value::Object(mut keys)) = serde_json::to_value(section) else { return Map::new() };
-    // The only key without an unset state.
-    keys.retain(|key, value| key != "publish_results" || *value == Value::Bool(true));
-    keys
+    match serde_json::to_value(section) {
+        Ok(Value::Object(keys)) => keys,
+        _ => Map::new(),
+    }
 }
 
 fn text_of(finding: Finding) -> String {
@@ -190,7 +172,7 @@ mod tests {
         let declared = json!({"retries": 1, "timeout": "30s", "fail_on": ["shop.BadWidth"], "publish_results": true});
         let combined = combine(declared, &own).unwrap();
         assert_eq!((combined.retries, combined.timeout), (Some(9), Some(Millis::secs(30))));
-        assert_eq!((&combined.fail_on[..], combined.publish_results), (&["shop.BadWidth".to_owned()][..], true));
+        assert_eq!((&combined.fail_on[..], combined.publish_results), (&["shop.BadWidth".to_owned()][..], Some(true)));
     }
 
     #[test]

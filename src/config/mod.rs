@@ -56,6 +56,7 @@ mod topics;
 mod tracker;
 #[doc(hidden)]
 mod type_rules;
+mod type_settings;
 mod types;
 #[doc(hidden)]
 mod variables;
@@ -77,12 +78,14 @@ pub use log::LogConfig;
 pub use names::{Names, TypeGroups, app_group};
 pub use ops::OpsConfig;
 pub use otel::{OtelConfig, traces_url};
-pub use policy::{Alarm, ChildLimits, ErrorKinds, TypePolicy};
+pub use policy::{Alarm, ChildLimits};
 pub use problem::{ConfigProblem, Problems};
 pub use shape::schema;
 pub use topics::TopicsConfig;
 pub use tracker::TrackerConfig;
-pub use types::{HandlerKind, Isolation, MAX_SLOTS, OnError, Order, TypeConfig};
+pub(crate) use type_settings::with_type_settings;
+pub use type_settings::{SettingScope, TYPE_SETTINGS, TypeConfig, TypePolicy, TypeSetting};
+pub use types::{HandlerKind, Isolation, MAX_SLOTS, OnError, Order};
 pub use variables::ProgramVariables;
 pub use worker::{MAX_PAYLOAD, WorkerConfig};
 

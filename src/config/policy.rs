@@ -1,59 +1,9 @@
-//! Execution policy of a type.
+//! Execution policy of a type: what follows from its settings.
 
-use super::{Bytes, Isolation, OnError, Order, ProgramVariables, Rate, TypeConfig};
-use crate::model::retry::{DEFAULT_MAX_WAIT, RetryPolicy};
+use super::{Bytes, TypePolicy};
+use crate::model::retry::RetryPolicy;
 use crate::model::task::Policy;
 use crate::model::units::duration::Millis;
-
-/// Execution policy of a type: the settings of its code, overridden by `[types.<name>]`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TypePolicy {
-    /// Concurrent attempts per worker. `None`: the number of cores; see [`TypePolicy::slots`].
-    pub concurrency: Option<u32>,
-    /// Concurrent attempts in all workers together.
-    pub max_concurrency: Option<u32>,
-    /// Limit of started attempts in all workers together. `None`: no limit.
-    pub rate: Option<Rate>,
-    /// Order in which tasks run.
-    pub order: Order,
-    /// Number of retries, and the waits between attempts.
-    pub retry: RetryPolicy,
-    /// Time after the first wait of a run from which on waits count as attempts.
-    pub max_wait: Millis,
-    /// Time limit of one attempt.
-    pub timeout: Millis,
-    /// Time limit of all attempts and waits together, from the task's creation.
-    pub total_timeout: Option<Millis>,
-    /// Time limit without progress, log line or heartbeat.
-    pub stall_timeout: Option<Millis>,
-    /// Consequence of a failed attempt.
-    pub on_error: OnError,
-    /// Kinds of errors that are retried or final, whatever the handler says.
-    pub kinds: ErrorKinds,
-    /// Number of failures that stops the type. `None`: no limit.
-    pub alarm: Option<Alarm>,
-    /// Kinds of errors that open the circuit of the type. Empty: the type has none.
-    pub trip_on: Vec<String>,
-    /// Names of headers of the task's record that are kept for the handler.
-    pub keep_headers: Vec<String>,
-    /// Isolation of attempts from each other.
-    pub isolation: Isolation,
-    /// Limits of child processes; only with [`Isolation::Process`].
-    pub child_limits: ChildLimits,
-    /// Environment variables of child processes.
-    pub variables: ProgramVariables,
-    /// Whether results are published to the type's results topic.
-    pub publish_results: bool,
-}
-
-/// Kinds of errors that are retried or final, overriding the handler.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ErrorKinds {
-    /// Kinds retried even if the handler declares them final; `*` is any kind not named.
-    pub retry_on: Vec<String>,
-    /// Kinds that are final even if the handler would retry them; `*` is any kind not named.
-    pub fail_on: Vec<String>,
-}
 
 /// Limit of failed attempts within a period, above which the type is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,52 +23,6 @@ pub struct ChildLimits {
     pub memory: Bytes,
 }
 
-impl Alarm {
-    /// Default period, 10 s.
-    pub const PERIOD: Millis = Millis::secs(10);
-}
-
-impl Default for ChildLimits {
-    fn default() -> Self {
-        Self { tasks: 1_000, memory: Bytes(512 << 20) }
-    }
-}
-
-impl ErrorKinds {
-    /// Returns whether errors of a kind are retried, if it is listed. A name takes precedence over `*`.
-    pub fn verdict(&self, kind: &str) -> Option<bool> {
-        let named = |list: &[String], name: &str| list.iter().any(|known| known == name);
-        [kind, "*"].into_iter().find_map(|name| {
-            (named(&self.fail_on, name).then_some(false)).or(named(&self.retry_on, name).then_some(true))
-        })
-    }
-}
-
-impl Default for TypePolicy {
-    fn default() -> Self {
-        Self {
-            concurrency: None,
-            max_concurrency: None,
-            rate: None,
-            order: Order::None,
-            retry: RetryPolicy::default(),
-            max_wait: DEFAULT_MAX_WAIT,
-            timeout: Millis::secs(120),
-            total_timeout: None,
-            stall_timeout: None,
-            on_error: OnError::Retry,
-            kinds: ErrorKinds::default(),
-            alarm: None,
-            trip_on: Vec::new(),
-            keep_headers: Vec::new(),
-            isolation: Isolation::None,
-            child_limits: ChildLimits::default(),
-            variables: ProgramVariables::default(),
-            publish_results: false,
-        }
-    }
-}
-
 impl TypePolicy {
     /// Error kinds that indicate an unavailable service: the default `trip_on` of types that call one.
     pub fn outage_kinds() -> Vec<String> {
@@ -130,35 +34,39 @@ impl TypePolicy {
         self.concurrency.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32))
     }
 
-    /// Returns the policy with the values of another one that can change while a worker runs.
-    pub fn reloaded(&self, new: &Self) -> Self {
-        Self {
-            concurrency: new.concurrency,
-            max_concurrency: new.max_concurrency,
-            rate: new.rate,
-            retry: new.retry,
-            max_wait: new.max_wait,
-            timeout: new.timeout,
-            total_timeout: new.total_timeout,
-            stall_timeout: new.stall_timeout,
-            on_error: new.on_error,
-            kinds: new.kinds.clone(),
-            alarm: new.alarm,
-            trip_on: new.trip_on.clone(),
-            order: self.order,
-            keep_headers: self.keep_headers.clone(),
-            isolation: self.isolation,
-            child_limits: self.child_limits,
-            variables: self.variables.clone(),
-            publish_results: self.publish_results,
+    /// Number of retries, and the waits between attempts.
+    pub fn retry(&self) -> RetryPolicy {
+        RetryPolicy {
+            retries: self.retries,
+            min_backoff: self.min_backoff,
+            max_backoff: self.max_backoff,
+            backoff_reset: self.backoff_reset,
         }
+    }
+
+    /// Number of failures that stops the type. `None`: no limit.
+    pub fn alarm(&self) -> Option<Alarm> {
+        self.max_failures.map(|max_failures| Alarm { max_failures, period: self.failure_period })
+    }
+
+    /// Limits of child processes; only with [`Isolation::Process`](super::Isolation).
+    pub fn child_limits(&self) -> ChildLimits {
+        ChildLimits { tasks: self.isolation_tasks, memory: self.isolation_memory }
+    }
+
+    /// Returns whether errors of a kind are retried, if it is in `retry_on` or `fail_on`. A name takes precedence over `*`.
+    pub fn is_retried(&self, kind: &str) -> Option<bool> {
+        let named = |list: &[String], name: &str| list.iter().any(|known| known == name);
+        [kind, "*"].into_iter().find_map(|name| {
+            (named(&self.fail_on, name).then_some(false)).or(named(&self.retry_on, name).then_some(true))
+        })
     }
 
     /// Returns the first option of a task that contradicts an option of its type, and the reason. A shorter limit is no
     /// contradiction: it only ends the task earlier.
     pub fn contradiction(&self, own: &Policy) -> Option<(&'static str, String)> {
-        let min_backoff = own.min_backoff.unwrap_or(self.retry.min_backoff);
-        let max_backoff = own.max_backoff.unwrap_or(self.retry.max_backoff);
+        let min_backoff = own.min_backoff.unwrap_or(self.min_backoff);
+        let max_backoff = own.max_backoff.unwrap_or(self.max_backoff);
         if (own.min_backoff.is_some() || own.max_backoff.is_some()) && min_backoff > max_backoff {
             let (field, hint) = match own.min_backoff {
                 Some(_) => ("min_backoff", "max_backoff"),
@@ -182,11 +90,10 @@ impl TypePolicy {
 
     /// Contradictions of the policy in itself: key and reason.
     pub fn contradictions(&self) -> Vec<(&'static str, String)> {
-        let RetryPolicy { min_backoff, max_backoff, backoff_reset, .. } = self.retry;
         let limits = [
-            ("min_backoff", Some(min_backoff), "max_backoff", max_backoff),
+            ("min_backoff", Some(self.min_backoff), "max_backoff", self.max_backoff),
             ("stall_timeout", self.stall_timeout, "timeout", self.timeout),
-            ("backoff_reset", backoff_reset, "timeout", self.timeout),
+            ("backoff_reset", self.backoff_reset, "timeout", self.timeout),
         ];
         let longer = limits.into_iter().filter_map(|(key, span, of, limit)| {
             let span = span.filter(|span| *span > limit)?;
@@ -194,58 +101,24 @@ impl TypePolicy {
         });
         longer.collect()
     }
-
-    /// Overrides the policy with the values that are set in a section of the configuration.
-    pub fn with(self, config: &TypeConfig) -> Self {
-        let non_empty = |set: &Vec<String>, own: Vec<String>| if set.is_empty() { own } else { set.clone() };
-        let period = config.failure_period.or(self.alarm.map(|alarm| alarm.period)).unwrap_or(Alarm::PERIOD);
-        let max_failures = config.max_failures.or(self.alarm.map(|alarm| alarm.max_failures));
-        Self {
-            concurrency: config.concurrency.or(self.concurrency),
-            max_concurrency: config.max_concurrency.or(self.max_concurrency),
-            rate: config.rate.or(self.rate),
-            order: config.order.unwrap_or(self.order),
-            retry: RetryPolicy {
-                retries: config.retries.unwrap_or(self.retry.retries),
-                min_backoff: config.min_backoff.unwrap_or(self.retry.min_backoff),
-                max_backoff: config.max_backoff.unwrap_or(self.retry.max_backoff),
-                backoff_reset: config.backoff_reset.or(self.retry.backoff_reset),
-            },
-            max_wait: config.max_wait.unwrap_or(self.max_wait),
-            timeout: config.timeout.unwrap_or(self.timeout),
-            total_timeout: config.total_timeout.or(self.total_timeout),
-            stall_timeout: config.stall_timeout.or(self.stall_timeout),
-            on_error: config.on_error.unwrap_or(self.on_error),
-            kinds: ErrorKinds {
-                retry_on: non_empty(&config.retry_on, self.kinds.retry_on),
-                fail_on: non_empty(&config.fail_on, self.kinds.fail_on),
-            },
-            alarm: max_failures.map(|max_failures| Alarm { max_failures, period }),
-            trip_on: config.trip_on.clone().unwrap_or(self.trip_on),
-            keep_headers: non_empty(&config.keep_headers, self.keep_headers),
-            isolation: config.isolation.unwrap_or(self.isolation),
-            child_limits: ChildLimits {
-                tasks: config.isolation_tasks.unwrap_or(self.child_limits.tasks),
-                memory: config.isolation_memory.unwrap_or(self.child_limits.memory),
-            },
-            variables: if config.variables().is_default() { self.variables } else { config.variables() },
-            publish_results: config.publish_results || self.publish_results,
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::TypeConfig;
 
     #[test]
     fn named_kind_takes_precedence_over_wildcard() {
         let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let kinds = ErrorKinds { retry_on: list(&["timeout"]), fail_on: list(&["*"]) };
-        assert_eq!(["timeout", "panic"].map(|kind| kinds.verdict(kind)), [Some(true), Some(false)]);
-        let kinds = ErrorKinds { retry_on: list(&["*"]), fail_on: list(&["panic"]) };
-        assert_eq!(["timeout", "panic"].map(|kind| kinds.verdict(kind)), [Some(true), Some(false)]);
-        assert_eq!(ErrorKinds::default().verdict("panic"), None);
+        let policy = |retry_on, fail_on| TypePolicy { retry_on: list(retry_on), fail_on: list(fail_on), ..TypePolicy::default() };
+        for (policy, timeout, panic) in [
+            (policy(&["timeout"], &["*"]), Some(true), Some(false)),
+            (policy(&["*"], &["panic"]), Some(true), Some(false)),
+            (policy(&[], &[]), None, None),
+        ] {
+            assert_eq!((policy.is_retried("timeout"), policy.is_retried("panic")), (timeout, panic), "{policy:?}");
+        }
     }
 
     #[test]
@@ -281,9 +154,8 @@ mod tests {
     #[test]
     fn configuration_overrides_the_code() {
         let written = TypeConfig { failure_period: Some(Millis(5)), ..TypeConfig::default() };
-        assert_eq!(TypePolicy::default().with(&written).alarm, None, "a period alone is not a limit");
-        let in_code = Alarm { max_failures: 3, period: Alarm::PERIOD };
-        let policy = TypePolicy { alarm: Some(in_code), ..TypePolicy::default() }.with(&written);
-        assert_eq!(policy.alarm, Some(Alarm { max_failures: 3, period: Millis(5) }));
+        assert_eq!(TypePolicy::default().with(&written).alarm(), None, "a period alone is not a limit");
+        let policy = TypePolicy { max_failures: Some(3), ..TypePolicy::default() }.with(&written);
+        assert_eq!(policy.alarm(), Some(Alarm { max_failures: 3, period: Millis(5) }));
     }
 }

@@ -3,7 +3,9 @@
 use super::checks::{MIN_MEMORY, positive};
 use super::document::{Document, dotted, join};
 use super::shape::{Finding, bad_value, table};
-use super::{Config, HandlerKind, Isolation, Order, TopicsConfig, TypeConfig, TypePolicy, written_keys};
+use super::{
+    Config, HandlerKind, Isolation, Order, TYPE_SETTINGS, TopicsConfig, TypeConfig, TypePolicy, written_keys,
+};
 use crate::model::task::action::{CALLBACK_TYPE, EMAIL_TYPE};
 use crate::model::task::header;
 use crate::model::task::id::{check_own_type, check_type, clip};
@@ -138,21 +140,15 @@ fn reserved(name: &str, kind: &TypeConfig, config: &Config) -> Option<Finding> {
 
 /// Reports keys that the handler does not use.
 fn misplaced(at: &str, kind: &TypeConfig) -> Vec<Finding> {
-    let keys = [
-        ("command", HandlerKind::Exec, !kind.command.is_empty()),
-        ("cwd", HandlerKind::Exec, kind.cwd.is_some()),
-        ("retry_exit_codes", HandlerKind::Exec, kind.retry_exit_codes.is_some()),
-        ("wait_exit_codes", HandlerKind::Exec, !kind.wait_exit_codes.is_empty()),
-        ("url", HandlerKind::Http, kind.url.is_some()),
-        ("method", HandlerKind::Http, kind.method.is_some()),
-        ("headers", HandlerKind::Http, !kind.headers.is_empty()),
-        ("resend_on_close", HandlerKind::Http, kind.resend_on_close.is_some()),
-    ];
-    let wrong = keys.into_iter().filter(|(_, owner, set)| *set && kind.handler != Some(*owner));
+    let written = written_keys(kind);
+    let wrong = TYPE_SETTINGS.iter().filter_map(|setting| {
+        let owner = setting.handler().filter(|owner| kind.handler != Some(*owner))?;
+        written.contains_key(setting.key).then_some((setting.key, owner.name()))
+    });
     wrong
-        .map(|(key, owner, _)| {
-            let what = format!("`{key}` in {} is only used by the handler `{}`", table(at), owner.name());
-            Finding::new(join(at, key), what).hint(format!("add `handler = \"{}\"`, or remove `{key}`", owner.name()))
+        .map(|(key, owner)| {
+            let what = format!("`{key}` in {} is only used by the handler `{owner}`", table(at));
+            Finding::new(join(at, key), what).hint(format!("add `handler = \"{owner}\"`, or remove `{key}`"))
         })
         .chain(useless_isolation(at, kind))
         .chain(useless_headers(at, kind))
@@ -238,8 +234,8 @@ fn kept_headers(document: &Document, at: &str, kind: &TypeConfig) -> Vec<Finding
 fn contradictions(at: &str, kind: &TypeConfig) -> Vec<Finding> {
     let policy = TypePolicy::default().with(kind);
     let or_default = |set: Option<Millis>, default| set.or(kind.handler.is_some().then_some(default));
-    let min_backoff = or_default(kind.min_backoff, policy.retry.min_backoff);
-    let max_backoff = or_default(kind.max_backoff, policy.retry.max_backoff);
+    let min_backoff = or_default(kind.min_backoff, policy.min_backoff);
+    let max_backoff = or_default(kind.max_backoff, policy.max_backoff);
     let timeout = or_default(kind.timeout, policy.timeout);
     let limits = [
         ("min_backoff", min_backoff, "max_backoff", max_backoff),

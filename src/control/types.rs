@@ -12,7 +12,6 @@ use super::state::{InvalidRecord, read};
 use super::{ControlNotRead, ControlState, ControlWatch, keep};
 use crate::broker::BrokerClient;
 use crate::config::{Names, Rate, TypePolicy};
-use crate::model::retry::RetryPolicy;
 use crate::model::units::duration::Millis;
 
 /// Maximum size of the value of a type's record, in bytes.
@@ -79,8 +78,8 @@ impl DeclaredLimits {
             concurrency,
             max_concurrency: policy.max_concurrency,
             rate: policy.rate,
-            min_backoff: other(policy.retry.min_backoff, worker.retry.min_backoff),
-            max_backoff: other(policy.retry.max_backoff, worker.retry.max_backoff),
+            min_backoff: other(policy.min_backoff, worker.min_backoff),
+            max_backoff: other(policy.max_backoff, worker.max_backoff),
             timeout: other(policy.timeout, worker.timeout),
             total_timeout: policy.total_timeout,
         }
@@ -93,11 +92,8 @@ impl DeclaredLimits {
             concurrency: self.concurrency,
             max_concurrency: self.max_concurrency,
             rate: self.rate,
-            retry: RetryPolicy {
-                min_backoff: self.min_backoff.unwrap_or(policy.retry.min_backoff),
-                max_backoff: self.max_backoff.unwrap_or(policy.retry.max_backoff),
-                ..policy.retry
-            },
+            min_backoff: self.min_backoff.unwrap_or(policy.min_backoff),
+            max_backoff: self.max_backoff.unwrap_or(policy.max_backoff),
             timeout: self.timeout.unwrap_or(policy.timeout),
             total_timeout: self.total_timeout,
             ..policy

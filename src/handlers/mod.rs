@@ -15,6 +15,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::config::with_type_settings;
 use crate::model::json::RawJson;
 
 pub(crate) mod blocking_pool;
@@ -43,6 +44,7 @@ pub mod service;
 mod shared_state;
 pub mod task_labels;
 pub mod testing;
+mod type_constants;
 
 pub use child::Child;
 pub use context::Context;
@@ -57,46 +59,19 @@ pub use crate::model::record::state::State;
 pub use crate::model::task::continuation::{Continuation, Ended, Joined, On};
 use blocking_pool::BlockingPool;
 use permit::PermitSource;
+use type_constants::constants;
 
 /// A task type. The struct's fields are the params and define the schema. The policy is given by constants with
 /// defaults, which `[types.<name>]` in `kafleet.toml` may override.
 pub trait Task: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
     /// Name of the type: `[a-z0-9-]{1,64}`.
     const TYPE: &'static str;
-    /// Maximum concurrent attempts in one worker; 0: the number of cores.
-    const CONCURRENCY: u32 = 0;
-    /// Order in which tasks run; by default none, limited only by the slots.
-    const ORDER: Order = Order::None;
-    /// Attempts after the first one.
-    const RETRIES: u32 = 5;
-    /// Wait before the second attempt; it doubles with each further attempt.
-    const MIN_BACKOFF: Duration = Duration::from_secs(1);
-    /// Maximum wait between two attempts.
-    const MAX_BACKOFF: Duration = Duration::from_secs(3);
-    /// Time of an attempt after which its failure starts the backoff again. `None`: it never starts again.
-    const BACKOFF_RESET: Option<Duration> = None;
-    /// Time after the first wait ([`Failure::wait`]) of a run from which on waits count as attempts.
-    const MAX_WAIT: Duration = Duration::from_secs(24 * 3_600);
-    /// Timeout of one attempt.
-    const TIMEOUT: Duration = Duration::from_secs(120);
-    /// Timeout of all attempts and waits together, from the task's creation.
-    const TOTAL_TIMEOUT: Option<Duration> = None;
-    /// Maximum time without progress, a log line or [`Context::heartbeat`]; after that the attempt fails as
-    /// `stalled`.
-    const STALL_TIMEOUT: Option<Duration> = None;
-    /// Error kinds that open the circuit of the type: when half of its recent attempts have failed with them, only single
-    /// probes start until one after another succeeds. Usually `unreachable`, `overloaded` and `timeout`. Empty: no circuit.
-    const TRIP_ON: &'static [&'static str] = &[];
-    /// `Process`: attempts run in child processes, so that a crash affects no other attempt.
-    const ISOLATION: Isolation = Isolation::None;
+    with_type_settings!(constants);
     /// Set to true if `run` computes or blocks without `await`: each attempt then runs on its own thread, one per
     /// slot, and does not delay other types. A thread cannot be interrupted: if it ignores [`Context::cancelled`], it
     /// keeps its slot until it returns, even after its attempt is over; with `ISOLATION` it is killed with its
     /// process.
     const BLOCKING: bool = false;
-
-    /// Names of headers of the task's record that [`context::Attempt::header`] returns, such as `x-tenant`; at most 16.
-    const KEEP_HEADERS: &'static [&'static str] = &[];
 
     /// Result of the task, any JSON. For work that completed without success see [`Failure::unsuccessful`].
     type Output: Serialize + JsonSchema + Send;

@@ -13,10 +13,10 @@ use super::hooks::{Observe, Submission};
 use super::layer::{AttemptRequest, AttemptService, BoxError, Layer, Layered, Service};
 use super::service::{self, WithService};
 use super::shared_state::SharedState;
+use super::type_constants::policy_of;
 use super::{Context, Handler, ParamsError, Schema, Task, TaskResult, Typed};
 use crate::config::TypePolicy;
 use crate::model::json::RawJson;
-use crate::model::retry::RetryPolicy;
 use crate::model::task::id::{check_own_type, check_type};
 
 /// Task type with its handler, params schema and policy.
@@ -56,24 +56,7 @@ impl Registered {
 
     /// Describes a Rust task type, with the policy of its constants.
     pub fn of<T: Task>() -> Self {
-        let policy = TypePolicy {
-            concurrency: (T::CONCURRENCY > 0).then_some(T::CONCURRENCY),
-            order: T::ORDER,
-            retry: RetryPolicy {
-                retries: T::RETRIES,
-                min_backoff: T::MIN_BACKOFF.into(),
-                max_backoff: T::MAX_BACKOFF.into(),
-                backoff_reset: T::BACKOFF_RESET.map(Into::into),
-            },
-            max_wait: T::MAX_WAIT.into(),
-            timeout: T::TIMEOUT.into(),
-            total_timeout: T::TOTAL_TIMEOUT.map(Into::into),
-            stall_timeout: T::STALL_TIMEOUT.map(Into::into),
-            trip_on: T::TRIP_ON.iter().map(|kind| (*kind).to_owned()).collect(),
-            keep_headers: T::KEEP_HEADERS.iter().map(|name| (*name).to_owned()).collect(),
-            isolation: T::ISOLATION,
-            ..TypePolicy::default()
-        };
+        let policy = policy_of::<T>();
         Self { schema: Schema::of::<T>(), policy, ..Self::new(Typed::<T>::new()) }
     }
 

@@ -57,7 +57,7 @@ fn required_topics(config: &Config, registry: &Registry) -> Vec<RequiredTopic> {
         required.push(topic(names.tasks(&name), Kind::Tasks, partitions, Some(topics.task_retention)));
         required.push(topic(names.dead(&name), Kind::Dead, 1, Some(topics.dead_retention)));
         let in_code = registry.get(&name).is_some_and(|registered| registered.policy.publish_results);
-        if section.publish_results || in_code {
+        if section.publish_results.unwrap_or(in_code) {
             required.push(topic(names.results(&name), Kind::Results, partitions, Some(topics.task_retention)));
         }
     }
@@ -68,7 +68,7 @@ fn required_topics(config: &Config, registry: &Registry) -> Vec<RequiredTopic> {
 #[doc(hidden)]
 pub fn settings_markdown() -> String {
     let mut config = Config::default();
-    config.types.insert("echo".to_owned(), TypeConfig { publish_results: true, ..TypeConfig::default() });
+    config.types.insert("echo".to_owned(), TypeConfig { publish_results: Some(true), ..TypeConfig::default() });
     settings::markdown(&required_topics(&config, &Registry::default()))
 }
 

@@ -136,7 +136,7 @@ fn layers_and_hooks_run_in_the_child_process() {
 
 fn crash_of_the_process_is_a_failed_attempt() {
     block_on(async {
-        let (fleet, _) = fleet(|kind| kind.registered.policy.child_limits.memory = Bytes(256 << 20)).await;
+        let (fleet, _) = fleet(|kind| kind.registered.policy.isolation_memory = Bytes(256 << 20)).await;
         let worker = fleet.worker();
         let crashes = [
             ("abort", Act::Abort, "SIGABRT", "enough of this"),
@@ -178,7 +178,7 @@ fn crash_of_the_process_is_a_failed_attempt() {
 fn child_process_is_reused_up_to_its_limit() {
     block_on(async {
         let limits = |kind: &mut Kind| {
-            kind.registered.policy.child_limits.tasks = 4;
+            kind.registered.policy.isolation_tasks = 4;
             kind.registered.policy.concurrency = Some(1);
         };
         let (fleet, _) = fleet(limits).await;
@@ -198,7 +198,7 @@ fn child_process_is_reused_up_to_its_limit() {
 fn attempt_that_does_not_stop_is_killed() {
     block_on(async {
         let limits = |kind: &mut Kind| {
-            kind.registered.policy.retry.retries = 0;
+            kind.registered.policy.retries = 0;
             kind.registered.policy.concurrency = Some(1);
         };
         let (mut fleet, _) = fleet(limits).await;
@@ -273,7 +273,7 @@ fn signs_of_life_cross_the_process() {
         let limits = |kind: &mut Kind| {
             // Longer than a pause of a busy machine, shorter than the duration of `heartbeats`.
             kind.registered.policy.stall_timeout = Some(Millis::secs(5));
-            kind.registered.policy.retry.retries = 0;
+            kind.registered.policy.retries = 0;
         };
         let (fleet, _) = fleet(limits).await;
         let worker = fleet.worker();

@@ -363,13 +363,10 @@ def test_configuration_that_needs_a_restart_replaces_the_pods(tmp_path):
     assert not hashes("30s") & hashes("31s")
 
 
-def live_keys():
-    """Returns the keys of a type that a running worker takes over."""
-    source = (ROOT / "src/cli/reload.rs").read_text()
-    return re.findall(r'"(\w+)"', re.search(r"LIVE_TYPE_KEYS.*?\[(.*?)\];", source, re.S).group(1).split("= [")[-1])
+LIVE_SETTINGS = json.loads((ROOT / "helm/kafleet/files/live-settings.json").read_text())
 
 
-@pytest.mark.parametrize("key", live_keys())
+@pytest.mark.parametrize("key", LIVE_SETTINGS)
 def test_limit_that_running_roles_take_over_replaces_no_pods(tmp_path, key):
     head = '[types.echo]\nhandler = "echo"\n'
     before, old = pod_templates(tmp_path, f'{head}[log]\nfilter = "info"\n')

@@ -29,7 +29,7 @@ pub fn callbacks() -> Registered {
         ..CallbacksConfig::default()
     };
     let mut registered = Callbacks::registered(&config, None).unwrap();
-    registered.policy.retry.min_backoff = "50ms".parse().unwrap();
+    registered.policy.min_backoff = "50ms".parse().unwrap();
     registered
 }
 

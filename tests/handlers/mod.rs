@@ -246,7 +246,7 @@ fn configuration_defines_types_and_overrides_policies() {
     register(&mut registry, config, dir.path()).unwrap();
     assert_eq!(registry.types().map(|(name, _)| &**name).collect::<Vec<_>>(), ["count", "e", "f", "notify", "resize"]);
     let resize = &registry.get("resize").unwrap().policy;
-    assert_eq!((resize.slots(), resize.timeout, resize.retry.retries), (7, Millis::secs(3), 2));
+    assert_eq!((resize.slots(), resize.timeout, resize.retries), (7, Millis::secs(3), 2));
     let count = registry.get("count").unwrap();
     assert_eq!(count.policy.order, Order::Key);
     let rejection = count.validate(&RawJson::parse(b"{}").unwrap()).unwrap();

@@ -7,6 +7,7 @@ mod acls;
 mod app_protocol;
 mod configuration;
 mod monitoring;
+mod settings;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

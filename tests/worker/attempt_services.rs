@@ -54,7 +54,7 @@ fn with_service() -> Kind {
         }
     });
     kind.registered = kind.registered.with_service::<Recorded>();
-    kind.registered.policy.retry.retries = 0;
+    kind.registered.policy.retries = 0;
     kind
 }
 

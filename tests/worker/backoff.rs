@@ -23,7 +23,7 @@ fn failing() -> Kind {
         Err(Failure::retry("no"))
     });
     let mut kind = kind.retries(5, Millis(10));
-    kind.registered.policy.retry.max_backoff = Millis::secs(60);
+    kind.registered.policy.max_backoff = Millis::secs(60);
     kind
 }
 
@@ -47,7 +47,7 @@ fn assert_backoff(waits: &[(u32, i64)], expected: &[(u32, i64)]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn backoff_starts_again_after_a_long_attempt() {
     let mut kind = failing();
-    kind.registered.policy.retry.backoff_reset = Some(RESET);
+    kind.registered.policy.backoff_reset = Some(RESET);
     let (fleet, _) = memory(1, &[kind]).await;
     fleet.send("failing", "a", "1").await;
     fleet.send_record("failing", None, None, Some(b"1"), &[("ce_id", "never"), ("ce_backoffreset", "1m")]).await;
@@ -61,7 +61,7 @@ async fn backoff_starts_again_after_a_long_attempt() {
 #[tokio::test(flavor = "multi_thread")]
 async fn backoff_continues_from_its_start_in_another_worker() {
     let mut kind = failing();
-    kind.registered.policy.retry.backoff_reset = Some(RESET);
+    kind.registered.policy.backoff_reset = Some(RESET);
     let (mut fleet, _) = memory(1, &[kind]).await;
     fleet.config.inline_retry_max = Millis(5);
     let used = [("ce_id", "used"), ("ce_attempt", "3"), ("ce_retries", "9")];

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use kafleet::config::{Alarm, TypePolicy};
+use kafleet::config::TypePolicy;
 use kafleet::control::{CircuitSetting, ControlKey, ControlRecord, ForcedCircuit};
 use kafleet::handlers::Failure;
 use kafleet::model::event::Kind as EventKind;
@@ -52,7 +52,7 @@ impl Service {
 async fn outage_ends_no_task_and_the_circuit_closes_after_it() {
     let service = Service::default();
     let mut kind = service.caller();
-    kind.registered.policy.alarm = Some(Alarm { max_failures: 4, period: Millis::secs(60) });
+    (kind.registered.policy.max_failures, kind.registered.policy.failure_period) = (Some(4), Millis::secs(60));
     let (fleet, _) = memory(1, &[kind]).await;
     service.set_away(true);
     fleet.send_many("caller", "t", 30, "1").await;

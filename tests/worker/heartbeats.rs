@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use kafleet::broker::{Broker, Commit, Partition};
-use kafleet::config::Alarm;
 use kafleet::control::heartbeat::{Heartbeat, HeartbeatState};
 use kafleet::handlers::Failure;
 use kafleet::model::units::duration::Millis;
@@ -37,7 +36,7 @@ pub async fn wait_for_heartbeat(fleet: &Fleet, what: &str, holds: impl Fn(&Heart
 async fn heartbeat_contains_stopped_types_and_refused_partitions() {
     let mut kind =
         Kind::new("failing", |_, _| async { Err(Failure::retry("the disk is full")) }).retries(1_000, Millis(1));
-    kind.registered.policy.alarm = Some(Alarm { max_failures: 5, period: Millis::secs(60) });
+    (kind.registered.policy.max_failures, kind.registered.policy.failure_period) = (Some(5), Millis::secs(60));
     let (fleet, broker) = memory(2, &[kind]).await;
     fleet.send("failing", "t", "0").await;
     let worker = fleet.worker();

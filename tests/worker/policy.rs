@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use kafleet::config::{Alarm, ErrorKinds, OnError};
+use kafleet::config::{OnError, TypePolicy};
 use kafleet::control::ControlKey;
 use kafleet::handlers::Failure;
 use kafleet::model::event::Kind as EventKind;
@@ -15,7 +15,7 @@ use crate::worker::fleet::{memory, until};
 use crate::worker::types::{Gate, Kind, ok};
 
 /// A type that fails as its params request: `{"kind": …, "final": …}`.
-fn failing(change: impl FnOnce(&mut kafleet::config::TypePolicy)) -> Kind {
+fn failing(change: impl FnOnce(&mut TypePolicy)) -> Kind {
     let mut kind = Kind::new("failing", |params: Value, _| async move {
         let word = params["kind"].as_str().unwrap().to_owned();
         let failure = if params["final"] == json!(true) { Failure::fail("no") } else { Failure::retry("no") };
@@ -31,8 +31,8 @@ fn words(list: &[&str]) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn error_kind_decides_whether_an_attempt_is_retried() {
-    let kinds = ErrorKinds { retry_on: words(&["busy"]), fail_on: words(&["*"]) };
-    let (fleet, _) = memory(1, &[failing(|policy| policy.kinds = kinds)]).await;
+    let lists = |policy: &mut TypePolicy| (policy.retry_on, policy.fail_on) = (words(&["busy"]), words(&["*"]));
+    let (fleet, _) = memory(1, &[failing(lists)]).await;
     fleet.send("failing", "busy", r#"{"kind": "busy"}"#).await;
     fleet.send("failing", "busy-final", r#"{"kind": "busy", "final": true}"#).await;
     fleet.send("failing", "other", r#"{"kind": "broken"}"#).await;
@@ -59,9 +59,9 @@ async fn on_error_fail_ends_a_task_after_its_first_failure() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_error_skip_ends_a_failed_task_as_a_success() {
-    let skip = |policy: &mut kafleet::config::TypePolicy| {
+    let skip = |policy: &mut TypePolicy| {
         policy.on_error = OnError::Skip;
-        policy.kinds.retry_on = words(&["busy"]);
+        policy.retry_on = words(&["busy"]);
     };
     let (fleet, _) = memory(1, &[failing(skip)]).await;
     fleet.send("failing", "t", r#"{"kind": "any"}"#).await;
@@ -85,7 +85,7 @@ async fn too_many_failures_stop_the_type() {
         if params == json!("bad") { Err(Failure::retry("down").of_kind("unreachable")) } else { ok(params) }
     });
     let mut kind = kind.retries(1_000, Millis(1));
-    kind.registered.policy.alarm = Some(Alarm { max_failures: 20, period: Millis::secs(60) });
+    (kind.registered.policy.max_failures, kind.registered.policy.failure_period) = (Some(20), Millis::secs(60));
     let (fleet, _) = memory(1, &[kind, Kind::echo("echo")]).await;
     let worker = fleet.worker();
     fleet.send("failing", "good", "1").await;
@@ -120,7 +120,7 @@ async fn stopped_type_continues_after_a_pause_and_resume() {
         async move { if fails { Err(Failure::retry("down")) } else { ok(params) } }
     });
     let mut kind = kind.retries(1_000, Millis(1));
-    kind.registered.policy.alarm = Some(Alarm { max_failures: 5, period: Millis::secs(60) });
+    (kind.registered.policy.max_failures, kind.registered.policy.failure_period) = (Some(5), Millis::secs(60));
     let (fleet, _) = memory(1, &[kind]).await;
     let worker = fleet.worker();
     fleet.send("failing", "bad", r#""bad""#).await;

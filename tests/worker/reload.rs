@@ -1,6 +1,6 @@
 //! Policies that are replaced while a worker runs.
 
-use kafleet::config::{Alarm, TypePolicy};
+use kafleet::config::TypePolicy;
 use kafleet::handlers::Failure;
 use kafleet::model::event::Kind as EventKind;
 use kafleet::model::units::duration::Millis;
@@ -55,9 +55,9 @@ async fn reloaded_rules_apply_to_the_next_attempts() {
     worker.ready().await;
     replace(&worker, &kind, |policy| {
         policy.concurrency = Some(9);
-        policy.retry.retries = 1;
-        policy.retry.min_backoff = Millis(1);
-        policy.retry.max_backoff = Millis(1);
+        policy.retries = 1;
+        policy.min_backoff = Millis(1);
+        policy.max_backoff = Millis(1);
         policy.timeout = Millis(20);
     });
     until("the policy applies", || worker.metric("kafleet_type_slots", "failing") == 9.0).await;
@@ -69,7 +69,7 @@ async fn reloaded_rules_apply_to_the_next_attempts() {
     let end = fleet.result_of("waits").await;
     assert!(end.at_ms - end.payload.started_at_ms().unwrap() < 60_000, "the timeout has cancelled it");
     replace(&worker, &kind, |policy| {
-        policy.alarm = Some(Alarm { max_failures: 1, period: Millis::secs(60) });
+        (policy.max_failures, policy.failure_period) = (Some(1), Millis::secs(60));
         policy.concurrency = Some(4);
     });
     until("the limit applies", || worker.metric("kafleet_type_slots", "failing") == 4.0).await;

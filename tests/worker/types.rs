@@ -7,7 +7,6 @@ use std::sync::Arc;
 use kafleet::config::{Order, TypePolicy};
 use kafleet::handlers::{Answer, AnswerFuture, Context, Handler, ParamsError, Registered, Schema};
 use kafleet::model::json::RawJson;
-use kafleet::model::retry::RetryPolicy;
 use kafleet::model::units::duration::Millis;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -41,7 +40,9 @@ impl Kind {
         let policy = TypePolicy {
             concurrency: Some(8),
             order: Order::None,
-            retry: RetryPolicy { retries: 2, min_backoff: Millis(20), max_backoff: Millis(80), backoff_reset: None },
+            retries: 2,
+            min_backoff: Millis(20),
+            max_backoff: Millis(80),
             timeout: Millis::secs(900),
             ..TypePolicy::default()
         };
@@ -69,8 +70,8 @@ impl Kind {
     }
 
     pub fn retries(mut self, retries: u32, backoff: Millis) -> Self {
-        self.registered.policy.retry =
-            RetryPolicy { retries, min_backoff: backoff, max_backoff: backoff, backoff_reset: None };
+        let policy = &mut self.registered.policy;
+        (policy.retries, policy.min_backoff, policy.max_backoff) = (retries, backoff, backoff);
         self
     }
 

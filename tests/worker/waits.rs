@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kafleet::config::{Alarm, OnError, Order};
+use kafleet::config::{OnError, Order};
 use kafleet::handlers::Failure;
 use kafleet::model::event::{Event, Kind as EventKind};
 use kafleet::model::units::duration::Millis;
@@ -40,7 +40,7 @@ const SHORT: Option<Duration> = Some(Duration::from_millis(5));
 async fn task_without_retries_waits_and_succeeds_in_its_first_attempt() {
     let mut kind = waiting(4, SHORT);
     kind.registered.policy.on_error = OnError::Fail;
-    kind.registered.policy.alarm = Some(Alarm { max_failures: 1, period: Millis::secs(60) });
+    (kind.registered.policy.max_failures, kind.registered.policy.failure_period) = (Some(1), Millis::secs(60));
     let (fleet, _) = memory(1, &[kind]).await;
     fleet.send("waiting", "a", "1").await;
     let worker = fleet.worker();
@@ -58,7 +58,7 @@ async fn task_without_retries_waits_and_succeeds_in_its_first_attempt() {
 #[tokio::test(flavor = "multi_thread")]
 async fn wait_without_a_time_doubles() {
     let mut kind = waiting(3, None);
-    kind.registered.policy.retry.min_backoff = Millis(40);
+    kind.registered.policy.min_backoff = Millis(40);
     let (fleet, _) = memory(1, &[kind]).await;
     fleet.send("waiting", "a", "1").await;
     let worker = fleet.worker();
@@ -140,10 +140,10 @@ async fn waits_count_as_attempts_after_max_wait() {
 #[tokio::test(flavor = "multi_thread")]
 async fn wait_ends_with_the_total_timeout_and_with_a_final_kind() {
     let mut kind = waiting(100, Some(Duration::from_secs(20)));
-    kind.registered.policy.kinds.fail_on = vec!["final".to_owned()];
+    kind.registered.policy.fail_on = vec!["final".to_owned()];
     let last = Kind::new("last", |_: Value, _| async { Err(Failure::wait(None, "no").of_kind("final")) });
     let mut last = last.retries(5, Millis(1));
-    last.registered.policy.kinds.fail_on = vec!["final".to_owned()];
+    last.registered.policy.fail_on = vec!["final".to_owned()];
     let (fleet, _) = memory(1, &[kind, last]).await;
     fleet.send_record("waiting", None, None, Some(b"1"), &[("ce_id", "total"), ("ce_totaltimeout", "10s")]).await;
     fleet.send("last", "final", "1").await;

@@ -118,8 +118,7 @@ Hash of the configuration without what running roles take over when its file cha
 these keys replaces no pods.
 */}}
 {{- define "kafleet.restartHash" -}}
-{{- $live := list "concurrency" "max_concurrency" "rate" "retries" "min_backoff" "max_backoff" "backoff_reset" "max_wait" "timeout" -}}
-{{- $live = concat $live (list "total_timeout" "stall_timeout" "retry_on" "fail_on" "on_error" "max_failures" "failure_period" "trip_on") -}}
+{{- $live := .Files.Get "files/live-settings.json" | fromJsonArray -}}
 {{- $config := include "kafleet.config" . | fromJson -}}
 {{- range $name, $type := dig "types" dict $config -}}
 {{- range $live }}{{ $_ := unset $type . }}{{ end -}}

@@ -20,6 +20,7 @@ from .context import Context, Joined
 from .limits import WHOLE, split_default
 from .outcomes import Duration, milliseconds, refuse_number
 from .scalars import Codec, Mismatch
+from .settings import Limits, Policy
 from .values import encode
 
 if sys.version_info >= (3, 14):
@@ -40,38 +41,7 @@ class DeclarationError(TypeError):
     """A task type is declared wrongly."""
 
 
-class _Limits(TypedDict, total=False):
-    """Keys of a policy that single tasks override."""
-
-    retries: int
-    min_backoff: Duration
-    max_backoff: Duration
-    backoff_reset: Duration
-    max_wait: Duration
-    timeout: Duration
-    stall_timeout: Duration
-    total_timeout: Duration
-
-
-class Policy(_Limits, total=False):
-    """Keys of `[types.NAME]`; kafleet.toml overrides them."""
-
-    concurrency: int
-    max_concurrency: int
-    rate: Mapping[str, Any]
-    order: Literal["none", "key", "partition"]
-    retry_on: Sequence[str | type[BaseException]]
-    fail_on: Sequence[str | type[BaseException]]
-    on_error: Literal["retry", "fail", "skip"]
-    max_failures: int
-    failure_period: Duration
-    trip_on: Sequence[str]
-    isolation: Literal["none", "process"]
-    publish_results: bool
-    partitions: int
-
-
-class Options(_Limits, total=False):
+class Options(Limits, total=False):
     """Attributes of a single task besides its type and params."""
 
     id: str

@@ -5,6 +5,7 @@ import { hintFor } from "./names.ts";
 import { classOf, textOf } from "./shown.ts";
 import type { Call } from "./task.ts";
 import type { Duration } from "./outcomes.ts";
+import { type ErrorClass, type Limits, type Policy, POLICY_KEYS } from "./settings.ts";
 
 /**
  * Numbers of JSON that a JavaScript number would change, such as integers beyond 2^53. `checked`: they are refused.
@@ -18,41 +19,9 @@ export function checkNumbers(owner: string, numbers: unknown): void {
   throw new DeclarationError(`\`${owner}\`: \`numbers\` is \`${textOf(numbers)}\`; hint: write \`checked\` or \`exact\``);
 }
 
-/** Class of errors. */
-export type ErrorClass = abstract new (...args: never[]) => Error;
+export type { ErrorClass, Policy } from "./settings.ts";
 
-/** Keys of a policy that single tasks override. */
-interface Limits {
-  retries?: number;
-  minBackoff?: Duration;
-  maxBackoff?: Duration;
-  backoffReset?: Duration;
-  maxWait?: Duration;
-  timeout?: Duration;
-  stallTimeout?: Duration;
-}
-
-/** Policy of a task type: keys of `[types.NAME]`, which override it. */
-export interface Policy extends Limits {
-  concurrency?: number;
-  maxConcurrency?: number;
-  rate?: Readonly<Record<string, unknown>>;
-  order?: "none" | "key" | "partition";
-  totalTimeout?: Duration;
-  /** Classes of errors, which match subclasses too, and names of kinds. */
-  retryOn?: readonly (string | ErrorClass)[];
-  /** Classes of errors, which match subclasses too, and names of kinds. */
-  failOn?: readonly (string | ErrorClass)[];
-  onError?: "retry" | "fail" | "skip";
-  maxFailures?: number;
-  failurePeriod?: Duration;
-  tripOn?: readonly string[];
-  isolation?: "none" | "process";
-  publishResults?: boolean;
-  partitions?: number;
-}
-
-interface CommonOptions extends Limits {
+interface CommonOptions extends Omit<Limits, "totalTimeout"> {
   key?: string;
   name?: string;
   tags?: readonly string[];
@@ -110,12 +79,6 @@ const ALLOWED: Record<Scope, Set<string>> = {
   then: new Set(`${COMMON} on withResults`.split(" ")),
 };
 const PLACES: Record<Scope, string> = { submit: "a submitted task", spawn: "a child", then: "a continuation" };
-const POLICY = new Set(
-  (
-    "concurrency maxConcurrency rate order retries minBackoff maxBackoff backoffReset maxWait timeout totalTimeout stallTimeout " +
-    "retryOn failOn onError maxFailures failurePeriod tripOn isolation publishResults partitions"
-  ).split(" "),
-);
 
 /** Returns the options of a task as the API and the worker accept them. Throws a `TypeError` for an unknown one. */
 export function taskFields(type: string, options: CallOptions, scope: Scope): Record<string, unknown> {
@@ -144,8 +107,8 @@ export interface SplitPolicy {
 export function splitPolicy(name: string, policy: Policy, declared: readonly string[] = []): SplitPolicy {
   const split: SplitPolicy = { fields: {}, failOn: [], retryOn: [] };
   for (const [key, value] of Object.entries(policy)) {
-    if (!POLICY.has(key)) {
-      throw new DeclarationError(`\`${name}\`: \`${key}\` is not a key of a policy${hintFor(key, [...POLICY, ...declared])}`);
+    if (!POLICY_KEYS.has(key)) {
+      throw new DeclarationError(`\`${name}\`: \`${key}\` is not a key of a policy${hintFor(key, [...POLICY_KEYS, ...declared])}`);
     }
     if (key === "failOn" || key === "retryOn") {
       const listed = errorKinds(name, key, value);

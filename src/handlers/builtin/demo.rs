@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::handlers::{Child, Context, Failure, Registered, Registry, Task, TaskResult};
-use crate::model::retry::RetryPolicy;
 use crate::model::units::duration::Millis;
 
 pub(crate) const ORDER: &str = "demo-order";
@@ -16,10 +15,6 @@ pub(crate) const REPORT: &str = "demo-report";
 pub(crate) const IMPORT: &str = "demo-import";
 /// Type with one attempt at a time, so that others queue.
 pub(crate) const SLOW: &str = "demo-slow";
-
-/// Short backoff, so that all attempts happen within the demo.
-const RETRY: RetryPolicy =
-    RetryPolicy { retries: 2, min_backoff: Millis::secs(2), max_backoff: Millis::secs(4), backoff_reset: None };
 
 /// Params of a demo task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -100,7 +95,9 @@ impl Task for Play {
 pub(crate) fn register(registry: &mut Registry) {
     for name in [ORDER, FETCH, PACK, REPORT, IMPORT, SLOW] {
         let mut registered = Registered::of::<Play>();
-        registered.policy.retry = RETRY;
+        // All attempts happen within the demo.
+        let policy = &mut registered.policy;
+        (policy.retries, policy.min_backoff, policy.max_backoff) = (2, Millis::secs(2), Millis::secs(4));
         registered.policy.concurrency = Some(if name == SLOW { 1 } else { 16 });
         if registry.get(name).is_none() {
             registry.add(name, registered);

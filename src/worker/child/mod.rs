@@ -90,7 +90,7 @@ impl ChildPool {
         policy: &TypePolicy,
         metrics: &Metrics,
     ) -> Option<Self> {
-        let limits = policy.child_limits;
+        let limits = policy.child_limits();
         let env = ProgramEnv { variables: policy.variables.clone(), withheld: reentry.withheld.clone() };
         let pool = Arc::new(Pool {
             program: Program { file: reentry.file.clone(), memory_bytes: limits.memory.0, env },

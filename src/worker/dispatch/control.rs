@@ -23,7 +23,7 @@ impl Dispatcher {
     /// Takes over the policy of a reloaded configuration, and the limits that apply to it now.
     pub(super) fn apply_limits(&mut self) {
         if let Some(policy) = self.policies.newer(&self.tasks.task_type, &self.tasks.policy) {
-            self.tasks.failure_limit.set_alarm(policy.alarm);
+            self.tasks.failure_limit.set_alarm(policy.alarm());
             self.quarantine.set_slots(policy.slots());
             self.tasks.policy = policy;
         }

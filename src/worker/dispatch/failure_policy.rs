@@ -52,7 +52,7 @@ pub(super) fn decide(policy: &TypePolicy, in_flight: &InFlight, attempt: u32, mu
         }
         failure.then = Fail::Retry { after: Some(wait) };
     }
-    let retry_after = match (policy.kinds.verdict(&failure.kind), failure.then) {
+    let retry_after = match (policy.is_retried(&failure.kind), failure.then) {
         (_, Fail::Cancelled | Fail::Dead) => None,
         (Some(true), Fail::Retry { after }) => Some(after),
         (Some(true), Fail::Final) => Some(None),
@@ -83,7 +83,7 @@ pub(super) fn decide(policy: &TypePolicy, in_flight: &InFlight, attempt: u32, mu
 /// errors of its kind are final.
 pub(super) fn is_wait(policy: &TypePolicy, in_flight: &InFlight, failure: &Failure, now: i64) -> bool {
     matches!(failure.then, Fail::Wait { .. })
-        && policy.kinds.verdict(&failure.kind) != Some(false)
+        && policy.is_retried(&failure.kind) != Some(false)
         && !in_flight.waits.are_used_up(max_wait(policy, in_flight), now)
 }
 
@@ -111,16 +111,16 @@ pub(super) fn backoff_starts_again(policy: &TypePolicy, in_flight: &InFlight, to
 }
 
 fn retry_policy(policy: &TypePolicy, in_flight: &InFlight) -> RetryPolicy {
-    let Some(own) = in_flight.task.policy.as_deref() else { return policy.retry };
+    let Some(own) = in_flight.task.policy.as_deref() else { return policy.retry() };
     // The settings of the type may have changed since the task was accepted: its own count.
-    let of_type = policy.retry;
+    let of_type = policy.retry();
     let min_backoff =
         own.min_backoff.unwrap_or(of_type.min_backoff.min(own.max_backoff.unwrap_or(of_type.min_backoff)));
     RetryPolicy {
         retries: own.retries.unwrap_or(of_type.retries),
         min_backoff,
         max_backoff: own.max_backoff.unwrap_or(of_type.max_backoff.max(min_backoff)),
-        backoff_reset: own.backoff_reset.or(policy.retry.backoff_reset),
+        backoff_reset: own.backoff_reset.or(policy.backoff_reset),
     }
 }
 

@@ -67,7 +67,7 @@ impl Tasks {
             }),
             results: ResultTargets { task_type: deps.task_type.clone(), publish: policy.publish_results },
             background: BackgroundWriter::new(deps.dead_letters.clone(), deps.completions.clone()),
-            failure_limit: FailureLimit::new(deps.task_type.clone(), policy.alarm, deps.health.clone()),
+            failure_limit: FailureLimit::new(deps.task_type.clone(), policy.alarm(), deps.health.clone()),
             circuit: CircuitBreaker::new(deps.task_type.clone()),
             observers: Observers::new(&deps.state.hooks.observers, &deps.metrics),
             spans: deps.spans.clone(),

@@ -23,7 +23,6 @@ use crate::handlers::failure::UNREACHABLE;
 use crate::handlers::schema;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError, Registered, Schema};
 use crate::model::json::RawJson;
-use crate::model::retry::RetryPolicy;
 use crate::model::task::action::CALLBACK_TYPE;
 use crate::model::task::delivery::CallbackParams;
 use crate::model::units::duration::Millis;
@@ -72,12 +71,9 @@ impl Callbacks {
         let slots = concurrency.unwrap_or(CONCURRENCY);
         let policy = TypePolicy {
             concurrency: Some(slots),
-            retry: RetryPolicy {
-                retries: RETRIES,
-                min_backoff: MIN_BACKOFF,
-                max_backoff: MAX_BACKOFF,
-                backoff_reset: None,
-            },
+            retries: RETRIES,
+            min_backoff: MIN_BACKOFF,
+            max_backoff: MAX_BACKOFF,
             timeout: TIMEOUT,
             ..TypePolicy::default()
         };

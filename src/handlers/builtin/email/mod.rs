@@ -15,7 +15,6 @@ use crate::handlers::egress::secrets::Source;
 use crate::handlers::schema;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError, Registered, Schema};
 use crate::model::json::RawJson;
-use crate::model::retry::RetryPolicy;
 use crate::model::task::action::EMAIL_TYPE;
 use crate::model::task::delivery::EmailParams;
 use crate::model::units::duration::Millis;
@@ -74,12 +73,9 @@ impl Emails {
     pub fn registered(config: &EmailConfig) -> Result<Registered, String> {
         let policy = TypePolicy {
             concurrency: Some(CONCURRENCY),
-            retry: RetryPolicy {
-                retries: RETRIES,
-                min_backoff: MIN_BACKOFF,
-                max_backoff: MAX_BACKOFF,
-                backoff_reset: None,
-            },
+            retries: RETRIES,
+            min_backoff: MIN_BACKOFF,
+            max_backoff: MAX_BACKOFF,
             timeout: TIMEOUT,
             ..TypePolicy::default()
         };
