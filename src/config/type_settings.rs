@@ -234,7 +234,7 @@ macro_rules! with_type_settings {
             "Consequence of a failed attempt: `\"retry\"`, `\"fail\"` or `\"skip\"`.",
             policy OnError = OnError::Retry => Apps + live;
         max_failures: Option<u32> [range(min = 1, max = 1_000_000)], "no limit",
-            "Number of failed attempts within `failure_period` above which the worker starts no more tasks of the type.",
+            "Number of failed attempts of any kind within `failure_period` above which the [circuit](task-types.md#circuit) opens and stays open until the type is resumed.",
             policy Option<u32> = None => Apps + live;
         failure_period: Option<Millis>, "`10s`",
             "Period of `max_failures`.",

@@ -1,16 +1,19 @@
 //! Circuit of the dispatcher's type: outcomes of attempts, and the effects of its state on failures, metrics and status.
+//! Two things open it: error kinds that say that a service is down, after which it closes by itself, and more failures of
+//! any kind than `max_failures`, after which it stays open until an operator resumes the type.
 
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::failure_limit::FailureLimit;
 use super::running::Running;
 use crate::config::TypePolicy;
 use crate::control::CircuitSetting;
 use crate::handlers::{Answer, Fail, Failure, TIMEOUT};
 use crate::model::task::id::clip;
 use crate::publish::time_text;
-use crate::runtime::now_ms;
+use crate::runtime::{Health, now_ms};
 use crate::worker::attempt::{AttemptEnd, STALLED};
 use crate::worker::child::CRASHED;
 use crate::worker::circuit::{Change, Circuit, Outcome};
@@ -19,8 +22,9 @@ use crate::worker::type_metrics::TypeMetrics;
 /// Circuit breaker of the dispatcher's type.
 pub(super) struct CircuitBreaker {
     task_type: Arc<str>,
-    /// `None`: the type has no circuit.
+    /// `None`: no error kind opens the circuit.
     circuit: Option<TypeCircuit>,
+    failure_limit: FailureLimit,
 }
 
 /// Circuit of a type, with the kinds of errors that open it.
@@ -83,8 +87,8 @@ fn cause_of(answer: &Answer) -> String {
 }
 
 impl CircuitBreaker {
-    pub(super) fn new(task_type: Arc<str>) -> Self {
-        Self { task_type, circuit: None }
+    pub(super) fn new(task_type: Arc<str>, health: Health) -> Self {
+        Self { task_type: task_type.clone(), circuit: None, failure_limit: FailureLimit::new(task_type, health) }
     }
 
     /// Applies the policy and the state set by an operator. A type with neither has no circuit.
@@ -95,6 +99,7 @@ impl CircuitBreaker {
         slots: usize,
         metrics: &TypeMetrics,
     ) {
+        self.failure_limit.set_alarm(policy.alarm());
         // The slots of a circuit that was opened by hand return one after the other, also without `trip_on`.
         let is_recovering = self.circuit.as_ref().is_some_and(|own| own.circuit.is_held_open_or_growing());
         if policy.trip_on.is_empty() && setting.is_none() && !is_recovering {
@@ -113,7 +118,7 @@ impl CircuitBreaker {
 
     /// Returns whether another attempt may start beside `running` ones. The circuit advances with time.
     pub(super) fn admits(&mut self, now: Instant, running: usize) -> bool {
-        self.circuit.as_mut().is_none_or(|own| own.circuit.admits(now, running))
+        !self.failure_limit.is_exceeded() && self.circuit.as_mut().is_none_or(|own| own.circuit.admits(now, running))
     }
 
     /// Registers the start of an attempt, which may be a probe.
@@ -165,9 +170,24 @@ impl CircuitBreaker {
         metrics.set_circuit_open(own.circuit.is_open());
     }
 
+    /// Counts a failed attempt, which opens the circuit if it is one too many.
+    pub(super) fn attempt_failed(&mut self, failure: &Failure, metrics: &TypeMetrics) {
+        self.failure_limit.record(failure, metrics);
+    }
+
+    /// Closes the circuit that too many failures opened: an operator has resumed the type.
+    pub(super) fn resume(&mut self, metrics: &TypeMetrics) {
+        self.failure_limit.reset(metrics);
+    }
+
+    /// Reason why nothing starts until an operator resumes the type, for people.
+    pub(super) fn stopped(&self) -> Option<&String> {
+        self.failure_limit.reason()
+    }
+
     /// Returns whether nothing but probes starts.
     pub(super) fn is_open(&self) -> bool {
-        self.circuit.as_ref().is_some_and(|own| own.circuit.is_open())
+        self.failure_limit.is_exceeded() || self.circuit.as_ref().is_some_and(|own| own.circuit.is_open())
     }
 
     /// Reason why nothing but probes starts, for people.

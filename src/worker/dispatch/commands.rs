@@ -93,7 +93,7 @@ impl Dispatcher {
             waiting: self.tasks.queue.waiting() as u32,
             paused: self.limits.is_paused(),
             partitions: assignment.owned.clone(),
-            stopped: self.tasks.failure_limit.stopped().cloned(),
+            stopped: self.tasks.circuit.stopped().cloned(),
             circuit: self.tasks.circuit.open_reason(),
             app_down: self.permits.down_reason(),
             refused: assignment.refused.clone(),

@@ -23,7 +23,6 @@ impl Dispatcher {
     /// Takes over the policy of a reloaded configuration, and the limits that apply to it now.
     pub(super) fn apply_limits(&mut self) {
         if let Some(policy) = self.policies.newer(&self.tasks.task_type, &self.tasks.policy) {
-            self.tasks.failure_limit.set_alarm(policy.alarm());
             self.quarantine.set_slots(policy.slots());
             self.tasks.policy = policy;
         }
@@ -42,7 +41,7 @@ impl Dispatcher {
             None => self.health.clear(&part),
         }
         if resumes > self.resumes {
-            self.tasks.failure_limit.reset(&self.tasks.metrics);
+            self.tasks.circuit.resume(&self.tasks.metrics);
         }
         self.resumes = resumes;
     }

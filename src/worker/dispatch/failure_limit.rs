@@ -1,4 +1,4 @@
-//! Failure limit of a type: too many failed attempts in a period stop it until an operator resumes it.
+//! Failures of a type, of any kind: too many within a period hold its circuit open until an operator resumes the type.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,12 +23,17 @@ pub(super) struct FailureLimit {
 }
 
 impl FailureLimit {
-    pub(super) fn new(task_type: Arc<str>, alarm: Option<Alarm>, health: Health) -> Self {
-        Self { task_type, alarm, health, recent: VecDeque::new(), stopped: None }
+    pub(super) fn new(task_type: Arc<str>, health: Health) -> Self {
+        Self { task_type, alarm: None, health, recent: VecDeque::new(), stopped: None }
     }
 
-    /// Returns why the type is stopped, if it is: running attempts continue, nothing new starts.
-    pub(super) fn stopped(&self) -> Option<&String> {
+    /// Returns whether the type is stopped: running attempts continue, nothing new starts.
+    pub(super) fn is_exceeded(&self) -> bool {
+        self.stopped.is_some()
+    }
+
+    /// Returns why the type is stopped, if it is.
+    pub(super) fn reason(&self) -> Option<&String> {
         self.stopped.as_ref()
     }
 

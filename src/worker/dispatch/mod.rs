@@ -172,8 +172,7 @@ impl Dispatcher {
 
     async fn receive(&mut self, work: Vec<Input>) {
         self.tasks.queue.extend(work);
-        let is_stopped = self.tasks.failure_limit.stopped().is_some() || self.tasks.circuit.is_open();
-        if self.limits.is_paused() || is_stopped {
+        if self.limits.is_paused() || self.tasks.circuit.is_open() {
             // Cancelled tasks are otherwise found when tasks are started, and none is started now.
             self.cancel_queued().await;
         }

@@ -101,7 +101,7 @@ impl Tasks {
         let failure = self.circuit.spare(failure);
         if !failure_policy::is_wait(&self.policy, &running.in_flight, &failure, now_ms()) {
             self.log_failure(&running, &failure);
-            self.failure_limit.record(&failure, &self.metrics);
+            self.circuit.attempt_failed(&failure, &self.metrics);
         }
         if failure_policy::backoff_starts_again(&self.policy, &running.in_flight, running.started_at.elapsed()) {
             running.in_flight.backoff_from = running.in_flight.attempts;

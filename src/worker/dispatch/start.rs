@@ -39,7 +39,6 @@ impl Dispatcher {
         let mut started = 0;
         while self.tasks.circuit.admits(self.clock.now, self.running.len() + stuck)
             && self.running.len() + stuck < self.limits.open_slots()
-            && self.tasks.failure_limit.stopped().is_none()
             && let Some(input) = self.next_input()
         {
             match input {

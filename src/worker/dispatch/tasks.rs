@@ -9,7 +9,6 @@ use tokio::time::Instant;
 use super::assignments::AssignmentStates;
 use super::circuit::CircuitBreaker;
 use super::dead_letters::BackgroundWriter;
-use super::failure_limit::FailureLimit;
 use super::inline::Clock;
 use super::observers::Observers;
 use super::queue::TaskQueue;
@@ -39,7 +38,6 @@ pub(super) struct Tasks {
     pub publisher: Arc<OutputPublisher>,
     pub background: BackgroundWriter,
     pub results: ResultTargets,
-    pub failure_limit: FailureLimit,
     pub circuit: CircuitBreaker,
     pub observers: Observers,
     pub spans: AttemptSpans,
@@ -67,8 +65,7 @@ impl Tasks {
             }),
             results: ResultTargets { task_type: deps.task_type.clone(), publish: policy.publish_results },
             background: BackgroundWriter::new(deps.dead_letters.clone(), deps.completions.clone()),
-            failure_limit: FailureLimit::new(deps.task_type.clone(), policy.alarm(), deps.health.clone()),
-            circuit: CircuitBreaker::new(deps.task_type.clone()),
+            circuit: CircuitBreaker::new(deps.task_type.clone(), deps.health.clone()),
             observers: Observers::new(&deps.state.hooks.observers, &deps.metrics),
             spans: deps.spans.clone(),
             metrics: TypeMetrics::new(&deps.metrics, &deps.task_type),
