@@ -35,13 +35,13 @@ pub struct TypeSetting {
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettingScope {
-    /// All; apps may declare it for theirs.
+    /// All types; apps may declare it for theirs.
     Apps,
-    /// All; only kafleet.toml sets it.
+    /// All types; only kafleet.toml sets it.
     File,
-    /// Those with the handler `exec`.
+    /// Types with the handler `exec`.
     Exec,
-    /// Those with the handler `http`.
+    /// Types with the handler `http`.
     Http,
 }
 
@@ -264,7 +264,7 @@ macro_rules! with_type_settings {
             policy bool = false => Apps;
         partitions: Option<u32> [range(min = 1, max = 1024)], "`topics.task_partitions`",
             "Partitions of the task topic, 1 to 1024." => Apps;
-        command: Vec<String>, "required",
+        command: Vec<String>, "none (required)",
             "Program and arguments, run without a shell."
             + "A program with a `/` is relative to the file, any other is looked up in `PATH`." => Exec;
         env: BTreeMap<String, String>, "none",
@@ -277,7 +277,7 @@ macro_rules! with_type_settings {
             "Exit codes that are retried; any other code except 0 fails the task." => Exec;
         wait_exit_codes: Vec<i32>, "none",
             "Exit codes after which the task [waits](task-types.md#waits), which does not count as an attempt." => Exec;
-        url: Option<String>, "required",
+        url: Option<String>, "none (required)",
             "URL that receives the params, `http://` or `https://`." => Http;
         method: Option<String>, "`\"POST\"`",
             "`\"POST\"`, `\"PUT\"` or `\"PATCH\"`." => Http;

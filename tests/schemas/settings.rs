@@ -1,4 +1,4 @@
-//! What follows from the table of settings in `src/config/type_settings.rs`: a part of docs/configuration.md, the options of
+//! Files that follow from the table of settings in `src/config/type_settings.rs`: a part of docs/configuration.md, the options of
 //! the SDKs, and the keys for which the chart replaces no pods.
 
 use std::fmt::Write;
