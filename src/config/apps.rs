@@ -11,7 +11,7 @@ use super::checks::{MIN_MEMORY, positive};
 use super::document::{Document, join};
 use super::shape::{Finding, bad_value, misfits, table};
 use super::type_rules::type_problems;
-use super::{Bytes, Config, ProgramVariables, SettingScope, TYPE_SETTINGS, TopicsConfig, TypeConfig};
+use super::{Bytes, Config, ProgramVariables, SettingScope, TYPE_SETTINGS, TopicsConfig, TypeConfig, TypeSetting};
 use crate::model::task::id::clip;
 use crate::model::units::duration::Millis;
 
@@ -128,9 +128,12 @@ pub fn combine_policy(
     own: Option<&TypeConfig>,
     topics: &TopicsConfig,
 ) -> Result<TypeConfig, Vec<String>> {
-    let is_refused = |key: &&String| TYPE_SETTINGS.iter().any(|setting| setting.key == **key && setting.scope != SettingScope::Apps);
-    if let Some(key) = declared.keys().find(is_refused) {
-        return Err(vec![format!("`{key}` is not part of a policy; hint: remove it")]);
+    let refused =
+        TYPE_SETTINGS.iter().find(|setting| setting.scope != SettingScope::Apps && declared.contains_key(setting.key));
+    if let Some(TypeSetting { key, scope, .. }) = refused {
+        let is_of_file = *scope == SettingScope::File;
+        let hint = if is_of_file { "set it in `[types.NAME]` of kafleet.toml" } else { "remove it" };
+        return Err(vec![format!("`{key}` is not part of a policy; hint: {hint}")]);
     }
     let mut combined = declared.clone();
     combined.extend(own.map(written_keys).unwrap_or_default());
@@ -182,7 +185,8 @@ mod tests {
             (json!({"retries": "many"}), ["`types.resize.retries`", "is not a whole number"]),
             (json!({"timeout": "0s"}), ["`types.resize.timeout`", "longer than zero"]),
             (json!({"timeout": "soon"}), ["`types.resize.timeout`", "soon"]),
-            (json!({"handler": "exec"}), ["`handler` is not part of a policy", "remove it"]),
+            (json!({"command": ["x"]}), ["`command` is not part of a policy", "remove it"]),
+            (json!({"retention": "1d"}), ["`retention` is not part of a policy", "in `[types.NAME]` of kafleet.toml"]),
             (json!({"fail_on": ["a b"]}), ["`a b`", "is not an error kind"]),
         ] {
             let problems = combine(declared, &TypeConfig::default()).unwrap_err().join("; ");

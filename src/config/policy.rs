@@ -111,7 +111,11 @@ mod tests {
     #[test]
     fn named_kind_takes_precedence_over_wildcard() {
         let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let policy = |retry_on, fail_on| TypePolicy { retry_on: list(retry_on), fail_on: list(fail_on), ..TypePolicy::default() };
+        let policy = |retry_on, fail_on| TypePolicy {
+            retry_on: list(retry_on),
+            fail_on: list(fail_on),
+            ..TypePolicy::default()
+        };
         for (policy, timeout, panic) in [
             (policy(&["timeout"], &["*"]), Some(true), Some(false)),
             (policy(&["*"], &["panic"]), Some(true), Some(false)),

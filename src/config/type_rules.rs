@@ -3,9 +3,7 @@
 use super::checks::{MIN_MEMORY, positive};
 use super::document::{Document, dotted, join};
 use super::shape::{Finding, bad_value, table};
-use super::{
-    Config, HandlerKind, Isolation, Order, TYPE_SETTINGS, TopicsConfig, TypeConfig, TypePolicy, written_keys,
-};
+use super::{Config, HandlerKind, Isolation, Order, TYPE_SETTINGS, TopicsConfig, TypeConfig, TypePolicy, written_keys};
 use crate::model::task::action::{CALLBACK_TYPE, EMAIL_TYPE};
 use crate::model::task::header;
 use crate::model::task::id::{check_own_type, check_type, clip};

@@ -179,7 +179,7 @@ macro_rules! with_type_settings {
         handler: Option<HandlerKind>, "the code of the worker or of an app",
             "Built-in handler: `\"echo\"`, `\"foreach\"`, `\"exec\"` or `\"http\"`." => File;
         group: Option<String>, "`worker.group`; else `app-<app>` for types of apps",
-            "Name of a [consumer group shared](#shared-consumer-groups) with other types; the type's own name: a group of its own." => Apps;
+            "Name of a [consumer group shared](#shared-consumer-groups) with other types; the type's own name: a group of its own." => File;
         concurrency: Option<u32> [range(min = 1, max = 100_000)], "number of cores; of an app: `processes` × `slots`",
             "Concurrent attempts per worker, 1 to 100,000.",
             policy Option<u32> = None, constant CONCURRENCY: u32 = 0 => Apps + live;
@@ -223,7 +223,7 @@ macro_rules! with_type_settings {
             "Time without progress, log line or heartbeat after which an attempt fails as `stalled`.",
             policy Option<Millis> = None, constant STALL_TIMEOUT: Option<Duration> = None => Apps + live;
         retention: Option<Millis>, "`topics.record_retention`",
-            "Retention of finished trees whose root has this type." => Apps;
+            "Retention of finished trees whose root has this type." => File;
         retry_on: Vec<String>, "none",
             "Error kinds that are retried even if the handler declares them final; `*` is any kind not named.",
             policy Vec<String> = Vec::new() => Apps + live;

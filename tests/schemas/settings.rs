@@ -8,6 +8,8 @@ use kafleet::config::{HandlerKind, SettingScope, TYPE_SETTINGS, TypeSetting};
 use kafleet::model::task::Policy;
 use serde_json::Value;
 
+/// Longest line of Python, in characters.
+const MAX_LINE: usize = 130;
 const UPDATE: &str = "KAFLEET_UPDATE=1 cargo test --test standalone schemas";
 
 fn file(name: &str) -> PathBuf {
@@ -127,7 +129,10 @@ impl Language {
 /// Settings that apps declare: those that single tasks override too, and the others.
 fn declared() -> (Vec<&'static TypeSetting>, Vec<&'static TypeSetting>) {
     let of_tasks: Vec<&str> = Policy::fields().map(|field| field.name).collect();
-    TYPE_SETTINGS.iter().filter(|setting| setting.scope == SettingScope::Apps).partition(|setting| of_tasks.contains(&setting.key))
+    TYPE_SETTINGS
+        .iter()
+        .filter(|setting| setting.scope == SettingScope::Apps)
+        .partition(|setting| of_tasks.contains(&setting.key))
 }
 
 /// Description without links, which only the documentation has.
@@ -151,6 +156,22 @@ fn plain(text: &str) -> String {
     plain + rest
 }
 
+/// Text in lines of at most `MAX_LINE` characters that begin with `indent`.
+fn wrapped(text: &str, indent: &str) -> String {
+    let mut lines = vec![indent.to_owned()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().unwrap();
+        if line.trim().is_empty() {
+            line.push_str(word);
+        } else if line.len() + 1 + word.len() <= MAX_LINE {
+            *line += &format!(" {word}");
+        } else {
+            lines.push(format!("{indent}{word}"));
+        }
+    }
+    lines.join("\n")
+}
+
 #[test]
 fn options_of_python_are_current() {
     let schema = kafleet::config::schema();
@@ -158,7 +179,8 @@ fn options_of_python_are_current() {
         write!(text, "\n\nclass {head}, total=False):\n    \"\"\"{doc}\"\"\"\n\n").unwrap();
         for setting in settings {
             let (name, kind) = ((PYTHON.name)(setting.key), PYTHON.type_of(&schema, setting));
-            write!(text, "    {name}: {kind}\n    \"\"\"{}\"\"\"\n", plain(setting.doc).replace('\\', "\\\\")).unwrap();
+            let doc = format!("\"\"\"{}\"\"\"", plain(setting.doc).replace('\\', "\\\\"));
+            writeln!(text, "    {name}: {kind}\n{}", wrapped(&doc, "    ")).unwrap();
         }
     };
     let mut text = format!(
@@ -199,7 +221,9 @@ fn options_of_typescript_are_current() {
         "Policy of a task type: keys of `[types.NAME]`, which override it.",
         &others,
     );
-    text.push_str("\n/** Names of the keys of a policy. */\nexport const POLICY_KEYS: ReadonlySet<string> = new Set([\n");
+    text.push_str(
+        "\n/** Names of the keys of a policy. */\nexport const POLICY_KEYS: ReadonlySet<string> = new Set([\n",
+    );
     for setting in limits.iter().chain(&others) {
         writeln!(text, "  \"{}\",", (TYPESCRIPT.name)(setting.key)).unwrap();
     }

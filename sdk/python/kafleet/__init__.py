@@ -13,7 +13,8 @@ from .context import Context, Ended, Joined, current
 from .declare import Bundle
 from .errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TaskFailed, Unavailable
 from .outcomes import Cancelled, Dead, Duration, Fail, Outcome, Retry, SpawnFailed, Unsuccessful, Wait
-from .task import Call, DeclarationError, Options, Params, Policy, Remote, Submittable, Task
+from .settings import Policy
+from .task import Call, DeclarationError, Options, Params, Remote, Submittable, Task
 from .version import VERSION as __version__
 
 __all__ = [

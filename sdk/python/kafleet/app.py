@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from .declare import Bundle, TaskDecorator, add
-from .task import DeclarationError, Policy, Remote, Task
+from .settings import Policy
+from .task import DeclarationError, Remote, Task
 from .values import text_of
 
 if TYPE_CHECKING:

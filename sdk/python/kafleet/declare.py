@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, 
 
 from .context import Joined
 from .scalars import Mismatch
-from .task import DeclarationError, Policy, Task, check_name, declared_type, error_at, split_policy
+from .settings import Policy
+from .task import DeclarationError, Task, check_name, declared_type, error_at, split_policy
 
 if TYPE_CHECKING:
     from .app import App

@@ -32,8 +32,6 @@ class Limits(TypedDict, total=False):
 class Policy(Limits, total=False):
     """Keys of `[types.NAME]`; kafleet.toml overrides them."""
 
-    group: str
-    """Name of a consumer group shared with other types; the type's own name: a group of its own."""
     concurrency: int
     """Concurrent attempts per worker, 1 to 100,000."""
     max_concurrency: int
@@ -42,8 +40,6 @@ class Policy(Limits, total=False):
     """Limit of starting attempts: `{ count = 100, per = "1s", burst = 10, by = "type" }`."""
     order: Literal["none", "key", "partition"]
     """Order in which tasks run."""
-    retention: Duration
-    """Retention of finished trees whose root has this type."""
     retry_on: Sequence[str | type[BaseException]]
     """Error kinds that are retried even if the handler declares them final; `*` is any kind not named."""
     fail_on: Sequence[str | type[BaseException]]
@@ -51,11 +47,13 @@ class Policy(Limits, total=False):
     on_error: Literal["retry", "fail", "skip"]
     """Consequence of a failed attempt: `"retry"`, `"fail"` or `"skip"`."""
     max_failures: int
-    """Number of failed attempts of any kind within `failure_period` above which the circuit opens and stays open until the type is resumed."""
+    """Number of failed attempts of any kind within `failure_period` above which the circuit opens and stays open until the type
+    is resumed."""
     failure_period: Duration
     """Period of `max_failures`."""
     trip_on: Sequence[str]
-    """Error kinds that open the type's circuit: while most attempts fail with them, only single probes start. `[]`: the type has no circuit."""
+    """Error kinds that open the type's circuit: while most attempts fail with them, only single probes start. `[]`: the type has
+    no circuit."""
     isolation: Literal["none", "process"]
     """Isolation of attempts: in the worker (`"none"`), or in child processes (`"process"`)."""
     publish_results: bool

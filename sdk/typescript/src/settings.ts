@@ -27,8 +27,6 @@ export interface Limits {
 
 /** Policy of a task type: keys of `[types.NAME]`, which override it. */
 export interface Policy extends Limits {
-  /** Name of a consumer group shared with other types; the type's own name: a group of its own. */
-  group?: string;
   /** Concurrent attempts per worker, 1 to 100,000. */
   concurrency?: number;
   /** Concurrent attempts in all workers together. */
@@ -37,8 +35,6 @@ export interface Policy extends Limits {
   rate?: Readonly<Record<string, unknown>>;
   /** Order in which tasks run. */
   order?: "none" | "key" | "partition";
-  /** Retention of finished trees whose root has this type. */
-  retention?: Duration;
   /** Error kinds that are retried even if the handler declares them final; `*` is any kind not named. */
   retryOn?: readonly (string | ErrorClass)[];
   /** Error kinds that are final even if the handler would retry them; `*` is any kind not named. */
@@ -69,12 +65,10 @@ export const POLICY_KEYS: ReadonlySet<string> = new Set([
   "timeout",
   "totalTimeout",
   "stallTimeout",
-  "group",
   "concurrency",
   "maxConcurrency",
   "rate",
   "order",
-  "retention",
   "retryOn",
   "failOn",
   "onError",
