@@ -222,9 +222,6 @@ macro_rules! with_type_settings {
         stall_timeout: Option<Millis>, "no limit",
             "Time without progress, log line or heartbeat after which an attempt fails as `stalled`.",
             policy Option<Millis> = None, constant STALL_TIMEOUT: Option<Duration> = None => Apps + live;
-        example_setting: Option<Millis>, "`1s`",
-            "Duration that nothing reads.",
-            policy Millis = Millis::secs(1), constant EXAMPLE_SETTING: Duration = Duration::from_secs(1) => Apps + live;
         retention: Option<Millis>, "`topics.record_retention`",
             "Retention of finished trees whose root has this type." => File;
         retry_on: Vec<String>, "none",

@@ -40,8 +40,6 @@ class Policy(Limits, total=False):
     """Limit of starting attempts: `{ count = 100, per = "1s", burst = 10, by = "type" }`."""
     order: Literal["none", "key", "partition"]
     """Order in which tasks run."""
-    example_setting: Duration
-    """Duration that nothing reads."""
     retry_on: Sequence[str | type[BaseException]]
     """Error kinds that are retried even if the handler declares them final; `*` is any kind not named."""
     fail_on: Sequence[str | type[BaseException]]

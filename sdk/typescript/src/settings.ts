@@ -35,8 +35,6 @@ export interface Policy extends Limits {
   rate?: Readonly<Record<string, unknown>>;
   /** Order in which tasks run. */
   order?: "none" | "key" | "partition";
-  /** Duration that nothing reads. */
-  exampleSetting?: Duration;
   /** Error kinds that are retried even if the handler declares them final; `*` is any kind not named. */
   retryOn?: readonly (string | ErrorClass)[];
   /** Error kinds that are final even if the handler would retry them; `*` is any kind not named. */
@@ -71,7 +69,6 @@ export const POLICY_KEYS: ReadonlySet<string> = new Set([
   "maxConcurrency",
   "rate",
   "order",
-  "exampleSetting",
   "retryOn",
   "failOn",
   "onError",
