@@ -108,7 +108,9 @@ export function splitPolicy(name: string, policy: Policy, declared: readonly str
   const split: SplitPolicy = { fields: {}, failOn: [], retryOn: [] };
   for (const [key, value] of Object.entries(policy)) {
     if (!POLICY_KEYS.has(key)) {
-      throw new DeclarationError(`\`${name}\`: \`${key}\` is not a key of a policy${hintFor(key, [...POLICY_KEYS, ...declared])}`);
+      throw new DeclarationError(
+        `\`${name}\`: \`${key}\` is not a key of a policy${hintFor(key, [...POLICY_KEYS, ...declared])}`,
+      );
     }
     if (key === "failOn" || key === "retryOn") {
       const listed = errorKinds(name, key, value);
