@@ -23,7 +23,7 @@ async fn status_contains_all_fields() {
     for child in ["r:a", "r:b", "r:c"] {
         fleet.echo(child).await;
     }
-    fleet.publish_event("r:a", Payload::Progress { value: RawJson::of(&json!({"done": 3})).ok() }, |_| {}).await;
+    fleet.publish_event("r:a", Payload::Progress { output: RawJson::of(&json!({"done": 3})).ok() }, |_| {}).await;
     fleet.succeed("r", json!({"n": 3})).await;
     fleet.succeed("r:b", json!(null)).await;
     let last = fleet.fail("r:c", "the disk is full").await;

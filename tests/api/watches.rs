@@ -103,7 +103,7 @@ async fn watch_sends_every_change_until_the_task_ends() {
     assert_eq!(stream.status().await.state, State::Queued, "the stream starts with the current state");
     fleet.publish_event("a", Kind::Started, |event| event.attempt = 1).await;
     assert_eq!(stream.status().await.state, State::Running);
-    fleet.publish_event("a", Payload::Progress { value: RawJson::of(&json!(50)).ok() }, |_| {}).await;
+    fleet.publish_event("a", Payload::Progress { output: RawJson::of(&json!(50)).ok() }, |_| {}).await;
     assert_eq!(stream.status().await.progress.unwrap(), json!(50));
     fleet.echo("a:child").await;
     assert_eq!(stream.status().await.children.total, 1, "a change of the children is sent");

@@ -56,7 +56,7 @@ async fn documented_example_events_are_folded() {
 async fn tasks_with_the_id_of_another_are_counted() {
     let (fixture, _) = fixture(1);
     for task_type in ["a", "a", "b", "c"] {
-        let line = json!({"v": 1, "kind": "submitted", "id": "x", "at_ms": 1, "task": {"type": task_type, "created_at_ms": 1}});
+        let line = json!({"v": 2, "kind": "submitted", "id": "x", "at_ms": 1, "task": {"type": task_type, "created_at_ms": 1}});
         fixture.write_raw(0, Some(line.to_string().as_bytes())).await;
     }
     let tracker = fixture.tracker().await;
@@ -72,10 +72,10 @@ async fn tasks_with_the_id_of_another_are_counted() {
 async fn minimal_and_extended_events_are_folded() {
     let (fixture, _) = fixture(1);
     for line in [
-        r#"{"v":1,"kind":"succeeded","id":"least","at_ms":1}"#,
-        r#"{"v":1,"kind":"started","id":"more","at_ms":1,"gpu":{"name":"x"}}"#,
-        r#"{"v":1,"kind":"admired","id":"more","at_ms":2,"by":"all"}"#,
-        r#"{"v":1,"kind":"admired","id":"unheard-of","at_ms":2}"#,
+        r#"{"v":2,"kind":"succeeded","id":"least","at_ms":1}"#,
+        r#"{"v":2,"kind":"started","id":"more","at_ms":1,"gpu":{"name":"x"}}"#,
+        r#"{"v":2,"kind":"admired","id":"more","at_ms":2,"by":"all"}"#,
+        r#"{"v":2,"kind":"admired","id":"unheard-of","at_ms":2}"#,
     ] {
         fixture.write_raw(0, Some(line.as_bytes())).await;
     }
@@ -99,9 +99,9 @@ async fn invalid_records_are_skipped_and_counted() {
         Some(b"[]"),
         Some(b"\xff\xfe\x00"),
         Some(br#"{"kind":"succeeded","id":"no-version","at_ms":1}"#),
-        Some(br#"{"v":1,"kind":"succeeded","id":"a b","at_ms":1}"#),
-        Some(br#"{"v":1,"kind":"succeeded","id":"","at_ms":1}"#),
-        Some(br#"{"v":1,"kind":"succeeded","id":"x","at_ms":"noon"}"#),
+        Some(br#"{"v":2,"kind":"succeeded","id":"a b","at_ms":1}"#),
+        Some(br#"{"v":2,"kind":"succeeded","id":"","at_ms":1}"#),
+        Some(br#"{"v":2,"kind":"succeeded","id":"x","at_ms":"noon"}"#),
         Some(br#"{"v":-2,"kind":"succeeded","id":"x","at_ms":1}"#),
     ];
     for value in garbage {
@@ -123,11 +123,11 @@ async fn invalid_records_are_skipped_and_counted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn misplaced_and_empty_announcements_make_no_task() {
     let (fixture, _) = fixture(2);
-    let line = br#"{"v":1,"kind":"submitted","id":"kafleet","at_ms":1,"task":{"type":"root","created_at_ms":1}}"#;
+    let line = br#"{"v":2,"kind":"submitted","id":"kafleet","at_ms":1,"task":{"type":"root","created_at_ms":1}}"#;
     let home = fixture.partition_of("kafleet");
     for partition in [home, 1 - home] {
         fixture.write_raw(partition, Some(line)).await;
-        fixture.write_raw(partition, Some(br#"{"v":1,"kind":"submitted","id":"untyped","at_ms":1}"#)).await;
+        fixture.write_raw(partition, Some(br#"{"v":2,"kind":"submitted","id":"untyped","at_ms":1}"#)).await;
     }
     let tracker = fixture.tracker().await;
     fixture.folded().await;

@@ -14,23 +14,23 @@ use super::retry::Used;
 use super::task::id::TaskId;
 use super::task::{DecodedTask, Policy, Position};
 use super::trace::SpanContext;
-use wire::WireEvent;
+use wire::{Envelope, Read};
 
 mod interruption;
-mod kind;
 mod payload;
 mod submitted;
 mod succeeded;
+mod table;
 mod wire;
 
 pub use interruption::InterruptionReason;
-pub use kind::Kind;
-pub use payload::{AttemptFailure, CancelScope, Payload};
+pub use payload::{AttemptFailure, CancelScope};
 pub use submitted::submitted;
 pub use succeeded::Success;
+pub use table::{Kind, Payload};
 
 /// Version of the events written by this build, and the highest version that it projects.
-pub const EVENT_VERSION: u32 = 1;
+pub const EVENT_VERSION: u32 = 2;
 
 /// Field of [`Event::extra`] with the id of the bulk action that an event belongs to.
 pub const BULK_FIELD: &str = "bulk";
@@ -178,18 +178,21 @@ impl Event {
 
     /// Appends the JSON of the event.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        Ok(serde_json::to_writer(out, &WireEvent::from(self))?)
+        Ok(serde_json::to_writer(out, &Envelope::from(self))?)
     }
 
     pub fn decode(value: &[u8]) -> Result<Self, DecodeError> {
-        let event = match serde_json::from_slice::<WireEvent<'_>>(value) {
-            Ok(event) => Self::from(event),
+        let event = match serde_json::from_slice::<Read<'_>>(value).and_then(Read::into_event) {
+            Ok(event) => event,
             Err(why) => {
                 return Err(version_of(value).map_or(DecodeError::Malformed(short_reason(&why)), DecodeError::Newer));
             }
         };
         if event.v > EVENT_VERSION {
             return Err(DecodeError::Newer(event.v));
+        }
+        if event.v < EVENT_VERSION {
+            return Err(DecodeError::Malformed(format!("version {} was never released", event.v)));
         }
         if event.kind() == Kind::Submitted && event.task.is_none() {
             return Err(DecodeError::Malformed("`task` is missing in a `submitted` event".to_owned()));
@@ -216,14 +219,14 @@ pub enum DecodeError {
     Malformed(String),
 }
 
-/// The published schema is that of the flat JSON object.
+/// The published schema is that of the JSON object.
 impl schemars::JsonSchema for Event {
     fn schema_name() -> Cow<'static, str> {
         "Event".into()
     }
 
     fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        WireEvent::json_schema(generator)
+        wire::schema(generator)
     }
 }
 

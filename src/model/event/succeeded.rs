@@ -28,11 +28,11 @@ impl Success<'_> {
         push_number(out, self.at_ms);
         out.extend_from_slice(b",\"task\":");
         announcement(out, task)?;
-        out.extend_from_slice(b",\"started_at_ms\":");
+        out.extend_from_slice(b",\"data\":{\"started_at_ms\":");
         push_number(out, self.started_at_ms);
         out.extend_from_slice(b",\"output\":");
         out.extend_from_slice(self.output.text().as_bytes());
-        out.push(b'}');
+        out.extend_from_slice(b"}}");
         Ok(())
     }
 }

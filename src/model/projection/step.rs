@@ -68,7 +68,7 @@ pub(super) fn step(node: &mut TaskRecord, event: &Event, position: LogPosition, 
         passed.clear();
     }
     let is_late_announcement = is_late_announcement(node, event, verdict);
-    let in_history = !matches!(event.kind(), Kind::Progress | Kind::Log);
+    let in_history = event.kind().is_in_history();
     let started = !was_started && node.times.started_at_ms.is_some();
     Step { in_history, started, conflict, passed, is_late_announcement, ..Step::of(verdict) }
 }

@@ -174,7 +174,7 @@ impl PendingOutput {
             add(Payload::Warned, Some(message));
         }
         if let Some(value) = self.progress.take() {
-            add(Payload::Progress { value: Some(value) }, None);
+            add(Payload::Progress { output: Some(value) }, None);
         }
         for attachment in std::mem::take(&mut self.attachments) {
             add(Payload::Attached { attachment: Some(Box::new(attachment)) }, None);

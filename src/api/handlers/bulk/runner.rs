@@ -299,7 +299,7 @@ impl Run<'_> {
     fn own_events(&self, end: Option<(State, Option<String>)>) -> Result<Vec<Event>, ApiError> {
         let value = RawJson::of(&self.progress).map_err(|_| ApiError::internal())?;
         let own = |payload| Event::new(payload, self.id.clone(), 1, now_ms());
-        let mut events = vec![own(Payload::Progress { value: Some(value.clone()) })];
+        let mut events = vec![own(Payload::Progress { output: Some(value.clone()) })];
         if let Some((state, message)) = end {
             let error = message.as_ref().map(|message| Box::new(ErrorInfo::new("limit", message.clone(), 0)));
             let ended = own(Payload::Reported { state: Some(state), output: Some(value), error });

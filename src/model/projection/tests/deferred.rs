@@ -46,7 +46,7 @@ fn unknown_kind_does_not_defer_its_record() {
     retrying.attempt = 1;
     retrying.payload.set_due(900);
     let unknown =
-        br#"{"v":1,"kind":"rested","id":"a","attempt":2,"at_ms":5,"due_ms":900,"record":{"headers":[],"params":1}}"#;
+        br#"{"v":2,"kind":"rested","id":"a","attempt":2,"at_ms":5,"data":{"due_ms":900,"record":{"headers":[],"params":1}}}"#;
     let unknown = Event::decode(unknown).unwrap();
     let folded = fold_log(&[submitted("a"), retrying, unknown], 1, 9);
     assert_eq!((folded.deferred.len(), folded.node("a").timer()), (0, None));
