@@ -12,7 +12,7 @@ use crate::model::task::Position;
 use crate::model::task::continuation::Continuation;
 use crate::model::task::patch::Patch;
 
-/// What a kind of event concerns.
+/// Subject of a kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subject {
     /// A task, whose record it creates if the task is unknown.

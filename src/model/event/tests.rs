@@ -31,7 +31,8 @@ fn event_with_required_fields_only_is_decoded() {
 
 #[test]
 fn unknown_fields_of_newer_builds_are_preserved() {
-    let text = r#"{"v":2,"kind":"succeeded","id":"a","at_ms":5,"data":{"output":{"b": 1}},"colour":"red","more":{"x":[1]}}"#;
+    let text =
+        r#"{"v":2,"kind":"succeeded","id":"a","at_ms":5,"data":{"output":{"b": 1}},"colour":"red","more":{"x":[1]}}"#;
     let event = decode(text).unwrap();
     assert_eq!(event.extra["colour"], "red");
     assert_eq!(encoded(&event), serde_json::from_str::<Value>(text).unwrap());

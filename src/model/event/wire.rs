@@ -85,7 +85,11 @@ impl Read<'_> {
     /// Returns the event. Fields of `data` that do not belong to the kind are ignored.
     pub(super) fn into_event(self) -> serde_json::Result<Event> {
         let payload = match self.data {
-            Some(data) => Payload::read(self.kind, data.get())?,
+            Some(data) if data.get().starts_with('{') || self.kind == Kind::Unknown => {
+                Payload::read(self.kind, data.get())?
+            }
+            // serde would also read an array, as the fields in their order.
+            Some(_) => return Err(serde::de::Error::custom("`data` is not an object")),
             None => self.kind.into(),
         };
         Ok(Event {
