@@ -51,8 +51,6 @@ pub(super) enum Format {
     Json,
     /// A diagram (`tree` only)
     Mermaid,
-    /// A diagram (`tree` only)
-    Dot,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

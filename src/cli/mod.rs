@@ -252,7 +252,7 @@ fn with_plain_usage(mut error: clap::Error) -> clap::Error {
 
 async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
     let globals = &cli.globals;
-    if matches!(globals.format, Format::Mermaid | Format::Dot) && !matches!(cli.verb, Verb::Tree(_)) {
+    if globals.format == Format::Mermaid && !matches!(cli.verb, Verb::Tree(_)) {
         return Err(Failure::usage("only `tree` draws diagrams").hint("use `-o json`"));
     }
     match cli.verb {

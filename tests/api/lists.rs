@@ -5,6 +5,13 @@ use kafleet::model::event::Kind;
 use serde_json::json;
 
 use crate::api::fixture::{Fleet, fleet};
+use crate::support::wait::until;
+
+/// Waits until the clock shows a later millisecond than that of records written before.
+pub async fn next_millisecond() {
+    let now_ms = kafleet::runtime::now_ms();
+    until("the clock advances", async || kafleet::runtime::now_ms() > now_ms).await;
+}
 
 /// All pages of a list.
 pub async fn all(fleet: &Fleet, query: &str) -> Vec<kafleet::api::documents::Status> {
@@ -132,7 +139,7 @@ async fn time_ranges_are_exact() {
         let status = fleet.echo(&format!("t{n}")).await;
         seen.push((status.seen_at.unwrap(), status.id));
         // Times differ only once the log's clock advances.
-        tokio::time::sleep(std::time::Duration::from_millis(3)).await;
+        next_millisecond().await;
     }
     for (from, to) in [(0, 7), (2, 5), (3, 3), (6, 7)] {
         let query = format!("from={}&to={}", seen[from].0, seen[to].0).replace('+', "%2B");
@@ -173,7 +180,7 @@ async fn search_stops_after_ten_thousand_records_and_continues() {
     fleet.create(json!({"type": "echo", "id": "needle", "tags": ["needle"]})).await;
     fleet.folded().await;
     // Tasks of the same millisecond are sorted by id.
-    tokio::time::sleep(std::time::Duration::from_millis(3)).await;
+    next_millisecond().await;
     let events = (0..10_500).map(|n| fleet.announce_owned(format!("hay{n}")));
     futures::StreamExt::collect::<Vec<_>>(futures::StreamExt::buffered(futures::stream::iter(events), 1_000)).await;
     fleet.folded().await;

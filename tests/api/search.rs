@@ -8,7 +8,7 @@ use kafleet::model::event::{Announcement, Event, Kind};
 use kafleet::model::task::Policy;
 
 use crate::api::fixture::{Fleet, fleet};
-use crate::api::lists::{all, ids};
+use crate::api::lists::{all, ids, next_millisecond};
 
 /// Announces an `echo` task like its producer.
 async fn announce(fleet: &Fleet, id: &str, name: &str, tag: &str) {
@@ -81,9 +81,9 @@ async fn names_and_errors_are_found_at_any_level() {
 async fn new_task_in_an_old_tree_is_found_by_its_time() {
     let fleet = fleet().await;
     fleet.echo("old").await;
-    tokio::time::sleep(std::time::Duration::from_millis(3)).await;
+    next_millisecond().await;
     let between = fleet.echo("between").await.seen_at.unwrap();
-    tokio::time::sleep(std::time::Duration::from_millis(3)).await;
+    next_millisecond().await;
     let late = fleet.echo("old:late").await.seen_at.unwrap();
     assert_eq!(ids(&fleet, &format!("level=any&from={between}")).await, ["between", "old:late"]);
     assert_eq!(ids(&fleet, &format!("level=any&from={between}&to={late}")).await, ["between"]);

@@ -9,7 +9,7 @@ use crate::api::http::problem::ApiError;
 use crate::api::http::request::ApiRequest;
 use crate::api::http::response::json_answer;
 use crate::api::read::consistency::TaskView;
-use crate::api::read::diagram::{Format, dot, mermaid};
+use crate::api::read::diagram::{Format, mermaid};
 use crate::api::read::status::tree_node;
 use crate::api::state::Api;
 use crate::model::task::id::{MAX_LEVELS, TaskId};
@@ -27,7 +27,6 @@ pub(crate) async fn tree(request: ApiRequest) -> Result<Response, ApiError> {
     Ok(match shape {
         Format::Json => json_answer(200, &document),
         Format::Mermaid => text_answer("text/vnd.mermaid; charset=utf-8", mermaid(&document)),
-        Format::Dot => text_answer("text/vnd.graphviz; charset=utf-8", dot(&document)),
     })
 }
 

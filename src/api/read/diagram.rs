@@ -1,7 +1,7 @@
-//! Diagrams of trees: Mermaid and Graphviz DOT.
+//! Diagrams of trees, in Mermaid.
 
 use crate::api::documents::TreeNode;
-use crate::model::record::state::{Category, State};
+use crate::model::record::state::Category;
 use crate::model::task::continuation::number_of;
 
 /// Maximum name length in a diagram, in characters.
@@ -13,7 +13,6 @@ pub enum Format {
     #[default]
     Json,
     Mermaid,
-    Dot,
 }
 
 impl std::str::FromStr for Format {
@@ -23,77 +22,35 @@ impl std::str::FromStr for Format {
         match text {
             "json" => Ok(Self::Json),
             "mermaid" => Ok(Self::Mermaid),
-            "dot" => Ok(Self::Dot),
-            _ => Err("use `json`, `mermaid` or `dot`".to_owned()),
+            _ => Err("use `json` or `mermaid`".to_owned()),
         }
     }
 }
 
-/// Draws a top-down flowchart. Continuations have dotted edges; omitted children are counted in a separate node.
+/// Draws a top-down flowchart, iteratively, so that deep trees do not overflow the stack. Continuations have dotted edges;
+/// omitted children are counted in a separate box.
 pub fn mermaid(top: &TreeNode) -> String {
     let mut lines = vec!["flowchart TD".to_owned()];
-    visit(top, &mut |element| match element {
-        Element::Task { number, parent, node } => {
-            let label =
-                label(node, parent.is_none()).iter().map(|part| escaped(part)).collect::<Vec<_>>().join("<br/>");
-            lines.push(format!("  n{number}[\"{label}\"]:::{}", class(node.state)));
-            if let Some(parent) = parent {
-                lines.push(format!("  n{parent} {} n{number}", if is_continuation(node) { "-.->" } else { "-->" }));
-            }
-        }
-        Element::Cut { number, parent, count } => {
-            lines.push(format!("  n{number}([\"{count} more\"]):::cut"));
-            lines.push(format!("  n{parent} --- n{number}"));
-        }
-    });
-    let classes = [Category::Successful, Category::Failed, Category::Pending];
-    lines.extend(classes.map(|category| format!("  classDef {} fill:{}", class_of(category), color(category))));
-    lines.push("  classDef cut stroke-dasharray:4".to_owned());
-    lines.join("\n") + "\n"
-}
-
-/// Draws a directed graph with the same structure as [`mermaid`].
-pub fn dot(top: &TreeNode) -> String {
-    let mut lines = vec!["digraph tree {".to_owned(), "  node [shape=box, style=filled]".to_owned()];
-    visit(top, &mut |element| match element {
-        Element::Task { number, parent, node } => {
-            let label = label(node, parent.is_none()).iter().map(|part| quoted(part)).collect::<Vec<_>>().join("\\n");
-            lines.push(format!("  n{number} [label=\"{label}\", fillcolor=\"{}\"]", color(node.state.category())));
-            if let Some(parent) = parent {
-                lines.push(format!(
-                    "  n{parent} -> n{number}{}",
-                    if is_continuation(node) { " [style=dashed]" } else { "" }
-                ));
-            }
-        }
-        Element::Cut { number, parent, count } => {
-            lines.push(format!("  n{number} [label=\"{count} more\", shape=plaintext, style=\"\"]"));
-            lines.push(format!("  n{parent} -> n{number} [arrowhead=none]"));
-        }
-    });
-    lines.push("}".to_owned());
-    lines.join("\n") + "\n"
-}
-
-/// Element of a diagram.
-enum Element<'a> {
-    Task { number: usize, parent: Option<usize>, node: &'a TreeNode },
-    Cut { number: usize, parent: usize, count: u64 },
-}
-
-/// Visits parents before children, iteratively, so that deep trees do not overflow the stack.
-fn visit<'a>(top: &'a TreeNode, draw: &mut impl FnMut(Element<'a>)) {
     let (mut open, mut next) = (vec![(None, top)], 0);
     while let Some((parent, node)) = open.pop() {
         let number = next;
         next += 1;
-        draw(Element::Task { number, parent, node });
+        let label = label(node, parent.is_none()).iter().map(|part| escaped(part)).collect::<Vec<_>>().join("<br/>");
+        lines.push(format!("  n{number}[\"{label}\"]:::{}", class_of(node.state.category())));
+        if let Some(parent) = parent {
+            lines.push(format!("  n{parent} {} n{number}", if is_continuation(node) { "-.->" } else { "-->" }));
+        }
         if node.omitted > 0 {
-            draw(Element::Cut { number: next, parent: number, count: node.omitted });
+            lines.push(format!("  n{next}([\"{} more\"]):::cut", node.omitted));
+            lines.push(format!("  n{number} --- n{next}"));
             next += 1;
         }
         open.extend(node.below.iter().rev().map(|child| (Some(number), child)));
     }
+    let classes = [Category::Successful, Category::Failed, Category::Pending];
+    lines.extend(classes.map(|category| format!("  classDef {} fill:{}", class_of(category), color(category))));
+    lines.push("  classDef cut stroke-dasharray:4".to_owned());
+    lines.join("\n") + "\n"
 }
 
 fn label(node: &TreeNode, full_id: bool) -> Vec<String> {
@@ -120,15 +77,6 @@ fn escaped(text: &str) -> String {
         }
     }
     out
-}
-
-fn quoted(text: &str) -> String {
-    let plain = text.replace(char::is_control, " ");
-    plain.replace('\\', "\\\\").replace('"', "\\\"")
-}
-
-fn class(state: State) -> &'static str {
-    class_of(state.category())
 }
 
 fn class_of(category: Category) -> &'static str {
@@ -184,21 +132,5 @@ mod tests {
   classDef cut stroke-dasharray:4
 ";
         assert_eq!(mermaid(&tree()), expected);
-    }
-
-    #[test]
-    fn tree_is_drawn_as_dot_graph() {
-        let expected = r##"digraph tree {
-  node [shape=box, style=filled]
-  n0 [label="order:a\necho\nwaiting_for_children", fillcolor="#bbdefb"]
-  n1 [label="x\na \"b\" <c>\\\necho\nfailed", fillcolor="#ffcdd2"]
-  n0 -> n1
-  n2 [label="3 more", shape=plaintext, style=""]
-  n1 -> n2 [arrowhead=none]
-  n3 [label="then\necho\nqueued", fillcolor="#bbdefb"]
-  n0 -> n3 [style=dashed]
-}
-"##;
-        assert_eq!(dot(&tree()), expected);
     }
 }

@@ -75,7 +75,7 @@ static PAGES: &[Page] = &[
     page("/tasks", Tasks, "fleet", call!(tasks::show)),
     page("/tasks/{id}", Tasks, "tree:{}", call!(task::show)),
     page("/tasks/{id}/tree", Tasks, "tree:{}", call!(tree::show)),
-    page("/tasks/{id}/tree/{format}", Tasks, "", call!(raw::diagram)),
+    page("/tasks/{id}/tree/mermaid", Tasks, "", call!(raw::diagram)),
     page("/tasks/{id}/timeline", Tasks, "tree:{}", call!(timeline::show)),
     page("/tasks/{id}/log", Tasks, "tree:{}", call!(log::show)),
     page("/tasks/{id}/log/raw", Tasks, "", call!(raw::log)),

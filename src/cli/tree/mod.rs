@@ -12,7 +12,7 @@ use super::output::{Output, eprint_line};
 use super::task_view::tree_counts;
 use super::wait::code_of;
 use crate::api::documents::TreeNode;
-use crate::api::read::diagram::{dot, mermaid};
+use crate::api::read::diagram::mermaid;
 use crate::runtime::now_ms;
 
 mod draw;
@@ -48,7 +48,6 @@ pub(super) async fn tree(args: TreeArgs, globals: &Globals) -> Outcome {
     match output.format {
         Format::Json => output.json(&tree)?,
         Format::Mermaid => output.line(mermaid(&tree).trim_end())?,
-        Format::Dot => output.line(dot(&tree).trim_end())?,
         Format::Table => {
             output.line(&draw::lines(&tree, output.paint, now_ms()).join("\n"))?;
             footer(&tree).into_iter().for_each(eprint_line);

@@ -202,9 +202,8 @@ pub(super) static ROUTES: &[Route] = &[
             },
             Parameter {
                 name: "format",
-                description: "`json`, or a diagram as text: `mermaid` (`text/vnd.mermaid`), `dot` \
-                              (`text/vnd.graphviz`).",
-                schema: r#"{"type": "string", "enum": ["json", "mermaid", "dot"], "default": "json"}"#,
+                description: "`json`, or a diagram as text: `mermaid` (`text/vnd.mermaid`).",
+                schema: r#"{"type": "string", "enum": ["json", "mermaid"], "default": "json"}"#,
             },
             AFTER,
         ],

@@ -3,10 +3,9 @@
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 
-use crate::api::documents::TreeNode;
 use crate::api::handlers::{attachments, log, task, tree};
 use crate::api::http::problem::{ApiError, Code};
-use crate::api::read::diagram::{dot, mermaid};
+use crate::api::read::diagram::mermaid;
 use crate::api::ui::parts::visible;
 use crate::api::ui::visit::{Answer, Visit, from_kafka, stored};
 
@@ -33,12 +32,7 @@ pub(in super::super) async fn log(visit: &Visit) -> Result<Answer, ApiError> {
 }
 
 pub(in super::super) async fn diagram(visit: &Visit) -> Result<Answer, ApiError> {
-    let draw: fn(&TreeNode) -> String = match visit.name.as_str() {
-        "mermaid" => mermaid,
-        "dot" => dot,
-        _ => return Err(ApiError::new(Code::UnknownRoute, "the diagrams are `mermaid` and `dot`")),
-    };
-    Ok(text(draw(&stored(tree::tree_document(&visit.request())).await?)))
+    Ok(text(mermaid(&stored(tree::tree_document(&visit.request())).await?)))
 }
 
 pub(in super::super) async fn attachment(visit: &Visit) -> Result<Answer, ApiError> {

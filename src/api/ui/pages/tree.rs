@@ -47,10 +47,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
             @else { (table(&rows.rows)) }
             (pager_of_oldest(first.as_deref(), next.as_deref(), ""))
         }
-        p {
-            "As a diagram: " a href=(view.below_task(id, "tree/mermaid")) { "Mermaid" } ", "
-            a href=(view.below_task(id, "tree/dot")) { "Graphviz" }
-        }
+        p { "As a diagram: " a href=(view.below_task(id, "tree/mermaid")) { "Mermaid" } }
         (commands(&[format!("kafleet tree {}", quoted(id)), curl_get(&format!("/v1/tasks/{id}/tree"))]))
     };
     Ok(Answer::Page(Body { title: format!("Tree of {id}"), state: Some(status.state), main }))
