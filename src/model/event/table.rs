@@ -271,11 +271,6 @@ events! {
         /// Position of the task's record, if the effect published it.
         position: Option<Position>,
     };
-    /// An example that changes nothing.
-    example = Example: Task {
-        /// Any number.
-        number: Option<u32>,
-    };
     /// The task's dead letter was dropped.
     dead_dropped = DeadDropped: Task;
     /// The task's worker stopped sending heartbeats.
