@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::{RecursiveRwLock, RecursiveRwLockReadGuard};
 
 use super::follow::{Sink, TopicFollower, follow};
 use super::state::ControlState;
@@ -26,7 +26,8 @@ pub struct ControlNotRead {
 
 /// Control state of a process, with notification of changes.
 pub struct ControlWatch {
-    state: RwLock<ControlState>,
+    /// A thread that holds the state reads it again in what it calls.
+    state: RecursiveRwLock<ControlState>,
     /// Incremented by every change.
     generation: AtomicU64,
     concerns_tasks: AtomicBool,
@@ -40,7 +41,7 @@ pub struct ControlWatch {
 impl ControlWatch {
     pub fn new(state: ControlState) -> Arc<Self> {
         Arc::new(Self {
-            state: RwLock::new(state),
+            state: RecursiveRwLock::new(state),
             generation: AtomicU64::new(0),
             concerns_tasks: AtomicBool::new(false),
             read_to: AtomicI64::new(0),
@@ -49,7 +50,8 @@ impl ControlWatch {
         })
     }
 
-    pub fn state(&self) -> RwLockReadGuard<'_, ControlState> {
+    /// Returns the state for a short reading. A thread that holds it may read it again: readers wait for no waiting writer.
+    pub fn state(&self) -> RecursiveRwLockReadGuard<'_, ControlState> {
         self.state.read()
     }
 
@@ -195,5 +197,41 @@ impl ControlFollower {
             let key = crate::model::task::id::clip(&key);
             tracing::warn!(topic = %self.topic, offset = record.offset, %key, reason = why, "ignoring an invalid control record");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// Deadline of the reader, which fails at once or never.
+    const DEADLINE: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn reader_that_holds_the_state_reads_it_again_while_a_change_waits() {
+        let watch = ControlWatch::new(ControlState::default());
+        let (done, ended) = mpsc::channel();
+        let reader = watch.clone();
+        std::thread::spawn(move || {
+            let first = reader.state();
+            let writer = reader.clone();
+            let (begun, waits) = mpsc::channel();
+            std::thread::spawn(move || {
+                begun.send(()).unwrap();
+                writer.change(1, |_| {});
+            });
+            waits.recv().unwrap();
+            // Nothing shows that the writer waits for this thread, so it reads on for a while.
+            let end = std::time::Instant::now() + Duration::from_millis(300);
+            while std::time::Instant::now() < end {
+                drop(reader.state());
+                std::thread::yield_now();
+            }
+            drop(first);
+            done.send(()).unwrap();
+        });
+        ended.recv_timeout(DEADLINE).expect("the reader waits for the writer, which waits for the reader");
     }
 }

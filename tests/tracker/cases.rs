@@ -100,7 +100,7 @@ pub async fn newer_event_stops_its_partition(fixture: Fixture) {
     let at = fixture.write_raw(stopped, Some(newer)).await;
     fixture.write(&event_log(4, 100)).await;
     tracker.expect_reason(&crate::tracker::fixture::part(stopped), "upgrade trackers first").await;
-    assert!(tracker.reason(&crate::tracker::fixture::part(stopped)).unwrap().contains("version 2"));
+    assert!(tracker.reason(&crate::tracker::fixture::part(stopped)).unwrap().contains("version 3"));
     let mut ends: Vec<i64> = fixture.all().into_iter().map(|partition| fixture.end(partition)).collect();
     assert!(ends[stopped as usize] > at + 1, "there are later events in the partition");
     ends[stopped as usize] = at;
