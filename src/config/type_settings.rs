@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::types::{HandlerKind, Isolation, OnError, Order};
 use super::{Bytes, ProgramVariables, Rate};
+use crate::model::omit::is_default;
 use crate::model::retry::DEFAULT_MAX_WAIT;
 use crate::model::units::duration::Millis;
 
@@ -23,7 +24,7 @@ pub struct TypeSetting {
     pub key: &'static str,
     /// Default as text for people.
     pub default: &'static str,
-    /// Description: a sentence, and what more is to be said in the documentation.
+    /// Description without links, and what more is to be said in the documentation.
     pub doc: &'static str,
     pub details: &'static str,
     /// A running worker takes it over when the file changes.
@@ -91,10 +92,6 @@ impl Override<BTreeMap<String, String>> for BTreeMap<String, String> {
             value.clone_from(self);
         }
     }
-}
-
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }
 
 /// Reload of a key that is marked as `live`.
@@ -179,7 +176,8 @@ macro_rules! with_type_settings {
         handler: Option<HandlerKind>, "the code of the worker or of an app",
             "Built-in handler: `\"echo\"`, `\"foreach\"`, `\"exec\"` or `\"http\"`." => File;
         group: Option<String>, "`worker.group`; else `app-<app>` for types of apps",
-            "Name of a [consumer group shared](#shared-consumer-groups) with other types; the type's own name: a group of its own." => File;
+            "Name of a consumer group shared with other types; the type's own name: a group of its own."
+            + "See [shared consumer groups](#shared-consumer-groups)." => File;
         concurrency: Option<u32> [range(min = 1, max = 100_000)], "number of cores; of an app: `processes` × `slots`",
             "Concurrent attempts per worker, 1 to 100,000.",
             policy Option<u32> = None, constant CONCURRENCY: u32 = 0 => Apps + live;
@@ -211,7 +209,8 @@ macro_rules! with_type_settings {
             + "For attempts that work for long and fail now and then. `retries` counts them all the same.",
             policy Option<Millis> = None, constant BACKOFF_RESET: Option<Duration> = None => Apps + live;
         max_wait: Option<Millis>, "`24h`",
-            "Time after the first [wait](task-types.md#waits) of a run from which on waits count as attempts; `0`: each counts.",
+            "Time after the first wait of a run from which on waits count as attempts; `0`: each counts."
+            + "See [waits](task-types.md#waits).",
             policy Millis = DEFAULT_MAX_WAIT, constant MAX_WAIT: Duration = Duration::from_secs(24 * 3_600) => Apps + live;
         timeout: Option<Millis>, "`120s`",
             "Time limit of one attempt.",
@@ -234,13 +233,15 @@ macro_rules! with_type_settings {
             "Consequence of a failed attempt: `\"retry\"`, `\"fail\"` or `\"skip\"`.",
             policy OnError = OnError::Retry => Apps + live;
         max_failures: Option<u32> [range(min = 1, max = 1_000_000)], "no limit",
-            "Number of failed attempts of any kind within `failure_period` above which the [circuit](task-types.md#circuit) opens and stays open until the type is resumed.",
+            "Number of failed attempts of any kind within `failure_period` above which the circuit opens and stays open until the type is resumed."
+            + "See [circuit](task-types.md#circuit).",
             policy Option<u32> = None => Apps + live;
         failure_period: Option<Millis>, "`10s`",
             "Period of `max_failures`.",
             policy Millis = Millis::secs(10) => Apps + live;
         trip_on: Option<Vec<String>>, "for `http`: `[\"unreachable\", \"overloaded\", \"timeout\"]`, else none",
-            "Error kinds that open the type's [circuit](task-types.md#circuit): while most attempts fail with them, only single probes start. `[]`: the type has no circuit.",
+            "Error kinds that open the type's circuit: while most attempts fail with them, only single probes start. `[]`: the type has no circuit."
+            + "See [circuit](task-types.md#circuit).",
             policy Vec<String> = Vec::new(), constant TRIP_ON: &'static [&'static str] = &[] => Apps + live;
         keep_headers: Vec<String> [length(max = 16)], "none",
             "Names of headers of the task's record that handlers in Rust and apps can read, such as `x-tenant`."
@@ -260,7 +261,8 @@ macro_rules! with_type_settings {
         schema: Option<PathBuf>, "none",
             "File with the JSON Schema of the params, relative to kafleet.toml; tasks with invalid params become dead letters." => File;
         publish_results: Option<bool>, "`false`",
-            "Publish the end of each task to [`<prefix>.results.<name>`](wire.md#results).",
+            "Publish the end of each task to `<prefix>.results.<name>`."
+            + "See [results](wire.md#results).",
             policy bool = false => Apps;
         partitions: Option<u32> [range(min = 1, max = 1024)], "`topics.task_partitions`",
             "Partitions of the task topic, 1 to 1024." => Apps;
@@ -268,7 +270,8 @@ macro_rules! with_type_settings {
             "Program and arguments, run without a shell."
             + "A program with a `/` is relative to the file, any other is looked up in `PATH`." => Exec;
         env: BTreeMap<String, String>, "none",
-            "Environment variables of programs, and of child processes of types in Rust, in addition to the [inherited ones](#environment-of-programs)." => File;
+            "Environment variables of programs, and of child processes of types in Rust, in addition to the inherited ones."
+            + "See [environment of programs](#environment-of-programs)." => File;
         inherit: Option<bool>, "`true`",
             "Inherit the worker's environment variables, except for those that kafleet.toml expands and kafleet's own secrets; `false`: only `PATH`, `HOME` and other ordinary ones." => File;
         cwd: Option<PathBuf>, "the file's folder",
@@ -276,7 +279,8 @@ macro_rules! with_type_settings {
         retry_exit_codes: Option<Vec<i32>>, "`[75]`",
             "Exit codes that are retried; any other code except 0 fails the task." => Exec;
         wait_exit_codes: Vec<i32>, "none",
-            "Exit codes after which the task [waits](task-types.md#waits), which does not count as an attempt." => Exec;
+            "Exit codes after which the task waits, which does not count as an attempt."
+            + "See [waits](task-types.md#waits)." => Exec;
         url: Option<String>, "none (required)",
             "URL that receives the params, `http://` or `https://`." => Http;
         method: Option<String>, "`\"POST\"`",
@@ -284,7 +288,8 @@ macro_rules! with_type_settings {
         headers: BTreeMap<String, String>, "none",
             "Request headers; `${NAME}` reads secrets from the environment." => Http;
         resend_on_close: Option<bool>, "`true`",
-            "Send a request once more if the service closes a [kept connection](task-types.md#a-web-service-http) instead of answering." => Http;
+            "Send a request once more if the service closes a kept connection instead of answering."
+            + "See [web services](task-types.md#a-web-service-http)." => Http;
     }};
 }
 

@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{BrokerError, ProducerRecord};
 use crate::config::{Names, Rate};
+use crate::model::omit::is_true;
 use crate::model::schedule::Schedule;
 use crate::model::schedule::step::ScheduleProgress;
 use crate::model::task::Position;
@@ -282,10 +283,6 @@ pub struct Group {
 
 fn yes() -> bool {
     true
-}
-
-fn is_true(flag: &bool) -> bool {
-    *flag
 }
 
 /// Writes a record and returns its position.

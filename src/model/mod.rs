@@ -20,6 +20,7 @@ pub mod event;
 pub mod json;
 #[doc(hidden)]
 pub mod offsets;
+pub(crate) mod omit;
 #[doc(hidden)]
 pub mod outbox;
 #[doc(hidden)]

@@ -2,28 +2,15 @@
 //! the SDKs, and the keys for which the chart replaces no pods.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
 
 use kafleet::config::{HandlerKind, SettingScope, TYPE_SETTINGS, TypeSetting};
 use kafleet::model::task::Policy;
 use serde_json::Value;
 
+use super::acls::{UPDATE, assert_current, with_table};
+
 /// Longest line of Python, in characters.
 const MAX_LINE: usize = 130;
-const UPDATE: &str = "KAFLEET_UPDATE=1 cargo test --test standalone schemas";
-
-fn file(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
-}
-
-/// Compares a file with its expected text, or writes it.
-fn check(name: &str, expected: &str) {
-    if std::env::var_os("KAFLEET_UPDATE").is_some() {
-        std::fs::write(file(name), expected).unwrap();
-    }
-    let text = std::fs::read_to_string(file(name)).unwrap_or_default();
-    assert!(text == expected, "{name} is not current: run `{UPDATE}`");
-}
 
 /// Rows of the table for the keys of a handler; `None`: for those of all types.
 fn rows(handler: Option<HandlerKind>) -> String {
@@ -39,21 +26,18 @@ fn rows(handler: Option<HandlerKind>) -> String {
 
 #[test]
 fn documented_settings_are_current() {
-    let mut page = std::fs::read_to_string(file("docs/configuration.md")).unwrap();
+    let mut page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/configuration.md")).unwrap();
     for handler in [None, Some(HandlerKind::Exec), Some(HandlerKind::Http)] {
-        let begin = format!("<!-- settings of {} -->\n", handler.map_or("all types", HandlerKind::name));
-        let end = "<!-- end of the settings -->";
-        let from = page.find(&begin).unwrap_or_else(|| panic!("docs/configuration.md has no {begin}")) + begin.len();
-        let to = from + page[from..].find(end).unwrap();
-        page.replace_range(from..to, &rows(handler));
+        let name = format!("settings of {}", handler.map_or("all types", HandlerKind::name));
+        page = with_table(&page, &name, &rows(handler));
     }
-    check("docs/configuration.md", &page);
+    assert_current("docs/configuration.md", &page);
 }
 
 #[test]
 fn keys_that_replace_no_pods_are_current() {
     let live: Vec<&str> = TYPE_SETTINGS.iter().filter(|setting| setting.is_live).map(|setting| setting.key).collect();
-    check("helm/kafleet/files/live-settings.json", &format!("{:#}\n", serde_json::json!(live)));
+    assert_current("helm/kafleet/files/live-settings.json", &format!("{:#}\n", serde_json::json!(live)));
 }
 
 /// Language of an SDK: names and types of its options.
@@ -135,27 +119,6 @@ fn declared() -> (Vec<&'static TypeSetting>, Vec<&'static TypeSetting>) {
         .partition(|setting| of_tasks.contains(&setting.key))
 }
 
-/// Description without links, which only the documentation has.
-fn plain(text: &str) -> String {
-    let mut plain = String::new();
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once('[') {
-        let link = after.split_once("](").and_then(|(name, end)| Some((name, end.split_once(')')?.1)));
-        plain.push_str(before);
-        match link.filter(|(name, _)| !name.contains(['[', '"'])) {
-            Some((name, end)) => {
-                plain.push_str(name);
-                rest = end;
-            }
-            None => {
-                plain.push('[');
-                rest = after;
-            }
-        }
-    }
-    plain + rest
-}
-
 /// Text in lines of at most `MAX_LINE` characters that begin with `indent`.
 fn wrapped(text: &str, indent: &str) -> String {
     let mut lines = vec![indent.to_owned()];
@@ -179,7 +142,7 @@ fn options_of_python_are_current() {
         write!(text, "\n\nclass {head}, total=False):\n    \"\"\"{doc}\"\"\"\n\n").unwrap();
         for setting in settings {
             let (name, kind) = ((PYTHON.name)(setting.key), PYTHON.type_of(&schema, setting));
-            let doc = format!("\"\"\"{}\"\"\"", plain(setting.doc).replace('\\', "\\\\"));
+            let doc = format!("\"\"\"{}\"\"\"", setting.doc.replace('\\', "\\\\"));
             writeln!(text, "    {name}: {kind}\n{}", wrapped(&doc, "    ")).unwrap();
         }
     };
@@ -193,7 +156,7 @@ fn options_of_python_are_current() {
     let (limits, others) = declared();
     class(&mut text, "Limits(TypedDict", "Keys of a policy that single tasks override.", &limits);
     class(&mut text, "Policy(Limits", "Keys of `[types.NAME]`; kafleet.toml overrides them.", &others);
-    check("sdk/python/kafleet/settings.py", &text);
+    assert_current("sdk/python/kafleet/settings.py", &text);
 }
 
 #[test]
@@ -203,7 +166,7 @@ fn options_of_typescript_are_current() {
         write!(text, "\n/** {doc} */\nexport interface {head} {{\n").unwrap();
         for setting in settings {
             let (name, kind) = ((TYPESCRIPT.name)(setting.key), TYPESCRIPT.type_of(&schema, setting));
-            write!(text, "  /** {} */\n  {name}?: {kind};\n", plain(setting.doc)).unwrap();
+            write!(text, "  /** {} */\n  {name}?: {kind};\n", setting.doc).unwrap();
         }
         text.push_str("}\n");
     };
@@ -228,5 +191,5 @@ fn options_of_typescript_are_current() {
         writeln!(text, "  \"{}\",", (TYPESCRIPT.name)(setting.key)).unwrap();
     }
     text.push_str("]);\n");
-    check("sdk/typescript/src/settings.ts", &text);
+    assert_current("sdk/typescript/src/settings.ts", &text);
 }

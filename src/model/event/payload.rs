@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ErrorInfo, Payload};
 use crate::model::json::RawJson;
+use crate::model::omit::is_true;
 use crate::model::outbox::RecordCopy;
 use crate::model::task::Position;
 use crate::model::task::continuation::Continuation;
@@ -33,10 +34,6 @@ pub struct CancelScope {
     /// Whether the request covers the descendants too.
     #[serde(skip_serializing_if = "is_true")]
     pub subtree: bool,
-}
-
-fn is_true(flag: &bool) -> bool {
-    *flag
 }
 
 impl Default for CancelScope {

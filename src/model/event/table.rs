@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AttemptFailure, CancelScope, ErrorInfo};
 use crate::model::json::RawJson;
+use crate::model::omit::is_default;
 use crate::model::outbox::RecordCopy;
 use crate::model::record::attachment::Attachment;
 use crate::model::record::state::State;
@@ -21,10 +22,6 @@ enum Subject {
     Task,
     /// The whole partition; the id is a placeholder.
     Partition,
-}
-
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }
 
 /// Defines kinds and payloads. An entry: name on the wire, kind, subject, `outside_history` if the history of the task does not

@@ -291,10 +291,6 @@ pub(super) const fn first(headers: &[&'static str]) -> Option<&'static str> {
     }
 }
 
-pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}
-
 /// Value of a field as the text of a header.
 pub(super) trait HeaderValue: Sized {
     fn parse(text: &str) -> Result<Self, String>;

@@ -10,10 +10,11 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::action::{Action, Check, MAX_HEADERS, NotificationRules};
 use super::continuation::{Continuation, check_continuations};
-use super::field::{Argument, Change, Field, HeaderValue, Scope, Visibility, fields, first, is_default};
+use super::field::{Argument, Change, Field, HeaderValue, Scope, Visibility, fields, first};
 use super::id::{clip, is_path_step};
 use super::{MAX_RETRIES, MAX_TAGS, MAX_TEXT_CHARS, header};
 use crate::model::json::{JsonKind, RawJson, check_depth, plain_text};
+use crate::model::omit::{is_default, is_true};
 use crate::model::units::duration::Millis;
 
 /// Effect of a failed child on its parent.
@@ -400,8 +401,4 @@ fn task_headers(headers: &BTreeMap<String, String>) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-fn is_true(value: &bool) -> bool {
-    *value
 }
