@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::DropGuard;
 
-use super::handlers::types::backlog_of;
+use super::service::types::backlog_of;
 use super::state::Api;
 use crate::runtime;
 

@@ -2,7 +2,7 @@
 //! can run.
 //!
 //! Reading order: [`documents`] (requests and responses) → [`http`] (the route table, the request dispatcher,
-//! problems) → [`write`] and [`read`] (shared by handlers) → [`handlers`] (one file per endpoint or group of
+//! problems) → [`write`] and [`read`] (shared by handlers) → [`service`] (one file per subject).
 //! endpoints).
 
 use std::sync::Arc;
@@ -20,9 +20,9 @@ mod backends;
 mod backlog;
 pub use crate::documents;
 mod fleet;
-pub mod handlers;
 pub mod http;
 pub mod read;
+mod service;
 mod state;
 mod ui;
 pub mod write;
@@ -65,7 +65,7 @@ pub fn open(setup: ApiSetup, address: std::net::SocketAddr, shutdown: &Shutdown)
     let beats = heartbeat::listen(api.fleet.workers.clone(), api.reads.broker.broker().clone(), api.publisher.names());
     let live = Arc::<ui::Live>::default();
     let marking = ui::listen(live.clone(), api.reads.notices.clone(), api.fleet.control.clone());
-    let bulk = handlers::bulk::start(api.clone());
+    let bulk = service::bulk::start(api.clone());
     let backlog = backlog::measure(api.clone());
     let producer = api.publisher.producer().clone();
     Ok(Open {

@@ -7,12 +7,12 @@ use tokio::sync::{Mutex, Semaphore};
 
 use super::backends::KAFKA_DEADLINE;
 use super::fleet::Fleet;
-use super::handlers::bulk::BulkRuns;
 use super::http::auth::LiveAccess;
 use super::http::ops::Ops;
 use super::read::queue_samples::Queues;
 use super::read::reads::Reads;
 use super::read::suggest::RecentValues;
+use super::service::bulk::BulkRuns;
 use super::write::declared::DeclaredTypes;
 use super::write::lease::Leases;
 use super::write::types::{Topics, TypeCatalog};

@@ -70,9 +70,9 @@ fn crate_outside_its_folder_is_found() {
         assert_eq!(found_in(rules::misplaced_crates, home, &used), Vec::<String>::new());
     }
     let stream = "use axum::response::sse::Sse;";
-    let finding = (stream, "`axum::response::sse` may be named in src/api/handlers/watch.rs only");
+    let finding = (stream, "`axum::response::sse` may be named in src/api/service/watch.rs only");
     assert_finds(rules::misplaced_crates, "src/api/x.rs", finding, "use axum::response::Response;");
-    assert_eq!(found_in(rules::misplaced_crates, "src/api/handlers/watch.rs", stream), Vec::<String>::new());
+    assert_eq!(found_in(rules::misplaced_crates, "src/api/service/watch.rs", stream), Vec::<String>::new());
 }
 
 #[test]

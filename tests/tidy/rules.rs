@@ -18,7 +18,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("redis", &["src/store/", "src/bench/"]),
     ("axum", &["src/api/"]),
     // All streams are made in one place, which gives them the headers that keep proxies from buffering.
-    ("axum::response::sse", &["src/api/handlers/watch.rs"]),
+    ("axum::response::sse", &["src/api/service/watch.rs"]),
     ("maud", &["src/api/ui/"]),
 ];
 

@@ -3,9 +3,11 @@
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
+use super::answer::ResponseBody;
+use super::input::RequestBody;
 use super::problem::Code;
 use super::request::Parameter;
-use super::routes::route::{RequestBody, ResponseBody, Route};
+use super::routes::route::Route;
 use super::routes::routes;
 use crate::api::documents::{CreateTask, FleetChange, Problem, Report, Status, StreamEnd};
 use crate::config::Role;
@@ -71,7 +73,7 @@ fn operation(route: &Route, requests: &mut SchemaGenerator, response_schemas: &m
             Some(json!({"application/json": {"schema": describe(requests)}}))
         }
         RequestBody::JsonOrLines(describe) => Some(json!({
-            "application/json": {"schema": {"type": "array", "maxItems": crate::api::handlers::batch::MAX_ITEMS, "items": describe(requests)}},
+            "application/json": {"schema": {"type": "array", "maxItems": crate::api::service::batch::MAX_ITEMS, "items": describe(requests)}},
             "application/x-ndjson": {"schema": {"type": "string", "description": "One item per line."}},
         })),
     };
@@ -102,7 +104,7 @@ fn parameters(route: &Route) -> Vec<Value> {
     let in_path = route.path.split('/').filter_map(|word| word.strip_prefix('{')?.strip_suffix('}'));
     let in_path =
         in_path.map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}));
-    in_path.chain(route.query.iter().map(parameter)).collect()
+    in_path.chain(route.query.iter().copied().map(parameter)).collect()
 }
 
 fn parameter(parameter: &Parameter) -> Value {
@@ -120,7 +122,7 @@ fn responses(route: &Route, response_schemas: &mut SchemaGenerator) -> Value {
         ResponseBody::Events => json!({"text/event-stream": {"schema": {"type": "string"}}}),
     };
     let mut responses = Map::new();
-    for (status, description) in route.successes {
+    for (status, description) in &route.successes {
         responses.insert(status.to_string(), json!({"description": description, "content": content.clone()}));
     }
     for (status, codes) in problems(route) {
@@ -208,7 +210,7 @@ mod tests {
             let operation = &document["paths"][route.path][route.method().to_ascii_lowercase()];
             // Parts of requests are returned as they were given.
             reachable(&document, &operation["requestBody"], &mut given);
-            for (status, _) in route.successes {
+            for (status, _) in &route.successes {
                 reachable(&document, &operation["responses"][status.to_string()], &mut returned);
             }
         }

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use super::problem::{ApiError, Code};
-use crate::api::http::response::json_answer;
+use crate::api::http::answer::json_answer;
 use crate::error_text::split_hint;
 use crate::runtime::{Health, Shutdown};
 use crate::telemetry::Metrics;

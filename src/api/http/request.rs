@@ -2,7 +2,6 @@
 
 use std::fmt::Display;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -13,13 +12,12 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::problem::{ApiError, Code};
 use crate::api::read::query::Mistake;
+use crate::api::service::context::Context;
 use crate::api::state::{Api, BODY_BUDGET_KIB};
-use crate::model::event::Event;
 use crate::model::json::{JsonError, RawJson};
-use crate::model::task::id::{TaskId, clip};
-use crate::model::task::{Position, parse_time};
+use crate::model::task::id::{check_type, clip};
+use crate::model::task::parse_time;
 use crate::model::units::duration::Millis;
-use crate::runtime::now_ms;
 
 /// Deadline for receiving a body.
 const BODY_DEADLINE: Duration = Duration::from_secs(30);
@@ -36,60 +34,16 @@ pub(crate) struct Parameter {
     pub schema: &'static str,
 }
 
-/// Authorized and parsed request.
+/// Authorized request, from which the arguments of a service are [read](super::input::Input).
 pub(crate) struct ApiRequest {
-    pub api: Arc<Api>,
-    /// Name of the token that authorized the request; `None` if the API has no tokens.
-    pub by: Option<Arc<str>>,
-    /// First path parameter.
-    pub segment: String,
-    /// Second path parameter, if any.
-    pub name: String,
+    pub context: Context,
+    /// Parameters of the path that have not been read.
+    pub segments: std::vec::IntoIter<String>,
     pub query: Query,
     pub headers: HeaderMap,
     pub body: Bytes,
-    /// Memory budget of the body, held until the request ends.
+    /// Memory budget of the body.
     pub memory: Option<OwnedSemaphorePermit>,
-}
-
-impl ApiRequest {
-    /// Parses the task id in the path.
-    pub(crate) fn id(&self) -> Result<TaskId, ApiError> {
-        TaskId::parse(&self.segment).map_err(|why| ApiError::new(Code::BadId, why.to_string()))
-    }
-
-    /// Parses the position that the response must include.
-    pub(crate) fn after(&self) -> Result<Option<Position>, ApiError> {
-        let Some(after) = self.query.parsed::<Position>("after")? else { return Ok(None) };
-        let partitions = self.api.publisher.events_partitions();
-        if u32::try_from(after.partition).is_ok_and(|partition| partition < partitions) {
-            return Ok(Some(after));
-        }
-        Err(bad_parameter("after", &format!("the events topic has partitions 0 to {}", partitions.saturating_sub(1))))
-    }
-
-    /// Returns the `Last-Event-ID` header of a reconnecting stream.
-    pub(crate) fn last_event_id(&self) -> Option<&str> {
-        self.headers.get("last-event-id")?.to_str().ok()
-    }
-
-    /// Creates the audit event of this request, for a target that is not a task.
-    pub(crate) fn operation(&self, action: &str, target: &str, reason: Option<&str>) -> Event {
-        let (by, message) = (self.by.clone(), reason.map(str::to_owned));
-        Event { by, message, ..Event::operated(action, target, now_ms()) }
-    }
-
-    pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
-        read_json(&self.body)
-    }
-
-    /// Parses an optional body; `null` is none.
-    pub(crate) fn json_or_default<T: DeserializeOwned + Default>(&self) -> Result<T, ApiError> {
-        match self.body.trim_ascii() {
-            b"" | b"null" => Ok(T::default()),
-            _ => self.json(),
-        }
-    }
 }
 
 /// Parses a JSON object; errors carry the pointer of the invalid field. Values that are kept as text have no white space.
@@ -142,7 +96,7 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
 pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
-    pub(crate) fn read(uri: &Uri, known: &[Parameter]) -> Result<Self, ApiError> {
+    pub(crate) fn read(uri: &Uri, known: &[&Parameter]) -> Result<Self, ApiError> {
         let pairs = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri)
             .map_err(|why| ApiError::new(Code::BadParameter, format!("malformed query: {why}")))?
             .0;
@@ -160,11 +114,6 @@ impl Query {
         Ok(Self(pairs))
     }
 
-    /// Query of a page of the UI, which passes known parameters only.
-    pub(crate) fn of(pairs: Vec<(String, String)>) -> Self {
-        Self(pairs)
-    }
-
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
@@ -180,13 +129,21 @@ impl Query {
         self.text(name).map(|text| Millis::parse(text).map_err(|why| bad_parameter(name, &why))).transpose()
     }
 
+    /// Parses a time to epoch milliseconds.
+    pub(crate) fn time(&self, name: &str) -> Result<Option<i64>, ApiError> {
+        self.text(name).map(|text| parse_time(text).map_err(|why| bad_parameter(name, &why))).transpose()
+    }
+
+    /// Parses the name of a type.
+    pub(crate) fn type_name(&self, name: &str) -> Result<Option<String>, ApiError> {
+        let parse =
+            |text: &str| check_type(text).map(|()| text.to_owned()).map_err(|error| bad_parameter(name, &error));
+        self.text(name).map(parse).transpose()
+    }
+
     /// Parses `from` and `to` to epoch milliseconds.
     pub(crate) fn time_range(&self) -> Result<(Option<i64>, Option<i64>), ApiError> {
-        let time = |name| {
-            let read = |text| parse_time(text).map_err(|why| bad_parameter(name, &why));
-            self.text(name).map(read).transpose()
-        };
-        let (from_ms, to_ms) = (time("from")?, time("to")?);
+        let (from_ms, to_ms) = (self.time("from")?, self.time("to")?);
         if from_ms.zip(to_ms).is_some_and(|(from_ms, to_ms)| from_ms > to_ms) {
             return Err(bad_parameter("from", "it must not be later than `to`"));
         }
@@ -210,7 +167,7 @@ impl Query {
     }
 }
 
-fn unknown_parameter(name: &str, known: &[Parameter]) -> ApiError {
+fn unknown_parameter(name: &str, known: &[&Parameter]) -> ApiError {
     let names: Vec<String> = known.iter().map(|parameter| format!("`{}`", parameter.name)).collect();
     let hint = if names.is_empty() {
         "this endpoint has no query parameters".to_owned()

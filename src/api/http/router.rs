@@ -12,11 +12,13 @@ use axum::routing::{MethodFilter, get, on};
 use futures::FutureExt;
 use tokio::time::Instant;
 
+use super::input::RequestBody;
 use super::ops::{Ops, ok_response, ready_response};
 use super::problem::{ApiError, Code};
 use super::request::{ApiRequest, Query, check_media, check_optional_media, read_body};
-use super::routes::route::{RequestBody, Route, Verb};
+use super::routes::route::{Route, Verb};
 use super::routes::routes;
+use crate::api::service::context::Context;
 use crate::api::state::Api;
 use crate::api::ui;
 use crate::model::task::id::{TaskId, clip};
@@ -87,9 +89,8 @@ async fn handle(
     let token = route.role.map(|role| access.check(&head.headers, role)).transpose()?.flatten();
     let by: Option<Arc<str>> = token.map(Into::into);
     let segments = segments.map_err(|why| ApiError::new(Code::BadRequest, format!("malformed path: {why}")))?;
-    let mut segments = segments.iter().map(|(_, value)| value.to_owned());
-    let (segment, name) = (segments.next().unwrap_or_default(), segments.next().unwrap_or_default());
-    let query = Query::read(&head.uri, route.query)?;
+    let segments: Vec<String> = segments.iter().map(|(_, value)| value.to_owned()).collect();
+    let query = Query::read(&head.uri, &route.query)?;
     let (body, memory) = match route.request {
         RequestBody::Nothing => {
             // Pages of other sites can send such requests too.
@@ -108,7 +109,8 @@ async fn handle(
             (body, Some(memory))
         }
     };
-    (route.handler)(ApiRequest { api, by, segment, name, query, headers: head.headers, body, memory }).await
+    let (context, segments) = (Context { api, by }, segments.into_iter());
+    route.respond(ApiRequest { context, segments, query, headers: head.headers, body, memory }).await
 }
 
 /// Adds the headers common to all responses.

@@ -13,9 +13,10 @@ use jsonschema::Validator;
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use super::answer::ResponseBody;
 use super::openapi;
 use super::problem::ApiError;
-use super::routes::route::{ResponseBody, Route};
+use super::routes::route::Route;
 
 static DESCRIPTION: LazyLock<Value> = LazyLock::new(openapi::document);
 static VALIDATORS: LazyLock<Mutex<HashMap<String, Arc<Validator>>>> = LazyLock::new(Mutex::default);

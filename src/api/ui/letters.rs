@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::documents::{DeadLetter, DeadLetterPage};
-use crate::api::handlers::dead_letters;
 use crate::api::http::problem::ApiError;
-use crate::api::http::request::ApiRequest;
-use crate::api::http::response::MAX_PAGE;
 use crate::api::read::recent::Recent;
+use crate::api::service::context::{Context, MAX_PAGE, Paging};
+use crate::api::service::dead_letters;
+use crate::dead_letters::Filter;
 use crate::model::error_fingerprint::Fingerprint;
 use crate::model::event::ErrorInfo;
 
@@ -43,14 +43,10 @@ impl Default for Summaries {
     }
 }
 
-/// Query of the letters that are summarized.
-pub(super) fn query() -> Vec<(String, String)> {
-    vec![("limit".to_owned(), SUMMARIZED.to_string())]
-}
-
-/// Summarizes the newest dead letters of all types. `request` has the [query](query).
-pub(super) async fn summary(known: &Summaries, request: &ApiRequest) -> Result<Arc<Summary>, ApiError> {
-    let read = async { Ok(summarized(dead_letters::letter_page(request).await?)) };
+/// Summarizes the newest dead letters of all types.
+pub(super) async fn summary(known: &Summaries, context: Context) -> Result<Arc<Summary>, ApiError> {
+    let page = Paging { cursor: None, limit: SUMMARIZED };
+    let read = async { Ok(summarized(dead_letters::list(context, Filter::default(), page).await?)) };
     known.0.get(Some(String::new()), read).await
 }
 

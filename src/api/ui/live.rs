@@ -22,13 +22,13 @@ use super::state::Ui;
 use super::turns::Turns;
 use super::visit::Fields;
 use crate::api::documents::{EndReason, Params, Stats, Why};
-use crate::api::handlers::watch::{Events, event_stream};
-use crate::api::handlers::why::RecentQueues;
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::bad_parameter;
 use crate::api::read::fleet_feed::too_many;
 use crate::api::read::notices::Notices;
 use crate::api::read::recent::Recent;
+use crate::api::service::watch::{Events, event_stream};
+use crate::api::service::why::RecentQueues;
 use crate::control::ControlWatch;
 use crate::model::task::id::{TaskId, check_type};
 use crate::runtime::{self, now_ms, watch};
@@ -284,7 +284,7 @@ fn open(Ui { api, live }: &Ui, request: &Request) -> Result<Response, ApiError> 
     };
     let subscription = live.subscribe(topic, partition)?;
     let drain = api.reads.shutdown.drain.clone();
-    Ok(event_stream(|events| follow(subscription, drain, events)))
+    Ok(event_stream(|events| follow(subscription, drain, events)).0)
 }
 
 async fn follow(mut subscription: Subscription, drain: CancellationToken, mut events: Events) {

@@ -8,9 +8,9 @@ use tokio::time::timeout;
 use super::letters::{self, Summaries};
 use super::live::Live;
 use crate::api::http::problem::ApiError;
-use crate::api::http::request::ApiRequest;
 use crate::api::read::failures::errors_since;
 use crate::api::read::recent::Recent;
+use crate::api::service::context::Context;
 use crate::runtime::{self, now_ms};
 
 /// Lifetime of the counts.
@@ -40,18 +40,19 @@ pub(super) struct Counts {
 }
 
 /// Returns the counts, or the last ones if newer ones take long.
-pub(super) async fn counts(live: Arc<Live>, letters: ApiRequest) -> Counts {
+pub(super) async fn counts(live: Arc<Live>, context: Context) -> Counts {
     let earlier = live.counted.0.last("");
     // Counts that are not awaited any more are finished for the next page.
     let read =
-        runtime::spawn(async move { live.counted.0.get(Some(String::new()), read(&live.letters, &letters)).await });
+        runtime::spawn(async move { live.counted.0.get(Some(String::new()), read(&live.letters, context)).await });
     let newest = timeout(PATIENCE, read).await.ok().and_then(Result::ok).and_then(Result::ok);
     newest.or(earlier).map(|counts: Arc<Counts>| *counts).unwrap_or_default()
 }
 
-async fn read(known: &Summaries, letters: &ApiRequest) -> Result<Counts, ApiError> {
-    let errors = errors_since(&letters.api.reads, now_ms() - HOUR_MS);
-    let (errors, letters) = tokio::join!(errors, letters::summary(known, letters));
+async fn read(known: &Summaries, context: Context) -> Result<Counts, ApiError> {
+    let api = context.api.clone();
+    let errors = errors_since(&api.reads, now_ms() - HOUR_MS);
+    let (errors, letters) = tokio::join!(errors, letters::summary(known, context));
     Ok(Counts {
         errors: errors.ok(),
         letters: letters.as_ref().ok().map(|summary| summary.letters),

@@ -22,11 +22,11 @@ use super::parts::{View, visible, without_hidden};
 use super::response::{page_response, see_other, status_code, with_security_headers, with_tag};
 use super::state::Ui;
 use super::visit::{After, Answer, Body, Fields, PATIENCE, Redirect, Visit, stored, until};
-use super::{PAGES, Page, cache, forms, letters, live, navigation, pages, refresh, session, suggest};
+use super::{PAGES, Page, cache, forms, live, navigation, pages, refresh, session, suggest};
 use crate::api::documents::Problem;
-use crate::api::handlers::ops;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::read_body;
+use crate::api::http::routes::system::index_text;
 use crate::api::read::consistency::ReachedOffset;
 use crate::api::state::Api;
 use crate::config::{Role, UiConfig, UiMode};
@@ -68,7 +68,7 @@ async fn answer(ui: Ui, page: &'static Page, segments: RawPathParams, request: R
     let (started, api) = (Instant::now(), ui.api.clone());
     let is_post = request.method() == Method::POST;
     if page.path == "/" && !accepts_html(request.headers()) && api.ui.base_path.is_empty() {
-        let index = api.access.current().check_host(request.headers()).map(|()| ops::index_text());
+        let index = api.access.current().check_host(request.headers()).map(|()| index_text());
         return with_security_headers(index.unwrap_or_else(IntoResponse::into_response));
     }
     let segments: Vec<String> = segments.iter().map(|(_, value)| value.to_owned()).collect();
@@ -96,7 +96,7 @@ async fn run(ui: Ui, page: &'static Page, segments: Vec<String>, request: Reques
     };
     let mut shell = shell_parts(&visit, page, &head);
     if !is_part(&head) {
-        shell.counts = navigation::counts(visit.live.clone(), visit.request_of("", letters::query())).await;
+        shell.counts = navigation::counts(visit.live.clone(), visit.context()).await;
     }
     let outcome = match forms::check_role(page, &visit.view) {
         Err(error) => Err(error),

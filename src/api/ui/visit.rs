@@ -6,28 +6,28 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use maud::Markup;
-use serde_json::Value;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use super::live::Live;
 use super::parts::View;
 use crate::api::documents::Problem;
 use crate::api::http::problem::{ApiError, Code};
-use crate::api::http::request::{ApiRequest, Query};
+use crate::api::http::request::{bad_parameter, read_json};
+use crate::api::service::context::{Context, Name};
 use crate::api::state::Api;
 use crate::model::json::{JsonKind, RawJson};
 use crate::model::record::state::State;
+use crate::model::task::id::{TaskId, check_type};
+use crate::model::task::parse_time;
 use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;
 
 /// Maximum wait of a page for the store or Kafka. What has not been answered by then is left out, with a note.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
-/// Maximum size of an action's response.
-const MAX_RESPONSE: usize = 8 << 20;
 
 pub(super) type Show = for<'a> fn(&'a Visit) -> Pending<'a, Answer>;
 pub(super) type Submit = for<'a> fn(&'a Visit) -> Pending<'a, Redirect>;
@@ -122,6 +122,21 @@ impl Fields {
         self.select(names).into_iter().map(resolved).collect()
     }
 
+    /// Epoch milliseconds of a field: a time, or an age such as `2h`.
+    pub(super) fn time_ms(&self, name: &str) -> Result<Option<i64>, ApiError> {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        if let Some(age) = Millis::parse_age(text) {
+            return Ok(Some(now_ms().saturating_sub(age.as_i64())));
+        }
+        parse_time(text).map(Some).map_err(|error| bad_parameter(name, &error))
+    }
+
+    /// Name of a type.
+    pub(super) fn type_name(&self, name: &str) -> Result<Option<&str>, ApiError> {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        check_type(text).map(|()| Some(text)).map_err(|error| bad_parameter(name, &error))
+    }
+
     /// Integer of a field.
     pub(super) fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, ApiError> {
         let Some(text) = self.get(name) else { return Ok(None) };
@@ -184,69 +199,24 @@ impl Visit {
         self.query.get("page").and_then(|number| number.parse().ok()).unwrap_or(1)
     }
 
-    /// Request of the api about the page's subject.
-    pub(super) fn request(&self) -> ApiRequest {
-        self.request_of(&self.segment, Vec::new())
+    /// Caller of services.
+    pub(super) fn context(&self) -> Context {
+        Context { api: self.api.clone(), by: self.by.clone() }
     }
 
-    pub(super) fn request_with(&self, query: &[(&str, String)]) -> ApiRequest {
-        let query = query.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-        self.request_of(&self.segment, query)
+    /// Task of the page.
+    pub(super) fn id(&self) -> Result<TaskId, ApiError> {
+        task_id(&self.segment)
     }
 
-    pub(super) fn request_of(&self, segment: &str, query: Vec<(String, String)>) -> ApiRequest {
-        ApiRequest {
-            api: self.api.clone(),
-            by: self.by.clone(),
-            segment: segment.to_owned(),
-            name: self.name.clone(),
-            query: Query::of(query),
-            headers: HeaderMap::new(),
-            body: Bytes::new(),
-            memory: None,
-        }
+    /// Type or schedule of the page.
+    pub(super) fn subject(&self) -> Name {
+        Name(self.segment.clone())
     }
 
-    /// Runs an action of the api about the page's subject, and returns its document.
-    pub(super) async fn act<F>(&self, action: fn(ApiRequest) -> F, body: Option<&RawJson>) -> Result<Value, ApiError>
-    where
-        F: Future<Output = Result<Response, ApiError>>,
-    {
-        self.act_with(action, self.request(), body).await
-    }
-
-    pub(super) async fn act_with<F>(
-        &self,
-        action: impl FnOnce(ApiRequest) -> F,
-        request: ApiRequest,
-        body: Option<&RawJson>,
-    ) -> Result<Value, ApiError>
-    where
-        F: Future<Output = Result<Response, ApiError>>,
-    {
-        Ok(self.outcome_of(action, request, body).await?.1)
-    }
-
-    /// Runs an action of the api, and returns its status and its document.
-    pub(super) async fn outcome_of<F>(
-        &self,
-        action: impl FnOnce(ApiRequest) -> F,
-        mut request: ApiRequest,
-        body: Option<&RawJson>,
-    ) -> Result<(StatusCode, Value), ApiError>
-    where
-        F: Future<Output = Result<Response, ApiError>>,
-    {
-        if let Some(body) = body {
-            request.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            request.body = body.text().to_owned().into();
-        }
-        let response = action(request).await?;
-        let status = response.status();
-        let text = axum::body::to_bytes(response.into_body(), MAX_RESPONSE).await;
-        let text = text.map_err(|_| ApiError::internal())?;
-        let document = serde_json::from_slice(&text).map_err(|_| ApiError::internal())?;
-        Ok((status, document))
+    /// Reason entered in the form.
+    pub(super) fn reason(&self) -> Option<String> {
+        self.entered.get("reason").map(str::to_owned)
     }
 
     /// Redirect after a change of the control topic.
@@ -256,10 +226,18 @@ impl Visit {
     }
 }
 
-/// Redirect after an action whose document names the position of its event.
-pub(super) fn after_position(path: impl Into<String>, position: &Value, done: &'static str) -> Redirect {
-    let after = position.as_str().map(|position| After::Position(position.to_owned()));
-    Redirect { path: path.into(), after, done }
+/// Redirect after an action, to a page that includes its event at `position`.
+pub(super) fn after_position(path: impl Into<String>, position: String, done: &'static str) -> Redirect {
+    Redirect { path: path.into(), after: Some(After::Position(position)), done }
+}
+
+pub(super) fn task_id(text: &str) -> Result<TaskId, ApiError> {
+    TaskId::parse(text).map_err(|error| ApiError::new(Code::BadId, error.to_string()))
+}
+
+/// Reads entered JSON as a document.
+pub(super) fn document<T: DeserializeOwned>(entered: &impl Serialize) -> Result<T, ApiError> {
+    read_json(RawJson::of_plain(entered).text().as_bytes())
 }
 
 tokio::task_local! {

@@ -1,49 +1,49 @@
 //! Routes of bulk actions.
 
-use super::errors::BULK;
-use super::route::{LIMIT, RequestBody, ResponseBody, Route, Verb, of, operate, read};
-use crate::api::documents as doc;
-use crate::api::handlers::bulk;
-use crate::api::http::problem::Code;
+use super::route::{Route, get, post};
+use crate::api::documents::{BulkPreview, BulkRequest, BulkSelection, TaskPage};
+use crate::api::http::input::{Input, JSON_PROBLEMS, LIMIT, RequestBody, json_bodies};
+use crate::api::http::problem::{ApiError, Code};
+use crate::api::http::request::{ApiRequest, Parameter, read_json};
+use crate::api::service::bulk;
+use crate::api::service::context::{Context, MAX_PAGE, PAGE};
+use crate::api::service::list::MAX_SCAN_TIME;
 use crate::config::Role;
 
-pub(super) static ROUTES: &[Route] = &[
-    Route {
-        query: &[LIMIT],
-        problems: &[Code::BadParameter, Code::NotVisibleYet, Code::StoreUnavailable, Code::KafkaUnavailable],
-        ..read(
-            "/v1/bulk",
-            "List the newest bulk actions whose requests are still in the audit log",
-            ResponseBody::Json(of::<doc::TaskPage>),
-            |request| Box::pin(bulk::list(request)),
-        )
-    },
-    Route {
-        request: RequestBody::Json(of::<doc::BulkRequest>),
-        successes: &[(
-            202,
-            "Accepted. The response is the task of the bulk action, which can be read, watched and cancelled like any task.",
-        )],
-        problems: BULK,
-        ..operate(
-            Verb::Post,
-            "/v1/bulk",
-            "Cancel, retry or start all tasks that match a search",
-            ResponseBody::Json(of::<doc::Status>),
-            |request| Box::pin(bulk::order(request)),
-        )
-    },
-    Route {
-        role: Some(Role::Read),
-        request: RequestBody::Json(of::<doc::BulkSelection>),
-        successes: &[(200, "Counted; nothing was changed.")],
-        problems: BULK,
-        ..operate(
-            Verb::Post,
-            "/v1/bulk/preview",
-            "Count the tasks that a bulk action would change",
-            ResponseBody::Json(of::<doc::BulkPreview>),
-            |request| Box::pin(bulk::preview(request)),
-        )
-    },
-];
+json_bodies! { required BulkRequest, BulkSelection; optional; }
+
+/// Page size of a list with one page.
+struct PageSize(usize);
+
+impl Input for PageSize {
+    const QUERY: &'static [Parameter] = &[LIMIT];
+
+    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
+        Ok(Self(request.query.number("limit", PAGE, 1..=MAX_PAGE)?))
+    }
+}
+
+pub(super) fn all() -> Vec<Route> {
+    vec![
+        get("/v1/bulk", "List the newest bulk actions whose requests are still in the audit log", list)
+            .problems([Code::NotVisibleYet]),
+        post("/v1/bulk", "Cancel, retry or start all tasks that match a search", bulk::request)
+            .success([(
+                202,
+                "Accepted. The response is the task of the bulk action, which can be read, watched and cancelled like any task.",
+            )])
+            .problems([Code::BadId, Code::NotVisibleYet]),
+        post("/v1/bulk/preview", "Count the tasks that a bulk action would change", preview)
+            .role(Role::Read)
+            .success([(200, "Counted; nothing was changed.")])
+            .problems([Code::BadId, Code::NotVisibleYet]),
+    ]
+}
+
+async fn list(Context { api, .. }: Context, PageSize(limit): PageSize) -> Result<TaskPage, ApiError> {
+    bulk::newest(&api, limit).await
+}
+
+async fn preview(Context { api, .. }: Context, selection: BulkSelection) -> Result<BulkPreview, ApiError> {
+    bulk::preview(&api, selection, MAX_SCAN_TIME).await
+}

@@ -1,88 +1,75 @@
 //! Routes of dead letters.
 
-use super::errors::{DROP_ONE, REDRIVE_ONE, SETTLE_MANY};
-use super::route::{CURSOR, LIMIT, RequestBody, ResponseBody, Route, TEXT, TIME, TYPE_NAME, Verb, of, operate, read};
-use crate::api::documents as doc;
-use crate::api::handlers::dead_letters;
-use crate::api::http::problem::Code;
-use crate::api::http::request::Parameter;
-use crate::dead_letters::Resolution;
+use super::route::{Route, TEXT, TIME, TYPE_NAME, get, post};
+use crate::api::documents::{DeadLetterResults, DeadLetterSelection, RedriveDeadLetter};
+use crate::api::http::input::{Input, JSON_PROBLEMS, RequestBody, json_bodies};
+use crate::api::http::problem::{ApiError, Code};
+use crate::api::http::request::{ApiRequest, Parameter, read_json};
+use crate::api::service::context::Context;
+use crate::api::service::dead_letters;
+use crate::dead_letters::{DeadLetterId, Filter, Resolution};
 
-pub(super) static ROUTES: &[Route] = &[
-    Route {
-        query: &[
-            Parameter { name: "type", description: "Only dead letters of this type.", schema: TYPE_NAME },
-            Parameter { name: "code", description: "Only dead letters with this code.", schema: TEXT },
-            Parameter { name: "from", description: "Only tasks dead-lettered at or after this time.", schema: TIME },
-            Parameter { name: "to", description: "Only tasks dead-lettered before this time.", schema: TIME },
-            CURSOR,
-            LIMIT,
-        ],
-        problems: &[
-            Code::BadParameter,
-            Code::BadCursor,
-            Code::UnknownType,
-            Code::StoreUnavailable,
-            Code::KafkaUnavailable,
-        ],
-        ..read(
-            "/v1/dead-letters",
-            "List the unresolved dead letters, newest first",
-            ResponseBody::Json(of::<doc::DeadLetterPage>),
-            |request| Box::pin(dead_letters::list(request)),
-        )
-    },
-    Route {
-        query: &[],
-        problems: &[Code::BadId, Code::NotFound, Code::NotVisibleYet, Code::StoreUnavailable, Code::KafkaUnavailable],
-        ..read(
-            "/v1/dead-letters/{letter}",
-            "Get a dead letter with its original record",
-            ResponseBody::Json(of::<doc::DeadLetterDetail>),
-            |request| Box::pin(dead_letters::show(request)),
-        )
-    },
-    Route {
-        problems: DROP_ONE,
-        ..operate(
-            Verb::Post,
-            "/v1/dead-letters/{letter}/drop",
-            "Drop a dead letter",
-            ResponseBody::Json(of::<doc::DeadLetterResults>),
-            |request| Box::pin(dead_letters::drop_one(request)),
-        )
-    },
-    Route {
-        request: RequestBody::MaybeJson(of::<doc::RedriveDeadLetter>),
-        problems: REDRIVE_ONE,
-        ..operate(
-            Verb::Post,
+json_bodies! { required DeadLetterSelection; optional RedriveDeadLetter; }
+
+impl Input for DeadLetterId {
+    const PROBLEMS: &'static [Code] = &[Code::BadId, Code::NotFound, Code::NotVisibleYet];
+
+    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
+        dead_letters::letter_id(&request.segments.next().unwrap_or_default())
+    }
+}
+
+impl Input for Filter {
+    const QUERY: &'static [Parameter] = &[
+        Parameter { name: "type", description: "Only dead letters of this type.", schema: TYPE_NAME },
+        Parameter { name: "code", description: "Only dead letters with this code.", schema: TEXT },
+        Parameter { name: "from", description: "Only tasks dead-lettered at or after this time.", schema: TIME },
+        Parameter { name: "to", description: "Only tasks dead-lettered before this time.", schema: TIME },
+    ];
+    const PROBLEMS: &'static [Code] = &[Code::UnknownType];
+
+    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
+        let (from_ms, to_ms) = request.query.time_range()?;
+        let code = request.query.text("code").map(str::to_owned);
+        Ok(Self { task_type: request.query.type_name("type")?, code, from_ms, to_ms })
+    }
+}
+
+pub(super) fn all() -> Vec<Route> {
+    let (drop_many, redrive_many) = ("/v1/dead-letters/drop", "/v1/dead-letters/redrive");
+    vec![
+        get("/v1/dead-letters", "List the unresolved dead letters, newest first", dead_letters::list),
+        get("/v1/dead-letters/{letter}", "Get a dead letter with its original record", dead_letters::show),
+        post("/v1/dead-letters/{letter}/drop", "Drop a dead letter", dead_letters::drop_one)
+            .problems([Code::AlreadyDropped, Code::AlreadyRedriven]),
+        post(
             "/v1/dead-letters/{letter}/redrive",
             "Redrive a dead letter: run its task again, in a new run, also with other params",
-            ResponseBody::Json(of::<doc::DeadLetterResults>),
-            |request| Box::pin(dead_letters::redrive_one(request)),
+            dead_letters::redrive_one,
         )
-    },
-    Route {
-        request: RequestBody::Json(of::<doc::DeadLetterSelection>),
-        problems: SETTLE_MANY,
-        ..operate(
-            Verb::Post,
-            "/v1/dead-letters/drop",
-            "Drop the newest dead letters of a type",
-            ResponseBody::Json(of::<doc::DeadLetterResults>),
-            |request| Box::pin(dead_letters::many(request, Resolution::Dropped)),
-        )
-    },
-    Route {
-        request: RequestBody::Json(of::<doc::DeadLetterSelection>),
-        problems: SETTLE_MANY,
-        ..operate(
-            Verb::Post,
-            "/v1/dead-letters/redrive",
-            "Redrive the newest dead letters of a type",
-            ResponseBody::Json(of::<doc::DeadLetterResults>),
-            |request| Box::pin(dead_letters::many(request, Resolution::Redriven)),
-        )
-    },
-];
+        .problems([
+            Code::Schema,
+            Code::NotFinished,
+            Code::DeadLetterSuperseded,
+            Code::AlreadyDropped,
+            Code::AlreadyRedriven,
+            Code::UnreadableDeadLetter,
+            Code::TooManyRuns,
+            Code::ExternalTask,
+            Code::NoParams,
+            Code::ParamsGone,
+        ]),
+        post(drop_many, "Drop the newest dead letters of a type", drop_selected)
+            .problems([Code::UnknownType, Code::NotVisibleYet]),
+        post(redrive_many, "Redrive the newest dead letters of a type", redrive_selected)
+            .problems([Code::UnknownType, Code::NotVisibleYet]),
+    ]
+}
+
+async fn drop_selected(context: Context, selection: DeadLetterSelection) -> Result<DeadLetterResults, ApiError> {
+    dead_letters::resolve_many(context, selection, Resolution::Dropped).await
+}
+
+async fn redrive_selected(context: Context, selection: DeadLetterSelection) -> Result<DeadLetterResults, ApiError> {
+    dead_letters::resolve_many(context, selection, Resolution::Redriven).await
+}

@@ -1,136 +1,66 @@
 //! Routes of types, kill switches and workers.
 
-use super::errors::KILL;
-use super::route::{RequestBody, ResponseBody, Route, Verb, of, operate, read};
-use crate::api::documents as doc;
-use crate::api::handlers::{operations, types, workers};
-use crate::api::http::problem::Code;
+use super::route::{Route, delete, get, post, put};
+use crate::api::documents::{PauseType, ResumeType, SetCircuit, SetKillSwitch, SetLimits};
+use crate::api::http::input::{Input, JSON_PROBLEMS, RequestBody, json_bodies};
+use crate::api::http::problem::{ApiError, Code};
+use crate::api::http::request::{ApiRequest, read_json};
+use crate::api::service::operations::{self, KillName};
+use crate::api::service::{types, workers};
 
-pub(super) static ROUTES: &[Route] = &[
-    Route {
-        query: &[],
-        problems: &[Code::StoreUnavailable, Code::KafkaUnavailable],
-        ..read(
-            "/v1/types",
-            "List the task types with task counts by state",
-            ResponseBody::Json(of::<doc::Types>),
-            |request| Box::pin(types::types(request)),
-        )
-    },
-    Route {
-        query: &[],
-        problems: &[Code::UnknownType, Code::StoreUnavailable, Code::KafkaUnavailable],
-        ..read(
-            "/v1/types/{type}",
-            "Get a task type with its task counts by state",
-            ResponseBody::Json(of::<doc::TypeDocument>),
-            |request| Box::pin(types::one(request)),
-        )
-    },
-    Route {
-        problems: &[
-            Code::BadParameter,
-            Code::UnknownType,
-            Code::NotVisibleYet,
-            Code::StoreUnavailable,
-            Code::KafkaUnavailable,
-        ],
-        ..read(
+json_bodies! { required SetLimits, SetCircuit; optional PauseType, ResumeType, SetKillSwitch; }
+
+impl Input for KillName {
+    const PROBLEMS: &'static [Code] = &[Code::BadKillSwitch];
+
+    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
+        request.segments.next().unwrap_or_default().parse()
+    }
+}
+
+pub(super) fn all() -> Vec<Route> {
+    let kill_switch = "/v1/kill-switches/{name}";
+    vec![
+        get("/v1/types", "List the task types with task counts by state", types::types),
+        get("/v1/types/{type}", "Get a task type with its task counts by state", types::one)
+            .problems([Code::UnknownType]),
+        get(
             "/v1/types/{type}/backlog",
             "Get the number of queued and running tasks of a type, for scaling",
-            ResponseBody::Json(of::<doc::Backlog>),
-            |request| Box::pin(types::backlog(request)),
+            types::backlog,
         )
-    },
-    Route {
-        request: RequestBody::MaybeJson(of::<doc::PauseType>),
-        ..operate(
-            Verb::Post,
-            "/v1/types/{type}/pause",
-            "Pause a type; running attempts finish",
-            ResponseBody::Json(of::<doc::TypeDocument>),
-            |request| Box::pin(operations::pause(request)),
-        )
-    },
-    Route {
-        request: RequestBody::MaybeJson(of::<doc::ResumeType>),
-        ..operate(
-            Verb::Post,
-            "/v1/types/{type}/resume",
-            "Resume a paused type",
-            ResponseBody::Json(of::<doc::TypeDocument>),
-            |request| Box::pin(operations::resume(request)),
-        )
-    },
-    Route {
-        request: RequestBody::Json(of::<doc::SetLimits>),
-        ..operate(
-            Verb::Put,
+        .problems([Code::UnknownType]),
+        post("/v1/types/{type}/pause", "Pause a type; running attempts finish", operations::pause)
+            .problems([Code::UnknownType]),
+        post("/v1/types/{type}/resume", "Resume a paused type", operations::resume).problems([Code::UnknownType]),
+        put(
             "/v1/types/{type}/limits",
             "Set the limits of a type; omitted limits revert to the configuration",
-            ResponseBody::Json(of::<doc::TypeDocument>),
-            |request| Box::pin(operations::limits(request)),
+            operations::limits,
         )
-    },
-    Route {
-        request: RequestBody::Json(of::<doc::SetCircuit>),
-        ..operate(
-            Verb::Put,
+        .problems([Code::UnknownType, Code::LimitTooSmall]),
+        put(
             "/v1/types/{type}/circuit",
             "Open or close the circuit of a type in all workers, or leave it to each of them",
-            ResponseBody::Json(of::<doc::TypeDocument>),
-            |request| Box::pin(operations::circuit(request)),
+            operations::circuit,
         )
-    },
-    Route {
-        ..operate(
-            Verb::Delete,
-            "/v1/types/{type}",
-            "Delete the declaration of a type; its topics and tasks remain",
-            ResponseBody::Json(of::<doc::TypeDocument>),
-            |request| Box::pin(operations::forget(request)),
-        )
-    },
-    Route {
-        query: &[],
-        problems: &[Code::KafkaUnavailable],
-        ..read(
-            "/v1/kill-switches",
-            "List the active kill switches",
-            ResponseBody::Json(of::<doc::KillSwitches>),
-            |request| Box::pin(operations::list_kill_switches(request)),
-        )
-    },
-    Route {
-        request: RequestBody::MaybeJson(of::<doc::SetKillSwitch>),
-        problems: KILL,
-        ..operate(
-            Verb::Put,
-            "/v1/kill-switches/{name}",
+        .problems([Code::UnknownType]),
+        delete("/v1/types/{type}", "Delete the declaration of a type; its topics and tasks remain", operations::forget)
+            .problems([Code::UnknownType]),
+        get("/v1/kill-switches", "List the active kill switches", operations::list_kill_switches)
+            .without([Code::StoreUnavailable]),
+        put(
+            kill_switch,
             "Set a kill switch: cancel tasks with this tag or id prefix instead of starting them",
-            ResponseBody::Json(of::<doc::KillSwitchDocument>),
-            |request| Box::pin(operations::set_kill_switch(request)),
+            operations::set_kill_switch,
         )
-    },
-    Route {
-        successes: &[(200, "Deleted; the deleted kill switch.")],
-        problems: KILL,
-        ..operate(
-            Verb::Delete,
-            "/v1/kill-switches/{name}",
-            "Delete a kill switch",
-            ResponseBody::Json(of::<doc::KillSwitchDocument>),
-            |request| Box::pin(operations::delete_kill_switch(request)),
-        )
-    },
-    Route {
-        query: &[],
-        problems: &[],
-        ..read(
-            "/v1/workers",
-            "List the workers with their last heartbeats",
-            ResponseBody::Json(of::<doc::Workers>),
-            |request| Box::pin(workers::workers(request)),
-        )
-    },
-];
+        .problems([Code::TooManyKillSwitches])
+        .without([Code::StoreUnavailable]),
+        delete(kill_switch, "Delete a kill switch", operations::delete_kill_switch)
+            .success([(200, "Deleted; the deleted kill switch.")])
+            .problems([Code::UnknownKillSwitch])
+            .without([Code::StoreUnavailable]),
+        get("/v1/workers", "List the workers with their last heartbeats", workers::workers)
+            .without([Code::StoreUnavailable, Code::KafkaUnavailable]),
+    ]
+}

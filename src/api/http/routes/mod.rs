@@ -1,30 +1,35 @@
 //! Route table: source of the router and of the OpenAPI description.
 
+use std::sync::LazyLock;
+
 mod bulk;
 mod dead_letters;
-mod errors;
 mod fleet;
 pub(crate) mod route;
 mod schedules;
 mod statistics;
-mod system;
-mod tasks;
+pub(crate) mod system;
+mod task_query;
+pub(crate) mod tasks;
 
 use route::Route;
 
+static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| {
+    let groups = [
+        tasks::all(),
+        bulk::all(),
+        fleet::all(),
+        dead_letters::all(),
+        system::all(),
+        schedules::all(),
+        statistics::all(),
+    ];
+    groups.into_iter().flatten().collect()
+});
+
 /// Returns all routes.
 pub(crate) fn routes() -> impl Iterator<Item = &'static Route> {
-    [
-        tasks::ROUTES,
-        bulk::ROUTES,
-        fleet::ROUTES,
-        dead_letters::ROUTES,
-        system::ROUTES,
-        schedules::ROUTES,
-        statistics::ROUTES,
-    ]
-    .into_iter()
-    .flatten()
+    ROUTES.iter()
 }
 
 #[cfg(test)]

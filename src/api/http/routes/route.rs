@@ -1,15 +1,14 @@
-//! Definition of a route, and constructors for common kinds of routes.
-
-use std::pin::Pin;
+//! Definition of a route: a path, a service, and what its signature does not say.
 
 use axum::response::Response;
-use schemars::{Schema, SchemaGenerator};
 
-use super::errors::{FIND, OPERATE};
+use crate::api::http::answer::ResponseBody;
+use crate::api::http::input::{Inputs, RequestBody, ResponseFuture, Service};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, Parameter};
 use crate::config::Role;
 
+#[derive(Clone, Copy)]
 pub(crate) enum Verb {
     Get,
     Post,
@@ -18,34 +17,20 @@ pub(crate) enum Verb {
     Delete,
 }
 
-/// Generates the schema of a document.
-pub(crate) type Describe = fn(&mut SchemaGenerator) -> Schema;
+/// Success status code with its description.
+pub(crate) type Success = (u16, &'static str);
 
-/// Request body.
-pub(crate) enum RequestBody {
-    Nothing,
-    Json(Describe),
-    /// Arbitrary bytes.
-    Bytes,
-    /// Optional JSON.
-    MaybeJson(Describe),
-    /// JSON array or NDJSON of items.
-    JsonOrLines(Describe),
-}
-
-/// Response body.
-#[derive(Clone, Copy)]
-pub(crate) enum ResponseBody {
-    Json(Describe),
-    Text,
-    Bytes,
-    Events,
-    AnyJson,
-}
-
-/// Request handler.
-pub(crate) type Handler = fn(ApiRequest) -> HandlerFuture;
-pub(crate) type HandlerFuture = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>>;
+/// Problems of endpoints that read.
+const READ_PROBLEMS: &[Code] = &[Code::StoreUnavailable, Code::KafkaUnavailable];
+/// Problems of endpoints that write.
+const WRITE_PROBLEMS: &[Code] = &[
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+    Code::OutcomeUnknown,
+    Code::Overloaded,
+    // Also without a body: a page of another site can send one.
+    Code::UnsupportedMedia,
+];
 
 pub(crate) struct Route {
     pub verb: Verb,
@@ -55,18 +40,68 @@ pub(crate) struct Route {
     /// Accepts any `Host` even without tokens, for probes that address the pod by IP.
     pub any_host: bool,
     pub summary: &'static str,
-    pub query: &'static [Parameter],
+    pub query: Vec<&'static Parameter>,
     pub request: RequestBody,
-    /// Success status codes with descriptions.
-    pub successes: &'static [(u16, &'static str)],
+    /// The first one is that of documents without a status code of their own.
+    pub successes: Vec<Success>,
     pub response: ResponseBody,
-    /// Problem codes specific to this endpoint.
-    pub problems: &'static [Code],
-    pub handler: Handler,
+    /// Problem codes: those of the arguments, of the services behind, and of this endpoint alone.
+    pub problems: Vec<Code>,
+    handler: Box<dyn Fn(ApiRequest, u16) -> ResponseFuture + Send + Sync>,
 }
 
 impl Route {
-    pub(crate) fn method(&self) -> &'static str {
+    fn new<Signature, S: Service<Signature>>(
+        (verb, path): (Verb, &'static str),
+        summary: &'static str,
+        (role, success): (Option<Role>, Success),
+        service: S,
+    ) -> Self {
+        let Inputs { query, body, problems } = S::inputs();
+        Self {
+            verb,
+            path,
+            role,
+            any_host: false,
+            summary,
+            query,
+            request: body,
+            successes: vec![success],
+            response: S::answer(),
+            problems,
+            handler: Box::new(move |request, status| service.call(request, status)),
+        }
+    }
+
+    /// Requires this role.
+    pub(super) fn role(self, role: Role) -> Self {
+        Self { role: Some(role), ..self }
+    }
+
+    /// Sets the kinds of success.
+    pub(super) fn success<const N: usize>(self, successes: [Success; N]) -> Self {
+        Self { successes: successes.into(), ..self }
+    }
+
+    /// Adds problems that neither the arguments nor the services behind explain.
+    pub(super) fn problems<const N: usize>(mut self, codes: [Code; N]) -> Self {
+        self.problems.extend(codes);
+        self
+    }
+
+    /// Removes problems of services that the endpoint does not use.
+    pub(super) fn without<const N: usize>(mut self, codes: [Code; N]) -> Self {
+        self.problems.retain(|code| !codes.contains(code));
+        self
+    }
+
+    /// Answers a request.
+    pub(crate) async fn respond(&self, request: ApiRequest) -> Result<Response, ApiError> {
+        let status = self.successes.first().map_or(200, |(status, _)| *status);
+        (self.handler)(request, status).await
+    }
+
+    pub(crate) const fn method(&self) -> &'static str {
         match self.verb {
             Verb::Get => "GET",
             Verb::Post => "POST",
@@ -81,84 +116,48 @@ impl Route {
     }
 }
 
-pub(crate) fn of<T: schemars::JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
-    generator.subschema_for::<T>()
-}
-
-pub(crate) const POSITION: &str = r#"{"type": "string", "pattern": "^[0-9]+:[0-9]+$"}"#;
 pub(crate) const DURATION: &str = r#"{"type": "string", "pattern": "^[0-9]+ *(ms|s|m|h|d)?$"}"#;
 pub(crate) const TYPE_NAME: &str = r#"{"type": "string", "pattern": "^[a-z0-9-]{1,64}$"}"#;
 pub(crate) const TEXT: &str = r#"{"type": "string", "minLength": 1}"#;
 pub(crate) const TIME: &str = r#"{"type": "string", "format": "date-time"}"#;
-pub(crate) const PAGE_LIMIT: &str = r#"{"type": "integer", "minimum": 1, "maximum": 200, "default": 50}"#;
 
-pub(crate) const AFTER: Parameter = Parameter {
-    name: "after",
-    description: "Return only data that includes the events up to this position, for read-your-writes consistency. \
-                  Waits up to 5 s.",
-    schema: POSITION,
-};
-pub(crate) const CURSOR: Parameter =
-    Parameter { name: "cursor", description: "`next` of the previous page.", schema: TEXT };
-pub(crate) const LIMIT: Parameter = Parameter { name: "limit", description: "Page size.", schema: PAGE_LIMIT };
-pub(crate) const FROM_LINE: Parameter = Parameter {
-    name: "from",
-    description: "Number of the first line; the oldest line ever logged is 0.",
-    schema: r#"{"type": "integer", "minimum": 0, "default": 0}"#,
-};
-pub(crate) const WAIT: Parameter = Parameter {
-    name: "wait",
-    description: "Wait up to this long, at most 5m, for the task to end: 200 if it has ended, 202 if not.",
-    schema: DURATION,
-};
-
-/// Route that reads one task or a part of it.
-pub(crate) const fn read(path: &'static str, summary: &'static str, response: ResponseBody, handler: Handler) -> Route {
-    Route {
-        verb: Verb::Get,
-        path,
-        role: Some(Role::Read),
-        any_host: false,
-        summary,
-        query: &[AFTER],
-        request: RequestBody::Nothing,
-        successes: &[(200, "Found.")],
-        response,
-        problems: FIND,
-        handler,
-    }
+/// Route that reads.
+pub(super) fn get<Signature>(path: &'static str, summary: &'static str, service: impl Service<Signature>) -> Route {
+    let mut route = Route::new((Verb::Get, path), summary, (Some(Role::Read), (200, "Found.")), service);
+    route.problems.extend(READ_PROBLEMS);
+    route
 }
 
-/// Route of an operator command that responds with the resulting state.
-pub(crate) const fn operate(
-    verb: Verb,
-    path: &'static str,
-    summary: &'static str,
-    response: ResponseBody,
-    handler: Handler,
-) -> Route {
-    Route {
-        verb,
-        role: Some(Role::Operate),
-        query: &[],
-        successes: &[(200, "Accepted and sent to the workers.")],
-        problems: OPERATE,
-        ..read(path, summary, response, handler)
-    }
+/// Route that writes; by default a command of operators.
+fn write<Signature>(verb: Verb, path: &'static str, summary: &'static str, service: impl Service<Signature>) -> Route {
+    let success = (200, "Accepted and sent to the workers.");
+    let mut route = Route::new((verb, path), summary, (Some(Role::Operate), success), service);
+    route.problems.extend(WRITE_PROBLEMS);
+    route
+}
+
+pub(super) fn post<Signature>(path: &'static str, summary: &'static str, service: impl Service<Signature>) -> Route {
+    write(Verb::Post, path, summary, service)
+}
+
+pub(super) fn put<Signature>(path: &'static str, summary: &'static str, service: impl Service<Signature>) -> Route {
+    write(Verb::Put, path, summary, service)
+}
+
+pub(super) fn patch<Signature>(path: &'static str, summary: &'static str, service: impl Service<Signature>) -> Route {
+    write(Verb::Patch, path, summary, service)
+}
+
+pub(super) fn delete<Signature>(path: &'static str, summary: &'static str, service: impl Service<Signature>) -> Route {
+    write(Verb::Delete, path, summary, service)
 }
 
 /// Public route.
-pub(crate) const fn open(path: &'static str, summary: &'static str, response: ResponseBody, handler: Handler) -> Route {
-    let problems = &[Code::ForbiddenHost];
-    Route { role: None, query: &[], successes: &[(200, "OK.")], problems, ..read(path, summary, response, handler) }
+pub(super) fn open<Signature>(path: &'static str, summary: &'static str, service: impl Service<Signature>) -> Route {
+    Route::new((Verb::Get, path), summary, (None, (200, "OK.")), service).problems([Code::ForbiddenHost])
 }
 
-/// Route for probes and scrapers.
-pub(crate) const fn probe(
-    path: &'static str,
-    summary: &'static str,
-    response: ResponseBody,
-    handler: Handler,
-) -> Route {
-    Route { any_host: true, problems: &[], ..open(path, summary, response, handler) }
+/// Public route for probes and scrapers.
+pub(super) fn probe<Signature>(path: &'static str, summary: &'static str, service: impl Service<Signature>) -> Route {
+    Route { any_host: true, ..Route::new((Verb::Get, path), summary, (None, (200, "OK.")), service) }
 }

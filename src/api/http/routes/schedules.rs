@@ -1,135 +1,115 @@
 //! Routes of recurring schedules.
 
-use super::errors::{SCHEDULE, SCHEDULED};
-use super::route::{RequestBody, ResponseBody, Route, TIME, Verb, of, operate, read};
-use crate::api::documents as doc;
-use crate::api::handlers::schedules;
-use crate::api::http::problem::Code;
-use crate::api::http::request::Parameter;
+use super::route::{Route, TIME, delete, get, post, put};
+use crate::api::documents::{NewSchedule, ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes};
+use crate::api::http::answer::WithStatus;
+use crate::api::http::input::{Input, JSON_PROBLEMS, RequestBody, json_bodies};
+use crate::api::http::problem::{ApiError, Code};
+use crate::api::http::request::{ApiRequest, Parameter, bad_parameter, read_json};
+use crate::api::service::context::{Context, Name};
+use crate::api::service::schedules::{self, MAX_TIMES, Put, TIMES};
+use crate::model::schedule::Spec;
 
-pub(super) static ROUTES: &[Route] = &[
-    Route {
-        query: &[],
-        problems: &[Code::StoreUnavailable, Code::KafkaUnavailable],
-        ..read(
-            "/v1/schedules",
-            "List the recurring schedules, by id",
-            ResponseBody::Json(of::<doc::Schedules>),
-            |request| Box::pin(schedules::list(request)),
-        )
-    },
-    Route {
-        request: RequestBody::Json(of::<doc::NewSchedule>),
-        successes: &[(201, "Created; it fires from now on.")],
-        problems: SCHEDULE,
-        ..operate(
-            Verb::Post,
-            "/v1/schedules",
-            "Create a schedule",
-            ResponseBody::Json(of::<doc::ScheduleDocument>),
-            |request| Box::pin(schedules::create(request)),
-        )
-    },
-    Route {
-        query: &[],
-        problems: SCHEDULED,
-        ..read("/v1/schedules/{id}", "Get a schedule", ResponseBody::Json(of::<doc::ScheduleDocument>), |request| {
-            Box::pin(schedules::show(request))
-        })
-    },
-    Route {
-        query: &[
-            Parameter { name: "after", description: "Only times after this one. Default: now.", schema: TIME },
-            Parameter {
-                name: "count",
-                description: "Maximum number of times.",
-                schema: r#"{"type": "integer", "minimum": 1, "maximum": 1000, "default": 10}"#,
-            },
-        ],
-        problems: SCHEDULED,
-        ..read(
-            "/v1/schedules/{id}/times",
-            "List the firing times of a schedule",
-            ResponseBody::Json(of::<doc::ScheduleTimes>),
-            |request| Box::pin(schedules::times(request)),
-        )
-    },
-    Route {
-        query: &[Parameter {
-            name: "applied",
-            description: "The schedule is managed by a configuration file (`kafleet schedules apply`).",
-            schema: r#"{"type": "boolean", "default": false}"#,
-        }],
-        request: RequestBody::Json(of::<crate::model::schedule::Spec>),
-        successes: &[(200, "Replaced; changed times apply from now on."), (201, "Created.")],
-        problems: SCHEDULE,
-        ..operate(
-            Verb::Put,
-            "/v1/schedules/{id}",
-            "Replace or create a schedule",
-            ResponseBody::Json(of::<doc::ScheduleDocument>),
-            |request| Box::pin(schedules::put(request)),
-        )
-    },
-    Route {
-        successes: &[(200, "Deleted; the deleted schedule. Its tasks stay.")],
-        problems: SCHEDULED,
-        ..operate(
-            Verb::Delete,
-            "/v1/schedules/{id}",
-            "Delete a schedule",
-            ResponseBody::Json(of::<doc::ScheduleDocument>),
-            |request| Box::pin(schedules::delete(request)),
-        )
-    },
-    Route {
-        request: RequestBody::MaybeJson(of::<doc::PauseType>),
-        successes: &[(200, "Paused; it does not fire until resumed.")],
-        problems: SCHEDULE,
-        ..operate(
-            Verb::Post,
-            "/v1/schedules/{id}/pause",
-            "Pause a schedule; tasks already created continue",
-            ResponseBody::Json(of::<doc::ScheduleDocument>),
-            |request| Box::pin(schedules::pause(request)),
-        )
-    },
-    Route {
-        request: RequestBody::MaybeJson(of::<doc::ResumeType>),
-        successes: &[(200, "Resumed; it fires from now on, and missed times are not made up for.")],
-        problems: SCHEDULE,
-        ..operate(
-            Verb::Post,
-            "/v1/schedules/{id}/resume",
-            "Resume a paused schedule",
-            ResponseBody::Json(of::<doc::ScheduleDocument>),
-            |request| Box::pin(schedules::resume(request)),
-        )
-    },
-    Route {
-        successes: &[(202, "Requested from the tracker; `done` is true if the task has been created.")],
-        problems: SCHEDULED,
-        ..operate(
-            Verb::Post,
-            "/v1/schedules/{id}/trigger",
-            "Run a schedule once, now",
-            ResponseBody::Json(of::<doc::ScheduleRequestOutcome>),
-            |request| Box::pin(schedules::run(request)),
-        )
-    },
-    Route {
-        query: &[
-            Parameter { name: "from", description: "Start of the time range, inclusive.", schema: TIME },
-            Parameter { name: "to", description: "End of the time range, inclusive. Default: now.", schema: TIME },
-        ],
-        successes: &[(202, "Requested from the tracker; `done` is true if the tasks have been created.")],
-        problems: SCHEDULED,
-        ..operate(
-            Verb::Post,
-            "/v1/schedules/{id}/backfill",
-            "Create the missing tasks of past firing times",
-            ResponseBody::Json(of::<doc::ScheduleRequestOutcome>),
-            |request| Box::pin(schedules::backfill(request)),
-        )
-    },
-];
+json_bodies! { required NewSchedule, Spec; optional; }
+
+/// Firing times to list.
+struct TimesQuery {
+    after_ms: Option<i64>,
+    count: usize,
+}
+
+impl Input for TimesQuery {
+    const QUERY: &'static [Parameter] = &[
+        Parameter { name: "after", description: "Only times after this one. Default: now.", schema: TIME },
+        Parameter {
+            name: "count",
+            description: "Maximum number of times.",
+            schema: r#"{"type": "integer", "minimum": 1, "maximum": 1000, "default": 10}"#,
+        },
+    ];
+
+    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
+        let after_ms = request.query.time("after")?;
+        Ok(Self { after_ms, count: request.query.number("count", TIMES, 1..=MAX_TIMES)? })
+    }
+}
+
+/// Whether a configuration file manages the schedule.
+struct Applied(bool);
+
+impl Input for Applied {
+    const QUERY: &'static [Parameter] = &[Parameter {
+        name: "applied",
+        description: "The schedule is managed by a configuration file (`kafleet schedules apply`).",
+        schema: r#"{"type": "boolean", "default": false}"#,
+    }];
+
+    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
+        Ok(Self(request.query.parsed("applied")?.unwrap_or_default()))
+    }
+}
+
+/// Time range of a backfill.
+struct BackfillRange {
+    from_ms: i64,
+    to_ms: Option<i64>,
+}
+
+impl Input for BackfillRange {
+    const QUERY: &'static [Parameter] = &[
+        Parameter { name: "from", description: "Start of the time range, inclusive.", schema: TIME },
+        Parameter { name: "to", description: "End of the time range, inclusive. Default: now.", schema: TIME },
+    ];
+
+    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
+        let from_ms = request.query.time("from")?.ok_or_else(|| bad_parameter("from", "it is required"))?;
+        Ok(Self { from_ms, to_ms: request.query.time("to")? })
+    }
+}
+
+pub(super) fn all() -> Vec<Route> {
+    let requested = (202, "Requested from the tracker; `done` is true if the task has been created.");
+    let backfilled = (202, "Requested from the tracker; `done` is true if the tasks have been created.");
+    let one = |route: Route| route.problems([Code::UnknownSchedule]);
+    vec![
+        get("/v1/schedules", "List the recurring schedules, by id", schedules::list),
+        post("/v1/schedules", "Create a schedule", schedules::create)
+            .success([(201, "Created; it fires from now on.")])
+            .problems([Code::DuplicateSchedule, Code::TooManySchedules, Code::UnknownType, Code::Schema]),
+        one(get("/v1/schedules/{id}", "Get a schedule", schedules::show)),
+        one(get("/v1/schedules/{id}/times", "List the firing times of a schedule", times)),
+        put("/v1/schedules/{id}", "Replace or create a schedule", replace)
+            .success([(200, "Replaced; changed times apply from now on."), (201, "Created.")])
+            .problems([Code::TooManySchedules, Code::UnknownType, Code::Schema]),
+        one(delete("/v1/schedules/{id}", "Delete a schedule", schedules::delete))
+            .success([(200, "Deleted; the deleted schedule. Its tasks stay.")]),
+        one(post("/v1/schedules/{id}/pause", "Pause a schedule; tasks already created continue", schedules::pause))
+            .success([(200, "Paused; it does not fire until resumed.")]),
+        one(post("/v1/schedules/{id}/resume", "Resume a paused schedule", schedules::resume))
+            .success([(200, "Resumed; it fires from now on, and missed times are not made up for.")]),
+        one(post("/v1/schedules/{id}/trigger", "Run a schedule once, now", schedules::trigger))
+            .success([requested])
+            .problems([Code::UnknownType]),
+        one(post("/v1/schedules/{id}/backfill", "Create the missing tasks of past firing times", backfill))
+            .success([backfilled])
+            .problems([Code::UnknownType, Code::TooManyTimes]),
+    ]
+}
+
+async fn times(context: Context, name: Name, query: TimesQuery) -> Result<ScheduleTimes, ApiError> {
+    schedules::times(context, name, query.after_ms, query.count).await
+}
+
+async fn replace(
+    context: Context,
+    Name(id): Name,
+    Applied(applied): Applied,
+    spec: Spec,
+) -> Result<WithStatus<ScheduleDocument>, ApiError> {
+    let Put { schedule, is_new } = schedules::put(context, id, spec, applied).await?;
+    Ok(WithStatus(if is_new { 201 } else { 200 }, schedule))
+}
+
+async fn backfill(context: Context, name: Name, range: BackfillRange) -> Result<ScheduleRequestOutcome, ApiError> {
+    schedules::backfill(context, name, range.from_ms, range.to_ms).await
+}

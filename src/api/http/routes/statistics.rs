@@ -1,83 +1,123 @@
 //! Routes of statistics, failures and requests.
 
-use super::route::{AFTER, ResponseBody, Route, TIME, TYPE_NAME, of, read};
-use crate::api::documents as doc;
-use crate::api::handlers::statistics;
-use crate::api::http::problem::Code;
-use crate::api::http::request::Parameter;
+use super::route::{Route, TIME, TYPE_NAME, get};
+use crate::api::documents::{Audit, Failures, Slowest};
+use crate::api::http::input::Input;
+use crate::api::http::problem::{ApiError, Code};
+use crate::api::http::request::{ApiRequest, Parameter, Query, bad_parameter};
+use crate::api::read::failures::ERROR_HOURS;
+use crate::api::service::context::{After, Context};
+use crate::api::service::statistics::{self, Series, StatsQuery};
+use crate::model::projection::audit::MAX_AUDIT;
+
+/// Default and maximum number of listed groups, attempts and requests.
+const LISTED: usize = 50;
+const MAX_LISTED: usize = 200;
 
 const TYPE: Parameter = Parameter { name: "type", description: "Only this type.", schema: TYPE_NAME };
-const LISTED: Parameter = Parameter {
+const ENTRIES: Parameter = Parameter {
     name: "limit",
     description: "Maximum number of entries.",
     schema: r#"{"type": "integer", "minimum": 1, "maximum": 200, "default": 50}"#,
 };
 
-pub(super) static ROUTES: &[Route] = &[
-    Route {
-        query: &[
-            TYPE,
-            Parameter {
-                name: "by",
-                description: "One series per type, for the 100 types with the most tasks.",
-                schema: r#"{"enum": ["type"]}"#,
-            },
-            Parameter { name: "from", description: "Start of the range. Default: an hour before `to`.", schema: TIME },
-            Parameter { name: "to", description: "End of the range. Default: now.", schema: TIME },
-            Parameter {
-                name: "step",
-                description: "Length of the points. Default: the shortest that is kept and gives at most 400 points.",
-                schema: r#"{"enum": ["1m", "10m", "1h", "1d"]}"#,
-            },
-        ],
-        problems: &[Code::BadParameter, Code::StoreUnavailable],
-        ..read(
-            "/v1/stats",
-            "Get counts and durations over time, of all tasks, of a type or by type",
-            ResponseBody::Json(of::<doc::Stats>),
-            |request| Box::pin(statistics::stats(request)),
-        )
-    },
-    Route {
-        query: &[
-            TYPE,
-            Parameter {
-                name: "hours",
-                description: "Number of hours of log time to include, with the current one.",
-                schema: r#"{"type": "integer", "minimum": 1, "maximum": 24, "default": 1}"#,
-            },
-            LISTED,
-        ],
-        problems: &[Code::BadParameter, Code::StoreUnavailable],
-        ..read("/v1/stats/slowest", "List the slowest attempts", ResponseBody::Json(of::<doc::Slowest>), |request| {
-            Box::pin(statistics::slowest(request))
-        })
-    },
-    Route {
-        query: &[TYPE, LISTED, AFTER],
-        problems: &[Code::BadParameter, Code::NotVisibleYet, Code::StoreUnavailable, Code::KafkaUnavailable],
-        ..read(
-            "/v1/failures",
-            "List the failed tasks by type and error",
-            ResponseBody::Json(of::<doc::Failures>),
-            |request| Box::pin(statistics::failures(request)),
-        )
-    },
-    Route {
-        query: &[
-            Parameter {
-                name: "limit",
-                description: "Maximum number of requests.",
-                schema: r#"{"type": "integer", "minimum": 1, "maximum": 1000, "default": 50}"#,
-            },
-            AFTER,
-        ],
-        problems: &[Code::BadParameter, Code::NotVisibleYet, Code::StoreUnavailable, Code::KafkaUnavailable],
-        ..read(
-            "/v1/audit",
-            "List the audit log: requests of users, newest first",
-            ResponseBody::Json(of::<doc::Audit>),
-            |request| Box::pin(statistics::audit(request)),
-        )
-    },
-];
+impl Input for StatsQuery {
+    const QUERY: &'static [Parameter] = &[
+        TYPE,
+        Parameter {
+            name: "by",
+            description: "One series per type, for the 100 types with the most tasks.",
+            schema: r#"{"enum": ["type"]}"#,
+        },
+        Parameter { name: "from", description: "Start of the range. Default: an hour before `to`.", schema: TIME },
+        Parameter { name: "to", description: "End of the range. Default: now.", schema: TIME },
+        Parameter {
+            name: "step",
+            description: "Length of the points. Default: the shortest that is kept and gives at most 400 points.",
+            schema: r#"{"enum": ["1m", "10m", "1h", "1d"]}"#,
+        },
+    ];
+
+    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
+        let query = &request.query;
+        let (from_ms, to_ms) = query.time_range()?;
+        Ok(Self { series: series_of(query)?, from_ms, to_ms, step: query.duration("step")? })
+    }
+}
+
+fn series_of(query: &Query) -> Result<Series, ApiError> {
+    match (query.type_name("type")?, query.text("by")) {
+        (Some(_), Some(_)) => Err(bad_parameter("by", "`type` selects one type: omit `by`")),
+        (_, Some("type")) => Ok(Series::ByType),
+        (_, Some(_)) => Err(bad_parameter("by", "the only value is `type`")),
+        (Some(name), None) => Ok(Series::OfType(name)),
+        (None, None) => Ok(Series::All),
+    }
+}
+
+/// Type and number of entries of a list.
+struct Entries {
+    task_type: Option<String>,
+    limit: usize,
+}
+
+impl Input for Entries {
+    const QUERY: &'static [Parameter] = &[TYPE, ENTRIES];
+
+    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
+        let limit = request.query.number("limit", LISTED, 1..=MAX_LISTED)?;
+        Ok(Self { task_type: request.query.type_name("type")?, limit })
+    }
+}
+
+/// Number of hours to include.
+struct Hours(i64);
+
+impl Input for Hours {
+    const QUERY: &'static [Parameter] = &[Parameter {
+        name: "hours",
+        description: "Number of hours of log time to include, with the current one.",
+        schema: r#"{"type": "integer", "minimum": 1, "maximum": 24, "default": 1}"#,
+    }];
+
+    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
+        Ok(Self(request.query.number("hours", 1, 1..=ERROR_HOURS as usize)? as i64))
+    }
+}
+
+/// Number of requests of the audit log.
+struct AuditLimit(usize);
+
+impl Input for AuditLimit {
+    const QUERY: &'static [Parameter] = &[Parameter {
+        name: "limit",
+        description: "Maximum number of requests.",
+        schema: r#"{"type": "integer", "minimum": 1, "maximum": 1000, "default": 50}"#,
+    }];
+
+    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
+        Ok(Self(request.query.number("limit", LISTED, 1..=MAX_AUDIT)?))
+    }
+}
+
+pub(super) fn all() -> Vec<Route> {
+    vec![
+        get("/v1/stats", "Get counts and durations over time, of all tasks, of a type or by type", statistics::stats)
+            .without([Code::KafkaUnavailable]),
+        get("/v1/stats/slowest", "List the slowest attempts", slowest).without([Code::KafkaUnavailable]),
+        get("/v1/failures", "List the failed tasks by type and error", failures),
+        get("/v1/audit", "List the audit log: requests of users, newest first", audit),
+    ]
+}
+
+async fn slowest(context: Context, Hours(hours): Hours, entries: Entries) -> Result<Slowest, ApiError> {
+    statistics::slowest(context, entries.task_type.as_deref(), hours, entries.limit).await
+}
+
+async fn failures(context: Context, entries: Entries, after: After) -> Result<Failures, ApiError> {
+    statistics::failures(context, entries.task_type.as_deref(), entries.limit, after).await
+}
+
+async fn audit(context: Context, AuditLimit(limit): AuditLimit, after: After) -> Result<Audit, ApiError> {
+    statistics::audit(context, limit, after).await
+}

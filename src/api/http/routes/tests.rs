@@ -1,5 +1,5 @@
-use super::route::RequestBody;
 use super::*;
+use crate::api::http::input::RequestBody;
 use crate::api::http::problem::Code;
 
 #[test]
@@ -15,7 +15,7 @@ fn manual_lists_every_route_and_every_problem_code() {
     let manual = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/api.md")).expect("the manual");
     for route in routes() {
         assert!(manual.contains(&format!("`{}`", route.label())), "docs/api.md lacks `{}`", route.label());
-        for parameter in route.query {
+        for parameter in &route.query {
             assert!(manual.contains(&format!("`{}`", parameter.name)), "docs/api.md lacks `{}`", parameter.name);
         }
     }

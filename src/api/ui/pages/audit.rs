@@ -3,8 +3,9 @@
 use maud::{Markup, html};
 
 use crate::api::documents::AuditDocument;
-use crate::api::handlers::statistics;
 use crate::api::http::problem::ApiError;
+use crate::api::service::context::After;
+use crate::api::service::statistics;
 use crate::api::ui::parts::command::{commands, curl_get};
 use crate::api::ui::parts::notice::empty;
 use crate::api::ui::parts::table::{cards, pager};
@@ -20,7 +21,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let view = &visit.view;
     let is_long = visit.query.is_set("all");
     let limit = if is_long { LONGEST } else { PAGE };
-    let audit = stored(statistics::audit_document(&visit.request_with(&[("limit", limit.to_string())]))).await?;
+    let audit = stored(statistics::audit(visit.context(), limit, After::default())).await?;
     let rows: Vec<Markup> = audit.requests.iter().map(|request| row(view, request)).collect();
     let more = (!is_long && rows.len() == PAGE).then(|| view.url_with("/audit", &[("all", "1")]));
     let main = html! {

@@ -5,16 +5,16 @@ use serde_json::{Map, Value, json};
 
 use super::form;
 use crate::api::documents::{BulkAction, BulkPreview, BulkSelection, Problem};
-use crate::api::handlers::bulk;
 use crate::api::http::problem::{ApiError, Code};
-use crate::api::http::response::PAGE;
+use crate::api::service::bulk;
+use crate::api::service::context::PAGE;
 use crate::api::ui::parts::command::{commands, curl, curl_get, quoted};
 use crate::api::ui::parts::form::{Form, Input, reason, select};
 use crate::api::ui::parts::notice::{empty, missing};
 use crate::api::ui::parts::search::mistake;
 use crate::api::ui::parts::tasks::task_table;
 use crate::api::ui::parts::{count, counted, task_path};
-use crate::api::ui::visit::{Answer, Body, Redirect, Visit, after_position, scan_time, stored};
+use crate::api::ui::visit::{Answer, Body, Redirect, Visit, after_position, document, scan_time, stored};
 use crate::config::Role;
 
 /// Number of tasks above which the operator types it.
@@ -109,7 +109,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         return Ok(Body::new("New bulk action", main).into());
     }
     let preview = BulkSelection { action: selection.action, q: selection.q.clone(), ids: selection.ids.clone() };
-    let order = match stored(bulk::preview_document(&visit.api, preview, scan_time())).await {
+    let order = match stored(bulk::preview(&visit.api, preview, scan_time())).await {
         Ok(preview) => order_form(visit, &selection, &preview),
         Err(error) => refused(&selection, &error.document()),
     };
@@ -226,7 +226,6 @@ pub(in super::super) async fn order(visit: &Visit) -> Result<Redirect, ApiError>
     let mut body = Selection::of(visit).body();
     body.extend(visit.entered.number::<u64>("limit")?.map(|limit| ("limit".to_owned(), limit.into())));
     body.extend(visit.entered.get("reason").map(|reason| ("reason".to_owned(), reason.into())));
-    let task = visit.act(bulk::order, Some(&Value::Object(body).into())).await?;
-    let id = task["id"].as_str().unwrap_or_default();
-    Ok(after_position(task_path(id), &task["position"], "bulk_ordered"))
+    let task = bulk::request(visit.context(), document(&body)?).await?;
+    Ok(after_position(task_path(&task.id), task.position, "bulk_ordered"))
 }

@@ -1,19 +1,17 @@
 //! Forms of operators about dead letters.
 
 use maud::{Markup, Render, html};
-use serde_json::{Map, Value, json};
 
 use super::dead_letters::find;
 use super::{form, form_page};
-use crate::api::documents::{DeadLetter, RedriveDeadLetter};
-use crate::api::handlers::dead_letters;
+use crate::api::documents::{DeadLetter, DeadLetterSelection, RedriveDeadLetter};
 use crate::api::http::problem::ApiError;
+use crate::api::service::dead_letters::{self, letter_id};
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, Input};
 use crate::api::ui::parts::{encoded, first_line, query_text};
 use crate::api::ui::visit::{Answer, Redirect, Visit};
 use crate::dead_letters::Resolution;
-use crate::model::json::RawJson;
 
 /// Letters of a bulk action unless the form says otherwise.
 const LIMIT: &str = "100";
@@ -47,7 +45,8 @@ pub(in super::super) async fn show_redrive(visit: &Visit) -> Result<Answer, ApiE
 }
 
 pub(in super::super) async fn redrive(visit: &Visit) -> Result<Redirect, ApiError> {
-    visit.act(dead_letters::redrive_one, None).await?;
+    let input = RedriveDeadLetter::default();
+    dead_letters::redrive_one(visit.context(), letter_id(&visit.segment)?, input).await?;
     Ok(Redirect { path: format!("/dead-letters/{}", encoded(&visit.segment)), after: None, done: "redriven" })
 }
 
@@ -67,7 +66,7 @@ pub(in super::super) async fn show_drop(visit: &Visit) -> Result<Answer, ApiErro
 }
 
 pub(in super::super) async fn drop(visit: &Visit) -> Result<Redirect, ApiError> {
-    visit.act(dead_letters::drop_one, None).await?;
+    dead_letters::drop_one(visit.context(), letter_id(&visit.segment)?).await?;
     Ok(Redirect { path: format!("/dead-letters/{}", encoded(&visit.segment)), after: None, done: "dropped" })
 }
 
@@ -100,8 +99,8 @@ fn edit_effect(letter: &DeadLetter) -> Markup {
 
 pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> {
     let params = visit.entered.json("params")?.unwrap_or_default();
-    let body = RedriveDeadLetter { params: Some(params) };
-    visit.act(dead_letters::redrive_one, Some(&RawJson::of_plain(&body))).await?;
+    let input = RedriveDeadLetter { params: Some(params.into_compact()) };
+    dead_letters::redrive_one(visit.context(), letter_id(&visit.segment)?, input).await?;
     Ok(Redirect { path: format!("/dead-letters/{}", encoded(&visit.segment)), after: None, done: "redriven" })
 }
 
@@ -168,21 +167,23 @@ async fn resolve_many(
     all: &'static str,
     partly: &'static str,
 ) -> Result<Redirect, ApiError> {
-    let body = selection_body(visit)?;
-    let act = |request| dead_letters::many(request, resolution);
-    let results = visit.act_with(act, visit.request(), Some(&json!(body).into())).await?;
-    let is_partial =
-        results["more"] == json!(true) || results["refused"].as_array().is_some_and(|refused| !refused.is_empty());
+    let results = dead_letters::resolve_many(visit.context(), entered_selection(visit)?, resolution).await?;
+    let is_partial = results.more || !results.refused.is_empty();
     let filters = visit.entered.select(&["type"]);
     let filters: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let path = format!("/dead-letters?{}", query_text(&filters));
     Ok(Redirect { path, after: None, done: if is_partial { partly } else { all } })
 }
 
-/// Entered selection of letters as the body of a request.
-fn selection_body(visit: &Visit) -> Result<Map<String, Value>, ApiError> {
+/// Entered selection of letters.
+fn entered_selection(visit: &Visit) -> Result<DeadLetterSelection, ApiError> {
     let filters = visit.entered.select_with_times(&["type", "code", "from", "to"]);
-    let mut body: Map<String, Value> = filters.into_iter().map(|(name, value)| (name, value.into())).collect();
-    body.extend(visit.entered.number::<usize>("limit")?.map(|limit| ("limit".to_owned(), limit.into())));
-    Ok(body)
+    let filter = |name: &str| filters.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+    Ok(DeadLetterSelection {
+        task_type: filter("type").unwrap_or_default(),
+        code: filter("code"),
+        from: filter("from"),
+        to: filter("to"),
+        limit: visit.entered.number("limit")?,
+    })
 }

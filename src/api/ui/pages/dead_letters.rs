@@ -3,8 +3,10 @@
 use maud::{Markup, html};
 
 use crate::api::documents::{DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, Status};
-use crate::api::handlers::{dead_letters, task};
 use crate::api::http::problem::ApiError;
+use crate::api::service::context::{After, Paging};
+use crate::api::service::dead_letters::{self, letter_id};
+use crate::api::service::task;
 use crate::api::ui::letters::{self, Group, Summary};
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
 use crate::api::ui::parts::facts::{code, facts};
@@ -16,21 +18,17 @@ use crate::api::ui::parts::table::{cards, pager, table};
 use crate::api::ui::parts::tasks::{type_link, worker_link};
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, count, encoded, first_line, query_text, visible};
-use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, stored};
+use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, stored, task_id};
 use crate::config::Role;
+use crate::dead_letters::Filter;
 
 const FILTERS: [&str; 4] = ["type", "code", "from", "to"];
 
 pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
-    let mut query = visit.query.select_with_times(&FILTERS);
-    query.extend(visit.query.select(&["cursor"]));
-    let page = from_kafka(dead_letters::letter_page(&visit.request_of("", query))).await?;
+    let page = from_kafka(found(visit)).await?;
     let is_first = !visit.query.is_set("cursor") && FILTERS.iter().all(|name| !visit.query.is_set(name));
-    let by_error = if is_first {
-        from_kafka(letters::summary(&visit.live.letters, &visit.request_of("", letters::query()))).await.ok()
-    } else {
-        None
-    };
+    let by_error =
+        if is_first { from_kafka(letters::summary(&visit.live.letters, visit.context())).await.ok() } else { None };
     let filters = visit.query.select(&FILTERS);
     let pairs: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let options: String = pairs.iter().map(|(name, value)| format!(" --{name} {}", quoted(value))).collect();
@@ -44,6 +42,14 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
         (commands(&[format!("kafleet dead-letters list{options}"), curl_get(&format!("/v1/dead-letters?{}", query_text(&pairs)))]))
     };
     Ok(Body::new("Dead letters", main).into())
+}
+
+async fn found(visit: &Visit) -> Result<DeadLetterPage, ApiError> {
+    let query = &visit.query;
+    let text = |name: &str| query.get(name).map(str::to_owned);
+    let (from_ms, to_ms) = (query.time_ms("from")?, query.time_ms("to")?);
+    let filter = Filter { task_type: query.type_name("type")?.map(str::to_owned), code: text("code"), from_ms, to_ms };
+    dead_letters::list(visit.context(), filter, Paging { cursor: text("cursor"), ..Paging::default() }).await
 }
 
 /// Actions on all letters of a type.
@@ -145,7 +151,7 @@ fn row(view: &View, letter: &DeadLetter) -> Markup {
 }
 
 pub(super) async fn find(visit: &Visit) -> Result<DeadLetterDetail, ApiError> {
-    from_kafka(dead_letters::letter_detail(&visit.request())).await
+    from_kafka(dead_letters::show(visit.context(), letter_id(&visit.segment)?)).await
 }
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
@@ -153,7 +159,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let detail = find(visit).await?;
     let letter = &detail.letter;
     let task = match &letter.task {
-        Some(id) => stored(task::status_document(&visit.request_of(id, Vec::new()))).await.ok(),
+        Some(id) => stored(task::status(visit.context(), task_id(id)?, After::default())).await.ok(),
         None => None,
     };
     let main = html! {

@@ -3,8 +3,9 @@
 use maud::{Markup, Render, html};
 
 use crate::api::documents::Failures;
-use crate::api::handlers::{statistics, types};
 use crate::api::http::problem::ApiError;
+use crate::api::service::context::{After, PAGE};
+use crate::api::service::{statistics, types};
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
 use crate::api::ui::parts::failures::{COLUMNS, group_row};
 use crate::api::ui::parts::form::{Input, filter_buttons};
@@ -14,8 +15,8 @@ use crate::api::ui::parts::{View, count, query_text};
 use crate::api::ui::visit::{Answer, Body, Visit, stored};
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
-    let request = visit.request_of("", visit.query.select(&["type"]));
-    let failures = stored(statistics::failures_document(&request)).await?;
+    let task_type = visit.query.type_name("type")?;
+    let failures = stored(statistics::failures(visit.context(), task_type, PAGE, After::default())).await?;
     let name = visit.query.get("type").unwrap_or_default();
     let main = html! {
         h1 { "Failures" }

@@ -1,12 +1,11 @@
 //! Kill switches: list, and forms that set and delete them.
 
 use maud::{Markup, Render, html};
-use serde_json::{Map, Value};
 
 use super::{form, form_page};
-use crate::api::documents::KillSwitchDocument;
-use crate::api::handlers::operations;
+use crate::api::documents::{KillSwitchDocument, SetKillSwitch};
 use crate::api::http::problem::ApiError;
+use crate::api::service::operations;
 use crate::api::ui::parts::command::{commands, curl, curl_get, quoted};
 use crate::api::ui::parts::form::{Form, Input, reason};
 use crate::api::ui::parts::notice::empty;
@@ -19,7 +18,7 @@ use crate::config::Role;
 
 pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
     let view = &visit.view;
-    let kills = from_kafka(operations::kill_switch_list(&visit.api)).await?.kills;
+    let kills = from_kafka(operations::list_kill_switches(visit.context())).await?.kills;
     let rows: Vec<Markup> = kills.iter().map(|kill| row(view, kill)).collect();
     let main = html! {
         (head(view))
@@ -88,11 +87,8 @@ pub(in super::super) async fn show_new(visit: &Visit) -> Result<Answer, ApiError
 
 pub(in super::super) async fn create(visit: &Visit) -> Result<Redirect, ApiError> {
     let name = visit.entered.get("name").unwrap_or_default().trim();
-    let body: Map<String, Value> =
-        visit.entered.select(&["type", "reason"]).into_iter().map(|(name, value)| (name, value.into())).collect();
-    visit
-        .act_with(operations::set_kill_switch, visit.request_of(name, Vec::new()), Some(&Value::Object(body).into()))
-        .await?;
+    let input = SetKillSwitch { task_type: visit.entered.get("type").map(str::to_owned), reason: visit.reason() };
+    operations::set_kill_switch(visit.context(), name.parse()?, input).await?;
     Ok(visit.after_control("/kill-switches", "kill_switch_on"))
 }
 
@@ -113,6 +109,6 @@ pub(in super::super) async fn show_off(visit: &Visit) -> Result<Answer, ApiError
 }
 
 pub(in super::super) async fn off(visit: &Visit) -> Result<Redirect, ApiError> {
-    visit.act(operations::delete_kill_switch, None).await?;
+    operations::delete_kill_switch(visit.context(), visit.segment.parse()?).await?;
     Ok(visit.after_control("/kill-switches", "kill_switch_off"))
 }

@@ -4,8 +4,10 @@ use maud::{Markup, html};
 
 use super::task::{head, tabs};
 use crate::api::documents::{LogDocument, Status};
-use crate::api::handlers::{log, task};
 use crate::api::http::problem::ApiError;
+use crate::api::service::context::After;
+use crate::api::service::log::{self, Lines};
+use crate::api::service::task;
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
 use crate::api::ui::parts::{View, count, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, stored};
@@ -15,7 +17,7 @@ const LINES: u64 = 500;
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let (view, id) = (&visit.view, &visit.segment);
-    let status = stored(task::status_document(&visit.request())).await?;
+    let status = stored(task::status(visit.context(), visit.id()?, After::default())).await?;
     let page = requested_lines(visit).await?;
     let main = html! {
         (head(view, &status))
@@ -31,13 +33,9 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
 }
 
 async fn requested_lines(visit: &Visit) -> Result<LogDocument, ApiError> {
-    match visit.query.get("from") {
-        Some(from) => {
-            let request = visit.request_with(&[("from", from.to_owned()), ("limit", LINES.to_string())]);
-            stored(log::page_document(&request)).await
-        }
-        None => stored(log::newest_lines(&visit.request(), LINES as usize)).await,
-    }
+    let limit = LINES as usize;
+    let lines = visit.query.number("from")?.map_or(Lines::Newest(limit), |from| Lines::From { from, limit });
+    stored(log::page(visit.context(), visit.id()?, lines, After::default())).await
 }
 
 /// Number of the line after the page.

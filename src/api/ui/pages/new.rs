@@ -1,19 +1,20 @@
 //! Form that submits a task, empty or filled in from another task.
 
-use axum::http::StatusCode;
 use maud::{Markup, Render, html};
 use serde_json::{Map, Value, json};
 
 use super::form;
-use super::new_many::{identity, task_id};
+use super::new_many::{id_of_form, identity};
 use crate::api::documents::{Status, TypeDocument};
-use crate::api::handlers::{create, task, types};
 use crate::api::http::problem::ApiError;
+use crate::api::read::status::position;
+use crate::api::service::context::{After, BodyMemory};
+use crate::api::service::{create, task, types};
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, Input};
 use crate::api::ui::parts::json::json_block;
 use crate::api::ui::parts::{View, task_path};
-use crate::api::ui::visit::{Answer, Body, Redirect, Visit, after_position, from_kafka, stored};
+use crate::api::ui::visit::{Answer, Body, Redirect, Visit, after_position, document, from_kafka, stored, task_id};
 use crate::model::json::RawJson;
 use crate::model::task::field::comma_list;
 
@@ -124,10 +125,10 @@ fn schema(view: &View, chosen: Option<&TypeDocument>) -> Markup {
 
 /// Fields of the form as of another task.
 async fn model(visit: &Visit, id: &str) -> Result<Vec<(&'static str, String)>, ApiError> {
-    let request = visit.request_of(id, Vec::new());
-    let status: Status = stored(task::status_document(&request)).await?;
+    let id = task_id(id)?;
+    let status: Status = stored(task::status(visit.context(), id.clone(), After::default())).await?;
     let mut fields = Vec::new();
-    if let Ok(params) = from_kafka(task::params_document(&request)).await {
+    if let Ok(params) = from_kafka(task::params(visit.context(), id, After::default())).await {
         fields.push(("params", params.params.slice().pretty()));
     }
     fields.extend(status.task_type.map(|name| ("type", name)));
@@ -149,12 +150,12 @@ pub(in super::super) async fn submit(visit: &Visit) -> Result<Redirect, ApiError
     }
     // A form that is submitted again, such as after an unknown outcome, names the same task.
     if let Some(form) = visit.entered.get("form").filter(|_| !body.contains_key("id")) {
-        body.insert("id".to_owned(), json!(task_id(form, &body)).into());
+        body.insert("id".to_owned(), json!(id_of_form(form, &body)).into());
     }
-    let (status, made) = visit.outcome_of(create::create, visit.request(), Some(&RawJson::of_plain(&body))).await?;
-    let id = made["id"].as_str().unwrap_or_default();
-    let done = if status == StatusCode::CREATED { "submitted" } else { "exists" };
-    Ok(after_position(task_path(id), &made["position"], done))
+    // The memory of the form's body is counted by the caller.
+    let created = create::create(visit.context(), document(&body)?, BodyMemory::default(), None, None).await?;
+    let done = if created.is_new { "submitted" } else { "exists" };
+    Ok(after_position(task_path(created.task.id.as_str()), position(&created.task), done))
 }
 
 #[cfg(test)]

@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::{form, form_page};
 use crate::api::documents::{BatchItem, BatchOutcome, ItemOutcome};
-use crate::api::handlers::batch;
 use crate::api::http::problem::{ApiError, Code};
+use crate::api::service::batch::{self, Items};
+use crate::api::service::context::BodyMemory;
 use crate::api::ui::parts::command::curl;
 use crate::api::ui::parts::form::{Form, Input};
 use crate::api::ui::parts::{count, first_line};
-use crate::api::ui::visit::{Answer, Redirect, Visit, members};
+use crate::api::ui::visit::{Answer, Redirect, Visit, document, members};
 use crate::model::json::RawJson;
 
 /// Refused tasks that are named.
@@ -47,7 +48,7 @@ pub(super) fn identity(visit: &Visit) -> Markup {
 }
 
 /// Id of a task without one: the same whenever the form is submitted with it.
-pub(super) fn task_id(form: &str, task: &BTreeMap<String, RawJson>) -> String {
+pub(super) fn id_of_form(form: &str, task: &BTreeMap<String, RawJson>) -> String {
     format!("{form}-{}", digest(task))
 }
 
@@ -62,8 +63,9 @@ fn file_input() -> Markup {
 
 pub(in super::super) async fn submit(visit: &Visit) -> Result<Redirect, ApiError> {
     let items = items(visit.entered.get("tasks").unwrap_or_default(), visit.entered.get("form").unwrap_or_default())?;
-    let outcome = visit.act(batch::create, Some(&RawJson::of_plain(&items))).await?;
-    let outcome: BatchOutcome = serde_json::from_value(outcome).map_err(|_| ApiError::internal())?;
+    let items = Items(items.iter().map(document).collect());
+    // The memory of the form's body is counted by the caller.
+    let outcome = batch::create(visit.context(), items, BodyMemory::default(), None, false).await?;
     if outcome.accepted < outcome.items.len() {
         return Err(refusal(&outcome));
     }
@@ -80,7 +82,7 @@ fn items(text: &str, form: &str) -> Result<Vec<BTreeMap<String, RawJson>>, ApiEr
             return Err(bad_json(format!("task {}: it is not a JSON object", n + 1)));
         };
         if !task.contains_key("id") {
-            let id = task_id(form, &task);
+            let id = id_of_form(form, &task);
             let same = seen.entry(id.clone()).or_default();
             *same += 1;
             task.insert("id".to_owned(), json!(format!("{id}-{same}")).into());

@@ -10,9 +10,10 @@ use crate::api::documents::{
     FailureGroup, Failures, KillSwitchDocument, KillSwitches, ScheduleDocument, Schedules, Stats, StatsPoint,
     TypeDocument, Types, WorkerDocument, WorkerState, WorkerTotals, Workers,
 };
-use crate::api::handlers::{operations, schedules, types, workers};
 use crate::api::http::problem::ApiError;
 use crate::api::read::failures::newest_failures;
+use crate::api::service::statistics::{Series, StatsQuery};
+use crate::api::service::{operations, schedules, types, workers};
 use crate::api::ui::parts::bar::state_bar;
 use crate::api::ui::parts::command::{commands, curl_get};
 use crate::api::ui::parts::failures::{self, group_query, group_row};
@@ -25,6 +26,7 @@ use crate::api::ui::parts::times::{millis, time};
 use crate::api::ui::parts::{View, count, counted, first_line, search_text};
 use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, stored};
 use crate::model::record::state::State;
+use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;
 
 /// Types listed, those with the most open tasks.
@@ -41,8 +43,8 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let (view, api) = (&visit.view, &visit.api);
     let (types, kills, schedules, failures, minutes, charts) = tokio::join!(
         stored(types::type_list(api)),
-        from_kafka(operations::kill_switch_list(api)),
-        stored(schedules::schedule_list(api)),
+        from_kafka(operations::list_kill_switches(visit.context())),
+        stored(schedules::list(visit.context())),
         stored(newest_failures(&api.reads, ERRORS)),
         last_minutes(visit),
         charts_of(visit, "/", None),
@@ -162,8 +164,9 @@ fn new_errors(view: &View, failures: &Failures) -> Vec<Markup> {
 /// Statistics of the last full minute over all types.
 async fn last_minute_of_all(visit: &Visit) -> Option<Arc<Stats>> {
     let end = now_ms().div_euclid(60_000) * 60_000;
-    let range = [("from", (end - 60_000).to_string()), ("to", end.to_string()), ("step", "1m".to_owned())];
-    stored(cached_stats(visit, &range)).await.ok()
+    let query =
+        StatsQuery { series: Series::All, from_ms: Some(end - 60_000), to_ms: Some(end), step: Some(Millis::secs(60)) };
+    stored(cached_stats(visit, query)).await.ok()
 }
 
 fn silent(view: &View, worker: &WorkerDocument) -> Markup {

@@ -3,9 +3,13 @@
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 
-use crate::api::handlers::{attachments, log, task, tree};
 use crate::api::http::problem::{ApiError, Code};
+use crate::api::http::routes::tasks::attachment_response;
 use crate::api::read::diagram::mermaid;
+use crate::api::service::context::After;
+use crate::api::service::log::{self, Lines};
+use crate::api::service::tree::{self, TreeSize};
+use crate::api::service::{attachments, task};
 use crate::api::ui::parts::visible;
 use crate::api::ui::visit::{Answer, Visit, from_kafka, stored};
 
@@ -13,12 +17,12 @@ use crate::api::ui::visit::{Answer, Visit, from_kafka, stored};
 const LINES: usize = 10_000;
 
 pub(in super::super) async fn params(visit: &Visit) -> Result<Answer, ApiError> {
-    let params = from_kafka(task::params_document(&visit.request())).await?;
+    let params = from_kafka(task::params(visit.context(), visit.id()?, After::default())).await?;
     Ok(text(params.params.text().to_owned()))
 }
 
 pub(in super::super) async fn result(visit: &Visit) -> Result<Answer, ApiError> {
-    let status = stored(task::status_document(&visit.request())).await?;
+    let status = stored(task::status(visit.context(), visit.id()?, After::default())).await?;
     let missing = || ApiError::new(Code::NotFound, format!("`{}` has no result", status.id));
     let result = status.result.as_ref().ok_or_else(missing)?;
     Ok(text(result.text().to_owned()))
@@ -26,17 +30,20 @@ pub(in super::super) async fn result(visit: &Visit) -> Result<Answer, ApiError> 
 
 /// Newest lines of a log.
 pub(in super::super) async fn log(visit: &Visit) -> Result<Answer, ApiError> {
-    let page = stored(log::newest_lines(&visit.request(), LINES)).await?;
+    let lines = Lines::Newest(LINES);
+    let page = stored(log::page(visit.context(), visit.id()?, lines, After::default())).await?;
     let lines: Vec<String> = page.lines.iter().map(|line| visible(&line.text)).collect();
     Ok(text(lines.join("\n") + "\n"))
 }
 
 pub(in super::super) async fn diagram(visit: &Visit) -> Result<Answer, ApiError> {
-    Ok(text(mermaid(&stored(tree::tree_document(&visit.request())).await?)))
+    let size = TreeSize::default();
+    Ok(text(mermaid(&stored(tree::tree(visit.context(), visit.id()?, size, After::default())).await?)))
 }
 
 pub(in super::super) async fn attachment(visit: &Visit) -> Result<Answer, ApiError> {
-    stored(attachments::get(visit.request())).await.map(Answer::Raw)
+    let found = stored(attachments::get(visit.context(), visit.id()?, &visit.name, After::default())).await?;
+    Ok(Answer::Raw(attachment_response(found)))
 }
 
 fn text(text: String) -> Answer {

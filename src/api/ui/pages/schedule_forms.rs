@@ -2,16 +2,16 @@
 
 use maud::{Markup, Render, html};
 use serde::Serialize;
-use serde_json::json;
 
 use super::schedules::{find, time_in_zone};
 use super::{form, form_page};
-use crate::api::documents::ScheduleDocument;
-use crate::api::handlers::schedules;
+use crate::api::documents::{PauseType, ResumeType, ScheduleDocument};
 use crate::api::http::problem::{ApiError, Code};
+use crate::api::http::request::bad_parameter;
+use crate::api::service::schedules::{self, TIMES};
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, Input, reason};
-use crate::api::ui::visit::{Answer, Redirect, Visit, stored};
+use crate::api::ui::visit::{Answer, Redirect, Visit, document, stored};
 use crate::model::json::RawJson;
 
 /// Definition that the form of a new schedule begins with.
@@ -58,14 +58,15 @@ pub(in super::super) async fn show_create(visit: &Visit) -> Result<Answer, ApiEr
 
 pub(in super::super) async fn create(visit: &Visit) -> Result<Redirect, ApiError> {
     let id = visit.entered.get("id").unwrap_or_default().trim();
-    visit.act(schedules::create, Some(&RawJson::of_plain(&NewScheduleBody { id, spec: spec_of(visit)? }))).await?;
+    let input = document(&NewScheduleBody { id, spec: spec_of(visit)? })?;
+    schedules::create(visit.context(), input).await?;
     Ok(visit.after_control(format!("/schedules/{id}"), "schedule_created"))
 }
 
 pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiError> {
     let schedule = find(visit).await?;
-    let request = visit.request();
-    let times = stored(schedules::schedule_times(&request)).await.map(|times| times.times).unwrap_or_default();
+    let times = stored(schedules::times(visit.context(), visit.subject(), None, TIMES)).await;
+    let times = times.map(|times| times.times).unwrap_or_default();
     let present = RawJson::of_plain(&schedule.spec).slice().pretty();
     Ok(form_page(&Form {
         effect: edit_effect(&schedule, &times),
@@ -95,8 +96,7 @@ pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> 
     let spec = spec_of(visit)?;
     // A change leaves the schedule to the configuration file that manages it.
     let applied = find(visit).await?.applied;
-    let request = visit.request_with(&[("applied", applied.to_string())]);
-    visit.act_with(schedules::put, request, Some(&spec)).await?;
+    schedules::put(visit.context(), visit.segment.clone(), document(&spec)?, applied).await?;
     Ok(back(visit, "schedule_changed"))
 }
 
@@ -114,7 +114,7 @@ pub(in super::super) async fn show_pause(visit: &Visit) -> Result<Answer, ApiErr
 }
 
 pub(in super::super) async fn pause(visit: &Visit) -> Result<Redirect, ApiError> {
-    visit.act(schedules::pause, Some(&json!({"reason": visit.entered.get("reason")}).into())).await?;
+    schedules::pause(visit.context(), visit.subject(), PauseType { reason: visit.reason() }).await?;
     Ok(back(visit, "paused"))
 }
 
@@ -131,7 +131,7 @@ pub(in super::super) async fn show_resume(visit: &Visit) -> Result<Answer, ApiEr
 }
 
 pub(in super::super) async fn resume(visit: &Visit) -> Result<Redirect, ApiError> {
-    visit.act(schedules::resume, None).await?;
+    schedules::resume(visit.context(), visit.subject(), ResumeType {}).await?;
     Ok(back(visit, "resumed"))
 }
 
@@ -153,7 +153,7 @@ pub(in super::super) async fn show_trigger(visit: &Visit) -> Result<Answer, ApiE
 }
 
 pub(in super::super) async fn trigger(visit: &Visit) -> Result<Redirect, ApiError> {
-    visit.act(schedules::run, None).await?;
+    schedules::trigger(visit.context(), visit.subject()).await?;
     Ok(back(visit, "triggered"))
 }
 
@@ -177,8 +177,9 @@ pub(in super::super) async fn show_backfill(visit: &Visit) -> Result<Answer, Api
 }
 
 pub(in super::super) async fn backfill(visit: &Visit) -> Result<Redirect, ApiError> {
-    let request = visit.request_of(&visit.segment, visit.entered.select_with_times(&["from", "to"]));
-    visit.act_with(schedules::backfill, request, None).await?;
+    let from_ms = visit.entered.time_ms("from")?.ok_or_else(|| bad_parameter("from", "it is required"))?;
+    let to_ms = visit.entered.time_ms("to")?;
+    schedules::backfill(visit.context(), visit.subject(), from_ms, to_ms).await?;
     Ok(back(visit, "backfilled"))
 }
 
@@ -196,6 +197,6 @@ pub(in super::super) async fn show_delete(visit: &Visit) -> Result<Answer, ApiEr
 }
 
 pub(in super::super) async fn delete(visit: &Visit) -> Result<Redirect, ApiError> {
-    visit.act(schedules::delete, None).await?;
+    schedules::delete(visit.context(), visit.subject()).await?;
     Ok(visit.after_control("/schedules", "schedule_deleted"))
 }

@@ -3,8 +3,8 @@
 use maud::{Markup, html};
 
 use crate::api::documents::{ScheduleDocument, ScheduleNote};
-use crate::api::handlers::schedules;
-use crate::api::http::problem::{ApiError, Code};
+use crate::api::http::problem::ApiError;
+use crate::api::service::schedules;
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
 use crate::api::ui::parts::facts::facts;
 use crate::api::ui::parts::json::json_block;
@@ -21,7 +21,7 @@ use crate::model::schedule::Spec;
 
 pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
     let view = &visit.view;
-    let mut known = stored(schedules::schedule_list(&visit.api)).await?.schedules;
+    let mut known = stored(schedules::list(visit.context())).await?.schedules;
     known.sort_by_key(|schedule| (schedule.error.is_none(), schedule.id.clone()));
     let page = Paged::new(known, visit.page_number());
     let main = html! {
@@ -104,8 +104,7 @@ fn last_task(view: &View, schedule: &ScheduleDocument) -> Markup {
 }
 
 pub(super) async fn find(visit: &Visit) -> Result<ScheduleDocument, ApiError> {
-    let found = stored(schedules::schedule_document(&visit.api, &visit.segment)).await?;
-    found.ok_or_else(|| ApiError::new(Code::UnknownSchedule, "there is no such schedule"))
+    stored(schedules::show(visit.context(), visit.subject())).await
 }
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {

@@ -3,8 +3,8 @@
 use futures::future::join_all;
 use maud::{Markup, html};
 
-use crate::api::handlers::workers;
 use crate::api::http::problem::ApiError;
+use crate::api::service::workers;
 use crate::api::ui::parts::command::{commands, curl_get};
 use crate::api::ui::parts::count;
 use crate::api::ui::parts::facts::{facts, text};

@@ -7,8 +7,10 @@ use maud::{Markup, html};
 use crate::api::documents::{
     AttachmentDocument, Attachments, Delivery, Finding, LogDocument, Params, Status, TaskPage, Why,
 };
-use crate::api::handlers::{attachments, log, task, why};
 use crate::api::http::problem::ApiError;
+use crate::api::service::context::{After, Paging};
+use crate::api::service::log::{self, Lines};
+use crate::api::service::{attachments, task, why};
 use crate::api::ui::parts::attempts::{attempt_bars, history_table};
 use crate::api::ui::parts::bar::state_bar;
 use crate::api::ui::parts::command::{commands, copied, curl_get, quoted};
@@ -32,17 +34,17 @@ const LOG_LINES: usize = 20;
 const CHILDREN: usize = 20;
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
-    let status = stored(task::status_document(&visit.request())).await?;
-    let (plain, children_request) = (visit.request(), visit.request_with(&[("limit", CHILDREN.to_string())]));
-    let live = &visit.live;
+    let status = stored(task::status(visit.context(), visit.id()?, After::default())).await?;
+    let (live, id, after) = (&visit.live, visit.id()?, After::default());
+    let children = Paging { cursor: None, limit: CHILDREN };
     let record = status.record.as_deref().map(|record| format!("{} {record}", status.id));
     let (why, params, history, children, log, attachments) = tokio::join!(
-        from_kafka(live.reasons.get(Some(reason_key(&status)), why::why_document(&plain, Some(&live.queues)))),
-        from_kafka(live.params.get(record, task::params_document(&plain))),
-        stored(task::history_document(&plain)),
-        stored(task::children_page(&children_request)),
-        stored(log::newest_lines(&plain, LOG_LINES)),
-        stored(attachments::attachment_list(&plain)),
+        from_kafka(live.reasons.get(Some(reason_key(&status)), why::why_soon(&visit.api, &id, &live.queues))),
+        from_kafka(live.params.get(record, task::params(visit.context(), id.clone(), after))),
+        stored(task::history(visit.context(), id.clone(), after)),
+        stored(task::children(visit.context(), id.clone(), children, after)),
+        stored(log::page(visit.context(), id.clone(), Lines::Newest(LOG_LINES), after)),
+        stored(attachments::list(visit.context(), id.clone(), after)),
     );
     let view = &visit.view;
     let main = html! {

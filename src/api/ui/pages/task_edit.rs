@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 
 use axum::body::Bytes;
-use axum::http::{HeaderValue, header};
 use maud::{Markup, Render, html};
 use serde_json::json;
 
 use super::form_page;
 use super::task_forms::task_form;
-use crate::api::documents::Status;
-use crate::api::handlers::{attachments, log, patch, task};
-use crate::api::http::problem::{ApiError, Code};
+use crate::api::documents::{AppendLog, Status};
+use crate::api::http::problem::ApiError;
+use crate::api::service::context::After;
+use crate::api::service::{attachments, log, patch, task};
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, Input};
 use crate::api::ui::parts::task_path;
-use crate::api::ui::visit::{Answer, Redirect, Visit, after_position, stored};
+use crate::api::ui::visit::{Answer, Redirect, Visit, after_position, document, stored};
 use crate::model::json::RawJson;
 use crate::model::task::field::comma_list;
 
@@ -25,7 +25,7 @@ const FIELDS_HINT: &str = "a JSON object, such as {\"retries\": 5, \"timeout\": 
 const TEXTS: [&str; 3] = ["name", "link", "delay"];
 
 async fn status(visit: &Visit) -> Result<Status, ApiError> {
-    stored(task::status_document(&visit.request())).await
+    stored(task::status(visit.context(), visit.id()?, After::default())).await
 }
 
 pub(in super::super) async fn show_start(visit: &Visit) -> Result<Answer, ApiError> {
@@ -47,8 +47,8 @@ pub(in super::super) async fn show_start(visit: &Visit) -> Result<Answer, ApiErr
 }
 
 pub(in super::super) async fn start(visit: &Visit) -> Result<Redirect, ApiError> {
-    let outcome = visit.act(patch::patch, Some(&json!({"delay": "0s"}).into())).await?;
-    Ok(after_position(task_path(&visit.segment), &outcome["position"], "started"))
+    let changed = patch::patch(visit.context(), visit.id()?, document(&json!({"delay": "0s"}))?).await?;
+    Ok(after_position(task_path(&visit.segment), changed.position, "started"))
 }
 
 pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiError> {
@@ -85,8 +85,9 @@ fn edit_inputs(visit: &Visit, status: &Status) -> Vec<Markup> {
 pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> {
     let status = status(visit).await?;
     let body = changes(visit, &status)?;
-    let outcome = visit.act(patch::patch, Some(&RawJson::of_plain(&body))).await?;
-    Ok(after_position(task_path(&visit.segment), &outcome["position"], "changed"))
+    let input = patch::read(RawJson::of_plain(&body).text().as_bytes())?;
+    let changed = patch::patch(visit.context(), visit.id()?, input).await?;
+    Ok(after_position(task_path(&visit.segment), changed.position, "changed"))
 }
 
 /// Fields of the form that differ from the task.
@@ -122,9 +123,9 @@ pub(in super::super) async fn show_append(visit: &Visit) -> Result<Answer, ApiEr
 }
 
 pub(in super::super) async fn append(visit: &Visit) -> Result<Redirect, ApiError> {
-    let lines: Vec<&str> = visit.entered.get("lines").unwrap_or_default().lines().collect();
-    let outcome = visit.act(log::append, Some(&json!({"lines": lines}).into())).await?;
-    Ok(after_position(format!("/tasks/{}/log", visit.segment), &outcome["position"], "appended"))
+    let lines = visit.entered.get("lines").unwrap_or_default().lines().map(str::to_owned).collect();
+    let appended = log::append(visit.context(), visit.id()?, AppendLog { lines }).await?;
+    Ok(after_position(format!("/tasks/{}/log", visit.segment), appended.position, "appended"))
 }
 
 pub(in super::super) async fn show_attach(visit: &Visit) -> Result<Answer, ApiError> {
@@ -156,13 +157,9 @@ fn attach_inputs(visit: &Visit) -> Vec<Markup> {
 }
 
 pub(in super::super) async fn attach(visit: &Visit) -> Result<Redirect, ApiError> {
-    let mut request = visit.request();
-    request.name = visit.entered.get("name").unwrap_or_default().trim().to_owned();
+    let name = visit.entered.get("name").unwrap_or_default().trim();
     let media = visit.entered.get("media").unwrap_or("text/plain; charset=utf-8").trim();
-    let media = HeaderValue::from_str(media);
-    let media = media.map_err(|_| ApiError::new(Code::BadField, "the media type is not text").pointer("/media"))?;
-    request.headers.insert(header::CONTENT_TYPE, media);
-    request.body = Bytes::from(visit.entered.get("text").unwrap_or_default().to_owned());
-    visit.act_with(attachments::put, request, None).await?;
+    let text = Bytes::from(visit.entered.get("text").unwrap_or_default().to_owned());
+    attachments::put(visit.context(), visit.id()?, name, Some(media), &text).await?;
     Ok(Redirect { path: task_path(&visit.segment), after: None, done: "attached" })
 }

@@ -1,18 +1,17 @@
 //! Forms of operators about a task: cancel, retry, retry of failed tasks.
 
 use maud::{Markup, html};
-use serde_json::{Map, Value, json};
 
 use super::{form, form_page};
-use crate::api::documents::Status;
-use crate::api::handlers::{cancel as cancels, retry as retries, task};
+use crate::api::documents::{CancelTask, RetryTask, Status};
 use crate::api::http::problem::ApiError;
+use crate::api::service::context::After;
+use crate::api::service::{cancel as cancels, retry as retries, task};
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, checkbox, reason};
 use crate::api::ui::parts::state::pill;
 use crate::api::ui::parts::{count, counted, task_path};
 use crate::api::ui::visit::{Answer, Redirect, Visit, after_position, stored};
-use crate::model::json::RawJson;
 
 /// Action on a task with a reason.
 struct Action {
@@ -32,7 +31,7 @@ pub(super) fn task_form<'a>(visit: &'a Visit, title: &str, page: &str, button: &
 }
 
 async fn show(visit: &Visit, action: impl FnOnce(&Status) -> Action) -> Result<Answer, ApiError> {
-    let status = stored(task::status_document(&visit.request())).await?;
+    let status = stored(task::status(visit.context(), visit.id()?, After::default())).await?;
     let action = action(&status);
     let mut inputs = action.extra;
     inputs.push(reason(visit.value("reason")));
@@ -43,13 +42,6 @@ async fn show(visit: &Visit, action: impl FnOnce(&Status) -> Action) -> Result<A
         commands: action.commands,
         ..task_form(visit, action.verb, action.page, &action.button)
     }))
-}
-
-/// Body with the reason, if one was entered.
-fn body(visit: &Visit, fields: &[(&str, Value)]) -> RawJson {
-    let mut body: Map<String, Value> = fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-    body.extend(visit.entered.get("reason").map(|reason| ("reason".to_owned(), reason.into())));
-    Value::Object(body).into()
 }
 
 pub(in super::super) async fn show_cancel(visit: &Visit) -> Result<Answer, ApiError> {
@@ -97,9 +89,9 @@ fn cancel_effect(open: u64) -> Markup {
 }
 
 pub(in super::super) async fn cancel(visit: &Visit) -> Result<Redirect, ApiError> {
-    let body = body(visit, &[("subtree", json!(!visit.entered.is_set("task_only")))]);
-    let outcome = visit.act(cancels::cancel, Some(&body)).await?;
-    Ok(after_position(task_path(&visit.segment), &outcome["position"], "cancel_requested"))
+    let input = CancelTask { subtree: !visit.entered.is_set("task_only"), reason: visit.reason() };
+    let outcome = cancels::cancel(visit.context(), visit.id()?, input).await?;
+    Ok(after_position(task_path(&visit.segment), outcome.position, "cancel_requested"))
 }
 
 pub(in super::super) async fn show_retry(visit: &Visit) -> Result<Answer, ApiError> {
@@ -135,8 +127,7 @@ fn retry_effect(status: &Status) -> Markup {
 }
 
 pub(in super::super) async fn retry(visit: &Visit) -> Result<Redirect, ApiError> {
-    let outcome = visit.act(retries::retry, Some(&body(visit, &[]))).await?;
-    Ok(after_position(task_path(&visit.segment), &outcome["status"]["position"], "retried"))
+    request_retry(visit, false, "retried").await
 }
 
 pub(in super::super) async fn show_retry_failed(visit: &Visit) -> Result<Answer, ApiError> {
@@ -170,6 +161,11 @@ fn retry_failed_effect(status: &Status) -> Markup {
 }
 
 pub(in super::super) async fn retry_failed(visit: &Visit) -> Result<Redirect, ApiError> {
-    let outcome = visit.act(retries::retry, Some(&body(visit, &[("only_failed", json!(true))]))).await?;
-    Ok(after_position(task_path(&visit.segment), &outcome["status"]["position"], "retried_failed"))
+    request_retry(visit, true, "retried_failed").await
+}
+
+async fn request_retry(visit: &Visit, only_failed: bool, done: &'static str) -> Result<Redirect, ApiError> {
+    let input = RetryTask { only_failed, reason: visit.reason() };
+    let outcome = retries::retry(visit.context(), visit.id()?, input).await?;
+    Ok(after_position(task_path(&visit.segment), outcome.status.position, done))
 }

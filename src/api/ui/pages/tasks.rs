@@ -6,9 +6,11 @@ use maud::{Markup, html};
 
 use super::overview::totals;
 use crate::api::documents::{Excluded, ListSource, Problem, TaskPage, TypeDocument};
-use crate::api::handlers::{list, types};
 use crate::api::http::problem::ApiError;
+use crate::api::http::request::bad_query;
 use crate::api::read::query::{Level, Qualifier, TaskQuery, Term, Test};
+use crate::api::service::context::{After, Paging};
+use crate::api::service::{list, types};
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
 use crate::api::ui::parts::notice::empty;
 use crate::api::ui::parts::search::{mistake, search_form};
@@ -28,9 +30,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     if let Some(path) = path_of_id(visit, text).await {
         return Ok(Answer::Redirect(path));
     }
-    let request = visit.request_of("", visit.query.select(&["q", "cursor"]));
-    let (page, known) =
-        tokio::join!(stored(list::task_page(&request, scan_time())), stored(types::type_list(&visit.api)));
+    let (page, known) = tokio::join!(stored(found(visit, text)), stored(types::type_list(&visit.api)));
     let (page, problem) = match page {
         Ok(page) => (Some(page), None),
         Err(error) => match error.clone().document() {
@@ -50,6 +50,12 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         (commands(&lines(text, problem.as_ref())))
     };
     Ok(Body::new("Tasks", main).into())
+}
+
+async fn found(visit: &Visit, text: &str) -> Result<TaskPage, ApiError> {
+    let query = TaskQuery::parse(text).map_err(|mistake| bad_query(text, mistake))?;
+    let page = Paging { cursor: visit.query.get("cursor").map(str::to_owned), ..Paging::default() };
+    list::list(visit.context(), query, page, After::default(), scan_time()).await
 }
 
 /// Page of the task whose id is the whole search.

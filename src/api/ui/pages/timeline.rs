@@ -4,12 +4,13 @@ use maud::html;
 
 use super::task::{head, tabs};
 use crate::api::documents::Status;
-use crate::api::handlers::{list, task};
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
 use crate::api::read::failed_tasks::failed_views;
 use crate::api::read::query::{TaskQuery, Term, Test};
 use crate::api::read::status::{history, status};
+use crate::api::service::context::After;
+use crate::api::service::{list, task};
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
 use crate::api::ui::parts::table::pager_of_oldest;
 use crate::api::ui::parts::timeline::{Range, Timed, legend, timeline};
@@ -24,11 +25,9 @@ const FAILED: usize = 20;
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let (view, id) = (&visit.view, &visit.segment);
-    let top = stored(task::status_document(&visit.request())).await?;
+    let top = stored(task::status(visit.context(), visit.id()?, After::default())).await?;
     let cursor = visit.query.get("cursor");
-    let under =
-        TaskId::parse(id).map_err(|why| ApiError::new(crate::api::http::problem::Code::BadId, why.to_string()))?;
-    let query = TaskQuery { terms: vec![Term { negated: false, test: Test::Under(vec![under]) }] };
+    let query = TaskQuery { terms: vec![Term { negated: false, test: Test::Under(vec![visit.id()?]) }] };
     let page = stored(list::matches(&visit.api.reads, query, cursor, ROWS, scan_time())).await?;
     let first_ones =
         if cursor.is_none() && page.next.is_some() { stored(first_ones(visit, &top)).await? } else { Vec::new() };

@@ -4,9 +4,10 @@ use maud::{Markup, html};
 
 use super::task::{head, tabs};
 use crate::api::documents::{Status, TaskPage};
-use crate::api::handlers::task;
 use crate::api::http::problem::ApiError;
 use crate::api::read::failed_tasks::failed_tasks;
+use crate::api::service::context::{After, Paging};
+use crate::api::service::task;
 use crate::api::ui::parts::bar::state_bar;
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
 use crate::api::ui::parts::notice::missing;
@@ -14,7 +15,7 @@ use crate::api::ui::parts::table::pager_of_oldest;
 use crate::api::ui::parts::tasks::{state_counts, task_table, tree_row};
 use crate::api::ui::parts::times::duration;
 use crate::api::ui::parts::{View, count, counted, search_text};
-use crate::api::ui::visit::{Answer, Body, Visit, scan_time, stored};
+use crate::api::ui::visit::{Answer, Body, Visit, scan_time, stored, task_id};
 use crate::model::record::state::State;
 
 /// Children of a page.
@@ -26,7 +27,7 @@ const MAX_OPEN: usize = 20;
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let (view, id) = (&visit.view, &visit.segment);
-    let status = stored(task::status_document(&visit.request())).await?;
+    let status = stored(task::status(visit.context(), visit.id()?, After::default())).await?;
     let failed = match status.tree.failed {
         0 => Ok(Vec::new()),
         _ => stored(failed_tasks(&visit.api, id, FAILED, scan_time())).await,
@@ -137,9 +138,8 @@ fn rest_row(view: &View, task: &Status, shown: usize, level: usize) -> Markup {
 }
 
 async fn children(visit: &Visit, parent: &str, cursor: Option<&str>) -> Result<TaskPage, ApiError> {
-    let mut query = vec![("limit".to_owned(), CHILDREN.to_string())];
-    query.extend(cursor.map(|cursor| ("cursor".to_owned(), cursor.to_owned())));
-    task::children_page(&visit.request_of(parent, query)).await
+    let page = Paging { cursor: cursor.map(str::to_owned), limit: CHILDREN };
+    task::children(visit.context(), task_id(parent)?, page, After::default()).await
 }
 
 fn page_url(view: &View, id: &str, open: &[&str], cursor: Option<&str>) -> String {

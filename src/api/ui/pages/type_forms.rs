@@ -1,17 +1,17 @@
 //! Forms of operators about a type: pause, resume, limits.
 
 use maud::{Markup, Render, html};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::types::find;
 use super::{form, form_page};
-use crate::api::documents::TypeLimits;
-use crate::api::handlers::operations;
+use crate::api::documents::{PauseType, ResumeType, TypeLimits};
 use crate::api::http::problem::ApiError;
+use crate::api::service::operations;
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::count;
 use crate::api::ui::parts::form::{Form, Input, reason, select};
-use crate::api::ui::visit::{Answer, Redirect, Visit};
+use crate::api::ui::visit::{Answer, Redirect, Visit, document};
 use crate::config::RateBy;
 
 fn type_form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> Form<'a> {
@@ -39,8 +39,7 @@ pub(in super::super) async fn show_pause(visit: &Visit) -> Result<Answer, ApiErr
 }
 
 pub(in super::super) async fn pause(visit: &Visit) -> Result<Redirect, ApiError> {
-    let reason = visit.entered.get("reason");
-    visit.act(operations::pause, Some(&json!({"reason": reason}).into())).await?;
+    operations::pause(visit.context(), visit.subject(), PauseType { reason: visit.reason() }).await?;
     Ok(visit.after_control(format!("/types/{}", visit.segment), "paused"))
 }
 
@@ -63,7 +62,7 @@ pub(in super::super) async fn show_resume(visit: &Visit) -> Result<Answer, ApiEr
 }
 
 pub(in super::super) async fn resume(visit: &Visit) -> Result<Redirect, ApiError> {
-    visit.act(operations::resume, None).await?;
+    operations::resume(visit.context(), visit.subject(), ResumeType {}).await?;
     Ok(visit.after_control(format!("/types/{}", visit.segment), "resumed"))
 }
 
@@ -138,6 +137,6 @@ pub(in super::super) async fn limits(visit: &Visit) -> Result<Redirect, ApiError
         rate.extend(entered.get("rate_by").map(|by| ("by".to_owned(), by.into())));
         body.insert("rate".to_owned(), rate.into());
     }
-    visit.act(operations::limits, Some(&Value::Object(body).into())).await?;
+    operations::limits(visit.context(), visit.subject(), document(&body)?).await?;
     Ok(visit.after_control(format!("/types/{}", visit.segment), "limits_set"))
 }

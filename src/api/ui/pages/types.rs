@@ -11,9 +11,12 @@ use crate::api::documents::{
     CircuitDocument, Failures, PartitionQueue, QueueDocument, Slowest, SlowestAttempt, Stats, StatsPoint, TaskPage,
     TypeDocument, TypeLimits, WorkerDocument,
 };
-use crate::api::handlers::queue::{brief_queues, queue};
-use crate::api::handlers::{list as tasks, statistics, types, workers};
 use crate::api::http::problem::ApiError;
+use crate::api::read::query::{Level, Qualifier, TaskQuery, Term, Test};
+use crate::api::service::context::{After, Paging};
+use crate::api::service::queue::{brief_queues, queue};
+use crate::api::service::statistics::{Series, StatsQuery};
+use crate::api::service::{list as tasks, statistics, types, workers};
 use crate::api::ui::parts::bar::{state_bar, usage};
 use crate::api::ui::parts::command::{commands, curl_get};
 use crate::api::ui::parts::facts::facts;
@@ -32,6 +35,7 @@ use crate::config::Role;
 use crate::control::heartbeat::TypeStatus;
 use crate::model::json::RawJson;
 use crate::model::record::state::State;
+use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;
 
 pub(super) const COLUMNS: &[&str] = &[
@@ -164,34 +168,31 @@ fn percentile(ms: Option<u64>) -> Markup {
 /// Statistics of each type in the last full minute; empty if they cannot be read.
 pub(super) async fn last_minutes(visit: &Visit) -> BTreeMap<String, StatsPoint> {
     let end = now_ms().div_euclid(MINUTE_MS) * MINUTE_MS;
-    let range = [("by", "type".to_owned()), ("from", (end - MINUTE_MS).to_string()), ("to", end.to_string())];
-    let stats = stored(cached_stats(visit, &range)).await;
+    let query = StatsQuery { series: Series::ByType, from_ms: Some(end - MINUTE_MS), to_ms: Some(end), step: None };
+    let stats = stored(cached_stats(visit, query)).await;
     let series = stats.iter().flat_map(|stats| &stats.series);
     series.filter_map(|series| Some((series.task_type.clone(), series.points.last()?.clone()))).collect()
 }
 
 /// Reads statistics, which the pages of a second share.
-pub(super) async fn cached_stats(visit: &Visit, query: &[(&str, String)]) -> Result<Arc<Stats>, ApiError> {
-    let request = visit.request_of("", query.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect());
+pub(super) async fn cached_stats(visit: &Visit, query: StatsQuery) -> Result<Arc<Stats>, ApiError> {
     // All requests within a second have the same key.
-    let key = query.iter().filter(|(name, _)| !matches!(*name, "from" | "to")).map(|(_, value)| value.as_str());
-    let length = |name: &str| query.iter().find(|(known, _)| *known == name).and_then(|(_, at)| at.parse::<i64>().ok());
-    let length = length("to").unwrap_or_default() - length("from").unwrap_or_default();
-    let key = format!("{} {length}", key.collect::<Vec<_>>().join(" "));
-    visit.live.statistics.get(Some(key), statistics::stats_document(&request)).await
+    let length = query.to_ms.unwrap_or_default() - query.from_ms.unwrap_or_default();
+    let key = format!("{:?} {:?} {length}", query.series, query.step);
+    visit.live.statistics.get(Some(key), statistics::stats(visit.context(), query)).await
 }
 
 /// Charts of a type, or of all.
 pub(super) async fn charts_of(visit: &Visit, path: &str, task_type: Option<&str>) -> Markup {
     let range = ChartRange::named(visit.query.get("range"));
     let to_ms = now_ms();
-    let mut query = vec![
-        ("from", (to_ms - range.length_ms + 1).to_string()),
-        ("to", to_ms.to_string()),
-        ("step", range.step.to_owned()),
-    ];
-    query.extend(task_type.map(|name| ("type", name.to_owned())));
-    match stored(cached_stats(visit, &query)).await {
+    let query = StatsQuery {
+        series: task_type.map_or(Series::All, |name| Series::OfType(name.to_owned())),
+        from_ms: Some(to_ms - range.length_ms + 1),
+        to_ms: Some(to_ms),
+        step: Millis::parse(range.step).ok(),
+    };
+    match stored(cached_stats(visit, query)).await {
         Ok(stats) => charts(&visit.view, path, range, &stats),
         Err(error) => missing("The statistics", &error.document()),
     }
@@ -204,12 +205,11 @@ pub(super) async fn find(visit: &Visit) -> Result<TypeDocument, ApiError> {
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let (view, name) = (&visit.view, &visit.segment);
     let known = find(visit).await?;
-    let of_type = visit.request_of("", vec![("type".to_owned(), name.clone())]);
     let path = format!("/types/{name}");
     let (queue, failed, errors, slowest, charts) = tokio::join!(
         sampled(visit, &known),
         stored(newest_failed(visit, name)),
-        stored(statistics::failures_document(&of_type)),
+        stored(statistics::failures(visit.context(), Some(name), FAILED, After::default())),
         stored(slowest(visit, name)),
         charts_of(visit, &path, Some(name)),
     );
@@ -236,10 +236,11 @@ async fn sampled(visit: &Visit, known: &TypeDocument) -> Option<Result<Arc<Queue
 }
 
 async fn newest_failed(visit: &Visit, name: &str) -> Result<TaskPage, ApiError> {
-    let limit = FAILED.to_string();
-    let query = [("type", name), ("state", "failed"), ("level", "any"), ("limit", &limit)];
-    let request = visit.request_with(&query.map(|(name, value)| (name, value.to_owned())));
-    tasks::task_page(&request, scan_time()).await
+    let tests =
+        [Test::Text(Qualifier::Type, vec![name.to_owned()]), Test::State(vec![State::Failed]), Test::Level(Level::Any)];
+    let query = TaskQuery { terms: tests.map(|test| Term { negated: false, test }).into() };
+    let page = Paging { cursor: None, limit: FAILED };
+    tasks::list(visit.context(), query, page, After::default(), scan_time()).await
 }
 
 fn counts_of(view: &View, known: &TypeDocument) -> Markup {
@@ -414,9 +415,7 @@ fn worker_row(view: &View, worker: &WorkerDocument, status: &TypeStatus) -> Mark
 
 /// Slowest attempts of a type in the last 24 hours.
 async fn slowest(visit: &Visit, name: &str) -> Result<Slowest, ApiError> {
-    let query = [("type", name), ("hours", "24"), ("limit", "10")];
-    let query = query.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    statistics::slowest_document(&visit.request_of("", query)).await
+    statistics::slowest(visit.context(), Some(name), 24, 10).await
 }
 
 fn errors_of(view: &View, failures: Result<Failures, ApiError>) -> Markup {

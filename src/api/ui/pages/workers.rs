@@ -6,8 +6,8 @@ use maud::{Markup, html};
 
 use super::overview::numbers_text;
 use crate::api::documents::{RunningDocument, WorkerDocument, WorkerState};
-use crate::api::handlers::workers;
 use crate::api::http::problem::{ApiError, Code};
+use crate::api::service::workers;
 use crate::api::ui::parts::bar::usage;
 use crate::api::ui::parts::command::{commands, curl_get};
 use crate::api::ui::parts::facts::{facts, text};

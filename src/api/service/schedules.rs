@@ -1,0 +1,414 @@
+//! Endpoints for recurring schedules. Changes go to the control topic; the tracker carries them out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::{Instant, timeout_at};
+
+use super::context::{Context, Name, check_reason};
+use crate::api::backends::detached;
+use crate::api::documents::{
+    LastFiring, NewSchedule, PauseType, Paused, ResumeType, ScheduleDocument, ScheduleNote, ScheduleRequestOutcome,
+    ScheduleTimes, Schedules,
+};
+use crate::api::http::problem::{ApiError, Code};
+use crate::api::http::request::bad_parameter;
+use crate::api::state::Api;
+use crate::api::write::validate::of_flaw;
+use crate::control::CONTROL_VERSION;
+use crate::control::schedules::{MAX_REQUESTS, MAX_SCHEDULES, ScheduleKey, ScheduleRequest, ScheduleSpan};
+use crate::model::event::Event;
+use crate::model::schedule::step::ScheduleProgress;
+use crate::model::schedule::{self, Schedule, Spec, Template, Times, check_name, run_of, task_of};
+use crate::model::task::Policy;
+use crate::model::task::id::{TaskId, clip};
+use crate::publish::time_text;
+use crate::runtime::now_ms;
+
+/// Maximum wait until this API has read its own control record, or until the tracker has processed a request.
+const READ_BACK_DEADLINE: Duration = Duration::from_secs(5);
+/// Upcoming firing times in a schedule document.
+const NEXT: usize = 5;
+/// Default number of listed firing times.
+pub(crate) const TIMES: usize = 10;
+/// Maximum number of listed firing times.
+pub(crate) const MAX_TIMES: usize = 1_000;
+/// Maximum firing times per backfill.
+const MAX_BACKFILL: usize = 1_000;
+
+/// Lists the schedules by id.
+pub(crate) async fn list(Context { api, .. }: Context) -> Result<Schedules, ApiError> {
+    api.fleet.wait_for_control_state().await?;
+    let known: Vec<(String, Arc<Schedule>)> = {
+        let control = api.fleet.control.state();
+        control.plan.schedules.iter().map(|(id, schedule)| (id.clone(), schedule.clone())).collect()
+    };
+    Ok(Schedules { schedules: schedule_documents(&api, known).await? })
+}
+
+pub(crate) async fn show(Context { api, .. }: Context, Name(id): Name) -> Result<ScheduleDocument, ApiError> {
+    let known = find_schedule(&api, &id).await?;
+    schedule_document(&api, id, known).await
+}
+
+/// Lists firing times of a schedule. `after_ms`: only later ones; by default those from now on.
+pub(crate) async fn times(
+    Context { api, .. }: Context,
+    Name(id): Name,
+    after_ms: Option<i64>,
+    count: usize,
+) -> Result<ScheduleTimes, ApiError> {
+    let known = find_schedule(&api, &id).await?;
+    let times = firing_times(&known.spec)?.upcoming(after_ms.unwrap_or_else(now_ms), count);
+    Ok(ScheduleTimes { id, times: times.into_iter().map(time_text).collect() })
+}
+
+/// Creates a schedule, which fires from now on.
+pub(crate) async fn create(context: Context, input: NewSchedule) -> Result<ScheduleDocument, ApiError> {
+    let NewSchedule { id, spec, paused } = input;
+    check_name(&id).map_err(|why| ApiError::new(Code::BadField, why).pointer("/id"))?;
+    let api = &context.api;
+    check_spec(api, &spec, "/spec").await?;
+    let change = api.fleet.begin_schedule_change().await?;
+    api.fleet.wait_for_control_state().await?;
+    if api.fleet.control.state().plan.schedules.contains_key(&id) {
+        return Err(ApiError::new(Code::DuplicateSchedule, format!("the schedule `{id}` already exists"))
+            .pointer("/id")
+            .hint(format!("change it with PUT /v1/schedules/{id}, or delete it first")));
+    }
+    let now = now_ms();
+    let paused = paused.then_some(schedule::SchedulePause { at_ms: now, reason: None });
+    let new = Schedule { v: CONTROL_VERSION, at_ms: now, from_ms: now, paused, applied: false, spec };
+    set_schedule(api, change, context.operation("create_schedule", &id, None), new).await
+}
+
+/// Schedule that has been replaced or created.
+pub(crate) struct Put {
+    pub schedule: ScheduleDocument,
+    /// The schedule did not exist before.
+    pub is_new: bool,
+}
+
+/// Replaces or creates a schedule. `applied`: a configuration file manages it.
+pub(crate) async fn put(context: Context, id: String, spec: Spec, applied: bool) -> Result<Put, ApiError> {
+    let api = &context.api;
+    check_name(&id).map_err(|why| ApiError::new(Code::BadField, why))?;
+    check_spec(api, &spec, "").await?;
+    let change = api.fleet.begin_schedule_change().await?;
+    api.fleet.wait_for_control_state().await?;
+    let (now, known) = (now_ms(), api.fleet.control.state().plan.schedules.get(&id).cloned());
+    let (from_ms, paused) = match &known {
+        Some(known) if known.spec.same_times(&spec) => (known.from_ms, known.paused.clone()),
+        // New times apply from now on; nothing is made up for.
+        Some(known) => (now, known.paused.clone()),
+        None => (now, None),
+    };
+    let new = Schedule { v: CONTROL_VERSION, at_ms: now, from_ms, paused, applied, spec };
+    let action = if known.is_some() { "update_schedule" } else { "create_schedule" };
+    let schedule = set_schedule(api, change, context.operation(action, &id, None), new).await?;
+    Ok(Put { schedule, is_new: known.is_none() })
+}
+
+/// Deletes a schedule, and returns it. Its tasks stay.
+pub(crate) async fn delete(context: Context, Name(id): Name) -> Result<ScheduleDocument, ApiError> {
+    let api = &context.api;
+    let change = api.fleet.begin_schedule_change().await?;
+    let known = find_schedule(api, &id).await?;
+    let deleted = schedule_document(api, id.clone(), known).await?;
+    let operation = context.operation("delete_schedule", &id, None);
+    write_schedule(api, change, operation, ScheduleKey::Schedule(id), None::<Arc<Schedule>>).await?;
+    Ok(deleted)
+}
+
+/// Pauses a schedule; tasks already created continue.
+pub(crate) async fn pause(
+    context: Context,
+    Name(id): Name,
+    PauseType { reason }: PauseType,
+) -> Result<ScheduleDocument, ApiError> {
+    check_reason(reason.as_deref())?;
+    let api = &context.api;
+    let change = api.fleet.begin_schedule_change().await?;
+    let known = find_schedule(api, &id).await?;
+    let now = now_ms();
+    let operation = context.operation("pause_schedule", &id, reason.as_deref());
+    let paused = Some(schedule::SchedulePause { at_ms: now, reason });
+    set_schedule(api, change, operation, Schedule { paused, at_ms: now, ..(*known).clone() }).await
+}
+
+/// Resumes a paused schedule, which fires from now on.
+pub(crate) async fn resume(
+    context: Context,
+    Name(id): Name,
+    ResumeType {}: ResumeType,
+) -> Result<ScheduleDocument, ApiError> {
+    let api = &context.api;
+    let change = api.fleet.begin_schedule_change().await?;
+    let known = find_schedule(api, &id).await?;
+    if known.paused.is_none() {
+        return schedule_document(api, id, known).await;
+    }
+    let now = now_ms();
+    let new = Schedule { paused: None, at_ms: now, from_ms: now, ..(*known).clone() };
+    set_schedule(api, change, context.operation("resume_schedule", &id, None), new).await
+}
+
+/// Hint after a requested run with an unknown outcome.
+const REPEAT_RUN: &str =
+    "repeat the request only if `last` of the schedule shows no new task; otherwise the repeat starts a second one";
+
+/// Runs a schedule once, now.
+pub(crate) async fn trigger(context: Context, Name(id): Name) -> Result<ScheduleRequestOutcome, ApiError> {
+    let api = &context.api;
+    let known = find_schedule(api, &id).await?;
+    api.types.check_type_exists(&known.spec.task.task_type).await?;
+    let name = request_name();
+    let tasks = vec![run_of(&id, &name)];
+    let operation = context.operation("run_schedule", &id, None);
+    let done = request_runs(api, operation, name, None, tasks).await;
+    done.map_err(|error| error.hint_if_unknown(REPEAT_RUN))
+}
+
+/// Creates the missing tasks of past firing times, from `from_ms` to `to_ms`, by default now.
+pub(crate) async fn backfill(
+    context: Context,
+    Name(id): Name,
+    from_ms: i64,
+    to_ms: Option<i64>,
+) -> Result<ScheduleRequestOutcome, ApiError> {
+    let span = backfill_span(from_ms, to_ms)?;
+    let api = &context.api;
+    let known = find_schedule(api, &id).await?;
+    api.types.check_type_exists(&known.spec.task.task_type).await?;
+    let mut times = firing_times(&known.spec)?.upcoming(span.from_ms - 1, MAX_BACKFILL + 1);
+    times.retain(|time| *time <= span.to_ms);
+    if times.len() > MAX_BACKFILL {
+        let why = format!("there are more than {MAX_BACKFILL} times between `from` and `to`");
+        return Err(ApiError::new(Code::TooManyTimes, why).hint("split the backfill into shorter spans"));
+    }
+    let tasks = times.iter().map(|time| task_of(&id, *time)).collect();
+    let operation = context.operation("backfill_schedule", &id, None);
+    request_runs(api, operation, request_name(), Some(span), tasks).await
+}
+
+fn backfill_span(from_ms: i64, to_ms: Option<i64>) -> Result<ScheduleSpan, ApiError> {
+    let now = now_ms();
+    let to_ms = to_ms.unwrap_or(now);
+    if to_ms > now {
+        return Err(bad_parameter("to", "it is in the future: a backfill covers past times only"));
+    }
+    if to_ms < from_ms {
+        return Err(bad_parameter("to", "it is before `from`"));
+    }
+    Ok(ScheduleSpan { from_ms, to_ms })
+}
+
+/// Makes requests of the same millisecond distinct.
+fn request_name() -> String {
+    format!("{}-{:04x}", schedule::stamp(now_ms()), fastrand::u16(..))
+}
+
+fn firing_times(spec: &Spec) -> Result<Times, ApiError> {
+    Times::of(spec).map_err(|errors| {
+        let why = errors.first().map(|flaw| flaw.what.clone()).unwrap_or_default();
+        ApiError::new(Code::BadField, format!("the times of the spec are invalid: {why}"))
+    })
+}
+
+fn paused(paused: &schedule::SchedulePause) -> Paused {
+    Paused { since: time_text(paused.at_ms), reason: paused.reason.clone() }
+}
+
+fn note(note: &schedule::step::ScheduleDecision) -> ScheduleNote {
+    let (time, at) = (time_text(note.time_ms), time_text(note.at_ms));
+    ScheduleNote { outcome: note.outcome, time, at, task: note.task.clone(), count: note.count }
+}
+
+/// Returns an existing schedule.
+async fn find_schedule(api: &Api, id: &str) -> Result<Arc<Schedule>, ApiError> {
+    api.fleet.wait_for_control_state().await?;
+    let known = api.fleet.control.state().plan.schedules.get(id).cloned();
+    known.ok_or_else(|| {
+        ApiError::new(Code::UnknownSchedule, format!("there is no schedule `{}`", clip(id)))
+            .hint("list them with GET /v1/schedules")
+    })
+}
+
+async fn check_spec(api: &Api, spec: &Spec, at: &str) -> Result<(), ApiError> {
+    if let Some(flaw) = spec.errors().into_iter().next() {
+        let error = ApiError::new(Code::BadField, flaw.what).pointer(format!("{at}/{}", flaw.at));
+        return Err(flaw.hint.map_or(error.clone(), |hint| error.hint(hint)));
+    }
+    let task = &spec.task;
+    check_limits(api, task, &format!("{at}/task"))?;
+    let position = |error: ApiError, below: &str| error.pointer(format!("{at}/task/{below}"));
+    api.types.check_type_exists(&task.task_type).await.map_err(|error| position(error, "type"))?;
+    api.types.check_params(&task.task_type, &task.params, &format!("{at}/task/params"))?;
+    let (rules, at) = (&task.policy.rules, format!("{at}/task"));
+    api.types.check_continuation_params(&rules.then, &format!("{at}/then"))?;
+    api.types.check_continuation_types(&rules.then).await.map_err(|error| error.below(&at))?;
+    api.types.check_notifications(rules).map_err(|error| error.below(&at))?;
+    api.types.check_notification_types(rules).await.map_err(|error| error.below(&at))
+}
+
+/// Rejects a task whose limits no task may have, or that contradict those of its type.
+fn check_limits(api: &Api, task: &Template, at: &str) -> Result<(), ApiError> {
+    let (limits, now_ms) = (api.types.limits(), now_ms());
+    let expires_at_ms = task.expires.map(|span| now_ms.saturating_add(span.as_i64()));
+    let policy = Policy { expires_at_ms, ..task.policy.clone() };
+    limits.check_policy(&policy, now_ms).map_err(|flaw| of_flaw(flaw).below(at))?;
+    api.types.check_with_type(&task.task_type, &policy).map_err(|error| error.below(at))
+}
+
+/// Records a request for the audit, then writes or deletes a schedule record. Continues if the client disconnects, and
+/// keeps `held` until this API has read the record.
+async fn write_schedule<T: Serialize + Send + Sync + 'static>(
+    api: &Arc<Api>,
+    held: impl Send + 'static,
+    operation: Event,
+    key: ScheduleKey,
+    record: Option<Arc<T>>,
+) -> Result<(), ApiError> {
+    let api = api.clone();
+    let write = async move {
+        let _held = held;
+        api.fleet.record_operation(&operation).await?;
+        api.fleet.write_schedule(&key, record.as_deref()).await
+    };
+    detached(write).await
+}
+
+async fn set_schedule(
+    api: &Arc<Api>,
+    change: OwnedMutexGuard<()>,
+    operation: Event,
+    new: Schedule,
+) -> Result<ScheduleDocument, ApiError> {
+    let id = operation.key();
+    let full = {
+        let schedules = &api.fleet.control.state().plan.schedules;
+        schedules.len() >= MAX_SCHEDULES && !schedules.contains_key(id)
+    };
+    if full {
+        return Err(ApiError::new(Code::TooManySchedules, format!("there are already {MAX_SCHEDULES} schedules"))
+            .hint("delete one: DELETE /v1/schedules/{id}"));
+    }
+    let (id, new) = (id.to_owned(), Arc::new(new));
+    write_schedule(api, change, operation, ScheduleKey::Schedule(id.clone()), Some(new.clone())).await?;
+    schedule_document(api, id, new).await
+}
+
+/// Requests runs from the tracker, and waits for it within a deadline.
+async fn request_runs(
+    api: &Arc<Api>,
+    operation: Event,
+    name: String,
+    backfill: Option<ScheduleSpan>,
+    tasks: Vec<String>,
+) -> Result<ScheduleRequestOutcome, ApiError> {
+    if api.fleet.control.state().plan.requests.len() >= MAX_REQUESTS {
+        let why = format!("{MAX_REQUESTS} schedule requests are already pending");
+        return Err(ApiError::new(Code::Overloaded, why).hint("check that a tracker is running"));
+    }
+    let id = operation.key().to_owned();
+    let record = ScheduleRequest { v: CONTROL_VERSION, at_ms: now_ms(), backfill };
+    let request = (id.clone(), name.clone());
+    let key = ScheduleKey::ScheduleRequest(id.clone(), name);
+    write_schedule(api, (), operation, key, Some(Arc::new(record))).await?;
+    let done = has_run(api, &request).await;
+    Ok(ScheduleRequestOutcome { id, tasks, done })
+}
+
+/// Waits until the tracker has run a request. Returns false if it has not within the deadline.
+async fn has_run(api: &Api, request: &(String, String)) -> bool {
+    let (end, mut changes) = (Instant::now() + READ_BACK_DEADLINE, api.fleet.control.changes());
+    loop {
+        changes.get_and_mark();
+        if !api.fleet.control.state().plan.requests.contains_key(request) {
+            return true;
+        }
+        if api.reads.shutdown.is_draining() || !matches!(timeout_at(end, changes.changed()).await, Ok(Ok(()))) {
+            return false;
+        }
+    }
+}
+
+async fn schedule_document(api: &Api, id: String, schedule: Arc<Schedule>) -> Result<ScheduleDocument, ApiError> {
+    let documents = schedule_documents(api, vec![(id, schedule)]).await?;
+    documents.into_iter().next().ok_or_else(ApiError::internal)
+}
+
+async fn schedule_documents(
+    api: &Api,
+    schedules: Vec<(String, Arc<Schedule>)>,
+) -> Result<Vec<ScheduleDocument>, ApiError> {
+    let states: Vec<Arc<ScheduleProgress>> = {
+        let control = api.fleet.control.state();
+        schedules.iter().map(|(id, _)| control.plan.states.get(id).cloned().unwrap_or_default()).collect()
+    };
+    let last = states.iter().filter_map(|state| TaskId::parse(&state.last.as_ref()?.task).ok()).collect();
+    let ended = task_states(api, last).await?;
+    let mut documents = Vec::with_capacity(schedules.len());
+    for ((id, schedule), state) in schedules.into_iter().zip(states) {
+        let error = trouble(api, &schedule).await;
+        documents.push(document(id, &schedule, &state, &ended, error));
+    }
+    Ok(documents)
+}
+
+/// Reason why a schedule cannot fire.
+async fn trouble(api: &Api, schedule: &Schedule) -> Option<String> {
+    match api.types.check_type_exists(&schedule.spec.task.task_type).await {
+        Err(error) if error.is(Code::UnknownType) => Some(error.document().detail),
+        _ => None,
+    }
+}
+
+/// Reads the states of tasks that have a record.
+async fn task_states(
+    api: &Api,
+    ids: Vec<TaskId>,
+) -> Result<BTreeMap<String, crate::model::record::state::State>, ApiError> {
+    let mut by_partition = BTreeMap::<u32, Vec<TaskId>>::new();
+    ids.into_iter().for_each(|id| by_partition.entry(api.publisher.partition_of(&id)).or_default().push(id));
+    let mut states = BTreeMap::new();
+    for (partition, ids) in by_partition {
+        let nodes = api.reads.records(partition, &ids).await?;
+        states.extend(ids.iter().zip(nodes).filter_map(|(id, node)| Some((id.to_string(), node?.state))));
+    }
+    Ok(states)
+}
+
+fn document(
+    id: String,
+    schedule: &Schedule,
+    state: &ScheduleProgress,
+    states: &BTreeMap<String, crate::model::record::state::State>,
+    error: Option<String>,
+) -> ScheduleDocument {
+    let times = Times::of(&schedule.spec).ok();
+    let next = times.map(|times| state.upcoming(schedule, &times, now_ms(), NEXT)).unwrap_or_default();
+    ScheduleDocument {
+        id,
+        spec: schedule.spec.clone(),
+        paused: schedule.paused.as_ref().map(paused),
+        applied: schedule.applied,
+        changed_at: time_text(schedule.at_ms),
+        next: next.into_iter().map(time_text).collect(),
+        fired: state.fired,
+        skipped: state.skipped,
+        missed: state.missed,
+        waiting: state.waiting_ms.map(time_text),
+        last: state.last.as_ref().map(|last| LastFiring {
+            time: time_text(last.time_ms),
+            at: time_text(last.at_ms),
+            task: last.task.clone(),
+            state: states.get(&last.task).copied(),
+        }),
+        recent: state.recent.iter().map(note).collect(),
+        error,
+    }
+}

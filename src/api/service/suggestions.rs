@@ -1,0 +1,20 @@
+//! Completion of a search.
+
+use super::context::Context;
+use crate::api::documents::Suggestions;
+use crate::api::http::problem::ApiError;
+use crate::api::read::suggest::suggest;
+
+/// Unfinished search.
+pub(crate) struct Unfinished {
+    pub text: String,
+    /// Position of the text cursor, in characters.
+    pub at: usize,
+}
+
+pub(crate) async fn suggestions(
+    Context { api, .. }: Context,
+    Unfinished { text, at }: Unfinished,
+) -> Result<Suggestions, ApiError> {
+    suggest(&api.reads, &api.recent_values, api.types.declared.names(), &text, at).await
+}
