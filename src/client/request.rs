@@ -1,4 +1,13 @@
 //! Single requests: their address, timeout and repetition, and the decoding of answers.
+//!
+//! A request is repeated while the API, Kafka or the store is unavailable, with growing pauses, until a time that the
+//! client sets.
+//!
+//! Invariant: only requests that change nothing when they arrive twice are repeated: reads, submissions with an id that
+//! was made before the first try, and cancels. A lost answer says nothing about whether the request took effect; a
+//! retry of a task that was repeated would start another run.
+//!
+//! Read next: `submit.rs` (submission and result), `follow.rs` (streams), `error.rs`.
 
 use std::time::Duration;
 

@@ -1,6 +1,13 @@
-//! Process runtime: two-step shutdown, health, and access to the clock, tasks, threads and blocking calls, which come from
-//! a [`simulated::Host`] in a simulation. `Instant` is tokio's everywhere: the system's, unless a test has paused the
-//! clock.
+//! Process runtime: two-step shutdown, health, and access to the clock, tasks, threads and blocking calls, which come
+//! from a [`simulated::Host`] in a simulation. `Instant` is tokio's everywhere: the system's, unless a test has paused
+//! the clock.
+//!
+//! Invariant: code that runs in the simulation takes the time, tasks, threads and blocking calls from here. A
+//! `tokio::spawn` elsewhere survives a simulated crash, and a clock read elsewhere does not follow the seed, so a
+//! failing seed could not be repeated. [`now_ms`] is the time of the brokers, by which times of several machines can be
+//! compared; [`local_ms`] is that of this machine, which may be wrong by a day.
+//!
+//! Read next: `simulated.rs` (what a simulation replaces), `clock.rs`, then `docs/architecture/clocks.md`.
 
 pub mod clock;
 mod health;
