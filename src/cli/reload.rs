@@ -266,7 +266,7 @@ fn invalid_messages(messages: Vec<String>) -> Vec<Invalid> {
 fn log_effect(key: &str, effect: Effect) {
     match effect {
         Effect::Immediate => tracing::info!(key, "reload: the changed key is in effect"),
-        Effect::NeedsRestart => tracing::warn!(key, "reload: the changed key needs a restart"),
+        Effect::NeedsRestart => tracing::warn!(key, "reload: ignored a changed key that needs a restart"),
         Effect::OverriddenBy(by) => tracing::warn!(key, by, "reload: the changed key is overridden"),
     }
 }

@@ -26,8 +26,8 @@ pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum length of an unexpected answer in a message.
 const EXCERPT_CHARS: usize = 200;
 
-/// A request to any endpoint of the [REST API](https://github.com/kafleet/kafleet/blob/main/docs/api.md), for what the
-/// methods of [`Client`] do not cover.
+/// Request to an endpoint of the [REST API](https://github.com/kafleet/kafleet/blob/main/docs/api.md) that [`Client`] has
+/// no method for.
 ///
 /// ```no_run
 /// # async fn example(client: kafleet::client::Client) -> Result<(), kafleet::client::Error> {

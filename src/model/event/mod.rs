@@ -144,7 +144,8 @@ impl Event {
     }
 
     /// Attempts and waits that the run has used, according to an event of an attempt or a release. An attempt that ended
-    /// with a wait is not counted. A handover has used the waits of its record, also if its attempt failed.
+    /// with a wait is not counted. An event that hands the task over to the tracker counts the waits of the record that it
+    /// contains, even if the attempt had failed.
     pub fn used(&self) -> Used {
         let attempts = if self.payload.is_wait() { self.attempt.saturating_sub(1) } else { self.attempt };
         let of_record = self.payload.record().map_or(0, RecordCopy::waits);
