@@ -37,8 +37,8 @@ pub fn raise_open_files(wanted: u64) -> u64 {
 /// The clock of a process that follows the brokers' time.
 static CLOCK: OnceLock<BrokerClock> = OnceLock::new();
 
-/// Makes this process use the time of its brokers. Call it before the first connection; without it, as in tests, the time
-/// is that of this machine.
+/// Makes this process use the time of its brokers. Call it before the first connection; without it, as in tests,
+/// [`now_ms`] returns the time of this machine.
 pub fn follow_broker_clock() {
     CLOCK.get_or_init(BrokerClock::default);
 }

@@ -107,7 +107,8 @@ impl Completions {
         self.recorded.lock().push(recorded);
     }
 
-    /// Swaps what has been collected into the lists, which must be empty. What a released task has used is among it.
+    /// Swaps the collected completions into the lists, which must be empty. The recorded retry of a released task is among
+    /// them.
     pub(super) fn take(&self, arrived: &mut Arrived) {
         std::mem::swap(&mut *self.completed.lock(), &mut arrived.completed);
         std::mem::swap(&mut *self.released.lock(), &mut arrived.released);

@@ -37,7 +37,7 @@ pub use retries::{PendingRetries, PendingRetry};
 pub const MAX_METADATA_BYTES: usize = 4096;
 /// Size of the metadata, in bytes, above which the worker starts no new tasks of the partition.
 pub const FULL_METADATA_BYTES: usize = MAX_METADATA_BYTES * 3 / 4;
-/// Bytes that the tasks which wait for their next attempt get in any case. They also get what the map leaves.
+/// Bytes reserved for the tasks that wait for their next attempt; they may also use what the map leaves free.
 const RETRIES_BYTES: usize = MAX_METADATA_BYTES / 4;
 /// Distance from the watermark to the next offset above which the worker starts no new tasks of the partition
 /// (8 MiB of bits).

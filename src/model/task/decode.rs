@@ -28,8 +28,8 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Returns a time that a producer states, or that of the record if it is earlier: a task that is said to begin after its
-    /// record was written has a producer whose clock is ahead.
+    /// Returns the time stated by a producer, but at most the timestamp of the record: a creation time after the append time
+    /// means that the producer's clock is ahead.
     fn no_later(&self, stated_ms: i64) -> i64 {
         if self.timestamp_ms > 0 { stated_ms.min(self.timestamp_ms) } else { stated_ms }
     }

@@ -247,7 +247,7 @@ impl Circuit {
         }
     }
 
-    /// Start of the outage, while the circuit is open by itself.
+    /// Start of the outage, while the circuit is open because of failures, not because of an operator.
     pub(super) fn open_since(&self) -> Option<Instant> {
         match self.state {
             _ if self.forced.is_some() => None,

@@ -32,7 +32,7 @@ use crate::worker::dispatch::Command;
 const IDLE_COMMIT_FRACTION: u32 = 4;
 /// Minimum time between two commits.
 const COMMIT_SPACING: Duration = Duration::from_millis(3);
-/// Minimum time between two commits of which the second is due because of retries that wait for it.
+/// Minimum time since the last commit for one that is made because retries wait for it.
 const RETRY_COMMIT_SPACING: Duration = Duration::from_millis(20);
 /// Minimum time between a failed commit of a type and its next one.
 const RETRY_SPACING: Duration = Duration::from_millis(500);
