@@ -1,5 +1,5 @@
-//! Reload of kafleet.toml, on SIGHUP or a change of the file: a role applies the keys that may change while it runs, and logs for each changed
-//! key whether it is in effect or needs a restart. An invalid file changes nothing.
+//! Reload of kafleet.toml, on SIGHUP or a change of the file: a role applies the keys that may change while it runs, and
+//! logs for each changed key whether it is in effect or needs a restart. An invalid file changes nothing.
 
 use std::net::SocketAddr;
 use std::pin::pin;

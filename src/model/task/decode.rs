@@ -78,8 +78,8 @@ struct Draft<'a> {
     has_foreign_headers: bool,
     /// Error of the first invalid header.
     refusal: Option<Reject>,
-    /// Error of the first setting that is unknown. It is no error in a record that another process of the fleet has
-    /// written, which may be of a newer build.
+    /// Error of the first unknown setting. It is ignored if a process of the fleet has written the record: it may be of a
+    /// newer build.
     unknown: Option<Reject>,
     /// The invalid header is part of the task's identity.
     nameless: bool,
@@ -271,7 +271,7 @@ fn time(name: &str, text: &str) -> Result<i64, Reject> {
     parse_time(text).map_err(|why| bad_header(name, &why))
 }
 
-/// Parses an expiry. A duration counts from the task's creation, at the latest from its record.
+/// Parses an expiry. A duration counts from the task's creation time, or from the record's timestamp if that is earlier.
 fn expiry(name: &str, text: &str) -> Result<Expires, Reject> {
     Expires::parse(text).map_err(|why| bad_header(name, &why))
 }
