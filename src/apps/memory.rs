@@ -33,8 +33,8 @@ impl MemoryLimit {
         Self { limit, at_start }
     }
 
-    /// Judges a process that has this many bytes. A process that has not grown by 20 % since its start is not replaced:
-    /// the next one would need as much.
+    /// Judges a process that uses this many bytes. A process that has grown by less than 20 % since it was ready is not
+    /// replaced: its successor would need as much.
     pub(super) fn judge(&self, bytes: u64) -> Verdict {
         let (limit, hard_limit) = (self.limit.0, self.limit.0.saturating_add(self.limit.0 / 2));
         let has_grown = bytes > self.at_start.saturating_add(self.at_start / 5);

@@ -1,4 +1,11 @@
 //! Async facade over a [`Broker`]: calls run off the async threads, with a default deadline and one error type.
+//!
+//! Calls of librdkafka block. Each runs on the pool of blocking threads ([`blocking`]), optionally with a limit on
+//! concurrent calls, so that slow brokers cannot occupy all of its threads. Poll loops, which block for good reason, use
+//! the traits themselves on threads of their own.
+//!
+//! Invariant: no call blocks an async thread, where all other tasks of the thread would stand still, timeouts of attempts
+//! included; and each request to the cluster has a deadline.
 
 use std::ops::Range;
 use std::sync::Arc;

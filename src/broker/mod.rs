@@ -1,8 +1,8 @@
 //! Kafka behind four traits: [`Broker`], [`Consumer`], [`Producer`] and [`TransactionalProducer`]. Only this folder and
-//! `src/bench/` may use rdkafka.
-//!
-//! Every call of a [`Broker`] may block the calling thread up to its deadline; async code uses [`BrokerClient`]. The two
-//! implementations, [`kafka`] and [`memory`], pass the same conformance suite (`tests/broker_conformance`).
+//! `src/bench/` may use rdkafka. Calls of a [`Broker`] block up to their deadline; async code uses [`BrokerClient`].
+//! Invariant: [`kafka`] and [`memory`] pass the same conformance suite (`tests/broker_conformance`), failures included;
+//! otherwise tests on one of them would prove nothing about the other. Read next: [`BrokerError`], whose variants differ
+//! in what a caller may do next, then [`memory`], the shorter implementation.
 
 use std::ops::Range;
 use std::sync::Arc;

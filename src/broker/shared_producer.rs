@@ -1,4 +1,14 @@
 //! A producer whose sends can be awaited. A client that has failed is replaced.
+//!
+//! Kafka's producer reports the outcome of a record later, on its own thread, with a token of 64 bits that was given
+//! with the record. One client serves two kinds of senders, distinguished by the highest bit: tokens of the owner (a
+//! worker's delivery tags) go to its sink without any look-up, tokens of a [`SendBatch`] wake the future that waits for
+//! them.
+//!
+//! Invariant: each accepted record has exactly one outcome. `InDoubt` means that it may be in the log; a caller that
+//! sends it again accepts a duplicate, as [`SharedProducer::deliver`] does until its deadline.
+//!
+//! Read next: `mod.rs` (the traits `Producer` and `DeliverySink`), `kafka/producer.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,5 +1,5 @@
-//! Reload of kafleet.toml, on SIGHUP or a change of the file: a role applies the keys that may change while it runs, and logs for each changed
-//! key whether it is in effect or needs a restart. An invalid file changes nothing.
+//! Reload of kafleet.toml, on SIGHUP or a change of the file: a role applies the keys that may change while it runs, and
+//! logs for each changed key whether it is in effect or needs a restart. An invalid file changes nothing.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -266,7 +266,7 @@ fn invalid_messages(messages: Vec<String>) -> Vec<Invalid> {
 fn log_effect(key: &str, effect: Effect) {
     match effect {
         Effect::Immediate => tracing::info!(key, "reload: the changed key is in effect"),
-        Effect::NeedsRestart => tracing::warn!(key, "reload: the changed key needs a restart"),
+        Effect::NeedsRestart => tracing::warn!(key, "reload: ignored a changed key that needs a restart"),
         Effect::OverriddenBy(by) => tracing::warn!(key, by, "reload: the changed key is overridden"),
     }
 }

@@ -1,4 +1,13 @@
 //! Single requests: their address, timeout and repetition, and the decoding of answers.
+//!
+//! A request is repeated while the API, Kafka or the store is unavailable, with growing pauses, until a time that the
+//! client sets.
+//!
+//! Invariant: only requests that change nothing when they arrive twice are repeated: reads, submissions with an id that
+//! was made before the first try, and cancels. A lost answer says nothing about whether the request took effect; a
+//! retry of a task that was repeated would start another run.
+//!
+//! Read next: `submit.rs` (submission and result), `follow.rs` (streams), `error.rs`.
 
 use std::time::Duration;
 
@@ -17,8 +26,8 @@ pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum length of an unexpected answer in a message.
 const EXCERPT_CHARS: usize = 200;
 
-/// A request to any endpoint of the [REST API](https://github.com/kafleet/kafleet/blob/main/docs/api.md), for what the
-/// methods of [`Client`] do not cover.
+/// Request to an endpoint of the [REST API](https://github.com/kafleet/kafleet/blob/main/docs/api.md) that [`Client`] has
+/// no method for.
 ///
 /// ```no_run
 /// # async fn example(client: kafleet::client::Client) -> Result<(), kafleet::client::Error> {

@@ -24,7 +24,7 @@ impl ChangedKey {
         keys(&self.pointer)
     }
 
-    /// Makes the change in the old configuration.
+    /// Applies this change to the document of the running configuration.
     pub fn apply(&self, old: &mut Value) {
         put(old, &self.path(), self.new.as_ref());
     }

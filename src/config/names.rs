@@ -61,7 +61,8 @@ impl Names {
     pub fn with_groups(self, groups: TypeGroups) -> Self {
         Self { groups: Arc::new(groups), ..self }
     }
-    /// Puts a type that names no group into this one, if it is that of an app, which alone knows its types.
+    /// Assigns a type that names no group to this group, if it is the group of an app: the configuration does not list the
+    /// types of an app.
     pub fn with_app_group(self, task_type: &str, group: &str) -> Self {
         if !group.starts_with(APP_GROUP) || self.group_name(task_type) != task_type {
             return self;

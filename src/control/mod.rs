@@ -4,6 +4,12 @@
 //!
 //! [`ControlState`] holds the contents of the topic. [`ControlWatch`] shares it within a process; without active
 //! commands the cost per task is one atomic load. [`keep`] keeps it up to date.
+//!
+//! Invariant: a record is the whole state of its key, never a difference, so that compaction and repeated reading
+//! change nothing. A worker starts no task before it has read the topic to its end: it would run tasks that are
+//! cancelled, and types that are paused.
+//!
+//! Read next: `state.rs` (contents, and what they mean for a task), `watch.rs`, `follow.rs` (reading).
 
 pub mod follow;
 mod groups;

@@ -124,7 +124,7 @@ impl TypeRecord {
         serde_json::to_vec(self).map_or(usize::MAX, |value| value.len())
     }
 
-    /// Returns the names of the parts that differ. The time is no part.
+    /// Returns the names of the parts that differ. The time of writing is not compared.
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         let differs = [
             ("params", self.params != other.params),

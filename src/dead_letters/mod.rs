@@ -3,6 +3,13 @@
 //! Records cannot be removed from a topic, so a dropped or redriven dead letter stays, and a *marker* after it in the
 //! same partition records the resolution. A [`DeadLetterIndex`] holds the resolutions. Every record except kafleet's
 //! markers is listed, including records written by other programs.
+//!
+//! Invariant: the first marker of a dead letter counts, and only if it has the digest of that dead letter. A redrive is
+//! one transaction of task record and marker, so a dead letter runs again once; without the digest, a marker would
+//! resolve whatever has its offset after the topic was recreated.
+//!
+//! Read next: `headers.rs` (what a dead letter adds to the record), `index.rs`, then `src/worker/dead_letter.rs`
+//! (writing).
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -35,7 +35,7 @@ pub struct DeadLetterRecord {
     pub readable: bool,
     /// Digest of the whole record ([`digest`]).
     pub digest: u64,
-    /// Original key, value and headers. Loaded from the origin only when the dead letter is read by itself.
+    /// Original key, value and headers. Loaded from the origin only when a single dead letter is read.
     pub original: Original,
 }
 

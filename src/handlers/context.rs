@@ -96,7 +96,7 @@ pub struct TypeEnv {
 pub(super) struct Spawned {
     children: Vec<Child>,
     pub(super) continuations: Vec<Continuation>,
-    /// Number of children without an id of their own, by their default segment: equal children get a number.
+    /// Number of children per default id segment; repeats get a number.
     default_segments: FxHashMap<String, u32>,
 }
 

@@ -164,7 +164,7 @@ impl Hooks {
         self.observers.push(NamedObserver { name, observer: Arc::new(observer), is_removed: Arc::default() });
     }
 
-    /// Runs the hooks on a task. The error is that of the first one that refuses it.
+    /// Runs the hooks on a task. Fails with the error of the first hook that refuses the task.
     pub(crate) fn prepare(
         &self,
         task_type: &str,

@@ -71,7 +71,7 @@ pub enum Disposal {
 
 /// Value that is made before each attempt and disposed of after it, whatever its end.
 pub trait Service: Send + Sync + Sized + 'static {
-    /// Makes the value; its time counts as the attempt's. A failure is that of the attempt, whose handler does not run.
+    /// Makes the value, within the time limits of the attempt. A failure fails the attempt, and its handler does not run.
     fn make(cx: &Context) -> impl Future<Output = TaskResult<Self>> + Send;
 
     /// Disposes of the value, within 30 s. The attempt ends after it, except for a dropped one. A handler that blocks may

@@ -269,7 +269,7 @@ impl AttemptSink for Recorder {
     }
 }
 
-/// Sets each child's segment to that of the id under which it would be published.
+/// Sets the id segment of each child to the one with which it would be published.
 fn name_all(cx: &Context, mut children: Vec<Child>) -> Result<Vec<Child>, Failure> {
     if children.len() > MAX_CHILDREN {
         let error = format!("the attempt spawned {} children: at most {MAX_CHILDREN} are allowed", children.len());

@@ -306,8 +306,8 @@ impl TaskRecord {
         })
     }
 
-    /// Returns true if the record of the current run is not in its topic yet; the known position is that of an older
-    /// run's record.
+    /// Returns true if the record of the current run is not in its topic yet; the known position then belongs to the record
+    /// of an older run.
     pub fn is_to_be_published(&self) -> bool {
         self.effects.iter().any(|effect| matches!(effect.what, EffectKind::Publish { run } if run == self.run))
     }

@@ -1,4 +1,15 @@
 //! Publishing of tasks: first the record, then its `submitted` event; complete once both are acknowledged.
+//!
+//! The record on the task topic makes a task run, the event makes it visible. In goes an [`OutgoingTask`]; out comes
+//! the position of the event, which a read can wait for. A task that starts later has no record yet: its `scheduled`
+//! event contains it, and the tracker publishes it when it is due.
+//!
+//! Invariant: the event is sent after the record is acknowledged, and names its position. The other way round, a lost
+//! record would leave a task that is shown as queued and never runs; this way, a lost event only delays the task's
+//! visibility until the first event of a worker. A [`PublishError`] says which of the two is certain: after
+//! `NotAnnounced` only the announcement is repeated, because another record would run the task twice.
+//!
+//! Read next: `headers.rs` (a task as a record), `batch.rs` (many tasks), `transactional.rs` (all or none).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,13 @@
-//! Process runtime: two-step shutdown, health, and access to the clock, tasks, threads and blocking calls, which come from
-//! a [`simulated::Host`] in a simulation. `Instant` is tokio's everywhere: the system's, unless a test has paused the
-//! clock.
+//! Process runtime: two-step shutdown, health, and access to the clock, tasks, threads and blocking calls, which come
+//! from a [`simulated::Host`] in a simulation. `Instant` is tokio's everywhere: the system's, unless a test has paused
+//! the clock.
+//!
+//! Invariant: code that runs in the simulation takes the time, tasks, threads and blocking calls from here. A
+//! `tokio::spawn` elsewhere survives a simulated crash, and a clock read elsewhere does not follow the seed, so a
+//! failing seed could not be repeated. [`now_ms`] is the time of the brokers, by which times of several machines can be
+//! compared; [`local_ms`] is that of this machine, which may be wrong by a day.
+//!
+//! Read next: `simulated.rs` (what a simulation replaces), `clock.rs`, then `docs/architecture/clocks.md`.
 
 pub mod clock;
 mod health;
@@ -30,8 +37,8 @@ pub fn raise_open_files(wanted: u64) -> u64 {
 /// The clock of a process that follows the brokers' time.
 static CLOCK: OnceLock<BrokerClock> = OnceLock::new();
 
-/// Makes this process use the time of its brokers. Call it before the first connection; without it, as in tests, the time
-/// is that of this machine.
+/// Makes this process use the time of its brokers. Call it before the first connection; without it, as in tests,
+/// [`now_ms`] returns the time of this machine.
 pub fn follow_broker_clock() {
     CLOCK.get_or_init(BrokerClock::default);
 }

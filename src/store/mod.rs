@@ -1,9 +1,16 @@
 //! Storage of task records, written by the tracker and read by the API server: Redis or memory. The only folder that
 //! names redis.
 //!
-//! All keys of an events partition, including its checkpoint, change in one atomic step. The checkpoint is the
-//! position up to which the partition is folded. A writer passes the checkpoint from which its batch started and is
-//! fenced off if the store has another one: a zombie tracker cannot write, and a store that lost writes is detected.
+//! The store is a projection of the log: it may be lost, and is then filled again from it. [`Store`] is what readers
+//! use, over shared connections; [`PartitionWriter`] is what the owner of an events partition uses, over a connection
+//! of its own.
+//!
+//! Invariant: all keys of an events partition, including its checkpoint, change in one atomic step. The checkpoint is
+//! the position up to which the partition is folded. A writer passes the checkpoint from which its batch started and is
+//! fenced off if the store has another one: a zombie tracker cannot write, and a store that lost writes is detected. If
+//! records and checkpoint could differ, events would be folded twice or not at all, and nothing would show it.
+//!
+//! Read next: [`keys`] (all keys with their contents), `redis/writer/mod.rs`, [`memory`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,14 @@
 //! Topics of a fleet: the required ones, their creation, and checks of existing ones.
+//!
+//! One function derives the required topics from configuration and types. [`apply`] creates and corrects them (`kafleet
+//! topics apply`), [`check`](fn@check) compares them (`kafleet doctor`), and [`TopicWatch`] compares them while a role
+//! runs, which is not ready while a topic that it needs is missing or unsuitable.
+//!
+//! Invariant: the number of events partitions never changes once it is applied; it is recorded on the control topic. A
+//! tree lives in the partition that follows from its root id and that number. With another number, further events of a
+//! tree would be in a partition whose store does not know it.
+//!
+//! Read next: `settings.rs` (settings of each kind of topic, with reasons).
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -2,11 +2,17 @@
 //! committed offsets.
 //!
 //! A poll loop ([`consume`]) reads the assigned partitions and passes their events in bounded batches to one task per
-//! partition ([`project`]), which has a store connection of its own. After any error (a lost connection, another
-//! owner, a store that lost writes) the task reads the checkpoint again and resumes from there. Beside each task,
-//! [`outbox`] publishes due timers and effects, and [`upkeep`] adds ticks, lost tasks and the withdrawal of cancels.
-//! The owner of the first partition also runs [`schedules`]. The [`announcer`] announces tasks that their producers
-//! have not announced.
+//! partition ([`project`]), which has a store connection of its own. After any error (a lost connection, another owner,
+//! a store that lost writes) the task reads the checkpoint again and resumes from there. Beside each task, [`outbox`]
+//! publishes due timers and effects, and [`upkeep`] adds ticks, lost tasks and the withdrawal of cancels. The owner of
+//! the first partition also runs [`schedules`]. The [`announcer`] announces tasks that their producers have not
+//! announced.
+//!
+//! Invariant: every write to the store names the checkpoint from which it starts, and every transaction to Kafka has a
+//! transactional id of its partition. A tracker that has lost a partition without noticing is therefore fenced off in
+//! both; otherwise events would be counted twice, and tasks released twice.
+//!
+//! Read next: `project/partition_task.rs` (one partition), `outbox/relay.rs`.
 
 mod announcer;
 pub mod consume;

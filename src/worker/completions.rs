@@ -1,7 +1,15 @@
 //! Delivery tags and the completions that return to a consumer.
 //!
-//! A delivery tag identifies an input in 63 bits. It travels through the producer as the delivery token, so an
-//! acknowledgement needs no look-up.
+//! A delivery tag identifies an input in 63 bits: the type, the assignment of its partition, and the offset. It travels
+//! through the producer as the delivery token of the input's terminal event, so an acknowledgement needs no look-up:
+//! the thread of the producer appends the tag to a list, which the poll loop of the type takes with one swap.
+//!
+//! Invariant: a tag of an earlier assignment matches no later one (ids of assignments repeat after 4,096 others). An
+//! acknowledgement may arrive after its partition was lost and assigned again; it must not complete an offset that the
+//! new assignment has not processed.
+//!
+//! Read next: `events.rs` (where tags are sent), `src/worker/consumer/partition_table.rs` (where completions are
+//! applied).
 
 use parking_lot::Mutex;
 
@@ -99,7 +107,8 @@ impl Completions {
         self.recorded.lock().push(recorded);
     }
 
-    /// Swaps what has been collected into the lists, which must be empty. What a released task has used is among it.
+    /// Swaps the collected completions into the lists, which must be empty. The recorded retry of a released task is among
+    /// them.
     pub(super) fn take(&self, arrived: &mut Arrived) {
         std::mem::swap(&mut *self.completed.lock(), &mut arrived.completed);
         std::mem::swap(&mut *self.released.lock(), &mut arrived.released);

@@ -91,7 +91,7 @@ impl Restarts {
         !matches!(restart, Restart::Unsent | Restart::Blameless)
     }
 
-    /// Adds a repetition. After one that is not counted, an attempt still has to run alone if it had to before.
+    /// Adds a repetition. One that is not counted changes nothing: an attempt that has to run alone still has to.
     pub(super) fn add(&mut self, restart: Restart) {
         if Self::counts(restart) {
             self.number += 1;
@@ -110,7 +110,7 @@ pub(super) enum HeldRetry {
 }
 
 impl InFlight {
-    /// Continues with what the task has used in the worker before.
+    /// Continues with the attempts and waits that the task had used in the previous owner of the partition.
     pub(super) fn resume(&mut self, retry: &PendingRetry) {
         self.attempts = self.attempts.max(retry.attempts);
         self.waits = retry.waits;
@@ -273,7 +273,7 @@ impl Decoder {
         PollBatch { task_type: Arc::from(&*self.task_type), account, bytes: 0 }
     }
 
-    /// Checks what the configuration limits.
+    /// Checks the options and the size of the params against the limits of the configuration.
     fn check(&self, task: &DecodedTask, size: usize) -> Result<(), Reject> {
         let reject = |code, message| Reject { task: Some((task.id.clone(), task.run)), ..Reject::new(code, message) };
         if let Some(policy) = task.policy.as_deref()
@@ -288,8 +288,8 @@ impl Decoder {
         params.map_err(|why| reject("too_large", format!("{why}; pass a link instead")))
     }
 
-    /// Checks the options of a task. What another process of the fleet has published was checked there, and what has been
-    /// started before by a worker, with the settings of that time.
+    /// Checks the options of a task. Tasks that a process of the fleet has published were checked there, and tasks that have
+    /// used an attempt or a wait were checked by the worker that received them first: settings may have changed since.
     fn check_policy(&self, task: &DecodedTask, policy: &Policy) -> Result<(), Flaw> {
         if let Some(topic) = &policy.reply_to {
             self.names.check_reply_topic(topic).map_err(|why| ("/reply_to".to_owned(), why))?;

@@ -1,4 +1,15 @@
 //! Writes events to the events topic. An input is complete when its terminal event is acknowledged, never before.
+//!
+//! [`EventWriter`] passes encoded events to the producer with the delivery tag of their input, or
+//! [`DeliveryTag::UNTRACKED`] if the event ends nothing. It waits only while the producer is full or the broker rejects
+//! the event. [`Deliveries`] receives the outcomes: an acknowledgement completes the input, a failed record is sent
+//! again.
+//!
+//! Invariant: a terminal event is sent until it is acknowledged, or replaced by a small failure event if its record can
+//! never be accepted (too large, invalid). It is never dropped: its task would stay open, its offset would hold back
+//! the partition, and no error would be shown.
+//!
+//! Read next: `completions.rs`, then `result_batch.rs` (successes, the common case).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,10 +2,15 @@
 //!
 //! Data path: [`consumer`] polls the topics of a consumer group on its own thread and tracks each assigned partition; a
 //! group serves one type, or several that share it. [`decode`] turns records into inputs (tasks or invalid records).
-//! [`dispatch`] assigns them to slots, in which an [`attempt`] runs; child tasks are published before the result of their
-//! parent. [`events`] publishes events; [`dead_letter`] writes what cannot be processed to the dead-letter topic. A
-//! [`completions::DeliveryTag`] travels with each input and returns to the consumer when Kafka has acknowledged the
+//! [`dispatch`] assigns them to slots, in which an [`attempt`] runs; child tasks are published before the result of
+//! their parent. [`events`] publishes events; [`dead_letter`] writes what cannot be processed to the dead-letter topic.
+//! A [`completions::DeliveryTag`] travels with each input and returns to the consumer when Kafka has acknowledged the
 //! input's terminal event.
+//!
+//! Invariant: an input is complete only when Kafka has acknowledged its terminal event, or its dead letter and event.
+//! Offsets of other inputs are never committed. A crash at any point therefore repeats tasks and loses none.
+//!
+//! Read next: `docs/architecture/worker.md`, then [`consumer`] and [`dispatch`].
 
 mod attempt;
 pub mod child;

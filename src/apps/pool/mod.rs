@@ -1,4 +1,14 @@
 //! Processes of an app: started, replaced and ended, and shared by the attempts of its types.
+//!
+//! The slots of all processes form one table; the types of the app take them in turn. A dispatcher acquires a permit,
+//! which is a reserved slot, before it takes a task from its queue, so no timeout runs while a task waits for a
+//! process. A supervisor per process starts it again after its end and replaces it when it is used up.
+//!
+//! Invariant: a slot that was taken is given back exactly once, by the drop of its lease, whatever becomes of the
+//! attempt. An attempt that ends without an answer closes its process, which may still be executing it. A lost slot
+//! would reduce the capacity of the app until it stands still, without any error.
+//!
+//! Read next: `slots.rs` (the table, pure), `permit.rs`, `supervision.rs` (one process), `blame.rs` (early deaths).
 
 mod blame;
 mod permit;

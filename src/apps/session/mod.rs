@@ -1,7 +1,18 @@
 //! Exchange of messages with one process of an app, over any stream.
 //!
-//! [`Session::open`] returns the session and its driver, a future that reads until the stream ends. Reading never waits
-//! for a write or for Kafka. The owner of the process then calls [`Session::fail_attempts`] with the cause of the end.
+//! [`Session::open`] returns the session and its driver, a future that reads until the stream ends. `Session::start`
+//! registers an attempt under the next number and sends it; the driver ends it with the answer of the app. The owner of
+//! the process then calls [`Session::fail_attempts`] with the cause of the end, which decides for each running attempt
+//! whether it has failed or runs again.
+//!
+//! Invariant: reading never waits for a write or for Kafka. An app that writes a large message does not read meanwhile;
+//! if the worker waited for it to read, both would wait for ever.
+//!
+//! Invariant: every attempt ends exactly once: by its answer, by the end of the process, or abandoned after its grace
+//! period. An abandoned one keeps its slot (`stuck`) until the app answers or the process ends, because it still
+//! executes.
+//!
+//! Read next: `attempt.rs`, `src/apps/send_buffer.rs`, then `src/apps/process.rs`.
 
 mod attempt;
 mod output;

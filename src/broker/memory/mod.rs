@@ -2,8 +2,13 @@
 //!
 //! It reproduces Kafka's behaviour, including its failures; `tests/broker_conformance` runs against both. Every
 //! operation runs under one lock, in call order; sinks are called without the lock. A full log rejects records; only
-//! `cleanup.policy=compact`, and `retention.ms` if enabled in the options, free space. Reading order: [`log`],
-//! [`topics`], [`assignor`], [`group`], [`faults`], then the three clients.
+//! `cleanup.policy=compact`, and `retention.ms` if enabled in the options, free space.
+//!
+//! Invariant: with inline producers, as in the simulation, all outcomes follow from the calls and the seed of
+//! [`Faults`]; without it a failing seed could not be repeated. A difference from Kafka that is found anywhere becomes
+//! a case of the conformance suite: it would hide defects from all tests that run on this broker.
+//!
+//! Reading order: [`log`], [`topics`], [`assignor`], [`group`], [`faults`], then the three clients.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};

@@ -1,7 +1,7 @@
 //! HTTP client that keeps connections, and repeats a request whose connection the service closes instead of answering.
 //!
-//! A service may close an idle connection at any moment, also while a request is on its way. The request fails although
-//! the service is well and has not begun to answer, so it is sent once more, on a connection of its own.
+//! A service may close an idle connection at any moment, even while a request is on its way. The request then fails
+//! although the service is healthy and has not begun to answer, so it is sent once more, on a new connection.
 
 use std::error::Error;
 use std::io::ErrorKind;

@@ -1,4 +1,15 @@
 //! Event record on the events topic: one change of one task. The value is compact JSON, the key is the root id.
+//!
+//! Producers, the API, workers and trackers write events; only trackers project them. The fields that all kinds share
+//! are in [`Event`], those of one kind in its [`Payload`]. An event may carry the announcement of its task (type,
+//! policy, hash), so that a task whose first event was lost is known from a later one. The hot kinds, `submitted` and
+//! `succeeded`, have hand-written encoders beside serde's, and tests that compare the two.
+//!
+//! Invariant: an event that was valid once stays readable, because stores are rebuilt from the log. A kind that an
+//! older build does not know may be ignored by it only if it changes no state; one that changes a state raises
+//! [`EVENT_VERSION`], at which older trackers stop.
+//!
+//! Read next: `table.rs` (all kinds and their fields), `wire.rs` (reading and writing).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -133,7 +144,8 @@ impl Event {
     }
 
     /// Attempts and waits that the run has used, according to an event of an attempt or a release. An attempt that ended
-    /// with a wait is not counted. A handover has used the waits of its record, also if its attempt failed.
+    /// with a wait is not counted. An event that hands the task over to the tracker counts the waits of the record that it
+    /// contains, even if the attempt had failed.
     pub fn used(&self) -> Used {
         let attempts = if self.payload.is_wait() { self.attempt.saturating_sub(1) } else { self.attempt };
         let of_record = self.payload.record().map_or(0, RecordCopy::waits);

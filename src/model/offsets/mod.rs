@@ -1,7 +1,11 @@
 //! Completed offsets of a partition, and their encoding in the metadata of a commit.
 //!
-//! Tasks complete out of order; the committed offset is the watermark below which everything is complete. Completed
-//! offsets above it travel in the commit's metadata, so that the next owner repeats only unfinished tasks.
+//! Kafka keeps one committed offset per partition, but tasks complete out of order. The committed offset is therefore the
+//! watermark below which everything is complete, and [`Completed`] also keeps the completed offsets above it. They
+//! travel in the commit's metadata ([`Metadata`]), so that the next owner repeats only unfinished tasks.
+//!
+//! Invariant: an offset is complete only if its task has ended, or if the log has no record there. A map that is too large
+//! leaves out completed offsets, never open ones: a task that is repeated runs twice, one below the watermark never.
 //!
 //! The metadata is text, at most 4096 bytes, five or six fields with a space between:
 //!
@@ -18,6 +22,8 @@
 //! Runs are LEB128 numbers from the committed offset on: number of open offsets, of completed ones, of open ones, …
 //! In the bitmap, bit 0 of byte 0 is the committed offset. Offsets beyond the end of the map are open. Metadata that
 //! cannot be parsed means an empty map and an unclean end.
+//!
+//! Read next: `src/worker/consumer/partition.rs`, which uses both.
 
 mod retries;
 
@@ -31,7 +37,7 @@ pub use retries::{PendingRetries, PendingRetry};
 pub const MAX_METADATA_BYTES: usize = 4096;
 /// Size of the metadata, in bytes, above which the worker starts no new tasks of the partition.
 pub const FULL_METADATA_BYTES: usize = MAX_METADATA_BYTES * 3 / 4;
-/// Bytes that the tasks which wait for their next attempt get in any case. They also get what the map leaves.
+/// Bytes reserved for the tasks that wait for their next attempt; they may also use what the map leaves free.
 const RETRIES_BYTES: usize = MAX_METADATA_BYTES / 4;
 /// Distance from the watermark to the next offset above which the worker starts no new tasks of the partition
 /// (8 MiB of bits).

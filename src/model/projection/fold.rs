@@ -1,4 +1,15 @@
 //! Projection of one event: the change of its own task, and the consequences for the rest of the tree.
+//!
+//! The consequences go downwards first (continuations are created, children are stopped after a failure that decides
+//! the task) and then upwards: `propagate` replaces the contribution of the changed task in the counts of its parent,
+//! derives the parent's state again, and continues with the parent until a contribution is unchanged. The cost is the
+//! depth of the tree, however many siblings there are.
+//!
+//! Invariant: a parent counts exactly the contribution (`RollupInput`) that each child has. Each change of a counted
+//! record therefore keeps the contribution from before it. If another one is subtracted, the counts drift, and a parent
+//! waits for children that do not exist, or ends too early.
+//!
+//! Read next: `src/model/record/rollup.rs` (the counts and the table of states).
 
 use super::deferred_record::{DeferredRecord, keep};
 use super::history::history_entry;

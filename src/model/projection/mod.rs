@@ -1,8 +1,18 @@
-//! Projection of events into task records: a pure function of the log.
+//! Projection of events into task records, the fold: a pure function of the log.
 //!
-//! A [`WorkingSet`] contains the records that a batch needs. Events are folded into it one by one; the resulting
-//! [`Changes`](changes::Changes) are applied to the store together with the checkpoint. All decisions derive from the
-//! log (events, offsets, append times), so that projecting it again gives the same result.
+//! A [`WorkingSet`] holds the records that a batch of events needs: the tasks of the events and all their ancestors,
+//! which follow from the ids. Each event changes the record of its own task, and then the records above it, because the
+//! state of a parent depends on its children. Out come [`Changes`](changes::Changes): records, index entries, counters
+//! and log lines, which the store applies in one atomic step together with the checkpoint. Work that remains to be
+//! done, such as a release, a continuation or a callback, is stored in the record as a timer or an effect; the outbox
+//! of the tracker publishes it.
+//!
+//! Invariant: all decisions derive from events, offsets and append times. Projecting a log again, in other batches and
+//! at another time, gives the same records. Without it a rebuilt store would differ from the lost one, and the outbox
+//! would publish other tasks than before.
+//!
+//! Read next: `step.rs` (one event on the record of its own task), `state_machine.rs`, then `fold.rs` (consequences in
+//! the tree).
 
 use std::sync::atomic::AtomicI64;
 

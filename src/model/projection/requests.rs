@@ -187,7 +187,7 @@ pub(super) fn retry(node: &mut TaskRecord, event: &Event, position: LogPosition,
     Step { run: next_run, ..Step::of(Verdict::Applied) }
 }
 
-/// Changes fields of a task in whichever run: either all of them or none.
+/// Changes fields of a task, whichever run the request names: either all of them or none.
 pub(super) fn patch(node: &mut TaskRecord, patch: Option<&Patch>) -> Step {
     let Some(patch) = patch.filter(|patch| patch.rejection(node).is_none()) else {
         return Step::of(Verdict::Ignored);

@@ -89,8 +89,9 @@ fn is_released(node: &TaskRecord, event: &Event) -> bool {
     node.deferral.released.is_some_and(|released| event.used() <= released)
 }
 
-/// Counts the event's attempt, or its wait instead. A deferred record replaces both: of a task that was published twice,
-/// each record counts what it has used itself, and its events after the release must not seem to repeat a handover.
+/// Takes over the event's number of attempts; attempts and waits, if it reports a wait or contains a deferred record. A task
+/// may have been published twice: each of its records has its own numbers, and events after the release of one must not
+/// look like repetitions of an earlier handover.
 fn count_used(node: &mut TaskRecord, event: &Event) {
     if event.payload.waits() > 0 || event.payload.record().is_some() {
         let used = event.used();

@@ -1,4 +1,13 @@
 //! Record of a task in the store: one compact value, written once per changed task and batch.
+//!
+//! It answers `GET /v1/tasks/{id}` alone, and holds all that the projection needs to fold the next event of the task:
+//! own state and state, the definition, times, result, counts of the descendants, requests, pending effects, and a
+//! bounded history. Log lines, attachments and the params of delayed tasks are stored beside it.
+//!
+//! Invariant: the record follows from the log. Nothing but the projection writes it, and its format may change with the
+//! fold version, because a store of another version is projected again instead of being migrated.
+//!
+//! Read next: [`state`] and [`rollup`], then `src/model/projection/mod.rs`.
 
 pub mod attachment;
 pub mod log_line;

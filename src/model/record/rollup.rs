@@ -1,4 +1,16 @@
 //! Rollup of children's states into the state of their parent.
+//!
+//! A parent does not know its children, only how many of them are in each state ([`RunCounts`], by the run of the
+//! parent that created them). A child that changes is subtracted with its old contribution ([`uncount`]) and added with
+//! the new one ([`count`]), so an event costs the same below a parent of two children and of 100,000. [`combine`]
+//! derives the state that people see from the own state and these counts. Continuations are counted apart from the
+//! other children, because they start when those have ended.
+//!
+//! Invariant: every [`RollupInput`] that is subtracted was added before, with equal values. A debug assertion finds
+//! violations; in production the counts saturate at zero, and the state of the parent is wrong until its partition is
+//! projected again.
+//!
+//! Read next: `src/model/projection/fold.rs`, whose `propagate` carries a change up to the root.
 
 use serde::{Deserialize, Serialize};
 

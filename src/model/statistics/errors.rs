@@ -32,7 +32,7 @@ pub struct ErrorSummary {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorCount {
     pub fingerprint: Fingerprint,
-    /// Rank among the errors: `attempts`, and what it was credited when it replaced another error.
+    /// Rank among the errors: `attempts`, plus the weight of the error that it has replaced in the list.
     weight: u64,
     /// Occurrences counted: failed attempts, and errors that ended a task outside of an attempt.
     pub attempts: u64,

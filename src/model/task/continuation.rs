@@ -208,8 +208,9 @@ fn check_one(then: &Continuation, at: String) -> Result<(), (String, String)> {
     NotificationRules { at, actions: &rules.actions, checks: &rules.checks }.check()
 }
 
-/// Checks that continuations of a task, and those that follow them, can have ids and a place among the continuations of
-/// the task, of which there are `first` before them. The error has the JSON pointer into the list and the reason.
+/// Checks that the ids of these continuations, and of all their own continuations, are valid, and that the task does not get
+/// too many. `first`: number of continuations that the task has already. The error has the JSON pointer into the list and
+/// the reason.
 pub fn check_continuation_ids(
     id: &TaskId,
     continuations: &[Continuation],

@@ -28,8 +28,8 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Returns a time that a producer states, or that of the record if it is earlier: a task that is said to begin after its
-    /// record was written has a producer whose clock is ahead.
+    /// Returns the time stated by a producer, but at most the timestamp of the record: a creation time after the append time
+    /// means that the producer's clock is ahead.
     fn no_later(&self, stated_ms: i64) -> i64 {
         if self.timestamp_ms > 0 { stated_ms.min(self.timestamp_ms) } else { stated_ms }
     }
@@ -78,8 +78,8 @@ struct Draft<'a> {
     has_foreign_headers: bool,
     /// Error of the first invalid header.
     refusal: Option<Reject>,
-    /// Error of the first setting that is unknown. It is no error in a record that another process of the fleet has
-    /// written, which may be of a newer build.
+    /// Error of the first unknown setting. It is ignored if a process of the fleet has written the record: it may be of a
+    /// newer build.
     unknown: Option<Reject>,
     /// The invalid header is part of the task's identity.
     nameless: bool,
@@ -271,7 +271,7 @@ fn time(name: &str, text: &str) -> Result<i64, Reject> {
     parse_time(text).map_err(|why| bad_header(name, &why))
 }
 
-/// Parses an expiry. A duration counts from the task's creation, at the latest from its record.
+/// Parses an expiry. A duration counts from the task's creation time, or from the record's timestamp if that is earlier.
 fn expiry(name: &str, text: &str) -> Result<Expires, Reject> {
     Expires::parse(text).map_err(|why| bad_header(name, &why))
 }

@@ -50,8 +50,8 @@ const OTHERS: [&str; 16] = [
     TRACE_STATE,
 ];
 
-/// Returns the reason why a header beginning with `ce_` that kafleet does not know is a mistake. Extensions of CloudEvents
-/// that others define are none, unless their name is one typo away from that of a header of kafleet.
+/// Returns the reason why an unknown header that begins with `ce_` is a mistake. CloudEvents extensions of other vendors are
+/// accepted, unless their name is one typo away from the name of a header of kafleet.
 pub fn mistake(name: &str) -> Option<String> {
     let attribute = name.strip_prefix("ce_").filter(|attribute| !FOREIGN.contains(attribute))?;
     let plain: String = attribute.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();

@@ -76,7 +76,7 @@ impl Variables<'_> {
         value
     }
 
-    /// Returns the URL of the endpoint: that of traces is used as it is, the common one is a base.
+    /// Returns the URL of the endpoint: the variable for traces is used as it is, the common one is the base of the path.
     fn url(&mut self) -> Option<String> {
         let allowed = "an `http://` or `https://` URL";
         let is_url = |text: &str| url::Url::parse(text).is_ok_and(|url| url.scheme().starts_with("http"));
@@ -152,7 +152,7 @@ impl Variables<'_> {
     }
 }
 
-/// Decodes `%41` and the like; `None` if the result is not UTF-8.
+/// Decodes percent-encoded characters, such as `%41`; `None` if the result is not UTF-8.
 fn percent_decoded(text: &str) -> Option<String> {
     if !text.contains('%') {
         return Some(text.to_owned());

@@ -1,5 +1,5 @@
-//! Thread that exports queued spans in batches. Nothing waits for it: a collector that is away or slow fills the queue, and
-//! what does not fit is dropped and counted.
+//! Thread that exports queued spans in batches. Nothing waits for it: if the collector is unavailable or slow, the queue
+//! fills, and further spans are dropped and counted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Exports what is queued, within a deadline, and ends the thread.
+    /// Exports the queued spans, within a deadline, and ends the thread.
     pub async fn stop(&self) {
         self.stop.cancel();
         let end = self.end.lock().take();

@@ -1,5 +1,16 @@
 //! Poll loop of the tracker, on a thread of its own: reads the assigned partitions and passes their events to the
 //! partition tasks.
+//!
+//! The group assigns partitions, but not positions: each partition task reads the checkpoint of its store and requests
+//! the offset to read from ([`SeekRequest`]). Until then nothing of its partition is read. A partition task that is
+//! slower than the log makes the loop wait, and after a while pause that partition only, so that it does not hold up
+//! the others.
+//!
+//! Invariant: a partition task receives all events from its requested offset on, in order and without a gap. Records
+//! that were fetched before the last seek are dropped, and batches carry the generation of their seek. An event that
+//! was left out would be lost for ever, because the checkpoint would move past it.
+//!
+//! Read next: `event_batches.rs`, then `src/tracker/project/partition_task.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,10 +1,17 @@
-//! Publishes due timers and effects of one events partition, exactly once each.
+//! Publishes due timers and effects of one events partition, exactly once each: the outbox pattern, with Kafka as
+//! source and target.
 //!
-//! A Kafka transaction contains the published records and the event that marks them as done. Before the first one, a
-//! transactional producer with this partition's id is opened, which fences earlier owners. The partition's end is
-//! read after that, and the store has to be folded up to it, which includes everything published by earlier owners.
-//! Entries published here but not folded yet are kept in memory. After any error all of this starts again; folding
-//! continues meanwhile.
+//! The fold stores timers and effects as data. The relay reads those that are due, the planner turns them into records,
+//! and a Kafka transaction contains these records and the event that marks them as done; folding that event removes the
+//! entry. Before the first transaction, a transactional producer with this partition's id is opened, which fences
+//! earlier owners. The partition's end is read after that, and the store has to be folded up to it, which includes
+//! everything published by earlier owners. Entries published here but not folded yet are kept in memory. After any
+//! error all of this starts again; folding continues meanwhile.
+//!
+//! Invariant: an entry is published only by an owner that knows all entries published before it. A new owner that read
+//! a store which lags would otherwise publish those of its predecessor again: a delayed task would run twice.
+//!
+//! Read next: `planner.rs` (entries to records), `subtree.rs` (cancel or retry of a tree).
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;

@@ -1,5 +1,15 @@
-//! The task of one events partition: applies batches of events to the store and restarts from the checkpoint on
-//! errors.
+//! The task of one events partition: applies batches of events to the store and restarts from the checkpoint on errors.
+//!
+//! It works in sessions. A session opens the writer of the partition, reads the checkpoint, asks the poll loop to read
+//! from that offset, and folds batches. No error is repaired within a session: it ends with a reason ([`End`]), and the
+//! next one starts from whatever checkpoint the store has. The outbox relay, the upkeep and, in the first partition,
+//! the scheduler are started by a session and end with it.
+//!
+//! Invariant: what was folded is what the checkpoint says. Memory of a session (cached records, published entries)
+//! never outlives a failed write, whose outcome may be unknown; kept, it could be written over the work of another
+//! owner.
+//!
+//! Read next: `projection.rs` (one batch), `src/store/redis/writer/mod.rs` (one write).
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

@@ -1,10 +1,15 @@
 //! Fires recurring schedules, exactly once per time.
 //!
-//! Schedules, their states and requests concerning them are records of the control topic. The owner of the first
-//! events partition fires all of them. A transaction contains the `scheduled` event of each task and the [`ScheduleProgress`]
+//! Schedules, their states and requests concerning them are records of the control topic. The owner of the first events
+//! partition fires all of them. A transaction contains the `scheduled` event of each task and the [`ScheduleProgress`]
 //! that records it; the tasks are then released like any delayed task. Before the first transaction a producer with a
 //! fixed transactional id is opened, which fences earlier owners, and only then the control topic is read to its end:
 //! it contains everything that earlier owners have fired. Without schedules nothing is opened.
+//!
+//! Invariant: a task and the progress that records its time are in one transaction. In two, a crash between them would
+//! fire the time again, or never.
+//!
+//! Read next: `src/model/schedule/step.rs` (the pure step), then `transaction.rs`.
 //!
 //! [`ScheduleProgress`]: crate::model::schedule::step::ScheduleProgress
 

@@ -234,12 +234,12 @@ impl Circuit {
         }
     }
 
-    /// Returns whether the circuit is open: only probes may start, or nothing if an operator opened it.
-    /// Returns whether an operator holds the circuit open, or its slots are returning.
+    /// Returns whether an operator holds the circuit open, or the usable slots still grow after an outage.
     pub(super) fn is_held_open_or_growing(&self) -> bool {
         self.forced == Some(ForcedCircuit::Open) || (self.forced.is_none() && matches!(self.state, State::Growing(_)))
     }
 
+    /// Returns whether the circuit is open: only probes may start, or nothing if an operator opened it.
     pub(super) fn is_open(&self) -> bool {
         match self.forced {
             Some(forced) => forced == ForcedCircuit::Open,
@@ -247,7 +247,7 @@ impl Circuit {
         }
     }
 
-    /// Start of the outage, while the circuit is open by itself.
+    /// Start of the outage, while the circuit is open because of failures, not because of an operator.
     pub(super) fn open_since(&self) -> Option<Instant> {
         match self.state {
             _ if self.forced.is_some() => None,

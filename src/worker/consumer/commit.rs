@@ -1,5 +1,18 @@
-//! Commits of completed offsets: at most one commit is in flight. Partitions that are released are committed once more,
-//! synchronously.
+//! Commits of completed offsets. Partitions that are released are committed once more, synchronously.
+//!
+//! A commit is due after an interval; earlier if a quarter of a window is used, or if a retry waits for it. One commit
+//! names all partitions that changed, and its outcome arrives later, per partition: a partition that fails delays only
+//! its own type.
+//!
+//! Invariant: what a commit announces to the next owner (the end of the window, the attempts that a task has used)
+//! takes effect here only once the commit is acknowledged. Used earlier, it would be unknown after a crash: the next
+//! owner would repeat more than a window, and count attempts again that were published.
+//!
+//! Invariant: at most one commit is in flight. Its outcome would otherwise be mistaken for that of another; without an
+//! outcome within 60 s the consumer is recreated.
+//!
+//! Read next: `partition.rs`, `PartitionState::commit` and `apply_commit`, then `src/model/offsets/mod.rs` (the
+//! metadata).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +32,7 @@ use crate::worker::dispatch::Command;
 const IDLE_COMMIT_FRACTION: u32 = 4;
 /// Minimum time between two commits.
 const COMMIT_SPACING: Duration = Duration::from_millis(3);
-/// Minimum time between two commits of which the second is due because of retries that wait for it.
+/// Minimum time since the last commit for one that is made because retries wait for it.
 const RETRY_COMMIT_SPACING: Duration = Duration::from_millis(20);
 /// Minimum time between a failed commit of a type and its next one.
 const RETRY_SPACING: Duration = Duration::from_millis(500);

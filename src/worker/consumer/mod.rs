@@ -1,12 +1,19 @@
-//! Poll loop of a consumer group, on a thread of its own: records in, inputs out to the dispatchers, completions back,
-//! commits. A group serves one type, or several types that share it.
+//! Poll loop of a consumer group, on a thread of its own. A group serves one type, or several types that share it.
+//!
+//! ```text
+//!  Kafka ──poll──▶ PartitionState ──hand out──▶ dispatcher of the type ──▶ attempts ──▶ events
+//!    ▲             (one per partition)                                                    │ acknowledged
+//!    └──commit──── watermark, window ◀────────────────── Completions ◀────────────────────┘
+//! ```
 //!
 //! Per group: the client, the loop, the subscription, rebalances and commits. Per type: the dispatcher, its inputs and
 //! completions, the window, and flow control: a type that takes no records delays only its own.
 //!
-//! Commits: auto-commit is off, at most one commit is in flight, and it names only partitions of this assignment.
-//! Offsets past the end of a window are handed out only after a commit of the new end has succeeded, so that a crash
-//! repeats at most a window. A revoked partition is drained, committed with the clean mark, and released.
+//! Invariant: offsets past the end of a window are handed out only after a commit of the new end has succeeded, so that
+//! a crash repeats at most a window. Auto-commit is off, at most one commit is in flight, and it names only partitions
+//! of this assignment. A revoked partition is drained, committed with a mark that says how it ended, and released.
+//!
+//! Read next: `partition.rs` (one partition), `commit.rs`, then `start_partitions.rs` (takeover).
 
 pub(crate) mod assignment;
 mod backpressure;

@@ -1,4 +1,21 @@
 //! State of one assigned partition: delivered, handed-out and completed offsets, and the window of the next ones.
+//!
+//! ```text
+//!      watermark         next to hand out       window end        next offset
+//!  ────────┼─────────────────────┼───────────────────┼──────────────────┼────────▶ offsets
+//!  complete  running or complete   waiting, may start  waiting, may not   not delivered
+//! ```
+//!
+//! Records enter with `deliver` and `push`, leave with `pop`, and return with `complete` or `release`. The phase is
+//! `Starting` until the first commit of this owner is acknowledged, then `Active`, and `Revoking` while running tasks
+//! may finish; `Refused` if an operator has to choose the start offset. With few records the window ends beyond the
+//! next offset.
+//!
+//! Invariant: each input that is handed out returns exactly once. If one did not, the partition would never drain and
+//! each rebalance would wait for its deadline; if one returned twice, the partition would be released as clean while a
+//! task runs.
+//!
+//! Read next: `src/model/offsets/mod.rs` (the map of completed offsets), then `commit.rs`.
 
 use std::collections::VecDeque;
 

@@ -29,7 +29,7 @@ impl RetryLog {
         }
     }
 
-    /// Records what the task at an offset has used.
+    /// Records the attempts and waits that the task at an offset has used.
     pub(crate) fn record(&mut self, offset: i64, recorded: &RecordedRetry) {
         self.pending.insert(offset, recorded.retry);
         self.recorded = recorded.sequence;

@@ -1,9 +1,15 @@
 //! The writer of a partition: a connection that never reconnects by itself, because a silent reconnect would lose the
 //! WATCH and let two owners write.
 //!
-//! A batch is one pipeline: `MULTI … EXEC`, then `WATCH checkpoint` and `GET checkpoint` for the next batch. A call takes the
-//! connection out of the writer and puts it back only on success; an error, a deadline or a dropped call leaves the
-//! writer closed.
+//! A batch is one pipeline: `MULTI … EXEC`, then `WATCH checkpoint` and `GET checkpoint` for the next batch. A call
+//! takes the connection out of the writer and puts it back only on success; an error, a deadline or a dropped call
+//! leaves the writer closed.
+//!
+//! Invariant: each batch starts from a checkpoint that was read after its WATCH. A change by another writer is
+//! therefore seen in that read, or makes `EXEC` execute nothing. Redis does not roll back: if a command of a batch
+//! fails, the checkpoint is made unreadable, so that no writer continues from a part of a batch.
+//!
+//! Read next: `batch.rs` (the commands of a batch), `../torn_writes.rs` (batches that a crash of Redis has cut).
 
 use std::collections::hash_map::Entry as Slot;
 use std::sync::Arc;
