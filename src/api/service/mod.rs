@@ -1,4 +1,4 @@
-//! What the API can do, as async functions of typed arguments: one file per subject.
+//! Everything that the API can do, as async functions of typed arguments: one file per subject.
 //!
 //! A service knows nothing of paths, status codes or HTML. The [routes](crate::api::http::routes) read its arguments from a
 //! request and send its answer as JSON; the pages of the UI call the same functions and show the same values. Each takes a

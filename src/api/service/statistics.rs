@@ -23,7 +23,7 @@ const RANGE_MS: i64 = 3_600_000;
 pub(crate) enum Series {
     All,
     OfType(String),
-    /// One for each of the types with the most tasks.
+    /// Each of the types with the most tasks.
     ByType,
 }
 
