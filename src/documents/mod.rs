@@ -189,14 +189,6 @@ pub struct StateDocument {
     pub position: String,
 }
 
-/// Response of `GET /v1/tasks/{id}/run`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct RunDocument {
-    pub id: String,
-    /// Number of the current run.
-    pub run: u32,
-}
-
 /// Page of tasks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskPage {

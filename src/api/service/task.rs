@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::context::{After, Context, Paging};
 use super::deliveries::deliveries;
 
-use crate::api::documents::{History, Params, RunDocument, StateDocument, Status, TaskPage};
+use crate::api::documents::{History, Params, StateDocument, Status, TaskPage};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
 use crate::api::read::cursor;
@@ -31,15 +31,6 @@ pub(crate) async fn state(
     After(after): After,
 ) -> Result<StateDocument, ApiError> {
     Ok(documents::state(&api.reads.find(&id, after).await?))
-}
-
-pub(crate) async fn run(
-    Context { api, .. }: Context,
-    id: TaskId,
-    After(after): After,
-) -> Result<RunDocument, ApiError> {
-    let found = api.reads.find(&id, after).await?;
-    Ok(RunDocument { id: found.id.to_string(), run: found.record.run })
 }
 
 pub(crate) async fn history(

@@ -231,7 +231,6 @@ fn reads() -> Vec<Route> {
         get("/v1/suggestions", "Complete a search", suggestions::suggestions).without([Code::KafkaUnavailable]),
         get("/v1/tasks/{id}", "Get the status of a task", task::status),
         get("/v1/tasks/{id}/state", "Get only the state of a task", task::state),
-        get("/v1/tasks/{id}/run", "Get only the run of a task", task::run),
         get("/v1/tasks/{id}/children", "List the direct children of a task, oldest first", task::children),
         get("/v1/tasks/{id}/tree", "Get a task with its descendants", get_tree),
         get("/v1/tasks/{id}/history", "Get the history of a task", task::history),
