@@ -22,8 +22,8 @@ pub(super) async fn stored<T>(call: impl Future<Output = Result<T, StoreError>>)
 pub(super) async fn detached<T: Send + 'static>(
     work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
 ) -> Result<T, ApiError> {
-    runtime::spawn(work).await.unwrap_or_else(|why| {
-        tracing::error!(%why, "request task failed");
+    runtime::spawn(work).await.unwrap_or_else(|error| {
+        tracing::error!(%error, "request task failed");
         Err(ApiError::internal())
     })
 }

@@ -83,8 +83,8 @@ impl Fleet {
         if tokio::time::timeout(LOAD_DEADLINE, learning).await.is_err() {
             tracing::warn!("serving before the brokers' time is known; this machine's clock is used");
         }
-        if let Err(why) = self.control_read().await {
-            tracing::warn!(%why, "serving without the declarations of types");
+        if let Err(error) = self.control_read().await {
+            tracing::warn!(%error, "serving without the declarations of types");
         }
     }
 
@@ -94,6 +94,8 @@ impl Fleet {
 
     /// Waits until the control topic has been read to its end.
     pub(crate) async fn wait_for_control_state(&self) -> Result<(), ApiError> {
-        self.control_read().await.map_err(|why| ApiError::new(Code::KafkaUnavailable, why.to_string()).hint("retry"))
+        self.control_read()
+            .await
+            .map_err(|error| ApiError::new(Code::KafkaUnavailable, error.to_string()).hint("retry"))
     }
 }

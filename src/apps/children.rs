@@ -48,15 +48,16 @@ pub(super) fn read_children(
     let mut children = Vec::with_capacity(tasks.len());
     for (index, task) in tasks.iter().enumerate() {
         children.push(
-            read_child(task, cx, now_ms, max_params).map_err(|why| bad_child(&format!("`tasks[{index}]`: {why}")))?,
+            read_child(task, cx, now_ms, max_params)
+                .map_err(|error| bad_child(&format!("`tasks[{index}]`: {error}")))?,
         );
     }
     Ok(children)
 }
 
 fn read_child(task: &RawValue, cx: &Context, now_ms: i64, max_params: u64) -> Result<Child, String> {
-    check_document(task.get().as_bytes()).map_err(|why| why.to_string())?;
-    let document: ChildDocument = serde_json::from_str(task.get()).map_err(|why| why.to_string())?;
+    check_document(task.get().as_bytes()).map_err(|error| error.to_string())?;
+    let document: ChildDocument = serde_json::from_str(task.get()).map_err(|error| error.to_string())?;
     let start_ms = match (document.delay, &document.at) {
         (Some(_), Some(_)) => return Err("`delay` and `at` are mutually exclusive".to_owned()),
         (Some(delay), None) => Some(now_ms.saturating_add(delay.as_i64())),
@@ -70,7 +71,7 @@ fn read_child(task: &RawValue, cx: &Context, now_ms: i64, max_params: u64) -> Re
     policy.not_before_ms = start_ms.filter(|start_ms| *start_ms > now_ms);
     policy.expires_at_ms = document.expires.map(|expires| expires.time_ms(now_ms));
     let checked = cx.limits().check_policy(&policy, now_ms);
-    checked.map_err(|(at, why)| format!("`{}`: {why}", at.trim_start_matches('/')))?;
+    checked.map_err(|(at, error)| format!("`{}`: {error}", at.trim_start_matches('/')))?;
     let bytes = document.params.text().len() as u64;
     if bytes > max_params {
         return Err(format!("`params` have {bytes} bytes: at most {max_params} are allowed"));
@@ -90,14 +91,14 @@ fn last_segment(id: &str, cx: &Context) -> String {
 
 /// Reads the continuation of a `then`.
 pub(super) fn read_continuation(task: &RawValue) -> Result<Continuation, Failure> {
-    let refused = |why: &dyn std::fmt::Display| Failure::fail(format!("a continuation: {why}")).of_kind(BAD_THEN);
-    check_document(task.get().as_bytes()).map_err(|why| refused(&why))?;
-    serde_json::from_str(task.get()).map_err(|why| refused(&why))
+    let refused = |error: &dyn std::fmt::Display| Failure::fail(format!("a continuation: {error}")).of_kind(BAD_THEN);
+    check_document(task.get().as_bytes()).map_err(|error| refused(&error))?;
+    serde_json::from_str(task.get()).map_err(|error| refused(&error))
 }
 
 /// Failure of an attempt whose children cannot be published.
-pub(super) fn bad_child(why: &str) -> Failure {
-    Failure::fail(format!("a child cannot be spawned: {why}")).of_kind("bad_child")
+pub(super) fn bad_child(reason: &str) -> Failure {
+    Failure::fail(format!("a child cannot be spawned: {reason}")).of_kind("bad_child")
 }
 
 #[cfg(test)]
@@ -124,7 +125,7 @@ mod tests {
 
     #[test]
     fn invalid_child_is_refused_with_its_field() {
-        for (text, why) in [
+        for (text, error) in [
             ("3", "invalid type"),
             ("{}", "missing field `type`"),
             (r#"{"type":"a","retrys":1}"#, "unknown field `retrys`"),
@@ -143,7 +144,7 @@ mod tests {
         ] {
             let failure = read(text).unwrap_err();
             assert_eq!(&*failure.kind, "bad_child");
-            assert!(failure.message.contains("`tasks[0]`") && failure.message.contains(why), "{failure}");
+            assert!(failure.message.contains("`tasks[0]`") && failure.message.contains(error), "{failure}");
         }
     }
 }

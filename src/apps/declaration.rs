@@ -93,24 +93,24 @@ impl AppType {
 
 fn read_type(declared: DeclaredType, problems: &mut Vec<String>) -> Option<AppType> {
     let DeclaredType { name, params, output, doc, policy } = declared;
-    let mut problem = |part: &str, why: &dyn std::fmt::Display| {
-        problems.push(format!("it declares the type `{}`{part}: {why}", clip(&name)));
+    let mut problem = |part: &str, error: &dyn std::fmt::Display| {
+        problems.push(format!("it declares the type `{}`{part}: {error}", clip(&name)));
     };
-    if let Err(why) = check_own_type(&name) {
-        problem("", &why);
+    if let Err(error) = check_own_type(&name) {
+        problem("", &error);
     }
     if doc.as_ref().is_some_and(|doc| doc.chars().count() > MAX_DOC_CHARS) {
         problem("", &format!("its `doc` has more than {MAX_DOC_CHARS} characters"));
     }
     let params = match params.map_or(Ok(Schema::any()), Schema::compile) {
         Ok(params) => Some(params),
-        Err(why) => {
-            problem(" with `params` that are not a JSON Schema", &why);
+        Err(error) => {
+            problem(" with `params` that are not a JSON Schema", &error);
             None
         }
     };
-    if let Some(Err(why)) = output.clone().map(Schema::compile) {
-        problem(" with an `output` that is not a JSON Schema", &why);
+    if let Some(Err(error)) = output.clone().map(Schema::compile) {
+        problem(" with an `output` that is not a JSON Schema", &error);
     }
     Some(AppType { params: params?, output, doc, policy: policy.unwrap_or_default() })
 }
@@ -164,7 +164,7 @@ mod tests {
         let first = read(json!([{"name": "a", "params": {"type": "object"}}, {"name": "b"}]));
         let same = read(json!([{"name": "b", "doc": "new"}, {"name": "a", "params": {"type": "object"}}]));
         assert_eq!(first.difference(&same), None);
-        for (types, why) in [
+        for (types, error) in [
             (
                 json!([{"name": "a", "params": {"type": "array"}}, {"name": "b"}]),
                 "the schema of the params of `a` differs",
@@ -176,7 +176,7 @@ mod tests {
             (json!([{"name": "b"}]), "the type `a` is missing"),
             (json!([{"name": "a", "params": {"type": "object"}}, {"name": "b"}, {"name": "c"}]), "the type `c` is new"),
         ] {
-            assert_eq!(first.difference(&read(types)).as_deref(), Some(why));
+            assert_eq!(first.difference(&read(types)).as_deref(), Some(error));
         }
     }
 }

@@ -59,10 +59,12 @@ mod tests {
     fn process_is_replaced_above_the_limit_and_killed_far_above_it() {
         let limit = MemoryLimit::new(Bytes(100 * MIB), 50 * MIB);
         assert_eq!(limit.judge(100 * MIB), Verdict::Within);
-        let Verdict::Replace(why) = limit.judge(101 * MIB) else { panic!("it is above the limit") };
-        assert_eq!(why, "it uses 101MiB of memory, more than `memory` (100MiB)");
+        let Verdict::Replace(error) = limit.judge(101 * MIB) else { panic!("it is above the limit") };
+        assert_eq!(error, "it uses 101MiB of memory, more than `memory` (100MiB)");
         assert!(matches!(limit.judge(150 * MIB), Verdict::Replace(_)));
-        assert!(matches!(limit.judge(151 * MIB), Verdict::Kill(why) if why.contains("1.5 times `memory` (100MiB)")));
+        assert!(
+            matches!(limit.judge(151 * MIB), Verdict::Kill(error) if error.contains("1.5 times `memory` (100MiB)"))
+        );
     }
 
     #[test]

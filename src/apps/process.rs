@@ -99,10 +99,10 @@ pub struct ProcessEnd {
 
 /// Reason why a process is not ready.
 #[derive(Debug, thiserror::Error)]
-#[error("the app `{app}` {why}")]
+#[error("the app `{app}` {reason}")]
 pub struct StartError {
     pub app: String,
-    pub why: String,
+    pub reason: String,
 }
 
 impl ProcessEnd {
@@ -124,10 +124,10 @@ impl AppProgram {
     /// # Errors
     /// The process cannot be started, ends, or declares something invalid.
     pub async fn start(&self, number: u32, welcome: &Welcome) -> Result<(AppProcess, Declaration), StartError> {
-        let failed = |why: String| StartError { app: self.name.clone(), why };
-        let (mut process, mut declared) = self.spawn(number, welcome).await.map_err(|why| {
+        let failed = |reason: String| StartError { app: self.name.clone(), reason };
+        let (mut process, mut declared) = self.spawn(number, welcome).await.map_err(|reason| {
             let program = self.command.first().map(String::as_str).unwrap_or_default();
-            failed(format!("cannot be started: `{program}`: {why}; hint: started in `{}`", self.cwd.display()))
+            failed(format!("cannot be started: `{program}`: {reason}; hint: started in `{}`", self.cwd.display()))
         })?;
         let answer = tokio::select! {
             biased;
@@ -137,7 +137,7 @@ impl AppProgram {
                     return Err(failed(format!("violates the app protocol: {violation}")));
                 }
                 // Sent together with the end of the stream.
-                (_, Ok(Err(why))) => Some(Err(why)),
+                (_, Ok(Err(reason))) => Some(Err(reason)),
                 _ => None,
             },
             () = tokio::time::sleep(self.start_timeout) => {
@@ -147,7 +147,7 @@ impl AppProgram {
         };
         let ready = match answer {
             Some(Ok(ready)) => ready,
-            Some(Err(why)) => return Err(failed(format!("cannot serve: {why}"))),
+            Some(Err(reason)) => return Err(failed(format!("cannot serve: {reason}"))),
             None => return Err(failed(process.describe_failed_start(&self.cwd).await)),
         };
         process.slots = self.slots.unwrap_or(ready.slots);
@@ -241,16 +241,16 @@ impl AppProcess {
                     }
                 }
                 request = requests.recv() => {
-                    let (cause, why) = match request {
-                        Some(ProcessRequest::Kill(why)) => (Cause::Killed(Restart::Shared), why),
-                        Some(ProcessRequest::OutOfMemory(why)) => (Cause::OutOfMemory, why),
+                    let (cause, error) = match request {
+                        Some(ProcessRequest::Kill(error)) => (Cause::Killed(Restart::Shared), error),
+                        Some(ProcessRequest::OutOfMemory(error)) => (Cause::OutOfMemory, error),
                         // The channel is closed once the pool has been dropped.
                         Some(ProcessRequest::Stop) | None => break self.stop().await,
                     };
                     self.session.refuse_attempts();
                     // Otherwise attempts would be sent to it again and again until it has ended.
                     on_event(SessionEvent::Ended);
-                    break self.kill(cause, why).await;
+                    break self.kill(cause, error).await;
                 }
                 end = &mut self.driver => {
                     on_event(SessionEvent::Ended);
@@ -301,14 +301,14 @@ impl AppProcess {
     }
 
     async fn kill_for_overrun(&mut self, restart: Restart) -> ProcessEnd {
-        let why = "the process was killed: another attempt did not stop in time".to_owned();
-        self.kill(Cause::Killed(restart), why).await
+        let reason = "the process was killed: another attempt did not stop in time".to_owned();
+        self.kill(Cause::Killed(restart), reason).await
     }
 
     async fn stream_ended(&mut self, end: StreamEndReason) -> ProcessEnd {
         if let StreamEndReason::Violated(violation) = end {
-            let why = format!("the app violates the protocol: {violation}");
-            return self.kill(Cause::Garbled, why).await;
+            let reason = format!("the app violates the protocol: {violation}");
+            return self.kill(Cause::Garbled, reason).await;
         }
         let is_unread = self.slots == 1 && self.session.is_attempt_unread(&end);
         let cause = match is_unread {

@@ -22,15 +22,15 @@ pub fn register(
     let mut types = Vec::new();
     for (task_type, declared) in &app.declaration.types {
         let own = config.types.get(task_type);
-        if let Some(why) = conflict(own, registry.get(task_type).is_some()) {
-            problems.push(format!("the app `{name}` declares the type `{task_type}`: {why}"));
+        if let Some(error) = conflict(own, registry.get(task_type).is_some()) {
+            problems.push(format!("the app `{name}` declares the type `{task_type}`: {error}"));
             continue;
         }
         match combine_policy(task_type, &declared.policy, own, &config.topics) {
             Ok(policy) => types.push((task_type.clone(), declared.clone(), policy)),
             Err(found) => {
                 let what = format!("the app `{name}` declares the type `{task_type}` with an invalid policy");
-                problems.extend(found.into_iter().map(|why| format!("{what}: {why}")));
+                problems.extend(found.into_iter().map(|error| format!("{what}: {error}")));
             }
         }
     }

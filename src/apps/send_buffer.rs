@@ -120,8 +120,8 @@ impl SendBuffer {
     /// Returns the violation of an app that does not read its replies.
     pub(super) fn overflow(&self) -> Option<Violation> {
         let is_overfull = self.buffer.lock().is_overfull;
-        let why = || format!("it does not read: replies of more than {MAX_UNREAD_REPLIES_BYTES} bytes wait for it");
-        is_overfull.then(|| Violation(why()))
+        let error = || format!("it does not read: replies of more than {MAX_UNREAD_REPLIES_BYTES} bytes wait for it");
+        is_overfull.then(|| Violation(error()))
     }
 
     /// Returns whether the app cannot have read the last attempt. `is_reset`: the app closed the stream with unread
@@ -210,8 +210,8 @@ mod tests {
         (0..8).for_each(|_| buffer.send_reply(&reply));
         assert!(buffer.overflow().is_none(), "{} bytes may wait", 8 * reply.len());
         buffer.send_reply(&reply);
-        let Violation(why) = buffer.run().await;
-        assert_eq!(why, "it does not read: replies of more than 33554432 bytes wait for it");
+        let Violation(error) = buffer.run().await;
+        assert_eq!(error, "it does not read: replies of more than 33554432 bytes wait for it");
     }
 
     #[tokio::test]

@@ -38,11 +38,11 @@ impl AsyncWrite for SocketWriter {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.full.is_none() {
             match self.socket.write(bytes) {
-                Err(why) if why.kind() == io::ErrorKind::WouldBlock => {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let duplicate = self.socket.try_clone()?;
                     self.full = Some(pipe::Sender::from_owned_fd_unchecked(duplicate.into())?);
                 }
-                Err(why) if why.kind() == io::ErrorKind::Interrupted => return self.poll_write(cx, bytes),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => return self.poll_write(cx, bytes),
                 written => return Poll::Ready(written),
             }
         }

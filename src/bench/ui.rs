@@ -351,8 +351,8 @@ async fn open_tabs(client: &Client, fleet: &Arc<ApiFleet>, bench: &Ui, report: &
     let shown = changes(client, fleet, bench.changes, BUSY_TASKS - 1).await;
     load.abort();
     let stopped = load.await;
-    if let Ok(Err(why)) = stopped {
-        return Err(why);
+    if let Ok(Err(error)) = stopped {
+        return Err(error);
     }
     let shown = shown?;
     report.budget("API CPU with open tabs, busy fleet", "% of a core", vec![share * 100.0], 50.0);

@@ -201,9 +201,9 @@ impl Transactions {
 
 /// Converts the panic of a blocking call to an error.
 fn finished<T, E: From<BrokerError>>(outcome: Result<Result<T, E>, String>) -> Result<T, E> {
-    outcome.unwrap_or_else(|why| {
-        tracing::error!(why, "a call to Kafka failed");
-        Err(E::from(BrokerError::Unavailable(why)))
+    outcome.unwrap_or_else(|error| {
+        tracing::error!(error, "a call to Kafka failed");
+        Err(E::from(BrokerError::Unavailable(error)))
     })
 }
 
@@ -245,13 +245,16 @@ mod tests {
         let holding = tokio::spawn(async move {
             let hold = move |_: &dyn Broker, _| {
                 begin.send(()).ok();
-                released.recv_timeout(PATIENCE).map_err(|why| BrokerError::Invalid(why.to_string()))
+                released.recv_timeout(PATIENCE).map_err(|error| BrokerError::Invalid(error.to_string()))
             };
             holder.call(hold).await
         });
         blocking(move || begun.recv_timeout(PATIENCE)).await.unwrap().unwrap();
         let late = limited.with_deadline(Duration::from_millis(20)).topics("").await;
-        assert!(matches!(&late, Err(BrokerError::Unavailable(why)) if why == "no answer within 0.02 s"), "{late:?}");
+        assert!(
+            matches!(&late, Err(BrokerError::Unavailable(error)) if error == "no answer within 0.02 s"),
+            "{late:?}"
+        );
         release.send(()).unwrap();
         assert_eq!(holding.await.unwrap(), Ok(()));
         assert_eq!(limited.with_deadline(PATIENCE).topics("").await, Ok(vec![]));

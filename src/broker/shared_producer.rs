@@ -124,10 +124,10 @@ impl SharedProducer {
     pub fn send(&self, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError> {
         let producer = self.producer.read();
         let outcome = producer.client.send(record, token);
-        let Err(BrokerError::Fatal(why)) = outcome else { return outcome };
+        let Err(BrokerError::Fatal(error)) = outcome else { return outcome };
         let failed = producer.client.clone();
         drop(producer);
-        self.replace(&failed, &why)?;
+        self.replace(&failed, &error)?;
         self.producer.read().client.send(record, token)
     }
 
@@ -137,11 +137,11 @@ impl SharedProducer {
         let producer = self.producer.read().client.clone();
         let refused = producer.send_batch(topic, partition, records);
         let fatal = refused.iter().find_map(|(_, error)| match error {
-            BrokerError::Fatal(why) => Some(why),
+            BrokerError::Fatal(reason) => Some(reason),
             _ => None,
         });
-        if let Some(why) = fatal
-            && let Err(error) = self.replace(&producer, why)
+        if let Some(reason) = fatal
+            && let Err(error) = self.replace(&producer, reason)
         {
             tracing::debug!(%error, "the failed producer is not replaced yet; records of a batch were rejected");
         }
@@ -189,16 +189,16 @@ impl SharedProducer {
 
     /// Replaces a failed client, at most once per [`REPLACE_INTERVAL`]. The unsent records of the old client get the
     /// outcome `Purged`.
-    fn replace(&self, failed: &Arc<dyn Producer>, why: &str) -> Result<(), BrokerError> {
+    fn replace(&self, failed: &Arc<dyn Producer>, cause: &str) -> Result<(), BrokerError> {
         let mut current = self.producer.write();
         if !Arc::ptr_eq(&current.client, failed) {
             return Ok(());
         }
         let now = Instant::now();
         if current.replaced.is_some_and(|at| now.duration_since(at) < REPLACE_INTERVAL) {
-            return Err(BrokerError::Unavailable(format!("the producer has failed and will be replaced: {why}")));
+            return Err(BrokerError::Unavailable(format!("the producer has failed and will be replaced: {cause}")));
         }
-        tracing::warn!(reason = why, "replacing the failed producer");
+        tracing::warn!(reason = cause, "replacing the failed producer");
         current.replaced = Some(now);
         current.client = self.broker.producer(self.sink.clone()).map_err(|error| {
             tracing::warn!(%error, "the producer cannot be replaced yet");

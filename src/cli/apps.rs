@@ -56,7 +56,7 @@ impl TargetArgs {
     /// Returns the app of the target. `None` without a target.
     pub(super) fn section(&self) -> Result<Option<AppConfig>, Failure> {
         let cwd = std::env::current_dir()
-            .map_err(|why| Failure::failed(format_args!("the working directory cannot be read: {why}")))?;
+            .map_err(|error| Failure::failed(format_args!("the working directory cannot be read: {error}")))?;
         let command = match &self.target {
             Some(target) => command_of(target, &cwd)?,
             None if self.command.is_empty() => return Ok(None),
@@ -100,8 +100,8 @@ fn python(folder: &Path, variable: impl Fn(&str) -> Option<PathBuf>) -> String {
 /// Adds the app of the target on the command line.
 pub(super) fn add_target(config: &mut Config, app: AppConfig) -> Result<(), Failure> {
     if config.apps.insert(TARGET_APP.to_owned(), app).is_some() {
-        let why = format!("`[apps.{TARGET_APP}]` has the name of the app on the command line");
-        return Err(Failure::usage(why).hint("rename the section"));
+        let reason = format!("`[apps.{TARGET_APP}]` has the name of the app on the command line");
+        return Err(Failure::usage(reason).hint("rename the section"));
     }
     Ok(())
 }
@@ -113,7 +113,7 @@ pub(super) async fn open(setup: &mut Setup, environment: &[(&str, String)], dev:
         let welcome = welcome(&setup.config, &name, &section, dev);
         let program = program(&name, &section, environment, &setup.withheld);
         let opened = OpenedApp::open(program, welcome).await;
-        let opened = opened.map_err(|why| start_failure(&why.to_string(), &section.command))?;
+        let opened = opened.map_err(|error| start_failure(&error.to_string(), &section.command))?;
         let chosen = &setup.source.options.types;
         if !chosen.is_empty() && !opened.declaration.types.keys().any(|declared| chosen.contains(declared)) {
             continue;
@@ -164,8 +164,8 @@ pub(super) fn watch(setup: &Setup, running: &mut JoinSet<Ended>) {
         let pool = pool.clone();
         let drain = setup.shutdown.drain.clone();
         running.spawn(async move {
-            let why = drain.run_until_cancelled(pool.given_up()).await;
-            ("worker", why.map_or(Ok(()), |why| Err(anyhow::anyhow!(why))))
+            let error = drain.run_until_cancelled(pool.given_up()).await;
+            ("worker", error.map_or(Ok(()), |error| Err(anyhow::anyhow!(error))))
         });
     }
 }
@@ -209,8 +209,9 @@ fn program(
 }
 
 /// Returns the failure of a start, with its hint separated from the message.
-fn start_failure(why: &str, command: &[String]) -> Failure {
-    let (message, hint) = why.rsplit_once("; hint: ").map_or((why, None), |(message, hint)| (message, Some(hint)));
+fn start_failure(reason: &str, command: &[String]) -> Failure {
+    let (message, hint) =
+        reason.rsplit_once("; hint: ").map_or((reason, None), |(message, hint)| (message, Some(hint)));
     let failure = Failure::failed(message);
     match (command.first(), hint) {
         (Some(python), _) if message.ends_with(NO_SDK) => failure.hint(format_args!(
@@ -243,7 +244,7 @@ async fn test(args: &TargetArgs, output: &Output) -> Outcome {
             .hint("name one: `kafleet app test tasks.py`, `kafleet app test -- COMMAND`"));
     };
     let reports = conformance::run(&program(TARGET_APP, &section, &[], &WithheldVariables::default())).await;
-    let reports = reports.map_err(|why| start_failure(&why.to_string(), &section.command))?;
+    let reports = reports.map_err(|error| start_failure(&error.to_string(), &section.command))?;
     output.json_or_table(&reports, |reports| report_rows(reports))?;
     let count = |is: fn(&CaseResult) -> bool| reports.iter().filter(|report| is(&report.result)).count();
     let failed = count(|result| matches!(result, CaseResult::Failed(_)));
@@ -262,8 +263,8 @@ fn report_rows(reports: &[CaseReport]) -> Rows {
     for report in reports {
         let (result, reason) = match &report.result {
             CaseResult::Passed => ("passed", Field::Empty),
-            CaseResult::Skipped(why) => ("skipped", Field::Text(why.clone())),
-            CaseResult::Failed(why) => ("failed", Field::Text(format!("rule: {}\nthe app: {why}", report.rule))),
+            CaseResult::Skipped(error) => ("skipped", Field::Text(error.clone())),
+            CaseResult::Failed(error) => ("failed", Field::Text(format!("rule: {}\nthe app: {error}", report.rule))),
         };
         rows.add([Field::from(&*report.case), Field::from(result), reason]);
     }
@@ -431,8 +432,8 @@ mod tests {
                 "22.18 on; `/v/python` is older",
             ),
         ] {
-            let why = format!("the app `main` ended before it was ready: exit code 1: {last}; hint: x");
-            let hint = start_failure(&why, &["/v/python".to_owned()]).hint.unwrap();
+            let reason = format!("the app `main` ended before it was ready: exit code 1: {last}; hint: x");
+            let hint = start_failure(&reason, &["/v/python".to_owned()]).hint.unwrap();
             assert!(hint.contains(remedy), "{hint}");
         }
     }

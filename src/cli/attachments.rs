@@ -92,7 +92,7 @@ pub(super) async fn attachments(verb: AttachmentsVerb, globals: &Globals) -> Out
 fn write(data: &[u8], file: Option<&Path>) -> Result<(), Failure> {
     match file {
         Some(file) => std::fs::write(file, data)
-            .map_err(|why| Failure::failed(format_args!("`{}` cannot be written: {why}", file.display()))),
+            .map_err(|error| Failure::failed(format_args!("`{}` cannot be written: {error}", file.display()))),
         None => {
             let mut stdout = std::io::stdout().lock();
             stdout.write_all(data)?;
@@ -109,7 +109,7 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
         true => std::io::stdin().lock().take(limit).read_to_end(&mut data),
         false => std::fs::File::open(file).and_then(|open| open.take(limit).read_to_end(&mut data)),
     };
-    read.map_err(|why| Failure::usage(format_args!("`{}` cannot be read: {why}", file.display())))?;
+    read.map_err(|error| Failure::usage(format_args!("`{}` cannot be read: {error}", file.display())))?;
     if data.len() > MAX_BYTES {
         return Err(Failure::usage(format_args!("`{}` has more than {MAX_BYTES} bytes", file.display()))
             .hint("store it elsewhere and link to it with `kafleet update ID --link URL`"));

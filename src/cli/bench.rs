@@ -139,8 +139,8 @@ async fn blocking<T: Send + 'static>(call: impl FnOnce() -> anyhow::Result<T> + 
     tokio::task::spawn_blocking(call).await?
 }
 
-fn failed(why: anyhow::Error) -> Failure {
-    Failure::failed(format_args!("the benchmark did not finish: {why:#}"))
+fn failed(error: anyhow::Error) -> Failure {
+    Failure::failed(format_args!("the benchmark did not finish: {error:#}"))
 }
 
 fn print(report: &BenchReport, globals: &Globals) -> Outcome {

@@ -224,8 +224,8 @@ fn changed_params(which: &ResolveArgs, text: &str) -> Result<RedriveDeadLetter, 
         return Err(Failure::usage("`--params` needs the id of one dead letter")
             .hint("`kafleet dead-letters list` shows the ids"));
     }
-    let params =
-        RawJson::parse(text.as_bytes()).map_err(|why| Failure::usage(format_args!("`--params` is not JSON: {why}")))?;
+    let params = RawJson::parse(text.as_bytes())
+        .map_err(|error| Failure::usage(format_args!("`--params` is not JSON: {error}")))?;
     Ok(RedriveDeadLetter { params: Some(params) })
 }
 
@@ -272,9 +272,11 @@ async fn resolve_named(
     for letter in letters {
         match client.post::<DeadLetterResults>(&["v1", "dead-letters", letter, verb], changes).await {
             Ok(outcome) => all.done.extend(outcome.done),
-            Err(why) if letters.len() == 1 || matches!(why.code, Code::Denied | Code::Unavailable) => return Err(why),
+            Err(error) if letters.len() == 1 || matches!(error.code, Code::Denied | Code::Unavailable) => {
+                return Err(error);
+            }
             // The others can be resolved all the same.
-            Err(why) => all.refused.push(DeadLetterRejection { letter: letter.clone(), why: why.message }),
+            Err(error) => all.refused.push(DeadLetterRejection { letter: letter.clone(), why: error.message }),
         }
     }
     Ok(all)

@@ -221,7 +221,7 @@ pub(super) fn resolve_time(text: &str, now_ms: i64) -> Result<String, Failure> {
     if let Some(ago) = Millis::parse_age(text) {
         return Ok(rfc3339(now_ms.saturating_sub(ago.as_i64())));
     }
-    parse_time(text).map(rfc3339).map_err(|why| Failure::usage(why).hint("or give an age, such as 2h"))
+    parse_time(text).map(rfc3339).map_err(|error| Failure::usage(error).hint("or give an age, such as 2h"))
 }
 
 /// Returns a row per task; `id` is the header of the first column.

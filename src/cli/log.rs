@@ -114,6 +114,6 @@ fn read_stdin() -> Result<String, Failure> {
     let mut text = String::new();
     let limit = 2 * MAX_EVENT_BYTES as u64;
     let read = std::io::stdin().lock().take(limit).read_to_string(&mut text);
-    read.map_err(|why| Failure::usage(format_args!("stdin cannot be read as text: {why}")))?;
+    read.map_err(|error| Failure::usage(format_args!("stdin cannot be read as text: {error}")))?;
     Ok(text)
 }

@@ -176,11 +176,11 @@ pub fn run(registry: Registry) -> ExitCode {
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(why) => {
+        Err(error) => {
             // Help and version are printed here too; a closed pipe is ignored.
-            let why = with_plain_usage(suggest_renamed_verb(why));
-            let _ = why.print();
-            return ExitCode::from(if why.use_stderr() { Code::Usage as u8 } else { Code::Ok as u8 });
+            let error = with_plain_usage(suggest_renamed_verb(error));
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { Code::Usage as u8 } else { Code::Ok as u8 });
         }
     };
     let outcome = runtime(&cli.verb).and_then(|runtime| {
@@ -212,7 +212,7 @@ fn runtime(verb: &Verb) -> Result<tokio::runtime::Runtime, Failure> {
         }
         _ => tokio::runtime::Builder::new_current_thread(),
     };
-    builder.enable_all().build().map_err(|why| Failure::failed(format_args!("no runtime: {why}")))
+    builder.enable_all().build().map_err(|error| Failure::failed(format_args!("no runtime: {error}")))
 }
 
 /// Renamed verbs: parent verb, former name, present name.

@@ -125,8 +125,8 @@ fn eprint_exceptions(plan: &RebuildPlan) {
 
 fn to_failure(refusal: RebuildError) -> Failure {
     match refusal {
-        RebuildError::Unsuitable(why) => Failure::of_text(Code::Failed, &why),
-        RebuildError::Unavailable(why) => Failure::of_text(Code::Unavailable, &why),
+        RebuildError::Unsuitable(error) => Failure::of_text(Code::Failed, &error),
+        RebuildError::Unavailable(error) => Failure::of_text(Code::Unavailable, &error),
     }
 }
 
@@ -229,9 +229,9 @@ impl RebuildView {
         }
         match event {
             RebuildEvent::Verified(verified) => self.verified.push(verified),
-            RebuildEvent::Unverified { partition, why } => {
-                self.print_line(&format!("partition {partition} was not compared: {}", one_line(&why)))?;
-                self.unverified.push((partition, why));
+            RebuildEvent::Unverified { partition, error } => {
+                self.print_line(&format!("partition {partition} was not compared: {}", one_line(&error)))?;
+                self.unverified.push((partition, error));
             }
             RebuildEvent::Differs { partition, differences } => {
                 self.differing.push(partition);
@@ -335,8 +335,8 @@ fn document(event: &RebuildEvent, target: &str) -> Value {
             "event": "verified", "partition": partition, "from": from, "to": to, "keys": keys,
             "digest": format!("{digest:032x}"),
         }),
-        RebuildEvent::Unverified { partition, why } => {
-            json!({"event": "unverified", "partition": partition, "why": why})
+        RebuildEvent::Unverified { partition, error } => {
+            json!({"event": "unverified", "partition": partition, "why": error})
         }
         RebuildEvent::Differs { partition, differences } => {
             let of = |one: &Difference| json!({"key": one.key, "at": one.checkpoint, "source": one.source, "copy": one.copy});

@@ -130,7 +130,7 @@ impl Reloader {
         let loaded = read_config(&self.source.globals, &self.source.options).map_err(invalid_file)?;
         let policies = self.new_policies(&loaded)?;
         if let Role::Api(address) = self.role {
-            check_access(&loaded.config.api, address).map_err(|why| vec![Invalid::message(format!("{why:#}"))])?;
+            check_access(&loaded.config.api, address).map_err(|error| vec![Invalid::message(format!("{error:#}"))])?;
         }
         let new = json_of(&loaded.config);
         let changed = changes(&self.running, &new).into_iter().filter(|change| self.concerns(&change.path()));
@@ -156,9 +156,9 @@ impl Reloader {
         }
         self.policies.replace(self.current.clone());
         if let Role::Api(address) = self.role
-            && let Err(why) = self.access.replace(&config.api, address)
+            && let Err(error) = self.access.replace(&config.api, address)
         {
-            tracing::error!(%why, "the tokens of the reloaded configuration are invalid; the previous ones stay in effect");
+            tracing::error!(%error, "the tokens of the reloaded configuration are invalid; the previous ones stay in effect");
         }
         telemetry::set_log_filter(config.log.filter.as_deref());
     }

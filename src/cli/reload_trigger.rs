@@ -39,7 +39,7 @@ impl Triggers {
     /// until [`Triggers::next`].
     pub(super) fn register(globals: &Globals, args: ReloadArgs) -> Result<Self, Failure> {
         let hangups = signal(SignalKind::hangup());
-        let hangups = hangups.map_err(|why| Failure::failed(format_args!("no signal handler: {why}")))?;
+        let hangups = hangups.map_err(|error| Failure::failed(format_args!("no signal handler: {error}")))?;
         let path = globals.config.as_deref().unwrap_or_else(|| Path::new(DEFAULT_FILE));
         Ok(Self { hangups, file: args.watch_config.then(|| WatchedFile::new(path)) })
     }

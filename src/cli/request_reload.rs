@@ -15,7 +15,7 @@ use crate::worker::child::ARGV0;
 /// Sends SIGHUP to all other processes of this program that handle it, which only roles do.
 pub(super) fn reload() -> Outcome {
     let own = fs::metadata("/proc/self/exe");
-    let own = own.map_err(|why| Failure::failed(format_args!("`/proc` cannot be read: {why}")).hint(BY_HAND))?;
+    let own = own.map_err(|error| Failure::failed(format_args!("`/proc` cannot be read: {error}")).hint(BY_HAND))?;
     let is_own_program = |process: &Path| {
         fs::metadata(process.join("exe")).is_ok_and(|exe| (exe.dev(), exe.ino()) == (own.dev(), own.ino()))
     };
@@ -39,7 +39,7 @@ const BY_HAND: &str = "send the signal yourself: `kill -HUP PID`";
 fn other_processes() -> Result<Vec<Pid>, Failure> {
     let entries = fs::read_dir("/proc");
     let entries =
-        entries.map_err(|why| Failure::failed(format_args!("`/proc` cannot be read: {why}")).hint(BY_HAND))?;
+        entries.map_err(|error| Failure::failed(format_args!("`/proc` cannot be read: {error}")).hint(BY_HAND))?;
     let pid = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok().map(Pid::from_raw);
     Ok(entries.flatten().filter_map(pid).filter(|pid| *pid != Pid::this()).collect())
 }

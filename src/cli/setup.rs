@@ -135,7 +135,7 @@ impl Setup {
             register_samples(&mut registry);
         }
         let file = path.map_or_else(|| "the configuration".to_owned(), |path| path.display().to_string());
-        let metrics = Metrics::new().map_err(|why| Failure::failed(format_args!("no metrics: {why}")))?;
+        let metrics = Metrics::new().map_err(|error| Failure::failed(format_args!("no metrics: {error}")))?;
         let names = Names::of(&config);
         let has_handlers = source.options.handlers;
         let mut setup = Self {
@@ -182,7 +182,7 @@ impl Setup {
 
     /// Handles signals and serves `/healthz`, `/readyz` and `/metrics`.
     pub(super) async fn start_ops(&self) -> Result<JoinSet<Ended>, Failure> {
-        self.shutdown.on_signals().map_err(|why| Failure::failed(format_args!("no signal handler: {why}")))?;
+        self.shutdown.on_signals().map_err(|error| Failure::failed(format_args!("no signal handler: {error}")))?;
         let mut running = JoinSet::new();
         if !self.config.ops.listen.is_empty() {
             let listener = bind(&self.config.ops.listen, "--ops-listen").await?;
@@ -199,7 +199,7 @@ impl Setup {
         let listener = bind(&self.config.api.listen, "--listen").await?;
         let address = listener.local_addr().map_err(Failure::failed)?;
         api::check_access(&self.config.api, address)
-            .map_err(|why| Failure::of_text(Code::Usage, &format!("{why:#}")))?;
+            .map_err(|error| Failure::of_text(Code::Usage, &format!("{error:#}")))?;
         Ok(listener)
     }
 
@@ -215,7 +215,7 @@ impl Setup {
         runtime::follow_broker_clock();
         let section = self.config.kafka.iter().map(|(key, value)| (key.clone(), value.to_string())).collect();
         let kafka =
-            Kafka::new(&section).map_err(|why| Failure::usage(format_args!("`[kafka]` cannot be used: {why}")))?;
+            Kafka::new(&section).map_err(|error| Failure::usage(format_args!("`[kafka]` cannot be used: {error}")))?;
         Ok(Arc::new(kafka))
     }
 
@@ -226,14 +226,14 @@ impl Setup {
     /// Connects to the Redis of the configuration.
     pub(super) fn configured_redis(&self) -> Result<Redis, Failure> {
         let options = self.redis_options(&self.config.redis);
-        Redis::connect(options).map_err(|why| Failure::usage(format_args!("`[redis]` cannot be used: {why}")))
+        Redis::connect(options).map_err(|error| Failure::usage(format_args!("`[redis]` cannot be used: {error}")))
     }
 
     /// Connects to another Redis, with the configured credentials unless the URL has its own.
     pub(super) fn redis_at(&self, url: &str) -> Result<Redis, Failure> {
         let mut config = self.config.redis.clone();
         config.set_url(url);
-        Redis::connect(self.redis_options(&config)).map_err(|why| Failure::of_text(Code::Usage, &why.to_string()))
+        Redis::connect(self.redis_options(&config)).map_err(|error| Failure::of_text(Code::Usage, &error.to_string()))
     }
 
     fn redis_options(&self, config: &RedisConfig) -> RedisOptions {
@@ -289,21 +289,21 @@ impl Setup {
                 outcome = tokio::time::timeout(left + ATTEMPT_GRACE, attempt(left)) => outcome.unwrap_or_else(no_answer),
                 () = self.shutdown.drain.cancelled() => return Err(Failure::new(Code::Ok, "")),
             };
-            let why = match outcome {
+            let error = match outcome {
                 Ok(answer) => {
                     self.health.clear(part);
                     return Ok(answer);
                 }
-                Err(StartError::Permanent(why)) => return Err(Failure::of_text(Code::Failed, &why)),
-                Err(StartError::Transient(why)) => why,
+                Err(StartError::Permanent(error)) => return Err(Failure::of_text(Code::Failed, &error)),
+                Err(StartError::Transient(error)) => error,
             };
             if Instant::now() >= end {
                 let within = Millis(timeout.as_millis() as u64);
                 let failure =
-                    Failure::of_text(Code::Unavailable, &format!("{what} was not ready within {within}: {why}"));
+                    Failure::of_text(Code::Unavailable, &format!("{what} was not ready within {within}: {error}"));
                 return Err(if failure.hint.is_some() { failure } else { failure.hint(hint) });
             }
-            tracing::warn!(reason = single_line(&why), "waiting for {what}");
+            tracing::warn!(reason = single_line(&error), "waiting for {what}");
             let pause = backoff.next_wait().min(end.saturating_duration_since(Instant::now()));
             tokio::select! { () = tokio::time::sleep(pause) => {}, () = self.shutdown.drain.cancelled() => {} }
         }
@@ -448,8 +448,8 @@ fn failure_of(ended: Result<Ended, tokio::task::JoinError>, draining: bool) -> O
     match ended {
         Ok((_, Ok(()))) if draining => None,
         Ok((role, Ok(()))) => Some(Failure::failed(format_args!("the {role} ended unexpectedly"))),
-        Ok((role, Err(why))) => Some(Failure::of_text(Code::Failed, &format!("the {role} has failed: {why:#}"))),
-        Err(why) => Some(Failure::failed(format_args!("a role ended with a panic: {why}"))),
+        Ok((role, Err(error))) => Some(Failure::of_text(Code::Failed, &format!("the {role} has failed: {error:#}"))),
+        Err(error) => Some(Failure::failed(format_args!("a role ended with a panic: {error}"))),
     }
 }
 

@@ -55,7 +55,7 @@ pub(super) async fn topics(verb: TopicsVerb, globals: &Globals, registry: Regist
     let client = setup.kafka()?.client();
     wait_for_brokers(&setup, &client, args.start.start_timeout.into()).await?;
     let outcomes = apply(&client, &setup.config, &setup.registry, APPLY_DEADLINE).await;
-    let outcomes = outcomes.map_err(|why| Failure::of_text(Code::Failed, &why.to_string()))?;
+    let outcomes = outcomes.map_err(|error| Failure::of_text(Code::Failed, &error.to_string()))?;
     let mut types = declared(&mut setup, &client).await?;
     if !args.types.is_empty() {
         // Types of apps that were not started are not missing in the configuration.
@@ -67,11 +67,11 @@ pub(super) async fn topics(verb: TopicsVerb, globals: &Globals, registry: Regist
 /// Declares the types of the configuration. Those that this binary cannot register, such as types of another Rust
 /// binary, are left out.
 async fn declared(setup: &mut Setup, client: &BrokerClient) -> Result<Vec<TypeOutcome>, Failure> {
-    if let Err(why) = setup.register() {
-        tracing::warn!(reason = %why.message, "some types are not declared: their params are checked by workers only");
+    if let Err(error) = setup.register() {
+        tracing::warn!(reason = %error.message, "some types are not declared: their params are checked by workers only");
     }
     let outcomes = declare(&client.with_deadline(APPLY_DEADLINE), &setup.config, &setup.registry).await;
-    outcomes.map_err(|why| Failure::of_text(Code::Failed, &format!("the types were not declared: {why}")))
+    outcomes.map_err(|error| Failure::of_text(Code::Failed, &format!("the types were not declared: {error}")))
 }
 
 async fn wait_for_brokers(setup: &Setup, client: &BrokerClient, timeout: Duration) -> Result<(), Failure> {
@@ -136,7 +136,7 @@ fn type_words(outcome: &TypeOutcome) -> (&'static str, Vec<String>) {
         TypeChange::Altered(parts) => ("altered", parts.iter().map(|part| (*part).to_owned()).collect()),
         TypeChange::Unchanged => ("unchanged", Vec::new()),
         TypeChange::Kept => ("kept", vec!["not in this configuration".to_owned()]),
-        TypeChange::Failed(why) => ("failed", vec![why.to_string()]),
+        TypeChange::Failed(error) => ("failed", vec![error.to_string()]),
     };
     details.extend(outcome.left_out.iter().map(|part| format!("({part} omitted: too large)")));
     (change, details)
@@ -148,7 +148,7 @@ fn words(change: &TopicChange) -> (&'static str, Vec<String>) {
         TopicChange::Created => ("created", Vec::new()),
         TopicChange::Altered(what) => ("altered", what.clone()),
         TopicChange::Unchanged => ("unchanged", Vec::new()),
-        TopicChange::Failed(why) => ("failed", vec![why.to_string()]),
+        TopicChange::Failed(error) => ("failed", vec![error.to_string()]),
     }
 }
 

@@ -12,8 +12,8 @@ pub(super) fn start(setup: &mut Setup) -> Result<(), Failure> {
     let (settings, warnings) = otel::settings(&setup.config.otel, &env);
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     if let Some(settings) = settings {
-        let why = |why| Failure::failed(format_args!("tracing cannot be started: {why}"));
-        let (tracer, exporter) = otel::start(settings, &setup.metrics.traces).map_err(why)?;
+        let error = |error| Failure::failed(format_args!("tracing cannot be started: {error}"));
+        let (tracer, exporter) = otel::start(settings, &setup.metrics.traces).map_err(error)?;
         setup.tracing = Some((tracer, Arc::new(exporter)));
     }
     Ok(())

@@ -88,7 +88,7 @@ mod tests {
 
     fn typed(line: &str) -> Result<Value, Failure> {
         let words = std::iter::once("update").chain(line.split_whitespace());
-        let document = document(Typed::try_parse_from(words).unwrap_or_else(|why| panic!("{line}: {why}")).args)?;
+        let document = document(Typed::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}")).args)?;
         Ok(serde_json::to_value(document).unwrap())
     }
 

@@ -51,13 +51,13 @@ impl Client {
         let sent: Vec<&RawValue> = batch.iter().filter_map(|task| task.as_deref().ok()).collect();
         let mut answers = match self.create_all(&sent, self.repeat_deadline()).await {
             Ok(items) => items.into_iter().map(Ok).collect::<Vec<_>>(),
-            Err(why) => vec![Err(why); sent.len()],
+            Err(error) => vec![Err(error); sent.len()],
         }
         .into_iter();
         let missing = || Err(Error::Problem(Box::new(no_outcome())));
         let outcome = |task: &Result<Box<RawValue>, Error>| match task {
             Ok(_) => answers.next().unwrap_or_else(missing).and_then(|item| handle_of(self, item)),
-            Err(why) => Err(why.clone()),
+            Err(error) => Err(error.clone()),
         };
         batch.iter().map(outcome).collect()
     }
@@ -75,8 +75,8 @@ impl Client {
             }
             match self.create_some(tasks, &open).await {
                 Ok(answers) => answers.into_iter().for_each(|(index, item)| items[index] = Some(item)),
-                Err(why) if !last && why.is_temporary() => {}
-                Err(why) if items.iter().all(Option::is_none) => return Err(why),
+                Err(error) if !last && error.is_temporary() => {}
+                Err(error) if items.iter().all(Option::is_none) => return Err(error),
                 // Tasks that are created already keep their items.
                 Err(_) => break,
             }
@@ -117,7 +117,7 @@ fn handle_of<O>(client: &Client, item: BatchItem) -> Outcome<O> {
 }
 
 fn encode<O>(task: &NewTask<O>) -> Result<Box<RawValue>, Error> {
-    serde_json::value::to_raw_value(task.valid()?).map_err(|why| Error::Params(std::sync::Arc::new(why)))
+    serde_json::value::to_raw_value(task.valid()?).map_err(|error| Error::Params(std::sync::Arc::new(error)))
 }
 
 /// Returns the number of tasks that fit into one request, at least one.
@@ -159,8 +159,9 @@ mod tests {
 
     #[test]
     fn batches_are_limited_by_count_and_size() {
-        let of =
-            |bytes: usize| RawValue::from_string(format!("\"{}\"", "x".repeat(bytes))).map_err(|why| panic!("{why}"));
+        let of = |bytes: usize| {
+            RawValue::from_string(format!("\"{}\"", "x".repeat(bytes))).map_err(|error| panic!("{error}"))
+        };
         let small: Vec<_> = (0..600).map(|_| of(1)).collect();
         assert_eq!(batch_size(&small), BATCH_ITEMS);
         let large: Vec<_> = (0..4).map(|_| of(400 << 10)).collect();

@@ -52,7 +52,7 @@ impl EventStream {
             let chunk = match tokio::time::timeout(IDLE_TIMEOUT, self.answer.chunk()).await {
                 Ok(Ok(Some(chunk))) => chunk,
                 Ok(Ok(None)) => return StreamEvent::Lost { reason: "the API closed the stream".into() },
-                Ok(Err(why)) => return StreamEvent::Lost { reason: super::request::innermost(&why) },
+                Ok(Err(error)) => return StreamEvent::Lost { reason: super::request::innermost(&error) },
                 Err(_) => return StreamEvent::Lost { reason: format!("no data for {} s", IDLE_TIMEOUT.as_secs()) },
             };
             if !self.parser.push(&chunk) {
@@ -76,7 +76,7 @@ fn decode(event: &Frame) -> Option<StreamEvent> {
 fn document<T: DeserializeOwned>(data: &str, of: impl FnOnce(Box<T>) -> StreamEvent) -> StreamEvent {
     match serde_json::from_str(data) {
         Ok(document) => of(Box::new(document)),
-        Err(why) => StreamEvent::Lost { reason: format!("an event has an unexpected document: {why}") },
+        Err(error) => StreamEvent::Lost { reason: format!("an event has an unexpected document: {error}") },
     }
 }
 

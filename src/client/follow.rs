@@ -173,8 +173,8 @@ impl ReconnectingStream {
             }
             match open(&self.client, &self.source).await {
                 // The API is there. However long its store is projected again, the task is not lost.
-                Err(why) if why.is_not_visible_yet() => self.tries = self.tries.max(1),
-                Err(why) if why.is_temporary() && self.tries < TRIES => self.tries += 1,
+                Err(error) if error.is_not_visible_yet() => self.tries = self.tries.max(1),
+                Err(error) if error.is_temporary() && self.tries < TRIES => self.tries += 1,
                 answer => return answer,
             }
         }

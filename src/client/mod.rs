@@ -118,7 +118,7 @@ impl ClientBuilder {
         if is_loopback(&url) {
             http = http.no_proxy();
         }
-        let http = http.build().map_err(|why| Error::Setup(request::innermost(&why)))?;
+        let http = http.build().map_err(|error| Error::Setup(request::innermost(&error)))?;
         let shown = without_userinfo(url.clone()).as_str().trim_end_matches('/').to_owned();
         Ok(Client(Arc::new(Inner { http, url, shown, token: self.token, repeat_for: self.repeat_for })))
     }
@@ -229,7 +229,7 @@ impl std::fmt::Debug for Client {
 
 fn url(api: &str) -> Result<Url, Error> {
     let invalid = |reason: String| Error::Address { api: api.to_owned(), reason };
-    let url = Url::parse(api).map_err(|why| invalid(why.to_string()))?;
+    let url = Url::parse(api).map_err(|error| invalid(error.to_string()))?;
     match url.scheme() {
         "http" | "https" if url.has_host() => Ok(url),
         scheme => Err(invalid(format!("`{scheme}:` is neither http: nor https:"))),

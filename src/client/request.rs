@@ -112,7 +112,7 @@ impl Request {
     pub async fn receive<T: DeserializeOwned>(self) -> Result<T, Error> {
         let (status, body) = self.repeated().await?;
         serde_json::from_slice(&body)
-            .map_err(|why| self.client.unexpected(status, format!("unexpected document: {why}")))
+            .map_err(|error| self.client.unexpected(status, format!("unexpected document: {error}")))
     }
 
     /// Sends the request and returns the body of the answer.
@@ -127,7 +127,7 @@ impl Request {
     pub(super) async fn open(self) -> Result<Response, Error> {
         self.check_path()?;
         let answer = tokio::time::timeout(self.timeout, self.request.send()).await;
-        let answer = answer.map_err(|_| self.client.no_answer())?.map_err(|why| self.client.unreachable(&why))?;
+        let answer = answer.map_err(|_| self.client.no_answer())?.map_err(|error| self.client.unreachable(&error))?;
         self.client.accepted(answer).await
     }
 
@@ -137,17 +137,18 @@ impl Request {
 
     async fn repeated(&self) -> Result<(u16, Vec<u8>), Error> {
         self.check_path()?;
-        let may_repeat = |why: &Error| why.is_temporary() && self.repeat_until.is_some_and(|end| Instant::now() < end);
+        let may_repeat =
+            |error: &Error| error.is_temporary() && self.repeat_until.is_some_and(|end| Instant::now() < end);
         (|| self.once()).retry(waits()).when(may_repeat).await
     }
 
     async fn once(&self) -> Result<(u16, Vec<u8>), Error> {
         // Only bodies that are streams cannot be cloned.
         let request = self.request.try_clone().ok_or_else(|| Error::Setup("the body cannot be repeated".into()))?;
-        let answer = request.timeout(self.timeout).send().await.map_err(|why| self.client.unreachable(&why))?;
+        let answer = request.timeout(self.timeout).send().await.map_err(|error| self.client.unreachable(&error))?;
         let answer = self.client.accepted(answer).await?;
         let status = answer.status().as_u16();
-        let body = answer.bytes().await.map_err(|why| self.client.unreachable(&why))?;
+        let body = answer.bytes().await.map_err(|error| self.client.unreachable(&error))?;
         Ok((status, body.into()))
     }
 }
@@ -167,7 +168,7 @@ impl Client {
         if status.is_success() {
             return Ok(answer);
         }
-        let body = answer.bytes().await.map_err(|why| self.unreachable(&why))?;
+        let body = answer.bytes().await.map_err(|error| self.unreachable(&error))?;
         if let Ok(problem) = serde_json::from_slice::<Problem>(&body) {
             return Err(Error::Problem(Box::new(problem)));
         }
@@ -176,11 +177,11 @@ impl Client {
         Err(self.unexpected(status.as_u16(), format!("{status}: {}", words.join(" "))))
     }
 
-    pub(super) fn unreachable(&self, why: &reqwest::Error) -> Error {
-        if why.is_timeout() && !why.is_connect() {
+    pub(super) fn unreachable(&self, error: &reqwest::Error) -> Error {
+        if error.is_timeout() && !error.is_connect() {
             return self.no_answer();
         }
-        Error::Unreachable { api: self.api().to_owned(), reason: innermost(why) }
+        Error::Unreachable { api: self.api().to_owned(), reason: innermost(error) }
     }
 
     pub(super) fn no_answer(&self) -> Error {
@@ -217,7 +218,10 @@ mod tests {
         for name in [".", ".."] {
             let request = || client.request(Method::POST, &["v1", "tasks", name, "cancel"]);
             let errors = [request().bytes().await.unwrap_err(), request().open().await.unwrap_err()];
-            assert!(errors.iter().all(|why| matches!(why, Error::Name { .. }) && !why.is_temporary()), "{errors:?}");
+            assert!(
+                errors.iter().all(|error| matches!(error, Error::Name { .. }) && !error.is_temporary()),
+                "{errors:?}"
+            );
         }
     }
 }

@@ -245,5 +245,5 @@ fn output<O: DeserializeOwned>(status: Status) -> Result<O, Error> {
         return Err(Error::Task(Box::new(status)));
     }
     let text = status.result.as_ref().map_or("null", |result| result.text());
-    serde_json::from_str(text).map_err(|why| Error::Output { id: status.id.clone(), source: Arc::new(why) })
+    serde_json::from_str(text).map_err(|error| Error::Output { id: status.id.clone(), source: Arc::new(error) })
 }

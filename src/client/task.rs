@@ -79,7 +79,7 @@ impl<O> NewTask<O> {
     pub fn of(task_type: &str, params: &(impl Serialize + ?Sized)) -> Self {
         let (params, invalid) = match RawJson::of(params) {
             Ok(params) => (params, None),
-            Err(why) => (RawJson::null(), Some(Arc::new(why))),
+            Err(error) => (RawJson::null(), Some(Arc::new(error))),
         };
         let document =
             CreateTask { task_type: task_type.to_owned(), params, id: Some(new_id()), ..CreateTask::default() };
@@ -105,7 +105,7 @@ impl<O> NewTask<O> {
     }
 
     pub(super) fn valid(&self) -> Result<&CreateTask, Error> {
-        self.invalid.as_ref().map_or(Ok(&self.document), |why| Err(Error::Params(why.clone())))
+        self.invalid.as_ref().map_or(Ok(&self.document), |error| Err(Error::Params(error.clone())))
     }
 }
 

@@ -111,7 +111,7 @@ pub enum Role {
 
 pub(super) fn problems(document: &Document, api: &ApiConfig) -> Vec<Finding> {
     let mut found: Vec<_> =
-        listen(&api.listen).map(|why| bad_value(document, "/api/listen", why)).into_iter().collect();
+        listen(&api.listen).map(|error| bad_value(document, "/api/listen", error)).into_iter().collect();
     if api.max_body == Bytes(0) {
         found.push(bad_value(document, "/api/max_body", "larger than zero"));
     }

@@ -163,8 +163,9 @@ impl Document {
             pointer.strip_prefix(table.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         let is_unused = |pointer: &str| unused.iter().any(|table| is_below(table, pointer));
-        let (unset, failed): (Vec<_>, Vec<_>) =
-            failed.into_iter().partition(|(pointer, why)| matches!(why, Unexpanded::NotSet(_)) && is_unused(pointer));
+        let (unset, failed): (Vec<_>, Vec<_>) = failed
+            .into_iter()
+            .partition(|(pointer, error)| matches!(error, Unexpanded::NotSet(_)) && is_unused(pointer));
         self.unset = unset.into_iter().map(|(pointer, _)| pointer).collect();
         failed
     }
@@ -174,7 +175,7 @@ fn collect_variables(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::String(text) => {
             let unset = expand(text, &|_| None).err().unwrap_or_default().into_iter();
-            found.extend(unset.filter_map(|why| match why {
+            found.extend(unset.filter_map(|error| match error {
                 Unexpanded::NotSet(name) => Some(name),
                 Unexpanded::Malformed => None,
             }));
@@ -194,7 +195,7 @@ fn expand_value(
     match value {
         Value::String(text) => match expand(text, env) {
             Ok(expanded) => *text = expanded,
-            Err(why) => failed.extend(why.into_iter().map(|why| (pointer.to_owned(), why))),
+            Err(error) => failed.extend(error.into_iter().map(|error| (pointer.to_owned(), error))),
         },
         Value::Array(items) => {
             for (n, item) in items.iter_mut().enumerate() {

@@ -74,13 +74,13 @@ pub(super) fn problems(config: &EmailConfig) -> Vec<Finding> {
                 .hint("write a host such as `smtp.example.com`; the port is a separate key"),
         );
     }
-    if let Err(why) = parse_mailbox(&config.from) {
-        found.push(Finding::new(at("from"), format!("`email.from`: {why}")));
+    if let Err(error) = parse_mailbox(&config.from) {
+        found.push(Finding::new(at("from"), format!("`email.from`: {error}")));
     }
     found.extend(login_problems(config));
     for (n, text) in config.recipients.iter().enumerate() {
-        if let Err(why) = AddressPattern::new(text) {
-            found.push(Finding::new(format!("{AT}/recipients/{n}"), format!("`email.recipients[{n}]`: {why}")));
+        if let Err(error) = AddressPattern::new(text) {
+            found.push(Finding::new(format!("{AT}/recipients/{n}"), format!("`email.recipients[{n}]`: {error}")));
         }
     }
     found

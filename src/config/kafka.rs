@@ -54,9 +54,9 @@ const RESERVED: [(&str, &str); 18] = [
 ];
 
 pub(super) fn problems(document: &Document, kafka: &BTreeMap<String, Scalar>) -> Vec<Finding> {
-    let reserved = |(key, why): &(&str, &str)| {
+    let reserved = |(key, error): &(&str, &str)| {
         kafka.contains_key(*key).then(|| {
-            let what = format!("`{key}` in `[kafka]` belongs to kafleet and cannot be set: {why}");
+            let what = format!("`{key}` in `[kafka]` belongs to kafleet and cannot be set: {error}");
             Finding::new(join("/kafka", key), what).hint("remove it")
         })
     };

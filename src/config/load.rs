@@ -77,11 +77,12 @@ pub fn load_with(
     let found = Path::new(DEFAULT_FILE);
     let path = path.or_else(|| found.exists().then_some(found));
     let text = match path.map(std::fs::read_to_string) {
-        Some(Err(why)) => return Err(unreadable(path.unwrap_or(found), &why)),
+        Some(Err(error)) => return Err(unreadable(path.unwrap_or(found), &error)),
         Some(Ok(text)) => text,
         None => String::new(),
     };
-    let folder = std::path::absolute(path.unwrap_or(found)).map_err(|why| unreadable(path.unwrap_or(found), &why))?;
+    let folder =
+        std::path::absolute(path.unwrap_or(found)).map_err(|error| unreadable(path.unwrap_or(found), &error))?;
     let folder = folder.parent().map(Path::to_owned).unwrap_or_default();
     let (config, variables) = read(&text, path, &folder, overrides, env)?;
     Ok(Loaded { config, path: path.map(Path::to_owned), folder, variables })
@@ -99,7 +100,7 @@ fn read(
     let variables = document.variables();
     let unexpanded = document.expand(env, &unused_tables(&document.value, overrides));
     give(&mut document, overrides);
-    let mut found: Vec<Finding> = unexpanded.into_iter().map(|(pointer, why)| missing(pointer, &why)).collect();
+    let mut found: Vec<Finding> = unexpanded.into_iter().map(|(pointer, error)| missing(pointer, &error)).collect();
     found.extend(misfits(&document));
     let mut config = typed(&document.value, &mut found).map(|config| resolve_paths(config, folder));
     if let (Some(config), Some(url)) = (&mut config, &overrides.redis) {
@@ -146,8 +147,8 @@ fn give(document: &mut Document, overrides: &Overrides) {
     }
 }
 
-fn missing(pointer: String, why: &Unexpanded) -> Finding {
-    match why {
+fn missing(pointer: String, error: &Unexpanded) -> Finding {
+    match error {
         Unexpanded::NotSet(name) => Finding::new(pointer, format!("the environment variable `{name}` is not set"))
             .hint(format!("set it, or write `$${{{name}}}` for the literal text")),
         Unexpanded::Malformed => Finding::new(pointer, "`${` without a variable name and `}`")
@@ -217,8 +218,8 @@ fn resolve_program(command: &mut [String], folder: &Path) {
     }
 }
 
-fn unreadable(path: &Path, why: &std::io::Error) -> Problems {
-    let what = format!("cannot be read: {why}");
+fn unreadable(path: &Path, error: &std::io::Error) -> Problems {
+    let what = format!("cannot be read: {error}");
     Problems(vec![ConfigProblem { location: path.display().to_string(), key: String::new(), what, hint: None }])
 }
 

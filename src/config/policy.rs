@@ -72,8 +72,8 @@ impl TypePolicy {
                 Some(_) => ("min_backoff", "max_backoff"),
                 None => ("max_backoff", "min_backoff"),
             };
-            let why = format!("`min_backoff` {min_backoff} is longer than `max_backoff` {max_backoff}");
-            return Some((field, format!("{why}, one of which is that of the type; give `{hint}` as well")));
+            let reason = format!("`min_backoff` {min_backoff} is longer than `max_backoff` {max_backoff}");
+            return Some((field, format!("{reason}, one of which is that of the type; give `{hint}` as well")));
         }
         let total_timeout = own.total_timeout.or(self.total_timeout);
         let timeout = Some(own.timeout.unwrap_or(self.timeout));

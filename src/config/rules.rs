@@ -41,7 +41,7 @@ fn inexact_numbers(document: &Document) -> impl Iterator<Item = Finding> {
 
 fn schedule(name: &str, spec: &Spec) -> Vec<Finding> {
     let top = join("/schedules", name);
-    let named = check_name(name).err().map(|why| Finding::new(top.clone(), why));
+    let named = check_name(name).err().map(|error| Finding::new(top.clone(), error));
     let errors = spec.errors().into_iter().map(|flaw| {
         let pointer = flaw.at.split('/').fold(top.clone(), |above, key| join(&above, key));
         let found = Finding::new(pointer.clone(), format!("`{}`: {}", dotted(&pointer), flaw.what));

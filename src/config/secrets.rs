@@ -51,7 +51,7 @@ pub(super) fn without_userinfo(text: &str) -> String {
 pub(super) fn debug<T: Serialize>(name: &str, value: &T, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
     match serde_json::to_value(value) {
         Ok(value) => write!(f, "{name} {}", redacted(&[], &value)),
-        Err(why) => write!(f, "{name} (cannot be shown: {why})"),
+        Err(error) => write!(f, "{name} (cannot be shown: {error})"),
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) fn problems(document: &Document, config: &Config) -> Vec<Finding> {
 
 pub(super) fn type_problems(document: &Document, name: &str, kind: &TypeConfig, topics: &TopicsConfig) -> Vec<Finding> {
     let at = join("/types", name);
-    let mut found: Vec<_> = check_type(name).err().map(|why| Finding::new(at.clone(), why)).into_iter().collect();
+    let mut found: Vec<_> = check_type(name).err().map(|error| Finding::new(at.clone(), error)).into_iter().collect();
     let spans = [
         ("timeout", kind.timeout),
         ("total_timeout", kind.total_timeout),
@@ -48,7 +48,7 @@ pub(super) fn type_problems(document: &Document, name: &str, kind: &TypeConfig, 
     found.extend(longer_than_trees(document, &at, kind, topics));
     found.extend(unreachable_slots(&at, kind, topics));
     found.extend(limit_below_partitions(&at, kind, topics));
-    found.extend(kind.rate.and_then(|rate| rate.check().err()).map(|why| Finding::new(join(&at, "rate"), why)));
+    found.extend(kind.rate.and_then(|rate| rate.check().err()).map(|error| Finding::new(join(&at, "rate"), error)));
     found.extend(schema_file(&at, kind));
     found
 }
@@ -120,7 +120,7 @@ fn reserved(name: &str, kind: &TypeConfig, config: &Config) -> Option<Finding> {
     let own = [(CALLBACK_TYPE, "callbacks", config.callbacks.is_some()), (EMAIL_TYPE, "email", config.email.is_some())];
     match own.into_iter().find(|(own, ..)| *own == name) {
         None if check_type(name).is_ok() => {
-            check_own_type(name).err().map(|why| Finding::new(at, why).hint("choose another name"))
+            check_own_type(name).err().map(|error| Finding::new(at, error).hint("choose another name"))
         }
         None => None,
         Some((_, section, false)) => {
@@ -299,8 +299,8 @@ fn limit_below_partitions(at: &str, kind: &TypeConfig, topics: &TopicsConfig) ->
 
 /// Checks the name of a consumer group, which no type but `own` may have.
 fn shared_group(at: &str, group: &str, own: Option<&str>, config: &Config) -> Option<Finding> {
-    if let Err(why) = check_type(group) {
-        return Some(Finding::new(at, format!("`{}`: {why}", dotted(at))).hint("groups are named like types"));
+    if let Err(error) = check_type(group) {
+        return Some(Finding::new(at, format!("`{}`: {error}", dotted(at))).hint("groups are named like types"));
     }
     if own == Some(group) || !config.types.contains_key(group) {
         return None;
@@ -312,20 +312,21 @@ fn shared_group(at: &str, group: &str, own: Option<&str>, config: &Config) -> Op
 
 fn schema_file(at: &str, kind: &TypeConfig) -> Option<Finding> {
     let path = kind.schema.as_ref()?;
-    let finding = |why: String| Finding::new(join(at, "schema"), format!("the schema `{}` {why}", path.display()));
+    let finding =
+        |reason: String| Finding::new(join(at, "schema"), format!("the schema `{}` {reason}", path.display()));
     let text = match std::fs::read(path) {
         Ok(text) => text,
-        Err(why) => {
+        Err(reason) => {
             return Some(
-                finding(format!("cannot be read: {why}")).hint("paths are relative to the configuration's folder"),
+                finding(format!("cannot be read: {reason}")).hint("paths are relative to the configuration's folder"),
             );
         }
     };
     match serde_json::from_slice(&text) {
-        Err(why) => Some(finding(format!("is not JSON: {why}"))),
+        Err(reason) => Some(finding(format!("is not JSON: {reason}"))),
         Ok(schema) => jsonschema::validator_for(&schema)
             .err()
-            .map(|why| finding(format!("is not a JSON Schema: {}", clip(&why.to_string())))),
+            .map(|reason| finding(format!("is not a JSON Schema: {}", clip(&reason.to_string())))),
     }
 }
 

@@ -27,7 +27,7 @@ pub trait Sink: Send + 'static {
     /// Called once all records present at the restart have been read.
     fn whole(&mut self);
     /// Called with a reason if the topic cannot be read, and with `None` once it can.
-    fn trouble(&mut self, why: Option<&str>);
+    fn trouble(&mut self, reason: Option<&str>);
 }
 
 /// Guard that stops following the topic when dropped.

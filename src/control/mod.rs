@@ -76,12 +76,12 @@ impl ControlKey {
         let Some((kind, rest)) = text.split_once('/') else { return Ok(None) };
         let of_type = |make: fn(String) -> Self| match check_type(rest) {
             Ok(()) => Ok(Some(make(rest.to_owned()))),
-            Err(why) => Err(InvalidRecord::Key(why)),
+            Err(error) => Err(InvalidRecord::Key(error)),
         };
         match kind {
             "cancel" => crate::model::task::id::TaskId::parse(rest)
                 .map(|_| Some(Self::Cancel(rest.into())))
-                .map_err(|why| InvalidRecord::Key(why.to_string())),
+                .map_err(|error| InvalidRecord::Key(error.to_string())),
             "pause" => of_type(Self::Pause),
             "slots" => of_type(Self::Slots),
             "rate" => of_type(Self::Rate),
@@ -298,7 +298,7 @@ pub async fn put(
     key: &ControlKey,
     record: &ControlRecord,
 ) -> Result<Position, BrokerError> {
-    let value = serde_json::to_vec(record).map_err(|why| BrokerError::Invalid(why.to_string()))?;
+    let value = serde_json::to_vec(record).map_err(|error| BrokerError::Invalid(error.to_string()))?;
     write(producer, names, key, Some(&value)).await
 }
 
@@ -346,7 +346,7 @@ pub async fn put_schedule<T: Serialize>(
     key: &schedules::ScheduleKey,
     record: Option<&T>,
 ) -> Result<Position, BrokerError> {
-    let value = record.map(serde_json::to_vec).transpose().map_err(|why| BrokerError::Invalid(why.to_string()))?;
+    let value = record.map(serde_json::to_vec).transpose().map_err(|error| BrokerError::Invalid(error.to_string()))?;
     write(producer, names, key, value.as_deref()).await
 }
 

@@ -250,13 +250,13 @@ impl ControlState {
 }
 
 fn check_slots(limit: &Slots) -> Result<(), InvalidRecord> {
-    let why = match (limit.slots, limit.max_concurrency) {
+    let reason = match (limit.slots, limit.max_concurrency) {
         (None, None) => "it has neither `slots` nor `max_concurrency`".to_owned(),
         (Some(0), _) | (_, Some(0)) => "a limit of 0 is not allowed: pause the type instead".to_owned(),
         (Some(slots), _) if slots > MAX_SLOTS => format!("{slots} slots: at most {MAX_SLOTS} are allowed"),
         _ => return Ok(()),
     };
-    Err(InvalidRecord::Value(why))
+    Err(InvalidRecord::Value(reason))
 }
 
 fn set<K: Ord, T: DeserializeOwned>(
@@ -283,7 +283,7 @@ pub(super) fn read<T: DeserializeOwned>(value: &[u8]) -> Result<T, InvalidRecord
     struct Versioned {
         v: u32,
     }
-    let decode_error = |why| InvalidRecord::Json(short_reason(&why));
+    let decode_error = |error| InvalidRecord::Json(short_reason(&error));
     let Versioned { v } = serde_json::from_slice(value).map_err(decode_error)?;
     if v > CONTROL_VERSION {
         return Err(InvalidRecord::Newer(v));

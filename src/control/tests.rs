@@ -289,14 +289,18 @@ async fn last_known_state_holds_while_the_topic_is_unreachable() {
     in_time(watch.whole()).await;
     for (away, reason) in [(true, Some("using the last known state: the test took it away")), (false, None)] {
         broker.1.store(away, std::sync::atomic::Ordering::SeqCst);
-        let reported = || health.reasons().first().map(|(_, why)| why.clone());
+        let reported = || health.reasons().first().map(|(_, error)| error.clone());
         let heard = async {
             while reported().is_some() != reason.is_some() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
         in_time(heard).await;
-        assert!(reason.is_none_or(|reason| reported().is_some_and(|why| why.ends_with(reason))), "{:?}", reported());
+        assert!(
+            reason.is_none_or(|reason| reported().is_some_and(|error| error.ends_with(reason))),
+            "{:?}",
+            reported()
+        );
         assert!(watch.state().paused.contains_key("echo"));
     }
 }

@@ -180,12 +180,12 @@ impl TypeRecords {
             return Ok(());
         };
         if value.len() > MAX_TYPE_BYTES {
-            let why = format!("it has {} bytes; the maximum is {MAX_TYPE_BYTES}", value.len());
-            return Err(InvalidRecord::Value(why));
+            let reason = format!("it has {} bytes; the maximum is {MAX_TYPE_BYTES}", value.len());
+            return Err(InvalidRecord::Value(reason));
         }
         let record = read::<TypeRecord>(value)?;
-        if let Some(why) = record.policy.rate.and_then(|rate| rate.check().err()) {
-            return Err(InvalidRecord::Value(why));
+        if let Some(reason) = record.policy.rate.and_then(|rate| rate.check().err()) {
+            return Err(InvalidRecord::Value(reason));
         }
         let is_kept = match &self.kept {
             Kept::None => false,
@@ -265,14 +265,14 @@ mod tests {
     fn invalid_records_are_refused() {
         let mut records = TypeRecords::all();
         let large = serde_json::to_vec(&record(json!("x".repeat(MAX_TYPE_BYTES)), "")).unwrap();
-        for (value, why) in [
+        for (value, reason) in [
             (&large[..], "the maximum is 65536"),
             (br#"{"v":2}"#, "version 2"),
             (br#"{"v":1,"policy":{"rate":{"count":0}}}"#, "`burst` of at least 1"),
             (br#"{"v":1,"policy":3}"#, "invalid type"),
         ] {
             let error = records.take("a".into(), Some(value)).unwrap_err().to_string();
-            assert!(error.contains(why), "{error}");
+            assert!(error.contains(reason), "{error}");
         }
         assert!(records.get("a").is_none());
     }

@@ -163,8 +163,8 @@ impl Sink for ControlFollower {
             Some(fresh) => outcome = fresh.take(record),
             None => self.shared.change(self.next, |state| outcome = state.take(record)),
         }
-        if let Err(why) = outcome {
-            self.complain(record, &why.to_string());
+        if let Err(error) = outcome {
+            self.complain(record, &error.to_string());
         }
     }
 
@@ -175,14 +175,15 @@ impl Sink for ControlFollower {
         }
     }
 
-    fn trouble(&mut self, why: Option<&str>) {
+    fn trouble(&mut self, reason: Option<&str>) {
         let Some(health) = &self.health else { return };
-        match why {
-            Some(why) if self.fresh.is_some() && !self.shared.is_whole() => {
-                health.set(HEALTH_PART, format!("`{}` cannot be read, no task starts before: {why}", self.topic));
+        match reason {
+            Some(reason) if self.fresh.is_some() && !self.shared.is_whole() => {
+                health.set(HEALTH_PART, format!("`{}` cannot be read, no task starts before: {reason}", self.topic));
             }
-            Some(why) => {
-                health.set(HEALTH_PART, format!("`{}` cannot be read; using the last known state: {why}", self.topic));
+            Some(reason) => {
+                health
+                    .set(HEALTH_PART, format!("`{}` cannot be read; using the last known state: {reason}", self.topic));
             }
             None => health.clear(HEALTH_PART),
         }
@@ -190,12 +191,12 @@ impl Sink for ControlFollower {
 }
 
 impl ControlFollower {
-    fn complain(&mut self, record: &RecordRef<'_>, why: &str) {
+    fn complain(&mut self, record: &RecordRef<'_>, error: &str) {
         self.complaints += 1;
         if self.complaints <= MAX_COMPLAINTS {
             let key = String::from_utf8_lossy(record.key.unwrap_or_default());
             let key = crate::model::task::id::clip(&key);
-            tracing::warn!(topic = %self.topic, offset = record.offset, %key, reason = why, "ignoring an invalid control record");
+            tracing::warn!(topic = %self.topic, offset = record.offset, %key, reason = error, "ignoring an invalid control record");
         }
     }
 }

@@ -135,9 +135,9 @@ impl Shared {
         }
         let shared = self.clone();
         let started = std::thread::Builder::new().name(self.name.clone()).spawn(move || shared.serve());
-        started.map(drop).map_err(|why| {
+        started.map(drop).map_err(|error| {
             queue.jobs.pop_back();
-            Failure::retry(format!("cannot start a thread for the attempt: {why}")).of_kind("not_started")
+            Failure::retry(format!("cannot start a thread for the attempt: {error}")).of_kind("not_started")
         })
     }
 

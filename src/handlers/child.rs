@@ -43,9 +43,10 @@ impl Child {
     pub fn of<T: Task>(task: &T) -> Self {
         match RawJson::of(task) {
             Ok(params) => Self::new(T::TYPE, params),
-            Err(why) => {
-                Self { error: Some(format!("the params are not JSON: {why}")), ..Self::new(T::TYPE, RawJson::null()) }
-            }
+            Err(reason) => Self {
+                error: Some(format!("the params are not JSON: {reason}")),
+                ..Self::new(T::TYPE, RawJson::null())
+            },
         }
     }
 

@@ -211,7 +211,7 @@ impl Context {
     /// # Errors
     /// The attachment is invalid or too large.
     pub fn attach(&self, name: &str, media: &str, data: impl Into<Vec<u8>>) -> TaskResult<()> {
-        let bad = |why| Failure::fail(why).of_kind("bad_attachment");
+        let bad = |error| Failure::fail(error).of_kind("bad_attachment");
         let attachment = Attachment::new(name, media, data).map_err(bad)?;
         self.record_activity();
         self.env.sink.note(self, Note::Attachment(attachment));
@@ -312,24 +312,24 @@ impl Context {
     /// # Errors
     /// The child cannot be published.
     pub fn child_id(&self, child: &Child) -> TaskResult<TaskId> {
-        let bad = |why: String| {
-            Failure::fail(format!("child of type `{}`: {why}", clip(&child.task_type))).of_kind("bad_child")
+        let bad = |reason: String| {
+            Failure::fail(format!("child of type `{}`: {reason}", clip(&child.task_type))).of_kind("bad_child")
         };
         if let Some(error) = &child.error {
             return Err(bad(error.clone()));
         }
         let segment = match &child.segment {
             Some(segment) => segment.clone(),
-            None => self.default_segment(child).map_err(|why| bad(why.to_string()))?,
+            None => self.default_segment(child).map_err(|reason| bad(reason.to_string()))?,
         };
         if number_of(&segment).is_some() {
             return Err(bad(format!(
                 "`{segment}` is reserved for continuations; hint: choose another id, or use `cx.then`"
             )));
         }
-        let id = self.id.child(&segment).map_err(|why| bad(why.to_string()))?;
+        let id = self.id.child(&segment).map_err(|reason| bad(reason.to_string()))?;
         let checked = self.limits().check(&id, &child.policy, now_ms());
-        checked.map_err(|(at, why)| bad(format!("`{}`: {why}", at.trim_start_matches('/'))))?;
+        checked.map_err(|(at, reason)| bad(format!("`{}`: {reason}", at.trim_start_matches('/'))))?;
         Ok(id)
     }
 
@@ -366,7 +366,7 @@ impl Silent<'_> {
     pub fn progress(&self, state: impl Serialize) {
         match RawJson::of(&state) {
             Ok(state) => self.0.env.sink.note(self.0, Note::Progress(state)),
-            Err(why) => self.warn(format!("progress that is not JSON: {why}")),
+            Err(error) => self.warn(format!("progress that is not JSON: {error}")),
         }
     }
 

@@ -31,7 +31,8 @@ impl Continuation {
 }
 
 fn encode(params: impl Serialize) -> TaskResult<RawJson> {
-    let failure = |why| Failure::fail(format!("the params of a continuation are not JSON: {why}")).of_kind(BAD_THEN);
+    let failure =
+        |error| Failure::fail(format!("the params of a continuation are not JSON: {error}")).of_kind(BAD_THEN);
     RawJson::of(&params).map_err(failure)
 }
 
@@ -54,7 +55,7 @@ impl Ended {
             .as_ref()
             .map(|output| output.text())
             .ok_or_else(|| format!("`{}` has no output: it is {}", self.id, self.state))?;
-        serde_json::from_str(text).map_err(|why| format!("the output of `{}` cannot be read: {why}", self.id))
+        serde_json::from_str(text).map_err(|error| format!("the output of `{}` cannot be read: {error}", self.id))
     }
 }
 
@@ -79,7 +80,7 @@ impl Context {
             .and_then(|()| self.limits().check_added(&self.id, first, &continuations, now_ms()));
         match checked {
             Ok(()) => Ok(continuations),
-            Err((at, why)) => Err(Failure::fail(format!("a continuation (`{at}`): {why}")).of_kind(BAD_THEN)),
+            Err((at, error)) => Err(Failure::fail(format!("a continuation (`{at}`): {error}")).of_kind(BAD_THEN)),
         }
     }
 }

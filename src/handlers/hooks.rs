@@ -194,8 +194,8 @@ impl Hooks {
         let prepare = || self.prepare(&child.task_type, &mut child.params, &mut child.key, &mut child.policy);
         let outcome = catch_unwind(AssertUnwindSafe(prepare));
         let outcome = outcome.unwrap_or_else(|panic| Err(format!("a hook panicked: {}", panic_text(&*panic))));
-        if let Err(why) = outcome {
-            child.error.get_or_insert(why);
+        if let Err(error) = outcome {
+            child.error.get_or_insert(error);
         }
     }
 }

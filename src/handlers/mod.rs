@@ -169,5 +169,5 @@ impl<T: Task> Handler for Typed<T> {
 }
 
 fn answer(output: &impl Serialize) -> Answer {
-    RawJson::of(output).map_err(|why| Failure::fail(format!("the result is not JSON: {why}")).of_kind("bad_output"))
+    RawJson::of(output).map_err(|error| Failure::fail(format!("the result is not JSON: {error}")).of_kind("bad_output"))
 }

@@ -134,9 +134,9 @@ impl GuardTable {
     fn send(&mut self, message: Message) {
         let sent = self.guard.as_ref().map(|guard| write_message(guard.pipe.as_raw_fd(), message));
         if !matches!(sent, Some(Ok(())))
-            && let Err(why) = self.replace()
+            && let Err(error) = self.replace()
         {
-            tracing::warn!("cannot start the guard process: programs would outlive a crash of this worker: {why}");
+            tracing::warn!("cannot start the guard process: programs would outlive a crash of this worker: {error}");
         }
     }
 
@@ -178,7 +178,7 @@ impl Guard {
         let forked = match unsafe { fork() } {
             Ok(ForkResult::Child) => run_guard(&reader, &mut table),
             Ok(ForkResult::Parent { child }) => Ok(child),
-            Err(why) => Err(why),
+            Err(error) => Err(error),
         };
         mask.thread_set_mask()?;
         Ok(Self { pid: forked?, pipe: Arc::new(writer) })

@@ -169,8 +169,8 @@ impl Registry {
     }
 
     fn insert(&mut self, name: &str, registered: Registered, named: Result<(), String>) -> &mut Self {
-        if let Err(why) = named {
-            self.problems.push(why);
+        if let Err(error) = named {
+            self.problems.push(error);
         } else if self.types.contains_key(name) {
             self.problems.push(format!("the type `{name}` is registered twice: give each its own name"));
         } else {

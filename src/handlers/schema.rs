@@ -51,7 +51,7 @@ impl Schema {
         if is_unconstrained(&schema) {
             return Ok(Self { text: Arc::new(schema), check: None });
         }
-        let check = jsonschema::validator_for(&schema).map_err(|why| excerpt(&why.to_string()))?;
+        let check = jsonschema::validator_for(&schema).map_err(|error| excerpt(&error.to_string()))?;
         Ok(Self { text: Arc::new(schema), check: Some(Arc::new(check)) })
     }
 
@@ -104,8 +104,8 @@ fn is_unconstrained(schema: &Value) -> bool {
 
 /// Parses params into a Rust type. On an error they are parsed again to find its location.
 pub(super) fn read<T: DeserializeOwned>(text: &str) -> Result<T, ParamsError> {
-    serde_json::from_str(text).map_err(|why| {
-        locate::<T>(text).unwrap_or(ParamsError { pointer: String::new(), message: without_position(&why) })
+    serde_json::from_str(text).map_err(|error| {
+        locate::<T>(text).unwrap_or(ParamsError { pointer: String::new(), message: without_position(&error) })
     })
 }
 
@@ -128,8 +128,8 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
 }
 
 /// Returns the message without line and column: params are a single line, and the pointer gives the location.
-fn without_position(why: &serde_json::Error) -> String {
-    let text = why.to_string();
+fn without_position(error: &serde_json::Error) -> String {
+    let text = error.to_string();
     excerpt(text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message))
 }
 

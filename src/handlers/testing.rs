@@ -133,7 +133,7 @@ impl TestRun {
     /// If the id is invalid.
     pub fn begin(&self, task_type: &str) -> (Context, Arc<Recorder>) {
         let recorder = Arc::new(Recorder::default());
-        let id = TaskId::parse(&self.id).unwrap_or_else(|why| panic!("{why}"));
+        let id = TaskId::parse(&self.id).unwrap_or_else(|error| panic!("{error}"));
         let cx = Context::begin(AttemptStart {
             id,
             run: 1,
@@ -159,7 +159,7 @@ impl TestRun {
     pub async fn run<T: Task>(&self, task: T) -> Outcome {
         match RawJson::of(&task) {
             Ok(params) => self.handle(T::TYPE, &Registered::of::<T>(), params).await,
-            Err(why) => Outcome::failed(Failure::fail(format!("the params are not JSON: {why}"))),
+            Err(error) => Outcome::failed(Failure::fail(format!("the params are not JSON: {error}"))),
         }
     }
 
@@ -212,7 +212,7 @@ impl Outcome {
     /// If the attempt failed.
     pub fn output(&self) -> Value {
         match &self.answer {
-            Ok(output) => output.value().unwrap_or_else(|why| panic!("the result cannot be read: {why}")),
+            Ok(output) => output.value().unwrap_or_else(|error| panic!("the result cannot be read: {error}")),
             Err(failure) => panic!("the attempt failed: {failure:?}"),
         }
     }

@@ -218,8 +218,8 @@ pub fn cancel_message(with: Option<&str>, when: &str, reason: Option<&str>) -> S
         None if reason == Some(OVERDUE) => "By the tracker".to_owned(),
         None => "On request".to_owned(),
     };
-    let why = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-    format!("Job was cancelled. {what}{when}{why}")
+    let error = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!("Job was cancelled. {what}{when}{error}")
 }
 
 /// One-time action of the tracker outside the store.

@@ -296,7 +296,7 @@ impl Publisher {
     /// Appends lines to the log of an existing task, within the limits of [`lines_of`]. Handlers use `cx.log`
     /// instead.
     pub async fn append_log(&self, id: &TaskId, lines: &[&str]) -> Result<Position, PublishError> {
-        let lines = lines_of(lines.iter().copied()).map_err(|(_, why)| PublishError::Invalid(why))?;
+        let lines = lines_of(lines.iter().copied()).map_err(|(_, error)| PublishError::Invalid(error))?;
         let event = Event::new(Payload::Log { lines, dropped: 0 }, id.clone(), 1, now_ms());
         self.publish_event(&event).await.map_err(PublishError::NotPublished)
     }
@@ -348,7 +348,7 @@ fn prepare(new: OutgoingTask, now_ms: i64) -> Result<DecodedTask, PublishError> 
         None => TaskId::parse(&uuid::Uuid::now_v7().to_string())?,
     };
     let hash = spawn_hash(&new.task_type, &new.params)
-        .map_err(|why| PublishError::Invalid(format!("the params cannot be read: {why}")))?;
+        .map_err(|error| PublishError::Invalid(format!("the params cannot be read: {error}")))?;
     Ok(DecodedTask {
         id,
         task_type: new.task_type,

@@ -159,13 +159,13 @@ async fn failed_publish_reports_whether_its_record_may_be_written() {
         let faults = Faults { seed, unavailable: 0.5, lost_acknowledgement: 0.5, ..Faults::default() };
         let mut bench = bench(faults, false, &both());
         bench.publisher.deadline = Duration::from_millis(30);
-        let Err(PublishError::NotPublished(why)) = bench.publisher.publish(tasks(1).remove(0), now_ms()).await else {
+        let Err(PublishError::NotPublished(error)) = bench.publisher.publish(tasks(1).remove(0), now_ms()).await else {
             panic!("nothing is ever acknowledged")
         };
         let is_out = !bench.keys(&both()[0]).is_empty();
         assert!(
-            matches!(why, BrokerError::InDoubt(_)) || !is_out,
-            "seed {seed}: the record is written, but the error is `{why}`"
+            matches!(error, BrokerError::InDoubt(_)) || !is_out,
+            "seed {seed}: the record is written, but the error is `{error}`"
         );
     }
 }

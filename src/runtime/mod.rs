@@ -257,7 +257,7 @@ pub async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stat
     let Some(latency) = host().map(|host| host.takes(LATENCY)) else {
         return tokio::task::spawn_blocking(call)
             .await
-            .map_err(|why| format!("an internal call panicked or was aborted: {why}"));
+            .map_err(|error| format!("an internal call panicked or was aborted: {error}"));
     };
     // The caller may be dropped before the call, or after it without receiving its result.
     tokio::time::sleep(latency).await;

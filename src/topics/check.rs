@@ -83,11 +83,11 @@ fn fleet(
 ) -> Option<TopicFinding> {
     let recorded = match control.and_then(|control| control.require_events_partitions(names)) {
         Ok(recorded) => recorded,
-        Err(why) => return Some(finding_of(names.control(), &why.to_string())),
+        Err(error) => return Some(finding_of(names.control(), &error.to_string())),
     };
-    let why = super::agree(events, Some(recorded), config.topics.events_partitions).err()?;
-    let subject = if matches!(why, ApplyError::Changed { .. }) { names.events() } else { names.control() };
-    Some(finding_of(subject, &why.to_string()))
+    let error = super::agree(events, Some(recorded), config.topics.events_partitions).err()?;
+    let subject = if matches!(error, ApplyError::Changed { .. }) { names.events() } else { names.control() };
+    Some(finding_of(subject, &error.to_string()))
 }
 
 /// Finding from an error text with its hint.

@@ -214,11 +214,11 @@ fn status_of(
             needs.note(&present);
             needs.problem(&present).map_or(TopicStatus::Fit, TopicStatus::Unsuitable)
         }
-        Err(why) => {
-            tracing::debug!(reason = %why, "topics could not be checked");
+        Err(error) => {
+            tracing::debug!(reason = %error, "topics could not be checked");
             match last {
                 Some(known @ (TopicStatus::Fit | TopicStatus::Unsuitable(_))) => known,
-                _ => TopicStatus::Unknown(why.to_string()),
+                _ => TopicStatus::Unknown(error.to_string()),
             }
         }
     }
@@ -231,9 +231,9 @@ fn report(health: &Health, part: &str, now: &TopicStatus) {
             tracing::debug!(part, "all topics are correct");
             health.clear(part);
         }
-        TopicStatus::Unsuitable(why) => {
-            tracing::error!(part, reason = single_line(why), "not ready: a topic is not as required");
-            health.set(part, why.as_str());
+        TopicStatus::Unsuitable(error) => {
+            tracing::error!(part, reason = single_line(error), "not ready: a topic is not as required");
+            health.set(part, error.as_str());
         }
     }
 }
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(status_of(away(), &mut needs, Some(fit.clone())), fit);
         let unsuitable = status_of(Ok(without("t.control")), &mut needs, Some(fit));
         assert!(
-            matches!(&unsuitable, TopicStatus::Unsuitable(why) if why.contains("`t.control`")),
+            matches!(&unsuitable, TopicStatus::Unsuitable(error) if error.contains("`t.control`")),
             "a topic that existed is missing: {unsuitable:?}"
         );
         assert_eq!(status_of(away(), &mut needs, Some(unsuitable.clone())), unsuitable);

@@ -88,7 +88,7 @@ impl Input for TaskId {
 
     fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
         let text = request.segments.next().unwrap_or_default();
-        TaskId::parse(&text).map_err(|why| ApiError::new(Code::BadId, why.to_string()))
+        TaskId::parse(&text).map_err(|error| ApiError::new(Code::BadId, error.to_string()))
     }
 }
 

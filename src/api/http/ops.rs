@@ -112,7 +112,7 @@ mod tests {
             ("events partition 3", "unreachable"),
             ("tracker's topics", evicts),
         ];
-        let problem = not_ready(&reasons.map(|(part, why)| (part.to_owned(), why.to_owned()))).document();
+        let problem = not_ready(&reasons.map(|(part, error)| (part.to_owned(), error.to_owned()))).document();
         assert_eq!(
             problem.detail,
             "control: cannot be read; events partitions 0, 2, 10, tracker's topics: redis evicts keys; \

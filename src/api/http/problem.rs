@@ -162,13 +162,13 @@ impl ApiError {
     /// Converts a write error. A write without acknowledgement may have been written.
     pub fn from_write(error: BrokerError) -> Self {
         match error {
-            BrokerError::InDoubt(why) | BrokerError::Fatal(why) => Self::unacknowledged(&why),
+            BrokerError::InDoubt(reason) | BrokerError::Fatal(reason) => Self::unacknowledged(&reason),
             error => error.into(),
         }
     }
 
-    pub fn unacknowledged(why: &str) -> Self {
-        Self::new(Code::OutcomeUnknown, format!("the request may or may not have been written: {why}"))
+    pub fn unacknowledged(reason: &str) -> Self {
+        Self::new(Code::OutcomeUnknown, format!("the request may or may not have been written: {reason}"))
             .hint("it is safe to repeat the request: it has no further effect if it was written")
     }
 
@@ -230,7 +230,7 @@ impl From<StoreError> for ApiError {
 impl From<BrokerError> for ApiError {
     fn from(error: BrokerError) -> Self {
         match error {
-            BrokerError::TooLarge(why) => Self::new(Code::TooLarge, why),
+            BrokerError::TooLarge(reason) => Self::new(Code::TooLarge, reason),
             error => Self::new(Code::KafkaUnavailable, error.to_string()).hint("retry"),
         }
     }

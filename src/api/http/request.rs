@@ -52,7 +52,7 @@ pub(crate) fn read_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError>
     if text.trim_ascii_start().starts_with(b"[") {
         return Err(ApiError::new(Code::BadField, "expected an object, found an array").pointer(""));
     }
-    let document = RawJson::parse(text).map_err(|why| unreadable(&why))?.into_compact();
+    let document = RawJson::parse(text).map_err(|reason| unreadable(&reason))?.into_compact();
     let mut reader = serde_json::Deserializer::from_str(document.text());
     serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let pointer = pointer(error.path());
@@ -61,19 +61,19 @@ pub(crate) fn read_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError>
 }
 
 /// Error for a text that is not JSON, or has more than one meaning.
-pub(crate) fn unreadable(why: &JsonError) -> ApiError {
-    match why.pointer() {
-        Some(pointer) => ApiError::new(Code::AmbiguousJson, why.to_string()).pointer(pointer),
-        None => ApiError::new(Code::BadJson, format!("invalid JSON: {why}")),
+pub(crate) fn unreadable(error: &JsonError) -> ApiError {
+    match error.pointer() {
+        Some(pointer) => ApiError::new(Code::AmbiguousJson, error.to_string()).pointer(pointer),
+        None => ApiError::new(Code::BadJson, format!("invalid JSON: {error}")),
     }
 }
 
-pub(crate) fn parse_error(why: &serde_json::Error, pointer: String) -> ApiError {
-    if !why.is_data() {
-        return ApiError::new(Code::BadJson, format!("invalid JSON: {why}"));
+pub(crate) fn parse_error(error: &serde_json::Error, pointer: String) -> ApiError {
+    if !error.is_data() {
+        return ApiError::new(Code::BadJson, format!("invalid JSON: {error}"));
     }
-    let code = if why.to_string().starts_with("unknown field") { Code::UnknownField } else { Code::BadField };
-    ApiError::new(code, why.to_string()).pointer(pointer)
+    let code = if error.to_string().starts_with("unknown field") { Code::UnknownField } else { Code::BadField };
+    ApiError::new(code, error.to_string()).pointer(pointer)
 }
 
 fn pointer(path: &serde_path_to_error::Path) -> String {
@@ -98,7 +98,7 @@ pub(crate) struct Query(Vec<(String, String)>);
 impl Query {
     pub(crate) fn read(uri: &Uri, known: &[&Parameter]) -> Result<Self, ApiError> {
         let pairs = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri)
-            .map_err(|why| ApiError::new(Code::BadParameter, format!("malformed query: {why}")))?
+            .map_err(|error| ApiError::new(Code::BadParameter, format!("malformed query: {error}")))?
             .0;
         for (n, (name, value)) in pairs.iter().enumerate() {
             if !known.iter().any(|parameter| parameter.name == name) {
@@ -120,18 +120,18 @@ impl Query {
 
     pub(crate) fn parsed<T: FromStr<Err: Display>>(&self, name: &str) -> Result<Option<T>, ApiError> {
         self.text(name)
-            .map(|text| text.parse().map_err(|why: T::Err| bad_parameter(name, &why.to_string())))
+            .map(|text| text.parse().map_err(|error: T::Err| bad_parameter(name, &error.to_string())))
             .transpose()
     }
 
     /// Parses a duration, also one in whole milliseconds.
     pub(crate) fn duration(&self, name: &str) -> Result<Option<Millis>, ApiError> {
-        self.text(name).map(|text| Millis::parse(text).map_err(|why| bad_parameter(name, &why))).transpose()
+        self.text(name).map(|text| Millis::parse(text).map_err(|error| bad_parameter(name, &error))).transpose()
     }
 
     /// Parses a time to epoch milliseconds.
     pub(crate) fn time(&self, name: &str) -> Result<Option<i64>, ApiError> {
-        self.text(name).map(|text| parse_time(text).map_err(|why| bad_parameter(name, &why))).transpose()
+        self.text(name).map(|text| parse_time(text).map_err(|error| bad_parameter(name, &error))).transpose()
     }
 
     /// Parses the name of a type.
@@ -177,8 +177,8 @@ fn unknown_parameter(name: &str, known: &[&Parameter]) -> ApiError {
     ApiError::new(Code::UnknownParameter, format!("unknown query parameter `{}`", clip(name))).hint(hint)
 }
 
-pub(crate) fn bad_parameter(name: &str, why: &str) -> ApiError {
-    ApiError::new(Code::BadParameter, format!("query parameter `{name}`: {why}"))
+pub(crate) fn bad_parameter(name: &str, reason: &str) -> ApiError {
+    ApiError::new(Code::BadParameter, format!("query parameter `{name}`: {reason}"))
 }
 
 /// Converts a mistake in a search.
@@ -268,7 +268,7 @@ async fn collect(body: Body, limit: usize) -> Result<Bytes, ApiError> {
     let mut bytes = Vec::new();
     let mut received = 0;
     while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|why| ApiError::new(Code::BadRequest, format!("the body ended early: {why}")))?;
+        let chunk = chunk.map_err(|error| ApiError::new(Code::BadRequest, format!("the body ended early: {error}")))?;
         received += chunk.len();
         if received <= limit {
             bytes.extend_from_slice(&chunk);

@@ -88,7 +88,7 @@ async fn handle(
     let access = api.access.current();
     let token = route.role.map(|role| access.check(&head.headers, role)).transpose()?.flatten();
     let by: Option<Arc<str>> = token.map(Into::into);
-    let segments = segments.map_err(|why| ApiError::new(Code::BadRequest, format!("malformed path: {why}")))?;
+    let segments = segments.map_err(|error| ApiError::new(Code::BadRequest, format!("malformed path: {error}")))?;
     let segments: Vec<String> = segments.iter().map(|(_, value)| value.to_owned()).collect();
     let query = Query::read(&head.uri, &route.query)?;
     let (body, memory) = match route.request {
@@ -132,12 +132,12 @@ pub(crate) fn unknown_route(request: &Request) -> ApiError {
     // An empty id leaves only the slash before it.
     match request.uri().path() {
         "/v1/tasks/" => {
-            let why = TaskId::parse("").err().map(|why| why.to_string()).unwrap_or_default();
-            return ApiError::new(Code::BadId, why);
+            let reason = TaskId::parse("").err().map(|reason| reason.to_string()).unwrap_or_default();
+            return ApiError::new(Code::BadId, reason);
         }
         path if path.starts_with("/v1/") && path.ends_with('/') => {
-            let why = format!("the path ends after `{}`, where a name is required", clip(path));
-            return ApiError::new(Code::BadRequest, why);
+            let reason = format!("the path ends after `{}`, where a name is required", clip(path));
+            return ApiError::new(Code::BadRequest, reason);
         }
         _ => {}
     }

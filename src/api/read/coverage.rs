@@ -91,7 +91,7 @@ impl Gap {
 
 impl From<Gap> for ApiError {
     fn from(Gap { partition, projected, needed, kind }: Gap) -> Self {
-        let (why, hint) = match kind {
+        let (error, hint) = match kind {
             GapKind::Lost => (
                 format!(
                     "the store has lost events partition {partition}, which is projected again: at offset {projected} of \
@@ -112,7 +112,7 @@ impl From<Gap> for ApiError {
                 "retry",
             ),
         };
-        Self::new(Code::NotVisibleYet, why).hint(hint)
+        Self::new(Code::NotVisibleYet, error).hint(hint)
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) async fn failed_views(
     limit: usize,
     within: Duration,
 ) -> Result<Vec<TaskView>, ApiError> {
-    let top = TaskId::parse(top).map_err(|why| ApiError::new(Code::BadId, why.to_string()))?;
+    let top = TaskId::parse(top).map_err(|error| ApiError::new(Code::BadId, error.to_string()))?;
     let partition = api.publisher.partition_of(&top);
     let Some(root) = api.reads.read(&top).await? else { return Ok(Vec::new()) };
     let end = Instant::now() + within;

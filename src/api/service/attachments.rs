@@ -45,16 +45,15 @@ pub(crate) async fn put(
     media: Option<&str>,
     bytes: &Bytes,
 ) -> Result<AttachmentDocument, ApiError> {
-    check_name(name).map_err(|why| ApiError::new(Code::BadField, why))?;
+    check_name(name).map_err(|reason| ApiError::new(Code::BadField, reason))?;
     let limit = context.api.max_attachment;
     if bytes.len() > limit {
-        let why = format!("the attachment has {} bytes; the maximum is {limit}", bytes.len());
-        return Err(
-            ApiError::new(Code::TooLarge, why).hint("store the data elsewhere, and attach its address or set `link`")
-        );
+        let reason = format!("the attachment has {} bytes; the maximum is {limit}", bytes.len());
+        return Err(ApiError::new(Code::TooLarge, reason)
+            .hint("store the data elsewhere, and attach its address or set `link`"));
     }
     let attachment = Attachment::new(name, media.unwrap_or(BYTES), bytes.to_vec());
-    let attachment = attachment.map_err(|why| ApiError::new(Code::UnsupportedMedia, why))?;
+    let attachment = attachment.map_err(|reason| ApiError::new(Code::UnsupportedMedia, reason))?;
     let task = context.api.reads.find(&id, None).await?;
     let message = format!("{}: {} bytes of {}", attachment.name, attachment.data.len(), attachment.media);
     let payload = Payload::Attached { attachment: Some(Box::new(attachment)) };

@@ -51,9 +51,9 @@ pub(crate) async fn create(
     }
     let outcomes = if atomic {
         if count > MAX_ATOMIC_ITEMS {
-            let why = format!("the batch has {count} items; the maximum for an atomic batch is {MAX_ATOMIC_ITEMS}");
+            let reason = format!("the batch has {count} items; the maximum for an atomic batch is {MAX_ATOMIC_ITEMS}");
             let hint = "send the rest as a second batch below the same root";
-            return Err(ApiError::new(Code::TooManyItems, why).hint(hint));
+            return Err(ApiError::new(Code::TooManyItems, reason).hint(hint));
         }
         let drafts = api.writes.drafts(items, trace.as_deref()).await?;
         detached(async move {

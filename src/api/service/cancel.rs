@@ -49,8 +49,8 @@ fn has_ended(task: &TaskView, subtree: bool) -> bool {
 }
 
 fn already_finished(task: &TaskView) -> ApiError {
-    let why = format!("`{}` has already ended: it is {}", task.id, task.record.state);
-    ApiError::new(Code::AlreadyFinished, why).existing(&task.id)
+    let reason = format!("`{}` has already ended: it is {}", task.id, task.record.state);
+    ApiError::new(Code::AlreadyFinished, reason).existing(&task.id)
 }
 
 /// Publishes the cancel. The event alone is sufficient; the control record only makes workers react sooner.
@@ -89,8 +89,8 @@ async fn cancel_outcome(
         Some(known) if ignored => Ok(outcome(&found, Position { offset: known.asof, ..position }, Some(true))),
         None if ignored && has_ended(&found, subtree) => Err(already_finished(&found)),
         None if ignored => {
-            let why = format!("`{}` has too many requests that are not carried out yet", found.id);
-            Err(ApiError::new(Code::Overloaded, why).hint("send the cancel again later"))
+            let reason = format!("`{}` has too many requests that are not carried out yet", found.id);
+            Err(ApiError::new(Code::Overloaded, reason).hint("send the cancel again later"))
         }
         _ => Ok(outcome(&found, position, Some(false))),
     }

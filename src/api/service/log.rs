@@ -37,9 +37,9 @@ pub(crate) async fn append(
     if lines.is_empty() {
         return Err(ApiError::new(Code::BadField, "`lines` is empty").pointer("/lines"));
     }
-    let lines = lines_of(lines.iter().map(String::as_str)).map_err(|(pointer, why)| {
+    let lines = lines_of(lines.iter().map(String::as_str)).map_err(|(pointer, reason)| {
         let pointer = pointer.map_or("/lines".to_owned(), |n| format!("/lines/{n}"));
-        ApiError::new(Code::TooLarge, why)
+        ApiError::new(Code::TooLarge, reason)
             .pointer(pointer)
             .hint("send them in several requests, or attach them as a file")
     })?;

@@ -59,8 +59,8 @@ pub(crate) async fn limits(
     let api = &context.api;
     let partitions = api.types.partitions_of(&name).await?;
     check_limits(slots, max_concurrency, partitions)?;
-    if let Some(why) = rate.and_then(|rate| rate.check().err()) {
-        return Err(ApiError::new(Code::BadField, why).pointer("/rate"));
+    if let Some(error) = rate.and_then(|rate| rate.check().err()) {
+        return Err(ApiError::new(Code::BadField, error).pointer("/rate"));
     }
     let (v, at_ms) = (CONTROL_VERSION, now_ms());
     let slots = (slots.is_some() || max_concurrency.is_some()).then_some(Slots { v, at_ms, slots, max_concurrency });
@@ -126,15 +126,15 @@ async fn write_audited(
 
 fn check_limits(slots: Option<u32>, max_concurrency: Option<u32>, partitions: u32) -> Result<(), ApiError> {
     if slots.is_some_and(|slots| !(1..=crate::config::MAX_SLOTS).contains(&slots)) {
-        let why = format!("slots must be from 1 to {}", crate::config::MAX_SLOTS);
-        return Err(ApiError::new(Code::BadField, why).pointer("/slots").hint("to stop a type, pause it"));
+        let reason = format!("slots must be from 1 to {}", crate::config::MAX_SLOTS);
+        return Err(ApiError::new(Code::BadField, reason).pointer("/slots").hint("to stop a type, pause it"));
     }
     match max_concurrency {
         Some(limit) if limit < partitions => {
-            let why = format!(
+            let reason = format!(
                 "a limit of {limit} is below the number of partitions of the topic, {partitions}; each partition needs at least one slot"
             );
-            Err(ApiError::new(Code::LimitTooSmall, why)
+            Err(ApiError::new(Code::LimitTooSmall, reason)
                 .pointer("/max_concurrency")
                 .hint("raise it, or set a rate limit instead"))
         }
@@ -151,7 +151,7 @@ pub(crate) async fn set_kill_switch(
     check_reason(reason.as_deref())?;
     let api = &context.api;
     if let Some(task_type) = &task_type {
-        check_type(task_type).map_err(|why| ApiError::new(Code::BadField, why).pointer("/type"))?;
+        check_type(task_type).map_err(|error| ApiError::new(Code::BadField, error).pointer("/type"))?;
     }
     api.fleet.wait_for_control_state().await?;
     let full = {
@@ -204,7 +204,7 @@ impl FromStr for KillName {
     type Err = ApiError;
 
     fn from_str(text: &str) -> Result<Self, ApiError> {
-        control::check_kill(text).map_err(|why| ApiError::new(Code::BadKillSwitch, why))?;
+        control::check_kill(text).map_err(|error| ApiError::new(Code::BadKillSwitch, error))?;
         Ok(Self(text.to_owned()))
     }
 }

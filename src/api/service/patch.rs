@@ -22,11 +22,11 @@ pub(crate) async fn patch(Context { api, by }: Context, id: TaskId, input: Patch
     let patch = patch_of(&api, input, now_ms())?;
     let task = api.reads.find(&id, None).await?;
     if task.record.task_type.as_deref() == Some(BULK_TYPE) {
-        let why = format!("`{}` is a bulk action: it cannot be changed", task.id);
-        return Err(ApiError::new(Code::NotChangeable, why).hint("cancel it, and request another one"));
+        let reason = format!("`{}` is a bulk action: it cannot be changed", task.id);
+        return Err(ApiError::new(Code::NotChangeable, reason).hint("cancel it, and request another one"));
     }
-    if let Some(why) = patch.rejection(&task.record) {
-        return Err(not_now(why));
+    if let Some(reason) = patch.rejection(&task.record) {
+        return Err(not_now(reason));
     }
     let mut policy = task.record.definition.policy.as_deref().cloned().unwrap_or_default();
     patch.apply(&mut policy);
@@ -69,8 +69,8 @@ fn refuse_fixed(body: &[u8]) -> Result<(), ApiError> {
     }
 }
 
-fn not_now(why: String) -> ApiError {
-    ApiError::new(Code::NotChangeable, why)
+fn not_now(reason: String) -> ApiError {
+    ApiError::new(Code::NotChangeable, reason)
         .hint("cancel it, change it, and retry it; name, tags, link and options can be changed at any time")
 }
 

@@ -28,8 +28,8 @@ pub(crate) async fn report(
             .hint("only tasks created with `external: true` take reports"));
     }
     if task.record.task_type.as_deref() == Some(BULK_TYPE) {
-        let why = format!("`{}` is a bulk action, on which only the API reports", task.id);
-        return Err(ApiError::new(Code::NotExternal, why).hint("to stop it, cancel it"));
+        let reason = format!("`{}` is a bulk action, on which only the API reports", task.id);
+        return Err(ApiError::new(Code::NotExternal, reason).hint("to stop it, cancel it"));
     }
     let event = Event { by, ..event_of(&task, report) };
     let position = api.writes.publish_event(event).await?;
@@ -53,8 +53,8 @@ fn check(report: &Report) -> Result<(), ApiError> {
     }
     match report.result.as_ref().map(|result| result.text().len()) {
         Some(bytes) if bytes > MAX_RESULT_BYTES => {
-            let why = format!("the result has {bytes} bytes; the maximum is {MAX_RESULT_BYTES}");
-            Err(ApiError::new(Code::TooLarge, why)
+            let reason = format!("the result has {bytes} bytes; the maximum is {MAX_RESULT_BYTES}");
+            Err(ApiError::new(Code::TooLarge, reason)
                 .pointer("/result")
                 .hint("store the data elsewhere and report a link"))
         }

@@ -51,8 +51,8 @@ pub(crate) fn check(task: &TaskView, only_failed: bool) -> Result<(), ApiError> 
         return Err(external(task));
     }
     if !record.definition.announced {
-        let why = format!("`{}` was never published: there is no record to run again", task.id);
-        return Err(ApiError::new(Code::NoParams, why));
+        let reason = format!("`{}` was never published: there is no record to run again", task.id);
+        return Err(ApiError::new(Code::NoParams, reason));
     }
     Ok(())
 }
@@ -67,16 +67,16 @@ fn not_finished(task: &TaskView) -> ApiError {
 
 fn superseded_request(task: &TaskView) -> ApiError {
     let TaskView { id, record, .. } = task;
-    let why = format!(
+    let reason = format!(
         "another request about `{id}` came first, and it had not ended when this one took effect; it is {} in run {} now",
         record.state, record.run
     );
-    ApiError::new(Code::NotFinished, why).hint("read the task, and repeat the request if it is still needed")
+    ApiError::new(Code::NotFinished, reason).hint("read the task, and repeat the request if it is still needed")
 }
 
 fn external(task: &TaskView) -> ApiError {
-    let why = format!("`{}` is an external task and can only be restarted by the system that runs it", task.id);
-    ApiError::new(Code::ExternalTask, why).hint("retry the failed tasks below it with `only_failed`")
+    let reason = format!("`{}` is an external task and can only be restarted by the system that runs it", task.id);
+    ApiError::new(Code::ExternalTask, reason).hint("retry the failed tasks below it with `only_failed`")
 }
 
 /// Whether a retry with `only_failed` would start any task.
@@ -85,8 +85,8 @@ fn has_restartable(task: &TaskView) -> bool {
 }
 
 fn nothing_failed(task: &TaskView) -> ApiError {
-    let why = format!("the tree of `{}` has no failed, expired or cancelled task that workers run", task.id);
-    ApiError::new(Code::NothingToRetry, why).hint(match task.record.is_external() {
+    let reason = format!("the tree of `{}` has no failed, expired or cancelled task that workers run", task.id);
+    ApiError::new(Code::NothingToRetry, reason).hint(match task.record.is_external() {
         true => "external tasks are restarted by the system that runs them",
         false => "a retry without `only_failed` starts the task itself again",
     })
@@ -95,11 +95,11 @@ fn nothing_failed(task: &TaskView) -> ApiError {
 /// Error for a superseded task: the failed tasks below it do not affect the state of the tree, and would not after a
 /// retry either.
 fn superseded(task: &TaskView) -> ApiError {
-    let why = format!(
+    let reason = format!(
         "`{}` or one of its ancestors belongs to an earlier run of its parent, so it no longer affects the tree",
         task.id
     );
-    ApiError::new(Code::NothingToRetry, why)
+    ApiError::new(Code::NothingToRetry, reason)
         .hint(format!("read the tree of `{}` to find the tasks of the current runs", task.id.root()))
 }
 
@@ -159,8 +159,8 @@ pub(crate) async fn check_runs(api: &Api, task: &TaskView) -> Result<u32, ApiErr
     if highest < MAX_RUN {
         return Ok(highest);
     }
-    let why = format!("a task in the tree of `{}` is in run {highest}; the maximum is {MAX_RUN}", task.id.root());
-    Err(ApiError::new(Code::TooManyRuns, why).hint("submit it as a new task"))
+    let reason = format!("a task in the tree of `{}` is in run {highest}; the maximum is {MAX_RUN}", task.id.root());
+    Err(ApiError::new(Code::TooManyRuns, reason).hint("submit it as a new task"))
 }
 
 /// Runs that the retries of one request start, by root. Tasks of a tree that are retried together share a run, because a
@@ -194,7 +194,7 @@ async fn highest_run(api: &Api, task: &TaskView) -> Result<u32, ApiError> {
     if task.id.parent().is_none() {
         return Ok(task.record.tree.highest_run);
     }
-    let root = TaskId::parse(task.id.root()).map_err(|why| ApiError::new(Code::BadId, why.to_string()))?;
+    let root = TaskId::parse(task.id.root()).map_err(|error| ApiError::new(Code::BadId, error.to_string()))?;
     Ok(api.reads.read(&root).await?.map_or(task.record.run, |root| root.record.tree.highest_run))
 }
 

@@ -69,7 +69,7 @@ pub(crate) async fn times(
 /// Creates a schedule, which fires from now on.
 pub(crate) async fn create(context: Context, input: NewSchedule) -> Result<ScheduleDocument, ApiError> {
     let NewSchedule { id, spec, paused } = input;
-    check_name(&id).map_err(|why| ApiError::new(Code::BadField, why).pointer("/id"))?;
+    check_name(&id).map_err(|error| ApiError::new(Code::BadField, error).pointer("/id"))?;
     let api = &context.api;
     check_spec(api, &spec, "/spec").await?;
     let change = api.fleet.begin_schedule_change().await?;
@@ -95,7 +95,7 @@ pub(crate) struct Put {
 /// Replaces or creates a schedule. `applied`: a configuration file manages it.
 pub(crate) async fn put(context: Context, id: String, spec: Spec, applied: bool) -> Result<Put, ApiError> {
     let api = &context.api;
-    check_name(&id).map_err(|why| ApiError::new(Code::BadField, why))?;
+    check_name(&id).map_err(|error| ApiError::new(Code::BadField, error))?;
     check_spec(api, &spec, "").await?;
     let change = api.fleet.begin_schedule_change().await?;
     api.fleet.wait_for_control_state().await?;
@@ -186,8 +186,8 @@ pub(crate) async fn backfill(
     let mut times = firing_times(&known.spec)?.upcoming(span.from_ms - 1, MAX_BACKFILL + 1);
     times.retain(|time| *time <= span.to_ms);
     if times.len() > MAX_BACKFILL {
-        let why = format!("there are more than {MAX_BACKFILL} times between `from` and `to`");
-        return Err(ApiError::new(Code::TooManyTimes, why).hint("split the backfill into shorter spans"));
+        let reason = format!("there are more than {MAX_BACKFILL} times between `from` and `to`");
+        return Err(ApiError::new(Code::TooManyTimes, reason).hint("split the backfill into shorter spans"));
     }
     let tasks = times.iter().map(|time| task_of(&id, *time)).collect();
     let operation = context.operation("backfill_schedule", &id, None);
@@ -213,8 +213,8 @@ fn request_name() -> String {
 
 fn firing_times(spec: &Spec) -> Result<Times, ApiError> {
     Times::of(spec).map_err(|errors| {
-        let why = errors.first().map(|flaw| flaw.what.clone()).unwrap_or_default();
-        ApiError::new(Code::BadField, format!("the times of the spec are invalid: {why}"))
+        let error = errors.first().map(|flaw| flaw.what.clone()).unwrap_or_default();
+        ApiError::new(Code::BadField, format!("the times of the spec are invalid: {error}"))
     })
 }
 
@@ -310,8 +310,8 @@ async fn request_runs(
     tasks: Vec<String>,
 ) -> Result<ScheduleRequestOutcome, ApiError> {
     if api.fleet.control.state().plan.requests.len() >= MAX_REQUESTS {
-        let why = format!("{MAX_REQUESTS} schedule requests are already pending");
-        return Err(ApiError::new(Code::Overloaded, why).hint("check that a tracker is running"));
+        let reason = format!("{MAX_REQUESTS} schedule requests are already pending");
+        return Err(ApiError::new(Code::Overloaded, reason).hint("check that a tracker is running"));
     }
     let id = operation.key().to_owned();
     let record = ScheduleRequest { v: CONTROL_VERSION, at_ms: now_ms(), backfill };

@@ -61,7 +61,7 @@ fn range_of(query: StatsQuery) -> Result<StatsRange, ApiError> {
         None => bad_parameter("from", "days are kept for 31 days: choose a shorter or later range"),
     })?;
     match refusal(level, from_ms, to_ms) {
-        Some(why) => Err(bad_parameter("step", &why)),
+        Some(error) => Err(bad_parameter("step", &error)),
         None => Ok(StatsRange { series, from_ms, to_ms, level }),
     }
 }

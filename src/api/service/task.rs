@@ -115,6 +115,6 @@ async fn in_event(api: &Api, task: &TaskView, offset: i64) -> Result<Option<Para
 }
 
 fn params_gone(task: &TaskView, topic: &str, position: Position) -> ApiError {
-    let why = format!("the record of `{}` at {topic}/{position} is no longer retained", task.id);
-    ApiError::new(Code::ParamsGone, why).hint("`topics.task_retention` sets how long task topics retain records")
+    let reason = format!("the record of `{}` at {topic}/{position} is no longer retained", task.id);
+    ApiError::new(Code::ParamsGone, reason).hint("`topics.task_retention` sets how long task topics retain records")
 }

@@ -73,7 +73,7 @@ impl Topic {
             ("workers", "") => Ok(Self::Workers),
             ("control", "") => Ok(Self::Control),
             ("type", name) => check_type(name).map(|()| Self::Type(name.to_owned())),
-            ("tree", id) => TaskId::parse(id).map(Self::Tree).map_err(|why| why.to_string()),
+            ("tree", id) => TaskId::parse(id).map(Self::Tree).map_err(|error| error.to_string()),
             _ => Err("expected `fleet`, `workers`, `control`, `type:` and a type, or `tree:` and an id".to_owned()),
         }
     }
@@ -136,8 +136,8 @@ impl Default for Live {
             turns: Turns::default(),
             shared: SharedMains::default(),
             params: Recent::new(PARAMS_LIFETIME, |params| params.params.text().len()),
-            reasons: Recent::new(REASONS_LIFETIME, |why| {
-                why.findings.iter().map(|found| 256 + found.message.len()).sum()
+            reasons: Recent::new(REASONS_LIFETIME, |error| {
+                error.findings.iter().map(|found| 256 + found.message.len()).sum()
             }),
             queues: RecentQueues::default(),
             statistics: Recent::new(STATISTICS_LIFETIME, |stats| {
@@ -277,7 +277,7 @@ fn open(Ui { api, live }: &Ui, request: &Request) -> Result<Response, ApiError> 
     api.access.current().check_host(request.headers())?;
     session::caller(&api.access.current(), request.headers(), now_ms())?;
     let query = Fields::parse(request.uri().query().unwrap_or_default().as_bytes());
-    let topic = Topic::parse(query.get("on").unwrap_or_default()).map_err(|why| bad_parameter("on", &why))?;
+    let topic = Topic::parse(query.get("on").unwrap_or_default()).map_err(|error| bad_parameter("on", &error))?;
     let partition = match &topic {
         Topic::Tree(id) => api.publisher.partition_of(id),
         Topic::Fleet | Topic::Type(_) | Topic::Workers | Topic::Control => 0,

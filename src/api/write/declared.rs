@@ -58,8 +58,8 @@ impl DeclaredTypes {
 
 fn compile(name: &str, schema: serde_json::Value) -> Option<Schema> {
     let compiled = Schema::compile(schema);
-    if let Err(why) = &compiled {
-        tracing::warn!(task_type = name, %why, "the declared params of a type are not a JSON Schema; they are not checked");
+    if let Err(error) = &compiled {
+        tracing::warn!(task_type = name, %error, "the declared params of a type are not a JSON Schema; they are not checked");
     }
     compiled.ok()
 }

@@ -70,8 +70,8 @@ impl Writes {
             false => Ok(found),
             true => {
                 let within = REMOVAL_MARGIN_MS / 1_000;
-                let why = format!("the tree of `{root}` has finished and will be removed within {within} s");
-                let error = ApiError::new(Code::UnknownParent, why).pointer("/parent");
+                let reason = format!("the tree of `{root}` has finished and will be removed within {within} s");
+                let error = ApiError::new(Code::UnknownParent, reason).pointer("/parent");
                 Err(error.hint("retry a task of the tree first, which reopens it, or submit the task as a root"))
             }
         }
@@ -188,12 +188,12 @@ impl Writes {
         let again = format!("it is safe to repeat the request with the id `{id}`");
         let message = error.to_string();
         match error {
-            PublishError::Invalid(why) => ApiError::new(Code::BadField, why),
-            PublishError::NotPublished(BrokerError::TooLarge(why)) => ApiError::new(Code::TooLarge, why),
+            PublishError::Invalid(reason) => ApiError::new(Code::BadField, reason),
+            PublishError::NotPublished(BrokerError::TooLarge(reason)) => ApiError::new(Code::TooLarge, reason),
             PublishError::NotPublished(BrokerError::Unknown(_)) => self.types.unknown_type(&draft.new.task_type, &[]),
-            PublishError::NotPublished(BrokerError::InDoubt(why) | BrokerError::Fatal(why)) => {
-                let why = format!("the task `{id}` may or may not have been published: {why}");
-                ApiError::new(Code::OutcomeUnknown, why).hint(again).existing(id)
+            PublishError::NotPublished(BrokerError::InDoubt(reason) | BrokerError::Fatal(reason)) => {
+                let reason = format!("the task `{id}` may or may not have been published: {reason}");
+                ApiError::new(Code::OutcomeUnknown, reason).hint(again).existing(id)
             }
             PublishError::NotPublished(_) => ApiError::new(Code::KafkaUnavailable, message).hint(again),
             PublishError::NotAnnounced { .. } => ApiError::new(

@@ -143,7 +143,7 @@ impl Leases {
                 match self.replace_one(&lease, reservation.as_ref()).await {
                     Ok(true) => {}
                     Ok(false) => tracing::warn!(id = %lease.id, "lease on a task id expired during the publish"),
-                    Err(why) => tracing::warn!(id = %lease.id, ?why, "cannot renew or end the lease on a task id"),
+                    Err(error) => tracing::warn!(id = %lease.id, ?error, "cannot renew or end the lease on a task id"),
                 }
             }
         };
@@ -172,8 +172,8 @@ pub(crate) fn poll_pauses() -> Backoff {
 
 /// Returns the error of a request that timed out waiting for a concurrent submission of the same task.
 pub(crate) fn in_progress(id: &TaskId) -> ApiError {
-    let why = format!("another request has been publishing `{id}` for more than {} s", WAIT_DEADLINE.as_secs());
-    ApiError::new(Code::InProgress, why)
+    let reason = format!("another request has been publishing `{id}` for more than {} s", WAIT_DEADLINE.as_secs());
+    ApiError::new(Code::InProgress, reason)
         .hint("repeat the request with the same id: once the task is published, the response is the existing task")
         .existing(id)
 }

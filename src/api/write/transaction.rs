@@ -78,8 +78,8 @@ impl Writes {
         let mut draft = self.draft(item?, now_ms, trace)?;
         self.check_types(&draft).await?;
         if let Some(first) = before.first().filter(|first| first.id.root() != draft.id.root()) {
-            let why = format!("`{}` is not in the tree of `{}`", draft.id, first.id.root());
-            return Err(ApiError::new(Code::MultipleTrees, why).hint("send one batch per tree, or omit `atomic`"));
+            let reason = format!("`{}` is not in the tree of `{}`", draft.id, first.id.root());
+            return Err(ApiError::new(Code::MultipleTrees, reason).hint("send one batch per tree, or omit `atomic`"));
         }
         if indexes.contains_key(&draft.id) {
             return Err(ApiError::new(Code::DuplicateId, format!("`{}` is repeated in the batch", draft.id)));
@@ -112,8 +112,8 @@ impl Writes {
         if let Some(n) = states.iter().position(|draft_state| matches!(draft_state, DraftState::Existing(_))) {
             self.leases.release(leases.iter()).await;
             let id = &drafts[n].id;
-            let why = format!("`{id}` already exists, but other tasks of the batch do not");
-            return Err(at(n, ApiError::new(Code::DuplicateId, why).existing(id)));
+            let reason = format!("`{id}` already exists, but other tasks of the batch do not");
+            return Err(at(n, ApiError::new(Code::DuplicateId, reason).existing(id)));
         }
         let published = self.leases.while_renewing(&leases, self.publish_atomic(&drafts)).await;
         let outcomes_by_lease = states.iter().enumerate().filter_map(|(n, draft_state)| {
@@ -255,19 +255,22 @@ impl Writes {
     }
 }
 
-fn in_doubt(why: &str) -> ApiError {
-    ApiError::new(Code::OutcomeUnknown, format!("the batch may have been published as a whole, or not at all: {why}"))
-        .hint("repeat it with the same ids: existing tasks are not published again")
+fn in_doubt(reason: &str) -> ApiError {
+    ApiError::new(
+        Code::OutcomeUnknown,
+        format!("the batch may have been published as a whole, or not at all: {reason}"),
+    )
+    .hint("repeat it with the same ids: existing tasks are not published again")
 }
 
 fn from_publish_error(error: PublishError) -> (ApiError, bool) {
     match error {
-        PublishError::NotPublished(BrokerError::InDoubt(why)) => (in_doubt(&why), true),
-        PublishError::NotPublished(BrokerError::TooLarge(why)) => {
-            (ApiError::new(Code::TooLarge, format!("{why}; {NOTHING}")), false)
+        PublishError::NotPublished(BrokerError::InDoubt(reason)) => (in_doubt(&reason), true),
+        PublishError::NotPublished(BrokerError::TooLarge(reason)) => {
+            (ApiError::new(Code::TooLarge, format!("{reason}; {NOTHING}")), false)
         }
-        PublishError::NotPublished(why) => {
-            (ApiError::new(Code::KafkaUnavailable, format!("{why}; {NOTHING}")).hint("retry"), false)
+        PublishError::NotPublished(reason) => {
+            (ApiError::new(Code::KafkaUnavailable, format!("{reason}; {NOTHING}")).hint("retry"), false)
         }
         error => (ApiError::new(Code::BadField, format!("{error}; {NOTHING}")), false),
     }

@@ -85,8 +85,8 @@ impl TypeCatalog {
     }
 
     fn check_with_types(&self, name: &str, own: &Policy, at: &str) -> Result<(), ApiError> {
-        if let Some((field, why)) = self.policy(name).and_then(|policy| policy.contradiction(own)) {
-            return Err(ApiError::new(Code::BadField, why)
+        if let Some((field, error)) = self.policy(name).and_then(|policy| policy.contradiction(own)) {
+            return Err(ApiError::new(Code::BadField, error)
                 .pointer(format!("{at}/{field}"))
                 .hint(format!("GET /v1/types shows the settings of `{name}`")));
         }

@@ -40,12 +40,12 @@ impl Writes {
     /// Validates a submission, after the hooks of the application.
     pub(crate) fn draft(&self, mut input: CreateTask, now_ms: i64, trace: Option<&Trace>) -> Result<Draft, ApiError> {
         if input.task_type == BULK_TYPE {
-            let why = format!("tasks of the type `{BULK_TYPE}` are created by the API");
-            return Err(bad_field("type", why).hint("request a bulk action instead"));
+            let reason = format!("tasks of the type `{BULK_TYPE}` are created by the API");
+            return Err(bad_field("type", reason).hint("request a bulk action instead"));
         }
         let CreateTask { task_type, params, key, policy, .. } = &mut input;
         let hooks = &self.types.registry.state().hooks;
-        hooks.prepare(task_type, params, key, policy).map_err(|why| ApiError::new(Code::Rejected, why))?;
+        hooks.prepare(task_type, params, key, policy).map_err(|reason| ApiError::new(Code::Rejected, reason))?;
         self.draft_of_any_type(input, now_ms, trace)
     }
 
@@ -56,7 +56,7 @@ impl Writes {
         now_ms: i64,
         trace: Option<&Trace>,
     ) -> Result<Draft, ApiError> {
-        check_type(&input.task_type).map_err(|why| bad_field("type", why))?;
+        check_type(&input.task_type).map_err(|error| bad_field("type", error))?;
         let (id, generated) = id_of(&input)?;
         check_params_size(&input.params)?;
         if input.policy.rules.external {
@@ -64,7 +64,8 @@ impl Writes {
         } else {
             self.types.check_params(&input.task_type, &input.params, "/params")?;
         }
-        let hash = spawn_hash(&input.task_type, &input.params).map_err(|why| bad_field("params", why.to_string()))?;
+        let hash =
+            spawn_hash(&input.task_type, &input.params).map_err(|error| bad_field("params", error.to_string()))?;
         let mut new = OutgoingTask::new(&input.task_type, input.params.clone());
         check_short("key", input.key.as_deref())?;
         new.key = input.key.clone();
@@ -94,7 +95,7 @@ impl Writes {
         check_size(policy)?;
         self.types.limits().check_policy(policy, now_ms).map_err(of_flaw)?;
         if let Some(topic) = &policy.reply_to {
-            self.publisher.names().check_reply_topic(topic).map_err(|why| bad_field("reply_to", why))?;
+            self.publisher.names().check_reply_topic(topic).map_err(|error| bad_field("reply_to", error))?;
         }
         self.types.check_with_type(task_type, policy)
     }
@@ -109,7 +110,7 @@ impl Writes {
         let start = match (delay, at) {
             (Some(_), Some(_)) => return Err(bad_field("at", "`delay` and `at` are mutually exclusive".into())),
             (Some(delay), None) => now_ms.saturating_add(delay.as_i64()),
-            (None, Some(at)) => parse_time(at).map_err(|why| bad_field("at", why))?,
+            (None, Some(at)) => parse_time(at).map_err(|error| bad_field("at", error))?,
             (None, None) => return Ok(None),
         };
         let furthest = self.types.max_tree_age;
@@ -134,7 +135,7 @@ impl Writes {
 
 fn id_of(input: &CreateTask) -> Result<(TaskId, bool), ApiError> {
     let bad = |pointer: &'static str| {
-        move |why: crate::model::task::id::IdError| ApiError::new(Code::BadId, why.to_string()).pointer(pointer)
+        move |reason: crate::model::task::id::IdError| ApiError::new(Code::BadId, reason.to_string()).pointer(pointer)
     };
     if let Some(parent) = &input.parent {
         TaskId::parse(parent).map_err(bad("/parent"))?;
@@ -148,8 +149,8 @@ fn id_of(input: &CreateTask) -> Result<(TaskId, bool), ApiError> {
     }
     let id = TaskId::resolve(input.id.as_deref().unwrap_or(&made), input.parent.as_deref()).map_err(bad("/id"))?;
     if !id.is_root() && number_of(id.segment()).is_some() {
-        let why = format!("`{}` is reserved for continuations of the parent", id.segment());
-        return Err(ApiError::new(Code::BadId, why)
+        let reason = format!("`{}` is reserved for continuations of the parent", id.segment());
+        return Err(ApiError::new(Code::BadId, reason)
             .pointer("/id")
             .hint("choose another id, or add the task to `then` of the parent"));
     }
@@ -182,8 +183,8 @@ fn check_external(input: &CreateTask) -> Result<(), ApiError> {
     let of_attempts = of_attempts.map(|field| (field.name, input.policy.is_set(field)));
     match lost.into_iter().chain(of_attempts).find(|(_, given)| *given) {
         Some((field, _)) => {
-            let why = format!("external tasks do not support `{field}`");
-            Err(bad_field(field, why).hint("use `options` for data about the task"))
+            let reason = format!("external tasks do not support `{field}`");
+            Err(bad_field(field, reason).hint("use `options` for data about the task"))
         }
         None => Ok(()),
     }
@@ -193,8 +194,8 @@ fn check_external(input: &CreateTask) -> Result<(), ApiError> {
 pub(crate) fn check_size(policy: &Policy) -> Result<(), ApiError> {
     let bytes = serde_json::to_vec(&policy.rules).map_or(0, |text| text.len());
     if bytes > MAX_POLICY_BYTES {
-        let why = format!("the options have {bytes} bytes; the maximum is {MAX_POLICY_BYTES}");
-        return Err(ApiError::new(Code::TooLarge, why).pointer("/options"));
+        let reason = format!("the options have {bytes} bytes; the maximum is {MAX_POLICY_BYTES}");
+        return Err(ApiError::new(Code::TooLarge, reason).pointer("/options"));
     }
     Ok(())
 }
@@ -208,12 +209,12 @@ fn check_short(field: &str, text: Option<&str>) -> Result<(), ApiError> {
     }
 }
 
-pub(crate) fn of_flaw((at, why): Flaw) -> ApiError {
-    ApiError::new(Code::BadField, why).pointer(at)
+pub(crate) fn of_flaw((at, error): Flaw) -> ApiError {
+    ApiError::new(Code::BadField, error).pointer(at)
 }
 
-pub(crate) fn bad_field(field: &str, why: String) -> ApiError {
-    ApiError::new(Code::BadField, why).pointer(format!("/{field}"))
+pub(crate) fn bad_field(field: &str, reason: String) -> ApiError {
+    ApiError::new(Code::BadField, reason).pointer(format!("/{field}"))
 }
 
 /// Extracts the W3C trace context; malformed values are dropped.

@@ -119,10 +119,10 @@ fn all_cases() -> Vec<Case> {
 
 async fn report(program: &AppProgram, properties: &Properties, case: Case) -> CaseReport {
     let result = match properties.missing(&case) {
-        Some(why) => CaseResult::Skipped(why),
+        Some(error) => CaseResult::Skipped(error),
         None => match play(program, &case.steps).await {
             Ok(()) => CaseResult::Passed,
-            Err(why) => CaseResult::Failed(why),
+            Err(error) => CaseResult::Failed(error),
         },
     };
     CaseReport { case: case.name, rule: case.rule, result }

@@ -40,9 +40,9 @@ struct Player {
 
 /// Plays a case. The error describes what the app does instead.
 pub(super) async fn play(program: &AppProgram, steps: &[Step]) -> Result<(), String> {
-    let mut process = program.launch(0).await.map_err(|why| format!("the app cannot be started: {why}"))?;
+    let mut process = program.launch(0).await.map_err(|error| format!("the app cannot be started: {error}"))?;
     let socket = process.socket.take().ok_or("the app has no socket")?;
-    let (reader, writer) = socket::split(socket).map_err(|why| format!("the socket cannot be used: {why}"))?;
+    let (reader, writer) = socket::split(socket).map_err(|error| format!("the socket cannot be used: {error}"))?;
     let mut player = Player { process, reader: Some(reader), writer: Some(writer), received: Vec::new() };
     for step in steps {
         player.play(step).await?;
@@ -77,12 +77,12 @@ impl Player {
     async fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         let sent = match timeout(DEADLINE, writer.write_all(bytes)).await {
-            Ok(sent) => sent.map_err(|why| format!("it does not read any more: {why}")),
+            Ok(sent) => sent.map_err(|error| format!("it does not read any more: {error}")),
             Err(_) => Err(format!("it has not read a message within {} s", DEADLINE.as_secs())),
         };
         match sent {
             Ok(()) => Ok(()),
-            Err(why) => Err(self.with_end(why).await),
+            Err(error) => Err(self.with_end(error).await),
         }
     }
 
@@ -102,7 +102,7 @@ impl Player {
 
     async fn receive_message(&mut self, recorded: &Value) -> Result<(), String> {
         let line = self.receive(recorded).await?;
-        let message: Value = serde_json::from_slice(&line).map_err(|why| why.to_string())?;
+        let message: Value = serde_json::from_slice(&line).map_err(|error| error.to_string())?;
         match difference(recorded, &message) {
             None => Ok(()),
             Some(difference) => Err(format!("{difference}, in `{}`", quoted(&line))),
@@ -112,20 +112,20 @@ impl Player {
     async fn receive_unreadable(&mut self, n: u64) -> Result<(), String> {
         let expected = format!("an answer to the attempt {n}");
         let line = self.receive(&expected).await?;
-        let is_right = match protocol::parse(&line).map_err(|why| why.to_string())? {
+        let is_right = match protocol::parse(&line).map_err(|reason| reason.to_string())? {
             FromApp::Ok(success) => success.n == n,
             FromApp::Error(error) => error.n == n && error.outcome == ErrorOutcome::Dead && error.kind == "bad_params",
             _ => false,
         };
-        let why = || format!("`{}` instead of the outcome `dead` with the kind `bad_params`", quoted(&line));
-        if is_right { Ok(()) } else { Err(why()) }
+        let reason = || format!("`{}` instead of the outcome `dead` with the kind `bad_params`", quoted(&line));
+        if is_right { Ok(()) } else { Err(reason()) }
     }
 
     /// Receives answers. Output of the attempts is accepted too.
     async fn receive_answers(&mut self, mut numbers: BTreeSet<u64>) -> Result<(), String> {
         while !numbers.is_empty() {
             let line = self.receive(&format_args!("answers to the attempts {numbers:?}")).await?;
-            let n = match protocol::parse(&line).map_err(|why| why.to_string())? {
+            let n = match protocol::parse(&line).map_err(|reason| reason.to_string())? {
                 FromApp::Ok(success) => success.n,
                 FromApp::Error(error) => error.n,
                 _ => continue,
@@ -171,8 +171,8 @@ impl Player {
                 Ok(1..) => {}
                 Ok(0) if scanned > 0 => return Err(format!("a line without its end: `{}`", quoted(&self.received))),
                 Ok(0) => return Ok(None),
-                Err(why) if why.kind() == ErrorKind::ConnectionReset => return Ok(None),
-                Err(why) => return Err(why.to_string()),
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(None),
+                Err(error) => return Err(error.to_string()),
             }
         }
     }
@@ -181,7 +181,7 @@ impl Player {
         match timeout(DEADLINE, self.next_line()).await {
             Ok(Ok(None)) => {}
             Ok(Ok(Some(line))) => return Err(format!("a further message: `{}`", quoted(&line))),
-            Ok(Err(why)) => return Err(why),
+            Ok(Err(error)) => return Err(error),
             Err(_) => return Err(format!("its stream has not ended within {} s", DEADLINE.as_secs())),
         }
         let Some(status) = self.status().await else {
@@ -201,20 +201,20 @@ impl Player {
     }
 
     /// Adds how the process has ended to a problem.
-    async fn with_end(&mut self, why: String) -> String {
+    async fn with_end(&mut self, reason: String) -> String {
         (self.reader, self.writer) = (None, None);
-        let why = match self.status().await {
-            Some(status) => format!("{why}; {}", describe_status(status)),
-            None => why,
+        let reason = match self.status().await {
+            Some(status) => format!("{reason}; {}", describe_status(status)),
+            None => reason,
         };
-        self.with_output(why).await
+        self.with_output(reason).await
     }
 
-    async fn with_output(&mut self, why: String) -> String {
+    async fn with_output(&mut self, reason: String) -> String {
         self.process.group.finish();
         match self.process.output.last_lines().await {
-            output if output.is_empty() => why,
-            output => format!("{why}; last output: {output}"),
+            output if output.is_empty() => reason,
+            output => format!("{reason}; last output: {output}"),
         }
     }
 }

@@ -128,12 +128,12 @@ impl OpenedApp {
     /// # Errors
     /// The process cannot be started, ends, or declares something invalid.
     pub async fn open(program: AppProgram, welcome: Welcome) -> Result<Self, StartError> {
-        let failed = |why: String| StartError { app: program.name.clone(), why };
+        let failed = |reason: String| StartError { app: program.name.clone(), reason };
         let thread = RuntimeThread::start(&format!("kafleet-{}", program.name));
-        let thread = thread.map_err(|why| failed(format!("gets no thread: {why}")))?;
+        let thread = thread.map_err(|reason| failed(format!("gets no thread: {reason}")))?;
         let (app, greeting) = (program.clone(), welcome.clone());
         let started = runtime::spawn_on(thread.handle(), async move { app.start(0, &greeting).await });
-        let (first, declaration) = started.await.map_err(|why| failed(format!("was not started: {why}")))??;
+        let (first, declaration) = started.await.map_err(|reason| failed(format!("was not started: {reason}")))??;
         Ok(Self { thread, program, welcome, declaration, first })
     }
 

@@ -64,7 +64,7 @@ impl Handler for AppHandler {
                 Acquired::Later(permit) => permit.await.ok(),
             };
             let permit = permit.ok_or_else(|| Failure::retry("the app has been stopped"))?;
-            let attempt = permit.start(&params, cx).map_err(|why| Failure::dead(why.to_string()))?;
+            let attempt = permit.start(&params, cx).map_err(|error| Failure::dead(error.to_string()))?;
             attempt.await
         }))
     }
@@ -110,8 +110,8 @@ impl PermitSource for TypePermits {
     }
 
     fn down_reason(&self) -> Option<String> {
-        let why = self.pool.down_reason()?;
-        Some(format!("the app `{}`: {why}", self.pool.name()))
+        let error = self.pool.down_reason()?;
+        Some(format!("the app `{}`: {error}", self.pool.name()))
     }
 }
 

@@ -50,17 +50,17 @@ pub(super) async fn watch_memory(pool: &AppPool, process: &ProcessHandle) -> Inf
         ticks.tick().await;
         match limit.judge(tree_bytes(process.pid)) {
             Verdict::Within => {}
-            Verdict::Replace(why) => {
+            Verdict::Replace(error) => {
                 if use_up(pool, process) {
                     let app = pool.name();
-                    tracing::info!(app, pid = process.pid, reason = %why, "a process of an app is replaced");
+                    tracing::info!(app, pid = process.pid, reason = %error, "a process of an app is replaced");
                 }
             }
-            Verdict::Kill(why) => {
+            Verdict::Kill(error) => {
                 // Fails if the process has ended.
                 let _ = process
                     .requests
-                    .send(ProcessRequest::OutOfMemory(format!("the process of the app was killed: {why}")));
+                    .send(ProcessRequest::OutOfMemory(format!("the process of the app was killed: {error}")));
                 return std::future::pending().await;
             }
         }
@@ -84,10 +84,10 @@ pub async fn guard_container(pools: Vec<Arc<AppPool>>, container: Container) -> 
             continue;
         };
         let used = Bytes::whole_mib(bytes);
-        let why = format!("the process of the app was killed: {shortage}, and it was the largest with {used}");
+        let reason = format!("the process of the app was killed: {shortage}, and it was the largest with {used}");
         tracing::warn!(pid = largest.pid, %shortage, "the largest process of an app is killed to save the worker");
         // Fails if the process has ended.
-        let _ = largest.requests.send(ProcessRequest::OutOfMemory(why));
+        let _ = largest.requests.send(ProcessRequest::OutOfMemory(reason));
         tokio::time::sleep(FREED_AFTER).await;
     }
 }

@@ -90,9 +90,9 @@ impl Spares {
     async fn start(&self) -> Option<Supervised> {
         match self.0.start_process(self.0.settings.processes).await {
             Ok(process) => Some(self.0.supervise(process, true)),
-            Err(why) => {
+            Err(error) => {
                 self.0.state.lock().spares -= 1;
-                tracing::warn!(app = self.0.name(), reason = %why, "a spare process of an app cannot be started");
+                tracing::warn!(app = self.0.name(), reason = %error, "a spare process of an app cannot be started");
                 None
             }
         }

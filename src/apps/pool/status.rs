@@ -58,8 +58,8 @@ impl AppPool {
     pub async fn given_up(&self) -> String {
         loop {
             tokio::time::sleep(CHECK_INTERVAL).await;
-            if let Some(why) = self.state.lock().down_reason(GIVE_UP_AFTER) {
-                return format!("the app `{}`: {why}", self.name());
+            if let Some(error) = self.state.lock().down_reason(GIVE_UP_AFTER) {
+                return format!("the app `{}`: {error}", self.name());
             }
         }
     }
@@ -77,7 +77,7 @@ pub(super) async fn report(pool: Arc<AppPool>, health: Health) {
         loop {
             measure(&pool);
             match pool.down_reason() {
-                Some(why) => health.set(&part, why),
+                Some(error) => health.set(&part, error),
                 None => health.clear(&part),
             }
             tokio::time::sleep(CHECK_INTERVAL).await;
@@ -118,8 +118,8 @@ impl State {
         self.note_serving();
         let since = self.down_since.filter(|since| since.elapsed() >= time)?;
         let seconds = since.elapsed().as_secs();
-        let why = self.last_failure.as_deref().unwrap_or("its processes are not ready yet");
-        Some(format!("no process has served for {seconds} s: {why}"))
+        let error = self.last_failure.as_deref().unwrap_or("its processes are not ready yet");
+        Some(format!("no process has served for {seconds} s: {error}"))
     }
 
     /// Notes that a process serves, if one has run attempts or is ready for some time.
@@ -210,8 +210,8 @@ mod tests {
             state.last_failure = Some("it exited with code 1".into());
             tokio::time::advance(Duration::from_secs(5)).await;
         }
-        let why = "no process has served for 36 s: it exited with code 1";
-        assert_eq!(state.down_reason(DOWN_AFTER).as_deref(), Some(why));
+        let reason = "no process has served for 36 s: it exited with code 1";
+        assert_eq!(state.down_reason(DOWN_AFTER).as_deref(), Some(reason));
         assert_eq!(state.down_reason(GIVE_UP_AFTER), None);
         tokio::time::advance(GIVE_UP_AFTER).await;
         assert!(state.down_reason(GIVE_UP_AFTER).is_some());

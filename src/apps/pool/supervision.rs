@@ -95,8 +95,8 @@ impl AppPool {
             let started = self.stop.run_until_cancelled(self.start_process(number)).await?;
             match started {
                 Ok(process) => return Some(process),
-                Err(why) => {
-                    let reason = why.to_string();
+                Err(error) => {
+                    let reason = error.to_string();
                     tracing::error!(app = self.name(), process = number, %reason, "a process of an app cannot be started");
                     self.state.lock().last_failure = Some(reason);
                     count_end(self, "not_ready");
@@ -116,7 +116,7 @@ impl AppPool {
             None => Ok(process),
             Some(difference) => Err(StartError {
                 app: self.name().to_owned(),
-                why: format!("has changed on disk: {difference}; hint: restart the worker"),
+                reason: format!("has changed on disk: {difference}; hint: restart the worker"),
             }),
         }
     }

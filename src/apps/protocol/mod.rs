@@ -275,10 +275,10 @@ pub struct Violation(pub String);
 
 /// Decodes a line, without its line break.
 pub fn parse(line: &[u8]) -> Result<FromApp, Violation> {
-    serde_json::from_slice(line).map_err(|why| {
+    serde_json::from_slice(line).map_err(|error| {
         let excerpt = String::from_utf8_lossy(&line[..line.len().min(MAX_EXCERPT_BYTES)]);
         let more = if line.len() > MAX_EXCERPT_BYTES { "…" } else { "" };
-        Violation(format!("an invalid message: {why}: `{}{more}`", excerpt.trim_end()))
+        Violation(format!("an invalid message: {error}: `{}{more}`", excerpt.trim_end()))
     })
 }
 
@@ -350,12 +350,12 @@ mod tests {
             (r#"{"ready":{"protocol":1,"slot":2,"types":[]}}"#, "unknown field `slot`"),
             (r#"{"ready":{"protocol":1,"types":[{"name":"a","parmas":{}}]}}"#, "unknown field `parmas`"),
         ] {
-            let why = parse(line.as_bytes()).unwrap_err().0;
-            assert!(why.contains(part), "{line}: {why}");
+            let error = parse(line.as_bytes()).unwrap_err().0;
+            assert!(error.contains(part), "{line}: {error}");
         }
         for kind in KINDS.into_iter().filter(|kind| *kind != "pong") {
-            let why = parse(format!(r#"{{"{kind}":{{"no such field":1}}}}"#).as_bytes()).unwrap_err().0;
-            assert!(why.contains("unknown field `no such field`"), "{kind}: {why}");
+            let error = parse(format!(r#"{{"{kind}":{{"no such field":1}}}}"#).as_bytes()).unwrap_err().0;
+            assert!(error.contains("unknown field `no such field`"), "{kind}: {error}");
         }
         let read = parse(br#" {"ready":{"protocol":1,"types":[{"name":"a"}]}} "#).unwrap();
         assert!(matches!(read, FromApp::Ready(Ready { slots: 1, responsive: false, .. })));
@@ -383,8 +383,8 @@ mod tests {
             b"{\"ok\":{\"n\":1,\"output\":\"\xff\"}}",
         ] {
             let text_of_line = String::from_utf8_lossy(text);
-            let why = parse(text).err().unwrap_or_else(|| panic!("{text_of_line}")).0;
-            assert!(why.starts_with("an invalid message: ") && why.len() < 500, "{why}");
+            let error = parse(text).err().unwrap_or_else(|| panic!("{text_of_line}")).0;
+            assert!(error.starts_with("an invalid message: ") && error.len() < 500, "{error}");
         }
         assert!(parse(&[b'['; 100_000]).is_err());
     }

@@ -144,8 +144,8 @@ impl Session {
     pub(super) fn succeed(&self, success: AttemptSuccess) -> Result<(), Violation> {
         self.end_attempt(success.n, |bad_children| match bad_children {
             Some(failure) => Err(failure),
-            None => success.output.try_into().map_err(|why| {
-                Failure::fail(format!("the result has more than one meaning: {why}")).of_kind("bad_output")
+            None => success.output.try_into().map_err(|error| {
+                Failure::fail(format!("the result has more than one meaning: {error}")).of_kind("bad_output")
             }),
         })
     }
@@ -248,8 +248,8 @@ fn attempt_line(n: u64, params: &RawJson, cx: &Context) -> Result<Vec<u8>, Failu
     if line.len() <= protocol::MAX_LINE_BYTES {
         return Ok(line);
     }
-    let why = format!("the attempt has {} bytes: at most {} are allowed", line.len(), protocol::MAX_LINE_BYTES);
-    Err(Failure::fail(why).of_kind("too_large"))
+    let reason = format!("the attempt has {} bytes: at most {} are allowed", line.len(), protocol::MAX_LINE_BYTES);
+    Err(Failure::fail(reason).of_kind("too_large"))
 }
 
 /// Labels of the task, with the headers of its record that its type keeps.

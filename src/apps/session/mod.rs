@@ -303,8 +303,8 @@ impl MessageReader {
                 return StreamEndReason::Violated(violation);
             }
             if buffer.len() > MAX_LINE_BYTES {
-                let why = format!("a line of more than {MAX_LINE_BYTES} bytes");
-                return StreamEndReason::Violated(Violation(why));
+                let reason = format!("a line of more than {MAX_LINE_BYTES} bytes");
+                return StreamEndReason::Violated(Violation(reason));
             }
             scanned = buffer.len();
             buffer.shrink_to(READ_BYTES);
@@ -312,7 +312,7 @@ impl MessageReader {
             match reader.read_buf(&mut buffer).await {
                 Ok(1..) => {}
                 Ok(0) => return StreamEndReason::Closed,
-                Err(why) if why.kind() == std::io::ErrorKind::ConnectionReset => return StreamEndReason::Reset,
+                Err(reason) if reason.kind() == std::io::ErrorKind::ConnectionReset => return StreamEndReason::Reset,
                 Err(_) => return StreamEndReason::Closed,
             }
         }

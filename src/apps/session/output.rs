@@ -23,7 +23,7 @@ impl MessageReader {
     pub(super) fn progress(&self, progress: Progress) -> Result<(), Violation> {
         let note = match RawJson::try_from(progress.value) {
             Ok(value) => Note::Progress(value),
-            Err(why) => Note::Log(format!("a progress value was dropped: {why}")),
+            Err(error) => Note::Log(format!("a progress value was dropped: {error}")),
         };
         self.note(progress.n, progress.silent, note)
     }
@@ -53,11 +53,11 @@ impl MessageReader {
 
     pub(super) fn attach(&self, attach: Attach) -> Result<(), Violation> {
         let Some(cx) = self.session.context(attach.n)? else { return Ok(()) };
-        let data = BASE64.decode(attach.data.as_bytes()).map_err(|why| format!("the data is not base64: {why}"));
+        let data = BASE64.decode(attach.data.as_bytes()).map_err(|error| format!("the data is not base64: {error}"));
         let attached =
-            data.and_then(|data| cx.attach(&attach.name, &attach.media, data).map_err(|why| why.to_string()));
-        if let Err(why) = attached {
-            cx.log(format!("an attachment was dropped: {why}"));
+            data.and_then(|data| cx.attach(&attach.name, &attach.media, data).map_err(|error| error.to_string()));
+        if let Err(error) = attached {
+            cx.log(format!("an attachment was dropped: {error}"));
         }
         Ok(())
     }
@@ -106,8 +106,8 @@ impl MessageReader {
             is_full
         };
         if is_full {
-            let why = format!("{MAX_CALLS} calls are not answered yet; hint: wait for their replies");
-            return self.session.reply(call, Err(Failure::retry(why).of_kind("too_many_calls")));
+            let reason = format!("{MAX_CALLS} calls are not answered yet; hint: wait for their replies");
+            return self.session.reply(call, Err(Failure::retry(reason).of_kind("too_many_calls")));
         }
         let slot = CallSlot(self.session.clone());
         let publication = runtime::spawn(async move {
@@ -146,20 +146,20 @@ impl Entry {
     }
 
     /// Fails the attempt when it is answered, unless it fails because of other children.
-    fn refuse_children(&mut self, why: Failure) {
-        self.bad_children.get_or_insert(why);
+    fn refuse_children(&mut self, error: Failure) {
+        self.bad_children.get_or_insert(error);
     }
 }
 
 fn check_count(children: usize) -> Result<(), Failure> {
-    let why = || bad_child(&format!("the attempt spawned {children} children: at most {MAX_CHILDREN} are allowed"));
-    if children > MAX_CHILDREN { Err(why()) } else { Ok(()) }
+    let error = || bad_child(&format!("the attempt spawned {children} children: at most {MAX_CHILDREN} are allowed"));
+    if children > MAX_CHILDREN { Err(error()) } else { Ok(()) }
 }
 
 fn check_bytes(bytes: usize) -> Result<(), Failure> {
-    let why = "the unpublished children of the attempt have more than";
-    let why = || bad_child(&format!("{why} {MAX_CHILDREN_BYTES} bytes; hint: publish them at once"));
-    if bytes > MAX_CHILDREN_BYTES { Err(why()) } else { Ok(()) }
+    let reason = "the unpublished children of the attempt have more than";
+    let reason = || bad_child(&format!("{reason} {MAX_CHILDREN_BYTES} bytes; hint: publish them at once"));
+    if bytes > MAX_CHILDREN_BYTES { Err(reason()) } else { Ok(()) }
 }
 
 impl Session {

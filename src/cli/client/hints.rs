@@ -66,7 +66,7 @@ pub(super) fn for_shell(text: &str) -> String {
         return format!("{before}see `kafleet status`");
     }
     match text.strip_prefix("query parameter `").and_then(|rest| rest.split_once('`')) {
-        Some((name, why)) => format!("`--{}`{why}", name.replace('_', "-")),
+        Some((name, error)) => format!("`--{}`{error}", name.replace('_', "-")),
         None => text,
     }
 }

@@ -286,7 +286,7 @@ impl<'a> Demo<'a> {
 
     /// Reports a failure, unless it repeats the last one.
     fn report_failure(&mut self, outcome: Result<(), Failure>) {
-        let text = outcome.err().map(|why| why.message).unwrap_or_default();
+        let text = outcome.err().map(|error| error.message).unwrap_or_default();
         if !text.is_empty() && text != self.last_failure {
             eprint_line(format_args!("the demo continues after an error: {text}"));
         }
@@ -296,7 +296,7 @@ impl<'a> Demo<'a> {
 
 /// Returns whether a request no longer applies: the task is gone or in another state.
 fn is_settled<T>(answer: &Result<T, Failure>) -> bool {
-    matches!(answer, Err(why) if matches!(why.code, Code::NotFound | Code::Failed))
+    matches!(answer, Err(error) if matches!(error.code, Code::NotFound | Code::Failed))
 }
 
 #[cfg(test)]
@@ -316,7 +316,7 @@ mod tests {
             let id = task.id.clone().unwrap();
             assert!(ids.insert(id.clone()), "`{id}` is used twice");
             if !task.policy.rules.external {
-                serde_json::from_str::<Play>(task.params.text()).unwrap_or_else(|why| panic!("`{id}`: {why}"));
+                serde_json::from_str::<Play>(task.params.text()).unwrap_or_else(|error| panic!("`{id}`: {error}"));
             }
             for (ticks, call) in later {
                 assert!(ticks > 0);

@@ -75,7 +75,7 @@ impl Live {
             };
             let Some(next) = next else { return self.stop(&version, roles).await };
             replace(&version, roles).await?;
-            declare_types(&next, &self.broker.client()).await.map_err(|why| anyhow::anyhow!(why.message))?;
+            declare_types(&next, &self.broker.client()).await.map_err(|error| anyhow::anyhow!(error.message))?;
             eprint_line(format_args!("the new code serves the types {}", type_names(&next)));
             version = next;
         }

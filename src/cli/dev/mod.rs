@@ -144,10 +144,10 @@ fn environment(url: &str, token: Option<&String>) -> Vec<(&'static str, String)>
 
 async fn create_topics(setup: &Setup, broker: &BrokerClient) -> Result<(), Failure> {
     let outcomes = apply(broker, &setup.config, &setup.registry, CALL_DEADLINE).await;
-    let outcomes = outcomes.map_err(|why| Failure::of_text(Code::Failed, &why.to_string()))?;
+    let outcomes = outcomes.map_err(|error| Failure::of_text(Code::Failed, &error.to_string()))?;
     let failed = outcomes.into_iter().find_map(|outcome| match outcome.change {
-        TopicChange::Failed(why) => {
-            Some(Failure::failed(format_args!("the topic `{}` was not created: {why}", outcome.name)))
+        TopicChange::Failed(error) => {
+            Some(Failure::failed(format_args!("the topic `{}` was not created: {error}", outcome.name)))
         }
         _ => None,
     });
@@ -156,13 +156,13 @@ async fn create_topics(setup: &Setup, broker: &BrokerClient) -> Result<(), Failu
 
 /// Declares the types of a version, and only these.
 async fn declare_types(setup: &Setup, broker: &BrokerClient) -> Result<(), Failure> {
-    let failure = |why: String| Failure::failed(format_args!("the types were not declared: {why}"));
+    let failure = |reason: String| Failure::failed(format_args!("the types were not declared: {reason}"));
     let declared = declare(&broker.with_deadline(CALL_DEADLINE), &setup.config, &setup.registry).await;
-    let declared = declared.map_err(|why| failure(why.to_string()))?;
-    let producer = broker.shared_producer(None).await.map_err(|why| failure(why.to_string()))?;
+    let declared = declared.map_err(|reason| failure(reason.to_string()))?;
+    let producer = broker.shared_producer(None).await.map_err(|reason| failure(reason.to_string()))?;
     for gone in declared.into_iter().filter(|outcome| outcome.change == TypeChange::Kept) {
         let deleted = control::delete(&producer, &setup.names, &ControlKey::Type(gone.name)).await;
-        deleted.map_err(|why| failure(why.to_string()))?;
+        deleted.map_err(|reason| failure(reason.to_string()))?;
     }
     Ok(())
 }
@@ -175,7 +175,7 @@ async fn apply_schedules(setup: &Setup, broker: &BrokerClient) -> Result<(), Fai
         let wanted =
             Schedule { v: CONTROL_VERSION, at_ms: now, from_ms: now, paused: None, applied: true, spec: spec.clone() };
         let applied = put_schedule(&producer, &setup.names, &ScheduleKey::Schedule(name.clone()), Some(&wanted)).await;
-        applied.map_err(|why| Failure::failed(format_args!("the schedule `{name}` was not applied: {why}")))?;
+        applied.map_err(|error| Failure::failed(format_args!("the schedule `{name}` was not applied: {error}")))?;
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ const HINT: &str = "run `kafleet topics apply` with the configuration and the ap
 pub(super) async fn check(client: &BrokerClient, setup: &Setup) -> Vec<Finding> {
     match read_types(&client.with_deadline(CALL_DEADLINE), &setup.names).await {
         Ok(present) => findings(&differing_types(&setup.config, &setup.registry, &present)),
-        Err(why) => vec![Finding::warning("declarations", why.to_string())],
+        Err(error) => vec![Finding::warning("declarations", error.to_string())],
     }
 }
 

@@ -17,7 +17,7 @@ use crate::runtime::clock::skew_text;
 pub(super) async fn check_clock(client: &BrokerClient, names: &Names) -> Finding {
     let producer = match client.shared_producer(None).await {
         Ok(producer) => producer,
-        Err(why) => return Finding::warning("clock", format!("the brokers' time cannot be read: {why}")),
+        Err(error) => return Finding::warning("clock", format!("the brokers' time cannot be read: {error}")),
     };
     match tokio::time::timeout(CALL_DEADLINE, learn_broker_time(&producer, names)).await {
         Ok(()) => clock_finding(runtime::clock_ahead_ms()),
@@ -43,7 +43,7 @@ pub(super) async fn check_transactions(client: &BrokerClient, present: &[TopicIn
     let found = client.open_transactions(present.iter().flat_map(of_topic).collect()).await;
     let held = match found {
         Ok(held) => held,
-        Err(why) => return vec![Finding::warning("transactions", why.to_string())],
+        Err(error) => return vec![Finding::warning("transactions", error.to_string())],
     };
     let finding = |held: &crate::broker::OpenTransaction| {
         let since = time_text(held.since_ms);

@@ -91,8 +91,8 @@ pub(super) async fn doctor(args: DoctorArgs, globals: &Globals, registry: Regist
     let options = SetupOptions { unused, app: args.app.section()?, types: args.types, ..SetupOptions::default() };
     let mut found = vec![configuration(globals, &options)];
     if let Ok(mut setup) = Setup::load(globals, registry, options) {
-        found.extend(apps::check(&mut setup).await.err().map(|why| Finding::of("apps", why)));
-        found.extend(setup.register().err().map(|why| Finding::of("types", why)));
+        found.extend(apps::check(&mut setup).await.err().map(|error| Finding::of("apps", error)));
+        found.extend(setup.register().err().map(|error| Finding::of("types", error)));
         check_services(&setup, !args.no_redis, &mut found).await;
         found.extend(traces(&setup).await);
     }
@@ -106,8 +106,8 @@ pub(super) async fn doctor(args: DoctorArgs, globals: &Globals, registry: Regist
 async fn check_services(setup: &Setup, with_redis: bool, found: &mut Vec<Finding>) {
     let client = match setup.kafka() {
         Ok(broker) => Some(broker.client()),
-        Err(why) => {
-            found.push(Finding::of("kafka", why));
+        Err(error) => {
+            found.push(Finding::of("kafka", error));
             None
         }
     };
@@ -121,20 +121,20 @@ async fn check_services(setup: &Setup, with_redis: bool, found: &mut Vec<Finding
     let partitions = setup.config.topics.events_partitions;
     match setup.redis() {
         Ok(connected) => found.extend(store::findings(&*connected, partitions, log.as_ref()).await),
-        Err(why) => found.push(Finding::of("redis", why)),
+        Err(error) => found.push(Finding::of("redis", error)),
     }
 }
 
 /// Checks that the collector of traces answers, if there is one.
 async fn traces(setup: &Setup) -> Vec<Finding> {
     let (settings, warnings) = otel::settings(&setup.config.otel, &|name| std::env::var(name).ok());
-    let mut found: Vec<Finding> = warnings.into_iter().map(|why| Finding::warning("traces", why)).collect();
+    let mut found: Vec<Finding> = warnings.into_iter().map(|error| Finding::warning("traces", error)).collect();
     if let Some(settings) = settings {
         found.push(match otel::probe(&settings).await {
             Ok(()) => {
                 Finding::ok("traces", format!("the collector answers; {} % are sampled", settings.sample * 100.0))
             }
-            Err(why) => Finding::warning("traces", why)
+            Err(error) => Finding::warning("traces", error)
                 .hint("check `otel.endpoint`: it takes OTLP over HTTP, usually on port 4318; tasks run without it"),
         });
     }
@@ -159,12 +159,12 @@ async fn kafka(setup: &Setup, client: &BrokerClient, found: &mut Vec<Finding>) -
     let brokers = setup.brokers();
     let present = match client.topics(&setup.names.topics()).await {
         Ok(present) => present,
-        Err(why) => {
-            let hint = match why.to_string().to_lowercase().contains("authentication") {
+        Err(error) => {
+            let hint = match error.to_string().to_lowercase().contains("authentication") {
                 true => "check `sasl.username`, `sasl.password` and `sasl.mechanism` in `[kafka]`",
                 false => "check --brokers, KAFLEET_BROKERS or `[kafka]`, and that Kafka is running",
             };
-            found.push(Finding::error("kafka", format!("`{brokers}`: {why}")).hint(hint));
+            found.push(Finding::error("kafka", format!("`{brokers}`: {error}")).hint(hint));
             return false;
         }
     };
@@ -172,7 +172,7 @@ async fn kafka(setup: &Setup, client: &BrokerClient, found: &mut Vec<Finding>) -
     found.extend(topic_findings(client, &setup.config, &setup.registry, present.len()).await);
     match positions::check_commits(client, &setup.config, &setup.registry, &present).await {
         Ok(findings) => found.extend(findings),
-        Err(why) => found.push(Finding::error("offsets", why.to_string())),
+        Err(error) => found.push(Finding::error("offsets", error.to_string())),
     }
     let log = EventsLog::new(client.clone(), setup);
     if log.watermarks().await.is_none() {
@@ -189,8 +189,8 @@ async fn kafka(setup: &Setup, client: &BrokerClient, found: &mut Vec<Finding>) -
 async fn check_cancels(client: &BrokerClient, names: &Names) -> Finding {
     let watch = ControlWatch::new(ControlState::default());
     let _reading = keep(watch.clone(), client.broker().clone(), names, None);
-    if let Err(why) = watch.whole_within(CALL_DEADLINE, names).await {
-        return Finding::warning("cancels", why.to_string());
+    if let Err(error) = watch.whole_within(CALL_DEADLINE, names).await {
+        return Finding::warning("cancels", error.to_string());
     }
     cancel_count_finding(watch.state().cancels().len())
 }
@@ -210,7 +210,7 @@ async fn topic_findings(client: &BrokerClient, config: &Config, registry: &Regis
             vec![Finding::ok("topics", format!("{count} with the prefix, all configured as required"))]
         }
         Ok(findings) => findings.into_iter().map(Finding::from).collect(),
-        Err(why) => vec![Finding::error("topics", why.to_string())],
+        Err(error) => vec![Finding::error("topics", error.to_string())],
     }
 }
 
@@ -228,7 +228,7 @@ impl From<topics::TopicFinding> for Finding {
 async fn api(globals: &Globals) -> Vec<Finding> {
     let client = match globals.client() {
         Ok(client) => client,
-        Err(why) => return vec![Finding::of("api", why)],
+        Err(error) => return vec![Finding::of("api", error)],
     };
     match client.get::<Value>(&["v1", "types"], &Vec::new()).await {
         Ok(_) => {
@@ -236,8 +236,8 @@ async fn api(globals: &Globals) -> Vec<Finding> {
             found.push(Finding::ok("api", format!("`{}` answers", client.base())));
             found
         }
-        Err(why) if why.code == Code::Denied => vec![Finding::of("api", why)],
-        Err(why) => vec![Finding { verdict: Verdict::Warning, ..Finding::of("api", why) }],
+        Err(error) if error.code == Code::Denied => vec![Finding::of("api", error)],
+        Err(error) => vec![Finding { verdict: Verdict::Warning, ..Finding::of("api", error) }],
     }
 }
 

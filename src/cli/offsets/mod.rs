@@ -139,15 +139,15 @@ async fn init(args: InitArgs, setup: &Setup, globals: &Globals) -> Outcome {
     let Plan { changes, commits } = plan(&client, &topic, &group, &args.target, args.at).await?;
     let changes = match client.set_group_offsets(&group, commits).await {
         Ok(()) => changes,
-        Err(BrokerError::Refused(why)) => {
+        Err(BrokerError::Refused(error)) => {
             let refused: Vec<OffsetChange> = changes.into_iter().filter(OffsetChange::is_invalid).collect();
             if refused.is_empty() {
-                return Err(failure(BrokerError::Refused(why), task_type, &group));
+                return Err(failure(BrokerError::Refused(error), task_type, &group));
             }
             live::apply(&client, &setup.names, task_type, &refused).await?;
             refused
         }
-        Err(why) => return Err(failure(why, task_type, &group)),
+        Err(error) => return Err(failure(error, task_type, &group)),
     };
     globals.output().json_or_table(&changes, |changes| rows(changes))?;
     Ok(Code::Ok)
@@ -157,7 +157,7 @@ async fn init(args: InitArgs, setup: &Setup, globals: &Globals) -> Outcome {
 async fn current_group(client: &BrokerClient, names: &Names, task_type: &str) -> Result<String, Failure> {
     let settings = match read_control(client, names).await {
         Err(FleetSettingsError::Missing(_)) => FleetSettings::default(),
-        read => read.map_err(|why| failure(why.into(), task_type, &names.control()))?,
+        read => read.map_err(|error| failure(error.into(), task_type, &names.control()))?,
     };
     Ok(names.group_id(task_type, settings.group_of(task_type)))
 }
@@ -177,7 +177,7 @@ impl OffsetChange {
 
 async fn plan(client: &BrokerClient, topic: &str, group: &str, target: &Target, at: At) -> Result<Plan, Failure> {
     let partitions = partitions(client, topic, target).await?;
-    let to_failure = |why: BrokerError| failure(why, &target.task_type, group);
+    let to_failure = |error: BrokerError| failure(error, &target.task_type, group);
     let committed = client.group_offsets(group, partitions.clone()).await.map_err(to_failure)?;
     let mut changes = Vec::new();
     for (partition, committed) in partitions.iter().zip(committed) {
@@ -205,7 +205,7 @@ fn commit(partition: Partition, offset: i64) -> Commit {
 }
 
 async fn partitions(client: &BrokerClient, topic: &str, target: &Target) -> Result<Vec<Partition>, Failure> {
-    let topics = client.topics(topic).await.map_err(|why| failure(why, &target.task_type, topic))?;
+    let topics = client.topics(topic).await.map_err(|error| failure(error, &target.task_type, topic))?;
     let Some(info) = topics.into_iter().find(|info| info.name == topic) else {
         return Err(Failure::new(Code::NotFound, format_args!("there is no topic `{topic}`"))
             .hint("check the type's name, or run `kafleet topics apply`"));
@@ -233,7 +233,7 @@ async fn resolve_offset(
             .hint(format_args!("it holds {} to {}", watermarks.low, watermarks.high))),
         At::Time(at_ms) => search(client, partition, watermarks, at_ms)
             .await
-            .map_err(|why| failure(why, &partition.topic, &partition.topic)),
+            .map_err(|error| failure(error, &partition.topic, &partition.topic)),
     }
 }
 
@@ -257,16 +257,18 @@ async fn search(
     Ok(low)
 }
 
-fn failure(why: BrokerError, task_type: &str, group: &str) -> Failure {
-    match why {
-        BrokerError::Refused(why) => Failure::failed(format_args!(
-            "the group `{group}` has members, and Kafka accepts no other commits until they leave: {why}"
+fn failure(error: BrokerError, task_type: &str, group: &str) -> Failure {
+    match error {
+        BrokerError::Refused(error) => Failure::failed(format_args!(
+            "the group `{group}` has members, and Kafka accepts no other commits until they leave: {error}"
         ))
         .hint(format_args!("stop {}, run this again, then start them", workers_of(task_type, group))),
-        BrokerError::Unknown(_) => Failure::new(Code::NotFound, why),
-        BrokerError::Denied(_) => Failure::new(Code::Denied, why).hint("check the rights of this user on Kafka"),
-        why if why.is_transient() => Failure::unavailable(why).hint("check --brokers, KAFLEET_BROKERS or `[kafka]`"),
-        why => Failure::failed(why),
+        BrokerError::Unknown(_) => Failure::new(Code::NotFound, error),
+        BrokerError::Denied(_) => Failure::new(Code::Denied, error).hint("check the rights of this user on Kafka"),
+        error if error.is_transient() => {
+            Failure::unavailable(error).hint("check --brokers, KAFLEET_BROKERS or `[kafka]`")
+        }
+        error => Failure::failed(error),
     }
 }
 

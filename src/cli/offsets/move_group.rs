@@ -76,7 +76,7 @@ pub(super) async fn move_commits(
     to: &str,
 ) -> Result<Moved, Failure> {
     check_configured(names, task_type, to)?;
-    let settings = read_control(client, names).await.map_err(|why| failure(why.into(), task_type, to))?;
+    let settings = read_control(client, names).await.map_err(|error| failure(error.into(), task_type, to))?;
     let from = settings.group_of(task_type).to_owned();
     let is_interrupted = settings.groups.moving_to(task_type).is_some();
     let groups = GroupMove { client, names, task_type, from: &from, to };
@@ -92,10 +92,10 @@ pub(super) async fn move_commits(
         control::record_group_move(&producer, names, task_type, &from, to).await.map_err(Failure::unavailable)?;
         match groups.copy(&settings).await {
             Ok(commits) => commits,
-            Err(why) if is_interrupted => return Err(why),
-            Err(why) => {
+            Err(error) if is_interrupted => return Err(error),
+            Err(error) => {
                 control::record_group(&producer, names, task_type, &from).await.map_err(Failure::unavailable)?;
-                return Err(why);
+                return Err(error);
             }
         }
     };
@@ -136,7 +136,7 @@ impl GroupMove<'_> {
             return Ok(());
         }
         let set = self.client.set_group_offsets(group, commits.to_vec()).await;
-        set.map_err(|why| failure(why, self.task_type, group))
+        set.map_err(|error| failure(error, self.task_type, group))
     }
 
     fn moved(&self, commits: &[Commit]) -> Moved {
@@ -178,7 +178,7 @@ async fn commits_of(
 ) -> Result<Vec<Commit>, Failure> {
     let partitions = super::partitions(client, &names.tasks(task_type), &super::Target::whole(task_type)).await?;
     let committed =
-        client.group_offsets(group, partitions.clone()).await.map_err(|why| failure(why, task_type, group))?;
+        client.group_offsets(group, partitions.clone()).await.map_err(|error| failure(error, task_type, group))?;
     let mut commits: Vec<Commit> = Vec::new();
     for (partition, committed) in partitions.into_iter().zip(committed) {
         match committed {

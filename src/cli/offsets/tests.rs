@@ -40,7 +40,7 @@ async fn set(broker: &Arc<dyn Broker>, to: &str, at: At) -> Result<Vec<OffsetCha
     let to = target(to);
     let Plan { changes, commits } = plan(&client, TOPIC, TOPIC, &to, at).await?;
     let set = client.set_group_offsets(TOPIC, commits).await;
-    set.map(|()| changes).map_err(|why| failure(why, &to.task_type, TOPIC))
+    set.map(|()| changes).map_err(|error| failure(error, &to.task_type, TOPIC))
 }
 
 #[test]

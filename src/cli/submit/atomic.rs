@@ -32,8 +32,8 @@ async fn read_tasks(source: Source, shape: Shape) -> Result<Vec<Box<RawValue>>, 
     let (mut lines, _) = read(&source, shape)?;
     let mut tasks = Vec::new();
     while let Some(line) = lines.recv().await {
-        let line = line.map_err(|why| Failure::failed(format_args!("cannot read the input: {why}")))?;
-        let wrong = |why| Failure::failed(format_args!("line {}: {why}; nothing was submitted", line.number));
+        let line = line.map_err(|error| Failure::failed(format_args!("cannot read the input: {error}")))?;
+        let wrong = |error| Failure::failed(format_args!("line {}: {error}; nothing was submitted", line.number));
         tasks.push(line.task.map_err(wrong)?);
         if tasks.len() > MAX_LINES {
             return Err(Failure::usage(format_args!(

@@ -29,9 +29,9 @@ pub(super) async fn submit(source: Source, shape: Shape, parallel: usize, client
     let batches = stream::unfold(Batcher { lines, carried_over: None }, Batcher::batch);
     let mut answers = std::pin::pin!(batches.map(|batch| send(client, batch)).buffered(parallel));
     while let Some(answer) = answers.next().await {
-        if let Err(why) = answer.and_then(|outcomes| summary.count(outcomes)) {
+        if let Err(error) = answer.and_then(|outcomes| summary.count(outcomes)) {
             summary.finish();
-            return Err(why);
+            return Err(error);
         }
     }
     summary.finish();
@@ -53,7 +53,7 @@ impl Batcher {
         };
         match first {
             Ok(line) => Some((Ok(self.batch_of(line).await), self)),
-            Err(why) => Some((Err(why), self)),
+            Err(error) => Some((Err(error), self)),
         }
     }
 
@@ -98,12 +98,12 @@ struct LineOutcome {
 }
 
 impl LineOutcome {
-    fn refused(line: &Line, why: &str) -> Self {
+    fn refused(line: &Line, reason: &str) -> Self {
         let problem = Problem {
             problem_type: "about:blank".into(),
             title: "not a task".into(),
             status: 400,
-            detail: why.to_owned(),
+            detail: reason.to_owned(),
             code: "bad_line".into(),
             hint: None,
             pointer: None,
@@ -123,11 +123,11 @@ impl LineOutcome {
 
 /// Sends a batch. Ids are assigned beforehand, so no task is created twice.
 async fn send(client: &Client, batch: io::Result<Vec<Line>>) -> Result<Vec<LineOutcome>, Failure> {
-    let mut lines = batch.map_err(|why| Failure::failed(format_args!("cannot read the input: {why}")))?;
+    let mut lines = batch.map_err(|error| Failure::failed(format_args!("cannot read the input: {error}")))?;
     let first = lines.first().map_or(0, |line| line.number);
     let mut outcomes = refuse_invalid(&mut lines);
     let tasks: Vec<&RawValue> = lines.iter().filter_map(|line| line.task.as_deref().ok()).collect();
-    let items = client.create_all(&tasks).await.map_err(|why| at_line(why, first))?;
+    let items = client.create_all(&tasks).await.map_err(|error| at_line(error, first))?;
     outcomes.extend(lines.iter().zip(&items).map(|(line, item)| LineOutcome::answered(line, item)));
     outcomes.sort_by_key(|outcome| outcome.line);
     Ok(outcomes)
@@ -138,19 +138,19 @@ fn refuse_invalid(lines: &mut Vec<Line>) -> Vec<LineOutcome> {
     let mut outcomes = Vec::with_capacity(lines.len());
     lines.retain(|line| match &line.task {
         Ok(_) => true,
-        Err(why) => {
-            outcomes.push(LineOutcome::refused(line, why));
+        Err(error) => {
+            outcomes.push(LineOutcome::refused(line, error));
             false
         }
     });
     outcomes
 }
 
-fn at_line(why: Failure, line: u64) -> Failure {
-    let hint = why.hint.unwrap_or_else(|| {
+fn at_line(error: Failure, line: u64) -> Failure {
+    let hint = error.hint.unwrap_or_else(|| {
         "submit the rest again: resubmitting a task with the same id, type and params has no effect".into()
     });
-    Failure { message: format!("stopped at line {line}: {}", why.message), code: why.code, hint: Some(hint) }
+    Failure { message: format!("stopped at line {line}: {}", error.message), code: error.code, hint: Some(hint) }
 }
 
 struct Summary {

@@ -214,8 +214,8 @@ fn shape(args: &SubmitArgs, task_type: Option<String>) -> Result<Shape, Failure>
 }
 
 pub(super) fn json(text: &str) -> Result<RawJson, Failure> {
-    RawJson::parse(text.as_bytes()).map_err(|why| {
-        Failure::usage(format_args!("`{}` is not JSON: {why}", crate::model::task::id::clip(text)))
+    RawJson::parse(text.as_bytes()).map_err(|error| {
+        Failure::usage(format_args!("`{}` is not JSON: {error}", crate::model::task::id::clip(text)))
             .hint(r#"quote it for the shell: '{"hello": "world"}'"#)
     })
 }
@@ -225,7 +225,7 @@ fn continuations(options: &TaskOptions) -> Result<Vec<Continuation>, Failure> {
     let mut texts = options.then.clone();
     if let Some(path) = &options.then_file {
         let text = std::fs::read_to_string(path);
-        texts.push(text.map_err(|why| Failure::usage(format_args!("`{}` cannot be read: {why}", path.display())))?);
+        texts.push(text.map_err(|error| Failure::usage(format_args!("`{}` cannot be read: {error}", path.display())))?);
     }
     parse_objects("--then", &texts, r#"'{"on": "succeeded", "type": "echo"}'"#)
 }
@@ -255,8 +255,9 @@ fn parse_objects<T: DeserializeOwned>(flag: &str, texts: &[String], example: &st
             JsonKind::Array => serde_json::from_str::<Vec<T>>(given.text()),
             _ => serde_json::from_str(given.text()).map(|object| vec![object]),
         };
-        let invalid =
-            |why| Failure::usage(format_args!("`{flag}`: {why}")).hint(format!("write, for example, {flag} {example}"));
+        let invalid = |error| {
+            Failure::usage(format_args!("`{flag}`: {error}")).hint(format!("write, for example, {flag} {example}"))
+        };
         objects.extend(read.map_err(invalid)?);
     }
     Ok(objects)
@@ -301,7 +302,7 @@ mod tests {
 
     fn typed(line: &str) -> Result<Submission, Failure> {
         let words = std::iter::once("submit").chain(line.split_whitespace());
-        interpret(Typed::try_parse_from(words).unwrap_or_else(|why| panic!("{line}: {why}")).args)
+        interpret(Typed::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}")).args)
     }
 
     #[test]

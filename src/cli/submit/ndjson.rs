@@ -52,7 +52,7 @@ pub(super) fn read(source: &Source, shape: Shape) -> Result<(mpsc::Receiver<io::
     let (input, size): (Box<dyn Read + Send>, _) = match source {
         Source::Stdin => (Box::new(io::stdin()), None),
         Source::File(path) => {
-            let file = File::open(path).map_err(|why| unreadable(path, &why))?;
+            let file = File::open(path).map_err(|error| unreadable(path, &error))?;
             let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|file| file.len());
             (Box::new(file), size)
         }
@@ -70,9 +70,9 @@ pub(super) fn read(source: &Source, shape: Shape) -> Result<(mpsc::Receiver<io::
     Ok((lines, size))
 }
 
-fn unreadable(path: &std::path::Path, why: &io::Error) -> Failure {
-    let code = if why.kind() == io::ErrorKind::NotFound { Code::NotFound } else { Code::Usage };
-    Failure::new(code, format_args!("cannot read `{}`: {why}", path.display()))
+fn unreadable(path: &std::path::Path, error: &io::Error) -> Failure {
+    let code = if error.kind() == io::ErrorKind::NotFound { Code::NotFound } else { Code::Usage };
+    Failure::new(code, format_args!("cannot read `{}`: {error}", path.display()))
 }
 
 struct Lines<R> {
@@ -90,7 +90,7 @@ impl<R: BufRead> Iterator for Lines<R> {
             let bytes = match self.line() {
                 Ok(None) => return None,
                 Ok(Some(bytes)) => bytes,
-                Err(why) => return Some(Err(why)),
+                Err(error) => return Some(Err(error)),
             };
             if bytes.is_blank() {
                 continue;
@@ -131,13 +131,13 @@ impl<R: BufRead> Lines<R> {
 
 impl Shape {
     fn task(&self, line: &[u8]) -> Result<Box<RawValue>, String> {
-        let json = RawJson::parse(line.trim_ascii()).map_err(|why| not_json(&why))?;
+        let json = RawJson::parse(line.trim_ascii()).map_err(|error| not_json(&error))?;
         match self {
             Self::Documents => with_id(json).map(RawJson::into_raw),
             Self::Params(template) => {
                 let id = Some(new_id_after(template.id_prefix.as_deref()));
                 let task = CreateTask { params: json, id, id_prefix: None, ..(**template).clone() };
-                serde_json::value::to_raw_value(&task).map_err(|why| why.to_string())
+                serde_json::value::to_raw_value(&task).map_err(|error| error.to_string())
             }
         }
     }
@@ -163,12 +163,12 @@ fn with_id(mut document: RawJson) -> Result<RawJson, String> {
 }
 
 /// Formats an error, one of the syntax with its column; the caller adds the line number.
-fn not_json(why: &JsonError) -> String {
-    let JsonError::Syntax(why) = why else { return why.to_string() };
-    let text = why.to_string();
+fn not_json(error: &JsonError) -> String {
+    let JsonError::Syntax(error) = error else { return error.to_string() };
+    let text = error.to_string();
     let message = text.split(" at line ").next().unwrap_or(&text);
-    let advice = if why.is_eof() { ": each line must be a complete JSON value, as written by `jq -c .`" } else { "" };
-    format!("not JSON: {message} (column {}){advice}", why.column())
+    let advice = if error.is_eof() { ": each line must be a complete JSON value, as written by `jq -c .`" } else { "" };
+    format!("not JSON: {message} (column {}){advice}", error.column())
 }
 
 #[cfg(test)]
@@ -211,13 +211,13 @@ mod tests {
         text.extend(vec![b'x'; MAX_LINE_BYTES + 10]);
         text.extend(b"\n{\"type\":\"echo\"}\n");
         let found = lines(&text, Shape::Documents);
-        let why: Vec<&str> = found[..4].iter().map(|line| line.task.as_ref().unwrap_err().as_str()).collect();
-        assert_eq!(why[0], "not JSON: expected value (column 9)");
-        assert!(why[1].starts_with("a task is a JSON object"), "{why:?}");
+        let error: Vec<&str> = found[..4].iter().map(|line| line.task.as_ref().unwrap_err().as_str()).collect();
+        assert_eq!(error[0], "not JSON: expected value (column 9)");
+        assert!(error[1].starts_with("a task is a JSON object"), "{error:?}");
         let spread = lines(b"{\n\"type\": \"echo\"\n}\n", Shape::Documents);
         assert!(spread[0].task.as_ref().unwrap_err().contains("`jq -c .`"), "{spread:?}");
-        assert!(why[2].starts_with("not JSON"), "{why:?}");
-        assert_eq!(why[3], "the line is longer than 4194304 bytes");
+        assert!(error[2].starts_with("not JSON"), "{error:?}");
+        assert_eq!(error[3], "the line is longer than 4194304 bytes");
         assert!(found[4].task.is_ok() && found[4].number == 5, "the following lines are read");
     }
 

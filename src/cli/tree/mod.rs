@@ -79,7 +79,7 @@ async fn refetch(client: &Client, args: &TreeArgs) -> Result<TreeNode, Failure> 
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
         match fetch(client, args).await {
-            Err(why) if why.code == Code::Unavailable && tokio::time::Instant::now() < deadline => {
+            Err(error) if error.code == Code::Unavailable && tokio::time::Instant::now() < deadline => {
                 tokio::time::sleep(REDRAW * 3).await;
             }
             answer => return answer,

@@ -268,17 +268,17 @@ impl<'a> FleetWatch<'a> {
                 refresh.found = found;
                 Ok(())
             }
-            Err(why) => self.retry_tree_later(why, partitions),
+            Err(error) => self.retry_tree_later(error, partitions),
         }
     }
 
     /// Schedules another read of the tree after a transient failure.
-    fn retry_tree_later(&mut self, why: Failure, partitions: PartitionScope) -> Result<(), Failure> {
-        if !self.begun || why.code != Code::Unavailable {
-            return Err(why);
+    fn retry_tree_later(&mut self, error: Failure, partitions: PartitionScope) -> Result<(), Failure> {
+        if !self.begun || error.code != Code::Unavailable {
+            return Err(error);
         }
         if !std::mem::replace(&mut self.tree_unreadable, true) {
-            eprint_line(format_args!("cannot read {}, retrying: {}", self.scope, why.message));
+            eprint_line(format_args!("cannot read {}, retrying: {}", self.scope, error.message));
         }
         self.queue.add_unnamed(partitions);
         Ok(())
@@ -318,16 +318,16 @@ impl<'a> FleetWatch<'a> {
                 self.unread.remove(&id);
                 refresh.found.push(status);
             }
-            Err(why) if why.code == Code::NotFound => {
+            Err(error) if error.code == Code::NotFound => {
                 self.unread.remove(&id);
                 refresh.missing.push(id);
             }
-            Err(why) if why.code == Code::Denied => return Err(why),
+            Err(error) if error.code == Code::Denied => return Err(error),
             Err(_) if self.unread.contains(&id) => {}
             // Too many to remember: treat it as a change without ids.
             Err(_) if self.unread.len() >= MAX_REREAD => self.queue.add_unnamed(PartitionScope::Everywhere),
-            Err(why) => {
-                eprint_line(format_args!("cannot read task `{id}`, retrying: {}", why.message));
+            Err(error) => {
+                eprint_line(format_args!("cannot read task `{id}`, retrying: {}", error.message));
                 self.unread.insert(id);
             }
         }
@@ -387,7 +387,7 @@ async fn with_retries<T>(mut request: impl AsyncFnMut() -> Result<T, Failure>) -
     let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(3));
     for _ in 1..TRIES {
         match request().await {
-            Err(why) if why.code == Code::Unavailable => tokio::time::sleep(backoff.next_wait()).await,
+            Err(error) if error.code == Code::Unavailable => tokio::time::sleep(backoff.next_wait()).await,
             answer => return answer,
         }
     }

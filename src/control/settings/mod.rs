@@ -63,9 +63,9 @@ pub enum FleetSettingsError {
     )]
     Newer { topic: String, version: u32 },
     #[error(
-        "the record `fleet` at offset {offset} of `{topic}` cannot be read: {why}\n\nhint: run `kafleet topics apply`"
+        "the record `fleet` at offset {offset} of `{topic}` cannot be read: {reason}\n\nhint: run `kafleet topics apply`"
     )]
-    Unreadable { topic: String, offset: i64, why: String },
+    Unreadable { topic: String, offset: i64, reason: String },
     #[error("`{topic}` was read only up to offset {next} of {end} within {waited_ms} ms")]
     Late { topic: String, next: i64, end: i64, waited_ms: u128 },
     #[error("reading the control topic: {0}")]
@@ -230,12 +230,12 @@ fn read_fleet(value: &[u8], record: &RecordRef<'_>) -> Result<FleetRecord, Fleet
     }
     let topic = record.topic.to_owned();
     let offset = record.offset;
-    let unreadable = |why: String| FleetSettingsError::Unreadable { topic: topic.clone(), offset, why };
-    let Versioned { v } = serde_json::from_slice(value).map_err(|why| unreadable(short_reason(&why)))?;
+    let unreadable = |reason: String| FleetSettingsError::Unreadable { topic: topic.clone(), offset, reason };
+    let Versioned { v } = serde_json::from_slice(value).map_err(|reason| unreadable(short_reason(&reason)))?;
     if v > FLEET_VERSION {
         return Err(FleetSettingsError::Newer { topic, version: v });
     }
-    let fleet: FleetRecord = serde_json::from_slice(value).map_err(|why| unreadable(short_reason(&why)))?;
+    let fleet: FleetRecord = serde_json::from_slice(value).map_err(|reason| unreadable(short_reason(&reason)))?;
     if fleet.events_partitions == 0 {
         return Err(unreadable("`events_partitions` is 0".into()));
     }

@@ -41,7 +41,7 @@ fn missing_topic_gives_a_hint() {
     let error = read(&broker()).unwrap_err();
     assert_eq!(error, FleetSettingsError::Missing("t.control".into()));
     assert!(error.to_string().ends_with("hint: run `kafleet topics apply`"));
-    assert!(matches!(BrokerError::from(error), BrokerError::Unknown(why) if why.contains("topics apply")));
+    assert!(matches!(BrokerError::from(error), BrokerError::Unknown(reason) if reason.contains("topics apply")));
 }
 
 #[test]

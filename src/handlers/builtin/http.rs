@@ -54,7 +54,7 @@ pub fn client() -> Result<KeepAliveClient, String> {
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("kafleet/", env!("CARGO_PKG_VERSION")))
     };
-    KeepAliveClient::new(settings).map_err(|why| format!("cannot create an http client: {}", root_cause(&why)))
+    KeepAliveClient::new(settings).map_err(|error| format!("cannot create an http client: {}", root_cause(&error)))
 }
 
 impl Http {
@@ -75,7 +75,7 @@ impl Http {
 fn call(section: &mut Section<'_>) -> Option<(KeepAliveClient, Call)> {
     let (url, method, headers) = (url(section), method(section), headers(section));
     if section.client.is_none() {
-        *section.client = client().map_err(|why| section.problem("", why)).ok();
+        *section.client = client().map_err(|error| section.problem("", error)).ok();
     }
     let client = section.client.clone();
     let resend_on_close = section.config.resend_on_close.unwrap_or(true);
@@ -149,9 +149,9 @@ impl Call {
         let body = params.text().to_owned();
         let request =
             client.request(self.method.clone(), self.url.clone()).headers(self.headers(cx)).timeout(timeout).body(body);
-        let mut response = client.send(request, self.resend_on_close).await.map_err(|why| self.no_response(why))?;
+        let mut response = client.send(request, self.resend_on_close).await.map_err(|error| self.no_response(error))?;
         let (status, wait) = (response.status(), retry_after(response.headers(), now()));
-        let body = self.body(&mut response).await.map_err(|why| self.no_response(why))?;
+        let body = self.body(&mut response).await.map_err(|error| self.no_response(error))?;
         if !status.is_success() {
             return Err(self.error_status(&response, &body, wait));
         }
@@ -205,10 +205,10 @@ impl Call {
         Ok(body)
     }
 
-    fn no_response(&self, why: reqwest::Error) -> Failure {
-        let (host, timed_out) = (self.url.host_str().unwrap_or_default(), why.is_timeout());
-        let what = if why.is_connect() { "cannot be reached" } else { "did not respond" };
-        Failure::no_response(format!("`{host}` {what}: {}", root_cause(&why.without_url())), timed_out)
+    fn no_response(&self, error: reqwest::Error) -> Failure {
+        let (host, timed_out) = (self.url.host_str().unwrap_or_default(), error.is_timeout());
+        let what = if error.is_connect() { "cannot be reached" } else { "did not respond" };
+        Failure::no_response(format!("`{host}` {what}: {}", root_cause(&error.without_url())), timed_out)
     }
 
     fn error_status(&self, response: &Response, body: &[u8], wait: Option<Duration>) -> Failure {
@@ -234,11 +234,12 @@ fn result(body: &[u8]) -> Answer {
     if body.trim_ascii().is_empty() {
         return Ok(RawJson::null());
     }
-    let refused = |why: &dyn Display| Failure::fail(format!("the response is not JSON: {why}")).of_kind("bad_output");
+    let refused =
+        |error: &dyn Display| Failure::fail(format!("the response is not JSON: {error}")).of_kind("bad_output");
     match RawJson::parse(body) {
         Ok(result) => Ok(result),
-        Err(JsonError::Syntax(_)) => RawJson::of(&String::from_utf8_lossy(body)).map_err(|why| refused(&why)),
-        Err(why) => Err(refused(&why)),
+        Err(JsonError::Syntax(_)) => RawJson::of(&String::from_utf8_lossy(body)).map_err(|error| refused(&error)),
+        Err(error) => Err(refused(&error)),
     }
 }
 

@@ -59,7 +59,7 @@ pub fn register_config(
     for (section, name, made) in notifying {
         match made {
             Some(Ok(registered)) => drop(registry.add_reserved(name, registered)),
-            Some(Err(why)) => problems.push(format!("`{section}`: {why}")),
+            Some(Err(error)) => problems.push(format!("`{section}`: {error}")),
             None => {}
         }
     }
@@ -75,7 +75,7 @@ pub fn register_config(
     }
     for (name, registered) in registry.types() {
         let found = registered.policy.contradictions().into_iter();
-        problems.extend(found.map(|(key, why)| format!("`types.{name}.{key}`: {why}")));
+        problems.extend(found.map(|(key, error)| format!("`types.{name}.{key}`: {error}")));
     }
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
@@ -111,9 +111,9 @@ struct Section<'a> {
 }
 
 impl Section<'_> {
-    fn problem(&mut self, key: &str, why: impl std::fmt::Display) {
+    fn problem(&mut self, key: &str, error: impl std::fmt::Display) {
         let key = if key.is_empty() { String::new() } else { format!(".{key}") };
-        self.problems.push(format!("`types.{}{key}`: {why}", self.name));
+        self.problems.push(format!("`types.{}{key}`: {error}", self.name));
     }
 
     fn override_policy(&mut self, registry: &mut Registry) {
@@ -132,8 +132,8 @@ impl Section<'_> {
     /// Creates the type. Problems are recorded and give `None`.
     fn make(&mut self) -> Option<Registered> {
         let before = self.problems.len();
-        if let Err(why) = check_own_type(self.name) {
-            self.problem("", why);
+        if let Err(error) = check_own_type(self.name) {
+            self.problem("", error);
         }
         let Some(kind) = self.config.handler else {
             self.problem(
@@ -169,7 +169,7 @@ impl Section<'_> {
             return None;
         }
         let path = self.path(file);
-        read_schema(&path).map_err(|why| self.problem("schema", format!("`{}`: {why}", path.display()))).ok()
+        read_schema(&path).map_err(|error| self.problem("schema", format!("`{}`: {error}", path.display()))).ok()
     }
 
     fn path(&self, path: &Path) -> PathBuf {
@@ -183,11 +183,11 @@ impl Section<'_> {
 
 fn read_schema(path: &Path) -> Result<Schema, String> {
     let mut text = Vec::new();
-    let file = std::fs::File::open(path).map_err(|why| why.to_string())?;
-    file.take(MAX_SCHEMA_BYTES + 1).read_to_end(&mut text).map_err(|why| why.to_string())?;
+    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+    file.take(MAX_SCHEMA_BYTES + 1).read_to_end(&mut text).map_err(|error| error.to_string())?;
     if text.len() as u64 > MAX_SCHEMA_BYTES {
         return Err(format!("larger than {MAX_SCHEMA_BYTES} bytes, the maximum for a schema"));
     }
-    let schema: Value = serde_json::from_slice(&text).map_err(|why| format!("not JSON: {why}"))?;
-    Schema::compile(schema).map_err(|why| format!("not a JSON Schema: {why}"))
+    let schema: Value = serde_json::from_slice(&text).map_err(|error| format!("not JSON: {error}"))?;
+    Schema::compile(schema).map_err(|error| format!("not a JSON Schema: {error}"))
 }

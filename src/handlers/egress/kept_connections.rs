@@ -63,8 +63,8 @@ impl KeepAliveClient {
             })
             .await;
         match (answer, copy) {
-            (Err(why), Some(copy)) if is_closed(&why) && was_kept(&why, opened) => {
-                tracing::debug!(host = copy.url().host_str(), error = %why, "a kept connection was closed; sending again");
+            (Err(reason), Some(copy)) if is_closed(&reason) && was_kept(&reason, opened) => {
+                tracing::debug!(host = copy.url().host_str(), error = %reason, "a kept connection was closed; sending again");
                 self.unpooled.execute(within(copy, started)).await
             }
             (answer, _) => answer,

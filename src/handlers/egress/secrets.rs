@@ -29,7 +29,7 @@ impl Source {
         match self {
             Self::Text(text) => Ok(text.clone()),
             Self::File(path) => {
-                read_file(path).await.map_err(|why| format!("the file `{}` cannot be read: {why}", path.display()))
+                read_file(path).await.map_err(|error| format!("the file `{}` cannot be read: {error}", path.display()))
             }
         }
     }
@@ -37,8 +37,8 @@ impl Source {
 
 async fn read_file(path: &PathBuf) -> Result<String, String> {
     let mut text = String::new();
-    let file = tokio::fs::File::open(path).await.map_err(|why| why.to_string())?;
-    file.take(MAX_FILE_BYTES).read_to_string(&mut text).await.map_err(|why| why.to_string())?;
+    let file = tokio::fs::File::open(path).await.map_err(|error| error.to_string())?;
+    file.take(MAX_FILE_BYTES).read_to_string(&mut text).await.map_err(|error| error.to_string())?;
     let text = text.trim_end_matches(['\r', '\n']);
     if text.is_empty() { Err("it is empty".to_owned()) } else { Ok(text.to_owned()) }
 }
@@ -92,7 +92,7 @@ pub(crate) async fn fill(text: &str, secrets: &BTreeMap<String, Secret>) -> Resu
             Part::Plain(text) => filled.push_str(text),
             Part::Secret(name) => {
                 let secret = secrets.get(name).ok_or_else(|| format!("there is no secret `{name}`"))?;
-                filled.push_str(&secret.source.read().await.map_err(|why| format!("the secret `{name}`: {why}"))?);
+                filled.push_str(&secret.source.read().await.map_err(|error| format!("the secret `{name}`: {error}"))?);
             }
         }
     }

@@ -23,7 +23,7 @@ pub fn lines_of<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Vec<Stri
             lines.push(line.to_owned());
         }
     }
-    check_size(&lines).map_err(|why| (None, why))?;
+    check_size(&lines).map_err(|error| (None, error))?;
     Ok(lines)
 }
 

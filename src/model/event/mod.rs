@@ -196,8 +196,8 @@ impl Event {
     pub fn decode(value: &[u8]) -> Result<Self, DecodeError> {
         let event = match serde_json::from_slice::<Read<'_>>(value).and_then(Read::into_event) {
             Ok(event) => event,
-            Err(why) => {
-                return Err(version_of(value).map_or(DecodeError::Malformed(short_reason(&why)), DecodeError::Newer));
+            Err(error) => {
+                return Err(version_of(value).map_or(DecodeError::Malformed(short_reason(&error)), DecodeError::Newer));
             }
         };
         if event.v > EVENT_VERSION {

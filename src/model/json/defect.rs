@@ -118,7 +118,7 @@ impl<'a> Checker<'a> {
             return Ok(());
         }
         let number = self.text.get(start..end).unwrap_or_default();
-        check_number(number).map_err(|why| self.defect(why.to_owned()))
+        check_number(number).map_err(|error| self.defect(error.to_owned()))
     }
 
     fn enter(&mut self, is_object: bool) -> Result<(), JsonDefect> {

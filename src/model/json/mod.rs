@@ -51,8 +51,8 @@ pub enum JsonError {
 
 impl JsonError {
     /// Error of a parser about this text.
-    pub(crate) fn of_parser(text: &[u8], why: serde_json::Error) -> Self {
-        if text.starts_with(b"\xef\xbb\xbf") { Self::ByteOrderMark } else { Self::Syntax(why) }
+    pub(crate) fn of_parser(text: &[u8], error: serde_json::Error) -> Self {
+        if text.starts_with(b"\xef\xbb\xbf") { Self::ByteOrderMark } else { Self::Syntax(error) }
     }
 
     /// JSON pointer to the value that is refused, if it is known.
@@ -72,7 +72,7 @@ impl RawJson {
     pub fn parse(text: &[u8]) -> Result<Self, JsonError> {
         match serde_json::from_slice::<Box<RawValue>>(text) {
             Ok(raw) => Ok(raw.try_into()?),
-            Err(why) => Err(JsonError::of_parser(text, why)),
+            Err(error) => Err(JsonError::of_parser(text, error)),
         }
     }
 
@@ -93,7 +93,7 @@ impl RawJson {
     fn of_valid(text: &str) -> Self {
         match RawValue::from_string(text.to_owned()) {
             Ok(raw) => Self(raw),
-            Err(why) => unreachable!("a part of JSON text is JSON text: {why}"),
+            Err(error) => unreachable!("a part of JSON text is JSON text: {error}"),
         }
     }
 
@@ -175,7 +175,7 @@ impl TryFrom<Box<RawValue>> for RawJson {
 pub(crate) fn check_document(text: &[u8]) -> Result<(), JsonError> {
     match serde_json::from_slice::<&RawValue>(text) {
         Ok(raw) => Ok(defect::check(raw.get())?),
-        Err(why) => Err(JsonError::of_parser(text, why)),
+        Err(error) => Err(JsonError::of_parser(text, error)),
     }
 }
 
@@ -212,7 +212,7 @@ impl From<serde_json::Value> for RawJson {
 pub(crate) fn plain_text(value: &(impl Serialize + ?Sized)) -> String {
     match serde_json::to_string(value) {
         Ok(text) => text,
-        Err(why) => unreachable!("plain data cannot fail to encode: {why}"),
+        Err(error) => unreachable!("plain data cannot fail to encode: {error}"),
     }
 }
 

@@ -51,8 +51,8 @@ impl Records {
 
 /// Failure reason shown on the parent of a failed child.
 fn child_failure(child: &TaskId, node: &TaskRecord) -> String {
-    let why = node.outcome.error.as_ref().map_or(String::new(), |error| format!(": {}", error.message));
-    format!("child `{child}` is {}{why}", node.state)
+    let reason = node.outcome.error.as_ref().map_or(String::new(), |error| format!(": {}", error.message));
+    format!("child `{child}` is {}{reason}", node.state)
 }
 
 /// Cancels the task and its pending descendants as a request would, except that the task then ends as failed. The

@@ -35,7 +35,7 @@ impl CronTimes {
     /// Parses an expression of five fields, of six with seconds in front, or a nickname such as `@daily`.
     pub(super) fn parse(text: &str, zone: TimeZone) -> Result<Self, String> {
         let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
-        let cron = parser.parse(text).map_err(|why| why.to_string())?;
+        let cron = parser.parse(text).map_err(|error| error.to_string())?;
         let fields: Vec<&str> = cron.pattern.as_str().split_whitespace().collect();
         let minute = usize::from(fields.len() > 5);
         let is_recurring = fields.iter().skip(minute).take(2).any(|field| field.contains('*'));

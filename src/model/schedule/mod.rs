@@ -198,12 +198,12 @@ impl Spec {
 impl Template {
     fn errors(&self) -> Vec<SpecError> {
         let mut errors = Vec::new();
-        errors.extend(check_type(&self.task_type).err().map(|why| SpecError::new("task/type", why)));
+        errors.extend(check_type(&self.task_type).err().map(|error| SpecError::new("task/type", error)));
         if self.key.as_ref().is_some_and(|key| key.chars().count() > MAX_TEXT_CHARS) {
             errors.push(SpecError::new("task/key", format!("it has more than {MAX_TEXT_CHARS} characters")));
         }
         let at_task = |field: &str| format!("task/{field}");
-        errors.extend(self.policy.errors().into_iter().map(|(field, why)| SpecError::new(at_task(&field), why)));
+        errors.extend(self.policy.errors().into_iter().map(|(field, error)| SpecError::new(at_task(&field), error)));
         let rules = &self.policy.rules;
         errors.extend(flaws(rules));
         let at_a_time = |has_rules: &&NotificationRules<'_>| has_rules.checks.iter().any(|check| check.at.is_some());
@@ -218,8 +218,8 @@ impl Template {
 
 /// Invalid continuations and notifications of a schedule's tasks.
 fn flaws(rules: &Rules) -> Vec<SpecError> {
-    let flaw = |at: &'static str, (field, why): (String, String)| {
-        SpecError::new(at, format!("`{}`: {why}", field.trim_start_matches('/')))
+    let flaw = |at: &'static str, (field, error): (String, String)| {
+        SpecError::new(at, format!("`{}`: {error}", field.trim_start_matches('/')))
     };
     let mut flaws = Vec::new();
     flaws.extend(check_continuations(&rules.then).err().map(|found| flaw("task/then", found)));

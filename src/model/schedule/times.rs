@@ -125,8 +125,8 @@ fn rule(spec: &Spec, start_ms: Option<i64>, errors: &mut Vec<SpecError>) -> Opti
             let zone = zone(spec.timezone.as_deref().unwrap_or(DEFAULT_ZONE), errors);
             match CronTimes::parse(cron, zone.clone().unwrap_or(TimeZone::UTC)) {
                 Ok(cron) => zone.map(|_| Rule::Cron(Box::new(cron))),
-                Err(why) => {
-                    let what = format!("`{}` is not a cron expression: {}", clip(cron), lower(&why));
+                Err(error) => {
+                    let what = format!("`{}` is not a cron expression: {}", clip(cron), lower(&error));
                     errors.push(SpecError::new("cron", what).hint(CRON_HINT));
                     None
                 }
@@ -161,8 +161,8 @@ fn time(at: &'static str, text: Option<&str>, errors: &mut Vec<SpecError>) -> Op
             errors.push(SpecError::new(at, "it is too far away"));
             None
         }
-        Err(why) => {
-            errors.push(SpecError::new(at, why));
+        Err(error) => {
+            errors.push(SpecError::new(at, error));
             None
         }
     }

@@ -152,7 +152,7 @@ impl Notification<'_> {
         if callback.headers.len() > MAX_HEADERS {
             return Err(("/callback/headers", format!("at most {MAX_HEADERS} headers are allowed")));
         }
-        callback.payload.as_ref().map_or(Ok(()), check_depth).map_err(|why| ("/callback/payload", why))?;
+        callback.payload.as_ref().map_or(Ok(()), check_depth).map_err(|error| ("/callback/payload", error))?;
         check_attempts("/callback", callback.retries, callback.timeout)
     }
 }
@@ -262,11 +262,11 @@ impl<'a> NotificationRules<'a> {
         let at = &self.at;
         self.check_numbers()?;
         for (n, action) in self.actions.iter().enumerate() {
-            check_states(&action.on).map_err(|why| (format!("{at}/actions/{n}/on"), why))?;
+            check_states(&action.on).map_err(|error| (format!("{at}/actions/{n}/on"), error))?;
         }
         for (n, check) in self.checks.iter().enumerate() {
-            check_states(&check.expect).map_err(|why| (format!("{at}/checks/{n}/expect"), why))?;
-            check_time(check).map_err(|(field, why)| (format!("{at}/checks/{n}{field}"), why))?;
+            check_states(&check.expect).map_err(|error| (format!("{at}/checks/{n}/expect"), error))?;
+            check_time(check).map_err(|(field, error)| (format!("{at}/checks/{n}{field}"), error))?;
         }
         for (at, notification) in self.with_pointers() {
             let Some(notification) = notification else {
@@ -275,7 +275,7 @@ impl<'a> NotificationRules<'a> {
                     "give exactly one of `callback` and `email`; use two actions to send both".to_owned(),
                 ));
             };
-            notification.check().map_err(|(field, why)| (format!("{at}{field}"), why))?;
+            notification.check().map_err(|(field, error)| (format!("{at}{field}"), error))?;
         }
         Ok(())
     }
@@ -303,7 +303,7 @@ fn check_time(check: &Check) -> Result<(), (&'static str, String)> {
     match (&check.after, &check.at) {
         (Some(_), Some(_)) => Err(("/at", "give `after` or `at`, not both".to_owned())),
         (None, None) => Err(("", "give `after` or `at`, the time of the check".to_owned())),
-        (None, Some(at)) => parse_time(at).map(drop).map_err(|why| ("/at", why)),
+        (None, Some(at)) => parse_time(at).map(drop).map_err(|error| ("/at", error)),
         (Some(_), None) if check.passed.is_none() && check.failed.is_none() => {
             Err(("", "give `passed` or `failed`, the notification to send".to_owned()))
         }
@@ -328,13 +328,13 @@ mod tests {
     use crate::model::task::Rules;
 
     fn rules(text: &str) -> Rules {
-        serde_json::from_str(text).unwrap_or_else(|why| panic!("{text}: {why}"))
+        serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
     }
 
     #[test]
     fn invalid_rules_are_refused_with_their_pointer() {
         let nine = format!(r#"{{"actions":[{}]}}"#, [r#"{"callback":{"url":"https://a"}}"#; 9].join(","));
-        for (text, at, why) in [
+        for (text, at, reason) in [
             (nine.as_str(), "/actions", "at most 8"),
             (r#"{"actions":[{"on":[],"callback":{"url":"https://a"}}]}"#, "/actions/0/on", "at least one state"),
             (
@@ -369,7 +369,7 @@ mod tests {
         ] {
             let (pointer, error) = rules(text).own_rules().check().unwrap_err();
             assert_eq!(pointer, at, "{text}");
-            assert!(error.contains(why), "{text}: {error}");
+            assert!(error.contains(reason), "{text}: {error}");
         }
         assert!(serde_json::from_str::<Action>(r#"{"callback":{"url":"https://a"},"mail":1}"#).is_err());
     }

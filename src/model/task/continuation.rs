@@ -163,17 +163,17 @@ pub fn check_continuations(continuations: &[Continuation]) -> Result<(), (String
     for (n, then) in continuations.iter().enumerate() {
         let bytes = serde_json::to_vec(&then.policy.rules).map_or(0, |text| text.len());
         if bytes > MAX_POLICY_BYTES {
-            let why = format!(
+            let reason = format!(
                 "its continuations and notifications have {bytes} bytes: at most {MAX_POLICY_BYTES} are allowed"
             );
-            return Err((format!("/{n}"), why));
+            return Err((format!("/{n}"), reason));
         }
     }
     Ok(())
 }
 
 fn check(continuations: &[Continuation], depth: usize, at: &str) -> Result<(), (String, String)> {
-    let wrong = |what: &str, why: String| Err((format!("{at}{what}"), why));
+    let wrong = |what: &str, reason: String| Err((format!("{at}{what}"), reason));
     if continuations.len() > MAX_CONTINUATIONS {
         return wrong(
             "",
@@ -192,17 +192,17 @@ fn check(continuations: &[Continuation], depth: usize, at: &str) -> Result<(), (
 
 /// Checks a continuation without those that follow it.
 fn check_one(then: &Continuation, at: String) -> Result<(), (String, String)> {
-    if let Err(why) = check_type(&then.task_type) {
-        return Err((format!("{at}/type"), why));
+    if let Err(error) = check_type(&then.task_type) {
+        return Err((format!("{at}/type"), error));
     }
     if then.key.as_ref().is_some_and(|key| key.chars().count() > MAX_TEXT_CHARS) {
         return Err((format!("{at}/key"), format!("it has more than {MAX_TEXT_CHARS} characters")));
     }
-    if let Err(why) = check_depth(&then.params) {
-        return Err((format!("{at}/params"), why));
+    if let Err(error) = check_depth(&then.params) {
+        return Err((format!("{at}/params"), error));
     }
-    if let Some((field, why)) = then.policy.errors().into_iter().next() {
-        return Err((format!("{at}/{field}"), why));
+    if let Some((field, error)) = then.policy.errors().into_iter().next() {
+        return Err((format!("{at}/{field}"), error));
     }
     let rules = &then.policy.rules;
     NotificationRules { at, actions: &rules.actions, checks: &rules.checks }.check()
@@ -219,15 +219,15 @@ pub fn check_continuation_ids(
     for (n, then) in continuations.iter().enumerate() {
         let at = format!("/{n}");
         if first + n >= MAX_CONTINUATIONS {
-            let why = format!("the task has {first} continuations already: at most {MAX_CONTINUATIONS} are allowed");
-            return Err((at, why));
+            let reason = format!("the task has {first} continuations already: at most {MAX_CONTINUATIONS} are allowed");
+            return Err((at, reason));
         }
         let next = match id.child(&segment(first + n)) {
             Ok(next) => next,
-            Err(why) => return Err((at, format!("the continuation would have no valid id: {why}"))),
+            Err(reason) => return Err((at, format!("the continuation would have no valid id: {reason}"))),
         };
         let below = check_continuation_ids(&next, &then.policy.rules.then, 0);
-        below.map_err(|(below, why)| (format!("{at}/then{below}"), why))?;
+        below.map_err(|(below, reason)| (format!("{at}/then{below}"), reason))?;
     }
     Ok(())
 }
@@ -283,13 +283,13 @@ mod tests {
         assert_eq!(check_continuation_ids(&id(506), &two[..1], 1).unwrap_err().0, "/0", "it is the second one");
         assert_eq!(check_continuation_ids(&id(508), &two, 0).unwrap_err().0, "/0");
         assert_eq!(check_continuation_ids(&id(502), &nested, 0), Ok(()));
-        let (at, why) = check_continuation_ids(&id(503), &nested, 0).unwrap_err();
-        assert!(at == "/0/then/0" && why.contains("513 bytes"), "{at}: {why}");
+        let (at, error) = check_continuation_ids(&id(503), &nested, 0).unwrap_err();
+        assert!(at == "/0/then/0" && error.contains("513 bytes"), "{at}: {error}");
         let deepest = TaskId::parse(&["a"; 64].join(":")).unwrap();
         assert!(check_continuation_ids(&deepest, &two, 0).unwrap_err().1.contains("65 levels"));
         assert!(check_continuation_ids(&deepest.parent_id().unwrap(), &two, 0).is_ok());
-        let (at, why) = check_continuation_ids(&TaskId::parse("a").unwrap(), &two, 7).unwrap_err();
-        assert!(at == "/1" && why.contains("at most 8"), "{at}: {why}");
+        let (at, error) = check_continuation_ids(&TaskId::parse("a").unwrap(), &two, 7).unwrap_err();
+        assert!(at == "/1" && error.contains("at most 8"), "{at}: {error}");
     }
 
     #[test]

@@ -89,9 +89,9 @@ impl<'a> Draft<'a> {
     /// Decodes a header. Continues after an invalid one, because the rejection includes the task's id, which may
     /// follow.
     fn take(&mut self, name: &str, value: &'a [u8]) {
-        if let Err(why) = self.header(name, value) {
+        if let Err(error) = self.header(name, value) {
             self.nameless |= matches!(name, header::ID | header::PARENT | header::RUN);
-            self.refusal.get_or_insert(why);
+            self.refusal.get_or_insert(error);
         }
     }
 
@@ -119,7 +119,7 @@ impl<'a> Draft<'a> {
             header::RUN => self.run = Some(number(name, text, 1, u64::from(MAX_RUN))? as u32),
             header::ATTEMPT => self.attempts_used = number(name, text, 0, u64::from(MAX_ATTEMPTS))? as u32,
             header::BACKOFF_FROM => self.backoff_from = number(name, text, 0, u64::from(MAX_ATTEMPTS))? as u32,
-            header::WAITS => self.waits = text.parse().map_err(|why: String| bad_header(name, &why))?,
+            header::WAITS => self.waits = text.parse().map_err(|reason: String| bad_header(name, &reason))?,
             header::AS_OF => self.asof = Some(number(name, text, 0, i64::MAX as u64)? as i64),
             header::TIME => self.time_ms = Some(time(name, text)?),
             header::ANNOUNCED => self.announced = matches!(text, "1" | "true"),
@@ -143,7 +143,7 @@ impl<'a> Draft<'a> {
             header::SPEC_VERSION | header::SOURCE => {}
             _ => {
                 let is_field =
-                    Policy::read_header(&mut self.policy, name, text).map_err(|why| bad_header(name, &why))?;
+                    Policy::read_header(&mut self.policy, name, text).map_err(|error| bad_header(name, &error))?;
                 if !is_field {
                     self.has_foreign_headers = true;
                     self.note_unknown(name, || header::mistake(name));
@@ -155,9 +155,9 @@ impl<'a> Draft<'a> {
 
     /// Notes that a setting is unknown. Kafleet's own publishers write first that they have announced the task, so that their
     /// settings are not searched.
-    fn note_unknown(&mut self, name: &str, why: impl FnOnce() -> Option<String>) {
+    fn note_unknown(&mut self, name: &str, reason: impl FnOnce() -> Option<String>) {
         if !self.announced && self.unknown.is_none() {
-            self.unknown = why().map(|why| bad_header(name, &why));
+            self.unknown = reason().map(|reason| bad_header(name, &reason));
         }
     }
 
@@ -166,8 +166,8 @@ impl<'a> Draft<'a> {
             STRUCTURED => self.structured = true,
             "application/json" | "text/json" | "" => {}
             media if media.starts_with(CLOUD_EVENTS) => {
-                let why = format!("`{media}` is not supported: write one event per record, as `{STRUCTURED}`");
-                return Err(bad_header(header::CONTENT_TYPE, &why));
+                let reason = format!("`{media}` is not supported: write one event per record, as `{STRUCTURED}`");
+                return Err(bad_header(header::CONTENT_TYPE, &reason));
             }
             media if media.ends_with("+json") => {}
             _ => {
@@ -197,15 +197,15 @@ impl<'a> Draft<'a> {
         if let Some(refusal) = self.refusal.take().or(unknown) {
             return Err(self.reject(refusal, source));
         }
-        let id = self.resolve_id(source).map_err(|why| Reject::new("bad_id", why.to_string()))?;
+        let id = self.resolve_id(source).map_err(|error| Reject::new("bad_id", error.to_string()))?;
         let run = self.run.unwrap_or(1);
         let known = |reject: Reject| Reject { task: Some((id.clone(), run)), ..reject };
         if let Some(named) = self.task_type.filter(|named| *named != &**source.task_type) {
-            let why =
+            let error =
                 format!("`{}` does not match the topic, which holds tasks of type `{}`", clip(named), source.task_type);
-            return Err(known(bad_header(header::TYPE, &why)));
+            return Err(known(bad_header(header::TYPE, &error)));
         }
-        let params = RawJson::parse(value).map_err(|why| known(bad_json("the params are not JSON", &why)))?;
+        let params = RawJson::parse(value).map_err(|error| known(bad_json("the params are not JSON", &error)))?;
         let created_at_ms = self.time_ms.unwrap_or(source.timestamp_ms);
         if let Some(expires) = &self.expires {
             let at_ms = expires.time_ms(source.no_later(created_at_ms));
@@ -250,13 +250,13 @@ impl<'a> Draft<'a> {
     }
 }
 
-fn bad_json(problem: &str, why: &JsonError) -> Reject {
-    let pointer = why.pointer().map(str::to_owned);
-    Reject { pointer, ..Reject::new("bad_json", format!("{problem}: {why}")) }
+fn bad_json(problem: &str, error: &JsonError) -> Reject {
+    let pointer = error.pointer().map(str::to_owned);
+    Reject { pointer, ..Reject::new("bad_json", format!("{problem}: {error}")) }
 }
 
-fn bad_header(name: &str, why: &str) -> Reject {
-    Reject::new("bad_header", format!("header `{name}`: {why}"))
+fn bad_header(name: &str, reason: &str) -> Reject {
+    Reject::new("bad_header", format!("header `{name}`: {reason}"))
 }
 
 fn number(name: &str, text: &str, min: u64, max: u64) -> Result<u64, Reject> {
@@ -268,12 +268,12 @@ fn number(name: &str, text: &str, min: u64, max: u64) -> Result<u64, Reject> {
 }
 
 fn time(name: &str, text: &str) -> Result<i64, Reject> {
-    parse_time(text).map_err(|why| bad_header(name, &why))
+    parse_time(text).map_err(|error| bad_header(name, &error))
 }
 
 /// Parses an expiry. A duration counts from the task's creation time, or from the record's timestamp if that is earlier.
 fn expiry(name: &str, text: &str) -> Result<Expires, Reject> {
-    Expires::parse(text).map_err(|why| bad_header(name, &why))
+    Expires::parse(text).map_err(|error| bad_header(name, &error))
 }
 
 fn short(name: &str, text: &str) -> Result<String, Reject> {
@@ -291,8 +291,9 @@ fn rules(name: &str, text: &str) -> Result<Rules, Reject> {
     if !text.trim_start().starts_with('{') {
         return Err(bad_header(name, "it must be a JSON object"));
     }
-    let rules: Rules = serde_json::from_str(text).map_err(|why| bad_header(name, &format!("it is invalid: {why}")))?;
-    rules.check_all().map_err(|(at, why)| bad_header(name, &format!("`{}`: {why}", at.trim_start_matches('/'))))?;
+    let rules: Rules =
+        serde_json::from_str(text).map_err(|error| bad_header(name, &format!("it is invalid: {error}")))?;
+    rules.check_all().map_err(|(at, error)| bad_header(name, &format!("`{}`: {error}", at.trim_start_matches('/'))))?;
     Ok(rules)
 }
 

@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn errors_have_the_path_of_the_invalid_field() {
-        for (text, path, why) in [
+        for (text, path, cause) in [
             (r#"{"type": "a", "retries": "x"}"#, "retries", "invalid type: string"),
             (
                 r#"{"type": "a", "then": [{"type": "b"}, {"type": "c", "timeout": -1}]}"#,
@@ -348,7 +348,7 @@ mod tests {
             ("3", "", "invalid type: integer `3`, expected struct Template"),
         ] {
             let (found, reason) = error(text);
-            assert!(found.trim_start_matches('.') == path && reason.contains(why), "{text}: {found}: {reason}");
+            assert!(found.trim_start_matches('.') == path && reason.contains(cause), "{text}: {found}: {reason}");
         }
     }
 

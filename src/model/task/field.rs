@@ -252,7 +252,7 @@ macro_rules! fields {
             fn errors_own(&self, errors: &mut Vec<(String, String)>) {
                 $(
                     let check: fn(&$type) -> Result<(), String> = $check;
-                    errors.extend(check(&self.$name).err().map(|why| (stringify!($name).to_owned(), why)));
+                    errors.extend(check(&self.$name).err().map(|error| (stringify!($name).to_owned(), error)));
                 )+
             }
         }

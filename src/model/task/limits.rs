@@ -33,7 +33,7 @@ impl Default for TaskLimits {
 /// # Errors
 /// The first continuation without one.
 pub fn check_then(id: &TaskId, policy: &Policy) -> Result<(), Flaw> {
-    check_continuation_ids(id, &policy.rules.then, 0).map_err(|(at, why)| (format!("/then{at}"), why))
+    check_continuation_ids(id, &policy.rules.then, 0).map_err(|(at, error)| (format!("/then{at}"), error))
 }
 
 impl TaskLimits {
@@ -57,8 +57,8 @@ impl TaskLimits {
     /// # Errors
     /// The first invalid field.
     pub fn check_policy(&self, policy: &Policy, now_ms: i64) -> Result<(), Flaw> {
-        if let Some((field, why)) = policy.errors().into_iter().next() {
-            return Err((format!("/{field}"), why));
+        if let Some((field, error)) = policy.errors().into_iter().next() {
+            return Err((format!("/{field}"), error));
         }
         policy.rules.check_all()?;
         let bytes = plain_text(&policy.rules).len();
@@ -119,9 +119,9 @@ impl TaskLimits {
         for (n, check) in rules.checks.iter().enumerate() {
             let latest_ms = now_ms.saturating_add(self.max_tree_age.as_i64());
             if check.due_ms(now_ms).is_some_and(|due_ms| due_ms > latest_ms) {
-                let why = "the check is due more than";
-                let why = format!("{why} {} from now, longer than a tree may stay open", self.max_tree_age);
-                return Err((format!("{at}/checks/{n}"), why));
+                let reason = "the check is due more than";
+                let reason = format!("{reason} {} from now, longer than a tree may stay open", self.max_tree_age);
+                return Err((format!("{at}/checks/{n}"), reason));
             }
         }
         for (pointer, notification) in rules.own_rules().notifications() {
@@ -149,7 +149,7 @@ impl TaskLimits {
         for (n, then) in continuations.iter().enumerate() {
             let at = format!("{at}/{n}");
             if !then.with_results {
-                self.check_params(plain_text(&then.params).len()).map_err(|why| (format!("{at}/params"), why))?;
+                self.check_params(plain_text(&then.params).len()).map_err(|error| (format!("{at}/params"), error))?;
             }
             self.check_durations(&then.policy, &at)?;
             self.check_rules(&then.policy.rules, &at, now_ms)?;
@@ -186,10 +186,10 @@ mod tests {
         for field in fields {
             let values = serde_json::json!({field.name: "31d"});
             let policy: Policy = serde_json::from_value(values).unwrap();
-            let (at, why) = flaw(&policy);
+            let (at, error) = flaw(&policy);
             assert!(
-                at == format!("/{}", field.name) && why.contains("longer than a tree may stay open"),
-                "{at}: {why}"
+                at == format!("/{}", field.name) && error.contains("longer than a tree may stay open"),
+                "{at}: {error}"
             );
             if field.is_in(Scope::Continue) {
                 let then = format!(r#"{{"then":[{{"type":"a","then":[{{"type":"b","{}":"31d"}}]}}]}}"#, field.name);
@@ -256,7 +256,7 @@ mod tests {
                 let position = crate::model::task::Position { partition: 0, offset: 0 };
                 let source = Source { task_type: &"a".into(), position, timestamp_ms: NOW, value: Some(b"1") };
                 let read = read_task(&source, headers.iter().map(|(name, text)| (*name, Some(text.as_bytes()))));
-                let read = read.unwrap_or_else(|why| panic!("{why:?}"));
+                let read = read.unwrap_or_else(|error| panic!("{error:?}"));
                 let decoded = read.policy.map(|policy| *policy).unwrap_or_default();
                 prop_assert_eq!(&decoded, &policy);
                 let mut below = Vec::new();

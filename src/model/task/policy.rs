@@ -294,8 +294,8 @@ impl Rules {
     pub fn check_all(&self) -> Result<(), (String, String)> {
         let mut errors = Vec::new();
         self.errors_own(&mut errors);
-        errors.into_iter().next().map_or(Ok(()), |(field, why)| Err((format!("/{field}"), why)))?;
-        check_continuations(&self.then).map_err(|(at, why)| (format!("/then{at}"), why))?;
+        errors.into_iter().next().map_or(Ok(()), |(field, error)| Err((format!("/{field}"), error)))?;
+        check_continuations(&self.then).map_err(|(at, error)| (format!("/then{at}"), error))?;
         self.own_rules().check()
     }
 
@@ -393,8 +393,8 @@ fn task_headers(headers: &BTreeMap<String, String>) -> Result<(), String> {
     }
     for (name, value) in headers {
         if !(1..=MAX_HEADER_NAME_CHARS).contains(&name.len()) || !name.bytes().all(is_token) {
-            let why = format!("1 to {MAX_HEADER_NAME_CHARS} characters of A-Z a-z 0-9 - _ . are allowed");
-            return Err(format!("`{}` is not the name of a header: {why}", clip(name)));
+            let reason = format!("1 to {MAX_HEADER_NAME_CHARS} characters of A-Z a-z 0-9 - _ . are allowed");
+            return Err(format!("`{}` is not the name of a header: {reason}", clip(name)));
         }
         if value.chars().count() > MAX_TEXT_CHARS || value.contains(char::is_control) {
             return Err(format!("the header `{name}` must have one line of at most {MAX_TEXT_CHARS} characters"));

@@ -23,13 +23,13 @@ pub(super) struct Envelope {
 
 impl Envelope {
     pub(super) fn parse(text: &[u8]) -> Result<Self, Reject> {
-        let document = RawJson::parse(text).map_err(|why| bad_event(&why, why.pointer()))?;
+        let document = RawJson::parse(text).map_err(|error| bad_event(&error, error.pointer()))?;
         if document.slice().kind() != JsonKind::Object {
             return Err(bad_event(&"it is not an object with the attributes and the data of an event", None));
         }
         let mut envelope = Self { data: None, headers: Vec::new() };
         for (name, value) in document.slice().members() {
-            envelope.add(&name, value).map_err(|why| bad_event(&why, None))?;
+            envelope.add(&name, value).map_err(|error| bad_event(&error, None))?;
         }
         Ok(envelope)
     }
@@ -57,16 +57,16 @@ impl Envelope {
     }
 }
 
-fn bad_event(why: &dyn std::fmt::Display, pointer: Option<&str>) -> Reject {
-    let reject = Reject::new("bad_json", format!("the value is not a CloudEvent in JSON: {why}"));
+fn bad_event(error: &dyn std::fmt::Display, pointer: Option<&str>) -> Reject {
+    let reject = Reject::new("bad_json", format!("the value is not a CloudEvent in JSON: {error}"));
     Reject { pointer: pointer.map(str::to_owned), ..reject }
 }
 
 /// Params from the binary form of an event's data.
 fn decoded(value: JsonSlice<'_>) -> Result<RawJson, String> {
     let text = value.string().ok_or_else(|| format!("`{DATA_BASE64}` is not a text"))?;
-    let bytes = BASE64.decode(text.as_bytes()).map_err(|why| format!("`{DATA_BASE64}` is not base64: {why}"))?;
-    RawJson::parse(&bytes).map_err(|why: JsonError| format!("`{DATA_BASE64}` is not JSON: {why}; params are JSON"))
+    let bytes = BASE64.decode(text.as_bytes()).map_err(|error| format!("`{DATA_BASE64}` is not base64: {error}"))?;
+    RawJson::parse(&bytes).map_err(|error: JsonError| format!("`{DATA_BASE64}` is not JSON: {error}; params are JSON"))
 }
 
 /// Text of an attribute: a string, a number or a boolean, and the rules as an object. `None` for `null`, which is the

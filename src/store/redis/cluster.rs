@@ -80,10 +80,10 @@ impl Reader {
     }
 
     /// Splits an MGET into GETs. Other multi-key commands fail with `why` and are retried later.
-    fn get_each<'a>(&'a self, partition: u32, command: &Cmd, why: RedisError) -> BoxFuture<'a, RedisResult<Value>> {
+    fn get_each<'a>(&'a self, partition: u32, command: &Cmd, error: RedisError) -> BoxFuture<'a, RedisResult<Value>> {
         let keys = Keys::of(command);
         async move {
-            let Some(Keys(keys)) = keys else { return Err(why) };
+            let Some(Keys(keys)) = keys else { return Err(error) };
             let mut gets = pipe();
             for key in keys {
                 gets.add_command(cmd("GET").arg(key).take());

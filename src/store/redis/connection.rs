@@ -152,8 +152,8 @@ impl Connector {
         }
     }
 
-    pub(super) fn unavailable(&self, why: &str) -> StoreError {
-        StoreError::Unavailable(format!("redis at `{}`: {}", self.display_url, self.options.hide(why)))
+    pub(super) fn unavailable(&self, reason: &str) -> StoreError {
+        StoreError::Unavailable(format!("redis at `{}`: {}", self.display_url, self.options.hide(reason)))
     }
 }
 

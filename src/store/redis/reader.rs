@@ -39,8 +39,8 @@ impl Reader {
         match timeout(limit, self.query_with_retries(partition, pipeline, &mut last)).await {
             Ok(result) => result.map_err(|error| self.connector.explain(&error)),
             Err(_) => {
-                let why = last.map_or("no answer".to_owned(), |error| error.to_string());
-                Err(self.connector.unavailable(&format!("{why} (gave up after {limit:?})")))
+                let reason = last.map_or("no answer".to_owned(), |error| error.to_string());
+                Err(self.connector.unavailable(&format!("{reason} (gave up after {limit:?})")))
             }
         }
     }

@@ -160,7 +160,7 @@ fn node(url: &str, options: &RedisOptions) -> RedisResult<ConnectionInfo> {
 
 /// Adds the certificates of the files. The nodes to which a cluster redirects get those of the node that redirects.
 fn with_certificates(info: ConnectionInfo, options: &RedisOptions) -> Result<ConnectionInfo, UrlError> {
-    let read = |path: &PathBuf| std::fs::read(path).map_err(|why| UrlError::File(path.clone(), why));
+    let read = |path: &PathBuf| std::fs::read(path).map_err(|error| UrlError::File(path.clone(), error));
     let root_cert = options.ca.as_ref().map(read).transpose()?;
     let client_tls = match (&options.certificate, &options.key) {
         (Some(certificate), Some(key)) => {

@@ -36,8 +36,8 @@ impl Collector {
     pub(super) fn new(settings: OtelSettings) -> Result<Self, String> {
         let mut headers = HeaderMap::new();
         for (name, value) in &settings.headers {
-            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|why| why.to_string())?;
-            let mut value = HeaderValue::from_str(value).map_err(|why| why.to_string())?;
+            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|error| error.to_string())?;
+            let mut value = HeaderValue::from_str(value).map_err(|error| error.to_string())?;
             value.set_sensitive(true);
             headers.insert(name, value);
         }
@@ -49,7 +49,7 @@ impl Collector {
             .timeout(settings.timeout)
             .pool_max_idle_per_host(1)
             .build()
-            .map_err(|why| why.to_string())?;
+            .map_err(|error| error.to_string())?;
         Ok(Self { client, settings })
     }
 
@@ -62,7 +62,7 @@ impl Collector {
     pub(super) async fn send(&self, spans: &[Span]) -> Result<u64, ExportError> {
         let body = protobuf::request(&self.settings.resource, spans);
         let sent = self.client.post(&self.settings.url).body(body).send().await;
-        let response = sent.map_err(|why| ExportError::Transient { reason: text_of(&why), pause: None })?;
+        let response = sent.map_err(|error| ExportError::Transient { reason: text_of(&error), pause: None })?;
         let status = response.status();
         if status.is_success() {
             // The spans are accepted, whatever the rest of the response is.

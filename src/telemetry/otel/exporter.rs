@@ -60,7 +60,7 @@ pub fn start(settings: OtelSettings, metrics: &TraceMetrics) -> Result<(Tracer, 
         batch: Vec::new(),
         failing: false,
     };
-    let end = runtime::thread("otel", state.run()).map_err(|why| format!("no thread for the exporter: {why}"))?;
+    let end = runtime::thread("otel", state.run()).map_err(|error| format!("no thread for the exporter: {error}"))?;
     Ok((tracer, Exporter { stop, end: Mutex::new(Some(end)) }))
 }
 

@@ -97,9 +97,9 @@ impl EventBatcher {
     }
 
     /// Stops at an offset that cannot be folded.
-    pub(crate) fn stop_at(&mut self, offset: i64, why: String) {
+    pub(crate) fn stop_at(&mut self, offset: i64, reason: String) {
         self.next = offset;
-        self.stop = Some(why);
+        self.stop = Some(reason);
         self.is_started = false;
     }
 

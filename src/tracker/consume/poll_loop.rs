@@ -395,7 +395,7 @@ fn take(batcher: &mut EventBatcher, record: &RecordRef<'_>, setup: &TrackerSetup
             _ => batcher.push(event, record.offset, record.timestamp_ms, value.len()),
         },
         Err(DecodeError::Newer(version)) => batcher.stop_at(record.offset, DecodeError::Newer(version).to_string()),
-        Err(DecodeError::Malformed(why)) => skip(batcher, record, setup, &why),
+        Err(DecodeError::Malformed(error)) => skip(batcher, record, setup, &error),
     }
 }
 
@@ -413,9 +413,9 @@ fn partition_of_event(event: &Event, setup: &TrackerSetup) -> Option<i32> {
     if event.kind().is_partition_wide() { None } else { i32::try_from(partition()).ok() }
 }
 
-fn skip(batcher: &mut EventBatcher, record: &RecordRef<'_>, setup: &TrackerSetup, why: &str) {
+fn skip(batcher: &mut EventBatcher, record: &RecordRef<'_>, setup: &TrackerSetup, error: &str) {
     let partition = record.partition.to_string();
-    tracing::warn!(partition, offset = record.offset, reason = %why, "skipping an invalid record on the events topic");
+    tracing::warn!(partition, offset = record.offset, reason = %error, "skipping an invalid record on the events topic");
     setup.metrics.tracker.events_skipped.with_label_values(&[&partition]).inc();
     batcher.skip(record.offset);
 }

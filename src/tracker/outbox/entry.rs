@@ -132,9 +132,9 @@ pub(super) fn terminal_event(
     id: &TaskId,
     run: u32,
     ended: fn(AttemptFailure) -> Payload,
-    why: &str,
+    reason: &str,
     now: i64,
 ) -> Event {
     let code = ended(AttemptFailure::default()).kind().name();
-    Event::new(ended(AttemptFailure::new(code, why, 0)), id.clone(), run, now)
+    Event::new(ended(AttemptFailure::new(code, reason, 0)), id.clone(), run, now)
 }

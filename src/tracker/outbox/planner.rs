@@ -165,14 +165,18 @@ impl OutboxPlanner {
         now: i64,
     ) -> Result<OutboxEntry, TrackerError> {
         let record = match self.unsendable_reason(id, OutboxEntry::TIMER, node).await? {
-            Some(why) => Err(why),
+            Some(reason) => Err(reason),
             None => deferred,
         };
         let record = match record {
             Ok(record) => record,
-            Err(why) => {
-                let why = format!("it could not be released: {why}");
-                return Ok(self.timer_entry(id, "fail", &terminal_event(id, node.run, Payload::Failed, &why, now))?);
+            Err(reason) => {
+                let reason = format!("it could not be released: {reason}");
+                return Ok(self.timer_entry(
+                    id,
+                    "fail",
+                    &terminal_event(id, node.run, Payload::Failed, &reason, now),
+                )?);
             }
         };
         let mut headers = record.released(node.used());
@@ -392,13 +396,13 @@ fn delivery_or_nothing(
     let full = if lean {
         build(true)
     } else {
-        build(false).or_else(|why| {
-            tracing::warn!(task = %id, %why, "a notification is sent without the result and the options of its task");
+        build(false).or_else(|error| {
+            tracing::warn!(task = %id, %error, "a notification is sent without the result and the options of its task");
             build(true)
         })
     };
-    full.unwrap_or_else(|why| {
-        tracing::error!(task = %id, %why, "a notification cannot be built and is dropped");
+    full.unwrap_or_else(|error| {
+        tracing::error!(task = %id, %error, "a notification cannot be built and is dropped");
         None
     })
 }
@@ -417,6 +421,6 @@ fn cancelled_event(id: &TaskId, node: &TaskRecord, now: i64) -> Event {
     let request = node.cancelled_by().map(|cancel| cancel.request.clone()).unwrap_or_default();
     let has_started = node.attempt > 0 || node.times.started_at_ms.is_some();
     let when = if has_started { ", before a worker took it again" } else { ", before a worker took it" };
-    let why = request.message(when);
-    Event { by: request.by, ..terminal_event(id, node.run, Payload::Cancelled, &why, now) }
+    let error = request.message(when);
+    Event { by: request.by, ..terminal_event(id, node.run, Payload::Cancelled, &error, now) }
 }

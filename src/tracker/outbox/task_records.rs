@@ -45,7 +45,7 @@ impl OutboxPlanner {
             return Ok(Some(self.completed(id, effect, kind, now)?));
         }
         let found = match self.unsendable_reason(id, &effect.id(), node).await? {
-            Some(why) => Err(why),
+            Some(reason) => Err(reason),
             None => {
                 match original_record(&self.setup, (&self.events, self.number), self.topic_of(node), id, node).await {
                     Err(error) if error.is_transient() => {
@@ -61,7 +61,7 @@ impl OutboxPlanner {
             let span = self.begin_retry(id, node, run, &mut record, now);
             (record, span)
         });
-        let record = record.map_err(|why| format!("the retry is not possible: {why}"));
+        let record = record.map_err(|reason| format!("the retry is not possible: {reason}"));
         Ok(Some(self.record_or_failure(id, effect, kind, run, record, now)?))
     }
 
@@ -79,10 +79,10 @@ impl OutboxPlanner {
             return Ok(self.completed(id, effect, kind, now)?);
         }
         let record = match self.unsendable_reason(id, &effect.id(), node).await? {
-            Some(why) => Err(why),
+            Some(error) => Err(error),
             None => self.continuation(id, node, now).await?,
         };
-        let record = record.map_err(|why| format!("it cannot be started: {why}"));
+        let record = record.map_err(|error| format!("it cannot be started: {error}"));
         Ok(self.record_or_failure(id, effect, kind, run, record, now)?)
     }
 
@@ -114,9 +114,9 @@ impl OutboxPlanner {
                 let done = effect_done(id, effect, now);
                 Ok(OutboxEntry::record_and_event(id, effect.id(), kind, record, done).with_span(span))
             }
-            Err(why) => {
+            Err(error) => {
                 let mut entry = self.completed(id, effect, kind, now)?;
-                entry.messages.insert(0, self.event(&terminal_event(id, run, Payload::Failed, &why, now))?);
+                entry.messages.insert(0, self.event(&terminal_event(id, run, Payload::Failed, &error, now))?);
                 Ok(entry)
             }
         }
@@ -144,7 +144,7 @@ impl OutboxPlanner {
         };
         let params = match fan_in::params(&self.setup, self.number, &parent, &followed_task, &continuation).await? {
             Ok(params) => params,
-            Err(why) => return Ok(Err(why)),
+            Err(error) => return Ok(Err(error)),
         };
         let origin = followed(self.setup.tracer.as_ref(), &parent, followed_task.run, followed_task.definition.trace);
         // A trace that is not sampled by the ids of its tree needs no header.

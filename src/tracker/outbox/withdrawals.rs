@@ -187,11 +187,11 @@ impl<'a> CancelMonitor<'a> {
     /// Visits trees and measures workers. Returns the passed cancels, and whether more trees can be visited now.
     async fn round(&mut self) -> (Vec<CancelKey>, bool) {
         let visited = self.visit_trees().await;
-        if let Err(why) = &visited {
-            tracing::debug!(partition = self.number, reason = %why, "cannot read cancelled trees; retrying");
+        if let Err(error) = &visited {
+            tracing::debug!(partition = self.number, reason = %error, "cannot read cancelled trees; retrying");
         }
-        let passed = self.measure().await.unwrap_or_else(|why| {
-            self.warn_unmeasured(&why.to_string());
+        let passed = self.measure().await.unwrap_or_else(|error| {
+            self.warn_unmeasured(&error.to_string());
             Vec::new()
         });
         (passed, visited.is_ok() && !self.trees.is_empty())
@@ -230,8 +230,8 @@ impl<'a> CancelMonitor<'a> {
                     }
                 }
             }
-            if let Some(why) = failed {
-                return Err(why);
+            if let Some(error) = failed {
+                return Err(error);
             }
         }
         Ok(())
@@ -271,13 +271,13 @@ impl<'a> CancelMonitor<'a> {
         }
     }
 
-    fn warn_unmeasured(&mut self, why: &str) {
+    fn warn_unmeasured(&mut self, error: &str) {
         if self.last_warning.is_none_or(|at| at.elapsed() >= WARNING_INTERVAL) {
             self.last_warning = Some(Instant::now());
             tracing::warn!(
                 partition = self.number,
                 waiting = self.ended.len(),
-                reason = why,
+                reason = error,
                 "cannot measure the progress of workers: cancels stay on the control topic meanwhile"
             );
         }

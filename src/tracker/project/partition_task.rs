@@ -67,7 +67,7 @@ pub(crate) struct PartitionTask {
 
 /// A fold from the beginning of the log: the partition is incomplete before it reaches `end`.
 struct Refold {
-    why: String,
+    error: String,
     end: i64,
 }
 
@@ -90,7 +90,7 @@ impl From<StoreError> for End {
             StoreError::Conflict { .. } => Self::Rewind { reason: "fence", message },
             StoreError::Unavailable(_) => Self::Rewind { reason: "store", message },
             StoreError::Misconfigured(_) | StoreError::Invalid(_) => Self::Stuck(message),
-            StoreError::Damaged(why) | StoreError::Emptied(why) => Self::Lost(why),
+            StoreError::Damaged(cause) | StoreError::Emptied(cause) => Self::Lost(cause),
         }
     }
 }
@@ -117,7 +117,7 @@ impl PartitionTask {
             let wait = match end {
                 End::Stopped => break,
                 End::Rewind { reason, message } => self.record_rewind(reason, message, &mut backoff),
-                End::Lost(why) => self.record_loss(why, &mut backoff),
+                End::Lost(error) => self.record_loss(error, &mut backoff),
                 End::Stuck(message) => self.record_stuck(message),
             };
             if is_stopped_within(wait, &stop).await {
@@ -150,18 +150,18 @@ impl PartitionTask {
 
     /// Records a loss and returns the wait before the partition is opened again. A loss is reported twice: when it is
     /// found, possibly by another task or process, and when the partition is emptied.
-    fn record_loss(&mut self, why: String, backoff: &mut Backoff) -> Duration {
+    fn record_loss(&mut self, error: String, backoff: &mut Backoff) -> Duration {
         if self.lost.is_some() {
             return backoff.next_wait();
         }
         let partition = self.number.to_string();
         tracing::error!(
             partition,
-            reason = %why,
+            reason = %error,
             "the store has lost records; the partition is projected again from the beginning of the log"
         );
         self.setup.metrics.tracker.store_losses.with_label_values(&[&*partition]).inc();
-        let message = format!("the store has lost records ({why}); the partition is projected again");
+        let message = format!("the store has lost records ({error}); the partition is projected again");
         self.setup.health.set(&self.health_part(), message.as_str());
         self.lost = Some(message);
         backoff.next_wait()
@@ -170,16 +170,16 @@ impl PartitionTask {
     /// Determines whether this session folds from the beginning of the log up to `end`, or completes such a fold of
     /// an earlier session, possibly of another tracker.
     fn refold_from(&mut self, checkpoint: Option<Checkpoint>, end: i64) -> Option<Refold> {
-        let known_reason = self.lost.take().or(self.refold.take().map(|refold| refold.why));
+        let known_reason = self.lost.take().or(self.refold.take().map(|refold| refold.error));
         match checkpoint {
             None => {
-                let why = known_reason.unwrap_or_else(|| "the store is empty for this partition".to_owned());
-                Some(Refold { why, end })
+                let error = known_reason.unwrap_or_else(|| "the store is empty for this partition".to_owned());
+                Some(Refold { error, end })
             }
             Some(checkpoint) if checkpoint.offset < checkpoint.complete_at => {
-                let why = known_reason
+                let error = known_reason
                     .unwrap_or_else(|| "the partition is projected from the beginning of the log".to_owned());
-                Some(Refold { why, end: checkpoint.complete_at })
+                Some(Refold { error, end: checkpoint.complete_at })
             }
             Some(_) => None,
         }
@@ -270,9 +270,9 @@ impl PartitionTask {
                 folded
                     .send_modify(|folded| *folded = Folded { offset: batch.next, news: folded.news + u64::from(news) });
             }
-            if let Some(why) = batch.stop {
+            if let Some(error) = batch.stop {
                 self.stuck_at = projection.checkpoint().map(|checkpoint| checkpoint.offset);
-                return Err(End::Stuck(why));
+                return Err(End::Stuck(error));
             }
             self.stuck_at = None;
             self.report_offset(batch.next);
@@ -330,8 +330,8 @@ impl PartitionTask {
             );
         }
         match &self.refold {
-            Some(Refold { why, end }) => {
-                self.setup.health.set(&self.health_part(), format!("{why}: at offset {offset} of {end}"));
+            Some(Refold { error, end }) => {
+                self.setup.health.set(&self.health_part(), format!("{error}: at offset {offset} of {end}"));
             }
             None => self.setup.health.clear(&self.health_part()),
         }

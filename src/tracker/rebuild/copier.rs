@@ -60,11 +60,11 @@ impl Copier {
             match end {
                 End::Stopped => return,
                 End::TakenOver => return self.taken_over(),
-                End::Over(why) => return self.report(Report::Over(RebuildError::Unsuitable(why))),
-                End::Again(why) => {
+                End::Over(error) => return self.report(Report::Over(RebuildError::Unsuitable(error))),
+                End::Again(error) => {
                     tracing::warn!(
                         partition = self.number,
-                        reason = single_line(&why),
+                        error = single_line(&error),
                         "rebuild of a partition interrupted; continuing from its checkpoint"
                     );
                     let wait = backoff.next_wait();
@@ -76,8 +76,8 @@ impl Copier {
 
     fn taken_over(&mut self) {
         if !self.compared {
-            let why = "a tracker took it over before it was compared".to_owned();
-            self.report(Report::RebuildEvent(RebuildEvent::Unverified { partition: self.number, why }));
+            let error = "a tracker took it over before it was compared".to_owned();
+            self.report(Report::RebuildEvent(RebuildEvent::Unverified { partition: self.number, error }));
         }
         self.report(Report::RebuildEvent(RebuildEvent::TakenOver { partition: self.number }));
     }
@@ -161,8 +161,8 @@ impl Copier {
             projection.fold(&batch.events, batch.next).await.map_err(|error| self.end_of(error))?;
             self.record_progress(batch.next);
         }
-        if let Some(why) = batch.stop {
-            return Err(End::Over(format!("partition {}: {why}", self.number)));
+        if let Some(reason) = batch.stop {
+            return Err(End::Over(format!("partition {}: {reason}", self.number)));
         }
         projection.working_set().shrink(self.job.setup.tracker.config.cache_records);
         Ok(())
@@ -196,11 +196,11 @@ impl Copier {
         let message = match verify::verify(self, projection).await {
             Ok(Verdict::Same(verified)) => RebuildEvent::Verified(verified),
             Ok(Verdict::Different(differences)) => RebuildEvent::Differs { partition, differences },
-            Ok(Verdict::Unknown(why)) => RebuildEvent::Unverified { partition, why },
-            Err(End::Again(why)) if self.comparisons >= COMPARISONS => RebuildEvent::Unverified { partition, why },
-            Err(End::Again(why)) => {
+            Ok(Verdict::Unknown(error)) => RebuildEvent::Unverified { partition, error },
+            Err(End::Again(error)) if self.comparisons >= COMPARISONS => RebuildEvent::Unverified { partition, error },
+            Err(End::Again(error)) => {
                 self.comparisons += 1;
-                return Err(End::Again(why));
+                return Err(End::Again(error));
             }
             Err(end) => return Err(end),
         };

@@ -84,7 +84,7 @@ pub enum RebuildEvent {
     /// The comparison was not made or not completed.
     Unverified {
         partition: u32,
-        why: String,
+        error: String,
     },
     /// The copy differs from the source.
     Differs {
@@ -244,11 +244,11 @@ impl Running {
         let report = tokio::select! {
             report = self.reports.recv() => report,
             outcome = &mut self.projection => {
-                let why = match outcome {
+                let reason = match outcome {
                     Ok(Err(error)) => error.to_string(),
                     _ => "the poll loop ended by itself".to_owned(),
                 };
-                return Err(RebuildError::Unavailable(format!("reading the log failed: {why}")));
+                return Err(RebuildError::Unavailable(format!("reading the log failed: {reason}")));
             }
             () = stop.drain.cancelled() => return self.end(Ending::Stopped).await,
         };

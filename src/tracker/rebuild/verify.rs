@@ -72,8 +72,8 @@ struct Pair {
 
 /// Compares the copy with the source, folding the copy further as needed. An `Err` ends the copier's session.
 pub(super) async fn verify(copier: &mut Copier, projection: &mut Projection) -> Result<Verdict, End> {
-    if let Some(why) = &copier.job.plan.incomparable {
-        return Ok(Verdict::Unknown(why.clone()));
+    if let Some(reason) = &copier.job.plan.incomparable {
+        return Ok(Verdict::Unknown(reason.clone()));
     }
     let number = copier.number;
     let Some((source, copy)) = copier.job.setup.compare.clone() else {
@@ -88,7 +88,7 @@ pub(super) async fn verify(copier: &mut Copier, projection: &mut Projection) -> 
     match comparison.run().await {
         Ok(()) if comparison.different.is_empty() => Ok(Verdict::Same(comparison.verified)),
         Ok(()) => Ok(Verdict::Different(comparison.different)),
-        Err(StopReason::Unknown(why)) => Ok(Verdict::Unknown(why)),
+        Err(StopReason::Unknown(reason)) => Ok(Verdict::Unknown(reason)),
         Err(StopReason::End(end)) => Err(end),
     }
 }

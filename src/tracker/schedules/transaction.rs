@@ -116,8 +116,8 @@ impl TaskFactory {
         if entry.due_ms.is_none_or(|due| due > now_ms) && !waiting {
             return Ok(());
         }
-        if let Some(why) = self.blocking_reason(name, &entry.schedule.spec.task).await? {
-            transaction.blocked.push(why);
+        if let Some(error) = self.blocking_reason(name, &entry.schedule.spec.task).await? {
+            transaction.blocked.push(error);
             return Ok(());
         }
         let is_running = match entry.schedule.spec.overlap {
@@ -160,8 +160,8 @@ impl TaskFactory {
         let Some(entry) = table.entries.get(&name.0).filter(|_| !written) else {
             return if written { Ok(()) } else { self.update_request(name, None, transaction) };
         };
-        if let Some(why) = self.blocking_reason(&name.0, &entry.schedule.spec.task).await? {
-            transaction.blocked.push(why);
+        if let Some(error) = self.blocking_reason(&name.0, &entry.schedule.spec.task).await? {
+            transaction.blocked.push(error);
             return Ok(());
         }
         let mut state = entry.state.clone();

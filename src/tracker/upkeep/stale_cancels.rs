@@ -45,8 +45,8 @@ impl StaleCancels {
                 tokio::time::sleep(wait).await;
                 wait = match self.withdraw_stale().await {
                     Ok(()) => tick.saturating_mul(TICKS),
-                    Err(why) => {
-                        tracing::debug!(reason = %why, "cannot determine which cancels have outlived their trees; retrying");
+                    Err(error) => {
+                        tracing::debug!(reason = %error, "cannot determine which cancels have outlived their trees; retrying");
                         tick
                     }
                 };

@@ -185,8 +185,8 @@ impl PartitionUpkeep {
                 () = stop.cancelled() => return,
                 outcome = self.run_once() => {
                     // The next check retries.
-                    if let Err(why) = outcome {
-                        tracing::debug!(partition = self.number, reason = %why, "upkeep failed; retrying");
+                    if let Err(error) = outcome {
+                        tracing::debug!(partition = self.number, reason = %error, "upkeep failed; retrying");
                     }
                 }
             }
@@ -394,8 +394,8 @@ fn silent_event(id: &TaskId, node: TaskRecord, workers: &Silent) -> Option<Event
     let worker = node.worker.clone().filter(|worker| node.is_held() && workers.contains_key(worker))?;
     let (payload, message) = match workers.get(&worker) {
         Some(HeartbeatState::Stopped) => {
-            let (why, message) = (InterruptionReason::WorkerStopped, format!("`{worker}` has stopped"));
-            (Payload::Interrupted(AttemptFailure::new(why.code(), message, node.attempt)), None)
+            let (error, message) = (InterruptionReason::WorkerStopped, format!("`{worker}` has stopped"));
+            (Payload::Interrupted(AttemptFailure::new(error.code(), message, node.attempt)), None)
         }
         _ => (Payload::WorkerSilent, Some(format!("`{worker}` has stopped sending heartbeats"))),
     };

@@ -114,14 +114,14 @@ fn size_of_a_query_is_bounded() {
 #[test]
 fn invalid_patterns_are_rejected_with_an_explanation() {
     assert!(pattern(r"^nightly (build|test) \d+$").unwrap().is_match("nightly test 12"));
-    for (bad, why) in [
+    for (bad, error) in [
         ("(", "unclosed group"),
         ("a{1000}{1000}{1000}", "compiled pattern is too large"),
         (&"x".repeat(513), "513 bytes"),
         (&"(".repeat(40), "not a regular expression"),
     ] {
         let fault = pattern(bad).unwrap_err();
-        assert!(fault.message.contains(why), "{bad}: {}", fault.message);
+        assert!(fault.message.contains(error), "{bad}: {}", fault.message);
     }
 }
 

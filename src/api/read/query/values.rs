@@ -73,7 +73,7 @@ fn state(text: &str) -> Result<State, Fault> {
 }
 
 fn id(text: &str) -> Result<TaskId, Fault> {
-    TaskId::parse(text).map_err(|why| why.to_string().into())
+    TaskId::parse(text).map_err(|error| error.to_string().into())
 }
 
 fn named<T: Copy>(text: &str, kind: &str, known: &[(T, &str)]) -> Result<T, Fault> {
@@ -105,11 +105,11 @@ pub(crate) fn pattern(text: &str) -> Result<Regex, Fault> {
         return Err(refused(format!("the pattern has {} bytes; the maximum is {MAX_PATTERN}", text.len())));
     }
     let built = RegexBuilder::new(text).size_limit(MAX_COMPILED).dfa_size_limit(MAX_COMPILED).nest_limit(32).build();
-    built.map_err(|why| match why {
+    built.map_err(|error| match error {
         regex::Error::CompiledTooBig(_) => {
             refused("the compiled pattern is too large; use fewer repetitions".to_owned())
         }
-        why => refused(format!("`{}` is not a regular expression: {}", clip(text), last_line(&why.to_string()))),
+        error => refused(format!("`{}` is not a regular expression: {}", clip(text), last_line(&error.to_string()))),
     })
 }
 

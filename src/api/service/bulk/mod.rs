@@ -174,7 +174,7 @@ fn empty_search() -> ApiError {
 
 fn parsed_ids(ids: &[String]) -> Result<Vec<TaskId>, ApiError> {
     let parse = |(n, id): (usize, &String)| {
-        TaskId::parse(id).map_err(|why| ApiError::new(Code::BadId, why.to_string()).pointer(format!("/ids/{n}")))
+        TaskId::parse(id).map_err(|error| ApiError::new(Code::BadId, error.to_string()).pointer(format!("/ids/{n}")))
     };
     ids.iter().enumerate().map(parse).collect()
 }

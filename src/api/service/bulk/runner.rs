@@ -242,8 +242,8 @@ impl Run<'_> {
         let end = match is_over {
             true => {
                 let what = format!("more than {} tasks would change", self.spec.limit);
-                let why = format!("{what}: the action stopped there; request it again with a higher limit");
-                Some((State::Failed, Some(why)))
+                let reason = format!("{what}: the action stopped there; request it again with a higher limit");
+                Some((State::Failed, Some(reason)))
             }
             false => self.progress.cursor.is_none().then_some((State::Succeeded, None)),
         };

@@ -118,7 +118,7 @@ pub(crate) async fn resolve_many(
 
 /// Filter and limit of a selection.
 fn filter_of(selection: DeadLetterSelection) -> Result<(Filter, usize), ApiError> {
-    check_type(&selection.task_type).map_err(|why| ApiError::new(Code::BadField, why).pointer("/type"))?;
+    check_type(&selection.task_type).map_err(|error| ApiError::new(Code::BadField, error).pointer("/type"))?;
     let limit = selection.limit.unwrap_or(SELECTED);
     if !(1..=MAX_SELECTED).contains(&limit) {
         return Err(ApiError::new(Code::BadField, format!("{limit} is not from 1 to {MAX_SELECTED}")).pointer("/limit"));
@@ -151,13 +151,13 @@ fn results(ids: &[DeadLetterId], outcomes: Vec<Result<(), ApiError>>) -> (Vec<St
 pub(crate) fn letter_id(text: &str) -> Result<DeadLetterId, ApiError> {
     let id: DeadLetterId = text
         .parse()
-        .map_err(|why: InvalidDeadLetterId| ApiError::new(Code::BadId, format!("`{}`: {why}", clip(text))))?;
-    check_type(&id.task_type).map_err(|why| ApiError::new(Code::BadId, why))?;
+        .map_err(|error: InvalidDeadLetterId| ApiError::new(Code::BadId, format!("`{}`: {error}", clip(text))))?;
+    check_type(&id.task_type).map_err(|error| ApiError::new(Code::BadId, error))?;
     Ok(id)
 }
 
 fn field_time(pointer: &str, text: Option<&str>) -> Result<Option<i64>, ApiError> {
-    let read = |text| parse_time(text).map_err(|why| ApiError::new(Code::BadField, why).pointer(pointer));
+    let read = |text| parse_time(text).map_err(|error| ApiError::new(Code::BadField, error).pointer(pointer));
     text.map(read).transpose()
 }
 

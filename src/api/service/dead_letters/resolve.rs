@@ -251,8 +251,8 @@ async fn redrive(
     redriven: &mut Redriven,
 ) -> Result<Vec<OwnedRecord>, ApiError> {
     if !letter.readable {
-        let why = format!("`{}` was not written by kafleet and has no task to run", letter.id);
-        return Err(ApiError::new(Code::UnreadableDeadLetter, why)
+        let reason = format!("`{}` was not written by kafleet and has no task to run", letter.id);
+        return Err(ApiError::new(Code::UnreadableDeadLetter, reason)
             .hint("drop it; `kafleet dead-letters show` prints its contents"));
     }
     if letter.by_reference && letter.original.value.is_none() {
@@ -268,8 +268,8 @@ async fn redrive(
     let Some((task, run)) = task else { return Ok(vec![operation, original_record(api, letter)]) };
     let highest = check_task(api, &task, run).await?;
     if !redriven.tasks.insert(task.id.clone()) {
-        let why = format!("another dead letter of `{}` is redriven by the same request", task.id);
-        return Err(ApiError::new(Code::DeadLetterSuperseded, why));
+        let reason = format!("another dead letter of `{}` is redriven by the same request", task.id);
+        return Err(ApiError::new(Code::DeadLetterSuperseded, reason));
     }
     let record = embedded_record(letter).map(Box::new);
     let new_run = Some(redriven.runs.above(&task.id, highest));
@@ -297,13 +297,13 @@ fn with_params(letter: &DeadLetterRecord, params: &RawJson) -> DeadLetterRecord 
 async fn check_task(api: &Api, task: &TaskView, run: u32) -> Result<u32, ApiError> {
     let (id, node) = (&task.id, &task.record);
     if has_moved_on(node, run) {
-        let why = format!("`{id}` is {} in run {}, but the dead letter is of run {run}", node.state, node.run);
-        return Err(ApiError::new(Code::DeadLetterSuperseded, why)
+        let reason = format!("`{id}` is {} in run {}, but the dead letter is of run {run}", node.state, node.run);
+        return Err(ApiError::new(Code::DeadLetterSuperseded, reason)
             .hint(format!("to run the task again anyway: POST /v1/tasks/{id}/retry")));
     }
     if node.run < run {
-        let why = format!("`{id}` is in run {}; the end of run {run} is not visible yet", node.run);
-        return Err(ApiError::new(Code::NotFinished, why).hint("retry in a moment"));
+        let reason = format!("`{id}` is in run {}; the end of run {run} is not visible yet", node.run);
+        return Err(ApiError::new(Code::NotFinished, reason).hint("retry in a moment"));
     }
     check(task, false)?;
     check_runs(api, task).await
@@ -440,7 +440,7 @@ fn embedded_record(letter: &DeadLetterRecord) -> Option<RecordCopy> {
 /// Returns the error for a by-reference dead letter whose source record is gone.
 fn source_gone(letter: &DeadLetterRecord) -> ApiError {
     let (id, source) = (&letter.id, document(letter).source.unwrap_or_default());
-    let why =
+    let error =
         format!("the dead letter `{id}` does not contain its record, and the source {source} is no longer retained");
-    ApiError::new(Code::ParamsGone, why).hint("submit the task again, or drop the dead letter")
+    ApiError::new(Code::ParamsGone, error).hint("submit the task again, or drop the dead letter")
 }

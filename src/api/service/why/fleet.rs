@@ -29,15 +29,15 @@ pub(super) async fn blocking_commands(api: &Api, task: &TaskView) -> Result<Vec<
     let because = |reason: &Option<String>| reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
     let paused = control.paused.get(task_type).map(|pause| {
         let since = time_text(pause.at_ms);
-        let why = format!("the type `{task_type}` has been paused since {since}{}", because(&pause.reason));
-        Finding::new(Reason::Paused, format!("{why}; resume it with `kafleet types resume {task_type}`"))
+        let error = format!("the type `{task_type}` has been paused since {since}{}", because(&pause.reason));
+        Finding::new(Reason::Paused, format!("{error}; resume it with `kafleet types resume {task_type}`"))
     });
     let circuit = control.circuits.get(task_type).filter(|circuit| circuit.state == ForcedCircuit::Open);
     let opened = circuit.map(|circuit| {
         let since = time_text(circuit.at_ms);
-        let why = format!("an operator opened the circuit of `{task_type}` at {since}{}", because(&circuit.reason));
+        let error = format!("an operator opened the circuit of `{task_type}` at {since}{}", because(&circuit.reason));
         let what = format!("nothing starts until `kafleet types circuit {task_type} auto`");
-        Finding::new(Reason::CircuitOpen, format!("{why}; {what}"))
+        Finding::new(Reason::CircuitOpen, format!("{error}; {what}"))
     });
     let tags = task.record.definition.policy.as_ref().map_or(&[][..], |policy| &policy.tags);
     let killed = control.kill_of(&task.id, task_type, tags).map(|(name, kill)| {
@@ -146,32 +146,33 @@ fn explain_stalled(heartbeats: &[(i64, Heartbeat)], task_type: &str, partition: 
     let mut findings = Vec::new();
     for status in type_statuses(heartbeats, task_type).filter(|status| status.partitions.contains(&partition)) {
         findings.extend(status.refused.contains(&partition).then(|| {
-            let why = format!("its worker has no start offset for partition {partition} and does not consume it");
+            let reason = format!("its worker has no start offset for partition {partition} and does not consume it");
             let what = format!("set one with `kafleet offsets init {task_type}/{partition} --at earliest|OFFSET|TIME`");
-            Finding::new(Reason::NoStartOffset, format!("{why}; {what}"))
+            Finding::new(Reason::NoStartOffset, format!("{reason}; {what}"))
         }));
-        findings.extend(status.stopped.as_ref().map(|why| {
+        findings.extend(status.stopped.as_ref().map(|reason| {
             let what = format!("resume with `kafleet types pause {task_type}` and `kafleet types resume {task_type}`");
             Finding::new(
                 Reason::Stopped,
-                format!("its worker has stopped starting `{task_type}` tasks: {why}; fix the cause, then {what}"),
+                format!("its worker has stopped starting `{task_type}` tasks: {reason}; fix the cause, then {what}"),
             )
         }));
-        findings.extend(status.circuit.as_ref().filter(|_| !is_opened).map(|why| {
+        findings.extend(status.circuit.as_ref().filter(|_| !is_opened).map(|reason| {
             let what = format!("it closes by itself; by hand: `kafleet types circuit {task_type} close`");
             let message = format!(
-                "its worker starts only single probes: the circuit of `{task_type}` is not closed ({why}); {what}"
+                "its worker starts only single probes: the circuit of `{task_type}` is not closed ({reason}); {what}"
             );
             Finding::new(Reason::CircuitOpen, message)
         }));
         findings.extend(status.misplaced_keys.as_ref().map(|example| {
             let what = "set the partitioner of all producers to murmur2 (`partitioner=murmur2_random` in librdkafka)";
-            let why = format!("keys of `{task_type}` are in other partitions than they belong into, such as {example}");
-            Finding::new(Reason::MisplacedKeys, format!("{why}: attempts of one key may overlap; {what}"))
+            let reason =
+                format!("keys of `{task_type}` are in other partitions than they belong into, such as {example}");
+            Finding::new(Reason::MisplacedKeys, format!("{reason}: attempts of one key may overlap; {what}"))
         }));
-        findings.extend(status.app_down.as_ref().map(|why| {
+        findings.extend(status.app_down.as_ref().map(|reason| {
             let what = "fix the app; the worker keeps trying to start it";
-            Finding::new(Reason::AppDown, format!("its worker cannot run `{task_type}` tasks: {why}; {what}"))
+            Finding::new(Reason::AppDown, format!("its worker cannot run `{task_type}` tasks: {reason}; {what}"))
         }));
     }
     findings

@@ -104,8 +104,8 @@ fn documents(text: &str) -> Result<Vec<RawJson>, ApiError> {
         .collect()
 }
 
-fn bad_json(why: String) -> ApiError {
-    ApiError::new(Code::BadJson, why).pointer("/tasks")
+fn bad_json(reason: String) -> ApiError {
+    ApiError::new(Code::BadJson, reason).pointer("/tasks")
 }
 
 fn digest(task: &BTreeMap<String, RawJson>) -> String {
@@ -117,8 +117,8 @@ fn digest(task: &BTreeMap<String, RawJson>) -> String {
 fn refusal(outcome: &BatchOutcome) -> ApiError {
     let bad: Vec<&BatchItem> = outcome.items.iter().filter(|item| item.outcome != ItemOutcome::Accepted).collect();
     let named = bad.iter().take(NAMED).map(|item| {
-        let why = item.problem.as_ref().map(|problem| first_line(&problem.detail, 200)).unwrap_or_default();
-        format!("task {}: {why}", item.index + 1)
+        let error = item.problem.as_ref().map(|problem| first_line(&problem.detail, 200)).unwrap_or_default();
+        format!("task {}: {error}", item.index + 1)
     });
     let more = if bad.len() > NAMED { "; …" } else { "" };
     let detail = format!(

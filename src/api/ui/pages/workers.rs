@@ -151,10 +151,10 @@ fn type_row(view: &View, status: &TypeStatus) -> Markup {
 /// Reasons for which a worker starts no tasks of a type: an open circuit breaker, an app without a process that serves.
 pub(super) fn reasons(status: &TypeStatus) -> Markup {
     html! {
-        @if let Some(why) = &status.stopped { span.error { (first_line(why, 120)) } }
-        @if let Some(why) = &status.circuit { (label("attention", "circuit")) " " (first_line(why, 120)) }
+        @if let Some(error) = &status.stopped { span.error { (first_line(error, 120)) } }
+        @if let Some(error) = &status.circuit { (label("attention", "circuit")) " " (first_line(error, 120)) }
         @if let Some(example) = &status.misplaced_keys { (label("attention", "misplaced keys")) " " (first_line(example, 120)) }
-        @if let Some(why) = &status.app_down { (label("bad", "app down")) " " span.error { (first_line(why, 120)) } }
+        @if let Some(error) = &status.app_down { (label("bad", "app down")) " " span.error { (first_line(error, 120)) } }
     }
 }
 

@@ -166,7 +166,10 @@ async fn output_reaches_the_context_of_its_attempt() {
     assert_eq!(ended(attempt).await, AttemptAnswer::of_answer(Ok(RawJson::null())));
     let notes = recorder.notes();
     assert!(matches!(&notes[..3], [Note::Log(_), Note::Progress(_), Note::Warning(_)]), "{notes:?}");
-    assert!(matches!(&notes[3..], [Note::Attachment(_), Note::Log(why)] if why.contains("not base64")), "{notes:?}");
+    assert!(
+        matches!(&notes[3..], [Note::Attachment(_), Note::Log(error)] if error.contains("not base64")),
+        "{notes:?}"
+    );
     assert!(cx.activity() >= 6);
     assert_eq!((cx.take_spawned().len(), cx.take_continuations(0).unwrap().len()), (1, 1));
 }
@@ -347,11 +350,11 @@ async fn too_many_children_are_refused_before_they_are_decoded() {
     let mut app = Fixture::serving(false).await;
     let (_, _, attempt) = app.start("1").await;
     app.receive().await;
-    let why = "the attempt spawned 600001 children: at most 100000 are allowed";
+    let reason = "the attempt spawned 600001 children: at most 100000 are allowed";
     let tasks = format!("[{}0]", "0,".repeat(600_000));
     app.send_bytes(format!("{{\"spawn\":{{\"n\":1,\"call\":1,\"tasks\":{tasks}}}}}\n").as_bytes()).await;
     let error = app.receive().await["reply"]["error"].take();
-    assert!(error["kind"] == "bad_child" && error["message"].as_str().unwrap().contains(why), "{error}");
+    assert!(error["kind"] == "bad_child" && error["message"].as_str().unwrap().contains(reason), "{error}");
     app.send(json!({"spawn": {"n": 1, "tasks": [{"type": "b"}]}})).await;
     app.send_bytes(format!("{{\"spawn\":{{\"n\":1,\"tasks\":{tasks}}}}}\n").as_bytes()).await;
     app.send(json!({"ok": {"n": 1}})).await;
@@ -362,7 +365,7 @@ async fn too_many_children_are_refused_before_they_are_decoded() {
 #[tokio::test]
 async fn hostile_messages_end_the_session() {
     let long = vec![b'x'; MAX_LINE_BYTES + 2];
-    for (bytes, why) in [
+    for (bytes, error) in [
         (&b"hello\n"[..], "an invalid message"),
         (b"{\"ok\":{\"n\":2}}\n", "the attempt 2, which was never sent"),
         (b"{\"log\":{\"n\":0,\"lines\":[\"a\"]}}\n", "the attempt 0, which was never sent"),
@@ -377,7 +380,7 @@ async fn hostile_messages_end_the_session() {
         let _ = app.to_worker.write_all(bytes).await;
         let session = app.session.clone();
         let violation = app.violation().await;
-        assert!(violation.contains(why), "{violation}");
+        assert!(violation.contains(error), "{violation}");
         session.fail_attempts(&Cause::Garbled, &violation);
         let end = ended(attempt).await;
         assert_eq!((end.restart, &*end.answer.unwrap_err().kind), (None, "garbled"));

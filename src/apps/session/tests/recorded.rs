@@ -124,7 +124,7 @@ impl Player {
         let SentLine { attempt } = serde_json::from_str(text).unwrap();
         let (cx, _) = TestRun::new().id(attempt.id).begin(attempt.task_type);
         let params = RawJson::parse(attempt.params.get().as_bytes()).unwrap();
-        let running = self.app.session.start(&params, &cx, &self.app.stuck).unwrap_or_else(|why| panic!("{why:?}"));
+        let running = self.app.session.start(&params, &cx, &self.app.stuck).unwrap_or_else(|error| panic!("{error:?}"));
         let mut line = String::new();
         self.app.from_worker.read_line(&mut line).await.unwrap();
         let SentLine { attempt: sent } = serde_json::from_str(&line).unwrap();

@@ -65,22 +65,22 @@ impl CallbackPolicy {
     /// Validates params without a network connection.
     pub(super) fn check(&self, params: &CallbackParams) -> Result<(), ParamsError> {
         let error = |pointer: &str, message: String| ParamsError { pointer: pointer.to_owned(), message };
-        let host = self.host(&params.url).map_err(|why| error("/url", why))?;
-        self.with_placeholders(&params.url, &host).map_err(|why| error("/url", why))?;
+        let host = self.host(&params.url).map_err(|reason| error("/url", reason))?;
+        self.with_placeholders(&params.url, &host).map_err(|reason| error("/url", reason))?;
         for (name, value) in &params.headers {
             let pointer = format!("/headers/{}", name.replace('~', "~0").replace('/', "~1"));
-            self.header(name, value, &host).map_err(|why| error(&pointer, why))?;
+            self.header(name, value, &host).map_err(|reason| error(&pointer, reason))?;
         }
         params
             .secret
             .as_ref()
             .map_or(Ok(()), |name| self.check_secret(name, &host))
-            .map_err(|why| error("/secret", why))
+            .map_err(|reason| error("/secret", reason))
     }
 
     /// Returns the host of a URL if it is permitted.
     fn host(&self, text: &str) -> Result<String, String> {
-        let url = Url::parse(text).map_err(|why| format!("not a url: {why}"))?;
+        let url = Url::parse(text).map_err(|error| format!("not a url: {error}"))?;
         match url.scheme() {
             "https" => {}
             "http" if self.plain_http => {}
@@ -228,7 +228,7 @@ mod tests {
         for url in ["https://example.com/a?b=c", "https://1.1.1.1", "https://[2606:4700::1111]:8443/x"] {
             assert_eq!(check(&open, url, None, None), Ok(()), "{url}");
         }
-        for (url, why) in [
+        for (url, error) in [
             ("nonsense", "not a url"),
             ("http://example.com", "plain_http"),
             ("ftp://example.com", "use `https`"),
@@ -245,7 +245,7 @@ mod tests {
         ] {
             let (pointer, message) = check(&open, url, None, None).unwrap_err();
             assert_eq!(pointer, "/url", "{url}");
-            assert!(message.contains(why), "{url}: {message}");
+            assert!(message.contains(error), "{url}: {message}");
         }
     }
 
@@ -264,7 +264,7 @@ mod tests {
         let policy = policy(&[], &[]);
         let hooks = "https://hooks.example.com/${billing}?k=${billing}";
         assert_eq!(check(&policy, hooks, Some(("Authorization", "Bearer ${billing}")), Some("billing")), Ok(()));
-        for (url, header, secret, pointer, why) in [
+        for (url, header, secret, pointer, error) in [
             ("https://evil.example.com/${billing}", None, None, "/url", "is not allowed for `evil.example.com`"),
             ("https://evil.example.com", None, Some("billing"), "/secret", "is not allowed for"),
             ("https://evil.example.com", Some(("x-key", "${billing}")), None, "/headers/x-key", "is not allowed for"),
@@ -288,7 +288,7 @@ mod tests {
         ] {
             let (field, message) = check(&policy, url, header, secret).unwrap_err();
             assert_eq!(field, pointer, "{url} {header:?}");
-            assert!(message.contains(why), "{url} {header:?}: {message}");
+            assert!(message.contains(error), "{url} {header:?}: {message}");
         }
     }
 

@@ -62,7 +62,8 @@ impl Callbacks {
                 .dns_resolver(Arc::new(Resolver(policy.clone())))
                 .user_agent(concat!("kafleet/", env!("CARGO_PKG_VERSION")))
         };
-        let client = KeepAliveClient::new(settings).map_err(|why| format!("cannot create an http client: {why}"))?;
+        let client =
+            KeepAliveClient::new(settings).map_err(|error| format!("cannot create an http client: {error}"))?;
         Ok(Self { client, policy, receivers: Receivers::new(slots) })
     }
 
@@ -124,13 +125,13 @@ async fn call(
     let timeout = cx.deadline.map_or(TIMEOUT.into(), |at| at.saturating_duration_since(Instant::now()));
     let request = client.request(Method::POST, url).headers(headers).timeout(timeout);
     let request = request.body(params.body.text().to_owned());
-    let response = client.send(request, policy.resend_on_close()).await.map_err(|why| no_response(&host, &why))?;
+    let response = client.send(request, policy.resend_on_close()).await.map_err(|error| no_response(&host, &error))?;
     slot.responded();
     let (status, wait) = (response.status(), retry_after(response.headers(), now()));
     if !status.is_success() {
         return Err(error_status(&host, status, wait));
     }
-    RawJson::of(&serde_json::json!({"status": status.as_u16()})).map_err(|why| Failure::fail(why.to_string()))
+    RawJson::of(&serde_json::json!({"status": status.as_u16()})).map_err(|error| Failure::fail(error.to_string()))
 }
 
 /// Returns the URL with its secrets, which must not change its origin.
@@ -175,22 +176,22 @@ async fn headers(policy: &CallbackPolicy, params: &CallbackParams, cx: &Context)
 }
 
 /// Failure of a missing or unreadable secret. Retried: it works once the configuration is fixed.
-fn secret_error(why: String) -> Failure {
-    Failure::retry(why).of_kind("secret")
+fn secret_error(reason: String) -> Failure {
+    Failure::retry(reason).of_kind("secret")
 }
 
-fn no_response(host: &str, why: &reqwest::Error) -> Failure {
-    let mut cause: Option<&(dyn Error + 'static)> = why.source();
+fn no_response(host: &str, failure: &reqwest::Error) -> Failure {
+    let mut cause: Option<&(dyn Error + 'static)> = failure.source();
     let mut last = String::new();
     while let Some(error) = cause {
-        if let Some(error_status) = error.downcast_ref::<ForbiddenAddress>() {
-            return Failure::dead(error_status.to_string()).of_kind("forbidden_address");
+        if let Some(forbidden) = error.downcast_ref::<ForbiddenAddress>() {
+            return Failure::dead(forbidden.to_string()).of_kind("forbidden_address");
         }
         last = error.to_string();
         cause = error.source();
     }
-    let reason = if why.is_timeout() { "no response in time".to_owned() } else { last };
-    Failure::no_response(format!("`{host}` did not respond: {reason}"), why.is_timeout())
+    let reason = if failure.is_timeout() { "no response in time".to_owned() } else { last };
+    Failure::no_response(format!("`{host}` did not respond: {reason}"), failure.is_timeout())
 }
 
 /// Failure of an error status. Only permanent ones are not retried.
@@ -224,7 +225,7 @@ pub fn signature(secret: &str, id: &str, timestamp: &str, body: &str) -> Result<
             .map_err(|_| format!("the secret begins with `{ENCODED}`, but the rest is not base64"))?,
         None => secret.as_bytes().to_vec(),
     };
-    let mut mac = Hmac::<Sha256>::new_from_slice(&key).map_err(|why| why.to_string())?;
+    let mut mac = Hmac::<Sha256>::new_from_slice(&key).map_err(|error| error.to_string())?;
     for part in [id, ".", timestamp, ".", body] {
         mac.update(part.as_bytes());
     }

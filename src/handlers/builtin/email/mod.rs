@@ -86,13 +86,13 @@ impl Emails {
 fn tls_parameters(config: &EmailConfig) -> Result<TlsParameters, String> {
     let mut tls = TlsParameters::builder(config.server.clone());
     if let Some(path) = &config.ca {
-        let failed = |why: String| format!("`ca`: `{}` {why}", path.display());
-        let pem = std::fs::read(path).map_err(|why| failed(format!("cannot be read: {why}")))?;
+        let failed = |reason: String| format!("`ca`: `{}` {reason}", path.display());
+        let pem = std::fs::read(path).map_err(|reason| failed(format!("cannot be read: {reason}")))?;
         tls = tls.add_root_certificate(
-            Certificate::from_pem(&pem).map_err(|why| failed(format!("is not a certificate: {why}")))?,
+            Certificate::from_pem(&pem).map_err(|reason| failed(format!("is not a certificate: {reason}")))?,
         );
     }
-    tls.build().map_err(|why| format!("cannot set up TLS: {why}"))
+    tls.build().map_err(|reason| format!("cannot set up TLS: {reason}"))
 }
 
 impl Handler for Emails {
@@ -145,13 +145,13 @@ impl Mailer {
     async fn send(&self, params: &EmailParams, cx: &Context) -> Answer {
         let message = self.message(params, cx)?;
         let transport = self.transport(cx).await?;
-        let answer = transport.send(message).await.map_err(|why| self.failure(&why))?;
+        let answer = transport.send(message).await.map_err(|error| self.failure(&error))?;
         let lines: Vec<&str> = answer.message().collect();
-        RawJson::of(&serde_json::json!({"answer": lines.join(" ")})).map_err(|why| Failure::fail(why.to_string()))
+        RawJson::of(&serde_json::json!({"answer": lines.join(" ")})).map_err(|error| Failure::fail(error.to_string()))
     }
 
     fn message(&self, params: &EmailParams, cx: &Context) -> Result<Message, Failure> {
-        let invalid = |why: String| Failure::dead(why).of_kind("template");
+        let invalid = |reason: String| Failure::dead(reason).of_kind("template");
         let templates = Templates::new(params).map_err(|error| invalid(error.to_string()))?;
         let (subject, body) = templates.render(&params.about).map_err(invalid)?;
         // The same id in every attempt, so that mail clients recognise duplicates.
@@ -172,7 +172,7 @@ impl Mailer {
         message
             .header(ContentType::TEXT_PLAIN)
             .body(body)
-            .map_err(|why| invalid(format!("cannot build the email: {why}")))
+            .map_err(|reason| invalid(format!("cannot build the email: {reason}")))
     }
 
     async fn transport(&self, cx: &Context) -> Result<AsyncSmtpTransport<Tokio1Executor>, Failure> {
@@ -185,22 +185,22 @@ impl Mailer {
         let builder = AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous(self.server.clone());
         let mut builder = builder.port(self.port).tls(tls).timeout(Some(left.max(Duration::from_secs(1))));
         if let Some(username) = &self.username {
-            let password = self.password.read().await.map_err(|why| Failure::retry(why).of_kind("secret"))?;
+            let password = self.password.read().await.map_err(|error| Failure::retry(error).of_kind("secret"))?;
             builder = builder.credentials(Credentials::new(username.clone(), password));
         }
         Ok(builder.build())
     }
 
-    fn failure(&self, why: &Error) -> Failure {
-        let message = format!("`{}:{}`: {}", self.server, self.port, causes(why));
-        let code = why.status().map(u16::from);
+    fn failure(&self, error: &Error) -> Failure {
+        let message = format!("`{}:{}`: {}", self.server, self.port, causes(error));
+        let code = error.status().map(u16::from);
         if code.is_some_and(|code| ACCESS_CODES.contains(&code)) {
             return Failure::retry(message).of_kind("smtp_access");
         }
-        match why.status().map(|code| code.severity) {
+        match error.status().map(|code| code.severity) {
             Some(Severity::PermanentNegativeCompletion) => Failure::dead(message).of_kind("smtp_refused"),
             Some(_) => Failure::retry(message).of_kind("smtp_busy"),
-            None => Failure::no_response(message, why.is_timeout()),
+            None => Failure::no_response(message, error.is_timeout()),
         }
     }
 }

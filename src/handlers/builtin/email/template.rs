@@ -46,7 +46,7 @@ impl<'a> Templates<'a> {
         ] {
             templates
                 .add_template(name, text)
-                .map_err(|why| ParamsError { pointer: format!("/{name}"), message: error_text(&why) })?;
+                .map_err(|error| ParamsError { pointer: format!("/{name}"), message: error_text(&error) })?;
         }
         Ok(Self(templates))
     }
@@ -61,7 +61,7 @@ impl<'a> Templates<'a> {
         let timestamp = about.member("timestamp").map(|time| template_value(time, MAX_LEVELS));
         let values = context! { check => task.get("check"), task => task, timestamp => timestamp };
         let render = |name: &str| {
-            self.0.get_template(name).and_then(|template| template.render(&values)).map_err(|why| error_text(&why))
+            self.0.get_template(name).and_then(|template| template.render(&values)).map_err(|error| error_text(&error))
         };
         Ok((one_line(&render("subject")?), truncate(render("body")?)))
     }
@@ -103,9 +103,9 @@ fn truncate(mut text: String) -> String {
     text
 }
 
-fn error_text(why: &minijinja::Error) -> String {
-    let line = why.line().map_or(String::new(), |line| format!(" in line {line}"));
-    format!("template error{line}: {}", why.detail().map_or_else(|| why.kind().to_string(), str::to_owned))
+fn error_text(error: &minijinja::Error) -> String {
+    let line = error.line().map_or(String::new(), |line| format!(" in line {line}"));
+    format!("template error{line}: {}", error.detail().map_or_else(|| error.kind().to_string(), str::to_owned))
 }
 
 #[cfg(test)]

@@ -100,7 +100,7 @@ impl Handler for Exec {
     }
 
     fn prepare(&self) -> Result<(), String> {
-        reaper::start().map_err(|why| format!("cannot start the guard process for programs: {why}"))
+        reaper::start().map_err(|error| format!("cannot start the guard process for programs: {error}"))
     }
 }
 
@@ -131,19 +131,20 @@ impl Program {
             }
         };
         let status =
-            status.map_err(|why| Failure::retry(format!("the exit status of the program is unknown: {why}")))?;
+            status.map_err(|error| Failure::retry(format!("the exit status of the program is unknown: {error}")))?;
         self.answer(status, &output, &errors, &cx)
     }
 
     /// Starts the program on the blocking pool: forking a large process takes milliseconds.
     async fn launch(&self, cx: &Context) -> Result<(Child, Group), Failure> {
         let command = self.command(cx);
-        let not_started = |why: &dyn std::fmt::Display| {
-            let message = format!("cannot start the program `{}`: {why}", self.program.display());
+        let not_started = |error: &dyn std::fmt::Display| {
+            let message = format!("cannot start the program `{}`: {error}", self.program.display());
             Failure::retry(message).of_kind("not_started")
         };
-        let launched = tokio::task::spawn_blocking(|| reaper::spawn(command)).await.map_err(|why| not_started(&why))?;
-        launched.map_err(|why| not_started(&why))
+        let launched =
+            tokio::task::spawn_blocking(|| reaper::spawn(command)).await.map_err(|error| not_started(&error))?;
+        launched.map_err(|error| not_started(&error))
     }
 
     fn command(&self, cx: &Context) -> Command {
@@ -215,8 +216,8 @@ fn result(stdout: &[u8]) -> Answer {
     if stdout.trim_ascii().is_empty() {
         return Ok(RawJson::null());
     }
-    RawJson::parse(stdout).map_err(|why| {
-        let message = format!("the program's output is not JSON ({why}); it begins with `{}`", excerpt(stdout, 100));
+    RawJson::parse(stdout).map_err(|error| {
+        let message = format!("the program's output is not JSON ({error}); it begins with `{}`", excerpt(stdout, 100));
         Failure::fail(message).of_kind("bad_output")
     })
 }
