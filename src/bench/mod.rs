@@ -194,13 +194,14 @@ impl BenchTopics {
             name,
             partitions,
             replication: None,
-            config: match append_time {
-                true => vec![
+            config: if append_time {
+                vec![
                     ("message.timestamp.type".into(), "LogAppendTime".into()),
                     ("retention.ms".into(), "-1".into()),
                     ("max.message.bytes".into(), crate::topics::MAX_RECORD_BYTES.to_string()),
-                ],
-                false => Vec::new(),
+                ]
+            } else {
+                Vec::new()
             },
         };
         let specs = [

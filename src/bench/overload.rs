@@ -92,9 +92,12 @@ pub async fn overload(bench: &Overload, services: &Services) -> anyhow::Result<B
     });
     let cost = cost.await?;
     store.clear().await?;
-    let mut figure = |name: &str, unit, value: f64, budget: f64| match bench.away <= BUDGETED_SECONDS {
-        true => report.budget(name, unit, vec![value], budget),
-        false => report.add(name, unit, vec![value]),
+    let mut figure = |name: &str, unit, value: f64, budget: f64| {
+        if bench.away <= BUDGETED_SECONDS {
+            report.budget(name, unit, vec![value], budget);
+        } else {
+            report.add(name, unit, vec![value]);
+        }
     };
     figure("most failed attempts of a worker", "attempts", cost.failed as f64, MAX_FAILED);
     figure("return to first success", "s", outage.first_success.as_secs_f64(), MAX_SECONDS_BACK);

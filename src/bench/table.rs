@@ -124,9 +124,8 @@ impl BenchReport {
         for figure in &self.figures {
             let number = |value: f64| if value >= 100.0 { format!("{value:.0}") } else { format!("{value:.2}") };
             let own = [number(figure.median), number(figure.min), number(figure.max), figure.unit.to_owned()];
-            let budget = figure.budget.map(|budget| match figure.median <= budget {
-                true => format!("{budget}"),
-                false => format!("{budget}, exceeded"),
+            let budget = figure.budget.map(|budget| {
+                if figure.median <= budget { format!("{budget}") } else { format!("{budget}, exceeded") }
             });
             table.add_row([figure.name.clone()].into_iter().chain(own).chain(budget));
         }

@@ -319,9 +319,10 @@ async fn open_tabs(client: &Client, fleet: &Arc<ApiFleet>, bench: &Ui, report: &
     let mut tabs = JoinSet::new();
     for n in 0..bench.tabs {
         let task = id(BUSY_TASKS + n % (bench.tasks - BUSY_TASKS))?;
-        let page = match n < bench.busy {
-            true => ("fleet".to_owned(), format!("/tasks?q=level%3Aany&tab={}", n % 8)),
-            false => (format!("tree:{task}"), format!("/tasks/{task}")),
+        let page = if n < bench.busy {
+            ("fleet".to_owned(), format!("/tasks?q=level%3Aany&tab={}", n % 8))
+        } else {
+            (format!("tree:{task}"), format!("/tasks/{task}"))
         };
         let slot = gates.slots.clone().acquire_owned().await?;
         tabs.spawn(tab(client.clone(), page, counts.clone(), gates.clone(), slot));

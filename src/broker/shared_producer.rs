@@ -156,10 +156,13 @@ impl SharedProducer {
         let mut in_doubt = false;
         loop {
             let outcome = match burst.send(&record, 0) {
-                Ok(()) => match burst.take(&mut received, end).await {
-                    true => received.pop().map_or_else(|| Err(unanswered(deadline)), |(_, outcome)| outcome),
-                    false => return Err(unanswered(deadline)),
-                },
+                Ok(()) => {
+                    if burst.take(&mut received, end).await {
+                        received.pop().map_or_else(|| Err(unanswered(deadline)), |(_, outcome)| outcome)
+                    } else {
+                        return Err(unanswered(deadline));
+                    }
+                }
                 Err(error) => Err(error),
             };
             match outcome {

@@ -105,9 +105,10 @@ fn write(data: &[u8], file: Option<&Path>) -> Result<(), Failure> {
 fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     let mut data = Vec::new();
     let limit = MAX_BYTES as u64 + 1;
-    let read = match file.as_os_str() == "-" {
-        true => std::io::stdin().lock().take(limit).read_to_end(&mut data),
-        false => std::fs::File::open(file).and_then(|open| open.take(limit).read_to_end(&mut data)),
+    let read = if file.as_os_str() == "-" {
+        std::io::stdin().lock().take(limit).read_to_end(&mut data)
+    } else {
+        std::fs::File::open(file).and_then(|open| open.take(limit).read_to_end(&mut data))
     };
     read.map_err(|error| Failure::usage(format_args!("`{}` cannot be read: {error}", file.display())))?;
     if data.len() > MAX_BYTES {

@@ -40,8 +40,9 @@ pub(super) async fn children(args: ChildrenArgs, globals: &Globals) -> Outcome {
 }
 
 fn empty_message(id: &str, is_first: bool) -> String {
-    match is_first {
-        true => format!("`{id}` has no children; `kafleet submit TYPE PARAMS --parent {id}` adds one"),
-        false => format!("`{id}` has no more children"),
+    if is_first {
+        format!("`{id}` has no children; `kafleet submit TYPE PARAMS --parent {id}` adds one")
+    } else {
+        format!("`{id}` has no more children")
     }
 }

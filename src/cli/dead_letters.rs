@@ -133,9 +133,10 @@ async fn list(args: ListArgs, globals: &Globals) -> Outcome {
         output.json(&found)?;
         return Ok(Code::Ok);
     }
-    let empty = match filters.is_empty() {
-        true => "no dead letters; `kafleet list --level any --state failed` lists failed tasks",
-        false => "no matching dead letter; without filters all are listed",
+    let empty = if filters.is_empty() {
+        "no dead letters; `kafleet list --level any --state failed` lists failed tasks"
+    } else {
+        "no matching dead letter; without filters all are listed"
     };
     output.list(rows(&found.letters), empty)?;
     if let Some(cursor) = &found.next {

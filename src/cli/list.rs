@@ -149,10 +149,7 @@ impl Levels {
         if args.query.is_some() {
             return Self::Query;
         }
-        match args.root.is_some() || args.level.as_deref() == Some("any") {
-            true => Self::All,
-            false => Self::Roots,
-        }
+        if args.root.is_some() || args.level.as_deref() == Some("any") { Self::All } else { Self::Roots }
     }
 
     fn header(self) -> &'static str {

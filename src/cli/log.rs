@@ -91,9 +91,12 @@ fn show(output: &Output, page: &LogDocument, from: u64, times: bool) -> Result<(
     if output.is_json() {
         return output.json_line(page);
     }
-    page.lines.iter().try_for_each(|line| match times {
-        true => output.line(&format!("{}  {}", line.at, one_line(&line.text))),
-        false => output.line(&one_line(&line.text)),
+    page.lines.iter().try_for_each(|line| {
+        if times {
+            output.line(&format!("{}  {}", line.at, one_line(&line.text)))
+        } else {
+            output.line(&one_line(&line.text))
+        }
     })
 }
 

@@ -38,9 +38,10 @@ pub(super) async fn report(args: ReportArgs, globals: &Globals) -> Outcome {
     } else if !outcome.ignored {
         output.line(&format!("{} is {}", status.id, status.state))?;
     }
-    match outcome.ignored {
-        true => Err(Failure::failed(format_args!("`{}` has already ended: the report was ignored", status.id))
-            .hint(format_args!("see `kafleet status {}`", status.id))),
-        false => Ok(Code::Ok),
+    if outcome.ignored {
+        Err(Failure::failed(format_args!("`{}` has already ended: the report was ignored", status.id))
+            .hint(format_args!("see `kafleet status {}`", status.id)))
+    } else {
+        Ok(Code::Ok)
     }
 }

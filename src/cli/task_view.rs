@@ -170,10 +170,7 @@ fn millisecond(text: &str) -> Option<i64> {
 /// Formats the duration of an ended task (`1.2 s`) or the elapsed time of a running one (`for 1.2 s`).
 pub(super) fn time_text(state: State, started: Option<&str>, ended: Option<&str>, now_ms: i64) -> Option<String> {
     let started = started?;
-    match state.is_terminal() {
-        true => took_text(started, ended?),
-        false => Some(format!("for {}", since_text(started, now_ms)?)),
-    }
+    if state.is_terminal() { took_text(started, ended?) } else { Some(format!("for {}", since_text(started, now_ms)?)) }
 }
 
 /// Formats milliseconds in their two largest units.

@@ -68,9 +68,10 @@ fn document(args: UpdateArgs) -> Result<BTreeMap<String, RawJson>, Failure> {
             return Err(Failure::usage(format_args!("`{field}` is both set and cleared")));
         }
     }
-    match document.is_empty() {
-        true => Err(Failure::usage("no changes are given").hint("give some, such as --name or --tag")),
-        false => Ok(document),
+    if document.is_empty() {
+        Err(Failure::usage("no changes are given").hint("give some, such as --name or --tag"))
+    } else {
+        Ok(document)
     }
 }
 

@@ -41,9 +41,10 @@ pub(super) async fn workers(args: WorkersArgs, globals: &Globals) -> Outcome {
 }
 
 fn empty_message(all: bool) -> &'static str {
-    match all {
-        true => "no worker has sent a heartbeat; `kafleet worker` starts one",
-        false => "no worker is alive; `kafleet worker` starts one, `kafleet workers --all` includes stopped ones",
+    if all {
+        "no worker has sent a heartbeat; `kafleet worker` starts one"
+    } else {
+        "no worker is alive; `kafleet worker` starts one, `kafleet workers --all` includes stopped ones"
     }
 }
 

@@ -228,9 +228,10 @@ impl Client {
     async fn ended(&self, status: Box<Status>, deadline: Instant) -> Result<Status, Error> {
         let changes = ReconnectingStream::new(self, &status.id);
         let status = self.wait_until_ended(status, deadline, changes).await?;
-        match status.state.is_terminal() {
-            true => Ok(*status),
-            false => Err(Error::Deadline { id: status.id.clone(), status: Some(status) }),
+        if status.state.is_terminal() {
+            Ok(*status)
+        } else {
+            Err(Error::Deadline { id: status.id.clone(), status: Some(status) })
         }
     }
 }

@@ -269,10 +269,9 @@ pub(super) fn markdown(topics: &[RequiredTopic]) -> String {
             }
         }
         let all = values.iter().any(|(_, names)| names.len() == topics.len());
-        let values = values.into_iter().map(|(value, names)| match all {
-            true => value,
-            false => format!("{value} ({})", names.join(", ")),
-        });
+        let values = values
+            .into_iter()
+            .map(|(value, names)| if all { value } else { format!("{value} ({})", names.join(", ")) });
         let values: Vec<String> = values.collect();
         text.push_str(&format!("| `{}` | {} | {} |\n", setting.key, values.join("; "), setting.consequence));
     }

@@ -79,9 +79,10 @@ pub async fn declare(
         let change = change_of(present.get(name), &record);
         let is_new = change != TypeChange::Unchanged;
         let key = ControlKey::Type(name.to_string());
-        let written = match is_new {
-            true => put(&producer, &names, &key, &ControlRecord::Type(Box::new(record))).await.map(drop),
-            false => Ok(()),
+        let written = if is_new {
+            put(&producer, &names, &key, &ControlRecord::Type(Box::new(record))).await.map(drop)
+        } else {
+            Ok(())
         };
         let change = written.map_or_else(TypeChange::Failed, |()| change);
         outcomes.push(TypeOutcome { name: name.to_string(), change, left_out });

@@ -200,9 +200,10 @@ pub(crate) fn check_media(headers: &HeaderMap, lines: bool) -> Result<(), ApiErr
     } else {
         format!("the body is `{}`", clip(&media))
     };
-    let hint = match lines {
-        true => "send `content-type: application/json` for an array, or `application/x-ndjson` for one task per line",
-        false => "send `content-type: application/json`",
+    let hint = if lines {
+        "send `content-type: application/json` for an array, or `application/x-ndjson` for one task per line"
+    } else {
+        "send `content-type: application/json`"
     };
     Err(ApiError::new(Code::UnsupportedMedia, what).hint(hint))
 }
@@ -242,9 +243,8 @@ pub(crate) async fn read_body(
         return Err(ApiError::new(Code::Overloaded, "the memory for request bodies is in use by other requests")
             .hint("send the request again later"));
     };
-    let body = read_body_up_to(body, api.max_body).await.map_err(|error| match error.is(Code::TooLarge) {
-        true => error.hint("send less per request, or raise `api.max_body`"),
-        false => error,
+    let body = read_body_up_to(body, api.max_body).await.map_err(|error| {
+        if error.is(Code::TooLarge) { error.hint("send less per request, or raise `api.max_body`") } else { error }
     })?;
     // A body of unknown length had reserved memory for the maximum.
     let surplus = memory.num_permits().saturating_sub(kib(body.len()) as usize);

@@ -86,9 +86,10 @@ fn has_restartable(task: &TaskView) -> bool {
 
 fn nothing_failed(task: &TaskView) -> ApiError {
     let reason = format!("the tree of `{}` has no failed, expired or cancelled task that workers run", task.id);
-    ApiError::new(Code::NothingToRetry, reason).hint(match task.record.is_external() {
-        true => "external tasks are restarted by the system that runs them",
-        false => "a retry without `only_failed` starts the task itself again",
+    ApiError::new(Code::NothingToRetry, reason).hint(if task.record.is_external() {
+        "external tasks are restarted by the system that runs them"
+    } else {
+        "a retry without `only_failed` starts the task itself again"
     })
 }
 

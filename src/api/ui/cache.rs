@@ -117,9 +117,10 @@ impl SharedPart {
 
     pub(super) fn response(&self, status: StatusCode, accepts_gzip: bool) -> Response {
         let headers = [(header::CONTENT_TYPE, HTML), (header::VARY, "accept-encoding")];
-        match accepts_gzip {
-            true => (status, headers, [(header::CONTENT_ENCODING, "gzip")], self.compressed()).into_response(),
-            false => (status, headers, self.text.clone()).into_response(),
+        if accepts_gzip {
+            (status, headers, [(header::CONTENT_ENCODING, "gzip")], self.compressed()).into_response()
+        } else {
+            (status, headers, self.text.clone()).into_response()
         }
     }
 

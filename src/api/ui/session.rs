@@ -25,9 +25,10 @@ pub(super) fn caller(access: &Access, headers: &HeaderMap, now_ms: i64) -> Resul
     if !access.needs_token() {
         return Ok(Caller { by: None, role: Role::Operate });
     }
-    let token = match headers.contains_key(header::AUTHORIZATION) {
-        true => access.authenticate(headers)?,
-        false => by_cookie(access, headers, now_ms)?,
+    let token = if headers.contains_key(header::AUTHORIZATION) {
+        access.authenticate(headers)?
+    } else {
+        by_cookie(access, headers, now_ms)?
     };
     Ok(Caller { by: Some(token.name.clone()), role: token.role })
 }
@@ -72,10 +73,7 @@ fn set_cookie(config: &UiConfig, headers: &HeaderMap, value: &str, lifetime_s: i
 /// Name of the session cookie that the request has. Cookies are shared by all ports of a host, hence the port.
 fn cookie_name(headers: &HeaderMap) -> String {
     let plain = plain_name(headers);
-    match is_local(headers) || cookie(headers, &plain).is_some() {
-        true => plain,
-        false => "__Host-kafleet".to_owned(),
-    }
+    if is_local(headers) || cookie(headers, &plain).is_some() { plain } else { "__Host-kafleet".to_owned() }
 }
 
 fn plain_name(headers: &HeaderMap) -> String {

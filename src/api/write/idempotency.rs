@@ -49,10 +49,11 @@ struct Failed {
 impl Writes {
     /// Returns the parent of a new task. Fails if it does not exist or is about to be removed.
     pub(crate) async fn find_parent(&self, parent: &TaskId) -> Result<TaskView, ApiError> {
-        let found = self.reads.find(parent, None).await.map_err(|error| match error.is(Code::NotFound) {
-            true => unknown_parent(parent),
-            false => error,
-        })?;
+        let found = self
+            .reads
+            .find(parent, None)
+            .await
+            .map_err(|error| if error.is(Code::NotFound) { unknown_parent(parent) } else { error })?;
         let Ok(root) = TaskId::parse(parent.root()) else { return Ok(found) };
         let root_task = if root == *parent { Some(found.clone()) } else { self.reads.read(&root).await? };
         // The tree was removed just after the parent was read.
@@ -60,20 +61,13 @@ impl Writes {
         let is_removed_soon = |expiry: Expiry| {
             expiry.due_ms <= now_ms().max(root_task.checkpoint.log_time_ms).saturating_add(REMOVAL_MARGIN_MS)
         };
-        match root_task
-            .record
-            .times
-            .expiry
-            .filter(|expiry| expiry.kind == ExpiryKind::Done)
-            .is_some_and(is_removed_soon)
-        {
-            false => Ok(found),
-            true => {
-                let within = REMOVAL_MARGIN_MS / 1_000;
-                let reason = format!("the tree of `{root}` has finished and will be removed within {within} s");
-                let error = ApiError::new(Code::UnknownParent, reason).pointer("/parent");
-                Err(error.hint("retry a task of the tree first, which reopens it, or submit the task as a root"))
-            }
+        if root_task.record.times.expiry.filter(|expiry| expiry.kind == ExpiryKind::Done).is_some_and(is_removed_soon) {
+            let within = REMOVAL_MARGIN_MS / 1_000;
+            let reason = format!("the tree of `{root}` has finished and will be removed within {within} s");
+            let error = ApiError::new(Code::UnknownParent, reason).pointer("/parent");
+            Err(error.hint("retry a task of the tree first, which reopens it, or submit the task as a root"))
+        } else {
+            Ok(found)
         }
     }
 

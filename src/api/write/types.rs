@@ -219,8 +219,8 @@ impl TypeCatalog {
                 continue;
             }
             checked.push(kind);
-            self.check_type_exists(kind).await.map_err(|error| match error.is(Code::UnknownType) {
-                true => {
+            self.check_type_exists(kind).await.map_err(|error| {
+                if error.is(Code::UnknownType) {
                     ApiError::new(Code::UnknownType, format!("this fleet has no workers for {}s", notification.kind()))
                         .pointer(at)
                         .hint(match notification {
@@ -231,8 +231,9 @@ impl TypeCatalog {
                                 "add `[email]` to the configuration of the workers and run `kafleet topics apply`"
                             }
                         })
+                } else {
+                    error
                 }
-                false => error,
             })?;
         }
         Ok(())

@@ -284,9 +284,10 @@ impl AppPool {
         let granted = {
             let mut state = self.state.lock();
             state.processes.push(handle.clone());
-            match is_spare {
-                true => state.table.add_spare(handle.id, process.slots()),
-                false => state.table.add(handle.id, process.slots(), left),
+            if is_spare {
+                state.table.add_spare(handle.id, process.slots())
+            } else {
+                state.table.add(handle.id, process.slots(), left)
             }
         };
         self.hand_out(granted);

@@ -419,9 +419,10 @@ impl Consumer for KafkaConsumer {
         let done = if paused { self.client.pause(&changed_list) } else { self.client.resume(&changed_list) };
         done.map_err(|error| error::of(&error, "pausing or resuming"))?;
         for partition in changed {
-            match paused {
-                true => self.paused.insert(partition.clone()),
-                false => self.paused.remove(partition),
+            if paused {
+                self.paused.insert(partition.clone())
+            } else {
+                self.paused.remove(partition)
             };
         }
         Ok(())

@@ -213,9 +213,10 @@ fn list_of_commits(commits: &[Commit]) -> Result<TopicPartitionList, BrokerError
 
 /// Rejects topic names with a zero byte: librdkafka's names are C strings.
 fn check_topic(topic: &str) -> Result<(), BrokerError> {
-    match topic.contains('\0') {
-        true => Err(BrokerError::Invalid(format!("topic name `{}` contains a zero byte", topic.escape_debug()))),
-        false => Ok(()),
+    if topic.contains('\0') {
+        Err(BrokerError::Invalid(format!("topic name `{}` contains a zero byte", topic.escape_debug())))
+    } else {
+        Ok(())
     }
 }
 

@@ -48,10 +48,11 @@ fn configure(config: &mut Config) {
 
 /// Refuses tokens of which none has the role `operate`.
 fn check(tokens: &[TokenConfig]) -> Result<(), Failure> {
-    match tokens.is_empty() || tokens.iter().any(|token| token.role >= Role::Operate) {
-        true => Ok(()),
-        false => Err(Failure::usage("the demo needs one of `api.tokens` to have the role `operate`")
-            .hint("add one, or remove the tokens")),
+    if tokens.is_empty() || tokens.iter().any(|token| token.role >= Role::Operate) {
+        Ok(())
+    } else {
+        Err(Failure::usage("the demo needs one of `api.tokens` to have the role `operate`")
+            .hint("add one, or remove the tokens"))
     }
 }
 

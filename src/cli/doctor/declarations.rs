@@ -26,9 +26,10 @@ fn findings(differing: &BTreeMap<String, Option<Vec<&'static str>>>) -> Vec<Find
         };
         Finding::warning(format!("type {name}"), what).hint(HINT)
     };
-    match differing.is_empty() {
-        true => vec![Finding::ok("declarations", "those of all types are as configured")],
-        false => differing.iter().map(finding).collect(),
+    if differing.is_empty() {
+        vec![Finding::ok("declarations", "those of all types are as configured")]
+    } else {
+        differing.iter().map(finding).collect()
     }
 }
 

@@ -160,9 +160,10 @@ async fn kafka(setup: &Setup, client: &BrokerClient, found: &mut Vec<Finding>) -
     let present = match client.topics(&setup.names.topics()).await {
         Ok(present) => present,
         Err(error) => {
-            let hint = match error.to_string().to_lowercase().contains("authentication") {
-                true => "check `sasl.username`, `sasl.password` and `sasl.mechanism` in `[kafka]`",
-                false => "check --brokers, KAFLEET_BROKERS or `[kafka]`, and that Kafka is running",
+            let hint = if error.to_string().to_lowercase().contains("authentication") {
+                "check `sasl.username`, `sasl.password` and `sasl.mechanism` in `[kafka]`"
+            } else {
+                "check --brokers, KAFLEET_BROKERS or `[kafka]`, and that Kafka is running"
             };
             found.push(Finding::error("kafka", format!("`{brokers}`: {error}")).hint(hint));
             return false;

@@ -54,11 +54,10 @@ pub(super) async fn run(args: MoveArgs, setup: &Setup, globals: &Globals) -> Out
 
 fn empty_message(moved: &Moved) -> String {
     let Moved { task_type, from, to, .. } = moved;
-    match from == to {
-        true => format!(
-            "nothing was moved: the committed offsets of the type `{task_type}` are in the group `{to}` already"
-        ),
-        false => format!("the type `{task_type}` is now in the group `{to}`; it had no committed offsets in `{from}`"),
+    if from == to {
+        format!("nothing was moved: the committed offsets of the type `{task_type}` are in the group `{to}` already")
+    } else {
+        format!("the type `{task_type}` is now in the group `{to}`; it had no committed offsets in `{from}`")
     }
 }
 

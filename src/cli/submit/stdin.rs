@@ -17,11 +17,12 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Refuses to ignore input on stdin: params that are piped in without `-` were probably meant to be read. Reads
 /// nothing.
 pub(super) async fn refuse_unread(task_type: &str) -> Result<(), Failure> {
-    match has_unread_input().await {
-        true => Err(Failure::usage("stdin is a pipe or a file, but the arguments do not say to read params from it").hint(format_args!(
+    if has_unread_input().await {
+        Err(Failure::usage("stdin is a pipe or a file, but the arguments do not say to read params from it").hint(format_args!(
             "`kafleet submit {task_type} -` reads params from it, one JSON value per line; `kafleet submit {task_type} '{{}}'` ignores it"
-        ))),
-        false => Ok(()),
+        )))
+    } else {
+        Ok(())
     }
 }
 

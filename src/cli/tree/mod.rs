@@ -41,10 +41,7 @@ pub(super) struct TreeArgs {
 pub(super) async fn tree(args: TreeArgs, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
-    let tree = match args.watch {
-        true => watch(&client, &args, &output).await?,
-        false => fetch(&client, &args).await?,
-    };
+    let tree = if args.watch { watch(&client, &args, &output).await? } else { fetch(&client, &args).await? };
     match output.format {
         Format::Json => output.json(&tree)?,
         Format::Mermaid => output.line(mermaid(&tree).trim_end())?,

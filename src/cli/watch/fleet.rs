@@ -191,14 +191,13 @@ impl<'a> FleetWatch<'a> {
     async fn gather(&mut self, changes: &mut ReconnectingStream) -> Result<(), Failure> {
         while !self.queue.has_named() && !self.may_reread() {
             let waits = self.queue.has_unnamed() || !self.unread.is_empty();
-            let change = match waits {
-                true => {
-                    // Connect without the deadline of the next read: an interrupted attempt would never be counted as
-                    // failed, and the watch would never give up.
-                    changes.connected().await?;
-                    changes.change_until(self.reread).await?
-                }
-                false => Some(changes.change().await?),
+            let change = if waits {
+                // Connect without the deadline of the next read: an interrupted attempt would never be counted as
+                // failed, and the watch would never give up.
+                changes.connected().await?;
+                changes.change_until(self.reread).await?
+            } else {
+                Some(changes.change().await?)
             };
             change.into_iter().for_each(|change| self.queue.add(*change));
         }

@@ -23,9 +23,10 @@ pub(super) fn has_failed_fast(node: &TaskRecord) -> bool {
 /// before.
 pub(super) fn must_fail_fast(node: &TaskRecord) -> bool {
     let is_requested = |cancel: &StoredCancel| !cancel.tripped && (cancel.named || !node.own.is_terminal());
-    let cancel = match node.own.is_terminal() {
-        true => node.requests.cancel.as_deref().filter(|cancel| cancel.subtree),
-        false => node.cancelled_by(),
+    let cancel = if node.own.is_terminal() {
+        node.requests.cancel.as_deref().filter(|cancel| cancel.subtree)
+    } else {
+        node.cancelled_by()
     };
     has_failed_fast(node) && !cancel.is_some_and(is_requested)
 }

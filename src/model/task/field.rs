@@ -219,10 +219,7 @@ macro_rules! fields {
                 map: &mut M,
             ) -> Result<bool, M::Error> {
                 $( if name == stringify!($name) {
-                    self.$name = match clears {
-                        true => map.next_value::<Option<$type>>()?.unwrap_or_default(),
-                        false => map.next_value()?,
-                    };
+                    self.$name = if clears { map.next_value::<Option<$type>>()?.unwrap_or_default() } else { map.next_value()? };
                     return Ok(true);
                 } )+
                 Ok(false)

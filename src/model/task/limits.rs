@@ -139,9 +139,10 @@ impl TaskLimits {
     /// # Errors
     /// The reason.
     pub fn check_params(&self, bytes: usize) -> Result<(), String> {
-        match bytes > self.max_params {
-            true => Err(format!("the params have {bytes} bytes: at most {} are allowed", self.max_params)),
-            false => Ok(()),
+        if bytes > self.max_params {
+            Err(format!("the params have {bytes} bytes: at most {} are allowed", self.max_params))
+        } else {
+            Ok(())
         }
     }
 

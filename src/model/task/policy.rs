@@ -333,9 +333,10 @@ fn any<T>(_: &T) -> Result<(), String> {
 
 /// Checks the length of a text.
 fn short(text: &Option<String>) -> Result<(), String> {
-    match text.as_ref().is_some_and(|text| text.chars().count() > MAX_TEXT_CHARS) {
-        true => Err(format!("it has more than {MAX_TEXT_CHARS} characters")),
-        false => Ok(()),
+    if text.as_ref().is_some_and(|text| text.chars().count() > MAX_TEXT_CHARS) {
+        Err(format!("it has more than {MAX_TEXT_CHARS} characters"))
+    } else {
+        Ok(())
     }
 }
 

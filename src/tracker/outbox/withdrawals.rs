@@ -219,10 +219,7 @@ impl<'a> CancelMonitor<'a> {
                 match visited {
                     Ok((tree, count)) if !is_lost => {
                         visited_records += count;
-                        match tree.is_done() {
-                            true => self.ended.push(tree.ended()),
-                            false => self.trees.push_back(tree),
-                        }
+                        if tree.is_done() { self.ended.push(tree.ended()) } else { self.trees.push_back(tree) }
                     }
                     visited => {
                         failed = failed.or(visited.err().map(TrackerError::from));
@@ -246,10 +243,8 @@ impl<'a> CancelMonitor<'a> {
     async fn measure(&mut self) -> Result<Vec<CancelKey>, BrokerError> {
         let types: BTreeSet<Arc<str>> = self.ended.iter().flat_map(|ended| ended.types.keys().cloned()).collect();
         let since = self.begin_of_survey();
-        let survey = match types.is_empty() {
-            true => BTreeMap::new(),
-            false => self.surveys.survey(self.setup, types, since).await?,
-        };
+        let survey =
+            if types.is_empty() { BTreeMap::new() } else { self.surveys.survey(self.setup, types, since).await? };
         let mut passed = Vec::new();
         self.ended.retain_mut(|ended| {
             let update = ended.update(&survey);

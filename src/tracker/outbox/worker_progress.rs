@@ -118,10 +118,8 @@ fn measure_type(
         filled.extend((ends.high > ends.low).then_some((partition, ends.high)));
     }
     let partitions: Vec<Partition> = filled.iter().map(|(partition, _)| partition.clone()).collect();
-    let committed = match partitions.is_empty() {
-        true => Vec::new(),
-        false => broker.group_offsets(group, &partitions, CALL_DEADLINE)?,
-    };
+    let committed =
+        if partitions.is_empty() { Vec::new() } else { broker.group_offsets(group, &partitions, CALL_DEADLINE)? };
     let all = filled.into_iter().zip(committed).map(|((partition, end), committed)| {
         let committed = committed.map_or(0, |committed| committed.offset);
         let known = before.and_then(|before| before.iter().find(|known| known.partition == partition));

@@ -239,13 +239,12 @@ impl Run<'_> {
         events.truncate(allowed);
         progress.done += events.len() as u64;
         self.progress = progress;
-        let end = match is_over {
-            true => {
-                let what = format!("more than {} tasks would change", self.spec.limit);
-                let reason = format!("{what}: the action stopped there; request it again with a higher limit");
-                Some((State::Failed, Some(reason)))
-            }
-            false => self.progress.cursor.is_none().then_some((State::Succeeded, None)),
+        let end = if is_over {
+            let what = format!("more than {} tasks would change", self.spec.limit);
+            let reason = format!("{what}: the action stopped there; request it again with a higher limit");
+            Some((State::Failed, Some(reason)))
+        } else {
+            self.progress.cursor.is_none().then_some((State::Succeeded, None))
         };
         let has_ended = end.is_some();
         self.commit(events, end).await?;

@@ -398,10 +398,8 @@ impl OwnedRecord {
 
 /// Converts a timeout: the transaction may still commit in the background.
 fn from_timeout(error: ApiError) -> ApiError {
-    let error = match error.is(Code::KafkaUnavailable) {
-        true => ApiError::unacknowledged(&error.document().detail),
-        false => error,
-    };
+    let error =
+        if error.is(Code::KafkaUnavailable) { ApiError::unacknowledged(&error.document().detail) } else { error };
     error.hint(REPEAT)
 }
 

@@ -77,9 +77,10 @@ unsafe fn raw_entries(list: *const sys::rd_kafka_topic_partition_list_t) -> Vec<
 unsafe fn entry(elem: &sys::rd_kafka_topic_partition_t) -> Entry {
     // SAFETY: the topic is a C string; metadata is null or points to `metadata_size` bytes.
     unsafe {
-        let metadata = match elem.metadata.is_null() {
-            true => &[],
-            false => std::slice::from_raw_parts(elem.metadata.cast::<u8>(), elem.metadata_size),
+        let metadata = if elem.metadata.is_null() {
+            &[]
+        } else {
+            std::slice::from_raw_parts(elem.metadata.cast::<u8>(), elem.metadata_size)
         };
         Entry {
             partition: Partition::new(CStr::from_ptr(elem.topic).to_string_lossy(), elem.partition),
@@ -389,11 +390,11 @@ fn c_string(text: &str) -> Result<CString, AdminError> {
 /// # Safety
 /// `text` is null or a C string.
 unsafe fn text(text: *const c_char) -> String {
-    match text.is_null() {
-        true => String::new(),
-        // SAFETY: promised by the caller.
-        false => unsafe { CStr::from_ptr(text).to_string_lossy().into_owned() },
+    if text.is_null() {
+        return String::new();
     }
+    // SAFETY: promised by the caller.
+    unsafe { CStr::from_ptr(text).to_string_lossy().into_owned() }
 }
 
 /// Converts to librdkafka's milliseconds, capped at an hour.
