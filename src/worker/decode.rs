@@ -118,6 +118,14 @@ impl InFlight {
         self.retry = Some(Box::new(HeldRetry::Resumed { due_ms: retry.due_ms }));
     }
 
+    /// Counts the attempt that has ended, or else the wait with which it ended. `waits`: those of the run with this one.
+    pub(super) fn use_up(&mut self, waits: Option<Waits>) {
+        match waits {
+            Some(waits) => self.waits = waits,
+            None => self.attempts += 1,
+        }
+    }
+
     /// Returns whether no attempt of this run has started yet, as far as this worker knows.
     pub(super) fn is_first_start(&self) -> bool {
         let has_used = self.attempts > self.task.attempts_used || self.waits != self.task.waits;

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use tokio::sync::oneshot;
 
 use super::Dispatcher;
+use super::exits::Exit;
 use super::queue::split;
 use crate::model::event::InterruptionReason;
 use crate::worker::consumer::assignment::Assignment;
@@ -38,7 +39,7 @@ impl Dispatcher {
             Command::CancelAssignment { assignment_id, why } => {
                 self.close_assignment(assignment_id).await;
                 // Also true of unacknowledged results, and of tasks on their way to the dead letters or the tracker.
-                self.tasks.unfinished = true;
+                self.exits.unfinished = true;
                 self.tasks.assignments.cancel(assignment_id, why);
                 let running =
                     self.running.iter().filter(|running| running.in_flight.tag.assignment_id() == assignment_id);
@@ -67,7 +68,9 @@ impl Dispatcher {
             self.tasks.completions.release(tag);
         }
         let tasks = self.extract(&mut |in_flight| in_flight.tag.assignment_id() == assignment_id);
-        tasks.into_iter().for_each(|in_flight| self.tasks.release(in_flight));
+        for in_flight in tasks {
+            self.leave(in_flight, Exit::Released(None)).await;
+        }
     }
 
     /// Takes out the selected tasks of all that do not run.

@@ -1,6 +1,7 @@
 //! Control state of a dispatcher: cancels and kill switches, pauses and limits.
 
 use super::Dispatcher;
+use super::exits::Exit;
 use super::limits::Admission;
 use super::tasks::Tasks;
 use crate::control::{Cancellation, ControlWatch};
@@ -29,19 +30,19 @@ impl Dispatcher {
         let (released, resumes) = {
             let state = self.control.state();
             let released = self.limits.apply(&self.tasks.task_type, &self.tasks.policy, &state);
-            let Tasks { task_type, policy, circuit, metrics, .. } = &mut self.tasks;
-            circuit.set(policy, state.circuits.get(&**task_type), self.limits.slots(), metrics);
+            let Tasks { task_type, policy, circuit, .. } = &mut self.tasks;
+            circuit.set(policy, state.circuits.get(&**task_type), self.limits.slots());
             (released, state.resumes(task_type))
         };
         self.tasks.queue.extend(released.into_iter().map(Input::Task));
-        self.tasks.metrics.set_limits(self.limits.slots(), self.limits.is_paused());
+        self.gauges.set_limits(self.limits.slots(), self.limits.is_paused());
         let part = format!("limits of {}", self.tasks.task_type);
         match self.limits.too_low() {
             Some(why) => self.health.set(&part, why),
             None => self.health.clear(&part),
         }
         if resumes > self.resumes {
-            self.tasks.circuit.resume(&self.tasks.metrics);
+            self.tasks.circuit.resume();
         }
         self.resumes = resumes;
     }
@@ -79,7 +80,7 @@ impl Dispatcher {
         };
         // `extract` evaluates each task once and returns the tasks in the order of the verdicts.
         for (in_flight, verdict) in blocked.into_iter().zip(verdicts) {
-            self.tasks.cancel_unstarted(in_flight, verdict).await;
+            self.leave(in_flight, Exit::Cancelled(verdict)).await;
         }
     }
 

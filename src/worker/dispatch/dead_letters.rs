@@ -7,11 +7,8 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::failure_policy::total_timeout_message;
-use super::tasks::Tasks;
+use super::exits::{Exits, Onward};
 use crate::broker::Record;
-use crate::handlers::{Context, Failure, ParamsError, TIMEOUT};
-use crate::model::encode_error::EncodeError;
 use crate::model::event::{Announcement, AttemptFailure, Event, Payload};
 use crate::model::task::Position;
 use crate::model::task::id::TaskId;
@@ -19,7 +16,6 @@ use crate::runtime::{self, now_ms};
 use crate::worker::completions::{Completions, DeliveryTag};
 use crate::worker::dead_letter::{Body, DeadLetter, DeadLetterWriter};
 use crate::worker::decode::{InFlight, Invalid};
-use crate::worker::events::RESULT_REFUSED;
 use crate::worker::results::{ResultTarget, ResultWriter};
 
 /// Maximum number of concurrent background writes.
@@ -94,47 +90,19 @@ impl BackgroundWriter {
 }
 
 /// Reason of a dead letter.
-struct Reason<'a> {
-    code: &'a str,
-    message: String,
+pub(super) struct Reason<'a> {
+    pub code: &'a str,
+    pub message: String,
     /// JSON pointer to the invalid part of the params.
-    pointer: Option<String>,
+    pub pointer: Option<String>,
 }
 
-impl Tasks {
-    /// Ends a task whose params do not match its type.
-    pub(super) fn refuse(&mut self, in_flight: Box<InFlight>, error: ParamsError) {
-        self.spans.never_started(&in_flight);
-        let at = if error.pointer.is_empty() { "the params".to_owned() } else { format!("`{}`", error.pointer) };
-        let message = format!("{at} do not fit the type: {}", error.message);
-        let failure = AttemptFailure::new("schema", message.clone(), 0);
-        let event = self.reporter.event(Payload::Failed(failure), &in_flight);
-        self.reporter.schedule_flush(Instant::now());
-        self.metrics.record_outcome("rejected", Duration::ZERO);
-        self.queue.release_key(&in_flight);
-        self.write_dead_letter(in_flight, event, Reason { code: "schema", message, pointer: Some(error.pointer) });
-    }
-
-    /// Ends a task whose result cannot be published; its key is already released.
-    pub(super) fn refuse_result(&mut self, in_flight: Box<InFlight>, cx: &Context, error: &EncodeError) {
-        let message = format!("the result could not be published: {error}");
-        let refused = Failure::dead(message.as_str()).of_kind(RESULT_REFUSED);
-        self.observers.notify(|observer| observer.on_failure(cx, &refused, Duration::ZERO));
-        let failure = AttemptFailure::new(RESULT_REFUSED, message.clone(), in_flight.attempts + 1);
-        let event = self.reporter.event(Payload::Failed(failure), &in_flight);
-        self.write_dead_letter(in_flight, event, Reason { code: RESULT_REFUSED, message, pointer: None });
-    }
-
+impl Exits {
     /// Ends a task as failed and keeps it as a dead letter.
-    pub(super) fn dead_letter_task(&mut self, in_flight: Box<InFlight>, event: Event, code: &str, message: String) {
-        self.reporter.output.forget(&in_flight.task.id, in_flight.task.run);
-        self.queue.release_key(&in_flight);
-        self.write_dead_letter(in_flight, event, Reason { code, message, pointer: None });
-    }
-
-    fn write_dead_letter(&mut self, in_flight: Box<InFlight>, event: Event, reason: Reason<'_>) {
-        let tag = in_flight.tag;
-        self.metrics.record_dead_letter(reason.code);
+    pub(super) fn write_dead_letter(&mut self, in_flight: Box<InFlight>, event: Event, reason: Reason<'_>) -> Onward {
+        let (onward, tag) = (Onward::left(&in_flight), in_flight.tag);
+        self.reporter.forget(&in_flight);
+        self.reports.metrics.record_dead_letter(reason.code);
         let target = self.results.of_task(&in_flight, Some(reason.code));
         let letter = DeadLetter {
             task_type: self.task_type.clone(),
@@ -146,30 +114,17 @@ impl Tasks {
             body: Body::Task(in_flight),
         };
         self.background.write(letter, Some(event), tag, target);
-    }
-
-    /// Ends a task whose total timeout expired before this attempt started.
-    pub(super) fn time_out(&mut self, in_flight: Box<InFlight>) {
-        self.metrics.record_outcome("failed", Duration::ZERO);
-        self.spans.never_started(&in_flight);
-        let message = total_timeout_message(&self.policy, &in_flight);
-        let failure = AttemptFailure::new(TIMEOUT, message.clone(), 0);
-        let event = self.reporter.event(Payload::Failed(failure), &in_flight);
-        self.dead_letter_task(in_flight, event, TIMEOUT, message);
+        onward
     }
 
     /// Keeps an invalid record as a dead letter.
-    pub(super) fn reject(&mut self, invalid: Box<Invalid>) {
+    pub(super) fn keep_invalid(&mut self, invalid: Box<Invalid>) {
         let tag = invalid.tag;
-        if self.assignments.is_closed(tag) {
-            self.completions.release(tag);
-            return;
-        }
         let Invalid { record, reject, .. } = &*invalid;
         let task_type = &self.task_type;
         let Record { partition, offset, .. } = record;
         tracing::warn!(%task_type, partition, offset, code = reject.code, reason = %reject.message, "invalid record becomes a dead letter");
-        self.metrics.record_dead_letter(reject.code);
+        self.reports.metrics.record_dead_letter(reject.code);
         let worker = &self.reporter.events.worker;
         let event = reject.task.as_ref().map(|(id, run)| rejection(task_type, worker, id, *run, &invalid));
         let names = self.reporter.events.publisher().names();
@@ -189,7 +144,7 @@ impl Tasks {
         };
         self.background.write(letter, event, tag, target);
         self.reporter.schedule_flush(Instant::now());
-        self.metrics.record_outcome("rejected", Duration::ZERO);
+        self.reports.metrics.record_outcome("rejected", Duration::ZERO);
     }
 }
 

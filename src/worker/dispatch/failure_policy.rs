@@ -3,39 +3,17 @@
 use std::time::Duration;
 
 use super::LONGEST_WAIT;
+use super::exits::{Exit, Wait};
 use crate::config::{OnError, TypePolicy};
 use crate::handlers::{Fail, Failure, TIMEOUT};
-use crate::model::retry::{RetryPolicy, Waits};
+use crate::model::json::RawJson;
+use crate::model::retry::RetryPolicy;
 use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;
 use crate::worker::decode::InFlight;
 
-/// Disposition of a task after a failed attempt.
-pub(super) enum Disposition {
-    Retry {
-        wait: Duration,
-        failure: Failure,
-    },
-    /// The task runs again after a wait; the attempt is not counted.
-    Wait {
-        wait: Duration,
-        /// Waits of the run, with this one.
-        waits: Waits,
-        failure: Failure,
-    },
-    /// The task succeeds with a warning.
-    Skip {
-        failure: Failure,
-    },
-    /// The task fails. `code`: it is also kept as a dead letter.
-    End {
-        code: Option<&'static str>,
-        failure: Failure,
-    },
-}
-
 /// Decides about a task after its failed attempt `attempt`.
-pub(super) fn decide(policy: &TypePolicy, in_flight: &InFlight, attempt: u32, mut failure: Failure) -> Disposition {
+pub(super) fn decide(policy: &TypePolicy, in_flight: &InFlight, attempt: u32, mut failure: Failure) -> Exit {
     let now = now_ms();
     let retry = retry_policy(policy, in_flight);
     let is_in_time = |wait| time_left(policy, in_flight, now).is_none_or(|left| left > wait);
@@ -46,7 +24,7 @@ pub(super) fn decide(policy: &TypePolicy, in_flight: &InFlight, attempt: u32, mu
         let wait = after.unwrap_or_else(backoff).clamp(min, LONGEST_WAIT);
         if is_wait(policy, in_flight, &failure, now) {
             return match is_in_time(wait) {
-                true => Disposition::Wait { wait, waits, failure },
+                true => Exit::Waiting(Wait::Retry { wait, waits: Some(waits), failure }),
                 false => run_out_of_time(policy, in_flight, &failure),
             };
         }
@@ -65,7 +43,7 @@ pub(super) fn decide(policy: &TypePolicy, in_flight: &InFlight, attempt: u32, mu
         let failures = attempt.saturating_sub(in_flight.backoff_from).max(1);
         let wait = after.unwrap_or_else(|| retry.backoff(failures, fastrand::f64()).into()).min(LONGEST_WAIT);
         return match is_in_time(wait) {
-            true => Disposition::Retry { wait, failure },
+            true => Exit::Waiting(Wait::Retry { wait, waits: None, failure }),
             false => run_out_of_time(policy, in_flight, &failure),
         };
     }
@@ -93,15 +71,17 @@ fn max_wait(policy: &TypePolicy, in_flight: &InFlight) -> Millis {
 }
 
 /// Ends a task whose next attempt would start after its total timeout.
-fn run_out_of_time(policy: &TypePolicy, in_flight: &InFlight, failure: &Failure) -> Disposition {
+fn run_out_of_time(policy: &TypePolicy, in_flight: &InFlight, failure: &Failure) -> Exit {
     let message = format!("{}; its last attempt: {}", total_timeout_message(policy, in_flight), failure.message);
     end(policy, Failure::retry(message).of_kind(TIMEOUT), Some(TIMEOUT))
 }
 
-fn end(policy: &TypePolicy, failure: Failure, code: Option<&'static str>) -> Disposition {
+fn end(policy: &TypePolicy, failure: Failure, code: Option<&'static str>) -> Exit {
     match failure.then {
-        Fail::Retry { .. } | Fail::Final if policy.on_error == OnError::Skip => Disposition::Skip { failure },
-        _ => Disposition::End { code, failure },
+        Fail::Retry { .. } | Fail::Final if policy.on_error == OnError::Skip => {
+            Exit::Completed { output: RawJson::null(), skipped: Some(failure) }
+        }
+        _ => Exit::Failed { failure, code },
     }
 }
 
@@ -141,6 +121,12 @@ pub(super) fn time_left(policy: &TypePolicy, in_flight: &InFlight, now: i64) -> 
     Some(Duration::from_millis(u64::try_from(until.saturating_sub(now)).unwrap_or(0)))
 }
 
-pub(super) fn total_timeout_message(policy: &TypePolicy, in_flight: &InFlight) -> String {
+/// Ends a task whose total timeout has expired before an attempt.
+pub(super) fn time_out(policy: &TypePolicy, in_flight: &InFlight) -> Exit {
+    let failure = Failure::dead(total_timeout_message(policy, in_flight)).of_kind(TIMEOUT);
+    Exit::Failed { failure, code: Some(TIMEOUT) }
+}
+
+fn total_timeout_message(policy: &TypePolicy, in_flight: &InFlight) -> String {
     format!("the task exceeded its total timeout of {}", total_timeout(policy, in_flight).unwrap_or_default())
 }

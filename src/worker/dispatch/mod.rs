@@ -5,6 +5,7 @@ mod circuit;
 mod commands;
 mod control;
 mod dead_letters;
+mod exits;
 mod failure_limit;
 mod failure_policy;
 mod inline;
@@ -15,6 +16,7 @@ mod permits;
 mod quarantine;
 mod queue;
 mod reporter;
+mod reports;
 mod retries;
 mod running;
 mod start;
@@ -28,6 +30,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 pub(super) use commands::Command;
+use exits::{Exit, Exits, Leaving};
 use inline::{Clock, InlinePolling};
 use limits::Limits;
 use permits::Permits;
@@ -36,6 +39,7 @@ use running::{Running, RunningAttempts};
 use tasks::Tasks;
 
 use super::attempt::output::OutputBuffer;
+use super::attempt::publish_children::OutputPublisher;
 use super::child::ChildPool;
 use super::completions::Completions;
 use super::dead_letter::DeadLetterWriter;
@@ -50,6 +54,7 @@ use crate::model::task::limits::TaskLimits;
 use crate::runtime::Health;
 use crate::telemetry::Metrics;
 use crate::worker::spans::AttemptSpans;
+use crate::worker::type_metrics::TypeGauges;
 
 /// Maximum number of inputs handed out or started at once.
 pub(super) const HAND_OUT: usize = 512;
@@ -83,6 +88,9 @@ pub(super) struct Dispatcher {
     work: mpsc::Receiver<Vec<Input>>,
     commands: mpsc::UnboundedReceiver<Command>,
     tasks: Tasks,
+    exits: Exits,
+    publisher: Arc<OutputPublisher>,
+    gauges: TypeGauges,
     running: RunningAttempts,
     inline: InlinePolling,
     clock: Clock,
@@ -117,7 +125,10 @@ impl Dispatcher {
             limits: deps.limits,
             blocking_pool: BlockingPool::new(&deps.task_type),
         });
-        let tasks = Tasks::new(&deps, output, quarantine.is_enabled());
+        let gauges = TypeGauges::new(&deps.metrics, &deps.task_type);
+        let tasks = Tasks::new(&deps, &gauges, quarantine.is_enabled());
+        let exits = Exits::new(&deps, output);
+        let publisher = deps.events.publisher().clone();
         let mut dispatcher = Self {
             limits: Limits::new(&deps.registered.policy),
             permits: Permits::new(&deps.registered),
@@ -126,6 +137,9 @@ impl Dispatcher {
             work: deps.work,
             commands: deps.commands,
             tasks,
+            exits,
+            publisher: Arc::new(OutputPublisher { publisher, max_output: deps.config.max_output }),
+            gauges,
             running: RunningAttempts::new(),
             inline: InlinePolling::default(),
             clock: Clock::read(),
@@ -165,9 +179,18 @@ impl Dispatcher {
                 () = std::future::ready(()), if more => {}
             }
         }
-        self.tasks.background.stop();
-        self.tasks.metrics.flush();
-        self.tasks.unfinished
+        self.exits.background.stop();
+        self.exits.reports.metrics.flush();
+        self.exits.unfinished
+    }
+
+    /// Lets a task leave, or its attempt end.
+    async fn leave(&mut self, leaving: impl Into<Leaving>, exit: Exit) {
+        let mut onward = self.exits.carry_out(leaving.into(), exit).await;
+        // A task whose partition has been released meanwhile goes on with the next owner.
+        while let Some(in_flight) = self.tasks.go_on(onward) {
+            onward = self.exits.carry_out(in_flight.into(), Exit::Released(None)).await;
+        }
     }
 
     async fn receive(&mut self, work: Vec<Input>) {

@@ -3,8 +3,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
-use super::running::Running;
-use crate::handlers::failure::Failure;
 use crate::handlers::hooks::{NamedObserver, Observe};
 use crate::telemetry::Metrics;
 
@@ -20,10 +18,6 @@ impl Observers {
             metrics.worker.observers_removed.with_label_values(&[observer.name]);
         }
         Self { observers: observers.to_vec(), metrics: metrics.clone() }
-    }
-
-    pub(super) fn notify_failure(&self, running: &Running, failure: &Failure) {
-        self.notify(|observer| observer.on_failure(&running.cx, failure, running.started_at.elapsed()));
     }
 
     /// Calls all observers. One that panics is removed, for all types of the process.

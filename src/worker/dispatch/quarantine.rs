@@ -6,12 +6,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::DispatcherDeps;
+use super::exits::{Exit, Wait};
 use super::running::Running;
-use super::tasks::Tasks;
-use super::{DispatcherDeps, retries};
 use crate::config::Isolation;
 use crate::handlers::{Failure, Handler};
-use crate::model::event::Payload;
 use crate::worker::child::ChildPool;
 use crate::worker::dead_letter::POISON;
 use crate::worker::decode::InFlight;
@@ -91,45 +90,20 @@ fn max_running(slots: u32) -> usize {
     (cores * MAX_PER_CORE).max(MAX_AT_LEAST).min(slots as usize).max(1)
 }
 
-impl Tasks {
-    /// Retries a crashed suspect at once; declares it poison after the last allowed crash. If the partition is being
-    /// released, that decision is left to its next owner.
-    pub(super) async fn suspect_crashed(&mut self, mut running: Running, failure: Failure) {
-        let closed = self.assignments.is_closed(running.in_flight.tag);
-        let suspect = running.in_flight.suspect.get_or_insert_default();
-        suspect.crashes += 1;
-        let is_poison = suspect.crashes >= MAX_CRASHES;
-        self.log_failure(&running, &failure);
-        if is_poison && !closed {
-            return self.declare_poison(running, failure);
-        }
-        self.metrics.record_outcome("retried", running.started_at.elapsed());
-        running.end_span(&self.spans, "retried", Some((&failure.kind, &failure.message)));
-        self.observers.notify(|observer| observer.on_retry(&running.cx, &failure, Duration::ZERO));
-        let event = self.reporter.retrying(&running, &failure, Duration::ZERO, 0);
-        let due_ms = event.payload.due_ms();
-        self.reporter.publish(&mut running.in_flight, event).await;
-        running.in_flight.attempts += 1;
-        retries::record(self, &mut running.in_flight, due_ms);
-        if closed {
-            return self.release(running.in_flight);
-        }
-        self.queue.delay(running.in_flight, Duration::ZERO);
+/// Decides about a suspect that has crashed its child process: it runs again at once, and is declared poison after the last
+/// allowed crash. After a release the next owner of the partition decides.
+pub(super) fn judge_crash(running: &mut Running, failure: Failure, is_closed: bool) -> Exit {
+    let suspect = running.in_flight.suspect.get_or_insert_default();
+    suspect.crashes += 1;
+    if suspect.crashes < MAX_CRASHES || is_closed {
+        return Exit::Waiting(Wait::Retry { wait: Duration::ZERO, waits: None, failure });
     }
-
-    fn declare_poison(&mut self, mut running: Running, failure: Failure) {
-        running.end_span(&self.spans, "failed", Some((POISON, &failure.message)));
-        let task = &running.in_flight.task.id;
-        let task_type = &self.task_type;
-        tracing::error!(%task, %task_type, reason = %failure.message, "poison task: it crashed several processes and becomes a dead letter");
-        self.metrics.record_outcome("failed", running.started_at.elapsed());
-        let message = format!(
-            "workers crashed while this task was running, and then {MAX_CRASHES} child processes of its own: {}",
-            failure.message
-        );
-        self.observers.notify_failure(&running, &Failure::dead(message.as_str()).of_kind(POISON));
-        let payload = Payload::Failed(running.failure(POISON, message.clone()));
-        let event = self.reporter.event_of_attempt(payload, &running);
-        self.dead_letter_task(running.in_flight, event, POISON, message);
-    }
+    let task = &running.in_flight.task.id;
+    let task_type = &running.in_flight.task.task_type;
+    tracing::error!(%task, %task_type, reason = %failure.message, "poison task: it crashed several processes and becomes a dead letter");
+    let message = format!(
+        "workers crashed while this task was running, and then {MAX_CRASHES} child processes of its own: {}",
+        failure.message
+    );
+    Exit::Failed { failure: Failure::dead(message).of_kind(POISON), code: Some(POISON) }
 }

@@ -17,19 +17,21 @@ const MAX_KEPT: usize = 256;
 /// Pause before the next check whether a retry is committed.
 const COMMIT_CHECK: Duration = Duration::from_millis(5);
 
-/// Returns whether the commits of the partition have no room for one more task, which can wait at the tracker.
-pub(super) fn is_without_room(tasks: &Tasks, in_flight: &InFlight) -> bool {
-    let is_new = !matches!(in_flight.retry.as_deref(), Some(HeldRetry::Recorded { .. }));
-    tasks.policy.order == Order::None && is_new && tasks.assignments.kept_retries(in_flight.tag) >= MAX_KEPT
-}
+impl Tasks {
+    /// Returns whether the commits of the partition have room for one more task, or it has to wait here anyway.
+    pub(super) fn has_room(&self, in_flight: &InFlight) -> bool {
+        let is_known = matches!(in_flight.retry.as_deref(), Some(HeldRetry::Recorded { .. }));
+        self.policy.order != Order::None || is_known || self.assignments.kept_retries(in_flight.tag) < MAX_KEPT
+    }
 
-/// Records what a task has used for the next commits of its partition.
-pub(super) fn record(tasks: &mut Tasks, in_flight: &mut InFlight, due_ms: Option<i64>) {
-    let (sequence, counted) = tasks.assignments.add_retry(in_flight.tag);
-    in_flight.retry = Some(Box::new(HeldRetry::Recorded { sequence, _counted: counted }));
-    let InFlight { attempts, waits, backoff_from, tag, .. } = *in_flight;
-    let retry = PendingRetry { attempts, waits, backoff_from, due_ms: due_ms.unwrap_or_else(now_ms) };
-    tasks.completions.record(RecordedRetry { tag, sequence, retry });
+    /// Records what a task has used for the next commits of its partition.
+    pub(super) fn record(&mut self, in_flight: &mut InFlight, due_ms: Option<i64>) {
+        let (sequence, counted) = self.assignments.add_retry(in_flight.tag);
+        in_flight.retry = Some(Box::new(HeldRetry::Recorded { sequence, _counted: counted }));
+        let InFlight { attempts, waits, backoff_from, tag, .. } = *in_flight;
+        let retry = PendingRetry { attempts, waits, backoff_from, due_ms: due_ms.unwrap_or_else(now_ms) };
+        self.completions.record(RecordedRetry { tag, sequence, retry });
+    }
 }
 
 /// Returns the time for which the next attempt of a task still waits: until it is due, or until the attempts before it are

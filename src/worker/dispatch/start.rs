@@ -6,14 +6,15 @@ use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
 use super::control::blocked_by;
-use super::failure_policy::time_left;
+use super::exits::{Exit, Wait};
+use super::failure_policy::{time_left, time_out};
 use super::inline::Clock;
 use super::running::Running;
-use super::tasks::Tasks;
-use super::{Dispatcher, HAND_OUT, retries};
+use super::tasks::waits_at_tracker;
+use super::{Dispatcher, HAND_OUT, LONGEST_WAIT, retries};
 use crate::handlers::context::AttemptStart;
 use crate::handlers::task_labels::TaskLabels;
-use crate::handlers::{Answer, AnswerFuture, Context, Failure};
+use crate::handlers::{Answer, AnswerFuture, Context};
 use crate::model::event::Announcement;
 use crate::runtime;
 use crate::worker::attempt::{self, AttemptEnd, TimeLimits};
@@ -25,10 +26,10 @@ impl Dispatcher {
         self.clock = Clock::read();
         let more = self.start_batch().await;
         self.permits.release_unused();
-        self.tasks.reporter.send_results().await;
+        self.exits.reporter.send_results().await;
         if more {
             // Lets commands and ended attempts through.
-            self.tasks.metrics.flush();
+            self.exits.reports.metrics.flush();
             tokio::task::yield_now().await;
         }
         more
@@ -43,10 +44,13 @@ impl Dispatcher {
         {
             match input {
                 Input::Task(in_flight) => self.start_task(in_flight).await,
-                Input::Invalid(invalid) => self.tasks.reject(invalid),
+                Input::Invalid(invalid) if self.tasks.assignments.is_closed(invalid.tag) => {
+                    self.tasks.completions.release(invalid.tag);
+                }
+                Input::Invalid(invalid) => self.exits.keep_invalid(invalid),
             }
-            if self.tasks.reporter.results_are_due(self.clock.now) {
-                self.tasks.reporter.send_results().await;
+            if self.exits.reporter.results_are_due(self.clock.now) {
+                self.exits.reporter.send_results().await;
                 self.clock = Clock::read();
             }
             started += 1;
@@ -74,7 +78,7 @@ impl Dispatcher {
         let stuck = self.registered.handler.stuck() + self.env.blocking_pool.stuck();
         if stuck != self.stuck_slots {
             self.stuck_slots = stuck;
-            self.tasks.metrics.set_stuck_slots(stuck);
+            self.gauges.set_stuck_slots(stuck);
             if stuck > 0 {
                 let task_type = &self.tasks.task_type;
                 tracing::warn!(%task_type, stuck, "slots are held by ended attempts whose blocking calls do not return");
@@ -86,10 +90,10 @@ impl Dispatcher {
     /// Starts an attempt, unless a check ends the task or makes it wait.
     async fn start_task(&mut self, in_flight: Box<InFlight>) {
         if self.tasks.assignments.is_closed(in_flight.tag) {
-            return self.tasks.release(in_flight);
+            return self.leave(in_flight, Exit::Released(None)).await;
         }
         if let Some(verdict) = blocked_by(&self.control, &in_flight) {
-            return self.tasks.cancel_unstarted(in_flight, verdict).await;
+            return self.leave(in_flight, Exit::Cancelled(verdict)).await;
         }
         let Some(mut in_flight) = self.tasks.queue.acquire_key(in_flight) else { return };
         let now = self.clock.now_ms();
@@ -98,17 +102,24 @@ impl Dispatcher {
         }
         let policy = in_flight.task.policy.as_deref();
         let expires_at_ms = policy.and_then(|policy| policy.expires_at_ms);
-        if expires_at_ms.is_some_and(|at| at <= now) && in_flight.is_first_start() {
-            return self.tasks.expire(in_flight, now).await;
+        if let Some(at) = expires_at_ms.filter(|at| *at <= now && in_flight.is_first_start()) {
+            return self.leave(in_flight, Exit::Expired { late_ms: now.saturating_sub(at) }).await;
         }
         if let Some(due_ms) = policy.and_then(|policy| policy.not_before_ms).filter(|at| *at > now) {
-            return self.tasks.defer(in_flight, due_ms, now).await;
+            let wait = Duration::from_millis((due_ms - now).max(0) as u64).min(LONGEST_WAIT);
+            let start = Wait::Start { due_ms, wait };
+            let exit = match waits_at_tracker(&self.tasks.policy, &self.exits.config, wait) {
+                true => Exit::HandedOver(start),
+                false => Exit::Waiting(start),
+            };
+            return self.leave(in_flight, exit).await;
         }
         if let Some(error) = self.registered.schema.validate(&in_flight.task.params) {
-            return self.tasks.refuse(in_flight, error);
+            return self.leave(in_flight, Exit::Rejected(error)).await;
         }
         if time_left(&self.tasks.policy, &in_flight, now).is_some_and(|left| left.is_zero()) {
-            return self.tasks.time_out(in_flight);
+            let exit = time_out(&self.tasks.policy, &in_flight);
+            return self.leave(in_flight, exit).await;
         }
         if in_flight.suspect.is_some() && self.quarantine.is_full() {
             return self.quarantine.waiting.push_back(in_flight);
@@ -124,7 +135,7 @@ impl Dispatcher {
         let timeout = in_flight.task.policy.as_ref().and_then(|policy| policy.timeout).unwrap_or(policy.timeout);
         let left = time_left(policy, &in_flight, now).unwrap_or(Duration::MAX);
         let deadline = started_at + Duration::from(timeout).min(left);
-        let span = self.tasks.spans.begin(&mut in_flight, now);
+        let span = self.exits.reports.begin(&mut in_flight, now);
         let cx = Context::begin(AttemptStart {
             id: in_flight.task.id.clone(),
             run: in_flight.task.run,
@@ -136,8 +147,7 @@ impl Dispatcher {
             headers: in_flight.kept_headers.clone(),
             env: self.env.clone(),
         });
-        self.tasks.reporter.schedule_flush(started_at);
-        self.tasks.metrics.record_start(in_flight.is_first_start().then(|| in_flight.queued_ms(now)));
+        self.exits.reporter.schedule_flush(started_at);
         let handler = self.permits.take();
         let handler = handler.unwrap_or_else(|| self.quarantine.handler_for(&in_flight, &self.registered.handler));
         let mut running = Running {
@@ -150,19 +160,19 @@ impl Dispatcher {
             cancelled: None,
             span,
         };
-        self.tasks.observers.notify(|observer| observer.on_start(&running.cx));
+        self.exits.reports.notify(|observer| observer.on_start(&running.cx));
         let span = attempt::span(&*handler, &running.cx);
         match span.in_scope(|| attempt::start(&*handler, &running.in_flight.task.params, &running.cx)) {
-            Err(failure) => self.tasks.finish(running, Err(failure)).await,
-            Ok(Err(error)) => {
-                self.tasks.reporter.output.close(&running.cx);
-                running.end_span(&self.tasks.spans, "failed", Some(("schema", &error.message)));
-                self.tasks.observers.notify_failure(&running, &Failure::of_params(&error));
-                self.tasks.refuse(running.in_flight, error);
+            Err(failure) => {
+                let exit = self.judge(&mut running, Err(failure));
+                self.leave(running, exit).await;
             }
+            Ok(Err(error)) => self.leave(running, Exit::Rejected(error)).await,
             Ok(Ok(future)) => {
-                if let Some((running, answer)) = self.run_attempt(running, future, span, deadline) {
-                    self.tasks.finish(running, answer).await;
+                if let Some((mut running, answer)) = self.run_attempt(running, future, span, deadline) {
+                    let answer = answer.and_then(|output| self.publisher.check_size(output));
+                    let exit = self.judge(&mut running, answer);
+                    self.leave(running, exit).await;
                     // Finishing may have waited for the producer.
                     self.clock = Clock::read();
                 }
@@ -191,11 +201,11 @@ impl Dispatcher {
         }
         let cx = running.cx.clone();
         let stop = running.stop_token();
-        let publisher = self.tasks.publisher.clone();
+        let publisher = self.publisher.clone();
         let announcement = Announcement::of(&running.in_flight.task);
         let own = running.in_flight.task.policy.as_deref().and_then(|policy| policy.stall_timeout);
         let stall = own.or(self.tasks.policy.stall_timeout).map(Duration::from);
-        let limits = TimeLimits { deadline, stall, grace: self.tasks.config.grace.into() };
+        let limits = TimeLimits { deadline, stall, grace: self.exits.config.grace.into() };
         let ends = self.running.end_sender();
         let id = self.insert_running(running);
         runtime::spawn(async move {
@@ -213,21 +223,21 @@ impl Dispatcher {
             // Ended before the check, so that no output is added after it.
             running.cx.end();
             // The common case: nothing to publish but the event.
-            let Tasks { publisher, reporter, .. } = &self.tasks;
-            let has_more = publisher.has_outputs(&running.cx) || self.tasks.results.has_any(&running.in_flight);
-            if publisher.fits(output) && reporter.output.is_idle() && !has_more {
-                self.tasks.circuit.answered(running.started_at, &answer, &self.tasks.metrics);
-                self.tasks.complete(running, output, took, &self.clock);
+            let has_more = self.publisher.has_outputs(&running.cx) || self.exits.results.has_any(&running.in_flight);
+            if self.publisher.fits(output) && self.exits.reporter.output.is_idle() && !has_more {
+                self.tasks.circuit.answered(running.started_at, &answer);
+                let onward = self.exits.complete_in_batch(running, output, took, &self.clock);
+                self.tasks.go_on(onward);
                 return None;
             }
         }
-        if answer.is_err() || !self.tasks.publisher.has_outputs(&running.cx) {
-            self.tasks.circuit.answered(running.started_at, &answer, &self.tasks.metrics);
+        if answer.is_err() || !self.publisher.has_outputs(&running.cx) {
+            self.tasks.circuit.answered(running.started_at, &answer);
             return Some((running, answer));
         }
         let cx = running.cx.clone();
         let stop = running.stop_token();
-        let publisher = self.tasks.publisher.clone();
+        let publisher = self.publisher.clone();
         let announcement = Announcement::of(&running.in_flight.task);
         let ends = self.running.end_sender();
         let id = self.insert_running(running);
@@ -240,9 +250,9 @@ impl Dispatcher {
 
     fn insert_running(&mut self, running: Running) -> u64 {
         self.quarantine.attempt_started(&running.in_flight);
-        let announce_at = running.started_at + Duration::from(self.tasks.config.started_delay);
+        let announce_at = running.started_at + Duration::from(self.exits.config.started_delay);
         let id = self.running.insert(running, announce_at);
-        self.tasks.metrics.set_in_flight(self.running.len());
+        self.gauges.set_in_flight(self.running.len());
         id
     }
 }
