@@ -17,12 +17,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::DispatcherDeps;
-use super::dead_letters::{BackgroundWriter, Reason};
+use super::background::{BackgroundWriter, Reason};
 use super::inline::Clock;
 use super::reporter::EventReporter;
 use super::reports::Reports;
 use super::running::Running;
-use crate::config::WorkerConfig;
 use crate::control::Cancellation;
 use crate::handlers::context::Restart;
 use crate::handlers::{Fail, Failure, ParamsError};
@@ -31,9 +30,8 @@ use crate::model::json::RawJson;
 use crate::model::retry::Waits;
 use crate::worker::attempt::output::OutputBuffer;
 use crate::worker::completions::Completions;
-use crate::worker::decode::{InFlight, Restarts};
+use crate::worker::decode::{InFlight, Invalid, Restarts};
 use crate::worker::events::RESULT_REFUSED;
-use crate::worker::results::ResultTargets;
 
 /// Way out of a dispatcher, or of one attempt.
 pub(super) enum Exit {
@@ -75,43 +73,29 @@ pub(super) enum Leaving {
 pub(super) enum Onward {
     /// The task has left. Its ordering key, or 0, is free for the next task.
     Left { key: u64 },
-    /// The task stays here.
-    Again(Box<InFlight>, Next),
-}
-
-/// Next step of a task that stays.
-pub(super) enum Next {
-    /// The first attempt, after a wait.
-    Start(Duration),
-    /// Another attempt, after a wait; first the commits record what the task has used.
-    Retry { wait: Duration, due_ms: Option<i64> },
-    /// The same attempt, at once.
-    Restart,
+    /// The task stays for an attempt after a wait. `due_ms`: of another attempt; the commits first record what the task has
+    /// used.
+    Waits { in_flight: Box<InFlight>, wait: Duration, due_ms: Option<i64> },
+    /// The task stays for the same attempt, at once.
+    Restarts(Box<InFlight>),
 }
 
 /// Carries out exits.
 pub(super) struct Exits {
-    pub task_type: Arc<str>,
-    pub config: WorkerConfig,
     pub reporter: EventReporter,
     pub reports: Reports,
-    pub results: ResultTargets,
     pub background: BackgroundWriter,
-    pub completions: Arc<Completions>,
+    completions: Arc<Completions>,
     /// Set once this worker leaves a task that it has announced in an event to another worker.
     pub unfinished: bool,
 }
 
 impl Exits {
     pub(super) fn new(deps: &DispatcherDeps, output: Arc<OutputBuffer>) -> Self {
-        let publish = deps.registered.policy.publish_results;
         Self {
-            task_type: deps.task_type.clone(),
-            config: deps.config.clone(),
             reporter: EventReporter::new(deps.events.clone(), output),
             reports: Reports::new(deps),
-            results: ResultTargets { task_type: deps.task_type.clone(), publish },
-            background: BackgroundWriter::new(deps.dead_letters.clone(), deps.completions.clone()),
+            background: BackgroundWriter::new(deps),
             completions: deps.completions.clone(),
             unfinished: false,
         }
@@ -129,26 +113,26 @@ impl Exits {
                 let ended = leaving.failure(&failure.kind, failure.message.clone());
                 let is_cancelled = failure.then == Fail::Cancelled;
                 let payload = if is_cancelled { Payload::Cancelled(ended) } else { Payload::Failed(ended) };
-                let event = self.event(payload, &leaving);
+                let event = leaving.event(&self.reporter, payload);
                 match code {
                     Some(code) => {
                         let reason = Reason { code, message: failure.message, pointer: None };
-                        self.write_dead_letter(leaving.into_task(), event, reason)
+                        self.dead_letter(leaving.into_task(), event, reason)
                     }
                     None => self.end(leaving.into_task(), event).await,
                 }
             }
             (Exit::Rejected(error), leaving) => self.reject(leaving.into_task(), error),
             (Exit::Cancelled(verdict), leaving) => {
-                let event = self.cancelled_event(&leaving, verdict);
+                let event = leaving.cancelled_event(&self.reporter, verdict);
                 self.end(leaving.into_task(), event).await
             }
             (Exit::Expired { late_ms }, leaving) => {
                 let message = format!("it was not started before its expiry, which passed {late_ms} ms ago");
-                let event = self.event(Payload::Expired(leaving.failure("expired", message)), &leaving);
+                let event = leaving.event(&self.reporter, Payload::Expired(leaving.failure("expired", message)));
                 self.end(leaving.into_task(), event).await
             }
-            (Exit::Waiting(wait), leaving) => self.wait(leaving, wait).await,
+            (Exit::Waiting(wait), leaving) => self.wait(leaving, &wait).await,
             (Exit::HandedOver(wait), leaving) => self.hand_over(leaving, &wait).await,
             (Exit::Restarted { restart, failure }, Leaving::Running(running)) => {
                 self.restart(running, restart, &failure).await
@@ -162,6 +146,19 @@ impl Exits {
                 self.release(leaving.into_task())
             }
         }
+    }
+
+    /// Keeps an invalid record as a dead letter.
+    pub(super) fn keep_invalid(&mut self, invalid: Box<Invalid>) {
+        self.reports.metrics.record_dead_letter(invalid.reject.code);
+        self.background.keep_record(invalid);
+        self.reporter.schedule_flush(Instant::now());
+        self.reports.metrics.record_outcome("rejected", Duration::ZERO);
+    }
+
+    /// Returns whether a success of an attempt is published in its event alone, without output or a result before it.
+    pub(super) fn is_event_only(&self, running: &Running) -> bool {
+        self.reporter.output.is_idle() && !self.background.has_result(&running.in_flight)
     }
 
     /// Completes a task whose attempt has succeeded and whose result is in the events only: the common case.
@@ -183,7 +180,7 @@ impl Exits {
                 self.reports.notify(|observer| observer.on_failure(&cx, &refused, Duration::ZERO));
                 let failure = AttemptFailure::new(RESULT_REFUSED, message.clone(), in_flight.attempts + 1);
                 let event = self.reporter.event(Payload::Failed(failure), &in_flight);
-                self.write_dead_letter(in_flight, event, Reason { code: RESULT_REFUSED, message, pointer: None });
+                self.dead_letter(in_flight, event, Reason { code: RESULT_REFUSED, message, pointer: None });
             }
         }
         onward
@@ -198,7 +195,7 @@ impl Exits {
         }
         let clock = Clock::read();
         let took = clock.now.duration_since(running.started_at);
-        if !self.results.has_any(&running.in_flight) {
+        if !self.background.has_result(&running.in_flight) {
             return self.complete_in_batch(running, &output, took, &clock);
         }
         self.reports.succeeded(&mut running, took);
@@ -211,13 +208,21 @@ impl Exits {
     /// Ends a task with its terminal event, and with its result before it if the task has one for other systems.
     async fn end(&mut self, in_flight: Box<InFlight>, event: Event) -> Onward {
         let onward = Onward::left(&in_flight);
-        match self.results.of_task(&in_flight, None) {
-            None => self.reporter.publish_terminal(&in_flight, &event).await,
-            Some(target) => {
-                self.reporter.forget(&in_flight);
-                self.background.end(in_flight, event, target);
-            }
+        if self.background.has_result(&in_flight) {
+            self.reporter.forget(&in_flight);
+            self.background.end(in_flight, event);
+        } else {
+            self.reporter.publish_terminal(&in_flight, &event).await;
         }
+        onward
+    }
+
+    /// Ends a task as failed and keeps it as a dead letter.
+    fn dead_letter(&mut self, in_flight: Box<InFlight>, event: Event, reason: Reason<'_>) -> Onward {
+        let onward = Onward::left(&in_flight);
+        self.reporter.forget(&in_flight);
+        self.reports.metrics.record_dead_letter(reason.code);
+        self.background.keep_task(in_flight, event, reason);
         onward
     }
 
@@ -226,27 +231,24 @@ impl Exits {
         let message = format!("{at} do not fit the type: {}", error.message);
         let failure = AttemptFailure::new("schema", message.clone(), 0);
         let event = self.reporter.event(Payload::Failed(failure), &in_flight);
-        self.write_dead_letter(in_flight, event, Reason { code: "schema", message, pointer: Some(error.pointer) })
+        self.dead_letter(in_flight, event, Reason { code: "schema", message, pointer: Some(error.pointer) })
     }
 
-    async fn wait(&mut self, leaving: Leaving, wait: Wait) -> Onward {
-        let event = self.wait_event(&leaving, &wait);
-        let mut in_flight = leaving.use_up(&wait);
-        let next = match wait {
-            Wait::Start { wait, .. } => Next::Start(wait),
-            Wait::Retry { wait, .. } => Next::Retry { wait, due_ms: event.payload.due_ms() },
-        };
+    async fn wait(&mut self, leaving: Leaving, wait: &Wait) -> Onward {
+        let event = leaving.wait_event(&self.reporter, wait);
+        let mut in_flight = leaving.use_up(wait);
+        let due_ms = event.payload.due_ms().filter(|_| matches!(wait, Wait::Retry { .. }));
         // A task that has been announced is known to wait for its start.
-        if matches!(next, Next::Retry { .. }) || !in_flight.announced {
+        if due_ms.is_some() || !in_flight.announced {
             self.reporter.publish(&mut in_flight, event).await;
         }
         in_flight.restarts = Restarts::default();
-        Onward::Again(in_flight, next)
+        Onward::Waits { in_flight, wait: wait.time(), due_ms }
     }
 
     /// Hands a task over to the tracker, which keeps it until it is due; the event completes the input.
     async fn hand_over(&mut self, leaving: Leaving, wait: &Wait) -> Onward {
-        let mut event = self.wait_event(&leaving, wait);
+        let mut event = leaving.wait_event(&self.reporter, wait);
         let mut in_flight = leaving.use_up(wait);
         let onward = Onward::left(&in_flight);
         in_flight.task.waits = in_flight.waits;
@@ -254,7 +256,7 @@ impl Exits {
         if in_flight.task.has_foreign_headers || in_flight.has_own_key {
             // The event needs the whole record, which is read again in the background.
             self.reporter.forget(&in_flight);
-            self.background.hand_over(&self.task_type, in_flight, event);
+            self.background.hand_over(in_flight, event);
         } else {
             event.payload.set_record(self.reporter.events.publisher().record_copy(&in_flight.task, None));
             self.reporter.publish_terminal(&in_flight, &event).await;
@@ -271,7 +273,7 @@ impl Exits {
         }
         let mut in_flight = running.in_flight;
         in_flight.restarts.add(restart);
-        Onward::Again(in_flight, Next::Restart)
+        Onward::Restarts(in_flight)
     }
 
     fn release(&mut self, in_flight: Box<InFlight>) -> Onward {
@@ -289,38 +291,6 @@ impl Exits {
                 self.reporter.output.close(&running.cx);
             }
             (Leaving::Running(running), _) => self.reporter.publish_last_output(running).await,
-        }
-    }
-
-    fn event(&self, payload: Payload, leaving: &Leaving) -> Event {
-        match leaving {
-            Leaving::Queued(in_flight) => self.reporter.event(payload, in_flight),
-            Leaving::Running(running) => self.reporter.event_of_attempt(payload, running),
-        }
-    }
-
-    fn cancelled_event(&self, leaving: &Leaving, verdict: Cancellation) -> Event {
-        let Cancellation { kind, message, by } = verdict;
-        let (attempt, failure) = match leaving {
-            Leaving::Queued(in_flight) => (in_flight.attempts, AttemptFailure::new(kind, message, in_flight.attempts)),
-            Leaving::Running(running) => (running.attempt(), running.failure(kind, message)),
-        };
-        Event { attempt, by: by.map(Into::into), ..self.event(Payload::Cancelled(failure), leaving) }
-    }
-
-    fn wait_event(&self, leaving: &Leaving, wait: &Wait) -> Event {
-        match wait {
-            Wait::Start { due_ms, .. } => {
-                self.event(Payload::Scheduled { due_ms: Some(*due_ms), record: None }, leaving)
-            }
-            Wait::Retry { wait, waits, failure } => {
-                let failure = leaving.failure(&failure.kind, failure.message.clone());
-                let waits = waits.map_or(0, |waits| waits.number);
-                let mut event = self.event(Payload::Retrying { failure, due_ms: None, record: None, waits }, leaving);
-                let wait_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
-                event.payload.set_due(event.at_ms.saturating_add(wait_ms));
-                event
-            }
         }
     }
 }
@@ -358,6 +328,14 @@ impl Exit {
     }
 }
 
+impl Wait {
+    pub(super) fn time(&self) -> Duration {
+        match self {
+            Self::Start { wait, .. } | Self::Retry { wait, .. } => *wait,
+        }
+    }
+}
+
 impl Leaving {
     pub(super) fn into_task(self) -> Box<InFlight> {
         match self {
@@ -371,6 +349,37 @@ impl Leaving {
         match self {
             Self::Queued(_) => AttemptFailure::new(kind, message, 0),
             Self::Running(running) => running.failure(kind, message),
+        }
+    }
+
+    fn event(&self, reporter: &EventReporter, payload: Payload) -> Event {
+        match self {
+            Self::Queued(in_flight) => reporter.event(payload, in_flight),
+            Self::Running(running) => reporter.event_of_attempt(payload, running),
+        }
+    }
+
+    fn cancelled_event(&self, reporter: &EventReporter, Cancellation { kind, message, by }: Cancellation) -> Event {
+        let (attempt, failure) = match self {
+            Self::Queued(in_flight) => (in_flight.attempts, AttemptFailure::new(kind, message, in_flight.attempts)),
+            Self::Running(running) => (running.attempt(), running.failure(kind, message)),
+        };
+        Event { attempt, by: by.map(Into::into), ..self.event(reporter, Payload::Cancelled(failure)) }
+    }
+
+    fn wait_event(&self, reporter: &EventReporter, wait: &Wait) -> Event {
+        match wait {
+            Wait::Start { due_ms, .. } => {
+                self.event(reporter, Payload::Scheduled { due_ms: Some(*due_ms), record: None })
+            }
+            Wait::Retry { wait, waits, failure } => {
+                let failure = self.failure(&failure.kind, failure.message.clone());
+                let waits = waits.map_or(0, |waits| waits.number);
+                let mut event = self.event(reporter, Payload::Retrying { failure, due_ms: None, record: None, waits });
+                let wait_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
+                event.payload.set_due(event.at_ms.saturating_add(wait_ms));
+                event
+            }
         }
     }
 

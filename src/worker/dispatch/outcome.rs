@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use super::Dispatcher;
-use super::exits::{Exit, Wait};
+use super::exits::Exit;
 use super::failure_policy;
 use super::quarantine::judge_crash;
 use super::running::Running;
-use super::tasks::waits_at_tracker;
 use crate::handlers::{Answer, Failure, TIMEOUT};
 use crate::model::event::InterruptionReason;
 use crate::runtime::now_ms;
@@ -20,13 +19,11 @@ const MAX_RESTARTS: u8 = 3;
 
 impl Dispatcher {
     pub(super) async fn attempt_ended(&mut self, id: u64, end: AttemptEnd) {
-        let Some(mut running) = self.running.remove(id) else { return };
-        self.gauges.set_in_flight(self.running.len());
-        self.quarantine.attempt_ended(&running.in_flight);
+        let Some(mut running) = self.attempts.remove(id) else { return };
         // The partition has another owner, or the worker has left the group.
-        let cancelled = self.tasks.assignments.cancelled(running.in_flight.tag);
+        let cancelled = self.admission.assignments.cancelled(running.in_flight.tag);
         let late = cancelled.or((!self.open).then_some(InterruptionReason::WorkerStopped));
-        self.tasks.circuit.attempt_ended(&running, &end, late.is_some());
+        self.admission.circuit.attempt_ended(&running, &end, late.is_some());
         let exit = match (late, end) {
             (Some(why), _) => Exit::Released(Some(why)),
             (None, AttemptEnd::Answered(answer)) => self.judge(&mut running, answer),
@@ -60,9 +57,9 @@ impl Dispatcher {
             return Exit::Cancelled(*verdict);
         }
         if failure.kind == CRASHED {
-            if running.in_flight.suspect.is_some() && self.tasks.has_quarantine {
+            if running.in_flight.suspect.is_some() && self.attempts.has_quarantine() {
                 self.exits.reports.log_failure(running, &failure);
-                return judge_crash(running, failure, self.tasks.assignments.is_closed(running.in_flight.tag));
+                return judge_crash(running, failure, self.admission.assignments.is_closed(running.in_flight.tag));
             }
             if let Some(restart) = running.cx.interruption.restart()
                 && (!Restarts::counts(restart) || running.in_flight.restarts.number < MAX_RESTARTS)
@@ -70,37 +67,22 @@ impl Dispatcher {
                 return Exit::Restarted { restart, failure };
             }
         }
-        let policy = &self.tasks.policy;
-        let failure = self.tasks.circuit.wait_if_open(failure);
+        let policy = &self.settings.policy;
+        let failure = self.admission.circuit.wait_if_open(failure);
         if !failure_policy::is_wait(policy, &running.in_flight, &failure, now_ms()) {
             self.exits.reports.log_failure(running, &failure);
-            self.tasks.circuit.attempt_failed(&failure);
+            self.admission.circuit.attempt_failed(&failure);
         }
         if failure_policy::backoff_starts_again(policy, &running.in_flight, running.started_at.elapsed()) {
             running.in_flight.backoff_from = running.in_flight.attempts;
         }
         match failure_policy::decide(policy, &running.in_flight, running.attempt(), failure) {
-            Exit::Waiting(wait) => self.place(running, wait),
+            Exit::Waiting(wait) => {
+                // Only this worker has recorded the children published by `spawn_now`.
+                let is_bound = self.exits.reporter.output.has_spawned(&running.cx.id, running.cx.run);
+                self.admission.place(&mut running.in_flight, wait, is_bound)
+            }
             exit => exit,
-        }
-    }
-
-    /// Decides where a task waits for its next attempt: here without a slot, or at the tracker if it would be held here for
-    /// long.
-    fn place(&self, running: &mut Running, after: Wait) -> Exit {
-        let Wait::Retry { wait: mut held, waits, .. } = after else { return Exit::Waiting(after) };
-        let in_flight = &mut running.in_flight;
-        if waits.is_some() {
-            // Short waits in a row would hold back the commits of the partition for as long as a long one.
-            held = held.saturating_add(in_flight.waited);
-            in_flight.waited = held;
-        }
-        let is_elsewhere =
-            waits_at_tracker(&self.tasks.policy, &self.exits.config, held) || !self.tasks.has_room(in_flight);
-        // Only this worker has recorded the children published by `spawn_now`, so such a task waits here.
-        match is_elsewhere && !self.exits.reporter.output.has_spawned(&in_flight.task.id, in_flight.task.run) {
-            true => Exit::HandedOver(after),
-            false => Exit::Waiting(after),
         }
     }
 }

@@ -10,8 +10,7 @@ use super::DispatcherDeps;
 use super::exits::{Exit, Wait};
 use super::running::Running;
 use crate::config::Isolation;
-use crate::handlers::{Failure, Handler};
-use crate::worker::child::ChildPool;
+use crate::handlers::Failure;
 use crate::worker::dead_letter::POISON;
 use crate::worker::decode::InFlight;
 
@@ -21,29 +20,28 @@ const MAX_CRASHES: u8 = 2;
 const MAX_PER_CORE: usize = 2;
 const MAX_AT_LEAST: usize = 4;
 
+/// Places for suspects.
 pub(super) struct Quarantine {
-    /// Child processes for suspects. `None` if the handler cannot crash the worker.
-    children: Option<ChildPool>,
-    running: usize,
+    /// Suspects run in child processes. Those of a handler that cannot crash the worker run like other tasks.
+    is_enabled: bool,
     max_running: usize,
     /// Suspects that wait for a child process, without a slot.
     pub waiting: VecDeque<Box<InFlight>>,
 }
 
-/// Runs all attempts of a type with `isolation = "process"` in child processes; for any other type, returns the pool
-/// for its suspects.
-pub(super) fn isolate(deps: &mut DispatcherDeps) -> Option<ChildPool> {
-    let children = deps.children.take()?;
-    if deps.registered.policy.isolation == Isolation::None {
-        return Some(children);
+/// Runs all attempts of a type with `isolation = "process"` in child processes; those of any other type remain for its
+/// suspects.
+pub(super) fn isolate(deps: &mut DispatcherDeps) {
+    if deps.registered.policy.isolation == Isolation::Process
+        && let Some(children) = deps.children.take()
+    {
+        deps.registered.handler = Arc::new(children);
     }
-    deps.registered.handler = Arc::new(children);
-    None
 }
 
 impl Quarantine {
-    pub(super) fn new(children: Option<ChildPool>, slots: u32) -> Self {
-        Self { children, running: 0, max_running: max_running(slots), waiting: VecDeque::new() }
+    pub(super) fn new(is_enabled: bool, slots: u32) -> Self {
+        Self { is_enabled, max_running: max_running(slots), waiting: VecDeque::new() }
     }
 
     /// Limits the suspects to a number of slots.
@@ -51,37 +49,14 @@ impl Quarantine {
         self.max_running = max_running(slots);
     }
 
-    pub(super) fn is_enabled(&self) -> bool {
-        self.children.is_some()
+    /// Returns whether no suspect may start beside `running` ones.
+    pub(super) fn is_full(&self, running: usize) -> bool {
+        self.is_enabled && running >= self.max_running
     }
 
-    pub(super) fn is_full(&self) -> bool {
-        self.is_enabled() && self.running >= self.max_running
-    }
-
-    /// Takes the next waiting suspect, if a quarantine process is free.
-    pub(super) fn pop(&mut self) -> Option<Box<InFlight>> {
-        if self.waiting.is_empty() || self.is_full() { None } else { self.waiting.pop_front() }
-    }
-
-    /// Returns the handler for a task: that of its type, or a child process for a suspect.
-    pub(super) fn handler_for(&self, in_flight: &InFlight, default: &Arc<dyn Handler>) -> Arc<dyn Handler> {
-        match &self.children {
-            Some(children) if in_flight.suspect.is_some_and(|suspect| suspect.crashes > 0) => {
-                Arc::new(children.fresh())
-            }
-            Some(children) if in_flight.suspect.is_some() => Arc::new(children.clone()),
-            _ => default.clone(),
-        }
-    }
-
-    /// Registers an attempt that runs in a task of its own.
-    pub(super) fn attempt_started(&mut self, in_flight: &InFlight) {
-        self.running += usize::from(in_flight.suspect.is_some());
-    }
-
-    pub(super) fn attempt_ended(&mut self, in_flight: &InFlight) {
-        self.running -= usize::from(in_flight.suspect.is_some());
+    /// Takes the next waiting suspect, if one may start beside `running` ones.
+    pub(super) fn pop(&mut self, running: usize) -> Option<Box<InFlight>> {
+        if self.waiting.is_empty() || self.is_full(running) { None } else { self.waiting.pop_front() }
     }
 }
 

@@ -1,17 +1,19 @@
 //! Reports about attempts besides their events: spans, metrics, observers and the log.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use prometheus::IntCounterVec;
 use tokio::time::Instant;
 
 use super::DispatcherDeps;
 use super::exits::{Exit, Leaving, Wait};
-use super::observers::Observers;
 use super::running::Running;
 use crate::handlers::Failure;
 use crate::handlers::context::Restart;
-use crate::handlers::hooks::Observe;
+use crate::handlers::hooks::{NamedObserver, Observe};
 use crate::telemetry::otel::AttemptSpan;
 use crate::worker::attempt;
 use crate::worker::decode::InFlight;
@@ -22,17 +24,25 @@ use crate::worker::type_metrics::TypeMetrics;
 pub(super) struct Reports {
     task_type: Arc<str>,
     spans: AttemptSpans,
-    observers: Observers,
+    /// Observers of the application.
+    observers: Vec<NamedObserver>,
+    observers_removed: IntCounterVec,
     failure_log: LogThrottle,
     pub metrics: TypeMetrics,
 }
 
 impl Reports {
     pub(super) fn new(deps: &DispatcherDeps) -> Self {
+        let (observers, observers_removed) = (&deps.state.hooks.observers, &deps.metrics.worker.observers_removed);
+        for observer in observers {
+            // The counter begins at 0: `increase()` does not see the first value of a series.
+            observers_removed.with_label_values(&[observer.name]);
+        }
         Self {
             task_type: deps.task_type.clone(),
             spans: deps.spans.clone(),
-            observers: Observers::new(&deps.state.hooks.observers, &deps.metrics),
+            observers: observers.clone(),
+            observers_removed: observers_removed.clone(),
             failure_log: LogThrottle::new(),
             metrics: TypeMetrics::new(&deps.metrics, &deps.task_type),
         }
@@ -96,8 +106,17 @@ impl Reports {
         self.metrics.record_success(took);
     }
 
+    /// Calls all observers. One that panics is removed, for all types of the process.
     pub(super) fn notify(&self, call: impl Fn(&dyn Observe)) {
-        self.observers.notify(call);
+        for NamedObserver { name, observer, is_removed } in &self.observers {
+            if is_removed.load(Ordering::Relaxed) || catch_unwind(AssertUnwindSafe(|| call(&**observer))).is_ok() {
+                continue;
+            }
+            if !is_removed.swap(true, Ordering::Relaxed) {
+                tracing::error!(observer = name, "an observer panicked and is removed until the worker restarts");
+                self.observers_removed.with_label_values(&[name]).inc();
+            }
+        }
     }
 
     /// Logs a failed attempt, at a limited rate; the events contain all of them.
