@@ -376,7 +376,7 @@ mod tests {
     }
 
     fn suspects(tasks: &[InFlight]) -> Vec<i64> {
-        tasks.iter().filter(|task| task.suspect.is_some()).map(|task| task.task.position.offset).collect()
+        tasks.iter().filter(|task| task.suspect.is_some()).map(|task| task.record.position.offset).collect()
     }
 
     #[test]

@@ -57,8 +57,8 @@ impl AssignmentStates {
         let sequence = self.last_sequence;
         let _counted = self.retries.entry(in_flight.tag.assignment_id()).or_default().counted.clone();
         in_flight.retry = Some(Box::new(HeldRetry::Recorded { sequence, _counted }));
-        let InFlight { attempts, waits, backoff_from, tag, .. } = *in_flight;
-        let retry = PendingRetry { attempts, waits, backoff_from, due_ms };
+        let InFlight { progress, tag, .. } = *in_flight;
+        let retry = PendingRetry { progress, due_ms };
         RecordedRetry { tag, sequence, retry }
     }
 

@@ -28,7 +28,6 @@ use crate::handlers::context::{AttemptStart, CancelReason, TypeEnv};
 use crate::handlers::permit::Permit;
 use crate::handlers::task_labels::TaskLabels;
 use crate::handlers::{Answer, Context, Failure, Handler, ParamsError};
-use crate::model::event::Announcement;
 use crate::runtime;
 use crate::telemetry::otel::AttemptSpan;
 use crate::worker::attempt::output::OutputBuffer;
@@ -155,12 +154,12 @@ impl Attempts {
         let cx = Context::begin(AttemptStart {
             id: in_flight.task.id.clone(),
             run: in_flight.task.run,
-            number: in_flight.attempts + 1,
+            number: in_flight.progress.attempts + 1,
             deadline: Some(deadline.into_std()),
             trace: in_flight.attempt_trace(span.as_deref()),
             asof: in_flight.task.asof,
             labels: own.and_then(TaskLabels::of),
-            headers: in_flight.kept_headers.clone(),
+            headers: in_flight.record.kept_headers.clone(),
             env: self.env.clone(),
         });
         let handler = permit.unwrap_or_else(|| self.handler_for(&in_flight));
@@ -230,7 +229,7 @@ impl Attempts {
     fn spawn(&mut self, mut running: Running, rest: impl Future<Output = AttemptEnd> + Send + 'static) {
         let (cx, stop) = (running.cx.clone(), running.stop_token());
         let publisher = self.publisher.clone();
-        let announcement = Announcement::of(&running.in_flight.task);
+        let announcement = running.announcement();
         let announce_at = running.started_at + self.started_delay;
         let ends = self.running.end_sender();
         let id = self.running.insert(running, announce_at);

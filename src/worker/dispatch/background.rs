@@ -82,7 +82,7 @@ impl BackgroundWriter {
         let task_type = self.targets.task_type.clone();
         self.spawn(async move {
             let Ok(permit) = permits.acquire_owned().await else { return };
-            let record = writer.deferred_record(&task_type, &in_flight.task).await;
+            let record = writer.deferred_record(&task_type, &in_flight).await;
             event.payload.set_record(record);
             writer.events.write(&event, in_flight.tag, &mut Vec::new()).await;
             drop((permit, in_flight));

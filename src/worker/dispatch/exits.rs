@@ -178,7 +178,7 @@ impl Exits {
                 let message = format!("the result could not be published: {error}");
                 let refused = Failure::dead(message.as_str()).of_kind(RESULT_REFUSED);
                 self.reports.notify(|observer| observer.on_failure(&cx, &refused, Duration::ZERO));
-                let failure = AttemptFailure::new(RESULT_REFUSED, message.clone(), in_flight.attempts + 1);
+                let failure = AttemptFailure::new(RESULT_REFUSED, message.clone(), in_flight.progress.attempts + 1);
                 let event = self.reporter.event(Payload::Failed(failure), &in_flight);
                 self.dead_letter(in_flight, event, Reason { code: RESULT_REFUSED, message, pointer: None });
             }
@@ -249,16 +249,15 @@ impl Exits {
     /// Hands a task over to the tracker, which keeps it until it is due; the event completes the input.
     async fn hand_over(&mut self, leaving: Leaving, wait: &Wait) -> Onward {
         let mut event = leaving.wait_event(&self.reporter, wait);
-        let mut in_flight = leaving.use_up(wait);
+        let in_flight = leaving.use_up(wait);
         let onward = Onward::left(&in_flight);
-        in_flight.task.waits = in_flight.waits;
-        in_flight.task.backoff_from = in_flight.backoff_from;
-        if in_flight.task.has_foreign_headers || in_flight.has_own_key {
+        if in_flight.record.has_foreign_headers || in_flight.record.has_own_key {
             // The event needs the whole record, which is read again in the background.
             self.reporter.forget(&in_flight);
             self.background.hand_over(in_flight, event);
         } else {
-            event.payload.set_record(self.reporter.events.publisher().record_copy(&in_flight.task, None));
+            let publisher = self.reporter.events.publisher();
+            event.payload.set_record(publisher.record_copy(&in_flight.task, &in_flight.progress_of_copy()));
             self.reporter.publish_terminal(&in_flight, &event).await;
         }
         onward
@@ -361,7 +360,9 @@ impl Leaving {
 
     fn cancelled_event(&self, reporter: &EventReporter, Cancellation { kind, message, by }: Cancellation) -> Event {
         let (attempt, failure) = match self {
-            Self::Queued(in_flight) => (in_flight.attempts, AttemptFailure::new(kind, message, in_flight.attempts)),
+            Self::Queued(in_flight) => {
+                (in_flight.progress.attempts, AttemptFailure::new(kind, message, in_flight.progress.attempts))
+            }
             Self::Running(running) => (running.attempt(), running.failure(kind, message)),
         };
         Event { attempt, by: by.map(Into::into), ..self.event(reporter, Payload::Cancelled(failure)) }
@@ -387,7 +388,7 @@ impl Leaving {
     fn use_up(self, wait: &Wait) -> Box<InFlight> {
         let mut in_flight = self.into_task();
         if let Wait::Retry { waits, .. } = wait {
-            in_flight.use_up(*waits);
+            in_flight.progress.use_up(*waits);
         }
         in_flight
     }

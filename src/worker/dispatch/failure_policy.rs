@@ -18,7 +18,7 @@ pub(super) fn decide(policy: &TypePolicy, in_flight: &InFlight, attempt: u32, mu
     let retry = retry_policy(policy, in_flight);
     let is_in_time = |wait| time_left(policy, in_flight, now).is_none_or(|left| left > wait);
     if let Fail::Wait { after } = failure.then {
-        let waits = in_flight.waits.after_another(now);
+        let waits = in_flight.progress.waits.after_another(now);
         let backoff = || retry.wait_backoff(waits.number, fastrand::f64()).into();
         let min = Duration::from(RetryPolicy::min_wait(waits.number));
         let wait = after.unwrap_or_else(backoff).clamp(min, LONGEST_WAIT);
@@ -40,7 +40,7 @@ pub(super) fn decide(policy: &TypePolicy, in_flight: &InFlight, attempt: u32, mu
     if let Some(after) = retry_after
         && retry.allows(attempt)
     {
-        let failures = attempt.saturating_sub(in_flight.backoff_from).max(1);
+        let failures = attempt.saturating_sub(in_flight.progress.backoff_from).max(1);
         let wait = after.unwrap_or_else(|| retry.backoff(failures, fastrand::f64()).into()).min(LONGEST_WAIT);
         return match is_in_time(wait) {
             true => Exit::Waiting(Wait::Retry { wait, waits: None, failure }),
@@ -62,7 +62,7 @@ pub(super) fn decide(policy: &TypePolicy, in_flight: &InFlight, attempt: u32, mu
 pub(super) fn is_wait(policy: &TypePolicy, in_flight: &InFlight, failure: &Failure, now: i64) -> bool {
     matches!(failure.then, Fail::Wait { .. })
         && policy.is_retried(&failure.kind) != Some(false)
-        && !in_flight.waits.are_used_up(max_wait(policy, in_flight), now)
+        && !in_flight.progress.waits.are_used_up(max_wait(policy, in_flight), now)
 }
 
 /// Maximum time of uncounted waits of a task: its own, else that of its type.
@@ -115,7 +115,7 @@ fn total_timeout(policy: &TypePolicy, in_flight: &InFlight) -> Option<Millis> {
 pub(super) fn time_left(policy: &TypePolicy, in_flight: &InFlight, now: i64) -> Option<Duration> {
     let total = total_timeout(policy, in_flight)?;
     let not_before = in_flight.task.policy.as_deref().and_then(|policy| policy.not_before_ms);
-    let (record_ms, created_ms) = (in_flight.record_timestamp_ms, in_flight.task.created_at_ms);
+    let (record_ms, created_ms) = (in_flight.record.timestamp_ms, in_flight.task.created_at_ms);
     let from = if in_flight.task.run > 1 || created_ms > record_ms { record_ms } else { created_ms };
     let until = from.max(not_before.unwrap_or(from)).saturating_add(total.as_i64());
     Some(Duration::from_millis(u64::try_from(until.saturating_sub(now)).unwrap_or(0)))

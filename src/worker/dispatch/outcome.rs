@@ -74,7 +74,8 @@ impl Dispatcher {
             self.admission.circuit.attempt_failed(&failure);
         }
         if failure_policy::backoff_starts_again(policy, &running.in_flight, running.started_at.elapsed()) {
-            running.in_flight.backoff_from = running.in_flight.attempts;
+            let progress = &mut running.in_flight.progress;
+            progress.backoff_from = progress.attempts;
         }
         match failure_policy::decide(policy, &running.in_flight, running.attempt(), failure) {
             Exit::Waiting(wait) => {

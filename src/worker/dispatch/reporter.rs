@@ -37,7 +37,7 @@ impl EventReporter {
     /// event alone, even if its earlier events were lost with a failed producer.
     pub(super) fn event(&self, payload: impl Into<Payload>, in_flight: &InFlight) -> Event {
         let worker = Some(self.events.worker.clone());
-        Event { worker, ..Event::announcing(payload, &in_flight.task, now_ms()) }
+        Event { worker, ..Event::announcing(payload, &in_flight.task, Some(in_flight.record.position), now_ms()) }
     }
 
     /// Creates an event of a running attempt.
@@ -121,7 +121,8 @@ impl EventReporter {
         self.results.add(in_flight, partition, clock.now, |in_flight, bytes| {
             let success = Success {
                 task: &in_flight.task,
-                attempt: in_flight.attempts + 1,
+                position: in_flight.record.position,
+                attempt: in_flight.progress.attempts + 1,
                 worker: &events.worker,
                 at_ms: clock.now_ms(),
                 started_at_ms,

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::control::Cancellation;
 use crate::handlers::Context;
-use crate::model::event::AttemptFailure;
+use crate::model::event::{Announcement, AttemptFailure};
 use crate::telemetry::otel::{AttemptSpan, nanos};
 use crate::worker::attempt::AttemptEnd;
 use crate::worker::decode::InFlight;
@@ -34,7 +34,11 @@ pub(super) struct Running {
 impl Running {
     /// Number of this attempt, from 1.
     pub(super) fn attempt(&self) -> u32 {
-        self.in_flight.attempts + 1
+        self.in_flight.progress.attempts + 1
+    }
+
+    pub(super) fn announcement(&self) -> Announcement {
+        Announcement::of(&self.in_flight.task, Some(self.in_flight.record.position))
     }
 
     /// Failure of this attempt.
