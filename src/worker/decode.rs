@@ -351,3 +351,29 @@ impl Decoder {
 fn key_hash(key: &[u8]) -> u64 {
     u64::from(partition_of(key, i32::MAX as u32))
 }
+
+#[cfg(test)]
+impl Decoder {
+    /// Creates a decoder for tests.
+    pub(super) fn of_order(order: config::Order) -> Self {
+        Self {
+            task_type: "t".into(),
+            order,
+            limits: TaskLimits { max_params: 100, ..TaskLimits::default() },
+            policy: TypePolicy::default(),
+            memory: MemoryBudget::new(1, 1 << 20),
+            type_index: 0,
+            has_rate_per_key: false,
+            publish_results: false,
+            correlation_headers: [].into(),
+            keep_headers: [].into(),
+            names: Names::new("kafleet"),
+            key_check: KeyCheck {
+                task_type: "t".into(),
+                partitions: 0,
+                counter: prometheus::IntCounter::new("misplaced", "Misplaced keys.").unwrap(),
+                found: Default::default(),
+            },
+        }
+    }
+}

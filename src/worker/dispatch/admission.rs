@@ -2,13 +2,13 @@
 //!
 //! Tasks wait here for a slot, for the end of the task before them with their ordering key, for the rate limit, for a time, or
 //! for a place in quarantine. [`Admission::next`] takes the next input for which a slot and a permit are free, and
-//! [`Admission::check`] decides about its task: it starts, it waits here, or it leaves ([`Verdict`]).
+//! [`Admission::check`] decides about its task: it starts, it waits here, or it leaves ([`StartDecision`]).
 //!
 //! Invariant: a task is in one place: in one of these queues, or with its attempt, or on its way out. What comes back from an
 //! exit comes through [`Admission::go_on`], with the ordering key that is free now. A key that is not passed on would
 //! stop the tasks behind it for ever, and a task in two places would run twice.
 //!
-//! The number of running attempts is an argument ([`Load`]); the attempts themselves, Kafka and the events are unknown here.
+//! The number of running attempts is an argument ([`SlotLoad`]); the attempts themselves, Kafka and the events are unknown here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -52,14 +52,14 @@ pub(super) struct Admission {
 
 /// Attempts that occupy slots.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Load {
+pub(super) struct SlotLoad {
     pub attempts: usize,
-    /// Those that run in quarantine.
+    /// Attempts in quarantine.
     pub suspects: usize,
 }
 
 /// Decision about the next task.
-pub(super) enum Verdict {
+pub(super) enum StartDecision {
     /// Its attempt starts, with the permit that was taken for it.
     Start(Box<InFlight>, Option<Permit>),
     /// It waits here.
@@ -95,7 +95,7 @@ impl Admission {
     }
 
     /// Takes the next input that may start, with a permit if its attempt needs one.
-    pub(super) fn next(&mut self, load: Load, now: Instant) -> Option<Input> {
+    pub(super) fn next(&mut self, load: SlotLoad, now: Instant) -> Option<Input> {
         if !self.circuit.admits(now, load.attempts) || load.attempts >= self.limits.open_slots() {
             return None;
         }
@@ -117,37 +117,37 @@ impl Admission {
     }
 
     /// Decides about the task that was taken last.
-    pub(super) fn check(&mut self, in_flight: Box<InFlight>, load: Load, now: i64) -> Verdict {
+    pub(super) fn check(&mut self, in_flight: Box<InFlight>, load: SlotLoad, now: i64) -> StartDecision {
         if self.assignments.is_closed(in_flight.tag) {
-            return Verdict::Leaves(in_flight, Exit::Released(None));
+            return StartDecision::Leaves(in_flight, Exit::Released(None));
         }
         // Costs one atomic load while there are no cancels and kill switches.
         if self.control.concerns_tasks()
             && let Some(verdict) = self.control.state().forbids(&in_flight.task)
         {
-            return Verdict::Leaves(in_flight, Exit::Cancelled(verdict));
+            return StartDecision::Leaves(in_flight, Exit::Cancelled(verdict));
         }
-        let Some(mut in_flight) = self.queue.acquire_key(in_flight) else { return Verdict::Waits };
+        let Some(mut in_flight) = self.queue.acquire_key(in_flight) else { return StartDecision::Waits };
         if let Some(wait) = self.assignments.wait_of_retry(&mut in_flight, now) {
             self.queue.delay(in_flight, wait);
-            return Verdict::Waits;
+            return StartDecision::Waits;
         }
         if let Some(exit) = self.exit_before_start(&in_flight, now) {
-            return Verdict::Leaves(in_flight, exit);
+            return StartDecision::Leaves(in_flight, exit);
         }
         if in_flight.suspect.is_some() && self.quarantine.is_full(load.suspects) {
             self.quarantine.waiting.push_back(in_flight);
-            return Verdict::Waits;
+            return StartDecision::Waits;
         }
         if std::mem::take(&mut in_flight.admitted) {
-            return Verdict::Start(in_flight, self.permits.take());
+            return StartDecision::Start(in_flight, self.permits.take());
         }
         match self.limits.admit(in_flight) {
-            RateVerdict::Admitted(in_flight) => return Verdict::Start(in_flight, self.permits.take()),
+            RateVerdict::Admitted(in_flight) => return StartDecision::Start(in_flight, self.permits.take()),
             RateVerdict::Refused(in_flight) => self.queue.push_front(in_flight),
             RateVerdict::Queued => {}
         }
-        Verdict::Waits
+        StartDecision::Waits
     }
 
     /// Returns the way out of a task that must not start now, by its own fields.
@@ -171,7 +171,7 @@ impl Admission {
 
     /// Decides where a task waits for its next attempt: here without a slot, or at the tracker if it would be held here for long
     /// or the commits of its partition have no room for what it has used. `is_bound`: it cannot leave this worker.
-    pub(super) fn place(&self, in_flight: &mut InFlight, after: Wait, is_bound: bool) -> Exit {
+    pub(super) fn decide_wait(&self, in_flight: &mut InFlight, after: Wait, is_bound: bool) -> Exit {
         let mut held = after.time();
         if matches!(after, Wait::Retry { waits: Some(_), .. }) {
             // Short waits in a row would hold back the commits of the partition for as long as a long one.
@@ -269,6 +269,101 @@ impl Admission {
             app_down: self.permits.down_reason(),
             refused: assignment.refused.clone(),
             ..TypeStatus::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::{OwnedHeaders, RecordRef};
+    use crate::handlers::{Failure, Registered};
+    use crate::runtime::Health;
+    use crate::telemetry::Metrics;
+    use crate::worker::completions::{Arrived, DeliveryTag};
+    use crate::worker::decode::Decoder;
+
+    fn admission(order: Order) -> Admission {
+        let policy = Arc::new(TypePolicy { order, ..TypePolicy::default() });
+        let gauges = TypeGauges::new(&Metrics::new().unwrap(), &"t".into());
+        let registered = Registered::of_fn(|(): (), _cx| async { Ok::<(), Failure>(()) });
+        Admission {
+            schema: Schema::any(),
+            inline_retry_max: Duration::from_secs(10),
+            control: ControlWatch::new(ControlState::default()),
+            queue: TaskQueue::default(),
+            quarantine: Quarantine::new(false, 8),
+            completions: Arc::default(),
+            assignments: AssignmentStates::default(),
+            circuit: CircuitBreaker::new("t".into(), Health::default(), gauges),
+            limits: Limits::new(&policy),
+            permits: Permits::new(&registered),
+            policy,
+        }
+    }
+
+    fn task(order: Order, offset: i64) -> Input {
+        let headers = OwnedHeaders::new();
+        let record = RecordRef {
+            topic: "tasks",
+            partition: 0,
+            offset,
+            timestamp_ms: 0,
+            log_append_time: true,
+            key: None,
+            value: Some(b"1"),
+            headers: &headers,
+        };
+        let decoder = Decoder::of_order(order);
+        decoder.start_batch().decode(&decoder, &record, DeliveryTag::new(0, 7, offset))
+    }
+
+    /// Returns the next task, if an attempt of it may start.
+    fn next(admission: &mut Admission) -> Option<Box<InFlight>> {
+        let Some(Input::Task(in_flight)) = admission.next(SlotLoad::default(), Instant::now()) else { return None };
+        match admission.check(in_flight, SlotLoad::default(), 0) {
+            StartDecision::Start(in_flight, _) => Some(in_flight),
+            StartDecision::Waits | StartDecision::Leaves(..) => None,
+        }
+    }
+
+    #[test]
+    fn ordering_key_of_a_task_that_has_left_starts_the_next_one() {
+        let mut admission = admission(Order::Partition);
+        admission.queue.extend([0, 1].map(|offset| task(Order::Partition, offset)));
+        let first = next(&mut admission).unwrap();
+        assert!(next(&mut admission).is_none(), "the second task waits for the key");
+        assert!(admission.go_on(Onward::left(&first)).is_none());
+        assert_eq!(next(&mut admission).unwrap().record.position.offset, 1);
+    }
+
+    #[test]
+    fn task_of_a_released_partition_does_not_stay() {
+        let mut admission = admission(Order::None);
+        admission.queue.extend([task(Order::None, 0)]);
+        let in_flight = next(&mut admission).unwrap();
+        admission.assignments.close(7);
+        let onward = Onward::Waits { in_flight, wait: Duration::ZERO, due_ms: Some(5) };
+        assert!(admission.go_on(onward).is_some());
+        let mut arrived = Arrived::default();
+        admission.completions.take(&mut arrived);
+        assert_eq!(arrived.recorded.len(), 1, "its next owner learns what it has used");
+    }
+
+    #[test]
+    fn long_wait_is_at_the_tracker_unless_the_task_must_stay() {
+        for (order, wait_s, is_bound, leaves) in [
+            (Order::None, 9, false, false),
+            (Order::None, 11, false, true),
+            (Order::None, 11, true, false),
+            (Order::Key, 11, false, false),
+        ] {
+            let admission = admission(order);
+            let Input::Task(mut in_flight) = task(order, 0) else { panic!("not a task") };
+            let failure = Failure::retry("later");
+            let after = Wait::Retry { wait: Duration::from_secs(wait_s), waits: None, failure };
+            let exit = admission.decide_wait(&mut in_flight, after, is_bound);
+            assert_eq!(matches!(exit, Exit::HandedOver(_)), leaves, "{order:?}, {wait_s} s, bound: {is_bound}");
         }
     }
 }

@@ -5,7 +5,7 @@
 //! next attempts are not polled in place ([`InlinePolling`]).
 //!
 //! Invariant: an attempt that has started ends once, here ([`Started`]) or through the channel of [`RunningAttempts`], and until
-//! then it occupies a slot ([`Load`]). An end that got lost would occupy the slot for ever and hold back its partition. So
+//! then it occupies a slot ([`SlotLoad`]). An end that got lost would occupy the slot for ever and hold back its partition. So
 //! an attempt is stopped by its token alone, and its end arrives as that of any other.
 //!
 //! What an end means for the task is decided elsewhere: neither the policy of failures nor an event is known here.
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::DispatcherDeps;
-use super::admission::Load;
+use super::admission::SlotLoad;
 use super::failure_policy::time_left;
 use super::inline::{Clock, InlinePolling};
 use super::running::{Running, RunningAttempts};
@@ -115,8 +115,8 @@ impl Attempts {
     }
 
     /// Attempts that occupy slots, with those that have ended but do not return.
-    pub(super) fn load(&self) -> Load {
-        Load { attempts: self.running.len() + self.stuck, suspects: self.running.suspects() }
+    pub(super) fn load(&self) -> SlotLoad {
+        SlotLoad { attempts: self.running.len() + self.stuck, suspects: self.running.suspects() }
     }
 
     /// Counts the attempts that have ended but do not return.

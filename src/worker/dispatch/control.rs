@@ -10,7 +10,7 @@ use crate::runtime::Health;
 use crate::worker::type_metrics::TypeGauges;
 
 /// Sources of a type's settings, and the state that is applied.
-pub(super) struct Settings {
+pub(super) struct LiveSettings {
     pub task_type: Arc<str>,
     pub policy: Arc<TypePolicy>,
     control: Arc<ControlWatch>,
@@ -23,7 +23,7 @@ pub(super) struct Settings {
     resumes: u64,
 }
 
-impl Settings {
+impl LiveSettings {
     pub(super) fn new(deps: &DispatcherDeps, policy: &Arc<TypePolicy>, gauges: &TypeGauges) -> Self {
         Self {
             task_type: deps.task_type.clone(),
@@ -53,7 +53,7 @@ impl Dispatcher {
 
     /// Takes over the policy of a reloaded configuration, and the limits that apply to it now.
     pub(super) fn apply_limits(&mut self) {
-        let Settings { task_type, policy, control, policies, health, gauges, resumes, .. } = &mut self.settings;
+        let LiveSettings { task_type, policy, control, policies, health, gauges, resumes, .. } = &mut self.settings;
         if let Some(newer) = policies.newer(task_type, policy) {
             *policy = Arc::new(newer);
             self.attempts.set_policy(policy);

@@ -137,8 +137,8 @@ impl Exits {
             (Exit::Restarted { restart, failure }, Leaving::Running(running)) => {
                 self.restart(running, restart, &failure).await
             }
-            (Exit::Released(Some(why)), Leaving::Running(mut running)) => {
-                self.reporter.publish_interruption(&mut running, why, why.message()).await;
+            (Exit::Released(Some(reason)), Leaving::Running(mut running)) => {
+                self.reporter.publish_interruption(&mut running, reason, reason.message()).await;
                 self.release(running.in_flight)
             }
             // Only an attempt has a result, or starts again.
@@ -267,8 +267,8 @@ impl Exits {
         // An attempt that was not sent has not run, but people may have seen its start.
         if restart != Restart::Unsent || running.announced_start {
             let is_ended = restart == Restart::Shared;
-            let why = if is_ended { InterruptionReason::ProcessEnded } else { InterruptionReason::ProcessDied };
-            self.reporter.publish_interruption(&mut running, why, &failure.message).await;
+            let reason = if is_ended { InterruptionReason::ProcessEnded } else { InterruptionReason::ProcessDied };
+            self.reporter.publish_interruption(&mut running, reason, &failure.message).await;
         }
         let mut in_flight = running.in_flight;
         in_flight.restarts.add(restart);

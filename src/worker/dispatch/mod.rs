@@ -1,9 +1,9 @@
 //! Dispatcher of one task type: assigns inputs to slots and handles the outcomes of their attempts.
 //!
 //! ```text
-//!  inputs ──▶ Admission ──Verdict──▶ Attempts ──answer──▶ judge ──Exit──▶ Exits ──▶ events, dead letters, releases
-//!                 ▲  (a task that must not start leaves at once)            │
-//!                 └────────────────────── Onward ◀─────────────────────────┘
+//!  inputs ──▶ Admission ──▶ Attempts ──answer──▶ judge ──Exit──▶ Exits ──▶ events, dead letters, releases
+//!                 ▲  └──Exit of a task that must not start───────▶ │
+//!                 └──────────────────── Onward ────────────────────┘
 //! ```
 //!
 //! Three parts, each of which can be read alone: [`admission`] knows the tasks that wait and what they wait for, [`attempts`]
@@ -44,7 +44,7 @@ use tokio::time::Instant;
 use admission::Admission;
 use attempts::Attempts;
 pub(super) use commands::Command;
-use control::Settings;
+use control::LiveSettings;
 use exits::{Exit, Exits, Leaving};
 use inline::Clock;
 use quarantine::isolate;
@@ -93,7 +93,7 @@ pub(super) struct DispatcherDeps {
 pub(super) struct Dispatcher {
     work: mpsc::Receiver<Vec<Input>>,
     commands: mpsc::UnboundedReceiver<Command>,
-    settings: Settings,
+    settings: LiveSettings,
     admission: Admission,
     attempts: Attempts,
     exits: Exits,
@@ -112,7 +112,7 @@ impl Dispatcher {
         let output = Arc::new(OutputBuffer::new(deps.events.publisher().clone(), deps.events.worker.clone()));
         let gauges = TypeGauges::new(&deps.metrics, &deps.task_type);
         let mut dispatcher = Self {
-            settings: Settings::new(&deps, &policy, &gauges),
+            settings: LiveSettings::new(&deps, &policy, &gauges),
             admission: Admission::new(&deps, &policy, &gauges),
             attempts: Attempts::new(&mut deps, &policy, &output, &gauges),
             exits: Exits::new(&deps, output),

@@ -25,7 +25,7 @@ impl Dispatcher {
         let late = cancelled.or((!self.open).then_some(InterruptionReason::WorkerStopped));
         self.admission.circuit.attempt_ended(&running, &end, late.is_some());
         let exit = match (late, end) {
-            (Some(why), _) => Exit::Released(Some(why)),
+            (Some(reason), _) => Exit::Released(Some(reason)),
             (None, AttemptEnd::Answered(answer)) => self.judge(&mut running, answer),
             (None, AttemptEnd::TimedOut) => {
                 let took = duration_text(running.started_at.elapsed());
@@ -81,7 +81,7 @@ impl Dispatcher {
             Exit::Waiting(wait) => {
                 // Only this worker has recorded the children published by `spawn_now`.
                 let is_bound = self.exits.reporter.output.has_spawned(&running.cx.id, running.cx.run);
-                self.admission.place(&mut running.in_flight, wait, is_bound)
+                self.admission.decide_wait(&mut running.in_flight, wait, is_bound)
             }
             exit => exit,
         }

@@ -74,9 +74,14 @@ impl EventReporter {
     }
 
     /// Publishes the end of an attempt that starts again with its number, after its `started` event.
-    pub(super) async fn publish_interruption(&mut self, running: &mut Running, why: InterruptionReason, message: &str) {
+    pub(super) async fn publish_interruption(
+        &mut self,
+        running: &mut Running,
+        reason: InterruptionReason,
+        message: &str,
+    ) {
         self.publish_started(running).await;
-        let failure = running.failure(why.code(), message.to_owned());
+        let failure = running.failure(reason.code(), message.to_owned());
         let event = self.event_of_attempt(Payload::Interrupted(failure), running);
         self.publish(&mut running.in_flight, event).await;
     }

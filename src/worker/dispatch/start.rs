@@ -1,6 +1,6 @@
 //! Starting tasks: the admission gives them, the attempts start them, and what ends at once leaves through the exits.
 
-use super::admission::Verdict;
+use super::admission::StartDecision;
 use super::attempts::Started;
 use super::exits::Exit;
 use super::inline::Clock;
@@ -42,9 +42,9 @@ impl Dispatcher {
     async fn start_task(&mut self, in_flight: Box<InFlight>) {
         let now = self.clock.now_ms();
         let (mut in_flight, permit) = match self.admission.check(in_flight, self.attempts.load(), now) {
-            Verdict::Start(in_flight, permit) => (in_flight, permit),
-            Verdict::Waits => return,
-            Verdict::Leaves(in_flight, exit) => return self.leave(in_flight, exit).await,
+            StartDecision::Start(in_flight, permit) => (in_flight, permit),
+            StartDecision::Waits => return,
+            StartDecision::Leaves(in_flight, exit) => return self.leave(in_flight, exit).await,
         };
         let started_at = self.clock.now;
         let span = self.exits.reports.begin(&mut in_flight, now);
