@@ -11,6 +11,7 @@
 //! What an end means for the task is decided elsewhere: neither the policy of failures nor an event is known here.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -27,7 +28,7 @@ use crate::handlers::blocking_pool::BlockingPool;
 use crate::handlers::context::{AttemptStart, CancelReason, TypeEnv};
 use crate::handlers::permit::Permit;
 use crate::handlers::task_labels::TaskLabels;
-use crate::handlers::{Answer, Context, Failure, Handler, ParamsError};
+use crate::handlers::{Answer, Capabilities, Context, Failure, Handler, ParamsError};
 use crate::runtime;
 use crate::telemetry::otel::AttemptSpan;
 use crate::worker::attempt::output::OutputBuffer;
@@ -41,6 +42,7 @@ use crate::worker::type_metrics::TypeGauges;
 /// Starts attempts and keeps those that run.
 pub(super) struct Attempts {
     handler: Arc<dyn Handler>,
+    capabilities: Capabilities,
     /// Child processes for suspects. `None` if the handler cannot crash the worker.
     quarantine: Option<ChildPool>,
     env: Arc<TypeEnv>,
@@ -61,6 +63,7 @@ pub(super) struct Attempts {
 pub(super) struct Prepared {
     pub running: Running,
     handler: Arc<dyn Handler>,
+    is_silent: bool,
     deadline: Instant,
 }
 
@@ -86,6 +89,7 @@ impl Attempts {
         let publisher = deps.events.publisher().clone();
         Self {
             handler: deps.registered.handler.clone(),
+            capabilities: deps.registered.handler.capabilities(),
             quarantine: deps.children.take(),
             env: Arc::new(TypeEnv {
                 task_type: deps.task_type.clone(),
@@ -121,7 +125,8 @@ impl Attempts {
 
     /// Counts the attempts that have ended but do not return.
     pub(super) fn count_stuck(&mut self) {
-        let stuck = self.handler.stuck() + self.env.blocking_pool.stuck();
+        let of_handler = self.capabilities.stuck.as_ref().map_or(0, |stuck| stuck.load(Ordering::SeqCst));
+        let stuck = of_handler + self.env.blocking_pool.stuck();
         if stuck == self.stuck {
             return;
         }
@@ -162,7 +167,10 @@ impl Attempts {
             headers: in_flight.record.kept_headers.clone(),
             env: self.env.clone(),
         });
-        let handler = permit.unwrap_or_else(|| self.handler_for(&in_flight));
+        // Permits and child processes are silent.
+        let other = permit.or_else(|| self.in_quarantine(&in_flight));
+        let is_silent = other.is_some() || self.capabilities.is_silent;
+        let handler = other.unwrap_or_else(|| self.handler.clone());
         let running = Running {
             in_flight,
             cx,
@@ -173,22 +181,19 @@ impl Attempts {
             cancelled: None,
             span,
         };
-        Prepared { running, handler, deadline }
+        Prepared { running, handler, is_silent, deadline }
     }
 
     /// A suspect that has crashed a process gets one that has run no other task.
-    fn handler_for(&self, in_flight: &InFlight) -> Arc<dyn Handler> {
-        match (&self.quarantine, in_flight.suspect) {
-            (Some(children), Some(suspect)) if suspect.crashes > 0 => Arc::new(children.fresh()),
-            (Some(children), Some(_)) => Arc::new(children.clone()),
-            _ => self.handler.clone(),
-        }
+    fn in_quarantine(&self, in_flight: &InFlight) -> Option<Arc<dyn Handler>> {
+        let (children, suspect) = (self.quarantine.as_ref()?, in_flight.suspect?);
+        Some(Arc::new(if suspect.crashes > 0 { children.fresh() } else { children.clone() }))
     }
 
     /// Calls the handler, and polls the attempt inline if the type's attempts are short.
     pub(super) fn start(&mut self, prepared: Prepared, clock: &mut Clock) -> Started {
-        let Prepared { mut running, handler, deadline } = prepared;
-        let span = attempt::span(&*handler, &running.cx);
+        let Prepared { mut running, handler, is_silent, deadline } = prepared;
+        let span = attempt::span(is_silent, &running.cx);
         let mut future = match span.in_scope(|| attempt::start(&*handler, &running.in_flight.task.params, &running.cx))
         {
             Err(failure) => return Started::Panicked(running, failure),

@@ -104,7 +104,7 @@ pub(super) struct Dispatcher {
 
 impl Dispatcher {
     pub(super) fn new(mut deps: DispatcherDeps) -> Self {
-        if deps.registered.handler.checks_schema() {
+        if deps.registered.handler.capabilities().checks_schema {
             deps.registered.schema = Schema::any();
         }
         isolate(&mut deps);
