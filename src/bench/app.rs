@@ -238,7 +238,7 @@ async fn deaths(handler: &AppHandler, params: &RawJson, pool: &AppPool) -> anyho
         };
         tokio::time::timeout(START_DEADLINE, stopped).await.context("the processes do not stop")?;
         let (cx, _) = TestRun::new().begin(NOOP);
-        let mut running = handler.start(params, cx).map_err(|error| anyhow::anyhow!("{error}"))?;
+        let mut running = handler.run(params, cx).map_err(|error| anyhow::anyhow!("{error}"))?;
         if let Ok(answer) = tokio::time::timeout(SENT_AFTER, &mut running).await {
             bail!("a stopped process has answered: {answer:?}");
         }
@@ -269,7 +269,7 @@ fn is_stopped(pid: u32) -> bool {
 
 async fn attempt(handler: &AppHandler, params: &RawJson) -> anyhow::Result<()> {
     let (cx, _) = TestRun::new().begin(NOOP);
-    let started = handler.start(params, cx).map_err(|error| anyhow::anyhow!("{error}"))?;
+    let started = handler.run(params, cx).map_err(|error| anyhow::anyhow!("{error}"))?;
     match started.await {
         Ok(_) => Ok(()),
         Err(failure) => bail!("an attempt has failed: {failure}"),

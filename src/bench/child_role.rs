@@ -15,7 +15,9 @@ use crate::broker::kafka::baseline::RawLoop;
 use crate::config::{ApiConfig, Isolation, Names, Order, TopicsConfig, TypePolicy};
 use crate::handlers::layer::AttemptRequest;
 use crate::handlers::program_env::WithheldVariables;
-use crate::handlers::{AnswerFuture, Child, Context, Handler, ParamsError, Registered, Registry};
+use crate::handlers::{
+    AnswerFuture, Capabilities, Child, Context, Handler, InChild, ParamsError, Registered, Registry,
+};
 use crate::model::json::RawJson;
 use crate::model::retention::Lifetimes;
 use crate::model::units::duration::Millis;
@@ -300,7 +302,7 @@ fn sleepers(types: u32, slots: u32, duration: Duration) -> Registry {
 struct Sleeper(Duration);
 
 impl Handler for Sleeper {
-    fn start(&self, _: &RawJson, _: Context) -> Result<AnswerFuture, ParamsError> {
+    fn run(&self, _: &RawJson, _: Context) -> Result<AnswerFuture, ParamsError> {
         let duration = self.0;
         Ok(Box::pin(async move {
             tokio::time::sleep(duration).await;
@@ -308,25 +310,21 @@ impl Handler for Sleeper {
         }))
     }
 
-    fn logs(&self) -> bool {
-        false
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { is_silent: true, ..Capabilities::default() }
     }
 }
 
 struct Noop;
 
 impl Handler for Noop {
-    fn start(&self, _: &RawJson, _: Context) -> Result<AnswerFuture, ParamsError> {
+    fn run(&self, _: &RawJson, _: Context) -> Result<AnswerFuture, ParamsError> {
         Ok(Box::pin(std::future::ready(Ok(RawJson::null()))))
     }
 
-    fn logs(&self) -> bool {
-        false
-    }
-
-    /// Returns the built-in type that does almost nothing.
-    fn name_in_child<'a>(&'a self, _: &'a str) -> Option<&'a str> {
-        Some("echo")
+    /// Its attempts in child processes are those of the built-in type that does almost nothing.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { is_silent: true, in_child: InChild::Type("echo"), ..Capabilities::default() }
     }
 }
 
@@ -334,7 +332,7 @@ impl Handler for Noop {
 struct Fan;
 
 impl Handler for Fan {
-    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
+    fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         let children = serde_json::from_str(params.text()).unwrap_or(0_u64);
         (0..children).for_each(|n| cx.spawn_child(Child::new(NOOP, serde_json::json!(n))));
         Ok(Box::pin(std::future::ready(Ok(RawJson::null()))))

@@ -17,7 +17,6 @@ use crate::config::Names;
 use crate::model::encode_error::EncodeError;
 use crate::model::event::{AttemptFailure, Event, Kind, Payload, Success, submitted};
 use crate::model::json::RawJson;
-use crate::model::retry::Waits;
 use crate::model::task::id::TaskId;
 use crate::model::task::partition::partition_of;
 use crate::model::task::{DecodedTask, Position, header};
@@ -28,6 +27,9 @@ use crate::runtime::now_ms;
 const SOURCE: &str = "kafleet/bench";
 /// Worker id in the events of a log.
 const WORKER: &str = "some-worker-abc123";
+
+/// Position of the records of all tasks.
+const POSITION: Position = Position { partition: 0, offset: 0 };
 
 /// Params of every task: 200 bytes of JSON.
 pub(super) fn params() -> String {
@@ -45,17 +47,12 @@ pub(super) fn task(n: u64) -> anyhow::Result<DecodedTask> {
         id: id(n)?,
         task_type: NOOP.into(),
         run: 1,
-        attempts_used: 0,
-        backoff_from: 0,
-        waits: Waits::default(),
         created_at_ms: now_ms(),
-        position: Position { partition: 0, offset: 0 },
         asof: None,
         announced: true,
         hash: Some("aaaaaaaaaaaa".into()),
         policy: None,
         trace: None,
-        has_foreign_headers: false,
         params: RawJson::parse(params().as_bytes())?,
     })
 }
@@ -255,7 +252,7 @@ struct LogWriter<'a> {
 impl LogWriter<'_> {
     fn submitted(&mut self, task: &DecodedTask) -> anyhow::Result<()> {
         self.value.clear();
-        submitted(task, now_ms(), &mut self.value)?;
+        submitted(task, Some(POSITION), now_ms(), &mut self.value)?;
         self.write(task)
     }
 
@@ -290,7 +287,8 @@ impl LogWriter<'_> {
 fn succeeded(task: &DecodedTask, attempt: u32, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     let output = RawJson::null();
     let at_ms = now_ms();
-    Success { task, attempt, worker: WORKER, at_ms, started_at_ms: at_ms, output: &output }.encode(out)
+    Success { task, position: POSITION, attempt, worker: WORKER, at_ms, started_at_ms: at_ms, output: &output }
+        .encode(out)
 }
 
 /// Publishes tasks with tracking, as an API does.
@@ -342,7 +340,7 @@ pub(super) fn raw_produce(services: &Services, prefix: &str, records: u64, event
     let headers = task_headers(&model, SOURCE).into_iter().filter(|(name, _)| *name != header::ID);
     let headers: Vec<(String, String)> = headers.map(|(name, value)| (name.to_owned(), value.into_owned())).collect();
     let mut event = Vec::new();
-    submitted(&model, now_ms(), &mut event)?;
+    submitted(&model, Some(POSITION), now_ms(), &mut event)?;
     let tasks = names.tasks(NOOP);
     let topic = names.events();
     let raw = RawProduce {

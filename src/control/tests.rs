@@ -5,7 +5,6 @@ use super::*;
 use crate::broker::memory::{MemoryBroker, MemoryBrokerOptions};
 use crate::broker::*;
 use crate::model::json::RawJson;
-use crate::model::retry::Waits;
 use crate::model::task::{DecodedTask, Policy};
 use crate::runtime::Health;
 
@@ -30,17 +29,12 @@ fn task(id: &str, asof: Option<i64>, tags: &[&str]) -> DecodedTask {
         id: crate::model::task::id::TaskId::parse(id).unwrap(),
         task_type: "echo".into(),
         run: 1,
-        attempts_used: 0,
-        backoff_from: 0,
-        waits: Waits::default(),
         created_at_ms: 0,
-        position: Position { partition: 0, offset: 0 },
         asof,
         announced: true,
         hash: None,
         policy: Some(Box::new(Policy { tags, ..Policy::default() })),
         trace: None,
-        has_foreign_headers: false,
         params: RawJson::null(),
     }
 }

@@ -33,7 +33,7 @@ struct Shared {
     /// Permits for calls.
     permits: Arc<Semaphore>,
     /// Jobs that still block their threads although their attempts are over.
-    stuck: AtomicUsize,
+    stuck: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
@@ -50,13 +50,17 @@ impl BlockingPool {
             queue: Mutex::default(),
             more: Condvar::new(),
             permits: Arc::new(Semaphore::new(MAX_CALLS)),
-            stuck: AtomicUsize::new(0),
+            stuck: Arc::default(),
         }))
     }
 
     /// Returns the number of threads blocked by jobs whose attempts are over.
     pub(crate) fn stuck(&self) -> usize {
         self.0.stuck.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn stuck_counter(&self) -> Arc<AtomicUsize> {
+        self.0.stuck.clone()
     }
 
     /// Runs an attempt on its own thread. If the future is dropped, the attempt ends at its next `await`, and is

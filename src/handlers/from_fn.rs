@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{AnswerFuture, Context, Handler, ParamsError, TaskResult, answer, schema};
+use super::{AnswerFuture, Capabilities, Context, Handler, ParamsError, TaskResult, answer, schema};
 use crate::model::json::RawJson;
 
 /// Adapts a function of params and context to a [`Handler`].
@@ -29,12 +29,12 @@ where
     F: Fn(P, Context) -> A + Send + Sync + 'static,
     A: Future<Output = TaskResult<O>> + Send + 'static,
 {
-    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
+    fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         let attempt = (self.run)(schema::read(params.text())?, cx);
         Ok(Box::pin(async move { answer(&attempt.await?) }))
     }
 
-    fn validate(&self, params: &RawJson) -> Option<ParamsError> {
-        schema::read::<P>(params.text()).err()
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { check_params: schema::check_as::<P>(), ..Capabilities::default() }
     }
 }

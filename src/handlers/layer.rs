@@ -55,8 +55,7 @@ pub use http::Extensions;
 pub use tower::{BoxError, Layer, Service};
 
 use super::failure::{OVERLOADED, TIMEOUT};
-use super::permit::PermitSource;
-use super::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError, Schema};
+use super::{Answer, AnswerFuture, Capabilities, Context, Failure, Handler, ParamsError, Schema};
 use crate::error_text::messages;
 use crate::model::json::RawJson;
 
@@ -90,7 +89,7 @@ impl Service<AttemptRequest> for AttemptService {
 
     fn call(&mut self, request: AttemptRequest) -> AnswerFuture {
         let error = self.schema.as_ref().and_then(|schema| schema.validate(&request.params));
-        let started = error.map_or_else(|| self.handler.start(&request.params, request.cx), Err);
+        let started = error.map_or_else(|| self.handler.run(&request.params, request.cx), Err);
         started.unwrap_or_else(|error| Box::pin(ready(Err(Failure::of_params(&error)))))
     }
 }
@@ -111,7 +110,7 @@ impl Layered {
         L::Service: Service<AttemptRequest, Response = RawJson, Error: Into<BoxError>, Future: Send>,
         L::Service: Clone + Send + 'static,
     {
-        let schema = (!inner.checks_schema()).then(|| schema.clone());
+        let schema = (!inner.capabilities().checks_schema).then(|| schema.clone());
         let service = layer.layer(AttemptService { handler: inner.clone(), schema });
         // A lock makes a service usable by all threads that is not `Sync`; it is held for a clone only.
         let service = Mutex::new(service);
@@ -143,32 +142,12 @@ fn failure_of(error: impl Into<BoxError>) -> Failure {
 }
 
 impl Handler for Layered {
-    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
+    fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         Ok((self.call)(AttemptRequest { params: params.clone(), cx, extensions: Extensions::new() }))
     }
 
-    fn checks_schema(&self) -> bool {
-        true
-    }
-
-    fn validate(&self, params: &RawJson) -> Option<ParamsError> {
-        self.inner.validate(params)
-    }
-
-    fn logs(&self) -> bool {
-        self.inner.logs()
-    }
-
-    fn name_in_child<'a>(&'a self, task_type: &'a str) -> Option<&'a str> {
-        self.inner.name_in_child(task_type)
-    }
-
-    fn stuck(&self) -> usize {
-        self.inner.stuck()
-    }
-
-    fn permits(&self) -> Option<Arc<dyn PermitSource>> {
-        self.inner.permits()
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { checks_schema: true, ..self.inner.capabilities() }
     }
 
     fn prepare(&self) -> Result<(), String> {

@@ -9,6 +9,7 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -88,48 +89,64 @@ pub type AnswerFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
 /// Runs the attempts of one type. [`Task`]s are wrapped in an implementation; `exec` and `http` implement it
 /// directly.
 pub trait Handler: Send + Sync + 'static {
-    /// Starts an attempt. The params are valid JSON according to the schema. Params rejected by the handler itself
-    /// are reported here, before anything runs, so that they are parsed once. User code may panic here as well as in
-    /// the future.
-    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError>;
-
-    /// Returns the error with which `start` would reject these params, without running the task.
-    fn validate(&self, _params: &RawJson) -> Option<ParamsError> {
-        None
-    }
-
-    /// Returns whether the handler checks params against the schema of the type itself, because they may change before they
-    /// reach it.
-    fn checks_schema(&self) -> bool {
-        false
-    }
-
-    /// Returns whether attempts run in a tracing span with the task's id, type and attempt. A span costs more than a
-    /// trivial task, so a handler that never logs returns false.
-    fn logs(&self) -> bool {
-        true
-    }
-
-    /// Name under which a child process of this binary finds the handler. `None` if the handler cannot crash its
-    /// process and needs no child process.
-    fn name_in_child<'a>(&'a self, task_type: &'a str) -> Option<&'a str> {
-        Some(task_type)
-    }
-
-    /// Number of ended attempts that still block their threads; each occupies a slot.
-    fn stuck(&self) -> usize {
-        0
-    }
-
-    /// Source of permits, if attempts of several types share capacity. A worker then takes a permit before it takes a task,
-    /// and runs the attempt with the permit.
-    fn permits(&self) -> Option<Arc<dyn PermitSource>> {
-        None
-    }
-
     /// Called by a worker at startup, before it takes tasks of the type. The error names the missing prerequisite.
     fn prepare(&self) -> Result<(), String> {
         Ok(())
+    }
+
+    /// Runs an attempt. The params are valid JSON according to the schema. Params rejected by the handler itself
+    /// are reported here, before anything runs, so that they are parsed once. User code may panic here as well as in
+    /// the future.
+    fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError>;
+
+    /// Returns what the handler can do and needs, apart from its attempts. It does not change.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+}
+
+/// Abilities and needs of a handler.
+#[derive(Clone, Default)]
+pub struct Capabilities {
+    /// The handler checks params against the schema of the type itself, because they may change before they reach it.
+    pub checks_schema: bool,
+    /// Attempts log nothing. Those of other handlers run in a tracing span with the task's id, type and attempt, which costs
+    /// more than a trivial task.
+    pub is_silent: bool,
+    /// Handler of the attempts in a child process of this binary.
+    pub in_child: InChild,
+    /// Returns the error with which `run` would reject params, without running the task. `None`: it rejects none.
+    pub check_params: Option<CheckParams>,
+    /// Number of ended attempts that still block their threads; each occupies a slot.
+    pub stuck: Option<Arc<AtomicUsize>>,
+    /// Source of permits, if attempts of several types share capacity. A worker then takes a permit before it takes a task,
+    /// and runs the attempt with the permit.
+    pub permits: Option<Arc<dyn PermitSource>>,
+}
+
+/// Check of params.
+pub type CheckParams = Arc<dyn Fn(&RawJson) -> Option<ParamsError> + Send + Sync>;
+
+/// Handler that a child process of this binary finds for the attempts of a type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InChild {
+    /// Handler of the type itself.
+    #[default]
+    SameType,
+    /// Handler of the type with this name.
+    Type(&'static str),
+    /// No handler: that of the type cannot crash its process and needs no child process.
+    Never,
+}
+
+impl InChild {
+    /// Name of the type whose handler a child process uses.
+    pub(crate) fn type_name<'a>(&self, task_type: &'a str) -> Option<&'a str> {
+        match self {
+            Self::SameType => Some(task_type),
+            Self::Type(name) => Some(name),
+            Self::Never => None,
+        }
     }
 }
 
@@ -146,7 +163,7 @@ impl<T: Task> Typed<T> {
 }
 
 impl<T: Task> Handler for Typed<T> {
-    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
+    fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         let task: T = schema::read(params.text())?;
         let attempt = Box::pin(async move { answer(&task.run(cx).await?) });
         Ok(match &self.blocking_pool {
@@ -155,16 +172,13 @@ impl<T: Task> Handler for Typed<T> {
         })
     }
 
-    fn stuck(&self) -> usize {
-        self.blocking_pool.as_ref().map_or(0, BlockingPool::stuck)
-    }
-
-    fn validate(&self, params: &RawJson) -> Option<ParamsError> {
-        schema::read::<T>(params.text()).err()
-    }
-
-    fn name_in_child<'a>(&'a self, _: &'a str) -> Option<&'a str> {
-        Some(T::TYPE)
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            in_child: InChild::Type(T::TYPE),
+            check_params: schema::check_as::<T>(),
+            stuck: self.blocking_pool.as_ref().map(BlockingPool::stuck_counter),
+            ..Capabilities::default()
+        }
     }
 }
 

@@ -87,9 +87,9 @@ impl Registered {
     }
 
     /// Validates params against the schema and then with the handler, without running the task. Workers do not call it:
-    /// they validate against the schema and leave the rest to [`Handler::start`], so that params are parsed once.
+    /// they validate against the schema and leave the rest to [`Handler::run`], so that params are parsed once.
     pub fn validate(&self, params: &RawJson) -> Option<ParamsError> {
-        self.schema.validate(params).or_else(|| self.handler.validate(params))
+        self.schema.validate(params).or_else(|| self.handler.capabilities().check_params?(params))
     }
 }
 

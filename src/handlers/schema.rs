@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::CheckParams;
 use crate::model::json::RawJson;
 
 /// Maximum length of an error message, in characters: validators quote the rejected value.
@@ -107,6 +108,11 @@ pub(super) fn read<T: DeserializeOwned>(text: &str) -> Result<T, ParamsError> {
     serde_json::from_str(text).map_err(|error| {
         locate::<T>(text).unwrap_or(ParamsError { pointer: String::new(), message: without_position(&error) })
     })
+}
+
+/// Check of params that a Rust type describes.
+pub(super) fn check_as<T: DeserializeOwned>() -> Option<CheckParams> {
+    Some(Arc::new(|params| read::<T>(params.text()).err()))
 }
 
 fn locate<T: DeserializeOwned>(text: &str) -> Option<ParamsError> {

@@ -48,8 +48,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use tokio::runtime::Handle;
 
-use super::permit::PermitSource;
-use super::{AnswerFuture, Context, Handler, ParamsError, TaskResult};
+use super::{AnswerFuture, Capabilities, Context, Handler, ParamsError, TaskResult};
 use crate::model::json::RawJson;
 
 /// Maximum time of a disposal.
@@ -112,8 +111,8 @@ impl<S: Service> WithService<S> {
 }
 
 impl<S: Service> Handler for WithService<S> {
-    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
-        let attempt = self.inner.start(params, cx.clone())?;
+    fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
+        let attempt = self.inner.run(params, cx.clone())?;
         Ok(Box::pin(async move {
             let service = Arc::new(S::make(&cx).await?);
             cx.services().push((TypeId::of::<S>(), service.clone()));
@@ -130,28 +129,8 @@ impl<S: Service> Handler for WithService<S> {
         }))
     }
 
-    fn validate(&self, params: &RawJson) -> Option<ParamsError> {
-        self.inner.validate(params)
-    }
-
-    fn checks_schema(&self) -> bool {
-        self.inner.checks_schema()
-    }
-
-    fn logs(&self) -> bool {
-        self.inner.logs()
-    }
-
-    fn name_in_child<'a>(&'a self, task_type: &'a str) -> Option<&'a str> {
-        self.inner.name_in_child(task_type)
-    }
-
-    fn stuck(&self) -> usize {
-        self.inner.stuck()
-    }
-
-    fn permits(&self) -> Option<Arc<dyn PermitSource>> {
-        self.inner.permits()
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     fn prepare(&self) -> Result<(), String> {

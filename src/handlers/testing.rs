@@ -166,10 +166,10 @@ impl TestRun {
     /// Runs one attempt of a registered type. Invalid params are a failure of kind `schema`.
     pub async fn handle(&self, task_type: &str, registered: &Registered, params: RawJson) -> Outcome {
         let (cx, recorder) = self.begin(task_type);
-        let checked = !registered.handler.checks_schema();
+        let checked = !registered.handler.capabilities().checks_schema;
         let started = match registered.schema.validate(&params).filter(|_| checked) {
             Some(error) => Err(error),
-            None => registered.handler.start(&params, cx.clone()),
+            None => registered.handler.run(&params, cx.clone()),
         };
         match started {
             Ok(attempt) => Outcome::of(attempt.await, &cx, &recorder),

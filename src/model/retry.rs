@@ -65,6 +65,25 @@ impl std::str::FromStr for Waits {
     }
 }
 
+/// Attempts and waits that a run of a task has used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunProgress {
+    pub attempts: u32,
+    pub waits: Waits,
+    /// Attempts before the backoff started again.
+    pub backoff_from: u32,
+}
+
+impl RunProgress {
+    /// Counts an attempt that has ended, or else the wait with which it ended. `waits`: those of the run with this one.
+    pub const fn use_up(&mut self, waits: Option<Waits>) {
+        match waits {
+            Some(waits) => self.waits = waits,
+            None => self.attempts += 1,
+        }
+    }
+}
+
 /// Retry policy of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {

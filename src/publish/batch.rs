@@ -9,11 +9,14 @@ use futures::stream::{self, StreamExt};
 use tokio::time::Instant;
 
 use super::headers::{bytes_of, headers_at, task_record};
-use super::{OutgoingTask, PUBLISH_DEADLINE, PublishError, PublishStep, Published, Publisher, time_text};
+use super::{
+    OutgoingTask, PUBLISH_DEADLINE, PublishError, PublishStep, Published, Publisher, UnannouncedTask, time_text,
+};
 use crate::broker::shared_producer::{FULL_PAUSE, SendBatch, SendOutcome, unanswered};
 use crate::broker::{BatchRecord, BrokerError};
 use crate::model::event::submitted;
-use crate::model::task::DecodedTask;
+use crate::model::retry::RunProgress;
+use crate::model::task::{DecodedTask, Position};
 use crate::telemetry::otel::Span;
 
 /// Number of tasks per batch and of concurrent batches per call: they bound the memory of a call besides its input.
@@ -83,6 +86,8 @@ enum Slot {
 
 struct Open {
     task: DecodedTask,
+    /// Position of the record, once it is acknowledged.
+    position: Option<Position>,
     key: Option<String>,
     /// Span of the publication.
     span: Option<Box<Span>>,
@@ -93,7 +98,10 @@ struct Open {
 impl Open {
     fn failed(&self, error: BrokerError) -> PublishError {
         match self.step {
-            PublishStep::Announce => PublishError::NotAnnounced { task: Box::new(self.task.clone()), error },
+            PublishStep::Announce => {
+                let task = UnannouncedTask { task: self.task.clone(), position: self.position };
+                PublishError::NotAnnounced { task: Box::new(task), error }
+            }
             PublishStep::Record | PublishStep::Later { .. } => PublishError::NotPublished(error),
         }
     }
@@ -172,7 +180,7 @@ impl<'a> BatchPublish<'a> {
         self.values.clear();
         match open.step {
             PublishStep::Record => {}
-            PublishStep::Announce => submitted(task, self.now_ms, &mut self.values)?,
+            PublishStep::Announce => submitted(task, open.position, self.now_ms, &mut self.values)?,
             PublishStep::Later { due_ms } => {
                 super::scheduled(task, open.key.clone(), &publisher.source, due_ms, self.now_ms)
                     .encode(&mut self.values)?;
@@ -184,7 +192,7 @@ impl<'a> BatchPublish<'a> {
         if self.topic.0 != task.task_type {
             self.topic = (task.task_type.clone(), publisher.names.tasks(&task.task_type));
         }
-        let headers = headers_at(task, &publisher.source, self.time.as_str().into());
+        let headers = headers_at(task, &RunProgress::default(), &publisher.source, self.time.as_str().into());
         batch.send(&task_record(task, open.key.as_deref(), &self.topic.1, &bytes_of(&headers)), number)
     }
 
@@ -196,7 +204,7 @@ impl<'a> BatchPublish<'a> {
         for number in self.out.drain(..) {
             let Some(Slot::Open(open)) = self.slots.get(number as usize) else { continue };
             let start = self.values.len();
-            if let Err(error) = submitted(&open.task, self.now_ms, &mut self.values) {
+            if let Err(error) = submitted(&open.task, open.position, self.now_ms, &mut self.values) {
                 self.values.truncate(start);
                 refused.push((number, error));
                 continue;
@@ -237,7 +245,7 @@ impl<'a> BatchPublish<'a> {
                 Ok(Published { id: open.task.id.clone(), position })
             }
             Ok(position) => {
-                open.task.position = position;
+                open.position = Some(position);
                 open.step = PublishStep::Announce;
                 return self.out.push(number);
             }
@@ -273,7 +281,7 @@ impl Slot {
         let key = new.key.clone();
         let step = PublishStep::of(&new, now_ms);
         match publisher.prepare(new, now_ms) {
-            Ok((task, span)) => Self::Open(Box::new(Open { task, key, span, step })),
+            Ok((task, span)) => Self::Open(Box::new(Open { task, position: None, key, span, step })),
             Err(error) => Self::Done(Err(error)),
         }
     }

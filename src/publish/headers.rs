@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use crate::broker::ProducerRecord;
+use crate::model::retry::RunProgress;
 use crate::model::task::{DecodedTask, Policy, header};
 
 /// Name and value of a header.
@@ -24,13 +25,23 @@ pub(super) fn bytes_of<'a>(headers: &'a [TextHeader<'_>]) -> Vec<(&'a str, &'a [
     headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect()
 }
 
-/// Headers of a task; fields with default values are omitted.
+/// Headers of a task of which nothing has run; fields with default values are omitted.
 pub fn task_headers<'a>(task: &'a DecodedTask, source: &'a str) -> Vec<TextHeader<'a>> {
-    headers_at(task, source, Cow::Owned(time_text(task.created_at_ms)))
+    record_headers(task, &RunProgress::default(), source)
+}
+
+/// Headers of a task that has used attempts or waits.
+pub fn record_headers<'a>(task: &'a DecodedTask, progress: &RunProgress, source: &'a str) -> Vec<TextHeader<'a>> {
+    headers_at(task, progress, source, Cow::Owned(time_text(task.created_at_ms)))
 }
 
 /// Headers of a task whose creation time is already formatted.
-pub(super) fn headers_at<'a>(task: &'a DecodedTask, source: &'a str, time: Cow<'a, str>) -> Vec<TextHeader<'a>> {
+pub(super) fn headers_at<'a>(
+    task: &'a DecodedTask,
+    progress: &RunProgress,
+    source: &'a str,
+    time: Cow<'a, str>,
+) -> Vec<TextHeader<'a>> {
     let mut headers = Vec::with_capacity(8);
     headers.extend([
         (header::SPEC_VERSION, Cow::Borrowed("1.0")),
@@ -42,9 +53,9 @@ pub(super) fn headers_at<'a>(task: &'a DecodedTask, source: &'a str, time: Cow<'
     let mut set = |name, value: Option<Cow<'a, str>>| headers.extend(value.map(|value| (name, value)));
     set(header::PARENT, task.id.parent().map(Cow::Borrowed));
     set(header::RUN, (task.run > 1).then(|| task.run.to_string().into()));
-    set(header::ATTEMPT, (task.attempts_used > 0).then(|| task.attempts_used.to_string().into()));
-    set(header::WAITS, (task.waits.number > 0).then(|| task.waits.to_string().into()));
-    set(header::BACKOFF_FROM, (task.backoff_from > 0).then(|| task.backoff_from.to_string().into()));
+    set(header::ATTEMPT, (progress.attempts > 0).then(|| progress.attempts.to_string().into()));
+    set(header::WAITS, (progress.waits.number > 0).then(|| progress.waits.to_string().into()));
+    set(header::BACKOFF_FROM, (progress.backoff_from > 0).then(|| progress.backoff_from.to_string().into()));
     set(header::AS_OF, task.asof.map(|asof| asof.to_string().into()));
     set(header::ANNOUNCED, task.announced.then_some("1".into()));
     set(header::HASH, task.hash.as_deref().map(Cow::Borrowed));

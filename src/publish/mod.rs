@@ -24,7 +24,7 @@ use crate::model::event::{Event, Payload, submitted};
 use crate::model::json::RawJson;
 use crate::model::outbox::RecordCopy;
 use crate::model::record::attachment::Attachment;
-use crate::model::retry::Waits;
+use crate::model::retry::RunProgress;
 use crate::model::task::hash::spawn_hash;
 use crate::model::task::id::{IdError, TaskId, check_type};
 use crate::model::task::partition::partition_of;
@@ -38,7 +38,7 @@ mod batch;
 mod headers;
 mod transactional;
 
-pub use headers::{TextHeader, set_policy, task_headers, time_text};
+pub use headers::{TextHeader, record_headers, set_policy, task_headers, time_text};
 use headers::{bytes_of, task_record};
 
 /// Deadline of each of the two sends of a publish.
@@ -109,7 +109,15 @@ pub enum PublishError {
     /// The task is published and will run, but its announcement is not acknowledged. Repeat [`Publisher::announce`],
     /// not the publish.
     #[error("the task is published, but its announcement is not acknowledged: {error}")]
-    NotAnnounced { task: Box<DecodedTask>, error: BrokerError },
+    NotAnnounced { task: Box<UnannouncedTask>, error: BrokerError },
+}
+
+/// Published task whose announcement is not acknowledged.
+#[derive(Clone, Debug)]
+pub struct UnannouncedTask {
+    pub task: DecodedTask,
+    /// Position of its record. An external task has none.
+    pub position: Option<Position>,
 }
 
 impl From<IdError> for PublishError {
@@ -228,7 +236,7 @@ impl Publisher {
 
     async fn publish_prepared(
         &self,
-        mut task: DecodedTask,
+        task: DecodedTask,
         key: Option<String>,
         step: PublishStep,
         now_ms: i64,
@@ -236,15 +244,15 @@ impl Publisher {
         if let PublishStep::Later { due_ms } = step {
             return self.schedule(task, key, due_ms, now_ms).await;
         }
+        let mut position = None;
         if step == PublishStep::Record {
             let topic = self.names.tasks(&task.task_type);
             let headers = task_headers(&task, &self.source);
             let headers = bytes_of(&headers);
             let record = task_record(&task, key.as_deref(), &topic, &headers);
-            let position = self.producer.deliver(record, self.deadline).await.map_err(PublishError::NotPublished)?;
-            task.position = position;
+            position = Some(self.producer.deliver(record, self.deadline).await.map_err(PublishError::NotPublished)?);
         }
-        self.announce(task, now_ms).await
+        self.announce(UnannouncedTask { task, position }, now_ms).await
     }
 
     /// Publishes many tasks independently. Returns one outcome per task, in order.
@@ -253,18 +261,19 @@ impl Publisher {
     }
 
     /// Writes the `submitted` event of a task whose record is published.
-    pub async fn announce(&self, task: DecodedTask, now_ms: i64) -> Result<Published, PublishError> {
+    pub async fn announce(&self, published: UnannouncedTask, now_ms: i64) -> Result<Published, PublishError> {
+        let UnannouncedTask { task, position } = &published;
         let mut value = Vec::with_capacity(256);
-        let sent = match submitted(&task, now_ms, &mut value) {
+        let sent = match submitted(task, *position, now_ms, &mut value) {
             Ok(()) => self.producer.deliver(self.event_record(task.id.root(), &value), self.deadline).await,
             Err(error) => Err(error.into()),
         };
         match sent {
             Ok(position) => {
                 self.count(&task.task_type, 1);
-                Ok(Published { id: task.id, position })
+                Ok(Published { id: published.task.id, position })
             }
-            Err(error) => Err(PublishError::NotAnnounced { task: Box::new(task), error }),
+            Err(error) => Err(PublishError::NotAnnounced { task: Box::new(published), error }),
         }
     }
 
@@ -282,8 +291,8 @@ impl Publisher {
     }
 
     /// Record of a task to be deferred.
-    pub fn record_copy(&self, task: &DecodedTask, key: Option<String>) -> RecordCopy {
-        RecordCopy::new(task, key, task_headers(task, &self.source))
+    pub fn record_copy(&self, task: &DecodedTask, progress: &RunProgress) -> RecordCopy {
+        RecordCopy::new(task, None, record_headers(task, progress, &self.source))
     }
 
     /// Writes one event and returns its position once acknowledged.
@@ -353,17 +362,12 @@ fn prepare(new: OutgoingTask, now_ms: i64) -> Result<DecodedTask, PublishError> 
         id,
         task_type: new.task_type,
         run: new.run,
-        attempts_used: 0,
-        backoff_from: 0,
-        waits: Waits::default(),
         created_at_ms: now_ms,
-        position: Position { partition: -1, offset: -1 },
         asof: new.asof,
         announced: true,
         hash: Some(hash.into()),
         policy: (new.policy != Policy::default()).then(|| Box::new(new.policy)),
         trace: new.trace,
-        has_foreign_headers: false,
         params: new.params,
     })
 }
@@ -398,7 +402,7 @@ fn origin_of(new: &OutgoingTask) -> Origin {
 fn scheduled(task: &DecodedTask, key: Option<String>, source: &str, due_ms: i64, now_ms: i64) -> Event {
     let record_copy = RecordCopy::new(task, key, task_headers(task, source));
     let payload = Payload::Scheduled { due_ms: Some(due_ms), record: Some(Box::new(record_copy)) };
-    Event::announcing(payload, task, now_ms)
+    Event::announcing(payload, task, None, now_ms)
 }
 
 #[cfg(test)]

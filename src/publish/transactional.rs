@@ -106,11 +106,8 @@ impl Publisher {
         let mut value = Vec::with_capacity(256);
         let task = &ready.task;
         match ready.step {
-            PublishStep::Record => match positions.next() {
-                Some(at) => submitted(&DecodedTask { position: position(at), ..task.clone() }, now_ms, &mut value)?,
-                None => submitted(task, now_ms, &mut value)?,
-            },
-            PublishStep::Announce => submitted(task, now_ms, &mut value)?,
+            PublishStep::Record => submitted(task, positions.next().map(position), now_ms, &mut value)?,
+            PublishStep::Announce => submitted(task, None, now_ms, &mut value)?,
             PublishStep::Later { due_ms } => {
                 super::scheduled(task, ready.key.clone(), &self.source, due_ms, now_ms).encode(&mut value)?;
             }

@@ -209,7 +209,7 @@ impl Announcer {
         if task.hash.is_none() {
             task.hash = spawn_hash(&task_type, &task.params).ok().map(Into::into);
         }
-        Some(Event::submitted(&task, now_ms()))
+        Some(Event::submitted(&task, Some(source.position), now_ms()))
     }
 }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::broker::{Broker, BrokerError, Partition, ProducerRecord, Record};
 use crate::dead_letters::headers::{DeadLetterHeaders, headers};
 use crate::model::outbox::RecordCopy;
-use crate::model::task::DecodedTask;
+use crate::model::task::Position;
 use crate::model::task::id::TaskId;
-use crate::publish::{PUBLISH_DEADLINE, task_headers};
+use crate::publish::{PUBLISH_DEADLINE, record_headers};
 use crate::runtime::{Backoff, Health, now_ms};
 
 use super::decode::{InFlight, Invalid};
@@ -67,7 +67,7 @@ impl DeadLetterWriter {
     pub(super) async fn write(&self, letter: DeadLetter) {
         let record = match &letter.body {
             Body::Record(invalid) => Cow::Borrowed(&invalid.record),
-            Body::Task(in_flight) => Cow::Owned(self.read_original(&letter.task_type, &in_flight.task).await),
+            Body::Task(in_flight) => Cow::Owned(self.read_original(&letter.task_type, in_flight).await),
         };
         let part = format!("dead letters of {}", letter.task_type);
         let mut form = Form::Whole;
@@ -95,21 +95,22 @@ impl DeadLetterWriter {
     }
 
     /// Returns the task's full record in the form in which the tracker keeps it until it is due.
-    pub(super) async fn deferred_record(&self, task_type: &str, task: &DecodedTask) -> RecordCopy {
-        let record = self.read_original(task_type, task).await;
+    pub(super) async fn deferred_record(&self, task_type: &str, in_flight: &InFlight) -> RecordCopy {
+        let task = &in_flight.task;
+        let record = self.read_original(task_type, in_flight).await;
         let key = record.key.as_deref().filter(|key| *key != task.id.as_str().as_bytes());
         let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default()));
-        self.events.publisher().record_copy(task, None).with_foreign_headers(key, headers)
+        self.events.publisher().record_copy(task, &in_flight.progress_of_copy()).with_foreign_headers(key, headers)
     }
 
     /// Reads the record of a task again from its topic; retries until the broker answers.
-    async fn read_original(&self, task_type: &str, task: &DecodedTask) -> Record {
-        let partition = Partition::new(self.events.publisher().names().tasks(task_type), task.position.partition);
-        let offset = task.position.offset;
+    async fn read_original(&self, task_type: &str, in_flight: &InFlight) -> Record {
+        let Position { partition, offset } = in_flight.record.position;
+        let partition = Partition::new(self.events.publisher().names().tasks(task_type), partition);
         let mut backoff = backoff();
         loop {
             match self.broker.client().with_deadline(READ_DEADLINE).read_at(&partition, offset).await {
-                Ok(record) => return record.unwrap_or_else(|| rebuild_record(task, &partition)),
+                Ok(record) => return record.unwrap_or_else(|| rebuild_record(in_flight, &partition)),
                 Err(error) => tracing::warn!(%task_type, %error, "the record of a task cannot be read again; retrying"),
             }
             tokio::time::sleep(backoff.next_wait()).await;
@@ -147,14 +148,15 @@ fn backoff() -> Backoff {
 }
 
 /// Rebuilds a record that retention has removed from its topic.
-fn rebuild_record(task: &DecodedTask, partition: &Partition) -> Record {
-    let headers = task_headers(task, "kafleet")
+fn rebuild_record(in_flight: &InFlight, partition: &Partition) -> Record {
+    let InFlight { task, record, .. } = in_flight;
+    let headers = record_headers(task, &record.progress, "kafleet")
         .into_iter()
         .map(|(name, value)| (name.to_owned(), Some(value.into_owned().into_bytes())));
     Record {
         topic: partition.topic.clone(),
         partition: partition.index,
-        offset: task.position.offset,
+        offset: record.position.offset,
         timestamp_ms: task.created_at_ms,
         key: Some(task.id.as_str().as_bytes().to_vec()),
         value: Some(task.params.text().as_bytes().to_vec()),

@@ -12,11 +12,11 @@ use crate::broker::{Record, RecordRef};
 use crate::config::{self, Names, TypePolicy};
 use crate::handlers::context::{KeptHeaders, Restart};
 use crate::model::offsets::PendingRetry;
-use crate::model::retry::Waits;
+use crate::model::retry::{RunProgress, Waits};
 use crate::model::task::header;
 use crate::model::task::limits::{Flaw, TaskLimits};
 use crate::model::task::partition::partition_of;
-use crate::model::task::{DecodedTask, Policy, Position, Reject, Source, read_task};
+use crate::model::task::{DecodedTask, Policy, Position, ReceivedTask, Reject, Source, read_record};
 use crate::runtime::now_ms;
 
 /// Approximate memory that a task in flight costs beyond its record, in bytes.
@@ -31,23 +31,16 @@ pub(super) enum Input {
 /// A task in the worker, from its delivery to the acknowledgement of its terminal event.
 pub(super) struct InFlight {
     pub task: DecodedTask,
+    pub record: SourceRecord,
     pub tag: DeliveryTag,
     /// Memory charge, refunded on drop.
     pub _charge: Charge,
     /// Hash of the ordering key; 0 for unordered types.
     pub key: u64,
-    /// Attempts used in this run, including those of earlier workers if the record contains their number.
-    pub attempts: u32,
-    /// Waits of this run, including those of earlier workers if the record contains them.
-    pub waits: Waits,
-    /// Attempts of this run before the backoff started again.
-    pub backoff_from: u32,
+    /// Attempts and waits that the run has used, those of earlier workers included.
+    pub progress: RunProgress,
     /// Time of the waits in this worker.
     pub waited: Duration,
-    /// Timestamp of the record, epoch milliseconds.
-    pub record_timestamp_ms: i64,
-    /// The record's key differs from the task's id.
-    pub has_own_key: bool,
     /// This worker has published an event of the task that contains its announcement.
     pub announced: bool,
     /// The task holds its ordering key; later tasks with the key wait.
@@ -62,12 +55,25 @@ pub(super) struct InFlight {
     pub restarts: Restarts,
     /// Set once the task has used an attempt or a wait in this worker, or in the one before.
     pub retry: Option<Box<HeldRetry>>,
+    /// Trace of the task, once an attempt has started in it.
+    pub trace: Option<Box<TaskTrace>>,
+}
+
+/// Record of a task, without its fields.
+pub(super) struct SourceRecord {
+    pub position: Position,
+    /// Timestamp, epoch milliseconds.
+    pub timestamp_ms: i64,
+    /// Attempts and waits that the run had used when the record was written.
+    pub progress: RunProgress,
+    /// The key differs from the task's id.
+    pub has_own_key: bool,
+    /// It has headers unknown to kafleet, which are copied when the task is passed on.
+    pub has_foreign_headers: bool,
     /// Headers to be copied to the result, if the task has one for other systems.
     pub correlation: Option<Headers>,
     /// Headers that the type keeps for its handler.
     pub kept_headers: Option<KeptHeaders>,
-    /// Trace of the task, once an attempt has started in it.
-    pub trace: Option<Box<TaskTrace>>,
 }
 
 /// Task that may have crashed workers.
@@ -112,15 +118,20 @@ pub(super) enum HeldRetry {
 impl InFlight {
     /// Continues with the attempts and waits that the task had used in the previous owner of the partition.
     pub(super) fn resume(&mut self, retry: &PendingRetry) {
-        self.attempts = self.attempts.max(retry.attempts);
-        self.waits = retry.waits;
-        self.backoff_from = retry.backoff_from;
+        let attempts = self.progress.attempts.max(retry.progress.attempts);
+        self.progress = RunProgress { attempts, ..retry.progress };
         self.retry = Some(Box::new(HeldRetry::Resumed { due_ms: retry.due_ms }));
+    }
+
+    /// RunProgress for the copy of the record that the tracker keeps. It takes the number of attempts from the event.
+    pub(super) fn progress_of_copy(&self) -> RunProgress {
+        RunProgress { attempts: self.record.progress.attempts, ..self.progress }
     }
 
     /// Returns whether no attempt of this run has started yet, as far as this worker knows.
     pub(super) fn is_first_start(&self) -> bool {
-        let has_used = self.attempts > self.task.attempts_used || self.waits != self.task.waits;
+        let before = &self.record.progress;
+        let has_used = self.progress.attempts > before.attempts || self.progress.waits != before.waits;
         // An attempt that is repeated because its process died has started before.
         !has_used && self.restarts.number == 0
     }
@@ -128,7 +139,7 @@ impl InFlight {
     /// Time in the queue, in milliseconds: since the record was written, or since the task was to start at the earliest.
     pub(super) fn queued_ms(&self, now_ms: i64) -> i64 {
         let not_before_ms = self.task.policy.as_ref().and_then(|policy| policy.not_before_ms);
-        now_ms.saturating_sub(self.record_timestamp_ms.max(not_before_ms.unwrap_or(i64::MIN)))
+        now_ms.saturating_sub(self.record.timestamp_ms.max(not_before_ms.unwrap_or(i64::MIN)))
     }
 
     /// Hash of the key that a per-key rate limit applies to.
@@ -149,7 +160,7 @@ pub(super) struct Invalid {
 impl Input {
     pub(super) fn offset(&self) -> i64 {
         match self {
-            Self::Task(in_flight) => in_flight.task.position.offset,
+            Self::Task(in_flight) => in_flight.record.position.offset,
             Self::Invalid(invalid) => invalid.record.offset,
         }
     }
@@ -208,9 +219,9 @@ impl PollBatch {
             value: record.value,
         };
         let size = record.value.map_or(0, <[u8]>::len);
-        let reject = match read_task(&source, record.headers()) {
-            Ok(task) => match decoder.check(&task, size) {
-                Ok(()) => return Input::Task(Box::new(self.in_flight(decoder, record, task, tag))),
+        let reject = match read_record(&source, record.headers()) {
+            Ok(received) => match decoder.check(&received, size) {
+                Ok(()) => return Input::Task(Box::new(self.in_flight(decoder, record, received, tag))),
                 Err(reject) => reject,
             },
             Err(reject) => reject,
@@ -223,10 +234,12 @@ impl PollBatch {
         &mut self,
         decoder: &Decoder,
         record: &RecordRef<'_>,
-        task: DecodedTask,
+        received: ReceivedTask,
         tag: DeliveryTag,
     ) -> InFlight {
-        let kept_headers = decoder.kept_headers(record, &task);
+        let kept_headers = decoder.kept_headers(record, &received);
+        let correlation = decoder.correlation(record, &received);
+        let ReceivedTask { task, position, progress, has_foreign_headers } = received;
         if decoder.order == config::Order::Key || decoder.has_rate_per_key {
             decoder.key_check.check(record);
         }
@@ -241,12 +254,17 @@ impl PollBatch {
             tag,
             _charge: self.charge(size),
             key: decoder.order_key(record, &task),
-            attempts: task.attempts_used,
-            waits: task.waits,
-            backoff_from: task.backoff_from,
+            progress,
+            record: SourceRecord {
+                position,
+                timestamp_ms: record.timestamp_ms,
+                progress,
+                has_own_key: record.key.is_some_and(|key| key != task.id.as_str().as_bytes()),
+                has_foreign_headers,
+                correlation,
+                kept_headers,
+            },
             waited: Duration::ZERO,
-            record_timestamp_ms: record.timestamp_ms,
-            has_own_key: record.key.is_some_and(|key| key != task.id.as_str().as_bytes()),
             announced: false,
             holds_key: false,
             rate_key: if decoder.has_rate_per_key { key_hash(key_bytes) } else { 0 },
@@ -254,8 +272,6 @@ impl PollBatch {
             suspect: None,
             restarts: Restarts::default(),
             retry: None,
-            correlation: decoder.correlation(record, &task),
-            kept_headers,
             trace: None,
             task,
         }
@@ -274,10 +290,11 @@ impl Decoder {
     }
 
     /// Checks the options and the size of the params against the limits of the configuration.
-    fn check(&self, task: &DecodedTask, size: usize) -> Result<(), Reject> {
+    fn check(&self, received: &ReceivedTask, size: usize) -> Result<(), Reject> {
+        let task = &received.task;
         let reject = |code, message| Reject { task: Some((task.id.clone(), task.run)), ..Reject::new(code, message) };
         if let Some(policy) = task.policy.as_deref()
-            && let Err((at, why)) = self.check_policy(task, policy)
+            && let Err((at, why)) = self.check_policy(received, policy)
         {
             let header = header::of_pointer(&at);
             let at = at.trim_start_matches('/');
@@ -290,11 +307,12 @@ impl Decoder {
 
     /// Checks the options of a task. Tasks that a process of the fleet has published were checked there, and tasks that have
     /// used an attempt or a wait were checked by the worker that received them first: settings may have changed since.
-    fn check_policy(&self, task: &DecodedTask, policy: &Policy) -> Result<(), Flaw> {
+    fn check_policy(&self, received: &ReceivedTask, policy: &Policy) -> Result<(), Flaw> {
+        let ReceivedTask { task, progress, .. } = received;
         if let Some(topic) = &policy.reply_to {
             self.names.check_reply_topic(topic).map_err(|why| ("/reply_to".to_owned(), why))?;
         }
-        if task.announced || task.attempts_used > 0 || task.waits != Waits::default() {
+        if task.announced || progress.attempts > 0 || progress.waits != Waits::default() {
             return Ok(());
         }
         self.limits.check(&task.id, policy, now_ms())?;
@@ -303,16 +321,17 @@ impl Decoder {
     }
 
     /// Copies the headers for the result of a task, if it has one for other systems.
-    fn correlation(&self, record: &RecordRef<'_>, task: &DecodedTask) -> Option<Headers> {
+    fn correlation(&self, record: &RecordRef<'_>, received: &ReceivedTask) -> Option<Headers> {
+        let task = &received.task;
         let has_result = self.publish_results || task.policy.as_ref().is_some_and(|policy| policy.reply_to.is_some());
-        (has_result && task.has_foreign_headers)
+        (has_result && received.has_foreign_headers)
             .then(|| correlation(&self.correlation_headers, record.headers()))
             .flatten()
     }
 
     /// Copies the headers that the type keeps for its handler.
-    fn kept_headers(&self, record: &RecordRef<'_>, task: &DecodedTask) -> Option<KeptHeaders> {
-        (task.has_foreign_headers && !self.keep_headers.is_empty())
+    fn kept_headers(&self, record: &RecordRef<'_>, received: &ReceivedTask) -> Option<KeptHeaders> {
+        (received.has_foreign_headers && !self.keep_headers.is_empty())
             .then(|| kept_headers(&self.keep_headers, record.headers()))
             .flatten()
     }
@@ -331,4 +350,30 @@ impl Decoder {
 
 fn key_hash(key: &[u8]) -> u64 {
     u64::from(partition_of(key, i32::MAX as u32))
+}
+
+#[cfg(test)]
+impl Decoder {
+    /// Creates a decoder for tests.
+    pub(super) fn of_order(order: config::Order) -> Self {
+        Self {
+            task_type: "t".into(),
+            order,
+            limits: TaskLimits { max_params: 100, ..TaskLimits::default() },
+            policy: TypePolicy::default(),
+            memory: MemoryBudget::new(1, 1 << 20),
+            type_index: 0,
+            has_rate_per_key: false,
+            publish_results: false,
+            correlation_headers: [].into(),
+            keep_headers: [].into(),
+            names: Names::new("kafleet"),
+            key_check: KeyCheck {
+                task_type: "t".into(),
+                partitions: 0,
+                counter: prometheus::IntCounter::new("misplaced", "Misplaced keys.").unwrap(),
+                found: Default::default(),
+            },
+        }
+    }
 }

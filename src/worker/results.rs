@@ -98,7 +98,7 @@ impl ResultTargets {
             task_type: self.task_type.clone(),
             publish: self.publish,
             reply_to: reply_to(in_flight).map(Into::into),
-            correlation: in_flight.correlation.clone(),
+            correlation: in_flight.record.correlation.clone(),
             trace: in_flight.task.trace.clone(),
             dead_letter: dead_letter.map(Into::into),
         })

@@ -87,13 +87,19 @@ impl TypeSpans {
 
     fn write_wait(&self, in_flight: &InFlight, span: &AttemptSpan, received: Option<Received>, until_ns: u64) {
         let ended_ns = in_flight.trace.as_ref().map(|trace| trace.ended_ns);
-        let from_ns = ended_ns.unwrap_or_else(|| nanos(in_flight.record_timestamp_ms));
+        let from_ns = ended_ns.unwrap_or_else(|| nanos(in_flight.record.timestamp_ms));
         self.tracer.record(span.wait(&self.delivered(in_flight), received, from_ns, until_ns));
     }
 
     fn delivered<'a>(&'a self, in_flight: &'a InFlight) -> Delivered<'a> {
-        let attempt = in_flight.attempts + 1;
-        Delivered { task: &in_flight.task, topic: &self.topic, worker: &self.worker, attempt }
+        let attempt = in_flight.progress.attempts + 1;
+        Delivered {
+            task: &in_flight.task,
+            position: in_flight.record.position,
+            topic: &self.topic,
+            worker: &self.worker,
+            attempt,
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Metrics of one task type, counted locally and flushed in bulk.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus::IntGauge;
@@ -31,6 +32,15 @@ const DEAD_LETTER_CODES: [&str; 12] = [
     RESULT_REFUSED,
 ];
 
+/// Gauges of one task type, and the counter of changes that are rare.
+#[derive(Clone)]
+pub(super) struct TypeGauges {
+    task_type: Arc<str>,
+    metrics: Metrics,
+    in_flight: IntGauge,
+}
+
+/// Counters and histograms of one task type.
 pub(super) struct TypeMetrics {
     task_type: String,
     metrics: Metrics,
@@ -40,7 +50,40 @@ pub(super) struct TypeMetrics {
     succeeded: LocalIntCounter,
     queue_wait: LocalHistogram,
     run_time: LocalHistogram,
-    in_flight: IntGauge,
+}
+
+impl TypeGauges {
+    pub(super) fn new(metrics: &Metrics, task_type: &Arc<str>) -> Self {
+        let in_flight = metrics.tasks.in_flight.with_label_values(&[&**task_type]);
+        Self { task_type: task_type.clone(), metrics: metrics.clone(), in_flight }
+    }
+
+    pub(super) fn set_in_flight(&self, number: usize) {
+        self.in_flight.set(number as i64);
+    }
+
+    pub(super) fn set_limits(&self, slots: usize, paused: bool) {
+        self.metrics.tasks.slots.with_label_values(&[&*self.task_type]).set(slots as i64);
+        self.metrics.tasks.paused.with_label_values(&[&*self.task_type]).set(i64::from(paused));
+    }
+
+    /// Sets the number of slots held by attempts that have ended but do not return.
+    pub(super) fn set_stuck_slots(&self, number: usize) {
+        self.metrics.tasks.slots_stuck.with_label_values(&[&*self.task_type]).set(number as i64);
+    }
+
+    /// Sets whether the type is stopped because of too many failures.
+    pub(super) fn set_stopped(&self, stopped: bool) {
+        self.metrics.tasks.type_stopped.with_label_values(&[&*self.task_type]).set(i64::from(stopped));
+    }
+
+    pub(super) fn record_circuit_opened(&self) {
+        self.metrics.tasks.circuit_opened.with_label_values(&[&*self.task_type]).inc();
+    }
+
+    pub(super) fn set_circuit_open(&self, is_open: bool) {
+        self.metrics.tasks.circuit_open.with_label_values(&[&*self.task_type]).set(i64::from(is_open));
+    }
 }
 
 impl TypeMetrics {
@@ -64,7 +107,6 @@ impl TypeMetrics {
             succeeded: metrics.tasks.finished.with_label_values(&[task_type, "succeeded"]).local(),
             queue_wait: metrics.tasks.queue_wait.with_label_values(label).local(),
             run_time: metrics.tasks.run_time.with_label_values(label).local(),
-            in_flight: metrics.tasks.in_flight.with_label_values(label),
             task_type: task_type.to_owned(),
             metrics: metrics.clone(),
         }
@@ -86,46 +128,15 @@ impl TypeMetrics {
     pub(super) fn record_outcome(&mut self, outcome: &str, run_time: Duration) {
         self.finished.with_label_values(&[&self.task_type, outcome]).inc();
         self.run_time.observe(run_time.as_secs_f64());
-        if outcome == "retried" {
-            self.metrics.tasks.retries.with_label_values(&[&self.task_type]).inc();
+        match outcome {
+            "retried" => self.metrics.tasks.retries.with_label_values(&[&self.task_type]).inc(),
+            "waited" => self.metrics.tasks.waits.with_label_values(&[&self.task_type]).inc(),
+            _ => {}
         }
-    }
-
-    /// Counts an attempt that ended with a wait.
-    pub(super) fn record_wait(&mut self, run_time: Duration) {
-        self.record_outcome("waited", run_time);
-        self.metrics.tasks.waits.with_label_values(&[&self.task_type]).inc();
     }
 
     pub(super) fn record_dead_letter(&self, code: &str) {
         self.metrics.tasks.dead_letters.with_label_values(&[self.task_type.as_str(), code]).inc();
-    }
-
-    pub(super) fn set_in_flight(&self, number: usize) {
-        self.in_flight.set(number as i64);
-    }
-
-    pub(super) fn set_limits(&self, slots: usize, paused: bool) {
-        self.metrics.tasks.slots.with_label_values(&[&self.task_type]).set(slots as i64);
-        self.metrics.tasks.paused.with_label_values(&[&self.task_type]).set(i64::from(paused));
-    }
-
-    /// Sets the number of slots held by attempts that have ended but do not return.
-    pub(super) fn set_stuck_slots(&self, number: usize) {
-        self.metrics.tasks.slots_stuck.with_label_values(&[&self.task_type]).set(number as i64);
-    }
-
-    /// Sets whether the type is stopped because of too many failures.
-    pub(super) fn set_stopped(&self, stopped: bool) {
-        self.metrics.tasks.type_stopped.with_label_values(&[&self.task_type]).set(i64::from(stopped));
-    }
-
-    pub(super) fn record_circuit_opened(&self) {
-        self.metrics.tasks.circuit_opened.with_label_values(&[&self.task_type]).inc();
-    }
-
-    pub(super) fn set_circuit_open(&self, is_open: bool) {
-        self.metrics.tasks.circuit_open.with_label_values(&[&self.task_type]).set(i64::from(is_open));
     }
 
     /// Adds the local counts to the shared metrics.

@@ -44,7 +44,7 @@ impl TypeStart<'_> {
         let dispatcher = Dispatcher::new(self.dispatcher_deps(work, command_receiver));
         let consumer = TypeConsumer::new(self.type_deps(work_sender, commands.clone()));
         runtime::spawn(forward_changes(changes, commands.clone()));
-        let own = self.registered.handler.permits().and_then(|permits| permits.runtime());
+        let own = self.registered.handler.capabilities().permits.and_then(|permits| permits.runtime());
         let dispatcher = match own {
             Some(own) => runtime::spawn_on(&own, dispatcher.run()),
             None => runtime::spawn(dispatcher.run()),

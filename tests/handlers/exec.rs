@@ -217,7 +217,7 @@ async fn cancelled_program_gets_sigterm_and_then_sigkill() {
 
 async fn cancel_when_ready(program: Program, ready: &Path, count: usize) -> Fail {
     let (cx, _) = TestRun::new().begin("count");
-    let answer = Exec::new(program).start(&RawJson::null(), cx.clone()).unwrap();
+    let answer = Exec::new(program).run(&RawJson::null(), cx.clone()).unwrap();
     let file = ready.to_owned();
     let canceller = tokio::task::spawn_blocking(move || {
         pids(&file, count);
@@ -233,7 +233,7 @@ async fn dropped_attempt_kills_its_process_group() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("pids");
     let (cx, _) = TestRun::new().begin("count");
-    let attempt = tokio::spawn(Exec::new(unkillable_group(&file)).start(&RawJson::null(), cx).unwrap());
+    let attempt = tokio::spawn(Exec::new(unkillable_group(&file)).run(&RawJson::null(), cx).unwrap());
     let family = tokio::task::spawn_blocking({
         let file = file.clone();
         move || pids(&file, 2)
@@ -405,7 +405,7 @@ async fn dead_guard_is_replaced_with_current_table() {
     let old = wait_blocking("the guard is running", || guard_of(std::process::id()));
     let file = dir.path().join("pids");
     let (cx, _) = TestRun::new().begin("count");
-    let running = tokio::spawn(Exec::new(unkillable_group(&file)).start(&RawJson::null(), cx).unwrap());
+    let running = tokio::spawn(Exec::new(unkillable_group(&file)).run(&RawJson::null(), cx).unwrap());
     let family = tokio::task::spawn_blocking(move || pids(&file, 2)).await.unwrap();
     kill(old, Signal::SIGKILL).unwrap();
     wait_blocking("the guard has ended", || (!runs(old)).then_some(()));

@@ -197,7 +197,7 @@ async fn timeout_has_kind_timeout() {
 async fn cancelled_call_is_aborted() {
     let (cx, _) = TestRun::new().begin("resize");
     let http = Http::new(client().unwrap(), call(serve().await, "/slow"));
-    let answer = tokio::spawn(http.start(&RawJson::null(), cx.clone()).unwrap());
+    let answer = tokio::spawn(http.run(&RawJson::null(), cx.clone()).unwrap());
     cx.cancelled().cancel();
     let answer = tokio::time::timeout(DEADLINE, answer).await.expect("it ends").unwrap();
     assert_eq!(answer.unwrap_err().then, Fail::Cancelled);

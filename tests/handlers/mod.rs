@@ -96,7 +96,7 @@ async fn params_are_validated_by_schema_and_then_by_type() {
     let params = RawJson::of(&json!({"url": "x", "width": -1})).unwrap();
     assert_eq!(wide.validate(&params).unwrap().pointer, "/width");
     let (cx, _) = TestRun::new().begin("resize");
-    assert_eq!(wide.handler.start(&params, cx).err().unwrap().pointer, "/width");
+    assert_eq!(wide.handler.run(&params, cx).err().unwrap().pointer, "/width");
 }
 
 #[tokio::test]
@@ -191,7 +191,7 @@ async fn foreach_counts_fails_at_step_and_stops_when_cancelled() {
 
     let (cx, tape) = TestRun::new().begin("foreach");
     let params = RawJson::parse(br#"{"count": 1000000, "pause": "1h"}"#).unwrap();
-    let running = tokio::spawn(Registered::of::<Foreach>().handler.start(&params, cx.clone()).unwrap());
+    let running = tokio::spawn(Registered::of::<Foreach>().handler.run(&params, cx.clone()).unwrap());
     while tape.notes().is_empty() {
         tokio::task::yield_now().await;
     }

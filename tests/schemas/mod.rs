@@ -423,7 +423,7 @@ fn example_metadata_is_decoded() {
         assert_eq!(read.retries.len(), retries.len(), "{about}");
         for retry in &retries {
             let known = read.retries.get(retry[0].as_i64().unwrap()).unwrap();
-            let used = json!([retry[0], known.attempts, known.waits.number, known.due_ms]);
+            let used = json!([retry[0], known.progress.attempts, known.progress.waits.number, known.due_ms]);
             assert_eq!(used, *retry, "{about}");
         }
         for (list, is_done) in [("done", true), ("open", false)] {

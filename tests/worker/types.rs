@@ -26,7 +26,7 @@ where
     F: Fn(Value, Context) -> R + Send + Sync + 'static,
     R: Future<Output = Answer> + Send + 'static,
 {
-    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
+    fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         Ok(Box::pin((self.0)(params.value().unwrap(), cx)))
     }
 }

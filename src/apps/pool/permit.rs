@@ -12,7 +12,7 @@ use super::{AppPool, ProcessHandle};
 use crate::apps::session::{AttemptAnswer, StuckCounter};
 use crate::handlers::context::Restart;
 use crate::handlers::permit::{Acquired, Permit, PermitSource, Sharing};
-use crate::handlers::{AnswerFuture, Context, Failure, Handler, ParamsError};
+use crate::handlers::{AnswerFuture, Capabilities, Context, Failure, Handler, InChild, ParamsError};
 use crate::model::json::RawJson;
 
 /// Runs the attempts of one type in the processes of an app.
@@ -55,7 +55,7 @@ impl AppHandler {
 
 impl Handler for AppHandler {
     /// Waits for a slot within the attempt. A worker takes a permit before.
-    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
+    fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         let permits = self.0.clone();
         let params = params.clone();
         Ok(Box::pin(async move {
@@ -64,25 +64,19 @@ impl Handler for AppHandler {
                 Acquired::Later(permit) => permit.await.ok(),
             };
             let permit = permit.ok_or_else(|| Failure::retry("the app has been stopped"))?;
-            let attempt = permit.start(&params, cx).map_err(|error| Failure::dead(error.to_string()))?;
+            let attempt = permit.run(&params, cx).map_err(|error| Failure::dead(error.to_string()))?;
             attempt.await
         }))
     }
 
-    fn logs(&self) -> bool {
-        false
-    }
-
-    fn name_in_child<'a>(&'a self, _: &'a str) -> Option<&'a str> {
-        None
-    }
-
-    fn stuck(&self) -> usize {
-        self.0.stuck.count()
-    }
-
-    fn permits(&self) -> Option<Arc<dyn PermitSource>> {
-        Some(self.0.clone())
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            is_silent: true,
+            in_child: InChild::Never,
+            stuck: Some(self.0.stuck.0.clone()),
+            permits: Some(self.0.clone()),
+            ..Capabilities::default()
+        }
     }
 }
 
@@ -150,15 +144,15 @@ impl AppPool {
 }
 
 impl Handler for LeasePermit {
-    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
+    fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         Ok(match self.lease.lock().take() {
             Some(lease) => lease.start(params, cx, &self.stuck),
             None => Box::pin(std::future::ready(Err(Failure::retry("the permit has been used")))),
         })
     }
 
-    fn logs(&self) -> bool {
-        false
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { is_silent: true, ..Capabilities::default() }
     }
 }
 

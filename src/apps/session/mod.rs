@@ -116,7 +116,7 @@ pub enum Cause {
 
 /// Counts attempts of a type that hold their slots without a result.
 #[derive(Clone, Default)]
-pub struct StuckCounter(Arc<std::sync::atomic::AtomicUsize>);
+pub struct StuckCounter(pub Arc<std::sync::atomic::AtomicUsize>);
 
 struct StuckAttempt(StuckCounter);
 

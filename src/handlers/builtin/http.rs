@@ -13,7 +13,9 @@ use super::Section;
 use crate::config::TypePolicy;
 use crate::handlers::egress::kept_connections::KeepAliveClient;
 use crate::handlers::failure::excerpt;
-use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError, Registered};
+use crate::handlers::{
+    Answer, AnswerFuture, Capabilities, Context, Failure, Handler, InChild, ParamsError, Registered,
+};
 use crate::model::json::{JsonError, RawJson};
 use crate::model::task::id::clip;
 use crate::runtime::now_ms;
@@ -127,7 +129,7 @@ fn headers(section: &mut Section<'_>) -> Option<HeaderMap> {
 }
 
 impl Handler for Http {
-    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
+    fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         let (client, call, params) = (self.client.clone(), self.call.clone(), params.clone());
         Ok(Box::pin(async move {
             let answer = call.send(&client, params, &cx);
@@ -138,8 +140,8 @@ impl Handler for Http {
         }))
     }
 
-    fn name_in_child<'a>(&'a self, _: &'a str) -> Option<&'a str> {
-        None
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { in_child: InChild::Never, ..Capabilities::default() }
     }
 }
 

@@ -177,14 +177,14 @@ impl Event {
         Self::new(payload, TaskId::of_tracker(), 1, at_ms)
     }
 
-    /// `submitted` event of a task whose record is at `task.position`.
-    pub fn submitted(task: &DecodedTask, at_ms: i64) -> Self {
-        Self::announcing(Payload::Submitted, task, at_ms)
+    /// `submitted` event of a task whose record is at `position`. An external task has no record.
+    pub fn submitted(task: &DecodedTask, position: Option<Position>, at_ms: i64) -> Self {
+        Self::announcing(Payload::Submitted, task, position, at_ms)
     }
 
-    /// Event of a task that contains its announcement.
-    pub fn announcing(payload: impl Into<Payload>, task: &DecodedTask, at_ms: i64) -> Self {
-        let announcement = Some(Box::new(Announcement::of(task)));
+    /// Event of a task that contains its announcement. `position`: of its record, if it has one.
+    pub fn announcing(payload: impl Into<Payload>, task: &DecodedTask, position: Option<Position>, at_ms: i64) -> Self {
+        let announcement = Some(Box::new(Announcement::of(task, position)));
         Self { task: announcement, ..Self::new(payload, task.id.clone(), task.run, at_ms) }
     }
 
@@ -243,12 +243,11 @@ impl schemars::JsonSchema for Event {
 }
 
 impl Announcement {
-    pub fn of(task: &DecodedTask) -> Self {
+    pub fn of(task: &DecodedTask, position: Option<Position>) -> Self {
         Self {
             task_type: task.task_type.clone(),
             created_at_ms: task.created_at_ms,
-            // An external task has no record.
-            position: (task.position.offset >= 0).then_some(task.position),
+            position,
             hash: task.hash.clone(),
             policy: task.policy.clone(),
             asof: task.asof,

@@ -4,11 +4,12 @@
 use super::EVENT_VERSION;
 use crate::model::encode_error::EncodeError;
 use crate::model::json::{RawJson, push_number, push_text};
-use crate::model::task::DecodedTask;
+use crate::model::task::{DecodedTask, Position};
 
 /// Parts of a task's `succeeded` event.
 pub struct Success<'a> {
     pub task: &'a DecodedTask,
+    pub position: Position,
     pub attempt: u32,
     pub worker: &'a str,
     pub at_ms: i64,
@@ -27,7 +28,7 @@ impl Success<'_> {
         out.extend_from_slice(b",\"at_ms\":");
         push_number(out, self.at_ms);
         out.extend_from_slice(b",\"task\":");
-        announcement(out, task)?;
+        announcement(out, task, Some(self.position))?;
         out.extend_from_slice(b",\"data\":{\"started_at_ms\":");
         push_number(out, self.started_at_ms);
         out.extend_from_slice(b",\"output\":");
@@ -53,17 +54,20 @@ pub(super) fn head(out: &mut Vec<u8>, kind: &str, task: &DecodedTask) {
     }
 }
 
-pub(super) fn announcement(out: &mut Vec<u8>, task: &DecodedTask) -> Result<(), EncodeError> {
+pub(super) fn announcement(
+    out: &mut Vec<u8>,
+    task: &DecodedTask,
+    position: Option<Position>,
+) -> Result<(), EncodeError> {
     out.extend_from_slice(b"{\"type\":");
     push_text(out, &task.task_type);
     out.extend_from_slice(b",\"created_at_ms\":");
     push_number(out, task.created_at_ms);
-    // An external task has no record.
-    if task.position.offset >= 0 {
+    if let Some(position) = position {
         out.extend_from_slice(b",\"position\":{\"partition\":");
-        push_number(out, task.position.partition);
+        push_number(out, position.partition);
         out.extend_from_slice(b",\"offset\":");
-        push_number(out, task.position.offset);
+        push_number(out, position.offset);
         out.push(b'}');
     }
     if let Some(hash) = &task.hash {
@@ -93,7 +97,7 @@ mod tests {
 
     use super::*;
     use crate::model::event::{Announcement, Event, Payload};
-    use crate::model::task::{Position, Source, read_task};
+    use crate::model::task::{Source, read_task};
 
     /// Compares the hand-written encoder with serde's.
     #[test]
@@ -119,11 +123,11 @@ mod tests {
             let mut event = Event::new(payload, task.id.clone(), task.run, 99);
             event.attempt = 2;
             event.worker = Some(worker.into());
-            event.task = Some(Box::new(Announcement::of(&task)));
+            event.task = Some(Box::new(Announcement::of(&task, Some(position))));
             let mut by_serde = Vec::new();
             let mut by_hand = Vec::new();
             event.encode(&mut by_serde).unwrap();
-            Success { task: &task, attempt: 2, worker, at_ms: 99, started_at_ms: 98, output: &output }
+            Success { task: &task, position, attempt: 2, worker, at_ms: 99, started_at_ms: 98, output: &output }
                 .encode(&mut by_hand)
                 .unwrap();
             assert_eq!(String::from_utf8(by_hand).unwrap(), String::from_utf8(by_serde).unwrap());

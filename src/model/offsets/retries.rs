@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use data_encoding::BASE64URL_NOPAD;
 
 use super::{leb128, read_leb128};
-use crate::model::retry::Waits;
+use crate::model::retry::{RunProgress, Waits};
 
 /// Prefix of the encoded form.
 const PREFIX: &str = "w:";
@@ -19,10 +19,7 @@ const FLAG_BITS: u32 = 2;
 /// Attempts and waits that a task has used, and the time of its next attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PendingRetry {
-    pub attempts: u32,
-    pub waits: Waits,
-    /// Attempts before the backoff started again.
-    pub backoff_from: u32,
+    pub progress: RunProgress,
     /// Start of the next attempt, epoch milliseconds.
     pub due_ms: i64,
 }
@@ -99,17 +96,18 @@ impl PendingRetries {
 impl PendingRetry {
     fn encode(&self, distance: i64, first_due: i64, out: &mut Vec<u8>) {
         let due_ms = self.due_ms.max(0);
-        let has_waits = self.waits != Waits::default();
-        let flags = if has_waits { HAS_WAITS } else { 0 } | if self.backoff_from > 0 { HAS_BACKOFF_FROM } else { 0 };
+        let RunProgress { attempts, waits, backoff_from } = self.progress;
+        let has_waits = waits != Waits::default();
+        let flags = if has_waits { HAS_WAITS } else { 0 } | if backoff_from > 0 { HAS_BACKOFF_FROM } else { 0 };
         leb128(out, number(distance));
-        leb128(out, u64::from(self.attempts) << FLAG_BITS | flags);
+        leb128(out, u64::from(attempts) << FLAG_BITS | flags);
         leb128(out, number(due_ms - first_due));
-        if self.backoff_from > 0 {
-            leb128(out, u64::from(self.backoff_from));
+        if backoff_from > 0 {
+            leb128(out, u64::from(backoff_from));
         }
         if has_waits {
-            leb128(out, u64::from(self.waits.number));
-            leb128(out, number(due_ms - self.waits.since_ms));
+            leb128(out, u64::from(waits.number));
+            leb128(out, number(due_ms - waits.since_ms));
         }
     }
 
@@ -123,7 +121,7 @@ impl PendingRetry {
             let number = u32::try_from(numbers.next()?).ok()?;
             waits = Waits { number, since_ms: due_ms.checked_sub(i64::try_from(numbers.next()?).ok()?)? };
         }
-        Some(Self { attempts, waits, backoff_from, due_ms })
+        Some(Self { progress: RunProgress { attempts, waits, backoff_from }, due_ms })
     }
 }
 

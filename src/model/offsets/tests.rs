@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::retry::Waits;
+use crate::model::retry::{RunProgress, Waits};
 
 /// Decodes examples in the documented format, written by hand.
 #[test]
@@ -201,7 +201,7 @@ proptest! {
 
 fn retry(attempts: u32, waits: u32, due_ms: i64) -> PendingRetry {
     let waits = if waits == 0 { Waits::default() } else { Waits { number: waits, since_ms: due_ms - 900 } };
-    PendingRetry { attempts, waits, backoff_from: attempts / 2, due_ms }
+    PendingRetry { progress: RunProgress { attempts, waits, backoff_from: attempts / 2 }, due_ms }
 }
 
 #[test]

@@ -9,11 +9,11 @@ use serde::de::IgnoredAny;
 use super::id::{IdError, TaskId, clip};
 use super::structured::{Envelope, media_type};
 use super::{
-    DecodedTask, MAX_ATTEMPTS, MAX_POLICY_BYTES, MAX_RUN, MAX_TEXT_CHARS, Policy, Position, Reject, Rules, STRUCTURED,
-    Trace, header, parse_time,
+    DecodedTask, MAX_ATTEMPTS, MAX_POLICY_BYTES, MAX_RUN, MAX_TEXT_CHARS, Policy, Position, ReceivedTask, Reject,
+    Rules, STRUCTURED, Trace, header, parse_time,
 };
 use crate::model::json::{JsonError, RawJson};
-use crate::model::retry::Waits;
+use crate::model::retry::RunProgress;
 use crate::model::units::time::Expires;
 
 /// Beginning of the media types of CloudEvents as a whole.
@@ -35,11 +35,19 @@ impl Source<'_> {
     }
 }
 
-/// Decodes a record. Unknown headers are ignored; a known header that is invalid is an error.
+/// Decodes the task of a record; see [`read_record`].
 pub fn read_task<'a>(
     source: &Source<'_>,
     headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>,
 ) -> Result<DecodedTask, Reject> {
+    read_record(source, headers).map(|received| received.task)
+}
+
+/// Decodes a record. Unknown headers are ignored; a known header that is invalid is an error.
+pub fn read_record<'a>(
+    source: &Source<'_>,
+    headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>,
+) -> Result<ReceivedTask, Reject> {
     let mut draft = Draft::default();
     for (name, value) in headers {
         draft.take(name, value.unwrap_or_default());
@@ -63,9 +71,7 @@ struct Draft<'a> {
     parent: Option<&'a str>,
     task_type: Option<&'a str>,
     run: Option<u32>,
-    attempts_used: u32,
-    waits: Waits,
-    backoff_from: u32,
+    progress: RunProgress,
     time_ms: Option<i64>,
     asof: Option<i64>,
     announced: bool,
@@ -117,9 +123,9 @@ impl<'a> Draft<'a> {
             header::PARENT => self.parent = Some(text),
             header::TYPE => self.task_type = Some(text),
             header::RUN => self.run = Some(number(name, text, 1, u64::from(MAX_RUN))? as u32),
-            header::ATTEMPT => self.attempts_used = number(name, text, 0, u64::from(MAX_ATTEMPTS))? as u32,
-            header::BACKOFF_FROM => self.backoff_from = number(name, text, 0, u64::from(MAX_ATTEMPTS))? as u32,
-            header::WAITS => self.waits = text.parse().map_err(|reason: String| bad_header(name, &reason))?,
+            header::ATTEMPT => self.progress.attempts = number(name, text, 0, u64::from(MAX_ATTEMPTS))? as u32,
+            header::BACKOFF_FROM => self.progress.backoff_from = number(name, text, 0, u64::from(MAX_ATTEMPTS))? as u32,
+            header::WAITS => self.progress.waits = text.parse().map_err(|reason: String| bad_header(name, &reason))?,
             header::AS_OF => self.asof = Some(number(name, text, 0, i64::MAX as u64)? as i64),
             header::TIME => self.time_ms = Some(time(name, text)?),
             header::ANNOUNCED => self.announced = matches!(text, "1" | "true"),
@@ -181,7 +187,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Decodes a structured-mode CloudEvent: its attributes are the headers, its `data` the params.
-    fn read_structured(self, source: &Source<'_>, value: &[u8]) -> Result<DecodedTask, Reject> {
+    fn read_structured(self, source: &Source<'_>, value: &[u8]) -> Result<ReceivedTask, Reject> {
         let envelope = Envelope::parse(value).map_err(|reject| self.reject(reject, source))?;
         let attributes: Vec<(&str, &str)> = envelope.headers().collect();
         let mut draft: Draft<'_> = self;
@@ -192,7 +198,7 @@ impl<'a> Draft<'a> {
         draft.finish(source, envelope.data().text().as_bytes())
     }
 
-    fn finish(mut self, source: &Source<'_>, value: &[u8]) -> Result<DecodedTask, Reject> {
+    fn finish(mut self, source: &Source<'_>, value: &[u8]) -> Result<ReceivedTask, Reject> {
         let unknown = self.unknown.take().filter(|_| !self.announced);
         if let Some(refusal) = self.refusal.take().or(unknown) {
             return Err(self.reject(refusal, source));
@@ -212,23 +218,20 @@ impl<'a> Draft<'a> {
             self.policy.get_or_insert_default().expires_at_ms = Some(at_ms);
         }
         let state = self.trace_state;
-        Ok(DecodedTask {
+        let task = DecodedTask {
             task_type: source.task_type.clone(),
             run,
-            attempts_used: self.attempts_used,
-            waits: self.waits,
-            backoff_from: self.backoff_from,
             created_at_ms,
-            position: source.position,
             asof: self.asof,
             announced: self.announced,
             hash: self.hash,
             policy: self.policy,
-            has_foreign_headers: self.has_foreign_headers,
             trace: self.trace_parent.map(|parent| Box::new(Trace { parent, state })),
             params,
             id,
-        })
+        };
+        let Self { progress, has_foreign_headers, .. } = self;
+        Ok(ReceivedTask { task, position: source.position, progress, has_foreign_headers })
     }
 
     fn resolve_id(&self, source: &Source<'_>) -> Result<TaskId, IdError> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::json::RawJson;
-use super::retry::Waits;
+use super::retry::RunProgress;
 use super::trace::SpanContext;
 pub use super::units::time::parse_time;
 
@@ -36,7 +36,7 @@ pub mod structured;
 #[cfg(test)]
 mod tests;
 
-pub use decode::{Source, read_task};
+pub use decode::{Source, read_record, read_task};
 use id::{TaskId, clip};
 pub use policy::{OnFailure, Policy, Rules, check_tags};
 
@@ -56,32 +56,35 @@ pub const MAX_RUN: u32 = 1_000_000;
 /// Maximum number of attempts that a record may have used.
 pub const MAX_ATTEMPTS: u32 = 1_000_000;
 
-/// Decoded task record.
+/// Fields of a task, as its record describes them.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct DecodedTask {
     pub id: TaskId,
     pub task_type: Arc<str>,
     pub run: u32,
-    /// Attempts of this run used before the record was written.
-    pub attempts_used: u32,
-    /// Waits of this run before the record was written.
-    pub waits: Waits,
-    /// Attempts of this run before the backoff started again.
-    pub backoff_from: u32,
     /// Creation time set by the producer (`ce_time`), else the record's timestamp. Epoch milliseconds.
     pub created_at_ms: i64,
-    pub position: Position,
     pub asof: Option<i64>,
     /// The publisher announces the task with an event of its own.
     pub announced: bool,
     pub hash: Option<Box<str>>,
     pub policy: Option<Box<Policy>>,
     pub trace: Option<Box<Trace>>,
-    /// The record has headers unknown to kafleet, which are copied when the task is passed on.
-    pub has_foreign_headers: bool,
     /// Valid JSON.
     pub params: RawJson,
+}
+
+/// Task with what its record adds to it.
+#[doc(hidden)]
+#[derive(Clone, Debug)]
+pub struct ReceivedTask {
+    pub task: DecodedTask,
+    pub position: Position,
+    /// Attempts and waits that the run had used when the record was written.
+    pub progress: RunProgress,
+    /// The record has headers unknown to kafleet, which are copied when the task is passed on.
+    pub has_foreign_headers: bool,
 }
 
 impl DecodedTask {

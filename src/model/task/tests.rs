@@ -3,23 +3,33 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::model::retry::Waits;
 use crate::model::units::duration::Millis;
 
 const NOW: i64 = 1_700_000_000_000;
 
-fn read_as(task_type: &str, headers: &[(&str, &[u8])], value: Option<&[u8]>) -> Result<DecodedTask, Reject> {
+fn receive(task_type: &str, headers: &[(&str, &[u8])], value: Option<&[u8]>) -> Result<ReceivedTask, Reject> {
     let source = Source {
         task_type: &Arc::from(task_type),
         position: Position { partition: 3, offset: 41 },
         timestamp_ms: NOW,
         value,
     };
-    read_task(&source, headers.iter().map(|(name, value)| (*name, Some(*value))))
+    read_record(&source, headers.iter().map(|(name, value)| (*name, Some(*value))))
+}
+
+fn read_as(task_type: &str, headers: &[(&str, &[u8])], value: Option<&[u8]>) -> Result<DecodedTask, Reject> {
+    receive(task_type, headers, value).map(|received| received.task)
 }
 
 fn read(headers: &[(&str, &str)], value: &str) -> Result<DecodedTask, Reject> {
     let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
     read_as("echo", &headers, Some(value.as_bytes()))
+}
+
+fn progress(headers: &[(&str, &str)]) -> RunProgress {
+    let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+    receive("echo", &headers, Some(b"{}")).unwrap().progress
 }
 
 fn policy(headers: &[(&str, &str)]) -> Policy {
@@ -32,7 +42,7 @@ fn bare_json_line_is_a_task() {
         let task = read(&[], line).unwrap();
         assert_eq!(task.params.text(), line.trim());
         assert_eq!(task.id.as_str(), "echo-3-41-loyw3v28");
-        assert_eq!((task.run, task.attempts_used, task.created_at_ms), (1, 0, NOW));
+        assert_eq!((task.run, task.created_at_ms), (1, NOW));
         assert!(task.policy.is_none() && task.trace.is_none() && task.asof.is_none() && !task.announced);
     }
 }
@@ -82,7 +92,7 @@ fn all_headers_are_decoded() {
     )
     .unwrap();
     assert_eq!(task.id.as_str(), "r:p:c");
-    assert_eq!((task.run, task.attempts_used, task.asof, task.announced), (2, 3, Some(1042), true));
+    assert_eq!((task.run, task.asof, task.announced), (2, Some(1042), true));
     assert_eq!((task.created_at_ms, task.hash.as_deref()), (1_769_860_800_500, Some("fu6tza3jagcs")));
     assert_eq!(*task.trace.unwrap(), Trace { parent: "00-1-2-01".into(), state: Some("v=1".into()) });
     let expected = Policy {
@@ -108,15 +118,16 @@ fn all_headers_are_decoded() {
 
 #[test]
 fn backoff_starts_again_at_an_attempt() {
-    let task = read(&[("ce_attempt", "3"), ("ce_backofffrom", "2"), ("ce_backoffreset", "10m")], "{}").unwrap();
-    assert_eq!((task.backoff_from, task.policy.unwrap().backoff_reset), (2, Some(Millis::secs(600))));
+    let headers = [("ce_attempt", "3"), ("ce_backofffrom", "2"), ("ce_backoffreset", "10m")];
+    assert_eq!(progress(&headers), RunProgress { attempts: 3, backoff_from: 2, ..RunProgress::default() });
+    assert_eq!(policy(&headers).backoff_reset, Some(Millis::secs(600)));
     assert_eq!(read(&[("ce_backofffrom", "-1")], "{}").unwrap_err().code, "bad_header");
 }
 
 #[test]
 fn waits_are_a_number_and_a_time() {
-    let task = read(&[("ce_waits", "2,1769860800000")], "{}").unwrap();
-    assert_eq!(task.waits, Waits { number: 2, since_ms: 1_769_860_800_000 });
+    let waits = Waits { number: 2, since_ms: 1_769_860_800_000 };
+    assert_eq!(progress(&[("ce_waits", "2,1769860800000")]), RunProgress { waits, ..RunProgress::default() });
     assert_eq!(read(&[("ce_waits", "2")], "{}").unwrap_err().code, "bad_header");
 }
 
@@ -306,19 +317,19 @@ proptest! {
         let task = DecodedTask {
             id: TaskId::parse(&id).unwrap(),
             task_type: "echo".into(),
-            run, attempts_used, created_at_ms, asof, announced,
-            backoff_from: attempts_used / 2,
-            waits: waits.map_or_else(Waits::default, |(number, since_ms)| Waits { number, since_ms }),
-            position: Position { partition: 3, offset: 41 },
+            run, created_at_ms, asof, announced,
             hash: None,
             policy: (policy != Policy::default()).then(|| Box::new(policy)),
             trace: None,
-            has_foreign_headers: false,
             params: RawJson::null(),
         };
-        let headers = crate::publish::task_headers(&task, "test");
-        let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
-        let again = read(&headers, "null").unwrap();
-        prop_assert_eq!(format!("{again:?}"), format!("{task:?}"));
+        let waits = waits.map_or_else(Waits::default, |(number, since_ms)| Waits { number, since_ms });
+        let progress = RunProgress { attempts: attempts_used, waits, backoff_from: attempts_used / 2 };
+        let headers = crate::publish::record_headers(&task, &progress, "test");
+        let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+        let again = receive("echo", &headers, Some(b"null")).unwrap();
+        let position = Position { partition: 3, offset: 41 };
+        let expected = ReceivedTask { task, position, progress, has_foreign_headers: false };
+        prop_assert_eq!(format!("{again:?}"), format!("{expected:?}"));
     }
 }

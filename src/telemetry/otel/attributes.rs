@@ -27,6 +27,7 @@ pub struct SentTask<'a> {
 /// Task that a worker has received.
 pub struct Delivered<'a> {
     pub task: &'a DecodedTask,
+    pub position: Position,
     pub topic: &'a str,
     pub worker: &'a str,
     /// Number of the attempt, from 1.
@@ -66,10 +67,8 @@ fn identify(span: &mut Span, id: &TaskId, task_type: &str, run: u32) {
 }
 
 fn set_position(span: &mut Span, position: Position) {
-    if position.offset >= 0 {
-        span.set("messaging.destination.partition.id", position.partition.to_string());
-        span.set("messaging.kafka.offset", position.offset);
-    }
+    span.set("messaging.destination.partition.id", position.partition.to_string());
+    span.set("messaging.kafka.offset", position.offset);
 }
 
 /// Trace of a running attempt.
@@ -121,7 +120,7 @@ impl AttemptSpan {
         let task = of.task;
         span.state = state_of(task);
         describe(&mut span, "process", &task.id, task.params.text().len(), of.topic);
-        set_position(&mut span, task.position);
+        set_position(&mut span, of.position);
         identify(&mut span, &task.id, &task.task_type, task.run);
         span.set("kafleet.task.attempt", of.attempt);
         span.set("kafleet.worker", of.worker);

@@ -9,10 +9,9 @@ use crate::model::encode_error::EncodeError;
 use crate::model::event::Payload;
 use crate::model::outbox::Effect;
 use crate::model::record::TaskRecord;
-use crate::model::retry::Waits;
 use crate::model::task::continuation::number_of;
 use crate::model::task::id::TaskId;
-use crate::model::task::{DecodedTask, Policy, Position, header};
+use crate::model::task::{DecodedTask, Policy, header};
 use crate::model::trace::Origin;
 use crate::publish::{set_policy, task_headers};
 use crate::store::StoreError;
@@ -153,17 +152,12 @@ impl OutboxPlanner {
             id: id.clone(),
             task_type: continuation.task_type.clone(),
             run: node.run,
-            attempts_used: 0,
-            backoff_from: 0,
-            waits: Waits::default(),
             created_at_ms: node.times.created_at_ms.unwrap_or_default(),
-            position: Position { partition: -1, offset: -1 },
             asof: Some(node.requests.asof).filter(|asof| *asof >= 0),
             announced: true,
             hash: None,
             policy: node.definition.policy.clone(),
             trace: origin.map(|context| headers_of(context, None)),
-            has_foreign_headers: false,
             params,
         };
         let origin = origin.map_or(Origin::Unknown, Origin::Parent);

@@ -47,8 +47,8 @@ pub(crate) async fn publish_children(
             match outcome {
                 Ok(done) => published(done.id),
                 Err(PublishError::NotAnnounced { task, error }) => {
-                    tracing::warn!(task = %task.id, %error, "the announcement of a published child is not acknowledged; retrying");
-                    let id = task.id.clone();
+                    tracing::warn!(task = %task.task.id, %error, "the announcement of a published child is not acknowledged; retrying");
+                    let id = task.task.id.clone();
                     if let Err(error) = publisher.announce(*task, now_ms()).await {
                         // The record is complete: the worker that starts the child announces it.
                         tracing::warn!(task = %id, %error, "a child cannot be announced; the worker that starts it announces it");

@@ -44,9 +44,9 @@ pub(super) struct TimeLimits {
     pub grace: Duration,
 }
 
-/// Span of the handler's own log lines.
-pub(super) fn span(handler: &dyn Handler, cx: &Context) -> Span {
-    if !handler.logs() {
+/// Span of the log lines of a handler that is not silent.
+pub(super) fn span(is_silent: bool, cx: &Context) -> Span {
+    if is_silent {
         return Span::none();
     }
     let (trace_id, span_id) = trace_ids(cx);
@@ -65,7 +65,7 @@ pub(super) fn start(
     params: &RawJson,
     cx: &Context,
 ) -> Result<Result<AnswerFuture, ParamsError>, Failure> {
-    catch_unwind(AssertUnwindSafe(|| handler.start(params, cx.clone()))).map_err(|panic| panic_failure(&*panic))
+    catch_unwind(AssertUnwindSafe(|| handler.run(params, cx.clone()))).map_err(|panic| panic_failure(&*panic))
 }
 
 /// Polls an attempt for the first time; returns the future if it is pending. Most short tasks end here and need no

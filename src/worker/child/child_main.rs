@@ -118,7 +118,7 @@ impl AttemptRunner {
         let handler = self.registered.handler.clone();
         let parent = self.parent.clone();
         let own = cx.clone();
-        let span = attempt::span(&*handler, &cx);
+        let span = attempt::span(handler.capabilities().is_silent, &cx);
         let attempt = async move {
             let answer = match attempt::start(&*handler, &assignment.params, &own) {
                 Ok(Ok(future)) => attempt::run_to_completion(future).await,

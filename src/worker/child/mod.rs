@@ -20,7 +20,7 @@ use self::protocol::Handshake;
 use crate::config::{ChildLimits, TypePolicy};
 pub use crate::handlers::CRASHED;
 use crate::handlers::program_env::{ProgramEnv, WithheldVariables};
-use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError};
+use crate::handlers::{Answer, AnswerFuture, Capabilities, Context, Failure, Handler, ParamsError};
 use crate::model::json::RawJson;
 use crate::telemetry::Metrics;
 
@@ -94,7 +94,7 @@ impl ChildPool {
         let env = ProgramEnv { variables: policy.variables.clone(), withheld: reentry.withheld.clone() };
         let pool = Arc::new(Pool {
             program: Program { file: reentry.file.clone(), memory_bytes: limits.memory.0, env },
-            handler: handler.name_in_child(task_type)?.to_owned(),
+            handler: handler.capabilities().in_child.type_name(task_type)?.to_owned(),
             task_type: task_type.clone(),
             limits,
             idle: Mutex::default(),
@@ -111,7 +111,7 @@ impl ChildPool {
 }
 
 impl Handler for ChildPool {
-    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
+    fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         let pool = self.pool.clone();
         let fresh = self.fresh;
         let message = process::assignment_message(params, &cx);
@@ -119,8 +119,8 @@ impl Handler for ChildPool {
     }
 
     /// The child process opens its own span around the handler.
-    fn logs(&self) -> bool {
-        false
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { is_silent: true, ..Capabilities::default() }
     }
 }
 

@@ -333,10 +333,8 @@ fn commit_with(partition: &Partition, completed: &Completed, metadata: String) -
 mod tests {
     use super::*;
     use crate::broker::{OwnedHeaders, RecordRef};
-    use crate::config::{Order, TypePolicy};
-    use crate::model::task::limits::TaskLimits;
+    use crate::config::Order;
     use crate::worker::decode::{Decoder, InFlight};
-    use crate::worker::memory_budget::MemoryBudget;
 
     const WINDOW: u64 = 10;
 
@@ -349,25 +347,7 @@ mod tests {
 
     /// Delivers offsets up to `end`, commits, and hands out the tasks within the window.
     fn hand_out(state: &mut PartitionState, end: i64) -> (Commit, Vec<InFlight>) {
-        let decoder = Decoder {
-            task_type: "t".into(),
-            order: Order::None,
-            limits: TaskLimits { max_params: 100, ..TaskLimits::default() },
-            policy: TypePolicy::default(),
-            memory: MemoryBudget::new(1, 1 << 20),
-            type_index: 0,
-            has_rate_per_key: false,
-            publish_results: false,
-            correlation_headers: [].into(),
-            keep_headers: [].into(),
-            names: crate::config::Names::new("kafleet"),
-            key_check: crate::worker::key_check::KeyCheck {
-                task_type: "t".into(),
-                partitions: 0,
-                counter: prometheus::IntCounter::new("misplaced", "Misplaced keys.").unwrap(),
-                found: Default::default(),
-            },
-        };
+        let decoder = Decoder::of_order(Order::None);
         for offset in state.next_offset()..end {
             let headers = OwnedHeaders::new();
             let record = RecordRef {
@@ -393,7 +373,7 @@ mod tests {
     }
 
     fn suspects(tasks: &[InFlight]) -> Vec<i64> {
-        tasks.iter().filter(|task| task.suspect.is_some()).map(|task| task.task.position.offset).collect()
+        tasks.iter().filter(|task| task.suspect.is_some()).map(|task| task.record.position.offset).collect()
     }
 
     #[test]

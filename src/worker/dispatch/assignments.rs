@@ -1,11 +1,22 @@
-//! Assignments whose tasks must not start, or whose results no longer count, and the retries that they keep.
+//! Assignments whose tasks must not start, or whose results no longer count, and the retries that this worker keeps: the
+//! commits of a partition carry what its tasks have used to its next owner.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::LONGEST_WAIT;
 use crate::model::event::InterruptionReason;
-use crate::worker::completions::DeliveryTag;
+use crate::model::offsets::PendingRetry;
+use crate::worker::completions::{DeliveryTag, RecordedRetry};
+use crate::worker::decode::{HeldRetry, InFlight};
+
+/// Number of tasks of one partition with a recorded retry, from which on further ones wait at the tracker: as many as the
+/// metadata of a commit has room for. Tasks of ordered types stay, because they hold their key.
+const MAX_KEPT: usize = 256;
+/// Pause before the next check whether a retry is committed.
+const COMMIT_CHECK: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
 pub(super) struct AssignmentStates {
@@ -33,15 +44,22 @@ impl AssignmentStates {
         self.retries.remove(&assignment_id);
     }
 
-    /// Number of tasks of the input's assignment that have recorded a retry.
-    pub(super) fn kept_retries(&self, tag: DeliveryTag) -> usize {
-        self.retries.get(&tag.assignment_id()).map_or(0, |retries| Arc::strong_count(&retries.counted) - 1)
+    /// Returns whether the commits of the partition have room for what one more task has used.
+    pub(super) fn has_room(&self, in_flight: &InFlight) -> bool {
+        let is_known = matches!(in_flight.retry.as_deref(), Some(HeldRetry::Recorded { .. }));
+        let retries = self.retries.get(&in_flight.tag.assignment_id());
+        is_known || retries.is_none_or(|retries| Arc::strong_count(&retries.counted) <= MAX_KEPT)
     }
 
-    /// Registers a retry. Returns its number, and what counts the task until it is dropped.
-    pub(super) fn add_retry(&mut self, tag: DeliveryTag) -> (u64, Arc<()>) {
+    /// Registers what a task has used. Returns it for the next commits of its partition.
+    pub(super) fn record_retry(&mut self, in_flight: &mut InFlight, due_ms: i64) -> RecordedRetry {
         self.last_sequence += 1;
-        (self.last_sequence, self.retries.entry(tag.assignment_id()).or_default().counted.clone())
+        let sequence = self.last_sequence;
+        let _counted = self.retries.entry(in_flight.tag.assignment_id()).or_default().counted.clone();
+        in_flight.retry = Some(Box::new(HeldRetry::Recorded { sequence, _counted }));
+        let InFlight { progress, tag, .. } = *in_flight;
+        let retry = PendingRetry { progress, due_ms };
+        RecordedRetry { tag, sequence, retry }
     }
 
     /// Registers that the retries up to a number are committed.
@@ -51,9 +69,22 @@ impl AssignmentStates {
         }
     }
 
-    /// Returns whether a retry with this number is committed.
-    pub(super) fn is_committed(&self, tag: DeliveryTag, sequence: u64) -> bool {
-        self.retries.get(&tag.assignment_id()).is_some_and(|retries| sequence <= retries.committed)
+    /// Returns the time for which the next attempt of a task still waits: until it is due, or until the attempts before it are
+    /// committed, so that a crash of the worker repeats one attempt and not all of them.
+    pub(super) fn wait_of_retry(&self, in_flight: &mut InFlight, now_ms: i64) -> Option<Duration> {
+        match in_flight.retry.as_deref_mut()? {
+            HeldRetry::Recorded { sequence, .. } => {
+                let retries = self.retries.get(&in_flight.tag.assignment_id());
+                let is_committed = retries.is_some_and(|retries| *sequence <= retries.committed);
+                (!is_committed).then_some(COMMIT_CHECK)
+            }
+            HeldRetry::Resumed { due_ms } => {
+                // Once only: the clock may be set back meanwhile.
+                let left_ms = std::mem::take(due_ms).saturating_sub(now_ms);
+                let left = u64::try_from(left_ms).ok().filter(|left| *left > 0).map(Duration::from_millis);
+                left.map(|left| left.min(LONGEST_WAIT))
+            }
+        }
     }
 
     pub(super) fn close(&mut self, assignment_id: u32) {

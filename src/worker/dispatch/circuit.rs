@@ -17,7 +17,7 @@ use crate::runtime::{Health, now_ms};
 use crate::worker::attempt::{AttemptEnd, STALLED};
 use crate::worker::child::CRASHED;
 use crate::worker::circuit::{Change, Circuit, Outcome};
-use crate::worker::type_metrics::TypeMetrics;
+use crate::worker::type_metrics::TypeGauges;
 
 /// Circuit breaker of the dispatcher's type.
 pub(super) struct CircuitBreaker {
@@ -25,6 +25,7 @@ pub(super) struct CircuitBreaker {
     /// `None`: no error kind opens the circuit.
     circuit: Option<TypeCircuit>,
     failure_limit: FailureLimit,
+    gauges: TypeGauges,
 }
 
 /// Circuit of a type, with the kinds of errors that open it.
@@ -87,24 +88,19 @@ fn cause_of(answer: &Answer) -> String {
 }
 
 impl CircuitBreaker {
-    pub(super) fn new(task_type: Arc<str>, health: Health) -> Self {
-        Self { task_type: task_type.clone(), circuit: None, failure_limit: FailureLimit::new(task_type, health) }
+    pub(super) fn new(task_type: Arc<str>, health: Health, gauges: TypeGauges) -> Self {
+        let failure_limit = FailureLimit::new(task_type.clone(), health, gauges.clone());
+        Self { task_type, circuit: None, failure_limit, gauges }
     }
 
     /// Applies the policy and the state set by an operator. A type with neither has no circuit.
-    pub(super) fn set(
-        &mut self,
-        policy: &TypePolicy,
-        setting: Option<&CircuitSetting>,
-        slots: usize,
-        metrics: &TypeMetrics,
-    ) {
+    pub(super) fn set(&mut self, policy: &TypePolicy, setting: Option<&CircuitSetting>, slots: usize) {
         self.failure_limit.set_alarm(policy.alarm());
         // The slots of a circuit that was opened by hand return one after the other, also without `trip_on`.
         let is_recovering = self.circuit.as_ref().is_some_and(|own| own.circuit.is_held_open_or_growing());
         if policy.trip_on.is_empty() && setting.is_none() && !is_recovering {
             if self.circuit.take().is_some() {
-                metrics.set_circuit_open(false);
+                self.gauges.set_circuit_open(false);
             }
             return;
         }
@@ -113,7 +109,7 @@ impl CircuitBreaker {
         own.reason = setting.and_then(|setting| setting.reason.clone());
         own.circuit.set_slots(slots);
         own.circuit.force(setting.map(|setting| setting.state), Instant::now());
-        metrics.set_circuit_open(own.circuit.is_open());
+        self.gauges.set_circuit_open(own.circuit.is_open());
     }
 
     /// Returns whether another attempt may start beside `running` ones. The circuit advances with time.
@@ -129,11 +125,11 @@ impl CircuitBreaker {
     }
 
     /// Counts the end of an attempt. `is_late`: its result does not count.
-    pub(super) fn attempt_ended(&mut self, running: &Running, end: &AttemptEnd, is_late: bool, metrics: &TypeMetrics) {
+    pub(super) fn attempt_ended(&mut self, running: &Running, end: &AttemptEnd, is_late: bool) {
         let Some(own) = &self.circuit else { return };
         let is_unknown = is_late || running.cancelled.is_some();
         let outcome = if is_unknown { Outcome::Unknown } else { own.outcome_of_end(end) };
-        self.count(running.started_at, outcome, metrics, || match end {
+        self.count(running.started_at, outcome, || match end {
             AttemptEnd::Answered(answer) => cause_of(answer),
             AttemptEnd::Stalled(_) => "attempts show no sign of life".to_owned(),
             AttemptEnd::TimedOut | AttemptEnd::Interrupted => "attempts time out".to_owned(),
@@ -141,13 +137,13 @@ impl CircuitBreaker {
     }
 
     /// Counts the answer of an attempt that ended inline.
-    pub(super) fn answered(&mut self, started_at: Instant, answer: &Answer, metrics: &TypeMetrics) {
+    pub(super) fn answered(&mut self, started_at: Instant, answer: &Answer) {
         let Some(own) = &self.circuit else { return };
         let outcome = own.outcome(answer);
-        self.count(started_at, outcome, metrics, || cause_of(answer));
+        self.count(started_at, outcome, || cause_of(answer));
     }
 
-    fn count(&mut self, started_at: Instant, outcome: Outcome, metrics: &TypeMetrics, cause: impl FnOnce() -> String) {
+    fn count(&mut self, started_at: Instant, outcome: Outcome, cause: impl FnOnce() -> String) {
         let Some(own) = &mut self.circuit else { return };
         let Some(change) = own.circuit.attempt_ended(started_at, Instant::now(), outcome, fastrand::f64()) else {
             return;
@@ -157,7 +153,7 @@ impl CircuitBreaker {
             Change::Opened => {
                 let hint = "only single probes start until the service behind the type answers";
                 tracing::warn!(%task_type, reason = %cause, hint, "circuit opened");
-                metrics.record_circuit_opened();
+                self.gauges.record_circuit_opened();
                 own.cause = cause;
             }
             Change::Paused(pause) => {
@@ -167,17 +163,17 @@ impl CircuitBreaker {
             }
             Change::Closed => tracing::info!(%task_type, "circuit closed: the service behind the type answers"),
         }
-        metrics.set_circuit_open(own.circuit.is_open());
+        self.gauges.set_circuit_open(own.circuit.is_open());
     }
 
     /// Counts a failed attempt, which opens the circuit if it is one too many.
-    pub(super) fn attempt_failed(&mut self, failure: &Failure, metrics: &TypeMetrics) {
-        self.failure_limit.record(failure, metrics);
+    pub(super) fn attempt_failed(&mut self, failure: &Failure) {
+        self.failure_limit.record(failure);
     }
 
     /// Closes the circuit that too many failures opened: an operator has resumed the type.
-    pub(super) fn resume(&mut self, metrics: &TypeMetrics) {
-        self.failure_limit.reset(metrics);
+    pub(super) fn resume(&mut self) {
+        self.failure_limit.reset();
     }
 
     /// Reason why nothing starts until an operator resumes the type, for people.
@@ -201,7 +197,7 @@ impl CircuitBreaker {
     }
 
     /// Turns a failure into a wait if the circuit is not closed: the service is to blame, not the task.
-    pub(super) fn spare(&self, failure: Failure) -> Failure {
+    pub(super) fn wait_if_open(&self, failure: Failure) -> Failure {
         let is_spared = |own: &TypeCircuit| own.circuit.makes_waits() && own.trips(&failure.kind);
         match failure.then {
             Fail::Retry { after } if self.circuit.as_ref().is_some_and(is_spared) => {

@@ -1,15 +1,12 @@
 //! Commands to a dispatcher: from its consumer, about assignments; from the control topic; from the heartbeat.
 
-use std::collections::VecDeque;
-
 use tokio::sync::oneshot;
 
 use super::Dispatcher;
-use super::queue::split;
+use super::exits::Exit;
 use crate::model::event::InterruptionReason;
 use crate::worker::consumer::assignment::Assignment;
-use crate::worker::decode::InFlight;
-use crate::worker::heartbeat::{MAX_RUNNING, RunningTask, TypeStatus};
+use crate::worker::heartbeat::TypeStatus;
 
 /// A command to a dispatcher.
 #[derive(Debug)]
@@ -33,22 +30,20 @@ pub(crate) enum Command {
 impl Dispatcher {
     pub(super) async fn handle_command(&mut self, command: Command) {
         match command {
-            Command::OpenAssignment { assignment_id } => self.tasks.assignments.open(assignment_id),
+            Command::OpenAssignment { assignment_id } => self.admission.assignments.open(assignment_id),
             Command::CloseAssignment { assignment_id } => self.close_assignment(assignment_id).await,
             Command::CancelAssignment { assignment_id, why } => {
                 self.close_assignment(assignment_id).await;
                 // Also true of unacknowledged results, and of tasks on their way to the dead letters or the tracker.
-                self.tasks.unfinished = true;
-                self.tasks.assignments.cancel(assignment_id, why);
-                let running =
-                    self.running.iter().filter(|running| running.in_flight.tag.assignment_id() == assignment_id);
-                running.for_each(|running| running.stop());
+                self.exits.unfinished = true;
+                self.admission.assignments.cancel(assignment_id, why);
+                self.attempts.stop(|in_flight| in_flight.tag.assignment_id() == assignment_id);
             }
             Command::RetriesCommitted { assignment_id, recorded } => {
-                self.tasks.assignments.commit_retries(assignment_id, recorded);
+                self.admission.assignments.commit_retries(assignment_id, recorded);
             }
             Command::SetAssignment(assignment) => {
-                self.limits.set_assignment(assignment);
+                self.admission.limits.set_assignment(assignment);
                 self.apply_limits();
             }
             Command::ApplyControl => self.apply_control().await,
@@ -58,48 +53,22 @@ impl Dispatcher {
     }
 
     async fn close_assignment(&mut self, assignment_id: u32) {
-        self.tasks.assignments.close(assignment_id);
+        self.admission.assignments.close(assignment_id);
         // Inputs handed out before the command: a type that starts nothing would not receive them.
         while let Ok(work) = self.work.try_recv() {
             self.receive(work).await;
         }
-        for tag in self.tasks.queue.extract_invalid(assignment_id) {
-            self.tasks.completions.release(tag);
+        for in_flight in self.admission.extract_assignment(assignment_id) {
+            self.leave(in_flight, Exit::Released(None)).await;
         }
-        let tasks = self.extract(&mut |in_flight| in_flight.tag.assignment_id() == assignment_id);
-        tasks.into_iter().for_each(|in_flight| self.tasks.release(in_flight));
-    }
-
-    /// Takes out the selected tasks of all that do not run.
-    pub(super) fn extract(&mut self, is_selected: &mut dyn FnMut(&InFlight) -> bool) -> VecDeque<Box<InFlight>> {
-        let mut taken = self.limits.extract(is_selected);
-        taken.extend(self.tasks.queue.extract(is_selected));
-        taken.extend(split(&mut self.quarantine.waiting, is_selected));
-        taken
     }
 
     fn describe(&self) -> TypeStatus {
-        let task_type = self.tasks.task_type.to_string();
-        let running = self.running.iter().take(MAX_RUNNING).map(|running| RunningTask {
-            id: running.in_flight.task.id.to_string(),
-            task_type: task_type.clone(),
-            attempt: running.attempt(),
-            started_ms: running.started_at_ms,
-        });
-        let assignment = self.limits.assignment();
         TypeStatus {
-            slots: self.limits.slots() as u32,
-            in_flight: self.running.len() as u32,
-            waiting: self.tasks.queue.waiting() as u32,
-            paused: self.limits.is_paused(),
-            partitions: assignment.owned.clone(),
-            stopped: self.tasks.circuit.stopped().cloned(),
-            circuit: self.tasks.circuit.open_reason(),
-            app_down: self.permits.down_reason(),
-            refused: assignment.refused.clone(),
-            running: running.collect(),
-            task_type,
-            ..TypeStatus::default()
+            task_type: self.settings.task_type.to_string(),
+            in_flight: self.attempts.running.len() as u32,
+            running: self.attempts.describe(),
+            ..self.admission.status()
         }
     }
 }

@@ -10,12 +10,13 @@ use crate::config::Alarm;
 use crate::handlers::{Fail, Failure};
 use crate::model::task::id::clip;
 use crate::runtime::Health;
-use crate::worker::type_metrics::TypeMetrics;
+use crate::worker::type_metrics::TypeGauges;
 
 pub(super) struct FailureLimit {
     task_type: Arc<str>,
     alarm: Option<Alarm>,
     health: Health,
+    gauges: TypeGauges,
     /// Times of the failed attempts within the period.
     recent: VecDeque<Instant>,
     /// Reason, while the type is stopped.
@@ -23,8 +24,8 @@ pub(super) struct FailureLimit {
 }
 
 impl FailureLimit {
-    pub(super) fn new(task_type: Arc<str>, health: Health) -> Self {
-        Self { task_type, alarm: None, health, recent: VecDeque::new(), stopped: None }
+    pub(super) fn new(task_type: Arc<str>, health: Health, gauges: TypeGauges) -> Self {
+        Self { task_type, alarm: None, health, gauges, recent: VecDeque::new(), stopped: None }
     }
 
     /// Returns whether the type is stopped: running attempts continue, nothing new starts.
@@ -38,7 +39,7 @@ impl FailureLimit {
     }
 
     /// Counts a failed attempt; one too many stops the type.
-    pub(super) fn record(&mut self, failure: &Failure, metrics: &TypeMetrics) {
+    pub(super) fn record(&mut self, failure: &Failure) {
         let Some(alarm) = self.alarm else { return };
         if failure.then == Fail::Cancelled || self.stopped.is_some() || !self.count(&alarm, Instant::now()) {
             return;
@@ -54,7 +55,7 @@ impl FailureLimit {
         let hint = "find the cause, then pause and resume the type, or restart the worker";
         tracing::error!(%task_type, hint, "type stopped: {reason}");
         self.health.set(&self.health_part(), format!("stopped: {reason}"));
-        metrics.set_stopped(true);
+        self.gauges.set_stopped(true);
         self.stopped = Some(reason);
     }
 
@@ -74,11 +75,11 @@ impl FailureLimit {
     }
 
     /// Starts the type again: an operator has resumed it.
-    pub(super) fn reset(&mut self, metrics: &TypeMetrics) {
+    pub(super) fn reset(&mut self) {
         self.recent.clear();
         if self.stopped.take().is_some() {
             self.health.clear(&self.health_part());
-            metrics.set_stopped(false);
+            self.gauges.set_stopped(false);
         }
     }
 

@@ -3,50 +3,28 @@
 use std::time::Duration;
 
 use super::LONGEST_WAIT;
+use super::exits::{Exit, Wait};
 use crate::config::{OnError, TypePolicy};
 use crate::handlers::{Fail, Failure, TIMEOUT};
-use crate::model::retry::{RetryPolicy, Waits};
+use crate::model::json::RawJson;
+use crate::model::retry::RetryPolicy;
 use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;
 use crate::worker::decode::InFlight;
 
-/// Disposition of a task after a failed attempt.
-pub(super) enum Disposition {
-    Retry {
-        wait: Duration,
-        failure: Failure,
-    },
-    /// The task runs again after a wait; the attempt is not counted.
-    Wait {
-        wait: Duration,
-        /// Waits of the run, with this one.
-        waits: Waits,
-        failure: Failure,
-    },
-    /// The task succeeds with a warning.
-    Skip {
-        failure: Failure,
-    },
-    /// The task fails. `code`: it is also kept as a dead letter.
-    End {
-        code: Option<&'static str>,
-        failure: Failure,
-    },
-}
-
 /// Decides about a task after its failed attempt `attempt`.
-pub(super) fn decide(policy: &TypePolicy, in_flight: &InFlight, attempt: u32, mut failure: Failure) -> Disposition {
+pub(super) fn decide(policy: &TypePolicy, in_flight: &InFlight, attempt: u32, mut failure: Failure) -> Exit {
     let now = now_ms();
     let retry = retry_policy(policy, in_flight);
     let is_in_time = |wait| time_left(policy, in_flight, now).is_none_or(|left| left > wait);
     if let Fail::Wait { after } = failure.then {
-        let waits = in_flight.waits.after_another(now);
+        let waits = in_flight.progress.waits.after_another(now);
         let backoff = || retry.wait_backoff(waits.number, fastrand::f64()).into();
         let min = Duration::from(RetryPolicy::min_wait(waits.number));
         let wait = after.unwrap_or_else(backoff).clamp(min, LONGEST_WAIT);
         if is_wait(policy, in_flight, &failure, now) {
             return match is_in_time(wait) {
-                true => Disposition::Wait { wait, waits, failure },
+                true => Exit::Waiting(Wait::Retry { wait, waits: Some(waits), failure }),
                 false => run_out_of_time(policy, in_flight, &failure),
             };
         }
@@ -62,10 +40,10 @@ pub(super) fn decide(policy: &TypePolicy, in_flight: &InFlight, attempt: u32, mu
     if let Some(after) = retry_after
         && retry.allows(attempt)
     {
-        let failures = attempt.saturating_sub(in_flight.backoff_from).max(1);
+        let failures = attempt.saturating_sub(in_flight.progress.backoff_from).max(1);
         let wait = after.unwrap_or_else(|| retry.backoff(failures, fastrand::f64()).into()).min(LONGEST_WAIT);
         return match is_in_time(wait) {
-            true => Disposition::Retry { wait, failure },
+            true => Exit::Waiting(Wait::Retry { wait, waits: None, failure }),
             false => run_out_of_time(policy, in_flight, &failure),
         };
     }
@@ -84,7 +62,7 @@ pub(super) fn decide(policy: &TypePolicy, in_flight: &InFlight, attempt: u32, mu
 pub(super) fn is_wait(policy: &TypePolicy, in_flight: &InFlight, failure: &Failure, now: i64) -> bool {
     matches!(failure.then, Fail::Wait { .. })
         && policy.is_retried(&failure.kind) != Some(false)
-        && !in_flight.waits.are_used_up(max_wait(policy, in_flight), now)
+        && !in_flight.progress.waits.are_used_up(max_wait(policy, in_flight), now)
 }
 
 /// Maximum time of uncounted waits of a task: its own, else that of its type.
@@ -93,15 +71,17 @@ fn max_wait(policy: &TypePolicy, in_flight: &InFlight) -> Millis {
 }
 
 /// Ends a task whose next attempt would start after its total timeout.
-fn run_out_of_time(policy: &TypePolicy, in_flight: &InFlight, failure: &Failure) -> Disposition {
+fn run_out_of_time(policy: &TypePolicy, in_flight: &InFlight, failure: &Failure) -> Exit {
     let message = format!("{}; its last attempt: {}", total_timeout_message(policy, in_flight), failure.message);
     end(policy, Failure::retry(message).of_kind(TIMEOUT), Some(TIMEOUT))
 }
 
-fn end(policy: &TypePolicy, failure: Failure, code: Option<&'static str>) -> Disposition {
+fn end(policy: &TypePolicy, failure: Failure, code: Option<&'static str>) -> Exit {
     match failure.then {
-        Fail::Retry { .. } | Fail::Final if policy.on_error == OnError::Skip => Disposition::Skip { failure },
-        _ => Disposition::End { code, failure },
+        Fail::Retry { .. } | Fail::Final if policy.on_error == OnError::Skip => {
+            Exit::Completed { output: RawJson::null(), skipped: Some(failure) }
+        }
+        _ => Exit::Failed { failure, code },
     }
 }
 
@@ -135,12 +115,18 @@ fn total_timeout(policy: &TypePolicy, in_flight: &InFlight) -> Option<Millis> {
 pub(super) fn time_left(policy: &TypePolicy, in_flight: &InFlight, now: i64) -> Option<Duration> {
     let total = total_timeout(policy, in_flight)?;
     let not_before = in_flight.task.policy.as_deref().and_then(|policy| policy.not_before_ms);
-    let (record_ms, created_ms) = (in_flight.record_timestamp_ms, in_flight.task.created_at_ms);
+    let (record_ms, created_ms) = (in_flight.record.timestamp_ms, in_flight.task.created_at_ms);
     let from = if in_flight.task.run > 1 || created_ms > record_ms { record_ms } else { created_ms };
     let until = from.max(not_before.unwrap_or(from)).saturating_add(total.as_i64());
     Some(Duration::from_millis(u64::try_from(until.saturating_sub(now)).unwrap_or(0)))
 }
 
-pub(super) fn total_timeout_message(policy: &TypePolicy, in_flight: &InFlight) -> String {
+/// Ends a task whose total timeout has expired before an attempt.
+pub(super) fn time_out(policy: &TypePolicy, in_flight: &InFlight) -> Exit {
+    let failure = Failure::dead(total_timeout_message(policy, in_flight)).of_kind(TIMEOUT);
+    Exit::Failed { failure, code: Some(TIMEOUT) }
+}
+
+fn total_timeout_message(policy: &TypePolicy, in_flight: &InFlight) -> String {
     format!("the task exceeded its total timeout of {}", total_timeout(policy, in_flight).unwrap_or_default())
 }

@@ -54,7 +54,7 @@ struct KeyQueues {
 }
 
 /// Decision of the rate limit about a task.
-pub(super) enum Admission {
+pub(super) enum RateVerdict {
     Admitted(Box<InFlight>),
     /// No task of the type is admitted now; the task is returned.
     Refused(Box<InFlight>),
@@ -155,14 +155,14 @@ impl Limits {
     }
 
     /// Applies the rate limit to a task.
-    pub(super) fn admit(&mut self, in_flight: Box<InFlight>) -> Admission {
+    pub(super) fn admit(&mut self, in_flight: Box<InFlight>) -> RateVerdict {
         match &mut self.limiter {
-            Limiter::None => Admission::Admitted(in_flight),
+            Limiter::None => RateVerdict::Admitted(in_flight),
             Limiter::PerType(limiter) => match limiter.check() {
-                Ok(()) => Admission::Admitted(in_flight),
+                Ok(()) => RateVerdict::Admitted(in_flight),
                 Err(not_until) => {
                     self.refused_until = Some(earliest(&not_until));
-                    Admission::Refused(in_flight)
+                    RateVerdict::Refused(in_flight)
                 }
             },
             Limiter::PerKey(queues) => queues.admit(in_flight),
@@ -219,21 +219,21 @@ impl Limiter {
 }
 
 impl KeyQueues {
-    fn admit(&mut self, in_flight: Box<InFlight>) -> Admission {
+    fn admit(&mut self, in_flight: Box<InFlight>) -> RateVerdict {
         let key = in_flight.rate_key();
         if let Some(waiting) = self.waiting.get_mut(&key) {
             waiting.push_back(in_flight);
-            return Admission::Queued;
+            return RateVerdict::Queued;
         }
         match self.limiter.check_key(&key) {
             Ok(()) => {
                 self.drop_unused_keys();
-                Admission::Admitted(in_flight)
+                RateVerdict::Admitted(in_flight)
             }
             Err(not_until) => {
                 self.due.push(Reverse((earliest(&not_until), key)));
                 self.waiting.insert(key, VecDeque::from([in_flight]));
-                Admission::Queued
+                RateVerdict::Queued
             }
         }
     }

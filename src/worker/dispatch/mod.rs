@@ -1,24 +1,38 @@
 //! Dispatcher of one task type: assigns inputs to slots and handles the outcomes of their attempts.
+//!
+//! ```text
+//!  inputs ──▶ Admission ──▶ Attempts ──answer──▶ judge ──Exit──▶ Exits ──▶ events, dead letters, releases
+//!                 ▲  └──Exit of a task that must not start───────▶ │
+//!                 └──────────────────── Onward ────────────────────┘
+//! ```
+//!
+//! Three parts, each of which can be read alone: [`admission`] knows the tasks that wait and what they wait for, [`attempts`]
+//! the handler and the attempts that run, [`exits`] how a task leaves. They do not know each other; the [`Dispatcher`] passes
+//! values from one to the next, on one task of the runtime, so that nothing needs a lock. It never waits for an attempt, and
+//! for Kafka only while the producer is full.
+//!
+//! Invariant: each input that is handed out is completed or released once, or the partition's commits stop at it.
 
+mod admission;
 mod assignments;
+mod attempts;
+mod background;
 mod circuit;
 mod commands;
 mod control;
-mod dead_letters;
+mod exits;
 mod failure_limit;
 mod failure_policy;
 mod inline;
 mod limits;
-mod observers;
 mod outcome;
 mod permits;
 mod quarantine;
 mod queue;
 mod reporter;
-mod retries;
+mod reports;
 mod running;
 mod start;
-mod tasks;
 mod timers;
 
 use std::sync::Arc;
@@ -27,13 +41,13 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use admission::Admission;
+use attempts::Attempts;
 pub(super) use commands::Command;
-use inline::{Clock, InlinePolling};
-use limits::Limits;
-use permits::Permits;
-use quarantine::{Quarantine, isolate};
-use running::{Running, RunningAttempts};
-use tasks::Tasks;
+use control::LiveSettings;
+use exits::{Exit, Exits, Leaving};
+use inline::Clock;
+use quarantine::isolate;
 
 use super::attempt::output::OutputBuffer;
 use super::child::ChildPool;
@@ -41,15 +55,14 @@ use super::completions::Completions;
 use super::dead_letter::DeadLetterWriter;
 use super::decode::Input;
 use super::events::EventWriter;
+use super::spans::AttemptSpans;
+use super::type_metrics::TypeGauges;
 use crate::config::WorkerConfig;
 use crate::control::{ControlWatch, PolicyUpdates};
-use crate::handlers::blocking_pool::BlockingPool;
-use crate::handlers::context::TypeEnv;
 use crate::handlers::{Registered, Schema, SharedState};
 use crate::model::task::limits::TaskLimits;
 use crate::runtime::Health;
 use crate::telemetry::Metrics;
-use crate::worker::spans::AttemptSpans;
 
 /// Maximum number of inputs handed out or started at once.
 pub(super) const HAND_OUT: usize = 512;
@@ -78,64 +91,34 @@ pub(super) struct DispatcherDeps {
 }
 
 pub(super) struct Dispatcher {
-    registered: Registered,
-    env: Arc<TypeEnv>,
     work: mpsc::Receiver<Vec<Input>>,
     commands: mpsc::UnboundedReceiver<Command>,
-    tasks: Tasks,
-    running: RunningAttempts,
-    inline: InlinePolling,
+    settings: LiveSettings,
+    admission: Admission,
+    attempts: Attempts,
+    exits: Exits,
     clock: Clock,
-    quarantine: Quarantine,
-    limits: Limits,
-    permits: Permits,
-    control: Arc<ControlWatch>,
-    policies: PolicyUpdates,
-    /// Generation of the control state that is applied.
-    control_generation: u64,
-    /// Number of times that the type was resumed, as of the applied state.
-    resumes: u64,
-    health: Health,
-    /// Slots held by attempts that have ended but do not return.
-    stuck_slots: usize,
     /// The consumer has not ended.
     open: bool,
 }
 
 impl Dispatcher {
     pub(super) fn new(mut deps: DispatcherDeps) -> Self {
-        if deps.registered.handler.checks_schema() {
+        if deps.registered.handler.capabilities().checks_schema {
             deps.registered.schema = Schema::any();
         }
-        let quarantine = Quarantine::new(isolate(&mut deps), deps.registered.policy.slots());
+        isolate(&mut deps);
+        let policy = Arc::new(deps.registered.policy.clone());
         let output = Arc::new(OutputBuffer::new(deps.events.publisher().clone(), deps.events.worker.clone()));
-        let env = Arc::new(TypeEnv {
-            task_type: deps.task_type.clone(),
-            worker: deps.events.worker.clone(),
-            state: deps.state.clone(),
-            sink: output.clone(),
-            limits: deps.limits,
-            blocking_pool: BlockingPool::new(&deps.task_type),
-        });
-        let tasks = Tasks::new(&deps, output, quarantine.is_enabled());
+        let gauges = TypeGauges::new(&deps.metrics, &deps.task_type);
         let mut dispatcher = Self {
-            limits: Limits::new(&deps.registered.policy),
-            permits: Permits::new(&deps.registered),
-            registered: deps.registered,
-            env,
+            settings: LiveSettings::new(&deps, &policy, &gauges),
+            admission: Admission::new(&deps, &policy, &gauges),
+            attempts: Attempts::new(&mut deps, &policy, &output, &gauges),
+            exits: Exits::new(&deps, output),
             work: deps.work,
             commands: deps.commands,
-            tasks,
-            running: RunningAttempts::new(),
-            inline: InlinePolling::default(),
             clock: Clock::read(),
-            quarantine,
-            control: deps.control,
-            policies: deps.policies,
-            control_generation: 0,
-            resumes: 0,
-            health: deps.health,
-            stuck_slots: 0,
             open: true,
         };
         dispatcher.apply_limits();
@@ -145,7 +128,7 @@ impl Dispatcher {
     /// Runs until the consumer has ended and nothing runs. Returns whether tasks that this worker announced are left
     /// to other workers.
     pub(super) async fn run(mut self) -> bool {
-        while self.open || !self.running.is_empty() {
+        while self.open || !self.attempts.running.is_empty() {
             let more = self.start_ready().await;
             let due = self.next_due();
             if due.is_some_and(|due| due <= Instant::now()) {
@@ -155,9 +138,9 @@ impl Dispatcher {
             tokio::select! {
                 biased;
                 Some(command) = self.commands.recv() => self.handle_command(command).await,
-                Some((id, end)) = self.running.ends.recv() => self.attempt_ended(id, end).await,
-                () = self.permits.granted(), if self.permits.is_waiting() => {}
-                work = self.work.recv(), if self.open && self.tasks.queue.ready() < HAND_OUT => match work {
+                Some((id, end)) = self.attempts.running.ends.recv() => self.attempt_ended(id, end).await,
+                () = self.admission.permits.granted(), if self.admission.permits.is_waiting() => {}
+                work = self.work.recv(), if self.open && self.admission.queue.ready() < HAND_OUT => match work {
                     Some(work) => self.receive(work).await,
                     None => self.close(),
                 },
@@ -165,14 +148,23 @@ impl Dispatcher {
                 () = std::future::ready(()), if more => {}
             }
         }
-        self.tasks.background.stop();
-        self.tasks.metrics.flush();
-        self.tasks.unfinished
+        self.exits.background.stop();
+        self.exits.reports.metrics.flush();
+        self.exits.unfinished
+    }
+
+    /// Lets a task leave, or its attempt end.
+    async fn leave(&mut self, leaving: impl Into<Leaving>, exit: Exit) {
+        let mut onward = self.exits.carry_out(leaving.into(), exit).await;
+        // A task whose partition has been released meanwhile goes on with the next owner.
+        while let Some(in_flight) = self.admission.go_on(onward) {
+            onward = self.exits.carry_out(in_flight.into(), Exit::Released(None)).await;
+        }
     }
 
     async fn receive(&mut self, work: Vec<Input>) {
-        self.tasks.queue.extend(work);
-        if self.limits.is_paused() || self.tasks.circuit.is_open() {
+        self.admission.queue.extend(work);
+        if self.admission.is_stopped() {
             // Cancelled tasks are otherwise found when tasks are started, and none is started now.
             self.cancel_queued().await;
         }
@@ -181,11 +173,8 @@ impl Dispatcher {
     /// Stops everything: the consumer has ended, and running tasks belong to the next owners of their partitions.
     fn close(&mut self) {
         self.open = false;
-        self.tasks.queue.clear();
-        self.limits.clear();
-        self.permits.clear();
-        self.quarantine.waiting.clear();
-        self.running.iter().for_each(Running::stop);
+        self.admission.clear();
+        self.attempts.stop(|_| true);
     }
 }
 

@@ -1,21 +1,16 @@
-//! Outcomes of attempts: success, retry, skip, failure, or release to the next owner.
+//! Outcomes of attempts: what became of an attempt is turned into the way out of its task.
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-
-use super::failure_policy::{self, Disposition};
-use super::inline::Clock;
+use super::Dispatcher;
+use super::exits::Exit;
+use super::failure_policy;
+use super::quarantine::judge_crash;
 use super::running::Running;
-use super::tasks::{Tasks, waits_at_tracker};
-use super::{Dispatcher, retries};
-use crate::handlers::context::Restart;
-use crate::handlers::{Answer, Fail, Failure, TIMEOUT};
-use crate::model::event::{InterruptionReason, Payload};
-use crate::model::json::RawJson;
-use crate::model::retry::Waits;
+use crate::handlers::{Answer, Failure, TIMEOUT};
+use crate::model::event::InterruptionReason;
 use crate::runtime::now_ms;
-use crate::worker::attempt::{self, AttemptEnd, STALLED};
+use crate::worker::attempt::{AttemptEnd, STALLED};
 use crate::worker::child::CRASHED;
 use crate::worker::decode::Restarts;
 
@@ -24,212 +19,72 @@ const MAX_RESTARTS: u8 = 3;
 
 impl Dispatcher {
     pub(super) async fn attempt_ended(&mut self, id: u64, end: AttemptEnd) {
-        let Some(mut running) = self.running.remove(id) else { return };
-        self.tasks.metrics.set_in_flight(self.running.len());
-        self.quarantine.attempt_ended(&running.in_flight);
+        let Some(mut running) = self.attempts.remove(id) else { return };
         // The partition has another owner, or the worker has left the group.
-        let cancelled = self.tasks.assignments.cancelled(running.in_flight.tag);
+        let cancelled = self.admission.assignments.cancelled(running.in_flight.tag);
         let late = cancelled.or((!self.open).then_some(InterruptionReason::WorkerStopped));
-        self.tasks.circuit.attempt_ended(&running, &end, late.is_some(), &self.tasks.metrics);
-        if let Some(why) = late {
-            return self.tasks.interrupt(running, why).await;
-        }
-        match end {
-            AttemptEnd::Interrupted => match running.cancelled.take() {
-                Some(verdict) => self.tasks.cancel_running(running, *verdict).await,
-                None => self.tasks.interrupt(running, InterruptionReason::WorkerStopped).await,
-            },
-            AttemptEnd::Answered(answer) => self.tasks.finish(running, answer).await,
-            AttemptEnd::TimedOut => {
+        self.admission.circuit.attempt_ended(&running, &end, late.is_some());
+        let exit = match (late, end) {
+            (Some(reason), _) => Exit::Released(Some(reason)),
+            (None, AttemptEnd::Answered(answer)) => self.judge(&mut running, answer),
+            (None, AttemptEnd::TimedOut) => {
                 let took = duration_text(running.started_at.elapsed());
                 let failure = Failure::retry(format!("the attempt timed out after {took}")).of_kind(TIMEOUT);
-                self.tasks.finish(running, Err(failure)).await;
+                self.judge_failure(&mut running, failure)
             }
-            AttemptEnd::Stalled(limit) => {
+            (None, AttemptEnd::Stalled(limit)) => {
                 let message = format!("the attempt showed no sign of life for {}", duration_text(limit));
-                self.tasks.finish(running, Err(Failure::retry(message).of_kind(STALLED))).await;
+                self.judge_failure(&mut running, Failure::retry(message).of_kind(STALLED))
+            }
+            (None, AttemptEnd::Interrupted) => match running.cancelled.take() {
+                Some(verdict) => Exit::Cancelled(*verdict),
+                None => Exit::Released(Some(InterruptionReason::WorkerStopped)),
+            },
+        };
+        self.leave(running, exit).await;
+    }
+
+    /// Decides what follows the answer of an attempt.
+    pub(super) fn judge(&mut self, running: &mut Running, answer: Answer) -> Exit {
+        match answer {
+            Ok(output) => Exit::Completed { output, skipped: None },
+            Err(failure) => self.judge_failure(running, failure),
+        }
+    }
+
+    fn judge_failure(&mut self, running: &mut Running, failure: Failure) -> Exit {
+        if let Some(verdict) = running.cancelled.take() {
+            return Exit::Cancelled(*verdict);
+        }
+        if failure.kind == CRASHED {
+            if running.in_flight.suspect.is_some() && self.attempts.has_quarantine() {
+                self.exits.reports.log_failure(running, &failure);
+                return judge_crash(running, failure, self.admission.assignments.is_closed(running.in_flight.tag));
+            }
+            if let Some(restart) = running.cx.interruption.restart()
+                && (!Restarts::counts(restart) || running.in_flight.restarts.number < MAX_RESTARTS)
+            {
+                return Exit::Restarted { restart, failure };
             }
         }
-    }
-}
-
-impl Tasks {
-    /// Ends an attempt whose outcome does not count; the next owner of its partition starts it again.
-    async fn interrupt(&mut self, mut running: Running, why: InterruptionReason) {
-        running.end_span(&self.spans, "interrupted", None);
-        self.metrics.record_outcome("interrupted", running.started_at.elapsed());
-        self.reporter.output.close(&running.cx);
-        self.reporter.publish_interruption(&mut running, why, why.message()).await;
-        self.release(running.in_flight);
-    }
-
-    pub(super) async fn finish(&mut self, mut running: Running, answer: Answer) {
-        self.reporter.publish_last_output(&mut running).await;
-        match answer.and_then(|output| self.publisher.check_size(output)) {
-            Ok(output) => self.succeed(running, output).await,
-            Err(failure) => self.fail(running, failure).await,
+        let policy = &self.settings.policy;
+        let failure = self.admission.circuit.wait_if_open(failure);
+        if !failure_policy::is_wait(policy, &running.in_flight, &failure, now_ms()) {
+            self.exits.reports.log_failure(running, &failure);
+            self.admission.circuit.attempt_failed(&failure);
         }
-    }
-
-    async fn succeed(&mut self, mut running: Running, output: RawJson) {
-        let clock = Clock::read();
-        let took = clock.now.duration_since(running.started_at);
-        if !self.results.has_any(&running.in_flight) {
-            return self.complete(running, &output, took, &clock);
+        if failure_policy::backoff_starts_again(policy, &running.in_flight, running.started_at.elapsed()) {
+            let progress = &mut running.in_flight.progress;
+            progress.backoff_from = progress.attempts;
         }
-        running.end_span(&self.spans, "succeeded", None);
-        self.metrics.record_outcome("succeeded", took);
-        self.observers.notify(|observer| observer.on_success(&running.cx, took));
-        let payload = Payload::Succeeded { started_at_ms: Some(running.started_at_ms), output: Some(output) };
-        let event = self.reporter.event_of_attempt(payload, &running);
-        self.end(running.in_flight, event).await;
-    }
-
-    async fn fail(&mut self, mut running: Running, failure: Failure) {
-        if let Some(verdict) = running.cancelled.take() {
-            return self.cancel_running(running, *verdict).await;
+        match failure_policy::decide(policy, &running.in_flight, running.attempt(), failure) {
+            Exit::Waiting(wait) => {
+                // Only this worker has recorded the children published by `spawn_now`.
+                let is_bound = self.exits.reporter.output.has_spawned(&running.cx.id, running.cx.run);
+                self.admission.decide_wait(&mut running.in_flight, wait, is_bound)
+            }
+            exit => exit,
         }
-        if running.in_flight.suspect.is_some() && self.has_quarantine && failure.kind == CRASHED {
-            return self.suspect_crashed(running, failure).await;
-        }
-        if failure.kind == CRASHED
-            && let Some(restart) = running.cx.interruption.restart()
-            && (!Restarts::counts(restart) || running.in_flight.restarts.number < MAX_RESTARTS)
-        {
-            return restart_attempt(self, running, restart, &failure).await;
-        }
-        let failure = self.circuit.spare(failure);
-        if !failure_policy::is_wait(&self.policy, &running.in_flight, &failure, now_ms()) {
-            self.log_failure(&running, &failure);
-            self.circuit.attempt_failed(&failure, &self.metrics);
-        }
-        if failure_policy::backoff_starts_again(&self.policy, &running.in_flight, running.started_at.elapsed()) {
-            running.in_flight.backoff_from = running.in_flight.attempts;
-        }
-        match failure_policy::decide(&self.policy, &running.in_flight, running.attempt(), failure) {
-            Disposition::Retry { wait, failure } => self.retry(running, wait, None, failure).await,
-            Disposition::Wait { wait, waits, failure } => self.retry(running, wait, Some(waits), failure).await,
-            Disposition::Skip { failure } => self.skip(running, failure).await,
-            Disposition::End { code, failure } => self.give_up(running, code, failure).await,
-        }
-    }
-
-    /// Delays the next attempt, here without a slot, or at the tracker if the task would be held here for long.
-    /// `waits`: waits of the run with this one, if the attempt is not counted.
-    async fn retry(&mut self, mut running: Running, wait: Duration, waits: Option<Waits>, failure: Failure) {
-        let event = self.reporter.retrying(&running, &failure, wait, waits.map_or(0, |waits| waits.number));
-        let run_time = running.started_at.elapsed();
-        let mut held = wait;
-        let outcome = if waits.is_some() { "waited" } else { "retried" };
-        running.end_span(&self.spans, outcome, Some((&failure.kind, &failure.message)));
-        if let Some(waits) = waits {
-            self.metrics.record_wait(run_time);
-            self.observers.notify(|observer| observer.on_wait(&running.cx, &failure, wait));
-            running.in_flight.waits = waits;
-            // Short waits in a row would hold back the commits of the partition for as long as a long one.
-            held = held.saturating_add(running.in_flight.waited);
-            running.in_flight.waited = held;
-        } else {
-            self.metrics.record_outcome("retried", run_time);
-            self.observers.notify(|observer| observer.on_retry(&running.cx, &failure, wait));
-            running.in_flight.attempts = running.attempt();
-        }
-        let mut in_flight = running.in_flight;
-        let task = &in_flight.task;
-        let is_elsewhere =
-            waits_at_tracker(&self.policy, &self.config, held) || retries::is_without_room(self, &in_flight);
-        // Only this worker has recorded the children published by `spawn_now`, so such a task is delayed here.
-        if is_elsewhere && !self.reporter.output.has_spawned(&task.id, task.run) {
-            return self.hand_over(in_flight, event).await;
-        }
-        let due_ms = event.payload.due_ms();
-        self.reporter.publish(&mut in_flight, event).await;
-        retries::record(self, &mut in_flight, due_ms);
-        if self.assignments.is_closed(in_flight.tag) {
-            // The next owner of the partition makes the next attempt.
-            return self.release(in_flight);
-        }
-        in_flight.restarts = Restarts::default();
-        self.queue.delay(in_flight, wait);
-    }
-
-    /// Ends a failed task as a success with a warning.
-    async fn skip(&mut self, mut running: Running, failure: Failure) {
-        running.end_span(&self.spans, "skipped", Some((&failure.kind, &failure.message)));
-        let mut event = self.reporter.event_of_attempt(Payload::Warned, &running);
-        event.message = Some(format!("skipped ({}): {}", failure.kind, failure.message));
-        self.reporter.publish_started(&mut running).await;
-        self.reporter.publish(&mut running.in_flight, event).await;
-        self.succeed(running, RawJson::null()).await;
-    }
-
-    /// Ends a task as failed or cancelled. `code`: it is also kept as a dead letter.
-    async fn give_up(&mut self, mut running: Running, code: Option<&'static str>, failure: Failure) {
-        let ended = running.failure(&failure.kind, failure.message.clone());
-        let (outcome, payload) = match failure.then {
-            Fail::Cancelled => ("cancelled", Payload::Cancelled(ended)),
-            _ => ("failed", Payload::Failed(ended)),
-        };
-        self.metrics.record_outcome(outcome, running.started_at.elapsed());
-        running.end_span(&self.spans, outcome, Some((&failure.kind, &failure.message)));
-        if failure.then != Fail::Cancelled {
-            self.observers.notify_failure(&running, &failure);
-        }
-        let event = self.reporter.event_of_attempt(payload, &running);
-        match code {
-            Some(code) => self.dead_letter_task(running.in_flight, event, code, failure.message),
-            None => self.end(running.in_flight, event).await,
-        }
-    }
-
-    /// Logs a failed attempt, at a limited rate; the events contain all of them.
-    pub(super) fn log_failure(&mut self, running: &Running, failure: &Failure) {
-        if let Some(suppressed) = self.failure_log.admit() {
-            let task = &running.in_flight.task.id;
-            let task_type = &self.task_type;
-            let attempt = running.cx.number;
-            let (trace_id, span_id) = attempt::trace_ids(&running.cx);
-            tracing::warn!(%task, %task_type, attempt, kind = %failure.kind, reason = %failure.message, suppressed, trace_id, span_id, "an attempt failed");
-        }
-    }
-}
-
-/// Logs the number of failures that were not logged, once no further ones follow.
-pub(super) fn report_suppressed_failures(tasks: &mut Tasks, now: Instant) {
-    if let Some(suppressed) = tasks.failure_log.take_report(now) {
-        let task_type = &tasks.task_type;
-        tracing::warn!(%task_type, suppressed, "further attempts failed; the events of their tasks have the reasons");
-    }
-}
-
-/// Runs an attempt again that ended with its process through no fault of its own. It keeps its number.
-async fn restart_attempt(tasks: &mut Tasks, mut running: Running, restart: Restart, failure: &Failure) {
-    running.end_span(&tasks.spans, "restarted", Some((&failure.kind, &failure.message)));
-    tasks.metrics.record_outcome("restarted", running.started_at.elapsed());
-    if restart != Restart::Unsent
-        && let Some(suppressed) = tasks.failure_log.admit()
-    {
-        let task = &running.in_flight.task.id;
-        let task_type = &tasks.task_type;
-        let is_alone = restart == Restart::Alone;
-        tracing::warn!(%task, %task_type, is_alone, reason = %failure.message, suppressed, "an attempt starts again: its process has ended");
-    }
-    // An attempt that was not sent has not run, but people may have seen its start.
-    if restart != Restart::Unsent || running.announced_start {
-        let is_ended = restart == Restart::Shared;
-        let why = if is_ended { InterruptionReason::ProcessEnded } else { InterruptionReason::ProcessDied };
-        tasks.reporter.publish_interruption(&mut running, why, &failure.message).await;
-    }
-    let mut in_flight = running.in_flight;
-    if tasks.assignments.is_closed(in_flight.tag) {
-        return tasks.release(in_flight);
-    }
-    // The rate limit has counted the start.
-    in_flight.admitted = true;
-    in_flight.restarts.add(restart);
-    match in_flight.restarts.is_alone {
-        true => tasks.queue.quarantine(in_flight),
-        false => tasks.queue.push_front(in_flight),
     }
 }
 

@@ -34,7 +34,7 @@ enum Acquisition {
 impl Permits {
     pub(super) fn new(registered: &Registered) -> Self {
         Self {
-            source: registered.handler.permits(),
+            source: registered.handler.capabilities().permits,
             sharing: match registered.policy.isolation {
                 Isolation::None => Sharing::Shared,
                 Isolation::Process => Sharing::Alone,

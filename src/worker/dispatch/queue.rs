@@ -103,19 +103,16 @@ impl TaskQueue {
         Some(in_flight)
     }
 
-    /// Releases the task's ordering key; the next task with the key becomes ready.
-    pub(super) fn release_key(&mut self, in_flight: &InFlight) {
-        if in_flight.key == 0 || !in_flight.holds_key {
-            return;
-        }
-        let Some(followers) = self.keys.get_mut(&in_flight.key) else { return };
+    /// Releases an ordering key; the next task with it becomes ready.
+    pub(super) fn release_key(&mut self, key: u64) {
+        let Some(followers) = self.keys.get_mut(&key) else { return };
         match followers.pop_front() {
             Some(mut next) => {
                 next.holds_key = true;
                 self.push_front(next);
             }
             None => {
-                self.keys.remove(&in_flight.key);
+                self.keys.remove(&key);
             }
         }
     }

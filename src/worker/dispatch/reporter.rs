@@ -1,12 +1,10 @@
 //! Publishes the events of a dispatcher's tasks, and the output of its running attempts.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::running::Running;
-use crate::handlers::Failure;
 use crate::model::encode_error::EncodeError;
 use crate::model::event::{Event, InterruptionReason, Payload, Success};
 use crate::model::json::RawJson;
@@ -39,23 +37,12 @@ impl EventReporter {
     /// event alone, even if its earlier events were lost with a failed producer.
     pub(super) fn event(&self, payload: impl Into<Payload>, in_flight: &InFlight) -> Event {
         let worker = Some(self.events.worker.clone());
-        Event { worker, ..Event::announcing(payload, &in_flight.task, now_ms()) }
+        Event { worker, ..Event::announcing(payload, &in_flight.task, Some(in_flight.record.position), now_ms()) }
     }
 
     /// Creates an event of a running attempt.
     pub(super) fn event_of_attempt(&self, payload: Payload, running: &Running) -> Event {
         Event { attempt: running.attempt(), ..self.event(payload, &running.in_flight) }
-    }
-
-    /// Creates the event of an attempt that is followed by another one after `delay`. `waits`: waits of the run, if the
-    /// attempt is not counted.
-    pub(super) fn retrying(&self, running: &Running, failure: &Failure, delay: Duration, waits: u32) -> Event {
-        let failure = running.failure(&failure.kind, failure.message.clone());
-        let payload = Payload::Retrying { failure, due_ms: None, record: None, waits };
-        let mut event = self.event_of_attempt(payload, running);
-        let delay_ms = i64::try_from(delay.as_millis()).unwrap_or(i64::MAX);
-        event.payload.set_due(event.at_ms.saturating_add(delay_ms));
-        event
     }
 
     /// Publishes a non-terminal event without waiting for its acknowledgement. The announcement is
@@ -70,7 +57,7 @@ impl EventReporter {
 
     /// Publishes the terminal event of a task; its acknowledgement completes the input.
     pub(super) async fn publish_terminal(&mut self, in_flight: &InFlight, event: &Event) {
-        self.output.forget(&in_flight.task.id, in_flight.task.run);
+        self.forget(in_flight);
         self.events.write(event, in_flight.tag, &mut self.scratch).await;
     }
 
@@ -87,9 +74,14 @@ impl EventReporter {
     }
 
     /// Publishes the end of an attempt that starts again with its number, after its `started` event.
-    pub(super) async fn publish_interruption(&mut self, running: &mut Running, why: InterruptionReason, message: &str) {
+    pub(super) async fn publish_interruption(
+        &mut self,
+        running: &mut Running,
+        reason: InterruptionReason,
+        message: &str,
+    ) {
         self.publish_started(running).await;
-        let failure = running.failure(why.code(), message.to_owned());
+        let failure = running.failure(reason.code(), message.to_owned());
         let event = self.event_of_attempt(Payload::Interrupted(failure), running);
         self.publish(&mut running.in_flight, event).await;
     }
@@ -109,6 +101,11 @@ impl EventReporter {
         self.publish_untracked(events).await;
     }
 
+    /// Forgets the children that `spawn_now` has published for a task that leaves.
+    pub(super) fn forget(&self, in_flight: &InFlight) {
+        self.output.forget(&in_flight.task.id, in_flight.task.run);
+    }
+
     async fn publish_untracked(&mut self, events: Vec<Event>) {
         for event in events {
             self.events.write(&event, DeliveryTag::UNTRACKED, &mut self.scratch).await;
@@ -123,13 +120,14 @@ impl EventReporter {
         output: &RawJson,
         clock: &Clock,
     ) -> Result<(), (Box<InFlight>, EncodeError)> {
-        self.output.forget(&in_flight.task.id, in_flight.task.run);
+        self.forget(&in_flight);
         let events = &self.events;
         let partition = events.publisher().partition_of(&in_flight.task.id);
         self.results.add(in_flight, partition, clock.now, |in_flight, bytes| {
             let success = Success {
                 task: &in_flight.task,
-                attempt: in_flight.attempts + 1,
+                position: in_flight.record.position,
+                attempt: in_flight.progress.attempts + 1,
                 worker: &events.worker,
                 at_ms: clock.now_ms(),
                 started_at_ms,

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::control::Cancellation;
 use crate::handlers::Context;
-use crate::model::event::AttemptFailure;
+use crate::model::event::{Announcement, AttemptFailure};
 use crate::telemetry::otel::{AttemptSpan, nanos};
 use crate::worker::attempt::AttemptEnd;
 use crate::worker::decode::InFlight;
@@ -34,7 +34,11 @@ pub(super) struct Running {
 impl Running {
     /// Number of this attempt, from 1.
     pub(super) fn attempt(&self) -> u32 {
-        self.in_flight.attempts + 1
+        self.in_flight.progress.attempts + 1
+    }
+
+    pub(super) fn announcement(&self) -> Announcement {
+        Announcement::of(&self.in_flight.task, Some(self.in_flight.record.position))
     }
 
     /// Failure of this attempt.
@@ -67,6 +71,8 @@ impl Running {
 pub(super) struct RunningAttempts {
     by_id: FxHashMap<u64, Running>,
     next_id: u64,
+    /// Number of those that are suspects.
+    suspects: usize,
     /// Attempts without a `started` event, in the order in which it is due.
     unannounced: VecDeque<(Instant, u64)>,
     pub ends: mpsc::UnboundedReceiver<(u64, AttemptEnd)>,
@@ -83,7 +89,7 @@ impl Drop for RunningAttempts {
 impl RunningAttempts {
     pub(super) fn new() -> Self {
         let (end_sender, ends) = mpsc::unbounded_channel();
-        Self { by_id: FxHashMap::default(), next_id: 0, unannounced: VecDeque::new(), ends, end_sender }
+        Self { by_id: FxHashMap::default(), next_id: 0, suspects: 0, unannounced: VecDeque::new(), ends, end_sender }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -99,16 +105,20 @@ impl RunningAttempts {
         let id = self.next_id;
         self.next_id += 1;
         self.unannounced.push_back((announce_at, id));
+        self.suspects += usize::from(running.in_flight.suspect.is_some());
         self.by_id.insert(id, running);
         id
     }
 
     pub(super) fn remove(&mut self, id: u64) -> Option<Running> {
-        self.by_id.remove(&id)
+        let running = self.by_id.remove(&id)?;
+        self.suspects -= usize::from(running.in_flight.suspect.is_some());
+        Some(running)
     }
 
-    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Running> {
-        self.by_id.get_mut(&id)
+    /// Number of attempts of suspects.
+    pub(super) fn suspects(&self) -> usize {
+        self.suspects
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Running> {
@@ -129,13 +139,14 @@ impl RunningAttempts {
         self.unannounced.front().map(|(at, _)| *at)
     }
 
-    /// Takes the next attempt whose `started` event is due.
-    pub(super) fn take_due(&mut self, now: Instant) -> Option<u64> {
-        self.unannounced.pop_front_if(|(at, _)| *at <= now).map(|(_, id)| id)
-    }
-
-    /// Takes the next attempt without a `started` event, due or not.
-    pub(super) fn take_unannounced(&mut self) -> Option<u64> {
-        self.unannounced.pop_front().map(|(_, id)| id)
+    /// Takes the next attempt without a `started` event: one whose event is due at `until`, or any without a time.
+    pub(super) fn next_unannounced(&mut self, until: Option<Instant>) -> Option<&mut Running> {
+        loop {
+            let (_, id) = self.unannounced.pop_front_if(|(at, _)| until.is_none_or(|until| *at <= until))?;
+            // Attempts that have ended meanwhile are still in the list.
+            if self.by_id.contains_key(&id) {
+                return self.by_id.get_mut(&id);
+            }
+        }
     }
 }

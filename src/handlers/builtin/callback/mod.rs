@@ -21,7 +21,9 @@ use crate::handlers::egress::kept_connections::KeepAliveClient;
 use crate::handlers::egress::secrets::fill;
 use crate::handlers::failure::UNREACHABLE;
 use crate::handlers::schema;
-use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError, Registered, Schema};
+use crate::handlers::{
+    Answer, AnswerFuture, Capabilities, Context, Failure, Handler, InChild, ParamsError, Registered, Schema,
+};
 use crate::model::json::RawJson;
 use crate::model::task::action::CALLBACK_TYPE;
 use crate::model::task::delivery::CallbackParams;
@@ -87,7 +89,7 @@ impl Callbacks {
 }
 
 impl Handler for Callbacks {
-    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
+    fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         let params: CallbackParams = schema::read(params.text())?;
         self.policy.check(&params)?;
         let (client, policy, receivers) = (self.client.clone(), self.policy.clone(), self.receivers.clone());
@@ -99,12 +101,12 @@ impl Handler for Callbacks {
         }))
     }
 
-    fn validate(&self, params: &RawJson) -> Option<ParamsError> {
-        schema::read::<CallbackParams>(params.text()).and_then(|params| self.policy.check(&params)).err()
-    }
-
-    fn name_in_child<'a>(&'a self, _: &'a str) -> Option<&'a str> {
-        None
+    fn capabilities(&self) -> Capabilities {
+        let policy = self.policy.clone();
+        let check = move |params: &RawJson| {
+            schema::read::<CallbackParams>(params.text()).and_then(|params| policy.check(&params)).err()
+        };
+        Capabilities { in_child: InChild::Never, check_params: Some(Arc::new(check)), ..Capabilities::default() }
     }
 }
 

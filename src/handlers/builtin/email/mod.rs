@@ -13,7 +13,9 @@ use lettre::{AsyncSmtpTransport, AsyncTransport, Message, Tokio1Executor};
 use crate::config::{AddressPattern, EmailConfig, MailTls, TypePolicy, parse_mailbox};
 use crate::handlers::egress::secrets::Source;
 use crate::handlers::schema;
-use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError, Registered, Schema};
+use crate::handlers::{
+    Answer, AnswerFuture, Capabilities, Context, Failure, Handler, InChild, ParamsError, Registered, Schema,
+};
 use crate::model::json::RawJson;
 use crate::model::task::action::EMAIL_TYPE;
 use crate::model::task::delivery::EmailParams;
@@ -96,7 +98,7 @@ fn tls_parameters(config: &EmailConfig) -> Result<TlsParameters, String> {
 }
 
 impl Handler for Emails {
-    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
+    fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         let params: EmailParams = schema::read(params.text())?;
         self.0.check(&params)?;
         let mailer = self.0.clone();
@@ -108,12 +110,12 @@ impl Handler for Emails {
         }))
     }
 
-    fn validate(&self, params: &RawJson) -> Option<ParamsError> {
-        schema::read::<EmailParams>(params.text()).and_then(|params| self.0.check(&params)).err()
-    }
-
-    fn name_in_child<'a>(&'a self, _: &'a str) -> Option<&'a str> {
-        None
+    fn capabilities(&self) -> Capabilities {
+        let mailer = self.0.clone();
+        let check = move |params: &RawJson| {
+            schema::read::<EmailParams>(params.text()).and_then(|params| mailer.check(&params)).err()
+        };
+        Capabilities { in_child: InChild::Never, check_params: Some(Arc::new(check)), ..Capabilities::default() }
     }
 }
 

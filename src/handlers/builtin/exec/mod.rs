@@ -23,7 +23,9 @@ use super::Section;
 use crate::handlers::failure::excerpt;
 use crate::handlers::program_env::ProgramEnv;
 use crate::handlers::reaper::{self, Group};
-use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError, Registered};
+use crate::handlers::{
+    Answer, AnswerFuture, Capabilities, Context, Failure, Handler, InChild, ParamsError, Registered,
+};
 use crate::model::json::RawJson;
 
 mod stderr_protocol;
@@ -90,13 +92,13 @@ fn program(section: &mut Section<'_>) -> Option<Program> {
 }
 
 impl Handler for Exec {
-    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
+    fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         let (program, params) = (self.0.clone(), params.clone());
         Ok(Box::pin(async move { program.run(params, cx).await }))
     }
 
-    fn name_in_child<'a>(&'a self, _: &'a str) -> Option<&'a str> {
-        None
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { in_child: InChild::Never, ..Capabilities::default() }
     }
 
     fn prepare(&self) -> Result<(), String> {
