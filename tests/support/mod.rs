@@ -2,6 +2,7 @@
 
 #[macro_use]
 pub mod delegate;
+pub mod faults;
 pub mod http;
 pub mod names;
 pub mod oracle;
