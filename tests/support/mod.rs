@@ -1,7 +1,5 @@
 //! Fixtures shared by the tests.
 
-#[macro_use]
-pub mod delegate;
 pub mod faults;
 pub mod http;
 pub mod names;
