@@ -1,6 +1,6 @@
 //! Bulk actions: `POST /v1/bulk` and its preview, limits, access, and the takeover of a runner that died.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use kafleet::api::documents::{Audit, BulkPreview, BulkProgress, Problem, Status, TaskPage};
 use kafleet::config::{ApiConfig, Role, TokenConfig};
@@ -12,7 +12,9 @@ use kafleet::store::Store;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
+use crate::api::faults::full;
 use crate::api::fixture::{Fleet, PARTITIONS, fleet, unfolded, until};
+use crate::support::faults::Call;
 
 /// Search for the failed tasks of the fixture.
 const FAILED: &str = "type:echo state:failed tag:bulk";
@@ -112,7 +114,7 @@ async fn children_retried_by_one_action_share_a_run() {
     assert_eq!(progress(&ended(&fleet, &task.id).await).done, CHILDREN as u64);
     let parent = TaskId::parse("order").unwrap();
     let partition = partition_of(b"order", PARTITIONS);
-    let record = fleet.store.real.nodes(partition, &[parent]).await.unwrap().pop().flatten().unwrap();
+    let record = fleet.memory.nodes(partition, &[parent]).await.unwrap().pop().flatten().unwrap();
     assert_eq!(record.tree.below.len(), 1, "{:?}", record.tree.below);
     let status: Status = fleet.get("/v1/tasks/order").await;
     assert_eq!((status.children.pending, status.children.total), (CHILDREN as u64, CHILDREN as u64));
@@ -196,14 +198,23 @@ async fn other_api_takes_over_when_the_runner_dies() {
     failed_tasks(&fleet, TASKS).await;
     let doomed = fleet.killable_api();
     // Events of the action and of nearly four fifths of the tasks: it stops within the second transaction.
-    doomed.broker.events_left.store(TASKS / 5 * 4, Ordering::SeqCst);
+    let left = AtomicUsize::new(TASKS / 5 * 4);
+    let is_beyond = move |call: &Call<'_>| {
+        let events = call.records_of(".events");
+        let is_beyond = events > 0 && left.try_update(SeqCst, SeqCst, |left| left.checked_sub(events)).is_err();
+        if is_beyond {
+            left.store(0, SeqCst);
+        }
+        is_beyond
+    };
+    let full = doomed.faults.on(is_beyond).fail(full());
     let body = json!({"action": "retry", "q": FAILED, "limit": TASKS});
     let url = format!("{}/v1/bulk", doomed.base);
     let ordered = fleet.http.post(url).json(&body).send().await.unwrap();
     assert_eq!(ordered.status(), StatusCode::ACCEPTED);
     let id = ordered.json::<Status>().await.unwrap().id;
     let path = format!("/v1/tasks/{id}");
-    until("most of the events", async || doomed.broker.events_left.load(Ordering::SeqCst) == 0).await;
+    until("most of the events", async || full.hits() > 0).await;
     doomed.kill();
     fleet.folded().await;
     let before = progress(&fleet.get::<Status>(&path).await);

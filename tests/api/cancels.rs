@@ -1,6 +1,5 @@
 //! Repeated and late cancels.
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use kafleet::api::documents::{Problem, Status};
@@ -101,7 +100,7 @@ impl Fleet {
     /// Waits until no effects of the task are pending.
     async fn is_idle(&self, id: &str) -> bool {
         let id = TaskId::parse(id).unwrap();
-        let nodes = self.store.real.nodes(self.publisher.partition_of(&id), &[id]).await.unwrap();
+        let nodes = self.memory.nodes(self.publisher.partition_of(&id), &[id]).await.unwrap();
         nodes[0].as_ref().is_some_and(|node| node.effects.is_empty())
     }
 }
@@ -111,12 +110,12 @@ async fn late_cancel_record_of_an_ended_task_is_deleted() {
     let fleet = fleet().await;
     fleet.create(json!({"type": "review", "id": "x", "external": true})).await;
     fleet.folded().await;
-    fleet.broker.held.store(true, Ordering::SeqCst);
+    let full = fleet.full_control_topic();
     let asked = tokio::spawn(fleet.request(Method::POST, "/v1/tasks/x/cancel").json(&json!({})).send());
     until("the end of `x`", async || fleet.is("x").await.0 == State::Cancelled).await;
     until("the tracker has published and withdrawn the cancel", async || fleet.is_idle("x").await).await;
     assert_eq!(fleet.control("cancel/x"), None);
-    fleet.broker.held.store(false, Ordering::SeqCst);
+    full.lift();
     assert_eq!(asked.await.unwrap().unwrap().status(), 202);
     assert_eq!(fleet.control("cancel/x"), None, "a leftover record would cancel a later task with this id");
 }
@@ -126,10 +125,10 @@ async fn late_cancel_record_is_kept_while_workers_may_receive_the_task() {
     let fleet = fleet().await;
     fleet.echo("r").await;
     fleet.folded().await;
-    fleet.broker.held.store(true, Ordering::SeqCst);
+    let full = fleet.full_control_topic();
     let asked = tokio::spawn(fleet.request(Method::POST, "/v1/tasks/r/cancel").json(&json!({})).send());
     until("the end of `r`", async || fleet.is("r").await.0 == State::Cancelled).await;
-    fleet.broker.held.store(false, Ordering::SeqCst);
+    full.lift();
     assert_eq!(asked.await.unwrap().unwrap().status(), 202);
     assert!(fleet.control("cancel/r").is_some(), "workers have not committed past the record");
     assert!(!fleet.is_idle("r").await, "the withdrawal is pending");

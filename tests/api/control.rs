@@ -1,7 +1,5 @@
 //! Operator commands over the API (cancels, pauses, limits, kill switches) and worker status.
 
-use std::sync::atomic::Ordering::SeqCst;
-
 use kafleet::api::documents::{
     Audit, CancelOutcome, KillSwitches, Reason, TypeDocument, Types, Why, WorkerState, Workers,
 };
@@ -273,13 +271,13 @@ async fn workers_are_listed_with_their_state() {
 #[tokio::test]
 async fn limits_are_set_although_the_client_disconnects() {
     let fleet = fleet().await;
-    fleet.broker.held.store(true, SeqCst);
+    let full = fleet.full_control_topic();
     let request = fleet.request(Method::PUT, "/v1/types/echo/limits");
     let sent = tokio::spawn(request.json(&json!({"slots": 2, "rate": {"count": 5}})).send());
     until("the request is audited", async || !fleet.get::<Audit>("/v1/audit").await.requests.is_empty()).await;
     sent.abort();
     assert!(sent.await.unwrap_err().is_cancelled());
-    fleet.broker.held.store(false, SeqCst);
+    full.lift();
     for key in ["slots/echo", "rate/echo"] {
         until("the limits are on the control topic", async || fleet.control(key).is_some()).await;
     }

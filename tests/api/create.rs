@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use kafleet::api::documents::{History, Params, Status};
@@ -17,13 +16,14 @@ use kafleet::model::task::id::TaskId;
 use kafleet::model::task::{Position, header};
 use kafleet::model::units::duration::Millis;
 use kafleet::runtime::now_ms;
-use kafleet::store::{Reservation, Stage, Store};
+use kafleet::store::{Reservation, Stage, Store, StoreError};
 use kafleet::tracker::project::projection::{Logged, Projection};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
 use crate::api::client::{problem, refusal};
 use crate::api::fixture::{DEADLINE, Fleet, fleet, unfolded};
+use crate::support::faults::Call;
 
 /// Returns all events of the log, and the number of task records of a type.
 fn published(fleet: &Fleet, task_type: &str) -> (Vec<Event>, usize) {
@@ -66,7 +66,7 @@ async fn child_of_a_tree_about_to_be_removed_is_rejected() {
         events.push(Event::new(Kind::Succeeded, id, 1, now));
     }
     let logged = events.into_iter().zip(0..).map(|(event, offset)| Logged { event, offset, timestamp_ms: now });
-    let mut folding = Projection::open(Arc::new(fleet.store.real.clone()), partition).await.unwrap();
+    let mut folding = Projection::open(Arc::new(fleet.memory.clone()), partition).await.unwrap();
     folding.fold(&logged.collect::<Vec<_>>(), 5).await.unwrap();
     let child =
         |parent: &str| fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "parent": parent}));
@@ -198,8 +198,8 @@ async fn repeated_request_returns_the_existing_task() {
     let partition = fleet.publisher.partition_of(&"a".parse().unwrap());
     let mark =
         Reservation { hash: spawn_hash("echo", &json!({"x": 1, "y": 2}).into()).unwrap(), stage: Stage::InDoubt };
-    let held = fleet.store.real.reserve(partition, &"a".parse().unwrap(), 1, &mark).await.unwrap().unwrap();
-    assert!(fleet.store.real.replace_reservation(partition, &"a".parse().unwrap(), 1, &held, None).await.unwrap());
+    let held = fleet.memory.reserve(partition, &"a".parse().unwrap(), 1, &mark).await.unwrap().unwrap();
+    assert!(fleet.memory.replace_reservation(partition, &"a".parse().unwrap(), 1, &held, None).await.unwrap());
     let (status, again) = fleet.post("/v1/tasks", body).await;
     assert_eq!((status, again["state"].as_str(), again["result"].as_str()), (200, Some("succeeded"), Some("done")));
     assert_eq!(published(&fleet, "echo").1, 1, "the task is published once");
@@ -325,7 +325,7 @@ async fn wait_ends_with_the_task() {
 #[tokio::test]
 async fn wait_works_without_change_notices() {
     let fleet = unfolded(ApiConfig::default()).await;
-    fleet.store.mute.store(true, Ordering::SeqCst);
+    fleet.faults.on(|call| matches!(call, Call::Notices)).fail(StoreError::Unavailable("no notices".into()));
     fleet.track();
     let wait = fleet.request(Method::POST, "/v1/tasks?wait=50s").json(&json!({"type": "echo", "id": "a"})).send();
     let (answer, _) = tokio::join!(wait, fleet.succeed("a", json!(null)));
@@ -345,7 +345,7 @@ async fn wait_ends_at_its_deadline() {
 async fn requests_that_need_an_unavailable_store_are_rejected() {
     let fleet = fleet().await;
     fleet.echo("a").await;
-    fleet.store.away.store(true, Ordering::SeqCst);
+    let outage = fleet.store_outage();
     assert_eq!(fleet.post("/v1/tasks", json!({"type": "echo"})).await.0, 201, "a generated id needs no reservation");
     let answer =
         fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": "b"})).send().await.unwrap();
@@ -361,7 +361,7 @@ async fn requests_that_need_an_unavailable_store_are_rejected() {
         let answer = problem(request).await;
         assert_eq!((answer.status, answer.code.as_str()), (503, "store_unavailable"));
     }
-    fleet.store.away.store(false, Ordering::SeqCst);
+    outage.lift();
     fleet.echo("b").await;
 }
 
@@ -369,7 +369,7 @@ async fn requests_that_need_an_unavailable_store_are_rejected() {
 async fn reads_succeed_and_writes_fail_without_kafka() {
     let fleet = fleet().await;
     fleet.echo("a").await;
-    fleet.broker.cut.store(true, Ordering::SeqCst);
+    fleet.kafka_outage();
     let known: Status = fleet.get("/v1/tasks/a").await;
     assert_eq!(known.state, State::Queued);
     for path in ["/v1/tasks/b", "/v1/tasks/a/params"] {

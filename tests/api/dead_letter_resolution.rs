@@ -1,11 +1,11 @@
 //! Dead letters are resolved exactly once, and similar records are not mistaken for resolutions.
 
-use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use kafleet::api::documents::{
     DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterResults, History, Status,
 };
-use kafleet::broker::{Broker, Partition, ProducerRecord};
+use kafleet::broker::{Broker, BrokerError, GroupEvent, Partition, ProducerRecord};
 use kafleet::dead_letters::DeadLetterId;
 use kafleet::model::event::{Announcement, Event, Kind};
 use kafleet::model::record::state::State;
@@ -15,7 +15,9 @@ use serde_json::json;
 
 use crate::api::client::{Client, problem};
 use crate::api::dead_letters::{Given, LETTER, with_letters};
+use crate::api::faults::unavailable;
 use crate::api::fixture::{DEADLINE, Fleet, PARTITIONS, until};
+use crate::support::faults::{Call, read_nodes, transaction};
 
 impl Client {
     /// Sends these requests concurrently; returns the status and problem code of each response.
@@ -69,11 +71,14 @@ async fn concurrent_redrives_over_two_apis_start_one_run() {
     let other = fleet.second_api().await;
     let letter = fleet.dead_task("a", 0).await;
     // Both requests find the letter unresolved before either one commits.
-    fleet.broker.meeting.store(2, SeqCst);
+    let meeting = fleet.faults.on(transaction("")).times(2).block();
     let url = |n: usize| {
         format!("{}/v1/dead-letters/{letter}/redrive", if n.is_multiple_of(2) { &fleet.base } else { &other })
     };
-    let answers = fleet.at_once((0..8).map(url).collect()).await;
+    let (answers, ()) = tokio::join!(fleet.at_once((0..8).map(url).collect()), async {
+        until("two transactions are about to commit", async || meeting.hits() == 2).await;
+        meeting.lift();
+    });
     let count =
         |wanted: (u16, &str)| answers.iter().filter(|(status, code)| (*status, code.as_str()) == wanted).count();
     assert_eq!((count((200, "")), count((409, "already_redriven"))), (1, 7), "{answers:?}");
@@ -141,7 +146,8 @@ async fn redrive_with_unknown_outcome_takes_effect_once() {
     let fleet = with_letters().await;
     let (committed, lost) = (fleet.dead_task("a", 0).await, fleet.dead_task("b", 1).await);
     // Committed, but reported as unknown.
-    fleet.broker.doubtful.store(true, SeqCst);
+    let in_doubt = BrokerError::InDoubt("in doubt on purpose".into());
+    fleet.faults.on(transaction("")).times(1).lose_reply(in_doubt);
     assert_eq!(
         fleet.settle(&format!("/v1/dead-letters/{committed}/redrive")).await.done,
         std::slice::from_ref(&committed)
@@ -215,12 +221,14 @@ async fn listing_reads_the_store_in_batches() {
         let id = format!("t-{n}");
         fleet.letter(Given { key: &id, task: Some((&id, 1)), ..LETTER }, n % 2).await;
     }
-    let before = fleet.store.reads.load(SeqCst);
+    let reads = fleet.faults.count(read_nodes);
     let page: DeadLetterPage = fleet.get("/v1/dead-letters?limit=150").await;
     assert_eq!(page.letters.len(), 150);
-    let reads = fleet.store.reads.load(SeqCst) - before;
-    assert!(reads <= PARTITIONS as usize, "{reads} reads for 150 letters");
+    assert!(reads.hits() <= PARTITIONS as usize, "{} reads for 150 letters", reads.hits());
 }
+
+/// Delay of the first records; longer than readers wait before they check the end of the topic.
+const LATE: Duration = Duration::from_millis(1_200);
 
 #[tokio::test]
 async fn slow_fetch_hides_no_letter() {
@@ -231,7 +239,8 @@ async fn slow_fetch_hides_no_letter() {
     }
     let dropped = all.remove(0);
     fleet.settle(&format!("/v1/dead-letters/{dropped}/drop")).await;
-    fleet.broker.slow.store(true, SeqCst);
+    let is_late = |call: &Call<'_>| matches!(call, Call::Poll(reader) if reader.opened.elapsed() < LATE);
+    fleet.faults.on(is_late).answer(Vec::<GroupEvent>::new());
     assert_eq!(fleet.listed("").await, all);
     // Nor does it hide a resolution marker.
     let other = fleet.second_api().await;
@@ -342,12 +351,12 @@ async fn outage_ends_the_redrive_of_many_letters_at_the_first_one() {
         fleet.dead_task(id, 0).await;
     }
     // The list reads all tasks at once, as they are in one partition.
-    let before = fleet.store.reads.load(SeqCst);
-    fleet.store.reads_left.store(1, SeqCst);
+    let reads = fleet.faults.count(read_nodes);
+    fleet.faults.on(read_nodes).after(1).fail(unavailable());
     let (status, outcome) = fleet.post("/v1/dead-letters/redrive", json!({"type": "echo"})).await;
     assert_eq!(status, 200, "{outcome}");
     let outcome: DeadLetterResults = serde_json::from_value(outcome).unwrap();
     assert!(outcome.done.is_empty() && outcome.refused.len() == tasks.len(), "{outcome:?}");
     assert!(outcome.refused.iter().all(|refused| refused.why.contains("on purpose")), "{outcome:?}");
-    assert_eq!(fleet.store.reads.load(SeqCst) - before, 2, "one read of the list, and one that failed");
+    assert_eq!(reads.hits(), 2, "one read of the list, and one that failed");
 }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::api::dead_letters::{LETTER, with_letters};
 use crate::api::fixture::{Fleet, PARTITIONS, fleet, until};
 use crate::api::watches::Stream;
+use crate::support::faults::read_nodes;
 
 /// Answer of a route that is right while the store is empty.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -178,7 +179,7 @@ async fn emptied() -> (Fleet, String) {
         let _: Status = fleet.get(&format!("/v1/tasks/t{n}")).await;
     }
     fleet.untrack().await;
-    fleet.store.real.wipe();
+    fleet.memory.wipe();
     (fleet, letter)
 }
 
@@ -262,7 +263,7 @@ async fn store_emptied_under_load_duplicates_no_task() {
     let wipes = async {
         for round in 1..=2 {
             until("a part of the tasks", async || fleet.published("echo") >= round * IDS / 3).await;
-            fleet.store.real.wipe();
+            fleet.memory.wipe();
         }
     };
     futures::future::join(futures::future::join_all((0..CLIENTS).map(client)), wipes).await;
@@ -276,12 +277,9 @@ async fn watch_goes_on_across_a_loss() {
     let mut stream = Stream::open_at(&fleet, "/v1/tasks/a/watch", "0:0").await;
     assert_eq!(stream.status().await.state, State::Queued);
     fleet.untrack().await;
-    fleet.store.real.wipe();
-    let polls = fleet.store.reads.load(std::sync::atomic::Ordering::SeqCst);
-    until("the watch has read the empty store", async || {
-        fleet.store.reads.load(std::sync::atomic::Ordering::SeqCst) >= polls + 2
-    })
-    .await;
+    fleet.memory.wipe();
+    let reads = fleet.faults.count(read_nodes);
+    until("the watch has read the empty store", async || reads.hits() >= 2).await;
     fleet.succeed("a", json!(1)).await;
     fleet.track();
     loop {

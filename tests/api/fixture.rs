@@ -21,7 +21,7 @@ use kafleet::tracker::{self, TrackerSetup};
 use serde_json::Value;
 
 use crate::api::client::Client;
-use crate::api::faulty_backends::{FaultyBroker, Store as StoreDouble};
+use crate::support::faults::{Call, FaultRules, Rule};
 use crate::support::records::committed_record;
 pub use crate::support::wait::{DEADLINE, until};
 
@@ -48,8 +48,13 @@ impl Task for Resize {
 
 pub struct Fleet {
     pub log: Arc<broker::MemoryBroker>,
-    pub broker: Arc<FaultyBroker>,
-    pub store: Arc<StoreDouble>,
+    pub memory: store::MemoryStore,
+    /// FaultRules of the broker and the store of the API; the tracker has none.
+    pub faults: FaultRules,
+    /// Counts subscriptions of the API to change notices.
+    pub subscriptions: Rule,
+    broker: Arc<dyn Broker>,
+    store: Arc<dyn Store>,
     pub names: Names,
     pub publisher: Publisher,
     client: Client,
@@ -83,8 +88,8 @@ impl Drop for Fleet {
 /// API on threads of its own.
 pub struct KillableApi {
     pub base: String,
-    /// Its way to the log of the fleet.
-    pub broker: Arc<FaultyBroker>,
+    /// FaultRules of its broker.
+    pub faults: FaultRules,
     runtime: Option<tokio::runtime::Runtime>,
 }
 
@@ -93,12 +98,12 @@ impl KillableApi {
     pub fn start(fleet: &Fleet, address: &str) -> Self {
         let address = address.to_owned();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let broker = Arc::new(FaultyBroker::new(fleet.log.clone()));
-        let setup = ApiSetup { broker: broker.clone(), ..fleet.second_setup() };
+        let faults = FaultRules::default();
+        let setup = ApiSetup { broker: faults.broker(fleet.log.clone()), ..fleet.second_setup() };
         let shutdown = fleet.shutdown.clone();
         let (send, receive) = std::sync::mpsc::channel();
         runtime.spawn(async move { send.send(serve_at(&address, setup, &shutdown).await.0).unwrap() });
-        Self { base: receive.recv_timeout(DEADLINE).unwrap(), broker, runtime: Some(runtime) }
+        Self { base: receive.recv_timeout(DEADLINE).unwrap(), faults, runtime: Some(runtime) }
     }
 
     /// Ends all its work at once, like a killed process.
@@ -153,7 +158,7 @@ async fn unfolded_on(config: ApiConfig, store: store::MemoryStore) -> Fleet {
     open(config, store, |_| ()).await
 }
 
-async fn open(config: ApiConfig, store: store::MemoryStore, app: impl FnOnce(&mut Registry)) -> Fleet {
+async fn open(config: ApiConfig, memory: store::MemoryStore, app: impl FnOnce(&mut Registry)) -> Fleet {
     let names = Names::new("t");
     let options =
         broker::MemoryBrokerOptions { log_bytes_per_partition: LOG_BYTES, ..broker::MemoryBrokerOptions::default() };
@@ -172,8 +177,9 @@ async fn open(config: ApiConfig, store: store::MemoryStore, app: impl FnOnce(&mu
         topic(names.tasks("resize"), 2),
     ];
     log.apply_topics(&topics, DEADLINE).unwrap();
-    let broker = Arc::new(FaultyBroker::new(log.clone()));
-    let store = Arc::new(StoreDouble::new(store));
+    let faults = FaultRules::default();
+    let subscriptions = faults.count(|call| matches!(call, Call::Notices));
+    let (broker, store) = (faults.broker(log.clone()), faults.store(Arc::new(memory.clone())));
     let mut registry = Registry::default();
     registry.task::<Resize>();
     app(&mut registry);
@@ -197,7 +203,23 @@ async fn open(config: ApiConfig, store: store::MemoryStore, app: impl FnOnce(&mu
     let publisher = Publisher::new(SharedProducer::open(log.clone(), None).unwrap(), names.clone(), PARTITIONS, "test");
     let client = Client::new(base);
     let tracking = parking_lot::Mutex::new(None);
-    Fleet { log, broker, store, names, publisher, client, shutdown, health, metrics, access, ended, tracking }
+    Fleet {
+        log,
+        memory,
+        faults,
+        subscriptions,
+        broker,
+        store,
+        names,
+        publisher,
+        client,
+        shutdown,
+        health,
+        metrics,
+        access,
+        ended,
+        tracking,
+    }
 }
 
 /// Starts an API and returns its address.
@@ -247,7 +269,7 @@ impl Fleet {
         let mut tracking = self.tracking.lock();
         let setup = TrackerSetup {
             broker: self.log.clone(),
-            store: Arc::new(self.store.real.clone()),
+            store: Arc::new(self.memory.clone()),
             config: TrackerConfig::default(),
             lifetimes: Default::default(),
             task_retention: TopicsConfig::default().task_retention,
@@ -337,7 +359,7 @@ impl Fleet {
         for number in 0..PARTITIONS {
             let end = self.log.watermarks(&Partition::new(self.names.events(), number as i32), DEADLINE).unwrap().high;
             until("the fold", async || {
-                let checkpoint = self.store.real.checkpoints(&[number]).await.unwrap()[0];
+                let checkpoint = self.memory.checkpoints(&[number]).await.unwrap()[0];
                 end == 0 || checkpoint.is_some_and(|checkpoint| checkpoint.offset >= end)
             })
             .await;

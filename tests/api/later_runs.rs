@@ -1,13 +1,15 @@
 //! Children added to a parent that already exists, was retried, or is being cancelled.
 
-use std::sync::atomic::Ordering;
-
+use futures::FutureExt;
 use kafleet::api::documents::{BatchOutcome, Status};
+use kafleet::model::record::TaskRecord;
 use kafleet::model::record::state::State;
+use kafleet::store::Store;
 use serde_json::json;
 
 use crate::api::client::Client;
 use crate::api::fixture::{Fleet, fleet, until};
+use crate::support::faults::{Call, read_nodes};
 
 impl Client {
     async fn status(&self, id: &str) -> Status {
@@ -82,10 +84,19 @@ async fn retry_is_accepted_although_the_store_is_erased_meanwhile() {
     let end = fleet.succeed("a", json!(1)).await;
     fleet.folded().await;
     // The request follows the result in the log.
-    fleet.store.erased_at.store(end.offset + 2, Ordering::SeqCst);
+    let (memory, partitions) = (fleet.memory.clone(), [end.partition as u32]);
+    let is_projected = move || {
+        let checkpoints = memory.checkpoints(&partitions).now_or_never().unwrap().unwrap();
+        checkpoints[0].is_some_and(|checkpoint| checkpoint.offset >= end.offset + 2)
+    };
+    let erased =
+        fleet.faults.on(move |call| read_nodes(call) && is_projected()).times(1).answer_with(|call| match call {
+            Call::Nodes(ids) => vec![None::<TaskRecord>; ids.len()],
+            _ => Vec::new(),
+        });
     let (status, answer) = fleet.post("/v1/tasks/a/retry", json!({})).await;
     assert_eq!((status, &answer["run"]), (202, &json!(2)), "{answer}");
-    assert_eq!(fleet.store.erased_at.load(Ordering::SeqCst), i64::MAX, "no read was without a record");
+    assert_eq!(erased.hits(), 1, "no read was without a record");
 }
 
 #[tokio::test]

@@ -1,6 +1,5 @@
 //! Concurrent requests with the same id.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kafleet::api::documents::Status;
@@ -11,7 +10,9 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::api::client::problem;
+use crate::api::faults::full;
 use crate::api::fixture::{Fleet, fleet, fleet_on, until};
+use crate::support::faults::{Call, send};
 
 const REQUESTS: usize = 8;
 
@@ -23,7 +24,7 @@ fn body() -> Value {
 async fn reserve(fleet: &Fleet, stage: Stage) {
     let hash = spawn_hash("echo", &json!({"n": 1}).into()).unwrap();
     let id = "a".parse().unwrap();
-    let held = fleet.store.real.reserve(fleet.publisher.partition_of(&id), &id, 1, &Reservation { hash, stage }).await;
+    let held = fleet.memory.reserve(fleet.publisher.partition_of(&id), &id, 1, &Reservation { hash, stage }).await;
     assert_eq!(held.unwrap(), None);
 }
 
@@ -49,12 +50,12 @@ async fn expect_one_creation(answers: Vec<(u16, Value)>) {
 #[tokio::test]
 async fn requests_wait_for_the_one_that_publishes() {
     let fleet = fleet().await;
-    fleet.broker.tasks_held.store(true, Ordering::SeqCst);
+    let full = fleet.faults.on(send(".tasks.")).fail(full());
+    let reserves = fleet.faults.count(|call| matches!(call, Call::Reserve));
     let requests = futures::future::join_all((0..REQUESTS).map(|_| post(&fleet)));
     let release = async {
-        until("all requests have claimed the id", async || fleet.store.reserves.load(Ordering::SeqCst) >= 3 * REQUESTS)
-            .await;
-        fleet.broker.tasks_held.store(false, Ordering::SeqCst);
+        until("all requests have claimed the id", async || reserves.hits() >= 3 * REQUESTS).await;
+        full.lift();
     };
     let (answers, ()) = futures::future::join(requests, release).await;
     expect_one_creation(answers).await;

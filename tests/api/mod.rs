@@ -13,7 +13,7 @@ pub mod dead_letters;
 mod declared_types;
 mod doors;
 mod emptied_store;
-pub mod faulty_backends;
+mod faults;
 pub mod fixture;
 mod hooks;
 mod later_runs;

@@ -1,7 +1,5 @@
 //! Types, health, metrics, OpenAPI description.
 
-use std::sync::atomic::Ordering;
-
 use kafleet::api::documents::{Backlog, TypeDocument, Types};
 use kafleet::api::run_ops;
 use kafleet::config::ApiConfig;
@@ -55,12 +53,12 @@ async fn readiness_names_unavailable_services() {
         assert!(answer.detail.contains(part), "{}", answer.detail);
     };
     assert_eq!(fleet.get::<Value>("/readyz").await["status"], "ready");
-    fleet.store.away.store(true, Ordering::SeqCst);
+    let outage = fleet.store_outage();
     ready("store unavailable").await;
-    fleet.store.away.store(false, Ordering::SeqCst);
-    fleet.broker.cut.store(true, Ordering::SeqCst);
+    outage.lift();
+    let outage = fleet.kafka_outage();
     ready("cut off on purpose").await;
-    fleet.broker.cut.store(false, Ordering::SeqCst);
+    outage.lift();
     fleet.health.set("tracker", "behind by a day");
     ready("tracker: behind by a day").await;
     fleet.health.clear("tracker");

@@ -5,8 +5,8 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::api::client::problem;
-use crate::api::faulty_backends::PANICS;
 use crate::api::fixture::{Fleet, fleet, unfolded};
+use crate::support::faults::Call;
 
 /// Bodies that readers understand differently, with the codes and the pointers.
 #[tokio::test]
@@ -236,10 +236,13 @@ async fn oversized_body_is_rejected_with_and_without_content_length() {
 #[tokio::test]
 async fn panic_becomes_a_problem_document_and_affects_no_other_request() {
     let fleet = fleet().await;
-    let answer = fleet.problem(&format!("/v1/tasks/{PANICS}")).await;
+    let reads_panics =
+        |call: &Call<'_>| matches!(call, Call::Nodes(ids) if ids.iter().any(|id| id.as_str() == "panics"));
+    fleet.faults.on(reads_panics).run(|| panic!("a panic on purpose"));
+    let answer = fleet.problem("/v1/tasks/panics").await;
     assert_eq!((answer.status, answer.code.as_str()), (500, "internal"));
     assert!(!answer.detail.contains("a panic on purpose"), "the message of a panic is only logged");
-    let answer = problem(fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": PANICS}))).await;
+    let answer = problem(fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": "panics"}))).await;
     assert_eq!(answer.code, "internal");
     fleet.echo("b").await;
 }

@@ -1,7 +1,5 @@
 //! Writes that Kafka does not acknowledge have an unknown outcome, which the response reports.
 
-use std::sync::atomic::Ordering::SeqCst;
-
 use kafleet::api::documents::Status;
 use kafleet::model::record::state::State;
 use reqwest::Method;
@@ -41,7 +39,7 @@ async fn writes_without_an_acknowledgement_have_an_unknown_outcome() {
     assert_eq!(kill.status(), 200);
     fleet.folded().await;
 
-    fleet.broker.unacknowledged.store(true, SeqCst);
+    let unacknowledged = fleet.unacknowledged_writes();
     let spec = || Some(json!({"cron": "0 4 * * *", "task": {"type": "echo"}}));
     let writes = [
         (Method::POST, "/v1/tasks/a/cancel", Some(json!({}))),
@@ -70,7 +68,7 @@ async fn writes_without_an_acknowledgement_have_an_unknown_outcome() {
     let hint = fleet.is_unknown(Method::POST, "/v1/schedules/s/trigger", None).await;
     assert!(hint.contains("starts a second one"), "{hint}");
 
-    fleet.broker.unacknowledged.store(false, SeqCst);
+    unacknowledged.lift();
     assert_eq!(fleet.post("/v1/tasks/a/cancel", json!({})).await.0, 202);
     until("the cancel", async || {
         let status: Status = fleet.get("/v1/tasks/a").await;

@@ -1,6 +1,5 @@
 //! Server-sent events.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -145,10 +144,10 @@ async fn watch_survives_a_store_outage() {
     fleet.echo("a").await;
     let mut stream = Stream::open(&fleet, "/v1/tasks/a/watch").await;
     stream.status().await;
-    fleet.store.away.store(true, Ordering::SeqCst);
+    let outage = fleet.store_outage();
     fleet.succeed("a", json!(1)).await;
     fleet.folded().await;
-    fleet.store.away.store(false, Ordering::SeqCst);
+    outage.lift();
     assert_eq!(stream.status().await.state, State::Succeeded);
 }
 
@@ -163,7 +162,7 @@ async fn many_watches_share_one_subscription() {
         stream.end().await
     }));
     assert!(ends.await.into_iter().all(|reason| reason == EndReason::Finished));
-    assert_eq!(fleet.store.subscriptions.load(Ordering::SeqCst), 1);
+    assert_eq!(fleet.subscriptions.hits(), 1);
 }
 
 #[tokio::test]

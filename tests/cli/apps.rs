@@ -91,7 +91,7 @@ impl Dev {
             let page = self.run(&["list", "-n", "1000", "-o", "json"]).exits_with(0).json();
             let tasks = page["tasks"].as_array().unwrap();
             let ended = |id: &String| tasks.iter().find(|task| task["id"] == **id && !task["ended_at"].is_null());
-            ids.iter().map(|id| ended(id).cloned()).collect()
+            ids.iter().map(|id| ended(id).cloned()).collect::<Option<Vec<Value>>>()
         })
     }
 

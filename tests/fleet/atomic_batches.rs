@@ -4,88 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kafleet::broker::{
-    Broker, BrokerError, Consumer, ConsumerSpec, DependentRecord, MakeDependents, Partition, ProducerRecord,
-    StartOffset, TransactionalProducer,
-};
+use kafleet::broker::{ConsumerSpec, DependentRecord, Partition, StartOffset};
 use kafleet::model::record::state::State;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::fleet::in_process::{DEADLINE, Fleet, wait_until};
+use crate::support::faults::{Call, FaultRules, dependents};
 
 /// Number of tasks in a batch.
 const TASKS: usize = 40;
-
-/// Fault in a transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
-    None,
-    /// A record near the end of the batch is rejected.
-    RejectLast,
-    /// The producer blocks after the tasks and before their events until the fault is lifted.
-    Stall,
-}
-
-/// Broker whose transactions fail after the task records.
-struct FaultyBroker {
-    inner: Arc<dyn Broker>,
-    fault: watch::Sender<Fault>,
-    /// Number of transactions whose task records were written.
-    written: Arc<watch::Sender<usize>>,
-}
-
-impl Broker for FaultyBroker {
-    fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
-        self.inner.consumer(spec)
-    }
-    fn transactional_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
-        let inner = self.inner.transactional_producer(name)?;
-        Ok(Box::new(FaultyTransactionalProducer {
-            inner,
-            fault: self.fault.subscribe(),
-            written: self.written.clone(),
-        }))
-    }
-    delegate!(Broker via [inner]: producer, topics, apply_topics, watermarks, first_visible, group_offsets, set_group_offsets);
-}
-
-struct FaultyTransactionalProducer {
-    inner: Box<dyn TransactionalProducer>,
-    fault: watch::Receiver<Fault>,
-    written: Arc<watch::Sender<usize>>,
-}
-
-impl TransactionalProducer for FaultyTransactionalProducer {
-    fn send_with_dependents(
-        &mut self,
-        records: &[ProducerRecord<'_>],
-        then: &mut MakeDependents<'_>,
-        deadline: Duration,
-    ) -> Result<Vec<(i32, i64)>, BrokerError> {
-        let (fault, written) = (&mut self.fault, &self.written);
-        let mut make_events = |offsets: &[(i32, i64)]| {
-            written.send_modify(|count| *count += 1);
-            let mut events: Vec<DependentRecord> = then(offsets)?;
-            let fault_now = *fault.borrow();
-            if fault_now == Fault::RejectLast {
-                events.push(DependentRecord { partition: 999, ..events[0].clone() });
-            }
-            if fault_now == Fault::Stall {
-                let released = async {
-                    tokio::time::timeout(DEADLINE, fault.wait_for(|fault| *fault != Fault::Stall)).await.is_ok()
-                };
-                assert!(
-                    tokio::runtime::Handle::current().block_on(released),
-                    "the producer is not released within {DEADLINE:?}"
-                );
-            }
-            Ok(events)
-        };
-        self.inner.send_with_dependents(records, &mut make_events, deadline)
-    }
-}
 
 /// Number of records per task, in the task topic and among the events.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -206,13 +135,16 @@ async fn assert_repeat_creates_all(fleet: &Fleet, committed: &RecordCounter, roo
 #[tokio::test(flavor = "multi_thread")]
 async fn partial_batch_is_invisible() {
     let Some(mut fleet) = Fleet::with_services().await else { return };
-    let (fault, written) = (watch::Sender::new(Fault::RejectLast), Arc::new(watch::Sender::new(0)));
-    let broker = Arc::new(FaultyBroker { inner: fleet.broker.clone(), fault: fault.clone(), written: written.clone() });
-    fleet.start_api_on(broker).await;
+    let faults = FaultRules::default();
+    fleet.start_api_on(faults.broker(fleet.broker.clone())).await;
     fleet.start_worker();
     let (committed, uncommitted) = (RecordCounter::start(&fleet, false), RecordCounter::start(&fleet, true));
 
-    // One of the last records is rejected.
+    // One of the last records is rejected: its partition does not exist.
+    let rejected = faults.on(dependents).answer_with(|call| match call {
+        Call::Dependents(events) => [events, &[DependentRecord { partition: 999, ..events[0].clone() }][..]].concat(),
+        _ => Vec::new(),
+    });
     let (status, problem) = send(&fleet, &tree("broken")).await;
     assert_eq!((status, &problem["code"]), (503, &json!("kafka_unavailable")), "{problem}");
     assert!(problem["detail"].as_str().unwrap().contains("nothing of the batch was published"), "{problem}");
@@ -220,14 +152,14 @@ async fn partial_batch_is_invisible() {
     assert_unknown(&fleet, "broken").await;
 
     // The producer stalls between the tasks and their events until Kafka aborts its transaction.
-    fault.send_replace(Fault::Stall);
-    let known = *written.borrow();
+    rejected.lift();
+    let stalled = faults.on(dependents).block();
     let (client, batch) = (crate::support::http::client(), tree("stopped"));
     let request = client.post(format!("{}/v1/batches?atomic=true", fleet.api)).json(&batch).send();
     let request = tokio::spawn(request);
     uncommitted.wait_for("stopped", |(records, _)| records == TASKS).await;
     // The producer may see the written records later than the consumer.
-    wait_until("the tasks are written", || async { (*written.borrow() == known + 1).then_some(()) }).await;
+    wait_until("the tasks are written", || async { stalled.hits() == 1 }).await;
     assert_eq!(committed.of("stopped"), (0, 0));
     // Records behind the open transaction in every partition are read only once it has ended.
     let behind: Vec<String> = (0..20).map(|n| format!("behind-{n}")).collect();
@@ -238,7 +170,7 @@ async fn partial_batch_is_invisible() {
         assert_eq!(fleet.wait_for_end(id).await.state, State::Succeeded);
     }
     assert_eq!(committed.of("stopped"), (0, 0));
-    fault.send_replace(Fault::None);
+    stalled.lift();
     let response = tokio::time::timeout(DEADLINE, request).await.unwrap().unwrap().unwrap();
     assert_eq!(response.status().as_u16(), 503, "{}", response.text().await.unwrap());
     assert_unknown(&fleet, "stopped").await;

@@ -23,7 +23,7 @@ use kafleet::{tracker, worker};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
-use crate::faulty_backend::FaultRng;
+use crate::faulty_broker::FaultRng;
 use crate::host::System;
 use crate::journal::Journal;
 use crate::offset_oracle::OffsetOracle;

@@ -1,7 +1,6 @@
 //! Deterministic simulation: the real worker, tracker, API and fold on an in-memory broker and store, on one thread,
 //! with a simulated clock. All choices follow from a seed. CONTRIBUTING.md describes longer runs.
 
-#[macro_use]
 #[path = "../support/mod.rs"]
 #[allow(unused, reason = "each test crate uses a part of it")]
 mod support;
@@ -9,7 +8,8 @@ mod support;
 mod apps;
 mod deliveries;
 mod faults;
-mod faulty_backend;
+mod faulty_broker;
+mod faulty_store;
 mod fleet;
 mod host;
 mod journal;

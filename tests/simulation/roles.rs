@@ -12,7 +12,8 @@ use kafleet::tracker::TrackerSetup;
 use kafleet::worker::WorkerSetup;
 
 use crate::apps::SimulatedApp;
-use crate::faulty_backend::{FaultyBroker, FaultyStore};
+use crate::faulty_broker::FaultyBroker;
+use crate::faulty_store::FaultyStore;
 use crate::fleet::{Fleet, lifetimes};
 use crate::journal::RunningAttempts;
 use crate::step::ProcessId;

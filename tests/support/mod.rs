@@ -1,7 +1,6 @@
 //! Fixtures shared by the tests.
 
-#[macro_use]
-pub mod delegate;
+pub mod faults;
 pub mod http;
 pub mod names;
 pub mod oracle;

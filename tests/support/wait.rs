@@ -7,20 +7,34 @@ pub const DEADLINE: Duration = Duration::from_secs(300);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Polls until the condition holds; panics with its description after [`DEADLINE`].
-pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let end = Instant::now() + DEADLINE;
-    while !condition().await {
-        assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
-        tokio::time::sleep(POLL_INTERVAL).await;
+/// Result of a check: `true` and `Some` end the wait.
+pub trait Check {
+    type Value;
+
+    fn value(self) -> Option<Self::Value>;
+}
+
+impl Check for bool {
+    type Value = ();
+
+    fn value(self) -> Option<()> {
+        self.then_some(())
     }
 }
 
-/// Polls until the condition yields a value; panics with its description after [`DEADLINE`].
-pub async fn wait_until<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
+impl<T> Check for Option<T> {
+    type Value = T;
+
+    fn value(self) -> Self {
+        self
+    }
+}
+
+/// Polls until the condition holds or yields a value; panics with its description after [`DEADLINE`].
+pub async fn eventually<C: Check>(what: &str, mut condition: impl AsyncFnMut() -> C) -> C::Value {
     let end = Instant::now() + DEADLINE;
     loop {
-        if let Some(value) = condition().await {
+        if let Some(value) = condition().await.value() {
             return value;
         }
         assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
@@ -28,21 +42,20 @@ pub async fn wait_until<T>(what: &str, mut condition: impl AsyncFnMut() -> Optio
     }
 }
 
-/// Polls on this thread until the condition holds; panics with its description after [`DEADLINE`].
+/// Like [`eventually`], on this thread.
 #[track_caller]
-pub fn block_until(what: &str, mut condition: impl FnMut() -> bool) {
-    wait_blocking(what, || condition().then_some(()));
-}
-
-/// Polls on this thread until the condition yields a value; panics with its description after [`DEADLINE`].
-#[track_caller]
-pub fn wait_blocking<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+pub fn eventually_blocking<C: Check>(what: &str, mut condition: impl FnMut() -> C) -> C::Value {
     let end = Instant::now() + DEADLINE;
     loop {
-        if let Some(value) = condition() {
+        if let Some(value) = condition().value() {
             return value;
         }
         assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
         std::thread::sleep(POLL_INTERVAL);
     }
 }
+
+pub use self::{
+    eventually as until, eventually as wait_until, eventually_blocking as block_until,
+    eventually_blocking as wait_blocking,
+};

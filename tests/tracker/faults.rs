@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use kafleet::broker::kafka::Kafka;
+use kafleet::broker::{Broker, ConsumerSpec, GroupEvent};
 use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Entry, Index, Store};
 use tokio::sync::Mutex;
 
+use crate::support::faults::{Call, FaultRules, polls_of};
 use crate::support::oracle::Oracle;
 use crate::support::redis::{Cluster, Cut, Proxy, Sentinels, Server, patient};
 use crate::support::services::connect;
@@ -19,7 +21,6 @@ use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{event_log, id};
 use crate::tracker::fixture::{Fixture, Tracker, until};
 use crate::tracker::outbox::{make_topics, many, published};
-use crate::tracker::sole_owner::SelfishBroker;
 
 /// Size of one round of the load.
 const TREES: usize = 25;
@@ -245,8 +246,7 @@ async fn two_trackers_own_all_partitions() {
     let Some(kafka) = kafka() else { return };
     let server = Server::start();
     let honest = Fixture::new(kafka.clone(), store(server.url()), 2);
-    let all = honest.all().into_iter().map(|number| honest.partition(number)).collect();
-    let sole_owner = Arc::new(SelfishBroker { inner: kafka, group: honest.names.tracker_group(), all });
+    let sole_owner = sole_owners(&honest);
     // Each tracker has its own connections.
     let grounds = [0, 1].map(|_| honest.with(sole_owner.clone(), store(server.url())));
     make_topics(&honest);
@@ -261,6 +261,24 @@ async fn two_trackers_own_all_partitions() {
     until("a tracker was fenced", || async { rewinds(&trackers, &honest, &["fence"]) > 0 }).await;
     trackers.remove(0).stop().await;
     load.finish(trackers).await;
+}
+
+/// Returns the broker of trackers that are assigned all partitions regardless of their group, like members that were
+/// evicted without noticing.
+fn sole_owners(honest: &Fixture) -> Arc<dyn Broker> {
+    let faults = FaultRules::default();
+    let (broker, group) = (honest.broker.clone(), honest.names.tracker_group());
+    let opens = move |call: &Call<'_>| matches!(call, Call::OpenConsumer(spec) if spec.group.as_ref() == Some(&group));
+    faults.on(opens).answer_with(move |_| broker.consumer(&ConsumerSpec::default()).unwrap());
+    let all = honest.all().into_iter().map(|number| honest.partition(number)).collect();
+    let polls = polls_of(honest.names.tracker_group());
+    let is_first_poll = move |call: &Call<'_>| polls(call) && matches!(call, Call::Poll(reader) if reader.polls == 0);
+    faults.on(is_first_poll).answer(vec![GroupEvent::Assigned(all)]);
+    let group = honest.names.tracker_group();
+    let commits =
+        move |call: &Call<'_>| matches!(call, Call::Commit(reader, _) if reader.spec.group.as_ref() == Some(&group));
+    faults.on(commits).answer(());
+    faults.broker(honest.broker.clone())
 }
 
 /// Slots of a cluster are migrated key by key while they are written and read.

@@ -15,6 +15,7 @@ use kafleet::store::Store;
 use kafleet::telemetry::Metrics;
 use kafleet::tracker::{self, TrackerSetup};
 
+use crate::support::faults::FaultRules;
 pub use crate::support::wait::{DEADLINE, until};
 
 const CALL: Duration = Duration::from_secs(60);
@@ -57,6 +58,12 @@ impl Fixture {
     /// The same log through another broker or with another store.
     pub fn with(&self, broker: Arc<dyn Broker>, store: Arc<dyn Store>) -> Self {
         Self { broker, store, ..self.clone() }
+    }
+
+    /// The same log and store, whose calls follow rules.
+    pub fn with_faults(&self) -> (Self, FaultRules) {
+        let faults = FaultRules::default();
+        (self.with(faults.broker(self.broker.clone()), faults.store(self.store.clone())), faults)
     }
 
     pub fn all(&self) -> Vec<u32> {

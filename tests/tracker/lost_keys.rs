@@ -2,17 +2,16 @@
 //! again.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kafleet::config::TrackerConfig;
 use kafleet::model::units::duration::Millis;
 
+use crate::support::faults::polls_of_groups;
 use crate::support::redis::Server;
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::event_log;
-use crate::tracker::faulty::{ANY, FaultyBroker};
 use crate::tracker::fixture::{Fixture, Tracker, part, until};
 use crate::tracker::{memory, services};
 
@@ -199,12 +198,11 @@ async fn events_topic_with_short_retention_is_not_folded() {
 #[tokio::test(flavor = "multi_thread")]
 async fn restarted_tracker_is_not_ready_before_a_lost_partition_is_complete() {
     let (plain, memory) = memory::fixture(1);
-    let (broker, faults) = FaultyBroker::new(plain.broker.clone());
-    let fixture = plain.with(broker, plain.store.clone());
+    let (fixture, faults) = plain.with_faults();
     let tracker = folded(&fixture).await;
     let oracle = expect_agreement(&fixture).await;
     let end = fixture.end(0);
-    faults.records.store(100, SeqCst);
+    let some = faults.on(polls_of_groups).records(100);
     memory.remove_record(0, &oracle.nodes[0][0].0);
     until("the loss is detected", || async { losses(&fixture, &tracker) > 0 }).await;
     let offset =
@@ -212,12 +210,13 @@ async fn restarted_tracker_is_not_ready_before_a_lost_partition_is_complete() {
     until("a part is folded again", || async { (1..end).contains(&offset().await) }).await;
     tracker.stop().await;
 
-    faults.records.store(0, SeqCst);
+    some.lift();
+    let none = faults.on(polls_of_groups).records(0);
     let at = offset().await;
     assert!(at < end, "{at} of {end}");
     let tracker = fixture.tracker_with(frequent_audits()).await;
     tracker.expect_reason(&part(0), &format!("at offset {at} of ")).await;
-    faults.records.store(ANY, SeqCst);
+    none.lift();
     expect_agreement(&fixture).await;
     tracker.expect_ready().await;
     tracker.stop().await;

@@ -1,7 +1,6 @@
 //! Tasks whose record Kafka has removed: they expire unless a worker may still hold them.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
 use kafleet::broker::{Broker, Commit, Partition, ProducerRecord, memory as broker};
 use kafleet::config::TrackerConfig;
@@ -12,10 +11,10 @@ use kafleet::model::task::Position;
 use kafleet::model::units::duration::Millis;
 use kafleet::store::memory::MemoryStore;
 
+use crate::support::faults::{group_offsets, polls_of_groups, read_checkpoints};
 use crate::tracker::ages::{heartbeat, short_intervals};
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{event, submitted, succeeded};
-use crate::tracker::faulty::{ANY, FaultyBroker, FaultyStore};
 use crate::tracker::fixture::{DEADLINE, Fixture, until};
 use crate::tracker::outbox::{make_topics, node, until_state};
 
@@ -181,17 +180,18 @@ async fn task_folded_after_its_record_was_removed_expires() {
     put_records(&fixture, &topic, 2).await;
     fixture.write(&[lies_at("lost", 0), lies_at("kept", 1)]).await;
     memory.truncate_before(&Partition::new(topic.as_str(), 0), 1).unwrap();
-    let (broker, faults) = FaultyBroker::new(fixture.broker.clone());
-    faults.records.store(0, SeqCst);
+    let (faulty, faults) = fixture.with_faults();
+    let records = faults.on(polls_of_groups).records(0);
+    let groups = faults.count(group_offsets);
+    let reads = faults.count(read_checkpoints);
     let config = TrackerConfig { tick: Millis(400), observe: false, ..TrackerConfig::default() };
-    let store = FaultyStore::new(fixture.store.clone());
-    let tracker = fixture.with(broker, Arc::new(store.clone())).tracker_with(config).await;
-    until("the gap is detected", || async { faults.groups.load(SeqCst) > 0 }).await;
+    let tracker = faulty.tracker_with(config).await;
+    until("the gap is detected", || async { groups.hits() > 0 }).await;
     // Let time pass: an immediate search would not find the task.
-    let reads = store.reads.load(SeqCst);
-    until("time passes", || async { store.reads.load(SeqCst) >= reads + 2 }).await;
+    let before = reads.hits();
+    until("time passes", || async { reads.hits() >= before + 2 }).await;
     assert_eq!(node(&fixture, "lost").await, None, "no event is folded");
-    faults.records.store(ANY, SeqCst);
+    records.lift();
     until_state(&fixture, "lost", State::Expired).await;
     expect_agreement(&fixture).await;
     assert_eq!(node(&fixture, "kept").await.unwrap().state, State::Queued);

@@ -1,7 +1,6 @@
 //! Notifications: each transition becomes one delivery, whatever happens to the tracker in between.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::SeqCst;
 
 use kafleet::broker::TopicSpec;
 use kafleet::handlers::builtin::callback::TYPE;
@@ -14,12 +13,13 @@ use kafleet::model::units::duration::Millis;
 use kafleet::runtime::now_ms;
 use kafleet::store::memory::MemoryStore;
 
+use crate::support::faults::open_transactional_producer;
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{submitted, succeeded};
-use crate::tracker::faulty::{FaultyBroker, Step};
 use crate::tracker::fixture::{DEADLINE, Fixture, until};
 use crate::tracker::memory::fixture;
 use crate::tracker::outbox::{header, make_topics, read_all, scheduled, until_state};
+use crate::tracker::steps::Step;
 
 fn make_callback_topic(fixture: &Fixture) {
     make_topics(fixture);
@@ -86,22 +86,23 @@ fn event_log(prefix: &str, tasks: usize) -> Vec<Event> {
 /// A tracker is stopped at each step, and another one takes over.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_transition_notifies_once_when_a_tracker_stops() {
-    for step in [Step::Before, Step::After, Step::Frozen] {
+    for step in Step::ALL {
         let (fixture, _) = fixture(2);
         make_callback_topic(&fixture);
-        let (broker, faults) = FaultyBroker::new(fixture.broker.clone());
-        *faults.step.lock().unwrap() = step;
-        let stopped = fixture.with(broker, fixture.store.clone()).tracker().await;
+        let (faulty, faults) = fixture.with_faults();
+        let attempts = faults.count(open_transactional_producer);
+        let stopping = step.stop(&faults);
+        let stopped = faulty.tracker().await;
         fixture.write(&event_log("a", 20)).await;
         match step {
-            Step::Frozen => until("the transaction is frozen", || async { faults.frozen.load(SeqCst) }).await,
-            _ => until("a transaction was attempted", || async { faults.atomics.load(SeqCst) > 0 }).await,
+            Step::Frozen => until("the transaction is frozen", || async { stopping.hits() > 0 }).await,
+            _ => until("a transaction was attempted", || async { attempts.hits() > 0 }).await,
         }
         stopped.shutdown.begin();
         let next = fixture.tracker().await;
         fixture.write(&event_log("b", 20)).await;
         all_notified(&fixture, 40).await;
-        *faults.step.lock().unwrap() = Step::Done;
+        stopping.lift();
         stopped.stop().await;
         all_notified(&fixture, 40).await;
         next.stop().await;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
 use kafleet::broker::{Partition, TopicSpec, memory as broker};
 use kafleet::control::schedules::{ScheduleKey, ScheduleRequest, ScheduleSpan, ScheduleState};
@@ -17,12 +16,13 @@ use kafleet::runtime::now_ms;
 use kafleet::store::memory::MemoryStore;
 use serde_json::json;
 
+use crate::support::faults::{apply, open_transactional_producer};
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::succeeded;
-use crate::tracker::faulty::{FaultMode, FaultyBroker, FaultyStore, Step};
 use crate::tracker::fixture::{DEADLINE, Fixture, Tracker, until};
 use crate::tracker::memory::fixture;
 use crate::tracker::outbox::{header, make_topics, node, read_all, until_state};
+use crate::tracker::steps::Step;
 
 const TYPE: &str = "root";
 const HOUR: i64 = 3_600_000;
@@ -204,8 +204,7 @@ pub async fn overlap_policies_are_applied(fixture: Fixture) {
 async fn no_time_is_skipped_before_the_store_is_up_to_date() {
     let (fixture, _) = fixture(1);
     make_topics(&fixture);
-    let store = FaultyStore::new(fixture.store.clone());
-    let fixture = fixture.with(fixture.broker.clone(), Arc::new(store.clone()));
+    let (fixture, faults) = fixture.with_faults();
     put(&fixture, "skip", &open(Overlap::Skip)).await;
     put(&fixture, "other", &open(Overlap::Allow)).await;
     let first = fixture.tracker().await;
@@ -215,12 +214,12 @@ async fn no_time_is_skipped_before_the_store_is_up_to_date() {
     first.stop().await;
     let before = (state(&fixture, "skip").await, state(&fixture, "other").await);
     ends(&fixture, &last).await;
-    store.set(FaultMode::Frozen);
+    let frozen = faults.on(apply).hang();
     let second = fixture.tracker().await;
     until_plan(&fixture, "other times are fired", |plan| plan.states["other"].fired >= before.1.fired + 2).await;
     let behind = state(&fixture, "skip").await;
     assert_eq!((behind.fired, behind.skipped), (before.0.fired, before.0.skipped), "the decision waits");
-    store.set(FaultMode::Well);
+    frozen.lift();
     second.shutdown.begin();
     let third = fixture.tracker().await;
     until_plan(&fixture, "the next task is fired", |plan| plan.states["skip"].fired > before.0.fired).await;
@@ -313,14 +312,13 @@ everywhere! {
 async fn stops_at(step: Step) {
     let (fixture, _) = fixture(2);
     make_topics(&fixture);
-    let (broker, faults) = FaultyBroker::new(fixture.broker.clone());
-    let first = fixture.with(broker, fixture.store.clone());
-    *faults.step.lock().unwrap() = step;
+    let (first, faults) = fixture.with_faults();
+    let stopping = step.stop(&faults);
     let schedule = past(260, Overlap::Allow);
     put(&fixture, "s", &schedule).await;
     let stopped: Tracker = first.tracker().await;
     match step {
-        Step::Frozen => until("the transaction is frozen", || async { faults.frozen.load(SeqCst) }).await,
+        Step::Frozen => until("the transaction is frozen", || async { stopping.hits() > 0 }).await,
         Step::Before => stopped.expect_reason("schedules", "on purpose").await,
         _ => until("a task was fired", || async { !fired(&fixture).is_empty() }).await,
     }
@@ -329,7 +327,7 @@ async fn stops_at(step: Step) {
     let tasks = |name: &str, schedule: &Schedule| (1..=260).map(|n| task(schedule, name, n)).collect::<Vec<_>>();
     exactly(&fixture, tasks("s", &schedule)).await;
     // The frozen owner resumes and is fenced.
-    *faults.step.lock().unwrap() = Step::Done;
+    stopping.lift();
     let more = past(260, Overlap::Allow);
     put(&fixture, "t", &more).await;
     exactly(&fixture, [tasks("s", &schedule), tasks("t", &more)].concat()).await;
@@ -341,7 +339,7 @@ async fn stops_at(step: Step) {
 /// An owner ends or is frozen at each step of publishing.
 #[tokio::test(flavor = "multi_thread")]
 async fn owner_stopped_at_any_step_fires_nothing_twice() {
-    for step in [Step::Before, Step::After, Step::Frozen] {
+    for step in Step::ALL {
         stops_at(step).await;
     }
 }
@@ -392,12 +390,12 @@ async fn backfill_continues_behind_a_waiting_time() {
 async fn no_producer_is_opened_without_schedules() {
     let (fixture, _) = fixture(1);
     make_topics(&fixture);
-    let (broker, faults) = FaultyBroker::new(fixture.broker.clone());
-    let fixture = fixture.with(broker, fixture.store.clone());
+    let (fixture, faults) = fixture.with_faults();
+    let opened = faults.count(open_transactional_producer);
     let tracker = fixture.tracker().await;
     fixture.write(&[crate::tracker::event_log::submitted("a"), succeeded("a")]).await;
     until_state(&fixture, "a", TaskState::Succeeded).await;
-    assert_eq!(faults.atomics.load(SeqCst), 0);
+    assert_eq!(opened.hits(), 0);
     let schedule = past(1, Overlap::Allow);
     put(&fixture, "s", &schedule).await;
     until("the schedule has fired", || async { node(&fixture, &task(&schedule, "s", 1)).await.is_some() }).await;

@@ -1,8 +1,6 @@
 //! Effects that wait for workers or Kafka block no other effects and are not lost; stopped workers are not waited
 //! for.
 
-use std::sync::atomic::Ordering::SeqCst;
-
 use kafleet::broker::{BrokerError, Commit, Partition, ProducerRecord, TopicSpec};
 use kafleet::config::TrackerConfig;
 use kafleet::control::heartbeat::HeartbeatState;
@@ -13,10 +11,10 @@ use kafleet::model::task::continuation::Continuation;
 use kafleet::model::task::{Policy, Position, Rules};
 use kafleet::runtime::now_ms;
 
+use crate::support::faults::group_offsets;
 use crate::tracker::ages::heartbeat;
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{event, id, submitted, succeeded};
-use crate::tracker::faulty::FaultyBroker;
 use crate::tracker::fixture::{DEADLINE, Fixture, until};
 use crate::tracker::memory::fixture;
 use crate::tracker::outbox::{
@@ -199,13 +197,14 @@ async fn unavailable_group_offsets_block_nothing() {
     let (fixture, _) = fixture(1);
     make_topics(&fixture);
     put_task(&fixture, "x").await;
-    let (broker, faults) = FaultyBroker::new(fixture.broker.clone());
-    *faults.no_groups.lock().unwrap() = Some(BrokerError::Unavailable("the coordinator is away".into()));
+    let (faulty, faults) = fixture.with_faults();
+    let away = BrokerError::Unavailable("the coordinator is away".into());
+    let requests = faults.on(group_offsets).fail(away);
     // The announcer reads group offsets too and reports the error.
     let config = TrackerConfig { observe: false, ..TrackerConfig::default() };
-    let tracker = fixture.with(broker, fixture.store.clone()).tracker_with(config).await;
+    let tracker = faulty.tracker_with(config).await;
     fixture.write(&[submitted("x"), event(Kind::CancelRequested, "x")]).await;
-    until("group offsets were requested", || async { faults.groups.load(SeqCst) > 0 }).await;
+    until("group offsets were requested", || async { requests.hits() > 0 }).await;
     fixture.write(&[crate::tracker::outbox::scheduled("late", now_ms() - 1)]).await;
     until_state(&fixture, "late", State::Queued).await;
     assert!(cancel_record(&fixture, "x").is_some());

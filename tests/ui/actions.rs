@@ -1,7 +1,5 @@
 //! Actions by forms, as seen by the API afterwards.
 
-use std::sync::atomic::Ordering;
-
 use kafleet::api::documents::{KillSwitches, LogDocument, ScheduleDocument, Schedules, Status, TaskPage, Types};
 use kafleet::config::RateBy;
 use kafleet::model::event::{AttemptFailure, Payload};
@@ -51,11 +49,11 @@ async fn task_of_a_form_is_submitted_once() {
     let browser = Browser::new(&fleet);
     browser.open("/new").await.has(&["name=\"form\""]);
     let form = serde_urlencoded(&[("form", "f"), ("type", "echo"), ("params", "{\"n\": 1}")]);
-    fleet.broker.unacknowledged.store(true, Ordering::SeqCst);
+    let unacknowledged = fleet.unacknowledged_writes();
     let page = browser.post("/new", &form).await;
     assert_eq!(page.status, StatusCode::SERVICE_UNAVAILABLE);
     page.has(&["not_announced", "name=\"form\" value=\"f\""]);
-    fleet.broker.unacknowledged.store(false, Ordering::SeqCst);
+    unacknowledged.lift();
     browser.submit("/new", &form).await.has(&["The task was submitted.", "f-"]);
     browser.submit("/new", &form).await.has(&["The same task already existed; nothing was submitted."]);
     let changed = serde_urlencoded(&[("form", "f"), ("type", "echo"), ("params", "{\"n\": 2}")]);

@@ -1,6 +1,5 @@
 //! Live updates: streams, and refreshes of open tabs.
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use kafleet::api::documents::Problem;
@@ -78,7 +77,7 @@ async fn refresh_does_not_read_params_again() {
     while !browser.open("/tasks/painted").await.text.contains("&quot;colour&quot;") {
         assert!(begun.elapsed() < DEADLINE, "the params are shown");
     }
-    fleet.broker.cut.store(true, Ordering::SeqCst);
+    fleet.kafka_outage();
     browser.send(Method::GET, "/tasks/painted", PART, None).await.has(&["&quot;colour&quot;"]);
 }
 

@@ -1,12 +1,12 @@
 //! Pages while the store or Kafka is away.
 
-use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::api::fixture::{DEADLINE, fleet};
+use crate::support::faults::{read_nodes, store_calls};
 use crate::ui::browser::Browser;
 use crate::ui::pages::{OF_TASK, PLAIN, fleet_with_tree};
 
@@ -14,7 +14,7 @@ use crate::ui::pages::{OF_TASK, PLAIN, fleet_with_tree};
 async fn pages_say_that_the_store_is_away_and_what_still_works() {
     let fleet = fleet_with_tree().await;
     let browser = Browser::new(&fleet);
-    fleet.store.away.store(true, Ordering::SeqCst);
+    let outage = fleet.store_outage();
     browser.open("/").await.has(&["store_unavailable", "cannot be shown"]);
     for path in ["/tasks", "/tasks/order", "/tasks/order/tree", "/types"] {
         let page = browser.get(path).await;
@@ -24,7 +24,7 @@ async fn pages_say_that_the_store_is_away_and_what_still_works() {
     for path in ["/workers", "/kill-switches", "/help", "/system"] {
         browser.open(path).await;
     }
-    fleet.store.away.store(false, Ordering::SeqCst);
+    outage.lift();
     browser.open("/tasks/order").await.has(&["first order"]);
 }
 
@@ -32,7 +32,7 @@ async fn pages_say_that_the_store_is_away_and_what_still_works() {
 async fn every_page_answers_while_the_store_is_silent() {
     let fleet = fleet_with_tree().await;
     let browser = Browser::new(&fleet);
-    fleet.store.silent.store(true, Ordering::SeqCst);
+    fleet.faults.on(store_calls).hang();
     let of_task = OF_TASK.iter().map(|page| format!("/tasks/order{page}"));
     let paths: Vec<String> = PLAIN.iter().map(|path| (*path).to_owned()).chain(of_task).collect();
     let pages = futures::future::join_all(paths.iter().map(|path| browser.get(path))).await;
@@ -48,12 +48,12 @@ async fn every_page_answers_while_the_store_is_silent() {
 async fn task_page_shows_the_rest_without_kafka() {
     let fleet = fleet_with_tree().await;
     let browser = Browser::new(&fleet);
-    fleet.broker.cut.store(true, Ordering::SeqCst);
+    let outage = fleet.kafka_outage();
     let begun = Instant::now();
     browser.open("/tasks/order").await.has(&["first order", "kafka_unavailable", "&quot;total&quot;: 7"]);
     assert!(begun.elapsed() < DEADLINE);
-    fleet.broker.cut.store(false, Ordering::SeqCst);
-    fleet.broker.held.store(true, Ordering::SeqCst);
+    outage.lift();
+    fleet.full_control_topic();
     let page = browser.post("/types/echo/pause", "reason=x").await;
     assert!(page.status.is_server_error(), "{}: {}", page.status, page.text);
     page.has(&["role=\"alert\"", "value=\"x\""]);
@@ -66,7 +66,7 @@ async fn searches_and_previews_show_what_a_slow_store_has_answered_in_time() {
     let answer = fleet.request(Method::POST, "/v1/batches").json(&tasks).send().await.unwrap();
     assert_eq!(answer.status(), StatusCode::OK);
     fleet.folded().await;
-    fleet.store.delay_ms.store(150, Ordering::SeqCst);
+    fleet.faults.on(read_nodes).delay(Duration::from_millis(150));
     let browser = Browser::new(&fleet);
     browser.get("/tasks?q=tag:none").await.has(&["No match so far.", "stopped after scanning"]);
     browser.get("/bulk/new?action=cancel&q=type:echo").await.has(&["At least", "would change", "name=\"expected\""]);
@@ -76,7 +76,7 @@ async fn searches_and_previews_show_what_a_slow_store_has_answered_in_time() {
 async fn form_keeps_its_values_while_its_page_cannot_be_read() {
     let fleet = fleet_with_tree().await;
     let browser = Browser::new(&fleet);
-    fleet.store.away.store(true, Ordering::SeqCst);
+    fleet.store_outage();
     let page = browser.post("/tasks/order/attach", "name=notes.txt&text=one%0D%0Atwo").await;
     assert_eq!(page.status, StatusCode::SERVICE_UNAVAILABLE);
     page.has(&["store_unavailable", "action=\"/tasks/order/attach\"", "value=\"notes.txt\"", "one\r\ntwo</textarea>"]);

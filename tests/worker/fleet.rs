@@ -24,6 +24,7 @@ use tokio::task::JoinHandle;
 
 use super::tail::{Dead, Tail, is_end};
 use super::types::Kind;
+use crate::support::faults::FaultRules;
 use crate::support::names::unique;
 use crate::support::wait;
 pub use crate::support::wait::DEADLINE;
@@ -104,6 +105,13 @@ impl Fleet {
             partitions,
             kinds: kinds.to_vec(),
         }
+    }
+
+    /// Lets the calls of the broker follow rules from here on.
+    pub fn add_faults(&mut self) -> FaultRules {
+        let faults = FaultRules::default();
+        self.broker = faults.broker(self.broker.clone());
+        faults
     }
 
     /// Starts a worker for all types.

@@ -1,6 +1,7 @@
 //! Cancels and subtree commands: published to workers, applied to trees, and withdrawn.
 
 use super::*;
+use crate::support::faults::{open_transactional_producer, transaction};
 
 /// A cancel ends tasks that no worker holds and is published to workers; its control record is deleted once all have
 /// ended.
@@ -106,18 +107,18 @@ fn abort_transaction(fixture: &Fixture) {
 
 /// Starts the relay after all events are folded; returns the log of the only partition once these cancels are
 /// complete.
-async fn log_of_cancels(event_log: &[Event], cancelled: &[String]) -> (Vec<Event>, u32) {
+async fn log_of_cancels(event_log: &[Event], cancelled: &[String]) -> (Vec<Event>, usize) {
     let (fixture, _) = fixture(1);
     make_topics(&fixture);
-    let (broker, faults) = FaultyBroker::new(fixture.broker.clone());
-    let fixture = fixture.with(broker, fixture.store.clone());
-    *faults.no_atomic.lock().unwrap() = Some(BrokerError::Unavailable("not yet".into()));
+    let (fixture, faults) = fixture.with_faults();
+    let transactions = faults.count(transaction(""));
+    let unopened = faults.on(open_transactional_producer).fail(BrokerError::Unavailable("not yet".into()));
     let tracker = fixture.tracker().await;
     fixture.write(event_log).await;
     let asked: Vec<Event> = cancelled.iter().map(|task| event(Kind::CancelRequested, task)).collect();
     fixture.write(&asked).await;
     fixture.folded().await;
-    *faults.no_atomic.lock().unwrap() = None;
+    unopened.lift();
     for task in cancelled {
         let walks = |node: &TaskRecord| node.effects.iter().any(|effect| effect.id().starts_with("cancel-"));
         until(&format!("the subtree command of `{task}` is complete"), || async {
@@ -128,7 +129,7 @@ async fn log_of_cancels(event_log: &[Event], cancelled: &[String]) -> (Vec<Event
     let records = read_all(&fixture, &fixture.names.events());
     tracker.stop().await;
     let events = records.iter().filter_map(|record| Event::decode(record.value.as_deref()?).ok());
-    (events.collect(), faults.sends.load(SeqCst))
+    (events.collect(), transactions.hits())
 }
 
 /// Cancels of many small trees run concurrently, several per transaction.

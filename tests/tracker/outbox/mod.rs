@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use kafleet::broker::{
@@ -23,11 +22,12 @@ use kafleet::runtime::now_ms;
 use kafleet::store::memory::MemoryStore;
 use serde_json::json;
 
+use crate::support::faults::open_transactional_producer;
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{event, id, submitted, succeeded};
-use crate::tracker::faulty::{FaultyBroker, FaultyStore, Step};
 use crate::tracker::fixture::{DEADLINE, Fixture, until, until_known};
 use crate::tracker::memory::fixture;
+use crate::tracker::steps::Step;
 
 mod cancels;
 mod releases;
@@ -415,18 +415,17 @@ async fn retry_waits_for_an_uncommitted_record() {
 async fn folding_continues_while_publishing_fails() {
     let (fixture, _) = fixture(1);
     make_topics(&fixture);
-    let store = FaultyStore::new(fixture.store.clone());
-    let (broker, faults) = FaultyBroker::new(fixture.broker.clone());
-    let fixture = fixture.with(broker, Arc::new(store));
-    *faults.no_atomic.lock().unwrap() = Some(BrokerError::Unavailable("no coordinator".into()));
+    let (fixture, faults) = fixture.with_faults();
+    let no_coordinator = BrokerError::Unavailable("no coordinator".into());
+    let unopened = faults.on(open_transactional_producer).fail(no_coordinator);
     let tracker = fixture.tracker().await;
     fixture.write(&many(20, "a")).await;
     tracker.expect_reason("timers of events partition 0", "no coordinator").await;
     fixture.write(&[submitted("meanwhile"), succeeded("meanwhile")]).await;
     until_state(&fixture, "meanwhile", State::Succeeded).await;
-    let tries = faults.atomics.load(SeqCst);
+    let tries = unopened.hits();
     assert!(tries < 30, "{tries} transactions without a pause");
-    *faults.no_atomic.lock().unwrap() = None;
+    unopened.lift();
     all_released(&fixture, 20).await;
     tracker.expect_ready().await;
     tracker.stop().await;
@@ -435,16 +434,15 @@ async fn folding_continues_while_publishing_fails() {
 /// A tracker stops or freezes before, during or after a transaction: the next one detects which tasks were released.
 #[tokio::test(flavor = "multi_thread")]
 async fn tracker_stopped_at_any_step_releases_nothing_twice() {
-    for step in [Step::Before, Step::After, Step::Frozen] {
+    for step in Step::ALL {
         let (fixture, _) = fixture(2);
         make_topics(&fixture);
-        let (broker, faults) = FaultyBroker::new(fixture.broker.clone());
-        let first = fixture.with(broker, fixture.store.clone());
-        *faults.step.lock().unwrap() = step;
+        let (first, faults) = fixture.with_faults();
+        let stopping = step.stop(&faults);
         let stopped = first.tracker().await;
         fixture.write(&many(60, "a")).await;
         match step {
-            Step::Frozen => until("the transaction is frozen", || async { faults.frozen.load(SeqCst) }).await,
+            Step::Frozen => until("the transaction is frozen", || async { stopping.hits() > 0 }).await,
             Step::Before => stopped.expect_reason("timers of events partition 0", "on purpose").await,
             // Committed records are detected after the restart and not published again.
             _ => until("a record was sent", || async { !published(&fixture).is_empty() }).await,
@@ -453,7 +451,7 @@ async fn tracker_stopped_at_any_step_releases_nothing_twice() {
         let second = fixture.tracker().await;
         all_released(&fixture, 60).await;
         // The frozen tracker resumes and is fenced.
-        *faults.step.lock().unwrap() = Step::Done;
+        stopping.lift();
         fixture.write(&many(60, "b")).await;
         all_released(&fixture, 120).await;
         stopped.stop().await;

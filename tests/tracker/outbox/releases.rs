@@ -6,6 +6,7 @@ use kafleet::model::projection::changes::Changes;
 use kafleet::store::Checkpoint;
 
 use super::*;
+use crate::support::faults::{Call, transaction};
 
 /// Starts all partitions of the store with the limit of deferred records used up.
 async fn fill_deferred(fixture: &Fixture) {
@@ -42,9 +43,9 @@ pub async fn records_without_room_in_the_store_are_released_from_the_log(fixture
 async fn unwritable_topic_holds_up_no_other() {
     let (fixture, _) = fixture(1);
     make_topics(&fixture);
-    let (broker, faults) = FaultyBroker::new(fixture.broker.clone());
-    let fixture = fixture.with(broker, fixture.store.clone());
-    *faults.no_topic.lock().unwrap() = Some(fixture.names.tasks("child"));
+    let (fixture, faults) = fixture.with_faults();
+    let no_leader = BrokerError::Unavailable("no leader, on purpose".into());
+    let unwritable = faults.on(transaction(fixture.names.tasks("child"))).fail(no_leader);
     let tracker = fixture.tracker().await;
     let of_child = |mut event: Event| {
         event.task.as_mut().unwrap().task_type = "child".into();
@@ -64,7 +65,7 @@ async fn unwritable_topic_holds_up_no_other() {
     tracker.expect_reason("timers of events partition 0", "no leader").await;
     fixture.write(&[event(Kind::CancelRequested, "held-0")]).await;
     until_state(&fixture, "held-0", State::Cancelled).await;
-    *faults.no_topic.lock().unwrap() = None;
+    unwritable.lift();
     for event in held().skip(1) {
         until_state(&fixture, event.id.as_str(), State::Queued).await;
     }
@@ -78,9 +79,10 @@ async fn unwritable_topic_holds_up_no_other() {
 async fn refused_records_fail_their_tasks_and_hold_up_no_others() {
     let (fixture, _) = fixture(1);
     make_topics(&fixture);
-    let (broker, faults) = FaultyBroker::new(fixture.broker.clone());
-    let fixture = fixture.with(broker, fixture.store.clone());
-    faults.too_large.store(true, SeqCst);
+    let (fixture, faults) = fixture.with_faults();
+    let is_large = |record: &ProducerRecord<'_>| record.value.is_some_and(|value| value.starts_with(b"{\"large\""));
+    let has_large = move |call: &Call<'_>| matches!(call, Call::Transaction(records) if records.iter().any(is_large));
+    faults.on(has_large).fail(BrokerError::TooLarge("too large, on purpose".into()));
     let mut events = many(20, "good");
     for n in 0..5 {
         let mut large = scheduled(&format!("large-{n}"), now_ms() - 1);

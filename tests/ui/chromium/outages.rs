@@ -1,7 +1,5 @@
 //! Open pages while Redis or Kafka are away.
 
-use std::sync::atomic::Ordering;
-
 use serde_json::json;
 
 use super::{STARTED, with_browser};
@@ -15,7 +13,7 @@ async fn open_page_survives_an_outage_of_the_store() {
     with_browser(&fleet, "store-away", async |tab| {
         tab.go("/tasks/order").await;
         tab.wait(STARTED).await;
-        fleet.store.away.store(true, Ordering::SeqCst);
+        let outage = fleet.store_outage();
         tab.wait("document.querySelector('#trouble').textContent.startsWith('not live since')").await;
         assert!(tab.is("document.querySelector('main').dataset.state == 'queued'").await, "the page stays");
         tab.click("nav.wide a[href='/tasks']").await;
@@ -25,7 +23,7 @@ async fn open_page_survives_an_outage_of_the_store() {
         tab.click("nav.wide a[href='/workers']").await;
         tab.wait("location.pathname == '/workers' && !document.querySelector('main .problem')").await;
         tab.go("/tasks/order").await;
-        fleet.store.away.store(false, Ordering::SeqCst);
+        outage.lift();
         fleet.succeed("order", json!(7)).await;
         tab.wait("document.querySelector('main').dataset.state == 'succeeded'").await;
         tab.wait("document.querySelector('#trouble').hidden").await;
@@ -39,11 +37,11 @@ async fn failed_page_recovers_although_nothing_changes() {
     fleet.echo("order").await;
     fleet.folded().await;
     with_browser(&fleet, "failed-page", async |tab| {
-        fleet.store.away.store(true, Ordering::SeqCst);
+        let outage = fleet.store_outage();
         tab.go("/tasks/order").await;
         tab.see("store_unavailable").await;
         tab.wait("document.querySelector('#trouble').textContent.startsWith('not live since')").await;
-        fleet.store.away.store(false, Ordering::SeqCst);
+        outage.lift();
         tab.wait("document.querySelector('main').dataset.state == 'queued'").await;
         tab.wait("document.querySelector('#trouble').hidden").await;
     })
@@ -56,7 +54,7 @@ async fn pages_say_that_kafka_is_away_and_show_the_rest() {
     fleet.echo("order").await;
     fleet.folded().await;
     with_browser(&fleet, "kafka-away", async |tab| {
-        fleet.broker.cut.store(true, Ordering::SeqCst);
+        fleet.kafka_outage();
         tab.go("/tasks/order").await;
         tab.see("kafka_unavailable").await;
         assert!(tab.is("document.querySelector('main').dataset.state == 'queued'").await, "the rest is shown");

@@ -1,21 +1,18 @@
-//! Broker and store as seen by a simulated process: calls take time, fail, and fail after they took effect. Commits
-//! are checked against the log.
+//! Broker as seen by a simulated process: calls fail, and fail after they took effect. Commits are checked against the
+//! log. Its faults follow from the seed and its invariants are those of the simulation, so that the rules of
+//! `support::faults` do not serve here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use kafleet::broker::memory::MemoryBroker;
 use kafleet::broker::{
-    Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Partition, Producer,
-    ProducerRecord, RecordRef, StartOffset,
+    Broker, BrokerError, Commit, Committed, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, GroupEvent,
+    Partition, Producer, ProducerRecord, RecordRef, StartOffset, TopicInfo, TopicOutcome, TopicSpec,
+    TransactionalProducer, Watermarks,
 };
-use kafleet::model::projection::changes::{Changes, Entry, Index};
-use kafleet::model::record::TaskRecord;
-use kafleet::model::task::id::TaskId;
 use kafleet::runtime::simulated::Process;
-use kafleet::store::{AuditPage, Checkpoint, Outbox, PartitionWriter, Store, StoreError, memory};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -42,11 +39,11 @@ impl FaultRng {
         Arc::new(Self { rng, failing, down, writes, violations: Mutex::default() })
     }
 
-    fn fails(&self) -> bool {
+    pub fn fails(&self) -> bool {
         self.down.load(SeqCst) || self.rng.lock().u32(..1_000) < self.failing.load(SeqCst)
     }
 
-    fn latency(&self) -> Duration {
+    pub fn latency(&self) -> Duration {
         Duration::from_millis(self.rng.lock().u64(..4))
     }
 }
@@ -87,8 +84,37 @@ impl Broker for FaultyBroker {
         let Some(events) = self.newer.clone() else { return Ok(inner) };
         Ok(Arc::new(NewerProducer { inner, events, fault_rng: self.fault_rng.clone() }))
     }
-    delegate!(Broker via [inner]: apply_topics, set_group_offsets);
-    delegate!(Broker via [reached()?]: transactional_producer, topics, watermarks, first_visible, group_offsets);
+    fn transactional_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
+        self.reached()?.transactional_producer(name)
+    }
+    fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
+        self.reached()?.topics(prefix, deadline)
+    }
+    fn apply_topics(&self, topics: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
+        self.inner.apply_topics(topics, deadline)
+    }
+    fn watermarks(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
+        self.reached()?.watermarks(partition, deadline)
+    }
+    fn first_visible(
+        &self,
+        partition: &Partition,
+        offset: i64,
+        deadline: Duration,
+    ) -> Result<CommittedProbe, BrokerError> {
+        self.reached()?.first_visible(partition, offset, deadline)
+    }
+    fn group_offsets(
+        &self,
+        group: &str,
+        partitions: &[Partition],
+        deadline: Duration,
+    ) -> Result<Vec<Option<Committed>>, BrokerError> {
+        self.reached()?.group_offsets(group, partitions, deadline)
+    }
+    fn set_group_offsets(&self, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError> {
+        self.inner.set_group_offsets(group, commits, deadline)
+    }
 }
 
 /// Delivery tag of records without a listener.
@@ -125,7 +151,12 @@ impl Producer for NewerProducer {
         }
         self.inner.send(&ProducerRecord { value: Some(&value), ..*record }, token)
     }
-    delegate!(Producer via [inner]: flush, purge);
+    fn flush(&self, deadline: Duration) -> Result<(), BrokerError> {
+        self.inner.flush(deadline)
+    }
+    fn purge(&self) {
+        self.inner.purge();
+    }
 }
 
 /// Sink of a process. The driver delivers the acknowledgements of delayed records, from which the process learns the time.
@@ -216,105 +247,19 @@ impl Consumer for FaultyConsumer {
     ) -> Result<Vec<Option<Committed>>, BrokerError> {
         if self.fault_rng.fails() { Err(unavailable()) } else { self.inner.committed(partitions, deadline) }
     }
-    delegate!(Consumer via [inner]: release, pause, hold, positions, close);
-}
-
-pub struct FaultyStore {
-    pub inner: memory::MemoryStore,
-    pub fault_rng: Arc<FaultRng>,
-    /// The process folds with the next fold version and sees the current one as older.
-    pub newer: bool,
-}
-
-impl FaultyStore {
-    async fn reached(&self) -> Result<&memory::MemoryStore, StoreError> {
-        reach(&self.fault_rng).await?;
-        Ok(&self.inner)
+    fn release(&mut self, partitions: &[Partition]) -> Result<(), BrokerError> {
+        self.inner.release(partitions)
     }
-
-    fn read(&self, checkpoint: Option<Checkpoint>) -> Option<Checkpoint> {
-        checkpoint.map(|checkpoint| Checkpoint { version: checkpoint.version - u32::from(self.newer), ..checkpoint })
+    fn pause(&mut self, partitions: &[Partition], paused: bool) -> Result<(), BrokerError> {
+        self.inner.pause(partitions, paused)
     }
-}
-
-async fn reach(fault_rng: &FaultRng) -> Result<(), StoreError> {
-    tokio::time::sleep(fault_rng.latency()).await;
-    if fault_rng.fails() { Err(StoreError::Unavailable("simulated outage".into())) } else { Ok(()) }
-}
-
-#[async_trait]
-impl Store for FaultyStore {
-    async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Checkpoint>), StoreError> {
-        reach(&self.fault_rng).await?;
-        let (inner, checkpoint) = self.inner.open(partition).await?;
-        Ok((
-            Box::new(FaultyWriter { inner, fault_rng: self.fault_rng.clone(), newer: self.newer }),
-            self.read(checkpoint),
-        ))
+    fn hold(&mut self, topic: &str, held: bool) {
+        self.inner.hold(topic, held);
     }
-    async fn checkpoints(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
-        reach(&self.fault_rng).await?;
-        Ok(self.inner.checkpoints(partitions).await?.into_iter().map(|checkpoint| self.read(checkpoint)).collect())
+    fn positions(&mut self) -> Result<Vec<(Partition, i64)>, BrokerError> {
+        self.inner.positions()
     }
-    async fn nodes_with_checkpoint(
-        &self,
-        partition: u32,
-        ids: &[TaskId],
-    ) -> Result<(Option<Checkpoint>, Vec<Option<TaskRecord>>), StoreError> {
-        reach(&self.fault_rng).await?;
-        let (checkpoint, nodes) = self.inner.nodes_with_checkpoint(partition, ids).await?;
-        Ok((self.read(checkpoint), nodes))
+    fn close(self: Box<Self>, deadline: Duration) {
+        self.inner.close(deadline);
     }
-    async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError> {
-        reach(&self.fault_rng).await?;
-        let outbox = self.inner.outbox(partition, limit).await?;
-        Ok(Outbox { checkpoint: self.read(outbox.checkpoint), ..outbox })
-    }
-    delegate!(Store via [reached().await?]: nodes, page, done, deferred, counts, statistics, error_summaries, error_groups, requests, log_lines, attachment, reserve, replace_reservation, notices);
-    delegate!(Store via [inner]: check);
-}
-
-struct FaultyWriter {
-    inner: Box<dyn PartitionWriter>,
-    fault_rng: Arc<FaultRng>,
-    newer: bool,
-}
-
-impl FaultyWriter {
-    async fn reached(&mut self) -> Result<&mut Box<dyn PartitionWriter>, StoreError> {
-        reach(&self.fault_rng).await?;
-        Ok(&mut self.inner)
-    }
-}
-
-#[async_trait]
-impl PartitionWriter for FaultyWriter {
-    async fn verify_totals(&mut self) -> Result<Option<String>, StoreError> {
-        reach(&self.fault_rng).await?;
-        let fault = self.inner.verify_totals().await?;
-        // No keys are lost here.
-        self.fault_rng.violations.lock().extend(fault.clone());
-        Ok(fault)
-    }
-    async fn audit(&mut self, index: &Index, after: Option<&Entry>, limit: usize) -> Result<AuditPage, StoreError> {
-        reach(&self.fault_rng).await?;
-        let page = self.inner.audit(index, after, limit).await?;
-        // No records are lost here.
-        self.fault_rng.violations.lock().extend(page.tasks.iter().filter_map(kafleet::store::Audited::fault));
-        Ok(page)
-    }
-    async fn apply(&mut self, changes: &Changes, from: Option<Checkpoint>, to: Checkpoint) -> Result<(), StoreError> {
-        reach(&self.fault_rng).await?;
-        let encode =
-            |checkpoint: Checkpoint| Checkpoint { version: checkpoint.version + u32::from(self.newer), ..checkpoint };
-        let (from, to) = (from.map(encode), encode(to));
-        if let Some(from) = from.filter(|from| from.version != to.version) {
-            self.fault_rng.violations.lock().push(format!("version {} continues from {from:?}", to.version));
-        }
-        self.inner.apply(changes, from, to).await?;
-        self.fault_rng.writes.fetch_add(1, SeqCst);
-        // The write took effect, but its response may be lost.
-        reach(&self.fault_rng).await
-    }
-    delegate!(PartitionWriter via [reached().await?]: lifetimes, statistics, done, nodes, check, mark_damaged);
 }
