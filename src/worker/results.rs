@@ -38,9 +38,12 @@ pub(super) fn correlation<'a>(
     names: &[String],
     headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>,
 ) -> Option<Headers> {
-    let is_copied = |name: &str| match name.starts_with("ce_") {
-        true => !header::is_known(name),
-        false => names.iter().any(|wanted| wanted.eq_ignore_ascii_case(name)),
+    let is_copied = |name: &str| {
+        if name.starts_with("ce_") {
+            !header::is_known(name)
+        } else {
+            names.iter().any(|wanted| wanted.eq_ignore_ascii_case(name))
+        }
     };
     let copied: Headers = headers
         .filter_map(|(name, value)| Some((name, value?)))

@@ -156,11 +156,10 @@ impl PendingOutput {
     /// Adds an attachment, or replaces one of the same name.
     fn attach(&mut self, attachment: Attachment) {
         self.attachments.retain(|known| known.name != attachment.name);
-        match self.attachments.len() < MAX_COUNT {
-            true => self.attachments.push(attachment),
-            false => {
-                self.log(format!("the attachment `{}` was dropped: a task keeps at most {MAX_COUNT}", attachment.name));
-            }
+        if self.attachments.len() < MAX_COUNT {
+            self.attachments.push(attachment);
+        } else {
+            self.log(format!("the attachment `{}` was dropped: a task keeps at most {MAX_COUNT}", attachment.name));
         }
     }
 

@@ -96,7 +96,7 @@ impl Attempts {
                 worker: deps.events.worker.clone(),
                 state: deps.state.clone(),
                 sink: output.clone(),
-                limits: deps.limits.clone(),
+                limits: deps.limits,
                 blocking_pool: BlockingPool::new(&deps.task_type),
             }),
             policy: policy.clone(),

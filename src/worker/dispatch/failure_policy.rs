@@ -23,9 +23,10 @@ pub(super) fn decide(policy: &TypePolicy, in_flight: &InFlight, attempt: u32, mu
         let min = Duration::from(RetryPolicy::min_wait(waits.number));
         let wait = after.unwrap_or_else(backoff).clamp(min, LONGEST_WAIT);
         if is_wait(policy, in_flight, &failure, now) {
-            return match is_in_time(wait) {
-                true => Exit::Waiting(Wait::Retry { wait, waits: Some(waits), failure }),
-                false => run_out_of_time(policy, in_flight, &failure),
+            return if is_in_time(wait) {
+                Exit::Waiting(Wait::Retry { wait, waits: Some(waits), failure })
+            } else {
+                run_out_of_time(policy, in_flight, &failure)
             };
         }
         failure.then = Fail::Retry { after: Some(wait) };
@@ -42,9 +43,10 @@ pub(super) fn decide(policy: &TypePolicy, in_flight: &InFlight, attempt: u32, mu
     {
         let failures = attempt.saturating_sub(in_flight.progress.backoff_from).max(1);
         let wait = after.unwrap_or_else(|| retry.backoff(failures, fastrand::f64()).into()).min(LONGEST_WAIT);
-        return match is_in_time(wait) {
-            true => Exit::Waiting(Wait::Retry { wait, waits: None, failure }),
-            false => run_out_of_time(policy, in_flight, &failure),
+        return if is_in_time(wait) {
+            Exit::Waiting(Wait::Retry { wait, waits: None, failure })
+        } else {
+            run_out_of_time(policy, in_flight, &failure)
         };
     }
     let code = match failure.then {

@@ -83,7 +83,7 @@ impl Reports {
         let cx = &running.cx;
         match exit {
             Exit::Failed { failure, .. } if outcome == "failed" => {
-                self.notify(|observer| observer.on_failure(cx, failure, took))
+                self.notify(|observer| observer.on_failure(cx, failure, took));
             }
             Exit::Rejected(error) => {
                 let failure = Failure::of_params(error);

@@ -54,20 +54,14 @@ impl Call<'_> {
 
 /// Matches calls of the broker itself, but not those of its clients.
 pub fn broker_calls(call: &Call<'_>) -> bool {
-    match call {
-        Call::OpenConsumer(_) | Call::OpenProducer | Call::OpenTransactionalProducer => true,
-        Call::Watermarks(_) | Call::GroupOffsets | Call::OfBroker => true,
-        _ => false,
-    }
+    let opens = matches!(call, Call::OpenConsumer(_) | Call::OpenProducer | Call::OpenTransactionalProducer);
+    opens || matches!(call, Call::Watermarks(_) | Call::GroupOffsets | Call::OfBroker)
 }
 
 /// Matches calls of the store and of its writers.
 pub fn store_calls(call: &Call<'_>) -> bool {
-    match call {
-        Call::OpenWriter | Call::Nodes(_) | Call::WriterNodes | Call::Checkpoints => true,
-        Call::Reserve | Call::Notices | Call::Apply | Call::OfStore => true,
-        _ => false,
-    }
+    let reads = matches!(call, Call::OpenWriter | Call::Nodes(_) | Call::WriterNodes | Call::Checkpoints);
+    reads || matches!(call, Call::Reserve | Call::Notices | Call::Apply | Call::OfStore)
 }
 
 pub fn open_transactional_producer(call: &Call<'_>) -> bool {

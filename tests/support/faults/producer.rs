@@ -125,7 +125,10 @@ impl Producer for FaultyProducer {
         }
         let call = Call::Send { producer: self.number, record };
         match self.faults.judge(&call).inspect_err(|error| self.fail(error))? {
-            Verdict::Answer(value) => Ok(Verdict::answer(value)),
+            Verdict::Answer(value) => {
+                let () = Verdict::answer(value);
+                Ok(())
+            }
             Verdict::Special(rule) => self.send_under(&rule, record, token),
             Verdict::Make | Verdict::LoseReply(_) => self.inner.send(record, token),
         }
