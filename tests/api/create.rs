@@ -241,7 +241,7 @@ async fn type_with_a_new_topic_is_accepted() {
         config: vec![],
     };
     fleet.log.apply_topics(&[topic], DEADLINE).unwrap();
-    crate::api::fixture::until("the new topic is visible", async || {
+    crate::api::fixture::eventually("the new topic is visible", async || {
         fleet.post("/v1/tasks", json!({"type": "fresh"})).await.0 == 201
     })
     .await;
@@ -285,7 +285,7 @@ async fn parent_that_is_not_visible_yet_is_accepted_once_projected() {
     let answer = refusal(request.try_clone().unwrap()).await;
     assert_eq!(answer.code, "not_visible_yet", "the parent may exist but is not projected yet");
     fleet.track();
-    crate::api::fixture::until("the parent", async || {
+    crate::api::fixture::eventually("the parent", async || {
         request.try_clone().unwrap().send().await.unwrap().status() == StatusCode::CREATED
     })
     .await;
@@ -306,7 +306,7 @@ async fn wait_ends_with_the_task() {
     let fleet = fleet().await;
     let wait = fleet.request(Method::POST, "/v1/tasks?wait=50s").json(&json!({"type": "echo", "id": "a"})).send();
     let work = async {
-        crate::api::fixture::until("the task", async || {
+        crate::api::fixture::eventually("the task", async || {
             fleet.request(Method::GET, "/v1/tasks/a").send().await.unwrap().status() == StatusCode::OK
         })
         .await;

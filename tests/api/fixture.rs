@@ -23,7 +23,7 @@ use serde_json::Value;
 use crate::api::client::Client;
 use crate::support::faults::{Call, FaultRules, Rule};
 use crate::support::records::committed_record;
-pub use crate::support::wait::{DEADLINE, until};
+pub use crate::support::wait::{DEADLINE, eventually};
 
 pub const PARTITIONS: u32 = 4;
 /// Room for the events of a tree of 1,000,000 tasks, which are in one partition.
@@ -358,7 +358,7 @@ impl Fleet {
     pub async fn folded(&self) {
         for number in 0..PARTITIONS {
             let end = self.log.watermarks(&Partition::new(self.names.events(), number as i32), DEADLINE).unwrap().high;
-            until("the fold", async || {
+            eventually("the fold", async || {
                 let checkpoint = self.memory.checkpoints(&[number]).await.unwrap()[0];
                 end == 0 || checkpoint.is_some_and(|checkpoint| checkpoint.offset >= end)
             })

@@ -10,7 +10,7 @@ use kafleet::model::record::state::State;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::api::fixture::{DEADLINE, Fleet, fleet, until};
+use crate::api::fixture::{DEADLINE, Fleet, eventually, fleet};
 
 /// No timeout for the stream as a whole; each event has a deadline.
 const LONGEST: Duration = Duration::from_secs(600);
@@ -279,7 +279,7 @@ async fn shutdown_ends_streams_and_waits_and_finishes_requests() {
     all.next().await.unwrap();
     let wait = fleet.request(Method::POST, "/v1/tasks?wait=5m").json(&json!({"type": "echo", "id": "b"})).send();
     let stop = async {
-        until("the waiting task is visible", async || {
+        eventually("the waiting task is visible", async || {
             fleet.request(Method::GET, "/v1/tasks/b").send().await.unwrap().status() == StatusCode::OK
         })
         .await;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::cli::run::{Daemon, wait_blocking, write};
+use crate::cli::run::{Daemon, eventually_blocking, write};
 use crate::cli::services::Fleet;
 
 const TYPES: &str = concat!(
@@ -86,8 +86,8 @@ fn commands_of_the_runbook_succeed() {
     for id in ["runs", "waits"] {
         fleet.run(&["submit", "sleeps", "--id", id]).exits_with(0);
     }
-    wait_blocking("the task is visible", || (fleet.run(&["status", "waits"]).code == Some(0)).then_some(()));
-    wait_blocking("the dead letters are listed", || {
+    eventually_blocking("the task is visible", || fleet.run(&["status", "waits"]).code == Some(0));
+    eventually_blocking("the dead letters are listed", || {
         let page = fleet.run(&["dead-letters", "list", "-o", "json"]).exits_with(0).json();
         (page["letters"].as_array()?.len() >= 3).then_some(())
     });

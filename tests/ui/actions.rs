@@ -8,7 +8,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::api::dead_letters::{Given, LETTER, with_letters};
-use crate::api::fixture::{fleet, until};
+use crate::api::fixture::{eventually, fleet};
 use crate::ui::browser::Browser;
 use crate::ui::pages::fleet_with_tree;
 
@@ -174,7 +174,7 @@ async fn dead_letter_is_edited_and_redriven() {
     let wrong = browser.post(&format!("{page}/edit"), "params=%7Bodd").await;
     wrong.has(&["bad_json", "{odd"]);
     browser.submit(&format!("{page}/edit"), "params=%7B%22n%22%3A2%7D").await.has(&["The dead letter was redriven"]);
-    until("the new run", async || fleet.get::<Status>("/v1/tasks/order").await.run == 2).await;
+    eventually("the new run", async || fleet.get::<Status>("/v1/tasks/order").await.run == 2).await;
     let again = browser.post(&format!("{page}/edit"), "params=1").await;
     assert_eq!(again.status, StatusCode::CONFLICT);
     again.has(&["already_redriven"]);
