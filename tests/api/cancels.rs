@@ -110,7 +110,7 @@ async fn late_cancel_record_of_an_ended_task_is_deleted() {
     let fleet = fleet().await;
     fleet.create(json!({"type": "review", "id": "x", "external": true})).await;
     fleet.folded().await;
-    let full = fleet.full_control_topic();
+    let full = fleet.faults.full_control_topic();
     let asked = tokio::spawn(fleet.request(Method::POST, "/v1/tasks/x/cancel").json(&json!({})).send());
     eventually("the end of `x`", async || fleet.is("x").await.0 == State::Cancelled).await;
     eventually("the tracker has published and withdrawn the cancel", async || fleet.is_idle("x").await).await;
@@ -125,7 +125,7 @@ async fn late_cancel_record_is_kept_while_workers_may_receive_the_task() {
     let fleet = fleet().await;
     fleet.echo("r").await;
     fleet.folded().await;
-    let full = fleet.full_control_topic();
+    let full = fleet.faults.full_control_topic();
     let asked = tokio::spawn(fleet.request(Method::POST, "/v1/tasks/r/cancel").json(&json!({})).send());
     eventually("the end of `r`", async || fleet.is("r").await.0 == State::Cancelled).await;
     full.lift();

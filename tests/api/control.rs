@@ -271,7 +271,7 @@ async fn workers_are_listed_with_their_state() {
 #[tokio::test]
 async fn limits_are_set_although_the_client_disconnects() {
     let fleet = fleet().await;
-    let full = fleet.full_control_topic();
+    let full = fleet.faults.full_control_topic();
     let request = fleet.request(Method::PUT, "/v1/types/echo/limits");
     let sent = tokio::spawn(request.json(&json!({"slots": 2, "rate": {"count": 5}})).send());
     eventually("the request is audited", async || !fleet.get::<Audit>("/v1/audit").await.requests.is_empty()).await;

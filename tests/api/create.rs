@@ -345,7 +345,7 @@ async fn wait_ends_at_its_deadline() {
 async fn requests_that_need_an_unavailable_store_are_rejected() {
     let fleet = fleet().await;
     fleet.echo("a").await;
-    let outage = fleet.store_outage();
+    let outage = fleet.faults.store_outage();
     assert_eq!(fleet.post("/v1/tasks", json!({"type": "echo"})).await.0, 201, "a generated id needs no reservation");
     let answer =
         fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": "b"})).send().await.unwrap();
@@ -369,7 +369,7 @@ async fn requests_that_need_an_unavailable_store_are_rejected() {
 async fn reads_succeed_and_writes_fail_without_kafka() {
     let fleet = fleet().await;
     fleet.echo("a").await;
-    fleet.kafka_outage();
+    fleet.faults.kafka_outage();
     let known: Status = fleet.get("/v1/tasks/a").await;
     assert_eq!(known.state, State::Queued);
     for path in ["/v1/tasks/b", "/v1/tasks/a/params"] {

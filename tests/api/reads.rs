@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::api::client::refusal;
 use crate::api::fixture::{DEADLINE, eventually, fleet, unfolded};
 use crate::api::logs::texts;
-use crate::support::faults::read_nodes;
+use crate::support::faults::read_checkpoints;
 
 #[tokio::test]
 async fn status_contains_all_fields() {
@@ -61,7 +61,7 @@ async fn read_waits_for_the_requested_position() {
     let fleet = unfolded(ApiConfig::default()).await;
     let made = fleet.create(json!({"type": "echo", "id": "a"})).await;
     let path = format!("/v1/tasks/a?after={}", made.position);
-    let reads = fleet.faults.count(read_nodes);
+    let reads = fleet.faults.count(read_checkpoints);
     let late = async {
         eventually("the read has found the store behind", async || reads.hits() > 0).await;
         fleet.track();

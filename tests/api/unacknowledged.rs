@@ -39,7 +39,7 @@ async fn writes_without_an_acknowledgement_have_an_unknown_outcome() {
     assert_eq!(kill.status(), 200);
     fleet.folded().await;
 
-    let unacknowledged = fleet.unacknowledged_writes();
+    let unacknowledged = fleet.faults.unacknowledged_writes();
     let spec = || Some(json!({"cron": "0 4 * * *", "task": {"type": "echo"}}));
     let writes = [
         (Method::POST, "/v1/tasks/a/cancel", Some(json!({}))),

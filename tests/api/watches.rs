@@ -144,7 +144,7 @@ async fn watch_survives_a_store_outage() {
     fleet.echo("a").await;
     let mut stream = Stream::open(&fleet, "/v1/tasks/a/watch").await;
     stream.status().await;
-    let outage = fleet.store_outage();
+    let outage = fleet.faults.store_outage();
     fleet.succeed("a", json!(1)).await;
     fleet.folded().await;
     outage.lift();

@@ -1,4 +1,4 @@
-//! FaultRules: the store is unavailable, hangs or panics; the broker fails to seek or is lost; partitions return while
+//! Faults: the store is unavailable, hangs or panics; the broker fails to seek or is lost; partitions return while
 //! the last owner's requests are still queued.
 
 use kafleet::broker::{BrokerError, GroupEvent, StartOffset, TopicSpec};

@@ -49,7 +49,7 @@ async fn task_of_a_form_is_submitted_once() {
     let browser = Browser::new(&fleet);
     browser.open("/new").await.has(&["name=\"form\""]);
     let form = serde_urlencoded(&[("form", "f"), ("type", "echo"), ("params", "{\"n\": 1}")]);
-    let unacknowledged = fleet.unacknowledged_writes();
+    let unacknowledged = fleet.faults.unacknowledged_writes();
     let page = browser.post("/new", &form).await;
     assert_eq!(page.status, StatusCode::SERVICE_UNAVAILABLE);
     page.has(&["not_announced", "name=\"form\" value=\"f\""]);

@@ -1,4 +1,4 @@
-//! FaultRules of one type of a shared group, which must not concern the others, and changes of groups at a bad moment.
+//! Faults of one type of a shared group, which must not concern the others, and changes of groups at a bad moment.
 
 use std::time::Duration;
 
