@@ -11,6 +11,10 @@
 #![warn(missing_docs, unreachable_pub)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
+// Unit tests share the test kit, which names this crate.
+#[cfg(test)]
+extern crate self as kafleet;
+
 #[cfg(feature = "fleet")]
 #[doc(hidden)]
 pub mod api;
@@ -58,6 +62,13 @@ pub mod runtime;
 #[cfg(feature = "fleet")]
 #[doc(hidden)]
 pub mod store;
+#[cfg(all(test, feature = "fleet"))]
+#[path = "../tests/support"]
+#[allow(unused, unreachable_pub, reason = "unit tests use a part of it")]
+mod support {
+    pub mod faults;
+    pub mod wait;
+}
 #[cfg(feature = "fleet")]
 #[doc(hidden)]
 pub mod telemetry;

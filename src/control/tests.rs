@@ -7,6 +7,8 @@ use crate::broker::*;
 use crate::model::json::RawJson;
 use crate::model::task::{DecodedTask, Policy};
 use crate::runtime::Health;
+use crate::support::faults::{FaultRules, watermarks};
+use crate::support::wait::eventually;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -200,12 +202,7 @@ async fn missing_topic_is_reported_and_awaited() {
     let health = Health::default();
     let watch = ControlWatch::new(ControlState::default());
     let _follower = keep(watch.clone(), broker.clone(), &names, Some(health.clone()));
-    let trouble = async {
-        while health.reasons().is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    in_time(trouble).await;
+    eventually("the topic is reported", async || !health.reasons().is_empty()).await;
     assert!(
         health.reasons()[0].1.contains("`t.control` cannot be read, no task starts before"),
         "{:?}",
@@ -215,64 +212,14 @@ async fn missing_topic_is_reported_and_awaited() {
     let spec = TopicSpec { name: "t.control".into(), partitions: 1, replication: None, config: Vec::new() };
     broker.apply_topics(&[spec], DEADLINE).unwrap();
     in_time(watch.whole()).await;
-    let well = async {
-        while !health.reasons().is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    in_time(well).await;
-}
-
-/// Broker whose watermark requests can be made to fail.
-struct Away(Arc<MemoryBroker>, std::sync::atomic::AtomicBool);
-
-impl Broker for Away {
-    fn watermarks(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
-        if self.1.load(std::sync::atomic::Ordering::SeqCst) {
-            return Err(BrokerError::Unavailable("the test took it away".into()));
-        }
-        self.0.watermarks(partition, deadline)
-    }
-    fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
-        self.0.consumer(spec)
-    }
-    fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
-        self.0.producer(sink)
-    }
-    fn transactional_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
-        self.0.transactional_producer(name)
-    }
-    fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
-        self.0.topics(prefix, deadline)
-    }
-    fn apply_topics(&self, topics: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
-        self.0.apply_topics(topics, deadline)
-    }
-    fn first_visible(
-        &self,
-        partition: &Partition,
-        offset: i64,
-        deadline: Duration,
-    ) -> Result<CommittedProbe, BrokerError> {
-        self.0.first_visible(partition, offset, deadline)
-    }
-    fn group_offsets(
-        &self,
-        group: &str,
-        partitions: &[Partition],
-        deadline: Duration,
-    ) -> Result<Vec<Option<Committed>>, BrokerError> {
-        self.0.group_offsets(group, partitions, deadline)
-    }
-    fn set_group_offsets(&self, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError> {
-        self.0.set_group_offsets(group, commits, deadline)
-    }
+    eventually("nothing is reported", async || health.reasons().is_empty()).await;
 }
 
 /// The last known state holds while Kafka is unreachable, and health reports it until Kafka is back.
 #[tokio::test(flavor = "multi_thread")]
 async fn last_known_state_holds_while_the_topic_is_unreachable() {
-    let broker = Arc::new(Away(broker(), Default::default()));
+    let faults = FaultRules::default();
+    let broker = faults.broker(broker());
     let names = Names::new("t");
     let health = Health::default();
     let producer = SharedProducer::open(broker.clone(), None).unwrap();
@@ -281,20 +228,11 @@ async fn last_known_state_holds_while_the_topic_is_unreachable() {
     let watch = ControlWatch::new(ControlState::default());
     let _follower = keep(watch.clone(), broker.clone(), &names, Some(health.clone()));
     in_time(watch.whole()).await;
-    for (away, reason) in [(true, Some("using the last known state: the test took it away")), (false, None)] {
-        broker.1.store(away, std::sync::atomic::Ordering::SeqCst);
-        let reported = || health.reasons().first().map(|(_, error)| error.clone());
-        let heard = async {
-            while reported().is_some() != reason.is_some() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        in_time(heard).await;
-        assert!(
-            reason.is_none_or(|reason| reported().is_some_and(|error| error.ends_with(reason))),
-            "{:?}",
-            reported()
-        );
-        assert!(watch.state().paused.contains_key("echo"));
-    }
+    let outage = faults.on(watermarks("")).fail(BrokerError::Unavailable("the test took it away".into()));
+    let reason = eventually("the outage is reported", async || health.reasons().pop()).await.1;
+    assert!(reason.ends_with("using the last known state: the test took it away"), "{reason}");
+    assert!(watch.state().paused.contains_key("echo"));
+    outage.lift();
+    eventually("the outage is over", async || health.reasons().is_empty()).await;
+    assert!(watch.state().paused.contains_key("echo"));
 }

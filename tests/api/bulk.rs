@@ -13,7 +13,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::api::faults::full;
-use crate::api::fixture::{Fleet, PARTITIONS, fleet, unfolded, until};
+use crate::api::fixture::{Fleet, PARTITIONS, eventually, fleet, unfolded};
 use crate::support::faults::Call;
 
 /// Search for the failed tasks of the fixture.
@@ -50,7 +50,7 @@ async fn refused(fleet: &Fleet, method: Method, path: &str, body: Value) -> (u16
 
 /// Waits until a bulk action has ended.
 async fn ended(fleet: &Fleet, id: &str) -> Status {
-    until("the end of the bulk action", async || {
+    eventually("the end of the bulk action", async || {
         fleet.get::<Status>(&format!("/v1/tasks/{id}")).await.state.is_terminal()
     })
     .await;
@@ -214,7 +214,7 @@ async fn other_api_takes_over_when_the_runner_dies() {
     assert_eq!(ordered.status(), StatusCode::ACCEPTED);
     let id = ordered.json::<Status>().await.unwrap().id;
     let path = format!("/v1/tasks/{id}");
-    until("most of the events", async || full.hits() > 0).await;
+    eventually("most of the events", async || full.hits() > 0).await;
     doomed.kill();
     fleet.folded().await;
     let before = progress(&fleet.get::<Status>(&path).await);

@@ -12,7 +12,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::api::client::Client;
-use crate::api::fixture::{DEADLINE, Fleet, PARTITIONS, fleet, until};
+use crate::api::fixture::{DEADLINE, Fleet, PARTITIONS, eventually, fleet};
 
 impl Client {
     async fn cancel(&self, id: &str, body: Value) -> (u16, Value) {
@@ -26,7 +26,7 @@ impl Client {
 
     async fn until_cancelled(&self, id: &str) {
         let cancelled = [State::Cancelling, State::Cancelled];
-        until(&format!("the cancel of `{id}`"), async || cancelled.contains(&self.is(id).await.0)).await;
+        eventually(&format!("the cancel of `{id}`"), async || cancelled.contains(&self.is(id).await.0)).await;
     }
 }
 
@@ -40,7 +40,7 @@ impl Fleet {
     /// Reports the task as stopped by a worker.
     async fn stopped(&self, id: &str) {
         self.publish_event(id, Kind::Cancelled, |event| (event.attempt, event.worker) = (1, Some("w-1".into()))).await;
-        until(&format!("the end of `{id}`"), async || self.is(id).await.0 == State::Cancelled).await;
+        eventually(&format!("the end of `{id}`"), async || self.is(id).await.0 == State::Cancelled).await;
     }
 }
 
@@ -54,10 +54,10 @@ async fn task_retried_after_a_cancel_can_be_cancelled_again() {
     let (status, first) = fleet.cancel("r", json!({})).await;
     assert_eq!((status, &first["already_requested"]), (202, &json!(false)));
     fleet.stopped("r:c").await;
-    until("the end of `r`", async || fleet.is("r").await.0 == State::Cancelled).await;
+    eventually("the end of `r`", async || fleet.is("r").await.0 == State::Cancelled).await;
     let (status, answer) = fleet.post("/v1/tasks/r/retry", json!({"only_failed": true})).await;
     assert_eq!(status, 202, "{answer}");
-    until("the retry", async || fleet.is("r:c").await == (State::Queued, 2)).await;
+    eventually("the retry", async || fleet.is("r:c").await == (State::Queued, 2)).await;
     let (status, second) = fleet.cancel("r", json!({})).await;
     assert_eq!((status, &second["already_requested"]), (202, &json!(false)), "{second}");
     fleet.until_cancelled("r:c").await;
@@ -110,10 +110,10 @@ async fn late_cancel_record_of_an_ended_task_is_deleted() {
     let fleet = fleet().await;
     fleet.create(json!({"type": "review", "id": "x", "external": true})).await;
     fleet.folded().await;
-    let full = fleet.full_control_topic();
+    let full = fleet.faults.full_control_topic();
     let asked = tokio::spawn(fleet.request(Method::POST, "/v1/tasks/x/cancel").json(&json!({})).send());
-    until("the end of `x`", async || fleet.is("x").await.0 == State::Cancelled).await;
-    until("the tracker has published and withdrawn the cancel", async || fleet.is_idle("x").await).await;
+    eventually("the end of `x`", async || fleet.is("x").await.0 == State::Cancelled).await;
+    eventually("the tracker has published and withdrawn the cancel", async || fleet.is_idle("x").await).await;
     assert_eq!(fleet.control("cancel/x"), None);
     full.lift();
     assert_eq!(asked.await.unwrap().unwrap().status(), 202);
@@ -125,9 +125,9 @@ async fn late_cancel_record_is_kept_while_workers_may_receive_the_task() {
     let fleet = fleet().await;
     fleet.echo("r").await;
     fleet.folded().await;
-    let full = fleet.full_control_topic();
+    let full = fleet.faults.full_control_topic();
     let asked = tokio::spawn(fleet.request(Method::POST, "/v1/tasks/r/cancel").json(&json!({})).send());
-    until("the end of `r`", async || fleet.is("r").await.0 == State::Cancelled).await;
+    eventually("the end of `r`", async || fleet.is("r").await.0 == State::Cancelled).await;
     full.lift();
     assert_eq!(asked.await.unwrap().unwrap().status(), 202);
     assert!(fleet.control("cancel/r").is_some(), "workers have not committed past the record");
@@ -141,13 +141,13 @@ async fn ignored_cancel_is_withdrawn_from_the_workers() {
     fleet.untrack().await;
     fleet.succeed("r", json!(1)).await;
     // A slow API leaves the control record to the tracker, which is not running.
-    until("the cancel is on the control topic", async || {
+    eventually("the cancel is on the control topic", async || {
         assert_eq!(fleet.cancel("r", json!({})).await.0, 202, "the end is not projected yet");
         fleet.control("cancel/r").is_some()
     })
     .await;
     fleet.track();
-    until("the cancel is withdrawn", async || fleet.control("cancel/r").is_none()).await;
+    eventually("the cancel is withdrawn", async || fleet.control("cancel/r").is_none()).await;
     assert_eq!(fleet.is("r").await.0, State::Succeeded);
 }
 
@@ -163,7 +163,7 @@ async fn child_added_after_an_unseen_cancel_is_cancelled() {
     let created = fleet.request(Method::POST, "/v1/tasks").json(&child).send().await.unwrap();
     assert_eq!(created.status(), 201);
     fleet.track();
-    until("the child is cancelled", async || fleet.is("r:late").await.0 == State::Cancelled).await;
+    eventually("the child is cancelled", async || fleet.is("r:late").await.0 == State::Cancelled).await;
 }
 
 #[tokio::test]
@@ -177,7 +177,7 @@ async fn cancel_of_own_work_that_has_just_ended_is_refused() {
     let cancel = fleet.request(Method::POST, "/v1/tasks/r/cancel").json(&json!({"subtree": false})).send();
     let fold = async {
         let before = fleet.events_written();
-        until("the cancel is written", async || fleet.events_written() > before).await;
+        eventually("the cancel is written", async || fleet.events_written() > before).await;
         fleet.track();
     };
     let (answer, ()) = futures::future::join(cancel, fold).await;
@@ -202,7 +202,7 @@ async fn second_cancel_reports_already_requested() {
         let before = fleet.events_written();
         let both = futures::future::join(fleet.cancel(&id, json!({})), fleet.cancel(&id, json!({})));
         let fold = async {
-            until("both requests are written", async || fleet.events_written() >= before + 2).await;
+            eventually("both requests are written", async || fleet.events_written() >= before + 2).await;
             fleet.track();
         };
         let (((one, first), (other, second)), ()) = futures::future::join(both, fold).await;

@@ -12,7 +12,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::api::client::{Client, problem};
-use crate::api::fixture::{DEADLINE, Fleet, fleet, until};
+use crate::api::fixture::{DEADLINE, Fleet, eventually, fleet};
 
 impl Client {
     /// Sends a request that must succeed; returns its status and document.
@@ -72,7 +72,7 @@ async fn cancel_is_written_to_history_and_control_topic() {
         (event.kind(), event.id.as_str(), event.message.as_deref()),
         (Kind::CancelRequested, "r", Some("enough"))
     );
-    until("the cancel is on the control topic", async || fleet.cancel_told("r").is_some()).await;
+    eventually("the cancel is on the control topic", async || fleet.cancel_told("r").is_some()).await;
     let control = fleet.cancel_told("r").unwrap();
     assert_eq!(
         (&control["v"], &control["asof"], &control["reason"]),
@@ -91,13 +91,13 @@ async fn single_and_external_tasks_can_be_cancelled() {
     fleet.echo("r").await;
     let (status, _) = fleet.call(Method::POST, "/v1/tasks/r/cancel", json!({"subtree": false})).await;
     assert_eq!(status, 202);
-    until("the cancel is on the control topic", async || fleet.cancel_told("r").is_some()).await;
+    eventually("the cancel is on the control topic", async || fleet.cancel_told("r").is_some()).await;
     assert_eq!(fleet.cancel_told("r").unwrap()["subtree"], json!(false));
     fleet.create(json!({"type": "review", "id": "e", "external": true})).await;
     fleet.folded().await;
     let answer = fleet.request(Method::POST, "/v1/tasks/e/cancel").send().await.unwrap();
     assert_eq!(answer.status(), 202, "the body is optional");
-    until("the cancel is on the control topic", async || fleet.cancel_told("e").is_some()).await;
+    eventually("the cancel is on the control topic", async || fleet.cancel_told("e").is_some()).await;
 }
 
 #[tokio::test]
@@ -252,7 +252,7 @@ async fn workers_are_listed_with_their_state() {
     use WorkerState::{Alive, Draining, Silent, Stopped};
     let expected =
         [("a", Alive), ("c", Draining), ("b", Silent), ("d", Stopped)].map(|(id, state)| (id.to_owned(), state));
-    until("the workers are listed", async || {
+    eventually("the workers are listed", async || {
         let shown: Workers = fleet.get("/v1/workers").await;
         shown.workers.iter().map(|worker| (worker.id.clone(), worker.state)).collect::<Vec<_>>() == expected
     })
@@ -271,14 +271,14 @@ async fn workers_are_listed_with_their_state() {
 #[tokio::test]
 async fn limits_are_set_although_the_client_disconnects() {
     let fleet = fleet().await;
-    let full = fleet.full_control_topic();
+    let full = fleet.faults.full_control_topic();
     let request = fleet.request(Method::PUT, "/v1/types/echo/limits");
     let sent = tokio::spawn(request.json(&json!({"slots": 2, "rate": {"count": 5}})).send());
-    until("the request is audited", async || !fleet.get::<Audit>("/v1/audit").await.requests.is_empty()).await;
+    eventually("the request is audited", async || !fleet.get::<Audit>("/v1/audit").await.requests.is_empty()).await;
     sent.abort();
     assert!(sent.await.unwrap_err().is_cancelled());
     full.lift();
     for key in ["slots/echo", "rate/echo"] {
-        until("the limits are on the control topic", async || fleet.control(key).is_some()).await;
+        eventually("the limits are on the control topic", async || fleet.control(key).is_some()).await;
     }
 }

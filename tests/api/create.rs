@@ -241,7 +241,7 @@ async fn type_with_a_new_topic_is_accepted() {
         config: vec![],
     };
     fleet.log.apply_topics(&[topic], DEADLINE).unwrap();
-    crate::api::fixture::until("the new topic is visible", async || {
+    crate::api::fixture::eventually("the new topic is visible", async || {
         fleet.post("/v1/tasks", json!({"type": "fresh"})).await.0 == 201
     })
     .await;
@@ -285,7 +285,7 @@ async fn parent_that_is_not_visible_yet_is_accepted_once_projected() {
     let answer = refusal(request.try_clone().unwrap()).await;
     assert_eq!(answer.code, "not_visible_yet", "the parent may exist but is not projected yet");
     fleet.track();
-    crate::api::fixture::until("the parent", async || {
+    crate::api::fixture::eventually("the parent", async || {
         request.try_clone().unwrap().send().await.unwrap().status() == StatusCode::CREATED
     })
     .await;
@@ -306,7 +306,7 @@ async fn wait_ends_with_the_task() {
     let fleet = fleet().await;
     let wait = fleet.request(Method::POST, "/v1/tasks?wait=50s").json(&json!({"type": "echo", "id": "a"})).send();
     let work = async {
-        crate::api::fixture::until("the task", async || {
+        crate::api::fixture::eventually("the task", async || {
             fleet.request(Method::GET, "/v1/tasks/a").send().await.unwrap().status() == StatusCode::OK
         })
         .await;
@@ -345,7 +345,7 @@ async fn wait_ends_at_its_deadline() {
 async fn requests_that_need_an_unavailable_store_are_rejected() {
     let fleet = fleet().await;
     fleet.echo("a").await;
-    let outage = fleet.store_outage();
+    let outage = fleet.faults.store_outage();
     assert_eq!(fleet.post("/v1/tasks", json!({"type": "echo"})).await.0, 201, "a generated id needs no reservation");
     let answer =
         fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": "b"})).send().await.unwrap();
@@ -369,7 +369,7 @@ async fn requests_that_need_an_unavailable_store_are_rejected() {
 async fn reads_succeed_and_writes_fail_without_kafka() {
     let fleet = fleet().await;
     fleet.echo("a").await;
-    fleet.kafka_outage();
+    fleet.faults.kafka_outage();
     let known: Status = fleet.get("/v1/tasks/a").await;
     assert_eq!(known.state, State::Queued);
     for path in ["/v1/tasks/b", "/v1/tasks/a/params"] {

@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::api::client::{Client, problem};
 use crate::api::dead_letters::{Given, LETTER, with_letters};
 use crate::api::faults::unavailable;
-use crate::api::fixture::{DEADLINE, Fleet, PARTITIONS, until};
+use crate::api::fixture::{DEADLINE, Fleet, PARTITIONS, eventually};
 use crate::support::faults::{Call, read_nodes, transaction};
 
 impl Client {
@@ -76,7 +76,7 @@ async fn concurrent_redrives_over_two_apis_start_one_run() {
         format!("{}/v1/dead-letters/{letter}/redrive", if n.is_multiple_of(2) { &fleet.base } else { &other })
     };
     let (answers, ()) = tokio::join!(fleet.at_once((0..8).map(url).collect()), async {
-        until("two transactions are about to commit", async || meeting.hits() == 2).await;
+        eventually("two transactions are about to commit", async || meeting.hits() == 2).await;
         meeting.lift();
     });
     let count =
@@ -94,7 +94,7 @@ async fn redrive_with_other_params_runs_the_task_with_them() {
     let letter = fleet.dead_task("a", 0).await;
     let (status, answer) = fleet.post(&format!("/v1/dead-letters/{letter}/redrive"), json!({"params": {"n": 2}})).await;
     assert_eq!(status, 200, "{answer}");
-    until("the changed params", async || {
+    eventually("the changed params", async || {
         let answer = fleet.request(Method::GET, "/v1/tasks/a/params").send().await.unwrap();
         answer.json::<serde_json::Value>().await.unwrap()["params"] == json!({"n": 2})
     })
@@ -160,7 +160,7 @@ async fn redrive_with_unknown_outcome_takes_effect_once() {
     let path = format!("/v1/dead-letters/{lost}/redrive");
     let (outcome, ()) = tokio::join!(fleet.settle(&path), async {
         let at = Partition::new(fleet.names.dead("echo"), 1);
-        until("a transaction is held open", async || fleet.log.watermarks(&at, DEADLINE).unwrap().high > 1).await;
+        eventually("a transaction is held open", async || fleet.log.watermarks(&at, DEADLINE).unwrap().high > 1).await;
         // An open transaction does not block listing.
         assert_eq!(fleet.listed("").await, std::slice::from_ref(&lost));
         fleet.log.hold_transactions(&fleet.names.dead("echo"), false);

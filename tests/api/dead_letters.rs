@@ -13,7 +13,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use crate::api::client::{Client, problem};
-use crate::api::fixture::{DEADLINE, Fleet, fleet, until};
+use crate::api::fixture::{DEADLINE, Fleet, eventually, fleet};
 
 const PARTITIONS: u32 = 2;
 
@@ -213,7 +213,7 @@ async fn redriven_task_starts_a_new_run_and_reopens_its_parents() {
     assert_eq!(root.state, State::Failed);
     fleet.settle(&format!("/v1/dead-letters/{letter}/redrive")).await;
     let again = |index: i32| fleet.record(&Partition::new(topic.as_str(), index), before[index as usize]);
-    until("the record is in the task topic again", async || again(0).or_else(|| again(1)).is_some()).await;
+    eventually("the record is in the task topic again", async || again(0).or_else(|| again(1)).is_some()).await;
     let record = again(0).or_else(|| again(1)).unwrap();
     let header = |name: &str| {
         let value = record.headers.iter().find(|(own, _)| own == name)?.1.clone()?;

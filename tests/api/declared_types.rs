@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::api::client::problem;
 use crate::api::dead_letters::{LETTER, with_letters};
-use crate::api::fixture::{DEADLINE, Fleet, fleet, until};
+use crate::api::fixture::{DEADLINE, Fleet, eventually, fleet};
 
 /// Creates the topic of the type `double` and declares it as an app's.
 async fn declare_double(fleet: &Fleet, params: Value) {
@@ -27,7 +27,7 @@ async fn declare_double(fleet: &Fleet, params: Value) {
     };
     let key = ControlKey::Type("double".into());
     put(fleet.publisher.producer(), &fleet.names, &key, &ControlRecord::Type(Box::new(record))).await.unwrap();
-    until("the API knows the type", async || {
+    eventually("the API knows the type", async || {
         let types: Types = fleet.get("/v1/types").await;
         types.types.iter().any(|known| known.app.as_deref() == Some("shop"))
     })
@@ -81,7 +81,8 @@ async fn params_of_a_redrive_are_checked_against_the_declaration() {
     let record = TypeRecord { v: 1, params: Some(schema()), ..TypeRecord::default() };
     let key = ControlKey::Type("echo".into());
     put(fleet.publisher.producer(), &fleet.names, &key, &ControlRecord::Type(Box::new(record))).await.unwrap();
-    until("the API knows the type", async || fleet.get::<TypeDocument>("/v1/types/echo").await.schema.is_some()).await;
+    eventually("the API knows the type", async || fleet.get::<TypeDocument>("/v1/types/echo").await.schema.is_some())
+        .await;
     let letter = fleet.letter(LETTER, 0).await;
     let path = format!("/v1/dead-letters/{letter}/redrive");
     let expected = (422, "schema".to_owned(), Some("/params/x".to_owned()));

@@ -10,7 +10,7 @@ use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
 use crate::api::dead_letters::{LETTER, with_letters};
-use crate::api::fixture::{Fleet, PARTITIONS, fleet, until};
+use crate::api::fixture::{Fleet, PARTITIONS, eventually, fleet};
 use crate::api::watches::Stream;
 use crate::support::faults::read_nodes;
 
@@ -216,7 +216,7 @@ async fn no_route_answers_from_an_emptied_store() {
 async fn create(fleet: &Fleet, base: &str, params: Value) -> (u16, Value) {
     let body = json!({"type": "echo", "id": "t0", "params": params});
     let mut answer = (0, Value::Null);
-    until("an answer other than 503", async || {
+    eventually("an answer other than 503", async || {
         let sent = request(fleet, base, ("POST", "/v1/tasks"), &body).send().await.unwrap();
         answer = (sent.status().as_u16(), sent.json().await.unwrap());
         answer.0 != 503
@@ -252,7 +252,7 @@ async fn store_emptied_under_load_duplicates_no_task() {
         async move {
             for n in 0..IDS {
                 let body = json!({"type": "echo", "id": format!("load-{n}")});
-                until("an answer other than 503", async || {
+                eventually("an answer other than 503", async || {
                     let sent = request(fleet, &bases[(number + n) % 2], ("POST", "/v1/tasks"), &body);
                     sent.send().await.unwrap().status() != 503
                 })
@@ -262,7 +262,7 @@ async fn store_emptied_under_load_duplicates_no_task() {
     };
     let wipes = async {
         for round in 1..=2 {
-            until("a part of the tasks", async || fleet.published("echo") >= round * IDS / 3).await;
+            eventually("a part of the tasks", async || fleet.published("echo") >= round * IDS / 3).await;
             fleet.memory.wipe();
         }
     };
@@ -279,7 +279,7 @@ async fn watch_goes_on_across_a_loss() {
     fleet.untrack().await;
     fleet.memory.wipe();
     let reads = fleet.faults.count(read_nodes);
-    until("the watch has read the empty store", async || reads.hits() >= 2).await;
+    eventually("the watch has read the empty store", async || reads.hits() >= 2).await;
     fleet.succeed("a", json!(1)).await;
     fleet.track();
     loop {
@@ -295,8 +295,9 @@ async fn watch_goes_on_across_a_loss() {
 async fn task_that_never_existed_is_not_found_again_after_a_loss() {
     let (fleet, _) = emptied().await;
     fleet.track();
-    until("404", async || fleet.request(Method::GET, "/v1/tasks/unknown").send().await.unwrap().status() == 404).await;
-    until("ready", async || {
+    eventually("404", async || fleet.request(Method::GET, "/v1/tasks/unknown").send().await.unwrap().status() == 404)
+        .await;
+    eventually("ready", async || {
         let answer = fleet.request(Method::GET, "/readyz").send().await.unwrap();
         answer.json::<Value>().await.unwrap() == json!({"status": "ready"})
     })

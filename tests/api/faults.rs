@@ -1,12 +1,11 @@
-//! FaultRules that several tests of the API need.
+//! Faults that several tests of the API need.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use kafleet::broker::BrokerError;
 use kafleet::store::StoreError;
 
-use crate::api::fixture::Fleet;
-use crate::support::faults::{Rule, broker_calls, send, store_calls};
+use crate::support::faults::{FaultRules, Rule, broker_calls, send, store_calls};
 
 /// Error of a full queue.
 pub fn full() -> BrokerError {
@@ -18,30 +17,33 @@ pub fn unavailable() -> StoreError {
     StoreError::Unavailable("unavailable on purpose".into())
 }
 
-impl Fleet {
+impl FaultRules {
     /// Makes the store unavailable to the API.
     pub fn store_outage(&self) -> Rule {
-        self.faults.on(store_calls).fail(unavailable())
+        self.on(store_calls).fail(unavailable())
     }
 
     /// Makes Kafka unavailable to the API, except for the clients that it has opened.
     pub fn kafka_outage(&self) -> Rule {
-        self.faults.on(broker_calls).fail(BrokerError::Unavailable("cut off on purpose".into()))
+        self.on(broker_calls).fail(BrokerError::Unavailable("cut off on purpose".into()))
     }
 
     /// Fails writes to the control topic.
     pub fn full_control_topic(&self) -> Rule {
-        self.faults.on(send(".control")).fail(full())
+        self.on(send(".control")).fail(full())
     }
 
     /// Drops the acknowledgements of writes to the events and control topics. A refused retry ends the wait for the
     /// acknowledgement of the first attempt.
     pub fn unacknowledged_writes(&self) -> Rule {
         let is_retry = AtomicBool::default();
-        let next_error = move || match is_retry.fetch_xor(true, SeqCst) {
-            true => BrokerError::Denied("refused on purpose".into()),
-            false => BrokerError::InDoubt("acknowledgement withheld on purpose".into()),
+        let next_error = move || {
+            if is_retry.fetch_xor(true, SeqCst) {
+                BrokerError::Denied("refused on purpose".into())
+            } else {
+                BrokerError::InDoubt("acknowledgement withheld on purpose".into())
+            }
         };
-        self.faults.on(|call| send(".events")(call) || send(".control")(call)).fail_with(next_error)
+        self.on(|call| send(".events")(call) || send(".control")(call)).fail_with(next_error)
     }
 }

@@ -23,7 +23,7 @@ use serde_json::Value;
 use crate::api::client::Client;
 use crate::support::faults::{Call, FaultRules, Rule};
 use crate::support::records::committed_record;
-pub use crate::support::wait::{DEADLINE, until};
+pub use crate::support::wait::{DEADLINE, eventually};
 
 pub const PARTITIONS: u32 = 4;
 /// Room for the events of a tree of 1,000,000 tasks, which are in one partition.
@@ -49,7 +49,7 @@ impl Task for Resize {
 pub struct Fleet {
     pub log: Arc<broker::MemoryBroker>,
     pub memory: store::MemoryStore,
-    /// FaultRules of the broker and the store of the API; the tracker has none.
+    /// Faults of the broker and the store of the API; the tracker has none.
     pub faults: FaultRules,
     /// Counts subscriptions of the API to change notices.
     pub subscriptions: Rule,
@@ -88,7 +88,7 @@ impl Drop for Fleet {
 /// API on threads of its own.
 pub struct KillableApi {
     pub base: String,
-    /// FaultRules of its broker.
+    /// Faults of its broker.
     pub faults: FaultRules,
     runtime: Option<tokio::runtime::Runtime>,
 }
@@ -163,20 +163,7 @@ async fn open(config: ApiConfig, memory: store::MemoryStore, app: impl FnOnce(&m
     let options =
         broker::MemoryBrokerOptions { log_bytes_per_partition: LOG_BYTES, ..broker::MemoryBrokerOptions::default() };
     let log = broker::MemoryBroker::new(options);
-    let topic = |name: String, partitions| TopicSpec { name, partitions, replication: None, config: Vec::new() };
-    let size = ("max.message.bytes", "4194304");
-    let log_append_time = [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1"), size]
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .to_vec();
-    let events = TopicSpec { config: log_append_time, ..topic(names.events(), PARTITIONS) };
-    let topics = [
-        events,
-        topic(names.control(), 1),
-        topic(names.workers(), 1),
-        topic(names.tasks("echo"), 2),
-        topic(names.tasks("resize"), 2),
-    ];
-    log.apply_topics(&topics, DEADLINE).unwrap();
+    log.apply_topics(&topics(&names), DEADLINE).unwrap();
     let faults = FaultRules::default();
     let subscriptions = faults.count(|call| matches!(call, Call::Notices));
     let (broker, store) = (faults.broker(log.clone()), faults.store(Arc::new(memory.clone())));
@@ -220,6 +207,21 @@ async fn open(config: ApiConfig, memory: store::MemoryStore, app: impl FnOnce(&m
         ended,
         tracking,
     }
+}
+
+fn topics(names: &Names) -> [TopicSpec; 5] {
+    let topic = |name: String, partitions| TopicSpec { name, partitions, replication: None, config: Vec::new() };
+    let size = ("max.message.bytes", "4194304");
+    let log_append_time = [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1"), size]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .to_vec();
+    [
+        TopicSpec { config: log_append_time, ..topic(names.events(), PARTITIONS) },
+        topic(names.control(), 1),
+        topic(names.workers(), 1),
+        topic(names.tasks("echo"), 2),
+        topic(names.tasks("resize"), 2),
+    ]
 }
 
 /// Starts an API and returns its address.
@@ -358,7 +360,7 @@ impl Fleet {
     pub async fn folded(&self) {
         for number in 0..PARTITIONS {
             let end = self.log.watermarks(&Partition::new(self.names.events(), number as i32), DEADLINE).unwrap().high;
-            until("the fold", async || {
+            eventually("the fold", async || {
                 let checkpoint = self.memory.checkpoints(&[number]).await.unwrap()[0];
                 end == 0 || checkpoint.is_some_and(|checkpoint| checkpoint.offset >= end)
             })

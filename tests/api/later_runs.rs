@@ -8,7 +8,7 @@ use kafleet::store::Store;
 use serde_json::json;
 
 use crate::api::client::Client;
-use crate::api::fixture::{Fleet, fleet, until};
+use crate::api::fixture::{Fleet, eventually, fleet};
 use crate::support::faults::{Call, read_nodes};
 
 impl Client {
@@ -68,7 +68,7 @@ async fn child_is_created_again_in_a_later_run_of_its_parent() {
     assert_eq!((status, &again["run"]), (201, &json!(2)), "a child of the first run does not count: {again}");
     let (status, _) = fleet.post("/v1/tasks", child.clone()).await;
     assert_eq!(status, 200, "the child is created again in this run");
-    until("the child is in run 2", async || {
+    eventually("the child is in run 2", async || {
         let status = fleet.status("p:c").await;
         (status.state, status.run) == (State::Queued, 2)
     })
@@ -125,7 +125,7 @@ async fn retry_of_failed_tasks_is_rejected_if_only_external_tasks_failed() {
     fleet.succeed("p", json!(1)).await;
     let report = fleet.request(reqwest::Method::PUT, "/v1/tasks/p:x/state").json(&json!({"state": "failed"}));
     assert_eq!(report.send().await.unwrap().status(), 200);
-    until("the task has failed", async || fleet.status("p").await.state == State::Failed).await;
+    eventually("the task has failed", async || fleet.status("p").await.state == State::Failed).await;
     for id in ["p", "p:x"] {
         let (status, answer) = fleet.post(&format!("/v1/tasks/{id}/retry"), json!({"only_failed": true})).await;
         assert_eq!((status, &answer["code"]), (409, &json!("nothing_to_retry")), "{answer}");

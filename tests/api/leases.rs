@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::api::client::problem;
 use crate::api::faults::full;
-use crate::api::fixture::{Fleet, fleet, fleet_on, until};
+use crate::api::fixture::{Fleet, eventually, fleet, fleet_on};
 use crate::support::faults::{Call, send};
 
 const REQUESTS: usize = 8;
@@ -54,7 +54,7 @@ async fn requests_wait_for_the_one_that_publishes() {
     let reserves = fleet.faults.count(|call| matches!(call, Call::Reserve));
     let requests = futures::future::join_all((0..REQUESTS).map(|_| post(&fleet)));
     let release = async {
-        until("all requests have claimed the id", async || reserves.hits() >= 3 * REQUESTS).await;
+        eventually("all requests have claimed the id", async || reserves.hits() >= 3 * REQUESTS).await;
         full.lift();
     };
     let (answers, ()) = futures::future::join(requests, release).await;

@@ -5,12 +5,12 @@ use kafleet::model::event::Kind;
 use serde_json::json;
 
 use crate::api::fixture::{Fleet, fleet};
-use crate::support::wait::until;
+use crate::support::wait::eventually;
 
 /// Waits until the clock shows a later millisecond than that of records written before.
 pub async fn next_millisecond() {
     let now_ms = kafleet::runtime::now_ms();
-    until("the clock advances", async || kafleet::runtime::now_ms() > now_ms).await;
+    eventually("the clock advances", async || kafleet::runtime::now_ms() > now_ms).await;
 }
 
 /// All pages of a list.

@@ -53,10 +53,10 @@ async fn readiness_names_unavailable_services() {
         assert!(answer.detail.contains(part), "{}", answer.detail);
     };
     assert_eq!(fleet.get::<Value>("/readyz").await["status"], "ready");
-    let outage = fleet.store_outage();
+    let outage = fleet.faults.store_outage();
     ready("store unavailable").await;
     outage.lift();
-    let outage = fleet.kafka_outage();
+    let outage = fleet.faults.kafka_outage();
     ready("cut off on purpose").await;
     outage.lift();
     fleet.health.set("tracker", "behind by a day");

@@ -12,7 +12,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::api::client::problem;
-use crate::api::fixture::{DEADLINE, Fleet, fleet, unfolded, until};
+use crate::api::fixture::{DEADLINE, Fleet, eventually, fleet, unfolded};
 
 async fn change(fleet: &Fleet, id: &str, body: Value) -> Status {
     let answer = fleet.request(Method::PATCH, &format!("/v1/tasks/{id}")).json(&body).send().await.unwrap();
@@ -106,7 +106,7 @@ async fn scheduled_task_takes_new_start_time_and_limits() {
     assert!(later.due_at.as_ref().unwrap() > made.due_at.as_ref().unwrap(), "{later:?}");
     let now = change(&fleet, "a", json!({"delay": "0s", "name": null})).await;
     assert_eq!(now.fields.name, None);
-    until("the task is released", async || fleet.get::<Status>("/v1/tasks/a").await.state == State::Queued).await;
+    eventually("the task is released", async || fleet.get::<Status>("/v1/tasks/a").await.state == State::Queued).await;
     let topic = fleet.names.tasks("echo");
     let records = fleet.log.topics(&topic, DEADLINE).unwrap()[0].partitions;
     let found = (0..records as i32)

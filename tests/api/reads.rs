@@ -1,7 +1,5 @@
 //! Reads of single tasks and their consistency.
 
-use std::time::Duration;
-
 use kafleet::api::documents::{History, LogDocument, Params, StateDocument, Status, TaskPage, TreeNode};
 use kafleet::broker::{Broker, Partition, ProducerRecord};
 use kafleet::config::ApiConfig;
@@ -13,8 +11,9 @@ use reqwest::Method;
 use serde_json::json;
 
 use crate::api::client::refusal;
-use crate::api::fixture::{DEADLINE, fleet, unfolded};
+use crate::api::fixture::{DEADLINE, eventually, fleet, unfolded};
 use crate::api::logs::texts;
+use crate::support::faults::read_checkpoints;
 
 #[tokio::test]
 async fn status_contains_all_fields() {
@@ -62,8 +61,9 @@ async fn read_waits_for_the_requested_position() {
     let fleet = unfolded(ApiConfig::default()).await;
     let made = fleet.create(json!({"type": "echo", "id": "a"})).await;
     let path = format!("/v1/tasks/a?after={}", made.position);
+    let reads = fleet.faults.count(read_checkpoints);
     let late = async {
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        eventually("the read has found the store behind", async || reads.hits() > 0).await;
         fleet.track();
     };
     let (status, ()) = tokio::join!(fleet.get::<Status>(&path), late);

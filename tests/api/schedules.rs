@@ -8,7 +8,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::api::client::problem;
-use crate::api::fixture::{Fleet, fleet, unfolded, until};
+use crate::api::fixture::{Fleet, eventually, fleet, unfolded};
 
 /// Far enough in the future not to fire during the test.
 fn yearly() -> Value {
@@ -79,7 +79,7 @@ async fn schedule_runs_on_request_and_backfills() {
     let (status, asked) = fleet.post("/v1/schedules/s/trigger", Value::Null).await;
     let asked: ScheduleRequestOutcome = serde_json::from_value(asked).unwrap();
     assert_eq!((status, asked.tasks.len()), (202, 1));
-    until("the task of the run is visible", async || {
+    eventually("the task of the run is visible", async || {
         let shown: ScheduleDocument = fleet.get("/v1/schedules/s").await;
         shown.last.is_some_and(|last| last.task == asked.tasks[0] && last.state.is_some())
     })
@@ -93,7 +93,7 @@ async fn schedule_runs_on_request_and_backfills() {
             (202, vec!["s.20191231T230000Z".into(), "s.20201231T230000Z".into(), "s.20211231T230000Z".into()])
         );
     }
-    until("the backfill is processed", async || {
+    eventually("the backfill is processed", async || {
         let shown: ScheduleDocument = fleet.get("/v1/schedules/s").await;
         shown.recent[0].count == 3 && shown.recent[0].outcome.name() == "backfilled"
     })

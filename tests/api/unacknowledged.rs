@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::api::client::{Client, problem};
-use crate::api::fixture::{fleet, until};
+use crate::api::fixture::{eventually, fleet};
 
 impl Client {
     /// Expects an unknown outcome and returns the hint.
@@ -39,7 +39,7 @@ async fn writes_without_an_acknowledgement_have_an_unknown_outcome() {
     assert_eq!(kill.status(), 200);
     fleet.folded().await;
 
-    let unacknowledged = fleet.unacknowledged_writes();
+    let unacknowledged = fleet.faults.unacknowledged_writes();
     let spec = || Some(json!({"cron": "0 4 * * *", "task": {"type": "echo"}}));
     let writes = [
         (Method::POST, "/v1/tasks/a/cancel", Some(json!({}))),
@@ -70,7 +70,7 @@ async fn writes_without_an_acknowledgement_have_an_unknown_outcome() {
 
     unacknowledged.lift();
     assert_eq!(fleet.post("/v1/tasks/a/cancel", json!({})).await.0, 202);
-    until("the cancel", async || {
+    eventually("the cancel", async || {
         let status: Status = fleet.get("/v1/tasks/a").await;
         matches!(status.state, State::Cancelling | State::Cancelled)
     })

@@ -10,7 +10,7 @@ use kafleet::model::record::state::State;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::api::fixture::{DEADLINE, Fleet, fleet, until};
+use crate::api::fixture::{DEADLINE, Fleet, eventually, fleet};
 
 /// No timeout for the stream as a whole; each event has a deadline.
 const LONGEST: Duration = Duration::from_secs(600);
@@ -144,7 +144,7 @@ async fn watch_survives_a_store_outage() {
     fleet.echo("a").await;
     let mut stream = Stream::open(&fleet, "/v1/tasks/a/watch").await;
     stream.status().await;
-    let outage = fleet.store_outage();
+    let outage = fleet.faults.store_outage();
     fleet.succeed("a", json!(1)).await;
     fleet.folded().await;
     outage.lift();
@@ -279,7 +279,7 @@ async fn shutdown_ends_streams_and_waits_and_finishes_requests() {
     all.next().await.unwrap();
     let wait = fleet.request(Method::POST, "/v1/tasks?wait=5m").json(&json!({"type": "echo", "id": "b"})).send();
     let stop = async {
-        until("the waiting task is visible", async || {
+        eventually("the waiting task is visible", async || {
             fleet.request(Method::GET, "/v1/tasks/b").send().await.unwrap().status() == StatusCode::OK
         })
         .await;

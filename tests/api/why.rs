@@ -253,7 +253,7 @@ async fn send_heartbeat_by(fleet: &Fleet, worker: &str, part: Value, running: Ve
         headers: &[],
     };
     fleet.publisher.producer().deliver(record, DEADLINE).await.unwrap();
-    crate::api::fixture::until("the heartbeat is read", async || {
+    crate::api::fixture::eventually("the heartbeat is read", async || {
         let workers: Value = fleet.get("/v1/workers").await;
         let in_flight_now = |answer: &Value| answer["id"] == json!(worker) && answer["in_flight"] == in_flight;
         workers["workers"].as_array().unwrap().iter().any(in_flight_now)

@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::support::wait::{DEADLINE, wait_blocking};
+use crate::support::wait::{DEADLINE, eventually_blocking};
 
 fn program(command: &[&str]) -> AppProgram {
     AppProgram {
@@ -90,7 +90,7 @@ impl App {
 }
 
 fn assert_gone(pid: Pid) {
-    wait_blocking("the process is gone", || kill(pid, None).err());
+    eventually_blocking("the process is gone", || kill(pid, None).err());
 }
 
 #[tokio::test]
@@ -255,7 +255,7 @@ async fn largest_process_is_killed_before_the_container_is_full() {
     let attempt = tokio::spawn(attempt);
     let resident = || std::fs::read_to_string(format!("/proc/{second}/statm")).unwrap_or_default();
     let pages = || resident().split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
-    tokio::task::block_in_place(|| wait_blocking("the process has grown", || (pages() > 25_600).then_some(())));
+    tokio::task::block_in_place(|| eventually_blocking("the process has grown", || pages() > 25_600));
     write("memory.current", (1 << 30) / 100 * 95);
     let failure = timeout(DEADLINE, attempt).await.expect("the attempt ends").unwrap().unwrap_err();
     // Memory is free again before the next look.

@@ -3,7 +3,7 @@
 use kafleet::broker::{BrokerError, ConsumerSpec, DependentRecord, Partition, StartOffset};
 
 use crate::Case;
-use crate::kit::{DEADLINE, Kit, block_until, value_record};
+use crate::kit::{DEADLINE, Kit, eventually_blocking, value_record};
 
 pub const CASES: &[Case] = &[
     ("transaction_writes_a_marker_per_partition", transaction_writes_a_marker_per_partition),
@@ -28,12 +28,14 @@ fn transaction_writes_a_marker_per_partition(kit: &Kit) {
         producer.send_all(&[value_record(&a, "1"), value_record(&b, "2"), value_record(&a, "3")], DEADLINE).unwrap();
     assert_eq!(offsets, [(0, 0), (1, 0), (0, 1)]);
     // The markers may be written slightly after the commit is acknowledged.
-    block_until("both partitions have a marker", || (kit.watermarks(&a), kit.watermarks(&b)) == ((0, 3), (0, 2)));
+    eventually_blocking("both partitions have a marker", || {
+        (kit.watermarks(&a), kit.watermarks(&b)) == ((0, 3), (0, 2))
+    });
     assert_eq!(kit.watermarks(&untouched), (0, 0));
-    block_until("the marker is not delivered", || kit.broker.read_at(&a, 2, DEADLINE) == Ok(None));
+    eventually_blocking("the marker is not delivered", || kit.broker.read_at(&a, 2, DEADLINE) == Ok(None));
     assert_eq!(kit.broker.read_at(&a, 1, DEADLINE).unwrap().unwrap().value, Some(b"3".to_vec()));
     assert_eq!(producer.send_all(&[value_record(&a, "4")], DEADLINE).unwrap(), [(0, 3)]);
-    block_until("the second transaction has a marker", || kit.watermarks(&a) == (0, 5));
+    eventually_blocking("the second transaction has a marker", || kit.watermarks(&a) == (0, 5));
 }
 
 fn consumers_skip_markers(kit: &Kit) {
@@ -41,7 +43,7 @@ fn consumers_skip_markers(kit: &Kit) {
     let mut producer = kit.broker.transactional_producer(&kit.name("x")).unwrap();
     producer.send_all(&[value_record(&at, "0")], DEADLINE).unwrap();
     // The marker may be written after the acknowledgement, and dependent records follow records of other producers.
-    block_until("the marker is written", || kit.watermarks(&at) == (0, 2));
+    eventually_blocking("the marker is written", || kit.watermarks(&at) == (0, 2));
     kit.fill(&at, ["1"]);
     producer.send_all(&[value_record(&at, "2"), value_record(&at, "3")], DEADLINE).unwrap();
     for read_uncommitted in [false, true] {
@@ -64,15 +66,15 @@ fn positions_advance_past_markers(kit: &Kit) {
         reader.step();
         reader.consumer.positions().unwrap()
     };
-    block_until("the position is past the marker", || position(&mut reader) == [(at.clone(), 3)]);
+    eventually_blocking("the position is past the marker", || position(&mut reader) == [(at.clone(), 3)]);
     assert_eq!(reader.read(2), ["0", "1"]);
     reader.consumer.assign(&[(at.clone(), StartOffset::At(1))]).unwrap();
     let moved = reader.consumer.positions().unwrap();
     assert!(moved.iter().all(|(_, offset)| *offset == 1), "{moved:?}");
-    block_until("the end of the partition is reported again", || position(&mut reader) == [(at.clone(), 3)]);
+    eventually_blocking("the end of the partition is reported again", || position(&mut reader) == [(at.clone(), 3)]);
     assert_eq!(reader.read(3), ["0", "1", "1"]);
     producer.send_all(&[value_record(&at, "2")], DEADLINE).unwrap();
-    block_until("the position is past the next marker", || position(&mut reader) == [(at.clone(), 5)]);
+    eventually_blocking("the position is past the next marker", || position(&mut reader) == [(at.clone(), 5)]);
 }
 
 fn invalid_record_aborts_the_transaction(kit: &Kit) {
@@ -178,9 +180,9 @@ fn listing_skips_markers_and_aborted_records(kit: &Kit) {
     let at = Partition::new(kit.topic(1), 0);
     kit.fill(&at, ["0"]);
     kit.broker.transactional_producer(&kit.name("x")).unwrap().send_all(&[value_record(&at, "1")], DEADLINE).unwrap();
-    block_until("the abort marker is written", || kit.first_visible(&at, 2) == (3, None));
+    eventually_blocking("the abort marker is written", || kit.first_visible(&at, 2) == (3, None));
     abort_transaction(kit, &at);
-    block_until("the commit marker is written", || kit.first_visible(&at, 3) == (5, None));
+    eventually_blocking("the commit marker is written", || kit.first_visible(&at, 3) == (5, None));
     let listed = |from, to, most| {
         let listed = kit.broker.list_records(&at, from..to, most, DEADLINE).unwrap();
         (listed.offsets, listed.to)
@@ -198,11 +200,11 @@ fn first_visible_skips_markers_and_aborted_records(kit: &Kit) {
     let at = Partition::new(kit.topic(1), 0);
     kit.fill(&at, ["0"]);
     kit.broker.transactional_producer(&kit.name("x")).unwrap().send_all(&[value_record(&at, "1")], DEADLINE).unwrap();
-    block_until("the marker is written", || kit.first_visible(&at, 2) == (3, None));
+    eventually_blocking("the marker is written", || kit.first_visible(&at, 2) == (3, None));
     assert_eq!([0, 1].map(|offset| kit.first_visible(&at, offset)), [(0, Some("0".into())), (1, Some("1".into()))]);
     abort_transaction(kit, &at);
     abort_transaction(kit, &at);
-    block_until("the markers are written", || kit.first_visible(&at, 3) == (7, None));
+    eventually_blocking("the markers are written", || kit.first_visible(&at, 3) == (7, None));
     for offset in 2..8 {
         assert_eq!(kit.first_visible(&at, offset), (7, None), "{offset}");
         assert_eq!(kit.broker.read_at(&at, offset, DEADLINE), Ok(None), "{offset}");
@@ -245,8 +247,8 @@ fn first_visible_stops_at_open_transactions(kit: &Kit) {
         assert!(matches!(read, Err(BrokerError::Unavailable(_))), "{read:?}");
     }
     assert_eq!(probes[4].1, Ok(None), "no record is visible yet");
-    block_until("the transaction is committed", || kit.first_visible(&at, 1) == (1, Some("open".into())));
+    eventually_blocking("the transaction is committed", || kit.first_visible(&at, 1) == (1, Some("open".into())));
     assert_eq!(kit.first_visible(&at, 2), (2, Some("after".into())));
-    block_until("the position is past the marker", || kit.first_visible(&at, 3) == (4, None));
+    eventually_blocking("the position is past the marker", || kit.first_visible(&at, 3) == (4, None));
     assert_eq!(kit.broker.stable_offsets(&[at], DEADLINE), Ok(vec![Some(4)]));
 }

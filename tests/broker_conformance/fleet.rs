@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kafleet::broker::Partition;
 
 use crate::Case;
-use crate::kit::{DEADLINE, Kit, Member, block_until, commit, keyed, text};
+use crate::kit::{DEADLINE, Kit, Member, commit, eventually_blocking, keyed, text};
 
 pub const CASES: &[Case] =
     &[("each_record_is_read_once_across_rebalances", each_record_is_read_once_across_rebalances)];
@@ -62,7 +62,7 @@ fn produce(kit: &Kit, topic: &str, progress: &Progress) {
     let (producer, _) = kit.producer();
     for token in 0..RECORDS {
         if token % 100 == 0 {
-            block_until("the readers keep up", || progress.count() as u64 + 400 > token);
+            eventually_blocking("the readers keep up", || progress.count() as u64 + 400 > token);
         }
         producer.send(&keyed(topic, &token.to_string(), &token.to_string()), token).unwrap();
     }
@@ -74,7 +74,7 @@ fn run_membership(kit: &Kit, group: &str, topic: &str, progress: &Progress, last
     let mut member = kit.member(group, topic);
     let share = 100 + 40 * thread;
     let mut own = 0;
-    block_until("this member's part is read", || {
+    eventually_blocking("this member's part is read", || {
         member.step();
         own += member.records.len();
         progress.take(&mut member);
@@ -86,7 +86,7 @@ fn run_membership(kit: &Kit, group: &str, topic: &str, progress: &Progress, last
 
 /// Commits everything read and leaves, reading records that arrive in between.
 fn leave(mut member: Member, progress: &Progress) {
-    block_until("the last commit is accepted", || {
+    eventually_blocking("the last commit is accepted", || {
         progress.take(&mut member);
         let commits: Vec<_> = member.next.iter().map(|(at, offset): (&Partition, _)| commit(at, *offset, "")).collect();
         let accepted = commits.is_empty() || member.consumer.commit_sync(&commits).is_ok();

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use kafleet::broker::{BrokerError, Commit, GroupEvent, Partition};
 
 use crate::Case;
-use crate::kit::{DEADLINE, Kit, Member, block_until, commit};
+use crate::kit::{DEADLINE, Kit, Member, commit, eventually_blocking};
 
 pub const CASES: &[Case] = &[
     ("single_member_gets_all_partitions", single_member_gets_all_partitions),
@@ -38,7 +38,7 @@ fn single_member_gets_all_partitions(kit: &Kit) {
         kit.fill(&at, [at.index.to_string()]);
     }
     let mut member = kit.member(&kit.name("g"), &topic);
-    block_until("all records", || {
+    eventually_blocking("all records", || {
         member.step_and_release();
         member.records.len() == 3
     });
@@ -61,7 +61,7 @@ fn commit_metadata_reaches_the_next_owner(kit: &Kit) {
     let found = next.consumer.committed(&[second, first], DEADLINE).unwrap();
     assert_eq!(found[0], None);
     assert_eq!(found[1].as_ref().map(|found| (found.offset, found.metadata.as_str())), Some((2, "window=7")));
-    block_until("the next member starts at the commit", || {
+    eventually_blocking("the next member starts at the commit", || {
         next.step_and_release();
         !next.records.is_empty()
     });
@@ -80,7 +80,7 @@ fn asynchronous_commit_reports_its_outcome(kit: &Kit) {
         let found = member.events.iter().find(|event| matches!(event, GroupEvent::Committed(_)));
         found.cloned()
     };
-    block_until("the outcome of the commit arrives", || {
+    eventually_blocking("the outcome of the commit arrives", || {
         member.step_and_release();
         outcome(&member).is_some()
     });
@@ -95,7 +95,7 @@ fn partition_moves_only_after_its_release(kit: &Kit) {
     old.until_assigned(4);
     // A member may join as soon as it is created, before its first poll.
     let mut new = kit.member(&group, &topic);
-    block_until("half of the partitions are revoked", || {
+    eventually_blocking("half of the partitions are revoked", || {
         new.step_and_release();
         old.step();
         !old.revoked.is_empty()
@@ -107,7 +107,7 @@ fn partition_moves_only_after_its_release(kit: &Kit) {
     }
     let moved = old.revoked.clone();
     old.release_revoked();
-    block_until("the new member has the partitions", || {
+    eventually_blocking("the new member has the partitions", || {
         old.step_and_release();
         new.step_and_release();
         new.assigned.len() == 2
@@ -117,7 +117,7 @@ fn partition_moves_only_after_its_release(kit: &Kit) {
     for at in partitions(&topic, 4) {
         kit.fill(&at, [at.index.to_string()]);
     }
-    block_until("both read", || {
+    eventually_blocking("both read", || {
         old.step_and_release();
         new.step_and_release();
         old.records.len() + new.records.len() == 4
@@ -136,13 +136,13 @@ fn poll_for_zero_records_returns_group_events(kit: &Kit) {
         kit.fill(&at, (0..200).map(|n| n.to_string()));
     }
     let mut new = kit.member(&group, &topic);
-    block_until("one partition is revoked", || {
+    eventually_blocking("one partition is revoked", || {
         new.step_and_release();
         old.poll(0);
         !old.revoked.is_empty()
     });
     assert!(old.records.len() < 10, "{} records that were not requested", old.records.len());
-    block_until("all records are read", || {
+    eventually_blocking("all records are read", || {
         new.step_and_release();
         old.step_and_release();
         let read: HashSet<_> =
@@ -159,12 +159,12 @@ fn revoking_member_may_still_commit(kit: &Kit) {
         kit.fill(&at, ["done", "not done"]);
     }
     let mut old = kit.member(&group, &topic);
-    block_until("all records are read", || {
+    eventually_blocking("all records are read", || {
         old.step();
         old.records.len() == 4
     });
     let mut new = kit.member(&group, &topic);
-    block_until("one partition is revoked", || {
+    eventually_blocking("one partition is revoked", || {
         new.step_and_release();
         old.step();
         !old.revoked.is_empty()
@@ -172,7 +172,7 @@ fn revoking_member_may_still_commit(kit: &Kit) {
     let moved = old.revoked.first().cloned().unwrap();
     old.next.insert(moved.clone(), 1);
     old.release_revoked();
-    block_until("the new owner starts at the last commit", || {
+    eventually_blocking("the new owner starts at the last commit", || {
         old.step_and_release();
         new.step_and_release();
         !new.records.is_empty()
@@ -185,7 +185,7 @@ fn revoking_member_may_still_commit(kit: &Kit) {
 fn closing_member_leaves_the_group_at_once(kit: &Kit) {
     let (topic, group) = (kit.topic(4), kit.name("g"));
     let (mut leaving, mut staying) = (kit.member(&group, &topic), kit.member(&group, &topic));
-    block_until("both members have half of the partitions", || {
+    eventually_blocking("both members have half of the partitions", || {
         leaving.step_and_release();
         staying.step_and_release();
         leaving.assigned.len() == 2 && staying.assigned.len() == 2
@@ -204,7 +204,7 @@ fn groups_are_independent(kit: &Kit) {
     let groups = [kit.name("g"), kit.name("g")];
     for group in &groups {
         let mut member = kit.member(group, &topic);
-        block_until("the record", || {
+        eventually_blocking("the record", || {
             member.step_and_release();
             member.values() == ["x"]
         });
@@ -224,7 +224,7 @@ fn external_commit_requires_a_group_without_members(kit: &Kit) {
     set(1).unwrap();
     assert_eq!(kit.committed(&group, &at), Some((1, "outside".to_owned())));
     let mut member = kit.member(&group, &topic);
-    block_until("the member starts at the externally committed offset", || {
+    eventually_blocking("the member starts at the externally committed offset", || {
         member.step_and_release();
         member.records.len() == 2
     });
@@ -233,7 +233,7 @@ fn external_commit_requires_a_group_without_members(kit: &Kit) {
     assert!(matches!(result, Err(BrokerError::Refused(_))), "{result:?}");
     assert_eq!(kit.committed(&group, &at), Some((1, "outside".to_owned())));
     member.close();
-    block_until("the group has no members", || set(2).is_ok());
+    eventually_blocking("the group has no members", || set(2).is_ok());
     assert_eq!(kit.committed(&group, &at), Some((2, "outside".to_owned())));
 }
 
@@ -264,7 +264,7 @@ fn assigned_topics(member: &Member) -> Vec<&str> {
 #[track_caller]
 fn until_divided(members: [&mut Member; 2], is_divided: impl Fn(&Member, &Member) -> bool) {
     let [first, second] = members;
-    block_until("the partitions are divided", || {
+    eventually_blocking("the partitions are divided", || {
         first.step_and_release();
         second.step_and_release();
         is_divided(first, second)
@@ -285,7 +285,7 @@ fn members_get_only_partitions_of_their_topics(kit: &Kit) {
     });
     assert_eq!((count(&first, &second_only), count(&second, &first_only)), (0, 0));
     first.close();
-    block_until("the other member has all partitions of its topics", || {
+    eventually_blocking("the other member has all partitions of its topics", || {
         second.step_and_release();
         (count(&second, &both), count(&second, &second_only)) == (4, 2)
     });
@@ -332,7 +332,7 @@ fn outcomes(member: &mut Member, commits: &[Commit]) -> Vec<(Partition, Result<(
     member.events.clear();
     member.consumer.commit(commits).unwrap();
     let mut found = Vec::new();
-    block_until("the outcomes of the commit", || {
+    eventually_blocking("the outcomes of the commit", || {
         member.step_and_release();
         found.extend(member.events.drain(..).filter_map(|event| match event {
             GroupEvent::Committed(outcomes) => Some(outcomes),
@@ -386,7 +386,7 @@ fn large_commit_of_many_partitions_succeeds(kit: &Kit) {
     let committed = member.consumer.committed(&all, DEADLINE).unwrap();
     assert!(committed.iter().all(|found| found.as_ref().is_some_and(|found| found.offset == 2)));
     member.close();
-    block_until("the group has no members", || kit.broker.set_group_offsets(&group, &of(3), DEADLINE).is_ok());
+    eventually_blocking("the group has no members", || kit.broker.set_group_offsets(&group, &of(3), DEADLINE).is_ok());
     assert_eq!(kit.committed(&group, &all[299]).map(|(offset, _)| offset), Some(3));
 }
 
@@ -394,7 +394,7 @@ fn large_commit_of_many_partitions_succeeds(kit: &Kit) {
 fn read_only_second(member: &mut Member, topics: &[String; 2]) {
     let of = |member: &Member, topic: &str| member.records.iter().filter(|record| *record.topic == *topic).count();
     let before = of(member, &topics[0]);
-    block_until("the records of the other topic", || {
+    eventually_blocking("the records of the other topic", || {
         member.step_and_release();
         of(member, &topics[1]) == 400
     });
@@ -403,7 +403,7 @@ fn read_only_second(member: &mut Member, topics: &[String; 2]) {
 
 #[track_caller]
 fn read_all(member: &mut Member) {
-    block_until("all records, each once", || {
+    eventually_blocking("all records, each once", || {
         member.step_and_release();
         member.records.len() >= 800
     });

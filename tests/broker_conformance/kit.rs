@@ -11,11 +11,11 @@ use kafleet::broker::{
     Record, RecordRef, StartOffset, TopicChange, TopicSpec,
 };
 
-pub use crate::support::wait::{DEADLINE, block_until};
+pub use crate::support::wait::{DEADLINE, eventually_blocking};
 
 use crate::support::names::unique;
 
-/// Time given to events that must not happen.
+/// Time given to events that must not happen, and for which there is no condition to wait for.
 pub const GRACE: Duration = Duration::from_millis(500);
 
 pub type Outcome = Result<(i32, i64), BrokerError>;
@@ -45,7 +45,7 @@ impl Kit {
         let spec = spec(&self.name("t"), partitions, config);
         let outcomes = self.broker.apply_topics(std::slice::from_ref(&spec), DEADLINE).unwrap();
         assert_eq!(outcomes[0].change, TopicChange::Created);
-        block_until("a new topic is known", || {
+        eventually_blocking("a new topic is known", || {
             (0..partitions).all(|index| {
                 self.broker.watermarks(&Partition::new(spec.name.as_str(), index as i32), DEADLINE).is_ok()
             })
@@ -227,7 +227,7 @@ impl Reader {
     /// Reads until `count` records have arrived.
     #[track_caller]
     pub fn read(&mut self, count: usize) -> Vec<String> {
-        block_until(&format!("{count} records"), || {
+        eventually_blocking(&format!("{count} records"), || {
             self.step();
             self.records.len() >= count
         });
@@ -327,7 +327,7 @@ impl Member {
 
     #[track_caller]
     pub fn until_assigned(&mut self, count: usize) {
-        block_until(&format!("{count} partitions assigned"), || {
+        eventually_blocking(&format!("{count} partitions assigned"), || {
             self.step_and_release();
             self.assigned.len() == count
         });
@@ -336,7 +336,7 @@ impl Member {
     /// Commits, polling as long as a rebalance refuses the commit.
     #[track_caller]
     pub fn commit(&mut self, commits: &[Commit]) {
-        block_until("a commit is accepted", || match self.consumer.commit_sync(commits) {
+        eventually_blocking("a commit is accepted", || match self.consumer.commit_sync(commits) {
             Ok(()) => true,
             Err(BrokerError::Refused(_)) => {
                 self.step_and_release();

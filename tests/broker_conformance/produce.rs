@@ -7,7 +7,7 @@ use kafleet::broker::{BrokerError, Partition, ProducerRecord, StartOffset};
 use kafleet::model::task::partition::partition_of;
 
 use crate::Case;
-use crate::kit::{DEADLINE, Kit, Reader, block_until, keyed, text, value_record};
+use crate::kit::{DEADLINE, Kit, Reader, eventually_blocking, keyed, text, value_record};
 
 pub const CASES: &[Case] = &[
     ("keys_map_to_the_partitions_of_java_clients", keys_map_to_the_partitions_of_java_clients),
@@ -33,7 +33,7 @@ fn keys_map_to_the_partitions_of_java_clients(kit: &Kit) {
 fn keyless_records_spread_over_partitions(kit: &Kit) {
     let topic = kit.topic(4);
     let mut seen = BTreeSet::new();
-    block_until("more than one partition is used", || {
+    eventually_blocking("more than one partition is used", || {
         let record = ProducerRecord { topic: &topic, partition: None, key: None, value: Some(b"x"), headers: &[] };
         seen.insert(kit.send(&record).unwrap().0);
         seen.len() > 1
@@ -81,7 +81,7 @@ fn is_timestamp_set_by_broker(kit: &Kit, timestamp_type: &str) -> bool {
     let after_ms = now_ms();
     let Reader { mut consumer, .. } = kit.reader(&[(at, StartOffset::Beginning)]);
     let mut seen = None;
-    block_until("a record", || {
+    eventually_blocking("a record", || {
         let events = consumer.poll(1, Duration::from_millis(100), &mut |record| {
             seen = Some((record.timestamp_ms, record.log_append_time));
         });

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kafleet::broker::{BrokerError, ConsumerSpec, GroupEvent, Partition, StartOffset};
 
 use crate::Case;
-use crate::kit::{DEADLINE, GRACE, Kit, Reader, block_until, commit, value_record};
+use crate::kit::{DEADLINE, GRACE, Kit, Reader, commit, eventually_blocking, value_record};
 
 pub const CASES: &[Case] = &[
     ("reading_starts_at_the_given_offset", reading_starts_at_the_given_offset),
@@ -43,7 +43,7 @@ fn reading_starts_at_the_given_offset(kit: &Kit) {
 fn reading_from_the_end_returns_only_new_records(kit: &Kit) {
     let at = filled(kit, 5);
     let mut reader = kit.reader(&[(at.clone(), StartOffset::End)]);
-    block_until("a new record is read", || {
+    eventually_blocking("a new record is read", || {
         kit.fill(&at, ["new"]);
         reader.step();
         !reader.records.is_empty()
@@ -67,7 +67,7 @@ fn assigned_partition_seeks_to_a_new_start(kit: &Kit) {
 fn start_outside_the_log_reports_out_of_range(kit: &Kit) {
     let (at, other) = (filled(kit, 3), filled(kit, 3));
     let mut reader = kit.reader(&[(at.clone(), StartOffset::At(1000)), (other, StartOffset::Beginning)]);
-    block_until("the event arrives", || {
+    eventually_blocking("the event arrives", || {
         reader.step();
         reader.events.contains(&GroupEvent::OutOfRange(at.clone()))
     });
@@ -106,7 +106,7 @@ fn released_partition_delivers_no_records(kit: &Kit) {
 fn poll_returns_at_most_max_records(kit: &Kit) {
     let at = filled(kit, 100);
     let mut reader = kit.reader(&[(at, StartOffset::Beginning)]);
-    block_until("all records", || {
+    eventually_blocking("all records", || {
         let before = reader.records.len();
         reader.poll(7, Duration::from_millis(100));
         assert!(reader.records.len() - before <= 7);
@@ -128,7 +128,7 @@ fn poll_returns_after_its_timeout(kit: &Kit) {
     assert!(reader.records.is_empty());
     assert!(waited >= GRACE - Duration::from_millis(50) && waited < DEADLINE / 2, "{waited:?}");
     // A single slow poll may be caused by a busy machine; one fast poll is enough.
-    block_until("a poll without a wait returns at once", || took(&mut reader, Duration::ZERO) < GRACE / 5);
+    eventually_blocking("a poll without a wait returns at once", || took(&mut reader, Duration::ZERO) < GRACE / 5);
 }
 
 fn poll_returns_when_a_record_arrives(kit: &Kit) {
@@ -147,7 +147,7 @@ fn poll_returns_when_a_record_arrives(kit: &Kit) {
 fn busy_partition_does_not_starve_the_others(kit: &Kit) {
     let (busy, quiet) = (filled(kit, 3000), filled(kit, 1));
     let mut reader = kit.reader(&[(busy, StartOffset::Beginning), (quiet.clone(), StartOffset::Beginning)]);
-    block_until("everything is read", || {
+    eventually_blocking("everything is read", || {
         reader.poll(10, Duration::from_millis(100));
         reader.records.len() == 3001
     });

@@ -3,7 +3,7 @@
 use kafleet::broker::{BrokerError, Partition, ProducerRecord, TopicChange, TopicOutcome};
 
 use crate::Case;
-use crate::kit::{DEADLINE, Kit, block_until, spec, value_record};
+use crate::kit::{DEADLINE, Kit, eventually_blocking, spec, value_record};
 
 pub const CASES: &[Case] = &[
     ("topics_are_created_altered_or_unchanged", topics_are_created_altered_or_unchanged),
@@ -20,7 +20,7 @@ fn topics_are_created_altered_or_unchanged(kit: &Kit) {
         outcomes.remove(0).change
     };
     let seen = |partitions: u32, bytes: &str| {
-        block_until("the change is visible", || {
+        eventually_blocking("the change is visible", || {
             let topics = kit.broker.topics(&name, DEADLINE).unwrap();
             let entry = ("max.message.bytes".to_owned(), bytes.to_owned());
             topics.len() == 1 && topics[0].partitions == partitions && topics[0].config.contains(&entry)

@@ -97,9 +97,10 @@ impl Tree {
     pub fn continuations(&self) -> Value {
         let on = if self.operation == Operation::Retry { "succeeded" } else { "ended" };
         let results = self.root.work.children.len();
-        match self.join {
-            true => json!([{"type": "join", "on": on, "with_results": true, "params": {"results": results}}]),
-            false => json!([]),
+        if self.join {
+            json!([{"type": "join", "on": on, "with_results": true, "params": {"results": results}}])
+        } else {
+            json!([])
         }
     }
 
@@ -198,10 +199,8 @@ fn random_task(rng: &mut fastrand::Rng, depth: u32, retried: bool) -> TreeTask {
         work.retry_delay_ms = if kind == "work" && rng.bool() { rng.u64(1_000..2_500) } else { 0 };
     }
     if is_leaf && !matches!(kind, "program" | "app") && rng.u32(..100) < 12 {
-        work.outcome = match retried {
-            true => Outcome::FailFirstRun,
-            false => *rng.choice(&[Outcome::Fail, Outcome::DeadLetter]).unwrap(),
-        };
+        work.outcome =
+            if retried { Outcome::FailFirstRun } else { *rng.choice(&[Outcome::Fail, Outcome::DeadLetter]).unwrap() };
     }
     let child =
         |n: u32, rng: &mut fastrand::Rng| TreeTask { name: format!("c{n}"), ..random_task(rng, depth - 1, retried) };

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::cli::apps::{Dev, pid_of, wait_until_gone};
-use crate::support::wait::block_until;
+use crate::support::wait::eventually_blocking;
 
 fn is_running(dev: &Dev, id: &str) -> bool {
     dev.run(&["status", id]).out.contains("running")
@@ -31,7 +31,7 @@ fn attempts_beside_a_death_run_again_at_the_same_time() {
     let waits: Vec<Value> = (0..9).map(|_| json!({"do": "wait", "file": file})).collect();
     let ids = dev.submit_many("work", &waits);
     for id in &ids {
-        block_until("the attempt is running", || is_running(&dev, id));
+        eventually_blocking("the attempt is running", || is_running(&dev, id));
     }
     let poison = dev.submit_many("work", &[json!({"do": "exit", "code": 1})]);
     wait_until_gone(pid);
@@ -39,7 +39,7 @@ fn attempts_beside_a_death_run_again_at_the_same_time() {
     assert_eq!((&poison["state"], &poison["error"]["kind"]), (&json!("failed"), &json!("crashed")), "{poison}");
     // Eight in spare processes, and the ninth waits for one of them, because the first process is left to others.
     let running = || ids.iter().filter(|id| is_running(&dev, id)).count();
-    block_until("eight attempts run at the same time", || running() == 8);
+    eventually_blocking("eight attempts run at the same time", || running() == 8);
     assert!(dev.result("work", &json!({})).is_number());
     std::fs::write(&file, "").unwrap();
     for status in dev.ended(&ids) {
@@ -60,7 +60,7 @@ fn app_that_dies_by_itself_costs_no_attempts() {
     let text = "[apps.a]\ncommand = [\"python3\", \"unstable.py\", \"FILE\"]\ncwd = \"FOLDER\"\nprocesses = 2\n";
     let dev = Dev::with_config(&text.replace("FILE", &file.to_string_lossy()));
     let ids = dev.submit_many("nap", &(0..4).map(|n| json!(n)).collect::<Vec<_>>());
-    block_until("processes have died again and again", || deaths() >= 8);
+    eventually_blocking("processes have died again and again", || deaths() >= 8);
     std::fs::remove_file(&file).unwrap();
     for status in dev.ended(&ids) {
         assert_eq!((&status["state"], &status["attempt"]), (&json!("succeeded"), &json!(1)), "{status}");

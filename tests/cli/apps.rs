@@ -8,8 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::cli::run::{Daemon, RunResult, config_folder, kafleet, run, run_with_stdin, wait_blocking};
-use crate::support::wait::block_until;
+use crate::cli::run::{Daemon, RunResult, config_folder, eventually_blocking, kafleet, run, run_with_stdin};
 
 fn apps_folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/apps")
@@ -87,7 +86,7 @@ impl Dev {
 
     /// Waits until all tasks have ended, and returns them.
     pub(super) fn ended(&self, ids: &[String]) -> Vec<Value> {
-        wait_blocking("all tasks have ended", || {
+        eventually_blocking("all tasks have ended", || {
             let page = self.run(&["list", "-n", "1000", "-o", "json"]).exits_with(0).json();
             let tasks = page["tasks"].as_array().unwrap();
             let ended = |id: &String| tasks.iter().find(|task| task["id"] == **id && !task["ended_at"].is_null());
@@ -111,7 +110,7 @@ pub(super) fn pid_of(value: &Value) -> Pid {
 }
 
 pub(super) fn wait_until_gone(pid: Pid) {
-    wait_blocking("the process is gone", || kill(pid, None).err());
+    eventually_blocking("the process is gone", || kill(pid, None).err());
 }
 
 const LOOP: &[&str] = &["python3", "loop.py"];
@@ -228,7 +227,7 @@ fn poison_task_among_ten_thousand_charges_no_other_task() {
     let params = |n| if poison(n) { json!({"do": "exit", "code": 1}) } else { json!({}) };
     let params: Vec<Value> = (0..10_000).map(params).collect();
     assert_eq!(dev.submit_many("work", &params).len(), 10_000);
-    let counts = wait_blocking("all tasks have ended", || {
+    let counts = eventually_blocking("all tasks have ended", || {
         let types = dev.run(&["types", "-o", "json"]).exits_with(0).json();
         let work = types["types"].as_array().unwrap().iter().find(|known| known["type"] == "work")?;
         let ended = ["succeeded", "failed"].map(|state| work["counts"][state].as_u64().unwrap_or_default());
@@ -264,7 +263,7 @@ fn attempts_beside_a_death_run_again_with_their_number() {
     let waits: Vec<Value> = (0..9).map(|_| json!({"do": "wait", "file": file})).collect();
     let ids = dev.submit_many("work", &waits);
     for id in &ids {
-        block_until("the attempt is running", || dev.run(&["status", id]).out.contains("running"));
+        eventually_blocking("the attempt is running", || dev.run(&["status", id]).out.contains("running"));
     }
     let poison = dev.submit_many("work", &[json!({"do": "exit", "code": 1})]);
     wait_until_gone(pid);
@@ -311,7 +310,7 @@ fn check_hang_in_c(timeout: &str) {
     let dev = Dev::with_config(text);
     let pid = pid_of(&dev.result("work", &json!({})));
     let beside = dev.submit_many("work", &[json!({"do": "wait", "file": file})]);
-    block_until("the attempt is running", || dev.run(&["status", &beside[0]]).out.contains("running"));
+    eventually_blocking("the attempt is running", || dev.run(&["status", &beside[0]]).out.contains("running"));
     let status = dev.task("work", &json!({"do": "block"}), &["--timeout", timeout]);
     assert_eq!((&status["state"], &status["error"]["kind"]), (&json!("failed"), &json!("timeout")), "{status}");
     wait_until_gone(pid);
@@ -324,7 +323,7 @@ fn check_hang_in_c(timeout: &str) {
 fn blocked_event_loop_is_reported() {
     let mut dev = Dev::with_target(THREADS);
     dev.run(&["submit", "work", r#"{"do":"block"}"#]).exits_with(0);
-    block_until("the metric shows the blocked loop", || {
+    eventually_blocking("the metric shows the blocked loop", || {
         let metrics = dev.metrics();
         let seconds = metrics.lines().find_map(|line| line.strip_prefix("kafleet_app_blocked_seconds{app=\"main\"} "));
         seconds.is_some_and(|seconds| seconds != "0")
@@ -339,7 +338,7 @@ fn types_of_an_app_share_a_consumer_group() {
          [apps.b]\ncommand = [\"python3\", \"threads.py\"]\ncwd = \"FOLDER\"\nprocesses = 1\n\
          [types.work]\ngroup = \"work\"\n",
     );
-    let workers = wait_blocking("the worker has reported its groups", || {
+    let workers = eventually_blocking("the worker has reported its groups", || {
         let workers = dev.run(&["workers", "-o", "json"]).json();
         workers.to_string().contains("app-a").then_some(workers)
     });
@@ -358,7 +357,7 @@ fn process_that_never_becomes_ready_leaves_the_others_serving() {
     for x in 0..20 {
         assert_eq!(dev.result("double", &json!({"x": x})), json!(x * 2));
     }
-    block_until("the failed start is counted", || {
+    eventually_blocking("the failed start is counted", || {
         dev.metrics().contains("kafleet_app_process_ends_total{app=\"a\",reason=\"not_ready\"}")
     });
     assert_eq!(dev.daemon.stop(), Some(0));
@@ -371,7 +370,7 @@ fn cancelled_attempt_ends_with_its_process() {
     let dev = Dev::with_config(text);
     let pid = pid_of(&dev.result("double", &json!({"do": "pid"})));
     dev.run(&["submit", "double", r#"{"do":"hang"}"#, "--id", "h"]).exits_with(0);
-    block_until("the attempt is running", || dev.run(&["status", "h"]).out.contains("running"));
+    eventually_blocking("the attempt is running", || dev.run(&["status", "h"]).out.contains("running"));
     dev.run(&["cancel", "h"]).exits_with(0);
     assert_eq!(dev.ended(&["h".to_owned()])[0]["state"], "cancelled");
     wait_until_gone(pid);
@@ -383,7 +382,9 @@ fn process_is_replaced_after_its_attempts() {
         "[apps.a]\ncommand = [\"python3\", \"loop.py\"]\ncwd = \"FOLDER\"\nprocesses = 1\nmax_tasks = 5\n",
     );
     let first = pid_of(&dev.result("double", &json!({"do": "pid"})));
-    block_until("another process runs the attempts", || pid_of(&dev.result("double", &json!({"do": "pid"}))) != first);
+    eventually_blocking("another process runs the attempts", || {
+        pid_of(&dev.result("double", &json!({"do": "pid"}))) != first
+    });
     wait_until_gone(first);
 }
 
@@ -392,10 +393,12 @@ fn process_above_its_memory_is_replaced_between_attempts() {
     let text = "[apps.a]\ncommand = [\"python3\", \"loop.py\"]\ncwd = \"FOLDER\"\nprocesses = 1\nmemory = \"64MiB\"\n";
     let dev = Dev::with_config(text);
     let first = pid_of(&dev.result("double", &json!({"do": "grow", "mib": 70})));
-    block_until("another process runs the attempts", || pid_of(&dev.result("double", &json!({"do": "pid"}))) != first);
+    eventually_blocking("another process runs the attempts", || {
+        pid_of(&dev.result("double", &json!({"do": "pid"}))) != first
+    });
     wait_until_gone(first);
     for metric in ["process_ends_total{app=\"a\",reason=\"replaced\"}", "processes{app=\"a\"}", "slots{app=\"a\"}"] {
-        block_until(metric, || dev.metrics().contains(&format!("kafleet_app_{metric} 1\n")));
+        eventually_blocking(metric, || dev.metrics().contains(&format!("kafleet_app_{metric} 1\n")));
     }
 }
 
@@ -410,7 +413,7 @@ fn process_far_above_its_memory_is_killed() {
     assert!(why.contains("of memory, more than 1.5 times `memory` (64MiB)"), "{why}");
     wait_until_gone(pid);
     assert_eq!(dev.result("double", &json!({"x": 1})), json!(2));
-    block_until("the end is counted", || {
+    eventually_blocking("the end is counted", || {
         dev.metrics().contains("kafleet_app_process_ends_total{app=\"a\",reason=\"memory\"} 1")
     });
 }

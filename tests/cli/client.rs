@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::cli::run::{
-    Daemon, RunResult, config_folder, kafleet, run, run_with_stdin, wait_blocking, wait_for_exit, write,
+    Daemon, RunResult, config_folder, eventually_blocking, kafleet, run, run_with_stdin, wait_for_exit, write,
 };
 
 const TYPES: &str = r#"
@@ -73,12 +73,12 @@ impl Dev {
 
     /// Waits until a submitted task is visible.
     pub fn wait_until_visible(&self, id: &str) {
-        wait_blocking(&format!("`{id}` is known"), || (self.run(&["status", id]).code == Some(0)).then_some(()));
+        eventually_blocking(&format!("`{id}` is known"), || self.run(&["status", id]).code == Some(0));
     }
 
     /// Waits until at least `count` tasks are listed, and returns them.
     fn wait_until_listed(&self, words: &[&str], count: usize) -> Vec<Value> {
-        wait_blocking(&format!("{count} tasks are listed"), || {
+        eventually_blocking(&format!("{count} tasks are listed"), || {
             let page = self.json(&[&["list"], words].concat());
             page["tasks"].as_array().filter(|tasks| tasks.len() >= count).cloned()
         })
@@ -92,7 +92,7 @@ impl Dev {
         let metrics =
             || runtime.block_on(async { http.get(format!("{}/metrics", self.api)).send().await?.text().await });
         let paused = format!("kafleet_type_paused{{type=\"{task_type}\"}} 1");
-        wait_blocking("the worker has paused the type", || metrics().unwrap().contains(&paused).then_some(()));
+        eventually_blocking("the worker has paused the type", || metrics().unwrap().contains(&paused));
         ran
     }
 }
@@ -345,7 +345,9 @@ fn history_log_attachments_and_types_are_shown() {
     dev.run(&["update", "a", "--clear", "name"]).exits_with(0);
     assert_eq!(dev.json(&["status", "a"])["name"], Value::Null);
     dev.run(&["log", "a", "--append", "seen by Ada"]).exits_with(0).stderr_has(&["1 line added"]);
-    wait_blocking("the line is visible", || (dev.json(&["log", "a"])["lines"].as_array()?.len() == 2).then_some(()));
+    eventually_blocking("the line is visible", || {
+        (dev.json(&["log", "a"])["lines"].as_array()?.len() == 2).then_some(())
+    });
     assert_eq!(dev.run(&["logs", "a", "--follow", "--from", "1"]).exits_with(0).out, "seen by Ada\n");
     let log = dev.json(&["log", "a"]);
     assert_eq!(

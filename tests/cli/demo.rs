@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::cli::client::Dev;
-use crate::cli::run::{config_folder, kafleet, run, wait_blocking};
+use crate::cli::run::{config_folder, eventually_blocking, kafleet, run};
 
 /// Maximum number of open trees of the demo and its schedule.
 const MAX_OPEN: usize = 24 + 4;
@@ -33,13 +33,13 @@ fn demo_shows_something_in_every_verb() {
         "cancelled",
         "expired",
     ] {
-        wait_blocking(&format!("a task is {state}"), || {
+        eventually_blocking(&format!("a task is {state}"), || {
             assert!(open_roots(&dev) <= MAX_OPEN);
             (!list(&dev, &["--level", "any", "--state", state]).is_empty()).then_some(())
         });
     }
     let shows = |words: &[&str], text: &str| {
-        wait_blocking(&format!("`{words:?}` shows `{text}`"), || {
+        eventually_blocking(&format!("`{words:?}` shows `{text}`"), || {
             let ran = dev.run(words);
             (ran.code == Some(0) && ran.out.contains(text)).then_some(())
         });
@@ -50,12 +50,12 @@ fn demo_shows_something_in_every_verb() {
     shows(&["log", "order-1:fetch"], "looking on the shelf");
     shows(&["attachments", "list", "order-1:pack"], "slip");
     shows(&["history", "flaky-1"], "the demo shows a retry");
-    wait_blocking("why reports the pause", || {
+    eventually_blocking("why reports the pause", || {
         let imports = list(&dev, &["--type", "demo-import", "--state", "queued"]);
         let id = imports.first()?["id"].as_str()?.to_owned();
         dev.run(&["why", &id]).out.contains("paused").then_some(())
     });
-    wait_blocking("progress is shown", || {
+    eventually_blocking("progress is shown", || {
         list(&dev, &["--level", "any"]).iter().any(|task| !task["progress"].is_null()).then_some(())
     });
     shows(&["dead-letters", "list"], "the address `nowhere` does not exist");
@@ -67,7 +67,7 @@ fn demo_shows_something_in_every_verb() {
     shows(&["workers", "--running"], "demo-");
     shows(&["status", "ticket-1"], r#"{"answered":true}"#);
     shows(&["status", "flaky-1"], "succeeded");
-    wait_blocking("all changes are watched", || {
+    eventually_blocking("all changes are watched", || {
         let seen = dev.run(&["watch", "--all", "--timeout", "5s"]).exits_with(0);
         (seen.out.lines().count() >= 3).then_some(())
     });

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::process::Stdio;
 
 use crate::cli::client::Dev;
-use crate::cli::run::{kafleet, run, run_with_stdin, wait_blocking, wait_for_exit, write};
+use crate::cli::run::{eventually_blocking, kafleet, run, run_with_stdin, wait_for_exit, write};
 
 #[test]
 fn empty_list_suggests_the_next_verb() {
@@ -32,7 +32,7 @@ fn empty_list_suggests_the_next_verb() {
         assert_eq!(dev.run(words).exits_with(0).stderr_has(&[expected]).out, "", "{words:?}");
     }
     dev.run(&["log", "one", "--append", "a line"]).exits_with(0);
-    wait_blocking("the line is visible", || (dev.run(&["log", "one"]).out == "a line\n").then_some(()));
+    eventually_blocking("the line is visible", || dev.run(&["log", "one"]).out == "a line\n");
     dev.run(&["log", "one", "--from", "9"])
         .exits_with(0)
         .stderr_has(&["the log of `one` has 1 lines, none from line 9 on"]);
@@ -108,7 +108,7 @@ fn running_task_shows_elapsed_time() {
     let dev = Dev::start();
     dev.run(&["submit", "sleeps", "--id", "long"]).exits_with(0);
     dev.wait_until_visible("long");
-    wait_blocking("it runs", || (dev.json(&["status", "long"])["state"] == "running").then_some(()));
+    eventually_blocking("it runs", || dev.json(&["status", "long"])["state"] == "running");
     dev.run(&["status", "long"]).exits_with(0).stdout_has(&[" ago)"]);
     dev.run(&["list"]).exits_with(0).stdout_has(&["TIME", "  for "]);
     dev.run(&["tree", "long"]).exits_with(0).stdout_has(&["running  for "]);

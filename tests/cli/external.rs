@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::cli::client::Dev;
-use crate::cli::run::wait_blocking;
+use crate::cli::run::eventually_blocking;
 
 #[test]
 fn external_task_is_reported_to_its_end() {
@@ -35,7 +35,7 @@ fn children_and_params_are_shown() {
         let page = dev.json(&[&["children", "order"], words].concat());
         page["tasks"].as_array().unwrap().iter().map(|task| task["id"].as_str().unwrap().to_owned()).collect()
     };
-    wait_blocking("all children are visible", || (ids(&[]).len() == 5).then_some(()));
+    eventually_blocking("all children are visible", || ids(&[]).len() == 5);
     assert_eq!(ids(&["-n", "3"]), ["order:c0", "order:c1", "order:c2"], "oldest first");
     let first = dev
         .run(&["children", "order", "-n", "3"])

@@ -117,12 +117,13 @@ fn fleet_api(streams: Vec<String>, read: fn(&str, usize) -> Option<Value>) -> (S
         let mut stage = 0;
         while let Ok((mut stream, _)) = listener.accept() {
             let requested = request(&stream);
-            let found = match requested.contains("/watch") {
-                true => streams.next().map(|(n, body)| {
+            let found = if requested.contains("/watch") {
+                streams.next().map(|(n, body)| {
                     stage = n;
                     (STREAM, body)
-                }),
-                false => read(&requested, stage).map(|document| ("application/json", document.to_string())),
+                })
+            } else {
+                read(&requested, stage).map(|document| ("application/json", document.to_string()))
             };
             let away = ("application/problem+json", json!({"code": "store_unavailable", "title": "away"}).to_string());
             let status = if found.is_some() { "200 OK" } else { "503 Service Unavailable" };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::cli::run::{Daemon, config_folder, kafleet, run, run_with_stdin, wait_blocking, write};
+use crate::cli::run::{Daemon, config_folder, eventually_blocking, kafleet, run, run_with_stdin, write};
 
 /// Returns the verbs listed by `--help`.
 pub fn verbs() -> Vec<String> {
@@ -53,9 +53,9 @@ fn role_survives_a_log_that_cannot_be_written() {
     dev.env("KAFLEET_LOG", "debug").stderr(full).stdout(std::process::Stdio::null());
     let mut dev = dev.spawn().unwrap();
     let api = format!("http://{address}");
-    wait_blocking("the role serves", || (run(kafleet(["list", "--api", &api])).code == Some(0)).then_some(()));
+    eventually_blocking("the role serves", || run(kafleet(["list", "--api", &api])).code == Some(0));
     kill(Pid::from_raw(dev.id() as i32), Signal::SIGTERM).unwrap();
-    let status = wait_blocking("the role has ended", || dev.try_wait().unwrap());
+    let status = eventually_blocking("the role has ended", || dev.try_wait().unwrap());
     assert!(status.success(), "{status}");
 }
 
@@ -68,14 +68,14 @@ fn second_signal_aborts_unless_it_repeats_the_first() {
     command.current_dir(folder.path()).env("KAFLEET_LOG", "info");
     let mut dev = Daemon::start(command);
     let api = format!("http://{address}");
-    wait_blocking("the task runs", || {
+    eventually_blocking("the task runs", || {
         run(kafleet(["submit", "slow", "{}", "--id", "a", "--api", &api]));
         run(kafleet(["status", "a", "--api", &api])).out.contains("running").then_some(())
     });
     let begun = Instant::now();
     dev.signal(Signal::SIGINT);
     dev.wait_for_line("shutting down");
-    wait_blocking("the process has aborted", || {
+    eventually_blocking("the process has aborted", || {
         dev.signal(Signal::SIGINT);
         dev.has_ended().then_some(())
     });

@@ -3,14 +3,14 @@
 use serde_json::{Value, json};
 
 use crate::cli::client::Dev;
-use crate::cli::run::wait_blocking;
+use crate::cli::run::eventually_blocking;
 
 #[test]
 fn running_program_is_cancelled() {
     let dev = Dev::start();
     dev.run(&["submit", "sleeps", "--id", "long"]).exits_with(0);
     dev.wait_until_visible("long");
-    wait_blocking("it runs", || (dev.json(&["status", "long"])["state"] == "running").then_some(()));
+    eventually_blocking("it runs", || dev.json(&["status", "long"])["state"] == "running");
     dev.run(&["workers", "--running"]).exits_with(0);
     dev.run(&["cancel", "long", "--reason", "enough", "--wait"]).exits_with(0).stdout_has(&["state     cancelled"]);
     dev.run(&["cancel", "long"])
@@ -57,7 +57,7 @@ fn kill_switch_cancels_tasks() {
         "wrong input",
     ]);
     // The worker reads the control topic asynchronously.
-    let killed = wait_blocking("the worker has read the kill switch", || {
+    let killed = eventually_blocking("the worker has read the kill switch", || {
         let ran = dev.run(&["submit", "echo", "--tag", "bad", "--wait"]);
         (ran.code != Some(0)).then_some(ran)
     });
@@ -72,7 +72,7 @@ fn kill_switch_cancels_tasks() {
 fn workers_are_listed() {
     let dev = Dev::start();
     let is_listed = || dev.json(&["workers"])["workers"].as_array().is_some_and(|workers| workers.len() == 1);
-    wait_blocking("the worker is listed", || is_listed().then_some(()));
+    eventually_blocking("the worker is listed", || is_listed());
     dev.run(&["workers"]).exits_with(0).stdout_has(&["alive", "echo 0/"]);
     dev.run(&["workers", "--all"]).exits_with(0).stdout_has(&["alive"]);
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::apps::Dev;
 use crate::cli::run::{kafleet, write};
-use crate::support::wait::block_until;
+use crate::support::wait::eventually_blocking;
 
 const HEAD: &str = "import os, time\nfrom kafleet import App\napp = App()\n";
 
@@ -49,7 +49,7 @@ fn changed_code_serves_the_next_task() {
     let text = code("hello", "@app.task\ndef leave(day: int) -> str:\n    import words\n    return words.WORD\n");
     change(&mut reloading, folder.path(), &text.replace("'hello ' + name", "'dear ' + name"));
     assert_eq!(greeting(&reloading), "dear Ada");
-    block_until("the api knows the new type", || reloading.run(&["submit", "leave", "{}"]).err.contains("day"));
+    eventually_blocking("the api knows the new type", || reloading.run(&["submit", "leave", "{}"]).err.contains("day"));
     assert_eq!(reloading.result("leave", &json!({"day": 1})), json!("bye"));
     write(folder.path(), "words.py", "WORD = 'adieu'\n");
     reloading.daemon.wait_for_line("words.py` has changed");
@@ -59,15 +59,15 @@ fn changed_code_serves_the_next_task() {
     // The params of one type change, and the other type is gone.
     let text = code("hi", "").replace("name: str", "name: str, age: int");
     change(&mut reloading, folder.path(), &text);
-    block_until("the api knows the new params", || {
+    eventually_blocking("the api knows the new params", || {
         reloading.run(&["submit", "greet", r#"{"name":"Ada"}"#]).err.contains("age")
     });
     assert_eq!(reloading.result("greet", &json!({"name": "Ada", "age": 36})), json!("hi Ada"));
     let types = || reloading.run(&["types", "-o", "json"]).exits_with(0).json();
-    block_until("the declaration is gone", || {
+    eventually_blocking("the declaration is gone", || {
         types()["types"].as_array().unwrap().iter().any(|known| known["type"] == "leave" && known["app"].is_null())
     });
-    block_until("the fleet is ready", || reloading.is_ready());
+    eventually_blocking("the fleet is ready", || reloading.is_ready());
     assert_eq!(greeting(&keeping), "hello Ada");
     assert_eq!([reloading.daemon.stop(), keeping.daemon.stop()], [Some(0), Some(0)]);
 }
@@ -104,7 +104,7 @@ fn running_attempt_starts_again_with_its_number() {
     write(folder.path(), "tasks.py", &code("hello", &format!("{more}'old'\n")));
     let mut dev = dev(folder.path(), &[]);
     dev.run(&["submit", "wait", "{}", "--id", "w"]).exits_with(0);
-    block_until("the attempt is running", || dev.run(&["status", "w"]).out.contains("running"));
+    eventually_blocking("the attempt is running", || dev.run(&["status", "w"]).out.contains("running"));
     change(&mut dev, folder.path(), &code("hello", &format!("{more}'new'\n")));
     assert_eq!(greeting(&dev), "hello Ada");
     fs::write(folder.path().join("go"), "").unwrap();

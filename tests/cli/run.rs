@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-pub use crate::support::wait::{DEADLINE, wait_blocking};
+pub use crate::support::wait::{DEADLINE, eventually_blocking};
 
 const VARIABLES: [&str; 8] = [
     "KAFLEET_CONFIG",
@@ -162,7 +162,7 @@ impl Daemon {
     #[track_caller]
     pub fn stop(mut self) -> Option<i32> {
         self.signal(Signal::SIGTERM);
-        wait_blocking("the process has exited", || self.child.try_wait().unwrap()).code()
+        eventually_blocking("the process has exited", || self.child.try_wait().unwrap()).code()
     }
 }
 

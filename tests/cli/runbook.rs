@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::cli::run::{Daemon, wait_blocking, write};
+use crate::cli::run::{Daemon, eventually_blocking, write};
 use crate::cli::services::Fleet;
 
 const TYPES: &str = concat!(
@@ -56,9 +56,10 @@ fn arguments(command: &str) -> Vec<String> {
 /// Runs a command with the names of the fleet. Returns the output of one that fails.
 fn failure(fleet: &Fleet, command: &str) -> Option<String> {
     let mut command = command.replace("TYPE", "broken").replace("ID", "waits").replace("OFFSET", "0");
-    command = match command.starts_with("kafleet schedules") {
-        true => command.replace("NAME", "nightly"),
-        false => command.replace("NAME/3", "broken/0").replace("NAME", "broken"),
+    command = if command.starts_with("kafleet schedules") {
+        command.replace("NAME", "nightly")
+    } else {
+        command.replace("NAME/3", "broken/0").replace("NAME", "broken")
     };
     if command.contains("LETTER") {
         let page = fleet.run(&["dead-letters", "list", "-o", "json"]).exits_with(0).json();
@@ -86,8 +87,8 @@ fn commands_of_the_runbook_succeed() {
     for id in ["runs", "waits"] {
         fleet.run(&["submit", "sleeps", "--id", id]).exits_with(0);
     }
-    wait_blocking("the task is visible", || (fleet.run(&["status", "waits"]).code == Some(0)).then_some(()));
-    wait_blocking("the dead letters are listed", || {
+    eventually_blocking("the task is visible", || fleet.run(&["status", "waits"]).code == Some(0));
+    eventually_blocking("the dead letters are listed", || {
         let page = fleet.run(&["dead-letters", "list", "-o", "json"]).exits_with(0).json();
         (page["letters"].as_array()?.len() >= 3).then_some(())
     });

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::cli::client::Dev;
-use crate::cli::run::{config_folder, wait_blocking, write};
+use crate::cli::run::{config_folder, eventually_blocking, write};
 
 #[test]
 fn schedule_is_created_triggered_changed_and_deleted() {
@@ -12,7 +12,7 @@ fn schedule_is_created_triggered_changed_and_deleted() {
         dev.run(&["schedules", "create", "tick", "echo", r#"{"n":1}"#, "--every", "1s", "--tag", "x"]).exits_with(0);
     made.stdout_has(&["id        tick", "when      every 1s", "overlap   skip", "next      "]);
     let fired = |least: u64| {
-        wait_blocking("the schedule has fired and its task is visible", || {
+        eventually_blocking("the schedule has fired and its task is visible", || {
             let shown = dev.json(&["schedules", "show", "tick"]);
             (shown["fired"].as_u64()? >= least && shown["last"]["state"].is_string()).then_some(shown)
         })
@@ -34,7 +34,7 @@ fn schedule_is_created_triggered_changed_and_deleted() {
     assert_eq!(next.out, "2026-01-01T18:00:00.000Z\n2026-01-02T18:00:00.000Z\n");
     let past = ["schedules", "backfill", "tick", "--from", "2026-01-01T00:00:00Z", "--to", "2026-01-02T00:00:00Z"];
     assert_eq!(dev.run(&past).exits_with(0).out, "tick.20260101T180000Z\n");
-    wait_blocking("the past time has its task", || {
+    eventually_blocking("the past time has its task", || {
         let page = dev.json(&["list", "--creator", "schedule/tick"]);
         page["tasks"].as_array()?.iter().any(|task| task["id"] == "tick.20260101T180000Z").then_some(())
     });

@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::json;
 
 use super::apps::Dev;
-use crate::cli::run::{config_folder, kafleet, run, wait_blocking};
+use crate::cli::run::{config_folder, eventually_blocking, kafleet, run};
 
 /// Variables of the worker with a secret as their value: expanded by kafleet.toml, or read by kafleet itself.
 const SECRETS: [&str; 8] = [
@@ -50,7 +50,7 @@ fn with_secrets(command: &mut Command) {
 /// Environment that a program has written, by line.
 fn environment(folder: &Path, name: &str) -> Vec<String> {
     let file = folder.join(name);
-    wait_blocking(&format!("`{name}` has written its environment"), || {
+    eventually_blocking(&format!("`{name}` has written its environment"), || {
         let text = std::fs::read_to_string(&file).ok()?;
         text.contains("PATH=").then(|| text.lines().map(str::to_owned).collect())
     })

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::cli::run::{DEADLINE, Daemon, config_folder, kafleet, run, wait_blocking, wait_for_exit};
+use crate::cli::run::{DEADLINE, Daemon, config_folder, eventually_blocking, kafleet, run, wait_for_exit};
 use crate::support::names::unique;
 
 /// Services, configuration and names of a fleet of processes.
@@ -108,7 +108,7 @@ fn deleted_topics_make_roles_unready_until_applied() {
         Daemon::start(fleet.command(&["tracker", "--ops-listen", &tracker])),
     ];
     let is = |address: &str, status: u16, expected: &str| {
-        wait_blocking(&format!("{address} answers {status} {expected}"), || {
+        eventually_blocking(&format!("{address} answers {status} {expected}"), || {
             let (found, text) = readiness(address);
             (found == status && text.contains(expected)).then_some(())
         });
@@ -119,7 +119,7 @@ fn deleted_topics_make_roles_unready_until_applied() {
     is(&worker, 503, "\"hint\":\"run `kafleet topics apply`\"");
     is(&api, 200, "ready");
     fleet.run(&["topics", "apply"]).exits_with(0);
-    wait_blocking("the worker has seen the topic", || (!readiness(&worker).1.contains("does not exist")).then_some(()));
+    eventually_blocking("the worker has seen the topic", || !readiness(&worker).1.contains("does not exist"));
     delete_topics(&fleet, "events");
     for address in [&worker, &api, &tracker] {
         is(address, 503, ".events`: the topic does not exist");
@@ -142,7 +142,7 @@ fn hangup_replaces_the_processes_of_apps() {
     };
     let (process, worker) = (result("pid"), result("parent"));
     kill(Pid::from_raw(worker), Signal::SIGHUP).unwrap();
-    wait_blocking("another process runs the attempts", || (result("pid") != process).then_some(()));
+    eventually_blocking("another process runs the attempts", || result("pid") != process);
     assert_eq!(result("parent"), worker);
 
     // Under load no attempt is lost or counted.
@@ -155,13 +155,13 @@ fn hangup_replaces_the_processes_of_apps() {
     for _ in 0..2 {
         let before = result("pid");
         kill(Pid::from_raw(worker), Signal::SIGHUP).unwrap();
-        wait_blocking("another process runs the attempts", || (result("pid") != before).then_some(()));
+        eventually_blocking("another process runs the attempts", || result("pid") != before);
     }
     writer.join().unwrap();
     let submitted = wait_for_exit(submit).exits_with(0);
     let ids: Vec<&str> = submitted.out.lines().collect();
     assert_eq!(ids.len(), 600);
-    wait_blocking("all tasks have ended", || {
+    eventually_blocking("all tasks have ended", || {
         let page = fleet.run(&["list", "-n", "1000", "-o", "json"]).exits_with(0).json();
         let tasks = page["tasks"].as_array().unwrap();
         let done = |task: &Value| task["state"] == "succeeded" && task["attempt"] == 1;
@@ -195,7 +195,7 @@ fn hangup_reloads_the_configuration_of_a_role() {
     tracker.wait_for_line("tracker starts");
     worker.wait_for_line("worker is starting");
     let slots = || metric(&ops, "kafleet_type_slots{type=\"echo\"}");
-    wait_blocking("the type has slots", || slots().filter(|slots| slots != "33"));
+    eventually_blocking("the type has slots", || slots().filter(|slots| slots != "33"));
     let reload = |role: &mut Daemon, config: &str| {
         std::fs::write(&path, config).unwrap();
         role.signal(Signal::SIGHUP);
@@ -205,7 +205,7 @@ fn hangup_reloads_the_configuration_of_a_role() {
 
     let slow = text.clone() + "concurrency = 33\norder = \"key\"\n" + &tokens(new);
     assert_eq!(reload(&mut worker, &slow), "restart_needed");
-    wait_blocking("the concurrency is in effect", || (slots().as_deref() == Some("33")).then_some(()));
+    eventually_blocking("the concurrency is in effect", || slots().as_deref() == Some("33"));
     assert_eq!(reload(&mut worker, &slow.replace("33", "many")), "invalid");
     assert_eq!(reload(&mut worker, &(slow.clone() + "[log]\nfilter = \"info,other=debug\"\n")), "restart_needed");
     assert_eq!(slots().as_deref(), Some("33"), "an invalid file changes nothing");
@@ -301,7 +301,7 @@ fn fleet_of_processes_runs_on_kafka_and_redis() {
     let worker = Daemon::start(fleet.command(&["worker"]));
 
     fleet.produce_line(r#"{"hello":"kcat"}"#);
-    let id = wait_blocking("the plain record is a task that succeeded", || {
+    let id = eventually_blocking("the plain record is a task that succeeded", || {
         let page = fleet.run(&["list", "--type", "echo", "-o", "json"]).exits_with(0).json();
         let task = page["tasks"].get(0)?.clone();
         (task["state"] == "succeeded").then(|| task["id"].as_str().unwrap().to_owned())
@@ -316,7 +316,7 @@ fn fleet_of_processes_runs_on_kafka_and_redis() {
         .run(&["schedules", "create", "tick", "echo", "[3]", "--cron", "* * * * * *"])
         .exits_with(0)
         .stdout_has(&["* * * * * * UTC"]);
-    let last = wait_blocking("the schedule has fired twice and its task has succeeded", || {
+    let last = eventually_blocking("the schedule has fired twice and its task has succeeded", || {
         let shown = fleet.run(&["schedules", "show", "tick", "-o", "json"]).exits_with(0).json();
         (shown["fired"].as_u64()? >= 2 && shown["last"]["state"] == "succeeded").then(|| shown["last"]["task"].clone())
     });
@@ -432,7 +432,7 @@ impl Fleet {
         let topic = format!("{}.tasks.echo", self.prefix);
         let partitions = [0, 1].map(|index| Partition::new(topic.as_str(), index));
         let group = format!("{}.{group}", self.prefix);
-        wait_blocking(&format!("{tasks} tasks are committed in `{group}`"), || {
+        eventually_blocking(&format!("{tasks} tasks are committed in `{group}`"), || {
             let committed = broker.group_offsets(&group, &partitions, DEADLINE).unwrap();
             (committed.iter().flatten().map(|found| found.offset).sum::<i64>() == tasks).then_some(())
         });

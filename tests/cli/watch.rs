@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 use serde_json::{Value, json};
 
 use crate::cli::client::Dev;
-use crate::cli::run::{wait_blocking, wait_for_exit};
+use crate::cli::run::{eventually_blocking, wait_for_exit};
 
 fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|why| panic!("{why}: {line}"))).collect()
@@ -17,7 +17,7 @@ fn tree_is_watched_until_its_root_has_ended() {
     let dev = Dev::start();
     // Runs until it is cancelled: by then it is watched, and its children have ended.
     dev.run(&["submit", "foreach", r#"{"count":2,"pause":"1h"}"#, "--id", "r"]).exits_with(0);
-    wait_blocking("it runs", || (dev.run(&["status", "r"]).out.contains("state     running")).then_some(()));
+    eventually_blocking("it runs", || dev.run(&["status", "r"]).out.contains("state     running"));
     let mut watching = dev.command(&["watch", "r", "--tree", "-o", "json"]);
     let mut watching = watching.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();

@@ -11,7 +11,7 @@ use kafleet::worker::child::Reentry;
 use serde_json::{Value, json};
 
 use crate::crashing_handlers::{Act, Crashing, SECRET, count_runs, crashing, params, waiting};
-use crate::fleet::{Fleet, memory, until};
+use crate::fleet::{Fleet, eventually, memory};
 use crate::types::Kind;
 use crate::{Case, block_on};
 
@@ -243,7 +243,7 @@ fn cancelled_attempt_ends_with_its_process() {
         .unwrap();
         let end = fleet.result_of("ignores").await;
         assert_eq!((end.kind(), end.attempt), (EventKind::Cancelled, 1), "{end:?}");
-        until("its process has ended", || !exists(pid)).await;
+        eventually("its process has ended", async || !exists(pid)).await;
         send(&fleet, "next", Act::Answer).await;
         assert_ne!(output(&fleet, "next").await["pid"].as_u64(), Some(pid));
         worker.stop().await;
@@ -264,7 +264,7 @@ fn child_processes_end_with_their_worker() {
         let pid = output(&fleet, "idle").await["pid"].as_u64().unwrap();
         assert!(exists(pid), "the child process is idle");
         worker.stop().await;
-        until("the child process has ended", || !exists(pid)).await;
+        eventually("the child process has ended", async || !exists(pid)).await;
     });
 }
 
@@ -298,7 +298,7 @@ fn process_that_crashes_while_idle_fails_no_attempt() {
         fleet.send("crashing", "mine", &waiting(Act::DelayedAbort, &step)).await;
         let pid = output(&fleet, "mine").await["pid"].as_u64().unwrap();
         std::fs::write(&step, "").unwrap();
-        until("the process has crashed", || !exists(pid)).await;
+        eventually("the process has crashed", async || !exists(pid)).await;
         send(&fleet, "next", Act::Answer).await;
         let next = output(&fleet, "next").await;
         assert_eq!((next["attempt"].as_u64(), next["pid"].as_u64() == Some(pid)), (Some(1), false));
@@ -311,7 +311,7 @@ fn worker_that_cannot_isolate_refuses_to_start() {
         let (mut fleet, _) = fleet(|_| ()).await;
         fleet.reentry = None;
         let worker = fleet.worker();
-        until("the worker ends", || worker.has_ended()).await;
+        eventually("the worker ends", async || worker.has_ended()).await;
         let why = worker.failure().await;
         assert!(why.contains("isolation") && why.contains("kafleet::app()"), "{why}");
     });

@@ -2,16 +2,16 @@
 
 use std::collections::{HashMap, HashSet};
 use std::process::Child;
-use std::time::{Duration, Instant};
 
 use kafleet::config::Isolation;
 use kafleet::model::event::{Event, Kind as EventKind};
 use kafleet::model::task::partition::partition_of;
 
 use crate::crashing_handlers::{Act, crashing, held, params};
-use crate::fleet::{Fleet, kafka, until};
+use crate::fleet::{Fleet, eventually, kafka};
 use crate::isolated::exists;
 use crate::local_workers::LocalWorkers;
+use crate::support::wait::eventually_blocking;
 use crate::tail::{ended_ids, is_end};
 use crate::{Case, block_on};
 
@@ -25,8 +25,6 @@ const PARTITIONS: u32 = 8;
 const TASKS: usize = 10_000;
 /// Number of tasks that run at each of three kills.
 const HELD: usize = 4;
-/// A crashed worker blocks its partitions for its session of 6 s.
-const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Starts a new worker whenever one has crashed.
 struct Supervisor {
@@ -74,21 +72,11 @@ impl Drop for Supervisor {
 
 /// Restarts crashed workers until the condition holds.
 fn supervise_until(supervisor: &mut Supervisor, fleet: &Fleet, what: &str, holds: impl Fn(&[Event]) -> bool) {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let events = fleet.events.all();
-        if holds(&events) {
-            return;
-        }
-        let ended = ended_ids(&events);
-        assert!(
-            Instant::now() < until,
-            "not within {PATIENCE:?}: {what}; {ended} ended, {} workers",
-            supervisor.started
-        );
+    eventually_blocking(what, || {
         supervisor.restart_crashed();
-        std::thread::sleep(Duration::from_millis(50));
-    }
+        let events = fleet.events.all();
+        if holds(&events) { Ok(()) } else { Err((ended_ids(&events), supervisor.started)) }
+    });
 }
 
 fn outcomes(fleet: &Fleet) -> HashMap<String, Event> {
@@ -146,7 +134,7 @@ fn killed_workers_declare_no_task_poison() {
             });
             if round == 2 {
                 let worker = supervisor.child.as_ref().unwrap().id();
-                until("the held tasks run in child processes", || children_of(worker).len() >= HELD).await;
+                eventually("the held tasks run in child processes", async || children_of(worker).len() >= HELD).await;
             }
             supervisor.kill();
             dead.extend(fleet.events.all().iter().filter_map(|event| event.worker.as_deref().map(str::to_owned)));
@@ -176,13 +164,13 @@ fn child_processes_die_with_a_killed_worker() {
         fleet.send("crashing", "busy", &params(Act::Ignore)).await;
         wait(&mut supervisor, "the first task has started", "busy", EventKind::Started);
         let worker = supervisor.child.as_ref().unwrap().id();
-        until("the first task has its process", || !children_of(worker).is_empty()).await;
+        eventually("the first task has its process", async || !children_of(worker).is_empty()).await;
         fleet.send("crashing", "idle", &params(Act::Answer)).await;
         wait(&mut supervisor, "the second task has succeeded", "idle", EventKind::Succeeded);
         let children = children_of(worker);
         assert!(children.len() >= 2, "{children:?}");
         supervisor.kill();
-        until("the child processes have ended", || children.iter().all(|pid| !exists(*pid))).await;
+        eventually("the child processes have ended", async || children.iter().all(|pid| !exists(*pid))).await;
     });
 }
 

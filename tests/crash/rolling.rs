@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kafleet::config::Isolation;
 use kafleet::model::event::{Event, Kind as EventKind};
@@ -12,8 +12,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::crashing_handlers::{Act, crashing, params};
-use crate::fleet::{Fleet, kafka, pause};
+use crate::fleet::{Fleet, kafka};
 use crate::local_workers::LocalWorkers;
+use crate::support::wait::eventually;
 use crate::tail::is_end;
 use crate::{Case, block_on};
 
@@ -23,7 +24,6 @@ const PARTITIONS: u32 = 6;
 const WORKERS: usize = 3;
 /// Number of tasks per batch; batches are published until the last worker is replaced.
 const BATCH: usize = 20;
-const PATIENCE: Duration = Duration::from_secs(150);
 
 /// Three workers, stopped and replaced one after the other.
 struct Trio {
@@ -66,14 +66,8 @@ fn terminate(child: &Child) {
 
 /// Waits until a worker has ended by itself.
 async fn wait_exit(child: &mut Child) {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return assert!(status.success(), "{status}");
-        }
-        assert!(Instant::now() < until, "a worker has not stopped within {PATIENCE:?}");
-        pause().await;
-    }
+    let status = eventually("a worker has stopped", async || child.try_wait().unwrap()).await;
+    assert!(status.success(), "{status}");
 }
 
 impl Drop for Trio {
@@ -107,15 +101,11 @@ async fn wait_for_workers(fleet: &Fleet, count: usize) {
         let ends = events.iter().filter(|event| is_end(event));
         ends.filter_map(|event| event.worker.clone()).collect::<HashSet<_>>().len()
     };
-    let until = Instant::now() + PATIENCE;
-    loop {
+    eventually(&format!("{count} workers have finished tasks"), async || {
         let workers = finished(&fleet.events.all());
-        if workers >= count {
-            return;
-        }
-        assert!(Instant::now() < until, "{workers} of {count} workers have finished tasks");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        if workers >= count { Ok(()) } else { Err(workers) }
+    })
+    .await;
 }
 
 fn rolling_restart_repeats_nothing() {

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use crate::support::processes::{Process, ProcessFleet};
+use crate::support::wait::eventually;
 use kafleet::model::record::TaskRecord;
 use kafleet::model::record::rollup::children_of;
 use kafleet::model::record::state::State;
@@ -117,17 +117,13 @@ fn build_example() -> PathBuf {
 
 /// Waits until a role's own endpoint reports that it has its partitions.
 async fn ready(address: &str, process: &mut Process) {
-    let end = Instant::now() + Duration::from_secs(120);
     let http = crate::support::http::client();
-    loop {
+    eventually("the role is ready", async || {
         process.assert_running();
         let answer = http.get(format!("http://{address}/readyz")).send().await;
-        if answer.is_ok_and(|answer| answer.status().is_success()) {
-            return;
-        }
-        assert!(Instant::now() < end, "not ready in time:\n{}", process.log_tail());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        if answer.is_ok_and(|answer| answer.status().is_success()) { Ok(()) } else { Err(process.log_tail()) }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::fleet::in_process::{DEADLINE, Fleet, wait_until};
+use crate::fleet::in_process::{DEADLINE, Fleet, eventually};
 use crate::support::faults::{Call, FaultRules, dependents};
 
 /// Number of tasks in a batch.
@@ -69,7 +69,7 @@ impl RecordCounter {
     }
 
     async fn wait_for(&self, root: &str, condition: impl Fn((usize, usize)) -> bool) {
-        wait_until(&format!("`{root}` is visible"), || async { condition(self.of(root)).then_some(()) }).await;
+        eventually(&format!("`{root}` is visible"), || async { condition(self.of(root)).then_some(()) }).await;
     }
 }
 
@@ -159,7 +159,7 @@ async fn partial_batch_is_invisible() {
     let request = tokio::spawn(request);
     uncommitted.wait_for("stopped", |(records, _)| records == TASKS).await;
     // The producer may see the written records later than the consumer.
-    wait_until("the tasks are written", || async { stalled.hits() == 1 }).await;
+    eventually("the tasks are written", || async { stalled.hits() == 1 }).await;
     assert_eq!(committed.of("stopped"), (0, 0));
     // Records behind the open transaction in every partition are read only once it has ended.
     let behind: Vec<String> = (0..20).map(|n| format!("behind-{n}")).collect();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::{Broker, Consumer, ConsumerSpec, Partition, StartOffset};
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::fleet::in_process::brokers;
 use crate::support::names::unique;
 use crate::support::processes::{Process, ProcessFleet};
-use crate::support::wait::DEADLINE;
+use crate::support::wait::eventually_blocking;
 
 /// `stubborn` ignores SIGTERM until a file exists; `inline-retry` retries in the worker and `timer-retry` by a timer
 /// of the tracker.
@@ -51,12 +51,10 @@ impl CliFleet {
     }
 
     fn wait_until(&mut self, what: &str, mut condition: impl FnMut(&Self) -> bool) {
-        let end = Instant::now() + DEADLINE;
-        while !condition(self) {
+        eventually_blocking(what, || {
             self.running.iter_mut().for_each(Process::assert_running);
-            assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
-            std::thread::sleep(Duration::from_millis(200));
-        }
+            condition(self)
+        });
     }
 
     /// Exit code, and standard output and error.
@@ -117,10 +115,10 @@ impl Control {
     }
 
     fn wait_until(&mut self, what: &str, condition: impl Fn(&BTreeSet<String>) -> bool) {
-        let end = Instant::now() + DEADLINE;
-        while !condition(self.cancels()) {
-            assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}: {:?}", self.cancels);
-        }
+        eventually_blocking(what, || {
+            let cancels = self.cancels();
+            if condition(cancels) { Ok(()) } else { Err(cancels.clone()) }
+        });
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::fleet::in_process::{Fleet, wait_until};
+use crate::fleet::in_process::{Fleet, eventually};
 use crate::fleet::task_types::Cancellable;
 
 /// Maximum of the fastest try. A cancel is pushed rather than polled; the best of several tries tolerates a busy
@@ -19,16 +19,16 @@ async fn running_attempt_is_cancelled_soon(mut fleet: Fleet) {
     for n in 0..TRIES {
         let id = format!("p{n}");
         fleet.publish("cancellable", &id, &Cancellable {}).await;
-        wait_until("the task runs", || async { fleet.cancel_log.is_running(&id).then_some(()) }).await;
+        eventually("the task runs", || async { fleet.cancel_log.is_running(&id).then_some(()) }).await;
         fleet.wait_for_record(&id).await;
         let begun = Instant::now();
         let response = http.post(format!("{}/v1/tasks/{id}/cancel", fleet.api)).json(&json!({})).send().await.unwrap();
         let (status, text) = (response.status(), response.text().await.unwrap());
         assert_eq!(status, 202, "{text}");
         let cancelled =
-            wait_until("the attempt's token is cancelled", || async { fleet.cancel_log.cancelled_at(&id) }).await;
+            eventually("the attempt's token is cancelled", || async { fleet.cancel_log.cancelled_at(&id) }).await;
         times.push(cancelled.saturating_duration_since(begun));
-        let ended = wait_until("the cancelled event is in the log", || async {
+        let ended = eventually("the cancelled event is in the log", || async {
             let history = fleet.get(&format!("/v1/tasks/{id}/history")).await;
             let events = history["events"].as_array()?.clone();
             events.iter().any(|event| event["kind"] == "cancelled").then_some(events)

@@ -3,7 +3,7 @@
 use kafleet::model::record::state::State;
 use serde_json::{Value, json};
 
-use crate::fleet::in_process::{Fleet, wait_until};
+use crate::fleet::in_process::{Fleet, eventually};
 
 async fn submit(fleet: &Fleet, task: Value) {
     let client = crate::support::http::client();
@@ -41,7 +41,7 @@ async fn continuation_joins_children_and_runs_again_on_retry(mut fleet: Fleet) {
     // A new run of the task starts its continuations again.
     let response = client.post(format!("{}/v1/tasks/fan/retry", fleet.api)).json(&json!({})).send().await.unwrap();
     assert_eq!(response.status(), 202);
-    wait_until("the second run has succeeded", || async {
+    eventually("the second run has succeeded", || async {
         fleet.record("fan").await.filter(|node| node.run == 2 && node.state == State::Succeeded)
     })
     .await;

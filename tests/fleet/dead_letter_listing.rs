@@ -9,7 +9,7 @@ use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::fleet::in_process::{DEADLINE, Fleet, wait_until};
+use crate::fleet::in_process::{DEADLINE, Fleet, eventually};
 use crate::fleet::rebuild_after_wipe::call;
 use crate::fleet::task_types::Broken;
 
@@ -57,7 +57,7 @@ async fn letters_in_topic(fleet: &Fleet, task_type: &str) -> BTreeSet<String> {
 
 /// Waits until the topic holds this number of dead letters.
 async fn wait_for_letters(fleet: &Fleet, task_type: &str, count: usize) -> BTreeSet<String> {
-    wait_until(&format!("{count} dead letters of `{task_type}`"), || async {
+    eventually(&format!("{count} dead letters of `{task_type}`"), || async {
         let found = letters_in_topic(fleet, task_type).await;
         (found.len() == count).then_some(found)
     })
@@ -158,7 +158,7 @@ async fn concurrent_redrives_start_one_run(mut fleet: Fleet) {
     let count =
         |wanted: (u16, &str)| responses.iter().filter(|(status, code)| (*status, code.as_str()) == wanted).count();
     assert_eq!((count((200, "")), count((409, "already_redriven"))), (1, 7), "{responses:?}");
-    wait_until("the redriven task succeeds", || async {
+    eventually("the redriven task succeeds", || async {
         fleet.record("a").await.filter(|node| node.state == State::Succeeded)
     })
     .await;
@@ -169,7 +169,7 @@ async fn concurrent_redrives_start_one_run(mut fleet: Fleet) {
 
     // A retry makes the other dead letter obsolete.
     call(&fleet, Method::POST, "/v1/tasks/b/retry", json!({})).await;
-    wait_until("the retried task succeeds", || async {
+    eventually("the retried task succeeds", || async {
         fleet.record("b").await.filter(|node| node.state == State::Succeeded)
     })
     .await;

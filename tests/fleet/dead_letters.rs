@@ -7,14 +7,14 @@ use kafleet::runtime::now_ms;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::fleet::in_process::{DEADLINE, Fleet, wait_until};
+use crate::fleet::in_process::{DEADLINE, Fleet, eventually};
 use crate::fleet::rebuild_after_wipe::call;
 use crate::fleet::task_types::Broken;
 use crate::support::records::committed_record;
 
 /// Waits until a type has this number of dead letters, and returns them.
 async fn wait_for_letters(fleet: &Fleet, task_type: &str, count: usize) -> Vec<Value> {
-    wait_until(&format!("{count} dead letters of `{task_type}`"), || async {
+    eventually(&format!("{count} dead letters of `{task_type}`"), || async {
         let page = fleet.get(&format!("/v1/dead-letters?type={task_type}")).await;
         let letters = page["letters"].as_array()?.clone();
         (letters.len() == count).then_some(letters)
@@ -31,7 +31,7 @@ async fn dead_letter(fleet: &Fleet, task_type: &str, (parent, id): (&str, &str),
     let letter = wait_for_letters(fleet, task_type, count).await.into_iter().find(of_task).expect(id);
     // The next dead letter is younger by at least a millisecond.
     let at: jiff::Timestamp = letter["at"].as_str().unwrap().parse().unwrap();
-    wait_until("the clock advances", || async { (now_ms() > at.as_millisecond()).then_some(()) }).await;
+    eventually("the clock advances", || async { now_ms() > at.as_millisecond() }).await;
     letter
 }
 
@@ -55,7 +55,7 @@ async fn records(fleet: &Fleet, topic: String) -> Vec<Record> {
 }
 
 async fn wait_for_state(fleet: &Fleet, id: &str, state: State) {
-    wait_until(&format!("`{id}` is {state}"), || async { fleet.record(id).await.filter(|node| node.state == state) })
+    eventually(&format!("`{id}` is {state}"), || async { fleet.record(id).await.filter(|node| node.state == state) })
         .await;
 }
 
@@ -145,7 +145,7 @@ async fn selected_dead_letters_are_redriven(mut fleet: Fleet) {
     let dropped =
         call(&fleet, Method::POST, "/v1/dead-letters/drop", json!({"type": "broken", "from": unfit["at"]})).await;
     assert_eq!(dropped["done"], json!([unfit["id"]]));
-    wait_until("the drop is in the history", || async {
+    eventually("the drop is in the history", || async {
         let history = fleet.get("/v1/tasks/s:unfit/history").await;
         history["events"].as_array()?.iter().any(|event| event["kind"] == "dead_dropped").then_some(())
     })

@@ -5,7 +5,7 @@ use kafleet::model::record::state::State;
 use kafleet::runtime::now_ms;
 use serde_json::{Value, json};
 
-use crate::fleet::in_process::{Fleet, wait_until};
+use crate::fleet::in_process::{Fleet, eventually};
 use crate::fleet::task_types::{Branch, Leaf};
 
 async fn post(fleet: &Fleet, path: &str, body: &Value) -> (u16, Value) {
@@ -35,7 +35,7 @@ async fn delayed_task_starts_when_due(mut fleet: Fleet) {
     // Too far ahead for the worker, which hands the task over to the tracker.
     let at = kafleet::publish::time_text(now_ms() + 3_600_000);
     fleet.publish_bare("echo", &[("ce_id", b"far"), ("ce_notbefore", at.as_bytes()), ("ce_name", b"n")], "7").await;
-    let far = wait_until("the task waiting at the tracker", || async {
+    let far = eventually("the task waiting at the tracker", || async {
         fleet.record("far").await.filter(|node| node.deferral.record_bytes > 0)
     })
     .await;
@@ -52,7 +52,7 @@ async fn long_retry_waits_at_the_tracker(mut fleet: Fleet) {
     fleet.worker.inline_retry_max = "100ms".parse().unwrap();
     fleet.start_worker();
     fleet.publish("flaky", "f", &json!({"failures": 2, "after_ms": 1_500})).await;
-    let waiting = wait_until("the task waiting at the tracker", || async {
+    let waiting = eventually("the task waiting at the tracker", || async {
         fleet.record("f").await.filter(|node| node.deferral.record_bytes > 0 || node.state.is_terminal())
     })
     .await;
@@ -84,7 +84,7 @@ async fn retry_starts_failed_tasks_again(mut fleet: Fleet) {
     assert_eq!(fleet.wait_for_end("r").await.state, State::Failed);
     let (code, outcome) = post(&fleet, "/v1/tasks/r/retry", &json!({"only_failed": true, "reason": "again"})).await;
     assert_eq!((code, &outcome["run"]), (202, &json!(2)), "{outcome}");
-    let again = wait_until("the leaf has failed again", || async {
+    let again = eventually("the leaf has failed again", || async {
         fleet.record("r:1:1").await.filter(|node| node.run == 2 && node.own.is_terminal())
     })
     .await;
@@ -93,7 +93,7 @@ async fn retry_starts_failed_tasks_again(mut fleet: Fleet) {
     fleet.wait_for_end("r").await;
     let (code, outcome) = post(&fleet, "/v1/tasks/r/retry", &json!({})).await;
     assert_eq!((code, &outcome["run"], &outcome["status"]["run"]), (202, &json!(3), &json!(3)), "{outcome}");
-    let leaf = wait_until("the leaf runs in the third run", || async {
+    let leaf = eventually("the leaf runs in the third run", || async {
         fleet.record("r:1:1").await.filter(|node| node.run == 3 && node.own.is_terminal())
     })
     .await;
@@ -102,17 +102,17 @@ async fn retry_starts_failed_tasks_again(mut fleet: Fleet) {
         fleet.record("r").await.unwrap().requests.asof,
         "a spawned child is as recent as the retry"
     );
-    wait_until("the third run has ended", || async {
+    eventually("the third run has ended", || async {
         fleet.record("r").await.filter(|node| node.run == 3 && node.state == State::Failed)
     })
     .await;
     fleet.publish("leaf", "held", &Leaf { held: true, fails: false, waits_to_fail: false }).await;
-    wait_until("the task runs", || async { fleet.record("held").await.filter(|node| node.state == State::Running) })
+    eventually("the task runs", || async { fleet.record("held").await.filter(|node| node.state == State::Running) })
         .await;
     let (code, problem) = post(&fleet, "/v1/tasks/held/retry", &json!({})).await;
     assert_eq!((code, &problem["code"]), (409, &json!("not_finished")));
     // The API answers 404 only once the tracker has caught up.
-    let (code, problem) = wait_until("a response about an unknown task", || async {
+    let (code, problem) = eventually("a response about an unknown task", || async {
         Some(post(&fleet, "/v1/tasks/nobody/retry", &json!({})).await).filter(|(code, _)| *code != 503)
     })
     .await;

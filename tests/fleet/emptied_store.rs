@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::fleet::idempotent_creation::{assert_ran_once, post, task_records, two_apis};
-use crate::fleet::in_process::{Fleet, wait_until};
+use crate::fleet::in_process::{Fleet, eventually};
 
 /// Clients that send the same requests.
 const CLIENTS: usize = 8;
@@ -30,7 +30,7 @@ async fn flushed_redis_duplicates_no_task() {
     let flushes = async {
         for round in 1..=2 {
             let part = (round * TASKS / 3) as i64;
-            wait_until("a part of the tasks", || async { (task_records(&fleet) >= part).then_some(()) }).await;
+            eventually("a part of the tasks", || async { task_records(&fleet) >= part }).await;
             let () = fleet.redis.as_ref().unwrap().call(&["FLUSHALL"]).unwrap();
         }
     };

@@ -3,7 +3,7 @@
 use kafleet::model::record::state::State;
 use serde_json::json;
 
-use crate::fleet::in_process::{Fleet, wait_until};
+use crate::fleet::in_process::{Fleet, eventually};
 
 async fn task_is_published_executed_and_queried(mut fleet: Fleet) {
     fleet.start_worker();
@@ -22,7 +22,7 @@ async fn task_is_published_executed_and_queried(mut fleet: Fleet) {
 /// A record with a JSON value and no headers.
 async fn bare_record(fleet: &Fleet) {
     let (partition, offset) = fleet.publish_bare("echo", &[], r#"{"from":"kcat"}"#).await;
-    let id = wait_until("the record is listed as a task", || async {
+    let id = eventually("the record is listed as a task", || async {
         let page = fleet.get("/v1/tasks?type=echo").await;
         let found = page["tasks"].as_array()?.iter().find(|task| task["result"] == json!({"from": "kcat"}))?.clone();
         (found["state"] == "succeeded").then(|| found["id"].as_str().unwrap().to_owned())

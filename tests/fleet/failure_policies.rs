@@ -3,7 +3,7 @@
 use kafleet::model::record::state::State;
 use serde_json::{Value, json};
 
-use crate::fleet::in_process::{Fleet, wait_until};
+use crate::fleet::in_process::{Fleet, eventually};
 
 async fn submit(fleet: &Fleet, task: Value) {
     let client = crate::support::http::client();
@@ -18,7 +18,7 @@ async fn fail_fast_cancels_the_tree(mut fleet: Fleet) {
     submit(&fleet, json!({"type": "branch", "id": "fast", "params": params, "fail_fast": true})).await;
     // The child to be cancelled runs, and the tasks above it have ended themselves.
     for (id, own) in [("fast", State::Succeeded), ("fast:1", State::Succeeded), ("fast:0:1", State::Running)] {
-        wait_until(&format!("`{id}` is {own}"), || async { fleet.record(id).await.filter(|node| node.own == own) })
+        eventually(&format!("`{id}` is {own}"), || async { fleet.record(id).await.filter(|node| node.own == own) })
             .await;
     }
     fleet.failure_gate.0.open();
@@ -30,7 +30,7 @@ async fn fail_fast_cancels_the_tree(mut fleet: Fleet) {
     assert_eq!(fleet.record("fast:0:1").await.unwrap().state, State::Cancelled, "the held leaf is cancelled");
     let status = fleet.get("/v1/tasks/fast").await;
     assert_eq!((&status["fail_fast"], &status["error"]["kind"]), (&json!(true), &json!("child_failed")));
-    wait_until("the cancel is removed from the workers", || async {
+    eventually("the cancel is removed from the workers", || async {
         fleet.record("fast").await.filter(|node| node.effects.is_empty())
     })
     .await;

@@ -4,12 +4,11 @@ use std::io::{Error, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::wait::DEADLINE;
+use crate::support::wait::{DEADLINE, eventually_blocking};
 
 /// Request types of Kafka's protocol (API keys).
 pub const PRODUCE: i16 = 0;
@@ -109,9 +108,7 @@ impl Breakpoint {
     /// Stops the process, and returns whether the connection continues.
     fn hit(&self) -> bool {
         // The request may arrive before the test has set the pid; pid 0 would signal the whole group.
-        while self.pid.load(SeqCst) == 0 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        eventually_blocking("the test has set the pid", || self.pid.load(SeqCst) != 0);
         let signal = if self.fault == Fault::Kill { Signal::SIGKILL } else { Signal::SIGSTOP };
         kill(self.pid(), signal).unwrap();
         self.wait_until_stopped();
@@ -123,17 +120,12 @@ impl Breakpoint {
     }
 
     fn wait_until_stopped(&self) {
-        let end = Instant::now() + DEADLINE;
         let stat = format!("/proc/{}/stat", self.pid());
-        loop {
+        eventually_blocking("the process is stopped", || {
             let found = std::fs::read_to_string(&stat).unwrap_or_default();
             let state = found.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-            if matches!(state, None | Some('T' | 'Z')) {
-                return;
-            }
-            assert!(Instant::now() < end, "the process did not stop within {DEADLINE:?}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+            matches!(state, None | Some('T' | 'Z'))
+        });
     }
 
     fn is_step(&self, api: i16, frame: &[u8]) -> bool {

@@ -4,7 +4,7 @@ use kafleet::broker::{Partition, TopicInfo};
 use kafleet::model::record::state::State;
 use serde_json::{Value, json};
 
-use crate::fleet::in_process::{DEADLINE, Fleet, wait_until};
+use crate::fleet::in_process::{DEADLINE, Fleet, eventually};
 
 cases!(
     concurrent_requests_create_one_task,
@@ -18,7 +18,7 @@ const REQUESTS: usize = 8;
 /// Sends a request, and again while the response is `503`.
 pub async fn post(url: String, body: &Value) -> (u16, Value) {
     let client = crate::support::http::client();
-    wait_until("a response other than 503", || async {
+    eventually("a response other than 503", || async {
         let response = client.post(&url).json(body).send().await.unwrap();
         let status = response.status().as_u16();
         (status != 503).then_some((status, response.json().await.unwrap()))

@@ -1,7 +1,6 @@
 //! A fleet with all roles in this process.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use kafleet::api::{self, ApiSetup};
 use kafleet::broker::shared_producer::SharedProducer;
@@ -29,7 +28,7 @@ use crate::support::redis::Server;
 use crate::support::services::connect;
 use crate::support::topics;
 
-pub use crate::support::wait::{DEADLINE, wait_until};
+pub use crate::support::wait::{DEADLINE, eventually};
 
 fn task_partitions(broker: &dyn Broker, names: &Names) -> Vec<Partition> {
     let topics = broker.topics(&names.tasks(""), DEADLINE).unwrap();
@@ -236,12 +235,12 @@ impl Fleet {
 
     /// Waits until the task has a record.
     pub async fn wait_for_record(&self, id: &str) {
-        wait_until(&format!("`{id}` is folded"), || async { self.record(id).await }).await;
+        eventually(&format!("`{id}` is folded"), || async { self.record(id).await }).await;
     }
 
     /// Record of the task, once it is in a terminal state.
     pub async fn wait_for_end(&self, id: &str) -> TaskRecord {
-        wait_until(&format!("`{id}` is in a terminal state"), || async {
+        eventually(&format!("`{id}` is in a terminal state"), || async {
             self.record(id).await.filter(|node| node.state.is_terminal())
         })
         .await
@@ -250,7 +249,7 @@ impl Fleet {
     /// Response of the API with any status but `503`, which it gives while the tracker is behind.
     pub async fn response(&self, path: &str) -> (u16, String) {
         let client = crate::support::http::client();
-        wait_until(&format!("a response to {path}"), || async {
+        eventually(&format!("a response to {path}"), || async {
             let response = client.get(format!("{}{path}", self.api)).send().await.unwrap();
             let (status, text) = (response.status().as_u16(), response.text().await.unwrap());
             (status != 503).then_some((status, text))
@@ -284,12 +283,12 @@ impl Fleet {
             })
         };
         let announced = Arc::new(announced);
-        let ends = wait_until("the announcer has read all tasks", || {
+        let ends = eventually("the announcer has read all tasks", || {
             let announced = announced.clone();
             async move { tokio::task::spawn_blocking(move || announced()).await.unwrap() }
         })
         .await;
-        wait_until("all events are folded", || async {
+        eventually("all events are folded", || async {
             let checkpoints = self.store.checkpoints(&(0..count).collect::<Vec<_>>()).await.unwrap();
             let folded = checkpoints
                 .iter()
@@ -302,18 +301,13 @@ impl Fleet {
 
     /// Checks that the store equals a fold of the log from its beginning.
     pub async fn assert_store_matches_log(&self) -> Oracle {
-        let end = Instant::now() + DEADLINE;
-        loop {
+        eventually("the log comes to rest", async || {
             self.wait_until_quiet().await;
             let oracle = Oracle::of(self.broker.clone(), &self.names, self.events_partitions).await;
-            let settled = oracle.settles(&*self.store, async |ends| {
-                is_folded_up_to(&self.broker, &self.names, &*self.store, ends).await
-            });
-            if let Some(oracle) = settled.await {
-                return oracle;
-            }
-            assert!(Instant::now() < end, "the log does not come to rest within {DEADLINE:?}");
-        }
+            let is_folded = async |ends: &[i64]| is_folded_up_to(&self.broker, &self.names, &*self.store, ends).await;
+            oracle.settles(&*self.store, is_folded).await
+        })
+        .await
     }
 }
 

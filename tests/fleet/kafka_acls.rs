@@ -62,9 +62,10 @@ fn binding(allowed: &Allowed) -> *mut native::rd_kafka_AclBinding_t {
         Operation::DescribeConfigs => Op::RD_KAFKA_ACL_OPERATION_DESCRIBE_CONFIGS,
         Operation::AlterConfigs => Op::RD_KAFKA_ACL_OPERATION_ALTER_CONFIGS,
     };
-    let pattern = match allowed.is_prefix {
-        true => Pattern::RD_KAFKA_RESOURCE_PATTERN_PREFIXED,
-        false => Pattern::RD_KAFKA_RESOURCE_PATTERN_LITERAL,
+    let pattern = if allowed.is_prefix {
+        Pattern::RD_KAFKA_RESOURCE_PATTERN_PREFIXED
+    } else {
+        Pattern::RD_KAFKA_RESOURCE_PATTERN_LITERAL
     };
     let text = |text: &str| CString::new(text).unwrap();
     let (name, principal, host) = (text(&allowed.name), text(&format!("User:{}", allowed.user)), text("*"));

@@ -5,7 +5,7 @@ use kafleet::model::record::rollup::children_of;
 use kafleet::model::record::state::State;
 use serde_json::json;
 
-use crate::fleet::in_process::{Fleet, wait_until};
+use crate::fleet::in_process::{Fleet, eventually};
 use crate::fleet::task_types::Branch;
 
 const WIDTH: u32 = 10;
@@ -39,7 +39,7 @@ async fn root_ends_with_its_last_child(mut fleet: Fleet) {
     fleet.publish("branch", "big", &Branch { held: Some(vec![9, 4, 9]), ..branch() }).await;
     // All but the last leaf and the two tasks between it and the root.
     let most = BELOW - 3;
-    let root = wait_until("all but one leaf are done", || async {
+    let root = eventually("all but one leaf are done", || async {
         let is_done =
             |root: &TaskRecord| counts(root, State::Succeeded).1 == most && counts(root, State::Running).1 == 1;
         fleet.record("big").await.filter(|root| root.own == State::Succeeded && is_done(root))
@@ -73,7 +73,7 @@ async fn one_failed_leaf_fails_the_root(mut fleet: Fleet) {
     fleet
         .publish("branch", "bad", &Branch { failing: Some(vec![4, 5, 6]), held: Some(vec![0, 0, 0]), ..branch() })
         .await;
-    wait_until("one leaf has failed and only the held one is open", || async {
+    eventually("one leaf has failed and only the held one is open", || async {
         let root = fleet.record("bad").await.filter(|root| root.own == State::Succeeded)?;
         (counts(&root, State::Failed).1 == 3 && counts(&root, State::Succeeded).1 == BELOW - 6).then_some(())
     })

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::offset_range::{OffsetRange, read};
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use crate::fleet::in_process::brokers;
 use crate::fleet::process_crashes::wait_until_folded;
 use crate::support::names::unique;
-use crate::support::processes::{Process, ProcessFleet};
+use crate::support::processes::{Process, ProcessFleet, eventually_running};
 use crate::support::redis::{Server, free_port};
 use crate::support::services::connect;
 use crate::support::wait::DEADLINE;
@@ -95,15 +95,6 @@ impl Drop for Rebuild {
     }
 }
 
-async fn wait_until(what: &str, running: &mut [Process], mut condition: impl AsyncFnMut() -> bool) {
-    let end = Instant::now() + DEADLINE;
-    while !condition().await {
-        running.iter_mut().for_each(Process::assert_running);
-        assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
 async fn succeeded(store: &dyn Store, all: &[u32]) -> usize {
     let counts = store.counts(all).await.unwrap_or_default();
     counts.iter().filter(|count| count.state == State::Succeeded).map(|count| count.count as usize).sum()
@@ -164,13 +155,13 @@ async fn fleet_moves_to_another_redis_under_load() {
     let (stop, published) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
     let loading = tokio::spawn(load(publisher, stop.clone(), published.clone()));
     let mut running = vec![fleet.start("worker"), fleet.start("tracker"), fleet.start("tracker")];
-    wait_until("500 tasks have succeeded", &mut running, async || succeeded(&store, &all).await > 500).await;
+    eventually_running("500 tasks have succeeded", &mut running, async || succeeded(&store, &all).await > 500).await;
 
     let mut first = Rebuild::start(&fleet, &url);
-    wait_until("the rebuild has folded events", &mut running, async || succeeded(&copy, &all).await > 0).await;
+    eventually_running("the rebuild has folded events", &mut running, async || succeeded(&copy, &all).await > 0).await;
     first.kill();
     let mut second = Rebuild::start(&fleet, &url);
-    wait_until("the rebuild is ready", &mut running, async || !second.all("ready").is_empty()).await;
+    eventually_running("the rebuild is ready", &mut running, async || !second.all("ready").is_empty()).await;
     assert_eq!(second.all("begins")[0]["resumed"], json!(true));
     assert_eq!(second.all("verified").len(), all.len(), "{:?}", second.documents);
 
@@ -181,11 +172,11 @@ async fn fleet_moves_to_another_redis_under_load() {
     let api = format!("http://{address}");
     let client = crate::support::http::client();
     let responses = async || client.get(format!("{api}/v1/types")).send().await.is_ok();
-    wait_until("the API responds", &mut running, responses).await;
+    eventually_running("the API responds", &mut running, responses).await;
     let querying = tokio::spawn(query(api, stop.clone(), published.clone()));
 
     move_trackers(&fleet, &url, &mut running, &second).await;
-    wait_until("the rebuild ends", &mut running, async || second.child.try_wait().unwrap().is_some()).await;
+    eventually_running("the rebuild ends", &mut running, async || second.child.try_wait().unwrap().is_some()).await;
     assert!(second.child.wait().unwrap().success(), "{:?}", second.documents);
     assert_eq!(second.all("ended")[0]["how"], json!("taken_over"));
     stop.store(true, SeqCst);
@@ -194,7 +185,7 @@ async fn fleet_moves_to_another_redis_under_load() {
     assert!(found > 0, "{found} found, {late} not yet visible");
 
     let count = published.lock().unwrap().len();
-    wait_until("all tasks succeed", &mut running, async || succeeded(&copy, &all).await == count).await;
+    eventually_running("all tasks succeed", &mut running, async || succeeded(&copy, &all).await == count).await;
     assert_store_matches_log(&kafka, &names, &copy, &all).await;
     // Each delayed task was released once, whichever tracker owned the partition.
     let times = released(&kafka, &names);
@@ -208,8 +199,10 @@ async fn move_trackers(fleet: &ProcessFleet, url: &str, running: &mut [Process],
         running[tracker].stop();
         running[tracker] = fleet.start_with("tracker", &["--redis", url]);
         let taken = tracker * 2 - 1;
-        wait_until("the tracker takes partitions over", running, async || rebuild.all("taken_over").len() >= taken)
-            .await;
+        eventually_running("the tracker takes partitions over", running, async || {
+            rebuild.all("taken_over").len() >= taken
+        })
+        .await;
     }
 }
 

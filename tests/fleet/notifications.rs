@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use kafleet::config::{CallbacksConfig, SecretConfig};
 use kafleet::handlers::Registered;
@@ -11,10 +10,9 @@ use kafleet::model::record::state::State;
 use serde_json::{Value, json};
 
 use crate::fleet::http_receiver::{Call, Receiver};
-use crate::fleet::in_process::{Fleet, brokers, wait_until};
+use crate::fleet::in_process::{Fleet, brokers, eventually};
 use crate::support::names::unique;
-use crate::support::processes::{Process, ProcessFleet};
-use crate::support::wait::DEADLINE;
+use crate::support::processes::{ProcessFleet, eventually_running_blocking};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
@@ -41,7 +39,7 @@ async fn post(fleet: &Fleet, path: &str, body: &Value) -> (u16, Value) {
 
 /// State, outcome and attempts of a task's deliveries, oldest first, once there are this many and none is pending.
 pub async fn completed_deliveries(fleet: &Fleet, task: &str, count: usize) -> Vec<(String, String, u64)> {
-    wait_until(&format!("all deliveries of `{task}` are complete"), || async {
+    eventually(&format!("all deliveries of `{task}` are complete"), || async {
         // The task may not be folded yet.
         let (code, status) = fleet.response(&format!("/v1/tasks/{task}")).await;
         let status: Value = serde_json::from_str(&status).ok().filter(|_| code == 200)?;
@@ -101,7 +99,7 @@ async fn each_transition_is_delivered_once(mut fleet: Fleet) {
     let status = fleet.get("/v1/tasks/t").await;
     let item = &status["deliveries"]["items"][0];
     assert_eq!((&item["error"]["kind"], &item["rule"]), (&json!("http_status"), &json!("actions/2")), "{item}");
-    let dead = wait_until("the dead letter is listed", || async {
+    let dead = eventually("the dead letter is listed", || async {
         fleet.get(&format!("/v1/dead-letters?type={TYPE}")).await["letters"]
             .as_array()
             .filter(|all| !all.is_empty())
@@ -190,7 +188,7 @@ async fn scheduled_tasks_and_continuations_notify(mut fleet: Fleet) {
     task["checks"] = json!([{"after": "1ms", "expect": ["failed"], "failed": {"callback": check}}]);
     let (code, made) = post(&fleet, "/v1/schedules", &with(task)).await;
     assert_eq!(code, 201, "{made}");
-    let run = wait_until("the API knows the schedule", || async {
+    let run = eventually("the API knows the schedule", || async {
         post(&fleet, "/v1/schedules/s/trigger", &Value::Null).await.1["tasks"][0].as_str().map(str::to_owned)
     });
     let run = run.await;
@@ -302,15 +300,9 @@ async fn killed_tracker_loses_no_callback() {
     let fleet = ProcessFleet::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers, unique("fleet"), types);
     let mut tracker = fleet.start("tracker");
     let mut running = [fleet.start("api"), fleet.start("worker")];
-    let end = Instant::now() + DEADLINE;
-    let check = |running: &mut [Process], what: &str| {
-        running.iter_mut().for_each(Process::assert_running);
-        assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    };
-    while !fleet.command(&["types", "-o", "json"]).output().unwrap().status.success() {
-        check(&mut running, "the API responds");
-    }
+    eventually_running_blocking("the API responds", &mut running, || {
+        fleet.command(&["types", "-o", "json"]).output().unwrap().status.success()
+    });
     let lines = (0..TASKS).map(|n| {
         let action = json!({"callback": {"url": format!("{}/ok", receiver.url)}});
         json!({"type": "echo", "id": format!("t-{n}"), "params": n, "actions": [action]}).to_string() + "\n"
@@ -318,9 +310,7 @@ async fn killed_tracker_loses_no_callback() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), lines.collect::<String>()).unwrap();
     fleet.run(&["submit", "--file", file.path().to_str().unwrap()]);
-    while receiver.calls("ok").is_empty() {
-        check(&mut running, "the first callback arrives");
-    }
+    eventually_running_blocking("the first callback arrives", &mut running, || !receiver.calls("ok").is_empty());
     tracker.kill();
     let _next = fleet.start("tracker");
     let notified = || {
@@ -330,9 +320,7 @@ async fn killed_tracker_loses_no_callback() {
             .map(|call| call.json()["data"]["id"].as_str().unwrap().to_owned())
             .collect::<BTreeSet<_>>()
     };
-    while notified().len() < TASKS {
-        check(&mut running, "every task's callback arrives");
-    }
+    eventually_running_blocking("every task's callback arrives", &mut running, || notified().len() == TASKS);
     let mut ids: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for call in receiver.calls("ok") {
         ids.entry(call.json()["data"]["id"].as_str().unwrap().to_owned()).or_default().insert(call.id().to_owned());

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use kafleet::broker::Broker;
 use kafleet::broker::kafka::Kafka;
@@ -20,9 +19,9 @@ use serde_json::{Value, json};
 use crate::fleet::in_process::{brokers, is_folded_up_to};
 use crate::support::names::unique;
 use crate::support::oracle::Oracle;
-use crate::support::processes::{Process, ProcessFleet};
+use crate::support::processes::{Process, ProcessFleet, eventually_running};
 use crate::support::services::connect;
-use crate::support::wait::DEADLINE;
+use crate::support::wait::eventually;
 
 const TASKS: usize = 20_000;
 
@@ -54,13 +53,11 @@ async fn succeeded(store: &dyn Store, all: &[u32]) -> usize {
 }
 
 async fn until_succeeded(store: &dyn Store, all: &[u32], number: usize, processes: &mut [Process]) {
-    let end = Instant::now() + DEADLINE;
-    while succeeded(store, all).await < number {
-        processes.iter_mut().for_each(Process::assert_running);
+    eventually_running(&format!("{number} tasks have succeeded"), processes, async || {
         let so_far = succeeded(store, all).await;
-        assert!(Instant::now() < end, "{so_far} of {number} tasks succeeded within {DEADLINE:?}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        if so_far >= number { Ok(()) } else { Err(so_far) }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -103,16 +100,12 @@ async fn sigkill_and_flushall_lose_no_task() {
 
 /// Waits until the store equals a fold of the log; workers killed last may have written duplicate events.
 pub async fn wait_until_folded(kafka: &Arc<Kafka>, names: &Names, store: &dyn Store, all: &[u32]) -> Oracle {
-    let (end, broker) = (Instant::now() + DEADLINE, kafka.clone() as Arc<dyn Broker>);
-    loop {
+    let broker: Arc<dyn Broker> = kafka.clone();
+    eventually("the log is folded", async || {
         let oracle = Oracle::of(broker.clone(), names, all.len() as u32).await;
-        if let Some(oracle) =
-            oracle.settles(store, async |ends| is_folded_up_to(&broker, names, store, ends).await).await
-        {
-            return oracle;
-        }
-        assert!(Instant::now() < end, "the log is not folded within {DEADLINE:?}");
-    }
+        oracle.settles(store, async |ends| is_folded_up_to(&broker, names, store, ends).await).await
+    })
+    .await
 }
 
 /// The documented first steps against real services: a line published with kcat, then its status with the CLI and
@@ -139,17 +132,12 @@ async fn task_published_with_kcat_is_listed() {
 
 /// Id of the only task, once the API lists it.
 async fn only_task_id(fleet: &ProcessFleet, processes: &mut [Process]) -> String {
-    let end = Instant::now() + DEADLINE;
-    loop {
-        processes.iter_mut().for_each(Process::assert_running);
+    eventually_running("a task is listed", processes, async || {
         let listed = fleet.command(&["list", "-o", "json"]).output().unwrap();
         let page: Value = serde_json::from_slice(&listed.stdout).unwrap_or_default();
         let tasks = page.get("tasks").unwrap_or(&page);
-        if let Some(id) = tasks.pointer("/0/id").or_else(|| page.get("id")).and_then(Value::as_str) {
-            return id.to_owned();
-        }
-        let stderr = String::from_utf8_lossy(&listed.stderr).into_owned();
-        assert!(Instant::now() < end, "no task is listed: {page} {stderr}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+        let id = tasks.pointer("/0/id").or_else(|| page.get("id")).and_then(Value::as_str);
+        id.map(str::to_owned).ok_or_else(|| format!("{page} {}", String::from_utf8_lossy(&listed.stderr)))
+    })
+    .await
 }

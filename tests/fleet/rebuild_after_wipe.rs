@@ -11,7 +11,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::fleet::http_receiver::Receiver;
-use crate::fleet::in_process::{Fleet, wait_until};
+use crate::fleet::in_process::{Fleet, eventually};
 use crate::fleet::notifications::{callbacks, completed_deliveries};
 use crate::fleet::task_types::{Branch, Leaf};
 
@@ -71,17 +71,17 @@ async fn trees(fleet: &Fleet) {
         .await;
     fleet.wait_for_end("tree").await;
     call(fleet, Method::POST, "/v1/tasks/tree/retry", json!({"only_failed": true})).await;
-    wait_until("the leaf has failed again", || async {
+    eventually("the leaf has failed again", || async {
         fleet.record("tree:1:1").await.filter(|node| node.run == 2 && node.own.is_terminal())
     })
     .await;
     fleet.publish("cancellable", "cancelled", &json!({})).await;
-    wait_until("the task runs", || async { fleet.cancel_log.is_running("cancelled").then_some(()) }).await;
+    eventually("the task runs", || async { fleet.cancel_log.is_running("cancelled").then_some(()) }).await;
     fleet.wait_for_record("cancelled").await;
     call(fleet, Method::POST, "/v1/tasks/cancelled/cancel", json!({"reason": "enough"})).await;
     fleet.wait_for_end("cancelled").await;
     fleet.publish("leaf", "running", &Leaf { held: true, fails: false, waits_to_fail: false }).await;
-    wait_until("the task runs", || async { fleet.record("running").await.filter(|node| node.state == State::Running) })
+    eventually("the task runs", || async { fleet.record("running").await.filter(|node| node.state == State::Running) })
         .await;
 }
 

@@ -1,24 +1,12 @@
 //! A killed worker is reported as silent, and a cancel of its task does not wait for it.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::fleet::in_process::brokers;
 use crate::support::names::unique;
-use crate::support::processes::{Process, ProcessFleet};
-use crate::support::wait::DEADLINE;
-
-/// Polls until the condition holds, checking that the processes still run.
-fn wait_until(what: &str, running: &mut [Process], mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + DEADLINE;
-    while !condition() {
-        running.iter_mut().for_each(Process::assert_running);
-        assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(200));
-    }
-}
+use crate::support::processes::{ProcessFleet, eventually_running_blocking};
 
 #[test]
 fn killed_worker_is_reported_and_its_task_can_be_cancelled() {
@@ -32,21 +20,23 @@ fn killed_worker_is_reported_and_its_task_can_be_cancelled() {
         serde_json::from_slice::<Value>(&output).unwrap_or_default()
     };
     let has_state = |state: &'static str| move |status: Value| status["state"] == state;
-    wait_until("the API responds", &mut running, || query(&["types", "-o", "json"]).is_object());
+    eventually_running_blocking("the API responds", &mut running, || query(&["types", "-o", "json"]).is_object());
     fleet.run(&["submit", "foreach", r#"{"count":2,"pause":"10m"}"#, "--id", "long"]);
-    wait_until("the task runs", &mut running, || has_state("running")(query(&["status", "long", "-o", "json"])));
+    eventually_running_blocking("the task runs", &mut running, || {
+        has_state("running")(query(&["status", "long", "-o", "json"]))
+    });
     worker.kill();
-    wait_until("`why` reports the silent worker", &mut running, || {
+    eventually_running_blocking("`why` reports the silent worker", &mut running, || {
         query(&["why", "long", "-o", "json"])["findings"][0]["code"] == "worker_silent"
     });
-    wait_until("the worker is listed as silent", &mut running, || {
+    eventually_running_blocking("the worker is listed as silent", &mut running, || {
         query(&["workers", "-o", "json"])["workers"][0]["state"] == "silent"
     });
-    wait_until("the task is still running, as another worker may take it over", &mut running, || {
+    eventually_running_blocking("the task is still running, as another worker may take it over", &mut running, || {
         has_state("running")(query(&["status", "long", "-o", "json"]))
     });
     fleet.run(&["cancel", "long"]);
-    wait_until("the task is cancelled without its worker", &mut running, || {
+    eventually_running_blocking("the task is cancelled without its worker", &mut running, || {
         has_state("cancelled")(query(&["status", "long", "-o", "json"]))
     });
 }

@@ -80,10 +80,7 @@ impl Task for Branch {
         let width = self.widths.first().copied().unwrap_or(0);
         for n in 0..width {
             let below = self.below(n);
-            let child = match below.widths.is_empty() {
-                true => Child::of(&below.leaf()),
-                false => Child::of(&below),
-            };
+            let child = if below.widths.is_empty() { Child::of(&below.leaf()) } else { Child::of(&below) };
             cx.spawn_child(child.id(n.to_string()));
         }
         if let Some(next) = self.next {

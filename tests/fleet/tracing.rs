@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::fleet::collector::{Behaviour, Collector, SeenSpan};
 use crate::fleet::http_receiver::Receiver;
-use crate::fleet::in_process::{Fleet, wait_until};
+use crate::fleet::in_process::{Fleet, eventually};
 use crate::fleet::notifications::callbacks;
 use crate::fleet::task_types::Leaf;
 
@@ -142,9 +142,9 @@ async fn one_trace_has_retries_children_continuations_and_callbacks() {
     assert_eq!(traced.fleet.get("/v1/tasks/top").await["trace_id"], GIVEN[3..35]);
     let output = root.outcome.output.unwrap().value().unwrap();
     let child = traced.fleet.get("/v1/tasks/top/children").await["tasks"][0]["id"].as_str().unwrap().to_owned();
-    wait_until("the callback has arrived", || async { (!receiver.calls("ok").is_empty()).then_some(()) }).await;
+    eventually("the callback has arrived", || async { !receiver.calls("ok").is_empty() }).await;
     let called = receiver.calls("ok").remove(0);
-    wait_until("the callback task has ended", || async {
+    eventually("the callback task has ended", || async {
         traced.fleet.record(called.id()).await.filter(|record| record.state.is_terminal())
     })
     .await;
@@ -235,7 +235,7 @@ async fn foreign_record_has_its_wait_as_the_root() {
     for id in ["bare", "given", "off"] {
         assert_eq!(traced.fleet.wait_for_end(id).await.state, State::Succeeded);
     }
-    wait_until("the continuation has ended", || async {
+    eventually("the continuation has ended", || async {
         traced.fleet.record("bare:then").await.filter(|record| record.state.is_terminal())
     })
     .await;
@@ -257,7 +257,7 @@ async fn retry_by_hand_and_late_children_are_linked_traces() {
     let client = crate::support::http::client();
     let retried = client.post(format!("{}/v1/tasks/a/retry", traced.fleet.api)).json(&json!({})).send().await.unwrap();
     assert_eq!(retried.status(), 202);
-    wait_until("the second run has ended", || async {
+    eventually("the second run has ended", || async {
         traced.fleet.record("a").await.filter(|record| record.run == 2 && record.state.is_terminal())
     })
     .await;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::shared_producer::SharedProducer;
@@ -25,7 +25,7 @@ use crate::fleet::process_crashes::wait_until_folded;
 use crate::support::names::unique;
 use crate::support::processes::{Process, ProcessFleet};
 use crate::support::services::connect;
-use crate::support::wait::DEADLINE;
+use crate::support::wait::{DEADLINE, eventually_blocking};
 
 /// Number of fleets tested concurrently: most of the time is spent waiting for Kafka sessions to expire.
 const FLEETS: usize = 9;
@@ -220,31 +220,26 @@ impl Released {
     }
 
     fn wait_until(&mut self, expected: &BTreeSet<String>, point: Point, tracker: &mut Process) {
-        let end = Instant::now() + DEADLINE;
-        loop {
+        eventually_blocking(&format!("{point:?}: all are released"), || {
+            tracker.assert_running();
             self.poll();
             let missing: Vec<&String> = expected.iter().filter(|id| !self.times.contains_key(*id)).collect();
-            if missing.is_empty() {
-                return;
-            }
-            tracker.assert_running();
-            assert!(Instant::now() < end, "{point:?}: not within {DEADLINE:?}: {missing:?}");
-        }
+            if missing.is_empty() { Ok(()) } else { Err(missing) }
+        });
     }
 
     /// Reads up to the current end of the topic.
     fn read_to_end(&mut self) {
         let ends: Vec<i64> =
             self.partitions.iter().map(|partition| self.kafka.watermarks(partition, DEADLINE).unwrap().high).collect();
-        let deadline = Instant::now() + DEADLINE;
         let is_read = |consumer: &mut Box<dyn Consumer>, partition: &Partition, end: i64| {
             end == 0 || consumer.positions().unwrap().iter().any(|(own, at)| own == partition && *at >= end)
         };
         for (partition, end) in self.partitions.clone().iter().zip(ends) {
-            while !is_read(&mut self.consumer, partition, end) {
+            eventually_blocking("the topic is read to its end", || {
                 self.poll();
-                assert!(Instant::now() < deadline, "the topic is not read to its end within {DEADLINE:?}");
-            }
+                is_read(&mut self.consumer, partition, end)
+            });
         }
     }
 }

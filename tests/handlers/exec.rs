@@ -15,7 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::support::wait::{DEADLINE, wait_blocking};
+use crate::support::wait::{DEADLINE, eventually_blocking};
 
 fn sh(script: &str) -> Program {
     Program {
@@ -40,7 +40,7 @@ async fn trial(trial: &TestRun, program: Program, params: Value) -> Outcome {
 
 /// Returns the pids that a script has written, one per line, once there are `count`.
 fn pids(file: &Path, count: usize) -> Vec<Pid> {
-    wait_blocking("the pids are written", || {
+    eventually_blocking("the pids are written", || {
         let text = std::fs::read_to_string(file).ok().filter(|text| text.ends_with('\n'))?;
         let pids: Vec<_> = text.lines().filter_map(|line| line.parse().ok().map(Pid::from_raw)).collect();
         (pids.len() == count).then_some(pids)
@@ -55,7 +55,7 @@ fn runs(pid: Pid) -> bool {
 
 fn assert_gone(pids: &[Pid]) {
     for &pid in pids {
-        wait_blocking(&format!("process {pid} is gone"), || (!runs(pid)).then_some(()));
+        eventually_blocking(&format!("process {pid} is gone"), || !runs(pid));
     }
 }
 
@@ -253,7 +253,7 @@ async fn concurrent_programs_leave_no_zombies() {
         assert_eq!(attempt.await.unwrap(), json!(n));
     }
     let own = std::process::id();
-    wait_blocking("no zombie is left", || (!children(own).into_iter().any(|pid| !runs(pid))).then_some(()));
+    eventually_blocking("no zombie is left", || !children(own).into_iter().any(|pid| !runs(pid)));
 }
 
 /// Returns the children of a process, including zombies.
@@ -311,7 +311,7 @@ fn programs_die_with_a_killed_worker() {
     let dir = tempfile::tempdir().unwrap();
     let mut worker = start_worker(dir.path());
     let families = families(dir.path());
-    let guard = wait_blocking("the worker has a guard", || guard_of(worker.id()));
+    let guard = eventually_blocking("the worker has a guard", || guard_of(worker.id()));
     assert!(families.iter().all(|&pid| runs(pid)));
     worker.kill().unwrap();
     worker.wait().unwrap();
@@ -324,10 +324,10 @@ fn guard_closes_inherited_descriptors() {
     let dir = tempfile::tempdir().unwrap();
     let mut worker = start_worker(dir.path());
     let families = families(dir.path());
-    let guard = wait_blocking("the worker has a guard", || guard_of(worker.id()));
+    let guard = eventually_blocking("the worker has a guard", || guard_of(worker.id()));
     // The guard closes them after it has set its name.
     let open = || std::fs::read_dir(format!("/proc/{guard}/fd")).unwrap().count();
-    wait_blocking("all descriptors but the pipe are closed", || (open() == 1).then_some(()));
+    eventually_blocking("all descriptors but the pipe are closed", || open() == 1);
     kill(guard, Signal::SIGTERM).unwrap();
     kill(guard, Signal::SIGINT).unwrap();
     worker.kill().unwrap();
@@ -358,12 +358,12 @@ fn worker_killed_at_any_time_leaves_no_programs() {
     for round in 0..6 {
         let dir = tempfile::tempdir().unwrap();
         let mut worker = start("as_a_busy_worker_process", BUSY_WORKER, dir.path());
-        wait_blocking("it works", || dir.path().join("begun").exists().then_some(()));
+        eventually_blocking("it works", || dir.path().join("begun").exists());
         std::thread::sleep(Duration::from_millis(round * 7));
         worker.kill().unwrap();
         worker.wait().unwrap();
         let mark = format!("{BUSY_WORKER}={}", dir.path().display());
-        wait_blocking("no process is left", || with_environment(&mark).is_empty().then_some(()));
+        eventually_blocking("no process is left", || with_environment(&mark).is_empty());
     }
 }
 
@@ -402,15 +402,15 @@ async fn dead_guard_is_replaced_with_current_table() {
     let dir = tempfile::tempdir().unwrap();
     let handler = Exec::new(sh("echo 1"));
     handler.prepare().unwrap();
-    let old = wait_blocking("the guard is running", || guard_of(std::process::id()));
+    let old = eventually_blocking("the guard is running", || guard_of(std::process::id()));
     let file = dir.path().join("pids");
     let (cx, _) = TestRun::new().begin("count");
     let running = tokio::spawn(Exec::new(unkillable_group(&file)).run(&RawJson::null(), cx).unwrap());
     let family = tokio::task::spawn_blocking(move || pids(&file, 2)).await.unwrap();
     kill(old, Signal::SIGKILL).unwrap();
-    wait_blocking("the guard has ended", || (!runs(old)).then_some(()));
+    eventually_blocking("the guard has ended", || !runs(old));
     assert_eq!(attempt(sh("echo 1"), json!({})).await.output(), json!(1));
-    let new = wait_blocking("a new guard is running", || guard_of(std::process::id()));
+    let new = eventually_blocking("a new guard is running", || guard_of(std::process::id()));
     assert_ne!(old, new);
     assert!(family.iter().all(|&pid| runs(pid)), "running programs continue");
     running.abort();

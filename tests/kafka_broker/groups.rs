@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use kafleet::broker::{Broker, BrokerError, Commit, GroupEvent, StartOffset};
 
 use super::{DEADLINE, Fixture, assigned, fixture, fixture_with, poll_until, unique};
+use crate::support::wait::eventually_blocking;
 
 /// Session timeouts longer than the tests' deadlines.
 const LONG_SESSIONS: [(&str, &str); 1] = [("session.timeout.ms", "240000")];
@@ -52,17 +53,14 @@ fn check_handover(fixture: Option<Fixture>) {
     let mut second = fixture.member(&group);
 
     // Both poll until two of the first member's four partitions are revoked.
-    let until = Instant::now() + DEADLINE;
-    let mut revoked = Vec::new();
-    while revoked.is_empty() {
-        assert!(Instant::now() < until, "no revocation");
-        for event in first.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll") {
-            if let GroupEvent::Revoked(partitions) = event {
-                revoked = partitions;
-            }
-        }
+    let mut revoked = eventually_blocking("partitions are revoked", || {
+        let events = first.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll");
         assert_eq!(assigned(&second.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll")), vec![]);
-    }
+        events.into_iter().find_map(|event| match event {
+            GroupEvent::Revoked(partitions) if !partitions.is_empty() => Some(partitions),
+            _ => None,
+        })
+    });
     assert_eq!(revoked.len(), 2);
     first.release(&revoked[..1]).expect("released");
     poll_until(&mut *first, {
@@ -77,11 +75,11 @@ fn check_handover(fixture: Option<Fixture>) {
     first.release(&revoked[1..]).expect("released");
 
     let mut received = Vec::new();
-    while received.len() < 2 {
-        assert!(Instant::now() < until, "nothing received");
+    eventually_blocking("the second member has received both", || {
         first.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll");
         received.extend(assigned(&second.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll")));
-    }
+        received.len() >= 2
+    });
     received.sort();
     revoked.sort();
     assert_eq!(received, revoked);
@@ -99,14 +97,11 @@ fn closing_with_a_pending_revocation_leaves_the_group() {
         .assign(&assigned(&events).into_iter().map(|partition| (partition, StartOffset::End)).collect::<Vec<_>>())
         .expect("assigned");
     let mut second = fixture.member(&group);
-    let until = Instant::now() + DEADLINE;
-    let mut revoked = false;
-    while !revoked {
-        assert!(Instant::now() < until, "no revocation");
+    eventually_blocking("partitions are revoked", || {
         let events = first.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll");
-        revoked = events.iter().any(|event| matches!(event, GroupEvent::Revoked(_)));
         second.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll");
-    }
+        events.iter().any(|event| matches!(event, GroupEvent::Revoked(_)))
+    });
 
     let started = Instant::now();
     first.close(DEADLINE);
@@ -124,24 +119,17 @@ fn member_without_partitions_leaves_the_group_on_close() {
     let mut first = fixture.member(&group);
     poll_until(&mut *first, |_, events| assigned(events).len() == 1);
     let mut second = fixture.member(&group);
-    let until = Instant::now() + DEADLINE;
-    let mut joined = false;
-    while !joined {
-        assert!(Instant::now() < until, "the second member has not joined");
+    eventually_blocking("the second member has joined", || {
         first.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll");
         let events = second.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll");
-        joined = events.iter().any(|event| matches!(event, GroupEvent::Assigned(none) if none.is_empty()));
-    }
+        events.iter().any(|event| matches!(event, GroupEvent::Assigned(none) if none.is_empty()))
+    });
     second.close(DEADLINE);
     first.close(DEADLINE);
 
     // External commits are accepted once the group has no members, well before a session timeout.
-    let started = Instant::now();
-    let commit = Commit { partition: fixture.partition(0), offset: 0, metadata: String::new() };
-    while let Err(error) = fixture.kafka.set_group_offsets(&group, std::slice::from_ref(&commit), DEADLINE) {
-        assert!(started.elapsed() < DEADLINE, "the group still has a member: {error}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let commit = [Commit { partition: fixture.partition(0), offset: 0, metadata: String::new() }];
+    eventually_blocking("the group has no member", || fixture.kafka.set_group_offsets(&group, &commit, DEADLINE));
 }
 
 #[test]
@@ -190,7 +178,7 @@ fn absent_member_loses_and_regains_its_partitions() {
     let mut member = fixture.member(&unique("group"));
     poll_until(&mut *member, |_, events| assigned(events).len() == 1);
     member.assign(&[(fixture.partition(0), StartOffset::Beginning)]).expect("assigned");
-    // The test is about the missing member.
+    // Not a wait for a condition: the member must be absent for longer than its session, and no call may end that.
     std::thread::sleep(Duration::from_secs(8));
 
     let (_, events) =

@@ -13,7 +13,7 @@ use kafleet::broker::{
 };
 
 use crate::support::names::unique;
-use crate::support::wait::block_until;
+use crate::support::wait::eventually_blocking;
 
 mod groups;
 mod tls;
@@ -133,7 +133,7 @@ fn is_significant(event: &GroupEvent) -> bool {
 
 /// Repeats a call until one takes at most `longest`: on a busy machine a single fast call is sufficient proof.
 fn takes_at_most(longest: Duration, what: &str, mut call: impl FnMut()) {
-    block_until(&format!("{what} in {longest:?}"), || {
+    eventually_blocking(&format!("{what} in {longest:?}"), || {
         let started = Instant::now();
         call();
         started.elapsed() < longest
@@ -222,7 +222,7 @@ fn configuration_change_keeps_other_entries() {
     let first = fixture.apply(&spec(topic, 1, &[("retention.ms", "1000000")]));
     let second = fixture.apply(&spec(topic, 3, &[("max.message.bytes", "2000000")]));
     // The broker may report an accepted change with a delay.
-    block_until("both settings are reported", || {
+    eventually_blocking("both settings are reported", || {
         fixture.kafka.topics(topic, DEADLINE).expect("topics")[0].config.len() == 2
     });
     let third = fixture.apply(&spec(topic, 2, &[("max.message.bytes", "2000000"), ("retention.ms", "1000000")]));
@@ -286,13 +286,13 @@ fn read_at_returns_records_and_skips_markers() {
     let Some(fixture) = fixture(1) else { return };
     let mut atomic = fixture.kafka.transactional_producer(&unique("atomic")).expect("opened");
     atomic.send_all(&[record(&fixture.topic, 0, b"7")], DEADLINE).expect("committed");
-    block_until("the marker follows the commit", || {
+    eventually_blocking("the marker follows the commit", || {
         fixture.kafka.watermarks(&fixture.partition(0), DEADLINE).is_ok_and(|ends| ends.high == 2)
     });
     fixture.publish(8..1_000);
     let read = |offset| fixture.kafka.read_at(&fixture.partition(0), offset, DEADLINE).expect("an answer");
 
-    block_until("the transaction is committed", || {
+    eventually_blocking("the transaction is committed", || {
         fixture.kafka.first_visible(&fixture.partition(0), 1, DEADLINE).expect("an answer").offset == 2
     });
     assert_eq!(read(0).and_then(|record| record.value), Some(b"7".to_vec()));
@@ -346,7 +346,7 @@ fn accepted_record_has_one_outcome_without_brokers() {
 #[test]
 fn unreachable_cluster_is_named_in_error() {
     let kafka = Kafka::new(&section("127.0.0.1:9")).expect("a client");
-    block_until("the error contains the address", || {
+    eventually_blocking("the error contains the address", || {
         let error = kafka.topics("", Duration::from_secs(1)).expect_err("nobody there");
         assert!(error.is_transient(), "{error}");
         error.to_string().contains("127.0.0.1:9")

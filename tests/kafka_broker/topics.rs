@@ -1,7 +1,7 @@
 //! Topics and settings on a real Kafka. Runs if `KAFLEET_TEST_KAFKA` is set, as by `tests/services run`.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::shared_producer::SharedProducer;
@@ -12,6 +12,7 @@ use kafleet::handlers::Registry;
 use kafleet::topics::{ApplyError, apply, check};
 
 use crate::support::names::unique;
+use crate::support::wait::eventually;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -45,15 +46,11 @@ async fn topics_are_applied_checked_and_fixed() {
     let created = apply(&client, &config, &registry, DEADLINE).await.unwrap();
     assert!(created.iter().all(|one| one.change == TopicChange::Created), "{created:?}");
     // New topics are visible on all brokers only after a delay.
-    let end = Instant::now() + DEADLINE;
-    loop {
+    eventually("the applied topics match the configuration", async || {
         let found = check(&client, &config, &registry, DEADLINE).await.unwrap();
-        if found.is_empty() {
-            break;
-        }
-        assert!(Instant::now() < end, "the applied topics match the configuration: {found:?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        if found.is_empty() { Ok(()) } else { Err(found) }
+    })
+    .await;
     let again = apply(&client, &config, &registry, DEADLINE).await.unwrap();
     assert!(again.iter().all(|one| one.change == TopicChange::Unchanged), "{again:?}");
 

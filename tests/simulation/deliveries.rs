@@ -118,9 +118,10 @@ fn random_states(rng: &mut Rng) -> Vec<State> {
 
 fn random_receiver(rng: &mut Rng) -> (Option<Callback>, Option<Email>) {
     let fails = [0, 0, 0, 1, 3][rng.usize(..5)];
-    match rng.bool() {
-        true => (Some(Callback::to(&format!("https://a.example/{fails}"))), None),
-        false => (None, Some(Email { to: vec![format!("a@example.com{fails}")], ..Email::default() })),
+    if rng.bool() {
+        (Some(Callback::to(&format!("https://a.example/{fails}"))), None)
+    } else {
+        (None, Some(Email { to: vec![format!("a@example.com{fails}")], ..Email::default() }))
     }
 }
 
@@ -303,10 +304,8 @@ pub fn is_delivery(id: &str) -> bool {
 /// Checks that each expected delivery is one task that was received, and that there are no others. Returns their
 /// number.
 pub async fn judge(fleet: &Fleet, records: &Records, log: &[Event], violations: &mut Vec<String>) -> usize {
-    let due = match fleet.scenario.has_notifications() {
-        true => expected_deliveries(fleet, violations).await,
-        false => BTreeMap::new(),
-    };
+    let due =
+        if fleet.scenario.has_notifications() { expected_deliveries(fleet, violations).await } else { BTreeMap::new() };
     let mut created: BTreeMap<&str, usize> = BTreeMap::new();
     for event in log.iter().filter(|event| event.kind() == Kind::Scheduled && event.worker.is_none()) {
         *created.entry(event.id.as_str()).or_default() += usize::from(is_delivery(event.id.as_str()));

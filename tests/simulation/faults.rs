@@ -154,9 +154,10 @@ impl Fleet {
             Step::ChangeBuild { tracker, newer, back_ms } => {
                 let process_id = ProcessId::Tracker(tracker);
                 self.stop(process_id);
-                match newer {
-                    true => self.newer.borrow_mut().insert(process_id),
-                    false => self.newer.borrow_mut().remove(&process_id),
+                if newer {
+                    self.newer.borrow_mut().insert(process_id)
+                } else {
+                    self.newer.borrow_mut().remove(&process_id)
                 };
                 self.restart_later(process_id, back_ms).await;
             }

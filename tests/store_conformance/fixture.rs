@@ -13,7 +13,7 @@ use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Checkpoint, Entry, Index, PartitionWriter, Store, StoreError};
 
 use crate::support::redis::patient;
-pub use crate::support::wait::{DEADLINE, until};
+pub use crate::support::wait::{DEADLINE, eventually};
 
 pub struct Fixture {
     pub store: Arc<dyn Store>,

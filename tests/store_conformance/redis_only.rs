@@ -31,13 +31,7 @@ fn impatient(url: &str) -> RedisOptions {
 
 /// A writer of a store with short deadlines, retried because a busy machine may miss them.
 async fn opened(redis: &Redis) -> Box<dyn PartitionWriter> {
-    let start = Instant::now();
-    loop {
-        match redis.open(0).await {
-            Ok((writer, _)) => return writer,
-            Err(why) => assert!(start.elapsed() < DEADLINE, "{why}"),
-        }
-    }
+    eventually("a writer is opened", async || redis.open(0).await.map(|(writer, _)| writer)).await
 }
 
 #[tokio::test]
@@ -129,7 +123,7 @@ async fn silent_server_fails_the_batch_within_the_deadline() {
     assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
     server.thaw();
     let is_back = || async { redis.checkpoints(&[0]).await.is_ok() };
-    until("reads succeed again", is_back).await;
+    eventually("reads succeed again", is_back).await;
     // The batch may have been applied nevertheless, as the checkpoint shows.
     let (mut writer, found) = fixture.open(0).await;
     writer.apply(&full_batch("a"), found, checkpoint(2)).await.unwrap();
@@ -140,7 +134,7 @@ async fn reads_resume_with_the_server() {
     let Some((mut server, _)) = server(&[]).await else { return };
     let redis = Redis::connect(impatient(&server.url())).unwrap();
     let is_there = || async { redis.checkpoints(&[0]).await == Ok(vec![None]) };
-    until("reads work", is_there).await;
+    eventually("reads work", is_there).await;
     server.kill();
     let away = redis.checkpoints(&[0]).await;
     assert!(
@@ -149,7 +143,7 @@ async fn reads_resume_with_the_server() {
     );
     server.restart();
     let is_back = || async { redis.checkpoints(&[0]).await.is_ok() };
-    until("reads succeed again", is_back).await;
+    eventually("reads succeed again", is_back).await;
 }
 
 #[tokio::test]
@@ -172,7 +166,7 @@ async fn reconnected_listener_receives_a_gap() {
         let listeners: String = server.call(&["CLIENT", "LIST", "TYPE", "pubsub"]).unwrap();
         listeners.is_empty()
     };
-    until("the connection ends with its stream", is_gone).await;
+    eventually("the connection ends with its stream", is_gone).await;
 }
 
 #[tokio::test]
@@ -272,7 +266,7 @@ async fn sentinels_name_the_master() {
     assert_eq!(fixture.store.nodes(0, &[id("a")]).await.unwrap(), [Some(node(1))]);
     let unknown = Redis::connect(impatient(&format!("redis-sentinel://127.0.0.1:{}/other", sentinel.port))).unwrap();
     let is_told = || async { is_unavailable(&unknown.check().await, "entinel") };
-    until("the sentinels know no such master", is_told).await;
+    eventually("the sentinels know no such master", is_told).await;
 }
 
 /// A Redis that stops in the middle of writing a batch keeps its first part, and reads it as the beginning of the

@@ -140,7 +140,7 @@ async fn readers_follow_the_sentinels() {
     let is_seen = || async {
         fixture.store.checkpoints(&[0]).await.is_ok_and(|checkpoints| checkpoints == [Some(checkpoint(2))])
     };
-    until("readers see the contents of the new master", is_seen).await;
+    eventually("readers see the contents of the new master", is_seen).await;
     let stale: String = sentinels.master.call(&["GET", "kafleet:{p0}:checkpoint"]).unwrap();
     assert!(stale.starts_with("1 "), "{stale}");
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use crate::support::redis::{Server, free_port};
+use crate::support::wait::{Check, eventually, eventually_blocking};
 
 /// Configuration and services shared by the processes of a fleet.
 pub struct ProcessFleet {
@@ -129,4 +130,30 @@ impl Drop for Process {
             eprintln!("--- {}\n{}", self.log.display(), self.log_tail());
         }
     }
+}
+
+/// Like [`eventually`], and panics as soon as one of the processes has exited.
+pub async fn eventually_running<C: Check>(
+    what: &str,
+    processes: &mut [Process],
+    mut condition: impl AsyncFnMut() -> C,
+) -> C::Value {
+    eventually(what, async || {
+        processes.iter_mut().for_each(Process::assert_running);
+        condition().await
+    })
+    .await
+}
+
+/// Like [`eventually_running`], on this thread.
+#[track_caller]
+pub fn eventually_running_blocking<C: Check>(
+    what: &str,
+    processes: &mut [Process],
+    mut condition: impl FnMut() -> C,
+) -> C::Value {
+    eventually_blocking(what, || {
+        processes.iter_mut().for_each(Process::assert_running);
+        condition()
+    })
 }

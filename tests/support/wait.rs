@@ -1,5 +1,6 @@
 //! Waits for conditions.
 
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 /// Deadline of a wait: patience for a busy machine, not a requirement.
@@ -7,26 +8,34 @@ pub const DEADLINE: Duration = Duration::from_secs(300);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Result of a check: `true` and `Some` end the wait.
+/// Result of a check: `true`, `Some` and `Ok` end the wait; an `Err` is shown at its deadline.
 pub trait Check {
     type Value;
 
-    fn value(self) -> Option<Self::Value>;
+    fn passed(self) -> Result<Self::Value, String>;
 }
 
 impl Check for bool {
     type Value = ();
 
-    fn value(self) -> Option<()> {
-        self.then_some(())
+    fn passed(self) -> Result<(), String> {
+        self.then_some(()).ok_or_else(String::new)
     }
 }
 
 impl<T> Check for Option<T> {
     type Value = T;
 
-    fn value(self) -> Self {
-        self
+    fn passed(self) -> Result<T, String> {
+        self.ok_or_else(String::new)
+    }
+}
+
+impl<T, E: Debug> Check for Result<T, E> {
+    type Value = T;
+
+    fn passed(self) -> Result<T, String> {
+        self.map_err(|error| format!("{error:?}"))
     }
 }
 
@@ -34,10 +43,10 @@ impl<T> Check for Option<T> {
 pub async fn eventually<C: Check>(what: &str, mut condition: impl AsyncFnMut() -> C) -> C::Value {
     let end = Instant::now() + DEADLINE;
     loop {
-        if let Some(value) = condition().await.value() {
-            return value;
+        match condition().await.passed() {
+            Ok(value) => return value,
+            Err(last) => assert!(Instant::now() < end, "not within {DEADLINE:?}: {what} {last}"),
         }
-        assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
         tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
@@ -47,15 +56,10 @@ pub async fn eventually<C: Check>(what: &str, mut condition: impl AsyncFnMut() -
 pub fn eventually_blocking<C: Check>(what: &str, mut condition: impl FnMut() -> C) -> C::Value {
     let end = Instant::now() + DEADLINE;
     loop {
-        if let Some(value) = condition().value() {
-            return value;
+        match condition().passed() {
+            Ok(value) => return value,
+            Err(last) => assert!(Instant::now() < end, "not within {DEADLINE:?}: {what} {last}"),
         }
-        assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
         std::thread::sleep(POLL_INTERVAL);
     }
 }
-
-pub use self::{
-    eventually as until, eventually as wait_until, eventually_blocking as block_until,
-    eventually_blocking as wait_blocking,
-};

@@ -25,7 +25,7 @@ use crate::support::oracle::Oracle;
 use crate::support::properties;
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{event, id, submitted, succeeded};
-use crate::tracker::fixture::{DEADLINE, Fixture, until};
+use crate::tracker::fixture::{DEADLINE, Fixture, eventually};
 use crate::tracker::outbox::{make_topics, node, read_all, scheduled, until_state};
 
 const HOUR: i64 = 3_600_000;
@@ -236,7 +236,7 @@ async fn tree_open_for_too_long_ends() {
     make_topics(&fixture);
     let config = TrackerConfig { tick: Millis(200), ..TrackerConfig::default() };
     let tracker = fixture.tracker_with_lifetimes(config, lifetimes()).await;
-    until("the lifetimes are published", || async { fixture.end(0) == 1 }).await;
+    eventually("the lifetimes are published", || async { fixture.end(0) == 1 }).await;
     let mut runs = event(Kind::Started, "old:runs");
     runs.worker = Some("w".into());
     fixture
@@ -256,19 +256,20 @@ async fn tree_open_for_too_long_ends() {
     assert!(cancel.contains("open longer than max_tree_age"), "workers receive the cancel: {cancel}");
     expect_agreement(&fixture).await;
     ahead.store(8 * HOUR, SeqCst);
-    until("the tree was removed", || async {
+    eventually("the tree was removed", || async {
         node(&fixture, "old").await.is_none() && node(&fixture, "old:runs").await.is_none()
     })
     .await;
     expect_agreement(&fixture).await;
     assert_eq!(fixture.store.counts(&fixture.all()).await.unwrap(), []);
-    // One more tick may be in flight, decided on while something could still expire.
+    // One more tick may be in flight, decided on while something could still expire. Five intervals show that no more
+    // follow: for that there is no condition.
     let is_quiet = || async {
         let end = fixture.end(0);
         tokio::time::sleep(Duration::from_secs(1)).await;
         fixture.end(0) == end
     };
-    until("no ticks are published once nothing can expire", is_quiet).await;
+    eventually("no ticks are published once nothing can expire", is_quiet).await;
     tracker.stop().await;
 }
 
@@ -283,7 +284,7 @@ pub async fn idle_partition_gets_ticks(fixture: Fixture) {
     let tracker = short_intervals(&fixture).await;
     fixture.write(&[submitted("t")]).await;
     let (with, without) = (fixture.partition_of("t"), 1 - fixture.partition_of("t"));
-    until("a tick is published", || async { fixture.end(with) >= 3 }).await;
+    eventually("a tick is published", || async { fixture.end(with) >= 3 }).await;
     assert_eq!(fixture.end(without), 0, "no ticks are published to an empty partition");
     assert_eq!(node(&fixture, "t").await.unwrap().history.entries.len(), 1);
     tracker.stop().await;
@@ -338,7 +339,7 @@ pub async fn tasks_of_a_silent_worker_are_marked(fixture: Fixture) {
         let fixture = fixture.clone();
         async move { node(&fixture, task).await.is_some_and(|node| node.silent) }
     };
-    until("the task of the silent worker is marked", || async {
+    eventually("the task of the silent worker is marked", || async {
         heartbeat(&fixture, "w2", 60_000, HeartbeatState::Running).await;
         silent("gone").await
     })

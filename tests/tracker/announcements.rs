@@ -7,7 +7,7 @@ use kafleet::control::record_group;
 use kafleet::model::record::state::State;
 use kafleet::model::task::id::TaskId;
 
-use crate::tracker::fixture::{Fixture, until, until_known};
+use crate::tracker::fixture::{Fixture, eventually, until_known};
 
 const CALL: Duration = Duration::from_secs(60);
 
@@ -33,7 +33,7 @@ impl Fixture {
     }
 
     async fn is_queued(&self, id: &str) {
-        until(&format!("`{id}` is queued"), || async { self.state_of(id).await == Some(State::Queued) }).await;
+        eventually(&format!("`{id}` is queued"), || async { self.state_of(id).await == Some(State::Queued) }).await;
     }
 }
 
@@ -59,7 +59,7 @@ pub async fn unannounced_tasks_are_announced(fixture: Fixture) {
     tracker.expect_ready().await;
     let submitted = |name: &str| tracker.metrics.tasks.submitted.with_label_values(&[name]).get();
     // A task is counted when its announcement is acknowledged, which may be after its projection.
-    until("the tasks are counted", async || (submitted("plain"), submitted("other")) == (2, 1)).await;
+    eventually("the tasks are counted", async || (submitted("plain"), submitted("other")) == (2, 1)).await;
     tracker.stop().await;
 }
 
@@ -84,7 +84,7 @@ pub async fn only_new_tasks_are_announced(fixture: Fixture) {
         let committed = fixture.broker.group_offsets(&group, std::slice::from_ref(&at), CALL).unwrap().remove(0);
         committed.is_some_and(|committed| committed.offset >= 2)
     };
-    until("the offset is committed", committed).await;
+    eventually("the offset is committed", committed).await;
     first.stop().await;
     let events: i64 = fixture.all().into_iter().map(|partition| fixture.end(partition)).sum();
     fixture.put(&topic, "new", &[]).await;

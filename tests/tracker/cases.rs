@@ -1,25 +1,21 @@
 //! Cases for any broker and store.
 
 use std::future::Future;
-use std::time::Instant;
 
 use kafleet::config::TrackerConfig;
 
 use crate::support::oracle::Oracle;
 use crate::tracker::event_log::{event_log, id, submitted, succeeded};
-use crate::tracker::fixture::{DEADLINE, Fixture, until};
+use crate::tracker::fixture::{Fixture, eventually};
 
 /// Asserts that everything in the log is folded exactly once. A tracker may publish events meanwhile.
 pub async fn expect_agreement(fixture: &Fixture) -> Oracle {
-    let end = Instant::now() + DEADLINE;
-    loop {
+    eventually("the log comes to rest", async || {
         fixture.folded().await;
         let oracle = Oracle::of(fixture.broker.clone(), &fixture.names, fixture.partitions).await;
-        if let Some(oracle) = oracle.settles(&*fixture.store, async |ends| fixture.is_at(ends).await).await {
-            return oracle;
-        }
-        assert!(Instant::now() < end, "the log did not come to rest within {DEADLINE:?}");
-    }
+        oracle.settles(&*fixture.store, async |ends| fixture.is_at(ends).await).await
+    })
+    .await
 }
 
 /// Small batches with a tiny cache; a tracker that starts late; duplicate events out of order.
@@ -45,15 +41,15 @@ pub async fn trackers_start_and_stop_under_load(fixture: Fixture, trees: usize) 
             }
         }
     });
-    until("the first tracker has folded events", || async {
+    eventually("the first tracker has folded events", || async {
         fixture.store.checkpoints(&[0]).await.is_ok_and(|checkpoints| checkpoints[0].is_some())
     })
     .await;
     let second = fixture.tracker().await;
-    until("the second tracker has partitions", || async { second.reason("tracker").is_none() }).await;
+    eventually("the second tracker has partitions", || async { second.reason("tracker").is_none() }).await;
     first.stop().await;
     let third = fixture.tracker().await;
-    until("the third tracker has partitions", || async { third.reason("tracker").is_none() }).await;
+    eventually("the third tracker has partitions", || async { third.reason("tracker").is_none() }).await;
     writing.await.unwrap();
     expect_agreement(&fixture).await;
     third.stop().await;
@@ -75,7 +71,7 @@ pub async fn store_loses_writes<F: Future<Output = ()>>(
             let fixture = fixture.clone();
             async move { fixture.write(&event_log(u64::from(round), trees)).await }
         });
-        until("some events are folded", || async {
+        eventually("some events are folded", || async {
             let checkpoints = fixture.store.checkpoints(&fixture.all()).await;
             checkpoints.is_ok_and(|checkpoints| checkpoints.iter().flatten().count() > 0)
         })
@@ -107,7 +103,7 @@ pub async fn newer_event_stops_its_partition(fixture: Fixture) {
     fixture.folded_to(&ends).await;
     let checkpoint = fixture.store.checkpoints(&[stopped]).await.unwrap()[0].unwrap();
     assert_eq!(checkpoint.offset, at, "no event is skipped");
-    until("no other reason is reported", || async { tracker.health.reasons().len() == 1 }).await;
+    eventually("no other reason is reported", || async { tracker.health.reasons().len() == 1 }).await;
     tracker.expect_reason(&crate::tracker::fixture::part(stopped), "upgrade trackers first").await;
     tracker.stop().await;
 }

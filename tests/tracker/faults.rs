@@ -19,7 +19,7 @@ use crate::support::services::connect;
 use crate::tracker::broker::OwnBroker;
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{event_log, id};
-use crate::tracker::fixture::{Fixture, Tracker, until};
+use crate::tracker::fixture::{Fixture, Tracker, eventually};
 use crate::tracker::outbox::{make_topics, many, published};
 
 /// Size of one round of the load.
@@ -99,7 +99,7 @@ impl Load {
     /// Waits for progress of the fold.
     async fn wait_for_progress(&self, what: &str) {
         let before = self.folded().await.unwrap_or(0);
-        until(what, || async { self.folded().await.is_some_and(|now| now > before + 200) }).await;
+        eventually(what, || async { self.folded().await.is_some_and(|now| now > before + 200) }).await;
     }
 
     /// Ends the load and checks that everything is folded and published once.
@@ -129,7 +129,7 @@ async fn settled(fixture: &Fixture) -> Oracle {
             .all(|outbox| outbox.as_ref().is_ok_and(|outbox| outbox.timers.is_empty() && outbox.effects.is_empty()))
     };
     fixture.folded().await;
-    until("all timers and effects are done", is_done).await;
+    eventually("all timers and effects are done", is_done).await;
     expect_agreement(fixture).await
 }
 
@@ -144,7 +144,7 @@ fn rewinds(trackers: &[Tracker], fixture: &Fixture, reasons: &[&str]) -> u64 {
 async fn two_trackers(fixture: &Fixture) -> Vec<Tracker> {
     let trackers = vec![fixture.tracker().await, fixture.tracker().await];
     for tracker in &trackers {
-        until("the tracker has partitions", || async { tracker.reason("tracker").is_none() }).await;
+        eventually("the tracker has partitions", || async { tracker.reason("tracker").is_none() }).await;
     }
     trackers
 }
@@ -162,14 +162,17 @@ async fn lagging_replica_takes_over() {
     load.wait_for_progress("events are folded that the replica lacks").await;
     // Data in flight may still have reached the replica.
     let left = || fixture.all().into_iter().map(|number| sentinels.replicated(number)).sum::<i64>();
-    until("the replica lags", || async { load.folded().await.is_some_and(|folded| left() < folded) }).await;
+    eventually("the replica lags", || async { load.folded().await.is_some_and(|folded| left() < folded) }).await;
     let lost = load.folded_now().await;
     sentinels.master.freeze();
     sentinels.await_failover();
     sentinels.master.thaw();
-    until("the lost events are folded again", || async { load.folded().await.is_some_and(|now| now > lost) }).await;
-    until("the trackers have detected the loss", || async { rewinds(&trackers, &fixture, &["store", "fence"]) > 0 })
+    eventually("the lost events are folded again", || async { load.folded().await.is_some_and(|now| now > lost) })
         .await;
+    eventually("the trackers have detected the loss", || async {
+        rewinds(&trackers, &fixture, &["store", "fence"]) > 0
+    })
+    .await;
     load.finish(trackers).await;
 }
 
@@ -191,11 +194,15 @@ async fn redis_loses_the_last_second() {
         // Truncate within a batch.
         std::fs::OpenOptions::new().write(true).open(file).unwrap().set_len(length - 7).unwrap();
         server.restart();
-        until("the lost events are folded again", || async { load.folded().await.is_some_and(|now| now > folded) })
-            .await;
-    }
-    until("the trackers have detected the loss", || async { rewinds(&trackers, &fixture, &["store", "fence"]) > 0 })
+        eventually("the lost events are folded again", || async {
+            load.folded().await.is_some_and(|now| now > folded)
+        })
         .await;
+    }
+    eventually("the trackers have detected the loss", || async {
+        rewinds(&trackers, &fixture, &["store", "fence"]) > 0
+    })
+    .await;
     load.finish(trackers).await;
 }
 
@@ -232,11 +239,13 @@ async fn connections_are_cut_around_exec() {
     let trackers = two_trackers(&fixture).await;
     for (cut, wanted) in [(Cut::Before(4), 3), (Cut::After(4), 6)] {
         proxy.cut(cut);
-        until(&format!("connections are cut ({cut:?})"), || async { proxy.cuts() >= wanted }).await;
+        eventually(&format!("connections are cut ({cut:?})"), || async { proxy.cuts() >= wanted }).await;
     }
     proxy.cut(Cut::Never);
-    until("the trackers have read the checkpoint again", || async { rewinds(&trackers, &fixture, &["store"]) > 0 })
-        .await;
+    eventually("the trackers have read the checkpoint again", || async {
+        rewinds(&trackers, &fixture, &["store"]) > 0
+    })
+    .await;
     load.finish(trackers).await;
 }
 
@@ -252,13 +261,13 @@ async fn two_trackers_own_all_partitions() {
     make_topics(&honest);
     let mut trackers = vec![grounds[0].tracker().await, grounds[1].tracker().await];
     for tracker in &trackers {
-        until("the tracker has all partitions", || async { tracker.reason("tracker").is_none() }).await;
+        eventually("the tracker has all partitions", || async { tracker.reason("tracker").is_none() }).await;
     }
     let load = Load::begin(&honest, server.url());
     for _ in 0..4 {
         load.wait_for_progress("events are folded").await;
     }
-    until("a tracker was fenced", || async { rewinds(&trackers, &honest, &["fence"]) > 0 }).await;
+    eventually("a tracker was fenced", || async { rewinds(&trackers, &honest, &["fence"]) > 0 }).await;
     trackers.remove(0).stop().await;
     load.finish(trackers).await;
 }
@@ -291,7 +300,7 @@ async fn slots_migrate_under_load() {
     let trackers = two_trackers(&fixture).await;
     for partition in fixture.all() {
         let roots = async || load.calm.store.page(partition, &Index::Roots, None, 200).await.unwrap_or_default();
-        until("100 trees are folded", || async { roots().await.len() >= 100 }).await;
+        eventually("100 trees are folded", || async { roots().await.len() >= 100 }).await;
         let roots = roots().await;
         let moving = cluster.begin_move(partition);
         for _ in 0..10 {
@@ -310,7 +319,7 @@ async fn slots_migrate_under_load() {
                 .await
                 .is_ok_and(|now| now[0].is_some_and(|now| now.offset > checkpoint.offset))
         };
-        until("more events of the partition are folded", on).await;
+        eventually("more events of the partition are folded", on).await;
     }
     load.finish(trackers).await;
 }

@@ -1,7 +1,7 @@
 //! Test fixture: a log, a store, and trackers between them.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition, ProducerRecord, TopicChange, TopicSpec};
@@ -16,7 +16,8 @@ use kafleet::telemetry::Metrics;
 use kafleet::tracker::{self, TrackerSetup};
 
 use crate::support::faults::FaultRules;
-pub use crate::support::wait::{DEADLINE, until};
+use crate::support::wait::eventually_blocking;
+pub use crate::support::wait::{DEADLINE, eventually};
 
 const CALL: Duration = Duration::from_secs(60);
 
@@ -152,32 +153,21 @@ impl Fixture {
     }
 
     pub async fn folded_to(&self, ends: &[i64]) {
-        let end = Instant::now() + DEADLINE;
-        loop {
-            let checkpoints = self.store.checkpoints(&self.all()).await;
-            let there = |checkpoints: &Vec<Option<kafleet::store::Checkpoint>>| {
-                checkpoints
-                    .iter()
-                    .zip(ends)
-                    .all(|(checkpoint, end)| checkpoint.map_or(0, |checkpoint| checkpoint.offset) >= *end)
-            };
-            if checkpoints.as_ref().is_ok_and(there) {
-                return;
-            }
-            assert!(Instant::now() < end, "folded to {checkpoints:?} of {ends:?} within {DEADLINE:?}");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        eventually(&format!("the log is folded to {ends:?}"), async || {
+            let checkpoints = self.store.checkpoints(&self.all()).await.map_err(|error| error.to_string())?;
+            let offsets: Vec<i64> = checkpoints.iter().map(|checkpoint| checkpoint.map_or(0, |at| at.offset)).collect();
+            let is_folded = offsets.iter().zip(ends).all(|(offset, end)| offset >= end);
+            if is_folded { Ok(()) } else { Err(format!("{offsets:?}")) }
+        })
+        .await;
     }
 }
 
 /// Waits until all partitions of a new topic are available.
 pub fn until_known(broker: &dyn Broker, topic: &str, partitions: u32) {
-    let end = Instant::now() + DEADLINE;
     for index in 0..partitions as i32 {
-        while broker.watermarks(&Partition::new(topic, index), CALL).is_err() {
-            assert!(Instant::now() < end, "`{topic}` was not available within {DEADLINE:?}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let partition = Partition::new(topic, index);
+        eventually_blocking("a partition is available", || broker.watermarks(&partition, CALL));
     }
 }
 
@@ -202,11 +192,11 @@ impl Tracker {
     /// Waits for a reason that contains these words.
     pub async fn expect_reason(&self, part: &str, words: &str) {
         let what = format!("`{part}` is not ready because of `{words}`");
-        until(&what, || async { self.reason(part).is_some_and(|reason| reason.contains(words)) }).await;
+        eventually(&what, || async { self.reason(part).is_some_and(|reason| reason.contains(words)) }).await;
     }
 
     pub async fn expect_ready(&self) {
-        until("the tracker is ready", || async { self.health.reasons().is_empty() }).await;
+        eventually("the tracker is ready", || async { self.health.reasons().is_empty() }).await;
     }
 
     pub fn skipped(&self, partition: u32) -> u64 {

@@ -12,7 +12,7 @@ use crate::support::faults::polls_of_groups;
 use crate::support::redis::Server;
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::event_log;
-use crate::tracker::fixture::{Fixture, Tracker, part, until};
+use crate::tracker::fixture::{Fixture, Tracker, eventually, part};
 use crate::tracker::{memory, services};
 
 const TREES: usize = 300;
@@ -29,7 +29,7 @@ fn losses(fixture: &Fixture, tracker: &Tracker) -> u64 {
 
 /// Waits until more than `before` losses are detected and the store contains all tasks again.
 async fn expect_recovery(fixture: &Fixture, tracker: &Tracker, what: &str, before: u64) {
-    until(&format!("the loss is detected: {what}"), || async { losses(fixture, tracker) > before }).await;
+    eventually(&format!("the loss is detected: {what}"), || async { losses(fixture, tracker) > before }).await;
     expect_agreement(fixture).await;
     tracker.expect_ready().await;
 }
@@ -112,8 +112,9 @@ async fn deleted_and_expiring_keys_are_folded_again() {
         let key = keys.first().unwrap_or_else(|| panic!("no key matches `{pattern}`"));
         let command: Vec<&str> = [&words[..1], &[key], &words[1..]].concat();
         // A batch may write the key again before the audit reaches it, so the command is repeated.
-        until(&format!("a loss is detected: {command:?}"), || async {
+        eventually(&format!("a loss is detected: {command:?}"), || async {
             let _: i64 = server.call(&command).unwrap();
+            // Longer than an audit of the partition takes.
             tokio::time::sleep(Duration::from_secs(2)).await;
             losses(&fixture, &tracker) > before
         })
@@ -204,10 +205,10 @@ async fn restarted_tracker_is_not_ready_before_a_lost_partition_is_complete() {
     let end = fixture.end(0);
     let some = faults.on(polls_of_groups).records(100);
     memory.remove_record(0, &oracle.nodes[0][0].0);
-    until("the loss is detected", || async { losses(&fixture, &tracker) > 0 }).await;
+    eventually("the loss is detected", || async { losses(&fixture, &tracker) > 0 }).await;
     let offset =
         || async { fixture.store.checkpoints(&[0]).await.unwrap()[0].map_or(0, |checkpoint| checkpoint.offset) };
-    until("a part is folded again", || async { (1..end).contains(&offset().await) }).await;
+    eventually("a part is folded again", || async { (1..end).contains(&offset().await) }).await;
     tracker.stop().await;
 
     some.lift();

@@ -15,7 +15,7 @@ use crate::support::faults::{group_offsets, polls_of_groups, read_checkpoints};
 use crate::tracker::ages::{heartbeat, short_intervals};
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{event, submitted, succeeded};
-use crate::tracker::fixture::{DEADLINE, Fixture, until};
+use crate::tracker::fixture::{DEADLINE, Fixture, eventually};
 use crate::tracker::outbox::{make_topics, node, until_state};
 
 /// Publishes task records whose events are written only by these tests.
@@ -71,7 +71,8 @@ async fn queued_task_expires_when_its_record_is_removed() {
     until_state(&fixture, "p", State::Expired).await;
     until_state(&fixture, "done", State::Succeeded).await;
     until_state(&fixture, "kept", State::Queued).await;
-    until("two are counted", || async { tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 2 }).await;
+    eventually("two are counted", || async { tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 2 })
+        .await;
     expect_agreement(&fixture).await;
     assert_eq!(node(&fixture, "kept").await.unwrap().state, State::Queued);
     tracker.stop().await;
@@ -112,7 +113,8 @@ async fn removed_record_is_lost_only_if_no_worker_can_hold_it() {
         until_state(&fixture, task, State::Expired).await;
     }
     assert_eq!(node(&fixture, "held").await.unwrap().state, State::Succeeded);
-    until("three are counted", || async { tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 3 }).await;
+    eventually("three are counted", || async { tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 3 })
+        .await;
     expect_agreement(&fixture).await;
     tracker.stop().await;
 }
@@ -186,10 +188,10 @@ async fn task_folded_after_its_record_was_removed_expires() {
     let reads = faults.count(read_checkpoints);
     let config = TrackerConfig { tick: Millis(400), observe: false, ..TrackerConfig::default() };
     let tracker = faulty.tracker_with(config).await;
-    until("the gap is detected", || async { groups.hits() > 0 }).await;
+    eventually("the gap is detected", || async { groups.hits() > 0 }).await;
     // Let time pass: an immediate search would not find the task.
     let before = reads.hits();
-    until("time passes", || async { reads.hits() >= before + 2 }).await;
+    eventually("time passes", || async { reads.hits() >= before + 2 }).await;
     assert_eq!(node(&fixture, "lost").await, None, "no event is folded");
     records.lift();
     until_state(&fixture, "lost", State::Expired).await;

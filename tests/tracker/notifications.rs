@@ -16,7 +16,7 @@ use kafleet::store::memory::MemoryStore;
 use crate::support::faults::open_transactional_producer;
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{submitted, succeeded};
-use crate::tracker::fixture::{DEADLINE, Fixture, until};
+use crate::tracker::fixture::{DEADLINE, Fixture, eventually};
 use crate::tracker::memory::fixture;
 use crate::tracker::outbox::{header, make_topics, read_all, scheduled, until_state};
 use crate::tracker::steps::Step;
@@ -71,7 +71,7 @@ struct DeliveredBody {
 }
 
 async fn all_notified(fixture: &Fixture, tasks: usize) {
-    until("all deliveries are published", || async { published(fixture).0.len() == 2 * tasks }).await;
+    eventually("all deliveries are published", || async { published(fixture).0.len() == 2 * tasks }).await;
     expect_agreement(fixture).await;
     let (times, notice_of) = published(fixture);
     let twice: Vec<_> = times.iter().filter(|(_, times)| **times != 1).collect();
@@ -95,8 +95,8 @@ async fn each_transition_notifies_once_when_a_tracker_stops() {
         let stopped = faulty.tracker().await;
         fixture.write(&event_log("a", 20)).await;
         match step {
-            Step::Frozen => until("the transaction is frozen", || async { stopping.hits() > 0 }).await,
-            _ => until("a transaction was attempted", || async { attempts.hits() > 0 }).await,
+            Step::Frozen => eventually("the transaction is frozen", || async { stopping.hits() > 0 }).await,
+            _ => eventually("a transaction was attempted", || async { attempts.hits() > 0 }).await,
         }
         stopped.shutdown.begin();
         let next = fixture.tracker().await;
@@ -156,7 +156,7 @@ async fn missing_callback_topic_is_reported() {
         let counts = fixture.store.counts(&fixture.all()).await.unwrap();
         counts.iter().any(|count| &*count.task_type == TYPE && count.state == State::Failed && count.count == 2)
     };
-    until("both deliveries have failed", failed).await;
+    eventually("both deliveries have failed", failed).await;
     let task = crate::tracker::outbox::node(&fixture, "a-0").await.unwrap();
     assert_eq!(task.history.entries.iter().filter(|entry| entry.kind == Kind::Checked).count(), 1);
     let rules = &task.definition.policy.as_ref().unwrap().rules;

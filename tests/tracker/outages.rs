@@ -1,4 +1,4 @@
-//! FaultRules: the store is unavailable, hangs or panics; the broker fails to seek or is lost; partitions return while
+//! Faults: the store is unavailable, hangs or panics; the broker fails to seek or is lost; partitions return while
 //! the last owner's requests are still queued.
 
 use kafleet::broker::{BrokerError, GroupEvent, StartOffset, TopicSpec};
@@ -9,7 +9,7 @@ use kafleet::store::memory::MemoryStore;
 use crate::support::faults::{Call, FaultRules, Rule, polls_of, read_checkpoints, store_calls};
 use crate::tracker::cases::{expect_agreement, one_each};
 use crate::tracker::event_log::{event_log, submitted};
-use crate::tracker::fixture::{DEADLINE, Fixture, Tracker, part, until};
+use crate::tracker::fixture::{DEADLINE, Fixture, Tracker, eventually, part};
 use crate::tracker::memory::fixture;
 
 fn faulty(partitions: u32) -> (Fixture, MemoryStore, FaultRules) {
@@ -66,7 +66,7 @@ async fn hanging_store_stops_reading() {
     let silent = faults.on(store_calls).hang();
     let began = faults.delivered();
     fixture.write(&event_log(5, 1_000)).await;
-    until("1,000 events are read", || async { faults.delivered() - began >= 1_000 }).await;
+    eventually("1,000 events are read", || async { faults.delivered() - began >= 1_000 }).await;
     // Further polls would reveal a tracker that continues to read.
     fixture.write(&event_log(6, 1_000)).await;
     let read = faults.delivered() - began;
@@ -156,12 +156,13 @@ async fn late_seek_request_of_an_earlier_owner_is_ignored() {
     let gate = faults.on(polls.clone()).block();
     let reads = faults.count(read_checkpoints);
     let tracker = fixture.tracker().await;
-    until("the tracker polls", || async { gate.hits() > 0 }).await;
+    eventually("the tracker polls", || async { gate.hits() > 0 }).await;
     let partition = fixture.partition(0);
     gate.admit_one();
-    until("the partition is assigned", || async { tracker.reason("tracker").is_none() }).await;
+    eventually("the partition is assigned", || async { tracker.reason("tracker").is_none() }).await;
     let before = reads.hits();
-    until("the partition task has read the empty store and requested a seek", || async { reads.hits() > before }).await;
+    eventually("the partition task has read the empty store and requested a seek", || async { reads.hits() > before })
+        .await;
     memory.restore(&folded);
     fixture.write(&event_log(2, 5)).await;
     let returned = vec![GroupEvent::Revoked(vec![partition.clone()]), GroupEvent::Assigned(vec![partition])];
@@ -196,7 +197,7 @@ async fn broker_error_is_reported_and_cleared() {
     let failing = faults.on(polls_of(fixture.names.tracker_group())).answer(vec![GroupEvent::ClientError(down)]);
     let is_reported =
         || async { tracker.reason("events topic").is_some_and(|reason| reason.contains("all brokers are down")) };
-    until("the error is reported", is_reported).await;
+    eventually("the error is reported", is_reported).await;
     failing.lift();
     // Nothing is written: the response to the next commit clears the error.
     tracker.expect_ready().await;
@@ -213,7 +214,7 @@ async fn stops_under_load_lose_nothing() {
     });
     while !writing.is_finished() {
         let tracker = fixture.tracker().await;
-        until("events are folded", || async { fixture.store.checkpoints(&[0]).await.unwrap()[0].is_some() }).await;
+        eventually("events are folded", || async { fixture.store.checkpoints(&[0]).await.unwrap()[0].is_some() }).await;
         tracker.stop().await;
     }
     writing.await.unwrap();

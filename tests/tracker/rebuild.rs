@@ -24,7 +24,7 @@ use crate::support::redis::{Cluster, Server, patient};
 use crate::support::wait::DEADLINE;
 use crate::tracker::cases::{expect_agreement, one_each};
 use crate::tracker::event_log::{event_log, id, submitted, succeeded};
-use crate::tracker::fixture::{Fixture, until};
+use crate::tracker::fixture::{Fixture, eventually};
 use crate::tracker::memory::fixture;
 use crate::tracker::outbox::{header, make_topics, read_all, scheduled};
 
@@ -133,7 +133,7 @@ async fn copy_follows_the_log_until_a_tracker_takes_over() {
         .collect();
     assert_eq!(taken.len(), 3, "{events:?}");
     assert!(events.contains(&RebuildEvent::Ready), "{events:?}");
-    until("all delayed tasks are released", || async {
+    eventually("all delayed tasks are released", || async {
         let queued = copy.store.counts(&copy.all()).await.unwrap();
         times_published(&fixture).len() == 30 && queued.iter().all(|count| count.state != State::Scheduled)
     })
@@ -243,7 +243,7 @@ async fn log_without_its_beginning_requires_partial() {
     fixture.write(&[submitted(&half)]).await;
     expect_agreement(&fixture).await;
     let (written_ms, beginning) = (now_ms(), fixture.end(0));
-    until("time passes", || async { now_ms() > written_ms + 1 }).await;
+    eventually("time passes", || async { now_ms() > written_ms + 1 }).await;
     let new = one_each(&fixture, "new").await;
     fixture.write(&[succeeded(&half)]).await;
     fixture.folded().await;
@@ -307,7 +307,7 @@ async fn rebuild_works_into_and_from_a_cluster() {
     let planned = plan(&into).await;
     let (running, ready) = run_until_ready(into, planned, &stop);
     expect_agreement(&copy).await;
-    until("the comparison is complete", || async { ready.load(SeqCst) }).await;
+    eventually("the comparison is complete", || async { ready.load(SeqCst) }).await;
     let moving = cluster.begin_move(0);
     moving.keys(20);
     first.write(&event_log(2, 100)).await;

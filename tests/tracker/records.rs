@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::tracker::cases::{expect_agreement, one_each, state_of};
 use crate::tracker::event_log::id;
-use crate::tracker::fixture::{Fixture, part, until};
+use crate::tracker::fixture::{Fixture, eventually, part};
 use crate::tracker::memory::fixture;
 
 /// The documented examples as they stand in the file, each line a record.
@@ -61,7 +61,7 @@ async fn tasks_with_the_id_of_another_are_counted() {
     }
     let tracker = fixture.tracker().await;
     let counted = || tracker.metrics.tracker.id_conflicts.with_label_values(&["0"]).get();
-    until("both are counted", async || counted() == 2).await;
+    eventually("both are counted", async || counted() == 2).await;
     let warnings = state_of(&fixture, "x").await.unwrap().history.entries.into_iter().filter_map(|entry| entry.message);
     assert_eq!(warnings.filter(|text| text.contains("submitted again with another type")).count(), 2);
     tracker.stop().await;
@@ -179,7 +179,7 @@ async fn unsuitable_checkpoint_stops_the_partition_with_a_reason() {
         );
     }
     fixture.folded_to(&[0, 0, 0, 0, 6]).await;
-    until("no other reason is reported", || async { tracker.health.reasons().len() == bad.len() }).await;
+    eventually("no other reason is reported", || async { tracker.health.reasons().len() == bad.len() }).await;
     store.wipe();
     expect_agreement(&fixture).await;
     tracker.expect_ready().await;
@@ -194,7 +194,7 @@ async fn tracker_reports_a_newer_event_at_start() {
     one_each(&fixture, "t").await;
     let first = fixture.tracker().await;
     first.expect_reason(&part(0), "version 9").await;
-    until("the other partition is folded", || async {
+    eventually("the other partition is folded", || async {
         fixture.store.checkpoints(&[1]).await.unwrap()[0].is_some_and(|f| f.offset == 2)
     })
     .await;

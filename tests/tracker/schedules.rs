@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::support::faults::{apply, open_transactional_producer};
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::succeeded;
-use crate::tracker::fixture::{DEADLINE, Fixture, Tracker, until};
+use crate::tracker::fixture::{DEADLINE, Fixture, Tracker, eventually};
 use crate::tracker::memory::fixture;
 use crate::tracker::outbox::{header, make_topics, node, read_all, until_state};
 use crate::tracker::steps::Step;
@@ -83,7 +83,7 @@ async fn state(fixture: &Fixture, name: &str) -> ScheduleProgress {
 }
 
 async fn until_plan(fixture: &Fixture, what: &str, holds: impl Fn(&ScheduleState) -> bool) {
-    until(what, || async { holds(&plan(fixture).await) }).await;
+    eventually(what, || async { holds(&plan(fixture).await) }).await;
 }
 
 /// Number of `scheduled` events and of published records per task.
@@ -104,7 +104,7 @@ fn fired(fixture: &Fixture) -> BTreeMap<String, (usize, usize)> {
 /// Checks that exactly these tasks were fired and published once.
 async fn exactly(fixture: &Fixture, tasks: Vec<String>) {
     let released = || async { fired(fixture).values().filter(|(_, published)| *published > 0).count() >= tasks.len() };
-    until(&format!("{} tasks are published", tasks.len()), released).await;
+    eventually(&format!("{} tasks are published", tasks.len()), released).await;
     let wanted: BTreeMap<String, (usize, usize)> = tasks.into_iter().map(|task| (task, (1, 1))).collect();
     assert_eq!(fired(fixture), wanted);
     expect_agreement(fixture).await;
@@ -129,10 +129,10 @@ pub async fn each_time_fires_once(fixture: Fixture) {
     assert_eq!(state.last.unwrap().task, task(&schedule, "s", 30));
     let metric = |outcome: &str| tracker.metrics.schedules.times.with_label_values(&[outcome]).get();
     // Counted after the transaction has returned.
-    until("the firings are counted", || async { metric("fired") == 30 }).await;
+    eventually("the firings are counted", || async { metric("fired") == 30 }).await;
     assert_eq!(metric("skipped"), 0);
     let submitted = || tracker.metrics.tasks.submitted.with_label_values(&[TYPE]).get();
-    until("the tasks are counted", || async { submitted() == 30 }).await;
+    eventually("the tasks are counted", || async { submitted() == 30 }).await;
     tracker.expect_ready().await;
     tracker.stop().await;
 }
@@ -146,7 +146,7 @@ pub async fn owners_change_while_times_are_due(fixture: Fixture) {
         put(&fixture, &format!("s{n}"), schedule).await;
     }
     let second = fixture.tracker().await;
-    until("a task is fired", || async { !fired(&fixture).is_empty() }).await;
+    eventually("a task is fired", || async { !fired(&fixture).is_empty() }).await;
     first.running.abort();
     first.shutdown.abort();
     let third = fixture.tracker().await;
@@ -318,9 +318,9 @@ async fn stops_at(step: Step) {
     put(&fixture, "s", &schedule).await;
     let stopped: Tracker = first.tracker().await;
     match step {
-        Step::Frozen => until("the transaction is frozen", || async { stopping.hits() > 0 }).await,
+        Step::Frozen => eventually("the transaction is frozen", || async { stopping.hits() > 0 }).await,
         Step::Before => stopped.expect_reason("schedules", "on purpose").await,
-        _ => until("a task was fired", || async { !fired(&fixture).is_empty() }).await,
+        _ => eventually("a task was fired", || async { !fired(&fixture).is_empty() }).await,
     }
     stopped.shutdown.begin();
     let second = fixture.tracker().await;
@@ -398,7 +398,7 @@ async fn no_producer_is_opened_without_schedules() {
     assert_eq!(opened.hits(), 0);
     let schedule = past(1, Overlap::Allow);
     put(&fixture, "s", &schedule).await;
-    until("the schedule has fired", || async { node(&fixture, &task(&schedule, "s", 1)).await.is_some() }).await;
+    eventually("the schedule has fired", || async { node(&fixture, &task(&schedule, "s", 1)).await.is_some() }).await;
     assert!(fixture.broker.watermarks(&Partition::new(fixture.names.control(), 0), DEADLINE).unwrap().high > 1);
     tracker.stop().await;
 }

@@ -15,7 +15,7 @@ use crate::support::faults::group_offsets;
 use crate::tracker::ages::heartbeat;
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{event, id, submitted, succeeded};
-use crate::tracker::fixture::{DEADLINE, Fixture, until};
+use crate::tracker::fixture::{DEADLINE, Fixture, eventually};
 use crate::tracker::memory::fixture;
 use crate::tracker::outbox::{
     header, make_topics, node, placed, positions_match_newest_records, put_task, read_all, until_state,
@@ -55,7 +55,7 @@ async fn waiting_cancels_block_no_other_effects() {
     fixture.write(&asked.collect::<Vec<_>>()).await;
     let tracker = fixture.tracker().await;
     let ids: Vec<_> = names.iter().map(|name| id(name)).collect();
-    until("all are cancelled, and the withdrawals are pending", || async {
+    eventually("all are cancelled, and the withdrawals are pending", || async {
         let nodes = fixture.store.nodes(0, &ids).await.unwrap();
         nodes.iter().flatten().filter(|node| node.state == State::Cancelled && node.effects.len() == 1).count() == 700
     })
@@ -65,7 +65,7 @@ async fn waiting_cancels_block_no_other_effects() {
     failed.payload = Payload::Failed(AttemptFailure::new("error", "broken", 1));
     fixture.write(&[again, failed, event(Kind::RetryRequested, "again")]).await;
     let done = || async { node(&fixture, "again").await.is_some_and(|node| node.run == 2 && node.effects.is_empty()) };
-    until("the retry of another task is published", done).await;
+    eventually("the retry of another task is published", done).await;
     assert_eq!(node(&fixture, "again").await.unwrap().state, State::Queued);
     assert_eq!(node(&fixture, "c0").await.unwrap().effects.len(), 1, "workers have not committed past the record");
     expect_agreement(&fixture).await;
@@ -101,11 +101,11 @@ async fn retry_keeps_the_cancel_of_a_child() {
     // A type without records: its cancel is examined after the one of `p`, so its withdrawal shows that both were.
     fixture.write(&[of_type("y", "nowhere"), event(Kind::CancelRequested, "y")]).await;
     until_state(&fixture, "y", State::Cancelled).await;
-    until("the cancel of `y` is withdrawn", || is_withdrawn(&fixture, "y")).await;
+    eventually("the cancel of `y` is withdrawn", || is_withdrawn(&fixture, "y")).await;
     assert!(cancel_record(&fixture, "p").is_some(), "the cancel of `p` stays: a restarted worker would run the child");
     let commit = Commit { partition: at, offset: end, metadata: String::new() };
     fixture.broker.set_group_offsets(&fixture.names.group("child"), &[commit], DEADLINE).unwrap();
-    until("the cancel of `p` is withdrawn", || is_withdrawn(&fixture, "p")).await;
+    eventually("the cancel of `p` is withdrawn", || is_withdrawn(&fixture, "p")).await;
     expect_agreement(&fixture).await;
     second.stop().await;
 }
@@ -125,7 +125,7 @@ async fn cancel_stays_until_its_worker_has_committed() {
     // A type without records: its cancel is examined after the one of `x`, so its withdrawal shows that both were.
     fixture.write(&[of_type("y", "nowhere"), event(Kind::CancelRequested, "y")]).await;
     until_state(&fixture, "y", State::Cancelled).await;
-    until("the cancel of `y` is withdrawn", || is_withdrawn(&fixture, "y")).await;
+    eventually("the cancel of `y` is withdrawn", || is_withdrawn(&fixture, "y")).await;
     assert!(
         cancel_record(&fixture, "x").is_some(),
         "the cancel of `x` stays: the partition's next owner would run the task"
@@ -133,7 +133,7 @@ async fn cancel_stays_until_its_worker_has_committed() {
     let at = Partition::new(fixture.names.tasks("root"), position.partition);
     let commit = Commit { partition: at, offset: position.offset + 1, metadata: String::new() };
     fixture.broker.set_group_offsets(&fixture.names.group("root"), &[commit], DEADLINE).unwrap();
-    until("the cancel of `x` is withdrawn", || is_withdrawn(&fixture, "x")).await;
+    eventually("the cancel of `x` is withdrawn", || is_withdrawn(&fixture, "x")).await;
     expect_agreement(&fixture).await;
     tracker.stop().await;
 }
@@ -153,7 +153,7 @@ async fn cancel_is_withdrawn_after_the_commit_of_the_recorded_group() {
     let commit = Commit { partition: at, offset: position.offset + 1, metadata: String::new() };
     let group = fixture.names.group_id("root", "small");
     fixture.broker.set_group_offsets(&group, &[commit], DEADLINE).unwrap();
-    until("the cancel of `x` is withdrawn", || is_withdrawn(&fixture, "x")).await;
+    eventually("the cancel of `x` is withdrawn", || is_withdrawn(&fixture, "x")).await;
     expect_agreement(&fixture).await;
     tracker.stop().await;
 }
@@ -168,7 +168,7 @@ async fn cancel_of_a_late_superseded_task_is_told_until_its_record_is_committed(
     let tracker = fixture.tracker().await;
     fixture.write(&[of_type("p", "nowhere"), event(Kind::CancelRequested, "p")]).await;
     until_state(&fixture, "p", State::Cancelled).await;
-    until("the first cancel is withdrawn", || is_withdrawn(&fixture, "p")).await;
+    eventually("the first cancel is withdrawn", || is_withdrawn(&fixture, "p")).await;
     let later = |event: Event| Event { run: 2, ..event };
     let mut again = of_type("p", "nowhere");
     // Created after the cancel, which is at offset 1.
@@ -176,17 +176,17 @@ async fn cancel_of_a_late_superseded_task_is_told_until_its_record_is_committed(
     let mut held = Event { task: placed("p:x", position).task, ..by(Kind::Started, "p:x", "w") };
     held.task.as_mut().unwrap().task_type = "root".into();
     fixture.write(&[later(again), later(by(Kind::Succeeded, "p", "w")), held]).await;
-    until("the cancel is published again", || async { cancel_record(&fixture, "p").is_some() }).await;
+    eventually("the cancel is published again", || async { cancel_record(&fixture, "p").is_some() }).await;
     assert_eq!(node(&fixture, "p").await.unwrap().state, State::Succeeded);
     // A type without records: its cancel is examined after the one of `p`, so its withdrawal shows that both were.
     fixture.write(&[of_type("y", "nowhere"), event(Kind::CancelRequested, "y")]).await;
     until_state(&fixture, "y", State::Cancelled).await;
-    until("the cancel of `y` is withdrawn", || is_withdrawn(&fixture, "y")).await;
+    eventually("the cancel of `y` is withdrawn", || is_withdrawn(&fixture, "y")).await;
     assert!(cancel_record(&fixture, "p").is_some(), "the cancel stays until the record is committed");
     let at = Partition::new(fixture.names.tasks("root"), position.partition);
     let commit = Commit { partition: at, offset: position.offset + 1, metadata: String::new() };
     fixture.broker.set_group_offsets(&fixture.names.group("root"), &[commit], DEADLINE).unwrap();
-    until("the cancel is withdrawn", || is_withdrawn(&fixture, "p")).await;
+    eventually("the cancel is withdrawn", || is_withdrawn(&fixture, "p")).await;
     expect_agreement(&fixture).await;
     tracker.stop().await;
 }
@@ -204,7 +204,7 @@ async fn unavailable_group_offsets_block_nothing() {
     let config = TrackerConfig { observe: false, ..TrackerConfig::default() };
     let tracker = faulty.tracker_with(config).await;
     fixture.write(&[submitted("x"), event(Kind::CancelRequested, "x")]).await;
-    until("group offsets were requested", || async { requests.hits() > 0 }).await;
+    eventually("group offsets were requested", || async { requests.hits() > 0 }).await;
     fixture.write(&[crate::tracker::outbox::scheduled("late", now_ms() - 1)]).await;
     until_state(&fixture, "late", State::Queued).await;
     assert!(cancel_record(&fixture, "x").is_some());
@@ -230,7 +230,7 @@ async fn unpublished_continuation_can_be_retried() {
     fixture.broker.apply_topics(&[spec], DEADLINE).unwrap();
     fixture.write(&[event(Kind::RetryRequested, "r:then")]).await;
     let done = || async { node(&fixture, "r:then").await.is_some_and(|node| node.run == 2 && node.effects.is_empty()) };
-    until("the continuation is published", done).await;
+    eventually("the continuation is published", done).await;
     assert_eq!(node(&fixture, "r:then").await.unwrap().state, State::Queued);
     let records = read_all(&fixture, &topic);
     assert_eq!(records.len(), 1);
@@ -272,7 +272,7 @@ async fn retry_publishes_a_record_contained_in_an_event() {
     let mut failed = event(Kind::Failed, "late");
     failed.payload = Payload::Failed(AttemptFailure::new("error", "broken", 1));
     fixture.write(&[failed, event(Kind::RetryRequested, "late")]).await;
-    until("the task is published in run 2", || async {
+    eventually("the task is published in run 2", || async {
         let records = read_all(&fixture, &fixture.names.tasks("root"));
         records.iter().any(|record| header(record, "ce_id") == Some("late") && header(record, "ce_run") == Some("2"))
     })
@@ -323,19 +323,21 @@ async fn cancel_of_an_expected_task_ends_it_and_applies_once_it_is_created() {
     until_state(&fixture, "r", State::Expected).await;
     fixture.write(&[event(Kind::CancelRequested, "r")]).await;
     until_state(&fixture, "r", State::Cancelled).await;
-    until("the subtree command is complete", || async {
+    eventually("the subtree command is complete", || async {
         node(&fixture, "r").await.is_some_and(|node| node.effects.len() == 1)
     })
     .await;
     let before = read_all(&fixture, &fixture.names.control()).len();
     let position = put_task(&fixture, "r").await;
     fixture.write(&[placed("r", position)]).await;
-    until("the created task is cancelled", || async {
+    eventually("the created task is cancelled", || async {
         node(&fixture, "r").await.is_some_and(|node| node.definition.announced && node.state == State::Cancelled)
     })
     .await;
-    until("the cancel is published again", || async { read_all(&fixture, &fixture.names.control()).len() > before })
-        .await;
+    eventually("the cancel is published again", || async {
+        read_all(&fixture, &fixture.names.control()).len() > before
+    })
+    .await;
     assert!(cancel_record(&fixture, "r").is_some(), "the cancel stays until workers have committed past the record");
     expect_agreement(&fixture).await;
     tracker.stop().await;

@@ -8,7 +8,7 @@ use kafleet::model::event::{Event, Kind};
 
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{event, submitted};
-use crate::tracker::fixture::{DEADLINE, Fixture, until};
+use crate::tracker::fixture::{DEADLINE, Fixture, eventually};
 use crate::tracker::outbox::{make_topics, put_task};
 
 const TREES: usize = 3_000;
@@ -28,8 +28,8 @@ pub async fn cancels_of_small_trees_are_withdrawn_together(fixture: Fixture) {
     let _reading = keep(control.clone(), fixture.broker.clone(), &fixture.names, None);
     let tracker = fixture.tracker().await;
     let active_cancels = || control.state().cancels().len();
-    until("all cancels are on the control topic", || async { active_cancels() == TREES }).await;
-    until("all tasks have ended", || async {
+    eventually("all cancels are on the control topic", || async { active_cancels() == TREES }).await;
+    eventually("all tasks have ended", || async {
         let nodes = fixture.store.counts(&fixture.all()).await.unwrap();
         nodes.iter().all(|count| count.state.is_terminal())
     })
@@ -40,7 +40,7 @@ pub async fn cancels_of_small_trees_are_withdrawn_together(fixture: Fixture) {
         |index| Commit { partition: Partition::new(topic.as_str(), index), offset: 1, metadata: String::new() };
     let started = Instant::now();
     fixture.broker.set_group_offsets(&fixture.names.group("root"), &[commit(1)], DEADLINE).unwrap();
-    until("no cancel is on the control topic", || async { active_cancels() == 0 }).await;
+    eventually("no cancel is on the control topic", || async { active_cancels() == 0 }).await;
     let took = started.elapsed();
     eprintln!("{TREES} cancels were withdrawn within {took:.2?}");
     assert!(took < SOON, "{TREES} cancels were withdrawn within {took:?}");

@@ -8,7 +8,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::api::dead_letters::{Given, LETTER, with_letters};
-use crate::api::fixture::{fleet, until};
+use crate::api::fixture::{eventually, fleet};
 use crate::ui::browser::Browser;
 use crate::ui::pages::fleet_with_tree;
 
@@ -49,7 +49,7 @@ async fn task_of_a_form_is_submitted_once() {
     let browser = Browser::new(&fleet);
     browser.open("/new").await.has(&["name=\"form\""]);
     let form = serde_urlencoded(&[("form", "f"), ("type", "echo"), ("params", "{\"n\": 1}")]);
-    let unacknowledged = fleet.unacknowledged_writes();
+    let unacknowledged = fleet.faults.unacknowledged_writes();
     let page = browser.post("/new", &form).await;
     assert_eq!(page.status, StatusCode::SERVICE_UNAVAILABLE);
     page.has(&["not_announced", "name=\"form\" value=\"f\""]);
@@ -174,7 +174,7 @@ async fn dead_letter_is_edited_and_redriven() {
     let wrong = browser.post(&format!("{page}/edit"), "params=%7Bodd").await;
     wrong.has(&["bad_json", "{odd"]);
     browser.submit(&format!("{page}/edit"), "params=%7B%22n%22%3A2%7D").await.has(&["The dead letter was redriven"]);
-    until("the new run", async || fleet.get::<Status>("/v1/tasks/order").await.run == 2).await;
+    eventually("the new run", async || fleet.get::<Status>("/v1/tasks/order").await.run == 2).await;
     let again = browser.post(&format!("{page}/edit"), "params=1").await;
     assert_eq!(again.status, StatusCode::CONFLICT);
     again.has(&["already_redriven"]);

@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use crate::api::dead_letters::{Given, LETTER, with_letters};
-use crate::api::fixture::{DEADLINE, Fleet, fleet, until};
+use crate::api::fixture::{DEADLINE, Fleet, eventually, fleet};
 use crate::ui::browser::Browser;
 use crate::ui::pages::OF_TASK;
 
@@ -91,7 +91,7 @@ async fn text_of_workers_letters_schedules_and_attempts_shows_as_text() {
     fleet.post("/v1/schedules/nightly/pause", json!({"reason": DISGUISED})).await;
     fleet.folded().await;
     let browser = Browser::new(&fleet);
-    until("the heartbeat", async || browser.open("/workers").await.text.contains("&lt;b&gt;x")).await;
+    eventually("the heartbeat", async || browser.open("/workers").await.text.contains("&lt;b&gt;x")).await;
     let worker: String = url::form_urlencoded::byte_serialize(DISGUISED.as_bytes()).collect();
     let worker = format!("/workers/{}", worker.replace('+', "%20"));
     let of_task = ["", "/log", "/tree", "/timeline"].map(|page| format!("/tasks/order{page}"));

@@ -77,7 +77,7 @@ async fn refresh_does_not_read_params_again() {
     while !browser.open("/tasks/painted").await.text.contains("&quot;colour&quot;") {
         assert!(begun.elapsed() < DEADLINE, "the params are shown");
     }
-    fleet.kafka_outage();
+    fleet.faults.kafka_outage();
     browser.send(Method::GET, "/tasks/painted", PART, None).await.has(&["&quot;colour&quot;"]);
 }
 

@@ -14,7 +14,7 @@ use crate::ui::pages::{OF_TASK, PLAIN, fleet_with_tree};
 async fn pages_say_that_the_store_is_away_and_what_still_works() {
     let fleet = fleet_with_tree().await;
     let browser = Browser::new(&fleet);
-    let outage = fleet.store_outage();
+    let outage = fleet.faults.store_outage();
     browser.open("/").await.has(&["store_unavailable", "cannot be shown"]);
     for path in ["/tasks", "/tasks/order", "/tasks/order/tree", "/types"] {
         let page = browser.get(path).await;
@@ -48,12 +48,12 @@ async fn every_page_answers_while_the_store_is_silent() {
 async fn task_page_shows_the_rest_without_kafka() {
     let fleet = fleet_with_tree().await;
     let browser = Browser::new(&fleet);
-    let outage = fleet.kafka_outage();
+    let outage = fleet.faults.kafka_outage();
     let begun = Instant::now();
     browser.open("/tasks/order").await.has(&["first order", "kafka_unavailable", "&quot;total&quot;: 7"]);
     assert!(begun.elapsed() < DEADLINE);
     outage.lift();
-    fleet.full_control_topic();
+    fleet.faults.full_control_topic();
     let page = browser.post("/types/echo/pause", "reason=x").await;
     assert!(page.status.is_server_error(), "{}: {}", page.status, page.text);
     page.has(&["role=\"alert\"", "value=\"x\""]);
@@ -76,7 +76,7 @@ async fn searches_and_previews_show_what_a_slow_store_has_answered_in_time() {
 async fn form_keeps_its_values_while_its_page_cannot_be_read() {
     let fleet = fleet_with_tree().await;
     let browser = Browser::new(&fleet);
-    fleet.store_outage();
+    fleet.faults.store_outage();
     let page = browser.post("/tasks/order/attach", "name=notes.txt&text=one%0D%0Atwo").await;
     assert_eq!(page.status, StatusCode::SERVICE_UNAVAILABLE);
     page.has(&["store_unavailable", "action=\"/tasks/order/attach\"", "value=\"notes.txt\"", "one\r\ntwo</textarea>"]);

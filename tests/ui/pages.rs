@@ -7,7 +7,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::json;
 
 use crate::api::dead_letters::{Given, LETTER, with_letters};
-use crate::api::fixture::{DEADLINE, Fleet, fleet, until};
+use crate::api::fixture::{DEADLINE, Fleet, eventually, fleet};
 use crate::ui::browser::Browser;
 
 /// Pages that need no data.
@@ -350,7 +350,7 @@ async fn newest_errors_are_shown_beside_many_larger_ones() {
         assert!(part.contains("the newest reason"), "{part}");
     }
     let badge = format!("title=\"errors in the last hour\">{}<", LARGER + 1);
-    until("the number of errors", async || browser.open("/help").await.text.contains(&badge)).await;
+    eventually("the number of errors", async || browser.open("/help").await.text.contains(&badge)).await;
 }
 
 #[tokio::test]

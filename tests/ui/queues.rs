@@ -8,7 +8,7 @@ use kafleet::runtime::now_ms;
 use serde_json::json;
 
 use crate::api::dead_letters::{Given, LETTER, with_letters};
-use crate::api::fixture::{DEADLINE, Fleet, fleet, until};
+use crate::api::fixture::{DEADLINE, Fleet, eventually, fleet};
 use crate::ui::browser::Browser;
 use crate::ui::pages::fleet_with_tree;
 
@@ -64,7 +64,7 @@ async fn lists_of_types_show_lag_and_age_of_those_with_a_backlog() {
     fleet.folded().await;
     let browser = Browser::new(&fleet);
     for path in ["/", "/types"] {
-        until("the sample", async || browser.open(path).await.text.contains("<time class=\"age\"")).await;
+        eventually("the sample", async || browser.open(path).await.text.contains("<time class=\"age\"")).await;
     }
 }
 
@@ -151,7 +151,7 @@ async fn long_lists_have_pages() {
     }
     fleet.folded().await;
     let browser = Browser::new(&fleet);
-    until("all workers", async || browser.open("/workers").await.text.contains("workers 1 to 200 of 1,000")).await;
+    eventually("all workers", async || browser.open("/workers").await.text.contains("workers 1 to 200 of 1,000")).await;
     let last = browser.open("/workers?page=5").await;
     last.has(&["id=\"w-node-0999\"", "workers 801 to 1,000 of 1,000", "page=4"])
         .lacks(&["page=6", "id=\"w-node-0799\""]);
@@ -176,7 +176,7 @@ async fn dead_letters_are_grouped_by_error_and_counted_in_the_navigation() {
         "code=schema\">1</a>",
     ]);
     browser.open("/dead-letters?type=echo").await.lacks(&["By error"]);
-    until("the counts", async || {
+    eventually("the counts", async || {
         browser.open("/help").await.text.contains("title=\"unresolved dead letters\">4</span>")
     })
     .await;
@@ -186,7 +186,7 @@ async fn dead_letters_are_grouped_by_error_and_counted_in_the_navigation() {
 async fn navigation_counts_the_errors_of_the_last_hour() {
     let fleet = fleet_with_tree().await;
     let browser = Browser::new(&fleet);
-    until("the counts", async || {
+    eventually("the counts", async || {
         browser.open("/help").await.text.contains("title=\"errors in the last hour\">1</span>")
     })
     .await;

@@ -10,7 +10,7 @@ use kafleet::model::json::RawJson;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::worker::fleet::{memory, until};
+use crate::worker::fleet::{eventually, memory};
 use crate::worker::types::{Kind, ok};
 
 /// Steps of all services, each with the id of its task.
@@ -80,14 +80,14 @@ async fn service_is_disposed_of_when_its_attempt_is_dropped() {
     let (fleet, _) = memory(1, &[with_service()]).await;
     fleet.send("serviced", "cancelled", "\"ignores\"").await;
     let worker = fleet.worker();
-    until("the attempt runs", || steps("cancelled").len() == 2).await;
+    eventually("the attempt runs", async || steps("cancelled").len() == 2).await;
     fleet.cancel("cancelled", 7, true).await;
     assert_eq!(fleet.result_of("cancelled").await.kind(), EventKind::Cancelled);
-    until("the service is disposed of", || steps("cancelled") == ["made", "used", "Dropped"]).await;
+    eventually("the service is disposed of", async || steps("cancelled") == ["made", "used", "Dropped"]).await;
     fleet.send("serviced", "killed", "\"ignores\"").await;
-    until("the next attempt runs", || steps("killed").len() == 2).await;
+    eventually("the next attempt runs", async || steps("killed").len() == 2).await;
     worker.kill().await;
-    until("its service is disposed of", || steps("killed") == ["made", "used", "Dropped"]).await;
+    eventually("its service is disposed of", async || steps("killed") == ["made", "used", "Dropped"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

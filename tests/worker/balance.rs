@@ -1,6 +1,6 @@
 //! Distribution of tasks over workers.
 
-use crate::worker::fleet::{Fleet, Worker, memory, until};
+use crate::worker::fleet::{Fleet, Worker, eventually, memory};
 use crate::worker::types::Kind;
 
 const WORKERS: usize = 5;
@@ -44,7 +44,7 @@ impl Team {
         for n in 0..count {
             send(&team.fleet, n).await;
         }
-        until("all tasks have ended", || team.finished().iter().sum::<f64>() >= team.sent as f64).await;
+        eventually("all tasks have ended", async || team.finished().iter().sum::<f64>() >= team.sent as f64).await;
         team.finished().iter().zip(before).map(|(now, before)| now - before).collect()
     }
 

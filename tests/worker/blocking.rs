@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::worker::fleet::{memory, until};
+use crate::worker::fleet::{eventually, memory};
 use crate::worker::types::Kind;
 
 /// Blocks until a file exists.
@@ -55,7 +55,7 @@ async fn blocking_type_does_not_block_other_types() {
     }
     fleet.send("blocks", "panics", &json!({"until": bad}).to_string()).await;
     let worker = fleet.worker();
-    until("all attempts block", || worker.metric("kafleet_tasks_in_flight", "blocks") == 16.0).await;
+    eventually("all attempts block", async || worker.metric("kafleet_tasks_in_flight", "blocks") == 16.0).await;
     fleet.send_many("echo", "e", 500, "1").await;
     fleet.wait_for_results(500).await;
     assert!(fleet.results().iter().all(|event| event.id.as_str().starts_with('e')));
@@ -88,13 +88,13 @@ async fn attempt_that_does_not_stop_keeps_its_slot() {
         "timeout",
         "the timeout is published in time"
     );
-    until("the slot counts as stuck", || worker.metric("kafleet_slots_stuck", "blocks") == 1.0).await;
+    eventually("the slot counts as stuck", async || worker.metric("kafleet_slots_stuck", "blocks") == 1.0).await;
     fleet.send("blocks", "next", &json!({"until": open}).to_string()).await;
     fleet.send("echo", "e", "1").await;
     fleet.result_of("e").await;
     assert!(fleet.kinds_of("next").is_empty(), "the stuck attempt occupies its slot");
     std::fs::write(&gate, "").unwrap();
     assert_eq!(fleet.result_of("next").await.kind(), EventKind::Succeeded);
-    until("the slot is free", || worker.metric("kafleet_slots_stuck", "blocks") == 0.0).await;
+    eventually("the slot is free", async || worker.metric("kafleet_slots_stuck", "blocks") == 0.0).await;
     worker.stop().await;
 }

@@ -7,7 +7,7 @@ use kafleet::model::event::Kind as EventKind;
 use kafleet::model::units::duration::Millis;
 use serde_json::{Value, json};
 
-use crate::worker::fleet::{memory, until};
+use crate::worker::fleet::{eventually, memory};
 use crate::worker::types::{Kind, ok};
 
 /// A type whose blocking calls return when the file exists, also after the end of their attempts.
@@ -50,14 +50,14 @@ fn hanging_calls_keep_their_slots_and_leave_threads_to_the_worker() {
         for end in fleet.wait_for_results(4).await {
             assert_eq!(end.payload.error().unwrap().kind, "timeout", "the timeout is published in time");
         }
-        until("the slots count as stuck", || worker.metric("kafleet_slots_stuck", "calls") == 4.0).await;
+        eventually("the slots count as stuck", async || worker.metric("kafleet_slots_stuck", "calls") == 4.0).await;
         // Looking up the topics of its children blocks a thread.
         fleet.send("parent", "p", "0").await;
         assert_eq!(fleet.result_of("p").await.kind(), EventKind::Succeeded);
         fleet.send("calls", "next", "0").await;
         std::fs::write(&gate, "").unwrap();
         assert_eq!(fleet.result_of("next").await.kind(), EventKind::Succeeded);
-        until("the slots are free", || worker.metric("kafleet_slots_stuck", "calls") == 0.0).await;
+        eventually("the slots are free", async || worker.metric("kafleet_slots_stuck", "calls") == 0.0).await;
         worker.stop().await;
         fleet.assert_clean("calls").await;
     });

@@ -10,7 +10,7 @@ use kafleet::model::event::Kind as EventKind;
 use kafleet::model::units::duration::Millis;
 use serde_json::Value;
 
-use crate::worker::fleet::{memory, until};
+use crate::worker::fleet::{eventually, memory};
 use crate::worker::types::{Journal, Kind, counted, ok};
 
 /// Service that a type calls.
@@ -57,13 +57,13 @@ async fn outage_ends_no_task_and_the_circuit_closes_after_it() {
     service.set_away(true);
     fleet.send_many("caller", "t", 30, "1").await;
     let worker = fleet.worker();
-    until("the circuit is open", || worker.metric("kafleet_circuit_open", "caller") == 1.0).await;
-    until("a probe has failed", || service.failed_calls() > 5).await;
+    eventually("the circuit is open", async || worker.metric("kafleet_circuit_open", "caller") == 1.0).await;
+    eventually("a probe has failed", async || service.failed_calls() > 5).await;
     assert_eq!(fleet.results(), []);
     service.set_away(false);
     let results = fleet.wait_for_results(30).await;
     assert!(results.iter().all(|event| event.kind() == EventKind::Succeeded && event.attempt <= 2), "{results:?}");
-    until("the circuit is closed", || worker.metric("kafleet_circuit_open", "caller") == 0.0).await;
+    eventually("the circuit is closed", async || worker.metric("kafleet_circuit_open", "caller") == 0.0).await;
     assert_eq!(worker.metric("kafleet_circuit_opened_total", "caller"), 1.0);
     assert_eq!(worker.metric("kafleet_type_stopped", "caller"), 0.0, "failures of an outage do not stop the type");
     // The type has two slots: five failures open its circuit, and then there is a probe a second or two.
@@ -94,7 +94,7 @@ async fn operator_opens_and_closes_the_circuit() {
     let setting = |state| ControlRecord::Circuit(CircuitSetting { v: 1, at_ms: 0, state, reason: None });
     let worker = fleet.worker();
     fleet.put_control(key(), setting(ForcedCircuit::Open)).await;
-    until("the circuit is open", || worker.metric("kafleet_circuit_open", "caller") == 1.0).await;
+    eventually("the circuit is open", async || worker.metric("kafleet_circuit_open", "caller") == 1.0).await;
     fleet.send("caller", "held", "1").await;
     service.set_away(true);
     fleet.put_control(key(), setting(ForcedCircuit::Closed)).await;
@@ -102,7 +102,8 @@ async fn operator_opens_and_closes_the_circuit() {
     assert_eq!(failed.kind(), EventKind::Failed, "a closed circuit spares nothing");
     fleet.delete_control(key()).await;
     fleet.send_many("caller", "t", 10, "1").await;
-    until("the circuit opens by itself", || worker.metric("kafleet_circuit_opened_total", "caller") == 1.0).await;
+    eventually("the circuit opens by itself", async || worker.metric("kafleet_circuit_opened_total", "caller") == 1.0)
+        .await;
     service.set_away(false);
     let results = fleet.wait_for_results(11).await;
     assert_eq!(results.iter().filter(|event| event.kind() == EventKind::Failed).count(), 1);
@@ -117,13 +118,13 @@ async fn open_circuit_ends_cancelled_tasks_and_holds_in_a_worker_that_starts_lat
     let setting = CircuitSetting { v: 1, at_ms: 0, state: ForcedCircuit::Open, reason: None };
     fleet.put_control(ControlKey::Circuit("caller".into()), ControlRecord::Circuit(setting)).await;
     let first = fleet.worker();
-    until("the circuit is open", || first.metric("kafleet_circuit_open", "caller") == 1.0).await;
+    eventually("the circuit is open", async || first.metric("kafleet_circuit_open", "caller") == 1.0).await;
     fleet.send_many("caller", "t", 20, "1").await;
     fleet.cancel("t7", 5, true).await;
     assert_eq!(fleet.result_of("t7").await.kind(), EventKind::Cancelled);
     let second = fleet.worker();
     second.ready().await;
-    until("the circuit is open", || second.metric("kafleet_circuit_open", "caller") == 1.0).await;
+    eventually("the circuit is open", async || second.metric("kafleet_circuit_open", "caller") == 1.0).await;
     first.stop().await;
     assert_eq!(fleet.results().len(), 1, "nothing has started");
     fleet.delete_control(ControlKey::Circuit("caller".into())).await;
@@ -139,7 +140,7 @@ async fn worker_stops_while_its_circuit_is_open_and_another_one_continues() {
     service.set_away(true);
     fleet.send_many("caller", "t", 30, "1").await;
     let worker = fleet.worker();
-    until("the circuit is open", || worker.metric("kafleet_circuit_open", "caller") == 1.0).await;
+    eventually("the circuit is open", async || worker.metric("kafleet_circuit_open", "caller") == 1.0).await;
     worker.stop().await;
     assert_eq!(fleet.results(), []);
     service.set_away(false);
@@ -160,7 +161,7 @@ async fn open_circuit_delays_only_its_own_type_of_a_shared_group() {
     fleet.send_many("caller", "t", MANY, "1").await;
     let worker = fleet.worker();
     // 8,192 inputs of at least 512 bytes each.
-    until("the backlog is full", || worker.metric("kafleet_worker_held_bytes", "") >= 8_192.0 * 512.0).await;
+    eventually("the backlog is full", async || worker.metric("kafleet_worker_held_bytes", "") >= 8_192.0 * 512.0).await;
     fleet.send_many("free", "free", 1_000, "0").await;
     fleet.wait_for_results(1_000).await;
     assert_eq!(worker.metric("kafleet_circuit_open", "caller"), 1.0);

@@ -8,7 +8,7 @@ use kafleet::control::{ControlKey, ControlRecord, Offsets};
 use kafleet::model::offsets::{Mark, Metadata};
 use serde_json::Value;
 
-use crate::worker::fleet::{DEADLINE, Fleet, Worker, memory, pause, until};
+use crate::worker::fleet::{DEADLINE, Fleet, Worker, eventually, memory};
 use crate::worker::types::{Gate, Journal, Kind, counted, ok};
 
 fn tasks(fleet: &Fleet, task_type: &str) -> Partition {
@@ -44,11 +44,12 @@ pub async fn restart_with_metadata(fleet: Fleet, journal: Journal, gate: Gate) {
         let metadata = Metadata::decode(committed.offset, &committed.metadata).unwrap();
         (committed.offset, metadata.completed.done_above(), metadata.mark == Mark::Clean)
     };
-    let end = std::time::Instant::now() + DEADLINE;
-    while fleet.committed("stuck").await[0].as_ref().map(done_above) != Some((0, BEHIND as u64, false)) {
-        assert!(std::time::Instant::now() < end, "{:?}", fleet.committed("stuck").await[0]);
-        pause().await;
-    }
+    eventually("the completed tasks are committed", async || {
+        let committed = fleet.committed("stuck").await[0].clone();
+        let is_complete = committed.as_ref().map(done_above) == Some((0, BEHIND as u64, false));
+        if is_complete { Ok(()) } else { Err(committed) }
+    })
+    .await;
     first.kill().await;
     gate.open();
     let second = fleet.worker();
@@ -78,7 +79,7 @@ async fn kill_repeats_at_most_one_window() {
     fleet.send_many("quick", "t", 12_000, "0").await;
     for round in 1..=4 {
         let worker = fleet.worker();
-        until("more tasks have started", || journal.started() > round * 2_000).await;
+        eventually("more tasks have started", async || journal.started() > round * 2_000).await;
         worker.kill().await;
     }
     let repeated_before_the_end = journal.started() - journal.counts().len();
@@ -123,21 +124,17 @@ async fn full_map_of_completed_offsets_stops_new_tasks_until_it_shrinks() {
     let offsets = futures::future::join_all(sends).await;
     let first = fleet.worker();
     let full = |metadata: &str| metadata.len() > kafleet::model::offsets::FULL_METADATA_BYTES;
-    let end = std::time::Instant::now() + DEADLINE;
     let mut last = (0, 0);
-    // The metadata is full, and no task has started since the previous commit.
-    loop {
-        assert!(std::time::Instant::now() < end, "{last:?}");
+    eventually("the metadata is full, and no task has started for some commits", async || {
         let metadata =
             fleet.committed("holes").await[0].clone().map_or_else(String::new, |committed| committed.metadata);
         assert!(metadata.len() <= kafleet::model::offsets::MAX_METADATA_BYTES);
-        let now = (journal.started(), metadata.len());
-        if full(&metadata) && now == last {
-            break;
-        }
-        last = now;
+        let before = std::mem::replace(&mut last, (journal.started(), metadata.len()));
+        // Not a wait for a condition, but ten intervals of commits: a worker that goes on starts a task in one of them.
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-    }
+        if full(&metadata) && last == before { Ok(()) } else { Err(last) }
+    })
+    .await;
     let held = r#"kafleet_window_held_offset{partition="0",type="holes"} 0"#;
     assert!(first.metrics.render().contains(held), "the metric has the offset");
     first.kill().await;
@@ -148,7 +145,8 @@ async fn full_map_of_completed_offsets_stops_new_tasks_until_it_shrinks() {
     let second = fleet.worker();
     gate.open();
     fleet.wait_for_results(TASKS).await;
-    until("the metric is removed", || !second.metrics.render().contains("kafleet_window_held_offset{")).await;
+    eventually("the metric is removed", async || !second.metrics.render().contains("kafleet_window_held_offset{"))
+        .await;
     second.stop().await;
     let counts = journal.counts();
     let twice = offsets.iter().find(|(offset, id)| left.is_done(*offset) && counts[id.as_str()] != 1);
@@ -234,14 +232,14 @@ async fn consumed_partition_without_a_commit_is_refused_with_a_hint() {
     broker.set_group_offsets(&fleet.names.group("gone"), &[commit], DEADLINE).unwrap();
     let worker = fleet.worker();
     let refused = || worker.health.reasons().into_iter().find(|(part, _)| part.ends_with("/1"));
-    until("the health names the partition", || refused().is_some()).await;
+    eventually("the health names the partition", async || refused().is_some()).await;
     let why = refused().unwrap().1;
     assert!(why.contains("partition 1 of `kafleet.tasks.gone`") && why.contains("commit is missing"), "{why}");
     assert!(
         why.contains("choose its start offset with `kafleet offsets init gone/1 --at earliest|OFFSET|TIME`"),
         "{why}"
     );
-    until("the other partition is processed", || journal.counts().values().any(|count| *count > 1)).await;
+    eventually("the other partition is processed", async || journal.counts().values().any(|count| *count > 1)).await;
     worker.stop().await;
     let committed = fleet.committed("gone").await;
     assert!(
@@ -260,9 +258,9 @@ async fn refused_partition_can_move_to_another_worker() {
     broker.expire_groups();
     let first = fleet.worker();
     let refused = |worker: &Worker| worker.health.reasons().iter().filter(|(part, _)| part.contains('/')).count();
-    until("both partitions are refused", || refused(&first) == 2).await;
+    eventually("both partitions are refused", async || refused(&first) == 2).await;
     let second = fleet.worker();
-    until("each worker has one partition", || (refused(&first), refused(&second)) == (1, 1)).await;
+    eventually("each worker has one partition", async || (refused(&first), refused(&second)) == (1, 1)).await;
     first.stop().await;
     second.stop().await;
 }
@@ -310,12 +308,12 @@ pub async fn recreated(fleet: Fleet, journal: Journal) {
     tokio::task::block_in_place(|| broker.set_group_offsets(&group, &[commit], DEADLINE)).unwrap();
     let worker = fleet.worker();
     let why = || worker.health.reasons().into_iter().find(|(_, why)| why.contains("recreated"));
-    until("the health report contains the reason", || why().is_some()).await;
+    eventually("the health report contains the reason", async || why().is_some()).await;
     assert!(why().unwrap().1.contains("`kafleet offsets init recreated/0 --at"), "{:?}", why());
     worker.stop().await;
     assert_eq!(fleet.committed("recreated").await[0].as_ref().unwrap().offset, 500, "the commit is unchanged");
     let worker = fleet.worker();
-    until("the partition is refused again", || {
+    eventually("the partition is refused again", async || {
         worker.health.reasons().iter().any(|(_, why)| why.contains("recreated"))
     })
     .await;
@@ -326,7 +324,7 @@ pub async fn recreated(fleet: Fleet, journal: Journal) {
         )
         .await;
     fleet.wait_for_results(3).await;
-    until("the worker is healthy", || worker.health.reasons().is_empty()).await;
+    eventually("the worker is healthy", async || worker.health.reasons().is_empty()).await;
     worker.stop().await;
     assert_eq!(journal.starts(), ["t2", "t3", "t4"]);
     fleet.assert_clean("recreated").await;

@@ -12,7 +12,7 @@ use kafleet::model::event::{Event, Kind as EventKind};
 use kafleet::model::units::duration::Millis;
 use parking_lot::Mutex;
 
-use crate::worker::fleet::{DEADLINE, Fleet, kafka, memory, pause, until};
+use crate::worker::fleet::{DEADLINE, Fleet, eventually, kafka, memory};
 use crate::worker::types::{Gate, Journal, Kind, counted, gated};
 
 impl Fleet {
@@ -74,10 +74,10 @@ async fn subtree(fleet: Fleet, journal: Journal, cancelled: CancelTimes) {
     fleet.send_child("listens", "r:a", "b", "0").await;
     fleet.send_child("listens", "r", "ab", "0").await;
     let worker = fleet.worker();
-    until("all four attempts run", || journal.running() == 4).await;
+    eventually("all four attempts run", async || journal.running() == 4).await;
     let begun = Instant::now();
     fleet.cancel("r:a", 7, true).await;
-    until("two attempts are cancelled", || cancelled.lock().len() == 2).await;
+    eventually("two attempts are cancelled", async || cancelled.lock().len() == 2).await;
     let longest = cancelled.lock().iter().map(|at| at.duration_since(begun)).max().unwrap();
     eprintln!("from writing the record to the handler's token: {longest:?}");
     let results = fleet.wait_for_results(2).await;
@@ -135,7 +135,7 @@ async fn cancel_reaches_waiting_tasks() {
     let later = [("ce_id", "later"), ("ce_notbefore", tomorrow.as_str())];
     fleet.send_record("one", None, Some("later"), Some(b"0"), &later).await;
     let worker = fleet.worker();
-    until("two run", || journal.running() == 2).await;
+    eventually("two run", async || journal.running() == 2).await;
     let waits = |events: &[Event], kind| events.iter().any(|event| event.kind() == kind);
     fleet.events.wait("a retry", |events| waits(events, EventKind::Retrying)).await;
     for (id, attempt) in [("second", 0), ("behind", 0), ("backs-off", 1), ("later", 0)] {
@@ -160,7 +160,7 @@ async fn attempt_that_ignores_a_cancel_is_dropped() {
     let (fleet, _) = memory(1, &[gated("deaf", &journal, &gate)]).await;
     fleet.send("deaf", "t", "0").await;
     let worker = fleet.worker();
-    until("the attempt runs", || journal.running() == 1).await;
+    eventually("the attempt runs", async || journal.running() == 1).await;
     let begun = Instant::now();
     fleet.cancel("t", 5, true).await;
     let end = fleet.result_of("t").await;
@@ -232,15 +232,14 @@ async fn killed(fleet: Fleet, journal: Journal) {
     assert_eq!(fleet.result_of("import-1").await.kind(), EventKind::Cancelled);
     fleet.delete_control(ControlKey::Kill("import-".into())).await;
     // The deletion takes effect with a delay, so ids are tried until one runs.
-    let end = Instant::now() + DEADLINE;
-    for n in 3.. {
+    let mut n = 2;
+    eventually("the kill switch is off", async || {
+        n += 1;
         let id = format!("import-{n}");
         fleet.send("work", &id, "0").await;
-        if fleet.result_of(&id).await.kind() == EventKind::Succeeded {
-            break;
-        }
-        assert!(Instant::now() < end, "the kill switch stays on");
-    }
+        fleet.result_of(&id).await.kind() == EventKind::Succeeded
+    })
+    .await;
     worker.stop().await;
     let starts = journal.starts();
     assert!(["import-2", "free"].iter().all(|id| starts.iter().any(|start| start == id)), "{starts:?}");
@@ -293,7 +292,7 @@ async fn choose_start(fleet: Fleet, journal: Journal, expire: impl FnOnce()) {
     fleet.send_to("gone", 0, "new", "0").await;
     let worker = fleet.worker();
     let refused = || worker.health.reasons().into_iter().any(|(part, _)| part.ends_with("/0"));
-    until("the health names the partition", refused).await;
+    eventually("the health names the partition", async || refused()).await;
     fleet
         .put_control(
             ControlKey::Offsets("gone".into(), 0),
@@ -301,17 +300,14 @@ async fn choose_start(fleet: Fleet, journal: Journal, expire: impl FnOnce()) {
         )
         .await;
     fleet.result_of("new").await;
-    until("the worker is healthy", || worker.health.reasons().is_empty()).await;
+    eventually("the worker is healthy", async || worker.health.reasons().is_empty()).await;
     let names = fleet.names.clone();
-    let control = fleet.records(&names.control(), 1, 1).await;
-    let end = Instant::now() + DEADLINE;
-    let mut last = control.last().cloned();
-    while last.as_ref().is_none_or(|record| record.value.is_some() || record.key.as_deref() != Some(b"offsets/gone/0"))
-    {
-        assert!(Instant::now() < end, "the control record stays: {last:?}");
-        pause().await;
-        last = fleet.records(&names.control(), 1, 1).await.last().cloned();
-    }
+    eventually("the control record is deleted", async || {
+        let last = fleet.records(&names.control(), 1, 1).await.pop().unwrap();
+        let is_deleted = last.value.is_none() && last.key.as_deref() == Some(b"offsets/gone/0");
+        if is_deleted { Ok(()) } else { Err(last) }
+    })
+    .await;
     worker.stop().await;
     assert_eq!(journal.started(), 20 + 6, "offsets 15 to 20: {:?}", journal.starts());
     fleet.assert_clean("gone").await;
@@ -339,7 +335,7 @@ async fn choose_start_before(fleet: Fleet, journal: Journal) {
         .await;
     let worker = fleet.worker();
     fleet.wait_for_results(2).await;
-    until("the worker is healthy", || worker.health.reasons().is_empty()).await;
+    eventually("the worker is healthy", async || worker.health.reasons().is_empty()).await;
     worker.stop().await;
     assert_eq!(journal.starts(), ["t3", "t4"]);
     fleet.assert_clean("gone").await;
@@ -363,9 +359,9 @@ async fn refused_partition_starts_at_the_offset_chosen_before_on_kafka() {
 async fn paused(fleet: Fleet, journal: Journal, gate: Gate) {
     fleet.send("work", "runs", "0").await;
     let worker = fleet.worker();
-    until("one runs", || journal.running() == 1).await;
+    eventually("one runs", async || journal.running() == 1).await;
     fleet.pause("work").await;
-    until("the pause applies", || worker.metric("kafleet_type_paused", "work") == 1.0).await;
+    eventually("the pause applies", async || worker.metric("kafleet_type_paused", "work") == 1.0).await;
     fleet.send_many("work", "t", 20, "0").await;
     gate.open();
     fleet.result_of("runs").await;

@@ -8,7 +8,7 @@ use kafleet::model::units::duration::Millis;
 use serde_json::{Value, json};
 
 use crate::support::faults::{Call, FaultRules, polls_of_groups, send};
-use crate::worker::fleet::{Fleet, memory, until};
+use crate::worker::fleet::{Fleet, eventually, memory};
 use crate::worker::heartbeats::last_heartbeat;
 use crate::worker::types::{Gate, Journal, Kind, counted, ok};
 
@@ -48,7 +48,7 @@ async fn denied_dead_letters_hold_back_their_tasks() {
     let denying = faults.on(send(".dead.")).undelivered(denied());
     fleet.send("dying", "d", "0").await;
     let worker = fleet.worker();
-    until("the health report contains the reason", || {
+    eventually("the health report contains the reason", async || {
         worker.health.reasons().iter().any(|(part, _)| part == "dead letters of dying")
     })
     .await;
@@ -78,9 +78,10 @@ async fn unwritten_dead_letter_is_unfinished_when_its_worker_stops() {
     fleet.config.drain_timeout = Millis(100);
     fleet.send("dying", "d", "0").await;
     let worker = fleet.worker();
-    until("the start of the task is published", || fleet.kinds_of("d").iter().any(|kind| kind == "started")).await;
+    eventually("the start of the task is published", async || fleet.kinds_of("d").iter().any(|kind| kind == "started"))
+        .await;
     opened.open();
-    until("the health report contains the reason", || {
+    eventually("the health report contains the reason", async || {
         worker.health.reasons().iter().any(|(part, _)| part == "dead letters of dying")
     })
     .await;
@@ -96,7 +97,7 @@ async fn denied_results_are_retried() {
     let denying = faults.on(send(".events")).undelivered(denied());
     fleet.send_many("quiet", "t", 300, "0").await;
     let worker = fleet.worker();
-    until("the health report contains the reason", || {
+    eventually("the health report contains the reason", async || {
         worker.health.reasons().iter().any(|(part, _)| part == "results")
     })
     .await;

@@ -6,7 +6,7 @@ use kafleet::model::event::Kind as EventKind;
 use serde_json::{Value, json};
 
 use crate::support::faults::{Call, FaultRules, Rule, send};
-use crate::worker::fleet::{Fleet, memory, until};
+use crate::worker::fleet::{Fleet, eventually, memory};
 use crate::worker::types::{Journal, Kind, counted, ok};
 
 /// Creates a fleet whose worker's first producer fails for good when it holds `most` records of the topics that
@@ -65,7 +65,7 @@ async fn purged_children_do_not_fail_their_parent() {
     assert!(failed.hits() > 0, "the first producer failed");
     assert_eq!((end.kind(), end.payload.error()), (EventKind::Succeeded, None));
     fleet.wait_for_results(6).await;
-    until("the worker is healthy", || worker.health.reasons().is_empty()).await;
+    eventually("the worker is healthy", async || worker.health.reasons().is_empty()).await;
     worker.stop().await;
     fleet.assert_clean("parent").await;
     fleet.assert_clean("child").await;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use futures::stream::{self, StreamExt};
 use kafleet::broker::kafka::Kafka;
@@ -26,8 +25,7 @@ use super::tail::{Dead, Tail, is_end};
 use super::types::Kind;
 use crate::support::faults::FaultRules;
 use crate::support::names::unique;
-use crate::support::wait;
-pub use crate::support::wait::DEADLINE;
+pub use crate::support::wait::{DEADLINE, eventually};
 
 const EVENTS_PARTITIONS: u32 = 3;
 
@@ -251,17 +249,17 @@ impl Fleet {
 
     /// Waits until the group has committed everything published for a type.
     pub async fn wait_committed(&self, task_type: &str) {
-        let until = Instant::now() + DEADLINE;
         for index in 0..self.partitions as usize {
             let end = self.end_of(&self.names.tasks(task_type), index as i32).await;
-            loop {
+            eventually(&format!("partition {index} of `{task_type}` is committed up to {end}"), async || {
                 let committed = self.committed(task_type).await[index].clone();
                 if committed.as_ref().is_some_and(|committed| committed.offset == end) {
-                    break;
+                    Ok(())
+                } else {
+                    Err(committed)
                 }
-                assert!(Instant::now() < until, "partition {index} of `{task_type}`: {committed:?}, not {end}");
-                pause().await;
-            }
+            })
+            .await;
         }
     }
 }
@@ -272,16 +270,6 @@ fn registry(kinds: &[Kind]) -> Registry {
         registry.add(kind.name, kind.registered.clone());
     }
     registry
-}
-
-/// Pause between two checks of a condition.
-pub async fn pause() {
-    tokio::time::sleep(Duration::from_millis(5)).await;
-}
-
-/// Waits until a condition holds.
-pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    wait::until(what, async || holds()).await;
 }
 
 impl Worker {
@@ -317,7 +305,7 @@ impl Worker {
     }
 
     pub async fn ready(&self) {
-        until("the worker is ready", || self.health.reasons().is_empty()).await;
+        eventually("the worker is ready", async || self.health.reasons().is_empty()).await;
     }
 
     /// Returns the sum of a metric over all series whose labels contain `label`.

@@ -1,13 +1,11 @@
 //! Heartbeats of workers.
 
-use std::time::Instant;
-
 use kafleet::broker::{Broker, Commit, Partition};
 use kafleet::control::heartbeat::{Heartbeat, HeartbeatState};
 use kafleet::handlers::Failure;
 use kafleet::model::units::duration::Millis;
 
-use crate::worker::fleet::{DEADLINE, Fleet, memory, pause, until};
+use crate::worker::fleet::{DEADLINE, Fleet, eventually, memory};
 use crate::worker::types::{Gate, Journal, Kind, counted, gated};
 
 pub async fn last_heartbeat(fleet: &Fleet) -> Heartbeat {
@@ -20,15 +18,11 @@ pub async fn last_heartbeat(fleet: &Fleet) -> Heartbeat {
 
 /// Waits for a heartbeat that satisfies the condition.
 pub async fn wait_for_heartbeat(fleet: &Fleet, what: &str, holds: impl Fn(&Heartbeat) -> bool) -> Heartbeat {
-    let end = Instant::now() + DEADLINE;
-    loop {
+    eventually(what, async || {
         let heartbeat = last_heartbeat(fleet).await;
-        if holds(&heartbeat) {
-            return heartbeat;
-        }
-        assert!(Instant::now() < end, "{what}: {heartbeat:?}");
-        pause().await;
-    }
+        if holds(&heartbeat) { Ok(heartbeat) } else { Err(heartbeat) }
+    })
+    .await
 }
 
 /// Heartbeats contain the reasons for which no tasks are started.
@@ -49,8 +43,10 @@ async fn heartbeat_contains_stopped_types_and_refused_partitions() {
         let read = kafleet::control::settings::read_control_blocking;
         tokio::task::block_in_place(|| read(&*broker, &fleet.names, DEADLINE)).unwrap()
     };
-    until("both partitions are marked as consumed", || (0..2).all(|index| control().is_consumed("failing", index)))
-        .await;
+    eventually("both partitions are marked as consumed", async || {
+        (0..2).all(|index| control().is_consumed("failing", index))
+    })
+    .await;
     worker.stop().await;
     broker.expire_groups();
     // An operator commits an offset for one of the two partitions.
@@ -92,7 +88,7 @@ async fn heartbeat_contains_running_tasks_and_the_stop() {
     let (fleet, _) = memory(2, &[gated("work", &journal, &gate).slots(150)]).await;
     fleet.send_many("work", "t", 120, "0").await;
     let worker = fleet.worker();
-    until("all run", || journal.running() == 120).await;
+    eventually("all run", async || journal.running() == 120).await;
     let heartbeat =
         wait_for_heartbeat(&fleet, "all tasks are running", |heartbeat| heartbeat.types[0].in_flight == 120).await;
     assert_eq!((heartbeat.state, heartbeat.running.len()), (HeartbeatState::Running, 100));
@@ -120,7 +116,8 @@ async fn last_heartbeat_reports_unfinished_tasks() {
     fleet.config.drain_timeout = Millis(100);
     fleet.send("work", "t", "0").await;
     let worker = fleet.worker();
-    until("the start of the task is published", || fleet.kinds_of("t").iter().any(|kind| kind == "started")).await;
+    eventually("the start of the task is published", async || fleet.kinds_of("t").iter().any(|kind| kind == "started"))
+        .await;
     worker.stop().await;
     let heartbeat = last_heartbeat(&fleet).await;
     assert_eq!((heartbeat.state, heartbeat.unfinished), (HeartbeatState::Stopped, true));

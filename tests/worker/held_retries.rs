@@ -10,7 +10,7 @@ use kafleet::model::offsets::Metadata;
 use kafleet::model::units::duration::Millis;
 use serde_json::Value;
 
-use crate::worker::fleet::{DEADLINE, Fleet, memory, pause, until};
+use crate::worker::fleet::{Fleet, eventually, memory};
 use crate::worker::types::{Gate, Journal, Kind, ok};
 
 /// Time between the attempts of [`failing`]: longer than the restarts of a worker in the tests.
@@ -176,7 +176,7 @@ async fn crash_repeats_one_attempt_and_not_those_before() {
     fleet.config.commit_interval = Millis::secs(600);
     fleet.send("third", "t", "0").await;
     let first = fleet.worker();
-    until("the third attempt runs", || journal.started() == 3).await;
+    eventually("the third attempt runs", async || journal.started() == 3).await;
     first.kill().await;
     gate.open();
     let second = fleet.worker();
@@ -208,15 +208,11 @@ async fn ended_task_leaves_the_commits() {
     let (fleet, _) = memory(1, &[failing(&journal)]).await;
     fleet.send("failing", "t", "0").await;
     let worker = fleet.worker();
-    let end = std::time::Instant::now() + DEADLINE;
     let retries = async || {
         let committed = fleet.committed("failing").await[0].clone();
         committed.and_then(|at| Metadata::decode(at.offset, &at.metadata)).map_or(0, |metadata| metadata.retries.len())
     };
-    while retries().await == 0 {
-        assert!(std::time::Instant::now() < end, "the retry is not committed");
-        pause().await;
-    }
+    eventually("the retry is committed", async || retries().await > 0).await;
     fleet.wait_for_results(1).await;
     worker.stop().await;
     assert_eq!(retries().await, 0);

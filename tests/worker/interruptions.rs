@@ -7,7 +7,7 @@ use kafleet::broker::memory::MemoryBrokerOptions;
 use kafleet::model::event::{Event, InterruptionReason, Kind as EventKind};
 use kafleet::model::units::duration::Millis;
 
-use crate::worker::fleet::{Fleet, memory, memory_with, until};
+use crate::worker::fleet::{Fleet, eventually, memory, memory_with};
 use crate::worker::types::{Gate, Journal, gated};
 
 /// Asserts that every start of an attempt but the last of each task is followed by its interruption, for these reasons.
@@ -44,10 +44,10 @@ async fn stopped_worker_reports_the_attempts_that_outlast_the_drain() {
     fleet.config.drain_timeout = Millis(50);
     fleet.send_many("work", "t", 3, "0").await;
     let first = fleet.worker();
-    until("3 run", || journal.running() == 3).await;
+    eventually("3 run", async || journal.running() == 3).await;
     first.stop().await;
     let second = fleet.worker();
-    until("3 run again", || journal.started() == 6).await;
+    eventually("3 run again", async || journal.started() == 6).await;
     until_shown(&fleet, 3).await;
     gate.open();
     fleet.wait_for_results(3).await;
@@ -62,11 +62,11 @@ async fn attempts_of_a_partition_that_moves_are_reported() {
     fleet.config.drain_timeout = Millis(50);
     fleet.send_many("work", "t", 40, "0").await;
     let first = fleet.worker();
-    until("all run", || journal.running() == 40).await;
+    eventually("all run", async || journal.running() == 40).await;
     let second = fleet.worker();
     let is_moved = |events: &[Event]| events.iter().any(|event| event.kind() == EventKind::Interrupted);
     fleet.events.wait("an attempt is interrupted", is_moved).await;
-    until("all run again", || journal.running() == 40).await;
+    eventually("all run again", async || journal.running() == 40).await;
     until_shown(&fleet, 40).await;
     gate.open();
     fleet.wait_for_results(40).await;
@@ -88,8 +88,8 @@ async fn attempts_of_a_lost_partition_are_reported() {
     fleet.send_many("lost", "t", 10, "0").await;
     let first = fleet.worker();
     let second = fleet.worker();
-    until("all run", || journal.running() == 10).await;
-    until("some tasks start again", || {
+    eventually("all run", async || journal.running() == 10).await;
+    eventually("some tasks start again", async || {
         skew.fetch_add(100_000, Ordering::Relaxed);
         journal.started() > 10
     })

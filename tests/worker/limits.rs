@@ -7,7 +7,7 @@ use kafleet::model::event::Kind as EventKind;
 use kafleet::model::units::duration::Millis;
 use serde_json::Value;
 
-use crate::worker::fleet::{bytes, memory, pause, until};
+use crate::worker::fleet::{bytes, eventually, memory};
 use crate::worker::types::{Gate, Journal, Kind, counted, gated, ok};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -17,8 +17,11 @@ async fn all_slots_are_used_and_never_more() {
     let (fleet, _) = memory(2, &[gated("slots", &journal, &gate).slots(50)]).await;
     fleet.send_many("slots", "t", 400, "0").await;
     let worker = fleet.worker();
-    until("50 tasks run on 2 partitions", || journal.running() == 50).await;
-    until("the metric counts the running tasks", || worker.metric("kafleet_tasks_in_flight", "slots") == 50.0).await;
+    eventually("50 tasks run on 2 partitions", async || journal.running() == 50).await;
+    eventually("the metric counts the running tasks", async || {
+        worker.metric("kafleet_tasks_in_flight", "slots") == 50.0
+    })
+    .await;
     gate.open();
     fleet.wait_for_results(400).await;
     worker.stop().await;
@@ -80,17 +83,17 @@ async fn memory_is_bounded_with_a_long_backlog() {
     fleet.send_many("large", "t", 20_000, &params).await;
     let worker = fleet.worker();
     let used = || worker.metric("kafleet_worker_held_bytes", "");
-    until("much memory is in use", || used() > f64::from(4 << 20)).await;
+    eventually("much memory is in use", async || used() > f64::from(4 << 20)).await;
     gate.open();
     let mut most = 0.0_f64;
-    until("all tasks have run", || {
+    eventually("all tasks have run", async || {
         most = most.max(used());
         assert!(used() < f64::from(16 << 20), "{} bytes", used());
         journal.started() == 20_000
     })
     .await;
     fleet.wait_for_results(20_000).await;
-    until("no memory is in use", || used() == 0.0).await;
+    eventually("no memory is in use", async || used() == 0.0).await;
     worker.stop().await;
     assert!(most > 0.0);
     fleet.assert_clean("large").await;
@@ -110,7 +113,7 @@ async fn rejected_records_use_memory_until_their_dead_letters_are_written() {
     let worker = fleet.worker();
     // The dead-letter topic accepts 22 of them.
     fleet.dead("echo", 20).await;
-    until("the other dead letters are in memory", || {
+    eventually("the other dead letters are in memory", async || {
         worker.metric("kafleet_worker_held_bytes", "") > f64::from(10 << 20)
     })
     .await;
@@ -128,17 +131,14 @@ async fn blocked_type_does_not_block_another() {
     let large = format!("\"{}\"", "x".repeat(10 << 10));
     fleet.send_many("blocked", "b", 2_000, &large).await;
     let worker = fleet.worker();
-    until("the blocked type has used its part of the memory", || {
+    eventually("the blocked type has used its part of the memory", async || {
         worker.metric("kafleet_worker_held_bytes", "") > f64::from(2 << 20)
     })
     .await;
-    // Longer than a poll loop waits before it pauses partitions.
-    let since = std::time::Instant::now();
-    while since.elapsed() < Duration::from_millis(300) {
-        pause().await;
-    }
+    // Not a wait for a condition: longer than a poll loop waits before it pauses partitions, which it must not do.
+    tokio::time::sleep(Duration::from_millis(300)).await;
     fleet.send_many("free", "f", 2_000, &large).await;
-    until("the other type has run all its tasks", || free.started() == 2_000).await;
+    eventually("the other type has run all its tasks", async || free.started() == 2_000).await;
     assert_eq!(blocked.running(), 2);
     gate.open();
     fleet.wait_for_results(4_000).await;
@@ -164,7 +164,7 @@ async fn stuck_partition_does_not_block_another() {
     let retrying =
         |events: &[kafleet::model::event::Event]| events.iter().any(|event| event.kind() == EventKind::Retrying);
     fleet.events.wait("the first tasks wait", retrying).await;
-    until("the backlog is full", || worker.metric("kafleet_worker_held_bytes", "") > 8_192.0 * 512.0).await;
+    eventually("the backlog is full", async || worker.metric("kafleet_worker_held_bytes", "") > 8_192.0 * 512.0).await;
     for n in 0..10 {
         fleet.send_to("stuck", 1, &format!("free{n}"), "1").await;
     }

@@ -7,7 +7,7 @@ use kafleet::control::{ControlKey, ControlRecord, RateLimit, Slots};
 use kafleet::model::event::Kind as EventKind;
 use kafleet::model::units::duration::Millis;
 
-use crate::worker::fleet::{Fleet, Worker, kafka, memory, until};
+use crate::worker::fleet::{Fleet, Worker, eventually, kafka, memory};
 use crate::worker::types::{Gate, Journal, Kind, counted, gated};
 
 async fn limit(fleet: &Fleet, task_type: &str, slots: Option<u32>, max_concurrency: Option<u32>) {
@@ -26,18 +26,18 @@ async fn slots_follow_the_control_topic() {
     let (fleet, _) = memory(1, &[gated("work", &journal, &gate).slots(2)]).await;
     fleet.send_many("work", "t", 700, "0").await;
     let worker = fleet.worker();
-    until("two run", || journal.running() == 2).await;
+    eventually("two run", async || journal.running() == 2).await;
     limit(&fleet, "work", Some(600), None).await;
-    until("all slots are used, beyond the window of two slots", || journal.running() == 600).await;
+    eventually("all slots are used, beyond the window of two slots", async || journal.running() == 600).await;
     limit(&fleet, "work", Some(1), None).await;
-    until("the gauge shows one slot", || worker.metric("kafleet_type_slots", "work") == 1.0).await;
+    eventually("the gauge shows one slot", async || worker.metric("kafleet_type_slots", "work") == 1.0).await;
     for n in 0..600 {
         gate.open_for(&format!("t{n}"));
     }
     fleet.wait_for_results(600).await;
-    until("one runs", || journal.running() <= 1).await;
+    eventually("one runs", async || journal.running() <= 1).await;
     fleet.delete_control(ControlKey::Slots("work".into())).await;
-    until("two tasks run again", || journal.running() == 2).await;
+    eventually("two tasks run again", async || journal.running() == 2).await;
     gate.open();
     fleet.wait_for_results(700).await;
     worker.stop().await;
@@ -50,16 +50,16 @@ async fn divided_limit(fleet: Fleet, journal: Journal, gate: Gate) {
     let second = fleet.worker();
     // Tasks that one worker starts while it owns all partitions continue beside those of the other.
     let slots = |worker: &Worker| worker.metric("kafleet_type_slots", "work");
-    until("each worker has a part of the limit", || {
+    eventually("each worker has a part of the limit", async || {
         slots(&first) > 0.0 && slots(&second) > 0.0 && slots(&first) + slots(&second) == 7.0
     })
     .await;
     for n in 0..80 {
         fleet.send_to("work", n % 4, &format!("t{n}"), "0").await;
     }
-    until("seven run", || journal.running() == 7).await;
+    eventually("seven run", async || journal.running() == 7).await;
     limit(&fleet, "work", None, Some(10)).await;
-    until("ten run", || journal.running() == 10).await;
+    eventually("ten run", async || journal.running() == 10).await;
     gate.open();
     fleet.wait_for_results(80).await;
     first.stop().await;
@@ -100,7 +100,7 @@ async fn limit_below_the_number_of_partitions_is_refused_with_a_reason() {
     let worker = fleet.worker();
     let is_reported =
         || worker.health.reasons().into_iter().any(|(_, why)| why.contains("`max_concurrency` 3 is below the 4"));
-    until("the health report contains the reason", is_reported).await;
+    eventually("the health report contains the reason", async || is_reported()).await;
     worker.stop().await;
     assert_eq!(journal.started(), 0);
 }

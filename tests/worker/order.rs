@@ -7,7 +7,7 @@ use kafleet::handlers::Failure;
 use kafleet::model::task::partition::partition_of;
 use serde_json::Value;
 
-use crate::worker::fleet::{memory, until};
+use crate::worker::fleet::{eventually, memory};
 use crate::worker::heartbeats::wait_for_heartbeat;
 use crate::worker::types::{Gate, Journal, Kind, counted, gated, ok};
 
@@ -42,7 +42,7 @@ async fn tasks_without_a_key_run_concurrently() {
         fleet.send_record("keys", Some(0), None, Some(b"0"), &[("ce_id", &format!("t{n}"))]).await;
     }
     let worker = fleet.worker();
-    until("all four tasks run at once", || journal.running() == 4).await;
+    eventually("all four tasks run at once", async || journal.running() == 4).await;
     gate.open();
     fleet.wait_for_results(4).await;
     worker.stop().await;
@@ -59,7 +59,7 @@ async fn tasks_of_one_key_run_one_at_a_time_and_keys_run_concurrently() {
         fleet.send_record("keys", None, Some(&key), Some(b"0"), &[("ce_id", &id)]).await;
     }
     let worker = fleet.worker();
-    until("one task of each key runs", || journal.running() == 3).await;
+    eventually("one task of each key runs", async || journal.running() == 3).await;
     gate.open();
     fleet.wait_for_results(30).await;
     worker.stop().await;

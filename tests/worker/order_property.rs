@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fastrand::Rng;
 use kafleet::config::Order;
@@ -16,7 +16,7 @@ use kafleet::model::units::duration::Millis;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::worker::fleet::{DEADLINE, Fleet, Worker, kafka_with, memory, pause};
+use crate::worker::fleet::{Fleet, Worker, eventually, kafka_with, memory};
 use crate::worker::tail::ended_ids;
 use crate::worker::types::{Kind, ok};
 
@@ -216,12 +216,12 @@ impl Plan {
             crew.change();
         }
         let tasks = self.tasks() as usize;
-        let until = Instant::now() + DEADLINE;
-        while ended_ids(&fleet.events.all()) < tasks {
-            assert!(Instant::now() < until, "{self:?}: {} of {tasks} tasks after {DEADLINE:?}", fleet.results().len());
+        eventually(&format!("{self:?}: {tasks} tasks have ended"), async || {
             crew.change();
-            pause().await;
-        }
+            let ended = ended_ids(&fleet.events.all());
+            if ended >= tasks { Ok(()) } else { Err(ended) }
+        })
+        .await;
         crew.stop_all().await;
         assert_eq!(fleet.results().len(), tasks, "{self:?}: each task completes exactly once");
         fleet.assert_clean("sequences").await;

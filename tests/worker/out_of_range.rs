@@ -1,7 +1,6 @@
 //! Partitions whose next offset is outside their log: retention was faster, or the topic was recreated.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use kafleet::broker::memory::MemoryBroker;
 use kafleet::broker::{Broker, BrokerError, Commit, GroupEvent, Partition, Watermarks};
@@ -10,7 +9,7 @@ use kafleet::model::offsets::Metadata;
 use serde_json::Value;
 
 use crate::support::faults::{FaultRules, polls_of_groups, send, watermarks};
-use crate::worker::fleet::{DEADLINE, Fleet, memory, pause, until};
+use crate::worker::fleet::{DEADLINE, Fleet, eventually, memory};
 use crate::worker::types::{Gate, Journal, Kind, counted, ok};
 
 async fn faulty_fleet(kind: Kind) -> (Fleet, Arc<MemoryBroker>, FaultRules) {
@@ -33,10 +32,10 @@ async fn partition_behind_its_log_continues_at_the_start_once_the_broker_answers
     let is_reported = || {
         worker.health.reasons().into_iter().any(|(part, why)| part.ends_with("/0") && why.contains("outside its log"))
     };
-    until("the health names the partition", is_reported).await;
+    eventually("the health names the partition", async || is_reported()).await;
     silent.lift();
     fleet.wait_for_results(5).await;
-    until("the worker is healthy", || worker.health.reasons().is_empty()).await;
+    eventually("the worker is healthy", async || worker.health.reasons().is_empty()).await;
     worker.stop().await;
     assert_eq!(journal.started(), 5, "remaining tasks: {:?}", journal.starts());
     fleet.assert_clean("removed").await;
@@ -69,12 +68,14 @@ async fn late_results_do_not_complete_offsets_of_a_recreated_topic() {
     let holding = faults.on(send(".events")).hold();
     let worker = fleet.worker();
     let is_result = |value: &[u8]| String::from_utf8_lossy(value).contains(r#""kind":"succeeded""#);
-    until("all tasks have run", || holding.held_records(is_result) == 5).await;
+    eventually("all tasks have run", async || holding.held_records(is_result) == 5).await;
     let recreated = faults.on(watermarks(".tasks.")).answer(Watermarks { low: 0, high: 0 });
     let partition = Partition::new(fleet.names.tasks("recreated"), 0);
     faults.on(polls_of_groups).times(1).answer(vec![GroupEvent::OutOfRange(partition)]);
-    until("the partition is refused", || worker.health.reasons().iter().any(|(_, why)| why.contains("recreated")))
-        .await;
+    eventually("the partition is refused", async || {
+        worker.health.reasons().iter().any(|(_, why)| why.contains("recreated"))
+    })
+    .await;
     recreated.lift();
     fleet
         .put_control(
@@ -82,20 +83,16 @@ async fn late_results_do_not_complete_offsets_of_a_recreated_topic() {
             ControlRecord::Offsets(Offsets { v: 1, at_ms: 0, offset: 0 }),
         )
         .await;
-    until("the tasks of the new log run", || journal.started() == 10).await;
+    eventually("the tasks of the new log run", async || journal.started() == 10).await;
     holding.lift();
     fleet.send("recreated", "t5", "0").await;
     fleet.wait_for_results(6).await;
-    let end = Instant::now() + DEADLINE;
-    let mut committed = None;
-    while !committed.as_ref().is_some_and(|metadata: &Metadata| metadata.completed.is_done(5)) {
-        assert!(Instant::now() < end, "the last task is not committed: {committed:?}");
-        pause().await;
-        committed = fleet.committed("recreated").await[0]
-            .as_ref()
-            .and_then(|commit| Metadata::decode(commit.offset, &commit.metadata));
-    }
-    let completed = committed.unwrap().completed;
+    let completed = eventually("the last task is committed", async || {
+        let committed = fleet.committed("recreated").await[0].clone()?;
+        let completed = Metadata::decode(committed.offset, &committed.metadata)?.completed;
+        completed.is_done(5).then_some(completed)
+    })
+    .await;
     assert_eq!((0..5).find(|offset| completed.is_done(*offset)), None, "running tasks are not committed as complete");
     gate.open();
     worker.stop().await;

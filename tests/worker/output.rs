@@ -7,7 +7,7 @@ use kafleet::model::event::{Event, Kind as EventKind, Payload};
 use kafleet::model::units::duration::Millis;
 use serde_json::{Value, json};
 
-use crate::worker::fleet::{memory, until};
+use crate::worker::fleet::{eventually, memory};
 use crate::worker::types::{Gate, Kind, ok};
 
 fn lines(events: &[Event], id: &str) -> Vec<String> {
@@ -57,7 +57,7 @@ async fn no_output_is_published_before_the_start_of_an_attempt() {
     let (mut fleet, _) = memory(1, &[kind.slots(100)]).await;
     fleet.config.started_delay = Millis(150);
     let worker = fleet.worker();
-    // Some of them start shortly before pending output is flushed.
+    // Not waits for a condition: the starts are spread over the intervals at which output is flushed.
     for n in 0..20 {
         fleet.send("talks", &format!("t{n}"), "0").await;
         tokio::time::sleep(Duration::from_millis(25)).await;
@@ -142,7 +142,7 @@ async fn metrics_count_few_tasks_exactly() {
     let worker = fleet.worker();
     fleet.wait_for_results(3).await;
     let finished = |outcome: &str| worker.metric("kafleet_tasks_finished_total", outcome);
-    until("all outcomes are counted", || {
+    eventually("all outcomes are counted", async || {
         (finished("succeeded"), finished("failed"), finished("rejected")) == (1.0, 1.0, 1.0)
     })
     .await;

@@ -11,7 +11,7 @@ use kafleet::model::event::Kind as EventKind;
 use kafleet::model::units::duration::Millis;
 use serde_json::{Value, json};
 
-use crate::worker::fleet::{memory, until};
+use crate::worker::fleet::{eventually, memory};
 use crate::worker::types::{Gate, Kind, ok};
 
 /// A type that fails as its params request: `{"kind": …, "final": …}`.
@@ -91,13 +91,13 @@ async fn too_many_failures_stop_the_type() {
     fleet.send("failing", "good", "1").await;
     fleet.result_of("good").await;
     fleet.send("failing", "bad", r#""bad""#).await;
-    until("the health report contains the alarm", || {
+    eventually("the health report contains the alarm", async || {
         worker.health.reasons().iter().any(|(part, _)| part == "failures of failing")
     })
     .await;
     let (_, reason) = worker.health.reasons().into_iter().find(|(part, _)| part == "failures of failing").unwrap();
     assert!(reason.contains("more than 20 attempts failed within 1m") && reason.contains("unreachable"), "{reason}");
-    until("the metric shows the alarm", || worker.metric("kafleet_type_stopped", "failing") == 1.0).await;
+    eventually("the metric shows the alarm", async || worker.metric("kafleet_type_stopped", "failing") == 1.0).await;
     fleet.send("failing", "waits", "2").await;
     fleet.send("echo", "goes-on", "3").await;
     fleet.result_of("goes-on").await;
@@ -124,11 +124,11 @@ async fn stopped_type_continues_after_a_pause_and_resume() {
     let (fleet, _) = memory(1, &[kind]).await;
     let worker = fleet.worker();
     fleet.send("failing", "bad", r#""bad""#).await;
-    until("the type has stopped", || worker.metric("kafleet_type_stopped", "failing") == 1.0).await;
+    eventually("the type has stopped", async || worker.metric("kafleet_type_stopped", "failing") == 1.0).await;
     fleet.send("failing", "waits", "2").await;
     healed.store(true, Ordering::Relaxed);
     fleet.pause("failing").await;
-    until("the pause applies", || worker.metric("kafleet_type_paused", "failing") == 1.0).await;
+    eventually("the pause applies", async || worker.metric("kafleet_type_paused", "failing") == 1.0).await;
     assert_eq!(worker.metric("kafleet_type_stopped", "failing"), 1.0, "a pause alone does not start the type again");
     assert_eq!(fleet.results(), []);
     fleet.delete_control(ControlKey::Pause("failing".into())).await;

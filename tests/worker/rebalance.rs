@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kafleet::broker::memory::MemoryBrokerOptions;
 use kafleet::broker::{Partition, TopicSpec};
@@ -10,7 +10,7 @@ use kafleet::model::event::{Event, Kind as EventKind};
 use kafleet::model::units::duration::Millis;
 use serde_json::Value;
 
-use crate::worker::fleet::{DEADLINE, Fleet, memory, memory_with, pause, until};
+use crate::worker::fleet::{DEADLINE, Fleet, eventually, memory, memory_with};
 use crate::worker::types::{Gate, Journal, Kind, gated, ok};
 
 /// A type whose attempts take a few milliseconds.
@@ -32,7 +32,7 @@ pub async fn rolling(fleet: Fleet, journal: Journal, count: usize) {
     let mut workers = vec![fleet.worker()];
     for step in 0..6 {
         fleet.send_many("brief", &format!("t{step}-"), count / 6, "0").await;
-        until("tasks are being processed", || journal.started() > step * count / 6).await;
+        eventually("tasks are being processed", async || journal.started() > step * count / 6).await;
         match step {
             0..2 => workers.push(fleet.worker()),
             _ => {
@@ -68,10 +68,10 @@ async fn partition_moves_after_its_tasks_are_complete() {
     let (fleet, _) = memory(2, &[gated("slow", &journal, &gate).slots(1_000)]).await;
     fleet.send_many("slow", "t", 100, "0").await;
     let first = fleet.worker();
-    until("all run", || journal.running() == 100).await;
+    eventually("all run", async || journal.running() == 100).await;
     let second = fleet.worker();
     fleet.send_many("slow", "more", 100, "0").await;
-    pause().await;
+    second.ready().await;
     gate.open();
     fleet.wait_for_results(200).await;
     first.stop().await;
@@ -96,10 +96,10 @@ async fn lost_partition_is_processed_by_another_worker() {
     fleet.send_many("lost", "t", 10, "0").await;
     let first = fleet.worker();
     let second = fleet.worker();
-    until("all run", || journal.running() == 10).await;
+    eventually("all run", async || journal.running() == 10).await;
     // Time jumps past every session timeout: a worker that is not polling is evicted, and its tasks run again on
     // another one.
-    until("some tasks start again", || {
+    eventually("some tasks start again", async || {
         skew.fetch_add(100_000, Ordering::Relaxed);
         journal.started() > 10
     })
@@ -123,14 +123,14 @@ pub async fn added_partitions(fleet: Fleet, journal: Journal) {
     // Producers refresh their metadata a little later.
     let topic = fleet.names.tasks("brief");
     let ends = || tokio::task::block_in_place(|| fleet.broker.watermarks(&Partition::new(topic.as_str(), 3), DEADLINE));
-    until("the partition exists", || ends().is_ok()).await;
-    let end = Instant::now() + DEADLINE;
+    eventually("the partition exists", async || ends().is_ok()).await;
     let mut sent = 20;
-    while ends().unwrap().high == 0 {
-        assert!(Instant::now() < end, "the new partition has no record");
+    eventually("the new partition has a record", async || {
         fleet.send_many("brief", &format!("t{sent}-"), 20, "0").await;
         sent += 20;
-    }
+        ends().unwrap().high > 0
+    })
+    .await;
     fleet.wait_for_results(sent).await;
     worker.stop().await;
     assert_eq!(journal.started(), sent);

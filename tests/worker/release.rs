@@ -1,11 +1,9 @@
 //! Tasks handed out to a paused type are released as soon as their partition is revoked.
 
-use std::time::Instant;
-
 use kafleet::control::heartbeat::Heartbeat;
 use kafleet::model::units::duration::Millis;
 
-use crate::worker::fleet::{DEADLINE, Fleet, memory, pause, until};
+use crate::worker::fleet::{Fleet, eventually, memory};
 use crate::worker::types::{Journal, counted};
 
 /// Number of waiting tasks in the newest heartbeat.
@@ -25,12 +23,8 @@ async fn paused_type_releases_unreceived_tasks_at_once() {
     fleet.pause("work").await;
     fleet.send_many("work", "t", 4_000, "0").await;
     let worker = fleet.worker();
-    until("the type is paused", || worker.metric("kafleet_type_paused", "work") == 1.0).await;
-    let end = Instant::now() + DEADLINE;
-    while waiting(&fleet).await < 512 {
-        assert!(Instant::now() < end, "the dispatcher has not received its maximum");
-        pause().await;
-    }
+    eventually("the type is paused", async || worker.metric("kafleet_type_paused", "work") == 1.0).await;
+    eventually("the dispatcher has received its maximum", async || waiting(&fleet).await >= 512).await;
     worker.stop().await;
     assert_eq!(journal.started(), 0);
 }

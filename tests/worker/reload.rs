@@ -6,7 +6,7 @@ use kafleet::model::event::Kind as EventKind;
 use kafleet::model::units::duration::Millis;
 use serde_json::{Value, json};
 
-use crate::worker::fleet::{Worker, memory, until};
+use crate::worker::fleet::{Worker, eventually, memory};
 use crate::worker::types::{Gate, Journal, Kind, gated, ok};
 
 fn replace(worker: &Worker, kind: &Kind, change: impl FnOnce(&mut TypePolicy)) {
@@ -22,13 +22,13 @@ async fn reloaded_concurrency_takes_effect_beyond_the_window() {
     let (fleet, _) = memory(1, &[kind.clone(), Kind::echo("other")]).await;
     fleet.send_many("work", "t", 700, "0").await;
     let worker = fleet.worker();
-    until("two run", || journal.running() == 2).await;
+    eventually("two run", async || journal.running() == 2).await;
     replace(&worker, &kind, |policy| policy.concurrency = Some(600));
-    until("all slots are used, beyond the window of two slots", || journal.running() == 600).await;
+    eventually("all slots are used, beyond the window of two slots", async || journal.running() == 600).await;
     assert_eq!(worker.metric("kafleet_type_slots", "work"), 600.0);
     assert_eq!(worker.metric("kafleet_type_slots", "other"), 8.0);
     replace(&worker, &kind, |policy| policy.concurrency = Some(1));
-    until("the gauge shows one slot", || worker.metric("kafleet_type_slots", "work") == 1.0).await;
+    eventually("the gauge shows one slot", async || worker.metric("kafleet_type_slots", "work") == 1.0).await;
     gate.open();
     fleet.wait_for_results(700).await;
     worker.stop().await;
@@ -60,7 +60,7 @@ async fn reloaded_rules_apply_to_the_next_attempts() {
         policy.max_backoff = Millis(1);
         policy.timeout = Millis(20);
     });
-    until("the policy applies", || worker.metric("kafleet_type_slots", "failing") == 9.0).await;
+    eventually("the policy applies", async || worker.metric("kafleet_type_slots", "failing") == 9.0).await;
     // Before the reload it would be retried a hundred times, after five minutes each.
     fleet.send("failing", "fails", "1").await;
     let end = fleet.result_of("fails").await;
@@ -72,9 +72,9 @@ async fn reloaded_rules_apply_to_the_next_attempts() {
         (policy.max_failures, policy.failure_period) = (Some(1), Millis::secs(60));
         policy.concurrency = Some(4);
     });
-    until("the limit applies", || worker.metric("kafleet_type_slots", "failing") == 4.0).await;
+    eventually("the limit applies", async || worker.metric("kafleet_type_slots", "failing") == 4.0).await;
     fleet.send_many("failing", "more", 2, "1").await;
-    until("the type stops", || worker.metric("kafleet_type_stopped", "failing") == 1.0).await;
+    eventually("the type stops", async || worker.metric("kafleet_type_stopped", "failing") == 1.0).await;
     worker.stop().await;
 }
 
@@ -87,7 +87,7 @@ async fn policy_replaced_during_the_start_applies() {
     fleet.send_many("work", "t", 10, "0").await;
     let worker = fleet.worker();
     replace(&worker, &kind, |policy| policy.concurrency = Some(7));
-    until("seven run", || journal.running() == 7).await;
+    eventually("seven run", async || journal.running() == 7).await;
     gate.open();
     fleet.wait_for_results(10).await;
     worker.stop().await;

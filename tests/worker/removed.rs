@@ -1,13 +1,12 @@
 //! Commits over records that Kafka has removed, and over offsets without a task.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use kafleet::broker::{Partition, ProducerRecord};
 use kafleet::model::offsets::Metadata;
 use kafleet::runtime::blocking;
 
-use crate::worker::fleet::{DEADLINE, Fleet, memory, pause, until};
+use crate::worker::fleet::{DEADLINE, Fleet, eventually, memory};
 use crate::worker::heartbeats::wait_for_heartbeat;
 use crate::worker::types::{Gate, Journal, Kind, gated};
 
@@ -90,14 +89,11 @@ pub async fn lag_is_zero_after_a_transaction(fleet: Fleet, gate: Gate) {
     blocking(send).await.unwrap().unwrap();
     let worker = fleet.worker();
     fleet.wait_for_results(1).await;
-    let end = Instant::now() + DEADLINE;
-    while fleet.end_of(&fleet.names.tasks(TYPE), 0).await < 2 {
-        assert!(Instant::now() < end, "the log has no marker");
-        pause().await;
-    }
+    let topic = fleet.names.tasks(TYPE);
+    eventually("the log has a marker", async || fleet.end_of(&topic, 0).await >= 2).await;
     fleet.wait_committed(TYPE).await;
     let lag = format!("kafleet_partition_lag_records{{partition=\"0\",topic=\"{}\"}} 0", fleet.names.tasks(TYPE));
-    until("the lag is measured", || worker.metrics.render().contains(&lag)).await;
+    eventually("the lag is measured", async || worker.metrics.render().contains(&lag)).await;
     worker.stop().await;
     fleet.assert_clean(TYPE).await;
 }

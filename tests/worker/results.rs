@@ -7,7 +7,7 @@ use kafleet::handlers::{Child, Failure};
 use serde_json::{Value, json};
 
 use crate::support::names::unique;
-use crate::worker::fleet::{DEADLINE, Fleet, memory, until};
+use crate::worker::fleet::{DEADLINE, Fleet, eventually, memory};
 use crate::worker::types::{Kind, ok};
 
 /// A type with a results topic. Its params choose the end of the attempt.
@@ -192,11 +192,11 @@ async fn task_ends_only_after_its_result_is_acknowledged() {
     fleet.send("plain", "a", "1").await;
     let worker = fleet.worker_of(&[plain().publish_results()]);
     let reports = || worker.health.reasons().iter().any(|(part, _)| part == "results of plain");
-    until("the missing topic is reported", reports).await;
+    eventually("the missing topic is reported", async || reports()).await;
     assert!(fleet.results().is_empty(), "the task has not ended");
     create_topic(&fleet, &topic).await;
     assert_eq!(fleet.result_of("a").await.kind().name(), "succeeded");
-    until("the report is cleared", || !reports()).await;
+    eventually("the report is cleared", async || !reports()).await;
     worker.stop().await;
     assert_eq!(fleet.end_of(&topic, 0).await, 1);
 }

@@ -1,13 +1,13 @@
-//! FaultRules of one type of a shared group, which must not concern the others, and changes of groups at a bad moment.
+//! Faults of one type of a shared group, which must not concern the others, and changes of groups at a bad moment.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kafleet::broker::{BrokerError, Commit, GroupEvent, Partition, Watermarks};
 use kafleet::control::{ControlKey, ControlRecord, Group};
 use kafleet::runtime::blocking;
 
 use crate::support::faults::{Call, FaultRules, Rule, read_commits, watermarks};
-use crate::worker::fleet::{DEADLINE, Fleet, Worker, memory, pause, until};
+use crate::worker::fleet::{DEADLINE, Fleet, Worker, eventually, memory};
 use crate::worker::shared_groups::assert_once;
 use crate::worker::types::{Journal, counted};
 
@@ -56,7 +56,7 @@ async fn type_that_cannot_start_does_not_stop_the_others() {
     fleet.send_many("b", "b", 1_000, "0").await;
     let worker = fleet.worker();
     fleet.wait_for_results(1_000).await;
-    until("the health report names the type", || has_reason(&worker, "type a")).await;
+    eventually("the health report names the type", async || has_reason(&worker, "type a")).await;
     assert!(!has_reason(&worker, "group small"), "{:?}", worker.health.reasons());
     denied_reads.lift();
     fleet.wait_for_results(1_010).await;
@@ -72,7 +72,7 @@ async fn worker_is_ready_once_partitions_that_it_cannot_start_are_revoked() {
     let (fleet, faults) = faulty(1, &journal).await;
     faults.on(read_commits("tasks.a")).fail(denied());
     let first = fleet.worker();
-    until("the health report names the type", || has_reason(&first, "type a")).await;
+    eventually("the health report names the type", async || has_reason(&first, "type a")).await;
     let second = fleet.worker_of(&[counted("a", &journal)]);
     fleet.send("a", "moved", "0").await;
     fleet.result_of("moved").await;
@@ -91,18 +91,14 @@ async fn drained_partition_is_released_while_others_commit() {
     fleet.send("a", "a-first", "0").await;
     let before = fleet.result_of("a-first").await.worker;
     let second = fleet.worker_of(&[counted("a", &journal)]);
-    let end = Instant::now() + DEADLINE;
-    for n in 0.. {
-        assert!(Instant::now() < end, "the partition has not moved");
+    let mut n = 0;
+    eventually("the partition has moved", async || {
         fleet.send_many("b", &format!("b{n}-"), 20, "0").await;
-        let id = format!("a{n}");
-        fleet.send("a", &id, "0").await;
-        pause().await;
-        let moved = fleet.results().iter().any(|event| event.id.as_str().starts_with('a') && event.worker != before);
-        if moved {
-            break;
-        }
-    }
+        fleet.send("a", &format!("a{n}"), "0").await;
+        n += 1;
+        fleet.results().iter().any(|event| event.id.as_str().starts_with('a') && event.worker != before)
+    })
+    .await;
     first.stop().await;
     second.stop().await;
 }
@@ -154,7 +150,7 @@ async fn worker_that_follows_the_control_topic_late_is_not_refused() {
     let reads = |call: &Call<'_>| matches!(call, Call::OpenConsumer(spec) if spec.read_uncommitted);
     let reads = faults.count(reads);
     let worker = fleet.worker();
-    until("the control topic is read", || reads.hits() > 0).await;
+    eventually("the control topic is read", async || reads.hits() > 0).await;
     lag.lift();
     fleet.send("a", "second", "0").await;
     fleet.result_of("second").await;
@@ -171,7 +167,7 @@ async fn type_is_not_started_while_its_commits_are_moved() {
     fleet.send("a", "second", "0").await;
     let worker = fleet.worker();
     let is_held = || worker.health.reasons().iter().any(|(_, why)| why.contains("are being moved"));
-    until("the type is not started", is_held).await;
+    eventually("the type is not started", async || is_held()).await;
     assert_eq!(journal.started(), 1);
     lag.lift();
     record_move(&fleet, None).await;

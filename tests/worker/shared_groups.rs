@@ -8,7 +8,7 @@ use kafleet::control::{ControlKey, ControlRecord, Group};
 use kafleet::model::event::{Event, Kind as EventKind};
 use kafleet::runtime::blocking;
 
-use crate::worker::fleet::{DEADLINE, Fleet, bytes, kafka, kafka_with, memory, until};
+use crate::worker::fleet::{DEADLINE, Fleet, bytes, eventually, kafka, kafka_with, memory};
 use crate::worker::types::{Gate, Journal, Kind, counted, gated};
 
 /// Number of tasks of a type beyond which its consumer takes no more of its records.
@@ -164,7 +164,7 @@ async fn full_backlog(mut fleet: Fleet, journal: Journal, gate: Gate) {
     fleet.send_many("full", "full", MANY, "0").await;
     let worker = fleet.worker();
     // 8,192 inputs of at least 512 bytes each.
-    until("the backlog is full", || worker.metric("kafleet_worker_held_bytes", "") >= 8_192.0 * 512.0).await;
+    eventually("the backlog is full", async || worker.metric("kafleet_worker_held_bytes", "") >= 8_192.0 * 512.0).await;
     for round in 0..10 {
         fleet.send_many("free", &format!("free{round}-"), 100, "0").await;
         fleet.wait_for_results((round + 1) * 100).await;
@@ -205,7 +205,7 @@ async fn paused_type_delays_only_its_own_partitions() {
     fleet.pause("paused").await;
     fleet.send_many("paused", "paused", MANY, "0").await;
     let worker = fleet.worker();
-    until("the backlog is full", || worker.metric("kafleet_worker_held_bytes", "") >= 8_192.0 * 512.0).await;
+    eventually("the backlog is full", async || worker.metric("kafleet_worker_held_bytes", "") >= 8_192.0 * 512.0).await;
     fleet.send_many("free", "free", 1_000, "0").await;
     fleet.wait_for_results(1_000).await;
     assert!(!journal.starts().iter().any(|id| id.starts_with("paused")));
@@ -226,7 +226,8 @@ async fn type_without_memory_delays_only_its_own_partitions() {
     fleet.send_many("full", "full", 300, &params).await;
     let worker = fleet.worker();
     // Its reserved quarter of the 8 MiB for tasks in flight, and the common half.
-    until("the memory of the type is used up", || worker.metric("kafleet_worker_held_bytes", "") >= 5.9e6).await;
+    eventually("the memory of the type is used up", async || worker.metric("kafleet_worker_held_bytes", "") >= 5.9e6)
+        .await;
     fleet.send_many("free", "free", 1_000, "0").await;
     fleet.wait_for_results(1_000).await;
     gate.open();
@@ -243,7 +244,7 @@ async fn draining_type_does_not_delay_the_others() {
     fleet.share(&["slow", "free"]);
     fleet.send_many("slow", "slow", 8, "0").await;
     let first = fleet.worker();
-    until("all slow tasks run", || journal.running() == 8).await;
+    eventually("all slow tasks run", async || journal.running() == 8).await;
     // Half of the partitions move to the second worker; those of the slow type are held by their running tasks.
     let second = fleet.worker();
     for round in 0..10 {
@@ -266,7 +267,7 @@ async fn rolling(mut fleet: Fleet, journal: Journal) {
         for name in ["a", "b", "c"] {
             fleet.send_many(name, &format!("{name}{step}-"), 300, "0").await;
         }
-        until("tasks are being processed", || journal.started() > step * 900).await;
+        eventually("tasks are being processed", async || journal.started() > step * 900).await;
         workers.push(fleet.worker());
         if step >= 2 {
             workers.remove(0).stop().await;

@@ -8,7 +8,7 @@ use kafleet::model::offsets::{Mark, Metadata};
 use kafleet::model::units::duration::Millis;
 use serde_json::Value;
 
-use crate::worker::fleet::{memory, until};
+use crate::worker::fleet::{eventually, memory};
 use crate::worker::types::{Gate, Journal, Kind, counted, gated, ok};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -18,7 +18,7 @@ async fn running_tasks_finish_on_stop_and_nothing_is_repeated() {
     let (fleet, _) = memory(3, &[gated("work", &journal, &gate).slots(8)]).await;
     fleet.send_many("work", "t", 500, "0").await;
     let first = fleet.worker();
-    until("8 run", || journal.running() == 8).await;
+    eventually("8 run", async || journal.running() == 8).await;
     first.begin_stop();
     assert!(!first.has_ended());
     gate.open();
@@ -42,7 +42,7 @@ async fn attempts_that_outlast_the_drain_are_not_counted() {
     fleet.config.drain_timeout = Millis(100);
     fleet.send_many("work", "t", 3, "0").await;
     let first = fleet.worker();
-    until("3 run", || journal.running() == 3).await;
+    eventually("3 run", async || journal.running() == 3).await;
     let begun = Instant::now();
     first.stop().await;
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
@@ -80,7 +80,7 @@ async fn delayed_retry_does_not_delay_the_stop() {
     fleet.send("retry", "waits", "1").await;
     fleet.send("retry", "runs", "0").await;
     let first = fleet.worker();
-    until("both tasks have started", || journal.started() == 2).await;
+    eventually("both tasks have started", async || journal.started() == 2).await;
     let retrying =
         |events: &[kafleet::model::event::Event]| events.iter().any(|event| event.kind() == EventKind::Retrying);
     fleet.events.wait("one task waits for its retry", retrying).await;
@@ -109,10 +109,10 @@ async fn stopping_worker_accepts_no_new_partition() {
     first.ready().await;
     second.ready().await;
     fleet.send_many("work", "t", 40, "0").await;
-    until("both workers are busy", || journal.running() == 4).await;
+    eventually("both workers are busy", async || journal.running() == 4).await;
     first.begin_stop();
     second.kill().await;
-    // The assignment arrives within this time.
+    // Not a wait for a condition: the worker must ignore the assignment, so that nothing shows its arrival.
     tokio::time::sleep(Duration::from_millis(200)).await;
     gate.open();
     let begun = Instant::now();
@@ -132,7 +132,7 @@ async fn abort_ends_at_once_and_commits_nothing() {
     fleet.config.drain_timeout = Millis::secs(100);
     fleet.send_many("work", "t", 20, "0").await;
     let first = fleet.worker();
-    until("8 run", || journal.running() == 8).await;
+    eventually("8 run", async || journal.running() == 8).await;
     let begun = Instant::now();
     first.kill().await;
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());

@@ -2,13 +2,16 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kafleet::broker::{Broker, Consumer, ConsumerSpec, Partition, Record, StartOffset};
 use kafleet::model::event::{Event, Kind};
 use parking_lot::Mutex;
 
-use super::fleet::DEADLINE;
+use crate::support::wait::eventually;
+
+/// Time that a read waits for records.
+const READ: Duration = Duration::from_millis(20);
 
 pub struct Tail {
     state: Mutex<State>,
@@ -72,29 +75,22 @@ impl Tail {
 
     /// Reads until the events so far satisfy the condition.
     pub async fn wait(&self, what: &str, holds: impl Fn(&[Event]) -> bool) {
-        let until = Instant::now() + DEADLINE;
-        while !holds(&self.state.lock().events) {
-            if Instant::now() > until {
-                let events = self.all();
-                let last: Vec<_> = events.iter().rev().take(5).collect();
-                panic!("not within {DEADLINE:?}: {what}; {} events, the last ones {last:#?}", events.len());
-            }
-            self.read_more(Duration::from_millis(20));
-            tokio::task::yield_now().await;
-        }
+        eventually(what, async || {
+            self.read_more(READ);
+            let events = &self.state.lock().events;
+            let last: Vec<Event> = events.iter().rev().take(5).cloned().collect();
+            if holds(events) { Ok(()) } else { Err((events.len(), last)) }
+        })
+        .await;
     }
 
     pub async fn wait_records(&self, what: &str, holds: impl Fn(&[Record]) -> bool) {
-        let until = Instant::now() + DEADLINE;
-        while !holds(&self.state.lock().records) {
-            assert!(
-                Instant::now() < until,
-                "not within {DEADLINE:?}: {what}; {} records",
-                self.state.lock().records.len()
-            );
-            self.read_more(Duration::from_millis(20));
-            tokio::task::yield_now().await;
-        }
+        eventually(what, async || {
+            self.read_more(READ);
+            let records = &self.state.lock().records;
+            if holds(records) { Ok(()) } else { Err(records.len()) }
+        })
+        .await;
     }
 
     /// Returns all events so far.

@@ -6,6 +6,7 @@ use crate::broker::memory::{MemoryBroker, MemoryBrokerOptions};
 use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{Broker, CALL_DEADLINE, ConsumerSpec, GroupEvent, ProducerRecord, TopicSpec};
 use crate::cli::output::Paint;
+use crate::support::wait::{eventually, eventually_blocking};
 
 const TOPIC: &str = "kafleet.tasks.echo";
 /// Deadline for conditions that hold eventually, generous for a busy machine.
@@ -109,13 +110,10 @@ async fn group_with_members_is_refused() {
     let broker = broker().await;
     let spec = ConsumerSpec { group: Some(TOPIC.into()), topics: vec![TOPIC.into()], ..ConsumerSpec::default() };
     let mut member = broker.consumer(&spec).unwrap();
-    let deadline = std::time::Instant::now() + PATIENCE;
-    let mut joined = false;
-    while !joined && std::time::Instant::now() < deadline {
+    eventually_blocking("the member has joined", || {
         let events = member.poll(1, Duration::from_millis(10), &mut |_| {}).unwrap();
-        joined = events.iter().any(|event| matches!(event, GroupEvent::Assigned(_)));
-    }
-    assert!(joined);
+        events.iter().any(|event| matches!(event, GroupEvent::Assigned(_)))
+    });
     let refused = set(&broker, "echo", At::Earliest).await.unwrap_err();
     assert_eq!(refused.code, Code::Failed);
     assert!(refused.message.contains("has members"), "{refused:?}");
@@ -159,24 +157,18 @@ async fn running_workers_apply_offsets() {
         reentry: None,
     };
     let worker = tokio::spawn(crate::worker::run(setup, shutdown.clone()));
-    let refused = async {
-        while !health.reasons().iter().any(|(part, _)| part.ends_with("/1")) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, refused).await.expect("the partition is refused");
+    let is_refused = async || health.reasons().iter().any(|(part, _)| part.ends_with("/1"));
+    eventually("the partition is refused", is_refused).await;
     let Plan { changes, commits } =
         plan(&broker.client(), TOPIC, TOPIC, &target("echo/1"), At::Offset(1)).await.unwrap();
     assert!(matches!(broker.set_group_offsets(TOPIC, &commits, CALL_DEADLINE), Err(BrokerError::Refused(_))));
     assert!(changes[0].is_invalid());
     live::apply(&broker.client(), &names, "echo", &changes).await.unwrap();
-    let done = async {
-        let committed = || broker.group_offsets(TOPIC, &[Partition::new(TOPIC, 1)], CALL_DEADLINE).unwrap().remove(0);
-        while committed().is_none_or(|committed| committed.offset < 3) || !health.reasons().is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, done).await.expect("the worker resumes and is healthy");
+    eventually("the worker resumes and is healthy", async || {
+        let committed = broker.group_offsets(TOPIC, &[Partition::new(TOPIC, 1)], CALL_DEADLINE).unwrap().remove(0);
+        committed.is_some_and(|committed| committed.offset >= 3) && health.reasons().is_empty()
+    })
+    .await;
     shutdown.begin();
     tokio::time::timeout(PATIENCE, worker).await.expect("in time").unwrap().unwrap();
 }
@@ -189,11 +181,10 @@ mod moves {
     use super::*;
     use parking_lot::Mutex;
 
-    use crate::broker::{
-        Committed, CommittedProbe, Consumer, DeliverySink, Producer, TopicInfo, TopicOutcome, TransactionalProducer,
-    };
+    use crate::broker::Consumer;
     use crate::config::{Names, TypeGroups};
     use crate::control::settings::{mark_partition_consumed, read_control};
+    use crate::support::faults::{FaultRules, send};
 
     const SMALL: &str = "kafleet.group.small";
 
@@ -238,75 +229,11 @@ mod moves {
     }
 
     /// Broker on which a member joins the group of the type as soon as a record is sent.
-    struct JoiningBroker {
-        inner: Arc<dyn Broker>,
-        member: Arc<Mutex<Option<Box<dyn Consumer>>>>,
-    }
-
-    struct JoiningProducer {
-        inner: Arc<dyn Producer>,
-        broker: Arc<dyn Broker>,
-        member: Arc<Mutex<Option<Box<dyn Consumer>>>>,
-    }
-
-    impl JoiningBroker {
-        fn new(inner: Arc<dyn Broker>) -> Arc<Self> {
-            Arc::new(Self { inner, member: Arc::default() })
-        }
-    }
-
-    impl Producer for JoiningProducer {
-        fn send(&self, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError> {
-            self.member.lock().get_or_insert_with(|| join(&self.broker, TOPIC));
-            self.inner.send(record, token)
-        }
-        fn flush(&self, deadline: Duration) -> Result<(), BrokerError> {
-            self.inner.flush(deadline)
-        }
-        fn purge(&self) {
-            self.inner.purge();
-        }
-    }
-
-    impl Broker for JoiningBroker {
-        fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
-            self.inner.consumer(spec)
-        }
-        fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
-            let inner = self.inner.producer(sink)?;
-            Ok(Arc::new(JoiningProducer { inner, broker: self.inner.clone(), member: self.member.clone() }))
-        }
-        fn transactional_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
-            self.inner.transactional_producer(name)
-        }
-        fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
-            self.inner.topics(prefix, deadline)
-        }
-        fn apply_topics(&self, topics: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
-            self.inner.apply_topics(topics, deadline)
-        }
-        fn watermarks(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
-            self.inner.watermarks(partition, deadline)
-        }
-        fn first_visible(
-            &self,
-            partition: &Partition,
-            offset: i64,
-            deadline: Duration,
-        ) -> Result<CommittedProbe, BrokerError> {
-            self.inner.first_visible(partition, offset, deadline)
-        }
-        fn group_offsets(
-            &self,
-            group: &str,
-            partitions: &[Partition],
-            deadline: Duration,
-        ) -> Result<Vec<Option<Committed>>, BrokerError> {
-            self.inner.group_offsets(group, partitions, deadline)
-        }
-        fn set_group_offsets(&self, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError> {
-            self.inner.set_group_offsets(group, commits, deadline)
-        }
+    fn joining(broker: &Arc<dyn Broker>) -> Arc<dyn Broker> {
+        let faults = FaultRules::default();
+        let (inner, member) = (broker.clone(), Mutex::new(None));
+        faults.on(send("")).times(1).run(move || *member.lock() = Some(join(&inner, TOPIC)));
+        faults.broker(broker.clone())
     }
 
     #[tokio::test]
@@ -343,8 +270,7 @@ mod moves {
     #[tokio::test]
     async fn move_is_taken_back_if_a_worker_joins_meanwhile() {
         let broker = consumed().await;
-        let joining: Arc<dyn Broker> = JoiningBroker::new(broker.clone());
-        let refused = move_commits(&joining.client(), &names("small"), "echo", "small").await.unwrap_err();
+        let refused = move_commits(&joining(&broker).client(), &names("small"), "echo", "small").await.unwrap_err();
         assert!(refused.message.contains("the group `kafleet.tasks.echo` has members"), "{refused:?}");
         let settings = read_control(&broker.client(), &names("echo")).await.unwrap();
         assert_eq!((settings.group_of("echo"), settings.groups.moving_to("echo")), ("echo", None));

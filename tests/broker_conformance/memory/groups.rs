@@ -7,7 +7,7 @@ use kafleet::broker::memory::{Faults, MemoryBroker, MemoryBrokerOptions};
 use kafleet::broker::{BrokerError, ConsumerSpec, GroupEvent, Partition, StartOffset};
 
 use super::{Case, Lab, SESSION_MS};
-use crate::kit::{DEADLINE, Kit, Member, block_until, commit, spec};
+use crate::kit::{DEADLINE, Kit, Member, commit, eventually_blocking, spec};
 
 pub const CASES: &[Case] = &[
     ("added_partitions_are_assigned", added_partitions_are_assigned),
@@ -52,7 +52,7 @@ fn silent_member_is_evicted() {
     let at = Partition::new(topic.as_str(), 0);
     lab.kit.fill(&at, ["0"]);
     let (mut silent, mut other) = (lab.kit.member("g", &topic), lab.kit.member("g", &topic));
-    block_until("the member has read", || {
+    eventually_blocking("the member has read", || {
         silent.step();
         !silent.records.is_empty()
     });
@@ -76,7 +76,7 @@ fn silent_member_is_evicted() {
     let all: Vec<Partition> = silent.assigned.iter().cloned().collect();
     silent.consumer.release(&all).unwrap();
     silent.assigned.clear();
-    block_until("both members have a partition", || {
+    eventually_blocking("both members have a partition", || {
         silent.step_and_release();
         other.step_and_release();
         silent.assigned.len() == 1 && other.assigned.len() == 1
@@ -121,7 +121,7 @@ fn commit_between_rebalance_and_next_poll_is_refused() {
 fn commit_for_foreign_partition_is_refused() {
     let lab = Lab::new();
     let (mut old, mut new, _) = pending_rebalance(&lab);
-    block_until("the partition has moved", || {
+    eventually_blocking("the partition has moved", || {
         old.step_and_release();
         new.step_and_release();
         new.assigned.len() == 1

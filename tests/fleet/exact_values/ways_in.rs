@@ -13,7 +13,7 @@ use super::outside;
 use super::ways_out::value_at;
 use crate::cli::run::{RunResult, kafleet, run, run_with_stdin};
 use crate::fleet::http_receiver::Receiver;
-use crate::fleet::in_process::{Fleet, wait_until};
+use crate::fleet::in_process::{Fleet, eventually};
 
 /// Location where a value arrives.
 #[derive(Debug)]
@@ -105,13 +105,14 @@ async fn call(fleet: &Fleet, method: Method, path: &str, body: String) -> Result
     };
     let client = crate::support::http::client();
     // Not before the tracker has caught up, which a loaded machine delays.
-    wait_until(&format!("an answer to {path}"), || async {
+    eventually(&format!("an answer to {path}"), || async {
         let request = client.request(method.clone(), format!("{}{path}", fleet.api)).header("content-type", media);
         let response = request.body(body.clone()).send().await.unwrap();
         let (status, text) = (response.status(), response.text().await.unwrap());
-        match status.is_success() || text.contains("do not repeat it") {
-            true => Some(Ok(text)),
-            false => (!text.contains(r#""code":"not_visible_yet""#)).then_some(Err(text)),
+        if status.is_success() || text.contains("do not repeat it") {
+            Some(Ok(text))
+        } else {
+            (!text.contains(r#""code":"not_visible_yet""#)).then_some(Err(text))
         }
     })
     .await
@@ -216,7 +217,7 @@ async fn dead_letter(fleet: &Fleet, id: &str, value: &str) -> Result<String, Str
     create(fleet, id, &format!(r#""type":"relay","params":{{"by":"dead_letter","value":{value}}}"#)).await?;
     fleet.wait_for_end(id).await;
     let what = format!("a dead letter of `{id}`");
-    let letter = wait_until(&what, || async {
+    let letter = eventually(&what, || async {
         let page = fleet.get("/v1/dead-letters?type=relay").await;
         let letter = page["letters"].as_array()?.iter().find(|letter| letter["task"] == id)?;
         Some(letter["id"].as_str().unwrap().to_owned())
@@ -225,7 +226,7 @@ async fn dead_letter(fleet: &Fleet, id: &str, value: &str) -> Result<String, Str
 }
 
 async fn redriven(fleet: &Fleet, id: &str) -> Sent {
-    wait_until(&format!("`{id}` has succeeded"), || async {
+    eventually(&format!("`{id}` has succeeded"), || async {
         fleet.record(id).await.filter(|node| node.state == State::Succeeded)
     })
     .await;
@@ -339,7 +340,7 @@ async fn result_in_callback(fleet: &Fleet, id: &str, value: &str) -> Sent {
     let actions = format!(r#"[{{"on":["succeeded"],"callback":{{"url":"{}/ok"}}}}]"#, receiver.url);
     let params = format!(r#"{{"by":"result","value":{value}}}"#);
     create(fleet, id, &format!(r#""type":"relay","params":{params},"actions":{actions}"#)).await?;
-    let call = wait_until(&format!("a callback of `{id}`"), || async { receiver.calls("ok").pop() }).await;
+    let call = eventually(&format!("a callback of `{id}`"), || async { receiver.calls("ok").pop() }).await;
     Ok(Location::Text(value_at(&call.body, "/data/result").unwrap_or(call.body)))
 }
 
@@ -397,7 +398,7 @@ async fn cli_lines(fleet: &Fleet, id: &str, value: &str) -> Sent {
     external(fleet, id).await?;
     cli(fleet, &["submit", "echo", "-", "--parent", id], Some(value)).await?;
     let what = format!("a child of `{id}`");
-    let child = wait_until(&what, || async {
+    let child = eventually(&what, || async {
         let tree = fleet.get(&format!("/v1/tasks/{id}/tree")).await;
         Some(tree["below"][0]["id"].as_str()?.to_owned())
     });

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use kafleet::model::json::RawJson;
 
 use super::ways_in::{Location, run_cli};
-use crate::fleet::in_process::{Fleet, wait_until};
+use crate::fleet::in_process::{Fleet, eventually};
 
 /// Form in which a way shows a value.
 pub enum Shown {
@@ -41,7 +41,7 @@ async fn api(fleet: &Fleet, location: &Location) -> Shown {
         Location::Text(text) => return Shown::Value(text.clone()),
     };
     let what = format!("a value at {path} {pointer}");
-    let value = wait_until(&what, || async {
+    let value = eventually(&what, || async {
         let (status, text) = fleet.response(&path).await;
         value_at(&text, pointer).filter(|_| status == 200)
     });

@@ -200,9 +200,10 @@ impl Process {
             let running = Running { attempt, is_chargeable, is_alone, has_spawned: false, cancel, reply };
             state.running.insert(n, running);
         }
-        let execution = match start["type"] == task_type(true) {
-            true => Execution::new::<Unordered>(attempt, app.running.clone()),
-            false => Execution::new::<Keyed>(attempt, app.running.clone()),
+        let execution = if start["type"] == task_type(true) {
+            Execution::new::<Unordered>(attempt, app.running.clone())
+        } else {
+            Execution::new::<Keyed>(attempt, app.running.clone())
         };
         let started = attempt::Started::new(shared, n, execution, start["params"].clone(), cancel, replied);
         attempts.push(Box::pin(async move { (n, started.run().await) }));
@@ -296,9 +297,10 @@ impl Plan {
         if fastrand::u32(..100) >= trouble {
             return Self::None;
         }
-        match fastrand::bool() {
-            true => Self::Die(Instant::now() + Duration::from_millis(fastrand::u64(..MAX_LIFE_MS))),
-            false => Self::StopReading(fastrand::u32(..4)),
+        if fastrand::bool() {
+            Self::Die(Instant::now() + Duration::from_millis(fastrand::u64(..MAX_LIFE_MS)))
+        } else {
+            Self::StopReading(fastrand::u32(..4))
         }
     }
 

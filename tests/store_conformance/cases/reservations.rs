@@ -59,14 +59,14 @@ pub async fn reservation_expires(fixture: &Fixture) {
     let store = fixture.with_reservation_ttl(short, long);
     assert_eq!(store.reserve(0, &id("long"), 1, &publishing("one")).await.unwrap(), None);
     assert_eq!(store.reserve(0, &id("short"), 1, &published(1)).await.unwrap(), None);
-    until("the reservation of a published task ends", || is_free(&*store, "short")).await;
+    eventually("the reservation of a published task ends", || is_free(&*store, "short")).await;
     assert!(!is_free(&*store, "long").await, "a lease has its own lifetime");
     assert!(store.replace_reservation(0, &id("long"), 1, &publishing("one"), Some(&published(1))).await.unwrap());
-    until("the replaced reservation ends", || is_free(&*store, "long")).await;
+    eventually("the replaced reservation ends", || is_free(&*store, "long")).await;
     let store = fixture.with_reservation_ttl(long, short);
     assert_eq!(store.reserve(0, &id("lease"), 1, &publishing("one")).await.unwrap(), None);
     assert_eq!(store.reserve(0, &id("done"), 1, &published(1)).await.unwrap(), None);
-    until("the lease ends", || is_free(&*store, "lease")).await;
+    eventually("the lease ends", || is_free(&*store, "lease")).await;
     assert!(!is_free(&*store, "done").await, "a published task keeps its id for longer");
 }
 

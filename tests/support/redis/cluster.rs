@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-use super::{Server, block_until};
+use super::Server;
+use crate::support::wait::eventually_blocking;
 
 pub struct Cluster {
     pub servers: Vec<Server>,
@@ -24,7 +25,7 @@ impl Cluster {
     /// Waits until every node knows all others and all slots are served.
     fn settle(&self) {
         for server in &self.servers {
-            block_until("the cluster is formed", || {
+            eventually_blocking("the cluster is formed", || {
                 let info: String = server.call(&["CLUSTER", "INFO"]).unwrap();
                 info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
             });

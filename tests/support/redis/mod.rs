@@ -10,5 +10,3 @@ pub use cluster::Cluster;
 pub use proxy::{Cut, Proxy};
 pub use sentinels::Sentinels;
 pub use server::{Server, free_port, patient};
-
-use super::wait::block_until;

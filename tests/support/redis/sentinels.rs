@@ -1,6 +1,7 @@
 //! A master, a replica that can be made to lag, and a sentinel that promotes the replica.
 
-use super::{Proxy, Server, block_until};
+use super::{Proxy, Server};
+use crate::support::wait::eventually_blocking;
 
 pub struct Sentinels {
     pub master: Server,
@@ -26,15 +27,15 @@ impl Sentinels {
 
     /// Waits until the replica follows and the sentinel knows it.
     fn settle(&self) {
-        block_until("the replica follows", || {
+        eventually_blocking("the replica follows", || {
             let info: String = self.replica.call(&["INFO", "replication"]).unwrap();
             info.contains("master_link_status:up")
         });
-        block_until("the sentinel knows the replica", || {
+        eventually_blocking("the sentinel knows the replica", || {
             let master: Vec<String> = self.sentinel.call(&["SENTINEL", "MASTER", "main"]).unwrap();
             master.windows(2).any(|pair| pair == ["num-slaves", "1"])
         });
-        block_until("the sentinel reports the replica as healthy", || {
+        eventually_blocking("the sentinel reports the replica as healthy", || {
             let replicas: Vec<Vec<String>> = self.sentinel.call(&["SENTINEL", "REPLICAS", "main"]).unwrap();
             replicas.iter().flatten().any(|word| word == "slave") && replicas.iter().flatten().any(|word| word == "ok")
         });
@@ -51,7 +52,7 @@ impl Sentinels {
 
     /// Waits until the sentinel has promoted the replica.
     pub fn await_failover(&self) {
-        block_until("the replica is the master", || {
+        eventually_blocking("the replica is the master", || {
             let named = self.sentinel.call::<Vec<String>>(&["SENTINEL", "MASTER", "main"]).unwrap_or_default();
             // A server closes its clients' connections when it becomes a master.
             let info = self.replica.call::<String>(&["INFO", "replication"]).unwrap_or_default();
@@ -64,7 +65,7 @@ impl Sentinels {
     pub fn depose(&self) {
         let () = self.master.call(&["ACL", "SETUSER", "default", "-replicaof", "-slaveof"]).unwrap();
         // A sentinel rejects a replica without a recent response.
-        block_until("the failover has begun", || {
+        eventually_blocking("the failover has begun", || {
             let begun = self.sentinel.call::<()>(&["SENTINEL", "FAILOVER", "main"]);
             begun.is_ok() || begun.is_err_and(|error| error.to_string().contains("INPROG"))
         });

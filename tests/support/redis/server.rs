@@ -4,13 +4,13 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kafleet::store::redis::{Redis, RedisOptions};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::wait::DEADLINE;
+use crate::support::wait::{DEADLINE, eventually_blocking};
 
 /// Range of test ports, below the ephemeral ports of the system.
 const FIRST_PORT: u16 = 10_000;
@@ -109,14 +109,12 @@ impl Server {
     /// Waits for a response of this process itself: if another process has taken its port, it ends and is started
     /// again.
     fn wait_until_ready(&mut self) {
-        let end = Instant::now() + DEADLINE;
-        while !self.is_ready() {
-            assert!(Instant::now() < end, "redis-server is not ready");
+        eventually_blocking("redis-server is ready", || {
             if self.process.try_wait().unwrap().is_some() {
                 self.process = launch(self.port, self.folder.path(), &self.arguments);
             }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            self.is_ready()
+        });
     }
 
     fn is_ready(&self) -> bool {

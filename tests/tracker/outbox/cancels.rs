@@ -33,7 +33,7 @@ pub async fn cancel_ends_waiting_tasks_and_is_sent_to_workers(fixture: Fixture) 
     }
     fixture.write(&[ended(Payload::Cancelled, "c:runs")]).await;
     until_state(&fixture, "c", State::Cancelled).await;
-    until("the cancel is withdrawn", || async { control().last().unwrap().value.is_none() }).await;
+    eventually("the cancel is withdrawn", || async { control().last().unwrap().value.is_none() }).await;
     assert!(published(&fixture).is_empty(), "a cancelled task is not released");
     expect_agreement(&fixture).await;
     tracker.stop().await;
@@ -49,7 +49,7 @@ pub async fn cancel_stays_until_workers_have_passed_it(fixture: Fixture) {
     let tracker = fixture.tracker().await;
     fixture.write(&[there, event(Kind::CancelRequested, "x")]).await;
     until_state(&fixture, "x", State::Cancelled).await;
-    until("the cancel is published", || async {
+    eventually("the cancel is published", || async {
         let effects = node(&fixture, "x").await.unwrap().effects;
         matches!(effects.as_slice(), [only] if only.id().starts_with("uncancel-"))
     })
@@ -59,7 +59,7 @@ pub async fn cancel_stays_until_workers_have_passed_it(fixture: Fixture) {
     let (group, at) = (fixture.names.group(TYPE), Partition::new(fixture.names.tasks(TYPE), position.partition));
     let commit = Commit { partition: at, offset: position.offset + 1, metadata: String::new() };
     fixture.broker.set_group_offsets(&group, &[commit], DEADLINE).unwrap();
-    until("the cancel is withdrawn", || async { control().last().unwrap().value.is_none() }).await;
+    eventually("the cancel is withdrawn", || async { control().last().unwrap().value.is_none() }).await;
     expect_agreement(&fixture).await;
     tracker.stop().await;
 }
@@ -87,7 +87,7 @@ pub async fn cancel_without_a_tree_is_withdrawn(fixture: Fixture) {
         let keys = records.filter_map(|record| String::from_utf8(record.key?).ok());
         keys.map(|key| key.trim_start_matches("cancel/").to_owned()).collect::<BTreeSet<_>>()
     };
-    until("the stale cancels are withdrawn", || async { taken().is_superset(&gone) }).await;
+    eventually("the stale cancels are withdrawn", || async { taken().is_superset(&gone) }).await;
     assert_eq!(taken(), gone);
     tracker.stop().await;
 }
@@ -121,7 +121,7 @@ async fn log_of_cancels(event_log: &[Event], cancelled: &[String]) -> (Vec<Event
     unopened.lift();
     for task in cancelled {
         let walks = |node: &TaskRecord| node.effects.iter().any(|effect| effect.id().starts_with("cancel-"));
-        until(&format!("the subtree command of `{task}` is complete"), || async {
+        eventually(&format!("the subtree command of `{task}` is complete"), || async {
             !walks(&node(&fixture, task).await.unwrap())
         })
         .await;

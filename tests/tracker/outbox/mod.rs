@@ -25,7 +25,7 @@ use serde_json::json;
 use crate::support::faults::open_transactional_producer;
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{event, id, submitted, succeeded};
-use crate::tracker::fixture::{DEADLINE, Fixture, until, until_known};
+use crate::tracker::fixture::{DEADLINE, Fixture, eventually, until_known};
 use crate::tracker::memory::fixture;
 use crate::tracker::steps::Step;
 
@@ -100,7 +100,7 @@ pub async fn node(fixture: &Fixture, task: &str) -> Option<TaskRecord> {
 
 pub async fn until_state(fixture: &Fixture, task: &str, state: State) -> TaskRecord {
     let seen = RefCell::new(None);
-    until(&format!("`{task}` is {state}"), || async {
+    eventually(&format!("`{task}` is {state}"), || async {
         let found = node(fixture, task).await.filter(|node| node.state == state);
         seen.replace(found);
         seen.borrow().is_some()
@@ -115,7 +115,7 @@ async fn all_released(fixture: &Fixture, count: usize) {
         let counts = fixture.store.counts(&fixture.all()).await.unwrap_or_default();
         counts.iter().find(|count| count.state == State::Queued).is_some_and(|found| found.count == count as u64)
     };
-    until("all tasks are released", queued).await;
+    eventually("all tasks are released", queued).await;
     let times = published(fixture);
     let twice: Vec<_> = times.iter().filter(|(_, times)| **times != 1).collect();
     assert!(twice.is_empty(), "released zero or several times: {twice:?}");
@@ -169,7 +169,7 @@ pub async fn trackers_change_while_timers_are_due(fixture: Fixture) {
     let first = fixture.tracker().await;
     fixture.write(&many(500, "a")).await;
     let second = fixture.tracker().await;
-    until("the second tracker has partitions", || async { second.reason("tracker").is_none() }).await;
+    eventually("the second tracker has partitions", || async { second.reason("tracker").is_none() }).await;
     // The tracker is aborted, as in a crash, not stopped.
     first.running.abort();
     first.shutdown.abort();
@@ -221,7 +221,7 @@ pub async fn retry_publishes_the_record_again(fixture: Fixture) {
     fixture.write(&[replaced, ended(Payload::Failed, "replaced")]).await;
     fixture.write(&["again", "gone", "replaced", "waited"].map(|task| event(Kind::RetryRequested, task))).await;
     for task in ["gone", "replaced"] {
-        until("the retry without a record is decided", || async {
+        eventually("the retry without a record is decided", || async {
             node(&fixture, task).await.is_some_and(|node| node.run == 2 && node.effects.is_empty())
         })
         .await;
@@ -230,7 +230,7 @@ pub async fn retry_publishes_the_record_again(fixture: Fixture) {
         assert!(decided.state == State::Failed && message.contains("no longer in Kafka"), "{task}: {message}");
     }
     for task in ["again", "waited"] {
-        until("the retry is published", || async {
+        eventually("the retry is published", || async {
             node(&fixture, task).await.is_some_and(|node| node.run == 2 && node.effects.is_empty())
         })
         .await;
@@ -276,10 +276,13 @@ pub async fn retry_of_failed_tasks_restarts_only_those(fixture: Fixture) {
     // There is no record at the positions of these tasks, so each of them fails again in the new run.
     for n in (0..700).step_by(10) {
         let failed = |node: TaskRecord| node.run == 2 && node.state == State::Failed && node.effects.is_empty();
-        until("the task has failed again", || async { node(&fixture, &format!("r:{n}")).await.is_some_and(failed) })
-            .await;
+        eventually("the task has failed again", || async {
+            node(&fixture, &format!("r:{n}")).await.is_some_and(failed)
+        })
+        .await;
     }
-    until("the root has failed again", || async { node(&fixture, "r").await.unwrap().state == State::Failed }).await;
+    eventually("the root has failed again", || async { node(&fixture, "r").await.unwrap().state == State::Failed })
+        .await;
     let oracle = expect_agreement(&fixture).await;
     let runs: Vec<u32> = oracle.nodes.iter().flatten().map(|(_, node)| node.run).collect();
     assert_eq!(runs.iter().filter(|run| **run == 2).count(), 70);
@@ -354,7 +357,7 @@ async fn lossy_store_releases_nothing_twice() {
     let saved = store.snapshot();
     for round in 0..5 {
         fixture.write(&many(120, &format!("r{round}"))).await;
-        until("some tasks are released", || async { published(&fixture).len() > round * 120 }).await;
+        eventually("some tasks are released", || async { published(&fixture).len() > round * 120 }).await;
         if round % 2 == 0 { store.wipe() } else { store.restore(&saved) }
     }
     all_released(&fixture, 600).await;
@@ -398,13 +401,15 @@ async fn retry_waits_for_an_uncommitted_record() {
     let there = placed("x", position);
     let tracker = fixture.tracker().await;
     fixture.write(&[there, ended(Payload::Failed, "x"), event(Kind::RetryRequested, "x")]).await;
-    until("the retry is pending", || async { node(&fixture, "x").await.is_some_and(|node| node.effects.len() == 1) })
-        .await;
+    eventually("the retry is pending", || async {
+        node(&fixture, "x").await.is_some_and(|node| node.effects.len() == 1)
+    })
+    .await;
     fixture.write(&many(20, "a")).await;
     until_state(&fixture, "a-19", State::Queued).await;
     assert_eq!(node(&fixture, "x").await.unwrap().effects.len(), 1, "the retry waits");
     assert!(memory.end_transaction("stranger", true));
-    until("the retry is published", || async { node(&fixture, "x").await.unwrap().effects.is_empty() }).await;
+    eventually("the retry is published", || async { node(&fixture, "x").await.unwrap().effects.is_empty() }).await;
     assert_eq!(node(&fixture, "x").await.unwrap().state, State::Queued);
     assert_eq!(published(&fixture)["x"], 2);
     tracker.stop().await;
@@ -442,10 +447,10 @@ async fn tracker_stopped_at_any_step_releases_nothing_twice() {
         let stopped = first.tracker().await;
         fixture.write(&many(60, "a")).await;
         match step {
-            Step::Frozen => until("the transaction is frozen", || async { stopping.hits() > 0 }).await,
+            Step::Frozen => eventually("the transaction is frozen", || async { stopping.hits() > 0 }).await,
             Step::Before => stopped.expect_reason("timers of events partition 0", "on purpose").await,
             // Committed records are detected after the restart and not published again.
-            _ => until("a record was sent", || async { !published(&fixture).is_empty() }).await,
+            _ => eventually("a record was sent", || async { !published(&fixture).is_empty() }).await,
         }
         stopped.shutdown.begin();
         let second = fixture.tracker().await;

@@ -25,7 +25,7 @@ pub async fn records_without_room_in_the_store_are_released_from_the_log(fixture
     fixture.write(&[scheduled("far", now_ms() + 3_600_000)]).await;
     let waiting = until_state(&fixture, "far", State::Scheduled).await;
     assert_eq!((waiting.deferral.is_deferred(), waiting.deferral.stored_bytes()), (true, 0));
-    until("all tasks are released", || async { published(&fixture).len() == 100 }).await;
+    eventually("all tasks are released", || async { published(&fixture).len() == 100 }).await;
     let records = read_all(&fixture, &fixture.names.tasks(TYPE));
     assert_eq!(records.len(), 100, "each is released once");
     for record in records {
@@ -60,7 +60,7 @@ async fn unwritable_topic_holds_up_no_other() {
         fixture.write(&[scheduled(&task, now_ms() - 1)]).await;
         until_state(&fixture, &task, State::Queued).await;
     }
-    until("the other topic's tasks are released", || async { published(&fixture).len() == 23 }).await;
+    eventually("the other topic's tasks are released", || async { published(&fixture).len() == 23 }).await;
     assert_eq!(node(&fixture, "held-0").await.unwrap().state, State::Scheduled);
     tracker.expect_reason("timers of events partition 0", "no leader").await;
     fixture.write(&[event(Kind::CancelRequested, "held-0")]).await;
@@ -98,7 +98,7 @@ async fn refused_records_fail_their_tasks_and_hold_up_no_others() {
         let failed = until_state(&fixture, &format!("large-{n}"), State::Failed).await;
         assert!(failed.outcome.error.unwrap().message.contains("too large"));
     }
-    until("the others are released", || async { published(&fixture).len() == 20 }).await;
+    eventually("the others are released", || async { published(&fixture).len() == 20 }).await;
     tracker.expect_ready().await;
     tracker.stop().await;
 }

@@ -6,7 +6,7 @@ use kafleet::model::event::{AttemptFailure, Payload};
 use serde_json::json;
 
 use super::{ENTER, ESCAPE, STARTED, TAB, Tab, is_in_run, with_browser};
-use crate::api::fixture::{Fleet, fleet, until};
+use crate::api::fixture::{Fleet, eventually, fleet};
 use crate::support::services;
 use crate::ui::browser::{guarded_fleet, token};
 use crate::ui::pages::fleet_with_tree;
@@ -143,7 +143,8 @@ async fn second_tab_learns_that_the_first_has_acted() {
         tab.see("The cancel was requested").await;
         let cancelled = Payload::Cancelled(AttemptFailure::new("cancelled", "on request", 1));
         fleet.publish_event("order", cancelled, |event| event.attempt = 1).await;
-        until("the end of the task", async || fleet.get::<Status>("/v1/tasks/order").await.state.is_terminal()).await;
+        eventually("the end of the task", async || fleet.get::<Status>("/v1/tasks/order").await.state.is_terminal())
+            .await;
         tab.driver.switch_to(&first).await;
         tab.click("main form.action button").await;
         tab.see("already_finished").await;

@@ -8,7 +8,7 @@ use kafleet::store::memory::{MemoryStore, MemoryStoreOptions};
 use serde_json::{Value, json};
 
 use super::{STARTED, Tab, with_browser};
-use crate::api::fixture::{Fleet, fleet_on, until};
+use crate::api::fixture::{Fleet, eventually, fleet_on};
 use crate::support::services;
 
 /// Tasks of the tree; `KAFLEET_TEST_TREE` names another number, such as 1000000 for a run by hand.
@@ -100,7 +100,7 @@ async fn failures_of_a_large_tree_are_found_and_retried_with_five_clicks() {
     })
     .await;
     for id in &failed {
-        until("a new run", async || fleet.get::<Status>(&format!("/v1/tasks/{id}")).await.run > 1).await;
+        eventually("a new run", async || fleet.get::<Status>(&format!("/v1/tasks/{id}")).await.run > 1).await;
     }
     assert_eq!(fleet.published("echo"), 2 * FAILED, "nothing else runs again");
 }

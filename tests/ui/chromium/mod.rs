@@ -8,7 +8,7 @@ use kafleet::api::documents::Status;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use crate::api::fixture::{Fleet, until};
+use crate::api::fixture::{Fleet, eventually};
 use crate::support::services;
 use driver::Driver;
 
@@ -91,7 +91,7 @@ impl Tab {
 
     /// Waits for a condition in the page.
     pub async fn wait(&self, condition: &str) {
-        until(condition, async || self.is(condition).await).await;
+        eventually(condition, async || self.is(condition).await).await;
     }
 
     /// Waits until the page shows a text.
@@ -135,5 +135,5 @@ impl Tab {
 
 /// Waits until a task is in a run.
 pub async fn is_in_run(fleet: &Fleet, id: &str, run: u32) {
-    until("the run of the task", async || fleet.get::<Status>(&format!("/v1/tasks/{id}")).await.run == run).await;
+    eventually("the run of the task", async || fleet.get::<Status>(&format!("/v1/tasks/{id}")).await.run == run).await;
 }

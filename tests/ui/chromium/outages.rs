@@ -13,7 +13,7 @@ async fn open_page_survives_an_outage_of_the_store() {
     with_browser(&fleet, "store-away", async |tab| {
         tab.go("/tasks/order").await;
         tab.wait(STARTED).await;
-        let outage = fleet.store_outage();
+        let outage = fleet.faults.store_outage();
         tab.wait("document.querySelector('#trouble').textContent.startsWith('not live since')").await;
         assert!(tab.is("document.querySelector('main').dataset.state == 'queued'").await, "the page stays");
         tab.click("nav.wide a[href='/tasks']").await;
@@ -37,7 +37,7 @@ async fn failed_page_recovers_although_nothing_changes() {
     fleet.echo("order").await;
     fleet.folded().await;
     with_browser(&fleet, "failed-page", async |tab| {
-        let outage = fleet.store_outage();
+        let outage = fleet.faults.store_outage();
         tab.go("/tasks/order").await;
         tab.see("store_unavailable").await;
         tab.wait("document.querySelector('#trouble').textContent.startsWith('not live since')").await;
@@ -54,7 +54,7 @@ async fn pages_say_that_kafka_is_away_and_show_the_rest() {
     fleet.echo("order").await;
     fleet.folded().await;
     with_browser(&fleet, "kafka-away", async |tab| {
-        fleet.kafka_outage();
+        fleet.faults.kafka_outage();
         tab.go("/tasks/order").await;
         tab.see("kafka_unavailable").await;
         assert!(tab.is("document.querySelector('main').dataset.state == 'queued'").await, "the rest is shown");

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{STARTED, Tab, with_browser};
-use crate::api::fixture::{Fleet, KillableApi, fleet, until};
+use crate::api::fixture::{Fleet, KillableApi, eventually, fleet};
 use crate::ui::browser::Browser;
 
 /// More than the connections that a browser opens to a host.
@@ -78,7 +78,8 @@ async fn paused_page_requests_nothing_until_it_continues() {
         fleet.succeed("order", json!(7)).await;
         fleet.folded().await;
         let other = Browser::new(&fleet);
-        until("another reader sees it", async || other.open("/tasks/order").await.text.contains("succeeded")).await;
+        eventually("another reader sees it", async || other.open("/tasks/order").await.text.contains("succeeded"))
+            .await;
         assert!(tab.is(&format!("{STATE} == 'queued' && {REFRESHES} == {before}")).await, "the page has changed");
         tab.press(".").await;
         shows_state(tab, "succeeded").await;
