@@ -72,7 +72,7 @@ fn kill_switch_cancels_tasks() {
 fn workers_are_listed() {
     let dev = Dev::start();
     let is_listed = || dev.json(&["workers"])["workers"].as_array().is_some_and(|workers| workers.len() == 1);
-    eventually_blocking("the worker is listed", || is_listed());
+    eventually_blocking("the worker is listed", is_listed);
     dev.run(&["workers"]).exits_with(0).stdout_has(&["alive", "echo 0/"]);
     dev.run(&["workers", "--all"]).exits_with(0).stdout_has(&["alive"]);
 }

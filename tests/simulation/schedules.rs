@@ -46,9 +46,9 @@ impl Client<'_> {
             "task": {"type": task_type(spec.unordered), "params": spec.script},
         });
         if spec.cron {
-            body["cron"] = json!(format!("*/{} * * * * *", spec.every_s))
+            body["cron"] = json!(format!("*/{} * * * * *", spec.every_s));
         } else {
-            body["every"] = json!(format!("{}s", spec.every_s))
+            body["every"] = json!(format!("{}s", spec.every_s));
         }
         let response = self.repeat_call(Method::PUT, &format!("/v1/schedules/s{number}"), Some(body)).await;
         if response.as_ref().is_none_or(|response| response.0 >= 300) {

@@ -145,7 +145,7 @@ async fn cancels_of_many_trees_share_transactions() {
     let (log, sends) = log_of_cancels(&event_log, &trees).await;
     let reached = log.iter().filter(|event| event.kind() == Kind::CancelRequested && event.id.segment() == "waits");
     assert_eq!(reached.count(), TREES);
-    assert!((sends as usize) < TREES / 2, "{sends} transactions for {TREES} cancels");
+    assert!(sends < TREES / 2, "{sends} transactions for {TREES} cancels");
 }
 
 /// A subtree command over a large tree blocks neither timers nor the cancel of a small tree.

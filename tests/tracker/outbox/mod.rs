@@ -450,7 +450,7 @@ async fn tracker_stopped_at_any_step_releases_nothing_twice() {
             Step::Frozen => eventually("the transaction is frozen", || async { stopping.hits() > 0 }).await,
             Step::Before => stopped.expect_reason("timers of events partition 0", "on purpose").await,
             // Committed records are detected after the restart and not published again.
-            _ => eventually("a record was sent", || async { !published(&fixture).is_empty() }).await,
+            Step::After => eventually("a record was sent", || async { !published(&fixture).is_empty() }).await,
         }
         stopped.shutdown.begin();
         let second = fixture.tracker().await;
