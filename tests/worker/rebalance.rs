@@ -10,6 +10,7 @@ use kafleet::model::event::{Event, Kind as EventKind};
 use kafleet::model::units::duration::Millis;
 use serde_json::Value;
 
+use crate::support::faults::Call;
 use crate::worker::fleet::{DEADLINE, Fleet, eventually, memory, memory_with};
 use crate::worker::types::{Gate, Journal, Kind, gated, ok};
 
@@ -65,13 +66,15 @@ async fn workers_join_and_leave_under_load_without_loss_or_repetition() {
 async fn partition_moves_after_its_tasks_are_complete() {
     let journal = Journal::default();
     let gate = Gate::closed();
-    let (fleet, _) = memory(2, &[gated("slow", &journal, &gate).slots(1_000)]).await;
+    let (mut fleet, _) = memory(2, &[gated("slow", &journal, &gate).slots(1_000)]).await;
+    let has_joined = |call: &Call<'_>| matches!(call, Call::Poll(reader) if reader.spec.group.is_some() && reader.number == 1 && reader.polls > 0);
+    let polls = fleet.add_faults().count(has_joined);
     fleet.send_many("slow", "t", 100, "0").await;
     let first = fleet.worker();
     eventually("all run", async || journal.running() == 100).await;
     let second = fleet.worker();
     fleet.send_many("slow", "more", 100, "0").await;
-    second.ready().await;
+    eventually("the second worker has joined the group", async || polls.hits() > 0).await;
     gate.open();
     fleet.wait_for_results(200).await;
     first.stop().await;
