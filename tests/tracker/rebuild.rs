@@ -281,7 +281,10 @@ async fn log_without_its_beginning_requires_partial() {
 
 fn unverified(events: &[RebuildEvent]) -> usize {
     let lost = "has lost the beginning of 2 trees in the source";
-    events.iter().filter(|event| matches!(event, RebuildEvent::Unverified { error, .. } if error.contains(lost))).count()
+    events
+        .iter()
+        .filter(|event| matches!(event, RebuildEvent::Unverified { error, .. } if error.contains(lost)))
+        .count()
 }
 
 /// A single server and a cluster of three, with a slot migration while the copy is written.
