@@ -1,9 +1,15 @@
-//! REST and JSON API over the store and Kafka. The only folder that may use axum. Stateless: any number of instances
+//! REST API and web UI over the store and Kafka. The only folder that may use axum. Stateless: any number of instances
 //! can run.
 //!
-//! Reading order: [`documents`] (requests and responses) → [`http`] (the route table, the request dispatcher,
-//! problems) → [`write`] and [`read`] (shared by handlers) → [`service`] (one file per subject).
-//! endpoints).
+//! A request comes in through [`http`], which reads the arguments of a function of [`service`] and sends its result as
+//! a [document](documents). The pages of [`ui`] call the same functions. Services read the projection through [`read`],
+//! publish tasks and events through [`write`], and write the control topic through `fleet.rs`.
+//!
+//! Invariant: a change is accepted once Kafka has acknowledged its record or event. The API writes nothing to the store
+//! but reservations of ids: the store is a projection, and another write would be gone after the next fold of the log,
+//! although the client has seen it succeed.
+//!
+//! Read next: `http/routes/tasks.rs` (endpoints), `service/create.rs` (one of them), then [`read`] and [`write`].
 
 use std::sync::Arc;
 use std::time::Duration;

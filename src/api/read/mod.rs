@@ -1,4 +1,14 @@
-//! Reads shared by several handlers: read consistency, tree traversal, merged indexes, change notices, searches.
+//! Reads shared by several services: read consistency, tree traversal, merged indexes, change notices, searches.
+//!
+//! In: ids, index pages, or a position that the answer must include. Out: records as views with the offset up to which
+//! their partition is projected, or an error with a code: not found, not visible yet, store unavailable.
+//!
+//! Invariant: the projection is read through [`reads::Reads`] alone, whose field `store` is private to this folder.
+//! Each record comes with the checkpoint of its partition, and [`coverage`] compares that with the log. Without it an
+//! emptied store would pass for an empty fleet: lists would be short without a word, and an existing id would count as
+//! free.
+//!
+//! Read next: `reads.rs`, `consistency.rs`, then `coverage.rs`.
 
 pub(crate) mod consistency;
 pub(crate) mod coverage;

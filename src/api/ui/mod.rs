@@ -1,5 +1,11 @@
-//! Web UI: HTML pages rendered on the server, complete without JavaScript. With it, open pages follow changes ([`live`],
-//! [`refresh`]).
+//! Web UI: HTML pages rendered on the server, complete without JavaScript. With it, open pages follow changes
+//! ([`live`], [`refresh`]).
+//!
+//! In: the request of a page or the submission of a form. Out: HTML, or after an action a redirect that names the
+//! position which the next page waits for. A page shows what answered within two seconds, and says what is missing.
+//!
+//! Invariant: a form acts only if a page of this UI has submitted it and the role of the caller permits it. Otherwise
+//! another site could cancel tasks in the name of a person who is logged in.
 //!
 //! Reading order: the [table](PAGES) of pages and forms → [`serve`] (one request) → [`visit`] (access of pages to the
 //! api) → [`pages`] (reads, one file per page) → [`parts`] (documents in, markup out).

@@ -1,4 +1,14 @@
 //! Execution of one attempt: polled once inline, and moved to a task of its own only if it is still pending.
+//!
+//! In: the handler with params and context, time limits, and the token that stops the attempt. Out: one [`AttemptEnd`].
+//! Meanwhile [`output`] collects progress, log lines and attachments; after a success [`publish_children`] publishes
+//! children and continuations, before the dispatcher writes the result.
+//!
+//! Invariant: code of users ends nothing but its attempt. A panic in the call, in a poll or in a drop is caught, and a
+//! future that ignores its deadline or its cancellation is dropped after the grace period. Otherwise a panic would end
+//! the dispatcher, or the attempt would keep its slot, and its partition could not commit past it.
+//!
+//! Read next: `publish_children.rs`, `output.rs`, then `dispatch/attempts.rs` (the caller).
 
 pub(crate) mod children;
 pub(crate) mod output;

@@ -20,8 +20,8 @@ use crate::worker::results::{ResultTarget, ResultTargets, ResultWriter};
 /// Maximum number of concurrent background writes.
 const MAX_WRITES: usize = 64;
 
-/// Writes dead letters and handed-over tasks in the background, a bounded number at a time. Their total is bounded by
-/// the inputs handed out, whose memory is charged.
+/// Writes dead letters and handed-over tasks in the background, a bounded number at a time. Their total is bounded by the
+/// inputs not yet returned; their bytes count against the memory budget.
 pub(super) struct BackgroundWriter {
     writer: DeadLetterWriter,
     results: ResultWriter,

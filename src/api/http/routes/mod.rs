@@ -1,4 +1,14 @@
 //! Route table: source of the router and of the OpenAPI description.
+//!
+//! A line names verb, path, summary and service. Its role, kinds of success and problem codes are those of the verb,
+//! unless the line replaces or extends them. Body, query parameters and their problem codes come from the arguments of
+//! the service, which are read from a request here and in `http/input.rs`. Most services are functions of
+//! `api::service`.
+//!
+//! Invariant: a fixed segment of a path is never a valid value of a parameter in its place (`tests.rs`). Otherwise the
+//! task, type or schedule of that name could not be reached.
+//!
+//! Read next: `route.rs` (a line), `tasks.rs` (the largest subject).
 
 use std::sync::LazyLock;
 
