@@ -116,7 +116,7 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use kafleet::handlers::testing::TestRun;
-    use kafleet::handlers::{Child, Registered};
+    use kafleet::handlers::{Child, TypeRegistration};
 
     use super::*;
 
@@ -133,7 +133,7 @@ mod tests {
 
     #[tokio::test]
     async fn hook_names_the_tenant_of_children() {
-        let parent = Registered::of_fn(|tenant: Option<String>, cx: Context| async move {
+        let parent = TypeRegistration::of_fn(|tenant: Option<String>, cx: Context| async move {
             cx.spawn_child(Child::of(&greet(tenant.as_deref())));
             Ok(())
         });
@@ -149,7 +149,7 @@ mod tests {
 
     #[tokio::test]
     async fn slow_attempt_is_logged() {
-        let slow = Registered::of_fn(|wait_ms: u64, _cx: Context| async move {
+        let slow = TypeRegistration::of_fn(|wait_ms: u64, _cx: Context| async move {
             tokio::time::sleep(Duration::from_millis(wait_ms)).await;
             Ok(())
         });

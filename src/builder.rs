@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 
 use crate::handlers::hooks::{Observe, Submission};
 use crate::handlers::layer::{AttemptRequest, AttemptService, BoxError, Layer, Service};
-use crate::handlers::{Context, Registered, Registry, Task, TaskResult, service};
+use crate::handlers::{Context, Registry, Task, TaskResult, TypeRegistration, service};
 use crate::model::json::RawJson;
 
 /// Function that adds a layer to the types of a registry.
@@ -50,7 +50,7 @@ impl App {
     }
 
     /// Adds a type with a handler that is not a [`Task`].
-    pub fn handler(mut self, name: &str, registered: Registered) -> Self {
+    pub fn handler(mut self, name: &str, registered: TypeRegistration) -> Self {
         self.registry.add(name, registered);
         self
     }
@@ -68,7 +68,7 @@ impl App {
         O: Serialize + Send,
         A: Future<Output = TaskResult<O>> + Send + 'static,
     {
-        self.handler(name, Registered::of_fn(run))
+        self.handler(name, TypeRegistration::of_fn(run))
     }
 
     /// Adds a service to all types of this application: a value that is made before each attempt and disposed of after

@@ -38,18 +38,18 @@ pub trait RunningProgram: Send {
 /// Replaces the operating system in a simulation.
 pub trait Launcher: fmt::Debug + Send + Sync {
     /// Starts process `number` of an app.
-    fn launch(&self, number: u32) -> Simulated;
+    fn launch(&self, number: u32) -> SimulatedProcess;
 }
 
 /// Simulated program, and the worker's end of its stream.
-pub struct Simulated {
+pub struct SimulatedProcess {
     pub program: Box<dyn RunningProgram>,
     pub reader: Box<dyn AsyncRead + Send + Unpin>,
     pub writer: Box<dyn AsyncWrite + Send + Unpin>,
 }
 
 /// Program that the operating system has started. Dropping it kills its process group.
-pub(super) struct Launched {
+pub(super) struct OsProcess {
     pub child: Child,
     pub group: Group,
     pub output: OutputTail,
@@ -57,7 +57,7 @@ pub(super) struct Launched {
     pub socket: Option<UnixStream>,
 }
 
-impl RunningProgram for Launched {
+impl RunningProgram for OsProcess {
     fn pid(&self) -> u32 {
         self.child.id().unwrap_or_default()
     }
@@ -81,7 +81,7 @@ impl RunningProgram for Launched {
 
 impl AppProgram {
     /// Starts a process without a session.
-    pub(super) async fn launch(&self, number: u32) -> io::Result<Launched> {
+    pub(super) async fn launch(&self, number: u32) -> io::Result<OsProcess> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let (output, output_writer) = io::pipe()?;
@@ -90,7 +90,7 @@ impl AppProgram {
         let (child, group) = tokio::task::spawn_blocking(|| reaper::spawn(command)).await??;
         let label = format!("{}[{}]: ", self.name, child.id().unwrap_or_default());
         let output = OutputTail::start(pipe::Receiver::from_owned_fd(output.into())?, Some(label));
-        Ok(Launched { child, group, output, socket: Some(ours) })
+        Ok(OsProcess { child, group, output, socket: Some(ours) })
     }
 
     fn command(&self, number: u32, socket: OwnedFd, output: OwnedFd) -> io::Result<Command> {

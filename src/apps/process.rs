@@ -15,7 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::declaration::Declaration;
-use super::launch::{Launcher, RunningProgram, Simulated};
+use super::launch::{Launcher, RunningProgram, SimulatedProcess};
 use super::protocol::Welcome;
 use super::session::{Cause, Declared, Session, SessionEvent, StreamEndReason};
 use super::socket;
@@ -159,7 +159,7 @@ impl AppProgram {
 
     async fn spawn(&self, number: u32, welcome: &Welcome) -> io::Result<(AppProcess, Declared)> {
         if let Some(simulated) = &self.launcher {
-            let Simulated { program, reader, writer } = simulated.launch(number);
+            let SimulatedProcess { program, reader, writer } = simulated.launch(number);
             return Ok(self.connect(program, reader, writer, welcome));
         }
         let mut launched = self.launch(number).await?;

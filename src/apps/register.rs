@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::declaration::AppType;
 use super::pool::{AppHandler, AppPool, OpenedApp, PoolSettings};
 use crate::config::{AppConfig, Config, Order, TypeConfig, TypePolicy, app_group, combine_policy};
-use crate::handlers::{Registered, Registry, TypeDetails};
+use crate::handlers::{Registry, TypeDetails, TypeRegistration};
 
 /// Registers the types of an app. Its policies become part of `config.types`, where the configuration has precedence.
 ///
@@ -48,7 +48,10 @@ pub fn register(
         let defaults = TypePolicy { concurrency: Some(slots), ..TypePolicy::default() };
         let details = TypeDetails { app: Some(name.clone()), doc, output };
         let handler = AppHandler::new(pool.clone());
-        registry.add(&task_type, Registered { schema: params, policy: defaults, details, ..Registered::new(handler) });
+        registry.add(
+            &task_type,
+            TypeRegistration { schema: params, policy: defaults, details, ..TypeRegistration::new(handler) },
+        );
         // An app with hundreds of types needs one client of Kafka.
         let group = config.worker.group.is_none().then(|| app_group(&name));
         config.types.insert(task_type, TypeConfig { group: policy.group.clone().or(group), ..policy });

@@ -16,7 +16,7 @@ use crate::config::{ApiConfig, Isolation, Names, Order, TopicsConfig, TypePolicy
 use crate::handlers::layer::AttemptRequest;
 use crate::handlers::program_env::WithheldVariables;
 use crate::handlers::{
-    AnswerFuture, Capabilities, Child, Context, Handler, InChild, ParamsError, Registered, Registry,
+    AnswerFuture, Capabilities, Child, Context, Handler, InChild, ParamsError, Registry, TypeRegistration,
 };
 use crate::model::json::RawJson;
 use crate::model::retention::Lifetimes;
@@ -261,11 +261,11 @@ fn api(services: &Services, prefix: &str, events_partitions: u32) -> anyhow::Res
 fn registry(slots: u32, order: Order, isolation: Isolation, layers: u32, fan: bool) -> Registry {
     let mut registry = Registry::default();
     let policy = TypePolicy { concurrency: Some(slots), order, isolation, ..TypePolicy::default() };
-    let noop = Registered { policy: policy.clone(), ..Registered::new(Noop) };
+    let noop = TypeRegistration { policy: policy.clone(), ..TypeRegistration::new(Noop) };
     let unchanged = MapRequestLayer::new(|request: AttemptRequest| request);
     registry.add(NOOP, (0..layers).fold(noop, |noop, _| noop.with_layer(&unchanged)));
     if fan {
-        registry.add(FAN, Registered { policy, ..Registered::new(Fan) });
+        registry.add(FAN, TypeRegistration { policy, ..TypeRegistration::new(Fan) });
     }
     registry
 }
@@ -274,7 +274,7 @@ fn noops(types: &[String], slots: u32) -> Registry {
     let mut registry = Registry::default();
     for name in types {
         let policy = TypePolicy { concurrency: Some(slots), ..TypePolicy::default() };
-        registry.add(name, Registered { policy, ..Registered::new(Noop) });
+        registry.add(name, TypeRegistration { policy, ..TypeRegistration::new(Noop) });
     }
     registry
 }
@@ -293,7 +293,7 @@ fn sleepers(types: u32, slots: u32, duration: Duration) -> Registry {
     let mut registry = Registry::default();
     for name in super::memory::type_names(types) {
         let policy = TypePolicy { concurrency: Some(slots), ..TypePolicy::default() };
-        registry.add(&name, Registered { policy, ..Registered::new(Sleeper(duration)) });
+        registry.add(&name, TypeRegistration { policy, ..TypeRegistration::new(Sleeper(duration)) });
     }
     registry
 }

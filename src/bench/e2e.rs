@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::baseline::{Baseline, add_baselines};
-use super::fleet::{BenchFleet, Spent, add_costs};
+use super::fleet::{BenchFleet, SpentCosts, add_costs};
 use super::{BenchReport, Common, EVENTS_PARTITIONS, Services, check, load};
 use crate::publish::Publisher;
 
@@ -20,7 +20,7 @@ struct E2eRound {
     baseline: Baseline,
     rate: f64,
     publish_rate: f64,
-    spent: Spent,
+    spent: SpentCosts,
 }
 
 pub async fn e2e(bench: &E2e, services: &Services) -> anyhow::Result<BenchReport> {
@@ -63,7 +63,7 @@ async fn one_round(common: &Common, services: &Services) -> anyhow::Result<E2eRo
         baseline: Baseline::measure(common, services, bytes).await?,
         rate: common.tasks as f64 / took.as_secs_f64(),
         publish_rate: common.tasks as f64 / published.as_secs_f64(),
-        spent: Spent { from, to },
+        spent: SpentCosts { from, to },
     })
 }
 

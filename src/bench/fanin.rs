@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use futures::StreamExt;
 
 use super::baseline::{Baseline, add_baselines};
-use super::fleet::{BenchFleet, Spent, add_costs};
+use super::fleet::{BenchFleet, SpentCosts, add_costs};
 use super::{BenchReport, Common, FAN, ROUND_DEADLINE, Services};
 use crate::model::json::RawJson;
 use crate::model::record::TaskRecord;
@@ -62,7 +62,7 @@ pub async fn fanin(bench: &Fanin, services: &Services) -> anyhow::Result<BenchRe
         eprintln!("parent {round} of {}", bench.rounds);
         let from = fleet.costs().await?;
         took.push(one_parent(&mut fleet, &format!("bench-{round}"), bench.children).await?.as_secs_f64() * 1e3);
-        spent.push(Spent { from, to: fleet.costs().await? });
+        spent.push(SpentCosts { from, to: fleet.costs().await? });
     }
     let bytes = fleet.record_bytes().await?;
     fleet.close().await?;

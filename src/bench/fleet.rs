@@ -133,13 +133,13 @@ pub(super) fn partitions() -> Vec<u32> {
 
 /// Costs at the beginning and the end of a measurement.
 #[derive(Clone, Debug)]
-pub(super) struct Spent {
+pub(super) struct SpentCosts {
     pub from: Costs,
     pub to: Costs,
 }
 
 /// Adds CPU per task and peak memory of every process; `tasks` is the number of tasks per measurement.
-pub(super) fn add_costs(report: &mut BenchReport, tasks: u64, spent: &[Spent]) {
+pub(super) fn add_costs(report: &mut BenchReport, tasks: u64, spent: &[SpentCosts]) {
     let mut cpu = |name: &str, of: &dyn Fn(&Costs) -> Duration| {
         let values = spent.iter().map(|spent| micros(of(&spent.to).saturating_sub(of(&spent.from)), tasks));
         report.add(&format!("{name} CPU"), "µs/task", values.collect());

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::task::JoinSet;
 
-use super::fleet::{BenchFleet, Spent, add_costs};
+use super::fleet::{BenchFleet, SpentCosts, add_costs};
 use super::load::Filler;
 use super::{BenchReport, BenchTopics, EVENTS_PARTITIONS, NOOP, Services, blocking, check, load};
 use crate::broker::{Broker, ConsumerSpec, Partition, ProducerRecord, StartOffset};
@@ -65,7 +65,7 @@ struct LatencyRound {
     /// Latencies of plain records, in ms.
     plain: Vec<f64>,
     paths: Vec<Path>,
-    spent: Spent,
+    spent: SpentCosts,
 }
 
 pub async fn latency(bench: &Latency, services: &Services) -> anyhow::Result<BenchReport> {
@@ -129,7 +129,7 @@ async fn one_round(bench: &Latency, services: &Services) -> anyhow::Result<Laten
     let services = services.clone();
     let plain = blocking(move || plain(&bench, &services)).await?;
     let paths = std::mem::take(&mut *times.done.lock());
-    Ok(LatencyRound { plain, paths, spent: Spent { from, to } })
+    Ok(LatencyRound { plain, paths, spent: SpentCosts { from, to } })
 }
 
 /// Measures the latency of plain records at the same rate, from send to consumption, without the first fifth. It is a

@@ -20,7 +20,7 @@ use super::process::Process;
 use super::{BenchReport, BenchTopics, EVENTS_PARTITIONS, NOOP, Services, blocking};
 use crate::config::TypePolicy;
 use crate::handlers::builtin::http::{Call, Http, client};
-use crate::handlers::{Registered, Registry};
+use crate::handlers::{Registry, TypeRegistration};
 use crate::model::event::Kind;
 use crate::model::units::duration::Millis;
 
@@ -170,7 +170,7 @@ pub(super) fn caller(url: &str, slots: u32, timeout: Millis) -> anyhow::Result<R
     let method = reqwest::Method::POST;
     let headers = reqwest::header::HeaderMap::new();
     let call = Call { url: url.parse()?, method, headers, max_output: 1_024, resend_on_close: true };
-    let mut registered = Registered::new(Http::new(client, call));
+    let mut registered = TypeRegistration::new(Http::new(client, call));
     registered.policy.trip_on = TypePolicy::outage_kinds();
     (registered.policy.concurrency, registered.policy.timeout) = (Some(slots), timeout);
     let mut registry = Registry::default();

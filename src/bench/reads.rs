@@ -21,7 +21,7 @@ const WINDOW: u64 = 1_000;
 /// Number of tasks, the first ones, that are read while the tracker is busy.
 const SAMPLE: u64 = 100;
 /// Pause between reads while the tracker is busy, so that they do not compete with it.
-const PAUSE: Duration = Duration::from_millis(2);
+const READ_INTERVAL: Duration = Duration::from_millis(2);
 const START: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, clap::Args)]
@@ -193,7 +193,7 @@ async fn reads_while_projecting(client: &Client, store: &Redis, log: Log) -> any
     let mut took = Vec::new();
     while !is_over.load(Ordering::Relaxed) && Instant::now() < until {
         took.extend(client.read(log, fastrand::u64(0..SAMPLE)).await?);
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(READ_INTERVAL).await;
     }
     let rate = measuring.await??;
     if took.is_empty() {

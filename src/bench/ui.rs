@@ -29,7 +29,7 @@ const ROUNDS: u64 = 3;
 /// Loads of the first page.
 const LOADS: usize = 20;
 /// Time between two changes of the task of a tab: longer than the pace of its stream.
-const PAUSE: Duration = Duration::from_millis(700);
+const CHANGE_INTERVAL: Duration = Duration::from_millis(700);
 /// Maximum duration of a page: its patience of 2 s with Redis and Kafka, and its own work.
 const LONGEST_PAGE_MS: f64 = 2_200.0;
 /// Number of tasks that change on the busy fleet.
@@ -240,7 +240,7 @@ async fn changes(client: &Client, fleet: &ApiFleet, changes: u64, task: u64) -> 
     let mut tag = client.read(&format!("/tasks/{task}"), "").await?.tag;
     let mut took = Vec::new();
     for attempt in 1..=changes {
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(CHANGE_INTERVAL).await;
         let started = Instant::now();
         fleet.start_attempt(&task, attempt as u32).await?;
         tag = changed_tag(client, &mut stream, &task, &tag).await?;

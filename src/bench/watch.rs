@@ -21,7 +21,7 @@ pub(super) const MAX_CONNECTING: usize = 64;
 /// Open files of this process besides its connections.
 pub(super) const OTHER_FILES: u64 = 256;
 /// Pause between changes, so that each is delivered separately.
-const PAUSE: Duration = Duration::from_millis(100);
+const CHANGE_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Watch {
@@ -154,7 +154,7 @@ async fn changes(fleet: &ApiFleet, bench: &Watch, watchers: &Watchers, receivers
         fleet.start_attempt(&id, n as u32 + 1).await?;
         watchers.wait_for_events(have + receivers).await?;
         waited += at.elapsed();
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(CHANGE_INTERVAL).await;
     }
     let used = fleet.api.cost().cpu.saturating_sub(from.cpu).as_secs_f64() - idle * started.elapsed().as_secs_f64();
     let changes = bench.changes as f64;

@@ -15,9 +15,9 @@ use tokio::sync::Semaphore;
 
 use super::shared_producer::SharedProducer;
 use super::{
-    Broker, BrokerError, Commit, Committed, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, OpenTransaction,
-    Partition, Record, RecordListing, TopicInfo, TopicOutcome, TopicSpec, TransactionalProducer, Watermarks,
-    open_transactions,
+    Broker, BrokerError, Commit, CommittedOffset, CommittedProbe, Consumer, ConsumerSpec, DeliverySink,
+    OpenTransaction, Partition, Record, RecordListing, TopicInfo, TopicOutcome, TopicSpec, TransactionalProducer,
+    Watermarks, open_transactions,
 };
 use crate::runtime::{blocking, now_ms};
 
@@ -169,7 +169,7 @@ impl BrokerClient {
         &self,
         group: &str,
         partitions: Vec<Partition>,
-    ) -> Result<Vec<Option<Committed>>, BrokerError> {
+    ) -> Result<Vec<Option<CommittedOffset>>, BrokerError> {
         let group = group.to_owned();
         self.call(move |broker, deadline| broker.group_offsets(&group, &partitions, deadline)).await
     }
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
     use crate::broker::memory::{MemoryBroker, MemoryBrokerOptions};
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TEST_DEADLINE: Duration = Duration::from_secs(60);
 
     fn client() -> BrokerClient {
         BrokerClient::new(MemoryBroker::new(MemoryBrokerOptions::default()))
@@ -241,15 +241,15 @@ mod tests {
         let limited = client().with_limit(1);
         let (release, released) = mpsc::channel::<()>();
         let (begin, begun) = mpsc::channel::<()>();
-        let holder = limited.with_deadline(PATIENCE);
+        let holder = limited.with_deadline(TEST_DEADLINE);
         let holding = tokio::spawn(async move {
             let hold = move |_: &dyn Broker, _| {
                 begin.send(()).ok();
-                released.recv_timeout(PATIENCE).map_err(|error| BrokerError::Invalid(error.to_string()))
+                released.recv_timeout(TEST_DEADLINE).map_err(|error| BrokerError::Invalid(error.to_string()))
             };
             holder.call(hold).await
         });
-        blocking(move || begun.recv_timeout(PATIENCE)).await.unwrap().unwrap();
+        blocking(move || begun.recv_timeout(TEST_DEADLINE)).await.unwrap().unwrap();
         let late = limited.with_deadline(Duration::from_millis(20)).topics("").await;
         assert!(
             matches!(&late, Err(BrokerError::Unavailable(error)) if error == "no answer within 0.02 s"),
@@ -257,15 +257,15 @@ mod tests {
         );
         release.send(()).unwrap();
         assert_eq!(holding.await.unwrap(), Ok(()));
-        assert_eq!(limited.with_deadline(PATIENCE).topics("").await, Ok(vec![]));
+        assert_eq!(limited.with_deadline(TEST_DEADLINE).topics("").await, Ok(vec![]));
     }
 
     #[tokio::test]
     async fn transactions_return_the_producer_for_the_next_one() {
         let transactions = client().transactional_producer("t").await.unwrap();
-        let (transactions, empty) = transactions.run(|producer| producer.send_all(&[], PATIENCE)).await.unwrap();
+        let (transactions, empty) = transactions.run(|producer| producer.send_all(&[], TEST_DEADLINE)).await.unwrap();
         assert_eq!(empty, Ok(vec![]));
-        let (_, again) = transactions.run(|producer| producer.send_all(&[], PATIENCE)).await.unwrap();
+        let (_, again) = transactions.run(|producer| producer.send_all(&[], TEST_DEADLINE)).await.unwrap();
         assert_eq!(again, Ok(vec![]));
     }
 }

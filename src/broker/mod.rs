@@ -234,7 +234,7 @@ pub trait Broker: Send + Sync + 'static {
         group: &str,
         partitions: &[Partition],
         deadline: Duration,
-    ) -> Result<Vec<Option<Committed>>, BrokerError>;
+    ) -> Result<Vec<Option<CommittedOffset>>, BrokerError>;
 
     /// Commits offsets for a group from outside it. Refused while the group has members.
     fn set_group_offsets(&self, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError>;
@@ -296,7 +296,7 @@ pub struct Commit {
 
 /// A committed offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Committed {
+pub struct CommittedOffset {
     pub offset: i64,
     pub metadata: String,
 }
@@ -330,7 +330,7 @@ pub trait Consumer: Send {
         &mut self,
         partitions: &[Partition],
         deadline: Duration,
-    ) -> Result<Vec<Option<Committed>>, BrokerError>;
+    ) -> Result<Vec<Option<CommittedOffset>>, BrokerError>;
 
     /// Pauses or resumes the delivery of records of these partitions.
     fn pause(&mut self, partitions: &[Partition], paused: bool) -> Result<(), BrokerError>;

@@ -27,7 +27,7 @@ fn document(name: &str) -> String {
 
 /// Command of a document.
 #[derive(Debug)]
-struct Documented {
+struct DocumentedCommand {
     line: usize,
     words: Vec<String>,
     /// Mentioned in a sentence, where arguments may be left out.
@@ -35,7 +35,7 @@ struct Documented {
 }
 
 /// Commands in code spans, and in code blocks after `$`.
-fn commands(text: &str) -> Vec<Documented> {
+fn commands(text: &str) -> Vec<DocumentedCommand> {
     let mut found = Vec::new();
     let mut is_block = false;
     let mut lines = text.lines().zip(1..);
@@ -47,7 +47,7 @@ fn commands(text: &str) -> Vec<Documented> {
                 .skip(1)
                 .step_by(2)
                 .filter(|span| span.starts_with("kafleet ") && !span.contains("VERB"));
-            found.extend(spans.map(|span| Documented { line, words: words(span), is_inline: true }));
+            found.extend(spans.map(|span| DocumentedCommand { line, words: words(span), is_inline: true }));
             continue;
         }
         let Some(command) = content.strip_prefix("$ kafleet ") else { continue };
@@ -56,7 +56,7 @@ fn commands(text: &str) -> Vec<Documented> {
             command.pop();
             command += lines.next().map_or("", |(next, _)| next);
         }
-        found.push(Documented { line, words: words(&command), is_inline: false });
+        found.push(DocumentedCommand { line, words: words(&command), is_inline: false });
     }
     found
 }
@@ -86,11 +86,11 @@ fn with_values(word: &str) -> String {
 }
 
 /// Reason why a command is wrong. In a sentence, the name of a verb stands for itself.
-fn mistake(command: &Documented) -> Option<String> {
+fn mistake(command: &DocumentedCommand) -> Option<String> {
     let error = Cli::try_parse_from(&command.words).err()?;
     if command.is_inline && command.words.last().is_some_and(|word| word.starts_with("--")) {
         // An option that is named without its value.
-        let complete = Documented { words: [&command.words[..], &["1".to_owned()]].concat(), ..*command };
+        let complete = DocumentedCommand { words: [&command.words[..], &["1".to_owned()]].concat(), ..*command };
         return mistake(&complete);
     }
     let is_name = command.words.iter().all(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '-'));

@@ -19,7 +19,8 @@ use crate::store::Store;
 use crate::store::inspect::Inspect;
 use crate::telemetry::init_logs;
 use crate::tracker::rebuild::{
-    self, Difference, Ending, Next, Rebuild, RebuildError, RebuildEvent, RebuildPlan, RebuildProgress, Verified,
+    self, Difference, Ending, Next, Rebuild, RebuildError, RebuildEvent, RebuildPlan, RebuildProgress,
+    VerifiedPartition,
 };
 
 /// Interval of progress updates on a terminal.
@@ -147,7 +148,7 @@ struct RebuildView {
     follow: bool,
     bar: ProgressBar,
     lines: ProgressLines,
-    verified: Vec<Verified>,
+    verified: Vec<VerifiedPartition>,
     unverified: Vec<(u32, String)>,
     differing: Vec<u32>,
     ready: bool,
@@ -331,7 +332,7 @@ fn switch(target: &str) -> String {
 
 fn document(event: &RebuildEvent, target: &str) -> Value {
     match event {
-        RebuildEvent::Verified(Verified { partition, checkpoints: (from, to), keys, digest }) => json!({
+        RebuildEvent::Verified(VerifiedPartition { partition, checkpoints: (from, to), keys, digest }) => json!({
             "event": "verified", "partition": partition, "from": from, "to": to, "keys": keys,
             "digest": format!("{digest:032x}"),
         }),

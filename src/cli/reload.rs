@@ -14,7 +14,7 @@ use super::reload_trigger::{Trigger, Triggers};
 use super::setup::{ConfigSource, Ended, Setup, read_config, set_slots};
 use crate::api::{LiveAccess, check_access};
 use crate::apps::pool::AppPool;
-use crate::config::{ChangedKey, Config, Loaded, TYPE_SETTINGS, changes, combine_policy};
+use crate::config::{ChangedKey, Config, LoadedConfig, TYPE_SETTINGS, changes, combine_policy};
 use crate::control::{Policies, PolicyUpdates};
 use crate::handlers::builtin::{HandlerEnv, register_config};
 use crate::handlers::program_env::WithheldVariables;
@@ -164,7 +164,7 @@ impl Reloader {
     }
 
     /// Returns the policies of all types as a worker that starts now would have them.
-    fn new_policies(&self, loaded: &Loaded) -> Result<Policies, Vec<Invalid>> {
+    fn new_policies(&self, loaded: &LoadedConfig) -> Result<Policies, Vec<Invalid>> {
         if matches!(self.role, Role::Tracker) {
             return Ok(Policies::new());
         }

@@ -18,7 +18,7 @@ use crate::apps::container::Container;
 use crate::apps::pool::{AppPool, guard_container};
 use crate::broker::Broker;
 use crate::broker::kafka::Kafka;
-use crate::config::{self, AppConfig, Config, Loaded, Names, Overrides, Problems, RedisConfig, Scalar};
+use crate::config::{self, AppConfig, Config, LoadedConfig, Names, Overrides, Problems, RedisConfig, Scalar};
 use crate::control::PolicyUpdates;
 use crate::control::settings::read_control;
 use crate::error_text::single_line;
@@ -104,13 +104,13 @@ pub(super) struct SetupOptions {
 }
 
 /// Reads the configuration with the overrides of the command line.
-pub(super) fn load_config(globals: &Globals, options: &SetupOptions) -> Result<Loaded, Failure> {
+pub(super) fn load_config(globals: &Globals, options: &SetupOptions) -> Result<LoadedConfig, Failure> {
     read_config(globals, options)
         .map_err(|problems| Failure::usage(format_args!("the configuration is invalid\n{problems}")))
 }
 
 /// Reads the configuration as [`load_config`], with its problems.
-pub(super) fn read_config(globals: &Globals, options: &SetupOptions) -> Result<Loaded, Problems> {
+pub(super) fn read_config(globals: &Globals, options: &SetupOptions) -> Result<LoadedConfig, Problems> {
     let overrides = Overrides {
         brokers: globals.brokers.clone(),
         redis: globals.redis.clone(),
@@ -125,7 +125,7 @@ pub(super) fn read_config(globals: &Globals, options: &SetupOptions) -> Result<L
 
 impl Setup {
     pub(super) fn load(globals: &Globals, mut registry: Registry, options: SetupOptions) -> Result<Self, Failure> {
-        let Loaded { mut config, path, folder, variables } = load_config(globals, &options)?;
+        let LoadedConfig { mut config, path, folder, variables } = load_config(globals, &options)?;
         let (globals, loaded) = (globals.clone(), config.clone());
         let source = ConfigSource { globals, options, loaded, registry: Registry::default() };
         if let Some(app) = &source.options.app {

@@ -82,14 +82,15 @@ mod tests {
     use serde_json::json;
 
     #[derive(Parser)]
-    struct Typed {
+    struct TestCommand {
         #[command(flatten)]
         args: UpdateArgs,
     }
 
     fn typed(line: &str) -> Result<Value, Failure> {
         let words = std::iter::once("update").chain(line.split_whitespace());
-        let document = document(Typed::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}")).args)?;
+        let document =
+            document(TestCommand::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}")).args)?;
         Ok(serde_json::to_value(document).unwrap())
     }
 
@@ -107,7 +108,7 @@ mod tests {
 
     #[test]
     fn every_changeable_field_can_be_given_and_cleared() {
-        let command = Typed::command();
+        let command = TestCommand::command();
         let names: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
         for field in Policy::fields().filter(|field| field.is_in(Scope::Change)) {
             assert!(names.contains(&field.argument.unwrap().long), "{}", field.name);

@@ -37,7 +37,7 @@ pub(super) struct SyntaxError {
 
 /// Reason why a `${…}` cannot be expanded.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Unexpanded {
+pub(super) enum ExpansionError {
     NotSet(String),
     Malformed,
 }
@@ -156,7 +156,7 @@ impl Document {
         &mut self,
         env: &dyn Fn(&str) -> Option<String>,
         unused: &[String],
-    ) -> Vec<(String, Unexpanded)> {
+    ) -> Vec<(String, ExpansionError)> {
         let mut failed = Vec::new();
         expand_value(&mut self.value, "", env, &mut failed);
         let is_below = |table: &String, pointer: &str| {
@@ -165,7 +165,7 @@ impl Document {
         let is_unused = |pointer: &str| unused.iter().any(|table| is_below(table, pointer));
         let (unset, failed): (Vec<_>, Vec<_>) = failed
             .into_iter()
-            .partition(|(pointer, error)| matches!(error, Unexpanded::NotSet(_)) && is_unused(pointer));
+            .partition(|(pointer, error)| matches!(error, ExpansionError::NotSet(_)) && is_unused(pointer));
         self.unset = unset.into_iter().map(|(pointer, _)| pointer).collect();
         failed
     }
@@ -176,8 +176,8 @@ fn collect_variables(value: &Value, found: &mut BTreeSet<String>) {
         Value::String(text) => {
             let unset = expand(text, &|_| None).err().unwrap_or_default().into_iter();
             found.extend(unset.filter_map(|error| match error {
-                Unexpanded::NotSet(name) => Some(name),
-                Unexpanded::Malformed => None,
+                ExpansionError::NotSet(name) => Some(name),
+                ExpansionError::Malformed => None,
             }));
         }
         Value::Array(items) => items.iter().for_each(|item| collect_variables(item, found)),
@@ -190,7 +190,7 @@ fn expand_value(
     value: &mut Value,
     pointer: &str,
     env: &dyn Fn(&str) -> Option<String>,
-    failed: &mut Vec<(String, Unexpanded)>,
+    failed: &mut Vec<(String, ExpansionError)>,
 ) {
     match value {
         Value::String(text) => match expand(text, env) {
@@ -212,7 +212,7 @@ fn expand_value(
 }
 
 /// Expands `${NAME}` to the variable's value and `$${` to a literal `${`; any other `$` stays.
-fn expand(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, Vec<Unexpanded>> {
+fn expand(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, Vec<ExpansionError>> {
     let mut out = String::new();
     let mut rest = text;
     let mut failed = Vec::new();
@@ -226,12 +226,12 @@ fn expand(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, Ve
         out.push_str(&rest[..at]);
         let name = rest[at + 2..].split_once('}').map(|(name, _)| name).filter(|name| is_name(name));
         let Some(name) = name else {
-            failed.push(Unexpanded::Malformed);
+            failed.push(ExpansionError::Malformed);
             break;
         };
         match env(name) {
             Some(value) => out.push_str(&value),
-            None => failed.push(Unexpanded::NotSet(name.to_owned())),
+            None => failed.push(ExpansionError::NotSet(name.to_owned())),
         }
         rest = &rest[at + 2 + name.len() + 1..];
     }
@@ -290,9 +290,12 @@ mod tests {
         ] {
             assert_eq!(expand(text, &env), Ok(expanded.to_owned()), "{text}");
         }
-        assert_eq!(expand("${A}${HOST}${B}", &env), Err(["A", "B"].map(|name| Unexpanded::NotSet(name.into())).into()));
+        assert_eq!(
+            expand("${A}${HOST}${B}", &env),
+            Err(["A", "B"].map(|name| ExpansionError::NotSet(name.into())).into())
+        );
         for bad in ["${", "${HOST", "${}", "${1A}", "${A-B}"] {
-            assert_eq!(expand(bad, &env), Err(vec![Unexpanded::Malformed]), "{bad}");
+            assert_eq!(expand(bad, &env), Err(vec![ExpansionError::Malformed]), "{bad}");
         }
     }
 

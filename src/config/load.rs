@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::document::{Document, Location, SyntaxError, Unexpanded, dotted, join, keys};
+use super::document::{Document, ExpansionError, Location, SyntaxError, dotted, join, keys};
 use super::problem::{ConfigProblem, Problems};
 use super::secrets::without_userinfo;
 use super::shape::{Finding, misfits};
@@ -53,7 +53,7 @@ impl std::fmt::Debug for Overrides {
 
 /// A configuration and its source.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Loaded {
+pub struct LoadedConfig {
     pub config: Config,
     /// `None` if there is no file; all settings then have their defaults.
     pub path: Option<PathBuf>,
@@ -64,7 +64,7 @@ pub struct Loaded {
 }
 
 /// Reads `path`, or `./kafleet.toml` if it exists, expands variables, applies the overrides and checks everything.
-pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Loaded, Problems> {
+pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<LoadedConfig, Problems> {
     load_with(path, overrides, &|name| std::env::var(name).ok())
 }
 
@@ -73,7 +73,7 @@ pub fn load_with(
     path: Option<&Path>,
     overrides: &Overrides,
     env: &dyn Fn(&str) -> Option<String>,
-) -> Result<Loaded, Problems> {
+) -> Result<LoadedConfig, Problems> {
     let found = Path::new(DEFAULT_FILE);
     let path = path.or_else(|| found.exists().then_some(found));
     let text = match path.map(std::fs::read_to_string) {
@@ -85,7 +85,7 @@ pub fn load_with(
         std::path::absolute(path.unwrap_or(found)).map_err(|error| unreadable(path.unwrap_or(found), &error))?;
     let folder = folder.parent().map(Path::to_owned).unwrap_or_default();
     let (config, variables) = read(&text, path, &folder, overrides, env)?;
-    Ok(Loaded { config, path: path.map(Path::to_owned), folder, variables })
+    Ok(LoadedConfig { config, path: path.map(Path::to_owned), folder, variables })
 }
 
 fn read(
@@ -147,11 +147,11 @@ fn give(document: &mut Document, overrides: &Overrides) {
     }
 }
 
-fn missing(pointer: String, error: &Unexpanded) -> Finding {
+fn missing(pointer: String, error: &ExpansionError) -> Finding {
     match error {
-        Unexpanded::NotSet(name) => Finding::new(pointer, format!("the environment variable `{name}` is not set"))
+        ExpansionError::NotSet(name) => Finding::new(pointer, format!("the environment variable `{name}` is not set"))
             .hint(format!("set it, or write `$${{{name}}}` for the literal text")),
-        Unexpanded::Malformed => Finding::new(pointer, "`${` without a variable name and `}`")
+        ExpansionError::Malformed => Finding::new(pointer, "`${` without a variable name and `}`")
             .hint("write `${NAME}`, or `$${` for the literal text `${`"),
     }
 }

@@ -73,7 +73,7 @@ pub use changes::{ChangedKey, changes};
 pub use email::{EmailConfig, MailTls};
 pub use email_address::{AddressPattern, parse_mailbox};
 pub use kafka::Scalar;
-pub use load::{DEFAULT_BROKERS, DEFAULT_FILE, Loaded, Overrides, load, load_with};
+pub use load::{DEFAULT_BROKERS, DEFAULT_FILE, LoadedConfig, Overrides, load, load_with};
 pub use log::LogConfig;
 pub use names::{Names, TypeGroups, app_group};
 pub use ops::OpsConfig;

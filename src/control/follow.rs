@@ -13,7 +13,7 @@ use crate::runtime;
 const BATCH: usize = 1_000;
 const POLL: Duration = Duration::from_millis(100);
 /// Pause before reading a failed topic again.
-const PAUSE: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval of checking whether the topic still exists.
 const PROBE: Duration = Duration::from_secs(5);
 /// Deadline of one call to the broker.
@@ -76,8 +76,8 @@ impl<S: Sink> TopicReader<S> {
 
     async fn pause(&mut self) {
         let begun = Instant::now();
-        while begun.elapsed() < PAUSE && !self.stop.is_cancelled() {
-            runtime::rest(POLL.min(PAUSE)).await;
+        while begun.elapsed() < RETRY_INTERVAL && !self.stop.is_cancelled() {
+            runtime::rest(POLL.min(RETRY_INTERVAL)).await;
         }
     }
 

@@ -280,11 +280,11 @@ fn set<K: Ord, T: DeserializeOwned>(
 
 pub(super) fn read<T: DeserializeOwned>(value: &[u8]) -> Result<T, InvalidRecord> {
     #[derive(Deserialize)]
-    struct Versioned {
+    struct RecordVersion {
         v: u32,
     }
     let decode_error = |error| InvalidRecord::Json(short_reason(&error));
-    let Versioned { v } = serde_json::from_slice(value).map_err(decode_error)?;
+    let RecordVersion { v } = serde_json::from_slice(value).map_err(decode_error)?;
     if v > CONTROL_VERSION {
         return Err(InvalidRecord::Newer(v));
     }

@@ -139,7 +139,7 @@ impl TypeRecord {
 
 /// Records of types that a process keeps.
 #[derive(Clone, Debug, Default, PartialEq)]
-enum Kept {
+enum KeptTypes {
     #[default]
     None,
     All,
@@ -149,19 +149,19 @@ enum Kept {
 /// Declarations of types by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TypeRecords {
-    kept: Kept,
+    kept: KeptTypes,
     records: BTreeMap<String, Arc<TypeRecord>>,
 }
 
 impl TypeRecords {
     /// Keeps the records of all types.
     pub(super) fn all() -> Self {
-        Self { kept: Kept::All, ..Self::default() }
+        Self { kept: KeptTypes::All, ..Self::default() }
     }
 
     /// Keeps the records of these types only.
     pub(super) fn of(types: BTreeSet<String>) -> Self {
-        Self { kept: Kept::Of(Arc::new(types)), ..Self::default() }
+        Self { kept: KeptTypes::Of(Arc::new(types)), ..Self::default() }
     }
 
     /// Returns the record of a type.
@@ -188,9 +188,9 @@ impl TypeRecords {
             return Err(InvalidRecord::Value(reason));
         }
         let is_kept = match &self.kept {
-            Kept::None => false,
-            Kept::All => true,
-            Kept::Of(types) => types.contains(&name),
+            KeptTypes::None => false,
+            KeptTypes::All => true,
+            KeptTypes::Of(types) => types.contains(&name),
         };
         if !is_kept {
             return Ok(());

@@ -22,11 +22,11 @@ const RECENT: usize = 1_000;
 
 /// Resolutions of the dead letters of all topics. Shared by all requests of a process; filled on demand.
 #[derive(Default)]
-pub struct DeadLetterIndex(Mutex<BTreeMap<Partition, Known>>);
+pub struct DeadLetterIndex(Mutex<BTreeMap<Partition, PartitionIndex>>);
 
 /// Index of one partition.
 #[derive(Default)]
-struct Known {
+struct PartitionIndex {
     /// Offset of the first digest.
     first: i64,
     /// Offset up to which the partition has been read.
@@ -59,7 +59,7 @@ pub struct ResolvedBy {
     pub request: Option<u128>,
 }
 
-impl Known {
+impl PartitionIndex {
     /// Forgets the records below the first offset of the log, which retention has removed.
     fn begin_at(&mut self, first: i64) {
         let gone = usize::try_from(first - self.first).unwrap_or_default();

@@ -23,9 +23,9 @@ const MAX_CALLS: usize = 512;
 type Job = Box<dyn FnOnce() + Send>;
 
 /// A pool of threads for the blocking work of a type.
-pub(crate) struct BlockingPool(Arc<Shared>);
+pub(crate) struct BlockingPool(Arc<PoolState>);
 
-struct Shared {
+struct PoolState {
     name: String,
     queue: Mutex<Queue>,
     /// Notified when a job is queued for an idle thread.
@@ -45,7 +45,7 @@ struct Queue {
 
 impl BlockingPool {
     pub(crate) fn new(task_type: &str) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(PoolState {
             name: format!("kafleet-{task_type}"),
             queue: Mutex::default(),
             more: Condvar::new(),
@@ -118,7 +118,7 @@ fn abandoned() -> Failure {
     Failure::retry("the attempt was abandoned").of_kind("interrupted")
 }
 
-impl Shared {
+impl PoolState {
     /// Creates the state of a job, for its thread, and the guard that abandons the job when it is dropped.
     fn new_job(self: &Arc<Self>) -> (AbandonGuard, Arc<JobState>) {
         let state = Arc::new(JobState {
@@ -173,7 +173,7 @@ const DONE: u8 = 2;
 
 /// State of a job, shared by its attempt and its thread.
 struct JobState {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     state: AtomicU8,
     cancel: CancellationToken,
 }

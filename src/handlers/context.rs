@@ -71,7 +71,7 @@ pub struct Attempt {
 /// State that few attempts have.
 #[derive(Default)]
 struct Extras {
-    spawned: Mutex<Spawned>,
+    spawned: Mutex<SpawnedWork>,
     services: Mutex<Services>,
 }
 
@@ -93,7 +93,7 @@ pub struct TypeEnv {
 
 /// Children and continuations to publish when the attempt succeeds.
 #[derive(Default)]
-pub(super) struct Spawned {
+pub(super) struct SpawnedWork {
     children: Vec<Child>,
     pub(super) continuations: Vec<Continuation>,
     /// Number of children per default id segment; repeats get a number.
@@ -348,7 +348,7 @@ impl Context {
 
     /// Returns whether there are children or continuations to publish.
     pub fn has_spawned(&self) -> bool {
-        let has_any = |spawned: &Spawned| !spawned.children.is_empty() || !spawned.continuations.is_empty();
+        let has_any = |spawned: &SpawnedWork| !spawned.children.is_empty() || !spawned.continuations.is_empty();
         self.extras.get().is_some_and(|extras| has_any(&extras.spawned.lock()))
     }
 
@@ -441,7 +441,7 @@ impl Attempt {
         &*self.env.sink
     }
 
-    pub(super) fn spawned(&self) -> MutexGuard<'_, Spawned> {
+    pub(super) fn spawned(&self) -> MutexGuard<'_, SpawnedWork> {
         self.extras.get_or_init(Box::default).spawned.lock()
     }
 

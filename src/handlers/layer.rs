@@ -98,12 +98,12 @@ impl Service<AttemptRequest> for AttemptService {
 type Call = dyn Fn(AttemptRequest) -> AnswerFuture + Send + Sync;
 
 /// Handler whose attempts pass through a layer.
-pub(super) struct Layered {
+pub(super) struct LayeredHandler {
     inner: Arc<dyn Handler>,
     call: Box<Call>,
 }
 
-impl Layered {
+impl LayeredHandler {
     pub(super) fn new<L>(layer: &L, inner: Arc<dyn Handler>, schema: &Schema) -> Self
     where
         L: Layer<AttemptService>,
@@ -141,7 +141,7 @@ fn failure_of(error: impl Into<BoxError>) -> Failure {
     }
 }
 
-impl Handler for Layered {
+impl Handler for LayeredHandler {
     fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         Ok((self.call)(AttemptRequest { params: params.clone(), cx, extensions: Extensions::new() }))
     }
@@ -169,18 +169,18 @@ mod tests {
 
     use super::*;
     use crate::handlers::testing::{Outcome, TestRun};
-    use crate::handlers::{Fail, Registered};
+    use crate::handlers::{Fail, TypeRegistration};
 
     fn raw(value: &Value) -> RawJson {
         RawJson::of(value).unwrap()
     }
 
     /// Type that returns its param, a number.
-    fn number() -> Registered {
-        Registered::of_fn(|n: u32, _cx: Context| async move { Ok(n) })
+    fn number() -> TypeRegistration {
+        TypeRegistration::of_fn(|n: u32, _cx: Context| async move { Ok(n) })
     }
 
-    async fn run(registered: &Registered, params: Value) -> Outcome {
+    async fn run(registered: &TypeRegistration, params: Value) -> Outcome {
         TestRun::new().handle("number", registered, raw(&params)).await
     }
 
@@ -239,7 +239,7 @@ mod tests {
             }
         }
 
-        let slow = Registered::of_fn(|(): (), _cx: Context| std::future::pending::<Result<(), Failure>>());
+        let slow = TypeRegistration::of_fn(|(): (), _cx: Context| std::future::pending::<Result<(), Failure>>());
         let elapsed = slow.with_layer(&TimeoutLayer::new(Duration::from_millis(1)));
         let shed = number().with_layer(&layer_fn(|_: AttemptService| LoadShedLayer::new().layer(Busy)));
         let own = number().with_layer(&layer_fn(|inner: AttemptService| {
@@ -264,7 +264,7 @@ mod tests {
     async fn failure_of_the_handler_passes_through_boxed_errors_unchanged() {
         let failure = Failure::retry_after("later", Duration::from_secs(7)).of_kind("busy");
         let expected = failure.clone();
-        let registered = Registered::of_fn(move |(): (), _cx: Context| ready(Err::<(), _>(failure.clone())));
+        let registered = TypeRegistration::of_fn(move |(): (), _cx: Context| ready(Err::<(), _>(failure.clone())));
         let layered = registered.with_layer(&TimeoutLayer::new(Duration::from_secs(60)));
         assert_eq!(*run(&layered, json!(null)).await.failure(), expected);
     }
@@ -274,7 +274,7 @@ mod tests {
         let cached = layer_fn(|_: AttemptService| {
             tower::service_fn(|request: AttemptRequest| async move { Ok::<_, Infallible>(request.params) })
         });
-        let registered = Registered::of_fn(|_: Value, _cx: Context| async { Err::<(), _>(Failure::fail("ran")) });
+        let registered = TypeRegistration::of_fn(|_: Value, _cx: Context| async { Err::<(), _>(Failure::fail("ran")) });
         let registered = registered.with_layer(&cached).with_layer(&MapResponseLayer::new(|answer: RawJson| answer));
         assert_eq!(run(&registered, json!("kept")).await.output(), "kept");
     }

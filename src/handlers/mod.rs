@@ -50,7 +50,7 @@ mod type_constants;
 pub use child::Child;
 pub use context::Context;
 pub use failure::{CRASHED, Fail, Failure, OrFail, TIMEOUT, TaskResult, UNSUCCESSFUL};
-pub use registry::{Registered, Registry, TypeDetails};
+pub use registry::{Registry, TypeDetails, TypeRegistration};
 pub use schema::{ParamsError, Schema};
 pub use shared_state::SharedState;
 
@@ -151,18 +151,18 @@ impl InChild {
 }
 
 /// Adapts a [`Task`] to a [`Handler`].
-struct Typed<T> {
+struct TypedHandler<T> {
     blocking_pool: Option<BlockingPool>,
     _task: PhantomData<fn() -> T>,
 }
 
-impl<T: Task> Typed<T> {
+impl<T: Task> TypedHandler<T> {
     fn new() -> Self {
         Self { blocking_pool: T::BLOCKING.then(|| BlockingPool::new(T::TYPE)), _task: PhantomData }
     }
 }
 
-impl<T: Task> Handler for Typed<T> {
+impl<T: Task> Handler for TypedHandler<T> {
     fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         let task: T = schema::read(params.text())?;
         let attempt = Box::pin(async move { answer(&task.run(cx).await?) });

@@ -23,7 +23,7 @@ pub enum Sharing {
 }
 
 /// Permit, or the request that waits for one.
-pub enum Acquired {
+pub enum PermitGrant {
     /// A permit was free.
     Now(Permit),
     /// Receives the permit in turn. Dropping it withdraws the request.
@@ -33,7 +33,7 @@ pub enum Acquired {
 /// Source of permits.
 pub trait PermitSource: Send + Sync {
     /// Takes a permit, or waits for one in turn.
-    fn acquire(&self, sharing: Sharing) -> Acquired;
+    fn acquire(&self, sharing: Sharing) -> PermitGrant;
 
     /// Returns the runtime on which attempts are best dispatched, if it is another than the worker's.
     fn runtime(&self) -> Option<Handle> {

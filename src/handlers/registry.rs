@@ -10,18 +10,18 @@ use serde_json::Value;
 
 use super::from_fn::FromFn;
 use super::hooks::{Observe, Submission};
-use super::layer::{AttemptRequest, AttemptService, BoxError, Layer, Layered, Service};
+use super::layer::{AttemptRequest, AttemptService, BoxError, Layer, LayeredHandler, Service};
 use super::service::{self, WithService};
 use super::shared_state::SharedState;
 use super::type_constants::policy_of;
-use super::{Context, Handler, ParamsError, Schema, Task, TaskResult, Typed};
+use super::{Context, Handler, ParamsError, Schema, Task, TaskResult, TypedHandler};
 use crate::config::TypePolicy;
 use crate::model::json::RawJson;
 use crate::model::task::id::{check_own_type, check_type};
 
 /// Task type with its handler, params schema and policy.
 #[derive(Clone)]
-pub struct Registered {
+pub struct TypeRegistration {
     /// Handler of the type's attempts.
     pub handler: Arc<dyn Handler>,
     /// JSON Schema of the params.
@@ -43,7 +43,7 @@ pub struct TypeDetails {
     pub output: Option<Value>,
 }
 
-impl Registered {
+impl TypeRegistration {
     /// Describes a type with this handler, any params and the default policy.
     pub fn new(handler: impl Handler) -> Self {
         Self {
@@ -57,7 +57,7 @@ impl Registered {
     /// Describes a Rust task type, with the policy of its constants.
     pub fn of<T: Task>() -> Self {
         let policy = policy_of::<T>();
-        Self { schema: Schema::of::<T>(), policy, ..Self::new(Typed::<T>::new()) }
+        Self { schema: Schema::of::<T>(), policy, ..Self::new(TypedHandler::<T>::new()) }
     }
 
     /// Describes a type whose attempts call a function of params and context, with the default policy. The schema is
@@ -83,7 +83,7 @@ impl Registered {
         L::Service: Service<AttemptRequest, Response = RawJson, Error: Into<BoxError>, Future: Send>,
         L::Service: Clone + Send + 'static,
     {
-        Self { handler: Arc::new(Layered::new(layer, self.handler, &self.schema)), ..self }
+        Self { handler: Arc::new(LayeredHandler::new(layer, self.handler, &self.schema)), ..self }
     }
 
     /// Validates params against the schema and then with the handler, without running the task. Workers do not call it:
@@ -96,7 +96,7 @@ impl Registered {
 /// The types of this process, and the state shared by their handlers.
 #[derive(Clone, Default)]
 pub struct Registry {
-    types: BTreeMap<Arc<str>, Registered>,
+    types: BTreeMap<Arc<str>, TypeRegistration>,
     state: SharedState,
     problems: Vec<String>,
 }
@@ -104,7 +104,7 @@ pub struct Registry {
 impl Registry {
     /// Registers a Rust task type.
     pub fn task<T: Task>(&mut self) -> &mut Self {
-        self.add(T::TYPE, Registered::of::<T>())
+        self.add(T::TYPE, TypeRegistration::of::<T>())
     }
 
     /// Adds a service to all types registered so far.
@@ -158,17 +158,17 @@ impl Registry {
     }
 
     /// Registers a type. An invalid, reserved or duplicate name is recorded as a problem; see [`Registry::problems`].
-    pub fn add(&mut self, name: &str, registered: Registered) -> &mut Self {
+    pub fn add(&mut self, name: &str, registered: TypeRegistration) -> &mut Self {
         self.insert(name, registered, check_own_type(name))
     }
 
     /// Registers a built-in type, whose name is reserved.
     #[doc(hidden)]
-    pub fn add_reserved(&mut self, name: &str, registered: Registered) -> &mut Self {
+    pub fn add_reserved(&mut self, name: &str, registered: TypeRegistration) -> &mut Self {
         self.insert(name, registered, check_type(name))
     }
 
-    fn insert(&mut self, name: &str, registered: Registered, named: Result<(), String>) -> &mut Self {
+    fn insert(&mut self, name: &str, registered: TypeRegistration, named: Result<(), String>) -> &mut Self {
         if let Err(error) = named {
             self.problems.push(error);
         } else if self.types.contains_key(name) {
@@ -186,16 +186,16 @@ impl Registry {
     }
 
     /// Returns a registered type by its name.
-    pub fn get(&self, name: &str) -> Option<&Registered> {
+    pub fn get(&self, name: &str) -> Option<&TypeRegistration> {
         self.types.get(name)
     }
 
-    pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut Registered> {
+    pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut TypeRegistration> {
         self.types.get_mut(name)
     }
 
     /// Registered types, sorted by name.
-    pub fn types(&self) -> impl Iterator<Item = (&Arc<str>, &Registered)> {
+    pub fn types(&self) -> impl Iterator<Item = (&Arc<str>, &TypeRegistration)> {
         self.types.iter()
     }
 

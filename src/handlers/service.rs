@@ -116,7 +116,7 @@ impl<S: Service> Handler for WithService<S> {
         Ok(Box::pin(async move {
             let service = Arc::new(S::make(&cx).await?);
             cx.services().push((TypeId::of::<S>(), service.clone()));
-            let mut made = Made(Some(service));
+            let mut made = ServiceInstance(Some(service));
             let ended = AssertUnwindSafe(attempt).catch_unwind().await;
             let disposal = match &ended {
                 Ok(Ok(_)) => Disposal::Succeeded,
@@ -139,9 +139,9 @@ impl<S: Service> Handler for WithService<S> {
 }
 
 /// Service that has not been disposed of yet.
-struct Made<S: Service>(Option<Arc<S>>);
+struct ServiceInstance<S: Service>(Option<Arc<S>>);
 
-impl<S: Service> Made<S> {
+impl<S: Service> ServiceInstance<S> {
     /// Disposes of the service in a task of its own, which outlives an attempt that is dropped meanwhile.
     async fn dispose(&mut self, disposal: Disposal) {
         if let Some(service) = self.0.take() {
@@ -151,7 +151,7 @@ impl<S: Service> Made<S> {
     }
 }
 
-impl<S: Service> Drop for Made<S> {
+impl<S: Service> Drop for ServiceInstance<S> {
     fn drop(&mut self) {
         if let Some(service) = self.0.take()
             && let Ok(runtime) = Handle::try_current()

@@ -24,7 +24,7 @@ use super::blocking_pool::BlockingPool;
 use super::context::{Attempt, AttemptSink, AttemptStart, MAX_CHILDREN, Note, TypeEnv};
 use super::hooks::Submission;
 use super::task_labels::TaskLabels;
-use super::{Answer, Child, Context, Failure, Registered, Registry, Task};
+use super::{Answer, Child, Context, Failure, Registry, Task, TypeRegistration};
 use crate::model::json::RawJson;
 use crate::model::task::continuation::Continuation;
 use crate::model::task::id::TaskId;
@@ -158,13 +158,13 @@ impl TestRun {
     /// Runs one attempt of a Rust task. The params pass through JSON and the schema as in a fleet.
     pub async fn run<T: Task>(&self, task: T) -> Outcome {
         match RawJson::of(&task) {
-            Ok(params) => self.handle(T::TYPE, &Registered::of::<T>(), params).await,
+            Ok(params) => self.handle(T::TYPE, &TypeRegistration::of::<T>(), params).await,
             Err(error) => Outcome::failed(Failure::fail(format!("the params are not JSON: {error}"))),
         }
     }
 
     /// Runs one attempt of a registered type. Invalid params are a failure of kind `schema`.
-    pub async fn handle(&self, task_type: &str, registered: &Registered, params: RawJson) -> Outcome {
+    pub async fn handle(&self, task_type: &str, registered: &TypeRegistration, params: RawJson) -> Outcome {
         let (cx, recorder) = self.begin(task_type);
         let checked = !registered.handler.capabilities().checks_schema;
         let started = match registered.schema.validate(&params).filter(|_| checked) {

@@ -14,7 +14,7 @@ use super::json::RawJson;
 use super::record::TaskRecord;
 use super::record::notifications::NotificationDelivery;
 use super::record::state::State;
-use super::retry::{Used, Waits};
+use super::retry::{RunUsage, Waits};
 use super::task::{DecodedTask, header};
 use super::units::time::MAX_TIME_MS;
 
@@ -114,10 +114,10 @@ impl RecordCopy {
 
     /// Headers for publishing after the wait: without start time, and with the number of attempts used so far. The waits
     /// of the run are in the record already.
-    pub fn released(&self, used: Used) -> Vec<(String, Vec<u8>)> {
+    pub fn released(&self, used: RunUsage) -> Vec<(String, Vec<u8>)> {
         let mut headers = self.header_bytes();
         headers.retain(|(name, _)| name != header::NOT_BEFORE && name != header::ATTEMPT);
-        if used > Used::default() {
+        if used > RunUsage::default() {
             // A task that has started cannot expire.
             headers.retain(|(name, _)| name != header::EXPIRES);
         }
@@ -393,7 +393,7 @@ mod tests {
         let copy = RecordCopy::of(None, headers, RawJson::null());
         let headers = |attempts, waits| {
             let text = |(name, value): (String, Vec<u8>)| format!("{name}={}", String::from_utf8(value).unwrap());
-            copy.released(Used { attempts, waits }).into_iter().map(text).collect::<Vec<_>>()
+            copy.released(RunUsage { attempts, waits }).into_iter().map(text).collect::<Vec<_>>()
         };
         assert_eq!(headers(0, 0), ["ce_id=a", "ce_expires=9h"]);
         assert_eq!(headers(3, 0), ["ce_id=a", "ce_attempt=3"]);

@@ -14,7 +14,7 @@ pub const DEFAULT_MAX_WAIT: Millis = Millis::secs(24 * 3_600);
 /// Attempts and waits that a run has used. Ordered: each handover of the task's record has used more than the one
 /// before. The attempts are compared first, because workers of older builds report no waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Used {
+pub struct RunUsage {
     pub attempts: u32,
     pub waits: u32,
 }
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn more_attempts_count_before_more_waits() {
-        let used = |attempts, waits| Used { attempts, waits };
+        let used = |attempts, waits| RunUsage { attempts, waits };
         let in_order = [used(0, 0), used(0, 1), used(0, 9), used(1, 0), used(1, 3), used(2, 0)];
         assert!(in_order.is_sorted());
     }

@@ -176,7 +176,7 @@ pub enum Origin {
 
 /// Send span of a task that is published, and the task's trace context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sent {
+pub struct SendSpan {
     pub context: SpanContext,
     pub parent: Option<SpanId>,
     pub link: Option<SpanContext>,
@@ -184,7 +184,7 @@ pub struct Sent {
 
 /// Sampled trace of a task record that a worker runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
+pub struct RecordTrace {
     /// Context of the send span.
     pub send: SpanContext,
     /// A publisher has written the send span. Otherwise the worker's first wait takes its place.
@@ -225,7 +225,7 @@ impl Sampler {
     }
 
     /// Send span of a task to be published; `None`: its trace is not sampled.
-    pub fn sent(self, id: &TaskId, run: u32, origin: Origin) -> Option<Sent> {
+    pub fn sent(self, id: &TaskId, run: u32, origin: Origin) -> Option<SendSpan> {
         let (trace_id, parent, link) = match origin {
             Origin::Unknown => (self.of_tree(id, run)?, None, None),
             Origin::Parent(given) | Origin::Linked(given) | Origin::Retry(given) if !given.sampled => return None,
@@ -234,11 +234,11 @@ impl Sampler {
             Origin::Retry(given) => (TraceId::of(id.root(), run), None, Some(given)),
         };
         let context = SpanContext { trace_id, span_id: SpanId::of_send(id, run), sampled: true };
-        Some(Sent { context, parent, link })
+        Some(SendSpan { context, parent, link })
     }
 
     /// Trace of a record with this context; `None`: it is not sampled.
-    pub fn received(self, id: &TaskId, run: u32, given: Option<SpanContext>) -> Option<Received> {
+    pub fn received(self, id: &TaskId, run: u32, given: Option<SpanContext>) -> Option<RecordTrace> {
         let trace_id = match given {
             Some(given) => given.sampled.then_some(given.trace_id)?,
             None => self.of_tree(id, run)?,
@@ -246,7 +246,7 @@ impl Sampler {
         let span_id = SpanId::of_send(id, run);
         let has_send = given.is_some_and(|given| given.span_id == span_id);
         let parent = given.map(|given| given.span_id).filter(|_| !has_send);
-        Some(Received { send: SpanContext { trace_id, span_id, sampled: true }, has_send, parent })
+        Some(RecordTrace { send: SpanContext { trace_id, span_id, sampled: true }, has_send, parent })
     }
 
     /// Trace of a task's run, if it is sampled. `known`: as in [`Self::followed`].

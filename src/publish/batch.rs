@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::headers::{bytes_of, headers_at, task_record};
 use super::{
-    OutgoingTask, PUBLISH_DEADLINE, PublishError, PublishStep, Published, Publisher, UnannouncedTask, time_text,
+    OutgoingTask, PUBLISH_DEADLINE, PublishError, PublishStep, PublishedTask, Publisher, UnannouncedTask, time_text,
 };
 use crate::broker::shared_producer::{FULL_PAUSE, SendBatch, SendOutcome, unanswered};
 use crate::broker::{BatchRecord, BrokerError};
@@ -29,7 +29,7 @@ pub(super) async fn publish_all(
     publisher: &Publisher,
     tasks: Vec<OutgoingTask>,
     now_ms: i64,
-) -> Vec<Result<Published, PublishError>> {
+) -> Vec<Result<PublishedTask, PublishError>> {
     let count = tasks.len();
     let mut tasks = tasks.into_iter();
     let chunks = std::iter::from_fn(|| {
@@ -73,7 +73,7 @@ struct BatchPublish<'a> {
 }
 
 /// Encoded event: its partition, its slot, and its range in the buffer.
-struct Encoded {
+struct EncodedEvent {
     partition: u32,
     number: u32,
     value: Range<usize>,
@@ -81,7 +81,7 @@ struct Encoded {
 
 enum Slot {
     Open(Box<Open>),
-    Done(Result<Published, PublishError>),
+    Done(Result<PublishedTask, PublishError>),
 }
 
 struct Open {
@@ -135,7 +135,7 @@ impl<'a> BatchPublish<'a> {
         }
     }
 
-    async fn run(mut self) -> Vec<Result<Published, PublishError>> {
+    async fn run(mut self) -> Vec<Result<PublishedTask, PublishError>> {
         let mut outcomes = Vec::new();
         while self.open > 0 {
             self.announce();
@@ -210,7 +210,7 @@ impl<'a> BatchPublish<'a> {
                 continue;
             }
             let partition = self.publisher.partition_of(&open.task.id);
-            events.push(Encoded { partition, number, value: start..self.values.len() });
+            events.push(EncodedEvent { partition, number, value: start..self.values.len() });
         }
         refused.into_iter().for_each(|(number, error)| self.settle(number, Err(error.into())));
         events.sort_by_key(|event| event.partition);
@@ -221,7 +221,7 @@ impl<'a> BatchPublish<'a> {
         }
     }
 
-    fn send_events(&self, events: &[Encoded]) -> Vec<(usize, BrokerError)> {
+    fn send_events(&self, events: &[EncodedEvent]) -> Vec<(usize, BrokerError)> {
         let records = events.iter().filter_map(|event| {
             let Some(Slot::Open(open)) = self.slots.get(event.number as usize) else { return None };
             let key = open.task.id.root().as_bytes();
@@ -242,7 +242,7 @@ impl<'a> BatchPublish<'a> {
                     self.publisher.count(&task_type, tasks);
                 }
                 self.accepted.1 += 1;
-                Ok(Published { id: open.task.id.clone(), position })
+                Ok(PublishedTask { id: open.task.id.clone(), position })
             }
             Ok(position) => {
                 open.position = Some(position);
@@ -286,7 +286,7 @@ impl Slot {
         }
     }
 
-    fn outcome(self) -> Result<Published, PublishError> {
+    fn outcome(self) -> Result<PublishedTask, PublishError> {
         match self {
             Self::Done(done) => done,
             Self::Open(open) => Err(open.failed(unanswered(PUBLISH_DEADLINE))),

@@ -92,7 +92,7 @@ impl OutgoingTask {
 
 /// Published task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Published {
+pub struct PublishedTask {
     pub id: TaskId,
     /// Position of the `submitted` event: a read that waits for this position includes the task.
     pub position: Position,
@@ -225,7 +225,7 @@ impl Publisher {
 
     /// Publishes one task. An external task has no record, only the event. A task that starts later is deferred at
     /// the tracker, with its record in the `scheduled` event.
-    pub async fn publish(&self, new: OutgoingTask, now_ms: i64) -> Result<Published, PublishError> {
+    pub async fn publish(&self, new: OutgoingTask, now_ms: i64) -> Result<PublishedTask, PublishError> {
         let key = new.key.clone();
         let step = PublishStep::of(&new, now_ms);
         let (task, span) = self.prepare(new, now_ms)?;
@@ -240,7 +240,7 @@ impl Publisher {
         key: Option<String>,
         step: PublishStep,
         now_ms: i64,
-    ) -> Result<Published, PublishError> {
+    ) -> Result<PublishedTask, PublishError> {
         if let PublishStep::Later { due_ms } = step {
             return self.schedule(task, key, due_ms, now_ms).await;
         }
@@ -256,12 +256,12 @@ impl Publisher {
     }
 
     /// Publishes many tasks independently. Returns one outcome per task, in order.
-    pub async fn publish_all(&self, tasks: Vec<OutgoingTask>, now_ms: i64) -> Vec<Result<Published, PublishError>> {
+    pub async fn publish_all(&self, tasks: Vec<OutgoingTask>, now_ms: i64) -> Vec<Result<PublishedTask, PublishError>> {
         batch::publish_all(self, tasks, now_ms).await
     }
 
     /// Writes the `submitted` event of a task whose record is published.
-    pub async fn announce(&self, published: UnannouncedTask, now_ms: i64) -> Result<Published, PublishError> {
+    pub async fn announce(&self, published: UnannouncedTask, now_ms: i64) -> Result<PublishedTask, PublishError> {
         let UnannouncedTask { task, position } = &published;
         let mut value = Vec::with_capacity(256);
         let sent = match submitted(task, *position, now_ms, &mut value) {
@@ -271,7 +271,7 @@ impl Publisher {
         match sent {
             Ok(position) => {
                 self.count(&task.task_type, 1);
-                Ok(Published { id: published.task.id, position })
+                Ok(PublishedTask { id: published.task.id, position })
             }
             Err(error) => Err(PublishError::NotAnnounced { task: Box::new(published), error }),
         }
@@ -283,11 +283,11 @@ impl Publisher {
         key: Option<String>,
         due_ms: i64,
         now_ms: i64,
-    ) -> Result<Published, PublishError> {
+    ) -> Result<PublishedTask, PublishError> {
         let event = scheduled(&task, key, &self.source, due_ms, now_ms);
         let position = self.publish_event(&event).await.map_err(PublishError::NotPublished)?;
         self.count(&task.task_type, 1);
-        Ok(Published { id: task.id, position })
+        Ok(PublishedTask { id: task.id, position })
     }
 
     /// Record of a task to be deferred.

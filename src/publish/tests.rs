@@ -67,7 +67,7 @@ async fn many_tasks_are_published_in_order_despite_transient_failures() {
     let faults = Faults { seed: 7, unavailable: 0.2, lost_acknowledgement: 0.1, ..Faults::default() };
     let bench = bench(faults, false, &both());
     let outcomes = bench.publisher.publish_all(tasks(12_000), now_ms()).await;
-    let published: Vec<Published> = outcomes.into_iter().map(Result::unwrap).collect();
+    let published: Vec<PublishedTask> = outcomes.into_iter().map(Result::unwrap).collect();
     let ids: Vec<String> = published.iter().map(|published| published.id.to_string()).collect();
     assert_eq!(ids, (0..12_000).map(|n| format!("t-{n}")).collect::<Vec<_>>());
     for topic in both() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::headers::{bytes_of, task_headers, task_record};
-use super::{OutgoingTask, PublishError, PublishStep, Published, Publisher};
+use super::{OutgoingTask, PublishError, PublishStep, PublishedTask, Publisher};
 use crate::broker::{BrokerError, DependentRecord, TransactionalProducer};
 use crate::model::event::{Event, submitted};
 use crate::model::task::{DecodedTask, Position};
@@ -27,7 +27,7 @@ impl Publisher {
         tasks: Vec<OutgoingTask>,
         now_ms: i64,
         deadline: Duration,
-    ) -> Result<Vec<Published>, PublishError> {
+    ) -> Result<Vec<PublishedTask>, PublishError> {
         let ready = |new: OutgoingTask| {
             let key = new.key.clone();
             let step = PublishStep::of(&new, now_ms);
@@ -45,7 +45,7 @@ impl Publisher {
         let events = &positions[positions.len().saturating_sub(tasks.len())..];
         let published = |(ready, at): (Ready, &(i32, i64))| {
             super::finish(self.tracer.as_ref(), ready.span, None);
-            Published { id: ready.task.id, position: position(*at) }
+            PublishedTask { id: ready.task.id, position: position(*at) }
         };
         Ok(tasks.into_iter().zip(events).map(published).collect())
     }

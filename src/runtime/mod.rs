@@ -24,7 +24,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use clock::BrokerClock;
 pub use health::{Health, PARTS};
-use simulated::{Hosted, host};
+use simulated::{HostedTask, host};
 
 /// Raises the limit of open files to `wanted`, or to the hard limit; returns the resulting limit.
 pub fn raise_open_files(wanted: u64) -> u64 {
@@ -165,7 +165,7 @@ where
 {
     let Some(host) = host() else { return runtime.spawn(task) };
     let process = host.begun();
-    let handle = runtime.spawn(Hosted::new(process, task));
+    let handle = runtime.spawn(HostedTask::new(process, task));
     host.ends(process, handle.abort_handle());
     handle
 }

@@ -49,18 +49,18 @@ pub(super) fn host() -> Option<Rc<dyn Host>> {
 }
 
 /// Task of a simulated process, polled only when the host permits it.
-pub(super) struct Hosted<F> {
+pub(super) struct HostedTask<F> {
     process: Process,
     future: Pin<Box<F>>,
 }
 
-impl<F> Hosted<F> {
+impl<F> HostedTask<F> {
     pub(super) fn new(process: Process, future: F) -> Self {
         Self { process, future: Box::pin(future) }
     }
 }
 
-impl<F: Future> Future for Hosted<F> {
+impl<F: Future> Future for HostedTask<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {

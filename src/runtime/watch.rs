@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 /// The sender was dropped, so the value does not change any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Closed;
+pub struct SenderDropped;
 
 struct State<T> {
     value: T,
@@ -16,17 +16,17 @@ struct State<T> {
     closed: bool,
 }
 
-struct Shared<T> {
+struct WatchState<T> {
     state: Mutex<State<T>>,
     changed: Notify,
 }
 
 /// Sets the value.
-pub struct Sender<T>(Arc<Shared<T>>);
+pub struct Sender<T>(Arc<WatchState<T>>);
 
 /// Reads the value and waits for changes.
 pub struct Receiver<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<WatchState<T>>,
     /// Version that this receiver has seen.
     seen: u64,
 }
@@ -35,7 +35,7 @@ impl<T: Copy> Sender<T> {
     /// Creates the value.
     pub fn new(value: T) -> Self {
         let state = Mutex::new(State { value, version: 0, closed: false });
-        Self(Arc::new(Shared { state, changed: Notify::new() }))
+        Self(Arc::new(WatchState { state, changed: Notify::new() }))
     }
 
     /// Returns a receiver that has seen the current value.
@@ -94,17 +94,17 @@ impl<T: Copy> Receiver<T> {
     }
 
     /// Waits until the value is sent again after the version seen last, and marks it as seen.
-    pub async fn changed(&mut self) -> Result<(), Closed> {
+    pub async fn changed(&mut self) -> Result<(), SenderDropped> {
         let seen = self.seen;
         self.wait(|state| state.version != seen).await.map(drop)
     }
 
     /// Waits until the value meets the condition, and marks it as seen.
-    pub async fn wait_for(&mut self, mut condition: impl FnMut(&T) -> bool) -> Result<T, Closed> {
+    pub async fn wait_for(&mut self, mut condition: impl FnMut(&T) -> bool) -> Result<T, SenderDropped> {
         self.wait(|state| condition(&state.value)).await
     }
 
-    async fn wait(&mut self, mut condition: impl FnMut(&State<T>) -> bool) -> Result<T, Closed> {
+    async fn wait(&mut self, mut condition: impl FnMut(&State<T>) -> bool) -> Result<T, SenderDropped> {
         // A caller that waits in a loop, also after the end, does not keep other tasks from running.
         tokio::task::coop::consume_budget().await;
         loop {
@@ -117,7 +117,7 @@ impl<T: Copy> Receiver<T> {
                     return Ok(state.value);
                 }
                 if state.closed {
-                    return Err(Closed);
+                    return Err(SenderDropped);
                 }
             }
             changed.await;
@@ -154,8 +154,8 @@ mod tests {
         assert_eq!(receiver.get_and_mark(), 4);
         assert_eq!(receiver.changed().now_or_never(), None);
         drop(sender);
-        assert_eq!(receiver.changed().now_or_never(), Some(Err(Closed)));
-        assert_eq!(receiver.wait_for(|&value| value == 5).now_or_never(), Some(Err(Closed)));
+        assert_eq!(receiver.changed().now_or_never(), Some(Err(SenderDropped)));
+        assert_eq!(receiver.wait_for(|&value| value == 5).now_or_never(), Some(Err(SenderDropped)));
     }
 
     #[tokio::test]
@@ -163,7 +163,7 @@ mod tests {
         let mut receiver = Sender::new(1).subscribe();
         let other = tokio::spawn(async {});
         for _ in 0..10_000 {
-            assert_eq!(receiver.changed().await, Err(Closed));
+            assert_eq!(receiver.changed().await, Err(SenderDropped));
         }
         assert!(other.is_finished());
     }

@@ -55,7 +55,7 @@ impl Sizes {
 
 /// Audited task: its index entry and the presence of its related keys, as of one checkpoint.
 #[derive(Clone, Debug)]
-pub struct Audited {
+pub struct AuditedTask {
     pub entry: Entry,
     /// `None` if the record is missing.
     pub node: Option<TaskRecord>,
@@ -76,12 +76,12 @@ pub struct Audited {
 /// A page of an index in its stored order.
 #[derive(Clone, Debug, Default)]
 pub struct AuditPage {
-    pub tasks: Vec<Audited>,
+    pub tasks: Vec<AuditedTask>,
     /// Further entries follow.
     pub more: bool,
 }
 
-impl Audited {
+impl AuditedTask {
     /// Describes the first inconsistency, or `None` if the task's keys are consistent.
     pub fn fault(&self) -> Option<String> {
         let id = &self.entry.id;

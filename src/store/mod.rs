@@ -40,7 +40,7 @@ pub mod memory;
 pub mod redis;
 mod statistics;
 
-pub use audit::{AuditPage, Audited};
+pub use audit::{AuditPage, AuditedTask};
 pub use log_tail::{MAX_LOG_BYTES, MAX_LOG_LINES};
 
 /// Maximum entries per page; a higher limit is reduced to this.

@@ -7,7 +7,7 @@ use crate::broker::{BrokerClient, BrokerError};
 use crate::config::{Config, Names};
 use crate::control::types::{DeclaredLimits, TypeRecord, TypeRecords, read_types};
 use crate::control::{CONTROL_VERSION, ControlKey, ControlNotRead, ControlRecord, put};
-use crate::handlers::{Registered, Registry};
+use crate::handlers::{Registry, TypeRegistration};
 use crate::runtime::now_ms;
 
 /// Outcome for the declaration of a type.
@@ -41,8 +41,8 @@ pub enum DeclareError {
 }
 
 /// Returns the declaration of a registered type, and the parts that do not fit into it.
-pub fn declaration(config: &Config, name: &str, registered: &Registered) -> (TypeRecord, Vec<&'static str>) {
-    let Registered { schema, policy, details, .. } = registered;
+pub fn declaration(config: &Config, name: &str, registered: &TypeRegistration) -> (TypeRecord, Vec<&'static str>) {
+    let TypeRegistration { schema, policy, details, .. } = registered;
     // The default of an app's type depends on the machine that starts the app.
     let concurrency = match &details.app {
         Some(_) => config.types.get(name).and_then(|section| section.concurrency),
@@ -107,7 +107,7 @@ pub fn differing_types(
     registry: &Registry,
     present: &TypeRecords,
 ) -> BTreeMap<String, Option<Vec<&'static str>>> {
-    let difference = |(name, registered): (&Arc<str>, &Registered)| {
+    let difference = |(name, registered): (&Arc<str>, &TypeRegistration)| {
         let (wanted, _) = declaration(config, name, registered);
         match change_of(present.get(name), &wanted) {
             TypeChange::Created => Some((name.to_string(), None)),
@@ -127,9 +127,9 @@ mod tests {
     use crate::handlers::{Schema, TypeDetails};
     use serde_json::json;
 
-    fn registered(schema: serde_json::Value, app: Option<&str>) -> Registered {
+    fn registered(schema: serde_json::Value, app: Option<&str>) -> TypeRegistration {
         let details = TypeDetails { app: app.map(str::to_owned), doc: Some("Doubles.".into()), output: None };
-        Registered { schema: Schema::compile(schema).unwrap(), details, ..Registered::new(Echo) }
+        TypeRegistration { schema: Schema::compile(schema).unwrap(), details, ..TypeRegistration::new(Echo) }
     }
 
     fn registry(types: &[(&str, serde_json::Value)]) -> Registry {
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(declaration(&config, "double", &of_app).0.policy, DeclaredLimits::default());
         config.types.insert("double".into(), TypeConfig { concurrency: Some(3), ..TypeConfig::default() });
         assert_eq!(declaration(&config, "double", &of_app).0.policy.concurrency, Some(3));
-        let of_rust = Registered { details: TypeDetails::default(), ..of_app };
+        let of_rust = TypeRegistration { details: TypeDetails::default(), ..of_app };
         assert_eq!(declaration(&Config::default(), "double", &of_rust).0.policy.concurrency, Some(16));
     }
 

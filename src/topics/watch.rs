@@ -32,14 +32,14 @@ const FIRST_RECHECK: Duration = Duration::from_millis(500);
 pub struct RequiredTopics {
     names: Names,
     events_partitions: u32,
-    topics: Vec<Need>,
+    topics: Vec<NeededTopic>,
     /// Topics that must stay once they exist.
-    lasting: Vec<Need>,
+    lasting: Vec<NeededTopic>,
 }
 
 /// Topic that a role needs.
 #[derive(Clone, Debug)]
-struct Need {
+struct NeededTopic {
     topic: RequiredTopic,
     checks: Checks,
 }
@@ -53,7 +53,7 @@ enum Checks {
     Settings,
 }
 
-impl Need {
+impl NeededTopic {
     fn new(name: String, kind: Kind) -> Self {
         let max_bytes = if kind == Kind::Dead { MAX_DEAD_BYTES } else { MAX_RECORD_BYTES };
         let topic = RequiredTopic { name, kind, partitions: 1, replication: None, retention: None, max_bytes };
@@ -82,7 +82,8 @@ impl RequiredTopics {
     /// Control and events topics. Task topics are not included, since a single missing type must not make the API
     /// unavailable for all others.
     pub fn api(names: &Names, events_partitions: u32) -> Self {
-        let topics = vec![Need::new(names.control(), Kind::Control), Need::new(names.events(), Kind::Events)];
+        let topics =
+            vec![NeededTopic::new(names.control(), Kind::Control), NeededTopic::new(names.events(), Kind::Events)];
         Self { names: names.clone(), events_partitions, topics, lasting: Vec::new() }
     }
 
@@ -90,18 +91,18 @@ impl RequiredTopics {
     pub fn worker<'a>(names: &Names, events_partitions: u32, types: impl IntoIterator<Item = &'a str>) -> Self {
         let mut needs = Self::api(names, events_partitions);
         for task_type in types {
-            needs.topics.push(Need::new(names.tasks(task_type), Kind::Tasks).checking(Checks::Settings));
-            needs.topics.push(Need::new(names.dead(task_type), Kind::Dead));
+            needs.topics.push(NeededTopic::new(names.tasks(task_type), Kind::Tasks).checking(Checks::Settings));
+            needs.topics.push(NeededTopic::new(names.dead(task_type), Kind::Dead));
         }
         needs
     }
 
     /// Events topic whose retention covers every tree in the store.
     pub fn tracker(names: &Names, events_partitions: u32, lifetimes: &Lifetimes) -> Self {
-        let mut events = Need::new(names.events(), Kind::Events).checking(Checks::Settings);
+        let mut events = NeededTopic::new(names.events(), Kind::Events).checking(Checks::Settings);
         events.topic.retention = Some(Millis(lifetimes.log_retention_ms().unsigned_abs()));
         let lasting = [(names.control(), Kind::Control), (names.workers(), Kind::Workers)];
-        let lasting = lasting.map(|(name, kind)| Need::new(name, kind).checking(Checks::Nothing)).to_vec();
+        let lasting = lasting.map(|(name, kind)| NeededTopic::new(name, kind).checking(Checks::Nothing)).to_vec();
         Self { names: names.clone(), events_partitions, topics: vec![events], lasting }
     }
 
@@ -135,12 +136,12 @@ pub enum TopicStatus {
 
 /// Periodic checker, which runs until dropped.
 pub struct TopicWatch {
-    shared: Arc<Shared>,
+    shared: Arc<WatchedTopics>,
     checking: JoinHandle<()>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct WatchedTopics {
     /// `None` before the first check.
     standing: Mutex<Option<TopicStatus>>,
     /// Wakes waiters in order. A `watch` channel wakes them at random, which would make simulations unrepeatable.
@@ -156,7 +157,7 @@ impl TopicWatch {
         part: &'static str,
         every: Duration,
     ) -> Self {
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<WatchedTopics>::default();
         let known = shared.clone();
         let client = client.with_deadline(CHECK_DEADLINE);
         let checking = runtime::spawn(async move {

@@ -76,7 +76,7 @@ pub(super) struct RecordedRetry {
 
 /// Completions that have arrived since the last time.
 #[derive(Default)]
-pub(super) struct Arrived {
+pub(super) struct ArrivedCompletions {
     pub completed: Vec<DeliveryTag>,
     pub released: Vec<DeliveryTag>,
     pub recorded: Vec<RecordedRetry>,
@@ -109,7 +109,7 @@ impl Completions {
 
     /// Swaps the collected completions into the lists, which must be empty. The recorded retry of a released task is among
     /// them.
-    pub(super) fn take(&self, arrived: &mut Arrived) {
+    pub(super) fn take(&self, arrived: &mut ArrivedCompletions) {
         std::mem::swap(&mut *self.completed.lock(), &mut arrived.completed);
         std::mem::swap(&mut *self.released.lock(), &mut arrived.released);
         std::mem::swap(&mut *self.recorded.lock(), &mut arrived.recorded);

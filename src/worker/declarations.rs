@@ -9,14 +9,14 @@ use tokio::time::sleep;
 
 use crate::control::ControlWatch;
 use crate::control::types::TypeRecord;
-use crate::handlers::Registered;
+use crate::handlers::TypeRegistration;
 
 /// Minimum interval of comparisons: other records of the control topic change often.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Logs a warning for each type whose declared params differ from those of the worker, at once and after each change of
 /// its declaration.
-pub(super) async fn warn_of_differences(control: Arc<ControlWatch>, types: Vec<(Arc<str>, Registered)>) {
+pub(super) async fn warn_of_differences(control: Arc<ControlWatch>, types: Vec<(Arc<str>, TypeRegistration)>) {
     let mut seen = BTreeMap::new();
     let mut changes = control.changes();
     loop {
@@ -39,9 +39,9 @@ pub(super) async fn warn_of_differences(control: Arc<ControlWatch>, types: Vec<(
 /// Returns the types whose declarations have changed since the last call.
 fn changed<'a>(
     control: &ControlWatch,
-    types: &'a [(Arc<str>, Registered)],
+    types: &'a [(Arc<str>, TypeRegistration)],
     seen: &mut BTreeMap<Arc<str>, Arc<TypeRecord>>,
-) -> Vec<(&'a str, &'a Registered, Arc<TypeRecord>)> {
+) -> Vec<(&'a str, &'a TypeRegistration, Arc<TypeRecord>)> {
     let state = control.state();
     let mut changed = Vec::new();
     for (name, registered) in types {

@@ -38,7 +38,7 @@ const HEALTH_PART: &str = "results";
 pub(super) const RESULT_REFUSED: &str = "result_refused";
 
 /// A record that was not delivered, with the reason.
-pub(super) struct Undelivered {
+pub(super) struct FailedDelivery {
     tag: DeliveryTag,
     error: BrokerError,
     record: Record,
@@ -48,12 +48,12 @@ pub(super) struct Undelivered {
 pub(super) struct Deliveries {
     completions: Vec<Arc<Completions>>,
     /// Bounded by the producer's queue.
-    undelivered: mpsc::UnboundedSender<Undelivered>,
+    undelivered: mpsc::UnboundedSender<FailedDelivery>,
 }
 
 impl Deliveries {
     /// `completions`: by type index.
-    pub(super) fn new(completions: Vec<Arc<Completions>>) -> (Arc<Self>, mpsc::UnboundedReceiver<Undelivered>) {
+    pub(super) fn new(completions: Vec<Arc<Completions>>) -> (Arc<Self>, mpsc::UnboundedReceiver<FailedDelivery>) {
         let (undelivered, receiver) = mpsc::unbounded_channel();
         (Arc::new(Self { completions, undelivered }), receiver)
     }
@@ -70,7 +70,7 @@ impl DeliverySink for Deliveries {
             }
             Err((error, record)) => {
                 // Fails only when the worker has ended: the input then stays incomplete, as it should.
-                let _ = self.undelivered.send(Undelivered { tag, error, record: record.to_owned() });
+                let _ = self.undelivered.send(FailedDelivery { tag, error, record: record.to_owned() });
             }
         }
     }
@@ -171,7 +171,7 @@ impl EventWriter {
     }
 
     /// Resends undelivered records until the worker ends.
-    pub(super) async fn resend_all(self, mut undelivered: mpsc::UnboundedReceiver<Undelivered>) {
+    pub(super) async fn resend_all(self, mut undelivered: mpsc::UnboundedReceiver<FailedDelivery>) {
         let mut scratch = Vec::new();
         let mut failed = Vec::new();
         let mut retry = RetryWait::new(&self.health);
@@ -189,7 +189,7 @@ impl EventWriter {
         }
     }
 
-    async fn resend(&self, Undelivered { tag, mut error, record }: Undelivered, scratch: &mut Vec<u8>) {
+    async fn resend(&self, FailedDelivery { tag, mut error, record }: FailedDelivery, scratch: &mut Vec<u8>) {
         if !is_permanent(&error) {
             let Err(permanent) = self.send_record_until_accepted(&record, tag).await else { return };
             error = permanent;
@@ -254,7 +254,7 @@ impl<'a> RetryWait<'a> {
 
     /// Waits as required by the worst error of a batch. Permanent errors do not count: their records are not resent
     /// unchanged.
-    async fn wait_for_batch(&mut self, failed: &[Undelivered]) {
+    async fn wait_for_batch(&mut self, failed: &[FailedDelivery]) {
         let again = failed.iter().filter(|undelivered| !is_permanent(&undelivered.error));
         if let Some(worst) = again.max_by_key(|undelivered| !undelivered.error.is_retryable()) {
             tracing::warn!(topic = %worst.record.topic, error = %worst.error, records = failed.len(), "records were not delivered; resending");

@@ -7,13 +7,13 @@ use std::time::Duration;
 use futures::future::join_all;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
-use super::Shared;
+use super::SharedResources;
 use super::error::WorkerError;
 use crate::broker::{BrokerClient, Partition};
 use crate::config::Names;
 use crate::control::settings::read_control;
 use crate::control::{self, ControlWatch, GroupRecords, MisplacedCommits};
-use crate::handlers::{Registered, Registry};
+use crate::handlers::{Registry, TypeRegistration};
 
 /// Maximum time to read records of groups on the control topic.
 const RECORDED_DEADLINE: Duration = Duration::from_secs(30);
@@ -32,7 +32,10 @@ pub(super) fn check_names(names: &Names, registry: &Registry) -> Result<(), Work
 ///
 /// # Errors
 /// The commits of a type are in another group, or are being moved: starting without them would repeat or skip tasks.
-pub(super) async fn check_groups(shared: &Shared, types: &[(Arc<str>, Registered)]) -> Result<(), WorkerError> {
+pub(super) async fn check_groups(
+    shared: &SharedResources,
+    types: &[(Arc<str>, TypeRegistration)],
+) -> Result<(), WorkerError> {
     let names = &shared.setup.names;
     let misplaced = misplaced(shared.control.state().groups(), names, types);
     if misplaced.is_empty() {
@@ -65,7 +68,7 @@ pub(super) async fn check_groups(shared: &Shared, types: &[(Arc<str>, Registered
 
 /// Returns a type that has commits in its recorded group, such as those of `kafleet offsets init`.
 async fn find_committed(
-    shared: &Shared,
+    shared: &SharedResources,
     groups: &GroupRecords,
     types: Vec<String>,
 ) -> Result<Option<String>, WorkerError> {
@@ -100,7 +103,7 @@ async fn has_commits(
 }
 
 /// Records the configured groups of types, and waits until the records are read back.
-async fn record_groups(shared: &Shared, types: Vec<String>) -> Result<(), WorkerError> {
+async fn record_groups(shared: &SharedResources, types: Vec<String>) -> Result<(), WorkerError> {
     let names = &shared.setup.names;
     let mut recording = Vec::new();
     for task_type in &types {
@@ -117,7 +120,7 @@ async fn record_groups(shared: &Shared, types: Vec<String>) -> Result<(), Worker
 }
 
 /// Waits until the followed state names the configured groups.
-async fn wait_for_groups(control: &ControlWatch, names: &Names, types: &[(Arc<str>, Registered)]) {
+async fn wait_for_groups(control: &ControlWatch, names: &Names, types: &[(Arc<str>, TypeRegistration)]) {
     let mut changes = control.changes();
     let agree = async { while first_misplaced(control, names, types).is_some() && changes.changed().await.is_ok() {} };
     let _ = tokio::time::timeout(RECORDED_DEADLINE, agree).await;
@@ -128,7 +131,7 @@ async fn wait_for_groups(control: &ControlWatch, names: &Names, types: &[(Arc<st
 pub(super) async fn until_moved(
     control: Arc<ControlWatch>,
     names: Names,
-    types: Vec<(Arc<str>, Registered)>,
+    types: Vec<(Arc<str>, TypeRegistration)>,
 ) -> WorkerError {
     let mut changes = control.changes();
     let is_moved = |why: &MisplacedCommits| matches!(why, MisplacedCommits::OtherGroup { .. });
@@ -145,7 +148,7 @@ pub(super) async fn until_moved(
 fn first_misplaced(
     control: &ControlWatch,
     names: &Names,
-    types: &[(Arc<str>, Registered)],
+    types: &[(Arc<str>, TypeRegistration)],
 ) -> Option<MisplacedCommits> {
     misplaced(control.state().groups(), names, types).into_values().next()
 }
@@ -154,7 +157,7 @@ fn first_misplaced(
 fn misplaced<'a>(
     groups: &GroupRecords,
     names: &Names,
-    types: &'a [(Arc<str>, Registered)],
+    types: &'a [(Arc<str>, TypeRegistration)],
 ) -> BTreeMap<&'a str, MisplacedCommits> {
     let all = types.iter().map(|(task_type, _)| &**task_type);
     all.filter_map(|task_type| Some((task_type, groups.check(task_type, names.group_name(task_type)).err()?))).collect()

@@ -6,13 +6,13 @@ use futures::FutureExt;
 use futures::future::Shared as SharedFuture;
 use tokio::sync::oneshot;
 
-use super::Shared;
+use super::SharedResources;
 use super::consumer::{GroupConsumer, GroupDeps, PollLoopMetrics, health_part};
 use super::error::WorkerError;
 use super::type_start::{StartedType, TypeStart};
 use crate::broker::{Consumer, ConsumerSpec};
 use crate::config::Names;
-use crate::handlers::Registered;
+use crate::handlers::TypeRegistration;
 use crate::runtime::{self, Shutdown};
 use crate::telemetry::Metrics;
 
@@ -36,14 +36,14 @@ pub(super) type ConsumerEnd = SharedFuture<oneshot::Receiver<()>>;
 
 /// A group to start.
 pub(super) struct GroupStart<'a> {
-    pub shared: &'a Shared,
+    pub shared: &'a SharedResources,
     pub group: &'a Group,
     /// All types of the worker.
-    pub types: &'a [(Arc<str>, Registered)],
+    pub types: &'a [(Arc<str>, TypeRegistration)],
 }
 
 /// Divides types into consumer groups, in the order of their first types.
-pub(super) fn groups_of(types: &[(Arc<str>, Registered)], names: &Names) -> Vec<Group> {
+pub(super) fn groups_of(types: &[(Arc<str>, TypeRegistration)], names: &Names) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for (n, (task_type, _)) in types.iter().enumerate() {
         let name = names.group_name(task_type);
@@ -96,7 +96,7 @@ impl GroupStart<'_> {
     }
 
     fn group_deps(&self, consumer: Box<dyn Consumer>, spec: ConsumerSpec, shutdown: &Shutdown) -> GroupDeps {
-        let Shared { setup, control, events, offsets, .. } = self.shared;
+        let SharedResources { setup, control, events, offsets, .. } = self.shared;
         GroupDeps {
             group: self.group.name.clone(),
             is_shared: self.group.is_shared,

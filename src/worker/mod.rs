@@ -46,7 +46,7 @@ use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{Broker, BrokerError, Partition};
 use crate::config::{Isolation, Names, WorkerConfig};
 use crate::control::{self, ControlState, ControlWatch, PolicyUpdates};
-use crate::handlers::{Registered, Registry};
+use crate::handlers::{Registry, TypeRegistration};
 use crate::model::task::limits::TaskLimits;
 use crate::model::units::duration::Millis;
 use crate::publish::Publisher;
@@ -57,7 +57,7 @@ use completions::{Completions, MAX_TYPES};
 use consumer::CommittedOffsets;
 use dispatch::Command;
 use error::WorkerError;
-use events::{Deliveries, EventWriter, Undelivered};
+use events::{Deliveries, EventWriter, FailedDelivery};
 use group_start::{ConsumerEnd, Group, GroupStart, groups_of};
 use heartbeat::HeartbeatSender;
 use key_check::MisplacedKeys;
@@ -102,7 +102,7 @@ impl WorkerSetup {
 }
 
 /// Resources that all types of a worker share.
-struct Shared {
+struct SharedResources {
     setup: WorkerSetup,
     /// Number of types of this worker.
     types: usize,
@@ -138,7 +138,7 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
         groups.iter().for_each(|group| setup.health.clear(&group.health_part()));
         return Ok(());
     }
-    let (shared, undelivered) = Shared::open(setup, types.len(), worker.clone(), control.clone()).await?;
+    let (shared, undelivered) = SharedResources::open(setup, types.len(), worker.clone(), control.clone()).await?;
     let resending = runtime::spawn(shared.events.clone().resend_all(undelivered));
     tracing::info!(%worker, types = ?types.iter().map(|(name, _)| name).collect::<Vec<_>>(), "worker is starting");
     group_check::check_groups(&shared, &types).await?;
@@ -176,9 +176,9 @@ type Dispatchers = Vec<(Arc<str>, mpsc::UnboundedSender<Command>)>;
 type TypeEnds = Vec<(ConsumerEnd, tokio::task::JoinHandle<bool>)>;
 
 async fn start_groups(
-    shared: &Shared,
+    shared: &SharedResources,
     groups: &[Group],
-    types: &[(Arc<str>, Registered)],
+    types: &[(Arc<str>, TypeRegistration)],
     shutdown: &Shutdown,
 ) -> Result<(Dispatchers, TypeEnds), WorkerError> {
     let mut dispatchers = Vec::new();
@@ -198,7 +198,7 @@ async fn start_groups(
 async fn stop_if_moved(
     control: Arc<ControlWatch>,
     names: Names,
-    types: Vec<(Arc<str>, Registered)>,
+    types: Vec<(Arc<str>, TypeRegistration)>,
     shutdown: Shutdown,
 ) -> WorkerError {
     let why = group_check::until_moved(control, names, types).await;
@@ -207,13 +207,13 @@ async fn stop_if_moved(
     why
 }
 
-impl Shared {
+impl SharedResources {
     async fn open(
         setup: WorkerSetup,
         types: usize,
         worker: Arc<str>,
         control: Arc<ControlWatch>,
-    ) -> Result<(Self, mpsc::UnboundedReceiver<Undelivered>), WorkerError> {
+    ) -> Result<(Self, mpsc::UnboundedReceiver<FailedDelivery>), WorkerError> {
         let completions: Vec<Arc<Completions>> = (0..types).map(|_| Arc::default()).collect();
         let (deliveries, undelivered) = Deliveries::new(completions.clone());
         let producer = setup.broker.client().shared_producer(Some(deliveries)).await.map_err(WorkerError::Producer)?;
@@ -301,7 +301,7 @@ async fn flush(producer: Arc<SharedProducer>) -> bool {
     flushed.is_ok()
 }
 
-fn prepare_handlers(types: &[(Arc<str>, Registered)], reentry: Option<&Reentry>) -> Result<(), WorkerError> {
+fn prepare_handlers(types: &[(Arc<str>, TypeRegistration)], reentry: Option<&Reentry>) -> Result<(), WorkerError> {
     for (name, registered) in types {
         let failure = |why| WorkerError::Handler { task_type: name.clone(), why };
         registered.handler.prepare().map_err(failure)?;
@@ -379,7 +379,7 @@ async fn wait_for_control(control: &ControlWatch, shutdown: &Shutdown) -> bool {
     }
 }
 
-fn chosen_types(setup: &WorkerSetup) -> Result<Vec<(Arc<str>, Registered)>, WorkerError> {
+fn chosen_types(setup: &WorkerSetup) -> Result<Vec<(Arc<str>, TypeRegistration)>, WorkerError> {
     let known = || setup.registry.types().map(|(name, _)| name.to_string()).collect::<Vec<_>>().join(", ");
     if let Some(unknown) = setup.types.iter().find(|name| setup.registry.get(name).is_none()) {
         return Err(WorkerError::UnknownType { name: unknown.clone(), registered: known() });

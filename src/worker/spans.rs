@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::decode::InFlight;
 use crate::model::task::Trace;
-use crate::model::trace::{Received, SpanContext};
+use crate::model::trace::{RecordTrace, SpanContext};
 use crate::runtime::now_ms;
 use crate::telemetry::Tracer;
-use crate::telemetry::otel::{AttemptSpan, Delivered, headers_of, nanos, state_of};
+use crate::telemetry::otel::{AttemptSpan, DeliveredTask, headers_of, nanos, state_of};
 
 /// Sampled trace of a task in the worker.
 pub(super) struct TaskTrace {
@@ -64,7 +64,7 @@ impl AttemptSpans {
 }
 
 impl TypeSpans {
-    fn received(&self, in_flight: &InFlight) -> Option<Received> {
+    fn received(&self, in_flight: &InFlight) -> Option<RecordTrace> {
         let task = &in_flight.task;
         self.tracer.sampler().received(&task.id, task.run, task.trace_context())
     }
@@ -85,15 +85,15 @@ impl TypeSpans {
         Some(span)
     }
 
-    fn write_wait(&self, in_flight: &InFlight, span: &AttemptSpan, received: Option<Received>, until_ns: u64) {
+    fn write_wait(&self, in_flight: &InFlight, span: &AttemptSpan, received: Option<RecordTrace>, until_ns: u64) {
         let ended_ns = in_flight.trace.as_ref().map(|trace| trace.ended_ns);
         let from_ns = ended_ns.unwrap_or_else(|| nanos(in_flight.record.timestamp_ms));
         self.tracer.record(span.wait(&self.delivered(in_flight), received, from_ns, until_ns));
     }
 
-    fn delivered<'a>(&'a self, in_flight: &'a InFlight) -> Delivered<'a> {
+    fn delivered<'a>(&'a self, in_flight: &'a InFlight) -> DeliveredTask<'a> {
         let attempt = in_flight.progress.attempts + 1;
-        Delivered {
+        DeliveredTask {
             task: &in_flight.task,
             position: in_flight.record.position,
             topic: &self.topic,

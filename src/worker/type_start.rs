@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use super::Shared;
+use super::SharedResources;
 use super::child::ChildPool;
 use super::consumer::{TypeConsumer, TypeDeps};
 use super::dead_letter::DeadLetterWriter;
@@ -12,7 +12,7 @@ use super::decode::{Decoder, Input};
 use super::dispatch::{Command, Dispatcher, DispatcherDeps};
 use super::key_check::KeyCheck;
 use super::spans::AttemptSpans;
-use crate::handlers::Registered;
+use crate::handlers::TypeRegistration;
 use crate::runtime::{self, watch};
 
 /// Batches of inputs between a consumer and its dispatcher.
@@ -20,10 +20,10 @@ const MAX_BATCHES: usize = 4;
 
 /// A type to start.
 pub(super) struct TypeStart<'a> {
-    pub shared: &'a Shared,
+    pub shared: &'a SharedResources,
     pub type_index: usize,
     pub task_type: &'a Arc<str>,
-    pub registered: &'a Registered,
+    pub registered: &'a TypeRegistration,
 }
 
 /// A type that has been started.
@@ -54,7 +54,7 @@ impl TypeStart<'_> {
 
     /// Pool of child processes, if this process can start them and the handler can crash.
     fn children(&self) -> Option<ChildPool> {
-        let Registered { policy, handler, .. } = self.registered;
+        let TypeRegistration { policy, handler, .. } = self.registered;
         let setup = &self.shared.setup;
         ChildPool::new(setup.reentry.as_ref()?, self.task_type, &**handler, policy, &setup.metrics)
     }
@@ -64,7 +64,7 @@ impl TypeStart<'_> {
         work: mpsc::Receiver<Vec<Input>>,
         commands: mpsc::UnboundedReceiver<Command>,
     ) -> DispatcherDeps {
-        let Shared { setup, control, completions, events, .. } = self.shared;
+        let SharedResources { setup, control, completions, events, .. } = self.shared;
         DispatcherDeps {
             task_type: self.task_type.clone(),
             registered: self.registered.clone(),
@@ -90,7 +90,7 @@ impl TypeStart<'_> {
     }
 
     fn type_deps(&self, work: mpsc::Sender<Vec<Input>>, commands: mpsc::UnboundedSender<Command>) -> TypeDeps {
-        let Shared { setup, completions, memory, .. } = self.shared;
+        let SharedResources { setup, completions, memory, .. } = self.shared;
         let policy = &self.registered.policy;
         TypeDeps {
             task_type: self.task_type.clone(),

@@ -17,7 +17,7 @@ use kafleet::model::task::{Position, header};
 use kafleet::model::units::duration::Millis;
 use kafleet::runtime::now_ms;
 use kafleet::store::{Reservation, Stage, Store, StoreError};
-use kafleet::tracker::project::projection::{Logged, Projection};
+use kafleet::tracker::project::projection::{LoggedEvent, Projection};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
@@ -65,7 +65,7 @@ async fn child_of_a_tree_about_to_be_removed_is_rejected() {
         events.push(Event { task, ..Event::new(Kind::Submitted, id.clone(), 1, now) });
         events.push(Event::new(Kind::Succeeded, id, 1, now));
     }
-    let logged = events.into_iter().zip(0..).map(|(event, offset)| Logged { event, offset, timestamp_ms: now });
+    let logged = events.into_iter().zip(0..).map(|(event, offset)| LoggedEvent { event, offset, timestamp_ms: now });
     let mut folding = Projection::open(Arc::new(fleet.memory.clone()), partition).await.unwrap();
     folding.fold(&logged.collect::<Vec<_>>(), 5).await.unwrap();
     let child =

@@ -292,7 +292,7 @@ impl Member {
 
     fn take(&mut self, partitions: &[Partition]) {
         let committed = self.consumer.committed(partitions, DEADLINE).unwrap();
-        let start = |found: &Option<kafleet::broker::Committed>| {
+        let start = |found: &Option<kafleet::broker::CommittedOffset>| {
             found.as_ref().map_or(StartOffset::Beginning, |found| StartOffset::At(found.offset))
         };
         let starts: Vec<_> = partitions.iter().cloned().zip(committed.iter().map(start)).collect();

@@ -6,7 +6,7 @@ use kafleet::builder::App;
 use kafleet::config::Isolation;
 use kafleet::handlers::hooks::Submission;
 use kafleet::handlers::layer::AttemptRequest;
-use kafleet::handlers::{Child, Context, Failure, Registered, Task, TaskResult};
+use kafleet::handlers::{Child, Context, Failure, Task, TaskResult, TypeRegistration};
 use kafleet::model::json::RawJson;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -184,7 +184,7 @@ fn renamed(mut request: AttemptRequest) -> AttemptRequest {
 
 /// Creates the type as the tests register it.
 pub fn crashing(isolation: Isolation) -> Kind {
-    let mut registered = Registered::of::<Crashing>().with_layer(&MapRequestLayer::new(renamed));
+    let mut registered = TypeRegistration::of::<Crashing>().with_layer(&MapRequestLayer::new(renamed));
     registered.policy.isolation = isolation;
     Kind { name: Crashing::TYPE, registered }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use kafleet::config::{EmailConfig, MailTls};
 use kafleet::handlers::builtin::email::Emails;
 use kafleet::handlers::testing::{Outcome, TestRun};
-use kafleet::handlers::{Fail, Registered};
+use kafleet::handlers::{Fail, TypeRegistration};
 use kafleet::model::json::RawJson;
 use serde_json::{Value, json};
 
@@ -96,7 +96,7 @@ fn certificate(folder: &Path) -> (PathBuf, PathBuf) {
 }
 
 async fn attempt(config: &EmailConfig, params: &Value, number: u32) -> Outcome {
-    let registered: Registered = Emails::registered(config).unwrap();
+    let registered: TypeRegistration = Emails::registered(config).unwrap();
     let trial = TestRun::new().id("email-abc").attempt(number).timeout(Duration::from_secs(100));
     let attempt = trial.handle("kafleet-email", &registered, RawJson::of(params).unwrap());
     tokio::time::timeout(DEADLINE, attempt).await.expect("an attempt ends")

@@ -11,7 +11,7 @@ use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Commit, Partition, ProducerRecord, TopicChange};
 use kafleet::config::{Config, Names, TypeConfig};
 use kafleet::handlers::builtin::echo::Echo;
-use kafleet::handlers::{Child, Context, Failure, Registered, Registry, Task, TaskResult};
+use kafleet::handlers::{Child, Context, Failure, Registry, Task, TaskResult, TypeRegistration};
 use kafleet::model::record::TaskRecord;
 use kafleet::model::record::state::State;
 use kafleet::model::task::id::TaskId;
@@ -112,11 +112,11 @@ impl Guarded {
         (config.topics.events_partitions, config.topics.task_partitions) = (EVENTS_PARTITIONS, 1);
         let shared = TypeConfig { group: Some("small".to_owned()), ..TypeConfig::default() };
         config.types = [("shared".to_owned(), shared)].into();
-        let mut echo = Registered::new(Echo);
+        let mut echo = TypeRegistration::new(Echo);
         echo.policy.publish_results = true;
         let mut registry = Registry::default();
         registry.task::<Parent>().task::<Broken>().add("echo", echo);
-        registry.add("shared", Registered::new(Echo)).add("idle", Registered::new(Echo));
+        registry.add("shared", TypeRegistration::new(Echo)).add("idle", TypeRegistration::new(Echo));
         Self {
             names: Names::of(&config),
             config,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kafleet::broker::{Partition, ProducerRecord};
-use kafleet::handlers::Registered;
+use kafleet::handlers::TypeRegistration;
 use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -97,7 +97,7 @@ async fn write_foreign_records(fleet: &Fleet) -> usize {
 }
 
 async fn listing_equals_the_topic(mut fleet: Fleet) {
-    fleet.add_type("broken", Registered::of::<Broken>()).await;
+    fleet.add_type("broken", TypeRegistration::of::<Broken>()).await;
     fleet.start_worker();
     for n in 0..20 {
         publish_failing(&fleet, &format!("k-{n}")).await;
@@ -129,7 +129,7 @@ async fn listing_equals_the_topic(mut fleet: Fleet) {
 }
 
 async fn concurrent_redrives_start_one_run(mut fleet: Fleet) {
-    fleet.add_type("broken", Registered::of::<Broken>()).await;
+    fleet.add_type("broken", TypeRegistration::of::<Broken>()).await;
     fleet.start_worker();
     let first = fleet.api.clone();
     fleet.start_api_on(fleet.broker.clone()).await;

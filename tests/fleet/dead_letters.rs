@@ -1,7 +1,7 @@
 //! Dead letters over the API: from the worker that writes them to the redriven run.
 
 use kafleet::broker::{Partition, Record};
-use kafleet::handlers::Registered;
+use kafleet::handlers::TypeRegistration;
 use kafleet::model::record::state::State;
 use kafleet::runtime::now_ms;
 use reqwest::Method;
@@ -107,7 +107,7 @@ async fn assert_redriven(fleet: &Fleet, letter: &Value) {
 
 async fn selected_dead_letters_are_redriven(mut fleet: Fleet) {
     for name in ["broken", "other"] {
-        fleet.add_type(name, Registered::of::<Broken>()).await;
+        fleet.add_type(name, TypeRegistration::of::<Broken>()).await;
     }
     fleet.start_worker();
     for root in ["r", "s"] {

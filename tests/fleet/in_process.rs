@@ -8,11 +8,11 @@ use kafleet::broker::{Broker, Partition, ProducerRecord, TopicInfo, memory};
 use kafleet::config::{Config, Names, TopicsConfig, WorkerConfig};
 use kafleet::control::settings;
 use kafleet::handlers::builtin::echo::Echo;
-use kafleet::handlers::{Registered, Registry};
+use kafleet::handlers::{Registry, TypeRegistration};
 use kafleet::model::json::RawJson;
 use kafleet::model::record::TaskRecord;
 use kafleet::model::task::id::TaskId;
-use kafleet::publish::{OutgoingTask, Published, Publisher};
+use kafleet::publish::{OutgoingTask, PublishedTask, Publisher};
 use kafleet::runtime::{Health, Shutdown, now_ms};
 use kafleet::store::Store;
 use kafleet::store::memory::MemoryStore;
@@ -101,7 +101,7 @@ impl Fleet {
             .task::<Branch>()
             .task::<Leaf>()
             .task::<Flaky>()
-            .add("echo", Registered::new(Echo));
+            .add("echo", TypeRegistration::new(Echo));
         let mut config = Config::default();
         (config.topics.prefix, config.topics.events_partitions, config.topics.task_partitions) =
             (unique("fleet"), 3, 4);
@@ -179,7 +179,7 @@ impl Fleet {
     }
 
     /// Adds a type with its topics, and an API that knows it; later requests go there.
-    pub async fn add_type(&mut self, name: &str, registered: Registered) {
+    pub async fn add_type(&mut self, name: &str, registered: TypeRegistration) {
         self.registry.add_reserved(name, registered);
         let mut config = Config::default();
         (config.topics.prefix, config.topics.events_partitions) = (self.names.prefix.clone(), self.events_partitions);
@@ -213,7 +213,7 @@ impl Fleet {
         }
     }
 
-    pub async fn publish(&self, task_type: &str, id: &str, params: &impl serde::Serialize) -> Published {
+    pub async fn publish(&self, task_type: &str, id: &str, params: &impl serde::Serialize) -> PublishedTask {
         let mut task = OutgoingTask::new(task_type, RawJson::of(params).unwrap());
         task.id = Some(TaskId::parse(id).unwrap());
         self.publisher.publish(task, now_ms()).await.unwrap()

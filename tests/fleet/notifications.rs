@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use kafleet::config::{CallbacksConfig, SecretConfig};
-use kafleet::handlers::Registered;
+use kafleet::handlers::TypeRegistration;
 use kafleet::handlers::builtin::callback::{Callbacks, TYPE, signature};
 use kafleet::model::record::state::State;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ use crate::support::processes::{ProcessFleet, eventually_running_blocking};
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 /// Callback type that may call this machine and retries soon.
-pub fn callbacks() -> Registered {
+pub fn callbacks() -> TypeRegistration {
     let secret =
         SecretConfig { value: Some(SECRET.into()), hosts: vec!["127.0.0.1".into()], ..SecretConfig::default() };
     let config = CallbacksConfig {

@@ -19,7 +19,7 @@ use kafleet::control::ControlState;
 use kafleet::control::heartbeat::Heartbeat;
 use kafleet::dead_letters;
 use kafleet::handlers::builtin::echo::Echo;
-use kafleet::handlers::{Registered, Registry};
+use kafleet::handlers::{Registry, TypeRegistration};
 use kafleet::model::event::Event;
 use kafleet::model::offsets::Metadata;
 use kafleet::model::outbox::RecordCopy;
@@ -286,7 +286,7 @@ impl FuzzServices {
         broker.apply_topics(&specs, Duration::from_secs(5)).unwrap();
         let store = Arc::<kafleet::store::memory::MemoryStore>::default();
         let mut registry = Registry::default();
-        registry.add("echo", Registered::new(Echo));
+        registry.add("echo", TypeRegistration::new(Echo));
         let setup = ApiSetup {
             broker: broker.clone(),
             access: Default::default(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use kafleet::config::CallbacksConfig;
 use kafleet::handlers::builtin::callback::{Callbacks, TYPE};
 use kafleet::handlers::testing::{Outcome, TestRun};
-use kafleet::handlers::{Fail, Registered};
+use kafleet::handlers::{Fail, TypeRegistration};
 use kafleet::model::json::RawJson;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -15,13 +15,13 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::support::wait::DEADLINE;
 
 /// The type with a number of slots.
-fn callbacks(slots: u32) -> Registered {
+fn callbacks(slots: u32) -> TypeRegistration {
     let config =
         CallbacksConfig { private: vec!["127.0.0.0/8".into()], plain_http: true, ..CallbacksConfig::default() };
     Callbacks::registered(&config, Some(slots)).unwrap()
 }
 
-async fn deliver(registered: Registered, to: SocketAddr) -> Outcome {
+async fn deliver(registered: TypeRegistration, to: SocketAddr) -> Outcome {
     let params = RawJson::of(&json!({"url": format!("http://{to}/"), "body": {}})).unwrap();
     let trial = TestRun::new().timeout(DEADLINE);
     tokio::time::timeout(DEADLINE, trial.handle(TYPE, &registered, params)).await.expect("an attempt ends")

@@ -9,7 +9,7 @@ use kafleet::handlers::builtin::exec::{Exec, MAX_LINES, Program};
 use kafleet::handlers::context::Note;
 use kafleet::handlers::program_env::ProgramEnv;
 use kafleet::handlers::testing::{Outcome, TestRun};
-use kafleet::handlers::{Fail, Handler, Registered};
+use kafleet::handlers::{Fail, Handler, TypeRegistration};
 use kafleet::model::json::RawJson;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -35,7 +35,7 @@ async fn attempt(program: Program, params: Value) -> Outcome {
 }
 
 async fn trial(trial: &TestRun, program: Program, params: Value) -> Outcome {
-    trial.handle("count", &Registered::new(Exec::new(program)), RawJson::of(&params).unwrap()).await
+    trial.handle("count", &TypeRegistration::new(Exec::new(program)), RawJson::of(&params).unwrap()).await
 }
 
 /// Returns the pids that a script has written, one per line, once there are `count`.

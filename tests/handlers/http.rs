@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use kafleet::handlers::builtin::http::{Call, Http, client};
 use kafleet::handlers::testing::{Outcome, TestRun};
-use kafleet::handlers::{Fail, Handler, Registered};
+use kafleet::handlers::{Fail, Handler, TypeRegistration};
 use kafleet::model::json::RawJson;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -62,7 +62,7 @@ fn call(address: SocketAddr, path: &str) -> Call {
 }
 
 async fn attempt(trial: &TestRun, call: Call) -> Outcome {
-    let registered = Registered::new(Http::new(client().unwrap(), call));
+    let registered = TypeRegistration::new(Http::new(client().unwrap(), call));
     let attempt = trial.handle("resize", &registered, RawJson::parse(br#"{"width":200}"#).unwrap());
     tokio::time::timeout(DEADLINE, attempt).await.expect("an attempt ends")
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::stream::{self, StreamExt};
 use kafleet::config::CallbacksConfig;
-use kafleet::handlers::Registered;
+use kafleet::handlers::TypeRegistration;
 use kafleet::handlers::builtin::callback::Callbacks;
 use kafleet::handlers::builtin::http::{Call, Http, client};
 use kafleet::handlers::testing::{Outcome, TestRun};
@@ -71,20 +71,20 @@ async fn answer(mut connection: TcpStream, answered: usize, resets: bool, reques
     }
 }
 
-fn http(address: SocketAddr, resend_on_close: bool) -> Registered {
+fn http(address: SocketAddr, resend_on_close: bool) -> TypeRegistration {
     let (url, headers) = (format!("http://{address}/").parse().unwrap(), HeaderMap::new());
     let call = Call { url, method: Method::POST, headers, max_output: 100, resend_on_close };
-    Registered::new(Http::new(client().unwrap(), call))
+    TypeRegistration::new(Http::new(client().unwrap(), call))
 }
 
-fn callbacks(resend_on_close: Option<bool>) -> Registered {
+fn callbacks(resend_on_close: Option<bool>) -> TypeRegistration {
     let private = vec!["127.0.0.0/8".into()];
     let config = CallbacksConfig { private, plain_http: true, resend_on_close, ..CallbacksConfig::default() };
     Callbacks::registered(&config, None).unwrap()
 }
 
 /// An attempt of an `http` type, or of a callback.
-async fn attempt(registered: &Registered, to: SocketAddr, is_callback: bool) -> Outcome {
+async fn attempt(registered: &TypeRegistration, to: SocketAddr, is_callback: bool) -> Outcome {
     let trial = TestRun::new().timeout(DEADLINE);
     let callback = json!({"url": format!("http://{to}/"), "body": [7]});
     let params = RawJson::of(&if is_callback { callback } else { json!([7]) }).unwrap();
@@ -99,7 +99,7 @@ const CONCURRENT_ATTEMPTS: usize = 1_000;
 const CONCURRENCY: usize = 8;
 
 /// Failure kinds of attempts, one after the other.
-async fn failures(registered: &Registered, service: &Service, is_callback: bool) -> Vec<String> {
+async fn failures(registered: &TypeRegistration, service: &Service, is_callback: bool) -> Vec<String> {
     let mut kinds = Vec::new();
     for _ in 0..ATTEMPTS {
         let outcome = attempt(registered, service.address, is_callback).await;

@@ -16,7 +16,7 @@ use kafleet::handlers::builtin::{HandlerEnv, register_config, register_samples};
 use kafleet::handlers::context::{MAX_CHILDREN, Note};
 use kafleet::handlers::program_env::WithheldVariables;
 use kafleet::handlers::testing::TestRun;
-use kafleet::handlers::{Child, Context, Fail, Failure, OrFail, Registered, Registry, Task, TaskResult};
+use kafleet::handlers::{Child, Context, Fail, Failure, OrFail, Registry, Task, TaskResult, TypeRegistration};
 use kafleet::model::json::RawJson;
 use kafleet::model::task::hash::spawn_hash;
 use kafleet::model::units::duration::Millis;
@@ -78,7 +78,7 @@ async fn resize(url: &str) -> kafleet::handlers::testing::Outcome {
 
 #[tokio::test]
 async fn params_are_validated_by_schema_and_then_by_type() {
-    let registered = Registered::of::<Resize>();
+    let registered = TypeRegistration::of::<Resize>();
     for (params, pointer, expected) in [
         (json!({"url": "x", "width": 0}), "/width", "minimum of 1"),
         (json!({"url": "x", "width": "wide"}), "/width", "is not of type"),
@@ -92,7 +92,7 @@ async fn params_are_validated_by_schema_and_then_by_type() {
         assert_eq!((outcome.failure().then, outcome.failure().kind.as_ref()), (Fail::Dead, "schema"));
     }
     // A custom schema may accept more than the type; the type still rejects the params before anything runs.
-    let wide = Registered { schema: kafleet::handlers::Schema::any(), ..registered };
+    let wide = TypeRegistration { schema: kafleet::handlers::Schema::any(), ..registered };
     let params = RawJson::of(&json!({"url": "x", "width": -1})).unwrap();
     assert_eq!(wide.validate(&params).unwrap().pointer, "/width");
     let (cx, _) = TestRun::new().begin("resize");
@@ -165,7 +165,7 @@ async fn progress_that_is_not_json_is_reported_as_warning() {
 #[tokio::test]
 async fn false_is_a_result_and_unsuccessful_is_a_failure() {
     assert_eq!(resize("bad progress").await.output(), json!(false));
-    let echo = TestRun::new().handle("echo", &Registered::new(Echo), RawJson::parse(b"false").unwrap()).await;
+    let echo = TestRun::new().handle("echo", &TypeRegistration::new(Echo), RawJson::parse(b"false").unwrap()).await;
     assert_eq!(echo.output(), json!(false));
     let unsuccessful = resize("unsuccessful").await;
     assert_eq!(*unsuccessful.failure(), Failure::fail("no image is that wide").of_kind("unsuccessful"));
@@ -175,7 +175,7 @@ async fn false_is_a_result_and_unsuccessful_is_a_failure() {
 async fn echo_returns_params_verbatim() {
     let params = r#"{"b":1.0,  "a":[false,"é"]}"#;
     let outcome =
-        TestRun::new().handle("echo", &Registered::new(Echo), RawJson::parse(params.as_bytes()).unwrap()).await;
+        TestRun::new().handle("echo", &TypeRegistration::new(Echo), RawJson::parse(params.as_bytes()).unwrap()).await;
     assert_eq!(outcome.answer.unwrap().text(), params);
 }
 
@@ -191,7 +191,7 @@ async fn foreach_counts_fails_at_step_and_stops_when_cancelled() {
 
     let (cx, tape) = TestRun::new().begin("foreach");
     let params = RawJson::parse(br#"{"count": 1000000, "pause": "1h"}"#).unwrap();
-    let running = tokio::spawn(Registered::of::<Foreach>().handler.run(&params, cx.clone()).unwrap());
+    let running = tokio::spawn(TypeRegistration::of::<Foreach>().handler.run(&params, cx.clone()).unwrap());
     while tape.notes().is_empty() {
         tokio::task::yield_now().await;
     }
@@ -301,15 +301,15 @@ fn every_configuration_problem_is_reported_with_its_key() {
 #[test]
 fn type_name_is_registered_once() {
     let mut registry = Registry::default();
-    registry.task::<Resize>().task::<Resize>().add("No Name", Registered::new(Echo));
+    registry.task::<Resize>().task::<Resize>().add("No Name", TypeRegistration::new(Echo));
     assert_eq!(registry.problems().len(), 2);
     assert!(registry.problems()[0].contains("`resize` is registered twice"));
     let mut reserved = Registry::default();
-    reserved.add("kafleet-callback", Registered::new(Echo));
+    reserved.add("kafleet-callback", TypeRegistration::new(Echo));
     assert!(reserved.get("kafleet-callback").is_none());
     assert!(reserved.problems()[0].starts_with("`kafleet-callback` is reserved"), "{:?}", reserved.problems());
     let mut samples = Registry::default();
-    samples.add("echo", Registered::new(Echo));
+    samples.add("echo", TypeRegistration::new(Echo));
     register_samples(&mut samples);
     assert_eq!((samples.types().count(), samples.problems().len()), (2, 0));
 }

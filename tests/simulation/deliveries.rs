@@ -17,7 +17,7 @@ use kafleet::model::task::action::{Action, Callback, Check, Email, Notification,
 use kafleet::model::task::id::TaskId;
 use kafleet::model::units::duration::Millis;
 use kafleet::store::memory;
-use kafleet::tracker::project::projection::{Logged, Projection};
+use kafleet::tracker::project::projection::{LoggedEvent, Projection};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -208,7 +208,7 @@ impl TaskHistory {
         script: &Script,
         id: &str,
         node: &TaskRecord,
-        logged: &Logged,
+        logged: &LoggedEvent,
         violations: &mut Vec<String>,
     ) -> Vec<NotificationDelivery> {
         let created_ms = *self.created_ms.get_or_insert(node.times.created_at_ms.unwrap_or(START_MS));
@@ -262,7 +262,7 @@ impl TaskHistory {
 
     /// States that a worker's event implies without events of their own: an attempt was queued before it ran, and
     /// running before it warned or ended.
-    fn implied_states(&self, id: &str, node: &TaskRecord, logged: &Logged) -> Vec<(State, i64)> {
+    fn implied_states(&self, id: &str, node: &TaskRecord, logged: &LoggedEvent) -> Vec<(State, i64)> {
         let event = &logged.event;
         let is_ignored = node
             .history

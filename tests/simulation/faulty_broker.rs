@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kafleet::broker::memory::MemoryBroker;
 use kafleet::broker::{
-    Broker, BrokerError, Commit, Committed, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, GroupEvent,
+    Broker, BrokerError, Commit, CommittedOffset, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, GroupEvent,
     Partition, Producer, ProducerRecord, RecordRef, StartOffset, TopicInfo, TopicOutcome, TopicSpec,
     TransactionalProducer, Watermarks,
 };
@@ -109,7 +109,7 @@ impl Broker for FaultyBroker {
         group: &str,
         partitions: &[Partition],
         deadline: Duration,
-    ) -> Result<Vec<Option<Committed>>, BrokerError> {
+    ) -> Result<Vec<Option<CommittedOffset>>, BrokerError> {
         self.reached()?.group_offsets(group, partitions, deadline)
     }
     fn set_group_offsets(&self, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError> {
@@ -244,7 +244,7 @@ impl Consumer for FaultyConsumer {
         &mut self,
         partitions: &[Partition],
         deadline: Duration,
-    ) -> Result<Vec<Option<Committed>>, BrokerError> {
+    ) -> Result<Vec<Option<CommittedOffset>>, BrokerError> {
         if self.fault_rng.fails() { Err(unavailable()) } else { self.inner.committed(partitions, deadline) }
     }
     fn release(&mut self, partitions: &[Partition]) -> Result<(), BrokerError> {

@@ -169,7 +169,7 @@ impl PartitionWriter for FaultyWriter {
         reach(&self.fault_rng).await?;
         let page = self.inner.audit(index, after, limit).await?;
         // No records are lost here.
-        self.fault_rng.violations.lock().extend(page.tasks.iter().filter_map(kafleet::store::Audited::fault));
+        self.fault_rng.violations.lock().extend(page.tasks.iter().filter_map(kafleet::store::AuditedTask::fault));
         Ok(page)
     }
     async fn apply(&mut self, changes: &Changes, from: Option<Checkpoint>, to: Checkpoint) -> Result<()> {

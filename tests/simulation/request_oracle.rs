@@ -9,7 +9,7 @@ use kafleet::broker::Partition;
 use kafleet::control::{Cancel, ControlKey, ControlState};
 use kafleet::model::event::{Event, Kind, Payload};
 use kafleet::model::task::id::TaskId;
-use kafleet::tracker::project::projection::Logged;
+use kafleet::tracker::project::projection::LoggedEvent;
 use serde_json::{Value, json};
 
 use crate::fleet::Fleet;
@@ -221,10 +221,10 @@ fn created(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, viol
 
 /// Checks that a task cancelled before a worker took it never starts. With all kinds of faults a worker may miss a
 /// cancel, so that this is not checked.
-fn never_begun(fleet: &Fleet, log: &[Logged], violations: &mut Vec<String>) {
+fn never_begun(fleet: &Fleet, log: &[LoggedEvent], violations: &mut Vec<String>) {
     let times = fleet.journal.start_times.lock();
     let ended = log.iter().filter(|logged| logged.event.kind() == Kind::Cancelled && logged.event.worker.is_none());
-    for Logged { event, timestamp_ms, .. } in ended.filter(|_| fleet.scenario.fault_mode != FaultMode::All) {
+    for LoggedEvent { event, timestamp_ms, .. } in ended.filter(|_| fleet.scenario.fault_mode != FaultMode::All) {
         let is_later = |(id, run, at): &&(String, u32, i64)| {
             *id == event.id.as_str() && *run == event.run && *at > timestamp_ms + HEARD_MS
         };
@@ -235,9 +235,9 @@ fn never_begun(fleet: &Fleet, log: &[Logged], violations: &mut Vec<String>) {
 }
 
 /// Checks that the cancel of every task that the tracker ends before a worker took it is published to the workers.
-fn published(fleet: &Fleet, records: &Records, log: &[Logged], violations: &mut Vec<String>) {
+fn published(fleet: &Fleet, records: &Records, log: &[LoggedEvent], violations: &mut Vec<String>) {
     let cancels = published_cancels(fleet);
-    for Logged { event, offset, .. } in log.iter().filter(|logged| logged.event.kind() == Kind::Cancelled) {
+    for LoggedEvent { event, offset, .. } in log.iter().filter(|logged| logged.event.kind() == Kind::Cancelled) {
         let record = records.get(event.id.as_str()).filter(|record| event.worker.is_none() && !record.is_external());
         let Some(record) = record.filter(|record| record.run == event.run) else { continue };
         let applies = |cancel: &Cancel| cancel.asof > record.requests.asof && cancel.asof < *offset;

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use kafleet::config::Order;
-use kafleet::handlers::{Child, Context, Continuation, Failure, Joined, On, Registered, Registry, Task, TaskResult};
+use kafleet::handlers::{
+    Child, Context, Continuation, Failure, Joined, On, Registry, Task, TaskResult, TypeRegistration,
+};
 use kafleet::model::record::state::State;
 use kafleet::model::task::Rules;
 use kafleet::model::task::action::{Action, Check};
@@ -174,15 +176,15 @@ pub fn worker_registry(journal: &Arc<Journal>, scenario: &Scenario, running: &Ar
     }
     if scenario.has_notifications() {
         registry
-            .add_reserved(CallbackTask::TYPE, Registered::of::<CallbackTask>())
-            .add_reserved(EmailTask::TYPE, Registered::of::<EmailTask>());
+            .add_reserved(CallbackTask::TYPE, TypeRegistration::of::<CallbackTask>())
+            .add_reserved(EmailTask::TYPE, TypeRegistration::of::<EmailTask>());
     }
     registry
 }
 
 /// Type with its handler in Rust.
-pub fn registered(unordered: bool) -> Registered {
-    if unordered { Registered::of::<Unordered>() } else { Registered::of::<Keyed>() }
+pub fn registered(unordered: bool) -> TypeRegistration {
+    if unordered { TypeRegistration::of::<Unordered>() } else { TypeRegistration::of::<Keyed>() }
 }
 
 impl TaskParams {

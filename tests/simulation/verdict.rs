@@ -14,7 +14,7 @@ use kafleet::model::record::rollup::children_of;
 use kafleet::model::record::state::State;
 use kafleet::model::task::id::TaskId;
 use kafleet::store::Store;
-use kafleet::tracker::project::projection::Logged;
+use kafleet::tracker::project::projection::LoggedEvent;
 
 use crate::apps;
 use crate::deliveries;
@@ -368,18 +368,18 @@ pub fn log(fleet: &Fleet) -> Vec<Event> {
 /// Writes the events of all partitions to the log of the test.
 pub fn log_events(fleet: &Fleet) {
     for number in 0..fleet.scenario.events_partitions {
-        for Logged { event, offset, timestamp_ms } in logged(fleet, number) {
+        for LoggedEvent { event, offset, timestamp_ms } in logged(fleet, number) {
             let at_ms = timestamp_ms - crate::host::START_MS;
             tracing::debug!(partition = number, offset, at_ms, ?event, "event of the failed scenario");
         }
     }
 }
 
-pub fn logged(fleet: &Fleet, number: u32) -> Vec<Logged> {
+pub fn logged(fleet: &Fleet, number: u32) -> Vec<LoggedEvent> {
     let mut all = Vec::new();
     fleet.each_record(&Partition::new(fleet.names.events(), number as i32), &mut |record| {
         let event = Event::decode(record.value.unwrap_or_default()).unwrap();
-        all.push(Logged { event, offset: record.offset, timestamp_ms: record.timestamp_ms });
+        all.push(LoggedEvent { event, offset: record.offset, timestamp_ms: record.timestamp_ms });
     });
     all
 }

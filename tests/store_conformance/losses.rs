@@ -4,7 +4,7 @@ use kafleet::model::error_fingerprint::Fingerprint;
 use kafleet::model::projection::changes::Changes;
 use kafleet::model::record::state::State;
 use kafleet::model::statistics::aggregate::{Aggregate, AggregateKey, Level};
-use kafleet::model::statistics::{Listed, Overview};
+use kafleet::model::statistics::{ListedSeries, Overview};
 use kafleet::store::{Index, StoreError};
 
 use crate::store_conformance::fixture::*;
@@ -101,7 +101,7 @@ async fn deleted_keys_are_detected_by_sizes() {
         let failed = Index::Failed { task_type: "echo".into(), error: Fingerprint(7) };
         changes.added.push((failed, entry(9, "b")));
         changes.errors.push(("echo".into(), Fingerprint(7), 1));
-        let listed = Listed { name: "echo".into(), day: 1 };
+        let listed = ListedSeries { name: "echo".into(), day: 1 };
         let overview = Overview { series: vec![listed], ..Overview::new(0) };
         let day = AggregateKey { level: Level::Day, number: 1 };
         changes.statistics.overview = Some(overview.encode().unwrap());

@@ -19,7 +19,7 @@ use kafleet::model::statistics::aggregate::{AggregateKey, Level};
 use kafleet::model::task::id::TaskId;
 use kafleet::store::Store;
 use kafleet::store::memory::MemoryStore;
-use kafleet::tracker::project::projection::{Logged, Projection};
+use kafleet::tracker::project::projection::{LoggedEvent, Projection};
 
 use crate::support::wait::DEADLINE;
 
@@ -38,7 +38,7 @@ pub struct Oracle {
 }
 
 /// Reads all events of a partition in order; invalid records are skipped.
-pub fn read_log(broker: &dyn Broker, partition: &Partition) -> (Vec<Logged>, i64) {
+pub fn read_log(broker: &dyn Broker, partition: &Partition) -> (Vec<LoggedEvent>, i64) {
     let ends = broker.watermarks(partition, DEADLINE).unwrap();
     let mut consumer = broker.consumer(&ConsumerSpec::default()).unwrap();
     consumer.assign(&[(partition.clone(), StartOffset::Beginning)]).unwrap();
@@ -48,7 +48,7 @@ pub fn read_log(broker: &dyn Broker, partition: &Partition) -> (Vec<Logged>, i64
         let take = &mut |record: &kafleet::broker::RecordRef<'_>| {
             next = record.offset + 1;
             if let Ok(event) = Event::decode(record.value.unwrap_or_default()) {
-                events.push(Logged { event, offset: record.offset, timestamp_ms: record.timestamp_ms });
+                events.push(LoggedEvent { event, offset: record.offset, timestamp_ms: record.timestamp_ms });
             }
         };
         consumer.poll(5_000, Duration::from_millis(100), take).unwrap();
@@ -109,14 +109,14 @@ impl Oracle {
 async fn fold(
     store: &MemoryStore,
     number: u32,
-    events: Vec<Logged>,
+    events: Vec<LoggedEvent>,
     (first, end): (i64, i64),
 ) -> Vec<(TaskId, TaskRecord)> {
     let mut folding = Projection::open(Arc::new(store.clone()), number).await.unwrap();
     folding.begin_empty(first, end);
     let mut events = VecDeque::from(events);
     while !events.is_empty() {
-        let batch: Vec<Logged> = events.drain(..BATCH.min(events.len())).collect();
+        let batch: Vec<LoggedEvent> = events.drain(..BATCH.min(events.len())).collect();
         let next = events.front().map_or(end, |logged| logged.offset);
         folding.fold(&batch, next).await.unwrap();
     }

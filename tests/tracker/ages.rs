@@ -18,7 +18,7 @@ use kafleet::model::units::duration::Millis;
 use kafleet::runtime::now_ms;
 use kafleet::store::memory::MemoryStore;
 use kafleet::store::{Store, TypeCount};
-use kafleet::tracker::project::projection::{Logged, Projection};
+use kafleet::tracker::project::projection::{LoggedEvent, Projection};
 use proptest::prelude::*;
 
 use crate::support::oracle::Oracle;
@@ -39,14 +39,14 @@ fn lifetimes() -> Lifetimes {
     }
 }
 
-pub fn logged(events: Vec<(i64, Event)>) -> Vec<Logged> {
+pub fn logged(events: Vec<(i64, Event)>) -> Vec<LoggedEvent> {
     let settings = (START, Event::settings(lifetimes(), START));
     let all = std::iter::once(settings).chain(events).enumerate();
-    all.map(|(n, (timestamp_ms, event))| Logged { event, offset: n as i64 * 2, timestamp_ms }).collect()
+    all.map(|(n, (timestamp_ms, event))| LoggedEvent { event, offset: n as i64 * 2, timestamp_ms }).collect()
 }
 
 /// Folds a log in batches of these sizes, repeated, each time with an empty cache if `forgets` is set.
-async fn fold(events: &[Logged], sizes: &[usize], forgets: bool) -> (MemoryStore, Vec<(TaskId, TaskRecord)>, u64) {
+async fn fold(events: &[LoggedEvent], sizes: &[usize], forgets: bool) -> (MemoryStore, Vec<(TaskId, TaskRecord)>, u64) {
     let store = MemoryStore::default();
     let mut folding = Projection::open(Arc::new(store.clone()), 0).await.unwrap();
     let (mut rest, mut sizes, mut removed) = (events, sizes.iter().cycle(), 0);

@@ -14,7 +14,7 @@ use kafleet::model::statistics::aggregate::{AggregateKey, Level};
 use kafleet::model::task::id::TaskId;
 use kafleet::store::memory::MemoryStore;
 use kafleet::store::{Store, TypeCount};
-use kafleet::tracker::project::projection::{Logged, Projection};
+use kafleet::tracker::project::projection::{LoggedEvent, Projection};
 
 use crate::support::oracle::kept_aggregates;
 use crate::support::redis::Server;
@@ -117,7 +117,7 @@ async fn expect_exact_statistics(store: &dyn Store, records: &[(TaskId, TaskReco
 }
 
 /// A log with many duplicate events.
-fn event_log(random: &mut fastrand::Rng) -> Vec<Logged> {
+fn event_log(random: &mut fastrand::Rng) -> Vec<LoggedEvent> {
     let steps: Vec<(usize, u8, i64)> =
         (0..random.usize(40..160)).map(|_| (random.usize(..TASKS.len()), random.u8(..12), random.i64(0..14))).collect();
     let mut events = steps_to_events(&steps);

@@ -3,7 +3,7 @@
 use kafleet::api::documents::{TaskPage, TypeDocument};
 use kafleet::broker::{Broker, Commit, Partition, ProducerRecord};
 use kafleet::model::event::{AttemptFailure, Kind, Payload};
-use kafleet::model::offsets::{Completed, Mark, Metadata, PendingRetries};
+use kafleet::model::offsets::{CompletedOffsets, Mark, Metadata, PendingRetries};
 use kafleet::runtime::now_ms;
 use serde_json::json;
 
@@ -20,7 +20,7 @@ fn complete_all_but_the_first(fleet: &Fleet) -> Vec<String> {
         let ends = fleet.log.watermarks(&partition, DEADLINE).unwrap();
         let records: Vec<_> = (ends.low..ends.high).filter_map(|offset| fleet.record(&partition, offset)).collect();
         let Some(first) = records.first() else { continue };
-        let mut completed = Completed::starting_at(first.offset);
+        let mut completed = CompletedOffsets::starting_at(first.offset);
         for record in &records {
             completed.deliver(record.offset);
             if record.offset > first.offset {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kafleet::handlers::service::{Disposal, Service};
 use kafleet::handlers::testing::TestRun;
-use kafleet::handlers::{Context, Failure, Registered, TaskResult};
+use kafleet::handlers::{Context, Failure, TaskResult, TypeRegistration};
 use kafleet::model::event::Kind as EventKind;
 use kafleet::model::json::RawJson;
 use parking_lot::Mutex;
@@ -104,7 +104,7 @@ async fn attempt_fails_without_its_service() {
 #[tokio::test]
 async fn closure_is_a_handler_with_the_schema_of_its_params() {
     let factor = 3;
-    let registered = Registered::of_fn(move |n: u32, _cx: Context| async move { Ok(n * factor) });
+    let registered = TypeRegistration::of_fn(move |n: u32, _cx: Context| async move { Ok(n * factor) });
     let run = async |params: Value| TestRun::new().handle("triple", &registered, RawJson::of(&params).unwrap()).await;
     assert_eq!(run(json!(2)).await.output(), 6);
     let refused = run(json!("two")).await;

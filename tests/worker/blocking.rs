@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kafleet::handlers::{Context, Registered, Task, TaskResult};
+use kafleet::handlers::{Context, Task, TaskResult, TypeRegistration};
 use kafleet::model::event::Kind as EventKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,7 @@ impl Task for Blocks {
 }
 
 fn blocks(change: impl FnOnce(&mut kafleet::config::TypePolicy)) -> Kind {
-    let mut registered = Registered::of::<Blocks>();
+    let mut registered = TypeRegistration::of::<Blocks>();
     change(&mut registered.policy);
     Kind { name: Blocks::TYPE, registered }
 }

@@ -40,7 +40,7 @@ pub async fn restart_with_metadata(fleet: Fleet, journal: Journal, gate: Gate) {
     fleet.send_many("stuck", "t", BEHIND, "0").await;
     let first = fleet.worker();
     fleet.wait_for_results(BEHIND).await;
-    let done_above = |committed: &kafleet::broker::Committed| {
+    let done_above = |committed: &kafleet::broker::CommittedOffset| {
         let metadata = Metadata::decode(committed.offset, &committed.metadata).unwrap();
         (committed.offset, metadata.completed.done_above(), metadata.mark == Mark::Clean)
     };

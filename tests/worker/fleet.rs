@@ -7,7 +7,7 @@ use futures::stream::{self, StreamExt};
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::memory::{MemoryBroker, MemoryBrokerOptions};
 use kafleet::broker::shared_producer::SharedProducer;
-use kafleet::broker::{Broker, Committed, Partition, ProducerRecord};
+use kafleet::broker::{Broker, CommittedOffset, Partition, ProducerRecord};
 use kafleet::config::{Bytes, Config, Names, TopicsConfig, TypeConfig, WorkerConfig};
 use kafleet::control::{self, PolicyUpdates};
 use kafleet::handlers::Registry;
@@ -224,7 +224,7 @@ impl Fleet {
     }
 
     /// Returns the commits of a type's group, by partition.
-    pub async fn committed(&self, task_type: &str) -> Vec<Option<Committed>> {
+    pub async fn committed(&self, task_type: &str) -> Vec<Option<CommittedOffset>> {
         let topic = self.names.tasks(task_type);
         let partitions: Vec<Partition> =
             (0..self.partitions as i32).map(|index| Partition::new(topic.as_str(), index)).collect();

@@ -209,8 +209,9 @@ async fn malformed_records_become_dead_letters_with_reasons() {
 /// A handler may reject params that its schema allows.
 #[tokio::test(flavor = "multi_thread")]
 async fn params_refused_by_the_handler_become_dead_letters() {
-    use kafleet::handlers::Registered;
-    let kind = Kind { name: "foreach", registered: Registered::of::<kafleet::handlers::builtin::foreach::Foreach>() };
+    use kafleet::handlers::TypeRegistration;
+    let kind =
+        Kind { name: "foreach", registered: TypeRegistration::of::<kafleet::handlers::builtin::foreach::Foreach>() };
     let (fleet, _) = memory(1, &[kind]).await;
     fleet.send("foreach", "a", "{\"count\": 1, \"pause\": \"soon\"}").await;
     fleet.send("foreach", "b", "{\"count\": 1, \"other\": 1}").await;

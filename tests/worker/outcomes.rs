@@ -439,7 +439,7 @@ async fn task_handed_over_to_the_tracker_keeps_its_whole_record() {
             .record()
             .unwrap();
         assert_eq!(kept.key_bytes().as_deref(), Some(key));
-        let released = kept.released(kafleet::model::retry::Used { attempts: 1, waits: 0 });
+        let released = kept.released(kafleet::model::retry::RunUsage { attempts: 1, waits: 0 });
         for (name, value) in [("ce_id", id.as_bytes()), ("ce_attempt", b"1")].iter().chain(&headers[1..]) {
             assert_eq!(
                 released.iter().filter(|(own, kept)| own == name && kept == value).count(),

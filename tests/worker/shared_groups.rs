@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kafleet::broker::{Commit, Committed, Partition};
+use kafleet::broker::{Commit, CommittedOffset, Partition};
 use kafleet::config::TypeGroups;
 use kafleet::control::{ControlKey, ControlRecord, Group};
 use kafleet::model::event::{Event, Kind as EventKind};
@@ -30,7 +30,7 @@ async fn commits_in(fleet: &Fleet, group: String, task_type: &str, partitions: i
     let broker = fleet.broker.clone();
     let read = move || broker.group_offsets(&group, &all, DEADLINE).map(|found| (all, found));
     let (all, found) = blocking(read).await.unwrap().unwrap();
-    let commit = |(partition, found): (Partition, Option<Committed>)| {
+    let commit = |(partition, found): (Partition, Option<CommittedOffset>)| {
         found.map(|found| Commit { partition, offset: found.offset, metadata: found.metadata })
     };
     all.into_iter().zip(found).filter_map(commit).collect()

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use kafleet::config::{Order, TypePolicy};
-use kafleet::handlers::{Answer, AnswerFuture, Context, Handler, ParamsError, Registered, Schema};
+use kafleet::handlers::{Answer, AnswerFuture, Context, Handler, ParamsError, Schema, TypeRegistration};
 use kafleet::model::json::RawJson;
 use kafleet::model::units::duration::Millis;
 use parking_lot::Mutex;
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 #[derive(Clone)]
 pub struct Kind {
     pub name: &'static str,
-    pub registered: Registered,
+    pub registered: TypeRegistration,
 }
 
 struct Function<F>(F);
@@ -46,7 +46,7 @@ impl Kind {
             timeout: Millis::secs(900),
             ..TypePolicy::default()
         };
-        Self { name, registered: Registered { policy, ..Registered::new(Function(run)) } }
+        Self { name, registered: TypeRegistration { policy, ..TypeRegistration::new(Function(run)) } }
     }
 
     /// Creates a type that returns its params.

@@ -37,13 +37,13 @@ pub(crate) const SETTLE: Duration = Duration::from_secs(3);
 
 /// Coverage of each events partition, as far as this process knows.
 pub(crate) struct Coverage {
-    partitions: Vec<Mutex<Known>>,
+    partitions: Vec<Mutex<KnownCoverage>>,
     /// Set by the first sample of the log.
     sampled: OnceCell<()>,
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownCoverage {
     /// Highest offset up to which the store was projected.
     projected: i64,
     /// [`Checkpoint::complete_at`] of the last checkpoint read: another one means that the projection began again.
@@ -145,12 +145,12 @@ impl Coverage {
         }
     }
 
-    fn known(&self, partition: u32) -> Option<&Mutex<Known>> {
+    fn known(&self, partition: u32) -> Option<&Mutex<KnownCoverage>> {
         self.partitions.get(partition as usize)
     }
 }
 
-impl Known {
+impl KnownCoverage {
     fn judge(&mut self, baseline: Baseline, checkpoint: Option<Checkpoint>, now: Instant) -> Option<Gap> {
         let projected = checkpoint.map_or(0, |checkpoint| checkpoint.offset);
         let complete_at = checkpoint.map_or(0, |checkpoint| checkpoint.complete_at);
@@ -324,14 +324,14 @@ mod tests {
     }
 
     /// Kind of the gap with a checkpoint read now.
-    fn kind(known: &mut Known, checkpoint: Option<Checkpoint>, now: Instant) -> Option<GapKind> {
+    fn kind(known: &mut KnownCoverage, checkpoint: Option<Checkpoint>, now: Instant) -> Option<GapKind> {
         let baseline = Baseline { partition: 0, floor: known.projected };
         known.judge(baseline, checkpoint, now).map(|gap| gap.kind)
     }
 
     #[test]
     fn loss_is_noticed_and_ends_after_the_projection_and_a_pause() {
-        let (mut known, now) = (Known::default(), Instant::now());
+        let (mut known, now) = (KnownCoverage::default(), Instant::now());
         known.sample((0, 0), 0, true, now);
         assert_eq!(kind(&mut known, None, now), None, "the log is empty");
         assert_eq!(kind(&mut known, at(50, 0), now), None);
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn late_answer_of_an_earlier_read_is_no_loss() {
-        let (mut known, now) = (Known::default(), Instant::now());
+        let (mut known, now) = (KnownCoverage::default(), Instant::now());
         let baseline = Baseline { partition: 0, floor: known.projected };
         assert_eq!(kind(&mut known, at(50, 0), now), None);
         assert_eq!(known.judge(baseline, at(40, 0), now), None);
@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn events_are_expected_after_a_while_and_those_before_the_start_at_once() {
-        let (mut known, now) = (Known::default(), Instant::now());
+        let (mut known, now) = (KnownCoverage::default(), Instant::now());
         known.sample((0, 50), 0, true, now);
         assert_eq!(kind(&mut known, None, now), Some(GapKind::Lost));
         assert_eq!(kind(&mut known, at(49, 0), now), Some(GapKind::Lagging));
@@ -368,7 +368,7 @@ mod tests {
     #[test]
     fn log_that_was_cut_or_emptied_requires_nothing() {
         for sample in [(0, 10), (50, 50)] {
-            let (mut known, now) = (Known::default(), Instant::now());
+            let (mut known, now) = (KnownCoverage::default(), Instant::now());
             known.sample((0, 50), 0, true, now);
             assert_eq!(kind(&mut known, at(50, 0), now), None);
             known.sample(sample, 50 + i64::from(sample.0 == 0), false, now);

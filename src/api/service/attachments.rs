@@ -7,7 +7,7 @@ use crate::api::documents::{AttachmentDocument, Attachments};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
 use crate::model::event::{Event, Payload};
-use crate::model::record::attachment::{Attached, Attachment, BYTES, MAX_COUNT, check_name};
+use crate::model::record::attachment::{Attachment, AttachmentEntry, BYTES, MAX_COUNT, check_name};
 use crate::model::task::id::{TaskId, clip};
 use crate::publish::time_text;
 use crate::runtime::now_ms;
@@ -94,7 +94,7 @@ async fn publish_and_wait(
     api.reads.await_outcome(task, position, "the attachment").await
 }
 
-fn attached<'a>(task: &'a TaskView, name: &str) -> Result<&'a Attached, ApiError> {
+fn attached<'a>(task: &'a TaskView, name: &str) -> Result<&'a AttachmentEntry, ApiError> {
     task.record.attachments.iter().find(|attached| attached.name == name).ok_or_else(|| unknown(task, name))
 }
 
@@ -103,7 +103,7 @@ fn unknown(task: &TaskView, name: &str) -> ApiError {
         .hint(format!("GET /v1/tasks/{}/attachments lists its attachments", task.id))
 }
 
-fn document(attached: &Attached) -> AttachmentDocument {
-    let Attached { name, media, bytes, at_ms } = attached.clone();
+fn document(attached: &AttachmentEntry) -> AttachmentDocument {
+    let AttachmentEntry { name, media, bytes, at_ms } = attached.clone();
     AttachmentDocument { name, media, bytes, at: time_text(at_ms) }
 }

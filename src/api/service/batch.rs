@@ -16,7 +16,7 @@ use crate::api::documents::{BatchItem, BatchOutcome, CreateTask, ItemOutcome};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::status::position;
 use crate::api::state::Api;
-use crate::api::write::idempotency::Submitted;
+use crate::api::write::idempotency::SubmitOutcome;
 use crate::api::write::validate::Draft;
 use crate::model::task::Trace;
 use crate::model::task::id::TaskId;
@@ -29,7 +29,7 @@ const MAX_CONCURRENT_PUBLISHES: usize = 1_000;
 /// Maximum concurrent parent lookups per batch.
 const MAX_CONCURRENT_LOOKUPS: usize = 64;
 
-type Outcome = Result<Submitted, ApiError>;
+type Outcome = Result<SubmitOutcome, ApiError>;
 /// Log offset up to which cancels do not apply to the task, and the task's run.
 type Origin = (Option<i64>, u32);
 
@@ -86,7 +86,7 @@ fn outcome_document(outcomes: Outcomes) -> BatchOutcome {
 
 fn item_document(index: usize, id: Option<String>, outcome: Outcome) -> BatchItem {
     match outcome {
-        Ok(Submitted::Created(found) | Submitted::Existing(found)) => {
+        Ok(SubmitOutcome::Created(found) | SubmitOutcome::Existing(found)) => {
             let outcome = ItemOutcome::Accepted;
             BatchItem { index, id, outcome, position: Some(position(&found)), problem: None }
         }
@@ -158,7 +158,7 @@ impl Batch {
             level = Vec::new();
             for (index, origin, outcome) in done {
                 let parent = match &outcome {
-                    Ok(Submitted::Existing(found)) => (found.asof(), found.record.run),
+                    Ok(SubmitOutcome::Existing(found)) => (found.asof(), found.record.run),
                     _ => origin,
                 };
                 level.extend(self.release(index, origin, parent, outcome.is_ok()));

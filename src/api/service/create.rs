@@ -12,13 +12,13 @@ use crate::api::read::consistency::TaskView;
 use crate::api::read::notices::Subscription;
 use crate::api::service::context::{BodyMemory, Context};
 use crate::api::state::Api;
-use crate::api::write::idempotency::Submitted;
+use crate::api::write::idempotency::SubmitOutcome;
 use crate::api::write::validate::Draft;
 use crate::model::task::Trace;
 use crate::runtime::now_ms;
 
 /// Task of a submission.
-pub(crate) struct Created {
+pub(crate) struct CreatedTask {
     pub task: TaskView,
     /// The task did not exist before.
     pub is_new: bool,
@@ -31,7 +31,7 @@ pub(crate) async fn create(
     memory: BodyMemory,
     trace: Option<&Trace>,
     wait: Option<Duration>,
-) -> Result<Created, ApiError> {
+) -> Result<CreatedTask, ApiError> {
     let draft = draft_of(&api, input, trace).await?;
     // Subscribe before publishing: if there are too many watchers, nothing has been published yet.
     let partition = api.publisher.partition_of(&draft.id);
@@ -39,11 +39,11 @@ pub(crate) async fn create(
         .map(|wait| api.reads.notices.subscribe(partition, &draft.id).map(|subscription| (wait, subscription)))
         .transpose()?;
     let (task, is_new) = match submit(&api, draft, memory).await? {
-        Submitted::Created(task) => (task, true),
-        Submitted::Existing(task) => (task, false),
+        SubmitOutcome::Created(task) => (task, true),
+        SubmitOutcome::Existing(task) => (task, false),
     };
-    let Some((wait, subscription)) = subscription else { return Ok(Created { task, is_new }) };
-    Ok(Created { task: wait_finished(&api, task, wait, &subscription).await, is_new })
+    let Some((wait, subscription)) = subscription else { return Ok(CreatedTask { task, is_new }) };
+    Ok(CreatedTask { task: wait_finished(&api, task, wait, &subscription).await, is_new })
 }
 
 /// Task of a request, which belongs to the present run of its parent.
@@ -60,7 +60,7 @@ async fn draft_of(api: &Api, input: CreateTask, trace: Option<&Trace>) -> Result
 }
 
 /// Submits the task. The memory of the request's body is free afterwards, before any wait.
-async fn submit(api: &Arc<Api>, draft: Draft, memory: BodyMemory) -> Result<Submitted, ApiError> {
+async fn submit(api: &Arc<Api>, draft: Draft, memory: BodyMemory) -> Result<SubmitOutcome, ApiError> {
     let api = api.clone();
     let submitted = detached(async move {
         let submitted = api.writes.submit(draft).await;

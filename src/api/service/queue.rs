@@ -11,8 +11,8 @@ use super::why::{consumer_group, task_of};
 use crate::api::documents::{PartitionQueue, QueueDocument};
 use crate::api::http::problem::ApiError;
 use crate::api::state::Api;
-use crate::broker::{Broker, BrokerError, Committed, OpenTransaction, Partition, Record, open_transactions};
-use crate::model::offsets::Completed;
+use crate::broker::{Broker, BrokerError, CommittedOffset, OpenTransaction, Partition, Record, open_transactions};
+use crate::model::offsets::CompletedOffsets;
 use crate::model::task::Position;
 use crate::publish::time_text;
 use crate::runtime::{self, now_ms};
@@ -76,19 +76,19 @@ async fn sample(api: &Api, name: &str, inspected: usize) -> Result<QueueDocument
 /// Unfinished part of a partition.
 struct Open {
     partition: Partition,
-    completed: Completed,
+    completed: CompletedOffsets,
     end: i64,
     /// First record that is not completed, if it was read. `None` inside: there is none.
     first: Option<Option<Record>>,
 }
 
 impl Open {
-    fn new(partition: &Partition, committed: Option<Committed>, start: i64, end: i64) -> Self {
+    fn new(partition: &Partition, committed: Option<CommittedOffset>, start: i64, end: i64) -> Self {
         // A commit beyond the end belongs to an earlier topic of the same name.
         let committed = committed.filter(|committed| committed.offset <= end);
         let completed = match committed {
-            Some(at) => Completed::of_commit(at.offset, &at.metadata),
-            None => Completed::starting_at(start),
+            Some(at) => CompletedOffsets::of_commit(at.offset, &at.metadata),
+            None => CompletedOffsets::starting_at(start),
         };
         Self { partition: partition.clone(), completed, end, first: None }
     }

@@ -86,14 +86,14 @@ pub(crate) async fn create(context: Context, input: NewSchedule) -> Result<Sched
 }
 
 /// Schedule that has been replaced or created.
-pub(crate) struct Put {
+pub(crate) struct PutOutcome {
     pub schedule: ScheduleDocument,
     /// The schedule did not exist before.
     pub is_new: bool,
 }
 
 /// Replaces or creates a schedule. `applied`: a configuration file manages it.
-pub(crate) async fn put(context: Context, id: String, spec: Spec, applied: bool) -> Result<Put, ApiError> {
+pub(crate) async fn put(context: Context, id: String, spec: Spec, applied: bool) -> Result<PutOutcome, ApiError> {
     let api = &context.api;
     check_name(&id).map_err(|error| ApiError::new(Code::BadField, error))?;
     check_spec(api, &spec, "").await?;
@@ -109,7 +109,7 @@ pub(crate) async fn put(context: Context, id: String, spec: Spec, applied: bool)
     let new = Schedule { v: CONTROL_VERSION, at_ms: now, from_ms, paused, applied, spec };
     let action = if known.is_some() { "update_schedule" } else { "create_schedule" };
     let schedule = set_schedule(api, change, context.operation(action, &id, None), new).await?;
-    Ok(Put { schedule, is_new: known.is_none() })
+    Ok(PutOutcome { schedule, is_new: known.is_none() })
 }
 
 /// Deletes a schedule, and returns it. Its tasks stay.

@@ -6,7 +6,7 @@ use crate::api::http::problem::ApiError;
 use crate::api::read::suggest::suggest;
 
 /// Unfinished search.
-pub(crate) struct Unfinished {
+pub(crate) struct UnfinishedSearch {
     pub text: String,
     /// Position of the text cursor, in characters.
     pub at: usize,
@@ -14,7 +14,7 @@ pub(crate) struct Unfinished {
 
 pub(crate) async fn suggestions(
     Context { api, .. }: Context,
-    Unfinished { text, at }: Unfinished,
+    UnfinishedSearch { text, at }: UnfinishedSearch,
 ) -> Result<Suggestions, ApiError> {
     suggest(&api.reads, &api.recent_values, api.types.declared.names(), &text, at).await
 }

@@ -92,7 +92,7 @@ pub(super) fn entity_tag(title: &str, state: Option<State>, main: &str) -> Strin
 }
 
 /// Rendered `<main>` of a page.
-pub(super) struct Rendered {
+pub(super) struct RenderedPage {
     pub status: u16,
     pub title: String,
     /// State of the task shown.
@@ -145,7 +145,7 @@ pub(super) struct SharedMains {
 /// Rendering that is shared.
 #[derive(Clone)]
 pub(super) struct SharedMain {
-    main: Arc<OnceCell<Arc<Rendered>>>,
+    main: Arc<OnceCell<Arc<RenderedPage>>>,
     /// Start of the rendering, which may lie in the future.
     begins: Instant,
 }
@@ -186,15 +186,15 @@ impl SharedMain {
     /// Returns the rendering, or that of `render` if it is the first request for it. What is not a page is not shared.
     pub(super) async fn get(
         &self,
-        render: impl Future<Output = Result<Rendered, Box<Response>>>,
-    ) -> Result<Arc<Rendered>, Box<Response>> {
+        render: impl Future<Output = Result<RenderedPage, Box<Response>>>,
+    ) -> Result<Arc<RenderedPage>, Box<Response>> {
         tokio::time::sleep_until(self.begins).await;
         // If the request that renders is dropped, another one that waits renders instead.
         self.main.get_or_try_init(|| async { render.await.map(Arc::new) }).await.cloned()
     }
 }
 
-impl Rendered {
+impl RenderedPage {
     /// Size in bytes, with that of the response that is made of it.
     fn size(&self) -> usize {
         3 * self.main.len()
@@ -225,9 +225,9 @@ mod tests {
         assert!(serve_asset("other.css").is_none() && serve_asset("").is_none());
     }
 
-    fn rendered(main: &str) -> Result<Rendered, Box<Response>> {
+    fn rendered(main: &str) -> Result<RenderedPage, Box<Response>> {
         let (title, tag, part) = (String::new(), String::new(), OnceLock::new());
-        Ok(Rendered { status: 200, title, state: None, main: main.into(), tag, part })
+        Ok(RenderedPage { status: 200, title, state: None, main: main.into(), tag, part })
     }
 
     fn add(shared: &SharedMains, changed: Instant) -> SharedMain {

@@ -15,11 +15,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::cache::SharedMains;
 use super::letters::Summaries;
-use super::navigation::Counted;
+use super::navigation::SharedCounts;
 use super::response::with_security_headers;
 use super::session;
 use super::state::Ui;
-use super::turns::Turns;
+use super::turns::RefreshLimiter;
 use super::visit::Fields;
 use crate::api::documents::{EndReason, Params, Stats, Why};
 use crate::api::http::problem::ApiError;
@@ -96,7 +96,7 @@ pub(crate) struct Live {
     /// Types with streams.
     types: Mutex<FxHashMap<String, watch::Sender<Instant>>>,
     slots: Arc<Semaphore>,
-    pub(super) turns: Turns,
+    pub(super) turns: RefreshLimiter,
     pub(super) shared: SharedMains,
     /// Params by task and position of the record.
     pub(super) params: Recent<Params>,
@@ -107,7 +107,7 @@ pub(crate) struct Live {
     /// Statistics by series and range.
     pub(super) statistics: Recent<Stats>,
     /// Counts in the navigation.
-    pub(super) counted: Counted,
+    pub(super) counted: SharedCounts,
     /// Newest dead letters by error.
     pub(super) letters: Summaries,
 }
@@ -133,7 +133,7 @@ impl Default for Live {
             trees: Mutex::default(),
             types: Mutex::default(),
             slots: Arc::new(Semaphore::new(MAX_STREAMS)),
-            turns: Turns::default(),
+            turns: RefreshLimiter::default(),
             shared: SharedMains::default(),
             params: Recent::new(PARAMS_LIFETIME, |params| params.params.text().len()),
             reasons: Recent::new(REASONS_LIFETIME, |error| {
@@ -143,7 +143,7 @@ impl Default for Live {
             statistics: Recent::new(STATISTICS_LIFETIME, |stats| {
                 stats.series.iter().map(|series| 512 * series.points.len()).sum()
             }),
-            counted: Counted::default(),
+            counted: SharedCounts::default(),
             letters: Summaries::default(),
         }
     }

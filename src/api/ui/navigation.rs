@@ -16,14 +16,14 @@ use crate::runtime::{self, now_ms};
 /// Lifetime of the counts.
 const LIFETIME: Duration = Duration::from_secs(30);
 /// Maximum wait of a page for newer counts.
-const PATIENCE: Duration = Duration::from_millis(50);
+const COUNTS_DEADLINE: Duration = Duration::from_millis(50);
 /// Age of errors that are counted.
 const HOUR_MS: i64 = 3_600_000;
 
 /// Counts that the pages of a process share.
-pub(super) struct Counted(Recent<Counts>);
+pub(super) struct SharedCounts(Recent<Counts>);
 
-impl Default for Counted {
+impl Default for SharedCounts {
     fn default() -> Self {
         Self(Recent::new(LIFETIME, |_| size_of::<Counts>()))
     }
@@ -45,7 +45,7 @@ pub(super) async fn counts(live: Arc<Live>, context: Context) -> Counts {
     // Counts that are not awaited any more are finished for the next page.
     let read =
         runtime::spawn(async move { live.counted.0.get(Some(String::new()), read(&live.letters, context)).await });
-    let newest = timeout(PATIENCE, read).await.ok().and_then(Result::ok).and_then(Result::ok);
+    let newest = timeout(COUNTS_DEADLINE, read).await.ok().and_then(Result::ok).and_then(Result::ok);
     newest.or(earlier).map(|counts: Arc<Counts>| *counts).unwrap_or_default()
 }
 

@@ -10,7 +10,7 @@ use axum::response::Response;
 use super::Page;
 use super::cache::SharedMain;
 use super::serve::{ShellParts, rendered_page, respond, show};
-use super::visit::{PATIENCE, Visit};
+use super::visit::{PAGE_DEADLINE, Visit};
 use crate::api::http::auth::role_name;
 use crate::api::http::problem::{ApiError, Code};
 
@@ -25,7 +25,7 @@ pub(super) async fn answer(visit: &Visit, page: &Page, shell: &ShellParts, head:
     let key = format!("{} {}", role_name(visit.view.role), shell.path);
     let render = async { rendered_page(visit, show(visit, page).await) };
     let shared = live.shared.find_or_add(key, live.last_change(&shell.topic), |now| live.turns.take(now));
-    let wait = shared.as_ref().map_or(PATIENCE, SharedMain::wait);
+    let wait = shared.as_ref().map_or(PAGE_DEADLINE, SharedMain::wait);
     let main = match shared {
         Some(shared) => shared.get(render).await,
         None => {

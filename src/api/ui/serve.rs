@@ -13,7 +13,7 @@ use futures::FutureExt;
 use maud::html;
 use tokio::time::Instant;
 
-use super::cache::{Rendered, SharedPart};
+use super::cache::{RenderedPage, SharedPart};
 use super::navigation::Counts;
 use super::parts::frame::{Section, Shell, Theme, frame, main_element, rendered};
 use super::parts::notice::{behind_notice, done_notice, incomplete_notice};
@@ -21,7 +21,7 @@ use super::parts::problem::problem_block;
 use super::parts::{View, visible, without_hidden};
 use super::response::{page_response, see_other, status_code, with_security_headers, with_tag};
 use super::state::Ui;
-use super::visit::{After, Answer, Body, Fields, PATIENCE, Redirect, Visit, stored, until};
+use super::visit::{After, Answer, Body, Fields, PAGE_DEADLINE, Redirect, Visit, stored, until};
 use super::{PAGES, Page, cache, forms, live, navigation, pages, refresh, session, suggest};
 use crate::api::documents::Problem;
 use crate::api::http::problem::{ApiError, Code};
@@ -208,7 +208,7 @@ pub(super) struct ShellParts {
 pub(super) async fn show(visit: &Visit, page: &Page) -> Result<Answer, ApiError> {
     let begun = Instant::now();
     let behind = wait_for_change(visit).await;
-    let deadline = (begun + PATIENCE).max(Instant::now() + PATIENCE / 2);
+    let deadline = (begun + PAGE_DEADLINE).max(Instant::now() + PAGE_DEADLINE / 2);
     let answer = until(deadline, (page.show)(visit)).await?;
     let Answer::Page(body) = answer else { return Ok(answer) };
     let incomplete = until(deadline, stored(visit.api.reads.incomplete())).await.unwrap_or_default();
@@ -231,11 +231,11 @@ async fn wait_for_change(visit: &Visit) -> bool {
             return false;
         }
         let target = position.offset.saturating_add(1);
-        let read = visit.api.reads.wait_until_projected(partition, target, PATIENCE);
-        return !matches!(tokio::time::timeout(PATIENCE, read).await, Ok(Ok(ReachedOffset::Yes)));
+        let read = visit.api.reads.wait_until_projected(partition, target, PAGE_DEADLINE);
+        return !matches!(tokio::time::timeout(PAGE_DEADLINE, read).await, Ok(Ok(ReachedOffset::Yes)));
     }
     if let Some(offset) = visit.query.get("control").and_then(|text| text.parse::<i64>().ok()) {
-        return tokio::time::timeout(PATIENCE, visit.api.fleet.control.reached(offset)).await.is_err();
+        return tokio::time::timeout(PAGE_DEADLINE, visit.api.fleet.control.reached(offset)).await.is_err();
     }
     false
 }
@@ -260,7 +260,7 @@ async fn submit(
 /// Shows a form with its error and the values entered, which are kept also while its page cannot be read.
 async fn show_again(visit: &mut Visit, page: &Page, head: &Parts, error: ApiError) -> Result<Answer, ApiError> {
     visit.problem = Some(error.clone().document());
-    match until(Instant::now() + PATIENCE, (page.show)(visit)).await {
+    match until(Instant::now() + PAGE_DEADLINE, (page.show)(visit)).await {
         Ok(answer @ Answer::Page(_)) => Ok(answer),
         Err(unread) if unread.is(Code::StoreUnavailable) || unread.is(Code::KafkaUnavailable) => {
             Ok(pages::plain_form(visit, head.uri.path()))
@@ -282,7 +282,7 @@ fn redirect_path(redirect: &Redirect) -> String {
 }
 
 /// Renders a page, also that of an error. Other answers are responses by themselves.
-pub(super) fn rendered_page(visit: &Visit, outcome: Result<Answer, ApiError>) -> Result<Rendered, Box<Response>> {
+pub(super) fn rendered_page(visit: &Visit, outcome: Result<Answer, ApiError>) -> Result<RenderedPage, Box<Response>> {
     let (status, body) = match outcome {
         Ok(Answer::Raw(response)) => return Err(Box::new(response)),
         Ok(Answer::Redirect(path)) => return Err(Box::new(see_other(&visit.view.url(&path)))),
@@ -291,11 +291,11 @@ pub(super) fn rendered_page(visit: &Visit, outcome: Result<Answer, ApiError>) ->
     };
     let main = body.main.into_string();
     let tag = cache::entity_tag(&body.title, body.state, &main);
-    Ok(Rendered { status, title: body.title, state: body.state, main, tag, part: OnceLock::new() })
+    Ok(RenderedPage { status, title: body.title, state: body.state, main, tag, part: OnceLock::new() })
 }
 
 /// Response with a page, or its `<main>` alone, unless the client has it already.
-pub(super) fn respond(visit: &Visit, shell: &ShellParts, head: &Parts, page: &Rendered) -> Response {
+pub(super) fn respond(visit: &Visit, shell: &ShellParts, head: &Parts, page: &RenderedPage) -> Response {
     let is_known = head.headers.get(header::IF_NONE_MATCH).is_some_and(|known| *known == *page.tag);
     if is_part(head) && is_known && page.status == 200 {
         return with_tag(StatusCode::NOT_MODIFIED.into_response(), &page.tag);

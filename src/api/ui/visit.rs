@@ -27,7 +27,7 @@ use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;
 
 /// Maximum wait of a page for the store or Kafka. What has not been answered by then is left out, with a note.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const PAGE_DEADLINE: Duration = Duration::from_secs(2);
 
 pub(super) type Show = for<'a> fn(&'a Visit) -> Pending<'a, Answer>;
 pub(super) type Submit = for<'a> fn(&'a Visit) -> Pending<'a, Redirect>;
@@ -266,14 +266,14 @@ pub(super) async fn from_kafka<T>(read: impl Future<Output = Result<T, ApiError>
 }
 
 fn deadline() -> Instant {
-    DEADLINE.try_with(|deadline| *deadline).unwrap_or_else(|_| Instant::now() + PATIENCE)
+    DEADLINE.try_with(|deadline| *deadline).unwrap_or_else(|_| Instant::now() + PAGE_DEADLINE)
 }
 
 async fn in_time<T>(code: Code, of: &str, read: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
     match tokio::time::timeout_at(deadline(), read).await {
         Ok(outcome) => outcome,
         Err(_) => {
-            let detail = format!("no answer of {of} within {} s", PATIENCE.as_secs());
+            let detail = format!("no answer of {of} within {} s", PAGE_DEADLINE.as_secs());
             Err(ApiError::new(code, detail).hint("reload the page"))
         }
     }
@@ -292,7 +292,7 @@ mod tests {
             }
             stored(std::future::ready(Ok(7))).await
         };
-        assert_eq!(until(begun + PATIENCE, reads).await.ok(), Some(7), "what is there is shown");
-        assert_eq!(begun.elapsed(), PATIENCE);
+        assert_eq!(until(begun + PAGE_DEADLINE, reads).await.ok(), Some(7), "what is there is shown");
+        assert_eq!(begun.elapsed(), PAGE_DEADLINE);
     }
 }

@@ -12,11 +12,11 @@ use crate::handlers::Schema;
 /// Declarations of types by `kafleet topics apply`, with their compiled schemas.
 pub(crate) struct DeclaredTypes {
     control: Arc<ControlWatch>,
-    compiled: Mutex<BTreeMap<String, Compiled>>,
+    compiled: Mutex<BTreeMap<String, CompiledSchema>>,
 }
 
 /// Compiled schema of a declaration.
-struct Compiled {
+struct CompiledSchema {
     declared: Arc<TypeRecord>,
     /// `None`: the schema cannot be compiled, or the declaration has none.
     schema: Option<Schema>,
@@ -51,7 +51,7 @@ impl DeclaredTypes {
             return known.schema.clone();
         }
         let schema = declared.params.clone().and_then(|schema| compile(name, schema));
-        compiled.insert(name.to_owned(), Compiled { declared, schema: schema.clone() });
+        compiled.insert(name.to_owned(), CompiledSchema { declared, schema: schema.clone() });
         schema
     }
 }

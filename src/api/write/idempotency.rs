@@ -20,7 +20,7 @@ use crate::broker::BrokerError;
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 use crate::model::task::Position;
-use crate::publish::{PublishError, Published};
+use crate::publish::{PublishError, PublishedTask};
 use crate::runtime::now_ms;
 use crate::store::Checkpoint;
 use crate::telemetry::otel::context_of;
@@ -30,17 +30,17 @@ use crate::telemetry::otel::context_of;
 /// and clock differences.
 const REMOVAL_MARGIN_MS: i64 = 2 * PUBLISH_DEADLINE.as_millis() as i64 + 10_000;
 /// Outcome of a submission.
-pub(crate) enum Submitted {
+pub(crate) enum SubmitOutcome {
     Created(TaskView),
     /// The same task already existed.
     Existing(TaskView),
 }
 
 /// Outcomes of several drafts, in order.
-pub(crate) type Outcomes = Vec<(Option<TaskId>, Result<Submitted, ApiError>)>;
+pub(crate) type Outcomes = Vec<(Option<TaskId>, Result<SubmitOutcome, ApiError>)>;
 
 /// Failed publish.
-struct Failed {
+struct FailedPublish {
     error: ApiError,
     /// Parts of the task may have been written to Kafka.
     may_be_published: bool,
@@ -71,16 +71,16 @@ impl Writes {
         }
     }
 
-    pub(crate) async fn submit(&self, draft: Draft) -> Result<Submitted, ApiError> {
+    pub(crate) async fn submit(&self, draft: Draft) -> Result<SubmitOutcome, ApiError> {
         if draft.generated {
             let position = self.publish(&draft).await.map_err(|failed| failed.error)?;
-            return Ok(Submitted::Created(as_published(&draft, position, self.publisher.sampler())));
+            return Ok(SubmitOutcome::Created(as_published(&draft, position, self.publisher.sampler())));
         }
         let deadline = Instant::now() + WAIT_DEADLINE;
         let (mut waited, mut pauses) = (false, poll_pauses());
         loop {
             if let Some(existing) = self.existing(&draft).await? {
-                return Ok(Submitted::Existing(existing));
+                return Ok(SubmitOutcome::Existing(existing));
             }
             match self.leases.claim(&draft).await? {
                 Claim::Ours(lease) => match self.publish_leased(&draft, lease, waited).await {
@@ -89,7 +89,7 @@ impl Writes {
                     done => return done,
                 },
                 Claim::Published(position) => {
-                    return Ok(Submitted::Existing(as_published(&draft, position, self.publisher.sampler())));
+                    return Ok(SubmitOutcome::Existing(as_published(&draft, position, self.publisher.sampler())));
                 }
                 Claim::Busy if Instant::now() >= deadline => return Err(in_progress(&draft.id)),
                 Claim::Busy => tokio::time::sleep(pauses.next_wait()).await,
@@ -100,23 +100,23 @@ impl Writes {
 
     /// Publishes a task under its lease. `waited`: another request held the lease before and may have published the
     /// task.
-    async fn publish_leased(&self, draft: &Draft, lease: Lease, waited: bool) -> Result<Submitted, ApiError> {
+    async fn publish_leased(&self, draft: &Draft, lease: Lease, waited: bool) -> Result<SubmitOutcome, ApiError> {
         let leases = std::slice::from_ref(&lease);
         let publish = async {
             match self.find_published_earlier(draft, waited || lease.taken_over).await {
-                Ok(Some(found)) => Ok(Submitted::Existing(found)),
+                Ok(Some(found)) => Ok(SubmitOutcome::Existing(found)),
                 Ok(None) => self
                     .publish(draft)
                     .await
-                    .map(|position| Submitted::Created(as_published(draft, position, self.publisher.sampler()))),
-                Err(error) => Err(Failed { error, may_be_published: false }),
+                    .map(|position| SubmitOutcome::Created(as_published(draft, position, self.publisher.sampler()))),
+                Err(error) => Err(FailedPublish { error, may_be_published: false }),
             }
         };
         let published = self.leases.while_renewing(leases, publish).await;
         let outcome = match &published {
-            Ok(Submitted::Created(found)) => PublishOutcome::Published(found.position()),
+            Ok(SubmitOutcome::Created(found)) => PublishOutcome::Published(found.position()),
             Err(failed) if failed.may_be_published => PublishOutcome::InDoubt,
-            Ok(Submitted::Existing(_)) | Err(_) => PublishOutcome::Released,
+            Ok(SubmitOutcome::Existing(_)) | Err(_) => PublishOutcome::Released,
         };
         self.leases.finish(std::iter::once((&lease, outcome))).await;
         published.map_err(|failed| failed.error)
@@ -160,21 +160,21 @@ impl Writes {
         Err(id_taken(draft))
     }
 
-    async fn publish(&self, draft: &Draft) -> Result<Position, Failed> {
+    async fn publish(&self, draft: &Draft) -> Result<Position, FailedPublish> {
         let outcome = match self.publisher.publish(draft.new.clone(), now_ms()).await {
             // The record is written; retry only the announcement.
             Err(PublishError::NotAnnounced { task, .. }) => self.publisher.announce(*task, now_ms()).await,
             outcome => outcome,
         };
         match outcome {
-            Ok(Published { position, .. }) => Ok(position),
+            Ok(PublishedTask { position, .. }) => Ok(position),
             Err(error) => Err(self.failed(draft, error)),
         }
     }
 
-    fn failed(&self, draft: &Draft, error: PublishError) -> Failed {
+    fn failed(&self, draft: &Draft, error: PublishError) -> FailedPublish {
         let error = self.publish_error(draft, error);
-        Failed { may_be_published: error.may_have_happened(), error }
+        FailedPublish { may_be_published: error.may_have_happened(), error }
     }
 
     fn publish_error(&self, draft: &Draft, error: PublishError) -> ApiError {

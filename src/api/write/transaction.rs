@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
 use super::Writes;
-use super::idempotency::{Submitted, as_published};
+use super::idempotency::{SubmitOutcome, as_published};
 use super::lease::{Claim, Lease, PublishOutcome, RENEW_EVERY, WAIT_DEADLINE, in_progress, poll_pauses};
 use super::validate::Draft;
 use crate::api::documents::CreateTask;
@@ -17,7 +17,7 @@ use crate::api::read::consistency::TaskView;
 use crate::broker::BrokerError;
 use crate::model::task::Trace;
 use crate::model::task::id::TaskId;
-use crate::publish::{PublishError, Published};
+use crate::publish::{PublishError, PublishedTask};
 use crate::runtime::now_ms;
 
 /// Maximum tasks per transaction.
@@ -104,7 +104,7 @@ impl Writes {
         let existing = states.iter().filter(|draft_state| matches!(draft_state, DraftState::Existing(_))).count();
         if existing == drafts.len() {
             let existing = |(draft, draft_state): (Draft, DraftState)| match draft_state {
-                DraftState::Existing(found) => (Some(draft.id), Ok(Submitted::Existing(*found))),
+                DraftState::Existing(found) => (Some(draft.id), Ok(SubmitOutcome::Existing(*found))),
                 _ => (Some(draft.id), Err(ApiError::internal())),
             };
             return Ok(drafts.into_iter().zip(states).map(existing).collect());
@@ -128,9 +128,9 @@ impl Writes {
         });
         self.leases.finish(outcomes_by_lease).await;
         let published = published.map_err(|(error, _)| error)?;
-        let created = |(draft, done): (Draft, Published)| {
+        let created = |(draft, done): (Draft, PublishedTask)| {
             let found = as_published(&draft, done.position, self.publisher.sampler());
-            (Some(draft.id), Ok(Submitted::Created(found)))
+            (Some(draft.id), Ok(SubmitOutcome::Created(found)))
         };
         Ok(drafts.into_iter().zip(published).map(created).collect())
     }
@@ -221,7 +221,7 @@ impl Writes {
     }
 
     /// Publishes in one transaction. The flag of an error is set if the transaction may have been committed.
-    async fn publish_atomic(&self, drafts: &[Draft]) -> Result<Vec<Published>, (ApiError, bool)> {
+    async fn publish_atomic(&self, drafts: &[Draft]) -> Result<Vec<PublishedTask>, (ApiError, bool)> {
         let tasks: Vec<_> = drafts.iter().map(|draft| draft.new.clone()).collect();
         let (publisher, sender) = (self.publisher.clone(), self.producer.clone());
         let name = self.transactional_id.clone();

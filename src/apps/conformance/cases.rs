@@ -6,7 +6,7 @@ use super::{Case, Needs, Step, welcome};
 use crate::apps::protocol::{self, ToApp};
 
 /// Number of attempts of the case with many.
-const MANY: u64 = 200;
+const MANY_ATTEMPTS: u64 = 200;
 /// Size of long params, in bytes: as large as a worker can be configured to accept.
 const LONG_BYTES: usize = 3 << 20;
 /// Size of the result that a slow worker reads late, in bytes; larger than the buffers of a socket.
@@ -72,7 +72,7 @@ fn slow_worker() -> Vec<Step> {
 }
 
 fn attempts() -> Vec<Case> {
-    let many = (1..=MANY).flat_map(|n| [attempt(n, "t-echo", &json!([n])), ok(n, &json!([n]))]).collect();
+    let many = (1..=MANY_ATTEMPTS).flat_map(|n| [attempt(n, "t-echo", &json!([n])), ok(n, &json!([n]))]).collect();
     let child = [(1, "t-child", json!(0)), (2, "t-child", json!(0)), (3, "t-echo", json!({}))];
     let child = child.into_iter().flat_map(|(n, name, output)| [attempt(n, name, &json!({})), ok(n, &output)]);
     let wait = attempt(1, "t-wait", &json!({"ms": 600_000}));

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::Step;
 use super::sessions::difference;
-use crate::apps::launch::Launched;
+use crate::apps::launch::OsProcess;
 use crate::apps::process::AppProgram;
 use crate::apps::protocol::{self, ErrorOutcome, FromApp, MAX_LINE_BYTES};
 use crate::apps::socket::{self, SocketWriter};
@@ -24,7 +24,7 @@ use crate::model::task::id::clip_to;
 /// Maximum time for an app to start, to answer, or to exit.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Time in which an app fills its side of the socket.
-const PAUSE: Duration = Duration::from_millis(200);
+const FILL_INTERVAL: Duration = Duration::from_millis(200);
 /// Interval of the check whether the app has received a byte.
 const BYTE_INTERVAL: Duration = Duration::from_micros(50);
 /// Maximum length of a quoted message, in characters.
@@ -32,7 +32,7 @@ const MAX_QUOTED_CHARS: usize = 300;
 
 /// Running process, and the worker's end of its socket.
 struct Player {
-    process: Launched,
+    process: OsProcess,
     reader: Option<pipe::Receiver>,
     writer: Option<SocketWriter>,
     received: Vec<u8>,
@@ -56,7 +56,7 @@ impl Player {
             Step::Send(bytes) => self.send(bytes).await,
             Step::SendSingly(bytes) => self.send_singly(bytes).await,
             Step::Pause => {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(FILL_INTERVAL).await;
                 Ok(())
             }
             Step::Receive(message) => self.receive_message(message).await,

@@ -11,7 +11,7 @@ use super::slots::ProcessId;
 use super::{AppPool, ProcessHandle};
 use crate::apps::session::{AttemptAnswer, StuckCounter};
 use crate::handlers::context::Restart;
-use crate::handlers::permit::{Acquired, Permit, PermitSource, Sharing};
+use crate::handlers::permit::{Permit, PermitGrant, PermitSource, Sharing};
 use crate::handlers::{AnswerFuture, Capabilities, Context, Failure, Handler, InChild, ParamsError};
 use crate::model::json::RawJson;
 
@@ -60,8 +60,8 @@ impl Handler for AppHandler {
         let params = params.clone();
         Ok(Box::pin(async move {
             let permit = match permits.acquire(Sharing::Shared) {
-                Acquired::Now(permit) => Some(permit),
-                Acquired::Later(permit) => permit.await.ok(),
+                PermitGrant::Now(permit) => Some(permit),
+                PermitGrant::Later(permit) => permit.await.ok(),
             };
             let permit = permit.ok_or_else(|| Failure::retry("the app has been stopped"))?;
             let attempt = permit.run(&params, cx).map_err(|error| Failure::dead(error.to_string()))?;
@@ -81,11 +81,11 @@ impl Handler for AppHandler {
 }
 
 impl PermitSource for TypePermits {
-    fn acquire(&self, sharing: Sharing) -> Acquired {
+    fn acquire(&self, sharing: Sharing) -> PermitGrant {
         let mut state = self.pool.state.lock();
         if let Some(id) = state.table.take(sharing) {
             drop(state);
-            return Acquired::Now(self.pool.permit(id, self.stuck.clone()));
+            return PermitGrant::Now(self.pool.permit(id, self.stuck.clone()));
         }
         let (permit, receiver) = oneshot::channel();
         state.table.retain_waiting(|waiting| !waiting.permit.is_closed());
@@ -96,7 +96,7 @@ impl PermitSource for TypePermits {
             self.pool.suspects.notify_one();
         }
         self.pool.hand_out(granted);
-        Acquired::Later(receiver)
+        PermitGrant::Later(receiver)
     }
 
     fn runtime(&self) -> Option<Handle> {

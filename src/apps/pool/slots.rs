@@ -38,7 +38,7 @@ struct Entry {
 }
 
 /// Slots and processes that have become free.
-pub(super) struct Freed<W> {
+pub(super) struct FreedSlots<W> {
     /// Waiting attempts that have got a slot.
     pub granted: Vec<(ProcessId, Sharing, W)>,
     /// The process is closed and runs no more attempts.
@@ -170,14 +170,14 @@ impl<W> SlotTable<W> {
     }
 
     /// Gives a slot back.
-    pub(super) fn free(&mut self, id: ProcessId) -> Freed<W> {
+    pub(super) fn free(&mut self, id: ProcessId) -> FreedSlots<W> {
         let mut is_finished = false;
         if let Some(entry) = self.entry(id) {
             entry.running -= 1;
             (entry.is_exclusive, entry.is_quarantine) = (false, false);
             is_finished = entry.is_closing && entry.running == 0;
         }
-        Freed { granted: self.grant(), is_finished }
+        FreedSlots { granted: self.grant(), is_finished }
     }
 
     /// Gives free slots to waiting attempts, in turn. Attempts that wait to run alone keep a process free.

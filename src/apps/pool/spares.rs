@@ -8,7 +8,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use super::supervision::Supervised;
+use super::supervision::SupervisedProcess;
 use super::{AppPool, fitting_processes};
 use crate::apps::container::Container;
 use crate::handlers::resident_memory::tree_bytes;
@@ -87,7 +87,7 @@ impl Spares {
     }
 
     /// Starts a spare process. Returns `None` if it cannot be started.
-    async fn start(&self) -> Option<Supervised> {
+    async fn start(&self) -> Option<SupervisedProcess> {
         match self.0.start_process(self.0.settings.processes).await {
             Ok(process) => Some(self.0.supervise(process, true)),
             Err(error) => {
@@ -99,7 +99,7 @@ impl Spares {
     }
 
     /// Keeps a spare process until it ends, has to be replaced, or has run no attempt for some time.
-    async fn run(&self, mut spare: Supervised) {
+    async fn run(&self, mut spare: SupervisedProcess) {
         let pool = &self.0;
         let handle = spare.handle.clone();
         let mut used_at = Instant::now();

@@ -26,7 +26,7 @@ const END_DEADLINE: Duration = Duration::from_secs(13);
 const MAX_FINISHING: usize = 4;
 
 /// Process with its supervisor. Dropping it kills the process.
-pub(super) struct Supervised {
+pub(super) struct SupervisedProcess {
     pub handle: Arc<ProcessHandle>,
     /// `None` after the end.
     supervisor: Option<JoinHandle<ProcessEnd>>,
@@ -49,8 +49,8 @@ impl AppPool {
     pub(super) async fn keep(self: Arc<Self>, number: u32, mut first: Option<AppProcess>) {
         let mut backoff = Backoff::new(MIN_BACKOFF, MAX_BACKOFF);
         // Process that serves until its replacement is ready, and those that finish their attempts.
-        let mut served: Option<Supervised> = None;
-        let mut finishing: Vec<Supervised> = Vec::new();
+        let mut served: Option<SupervisedProcess> = None;
+        let mut finishing: Vec<SupervisedProcess> = Vec::new();
         loop {
             let process = match first.take() {
                 Some(process) => process,
@@ -121,7 +121,7 @@ impl AppPool {
         }
     }
 
-    pub(super) fn supervise(self: &Arc<Self>, process: AppProcess, is_spare: bool) -> Supervised {
+    pub(super) fn supervise(self: &Arc<Self>, process: AppProcess, is_spare: bool) -> SupervisedProcess {
         let (requests, receiver) = mpsc::unbounded_channel();
         let handle = self.add(&process, requests, is_spare);
         let (pool, own) = (self.clone(), handle.clone());
@@ -137,7 +137,7 @@ impl AppPool {
             note_end(&pool, &own, &end);
             end
         });
-        Supervised { handle, supervisor: Some(supervisor) }
+        SupervisedProcess { handle, supervisor: Some(supervisor) }
     }
 
     /// Closes a process after any event: it gets no more attempts, and is replaced.
@@ -156,7 +156,7 @@ impl AppPool {
         process.replace.notify_one();
     }
 
-    async fn wait_for_replacement(&self, current: &mut Supervised) -> Next {
+    async fn wait_for_replacement(&self, current: &mut SupervisedProcess) -> Next {
         let handle = current.handle.clone();
         tokio::select! {
             biased;
@@ -183,7 +183,7 @@ impl AppPool {
     }
 
     /// Ends a process; its running attempts may finish for some seconds.
-    pub(super) async fn end(&self, mut process: Supervised) {
+    pub(super) async fn end(&self, mut process: SupervisedProcess) {
         // Fails if the process has ended.
         let _ = process.handle.requests.send(ProcessRequest::Stop);
         let _ = timeout(END_DEADLINE, process.ended()).await;
@@ -192,7 +192,7 @@ impl AppPool {
 
 /// Keeps a replaced process until its attempts have ended. If there are too many, kills the oldest, whose attempts run
 /// again: waiting for it would leave the app without a process.
-fn let_finish(app: &str, finishing: &mut Vec<Supervised>, process: Supervised) {
+fn let_finish(app: &str, finishing: &mut Vec<SupervisedProcess>, process: SupervisedProcess) {
     finishing.retain(|process| !process.has_ended());
     finishing.push(process);
     if finishing.len() > MAX_FINISHING {
@@ -220,7 +220,7 @@ fn note_end(pool: &AppPool, process: &ProcessHandle, end: &ProcessEnd) {
     }
 }
 
-impl Supervised {
+impl SupervisedProcess {
     fn has_ended(&self) -> bool {
         self.supervisor.as_ref().is_none_or(JoinHandle::is_finished)
     }
@@ -235,7 +235,7 @@ impl Supervised {
     }
 }
 
-impl Drop for Supervised {
+impl Drop for SupervisedProcess {
     fn drop(&mut self) {
         // Fails if the process has ended.
         let _ =

@@ -40,7 +40,7 @@ pub enum FromApp {
     Log(Log),
     Warn(Warn),
     Attach(Attach),
-    Heartbeat(Numbered),
+    Heartbeat(AttemptMessage),
     Pong(Pong),
     Spawn(Spawn),
     Continue(Continue),
@@ -192,7 +192,7 @@ pub struct Attach {
 /// Message about an attempt without other fields.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Numbered {
+pub struct AttemptMessage {
     pub n: u64,
 }
 

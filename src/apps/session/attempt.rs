@@ -22,7 +22,7 @@ const MAX_MESSAGE_CHARS: usize = 4_000;
 /// Attempt that the app runs.
 pub(super) struct Entry {
     pub cx: Context,
-    answer: oneshot::Sender<Answered>,
+    answer: oneshot::Sender<AnsweredAttempt>,
     /// Start of the attempt's message in the stream.
     pub start: u64,
     /// Number and size (bytes) of the children to publish with the result.
@@ -44,7 +44,7 @@ impl Drop for Call {
 }
 
 /// End of an attempt, with its calls.
-struct Answered {
+struct AnsweredAttempt {
     ended: AttemptAnswer,
     calls: Vec<Call>,
 }
@@ -66,17 +66,17 @@ pub struct RunningAttempt {
     cx: Context,
     stuck: StuckCounter,
     /// `None` once the attempt has ended.
-    answer: Option<oneshot::Receiver<Answered>>,
+    answer: Option<oneshot::Receiver<AnsweredAttempt>>,
 }
 
 impl Entry {
-    fn new(cx: Context, answer: oneshot::Sender<Answered>, start: u64) -> Self {
+    fn new(cx: Context, answer: oneshot::Sender<AnsweredAttempt>, start: u64) -> Self {
         Self { cx, answer, start, children: 0, children_bytes: 0, bad_children: None, calls: Vec::new() }
     }
 
     pub(super) fn end(self, ended: AttemptAnswer) {
         // The receiver is dropped if the attempt has been abandoned.
-        let _ = self.answer.send(Answered { ended, calls: self.calls });
+        let _ = self.answer.send(AnsweredAttempt { ended, calls: self.calls });
     }
 }
 

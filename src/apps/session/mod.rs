@@ -41,9 +41,9 @@ const READ_BYTES: usize = 64 << 10;
 
 /// Connection to one process. Cheap to clone.
 #[derive(Clone)]
-pub struct Session(Arc<Shared>);
+pub struct Session(Arc<SessionState>);
 
-struct Shared {
+struct SessionState {
     out: SendBuffer,
     /// Maximum size of a child's params, in bytes.
     max_params: u64,
@@ -170,7 +170,7 @@ impl Session {
             written_at_ping: 0,
             is_responsive: false,
         };
-        let session = Self(Arc::new(Shared {
+        let session = Self(Arc::new(SessionState {
             out: SendBuffer::new(Box::new(writer)),
             max_params: welcome.limits.params,
             state: Mutex::new(state),

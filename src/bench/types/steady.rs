@@ -16,7 +16,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Times and repetitions of the tasks of a load.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Observed {
+pub(super) struct ObservedTasks {
     /// Time from submission to start, in ms.
     pub latencies: Vec<f64>,
     /// Attempts after the first one of a task.
@@ -28,7 +28,7 @@ pub(super) struct Observer {
     consumer: Box<dyn Consumer>,
     /// Submission times of tasks that have not ended, by number; epoch milliseconds.
     open: FxHashMap<u64, f64>,
-    observed: Observed,
+    observed: ObservedTasks,
 }
 
 impl Observer {
@@ -43,7 +43,7 @@ impl Observer {
             starts.push((partition, StartOffset::At(end)));
         }
         consumer.assign(&starts)?;
-        Ok(Self { consumer, open: FxHashMap::default(), observed: Observed::default() })
+        Ok(Self { consumer, open: FxHashMap::default(), observed: ObservedTasks::default() })
     }
 
     /// Publishes tasks of these types in turn, at the rate of the benchmark, until `ends` holds; returns once all have
@@ -53,7 +53,7 @@ impl Observer {
         fleet: &mut TypesFleet,
         types: &[String],
         mut ends: impl FnMut(&TypesFleet, Duration) -> anyhow::Result<bool>,
-    ) -> anyhow::Result<Observed> {
+    ) -> anyhow::Result<ObservedTasks> {
         let filler = Filler::new(&fleet.topics)?;
         let params = load::params();
         let begun = Instant::now();
@@ -88,7 +88,7 @@ impl Observer {
 }
 
 /// Applies an event of a task of the load; those of other tasks are not decoded.
-fn take(record: &RecordRef<'_>, open: &mut FxHashMap<u64, f64>, observed: &mut Observed) {
+fn take(record: &RecordRef<'_>, open: &mut FxHashMap<u64, f64>, observed: &mut ObservedTasks) {
     let key = record.key.and_then(|key| std::str::from_utf8(key).ok());
     let Some(number) = key.and_then(|key| key.strip_prefix("bench-")?.parse::<u64>().ok()) else { return };
     let Some(sent_ms) = open.get(&number).copied() else { return };

@@ -12,7 +12,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::commits::commit_and_wait;
 use super::settings::Settings;
 use super::{committed, error, list, native};
-use crate::broker::{BrokerError, Commit, Committed, Partition};
+use crate::broker::{BrokerError, Commit, CommittedOffset, Partition};
 
 /// Delay before the group coordinator is queried again.
 const COORDINATOR_RETRY: Duration = Duration::from_millis(100);
@@ -22,7 +22,7 @@ pub(super) fn offsets(
     group: &str,
     partitions: &[Partition],
     deadline: Duration,
-) -> Result<Vec<Option<Committed>>, BrokerError> {
+) -> Result<Vec<Option<CommittedOffset>>, BrokerError> {
     committed_of(&observer(settings, group)?, partitions, deadline)
 }
 
@@ -50,7 +50,7 @@ pub(super) fn committed_of<C: ConsumerContext>(
     client: &BaseConsumer<C>,
     partitions: &[Partition],
     deadline: Duration,
-) -> Result<Vec<Option<Committed>>, BrokerError> {
+) -> Result<Vec<Option<CommittedOffset>>, BrokerError> {
     if partitions.is_empty() {
         return Ok(Vec::new());
     }

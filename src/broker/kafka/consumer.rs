@@ -18,7 +18,7 @@ use super::rebalance::{CallbackEvents, unassign_all};
 use super::settings::Settings;
 use super::{error, list, native, offset_of, with_record};
 use crate::broker::{
-    BrokerError, Commit, Committed, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, StartOffset,
+    BrokerError, Commit, CommittedOffset, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, StartOffset,
 };
 
 /// Maximum wait for the outcome of a synchronous commit. librdkafka's own timeout is longer.
@@ -402,7 +402,7 @@ impl Consumer for KafkaConsumer {
         &mut self,
         partitions: &[Partition],
         deadline: Duration,
-    ) -> Result<Vec<Option<Committed>>, BrokerError> {
+    ) -> Result<Vec<Option<CommittedOffset>>, BrokerError> {
         self.group()?;
         super::committed_offsets::committed_of(&self.client, partitions, deadline)
     }

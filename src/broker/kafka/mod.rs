@@ -21,8 +21,9 @@ use self::producer::{KafkaProducer, KafkaTransactionalProducer};
 use self::reader::Reader;
 use self::settings::Settings;
 use super::{
-    Broker, BrokerError, Commit, Committed, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, Partition, Producer,
-    RecordListing, RecordRef, StartOffset, TopicInfo, TopicOutcome, TopicSpec, TransactionalProducer, Watermarks,
+    Broker, BrokerError, Commit, CommittedOffset, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, Partition,
+    Producer, RecordListing, RecordRef, StartOffset, TopicInfo, TopicOutcome, TopicSpec, TransactionalProducer,
+    Watermarks,
 };
 
 mod admin;
@@ -128,7 +129,7 @@ impl Broker for Kafka {
         group: &str,
         partitions: &[Partition],
         deadline: Duration,
-    ) -> Result<Vec<Option<Committed>>, BrokerError> {
+    ) -> Result<Vec<Option<CommittedOffset>>, BrokerError> {
         committed_offsets::offsets(&self.settings, group, partitions, deadline)
     }
 
@@ -229,8 +230,8 @@ fn offset_of(start: StartOffset) -> Offset {
 }
 
 /// Returns the committed offset of a list entry, if there is one.
-fn committed(entry: native::Entry) -> Option<Committed> {
-    (entry.offset >= 0).then_some(Committed { offset: entry.offset, metadata: entry.metadata })
+fn committed(entry: native::Entry) -> Option<CommittedOffset> {
+    (entry.offset >= 0).then_some(CommittedOffset { offset: entry.offset, metadata: entry.metadata })
 }
 
 #[cfg(test)]

@@ -28,19 +28,19 @@ pub(super) fn unassign_all(client: &BaseConsumer<CallbackEvents>) {
 /// Events recorded by librdkafka's callbacks during a poll.
 #[derive(Default)]
 pub(super) struct CallbackEvents {
-    recorded: Mutex<Recorded>,
+    recorded: Mutex<RecordedCallbacks>,
     pub closing: AtomicBool,
 }
 
 #[derive(Default)]
-pub(super) struct Recorded {
+pub(super) struct RecordedCallbacks {
     pub events: Vec<GroupEvent>,
     commits: Vec<RequestOutcome>,
     /// Reason for the error that the poll is about to return.
     pub reason: String,
 }
 
-impl Recorded {
+impl RecordedCallbacks {
     /// Takes the group events and the outcomes of commit requests.
     pub(super) fn take(&mut self) -> (Vec<GroupEvent>, Vec<RequestOutcome>) {
         (std::mem::take(&mut self.events), std::mem::take(&mut self.commits))
@@ -48,7 +48,7 @@ impl Recorded {
 }
 
 impl CallbackEvents {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Recorded> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, RecordedCallbacks> {
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

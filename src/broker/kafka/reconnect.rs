@@ -59,7 +59,7 @@ mod tests {
     use super::super::settings::Settings;
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(100);
+    const TEST_DEADLINE: Duration = Duration::from_secs(100);
 
     /// A server that knows `ApiVersions` and `Metadata`, for as much as a client needs to connect.
     struct FakeBroker {
@@ -139,7 +139,7 @@ mod tests {
 
         /// Calls `turn` until every client has sent more than the given number of metadata requests.
         fn until_more_than(&self, clients: usize, count: u64, mut turn: impl FnMut()) {
-            let end = Instant::now() + PATIENCE;
+            let end = Instant::now() + TEST_DEADLINE;
             while self.least(clients) <= count {
                 assert!(Instant::now() < end, "metadata requests by client: {:?}", self.requests.lock());
                 turn();

@@ -12,7 +12,7 @@ use super::log::Entry;
 use super::topics::{self, Topics};
 use super::{Core, State};
 use crate::broker::{
-    BrokerError, Commit, CommitOutcomes, Committed, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef,
+    BrokerError, Commit, CommitOutcomes, CommittedOffset, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef,
     StartOffset,
 };
 use crate::runtime;
@@ -30,7 +30,7 @@ pub(super) struct MemoryConsumer {
     /// Partitions that the group has assigned and the consumer has not released. After `Lost`, the consumer rejoins
     /// only when all of them have been released.
     assigned: BTreeSet<Partition>,
-    reads: Vec<Read>,
+    reads: Vec<ReadPartition>,
     /// Topics whose records are held back.
     held: BTreeSet<String>,
     /// Index in `reads` at which the next poll starts, so that a partition with many records does not starve the
@@ -42,7 +42,7 @@ pub(super) struct MemoryConsumer {
 }
 
 /// A partition that is being read.
-struct Read {
+struct ReadPartition {
     at: Partition,
     position: i64,
     paused: bool,
@@ -150,7 +150,7 @@ impl MemoryConsumer {
 
     /// Waits for a record, a group event, or the timeout.
     fn wait(&self, core: &Core, state: &mut MutexGuard<'_, State>, mut left: Duration) {
-        let is_read = |read: &&Read| !read.paused && !read.stopped && !self.held.contains(&*read.at.topic);
+        let is_read = |read: &&ReadPartition| !read.paused && !read.stopped && !self.held.contains(&*read.at.topic);
         for read in self.reads.iter().filter(is_read) {
             if let Ok(log) = topics::log_mut(&mut state.topics, &read.at) {
                 log.wait_with(&self.waiter);
@@ -218,7 +218,7 @@ impl MemoryConsumer {
     fn set_position(&mut self, at: &Partition, position: i64, stopped: bool) {
         match self.reads.iter_mut().find(|read| read.at == *at) {
             Some(read) => (read.position, read.stopped) = (position, stopped),
-            None => self.reads.push(Read { at: at.clone(), position, paused: false, stopped }),
+            None => self.reads.push(ReadPartition { at: at.clone(), position, paused: false, stopped }),
         }
     }
 
@@ -295,7 +295,7 @@ impl Consumer for MemoryConsumer {
         &mut self,
         partitions: &[Partition],
         _deadline: Duration,
-    ) -> Result<Vec<Option<Committed>>, BrokerError> {
+    ) -> Result<Vec<Option<CommittedOffset>>, BrokerError> {
         let name = self.group_name()?;
         let state = self.core.lock();
         Ok(state.groups.get(name).map_or_else(|| vec![None; partitions.len()], |group| group.committed(partitions)))

@@ -11,7 +11,7 @@ use parking_lot::Condvar;
 
 use super::assignor::{MemberId, Target, balance};
 use super::topics::{self, Topics};
-use crate::broker::{BrokerError, Commit, CommitOutcomes, Committed, GroupEvent, Partition};
+use crate::broker::{BrokerError, Commit, CommitOutcomes, CommittedOffset, GroupEvent, Partition};
 
 const MAX_METADATA_BYTES: usize = 4096;
 
@@ -23,7 +23,7 @@ pub(super) struct Group {
     known_partitions: usize,
     /// Incremented with every change of members or partitions.
     generation: u64,
-    offsets: BTreeMap<Partition, Stored>,
+    offsets: BTreeMap<Partition, StoredCommit>,
     empty_since_ms: i64,
 }
 
@@ -65,8 +65,8 @@ struct Assignment {
 }
 
 #[derive(Debug)]
-struct Stored {
-    committed: Committed,
+struct StoredCommit {
+    committed: CommittedOffset,
     at_ms: i64,
 }
 
@@ -305,12 +305,12 @@ impl Group {
 
     fn store(&mut self, commits: &[Commit], at_ms: i64) {
         for Commit { partition, offset, metadata } in commits {
-            let committed = Committed { offset: *offset, metadata: metadata.clone() };
-            self.offsets.insert(partition.clone(), Stored { committed, at_ms });
+            let committed = CommittedOffset { offset: *offset, metadata: metadata.clone() };
+            self.offsets.insert(partition.clone(), StoredCommit { committed, at_ms });
         }
     }
 
-    pub(super) fn committed(&self, partitions: &[Partition]) -> Vec<Option<Committed>> {
+    pub(super) fn committed(&self, partitions: &[Partition]) -> Vec<Option<CommittedOffset>> {
         partitions.iter().map(|at| self.offsets.get(at).map(|stored| stored.committed.clone())).collect()
     }
 

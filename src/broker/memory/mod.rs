@@ -19,8 +19,8 @@ use parking_lot::{Mutex, MutexGuard};
 use self::group::Group;
 use self::topics::Topics;
 use super::{
-    Broker, BrokerError, Commit, Committed, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, Partition, Producer,
-    TopicInfo, TopicOutcome, TopicSpec, TransactionalProducer, Watermarks,
+    Broker, BrokerError, Commit, CommittedOffset, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, Partition,
+    Producer, TopicInfo, TopicOutcome, TopicSpec, TransactionalProducer, Watermarks,
 };
 
 mod assignor;
@@ -257,7 +257,7 @@ impl Broker for MemoryBroker {
         group: &str,
         partitions: &[Partition],
         _deadline: Duration,
-    ) -> Result<Vec<Option<Committed>>, BrokerError> {
+    ) -> Result<Vec<Option<CommittedOffset>>, BrokerError> {
         let mut state = self.core.lock();
         self.core.apply_timeouts(&mut state, group);
         let found = state.groups.get(group);

@@ -101,10 +101,10 @@ pub(super) struct SendQueue {
     settled: Condvar,
 }
 
-type Outcome = Result<Written, BrokerError>;
+type Outcome = Result<LogRecord, BrokerError>;
 
 /// Record in the log.
-struct Written {
+struct LogRecord {
     partition: i32,
     offset: i64,
     /// Set if the topic's timestamps are the broker's.
@@ -175,7 +175,7 @@ impl SendQueue {
     fn deliver(&self, item: &Item, outcome: Outcome) {
         let position = RecordPosition { offset: -1, timestamp_ms: item.payload.created_ms, log_append_time: false };
         let record = item.payload.record(&item.topic, item.partition.unwrap_or(-1), position);
-        if let Ok(Written { append_ms: Some(append_ms), .. }) = outcome {
+        if let Ok(LogRecord { append_ms: Some(append_ms), .. }) = outcome {
             self.sink.appended(item.token, append_ms);
         }
         let outcome = outcome.map(|written| (written.partition, written.offset));
@@ -231,9 +231,11 @@ impl Core {
         }
         match fault {
             SendFault::LostAcknowledgement => Err(BrokerError::InDoubt("injected fault".to_owned())),
-            _ => {
-                Ok(Written { partition: index, offset, append_ms: topic.log_config.log_append_time.then_some(now_ms) })
-            }
+            _ => Ok(LogRecord {
+                partition: index,
+                offset,
+                append_ms: topic.log_config.log_append_time.then_some(now_ms),
+            }),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::handlers::Registered;
+use crate::handlers::TypeRegistration;
 use crate::model::json::RawJson;
 
 /// Maximum depth of nested schemas, which bounds recursive ones.
@@ -12,14 +12,14 @@ const MAX_ITEMS: u64 = 16;
 
 /// Returns params that the type accepts, with as few fields as possible; `None` if none are found, for example because a
 /// string must match a pattern.
-pub(super) fn params_of(known: &Registered) -> Option<String> {
+pub(super) fn params_of(known: &TypeRegistration) -> Option<String> {
     let schema = known.schema.json();
     let built = Builder { root: schema }.value(schema, 0);
     let candidates = [Some(json!({})), built];
     candidates.into_iter().flatten().map(|value| value.to_string()).find(|text| is_accepted(known, text))
 }
 
-fn is_accepted(known: &Registered, text: &str) -> bool {
+fn is_accepted(known: &TypeRegistration, text: &str) -> bool {
     serde_json::from_str::<RawJson>(text).is_ok_and(|params| known.validate(&params).is_none())
 }
 
@@ -119,7 +119,7 @@ mod tests {
     use crate::handlers::builtin::echo::Echo;
 
     fn example(schema: Value) -> Option<String> {
-        params_of(&Registered { schema: Schema::compile(schema).unwrap(), ..Registered::new(Echo) })
+        params_of(&TypeRegistration { schema: Schema::compile(schema).unwrap(), ..TypeRegistration::new(Echo) })
     }
 
     #[test]

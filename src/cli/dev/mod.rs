@@ -227,7 +227,7 @@ mod tests {
     use super::*;
     use crate::handlers::builtin::echo::Echo;
     use crate::handlers::builtin::register_samples;
-    use crate::handlers::{Registered, Schema};
+    use crate::handlers::{Schema, TypeRegistration};
 
     #[test]
     fn banner_has_a_command_to_paste() {
@@ -245,13 +245,15 @@ mod tests {
     fn banner_of_a_target_proposes_params_that_fit_the_schema() {
         let mut registry = Registry::default();
         let schema = json!({"type": "object", "required": ["name"], "properties": {"name": {"examples": ["Ada's"]}}});
-        registry.add("greet", Registered { schema: Schema::compile(schema).unwrap(), ..Registered::new(Echo) });
+        registry
+            .add("greet", TypeRegistration { schema: Schema::compile(schema).unwrap(), ..TypeRegistration::new(Echo) });
         let text = banner("http://127.0.0.1:8080", &registry, false, true);
         assert!(text.contains(r#"'{"type":"greet","params":{"name":"Ada'\''s"}}'"#), "{text}");
 
         let mut registry = Registry::default();
         let schema = json!({"type": "string", "pattern": "^[0-9]{4}$"});
-        registry.add("pin", Registered { schema: Schema::compile(schema).unwrap(), ..Registered::new(Echo) });
+        registry
+            .add("pin", TypeRegistration { schema: Schema::compile(schema).unwrap(), ..TypeRegistration::new(Echo) });
         let text = banner("http://127.0.0.1:8080", &registry, false, true);
         assert!(text.contains(r#"{"type":"pin","params":PARAMS}"#), "{text}");
     }

@@ -44,13 +44,13 @@ impl EventsLog {
 
 /// A position that was read before and after the watermarks of its partition.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Observed {
+pub(super) struct ObservedPosition {
     pub before: i64,
     pub watermarks: Watermarks,
     pub after: i64,
 }
 
-impl Observed {
+impl ObservedPosition {
     fn is_beyond_the_end(&self) -> bool {
         self.before > self.watermarks.high
     }
@@ -104,14 +104,18 @@ async fn check_commits_of(
     let committed = before.iter().zip(&after);
     let observed = committed.zip(watermarks).map(|((before, after), watermarks)| {
         let (before, after) = (before.as_ref()?.offset, after.as_ref()?.offset);
-        Some(Observed { before, watermarks, after })
+        Some(ObservedPosition { before, watermarks, after })
     });
     let findings = partitions.iter().zip(observed);
     Ok(findings.filter_map(|(partition, observed)| check_commit(task_type, partition, observed)).collect())
 }
 
 /// `observed`: `None` if Kafka has dropped the committed offset.
-pub(super) fn check_commit(task_type: &str, partition: &Partition, observed: Option<Observed>) -> Option<Finding> {
+pub(super) fn check_commit(
+    task_type: &str,
+    partition: &Partition,
+    observed: Option<ObservedPosition>,
+) -> Option<Finding> {
     let target = format!("{task_type}/{}", partition.index);
     let choose = format!(
         "choose where to start with `kafleet offsets init {target} --at OFFSET|TIME`, or `--at earliest`, which runs \
@@ -142,7 +146,7 @@ pub(super) fn check_commit(task_type: &str, partition: &Partition, observed: Opt
 pub(super) async fn observe_progress(
     store: &dyn Store,
     log: &EventsLog,
-) -> Result<Option<Vec<Option<Observed>>>, StoreError> {
+) -> Result<Option<Vec<Option<ObservedPosition>>>, StoreError> {
     let numbers: Vec<u32> = (0..).take(log.partitions.len()).collect();
     let before = store.checkpoints(&numbers).await?;
     let Some(watermarks) = log.watermarks().await else { return Ok(None) };
@@ -155,20 +159,20 @@ fn observed_progress(
     before: &[Option<Checkpoint>],
     watermarks: &[Watermarks],
     after: &[Option<Checkpoint>],
-) -> Vec<Option<Observed>> {
+) -> Vec<Option<ObservedPosition>> {
     let read = before.iter().zip(after).zip(watermarks);
     read.map(|((before, after), watermarks)| {
         let (before, after) = match (before, after) {
             (None, None) => (watermarks.low, watermarks.low),
             (before, after) => (before.as_ref()?.offset, after.as_ref()?.offset),
         };
-        Some(Observed { before, watermarks: *watermarks, after })
+        Some(ObservedPosition { before, watermarks: *watermarks, after })
     })
     .collect()
 }
 
 /// Reports the trackers' lag, and checkpoints outside the log.
-pub(super) fn check_progress(observed: &[Option<Observed>]) -> Vec<Finding> {
+pub(super) fn check_progress(observed: &[Option<ObservedPosition>]) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut behind = 0;
     for (index, observed) in observed.iter().enumerate() {
@@ -213,7 +217,7 @@ mod tests {
             (Some(10), None),
             (Some(20), None),
         ] {
-            let observed = committed.map(|offset| Observed { before: offset, watermarks, after: offset });
+            let observed = committed.map(|offset| ObservedPosition { before: offset, watermarks, after: offset });
             let finding = check_commit("echo", &partition, observed);
             assert_eq!(finding.is_some(), expected.is_some(), "{committed:?}");
             if let (Some(finding), Some(expected)) = (finding, expected) {
@@ -253,7 +257,7 @@ mod tests {
             let (_, before, _) = advance(&steps[0]);
             let (low, _, high) = advance(&steps[1]);
             let (_, after, _) = advance(&steps[2]);
-            let observed = Observed { before, watermarks: Watermarks { low, high }, after };
+            let observed = ObservedPosition { before, watermarks: Watermarks { low, high }, after };
             prop_assert!(check_progress(&[Some(observed)]).iter().all(|one| one.verdict != Verdict::Error));
             prop_assert_eq!(check_commit("echo", &Partition::new("t", 0), Some(observed)), None);
         }

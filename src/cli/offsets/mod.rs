@@ -16,7 +16,7 @@ use crate::broker::{BrokerClient, BrokerError, Commit, Partition, Watermarks};
 use crate::config::Names;
 use crate::control::settings::{FleetSettings, FleetSettingsError, read_control};
 use crate::handlers::Registry;
-use crate::model::offsets::{Completed, Mark, Metadata, PendingRetries};
+use crate::model::offsets::{CompletedOffsets, Mark, Metadata, PendingRetries};
 use crate::model::task::parse_time;
 use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;
@@ -199,7 +199,7 @@ async fn plan(client: &BrokerClient, topic: &str, group: &str, target: &Target, 
 
 /// Returns a commit that is marked clean, so that no crash of an earlier worker is suspected.
 fn commit(partition: Partition, offset: i64) -> Commit {
-    let completed = Completed::starting_at(offset);
+    let completed = CompletedOffsets::starting_at(offset);
     let metadata = Metadata::encode(&completed, Mark::Clean, offset, 0, &PendingRetries::default());
     Commit { partition, offset, metadata }
 }

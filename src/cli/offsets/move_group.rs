@@ -27,7 +27,7 @@ pub(in crate::cli) struct MoveArgs {
 
 /// Committed offsets that were moved.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Moved {
+pub(super) struct MovedOffsets {
     #[serde(rename = "type")]
     task_type: String,
     from: String,
@@ -52,8 +52,8 @@ pub(super) async fn run(args: MoveArgs, setup: &Setup, globals: &Globals) -> Out
     Ok(Code::Ok)
 }
 
-fn empty_message(moved: &Moved) -> String {
-    let Moved { task_type, from, to, .. } = moved;
+fn empty_message(moved: &MovedOffsets) -> String {
+    let MovedOffsets { task_type, from, to, .. } = moved;
     if from == to {
         format!("nothing was moved: the committed offsets of the type `{task_type}` are in the group `{to}` already")
     } else {
@@ -73,7 +73,7 @@ pub(super) async fn move_commits(
     names: &Names,
     task_type: &str,
     to: &str,
-) -> Result<Moved, Failure> {
+) -> Result<MovedOffsets, Failure> {
     check_configured(names, task_type, to)?;
     let settings = read_control(client, names).await.map_err(|error| failure(error.into(), task_type, to))?;
     let from = settings.group_of(task_type).to_owned();
@@ -138,9 +138,9 @@ impl GroupMove<'_> {
         set.map_err(|error| failure(error, self.task_type, group))
     }
 
-    fn moved(&self, commits: &[Commit]) -> Moved {
+    fn moved(&self, commits: &[Commit]) -> MovedOffsets {
         let moved = commits.iter().map(|one| MovedCommit { partition: one.partition.index, offset: one.offset });
-        Moved {
+        MovedOffsets {
             task_type: self.task_type.to_owned(),
             from: self.from.to_owned(),
             to: self.to.to_owned(),
@@ -201,7 +201,7 @@ fn lost_commit(task_type: &str, group: &str, partition: &Partition) -> Failure {
     ))
 }
 
-fn rows(moved: &Moved) -> Rows {
+fn rows(moved: &MovedOffsets) -> Rows {
     let mut rows = Rows::new(["PARTITION", "OFFSET", "FROM", "TO"]);
     let number = |number: i64| Field::Number(u64::try_from(number).unwrap_or(0));
     for one in &moved.partitions {

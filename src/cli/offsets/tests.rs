@@ -10,7 +10,7 @@ use crate::support::wait::{eventually, eventually_blocking};
 
 const TOPIC: &str = "kafleet.tasks.echo";
 /// Deadline for conditions that hold eventually, generous for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Returns a broker with a topic of two partitions; the first has ten records, at the times 0, 10, 20, …
 async fn broker() -> Arc<dyn Broker> {
@@ -170,7 +170,7 @@ async fn running_workers_apply_offsets() {
     })
     .await;
     shutdown.begin();
-    tokio::time::timeout(PATIENCE, worker).await.expect("in time").unwrap().unwrap();
+    tokio::time::timeout(TEST_DEADLINE, worker).await.expect("in time").unwrap().unwrap();
 }
 
 /// Tests of `offsets move`.

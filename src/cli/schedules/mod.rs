@@ -233,12 +233,12 @@ async fn trigger(args: TriggerArgs, client: &Client, output: &Output) -> Outcome
 
 /// Waits until the tracker has created the task.
 async fn wait_until_created(client: &Client, task: &str, wait: Millis, started: Instant) -> Result<Status, Failure> {
-    const PAUSE: std::time::Duration = std::time::Duration::from_millis(200);
+    const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(200);
     let end = super::wait::deadline(started, wait);
     loop {
         match client.status(task).await {
             Err(failure) if matches!(failure.code, Code::NotFound | Code::Unavailable) && Instant::now() < end => {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
             Err(failure) if failure.code == Code::NotFound => {
                 return Err(Failure::new(

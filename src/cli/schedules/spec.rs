@@ -109,7 +109,7 @@ mod tests {
     use clap::Parser;
 
     #[derive(Parser)]
-    struct Typed {
+    struct TestCommand {
         #[command(flatten)]
         spec: SpecArgs,
         #[command(flatten)]
@@ -121,7 +121,7 @@ mod tests {
         let mut spec =
             Spec { cron: Some("0 3 * * *".into()), timezone: Some("Europe/Berlin".into()), ..Spec::default() };
         spec.task.policy.tags = vec!["a".into()];
-        let typed = Typed::parse_from([
+        let typed = TestCommand::parse_from([
             "x",
             "--overlap",
             "buffer_one",
@@ -140,9 +140,9 @@ mod tests {
             (Some(2), 1, Some("2026-01-31T12:00:00.000Z"))
         );
         assert_eq!((spec.task.policy.min_backoff, spec.task.policy.max_backoff), (None, Some(Millis::secs(300))));
-        Typed::parse_from(["x", "--every", "10m"]).spec.apply_to(&mut spec).unwrap();
+        TestCommand::parse_from(["x", "--every", "10m"]).spec.apply_to(&mut spec).unwrap();
         assert_eq!((spec.when().as_str(), spec.cron.is_some(), spec.timezone.is_some()), ("every 10m", false, false));
-        let notified = Typed::parse_from([
+        let notified = TestCommand::parse_from([
             "x",
             "--callback",
             "https://a",
@@ -150,7 +150,7 @@ mod tests {
             r#"{"after": "1h", "expect": ["succeeded"]}"#,
         ]);
         apply_task_args(notified.task, &mut spec.task).unwrap();
-        Typed::parse_from(["x", "--name", "n"]).task.actions().unwrap();
+        TestCommand::parse_from(["x", "--name", "n"]).task.actions().unwrap();
         assert_eq!(
             (spec.task.policy.rules.actions.len(), spec.task.policy.rules.checks.len(), spec.task.policy.tags.len()),
             (1, 1, 1)

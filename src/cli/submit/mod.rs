@@ -295,14 +295,14 @@ mod tests {
     use clap::Parser;
 
     #[derive(Parser)]
-    struct Typed {
+    struct TestCommand {
         #[command(flatten)]
         args: SubmitArgs,
     }
 
     fn typed(line: &str) -> Result<Submission, Failure> {
         let words = std::iter::once("submit").chain(line.split_whitespace());
-        interpret(Typed::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}")).args)
+        interpret(TestCommand::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}")).args)
     }
 
     #[test]

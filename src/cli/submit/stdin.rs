@@ -12,7 +12,7 @@ use tokio::net::unix::pipe::Receiver;
 use crate::cli::exit::Failure;
 
 /// Time within which a pipe must deliver data or end.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PIPE_DEADLINE: Duration = Duration::from_secs(3);
 
 /// Refuses to ignore input on stdin: params that are piped in without `-` were probably meant to be read. Reads
 /// nothing.
@@ -38,7 +38,7 @@ async fn has_unread_input() -> bool {
     }
     // The pipe is polled and never read, so its blocking mode does not matter.
     let Ok(pipe) = Receiver::from_file_unchecked(stdin) else { return false };
-    match tokio::time::timeout(PATIENCE, pipe.ready(Interest::READABLE)).await {
+    match tokio::time::timeout(PIPE_DEADLINE, pipe.ready(Interest::READABLE)).await {
         Ok(Ok(ready)) => ready & Ready::READABLE == Ready::READABLE,
         Ok(Err(_)) => false,
         Err(_) => true,

@@ -20,7 +20,7 @@ mod draw;
 /// Interval between reads of a watched tree.
 const REDRAW: Duration = Duration::from_millis(300);
 /// Maximum time a watched tree may be unavailable.
-const PATIENCE: Duration = Duration::from_secs(30);
+const OUTAGE_DEADLINE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
 pub(super) struct TreeArgs {
@@ -73,7 +73,7 @@ async fn fetch(client: &Client, args: &TreeArgs) -> Result<TreeNode, Failure> {
 
 /// Fetches the tree again, retrying while the API is unavailable.
 async fn refetch(client: &Client, args: &TreeArgs) -> Result<TreeNode, Failure> {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + OUTAGE_DEADLINE;
     loop {
         match fetch(client, args).await {
             Err(error) if error.code == Code::Unavailable && tokio::time::Instant::now() < deadline => {

@@ -225,13 +225,13 @@ impl Reading {
 
 fn read_fleet(value: &[u8], record: &RecordRef<'_>) -> Result<FleetRecord, FleetSettingsError> {
     #[derive(Deserialize)]
-    struct Versioned {
+    struct FleetRecordVersion {
         v: u32,
     }
     let topic = record.topic.to_owned();
     let offset = record.offset;
     let unreadable = |reason: String| FleetSettingsError::Unreadable { topic: topic.clone(), offset, reason };
-    let Versioned { v } = serde_json::from_slice(value).map_err(|reason| unreadable(short_reason(&reason)))?;
+    let FleetRecordVersion { v } = serde_json::from_slice(value).map_err(|reason| unreadable(short_reason(&reason)))?;
     if v > FLEET_VERSION {
         return Err(FleetSettingsError::Newer { topic, version: v });
     }

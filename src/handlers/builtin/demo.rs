@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::handlers::{Child, Context, Failure, Registered, Registry, Task, TaskResult};
+use crate::handlers::{Child, Context, Failure, Registry, Task, TaskResult, TypeRegistration};
 use crate::model::units::duration::Millis;
 
 pub(crate) const ORDER: &str = "demo-order";
@@ -94,7 +94,7 @@ impl Task for Play {
 /// Registers the demo's types whose names are free.
 pub(crate) fn register(registry: &mut Registry) {
     for name in [ORDER, FETCH, PACK, REPORT, IMPORT, SLOW] {
-        let mut registered = Registered::of::<Play>();
+        let mut registered = TypeRegistration::of::<Play>();
         // All attempts happen within the demo.
         let policy = &mut registered.policy;
         (policy.retries, policy.min_backoff, policy.max_backoff) = (2, Millis::secs(2), Millis::secs(4));

@@ -14,7 +14,7 @@ use crate::config::TypePolicy;
 use crate::handlers::egress::kept_connections::KeepAliveClient;
 use crate::handlers::failure::excerpt;
 use crate::handlers::{
-    Answer, AnswerFuture, Capabilities, Context, Failure, Handler, InChild, ParamsError, Registered,
+    Answer, AnswerFuture, Capabilities, Context, Failure, Handler, InChild, ParamsError, TypeRegistration,
 };
 use crate::model::json::{JsonError, RawJson};
 use crate::model::task::id::clip;
@@ -65,9 +65,9 @@ impl Http {
     }
 
     /// Creates the type of a configuration section.
-    pub(super) fn from_section(section: &mut Section<'_>) -> Option<Registered> {
+    pub(super) fn from_section(section: &mut Section<'_>) -> Option<TypeRegistration> {
         call(section).map(|(client, call)| {
-            let mut registered = Registered::new(Self::new(client, call));
+            let mut registered = TypeRegistration::new(Self::new(client, call));
             registered.policy.trip_on = TypePolicy::outage_kinds();
             registered
         })

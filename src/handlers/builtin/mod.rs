@@ -23,7 +23,7 @@ use super::builtin::foreach::Foreach;
 use super::builtin::http::Http;
 use super::egress::kept_connections::KeepAliveClient;
 use super::program_env::WithheldVariables;
-use super::{Registered, Registry, Schema, Task};
+use super::{Registry, Schema, Task, TypeRegistration};
 use crate::config::{CallbacksConfig, EmailConfig, HandlerKind, TypeConfig, WorkerConfig};
 use crate::model::task::id::check_own_type;
 
@@ -84,7 +84,7 @@ pub fn register_config(
 /// configuration.
 pub fn register_samples(registry: &mut Registry) {
     if registry.get("echo").is_none() {
-        registry.add("echo", Registered::new(Echo));
+        registry.add("echo", TypeRegistration::new(Echo));
     }
     if registry.get("foreach").is_none() {
         registry.task::<Foreach>();
@@ -92,10 +92,10 @@ pub fn register_samples(registry: &mut Registry) {
 }
 
 /// Returns the handler that a child process runs under this name: one registered in Rust, otherwise a built-in one.
-pub fn in_child(registry: &Registry, name: &str) -> Option<Registered> {
+pub fn in_child(registry: &Registry, name: &str) -> Option<TypeRegistration> {
     registry.get(name).cloned().or_else(|| match name {
-        "echo" => Some(Registered::new(Echo)),
-        Foreach::TYPE => Some(Registered::of::<Foreach>()),
+        "echo" => Some(TypeRegistration::new(Echo)),
+        Foreach::TYPE => Some(TypeRegistration::of::<Foreach>()),
         _ => None,
     })
 }
@@ -130,7 +130,7 @@ impl Section<'_> {
     }
 
     /// Creates the type. Problems are recorded and give `None`.
-    fn make(&mut self) -> Option<Registered> {
+    fn make(&mut self) -> Option<TypeRegistration> {
         let before = self.problems.len();
         if let Err(error) = check_own_type(self.name) {
             self.problem("", error);
@@ -149,13 +149,13 @@ impl Section<'_> {
         }
         let made = made?;
         let policy = made.policy.clone().with(self.config);
-        Some(Registered { schema: schema.unwrap_or_else(|| made.schema.clone()), policy, ..made })
+        Some(TypeRegistration { schema: schema.unwrap_or_else(|| made.schema.clone()), policy, ..made })
     }
 
-    fn handler(&mut self, kind: HandlerKind) -> Option<Registered> {
+    fn handler(&mut self, kind: HandlerKind) -> Option<TypeRegistration> {
         match kind {
-            HandlerKind::Echo => Some(Registered::new(Echo)),
-            HandlerKind::Foreach => Some(Registered::of::<Foreach>()),
+            HandlerKind::Echo => Some(TypeRegistration::new(Echo)),
+            HandlerKind::Foreach => Some(TypeRegistration::of::<Foreach>()),
             HandlerKind::Exec => Exec::from_section(self),
             HandlerKind::Http => Http::from_section(self),
         }

@@ -21,11 +21,11 @@ use super::encode_error::EncodeError;
 use super::json::short_reason;
 use super::outbox::RecordCopy;
 use super::retention::Lifetimes;
-use super::retry::Used;
+use super::retry::RunUsage;
 use super::task::id::TaskId;
 use super::task::{DecodedTask, Policy, Position};
 use super::trace::SpanContext;
-use wire::{Envelope, Read};
+use wire::{Envelope, ReadEnvelope};
 
 mod interruption;
 mod payload;
@@ -146,10 +146,10 @@ impl Event {
     /// Attempts and waits that the run has used, according to an event of an attempt or a release. An attempt that ended
     /// with a wait is not counted. An event that hands the task over to the tracker counts the waits of the record that it
     /// contains, even if the attempt had failed.
-    pub fn used(&self) -> Used {
+    pub fn used(&self) -> RunUsage {
         let attempts = if self.payload.is_wait() { self.attempt.saturating_sub(1) } else { self.attempt };
         let of_record = self.payload.record().map_or(0, RecordCopy::waits);
-        Used { attempts, waits: self.payload.waits().max(of_record) }
+        RunUsage { attempts, waits: self.payload.waits().max(of_record) }
     }
 
     /// Key of the record: the root id, or the target of an operator's request.
@@ -194,7 +194,7 @@ impl Event {
     }
 
     pub fn decode(value: &[u8]) -> Result<Self, DecodeError> {
-        let event = match serde_json::from_slice::<Read<'_>>(value).and_then(Read::into_event) {
+        let event = match serde_json::from_slice::<ReadEnvelope<'_>>(value).and_then(ReadEnvelope::into_event) {
             Ok(event) => event,
             Err(error) => {
                 return Err(version_of(value).map_or(DecodeError::Malformed(short_reason(&error)), DecodeError::Newer));
@@ -216,10 +216,10 @@ impl Event {
 /// Version of an event that cannot be decoded, if it is newer than this build's.
 fn version_of(value: &[u8]) -> Option<u32> {
     #[derive(Deserialize)]
-    struct Versioned {
+    struct EventVersion {
         v: u32,
     }
-    serde_json::from_slice::<Versioned>(value).ok().map(|event| event.v).filter(|&v| v > EVENT_VERSION)
+    serde_json::from_slice::<EventVersion>(value).ok().map(|event| event.v).filter(|&v| v > EVENT_VERSION)
 }
 
 /// Reason why a record of the events topic cannot be projected.

@@ -8,7 +8,7 @@ use crate::model::json::RawJson;
 use crate::model::outbox::RecordCopy;
 use crate::model::record::attachment::Attachment;
 use crate::model::record::state::State;
-use crate::model::retry::Used;
+use crate::model::retry::RunUsage;
 use crate::model::task::continuation::Continuation;
 use crate::model::task::patch::{FieldChanges, Patch};
 
@@ -223,11 +223,11 @@ fn fields_are_written_in_the_published_order() {
 fn attempt_that_waits_is_not_used() {
     let used = |text: &str| decode(text).unwrap().used();
     let waiting = r#"{"v":2,"kind":"retrying","id":"a","at_ms":5,"attempt":3,"data":{"waits":4}}"#;
-    assert_eq!(used(waiting), Used { attempts: 2, waits: 4 });
+    assert_eq!(used(waiting), RunUsage { attempts: 2, waits: 4 });
     let failed = r#"{"v":2,"kind":"retrying","id":"a","at_ms":5,"attempt":3}"#;
-    assert_eq!(used(failed), Used { attempts: 3, waits: 0 });
+    assert_eq!(used(failed), RunUsage { attempts: 3, waits: 0 });
     let released = r#"{"v":2,"kind":"released","id":"a","at_ms":5,"attempt":2,"data":{"waits":4}}"#;
-    assert_eq!(used(released), Used { attempts: 2, waits: 4 });
+    assert_eq!(used(released), RunUsage { attempts: 2, waits: 4 });
 }
 
 #[test]

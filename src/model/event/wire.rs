@@ -43,7 +43,7 @@ pub(super) struct Envelope<'a, D> {
 }
 
 /// Event as it is read: `data` is read after the kind.
-pub(super) type Read<'a> = Envelope<'a, &'a RawValue>;
+pub(super) type ReadEnvelope<'a> = Envelope<'a, &'a RawValue>;
 
 fn none<D>() -> Option<D> {
     None
@@ -81,7 +81,7 @@ impl<'a> From<&'a Event> for Envelope<'a, &'a Payload> {
     }
 }
 
-impl Read<'_> {
+impl ReadEnvelope<'_> {
     /// Returns the event. Fields of `data` that do not belong to the kind are ignored.
     pub(super) fn into_event(self) -> serde_json::Result<Event> {
         let payload = match self.data {

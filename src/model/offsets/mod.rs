@@ -45,7 +45,7 @@ pub const MAX_SPAN: i64 = 1 << 26;
 
 /// Completed offsets of one partition. Offsets that Kafka skips (gaps in the log) count as complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Completed {
+pub struct CompletedOffsets {
     /// All offsets below this one are complete.
     watermark: i64,
     /// Next offset expected from Kafka: nothing below it will be delivered for the first time.
@@ -55,7 +55,7 @@ pub struct Completed {
     words: VecDeque<u64>,
 }
 
-impl Completed {
+impl CompletedOffsets {
     /// Map without completed offsets at or above `offset`.
     pub fn starting_at(offset: i64) -> Self {
         Self { watermark: offset, next: offset, base: offset, words: VecDeque::new() }
@@ -275,7 +275,7 @@ impl Mark {
 /// Decoded metadata of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metadata {
-    pub completed: Completed,
+    pub completed: CompletedOffsets,
     pub mark: Mark,
     /// Offsets from here on have not been dispatched.
     pub window_end: i64,
@@ -286,7 +286,7 @@ pub struct Metadata {
 
 impl Metadata {
     pub fn encode(
-        completed: &Completed,
+        completed: &CompletedOffsets,
         mark: Mark,
         window_end: i64,
         unclean_takeovers: u32,
@@ -318,7 +318,7 @@ impl Metadata {
         let mark = Mark::ALL.iter().find(|(name, _)| name == mark)?.1;
         let window_end = window_end.parse().ok()?;
         let unclean_takeovers = unclean_takeovers.parse().ok()?;
-        let completed = Completed::decode_map(offset, map)?;
+        let completed = CompletedOffsets::decode_map(offset, map)?;
         let retries = match retries {
             [] => PendingRetries::default(),
             [retries] => PendingRetries::decode(offset, retries)?,

@@ -34,7 +34,7 @@ fn documented_examples_are_decoded() {
 
 #[test]
 fn open_offsets_below_an_offset_are_counted() {
-    let mut map = Completed::starting_at(10);
+    let mut map = CompletedOffsets::starting_at(10);
     assert!((10..300).all(|offset| map.deliver(offset)));
     [10, 12, 13, 100, 250].into_iter().for_each(|offset| map.complete(offset));
     for offset in [0, 10, 11, 12, 13, 14, 64, 101, 250, 251, 300, 1_000] {
@@ -45,7 +45,7 @@ fn open_offsets_below_an_offset_are_counted() {
 
 #[test]
 fn gaps_count_as_complete() {
-    let mut map = Completed::starting_at(10);
+    let mut map = CompletedOffsets::starting_at(10);
     assert!(map.deliver(12));
     assert_eq!(map.watermark(), 12);
     assert!(map.deliver(15));
@@ -58,7 +58,7 @@ fn gaps_count_as_complete() {
 
 #[test]
 fn skipped_offsets_count_as_complete_and_delivered_ones_do_not() {
-    let mut map = Completed::starting_at(10);
+    let mut map = CompletedOffsets::starting_at(10);
     assert!(map.deliver(10) && map.deliver(11));
     map.skip_to(20);
     assert_eq!(
@@ -76,7 +76,7 @@ fn skipped_offsets_count_as_complete_and_delivered_ones_do_not() {
 
 #[test]
 fn gap_of_any_width_needs_no_memory() {
-    let mut map = Completed::starting_at(10);
+    let mut map = CompletedOffsets::starting_at(10);
     assert!(map.deliver(10));
     map.complete(10);
     assert!(map.deliver(1 << 50));
@@ -89,7 +89,7 @@ fn gap_of_any_width_needs_no_memory() {
 /// delivered again.
 #[test]
 fn gap_below_the_watermark_of_a_new_owner_is_skipped() {
-    let mut map = Completed::starting_at(100);
+    let mut map = CompletedOffsets::starting_at(100);
     (100..150).chain(151..301).for_each(|offset| assert!(map.deliver(offset)));
     (101..301).for_each(|offset| map.complete(offset));
     let text = Metadata::encode(&map, Mark::Open, 301, 0, &PendingRetries::default());
@@ -107,7 +107,7 @@ fn gap_below_the_watermark_of_a_new_owner_is_skipped() {
 
 #[test]
 fn redelivered_offset_is_not_accepted_again() {
-    let mut map = Completed::starting_at(10);
+    let mut map = CompletedOffsets::starting_at(10);
     assert!(map.deliver(10) && map.deliver(11));
     assert!(!map.deliver(10) && !map.deliver(11));
     assert_eq!(map.watermark(), 10);
@@ -117,7 +117,7 @@ proptest! {
     /// Compares watermark, answers and the metadata round trip with a plain set.
     #[test]
     fn agrees_with_a_set(start in 0i64..1000, gaps in prop::collection::vec(0i64..4, 1..400), picks in prop::collection::vec(any::<prop::sample::Index>(), 0..400)) {
-        let mut map = Completed::starting_at(start);
+        let mut map = CompletedOffsets::starting_at(start);
         let mut at = start;
         let mut delivered = Vec::new();
         for gap in gaps {
@@ -147,7 +147,7 @@ proptest! {
     /// A new owner receives the records from the commit on, with the same gaps, and completes some of them meanwhile.
     #[test]
     fn next_owner_agrees_with_a_set(start in 0i64..1000, gaps in prop::collection::vec(0i64..4, 1..200), before in prop::collection::vec(any::<prop::sample::Index>(), 0..200), picks in prop::collection::vec(any::<prop::sample::Index>(), 0..200)) {
-        let mut map = Completed::starting_at(start);
+        let mut map = CompletedOffsets::starting_at(start);
         let mut records = Vec::new();
         for gap in gaps {
             let at = records.last().map_or(start, |last| last + 1) + gap;
@@ -182,7 +182,7 @@ proptest! {
     /// Metadata fits and never claims an open offset, however much is complete above a stuck one.
     #[test]
     fn metadata_always_fits(step in 1usize..9, count in 1i64..200_000) {
-        let mut map = Completed::starting_at(5);
+        let mut map = CompletedOffsets::starting_at(5);
         (5..count + 5).for_each(|offset| { map.deliver(offset); });
         (6..count + 5).step_by(step).for_each(|offset| map.complete(offset));
         let text = Metadata::encode(&map, Mark::Late, count + 5, 1, &PendingRetries::default());
@@ -206,7 +206,7 @@ fn retry(attempts: u32, waits: u32, due_ms: i64) -> PendingRetry {
 
 #[test]
 fn retries_that_do_not_fit_are_left_out_from_the_end() {
-    let map = Completed::starting_at(1_000);
+    let map = CompletedOffsets::starting_at(1_000);
     let mut retries = PendingRetries::default();
     (0..2_000).for_each(|n| retries.insert(1_000 + n, retry(1, 3, 1_800_000_000_000 + n)));
     let text = Metadata::encode(&map, Mark::Open, 9_000, 0, &retries);
@@ -219,7 +219,7 @@ fn retries_that_do_not_fit_are_left_out_from_the_end() {
 
 #[test]
 fn map_leaves_room_for_retries() {
-    let mut map = Completed::starting_at(0);
+    let mut map = CompletedOffsets::starting_at(0);
     (0..400_000).for_each(|offset| assert!(map.deliver(offset)));
     (0..200_000).filter(|n| fastrand::Rng::with_seed(*n as u64).bool()).for_each(|n| map.complete(2 * n + 1));
     let mut retries = PendingRetries::default();
@@ -239,7 +239,7 @@ proptest! {
         for (offset, (attempts, waits, due)) in entries {
             retries.insert(start + offset, retry(attempts, waits, 1_800_000_000_000 + due));
         }
-        let text = Metadata::encode(&Completed::starting_at(start), Mark::Late, start, 2, &retries);
+        let text = Metadata::encode(&CompletedOffsets::starting_at(start), Mark::Late, start, 2, &retries);
         prop_assert!(text.len() <= MAX_METADATA_BYTES);
         let read = Metadata::decode(start, &text).unwrap();
         prop_assert_eq!(&read.retries, &retries);

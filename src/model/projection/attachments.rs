@@ -4,7 +4,7 @@ use super::Verdict;
 use super::step_outcome::Step;
 use crate::model::event::{Event, Payload};
 use crate::model::record::TaskRecord;
-use crate::model::record::attachment::{Attached, Attachment, MAX_COUNT};
+use crate::model::record::attachment::{Attachment, AttachmentEntry, MAX_COUNT};
 
 /// Adds or removes an attachment. Requests by users are recorded in the history; those by attempts are not, because
 /// there may be many.
@@ -28,7 +28,7 @@ fn put(node: &mut TaskRecord, given: &Attachment, at_ms: i64) -> bool {
     let name = given.name.clone();
     let media = given.media.clone();
     let bytes = given.data.len() as u32;
-    let attached = Attached { name, media, bytes, at_ms };
+    let attached = AttachmentEntry { name, media, bytes, at_ms };
     match node.attachments.iter().position(|known| known.name == given.name) {
         Some(index) => node.attachments[index] = attached,
         None if node.attachments.len() < MAX_COUNT => node.attachments.push(attached),

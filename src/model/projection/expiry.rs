@@ -14,7 +14,7 @@ use crate::model::task::id::TaskId;
 
 /// Outcome of expiring a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expired {
+pub enum ExpiryOutcome {
     /// The tree has ended and must be removed bottom up with [`WorkingSet::remove`].
     Remove,
     /// The task was expired as never announced, or its tree is being ended.
@@ -58,12 +58,12 @@ impl WorkingSet {
 
     /// Expires a task at the time step `position.log_time_ms`, entered with the event at `position.offset`, which is
     /// projected afterwards. The record and its ancestors ([`WorkingSet::missing_of`]) must be loaded.
-    pub fn expire(&mut self, id: &TaskId, position: LogPosition) -> Expired {
+    pub fn expire(&mut self, id: &TaskId, position: LogPosition) -> ExpiryOutcome {
         let due = |expiry: &Expiry| expiry.due_ms <= position.log_time_ms;
         let what = self.node(id.as_str()).and_then(|node| node.times.expiry).filter(due).map(|expiry| expiry.kind);
         let change = match what {
-            None => return Expired::Not,
-            Some(ExpiryKind::Done) => return Expired::Remove,
+            None => return ExpiryOutcome::Not,
+            Some(ExpiryKind::Done) => return ExpiryOutcome::Remove,
             Some(ExpiryKind::Expected) => expire_unannounced,
             Some(ExpiryKind::Open) => end_tree,
         };
@@ -73,15 +73,19 @@ impl WorkingSet {
     }
 }
 
-fn expire_with(records: &mut Records, cause: Change<'_>, change: fn(&mut Records, &TaskId, LogPosition)) -> Expired {
+fn expire_with(
+    records: &mut Records,
+    cause: Change<'_>,
+    change: fn(&mut Records, &TaskId, LogPosition),
+) -> ExpiryOutcome {
     let Change { id, position, .. } = cause;
-    let Some(node) = records.node(id.as_str()) else { return Expired::Not };
+    let Some(node) = records.node(id.as_str()) else { return ExpiryOutcome::Not };
     let (before, counted_before) = (Some(rollup_input(id, node)), tally::Before::of(node));
     change(records, id, position);
     if records.node(id.as_str()).is_some_and(continuations::has_due) {
         records.create_continuations(id, cause);
     }
-    let Some(node) = records.node_mut(id) else { return Expired::Not };
+    let Some(node) = records.node_mut(id) else { return ExpiryOutcome::Not };
     refresh(node, cause);
     let observation = tally::compare(counted_before, node, position, None);
     if let Some(expiry) = node.times.expiry.as_mut().filter(|expiry| expiry.kind == ExpiryKind::Open) {
@@ -89,7 +93,7 @@ fn expire_with(records: &mut Records, cause: Change<'_>, change: fn(&mut Records
     }
     records.count(observation);
     records.propagate(id, before, cause);
-    Expired::Changed
+    ExpiryOutcome::Changed
 }
 
 /// Expires a task that was never announced.

@@ -40,7 +40,7 @@ struct Context {
 }
 
 /// Change of the event's own task, with everything that its consequences depend on.
-struct Applied {
+struct AppliedChange {
     step: Step,
     /// Rollup input before the event; `None` if the parent does not count the task yet.
     before: Option<RollupInput>,
@@ -79,8 +79,9 @@ impl Records {
     }
 
     /// Updates continuations, descendants and ancestors after the change of the event's own task.
-    fn apply_consequences(&mut self, event: &Event, applied: Applied, cause: Change<'_>) -> Verdict {
-        let Applied { step, before, deferred, observation, is_newer, is_fresh, has_due, inherits_cancel } = applied;
+    fn apply_consequences(&mut self, event: &Event, applied: AppliedChange, cause: Change<'_>) -> Verdict {
+        let AppliedChange { step, before, deferred, observation, is_newer, is_fresh, has_due, inherits_cancel } =
+            applied;
         self.count(observation);
         if has_due {
             self.create_continuations(&event.id, cause);
@@ -249,7 +250,12 @@ fn expected(id: &TaskId, run: u32, cause: Change<'_>) -> TaskRecord {
 }
 
 /// Applies an event to the record of its task. Fails if the event's own record cannot be encoded.
-fn apply(node: &mut TaskRecord, event: &Event, context: Context, cause: Change<'_>) -> Result<Applied, EncodeError> {
+fn apply(
+    node: &mut TaskRecord,
+    event: &Event,
+    context: Context,
+    cause: Change<'_>,
+) -> Result<AppliedChange, EncodeError> {
     let position = cause.position;
     let before = (!context.is_new).then(|| rollup_input(&event.id, node));
     let counted_before = tally::Before::of(node);
@@ -281,5 +287,5 @@ fn apply(node: &mut TaskRecord, event: &Event, context: Context, cause: Change<'
         refresh(node, cause);
     }
     let observation = tally::compare(counted_before, node, position, Some((event, step.verdict)));
-    Ok(Applied { step, before, deferred, observation, is_newer, is_fresh, has_due, inherits_cancel })
+    Ok(AppliedChange { step, before, deferred, observation, is_newer, is_fresh, has_due, inherits_cancel })
 }

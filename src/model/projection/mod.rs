@@ -20,7 +20,7 @@ use crate::model::retention::Lifetimes;
 use crate::model::task::id::TaskId;
 
 pub use diff::IndexedFields;
-pub use expiry::Expired;
+pub use expiry::ExpiryOutcome;
 pub use step::CONFLICT;
 pub use working_set::WorkingSet;
 

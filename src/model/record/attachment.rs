@@ -30,7 +30,7 @@ pub struct Attachment {
 
 /// Attachment as listed in a task's record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Attached {
+pub struct AttachmentEntry {
     pub name: String,
     pub media: String,
     pub bytes: u32,

@@ -23,12 +23,12 @@ use super::encode_error::EncodeError;
 use super::event::{ErrorInfo, Kind};
 use super::json::RawJson;
 use super::outbox::{Effect, StoredCancel};
-use super::record::attachment::Attached;
+use super::record::attachment::AttachmentEntry;
 use super::record::notifications::NotificationLog;
 use super::record::rollup::RunCounts;
 use super::record::state::{Category, State};
 use super::retention::Expiry;
-use super::retry::Used;
+use super::retry::RunUsage;
 use super::task::continuation::{Continuation, ids_below};
 use super::task::id::TaskId;
 use super::task::{OnFailure, Policy, Position};
@@ -61,7 +61,7 @@ pub struct TaskRecord {
     pub history: EventHistory,
     pub log: LogCounts,
     /// Attachments in the order of arrival.
-    pub attachments: Vec<Attached>,
+    pub attachments: Vec<AttachmentEntry>,
     pub requests: Requests,
     pub deferral: Deferral,
     /// Pending effects in the order of execution ([`TaskRecord::push_effect`]).
@@ -181,7 +181,7 @@ pub struct Deferral {
     pub waits: u32,
     /// The handovers of this run up to this one are over, because their records were released; late events that defer
     /// them again are ignored.
-    pub released: Option<Used>,
+    pub released: Option<RunUsage>,
 }
 
 impl Deferral {
@@ -299,8 +299,8 @@ impl TaskRecord {
     }
 
     /// Attempts and waits of the current run.
-    pub const fn used(&self) -> Used {
-        Used { attempts: self.attempt, waits: self.deferral.waits }
+    pub const fn used(&self) -> RunUsage {
+        RunUsage { attempts: self.attempt, waits: self.deferral.waits }
     }
 
     /// Returns true if a retry of failed tasks restarts this task: workers run it, and it failed, expired or was

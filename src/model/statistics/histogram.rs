@@ -80,17 +80,17 @@ fn middle_of(bucket: usize) -> u64 {
 
 /// Stored form: the buckets that are not empty, and the maximum.
 #[derive(Serialize, Deserialize)]
-struct Stored(Vec<(u8, u64)>, u64);
+struct StoredHistogram(Vec<(u8, u64)>, u64);
 
 impl Serialize for Histogram {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        Stored(self.filled().map(|(bucket, count)| (bucket as u8, count)).collect(), self.max_ms).serialize(to)
+        StoredHistogram(self.filled().map(|(bucket, count)| (bucket as u8, count)).collect(), self.max_ms).serialize(to)
     }
 }
 
 impl<'de> Deserialize<'de> for Histogram {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let Stored(filled, max_ms) = Stored::deserialize(from)?;
+        let StoredHistogram(filled, max_ms) = StoredHistogram::deserialize(from)?;
         let mut histogram = Self { counts: Vec::new(), max_ms };
         filled.into_iter().for_each(|(bucket, count)| histogram.add(usize::from(bucket), count));
         Ok(histogram)

@@ -38,12 +38,12 @@ pub struct Overview {
     /// Log time of the first event, epoch milliseconds.
     pub first_ms: Option<i64>,
     /// Series in the order of their first aggregates.
-    pub series: Vec<Listed>,
+    pub series: Vec<ListedSeries>,
 }
 
 /// A series, and the day of its newest aggregate in days since the epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Listed {
+pub struct ListedSeries {
     pub name: Arc<str>,
     pub day: i64,
 }
@@ -298,7 +298,7 @@ impl Statistics {
             match self.overview.series.iter_mut().find(|listed| listed.name == series.name) {
                 Some(listed) if listed.day == day => continue,
                 Some(listed) => listed.day = day,
-                None => self.overview.series.push(Listed { name: series.name.clone(), day }),
+                None => self.overview.series.push(ListedSeries { name: series.name.clone(), day }),
             }
             self.overview_changed = true;
         }

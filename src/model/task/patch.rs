@@ -93,8 +93,8 @@ impl Serialize for FieldChanges {
 /// changed.
 impl<'de> Deserialize<'de> for Patch {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Read;
-        impl<'de> Visitor<'de> for Read {
+        struct PatchVisitor;
+        impl<'de> Visitor<'de> for PatchVisitor {
             type Value = Patch;
 
             fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -114,7 +114,7 @@ impl<'de> Deserialize<'de> for Patch {
                 Ok(patch)
             }
         }
-        from.deserialize_map(Read)
+        from.deserialize_map(PatchVisitor)
     }
 }
 

@@ -67,13 +67,13 @@ impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged, expecting = "a size such as 128MiB, 64KiB, 4MB, or whole bytes")]
-        enum Written {
+        enum WrittenBytes {
             Number(u64),
             Text(String),
         }
-        match Written::deserialize(deserializer)? {
-            Written::Number(bytes) => Ok(Self(bytes)),
-            Written::Text(text) => Self::parse(&text).map_err(serde::de::Error::custom),
+        match WrittenBytes::deserialize(deserializer)? {
+            WrittenBytes::Number(bytes) => Ok(Self(bytes)),
+            WrittenBytes::Text(text) => Self::parse(&text).map_err(serde::de::Error::custom),
         }
     }
 }

@@ -107,13 +107,13 @@ impl<'de> Deserialize<'de> for Millis {
         }
         #[derive(Deserialize)]
         #[serde(untagged, expecting = "a duration such as 1500ms, 30s, 10m, 2h, 7d, or whole milliseconds")]
-        enum Written {
+        enum WrittenDuration {
             Number(u64),
             Text(String),
         }
-        match Written::deserialize(deserializer)? {
-            Written::Number(millis) => Self::parse(&millis.to_string()).map_err(serde::de::Error::custom),
-            Written::Text(text) => Self::parse(&text).map_err(serde::de::Error::custom),
+        match WrittenDuration::deserialize(deserializer)? {
+            WrittenDuration::Number(millis) => Self::parse(&millis.to_string()).map_err(serde::de::Error::custom),
+            WrittenDuration::Text(text) => Self::parse(&text).map_err(serde::de::Error::custom),
         }
     }
 }

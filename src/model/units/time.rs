@@ -123,13 +123,13 @@ impl<'de> Deserialize<'de> for Expires {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged, expecting = "a duration such as 10m, or a time in RFC 3339 or epoch milliseconds")]
-        enum Written {
+        enum WrittenTime {
             Number(u64),
             Text(String),
         }
-        let read = match Written::deserialize(deserializer)? {
-            Written::Number(number) => Self::of_number(number),
-            Written::Text(text) => Self::parse(&text),
+        let read = match WrittenTime::deserialize(deserializer)? {
+            WrittenTime::Number(number) => Self::of_number(number),
+            WrittenTime::Text(text) => Self::parse(&text),
         };
         read.map_err(serde::de::Error::custom)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Partition;
 use crate::model::error_fingerprint::Fingerprint;
 use crate::model::projection::IndexedFields;
-use crate::store::audit::{AuditPage, Audited, SIZED, Sizes, is_open};
+use crate::store::audit::{AuditPage, AuditedTask, SIZED, Sizes, is_open};
 use crate::store::{Entry, Index, TaskRecord};
 
 impl Partition {
@@ -51,7 +51,7 @@ impl Partition {
         AuditPage { tasks, more: rest.next().is_some() }
     }
 
-    fn related(&self, entry: &Entry) -> Audited {
+    fn related(&self, entry: &Entry) -> AuditedTask {
         let at = |index: &Index, due_ms: Option<i64>| {
             let is_there = |seen_ms: &i64| {
                 let entry = Entry { seen_ms: *seen_ms, id: entry.id.clone() };
@@ -62,7 +62,7 @@ impl Partition {
         let node = self.records.get(&entry.id).and_then(|record| TaskRecord::decode(record));
         let placed = node.as_ref().map(IndexedFields::of);
         let due = |of: fn(&IndexedFields) -> Option<i64>| placed.as_ref().and_then(of);
-        Audited {
+        AuditedTask {
             entry: entry.clone(),
             children: self.indexes.get(&Index::Children(entry.id.clone())).map_or(0, |entries| entries.len() as u64),
             timer: at(&Index::Timers, due(|placed| placed.timer)),

@@ -57,10 +57,10 @@ impl Default for MemoryStoreOptions {
 /// Handle to an in-memory store. Clones share the store.
 #[derive(Clone)]
 pub struct MemoryStore {
-    shared: Arc<Shared>,
+    shared: Arc<StoreState>,
 }
 
-struct Shared {
+struct StoreState {
     options: MemoryStoreOptions,
     state: Mutex<Contents>,
     notices: broadcast::Sender<Notice>,
@@ -88,7 +88,7 @@ impl Default for MemoryStore {
 impl MemoryStore {
     pub fn new(options: MemoryStoreOptions) -> Self {
         let (notices, _) = broadcast::channel(NOTICE_BUFFER);
-        Self { shared: Arc::new(Shared { options, state: Mutex::default(), notices }) }
+        Self { shared: Arc::new(StoreState { options, state: Mutex::default(), notices }) }
     }
 
     /// Removes everything, as FLUSHALL does.

@@ -45,14 +45,14 @@ pub(super) struct Partition {
     /// Bytes of records, deferred records, log lines and attachments.
     pub(super) bytes: usize,
     /// Reservations by id and run.
-    pub(super) reservations: FxHashMap<(TaskId, u32), Reserved>,
+    pub(super) reservations: FxHashMap<(TaskId, u32), StoredReservation>,
     /// Keys of `reservations` by expiry.
     pub(super) ends: BTreeSet<(Instant, (TaskId, u32))>,
 }
 
 /// Reservation with its expiry.
 #[derive(Clone)]
-pub(super) struct Reserved {
+pub(super) struct StoredReservation {
     pub(super) reservation: Reservation,
     pub(super) end: Instant,
 }
@@ -197,7 +197,7 @@ impl Partition {
     pub(super) fn insert_reservation(&mut self, key: (TaskId, u32), reservation: &Reservation, end: Instant) {
         self.remove_reservation(&key);
         self.ends.insert((end, key.clone()));
-        self.reservations.insert(key, Reserved { reservation: reservation.clone(), end });
+        self.reservations.insert(key, StoredReservation { reservation: reservation.clone(), end });
     }
 
     /// Removes a reservation.

@@ -9,7 +9,7 @@ use super::writer::ask;
 use crate::model::projection::changes::{Changes, Entry, Index};
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
-use crate::store::audit::{AuditPage, Audited, COMPARED_GROUPS, SIZED, Sizes, is_open};
+use crate::store::audit::{AuditPage, AuditedTask, COMPARED_GROUPS, SIZED, Sizes, is_open};
 use crate::store::keys::Keys;
 use crate::store::{StoreError, TaskRecord, decode};
 
@@ -164,7 +164,7 @@ pub(super) async fn records(
     Ok(AuditPage { tasks: tasks.collect::<Result<_, _>>()?, more: rest > 0 })
 }
 
-fn audited(keys: &Keys, partition: u32, task: Value) -> Result<Audited, StoreError> {
+fn audited(keys: &Keys, partition: u32, task: Value) -> Result<AuditedTask, StoreError> {
     type TimerKind = Option<f64>;
     type Found = (String, f64, Option<Vec<u8>>, u64, TimerKind, TimerKind, TimerKind, bool, bool, bool, i64);
     let (member, score, record, children, timer, effect, age, has_deferred, has_log, has_attachments, ttl_ms): Found =
@@ -174,7 +174,7 @@ fn audited(keys: &Keys, partition: u32, task: Value) -> Result<Audited, StoreErr
     let id = TaskId::parse(&member).map_err(unreadable)?;
     let node: Option<TaskRecord> = record.map(|bytes| decode(partition, &id, &bytes, ANOTHER_STORE)).transpose()?;
     let due = |score: TimerKind| score.map(|score| score as i64);
-    Ok(Audited {
+    Ok(AuditedTask {
         entry: Entry { seen_ms: score as i64, id },
         node,
         children,

@@ -5,7 +5,7 @@ use super::span::{Span, SpanKind};
 use super::{nanos, random_span_id, state_of};
 use crate::model::task::id::TaskId;
 use crate::model::task::{DecodedTask, Position};
-use crate::model::trace::{Received, Sent, SpanContext};
+use crate::model::trace::{RecordTrace, SendSpan, SpanContext};
 
 /// Maximum length of an error's message in a span, in characters.
 const MAX_MESSAGE_CHARS: usize = 1_000;
@@ -25,7 +25,7 @@ pub struct SentTask<'a> {
 }
 
 /// Task that a worker has received.
-pub struct Delivered<'a> {
+pub struct DeliveredTask<'a> {
     pub task: &'a DecodedTask,
     pub position: Position,
     pub topic: &'a str,
@@ -36,7 +36,7 @@ pub struct Delivered<'a> {
 
 impl SentTask<'_> {
     /// Begins the span of the publication; its end is set when it is finished.
-    pub fn span(&self, sent: &Sent, start_ms: i64) -> Box<Span> {
+    pub fn span(&self, sent: &SendSpan, start_ms: i64) -> Box<Span> {
         let Self { id, task_type, run, size, topic, source, state } = *self;
         let mut span = Span::new(sent.context, format!("send {task_type}"), SpanKind::Producer, nanos(start_ms));
         span.parent = sent.parent;
@@ -88,7 +88,13 @@ impl AttemptSpan {
 
     /// Span of the wait before an attempt. `received`: set for the first wait, which takes the place of a send span that
     /// no publisher has written.
-    pub fn wait(&self, of: &Delivered<'_>, received: Option<Received>, from_ns: u64, until_ns: u64) -> Box<Span> {
+    pub fn wait(
+        &self,
+        of: &DeliveredTask<'_>,
+        received: Option<RecordTrace>,
+        from_ns: u64,
+        until_ns: u64,
+    ) -> Box<Span> {
         let replaced = received.filter(|received| !received.has_send);
         let context = match replaced {
             Some(_) => self.send,
@@ -107,7 +113,7 @@ impl AttemptSpan {
     /// Span of the attempt. `error`: kind and message of its failure.
     pub fn process(
         &self,
-        of: &Delivered<'_>,
+        of: &DeliveredTask<'_>,
         (start_ns, end_ns): (u64, u64),
         outcome: &'static str,
         error: Option<(&str, &str)>,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc};
 
-pub use attributes::{AttemptSpan, Delivered, SentTask};
+pub use attributes::{AttemptSpan, DeliveredTask, SentTask};
 pub use environment::{OtelSettings, settings};
 pub use export::probe;
 pub use exporter::{Exporter, start};

@@ -3,7 +3,7 @@
 use tokio::sync::mpsc;
 
 use crate::model::event::Event;
-use crate::tracker::project::projection::Logged;
+use crate::tracker::project::projection::LoggedEvent;
 
 /// Maximum batches queued for a partition task.
 pub(crate) const BATCHES: usize = 2;
@@ -17,7 +17,7 @@ const NOT_STARTED: i64 = -1;
 pub(crate) struct Batch {
     /// Generation of the seek that the events belong to.
     pub generation: u64,
-    pub events: Vec<Logged>,
+    pub events: Vec<LoggedEvent>,
     /// Offset after the last record read, including records without an event.
     pub next: i64,
     /// Reason why the record at `next` cannot be folded; nothing follows it.
@@ -31,7 +31,7 @@ pub(crate) struct EventBatcher {
     /// A start offset was set and nothing has stopped the partition since.
     pub is_started: bool,
     pub paused: bool,
-    pending: Vec<Logged>,
+    pending: Vec<LoggedEvent>,
     bytes: usize,
     next: i64,
     sent: i64,
@@ -79,7 +79,7 @@ impl EventBatcher {
     }
 
     pub(crate) fn push(&mut self, event: Event, offset: i64, timestamp_ms: i64, bytes: usize) {
-        self.pending.push(Logged { event, offset, timestamp_ms });
+        self.pending.push(LoggedEvent { event, offset, timestamp_ms });
         self.bytes += bytes;
         self.next = offset + 1;
     }

@@ -15,7 +15,7 @@ use crate::model::event::{Event, Payload};
 use crate::model::outbox::{Effect, EffectKind, TimerKind};
 use crate::model::record::TaskRecord;
 use crate::model::record::notifications::NotificationDelivery;
-use crate::model::retry::Used;
+use crate::model::retry::RunUsage;
 use crate::model::task::id::TaskId;
 use crate::model::task::partition::partition_of;
 use crate::publish::TracedEvent;
@@ -180,7 +180,7 @@ impl OutboxPlanner {
             }
         };
         let mut headers = record.released(node.used());
-        apply_patch(&mut headers, node, node.used() == Used::default());
+        apply_patch(&mut headers, node, node.used() == RunUsage::default());
         let task = Message {
             topic: self.topic_of(node),
             partition: None,

@@ -62,7 +62,7 @@ const MAX_SLEEP: Duration = Duration::from_secs(5);
 
 /// Progress of the fold, for tasks that wait for it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Folded {
+pub(crate) struct FoldProgress {
     pub offset: i64,
     /// Number of folded batches that added timers or effects.
     pub news: u64,
@@ -72,7 +72,7 @@ pub(crate) struct OutboxRelay {
     setup: Arc<TrackerSetup>,
     shared: Arc<TrackerShared>,
     number: u32,
-    folded: watch::Receiver<Folded>,
+    folded: watch::Receiver<FoldProgress>,
     stop: CancellationToken,
     planner: OutboxPlanner,
     /// Cancels to be withdrawn from the control topic once the workers' committed offsets are past all tasks that they ended.
@@ -102,7 +102,7 @@ impl OutboxRelay {
         setup: Arc<TrackerSetup>,
         shared: Arc<TrackerShared>,
         number: u32,
-        folded: watch::Receiver<Folded>,
+        folded: watch::Receiver<FoldProgress>,
         stop: CancellationToken,
     ) -> Self {
         let withdrawals = Arc::<Withdrawals>::default();
@@ -242,13 +242,14 @@ impl OutboxRelay {
     }
 
     /// Waits until work is added, the fold reaches `position`, a cancel can be withdrawn, or `longest` has passed.
-    async fn wait(&mut self, seen: Folded, position: Option<i64>, longest: Duration) {
-        let wakes = |now: &Folded| now.news != seen.news || position.is_some_and(|position| now.offset >= position);
+    async fn wait(&mut self, seen: FoldProgress, position: Option<i64>, longest: Duration) {
+        let wakes =
+            |now: &FoldProgress| now.news != seen.news || position.is_some_and(|position| now.offset >= position);
         let withdrawals = self.withdrawals.clone();
         tokio::select! {
             biased;
             folded = tokio::time::timeout(longest, self.folded.wait_for(wakes)) => {
-                if let Ok(Err(watch::Closed)) = folded {
+                if let Ok(Err(watch::SenderDropped)) = folded {
                     // The partition task has ended, and stops this relay at once.
                     tokio::time::sleep(longest).await;
                 }

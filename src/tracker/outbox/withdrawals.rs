@@ -35,7 +35,7 @@ const CONCURRENT_TREES: usize = 16;
 /// Approximate number of records visited between two measurements.
 const ROUND_RECORDS: usize = 40_000;
 /// Pause between two rounds, so that cancels requested meanwhile are examined together.
-const PAUSE: Duration = Duration::from_millis(100);
+const ROUND_INTERVAL: Duration = Duration::from_millis(100);
 /// Wait between two measurements; doubled while workers make no progress.
 const MIN_WAIT: Duration = Duration::from_millis(500);
 const MAX_WAIT: Duration = Duration::from_secs(5);
@@ -113,7 +113,7 @@ impl Withdrawals {
             }
             wait = if is_new || any { MIN_WAIT } else { (wait * 2).min(MAX_WAIT) };
             if !has_more {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(ROUND_INTERVAL).await;
                 // Both the timeout and a new request start another round.
                 let _ = tokio::time::timeout(wait, self.requested.notified()).await;
             }
@@ -141,7 +141,7 @@ struct Tree {
 }
 
 /// A cancel whose affected types are known.
-struct Ended {
+struct EndedCancel {
     key: CancelKey,
     /// Time at which the visit started.
     since: Instant,
@@ -154,7 +154,7 @@ struct CancelMonitor<'a> {
     surveys: &'a Surveys,
     number: u32,
     trees: VecDeque<Tree>,
-    ended: Vec<Ended>,
+    ended: Vec<EndedCancel>,
     last_warning: Option<Instant>,
 }
 
@@ -279,7 +279,7 @@ impl<'a> CancelMonitor<'a> {
     }
 }
 
-impl Ended {
+impl EndedCancel {
     fn is_measured(&self) -> bool {
         self.types.values().all(Option::is_some)
     }
@@ -328,9 +328,9 @@ impl Tree {
         self.pending.as_ref().is_some_and(Vec::is_empty)
     }
 
-    fn ended(self) -> Ended {
+    fn ended(self) -> EndedCancel {
         let types = self.types.into_iter().map(|task_type| (task_type, None)).collect();
-        Ended { key: self.key, since: self.since, types }
+        EndedCancel { key: self.key, since: self.since, types }
     }
 
     /// Visits some more records of the tree and returns their number.

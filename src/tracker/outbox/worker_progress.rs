@@ -18,7 +18,7 @@ const CALL_DEADLINE: Duration = Duration::from_secs(3);
 
 /// Measured progress in a task partition.
 #[derive(Clone, Debug)]
-pub(crate) struct Measured {
+pub(crate) struct MeasuredProgress {
     pub partition: Partition,
     /// End of the partition.
     pub end: i64,
@@ -30,7 +30,7 @@ pub(crate) struct Measured {
 }
 
 /// Non-empty partitions of a type's topic.
-pub(crate) type WorkerProgress = Vec<Measured>;
+pub(crate) type WorkerProgress = Vec<MeasuredProgress>;
 
 /// Result per requested type.
 pub(crate) type Survey = BTreeMap<Arc<str>, Result<Arc<WorkerProgress>, BrokerError>>;
@@ -131,7 +131,7 @@ fn measure_type(
             }
             _ => broker.first_visible(&partition, committed, CALL_DEADLINE)?.offset.max(committed),
         };
-        Ok(Measured { partition, end, consumed, committed })
+        Ok(MeasuredProgress { partition, end, consumed, committed })
     });
     all.collect()
 }

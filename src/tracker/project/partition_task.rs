@@ -30,7 +30,7 @@ use crate::topics::TopicStatus;
 use crate::tracker::consume::event_batches::Batch;
 use crate::tracker::consume::poll_loop::{PartitionHandle, SeekRequest};
 use crate::tracker::is_stopped_within;
-use crate::tracker::outbox::relay::{Folded, OutboxRelay};
+use crate::tracker::outbox::relay::{FoldProgress, OutboxRelay};
 use crate::tracker::schedules::{OWNER, Schedules};
 use crate::tracker::setup::TrackerSetup;
 use crate::tracker::upkeep::stale_cancels::StaleCancels;
@@ -215,7 +215,7 @@ impl PartitionTask {
         if self.stuck_at != Some(start) {
             self.report_offset(start);
         }
-        let folded = watch::Sender::new(Folded { offset: start, news: 0 });
+        let folded = watch::Sender::new(FoldProgress { offset: start, news: 0 });
         let session_stop = self.stop.child_token();
         self.spawn_session_tasks(partition, &folded, &session_stop);
         let _session = session_stop.drop_guard();
@@ -223,7 +223,7 @@ impl PartitionTask {
     }
 
     /// Starts the tasks that end with this session; the next session's producers fence theirs.
-    fn spawn_session_tasks(&self, partition: u32, folded: &watch::Sender<Folded>, stop: &CancellationToken) {
+    fn spawn_session_tasks(&self, partition: u32, folded: &watch::Sender<FoldProgress>, stop: &CancellationToken) {
         let (setup, shared) = (&self.setup, &self.shared);
         let upkeep_folded = folded.subscribe();
         let relay = OutboxRelay::new(setup.clone(), shared.clone(), partition, folded.subscribe(), stop.clone());
@@ -242,7 +242,7 @@ impl PartitionTask {
         &mut self,
         mut projection: Projection,
         (start, end): (i64, i64),
-        folded: watch::Sender<Folded>,
+        folded: watch::Sender<FoldProgress>,
         backoff: &mut Backoff,
     ) -> Result<std::convert::Infallible, End> {
         let (mut next_check, mut next_audit) = (Instant::now() + CHECKPOINT_INTERVAL, Instant::now());
@@ -267,8 +267,9 @@ impl PartitionTask {
             let checkpoint = projection.checkpoint();
             if batch.next > checkpoint.map_or(start, |checkpoint| checkpoint.offset) || checkpoint.is_none() {
                 let news = self.fold_batch(&mut projection, &batch).await?;
-                folded
-                    .send_modify(|folded| *folded = Folded { offset: batch.next, news: folded.news + u64::from(news) });
+                folded.send_modify(|folded| {
+                    *folded = FoldProgress { offset: batch.next, news: folded.news + u64::from(news) }
+                });
             }
             if let Some(error) = batch.stop {
                 self.stuck_at = projection.checkpoint().map(|checkpoint| checkpoint.offset);

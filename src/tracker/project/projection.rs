@@ -17,7 +17,7 @@ use rustc_hash::FxHashSet;
 use super::tree_gc::TreeGc;
 use crate::model::event::{Event, Payload};
 use crate::model::projection::changes::Changes;
-use crate::model::projection::{Expired, FOLD_VERSION, LogPosition, WorkingSet};
+use crate::model::projection::{ExpiryOutcome, FOLD_VERSION, LogPosition, WorkingSet};
 use crate::model::record::TaskRecord;
 use crate::model::retention::time_step;
 use crate::model::statistics::Statistics;
@@ -28,7 +28,7 @@ use crate::store::{Checkpoint, Index, PartitionWriter, Store, StoreError};
 const STEP: usize = 500;
 
 /// An event with its offset.
-pub struct Logged {
+pub struct LoggedEvent {
     pub event: Event,
     pub offset: i64,
     /// Broker append time, epoch milliseconds.
@@ -137,7 +137,7 @@ impl Projection {
     }
 
     /// Folds a batch; `next` is the offset after it.
-    pub async fn fold(&mut self, events: &[Logged], next: i64) -> Result<FoldOutcome, StoreError> {
+    pub async fn fold(&mut self, events: &[LoggedEvent], next: i64) -> Result<FoldOutcome, StoreError> {
         self.outcome = FoldOutcome::default();
         self.load(events).await?;
         for (n, logged) in events.iter().enumerate() {
@@ -165,7 +165,7 @@ impl Projection {
         Ok(self.outcome)
     }
 
-    async fn load(&mut self, events: &[Logged]) -> Result<(), StoreError> {
+    async fn load(&mut self, events: &[LoggedEvent]) -> Result<(), StoreError> {
         let missing = self.working_set.missing(events.iter().map(|logged| &logged.event));
         self.load_records(missing).await
     }
@@ -227,7 +227,7 @@ impl Projection {
                 return Ok(next_due_ms);
             }
             let ids: Vec<TaskId> = due.into_iter().map(|entry| entry.id).collect();
-            let changed = self.expire_tasks(&ids, position, Expired::Changed).await?.len() as u64;
+            let changed = self.expire_tasks(&ids, position, ExpiryOutcome::Changed).await?.len() as u64;
             self.verify_checkpoint().await?;
             if changed == 0 {
                 return Err(contradiction(self.partition));
@@ -282,7 +282,7 @@ impl Projection {
             // A root that was retried and has finished again is listed twice.
             ids.sort();
             ids.dedup();
-            let finished = self.expire_tasks(&ids, position, Expired::Remove).await?;
+            let finished = self.expire_tasks(&ids, position, ExpiryOutcome::Remove).await?;
             self.remove_trees(finished, position).await?;
             self.verify_checkpoint().await?;
             self.write(&Changes { done_with: Some((due_ms, count)), ..Changes::default() }, position.offset).await?;
@@ -297,7 +297,7 @@ impl Projection {
         &mut self,
         ids: &[TaskId],
         position: LogPosition,
-        wanted: Expired,
+        wanted: ExpiryOutcome,
     ) -> Result<Vec<TaskId>, StoreError> {
         self.load_records(self.working_set.missing_of(ids)).await?;
         Ok(ids.iter().filter(|id| self.working_set.expire(id, position) == wanted).cloned().collect())

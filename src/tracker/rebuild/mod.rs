@@ -80,7 +80,7 @@ pub struct PartitionRange {
 /// Result for a partition, or for all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RebuildEvent {
-    Verified(Verified),
+    Verified(VerifiedPartition),
     /// The comparison was not made or not completed.
     Unverified {
         partition: u32,
@@ -101,7 +101,7 @@ pub enum RebuildEvent {
 
 /// A partition with equal contents in both stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verified {
+pub struct VerifiedPartition {
     pub partition: u32,
     /// Checkpoint offsets of the first and the last compared piece.
     pub checkpoints: (i64, i64),
@@ -267,7 +267,8 @@ impl Running {
 
     fn record_progress(&mut self, message: &RebuildEvent) {
         match message {
-            RebuildEvent::Verified(Verified { partition, .. }) | RebuildEvent::Unverified { partition, .. } => {
+            RebuildEvent::Verified(VerifiedPartition { partition, .. })
+            | RebuildEvent::Unverified { partition, .. } => {
                 self.compared_partitions.insert(*partition);
             }
             RebuildEvent::Differs { partition, .. } => {

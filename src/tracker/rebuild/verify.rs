@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use super::copier::{Copier, End};
-use super::{Difference, Verified};
+use super::{Difference, VerifiedPartition};
 use crate::model::statistics::Overview;
 use crate::store::StoreError;
 use crate::store::inspect::{Inspector, KeyPart, KeyRequest, Piece, differences};
@@ -20,7 +20,7 @@ const STEP: usize = 200;
 /// Maximum number of reported keys with differences.
 const MAX_REPORTED: usize = 10;
 /// Maximum wait for one store to reach the checkpoint of the other, and for a difference to disappear.
-const PATIENCE: Duration = Duration::from_secs(60);
+const VERIFY_DEADLINE: Duration = Duration::from_secs(60);
 /// Interval of reading the source while it is behind.
 const SOURCE_INTERVAL: Duration = Duration::from_millis(50);
 /// Number of checkpoints at which a key must differ before the difference is reported, except at the end of the log.
@@ -31,7 +31,7 @@ const RECHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Result of a comparison.
 pub(super) enum Verdict {
-    Same(Verified),
+    Same(VerifiedPartition),
     Different(Vec<Difference>),
     /// The stores were not compared; contains the reason.
     Unknown(String),
@@ -43,7 +43,7 @@ struct Comparison<'a> {
     projection: &'a mut Projection,
     source: Box<dyn Inspector>,
     copy: Box<dyn Inspector>,
-    verified: Verified,
+    verified: VerifiedPartition,
     different: Vec<Difference>,
     /// Whether both folds began at the same offset, once it is known.
     is_same_begin: Option<bool>,
@@ -82,7 +82,7 @@ pub(super) async fn verify(copier: &mut Copier, projection: &mut Projection) -> 
     let source = source.inspect(number).await.map_err(of_source)?;
     let copy = copy.inspect(number).await.map_err(|error| copier.end_of(error))?;
     let offset = projection.checkpoint().map_or(0, |checkpoint| checkpoint.offset);
-    let verified = Verified { partition: number, checkpoints: (offset, offset), keys: 0, digest: 0 };
+    let verified = VerifiedPartition { partition: number, checkpoints: (offset, offset), keys: 0, digest: 0 };
     let mut comparison =
         Comparison { copier, projection, source, copy, verified, different: Vec::new(), is_same_begin: None };
     match comparison.run().await {
@@ -177,7 +177,7 @@ impl Comparison<'_> {
     /// Rereads a piece until both stores agree, and returns it. Records a difference that persists and returns `None`.
     /// A temporary difference is normal: a source that removes old trees does so in several steps at one offset.
     async fn settle(&mut self, request: &KeyRequest, mut pair: Pair) -> Result<Option<Piece>, StopReason> {
-        let (mut seen, end) = (BTreeSet::new(), Instant::now() + PATIENCE);
+        let (mut seen, end) = (BTreeSet::new(), Instant::now() + VERIFY_DEADLINE);
         loop {
             if pair.source == pair.copy {
                 return Ok(Some(pair.source));
@@ -214,12 +214,12 @@ impl Comparison<'_> {
     /// Reads the source, folds the copy up to the source's checkpoint, and reads the copy. Returns a prefix of the
     /// requests, at least one.
     async fn read(&mut self, requests: &[KeyRequest], values: bool) -> Result<Vec<Pair>, StopReason> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + VERIFY_DEADLINE;
         let (checkpoint, source) = self.read_source(requests, values, end).await?;
         while self.offset() < checkpoint {
             if Instant::now() >= end {
                 return Err(End::Again(format!(
-                    "offset {checkpoint} of the log was not projected within {PATIENCE:?}"
+                    "offset {checkpoint} of the log was not projected within {VERIFY_DEADLINE:?}"
                 ))
                 .into());
             }

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ticker::STEP;
-use crate::broker::{Broker, BrokerError, Committed, Partition};
+use crate::broker::{Broker, BrokerError, CommittedOffset, Partition};
 use crate::model::event::{AttemptFailure, Event, Payload};
-use crate::model::offsets::{Completed, Metadata};
+use crate::model::offsets::{CompletedOffsets, Metadata};
 use crate::model::record::TaskRecord;
 use crate::model::record::rollup::children_of;
 use crate::model::record::state::State;
@@ -43,18 +43,18 @@ struct Gap {
     /// Start of the log.
     first: i64,
     /// Offsets that the group has completed; `None` without a commit.
-    passed: Option<Completed>,
+    passed: Option<CompletedOffsets>,
     /// No live worker takes the type.
     abandoned: bool,
 }
 
 impl Gap {
-    fn new(first: i64, end: i64, committed: Option<Committed>) -> Self {
+    fn new(first: i64, end: i64, committed: Option<CommittedOffset>) -> Self {
         // A commit beyond the end belongs to a deleted topic of the same name.
         let committed = committed.filter(|committed| committed.offset <= end);
         let passed = committed.map(|committed| {
             let metadata = Metadata::decode(committed.offset, &committed.metadata);
-            metadata.map_or_else(|| Completed::starting_at(committed.offset), |metadata| metadata.completed)
+            metadata.map_or_else(|| CompletedOffsets::starting_at(committed.offset), |metadata| metadata.completed)
         });
         Self { first, passed, abandoned: false }
     }
@@ -66,7 +66,7 @@ impl Gap {
 
     /// Offset below which the outcome of every record is known once the search is done.
     fn settled(&self) -> i64 {
-        let passed = self.passed.as_ref().map_or(0, Completed::watermark);
+        let passed = self.passed.as_ref().map_or(0, CompletedOffsets::watermark);
         if self.abandoned { passed.max(self.first) } else { passed }
     }
 }
@@ -111,7 +111,7 @@ fn gaps_of(broker: &dyn Broker, group: &str, mut all: Vec<Partition>) -> Result<
         return Ok(Vec::new());
     }
     let committed = broker.group_offsets(group, &begun, CALL_DEADLINE)?;
-    let gap = |(partition, committed): (&Partition, Option<Committed>)| {
+    let gap = |(partition, committed): (&Partition, Option<CommittedOffset>)| {
         let ends = broker.watermarks(partition, CALL_DEADLINE)?;
         Ok((partition.index, Gap::new(ends.low, ends.high, committed)))
     };
@@ -120,14 +120,14 @@ fn gaps_of(broker: &dyn Broker, group: &str, mut all: Vec<Partition>) -> Result<
 
 /// Searches completed by the upkeep of a partition.
 #[derive(Default)]
-pub(crate) struct Searched {
+pub(crate) struct CompletedSearches {
     /// Offsets below which no further search is needed.
     settled: BTreeMap<TopicPartition, i64>,
     /// Gaps of the last search.
     last: Gaps,
 }
 
-impl Searched {
+impl CompletedSearches {
     /// Returns the gaps that may contain lost tasks and have changed since the last search.
     pub(crate) fn unsettled(&mut self, gaps: &Gaps) -> Gaps {
         let mut pending = BTreeMap::new();
@@ -230,8 +230,8 @@ mod tests {
         Gaps(std::iter::once((("root".into(), 1), gap)).collect())
     }
 
-    fn committed(offset: i64, metadata: &str) -> Option<Committed> {
-        Some(Committed { offset, metadata: metadata.to_owned() })
+    fn committed(offset: i64, metadata: &str) -> Option<CommittedOffset> {
+        Some(CommittedOffset { offset, metadata: metadata.to_owned() })
     }
 
     #[test]
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn gaps_are_searched_when_they_may_hold_something_new() {
-        let mut searched = Searched::default();
+        let mut searched = CompletedSearches::default();
         let mut step = |first, passed| {
             let pending = searched.unsettled(&gaps(Gap::new(first, 100, committed(passed, "?"))));
             let is_searched = !pending.is_empty();

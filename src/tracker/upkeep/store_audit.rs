@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::model::task::id::TaskId;
-use crate::store::{Audited, Entry, Index, PartitionWriter, StoreError};
+use crate::store::{AuditedTask, Entry, Index, PartitionWriter, StoreError};
 
 /// Records compared per step.
 const RECORDS: usize = 250;
@@ -17,7 +17,7 @@ const QUERIES: usize = 16;
 /// Consecutive refolds of a partition for the same difference. Beyond that, the store is not the cause.
 const REPEATS: u32 = 3;
 /// Pause of the audit after that.
-const PAUSE: Duration = Duration::from_secs(3_600);
+const AUDIT_INTERVAL: Duration = Duration::from_secs(3_600);
 
 /// Position within a cycle.
 #[derive(Default)]
@@ -28,7 +28,7 @@ pub(crate) struct StoreAudit {
 
 /// Result of a step.
 #[derive(Debug, Default)]
-pub(crate) struct Compared {
+pub(crate) struct ComparisonResult {
     pub records: u64,
     /// Description of a difference.
     pub fault: Option<String>,
@@ -51,7 +51,7 @@ pub(crate) struct Losses {
 impl Losses {
     /// Returns true while the audit is paused.
     pub(crate) fn is_paused(&self) -> bool {
-        self.paused.is_some_and(|since| since.elapsed() < PAUSE)
+        self.paused.is_some_and(|since| since.elapsed() < AUDIT_INTERVAL)
     }
 
     /// Records a difference and returns whether to fold the partition again.
@@ -67,14 +67,14 @@ impl Losses {
 
 impl StoreAudit {
     /// Compares the next records.
-    pub(crate) async fn step(&mut self, writer: &mut dyn PartitionWriter) -> Result<Compared, StoreError> {
-        let (mut budget, mut compared) = (RECORDS, Compared::default());
+    pub(crate) async fn step(&mut self, writer: &mut dyn PartitionWriter) -> Result<ComparisonResult, StoreError> {
+        let (mut budget, mut compared) = (RECORDS, ComparisonResult::default());
         for _ in 0..QUERIES {
             let visit = self.pending.pop().unwrap_or(Visit { parent: None, after: None });
             let index = visit.parent.clone().map_or(Index::Roots, Index::Children);
             let page = writer.audit(&index, visit.after.as_ref(), budget).await?;
             compared.records += page.tasks.len() as u64;
-            compared.fault = page.tasks.iter().find_map(Audited::fault);
+            compared.fault = page.tasks.iter().find_map(AuditedTask::fault);
             budget = budget.saturating_sub(page.tasks.len());
             if let Some(last) = page.tasks.last().filter(|_| page.more) {
                 self.pending.push(Visit { parent: visit.parent, after: Some(last.entry.clone()) });
@@ -99,7 +99,7 @@ mod tests {
         let mut losses = Losses::default();
         assert!(["a", "a", "b", "a", "a", "a"].iter().all(|fault| losses.record(fault)));
         assert!(!losses.record("a") && losses.is_paused());
-        tokio::time::advance(PAUSE).await;
+        tokio::time::advance(AUDIT_INTERVAL).await;
         assert!(!losses.is_paused(), "the pause has ended");
         assert!(losses.record("b"));
     }

@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, OnceCell};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::lost_tasks::{Gaps, LostTaskSearch, Searched};
+use super::lost_tasks::{CompletedSearches, Gaps, LostTaskSearch};
 use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{BrokerError, Partition};
 use crate::control::follow::TopicFollower;
@@ -26,7 +26,7 @@ use crate::topics::{RequiredTopics, TopicStatus, TopicWatch};
 use crate::tracker::error::TrackerError;
 use crate::tracker::is_stopped_within;
 use crate::tracker::outbox::entry::event_message;
-use crate::tracker::outbox::relay::Folded;
+use crate::tracker::outbox::relay::FoldProgress;
 use crate::tracker::outbox::worker_progress::Surveys;
 use crate::tracker::recorded_groups::RecordedGroups;
 use crate::tracker::setup::TrackerSetup;
@@ -133,7 +133,7 @@ pub(crate) struct PartitionUpkeep {
     shared: Arc<TrackerShared>,
     number: u32,
     events: Arc<str>,
-    folded: watch::Receiver<Folded>,
+    folded: watch::Receiver<FoldProgress>,
     stop: CancellationToken,
     /// Offset of the fold at the last check, and since when.
     seen: (i64, Instant),
@@ -141,7 +141,7 @@ pub(crate) struct PartitionUpkeep {
     initial_end: Option<i64>,
     /// Silent workers, and the searches for their tasks.
     silent: BTreeMap<Arc<str>, SilentWorker>,
-    searched: Searched,
+    searched: CompletedSearches,
     last_gap_check: Instant,
     /// New gaps, and the offset up to which the store must be folded before the search.
     pending_search: Option<(Gaps, i64)>,
@@ -152,12 +152,12 @@ impl PartitionUpkeep {
         setup: Arc<TrackerSetup>,
         shared: Arc<TrackerShared>,
         number: u32,
-        folded: watch::Receiver<Folded>,
+        folded: watch::Receiver<FoldProgress>,
         stop: CancellationToken,
     ) -> Self {
         let (events, now) = (setup.names.events().into(), Instant::now());
         let seen = (folded.get().offset, now);
-        let (silent, searched) = (BTreeMap::new(), Searched::default());
+        let (silent, searched) = (BTreeMap::new(), CompletedSearches::default());
         let (initial_end, pending_search) = (Some(-1), None);
         Self {
             setup,

@@ -22,7 +22,7 @@ use super::protocol::{FromChild, Handshake, TaskAssignment, ToChild, frame, rece
 use crate::handlers::blocking_pool::BlockingPool;
 use crate::handlers::builtin::in_child;
 use crate::handlers::context::{Attempt, AttemptSink, AttemptStart, Note, TypeEnv};
-use crate::handlers::{Answer, Child, Context, Failure, Registered, Registry, SharedState};
+use crate::handlers::{Answer, Child, Context, Failure, Registry, SharedState, TypeRegistration};
 use crate::model::task::Trace;
 use crate::model::task::id::TaskId;
 use crate::model::task::limits::TaskLimits;
@@ -88,7 +88,7 @@ fn serve(registry: &Registry) -> io::Result<()> {
 /// Runs the attempts that the worker sends.
 struct AttemptRunner {
     handshake: Handshake,
-    registered: Registered,
+    registered: TypeRegistration,
     state: SharedState,
     parent: Arc<ParentLink>,
 }

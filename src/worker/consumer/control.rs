@@ -6,10 +6,10 @@ use tokio::time::Instant;
 use super::deps::{CALL_DEADLINE, GroupDeps, TypeDeps};
 use super::partition_table::PartitionTable;
 use super::{GroupConsumer, RETRY_PAUSE, TypeConsumer};
-use crate::broker::{BrokerError, Commit, Committed, Partition, StartOffset};
+use crate::broker::{BrokerError, Commit, CommittedOffset, Partition, StartOffset};
 use crate::config::RateBy;
 use crate::control::{self, ControlKey, ControlState};
-use crate::model::offsets::{Completed, Mark, Metadata, PendingRetries};
+use crate::model::offsets::{CompletedOffsets, Mark, Metadata, PendingRetries};
 use crate::worker::consumer::assignment::Assignment;
 use crate::worker::consumer::partition::PartitionState;
 use crate::worker::dispatch::Command;
@@ -89,11 +89,11 @@ impl TypeConsumer {
     ) -> Result<(), BrokerError> {
         let ends = deps.broker.watermarks(partition, CALL_DEADLINE)?;
         let offset = offset.clamp(ends.low, ends.high);
-        let completed = Completed::starting_at(offset);
+        let completed = CompletedOffsets::starting_at(offset);
         let metadata = Metadata::encode(&completed, Mark::Clean, offset, 0, &PendingRetries::default());
         let commit = Commit { partition: partition.clone(), offset, metadata: metadata.clone() };
         deps.consumer.commit_sync(&[commit])?;
-        let committed = Committed { offset, metadata };
+        let committed = CommittedOffset { offset, metadata };
         deps.consumer.assign(&[(partition.clone(), StartOffset::At(offset))])?;
         deps.consumer.pause(std::slice::from_ref(partition), false)?;
         // Only after all calls have succeeded: a partition that is no longer refused is not tried again.

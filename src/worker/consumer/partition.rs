@@ -23,8 +23,8 @@ use tokio::time::Instant;
 
 use super::crash_history::CrashHistory;
 use super::retry_log::RetryLog;
-use crate::broker::{Commit, Committed, Partition};
-use crate::model::offsets::{Completed, MAX_SPAN, Mark, Metadata, PendingRetries};
+use crate::broker::{Commit, CommittedOffset, Partition};
+use crate::model::offsets::{CompletedOffsets, MAX_SPAN, Mark, Metadata, PendingRetries};
 use crate::worker::completions::{DeliveryTag, RecordedRetry};
 use crate::worker::decode::{Input, Suspect};
 
@@ -77,7 +77,7 @@ pub(crate) struct PartitionState {
     /// Crashes of earlier owners.
     pub crashes: CrashHistory,
     pub window: Window,
-    completed: Completed,
+    completed: CompletedOffsets,
     /// Offset that the sequence numbers of delivery tags are relative to.
     base: i64,
     /// Delivered and not handed out.
@@ -106,13 +106,13 @@ impl PartitionState {
         partition: Partition,
         assignment_id: u32,
         first: i64,
-        committed: Option<&Committed>,
+        committed: Option<&CommittedOffset>,
         window: u64,
     ) -> Self {
         let offset = committed.map_or(first, |committed| committed.offset);
         let metadata = committed.and_then(|committed| Metadata::decode(offset, &committed.metadata));
         let crashes = CrashHistory::at_takeover(committed.is_some(), offset, metadata.as_ref());
-        let none = || (Completed::starting_at(offset), PendingRetries::default());
+        let none = || (CompletedOffsets::starting_at(offset), PendingRetries::default());
         let (completed, retries) = metadata.map_or_else(none, |metadata| (metadata.completed, metadata.retries));
         Self {
             partition,
@@ -325,7 +325,7 @@ fn encode(state: &mut PartitionState, mark: Mark, window_end: i64) -> String {
     Metadata::encode(&state.completed, mark, window_end, takeovers, &state.retries.pending)
 }
 
-fn commit_with(partition: &Partition, completed: &Completed, metadata: String) -> Commit {
+fn commit_with(partition: &Partition, completed: &CompletedOffsets, metadata: String) -> Commit {
     Commit { partition: partition.clone(), offset: completed.watermark(), metadata }
 }
 
@@ -339,7 +339,8 @@ mod tests {
     const WINDOW: u64 = 10;
 
     fn resume_from(committed: Option<&Commit>) -> PartitionState {
-        let committed = committed.map(|commit| Committed { offset: commit.offset, metadata: commit.metadata.clone() });
+        let committed =
+            committed.map(|commit| CommittedOffset { offset: commit.offset, metadata: commit.metadata.clone() });
         let mut state = PartitionState::resume_from(Partition::new("tasks", 0), 1, 0, committed.as_ref(), WINDOW);
         state.unmarked = false;
         state

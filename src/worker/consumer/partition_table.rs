@@ -1,7 +1,7 @@
 //! Assigned partitions of a consumer, by partition number.
 
 use super::partition::{PartitionState, Phase};
-use crate::worker::completions::{ASSIGNMENT_IDS, Arrived, Completions};
+use crate::worker::completions::{ASSIGNMENT_IDS, ArrivedCompletions, Completions};
 
 #[derive(Default)]
 pub(super) struct PartitionTable {
@@ -68,7 +68,7 @@ impl PartitionTable {
 
 /// Buffers for completions, reused between polls.
 #[derive(Default)]
-pub(super) struct CompletionBuffers(Arrived);
+pub(super) struct CompletionBuffers(ArrivedCompletions);
 
 impl CompletionBuffers {
     /// Applies the completions that have arrived. Returns whether any input is complete.

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::deps::{CALL_DEADLINE, GroupDeps};
 use super::partition::{PartitionState, Phase};
 use super::{GroupConsumer, RETRY_PAUSE, TypeConsumer};
-use crate::broker::{BrokerError, Committed, Partition, StartOffset, Watermarks};
+use crate::broker::{BrokerError, CommittedOffset, Partition, StartOffset, Watermarks};
 use crate::control::settings;
 use crate::runtime::Backoff;
 use crate::worker::dispatch::Command;
@@ -78,7 +78,7 @@ impl PendingStart {
 struct Found {
     /// Partitions of each topic.
     counts: BTreeMap<String, u32>,
-    committed: BTreeMap<Partition, Committed>,
+    committed: BTreeMap<Partition, CommittedOffset>,
     /// Topics that cannot be started, by their own error.
     failed: BTreeMap<Arc<str>, BrokerError>,
     /// Partitions that are marked as consumed; complete if a commit is missing.
@@ -225,9 +225,9 @@ fn read_committed(
     partitions: &[Partition],
     topics: &[Arc<str>],
     failed: &mut BTreeMap<Arc<str>, BrokerError>,
-) -> Result<BTreeMap<Partition, Committed>, BrokerError> {
+) -> Result<BTreeMap<Partition, CommittedOffset>, BrokerError> {
     let consumer = &mut deps.consumer;
-    let mut read = |partitions: &[Partition]| -> Result<Vec<(Partition, Committed)>, BrokerError> {
+    let mut read = |partitions: &[Partition]| -> Result<Vec<(Partition, CommittedOffset)>, BrokerError> {
         let committed = partitions.iter().cloned().zip(consumer.committed(partitions, CALL_DEADLINE)?);
         Ok(committed.filter_map(|(partition, committed)| Some((partition, committed?))).collect())
     };

@@ -277,16 +277,16 @@ impl Admission {
 mod tests {
     use super::*;
     use crate::broker::{OwnedHeaders, RecordRef};
-    use crate::handlers::{Failure, Registered};
+    use crate::handlers::{Failure, TypeRegistration};
     use crate::runtime::Health;
     use crate::telemetry::Metrics;
-    use crate::worker::completions::{Arrived, DeliveryTag};
+    use crate::worker::completions::{ArrivedCompletions, DeliveryTag};
     use crate::worker::decode::Decoder;
 
     fn admission(order: Order) -> Admission {
         let policy = Arc::new(TypePolicy { order, ..TypePolicy::default() });
         let gauges = TypeGauges::new(&Metrics::new().unwrap(), &"t".into());
-        let registered = Registered::of_fn(|(): (), _cx| async { Ok::<(), Failure>(()) });
+        let registered = TypeRegistration::of_fn(|(): (), _cx| async { Ok::<(), Failure>(()) });
         Admission {
             schema: Schema::any(),
             inline_retry_max: Duration::from_secs(10),
@@ -345,7 +345,7 @@ mod tests {
         admission.assignments.close(7);
         let onward = Onward::Waits { in_flight, wait: Duration::ZERO, due_ms: Some(5) };
         assert!(admission.go_on(onward).is_some());
-        let mut arrived = Arrived::default();
+        let mut arrived = ArrivedCompletions::default();
         admission.completions.take(&mut arrived);
         assert_eq!(arrived.recorded.len(), 1, "its next owner learns what it has used");
     }

@@ -60,7 +60,7 @@ pub(super) struct Attempts {
 }
 
 /// Attempt that is about to start.
-pub(super) struct Prepared {
+pub(super) struct PreparedAttempt {
     pub running: Running,
     handler: Arc<dyn Handler>,
     is_silent: bool,
@@ -68,7 +68,7 @@ pub(super) struct Prepared {
 }
 
 /// Start of an attempt.
-pub(super) enum Started {
+pub(super) enum AttemptBegin {
     /// It runs in a task of its own.
     Pending,
     /// It has ended in its first poll, after this time.
@@ -150,7 +150,7 @@ impl Attempts {
         permit: Option<Permit>,
         span: Option<Box<AttemptSpan>>,
         clock: &Clock,
-    ) -> Prepared {
+    ) -> PreparedAttempt {
         let (started_at, now) = (clock.now, clock.now_ms());
         let own = in_flight.task.policy.as_deref();
         let timeout = own.and_then(|own| own.timeout).unwrap_or(self.policy.timeout);
@@ -181,7 +181,7 @@ impl Attempts {
             cancelled: None,
             span,
         };
-        Prepared { running, handler, is_silent, deadline }
+        PreparedAttempt { running, handler, is_silent, deadline }
     }
 
     /// A suspect that has crashed a process gets one that has run no other task.
@@ -191,13 +191,13 @@ impl Attempts {
     }
 
     /// Calls the handler, and polls the attempt inline if the type's attempts are short.
-    pub(super) fn start(&mut self, prepared: Prepared, clock: &mut Clock) -> Started {
-        let Prepared { mut running, handler, is_silent, deadline } = prepared;
+    pub(super) fn start(&mut self, prepared: PreparedAttempt, clock: &mut Clock) -> AttemptBegin {
+        let PreparedAttempt { mut running, handler, is_silent, deadline } = prepared;
         let span = attempt::span(is_silent, &running.cx);
         let mut future = match span.in_scope(|| attempt::start(&*handler, &running.in_flight.task.params, &running.cx))
         {
-            Err(failure) => return Started::Panicked(running, failure),
-            Ok(Err(error)) => return Started::Refused(running, error),
+            Err(failure) => return AttemptBegin::Panicked(running, failure),
+            Ok(Err(error)) => return AttemptBegin::Refused(running, error),
             Ok(Ok(future)) => future,
         };
         if self.inline.admit() {
@@ -214,20 +214,20 @@ impl Attempts {
         let limits = TimeLimits { deadline, stall, grace: self.grace };
         let (cx, stop) = (running.cx.clone(), running.stop_token());
         self.spawn(running, attempt::run(future, cx, stop, limits).instrument(span));
-        Started::Pending
+        AttemptBegin::Pending
     }
 
     /// Ends an attempt that was answered inline. Children are published from a task of its own.
-    fn end_inline(&mut self, running: Running, answer: Answer, took: Duration) -> Started {
+    fn end_inline(&mut self, running: Running, answer: Answer, took: Duration) -> AttemptBegin {
         if answer.is_ok() {
             // Ended before the checks that follow, so that no output is added after them.
             running.cx.end();
             if self.publisher.has_outputs(&running.cx) {
                 self.spawn(running, std::future::ready(AttemptEnd::Answered(answer)));
-                return Started::Pending;
+                return AttemptBegin::Pending;
             }
         }
-        Started::Ended(running, answer.and_then(|output| self.publisher.check_size(output)), took)
+        AttemptBegin::Ended(running, answer.and_then(|output| self.publisher.check_size(output)), took)
     }
 
     /// Runs the rest of an attempt in a task of its own, and publishes its children.

@@ -59,7 +59,7 @@ use super::spans::AttemptSpans;
 use super::type_metrics::TypeGauges;
 use crate::config::WorkerConfig;
 use crate::control::{ControlWatch, PolicyUpdates};
-use crate::handlers::{Registered, Schema, SharedState};
+use crate::handlers::{Schema, SharedState, TypeRegistration};
 use crate::model::task::limits::TaskLimits;
 use crate::runtime::Health;
 use crate::telemetry::Metrics;
@@ -72,7 +72,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(365 * 86_400);
 /// Dependencies of a dispatcher.
 pub(super) struct DispatcherDeps {
     pub task_type: Arc<str>,
-    pub registered: Registered,
+    pub registered: TypeRegistration,
     pub state: SharedState,
     pub config: WorkerConfig,
     pub limits: TaskLimits,

@@ -8,8 +8,8 @@ use futures::FutureExt;
 use tokio::sync::oneshot;
 
 use crate::config::Isolation;
-use crate::handlers::Registered;
-use crate::handlers::permit::{Acquired, Permit, PermitSource, Sharing};
+use crate::handlers::TypeRegistration;
+use crate::handlers::permit::{Permit, PermitGrant, PermitSource, Sharing};
 
 pub(super) struct Permits {
     /// `None`: attempts need no permits.
@@ -32,7 +32,7 @@ enum Acquisition {
 }
 
 impl Permits {
-    pub(super) fn new(registered: &Registered) -> Self {
+    pub(super) fn new(registered: &TypeRegistration) -> Self {
         Self {
             source: registered.handler.capabilities().permits,
             sharing: match registered.policy.isolation {
@@ -64,8 +64,8 @@ impl Permits {
         let Some(source) = source else { return true };
         if matches!(acquisition, Acquisition::None) {
             *acquisition = match source.acquire(sharing) {
-                Acquired::Now(permit) => Acquisition::Granted(permit),
-                Acquired::Later(receiver) => Acquisition::Waiting(receiver),
+                PermitGrant::Now(permit) => Acquisition::Granted(permit),
+                PermitGrant::Later(receiver) => Acquisition::Waiting(receiver),
             };
         }
         // The permit may have come at once.

@@ -17,12 +17,12 @@ pub(super) struct TaskQueue {
     /// Tasks whose attempts may have caused the death of a process of an app, and run again in quarantine.
     quarantined: VecDeque<Box<InFlight>>,
     /// Tasks that wait for a retry or for their `not before`.
-    delayed: BinaryHeap<Reverse<Delayed>>,
+    delayed: BinaryHeap<Reverse<DelayedTask>>,
     /// Ordering keys in use, and the tasks that wait for each.
     keys: FxHashMap<u64, VecDeque<Box<InFlight>>>,
 }
 
-struct Delayed {
+struct DelayedTask {
     until: Instant,
     in_flight: Box<InFlight>,
 }
@@ -72,7 +72,7 @@ impl TaskQueue {
 
     /// Delays a task; it becomes ready after `wait`, before other ready inputs.
     pub(super) fn delay(&mut self, in_flight: Box<InFlight>, wait: Duration) {
-        self.delayed.push(Reverse(Delayed { until: Instant::now() + wait, in_flight }));
+        self.delayed.push(Reverse(DelayedTask { until: Instant::now() + wait, in_flight }));
     }
 
     /// Time at which the next delayed task becomes ready.
@@ -159,18 +159,18 @@ pub(super) fn split(
     taken
 }
 
-impl PartialEq for Delayed {
+impl PartialEq for DelayedTask {
     fn eq(&self, other: &Self) -> bool {
         self.until == other.until
     }
 }
-impl Eq for Delayed {}
-impl PartialOrd for Delayed {
+impl Eq for DelayedTask {}
+impl PartialOrd for DelayedTask {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Delayed {
+impl Ord for DelayedTask {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.until.cmp(&other.until)
     }

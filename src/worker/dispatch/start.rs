@@ -1,7 +1,7 @@
 //! Starting tasks: the admission gives them, the attempts start them, and what ends at once leaves through the exits.
 
 use super::admission::StartDecision;
-use super::attempts::Started;
+use super::attempts::AttemptBegin;
 use super::exits::Exit;
 use super::inline::Clock;
 use super::{Dispatcher, HAND_OUT};
@@ -52,13 +52,13 @@ impl Dispatcher {
         let prepared = self.attempts.prepare(in_flight, permit, span, &self.clock);
         self.exits.reports.notify(|observer| observer.on_start(&prepared.running.cx));
         match self.attempts.start(prepared, &mut self.clock) {
-            Started::Refused(running, error) => self.leave(running, Exit::Rejected(error)).await,
-            Started::Panicked(mut running, failure) => {
+            AttemptBegin::Refused(running, error) => self.leave(running, Exit::Rejected(error)).await,
+            AttemptBegin::Panicked(mut running, failure) => {
                 let exit = self.judge(&mut running, Err(failure));
                 self.leave(running, exit).await;
             }
-            Started::Pending => self.admission.circuit.attempt_started(started_at),
-            Started::Ended(mut running, answer, took) => {
+            AttemptBegin::Pending => self.admission.circuit.attempt_started(started_at),
+            AttemptBegin::Ended(mut running, answer, took) => {
                 self.admission.circuit.attempt_started(started_at);
                 self.admission.circuit.answered(started_at, &answer);
                 match &answer {

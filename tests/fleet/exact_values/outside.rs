@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::post;
-use kafleet::handlers::Registered;
+use kafleet::handlers::TypeRegistration;
 use kafleet::handlers::builtin::exec::{Exec, Program};
 use kafleet::handlers::builtin::http::{Call, Http, client};
 use reqwest::Method;
@@ -28,8 +28,8 @@ pub async fn add_types(fleet: &mut Fleet) {
     fleet.add_type(SERVICE, service().await).await;
 }
 
-fn program(script: &str) -> Registered {
-    Registered::new(Exec::new(Program {
+fn program(script: &str) -> TypeRegistration {
+    TypeRegistration::new(Exec::new(Program {
         program: "sh".into(),
         arguments: vec!["-c".into(), script.into()],
         env: Default::default(),
@@ -41,13 +41,13 @@ fn program(script: &str) -> Registered {
     }))
 }
 
-async fn service() -> Registered {
+async fn service() -> TypeRegistration {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
     let respond = |body: String| async move { serde_json::from_str::<String>(&body).unwrap_or(body) };
     tokio::spawn(async move { axum::serve(listener, Router::new().route("/", post(respond))).await.unwrap() });
     let (method, headers) = (Method::POST, HeaderMap::new());
-    Registered::new(Http::new(
+    TypeRegistration::new(Http::new(
         client().unwrap(),
         Call { url, method, headers, max_output: MAX_OUTPUT, resend_on_close: true },
     ))

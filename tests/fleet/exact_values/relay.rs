@@ -1,6 +1,6 @@
 //! Type whose handler gives a value on, without decoding it.
 
-use kafleet::handlers::{Child, Context, Continuation, Failure, Registered, Schema, TaskResult};
+use kafleet::handlers::{Child, Context, Continuation, Failure, Schema, TaskResult, TypeRegistration};
 use kafleet::model::json::RawJson;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -27,9 +27,9 @@ pub struct Relay {
     value: RawJson,
 }
 
-pub fn registered() -> Registered {
+pub fn registered() -> TypeRegistration {
     // A schema would decode the value.
-    Registered { schema: Schema::any(), ..Registered::of_fn(relay) }
+    TypeRegistration { schema: Schema::any(), ..TypeRegistration::of_fn(relay) }
 }
 
 async fn relay(Relay { by, value }: Relay, cx: Context) -> TaskResult<Option<RawJson>> {

@@ -14,12 +14,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use kafleet::apps::launch::{Launcher, Simulated};
+use kafleet::apps::launch::{Launcher, SimulatedProcess};
 use kafleet::apps::pool::{AppHandler, AppPool, OpenedApp, PoolSettings};
 use kafleet::apps::process::AppProgram;
 use kafleet::apps::protocol::{Limits, VERSION, Welcome};
 use kafleet::config::TypePolicy;
-use kafleet::handlers::Registered;
+use kafleet::handlers::TypeRegistration;
 use kafleet::model::units::duration::Millis;
 use kafleet::runtime::{self, Shutdown};
 use kafleet::worker::{self, WorkerSetup};
@@ -136,7 +136,7 @@ impl SimulatedApp {
             let of_rust = registered(unordered);
             let policy = TypePolicy { timeout: TIMEOUT, ..of_rust.policy.clone() };
             let handler = Arc::new(AppHandler::new(pool.clone()));
-            setup.registry.add(task_type(unordered), Registered { handler, policy, ..of_rust });
+            setup.registry.add(task_type(unordered), TypeRegistration { handler, policy, ..of_rust });
         }
         pool.serve(setup.health.clone(), &setup.metrics.apps);
         let ended = worker::run(setup, shutdown).await;
@@ -170,7 +170,7 @@ impl fmt::Debug for SimulatedApp {
 struct Starter(Arc<SimulatedApp>);
 
 impl Launcher for Starter {
-    fn launch(&self, _: u32) -> Simulated {
+    fn launch(&self, _: u32) -> SimulatedProcess {
         let app = self.0.clone();
         let (pid, journal) = (app.journal.deaths.next_pid(), app.journal.clone());
         let is_first = !app.has_started.swap(true, Ordering::Relaxed);
@@ -188,7 +188,7 @@ impl Launcher for Starter {
         let process = Process { shared: Arc::new(shared), input, signals: received, is_first };
         runtime::spawn(process.run(exited));
         let program = SimulatedProgram { pid, journal, signals, exit, status: None };
-        Simulated { program: Box::new(program), reader: Box::new(reader), writer: Box::new(writer) }
+        SimulatedProcess { program: Box::new(program), reader: Box::new(reader), writer: Box::new(writer) }
     }
 }
 

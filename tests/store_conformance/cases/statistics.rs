@@ -8,7 +8,7 @@ use kafleet::model::projection::changes::Changes;
 use kafleet::model::record::state::State;
 use kafleet::model::statistics::aggregate::{Aggregate, AggregateKey, Level};
 use kafleet::model::statistics::errors::ErrorSummary;
-use kafleet::model::statistics::{Listed, Overview, StatisticsChanges};
+use kafleet::model::statistics::{ListedSeries, Overview, StatisticsChanges};
 use kafleet::store::{ErrorGroup, Index, TypeCount};
 
 use crate::store_conformance::fixture::*;
@@ -26,7 +26,7 @@ fn aggregate(opened: u64) -> Aggregate {
 }
 
 fn overview(series: &[&str]) -> Overview {
-    let series = series.iter().map(|name| Listed { name: (*name).into(), day: key(Level::Day).number }).collect();
+    let series = series.iter().map(|name| ListedSeries { name: (*name).into(), day: key(Level::Day).number }).collect();
     Overview { minute: Some(MINUTE), began: 7, first_ms: Some(1_764_074_040_000), series }
 }
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use kafleet::broker::{
-    Broker, BrokerError, Commit, Committed, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, Partition, Producer,
-    TopicInfo, TopicOutcome, TopicSpec, TransactionalProducer, Watermarks,
+    Broker, BrokerError, Commit, CommittedOffset, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, Partition,
+    Producer, TopicInfo, TopicOutcome, TopicSpec, TransactionalProducer, Watermarks,
 };
 use parking_lot::Mutex;
 
@@ -80,7 +80,7 @@ impl Broker for FaultyBroker {
         group: &str,
         partitions: &[Partition],
         deadline: Duration,
-    ) -> Result<Vec<Option<Committed>>, BrokerError> {
+    ) -> Result<Vec<Option<CommittedOffset>>, BrokerError> {
         self.faults.call(&Call::GroupOffsets, || self.inner.group_offsets(group, partitions, deadline))
     }
 

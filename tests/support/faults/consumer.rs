@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use kafleet::broker::{
-    BrokerError, Commit, CommitOutcomes, Committed, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef,
+    BrokerError, Commit, CommitOutcomes, CommittedOffset, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef,
     StartOffset,
 };
 
@@ -161,7 +161,7 @@ impl Consumer for FaultyConsumer {
         &mut self,
         partitions: &[Partition],
         deadline: Duration,
-    ) -> Result<Vec<Option<Committed>>, BrokerError> {
+    ) -> Result<Vec<Option<CommittedOffset>>, BrokerError> {
         let call = Call::ReadCommits(&self.reader, partitions);
         self.faults.call(&call, || self.inner.committed(partitions, deadline))
     }
@@ -175,7 +175,7 @@ impl Consumer for FaultyConsumer {
     }
 
     fn positions(&mut self) -> Result<Vec<(Partition, i64)>, BrokerError> {
-        self.inner.positions()
+        self.faults.call(&Call::Positions, || self.inner.positions())
     }
 
     fn close(self: Box<Self>, deadline: Duration) {

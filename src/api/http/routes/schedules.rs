@@ -7,7 +7,7 @@ use crate::api::http::input::{Input, JSON_PROBLEMS, RequestBody, json_bodies};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, Parameter, bad_parameter, read_json};
 use crate::api::service::context::{Context, Name};
-use crate::api::service::schedules::{self, MAX_TIMES, Put, TIMES};
+use crate::api::service::schedules::{self, MAX_TIMES, PutOutcome, TIMES};
 use crate::model::schedule::Spec;
 
 json_bodies! { required NewSchedule, Spec; optional; }
@@ -35,9 +35,9 @@ impl Input for TimesQuery {
 }
 
 /// Whether a configuration file manages the schedule.
-struct Applied(bool);
+struct ManagedByFile(bool);
 
-impl Input for Applied {
+impl Input for ManagedByFile {
     const QUERY: &'static [Parameter] = &[Parameter {
         name: "applied",
         description: "The schedule is managed by a configuration file (`kafleet schedules apply`).",
@@ -103,10 +103,10 @@ async fn times(context: Context, name: Name, query: TimesQuery) -> Result<Schedu
 async fn replace(
     context: Context,
     Name(id): Name,
-    Applied(applied): Applied,
+    ManagedByFile(applied): ManagedByFile,
     spec: Spec,
 ) -> Result<WithStatus<ScheduleDocument>, ApiError> {
-    let Put { schedule, is_new } = schedules::put(context, id, spec, applied).await?;
+    let PutOutcome { schedule, is_new } = schedules::put(context, id, spec, applied).await?;
     Ok(WithStatus(if is_new { 201 } else { 200 }, schedule))
 }
 

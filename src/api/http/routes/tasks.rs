@@ -19,7 +19,7 @@ use crate::api::service::batch::{self, Items};
 use crate::api::service::context::{After, BodyMemory, Context, LastEventId, Name, Paging};
 use crate::api::service::list::MAX_SCAN_TIME;
 use crate::api::service::log::{LINES, Lines, MAX_LINES};
-use crate::api::service::suggestions::{self, Unfinished};
+use crate::api::service::suggestions::{self, UnfinishedSearch};
 use crate::api::service::tree::{DEPTH, LIMIT, MAX_LIMIT, TreeSize};
 use crate::api::service::watch_fleet::{self, Scope};
 use crate::api::service::{attachments, cancel, create, list, log, report, retry, task, tree, watch, why};
@@ -97,7 +97,7 @@ impl Input for Items {
     }
 }
 
-impl Input for Unfinished {
+impl Input for UnfinishedSearch {
     const QUERY: &'static [Parameter] = &[
         Parameter {
             name: "q",

@@ -33,7 +33,7 @@ use crate::runtime::{self, Backoff, now_ms};
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Time after which an action without progress is taken over. Runners write their progress at least every few seconds; the
 /// takeover of one that is only slow does no harm.
-const PATIENCE: Duration = Duration::from_secs(6);
+const TAKEOVER_DEADLINE: Duration = Duration::from_secs(6);
 /// Minimum and maximum pause of a runner after a failure.
 const MIN_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
@@ -85,7 +85,7 @@ async fn abandoned(api: &Api, seen: &mut Seen) -> Result<Vec<TaskId>, ApiError> 
     for task in open {
         let progress = progress_of(&task.record);
         let since = before.get(&task.id).filter(|(known, _)| *known == progress).map_or(now, |(_, since)| *since);
-        if (progress.runner.is_empty() && before.contains_key(&task.id)) || now - since >= PATIENCE {
+        if (progress.runner.is_empty() && before.contains_key(&task.id)) || now - since >= TAKEOVER_DEADLINE {
             actions.push(task.id.clone());
         }
         seen.insert(task.id, (progress, since));

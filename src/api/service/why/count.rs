@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::broker::{Broker, BrokerError, Partition, RecordListing};
-use crate::model::offsets::Completed;
+use crate::model::offsets::CompletedOffsets;
 
 /// Maximum offsets of one partition that are inspected one by one.
 const MAX_OFFSETS: i64 = 1_000;
@@ -43,7 +43,7 @@ impl<'a> Counter<'a> {
     pub(super) fn open_below(
         &mut self,
         partition: &Partition,
-        completed: &Completed,
+        completed: &CompletedOffsets,
         to: i64,
     ) -> Result<Count, BrokerError> {
         // A consumer that receives a record has passed everything before it that is not a record: below the highest
@@ -92,7 +92,7 @@ impl Listing {
     }
 
     /// Counts unfinished tasks below `to`: exact where the records are listed, otherwise an upper bound.
-    pub(super) fn open_below(&self, completed: &Completed, to: i64) -> Count {
+    pub(super) fn open_below(&self, completed: &CompletedOffsets, to: i64) -> Count {
         let certain = completed.open_below(to.min(completed.end()));
         let from = completed.end().min(to);
         let listed_to = if from < self.from { from } else { self.records.to.clamp(from, to) };
@@ -120,7 +120,7 @@ mod tests {
         // Offset 12 is a marker.
         let listing = Listing { from: 10, records: RecordListing { offsets: vec![10, 11, 13, 14], to: 15 } };
         let count = |completed: i64, to: i64| {
-            let count = listing.open_below(&Completed::starting_at(completed), to);
+            let count = listing.open_below(&CompletedOffsets::starting_at(completed), to);
             (count.tasks, count.at_most)
         };
         assert_eq!(count(10, 10), (0, false));

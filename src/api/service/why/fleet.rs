@@ -9,7 +9,7 @@ use crate::api::state::Api;
 use crate::broker::{BrokerError, Partition};
 use crate::control::ForcedCircuit;
 use crate::control::heartbeat::{Heartbeat, HeartbeatState};
-use crate::model::offsets::Completed;
+use crate::model::offsets::CompletedOffsets;
 use crate::publish::time_text;
 use crate::runtime::clock::skew_text;
 use crate::runtime::now_ms;
@@ -110,8 +110,8 @@ pub(super) async fn consumer_lag(api: &Api, task_type: &str) -> Result<Option<Co
         let open = offsets.iter().zip(committed).map(|(partition, committed)| {
             let ends = broker.watermarks(partition, deadline)?;
             let completed = match committed {
-                Some(at) => Completed::of_commit(at.offset, &at.metadata),
-                None => Completed::starting_at(ends.low),
+                Some(at) => CompletedOffsets::of_commit(at.offset, &at.metadata),
+                None => CompletedOffsets::starting_at(ends.low),
             };
             counter.open_below(partition, &completed, ends.high)
         });

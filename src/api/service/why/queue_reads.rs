@@ -11,8 +11,8 @@ use crate::api::backends::KAFKA_DEADLINE;
 use crate::api::http::problem::ApiError;
 use crate::api::read::recent::Recent;
 use crate::api::state::Api;
-use crate::broker::{Broker, Committed, OpenTransaction, Partition, Watermarks};
-use crate::model::offsets::Completed;
+use crate::broker::{Broker, CommittedOffset, OpenTransaction, Partition, Watermarks};
+use crate::model::offsets::CompletedOffsets;
 
 /// Minimum time over which the progress of a partition is measured.
 const SAMPLE: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ impl Default for RecentQueues {
 /// Offsets of the partition of a queued task.
 pub(super) struct QueueOffsets {
     pub ends: Watermarks,
-    pub committed: Option<Committed>,
+    pub committed: Option<CommittedOffset>,
     /// Progress since an earlier read.
     pub progress: Option<Progress>,
     read_at: Instant,
@@ -132,7 +132,7 @@ impl QueueReads<'_> {
     pub(super) async fn count_below(
         &self,
         partition: &Partition,
-        completed: &Completed,
+        completed: &CompletedOffsets,
         to: i64,
     ) -> Result<Count, ApiError> {
         let broker = &self.api.reads.broker;

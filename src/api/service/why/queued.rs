@@ -7,8 +7,8 @@ use super::queue_reads::{Progress, QueueReads};
 use crate::api::documents::{Finding, Reason};
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
-use crate::broker::{Committed, OpenTransaction, Partition, Record, Watermarks};
-use crate::model::offsets::{Completed, MAX_SPAN, Metadata};
+use crate::broker::{CommittedOffset, OpenTransaction, Partition, Record, Watermarks};
+use crate::model::offsets::{CompletedOffsets, MAX_SPAN, Metadata};
 use crate::model::task::id::TaskId;
 use crate::model::task::{Position, Source, read_task};
 use crate::publish::time_text;
@@ -24,11 +24,11 @@ enum QueuePosition {
     Consumed,
     /// The task is not completed. `full`: the map of completed offsets has reached its limit, so the worker starts no
     /// further tasks of the partition.
-    Pending { completed: Box<Completed>, full: bool },
+    Pending { completed: Box<CompletedOffsets>, full: bool },
 }
 
 /// Compares the task's offset with the committed offsets.
-fn queue_position_of(offset: i64, ends: Watermarks, committed: Option<&Committed>) -> QueuePosition {
+fn queue_position_of(offset: i64, ends: Watermarks, committed: Option<&CommittedOffset>) -> QueuePosition {
     if offset < ends.low {
         return QueuePosition::Deleted { first: ends.low };
     }
@@ -37,7 +37,7 @@ fn queue_position_of(offset: i64, ends: Watermarks, committed: Option<&Committed
         return QueuePosition::NeverConsumed { from: ends.low };
     };
     let completed = Metadata::decode(committed.offset, &committed.metadata)
-        .map_or_else(|| Completed::starting_at(committed.offset), |metadata| metadata.completed);
+        .map_or_else(|| CompletedOffsets::starting_at(committed.offset), |metadata| metadata.completed);
     if completed.is_done(offset) {
         return QueuePosition::Consumed;
     }
@@ -138,7 +138,7 @@ async fn explain_never_consumed(
     from: i64,
     offset: i64,
 ) -> Result<Finding, ApiError> {
-    let ahead = reads.count_below(partition, &Completed::starting_at(from), offset).await?;
+    let ahead = reads.count_below(partition, &CompletedOffsets::starting_at(from), offset).await?;
     let message = format!(
         "no worker has consumed {partition} yet, with {} ahead of this one; check that one runs with `--types \
          {task_type}`",
@@ -225,8 +225,8 @@ mod tests {
 
     const ENDS: Watermarks = Watermarks { low: 100, high: 500 };
 
-    fn committed(offset: i64, metadata: &str) -> Committed {
-        Committed { offset, metadata: metadata.to_owned() }
+    fn committed(offset: i64, metadata: &str) -> CommittedOffset {
+        CommittedOffset { offset, metadata: metadata.to_owned() }
     }
 
     #[test]
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(queue_position_of(108, ENDS, Some(&some)), QueuePosition::Consumed);
         assert_eq!(queue_position_of(120, ENDS, Some(&committed(121, ""))), QueuePosition::Consumed);
         assert_eq!(queue_position_of(120, ENDS, Some(&committed(501, ""))), QueuePosition::NeverConsumed { from: 100 });
-        let completed = Box::new(Completed::starting_at(110));
+        let completed = Box::new(CompletedOffsets::starting_at(110));
         assert_eq!(
             queue_position_of(120, ENDS, Some(&committed(110, "?"))),
             QueuePosition::Pending { completed, full: false }

@@ -54,7 +54,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let minute = all.as_ref().and_then(|stats| stats.series.first()?.points.last());
     let figures = Figures { minutes, queues };
     let workers = workers::worker_list(api);
-    let troubles = Troubles {
+    let troubles = Warnings {
         workers: &workers,
         types: types.as_ref().ok(),
         schedules: schedules.as_ref().ok(),
@@ -80,7 +80,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
 }
 
 /// Documents with troubles that need an operator; None where they could not be read.
-struct Troubles<'a> {
+struct Warnings<'a> {
     workers: &'a Workers,
     types: Option<&'a Types>,
     schedules: Option<&'a Schedules>,
@@ -90,7 +90,7 @@ struct Troubles<'a> {
     projected_to: Option<&'a str>,
 }
 
-impl Troubles<'_> {
+impl Warnings<'_> {
     fn items(&self, view: &View) -> Vec<Markup> {
         let workers = self.workers.workers.iter().filter(|worker| worker.state == WorkerState::Silent);
         let types = self.types.iter().flat_map(|types| &types.types);

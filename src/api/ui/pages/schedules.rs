@@ -10,7 +10,7 @@ use crate::api::ui::parts::facts::facts;
 use crate::api::ui::parts::json::json_block;
 use crate::api::ui::parts::notice::empty;
 use crate::api::ui::parts::state::{label, pill};
-use crate::api::ui::parts::table::{Paged, table};
+use crate::api::ui::parts::table::{PagedList, table};
 use crate::api::ui::parts::tasks::type_link;
 use crate::api::ui::parts::times::{optional_time, time, zoned};
 use crate::api::ui::parts::{View, count, visible};
@@ -23,7 +23,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
     let view = &visit.view;
     let mut known = stored(schedules::list(visit.context())).await?.schedules;
     known.sort_by_key(|schedule| (schedule.error.is_none(), schedule.id.clone()));
-    let page = Paged::new(known, visit.page_number());
+    let page = PagedList::new(known, visit.page_number());
     let main = html! {
         (head(view))
         @if page.total == 0 {
@@ -47,7 +47,7 @@ fn head(view: &View) -> Markup {
     }
 }
 
-fn listed(view: &View, page: &Paged<ScheduleDocument>) -> Markup {
+fn listed(view: &View, page: &PagedList<ScheduleDocument>) -> Markup {
     let rows: Vec<Markup> = page.items.iter().map(|schedule| row(view, schedule)).collect();
     html! {
         (table(&["Schedule", "Condition", "Times", "Type", "Next", "Last task", "#Fired", "#Skipped", "#Missed"], &rows))

@@ -11,7 +11,7 @@ use crate::api::ui::parts::facts::{facts, text};
 use crate::api::ui::parts::notice::missing;
 use crate::api::ui::parts::state::label;
 use crate::api::ui::parts::table::table;
-use crate::api::ui::visit::{Answer, Body, PATIENCE, Visit, from_kafka, stored};
+use crate::api::ui::visit::{Answer, Body, PAGE_DEADLINE, Visit, from_kafka, stored};
 use std::collections::BTreeMap;
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
@@ -71,7 +71,7 @@ struct Lag {
 async fn partition_lag(visit: &Visit, partition: u32) -> Result<Lag, ApiError> {
     let reads = &visit.api.reads;
     let (checkpoint, ends) =
-        tokio::join!(stored(reads.checkpoint(partition)), from_kafka(reads.event_ends(partition, PATIENCE)));
+        tokio::join!(stored(reads.checkpoint(partition)), from_kafka(reads.event_ends(partition, PAGE_DEADLINE)));
     let ends = ends?;
     let empty = (ends.low == ends.high).then_some(ends.high);
     Ok(Lag { partition, projected: checkpoint?.map(|checkpoint| checkpoint.offset).or(empty), end: ends.high })

@@ -13,7 +13,7 @@ use crate::api::service::context::After;
 use crate::api::service::{list, task};
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
 use crate::api::ui::parts::table::pager_of_oldest;
-use crate::api::ui::parts::timeline::{Range, Timed, legend, timeline};
+use crate::api::ui::parts::timeline::{Range, TimelineTask, legend, timeline};
 use crate::api::ui::parts::{count, counted};
 use crate::api::ui::visit::{Answer, Body, Visit, scan_time, stored};
 use crate::model::task::id::TaskId;
@@ -31,14 +31,15 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let page = stored(list::matches(&visit.api.reads, query, cursor, ROWS, scan_time())).await?;
     let first_ones =
         if cursor.is_none() && page.next.is_some() { stored(first_ones(visit, &top)).await? } else { Vec::new() };
-    let all: Vec<Timed> = page.tasks.iter().map(timed).collect();
+    let all: Vec<TimelineTask> = page.tasks.iter().map(timed).collect();
     let next =
         page.next.as_deref().map(|cursor| view.url_with(&format!("/tasks/{id}/timeline"), &[("cursor", cursor)]));
     let first = cursor.map(|_| view.below_task(id, "timeline"));
     let note = format!("{} of {}", count(all.len()), counted(top.tree.total, "task", "tasks"));
     let last = top.tree.ended_by.as_deref();
     let range = Range::of(first_ones.iter().chain(&all));
-    let rows = |prefix: &str, tasks: &[Timed]| timeline(view, prefix, &tasks.iter().collect::<Vec<_>>(), range, last);
+    let rows =
+        |prefix: &str, tasks: &[TimelineTask]| timeline(view, prefix, &tasks.iter().collect::<Vec<_>>(), range, last);
     let main = html! {
         (head(view, &top))
         (tabs(view, &top, "timeline"))
@@ -57,12 +58,12 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     Ok(Answer::Page(Body { title: format!("Timeline of {id}"), state: Some(top.state), main }))
 }
 
-fn timed(found: &TaskView) -> Timed {
-    Timed { task: status(found), history: history(found) }
+fn timed(found: &TaskView) -> TimelineTask {
+    TimelineTask { task: status(found), history: history(found) }
 }
 
 /// The path to the task that ended last, and the tasks that failed by themselves.
-async fn first_ones(visit: &Visit, top: &Status) -> Result<Vec<Timed>, ApiError> {
+async fn first_ones(visit: &Visit, top: &Status) -> Result<Vec<TimelineTask>, ApiError> {
     let reads = &visit.api.reads;
     let last = top.tree.ended_by.as_deref().and_then(|last| TaskId::parse(last).ok());
     let mut path: Vec<TaskId> =

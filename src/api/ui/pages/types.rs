@@ -26,7 +26,7 @@ use crate::api::ui::parts::notice::{empty, missing};
 use crate::api::ui::parts::queue::{age, lag, queue_columns};
 use crate::api::ui::parts::state::label;
 use crate::api::ui::parts::statistics::{ChartRange, charts, failed, ms_text};
-use crate::api::ui::parts::table::{Paged, cards, table};
+use crate::api::ui::parts::table::{PagedList, cards, table};
 use crate::api::ui::parts::tasks::{state_counts, task_table, worker_link};
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, count, search_text, visible};
@@ -63,7 +63,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
     let (known, minutes) = tokio::join!(stored(types::type_list(&visit.api)), last_minutes(visit));
     let mut known = known?.types;
     known.sort_by_key(|known| (urgency(known), known.name.clone()));
-    let page = Paged::new(known, visit.page_number());
+    let page = PagedList::new(known, visit.page_number());
     let figures = Figures { minutes, queues: queues_of(visit, &page.items).await };
     let main = html! {
         h1 { "Types" }
@@ -77,7 +77,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
     Ok(Body::new("Types", main).into())
 }
 
-fn listed(view: &View, page: &Paged<TypeDocument>, figures: &Figures) -> Markup {
+fn listed(view: &View, page: &PagedList<TypeDocument>, figures: &Figures) -> Markup {
     let rows: Vec<Markup> = page.items.iter().map(|known| row(view, known, figures)).collect();
     html! { (table(COLUMNS, &rows)) (page.pager(view, "/types", "types")) }
 }

@@ -13,7 +13,7 @@ use crate::api::ui::parts::command::{commands, curl_get};
 use crate::api::ui::parts::facts::{facts, text};
 use crate::api::ui::parts::notice::empty;
 use crate::api::ui::parts::state::label;
-use crate::api::ui::parts::table::{Paged, table};
+use crate::api::ui::parts::table::{PagedList, table};
 use crate::api::ui::parts::tasks::{type_link, worker_link};
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, count, first_line};
@@ -34,7 +34,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
     let mut known = workers::worker_list(&visit.api).workers;
     known.sort_by(|a, b| (rank(a.state), &a.id).cmp(&(rank(b.state), &b.id)));
     let versions: BTreeSet<String> = known.iter().map(|worker| worker.version.clone()).collect();
-    let page = Paged::new(known, visit.page_number());
+    let page = PagedList::new(known, visit.page_number());
     let main = html! {
         h1 { "Workers" }
         @if page.total == 0 {
@@ -58,7 +58,7 @@ const fn rank(state: WorkerState) -> u8 {
 }
 
 /// Rows of workers. `differ`: the workers have several versions.
-fn listed(view: &View, page: &Paged<WorkerDocument>, differ: bool) -> Markup {
+fn listed(view: &View, page: &PagedList<WorkerDocument>, differ: bool) -> Markup {
     let rows: Vec<Markup> = page.items.iter().map(|worker| row(view, worker, differ)).collect();
     html! {
         @if differ { p.notice.attention { "The workers run different versions of kafleet." } }

@@ -57,7 +57,7 @@ fn links(first: Option<(&str, &str)>, next: Option<(&str, &str)>, note: &str) ->
 }
 
 /// Page of a list that is sorted as a whole.
-pub(in super::super) struct Paged<T> {
+pub(in super::super) struct PagedList<T> {
     pub items: Vec<T>,
     /// Number of items of all pages.
     pub total: usize,
@@ -65,7 +65,7 @@ pub(in super::super) struct Paged<T> {
     number: usize,
 }
 
-impl<T> Paged<T> {
+impl<T> PagedList<T> {
     /// Page of this number; the last one if there are fewer.
     pub(in super::super) fn new(mut all: Vec<T>, number: usize) -> Self {
         let total = all.len();
@@ -101,11 +101,11 @@ mod tests {
     #[test]
     fn pages_of_a_list_have_all_items_once() {
         let page = |number| {
-            let page = Paged::new((0..450).collect(), number);
+            let page = PagedList::new((0..450).collect(), number);
             (page.items.first().copied(), page.items.len())
         };
         assert_eq!([page(0), page(1)], [(Some(0), 200); 2]);
         assert_eq!([page(2), page(3), page(99)], [(Some(200), 200), (Some(400), 50), (Some(400), 50)]);
-        assert_eq!(Paged::new(Vec::<u8>::new(), 1).items.len(), 0);
+        assert_eq!(PagedList::new(Vec::<u8>::new(), 1).items.len(), 0);
     }
 }

@@ -13,7 +13,7 @@ use crate::api::documents::{History, Status};
 const WIDTH: i64 = 1_000;
 
 /// Task with its events.
-pub(in super::super) struct Timed {
+pub(in super::super) struct TimelineTask {
     pub task: Status,
     pub history: History,
 }
@@ -42,7 +42,7 @@ pub(in super::super) struct Range {
 
 impl Range {
     /// Range of all times of these tasks.
-    pub(in super::super) fn of<'a>(tasks: impl IntoIterator<Item = &'a Timed>) -> Self {
+    pub(in super::super) fn of<'a>(tasks: impl IntoIterator<Item = &'a TimelineTask>) -> Self {
         let spans: Vec<Span> = tasks.into_iter().filter_map(spans).flatten().collect();
         let first = spans.iter().map(|span| span.from).min().unwrap_or_default();
         let end = spans.iter().map(|span| span.to.unwrap_or(span.from)).max().unwrap_or(first);
@@ -64,7 +64,7 @@ fn at(text: Option<&str>) -> Option<i64> {
 }
 
 /// Spans of a task: its waits, its attempts, and the wait for its children. `None` if no time is known.
-fn spans(Timed { task, history }: &Timed) -> Option<Vec<Span>> {
+fn spans(TimelineTask { task, history }: &TimelineTask) -> Option<Vec<Span>> {
     let created = at(task.created_at.as_deref()).or_else(|| at(task.seen_at.as_deref()))?;
     let mut spans = attempt_spans(task, history, created);
     let ended = at(task.ended_at.as_deref());
@@ -109,7 +109,7 @@ fn spans_of_times(task: &Status, created: i64, ended: Option<i64>) -> Vec<Span> 
 pub(in super::super) fn timeline(
     view: &View,
     prefix: &str,
-    tasks: &[&Timed],
+    tasks: &[&TimelineTask],
     range: Range,
     last: Option<&str>,
 ) -> Markup {

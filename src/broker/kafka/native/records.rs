@@ -20,7 +20,7 @@ use crate::broker::{Partition, RecordRef};
 const MIN_TURNS: usize = 4;
 
 /// An error received in place of a record.
-pub(crate) struct Failed {
+pub(crate) struct ReceiveError {
     pub code: RDKafkaErrorCode,
     pub reason: String,
     /// Partition that the error concerns, if any.
@@ -97,7 +97,7 @@ impl Records {
 
     /// Passes at most `max` available records to the sink, from the topics in turn. Returns their number and the errors
     /// received in between. Never waits.
-    pub(crate) fn take(&mut self, max: usize, sink: &mut dyn FnMut(&RecordRef<'_>)) -> (usize, Vec<Failed>) {
+    pub(crate) fn take(&mut self, max: usize, sink: &mut dyn FnMut(&RecordRef<'_>)) -> (usize, Vec<ReceiveError>) {
         let count = self.queues.len();
         let part = if count == 1 { max } else { max.div_ceil(MIN_TURNS) };
         let (mut taken, mut failed) = (0, Vec::new());
@@ -124,7 +124,7 @@ impl Records {
         &mut self,
         n: usize,
         max: usize,
-        failed: &mut Vec<Failed>,
+        failed: &mut Vec<ReceiveError>,
         sink: &mut dyn FnMut(&RecordRef<'_>),
     ) -> usize {
         self.batch.resize(max, ptr::null_mut());
@@ -150,13 +150,13 @@ impl Records {
 struct Message(*mut sys::rd_kafka_message_t);
 
 impl Message {
-    fn failed(&self) -> Option<Failed> {
+    fn failed(&self) -> Option<ReceiveError> {
         // SAFETY: the message is alive; the reason is a C string in its payload or a static one; the topic is null or
         // belongs to the message.
         unsafe {
             let message = &*self.0;
             let code = RDKafkaErrorCode::from(message.err);
-            (code != RDKafkaErrorCode::NoError).then(|| Failed {
+            (code != RDKafkaErrorCode::NoError).then(|| ReceiveError {
                 code,
                 reason: super::text(sys::rd_kafka_message_errstr(self.0)),
                 partition: (!message.rkt.is_null())

@@ -22,7 +22,7 @@ use crate::handlers::egress::secrets::fill;
 use crate::handlers::failure::UNREACHABLE;
 use crate::handlers::schema;
 use crate::handlers::{
-    Answer, AnswerFuture, Capabilities, Context, Failure, Handler, InChild, ParamsError, Registered, Schema,
+    Answer, AnswerFuture, Capabilities, Context, Failure, Handler, InChild, ParamsError, Schema, TypeRegistration,
 };
 use crate::model::json::RawJson;
 use crate::model::task::action::CALLBACK_TYPE;
@@ -70,7 +70,7 @@ impl Callbacks {
     }
 
     /// Creates the type with its policy and schema. `concurrency`: as configured for the type.
-    pub fn registered(config: &CallbacksConfig, concurrency: Option<u32>) -> Result<Registered, String> {
+    pub fn registered(config: &CallbacksConfig, concurrency: Option<u32>) -> Result<TypeRegistration, String> {
         let slots = concurrency.unwrap_or(CONCURRENCY);
         let policy = TypePolicy {
             concurrency: Some(slots),
@@ -80,10 +80,10 @@ impl Callbacks {
             timeout: TIMEOUT,
             ..TypePolicy::default()
         };
-        Ok(Registered {
+        Ok(TypeRegistration {
             schema: Schema::described::<CallbackParams>(),
             policy,
-            ..Registered::new(Self::new(config, slots)?)
+            ..TypeRegistration::new(Self::new(config, slots)?)
         })
     }
 }

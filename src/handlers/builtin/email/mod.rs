@@ -14,7 +14,7 @@ use crate::config::{AddressPattern, EmailConfig, MailTls, TypePolicy, parse_mail
 use crate::handlers::egress::secrets::Source;
 use crate::handlers::schema;
 use crate::handlers::{
-    Answer, AnswerFuture, Capabilities, Context, Failure, Handler, InChild, ParamsError, Registered, Schema,
+    Answer, AnswerFuture, Capabilities, Context, Failure, Handler, InChild, ParamsError, Schema, TypeRegistration,
 };
 use crate::model::json::RawJson;
 use crate::model::task::action::EMAIL_TYPE;
@@ -72,7 +72,7 @@ impl Emails {
     }
 
     /// Creates the type with its policy and schema.
-    pub fn registered(config: &EmailConfig) -> Result<Registered, String> {
+    pub fn registered(config: &EmailConfig) -> Result<TypeRegistration, String> {
         let policy = TypePolicy {
             concurrency: Some(CONCURRENCY),
             retries: RETRIES,
@@ -81,7 +81,11 @@ impl Emails {
             timeout: TIMEOUT,
             ..TypePolicy::default()
         };
-        Ok(Registered { schema: Schema::described::<EmailParams>(), policy, ..Registered::new(Self::new(config)?) })
+        Ok(TypeRegistration {
+            schema: Schema::described::<EmailParams>(),
+            policy,
+            ..TypeRegistration::new(Self::new(config)?)
+        })
     }
 }
 

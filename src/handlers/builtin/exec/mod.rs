@@ -24,7 +24,7 @@ use crate::handlers::failure::excerpt;
 use crate::handlers::program_env::ProgramEnv;
 use crate::handlers::reaper::{self, Group};
 use crate::handlers::{
-    Answer, AnswerFuture, Capabilities, Context, Failure, Handler, InChild, ParamsError, Registered,
+    Answer, AnswerFuture, Capabilities, Context, Failure, Handler, InChild, ParamsError, TypeRegistration,
 };
 use crate::model::json::RawJson;
 
@@ -65,8 +65,8 @@ impl Exec {
     }
 
     /// Creates the type of a configuration section.
-    pub(super) fn from_section(section: &mut Section<'_>) -> Option<Registered> {
-        program(section).map(|program| Registered::new(Self::new(program)))
+    pub(super) fn from_section(section: &mut Section<'_>) -> Option<TypeRegistration> {
+        program(section).map(|program| TypeRegistration::new(Self::new(program)))
     }
 }
 

@@ -7,7 +7,7 @@ fn failing_fast(task: &str, max_failed: Option<u32>) -> Event {
     with_policy(task, Policy { rules: Rules { fail_fast: true, max_failed, ..Rules::default() }, ..Policy::default() })
 }
 
-fn effects(folded: &Folded, task: &str) -> String {
+fn effects(folded: &FoldedStore, task: &str) -> String {
     folded.node(task).effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ")
 }
 

@@ -11,7 +11,7 @@ fn then(on: On) -> Continuation {
     Continuation::new("after", serde_json::json!(1)).on(on)
 }
 
-fn effects(folded: &Folded, task: &str) -> String {
+fn effects(folded: &FoldedStore, task: &str) -> String {
     folded.node(task).effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ")
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::outbox::{Timer, TimerKind};
-use crate::model::retry::Used;
+use crate::model::retry::RunUsage;
 
 #[test]
 fn scheduled_task_waits_with_its_record_until_its_release() {
@@ -146,9 +146,9 @@ fn wait_counts_as_no_attempt() {
     );
     log.extend([released_after(1, 1), waits(2, 2, 990)]);
     let folded = fold_log(&log, 3, 9);
-    assert_eq!((folded.node("a").used(), folded.deferred.len()), (Used { attempts: 1, waits: 2 }, 1));
+    assert_eq!((folded.node("a").used(), folded.deferred.len()), (RunUsage { attempts: 1, waits: 2 }, 1));
     log.extend([in_run(submitted("a"), 2)]);
-    assert_eq!(fold_log(&log, 1, 9).node("a").used(), Used::default(), "a new run has used nothing");
+    assert_eq!(fold_log(&log, 1, 9).node("a").used(), RunUsage::default(), "a new run has used nothing");
 }
 
 /// A task was published twice. One record has waited, the other has failed and replaces it: the release names what the
@@ -157,11 +157,11 @@ fn wait_counts_as_no_attempt() {
 fn wait_of_one_record_is_not_counted_for_another() {
     let mut log = vec![submitted("a"), waits(1, 1, 900), retrying("a", 1, 700)];
     let used = fold_log(&log, 1, 9).node("a").used();
-    assert_eq!(used, Used { attempts: 1, waits: 0 });
+    assert_eq!(used, RunUsage { attempts: 1, waits: 0 });
     log.extend([released_after(used.attempts, used.waits), waits(2, 1, 990)]);
     let folded = fold_log(&log, 1, 9);
     assert_eq!((folded.node("a").state, folded.deferred.len()), (State::Retrying, 1));
-    assert_eq!(folded.node("a").used(), Used { attempts: 1, waits: 1 });
+    assert_eq!(folded.node("a").used(), RunUsage { attempts: 1, waits: 1 });
 }
 
 /// The attempts are the same in both waits, only the number of waits differs.

@@ -5,7 +5,7 @@ use crate::model::statistics::StatisticsChanges;
 
 /// In-memory store: records as bytes, indexes and counters.
 #[derive(Default, PartialEq, Debug)]
-pub(crate) struct Folded {
+pub(crate) struct FoldedStore {
     pub(crate) nodes: BTreeMap<TaskId, Vec<u8>>,
     pub(super) index: BTreeSet<String>,
     pub(super) counts: BTreeMap<(Arc<str>, State), i64>,
@@ -21,7 +21,7 @@ pub(crate) struct Folded {
     pub(super) requests: Vec<Vec<u8>>,
 }
 
-impl Folded {
+impl FoldedStore {
     pub(super) fn apply(&mut self, changes: Changes) {
         self.nodes.extend(changes.nodes);
         for entry in changes.removed {
@@ -80,18 +80,18 @@ impl Folded {
 }
 
 /// Projects a log as a tracker does: in batches, with loads from the store and a bounded cache.
-pub(crate) fn fold_log(log: &[Event], batch: usize, cache: usize) -> Folded {
+pub(crate) fn fold_log(log: &[Event], batch: usize, cache: usize) -> FoldedStore {
     fold_paced(log, batch, cache, 1)
 }
 
 /// Projects a log in which log time advances by `pace_ms` with each event.
-pub(super) fn fold_paced(log: &[Event], batch: usize, cache: usize, pace_ms: i64) -> Folded {
+pub(super) fn fold_paced(log: &[Event], batch: usize, cache: usize, pace_ms: i64) -> FoldedStore {
     fold_cut(log, 0, batch, cache, pace_ms)
 }
 
 /// Projects a log whose events before offset `first` have been removed.
-pub(super) fn fold_cut(log: &[Event], first: usize, batch: usize, cache: usize, pace_ms: i64) -> Folded {
-    let mut folded = Folded::default();
+pub(super) fn fold_cut(log: &[Event], first: usize, batch: usize, cache: usize, pace_ms: i64) -> FoldedStore {
+    let mut folded = FoldedStore::default();
     let mut working_set = WorkingSet::default();
     working_set.begin_statistics(first as i64);
     for (number, events) in log[first..].chunks(batch.max(1)).enumerate() {
@@ -111,7 +111,7 @@ pub(super) fn fold_cut(log: &[Event], first: usize, batch: usize, cache: usize, 
 }
 
 /// Loads the records that these events need.
-fn load(working_set: &mut WorkingSet, folded: &Folded, events: &[Event]) {
+fn load(working_set: &mut WorkingSet, folded: &FoldedStore, events: &[Event]) {
     let mut missing = working_set.missing(events);
     while !missing.is_empty() {
         for id in missing {

@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub(crate) use folded::{Folded, fold_log};
+pub(crate) use folded::{FoldedStore, fold_log};
 use folded::{fold_cut, fold_paced};
 use oracle::recompute;
 use proptest::prelude::*;
@@ -418,7 +418,7 @@ proptest! {
         let repeats = again.iter().map(|pick| pick.get(&log).clone()).filter(|event| !is_request(event));
         longer.extend(repeats);
         let after = fold_log(&longer, 7, 1_000);
-        let node = |folded: &Folded, id: &TaskId| TaskRecord::decode(&folded.nodes[id]).unwrap();
+        let node = |folded: &FoldedStore, id: &TaskId| TaskRecord::decode(&folded.nodes[id]).unwrap();
         for id in before.nodes.keys() {
             let old = node(&before, id);
             let new = node(&after, id);

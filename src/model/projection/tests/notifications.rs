@@ -19,7 +19,7 @@ fn telling(task: &str, actions: &[Action], checks: &[Check]) -> Event {
 }
 
 /// Notifications of a task: state, run and rule of each.
-fn notified(folded: &Folded, task: &str) -> Vec<String> {
+fn notified(folded: &FoldedStore, task: &str) -> Vec<String> {
     let notified_log = folded.node(task).notifications.unwrap();
     notified_log.deliveries.iter().map(|one| format!("{}/{} {}", one.state, one.run, one.rule)).collect()
 }
@@ -327,7 +327,7 @@ fn check_evaluates_the_state_at_its_time() {
         &[],
         &[check(5_000, State::Succeeded), check(60_000, State::Succeeded), check(70_000, State::Failed)],
     );
-    let timer = |folded: &Folded| folded.node("a").timer().map(|timer| (timer.due_ms, timer.what));
+    let timer = |folded: &FoldedStore| folded.node("a").timer().map(|timer| (timer.due_ms, timer.what));
     let mut log = vec![start, event(Kind::Started, "a")];
     assert_eq!(timer(&fold_log(&log, 1, 9)), Some((5_004, TimerKind::Check(0))), "from its creation");
     log.extend([due(0, "a"), due(0, "a"), due(7, "a")]);

@@ -6,7 +6,7 @@ use super::*;
 type Nodes<'a> = BTreeMap<&'a TaskId, TaskRecord>;
 
 /// Checks counts, states, continuations, counters and indexes of a store against a recomputation.
-pub(super) fn recompute(folded: &Folded) {
+pub(super) fn recompute(folded: &FoldedStore) {
     let nodes: Nodes<'_> = folded.nodes.iter().map(|(id, bytes)| (id, TaskRecord::decode(bytes).unwrap())).collect();
     for (id, node) in &nodes {
         recompute_counts(&nodes, id, node);
@@ -111,7 +111,7 @@ fn recompute_state(nodes: &Nodes<'_>, id: &TaskId, node: &TaskRecord) {
 }
 
 /// Checks the indexes of timers and effects and the deferred records against the task records.
-fn recompute_outbox(folded: &Folded, nodes: &Nodes<'_>) {
+fn recompute_outbox(folded: &FoldedStore, nodes: &Nodes<'_>) {
     let entry = |index: Index, seen_ms, id: &TaskId| format!("{:?}", (index, Entry { seen_ms, id: id.clone() }));
     let timers = nodes.iter().filter_map(|(id, node)| Some(entry(Index::Timers, node.timer()?.due_ms, id)));
     let effects = nodes.iter().filter_map(|(id, node)| Some(entry(Index::Effects, node.turn()?, id)));

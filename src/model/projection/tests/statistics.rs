@@ -13,7 +13,7 @@ fn counters(aggregate: &Aggregate) -> [u64; 8] {
 }
 
 /// Sum of a series: its days, and the open minute.
-fn total(kept: &Folded, series: &str) -> Aggregate {
+fn total(kept: &FoldedStore, series: &str) -> Aggregate {
     let open = kept.overview.as_ref().and_then(|overview| overview.minute).unwrap_or_default();
     let mut sum = Aggregate::default();
     for ((_, key), aggregate) in kept.aggregates.iter().filter(|((name, _), _)| &**name == series) {
@@ -25,7 +25,7 @@ fn total(kept: &Folded, series: &str) -> Aggregate {
     sum
 }
 
-fn decoded(kept: &Folded) -> BTreeMap<TaskId, TaskRecord> {
+fn decoded(kept: &FoldedStore) -> BTreeMap<TaskId, TaskRecord> {
     kept.nodes.iter().map(|(id, bytes)| (id.clone(), TaskRecord::decode(bytes).unwrap())).collect()
 }
 
@@ -34,7 +34,7 @@ fn is_open(node: Option<&TaskRecord>, task_type: &str) -> bool {
 }
 
 /// Counts by comparing all records before and after an event.
-fn count_differences(sums: &mut BTreeMap<Arc<str>, [u64; 8]>, before: &Folded, after: &Folded) {
+fn count_differences(sums: &mut BTreeMap<Arc<str>, [u64; 8]>, before: &FoldedStore, after: &FoldedStore) {
     let (before, after) = (decoded(before), decoded(after));
     let types: BTreeSet<Arc<str>> =
         before.values().chain(after.values()).filter_map(|node| node.task_type.clone()).collect();
@@ -59,7 +59,7 @@ fn count_differences(sums: &mut BTreeMap<Arc<str>, [u64; 8]>, before: &Folded, a
 }
 
 /// Checks the numbers of open and of failed tasks against the records.
-fn expect_consistent(kept: &Folded) {
+fn expect_consistent(kept: &FoldedStore) {
     let nodes = decoded(kept);
     let types: BTreeSet<Arc<str>> = nodes.values().filter_map(|node| node.task_type.clone()).collect();
     let mut errors: BTreeMap<(Arc<str>, Fingerprint), i64> = BTreeMap::new();
@@ -98,7 +98,7 @@ proptest! {
     /// Statistics equal a count of the differences between all records, after every event.
     #[test]
     fn statistics_equal_a_comparison_of_all_records(log in prop::collection::vec(any_typed_event(), 1..50)) {
-        let (mut before, mut sums) = (Folded::default(), BTreeMap::new());
+        let (mut before, mut sums) = (FoldedStore::default(), BTreeMap::new());
         for n in 1..=log.len() {
             let after = fold_paced(&log[..n], n, 1_000, 20_000);
             expect_consistent(&after);
@@ -140,11 +140,11 @@ proptest! {
         let late = late.into_iter().map(|event| Event { id: id(&format!("late-{}", event.id)), ..event });
         let exact_from_ms = 1_000 + early.len() as i64 * pace_ms;
         let log: Vec<Event> = early.into_iter().chain(late).collect();
-        let exact = |kept: &Folded| -> Vec<_> {
+        let exact = |kept: &FoldedStore| -> Vec<_> {
             let aggregates = kept.aggregates.clone().into_iter();
             aggregates.filter(|((_, key), _)| key.starts_ms() >= exact_from_ms).collect()
         };
-        let errors = |kept: &Folded| -> Vec<_> {
+        let errors = |kept: &FoldedStore| -> Vec<_> {
             let summaries = kept.error_summaries.clone().into_iter();
             summaries.filter(|((_, hour), _)| hour * HOUR >= exact_from_ms).collect()
         };
@@ -202,7 +202,7 @@ fn removed_open_task_counts_as_dropped() {
     let ended = fold_log(&[submitted("b"), failed("b")], 1, 100).node("b");
     let mut working_set = WorkingSet::default();
     let changes = working_set.remove(vec![(id("a"), node), (id("b"), ended)], 5 * HOUR).unwrap();
-    let mut kept = Folded::default();
+    let mut kept = FoldedStore::default();
     kept.apply_statistics(changes.statistics);
     assert_eq!((counters(&total(&kept, "echo"))[5], kept.open), (1, -1));
     assert!(changes.errors.iter().all(|(_, _, change)| *change == -1) && changes.errors.len() == 1);
@@ -267,7 +267,7 @@ fn resumed_statistics_continue() {
         ..Default::default()
     };
     let run = |resumes: bool| {
-        let (mut kept, mut statistics) = (Folded::default(), Statistics::begin(7));
+        let (mut kept, mut statistics) = (FoldedStore::default(), Statistics::begin(7));
         for n in 0..400 {
             statistics.advance(n as i64 * 1_000_000);
             statistics.record(observation(n));
