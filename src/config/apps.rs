@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::checks::{MIN_MEMORY, positive};
 use super::document::{Document, join};
-use super::shape::{Finding, bad_value, misfits, table};
+use super::shape::{Finding, bad_value, schema_violations, table};
 use super::type_rules::type_problems;
 use super::{Bytes, Config, ProgramVariables, SettingScope, TYPE_SETTINGS, TopicsConfig, TypeConfig, TypeSetting};
 use crate::model::task::id::clip;
@@ -138,7 +138,7 @@ pub fn combine_policy(
     let mut combined = declared.clone();
     combined.extend(own.map(written_keys).unwrap_or_default());
     let document = Document::of(json!({"types": {name: combined}}));
-    let mut found = misfits(&document);
+    let mut found = schema_violations(&document);
     let config: Option<Config> = super::load::typed(&document.value, &mut found);
     let kind = config.and_then(|config| config.types.into_values().next()).unwrap_or_default();
     if found.is_empty() {

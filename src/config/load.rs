@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::document::{Document, ExpansionError, Location, SyntaxError, dotted, join, keys};
 use super::problem::{ConfigProblem, Problems};
 use super::secrets::without_userinfo;
-use super::shape::{Finding, misfits};
+use super::shape::{Finding, schema_violations};
 use super::{Config, Scalar, rules};
 
 /// Default configuration file.
@@ -101,7 +101,7 @@ fn read(
     let unexpanded = document.expand(env, &unused_tables(&document.value, overrides));
     give(&mut document, overrides);
     let mut found: Vec<Finding> = unexpanded.into_iter().map(|(pointer, error)| missing(pointer, &error)).collect();
-    found.extend(misfits(&document));
+    found.extend(schema_violations(&document));
     let mut config = typed(&document.value, &mut found).map(|config| resolve_paths(config, folder));
     if let (Some(config), Some(url)) = (&mut config, &overrides.redis) {
         config.redis.set_url(url);

@@ -32,7 +32,7 @@ impl Finding {
 }
 
 /// Returns all violations of the schema.
-pub(super) fn misfits(document: &Document) -> Vec<Finding> {
+pub(super) fn schema_violations(document: &Document) -> Vec<Finding> {
     static SCHEMA: LazyLock<(Value, Option<jsonschema::Validator>)> = LazyLock::new(|| {
         let schema = schema();
         let validator = jsonschema::validator_for(&schema).ok();

@@ -294,15 +294,15 @@ impl Decoder {
         let task = &received.task;
         let reject = |code, message| Reject { task: Some((task.id.clone(), task.run)), ..Reject::new(code, message) };
         if let Some(policy) = task.policy.as_deref()
-            && let Err((at, why)) = self.check_policy(received, policy)
+            && let Err((at, reason)) = self.check_policy(received, policy)
         {
             let header = header::of_pointer(&at);
             let at = at.trim_start_matches('/');
-            let why = if header == header::POLICY { format!("`{at}`: {why}") } else { why };
-            return Err(reject("bad_header", format!("header `{header}`: {why}")));
+            let reason = if header == header::POLICY { format!("`{at}`: {reason}") } else { reason };
+            return Err(reject("bad_header", format!("header `{header}`: {reason}")));
         }
         let params = self.limits.check_params(size);
-        params.map_err(|why| reject("too_large", format!("{why}; pass a link instead")))
+        params.map_err(|reason| reject("too_large", format!("{reason}; pass a link instead")))
     }
 
     /// Checks the options of a task. Tasks that a process of the fleet has published were checked there, and tasks that have
@@ -310,14 +310,14 @@ impl Decoder {
     fn check_policy(&self, received: &ReceivedTask, policy: &Policy) -> Result<(), Flaw> {
         let ReceivedTask { task, progress, .. } = received;
         if let Some(topic) = &policy.reply_to {
-            self.names.check_reply_topic(topic).map_err(|why| ("/reply_to".to_owned(), why))?;
+            self.names.check_reply_topic(topic).map_err(|error| ("/reply_to".to_owned(), error))?;
         }
         if task.announced || progress.attempts > 0 || progress.waits != Waits::default() {
             return Ok(());
         }
         self.limits.check(&task.id, policy, now_ms())?;
         let contradiction = self.policy.contradiction(policy);
-        contradiction.map_or(Ok(()), |(field, why)| Err((format!("/{field}"), why)))
+        contradiction.map_or(Ok(()), |(field, error)| Err((format!("/{field}"), error)))
     }
 
     /// Copies the headers for the result of a task, if it has one for other systems.

@@ -21,8 +21,8 @@ pub(super) enum WorkerError {
     #[error("{0} task types in one worker: at most {MAX_TYPES}; start more workers with `--types`")]
     TooManyTypes(usize),
     /// The handler's own reason.
-    #[error("type `{task_type}`: {why}")]
-    Handler { task_type: Arc<str>, why: String },
+    #[error("type `{task_type}`: {reason}")]
+    Handler { task_type: Arc<str>, reason: String },
     #[error(
         "type `{0}` has `isolation = \"process\"`, and this process cannot be started again as a child; \
          hint: run it through `kafleet::app().main()`"

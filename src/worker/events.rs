@@ -131,7 +131,7 @@ impl EventWriter {
             if is_permanent(&error) {
                 return match Event::decode(value) {
                     Ok(event) => self.write_fallback(&event, tag, &error, &mut Vec::new()).await,
-                    Err(why) => tracing::error!(task = %id, %error, %why, "an event cannot be sent"),
+                    Err(reason) => tracing::error!(task = %id, %error, %reason, "an event cannot be sent"),
                 };
             }
             retry.wait(&error).await;

@@ -47,10 +47,10 @@ pub(super) async fn check_groups(
     for task_type in misplaced.into_keys() {
         match settings.groups.check(task_type, names.group_name(task_type)) {
             Ok(()) => {}
-            Err(why @ MisplacedCommits::OtherGroup { .. }) if !settings.is_type_consumed(task_type) => {
-                unrecorded.insert(task_type.to_owned(), why);
+            Err(error @ MisplacedCommits::OtherGroup { .. }) if !settings.is_type_consumed(task_type) => {
+                unrecorded.insert(task_type.to_owned(), error);
             }
-            Err(why) => return Err(why.into()),
+            Err(error) => return Err(error.into()),
         }
     }
     let types_of = |unrecorded: &BTreeMap<String, MisplacedCommits>| unrecorded.keys().cloned().collect::<Vec<_>>();
@@ -63,7 +63,7 @@ pub(super) async fn check_groups(
         record_groups(shared, types_of(&unrecorded)).await?;
     }
     // Another worker may have recorded another group at the same time: the last record counts.
-    first_misplaced(&shared.control, names, types).map_or(Ok(()), |why| Err(why.into()))
+    first_misplaced(&shared.control, names, types).map_or(Ok(()), |error| Err(error.into()))
 }
 
 /// Returns a type that has commits in its recorded group, such as those of `kafleet offsets init`.
@@ -134,10 +134,10 @@ pub(super) async fn until_moved(
     types: Vec<(Arc<str>, TypeRegistration)>,
 ) -> WorkerError {
     let mut changes = control.changes();
-    let is_moved = |why: &MisplacedCommits| matches!(why, MisplacedCommits::OtherGroup { .. });
+    let is_moved = |error: &MisplacedCommits| matches!(error, MisplacedCommits::OtherGroup { .. });
     loop {
-        if let Some(why) = misplaced(control.state().groups(), &names, &types).into_values().find(is_moved) {
-            return why.into();
+        if let Some(error) = misplaced(control.state().groups(), &names, &types).into_values().find(is_moved) {
+            return error.into();
         }
         if changes.changed().await.is_err() {
             std::future::pending::<()>().await;

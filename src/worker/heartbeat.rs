@@ -67,7 +67,7 @@ impl HeartbeatSender {
 
     async fn publish(&self, state: HeartbeatState, unfinished: bool) -> Result<(), BrokerError> {
         let heartbeat = self.heartbeat(state, unfinished).await;
-        let value = serde_json::to_vec(&heartbeat).map_err(|why| BrokerError::Invalid(why.to_string()))?;
+        let value = serde_json::to_vec(&heartbeat).map_err(|error| BrokerError::Invalid(error.to_string()))?;
         let topic = self.names.workers();
         let key = Some(self.worker.as_bytes());
         let record = ProducerRecord { topic: &topic, partition: Some(0), key, value: Some(&value), headers: &[] };

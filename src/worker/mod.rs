@@ -201,10 +201,10 @@ async fn stop_if_moved(
     types: Vec<(Arc<str>, TypeRegistration)>,
     shutdown: Shutdown,
 ) -> WorkerError {
-    let why = group_check::until_moved(control, names, types).await;
-    tracing::error!(%why, "the worker stops");
+    let error = group_check::until_moved(control, names, types).await;
+    tracing::error!(%error, "the worker stops");
     shutdown.begin();
-    why
+    error
 }
 
 impl SharedResources {
@@ -303,7 +303,7 @@ async fn flush(producer: Arc<SharedProducer>) -> bool {
 
 fn prepare_handlers(types: &[(Arc<str>, TypeRegistration)], reentry: Option<&Reentry>) -> Result<(), WorkerError> {
     for (name, registered) in types {
-        let failure = |why| WorkerError::Handler { task_type: name.clone(), why };
+        let failure = |reason| WorkerError::Handler { task_type: name.clone(), reason };
         registered.handler.prepare().map_err(failure)?;
         if registered.policy.isolation == Isolation::Process {
             prepare_isolation(name, reentry)?;
@@ -331,10 +331,10 @@ async fn wait_for_types(ends: TypeEnds, patience: Duration, shutdown: &Shutdown)
     while let Some(end) = ends.next().await {
         match end {
             Ok(left) => unfinished |= left,
-            Err(why) => {
-                tracing::error!(%why, "a type has failed; the worker stops");
+            Err(error) => {
+                tracing::error!(%error, "a type has failed; the worker stops");
                 shutdown.begin();
-                failure = Some(why);
+                failure = Some(error);
                 unfinished = true;
             }
         }

@@ -14,11 +14,11 @@ const TOPIC_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Converts a child into a task to publish, in its parent's run.
 pub(crate) fn child_task(cx: &Context, child: Child, names: &Names) -> Result<OutgoingTask, Failure> {
-    let invalid = |why: String| Failure::fail(format!("a child cannot be spawned: {why}")).of_kind("bad_child");
+    let invalid = |reason: String| Failure::fail(format!("a child cannot be spawned: {reason}")).of_kind("bad_child");
     let id = cx.child_id(&child)?;
     cx.limits().check_params(child.params.text().len()).map_err(invalid)?;
     if let Some(topic) = &child.policy.reply_to {
-        names.check_reply_topic(topic).map_err(|why| invalid(format!("`reply_to`: {why}")))?;
+        names.check_reply_topic(topic).map_err(|reason| invalid(format!("`reply_to`: {reason}")))?;
     }
     let mut task = OutgoingTask::new(&child.task_type, child.params);
     task.id = Some(id);

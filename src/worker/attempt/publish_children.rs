@@ -28,8 +28,8 @@ impl OutputPublisher {
         }
         let size = output.text().len();
         let limit = self.max_output;
-        let why = format!("the result has {size} bytes: at most {limit} are allowed; return a link instead");
-        Err(Failure::fail(why).of_kind("result_too_large"))
+        let reason = format!("the result has {size} bytes: at most {limit} are allowed; return a link instead");
+        Err(Failure::fail(reason).of_kind("result_too_large"))
     }
 
     /// Returns whether a result is within the size limit.
@@ -74,8 +74,8 @@ impl OutputPublisher {
     ) -> Result<RawJson, Failure> {
         let children = cx.take_spawned();
         if children.len() > MAX_CHILDREN {
-            let why = format!("the attempt spawned {} children: at most {MAX_CHILDREN} are allowed", children.len());
-            return Err(Failure::fail(why).of_kind("bad_child"));
+            let reason = format!("the attempt spawned {} children: at most {MAX_CHILDREN} are allowed", children.len());
+            return Err(Failure::fail(reason).of_kind("bad_child"));
         }
         let names = self.publisher.names();
         let tasks = children.into_iter().map(|child| child_task(cx, child, names)).collect::<Result<Vec<_>, _>>()?;

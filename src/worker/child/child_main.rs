@@ -43,9 +43,9 @@ pub fn run(registry: &Registry) -> ExitCode {
     crate::telemetry::init_logs("info");
     match serve(registry) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
+        Err(error) => {
             eprintln!(
-                "error: this child process cannot serve its worker: {why}\n\nhint: only `worker` may start this process"
+                "error: this child process cannot serve its worker: {error}\n\nhint: only `worker` may start this process"
             );
             ExitCode::FAILURE
         }
@@ -60,11 +60,12 @@ fn serve(registry: &Registry) -> io::Result<()> {
         return Err(io::Error::other("the first message is not a handshake"));
     };
     let Some(registered) = in_child(registry, &handshake.handler) else {
-        let why = format!("this binary has no handler `{}` when it is started as a child process", handshake.handler);
-        return send_blocking(&mut *to_worker.lock(), &FromChild::Unsupported(why));
+        let reason =
+            format!("this binary has no handler `{}` when it is started as a child process", handshake.handler);
+        return send_blocking(&mut *to_worker.lock(), &FromChild::Unsupported(reason));
     };
-    if let Err(why) = registered.handler.prepare() {
-        return send_blocking(&mut *to_worker.lock(), &FromChild::Unsupported(why));
+    if let Err(reason) = registered.handler.prepare() {
+        return send_blocking(&mut *to_worker.lock(), &FromChild::Unsupported(reason));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build()?;
     send_blocking(&mut *to_worker.lock(), &FromChild::Ready)?;
@@ -180,7 +181,7 @@ impl ParentLink {
     fn send_answer(&self, answer: Answer, cx: &Context) {
         let children = if answer.is_ok() { cx.take_spawned() } else { Vec::new() };
         let continuations = if answer.is_ok() { cx.take_continuations(0) } else { Ok(Vec::new()) };
-        let bad = |why: io::Error| Failure::fail(why.to_string()).of_kind("bad_child");
+        let bad = |error: io::Error| Failure::fail(error.to_string()).of_kind("bad_child");
         let outputs = child_messages(cx, children).and_then(|mut messages| {
             for continuation in continuations? {
                 messages.extend(frame(&FromChild::Continuation(Box::new(continuation))).map_err(bad)?);
@@ -191,9 +192,9 @@ impl ParentLink {
             Ok(messages) => (messages, answer),
             Err(failure) => (Vec::new(), Err(failure)),
         };
-        let last = frame(&FromChild::Answer(answer)).or_else(|why| {
+        let last = frame(&FromChild::Answer(answer)).or_else(|error| {
             messages.clear();
-            frame(&FromChild::Answer(Err(Failure::fail(why.to_string()).of_kind("result_too_large"))))
+            frame(&FromChild::Answer(Err(Failure::fail(error.to_string()).of_kind("result_too_large"))))
         });
         let mut socket = self.socket.lock();
         cx.end();
@@ -216,7 +217,7 @@ fn child_messages(cx: &Context, children: Vec<Child>) -> Result<Vec<u8>, Failure
     for mut child in children {
         let id = cx.child_id(&child)?;
         child.segment = id.as_str().rsplit(':').next().map(str::to_owned);
-        let bad = |why: io::Error| Failure::fail(format!("a child cannot be spawned: {why}")).of_kind("bad_child");
+        let bad = |error: io::Error| Failure::fail(format!("a child cannot be spawned: {error}")).of_kind("bad_child");
         messages.extend(frame(&FromChild::Child(Box::new(child))).map_err(bad)?);
     }
     Ok(messages)
@@ -244,7 +245,7 @@ impl AttemptSink for ParentLink {
             let _call = self.spawn_calls.lock().await;
             let mut messages = child_messages(attempt, children)?;
             let gone = |_| Failure::retry("the worker has ended").of_kind("interrupted");
-            messages.extend(frame(&FromChild::SpawnNow).map_err(|why| Failure::retry(why.to_string()))?);
+            messages.extend(frame(&FromChild::SpawnNow).map_err(|error| Failure::retry(error.to_string()))?);
             let (sender, result) = oneshot::channel();
             *self.pending_spawn.lock() = Some(sender);
             {
@@ -252,7 +253,7 @@ impl AttemptSink for ParentLink {
                 if attempt.has_ended() {
                     return Err(Failure::cancelled());
                 }
-                socket.write_all(&messages).map_err(|why| Failure::retry(why.to_string()))?;
+                socket.write_all(&messages).map_err(|error| Failure::retry(error.to_string()))?;
             }
             result.map_err(gone).await?
         }

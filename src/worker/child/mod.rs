@@ -134,15 +134,14 @@ impl Pool {
                     self.release(child, fresh);
                     return answer;
                 }
-                Err(ChildError::NotStarted(why)) => last_error = why,
+                Err(ChildError::NotStarted(error)) => last_error = error,
                 Err(ChildError::Crashed(how)) => {
                     child.metrics.end_reason = CRASHED;
                     return Err(Failure::retry(format!("the handler crashed its process: {how}")).of_kind(CRASHED));
                 }
-                Err(ChildError::Protocol(why)) => {
-                    return Err(
-                        Failure::retry(format!("the child process sent an invalid message: {why}")).of_kind("garbled")
-                    );
+                Err(ChildError::Protocol(error)) => {
+                    return Err(Failure::retry(format!("the child process sent an invalid message: {error}"))
+                        .of_kind("garbled"));
                 }
             }
         }
@@ -159,7 +158,7 @@ impl Pool {
         }
         let handshake = Handshake { task_type: self.task_type.to_string(), handler: self.handler.clone() };
         let metrics = ChildMetrics::new(&self.metrics, &self.task_type);
-        ChildProcess::start(&self.program, handshake, metrics).await.map_err(|why| not_started(&why))
+        ChildProcess::start(&self.program, handshake, metrics).await.map_err(|error| not_started(&error))
     }
 
     fn pop(&self) -> Option<ChildProcess> {
@@ -201,8 +200,8 @@ async fn reap_idle(pool: Weak<Pool>) {
     }
 }
 
-fn not_started(why: &dyn std::fmt::Display) -> Failure {
-    Failure::retry(format!("a child process for the handler could not be started: {why}")).of_kind("not_started")
+fn not_started(error: &dyn std::fmt::Display) -> Failure {
+    Failure::retry(format!("a child process for the handler could not be started: {error}")).of_kind("not_started")
 }
 
 /// Counts running child processes, and the reason of each one's end.

@@ -82,7 +82,7 @@ impl ChildProcess {
         self.to.write_all(&frame(&ToChild::Handshake(handshake))?).await?;
         match receive(&mut self.from, &mut self.buffer).await {
             Ok(FromChild::Ready) => Ok(()),
-            Ok(FromChild::Unsupported(why)) => Err(io::Error::other(why)),
+            Ok(FromChild::Unsupported(error)) => Err(io::Error::other(error)),
             Ok(_) => Err(io::Error::other("its protocol version differs")),
             Err(_) => Err(io::Error::other(format!("it ended before it was ready: {}", self.describe_end().await))),
         }
@@ -102,15 +102,15 @@ impl ChildProcess {
     pub(super) async fn run(&mut self, message: &[u8], cx: &Context) -> Result<Answer, ChildError> {
         self.used += 1;
         self.stderr.clear();
-        if let Err(why) = self.to.write_all(message).await {
-            return Err(ChildError::NotStarted(why.to_string()));
+        if let Err(error) = self.to.write_all(message).await {
+            return Err(ChildError::NotStarted(error.to_string()));
         }
         let mut started = false;
         match self.exchange_messages(cx, &mut started).await {
             Ok(answer) => Ok(answer),
-            Err(why) if is_disconnect(&why) && started => Err(ChildError::Crashed(self.describe_end().await)),
-            Err(why) if is_disconnect(&why) => Err(ChildError::NotStarted(self.describe_end().await)),
-            Err(why) => Err(ChildError::Protocol(why.to_string())),
+            Err(error) if is_disconnect(&error) && started => Err(ChildError::Crashed(self.describe_end().await)),
+            Err(error) if is_disconnect(&error) => Err(ChildError::NotStarted(self.describe_end().await)),
+            Err(error) => Err(ChildError::Protocol(error.to_string())),
         }
     }
 
@@ -175,7 +175,7 @@ impl ChildProcess {
                     lines => format!("{how}; last lines on stderr: {lines}"),
                 }
             }
-            Ok(Err(why)) => format!("its exit status is unknown: {why}"),
+            Ok(Err(error)) => format!("its exit status is unknown: {error}"),
             Err(_) => "it closed its connection to the worker".to_owned(),
         }
     }
@@ -190,9 +190,9 @@ impl ChildProcess {
     }
 }
 
-fn is_disconnect(why: &io::Error) -> bool {
+fn is_disconnect(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-    matches!(why.kind(), UnexpectedEof | BrokenPipe | ConnectionReset)
+    matches!(error.kind(), UnexpectedEof | BrokenPipe | ConnectionReset)
 }
 
 /// Encodes the message that starts an attempt.
@@ -209,7 +209,8 @@ pub(super) fn assignment_message(params: &RawJson, cx: &Context) -> Result<Vec<u
         headers: cx.kept_headers().cloned(),
         params: params.clone(),
     };
-    frame(&ToChild::Attempt(Box::new(assignment))).map_err(|why| Failure::fail(why.to_string()).of_kind("too_large"))
+    frame(&ToChild::Attempt(Box::new(assignment)))
+        .map_err(|error| Failure::fail(error.to_string()).of_kind("too_large"))
 }
 
 /// This binary with this process's arguments, so that it registers the same types; its stdin is the socket to the

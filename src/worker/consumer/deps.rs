@@ -131,9 +131,9 @@ impl TypeDeps {
     }
 
     /// Reports that a partition is not processed until an operator chooses its start offset.
-    pub(super) fn report_refused(&self, partition: &Partition, why: &str) {
+    pub(super) fn report_refused(&self, partition: &Partition, reason: &str) {
         let Partition { topic, index } = partition;
-        let message = format!("partition {index} of `{topic}` is not processed: {why}");
+        let message = format!("partition {index} of `{topic}` is not processed: {reason}");
         let hint = format!("kafleet offsets init {}/{index} --at earliest|OFFSET|TIME", self.task_type);
         tracing::error!(%hint, "{message}");
         self.set_partition_health(*index, format!("{message}; choose its start offset with `{hint}`"));

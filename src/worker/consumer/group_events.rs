@@ -81,8 +81,8 @@ impl GroupConsumer {
         self.types.for_each_of(partitions, |one, numbers| {
             for number in numbers {
                 if let Some(state) = one.partitions.remove(*number) {
-                    let why = InterruptionReason::PartitionLost;
-                    one.deps.command(Command::CancelAssignment { assignment_id: state.assignment_id, why });
+                    let reason = InterruptionReason::PartitionLost;
+                    one.deps.command(Command::CancelAssignment { assignment_id: state.assignment_id, reason });
                 }
             }
             one.hand_out.recall(&mut one.partitions);
@@ -99,7 +99,7 @@ impl GroupConsumer {
             return;
         }
         let stopping = self.stopping;
-        let why = if stopping { InterruptionReason::WorkerStopped } else { InterruptionReason::PartitionMoved };
+        let reason = if stopping { InterruptionReason::WorkerStopped } else { InterruptionReason::PartitionMoved };
         let (mut partitions, mut commits) = (Vec::new(), Vec::new());
         for one in self.types.iter_mut().filter(|one| stopping || one.is_busy()) {
             for state in one.partitions.iter_mut() {
@@ -111,7 +111,7 @@ impl GroupConsumer {
                     commits.push(state.final_commit());
                 }
                 if state.outstanding() > 0 {
-                    one.deps.command(Command::CancelAssignment { assignment_id: state.assignment_id, why });
+                    one.deps.command(Command::CancelAssignment { assignment_id: state.assignment_id, reason });
                 }
             }
         }

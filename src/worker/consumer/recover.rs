@@ -138,8 +138,8 @@ impl GroupConsumer {
         one.set_busy();
         let ends = self.deps.broker.watermarks(partition, CALL_DEADLINE)?;
         if next > ends.high {
-            let why = format!("offset {next} is beyond the log's end {}", ends.high);
-            one.refuse_recreated(&mut self.deps, partition, &why);
+            let reason = format!("offset {next} is beyond the log's end {}", ends.high);
+            one.refuse_recreated(&mut self.deps, partition, &reason);
             // An operator may already have chosen its start offset.
             self.control_recheck_at = Some(Instant::now());
             return Ok(());
@@ -200,11 +200,11 @@ impl GroupConsumer {
 impl TypeConsumer {
     /// Refuses a partition of a topic that was probably recreated. Its offsets then identify other records, so its
     /// running tasks are cancelled and their results are ignored.
-    fn refuse_recreated(&mut self, deps: &mut GroupDeps, partition: &Partition, why: &str) {
-        self.deps.report_refused(partition, &format!("{why}: was the topic recreated?"));
+    fn refuse_recreated(&mut self, deps: &mut GroupDeps, partition: &Partition, reason: &str) {
+        self.deps.report_refused(partition, &format!("{reason}: was the topic recreated?"));
         if let Some(state) = self.partitions.remove(partition.index) {
-            let why = InterruptionReason::PartitionLost;
-            self.deps.command(Command::CancelAssignment { assignment_id: state.assignment_id, why });
+            let reason = InterruptionReason::PartitionLost;
+            self.deps.command(Command::CancelAssignment { assignment_id: state.assignment_id, reason });
             // A new id: late completions of the old assignment must not be applied to this one.
             let assignment_id = self.partitions.free_assignment_id();
             self.partitions.insert(PartitionState::refused(partition.clone(), assignment_id));

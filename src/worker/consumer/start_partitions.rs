@@ -201,8 +201,8 @@ impl GroupConsumer {
         };
         let misplaced = |one: &TypeConsumer| {
             let task_type = &one.deps.task_type;
-            let why = groups.check(task_type, names.group_name(task_type)).err()?;
-            Some((one.deps.topic.clone(), BrokerError::Refused(why.to_string())))
+            let error = groups.check(task_type, names.group_name(task_type)).err()?;
+            Some((one.deps.topic.clone(), BrokerError::Refused(error.to_string())))
         };
         let failed: BTreeMap<Arc<str>, BrokerError> = self.types.iter().filter_map(misplaced).collect();
         self.has_checked_groups = failed.is_empty();

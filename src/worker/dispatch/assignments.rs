@@ -91,8 +91,8 @@ impl AssignmentStates {
         self.closed.insert(assignment_id);
     }
 
-    pub(super) fn cancel(&mut self, assignment_id: u32, why: InterruptionReason) {
-        self.cancelled.insert(assignment_id, why);
+    pub(super) fn cancel(&mut self, assignment_id: u32, error: InterruptionReason) {
+        self.cancelled.insert(assignment_id, error);
     }
 
     /// Returns whether the input's assignment starts no more tasks.

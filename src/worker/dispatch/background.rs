@@ -77,7 +77,7 @@ impl BackgroundWriter {
     }
 
     /// Writes the event that hands a task over to the tracker, with the task's whole record.
-    pub(super) fn hand_over(&self, in_flight: Box<InFlight>, mut event: Event) {
+    pub(super) fn write_handover(&self, in_flight: Box<InFlight>, mut event: Event) {
         let (writer, permits) = (self.writer.clone(), self.permits.clone());
         let task_type = self.targets.task_type.clone();
         self.spawn(async move {

@@ -16,7 +16,7 @@ pub(crate) enum Command {
     /// Release the tasks of the assignment that have not started.
     CloseAssignment { assignment_id: u32 },
     /// Also stop its running attempts, for a reason; their results no longer count.
-    CancelAssignment { assignment_id: u32, why: InterruptionReason },
+    CancelAssignment { assignment_id: u32, reason: InterruptionReason },
     /// The retries of the assignment up to this number are committed.
     RetriesCommitted { assignment_id: u32, recorded: u64 },
     /// The worker owns these partitions now.
@@ -32,11 +32,11 @@ impl Dispatcher {
         match command {
             Command::OpenAssignment { assignment_id } => self.admission.assignments.open(assignment_id),
             Command::CloseAssignment { assignment_id } => self.close_assignment(assignment_id).await,
-            Command::CancelAssignment { assignment_id, why } => {
+            Command::CancelAssignment { assignment_id, reason } => {
                 self.close_assignment(assignment_id).await;
                 // Also true of unacknowledged results, and of tasks on their way to the dead letters or the tracker.
                 self.exits.unfinished = true;
-                self.admission.assignments.cancel(assignment_id, why);
+                self.admission.assignments.cancel(assignment_id, reason);
                 self.attempts.stop(|in_flight| in_flight.tag.assignment_id() == assignment_id);
             }
             Command::RetriesCommitted { assignment_id, recorded } => {

@@ -68,7 +68,7 @@ impl Dispatcher {
         gauges.set_limits(limits.slots(), limits.is_paused());
         let part = format!("limits of {task_type}");
         match limits.too_low() {
-            Some(why) => health.set(&part, why),
+            Some(error) => health.set(&part, error),
             None => health.clear(&part),
         }
         if *resumes > before {

@@ -254,7 +254,7 @@ impl Exits {
         if in_flight.record.has_foreign_headers || in_flight.record.has_own_key {
             // The event needs the whole record, which is read again in the background.
             self.reporter.forget(&in_flight);
-            self.background.hand_over(in_flight, event);
+            self.background.write_handover(in_flight, event);
         } else {
             let publisher = self.reporter.events.publisher();
             event.payload.set_record(publisher.record_copy(&in_flight.task, &in_flight.progress_of_copy()));

@@ -291,9 +291,9 @@ mod tests {
             (limits.slots(), limits.too_low())
         };
         assert_eq!(too_low(vec![3], 4), (1, None));
-        let (slots, why) = too_low(vec![5], 8);
+        let (slots, error) = too_low(vec![5], 8);
         assert_eq!(slots, 0);
-        assert!(why.is_some_and(|why| why.contains("`max_concurrency` 4 is below the 8 partitions")));
+        assert!(error.is_some_and(|error| error.contains("`max_concurrency` 4 is below the 8 partitions")));
         assert_eq!(too_low(Vec::new(), 8), (0, None), "a worker without partitions has nothing to start");
     }
 

@@ -234,8 +234,8 @@ async fn explain_ended(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiEr
     if task.record.own == state {
         return Ok(vec![Finding::new(Reason::Ended, own_end(task))]);
     }
-    let (culprit, inspected) = culprit(api, task).await?;
-    Ok(vec![match culprit {
+    let (deciding_descendant, inspected) = deciding_descendant(api, task).await?;
+    Ok(vec![match deciding_descendant {
         Some(child) => {
             let error = error_text(child.record.outcome.error.as_deref());
             let message = format!("`{}` below it {}: {error}", child.id, ended(state));
@@ -262,20 +262,20 @@ fn own_end(task: &TaskView) -> String {
 }
 
 /// Finds the deepest descendant that decided the state. Returns the number of inspected tasks too.
-async fn culprit(api: &Api, task: &TaskView) -> Result<(Option<TaskView>, usize), ApiError> {
+async fn deciding_descendant(api: &Api, task: &TaskView) -> Result<(Option<TaskView>, usize), ApiError> {
     let state = task.record.state;
-    let (mut parent, mut inspected, mut culprit) = (task.id.clone(), 0, None);
+    let (mut parent, mut inspected, mut deciding_descendant) = (task.id.clone(), 0, None);
     while let Some(child) =
         matching_children(api, &parent, task.partition, &mut inspected, |is| is == state).await?.into_iter().next()
     {
         parent = child.id.clone();
         let found = child.record.own == state;
-        culprit = Some(child);
+        deciding_descendant = Some(child);
         if found {
             break;
         }
     }
-    Ok((culprit, inspected))
+    Ok((deciding_descendant, inspected))
 }
 
 /// Reads children in matching states, within the inspection budget.
