@@ -340,8 +340,8 @@ pub trait Consumer: Send {
     fn hold(&mut self, topic: &str, held: bool);
 
     /// Returns the next position of each assigned partition. Every record before it has been passed to the sink or is
-    /// invisible to the consumer, such as a transaction marker. Partitions whose position is not known yet are
-    /// omitted.
+    /// invisible to the consumer, such as a transaction marker. Partitions whose position is not known yet, or is outside
+    /// their log, are omitted.
     fn positions(&mut self) -> Result<Vec<(Partition, i64)>, BrokerError>;
 
     /// Leaves the group, within the deadline.

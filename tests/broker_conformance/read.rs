@@ -71,6 +71,9 @@ fn start_outside_the_log_reports_out_of_range(kit: &Kit) {
         reader.step();
         reader.events.contains(&GroupEvent::OutOfRange(at.clone()))
     });
+    // A position would say that the records before it have been delivered.
+    let positions = reader.consumer.positions().unwrap();
+    assert!(positions.iter().all(|(partition, _)| *partition != at), "{positions:?}");
     assert_eq!(reader.read(3), ["0", "1", "2"], "the other partition is unaffected");
     reader.records.clear();
     reader.consumer.assign(&[(at, StartOffset::At(1))]).unwrap();

@@ -8,7 +8,7 @@ use kafleet::control::{ControlKey, ControlRecord, Offsets};
 use kafleet::model::offsets::Metadata;
 use serde_json::Value;
 
-use crate::support::faults::{FaultRules, polls_of_groups, positions, send, watermarks};
+use crate::support::faults::{FaultRules, polls_of_groups, send, watermarks};
 use crate::worker::fleet::{DEADLINE, Fleet, eventually, memory};
 use crate::worker::types::{Gate, Journal, Kind, counted, ok};
 
@@ -39,31 +39,6 @@ async fn partition_behind_its_log_continues_at_the_start_once_the_broker_answers
     worker.stop().await;
     assert_eq!(journal.started(), 5, "remaining tasks: {:?}", journal.starts());
     fleet.assert_clean("removed").await;
-}
-
-/// librdkafka advances the position of a partition past the offset that is out of range.
-#[tokio::test(flavor = "multi_thread")]
-async fn position_out_of_range_is_not_committed() {
-    let (fleet, inner, faults) = faulty_fleet(counted("recreated", &Journal::default())).await;
-    fleet.send_many("recreated", "t", 5, "0").await;
-    let partition = Partition::new(fleet.names.tasks("recreated"), 0);
-    let group = fleet.names.group("recreated");
-    let commit = Commit { partition: partition.clone(), offset: 500, metadata: "kf1 clean 500 0 -".into() };
-    inner.set_group_offsets(&group, &[commit], DEADLINE).unwrap();
-    let reads = faults.on(positions).answer(vec![(partition.clone(), 501_i64)]);
-    let silent = faults.on(watermarks(".tasks.")).fail(BrokerError::Unavailable("no answer in time".into()));
-    let worker = fleet.worker();
-    let is_reported = || worker.health.reasons().into_iter().any(|(_, reason)| reason.contains("outside its log"));
-    eventually("the health names the partition", async || is_reported()).await;
-    let before = reads.hits();
-    eventually("the positions are read again", async || reads.hits() > before + 1).await;
-    silent.lift();
-    eventually("the partition is refused", async || {
-        worker.health.reasons().into_iter().any(|(_, reason)| reason.contains("kafleet offsets init recreated/0"))
-    })
-    .await;
-    worker.stop().await;
-    assert_eq!(fleet.committed("recreated").await[0].as_ref().unwrap().offset, 500, "the commit is unchanged");
 }
 
 /// A type whose tasks end at once the first time, and wait at the gate when they run again.

@@ -434,7 +434,9 @@ impl Consumer for KafkaConsumer {
 
     fn positions(&mut self) -> Result<Vec<(Partition, i64)>, BrokerError> {
         let mut positions = self.native_positions()?;
-        positions.retain(|partition, offset| *offset >= 0 && self.assigned.contains_key(partition));
+        positions.retain(|partition, offset| {
+            *offset >= 0 && self.assigned.contains_key(partition) && !self.out_of_range.may_be(partition)
+        });
         self.stale.retain(|partition, offset| positions.get(partition) == Some(offset));
         positions.retain(|partition, _| !self.stale.contains_key(partition));
         Ok(positions.into_iter().collect())

@@ -47,6 +47,12 @@ impl OutOfRange {
         self.suspects.remove(partition);
     }
 
+    /// Returns whether a partition is, or may be, outside its log. Its position says nothing then: librdkafka has advanced it
+    /// past the offset of the error, as if that were the offset of a record.
+    pub(super) fn may_be(&self, partition: &Partition) -> bool {
+        self.search_at.is_some() || self.reported.contains(partition) || self.suspects.contains_key(partition)
+    }
+
     /// Returns whether any partition is to be looked up now.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.search_at.iter().chain(self.suspects.values()).any(|at| now >= *at)
@@ -118,6 +124,19 @@ mod tests {
             outside += events.iter().filter(|event| matches!(event, GroupEvent::OutOfRange(_))).count();
         }
         (lookups, outside)
+    }
+
+    #[test]
+    fn positions_count_again_once_their_partitions_have_been_looked_up() {
+        let (now, mut found, at) = (Instant::now(), OutOfRange::default(), |index| Partition::new("t", index));
+        found.add(None, String::new(), now);
+        assert!((0..100).all(|index| found.may_be(&at(index))), "the error names no partition");
+        search_all(&mut found, now, |index| Some(index == 3));
+        assert!((0..100).all(|index| found.may_be(&at(index)) == (index == 3)), "one of them is outside");
+        found.forget(&at(3));
+        assert!(!found.may_be(&at(3)), "it has been moved");
+        found.add(Some(at(7)), String::new(), now);
+        assert!(found.may_be(&at(7)) && !found.may_be(&at(8)), "the error names one");
     }
 
     #[test]

@@ -317,7 +317,11 @@ impl Consumer for MemoryConsumer {
     }
 
     fn positions(&mut self) -> Result<Vec<(Partition, i64)>, BrokerError> {
-        Ok(self.reads.iter().map(|read| (read.at.clone(), read.position)).collect())
+        let state = self.core.lock();
+        let is_inside = |read: &&ReadPartition| {
+            topics::log(&state.topics, &read.at).is_ok_and(|log| (log.first..=log.end).contains(&read.position))
+        };
+        Ok(self.reads.iter().filter(is_inside).map(|read| (read.at.clone(), read.position)).collect())
     }
 
     fn close(self: Box<Self>, _deadline: Duration) {

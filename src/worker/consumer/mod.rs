@@ -110,7 +110,7 @@ impl GroupConsumer {
         self.types.busy_mut().for_each(TypeConsumer::send_inputs);
         self.deps.record_time(now, |time| &time.dispatch);
         let before = Instant::now();
-        self.gap_check.skip_gaps(&mut self.deps, &mut self.types, &self.out_of_range, before);
+        self.gap_check.skip_gaps(&mut self.deps, &mut self.types, before);
         self.commit_if_due(before).await;
         self.release_drained(before);
         self.start_pending(before);

@@ -79,14 +79,7 @@ impl GapCheck {
     }
 
     /// Advances partitions over offsets without records, so that the group's lag is zero when everything is complete.
-    /// The position of a partition that is out of range is no gap: librdkafka advances it past the offset that failed.
-    pub(super) fn skip_gaps(
-        &mut self,
-        deps: &mut GroupDeps,
-        types: &mut TypeTable,
-        out_of_range: &OutOfRange,
-        now: Instant,
-    ) {
+    pub(super) fn skip_gaps(&mut self, deps: &mut GroupDeps, types: &mut TypeTable, now: Instant) {
         if now < self.next {
             return;
         }
@@ -95,9 +88,6 @@ impl GapCheck {
         self.next = now + GAP_CHECK_INTERVAL.max(GAP_CHECK_PER_PARTITION.saturating_mul(partitions));
         let Ok(positions) = deps.consumer.positions() else { return };
         for (partition, offset) in positions {
-            if out_of_range.partitions.contains(&partition) {
-                continue;
-            }
             let Some(one) = types.of_topic_mut(&partition.topic) else { continue };
             if let Some(state) = one.partitions.reading_mut(partition.index)
                 && offset > state.next_offset()

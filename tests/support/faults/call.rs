@@ -16,8 +16,6 @@ pub enum Call<'a> {
     OfBroker,
     Poll(&'a Reader),
     Assign(&'a [(Partition, StartOffset)]),
-    /// Positions of a consumer in its partitions.
-    Positions,
     /// Commit of one partition; the others of the same call are decided separately.
     Commit(&'a Reader, &'a Partition),
     /// Arrival of the outcome of a commit, which can only be delayed.
@@ -52,11 +50,6 @@ impl Call<'_> {
             _ => 0,
         }
     }
-}
-
-/// Matches reads of positions of consumers.
-pub fn positions(call: &Call<'_>) -> bool {
-    matches!(call, Call::Positions)
 }
 
 /// Matches calls of the broker itself, but not those of its clients.

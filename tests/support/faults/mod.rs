@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 
 pub use call::{
     Call, apply, broker_calls, dependents, group_offsets, open_transactional_producer, polls_of, polls_of_groups,
-    positions, read_checkpoints, read_commits, read_nodes, send, store_calls, transaction, watermarks,
+    read_checkpoints, read_commits, read_nodes, send, store_calls, transaction, watermarks,
 };
 use rule::Effect;
 pub use rule::{Rule, RuleBuilder};

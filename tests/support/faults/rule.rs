@@ -31,9 +31,9 @@ pub(super) enum Effect {
     Hold,
     /// A sent record is accepted, and reported as not delivered.
     Undelivered(BrokerError),
-    /// A poll delivers at most so many records.
+    /// A poll delivers at most this number of records.
     AtMost(usize),
-    /// Polls deliver at most so many records together.
+    /// Polls deliver at most this number of records together.
     Records(AtomicUsize),
 }
 
