@@ -302,7 +302,7 @@ impl Decoder {
             return Err(reject("bad_header", format!("header `{header}`: {reason}")));
         }
         let params = self.limits.check_params(size);
-        params.map_err(|reason| reject("too_large", format!("{reason}; pass a link instead")))
+        params.map_err(|error| reject("too_large", format!("{error}; pass a link instead")))
     }
 
     /// Checks the options of a task. Tasks that a process of the fleet has published were checked there, and tasks that have
@@ -375,5 +375,20 @@ impl Decoder {
                 found: Default::default(),
             },
         }
+    }
+
+    /// Decodes a valid record at an offset, for tests.
+    pub(super) fn task_at(&self, offset: i64, tag: DeliveryTag) -> Input {
+        let record = RecordRef {
+            topic: "tasks",
+            partition: 0,
+            offset,
+            timestamp_ms: 0,
+            log_append_time: true,
+            key: None,
+            value: Some(b"1"),
+            headers: &crate::broker::OwnedHeaders::new(),
+        };
+        self.start_batch().decode(self, &record, tag)
     }
 }

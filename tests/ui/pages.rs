@@ -126,6 +126,8 @@ async fn task_page_shows_state_reason_result_and_children() {
     ]);
     page.has(&["<title>✘\u{fe0e} first order · kafleet</title>", "data-topic=\"tree:order\""]);
     page.has(&["<code>order:fetch</code> below it failed"]);
+    // Bookmarks and links lead to the parts of the page.
+    page.has(&["id=\"why\"", "id=\"result\"", "id=\"children\"", "id=\"log\"", "id=\"definition\""]);
     let tree = browser.open("/tasks/order/tree").await;
     tree.has(&["id=\"e-order:fetch\"", "id=\"t-order:fetch\"", "by themselves, newest first"]);
     browser.open("/tasks/order/timeline").await.has(&["2 of 2 tasks", "<rect"]);

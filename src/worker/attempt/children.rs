@@ -18,7 +18,7 @@ pub(crate) fn child_task(cx: &Context, child: Child, names: &Names) -> Result<Ou
     let id = cx.child_id(&child)?;
     cx.limits().check_params(child.params.text().len()).map_err(invalid)?;
     if let Some(topic) = &child.policy.reply_to {
-        names.check_reply_topic(topic).map_err(|reason| invalid(format!("`reply_to`: {reason}")))?;
+        names.check_reply_topic(topic).map_err(|error| invalid(format!("`reply_to`: {error}")))?;
     }
     let mut task = OutgoingTask::new(&child.task_type, child.params);
     task.id = Some(id);

@@ -332,7 +332,6 @@ fn commit_with(partition: &Partition, completed: &CompletedOffsets, metadata: St
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::broker::{OwnedHeaders, RecordRef};
     use crate::config::Order;
     use crate::worker::decode::{Decoder, InFlight};
 
@@ -350,20 +349,9 @@ mod tests {
     fn hand_out(state: &mut PartitionState, end: i64) -> (Commit, Vec<InFlight>) {
         let decoder = Decoder::of_order(Order::None);
         for offset in state.next_offset()..end {
-            let headers = OwnedHeaders::new();
-            let record = RecordRef {
-                topic: "tasks",
-                partition: 0,
-                offset,
-                timestamp_ms: 0,
-                log_append_time: true,
-                key: None,
-                value: Some(b"1"),
-                headers: &headers,
-            };
-            state
-                .deliver(offset)
-                .then(|| state.push(decoder.start_batch().decode(&decoder, &record, state.tag(0, offset))));
+            if state.deliver(offset) {
+                state.push(decoder.task_at(offset, state.tag(0, offset)));
+            }
         }
         let (commit, next) = state.commit();
         state.apply_commit(next);

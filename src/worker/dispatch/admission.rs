@@ -276,7 +276,6 @@ impl Admission {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::broker::{OwnedHeaders, RecordRef};
     use crate::handlers::{Failure, TypeRegistration};
     use crate::runtime::Health;
     use crate::telemetry::Metrics;
@@ -303,19 +302,7 @@ mod tests {
     }
 
     fn task(order: Order, offset: i64) -> Input {
-        let headers = OwnedHeaders::new();
-        let record = RecordRef {
-            topic: "tasks",
-            partition: 0,
-            offset,
-            timestamp_ms: 0,
-            log_append_time: true,
-            key: None,
-            value: Some(b"1"),
-            headers: &headers,
-        };
-        let decoder = Decoder::of_order(order);
-        decoder.start_batch().decode(&decoder, &record, DeliveryTag::new(0, 7, offset))
+        Decoder::of_order(order).task_at(offset, DeliveryTag::new(0, 7, offset))
     }
 
     /// Returns the next task, if an attempt of it may start.

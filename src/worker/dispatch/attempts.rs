@@ -4,11 +4,11 @@
 //! A first poll that ends an attempt costs no task, no timer and no wake-up; many slow ones delay other attempts, so that the
 //! next attempts are not polled in place ([`InlinePolling`]).
 //!
-//! Invariant: an attempt that has started ends once, here ([`Started`]) or through the channel of [`RunningAttempts`], and until
+//! Invariant: an attempt that has started ends once, here ([`AttemptBegin`]) or through the channel of [`RunningAttempts`], and until
 //! then it occupies a slot ([`SlotLoad`]). An end that got lost would occupy the slot for ever and hold back its partition. So
 //! an attempt is stopped by its token alone, and its end arrives as that of any other.
 //!
-//! What an end means for the task is decided elsewhere: neither the policy of failures nor an event is known here.
+//! The consequence of an end for the task is decided elsewhere: neither the policy of failures nor an event is known here.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
