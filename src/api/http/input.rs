@@ -53,29 +53,45 @@ pub(crate) trait Input: Sized + Send + 'static {
 /// Implements [`Input`] for documents that are the body of a request; for those after `optional`, an empty body is the
 /// default.
 macro_rules! json_bodies {
+    (@body $document:ty, $kind:ident, $read:expr) => {
+        impl $crate::api::http::input::Input for $document {
+            const PROBLEMS: &'static [$crate::api::http::problem::Code] = $crate::api::http::input::JSON_PROBLEMS;
+            const BODY: $crate::api::http::input::RequestBody =
+                $crate::api::http::input::RequestBody::$kind(|generator| generator.subschema_for::<$document>());
+
+            fn read(
+                request: &mut $crate::api::http::request::ApiRequest,
+            ) -> Result<Self, $crate::api::http::problem::ApiError> {
+                $read(&request.body)
+            }
+        }
+    };
     (required $($required:ty),*; optional $($optional:ty),*;) => {
-        $(impl Input for $required {
-            const PROBLEMS: &'static [Code] = JSON_PROBLEMS;
-            const BODY: RequestBody = RequestBody::Json(|generator| generator.subschema_for::<$required>());
-
-            fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
-                read_json(&request.body)
-            }
-        })*
-        $(impl Input for $optional {
-            const PROBLEMS: &'static [Code] = JSON_PROBLEMS;
-            const BODY: RequestBody = RequestBody::MaybeJson(|generator| generator.subschema_for::<$optional>());
-
-            fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
-                match request.body.trim_ascii() {
-                    b"" | b"null" => Ok(Self::default()),
-                    body => read_json(body),
-                }
-            }
-        })*
+        $(json_bodies!(@body $required, Json, $crate::api::http::request::read_json);)*
+        $(json_bodies!(@body $optional, MaybeJson, $crate::api::http::request::read_json_or_default);)*
     };
 }
 pub(super) use json_bodies;
+
+/// Defines an argument that is one query parameter. Its value is read by a method of `Query` from the parameter's name.
+macro_rules! parameter {
+    ($(#[$doc:meta])* $name:ident($value:ty) = $parameter:expr, |$query:ident, $text:ident| $read:expr) => {
+        $(#[$doc])*
+        struct $name($value);
+
+        impl $crate::api::http::input::Input for $name {
+            const QUERY: &'static [$crate::api::http::request::Parameter] = &[$parameter];
+
+            fn read(
+                request: &mut $crate::api::http::request::ApiRequest,
+            ) -> Result<Self, $crate::api::http::problem::ApiError> {
+                let ($query, $text) = (&request.query, $parameter.name);
+                Ok(Self($read))
+            }
+        }
+    };
+}
+pub(super) use parameter;
 
 impl Input for Name {
     fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
@@ -236,7 +252,6 @@ macro_rules! services {
                 Found::body()
             }
 
-            #[expect(clippy::allow_attributes, reason = "names of type parameters")]
             #[allow(non_snake_case, unused_mut, reason = "arguments are named as their types")]
             fn call(&self, mut request: ApiRequest, status: u16) -> ResponseFuture {
                 $(

@@ -52,12 +52,20 @@ pub(crate) fn read_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError>
     if text.trim_ascii_start().starts_with(b"[") {
         return Err(ApiError::new(Code::BadField, "expected an object, found an array").pointer(""));
     }
-    let document = RawJson::parse(text).map_err(|reason| unreadable(&reason))?.into_compact();
+    let document = RawJson::parse(text).map_err(|error| unreadable(&error))?.into_compact();
     let mut reader = serde_json::Deserializer::from_str(document.text());
     serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let pointer = pointer(error.path());
         parse_error(error.inner(), pointer)
     })
+}
+
+/// Parses an optional document; `null` is none.
+pub(crate) fn read_json_or_default<T: DeserializeOwned + Default>(text: &[u8]) -> Result<T, ApiError> {
+    match text.trim_ascii() {
+        b"" | b"null" => Ok(T::default()),
+        text => read_json(text),
+    }
 }
 
 /// Error for a text that is not JSON, or has more than one meaning.

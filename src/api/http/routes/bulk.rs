@@ -2,9 +2,8 @@
 
 use super::route::{Route, get, post};
 use crate::api::documents::{BulkPreview, BulkRequest, BulkSelection, TaskPage};
-use crate::api::http::input::{Input, JSON_PROBLEMS, LIMIT, RequestBody, json_bodies};
+use crate::api::http::input::{LIMIT, json_bodies, parameter};
 use crate::api::http::problem::{ApiError, Code};
-use crate::api::http::request::{ApiRequest, Parameter, read_json};
 use crate::api::service::bulk;
 use crate::api::service::context::{Context, MAX_PAGE, PAGE};
 use crate::api::service::list::MAX_SCAN_TIME;
@@ -12,15 +11,9 @@ use crate::config::Role;
 
 json_bodies! { required BulkRequest, BulkSelection; optional; }
 
-/// Page size of a list with one page.
-struct PageSize(usize);
-
-impl Input for PageSize {
-    const QUERY: &'static [Parameter] = &[LIMIT];
-
-    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
-        Ok(Self(request.query.number("limit", PAGE, 1..=MAX_PAGE)?))
-    }
+parameter! {
+    /// Page size of a list with one page.
+    PageSize(usize) = LIMIT, |query, name| query.number(name, PAGE, 1..=MAX_PAGE)?
 }
 
 pub(super) fn all() -> Vec<Route> {

@@ -2,9 +2,9 @@
 
 use super::route::{Route, TEXT, TIME, TYPE_NAME, get, post};
 use crate::api::documents::{DeadLetterResults, DeadLetterSelection, RedriveDeadLetter};
-use crate::api::http::input::{Input, JSON_PROBLEMS, RequestBody, json_bodies};
+use crate::api::http::input::{Input, json_bodies};
 use crate::api::http::problem::{ApiError, Code};
-use crate::api::http::request::{ApiRequest, Parameter, read_json};
+use crate::api::http::request::{ApiRequest, Parameter};
 use crate::api::service::context::Context;
 use crate::api::service::dead_letters;
 use crate::dead_letters::{DeadLetterId, Filter, Resolution};

@@ -2,9 +2,9 @@
 
 use super::route::{Route, delete, get, post, put};
 use crate::api::documents::{PauseType, ResumeType, SetCircuit, SetKillSwitch, SetLimits};
-use crate::api::http::input::{Input, JSON_PROBLEMS, RequestBody, json_bodies};
+use crate::api::http::input::{Input, json_bodies};
 use crate::api::http::problem::{ApiError, Code};
-use crate::api::http::request::{ApiRequest, read_json};
+use crate::api::http::request::ApiRequest;
 use crate::api::service::operations::{self, KillName};
 use crate::api::service::{types, workers};
 

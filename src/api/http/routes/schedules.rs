@@ -3,9 +3,9 @@
 use super::route::{Route, TIME, delete, get, post, put};
 use crate::api::documents::{NewSchedule, ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes};
 use crate::api::http::answer::WithStatus;
-use crate::api::http::input::{Input, JSON_PROBLEMS, RequestBody, json_bodies};
+use crate::api::http::input::{Input, json_bodies, parameter};
 use crate::api::http::problem::{ApiError, Code};
-use crate::api::http::request::{ApiRequest, Parameter, bad_parameter, read_json};
+use crate::api::http::request::{ApiRequest, Parameter, bad_parameter};
 use crate::api::service::context::{Context, Name};
 use crate::api::service::schedules::{self, MAX_TIMES, PutOutcome, TIMES};
 use crate::model::schedule::Spec;
@@ -34,19 +34,13 @@ impl Input for TimesQuery {
     }
 }
 
-/// Whether a configuration file manages the schedule.
-struct ManagedByFile(bool);
-
-impl Input for ManagedByFile {
-    const QUERY: &'static [Parameter] = &[Parameter {
+parameter! {
+    /// Whether a configuration file manages the schedule.
+    ManagedByFile(bool) = Parameter {
         name: "applied",
         description: "The schedule is managed by a configuration file (`kafleet schedules apply`).",
         schema: r#"{"type": "boolean", "default": false}"#,
-    }];
-
-    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
-        Ok(Self(request.query.parsed("applied")?.unwrap_or_default()))
-    }
+    }, |query, name| query.parsed(name)?.unwrap_or_default()
 }
 
 /// Time range of a backfill.

@@ -2,7 +2,7 @@
 
 use super::route::{Route, TIME, TYPE_NAME, get};
 use crate::api::documents::{Audit, Failures, Slowest};
-use crate::api::http::input::Input;
+use crate::api::http::input::{Input, parameter};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, Parameter, Query, bad_parameter};
 use crate::api::read::failures::ERROR_HOURS;
@@ -70,34 +70,22 @@ impl Input for Entries {
     }
 }
 
-/// Number of hours to include.
-struct Hours(i64);
-
-impl Input for Hours {
-    const QUERY: &'static [Parameter] = &[Parameter {
+parameter! {
+    /// Number of hours to include.
+    Hours(i64) = Parameter {
         name: "hours",
         description: "Number of hours of log time to include, with the current one.",
         schema: r#"{"type": "integer", "minimum": 1, "maximum": 24, "default": 1}"#,
-    }];
-
-    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
-        Ok(Self(request.query.number("hours", 1, 1..=ERROR_HOURS as usize)? as i64))
-    }
+    }, |query, name| query.number(name, 1, 1..=ERROR_HOURS as usize)? as i64
 }
 
-/// Number of requests of the audit log.
-struct AuditLimit(usize);
-
-impl Input for AuditLimit {
-    const QUERY: &'static [Parameter] = &[Parameter {
+parameter! {
+    /// Number of requests of the audit log.
+    AuditLimit(usize) = Parameter {
         name: "limit",
         description: "Maximum number of requests.",
         schema: r#"{"type": "integer", "minimum": 1, "maximum": 1000, "default": 50}"#,
-    }];
-
-    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
-        Ok(Self(request.query.number("limit", LISTED, 1..=MAX_AUDIT)?))
-    }
+    }, |query, name| query.number(name, LISTED, 1..=MAX_AUDIT)?
 }
 
 pub(super) fn all() -> Vec<Route> {

@@ -10,7 +10,9 @@ use crate::api::documents::{
     RetryTask, Status, TaskPage, TreeNode,
 };
 use crate::api::http::answer::{Built, BytesAnswer, EventStream, WithStatus, json_answer};
-use crate::api::http::input::{CallerTrace, Content, Input, JSON_PROBLEMS, PrefersText, RequestBody, json_bodies};
+use crate::api::http::input::{
+    CallerTrace, Content, Input, JSON_PROBLEMS, PrefersText, RequestBody, json_bodies, parameter,
+};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, Parameter, bad_parameter, is_ndjson, parse_error, read_json, unreadable};
 use crate::api::read::diagram::{Format, mermaid};
@@ -62,19 +64,13 @@ impl Input for Wait {
     }
 }
 
-/// Whether all tasks of a batch are created, or none.
-struct Atomic(bool);
-
-impl Input for Atomic {
-    const QUERY: &'static [Parameter] = &[Parameter {
+parameter! {
+    /// Whether all tasks of a batch are created, or none.
+    Atomic(bool) = Parameter {
         name: "atomic",
         description: "Create all items or none, in one transaction: up to 1,000 tasks of one tree.",
         schema: r#"{"type": "boolean", "default": false}"#,
-    }];
-
-    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
-        Ok(Self(request.query.parsed("atomic")?.unwrap_or_default()))
-    }
+    }, |query, name| query.parsed(name)?.unwrap_or_default()
 }
 
 impl Input for Items {
@@ -156,15 +152,9 @@ const FROM_LINE: Parameter = Parameter {
     schema: r#"{"type": "integer", "minimum": 0, "default": 0}"#,
 };
 
-/// Number of the first line of a log.
-struct FirstLine(u64);
-
-impl Input for FirstLine {
-    const QUERY: &'static [Parameter] = &[FROM_LINE];
-
-    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
-        Ok(Self(request.query.number("from", 0, 0..=usize::MAX)? as u64))
-    }
+parameter! {
+    /// Number of the first line of a log.
+    FirstLine(u64) = FROM_LINE, |query, name| query.number(name, 0, 0..=usize::MAX)? as u64
 }
 
 impl Input for Lines {
