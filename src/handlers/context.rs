@@ -320,14 +320,14 @@ impl Context {
         }
         let segment = match &child.segment {
             Some(segment) => segment.clone(),
-            None => self.default_segment(child).map_err(|reason| bad(reason.to_string()))?,
+            None => self.default_segment(child).map_err(|error| bad(error.to_string()))?,
         };
         if number_of(&segment).is_some() {
             return Err(bad(format!(
                 "`{segment}` is reserved for continuations; hint: choose another id, or use `cx.then`"
             )));
         }
-        let id = self.id.child(&segment).map_err(|reason| bad(reason.to_string()))?;
+        let id = self.id.child(&segment).map_err(|error| bad(error.to_string()))?;
         let checked = self.limits().check(&id, &child.policy, now_ms());
         checked.map_err(|(at, reason)| bad(format!("`{}`: {reason}", at.trim_start_matches('/'))))?;
         Ok(id)

@@ -45,7 +45,7 @@ pub(crate) async fn put(
     media: Option<&str>,
     bytes: &Bytes,
 ) -> Result<AttachmentDocument, ApiError> {
-    check_name(name).map_err(|reason| ApiError::new(Code::BadField, reason))?;
+    check_name(name).map_err(|error| ApiError::new(Code::BadField, error))?;
     let limit = context.api.max_attachment;
     if bytes.len() > limit {
         let reason = format!("the attachment has {} bytes; the maximum is {limit}", bytes.len());
@@ -53,7 +53,7 @@ pub(crate) async fn put(
             .hint("store the data elsewhere, and attach its address or set `link`"));
     }
     let attachment = Attachment::new(name, media.unwrap_or(BYTES), bytes.to_vec());
-    let attachment = attachment.map_err(|reason| ApiError::new(Code::UnsupportedMedia, reason))?;
+    let attachment = attachment.map_err(|error| ApiError::new(Code::UnsupportedMedia, error))?;
     let task = context.api.reads.find(&id, None).await?;
     let message = format!("{}: {} bytes of {}", attachment.name, attachment.data.len(), attachment.media);
     let payload = Payload::Attached { attachment: Some(Box::new(attachment)) };

@@ -136,8 +136,8 @@ impl Default for Live {
             turns: RefreshLimiter::default(),
             shared: SharedMains::default(),
             params: Recent::new(PARAMS_LIFETIME, |params| params.params.text().len()),
-            reasons: Recent::new(REASONS_LIFETIME, |error| {
-                error.findings.iter().map(|found| 256 + found.message.len()).sum()
+            reasons: Recent::new(REASONS_LIFETIME, |why| {
+                why.findings.iter().map(|found| 256 + found.message.len()).sum()
             }),
             queues: RecentQueues::default(),
             statistics: Recent::new(STATISTICS_LIFETIME, |stats| {

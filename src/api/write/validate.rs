@@ -45,7 +45,7 @@ impl Writes {
         }
         let CreateTask { task_type, params, key, policy, .. } = &mut input;
         let hooks = &self.types.registry.state().hooks;
-        hooks.prepare(task_type, params, key, policy).map_err(|reason| ApiError::new(Code::Rejected, reason))?;
+        hooks.prepare(task_type, params, key, policy).map_err(|error| ApiError::new(Code::Rejected, error))?;
         self.draft_of_any_type(input, now_ms, trace)
     }
 

@@ -112,7 +112,7 @@ impl Player {
     async fn receive_unreadable(&mut self, n: u64) -> Result<(), String> {
         let expected = format!("an answer to the attempt {n}");
         let line = self.receive(&expected).await?;
-        let is_right = match protocol::parse(&line).map_err(|reason| reason.to_string())? {
+        let is_right = match protocol::parse(&line).map_err(|error| error.to_string())? {
             FromApp::Ok(success) => success.n == n,
             FromApp::Error(error) => error.n == n && error.outcome == ErrorOutcome::Dead && error.kind == "bad_params",
             _ => false,
@@ -125,7 +125,7 @@ impl Player {
     async fn receive_answers(&mut self, mut numbers: BTreeSet<u64>) -> Result<(), String> {
         while !numbers.is_empty() {
             let line = self.receive(&format_args!("answers to the attempts {numbers:?}")).await?;
-            let n = match protocol::parse(&line).map_err(|reason| reason.to_string())? {
+            let n = match protocol::parse(&line).map_err(|error| error.to_string())? {
                 FromApp::Ok(success) => success.n,
                 FromApp::Error(error) => error.n,
                 _ => continue,

@@ -130,10 +130,10 @@ impl OpenedApp {
     pub async fn open(program: AppProgram, welcome: Welcome) -> Result<Self, StartError> {
         let failed = |reason: String| StartError { app: program.name.clone(), reason };
         let thread = RuntimeThread::start(&format!("kafleet-{}", program.name));
-        let thread = thread.map_err(|reason| failed(format!("gets no thread: {reason}")))?;
+        let thread = thread.map_err(|error| failed(format!("gets no thread: {error}")))?;
         let (app, greeting) = (program.clone(), welcome.clone());
         let started = runtime::spawn_on(thread.handle(), async move { app.start(0, &greeting).await });
-        let (first, declaration) = started.await.map_err(|reason| failed(format!("was not started: {reason}")))??;
+        let (first, declaration) = started.await.map_err(|error| failed(format!("was not started: {error}")))??;
         Ok(Self { thread, program, welcome, declaration, first })
     }
 

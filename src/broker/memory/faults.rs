@@ -11,7 +11,7 @@ pub struct Faults {
     /// A record is written, but its producer gets an error.
     pub lost_acknowledgement: f64,
     /// A record, and everything after it in its producer, is delayed: until the next `send`, `flush` or
-    /// [`super::Memory::deliver_delayed`] of an inline producer, otherwise for a few milliseconds.
+    /// [`super::MemoryBroker::deliver_delayed`] of an inline producer, otherwise for a few milliseconds.
     pub delay: f64,
     /// A record is written twice.
     pub duplicate: f64,

@@ -45,13 +45,13 @@ pub struct MemoryBrokerOptions {
     /// Time without a poll after which a group member is evicted. Default 45 s.
     pub session_timeout: Duration,
     /// Remove records older than the topic's `retention.ms` when others are appended. Default false: tests remove
-    /// records explicitly with [`Memory::truncate_before`].
+    /// records explicitly with [`MemoryBroker::truncate_before`].
     pub applies_retention: bool,
     /// Time that committed offsets of an empty group are kept. Default 7 days.
     pub offsets_retention: Duration,
     /// Clock for timestamps, sessions and retention. Default: the system's clock.
     pub clock: Clock,
-    /// Deliver outcomes inside `send`, `flush` and [`Memory::deliver_delayed`] instead of on a thread of the
+    /// Deliver outcomes inside `send`, `flush` and [`MemoryBroker::deliver_delayed`] instead of on a thread of the
     /// producer, so that a single thread determines the order of everything. Default false.
     pub inline_delivery: bool,
     /// Injected faults. Default: none.

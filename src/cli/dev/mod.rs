@@ -158,11 +158,11 @@ async fn create_topics(setup: &Setup, broker: &BrokerClient) -> Result<(), Failu
 async fn declare_types(setup: &Setup, broker: &BrokerClient) -> Result<(), Failure> {
     let failure = |reason: String| Failure::failed(format_args!("the types were not declared: {reason}"));
     let declared = declare(&broker.with_deadline(CALL_DEADLINE), &setup.config, &setup.registry).await;
-    let declared = declared.map_err(|reason| failure(reason.to_string()))?;
-    let producer = broker.shared_producer(None).await.map_err(|reason| failure(reason.to_string()))?;
+    let declared = declared.map_err(|error| failure(error.to_string()))?;
+    let producer = broker.shared_producer(None).await.map_err(|error| failure(error.to_string()))?;
     for gone in declared.into_iter().filter(|outcome| outcome.change == TypeChange::Kept) {
         let deleted = control::delete(&producer, &setup.names, &ControlKey::Type(gone.name)).await;
-        deleted.map_err(|reason| failure(reason.to_string()))?;
+        deleted.map_err(|error| failure(error.to_string()))?;
     }
     Ok(())
 }

@@ -231,11 +231,11 @@ fn read_fleet(value: &[u8], record: &RecordRef<'_>) -> Result<FleetRecord, Fleet
     let topic = record.topic.to_owned();
     let offset = record.offset;
     let unreadable = |reason: String| FleetSettingsError::Unreadable { topic: topic.clone(), offset, reason };
-    let FleetRecordVersion { v } = serde_json::from_slice(value).map_err(|reason| unreadable(short_reason(&reason)))?;
+    let FleetRecordVersion { v } = serde_json::from_slice(value).map_err(|error| unreadable(short_reason(&error)))?;
     if v > FLEET_VERSION {
         return Err(FleetSettingsError::Newer { topic, version: v });
     }
-    let fleet: FleetRecord = serde_json::from_slice(value).map_err(|reason| unreadable(short_reason(&reason)))?;
+    let fleet: FleetRecord = serde_json::from_slice(value).map_err(|error| unreadable(short_reason(&error)))?;
     if fleet.events_partitions == 0 {
         return Err(unreadable("`events_partitions` is 0".into()));
     }

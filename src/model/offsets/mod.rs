@@ -1,7 +1,7 @@
 //! Completed offsets of a partition, and their encoding in the metadata of a commit.
 //!
 //! Kafka keeps one committed offset per partition, but tasks complete out of order. The committed offset is therefore the
-//! watermark below which everything is complete, and [`Completed`] also keeps the completed offsets above it. They
+//! watermark below which everything is complete, and [`CompletedOffsets`] also keeps the completed offsets above it. They
 //! travel in the commit's metadata ([`Metadata`]), so that the next owner repeats only unfinished tasks.
 //!
 //! Invariant: an offset is complete only if its task has ended, or if the log has no record there. A map that is too large

@@ -92,7 +92,7 @@ pub(super) fn read_entries(key: &str, value: Value) -> Result<Vec<Entry>, StoreE
     pairs.into_iter().map(entry).collect()
 }
 
-/// Returns the first time after ARGV[1] and the first ids of that time's list.
+/// Returns the first time after `ARGV[1]` and the first ids of that time's list.
 const DONE: &str = "local due = redis.call('ZRANGE',KEYS[1],'('..ARGV[1],'+inf','BYSCORE','LIMIT',0,1)[1]\n\
     if not due then return {false,{}} end\n\
     return {due,redis.call('LRANGE',KEYS[1]..':'..due,0,ARGV[2])}";

@@ -60,7 +60,7 @@ impl OutboxPlanner {
             let span = self.begin_retry(id, node, run, &mut record, now);
             (record, span)
         });
-        let record = record.map_err(|reason| format!("the retry is not possible: {reason}"));
+        let record = record.map_err(|error| format!("the retry is not possible: {error}"));
         Ok(Some(self.record_or_failure(id, effect, kind, run, record, now)?))
     }
 

@@ -220,8 +220,8 @@ fn default_limit(changing: u64) -> u64 {
 pub(in super::super) async fn order(visit: &Visit) -> Result<Redirect, ApiError> {
     let expected = visit.entered.number::<u64>("expected")?.unwrap_or_default();
     if expected > UNCONFIRMED && visit.entered.number::<u64>("confirm")? != Some(expected) {
-        let error = format!("the action concerns {expected} tasks: type this number to confirm it");
-        return Err(ApiError::new(Code::BadField, error).pointer("/confirm"));
+        let reason = format!("the action concerns {expected} tasks: type this number to confirm it");
+        return Err(ApiError::new(Code::BadField, reason).pointer("/confirm"));
     }
     let mut body = Selection::of(visit).body();
     body.extend(visit.entered.number::<u64>("limit")?.map(|limit| ("limit".to_owned(), limit.into())));

@@ -200,15 +200,15 @@ fn apps_down(view: &View, workers: &Workers) -> Vec<Markup> {
     let alive = workers.workers.iter().filter(|worker| worker.state == WorkerState::Alive);
     let mut down: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
     for status in alive.flat_map(|worker| &worker.types) {
-        if let Some(error) = &status.app_down {
-            down.entry(&status.task_type).or_insert((0, error)).0 += 1;
+        if let Some(reason) = &status.app_down {
+            down.entry(&status.task_type).or_insert((0, reason)).0 += 1;
         }
     }
-    let item = |(name, (n, error)): (&str, (usize, &str))| {
+    let item = |(name, (n, reason)): (&str, (usize, &str))| {
         html! {
             (label("bad", "✘\u{fe0e} app down")) " " (type_link(view, Some(name))) " on " (n)
             @if n == 1 { " worker: " } @else { " workers: " }
-            (first_line(error, 120))
+            (first_line(reason, 120))
         }
     };
     down.into_iter().map(item).collect()

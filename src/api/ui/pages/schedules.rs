@@ -136,7 +136,7 @@ fn properties(view: &View, schedule: &ScheduleDocument) -> Markup {
             "Paused",
             schedule.paused.as_ref().map(|paused| {
                 html! {
-                    "since " (time(&paused.since)) @if let Some(error) = &paused.reason { ": " (visible(error)) }
+                    "since " (time(&paused.since)) @if let Some(reason) = &paused.reason { ": " (visible(reason)) }
                 }
             }),
         ),

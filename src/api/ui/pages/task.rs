@@ -38,7 +38,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let (live, id, after) = (&visit.live, visit.id()?, After::default());
     let children = Paging { cursor: None, limit: CHILDREN };
     let record = status.record.as_deref().map(|record| format!("{} {record}", status.id));
-    let (reason, params, history, children, log, attachments) = tokio::join!(
+    let (why, params, history, children, log, attachments) = tokio::join!(
         from_kafka(live.reasons.get(Some(reason_key(&status)), why::why_soon(&visit.api, &id, &live.queues))),
         from_kafka(live.params.get(record, task::params(visit.context(), id.clone(), after))),
         stored(task::history(visit.context(), id.clone(), after)),
@@ -51,7 +51,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         (head(view, &status))
         (tabs(view, &status, "overview"))
         (times(visit, &status))
-        (reasons(view, &status, reason))
+        (reasons(view, &status, why))
         (error_and_result(view, &status))
         (values(view, &status, params))
         @match &history {
@@ -200,13 +200,13 @@ fn trace_link(template: Option<&str>, id: &str) -> Markup {
     }
 }
 
-fn reasons(view: &View, status: &Status, reason: Result<Arc<Why>, ApiError>) -> Markup {
+fn reasons(view: &View, status: &Status, why: Result<Arc<Why>, ApiError>) -> Markup {
     html! {
-        @match reason {
-            Ok(reason) => {
-                details.panel #reason open[status.state != State::Succeeded] {
+        @match why {
+            Ok(why) => {
+                details.panel #why open[status.state != State::Succeeded] {
                     summary { h2 { "Why" } }
-                    ul.plain { @for finding in &reason.findings { li { (finding_text(view, finding)) } } }
+                    ul.plain { @for finding in &why.findings { li { (finding_text(view, finding)) } } }
                 }
             }
             Err(error) => { (missing("The reason for the state", &error.document())) }

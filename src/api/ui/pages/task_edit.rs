@@ -8,16 +8,17 @@ use serde_json::json;
 
 use super::form_page;
 use super::task_forms::task_form;
-use crate::api::documents::{AppendLog, Status};
+use crate::api::documents::{AppendLog, PatchTask, Status};
 use crate::api::http::problem::ApiError;
 use crate::api::service::context::After;
 use crate::api::service::{attachments, log, patch, task};
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, Input};
 use crate::api::ui::parts::task_path;
-use crate::api::ui::visit::{Answer, Redirect, Visit, after_position, document, stored};
+use crate::api::ui::visit::{Answer, Redirect, Visit, after_position, stored};
 use crate::model::json::RawJson;
 use crate::model::task::field::comma_list;
+use crate::model::units::duration::Millis;
 
 const FIELDS_HINT: &str = "a JSON object, such as {\"retries\": 5, \"timeout\": \"30s\"}; null clears a field. Most can \
                            be changed only before the task is published";
@@ -47,7 +48,9 @@ pub(in super::super) async fn show_start(visit: &Visit) -> Result<Answer, ApiErr
 }
 
 pub(in super::super) async fn start(visit: &Visit) -> Result<Redirect, ApiError> {
-    let changed = patch::patch(visit.context(), visit.id()?, document(&json!({"delay": "0s"}))?).await?;
+    let changed =
+        patch::patch(visit.context(), visit.id()?, PatchTask { delay: Some(Millis::secs(0)), ..PatchTask::default() })
+            .await?;
     Ok(after_position(task_path(&visit.segment), changed.position, "started"))
 }
 

@@ -49,8 +49,8 @@ pub(in super::super) async fn show_resume(visit: &Visit) -> Result<Answer, ApiEr
     Ok(form_page(&Form {
         effect: html! {
             p { "Workers start tasks of " code { (name) } " again: " (count(known.backlog)) " are queued or running." }
-            @if let Some(error) = known.paused.as_ref().and_then(|paused| paused.reason.as_ref()) {
-                p { "Reason of the pause: " (error) }
+            @if let Some(reason) = known.paused.as_ref().and_then(|paused| paused.reason.as_ref()) {
+                p { "Reason of the pause: " (reason) }
             }
         },
         commands: vec![

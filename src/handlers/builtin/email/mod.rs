@@ -93,12 +93,12 @@ fn tls_parameters(config: &EmailConfig) -> Result<TlsParameters, String> {
     let mut tls = TlsParameters::builder(config.server.clone());
     if let Some(path) = &config.ca {
         let failed = |reason: String| format!("`ca`: `{}` {reason}", path.display());
-        let pem = std::fs::read(path).map_err(|reason| failed(format!("cannot be read: {reason}")))?;
+        let pem = std::fs::read(path).map_err(|error| failed(format!("cannot be read: {error}")))?;
         tls = tls.add_root_certificate(
-            Certificate::from_pem(&pem).map_err(|reason| failed(format!("is not a certificate: {reason}")))?,
+            Certificate::from_pem(&pem).map_err(|error| failed(format!("is not a certificate: {error}")))?,
         );
     }
-    tls.build().map_err(|reason| format!("cannot set up TLS: {reason}"))
+    tls.build().map_err(|error| format!("cannot set up TLS: {error}"))
 }
 
 impl Handler for Emails {
@@ -178,7 +178,7 @@ impl Mailer {
         message
             .header(ContentType::TEXT_PLAIN)
             .body(body)
-            .map_err(|reason| invalid(format!("cannot build the email: {reason}")))
+            .map_err(|error| invalid(format!("cannot build the email: {error}")))
     }
 
     async fn transport(&self, cx: &Context) -> Result<AsyncSmtpTransport<Tokio1Executor>, Failure> {
