@@ -2,7 +2,7 @@
 //! can run.
 //!
 //! A request comes in through [`http`], which reads the arguments of a function of [`service`] and sends its result as
-//! a [document](documents). The pages of [`ui`] call the same functions. Services read the projection through [`read`],
+//! a [document](crate::documents). The pages of [`ui`] call the same functions. Services read the projection through [`read`],
 //! publish tasks and events through [`write`], and write the control topic through `fleet.rs`.
 //!
 //! Invariant: a change is accepted once Kafka has acknowledged its record or event. The API writes nothing to the store
@@ -24,7 +24,6 @@ use crate::telemetry::Metrics;
 
 mod backends;
 mod backlog;
-pub use crate::documents;
 mod fleet;
 pub mod http;
 pub mod read;

@@ -10,7 +10,7 @@ use super::client::Method;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Output, Rows};
-use crate::api::documents::{AttachmentDocument, Attachments};
+use crate::documents::{AttachmentDocument, Attachments};
 use crate::model::record::attachment::{BYTES, MAX_BYTES};
 
 #[derive(Debug, Subcommand)]

@@ -8,7 +8,7 @@ use super::globals::Globals;
 use super::list::check_query;
 use super::output::{Field, Output, Rows};
 use super::wait;
-use crate::api::documents::{BulkAction, BulkPreview, BulkProgress, BulkRequest, BulkSelection, Status, TaskPage};
+use crate::documents::{BulkAction, BulkPreview, BulkProgress, BulkRequest, BulkSelection, Status, TaskPage};
 use crate::model::units::duration::Millis;
 
 #[derive(Debug, Subcommand)]

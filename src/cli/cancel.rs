@@ -7,7 +7,7 @@ use super::client::Method;
 use super::exit::{Code, Outcome};
 use super::globals::Globals;
 use super::output::eprint_line;
-use crate::api::documents::{CancelOutcome, CancelTask};
+use crate::documents::{CancelOutcome, CancelTask};
 use crate::model::units::duration::Millis;
 
 #[derive(Debug, Args)]

@@ -7,7 +7,7 @@ use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::list::resolve_time;
 use super::output::{Field, Rows, eprint_line, one_line};
-use crate::api::documents::{
+use crate::documents::{
     DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterRejection, DeadLetterResults,
     DeadLetterSelection, MAX_SELECTED, RedriveDeadLetter,
 };

@@ -7,7 +7,7 @@ use super::client::{Client, Method};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Output, Rows};
-use crate::api::documents::{KillSwitchDocument, KillSwitches, SetKillSwitch};
+use crate::documents::{KillSwitchDocument, KillSwitches, SetKillSwitch};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KillSwitchVerb {

@@ -7,12 +7,12 @@ use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Rows, eprint_incomplete, eprint_line};
 use super::task_view::time_text;
-use crate::api::documents::{Status, TaskPage};
-use crate::api::read::query::TaskQuery;
+use crate::documents::{Status, TaskPage};
+use crate::model::query::TaskQuery;
 use crate::model::record::state::State;
 use crate::model::task::parse_time;
 use crate::model::units::duration::Millis;
-use crate::publish::time_text as rfc3339;
+use crate::model::units::time::time_text as rfc3339;
 use crate::runtime::now_ms;
 
 /// Tasks per request.

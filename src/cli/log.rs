@@ -8,7 +8,7 @@ use super::client::{Client, ReconnectingStream};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Output, eprint_line, one_line};
-use crate::api::documents::{AppendLog, LogAppended, LogDocument};
+use crate::documents::{AppendLog, LogAppended, LogDocument};
 use crate::model::event::log_line::MAX_EVENT_BYTES;
 
 #[derive(Debug, Args)]

@@ -5,7 +5,7 @@ use clap::Args;
 use super::exit::{Code, Outcome};
 use super::globals::Globals;
 use super::output::one_line;
-use crate::api::documents::Params;
+use crate::documents::Params;
 
 #[derive(Debug, Args)]
 pub(super) struct ParamsArgs {

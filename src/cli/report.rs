@@ -6,7 +6,7 @@ use super::client::Method;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::submit::json;
-use crate::api::documents::{Report, ReportOutcome};
+use crate::documents::{Report, ReportOutcome};
 use crate::model::record::state::State;
 
 #[derive(Debug, Args)]

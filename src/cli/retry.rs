@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use super::exit::{Code, Outcome};
 use super::globals::Globals;
-use crate::api::documents::{RetryOutcome, RetryTask};
+use crate::documents::{RetryOutcome, RetryTask};
 use crate::model::units::duration::Millis;
 
 #[derive(Debug, Args)]

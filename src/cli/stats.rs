@@ -8,7 +8,7 @@ use super::globals::Globals;
 use super::list::resolve_time;
 use super::output::{Field, Rows, eprint_incomplete};
 use super::task_view::span_text;
-use crate::api::documents::{Audit, Failures, Slowest, Stats, StatsPoint, StatsSeries};
+use crate::documents::{Audit, Failures, Slowest, Stats, StatsPoint, StatsSeries};
 use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;
 

@@ -7,7 +7,7 @@ use super::exit::{Code, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Rows, eprint_line};
 use super::task_view::render_task;
-use crate::api::documents::{History, HistoryItem};
+use crate::documents::{History, HistoryItem};
 use crate::model::units::duration::Millis;
 
 #[derive(Debug, Args)]

@@ -1,7 +1,7 @@
 //! Text view of a task: one field per line, absent fields omitted.
 
 use super::output::{Paint, one_line};
-use crate::api::documents::{Children, Deliveries, Delivery, DeliveryOutcome, Status, Tree};
+use crate::documents::{Children, Deliveries, Delivery, DeliveryOutcome, Status, Tree};
 use crate::model::event::ErrorInfo;
 use crate::model::json::{JsonKind, JsonSlice, RawJson};
 use crate::model::record::state::State;

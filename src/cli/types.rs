@@ -6,7 +6,7 @@ use super::client::{Client, Method};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Rows, eprint_incomplete, eprint_line};
-use crate::api::documents::{
+use crate::documents::{
     CircuitState, PauseType, ResumeType, SetCircuit, SetLimits, TypeDocument, TypeLimits, Types,
 };
 use crate::config::{Rate, RateBy};
@@ -240,7 +240,7 @@ fn status_notes(document: &TypeDocument) -> Field {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::documents::{CircuitDocument, WorkerTotals};
+    use crate::documents::{CircuitDocument, WorkerTotals};
     use crate::cli::output::Paint;
 
     #[test]

@@ -10,12 +10,12 @@ use super::exit::{Code, Failure, Outcome};
 use super::field_args::FieldArgs;
 use super::globals::Globals;
 use super::task_view::render_task;
-use crate::api::documents::Status;
+use crate::documents::Status;
 use crate::model::json::RawJson;
 use crate::model::task::field::Scope;
 use crate::model::task::{Policy, parse_time};
 use crate::model::units::duration::Millis;
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 
 #[derive(Debug, Default, Args)]
 pub(super) struct UpdateArgs {

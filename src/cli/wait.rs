@@ -8,7 +8,7 @@ use super::client::Client;
 use super::exit::{Code, Failure, Outcome};
 use super::output::Output;
 use super::task_view::render_task;
-use crate::api::documents::Status;
+use crate::documents::Status;
 use crate::model::record::state::{Category, State};
 use crate::model::units::duration::Millis;
 

@@ -5,7 +5,7 @@ use clap::Args;
 use super::exit::{Code, Outcome};
 use super::globals::Globals;
 use super::output::one_line;
-use crate::api::documents::Why;
+use crate::documents::Why;
 
 #[derive(Debug, Args)]
 pub(super) struct WhyArgs {

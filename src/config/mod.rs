@@ -83,6 +83,7 @@ pub use problem::{ConfigProblem, Problems};
 pub use shape::schema;
 pub use topics::TopicsConfig;
 pub use tracker::TrackerConfig;
+pub(crate) use secrets::without_userinfo;
 pub(crate) use type_settings::with_type_settings;
 pub use type_settings::{SettingScope, TYPE_SETTINGS, TypeConfig, TypePolicy, TypeSetting};
 pub use types::{HandlerKind, Isolation, MAX_SLOTS, OnError, Order};

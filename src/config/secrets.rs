@@ -34,7 +34,7 @@ pub(super) fn redacted(keys: &[String], value: &Value) -> Value {
 }
 
 /// Redacts user and password of a URL. Any other text is unchanged.
-pub(super) fn without_userinfo(text: &str) -> String {
+pub(crate) fn without_userinfo(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
     let authority = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     match rest[..authority].rfind('@') {

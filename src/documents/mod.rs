@@ -18,6 +18,7 @@ use crate::model::units::time::Expires;
 mod bulk;
 mod dead_letters;
 mod deliveries;
+pub mod diagram;
 mod logs;
 mod operations;
 mod schedules;

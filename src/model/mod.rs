@@ -25,6 +25,10 @@ pub(crate) mod omit;
 pub mod outbox;
 #[doc(hidden)]
 pub mod projection;
+// Its patterns need a library that the light client does not have.
+#[cfg(feature = "fleet")]
+#[doc(hidden)]
+pub mod query;
 #[doc(hidden)]
 pub mod record;
 #[doc(hidden)]

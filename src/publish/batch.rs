@@ -10,8 +10,9 @@ use tokio::time::Instant;
 
 use super::headers::{bytes_of, headers_at, task_record};
 use super::{
-    OutgoingTask, PUBLISH_DEADLINE, PublishError, PublishStep, PublishedTask, Publisher, UnannouncedTask, time_text,
+    OutgoingTask, PUBLISH_DEADLINE, PublishError, PublishStep, PublishedTask, Publisher, UnannouncedTask,
 };
+use crate::model::units::time::time_text;
 use crate::broker::shared_producer::{FULL_PAUSE, SendBatch, SendOutcome, unanswered};
 use crate::broker::{BatchRecord, BrokerError};
 use crate::model::event::submitted;

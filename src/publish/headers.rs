@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use crate::model::units::time::time_text;
 use crate::broker::ProducerRecord;
 use crate::model::retry::RunProgress;
 use crate::model::task::{DecodedTask, Policy, header};
@@ -81,12 +82,4 @@ pub fn set_policy(headers: &mut Vec<(String, Vec<u8>)>, policy: &Policy) {
     policy_headers(policy, &mut |name, value: Option<Cow<'_, str>>| {
         headers.extend(value.map(|value| (name.to_owned(), value.into_owned().into_bytes())));
     });
-}
-
-/// Formats a time as RFC 3339 in UTC with milliseconds.
-pub fn time_text(at_ms: i64) -> String {
-    match jiff::Timestamp::from_millisecond(at_ms) {
-        Ok(time) => format!("{time:.3}"),
-        Err(_) => at_ms.to_string(),
-    }
 }

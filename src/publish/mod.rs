@@ -38,7 +38,7 @@ mod batch;
 mod headers;
 mod transactional;
 
-pub use headers::{TextHeader, record_headers, set_policy, task_headers, time_text};
+pub use headers::{TextHeader, record_headers, set_policy, task_headers};
 use headers::{bytes_of, task_record};
 
 /// Deadline of each of the two sends of a publish.

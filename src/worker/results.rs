@@ -9,13 +9,14 @@ use std::time::Duration;
 use super::completions::DeliveryTag;
 use super::decode::{InFlight, Invalid};
 use super::events::{EventWriter, fallback_event, is_permanent};
+use crate::model::units::time::time_text;
 use crate::broker::{BrokerError, ProducerRecord};
 use crate::config::Names;
 use crate::handlers::context::KeptHeaders;
 use crate::model::encode_error::EncodeError;
 use crate::model::event::{Event, Payload};
 use crate::model::task::{Trace, header};
-use crate::publish::{PUBLISH_DEADLINE, time_text};
+use crate::publish::PUBLISH_DEADLINE;
 use crate::runtime::{Backoff, Health};
 
 /// State of the task: `succeeded`, `failed`, `cancelled` or `expired`.

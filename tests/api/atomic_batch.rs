@@ -1,6 +1,6 @@
 //! Atomic batches: the tasks of one tree, all or none.
 
-use kafleet::api::documents::{BatchOutcome, Status, TreeNode};
+use kafleet::documents::{BatchOutcome, Status, TreeNode};
 use kafleet::broker::{Broker, Partition};
 use kafleet::model::record::state::State;
 use reqwest::Method;

@@ -1,6 +1,6 @@
 //! `POST /v1/batches`.
 
-use kafleet::api::documents::{BatchOutcome, Status, TreeNode};
+use kafleet::documents::{BatchOutcome, Status, TreeNode};
 use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ async fn send(fleet: &Fleet, items: Value) -> BatchOutcome {
 /// Id or `!code` of each item.
 fn answer(outcome: &BatchOutcome) -> Vec<String> {
     assert!(outcome.items.iter().enumerate().all(|(n, item)| item.index == n));
-    let text = |item: &kafleet::api::documents::BatchItem| match &item.problem {
+    let text = |item: &kafleet::documents::BatchItem| match &item.problem {
         Some(problem) => format!("!{}", problem.code),
         None => item.id.clone().unwrap(),
     };

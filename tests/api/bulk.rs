@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use kafleet::api::documents::{Audit, BulkPreview, BulkProgress, Problem, Status, TaskPage};
+use kafleet::documents::{Audit, BulkPreview, BulkProgress, Problem, Status, TaskPage};
 use kafleet::config::{ApiConfig, Role, TokenConfig};
 use kafleet::model::event::{AttemptFailure, Payload};
 use kafleet::model::record::state::State;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use kafleet::api::documents::{Problem, Status};
+use kafleet::documents::{Problem, Status};
 use kafleet::broker::{Broker, Partition};
 use kafleet::model::event::{CancelScope, Kind, Payload};
 use kafleet::model::record::state::State;

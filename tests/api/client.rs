@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use kafleet::api::documents::{Problem, Status};
+use kafleet::documents::{Problem, Status};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! Operator commands over the API (cancels, pauses, limits, kill switches) and worker status.
 
-use kafleet::api::documents::{
+use kafleet::documents::{
     Audit, CancelOutcome, KillSwitches, Reason, TypeDocument, Types, Why, WorkerState, Workers,
 };
 use kafleet::broker::shared_producer::SharedProducer;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kafleet::api::documents::{History, Params, Status};
+use kafleet::documents::{History, Params, Status};
 use kafleet::broker::memory::Faults;
 use kafleet::broker::{Broker, Partition};
 use kafleet::config::ApiConfig;
@@ -406,7 +406,7 @@ async fn unreliable_kafka_neither_loses_nor_duplicates_acknowledged_tasks() {
 async fn task_may_start_as_late_as_its_tree_may_be_open() {
     let fleet = fleet().await;
     let check = |after: &str| json!([{"after": after, "expect": ["succeeded"], "failed": {"callback": {"url": "http://127.0.0.1:9/x"}}}]);
-    let late = |refusal: kafleet::api::documents::Problem| {
+    let late = |refusal: kafleet::documents::Problem| {
         assert_eq!((refusal.status, refusal.code.as_str()), (400, "bad_field"), "{refusal:?}");
         assert!(refusal.detail.contains("more than 40d from now"), "{}", refusal.detail);
     };

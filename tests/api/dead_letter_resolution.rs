@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kafleet::api::documents::{
+use kafleet::documents::{
     DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterResults, History, Status,
 };
 use kafleet::broker::{Broker, BrokerError, GroupEvent, Partition, ProducerRecord};

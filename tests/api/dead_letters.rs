@@ -1,6 +1,6 @@
 //! Dead letters: list, show, drop, redrive.
 
-use kafleet::api::documents::{
+use kafleet::documents::{
     DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterResults, History, Status,
 };
 use kafleet::broker::{Broker, Partition, ProducerRecord, TopicSpec};

@@ -1,6 +1,6 @@
 //! Types that `kafleet topics apply` has declared and that the API does not have: params, forms, suggestions.
 
-use kafleet::api::documents::{BatchOutcome, Suggestions, TypeDocument, Types};
+use kafleet::documents::{BatchOutcome, Suggestions, TypeDocument, Types};
 use kafleet::broker::{Broker, TopicSpec};
 use kafleet::control::types::{DeclaredLimits, TypeRecord};
 use kafleet::control::{CONTROL_VERSION, ControlKey, ControlRecord, put};

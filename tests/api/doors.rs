@@ -163,7 +163,7 @@ async fn expiry_is_a_duration_or_a_time() {
         json!(3_600_000),
         json!(now + 3_600_000),
         json!((now + 3_600_000).to_string()),
-        json!(kafleet::publish::time_text(now + 3_600_000)),
+        json!(kafleet::model::units::time::time_text(now + 3_600_000)),
     ]
     .into_iter()
     .enumerate()

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::StreamExt;
-use kafleet::api::documents::{EndReason, Status};
+use kafleet::documents::{EndReason, Status};
 use kafleet::model::record::state::State;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};

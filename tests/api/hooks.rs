@@ -1,6 +1,6 @@
 //! Hooks of the application at its API.
 
-use kafleet::api::documents::{BatchOutcome, Status};
+use kafleet::documents::{BatchOutcome, Status};
 use kafleet::handlers::hooks::Submission;
 use reqwest::Method;
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! Children added to a parent that already exists, was retried, or is being cancelled.
 
 use futures::FutureExt;
-use kafleet::api::documents::{BatchOutcome, Status};
+use kafleet::documents::{BatchOutcome, Status};
 use kafleet::model::record::TaskRecord;
 use kafleet::model::record::state::State;
 use kafleet::store::Store;

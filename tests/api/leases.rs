@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kafleet::api::documents::Status;
+use kafleet::documents::Status;
 use kafleet::model::task::hash::spawn_hash;
 use kafleet::store::memory::{MemoryStore, MemoryStoreOptions};
 use kafleet::store::{Reservation, Stage, Store};

@@ -1,6 +1,6 @@
 //! `GET /v1/tasks`.
 
-use kafleet::api::documents::TaskPage;
+use kafleet::documents::TaskPage;
 use kafleet::model::event::Kind;
 use serde_json::json;
 
@@ -14,7 +14,7 @@ pub async fn next_millisecond() {
 }
 
 /// All pages of a list.
-pub async fn all(fleet: &Fleet, query: &str) -> Vec<kafleet::api::documents::Status> {
+pub async fn all(fleet: &Fleet, query: &str) -> Vec<kafleet::documents::Status> {
     let (mut tasks, mut next) = (Vec::new(), None::<String>);
     loop {
         let cursor = next.map(|cursor| format!("&cursor={cursor}")).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! Appending to and following the log of a task.
 
-use kafleet::api::documents::{EndReason, History, LogDocument};
+use kafleet::documents::{EndReason, History, LogDocument};
 use kafleet::model::event::{Kind, Payload};
 use reqwest::Method;
 use serde_json::json;

@@ -1,6 +1,6 @@
 //! Types, health, metrics, OpenAPI description.
 
-use kafleet::api::documents::{Backlog, TypeDocument, Types};
+use kafleet::documents::{Backlog, TypeDocument, Types};
 use kafleet::api::run_ops;
 use kafleet::config::ApiConfig;
 use kafleet::model::event::Kind;

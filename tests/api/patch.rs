@@ -1,12 +1,12 @@
 //! Changes of tasks after creation, and attachments.
 
-use kafleet::api::documents::{Attachments, History, Status};
+use kafleet::documents::{Attachments, History, Status};
 use kafleet::broker::Broker;
 use kafleet::config::{ApiConfig, Role, TokenConfig};
 use kafleet::model::event::{Kind, Payload};
 use kafleet::model::record::attachment::Attachment;
 use kafleet::model::record::state::State;
-use kafleet::publish::time_text;
+use kafleet::model::units::time::time_text;
 use kafleet::runtime::now_ms;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};

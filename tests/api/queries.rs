@@ -1,6 +1,6 @@
 //! The search language, `GET /v1/tasks?q=`, and suggestions.
 
-use kafleet::api::documents::{ListSource, Suggestions, TaskPage};
+use kafleet::documents::{ListSource, Suggestions, TaskPage};
 use kafleet::model::event::Kind;
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! Reads of single tasks and their consistency.
 
-use kafleet::api::documents::{History, LogDocument, Params, StateDocument, Status, TaskPage, TreeNode};
+use kafleet::documents::{History, LogDocument, Params, StateDocument, Status, TaskPage, TreeNode};
 use kafleet::broker::{Broker, Partition, ProducerRecord};
 use kafleet::config::ApiConfig;
 use kafleet::model::event::{Kind, Payload};

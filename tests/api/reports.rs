@@ -1,6 +1,6 @@
 //! Reports about external tasks.
 
-use kafleet::api::documents::{History, ReportOutcome, Status};
+use kafleet::documents::{History, ReportOutcome, Status};
 use kafleet::config::ApiConfig;
 use kafleet::model::record::state::State;
 use reqwest::Method;

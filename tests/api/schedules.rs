@@ -1,8 +1,8 @@
 //! Recurring schedules over the API.
 
-use kafleet::api::documents::{ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes, Schedules};
+use kafleet::documents::{ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes, Schedules};
 use kafleet::config::ApiConfig;
-use kafleet::publish::time_text;
+use kafleet::model::units::time::time_text;
 use kafleet::runtime::now_ms;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kafleet::api::documents::TaskPage;
+use kafleet::documents::TaskPage;
 use kafleet::model::event::{Announcement, Event, Kind};
 use kafleet::model::task::Policy;
 

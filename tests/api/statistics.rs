@@ -1,6 +1,6 @@
 //! `GET /v1/stats`, `/v1/stats/slowest`, `/v1/failures` and `/v1/audit`.
 
-use kafleet::api::documents::{Audit, AuditDocument, Failures, Slowest, Stats};
+use kafleet::documents::{Audit, AuditDocument, Failures, Slowest, Stats};
 use kafleet::model::event::{AttemptFailure, Kind, Payload};
 use kafleet::runtime::now_ms;
 use reqwest::Method;

@@ -1,6 +1,6 @@
 //! Writes that Kafka does not acknowledge have an unknown outcome, which the response reports.
 
-use kafleet::api::documents::Status;
+use kafleet::documents::Status;
 use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use kafleet::api::documents::{EndReason, FleetChange, LogDocument, Status, StreamEnd};
+use kafleet::documents::{EndReason, FleetChange, LogDocument, Status, StreamEnd};
 use kafleet::model::event::{Kind, Payload};
 use kafleet::model::json::RawJson;
 use kafleet::model::record::state::State;

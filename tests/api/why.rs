@@ -1,6 +1,6 @@
 //! `GET /v1/tasks/{id}/why`: explanations of task states.
 
-use kafleet::api::documents::{Reason, Types, Why};
+use kafleet::documents::{Reason, Types, Why};
 use kafleet::broker::{Broker, Commit, Partition, ProducerRecord};
 use kafleet::model::event::{AttemptFailure, Event, InterruptionReason, Kind, Payload};
 use kafleet::model::offsets::FULL_METADATA_BYTES;
@@ -480,7 +480,7 @@ async fn interrupted_task_reports_its_interruptions_and_its_last_start() {
     }
     start(&fleet, "t", "w-2", 1_800_000_001_000).await;
     let running = why(&fleet, "t").await;
-    let (count, since) = (InterruptionReason::ALL.len(), kafleet::publish::time_text(1_800_000_001_000));
+    let (count, since) = (InterruptionReason::ALL.len(), kafleet::model::units::time::time_text(1_800_000_001_000));
     let text =
         format!("interrupted {count} times, last by the loss of `w-1`; attempt 1 is running on `w-2` since {since}");
     assert!(running.findings[0].message.starts_with(&text), "{}", running.findings[0].message);

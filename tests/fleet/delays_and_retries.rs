@@ -33,7 +33,7 @@ async fn delayed_task_starts_when_due(mut fleet: Fleet) {
     assert!(later.definition.position.is_some(), "the worker reports the record's offset");
     assert_eq!(fleet.get("/v1/tasks/later/params").await["params"], json!({"n": 1}));
     // Too far ahead for the worker, which hands the task over to the tracker.
-    let at = kafleet::publish::time_text(now_ms() + 3_600_000);
+    let at = kafleet::model::units::time::time_text(now_ms() + 3_600_000);
     fleet.publish_bare("echo", &[("ce_id", b"far"), ("ce_notbefore", at.as_bytes()), ("ce_name", b"n")], "7").await;
     let far = eventually("the task waiting at the tracker", || async {
         fleet.record("far").await.filter(|node| node.deferral.record_bytes > 0)

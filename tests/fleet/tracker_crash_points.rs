@@ -15,7 +15,8 @@ use kafleet::control::{CONTROL_VERSION, put_schedule};
 use kafleet::model::json::RawJson;
 use kafleet::model::schedule::{Overlap, Schedule, Spec, Template, task_of};
 use kafleet::model::task::id::TaskId;
-use kafleet::publish::{OutgoingTask, Publisher, time_text};
+use kafleet::model::units::time::time_text;
+use kafleet::publish::{OutgoingTask, Publisher};
 use kafleet::runtime::now_ms;
 use tokio::runtime::Handle;
 

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kafleet::api::documents;
+use kafleet::documents;
 use kafleet::model::event::{Event, Kind};
 use kafleet::model::offsets::{Mark, Metadata};
 use kafleet::model::task::field::{Change, Scope};

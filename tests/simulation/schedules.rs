@@ -6,7 +6,7 @@ use axum::http::Method;
 use kafleet::broker::Partition;
 use kafleet::model::event::{Event, Kind};
 use kafleet::model::schedule::{Overlap, stamp};
-use kafleet::publish::time_text;
+use kafleet::model::units::time::time_text;
 use serde_json::{Value, json};
 
 use crate::fleet::Fleet;

@@ -11,7 +11,7 @@ use kafleet::model::record::state::State as TaskState;
 use kafleet::model::schedule::step::{ScheduleOutcome, ScheduleProgress};
 use kafleet::model::schedule::{Overlap, Schedule, SchedulePause, Spec, Template, task_of};
 use kafleet::model::task::Policy;
-use kafleet::publish::time_text;
+use kafleet::model::units::time::time_text;
 use kafleet::runtime::now_ms;
 use kafleet::store::memory::MemoryStore;
 use serde_json::json;

@@ -1,6 +1,6 @@
 //! Actions by forms, as seen by the API afterwards.
 
-use kafleet::api::documents::{KillSwitches, LogDocument, ScheduleDocument, Schedules, Status, TaskPage, Types};
+use kafleet::documents::{KillSwitches, LogDocument, ScheduleDocument, Schedules, Status, TaskPage, Types};
 use kafleet::config::RateBy;
 use kafleet::model::event::{AttemptFailure, Payload};
 use kafleet::model::record::state::State;

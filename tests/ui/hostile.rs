@@ -1,6 +1,6 @@
 //! Hostile text in every field shows as text.
 
-use kafleet::api::documents::Status;
+use kafleet::documents::Status;
 use kafleet::broker::ProducerRecord;
 use kafleet::model::event::{AttemptFailure, Kind, Payload};
 use kafleet::runtime::now_ms;

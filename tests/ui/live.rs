@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use kafleet::api::documents::Problem;
+use kafleet::documents::Problem;
 use kafleet::config::Role;
 use kafleet::model::event::Kind;
 use reqwest::{Method, StatusCode};

@@ -1,6 +1,6 @@
 //! Queues of types, searches without matches, long lists, and the spans of a timeline.
 
-use kafleet::api::documents::{TaskPage, TypeDocument};
+use kafleet::documents::{TaskPage, TypeDocument};
 use kafleet::broker::{Broker, Commit, Partition, ProducerRecord};
 use kafleet::model::event::{AttemptFailure, Kind, Payload};
 use kafleet::model::offsets::{CompletedOffsets, Mark, Metadata, PendingRetries};

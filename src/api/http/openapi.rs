@@ -9,7 +9,7 @@ use super::problem::Code;
 use super::request::Parameter;
 use super::routes::route::Route;
 use super::routes::routes;
-use crate::api::documents::{CreateTask, FleetChange, Problem, Report, Status, StreamEnd};
+use crate::documents::{CreateTask, FleetChange, Problem, Report, Status, StreamEnd};
 use crate::config::Role;
 
 /// Problems that any authenticated request can return.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use crate::api::documents::{Problem, TextSpan};
+use crate::documents::{Problem, TextSpan};
 use crate::broker::BrokerError;
 use crate::error_text::split_hint;
 use crate::store::StoreError;

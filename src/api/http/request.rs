@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::problem::{ApiError, Code};
-use crate::api::read::query::Mistake;
+use crate::model::query::Mistake;
 use crate::api::service::context::Context;
 use crate::api::state::{Api, BODY_BUDGET_KIB};
 use crate::model::json::{JsonError, RawJson};

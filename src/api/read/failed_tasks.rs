@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::consistency::TaskView;
 use super::status::status;
 use crate::api::backends::stored;
-use crate::api::documents::Status;
+use crate::documents::Status;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::state::Api;
 use crate::model::record::state::State;

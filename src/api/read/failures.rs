@@ -8,7 +8,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::statistics::MAX_CONCURRENT_READS;
 use crate::api::backends::stored;
-use crate::api::documents::{FailureGroup, Failures, Slowest, SlowestAttempt};
+use crate::documents::{FailureGroup, Failures, Slowest, SlowestAttempt};
 use crate::api::http::problem::ApiError;
 use crate::api::read::reads::Reads;
 use crate::model::error_fingerprint::{Fingerprint, group_text};
@@ -16,7 +16,7 @@ use crate::model::statistics::aggregate::{hour_of, minute_of};
 use crate::model::statistics::errors::{ErrorSummary, SlowAttempt};
 use crate::model::statistics::{ALL, OTHERS};
 use crate::model::task::id::TaskId;
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 use crate::runtime::now_ms;
 use crate::store::{Entry, ErrorGroup, ErrorGroups, Index};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::recent::Recent;
-use crate::api::documents::{PartitionQueue, QueueDocument};
+use crate::documents::{PartitionQueue, QueueDocument};
 
 /// Time for which a sample of one type is reused.
 const LIFETIME: Duration = Duration::from_secs(5);

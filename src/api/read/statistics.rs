@@ -7,14 +7,14 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::api::backends::stored;
-use crate::api::documents::{Durations, Stats, StatsPoint, StatsSeries};
+use crate::documents::{Durations, Stats, StatsPoint, StatsSeries};
 use crate::api::http::problem::ApiError;
 use crate::api::read::reads::Reads;
 use crate::model::statistics::ALL;
 use crate::model::statistics::aggregate::{Aggregate, AggregateKey, Level, minute_of};
 use crate::model::statistics::histogram::Histogram;
 use crate::model::units::duration::Millis;
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 use crate::runtime::now_ms;
 use crate::store::PartitionStatistics;
 use crate::store::audit::is_open;

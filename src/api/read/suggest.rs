@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::merge::Merge;
 use super::query::{Completion, Condition, Level, Qualifier, quoted};
 use super::reads::Reads;
-use crate::api::documents::{Suggestion, Suggestions, TextSpan};
+use crate::documents::{Suggestion, Suggestions, TextSpan};
 use crate::api::http::problem::ApiError;
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;

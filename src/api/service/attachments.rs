@@ -3,13 +3,13 @@
 use axum::body::Bytes;
 
 use super::context::{After, Context, Name};
-use crate::api::documents::{AttachmentDocument, Attachments};
+use crate::documents::{AttachmentDocument, Attachments};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
 use crate::model::event::{Event, Payload};
 use crate::model::record::attachment::{Attachment, AttachmentEntry, BYTES, MAX_COUNT, check_name};
 use crate::model::task::id::{TaskId, clip};
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 use crate::runtime::now_ms;
 
 /// Lists the attachments of a task.

@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 
 use super::context::{BodyMemory, Context};
 use crate::api::backends::detached;
-use crate::api::documents::{BatchItem, BatchOutcome, CreateTask, ItemOutcome};
+use crate::documents::{BatchItem, BatchOutcome, CreateTask, ItemOutcome};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::status::position;
 use crate::api::state::Api;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::api::backends::detached;
-use crate::api::documents::{CancelOutcome, CancelTask};
+use crate::documents::{CancelOutcome, CancelTask};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
 use crate::api::service::context::{Context, check_reason};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::api::backends::detached;
-use crate::api::documents::CreateTask;
+use crate::documents::CreateTask;
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
 use crate::api::read::notices::Subscription;

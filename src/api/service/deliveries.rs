@@ -2,7 +2,7 @@
 
 use futures::future::try_join_all;
 
-use crate::api::documents::{CheckDue, Deliveries, Delivery, DeliveryOutcome};
+use crate::documents::{CheckDue, Deliveries, Delivery, DeliveryOutcome};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
 use crate::api::state::Api;
@@ -12,7 +12,7 @@ use crate::model::record::notifications;
 use crate::model::record::notifications::NotificationLog;
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 use crate::runtime::now_ms;
 
 /// Time after which a delivery without a task record is reported as unknown instead of pending.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::context::{After, Context};
 use super::watch::{Events, StreamClosed, event_stream, wait_for_change};
-use crate::api::documents::{AppendLog, EndReason, LogAppended, LogDocument, LogLine};
+use crate::documents::{AppendLog, EndReason, LogAppended, LogDocument, LogLine};
 use crate::api::http::answer::EventStream;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
@@ -14,7 +14,7 @@ use crate::model::event::log_line::lines_of;
 use crate::model::event::{Event, Payload};
 use crate::model::record::log_line;
 use crate::model::task::id::TaskId;
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 use crate::runtime::now_ms;
 use crate::store::StoreError;
 

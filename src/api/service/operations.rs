@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::context::{Context, Name, check_reason};
 use super::types::type_state;
 use crate::api::backends::detached;
-use crate::api::documents::{
+use crate::documents::{
     CircuitState, KillSwitchDocument, KillSwitches, PauseType, ResumeType, SetCircuit, SetKillSwitch, SetLimits,
     TypeDocument,
 };
@@ -19,7 +19,7 @@ use crate::control::{
 };
 use crate::model::event::Event;
 use crate::model::task::id::{check_type, clip};
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 use crate::runtime::now_ms;
 
 /// Pauses a type; running attempts finish.

@@ -1,6 +1,6 @@
 //! `PATCH /v1/tasks/{id}`: changes a task after creation.
 
-use crate::api::documents::{PatchTask, Status};
+use crate::documents::{PatchTask, Status};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::read_json;
 use crate::api::read::status::status;

@@ -8,13 +8,13 @@ use futures::future::join_all;
 use tokio::time::timeout;
 
 use super::why::{consumer_group, task_of};
-use crate::api::documents::{PartitionQueue, QueueDocument};
+use crate::documents::{PartitionQueue, QueueDocument};
 use crate::api::http::problem::ApiError;
 use crate::api::state::Api;
 use crate::broker::{Broker, BrokerError, CommittedOffset, OpenTransaction, Partition, Record, open_transactions};
 use crate::model::offsets::CompletedOffsets;
 use crate::model::task::Position;
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 use crate::runtime::{self, now_ms};
 
 /// Maximum wait of a list for the samples of its types.

@@ -1,6 +1,6 @@
 //! `PUT /v1/tasks/{id}/state`: an external system reports the state of its task.
 
-use crate::api::documents::{Report, ReportOutcome};
+use crate::documents::{Report, ReportOutcome};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
 use crate::api::read::status::status;

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 use tokio::time::{Instant, timeout_at};
 
-use crate::api::documents::{RetryOutcome, RetryTask};
+use crate::documents::{RetryOutcome, RetryTask};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::{AFTER_DEADLINE, TaskView};
 use crate::api::read::status::status;

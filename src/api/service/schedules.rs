@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::context::{Context, Name, check_reason};
 use crate::api::backends::detached;
-use crate::api::documents::{
+use crate::documents::{
     LastFiring, NewSchedule, PauseType, Paused, ResumeType, ScheduleDocument, ScheduleNote, ScheduleRequestOutcome,
     ScheduleTimes, Schedules,
 };
@@ -25,7 +25,7 @@ use crate::model::schedule::step::ScheduleProgress;
 use crate::model::schedule::{self, Schedule, Spec, Template, Times, check_name, run_of, task_of};
 use crate::model::task::Policy;
 use crate::model::task::id::{TaskId, clip};
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 use crate::runtime::now_ms;
 
 /// Maximum wait until this API has read its own control record, or until the tracker has processed a request.

@@ -3,7 +3,7 @@
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::context::{After, Context};
-use crate::api::documents::{Audit, AuditDocument, Failures, Slowest, Stats};
+use crate::documents::{Audit, AuditDocument, Failures, Slowest, Stats};
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::bad_parameter;
 use crate::api::read::failures;
@@ -12,7 +12,7 @@ use crate::api::read::statistics::{self, MAX_POINTS, StatsRange};
 use crate::model::statistics::ALL;
 use crate::model::statistics::aggregate::{AggregateKey, Level, hour_of, minute_of};
 use crate::model::units::duration::Millis;
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 use crate::runtime::now_ms;
 
 /// Default range.

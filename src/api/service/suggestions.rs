@@ -1,7 +1,7 @@
 //! Completion of a search.
 
 use super::context::Context;
-use crate::api::documents::Suggestions;
+use crate::documents::Suggestions;
 use crate::api::http::problem::ApiError;
 use crate::api::read::suggest::suggest;
 

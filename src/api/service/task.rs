@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::context::{After, Context, Paging};
 use super::deliveries::deliveries;
 
-use crate::api::documents::{History, Params, StateDocument, Status, TaskPage};
+use crate::documents::{History, Params, StateDocument, Status, TaskPage};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
 use crate::api::read::cursor;

@@ -2,7 +2,7 @@
 
 use futures::stream::{self, StreamExt};
 
-use crate::api::documents::TreeNode;
+use crate::documents::TreeNode;
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
 use crate::api::read::status::tree_node;

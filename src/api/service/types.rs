@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::context::{After, Context, Name};
 use super::queue::queue;
 use super::workers::worker_totals;
-use crate::api::documents::{Backlog, CircuitDocument, Paused, TypeDocument, TypeLimits, Types};
+use crate::documents::{Backlog, CircuitDocument, Paused, TypeDocument, TypeLimits, Types};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::state::Api;
 use crate::config::TypePolicy;
@@ -20,7 +20,7 @@ use crate::control::{CircuitSetting, ControlState};
 use crate::handlers::TypeDetails;
 use crate::model::record::state::State;
 use crate::model::task::id::clip;
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 
 /// Maximum wait for the queue of a type, which is left out afterwards.
 const QUEUE_DEADLINE: Duration = Duration::from_secs(2);

@@ -17,7 +17,7 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::context::{After, Context};
-use crate::api::documents::{EndReason, Status, StreamEnd};
+use crate::documents::{EndReason, Status, StreamEnd};
 use crate::api::http::answer::EventStream;
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;

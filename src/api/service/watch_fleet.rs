@@ -8,7 +8,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::context::{Context, LastEventId};
 use super::watch::{Events, event_stream};
-use crate::api::documents::{EndReason, FleetChange};
+use crate::documents::{EndReason, FleetChange};
 use crate::api::http::answer::EventStream;
 use crate::api::http::problem::ApiError;
 use crate::api::state::Api;

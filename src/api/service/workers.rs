@@ -1,11 +1,11 @@
 //! `GET /v1/workers`: workers and their heartbeats.
 
 use super::context::Context;
-use crate::api::documents::{RunningDocument, WorkerDocument, WorkerState, WorkerTotals, Workers};
+use crate::documents::{RunningDocument, WorkerDocument, WorkerState, WorkerTotals, Workers};
 use crate::api::http::problem::ApiError;
 use crate::api::state::Api;
 use crate::control::heartbeat::{Heartbeat, HeartbeatState, RunningTask, TypeStatus};
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 use crate::runtime::now_ms;
 
 /// Maximum workers in a response; the most recently active ones are kept.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::documents::{DeadLetter, DeadLetterPage};
+use crate::documents::{DeadLetter, DeadLetterPage};
 use crate::api::http::problem::ApiError;
 use crate::api::read::recent::Recent;
 use crate::api::service::context::{Context, MAX_PAGE, Paging};

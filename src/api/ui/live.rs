@@ -21,7 +21,7 @@ use super::session;
 use super::state::Ui;
 use super::turns::RefreshLimiter;
 use super::visit::Fields;
-use crate::api::documents::{EndReason, Params, Stats, Why};
+use crate::documents::{EndReason, Params, Stats, Why};
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::bad_parameter;
 use crate::api::read::fleet_feed::too_many;

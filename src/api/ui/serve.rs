@@ -23,7 +23,7 @@ use super::response::{page_response, see_other, status_code, with_security_heade
 use super::state::Ui;
 use super::visit::{After, Answer, Body, Fields, PAGE_DEADLINE, Redirect, Visit, stored, until};
 use super::{PAGES, Page, cache, forms, live, navigation, pages, refresh, session, suggest};
-use crate::api::documents::Problem;
+use crate::documents::Problem;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::read_body;
 use crate::api::http::routes::system::index_text;

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::live::Live;
 use super::parts::View;
-use crate::api::documents::Problem;
+use crate::documents::Problem;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{bad_parameter, read_json};
 use crate::api::service::context::{Context, Name};

@@ -11,7 +11,7 @@ use super::Writes;
 use super::idempotency::{SubmitOutcome, as_published};
 use super::lease::{Claim, Lease, PublishOutcome, RENEW_EVERY, WAIT_DEADLINE, in_progress, poll_pauses};
 use super::validate::Draft;
-use crate::api::documents::CreateTask;
+use crate::documents::CreateTask;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
 use crate::broker::BrokerError;

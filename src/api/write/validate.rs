@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::http::HeaderMap;
 
 use super::Writes;
-use crate::api::documents::CreateTask;
+use crate::documents::CreateTask;
 use crate::api::http::problem::{ApiError, Code};
 use crate::model::json::RawJson;
 use crate::model::task::continuation::number_of;

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use super::exit::{Code, Failure};
 use super::output::{eprint_line, one_line};
-use crate::api::documents::{BatchItem, BatchOutcome, CreateTask, FleetChange, LogDocument, Problem, Status};
-use crate::api::documents::{RetryOutcome, RetryTask};
+use crate::documents::{BatchItem, BatchOutcome, CreateTask, FleetChange, LogDocument, Problem, Status};
+use crate::documents::{RetryOutcome, RetryTask};
 use crate::client::{self as rest, Error, Request, follow};
 
 mod hints;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::api::documents::{PauseType, SetKillSwitch, StateDocument};
+use crate::documents::{PauseType, SetKillSwitch, StateDocument};
 use crate::cli::client::{Client, Method, Query};
 use crate::cli::exit::{Code, Failure};
 use crate::cli::output::eprint_line;
@@ -305,7 +305,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::api::documents::{CreateTask, Report};
+    use crate::documents::{CreateTask, Report};
     use crate::handlers::builtin::demo::Play;
 
     #[test]

@@ -16,7 +16,7 @@ use super::setup::{CALL_DEADLINE, Setup, SetupOptions};
 use super::traces;
 use super::wait::finish;
 use crate::api::ApiSetup;
-use crate::api::documents::CreateTask;
+use crate::documents::CreateTask;
 use crate::broker::memory::{MemoryBroker, MemoryBrokerOptions};
 use crate::broker::{Broker, BrokerClient, TopicChange};
 use crate::config::TokenConfig;

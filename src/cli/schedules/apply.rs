@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use clap::Args;
 use serde_json::json;
 
-use crate::api::documents::ScheduleDocument;
+use crate::documents::ScheduleDocument;
 use crate::cli::client::Client;
 use crate::cli::exit::{Code, Failure, Outcome};
 use crate::cli::globals::Globals;

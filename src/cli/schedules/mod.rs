@@ -9,7 +9,7 @@ use super::globals::Globals;
 use super::list::resolve_time;
 use super::output::{Field, Output, Rows, eprint_line};
 use super::submit::{SCHEDULE, TaskArgs};
-use crate::api::documents::{
+use crate::documents::{
     NewSchedule, PauseType, ResumeType, ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes, Schedules, Status,
 };
 use crate::model::schedule::Spec;

@@ -8,7 +8,7 @@ use crate::model::schedule::{Overlap, Spec, Template};
 use crate::model::task::id::clip;
 use crate::model::task::parse_time;
 use crate::model::units::duration::Millis;
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 
 #[derive(Clone, Debug, Default, PartialEq, Args)]
 pub(crate) struct SpecArgs {

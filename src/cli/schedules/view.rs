@@ -1,6 +1,6 @@
 //! Text view of a schedule.
 
-use crate::api::documents::ScheduleDocument;
+use crate::documents::ScheduleDocument;
 use crate::cli::output::{Paint, one_line};
 
 pub(super) fn render_schedule(schedule: &ScheduleDocument, paint: Paint) -> String {

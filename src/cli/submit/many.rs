@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
 use super::ndjson::{Line, Shape, Source, read};
-use crate::api::documents::{BatchItem, Problem};
+use crate::documents::{BatchItem, Problem};
 use crate::cli::client::{Client, from_problem};
 use crate::cli::exit::{Code, Failure, Outcome};
 use crate::cli::output::{Output, eprint_line};

@@ -13,7 +13,7 @@ use super::exit::{Code, Failure, Outcome};
 use super::field_args::FieldArgs;
 use super::globals::Globals;
 use super::output::Output;
-use crate::api::documents::CreateTask;
+use crate::documents::CreateTask;
 use crate::model::json::{JsonKind, RawJson};
 use crate::model::task::action::{Action, Callback, Check, ends};
 use crate::model::task::continuation::Continuation;
@@ -21,7 +21,7 @@ use crate::model::task::field::Scope;
 use crate::model::task::{OnFailure, Policy, parse_time};
 use crate::model::units::duration::Millis;
 use crate::model::units::time::Expires;
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 
 mod atomic;
 mod many;

@@ -10,7 +10,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
-use crate::api::documents::CreateTask;
+use crate::documents::CreateTask;
 use crate::cli::exit::{Code, Failure};
 use crate::client::new_id_after;
 use crate::model::json::{JsonError, JsonKind, JsonSlice, RawJson};

@@ -1,6 +1,6 @@
 //! Text rendering of a task tree.
 
-use crate::api::documents::TreeNode;
+use crate::documents::TreeNode;
 use crate::cli::output::{Paint, one_line};
 use crate::cli::task_view::{error_text, time_text};
 use crate::model::record::state::State;
@@ -95,7 +95,7 @@ fn note(node: &TreeNode) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::documents::{Children, Tree};
+    use crate::documents::{Children, Tree};
     use crate::model::event::ErrorInfo;
     use crate::model::json::RawJson;
 

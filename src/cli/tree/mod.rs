@@ -11,8 +11,8 @@ use super::globals::{Format, Globals};
 use super::output::{Output, eprint_line};
 use super::task_view::tree_counts;
 use super::wait::code_of;
-use crate::api::documents::TreeNode;
-use crate::api::read::diagram::mermaid;
+use crate::documents::TreeNode;
+use crate::documents::diagram::mermaid;
 use crate::runtime::now_ms;
 
 mod draw;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::refresh::{NamedTasks, PartitionScope, RefreshQueue};
 use super::{Fingerprint, show};
-use crate::api::documents::{Status, TaskPage};
+use crate::documents::{Status, TaskPage};
 use crate::cli::client::{Client, Query, ReconnectingStream, record_removed};
 use crate::cli::exit::{Code, Failure, Outcome};
 use crate::cli::output::{Output, eprint_line};

@@ -9,10 +9,10 @@ use super::globals::Globals;
 use super::output::{Output, Paint, one_line};
 use super::task_view::error_text;
 use super::wait::code_of;
-use crate::api::documents::Status;
+use crate::documents::Status;
 use crate::model::json::RawJson;
 use crate::model::units::duration::Millis;
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 use crate::runtime::now_ms;
 
 mod fleet;

@@ -18,6 +18,14 @@ const MIN_BARE_TIME_MS: i64 = 946_684_800_000;
 /// Bare durations from here on, 18 days in milliseconds, may be epoch seconds: the year 2020.
 pub(super) const MIN_SECONDS: u64 = 1_577_836_800;
 
+/// Formats a time as RFC 3339 in UTC with milliseconds.
+pub fn time_text(at_ms: i64) -> String {
+    match jiff::Timestamp::from_millisecond(at_ms) {
+        Ok(time) => format!("{time:.3}"),
+        Err(_) => at_ms.to_string(),
+    }
+}
+
 /// Parses RFC 3339, or epoch milliseconds from the year 2000 on.
 pub fn parse_time(text: &str) -> Result<i64, String> {
     if let Some(millis) = parse_canonical(text) {

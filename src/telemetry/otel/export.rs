@@ -8,7 +8,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AF
 use super::environment::OtelSettings;
 use super::protobuf;
 use super::span::Span;
-use crate::client::without_userinfo;
+use crate::config::without_userinfo;
 use crate::error_text::messages;
 
 /// Maximum size of a response that is read, in bytes; the rest is ignored.
@@ -53,9 +53,9 @@ impl Collector {
         Ok(Self { client, settings })
     }
 
-    /// URL of the collector, for people: without user and password.
+    /// URL of the collector, for people: user and password are redacted.
     pub(super) fn url(&self) -> String {
-        url::Url::parse(&self.settings.url).map_or(String::new(), |url| without_userinfo(url).into())
+        without_userinfo(&self.settings.url)
     }
 
     /// Sends spans once. Returns the number of those that the collector rejected.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
+use crate::model::units::time::time_text;
 use crate::config::Names;
 use crate::model::json::RawJson;
 use crate::model::record::TaskRecord;
@@ -15,7 +16,7 @@ use crate::model::task::id::TaskId;
 use crate::model::task::{MAX_TEXT_CHARS, Policy, Rules};
 use crate::model::trace::SpanContext;
 use crate::model::units::duration::Millis;
-use crate::publish::{OutgoingTask, TracedEvent, time_text, traced_event};
+use crate::publish::{OutgoingTask, TracedEvent, traced_event};
 use crate::telemetry::Tracer;
 use crate::telemetry::otel::headers_of;
 use crate::tracker::error::TrackerError;

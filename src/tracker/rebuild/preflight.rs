@@ -10,7 +10,7 @@ use crate::model::event::Event;
 use crate::model::projection::FOLD_VERSION;
 use crate::model::record::TaskRecord;
 use crate::model::task::id::TaskId;
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 use crate::runtime::now_ms;
 use crate::store::{Checkpoint, Entry, Index, Reservation, Stage, Store, StoreError};
 

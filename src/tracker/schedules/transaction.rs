@@ -10,12 +10,13 @@ use tokio::time::Instant;
 
 use super::presence;
 use super::table::{Entry, PendingRequest, ScheduleRequestName, ScheduleTable};
+use crate::model::units::time::time_text;
 use crate::control::schedules::{ScheduleKey, ScheduleRequest, ScheduleSpan};
 use crate::model::event::{CancelScope, Event, Payload};
 use crate::model::schedule::step::ScheduleProgress;
 use crate::model::schedule::{Overlap, Template, run_of, task_of};
 use crate::model::task::id::TaskId;
-use crate::publish::{OutgoingTask, time_text, traced_event};
+use crate::publish::{OutgoingTask, traced_event};
 use crate::tracker::error::TrackerError;
 use crate::tracker::outbox::entry::{Message, event_message};
 use crate::tracker::setup::TrackerSetup;

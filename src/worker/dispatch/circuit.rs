@@ -12,7 +12,7 @@ use crate::config::TypePolicy;
 use crate::control::CircuitSetting;
 use crate::handlers::{Answer, Fail, Failure, TIMEOUT};
 use crate::model::task::id::clip;
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 use crate::runtime::{Health, now_ms};
 use crate::worker::attempt::{AttemptEnd, STALLED};
 use crate::worker::child::CRASHED;

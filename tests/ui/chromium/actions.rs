@@ -1,6 +1,6 @@
 //! Actions by keyboard, without JavaScript, on selected rows, and in two tabs.
 
-use kafleet::api::documents::Status;
+use kafleet::documents::Status;
 use kafleet::config::Role;
 use kafleet::model::event::{AttemptFailure, Payload};
 use serde_json::json;

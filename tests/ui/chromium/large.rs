@@ -1,7 +1,7 @@
 //! Failed tasks of a large tree are found and retried with few clicks.
 
 use futures::StreamExt;
-use kafleet::api::documents::Status;
+use kafleet::documents::Status;
 use kafleet::model::event::{Announcement, Event, Payload};
 use kafleet::runtime::now_ms;
 use kafleet::store::memory::{MemoryStore, MemoryStoreOptions};

@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::path::Path;
 
 use futures::FutureExt;
-use kafleet::api::documents::Status;
+use kafleet::documents::Status;
 use serde_json::json;
 use tokio::sync::Semaphore;
 

@@ -1,7 +1,7 @@
 //! Routes of bulk actions.
 
 use super::route::{Route, get, post};
-use crate::api::documents::{BulkPreview, BulkRequest, BulkSelection, TaskPage};
+use crate::documents::{BulkPreview, BulkRequest, BulkSelection, TaskPage};
 use crate::api::http::input::{LIMIT, json_bodies, parameter};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::service::bulk;

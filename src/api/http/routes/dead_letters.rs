@@ -1,7 +1,7 @@
 //! Routes of dead letters.
 
 use super::route::{Route, TEXT, TIME, TYPE_NAME, get, post};
-use crate::api::documents::{DeadLetterResults, DeadLetterSelection, RedriveDeadLetter};
+use crate::documents::{DeadLetterResults, DeadLetterSelection, RedriveDeadLetter};
 use crate::api::http::input::{Input, json_bodies};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, Parameter};

@@ -1,7 +1,7 @@
 //! Routes of types, kill switches and workers.
 
 use super::route::{Route, delete, get, post, put};
-use crate::api::documents::{PauseType, ResumeType, SetCircuit, SetKillSwitch, SetLimits};
+use crate::documents::{PauseType, ResumeType, SetCircuit, SetKillSwitch, SetLimits};
 use crate::api::http::input::{Input, json_bodies};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;

@@ -1,7 +1,7 @@
 //! Routes of recurring schedules.
 
 use super::route::{Route, TIME, delete, get, post, put};
-use crate::api::documents::{NewSchedule, ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes};
+use crate::documents::{NewSchedule, ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes};
 use crate::api::http::answer::WithStatus;
 use crate::api::http::input::{Input, json_bodies, parameter};
 use crate::api::http::problem::{ApiError, Code};

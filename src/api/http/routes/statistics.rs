@@ -1,7 +1,7 @@
 //! Routes of statistics, failures and requests.
 
 use super::route::{Route, TIME, TYPE_NAME, get};
-use crate::api::documents::{Audit, Failures, Slowest};
+use crate::documents::{Audit, Failures, Slowest};
 use crate::api::http::input::{Input, parameter};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, Parameter, Query, bad_parameter};

@@ -4,7 +4,7 @@ use super::route::{TEXT, TIME, TYPE_NAME};
 use crate::api::http::input::Input;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, Parameter, Query, bad_parameter, bad_query};
-use crate::api::read::query::{Fault, Qualifier, TaskQuery, Term, Test};
+use crate::model::query::{Fault, Qualifier, TaskQuery, Term, Test};
 
 impl Input for TaskQuery {
     const QUERY: &'static [Parameter] = &[

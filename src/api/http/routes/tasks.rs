@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::value::RawValue;
 
 use super::route::{DURATION, Route, TEXT, TYPE_NAME, delete, get, patch, post, put};
-use crate::api::documents::{
+use crate::documents::{
     AppendLog, AttachmentDocument, BatchOutcome, CancelOutcome, CancelTask, CreateTask, LogDocument, PatchTask, Report,
     RetryTask, Status, TaskPage, TreeNode,
 };
@@ -15,8 +15,8 @@ use crate::api::http::input::{
 };
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, Parameter, bad_parameter, is_ndjson, parse_error, read_json, unreadable};
-use crate::api::read::diagram::{Format, mermaid};
-use crate::api::read::query::{MAX_QUERY_BYTES, TaskQuery};
+use crate::documents::diagram::{Format, mermaid};
+use crate::model::query::{MAX_QUERY_BYTES, TaskQuery};
 use crate::api::service::batch::{self, Items};
 use crate::api::service::context::{After, BodyMemory, Context, LastEventId, Name, Paging};
 use crate::api::service::list::MAX_SCAN_TIME;

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::consistency::TaskView;
-use crate::api::documents::{Children, History, HistoryItem, StateDocument, Status, Tree, TreeNode};
+use crate::documents::{Children, History, HistoryItem, StateDocument, Status, Tree, TreeNode};
 use crate::model::record::rollup::{Counts, children_of};
 use crate::model::record::state::{Category, State};
 use crate::model::record::{HistoryEntry, TaskRecord};
 use crate::model::task::document::ShownFields;
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 
 /// Returns the position of the last event included in a record.
 pub(crate) fn position(found: &TaskView) -> String {

@@ -13,10 +13,10 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::spec::{BulkSpec, Decision, mark, progress_of};
-use crate::api::documents::{BulkAction, BulkProgress};
+use crate::documents::{BulkAction, BulkProgress};
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
-use crate::api::read::query::TaskQuery;
+use crate::model::query::TaskQuery;
 use crate::api::service::context::MAX_PAGE;
 use crate::api::service::list::{self, MAX_SCAN_TIME};
 use crate::api::service::retry::NewRuns;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::api::documents::{BulkAction, BulkProgress};
+use crate::documents::{BulkAction, BulkProgress};
 use crate::api::read::consistency::TaskView;
 use crate::api::service::retry;
 use crate::model::event::{BULK_FIELD, CancelScope, Event, Kind, Payload};

@@ -7,7 +7,7 @@ use data_encoding::{BASE64, BASE64URL_NOPAD};
 use futures::future::try_join_all;
 
 use crate::api::backends::{KAFKA_DEADLINE, detached};
-use crate::api::documents::{
+use crate::documents::{
     DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterRejection, DeadLetterResults,
     DeadLetterSelection, MAX_SELECTED, RedriveDeadLetter,
 };
@@ -24,7 +24,7 @@ use crate::model::json::RawJson;
 use crate::model::record::TaskRecord;
 use crate::model::task::id::{TaskId, check_type, clip};
 use crate::model::task::parse_time;
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 
 mod resolve;
 

@@ -5,7 +5,7 @@ use regex::Regex;
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::bad_parameter;
 use crate::api::read::consistency::TaskView;
-use crate::api::read::query::{Condition, Level, Qualifier, TaskQuery, Term, Test, pattern};
+use crate::model::query::{Condition, Level, Qualifier, TaskQuery, Term, Test, pattern};
 use crate::model::error_fingerprint::{ErrorFilter, Fingerprint};
 use crate::model::record::TaskRecord;
 use crate::model::record::state::{Category, State};

@@ -1,6 +1,6 @@
 //! Explanations that depend on workers, operators and consumer lag.
 
-use crate::api::documents::{Finding, Reason, TypeLimits, WorkerTotals};
+use crate::documents::{Finding, Reason, TypeLimits, WorkerTotals};
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
 use crate::api::service::types::limits_of;
@@ -10,7 +10,7 @@ use crate::broker::{BrokerError, Partition};
 use crate::control::ForcedCircuit;
 use crate::control::heartbeat::{Heartbeat, HeartbeatState};
 use crate::model::offsets::CompletedOffsets;
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 use crate::runtime::clock::skew_text;
 use crate::runtime::now_ms;
 

@@ -1,7 +1,7 @@
 //! `GET /v1/tasks/{id}/why`: explains the state of a task, from the store and the committed offsets of the task's
 //! consumer group.
 
-use crate::api::documents::{Finding, Reason, Why};
+use crate::documents::{Finding, Reason, Why};
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
 use crate::api::service::context::{After, Context};
@@ -14,7 +14,7 @@ use crate::model::record::{HistoryEntry, TaskRecord};
 use crate::model::retention::{NEVER_ANNOUNCED, REMOVED};
 use crate::model::task::Position;
 use crate::model::task::id::TaskId;
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 use crate::runtime::now_ms;
 use crate::store::Index;
 

@@ -4,14 +4,14 @@ use super::age;
 use super::count::Count;
 use super::fleet::explain_workers;
 use super::queue_reads::{Progress, QueueReads};
-use crate::api::documents::{Finding, Reason};
+use crate::documents::{Finding, Reason};
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
 use crate::broker::{CommittedOffset, OpenTransaction, Partition, Record, Watermarks};
 use crate::model::offsets::{CompletedOffsets, MAX_SPAN, Metadata};
 use crate::model::task::id::TaskId;
 use crate::model::task::{Position, Source, read_task};
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 
 /// Position of a queued task relative to the offsets of its partition.
 #[derive(Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use crate::api::documents::AuditDocument;
+use crate::documents::AuditDocument;
 use crate::api::http::problem::ApiError;
 use crate::api::service::context::After;
 use crate::api::service::statistics;

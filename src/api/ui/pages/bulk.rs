@@ -4,7 +4,7 @@ use maud::{Markup, Render, html};
 use serde_json::{Map, Value, json};
 
 use super::form;
-use crate::api::documents::{BulkAction, BulkPreview, BulkSelection, Problem};
+use crate::documents::{BulkAction, BulkPreview, BulkSelection, Problem};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::service::bulk;
 use crate::api::service::context::PAGE;

@@ -4,7 +4,7 @@ use maud::{Markup, Render, html};
 
 use super::dead_letters::find;
 use super::{form, form_page};
-use crate::api::documents::{DeadLetter, DeadLetterSelection, RedriveDeadLetter};
+use crate::documents::{DeadLetter, DeadLetterSelection, RedriveDeadLetter};
 use crate::api::http::problem::ApiError;
 use crate::api::service::dead_letters::{self, letter_id};
 use crate::api::ui::parts::command::{curl, quoted};

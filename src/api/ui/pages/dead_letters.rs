@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use crate::api::documents::{DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, Status};
+use crate::documents::{DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, Status};
 use crate::api::http::problem::ApiError;
 use crate::api::service::context::{After, Paging};
 use crate::api::service::dead_letters::{self, letter_id};

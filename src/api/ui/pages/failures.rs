@@ -2,7 +2,7 @@
 
 use maud::{Markup, Render, html};
 
-use crate::api::documents::Failures;
+use crate::documents::Failures;
 use crate::api::http::problem::ApiError;
 use crate::api::service::context::{After, PAGE};
 use crate::api::service::{statistics, types};

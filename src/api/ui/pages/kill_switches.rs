@@ -3,7 +3,7 @@
 use maud::{Markup, Render, html};
 
 use super::{form, form_page};
-use crate::api::documents::{KillSwitchDocument, SetKillSwitch};
+use crate::documents::{KillSwitchDocument, SetKillSwitch};
 use crate::api::http::problem::ApiError;
 use crate::api::service::operations;
 use crate::api::ui::parts::command::{commands, curl, curl_get, quoted};

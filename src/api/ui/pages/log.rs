@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::task::{head, tabs};
-use crate::api::documents::{LogDocument, Status};
+use crate::documents::{LogDocument, Status};
 use crate::api::http::problem::ApiError;
 use crate::api::service::context::After;
 use crate::api::service::log::{self, Lines};

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::form;
 use super::new_many::{id_of_form, identity};
-use crate::api::documents::{Status, TypeDocument};
+use crate::documents::{Status, TypeDocument};
 use crate::api::http::problem::ApiError;
 use crate::api::read::status::position;
 use crate::api::service::context::{After, BodyMemory};

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 
 use super::{form, form_page};
-use crate::api::documents::{BatchItem, BatchOutcome, ItemOutcome};
+use crate::documents::{BatchItem, BatchOutcome, ItemOutcome};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::service::batch::{self, Items};
 use crate::api::service::context::BodyMemory;

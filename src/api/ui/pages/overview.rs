@@ -6,7 +6,7 @@ use std::sync::Arc;
 use maud::{Markup, html};
 
 use super::types::{Figures, cached_stats, charts_of, last_minutes};
-use crate::api::documents::{
+use crate::documents::{
     FailureGroup, Failures, KillSwitchDocument, KillSwitches, ScheduleDocument, Schedules, Stats, StatsPoint,
     TypeDocument, Types, WorkerDocument, WorkerState, WorkerTotals, Workers,
 };
@@ -352,7 +352,7 @@ fn newest_rows(view: &View, failures: &Failures) -> Vec<Markup> {
 mod tests {
     use super::*;
     use crate::config::Role;
-    use crate::publish::time_text;
+    use crate::model::units::time::time_text;
 
     #[test]
     fn projection_that_is_a_minute_behind_needs_attention() {

@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::routes::tasks::attachment_response;
-use crate::api::read::diagram::mermaid;
+use crate::documents::diagram::mermaid;
 use crate::api::service::context::After;
 use crate::api::service::log::{self, Lines};
 use crate::api::service::tree::{self, TreeSize};

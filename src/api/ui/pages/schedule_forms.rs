@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::schedules::{find, time_in_zone};
 use super::{form, form_page};
-use crate::api::documents::{PauseType, ResumeType, ScheduleDocument};
+use crate::documents::{PauseType, ResumeType, ScheduleDocument};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::bad_parameter;
 use crate::api::service::schedules::{self, TIMES};

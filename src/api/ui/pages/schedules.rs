@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use crate::api::documents::{ScheduleDocument, ScheduleNote};
+use crate::documents::{ScheduleDocument, ScheduleNote};
 use crate::api::http::problem::ApiError;
 use crate::api::service::schedules;
 use crate::api::ui::parts::command::{commands, curl_get, quoted};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use maud::{Markup, html};
 
-use crate::api::documents::{
+use crate::documents::{
     AttachmentDocument, Attachments, Delivery, Finding, LogDocument, Params, Status, TaskPage, Why,
 };
 use crate::api::http::problem::ApiError;

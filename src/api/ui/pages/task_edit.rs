@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::form_page;
 use super::task_forms::task_form;
-use crate::api::documents::{AppendLog, PatchTask, Status};
+use crate::documents::{AppendLog, PatchTask, Status};
 use crate::api::http::problem::ApiError;
 use crate::api::service::context::After;
 use crate::api::service::{attachments, log, patch, task};

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::{form, form_page};
-use crate::api::documents::{CancelTask, RetryTask, Status};
+use crate::documents::{CancelTask, RetryTask, Status};
 use crate::api::http::problem::ApiError;
 use crate::api::service::context::After;
 use crate::api::service::{cancel as cancels, retry as retries, task};

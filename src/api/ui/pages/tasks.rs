@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 
 use super::overview::totals;
-use crate::api::documents::{Excluded, ListSource, Problem, TaskPage, TypeDocument};
+use crate::documents::{Excluded, ListSource, Problem, TaskPage, TypeDocument};
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::bad_query;
-use crate::api::read::query::{Level, Qualifier, TaskQuery, Term, Test};
+use crate::model::query::{Level, Qualifier, TaskQuery, Term, Test};
 use crate::api::service::context::{After, Paging};
 use crate::api::service::{list, types};
 use crate::api::ui::parts::command::{commands, curl_get, quoted};

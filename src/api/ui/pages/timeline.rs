@@ -3,11 +3,11 @@
 use maud::html;
 
 use super::task::{head, tabs};
-use crate::api::documents::Status;
+use crate::documents::Status;
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
 use crate::api::read::failed_tasks::failed_views;
-use crate::api::read::query::{TaskQuery, Term, Test};
+use crate::model::query::{TaskQuery, Term, Test};
 use crate::api::read::status::{history, status};
 use crate::api::service::context::After;
 use crate::api::service::{list, task};

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::task::{head, tabs};
-use crate::api::documents::{Status, TaskPage};
+use crate::documents::{Status, TaskPage};
 use crate::api::http::problem::ApiError;
 use crate::api::read::failed_tasks::failed_tasks;
 use crate::api::service::context::{After, Paging};

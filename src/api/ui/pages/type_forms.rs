@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::types::find;
 use super::{form, form_page};
-use crate::api::documents::{PauseType, ResumeType, TypeLimits};
+use crate::documents::{PauseType, ResumeType, TypeLimits};
 use crate::api::http::problem::ApiError;
 use crate::api::service::operations;
 use crate::api::ui::parts::command::{curl, quoted};

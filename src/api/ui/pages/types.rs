@@ -7,12 +7,12 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use super::overview::{numbers_text, open_of};
-use crate::api::documents::{
+use crate::documents::{
     CircuitDocument, Failures, PartitionQueue, QueueDocument, Slowest, SlowestAttempt, Stats, StatsPoint, TaskPage,
     TypeDocument, TypeLimits, WorkerDocument,
 };
 use crate::api::http::problem::ApiError;
-use crate::api::read::query::{Level, Qualifier, TaskQuery, Term, Test};
+use crate::model::query::{Level, Qualifier, TaskQuery, Term, Test};
 use crate::api::service::context::{After, Paging};
 use crate::api::service::queue::{brief_queues, queue};
 use crate::api::service::statistics::{Series, StatsQuery};

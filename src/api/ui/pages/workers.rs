@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use maud::{Markup, html};
 
 use super::overview::numbers_text;
-use crate::api::documents::{RunningDocument, WorkerDocument, WorkerState};
+use crate::documents::{RunningDocument, WorkerDocument, WorkerState};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::service::workers;
 use crate::api::ui::parts::bar::usage;

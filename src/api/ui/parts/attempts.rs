@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::times::{between, duration, time};
 use super::{View, first_line};
-use crate::api::documents::{History, HistoryItem};
+use crate::documents::{History, HistoryItem};
 
 /// Attempt with its outcome.
 pub(super) struct Attempt<'a> {

@@ -6,7 +6,7 @@ use super::chart::bars;
 use super::tasks::{type_link, worker_link};
 use super::times::time;
 use super::{View, count, first_line, search_text};
-use crate::api::documents::FailureGroup;
+use crate::documents::FailureGroup;
 use crate::config::Role;
 
 /// Workers listed in a row.

@@ -5,7 +5,7 @@ use maud::{Markup, Render, html};
 use super::View;
 use super::command::commands;
 use super::problem::problem_text;
-use crate::api::documents::Problem;
+use crate::documents::Problem;
 
 /// Page of a form.
 pub(in super::super) struct Form<'a> {

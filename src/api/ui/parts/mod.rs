@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use maud::{Markup, PreEscaped, html};
 
-use crate::api::read::query::quoted;
+use crate::model::query::quoted;
 use crate::config::Role;
 
 pub(super) mod attempts;

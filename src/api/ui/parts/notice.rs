@@ -61,7 +61,7 @@ pub(in super::super) fn incomplete_notice(partitions: &[u32]) -> Markup {
 }
 
 /// Note about a block that could not be read.
-pub(in super::super) fn missing(what: &str, problem: &crate::api::documents::Problem) -> Markup {
+pub(in super::super) fn missing(what: &str, problem: &crate::documents::Problem) -> Markup {
     html! {
         p.notice.attention {
             (what) " cannot be shown: " (super::prose(&problem.detail)) " "

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::{View, prose};
-use crate::api::documents::Problem;
+use crate::documents::Problem;
 
 /// Title, detail, hint and code of an error, and what still works.
 pub(in super::super) fn problem_block(view: &View, problem: &Problem) -> Markup {

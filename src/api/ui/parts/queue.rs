@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::count;
-use crate::api::documents::QueueDocument;
+use crate::documents::QueueDocument;
 
 /// Number of unfinished records.
 pub(in super::super) fn lag(lag: u64, at_most: bool) -> Markup {

@@ -3,8 +3,8 @@
 use maud::{Markup, html};
 
 use super::{View, prose};
-use crate::api::documents::Problem;
-use crate::api::read::query::Qualifier;
+use crate::documents::Problem;
+use crate::model::query::Qualifier;
 
 /// Form of a search with the language on demand.
 pub(in super::super) fn search_form(view: &View, text: &str) -> Markup {

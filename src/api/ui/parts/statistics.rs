@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::chart::{Line, TimeAxis, chart};
 use super::times::{duration, millis, time};
 use super::{View, count};
-use crate::api::documents::{Durations, Stats, StatsPoint};
+use crate::documents::{Durations, Stats, StatsPoint};
 
 /// Range of charts.
 pub(in super::super) struct ChartRange {

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::state::{pill, word};
 use super::times::{between, duration, optional_time};
 use super::{View, count, first_line};
-use crate::api::documents::Status;
+use crate::documents::Status;
 use crate::model::record::state::State;
 
 /// Characters of an error in a row.

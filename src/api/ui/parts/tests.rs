@@ -1,5 +1,5 @@
 use super::*;
-use crate::api::documents::{History, HistoryItem};
+use crate::documents::{History, HistoryItem};
 use crate::model::record::state::State;
 
 fn view(base: &str) -> View {

@@ -7,7 +7,7 @@ use super::state::{pill, tone};
 use super::tasks::short_id;
 use super::times::{duration, millis, time};
 use super::{View, first_line};
-use crate::api::documents::{History, Status};
+use crate::documents::{History, Status};
 
 /// Width of the drawing in its own units.
 const WIDTH: i64 = 1_000;

@@ -1,6 +1,6 @@
 //! Diagrams of trees, in Mermaid.
 
-use crate::api::documents::TreeNode;
+use super::TreeNode;
 use crate::model::record::state::Category;
 use crate::model::task::continuation::number_of;
 

@@ -6,7 +6,7 @@ use std::fmt;
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
 use crate::model::units::duration::Millis;
-use crate::publish::time_text;
+use crate::model::units::time::time_text;
 
 mod completion;
 mod mistake;
