@@ -13,20 +13,13 @@ use crate::model::json::RawJson;
 
 /// Task type as seen by those that submit its tasks: the struct's fields are the params.
 ///
-/// Each [`Task`](crate::handlers::Task) whose output can be deserialized is one already. A crate that shares its types
-/// between workers and programs that only submit implements `Task` in the builds with the feature `fleet`, and this
-/// trait in the others.
+/// A struct may implement both this trait and that of its workers, `kafleet::handlers::Task`, whose `to_new_task` gives a task
+/// to submit without this trait.
 pub trait TaskType: Serialize {
     /// Name of the type.
     const TYPE: &'static str;
     /// Result of the task.
     type Output: DeserializeOwned;
-}
-
-#[cfg(feature = "fleet")]
-impl<T: crate::handlers::Task<Output: DeserializeOwned>> TaskType for T {
-    const TYPE: &'static str = <T as crate::handlers::Task>::TYPE;
-    type Output = <T as crate::handlers::Task>::Output;
 }
 
 /// Value from which a task is created: a [`TaskType`] or a [`NewTask`].

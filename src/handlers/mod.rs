@@ -16,6 +16,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::client::NewTask;
 use crate::config::with_type_settings;
 use crate::model::json::RawJson;
 
@@ -79,6 +80,11 @@ pub trait Task: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
 
     /// Runs one attempt. The future is dropped if it ignores a timeout or a cancellation.
     fn run(self, cx: Context) -> impl Future<Output = TaskResult<Self::Output>> + Send;
+
+    /// Returns a task with these params, for [`Client::submit`](crate::client::Client::submit).
+    fn to_new_task(&self) -> NewTask<Self::Output> {
+        NewTask::of(Self::TYPE, self)
+    }
 }
 
 /// The result of an attempt: JSON, or a failure.

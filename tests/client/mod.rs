@@ -54,7 +54,7 @@ fn dev() -> (Dev, Client) {
 async fn result_has_the_type_of_the_task() {
     let (_dev, client) = dev();
     assert_eq!(client.run(greeting()).await.unwrap(), greeting());
-    assert_eq!(client.run(Counted { count: 3 }).wait(DEADLINE).await.unwrap(), json!({"count": 3}));
+    assert_eq!(client.run(Counted { count: 3 }.to_new_task()).wait(DEADLINE).await.unwrap(), json!({"count": 3}));
     let wrong: Result<Vec<u8>, Error> = client.run(NewTask::of("echo", &greeting())).await;
     assert!(matches!(wrong, Err(Error::Output { .. })), "{wrong:?}");
 }
