@@ -6,7 +6,7 @@
 //!
 //! use kafleet::handlers::layer::AttemptRequest;
 //! use kafleet::handlers::testing::TestRun;
-//! use kafleet::handlers::{Context, Registered};
+//! use kafleet::handlers::{Context, TypeRegistration};
 //! use kafleet::model::json::RawJson;
 //! use tower::timeout::TimeoutLayer;
 //! use tower::util::MapRequestLayer;
@@ -27,7 +27,7 @@
 //! //     .layer(MapRequestLayer::new(log_start))
 //! //     .layer(TimeoutLayer::new(Duration::from_millis(20)))
 //! //     .main()
-//! let registered = Registered::of_fn(never)
+//! let registered = TypeRegistration::of_fn(never)
 //!     .with_layer(&TimeoutLayer::new(Duration::from_millis(20)))
 //!     .with_layer(&MapRequestLayer::new(log_start));
 //! let outcome = TestRun::new().handle("never", &registered, RawJson::null()).await;

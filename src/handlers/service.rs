@@ -6,7 +6,7 @@
 //!
 //! use kafleet::handlers::service::{Disposal, Service};
 //! use kafleet::handlers::testing::TestRun;
-//! use kafleet::handlers::{Context, OrFail, Registered, TaskResult};
+//! use kafleet::handlers::{Context, OrFail, TypeRegistration, TaskResult};
 //! use kafleet::model::json::RawJson;
 //!
 //! /// A folder of the attempt.
@@ -32,7 +32,7 @@
 //! }
 //!
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {
-//! let registered = Registered::of_fn(count).with_service::<Scratch>();
+//! let registered = TypeRegistration::of_fn(count).with_service::<Scratch>();
 //! let outcome = TestRun::new().handle("count", &registered, RawJson::of(&"four").unwrap()).await;
 //! assert_eq!(outcome.output(), 4);
 //! # });
