@@ -1,36 +1,16 @@
 //! Continuations created by handlers.
 
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
-use super::{Child, Context, Failure, Task, TaskResult};
+use super::{Child, Context, Failure, TaskResult};
 use crate::model::json::RawJson;
-use crate::model::task::continuation::{Continuation, Ended, MAX_CONTINUATIONS, check_continuations};
+use crate::model::task::continuation::{Continuation, MAX_CONTINUATIONS, check_continuations};
 use crate::runtime::now_ms;
 
 /// Kind of the failure of an attempt with a continuation that cannot be created.
 pub(crate) const BAD_THEN: &str = "bad_then";
 
-impl Continuation {
-    /// Creates a continuation of a Rust type. For [`Continuation::with_results`] use [`Continuation::join`].
-    ///
-    /// # Errors
-    /// The task cannot be encoded as JSON, for example because a map has keys that are not strings. The failure is final.
-    pub fn of<T: Task>(task: &T) -> TaskResult<Self> {
-        Ok(Self::new(T::TYPE, encode(task)?))
-    }
-
-    /// Creates a continuation whose params are a [`Joined`](crate::model::task::continuation::Joined): the given
-    /// params and the results of the tasks it follows.
-    ///
-    /// # Errors
-    /// The params cannot be encoded as JSON. The failure is final.
-    pub fn join<T: Task>(params: impl Serialize) -> TaskResult<Self> {
-        Ok(Self::new(T::TYPE, encode(params)?).with_results())
-    }
-}
-
-fn encode(params: impl Serialize) -> TaskResult<RawJson> {
+pub(super) fn encode(params: impl Serialize) -> TaskResult<RawJson> {
     let failure =
         |error| Failure::fail(format!("the params of a continuation are not JSON: {error}")).of_kind(BAD_THEN);
     RawJson::of(&params).map_err(failure)
@@ -41,21 +21,6 @@ impl Child {
     pub fn then(mut self, then: Continuation) -> Self {
         self.policy.rules.then.push(then);
         self
-    }
-}
-
-impl Ended {
-    /// Deserialises the output.
-    ///
-    /// # Errors
-    /// The task has no output because it failed, or the output has another type.
-    pub fn output<T: DeserializeOwned>(&self) -> Result<T, String> {
-        let text = self
-            .output
-            .as_ref()
-            .map(|output| output.text())
-            .ok_or_else(|| format!("`{}` has no output: it is {}", self.id, self.state))?;
-        serde_json::from_str(text).map_err(|error| format!("the output of `{}` cannot be read: {error}", self.id))
     }
 }
 
@@ -90,6 +55,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::handlers::Task;
 
     #[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
     struct Keyed(BTreeMap<Option<u8>, u8>);
@@ -106,11 +72,11 @@ mod tests {
     #[test]
     fn continuation_that_is_not_json_is_a_final_failure() {
         let params = BTreeMap::from([(None, 2)]);
-        let failures = [Continuation::of(&Keyed(params.clone())), Continuation::join::<Keyed>(params)];
+        let failures = [Keyed(params.clone()).to_continuation(), Keyed::join(params)];
         for failure in failures.map(|created| created.expect_err("the keys are not strings")) {
             assert_eq!(&*failure.kind, "bad_then");
             assert!(failure.message.contains("not JSON: key must be a string"), "{failure}");
         }
-        assert!(Continuation::of(&Keyed(BTreeMap::new())).is_ok());
+        assert!(Keyed(BTreeMap::new()).to_continuation().is_ok());
     }
 }

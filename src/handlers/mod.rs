@@ -85,6 +85,22 @@ pub trait Task: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
     fn to_new_task(&self) -> NewTask<Self::Output> {
         NewTask::of(Self::TYPE, self)
     }
+
+    /// Returns a continuation that runs a task with these params.
+    ///
+    /// # Errors
+    /// The params cannot be encoded as JSON, for example because a map has keys that are not strings. The failure is final.
+    fn to_continuation(&self) -> TaskResult<Continuation> {
+        Ok(Continuation::new(Self::TYPE, continuations::encode(self)?))
+    }
+
+    /// Returns a continuation whose params are a [`Joined`]: the given params and the results of the tasks it follows.
+    ///
+    /// # Errors
+    /// The params cannot be encoded as JSON. The failure is final.
+    fn join(params: impl Serialize) -> TaskResult<Continuation> {
+        Ok(Continuation::new(Self::TYPE, continuations::encode(params)?).with_results())
+    }
 }
 
 /// The result of an attempt: JSON, or a failure.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::action::{Action, Check, NotificationRules};
@@ -101,6 +102,21 @@ pub struct Ended {
     /// Error of a task that did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Box<ErrorInfo>>,
+}
+
+impl Ended {
+    /// Deserialises the output.
+    ///
+    /// # Errors
+    /// The task has no output because it failed, or the output has another type.
+    pub fn output<T: DeserializeOwned>(&self) -> Result<T, String> {
+        let text = self
+            .output
+            .as_ref()
+            .map(|output| output.text())
+            .ok_or_else(|| format!("`{}` has no output: it is {}", self.id, self.state))?;
+        serde_json::from_str(text).map_err(|error| format!("the output of `{}` cannot be read: {error}", self.id))
+    }
 }
 
 impl Continuation {
