@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::record::state::State;
+use crate::model::task::id::TaskId;
 
 /// `GET /v1/tasks/{id}/why`: explains the state of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -42,6 +43,18 @@ pub struct Finding {
     /// Estimated milliseconds until the task starts, at the measured rate.
     #[serde(default)]
     pub expected_in_ms: Option<u64>,
+}
+
+impl Finding {
+    /// Creates an explanation from its code and its text.
+    pub fn new(code: Reason, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), ..Self::default() }
+    }
+
+    /// Sets the task concerned.
+    pub fn about(self, task: &TaskId) -> Self {
+        Self { task: Some(task.to_string()), ..self }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -74,16 +74,6 @@ async fn explain(
     Ok(Why { id: task.id.to_string(), state: task.record.state, findings })
 }
 
-impl Finding {
-    fn new(code: Reason, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), ..Self::default() }
-    }
-
-    fn about(self, task: &TaskId) -> Self {
-        Self { task: Some(task.to_string()), ..self }
-    }
-}
-
 /// Explains that another task was submitted with the id of this one. A worker runs each of their records that it does not
 /// know as finished, but only one result counts.
 fn explain_same_id(task: &TaskView) -> Option<Finding> {
