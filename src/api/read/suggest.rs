@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::merge::Merge;
-use super::query::{Completion, Condition, Level, Qualifier, quoted};
+use crate::model::query::{Completion, Condition, Level, Qualifier, quoted};
 use super::reads::Reads;
 use crate::documents::{Suggestion, Suggestions, TextSpan};
 use crate::api::http::problem::ApiError;
