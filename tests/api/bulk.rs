@@ -12,7 +12,7 @@ use kafleet::store::Store;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::api::faults::full;
+use crate::support::faults::full;
 use crate::api::fixture::{Fleet, PARTITIONS, eventually, fleet, unfolded};
 use crate::support::faults::Call;
 

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::api::client::{Client, problem};
 use crate::api::dead_letters::{Given, LETTER, with_letters};
-use crate::api::faults::unavailable;
+use crate::support::faults::unavailable;
 use crate::api::fixture::{DEADLINE, Fleet, PARTITIONS, eventually};
 use crate::support::faults::{Call, read_nodes, transaction};
 

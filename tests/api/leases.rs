@@ -10,7 +10,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::api::client::problem;
-use crate::api::faults::full;
+use crate::support::faults::full;
 use crate::api::fixture::{Fleet, eventually, fleet, fleet_on};
 use crate::support::faults::{Call, send};
 

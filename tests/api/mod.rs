@@ -13,7 +13,6 @@ pub mod dead_letters;
 mod declared_types;
 mod doors;
 mod emptied_store;
-mod faults;
 pub mod fixture;
 mod hooks;
 mod later_runs;

@@ -15,6 +15,7 @@
 mod broker;
 mod call;
 mod consumer;
+mod outages;
 mod producer;
 mod rule;
 mod store;
@@ -31,6 +32,7 @@ pub use call::{
     Call, apply, broker_calls, dependents, group_offsets, open_transactional_producer, polls_of, polls_of_groups,
     read_checkpoints, read_commits, read_nodes, send, store_calls, transaction, watermarks,
 };
+pub use outages::{full, unavailable};
 use rule::Effect;
 pub use rule::{Rule, RuleBuilder};
 

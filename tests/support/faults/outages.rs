@@ -1,11 +1,11 @@
-//! Faults that several tests of the API need.
+//! Outages of the services of an API.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use kafleet::broker::BrokerError;
 use kafleet::store::StoreError;
 
-use crate::support::faults::{FaultRules, Rule, broker_calls, send, store_calls};
+use super::{FaultRules, Rule, broker_calls, send, store_calls};
 
 /// Error of a full queue.
 pub fn full() -> BrokerError {
