@@ -17,4 +17,3 @@ pub mod protocol;
 pub mod register;
 mod send_buffer;
 pub mod session;
-mod socket;

@@ -2,12 +2,11 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::{BoxFuture, Fuse, FusedFuture};
+use futures::future::{BoxFuture, Fuse};
 use nix::sys::signal::Signal;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
@@ -15,12 +14,12 @@ use tokio::time::{Instant, MissedTickBehavior, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::declaration::Declaration;
-use super::launch::{Launcher, RunningProgram, SimulatedProcess};
+use super::launch::{Launcher, SimulatedProcess};
 use super::protocol::Welcome;
 use super::session::{Cause, Declared, Session, SessionEvent, StreamEndReason};
-use super::socket;
 use crate::handlers::context::Restart;
-use crate::handlers::output_tail::quote;
+use crate::handlers::output_tail::{OutputTail, quote};
+use crate::handlers::process::{ConnectedProgram, EXIT_DEADLINE, RunningProgram};
 use crate::handlers::program_env::ProgramEnv;
 use crate::handlers::reaper::describe_status;
 use crate::runtime::{self, now_ms};
@@ -31,8 +30,6 @@ pub const LASTING_AFTER: Duration = Duration::from_secs(1);
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// Time to exit after the end of the stream, and again after SIGTERM.
 const EXIT_GRACE: Duration = Duration::from_secs(5);
-/// Maximum time between the end of the stream and the exit of a process that was not asked to end.
-const EXIT_DEADLINE: Duration = Duration::from_secs(2);
 /// Maximum length of the line that gives the reason of a failed start, in characters.
 const MAX_REASON_CHARS: usize = 500;
 /// Maximum time to read the rest of the stream after the exit: a program started by the app may keep it open.
@@ -64,9 +61,10 @@ pub struct AppProcess {
     app: String,
     session: Session,
     program: Box<dyn RunningProgram>,
+    /// `None` in a simulation.
+    output: Option<OutputTail>,
     driver: Fuse<BoxFuture<'static, StreamEndReason>>,
     events: mpsc::UnboundedReceiver<SessionEvent>,
-    pid: u32,
     slots: u32,
     responsive: bool,
     has_order: bool,
@@ -160,18 +158,17 @@ impl AppProgram {
     async fn spawn(&self, number: u32, welcome: &Welcome) -> io::Result<(AppProcess, Declared)> {
         if let Some(simulated) = &self.launcher {
             let SimulatedProcess { program, reader, writer } = simulated.launch(number);
-            return Ok(self.connect(program, reader, writer, welcome));
+            return Ok(self.connect(program, None, reader, writer, welcome));
         }
-        let mut launched = self.launch(number).await?;
-        let socket = launched.socket.take().ok_or(io::ErrorKind::NotConnected)?;
-        let (reader, writer) = socket::split(socket)?;
-        Ok(self.connect(Box::new(launched), reader, writer, welcome))
+        let ConnectedProgram { process, output, reader, writer } = self.launch(number).await?;
+        Ok(self.connect(Box::new(process), Some(output), reader, writer, welcome))
     }
 
     /// Opens the session with a process that has been started.
     fn connect<R, W>(
         &self,
         program: Box<dyn RunningProgram>,
+        output: Option<OutputTail>,
         reader: R,
         writer: W,
         welcome: &Welcome,
@@ -185,8 +182,8 @@ impl AppProgram {
         let process = AppProcess {
             app: self.name.clone(),
             session,
-            pid: program.pid(),
             program,
+            output,
             driver: in_own_task(driver).boxed().fuse(),
             events,
             slots: 1,
@@ -206,7 +203,7 @@ impl AppProcess {
     }
 
     pub fn pid(&self) -> u32 {
-        self.pid
+        self.program.pid()
     }
 
     /// Sets whether tasks of some type run in order.
@@ -294,7 +291,7 @@ impl AppProcess {
         let blocked_for = self.session.blocked_for();
         let was_blocked = std::mem::replace(&mut self.is_blocked, blocked_for.is_some());
         if let Some(silence) = blocked_for.filter(|_| !was_blocked) {
-            let (app, pid, seconds) = (self.app.as_str(), self.pid, silence.as_secs());
+            let (app, pid, seconds) = (self.app.as_str(), self.pid(), silence.as_secs());
             let hint = "run blocking calls and computations in threads, or in types of their own with one slot";
             tracing::warn!(app, pid, seconds, hint, "the event loop of a process of an app is blocked");
         }
@@ -322,72 +319,52 @@ impl AppProcess {
 
     async fn kill(&mut self, cause: Cause, message: String) -> ProcessEnd {
         self.program.signal(Signal::SIGKILL);
-        self.wait().await;
+        self.program.exit_in_time().await;
         ProcessEnd { cause, is_expected: false, message }
     }
 
-    /// Ends the stream and waits for the exit; then SIGTERM, then SIGKILL.
+    /// Ends the stream and waits for the exit; then SIGTERM, then SIGKILL. Running attempts are still answered meanwhile.
     async fn stop(&mut self) -> ProcessEnd {
         self.session.close();
-        let mut status = timeout(EXIT_GRACE, self.exit()).await.ok();
-        if status.is_none() {
-            self.program.signal(Signal::SIGTERM);
-            status = timeout(EXIT_GRACE, self.exit()).await.ok();
-        }
-        if status.is_none() {
-            self.program.signal(Signal::SIGKILL);
-            self.wait().await;
-        }
-        self.program.finish();
-        let how = match status {
-            Some(Ok(status)) => describe_status(status),
-            _ => "it was killed".to_owned(),
+        let status = match timeout(EXIT_GRACE, self.program.exit()).await {
+            Ok(status) => status.ok(),
+            Err(_) => {
+                let stopped = timeout(EXIT_GRACE + EXIT_DEADLINE, self.program.stop(EXIT_GRACE)).await;
+                stopped.ok().and_then(Result::ok)
+            }
         };
+        let _ = timeout(REST_DEADLINE, &mut self.driver).await;
+        let how = status.map_or_else(|| "it was killed".to_owned(), describe_status);
         let message = format!("the worker ended the process: {how}");
         ProcessEnd { cause: Cause::Killed(Restart::Shared), is_expected: true, message }
     }
 
-    /// Waits for the exit. Running attempts are still answered meanwhile.
-    async fn exit(&mut self) -> io::Result<ExitStatus> {
-        loop {
-            tokio::select! {
-                biased;
-                _ = &mut self.driver, if !self.driver.is_terminated() => {}
-                status = self.program.exit() => {
-                    if !self.driver.is_terminated() {
-                        let _ = timeout(REST_DEADLINE, &mut self.driver).await;
-                    }
-                    return status;
-                }
-            }
-        }
-    }
-
-    /// Waits for the exit of a process that has been killed or has ended its stream, and kills the rest of it.
-    async fn wait(&mut self) -> Option<ExitStatus> {
-        let status = timeout(EXIT_DEADLINE, self.program.exit()).await;
-        self.program.finish();
-        status.ok()?.ok()
-    }
-
     /// Describes the end with the last output. A process that has closed its stream and does not exit is killed.
     async fn describe_end(&mut self) -> String {
-        let status = self.wait().await;
+        let status = self.program.exit_in_time().await;
         let how = status.map_or_else(|| "it closed its socket".to_owned(), describe_status);
-        match quote(&self.program.output().await) {
+        match quote(&self.last_output().await) {
             lines if lines.is_empty() => format!("{how}, without output"),
             lines => format!("{how}; last output: {lines}"),
         }
     }
 
+    /// Last output of a process that has ended.
+    async fn last_output(&mut self) -> String {
+        match &mut self.output {
+            Some(output) => output.text().await,
+            None => String::new(),
+        }
+    }
+
     async fn describe_failed_start(&mut self, cwd: &std::path::Path) -> String {
-        let status = self.wait().await;
+        let status = self.program.exit_in_time().await;
         let code = status.and_then(|status| status.code());
         let how = match code {
             Some(code) => format!("exit code {code}"),
             None => status.map_or_else(|| "it closed its socket".to_owned(), describe_status),
         };
-        let output = self.program.output().await;
+        let output = self.last_output().await;
         let reason: String = reason_line(&output).unwrap_or_default().chars().take(MAX_REASON_CHARS).collect();
         let hint = start_hint(code, &reason, cwd).map(|hint| format!("; hint: {hint}")).unwrap_or_default();
         let separator = if reason.is_empty() { "" } else { ": " };

@@ -37,6 +37,8 @@ pub mod layer;
 pub(crate) mod output_tail;
 pub mod permit;
 #[doc(hidden)]
+pub mod process;
+#[doc(hidden)]
 pub mod program_env;
 pub(crate) mod reaper;
 mod registry;
@@ -44,6 +46,7 @@ pub(crate) mod resident_memory;
 mod schema;
 pub mod service;
 mod shared_state;
+pub(crate) mod socket;
 pub mod task_labels;
 pub mod testing;
 mod type_constants;

@@ -7,6 +7,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use nix::libc;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
@@ -14,11 +15,12 @@ use tokio::time::timeout;
 
 use super::Step;
 use super::sessions::difference;
-use crate::apps::launch::OsProcess;
 use crate::apps::process::AppProgram;
 use crate::apps::protocol::{self, ErrorOutcome, FromApp, MAX_LINE_BYTES};
-use crate::apps::socket::{self, SocketWriter};
+use crate::handlers::output_tail::OutputTail;
+use crate::handlers::process::{ConnectedProgram, OwnedProcess, RunningProgram as _};
 use crate::handlers::reaper::describe_status;
+use crate::handlers::socket::SocketWriter;
 use crate::model::task::id::clip_to;
 
 /// Maximum time for an app to start, to answer, or to exit.
@@ -32,7 +34,8 @@ const MAX_QUOTED_CHARS: usize = 300;
 
 /// Running process, and the worker's end of its socket.
 struct Player {
-    process: OsProcess,
+    process: OwnedProcess,
+    output: OutputTail,
     reader: Option<pipe::Receiver>,
     writer: Option<SocketWriter>,
     received: Vec<u8>,
@@ -40,10 +43,9 @@ struct Player {
 
 /// Plays a case. The error describes what the app does instead.
 pub(super) async fn play(program: &AppProgram, steps: &[Step]) -> Result<(), String> {
-    let mut process = program.launch(0).await.map_err(|error| format!("the app cannot be started: {error}"))?;
-    let socket = process.socket.take().ok_or("the app has no socket")?;
-    let (reader, writer) = socket::split(socket).map_err(|error| format!("the socket cannot be used: {error}"))?;
-    let mut player = Player { process, reader: Some(reader), writer: Some(writer), received: Vec::new() };
+    let launched = program.launch(0).await.map_err(|error| format!("the app cannot be started: {error}"))?;
+    let ConnectedProgram { process, output, reader, writer } = launched;
+    let mut player = Player { process, output, reader: Some(reader), writer: Some(writer), received: Vec::new() };
     for step in steps {
         player.play(step).await?;
     }
@@ -197,7 +199,7 @@ impl Player {
     }
 
     async fn status(&mut self) -> Option<ExitStatus> {
-        timeout(DEADLINE, self.process.child.wait()).await.ok()?.ok()
+        timeout(DEADLINE, self.process.exit()).await.ok()?.ok()
     }
 
     /// Adds how the process has ended to a problem.
@@ -211,8 +213,8 @@ impl Player {
     }
 
     async fn with_output(&mut self, reason: String) -> String {
-        self.process.group.finish();
-        match self.process.output.last_lines().await {
+        self.process.signal(Signal::SIGKILL);
+        match self.output.last_lines().await {
             output if output.is_empty() => reason,
             output => format!("{reason}; last output: {output}"),
         }

@@ -275,8 +275,7 @@ fn take_socket() -> io::Result<UnixStream> {
     Ok(socket)
 }
 
-/// Ignores termination signals sent to the whole process group: the worker decides when an attempt stops. Also makes
-/// this process the preferred victim of the kernel's OOM killer.
+/// Ignores termination signals sent to the whole process group: the worker decides when an attempt stops.
 fn install_signal_handlers() {
     extern "C" fn nothing(_: libc::c_int) {}
     // An empty signal handler instead of `SIG_IGN`, which programs started by the task's handler would inherit.
@@ -285,7 +284,6 @@ fn install_signal_handlers() {
         // SAFETY: the handler does nothing.
         let _ = unsafe { sigaction(signal, &action) };
     }
-    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
 }
 
 #[cfg(test)]

@@ -19,7 +19,9 @@ use self::process::{ChildError, ChildProcess};
 use self::protocol::Handshake;
 use crate::config::{ChildLimits, TypePolicy};
 pub use crate::handlers::CRASHED;
+use crate::handlers::process::RunningProgram as _;
 use crate::handlers::program_env::{ProgramEnv, WithheldVariables};
+use crate::handlers::resident_memory::resident_bytes;
 use crate::handlers::{Answer, AnswerFuture, Capabilities, Context, Failure, Handler, ParamsError};
 use crate::model::json::RawJson;
 use crate::telemetry::Metrics;
@@ -150,7 +152,7 @@ impl Pool {
 
     async fn acquire(&self, fresh: bool) -> Result<ChildProcess, Failure> {
         while !fresh && let Some(mut child) = self.pop() {
-            if child.is_alive() {
+            if child.process.is_running() {
                 return Ok(child);
             }
             // Crashed while idle, as an effect of an earlier attempt.
@@ -167,8 +169,10 @@ impl Pool {
 
     /// Keeps a child process for the next attempt, or retires it if it has reached a limit.
     fn release(&self, mut child: ChildProcess, fresh: bool) {
-        let is_large =
-            || child.used.is_multiple_of(MEMORY_CHECK_INTERVAL) && child.resident_bytes() > self.limits.memory.0 / 2;
+        let is_large = || {
+            child.used.is_multiple_of(MEMORY_CHECK_INTERVAL)
+                && resident_bytes(child.process.pid()) > self.limits.memory.0 / 2
+        };
         let reason = match () {
             () if child.used >= self.limits.tasks || fresh => "tasks",
             () if is_large() => "memory",

@@ -1,39 +1,34 @@
 //! The worker's side of one child process: the process itself and the exchange of messages with it.
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nix::libc;
 use tokio::io::{AsyncWriteExt, BufReader};
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::process::{Child, Command};
+use tokio::net::unix::pipe;
+use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::protocol::{FromChild, Handshake, TaskAssignment, ToChild, frame, receive};
 use super::{ARGV0, ChildMetrics, Program};
 use crate::handlers::context::MAX_CHILDREN;
 use crate::handlers::output_tail::OutputTail;
-use crate::handlers::reaper::{self, Group, describe_status};
-use crate::handlers::resident_memory::resident_bytes;
+use crate::handlers::process::{ConnectedProgram, OwnedProcess, RunningProgram as _};
+use crate::handlers::reaper::describe_status;
+use crate::handlers::socket::SocketWriter;
 use crate::handlers::{Answer, Context, Failure};
 use crate::model::json::RawJson;
 use crate::telemetry::LOG_FORMAT;
 
 /// Maximum time until a child process is ready: the binary's own set-up may open connections.
 const START_DEADLINE: Duration = Duration::from_secs(30);
-/// Maximum time between the end of the connection and the exit of the process.
-const EXIT_DEADLINE: Duration = Duration::from_secs(2);
 
 /// A process that runs one attempt at a time. Dropping it kills its process group.
 pub(super) struct ChildProcess {
-    child: Child,
-    group: Group,
+    pub process: OwnedProcess,
     stderr: OutputTail,
-    from: BufReader<OwnedReadHalf>,
-    to: OwnedWriteHalf,
+    from: BufReader<pipe::Receiver>,
+    to: SocketWriter,
     buffer: Vec<u8>,
     /// Number of attempts run so far.
     pub used: u32,
@@ -54,19 +49,13 @@ pub(super) enum ChildError {
 impl ChildProcess {
     /// Starts a child process and waits until it is ready.
     pub(super) async fn start(program: &Program, handshake: Handshake, metrics: ChildMetrics) -> io::Result<Self> {
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
-        ours.set_nonblocking(true)?;
-        let command = command(program, theirs.into());
-        // Forking a large process takes milliseconds.
-        let (mut child, group) = tokio::task::spawn_blocking(|| reaper::spawn(command)).await??;
-        let stderr = child.stderr.take().ok_or_else(|| io::Error::other("its stderr is not readable"))?;
-        let (from, to) = UnixStream::from_std(ours)?.into_split();
+        let launched = ConnectedProgram::launch(command(program), None).await?;
+        let ConnectedProgram { process, output, reader, writer } = launched;
         let mut process = Self {
-            child,
-            group,
-            stderr: OutputTail::start(stderr, None),
-            from: BufReader::new(from),
-            to,
+            process,
+            stderr: output,
+            from: BufReader::new(reader),
+            to: writer,
             buffer: Vec::new(),
             used: 0,
             idle_since: Instant::now(),
@@ -86,16 +75,6 @@ impl ChildProcess {
             Ok(_) => Err(io::Error::other("its protocol version differs")),
             Err(_) => Err(io::Error::other(format!("it ended before it was ready: {}", self.describe_end().await))),
         }
-    }
-
-    /// Returns whether the process is still running.
-    pub(super) fn is_alive(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
-    }
-
-    /// Resident memory in bytes; 0 if unknown.
-    pub(super) fn resident_bytes(&self) -> u64 {
-        self.child.id().map_or(0, resident_bytes)
     }
 
     /// Runs one attempt. If this future is dropped before its end, the process cannot be used again.
@@ -166,27 +145,20 @@ impl ChildProcess {
 
     /// Describes the end of the process for failure messages.
     async fn describe_end(&mut self) -> String {
-        match timeout(EXIT_DEADLINE, self.child.wait()).await {
-            Ok(Ok(status)) => {
-                self.group.finish();
-                let how = describe_status(status);
-                match self.stderr.last_lines().await {
-                    lines if lines.is_empty() => format!("{how}, and nothing on stderr"),
-                    lines => format!("{how}; last lines on stderr: {lines}"),
-                }
-            }
-            Ok(Err(error)) => format!("its exit status is unknown: {error}"),
-            Err(_) => "it closed its connection to the worker".to_owned(),
+        let Some(status) = self.process.exit_in_time().await else {
+            return "it closed its connection to the worker".to_owned();
+        };
+        let how = describe_status(status);
+        match self.stderr.last_lines().await {
+            lines if lines.is_empty() => format!("{how}, and nothing on stderr"),
+            lines => format!("{how}; last lines on stderr: {lines}"),
         }
     }
 
     /// Ends the process gracefully: background work may continue for `grace`.
     pub(super) async fn retire(mut self, grace: Duration) {
         let _ = self.to.shutdown().await;
-        let ended = timeout(grace, self.child.wait()).await;
-        if ended.is_ok() {
-            self.group.finish();
-        }
+        let _ = timeout(grace, self.process.exit()).await;
     }
 }
 
@@ -213,11 +185,10 @@ pub(super) fn assignment_message(params: &RawJson, cx: &Context) -> Result<Vec<u
         .map_err(|error| Failure::fail(error.to_string()).of_kind("too_large"))
 }
 
-/// This binary with this process's arguments, so that it registers the same types; its stdin is the socket to the
-/// worker.
-fn command(program: &Program, socket: OwnedFd) -> Command {
+/// This binary with this process's arguments, so that it registers the same types.
+fn command(program: &Program) -> Command {
     let mut command = program.env.command(&program.file);
-    command.arg0(ARGV0).args(std::env::args_os().skip(1)).stdin(Stdio::from(socket)).stderr(Stdio::piped());
+    command.arg0(ARGV0).args(std::env::args_os().skip(1));
     if crate::telemetry::logs_are_text() {
         // The child's log lines are forwarded to this process's stderr.
         command.env(LOG_FORMAT, "text");

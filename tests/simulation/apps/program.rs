@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use kafleet::apps::launch::RunningProgram;
+use kafleet::handlers::process::RunningProgram;
 use nix::sys::signal::Signal;
 use tokio::sync::{mpsc, oneshot};
 
@@ -45,14 +45,6 @@ impl RunningProgram for SimulatedProgram {
         }
         // Fails if the process has ended.
         let _ = self.signals.send(signal);
-    }
-
-    fn finish(&self) {
-        let _ = self.signals.send(Signal::SIGKILL);
-    }
-
-    fn output(&mut self) -> BoxFuture<'_, String> {
-        std::future::ready(String::new()).boxed()
     }
 }
 

@@ -1,11 +1,9 @@
 //! `exec`: runs a program per attempt. The params are JSON on its stdin, the result is JSON on its stdout, lines on
 //! its stderr are progress and log, and the exit code is the outcome. No shell is involved.
 //!
-//! A program leads its own process group, which never outlives the attempt: the group is killed when the program has
-//! ended, when the attempt is dropped, and by the guard process when the worker dies.
+//! The process group of a program never outlives its attempt: see [`crate::handlers::process`].
 
 use std::io;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
@@ -15,14 +13,15 @@ use std::time::Duration;
 use futures::future::{Either, select};
 use nix::sys::signal::Signal;
 use tokio::io::AsyncWriteExt;
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::process::{ChildStdin, Command};
 use tokio::time::timeout;
 
 use self::stderr_protocol::{Stderr, Stdout};
 use super::Section;
 use crate::handlers::failure::excerpt;
+use crate::handlers::process::{OwnedProcess, RunningProgram as _};
 use crate::handlers::program_env::ProgramEnv;
-use crate::handlers::reaper::{self, Group};
+use crate::handlers::reaper::{self, describe_status};
 use crate::handlers::{
     Answer, AnswerFuture, Capabilities, Context, Failure, Handler, InChild, ParamsError, TypeRegistration,
 };
@@ -108,13 +107,13 @@ impl Handler for Exec {
 
 impl Program {
     async fn run(&self, params: RawJson, cx: Context) -> Answer {
-        let (mut child, group) = self.launch(&cx).await?;
+        let mut process = self.launch(&cx).await?;
         let mut output = Stdout::default();
         let mut errors = Stderr::default();
-        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let (Some(stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else {
+        let Some((stdin, stdout, stderr)) = process.take_pipes() else {
             return Err(Failure::retry("the program was started without pipes"));
         };
+        let group = process.group();
         let status = {
             let read_stdout = async {
                 output.read(stdout, self.max_output).await;
@@ -124,7 +123,7 @@ impl Program {
             };
             let pipes =
                 pin!(async { tokio::join!(write_params(stdin, &params), read_stdout, errors.read(stderr, &cx)) });
-            match select(pin!(self.end(&mut child, &group, &cx)), pipes).await {
+            match select(pin!(self.end(&mut process, &cx)), pipes).await {
                 Either::Left((status, pipes)) => {
                     let _ = timeout(OUTPUT_GRACE, pipes).await;
                     status
@@ -137,16 +136,11 @@ impl Program {
         self.answer(status, &output, &errors, &cx)
     }
 
-    /// Starts the program on the blocking pool: forking a large process takes milliseconds.
-    async fn launch(&self, cx: &Context) -> Result<(Child, Group), Failure> {
-        let command = self.command(cx);
-        let not_started = |error: &dyn std::fmt::Display| {
+    async fn launch(&self, cx: &Context) -> Result<OwnedProcess, Failure> {
+        OwnedProcess::start(self.command(cx)).await.map_err(|error| {
             let message = format!("cannot start the program `{}`: {error}", self.program.display());
             Failure::retry(message).of_kind("not_started")
-        };
-        let launched =
-            tokio::task::spawn_blocking(|| reaper::spawn(command)).await.map_err(|error| not_started(&error))?;
-        launched.map_err(|error| not_started(&error))
+        })
     }
 
     fn command(&self, cx: &Context) -> Command {
@@ -165,23 +159,12 @@ impl Program {
         command
     }
 
-    /// Waits for the program, stopping it on cancellation, and kills the remaining processes of its group.
-    async fn end(&self, child: &mut Child, group: &Group, cx: &Context) -> io::Result<ExitStatus> {
-        let status = tokio::select! {
-            status = child.wait() => status,
-            () = cx.cancelled().cancelled() => self.stop(child, group).await,
-        };
-        group.finish();
-        status
-    }
-
-    async fn stop(&self, child: &mut Child, group: &Group) -> io::Result<ExitStatus> {
-        group.signal(Signal::SIGTERM);
-        if let Ok(status) = timeout(self.grace, child.wait()).await {
-            return status;
+    /// Waits for the program, and stops it on cancellation.
+    async fn end(&self, process: &mut OwnedProcess, cx: &Context) -> io::Result<ExitStatus> {
+        tokio::select! {
+            status = process.exit() => status,
+            () = cx.cancelled().cancelled() => process.stop(self.grace).await,
         }
-        group.signal(Signal::SIGKILL);
-        child.wait().await
     }
 
     fn answer(&self, status: ExitStatus, output: &Stdout, stderr: &Stderr, cx: &Context) -> Answer {
@@ -202,7 +185,7 @@ impl Program {
                 Err(Failure::retry(ending(&format!("exit code {code}"), stderr)).of_kind("exit_code"))
             }
             Some(code) => Err(Failure::fail(ending(&format!("exit code {code}"), stderr)).of_kind("exit_code")),
-            None => Err(Failure::retry(ending(&format!("ended by {}", signal_name(status)), stderr)).of_kind("signal")),
+            None => Err(Failure::retry(ending(&describe_status(status), stderr)).of_kind("signal")),
         }
     }
 }
@@ -228,13 +211,5 @@ fn ending(how: &str, stderr: &Stderr) -> String {
     match stderr.tail() {
         lines if lines.is_empty() => format!("{how}, and nothing on stderr"),
         lines => format!("{how}: {lines}"),
-    }
-}
-
-fn signal_name(status: ExitStatus) -> String {
-    match status.signal().map(|number| (number, Signal::try_from(number))) {
-        Some((_, Ok(signal))) => signal.to_string(),
-        Some((number, Err(_))) => format!("signal {number}"),
-        None => "an unknown signal".to_owned(),
     }
 }

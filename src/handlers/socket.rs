@@ -1,5 +1,5 @@
-//! Socket of a process. It is registered for writing only while it is full: a socket that is always registered wakes its
-//! thread each time that the app reads a message.
+//! Socket of a program. It is registered for writing only while it is full: a socket that is always registered wakes its
+//! thread each time that the program reads a message.
 
 use std::io::{self, Write as _};
 use std::net::Shutdown;
@@ -11,8 +11,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::AsyncWrite;
 use tokio::net::unix::pipe;
 
-/// Writing half. Its end is the end of the stream for the app.
-pub(super) struct SocketWriter {
+/// Writing half. Its end is the end of the stream for the program.
+pub(crate) struct SocketWriter {
     socket: UnixStream,
     /// Duplicate that is registered for writing; `None` unless the socket was full at the last write.
     full: Option<pipe::Sender>,
@@ -22,7 +22,7 @@ pub(super) struct SocketWriter {
 ///
 /// # Errors
 /// The socket cannot be duplicated or registered.
-pub(super) fn split(socket: UnixStream) -> io::Result<(pipe::Receiver, SocketWriter)> {
+pub(crate) fn split(socket: UnixStream) -> io::Result<(pipe::Receiver, SocketWriter)> {
     // Reads like a pipe, and is registered for reading only.
     let reader = pipe::Receiver::from_owned_fd_unchecked(socket.try_clone()?.into())?;
     Ok((reader, SocketWriter { socket, full: None }))
@@ -63,7 +63,7 @@ impl AsyncWrite for SocketWriter {
 
 impl Drop for SocketWriter {
     fn drop(&mut self) {
-        // The reader keeps the socket open. An error means that the app has closed it first.
+        // The reader keeps the socket open. An error means that the program has closed it first.
         let _ = self.socket.shutdown(Shutdown::Write);
     }
 }
