@@ -14,8 +14,9 @@ use super::{BenchReport, BenchTopics, EVENTS_PARTITIONS, NOOP, ROUND_DEADLINE, S
 use crate::broker::{Broker, ConsumerSpec, Partition, StartOffset};
 use crate::model::json::RawJson;
 use crate::model::record::state::State;
+use crate::model::task::TaskSpec;
 use crate::model::task::id::TaskId;
-use crate::publish::{OutgoingTask, Publisher};
+use crate::publish::Publisher;
 use crate::runtime::now_ms;
 use crate::store::Store;
 use crate::store::redis::Redis;
@@ -113,8 +114,8 @@ impl TimersFleet {
             let end = (next + PUBLISH_BATCH).min(numbers.end);
             let mut tasks = Vec::new();
             for n in next..end {
-                let id = Some(TaskId::parse(&format!("{name}-{n:012}"))?);
-                tasks.push(OutgoingTask { id, ..OutgoingTask::new(NOOP, params.clone()).at(due_ms(n)) });
+                let id = TaskId::parse(&format!("{name}-{n:012}"))?;
+                tasks.push(TaskSpec::new(id, NOOP, params.clone()).at(due_ms(n)));
             }
             for outcome in self.publisher.publish_all(tasks, now_ms()).await {
                 outcome?;

@@ -12,7 +12,8 @@ use kafleet::config::Names;
 use kafleet::model::json::RawJson;
 use kafleet::model::task::id::TaskId;
 use kafleet::model::task::partition::partition_of;
-use kafleet::publish::{OutgoingTask, PublishError, Publisher};
+use kafleet::model::task::{Policy, Rules, TaskSpec};
+use kafleet::publish::{PublishError, Publisher};
 use kafleet::runtime::now_ms;
 use parking_lot::Mutex;
 use reqwest::Method;
@@ -152,11 +153,12 @@ impl Load {
 
     async fn publish_via_library(&self, published: &mut PublishedTree) -> Result<(), String> {
         let root = &published.tree.root;
-        let mut new = OutgoingTask::new(&root.kind, RawJson::of(&root.work).unwrap());
-        new.id = Some(TaskId::parse(&root.name).unwrap());
-        new.policy.rules.then = serde_json::from_value(published.tree.continuations()).unwrap();
+        let id = TaskId::parse(&root.name).unwrap();
+        let mut new = TaskSpec::new(id, root.kind.as_str(), RawJson::of(&root.work).unwrap());
+        let then = serde_json::from_value(published.tree.continuations()).unwrap();
+        new.set_policy(Policy { rules: Rules { then, ..Rules::default() }, ..Policy::default() });
         if root.delay_ms > 0 {
-            new = new.delay(Duration::from_millis(root.delay_ms));
+            new = new.at(now_ms() + root.delay_ms as i64);
         }
         let deadline = Instant::now() + PATIENCE;
         let mut outcome = self.publisher.publish(new.clone(), now_ms()).await;

@@ -11,8 +11,9 @@ use kafleet::handlers::builtin::echo::Echo;
 use kafleet::handlers::{Registry, TypeRegistration};
 use kafleet::model::json::RawJson;
 use kafleet::model::record::TaskRecord;
+use kafleet::model::task::TaskSpec;
 use kafleet::model::task::id::TaskId;
-use kafleet::publish::{OutgoingTask, PublishedTask, Publisher};
+use kafleet::publish::{PublishedTask, Publisher};
 use kafleet::runtime::{Health, Shutdown, now_ms};
 use kafleet::store::Store;
 use kafleet::store::memory::MemoryStore;
@@ -214,8 +215,7 @@ impl Fleet {
     }
 
     pub async fn publish(&self, task_type: &str, id: &str, params: &impl serde::Serialize) -> PublishedTask {
-        let mut task = OutgoingTask::new(task_type, RawJson::of(params).unwrap());
-        task.id = Some(TaskId::parse(id).unwrap());
+        let task = TaskSpec::new(TaskId::parse(id).unwrap(), task_type, RawJson::of(params).unwrap());
         self.publisher.publish(task, now_ms()).await.unwrap()
     }
 

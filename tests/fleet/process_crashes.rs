@@ -10,8 +10,9 @@ use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::config::Names;
 use kafleet::model::json::RawJson;
 use kafleet::model::record::state::State;
+use kafleet::model::task::TaskSpec;
 use kafleet::model::task::id::TaskId;
-use kafleet::publish::{OutgoingTask, Publisher};
+use kafleet::publish::Publisher;
 use kafleet::runtime::now_ms;
 use kafleet::store::Store;
 use serde_json::{Value, json};
@@ -35,11 +36,7 @@ fn id(n: usize) -> TaskId {
 
 async fn publish(publisher: Publisher) {
     for chunk in (0..TASKS).collect::<Vec<_>>().chunks(2_000) {
-        let task = |n: &usize| {
-            let mut task = OutgoingTask::new("echo", RawJson::of(&json!({ "n": n })).unwrap());
-            task.id = Some(id(*n));
-            task
-        };
+        let task = |n: &usize| TaskSpec::new(id(*n), "echo", RawJson::of(&json!({ "n": n })).unwrap());
         for outcome in publisher.publish_all(chunk.iter().map(task).collect(), now_ms()).await {
             outcome.unwrap();
         }

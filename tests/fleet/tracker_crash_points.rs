@@ -14,8 +14,9 @@ use kafleet::control::schedules::ScheduleKey;
 use kafleet::control::{CONTROL_VERSION, put_schedule};
 use kafleet::model::json::RawJson;
 use kafleet::model::schedule::{Overlap, Schedule, Spec, Template, task_of};
+use kafleet::model::task::TaskSpec;
 use kafleet::model::task::id::TaskId;
-use kafleet::publish::{OutgoingTask, Publisher, time_text};
+use kafleet::publish::{Publisher, time_text};
 use kafleet::runtime::now_ms;
 use tokio::runtime::Handle;
 
@@ -161,11 +162,8 @@ impl TrackerFleet {
     fn timers(&mut self, name: &str) {
         let ids = (0..).map(|n| TaskId::parse(&format!("{name}-{n}")).unwrap());
         let ids = ids.filter(|id| self.publisher.partition_of(id) == 0).take(TIMERS);
-        let tasks = ids.map(|id| {
-            let mut task = OutgoingTask::new("echo", RawJson::null());
-            task.id = Some(id);
-            task.delay(Duration::from_millis(200))
-        });
+        let due_ms = now_ms() + 200;
+        let tasks = ids.map(|id| TaskSpec::new(id, "echo", RawJson::null()).at(due_ms));
         let published = self.runtime.block_on(self.publisher.publish_all(tasks.collect(), now_ms()));
         self.expected.extend(published.into_iter().map(|task| task.unwrap().id.to_string()));
     }

@@ -14,7 +14,7 @@ use crate::api::state::Api;
 use crate::broker::Partition;
 use crate::model::event::Event;
 use crate::model::task::id::TaskId;
-use crate::model::task::{DecodedTask, Position, Source, read_task};
+use crate::model::task::{Position, Source, TaskSpec, read_task};
 use crate::store::Index;
 
 /// Reads the status of a task, with that of its notifications.
@@ -95,7 +95,7 @@ async fn in_topic(api: &Api, task: &TaskView, task_type: Arc<str>, position: Pos
         Source { task_type: &task_type, position, timestamp_ms: record.timestamp_ms, value: record.value.as_deref() };
     let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref()));
     match read_task(&source, headers) {
-        Ok(DecodedTask { id, params, .. }) if id == task.id => Ok(Params { id: id.to_string(), params }),
+        Ok(TaskSpec { id, params, .. }) if id == task.id => Ok(Params { id: id.to_string(), params }),
         // The topic was recreated, and the offset holds another record.
         Ok(_) => Err(params_gone(task, &topic, position)),
         Err(reject) => {

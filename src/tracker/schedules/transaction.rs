@@ -14,8 +14,9 @@ use crate::control::schedules::{ScheduleKey, ScheduleRequest, ScheduleSpan};
 use crate::model::event::{CancelScope, Event, Payload};
 use crate::model::schedule::step::ScheduleProgress;
 use crate::model::schedule::{Overlap, Template, run_of, task_of};
+use crate::model::task::TaskSpec;
 use crate::model::task::id::TaskId;
-use crate::publish::{OutgoingTask, time_text, traced_event};
+use crate::publish::{time_text, traced_event};
 use crate::tracker::error::TrackerError;
 use crate::tracker::outbox::entry::{Message, event_message};
 use crate::tracker::setup::TrackerSetup;
@@ -276,10 +277,10 @@ impl TaskFactory {
         now_ms: i64,
     ) -> Result<Message, TrackerError> {
         let id = TaskId::parse(task)?;
-        let new = new_task(schedule, id, template, time_ms, now_ms)?;
+        let task = new_task(schedule, id, template, time_ms, now_ms);
         let tracer = self.setup.tracer.as_ref();
         let traced = tracer.map(|tracer| (tracer, &self.setup.names));
-        let (event, span) = traced_event(new, SOURCE, now_ms, now_ms, traced)?;
+        let (event, span) = traced_event(task, SOURCE, now_ms, traced)?;
         if let Some((tracer, span)) = tracer.zip(span) {
             // A transaction that is repeated writes the same span again.
             tracer.finish(span);
@@ -330,22 +331,15 @@ impl TaskFactory {
     }
 }
 
-fn new_task(
-    schedule: &str,
-    id: TaskId,
-    template: &Template,
-    time_ms: i64,
-    now_ms: i64,
-) -> Result<OutgoingTask, TrackerError> {
+fn new_task(schedule: &str, id: TaskId, template: &Template, time_ms: i64, now_ms: i64) -> TaskSpec {
     let mut policy = template.policy.clone();
     let options = policy.rules.options.get_or_insert_with(|| json!({}).into());
     options.set("schedule", json!(schedule));
     options.set("scheduled_for", json!(time_text(time_ms)));
     policy.creator.get_or_insert_with(|| format!("schedule/{schedule}"));
     policy.expires_at_ms = template.expires.map(|span| now_ms.saturating_add(span.as_i64()));
-    let mut new = OutgoingTask::new(&template.task_type, template.params.clone());
-    new.id = Some(id);
-    new.key = template.key.clone();
-    new.policy = policy;
-    Ok(new)
+    let mut task = TaskSpec::new(id, template.task_type.as_str(), template.params.clone());
+    task.key = template.key.clone().map(Into::into);
+    task.set_policy(policy);
+    task
 }

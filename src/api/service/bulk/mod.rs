@@ -17,7 +17,6 @@ use crate::api::read::query::{MAX_VALUES, QueryTime, TaskQuery, Term, Test};
 use crate::api::read::status::status;
 use crate::api::service::context::{Context, MAX_PAGE, check_reason};
 use crate::api::state::Api;
-use crate::api::write::idempotency::SubmitOutcome;
 use crate::api::write::validate::bad_field;
 use crate::model::event::{Event, Payload};
 use crate::model::json::RawJson;
@@ -79,8 +78,8 @@ async fn create(api: &Api, id: &str, spec: &BulkSpec) -> Result<TaskView, ApiErr
     (policy.rules.external, policy.rules.options) = (true, Some(options));
     let input =
         CreateTask { task_type: BULK_TYPE.to_owned(), id: Some(id.to_owned()), policy, ..CreateTask::default() };
-    let draft = api.writes.draft_of_any_type(input, now_ms(), None)?;
-    let (SubmitOutcome::Created(task) | SubmitOutcome::Existing(task)) = api.writes.submit(draft).await?;
+    let task = api.writes.validate_any_type(input, now_ms(), None)?;
+    let task = api.writes.submit(task).await?.task;
     let payload = Payload::Reported { state: Some(State::Running), output: None, error: None };
     let reported = api.writes.publish_event(Event::new(payload, task.id.clone(), task.record.run, now_ms())).await;
     // Also after an error: no other API server looks for an action that is not in the index of running tasks.
