@@ -83,7 +83,7 @@ pub async fn fanin(bench: &Fanin, services: &Services) -> anyhow::Result<BenchRe
 
 async fn one_parent(fleet: &mut BenchFleet, id: &str, children: u64) -> anyhow::Result<Duration> {
     let id = TaskId::parse(id)?;
-    let partition = fleet.publisher.partition_of(&id);
+    let partition = fleet.publisher.topology.partition_of(&id);
     let mut notices = fleet.store.notices().await?;
     let parent = TaskSpec::new(id.clone(), FAN, RawJson::of(&children)?);
     let started = Instant::now();

@@ -138,7 +138,7 @@ async fn one_round(bench: &Latency, services: &Services) -> anyhow::Result<Laten
 fn plain(bench: &Latency, services: &Services) -> anyhow::Result<Vec<f64>> {
     let topics = BenchTopics::prepare(services, bench.partitions, 1)?;
     let records = u64::from(bench.rate) * u64::from(bench.seconds);
-    let topic = topics.names.tasks(NOOP);
+    let topic = topics.topology.names.tasks(NOOP);
     let filler = Filler::new(&topics)?;
     let started = Instant::now();
     let mut consumer = topics.broker.consumer(&ConsumerSpec::default())?;

@@ -13,12 +13,11 @@ use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{
     Broker, BrokerError, ConsumerSpec, DeliverySink, Partition, Producer, ProducerRecord, RecordRef, StartOffset,
 };
-use crate::config::Names;
+use crate::config::{Names, Topology};
 use crate::model::encode_error::EncodeError;
 use crate::model::event::{AttemptFailure, Event, Kind, Payload, Success, submitted};
 use crate::model::json::RawJson;
 use crate::model::task::id::TaskId;
-use crate::model::task::partition::partition_of;
 use crate::model::task::{Position, TaskSpec, header};
 use crate::publish::{Publisher, task_headers};
 use crate::runtime::now_ms;
@@ -121,7 +120,7 @@ impl Filler {
 /// Fills the task topic and waits for all acknowledgements.
 pub(super) fn fill(topics: &BenchTopics, tasks: u64) -> anyhow::Result<()> {
     let filler = Filler::new(topics)?;
-    filler.tasks(&topics.names, NOOP, 0..tasks, &params())?;
+    filler.tasks(&topics.topology.names, NOOP, 0..tasks, &params())?;
     filler.end()
 }
 
@@ -198,8 +197,12 @@ impl Log {
 
     /// Fills the events topic and waits for all acknowledgements.
     fn fill(&self, topics: &BenchTopics) -> anyhow::Result<()> {
-        let mut writer =
-            LogWriter { filler: Filler::new(topics)?, topic: topics.names.events(), topics, value: Vec::new() };
+        let mut writer = LogWriter {
+            filler: Filler::new(topics)?,
+            topic: topics.topology.names.events(),
+            topics,
+            value: Vec::new(),
+        };
         let model = task(0)?;
         for n in 0..self.shape.roots {
             let root = TaskSpec { id: Shape::root(n)?, ..model.clone() };
@@ -267,7 +270,7 @@ impl LogWriter<'_> {
 
     fn write(&self, task: &TaskSpec) -> anyhow::Result<()> {
         let root = task.id.root().as_bytes();
-        let partition = i32::try_from(partition_of(root, self.topics.events_partitions)).ok();
+        let partition = i32::try_from(self.topics.topology.partition_of(&task.id)).ok();
         let value = Some(self.value.as_slice());
         self.filler.send(&ProducerRecord { topic: &self.topic, partition, key: Some(root), value, headers: &[] })
     }
@@ -289,7 +292,7 @@ pub(super) async fn publish_tracked(
     tasks: u64,
 ) -> anyhow::Result<()> {
     let producer = SharedProducer::open(Arc::new(services.kafka()?), None)?;
-    let publisher = Publisher::new(producer, Names::new(prefix), events_partitions, SOURCE);
+    let publisher = Publisher::new(producer, Topology::new(Names::new(prefix), events_partitions), SOURCE);
     let mut next = 0;
     while next < tasks {
         let end = (next + CALL).min(tasks);
@@ -351,11 +354,11 @@ pub(super) fn event_bytes() -> anyhow::Result<usize> {
 
 /// Checks that every task is on the task topic once and has one `submitted` event.
 pub(super) fn check_published(topics: &BenchTopics, tasks: u64) -> anyhow::Result<()> {
-    let records = topics.records(&topics.names.tasks(NOOP), topics.partitions)?;
+    let records = topics.records(&topics.topology.names.tasks(NOOP), topics.partitions)?;
     if records != tasks {
         bail!("{records} records for {tasks} tasks");
     }
-    check_events_of(topics, topics.events_partitions, tasks, Kind::Submitted)
+    check_events_of(topics, topics.topology.events_partitions, tasks, Kind::Submitted)
 }
 
 /// Reads all events back and checks that every task succeeded exactly once.
@@ -390,7 +393,7 @@ pub(super) fn read_events(
     events_partitions: u32,
     mut each: impl FnMut(Option<Event>),
 ) -> anyhow::Result<()> {
-    let topic: Arc<str> = topics.names.events().into();
+    let topic: Arc<str> = topics.topology.names.events().into();
     let mut consumer = topics.broker.consumer(&ConsumerSpec::default())?;
     let partitions: Vec<(Partition, StartOffset)> = (0..events_partitions)
         .map(|number| (Partition::new(topic.clone(), number as i32), StartOffset::Beginning))

@@ -93,12 +93,12 @@ impl TimersFleet {
     async fn open(services: &Services) -> anyhow::Result<Self> {
         let at = services.linger(1);
         let topics = blocking(move || BenchTopics::prepare(&at, EVENTS_PARTITIONS, EVENTS_PARTITIONS)).await?;
-        let prefix = topics.names.prefix.clone();
+        let prefix = topics.topology.names.prefix.clone();
         let store = services.redis(&prefix)?;
         let tracker = ChildRole::Tracker { services: services.clone(), prefix, events_partitions: EVENTS_PARTITIONS };
         let tracker = Process::start("tracker", &tracker)?;
         let producer = topics.producer().await?;
-        let publisher = Publisher::new(producer, topics.names.clone(), EVENTS_PARTITIONS, "kafleet/bench");
+        let publisher = Publisher::new(producer, topics.topology.clone(), "kafleet/bench");
         Ok(Self { store, publisher, tracker, topics })
     }
 
@@ -156,7 +156,7 @@ impl TimersFleet {
         let first = now_ms() + LEAD_MS + i64::try_from(count / 10)?;
         let due_ms = |n: u64| first + (n * 1_000 / u64::from(bench.rate)) as i64;
         let broker = self.topics.broker.clone();
-        let topic = self.topics.names.tasks(NOOP);
+        let topic = self.topics.topology.names.tasks(NOOP);
         let consumer = tokio::task::spawn_blocking(move || consume(&*broker, &topic, count));
         self.publish("due", 0..count, due_ms).await?;
         if now_ms() > first {

@@ -53,6 +53,8 @@ mod shape;
 #[doc(hidden)]
 mod topics;
 #[doc(hidden)]
+mod topology;
+#[doc(hidden)]
 mod tracker;
 #[doc(hidden)]
 mod type_rules;
@@ -82,6 +84,7 @@ pub use policy::{Alarm, ChildLimits};
 pub use problem::{ConfigProblem, Problems};
 pub use shape::schema;
 pub use topics::TopicsConfig;
+pub use topology::Topology;
 pub use tracker::TrackerConfig;
 pub(crate) use type_settings::with_type_settings;
 pub use type_settings::{SettingScope, TYPE_SETTINGS, TypeConfig, TypePolicy, TypeSetting};

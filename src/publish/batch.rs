@@ -177,7 +177,7 @@ impl<'a> BatchPublish<'a> {
             return batch.send(&publisher.event_record(task.id.root(), &self.values), number);
         }
         if self.topic.0 != task.task_type {
-            self.topic = (task.task_type.clone(), publisher.names.tasks(&task.task_type));
+            self.topic = (task.task_type.clone(), publisher.topology.names.tasks(&task.task_type));
         }
         let headers = headers_at(task, &RunProgress::default(), &publisher.source, self.time.as_str().into());
         batch.send(&task_record(task, &self.topic.1, &bytes_of(&headers)), number)
@@ -197,7 +197,7 @@ impl<'a> BatchPublish<'a> {
                 refused.push((number, error));
                 continue;
             }
-            let partition = self.publisher.partition_of(&open.task.id);
+            let partition = self.publisher.topology.partition_of(&open.task.id);
             events.push(EncodedEvent { partition, number, value: start..self.values.len() });
         }
         refused.into_iter().for_each(|(number, error)| self.settle(number, Err(error.into())));

@@ -18,7 +18,7 @@ use prometheus::IntCounterVec;
 
 use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{BrokerError, ProducerRecord};
-use crate::config::Names;
+use crate::config::{Names, Topology};
 use crate::model::event::log_line::lines_of;
 use crate::model::event::{Event, Payload, submitted};
 use crate::model::outbox::RecordCopy;
@@ -26,7 +26,6 @@ use crate::model::record::attachment::Attachment;
 use crate::model::retry::RunProgress;
 use crate::model::task::hash::spawn_hash;
 use crate::model::task::id::{TaskId, check_type};
-use crate::model::task::partition::partition_of;
 use crate::model::task::{Position, TaskSpec};
 use crate::model::trace::Sampler;
 use crate::runtime::now_ms;
@@ -130,9 +129,8 @@ impl PreparedTask {
 #[derive(Clone)]
 pub struct Publisher {
     producer: Arc<SharedProducer>,
-    names: Arc<Names>,
+    pub topology: Arc<Topology>,
     events_topic: Arc<str>,
-    events_partitions: u32,
     /// Value of `ce_source`.
     source: Arc<str>,
     /// Deadline of each send.
@@ -143,13 +141,11 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    pub fn new(producer: Arc<SharedProducer>, names: Names, events_partitions: u32, source: &str) -> Self {
-        let events_topic = names.events().into();
+    pub fn new(producer: Arc<SharedProducer>, topology: Topology, source: &str) -> Self {
         Self {
             producer,
-            names: Arc::new(names),
-            events_topic,
-            events_partitions,
+            events_topic: topology.names.events().into(),
+            topology: Arc::new(topology),
             source: source.into(),
             deadline: PUBLISH_DEADLINE,
             submitted: None,
@@ -180,24 +176,6 @@ impl Publisher {
         }
     }
 
-    /// Events partition of a tree.
-    pub fn partition_of(&self, id: &TaskId) -> u32 {
-        self.partition_of_key(id.root())
-    }
-
-    /// Events partition of a record key.
-    pub fn partition_of_key(&self, key: &str) -> u32 {
-        partition_of(key.as_bytes(), self.events_partitions)
-    }
-
-    pub fn names(&self) -> &Names {
-        &self.names
-    }
-
-    pub fn events_partitions(&self) -> u32 {
-        self.events_partitions
-    }
-
     pub fn producer(&self) -> &Arc<SharedProducer> {
         &self.producer
     }
@@ -221,7 +199,7 @@ impl Publisher {
             PublishStep::Later { due_ms } => return self.schedule(task, due_ms, now_ms).await,
             PublishStep::Announce(position) => position,
             PublishStep::Record => {
-                let topic = self.names.tasks(&task.task_type);
+                let topic = self.topology.names.tasks(&task.task_type);
                 let headers = task_headers(&task, &self.source);
                 let headers = bytes_of(&headers);
                 let record = task_record(&task, &topic, &headers);
@@ -289,14 +267,14 @@ impl Publisher {
     }
 
     fn prepare(&self, task: TaskSpec, now_ms: i64) -> Result<PreparedTask, PublishError> {
-        let tracer = self.tracer.as_ref().map(|tracer| (tracer, &*self.names));
+        let tracer = self.tracer.as_ref().map(|tracer| (tracer, &self.topology.names));
         PreparedTask::new(task, &self.source, now_ms, tracer)
     }
 
     fn event_record<'a>(&'a self, key: &'a str, value: &'a [u8]) -> ProducerRecord<'a> {
         ProducerRecord {
             topic: &self.events_topic,
-            partition: i32::try_from(self.partition_of_key(key)).ok(),
+            partition: i32::try_from(self.topology.partition_of_key(key)).ok(),
             key: Some(key.as_bytes()),
             value: Some(value),
             headers: &[],

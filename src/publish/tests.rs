@@ -21,10 +21,10 @@ fn topic(name: String) -> TopicSpec {
 
 fn bench(faults: Faults, inline_delivery: bool, topics: &[String]) -> Bench {
     let broker = MemoryBroker::new(MemoryBrokerOptions { faults, inline_delivery, ..MemoryBrokerOptions::default() });
-    let names = Names::new("t");
+    let topology = Topology::new(Names::new("t"), 4);
     broker.apply_topics(&topics.iter().cloned().map(topic).collect::<Vec<_>>(), CALL).unwrap();
     let producer = SharedProducer::open(broker.clone(), None).unwrap();
-    Bench { publisher: Publisher::new(producer, names, 4, "test"), broker }
+    Bench { publisher: Publisher::new(producer, topology, "test"), broker }
 }
 
 fn both() -> [String; 2] {

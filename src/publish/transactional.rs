@@ -66,7 +66,7 @@ impl Publisher {
     ) -> Result<Vec<(i32, i64)>, BrokerError> {
         let with_record = || tasks.iter().filter(|ready| ready.step == PublishStep::Record);
         let texts: Vec<_> = with_record()
-            .map(|ready| (self.names.tasks(&ready.task.task_type), task_headers(&ready.task, &self.source)))
+            .map(|ready| (self.topology.names.tasks(&ready.task.task_type), task_headers(&ready.task, &self.source)))
             .collect();
         let headers: Vec<_> = texts.iter().map(|(_, headers)| bytes_of(headers)).collect();
         let records: Vec<_> = with_record()
@@ -101,7 +101,7 @@ impl Publisher {
         let topic: Arc<str> = self.events_topic.clone();
         Ok(DependentRecord {
             topic,
-            partition: self.partition_of(&task.id) as i32,
+            partition: self.topology.partition_of(&task.id) as i32,
             key: task.id.root().as_bytes().to_vec(),
             value,
         })

@@ -164,7 +164,7 @@ impl ResultWriter {
     /// record itself.
     async fn publish(&self, target: &ResultTarget, event: &Event) -> Result<(), BrokerError> {
         let task_type = &target.task_type;
-        let topic = self.events.publisher().names().results(task_type);
+        let topic = self.events.publisher().topology.names.results(task_type);
         let part = format!("results of {task_type}");
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
         let mut reported = false;

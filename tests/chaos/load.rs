@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kafleet::broker::ProducerRecord;
 use kafleet::broker::shared_producer::SharedProducer;
-use kafleet::config::Names;
+use kafleet::config::{Names, Topology};
 use kafleet::model::json::RawJson;
 use kafleet::model::task::id::TaskId;
 use kafleet::model::task::partition::partition_of;
@@ -66,7 +66,7 @@ impl Load {
     pub fn new(apis: Arc<Apis>, kafka: &Cluster) -> Arc<Self> {
         let kafka = connect(kafka.addresses());
         let producer = SharedProducer::open(kafka, None).unwrap();
-        let publisher = Publisher::new(producer, Names::new(PREFIX), EVENTS_PARTITIONS, "chaos");
+        let publisher = Publisher::new(producer, Topology::new(Names::new(PREFIX), EVENTS_PARTITIONS), "chaos");
         let (published, rounds, probes, errors) = Default::default();
         Arc::new(Self { apis, publisher, published, rounds, probes, errors, is_over: AtomicBool::new(false) })
     }
@@ -179,7 +179,7 @@ impl Load {
 
     async fn publish_plain(&self, published: &mut PublishedTree) -> Result<(), String> {
         let root = &published.tree.root;
-        let (topic, value) = (self.publisher.names().tasks(&root.kind), serde_json::to_vec(&root.work).unwrap());
+        let (topic, value) = (self.publisher.topology.names.tasks(&root.kind), serde_json::to_vec(&root.work).unwrap());
         let (headers, key) = ([("ce_id", root.name.as_bytes())], root.name.as_bytes());
         let deadline = Instant::now() + PATIENCE;
         let record =

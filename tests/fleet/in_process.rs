@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kafleet::api::{self, ApiSetup};
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition, ProducerRecord, TopicInfo, memory};
-use kafleet::config::{Config, Names, TopicsConfig, WorkerConfig};
+use kafleet::config::{Config, Names, TopicsConfig, Topology, WorkerConfig};
 use kafleet::control::settings;
 use kafleet::handlers::builtin::echo::Echo;
 use kafleet::handlers::{Registry, TypeRegistration};
@@ -109,9 +109,10 @@ impl Fleet {
         topics::make(&broker, &config, &registry).await;
         let names = Names::new(&config.topics.prefix);
         let control = settings::read_control(&broker.client(), &names).await.unwrap();
-        let events_partitions = control.require_events_partitions(&names).unwrap();
+        let topology = control.topology(&names).unwrap();
+        let events_partitions = topology.events_partitions;
         let producer = SharedProducer::open(broker.clone(), None).unwrap();
-        let publisher = Publisher::new(producer, names.clone(), events_partitions, "test");
+        let publisher = Publisher::new(producer, topology, "test");
         let (api, shutdown, roles) = (String::new(), Shutdown::new(), Vec::new());
         let mut fleet = Self {
             broker,
@@ -143,8 +144,7 @@ impl Fleet {
             lifetimes: Default::default(),
             task_retention: TopicsConfig::default().task_retention,
             topic_check: TopicsConfig::default().check_interval,
-            names: self.names.clone(),
-            events_partitions: self.events_partitions,
+            topology: Topology::new(self.names.clone(), self.events_partitions),
             metrics: Metrics::new().unwrap(),
             tracer: self.tracer.clone(),
             health: Health::default(),
@@ -162,8 +162,7 @@ impl Fleet {
             store: self.store.clone(),
             registry: self.registry.clone(),
             config: config.api,
-            names: self.names.clone(),
-            events_partitions: self.events_partitions,
+            topology: Topology::new(self.names.clone(), self.events_partitions),
             max_tree_age: config.topics.max_tree_age,
             metrics: Metrics::new().unwrap(),
             tracer: self.tracer.clone(),
@@ -196,8 +195,7 @@ impl Fleet {
             registry: self.registry.clone(),
             types: Vec::new(),
             config: self.worker.clone(),
-            names: self.names.clone(),
-            events_partitions: self.events_partitions,
+            topology: Topology::new(self.names.clone(), self.events_partitions),
             max_tree_age: TopicsConfig::default().max_tree_age,
             metrics: Metrics::new().unwrap(),
             tracer: self.tracer.clone(),
@@ -230,7 +228,7 @@ impl Fleet {
 
     pub async fn record(&self, id: &str) -> Option<TaskRecord> {
         let id = TaskId::parse(id).unwrap();
-        self.store.nodes(self.publisher.partition_of(&id), std::slice::from_ref(&id)).await.unwrap().remove(0)
+        self.store.nodes(self.publisher.topology.partition_of(&id), std::slice::from_ref(&id)).await.unwrap().remove(0)
     }
 
     /// Waits until the task has a record.

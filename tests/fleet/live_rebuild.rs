@@ -13,7 +13,7 @@ use kafleet::broker::kafka::Kafka;
 use kafleet::broker::offset_range::{OffsetRange, read};
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition};
-use kafleet::config::Names;
+use kafleet::config::{Names, Topology};
 use kafleet::model::event::Kind;
 use kafleet::model::json::RawJson;
 use kafleet::model::record::state::State;
@@ -149,8 +149,7 @@ async fn fleet_moves_to_another_redis_under_load() {
     let store = fleet.redis.store(&fleet.prefix);
     let publisher = Publisher::new(
         SharedProducer::open(kafka.clone(), None).unwrap(),
-        names.clone(),
-        fleet.events_partitions,
+        Topology::new(names.clone(), fleet.events_partitions),
         "test",
     );
     let (stop, published) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));

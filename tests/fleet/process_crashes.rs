@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kafleet::broker::Broker;
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::shared_producer::SharedProducer;
-use kafleet::config::Names;
+use kafleet::config::{Names, Topology};
 use kafleet::model::json::RawJson;
 use kafleet::model::record::state::State;
 use kafleet::model::task::TaskSpec;
@@ -67,8 +67,7 @@ async fn sigkill_and_flushall_lose_no_task() {
     let store = fleet.redis.store(&fleet.prefix);
     let publisher = Publisher::new(
         SharedProducer::open(kafka.clone(), None).unwrap(),
-        names.clone(),
-        fleet.events_partitions,
+        Topology::new(names.clone(), fleet.events_partitions),
         "test",
     );
     let mut running = vec![fleet.start("worker"), fleet.start("tracker")];

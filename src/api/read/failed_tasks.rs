@@ -36,7 +36,7 @@ pub(crate) async fn failed_views(
     within: Duration,
 ) -> Result<Vec<TaskView>, ApiError> {
     let top = TaskId::parse(top).map_err(|error| ApiError::new(Code::BadId, error.to_string()))?;
-    let partition = api.publisher.partition_of(&top);
+    let partition = api.topology.partition_of(&top);
     let Some(root) = api.reads.read(&top).await? else { return Ok(Vec::new()) };
     let end = Instant::now() + within;
     let mut found = Vec::new();

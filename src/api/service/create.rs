@@ -26,7 +26,7 @@ pub(crate) async fn create(
 ) -> Result<SubmittedTask, ApiError> {
     let task = task_of(&api, input, trace).await?;
     // Subscribe before publishing: if there are too many watchers, nothing has been published yet.
-    let partition = api.publisher.partition_of(&task.id);
+    let partition = api.topology.partition_of(&task.id);
     let subscription = wait
         .map(|wait| api.reads.notices.subscribe(partition, &task.id).map(|subscription| (wait, subscription)))
         .transpose()?;

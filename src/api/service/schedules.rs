@@ -373,7 +373,7 @@ async fn task_states(
     ids: Vec<TaskId>,
 ) -> Result<BTreeMap<String, crate::model::record::state::State>, ApiError> {
     let mut by_partition = BTreeMap::<u32, Vec<TaskId>>::new();
-    ids.into_iter().for_each(|id| by_partition.entry(api.publisher.partition_of(&id)).or_default().push(id));
+    ids.into_iter().for_each(|id| by_partition.entry(api.topology.partition_of(&id)).or_default().push(id));
     let mut states = BTreeMap::new();
     for (partition, ids) in by_partition {
         let nodes = api.reads.records(partition, &ids).await?;

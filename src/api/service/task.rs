@@ -87,7 +87,7 @@ pub(crate) async fn params(Context { api, .. }: Context, id: TaskId, After(after
 
 /// Reads the params from the task's record.
 async fn in_topic(api: &Api, task: &TaskView, task_type: Arc<str>, position: Position) -> Result<Params, ApiError> {
-    let topic = api.publisher.names().tasks(&task_type);
+    let topic = api.topology.names.tasks(&task_type);
     let partition = Partition::new(topic.as_str(), position.partition);
     let record = api.reads.broker.read_at(&partition, position.offset).await?;
     let Some(record) = record else { return Err(params_gone(task, &topic, position)) };

@@ -44,7 +44,7 @@ pub(crate) async fn task(
     id: TaskId,
     After(after): After,
 ) -> Result<EventStream, ApiError> {
-    let subscription = api.reads.notices.subscribe(api.publisher.partition_of(&id), &id)?;
+    let subscription = api.reads.notices.subscribe(api.topology.partition_of(&id), &id)?;
     let found = api.reads.find(&id, after).await?;
     Ok(event_stream(|events| async move { follow(&api, found, &subscription, events).await }))
 }

@@ -25,7 +25,7 @@ impl Scope {
     /// Converts a notice into an event. `None` if it concerns no watched task.
     async fn change(&self, api: &Api, notice: &FleetChanges) -> Option<FleetChange> {
         let Notice::Changed { partition, offset, ids, .. } = &notice.notice else { return Some(unknown_change()) };
-        if self.root.as_ref().is_some_and(|root| api.publisher.partition_of(root) != *partition) {
+        if self.root.as_ref().is_some_and(|root| api.topology.partition_of(root) != *partition) {
             return None;
         }
         let ids = match ids {

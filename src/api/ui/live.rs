@@ -279,7 +279,7 @@ fn open(Ui { api, live }: &Ui, request: &Request) -> Result<Response, ApiError> 
     let query = Fields::parse(request.uri().query().unwrap_or_default().as_bytes());
     let topic = Topic::parse(query.get("on").unwrap_or_default()).map_err(|error| bad_parameter("on", &error))?;
     let partition = match &topic {
-        Topic::Tree(id) => api.publisher.partition_of(id),
+        Topic::Tree(id) => api.topology.partition_of(id),
         Topic::Fleet | Topic::Type(_) | Topic::Workers | Topic::Control => 0,
     };
     let subscription = live.subscribe(topic, partition)?;

@@ -227,7 +227,7 @@ pub(super) async fn show(visit: &Visit, page: &Page) -> Result<Answer, ApiError>
 async fn wait_for_change(visit: &Visit) -> bool {
     if let Some(position) = visit.query.get("after").and_then(|text| text.parse::<Position>().ok()) {
         let partition = u32::try_from(position.partition).unwrap_or_default();
-        if partition >= visit.api.publisher.events_partitions() {
+        if partition >= visit.api.topology.events_partitions {
             return false;
         }
         let target = position.offset.saturating_add(1);

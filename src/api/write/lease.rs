@@ -3,7 +3,7 @@
 //! The reservation of the id is the lease. The owner renews it while publishing. If the owner dies, the lease expires
 //! and exactly one waiting request takes over.
 
-use crate::publish::Publisher;
+use crate::config::Topology;
 use crate::store::Store;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -66,13 +66,13 @@ pub(crate) enum PublishOutcome {
 #[derive(Clone)]
 pub(crate) struct Leases {
     pub store: Arc<dyn Store>,
-    pub publisher: Publisher,
+    pub topology: Arc<Topology>,
 }
 
 impl Leases {
     /// Claims the lease on the id of a task; fails if the id is reserved for a different task.
     pub(crate) async fn claim(&self, task: &TaskSpec) -> Result<Claim, ApiError> {
-        let (partition, id, run) = (self.publisher.partition_of(&task.id), task.id.clone(), task.run);
+        let (partition, id, run) = (self.topology.partition_of(&task.id), task.id.clone(), task.run);
         let stage = Stage::Publishing { owner: uuid::Uuid::now_v7().to_string() };
         let reservation = Reservation { hash: task.hash.as_deref().unwrap_or_default().to_owned(), stage };
         let held = stored(self.store.reserve(partition, &id, run, &reservation)).await?;

@@ -186,7 +186,7 @@ impl Writes {
         }
         self.leases.release(states.iter().filter_map(ItemState::lease)).await;
         if let Some(first) = tasks.first()
-            && let Some(lag) = self.reads.lag_at_end(self.publisher.partition_of(&first.id)).await?
+            && let Some(lag) = self.reads.lag_at_end(self.reads.topology.partition_of(&first.id)).await?
         {
             return Err(lag);
         }

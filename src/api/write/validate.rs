@@ -85,7 +85,7 @@ impl Writes {
         check_size(policy)?;
         self.types.limits().check_policy(policy, now_ms).map_err(of_flaw)?;
         if let Some(topic) = &policy.reply_to {
-            self.publisher.names().check_reply_topic(topic).map_err(|error| bad_field("reply_to", error))?;
+            self.types.topology.names.check_reply_topic(topic).map_err(|error| bad_field("reply_to", error))?;
         }
         self.types.check_with_type(task_type, policy)
     }

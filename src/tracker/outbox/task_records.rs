@@ -158,7 +158,7 @@ impl OutboxPlanner {
             ..TaskSpec::new(id.clone(), continuation.task_type.clone(), params)
         };
         let tracer = self.setup.tracer.as_ref();
-        let span = tracer.and_then(|tracer| tracer.begin_send(&mut task, &self.setup.names, SOURCE, now));
+        let span = tracer.and_then(|tracer| tracer.begin_send(&mut task, &self.setup.topology.names, SOURCE, now));
         let headers = task_headers(&task, SOURCE)
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value.into_owned().into_bytes()));
@@ -212,7 +212,7 @@ impl OutboxPlanner {
     }
 
     pub(crate) fn topic_of(&self, node: &TaskRecord) -> Arc<str> {
-        self.setup.names.tasks(node.task_type.as_deref().unwrap_or_default()).into()
+        self.setup.topology.names.tasks(node.task_type.as_deref().unwrap_or_default()).into()
     }
 }
 

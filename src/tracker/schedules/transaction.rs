@@ -68,7 +68,7 @@ pub(super) struct TaskFactory {
 
 impl TaskFactory {
     pub(super) fn new(setup: Arc<TrackerSetup>) -> Self {
-        let (events, control) = (setup.names.events().into(), setup.names.control().into());
+        let (events, control) = (setup.topology.names.events().into(), setup.topology.names.control().into());
         Self { setup, events, control, topics: HashMap::new() }
     }
 
@@ -252,7 +252,7 @@ impl TaskFactory {
 
     /// Reason why a schedule cannot fire, if any.
     async fn blocking_reason(&mut self, name: &str, task: &Template) -> Result<Option<String>, TrackerError> {
-        let topic = self.setup.names.tasks(&task.task_type);
+        let topic = self.setup.topology.names.tasks(&task.task_type);
         let exists = match self.topics.get(&topic) {
             Some((true, _)) => true,
             Some((false, asked)) if asked.elapsed() < MISSING_TTL => false,
@@ -279,7 +279,7 @@ impl TaskFactory {
         let id = TaskId::parse(task)?;
         let task = new_task(schedule, id, template, time_ms, now_ms);
         let tracer = self.setup.tracer.as_ref();
-        let traced = tracer.map(|tracer| (tracer, &self.setup.names));
+        let traced = tracer.map(|tracer| (tracer, &self.setup.topology.names));
         let (event, span) = traced_event(task, SOURCE, now_ms, traced)?;
         if let Some((tracer, span)) = tracer.zip(span) {
             // A transaction that is repeated writes the same span again.
@@ -297,7 +297,7 @@ impl TaskFactory {
     }
 
     fn event(&self, event: &Event) -> Result<Message, TrackerError> {
-        let partition = presence::partition(&self.setup, &event.id);
+        let partition = self.setup.topology.partition_of(&event.id);
         Ok(event_message(&self.events, partition, event)?)
     }
 

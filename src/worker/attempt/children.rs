@@ -71,7 +71,7 @@ pub(crate) async fn publish_children(
 async fn check_topics(publisher: &Publisher, tasks: &[TaskSpec]) -> Result<(), Failure> {
     let types: BTreeSet<&str> = tasks.iter().map(|task| &*task.task_type).collect();
     for task_type in types {
-        let topic = publisher.names().tasks(task_type);
+        let topic = publisher.topology.names.tasks(task_type);
         if let Ok(false) = publisher.producer().has_topic(&topic, TOPIC_DEADLINE).await {
             let message = format!(
                 "a child cannot be published: there is no topic `{topic}` for the type `{task_type}`; \

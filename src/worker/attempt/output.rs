@@ -214,7 +214,7 @@ impl AttemptSink for OutputBuffer {
         async move {
             let named = children
                 .into_iter()
-                .map(|child| child_task(attempt, child, self.publisher.names()))
+                .map(|child| child_task(attempt, child, &self.publisher.topology.names))
                 .collect::<Result<Vec<_>, _>>()?;
             let ids: Vec<TaskId> = named.iter().map(|task| task.id.clone()).collect();
             let key = (attempt.id.clone(), attempt.run);

@@ -173,9 +173,9 @@ struct Run<'a> {
 /// Runs an action until it ends, another process takes it over, or this process stops.
 async fn run(api: &Api, id: &TaskId) -> Result<(), Interruption> {
     // Excludes the previous runner, before its progress is read.
-    let name = api.publisher.names().api_sender(&format!("bulk.{id}"));
+    let name = api.topology.names.api_sender(&format!("bulk.{id}"));
     let producer = Some(api.reads.broker.transactional_producer(&name).await?);
-    if let Some(lag) = api.reads.lag_at_end(api.publisher.partition_of(id)).await? {
+    if let Some(lag) = api.reads.lag_at_end(api.topology.partition_of(id)).await? {
         return Err(lag.into());
     }
     let task = api.reads.find(id, None).await?;

@@ -62,7 +62,7 @@ pub(super) async fn explain_queued(
                        that its producer has published the record";
         return Ok(vec![Finding::new(Reason::NotPublished, message)]);
     };
-    let partition = Partition::new(reads.api.publisher.names().tasks(&task_type), position.partition);
+    let partition = Partition::new(reads.api.topology.names.tasks(&task_type), position.partition);
     let offsets = reads.offsets(&task_type, &partition).await?;
     let queue_position = queue_position_of(position.offset, offsets.ends, offsets.committed.as_ref());
     let transaction = match queue_position {

@@ -405,7 +405,7 @@ fn definition(visit: &Visit, status: &Status) -> Markup {
 /// Topic, partition and offset of a task's record.
 fn source_of<'a>(visit: &Visit, status: &'a Status) -> Option<(String, &'a str, &'a str)> {
     let (partition, offset) = status.record.as_deref()?.split_once(':')?;
-    Some((visit.api.publisher.names().tasks(status.task_type.as_deref()?), partition, offset))
+    Some((visit.api.topology.names.tasks(status.task_type.as_deref()?), partition, offset))
 }
 
 fn lines(id: &str) -> Vec<String> {

@@ -71,7 +71,7 @@ async fn first_ones(visit: &Visit, top: &Status) -> Result<Vec<TimelineTask>, Ap
     path.reverse();
     let mut found = Vec::new();
     if let Some(last) = path.last() {
-        found.extend(reads.read_many(visit.api.publisher.partition_of(last), &path).await?.into_iter().flatten());
+        found.extend(reads.read_many(visit.api.topology.partition_of(last), &path).await?.into_iter().flatten());
     }
     if top.tree.failed > 0 {
         let failed = failed_views(&visit.api, &top.id, FAILED, scan_time()).await?;
