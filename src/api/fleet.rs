@@ -39,7 +39,7 @@ impl Fleet {
 
     /// Writes or deletes a control record, and waits until this API has read it.
     pub(crate) async fn write_control(&self, key: ControlKey, record: Option<ControlRecord>) -> Result<(), ApiError> {
-        let (producer, names) = (self.publisher.producer(), self.publisher.names());
+        let (producer, names) = (self.publisher.producer(), &self.publisher.topology.names);
         let written = match record {
             Some(record) => control::put(producer, names, &key, &record).await,
             None => control::delete(producer, names, &key).await,
@@ -68,7 +68,8 @@ impl Fleet {
         key: &ScheduleKey,
         record: Option<&T>,
     ) -> Result<(), ApiError> {
-        let written = control::put_schedule(self.publisher.producer(), self.publisher.names(), key, record).await;
+        let written =
+            control::put_schedule(self.publisher.producer(), &self.publisher.topology.names, key, record).await;
         let position = written.map_err(ApiError::from_write)?;
         tracing::info!(%key, "schedule record written");
         // The write is done; only this API's own view may lag.
@@ -79,7 +80,7 @@ impl Fleet {
     /// Learns the brokers' time, and waits until the control topic has been read for the first time, but not for long: without it the API serves, and
     /// does not know the schemas of types that it does not have.
     pub(crate) async fn load(&self) {
-        let learning = control::learn_broker_time(self.publisher.producer(), self.publisher.names());
+        let learning = control::learn_broker_time(self.publisher.producer(), &self.publisher.topology.names);
         if tokio::time::timeout(LOAD_DEADLINE, learning).await.is_err() {
             tracing::warn!("serving before the brokers' time is known; this machine's clock is used");
         }
@@ -89,7 +90,7 @@ impl Fleet {
     }
 
     async fn control_read(&self) -> Result<(), ControlNotRead> {
-        self.control.whole_within(LOAD_DEADLINE, self.publisher.names()).await
+        self.control.whole_within(LOAD_DEADLINE, &self.publisher.topology.names).await
     }
 
     /// Waits until the control topic has been read to its end.

@@ -65,9 +65,8 @@ pub fn open(setup: ApiSetup, address: std::net::SocketAddr, shutdown: &Shutdown)
     let listening = read::notices::listen(api.reads.notices.clone(), store);
     let covering = read::coverage::follow(api.reads.clone(), api.ops.metrics.clone());
     // A control topic that cannot be read fails the requests that need it; it is not part of this role's health.
-    let state =
-        control::keep(api.fleet.control.clone(), api.reads.broker.broker().clone(), api.publisher.names(), None);
-    let beats = heartbeat::listen(api.fleet.workers.clone(), api.reads.broker.broker().clone(), api.publisher.names());
+    let state = control::keep(api.fleet.control.clone(), api.reads.broker.broker().clone(), &api.topology.names, None);
+    let beats = heartbeat::listen(api.fleet.workers.clone(), api.reads.broker.broker().clone(), &api.topology.names);
     let live = Arc::<ui::Live>::default();
     let marking = ui::listen(live.clone(), api.reads.notices.clone(), api.fleet.control.clone());
     let bulk = service::bulk::start(api.clone());

@@ -19,7 +19,7 @@ use super::write::types::{Topics, TypeCatalog};
 use super::write::{BatchProducer, Writes};
 use crate::broker::Broker;
 use crate::broker::shared_producer::SharedProducer;
-use crate::config::{ApiConfig, Names, UiConfig};
+use crate::config::{ApiConfig, Topology, UiConfig};
 use crate::control::{ControlState, ControlWatch, PolicyUpdates};
 use crate::dead_letters::DeadLetterIndex;
 use crate::handlers::Registry;
@@ -45,8 +45,7 @@ pub struct ApiSetup {
     pub access: LiveAccess,
     /// Replaces the policies of types, whose limits are shown, while the API serves.
     pub policies: PolicyUpdates,
-    pub names: Names,
-    pub events_partitions: u32,
+    pub topology: Topology,
     /// Longest time a tree may stay open; no task may start later than this from now.
     pub max_tree_age: Millis,
     pub metrics: Metrics,
@@ -64,6 +63,7 @@ pub(crate) struct Api {
     pub types: Arc<TypeCatalog>,
     pub writes: Writes,
     pub fleet: Fleet,
+    pub topology: Arc<Topology>,
     pub publisher: Publisher,
     pub dead_letters: Arc<DeadLetterIndex>,
     /// Serializes dead-letter resolutions, so that concurrent requests do not fence each other's transactional
@@ -82,20 +82,20 @@ pub(crate) struct Api {
 impl Api {
     pub(crate) fn new(setup: ApiSetup, address: SocketAddr, shutdown: Shutdown) -> anyhow::Result<Self> {
         setup.access.replace(&setup.config, address)?;
-        let transactional_id = setup.names.api_sender(&uuid::Uuid::now_v7().to_string());
+        let transactional_id = setup.topology.names.api_sender(&uuid::Uuid::now_v7().to_string());
         let broker = setup.broker.client().with_deadline(KAFKA_DEADLINE).with_limit(BROKER_CALLS);
         let producer = SharedProducer::open(setup.broker, None)?;
-        let publisher = Publisher::new(producer, setup.names, setup.events_partitions, "kafleet/api")
+        let publisher = Publisher::new(producer, setup.topology, "kafleet/api")
             .with_counter(&setup.metrics.tasks.submitted)
             .with_tracer(setup.tracer.as_ref());
-        let reads = Reads::new(setup.store.clone(), broker.clone(), publisher.clone(), shutdown.clone());
+        let reads = Reads::new(setup.store.clone(), broker.clone(), &publisher, shutdown.clone());
         let control = ControlWatch::new(ControlState::without_cancels().with_schedules().with_types());
         let types = Arc::new(TypeCatalog {
             registry: setup.registry,
             declared: DeclaredTypes::new(control.clone()),
             policies: setup.policies,
             broker,
-            publisher: publisher.clone(),
+            topology: publisher.topology.clone(),
             max_tree_age: setup.max_tree_age,
             topics: Topics::default(),
         });
@@ -103,7 +103,7 @@ impl Api {
             reads: reads.clone(),
             types: types.clone(),
             publisher: publisher.clone(),
-            leases: Leases { store: setup.store, publisher: publisher.clone() },
+            leases: Leases { store: setup.store, topology: publisher.topology.clone() },
             producer: BatchProducer::default(),
             transactional_id,
         };
@@ -119,6 +119,7 @@ impl Api {
                 publisher: publisher.clone(),
                 schedule_changes: Arc::default(),
             },
+            topology: publisher.topology.clone(),
             publisher,
             dead_letters: Arc::default(),
             dead_letter_lock: Arc::default(),

@@ -31,7 +31,7 @@ impl ApiFleet {
     pub(super) async fn open(services: &Services, name: &str, tasks: u64) -> anyhow::Result<Self> {
         let at = services.linger(1);
         let topics = blocking(move || BenchTopics::prepare(&at, EVENTS_PARTITIONS, EVENTS_PARTITIONS)).await?;
-        let prefix = topics.names.prefix.clone();
+        let prefix = topics.topology.names.prefix.clone();
         let store = services.redis(&prefix)?;
         let free = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
         let events_partitions = EVENTS_PARTITIONS;
@@ -40,7 +40,7 @@ impl ApiFleet {
         let api = ChildRole::Api { services: services.clone(), prefix, events_partitions, port: free.port() };
         let api = Process::start("api", &api)?;
         let producer = topics.producer().await?;
-        let publisher = Publisher::new(producer, topics.names.clone(), EVENTS_PARTITIONS, "kafleet/bench");
+        let publisher = Publisher::new(producer, topics.topology.clone(), "kafleet/bench");
         let mut fleet = Self { address: free.to_string(), api, tracker, publisher, store, topics };
         load::publish(&fleet.publisher, name, 0..tasks).await?;
         fleet.wait_until_ready(tasks).await?;
@@ -67,7 +67,7 @@ impl ApiFleet {
     /// Starts another API of the fleet, with other services.
     pub(super) async fn another_api(&self, services: &Services) -> anyhow::Result<(Process, String)> {
         let free = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
-        let (prefix, events_partitions) = (self.topics.names.prefix.clone(), EVENTS_PARTITIONS);
+        let (prefix, events_partitions) = (self.topics.topology.names.prefix.clone(), EVENTS_PARTITIONS);
         let role = ChildRole::Api { services: services.clone(), prefix, events_partitions, port: free.port() };
         let mut api = Process::start("another api", &role)?;
         let until = Instant::now() + ROUND_DEADLINE;

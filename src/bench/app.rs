@@ -138,11 +138,11 @@ fn worker_round(bench: &AppBench, app: &BenchApp, services: &Services) -> anyhow
     load::fill(&topics, bench.tasks)?;
     let role = ChildRole::AppWorker {
         services: services.clone(),
-        prefix: topics.names.prefix.clone(),
+        prefix: topics.topology.names.prefix.clone(),
         events_partitions: bench.partitions,
         app: app.clone(),
     };
-    let (group, tasks) = (topics.names.group(NOOP), topics.names.tasks(NOOP));
+    let (group, tasks) = (topics.topology.names.group(NOOP), topics.topology.names.tasks(NOOP));
     // Connects the commit reader before the measurement.
     topics.committed(&group, &tasks)?;
     let process = Process::start("worker", &role)?;

@@ -27,7 +27,7 @@ impl Baseline {
             Ok((topics, produce.rate, raw_loop.rate))
         })
         .await?;
-        let store = services.redis(&topics.names.prefix)?;
+        let store = services.redis(&topics.topology.names.prefix)?;
         let writes = plain_write_rate(&store, common.tasks, bytes).await?;
         store.clear().await?;
         blocking(move || {

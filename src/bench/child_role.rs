@@ -12,7 +12,7 @@ use super::app::BenchApp;
 use super::{FAN, NOOP, ROUND_DEADLINE, Services, load};
 use crate::api::ApiSetup;
 use crate::broker::kafka::baseline::RawLoop;
-use crate::config::{ApiConfig, Isolation, Names, Order, TopicsConfig, TypePolicy};
+use crate::config::{ApiConfig, Isolation, Names, Order, TopicsConfig, Topology, TypePolicy};
 use crate::handlers::layer::AttemptRequest;
 use crate::handlers::program_env::WithheldVariables;
 use crate::handlers::{
@@ -166,12 +166,12 @@ async fn run_async(role: ChildRole) -> anyhow::Result<()> {
             crate::worker::run(worker(&services, &prefix, events_partitions, registry)?, shutdown).await
         }
         ChildRole::Types { services, prefix, events_partitions, types, all, own, slots, ready } => {
-            let setup = worker(&services, &prefix, events_partitions, noops(&types, slots))?;
-            let names = setup.names.clone().with_groups(super::types::groups(&all, own));
+            let mut setup = worker(&services, &prefix, events_partitions, noops(&types, slots))?;
+            setup.topology.names = setup.topology.names.with_groups(super::types::groups(&all, own));
             // Set here because the worker sets its own reasons only once it runs.
             setup.health.set(crate::control::HEALTH_PART, "not started");
             let reporting = ready.map(|file| runtime::spawn(report_ready(setup.health.clone(), file)));
-            let outcome = crate::worker::run(WorkerSetup { names, ..setup }, shutdown).await;
+            let outcome = crate::worker::run(setup, shutdown).await;
             reporting.iter().for_each(tokio::task::JoinHandle::abort);
             outcome
         }
@@ -215,8 +215,7 @@ fn worker(
         registry,
         types: Vec::new(),
         config: services.worker.clone(),
-        names: Names::new(prefix),
-        events_partitions,
+        topology: Topology::new(Names::new(prefix), events_partitions),
         max_tree_age: TopicsConfig::default().max_tree_age,
         metrics: Metrics::new()?,
         health: Health::default(),
@@ -233,8 +232,7 @@ fn tracker(services: &Services, prefix: &str, events_partitions: u32) -> anyhow:
         lifetimes: Lifetimes::default(),
         task_retention: TopicsConfig::default().task_retention,
         topic_check: TopicsConfig::default().check_interval,
-        names: Names::new(prefix),
-        events_partitions,
+        topology: Topology::new(Names::new(prefix), events_partitions),
         metrics: Metrics::new()?,
         tracer: None,
         health: Health::default(),
@@ -249,8 +247,7 @@ fn api(services: &Services, prefix: &str, events_partitions: u32) -> anyhow::Res
         store: Arc::new(services.redis(prefix)?),
         registry: Registry::default(),
         config: ApiConfig::default(),
-        names: Names::new(prefix),
-        events_partitions,
+        topology: Topology::new(Names::new(prefix), events_partitions),
         max_tree_age: TopicsConfig::default().max_tree_age,
         metrics: Metrics::new()?,
         tracer: None,

@@ -13,8 +13,8 @@ use crate::model::json::RawJson;
 use crate::model::record::TaskRecord;
 use crate::model::record::rollup::children_of;
 use crate::model::record::state::State;
+use crate::model::task::TaskSpec;
 use crate::model::task::id::TaskId;
-use crate::publish::OutgoingTask;
 use crate::runtime::now_ms;
 use crate::store::Store;
 
@@ -83,10 +83,9 @@ pub async fn fanin(bench: &Fanin, services: &Services) -> anyhow::Result<BenchRe
 
 async fn one_parent(fleet: &mut BenchFleet, id: &str, children: u64) -> anyhow::Result<Duration> {
     let id = TaskId::parse(id)?;
-    let partition = fleet.publisher.partition_of(&id);
+    let partition = fleet.publisher.topology.partition_of(&id);
     let mut notices = fleet.store.notices().await?;
-    let mut parent = OutgoingTask::new(FAN, RawJson::of(&children)?);
-    parent.id = Some(id.clone());
+    let parent = TaskSpec::new(id.clone(), FAN, RawJson::of(&children)?);
     let started = Instant::now();
     let until = Instant::now() + ROUND_DEADLINE;
     fleet.publisher.publish(parent, now_ms()).await?;

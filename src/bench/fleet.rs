@@ -43,13 +43,13 @@ impl BenchFleet {
     pub(super) async fn open(services: &Services, partitions: u32, slots: u32) -> anyhow::Result<Self> {
         let at = services.clone();
         let topics = blocking(move || BenchTopics::prepare(&at, partitions, EVENTS_PARTITIONS)).await?;
-        let prefix = topics.names.prefix.clone();
+        let prefix = topics.topology.names.prefix.clone();
         let store = services.redis(&prefix)?;
         let worker = start_worker(services, prefix.clone(), slots)?;
         let role = ChildRole::Tracker { services: services.clone(), prefix, events_partitions: EVENTS_PARTITIONS };
         let tracker = Process::start("tracker", &role)?;
         let producer = topics.producer().await?;
-        let publisher = Publisher::new(producer, topics.names.clone(), EVENTS_PARTITIONS, "kafleet/bench");
+        let publisher = Publisher::new(producer, topics.topology.clone(), "kafleet/bench");
         let mut fleet = Self { store, publisher, worker, tracker, topics };
         load::publish(&fleet.publisher, FIRST, 0..1).await?;
         fleet.wait_for(1).await?;
@@ -67,7 +67,7 @@ impl BenchFleet {
     /// Size in the store of the record of a no-op task.
     pub(super) async fn record_bytes(&self) -> anyhow::Result<usize> {
         let id = TaskId::parse(&format!("{FIRST}-{:012}", 0))?;
-        let found = self.store.nodes(self.publisher.partition_of(&id), &[id]).await?;
+        let found = self.store.nodes(self.publisher.topology.partition_of(&id), &[id]).await?;
         Ok(found.into_iter().flatten().next().context("the first task is missing")?.encode()?.len())
     }
 

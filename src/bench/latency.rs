@@ -16,8 +16,9 @@ use super::{BenchReport, BenchTopics, EVENTS_PARTITIONS, NOOP, Services, blockin
 use crate::broker::{Broker, ConsumerSpec, Partition, ProducerRecord, StartOffset};
 use crate::model::json::RawJson;
 use crate::model::record::state::State;
+use crate::model::task::TaskSpec;
 use crate::model::task::id::TaskId;
-use crate::publish::{OutgoingTask, PublishError, Publisher};
+use crate::publish::{PublishError, Publisher};
 use crate::runtime::now_ms;
 use crate::store::redis::Redis;
 use crate::store::{Notice, Store};
@@ -137,7 +138,7 @@ async fn one_round(bench: &Latency, services: &Services) -> anyhow::Result<Laten
 fn plain(bench: &Latency, services: &Services) -> anyhow::Result<Vec<f64>> {
     let topics = BenchTopics::prepare(services, bench.partitions, 1)?;
     let records = u64::from(bench.rate) * u64::from(bench.seconds);
-    let topic = topics.names.tasks(NOOP);
+    let topic = topics.topology.names.tasks(NOOP);
     let filler = Filler::new(&topics)?;
     let started = Instant::now();
     let mut consumer = topics.broker.consumer(&ConsumerSpec::default())?;
@@ -254,9 +255,8 @@ async fn submit(
         if at > tokio::time::Instant::now() {
             tokio::time::sleep_until(at).await;
         }
-        let mut task = OutgoingTask::new(NOOP, params.clone());
         let id = TaskId::parse(&format!("{name}-{n:012}"))?;
-        task.id = Some(id.clone());
+        let task = TaskSpec::new(id.clone(), NOOP, params.clone());
         let publisher = publisher.clone();
         let times = times.clone();
         times.open(id.clone());

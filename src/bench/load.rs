@@ -13,14 +13,13 @@ use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{
     Broker, BrokerError, ConsumerSpec, DeliverySink, Partition, Producer, ProducerRecord, RecordRef, StartOffset,
 };
-use crate::config::Names;
+use crate::config::{Names, Topology};
 use crate::model::encode_error::EncodeError;
 use crate::model::event::{AttemptFailure, Event, Kind, Payload, Success, submitted};
 use crate::model::json::RawJson;
 use crate::model::task::id::TaskId;
-use crate::model::task::partition::partition_of;
-use crate::model::task::{DecodedTask, Position, header};
-use crate::publish::{OutgoingTask, Publisher, task_headers};
+use crate::model::task::{Position, TaskSpec, header};
+use crate::publish::{Publisher, task_headers};
 use crate::runtime::now_ms;
 
 /// `ce_source` of the benchmarks' tasks.
@@ -42,19 +41,9 @@ pub(super) fn id(n: u64) -> anyhow::Result<TaskId> {
 }
 
 /// Returns the n-th task of a load.
-pub(super) fn task(n: u64) -> anyhow::Result<DecodedTask> {
-    Ok(DecodedTask {
-        id: id(n)?,
-        task_type: NOOP.into(),
-        run: 1,
-        created_at_ms: now_ms(),
-        asof: None,
-        announced: true,
-        hash: Some("aaaaaaaaaaaa".into()),
-        policy: None,
-        trace: None,
-        params: RawJson::parse(params().as_bytes())?,
-    })
+pub(super) fn task(n: u64) -> anyhow::Result<TaskSpec> {
+    let task = TaskSpec::new(id(n)?, NOOP, RawJson::parse(params().as_bytes())?);
+    Ok(TaskSpec { created_at_ms: now_ms(), announced: true, hash: Some("aaaaaaaaaaaa".into()), ..task })
 }
 
 #[derive(Default)]
@@ -101,9 +90,9 @@ impl Filler {
         params: &str,
     ) -> anyhow::Result<()> {
         let topic = names.tasks(task_type);
-        let model = DecodedTask { task_type: task_type.into(), ..task(0)? };
+        let model = TaskSpec { task_type: task_type.into(), ..task(0)? };
         for n in numbers {
-            let task = DecodedTask { id: id(n)?, ..model.clone() };
+            let task = TaskSpec { id: id(n)?, ..model.clone() };
             let headers = task_headers(&task, SOURCE);
             let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
             let key = Some(task.id.as_str().as_bytes());
@@ -131,7 +120,7 @@ impl Filler {
 /// Fills the task topic and waits for all acknowledgements.
 pub(super) fn fill(topics: &BenchTopics, tasks: u64) -> anyhow::Result<()> {
     let filler = Filler::new(topics)?;
-    filler.tasks(&topics.names, NOOP, 0..tasks, &params())?;
+    filler.tasks(&topics.topology.names, NOOP, 0..tasks, &params())?;
     filler.end()
 }
 
@@ -208,11 +197,15 @@ impl Log {
 
     /// Fills the events topic and waits for all acknowledgements.
     fn fill(&self, topics: &BenchTopics) -> anyhow::Result<()> {
-        let mut writer =
-            LogWriter { filler: Filler::new(topics)?, topic: topics.names.events(), topics, value: Vec::new() };
+        let mut writer = LogWriter {
+            filler: Filler::new(topics)?,
+            topic: topics.topology.names.events(),
+            topics,
+            value: Vec::new(),
+        };
         let model = task(0)?;
         for n in 0..self.shape.roots {
-            let root = DecodedTask { id: Shape::root(n)?, ..model.clone() };
+            let root = TaskSpec { id: Shape::root(n)?, ..model.clone() };
             writer.submitted(&root)?;
             writer.succeeded(&root, 1)?;
         }
@@ -226,17 +219,17 @@ impl Log {
     }
 
     /// Writes the events of the tasks with these numbers: first all `submitted`, at last all `succeeded`.
-    fn write_window(&self, writer: &mut LogWriter<'_>, numbers: Range<u64>, model: &DecodedTask) -> anyhow::Result<()> {
+    fn write_window(&self, writer: &mut LogWriter<'_>, numbers: Range<u64>, model: &TaskSpec) -> anyhow::Result<()> {
         for n in numbers.clone() {
-            writer.submitted(&DecodedTask { id: self.shape.id(n)?, ..model.clone() })?;
+            writer.submitted(&TaskSpec { id: self.shape.id(n)?, ..model.clone() })?;
         }
         for attempt in 1..=self.shape.retries {
             for n in numbers.clone() {
-                writer.retrying(&DecodedTask { id: self.shape.id(n)?, ..model.clone() }, attempt)?;
+                writer.retrying(&TaskSpec { id: self.shape.id(n)?, ..model.clone() }, attempt)?;
             }
         }
         for n in numbers {
-            writer.succeeded(&DecodedTask { id: self.shape.id(n)?, ..model.clone() }, self.shape.retries + 1)?;
+            writer.succeeded(&TaskSpec { id: self.shape.id(n)?, ..model.clone() }, self.shape.retries + 1)?;
         }
         Ok(())
     }
@@ -250,13 +243,13 @@ struct LogWriter<'a> {
 }
 
 impl LogWriter<'_> {
-    fn submitted(&mut self, task: &DecodedTask) -> anyhow::Result<()> {
+    fn submitted(&mut self, task: &TaskSpec) -> anyhow::Result<()> {
         self.value.clear();
         submitted(task, Some(POSITION), now_ms(), &mut self.value)?;
         self.write(task)
     }
 
-    fn retrying(&mut self, task: &DecodedTask, attempt: u32) -> anyhow::Result<()> {
+    fn retrying(&mut self, task: &TaskSpec, attempt: u32) -> anyhow::Result<()> {
         let at_ms = now_ms();
         let mut failure = AttemptFailure::new("timeout", "the service did not answer within 30 s", attempt);
         failure.started_at_ms = Some(at_ms);
@@ -269,22 +262,22 @@ impl LogWriter<'_> {
         self.write(task)
     }
 
-    fn succeeded(&mut self, task: &DecodedTask, attempt: u32) -> anyhow::Result<()> {
+    fn succeeded(&mut self, task: &TaskSpec, attempt: u32) -> anyhow::Result<()> {
         self.value.clear();
         succeeded(task, attempt, &mut self.value)?;
         self.write(task)
     }
 
-    fn write(&self, task: &DecodedTask) -> anyhow::Result<()> {
+    fn write(&self, task: &TaskSpec) -> anyhow::Result<()> {
         let root = task.id.root().as_bytes();
-        let partition = i32::try_from(partition_of(root, self.topics.events_partitions)).ok();
+        let partition = i32::try_from(self.topics.topology.partition_of(&task.id)).ok();
         let value = Some(self.value.as_slice());
         self.filler.send(&ProducerRecord { topic: &self.topic, partition, key: Some(root), value, headers: &[] })
     }
 }
 
 /// Encodes the event that a worker writes for a succeeded task.
-fn succeeded(task: &DecodedTask, attempt: u32, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+fn succeeded(task: &TaskSpec, attempt: u32, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     let output = RawJson::null();
     let at_ms = now_ms();
     Success { task, position: POSITION, attempt, worker: WORKER, at_ms, started_at_ms: at_ms, output: &output }
@@ -299,7 +292,7 @@ pub(super) async fn publish_tracked(
     tasks: u64,
 ) -> anyhow::Result<()> {
     let producer = SharedProducer::open(Arc::new(services.kafka()?), None)?;
-    let publisher = Publisher::new(producer, Names::new(prefix), events_partitions, SOURCE);
+    let publisher = Publisher::new(producer, Topology::new(Names::new(prefix), events_partitions), SOURCE);
     let mut next = 0;
     while next < tasks {
         let end = (next + CALL).min(tasks);
@@ -322,9 +315,7 @@ pub(super) async fn publish(publisher: &Publisher, name: &str, numbers: Range<u6
     let params = RawJson::parse(params().as_bytes())?;
     let mut tasks = Vec::new();
     for n in numbers {
-        let mut task = OutgoingTask::new(NOOP, params.clone());
-        task.id = Some(TaskId::parse(&name_of(name, n))?);
-        tasks.push(task);
+        tasks.push(TaskSpec::new(TaskId::parse(&name_of(name, n))?, NOOP, params.clone()));
     }
     for outcome in publisher.publish_all(tasks, now_ms()).await {
         outcome?;
@@ -363,11 +354,11 @@ pub(super) fn event_bytes() -> anyhow::Result<usize> {
 
 /// Checks that every task is on the task topic once and has one `submitted` event.
 pub(super) fn check_published(topics: &BenchTopics, tasks: u64) -> anyhow::Result<()> {
-    let records = topics.records(&topics.names.tasks(NOOP), topics.partitions)?;
+    let records = topics.records(&topics.topology.names.tasks(NOOP), topics.partitions)?;
     if records != tasks {
         bail!("{records} records for {tasks} tasks");
     }
-    check_events_of(topics, topics.events_partitions, tasks, Kind::Submitted)
+    check_events_of(topics, topics.topology.events_partitions, tasks, Kind::Submitted)
 }
 
 /// Reads all events back and checks that every task succeeded exactly once.
@@ -402,7 +393,7 @@ pub(super) fn read_events(
     events_partitions: u32,
     mut each: impl FnMut(Option<Event>),
 ) -> anyhow::Result<()> {
-    let topic: Arc<str> = topics.names.events().into();
+    let topic: Arc<str> = topics.topology.names.events().into();
     let mut consumer = topics.broker.consumer(&ConsumerSpec::default())?;
     let partitions: Vec<(Partition, StartOffset)> = (0..events_partitions)
         .map(|number| (Partition::new(topic.clone(), number as i32), StartOffset::Beginning))

@@ -115,7 +115,7 @@ impl Part {
     fn start_worker(&self, topics: &BenchTopics, partitions: u32, services: &Services) -> anyhow::Result<Process> {
         let role = ChildRole::Sleeper {
             services: services.clone(),
-            prefix: topics.names.prefix.clone(),
+            prefix: topics.topology.names.prefix.clone(),
             events_partitions: partitions,
             types: self.types,
             slots: SLOTS,
@@ -130,8 +130,11 @@ impl Part {
             TopicSpec { name, partitions, replication: None, config }
         };
         let names = type_names(self.types);
-        let specs: Vec<_> =
-            names.iter().flat_map(|name| [topics.names.tasks(name), topics.names.dead(name)]).map(spec).collect();
+        let specs: Vec<_> = names
+            .iter()
+            .flat_map(|name| [topics.topology.names.tasks(name), topics.topology.names.dead(name)])
+            .map(spec)
+            .collect();
         for outcome in topics.broker.apply_topics(&specs, CALL_DEADLINE)? {
             if let crate::broker::TopicChange::Failed(error) = outcome.change {
                 bail!("cannot create topic `{}`: {error}", outcome.name);
@@ -140,7 +143,7 @@ impl Part {
         let filler = Filler::new(topics)?;
         for (number, name) in names.iter().enumerate() {
             let first = number as u64 * self.tasks;
-            filler.tasks(&topics.names, name, first..first + self.tasks, &self.params)?;
+            filler.tasks(&topics.topology.names, name, first..first + self.tasks, &self.params)?;
         }
         filler.end()
     }

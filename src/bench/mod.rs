@@ -46,7 +46,7 @@ use serde::{Deserialize, Serialize};
 use crate::broker::kafka::Kafka;
 use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{Broker, BrokerClient, Consumer, ConsumerSpec, Partition, TopicChange, TopicSpec};
-use crate::config::{Bytes, Names, OtelConfig, RedisConfig, Scalar, TrackerConfig, WorkerConfig};
+use crate::config::{Bytes, Names, OtelConfig, RedisConfig, Scalar, Topology, TrackerConfig, WorkerConfig};
 use crate::store::redis::{Redis, RedisOptions};
 use local_kafka::LocalKafka;
 
@@ -177,9 +177,8 @@ const CALL_DEADLINE: Duration = Duration::from_secs(30);
 struct BenchTopics {
     broker: Arc<Kafka>,
     kafka: LocalKafka,
-    names: Names,
+    topology: Topology,
     partitions: u32,
-    events_partitions: u32,
     /// Clients for reading committed offsets, by group: a new client would first have to find the group's
     /// coordinator, and that time would count as the worker's.
     commit_readers: Mutex<BTreeMap<String, Box<dyn Consumer>>>,
@@ -189,7 +188,8 @@ impl BenchTopics {
     fn prepare(services: &Services, partitions: u32, events_partitions: u32) -> anyhow::Result<Self> {
         let broker = Arc::new(services.kafka()?);
         let tail: String = std::iter::repeat_with(fastrand::alphanumeric).take(8).collect();
-        let names = Names::new(&format!("kafleet-bench-{}", tail.to_lowercase()));
+        let topology = Topology::new(Names::new(&format!("kafleet-bench-{}", tail.to_lowercase())), events_partitions);
+        let names = &topology.names;
         let spec = |name: String, partitions, append_time: bool| TopicSpec {
             name,
             partitions,
@@ -218,14 +218,7 @@ impl BenchTopics {
                 bail!("cannot create topic `{}`: {error}", outcome.name);
             }
         }
-        Ok(Self {
-            broker,
-            kafka: services.local_kafka(),
-            names,
-            partitions,
-            events_partitions,
-            commit_readers: Mutex::default(),
-        })
+        Ok(Self { broker, kafka: services.local_kafka(), topology, partitions, commit_readers: Mutex::default() })
     }
 
     /// Opens a producer for the tasks of this process.
@@ -255,8 +248,8 @@ impl BenchTopics {
 
     /// Returns whether a type's workers have committed all records of its topic.
     fn is_committed(&self, task_type: &str) -> anyhow::Result<bool> {
-        let topic = self.names.tasks(task_type);
-        Ok(self.committed(&self.names.group(task_type), &topic)? >= self.records(&topic, self.partitions)?)
+        let topic = self.topology.names.tasks(task_type);
+        Ok(self.committed(&self.topology.names.group(task_type), &topic)? >= self.records(&topic, self.partitions)?)
     }
 
     /// Sum of a group's committed offsets over all partitions.
@@ -281,8 +274,8 @@ impl BenchTopics {
 
 impl Drop for BenchTopics {
     fn drop(&mut self) {
-        if let Err(error) = self.broker.delete_topics(&self.names.topics(), CALL_DEADLINE) {
-            eprintln!("cannot delete the topics `{}*`: {error}", self.names.prefix);
+        if let Err(error) = self.broker.delete_topics(&self.topology.names.topics(), CALL_DEADLINE) {
+            eprintln!("cannot delete the topics `{}*`: {error}", self.topology.names.prefix);
         }
     }
 }

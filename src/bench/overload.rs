@@ -83,7 +83,7 @@ pub async fn overload(bench: &Overload, services: &Services) -> anyhow::Result<B
     let services = services.linger(1);
     let (at, partitions) = (services.clone(), bench.partitions);
     let topics = Arc::new(blocking(move || BenchTopics::prepare(&at, partitions, EVENTS_PARTITIONS)).await?);
-    let store = services.redis(&topics.names.prefix)?;
+    let store = services.redis(&topics.topology.names.prefix)?;
     let outage = run(bench, &services, &topics).await?;
     let ended = topics.clone();
     let cost = blocking(move || {
@@ -119,7 +119,7 @@ struct Outage {
 
 async fn run(bench: &Overload, services: &Services, topics: &Arc<BenchTopics>) -> anyhow::Result<Outage> {
     let service = Service::start(bench.absence).await?;
-    let mut processes = start_fleet(bench, services, &topics.names.prefix, service.address)?;
+    let mut processes = start_fleet(bench, services, &topics.topology.names.prefix, service.address)?;
     let load = Load::start(topics.clone(), bench.rate);
     service.wait_for(1, START_DEADLINE, &mut processes).await?;
     tokio::time::sleep(BEFORE).await;
@@ -202,7 +202,7 @@ fn cost(topics: &BenchTopics) -> anyhow::Result<Cost> {
             *failed.entry(event.worker.as_deref().unwrap_or_default().to_owned()).or_default() += 1;
         }
     })?;
-    let dead = topics.records(&topics.names.dead(NOOP), 1)?;
+    let dead = topics.records(&topics.topology.names.dead(NOOP), 1)?;
     Ok(Cost { failed: failed.into_values().max().unwrap_or_default(), dead })
 }
 
@@ -223,7 +223,7 @@ impl Load {
             while !stopped.load(Ordering::Relaxed) {
                 let due = started + Duration::from_secs_f64(tasks as f64 / f64::from(rate));
                 std::thread::sleep(due.saturating_duration_since(Instant::now()));
-                filler.tasks(&topics.names, NOOP, tasks..tasks + 1, &params)?;
+                filler.tasks(&topics.topology.names, NOOP, tasks..tasks + 1, &params)?;
                 tasks += 1;
             }
             filler.end()?;

@@ -59,11 +59,11 @@ pub(super) fn raw_produce_round(
     events: bool,
 ) -> anyhow::Result<Round> {
     let services = services.clone();
-    let prefix = topics.names.prefix.clone();
+    let prefix = topics.topology.names.prefix.clone();
     let process =
         Process::start("raw producer", &ChildRole::RawProduce { services, prefix, records: common.tasks, events })?;
-    let tasks = topics.names.tasks(NOOP);
-    let events_topic = topics.names.events();
+    let tasks = topics.topology.names.tasks(NOOP);
+    let events_topic = topics.topology.names.events();
     measure(process, &topics.kafka, common.tasks, || {
         let written = topics.records(&tasks, common.partitions)?;
         // A task counts once it is in both topics.
@@ -76,11 +76,11 @@ fn one_round(mode: PublishMode, common: &Common, services: &Services) -> anyhow:
     if mode != PublishMode::Tracked {
         return raw_produce_round(&topics, common, services, mode == PublishMode::Raw);
     }
-    let prefix = topics.names.prefix.clone();
+    let prefix = topics.topology.names.prefix.clone();
     let tasks = common.tasks;
     let role = ChildRole::Publish { services: services.clone(), prefix, events_partitions: common.partitions, tasks };
     let process = Process::start("publisher", &role)?;
-    let last = topics.names.events();
+    let last = topics.topology.names.events();
     let round = measure(process, &topics.kafka, tasks, || Ok((topics.records(&last, common.partitions)?, true)))?;
     load::check_published(&topics, tasks)?;
     Ok(round)

@@ -96,11 +96,11 @@ pub async fn reads(bench: &Reads, services: &Services) -> anyhow::Result<BenchRe
 async fn one_round(bench: &Reads, services: &Services) -> anyhow::Result<ReadsRound> {
     let log = Log { tasks: bench.tasks, window: WINDOW, shape: Shape::default() };
     let topics = log.prepare(services, 1).await?;
-    let store = services.redis(&topics.names.prefix)?;
+    let store = services.redis(&topics.topology.names.prefix)?;
     let (mut api, client) = open_api(services, &topics).await?;
     let role = ChildRole::Tracker {
         services: services.clone(),
-        prefix: topics.names.prefix.clone(),
+        prefix: topics.topology.names.prefix.clone(),
         events_partitions: EVENTS_PARTITIONS,
     };
     let tracker = Process::start("tracker", &role)?;
@@ -135,7 +135,7 @@ async fn one_round(bench: &Reads, services: &Services) -> anyhow::Result<ReadsRo
 /// Starts an API and waits until it is ready.
 async fn open_api(services: &Services, topics: &BenchTopics) -> anyhow::Result<(Process, Client)> {
     let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    let prefix = topics.names.prefix.clone();
+    let prefix = topics.topology.names.prefix.clone();
     let mut process = Process::start(
         "api",
         &ChildRole::Api { services: services.clone(), prefix, events_partitions: EVENTS_PARTITIONS, port },

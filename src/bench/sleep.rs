@@ -67,14 +67,14 @@ pub fn sleep(bench: &Sleep, services: &Services) -> anyhow::Result<BenchReport> 
 fn measure_round(topics: &BenchTopics, bench: &Sleep, tasks: u64, services: &Services) -> anyhow::Result<Round> {
     let role = ChildRole::Sleeper {
         services: services.clone(),
-        prefix: topics.names.prefix.clone(),
+        prefix: topics.topology.names.prefix.clone(),
         events_partitions: bench.partitions,
         types: 1,
         slots: bench.slots,
         sleep_ms: bench.millis,
     };
     let process = Process::start("worker", &role)?;
-    let events = topics.names.events();
+    let events = topics.topology.names.events();
     measure(process, &topics.kafka, tasks * EVENTS, || {
         let written = topics.records(&events, bench.partitions)?;
         Ok((written, written >= tasks * EVENTS && topics.is_committed(NOOP)?))

@@ -14,8 +14,9 @@ use super::{BenchReport, BenchTopics, EVENTS_PARTITIONS, NOOP, ROUND_DEADLINE, S
 use crate::broker::{Broker, ConsumerSpec, Partition, StartOffset};
 use crate::model::json::RawJson;
 use crate::model::record::state::State;
+use crate::model::task::TaskSpec;
 use crate::model::task::id::TaskId;
-use crate::publish::{OutgoingTask, Publisher};
+use crate::publish::Publisher;
 use crate::runtime::now_ms;
 use crate::store::Store;
 use crate::store::redis::Redis;
@@ -92,12 +93,12 @@ impl TimersFleet {
     async fn open(services: &Services) -> anyhow::Result<Self> {
         let at = services.linger(1);
         let topics = blocking(move || BenchTopics::prepare(&at, EVENTS_PARTITIONS, EVENTS_PARTITIONS)).await?;
-        let prefix = topics.names.prefix.clone();
+        let prefix = topics.topology.names.prefix.clone();
         let store = services.redis(&prefix)?;
         let tracker = ChildRole::Tracker { services: services.clone(), prefix, events_partitions: EVENTS_PARTITIONS };
         let tracker = Process::start("tracker", &tracker)?;
         let producer = topics.producer().await?;
-        let publisher = Publisher::new(producer, topics.names.clone(), EVENTS_PARTITIONS, "kafleet/bench");
+        let publisher = Publisher::new(producer, topics.topology.clone(), "kafleet/bench");
         Ok(Self { store, publisher, tracker, topics })
     }
 
@@ -113,8 +114,8 @@ impl TimersFleet {
             let end = (next + PUBLISH_BATCH).min(numbers.end);
             let mut tasks = Vec::new();
             for n in next..end {
-                let id = Some(TaskId::parse(&format!("{name}-{n:012}"))?);
-                tasks.push(OutgoingTask { id, ..OutgoingTask::new(NOOP, params.clone()).at(due_ms(n)) });
+                let id = TaskId::parse(&format!("{name}-{n:012}"))?;
+                tasks.push(TaskSpec::new(id, NOOP, params.clone()).at(due_ms(n)));
             }
             for outcome in self.publisher.publish_all(tasks, now_ms()).await {
                 outcome?;
@@ -155,7 +156,7 @@ impl TimersFleet {
         let first = now_ms() + LEAD_MS + i64::try_from(count / 10)?;
         let due_ms = |n: u64| first + (n * 1_000 / u64::from(bench.rate)) as i64;
         let broker = self.topics.broker.clone();
-        let topic = self.topics.names.tasks(NOOP);
+        let topic = self.topics.topology.names.tasks(NOOP);
         let consumer = tokio::task::spawn_blocking(move || consume(&*broker, &topic, count));
         self.publish("due", 0..count, due_ms).await?;
         if now_ms() > first {

@@ -79,7 +79,7 @@ pub async fn tracker(bench: &TrackerBench, services: &Services) -> anyhow::Resul
 async fn one_round(bench: &TrackerBench, services: &Services) -> anyhow::Result<TrackerRound> {
     let log = Log { tasks: bench.common.tasks, window: bench.window, shape: bench.shape };
     let topics = log.prepare(services, bench.common.partitions).await?;
-    let store = services.redis(&topics.names.prefix)?;
+    let store = services.redis(&topics.topology.names.prefix)?;
     let before = store.usage().await?;
     let projection = projection(services, &topics, &store, log).await?;
     let after = store.usage().await?;
@@ -106,7 +106,7 @@ impl TrackerRound {
 async fn projection(services: &Services, topics: &BenchTopics, store: &Redis, log: Log) -> anyhow::Result<Round> {
     let role = ChildRole::Tracker {
         services: services.clone(),
-        prefix: topics.names.prefix.clone(),
+        prefix: topics.topology.names.prefix.clone(),
         events_partitions: EVENTS_PARTITIONS,
     };
     let kafka = topics.kafka.clone();

@@ -40,7 +40,7 @@ pub async fn unannounced(bench: &Unannounced, services: &Services) -> anyhow::Re
     let mut report = BenchReport::new("unannounced", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
     let at = services.linger(5);
     let topics = blocking(move || BenchTopics::prepare(&at, EVENTS_PARTITIONS, EVENTS_PARTITIONS)).await?;
-    let prefix = topics.names.prefix.clone();
+    let prefix = topics.topology.names.prefix.clone();
     let store = services.redis(&prefix)?;
     let tracker = ChildRole::Tracker { services: services.clone(), prefix, events_partitions: EVENTS_PARTITIONS };
     let mut tracker = Process::start("tracker", &tracker)?;
@@ -79,7 +79,7 @@ async fn publish(topics: BenchTopics, bench: &Unannounced, before: u64) -> anyho
     let count = u64::from(bench.rate) * u64::from(bench.seconds);
     blocking(move || {
         let filler = Filler::new(&topics)?;
-        let topic = topics.names.tasks(NOOP);
+        let topic = topics.topology.names.tasks(NOOP);
         let params = load::params();
         let started = Instant::now();
         let mut sent = 0;

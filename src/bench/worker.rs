@@ -116,21 +116,21 @@ fn warm_up(bench: &WorkerBench, services: &Services) -> anyhow::Result<()> {
 
 /// Measures the plain loop over the task records of a round.
 pub(super) fn raw_round(topics: &BenchTopics, common: &Common, services: &Services) -> anyhow::Result<Round> {
-    let to = format!("{}.raw", topics.names.prefix);
+    let to = format!("{}.raw", topics.topology.names.prefix);
     let config = vec![("message.timestamp.type".into(), "LogAppendTime".into())];
     let topic = TopicSpec { name: to.clone(), partitions: common.partitions, replication: None, config };
     topics.broker.apply_topics(&[topic], super::CALL_DEADLINE)?;
-    let group = format!("{}.raw", topics.names.prefix);
+    let group = format!("{}.raw", topics.topology.names.prefix);
     let role = ChildRole::Raw {
         services: services.clone(),
-        prefix: topics.names.prefix.clone(),
+        prefix: topics.topology.names.prefix.clone(),
         group: group.clone(),
         to: to.clone(),
         records: common.tasks,
         output_bytes: load::event_bytes()?,
     };
     // The topic may have more records than the loop consumes.
-    let tasks = topics.names.tasks(NOOP);
+    let tasks = topics.topology.names.tasks(NOOP);
     let committed = || topics.committed(&group, &tasks);
     committed()?;
     let process = Process::start("raw loop", &role)?;
@@ -145,7 +145,7 @@ fn worker_round(topics: &BenchTopics, bench: &WorkerBench, services: &Services) 
     // Connects the commit reader before the measurement.
     topics.is_committed(NOOP)?;
     let process = Process::start("worker", &worker_role(topics, bench, services))?;
-    let events = topics.names.events();
+    let events = topics.topology.names.events();
     measure(process, &topics.kafka, common.tasks, || {
         let written = topics.records(&events, common.partitions)?;
         // Commits are part of the work, and are read only at the end.
@@ -159,7 +159,7 @@ fn worker_role(topics: &BenchTopics, bench: &WorkerBench, services: &Services) -
     services.otel.sample = bench.otel_sample.unwrap_or_default();
     ChildRole::Worker {
         services,
-        prefix: topics.names.prefix.clone(),
+        prefix: topics.topology.names.prefix.clone(),
         events_partitions: bench.common.partitions,
         slots: bench.common.slots,
         order: bench.order,

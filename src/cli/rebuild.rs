@@ -61,7 +61,7 @@ pub(super) async fn rebuild(args: RebuildArgs, globals: &Globals, registry: Regi
     let copy = setup.redis_at(&args.into)?;
     let target = copy.display_url().to_owned();
     let mut roles = setup.start_ops().await?;
-    let partitions = setup.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
+    let topology = setup.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
     let source = Arc::new(source);
     let copy = Arc::new(copy);
     let serving: Arc<dyn Store> = source.clone();
@@ -71,7 +71,7 @@ pub(super) async fn rebuild(args: RebuildArgs, globals: &Globals, registry: Regi
     }
     let compare: (Arc<dyn Inspect>, Arc<dyn Inspect>) = (source, copy);
     let rebuild = Rebuild {
-        tracker: Arc::new(setup.tracker(broker, filled, partitions)),
+        tracker: Arc::new(setup.tracker(broker, filled, topology)),
         source: serving,
         compare: Some(compare),
         partial: args.partial,

@@ -64,8 +64,8 @@ pub(super) async fn worker(args: WorkerArgs, globals: &Globals, registry: Regist
     check_types(&setup.registry, &args.types)?;
     let broker = setup.kafka()?;
     let mut running = setup.start_ops().await?;
-    let partitions = setup.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
-    setup.start_worker(&mut running, setup.worker(broker, args.types.clone(), partitions));
+    let topology = setup.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
+    setup.start_worker(&mut running, setup.worker(broker, args.types.clone(), topology));
     apps::watch(&setup, &mut running);
     reload::watch(&setup, Role::Worker(args.types), triggers, &mut running);
     setup.run_until_stopped(running).await?;
@@ -106,9 +106,9 @@ pub(super) async fn tracker(args: TrackerArgs, globals: &Globals, registry: Regi
     let broker = setup.kafka()?;
     let store = setup.redis()?;
     let mut running = setup.start_ops().await?;
-    let partitions = setup.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
+    let topology = setup.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
     setup.wait_for_store(&store, args.start.start_timeout.into()).await?;
-    setup.start_tracker(&mut running, setup.tracker(broker, store, partitions));
+    setup.start_tracker(&mut running, setup.tracker(broker, store, topology));
     reload::watch(&setup, Role::Tracker, triggers, &mut running);
     setup.run_until_stopped(running).await?;
     Ok(Code::Ok)
@@ -145,10 +145,10 @@ pub(super) async fn api(args: ApiArgs, globals: &Globals, registry: Registry) ->
     let store = setup.redis()?;
     let listener = setup.bind_api().await?;
     let mut running = setup.start_ops().await?;
-    let partitions = setup.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
+    let topology = setup.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
     setup.wait_for_store(&store, args.start.start_timeout.into()).await?;
     let address = listener.local_addr().map_err(Failure::failed)?;
-    setup.start_api(&mut running, setup.api(broker, store, partitions), listener);
+    setup.start_api(&mut running, setup.api(broker, store, topology), listener);
     reload::watch(&setup, Role::Api(address), triggers, &mut running);
     setup.run_until_stopped(running).await?;
     Ok(Code::Ok)

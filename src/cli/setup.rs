@@ -18,7 +18,7 @@ use crate::apps::container::Container;
 use crate::apps::pool::{AppPool, guard_container};
 use crate::broker::Broker;
 use crate::broker::kafka::Kafka;
-use crate::config::{self, AppConfig, Config, LoadedConfig, Names, Overrides, Problems, RedisConfig, Scalar};
+use crate::config::{self, AppConfig, Config, LoadedConfig, Names, Overrides, Problems, RedisConfig, Scalar, Topology};
 use crate::control::PolicyUpdates;
 use crate::control::settings::read_control;
 use crate::error_text::single_line;
@@ -245,15 +245,19 @@ impl Setup {
         self.config.kafka.get("bootstrap.servers").map(ToString::to_string).unwrap_or_default()
     }
 
-    /// Waits until Kafka answers and the topics are applied; returns the number of events partitions.
-    pub(super) async fn wait_for_kafka(&self, broker: &Arc<dyn Broker>, timeout: Duration) -> Result<u32, Failure> {
+    /// Waits until Kafka answers and the topics are applied; returns the topology of the fleet.
+    pub(super) async fn wait_for_kafka(
+        &self,
+        broker: &Arc<dyn Broker>,
+        timeout: Duration,
+    ) -> Result<Topology, Failure> {
         let what = format!("kafka at `{}`", self.brokers());
         let hint = "check --brokers, KAFLEET_BROKERS or `[kafka]`";
         self.wait_for("kafka", &what, hint, timeout, |deadline| {
             let client = broker.client().with_deadline(deadline);
             async move {
                 let control = read_control(&client, &self.names).await?;
-                Ok(control.require_events_partitions(&self.names)?)
+                Ok(control.topology(&self.names)?)
             }
         })
         .await
@@ -309,14 +313,13 @@ impl Setup {
         }
     }
 
-    pub(super) fn worker(&self, broker: Arc<dyn Broker>, types: Vec<String>, events_partitions: u32) -> WorkerSetup {
+    pub(super) fn worker(&self, broker: Arc<dyn Broker>, types: Vec<String>, topology: Topology) -> WorkerSetup {
         WorkerSetup {
             broker,
             registry: self.registry.clone(),
             types,
             config: self.config.worker.clone(),
-            names: self.names.clone(),
-            events_partitions,
+            topology,
             max_tree_age: self.config.topics.max_tree_age,
             metrics: self.metrics.clone(),
             health: self.health.clone(),
@@ -326,12 +329,7 @@ impl Setup {
         }
     }
 
-    pub(super) fn tracker(
-        &self,
-        broker: Arc<dyn Broker>,
-        store: Arc<dyn Store>,
-        events_partitions: u32,
-    ) -> TrackerSetup {
+    pub(super) fn tracker(&self, broker: Arc<dyn Broker>, store: Arc<dyn Store>, topology: Topology) -> TrackerSetup {
         TrackerSetup {
             broker,
             store,
@@ -339,15 +337,14 @@ impl Setup {
             lifetimes: self.config.lifetimes(),
             task_retention: self.config.topics.task_retention,
             topic_check: self.config.topics.check_interval,
-            names: self.names.clone(),
-            events_partitions,
+            topology,
             metrics: self.metrics.clone(),
             tracer: self.tracing.as_ref().map(|(tracer, _)| tracer.clone()),
             health: self.health.clone(),
         }
     }
 
-    pub(super) fn api(&self, broker: Arc<dyn Broker>, store: Arc<dyn Store>, events_partitions: u32) -> ApiSetup {
+    pub(super) fn api(&self, broker: Arc<dyn Broker>, store: Arc<dyn Store>, topology: Topology) -> ApiSetup {
         ApiSetup {
             broker,
             store,
@@ -355,8 +352,7 @@ impl Setup {
             config: self.config.api.clone(),
             access: self.access.clone(),
             policies: self.policies.clone(),
-            names: self.names.clone(),
-            events_partitions,
+            topology,
             max_tree_age: self.config.topics.max_tree_age,
             metrics: self.metrics.clone(),
             tracer: self.tracing.as_ref().map(|(tracer, _)| tracer.clone()),
@@ -367,7 +363,7 @@ impl Setup {
     pub(super) fn start_worker(&self, running: &mut JoinSet<Ended>, setup: WorkerSetup) {
         let known = setup.registry.types().map(|(name, _)| name);
         let types = known.filter(|name| setup.types.is_empty() || setup.types.iter().any(|chosen| **chosen == ***name));
-        let needs = RequiredTopics::worker(&setup.names, setup.events_partitions, types.map(|name| &**name));
+        let needs = RequiredTopics::worker(&setup.topology, types.map(|name| &**name));
         let topics = self.watch_topics(&setup.broker, needs, "worker's topics");
         self.apps.iter().for_each(|pool| pool.serve(self.health.clone(), &self.metrics.apps));
         let guard = guard_container(self.apps.clone(), Container::of_this_process());
@@ -388,7 +384,7 @@ impl Setup {
     }
 
     pub(super) fn start_api(&self, running: &mut JoinSet<Ended>, setup: ApiSetup, listener: TcpListener) {
-        let needs = RequiredTopics::api(&setup.names, setup.events_partitions);
+        let needs = RequiredTopics::api(&setup.topology);
         let topics = self.watch_topics(&setup.broker, needs, "API's topics");
         let shutdown = self.shutdown.clone();
         running.spawn(async move {

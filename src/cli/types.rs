@@ -6,10 +6,8 @@ use super::client::{Client, Method};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Rows, eprint_incomplete, eprint_line};
-use crate::documents::{
-    CircuitState, PauseType, ResumeType, SetCircuit, SetLimits, TypeDocument, TypeLimits, Types,
-};
 use crate::config::{Rate, RateBy};
+use crate::documents::{CircuitState, PauseType, ResumeType, SetCircuit, SetLimits, TypeDocument, TypeLimits, Types};
 use crate::model::record::state::{Category, State};
 use crate::model::units::duration::Millis;
 
@@ -240,8 +238,8 @@ fn status_notes(document: &TypeDocument) -> Field {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::documents::{CircuitDocument, WorkerTotals};
     use crate::cli::output::Paint;
+    use crate::documents::{CircuitDocument, WorkerTotals};
 
     #[test]
     fn every_task_is_counted_once() {

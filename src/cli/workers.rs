@@ -7,8 +7,8 @@ use clap::Args;
 use super::exit::{Code, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Rows};
-use crate::documents::{WorkerDocument, WorkerState, Workers};
 use crate::control::heartbeat::TypeStatus;
+use crate::documents::{WorkerDocument, WorkerState, Workers};
 use crate::model::units::duration::Millis;
 use crate::runtime::clock::skew_text;
 

@@ -53,6 +53,8 @@ mod shape;
 #[doc(hidden)]
 mod topics;
 #[doc(hidden)]
+mod topology;
+#[doc(hidden)]
 mod tracker;
 #[doc(hidden)]
 mod type_rules;
@@ -80,10 +82,11 @@ pub use ops::OpsConfig;
 pub use otel::{OtelConfig, traces_url};
 pub use policy::{Alarm, ChildLimits};
 pub use problem::{ConfigProblem, Problems};
+pub(crate) use secrets::without_userinfo;
 pub use shape::schema;
 pub use topics::TopicsConfig;
+pub use topology::Topology;
 pub use tracker::TrackerConfig;
-pub(crate) use secrets::without_userinfo;
 pub(crate) use type_settings::with_type_settings;
 pub use type_settings::{SettingScope, TYPE_SETTINGS, TypeConfig, TypePolicy, TypeSetting};
 pub use types::{HandlerKind, Isolation, MAX_SLOTS, OnError, Order};

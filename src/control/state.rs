@@ -16,7 +16,7 @@ use crate::broker::RecordRef;
 use crate::config::MAX_SLOTS;
 use crate::model::json::short_reason;
 use crate::model::outbox::cancel_message;
-use crate::model::task::DecodedTask;
+use crate::model::task::TaskSpec;
 use crate::model::task::id::{TaskId, check_type};
 
 /// Maximum number of cancels kept; the oldest are dropped, and the tracker ends their tasks instead.
@@ -203,12 +203,12 @@ impl ControlState {
     }
 
     /// Reason why a task that has not started must not start.
-    pub fn forbids(&self, task: &DecodedTask) -> Option<Cancellation> {
+    pub fn forbids(&self, task: &TaskSpec) -> Option<Cancellation> {
         self.cancels_task(task).or_else(|| self.kills_task(task))
     }
 
     /// Reason why a task must end, running or not.
-    pub fn cancels_task(&self, task: &DecodedTask) -> Option<Cancellation> {
+    pub fn cancels_task(&self, task: &TaskSpec) -> Option<Cancellation> {
         if self.cancels.is_empty() {
             return None;
         }
@@ -226,7 +226,7 @@ impl ControlState {
         Some(Cancellation { kind: "cancelled", message, by: cancel.by.clone() })
     }
 
-    fn kills_task(&self, task: &DecodedTask) -> Option<Cancellation> {
+    fn kills_task(&self, task: &TaskSpec) -> Option<Cancellation> {
         let tags = task.policy.as_ref().map_or(&[][..], |policy| &policy.tags);
         let (name, kill) = self.kill_of(&task.id, &task.task_type, tags)?;
         let reason = kill.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();

@@ -5,7 +5,7 @@ use super::*;
 use crate::broker::memory::{MemoryBroker, MemoryBrokerOptions};
 use crate::broker::*;
 use crate::model::json::RawJson;
-use crate::model::task::{DecodedTask, Policy};
+use crate::model::task::{Policy, TaskSpec};
 use crate::runtime::Health;
 use crate::support::faults::{FaultRules, watermarks};
 use crate::support::wait::eventually;
@@ -25,20 +25,11 @@ fn apply(key: &str, value: Option<&str>, state: &mut ControlState) -> Result<(),
     })
 }
 
-fn task(id: &str, asof: Option<i64>, tags: &[&str]) -> DecodedTask {
+fn task(id: &str, asof: Option<i64>, tags: &[&str]) -> TaskSpec {
     let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
-    DecodedTask {
-        id: crate::model::task::id::TaskId::parse(id).unwrap(),
-        task_type: "echo".into(),
-        run: 1,
-        created_at_ms: 0,
-        asof,
-        announced: true,
-        hash: None,
-        policy: Some(Box::new(Policy { tags, ..Policy::default() })),
-        trace: None,
-        params: RawJson::null(),
-    }
+    let id = crate::model::task::id::TaskId::parse(id).unwrap();
+    let policy = Some(Box::new(Policy { tags, ..Policy::default() }));
+    TaskSpec { asof, announced: true, policy, ..TaskSpec::new(id, "echo", RawJson::null()) }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::record::TaskRecord;
 use super::record::notifications::NotificationDelivery;
 use super::record::state::State;
 use super::retry::{RunUsage, Waits};
-use super::task::{DecodedTask, header};
+use super::task::{TaskSpec, header};
 use super::units::time::MAX_TIME_MS;
 
 /// Maximum size of the deferred records of one events partition in the store, in bytes. Records beyond it are read
@@ -51,8 +51,9 @@ pub struct RecordCopy {
 
 impl RecordCopy {
     /// Creates a record from `headers` as written by [`crate::publish::task_headers`].
-    pub fn new(task: &DecodedTask, key: Option<String>, headers: Vec<(&str, Cow<'_, str>)>) -> Self {
+    pub fn new(task: &TaskSpec, headers: Vec<(&str, Cow<'_, str>)>) -> Self {
         let headers = headers.into_iter().map(|(name, value)| (name.to_owned(), value.into_owned())).collect();
+        let key = task.key.as_deref().map(str::to_owned);
         Self { key, headers, params: task.params.clone(), binary_key: None, binary_headers: Vec::new() }
     }
 

@@ -9,16 +9,13 @@ use futures::stream::{self, StreamExt};
 use tokio::time::Instant;
 
 use super::headers::{bytes_of, headers_at, task_record};
-use super::{
-    OutgoingTask, PUBLISH_DEADLINE, PublishError, PublishStep, PublishedTask, Publisher, UnannouncedTask,
-};
-use crate::model::units::time::time_text;
+use super::{PUBLISH_DEADLINE, PreparedTask, PublishError, PublishStep, PublishedTask, Publisher, UnannouncedTask};
 use crate::broker::shared_producer::{FULL_PAUSE, SendBatch, SendOutcome, unanswered};
 use crate::broker::{BatchRecord, BrokerError};
 use crate::model::event::submitted;
 use crate::model::retry::RunProgress;
-use crate::model::task::{DecodedTask, Position};
-use crate::telemetry::otel::Span;
+use crate::model::task::TaskSpec;
+use crate::model::units::time::time_text;
 
 /// Number of tasks per batch and of concurrent batches per call: they bound the memory of a call besides its input.
 const CHUNK: usize = 5_000;
@@ -28,13 +25,13 @@ const SENDS_PER_TURN: usize = 256;
 
 pub(super) async fn publish_all(
     publisher: &Publisher,
-    tasks: Vec<OutgoingTask>,
+    tasks: Vec<TaskSpec>,
     now_ms: i64,
 ) -> Vec<Result<PublishedTask, PublishError>> {
     let count = tasks.len();
     let mut tasks = tasks.into_iter();
     let chunks = std::iter::from_fn(|| {
-        let chunk: Vec<OutgoingTask> = tasks.by_ref().take(CHUNK).collect();
+        let chunk: Vec<TaskSpec> = tasks.by_ref().take(CHUNK).collect();
         (!chunk.is_empty()).then_some(chunk)
     });
     let batches =
@@ -81,26 +78,16 @@ struct EncodedEvent {
 }
 
 enum Slot {
-    Open(Box<Open>),
+    /// Its step is the next one to be acknowledged.
+    Open(Box<PreparedTask>),
     Done(Result<PublishedTask, PublishError>),
 }
 
-struct Open {
-    task: DecodedTask,
-    /// Position of the record, once it is acknowledged.
-    position: Option<Position>,
-    key: Option<String>,
-    /// Span of the publication.
-    span: Option<Box<Span>>,
-    /// Next step to be acknowledged.
-    step: PublishStep,
-}
-
-impl Open {
+impl PreparedTask {
     fn failed(&self, error: BrokerError) -> PublishError {
         match self.step {
-            PublishStep::Announce => {
-                let task = UnannouncedTask { task: self.task.clone(), position: self.position };
+            PublishStep::Announce(position) => {
+                let task = UnannouncedTask { task: self.task.clone(), position };
                 PublishError::NotAnnounced { task: Box::new(task), error }
             }
             PublishStep::Record | PublishStep::Later { .. } => PublishError::NotPublished(error),
@@ -109,10 +96,9 @@ impl Open {
 }
 
 impl<'a> BatchPublish<'a> {
-    fn new(publisher: &'a Publisher, tasks: Vec<OutgoingTask>, now_ms: i64) -> Self {
-        let slots: Vec<Slot> = tasks.into_iter().map(|new| Slot::of(publisher, new, now_ms)).collect();
-        let is =
-            |slot: &Slot, out: bool| matches!(slot, Slot::Open(open) if (open.step == PublishStep::Announce) == out);
+    fn new(publisher: &'a Publisher, tasks: Vec<TaskSpec>, now_ms: i64) -> Self {
+        let slots: Vec<Slot> = tasks.into_iter().map(|task| Slot::of(publisher, task, now_ms)).collect();
+        let is = |slot: &Slot, out: bool| matches!(slot, Slot::Open(open) if open.step.is_announcement() == out);
         let numbers = |out| (0..).zip(&slots).filter(move |(_, slot)| is(slot, out)).map(|(number, _)| number);
         let ready: VecDeque<u32> = numbers(false).collect();
         let out: Vec<u32> = numbers(true).collect();
@@ -181,20 +167,19 @@ impl<'a> BatchPublish<'a> {
         self.values.clear();
         match open.step {
             PublishStep::Record => {}
-            PublishStep::Announce => submitted(task, open.position, self.now_ms, &mut self.values)?,
+            PublishStep::Announce(position) => submitted(task, position, self.now_ms, &mut self.values)?,
             PublishStep::Later { due_ms } => {
-                super::scheduled(task, open.key.clone(), &publisher.source, due_ms, self.now_ms)
-                    .encode(&mut self.values)?;
+                super::scheduled(task, &publisher.source, due_ms, self.now_ms).encode(&mut self.values)?;
             }
         }
         if open.step != PublishStep::Record {
             return batch.send(&publisher.event_record(task.id.root(), &self.values), number);
         }
         if self.topic.0 != task.task_type {
-            self.topic = (task.task_type.clone(), publisher.names.tasks(&task.task_type));
+            self.topic = (task.task_type.clone(), publisher.topology.names.tasks(&task.task_type));
         }
         let headers = headers_at(task, &RunProgress::default(), &publisher.source, self.time.as_str().into());
-        batch.send(&task_record(task, open.key.as_deref(), &self.topic.1, &bytes_of(&headers)), number)
+        batch.send(&task_record(task, &self.topic.1, &bytes_of(&headers)), number)
     }
 
     /// Sends the events of acknowledged records. Refused events are retried one by one.
@@ -204,13 +189,14 @@ impl<'a> BatchPublish<'a> {
         let mut refused = Vec::new();
         for number in self.out.drain(..) {
             let Some(Slot::Open(open)) = self.slots.get(number as usize) else { continue };
+            let PublishStep::Announce(position) = open.step else { continue };
             let start = self.values.len();
-            if let Err(error) = submitted(&open.task, open.position, self.now_ms, &mut self.values) {
+            if let Err(error) = submitted(&open.task, position, self.now_ms, &mut self.values) {
                 self.values.truncate(start);
                 refused.push((number, error));
                 continue;
             }
-            let partition = self.publisher.partition_of(&open.task.id);
+            let partition = self.publisher.topology.partition_of(&open.task.id);
             events.push(EncodedEvent { partition, number, value: start..self.values.len() });
         }
         refused.into_iter().for_each(|(number, error)| self.settle(number, Err(error.into())));
@@ -246,8 +232,7 @@ impl<'a> BatchPublish<'a> {
                 Ok(PublishedTask { id: open.task.id.clone(), position })
             }
             Ok(position) => {
-                open.position = Some(position);
-                open.step = PublishStep::Announce;
+                open.step = PublishStep::Announce(Some(position));
                 return self.out.push(number);
             }
             Err(error) if error.is_retryable() && Instant::now() + FULL_PAUSE < self.end => {
@@ -268,7 +253,7 @@ impl<'a> BatchPublish<'a> {
         }
         for number in 0..self.slots.len() as u32 {
             let Some(Slot::Open(open)) = self.slots.get(number as usize) else { continue };
-            if self.ended || open.step != PublishStep::Announce {
+            if self.ended || !open.step.is_announcement() {
                 self.settle(number, Err(unanswered(self.publisher.deadline)));
             }
         }
@@ -278,13 +263,8 @@ impl<'a> BatchPublish<'a> {
 }
 
 impl Slot {
-    fn of(publisher: &Publisher, new: OutgoingTask, now_ms: i64) -> Self {
-        let key = new.key.clone();
-        let step = PublishStep::of(&new, now_ms);
-        match publisher.prepare(new, now_ms) {
-            Ok((task, span)) => Self::Open(Box::new(Open { task, position: None, key, span, step })),
-            Err(error) => Self::Done(Err(error)),
-        }
+    fn of(publisher: &Publisher, task: TaskSpec, now_ms: i64) -> Self {
+        publisher.prepare(task, now_ms).map_or_else(|error| Self::Done(Err(error)), |open| Self::Open(Box::new(open)))
     }
 
     fn outcome(self) -> Result<PublishedTask, PublishError> {

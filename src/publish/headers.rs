@@ -2,22 +2,20 @@
 
 use std::borrow::Cow;
 
-use crate::model::units::time::time_text;
 use crate::broker::ProducerRecord;
 use crate::model::retry::RunProgress;
-use crate::model::task::{DecodedTask, Policy, header};
+use crate::model::task::{Policy, TaskSpec, header};
+use crate::model::units::time::time_text;
 
 /// Name and value of a header.
 pub type TextHeader<'a> = (&'static str, Cow<'a, str>);
 
-/// Record of a task. `key`: the ordering key, if it is not the id.
 pub(super) fn task_record<'a>(
-    task: &'a DecodedTask,
-    key: Option<&'a str>,
+    task: &'a TaskSpec,
     topic: &'a str,
     headers: &'a [(&'a str, &'a [u8])],
 ) -> ProducerRecord<'a> {
-    let key = key.unwrap_or(task.id.as_str()).as_bytes();
+    let key = task.key.as_deref().unwrap_or(task.id.as_str()).as_bytes();
     let value = task.params.text().as_bytes();
     ProducerRecord { topic, partition: None, key: Some(key), value: Some(value), headers }
 }
@@ -27,18 +25,18 @@ pub(super) fn bytes_of<'a>(headers: &'a [TextHeader<'_>]) -> Vec<(&'a str, &'a [
 }
 
 /// Headers of a task of which nothing has run; fields with default values are omitted.
-pub fn task_headers<'a>(task: &'a DecodedTask, source: &'a str) -> Vec<TextHeader<'a>> {
+pub fn task_headers<'a>(task: &'a TaskSpec, source: &'a str) -> Vec<TextHeader<'a>> {
     record_headers(task, &RunProgress::default(), source)
 }
 
 /// Headers of a task that has used attempts or waits.
-pub fn record_headers<'a>(task: &'a DecodedTask, progress: &RunProgress, source: &'a str) -> Vec<TextHeader<'a>> {
+pub fn record_headers<'a>(task: &'a TaskSpec, progress: &RunProgress, source: &'a str) -> Vec<TextHeader<'a>> {
     headers_at(task, progress, source, Cow::Owned(time_text(task.created_at_ms)))
 }
 
 /// Headers of a task whose creation time is already formatted.
 pub(super) fn headers_at<'a>(
-    task: &'a DecodedTask,
+    task: &'a TaskSpec,
     progress: &RunProgress,
     source: &'a str,
     time: Cow<'a, str>,

@@ -1,6 +1,6 @@
 //! Publishing of tasks: first the record, then its `submitted` event; complete once both are acknowledged.
 //!
-//! The record on the task topic makes a task run, the event makes it visible. In goes an [`OutgoingTask`]; out comes
+//! The record on the task topic makes a task run, the event makes it visible. In goes a [`TaskSpec`]; out comes
 //! the position of the event, which a read can wait for. A task that starts later has no record yet: its `scheduled`
 //! event contains it, and the tracker publishes it when it is due.
 //!
@@ -18,21 +18,19 @@ use prometheus::IntCounterVec;
 
 use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{BrokerError, ProducerRecord};
-use crate::config::Names;
+use crate::config::{Names, Topology};
 use crate::model::event::log_line::lines_of;
 use crate::model::event::{Event, Payload, submitted};
-use crate::model::json::RawJson;
 use crate::model::outbox::RecordCopy;
 use crate::model::record::attachment::Attachment;
 use crate::model::retry::RunProgress;
 use crate::model::task::hash::spawn_hash;
-use crate::model::task::id::{IdError, TaskId, check_type};
-use crate::model::task::partition::partition_of;
-use crate::model::task::{DecodedTask, Policy, Position, Trace};
-use crate::model::trace::{Origin, Sampler};
+use crate::model::task::id::{TaskId, check_type};
+use crate::model::task::{Position, TaskSpec};
+use crate::model::trace::Sampler;
 use crate::runtime::now_ms;
 use crate::telemetry::Tracer;
-use crate::telemetry::otel::{Span, context_of};
+use crate::telemetry::otel::Span;
 
 mod batch;
 mod headers;
@@ -43,52 +41,6 @@ use headers::{bytes_of, task_record};
 
 /// Deadline of each of the two sends of a publish.
 pub const PUBLISH_DEADLINE: Duration = Duration::from_secs(30);
-
-/// Task to publish.
-#[derive(Clone, Debug)]
-pub struct OutgoingTask {
-    pub task_type: Arc<str>,
-    pub params: RawJson,
-    /// Default: a UUIDv7.
-    pub id: Option<TaskId>,
-    /// Ordering key; default: the id.
-    pub key: Option<String>,
-    pub run: u32,
-    pub policy: Policy,
-    pub asof: Option<i64>,
-    /// Headers of the creator's trace context.
-    pub trace: Option<Box<Trace>>,
-    /// The task gets a trace of its own, with a link to `trace`.
-    pub has_own_trace: bool,
-}
-
-impl OutgoingTask {
-    pub fn new(task_type: &str, params: RawJson) -> Self {
-        Self {
-            task_type: task_type.into(),
-            params,
-            id: None,
-            key: None,
-            run: 1,
-            policy: Policy::default(),
-            asof: None,
-            trace: None,
-            has_own_trace: false,
-        }
-    }
-
-    /// Sets the earliest start, epoch milliseconds.
-    pub fn at(mut self, at_ms: i64) -> Self {
-        self.policy.not_before_ms = Some(at_ms);
-        self
-    }
-
-    /// Delays the start by a duration from now.
-    pub fn delay(self, span: Duration) -> Self {
-        let span_ms = i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
-        self.at(now_ms().saturating_add(span_ms))
-    }
-}
 
 /// Published task.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,15 +67,9 @@ pub enum PublishError {
 /// Published task whose announcement is not acknowledged.
 #[derive(Clone, Debug)]
 pub struct UnannouncedTask {
-    pub task: DecodedTask,
+    pub task: TaskSpec,
     /// Position of its record. An external task has none.
     pub position: Option<Position>,
-}
-
-impl From<IdError> for PublishError {
-    fn from(error: IdError) -> Self {
-        Self::Invalid(error.to_string())
-    }
 }
 
 /// Steps of publishing a task.
@@ -131,19 +77,51 @@ impl From<IdError> for PublishError {
 enum PublishStep {
     /// The record, then the event.
     Record,
-    /// The event alone: the task has no record, or it is published already.
-    Announce,
+    /// The event alone: the task has no record, or its record is published already, at this position.
+    Announce(Option<Position>),
     /// The `scheduled` event with the record, which the tracker stores until it is due.
     Later { due_ms: i64 },
 }
 
 impl PublishStep {
-    fn of(new: &OutgoingTask, now_ms: i64) -> Self {
-        match new.policy.not_before_ms {
-            _ if new.policy.rules.external => Self::Announce,
+    fn of(task: &TaskSpec, now_ms: i64) -> Self {
+        match task.policy.as_ref().and_then(|policy| policy.not_before_ms) {
+            _ if task.is_external() => Self::Announce(None),
             Some(due_ms) if due_ms > now_ms => Self::Later { due_ms },
             _ => Self::Record,
         }
+    }
+
+    fn is_announcement(self) -> bool {
+        matches!(self, Self::Announce(_))
+    }
+}
+
+/// Task that is checked and complete, with the next step of its publication.
+struct PreparedTask {
+    task: TaskSpec,
+    step: PublishStep,
+    /// Span of the publication, if the trace is sampled.
+    span: Option<Box<Span>>,
+}
+
+impl PreparedTask {
+    fn new(
+        mut task: TaskSpec,
+        source: &str,
+        now_ms: i64,
+        tracer: Option<(&Tracer, &Names)>,
+    ) -> Result<Self, PublishError> {
+        check_type(&task.task_type).map_err(PublishError::Invalid)?;
+        if task.hash.is_none() {
+            let hash = spawn_hash(&task.task_type, &task.params);
+            let invalid = |error| PublishError::Invalid(format!("the params cannot be read: {error}"));
+            task.hash = Some(hash.map_err(invalid)?.into());
+        }
+        (task.created_at_ms, task.announced) = (now_ms, true);
+        let step = PublishStep::of(&task, now_ms);
+        let span = tracer.and_then(|(tracer, names)| tracer.begin_send(&mut task, names, source, now_ms));
+        Ok(Self { task, step, span })
     }
 }
 
@@ -151,9 +129,8 @@ impl PublishStep {
 #[derive(Clone)]
 pub struct Publisher {
     producer: Arc<SharedProducer>,
-    names: Arc<Names>,
+    pub topology: Arc<Topology>,
     events_topic: Arc<str>,
-    events_partitions: u32,
     /// Value of `ce_source`.
     source: Arc<str>,
     /// Deadline of each send.
@@ -164,13 +141,11 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    pub fn new(producer: Arc<SharedProducer>, names: Names, events_partitions: u32, source: &str) -> Self {
-        let events_topic = names.events().into();
+    pub fn new(producer: Arc<SharedProducer>, topology: Topology, source: &str) -> Self {
         Self {
             producer,
-            names: Arc::new(names),
-            events_topic,
-            events_partitions,
+            events_topic: topology.names.events().into(),
+            topology: Arc::new(topology),
             source: source.into(),
             deadline: PUBLISH_DEADLINE,
             submitted: None,
@@ -201,62 +176,41 @@ impl Publisher {
         }
     }
 
-    /// Events partition of a tree.
-    pub fn partition_of(&self, id: &TaskId) -> u32 {
-        self.partition_of_key(id.root())
-    }
-
-    /// Events partition of a record key.
-    pub fn partition_of_key(&self, key: &str) -> u32 {
-        partition_of(key.as_bytes(), self.events_partitions)
-    }
-
-    pub fn names(&self) -> &Names {
-        &self.names
-    }
-
-    pub fn events_partitions(&self) -> u32 {
-        self.events_partitions
-    }
-
     pub fn producer(&self) -> &Arc<SharedProducer> {
         &self.producer
     }
 
     /// Publishes one task. An external task has no record, only the event. A task that starts later is deferred at
     /// the tracker, with its record in the `scheduled` event.
-    pub async fn publish(&self, new: OutgoingTask, now_ms: i64) -> Result<PublishedTask, PublishError> {
-        let key = new.key.clone();
-        let step = PublishStep::of(&new, now_ms);
-        let (task, span) = self.prepare(new, now_ms)?;
-        let published = self.publish_prepared(task, key, step, now_ms).await;
+    pub async fn publish(&self, task: TaskSpec, now_ms: i64) -> Result<PublishedTask, PublishError> {
+        let PreparedTask { task, step, span } = self.prepare(task, now_ms)?;
+        let published = self.publish_prepared(task, step, now_ms).await;
         finish(self.tracer.as_ref(), span, published.as_ref().err());
         published
     }
 
     async fn publish_prepared(
         &self,
-        task: DecodedTask,
-        key: Option<String>,
+        task: TaskSpec,
         step: PublishStep,
         now_ms: i64,
     ) -> Result<PublishedTask, PublishError> {
-        if let PublishStep::Later { due_ms } = step {
-            return self.schedule(task, key, due_ms, now_ms).await;
-        }
-        let mut position = None;
-        if step == PublishStep::Record {
-            let topic = self.names.tasks(&task.task_type);
-            let headers = task_headers(&task, &self.source);
-            let headers = bytes_of(&headers);
-            let record = task_record(&task, key.as_deref(), &topic, &headers);
-            position = Some(self.producer.deliver(record, self.deadline).await.map_err(PublishError::NotPublished)?);
-        }
+        let position = match step {
+            PublishStep::Later { due_ms } => return self.schedule(task, due_ms, now_ms).await,
+            PublishStep::Announce(position) => position,
+            PublishStep::Record => {
+                let topic = self.topology.names.tasks(&task.task_type);
+                let headers = task_headers(&task, &self.source);
+                let headers = bytes_of(&headers);
+                let record = task_record(&task, &topic, &headers);
+                Some(self.producer.deliver(record, self.deadline).await.map_err(PublishError::NotPublished)?)
+            }
+        };
         self.announce(UnannouncedTask { task, position }, now_ms).await
     }
 
     /// Publishes many tasks independently. Returns one outcome per task, in order.
-    pub async fn publish_all(&self, tasks: Vec<OutgoingTask>, now_ms: i64) -> Vec<Result<PublishedTask, PublishError>> {
+    pub async fn publish_all(&self, tasks: Vec<TaskSpec>, now_ms: i64) -> Vec<Result<PublishedTask, PublishError>> {
         batch::publish_all(self, tasks, now_ms).await
     }
 
@@ -277,22 +231,16 @@ impl Publisher {
         }
     }
 
-    async fn schedule(
-        &self,
-        task: DecodedTask,
-        key: Option<String>,
-        due_ms: i64,
-        now_ms: i64,
-    ) -> Result<PublishedTask, PublishError> {
-        let event = scheduled(&task, key, &self.source, due_ms, now_ms);
+    async fn schedule(&self, task: TaskSpec, due_ms: i64, now_ms: i64) -> Result<PublishedTask, PublishError> {
+        let event = scheduled(&task, &self.source, due_ms, now_ms);
         let position = self.publish_event(&event).await.map_err(PublishError::NotPublished)?;
         self.count(&task.task_type, 1);
         Ok(PublishedTask { id: task.id, position })
     }
 
     /// Record of a task to be deferred.
-    pub fn record_copy(&self, task: &DecodedTask, progress: &RunProgress) -> RecordCopy {
-        RecordCopy::new(task, None, record_headers(task, progress, &self.source))
+    pub fn record_copy(&self, task: &TaskSpec, progress: &RunProgress) -> RecordCopy {
+        RecordCopy::new(task, record_headers(task, progress, &self.source))
     }
 
     /// Writes one event and returns its position once acknowledged.
@@ -318,19 +266,15 @@ impl Publisher {
         self.publish_event(&event).await.map_err(PublishError::NotPublished)
     }
 
-    /// Checks and completes a task to be published, and begins the span of its publication if its trace is sampled.
-    fn prepare(&self, new: OutgoingTask, now_ms: i64) -> Result<(DecodedTask, Option<Box<Span>>), PublishError> {
-        let Some(tracer) = &self.tracer else { return Ok((prepare(new, now_ms)?, None)) };
-        let origin = origin_of(&new);
-        let mut task = prepare(new, now_ms)?;
-        let span = tracer.begin_send(&mut task, origin, &self.names, &self.source, now_ms);
-        Ok((task, span))
+    fn prepare(&self, task: TaskSpec, now_ms: i64) -> Result<PreparedTask, PublishError> {
+        let tracer = self.tracer.as_ref().map(|tracer| (tracer, &self.topology.names));
+        PreparedTask::new(task, &self.source, now_ms, tracer)
     }
 
     fn event_record<'a>(&'a self, key: &'a str, value: &'a [u8]) -> ProducerRecord<'a> {
         ProducerRecord {
             topic: &self.events_topic,
-            partition: i32::try_from(self.partition_of_key(key)).ok(),
+            partition: i32::try_from(self.topology.partition_of_key(key)).ok(),
             key: Some(key.as_bytes()),
             value: Some(value),
             headers: &[],
@@ -349,58 +293,22 @@ fn finish(tracer: Option<&Tracer>, span: Option<Box<Span>>, error: Option<&Publi
     }
 }
 
-/// Checks and completes a task to be published.
-fn prepare(new: OutgoingTask, now_ms: i64) -> Result<DecodedTask, PublishError> {
-    check_type(&new.task_type).map_err(PublishError::Invalid)?;
-    let id = match new.id {
-        Some(id) => id,
-        None => TaskId::parse(&uuid::Uuid::now_v7().to_string())?,
-    };
-    let hash = spawn_hash(&new.task_type, &new.params)
-        .map_err(|error| PublishError::Invalid(format!("the params cannot be read: {error}")))?;
-    Ok(DecodedTask {
-        id,
-        task_type: new.task_type,
-        run: new.run,
-        created_at_ms: now_ms,
-        asof: new.asof,
-        announced: true,
-        hash: Some(hash.into()),
-        policy: (new.policy != Policy::default()).then(|| Box::new(new.policy)),
-        trace: new.trace,
-        params: new.params,
-    })
-}
-
 /// `scheduled` event, and the span of the task's publication if its trace is sampled.
 pub type TracedEvent = (Event, Option<Box<Span>>);
 
-/// Builds the `scheduled` event with which the tracker defers a task until its start.
+/// Builds the `scheduled` event of a task that the tracker creates, which publishes the record next.
 pub fn traced_event(
-    new: OutgoingTask,
+    task: TaskSpec,
     source: &str,
-    due_ms: i64,
     now_ms: i64,
     tracer: Option<(&Tracer, &Names)>,
 ) -> Result<TracedEvent, PublishError> {
-    let key = new.key.clone();
-    let origin = origin_of(&new);
-    let mut task = prepare(new, now_ms)?;
-    let span = tracer.and_then(|(tracer, names)| tracer.begin_send(&mut task, origin, names, source, now_ms));
-    Ok((scheduled(&task, key, source, due_ms, now_ms), span))
+    let PreparedTask { task, span, .. } = PreparedTask::new(task, source, now_ms, tracer)?;
+    Ok((scheduled(&task, source, now_ms, now_ms), span))
 }
 
-/// Origin of a task by the context of its creator.
-fn origin_of(new: &OutgoingTask) -> Origin {
-    match context_of(new.trace.as_deref()) {
-        Some(context) if new.has_own_trace => Origin::Linked(context),
-        Some(context) => Origin::Parent(context),
-        None => Origin::Unknown,
-    }
-}
-
-fn scheduled(task: &DecodedTask, key: Option<String>, source: &str, due_ms: i64, now_ms: i64) -> Event {
-    let record_copy = RecordCopy::new(task, key, task_headers(task, source));
+fn scheduled(task: &TaskSpec, source: &str, due_ms: i64, now_ms: i64) -> Event {
+    let record_copy = RecordCopy::new(task, task_headers(task, source));
     let payload = Payload::Scheduled { due_ms: Some(due_ms), record: Some(Box::new(record_copy)) };
     Event::announcing(payload, task, None, now_ms)
 }

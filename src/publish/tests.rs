@@ -5,6 +5,7 @@ use super::*;
 use crate::broker::memory::{Faults, MemoryBroker, MemoryBrokerOptions};
 use crate::broker::{Broker, Consumer, ConsumerSpec, Partition, StartOffset, TopicSpec};
 use crate::model::event::Kind;
+use crate::model::json::RawJson;
 use crate::runtime::now_ms;
 
 const CALL: Duration = Duration::from_secs(60);
@@ -20,22 +21,19 @@ fn topic(name: String) -> TopicSpec {
 
 fn bench(faults: Faults, inline_delivery: bool, topics: &[String]) -> Bench {
     let broker = MemoryBroker::new(MemoryBrokerOptions { faults, inline_delivery, ..MemoryBrokerOptions::default() });
-    let names = Names::new("t");
+    let topology = Topology::new(Names::new("t"), 4);
     broker.apply_topics(&topics.iter().cloned().map(topic).collect::<Vec<_>>(), CALL).unwrap();
     let producer = SharedProducer::open(broker.clone(), None).unwrap();
-    Bench { publisher: Publisher::new(producer, names, 4, "test"), broker }
+    Bench { publisher: Publisher::new(producer, topology, "test"), broker }
 }
 
 fn both() -> [String; 2] {
     [Names::new("t").tasks("echo"), Names::new("t").events()]
 }
 
-fn tasks(count: usize) -> Vec<OutgoingTask> {
-    let task = |n: usize| {
-        let mut task = OutgoingTask::new("echo", RawJson::of(&n).unwrap());
-        task.id = Some(TaskId::parse(&format!("t-{n}")).unwrap());
-        task
-    };
+fn tasks(count: usize) -> Vec<TaskSpec> {
+    let id = |n: usize| TaskId::parse(&format!("t-{n}")).unwrap();
+    let task = |n: usize| TaskSpec::new(id(n), "echo", RawJson::of(&n).unwrap());
     (0..count).map(task).collect()
 }
 
@@ -88,7 +86,7 @@ async fn each_of_many_tasks_has_its_own_outcome() {
     let bench = bench(Faults::default(), false, &both());
     let mut many = tasks(4);
     many[1].task_type = "No such type!".into();
-    many[2].policy.rules.external = true;
+    many[2].policy.get_or_insert_default().rules.external = true;
     many[3].task_type = "unknown".into();
     let outcomes = bench.publisher.publish_all(many, now_ms()).await;
     assert!(outcomes[0].is_ok() && outcomes[2].is_ok(), "{outcomes:?}");
@@ -106,7 +104,7 @@ async fn scheduled_task_is_deferred_at_the_tracker() {
     let bench = bench(Faults::default(), false, &both());
     let mut many = tasks(2);
     let now = now_ms();
-    many[1].policy.not_before_ms = Some(now + 60_000);
+    many[1].policy.get_or_insert_default().not_before_ms = Some(now + 60_000);
     let outcomes = bench.publisher.publish_all(many, now).await;
     assert_eq!(bench.keys(&both()[0]), ["t-0"]);
     let position = outcomes[1].as_ref().unwrap().position;

@@ -4,19 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::headers::{bytes_of, task_headers, task_record};
-use super::{OutgoingTask, PublishError, PublishStep, PublishedTask, Publisher};
+use super::{PreparedTask, PublishError, PublishStep, PublishedTask, Publisher};
 use crate::broker::{BrokerError, DependentRecord, TransactionalProducer};
 use crate::model::event::{Event, submitted};
-use crate::model::task::{DecodedTask, Position};
-use crate::telemetry::otel::Span;
-
-/// Validated task, with its ordering key and the way in which it is published.
-struct Ready {
-    task: DecodedTask,
-    key: Option<String>,
-    span: Option<Box<Span>>,
-    step: PublishStep,
-}
+use crate::model::task::{Position, TaskSpec};
 
 impl Publisher {
     /// Publishes all of the tasks or none; they must have the same root. Blocks up to the deadline. After
@@ -24,17 +15,12 @@ impl Publisher {
     pub fn publish_atomically(
         &self,
         producer: &mut dyn TransactionalProducer,
-        tasks: Vec<OutgoingTask>,
+        tasks: Vec<TaskSpec>,
         now_ms: i64,
         deadline: Duration,
     ) -> Result<Vec<PublishedTask>, PublishError> {
-        let ready = |new: OutgoingTask| {
-            let key = new.key.clone();
-            let step = PublishStep::of(&new, now_ms);
-            let (task, span) = self.prepare(new, now_ms)?;
-            Ok(Ready { task, key, span, step })
-        };
-        let mut tasks = tasks.into_iter().map(ready).collect::<Result<Vec<Ready>, PublishError>>()?;
+        let mut tasks =
+            tasks.into_iter().map(|task| self.prepare(task, now_ms)).collect::<Result<Vec<_>, PublishError>>()?;
         let sent = self.send_together(producer, &tasks, now_ms, deadline).map_err(PublishError::NotPublished);
         let positions = sent.inspect_err(|error| {
             // Records that may have been published name these spans.
@@ -43,7 +29,7 @@ impl Publisher {
         tasks.iter().for_each(|ready| self.count(&ready.task.task_type, 1));
         // The last positions are those of the events, one per task; the positions of the records come before them.
         let events = &positions[positions.len().saturating_sub(tasks.len())..];
-        let published = |(ready, at): (Ready, &(i32, i64))| {
+        let published = |(ready, at): (PreparedTask, &(i32, i64))| {
             super::finish(self.tracer.as_ref(), ready.span, None);
             PublishedTask { id: ready.task.id, position: position(*at) }
         };
@@ -74,19 +60,19 @@ impl Publisher {
     fn send_together(
         &self,
         producer: &mut dyn TransactionalProducer,
-        tasks: &[Ready],
+        tasks: &[PreparedTask],
         now_ms: i64,
         deadline: Duration,
     ) -> Result<Vec<(i32, i64)>, BrokerError> {
         let with_record = || tasks.iter().filter(|ready| ready.step == PublishStep::Record);
         let texts: Vec<_> = with_record()
-            .map(|ready| (self.names.tasks(&ready.task.task_type), task_headers(&ready.task, &self.source)))
+            .map(|ready| (self.topology.names.tasks(&ready.task.task_type), task_headers(&ready.task, &self.source)))
             .collect();
         let headers: Vec<_> = texts.iter().map(|(_, headers)| bytes_of(headers)).collect();
         let records: Vec<_> = with_record()
             .zip(&texts)
             .zip(&headers)
-            .map(|((ready, (topic, _)), headers)| task_record(&ready.task, ready.key.as_deref(), topic, headers))
+            .map(|((ready, (topic, _)), headers)| task_record(&ready.task, topic, headers))
             .collect();
         let mut events = |positions: &[(i32, i64)]| -> Result<Vec<DependentRecord>, BrokerError> {
             let mut positions = positions.iter().copied();
@@ -99,7 +85,7 @@ impl Publisher {
     /// one.
     fn event_of(
         &self,
-        ready: &Ready,
+        ready: &PreparedTask,
         positions: &mut dyn Iterator<Item = (i32, i64)>,
         now_ms: i64,
     ) -> Result<DependentRecord, BrokerError> {
@@ -107,15 +93,15 @@ impl Publisher {
         let task = &ready.task;
         match ready.step {
             PublishStep::Record => submitted(task, positions.next().map(position), now_ms, &mut value)?,
-            PublishStep::Announce => submitted(task, None, now_ms, &mut value)?,
+            PublishStep::Announce(position) => submitted(task, position, now_ms, &mut value)?,
             PublishStep::Later { due_ms } => {
-                super::scheduled(task, ready.key.clone(), &self.source, due_ms, now_ms).encode(&mut value)?;
+                super::scheduled(task, &self.source, due_ms, now_ms).encode(&mut value)?;
             }
         }
         let topic: Arc<str> = self.events_topic.clone();
         Ok(DependentRecord {
             topic,
-            partition: self.partition_of(&task.id) as i32,
+            partition: self.topology.partition_of(&task.id) as i32,
             key: task.id.root().as_bytes().to_vec(),
             value,
         })

@@ -81,8 +81,8 @@ fn fleet(
     config: &Config,
     names: &Names,
 ) -> Option<TopicFinding> {
-    let recorded = match control.and_then(|control| control.require_events_partitions(names)) {
-        Ok(recorded) => recorded,
+    let recorded = match control.and_then(|control| control.topology(names)) {
+        Ok(topology) => topology.events_partitions,
         Err(error) => return Some(finding_of(names.control(), &error.to_string())),
     };
     let error = super::agree(events, Some(recorded), config.topics.events_partitions).err()?;

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::*;
 use crate::broker::memory::{MemoryBroker, MemoryBrokerOptions};
 use crate::broker::{Broker, Partition};
-use crate::config::{Overrides, load_with};
+use crate::config::{Overrides, Topology, load_with};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -198,11 +198,11 @@ fn bad_value(key: &str, required: &str) -> &'static str {
 /// Each setting of the table is found by `doctor` and by each role that needs the topic, and corrected by `apply`.
 #[tokio::test]
 async fn each_setting_of_each_topic_is_checked_everywhere() {
-    let names = Names::new("t");
+    let topology = Topology::new(Names::new("t"), 4);
     let roles = [
-        RequiredTopics::api(&names, 4),
-        RequiredTopics::worker(&names, 4, ["echo"]),
-        RequiredTopics::tracker(&names, 4, &small().lifetimes()),
+        RequiredTopics::api(&topology),
+        RequiredTopics::worker(&topology, ["echo"]),
+        RequiredTopics::tracker(&topology, &small().lifetimes()),
     ];
     let mut tried = 0;
     for topic in required_topics(&small(), &Registry::default()) {

@@ -14,7 +14,7 @@ use super::check::{Severity, TopicFinding, compare};
 use super::settings::{Kind, RequiredTopic};
 use super::{MAX_DEAD_BYTES, MAX_RECORD_BYTES, agree, find};
 use crate::broker::{BrokerClient, BrokerError, TopicInfo};
-use crate::config::Names;
+use crate::config::Topology;
 use crate::error_text::single_line;
 use crate::model::retention::Lifetimes;
 use crate::model::units::duration::Millis;
@@ -30,8 +30,7 @@ const FIRST_RECHECK: Duration = Duration::from_millis(500);
 /// Topics that a role needs, and their required settings.
 #[derive(Clone, Debug)]
 pub struct RequiredTopics {
-    names: Names,
-    events_partitions: u32,
+    topology: Topology,
     topics: Vec<NeededTopic>,
     /// Topics that must stay once they exist.
     lasting: Vec<NeededTopic>,
@@ -81,15 +80,16 @@ impl NeededTopic {
 impl RequiredTopics {
     /// Control and events topics. Task topics are not included, since a single missing type must not make the API
     /// unavailable for all others.
-    pub fn api(names: &Names, events_partitions: u32) -> Self {
+    pub fn api(topology: &Topology) -> Self {
+        let names = &topology.names;
         let topics =
             vec![NeededTopic::new(names.control(), Kind::Control), NeededTopic::new(names.events(), Kind::Events)];
-        Self { names: names.clone(), events_partitions, topics, lasting: Vec::new() }
+        Self { topology: topology.clone(), topics, lasting: Vec::new() }
     }
 
     /// Topics of the API and of the given types.
-    pub fn worker<'a>(names: &Names, events_partitions: u32, types: impl IntoIterator<Item = &'a str>) -> Self {
-        let mut needs = Self::api(names, events_partitions);
+    pub fn worker<'a>(topology: &Topology, types: impl IntoIterator<Item = &'a str>) -> Self {
+        let (names, mut needs) = (&topology.names, Self::api(topology));
         for task_type in types {
             needs.topics.push(NeededTopic::new(names.tasks(task_type), Kind::Tasks).checking(Checks::Settings));
             needs.topics.push(NeededTopic::new(names.dead(task_type), Kind::Dead));
@@ -98,12 +98,13 @@ impl RequiredTopics {
     }
 
     /// Events topic whose retention covers every tree in the store.
-    pub fn tracker(names: &Names, events_partitions: u32, lifetimes: &Lifetimes) -> Self {
+    pub fn tracker(topology: &Topology, lifetimes: &Lifetimes) -> Self {
+        let names = &topology.names;
         let mut events = NeededTopic::new(names.events(), Kind::Events).checking(Checks::Settings);
         events.topic.retention = Some(Millis(lifetimes.log_retention_ms().unsigned_abs()));
         let lasting = [(names.control(), Kind::Control), (names.workers(), Kind::Workers)];
         let lasting = lasting.map(|(name, kind)| NeededTopic::new(name, kind).checking(Checks::Nothing)).to_vec();
-        Self { names: names.clone(), events_partitions, topics: vec![events], lasting }
+        Self { topology: topology.clone(), topics: vec![events], lasting }
     }
 
     /// Requires existing topics to stay.
@@ -114,12 +115,13 @@ impl RequiredTopics {
 
     /// First problem of these topics; `None` if all are correct.
     pub fn problem(&self, present: &[TopicInfo]) -> Option<String> {
-        let events = self.names.events();
         let finding = self.topics.iter().find_map(|need| need.problem(find(present, &need.topic.name)));
         if let Some(finding) = finding {
             return Some(format!("`{}`: {}\n\nhint: {}", finding.subject, finding.what, finding.hint));
         }
-        let other = agree(find(present, &events), Some(self.events_partitions), self.events_partitions).err()?;
+        let Topology { names, events_partitions } = &self.topology;
+        let events = find(present, &names.events());
+        let other = agree(events, Some(*events_partitions), *events_partitions).err()?;
         Some(other.to_string())
     }
 }
@@ -200,7 +202,7 @@ impl Drop for TopicWatch {
 }
 
 async fn check(client: &BrokerClient, needs: &mut RequiredTopics, last: Option<TopicStatus>) -> TopicStatus {
-    let listed = client.topics(&needs.names.topics()).await;
+    let listed = client.topics(&needs.topology.names.topics()).await;
     status_of(listed, needs, last)
 }
 
@@ -242,6 +244,7 @@ fn report(health: &Health, part: &str, now: &TopicStatus) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Names;
 
     fn topic(name: &str, partitions: u32, settings: &[(&str, &str)]) -> TopicInfo {
         let config = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
@@ -272,10 +275,10 @@ mod tests {
 
     #[test]
     fn each_role_names_the_problems_of_its_own_topics() {
-        let names = Names::new("t");
-        let api = RequiredTopics::api(&names, 4);
-        let worker = RequiredTopics::worker(&names, 4, ["echo"]);
-        let tracker = RequiredTopics::tracker(&names, 4, &Lifetimes::default());
+        let topology = Topology::new(Names::new("t"), 4);
+        let api = RequiredTopics::api(&topology);
+        let worker = RequiredTopics::worker(&topology, ["echo"]);
+        let tracker = RequiredTopics::tracker(&topology, &Lifetimes::default());
         for needs in [&api, &worker, &tracker] {
             assert_eq!(needs.problem(&applied()), None, "{needs:?}");
         }
@@ -320,7 +323,7 @@ mod tests {
 
     #[test]
     fn failed_check_keeps_the_last_result() {
-        let mut needs = RequiredTopics::tracker(&Names::new("t"), 4, &Lifetimes::default());
+        let mut needs = RequiredTopics::tracker(&Topology::new(Names::new("t"), 4), &Lifetimes::default());
         let away = || Err(BrokerError::Unavailable("broker away".to_owned()));
         let unknown = TopicStatus::Unknown("broker away".to_owned());
         assert_eq!(status_of(away(), &mut needs, None), unknown);

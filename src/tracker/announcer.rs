@@ -57,7 +57,7 @@ impl Announcer {
     /// Opens the producer. Blocks.
     pub(super) fn open(setup: Arc<TrackerSetup>, shutdown: Shutdown) -> Result<Self, BrokerError> {
         let producer = SharedProducer::open(setup.broker.clone(), None)?;
-        let publisher = Publisher::new(producer, setup.names.clone(), setup.events_partitions, "kafleet/announcer");
+        let publisher = Publisher::new(producer, setup.topology.clone(), "kafleet/announcer");
         Ok(Self { setup, publisher, shutdown })
     }
 
@@ -93,7 +93,7 @@ impl Announcer {
             return Ok(());
         }
         let spec = ConsumerSpec {
-            group: Some(self.setup.names.announcer_group()),
+            group: Some(self.setup.topology.names.announcer_group()),
             topics: topics.clone(),
             prefetch_bytes: PREFETCH_BYTES,
             session_timeout: Some(SESSION_TIMEOUT),
@@ -131,7 +131,7 @@ impl Announcer {
     }
 
     fn topics(&self) -> Result<Vec<String>, BrokerError> {
-        let names = &self.setup.names;
+        let names = &self.setup.topology.names;
         let mut topics: Vec<String> =
             self.setup.broker.topics(&names.tasks(""), CALL_DEADLINE)?.into_iter().map(|t| t.name).collect();
         topics.retain(|topic| names.type_of(topic).is_some());
@@ -194,7 +194,7 @@ impl Announcer {
         if is_announced(record) {
             return None;
         }
-        let task_type = self.setup.names.type_of(record.topic)?.into();
+        let task_type = self.setup.topology.names.type_of(record.topic)?.into();
         let source = Source {
             task_type: &task_type,
             position: Position { partition: record.partition, offset: record.offset },
@@ -313,7 +313,7 @@ impl Subscription<'_> {
     /// Reads the consumer groups of the types.
     fn groups(&self) -> Result<GroupRecords, BrokerError> {
         let setup = &self.announcer.setup;
-        match read_control_blocking(&*setup.broker, &setup.names, CALL_DEADLINE) {
+        match read_control_blocking(&*setup.broker, &setup.topology.names, CALL_DEADLINE) {
             Ok(settings) => Ok(settings.groups),
             Err(FleetSettingsError::Missing(_)) => Ok(GroupRecords::default()),
             Err(error) => Err(error.into()),
@@ -322,8 +322,8 @@ impl Subscription<'_> {
 
     fn worker_position(&self, partition: &Partition, groups: &GroupRecords) -> Result<StartOffset, BrokerError> {
         let setup = &self.announcer.setup;
-        let Some(task_type) = setup.names.type_of(&partition.topic) else { return Ok(StartOffset::Beginning) };
-        let group = setup.names.group_id(task_type, groups.group_of(task_type));
+        let Some(task_type) = setup.topology.names.type_of(&partition.topic) else { return Ok(StartOffset::Beginning) };
+        let group = setup.topology.names.group_id(task_type, groups.group_of(task_type));
         let at = std::slice::from_ref(partition);
         let committed = setup.broker.group_offsets(&group, at, CALL_DEADLINE)?.into_iter().next().flatten();
         let first = setup.broker.watermarks(partition, CALL_DEADLINE)?.low;

@@ -60,7 +60,7 @@ pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> 
     if runtime::follows_broker_clock()
         && let Ok(producer) = shared.producer(&setup).await
     {
-        shutdown.drain.run_until_cancelled(control::learn_broker_time(producer, &setup.names)).await;
+        shutdown.drain.run_until_cancelled(control::learn_broker_time(producer, &setup.topology.names)).await;
     }
     let spawn = move |post| drop(runtime::spawn(PartitionTask::new(task_setup.clone(), shared.clone(), post).run()));
     let reader = PollLoop::new(setup.clone(), consumer, shutdown.clone(), Box::new(spawn));
@@ -82,8 +82,8 @@ pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> 
 
 async fn open_consumer(setup: &TrackerSetup) -> Result<Box<dyn Consumer>, TrackerStopped> {
     let spec = ConsumerSpec {
-        group: Some(setup.names.tracker_group()),
-        topics: vec![setup.names.events()],
+        group: Some(setup.topology.names.tracker_group()),
+        topics: vec![setup.topology.names.events()],
         prefetch_bytes: PREFETCH_BYTES,
         session_timeout: Some(SESSION_TIMEOUT),
         ..ConsumerSpec::default()
@@ -117,8 +117,8 @@ async fn is_stopped_within(wait: Duration, stop: &CancellationToken) -> bool {
 
 /// Measures how far the store is behind the log, per partition. Every tracker measures all partitions of the fleet.
 async fn measure_lag(setup: Arc<TrackerSetup>) {
-    let topic: Arc<str> = setup.names.events().into();
-    let partitions: Vec<u32> = (0..setup.events_partitions).collect();
+    let topic: Arc<str> = setup.topology.names.events().into();
+    let partitions: Vec<u32> = setup.topology.partitions().collect();
     let mut checkpoints = None;
     loop {
         tokio::time::sleep(LAG_INTERVAL).await;

@@ -19,8 +19,8 @@ pub(crate) struct RecordedGroups {
 impl RecordedGroups {
     pub(crate) fn follow(setup: &TrackerSetup) -> Self {
         let control = ControlWatch::new(ControlState::without_cancels());
-        let follower = keep(control.clone(), setup.broker.clone(), &setup.names, None);
-        Self { control, topic: setup.names.control(), follower }
+        let follower = keep(control.clone(), setup.broker.clone(), &setup.topology.names, None);
+        Self { control, topic: setup.topology.names.control(), follower }
     }
 
     /// Returns the records.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::broker::Broker;
-use crate::config::{Names, TrackerConfig};
+use crate::config::{Topology, TrackerConfig};
 use crate::model::retention::Lifetimes;
 use crate::model::units::duration::Millis;
 use crate::runtime::Health;
@@ -25,8 +25,7 @@ pub struct TrackerSetup {
     pub task_retention: Millis,
     /// Interval of topic checks (`topics.check_interval`).
     pub topic_check: Millis,
-    pub names: Names,
-    pub events_partitions: u32,
+    pub topology: Topology,
     pub metrics: Metrics,
     /// `None`: nothing is traced.
     pub tracer: Option<Tracer>,

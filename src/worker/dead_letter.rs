@@ -106,7 +106,7 @@ impl DeadLetterWriter {
     /// Reads the record of a task again from its topic; retries until the broker answers.
     async fn read_original(&self, task_type: &str, in_flight: &InFlight) -> Record {
         let Position { partition, offset } = in_flight.record.position;
-        let partition = Partition::new(self.events.publisher().names().tasks(task_type), partition);
+        let partition = Partition::new(self.events.publisher().topology.names.tasks(task_type), partition);
         let mut backoff = backoff();
         loop {
             match self.broker.client().with_deadline(READ_DEADLINE).read_at(&partition, offset).await {
@@ -135,7 +135,7 @@ impl DeadLetterWriter {
         let own = record.headers.iter().filter(|_| whole);
         let own = own.map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default()));
         let all: Vec<(&str, &[u8])> = own.chain(added.iter().map(|(name, value)| (*name, value.as_bytes()))).collect();
-        let topic = self.events.publisher().names().dead(&letter.task_type);
+        let topic = self.events.publisher().topology.names.dead(&letter.task_type);
         let key = Some(letter.key.as_slice()).filter(|key| whole || key.len() <= MAX_REFERENCE_KEY);
         let value = record.value.as_deref().filter(|_| whole);
         let dead = ProducerRecord { topic: &topic, partition: None, key, value, headers: &all };

@@ -16,7 +16,7 @@ use crate::model::retry::{RunProgress, Waits};
 use crate::model::task::header;
 use crate::model::task::limits::{Flaw, TaskLimits};
 use crate::model::task::partition::partition_of;
-use crate::model::task::{DecodedTask, Policy, Position, ReceivedTask, Reject, Source, read_record};
+use crate::model::task::{Policy, Position, ReceivedTask, Reject, Source, TaskSpec, read_record};
 use crate::runtime::now_ms;
 
 /// Approximate memory that a task in flight costs beyond its record, in bytes.
@@ -30,7 +30,7 @@ pub(super) enum Input {
 
 /// A task in the worker, from its delivery to the acknowledgement of its terminal event.
 pub(super) struct InFlight {
-    pub task: DecodedTask,
+    pub task: TaskSpec,
     pub record: SourceRecord,
     pub tag: DeliveryTag,
     /// Memory charge, refunded on drop.
@@ -337,7 +337,7 @@ impl Decoder {
     }
 
     /// Hash of the ordering key; tasks with equal hashes run one after the other.
-    fn order_key(&self, record: &RecordRef<'_>, task: &DecodedTask) -> u64 {
+    fn order_key(&self, record: &RecordRef<'_>, task: &TaskSpec) -> u64 {
         let partition = (record.partition as u64 + 1) << 32;
         match self.order {
             config::Order::None => 0,

@@ -89,7 +89,7 @@ pub(super) struct EventWriter {
 
 impl EventWriter {
     pub(super) fn new(producer: Arc<SharedProducer>, publisher: Publisher, worker: Arc<str>, health: Health) -> Self {
-        let topic = publisher.names().events().into();
+        let topic = publisher.topology.names.events().into();
         Self { producer, publisher, topic, worker, health }
     }
 
@@ -148,7 +148,7 @@ impl EventWriter {
     pub(super) fn send(&self, id: &TaskId, value: &[u8], tag: DeliveryTag) -> Result<(), BrokerError> {
         let record = ProducerRecord {
             topic: &self.topic,
-            partition: i32::try_from(self.publisher.partition_of(id)).ok(),
+            partition: i32::try_from(self.publisher.topology.partition_of(id)).ok(),
             key: Some(id.root().as_bytes()),
             value: Some(value),
             headers: &[],

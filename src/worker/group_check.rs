@@ -36,7 +36,7 @@ pub(super) async fn check_groups(
     shared: &SharedResources,
     types: &[(Arc<str>, TypeRegistration)],
 ) -> Result<(), WorkerError> {
-    let names = &shared.setup.names;
+    let names = &shared.setup.topology.names;
     let misplaced = misplaced(shared.control.state().groups(), names, types);
     if misplaced.is_empty() {
         return Ok(());
@@ -75,7 +75,7 @@ async fn find_committed(
     if types.is_empty() {
         return Ok(None);
     }
-    let names = &shared.setup.names;
+    let names = &shared.setup.topology.names;
     let client = shared.setup.broker.client();
     let topics = client.topics(&names.tasks("")).await.map_err(WorkerError::Commits)?;
     let counts: BTreeMap<String, u32> = topics.into_iter().map(|info| (info.name, info.partitions)).collect();
@@ -104,7 +104,7 @@ async fn has_commits(
 
 /// Records the configured groups of types, and waits until the records are read back.
 async fn record_groups(shared: &SharedResources, types: Vec<String>) -> Result<(), WorkerError> {
-    let names = &shared.setup.names;
+    let names = &shared.setup.topology.names;
     let mut recording = Vec::new();
     for task_type in &types {
         let group = names.group_name(task_type);

@@ -82,7 +82,7 @@ impl GroupStart<'_> {
     }
 
     fn consumer_spec(&self) -> ConsumerSpec {
-        let names = &self.shared.setup.names;
+        let names = &self.shared.setup.topology.names;
         let memory_limit = self.shared.setup.config.memory_limit.as_usize();
         let min_prefetch = if self.group.is_shared { MIN_SHARED_PREFETCH } else { MIN_PREFETCH };
         let types: Vec<&str> =
@@ -100,7 +100,7 @@ impl GroupStart<'_> {
         GroupDeps {
             group: self.group.name.clone(),
             is_shared: self.group.is_shared,
-            names: setup.names.clone(),
+            names: setup.topology.names.clone(),
             broker: setup.broker.clone(),
             producer: events.producer().clone(),
             consumer,

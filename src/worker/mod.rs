@@ -44,7 +44,7 @@ use tokio::time::Instant;
 
 use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{Broker, BrokerError, Partition};
-use crate::config::{Isolation, Names, WorkerConfig};
+use crate::config::{Isolation, Names, Topology, WorkerConfig};
 use crate::control::{self, ControlState, ControlWatch, PolicyUpdates};
 use crate::handlers::{Registry, TypeRegistration};
 use crate::model::task::limits::TaskLimits;
@@ -80,8 +80,7 @@ pub struct WorkerSetup {
     /// Types to run; empty: all registered types.
     pub types: Vec<String>,
     pub config: WorkerConfig,
-    pub names: Names,
-    pub events_partitions: u32,
+    pub topology: Topology,
     /// Longest time that a tree may stay open.
     pub max_tree_age: Millis,
     pub metrics: Metrics,
@@ -120,9 +119,9 @@ struct SharedResources {
 pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     setup.metrics.set_role("worker");
     let types = chosen_types(&setup)?;
-    group_check::check_names(&setup.names, &setup.registry)?;
+    group_check::check_names(&setup.topology.names, &setup.registry)?;
     prepare_handlers(&types, setup.reentry.as_ref())?;
-    let groups = groups_of(&types, &setup.names);
+    let groups = groups_of(&types, &setup.topology.names);
     let worker = incarnation();
     let own = types.iter().map(|(name, _)| name.to_string()).collect();
     let control = ControlWatch::new(ControlState::default().with_types_of(own));
@@ -130,9 +129,10 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     let started = Instant::now();
     // Not ready yet. The follower of the control topic clears the first reason; each group clears its own after its
     // first assignment, even an empty one.
-    setup.health.set(control::HEALTH_PART, format!("reading the control topic `{}`", setup.names.control()));
+    setup.health.set(control::HEALTH_PART, format!("reading the control topic `{}`", setup.topology.names.control()));
     groups.iter().for_each(|group| setup.health.set(&group.health_part(), consumer::NOT_JOINED));
-    let _follower = control::keep(control.clone(), setup.broker.clone(), &setup.names, Some(setup.health.clone()));
+    let _follower =
+        control::keep(control.clone(), setup.broker.clone(), &setup.topology.names, Some(setup.health.clone()));
     if !wait_for_control(&control, &shutdown).await {
         setup.health.clear(control::HEALTH_PART);
         groups.iter().for_each(|group| setup.health.clear(&group.health_part()));
@@ -143,10 +143,11 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     tracing::info!(%worker, types = ?types.iter().map(|(name, _)| name).collect::<Vec<_>>(), "worker is starting");
     group_check::check_groups(&shared, &types).await?;
     // Before the first task is judged by its times.
-    let learning = control::learn_broker_time(shared.events.producer(), &shared.setup.names);
+    let learning = control::learn_broker_time(shared.events.producer(), &shared.setup.topology.names);
     shutdown.drain.run_until_cancelled(learning).await;
     let comparing = runtime::spawn(declarations::warn_of_differences(control.clone(), types.clone()));
-    let moved = runtime::spawn(stop_if_moved(control, shared.setup.names.clone(), types.clone(), shutdown.clone()));
+    let moved =
+        runtime::spawn(stop_if_moved(control, shared.setup.topology.names.clone(), types.clone(), shutdown.clone()));
     let measuring = runtime::spawn(shared.measure());
     let (dispatchers, ends) = start_groups(&shared, &groups, &types, &shutdown).await?;
     let heartbeats = Arc::new(shared.heartbeat_sender(dispatchers, started, &shutdown));
@@ -218,7 +219,7 @@ impl SharedResources {
         let (deliveries, undelivered) = Deliveries::new(completions.clone());
         let producer = setup.broker.client().shared_producer(Some(deliveries)).await.map_err(WorkerError::Producer)?;
         let source = format!("kafleet/{worker}");
-        let publisher = Publisher::new(producer.clone(), setup.names.clone(), setup.events_partitions, &source)
+        let publisher = Publisher::new(producer.clone(), setup.topology.clone(), &source)
             .with_counter(&setup.metrics.tasks.submitted)
             .with_tracer(setup.tracer.as_ref());
         let events = EventWriter::new(producer, publisher, worker, setup.health.clone());
@@ -267,7 +268,7 @@ impl SharedResources {
         HeartbeatSender {
             worker: self.events.worker.clone(),
             producer: self.events.producer().clone(),
-            names: self.setup.names.clone(),
+            names: self.setup.topology.names.clone(),
             metrics: self.setup.metrics.clone(),
             memory: self.memory.clone(),
             misplaced_keys: self.misplaced_keys.clone(),

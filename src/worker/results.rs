@@ -9,13 +9,13 @@ use std::time::Duration;
 use super::completions::DeliveryTag;
 use super::decode::{InFlight, Invalid};
 use super::events::{EventWriter, fallback_event, is_permanent};
-use crate::model::units::time::time_text;
 use crate::broker::{BrokerError, ProducerRecord};
 use crate::config::Names;
 use crate::handlers::context::KeptHeaders;
 use crate::model::encode_error::EncodeError;
 use crate::model::event::{Event, Payload};
 use crate::model::task::{Trace, header};
+use crate::model::units::time::time_text;
 use crate::publish::PUBLISH_DEADLINE;
 use crate::runtime::{Backoff, Health};
 
@@ -165,7 +165,7 @@ impl ResultWriter {
     /// record itself.
     async fn publish(&self, target: &ResultTarget, event: &Event) -> Result<(), BrokerError> {
         let task_type = &target.task_type;
-        let topic = self.events.publisher().names().results(task_type);
+        let topic = self.events.publisher().topology.names.results(task_type);
         let part = format!("results of {task_type}");
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
         let mut reported = false;

@@ -84,7 +84,11 @@ impl TypeStart<'_> {
             policies: setup.policies.clone(),
             health: setup.health.clone(),
             metrics: setup.metrics.clone(),
-            spans: AttemptSpans::new(setup.tracer.clone(), setup.names.tasks(self.task_type), events.worker.clone()),
+            spans: AttemptSpans::new(
+                setup.tracer.clone(),
+                setup.topology.names.tasks(self.task_type),
+                events.worker.clone(),
+            ),
             control: control.clone(),
         }
     }
@@ -94,7 +98,7 @@ impl TypeStart<'_> {
         let policy = &self.registered.policy;
         TypeDeps {
             task_type: self.task_type.clone(),
-            topic: setup.names.tasks(self.task_type).into(),
+            topic: setup.topology.names.tasks(self.task_type).into(),
             decoder: Decoder {
                 task_type: self.task_type.clone(),
                 order: policy.order,
@@ -106,7 +110,7 @@ impl TypeStart<'_> {
                 publish_results: policy.publish_results,
                 correlation_headers: setup.config.correlation_headers.as_slice().into(),
                 keep_headers: policy.keep_headers.as_slice().into(),
-                names: setup.names.clone(),
+                names: setup.topology.names.clone(),
                 key_check: KeyCheck {
                     task_type: self.task_type.clone(),
                     partitions: 0,

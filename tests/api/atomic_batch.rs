@@ -1,7 +1,7 @@
 //! Atomic batches: the tasks of one tree, all or none.
 
-use kafleet::documents::{BatchOutcome, Status, TreeNode};
 use kafleet::broker::{Broker, Partition};
+use kafleet::documents::{BatchOutcome, Status, TreeNode};
 use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};

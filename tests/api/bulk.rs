@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use kafleet::documents::{Audit, BulkPreview, BulkProgress, Problem, Status, TaskPage};
 use kafleet::config::{ApiConfig, Role, TokenConfig};
+use kafleet::documents::{Audit, BulkPreview, BulkProgress, Problem, Status, TaskPage};
 use kafleet::model::event::{AttemptFailure, Payload};
 use kafleet::model::record::state::State;
 use kafleet::model::task::id::TaskId;
@@ -12,9 +12,9 @@ use kafleet::store::Store;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::faults::full;
 use crate::api::fixture::{Fleet, PARTITIONS, eventually, fleet, unfolded};
 use crate::support::faults::Call;
+use crate::support::faults::full;
 
 /// Search for the failed tasks of the fixture.
 const FAILED: &str = "type:echo state:failed tag:bulk";

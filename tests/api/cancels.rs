@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use kafleet::documents::{Problem, Status};
 use kafleet::broker::{Broker, Partition};
+use kafleet::documents::{Problem, Status};
 use kafleet::model::event::{CancelScope, Kind, Payload};
 use kafleet::model::record::state::State;
 use kafleet::model::task::id::TaskId;
@@ -100,7 +100,7 @@ impl Fleet {
     /// Waits until no effects of the task are pending.
     async fn is_idle(&self, id: &str) -> bool {
         let id = TaskId::parse(id).unwrap();
-        let nodes = self.memory.nodes(self.publisher.partition_of(&id), &[id]).await.unwrap();
+        let nodes = self.memory.nodes(self.publisher.topology.partition_of(&id), &[id]).await.unwrap();
         nodes[0].as_ref().is_some_and(|node| node.effects.is_empty())
     }
 }

@@ -1,11 +1,9 @@
 //! Operator commands over the API (cancels, pauses, limits, kill switches) and worker status.
 
-use kafleet::documents::{
-    Audit, CancelOutcome, KillSwitches, Reason, TypeDocument, Types, Why, WorkerState, Workers,
-};
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition, ProducerRecord, Record};
 use kafleet::config::RateBy;
+use kafleet::documents::{Audit, CancelOutcome, KillSwitches, Reason, TypeDocument, Types, Why, WorkerState, Workers};
 use kafleet::model::event::{Event, Kind};
 use kafleet::runtime::now_ms;
 use reqwest::Method;

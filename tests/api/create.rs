@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kafleet::documents::{History, Params, Status};
 use kafleet::broker::memory::Faults;
 use kafleet::broker::{Broker, Partition};
 use kafleet::config::ApiConfig;
+use kafleet::documents::{History, Params, Status};
 use kafleet::model::event::{Announcement, Event, Kind};
 use kafleet::model::record::state::State;
 use kafleet::model::retention::Lifetimes;
@@ -47,8 +47,8 @@ fn published(fleet: &Fleet, task_type: &str) -> (Vec<Event>, usize) {
 async fn child_of_a_tree_about_to_be_removed_is_rejected() {
     let fleet = unfolded(ApiConfig::default()).await;
     let stays = "stays";
-    let partition = fleet.publisher.partition_of(&TaskId::parse(stays).unwrap());
-    let is_there = |id: &String| fleet.publisher.partition_of(&TaskId::parse(id).unwrap()) == partition;
+    let partition = fleet.publisher.topology.partition_of(&TaskId::parse(stays).unwrap());
+    let is_there = |id: &String| fleet.publisher.topology.partition_of(&TaskId::parse(id).unwrap()) == partition;
     let goes = (0..).map(|n| format!("goes-{n}")).find(is_there).unwrap();
     let lifetimes = Lifetimes {
         record_retention_ms: 30_000,
@@ -195,7 +195,7 @@ async fn repeated_request_returns_the_existing_task() {
     fleet.track();
     fleet.succeed("a", json!("done")).await;
     fleet.folded().await;
-    let partition = fleet.publisher.partition_of(&"a".parse().unwrap());
+    let partition = fleet.publisher.topology.partition_of(&"a".parse().unwrap());
     let mark =
         Reservation { hash: spawn_hash("echo", &json!({"x": 1, "y": 2}).into()).unwrap(), stage: Stage::InDoubt };
     let held = fleet.memory.reserve(partition, &"a".parse().unwrap(), 1, &mark).await.unwrap().unwrap();

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use kafleet::documents::{
-    DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterResults, History, Status,
-};
 use kafleet::broker::{Broker, BrokerError, GroupEvent, Partition, ProducerRecord};
 use kafleet::dead_letters::DeadLetterId;
+use kafleet::documents::{DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterResults, History, Status};
 use kafleet::model::event::{Announcement, Event, Kind};
 use kafleet::model::record::state::State;
 use kafleet::model::task::MAX_RUN;
@@ -15,8 +13,8 @@ use serde_json::json;
 
 use crate::api::client::{Client, problem};
 use crate::api::dead_letters::{Given, LETTER, with_letters};
-use crate::support::faults::unavailable;
 use crate::api::fixture::{DEADLINE, Fleet, PARTITIONS, eventually};
+use crate::support::faults::unavailable;
 use crate::support::faults::{Call, read_nodes, transaction};
 
 impl Client {

@@ -1,11 +1,9 @@
 //! Dead letters: list, show, drop, redrive.
 
-use kafleet::documents::{
-    DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterResults, History, Status,
-};
 use kafleet::broker::{Broker, Partition, ProducerRecord, TopicSpec};
 use kafleet::dead_letters::DeadLetterId;
 use kafleet::dead_letters::headers::{DeadLetterHeaders, headers};
+use kafleet::documents::{DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterResults, History, Status};
 use kafleet::model::record::state::State;
 use kafleet::model::task::Position;
 use kafleet::model::task::id::TaskId;

@@ -1,9 +1,9 @@
 //! Types that `kafleet topics apply` has declared and that the API does not have: params, forms, suggestions.
 
-use kafleet::documents::{BatchOutcome, Suggestions, TypeDocument, Types};
 use kafleet::broker::{Broker, TopicSpec};
 use kafleet::control::types::{DeclaredLimits, TypeRecord};
 use kafleet::control::{CONTROL_VERSION, ControlKey, ControlRecord, put};
+use kafleet::documents::{BatchOutcome, Suggestions, TypeDocument, Types};
 use reqwest::Method;
 use serde_json::{Value, json};
 

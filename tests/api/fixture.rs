@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kafleet::api::{self, ApiSetup, LiveAccess};
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition, Record, TopicSpec, memory as broker};
-use kafleet::config::{ApiConfig, Names, TopicsConfig, TrackerConfig};
+use kafleet::config::{ApiConfig, Names, TopicsConfig, Topology, TrackerConfig};
 use kafleet::handlers::{Context, Registry, Task, TaskResult};
 use kafleet::model::event::{Announcement, AttemptFailure, Event, Kind, Payload};
 use kafleet::model::json::RawJson;
@@ -179,15 +179,15 @@ async fn open(config: ApiConfig, memory: store::MemoryStore, app: impl FnOnce(&m
         store: store.clone(),
         registry,
         config,
-        names: names.clone(),
-        events_partitions: PARTITIONS,
+        topology: Topology::new(names.clone(), PARTITIONS),
         max_tree_age: MAX_TREE_AGE,
         metrics: metrics.clone(),
         tracer: None,
         health: health.clone(),
     };
     let (base, ended) = serve(setup, &shutdown).await;
-    let publisher = Publisher::new(SharedProducer::open(log.clone(), None).unwrap(), names.clone(), PARTITIONS, "test");
+    let producer = SharedProducer::open(log.clone(), None).unwrap();
+    let publisher = Publisher::new(producer, Topology::new(names.clone(), PARTITIONS), "test");
     let client = Client::new(base);
     let tracking = parking_lot::Mutex::new(None);
     Fleet {
@@ -253,8 +253,7 @@ impl Fleet {
             store: self.store.clone(),
             registry: Registry::default(),
             config: ApiConfig::default(),
-            names: self.names.clone(),
-            events_partitions: PARTITIONS,
+            topology: Topology::new(self.names.clone(), PARTITIONS),
             max_tree_age: MAX_TREE_AGE,
             metrics: Metrics::new().unwrap(),
             tracer: None,
@@ -276,8 +275,7 @@ impl Fleet {
             lifetimes: Default::default(),
             task_retention: TopicsConfig::default().task_retention,
             topic_check: TopicsConfig::default().check_interval,
-            names: self.names.clone(),
-            events_partitions: PARTITIONS,
+            topology: Topology::new(self.names.clone(), PARTITIONS),
             metrics: self.metrics.clone(),
             tracer: None,
             health: Health::default(),

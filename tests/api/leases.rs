@@ -10,8 +10,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::api::client::problem;
-use crate::support::faults::full;
 use crate::api::fixture::{Fleet, eventually, fleet, fleet_on};
+use crate::support::faults::full;
 use crate::support::faults::{Call, send};
 
 const REQUESTS: usize = 8;
@@ -24,7 +24,8 @@ fn body() -> Value {
 async fn reserve(fleet: &Fleet, stage: Stage) {
     let hash = spawn_hash("echo", &json!({"n": 1}).into()).unwrap();
     let id = "a".parse().unwrap();
-    let held = fleet.memory.reserve(fleet.publisher.partition_of(&id), &id, 1, &Reservation { hash, stage }).await;
+    let held =
+        fleet.memory.reserve(fleet.publisher.topology.partition_of(&id), &id, 1, &Reservation { hash, stage }).await;
     assert_eq!(held.unwrap(), None);
 }
 

@@ -1,8 +1,8 @@
 //! Types, health, metrics, OpenAPI description.
 
-use kafleet::documents::{Backlog, TypeDocument, Types};
 use kafleet::api::run_ops;
 use kafleet::config::ApiConfig;
+use kafleet::documents::{Backlog, TypeDocument, Types};
 use kafleet::model::event::Kind;
 use kafleet::model::record::state::State;
 use kafleet::runtime::Shutdown;

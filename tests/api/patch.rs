@@ -1,8 +1,8 @@
 //! Changes of tasks after creation, and attachments.
 
-use kafleet::documents::{Attachments, History, Status};
 use kafleet::broker::Broker;
 use kafleet::config::{ApiConfig, Role, TokenConfig};
+use kafleet::documents::{Attachments, History, Status};
 use kafleet::model::event::{Kind, Payload};
 use kafleet::model::record::attachment::Attachment;
 use kafleet::model::record::state::State;

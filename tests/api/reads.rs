@@ -1,8 +1,8 @@
 //! Reads of single tasks and their consistency.
 
-use kafleet::documents::{History, LogDocument, Params, StateDocument, Status, TaskPage, TreeNode};
 use kafleet::broker::{Broker, Partition, ProducerRecord};
 use kafleet::config::ApiConfig;
+use kafleet::documents::{History, LogDocument, Params, StateDocument, Status, TaskPage, TreeNode};
 use kafleet::model::event::{Kind, Payload};
 use kafleet::model::json::RawJson;
 use kafleet::model::record::state::State;
@@ -87,7 +87,8 @@ async fn not_found_is_reported_only_without_projection_lag() {
     fleet.folded().await;
     assert_eq!(fleet.get::<Status>("/v1/tasks/a").await.state, State::Queued);
     let same_partition = (0..).map(|n| format!("no{n}")).find(|id| {
-        fleet.publisher.partition_of(&id.parse().unwrap()) == fleet.publisher.partition_of(&"a".parse().unwrap())
+        fleet.publisher.topology.partition_of(&id.parse().unwrap())
+            == fleet.publisher.topology.partition_of(&"a".parse().unwrap())
     });
     assert_eq!(fleet.problem(&format!("/v1/tasks/{}", same_partition.unwrap())).await.code, "not_found");
 }
@@ -117,8 +118,10 @@ async fn marker_at_the_end_of_the_log_is_not_lag() {
     assert!(fleet.log.end_transaction("test", false), "aborted records occupy offsets");
     let _: Status = fleet.get(&format!("/v1/tasks/a?after={}:{}", sent.0, sent.1)).await;
     let same = (0..).map(|n| format!("no{n}"));
-    let unknown =
-        same.take(1_000).find(|id| fleet.publisher.partition_of(&id.parse().unwrap()) as i32 == sent.0).unwrap();
+    let unknown = same
+        .take(1_000)
+        .find(|id| fleet.publisher.topology.partition_of(&id.parse().unwrap()) as i32 == sent.0)
+        .unwrap();
     assert_eq!(fleet.problem(&format!("/v1/tasks/{unknown}")).await.code, "not_found");
 }
 

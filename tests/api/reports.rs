@@ -1,7 +1,7 @@
 //! Reports about external tasks.
 
-use kafleet::documents::{History, ReportOutcome, Status};
 use kafleet::config::ApiConfig;
+use kafleet::documents::{History, ReportOutcome, Status};
 use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! Recurring schedules over the API.
 
-use kafleet::documents::{ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes, Schedules};
 use kafleet::config::ApiConfig;
+use kafleet::documents::{ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes, Schedules};
 use kafleet::model::units::time::time_text;
 use kafleet::runtime::now_ms;
 use reqwest::{Method, StatusCode};

@@ -1,7 +1,7 @@
 //! `GET /v1/tasks/{id}/why`: explanations of task states.
 
-use kafleet::documents::{Reason, Types, Why};
 use kafleet::broker::{Broker, Commit, Partition, ProducerRecord};
+use kafleet::documents::{Reason, Types, Why};
 use kafleet::model::event::{AttemptFailure, Event, InterruptionReason, Kind, Payload};
 use kafleet::model::offsets::FULL_METADATA_BYTES;
 use kafleet::model::record::state::State;

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use kafleet::broker::ProducerRecord;
 use kafleet::broker::shared_producer::SharedProducer;
-use kafleet::config::Names;
+use kafleet::config::{Names, Topology};
 use kafleet::model::json::RawJson;
 use kafleet::model::task::id::TaskId;
 use kafleet::model::task::partition::partition_of;
-use kafleet::publish::{OutgoingTask, PublishError, Publisher};
+use kafleet::model::task::{Policy, Rules, TaskSpec};
+use kafleet::publish::{PublishError, Publisher};
 use kafleet::runtime::now_ms;
 use parking_lot::Mutex;
 use reqwest::Method;
@@ -65,7 +66,7 @@ impl Load {
     pub fn new(apis: Arc<Apis>, kafka: &Cluster) -> Arc<Self> {
         let kafka = connect(kafka.addresses());
         let producer = SharedProducer::open(kafka, None).unwrap();
-        let publisher = Publisher::new(producer, Names::new(PREFIX), EVENTS_PARTITIONS, "chaos");
+        let publisher = Publisher::new(producer, Topology::new(Names::new(PREFIX), EVENTS_PARTITIONS), "chaos");
         let (published, rounds, probes, errors) = Default::default();
         Arc::new(Self { apis, publisher, published, rounds, probes, errors, is_over: AtomicBool::new(false) })
     }
@@ -152,11 +153,12 @@ impl Load {
 
     async fn publish_via_library(&self, published: &mut PublishedTree) -> Result<(), String> {
         let root = &published.tree.root;
-        let mut new = OutgoingTask::new(&root.kind, RawJson::of(&root.work).unwrap());
-        new.id = Some(TaskId::parse(&root.name).unwrap());
-        new.policy.rules.then = serde_json::from_value(published.tree.continuations()).unwrap();
+        let id = TaskId::parse(&root.name).unwrap();
+        let mut new = TaskSpec::new(id, root.kind.as_str(), RawJson::of(&root.work).unwrap());
+        let then = serde_json::from_value(published.tree.continuations()).unwrap();
+        new.set_policy(Policy { rules: Rules { then, ..Rules::default() }, ..Policy::default() });
         if root.delay_ms > 0 {
-            new = new.delay(Duration::from_millis(root.delay_ms));
+            new = new.at(now_ms() + root.delay_ms as i64);
         }
         let deadline = Instant::now() + PATIENCE;
         let mut outcome = self.publisher.publish(new.clone(), now_ms()).await;
@@ -177,7 +179,7 @@ impl Load {
 
     async fn publish_plain(&self, published: &mut PublishedTree) -> Result<(), String> {
         let root = &published.tree.root;
-        let (topic, value) = (self.publisher.names().tasks(&root.kind), serde_json::to_vec(&root.work).unwrap());
+        let (topic, value) = (self.publisher.topology.names.tasks(&root.kind), serde_json::to_vec(&root.work).unwrap());
         let (headers, key) = ([("ce_id", root.name.as_bytes())], root.name.as_bytes());
         let deadline = Instant::now() + PATIENCE;
         let record =

@@ -9,7 +9,7 @@ use kafleet::api::{self, ApiSetup};
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Commit, Partition, ProducerRecord, TopicChange};
-use kafleet::config::{Config, Names, TypeConfig};
+use kafleet::config::{Config, Names, Topology, TypeConfig};
 use kafleet::handlers::builtin::echo::Echo;
 use kafleet::handlers::{Child, Context, Failure, Registry, Task, TaskResult, TypeRegistration};
 use kafleet::model::record::TaskRecord;
@@ -189,8 +189,7 @@ impl Guarded {
             registry: self.registry.clone(),
             types: types.into(),
             config: Default::default(),
-            names: self.names.clone(),
-            events_partitions: EVENTS_PARTITIONS,
+            topology: Topology::new(self.names.clone(), EVENTS_PARTITIONS),
             max_tree_age: self.config.topics.max_tree_age,
             metrics: Metrics::new().unwrap(),
             tracer: None,
@@ -204,8 +203,7 @@ impl Guarded {
             lifetimes: self.config.lifetimes(),
             task_retention: self.config.topics.task_retention,
             topic_check: self.config.topics.check_interval,
-            names: self.names.clone(),
-            events_partitions: EVENTS_PARTITIONS,
+            topology: Topology::new(self.names.clone(), EVENTS_PARTITIONS),
             metrics: Metrics::new().unwrap(),
             tracer: None,
             health: health(1),
@@ -219,8 +217,7 @@ impl Guarded {
             store: self.store.clone(),
             registry: self.registry.clone(),
             config: Default::default(),
-            names: self.names.clone(),
-            events_partitions: EVENTS_PARTITIONS,
+            topology: Topology::new(self.names.clone(), EVENTS_PARTITIONS),
             max_tree_age: self.config.topics.max_tree_age,
             metrics: Metrics::new().unwrap(),
             tracer: None,

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use kafleet::api::{self, ApiSetup};
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition, ProducerRecord, TopicInfo, memory};
-use kafleet::config::{Config, Names, TopicsConfig, WorkerConfig};
+use kafleet::config::{Config, Names, TopicsConfig, Topology, WorkerConfig};
 use kafleet::control::settings;
 use kafleet::handlers::builtin::echo::Echo;
 use kafleet::handlers::{Registry, TypeRegistration};
 use kafleet::model::json::RawJson;
 use kafleet::model::record::TaskRecord;
+use kafleet::model::task::TaskSpec;
 use kafleet::model::task::id::TaskId;
-use kafleet::publish::{OutgoingTask, PublishedTask, Publisher};
+use kafleet::publish::{PublishedTask, Publisher};
 use kafleet::runtime::{Health, Shutdown, now_ms};
 use kafleet::store::Store;
 use kafleet::store::memory::MemoryStore;
@@ -108,9 +109,10 @@ impl Fleet {
         topics::make(&broker, &config, &registry).await;
         let names = Names::new(&config.topics.prefix);
         let control = settings::read_control(&broker.client(), &names).await.unwrap();
-        let events_partitions = control.require_events_partitions(&names).unwrap();
+        let topology = control.topology(&names).unwrap();
+        let events_partitions = topology.events_partitions;
         let producer = SharedProducer::open(broker.clone(), None).unwrap();
-        let publisher = Publisher::new(producer, names.clone(), events_partitions, "test");
+        let publisher = Publisher::new(producer, topology, "test");
         let (api, shutdown, roles) = (String::new(), Shutdown::new(), Vec::new());
         let mut fleet = Self {
             broker,
@@ -142,8 +144,7 @@ impl Fleet {
             lifetimes: Default::default(),
             task_retention: TopicsConfig::default().task_retention,
             topic_check: TopicsConfig::default().check_interval,
-            names: self.names.clone(),
-            events_partitions: self.events_partitions,
+            topology: Topology::new(self.names.clone(), self.events_partitions),
             metrics: Metrics::new().unwrap(),
             tracer: self.tracer.clone(),
             health: Health::default(),
@@ -161,8 +162,7 @@ impl Fleet {
             store: self.store.clone(),
             registry: self.registry.clone(),
             config: config.api,
-            names: self.names.clone(),
-            events_partitions: self.events_partitions,
+            topology: Topology::new(self.names.clone(), self.events_partitions),
             max_tree_age: config.topics.max_tree_age,
             metrics: Metrics::new().unwrap(),
             tracer: self.tracer.clone(),
@@ -195,8 +195,7 @@ impl Fleet {
             registry: self.registry.clone(),
             types: Vec::new(),
             config: self.worker.clone(),
-            names: self.names.clone(),
-            events_partitions: self.events_partitions,
+            topology: Topology::new(self.names.clone(), self.events_partitions),
             max_tree_age: TopicsConfig::default().max_tree_age,
             metrics: Metrics::new().unwrap(),
             tracer: self.tracer.clone(),
@@ -214,8 +213,7 @@ impl Fleet {
     }
 
     pub async fn publish(&self, task_type: &str, id: &str, params: &impl serde::Serialize) -> PublishedTask {
-        let mut task = OutgoingTask::new(task_type, RawJson::of(params).unwrap());
-        task.id = Some(TaskId::parse(id).unwrap());
+        let task = TaskSpec::new(TaskId::parse(id).unwrap(), task_type, RawJson::of(params).unwrap());
         self.publisher.publish(task, now_ms()).await.unwrap()
     }
 
@@ -230,7 +228,7 @@ impl Fleet {
 
     pub async fn record(&self, id: &str) -> Option<TaskRecord> {
         let id = TaskId::parse(id).unwrap();
-        self.store.nodes(self.publisher.partition_of(&id), std::slice::from_ref(&id)).await.unwrap().remove(0)
+        self.store.nodes(self.publisher.topology.partition_of(&id), std::slice::from_ref(&id)).await.unwrap().remove(0)
     }
 
     /// Waits until the task has a record.

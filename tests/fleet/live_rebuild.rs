@@ -13,12 +13,13 @@ use kafleet::broker::kafka::Kafka;
 use kafleet::broker::offset_range::{OffsetRange, read};
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition};
-use kafleet::config::Names;
+use kafleet::config::{Names, Topology};
 use kafleet::model::event::Kind;
 use kafleet::model::json::RawJson;
 use kafleet::model::record::state::State;
+use kafleet::model::task::TaskSpec;
 use kafleet::model::task::id::TaskId;
-use kafleet::publish::{OutgoingTask, Publisher};
+use kafleet::publish::Publisher;
 use kafleet::runtime::now_ms;
 use kafleet::store::Store;
 use serde_json::{Value, json};
@@ -42,9 +43,9 @@ async fn load(publisher: Publisher, stop: Arc<AtomicBool>, published: Arc<Mutex<
             return;
         }
         let task = |n: usize| {
-            let mut task = OutgoingTask::new("echo", RawJson::of(&json!({ "n": n })).unwrap());
-            task.id = Some(TaskId::parse(&format!("w{wave}-{n}")).unwrap());
-            if n.is_multiple_of(10) { task.delay(Duration::from_millis(200 + 37 * n as u64)) } else { task }
+            let id = TaskId::parse(&format!("w{wave}-{n}")).unwrap();
+            let task = TaskSpec::new(id, "echo", RawJson::of(&json!({ "n": n })).unwrap());
+            if n.is_multiple_of(10) { task.at(now_ms() + 200 + 37 * n as i64) } else { task }
         };
         for outcome in publisher.publish_all((0..WAVE).map(task).collect(), now_ms()).await {
             let task = outcome.unwrap();
@@ -148,8 +149,7 @@ async fn fleet_moves_to_another_redis_under_load() {
     let store = fleet.redis.store(&fleet.prefix);
     let publisher = Publisher::new(
         SharedProducer::open(kafka.clone(), None).unwrap(),
-        names.clone(),
-        fleet.events_partitions,
+        Topology::new(names.clone(), fleet.events_partitions),
         "test",
     );
     let (stop, published) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use kafleet::broker::Broker;
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::shared_producer::SharedProducer;
-use kafleet::config::Names;
+use kafleet::config::{Names, Topology};
 use kafleet::model::json::RawJson;
 use kafleet::model::record::state::State;
+use kafleet::model::task::TaskSpec;
 use kafleet::model::task::id::TaskId;
-use kafleet::publish::{OutgoingTask, Publisher};
+use kafleet::publish::Publisher;
 use kafleet::runtime::now_ms;
 use kafleet::store::Store;
 use serde_json::{Value, json};
@@ -35,11 +36,7 @@ fn id(n: usize) -> TaskId {
 
 async fn publish(publisher: Publisher) {
     for chunk in (0..TASKS).collect::<Vec<_>>().chunks(2_000) {
-        let task = |n: &usize| {
-            let mut task = OutgoingTask::new("echo", RawJson::of(&json!({ "n": n })).unwrap());
-            task.id = Some(id(*n));
-            task
-        };
+        let task = |n: &usize| TaskSpec::new(id(*n), "echo", RawJson::of(&json!({ "n": n })).unwrap());
         for outcome in publisher.publish_all(chunk.iter().map(task).collect(), now_ms()).await {
             outcome.unwrap();
         }
@@ -70,8 +67,7 @@ async fn sigkill_and_flushall_lose_no_task() {
     let store = fleet.redis.store(&fleet.prefix);
     let publisher = Publisher::new(
         SharedProducer::open(kafka.clone(), None).unwrap(),
-        names.clone(),
-        fleet.events_partitions,
+        Topology::new(names.clone(), fleet.events_partitions),
         "test",
     );
     let mut running = vec![fleet.start("worker"), fleet.start("tracker")];

@@ -9,14 +9,15 @@ use std::time::Duration;
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Consumer, ConsumerSpec, Partition, StartOffset};
-use kafleet::config::Names;
+use kafleet::config::{Names, Topology};
 use kafleet::control::schedules::ScheduleKey;
 use kafleet::control::{CONTROL_VERSION, put_schedule};
 use kafleet::model::json::RawJson;
 use kafleet::model::schedule::{Overlap, Schedule, Spec, Template, task_of};
+use kafleet::model::task::TaskSpec;
 use kafleet::model::task::id::TaskId;
 use kafleet::model::units::time::time_text;
-use kafleet::publish::{OutgoingTask, Publisher};
+use kafleet::publish::Publisher;
 use kafleet::runtime::now_ms;
 use tokio::runtime::Handle;
 
@@ -106,7 +107,7 @@ impl TrackerFleet {
         let kafka = connect(brokers);
         let names = Names::new(&fleet.prefix);
         let producer = runtime.block_on(async { SharedProducer::open(kafka.clone(), None).unwrap() });
-        let publisher = Publisher::new(producer, names.clone(), fleet.events_partitions, "test");
+        let publisher = Publisher::new(producer, Topology::new(names.clone(), fleet.events_partitions), "test");
         let released = Released::of(&kafka, &names.tasks("echo"));
         Self { fleet, runtime, kafka, names, publisher, released, expected: BTreeSet::new() }
     }
@@ -161,12 +162,9 @@ impl TrackerFleet {
     /// Publishes delayed tasks in the first events partition.
     fn timers(&mut self, name: &str) {
         let ids = (0..).map(|n| TaskId::parse(&format!("{name}-{n}")).unwrap());
-        let ids = ids.filter(|id| self.publisher.partition_of(id) == 0).take(TIMERS);
-        let tasks = ids.map(|id| {
-            let mut task = OutgoingTask::new("echo", RawJson::null());
-            task.id = Some(id);
-            task.delay(Duration::from_millis(200))
-        });
+        let ids = ids.filter(|id| self.publisher.topology.partition_of(id) == 0).take(TIMERS);
+        let due_ms = now_ms() + 200;
+        let tasks = ids.map(|id| TaskSpec::new(id, "echo", RawJson::null()).at(due_ms));
         let published = self.runtime.block_on(self.publisher.publish_all(tasks.collect(), now_ms()));
         self.expected.extend(published.into_iter().map(|task| task.unwrap().id.to_string()));
     }

@@ -14,7 +14,7 @@ use kafleet::api::{self, ApiSetup};
 use kafleet::broker::memory::{MemoryBroker, MemoryBrokerOptions};
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, OwnedHeaders, ProducerRecord, RecordRef, TopicSpec};
-use kafleet::config::{ApiConfig, Bytes, Names, Overrides, TopicsConfig, TrackerConfig, load_with};
+use kafleet::config::{ApiConfig, Bytes, Names, Overrides, TopicsConfig, Topology, TrackerConfig, load_with};
 use kafleet::control::ControlState;
 use kafleet::control::heartbeat::Heartbeat;
 use kafleet::dead_letters;
@@ -294,8 +294,7 @@ impl FuzzServices {
             store: store.clone(),
             registry,
             config: ApiConfig::default(),
-            names: names.clone(),
-            events_partitions: 1,
+            topology: Topology::new(names.clone(), 1),
             max_tree_age: TopicsConfig::default().max_tree_age,
             metrics: Metrics::new().unwrap(),
             tracer: None,
@@ -309,8 +308,7 @@ impl FuzzServices {
             lifetimes: Lifetimes::default(),
             task_retention: TopicsConfig::default().task_retention,
             topic_check: TopicsConfig::default().check_interval,
-            names,
-            events_partitions: 1,
+            topology: Topology::new(names, 1),
             metrics: Metrics::new().unwrap(),
             tracer: None,
             health: Health::default(),

@@ -283,7 +283,7 @@ fn fits(schema: &str, value: &Value) -> Result<(), String> {
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
 }
 
-fn task_of(example: &Value) -> Result<kafleet::model::task::DecodedTask, kafleet::model::task::Reject> {
+fn task_of(example: &Value) -> Result<kafleet::model::task::TaskSpec, kafleet::model::task::Reject> {
     let number = |key: &str| example[key].as_i64().unwrap();
     let source = Source {
         task_type: &Arc::from(example["type"].as_str().unwrap()),

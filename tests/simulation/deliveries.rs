@@ -150,7 +150,8 @@ struct TaskHistory {
 
 /// Expected deliveries by id.
 async fn expected_deliveries(fleet: &Fleet, violations: &mut Vec<String>) -> BTreeMap<String, ExpectedDelivery> {
-    let notification: Vec<_> = fleet.task_specs.iter().filter(|(_, spec)| spec.script.rules().has_rules()).collect();
+    let notification: Vec<_> =
+        fleet.scripted_tasks.iter().filter(|(_, spec)| spec.script.rules().has_rules()).collect();
     let mut due = BTreeMap::new();
     for number in 0..fleet.scenario.events_partitions {
         let mut history: BTreeMap<&str, TaskHistory> = BTreeMap::new();
@@ -170,7 +171,7 @@ async fn expected_deliveries(fleet: &Fleet, violations: &mut Vec<String>) -> BTr
         }
         let announced = history.iter().filter(|(_, history)| history.created_ms.is_some());
         for (id, history) in
-            announced.filter(|(id, history)| history.checked.len() < fleet.task_specs[**id].script.checks.len())
+            announced.filter(|(id, history)| history.checked.len() < fleet.scripted_tasks[**id].script.checks.len())
         {
             violations.push(format!("`{id}` has unevaluated checks; evaluated: {:?}", history.checked));
         }

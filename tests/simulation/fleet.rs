@@ -33,7 +33,7 @@ use crate::scenario::Scenario;
 use crate::schedules::ExpectedSchedule;
 use crate::step::ProcessId;
 use crate::task_types::registry;
-use crate::tree_oracle::{TaskSpec, task_specs};
+use crate::tree_oracle::{ScriptedTask, scripted_tasks};
 use crate::verdict::Records;
 
 /// Deadline of the tests' own calls to the broker.
@@ -85,7 +85,7 @@ pub struct Fleet {
     pub names: Names,
     pub journal: Arc<Journal>,
     /// Tasks of the scenario by id.
-    pub task_specs: BTreeMap<String, TaskSpec>,
+    pub scripted_tasks: BTreeMap<String, ScriptedTask>,
     pub running: RefCell<BTreeMap<ProcessId, Running>>,
     pub router: Arc<Mutex<Option<Router>>>,
     /// Latest snapshots of the store with their write counts, newest last. A simulated failover restores the first.
@@ -165,7 +165,7 @@ impl Fleet {
         }));
         Rc::new(Self {
             fault_rng: FaultRng::new(scenario.seed),
-            task_specs: task_specs(&scenario),
+            scripted_tasks: scripted_tasks(&scenario),
             scenario,
             system,
             broker,

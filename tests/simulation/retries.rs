@@ -55,7 +55,7 @@ async fn retried_runs(fleet: &Fleet, number: u32) -> Runs {
 /// Records of a subtree.
 async fn tree(fleet: &Fleet, store: &memory::MemoryStore, number: u32, top: &str) -> Records {
     let ids: Vec<TaskId> =
-        fleet.task_specs.keys().filter(|id| within(id, top)).map(|id| TaskId::parse(id).unwrap()).collect();
+        fleet.scripted_tasks.keys().filter(|id| within(id, top)).map(|id| TaskId::parse(id).unwrap()).collect();
     let nodes = store.nodes(number, &ids).await.unwrap();
     ids.iter().zip(nodes).filter_map(|(id, node)| Some((id.to_string(), node?))).collect()
 }

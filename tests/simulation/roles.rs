@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kafleet::api::ApiSetup;
-use kafleet::config::{ApiConfig, TopicsConfig, TrackerConfig, WorkerConfig};
+use kafleet::config::{ApiConfig, TopicsConfig, Topology, TrackerConfig, WorkerConfig};
 use kafleet::handlers::{Registry, Task};
 use kafleet::model::units::duration::Millis;
 use kafleet::runtime::Health;
@@ -38,8 +38,7 @@ pub fn worker(fleet: &Fleet, number: usize) -> (WorkerSetup, Option<Arc<Simulate
         registry: task_types::worker_registry(&fleet.journal, scenario, &running),
         types: types.into_iter().collect(),
         config,
-        names: fleet.names.clone(),
-        events_partitions: scenario.events_partitions,
+        topology: Topology::new(fleet.names.clone(), scenario.events_partitions),
         max_tree_age: TopicsConfig::default().max_tree_age,
         metrics: Metrics::new().unwrap(),
         tracer: None,
@@ -63,8 +62,7 @@ pub fn tracker(fleet: &Fleet, process_id: ProcessId) -> TrackerSetup {
         lifetimes: lifetimes(scenario),
         task_retention: TopicsConfig::default().task_retention,
         topic_check: TopicsConfig::default().check_interval,
-        names: fleet.names.clone(),
-        events_partitions: scenario.events_partitions,
+        topology: Topology::new(fleet.names.clone(), scenario.events_partitions),
         metrics: Metrics::new().unwrap(),
         tracer: None,
         health: Health::default(),
@@ -80,8 +78,7 @@ pub fn api(fleet: &Fleet) -> ApiSetup {
         store: store(fleet, fleet.current.get(), is_newer),
         registry: registry(fleet),
         config: ApiConfig::default(),
-        names: fleet.names.clone(),
-        events_partitions: fleet.scenario.events_partitions,
+        topology: Topology::new(fleet.names.clone(), fleet.scenario.events_partitions),
         max_tree_age: TopicsConfig::default().max_tree_age,
         metrics: Metrics::new().unwrap(),
         tracer: None,

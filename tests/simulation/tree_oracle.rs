@@ -15,34 +15,39 @@ use crate::task_types::{ContinuationSpec, Script};
 use crate::verdict::{Records, log};
 
 /// Task of a scenario.
-pub struct TaskSpec {
+pub struct ScriptedTask {
     pub script: Script,
     /// The parent ignores the task's failure.
     pub ignore_failure: bool,
 }
 
 /// All tasks of a scenario except those of schedules, by id.
-pub fn task_specs(scenario: &Scenario) -> BTreeMap<String, TaskSpec> {
-    let mut task_specs = BTreeMap::new();
+pub fn scripted_tasks(scenario: &Scenario) -> BTreeMap<String, ScriptedTask> {
+    let mut scripted_tasks = BTreeMap::new();
     for (root, (_, script)) in scenario.roots.iter().enumerate() {
-        add_task(Scenario::id(root, &[]), script, false, &mut task_specs);
+        add_task(Scenario::id(root, &[]), script, false, &mut scripted_tasks);
     }
     for (batch, tasks) in scenario.batches.iter().enumerate() {
         for (n, task) in tasks.iter().enumerate() {
-            add_task(scenario.batch_task_id(batch, n), &task.script, false, &mut task_specs);
+            add_task(scenario.batch_task_id(batch, n), &task.script, false, &mut scripted_tasks);
         }
     }
-    task_specs
+    scripted_tasks
 }
 
-fn add_task(id: String, script: &Script, ignore_failure: bool, task_specs: &mut BTreeMap<String, TaskSpec>) {
+fn add_task(id: String, script: &Script, ignore_failure: bool, scripted_tasks: &mut BTreeMap<String, ScriptedTask>) {
     for (n, task) in script.children.iter().enumerate() {
-        add_task(format!("{id}:c{n}"), &task.script, task.ignore_failure, task_specs);
+        add_task(format!("{id}:c{n}"), &task.script, task.ignore_failure, scripted_tasks);
     }
     for (n, then) in script.continuations.iter().enumerate() {
-        add_task(format!("{id}:{}", continuation_segment(n)), &then.task.script, then.task.ignore_failure, task_specs);
+        add_task(
+            format!("{id}:{}", continuation_segment(n)),
+            &then.task.script,
+            then.task.ignore_failure,
+            scripted_tasks,
+        );
     }
-    task_specs.insert(id, TaskSpec { script: script.clone(), ignore_failure });
+    scripted_tasks.insert(id, ScriptedTask { script: script.clone(), ignore_failure });
 }
 
 fn is_continuation(id: &str) -> bool {
@@ -75,12 +80,12 @@ pub fn counted<'a>(records: &'a Records, id: &'a str, run: u32) -> impl Iterator
 /// States of the failed children, or of the failed continuations, that make the task fail. Empty if there are at most
 /// `max_failed`; no failed continuation is tolerated.
 fn lost(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, continuations: bool) -> Vec<State> {
-    let ignore_failure = |child: &str| fleet.task_specs.get(child).is_some_and(|spec| spec.ignore_failure);
+    let ignore_failure = |child: &str| fleet.scripted_tasks.get(child).is_some_and(|spec| spec.ignore_failure);
     let candidates = counted(records, id, node.run)
         .filter(|(child, _)| is_continuation(child) == continuations && !ignore_failure(child));
     let lost: Vec<State> = candidates.map(|(_, child)| child.state).filter(|state| is_failure(*state)).collect();
     let may_fail = fleet
-        .task_specs
+        .scripted_tasks
         .get(id)
         .and_then(|spec| spec.script.max_failed)
         .filter(|_| node.definition.announced && !continuations);
@@ -121,9 +126,10 @@ fn follows(on: On, state: State) -> bool {
 
 /// Checks that continuations exist exactly when their condition holds.
 pub fn continuations(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, violations: &mut Vec<String>) {
-    let with_continuations =
-        |spec: &&TaskSpec| node.definition.announced && !node.is_external() && !spec.script.continuations.is_empty();
-    let Some(spec) = fleet.task_specs.get(id).filter(with_continuations) else { return };
+    let with_continuations = |spec: &&ScriptedTask| {
+        node.definition.announced && !node.is_external() && !spec.script.continuations.is_empty()
+    };
+    let Some(spec) = fleet.scripted_tasks.get(id).filter(with_continuations) else { return };
     let Some(settled) = settled(fleet, records, id, node) else { return };
     for (n, then) in spec.script.continuations.iter().enumerate() {
         let next = format!("{id}:{}", continuation_segment(n));
@@ -184,12 +190,12 @@ pub fn may_be_cancelled(fleet: &Fleet, records: &Records, id: &str, run: u32) ->
         .borrow()
         .iter()
         .any(|(n, schedule)| schedule.spec.overlap == Overlap::Replace && id.starts_with(&format!("s{n}.")));
-    let tripped = |(above, spec): (&String, &TaskSpec)| {
+    let tripped = |(above, spec): (&String, &ScriptedTask)| {
         within(id, above) && spec.script.fail_fast && tripped(fleet, records, above)
     };
     requested(&fleet.requests.killed.borrow())
         || replaced
-        || fleet.task_specs.iter().any(tripped)
+        || fleet.scripted_tasks.iter().any(tripped)
         || (requested(&fleet.requests.cancels.borrow()) && (run == 1 || is_cancelled_again(fleet, id)))
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition, ProducerRecord, TopicChange, TopicSpec};
-use kafleet::config::{Names, TopicsConfig, TrackerConfig};
+use kafleet::config::{Names, TopicsConfig, Topology, TrackerConfig};
 use kafleet::model::event::Event;
 use kafleet::model::retention::Lifetimes;
 use kafleet::model::task::partition::partition_of;
@@ -122,8 +122,7 @@ impl Fixture {
             lifetimes,
             task_retention: TopicsConfig::default().task_retention,
             topic_check: self.topic_check,
-            names: self.names.clone(),
-            events_partitions: self.partitions,
+            topology: Topology::new(self.names.clone(), self.partitions),
             metrics: metrics.clone(),
             tracer: None,
             health: health.clone(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use kafleet::broker::memory as broker;
-use kafleet::config::{TopicsConfig, TrackerConfig};
+use kafleet::config::{TopicsConfig, Topology, TrackerConfig};
 use kafleet::model::record::TaskRecord;
 use kafleet::model::record::state::State;
 use kafleet::model::retention::Lifetimes;
@@ -37,8 +37,7 @@ fn setup(fixture: &Fixture, into: &Fixture) -> Rebuild {
         lifetimes: Lifetimes::default(),
         task_retention: TopicsConfig::default().task_retention,
         topic_check: TopicsConfig::default().check_interval,
-        names: fixture.names.clone(),
-        events_partitions: fixture.partitions,
+        topology: Topology::new(fixture.names.clone(), fixture.partitions),
         metrics: Metrics::new().unwrap(),
         tracer: None,
         health: Health::default(),

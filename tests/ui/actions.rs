@@ -1,7 +1,7 @@
 //! Actions by forms, as seen by the API afterwards.
 
-use kafleet::documents::{KillSwitches, LogDocument, ScheduleDocument, Schedules, Status, TaskPage, Types};
 use kafleet::config::RateBy;
+use kafleet::documents::{KillSwitches, LogDocument, ScheduleDocument, Schedules, Status, TaskPage, Types};
 use kafleet::model::event::{AttemptFailure, Payload};
 use kafleet::model::record::state::State;
 use reqwest::{Method, StatusCode};

@@ -1,7 +1,7 @@
 //! Hostile text in every field shows as text.
 
-use kafleet::documents::Status;
 use kafleet::broker::ProducerRecord;
+use kafleet::documents::Status;
 use kafleet::model::event::{AttemptFailure, Kind, Payload};
 use kafleet::runtime::now_ms;
 use reqwest::Method;

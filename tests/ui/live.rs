@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use kafleet::documents::Problem;
 use kafleet::config::Role;
+use kafleet::documents::Problem;
 use kafleet::model::event::Kind;
 use reqwest::{Method, StatusCode};
 use serde_json::json;

@@ -1,7 +1,7 @@
 //! Queues of types, searches without matches, long lists, and the spans of a timeline.
 
-use kafleet::documents::{TaskPage, TypeDocument};
 use kafleet::broker::{Broker, Commit, Partition, ProducerRecord};
+use kafleet::documents::{TaskPage, TypeDocument};
 use kafleet::model::event::{AttemptFailure, Kind, Payload};
 use kafleet::model::offsets::{CompletedOffsets, Mark, Metadata, PendingRetries};
 use kafleet::runtime::now_ms;

@@ -8,7 +8,7 @@ use kafleet::broker::kafka::Kafka;
 use kafleet::broker::memory::{MemoryBroker, MemoryBrokerOptions};
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, CommittedOffset, Partition, ProducerRecord};
-use kafleet::config::{Bytes, Config, Names, TopicsConfig, TypeConfig, WorkerConfig};
+use kafleet::config::{Bytes, Config, Names, TopicsConfig, Topology, TypeConfig, WorkerConfig};
 use kafleet::control::{self, PolicyUpdates};
 use kafleet::handlers::Registry;
 use kafleet::model::event::Event;
@@ -132,8 +132,7 @@ impl Fleet {
             registry,
             types: Vec::new(),
             config: self.config.clone(),
-            names: self.names.clone(),
-            events_partitions: EVENTS_PARTITIONS,
+            topology: Topology::new(self.names.clone(), EVENTS_PARTITIONS),
             max_tree_age: TopicsConfig::default().max_tree_age,
             metrics: metrics.clone(),
             tracer: None,

@@ -119,7 +119,7 @@ impl Input for After {
 
     fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
         let Some(after) = request.query.parsed::<Position>("after")? else { return Ok(Self(None)) };
-        let partitions = request.context.api.publisher.events_partitions();
+        let partitions = request.context.api.topology.events_partitions;
         if u32::try_from(after.partition).is_ok_and(|partition| partition < partitions) {
             return Ok(Self(Some(after)));
         }

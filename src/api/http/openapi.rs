@@ -9,8 +9,8 @@ use super::problem::Code;
 use super::request::Parameter;
 use super::routes::route::Route;
 use super::routes::routes;
-use crate::documents::{CreateTask, FleetChange, Problem, Report, Status, StreamEnd};
 use crate::config::Role;
+use crate::documents::{CreateTask, FleetChange, Problem, Report, Status, StreamEnd};
 
 /// Problems that any authenticated request can return.
 const COMMON_PROBLEMS: &[Code] =

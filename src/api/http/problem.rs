@@ -5,8 +5,8 @@ use std::ops::Range;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use crate::documents::{Problem, TextSpan};
 use crate::broker::BrokerError;
+use crate::documents::{Problem, TextSpan};
 use crate::error_text::split_hint;
 use crate::store::StoreError;
 

@@ -11,10 +11,10 @@ use serde::de::DeserializeOwned;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::problem::{ApiError, Code};
-use crate::model::query::Mistake;
 use crate::api::service::context::Context;
 use crate::api::state::{Api, BODY_BUDGET_KIB};
 use crate::model::json::{JsonError, RawJson};
+use crate::model::query::Mistake;
 use crate::model::task::id::{check_type, clip};
 use crate::model::task::parse_time;
 use crate::model::units::duration::Millis;

@@ -67,7 +67,7 @@ impl Reads {
     /// Reads the current record of a task, if there is one. Fails if the store has lost data of the task's partition,
     /// or lacks the task and does not cover the partition: the task may exist nevertheless.
     pub(crate) async fn read(&self, id: &TaskId) -> Result<Option<TaskView>, ApiError> {
-        let partition = self.publisher.partition_of(id);
+        let partition = self.topology.partition_of(id);
         let (mut found, mut gap) = read_judged(self, partition, std::slice::from_ref(id)).await?;
         if gap.is_none() && found.iter().all(Option::is_none) && !is_sampled(self) {
             sampled(self).await;
@@ -109,7 +109,7 @@ impl Reads {
             Err(error) if !error.is(Code::NotVisibleYet) => return Err(error),
             Ok(None) | Err(_) => {}
         }
-        let lag = self.lag_at_end(self.publisher.partition_of(id)).await?;
+        let lag = self.lag_at_end(self.topology.partition_of(id)).await?;
         match (self.read(id).await?, lag) {
             (None, Some(lag)) => Err(lag),
             (found, _) => Ok(found),
@@ -120,12 +120,12 @@ impl Reads {
     /// where a task is missing, because it may exist nevertheless.
     pub(crate) async fn find_many(&self, ids: &[TaskId]) -> Result<(Vec<TaskView>, Vec<TaskId>), ApiError> {
         let (mut found, missing) = read_all(self, ids).await?;
-        let partitions: BTreeSet<u32> = missing.iter().map(|id| self.publisher.partition_of(id)).collect();
+        let partitions: BTreeSet<u32> = missing.iter().map(|id| self.topology.partition_of(id)).collect();
         let lag = |partition| async move { Ok::<_, ApiError>((partition, self.lag_at_end(partition).await?)) };
         let mut lags = try_join_all(partitions.into_iter().map(lag)).await?;
         let (late, missing) = read_all(self, &missing).await?;
         found.extend(late);
-        lags.retain(|(partition, _)| missing.iter().any(|id| self.publisher.partition_of(id) == *partition));
+        lags.retain(|(partition, _)| missing.iter().any(|id| self.topology.partition_of(id) == *partition));
         match lags.into_iter().find_map(|(_, lag)| lag) {
             Some(lag) => Err(lag),
             None => Ok((found, missing)),
@@ -242,7 +242,7 @@ async fn read_judged(
         let index = ancestors.binary_search_by(|known| known.as_str().cmp(id)).ok()?;
         ancestor_records.get(index)?.as_ref().map(|above| above.run)
     };
-    let sampler = reads.publisher.sampler();
+    let sampler = reads.sampler;
     let found = ids.iter().zip(nodes).map(|(id, record)| {
         let record = record?;
         let superseded = is_superseded(record.run, id.ancestors().map(run_of));
@@ -255,7 +255,7 @@ async fn read_judged(
 async fn read_all(reads: &Reads, ids: &[TaskId]) -> Result<(Vec<TaskView>, Vec<TaskId>), ApiError> {
     let mut by_partition = BTreeMap::<u32, Vec<TaskId>>::new();
     for id in ids {
-        by_partition.entry(reads.publisher.partition_of(id)).or_default().push(id.clone());
+        by_partition.entry(reads.topology.partition_of(id)).or_default().push(id.clone());
     }
     let read = |(partition, ids): (u32, Vec<TaskId>)| async move { reads.read_many(partition, &ids).await };
     let found: Vec<TaskView> =

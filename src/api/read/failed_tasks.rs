@@ -7,9 +7,9 @@ use tokio::time::Instant;
 use super::consistency::TaskView;
 use super::status::status;
 use crate::api::backends::stored;
-use crate::documents::Status;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::state::Api;
+use crate::documents::Status;
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
 use crate::store::{Entry, Index};
@@ -36,7 +36,7 @@ pub(crate) async fn failed_views(
     within: Duration,
 ) -> Result<Vec<TaskView>, ApiError> {
     let top = TaskId::parse(top).map_err(|error| ApiError::new(Code::BadId, error.to_string()))?;
-    let partition = api.publisher.partition_of(&top);
+    let partition = api.topology.partition_of(&top);
     let Some(root) = api.reads.read(&top).await? else { return Ok(Vec::new()) };
     let end = Instant::now() + within;
     let mut found = Vec::new();

@@ -8,9 +8,9 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::statistics::MAX_CONCURRENT_READS;
 use crate::api::backends::stored;
-use crate::documents::{FailureGroup, Failures, Slowest, SlowestAttempt};
 use crate::api::http::problem::ApiError;
 use crate::api::read::reads::Reads;
+use crate::documents::{FailureGroup, Failures, Slowest, SlowestAttempt};
 use crate::model::error_fingerprint::{Fingerprint, group_text};
 use crate::model::statistics::aggregate::{hour_of, minute_of};
 use crate::model::statistics::errors::{ErrorSummary, SlowAttempt};

@@ -10,10 +10,12 @@ use super::notices::Notices;
 use crate::api::backends::stored;
 use crate::api::http::problem::ApiError;
 use crate::broker::{BrokerClient, Partition, Watermarks};
+use crate::config::Topology;
 use crate::model::projection::audit::AuditEntry;
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
+use crate::model::trace::Sampler;
 use crate::publish::Publisher;
 use crate::runtime::Shutdown;
 use crate::store::{Checkpoint, Entry, Index, LogPage, Store};
@@ -29,7 +31,8 @@ pub(crate) struct Reads {
     pub(super) coverage: Arc<Coverage>,
     pub broker: BrokerClient,
     /// Provides topic names and the partition of an id; nothing is published here.
-    pub publisher: Publisher,
+    pub topology: Arc<Topology>,
+    pub sampler: Sampler,
     pub notices: Arc<Notices>,
     pub shutdown: Shutdown,
 }
@@ -44,10 +47,11 @@ pub(super) struct JudgedRecords {
 }
 
 impl Reads {
-    pub(crate) fn new(store: Arc<dyn Store>, broker: BrokerClient, publisher: Publisher, shutdown: Shutdown) -> Self {
-        let partitions = publisher.events_partitions();
+    pub(crate) fn new(store: Arc<dyn Store>, broker: BrokerClient, publisher: &Publisher, shutdown: Shutdown) -> Self {
+        let (topology, sampler) = (publisher.topology.clone(), publisher.sampler());
+        let partitions = topology.events_partitions;
         let (coverage, notices) = (Arc::new(Coverage::new(partitions)), Arc::new(Notices::new(partitions)));
-        Self { store, coverage, broker, publisher, notices, shutdown }
+        Self { store, coverage, broker, topology, sampler, notices, shutdown }
     }
 
     /// Reads records, one result per id. All ids must lie in this partition. A record that the store lacks may exist
@@ -105,12 +109,12 @@ impl Reads {
 
     /// Lists the numbers of all events partitions.
     pub(crate) fn partitions(&self) -> Vec<u32> {
-        (0..self.publisher.events_partitions()).collect()
+        self.topology.partitions().collect()
     }
 
     /// Returns a partition of the events topic.
     pub(crate) fn events(&self, partition: u32) -> Partition {
-        Partition::new(self.publisher.names().events(), i32::try_from(partition).unwrap_or(i32::MAX))
+        Partition::new(self.topology.names.events(), i32::try_from(partition).unwrap_or(i32::MAX))
     }
 
     /// Reads the first and the end offset of an events partition.

@@ -7,9 +7,9 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::api::backends::stored;
-use crate::documents::{Durations, Stats, StatsPoint, StatsSeries};
 use crate::api::http::problem::ApiError;
 use crate::api::read::reads::Reads;
+use crate::documents::{Durations, Stats, StatsPoint, StatsSeries};
 use crate::model::statistics::ALL;
 use crate::model::statistics::aggregate::{Aggregate, AggregateKey, Level, minute_of};
 use crate::model::statistics::histogram::Histogram;

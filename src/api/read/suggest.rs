@@ -10,10 +10,10 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::merge::Merge;
-use crate::model::query::{Completion, Condition, Level, Qualifier, quoted};
 use super::reads::Reads;
-use crate::documents::{Suggestion, Suggestions, TextSpan};
 use crate::api::http::problem::ApiError;
+use crate::documents::{Suggestion, Suggestions, TextSpan};
+use crate::model::query::{Completion, Condition, Level, Qualifier, quoted};
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 use crate::store::Index;

@@ -3,9 +3,9 @@
 use axum::body::Bytes;
 
 use super::context::{After, Context, Name};
-use crate::documents::{AttachmentDocument, Attachments};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
+use crate::documents::{AttachmentDocument, Attachments};
 use crate::model::event::{Event, Payload};
 use crate::model::record::attachment::{Attachment, AttachmentEntry, BYTES, MAX_COUNT, check_name};
 use crate::model::task::id::{TaskId, clip};

@@ -12,14 +12,13 @@ use rustc_hash::FxHashMap;
 
 use super::context::{BodyMemory, Context};
 use crate::api::backends::detached;
-use crate::documents::{BatchItem, BatchOutcome, CreateTask, ItemOutcome};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::status::position;
 use crate::api::state::Api;
-use crate::api::write::idempotency::SubmitOutcome;
-use crate::api::write::validate::Draft;
-use crate::model::task::Trace;
+use crate::api::write::idempotency::SubmittedTask;
+use crate::documents::{BatchItem, BatchOutcome, CreateTask, ItemOutcome};
 use crate::model::task::id::TaskId;
+use crate::model::task::{TaskSpec, Trace};
 use crate::runtime::now_ms;
 
 /// Maximum items per batch.
@@ -29,7 +28,7 @@ const MAX_CONCURRENT_PUBLISHES: usize = 1_000;
 /// Maximum concurrent parent lookups per batch.
 const MAX_CONCURRENT_LOOKUPS: usize = 64;
 
-type Outcome = Result<SubmitOutcome, ApiError>;
+type Outcome = Result<SubmittedTask, ApiError>;
 /// Log offset up to which cancels do not apply to the task, and the task's run.
 type Origin = (Option<i64>, u32);
 
@@ -55,9 +54,9 @@ pub(crate) async fn create(
             let hint = "send the rest as a second batch below the same root";
             return Err(ApiError::new(Code::TooManyItems, reason).hint(hint));
         }
-        let drafts = api.writes.drafts(items, trace.as_deref()).await?;
+        let tasks = api.writes.validate_all(items, trace.as_deref()).await?;
         detached(async move {
-            let outcomes = api.writes.submit_atomic(drafts).await;
+            let outcomes = api.writes.submit_atomic(tasks).await;
             drop(memory);
             outcomes
         })
@@ -86,9 +85,9 @@ fn outcome_document(outcomes: Outcomes) -> BatchOutcome {
 
 fn item_document(index: usize, id: Option<String>, outcome: Outcome) -> BatchItem {
     match outcome {
-        Ok(SubmitOutcome::Created(found) | SubmitOutcome::Existing(found)) => {
+        Ok(submitted) => {
             let outcome = ItemOutcome::Accepted;
-            BatchItem { index, id, outcome, position: Some(position(&found)), problem: None }
+            BatchItem { index, id, outcome, position: Some(position(&submitted.task)), problem: None }
         }
         Err(error) => {
             let outcome = if error.may_have_happened() { ItemOutcome::Unknown } else { ItemOutcome::Refused };
@@ -100,7 +99,7 @@ fn item_document(index: usize, id: Option<String>, outcome: Outcome) -> BatchIte
 /// Batch being published.
 struct Batch {
     /// `None` once the item has been published or rejected.
-    drafts: Vec<Option<Draft>>,
+    tasks: Vec<Option<TaskSpec>>,
     ids: Vec<Option<TaskId>>,
     outcomes: Vec<Option<Outcome>>,
     /// Indexes of items that depend on the item at the key: children of a parent, and repetitions of the same task.
@@ -111,34 +110,34 @@ impl Batch {
     async fn read(api: &Arc<Api>, items: Vec<Result<CreateTask, ApiError>>, trace: Option<&Trace>) -> Self {
         let count = items.len();
         let mut batch = Self {
-            drafts: Vec::with_capacity(count),
+            tasks: Vec::with_capacity(count),
             ids: Vec::with_capacity(count),
             outcomes: (0..count).map(|_| None).collect(),
             waiting: FxHashMap::default(),
         };
         let now_ms = now_ms();
         for (index, item) in items.into_iter().enumerate() {
-            let draft = match item.and_then(|input| api.writes.draft(input, now_ms, trace)) {
-                Ok(draft) => match api.writes.check_types(&draft).await {
-                    Ok(()) => Ok(draft),
-                    Err(error) => Err((Some(draft.id), error)),
+            let task = match item.and_then(|input| api.writes.validate(input, now_ms, trace)) {
+                Ok(task) => match api.writes.check_types(&task).await {
+                    Ok(()) => Ok(task),
+                    Err(error) => Err((Some(task.id), error)),
                 },
                 Err(error) => Err((None, error)),
             };
-            batch.add(index, draft);
+            batch.add(index, task);
         }
         batch
     }
 
-    fn add(&mut self, index: usize, draft: Result<Draft, (Option<TaskId>, ApiError)>) {
-        match draft {
-            Ok(draft) => {
-                self.ids.push(Some(draft.id.clone()));
-                self.drafts.push(Some(draft));
+    fn add(&mut self, index: usize, task: Result<TaskSpec, (Option<TaskId>, ApiError)>) {
+        match task {
+            Ok(task) => {
+                self.ids.push(Some(task.id.clone()));
+                self.tasks.push(Some(task));
             }
             Err((id, error)) => {
                 self.ids.push(id);
-                self.drafts.push(None);
+                self.tasks.push(None);
                 self.outcomes[index] = Some(Err(error));
             }
         }
@@ -148,17 +147,17 @@ impl Batch {
         let mut level = self.link_dependencies();
         self.resolve_parents(api, &mut level).await;
         while !level.is_empty() {
-            let drafts: Vec<(usize, Draft)> =
-                level.iter().filter_map(|&index| Some((index, self.drafts[index].take()?))).collect();
-            let under_way = drafts.into_iter().map(|(index, draft)| {
-                let origin = (draft.new.asof, draft.new.run);
-                async move { (index, origin, api.writes.submit(draft).await) }
+            let tasks: Vec<(usize, TaskSpec)> =
+                level.iter().filter_map(|&index| Some((index, self.tasks[index].take()?))).collect();
+            let under_way = tasks.into_iter().map(|(index, task)| {
+                let origin = (task.asof, task.run);
+                async move { (index, origin, api.writes.submit(task).await) }
             });
             let done: Vec<_> = stream::iter(under_way).buffered(MAX_CONCURRENT_PUBLISHES).collect().await;
             level = Vec::new();
             for (index, origin, outcome) in done {
                 let parent = match &outcome {
-                    Ok(SubmitOutcome::Existing(found)) => (found.asof(), found.record.run),
+                    Ok(SubmittedTask { task, is_new: false }) => (task.asof(), task.record.run),
                     _ => origin,
                 };
                 level.extend(self.release(index, origin, parent, outcome.is_ok()));
@@ -173,14 +172,14 @@ impl Batch {
     fn link_dependencies(&mut self) -> Vec<usize> {
         let mut first: FxHashMap<TaskId, usize> = FxHashMap::default();
         let mut ready = Vec::new();
-        for index in 0..self.drafts.len() {
-            let Some(draft) = &self.drafts[index] else { continue };
-            let earlier = first.get(&draft.id).or_else(|| first.get(draft.id.parent()?));
+        for index in 0..self.tasks.len() {
+            let Some(task) = &self.tasks[index] else { continue };
+            let earlier = first.get(&task.id).or_else(|| first.get(task.id.parent()?));
             match earlier {
                 Some(&earlier) => self.waiting.entry(earlier).or_default().push(index),
                 None => ready.push(index),
             }
-            first.entry(draft.id.clone()).or_insert(index);
+            first.entry(task.id.clone()).or_insert(index);
         }
         ready
     }
@@ -200,7 +199,7 @@ impl Batch {
                 }
             }
         }
-        level.retain(|&index| self.drafts[index].is_some());
+        level.retain(|&index| self.tasks[index].is_some());
     }
 
     fn children_by_parent(&self, level: &[usize]) -> FxHashMap<TaskId, Vec<usize>> {
@@ -214,9 +213,8 @@ impl Batch {
     }
 
     fn inherit(&mut self, index: usize, (asof, run): Origin) {
-        if let Some(draft) = &mut self.drafts[index] {
-            draft.new.asof = asof;
-            draft.new.run = run;
+        if let Some(task) = &mut self.tasks[index] {
+            (task.asof, task.run) = (asof, run);
         }
     }
 
@@ -243,7 +241,7 @@ impl Batch {
             let error = self.parent_error(index, next).unwrap_or_else(|| error.clone());
             self.reject(next, error);
         }
-        self.drafts[index] = None;
+        self.tasks[index] = None;
         self.outcomes[index] = Some(Err(error));
     }
 

@@ -5,13 +5,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::api::backends::detached;
-use crate::documents::{CancelOutcome, CancelTask};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
 use crate::api::service::context::{Context, check_reason};
 use crate::api::state::Api;
 use crate::broker::BrokerError;
 use crate::control::{self, CONTROL_VERSION, Cancel, ControlKey, ControlRecord};
+use crate::documents::{CancelOutcome, CancelTask};
 use crate::model::event::{CancelScope, Event, Payload};
 use crate::model::outbox::{self, CANCEL_GRACE_MS, CancelRequest, EffectKind};
 use crate::model::task::Position;
@@ -106,7 +106,7 @@ async fn write_cancel(
     let (reason, by) = (request.reason.as_deref().map(str::to_owned), request.by.as_deref().map(str::to_owned));
     let record = ControlRecord::Cancel(Cancel { v: CONTROL_VERSION, asof, at_ms: now_ms(), subtree, reason, by });
     let key = ControlKey::Cancel(task.id.to_string());
-    control::put(api.publisher.producer(), api.publisher.names(), &key, &record).await.map(drop)
+    control::put(api.publisher.producer(), &api.topology.names, &key, &record).await.map(drop)
 }
 
 /// Rewrites or deletes a control record that was written late: it may have replaced a newer one of the tracker,
@@ -127,7 +127,7 @@ async fn repair_late_cancel(api: &Api, task: &TaskView, position: Position) -> R
         None if found.record.effects.iter().any(|effect| matches!(effect.what, EffectKind::WithdrawCancel { .. })) => {}
         None => {
             let key = ControlKey::Cancel(task.id.to_string());
-            control::delete(api.publisher.producer(), api.publisher.names(), &key).await?;
+            control::delete(api.publisher.producer(), &api.topology.names, &key).await?;
         }
     }
     Ok(())

@@ -6,23 +6,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::api::backends::detached;
-use crate::documents::CreateTask;
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
 use crate::api::read::notices::Subscription;
 use crate::api::service::context::{BodyMemory, Context};
 use crate::api::state::Api;
-use crate::api::write::idempotency::SubmitOutcome;
-use crate::api::write::validate::Draft;
-use crate::model::task::Trace;
+use crate::api::write::idempotency::SubmittedTask;
+use crate::documents::CreateTask;
+use crate::model::task::{TaskSpec, Trace};
 use crate::runtime::now_ms;
-
-/// Task of a submission.
-pub(crate) struct CreatedTask {
-    pub task: TaskView,
-    /// The task did not exist before.
-    pub is_new: bool,
-}
 
 /// Creates a task. With `wait`, returns when it has ended, at the latest after that time.
 pub(crate) async fn create(
@@ -31,39 +23,37 @@ pub(crate) async fn create(
     memory: BodyMemory,
     trace: Option<&Trace>,
     wait: Option<Duration>,
-) -> Result<CreatedTask, ApiError> {
-    let draft = draft_of(&api, input, trace).await?;
+) -> Result<SubmittedTask, ApiError> {
+    let task = task_of(&api, input, trace).await?;
     // Subscribe before publishing: if there are too many watchers, nothing has been published yet.
-    let partition = api.publisher.partition_of(&draft.id);
+    let partition = api.topology.partition_of(&task.id);
     let subscription = wait
-        .map(|wait| api.reads.notices.subscribe(partition, &draft.id).map(|subscription| (wait, subscription)))
+        .map(|wait| api.reads.notices.subscribe(partition, &task.id).map(|subscription| (wait, subscription)))
         .transpose()?;
-    let (task, is_new) = match submit(&api, draft, memory).await? {
-        SubmitOutcome::Created(task) => (task, true),
-        SubmitOutcome::Existing(task) => (task, false),
-    };
-    let Some((wait, subscription)) = subscription else { return Ok(CreatedTask { task, is_new }) };
-    Ok(CreatedTask { task: wait_finished(&api, task, wait, &subscription).await, is_new })
+    let mut submitted = submit(&api, task, memory).await?;
+    if let Some((wait, subscription)) = subscription {
+        submitted.task = wait_finished(&api, submitted.task, wait, &subscription).await;
+    }
+    Ok(submitted)
 }
 
 /// Task of a request, which belongs to the present run of its parent.
-async fn draft_of(api: &Api, input: CreateTask, trace: Option<&Trace>) -> Result<Draft, ApiError> {
+async fn task_of(api: &Api, input: CreateTask, trace: Option<&Trace>) -> Result<TaskSpec, ApiError> {
     let writes = &api.writes;
-    let mut draft = writes.draft(input, now_ms(), trace)?;
-    writes.check_types(&draft).await?;
-    if let Some(parent) = draft.id.parent_id() {
+    let mut task = writes.validate(input, now_ms(), trace)?;
+    writes.check_types(&task).await?;
+    if let Some(parent) = task.id.parent_id() {
         let parent = writes.find_parent(&parent).await?;
-        draft.new.asof = parent.asof();
-        draft.new.run = parent.record.run;
+        (task.asof, task.run) = (parent.asof(), parent.record.run);
     }
-    Ok(draft)
+    Ok(task)
 }
 
 /// Submits the task. The memory of the request's body is free afterwards, before any wait.
-async fn submit(api: &Arc<Api>, draft: Draft, memory: BodyMemory) -> Result<SubmitOutcome, ApiError> {
+async fn submit(api: &Arc<Api>, task: TaskSpec, memory: BodyMemory) -> Result<SubmittedTask, ApiError> {
     let api = api.clone();
     let submitted = detached(async move {
-        let submitted = api.writes.submit(draft).await;
+        let submitted = api.writes.submit(task).await;
         drop(memory);
         submitted
     });

@@ -2,10 +2,10 @@
 
 use futures::future::try_join_all;
 
-use crate::documents::{CheckDue, Deliveries, Delivery, DeliveryOutcome};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
 use crate::api::state::Api;
+use crate::documents::{CheckDue, Deliveries, Delivery, DeliveryOutcome};
 use crate::model::outbox::EffectKind;
 use crate::model::record::TaskRecord;
 use crate::model::record::notifications;

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::context::{After, Context};
 use super::watch::{Events, StreamClosed, event_stream, wait_for_change};
-use crate::documents::{AppendLog, EndReason, LogAppended, LogDocument, LogLine};
 use crate::api::http::answer::EventStream;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
 use crate::api::read::notices::Subscription;
 use crate::api::state::Api;
+use crate::documents::{AppendLog, EndReason, LogAppended, LogDocument, LogLine};
 use crate::model::event::log_line::lines_of;
 use crate::model::event::{Event, Payload};
 use crate::model::record::log_line;
@@ -83,7 +83,7 @@ pub(crate) async fn watch(
     from: u64,
     After(after): After,
 ) -> Result<EventStream, ApiError> {
-    let subscription = api.reads.notices.subscribe(api.publisher.partition_of(&id), &id)?;
+    let subscription = api.reads.notices.subscribe(api.topology.partition_of(&id), &id)?;
     let found = api.reads.find(&id, after).await?;
     Ok(event_stream(|events| async move { follow(&api, found, from, &subscription, events).await }))
 }

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use super::context::{Context, Name, check_reason};
 use super::types::type_state;
 use crate::api::backends::detached;
-use crate::documents::{
-    CircuitState, KillSwitchDocument, KillSwitches, PauseType, ResumeType, SetCircuit, SetKillSwitch, SetLimits,
-    TypeDocument,
-};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::state::Api;
 use crate::control::{
     self, CONTROL_VERSION, CircuitSetting, ControlKey, ControlRecord, ForcedCircuit, Kill, MAX_KILLS, Pause, RateLimit,
     Slots,
+};
+use crate::documents::{
+    CircuitState, KillSwitchDocument, KillSwitches, PauseType, ResumeType, SetCircuit, SetKillSwitch, SetLimits,
+    TypeDocument,
 };
 use crate::model::event::Event;
 use crate::model::task::id::{check_type, clip};

@@ -1,12 +1,12 @@
 //! `PATCH /v1/tasks/{id}`: changes a task after creation.
 
-use crate::documents::{PatchTask, Status};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::read_json;
 use crate::api::read::status::status;
 use crate::api::service::context::Context;
 use crate::api::state::Api;
 use crate::api::write::validate::check_size;
+use crate::documents::{PatchTask, Status};
 use crate::model::event::{Event, Payload};
 use crate::model::json::RawJson;
 use crate::model::task::Policy;

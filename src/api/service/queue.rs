@@ -8,10 +8,10 @@ use futures::future::join_all;
 use tokio::time::timeout;
 
 use super::why::{consumer_group, task_of};
-use crate::documents::{PartitionQueue, QueueDocument};
 use crate::api::http::problem::ApiError;
 use crate::api::state::Api;
 use crate::broker::{Broker, BrokerError, CommittedOffset, OpenTransaction, Partition, Record, open_transactions};
+use crate::documents::{PartitionQueue, QueueDocument};
 use crate::model::offsets::CompletedOffsets;
 use crate::model::task::Position;
 use crate::model::units::time::time_text;
@@ -52,7 +52,7 @@ pub(crate) async fn brief_queues(api: &Arc<Api>, names: Vec<String>) -> BTreeMap
 
 async fn sample(api: &Api, name: &str, inspected: usize) -> Result<QueueDocument, ApiError> {
     let partitions = api.types.partitions_of(name).await?.min(MAX_PARTITIONS);
-    let (topic, group) = (api.publisher.names().tasks(name), consumer_group(api, name));
+    let (topic, group) = (api.topology.names.tasks(name), consumer_group(api, name));
     let all: Vec<Partition> = (0..partitions as i32).map(|index| Partition::new(topic.as_str(), index)).collect();
     let name = name.to_owned();
     let read = move |broker: &dyn Broker, deadline: Duration| {

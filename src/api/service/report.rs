@@ -1,10 +1,10 @@
 //! `PUT /v1/tasks/{id}/state`: an external system reports the state of its task.
 
-use crate::documents::{Report, ReportOutcome};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
 use crate::api::read::status::status;
 use crate::api::service::context::Context;
+use crate::documents::{Report, ReportOutcome};
 use crate::model::event::{ErrorInfo, Event, Payload};
 use crate::model::record::MAX_MESSAGE_CHARS;
 use crate::model::record::state::State;

@@ -3,12 +3,12 @@
 use rustc_hash::FxHashMap;
 use tokio::time::{Instant, timeout_at};
 
-use crate::documents::{RetryOutcome, RetryTask};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::{AFTER_DEADLINE, TaskView};
 use crate::api::read::status::status;
 use crate::api::service::context::{Context, check_reason};
 use crate::api::state::Api;
+use crate::documents::{RetryOutcome, RetryTask};
 use crate::model::event::{Event, Payload};
 use crate::model::outbox::EffectKind;
 use crate::model::record::HistoryEntry;

@@ -10,16 +10,16 @@ use tokio::time::{Instant, timeout_at};
 
 use super::context::{Context, Name, check_reason};
 use crate::api::backends::detached;
-use crate::documents::{
-    LastFiring, NewSchedule, PauseType, Paused, ResumeType, ScheduleDocument, ScheduleNote, ScheduleRequestOutcome,
-    ScheduleTimes, Schedules,
-};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::bad_parameter;
 use crate::api::state::Api;
 use crate::api::write::validate::of_flaw;
 use crate::control::CONTROL_VERSION;
 use crate::control::schedules::{MAX_REQUESTS, MAX_SCHEDULES, ScheduleKey, ScheduleRequest, ScheduleSpan};
+use crate::documents::{
+    LastFiring, NewSchedule, PauseType, Paused, ResumeType, ScheduleDocument, ScheduleNote, ScheduleRequestOutcome,
+    ScheduleTimes, Schedules,
+};
 use crate::model::event::Event;
 use crate::model::schedule::step::ScheduleProgress;
 use crate::model::schedule::{self, Schedule, Spec, Template, Times, check_name, run_of, task_of};
@@ -373,7 +373,7 @@ async fn task_states(
     ids: Vec<TaskId>,
 ) -> Result<BTreeMap<String, crate::model::record::state::State>, ApiError> {
     let mut by_partition = BTreeMap::<u32, Vec<TaskId>>::new();
-    ids.into_iter().for_each(|id| by_partition.entry(api.publisher.partition_of(&id)).or_default().push(id));
+    ids.into_iter().for_each(|id| by_partition.entry(api.topology.partition_of(&id)).or_default().push(id));
     let mut states = BTreeMap::new();
     for (partition, ids) in by_partition {
         let nodes = api.reads.records(partition, &ids).await?;

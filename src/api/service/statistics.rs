@@ -3,12 +3,12 @@
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::context::{After, Context};
-use crate::documents::{Audit, AuditDocument, Failures, Slowest, Stats};
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::bad_parameter;
 use crate::api::read::failures;
 use crate::api::read::reads::Reads;
 use crate::api::read::statistics::{self, MAX_POINTS, StatsRange};
+use crate::documents::{Audit, AuditDocument, Failures, Slowest, Stats};
 use crate::model::statistics::ALL;
 use crate::model::statistics::aggregate::{AggregateKey, Level, hour_of, minute_of};
 use crate::model::units::duration::Millis;

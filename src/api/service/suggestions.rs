@@ -1,9 +1,9 @@
 //! Completion of a search.
 
 use super::context::Context;
-use crate::documents::Suggestions;
 use crate::api::http::problem::ApiError;
 use crate::api::read::suggest::suggest;
+use crate::documents::Suggestions;
 
 /// Unfinished search.
 pub(crate) struct UnfinishedSearch {

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use super::context::{After, Context, Paging};
 use super::deliveries::deliveries;
 
-use crate::documents::{History, Params, StateDocument, Status, TaskPage};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
 use crate::api::read::cursor;
 use crate::api::read::status as documents;
 use crate::api::state::Api;
 use crate::broker::Partition;
+use crate::documents::{History, Params, StateDocument, Status, TaskPage};
 use crate::model::event::Event;
 use crate::model::task::id::TaskId;
-use crate::model::task::{DecodedTask, Position, Source, read_task};
+use crate::model::task::{Position, Source, TaskSpec, read_task};
 use crate::store::Index;
 
 /// Reads the status of a task, with that of its notifications.
@@ -87,7 +87,7 @@ pub(crate) async fn params(Context { api, .. }: Context, id: TaskId, After(after
 
 /// Reads the params from the task's record.
 async fn in_topic(api: &Api, task: &TaskView, task_type: Arc<str>, position: Position) -> Result<Params, ApiError> {
-    let topic = api.publisher.names().tasks(&task_type);
+    let topic = api.topology.names.tasks(&task_type);
     let partition = Partition::new(topic.as_str(), position.partition);
     let record = api.reads.broker.read_at(&partition, position.offset).await?;
     let Some(record) = record else { return Err(params_gone(task, &topic, position)) };
@@ -95,7 +95,7 @@ async fn in_topic(api: &Api, task: &TaskView, task_type: Arc<str>, position: Pos
         Source { task_type: &task_type, position, timestamp_ms: record.timestamp_ms, value: record.value.as_deref() };
     let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref()));
     match read_task(&source, headers) {
-        Ok(DecodedTask { id, params, .. }) if id == task.id => Ok(Params { id: id.to_string(), params }),
+        Ok(TaskSpec { id, params, .. }) if id == task.id => Ok(Params { id: id.to_string(), params }),
         // The topic was recreated, and the offset holds another record.
         Ok(_) => Err(params_gone(task, &topic, position)),
         Err(reject) => {

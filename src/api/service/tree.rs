@@ -2,12 +2,12 @@
 
 use futures::stream::{self, StreamExt};
 
-use crate::documents::TreeNode;
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
 use crate::api::read::status::tree_node;
 use crate::api::service::context::{After, Context};
 use crate::api::state::Api;
+use crate::documents::TreeNode;
 use crate::model::task::id::TaskId;
 use crate::store::Index;
 

@@ -17,13 +17,13 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::context::{After, Context};
-use crate::documents::{EndReason, Status, StreamEnd};
 use crate::api::http::answer::EventStream;
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
 use crate::api::read::notices::Subscription;
 use crate::api::read::status::status;
 use crate::api::state::Api;
+use crate::documents::{EndReason, Status, StreamEnd};
 use crate::model::task::id::TaskId;
 use crate::runtime;
 
@@ -44,7 +44,7 @@ pub(crate) async fn task(
     id: TaskId,
     After(after): After,
 ) -> Result<EventStream, ApiError> {
-    let subscription = api.reads.notices.subscribe(api.publisher.partition_of(&id), &id)?;
+    let subscription = api.reads.notices.subscribe(api.topology.partition_of(&id), &id)?;
     let found = api.reads.find(&id, after).await?;
     Ok(event_stream(|events| async move { follow(&api, found, &subscription, events).await }))
 }

@@ -8,10 +8,10 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::context::{Context, LastEventId};
 use super::watch::{Events, event_stream};
-use crate::documents::{EndReason, FleetChange};
 use crate::api::http::answer::EventStream;
 use crate::api::http::problem::ApiError;
 use crate::api::state::Api;
+use crate::documents::{EndReason, FleetChange};
 use crate::model::task::id::TaskId;
 use crate::store::Notice;
 
@@ -25,7 +25,7 @@ impl Scope {
     /// Converts a notice into an event. `None` if it concerns no watched task.
     async fn change(&self, api: &Api, notice: &FleetChanges) -> Option<FleetChange> {
         let Notice::Changed { partition, offset, ids, .. } = &notice.notice else { return Some(unknown_change()) };
-        if self.root.as_ref().is_some_and(|root| api.publisher.partition_of(root) != *partition) {
+        if self.root.as_ref().is_some_and(|root| api.topology.partition_of(root) != *partition) {
             return None;
         }
         let ids = match ids {

@@ -1,10 +1,10 @@
 //! `GET /v1/workers`: workers and their heartbeats.
 
 use super::context::Context;
-use crate::documents::{RunningDocument, WorkerDocument, WorkerState, WorkerTotals, Workers};
 use crate::api::http::problem::ApiError;
 use crate::api::state::Api;
 use crate::control::heartbeat::{Heartbeat, HeartbeatState, RunningTask, TypeStatus};
+use crate::documents::{RunningDocument, WorkerDocument, WorkerState, WorkerTotals, Workers};
 use crate::model::units::time::time_text;
 use crate::runtime::now_ms;
 

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::documents::{DeadLetter, DeadLetterPage};
 use crate::api::http::problem::ApiError;
 use crate::api::read::recent::Recent;
 use crate::api::service::context::{Context, MAX_PAGE, Paging};
 use crate::api::service::dead_letters;
 use crate::dead_letters::Filter;
+use crate::documents::{DeadLetter, DeadLetterPage};
 use crate::model::error_fingerprint::Fingerprint;
 use crate::model::event::ErrorInfo;
 

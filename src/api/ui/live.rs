@@ -21,7 +21,6 @@ use super::session;
 use super::state::Ui;
 use super::turns::RefreshLimiter;
 use super::visit::Fields;
-use crate::documents::{EndReason, Params, Stats, Why};
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::bad_parameter;
 use crate::api::read::fleet_feed::too_many;
@@ -30,6 +29,7 @@ use crate::api::read::recent::Recent;
 use crate::api::service::watch::{Events, event_stream};
 use crate::api::service::why::RecentQueues;
 use crate::control::ControlWatch;
+use crate::documents::{EndReason, Params, Stats, Why};
 use crate::model::task::id::{TaskId, check_type};
 use crate::runtime::{self, now_ms, watch};
 use crate::store::Notice;
@@ -279,7 +279,7 @@ fn open(Ui { api, live }: &Ui, request: &Request) -> Result<Response, ApiError> 
     let query = Fields::parse(request.uri().query().unwrap_or_default().as_bytes());
     let topic = Topic::parse(query.get("on").unwrap_or_default()).map_err(|error| bad_parameter("on", &error))?;
     let partition = match &topic {
-        Topic::Tree(id) => api.publisher.partition_of(id),
+        Topic::Tree(id) => api.topology.partition_of(id),
         Topic::Fleet | Topic::Type(_) | Topic::Workers | Topic::Control => 0,
     };
     let subscription = live.subscribe(topic, partition)?;

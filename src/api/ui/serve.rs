@@ -23,13 +23,13 @@ use super::response::{page_response, see_other, status_code, with_security_heade
 use super::state::Ui;
 use super::visit::{After, Answer, Body, Fields, PAGE_DEADLINE, Redirect, Visit, stored, until};
 use super::{PAGES, Page, cache, forms, live, navigation, pages, refresh, session, suggest};
-use crate::documents::Problem;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::read_body;
 use crate::api::http::routes::system::index_text;
 use crate::api::read::consistency::ReachedOffset;
 use crate::api::state::Api;
 use crate::config::{Role, UiConfig, UiMode};
+use crate::documents::Problem;
 use crate::model::task::Position;
 use crate::model::task::id::clip;
 use crate::runtime::now_ms;
@@ -227,7 +227,7 @@ pub(super) async fn show(visit: &Visit, page: &Page) -> Result<Answer, ApiError>
 async fn wait_for_change(visit: &Visit) -> bool {
     if let Some(position) = visit.query.get("after").and_then(|text| text.parse::<Position>().ok()) {
         let partition = u32::try_from(position.partition).unwrap_or_default();
-        if partition >= visit.api.publisher.events_partitions() {
+        if partition >= visit.api.topology.events_partitions {
             return false;
         }
         let target = position.offset.saturating_add(1);

@@ -11,11 +11,11 @@ use super::parts::count;
 use super::response::with_security_headers;
 use super::session;
 use super::visit::{Fields, stored};
-use crate::documents::{Suggestion, TextSpan};
 use crate::api::http::answer::json_answer;
 use crate::api::http::problem::ApiError;
 use crate::api::read::suggest::suggest;
 use crate::api::state::Api;
+use crate::documents::{Suggestion, TextSpan};
 use crate::runtime::now_ms;
 
 /// Completed search.

@@ -14,11 +14,11 @@ use tokio::time::Instant;
 
 use super::live::Live;
 use super::parts::View;
-use crate::documents::Problem;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{bad_parameter, read_json};
 use crate::api::service::context::{Context, Name};
 use crate::api::state::Api;
+use crate::documents::Problem;
 use crate::model::json::{JsonKind, RawJson};
 use crate::model::record::state::State;
 use crate::model::task::id::{TaskId, check_type};

@@ -13,38 +13,37 @@ use tokio::time::Instant;
 
 use super::Writes;
 use super::lease::{Claim, Lease, PublishOutcome, WAIT_DEADLINE, in_progress, poll_pauses};
-use super::validate::Draft;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
 use crate::broker::BrokerError;
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
-use crate::model::task::Position;
+use crate::model::task::{Position, TaskSpec};
 use crate::publish::{PublishError, PublishedTask};
 use crate::runtime::now_ms;
 use crate::store::Checkpoint;
-use crate::telemetry::otel::context_of;
 
 /// Time before the removal of a finished tree from which it accepts no more children. A child published earlier
 /// reopens the tree, a later one would have no parent. Covers [`PUBLISH_DEADLINE`] for the record and for its event,
 /// and clock differences.
 const REMOVAL_MARGIN_MS: i64 = 2 * PUBLISH_DEADLINE.as_millis() as i64 + 10_000;
-/// Outcome of a submission.
-pub(crate) enum SubmitOutcome {
-    Created(TaskView),
-    /// The same task already existed.
-    Existing(TaskView),
+
+/// Task of a submission.
+pub(crate) struct SubmittedTask {
+    pub task: TaskView,
+    /// The task did not exist before.
+    pub is_new: bool,
 }
 
-/// Outcomes of several drafts, in order.
-pub(crate) type Outcomes = Vec<(Option<TaskId>, Result<SubmitOutcome, ApiError>)>;
-
-/// Failed publish.
-struct FailedPublish {
-    error: ApiError,
-    /// Parts of the task may have been written to Kafka.
-    may_be_published: bool,
+impl SubmittedTask {
+    /// The same task was submitted before.
+    pub(crate) fn existing(task: TaskView) -> Self {
+        Self { task, is_new: false }
+    }
 }
+
+/// Outcomes of several submissions, in order.
+pub(crate) type Outcomes = Vec<(Option<TaskId>, Result<SubmittedTask, ApiError>)>;
 
 impl Writes {
     /// Returns the parent of a new task. Fails if it does not exist or is about to be removed.
@@ -71,27 +70,26 @@ impl Writes {
         }
     }
 
-    pub(crate) async fn submit(&self, draft: Draft) -> Result<SubmitOutcome, ApiError> {
-        if draft.generated {
-            let position = self.publish(&draft).await.map_err(|failed| failed.error)?;
-            return Ok(SubmitOutcome::Created(as_published(&draft, position, self.publisher.sampler())));
+    pub(crate) async fn submit(&self, task: TaskSpec) -> Result<SubmittedTask, ApiError> {
+        if task.has_generated_id {
+            return self.publish(&task).await;
         }
         let deadline = Instant::now() + WAIT_DEADLINE;
         let (mut waited, mut pauses) = (false, poll_pauses());
         loop {
-            if let Some(existing) = self.existing(&draft).await? {
-                return Ok(SubmitOutcome::Existing(existing));
+            if let Some(existing) = self.existing(&task).await? {
+                return Ok(SubmittedTask::existing(existing));
             }
-            match self.leases.claim(&draft).await? {
-                Claim::Ours(lease) => match self.publish_leased(&draft, lease, waited).await {
+            match self.leases.claim(&task).await? {
+                Claim::Ours(lease) => match self.publish_leased(&task, lease, waited).await {
                     // The store has lost data since the first look, and with it perhaps the reservation of the id.
                     Err(error) if error.is(Code::NotVisibleYet) && Instant::now() < deadline => {}
                     done => return done,
                 },
                 Claim::Published(position) => {
-                    return Ok(SubmitOutcome::Existing(as_published(&draft, position, self.publisher.sampler())));
+                    return Ok(SubmittedTask::existing(as_published(&task, position, self.publisher.sampler())));
                 }
-                Claim::Busy if Instant::now() >= deadline => return Err(in_progress(&draft.id)),
+                Claim::Busy if Instant::now() >= deadline => return Err(in_progress(&task.id)),
                 Claim::Busy => tokio::time::sleep(pauses.next_wait()).await,
             }
             waited = true;
@@ -100,91 +98,80 @@ impl Writes {
 
     /// Publishes a task under its lease. `waited`: another request held the lease before and may have published the
     /// task.
-    async fn publish_leased(&self, draft: &Draft, lease: Lease, waited: bool) -> Result<SubmitOutcome, ApiError> {
+    async fn publish_leased(&self, task: &TaskSpec, lease: Lease, waited: bool) -> Result<SubmittedTask, ApiError> {
         let leases = std::slice::from_ref(&lease);
         let publish = async {
-            match self.find_published_earlier(draft, waited || lease.taken_over).await {
-                Ok(Some(found)) => Ok(SubmitOutcome::Existing(found)),
-                Ok(None) => self
-                    .publish(draft)
-                    .await
-                    .map(|position| SubmitOutcome::Created(as_published(draft, position, self.publisher.sampler()))),
-                Err(error) => Err(FailedPublish { error, may_be_published: false }),
+            match self.find_published_earlier(task, waited || lease.taken_over).await? {
+                Some(found) => Ok(SubmittedTask::existing(found)),
+                None => self.publish(task).await,
             }
         };
         let published = self.leases.while_renewing(leases, publish).await;
         let outcome = match &published {
-            Ok(SubmitOutcome::Created(found)) => PublishOutcome::Published(found.position()),
-            Err(failed) if failed.may_be_published => PublishOutcome::InDoubt,
-            Ok(SubmitOutcome::Existing(_)) | Err(_) => PublishOutcome::Released,
+            Ok(created) if created.is_new => PublishOutcome::Published(created.task.position()),
+            Err(error) if error.may_have_happened() => PublishOutcome::InDoubt,
+            _ => PublishOutcome::Released,
         };
         self.leases.finish(std::iter::once((&lease, outcome))).await;
-        published.map_err(|failed| failed.error)
+        published
     }
 
     /// Returns the task if an earlier request published it without recording that, or if the record of that was lost with
     /// the store: call it while the id is reserved. Projection lag does not block the publish, a gap in the store does.
     pub(crate) async fn find_published_earlier(
         &self,
-        draft: &Draft,
+        task: &TaskSpec,
         taken_over: bool,
     ) -> Result<Option<TaskView>, ApiError> {
         if taken_over
-            && let Err(error) = self.reads.find_optional(&draft.id).await
+            && let Err(error) = self.reads.find_optional(&task.id).await
             && !error.is(Code::NotVisibleYet)
         {
             return Err(error);
         }
-        let found = self.reads.read(&draft.id).await?;
-        Self::same_task(draft, found)
+        let found = self.reads.read(&task.id).await?;
+        Self::same_task(task, found)
     }
 
     /// Returns the existing task with this id, in this run or a later one; fails if it is a different task. Waits until
     /// the store covers the task's partition.
-    pub(crate) async fn existing(&self, draft: &Draft) -> Result<Option<TaskView>, ApiError> {
-        Self::same_task(draft, self.reads.read_covered(&draft.id).await?)
+    pub(crate) async fn existing(&self, task: &TaskSpec) -> Result<Option<TaskView>, ApiError> {
+        Self::same_task(task, self.reads.read_covered(&task.id).await?)
     }
 
-    fn same_task(draft: &Draft, found: Option<TaskView>) -> Result<Option<TaskView>, ApiError> {
+    fn same_task(task: &TaskSpec, found: Option<TaskView>) -> Result<Option<TaskView>, ApiError> {
         let Some(found) = found else { return Ok(None) };
         let record = &found.record;
         // A task of an earlier run of the parent does not count.
-        if !record.definition.announced || record.run < draft.new.run {
+        if !record.definition.announced || record.run < task.run {
             return Ok(None);
         }
-        let same_type = record.task_type.as_deref() == Some(&*draft.new.task_type);
-        let same_kind = record.is_external() == draft.is_external();
-        if same_type && same_kind && record.definition.hash.as_deref() == Some(&draft.hash) {
+        let same_type = record.task_type.as_deref() == Some(&*task.task_type);
+        let same_kind = record.is_external() == task.is_external();
+        if same_type && same_kind && record.definition.hash == task.hash {
             return Ok(Some(found));
         }
-        Err(id_taken(draft))
+        Err(id_taken(&task.id))
     }
 
-    async fn publish(&self, draft: &Draft) -> Result<Position, FailedPublish> {
-        let outcome = match self.publisher.publish(draft.new.clone(), now_ms()).await {
+    async fn publish(&self, task: &TaskSpec) -> Result<SubmittedTask, ApiError> {
+        let outcome = match self.publisher.publish(task.clone(), now_ms()).await {
             // The record is written; retry only the announcement.
             Err(PublishError::NotAnnounced { task, .. }) => self.publisher.announce(*task, now_ms()).await,
             outcome => outcome,
         };
-        match outcome {
-            Ok(PublishedTask { position, .. }) => Ok(position),
-            Err(error) => Err(self.failed(draft, error)),
-        }
+        let PublishedTask { position, .. } = outcome.map_err(|error| self.publish_error(task, error))?;
+        Ok(SubmittedTask { task: as_published(task, position, self.publisher.sampler()), is_new: true })
     }
 
-    fn failed(&self, draft: &Draft, error: PublishError) -> FailedPublish {
-        let error = self.publish_error(draft, error);
-        FailedPublish { may_be_published: error.may_have_happened(), error }
-    }
-
-    fn publish_error(&self, draft: &Draft, error: PublishError) -> ApiError {
-        let id = &draft.id;
+    fn publish_error(&self, task: &TaskSpec, error: PublishError) -> ApiError {
+        let id = &task.id;
         let again = format!("it is safe to repeat the request with the id `{id}`");
         let message = error.to_string();
         match error {
             PublishError::Invalid(reason) => ApiError::new(Code::BadField, reason),
             PublishError::NotPublished(BrokerError::TooLarge(reason)) => ApiError::new(Code::TooLarge, reason),
-            PublishError::NotPublished(BrokerError::Unknown(_)) => self.types.unknown_type(&draft.new.task_type, &[]),
+            PublishError::NotPublished(BrokerError::Unknown(_)) => self.types.unknown_type(&task.task_type, &[]),
             PublishError::NotPublished(BrokerError::InDoubt(reason) | BrokerError::Fatal(reason)) => {
                 let reason = format!("the task `{id}` may or may not have been published: {reason}");
                 ApiError::new(Code::OutcomeUnknown, reason).hint(again).existing(id)
@@ -200,32 +187,30 @@ impl Writes {
     }
 }
 
-pub(crate) fn id_taken(draft: &Draft) -> ApiError {
+pub(crate) fn id_taken(id: &TaskId) -> ApiError {
     ApiError::new(
         Code::DuplicateId,
-        format!("`{}` is the id of another task with a different type or different params", draft.id),
+        format!("`{id}` is the id of another task with a different type or different params"),
     )
     .hint("choose another id; the same id, type and params return the existing task")
-    .existing(&draft.id)
+    .existing(id)
 }
 
 /// Builds the record that the projection will create for a task just published.
-pub(crate) fn as_published(draft: &Draft, position: Position, sampler: Sampler) -> TaskView {
+pub(crate) fn as_published(task: &TaskSpec, position: Position, sampler: Sampler) -> TaskView {
     let now_ms = now_ms();
-    let mut record = TaskRecord::expected(draft.new.run, now_ms);
-    let scheduled = draft.new.policy.not_before_ms.is_some_and(|at| at > now_ms);
-    record.own = if scheduled { State::Scheduled } else { State::Queued };
+    let mut record = TaskRecord::expected(task.run, now_ms);
+    record.times.due_ms = task.policy.as_ref().and_then(|policy| policy.not_before_ms).filter(|at| *at > now_ms);
+    record.own = if record.times.due_ms.is_some() { State::Scheduled } else { State::Queued };
     record.state = record.own;
-    record.times.due_ms = draft.new.policy.not_before_ms.filter(|_| scheduled);
-    record.task_type = Some(draft.new.task_type.clone());
+    record.task_type = Some(task.task_type.clone());
     record.times.created_at_ms = Some(now_ms);
-    record.definition.policy = Some(Box::new(draft.new.policy.clone()));
-    let span_id = SpanId::of_send(&draft.id, draft.new.run);
-    let given = context_of(draft.new.trace.as_deref());
-    record.definition.trace = given.map(|given| SpanContext { span_id, ..given });
+    record.definition.policy = task.policy.clone();
+    let span_id = SpanId::of_send(&task.id, task.run);
+    record.definition.trace = task.trace_context().map(|given| SpanContext { span_id, ..given });
     let checkpoint = Checkpoint { offset: position.offset + 1, ..Checkpoint::default() };
     let partition = u32::try_from(position.partition).unwrap_or_default();
-    TaskView { id: draft.id.clone(), partition, checkpoint, record, superseded: false, sampler }
+    TaskView { id: task.id.clone(), partition, checkpoint, record, superseded: false, sampler }
 }
 
 pub(crate) fn unknown_parent(parent: &TaskId) -> ApiError {

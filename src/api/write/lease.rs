@@ -3,7 +3,7 @@
 //! The reservation of the id is the lease. The owner renews it while publishing. If the owner dies, the lease expires
 //! and exactly one waiting request takes over.
 
-use crate::publish::Publisher;
+use crate::config::Topology;
 use crate::store::Store;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,12 +12,11 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt};
 
 use super::idempotency::id_taken;
-use super::validate::Draft;
 use crate::api::backends::stored;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::coverage::SETTLE;
-use crate::model::task::Position;
 use crate::model::task::id::TaskId;
+use crate::model::task::{Position, TaskSpec};
 use crate::runtime::Backoff;
 use crate::store::{LEASE_TTL, Reservation, Stage};
 
@@ -67,20 +66,20 @@ pub(crate) enum PublishOutcome {
 #[derive(Clone)]
 pub(crate) struct Leases {
     pub store: Arc<dyn Store>,
-    pub publisher: Publisher,
+    pub topology: Arc<Topology>,
 }
 
 impl Leases {
-    /// Claims the lease on the id of a draft; fails if the id is reserved for a different task.
-    pub(crate) async fn claim(&self, draft: &Draft) -> Result<Claim, ApiError> {
-        let (partition, id, run) = (self.publisher.partition_of(&draft.id), draft.id.clone(), draft.new.run);
+    /// Claims the lease on the id of a task; fails if the id is reserved for a different task.
+    pub(crate) async fn claim(&self, task: &TaskSpec) -> Result<Claim, ApiError> {
+        let (partition, id, run) = (self.topology.partition_of(&task.id), task.id.clone(), task.run);
         let stage = Stage::Publishing { owner: uuid::Uuid::now_v7().to_string() };
-        let reservation = Reservation { hash: draft.hash.clone(), stage };
+        let reservation = Reservation { hash: task.hash.as_deref().unwrap_or_default().to_owned(), stage };
         let held = stored(self.store.reserve(partition, &id, run, &reservation)).await?;
         let mut lease = Lease { partition, id, run, reservation, taken_over: false };
         let Some(held) = held.filter(|held| *held != lease.reservation) else { return Ok(Claim::Ours(lease)) };
-        if held.hash != draft.hash {
-            return Err(id_taken(draft));
+        if held.hash != lease.reservation.hash {
+            return Err(id_taken(&lease.id));
         }
         match held.stage {
             Stage::Published(position) => Ok(Claim::Published(position)),

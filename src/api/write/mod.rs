@@ -1,9 +1,8 @@
 //! Writes shared by several services: validation, idempotency, leases, transactions.
 //!
-//! In: a task as a client describes it, or an event. [`validate`] makes a draft of the task, [`idempotency`] looks for
-//! an existing task with its id, [`lease`] reserves the id, and the publisher writes record and event. Out: the new or
-//! the existing task, or the position of the event. [`transaction`] does the same for several tasks of one tree: all or
-//! none.
+//! In: a task as a client describes it, or an event. [`validate`] checks the task, [`idempotency`] looks for an existing
+//! task with its id, [`lease`] reserves the id, and the publisher writes record and event. Out: the new or the existing
+//! task, or the position of the event. [`transaction`] does the same for several tasks of one tree: all or none.
 //!
 //! Invariant: an id chosen by a client is reserved before its task is published, and renewed until Kafka has answered.
 //! Otherwise two requests with one id could both publish, and the task would run twice.

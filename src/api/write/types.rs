@@ -11,7 +11,7 @@ use super::declared::DeclaredTypes;
 use super::validate::MAX_PARAMS_BYTES;
 use crate::api::http::problem::{ApiError, Code};
 use crate::broker::{BrokerClient, TopicInfo};
-use crate::config::TypePolicy;
+use crate::config::{Topology, TypePolicy};
 use crate::control::PolicyUpdates;
 use crate::handlers::Registry;
 use crate::model::json::RawJson;
@@ -22,7 +22,6 @@ use crate::model::task::id::clip;
 use crate::model::task::limits::TaskLimits;
 use crate::model::task::{Policy, Rules};
 use crate::model::units::duration::Millis;
-use crate::publish::Publisher;
 
 /// Time for which the cached topic list is valid.
 pub(crate) const CACHE_TTL: Duration = Duration::from_secs(5);
@@ -58,7 +57,7 @@ pub(crate) struct TypeCatalog {
     /// Policies of a reloaded configuration.
     pub policies: PolicyUpdates,
     pub broker: BrokerClient,
-    pub publisher: Publisher,
+    pub topology: Arc<Topology>,
     /// Longest time a tree may stay open.
     pub max_tree_age: Millis,
     pub topics: Topics,
@@ -136,7 +135,7 @@ impl TypeCatalog {
                 )
             }
         };
-        let topic = self.publisher.names().tasks(name);
+        let topic = self.topology.names.tasks(name);
         ApiError::new(Code::UnknownType, format!("the type `{}` has no topic `{}`", clip(name), clip(&topic)))
             .hint(hint)
     }
@@ -151,10 +150,10 @@ impl TypeCatalog {
         if let Some((_, error)) = cache.failed.as_ref().filter(|(failed, _)| failed.elapsed() < RETRY_INTERVAL) {
             return cache.known.as_ref().map(|(_, known)| known.clone()).ok_or_else(|| error.clone());
         }
-        let prefix = self.publisher.names().tasks("");
+        let prefix = self.topology.names.tasks("");
         match self.broker.topics(&prefix).await.map_err(ApiError::from) {
             Ok(topics) => {
-                let names = self.publisher.names();
+                let names = &self.topology.names;
                 let of = |topic: &TopicInfo| Some((names.type_of(&topic.name)?.to_owned(), topic.partitions));
                 let known: Known = Arc::new(topics.iter().filter_map(of).collect());
                 *cache = Cache { known: Some((Instant::now(), known.clone())), failed: None };

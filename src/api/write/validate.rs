@@ -5,40 +5,28 @@ use std::sync::Arc;
 use axum::http::HeaderMap;
 
 use super::Writes;
-use crate::documents::CreateTask;
 use crate::api::http::problem::{ApiError, Code};
+use crate::documents::CreateTask;
 use crate::model::json::RawJson;
 use crate::model::task::continuation::number_of;
 use crate::model::task::field::Change;
 use crate::model::task::hash::spawn_hash;
 use crate::model::task::id::{BULK_TYPE, TaskId, check_type};
 use crate::model::task::limits::{Flaw, check_then};
-use crate::model::task::{MAX_POLICY_BYTES, MAX_TEXT_CHARS, Policy, Trace, parse_time};
+use crate::model::task::{MAX_POLICY_BYTES, MAX_TEXT_CHARS, Policy, TaskSpec, Trace, parse_time};
 use crate::model::units::duration::Millis;
-use crate::publish::OutgoingTask;
 
 /// Maximum params size in bytes of compact JSON.
 pub(crate) const MAX_PARAMS_BYTES: usize = 1 << 20;
 
-/// Validated task, as far as that is possible without IO.
-#[derive(Clone, Debug)]
-pub(crate) struct Draft {
-    pub id: TaskId,
-    /// The id was generated and is unique.
-    pub generated: bool,
-    pub hash: String,
-    pub new: OutgoingTask,
-}
-
-impl Draft {
-    pub(crate) fn is_external(&self) -> bool {
-        self.new.policy.rules.external
-    }
-}
-
 impl Writes {
-    /// Validates a submission, after the hooks of the application.
-    pub(crate) fn draft(&self, mut input: CreateTask, now_ms: i64, trace: Option<&Trace>) -> Result<Draft, ApiError> {
+    /// Validates a submission as far as that is possible without IO, after the hooks of the application.
+    pub(crate) fn validate(
+        &self,
+        mut input: CreateTask,
+        now_ms: i64,
+        trace: Option<&Trace>,
+    ) -> Result<TaskSpec, ApiError> {
         if input.task_type == BULK_TYPE {
             let reason = format!("tasks of the type `{BULK_TYPE}` are created by the API");
             return Err(bad_field("type", reason).hint("request a bulk action instead"));
@@ -46,18 +34,18 @@ impl Writes {
         let CreateTask { task_type, params, key, policy, .. } = &mut input;
         let hooks = &self.types.registry.state().hooks;
         hooks.prepare(task_type, params, key, policy).map_err(|error| ApiError::new(Code::Rejected, error))?;
-        self.draft_of_any_type(input, now_ms, trace)
+        self.validate_any_type(input, now_ms, trace)
     }
 
-    /// Variant of [`Self::draft`] for tasks that the API creates itself.
-    pub(crate) fn draft_of_any_type(
+    /// Variant of [`Self::validate`] for tasks that the API creates itself.
+    pub(crate) fn validate_any_type(
         &self,
-        input: CreateTask,
+        mut input: CreateTask,
         now_ms: i64,
         trace: Option<&Trace>,
-    ) -> Result<Draft, ApiError> {
+    ) -> Result<TaskSpec, ApiError> {
         check_type(&input.task_type).map_err(|error| bad_field("type", error))?;
-        let (id, generated) = id_of(&input)?;
+        let id = id_of(&input)?;
         check_params_size(&input.params)?;
         if input.policy.rules.external {
             check_external(&input)?;
@@ -66,19 +54,21 @@ impl Writes {
         }
         let hash =
             spawn_hash(&input.task_type, &input.params).map_err(|error| bad_field("params", error.to_string()))?;
-        let mut new = OutgoingTask::new(&input.task_type, input.params.clone());
         check_short("key", input.key.as_deref())?;
-        new.key = input.key.clone();
-        new.policy = self.policy_of(input, &id, now_ms)?;
-        self.types.check_continuation_params(&new.policy.rules.then, "/then")?;
-        self.types.check_notifications(&new.policy.rules)?;
-        new.id = Some(id.clone());
-        new.trace = trace.cloned().map(Box::new);
-        Ok(Draft { id, generated, hash, new })
+        let policy = self.policy_of(&mut input, &id, now_ms)?;
+        self.types.check_continuation_params(&policy.rules.then, "/then")?;
+        self.types.check_notifications(&policy.rules)?;
+        let mut task = TaskSpec::new(id, input.task_type, input.params);
+        task.set_policy(policy);
+        task.hash = Some(hash.into());
+        task.key = input.key.map(Into::into);
+        task.trace = trace.cloned().map(Box::new);
+        task.has_generated_id = input.id.is_none();
+        Ok(task)
     }
 
-    fn policy_of(&self, input: CreateTask, id: &TaskId, now_ms: i64) -> Result<Policy, ApiError> {
-        let mut policy = input.policy;
+    fn policy_of(&self, input: &mut CreateTask, id: &TaskId, now_ms: i64) -> Result<Policy, ApiError> {
+        let mut policy = std::mem::take(&mut input.policy);
         policy.not_before_ms = self.start_time(input.delay, input.at.as_deref(), now_ms)?;
         policy.expires_at_ms = input.expires.map(|expires| expires.time_ms(now_ms));
         if input.block_when_done.is_some() && !policy.rules.external {
@@ -95,7 +85,7 @@ impl Writes {
         check_size(policy)?;
         self.types.limits().check_policy(policy, now_ms).map_err(of_flaw)?;
         if let Some(topic) = &policy.reply_to {
-            self.publisher.names().check_reply_topic(topic).map_err(|error| bad_field("reply_to", error))?;
+            self.types.topology.names.check_reply_topic(topic).map_err(|error| bad_field("reply_to", error))?;
         }
         self.types.check_with_type(task_type, policy)
     }
@@ -124,16 +114,17 @@ impl Writes {
         Ok((start > now_ms).then_some(start))
     }
 
-    pub(crate) async fn check_types(&self, draft: &Draft) -> Result<(), ApiError> {
-        if !draft.is_external() {
-            self.types.check_type_exists(&draft.new.task_type).await?;
+    pub(crate) async fn check_types(&self, task: &TaskSpec) -> Result<(), ApiError> {
+        if !task.is_external() {
+            self.types.check_type_exists(&task.task_type).await?;
         }
-        self.types.check_continuation_types(&draft.new.policy.rules.then).await?;
-        self.types.check_notification_types(&draft.new.policy.rules).await
+        let Some(policy) = &task.policy else { return Ok(()) };
+        self.types.check_continuation_types(&policy.rules.then).await?;
+        self.types.check_notification_types(&policy.rules).await
     }
 }
 
-fn id_of(input: &CreateTask) -> Result<(TaskId, bool), ApiError> {
+fn id_of(input: &CreateTask) -> Result<TaskId, ApiError> {
     let bad = |pointer: &'static str| {
         move |reason: crate::model::task::id::IdError| ApiError::new(Code::BadId, reason.to_string()).pointer(pointer)
     };
@@ -154,7 +145,7 @@ fn id_of(input: &CreateTask) -> Result<(TaskId, bool), ApiError> {
             .pointer("/id")
             .hint("choose another id, or add the task to `then` of the parent"));
     }
-    Ok((id, input.id.is_none()))
+    Ok(id)
 }
 
 fn check_params_size(params: &RawJson) -> Result<(), ApiError> {

@@ -38,7 +38,7 @@ pub(super) fn measure(fleet: &mut TypesFleet, report: &mut BenchReport) -> anyho
 fn drain(fleet: &mut TypesFleet, hot: &str, idle: &[String]) -> anyhow::Result<Round> {
     let tasks = fleet.bench.tasks;
     fleet.fill(hot, tasks)?;
-    let events = fleet.topics.names.events();
+    let events = fleet.topics.topology.names.events();
     let before = fleet.topics.records(&events, EVENTS_PARTITIONS)?;
     // Connects the commit reader before the measurement.
     fleet.topics.is_committed(hot)?;

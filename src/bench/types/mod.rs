@@ -168,10 +168,10 @@ impl TypesFleet {
     fn prepare(bench: &TypesBench, services: &Services, types: u32, own: u32) -> anyhow::Result<Self> {
         let mut topics = BenchTopics::prepare(services, bench.partitions, EVENTS_PARTITIONS)?;
         let names = type_names(types);
-        topics.names = topics.names.clone().with_groups(groups(&names, own));
+        topics.topology.names = topics.topology.names.clone().with_groups(groups(&names, own));
         let specs: Vec<TopicSpec> = names
             .iter()
-            .map(|name| topics.names.tasks(name))
+            .map(|name| topics.topology.names.tasks(name))
             .map(|name| TopicSpec { name, partitions: bench.partitions, replication: None, config: Vec::new() })
             .collect();
         for outcome in topics.broker.apply_topics(&specs, TOPICS_DEADLINE)? {
@@ -190,7 +190,7 @@ impl TypesFleet {
     fn role(&self, types: &[String], ready: Option<PathBuf>) -> ChildRole {
         ChildRole::Types {
             services: self.services.clone(),
-            prefix: self.topics.names.prefix.clone(),
+            prefix: self.topics.topology.names.prefix.clone(),
             events_partitions: EVENTS_PARTITIONS,
             types: types.to_vec(),
             all: self.names.clone(),
@@ -203,7 +203,7 @@ impl TypesFleet {
     /// Returns the start of a worker of these types.
     fn worker_start(&mut self, types: &[String]) -> WorkerStart {
         self.started += 1;
-        let ready = std::env::temp_dir().join(format!("{}-{}.ready", self.topics.names.prefix, self.started));
+        let ready = std::env::temp_dir().join(format!("{}-{}.ready", self.topics.topology.names.prefix, self.started));
         WorkerStart { role: self.role(types, Some(ready.clone())), ready }
     }
 
@@ -223,7 +223,7 @@ impl TypesFleet {
     fn fill(&mut self, task_type: &str, tasks: u64) -> anyhow::Result<()> {
         let numbers = self.take_numbers(tasks);
         let filler = Filler::new(&self.topics)?;
-        filler.tasks(&self.topics.names, task_type, numbers, &load::params())?;
+        filler.tasks(&self.topics.topology.names, task_type, numbers, &load::params())?;
         filler.end()
     }
 }

@@ -78,7 +78,7 @@ struct Ownership {
 impl Ownership {
     fn follow(fleet: &TypesFleet) -> Self {
         let workers = Arc::new(WorkerRegistry::default());
-        let follower = listen(workers.clone(), fleet.topics.broker.clone(), &fleet.topics.names);
+        let follower = listen(workers.clone(), fleet.topics.broker.clone(), &fleet.topics.topology.names);
         Self { workers, follower }
     }
 

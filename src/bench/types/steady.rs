@@ -34,7 +34,7 @@ pub(super) struct Observer {
 impl Observer {
     /// Reads events from the current end on.
     pub(super) fn new(fleet: &TypesFleet) -> anyhow::Result<Self> {
-        let topic = fleet.topics.names.events();
+        let topic = fleet.topics.topology.names.events();
         let mut consumer = fleet.topics.broker.consumer(&ConsumerSpec::default())?;
         let mut starts = Vec::new();
         for number in 0..EVENTS_PARTITIONS {
@@ -64,7 +64,7 @@ impl Observer {
                 let numbers = fleet.take_numbers(1);
                 let task_type = &types[usize::try_from(sent)? % types.len()];
                 self.open.insert(numbers.start, now_ms());
-                filler.tasks(&fleet.topics.names, task_type, numbers, &params)?;
+                filler.tasks(&fleet.topics.topology.names, task_type, numbers, &params)?;
                 sent += 1;
             }
             self.poll()?;

@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 use super::exit::{Code, Failure};
 use super::output::{eprint_line, one_line};
+use crate::client::{self as rest, Error, Request, follow};
 use crate::documents::{BatchItem, BatchOutcome, CreateTask, FleetChange, LogDocument, Problem, Status};
 use crate::documents::{RetryOutcome, RetryTask};
-use crate::client::{self as rest, Error, Request, follow};
 
 mod hints;
 

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::documents::{PauseType, SetKillSwitch, StateDocument};
 use crate::cli::client::{Client, Method, Query};
 use crate::cli::exit::{Code, Failure};
 use crate::cli::output::eprint_line;
 use crate::cli::setup::Setup;
 use crate::config::{Config, Role, TokenConfig};
+use crate::documents::{PauseType, SetKillSwitch, StateDocument};
 use crate::handlers::builtin::demo::{FETCH, IMPORT, ORDER, PACK, REPORT, SLOW};
 use crate::model::units::duration::Millis;
 

@@ -16,7 +16,7 @@ use crate::cli::apps;
 use crate::cli::exit::Failure;
 use crate::cli::output::eprint_line;
 use crate::cli::setup::{Ended, Setup};
-use crate::config::Config;
+use crate::config::{Config, Topology};
 use crate::handlers::builtin::register_samples;
 use crate::runtime::{Shutdown, blocking};
 
@@ -62,7 +62,8 @@ impl Live {
     pub(super) async fn run(self, mut version: Setup) -> anyhow::Result<()> {
         loop {
             let mut roles = JoinSet::new();
-            let worker = version.worker(self.broker.clone(), Vec::new(), EVENTS_PARTITIONS);
+            let topology = Topology::new(version.names.clone(), EVENTS_PARTITIONS);
+            let worker = version.worker(self.broker.clone(), Vec::new(), topology);
             version.start_worker(&mut roles, worker);
             let next = tokio::select! {
                 biased;

@@ -16,12 +16,12 @@ use super::setup::{CALL_DEADLINE, Setup, SetupOptions};
 use super::traces;
 use super::wait::finish;
 use crate::api::ApiSetup;
-use crate::documents::CreateTask;
 use crate::broker::memory::{MemoryBroker, MemoryBrokerOptions};
 use crate::broker::{Broker, BrokerClient, TopicChange};
-use crate::config::TokenConfig;
+use crate::config::{TokenConfig, Topology};
 use crate::control::schedules::ScheduleKey;
 use crate::control::{self, CONTROL_VERSION, ControlKey, put_schedule};
+use crate::documents::CreateTask;
 use crate::handlers::Registry;
 use crate::model::schedule::Schedule;
 use crate::model::task::Policy;
@@ -97,9 +97,10 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
     declare_types(&version, &broker.client()).await?;
     apply_schedules(&setup, &broker.client()).await?;
-    setup.start_tracker(&mut running, setup.tracker(broker.clone(), store.clone(), EVENTS_PARTITIONS));
+    let topology = Topology::new(setup.names.clone(), EVENTS_PARTITIONS);
+    setup.start_tracker(&mut running, setup.tracker(broker.clone(), store.clone(), topology.clone()));
     // The API learns from declarations what apps declare, also after a reload.
-    let api = ApiSetup { registry: version.registry.without_apps(), ..setup.api(broker, store, EVENTS_PARTITIONS) };
+    let api = ApiSetup { registry: version.registry.without_apps(), ..setup.api(broker, store, topology) };
     setup.start_api(&mut running, api, listener);
     eprint_line(banner(&url, &version.registry, token.is_some(), has_target));
     running.spawn(async move { ("worker", live.run(version).await) });

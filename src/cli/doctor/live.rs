@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::Finding;
-use crate::documents::{WorkerDocument, WorkerState, Workers};
 use crate::broker::{BrokerClient, Partition, TopicInfo};
 use crate::cli::client::Client;
 use crate::cli::setup::CALL_DEADLINE;
 use crate::config::Names;
 use crate::control::learn_broker_time;
+use crate::documents::{WorkerDocument, WorkerState, Workers};
 use crate::model::units::time::time_text;
 use crate::runtime;
 use crate::runtime::clock::skew_text;

@@ -123,7 +123,7 @@ async fn group_with_members_is_refused() {
 /// A running worker that refuses a partition starts at the offset from the control topic and removes the record.
 #[tokio::test(flavor = "multi_thread")]
 async fn running_workers_apply_offsets() {
-    use crate::config::Config;
+    use crate::config::{Config, Topology};
     use crate::control::settings::{mark_partition_consumed, set_fleet};
     use crate::handlers::builtin::register_samples;
     use crate::runtime::{Health, Shutdown};
@@ -148,8 +148,7 @@ async fn running_workers_apply_offsets() {
         registry,
         types: vec!["echo".into()],
         config: config.worker.clone(),
-        names: names.clone(),
-        events_partitions: config.topics.events_partitions,
+        topology: Topology::new(names.clone(), config.topics.events_partitions),
         max_tree_age: config.topics.max_tree_age,
         metrics: crate::telemetry::Metrics::new().unwrap(),
         tracer: None,

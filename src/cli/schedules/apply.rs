@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use clap::Args;
 use serde_json::json;
 
-use crate::documents::ScheduleDocument;
 use crate::cli::client::Client;
 use crate::cli::exit::{Code, Failure, Outcome};
 use crate::cli::globals::Globals;
 use crate::cli::output::{Field, Output, Rows, eprint_line};
 use crate::cli::setup::{SetupOptions, load_config};
+use crate::documents::ScheduleDocument;
 use crate::model::json::RawJson;
 use crate::model::schedule::Spec;
 

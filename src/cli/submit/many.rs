@@ -10,12 +10,12 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
 use super::ndjson::{Line, Shape, Source, read};
-use crate::documents::{BatchItem, Problem};
 use crate::cli::client::{Client, from_problem};
 use crate::cli::exit::{Code, Failure, Outcome};
 use crate::cli::output::{Output, eprint_line};
 use crate::cli::task_view::span_text;
 use crate::client::{BATCH_BYTES, BATCH_ITEMS};
+use crate::documents::{BatchItem, Problem};
 
 /// Time a batch waits for more lines.
 const LINGER: Duration = Duration::from_millis(50);

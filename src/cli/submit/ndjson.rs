@@ -10,9 +10,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
-use crate::documents::CreateTask;
 use crate::cli::exit::{Code, Failure};
 use crate::client::new_id_after;
+use crate::documents::CreateTask;
 use crate::model::json::{JsonError, JsonKind, JsonSlice, RawJson};
 
 /// Maximum length of a line. Larger params do not fit into a Kafka record.

@@ -1,8 +1,8 @@
 //! Text rendering of a task tree.
 
-use crate::documents::TreeNode;
 use crate::cli::output::{Paint, one_line};
 use crate::cli::task_view::{error_text, time_text};
+use crate::documents::TreeNode;
 use crate::model::record::state::State;
 
 /// Maximum length of a progress value or error on a line.

@@ -11,11 +11,11 @@ use tokio::time::Instant;
 
 use super::refresh::{NamedTasks, PartitionScope, RefreshQueue};
 use super::{Fingerprint, show};
-use crate::documents::{Status, TaskPage};
 use crate::cli::client::{Client, Query, ReconnectingStream, record_removed};
 use crate::cli::exit::{Code, Failure, Outcome};
 use crate::cli::output::{Output, eprint_line};
 use crate::cli::wait::code_of;
+use crate::documents::{Status, TaskPage};
 use crate::runtime::Backoff;
 
 /// Maximum number of concurrent reads.

@@ -15,7 +15,7 @@ use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{
     Broker, BrokerClient, BrokerError, ConsumerSpec, Partition, ProducerRecord, RecordRef, StartOffset, Watermarks,
 };
-use crate::config::Names;
+use crate::config::{Names, Topology};
 use crate::control::{Group, GroupRecords};
 use crate::model::json::short_reason;
 use crate::model::task::id::check_type;
@@ -85,9 +85,10 @@ impl From<FleetSettingsError> for BrokerError {
 }
 
 impl FleetSettings {
-    /// Returns the number of events partitions, or an error with a hint.
-    pub fn require_events_partitions(&self, names: &Names) -> Result<u32, FleetSettingsError> {
-        self.events_partitions.ok_or_else(|| FleetSettingsError::NotApplied(names.control()))
+    /// Returns the topology of the fleet with these names, or an error with a hint.
+    pub fn topology(&self, names: &Names) -> Result<Topology, FleetSettingsError> {
+        let not_applied = || FleetSettingsError::NotApplied(names.control());
+        Ok(Topology::new(names.clone(), self.events_partitions.ok_or_else(not_applied)?))
     }
 
     /// Returns whether any partition of the type has been consumed.

@@ -48,7 +48,7 @@ fn missing_topic_gives_a_hint() {
 fn empty_topic_has_no_settings() {
     let control = read(&with_topic()).unwrap();
     assert_eq!(control, FleetSettings::default());
-    let error = control.require_events_partitions(&names()).unwrap_err().to_string();
+    let error = control.topology(&names()).unwrap_err().to_string();
     assert!(error.contains("`t.control` has no record of the number") && error.contains("topics apply"), "{error}");
 }
 

@@ -23,7 +23,7 @@ use super::outbox::RecordCopy;
 use super::retention::Lifetimes;
 use super::retry::RunUsage;
 use super::task::id::TaskId;
-use super::task::{DecodedTask, Policy, Position};
+use super::task::{Policy, Position, TaskSpec};
 use super::trace::SpanContext;
 use wire::{Envelope, ReadEnvelope};
 
@@ -178,12 +178,12 @@ impl Event {
     }
 
     /// `submitted` event of a task whose record is at `position`. An external task has no record.
-    pub fn submitted(task: &DecodedTask, position: Option<Position>, at_ms: i64) -> Self {
+    pub fn submitted(task: &TaskSpec, position: Option<Position>, at_ms: i64) -> Self {
         Self::announcing(Payload::Submitted, task, position, at_ms)
     }
 
     /// Event of a task that contains its announcement. `position`: of its record, if it has one.
-    pub fn announcing(payload: impl Into<Payload>, task: &DecodedTask, position: Option<Position>, at_ms: i64) -> Self {
+    pub fn announcing(payload: impl Into<Payload>, task: &TaskSpec, position: Option<Position>, at_ms: i64) -> Self {
         let announcement = Some(Box::new(Announcement::of(task, position)));
         Self { task: announcement, ..Self::new(payload, task.id.clone(), task.run, at_ms) }
     }
@@ -243,7 +243,7 @@ impl schemars::JsonSchema for Event {
 }
 
 impl Announcement {
-    pub fn of(task: &DecodedTask, position: Option<Position>) -> Self {
+    pub fn of(task: &TaskSpec, position: Option<Position>) -> Self {
         Self {
             task_type: task.task_type.clone(),
             created_at_ms: task.created_at_ms,

@@ -3,12 +3,12 @@
 use super::succeeded::{announcement, head};
 use crate::model::encode_error::EncodeError;
 use crate::model::json::push_number;
-use crate::model::task::{DecodedTask, Position};
+use crate::model::task::{Position, TaskSpec};
 
 /// Writes the `submitted` event of a task whose record is at `position`: the same bytes as
 /// [`Event::submitted`](super::Event::submitted) encodes to. An external task has no record.
 pub fn submitted(
-    task: &DecodedTask,
+    task: &TaskSpec,
     position: Option<Position>,
     at_ms: i64,
     out: &mut Vec<u8>,

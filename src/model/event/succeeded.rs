@@ -4,11 +4,11 @@
 use super::EVENT_VERSION;
 use crate::model::encode_error::EncodeError;
 use crate::model::json::{RawJson, push_number, push_text};
-use crate::model::task::{DecodedTask, Position};
+use crate::model::task::{Position, TaskSpec};
 
 /// Parts of a task's `succeeded` event.
 pub struct Success<'a> {
-    pub task: &'a DecodedTask,
+    pub task: &'a TaskSpec,
     pub position: Position,
     pub attempt: u32,
     pub worker: &'a str,
@@ -39,7 +39,7 @@ impl Success<'_> {
 }
 
 /// Writes the fields that every event of a task begins with.
-pub(super) fn head(out: &mut Vec<u8>, kind: &str, task: &DecodedTask) {
+pub(super) fn head(out: &mut Vec<u8>, kind: &str, task: &TaskSpec) {
     out.extend_from_slice(b"{\"v\":");
     push_number(out, EVENT_VERSION);
     // Kinds and ids contain no character that JSON escapes.
@@ -54,11 +54,7 @@ pub(super) fn head(out: &mut Vec<u8>, kind: &str, task: &DecodedTask) {
     }
 }
 
-pub(super) fn announcement(
-    out: &mut Vec<u8>,
-    task: &DecodedTask,
-    position: Option<Position>,
-) -> Result<(), EncodeError> {
+pub(super) fn announcement(out: &mut Vec<u8>, task: &TaskSpec, position: Option<Position>) -> Result<(), EncodeError> {
     out.extend_from_slice(b"{\"type\":");
     push_text(out, &task.task_type);
     out.extend_from_slice(b",\"created_at_ms\":");

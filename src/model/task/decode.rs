@@ -9,8 +9,8 @@ use serde::de::IgnoredAny;
 use super::id::{IdError, TaskId, clip};
 use super::structured::{Envelope, media_type};
 use super::{
-    DecodedTask, MAX_ATTEMPTS, MAX_POLICY_BYTES, MAX_RUN, MAX_TEXT_CHARS, Policy, Position, ReceivedTask, Reject,
-    Rules, STRUCTURED, Trace, header, parse_time,
+    MAX_ATTEMPTS, MAX_POLICY_BYTES, MAX_RUN, MAX_TEXT_CHARS, Policy, Position, ReceivedTask, Reject, Rules, STRUCTURED,
+    TaskSpec, Trace, header, parse_time,
 };
 use crate::model::json::{JsonError, RawJson};
 use crate::model::retry::RunProgress;
@@ -39,7 +39,7 @@ impl Source<'_> {
 pub fn read_task<'a>(
     source: &Source<'_>,
     headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>,
-) -> Result<DecodedTask, Reject> {
+) -> Result<TaskSpec, Reject> {
     read_record(source, headers).map(|received| received.task)
 }
 
@@ -48,25 +48,25 @@ pub fn read_record<'a>(
     source: &Source<'_>,
     headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>,
 ) -> Result<ReceivedTask, Reject> {
-    let mut draft = Draft::default();
+    let mut reader = RecordReader::default();
     for (name, value) in headers {
-        draft.take(name, value.unwrap_or_default());
+        reader.take(name, value.unwrap_or_default());
     }
     let Some(value) = source.value.filter(|value| !value.is_empty()) else {
-        return Err(draft.reject(
+        return Err(reader.reject(
             Reject::new("empty_value", "the record has no value: params must be JSON, at least `null`"),
             source,
         ));
     };
-    if draft.structured {
-        return draft.read_structured(source, value);
+    if reader.structured {
+        return reader.read_structured(source, value);
     }
-    draft.finish(source, value)
+    reader.finish(source, value)
 }
 
-/// Headers decoded so far.
+/// Reader of one record, with the headers decoded so far.
 #[derive(Default)]
-struct Draft<'a> {
+struct RecordReader<'a> {
     id: Option<&'a str>,
     parent: Option<&'a str>,
     task_type: Option<&'a str>,
@@ -91,7 +91,7 @@ struct Draft<'a> {
     nameless: bool,
 }
 
-impl<'a> Draft<'a> {
+impl<'a> RecordReader<'a> {
     /// Decodes a header. Continues after an invalid one, because the rejection includes the task's id, which may
     /// follow.
     fn take(&mut self, name: &str, value: &'a [u8]) {
@@ -190,12 +190,12 @@ impl<'a> Draft<'a> {
     fn read_structured(self, source: &Source<'_>, value: &[u8]) -> Result<ReceivedTask, Reject> {
         let envelope = Envelope::parse(value).map_err(|reject| self.reject(reject, source))?;
         let attributes: Vec<(&str, &str)> = envelope.headers().collect();
-        let mut draft: Draft<'_> = self;
-        draft.structured = false;
+        let mut reader: RecordReader<'_> = self;
+        reader.structured = false;
         for (name, text) in &attributes {
-            draft.take(name, text.as_bytes());
+            reader.take(name, text.as_bytes());
         }
-        draft.finish(source, envelope.data().text().as_bytes())
+        reader.finish(source, envelope.data().text().as_bytes())
     }
 
     fn finish(mut self, source: &Source<'_>, value: &[u8]) -> Result<ReceivedTask, Reject> {
@@ -218,8 +218,7 @@ impl<'a> Draft<'a> {
             self.policy.get_or_insert_default().expires_at_ms = Some(at_ms);
         }
         let state = self.trace_state;
-        let task = DecodedTask {
-            task_type: source.task_type.clone(),
+        let task = TaskSpec {
             run,
             created_at_ms,
             asof: self.asof,
@@ -227,8 +226,7 @@ impl<'a> Draft<'a> {
             hash: self.hash,
             policy: self.policy,
             trace: self.trace_parent.map(|parent| Box::new(Trace { parent, state })),
-            params,
-            id,
+            ..TaskSpec::new(id, source.task_type.clone(), params)
         };
         let Self { progress, has_foreign_headers, .. } = self;
         Ok(ReceivedTask { task, position: source.position, progress, has_foreign_headers })

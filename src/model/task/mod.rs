@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::json::RawJson;
 use super::retry::RunProgress;
-use super::trace::SpanContext;
+use super::trace::{Origin, SpanContext};
 pub use super::units::time::parse_time;
 
 #[doc(hidden)]
@@ -56,10 +56,10 @@ pub const MAX_RUN: u32 = 1_000_000;
 /// Maximum number of attempts that a record may have used.
 pub const MAX_ATTEMPTS: u32 = 1_000_000;
 
-/// Fields of a task, as its record describes them.
+/// Fields of a task: as its record describes them, or will when the task is published.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
-pub struct DecodedTask {
+pub struct TaskSpec {
     pub id: TaskId,
     pub task_type: Arc<str>,
     pub run: u32,
@@ -69,17 +69,25 @@ pub struct DecodedTask {
     /// The publisher announces the task with an event of its own.
     pub announced: bool,
     pub hash: Option<Box<str>>,
+    /// `None` if all options have their defaults.
     pub policy: Option<Box<Policy>>,
+    /// Headers of its trace context; until the task is published, those of its creator's.
     pub trace: Option<Box<Trace>>,
     /// Valid JSON.
     pub params: RawJson,
+    /// Ordering key of a task to be published; default: the id. A received task has it in its record.
+    pub key: Option<Box<str>>,
+    /// The publisher gives the task a trace of its own, with a link to `trace`.
+    pub has_own_trace: bool,
+    /// The id was generated for this task to be published, so that no other task has it.
+    pub has_generated_id: bool,
 }
 
 /// Task with what its record adds to it.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct ReceivedTask {
-    pub task: DecodedTask,
+    pub task: TaskSpec,
     pub position: Position,
     /// Attempts and waits that the run had used when the record was written.
     pub progress: RunProgress,
@@ -87,10 +95,54 @@ pub struct ReceivedTask {
     pub has_foreign_headers: bool,
 }
 
-impl DecodedTask {
+impl TaskSpec {
+    /// Task to be published, in its first run. The publisher sets its creation time and hash.
+    pub fn new(id: TaskId, task_type: impl Into<Arc<str>>, params: RawJson) -> Self {
+        Self {
+            id,
+            task_type: task_type.into(),
+            run: 1,
+            created_at_ms: 0,
+            asof: None,
+            announced: false,
+            hash: None,
+            policy: None,
+            trace: None,
+            params,
+            key: None,
+            has_own_trace: false,
+            has_generated_id: false,
+        }
+    }
+
+    /// Sets the options; without any that differs from its default, the record has none.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.policy = (policy != Policy::default()).then(|| Box::new(policy));
+    }
+
+    /// Sets the earliest start, epoch milliseconds.
+    pub fn at(mut self, at_ms: i64) -> Self {
+        self.policy.get_or_insert_default().not_before_ms = Some(at_ms);
+        self
+    }
+
+    /// Returns true if no worker runs the task: another system reports its states.
+    pub fn is_external(&self) -> bool {
+        self.policy.as_ref().is_some_and(|policy| policy.rules.external)
+    }
+
     /// Context of the headers; `None` without a valid one.
     pub fn trace_context(&self) -> Option<SpanContext> {
         SpanContext::parse(&self.trace.as_ref()?.parent)
+    }
+
+    /// Origin of the task by the context of its creator.
+    pub fn origin(&self) -> Origin {
+        match self.trace_context() {
+            Some(context) if self.has_own_trace => Origin::Linked(context),
+            Some(context) => Origin::Parent(context),
+            None => Origin::Unknown,
+        }
     }
 }
 

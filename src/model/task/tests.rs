@@ -18,11 +18,11 @@ fn receive(task_type: &str, headers: &[(&str, &[u8])], value: Option<&[u8]>) -> 
     read_record(&source, headers.iter().map(|(name, value)| (*name, Some(*value))))
 }
 
-fn read_as(task_type: &str, headers: &[(&str, &[u8])], value: Option<&[u8]>) -> Result<DecodedTask, Reject> {
+fn read_as(task_type: &str, headers: &[(&str, &[u8])], value: Option<&[u8]>) -> Result<TaskSpec, Reject> {
     receive(task_type, headers, value).map(|received| received.task)
 }
 
-fn read(headers: &[(&str, &str)], value: &str) -> Result<DecodedTask, Reject> {
+fn read(headers: &[(&str, &str)], value: &str) -> Result<TaskSpec, Reject> {
     let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
     read_as("echo", &headers, Some(value.as_bytes()))
 }
@@ -314,15 +314,9 @@ proptest! {
         expires_at_ms in prop::option::of(0..253_402_300_799_999i64),
     ) {
         let policy = Policy { retries, timeout: timeout.map(Millis), name, tags, expires_at_ms, ..Policy::default() };
-        let task = DecodedTask {
-            id: TaskId::parse(&id).unwrap(),
-            task_type: "echo".into(),
-            run, created_at_ms, asof, announced,
-            hash: None,
-            policy: (policy != Policy::default()).then(|| Box::new(policy)),
-            trace: None,
-            params: RawJson::null(),
-        };
+        let task = TaskSpec::new(TaskId::parse(&id).unwrap(), "echo", RawJson::null());
+        let mut task = TaskSpec { run, created_at_ms, asof, announced, ..task };
+        task.set_policy(policy);
         let waits = waits.map_or_else(Waits::default, |(number, since_ms)| Waits { number, since_ms });
         let progress = RunProgress { attempts: attempts_used, waits, backoff_from: attempts_used / 2 };
         let headers = crate::publish::record_headers(&task, &progress, "test");

@@ -4,7 +4,7 @@
 use super::span::{Span, SpanKind};
 use super::{nanos, random_span_id, state_of};
 use crate::model::task::id::TaskId;
-use crate::model::task::{DecodedTask, Position};
+use crate::model::task::{Position, TaskSpec};
 use crate::model::trace::{RecordTrace, SendSpan, SpanContext};
 
 /// Maximum length of an error's message in a span, in characters.
@@ -26,7 +26,7 @@ pub struct SentTask<'a> {
 
 /// Task that a worker has received.
 pub struct DeliveredTask<'a> {
-    pub task: &'a DecodedTask,
+    pub task: &'a TaskSpec,
     pub position: Position,
     pub topic: &'a str,
     pub worker: &'a str,

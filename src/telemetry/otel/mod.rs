@@ -24,8 +24,8 @@ pub use span::{Span, SpanKind, Value};
 
 use crate::config::Names;
 use crate::model::task::id::TaskId;
-use crate::model::task::{DecodedTask, Trace};
-use crate::model::trace::{Origin, Sampler, SpanContext, SpanId};
+use crate::model::task::{TaskSpec, Trace};
+use crate::model::trace::{Sampler, SpanContext, SpanId};
 use crate::runtime::now_ms;
 
 /// Maximum number of spans that wait for export; further ones are dropped.
@@ -68,13 +68,12 @@ impl Tracer {
     /// not sampled.
     pub(crate) fn begin_send(
         &self,
-        task: &mut DecodedTask,
-        origin: Origin,
+        task: &mut TaskSpec,
         names: &Names,
         source: &str,
         now_ms: i64,
     ) -> Option<Box<Span>> {
-        let sent = self.sampler.sent(&task.id, task.run, origin)?;
+        let sent = self.sampler.sent(&task.id, task.run, task.origin())?;
         // A `tracestate` belongs to the trace of the parent, so a span without one drops it.
         let state = sent.parent.and_then(|_| task.trace.take()?.state);
         task.trace = Some(headers_of(sent.context, state));
@@ -118,13 +117,8 @@ pub(crate) fn nanos(at_ms: i64) -> u64 {
     u64::try_from(at_ms).unwrap_or(0).saturating_mul(1_000_000)
 }
 
-/// Context of a task's headers; `None` without a valid one.
-pub(crate) fn context_of(trace: Option<&Trace>) -> Option<SpanContext> {
-    SpanContext::parse(&trace?.parent)
-}
-
 /// `tracestate` of a task; it counts only with a valid context.
-pub(crate) fn state_of(task: &DecodedTask) -> Option<String> {
+pub(crate) fn state_of(task: &TaskSpec) -> Option<String> {
     task.trace_context()?;
     task.trace.as_ref()?.state.clone()
 }

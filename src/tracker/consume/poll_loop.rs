@@ -23,7 +23,6 @@ use tokio_util::sync::CancellationToken;
 use super::event_batches::{BATCHES, Batch, EventBatcher};
 use crate::broker::{BrokerError, Commit, Consumer, GroupEvent, Partition, RecordRef, StartOffset};
 use crate::model::event::{DecodeError, Event};
-use crate::model::task::partition::partition_of;
 use crate::runtime::{self, Shutdown};
 use crate::tracker::setup::TrackerSetup;
 
@@ -101,7 +100,7 @@ impl PollLoop {
         spawn: SpawnPartition,
     ) -> Self {
         let (seek_sender, seek_requests) = mpsc::unbounded_channel();
-        let topic = setup.names.events().into();
+        let topic = setup.topology.names.events().into();
         let (batchers, now) = (BTreeMap::new(), Instant::now());
         setup.health.set("tracker", "waiting for the consumer group to assign partitions");
         Self {
@@ -409,8 +408,7 @@ fn misplacement(event: &Event, partition: i32) -> String {
 /// Partition of an event's task. Folded in another partition, the event would create a second record that no lookup
 /// by id finds.
 fn partition_of_event(event: &Event, setup: &TrackerSetup) -> Option<i32> {
-    let partition = || partition_of(event.id.root().as_bytes(), setup.events_partitions);
-    if event.kind().is_partition_wide() { None } else { i32::try_from(partition()).ok() }
+    if event.kind().is_partition_wide() { None } else { i32::try_from(setup.topology.partition_of(&event.id)).ok() }
 }
 
 fn skip(batcher: &mut EventBatcher, record: &RecordRef<'_>, setup: &TrackerSetup, error: &str) {

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use crate::model::units::time::time_text;
 use crate::config::Names;
 use crate::model::json::RawJson;
 use crate::model::record::TaskRecord;
@@ -13,10 +12,11 @@ use crate::model::record::notifications::NotificationDelivery;
 use crate::model::task::action::{CALLBACK_TYPE, Callback, EMAIL_TYPE, Notification};
 use crate::model::task::delivery::{CallbackParams, EmailParams};
 use crate::model::task::id::TaskId;
-use crate::model::task::{MAX_TEXT_CHARS, Policy, Rules};
+use crate::model::task::{MAX_TEXT_CHARS, Policy, Rules, TaskSpec};
 use crate::model::trace::SpanContext;
 use crate::model::units::duration::Millis;
-use crate::publish::{OutgoingTask, TracedEvent, traced_event};
+use crate::model::units::time::time_text;
+use crate::publish::{TracedEvent, traced_event};
 use crate::telemetry::Tracer;
 use crate::telemetry::otel::headers_of;
 use crate::tracker::error::TrackerError;
@@ -51,11 +51,10 @@ pub(crate) fn delivery_event(
             (EMAIL_TYPE, RawJson::of(&EmailParams::new(email, body)), (email.retries, email.timeout))
         }
     };
-    let mut new = OutgoingTask::new(kind, params?);
-    new.id = Some(TaskId::parse(&delivery.id(id, notification))?);
-    new.policy = policy(id, delivery, attempts);
-    new.trace = origin.map(|context| headers_of(context, None));
-    Ok(Some(traced_event(new, SOURCE, now_ms, now_ms, traced)?))
+    let mut task = TaskSpec::new(TaskId::parse(&delivery.id(id, notification))?, kind, params?);
+    task.set_policy(policy(id, delivery, attempts));
+    task.trace = origin.map(|context| headers_of(context, None));
+    Ok(Some(traced_event(task, SOURCE, now_ms, traced)?))
 }
 
 fn policy(id: &TaskId, delivery: NotificationDelivery, (retries, timeout): (Option<u32>, Option<Millis>)) -> Policy {

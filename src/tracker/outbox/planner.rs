@@ -17,7 +17,6 @@ use crate::model::record::TaskRecord;
 use crate::model::record::notifications::NotificationDelivery;
 use crate::model::retry::RunUsage;
 use crate::model::task::id::TaskId;
-use crate::model::task::partition::partition_of;
 use crate::publish::TracedEvent;
 use crate::store::{Entry, StoreError};
 use crate::telemetry::otel::followed;
@@ -76,7 +75,7 @@ impl Pass {
 
 impl OutboxPlanner {
     pub(crate) fn new(setup: Arc<TrackerSetup>, number: u32, withdrawals: Arc<Withdrawals>) -> Self {
-        let (events, control) = (setup.names.events().into(), setup.names.control().into());
+        let (events, control) = (setup.topology.names.events().into(), setup.topology.names.control().into());
         Self {
             setup,
             number,
@@ -360,7 +359,7 @@ impl OutboxPlanner {
         let dedup_key = effect.id();
         let refusals = self.unsendable.get(&(id.clone(), dedup_key.clone())).map_or(0, |(_, refusals)| *refusals);
         let origin = followed(self.setup.tracer.as_ref(), id, delivery.run, node.definition.trace);
-        let traced = self.setup.tracer.as_ref().map(|tracer| (tracer, &self.setup.names));
+        let traced = self.setup.tracer.as_ref().map(|tracer| (tracer, &self.setup.topology.names));
         let event = if refusals < 2 {
             delivery_or_nothing(id, node, delivery, (refusals > 0, origin, traced), now)
         } else {
@@ -368,10 +367,8 @@ impl OutboxPlanner {
             None
         };
         let (event, span) = event.unzip();
-        let message = event.map(|event| {
-            let number = partition_of(event.id.root().as_bytes(), self.setup.events_partitions);
-            event_message(&self.events, number, &event)
-        });
+        let message =
+            event.map(|event| event_message(&self.events, self.setup.topology.partition_of(&event.id), &event));
         let message = message.transpose()?;
         let messages = message.into_iter().chain([self.event(&effect_done(id, effect, now))?]).collect();
         Ok(OutboxEntry::plain(id, dedup_key, "notification", messages).with_span(span.flatten()))

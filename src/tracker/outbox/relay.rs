@@ -260,8 +260,8 @@ impl OutboxRelay {
 
     /// Opens the producer, which fences earlier owners, then reads the partition's end: their events lie before it.
     async fn open(&self) -> Result<TransactionalSession, BrokerError> {
-        let name = format!("{}.outbox.{}", self.setup.names.events(), self.number);
-        let events = Partition::new(self.setup.names.events(), self.number as i32);
+        let name = format!("{}.outbox.{}", self.setup.topology.names.events(), self.number);
+        let events = Partition::new(self.setup.topology.names.events(), self.number as i32);
         let broker = self.setup.broker.client();
         let producer = broker.transactional_producer(&name).await?;
         let from = broker.watermarks(&events).await?.high;
@@ -346,7 +346,7 @@ impl OutboxRelay {
         planned: Vec<OutboxEntry>,
     ) -> Result<TransactionalSession, BrokerError> {
         let TransactionalSession { producer, from } = session;
-        let (events, number): (Arc<str>, u32) = (self.setup.names.events().into(), self.number);
+        let (events, number): (Arc<str>, u32) = (self.setup.topology.names.events().into(), self.number);
         let send = move |producer: &mut dyn TransactionalProducer| {
             let messages: Vec<_> = planned.iter().flat_map(|entry| &entry.messages).collect();
             let headers: Vec<Vec<(&str, &[u8])>> = messages.iter().map(|message| message.headers()).collect();
@@ -401,7 +401,7 @@ impl OutboxRelay {
     }
 
     fn record_published(&mut self, planned: &[OutboxEntry], positions: &[(i32, i64)]) {
-        let events = self.setup.names.events();
+        let events = self.setup.topology.names.events();
         let messages: usize = planned.iter().map(|entry| entry.messages.len()).sum();
         let mut dependent_events = positions.iter().skip(messages).copied();
         for (entry, last) in planned.iter().zip(last_positions(planned, positions)) {
@@ -436,7 +436,7 @@ impl OutboxRelay {
     fn count_continuation(&self, entry: &OutboxEntry) {
         let is_new = |message: &&Message| !message.headers.iter().any(|(name, _)| name == header::RUN);
         let record = entry.messages.first().filter(|_| entry.kind == OutboxEntry::CONTINUATION).filter(is_new);
-        if let Some(task_type) = record.and_then(|message| self.setup.names.type_of(&message.topic)) {
+        if let Some(task_type) = record.and_then(|message| self.setup.topology.names.type_of(&message.topic)) {
             self.setup.metrics.tasks.submitted.with_label_values(&[task_type]).inc();
         }
     }

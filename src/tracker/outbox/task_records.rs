@@ -11,7 +11,7 @@ use crate::model::outbox::Effect;
 use crate::model::record::TaskRecord;
 use crate::model::task::continuation::number_of;
 use crate::model::task::id::TaskId;
-use crate::model::task::{DecodedTask, Policy, header};
+use crate::model::task::{Policy, TaskSpec, header};
 use crate::model::trace::Origin;
 use crate::publish::{set_policy, task_headers};
 use crate::store::StoreError;
@@ -148,21 +148,17 @@ impl OutboxPlanner {
         let origin = followed(self.setup.tracer.as_ref(), &parent, followed_task.run, followed_task.definition.trace);
         // A trace that is not sampled by the ids of its tree needs no header.
         let origin = origin.filter(|origin| origin.sampled || followed_task.definition.trace.is_some());
-        let mut task = DecodedTask {
-            id: id.clone(),
-            task_type: continuation.task_type.clone(),
+        let mut task = TaskSpec {
             run: node.run,
             created_at_ms: node.times.created_at_ms.unwrap_or_default(),
             asof: Some(node.requests.asof).filter(|asof| *asof >= 0),
             announced: true,
-            hash: None,
             policy: node.definition.policy.clone(),
             trace: origin.map(|context| headers_of(context, None)),
-            params,
+            ..TaskSpec::new(id.clone(), continuation.task_type.clone(), params)
         };
-        let origin = origin.map_or(Origin::Unknown, Origin::Parent);
         let tracer = self.setup.tracer.as_ref();
-        let span = tracer.and_then(|tracer| tracer.begin_send(&mut task, origin, &self.setup.names, SOURCE, now));
+        let span = tracer.and_then(|tracer| tracer.begin_send(&mut task, &self.setup.topology.names, SOURCE, now));
         let headers = task_headers(&task, SOURCE)
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value.into_owned().into_bytes()));
@@ -216,7 +212,7 @@ impl OutboxPlanner {
     }
 
     pub(crate) fn topic_of(&self, node: &TaskRecord) -> Arc<str> {
-        self.setup.names.tasks(node.task_type.as_deref().unwrap_or_default()).into()
+        self.setup.topology.names.tasks(node.task_type.as_deref().unwrap_or_default()).into()
     }
 }
 

@@ -64,7 +64,7 @@ impl Surveys {
             .filter_map(|name| latest.get(&name).map(|(_, found)| (name, Ok(found.clone()))))
             .collect();
         if !stale.is_empty() {
-            let (broker, names, begun) = (setup.broker.client(), setup.names.clone(), Instant::now());
+            let (broker, names, begun) = (setup.broker.client(), setup.topology.names.clone(), Instant::now());
             let asked: Vec<_> =
                 stale.into_iter().map(|name| (latest.get(&name).map(|(_, found)| found.clone()), name)).collect();
             let groups = self.groups.get()?;

@@ -386,7 +386,7 @@ impl PartitionTask {
     /// Returns the start offset and the current end of the log. A checkpoint that does not match this build or this
     /// log stops the partition, because guessing could lose events.
     async fn verify_writer(&self, found: Option<Checkpoint>) -> Result<(i64, i64), End> {
-        let partition = Partition::new(self.setup.names.events(), self.number);
+        let partition = Partition::new(self.setup.topology.names.events(), self.number);
         let ends = self.setup.broker.client().watermarks(&partition).await;
         let ends = ends.map_err(|error| End::Rewind { reason: "broker", message: error.to_string() })?;
         let Some(checkpoint) = found else { return Ok((ends.low, ends.high)) };

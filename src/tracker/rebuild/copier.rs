@@ -147,7 +147,7 @@ impl Copier {
 
     pub(super) async fn watermarks(&self) -> Result<Watermarks, End> {
         let setup = &self.job.setup.tracker;
-        let partition = Partition::new(setup.names.events(), self.handle.number);
+        let partition = Partition::new(setup.topology.names.events(), self.handle.number);
         setup.broker.client().watermarks(&partition).await.map_err(|error| End::Again(error.to_string()))
     }
 

@@ -215,7 +215,7 @@ pub async fn start(setup: Rebuild, plan: RebuildPlan) -> Result<Running, Rebuild
     let job = Arc::new(Job { setup, plan, progress: progress.clone(), reports: reporting });
     let copying = job.clone();
     let fold = move |handle| drop(runtime::spawn(Copier::new(copying.clone(), handle).run()));
-    let events: Arc<str> = tracker.names.events().into();
+    let events: Arc<str> = tracker.topology.names.events().into();
     let all = job.plan.partitions.iter().map(|task| Partition::new(events.clone(), task.number as i32)).collect();
     let reader = PollLoop::new(tracker, consumer, shutdown.clone(), Box::new(fold)).of(all);
     let projection = runtime::thread("kafleet-rebuild", reader.run())
@@ -315,7 +315,7 @@ async fn measure(job: Arc<Job>) {
     let mut ticks = tokio::time::interval(MEASURE);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let setup = &job.setup.tracker;
-    let topic: Arc<str> = setup.names.events().into();
+    let topic: Arc<str> = setup.topology.names.events().into();
     loop {
         ticks.tick().await;
         for (task, part) in job.plan.partitions.iter().zip(&job.progress.parts) {

@@ -53,7 +53,7 @@ pub async fn preflight(setup: &Rebuild) -> Result<RebuildPlan, RebuildError> {
             "name another Redis, or another database of this one, as the target",
         );
     }
-    let all: Vec<u32> = (0..tracker.events_partitions).collect();
+    let all: Vec<u32> = tracker.topology.partitions().collect();
     let ends = ends(setup, &all).await?;
     let (source, copy) = (setup.source.checkpoints(&all).await?, tracker.store.checkpoints(&all).await?);
     let preflight = Preflight { setup, source, copy, ends };
@@ -85,7 +85,7 @@ async fn is_same(source: &dyn Store, copy: &dyn Store) -> Result<bool, RebuildEr
 }
 
 async fn ends(setup: &Rebuild, partitions: &[u32]) -> Result<Vec<Watermarks>, RebuildError> {
-    let (broker, events) = (setup.tracker.broker.client(), Arc::<str>::from(setup.tracker.names.events()));
+    let (broker, events) = (setup.tracker.broker.client(), Arc::<str>::from(setup.tracker.topology.names.events()));
     let mut ends = Vec::with_capacity(partitions.len());
     for number in partitions {
         ends.push(broker.watermarks(&Partition::new(events.clone(), *number as i32)).await?);
@@ -131,7 +131,7 @@ impl Preflight<'_> {
     /// Checks that the state of an earlier rebuild belongs to this log.
     async fn check_fleet(&self) -> Result<(), RebuildError> {
         const HINT: &str = "name an empty store, or the one in which a rebuild of this fleet was started";
-        let beyond = self.setup.tracker.events_partitions;
+        let beyond = self.setup.tracker.topology.events_partitions;
         if self.setup.tracker.store.checkpoints(&[beyond]).await?.pop().flatten().is_some() {
             let what = format!(
                 "the store belongs to another fleet: it has a partition {beyond}, this fleet has 0 to {}",
@@ -181,7 +181,7 @@ impl Preflight<'_> {
         number: usize,
     ) -> Result<Option<i64>, RebuildError> {
         let setup = &self.setup.tracker;
-        let partition = Partition::new(setup.names.events(), number as i32);
+        let partition = Partition::new(setup.topology.names.events(), number as i32);
         Ok(setup.broker.client().call(move |broker, _| find(broker, &partition, offsets)).await?)
     }
 

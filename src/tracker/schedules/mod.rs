@@ -83,9 +83,9 @@ impl Schedules {
         let mut producer = self.open().await?;
         // Read after the producer was opened, up to the current end of the topic.
         let control = ControlWatch::new(ControlState::without_cancels().with_schedules());
-        let _follower = keep(control.clone(), self.setup.broker.clone(), &self.setup.names, None);
+        let _follower = keep(control.clone(), self.setup.broker.clone(), &self.setup.topology.names, None);
         let mut changes = control.changes();
-        control.whole_within(READ_DEADLINE, &self.setup.names).await?;
+        control.whole_within(READ_DEADLINE, &self.setup.topology.names).await?;
         let mut table = ScheduleTable::of(&control.state().plan);
         loop {
             changes.get_and_mark();
@@ -111,7 +111,7 @@ impl Schedules {
     async fn wait_for_schedules(&self) {
         let seen = watch::Sender::new(false);
         let mut some = seen.subscribe();
-        let (broker, topic) = (self.setup.broker.clone(), self.setup.names.control());
+        let (broker, topic) = (self.setup.broker.clone(), self.setup.topology.names.control());
         let _follower = follow_uncommitted(broker, topic, SchedulePresence(seen));
         // The sender lives as long as the follower.
         let _ = some.wait_for(|some| *some).await;
@@ -119,7 +119,7 @@ impl Schedules {
 
     /// Opens the producer, which fences earlier owners.
     async fn open(&self) -> Result<Transactions, BrokerError> {
-        let (broker, name) = (self.setup.broker.client(), format!("{}.schedules", self.setup.names.events()));
+        let (broker, name) = (self.setup.broker.client(), format!("{}.schedules", self.setup.topology.names.events()));
         broker.transactional_producer(&name).await
     }
 

@@ -7,14 +7,9 @@ use super::table::Entry;
 use crate::broker::{BrokerError, Partition};
 use crate::model::record::TaskRecord;
 use crate::model::task::id::TaskId;
-use crate::model::task::partition::partition_of;
 use crate::store::StoreError;
 use crate::tracker::error::TrackerError;
 use crate::tracker::setup::TrackerSetup;
-
-pub(super) fn partition(setup: &TrackerSetup, id: &TaskId) -> u32 {
-    partition_of(id.root().as_bytes(), setup.events_partitions)
-}
 
 /// Returns whether the task that a schedule started last is still open; `None` if more must be folded first. Until then
 /// the store may show an ended task as open, or not at all, and a time skipped because of it would be lost.
@@ -22,7 +17,7 @@ pub(super) async fn is_running(setup: &Arc<TrackerSetup>, entry: &mut Entry) -> 
     let Some(id) = entry.state.last.as_ref().and_then(|last| TaskId::parse(&last.task).ok()) else {
         return Ok(Some(false));
     };
-    let at = partition(setup, &id);
+    let at = setup.topology.partition_of(&id);
     if node(setup, at, &id).await?.is_some_and(|found| found.state.is_terminal()) {
         entry.pending_lookup = None;
         return Ok(Some(false));
@@ -59,7 +54,7 @@ async fn node_as_of(
 
 /// Current end of an events partition.
 pub(super) async fn current_end(setup: &Arc<TrackerSetup>, at: u32) -> Result<i64, BrokerError> {
-    let events = Partition::new(setup.names.events(), at as i32);
+    let events = Partition::new(setup.topology.names.events(), at as i32);
     Ok(setup.broker.client().watermarks(&events).await?.high)
 }
 
@@ -76,7 +71,7 @@ pub(super) async fn is_folded(setup: &Arc<TrackerSetup>, ends: &[(u32, i64)]) ->
 /// Returns the existing tasks among these.
 pub(super) async fn existing(setup: &Arc<TrackerSetup>, ids: &[TaskId]) -> Result<HashSet<TaskId>, StoreError> {
     let mut by_partition = BTreeMap::<u32, Vec<TaskId>>::new();
-    ids.iter().for_each(|id| by_partition.entry(partition(setup, id)).or_default().push(id.clone()));
+    ids.iter().for_each(|id| by_partition.entry(setup.topology.partition_of(id)).or_default().push(id.clone()));
     let mut existing = HashSet::new();
     for (at, ids) in by_partition {
         let nodes = setup.store.nodes(at, &ids).await?;
@@ -87,7 +82,7 @@ pub(super) async fn existing(setup: &Arc<TrackerSetup>, ids: &[TaskId]) -> Resul
 
 /// Partitions of these tasks with their current ends.
 pub(super) async fn current_ends(setup: &Arc<TrackerSetup>, ids: &[TaskId]) -> Result<Vec<(u32, i64)>, BrokerError> {
-    let partitions: BTreeSet<u32> = ids.iter().map(|id| partition(setup, id)).collect();
+    let partitions: BTreeSet<u32> = ids.iter().map(|id| setup.topology.partition_of(id)).collect();
     let mut ends = Vec::with_capacity(partitions.len());
     for at in partitions {
         ends.push((at, current_end(setup, at).await?));

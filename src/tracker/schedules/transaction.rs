@@ -10,13 +10,14 @@ use tokio::time::Instant;
 
 use super::presence;
 use super::table::{Entry, PendingRequest, ScheduleRequestName, ScheduleTable};
-use crate::model::units::time::time_text;
 use crate::control::schedules::{ScheduleKey, ScheduleRequest, ScheduleSpan};
 use crate::model::event::{CancelScope, Event, Payload};
 use crate::model::schedule::step::ScheduleProgress;
 use crate::model::schedule::{Overlap, Template, run_of, task_of};
+use crate::model::task::TaskSpec;
 use crate::model::task::id::TaskId;
-use crate::publish::{OutgoingTask, traced_event};
+use crate::model::units::time::time_text;
+use crate::publish::traced_event;
 use crate::tracker::error::TrackerError;
 use crate::tracker::outbox::entry::{Message, event_message};
 use crate::tracker::setup::TrackerSetup;
@@ -68,7 +69,7 @@ pub(super) struct TaskFactory {
 
 impl TaskFactory {
     pub(super) fn new(setup: Arc<TrackerSetup>) -> Self {
-        let (events, control) = (setup.names.events().into(), setup.names.control().into());
+        let (events, control) = (setup.topology.names.events().into(), setup.topology.names.control().into());
         Self { setup, events, control, topics: HashMap::new() }
     }
 
@@ -252,7 +253,7 @@ impl TaskFactory {
 
     /// Reason why a schedule cannot fire, if any.
     async fn blocking_reason(&mut self, name: &str, task: &Template) -> Result<Option<String>, TrackerError> {
-        let topic = self.setup.names.tasks(&task.task_type);
+        let topic = self.setup.topology.names.tasks(&task.task_type);
         let exists = match self.topics.get(&topic) {
             Some((true, _)) => true,
             Some((false, asked)) if asked.elapsed() < MISSING_TTL => false,
@@ -277,10 +278,10 @@ impl TaskFactory {
         now_ms: i64,
     ) -> Result<Message, TrackerError> {
         let id = TaskId::parse(task)?;
-        let new = new_task(schedule, id, template, time_ms, now_ms)?;
+        let task = new_task(schedule, id, template, time_ms, now_ms);
         let tracer = self.setup.tracer.as_ref();
-        let traced = tracer.map(|tracer| (tracer, &self.setup.names));
-        let (event, span) = traced_event(new, SOURCE, now_ms, now_ms, traced)?;
+        let traced = tracer.map(|tracer| (tracer, &self.setup.topology.names));
+        let (event, span) = traced_event(task, SOURCE, now_ms, traced)?;
         if let Some((tracer, span)) = tracer.zip(span) {
             // A transaction that is repeated writes the same span again.
             tracer.finish(span);
@@ -297,7 +298,7 @@ impl TaskFactory {
     }
 
     fn event(&self, event: &Event) -> Result<Message, TrackerError> {
-        let partition = presence::partition(&self.setup, &event.id);
+        let partition = self.setup.topology.partition_of(&event.id);
         Ok(event_message(&self.events, partition, event)?)
     }
 
@@ -331,22 +332,15 @@ impl TaskFactory {
     }
 }
 
-fn new_task(
-    schedule: &str,
-    id: TaskId,
-    template: &Template,
-    time_ms: i64,
-    now_ms: i64,
-) -> Result<OutgoingTask, TrackerError> {
+fn new_task(schedule: &str, id: TaskId, template: &Template, time_ms: i64, now_ms: i64) -> TaskSpec {
     let mut policy = template.policy.clone();
     let options = policy.rules.options.get_or_insert_with(|| json!({}).into());
     options.set("schedule", json!(schedule));
     options.set("scheduled_for", json!(time_text(time_ms)));
     policy.creator.get_or_insert_with(|| format!("schedule/{schedule}"));
     policy.expires_at_ms = template.expires.map(|span| now_ms.saturating_add(span.as_i64()));
-    let mut new = OutgoingTask::new(&template.task_type, template.params.clone());
-    new.id = Some(id);
-    new.key = template.key.clone();
-    new.policy = policy;
-    Ok(new)
+    let mut task = TaskSpec::new(id, template.task_type.as_str(), template.params.clone());
+    task.key = template.key.clone().map(Into::into);
+    task.set_policy(policy);
+    task
 }

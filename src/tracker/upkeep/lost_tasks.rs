@@ -73,7 +73,7 @@ impl Gap {
 
 impl Gaps {
     pub(crate) async fn find(setup: &TrackerSetup, groups: &RecordedGroups) -> Result<Self, BrokerError> {
-        let names = setup.names.clone();
+        let names = setup.topology.names.clone();
         let groups = groups.get()?;
         let find = move |broker: &dyn Broker, _| {
             let mut gaps = BTreeMap::new();

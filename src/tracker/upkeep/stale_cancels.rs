@@ -13,7 +13,6 @@ use super::ticker::{STEP, TrackerShared};
 use crate::broker::BrokerError;
 use crate::control::{Cancel, ControlKey, ControlNotRead, ControlState, ControlWatch, delete, keep};
 use crate::model::task::id::TaskId;
-use crate::model::task::partition::partition_of;
 use crate::runtime::now_ms;
 use crate::store::{Checkpoint, StoreError};
 use crate::tracker::error::TrackerError;
@@ -76,7 +75,7 @@ impl StaleCancels {
     async fn withdraw(&self, ids: impl Iterator<Item = &TaskId>) -> Result<(), TrackerError> {
         let producer = self.shared.producer(&self.setup).await?;
         let withdrawn = ids.map(|id| async move {
-            delete(producer, &self.setup.names, &ControlKey::Cancel(id.to_string())).await?;
+            delete(producer, &self.setup.topology.names, &ControlKey::Cancel(id.to_string())).await?;
             tracing::info!(task = %id, "withdrew a cancel that has outlived its tree");
             Ok::<_, BrokerError>(())
         });
@@ -87,12 +86,12 @@ impl StaleCancels {
     /// Reads all cancels on the control topic, grouped by the events partition of the tree.
     async fn cancels(&self) -> Result<BTreeMap<u32, Vec<(TaskId, Cancel)>>, ControlNotRead> {
         let control = ControlWatch::new(ControlState::default());
-        let _follower = keep(control.clone(), self.setup.broker.clone(), &self.setup.names, None);
-        control.whole_within(READ_DEADLINE, &self.setup.names).await?;
+        let _follower = keep(control.clone(), self.setup.broker.clone(), &self.setup.topology.names, None);
+        control.whole_within(READ_DEADLINE, &self.setup.topology.names).await?;
         let mut all: BTreeMap<u32, Vec<(TaskId, Cancel)>> = BTreeMap::new();
         for (id, cancel) in control.state().cancels() {
             if let Ok(id) = TaskId::parse(id) {
-                let number = partition_of(id.root().as_bytes(), self.setup.events_partitions);
+                let number = self.setup.topology.partition_of(&id);
                 all.entry(number).or_default().push((id, cancel.clone()));
             }
         }

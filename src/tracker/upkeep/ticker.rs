@@ -57,8 +57,8 @@ pub(crate) struct TrackerShared {
 impl TrackerShared {
     pub(crate) fn open(setup: &TrackerSetup) -> Arc<Self> {
         let workers = Arc::new(WorkerRegistry::default());
-        let follower = heartbeat::listen(workers.clone(), setup.broker.clone(), &setup.names);
-        let needs = RequiredTopics::tracker(&setup.names, setup.events_partitions, &setup.lifetimes);
+        let follower = heartbeat::listen(workers.clone(), setup.broker.clone(), &setup.topology.names);
+        let needs = RequiredTopics::tracker(&setup.topology, &setup.lifetimes);
         let (client, health) = (setup.broker.client(), setup.health.clone());
         let topics = TopicWatch::start(&client, needs, health, "tracker's topics", setup.topic_check.into());
         let groups = Arc::new(RecordedGroups::follow(setup));
@@ -110,7 +110,7 @@ impl TrackerShared {
 
     /// Returns true if all heartbeats are read. Otherwise every worker would seem silent.
     async fn has_read_heartbeats(&self, setup: &TrackerSetup) -> Result<bool, BrokerError> {
-        let partition = Partition::new(setup.names.workers(), WORKERS_PARTITION);
+        let partition = Partition::new(setup.topology.names.workers(), WORKERS_PARTITION);
         let ends = setup.broker.client().watermarks(&partition).await?;
         Ok(self.workers.has_read(ends))
     }
@@ -155,7 +155,7 @@ impl PartitionUpkeep {
         folded: watch::Receiver<FoldProgress>,
         stop: CancellationToken,
     ) -> Self {
-        let (events, now) = (setup.names.events().into(), Instant::now());
+        let (events, now) = (setup.topology.names.events().into(), Instant::now());
         let seen = (folded.get().offset, now);
         let (silent, searched) = (BTreeMap::new(), CompletedSearches::default());
         let (initial_end, pending_search) = (Some(-1), None);

@@ -5,26 +5,26 @@ use std::time::Duration;
 
 use crate::config::Names;
 use crate::handlers::{Child, Context, Failure};
+use crate::model::task::TaskSpec;
 use crate::model::task::id::TaskId;
-use crate::publish::{OutgoingTask, PublishError, Publisher};
+use crate::publish::{PublishError, Publisher};
 use crate::runtime::now_ms;
 
 /// Deadline for looking up a topic.
 const TOPIC_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Converts a child into a task to publish, in its parent's run.
-pub(crate) fn child_task(cx: &Context, child: Child, names: &Names) -> Result<OutgoingTask, Failure> {
+pub(crate) fn child_task(cx: &Context, child: Child, names: &Names) -> Result<TaskSpec, Failure> {
     let invalid = |reason: String| Failure::fail(format!("a child cannot be spawned: {reason}")).of_kind("bad_child");
     let id = cx.child_id(&child)?;
     cx.limits().check_params(child.params.text().len()).map_err(invalid)?;
     if let Some(topic) = &child.policy.reply_to {
         names.check_reply_topic(topic).map_err(|error| invalid(format!("`reply_to`: {error}")))?;
     }
-    let mut task = OutgoingTask::new(&child.task_type, child.params);
-    task.id = Some(id);
-    task.key = child.key;
+    let mut task = TaskSpec::new(id, child.task_type, child.params);
+    task.key = child.key.map(Into::into);
     task.run = cx.run;
-    task.policy = child.policy;
+    task.set_policy(child.policy);
     task.trace = cx.trace.clone();
     task.has_own_trace = task.trace.is_some() && !cx.admit_to_trace();
     task.asof = cx.asof;
@@ -35,7 +35,7 @@ pub(crate) fn child_task(cx: &Context, child: Child, names: &Names) -> Result<Ou
 /// need not run again; only a child that can never be published fails the attempt.
 pub(crate) async fn publish_children(
     publisher: &Publisher,
-    tasks: Vec<OutgoingTask>,
+    tasks: Vec<TaskSpec>,
     mut published: impl FnMut(TaskId),
 ) -> Result<(), Failure> {
     check_topics(publisher, &tasks).await?;
@@ -68,10 +68,10 @@ pub(crate) async fn publish_children(
 
 /// Checks that every child's type has a topic, so that a missing one fails the attempt before any sibling is
 /// published. A broker that does not answer is ignored here: publishing reports it.
-async fn check_topics(publisher: &Publisher, tasks: &[OutgoingTask]) -> Result<(), Failure> {
+async fn check_topics(publisher: &Publisher, tasks: &[TaskSpec]) -> Result<(), Failure> {
     let types: BTreeSet<&str> = tasks.iter().map(|task| &*task.task_type).collect();
     for task_type in types {
-        let topic = publisher.names().tasks(task_type);
+        let topic = publisher.topology.names.tasks(task_type);
         if let Ok(false) = publisher.producer().has_topic(&topic, TOPIC_DEADLINE).await {
             let message = format!(
                 "a child cannot be published: there is no topic `{topic}` for the type `{task_type}`; \

@@ -214,14 +214,14 @@ impl AttemptSink for OutputBuffer {
         async move {
             let named = children
                 .into_iter()
-                .map(|child| child_task(attempt, child, self.publisher.names()))
+                .map(|child| child_task(attempt, child, &self.publisher.topology.names))
                 .collect::<Result<Vec<_>, _>>()?;
-            let ids: Vec<TaskId> = named.iter().filter_map(|task| task.id.clone()).collect();
+            let ids: Vec<TaskId> = named.iter().map(|task| task.id.clone()).collect();
             let key = (attempt.id.clone(), attempt.run);
             self.ever_early.store(true, Ordering::Release);
             // Children published by an earlier attempt are not published again.
             let known = self.early.lock().entry(key.clone()).or_default().clone();
-            let new = named.into_iter().filter(|task| task.id.as_ref().is_some_and(|id| !known.contains(id))).collect();
+            let new = named.into_iter().filter(|task| !known.contains(&task.id)).collect();
             publish_children(&self.publisher, new, |id| {
                 self.early.lock().entry(key.clone()).or_default().insert(id);
             })

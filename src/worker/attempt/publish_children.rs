@@ -77,7 +77,7 @@ impl OutputPublisher {
             let reason = format!("the attempt spawned {} children: at most {MAX_CHILDREN} are allowed", children.len());
             return Err(Failure::fail(reason).of_kind("bad_child"));
         }
-        let names = self.publisher.names();
+        let names = &self.publisher.topology.names;
         let tasks = children.into_iter().map(|child| child_task(cx, child, names)).collect::<Result<Vec<_>, _>>()?;
         let present = announcement.policy.as_ref().map_or(0, |policy| policy.rules.then.len());
         let continuations = cx.take_continuations(present)?;

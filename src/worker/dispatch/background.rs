@@ -113,7 +113,7 @@ impl BackgroundWriter {
         tracing::warn!(%task_type, partition, offset, code = reject.code, reason = %reject.message, "invalid record becomes a dead letter");
         let worker = &self.writer.events.worker;
         let event = reject.task.as_ref().map(|(id, run)| rejection(task_type, worker, id, *run, &invalid));
-        let names = self.writer.events.publisher().names();
+        let names = &self.writer.events.publisher().topology.names;
         let target = self.targets.of_invalid(&invalid, names, &self.correlation_headers);
         let key = match &reject.task {
             Some((id, _)) => id.as_str().as_bytes().to_vec(),

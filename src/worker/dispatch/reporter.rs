@@ -122,7 +122,7 @@ impl EventReporter {
     ) -> Result<(), (Box<InFlight>, EncodeError)> {
         self.forget(&in_flight);
         let events = &self.events;
-        let partition = events.publisher().partition_of(&in_flight.task.id);
+        let partition = events.publisher().topology.partition_of(&in_flight.task.id);
         self.results.add(in_flight, partition, clock.now, |in_flight, bytes| {
             let success = Success {
                 task: &in_flight.task,

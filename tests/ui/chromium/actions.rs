@@ -1,7 +1,7 @@
 //! Actions by keyboard, without JavaScript, on selected rows, and in two tabs.
 
-use kafleet::documents::Status;
 use kafleet::config::Role;
+use kafleet::documents::Status;
 use kafleet::model::event::{AttemptFailure, Payload};
 use serde_json::json;
 

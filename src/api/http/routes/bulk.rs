@@ -1,13 +1,13 @@
 //! Routes of bulk actions.
 
 use super::route::{Route, get, post};
-use crate::documents::{BulkPreview, BulkRequest, BulkSelection, TaskPage};
 use crate::api::http::input::{LIMIT, json_bodies, parameter};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::service::bulk;
 use crate::api::service::context::{Context, MAX_PAGE, PAGE};
 use crate::api::service::list::MAX_SCAN_TIME;
 use crate::config::Role;
+use crate::documents::{BulkPreview, BulkRequest, BulkSelection, TaskPage};
 
 json_bodies! { required BulkRequest, BulkSelection; optional; }
 

@@ -1,13 +1,13 @@
 //! Routes of dead letters.
 
 use super::route::{Route, TEXT, TIME, TYPE_NAME, get, post};
-use crate::documents::{DeadLetterResults, DeadLetterSelection, RedriveDeadLetter};
 use crate::api::http::input::{Input, json_bodies};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, Parameter};
 use crate::api::service::context::Context;
 use crate::api::service::dead_letters;
 use crate::dead_letters::{DeadLetterId, Filter, Resolution};
+use crate::documents::{DeadLetterResults, DeadLetterSelection, RedriveDeadLetter};
 
 json_bodies! { required DeadLetterSelection; optional RedriveDeadLetter; }
 

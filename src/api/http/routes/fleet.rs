@@ -1,12 +1,12 @@
 //! Routes of types, kill switches and workers.
 
 use super::route::{Route, delete, get, post, put};
-use crate::documents::{PauseType, ResumeType, SetCircuit, SetKillSwitch, SetLimits};
 use crate::api::http::input::{Input, json_bodies};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
 use crate::api::service::operations::{self, KillName};
 use crate::api::service::{types, workers};
+use crate::documents::{PauseType, ResumeType, SetCircuit, SetKillSwitch, SetLimits};
 
 json_bodies! { required SetLimits, SetCircuit; optional PauseType, ResumeType, SetKillSwitch; }
 

@@ -1,13 +1,13 @@
 //! Routes of recurring schedules.
 
 use super::route::{Route, TIME, delete, get, post, put};
-use crate::documents::{NewSchedule, ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes};
 use crate::api::http::answer::WithStatus;
 use crate::api::http::input::{Input, json_bodies, parameter};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, Parameter, bad_parameter};
 use crate::api::service::context::{Context, Name};
 use crate::api::service::schedules::{self, MAX_TIMES, PutOutcome, TIMES};
+use crate::documents::{NewSchedule, ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes};
 use crate::model::schedule::Spec;
 
 json_bodies! { required NewSchedule, Spec; optional; }

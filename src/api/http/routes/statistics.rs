@@ -1,13 +1,13 @@
 //! Routes of statistics, failures and requests.
 
 use super::route::{Route, TIME, TYPE_NAME, get};
-use crate::documents::{Audit, Failures, Slowest};
 use crate::api::http::input::{Input, parameter};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, Parameter, Query, bad_parameter};
 use crate::api::read::failures::ERROR_HOURS;
 use crate::api::service::context::{After, Context};
 use crate::api::service::statistics::{self, Series, StatsQuery};
+use crate::documents::{Audit, Failures, Slowest};
 use crate::model::projection::audit::MAX_AUDIT;
 
 /// Default and maximum number of listed groups, attempts and requests.

@@ -5,18 +5,12 @@ use axum::response::{IntoResponse, Response};
 use serde_json::value::RawValue;
 
 use super::route::{DURATION, Route, TEXT, TYPE_NAME, delete, get, patch, post, put};
-use crate::documents::{
-    AppendLog, AttachmentDocument, BatchOutcome, CancelOutcome, CancelTask, CreateTask, LogDocument, PatchTask, Report,
-    RetryTask, Status, TaskPage, TreeNode,
-};
 use crate::api::http::answer::{Built, BytesAnswer, EventStream, WithStatus, json_answer};
 use crate::api::http::input::{
     CallerTrace, Content, Input, JSON_PROBLEMS, PrefersText, RequestBody, json_bodies, parameter,
 };
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, Parameter, bad_parameter, is_ndjson, parse_error, read_json, unreadable};
-use crate::documents::diagram::{Format, mermaid};
-use crate::model::query::{MAX_QUERY_BYTES, TaskQuery};
 use crate::api::service::batch::{self, Items};
 use crate::api::service::context::{After, BodyMemory, Context, LastEventId, Name, Paging};
 use crate::api::service::list::MAX_SCAN_TIME;
@@ -26,7 +20,13 @@ use crate::api::service::tree::{DEPTH, LIMIT, MAX_LIMIT, TreeSize};
 use crate::api::service::watch_fleet::{self, Scope};
 use crate::api::service::{attachments, cancel, create, list, log, report, retry, task, tree, watch, why};
 use crate::config::Role;
+use crate::documents::diagram::{Format, mermaid};
+use crate::documents::{
+    AppendLog, AttachmentDocument, BatchOutcome, CancelOutcome, CancelTask, CreateTask, LogDocument, PatchTask, Report,
+    RetryTask, Status, TaskPage, TreeNode,
+};
 use crate::model::json::JsonError;
+use crate::model::query::{MAX_QUERY_BYTES, TaskQuery};
 use crate::model::record::attachment::{Attachment, BYTES};
 use crate::model::task::id::{MAX_LEVELS, TaskId};
 use crate::model::units::duration::Millis;

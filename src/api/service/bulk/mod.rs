@@ -9,19 +9,18 @@ use tokio::time::Instant;
 use super::list::{self, MAX_SCAN_TIME};
 use super::statistics;
 use crate::api::backends::detached;
-use crate::documents::{Audit, BulkPreview, BulkRequest, BulkSelection, CreateTask, Status, TaskPage};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::bad_query;
 use crate::api::read::consistency::TaskView;
-use crate::model::query::{MAX_VALUES, QueryTime, TaskQuery, Term, Test};
 use crate::api::read::status::status;
 use crate::api::service::context::{Context, MAX_PAGE, check_reason};
 use crate::api::state::Api;
-use crate::api::write::idempotency::SubmitOutcome;
 use crate::api::write::validate::bad_field;
+use crate::documents::{Audit, BulkPreview, BulkRequest, BulkSelection, CreateTask, Status, TaskPage};
 use crate::model::event::{Event, Payload};
 use crate::model::json::RawJson;
 use crate::model::projection::audit::MAX_AUDIT;
+use crate::model::query::{MAX_VALUES, QueryTime, TaskQuery, Term, Test};
 use crate::model::record::state::State;
 use crate::model::task::Policy;
 use crate::model::task::id::{BULK_TYPE, TaskId};
@@ -79,8 +78,8 @@ async fn create(api: &Api, id: &str, spec: &BulkSpec) -> Result<TaskView, ApiErr
     (policy.rules.external, policy.rules.options) = (true, Some(options));
     let input =
         CreateTask { task_type: BULK_TYPE.to_owned(), id: Some(id.to_owned()), policy, ..CreateTask::default() };
-    let draft = api.writes.draft_of_any_type(input, now_ms(), None)?;
-    let (SubmitOutcome::Created(task) | SubmitOutcome::Existing(task)) = api.writes.submit(draft).await?;
+    let task = api.writes.validate_any_type(input, now_ms(), None)?;
+    let task = api.writes.submit(task).await?.task;
     let payload = Payload::Reported { state: Some(State::Running), output: None, error: None };
     let reported = api.writes.publish_event(Event::new(payload, task.id.clone(), task.record.run, now_ms())).await;
     // Also after an error: no other API server looks for an action that is not in the index of running tasks.

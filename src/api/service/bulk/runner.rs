@@ -13,17 +13,17 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::spec::{BulkSpec, Decision, mark, progress_of};
-use crate::documents::{BulkAction, BulkProgress};
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
-use crate::model::query::TaskQuery;
 use crate::api::service::context::MAX_PAGE;
 use crate::api::service::list::{self, MAX_SCAN_TIME};
 use crate::api::service::retry::NewRuns;
 use crate::api::state::Api;
 use crate::broker::{BrokerError, TransactionalProducer, Transactions};
+use crate::documents::{BulkAction, BulkProgress};
 use crate::model::event::{ErrorInfo, Event, Payload};
 use crate::model::json::RawJson;
+use crate::model::query::TaskQuery;
 use crate::model::record::state::State;
 use crate::model::task::Position;
 use crate::model::task::id::{BULK_TYPE, TaskId};
@@ -173,9 +173,9 @@ struct Run<'a> {
 /// Runs an action until it ends, another process takes it over, or this process stops.
 async fn run(api: &Api, id: &TaskId) -> Result<(), Interruption> {
     // Excludes the previous runner, before its progress is read.
-    let name = api.publisher.names().api_sender(&format!("bulk.{id}"));
+    let name = api.topology.names.api_sender(&format!("bulk.{id}"));
     let producer = Some(api.reads.broker.transactional_producer(&name).await?);
-    if let Some(lag) = api.reads.lag_at_end(api.publisher.partition_of(id)).await? {
+    if let Some(lag) = api.reads.lag_at_end(api.topology.partition_of(id)).await? {
         return Err(lag.into());
     }
     let task = api.reads.find(id, None).await?;

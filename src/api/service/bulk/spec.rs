@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::documents::{BulkAction, BulkProgress};
 use crate::api::read::consistency::TaskView;
 use crate::api::service::retry;
+use crate::documents::{BulkAction, BulkProgress};
 use crate::model::event::{BULK_FIELD, CancelScope, Event, Kind, Payload};
 use crate::model::outbox::EffectKind;
 use crate::model::record::TaskRecord;

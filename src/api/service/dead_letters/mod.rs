@@ -7,10 +7,6 @@ use data_encoding::{BASE64, BASE64URL_NOPAD};
 use futures::future::try_join_all;
 
 use crate::api::backends::{KAFKA_DEADLINE, detached};
-use crate::documents::{
-    DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterRejection, DeadLetterResults,
-    DeadLetterSelection, MAX_SELECTED, RedriveDeadLetter,
-};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::cursor::bad_cursor;
 use crate::api::service::context::{Context, Paging};
@@ -19,6 +15,10 @@ use crate::broker::{Broker, Partition};
 use crate::dead_letters::headers::has_moved_on;
 use crate::dead_letters::{
     Bounds, DeadLetterId, DeadLetterRecord, Filter, InvalidDeadLetterId, MAX_SCANNED, Page, Resolution,
+};
+use crate::documents::{
+    DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterRejection, DeadLetterResults,
+    DeadLetterSelection, MAX_SELECTED, RedriveDeadLetter,
 };
 use crate::model::json::RawJson;
 use crate::model::record::TaskRecord;
@@ -179,7 +179,7 @@ fn document(letter: &DeadLetterRecord) -> DeadLetter {
 
 /// Rejects a type that has neither dead letters nor tasks.
 async fn check_type_exists(api: &Api, name: &str) -> Result<(), ApiError> {
-    let topic = api.publisher.names().dead(name);
+    let topic = api.topology.names.dead(name);
     if api.publisher.producer().has_topic(&topic, KAFKA_DEADLINE).await? {
         return Ok(());
     }
@@ -188,7 +188,7 @@ async fn check_type_exists(api: &Api, name: &str) -> Result<(), ApiError> {
 
 /// Encodes positions as `<type>/<partition>/<offset>`, separated by spaces.
 fn encode_cursor(api: &Api, bounds: &Bounds) -> String {
-    let names = api.publisher.names();
+    let names = &api.topology.names;
     let position = |(partition, below): (&Partition, &i64)| {
         Some(format!("{}/{}/{below}", names.type_of_dead(&partition.topic)?, partition.index))
     };
@@ -197,7 +197,7 @@ fn encode_cursor(api: &Api, bounds: &Bounds) -> String {
 }
 
 fn read_cursor(api: &Api, text: &str) -> Result<Bounds, ApiError> {
-    let names = api.publisher.names();
+    let names = &api.topology.names;
     let read = || {
         let bytes = BASE64URL_NOPAD.decode(text.as_bytes()).ok()?;
         let positions = std::str::from_utf8(&bytes).ok()?.split(' ').filter(|position| !position.is_empty());
@@ -216,7 +216,7 @@ fn read_cursor(api: &Api, text: &str) -> Result<Bounds, ApiError> {
 async fn list_letters(api: &Api, filter: Filter, bounds: Option<Bounds>, limit: usize) -> Result<Page, ApiError> {
     let mut all = Page { next: bounds, ..Page::default() };
     for _ in 0..MAX_ROUNDS {
-        let (dead_letters, names, filter) = (api.dead_letters.clone(), api.publisher.names().clone(), filter.clone());
+        let (dead_letters, names, filter) = (api.dead_letters.clone(), api.topology.names.clone(), filter.clone());
         let (bounds, wanted) = (all.next.take(), limit - all.letters.len());
         let read = move |broker: &dyn Broker, _| dead_letters.page(broker, &names, &filter, bounds.as_ref(), wanted);
         let page = api.reads.broker.with_deadline(READ_DEADLINE).call(read).await?;
@@ -233,7 +233,7 @@ async fn list_letters(api: &Api, filter: Filter, bounds: Option<Bounds>, limit: 
 async fn still_dead(api: &Api, mut letters: Vec<DeadLetterRecord>) -> Result<Vec<DeadLetterRecord>, ApiError> {
     let mut wanted: BTreeMap<u32, BTreeSet<TaskId>> = BTreeMap::new();
     for (id, _) in letters.iter().filter_map(|letter| letter.task.as_ref()) {
-        wanted.entry(api.publisher.partition_of(id)).or_default().insert(id.clone());
+        wanted.entry(api.topology.partition_of(id)).or_default().insert(id.clone());
     }
     let reads = wanted.into_iter().map(|(partition, ids)| async move {
         let ids: Vec<TaskId> = ids.into_iter().collect();
@@ -250,7 +250,7 @@ async fn still_dead(api: &Api, mut letters: Vec<DeadLetterRecord>) -> Result<Vec
 
 /// Reads a dead letter and its resolution.
 async fn read_letter(api: &Api, id: &DeadLetterId) -> Result<(DeadLetterRecord, Option<Resolution>), ApiError> {
-    let (dead_letters, names, wanted) = (api.dead_letters.clone(), api.publisher.names().clone(), id.clone());
+    let (dead_letters, names, wanted) = (api.dead_letters.clone(), api.topology.names.clone(), id.clone());
     let read = move |broker: &dyn Broker, _| dead_letters.letter(broker, &names, &wanted);
     let found = api.reads.broker.with_deadline(READ_DEADLINE).call(read).await?;
     found.ok_or_else(|| {

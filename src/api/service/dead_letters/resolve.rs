@@ -192,7 +192,7 @@ async fn prepare_one(
     redriven: &mut Redriven,
 ) -> Result<Option<PreparedResolution>, ApiError> {
     let (letter, _) = read_letter(api, id).await?;
-    let partition = Partition::new(api.publisher.names().dead(&id.task_type), id.partition);
+    let partition = Partition::new(api.topology.names.dead(&id.task_type), id.partition);
     if let Some(resolved) = api.dead_letters.resolved(&partition, id.offset) {
         return check_resolved(id, &resolved, request);
     }
@@ -314,7 +314,7 @@ fn original_record(api: &Api, letter: &DeadLetterRecord) -> OwnedRecord {
     let original = &letter.original;
     let headers = original.headers.iter().map(|(name, value)| (name.clone(), value.clone().unwrap_or_default()));
     OwnedRecord {
-        topic: api.publisher.names().tasks(&letter.id.task_type),
+        topic: api.topology.names.tasks(&letter.id.task_type),
         partition: None,
         key: original.key.clone(),
         value: original.value.clone(),
@@ -325,7 +325,7 @@ fn original_record(api: &Api, letter: &DeadLetterRecord) -> OwnedRecord {
 fn marker(api: &Api, letter: &DeadLetterRecord, request: &Request) -> OwnedRecord {
     let headers = resolution_headers(letter, request.resolution, request.number, now_ms());
     OwnedRecord {
-        topic: api.publisher.names().dead(&letter.id.task_type),
+        topic: api.topology.names.dead(&letter.id.task_type),
         partition: Some(letter.id.partition),
         key: None,
         value: None,
@@ -337,8 +337,8 @@ fn event_record(api: &Api, event: &Event) -> Result<OwnedRecord, ApiError> {
     let mut value = Vec::with_capacity(256);
     event.encode(&mut value).map_err(BrokerError::from)?;
     Ok(OwnedRecord {
-        topic: api.publisher.names().events(),
-        partition: i32::try_from(api.publisher.partition_of_key(event.key())).ok(),
+        topic: api.topology.names.events(),
+        partition: i32::try_from(api.topology.partition_of_key(event.key())).ok(),
         key: Some(event.key().as_bytes().to_vec()),
         value: Some(value),
         headers: Vec::new(),

@@ -72,6 +72,6 @@ impl<'a> AllTrees<'a> {
 
 /// Reads a record for a list, which reports the partitions that the store does not cover.
 async fn read_present(reads: &Reads, id: &TaskId) -> Result<Option<TaskView>, ApiError> {
-    let found = reads.read_many(reads.publisher.partition_of(id), std::slice::from_ref(id)).await?;
+    let found = reads.read_many(reads.topology.partition_of(id), std::slice::from_ref(id)).await?;
     Ok(found.into_iter().next().flatten())
 }

@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::documents::{Excluded, ListSource, TaskPage};
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
 use crate::api::read::cursor;
 use crate::api::read::merge::Merge;
-use crate::model::query::{Level, TaskQuery, Term};
 use crate::api::read::reads::Reads;
 use crate::api::read::status::status;
 use crate::api::read::tree_walk::TreeWalk;
 use crate::api::service::context::{After, Context, Paging};
+use crate::documents::{Excluded, ListSource, TaskPage};
+use crate::model::query::{Level, TaskQuery, Term};
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
 use crate::model::units::time::time_text;

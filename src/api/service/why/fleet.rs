@@ -1,6 +1,5 @@
 //! Explanations that depend on workers, operators and consumer lag.
 
-use crate::documents::{Finding, Reason, TypeLimits, WorkerTotals};
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
 use crate::api::service::types::limits_of;
@@ -9,6 +8,7 @@ use crate::api::state::Api;
 use crate::broker::{BrokerError, Partition};
 use crate::control::ForcedCircuit;
 use crate::control::heartbeat::{Heartbeat, HeartbeatState};
+use crate::documents::{Finding, Reason, TypeLimits, WorkerTotals};
 use crate::model::offsets::CompletedOffsets;
 use crate::model::units::time::time_text;
 use crate::runtime::clock::skew_text;
@@ -87,13 +87,13 @@ fn reached_limits(task_type: &str, limits: &TypeLimits, work: &WorkerTotals) -> 
 
 /// Whether all heartbeats written before this call have been read. Before that a missing worker proves nothing.
 async fn has_read_heartbeats(reads: &QueueReads<'_>) -> bool {
-    let partition = Partition::new(reads.api.publisher.names().workers(), 0);
+    let partition = Partition::new(reads.api.topology.names.workers(), 0);
     reads.ends(&partition).await.is_ok_and(|ends| reads.api.fleet.workers.has_read(ends))
 }
 
 /// Returns the consumer group that contains a type's commits, as recorded on the control topic.
 pub(crate) fn consumer_group(api: &Api, task_type: &str) -> String {
-    api.publisher.names().group_id(task_type, api.fleet.control.state().group_of(task_type))
+    api.topology.names.group_id(task_type, api.fleet.control.state().group_of(task_type))
 }
 
 /// Counts the unfinished tasks of a type over all partitions. `None` if it has too many partitions.
@@ -102,7 +102,7 @@ pub(super) async fn consumer_lag(api: &Api, task_type: &str) -> Result<Option<Co
     if partitions > MAX_PARTITIONS {
         return Ok(None);
     }
-    let (topic, group) = (api.publisher.names().tasks(task_type), consumer_group(api, task_type));
+    let (topic, group) = (api.topology.names.tasks(task_type), consumer_group(api, task_type));
     let offsets: Vec<Partition> = (0..partitions as i32).map(|index| Partition::new(topic.as_str(), index)).collect();
     let lag = api.reads.broker.call(move |broker, deadline| {
         let committed = broker.group_offsets(&group, &offsets, deadline)?;

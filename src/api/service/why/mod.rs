@@ -1,12 +1,12 @@
 //! `GET /v1/tasks/{id}/why`: explains the state of a task, from the store and the committed offsets of the task's
 //! consumer group.
 
-use crate::documents::{Finding, Reason, Why};
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
 use crate::api::service::context::{After, Context};
 use crate::api::state::Api;
 use crate::broker::Watermarks;
+use crate::documents::{Finding, Reason, Why};
 use crate::model::event::{ErrorInfo, InterruptionReason, Kind};
 use crate::model::projection::CONFLICT;
 use crate::model::record::state::{Category, State};

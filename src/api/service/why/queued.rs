@@ -4,10 +4,10 @@ use super::age;
 use super::count::Count;
 use super::fleet::explain_workers;
 use super::queue_reads::{Progress, QueueReads};
-use crate::documents::{Finding, Reason};
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
 use crate::broker::{CommittedOffset, OpenTransaction, Partition, Record, Watermarks};
+use crate::documents::{Finding, Reason};
 use crate::model::offsets::{CompletedOffsets, MAX_SPAN, Metadata};
 use crate::model::task::id::TaskId;
 use crate::model::task::{Position, Source, read_task};
@@ -62,7 +62,7 @@ pub(super) async fn explain_queued(
                        that its producer has published the record";
         return Ok(vec![Finding::new(Reason::NotPublished, message)]);
     };
-    let partition = Partition::new(reads.api.publisher.names().tasks(&task_type), position.partition);
+    let partition = Partition::new(reads.api.topology.names.tasks(&task_type), position.partition);
     let offsets = reads.offsets(&task_type, &partition).await?;
     let queue_position = queue_position_of(position.offset, offsets.ends, offsets.committed.as_ref());
     let transaction = match queue_position {

@@ -2,7 +2,6 @@
 
 use maud::{Markup, html};
 
-use crate::documents::AuditDocument;
 use crate::api::http::problem::ApiError;
 use crate::api::service::context::After;
 use crate::api::service::statistics;
@@ -12,6 +11,7 @@ use crate::api::ui::parts::table::{cards, pager};
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, encoded, task_path, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, stored};
+use crate::documents::AuditDocument;
 
 /// Requests of a page, and of the longest one.
 const PAGE: usize = 100;

@@ -4,7 +4,6 @@ use maud::{Markup, Render, html};
 use serde_json::{Map, Value, json};
 
 use super::form;
-use crate::documents::{BulkAction, BulkPreview, BulkSelection, Problem};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::service::bulk;
 use crate::api::service::context::PAGE;
@@ -16,6 +15,7 @@ use crate::api::ui::parts::tasks::task_table;
 use crate::api::ui::parts::{count, counted, task_path};
 use crate::api::ui::visit::{Answer, Body, Redirect, Visit, after_position, document, scan_time, stored};
 use crate::config::Role;
+use crate::documents::{BulkAction, BulkPreview, BulkSelection, Problem};
 
 /// Number of tasks above which the operator types it.
 const UNCONFIRMED: u64 = 100;

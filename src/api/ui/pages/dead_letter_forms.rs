@@ -4,7 +4,6 @@ use maud::{Markup, Render, html};
 
 use super::dead_letters::find;
 use super::{form, form_page};
-use crate::documents::{DeadLetter, DeadLetterSelection, RedriveDeadLetter};
 use crate::api::http::problem::ApiError;
 use crate::api::service::dead_letters::{self, letter_id};
 use crate::api::ui::parts::command::{curl, quoted};
@@ -12,6 +11,7 @@ use crate::api::ui::parts::form::{Form, Input};
 use crate::api::ui::parts::{encoded, first_line, query_text};
 use crate::api::ui::visit::{Answer, Redirect, Visit};
 use crate::dead_letters::Resolution;
+use crate::documents::{DeadLetter, DeadLetterSelection, RedriveDeadLetter};
 
 /// Letters of a bulk action unless the form says otherwise.
 const LIMIT: &str = "100";

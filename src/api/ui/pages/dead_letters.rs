@@ -2,7 +2,6 @@
 
 use maud::{Markup, html};
 
-use crate::documents::{DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, Status};
 use crate::api::http::problem::ApiError;
 use crate::api::service::context::{After, Paging};
 use crate::api::service::dead_letters::{self, letter_id};
@@ -21,6 +20,7 @@ use crate::api::ui::parts::{View, count, encoded, first_line, query_text, visibl
 use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, stored, task_id};
 use crate::config::Role;
 use crate::dead_letters::Filter;
+use crate::documents::{DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, Status};
 
 const FILTERS: [&str; 4] = ["type", "code", "from", "to"];
 

@@ -2,7 +2,6 @@
 
 use maud::{Markup, Render, html};
 
-use crate::documents::Failures;
 use crate::api::http::problem::ApiError;
 use crate::api::service::context::{After, PAGE};
 use crate::api::service::{statistics, types};
@@ -13,6 +12,7 @@ use crate::api::ui::parts::notice::empty;
 use crate::api::ui::parts::table::cards;
 use crate::api::ui::parts::{View, count, query_text};
 use crate::api::ui::visit::{Answer, Body, Visit, stored};
+use crate::documents::Failures;
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let task_type = visit.query.type_name("type")?;

@@ -3,7 +3,6 @@
 use maud::{Markup, Render, html};
 
 use super::{form, form_page};
-use crate::documents::{KillSwitchDocument, SetKillSwitch};
 use crate::api::http::problem::ApiError;
 use crate::api::service::operations;
 use crate::api::ui::parts::command::{commands, curl, curl_get, quoted};
@@ -15,6 +14,7 @@ use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, encoded, visible};
 use crate::api::ui::visit::{Answer, Body, Redirect, Visit, from_kafka};
 use crate::config::Role;
+use crate::documents::{KillSwitchDocument, SetKillSwitch};
 
 pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
     let view = &visit.view;

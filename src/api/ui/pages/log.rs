@@ -3,7 +3,6 @@
 use maud::{Markup, html};
 
 use super::task::{head, tabs};
-use crate::documents::{LogDocument, Status};
 use crate::api::http::problem::ApiError;
 use crate::api::service::context::After;
 use crate::api::service::log::{self, Lines};
@@ -11,6 +10,7 @@ use crate::api::service::task;
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
 use crate::api::ui::parts::{View, count, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, stored};
+use crate::documents::{LogDocument, Status};
 
 /// Lines of a page.
 const LINES: u64 = 500;

@@ -5,7 +5,6 @@ use serde_json::{Map, Value, json};
 
 use super::form;
 use super::new_many::{id_of_form, identity};
-use crate::documents::{Status, TypeDocument};
 use crate::api::http::problem::ApiError;
 use crate::api::read::status::position;
 use crate::api::service::context::{After, BodyMemory};
@@ -15,6 +14,7 @@ use crate::api::ui::parts::form::{Form, Input};
 use crate::api::ui::parts::json::json_block;
 use crate::api::ui::parts::{View, task_path};
 use crate::api::ui::visit::{Answer, Body, Redirect, Visit, after_position, document, from_kafka, stored, task_id};
+use crate::documents::{Status, TypeDocument};
 use crate::model::json::RawJson;
 use crate::model::task::field::comma_list;
 

@@ -7,7 +7,6 @@ use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 
 use super::{form, form_page};
-use crate::documents::{BatchItem, BatchOutcome, ItemOutcome};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::service::batch::{self, Items};
 use crate::api::service::context::BodyMemory;
@@ -15,6 +14,7 @@ use crate::api::ui::parts::command::curl;
 use crate::api::ui::parts::form::{Form, Input};
 use crate::api::ui::parts::{count, first_line};
 use crate::api::ui::visit::{Answer, Redirect, Visit, document, members};
+use crate::documents::{BatchItem, BatchOutcome, ItemOutcome};
 use crate::model::json::RawJson;
 
 /// Refused tasks that are named.

@@ -6,10 +6,6 @@ use std::sync::Arc;
 use maud::{Markup, html};
 
 use super::types::{Figures, cached_stats, charts_of, last_minutes};
-use crate::documents::{
-    FailureGroup, Failures, KillSwitchDocument, KillSwitches, ScheduleDocument, Schedules, Stats, StatsPoint,
-    TypeDocument, Types, WorkerDocument, WorkerState, WorkerTotals, Workers,
-};
 use crate::api::http::problem::ApiError;
 use crate::api::read::failures::newest_failures;
 use crate::api::service::statistics::{Series, StatsQuery};
@@ -25,6 +21,10 @@ use crate::api::ui::parts::tasks::{state_counts, type_link, worker_link};
 use crate::api::ui::parts::times::{millis, time};
 use crate::api::ui::parts::{View, count, counted, first_line, search_text};
 use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, stored};
+use crate::documents::{
+    FailureGroup, Failures, KillSwitchDocument, KillSwitches, ScheduleDocument, Schedules, Stats, StatsPoint,
+    TypeDocument, Types, WorkerDocument, WorkerState, WorkerTotals, Workers,
+};
 use crate::model::record::state::State;
 use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;

@@ -5,13 +5,13 @@ use axum::response::{IntoResponse, Response};
 
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::routes::tasks::attachment_response;
-use crate::documents::diagram::mermaid;
 use crate::api::service::context::After;
 use crate::api::service::log::{self, Lines};
 use crate::api::service::tree::{self, TreeSize};
 use crate::api::service::{attachments, task};
 use crate::api::ui::parts::visible;
 use crate::api::ui::visit::{Answer, Visit, from_kafka, stored};
+use crate::documents::diagram::mermaid;
 
 /// Lines of a raw log.
 const LINES: usize = 10_000;

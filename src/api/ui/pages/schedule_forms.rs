@@ -5,13 +5,13 @@ use serde::Serialize;
 
 use super::schedules::{find, time_in_zone};
 use super::{form, form_page};
-use crate::documents::{PauseType, ResumeType, ScheduleDocument};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::bad_parameter;
 use crate::api::service::schedules::{self, TIMES};
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, Input, reason};
 use crate::api::ui::visit::{Answer, Redirect, Visit, document, stored};
+use crate::documents::{PauseType, ResumeType, ScheduleDocument};
 use crate::model::json::RawJson;
 
 /// Definition that the form of a new schedule begins with.

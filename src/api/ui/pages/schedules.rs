@@ -2,7 +2,6 @@
 
 use maud::{Markup, html};
 
-use crate::documents::{ScheduleDocument, ScheduleNote};
 use crate::api::http::problem::ApiError;
 use crate::api::service::schedules;
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
@@ -16,6 +15,7 @@ use crate::api::ui::parts::times::{optional_time, time, zoned};
 use crate::api::ui::parts::{View, count, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, stored};
 use crate::config::Role;
+use crate::documents::{ScheduleDocument, ScheduleNote};
 use crate::model::json::RawJson;
 use crate::model::schedule::Spec;
 

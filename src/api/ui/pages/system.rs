@@ -34,7 +34,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
 }
 
 fn properties(visit: &Visit, partitions: usize) -> Markup {
-    let names = visit.api.publisher.names();
+    let names = &visit.api.topology.names;
     let versions = worker_versions(visit);
     let readiness = match visit.api.ops.ready() {
         Ok(()) => label("good", "✔\u{fe0e} ready"),

@@ -4,9 +4,6 @@ use std::sync::Arc;
 
 use maud::{Markup, html};
 
-use crate::documents::{
-    AttachmentDocument, Attachments, Delivery, Finding, LogDocument, Params, Status, TaskPage, Why,
-};
 use crate::api::http::problem::ApiError;
 use crate::api::service::context::{After, Paging};
 use crate::api::service::log::{self, Lines};
@@ -25,6 +22,9 @@ use crate::api::ui::parts::times::{between, duration, time};
 use crate::api::ui::parts::{View, count, counted, encoded, prose, search_text, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, stored};
 use crate::config::{Role, TRACE_ID};
+use crate::documents::{
+    AttachmentDocument, Attachments, Delivery, Finding, LogDocument, Params, Status, TaskPage, Why,
+};
 use crate::model::json::RawJson;
 use crate::model::record::state::State;
 
@@ -405,7 +405,7 @@ fn definition(visit: &Visit, status: &Status) -> Markup {
 /// Topic, partition and offset of a task's record.
 fn source_of<'a>(visit: &Visit, status: &'a Status) -> Option<(String, &'a str, &'a str)> {
     let (partition, offset) = status.record.as_deref()?.split_once(':')?;
-    Some((visit.api.publisher.names().tasks(status.task_type.as_deref()?), partition, offset))
+    Some((visit.api.topology.names.tasks(status.task_type.as_deref()?), partition, offset))
 }
 
 fn lines(id: &str) -> Vec<String> {

@@ -8,7 +8,6 @@ use serde_json::json;
 
 use super::form_page;
 use super::task_forms::task_form;
-use crate::documents::{AppendLog, PatchTask, Status};
 use crate::api::http::problem::ApiError;
 use crate::api::service::context::After;
 use crate::api::service::{attachments, log, patch, task};
@@ -16,6 +15,7 @@ use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, Input};
 use crate::api::ui::parts::task_path;
 use crate::api::ui::visit::{Answer, Redirect, Visit, after_position, stored};
+use crate::documents::{AppendLog, PatchTask, Status};
 use crate::model::json::RawJson;
 use crate::model::task::field::comma_list;
 use crate::model::units::duration::Millis;

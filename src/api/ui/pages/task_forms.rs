@@ -3,7 +3,6 @@
 use maud::{Markup, html};
 
 use super::{form, form_page};
-use crate::documents::{CancelTask, RetryTask, Status};
 use crate::api::http::problem::ApiError;
 use crate::api::service::context::After;
 use crate::api::service::{cancel as cancels, retry as retries, task};
@@ -12,6 +11,7 @@ use crate::api::ui::parts::form::{Form, checkbox, reason};
 use crate::api::ui::parts::state::pill;
 use crate::api::ui::parts::{count, counted, task_path};
 use crate::api::ui::visit::{Answer, Redirect, Visit, after_position, stored};
+use crate::documents::{CancelTask, RetryTask, Status};
 
 /// Action on a task with a reason.
 struct Action {

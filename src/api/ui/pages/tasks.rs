@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 
 use super::overview::totals;
-use crate::documents::{Excluded, ListSource, Problem, TaskPage, TypeDocument};
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::bad_query;
-use crate::model::query::{Level, Qualifier, TaskQuery, Term, Test};
 use crate::api::service::context::{After, Paging};
 use crate::api::service::{list, types};
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
@@ -21,6 +19,8 @@ use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, count, counted, prose, query_text, task_path, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, scan_time, stored};
 use crate::config::Role;
+use crate::documents::{Excluded, ListSource, Problem, TaskPage, TypeDocument};
+use crate::model::query::{Level, Qualifier, TaskQuery, Term, Test};
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
 

@@ -3,11 +3,9 @@
 use maud::html;
 
 use super::task::{head, tabs};
-use crate::documents::Status;
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
 use crate::api::read::failed_tasks::failed_views;
-use crate::model::query::{TaskQuery, Term, Test};
 use crate::api::read::status::{history, status};
 use crate::api::service::context::After;
 use crate::api::service::{list, task};
@@ -16,6 +14,8 @@ use crate::api::ui::parts::table::pager_of_oldest;
 use crate::api::ui::parts::timeline::{Range, TimelineTask, legend, timeline};
 use crate::api::ui::parts::{count, counted};
 use crate::api::ui::visit::{Answer, Body, Visit, scan_time, stored};
+use crate::documents::Status;
+use crate::model::query::{TaskQuery, Term, Test};
 use crate::model::task::id::TaskId;
 
 /// Tasks of a page.
@@ -71,7 +71,7 @@ async fn first_ones(visit: &Visit, top: &Status) -> Result<Vec<TimelineTask>, Ap
     path.reverse();
     let mut found = Vec::new();
     if let Some(last) = path.last() {
-        found.extend(reads.read_many(visit.api.publisher.partition_of(last), &path).await?.into_iter().flatten());
+        found.extend(reads.read_many(visit.api.topology.partition_of(last), &path).await?.into_iter().flatten());
     }
     if top.tree.failed > 0 {
         let failed = failed_views(&visit.api, &top.id, FAILED, scan_time()).await?;

@@ -3,7 +3,6 @@
 use maud::{Markup, html};
 
 use super::task::{head, tabs};
-use crate::documents::{Status, TaskPage};
 use crate::api::http::problem::ApiError;
 use crate::api::read::failed_tasks::failed_tasks;
 use crate::api::service::context::{After, Paging};
@@ -16,6 +15,7 @@ use crate::api::ui::parts::tasks::{state_counts, task_table, tree_row};
 use crate::api::ui::parts::times::duration;
 use crate::api::ui::parts::{View, count, counted, search_text};
 use crate::api::ui::visit::{Answer, Body, Visit, scan_time, stored, task_id};
+use crate::documents::{Status, TaskPage};
 use crate::model::record::state::State;
 
 /// Children of a page.

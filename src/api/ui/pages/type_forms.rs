@@ -5,7 +5,6 @@ use serde_json::{Map, Value};
 
 use super::types::find;
 use super::{form, form_page};
-use crate::documents::{PauseType, ResumeType, TypeLimits};
 use crate::api::http::problem::ApiError;
 use crate::api::service::operations;
 use crate::api::ui::parts::command::{curl, quoted};
@@ -13,6 +12,7 @@ use crate::api::ui::parts::count;
 use crate::api::ui::parts::form::{Form, Input, reason, select};
 use crate::api::ui::visit::{Answer, Redirect, Visit, document};
 use crate::config::RateBy;
+use crate::documents::{PauseType, ResumeType, TypeLimits};
 
 fn type_form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> Form<'a> {
     let name = &visit.segment;

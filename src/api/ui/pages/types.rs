@@ -7,12 +7,7 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use super::overview::{numbers_text, open_of};
-use crate::documents::{
-    CircuitDocument, Failures, PartitionQueue, QueueDocument, Slowest, SlowestAttempt, Stats, StatsPoint, TaskPage,
-    TypeDocument, TypeLimits, WorkerDocument,
-};
 use crate::api::http::problem::ApiError;
-use crate::model::query::{Level, Qualifier, TaskQuery, Term, Test};
 use crate::api::service::context::{After, Paging};
 use crate::api::service::queue::{brief_queues, queue};
 use crate::api::service::statistics::{Series, StatsQuery};
@@ -33,7 +28,12 @@ use crate::api::ui::parts::{View, count, search_text, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, scan_time, stored};
 use crate::config::Role;
 use crate::control::heartbeat::TypeStatus;
+use crate::documents::{
+    CircuitDocument, Failures, PartitionQueue, QueueDocument, Slowest, SlowestAttempt, Stats, StatsPoint, TaskPage,
+    TypeDocument, TypeLimits, WorkerDocument,
+};
 use crate::model::json::RawJson;
+use crate::model::query::{Level, Qualifier, TaskQuery, Term, Test};
 use crate::model::record::state::State;
 use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;

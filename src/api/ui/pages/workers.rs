@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use maud::{Markup, html};
 
 use super::overview::numbers_text;
-use crate::documents::{RunningDocument, WorkerDocument, WorkerState};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::service::workers;
 use crate::api::ui::parts::bar::usage;
@@ -19,6 +18,7 @@ use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, count, first_line};
 use crate::api::ui::visit::{Answer, Body, Visit};
 use crate::control::heartbeat::TypeStatus;
+use crate::documents::{RunningDocument, WorkerDocument, WorkerState};
 use crate::runtime::clock::skew_text;
 
 pub(super) fn state_label(state: WorkerState) -> Markup {

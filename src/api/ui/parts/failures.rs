@@ -6,8 +6,8 @@ use super::chart::bars;
 use super::tasks::{type_link, worker_link};
 use super::times::time;
 use super::{View, count, first_line, search_text};
-use crate::documents::FailureGroup;
 use crate::config::Role;
+use crate::documents::FailureGroup;
 
 /// Workers listed in a row.
 const WORKERS: usize = 3;

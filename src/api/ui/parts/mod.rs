@@ -4,8 +4,8 @@ use std::fmt::Display;
 
 use maud::{Markup, PreEscaped, html};
 
-use crate::model::query::quoted;
 use crate::config::Role;
+use crate::model::query::quoted;
 
 pub(super) mod attempts;
 pub(super) mod bar;
