@@ -197,12 +197,8 @@ impl Log {
 
     /// Fills the events topic and waits for all acknowledgements.
     fn fill(&self, topics: &BenchTopics) -> anyhow::Result<()> {
-        let mut writer = LogWriter {
-            filler: Filler::new(topics)?,
-            topic: topics.topology.names.events(),
-            topics,
-            value: Vec::new(),
-        };
+        let topic = topics.topology.names.events();
+        let mut writer = LogWriter { filler: Filler::new(topics)?, topic, topics, value: Vec::new() };
         let model = task(0)?;
         for n in 0..self.shape.roots {
             let root = TaskSpec { id: Shape::root(n)?, ..model.clone() };

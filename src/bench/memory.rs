@@ -130,11 +130,9 @@ impl Part {
             TopicSpec { name, partitions, replication: None, config }
         };
         let names = type_names(self.types);
-        let specs: Vec<_> = names
-            .iter()
-            .flat_map(|name| [topics.topology.names.tasks(name), topics.topology.names.dead(name)])
-            .map(spec)
-            .collect();
+        let of_fleet = &topics.topology.names;
+        let specs: Vec<_> =
+            names.iter().flat_map(|name| [of_fleet.tasks(name), of_fleet.dead(name)]).map(spec).collect();
         for outcome in topics.broker.apply_topics(&specs, CALL_DEADLINE)? {
             if let crate::broker::TopicChange::Failed(error) = outcome.change {
                 bail!("cannot create topic `{}`: {error}", outcome.name);
@@ -143,7 +141,7 @@ impl Part {
         let filler = Filler::new(topics)?;
         for (number, name) in names.iter().enumerate() {
             let first = number as u64 * self.tasks;
-            filler.tasks(&topics.topology.names, name, first..first + self.tasks, &self.params)?;
+            filler.tasks(of_fleet, name, first..first + self.tasks, &self.params)?;
         }
         filler.end()
     }

@@ -65,6 +65,7 @@ impl TypeStart<'_> {
         commands: mpsc::UnboundedReceiver<Command>,
     ) -> DispatcherDeps {
         let SharedResources { setup, control, completions, events, .. } = self.shared;
+        let names = &setup.topology.names;
         DispatcherDeps {
             task_type: self.task_type.clone(),
             registered: self.registered.clone(),
@@ -84,11 +85,7 @@ impl TypeStart<'_> {
             policies: setup.policies.clone(),
             health: setup.health.clone(),
             metrics: setup.metrics.clone(),
-            spans: AttemptSpans::new(
-                setup.tracer.clone(),
-                setup.topology.names.tasks(self.task_type),
-                events.worker.clone(),
-            ),
+            spans: AttemptSpans::new(setup.tracer.clone(), names.tasks(self.task_type), events.worker.clone()),
             control: control.clone(),
         }
     }

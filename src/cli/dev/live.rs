@@ -10,13 +10,13 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::sources::Sources;
-use super::{EVENTS_PARTITIONS, create_topics, declare_types};
+use super::{create_topics, declare_types, topology};
 use crate::broker::Broker;
 use crate::cli::apps;
 use crate::cli::exit::Failure;
 use crate::cli::output::eprint_line;
 use crate::cli::setup::{Ended, Setup};
-use crate::config::{Config, Topology};
+use crate::config::Config;
 use crate::handlers::builtin::register_samples;
 use crate::runtime::{Shutdown, blocking};
 
@@ -62,8 +62,7 @@ impl Live {
     pub(super) async fn run(self, mut version: Setup) -> anyhow::Result<()> {
         loop {
             let mut roles = JoinSet::new();
-            let topology = Topology::new(version.names.clone(), EVENTS_PARTITIONS);
-            let worker = version.worker(self.broker.clone(), Vec::new(), topology);
+            let worker = version.worker(self.broker.clone(), Vec::new(), topology(&version));
             version.start_worker(&mut roles, worker);
             let next = tokio::select! {
                 biased;

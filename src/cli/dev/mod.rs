@@ -97,10 +97,9 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
     declare_types(&version, &broker.client()).await?;
     apply_schedules(&setup, &broker.client()).await?;
-    let topology = Topology::new(setup.names.clone(), EVENTS_PARTITIONS);
-    setup.start_tracker(&mut running, setup.tracker(broker.clone(), store.clone(), topology.clone()));
+    setup.start_tracker(&mut running, setup.tracker(broker.clone(), store.clone(), topology(&setup)));
     // The API learns from declarations what apps declare, also after a reload.
-    let api = ApiSetup { registry: version.registry.without_apps(), ..setup.api(broker, store, topology) };
+    let api = ApiSetup { registry: version.registry.without_apps(), ..setup.api(broker, store, topology(&setup)) };
     setup.start_api(&mut running, api, listener);
     eprint_line(banner(&url, &version.registry, token.is_some(), has_target));
     running.spawn(async move { ("worker", live.run(version).await) });
@@ -125,6 +124,10 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
     let (outcome, stopped, ()) = tokio::join!(first, setup.run_until_stopped(running), load);
     stopped?;
     outcome.map(|code| if args.once { code } else { Code::Ok })
+}
+
+fn topology(setup: &Setup) -> Topology {
+    Topology::new(setup.names.clone(), EVENTS_PARTITIONS)
 }
 
 /// Adapts the configuration to a fleet in one process, and starts the log and the traces.
