@@ -1,5 +1,5 @@
 //! Search language of tasks, such as `type:resize,thumb state:failed -tag:test "build main"`: queries as values, parsed
-//! from text and printed as text. Pure; [`crate::api::service::list`] chooses the index and compares the records.
+//! from text and printed as text. Pure: the list service of the API chooses the index and compares the records.
 
 use std::fmt;
 
