@@ -90,3 +90,28 @@ pub fn unknown_names(documents: &[(String, String)], sources: &[SourceFile]) -> 
     }
     found
 }
+
+/// Types and their members (`Type::member`) named in the text of manuals that the code does not have. Examples in fenced blocks
+/// are code of other programs.
+pub fn unknown_members(manuals: &[(String, String)], code: &[SourceFile]) -> Vec<Violation> {
+    let definition = Regex::new(r"\b(?:struct|enum|trait|type) (\w+)").unwrap();
+    let word = Regex::new(r"\w+").unwrap();
+    let types_of = |file: &SourceFile| -> Vec<String> {
+        definition.captures_iter(&file.text).map(|found| found[1].to_owned()).collect()
+    };
+    let types: BTreeSet<String> = code.iter().flat_map(types_of).collect();
+    let words: BTreeSet<&str> =
+        code.iter().flat_map(|file| word.find_iter(&file.text)).map(|found| found.as_str()).collect();
+    let member = Regex::new(r"\b([A-Z]\w*[a-z]\w*)::(\w+)").unwrap();
+    let mut found = Vec::new();
+    for (path, text) in manuals {
+        let mut is_fenced = false;
+        for (content, line) in text.lines().zip(1..) {
+            is_fenced ^= content.trim_start().starts_with("```");
+            let named = member.captures_iter(content).filter(|_| !is_fenced);
+            let unknown = named.filter(|name| !types.contains(&name[1]) || !words.contains(&name[2]));
+            found.extend(unknown.map(|name| Violation::new(path, line, format!("`{}` is not in the code", &name[0]))));
+        }
+    }
+    found
+}

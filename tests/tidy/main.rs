@@ -72,8 +72,10 @@ fn manuals_of(paths: &[&str]) -> Vec<(String, String)> {
 fn documents_keep_the_rules() {
     let manuals = texts(&[".", "docs", "helm"], "md");
     let mut all = broken("link", &documents::broken_links(&manuals));
-    let documents = [texts(&["helm"], "yaml"), texts(&["helm"], "tpl"), manuals].concat();
+    let documents = [texts(&["helm"], "yaml"), texts(&["helm"], "tpl"), manuals.clone()].concat();
     all.extend(broken("name", &documents::unknown_names(&documents, &rust_files(&["src"]))));
+    let code = rust_files(&["src", "tests", "examples"]);
+    all.extend(broken("member", &documents::unknown_members(&manuals, &code)));
     all.extend(broken(
         "promise",
         &promises::untested(&manuals_of(&["README.md", "docs/concepts.md", "docs/reliability.md"])),

@@ -1,6 +1,6 @@
 //! Tests of the rules: each finds a planted violation, and nothing in a text that keeps it.
 
-use crate::documents::{broken_links, unknown_names};
+use crate::documents::{broken_links, unknown_members, unknown_names};
 use crate::rules;
 use crate::source::{SourceFile, Violation};
 use crate::structure;
@@ -196,6 +196,18 @@ fn metric_that_does_not_exist_is_found() {
     let found: Vec<String> =
         unknown_names(&[("docs/a.md".into(), text.into())], &[source]).iter().map(ToString::to_string).collect();
     assert_eq!(found, ["docs/a.md:2: `kafleet_lag` is neither a metric nor a header of the source"]);
+}
+
+#[test]
+fn member_that_does_not_exist_is_found() {
+    let text = "`TypeSpec::of` is one, `Registered::of::<T>()` and `TypeSpec::renamed` are none.\n```rust\nOther::new()\n```\n";
+    let source = SourceFile::new("src/a.rs", "struct TypeSpec; impl TypeSpec { fn of() {} }");
+    let found: Vec<String> =
+        unknown_members(&[("docs/a.md".into(), text.into())], &[source]).iter().map(ToString::to_string).collect();
+    assert_eq!(
+        found,
+        ["docs/a.md:1: `Registered::of` is not in the code", "docs/a.md:1: `TypeSpec::renamed` is not in the code"]
+    );
 }
 
 #[test]
