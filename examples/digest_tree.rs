@@ -37,7 +37,7 @@ struct DigestTree {
 
 /// Number of entries of a directory.
 #[derive(Serialize, JsonSchema)]
-struct Listed {
+struct DirectoryCounts {
     directories: usize,
     files: usize,
     /// Symbolic links, sockets, pipes and devices.
@@ -46,19 +46,19 @@ struct Listed {
 
 impl Task for DigestTree {
     const TYPE: &'static str = "digest-tree";
-    type Output = Listed;
+    type Output = DirectoryCounts;
 
-    async fn run(self, cx: Context) -> TaskResult<Listed> {
+    async fn run(self, cx: Context) -> TaskResult<DirectoryCounts> {
         let inner = cx.clone();
         cx.blocking(move || list(&self.path, &inner)).await
     }
 }
 
-fn list(directory: &Path, cx: &Context) -> TaskResult<Listed> {
-    let mut listed = Listed { directories: 0, files: 0, skipped: 0 };
-    for entry in fs::read_dir(directory).map_err(|why| unreadable(directory, &why))? {
+fn list(directory: &Path, cx: &Context) -> TaskResult<DirectoryCounts> {
+    let mut listed = DirectoryCounts { directories: 0, files: 0, skipped: 0 };
+    for entry in fs::read_dir(directory).map_err(|error| unreadable(directory, &error))? {
         cx.check()?;
-        let entry = entry.map_err(|why| unreadable(directory, &why))?;
+        let entry = entry.map_err(|error| unreadable(directory, &error))?;
         let path = entry.path();
         if path.to_str().is_none() {
             return Err(Failure::fail(format!(
@@ -67,7 +67,7 @@ fn list(directory: &Path, cx: &Context) -> TaskResult<Listed> {
             )));
         }
         // Symbolic links are not followed, so that there are no cycles.
-        let kind = entry.file_type().map_err(|why| unreadable(&path, &why))?;
+        let kind = entry.file_type().map_err(|error| unreadable(&path, &error))?;
         let child = if kind.is_dir() {
             listed.directories += 1;
             Child::of(&DigestTree { path: path.clone() })
@@ -100,31 +100,31 @@ struct DigestFile {
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Digested {
+struct FileDigest {
     sha256: String,
     bytes: u64,
 }
 
 impl Task for DigestFile {
     const TYPE: &'static str = "digest-file";
-    type Output = Digested;
+    type Output = FileDigest;
 
-    async fn run(self, cx: Context) -> TaskResult<Digested> {
+    async fn run(self, cx: Context) -> TaskResult<FileDigest> {
         let inner = cx.clone();
         cx.blocking(move || digest(&self.path, &inner)).await
     }
 }
 
-fn digest(path: &Path, cx: &Context) -> TaskResult<Digested> {
-    let mut file = File::open(path).map_err(|why| unreadable(path, &why))?;
+fn digest(path: &Path, cx: &Context) -> TaskResult<FileDigest> {
+    let mut file = File::open(path).map_err(|error| unreadable(path, &error))?;
     let mut sha = Sha256::new();
     let mut bytes = 0;
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         cx.check()?;
-        let read = file.read(&mut chunk).map_err(|why| unreadable(path, &why))?;
+        let read = file.read(&mut chunk).map_err(|error| unreadable(path, &error))?;
         if read == 0 {
-            return Ok(Digested { sha256: hex(&sha.finalize()), bytes });
+            return Ok(FileDigest { sha256: hex(&sha.finalize()), bytes });
         }
         sha.update(&chunk[..read]);
         bytes += read as u64;
@@ -134,8 +134,8 @@ fn digest(path: &Path, cx: &Context) -> TaskResult<Digested> {
     }
 }
 
-fn unreadable(path: &Path, why: &io::Error) -> Failure {
-    Failure::fail(format!("`{}` cannot be read: {why}", path.display()))
+fn unreadable(path: &Path, error: &io::Error) -> Failure {
+    Failure::fail(format!("`{}` cannot be read: {error}", path.display()))
 }
 
 fn hex(bytes: &[u8]) -> String {

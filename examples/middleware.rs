@@ -71,19 +71,19 @@ impl Observe for FailureCount {
 struct LogSlow;
 
 impl<S> Layer<S> for LogSlow {
-    type Service = Timed<S>;
+    type Service = TimedService<S>;
 
-    fn layer(&self, inner: S) -> Timed<S> {
-        Timed { inner }
+    fn layer(&self, inner: S) -> TimedService<S> {
+        TimedService { inner }
     }
 }
 
 #[derive(Clone)]
-struct Timed<S> {
+struct TimedService<S> {
     inner: S,
 }
 
-impl<S> Service<AttemptRequest> for Timed<S>
+impl<S> Service<AttemptRequest> for TimedService<S>
 where
     S: Service<AttemptRequest, Response = RawJson, Future: Send + 'static>,
 {
@@ -150,6 +150,7 @@ mod tests {
     #[tokio::test]
     async fn slow_attempt_is_logged() {
         let slow = TypeRegistration::of_fn(|wait_ms: u64, _cx: Context| async move {
+            // The work of the attempt.
             tokio::time::sleep(Duration::from_millis(wait_ms)).await;
             Ok(())
         });

@@ -42,7 +42,7 @@ pub mod control;
 #[cfg(feature = "fleet")]
 #[doc(hidden)]
 pub mod dead_letters;
-// A field without a comment is what its name says.
+// Fields without a comment are explained by their names.
 #[allow(missing_docs)]
 pub mod documents;
 #[cfg(feature = "fleet")]

@@ -29,12 +29,12 @@ pub(super) async fn detached<T: Send + 'static>(
 }
 
 /// Returns a retryable error: the projection has not reached the offset yet.
-pub(super) fn not_visible_yet(partition: u32, folded: i64, wanted: i64) -> ApiError {
-    let lag = wanted.saturating_sub(folded).max(1);
+pub(super) fn not_visible_yet(partition: u32, projected: i64, needed: i64) -> ApiError {
+    let lag = needed.saturating_sub(projected).max(1);
     ApiError::new(
         Code::NotVisibleYet,
         format!(
-            "events partition {partition} is projected up to offset {folded}; the request needs offset {wanted} \
+            "events partition {partition} is projected up to offset {projected}; the request needs offset {needed} \
              ({lag} behind)"
         ),
     )

@@ -12,7 +12,7 @@ use super::state::Api;
 use crate::runtime;
 
 /// Time between two measurements.
-const INTERVAL: Duration = Duration::from_secs(15);
+const MEASURE_INTERVAL: Duration = Duration::from_secs(15);
 /// Maximum time of a measurement. Afterwards the metric is absent until the next one.
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -22,15 +22,15 @@ pub(crate) fn measure(api: Arc<Api>) -> DropGuard {
 }
 
 async fn measure_regularly(api: &Api) {
-    let mut known = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     loop {
         let measured = measure_once(api).await;
-        for gone in known.difference(&measured) {
+        for vanished in reported.difference(&measured) {
             // The label exists: it was set by the previous measurement.
-            let _ = api.ops.metrics.http.backlog.remove_label_values(&[String::as_str(gone)]);
+            let _ = api.ops.metrics.http.backlog.remove_label_values(&[String::as_str(vanished)]);
         }
-        known = measured;
-        sleep(INTERVAL).await;
+        reported = measured;
+        sleep(MEASURE_INTERVAL).await;
     }
 }
 
@@ -44,7 +44,7 @@ async fn measure_once(api: &Api) -> BTreeSet<String> {
     };
     let Ok(Ok(counts)) = timeout(DEADLINE, counted).await else { return BTreeSet::new() };
     // Without an answer of Kafka all types count.
-    let topics = timeout(DEADLINE, api.types.topics(INTERVAL)).await.ok().and_then(Result::ok);
+    let topics = timeout(DEADLINE, api.types.topics(MEASURE_INTERVAL)).await.ok().and_then(Result::ok);
     let is_served = |task_type: &str| topics.as_ref().is_none_or(|topics| topics.contains_key(task_type));
     let set = |(task_type, counts): (String, _)| {
         let backlog = i64::try_from(backlog_of(&counts)).unwrap_or(i64::MAX);

@@ -41,13 +41,13 @@ impl Fleet {
     pub(crate) async fn write_control(&self, key: ControlKey, record: Option<ControlRecord>) -> Result<(), ApiError> {
         let (producer, names) = (self.publisher.producer(), &self.publisher.topology.names);
         let written = match record {
-            Some(record) => control::put(producer, names, &key, &record).await,
+            Some(record) => control::put_record(producer, names, &key, &record).await,
             None => control::delete(producer, names, &key).await,
         };
         let position = written.map_err(ApiError::from_write)?;
         tracing::info!(%key, "control record written");
         // The write is done; only this API's own view may lag.
-        let _ = tokio::time::timeout(READ_BACK_DEADLINE, self.control.reached(position.offset)).await;
+        let _ = tokio::time::timeout(READ_BACK_DEADLINE, self.control.wait_for_offset(position.offset)).await;
         Ok(())
     }
 
@@ -73,7 +73,7 @@ impl Fleet {
         let position = written.map_err(ApiError::from_write)?;
         tracing::info!(%key, "schedule record written");
         // The write is done; only this API's own view may lag.
-        let _ = tokio::time::timeout(READ_BACK_DEADLINE, self.control.reached(position.offset)).await;
+        let _ = tokio::time::timeout(READ_BACK_DEADLINE, self.control.wait_for_offset(position.offset)).await;
         Ok(())
     }
 
@@ -90,7 +90,7 @@ impl Fleet {
     }
 
     async fn control_read(&self) -> Result<(), ControlNotRead> {
-        self.control.whole_within(LOAD_DEADLINE, &self.publisher.topology.names).await
+        self.control.wait_until_read_within(LOAD_DEADLINE, &self.publisher.topology.names).await
     }
 
     /// Waits until the control topic has been read to its end.

@@ -6,8 +6,8 @@
 //! publish tasks and events through [`write`], and write the control topic through `fleet.rs`.
 //!
 //! Invariant: a change is accepted once Kafka has acknowledged its record or event. The API writes nothing to the store
-//! but reservations of ids: the store is a projection, and another write would be gone after the next fold of the log,
-//! although the client has seen it succeed.
+//! but reservations of ids: the store is a projection, and another write would be lost with the next fold of the log,
+//! after the client has seen it succeed.
 //!
 //! Read next: `http/routes/tasks.rs` (endpoints), `service/create.rs` (one of them), then [`read`] and [`write`].
 
@@ -42,7 +42,7 @@ use state::Api;
 const FLUSH_DEADLINE: Duration = Duration::from_secs(5);
 
 /// API without a listener, for callers that pass requests in themselves. Background tasks end when it is dropped.
-pub struct Open {
+pub struct EmbeddedApi {
     pub router: axum::Router,
     api: Arc<Api>,
     producer: Arc<SharedProducer>,
@@ -50,7 +50,7 @@ pub struct Open {
     _following: [control::follow::TopicFollower; 2],
 }
 
-impl Open {
+impl EmbeddedApi {
     /// Prepares the answers to the first requests.
     pub async fn load(&self) {
         self.api.fleet.load().await;
@@ -59,20 +59,25 @@ impl Open {
 
 /// Starts the background tasks of the API and returns its router. `address` is the address that the caller listens
 /// on: on any but a loopback address tokens are required, unless the configuration waives them.
-pub fn open(setup: ApiSetup, address: std::net::SocketAddr, shutdown: &Shutdown) -> anyhow::Result<Open> {
+pub fn open(setup: ApiSetup, address: std::net::SocketAddr, shutdown: &Shutdown) -> anyhow::Result<EmbeddedApi> {
     let store = setup.store.clone();
     let api = Arc::new(Api::new(setup, address, shutdown.clone())?);
     let listening = read::notices::listen(api.reads.notices.clone(), store);
-    let covering = read::coverage::follow(api.reads.clone(), api.ops.metrics.clone());
+    let covering = read::coverage::sample_log(api.reads.clone(), api.ops.metrics.clone());
     // A control topic that cannot be read fails the requests that need it; it is not part of this role's health.
-    let state = control::keep(api.fleet.control.clone(), api.reads.broker.broker().clone(), &api.topology.names, None);
+    let state = control::follow_control(
+        api.fleet.control.clone(),
+        api.reads.broker.broker().clone(),
+        &api.topology.names,
+        None,
+    );
     let beats = heartbeat::listen(api.fleet.workers.clone(), api.reads.broker.broker().clone(), &api.topology.names);
     let live = Arc::<ui::Live>::default();
-    let marking = ui::listen(live.clone(), api.reads.notices.clone(), api.fleet.control.clone());
+    let marking = ui::mark_topics(live.clone(), api.reads.notices.clone(), api.fleet.control.clone());
     let bulk = service::bulk::start(api.clone());
     let backlog = backlog::measure(api.clone());
     let producer = api.publisher.producer().clone();
-    Ok(Open {
+    Ok(EmbeddedApi {
         router: http::router::router(api.clone(), live),
         api,
         producer,

@@ -36,8 +36,8 @@ impl Container {
     /// Finds the control groups below `root` that a file `/proc/PID/cgroup` names.
     pub fn find(root: &Path, membership: &str) -> Self {
         let path = membership.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
-        let own = root.join(path);
-        let folders = own.ancestors().take_while(|folder| folder.starts_with(root)).map(Path::to_owned).collect();
+        let cgroup = root.join(path);
+        let folders = cgroup.ancestors().take_while(|folder| folder.starts_with(root)).map(Path::to_owned).collect();
         Self { folders }
     }
 
@@ -119,15 +119,15 @@ mod tests {
     #[test]
     fn limits_of_groups_above_count_and_missing_ones_do_not() {
         let root = tempfile::tempdir().unwrap();
-        let own = root.path().join("pod/worker");
+        let cgroup = root.path().join("pod/worker");
         let container = Container::find(root.path(), "1:name=x:/other\n0::/pod/worker\n");
         assert_eq!((container.shortage(), container.limit()), (None, None), "there are no files");
-        write(&own, "max", 990 * MIB, "");
+        write(&cgroup, "max", 990 * MIB, "");
         assert_eq!(container.shortage(), None);
         write(&root.path().join("pod"), &(1_000 * MIB).to_string(), 990 * MIB, "");
         assert_eq!(container.shortage().map(|shortage| shortage.limit), Some(Bytes(1_000 * MIB)));
         assert_eq!(container.limit(), Some(1_000 * MIB));
-        write(&own, &(500 * MIB).to_string(), 0, "");
+        write(&cgroup, &(500 * MIB).to_string(), 0, "");
         assert_eq!(container.limit(), Some(500 * MIB));
         assert_eq!(Container::find(root.path(), "").folders, [root.path()], "only cgroup v1");
     }

@@ -36,8 +36,8 @@ pub struct AppType {
 }
 
 impl Declaration {
-    /// Checks what an app has declared. `wanted`: use only these types. The error lists every problem.
-    pub fn read(ready: Ready, wanted: Option<&[String]>) -> Result<Self, Vec<String>> {
+    /// Checks what an app has declared. `selected`: use only these types. The error lists every problem.
+    pub fn read(ready: Ready, selected: Option<&[String]>) -> Result<Self, Vec<String>> {
         let mut problems = Vec::new();
         if !(1..=VERSION).contains(&ready.protocol) {
             problems.push(format!(
@@ -50,15 +50,15 @@ impl Declaration {
             problems.push(format!("it declares {} slots: 1 to {MAX_SLOTS} are allowed", ready.slots));
         }
         let mut types = BTreeMap::new();
-        let is_wanted = |name: &String| wanted.is_none_or(|wanted| wanted.contains(name));
-        for declared in ready.types.into_iter().filter(|declared| is_wanted(&declared.name)) {
+        let is_selected = |name: &String| selected.is_none_or(|selected| selected.contains(name));
+        for declared in ready.types.into_iter().filter(|declared| is_selected(&declared.name)) {
             let name = declared.name.clone();
             let Some(declared) = read_type(declared, &mut problems) else { continue };
             if types.insert(name.clone(), declared).is_some() {
                 problems.push(format!("it declares the type `{name}` twice: give each its own name"));
             }
         }
-        let missing = wanted.unwrap_or_default().iter().filter(|name| !types.contains_key(*name));
+        let missing = selected.unwrap_or_default().iter().filter(|name| !types.contains_key(*name));
         if problems.is_empty() {
             problems.extend(missing.map(|name| format!("it does not declare the type `{}` of `types`", clip(name))));
         }
@@ -73,7 +73,7 @@ impl Declaration {
     pub fn difference(&self, other: &Self) -> Option<String> {
         let names: BTreeSet<&String> = self.types.keys().chain(other.types.keys()).collect();
         names.into_iter().find_map(|name| match (self.types.get(name), other.types.get(name)) {
-            (Some(own), Some(other)) => Some(format!("the {} of `{name}` differs", own.difference(other)?)),
+            (Some(declared), Some(other)) => Some(format!("the {} of `{name}` differs", declared.difference(other)?)),
             (Some(_), None) => Some(format!("the type `{name}` is missing")),
             (None, _) => Some(format!("the type `{name}` is new")),
         })
@@ -133,8 +133,8 @@ mod tests {
         let two = ready(json!({"protocol": 1, "slots": 10, "types": [{"name": "a"}, {"name": "b", "doc": "B"}]}));
         let all = Declaration::read(two.clone(), None).ok().unwrap();
         assert_eq!((all.slots, all.types.len()), (10, 2));
-        let one = Declaration::read(two.clone(), Some(&["b".to_owned()])).ok().unwrap();
-        assert_eq!(one.types.keys().collect::<Vec<_>>(), ["b"]);
+        let selected = Declaration::read(two.clone(), Some(&["b".to_owned()])).ok().unwrap();
+        assert_eq!(selected.types.keys().collect::<Vec<_>>(), ["b"]);
         let missing = Declaration::read(two, Some(&["c".to_owned()])).err().unwrap();
         assert_eq!(missing, ["it does not declare the type `c` of `types`"]);
     }

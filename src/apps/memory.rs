@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::model::units::bytes::Bytes;
 
 /// Interval of the measurement.
-pub(super) const INTERVAL: Duration = Duration::from_millis(100);
+pub(super) const MEMORY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Memory limit of one process.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ pub(super) struct MemoryLimit {
 
 /// Verdict on a process.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum MemoryVerdict {
     Within,
     /// The process is replaced when its attempts have ended.
     Replace(String),
@@ -35,17 +35,20 @@ impl MemoryLimit {
 
     /// Judges a process that uses this many bytes. A process that has grown by less than 20 % since it was ready is not
     /// replaced: its successor would need as much.
-    pub(super) fn judge(&self, bytes: u64) -> Verdict {
+    pub(super) fn judge(&self, bytes: u64) -> MemoryVerdict {
         let (limit, hard_limit) = (self.limit.0, self.limit.0.saturating_add(self.limit.0 / 2));
         let has_grown = bytes > self.at_start.saturating_add(self.at_start / 5);
         let used = Bytes::whole_mib(bytes);
         if bytes > hard_limit {
-            return Verdict::Kill(format!("it used {used} of memory, more than 1.5 times `memory` ({})", self.limit));
+            return MemoryVerdict::Kill(format!(
+                "it used {used} of memory, more than 1.5 times `memory` ({})",
+                self.limit
+            ));
         }
         if bytes > limit && has_grown {
-            return Verdict::Replace(format!("it uses {used} of memory, more than `memory` ({})", self.limit));
+            return MemoryVerdict::Replace(format!("it uses {used} of memory, more than `memory` ({})", self.limit));
         }
-        Verdict::Within
+        MemoryVerdict::Within
     }
 }
 
@@ -58,19 +61,19 @@ mod tests {
     #[test]
     fn process_is_replaced_above_the_limit_and_killed_far_above_it() {
         let limit = MemoryLimit::new(Bytes(100 * MIB), 50 * MIB);
-        assert_eq!(limit.judge(100 * MIB), Verdict::Within);
-        let Verdict::Replace(error) = limit.judge(101 * MIB) else { panic!("it is above the limit") };
+        assert_eq!(limit.judge(100 * MIB), MemoryVerdict::Within);
+        let MemoryVerdict::Replace(error) = limit.judge(101 * MIB) else { panic!("it is above the limit") };
         assert_eq!(error, "it uses 101MiB of memory, more than `memory` (100MiB)");
-        assert!(matches!(limit.judge(150 * MIB), Verdict::Replace(_)));
+        assert!(matches!(limit.judge(150 * MIB), MemoryVerdict::Replace(_)));
         assert!(
-            matches!(limit.judge(151 * MIB), Verdict::Kill(error) if error.contains("1.5 times `memory` (100MiB)"))
+            matches!(limit.judge(151 * MIB), MemoryVerdict::Kill(error) if error.contains("1.5 times `memory` (100MiB)"))
         );
     }
 
     #[test]
     fn process_that_starts_above_the_limit_is_not_replaced_until_it_grows() {
         let limit = MemoryLimit::new(Bytes(100 * MIB), 120 * MIB);
-        assert_eq!(limit.judge(144 * MIB), Verdict::Within);
-        assert!(matches!(limit.judge(145 * MIB), Verdict::Replace(_)));
+        assert_eq!(limit.judge(144 * MIB), MemoryVerdict::Within);
+        assert!(matches!(limit.judge(145 * MIB), MemoryVerdict::Replace(_)));
     }
 }

@@ -16,12 +16,12 @@ use tokio_util::task::AbortOnDropHandle;
 use super::declaration::Declaration;
 use super::launch::{Launcher, SimulatedProcess};
 use super::protocol::Welcome;
-use super::session::{Cause, Declared, Session, SessionEvent, StreamEndReason};
+use super::session::{Cause, DeclarationReceiver, Session, SessionEvent, StreamEndReason};
 use crate::handlers::context::Restart;
 use crate::handlers::output_tail::{OutputTail, quote};
 use crate::handlers::process::{ConnectedProgram, EXIT_DEADLINE, RunningProgram};
+use crate::handlers::process_guard::describe_status;
 use crate::handlers::program_env::ProgramEnv;
-use crate::handlers::reaper::describe_status;
 use crate::runtime::{self, now_ms};
 
 /// Time after which a process counts as lasting: the app is not to blame for its end.
@@ -89,7 +89,7 @@ pub enum ProcessRequest {
 #[derive(Debug)]
 pub struct ProcessEnd {
     pub cause: Cause,
-    /// The worker has asked the process to end.
+    /// The worker has requested the end of the process.
     pub is_expected: bool,
     /// Description of the end, with the last output.
     pub message: String,
@@ -155,7 +155,7 @@ impl AppProgram {
         Ok((process, declaration))
     }
 
-    async fn spawn(&self, number: u32, welcome: &Welcome) -> io::Result<(AppProcess, Declared)> {
+    async fn spawn(&self, number: u32, welcome: &Welcome) -> io::Result<(AppProcess, DeclarationReceiver)> {
         if let Some(simulated) = &self.launcher {
             let SimulatedProcess { program, reader, writer } = simulated.launch(number);
             return Ok(self.connect(program, None, reader, writer, welcome));
@@ -172,7 +172,7 @@ impl AppProgram {
         reader: R,
         writer: W,
         welcome: &Welcome,
-    ) -> (AppProcess, Declared)
+    ) -> (AppProcess, DeclarationReceiver)
     where
         R: AsyncRead + Send + Unpin + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
@@ -393,7 +393,7 @@ fn start_hint(code: Option<i32>, reason: &str, cwd: &std::path::Path) -> Option<
     (code == Some(0)).then(|| "it must serve its tasks: run a Python file with `python -m kafleet FILE`".to_owned())
 }
 
-/// Line of the output that names the error: the last one, without what Node writes after the message.
+/// Returns the line of the output that names the error: the last one, not counting the details that Node appends.
 fn reason_line(output: &str) -> Option<&str> {
     let is_detail = |line: &&str| line.is_empty() || line.starts_with([' ', '{', '}']) || line.starts_with("Node.js v");
     output.lines().rev().find(|line| !is_detail(line)).or_else(|| output.lines().last())

@@ -21,16 +21,16 @@ pub fn register(
     let mut problems = Vec::new();
     let mut types = Vec::new();
     for (task_type, declared) in &app.declaration.types {
-        let own = config.types.get(task_type);
-        if let Some(error) = conflict(own, registry.get(task_type).is_some()) {
+        let type_config = config.types.get(task_type);
+        if let Some(error) = conflict(type_config, registry.get(task_type).is_some()) {
             problems.push(format!("the app `{name}` declares the type `{task_type}`: {error}"));
             continue;
         }
-        match combine_policy(task_type, &declared.policy, own, &config.topics) {
+        match combine_policy(task_type, &declared.policy, type_config, &config.topics) {
             Ok(policy) => types.push((task_type.clone(), declared.clone(), policy)),
-            Err(found) => {
-                let what = format!("the app `{name}` declares the type `{task_type}` with an invalid policy");
-                problems.extend(found.into_iter().map(|error| format!("{what}: {error}")));
+            Err(errors) => {
+                let subject = format!("the app `{name}` declares the type `{task_type}` with an invalid policy");
+                problems.extend(errors.into_iter().map(|error| format!("{subject}: {error}")));
             }
         }
     }
@@ -60,25 +60,28 @@ pub fn register(
 }
 
 /// Returns the reason why an app cannot declare a type.
-fn conflict(own: Option<&TypeConfig>, is_registered: bool) -> Option<&'static str> {
+fn conflict(type_config: Option<&TypeConfig>, is_registered: bool) -> Option<&'static str> {
     if is_registered {
         return Some("another app or Rust type has this name; hint: give each its own name");
     }
-    let own = own?;
-    if own.handler.is_some() {
+    let type_config = type_config?;
+    if type_config.handler.is_some() {
         return Some("its section in `[types]` has a `handler`; hint: remove one of them");
     }
-    if own.isolation_tasks.is_some() || own.isolation_memory.is_some() {
+    if type_config.isolation_tasks.is_some() || type_config.isolation_memory.is_some() {
         return Some(
             "its section in `[types]` has `isolation_tasks` or `isolation_memory`, which are for Rust types; \
              hint: set `max_tasks` or `memory` of the app",
         );
     }
-    if !own.variables().is_default() {
+    if !type_config.variables().is_default() {
         return Some(
             "its section in `[types]` has `env` or `inherit`, which are for programs and Rust types; hint: set them for \
              the app",
         );
     }
-    own.schema.is_some().then_some("its section in `[types]` has a `schema`, which comes from the app; hint: remove it")
+    type_config
+        .schema
+        .is_some()
+        .then_some("its section in `[types]` has a `schema`, which comes from the app; hint: remove it")
 }

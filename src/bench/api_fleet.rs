@@ -6,7 +6,7 @@ use anyhow::bail;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::child_role::ChildRole;
-use super::process::{Cost, Process};
+use super::process::{Process, ProcessUsage};
 use super::{BenchTopics, EVENTS_PARTITIONS, ROUND_DEADLINE, Services, blocking, load};
 use crate::model::event::{Event, Payload};
 use crate::model::task::id::TaskId;
@@ -90,7 +90,7 @@ impl ApiFleet {
     }
 
     /// Waits for a time; returns the API's cost afterwards.
-    pub(super) async fn settle(&self) -> Cost {
+    pub(super) async fn settled_usage(&self) -> ProcessUsage {
         tokio::time::sleep(SETTLE_TIME).await;
         self.api.cost()
     }

@@ -31,11 +31,11 @@ use crate::runtime::Health;
 use crate::telemetry::Metrics;
 
 /// Attempts per second of the measurement of latency.
-const RATE: u64 = 1_000;
+const LATENCY_RATE: u64 = 1_000;
 /// Part of the tasks that is run unmeasured before.
 const WARM_UP_PART: u64 = 10;
 /// Deaths of processes in each round.
-const DEATHS: usize = 5;
+const DEATHS_PER_ROUND: usize = 5;
 /// Time for an attempt to be sent to a process that does not answer.
 const SENT_AFTER: Duration = Duration::from_millis(50);
 /// Maximum time until all processes serve.
@@ -116,7 +116,7 @@ pub fn app(bench: &AppBench, services: &Services) -> anyhow::Result<BenchReport>
     report.add("loop CPU", "µs/attempt", loops.iter().map(|round| micros(round.cpu, bench.tasks)).collect());
     for (name, percent) in [("median", 50), ("p99", 99)] {
         let at = |round: &LoopRound| micros(percentile(&round.latencies, percent), 1);
-        report.add(&format!("latency at {RATE}/s: {name}"), "µs", loops.iter().map(at).collect());
+        report.add(&format!("latency at {LATENCY_RATE}/s: {name}"), "µs", loops.iter().map(at).collect());
     }
     for (name, percent) in [("median", 50), ("slowest", 100)] {
         let at = |round: &LoopRound| percentile(&round.deaths, percent).as_secs_f64() * 1e3;
@@ -170,7 +170,7 @@ async fn loop_round(bench: &AppBench, app: &BenchApp) -> anyhow::Result<LoopRoun
         let (cpu, started) = (own_cpu(), Instant::now());
         pool.runtime().spawn(drive(pool.clone(), params.clone(), bench.tasks)).await??;
         let (rate, cpu) = (bench.tasks as f64 / started.elapsed().as_secs_f64(), own_cpu().saturating_sub(cpu));
-        let attempts = bench.seconds * RATE;
+        let attempts = bench.seconds * LATENCY_RATE;
         let latencies = pool.runtime().spawn(steadily(pool.clone(), params.clone(), attempts)).await??;
         let app_bytes = pool.pids().iter().map(|pid| tree_bytes(*pid)).sum::<u64>() / u64::from(bench.processes);
         let deaths = deaths(&handler, &params, &pool).await?;
@@ -196,7 +196,7 @@ async fn drive(pool: Arc<AppPool>, params: RawJson, attempts: u64) -> anyhow::Re
 async fn steadily(pool: Arc<AppPool>, params: RawJson, attempts: u64) -> anyhow::Result<Vec<Duration>> {
     let (handler, params) = (&AppHandler::new(pool), &params);
     // Late ticks follow at once, so that the rate is kept.
-    let mut ticks = tokio::time::interval(Duration::from_secs(1) / RATE as u32);
+    let mut ticks = tokio::time::interval(Duration::from_secs(1) / LATENCY_RATE as u32);
     let mut running = futures::stream::FuturesUnordered::new();
     let mut latencies = Vec::new();
     let mut started = 0;
@@ -220,7 +220,7 @@ async fn steadily(pool: Arc<AppPool>, params: RawJson, attempts: u64) -> anyhow:
 /// Kills processes that have an attempt and do not answer; returns the times until the attempt ends, in ascending order.
 async fn deaths(handler: &AppHandler, params: &RawJson, pool: &AppPool) -> anyhow::Result<Vec<Duration>> {
     let mut times = Vec::new();
-    for _ in 0..DEATHS {
+    for _ in 0..DEATHS_PER_ROUND {
         // Who is to blame for the death of a process that has just started is known later.
         let settled = async {
             while !all_last(pool) {

@@ -18,12 +18,12 @@ pub(super) struct Baseline {
 impl Baseline {
     /// Measures all baselines; `bytes` is the size of a record in the store.
     pub(super) async fn measure(common: &Common, services: &Services, bytes: usize) -> anyhow::Result<Self> {
-        let own = common.clone();
+        let options = common.clone();
         let at = services.clone();
         let (topics, produce, raw_loop) = blocking(move || {
-            let topics = BenchTopics::prepare(&at, own.partitions, own.partitions)?;
-            let produce = raw_produce_round(&topics, &own, &at, true)?;
-            let raw_loop = raw_round(&topics, &own, &at)?;
+            let topics = BenchTopics::prepare(&at, options.partitions, options.partitions)?;
+            let produce = raw_produce_round(&topics, &options, &at, true)?;
+            let raw_loop = raw_round(&topics, &options, &at)?;
             Ok((topics, produce.rate, raw_loop.rate))
         })
         .await?;

@@ -38,10 +38,10 @@ pub(super) async fn exactly_once(
 }
 
 async fn succeeded(store: &dyn Store, partition: u32, ids: &[TaskId]) -> anyhow::Result<()> {
-    for (id, node) in ids.iter().zip(store.nodes(partition, ids).await?) {
-        match node {
-            Some(node) if node.state == State::Succeeded && node.history.duplicates == 0 => {}
-            node => bail!("`{id}` has not succeeded exactly once: {node:?}"),
+    for (id, task) in ids.iter().zip(store.task_records(partition, ids).await?) {
+        match task {
+            Some(task) if task.state == State::Succeeded && task.history.duplicates == 0 => {}
+            task => bail!("`{id}` has not succeeded exactly once: {task:?}"),
         }
     }
     Ok(())

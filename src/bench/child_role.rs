@@ -26,7 +26,7 @@ use crate::telemetry::otel::{self, Exporter};
 use crate::telemetry::{Metrics, Tracer};
 use crate::tracker::TrackerSetup;
 use crate::worker::WorkerSetup;
-use crate::worker::child::Reentry;
+use crate::worker::child::OwnExecutable;
 
 /// A role with its parameters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -149,9 +149,9 @@ async fn run_async(role: ChildRole) -> anyhow::Result<()> {
         ChildRole::Worker { services, prefix, events_partitions, slots, order, isolation, layers, fan } => {
             let registry = registry(slots, order, isolation, layers, fan);
             let setup = worker(&services, &prefix, events_partitions, registry)?;
-            let reentry = Reentry::of_this_process(WithheldVariables::default());
+            let own_executable = OwnExecutable::of_this_process(WithheldVariables::default());
             let (tracer, exporter) = start_tracing(&services, &setup.metrics)?.unzip();
-            let outcome = crate::worker::run(WorkerSetup { reentry, tracer, ..setup }, shutdown).await;
+            let outcome = crate::worker::run(WorkerSetup { own_executable, tracer, ..setup }, shutdown).await;
             if let Some(exporter) = exporter {
                 exporter.stop().await;
             }
@@ -220,7 +220,7 @@ fn worker(
         metrics: Metrics::new()?,
         health: Health::default(),
         tracer: None,
-        reentry: None,
+        own_executable: None,
     })
 }
 

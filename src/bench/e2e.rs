@@ -8,7 +8,7 @@ use super::{BenchReport, Common, EVENTS_PARTITIONS, Services, check, load};
 use crate::publish::Publisher;
 
 /// Tasks per publish call.
-const CALL: u64 = 20_000;
+const TASKS_PER_CALL: u64 = 20_000;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct E2e {
@@ -70,7 +70,7 @@ async fn one_round(common: &Common, services: &Services) -> anyhow::Result<E2eRo
 async fn publish_all(publisher: &Publisher, tasks: u64) -> anyhow::Result<()> {
     let mut next = 0;
     while next < tasks {
-        let end = (next + CALL).min(tasks);
+        let end = (next + TASKS_PER_CALL).min(tasks);
         load::publish(publisher, "bench", next..end).await?;
         next = end;
     }

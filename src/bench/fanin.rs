@@ -90,10 +90,11 @@ async fn one_parent(fleet: &mut BenchFleet, id: &str, children: u64) -> anyhow::
     let until = Instant::now() + ROUND_DEADLINE;
     fleet.publisher.publish(parent, now_ms()).await?;
     loop {
-        let found = fleet.store.nodes(partition, std::slice::from_ref(&id)).await?.into_iter().flatten().next();
-        if let Some(node) = found.filter(|node| node.state.is_terminal()) {
+        let parent_task =
+            fleet.store.task_records(partition, std::slice::from_ref(&id)).await?.into_iter().flatten().next();
+        if let Some(task) = parent_task.filter(|task| task.state.is_terminal()) {
             let took = started.elapsed();
-            check(&node, children)?;
+            check(&task, children)?;
             return Ok(took);
         }
         if Instant::now() > until {
@@ -107,11 +108,11 @@ async fn one_parent(fleet: &mut BenchFleet, id: &str, children: u64) -> anyhow::
     }
 }
 
-fn check(node: &TaskRecord, children: u64) -> anyhow::Result<()> {
-    let (counts, _, tree) = children_of(&node.tree.below);
-    let good = node.state == State::Succeeded && counts.get(State::Succeeded) == children;
+fn check(task: &TaskRecord, children: u64) -> anyhow::Result<()> {
+    let (counts, _, tree) = children_of(&task.tree.below);
+    let good = task.state == State::Succeeded && counts.get(State::Succeeded) == children;
     if !good || tree.total() != children {
-        bail!("the parent is {} with {} children instead of {children}", node.state.name(), tree.total());
+        bail!("the parent is {} with {} children instead of {children}", task.state.name(), tree.total());
     }
     Ok(())
 }

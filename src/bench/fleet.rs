@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 
 use super::child_role::ChildRole;
-use super::process::{Cost, Process};
+use super::process::{Process, ProcessUsage};
 use super::{
     BenchReport, BenchTopics, EVENTS_PARTITIONS, ROUND_DEADLINE, Services, blocking, load, mib, micros, own_cpu,
 };
@@ -31,8 +31,8 @@ pub(super) struct BenchFleet {
 #[derive(Clone, Debug)]
 pub(super) struct Costs {
     pub publisher: Duration,
-    pub worker: Cost,
-    pub tracker: Cost,
+    pub worker: ProcessUsage,
+    pub tracker: ProcessUsage,
     pub redis: Usage,
     /// `None` if Kafka does not run on this machine.
     pub kafka: Option<Duration>,
@@ -67,8 +67,8 @@ impl BenchFleet {
     /// Size in the store of the record of a no-op task.
     pub(super) async fn record_bytes(&self) -> anyhow::Result<usize> {
         let id = TaskId::parse(&format!("{FIRST}-{:012}", 0))?;
-        let found = self.store.nodes(self.publisher.topology.partition_of(&id), &[id]).await?;
-        Ok(found.into_iter().flatten().next().context("the first task is missing")?.encode()?.len())
+        let tasks = self.store.task_records(self.publisher.topology.partition_of(&id), &[id]).await?;
+        Ok(tasks.into_iter().flatten().next().context("the first task is missing")?.encode()?.len())
     }
 
     /// Number of succeeded tasks in the store.

@@ -52,7 +52,7 @@ impl Default for Latency {
 }
 
 /// Selects a figure of a path.
-type Part = fn(&Path) -> f64;
+type PathTime = fn(&Path) -> f64;
 
 /// Times of one task, in ms after its submission.
 #[derive(Clone, Copy, Debug, Default)]
@@ -83,7 +83,7 @@ pub async fn latency(bench: &Latency, services: &Services) -> anyhow::Result<Ben
         eprintln!("round {round} of {}", bench.rounds);
         rounds.push(one_round(bench, &services.linger(bench.linger)).await?);
     }
-    let parts: [(&str, Part); 3] = [
+    let parts: [(&str, PathTime); 3] = [
         ("submit to acknowledged", |path| path.acknowledged),
         ("submit to start", |path| path.started),
         ("submit to visible success", |path| path.visible),
@@ -183,11 +183,11 @@ fn send_plain(filler: &Filler, topic: &str, rate: u32, records: u64, started: In
 /// Times of open and of completed tasks.
 #[derive(Default)]
 struct TaskTimes {
-    open: Mutex<FxHashMap<TaskId, Open>>,
+    open: Mutex<FxHashMap<TaskId, OpenTask>>,
     done: Mutex<Vec<Path>>,
 }
 
-struct Open {
+struct OpenTask {
     at: Instant,
     /// Epoch milliseconds.
     at_ms: f64,
@@ -199,7 +199,7 @@ impl TaskTimes {
     fn open(&self, id: TaskId) {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let at_ms = since.as_secs_f64() * 1e3;
-        self.open.lock().insert(id, Open { at: Instant::now(), at_ms, acknowledged: None, seen: None });
+        self.open.lock().insert(id, OpenTask { at: Instant::now(), at_ms, acknowledged: None, seen: None });
     }
 
     fn acknowledged(&self, id: &TaskId) {
@@ -213,10 +213,10 @@ impl TaskTimes {
         });
     }
 
-    fn update(&self, id: &TaskId, what: impl FnOnce(&mut Open)) {
+    fn update(&self, id: &TaskId, change: impl FnOnce(&mut OpenTask)) {
         let mut all = self.open.lock();
         let Some(open) = all.get_mut(id) else { return };
-        what(open);
+        change(open);
         if let (Some(acknowledged), Some((started, visible))) = (open.acknowledged, open.seen) {
             self.done.lock().push(Path { acknowledged, started, visible });
             all.remove(id);
@@ -281,10 +281,10 @@ async fn record_visible(store: Redis, times: Arc<TaskTimes>) -> anyhow::Result<(
     while let Some(notice) = notices.next().await {
         let Notice::Changed { partition, ids, .. } = notice else { continue };
         let ids = ids.unwrap_or_else(|| times.open.lock().keys().cloned().collect());
-        let nodes = store.nodes(partition, &ids).await?;
-        for (id, node) in ids.iter().zip(nodes) {
-            if let Some(node) = node.filter(|node| node.state == State::Succeeded) {
-                times.visible(id, node.times.started_at_ms.unwrap_or_default());
+        let tasks = store.task_records(partition, &ids).await?;
+        for (id, task) in ids.iter().zip(tasks) {
+            if let Some(task) = task.filter(|task| task.state == State::Succeeded) {
+                times.visible(id, task.times.started_at_ms.unwrap_or_default());
             }
         }
     }

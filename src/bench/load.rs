@@ -167,14 +167,14 @@ impl Shape {
 
 /// A log of finished tasks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Log {
+pub(super) struct EventLog {
     pub tasks: u64,
     /// Number of tasks that are submitted before they succeed: the distance between the two events of a task.
     pub window: u64,
     pub shape: Shape,
 }
 
-impl Log {
+impl EventLog {
     pub(super) fn events(&self) -> u64 {
         self.tasks * self.shape.events() + self.extra_events()
     }
@@ -291,7 +291,7 @@ pub(super) async fn publish_tracked(
     let publisher = Publisher::new(producer, Topology::new(Names::new(prefix), events_partitions), SOURCE);
     let mut next = 0;
     while next < tasks {
-        let end = (next + CALL).min(tasks);
+        let end = (next + TASKS_PER_CALL).min(tasks);
         publish(&publisher, "bench", next..end).await?;
         next = end;
     }
@@ -299,7 +299,7 @@ pub(super) async fn publish_tracked(
 }
 
 /// Tasks per publish call.
-const CALL: u64 = 20_000;
+const TASKS_PER_CALL: u64 = 20_000;
 
 /// Id of the n-th task of this name.
 pub(super) fn name_of(name: &str, n: u64) -> String {
@@ -401,7 +401,7 @@ pub(super) fn read_events(
     loop {
         let positions = consumer.positions()?;
         let is_read = |(partition, end): &(Partition, i64)| {
-            *end == 0 || positions.iter().any(|(known, position)| known == partition && position >= end)
+            *end == 0 || positions.iter().any(|(listed, position)| listed == partition && position >= end)
         };
         if ends.iter().all(is_read) {
             break;

@@ -6,7 +6,7 @@ use anyhow::bail;
 
 use super::child_role::ChildRole;
 use super::load::{self, Filler};
-use super::process::{Cost, Process};
+use super::process::{Process, ProcessUsage};
 use super::{BenchReport, BenchTopics, CALL_DEADLINE, Common, NOOP, ROUND_DEADLINE, Services, mib};
 use crate::broker::{Broker, TopicSpec};
 use crate::config::Bytes;
@@ -45,7 +45,7 @@ pub struct MemoryBench {
 }
 
 /// A backlog to process.
-struct Part {
+struct BacklogPart {
     name: String,
     types: u32,
     /// Tasks of each type.
@@ -70,9 +70,19 @@ pub fn memory(bench: &MemoryBench, services: &Services) -> anyhow::Result<BenchR
     let mut report = BenchReport::new("memory", settings);
     let large = serde_json::to_string(&"x".repeat(LARGE_BYTES - 2))?;
     let parts = [
-        Part { name: format!("{} tasks queued", bench.tasks), types: 1, tasks: bench.tasks, params: load::params() },
-        Part { name: format!("{} tasks of 1 MiB", bench.large), types: 1, tasks: bench.large, params: large },
-        Part { name: format!("{} types", bench.types), types: bench.types, tasks: bench.each, params: load::params() },
+        BacklogPart {
+            name: format!("{} tasks queued", bench.tasks),
+            types: 1,
+            tasks: bench.tasks,
+            params: load::params(),
+        },
+        BacklogPart { name: format!("{} tasks of 1 MiB", bench.large), types: 1, tasks: bench.large, params: large },
+        BacklogPart {
+            name: format!("{} types", bench.types),
+            types: bench.types,
+            tasks: bench.each,
+            params: load::params(),
+        },
     ];
     for part in parts {
         eprintln!("{}: filling", part.name);
@@ -87,13 +97,13 @@ pub fn memory(bench: &MemoryBench, services: &Services) -> anyhow::Result<BenchR
     Ok(report)
 }
 
-impl Part {
+impl BacklogPart {
     fn all(&self) -> u64 {
         self.tasks * u64::from(self.types)
     }
 
     /// Runs a worker until all tasks are done and committed; returns its cost and the time from its start.
-    fn run(&self, bench: &MemoryBench, services: &Services) -> anyhow::Result<(Cost, Duration)> {
+    fn run(&self, bench: &MemoryBench, services: &Services) -> anyhow::Result<(ProcessUsage, Duration)> {
         let topics = BenchTopics::prepare(services, bench.partitions, bench.partitions)?;
         self.fill(&topics, bench.partitions)?;
         let mut worker = self.start_worker(&topics, bench.partitions, services)?;

@@ -64,9 +64,9 @@ pub use sleep::{Sleep, sleep};
 pub use table::{BenchReport, Figure};
 pub use timers::{Timers, timers};
 pub use tracker::{TrackerBench, tracker};
-pub use types::{Part as TypesPart, TypesBench, types};
+pub use types::{Measurement as TypesMeasurement, TypesBench, types};
 pub use ui::{Ui, ui};
-pub use unannounced::{Unannounced, unannounced};
+pub use unannounced::{UnannouncedBench, unannounced};
 pub use watch::{Watch, watch};
 pub use worker::{WorkerBench, worker};
 
@@ -99,13 +99,13 @@ impl Default for Common {
 impl Common {
     /// Settings for the report.
     fn settings(&self, more: &[(&str, String)]) -> Vec<(String, String)> {
-        let own = [
+        let variables = [
             ("tasks", self.tasks.to_string()),
             ("partitions", self.partitions.to_string()),
             ("params", "200 B".into()),
             ("linger", format!("{} ms", self.linger)),
         ];
-        own.into_iter().chain(more.iter().cloned()).map(|(name, value)| (name.to_owned(), value)).collect()
+        variables.into_iter().chain(more.iter().cloned()).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     /// Returns the options of the unmeasured warm-up, with a part of the tasks: a fresh broker is slow at first.
@@ -259,7 +259,7 @@ impl BenchTopics {
             (0..self.partitions).map(|number| Partition::new(topic.clone(), number as i32)).collect();
         let mut commit_readers = self.commit_readers.lock();
         let reader = match commit_readers.entry(group.to_owned()) {
-            Entry::Occupied(known) => known.into_mut(),
+            Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(self.broker.consumer(&ConsumerSpec {
                 group: Some(group.to_owned()),
                 topics: Vec::new(),

@@ -1,5 +1,5 @@
-//! `bench overload`: the web service behind a type goes away and comes back. Counts the attempts and the tasks that this
-//! costs, and the time until the work is back.
+//! `bench overload`: the web service behind a type becomes unavailable and returns. Counts the attempts and the tasks that
+//! this costs, and measures the time until throughput has recovered.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,9 +24,9 @@ use crate::handlers::{Registry, TypeRegistration};
 use crate::model::event::Kind;
 use crate::model::units::duration::Millis;
 
-/// Time with the service before it goes away, and after its return.
-const BEFORE: Duration = Duration::from_secs(5);
-const AFTER: Duration = Duration::from_secs(15);
+/// Time with the service before the outage, and after it.
+const TIME_BEFORE: Duration = Duration::from_secs(5);
+const TIME_AFTER: Duration = Duration::from_secs(15);
 /// Time for the start of the fleet, and for the end of all tasks after the return.
 const START_DEADLINE: Duration = Duration::from_secs(60);
 const END_DEADLINE: Duration = Duration::from_secs(900);
@@ -118,18 +118,18 @@ struct Outage {
 }
 
 async fn run(bench: &Overload, services: &Services, topics: &Arc<BenchTopics>) -> anyhow::Result<Outage> {
-    let service = Service::start(bench.absence).await?;
+    let service = WebService::start(bench.absence).await?;
     let mut processes = start_fleet(bench, services, &topics.topology.names.prefix, service.address)?;
     let load = Load::start(topics.clone(), bench.rate);
     service.wait_for(1, START_DEADLINE, &mut processes).await?;
-    tokio::time::sleep(BEFORE).await;
+    tokio::time::sleep(TIME_BEFORE).await;
     eprintln!("the service is away for {} s", bench.away);
     service.leave().await;
     tokio::time::sleep(Duration::from_secs(bench.away)).await;
     service.come_back().await?;
     let back = Instant::now();
     eprintln!("the service is back");
-    tokio::time::sleep(AFTER).await;
+    tokio::time::sleep(TIME_AFTER).await;
     let tasks = load.stop().await?;
     service.wait_for(tasks, END_DEADLINE, &mut processes).await?;
     let committed = topics.clone();
@@ -189,13 +189,13 @@ fn wait_until_committed(topics: &BenchTopics) -> anyhow::Result<()> {
     Ok(())
 }
 
-struct Cost {
+struct OutageCost {
     /// Failed attempts of the worker that had most.
     failed: u64,
     dead: u64,
 }
 
-fn cost(topics: &BenchTopics) -> anyhow::Result<Cost> {
+fn cost(topics: &BenchTopics) -> anyhow::Result<OutageCost> {
     let mut failed = BTreeMap::<String, u64>::new();
     load::read_events(topics, EVENTS_PARTITIONS, |event| {
         if let Some(event) = event.filter(|event| [Kind::Retrying, Kind::Failed].contains(&event.kind())) {
@@ -203,7 +203,7 @@ fn cost(topics: &BenchTopics) -> anyhow::Result<Cost> {
         }
     })?;
     let dead = topics.records(&topics.topology.names.dead(NOOP), 1)?;
-    Ok(Cost { failed: failed.into_values().max().unwrap_or_default(), dead })
+    Ok(OutageCost { failed: failed.into_values().max().unwrap_or_default(), dead })
 }
 
 /// Tasks at a steady rate.
@@ -240,23 +240,23 @@ impl Load {
 }
 
 /// Web service that can be away.
-struct Service {
+struct WebService {
     absence: Absence,
     address: SocketAddr,
     /// Times of the requests that were answered with 200.
     served: Arc<Mutex<Vec<Instant>>>,
     requests: Arc<AtomicU64>,
     is_away: Arc<AtomicBool>,
-    listening: Mutex<Option<Listening>>,
+    listening: Mutex<Option<ListenerTask>>,
 }
 
 /// Accepts connections until the token is cancelled, which also closes them.
-struct Listening {
+struct ListenerTask {
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
-impl Service {
+impl WebService {
     async fn start(absence: Absence) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let service = Self {
@@ -286,7 +286,7 @@ impl Service {
                 tokio::spawn(async move { stopped.run_until_cancelled(connection.serve(stream)).await });
             }
         });
-        *self.listening.lock() = Some(Listening { stop, task });
+        *self.listening.lock() = Some(ListenerTask { stop, task });
     }
 
     async fn leave(&self) {
@@ -307,7 +307,7 @@ impl Service {
 
     async fn close(&self) {
         let listening = self.listening.lock().take();
-        if let Some(Listening { stop, task }) = listening {
+        if let Some(ListenerTask { stop, task }) = listening {
             stop.cancel();
             // Its end closes the listener.
             let _ = task.await;

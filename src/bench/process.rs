@@ -17,7 +17,7 @@ pub(super) struct Process {
 
 /// Resource usage of a process, from /proc.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Cost {
+pub(super) struct ProcessUsage {
     pub cpu: Duration,
     pub peak_bytes: u64,
     pub resident_bytes: u64,
@@ -47,14 +47,14 @@ impl Process {
     }
 
     /// CPU time so far, and current and peak resident memory.
-    pub(super) fn cost(&self) -> Cost {
+    pub(super) fn cost(&self) -> ProcessUsage {
         let pid = self.child.id();
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let kib = |name| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB"));
             line.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0)
         };
-        Cost { cpu: cpu_of(pid), peak_bytes: kib("VmHWM:") * 1024, resident_bytes: kib("VmRSS:") * 1024 }
+        ProcessUsage { cpu: cpu_of(pid), peak_bytes: kib("VmHWM:") * 1024, resident_bytes: kib("VmRSS:") * 1024 }
     }
 
     /// Number of threads.

@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use super::child_role::ChildRole;
 use super::fleet::partitions;
 use super::latency::percentile;
-use super::load::{Log, Shape};
+use super::load::{EventLog, Shape};
 use super::process::Process;
 use super::{BenchReport, BenchTopics, EVENTS_PARTITIONS, ROUND_DEADLINE, Services, blocking, mib, micros};
 use crate::store::Store;
@@ -19,10 +19,10 @@ use crate::store::redis::Redis;
 /// Number of tasks submitted before the first of them succeeds.
 const WINDOW: u64 = 1_000;
 /// Number of tasks, the first ones, that are read while the tracker is busy.
-const SAMPLE: u64 = 100;
+const SAMPLED_TASKS: u64 = 100;
 /// Pause between reads while the tracker is busy, so that they do not compete with it.
 const READ_INTERVAL: Duration = Duration::from_millis(2);
-const START: Duration = Duration::from_secs(60);
+const START_DEADLINE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Reads {
@@ -94,7 +94,7 @@ pub async fn reads(bench: &Reads, services: &Services) -> anyhow::Result<BenchRe
 }
 
 async fn one_round(bench: &Reads, services: &Services) -> anyhow::Result<ReadsRound> {
-    let log = Log { tasks: bench.tasks, window: WINDOW, shape: Shape::default() };
+    let log = EventLog { tasks: bench.tasks, window: WINDOW, shape: Shape::default() };
     let topics = log.prepare(services, 1).await?;
     let store = services.redis(&topics.topology.names.prefix)?;
     let (mut api, client) = open_api(services, &topics).await?;
@@ -133,7 +133,7 @@ async fn one_round(bench: &Reads, services: &Services) -> anyhow::Result<ReadsRo
 }
 
 /// Starts an API and waits until it is ready.
-async fn open_api(services: &Services, topics: &BenchTopics) -> anyhow::Result<(Process, Client)> {
+async fn open_api(services: &Services, topics: &BenchTopics) -> anyhow::Result<(Process, ReadClient)> {
     let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let prefix = topics.topology.names.prefix.clone();
     let mut process = Process::start(
@@ -141,12 +141,12 @@ async fn open_api(services: &Services, topics: &BenchTopics) -> anyhow::Result<(
         &ChildRole::Api { services: services.clone(), prefix, events_partitions: EVENTS_PARTITIONS, port },
     )?;
     let client =
-        Client { http: reqwest::Client::builder().no_proxy().build()?, base: format!("http://127.0.0.1:{port}") };
-    let until = Instant::now() + START;
+        ReadClient { http: reqwest::Client::builder().no_proxy().build()?, base: format!("http://127.0.0.1:{port}") };
+    let until = Instant::now() + START_DEADLINE;
     while !client.is_ready().await {
         process.check()?;
         if Instant::now() > until {
-            bail!("the API is not ready after {} s", START.as_secs());
+            bail!("the API is not ready after {} s", START_DEADLINE.as_secs());
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -154,19 +154,19 @@ async fn open_api(services: &Services, topics: &BenchTopics) -> anyhow::Result<(
 }
 
 #[derive(Clone)]
-struct Client {
+struct ReadClient {
     http: reqwest::Client,
     base: String,
 }
 
-impl Client {
+impl ReadClient {
     async fn is_ready(&self) -> bool {
         let answer = self.http.get(format!("{}/readyz", self.base)).send().await;
         answer.is_ok_and(|answer| answer.status().is_success())
     }
 
     /// Returns the duration of a read in ms; `None` if the task is not yet visible.
-    async fn read(&self, log: Log, number: u64) -> anyhow::Result<Option<f64>> {
+    async fn read(&self, log: EventLog, number: u64) -> anyhow::Result<Option<f64>> {
         let id = log.shape.id(number)?;
         let started = Instant::now();
         let answer = self.http.get(format!("{}/v1/tasks/{id}", self.base)).send().await?;
@@ -183,16 +183,16 @@ impl Client {
 
 /// Reads the first tasks until the projection is complete; returns the projection rate and the durations of the
 /// reads. The first read of each task is not counted: it may wait for the task to become visible.
-async fn reads_while_projecting(client: &Client, store: &Redis, log: Log) -> anyhow::Result<(f64, Vec<f64>)> {
+async fn reads_while_projecting(client: &ReadClient, store: &Redis, log: EventLog) -> anyhow::Result<(f64, Vec<f64>)> {
     let is_over = Arc::new(AtomicBool::new(false));
     let until = Instant::now() + ROUND_DEADLINE;
     let measuring = tokio::spawn(measure_projection(store.clone(), log.events(), is_over.clone(), until));
-    for n in 0..SAMPLE {
+    for n in 0..SAMPLED_TASKS {
         while client.read(log, n).await?.is_none() && Instant::now() < until {}
     }
     let mut took = Vec::new();
     while !is_over.load(Ordering::Relaxed) && Instant::now() < until {
-        took.extend(client.read(log, fastrand::u64(0..SAMPLE)).await?);
+        took.extend(client.read(log, fastrand::u64(0..SAMPLED_TASKS)).await?);
         tokio::time::sleep(READ_INTERVAL).await;
     }
     let rate = measuring.await??;
@@ -229,7 +229,7 @@ async fn measure_projection(
 }
 
 /// Reads random tasks with all readers at full speed.
-async fn idle_reads(client: &Client, bench: &Reads, log: Log) -> anyhow::Result<Vec<f64>> {
+async fn idle_reads(client: &ReadClient, bench: &Reads, log: EventLog) -> anyhow::Result<Vec<f64>> {
     let until = Instant::now() + Duration::from_secs(bench.seconds);
     let all = Arc::new(Mutex::new(Vec::new()));
     let readers = (0..bench.readers).map(|_| {

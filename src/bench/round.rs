@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 
 use super::local_kafka::LocalKafka;
-use super::process::{Cost, Process};
+use super::process::{Process, ProcessUsage};
 use super::{BenchReport, ROUND_DEADLINE, mib, micros};
 
 /// Interval of progress checks: each sends requests to Kafka, which affect the measurement.
@@ -16,7 +16,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) struct Round {
     /// Tasks per second.
     pub rate: f64,
-    pub cost: Cost,
+    pub cost: ProcessUsage,
     /// CPU time of Kafka, if it runs on this machine.
     pub kafka: Option<Duration>,
 }
@@ -55,7 +55,7 @@ pub(super) fn measure(
                 let rate = (written - before) as f64 / (now - started).as_secs_f64();
                 // CPU of the measured records, scaled up to all tasks.
                 let share = tasks as f64 / (written - before) as f64;
-                let cost = Cost { cpu: (cost.cpu.saturating_sub(cpu)).mul_f64(share), ..cost };
+                let cost = ProcessUsage { cpu: (cost.cpu.saturating_sub(cpu)).mul_f64(share), ..cost };
                 let kafka = kafka.cpu().zip(kafka_before).map(|(to, from)| to.saturating_sub(from).mul_f64(share));
                 process.stop()?;
                 return Ok(Round { rate, cost, kafka });

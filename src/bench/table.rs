@@ -36,7 +36,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    fn this() -> Self {
+    fn of_this_host() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let field = |file: &str, name: &str| {
             let text = std::fs::read_to_string(file).unwrap_or_default();
@@ -81,7 +81,7 @@ impl BenchReport {
             librdkafka: crate::broker::kafka::client_version(),
             kafka: None,
             redis: None,
-            machine: Machine::this(),
+            machine: Machine::of_this_host(),
             settings,
             figures: Vec::new(),
             ratio: None,
@@ -123,11 +123,11 @@ impl BenchReport {
         table.set_header(["figure", "median", "min", "max", "unit"].into_iter().chain(has_budgets.then_some("budget")));
         for figure in &self.figures {
             let number = |value: f64| if value >= 100.0 { format!("{value:.0}") } else { format!("{value:.2}") };
-            let own = [number(figure.median), number(figure.min), number(figure.max), figure.unit.to_owned()];
+            let columns = [number(figure.median), number(figure.min), number(figure.max), figure.unit.to_owned()];
             let budget = figure.budget.map(|budget| {
                 if figure.median <= budget { format!("{budget}") } else { format!("{budget}, exceeded") }
             });
-            table.add_row([figure.name.clone()].into_iter().chain(own).chain(budget));
+            table.add_row([figure.name.clone()].into_iter().chain(columns).chain(budget));
         }
         text += &table.to_string();
         if let Some(ratio) = self.ratio {

@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use super::baseline::plain_write_rate;
 use super::child_role::ChildRole;
 use super::fleet::partitions;
-use super::load::{Log, Shape};
+use super::load::{EventLog, Shape};
 use super::process::Process;
 use super::round::{Round, add_rounds, measure};
 use super::{BenchReport, BenchTopics, Common, EVENTS_PARTITIONS, Services, blocking, check, micros};
@@ -77,7 +77,7 @@ pub async fn tracker(bench: &TrackerBench, services: &Services) -> anyhow::Resul
 }
 
 async fn one_round(bench: &TrackerBench, services: &Services) -> anyhow::Result<TrackerRound> {
-    let log = Log { tasks: bench.common.tasks, window: bench.window, shape: bench.shape };
+    let log = EventLog { tasks: bench.common.tasks, window: bench.window, shape: bench.shape };
     let topics = log.prepare(services, bench.common.partitions).await?;
     let store = services.redis(&topics.topology.names.prefix)?;
     let before = store.usage().await?;
@@ -103,7 +103,7 @@ impl TrackerRound {
 }
 
 /// Measures the projection of the log, in tasks with all their events.
-async fn projection(services: &Services, topics: &BenchTopics, store: &Redis, log: Log) -> anyhow::Result<Round> {
+async fn projection(services: &Services, topics: &BenchTopics, store: &Redis, log: EventLog) -> anyhow::Result<Round> {
     let role = ChildRole::Tracker {
         services: services.clone(),
         prefix: topics.topology.names.prefix.clone(),
@@ -123,19 +123,20 @@ async fn projection(services: &Services, topics: &BenchTopics, store: &Redis, lo
     blocking(move || measure(process, &kafka, log.tasks, progress)).await
 }
 
-async fn check_all(store: &Redis, log: Log) -> anyhow::Result<()> {
-    let Log { tasks, shape, .. } = log;
+async fn check_all(store: &Redis, log: EventLog) -> anyhow::Result<()> {
+    let EventLog { tasks, shape, .. } = log;
     check::exactly_once(store, EVENTS_PARTITIONS, (0..tasks).map(|n| shape.id(n)), tasks + shape.roots).await?;
     let mut below = 0;
     for root in (0..shape.roots).map(Shape::root) {
         let root = root?;
-        let found =
-            store.nodes(partition_of(root.root().as_bytes(), EVENTS_PARTITIONS), std::slice::from_ref(&root)).await?;
-        let node = found.into_iter().next().flatten().with_context(|| format!("the root `{root}` is missing"))?;
-        if node.state != State::Succeeded {
-            bail!("the root `{root}` is {}", node.state.name());
+        let roots = store
+            .task_records(partition_of(root.root().as_bytes(), EVENTS_PARTITIONS), std::slice::from_ref(&root))
+            .await?;
+        let task = roots.into_iter().next().flatten().with_context(|| format!("the root `{root}` is missing"))?;
+        if task.state != State::Succeeded {
+            bail!("the root `{root}` is {}", task.state.name());
         }
-        below += crate::model::record::rollup::children_of(&node.tree.below).2.total();
+        below += crate::model::record::rollup::children_of(&task.tree.below).2.total();
     }
     if shape.roots > 0 && below != tasks {
         bail!("the roots count {below} descendants instead of {tasks}");
@@ -144,9 +145,9 @@ async fn check_all(store: &Redis, log: Log) -> anyhow::Result<()> {
 }
 
 /// Size of a record in the store.
-async fn record_bytes(store: &Redis, log: Log) -> anyhow::Result<usize> {
+async fn record_bytes(store: &Redis, log: EventLog) -> anyhow::Result<usize> {
     let id = log.shape.id(0)?;
     let partition = partition_of(id.root().as_bytes(), EVENTS_PARTITIONS);
-    let found = store.nodes(partition, &[id]).await?;
-    Ok(found.into_iter().flatten().next().context("the first task is missing")?.encode()?.len())
+    let tasks = store.task_records(partition, &[id]).await?;
+    Ok(tasks.into_iter().flatten().next().context("the first task is missing")?.encode()?.len())
 }

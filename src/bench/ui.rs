@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use super::api_fleet::ApiFleet;
 use super::latency::percentile;
 use super::load;
-use super::process::Cost;
+use super::process::ProcessUsage;
 use super::watch::{MAX_CONNECTING, OTHER_FILES, kib_each};
 use super::{BenchReport, ROUND_DEADLINE, Services, blocking};
 use crate::config::Scalar;
@@ -74,7 +74,7 @@ pub async fn ui(bench: &Ui, services: &Services) -> anyhow::Result<BenchReport> 
         bail!("this process may open {room} files: raise the limit (`ulimit -n`), or use fewer tabs");
     }
     let fleet = Arc::new(ApiFleet::open(services, NAME, bench.tasks).await?);
-    let client = Client::new(&fleet.address)?;
+    let client = TabClient::new(&fleet.address)?;
     first_page(&client, &mut report).await?;
     pages(&client, &fleet, bench, &mut report).await?;
     let quiet = changes(&client, &fleet, bench.changes, 1).await?;
@@ -95,7 +95,7 @@ fn id(number: u64) -> anyhow::Result<TaskId> {
 
 /// Browser of many tabs.
 #[derive(Clone)]
-struct Client {
+struct TabClient {
     http: reqwest::Client,
     address: String,
 }
@@ -106,7 +106,7 @@ struct PageRead {
     tag: String,
 }
 
-impl Client {
+impl TabClient {
     fn new(address: &str) -> anyhow::Result<Self> {
         let http = reqwest::Client::builder().no_proxy().timeout(ROUND_DEADLINE).build()?;
         Ok(Self { http, address: address.to_owned() })
@@ -174,16 +174,15 @@ impl Stream {
 }
 
 /// Size and duration of the first page with its style sheet and script.
-async fn first_page(client: &Client, report: &mut BenchReport) -> anyhow::Result<()> {
-    let whole =
-        client.http.get(format!("http://{}/", client.address)).header(ACCEPT, HTML).send().await?.text().await?;
-    let assets: Vec<&str> = whole.split('"').filter(|part| part.starts_with("/ui/app.")).collect();
+async fn first_page(client: &TabClient, report: &mut BenchReport) -> anyhow::Result<()> {
+    let page = client.http.get(format!("http://{}/", client.address)).header(ACCEPT, HTML).send().await?.text().await?;
+    let assets: Vec<&str> = page.split('"').filter(|part| part.starts_with("/ui/app.")).collect();
     if assets.len() != 2 {
         bail!("the page names {} assets, not a style sheet and a script", assets.len());
     }
     let (mut bytes, mut took) = (0, Vec::new());
     for _ in 0..LOADS {
-        let client = Client::new(&client.address)?;
+        let client = TabClient::new(&client.address)?;
         let started = Instant::now();
         bytes = client.get("/", HTML).await?.len();
         for asset in &assets {
@@ -197,7 +196,7 @@ async fn first_page(client: &Client, report: &mut BenchReport) -> anyhow::Result
 }
 
 /// CPU of the API for each page, beside the call with the same data.
-async fn pages(client: &Client, fleet: &ApiFleet, bench: &Ui, report: &mut BenchReport) -> anyhow::Result<()> {
+async fn pages(client: &TabClient, fleet: &ApiFleet, bench: &Ui, report: &mut BenchReport) -> anyhow::Result<()> {
     let task = id(0)?;
     let (of_task, json_of_task) = (format!("/tasks/{task}"), format!("/v1/tasks/{task}"));
     let list = ("list of 50", "/tasks?q=level%3Aany", "/v1/tasks?level=any&limit=50");
@@ -216,7 +215,7 @@ async fn pages(client: &Client, fleet: &ApiFleet, bench: &Ui, report: &mut Bench
 
 /// CPU of the API for a request, in ms, in each round.
 async fn read_costs(
-    client: &Client,
+    client: &TabClient,
     fleet: &ApiFleet,
     (path, media): (&str, &str),
     reads: u64,
@@ -234,7 +233,7 @@ async fn read_costs(
 }
 
 /// Changes a task that a tab shows; returns the times in ms until the tab has the change.
-async fn changes(client: &Client, fleet: &ApiFleet, changes: u64, task: u64) -> anyhow::Result<Vec<f64>> {
+async fn changes(client: &TabClient, fleet: &ApiFleet, changes: u64, task: u64) -> anyhow::Result<Vec<f64>> {
     let task = id(task)?;
     let mut stream = client.stream(&format!("tree:{task}")).await?;
     let mut tag = client.read(&format!("/tasks/{task}"), "").await?.tag;
@@ -250,7 +249,7 @@ async fn changes(client: &Client, fleet: &ApiFleet, changes: u64, task: u64) -> 
 }
 
 /// Waits until a tab shows another content of its task; returns the tag of that content.
-async fn changed_tag(client: &Client, stream: &mut Stream, task: &TaskId, tag: &str) -> anyhow::Result<String> {
+async fn changed_tag(client: &TabClient, stream: &mut Stream, task: &TaskId, tag: &str) -> anyhow::Result<String> {
     let (started, path) = (Instant::now(), format!("/tasks/{task}"));
     loop {
         if started.elapsed() > ROUND_DEADLINE {
@@ -266,7 +265,7 @@ async fn changed_tag(client: &Client, stream: &mut Stream, task: &TaskId, tag: &
 
 /// Counts of the tabs.
 #[derive(Default)]
-struct Counts {
+struct TabCounts {
     /// Tabs that have their page.
     opened: AtomicU64,
     reads: AtomicU64,
@@ -285,9 +284,9 @@ struct Gates {
 
 /// Keeps a page open: opens its stream, reads the page, and refreshes it whenever it is stale.
 async fn tab(
-    client: Client,
+    client: TabClient,
     (topic, path): (String, String),
-    counts: Arc<Counts>,
+    counts: Arc<TabCounts>,
     gates: Gates,
     slot: OwnedSemaphorePermit,
 ) -> anyhow::Result<()> {
@@ -312,9 +311,14 @@ async fn tab(
 }
 
 /// Cost of open tabs while the fleet is idle and while it is busy.
-async fn open_tabs(client: &Client, fleet: &Arc<ApiFleet>, bench: &Ui, report: &mut BenchReport) -> anyhow::Result<()> {
-    let empty = fleet.settle().await;
-    let counts = Arc::new(Counts::default());
+async fn open_tabs(
+    client: &TabClient,
+    fleet: &Arc<ApiFleet>,
+    bench: &Ui,
+    report: &mut BenchReport,
+) -> anyhow::Result<()> {
+    let empty = fleet.settled_usage().await;
+    let counts = Arc::new(TabCounts::default());
     let gates = Gates { slots: Arc::new(Semaphore::new(MAX_CONNECTING)), pages: Arc::new(Semaphore::new(0)) };
     let mut tabs = JoinSet::new();
     for n in 0..bench.tabs {
@@ -328,8 +332,8 @@ async fn open_tabs(client: &Client, fleet: &Arc<ApiFleet>, bench: &Ui, report: &
         tabs.spawn(tab(client.clone(), page, counts.clone(), gates.clone(), slot));
     }
     drop(gates.slots.acquire_many(MAX_CONNECTING as u32).await?);
-    let each = |cost: Cost| vec![kib_each(cost.resident_bytes, empty.resident_bytes, bench.tabs)];
-    report.budget("memory of a stream", "KiB", each(fleet.settle().await), 40.0);
+    let each = |cost: ProcessUsage| vec![kib_each(cost.resident_bytes, empty.resident_bytes, bench.tabs)];
+    report.budget("memory of a stream", "KiB", each(fleet.settled_usage().await), 40.0);
     gates.pages.close();
     let opened = async {
         while counts.opened.load(Relaxed) < bench.tabs {
@@ -342,7 +346,7 @@ async fn open_tabs(client: &Client, fleet: &Arc<ApiFleet>, bench: &Ui, report: &
     };
     let in_time = tokio::time::timeout(ROUND_DEADLINE, opened).await;
     in_time.with_context(|| format!("not all tabs have their page after {} s", ROUND_DEADLINE.as_secs()))??;
-    report.add("memory of a tab, with its page", "KiB", each(fleet.settle().await));
+    report.add("memory of a tab, with its page", "KiB", each(fleet.settled_usage().await));
     let span = Duration::from_secs(bench.seconds);
     report.add("API CPU with open tabs, idle fleet", "% of a core", vec![fleet.cpu_share(span).await * 100.0]);
     let load = tokio::spawn(keep_busy(fleet.clone(), bench.rate));
@@ -382,7 +386,7 @@ async fn outages(fleet: &ApiFleet, services: &Services, report: &mut BenchReport
     no_kafka.kafka.insert("bootstrap.servers".to_owned(), Scalar::Text(address));
     for (name, services) in [("Redis", no_redis), ("Kafka", no_kafka)] {
         let (api, address) = fleet.another_api(&services).await?;
-        let client = Client::new(&address)?;
+        let client = TabClient::new(&address)?;
         // An API that starts waits for the control topic before it answers, which is no wait of a page.
         client.get("/healthz", JSON).await?;
         let longest = longest_page(&client).await?;
@@ -394,7 +398,7 @@ async fn outages(fleet: &ApiFleet, services: &Services, report: &mut BenchReport
 }
 
 /// Longest duration of a page in ms, each requested once.
-async fn longest_page(client: &Client) -> anyhow::Result<f64> {
+async fn longest_page(client: &TabClient) -> anyhow::Result<f64> {
     let of_task = ["", "/tree", "/timeline", "/log", "/retry"].map(|page| Ok(format!("/tasks/{}{page}", id(0)?)));
     let of_task: Vec<String> = of_task.into_iter().collect::<anyhow::Result<_>>()?;
     let others = ["/", "/tasks", "/failures", "/types", "/workers", "/schedules", "/dead-letters", "/audit", "/system"];

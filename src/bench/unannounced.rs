@@ -22,7 +22,7 @@ const PUBLISH_INTERVAL: Duration = Duration::from_millis(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Debug, clap::Args)]
-pub struct Unannounced {
+pub struct UnannouncedBench {
     /// Tasks published per second.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     pub rate: u32,
@@ -31,7 +31,7 @@ pub struct Unannounced {
     pub seconds: u32,
 }
 
-pub async fn unannounced(bench: &Unannounced, services: &Services) -> anyhow::Result<BenchReport> {
+pub async fn unannounced(bench: &UnannouncedBench, services: &Services) -> anyhow::Result<BenchReport> {
     let settings = [
         ("published", format!("{}/s for {} s", bench.rate, bench.seconds)),
         ("events partitions", EVENTS_PARTITIONS.to_string()),
@@ -45,7 +45,7 @@ pub async fn unannounced(bench: &Unannounced, services: &Services) -> anyhow::Re
     let tracker = ChildRole::Tracker { services: services.clone(), prefix, events_partitions: EVENTS_PARTITIONS };
     let mut tracker = Process::start("tracker", &tracker)?;
     // A first burst makes sure that the tracker is consuming.
-    let warm = Unannounced { rate: 100, seconds: 1 };
+    let warm = UnannouncedBench { rate: 100, seconds: 1 };
     let bench = bench.clone();
     let (topics, _) = publish(topics, &warm, 0).await?;
     wait_until_queued(&store, &mut tracker, u64::from(warm.rate)).await?;
@@ -74,7 +74,7 @@ pub async fn unannounced(bench: &Unannounced, services: &Services) -> anyhow::Re
 type Steps = Vec<(Instant, u64)>;
 
 /// Publishes records with only ids and params at an even rate.
-async fn publish(topics: BenchTopics, bench: &Unannounced, before: u64) -> anyhow::Result<(BenchTopics, Steps)> {
+async fn publish(topics: BenchTopics, bench: &UnannouncedBench, before: u64) -> anyhow::Result<(BenchTopics, Steps)> {
     let rate = u64::from(bench.rate);
     let count = u64::from(bench.rate) * u64::from(bench.seconds);
     blocking(move || {

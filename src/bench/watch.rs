@@ -57,7 +57,7 @@ pub async fn watch(bench: &Watch, services: &Services) -> anyhow::Result<BenchRe
     watchers
         .watch(&fleet.address, bench.watchers, |n| format!("/v1/tasks/watch-{:012}/watch", n / WATCHERS_PER_TASK))
         .await?;
-    let tasks_only = fleet.settle().await;
+    let tasks_only = fleet.settled_usage().await;
     let idle = fleet.cpu_share(Duration::from_secs(10)).await;
     report.add("API memory without watchers", "MiB", vec![mib(empty.resident_bytes)]);
     report.add(
@@ -71,7 +71,7 @@ pub async fn watch(bench: &Watch, services: &Services) -> anyhow::Result<BenchRe
     report.add("delivery of such a change", "ms", vec![few.1]);
     if bench.fleet > 0 {
         watchers.watch(&fleet.address, bench.fleet, |_| "/v1/watch".to_owned()).await?;
-        fleet.settle().await;
+        fleet.settled_usage().await;
         let all = changes(&fleet, bench, &watchers, WATCHERS_PER_TASK + bench.fleet).await?;
         report.add(&format!("CPU of a change with {} receivers", WATCHERS_PER_TASK + bench.fleet), "µs", vec![all.0]);
         report.add("delivery of that change", "ms", vec![all.1]);

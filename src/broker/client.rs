@@ -4,8 +4,8 @@
 //! concurrent calls, so that slow brokers cannot occupy all of its threads. Poll loops, which block for good reason, use
 //! the traits themselves on threads of their own.
 //!
-//! Invariant: no call blocks an async thread, where all other tasks of the thread would stand still, timeouts of attempts
-//! included; and each request to the cluster has a deadline.
+//! Invariant: no call blocks an async thread, which would stall all other tasks of the thread, including the timeouts of
+//! attempts; and each request to the cluster has a deadline.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -462,8 +462,8 @@ pub struct TopicInfo {
 impl TopicInfo {
     /// Returns the effective value of a configuration entry, if it is known.
     pub fn setting(&self, key: &str) -> Option<&str> {
-        let mut known = self.config.iter().chain(&self.inherited);
-        known.find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+        let mut settings = self.config.iter().chain(&self.inherited);
+        settings.find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
     /// Returns false if the configuration could not be read, for want of a permission, or if nothing is set.

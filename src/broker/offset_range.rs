@@ -6,10 +6,10 @@ use tokio::time::Instant;
 
 use super::{Broker, BrokerError, ConsumerSpec, GroupEvent, Partition, RecordRef, StartOffset};
 
-const BATCH: usize = 1_000;
-const POLL: Duration = Duration::from_millis(50);
+const POLL_RECORDS: usize = 1_000;
+const POLL_WAIT: Duration = Duration::from_millis(50);
 /// Idle time after which the broker is queried for further records in the rest of a range.
-const IDLE: Duration = Duration::from_millis(500);
+const MAX_IDLE_TIME: Duration = Duration::from_millis(500);
 
 /// A range of offsets of one partition, from `from` (inclusive) to `to` (exclusive).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct OffsetRange {
     pub to: i64,
 }
 
-/// Passes every committed record of the ranges to `take`, in order within each range. A range is complete only when
+/// Passes every committed record of the ranges to `sink`, in order within each range. A range is complete only when
 /// the broker confirms that it contains no further record; the lack of records alone may be a slow fetch. Blocks for
 /// at most `deadline`. At most one range per partition.
 ///
@@ -29,7 +29,7 @@ pub fn read(
     broker: &dyn Broker,
     ranges: &[OffsetRange],
     deadline: Duration,
-    take: &mut dyn FnMut(&RecordRef<'_>),
+    sink: &mut dyn FnMut(&RecordRef<'_>),
 ) -> Result<(), BrokerError> {
     let started = Instant::now();
     let mut open: Vec<OffsetRange> = ranges.iter().filter(|range| range.from < range.to).cloned().collect();
@@ -47,14 +47,14 @@ pub fn read(
                 format!("{} of {} partitions were not read to the end within {deadline:?}", open.len(), ranges.len());
             return Err(BrokerError::Unavailable(error));
         }
-        let events = consumer.poll(BATCH, POLL.min(left), &mut |record| {
+        let events = consumer.poll(POLL_RECORDS, POLL_WAIT.min(left), &mut |record| {
             let of = |range: &&mut OffsetRange| {
                 range.partition.index == record.partition && *range.partition.topic == *record.topic
             };
             let Some(range) = open.iter_mut().find(of) else { return };
             last_record = Instant::now();
             if (range.from..range.to).contains(&record.offset) {
-                take(record);
+                sink(record);
             }
             range.from = range.from.max(record.offset + 1);
         })?;
@@ -66,7 +66,7 @@ pub fn read(
         for (partition, position) in consumer.positions()? {
             advance_to(&mut open, &partition, position);
         }
-        if last_record.elapsed() >= IDLE {
+        if last_record.elapsed() >= MAX_IDLE_TIME {
             skip_gaps(broker, &mut open, left)?;
             last_record = Instant::now();
         }
@@ -76,7 +76,7 @@ pub fn read(
             open.retain(|range| range.from < range.to);
         }
     }
-    consumer.close(POLL);
+    consumer.close(POLL_WAIT);
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use super::{Broker, BrokerError, ConsumerSpec, Partition, StartOffset};
 /// Age from which on an open transaction is remarkable. Those of trackers and APIs end within seconds.
 const NOTABLE_AGE_MS: i64 = 15_000;
 /// Wait of one poll for the record of a transaction.
-const POLL: Duration = Duration::from_millis(200);
+const POLL_WAIT: Duration = Duration::from_millis(200);
 /// Maximum partitions whose transactions are dated in one call.
 const MAX_DATED: usize = 8;
 
@@ -34,16 +34,16 @@ pub fn open_transactions(
     // In this order an end of a transaction between the two reads makes none of it seem open for longer.
     let stable = broker.stable_offsets(partitions, deadline)?;
     let ends = broker.end_offsets(partitions, deadline)?;
-    let known = partitions.iter().zip(stable.into_iter().zip(ends));
-    let held = known.filter_map(|(partition, (stable, end))| Some((partition, stable.filter(|at| Some(*at) < end)?)));
-    let mut found = Vec::new();
+    let offsets = partitions.iter().zip(stable.into_iter().zip(ends));
+    let held = offsets.filter_map(|(partition, (stable, end))| Some((partition, stable.filter(|at| Some(*at) < end)?)));
+    let mut transactions = Vec::new();
     for (partition, offset) in held.take(MAX_DATED) {
         // A record that cannot be read in time is not old for certain.
         let since_ms = time_of(broker, partition, offset, deadline)?.unwrap_or(now_ms);
         let is_old = now_ms.saturating_sub(since_ms) > NOTABLE_AGE_MS;
-        found.extend(is_old.then(|| OpenTransaction { partition: partition.clone(), offset, since_ms }));
+        transactions.extend(is_old.then(|| OpenTransaction { partition: partition.clone(), offset, since_ms }));
     }
-    Ok(found)
+    Ok(transactions)
 }
 
 /// Reads the time of the record at an offset, committed or not.
@@ -56,13 +56,13 @@ fn time_of(
     let mut consumer = broker.consumer(&ConsumerSpec { read_uncommitted: true, ..ConsumerSpec::default() })?;
     consumer.assign(&[(partition.clone(), StartOffset::At(offset))])?;
     let mut time_ms = None;
-    for _ in 0..(deadline.as_millis() / POLL.as_millis()).max(1) {
-        consumer.poll(1, POLL, &mut |record| time_ms = time_ms.or(Some(record.timestamp_ms)))?;
+    for _ in 0..(deadline.as_millis() / POLL_WAIT.as_millis()).max(1) {
+        consumer.poll(1, POLL_WAIT, &mut |record| time_ms = time_ms.or(Some(record.timestamp_ms)))?;
         if time_ms.is_some() {
             break;
         }
     }
-    consumer.close(POLL);
+    consumer.close(POLL_WAIT);
     Ok(time_ms)
 }
 
@@ -88,10 +88,14 @@ mod tests {
         broker.transactional_producer("foreign").unwrap().send_all(&[record], DEADLINE).unwrap_err();
         let find = |now_ms: i64| open_transactions(&*broker, &partitions, now_ms, DEADLINE).unwrap();
         assert_eq!(find(begun_ms), [], "it has just begun");
-        let found = find(begun_ms + 2 * NOTABLE_AGE_MS);
-        assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!((&found[0].partition, found[0].offset), (&partitions[1], 2), "behind the record and its marker");
-        assert!(found[0].since_ms >= begun_ms);
+        let transactions = find(begun_ms + 2 * NOTABLE_AGE_MS);
+        assert_eq!(transactions.len(), 1, "{transactions:?}");
+        assert_eq!(
+            (&transactions[0].partition, transactions[0].offset),
+            (&partitions[1], 2),
+            "behind the record and its marker"
+        );
+        assert!(transactions[0].since_ms >= begun_ms);
         broker.end_transaction("foreign", false);
         assert_eq!(find(begun_ms + 2 * NOTABLE_AGE_MS), []);
     }

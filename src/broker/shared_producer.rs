@@ -27,7 +27,7 @@ use crate::runtime::{blocking, observe_broker_time};
 pub const WAITER_BIT: u64 = 1 << 63;
 
 /// Delay before a retry on a full queue.
-pub const FULL_PAUSE: Duration = Duration::from_millis(2);
+pub const FULL_QUEUE_DELAY: Duration = Duration::from_millis(2);
 /// Minimum interval between two replacements of the client.
 const REPLACE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -35,12 +35,12 @@ const REPLACE_INTERVAL: Duration = Duration::from_secs(1);
 pub struct SharedProducer {
     broker: Arc<dyn Broker>,
     sink: Arc<Sink>,
-    producer: RwLock<Current>,
+    producer: RwLock<CurrentProducer>,
     /// Topics known to exist.
     known_topics: Mutex<FxHashSet<String>>,
 }
 
-struct Current {
+struct CurrentProducer {
     client: Arc<dyn Producer>,
     /// Time of the last replacement attempt.
     replaced: Option<Instant>,
@@ -102,7 +102,7 @@ impl SharedProducer {
         Ok(Arc::new(Self {
             broker,
             sink,
-            producer: RwLock::new(Current { client, replaced: None }),
+            producer: RwLock::new(CurrentProducer { client, replaced: None }),
             known_topics: Mutex::default(),
         }))
     }
@@ -113,11 +113,11 @@ impl SharedProducer {
             return Ok(true);
         }
         let listed = self.broker.client().with_deadline(deadline).topics(topic).await?;
-        let found = listed.iter().any(|info| info.name == topic);
-        if found {
+        let exists = listed.iter().any(|info| info.name == topic);
+        if exists {
             self.known_topics.lock().insert(topic.to_owned());
         }
-        Ok(found)
+        Ok(exists)
     }
 
     /// Sends a record with a token of the owner. Never waits.
@@ -152,12 +152,12 @@ impl SharedProducer {
     /// retried until the deadline, so the record may be written more than once. `InDoubt`: the record may have been
     /// written at least once.
     pub async fn deliver(&self, record: ProducerRecord<'_>, deadline: Duration) -> SendOutcome {
-        let (end, burst, mut received) = (Instant::now() + deadline, self.burst(), Vec::new());
+        let (end, batch, mut received) = (Instant::now() + deadline, self.begin_batch(), Vec::new());
         let mut in_doubt = false;
         loop {
-            let outcome = match burst.send(&record, 0) {
+            let outcome = match batch.send(&record, 0) {
                 Ok(()) => {
-                    if burst.take(&mut received, end).await {
+                    if batch.take_outcomes(&mut received, end).await {
                         received.pop().map_or_else(|| Err(unanswered(deadline)), |(_, outcome)| outcome)
                     } else {
                         return Err(unanswered(deadline));
@@ -166,9 +166,9 @@ impl SharedProducer {
                 Err(error) => Err(error),
             };
             match outcome {
-                Err(error) if error.is_retryable() && Instant::now() + FULL_PAUSE < end => {
+                Err(error) if error.is_retryable() && Instant::now() + FULL_QUEUE_DELAY < end => {
                     in_doubt |= matches!(error, BrokerError::InDoubt(_) | BrokerError::Fatal(_));
-                    sleep(FULL_PAUSE).await;
+                    sleep(FULL_QUEUE_DELAY).await;
                 }
                 Err(error) if in_doubt => return Err(BrokerError::InDoubt(error.to_string())),
                 outcome => return outcome,
@@ -177,7 +177,7 @@ impl SharedProducer {
     }
 
     /// Starts a batch of sends whose outcomes are received together.
-    pub fn burst(&self) -> SendBatch<'_> {
+    pub fn begin_batch(&self) -> SendBatch<'_> {
         let number = self.sink.next_batch.fetch_add(1, Ordering::Relaxed) & (u32::MAX >> 1);
         let acks = Arc::new(Acks::default());
         self.sink.batches.lock().insert(number, acks.clone());
@@ -231,7 +231,7 @@ impl SendBatch<'_> {
 
     /// Moves the outcomes that have arrived to `received`, which must be empty. Waits for the first one until `end`;
     /// returns false on timeout.
-    pub async fn take(&self, received: &mut Vec<(u32, SendOutcome)>, end: Instant) -> bool {
+    pub async fn take_outcomes(&self, received: &mut Vec<(u32, SendOutcome)>, end: Instant) -> bool {
         loop {
             std::mem::swap(received, &mut *self.acks.outcomes.lock());
             if !received.is_empty() {

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Output, Rows, eprint_line};
-use super::setup::{Ended, Setup, SetupOptions};
+use super::setup::{RoleEnd, Setup, SetupOptions};
 use crate::apps::conformance::{self, CaseReport, CaseResult};
 use crate::apps::pool::{AppPool, OpenedApp};
 use crate::apps::process::AppProgram;
@@ -93,8 +93,8 @@ fn python(folder: &Path, variable: impl Fn(&str) -> Option<PathBuf>) -> String {
     let beside = std::env::current_exe().ok().and_then(|file| Some(file.parent()?.join("python3")));
     let of_environments = folder.ancestors().map(|folder| folder.join(".venv/bin/python"));
     let active = variable("VIRTUAL_ENV").map(|folder| folder.join("bin/python"));
-    let found = active.into_iter().chain(of_environments).chain(beside).find(|file| file.is_file());
-    found.map_or_else(|| "python3".to_owned(), |file| file.to_string_lossy().into_owned())
+    let interpreter = active.into_iter().chain(of_environments).chain(beside).find(|file| file.is_file());
+    interpreter.map_or_else(|| "python3".to_owned(), |file| file.to_string_lossy().into_owned())
 }
 
 /// Adds the app of the target on the command line.
@@ -130,8 +130,9 @@ pub(super) async fn open(setup: &mut Setup, environment: &[(&str, String)], dev:
 /// that nothing else has.
 fn needed(setup: &Setup) -> Vec<(String, AppConfig)> {
     let (config, chosen) = (&setup.config, &setup.source.options.types);
-    let is_of_app =
-        |name: &String| config.apps.values().flat_map(|app| app.types.iter().flatten()).any(|own| own == name);
+    let is_of_app = |name: &String| {
+        config.apps.values().flat_map(|app| app.types.iter().flatten()).any(|declared| declared == name)
+    };
     let is_of_config = |name: &String| config.types.get(name).is_some_and(|kind| kind.handler.is_some());
     let is_built_in = |name: &String| check_own_type(name).is_err();
     let is_unknown = |name: &String| {
@@ -159,7 +160,7 @@ pub(super) async fn stop(apps: &[Arc<AppPool>]) {
 }
 
 /// Ends the worker if an app is down for minutes, so that others take its partitions.
-pub(super) fn watch(setup: &Setup, running: &mut JoinSet<Ended>) {
+pub(super) fn watch(setup: &Setup, running: &mut JoinSet<RoleEnd>) {
     for pool in &setup.apps {
         let pool = pool.clone();
         let drain = setup.shutdown.drain.clone();

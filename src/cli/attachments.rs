@@ -16,7 +16,7 @@ use crate::model::record::attachment::{BYTES, MAX_BYTES};
 #[derive(Debug, Subcommand)]
 pub(super) enum AttachmentsVerb {
     /// List the attachments of a task
-    List(ListArgs),
+    List(AttachmentListArgs),
     /// Attach a file; replaces an attachment of the same name
     Put(PutArgs),
     /// Write an attachment to stdout or to a file
@@ -26,7 +26,7 @@ pub(super) enum AttachmentsVerb {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct ListArgs {
+pub(super) struct AttachmentListArgs {
     /// The task's id
     pub id: String,
 }
@@ -68,10 +68,10 @@ pub(super) async fn attachments(verb: AttachmentsVerb, globals: &Globals) -> Out
     let output = globals.output();
     let path = |id, name| ["v1", "tasks", id, "attachments", name];
     match verb {
-        AttachmentsVerb::List(ListArgs { id }) => {
-            let found: Attachments = client.get(&["v1", "tasks", &id, "attachments"], &Vec::new()).await?;
+        AttachmentsVerb::List(AttachmentListArgs { id }) => {
+            let listing: Attachments = client.get(&["v1", "tasks", &id, "attachments"], &Vec::new()).await?;
             let empty = format!("`{id}` has no attachments; `kafleet attachments put {id} NAME FILE` adds one");
-            show(&output, &found, &found.attachments, &empty)?;
+            show(&output, &listing, &listing.attachments, &empty)?;
         }
         AttachmentsVerb::Put(PutArgs { id, name, file, media }) => {
             let put: AttachmentDocument = client.put_bytes(&path(&id, &name), &media, read(&file)?).await?;

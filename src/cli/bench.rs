@@ -36,7 +36,7 @@ pub(super) enum BenchVerb {
     /// Delayed tasks: tracker memory while many wait, and lateness of their starts
     Timers(bench::Timers),
     /// Tasks of producers that send no event: time from the record to `queued`
-    Unannounced(bench::Unannounced),
+    Unannounced(bench::UnannouncedBench),
     /// Very many clients watching one API: cost while idle, and cost of a change
     Watch(bench::Watch),
     /// Many types in one group: idle resources, a flood of one type, a hot type, the restart of a worker

@@ -22,7 +22,7 @@ pub(super) enum BulkVerb {
     /// Start scheduled tasks now
     StartNow(BulkArgs),
     /// List the newest bulk actions
-    List(ListArgs),
+    List(BulkListArgs),
 }
 
 #[derive(Debug, Args)]
@@ -48,7 +48,7 @@ pub(super) struct BulkArgs {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct ListArgs {
+pub(super) struct BulkListArgs {
     /// Maximum number of bulk actions
     #[arg(short = 'n', long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
     pub limit: u32,
@@ -56,15 +56,15 @@ pub(super) struct ListArgs {
 
 pub(super) async fn bulk(verb: BulkVerb, globals: &Globals) -> Outcome {
     match verb {
-        BulkVerb::Cancel(args) => act(BulkAction::Cancel, args, globals).await,
-        BulkVerb::Retry(args) => act(BulkAction::Retry, args, globals).await,
-        BulkVerb::RetryFailed(args) => act(BulkAction::RetryFailed, args, globals).await,
-        BulkVerb::StartNow(args) => act(BulkAction::StartNow, args, globals).await,
+        BulkVerb::Cancel(args) => request_action(BulkAction::Cancel, args, globals).await,
+        BulkVerb::Retry(args) => request_action(BulkAction::Retry, args, globals).await,
+        BulkVerb::RetryFailed(args) => request_action(BulkAction::RetryFailed, args, globals).await,
+        BulkVerb::StartNow(args) => request_action(BulkAction::StartNow, args, globals).await,
         BulkVerb::List(args) => list(args, globals).await,
     }
 }
 
-async fn act(action: BulkAction, args: BulkArgs, globals: &Globals) -> Outcome {
+async fn request_action(action: BulkAction, args: BulkArgs, globals: &Globals) -> Outcome {
     let (client, output, started) = (globals.client()?, globals.output(), Instant::now());
     args.query.as_deref().map_or(Ok(()), check_query)?;
     let (q, ids) = (args.query, args.id);
@@ -100,7 +100,7 @@ fn show_preview(preview: &BulkPreview, searched: bool, output: &Output) -> Outco
     Ok(Code::Ok)
 }
 
-async fn list(args: ListArgs, globals: &Globals) -> Outcome {
+async fn list(args: BulkListArgs, globals: &Globals) -> Outcome {
     let output = globals.output();
     let page: TaskPage = globals.client()?.get(&["v1", "bulk"], &vec![("limit", args.limit.to_string())]).await?;
     output.json_or_list(&page, |page| rows(&page.tasks), "no bulk action has been requested recently")?;

@@ -26,14 +26,14 @@ pub(super) async fn children(args: ChildrenArgs, globals: &Globals) -> Outcome {
     let output = globals.output();
     let id = args.id;
     let is_first = args.cursor.is_none();
-    let found =
+    let page =
         list::pages(&client, &["v1", "tasks", &id, "children"], &Vec::new(), args.limit as usize, args.cursor).await?;
     if output.is_json() {
-        output.json(&found)?;
+        output.json(&page)?;
         return Ok(Code::Ok);
     }
-    output.list(rows(&found.tasks, "ID", now_ms()), empty_message(&id, is_first))?;
-    if let Some(cursor) = &found.next {
+    output.list(rows(&page.tasks, "ID", now_ms()), empty_message(&id, is_first))?;
+    if let Some(cursor) = &page.next {
         eprint_line(format_args!("there are more: --cursor {cursor}"));
     }
     Ok(Code::Ok)

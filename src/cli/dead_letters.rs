@@ -20,7 +20,7 @@ const PAGE: usize = 100;
 #[derive(Debug, Subcommand)]
 pub(super) enum DeadLettersVerb {
     /// List dead letters, newest first
-    List(ListArgs),
+    List(LetterListArgs),
     /// Show a dead letter with its original record
     Show(ShowArgs),
     /// Run tasks again, each in a new run
@@ -30,7 +30,7 @@ pub(super) enum DeadLettersVerb {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct ListArgs {
+pub(super) struct LetterListArgs {
     #[command(flatten)]
     pub selection: Selection,
     /// Maximum number of dead letters
@@ -124,13 +124,13 @@ pub(super) async fn dead_letters(verb: DeadLettersVerb, globals: &Globals) -> Ou
     }
 }
 
-async fn list(args: ListArgs, globals: &Globals) -> Outcome {
+async fn list(args: LetterListArgs, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
     let filters = args.selection.filters()?;
-    let found = pages(&client, &filters, args.limit as usize, args.cursor).await?;
+    let page = pages(&client, &filters, args.limit as usize, args.cursor).await?;
     if output.is_json() {
-        output.json(&found)?;
+        output.json(&page)?;
         return Ok(Code::Ok);
     }
     let empty = if filters.is_empty() {
@@ -138,8 +138,8 @@ async fn list(args: ListArgs, globals: &Globals) -> Outcome {
     } else {
         "no matching dead letter; without filters all are listed"
     };
-    output.list(rows(&found.letters), empty)?;
-    if let Some(cursor) = &found.next {
+    output.list(rows(&page.letters), empty)?;
+    if let Some(cursor) = &page.next {
         eprint_line(format_args!("there are more: --cursor {cursor}"));
     }
     Ok(Code::Ok)
@@ -152,17 +152,17 @@ async fn pages(
     limit: usize,
     cursor: Option<String>,
 ) -> Result<DeadLetterPage, Failure> {
-    let mut found = DeadLetterPage { letters: Vec::new(), next: cursor, scanned: 0, incomplete: Vec::new() };
+    let mut merged = DeadLetterPage { letters: Vec::new(), next: cursor, scanned: 0, incomplete: Vec::new() };
     loop {
         let mut query = filters.clone();
-        query.push(("limit", PAGE.min(limit - found.letters.len()).to_string()));
-        query.extend(found.next.take().map(|cursor| ("cursor", cursor)));
+        query.push(("limit", PAGE.min(limit - merged.letters.len()).to_string()));
+        query.extend(merged.next.take().map(|cursor| ("cursor", cursor)));
         let page: DeadLetterPage = client.get(&["v1", "dead-letters"], &query).await?;
-        found.letters.extend(page.letters);
-        found.next = page.next;
-        found.scanned += page.scanned;
-        if found.next.is_none() || found.letters.len() >= limit {
-            return Ok(found);
+        merged.letters.extend(page.letters);
+        merged.next = page.next;
+        merged.scanned += page.scanned;
+        if merged.next.is_none() || merged.letters.len() >= limit {
+            return Ok(merged);
         }
     }
 }
@@ -255,7 +255,7 @@ async fn resolve(
 /// Reports refused dead letters, and that more are selected.
 fn eprint_rest(outcome: &DeadLetterResults) {
     for refusal in &outcome.refused {
-        eprint_line(format_args!("{}: {}", refusal.letter, refusal.why));
+        eprint_line(format_args!("{}: {}", refusal.letter, refusal.reason));
     }
     if outcome.more {
         eprint_line("more dead letters match: run this again, or raise --limit");
@@ -277,7 +277,7 @@ async fn resolve_named(
                 return Err(error);
             }
             // The others can be resolved all the same.
-            Err(error) => all.refused.push(DeadLetterRejection { letter: letter.clone(), why: error.message }),
+            Err(error) => all.refused.push(DeadLetterRejection { letter: letter.clone(), reason: error.message }),
         }
     }
     Ok(all)

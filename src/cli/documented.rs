@@ -36,7 +36,7 @@ struct DocumentedCommand {
 
 /// Commands in code spans, and in code blocks after `$`.
 fn commands(text: &str) -> Vec<DocumentedCommand> {
-    let mut found = Vec::new();
+    let mut commands = Vec::new();
     let mut is_block = false;
     let mut lines = text.lines().zip(1..);
     while let Some((content, line)) = lines.next() {
@@ -47,7 +47,7 @@ fn commands(text: &str) -> Vec<DocumentedCommand> {
                 .skip(1)
                 .step_by(2)
                 .filter(|span| span.starts_with("kafleet ") && !span.contains("VERB"));
-            found.extend(spans.map(|span| DocumentedCommand { line, words: words(span), is_inline: true }));
+            commands.extend(spans.map(|span| DocumentedCommand { line, words: words(span), is_inline: true }));
             continue;
         }
         let Some(command) = content.strip_prefix("$ kafleet ") else { continue };
@@ -56,9 +56,9 @@ fn commands(text: &str) -> Vec<DocumentedCommand> {
             command.pop();
             command += lines.next().map_or("", |(next, _)| next);
         }
-        found.push(DocumentedCommand { line, words: words(&command), is_inline: false });
+        commands.push(DocumentedCommand { line, words: words(&command), is_inline: false });
     }
-    found
+    commands
 }
 
 /// Words of a command, as a shell splits them, up to a redirection, a pipe or a comment.
@@ -85,7 +85,7 @@ fn with_values(word: &str) -> String {
     PLACEHOLDERS.iter().fold(word.to_owned(), |word, (name, value)| word.replace(name, value))
 }
 
-/// Reason why a command is wrong. In a sentence, the name of a verb stands for itself.
+/// Returns the reason why a command is wrong. A verb that is only named in a sentence needs no arguments.
 fn mistake(command: &DocumentedCommand) -> Option<String> {
     let error = Cli::try_parse_from(&command.words).err()?;
     if command.is_inline && command.words.last().is_some_and(|word| word.starts_with("--")) {

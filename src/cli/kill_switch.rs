@@ -50,8 +50,8 @@ pub(super) async fn kill_switch(verb: KillSwitchVerb, globals: &Globals) -> Outc
             output.json_or_line(&removed, |_| format!("the kill switch `{name}` is off"))
         }
         KillSwitchVerb::List => {
-            let found: KillSwitches = client.get(&["v1", "kill-switches"], &Vec::new()).await?;
-            show(&output, &found, &found.kills)
+            let switches: KillSwitches = client.get(&["v1", "kill-switches"], &Vec::new()).await?;
+            show(&output, &switches, &switches.kills)
         }
     }?;
     Ok(Code::Ok)

@@ -80,26 +80,26 @@ pub(super) async fn list(args: ListArgs, globals: &Globals) -> Outcome {
     let filters = filters(&args, now_ms)?;
     let levels = Levels::of(&args);
     let continued = args.cursor.is_some();
-    let found = pages(&client, &["v1", "tasks"], &filters, args.limit as usize, args.cursor).await?;
+    let page = pages(&client, &["v1", "tasks"], &filters, args.limit as usize, args.cursor).await?;
     if output.is_json() {
-        output.json(&found)?;
+        output.json(&page)?;
         return Ok(Code::Ok);
     }
     let filtered = continued || filters.iter().any(|(name, _)| !matches!(*name, "level" | "root"));
-    let empty = levels.empty_message(filtered, found.next.is_some());
-    output.list(rows(&found.tasks, levels.header(), now_ms), empty)?;
-    eprint_rest(&found);
+    let empty = levels.empty_message(filtered, page.next.is_some());
+    output.list(rows(&page.tasks, levels.header(), now_ms), empty)?;
+    eprint_rest(&page);
     Ok(Code::Ok)
 }
 
 /// Names the tasks that were not found, and the cursor of those not listed.
-fn eprint_rest(found: &TaskPage) {
-    eprint_incomplete(&found.incomplete);
-    if !found.missing.is_empty() {
-        eprint_line(format_args!("not found: {}", found.missing.join(", ")));
+fn eprint_rest(page: &TaskPage) {
+    eprint_incomplete(&page.incomplete);
+    if !page.missing.is_empty() {
+        eprint_line(format_args!("not found: {}", page.missing.join(", ")));
     }
-    if let Some(cursor) = &found.next {
-        eprint_line(format_args!("{}: --cursor {cursor}", more_text(found)));
+    if let Some(cursor) = &page.next {
+        eprint_line(format_args!("{}: --cursor {cursor}", more_text(page)));
     }
 }
 
@@ -111,15 +111,15 @@ pub(super) async fn pages(
     limit: usize,
     cursor: Option<String>,
 ) -> Result<TaskPage, Failure> {
-    let mut found = TaskPage { next: cursor, ..TaskPage::default() };
+    let mut merged = TaskPage { next: cursor, ..TaskPage::default() };
     loop {
         let mut query = filters.clone();
-        query.push(("limit", PAGE.min(limit - found.tasks.len()).to_string()));
-        query.extend(found.next.take().map(|cursor| ("cursor", cursor)));
-        append_page(&mut found, client.get(path, &query).await?);
-        let enough = found.tasks.len() >= limit || found.scanned.is_some_and(|scanned| scanned >= MAX_SCANNED);
-        if found.next.is_none() || enough {
-            return Ok(found);
+        query.push(("limit", PAGE.min(limit - merged.tasks.len()).to_string()));
+        query.extend(merged.next.take().map(|cursor| ("cursor", cursor)));
+        append_page(&mut merged, client.get(path, &query).await?);
+        let enough = merged.tasks.len() >= limit || merged.scanned.is_some_and(|scanned| scanned >= MAX_SCANNED);
+        if merged.next.is_none() || enough {
+            return Ok(merged);
         }
     }
 }
@@ -127,7 +127,7 @@ pub(super) async fn pages(
 /// Refuses a query with a mistake, marked by carets.
 pub(super) fn check_query(text: &str) -> Result<(), Failure> {
     let Err(mistake) = TaskQuery::parse(text) else { return Ok(()) };
-    let failure = Failure::usage(format_args!("{mistake}\n\n{}", indented(&mistake.drawn(text))));
+    let failure = Failure::usage(format_args!("{mistake}\n\n{}", indented(&mistake.underlined(text))));
     Err(mistake.hint.into_iter().fold(failure, Failure::hint))
 }
 
@@ -173,21 +173,21 @@ impl Levels {
 }
 
 /// Appends the next page.
-fn append_page(found: &mut TaskPage, page: TaskPage) {
-    found.tasks.extend(page.tasks);
-    found.scanned = found.scanned.into_iter().chain(page.scanned).reduce(|all, more| all + more);
-    found.next = page.next;
-    found.total = page.total;
-    found.source = page.source;
-    found.scanned_to = page.scanned_to;
-    found.missing = page.missing;
-    found.incomplete = page.incomplete;
-    found.stopped_early = page.stopped_early;
-    found.hint = page.hint;
+fn append_page(merged: &mut TaskPage, page: TaskPage) {
+    merged.tasks.extend(page.tasks);
+    merged.scanned = merged.scanned.into_iter().chain(page.scanned).reduce(|all, more| all + more);
+    merged.next = page.next;
+    merged.total = page.total;
+    merged.source = page.source;
+    merged.scanned_to = page.scanned_to;
+    merged.missing = page.missing;
+    merged.incomplete = page.incomplete;
+    merged.stopped_early = page.stopped_early;
+    merged.hint = page.hint;
 }
 
-fn more_text(found: &TaskPage) -> String {
-    match found.scanned.filter(|_| found.stopped_early) {
+fn more_text(page: &TaskPage) -> String {
+    match page.scanned.filter(|_| page.stopped_early) {
         Some(scanned) => {
             format!("stopped after scanning {scanned} tasks; narrow the search with --from and --to, or continue with")
         }
@@ -290,14 +290,14 @@ mod tests {
 
     #[test]
     fn stopped_search_reports_scanned_tasks() {
-        let mut found = TaskPage::default();
+        let mut merged = TaskPage::default();
         let page =
             |early| TaskPage { scanned: Some(10), next: Some("x".into()), stopped_early: early, ..TaskPage::default() };
-        append_page(&mut found, page(false));
-        assert_eq!(more_text(&found), "there are more");
-        append_page(&mut found, page(true));
+        append_page(&mut merged, page(false));
+        assert_eq!(more_text(&merged), "there are more");
+        append_page(&mut merged, page(true));
         assert_eq!(
-            more_text(&found),
+            more_text(&merged),
             "stopped after scanning 20 tasks; narrow the search with --from and --to, or continue with"
         );
     }

@@ -34,7 +34,7 @@ pub(super) async fn log(args: LogArgs, globals: &Globals) -> Outcome {
     let output = globals.output();
     match &args.append {
         Some(text) => append(&client, &output, &args.id, text).await,
-        None if args.follow => follow(&client, &output, &args).await,
+        None if args.follow => follow_log(&client, &output, &args).await,
         None => read(&client, &output, &args).await,
     }
 }
@@ -74,7 +74,7 @@ fn empty_message(id: &str, from: u64, total: u64) -> String {
     }
 }
 
-async fn follow(client: &Client, output: &Output, args: &LogArgs) -> Outcome {
+async fn follow_log(client: &Client, output: &Output, args: &LogArgs) -> Outcome {
     let mut from = args.from;
     let mut changes = ReconnectingStream::open_log(client, &args.id, from).await?;
     while let Some(page) = changes.lines().await? {

@@ -338,9 +338,9 @@ mod tests {
     #[test]
     fn programs_do_not_inherit_variables_whose_values_are_hidden() {
         fn hidden(command: &clap::Command) -> Vec<String> {
-            let own = command.get_arguments().filter(|argument| argument.is_hide_env_values_set());
-            let own = own.filter_map(|argument| Some(argument.get_env()?.to_str()?.to_owned()));
-            own.chain(command.get_subcommands().flat_map(hidden)).collect()
+            let variables = command.get_arguments().filter(|argument| argument.is_hide_env_values_set());
+            let variables = variables.filter_map(|argument| Some(argument.get_env()?.to_str()?.to_owned()));
+            variables.chain(command.get_subcommands().flat_map(hidden)).collect()
         }
         let hidden = hidden(&Cli::command());
         assert!(hidden.len() >= 3, "{hidden:?}");

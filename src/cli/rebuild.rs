@@ -24,9 +24,9 @@ use crate::tracker::rebuild::{
 };
 
 /// Interval of progress updates on a terminal.
-const FRAME: Duration = Duration::from_millis(250);
+const BAR_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval of progress lines elsewhere.
-const LINE: Duration = Duration::from_secs(5);
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
 pub(super) struct RebuildArgs {
@@ -89,7 +89,7 @@ async fn run(setup: Rebuild, target: String, output: Output, shutdown: &Shutdown
     view.print_plan(&plan)?;
     let mut running = rebuild::start(setup, plan).await.map_err(to_failure)?;
     let progress = running.progress.clone();
-    let mut frames = tokio::time::interval(FRAME);
+    let mut frames = tokio::time::interval(BAR_INTERVAL);
     loop {
         let step = {
             let mut next = std::pin::pin!(running.next(shutdown));
@@ -101,7 +101,7 @@ async fn run(setup: Rebuild, target: String, output: Output, shutdown: &Shutdown
             }
         };
         match step {
-            Ok(Next::RebuildEvent(what)) => view.show_event(what)?,
+            Ok(Next::RebuildEvent(event)) => view.show_event(event)?,
             Ok(Next::Ended(ending)) => return view.finish(ending),
             Err(refusal) => {
                 view.bar.finish_and_clear();
@@ -202,7 +202,7 @@ impl RebuildView {
             self.update_bar(passed, all, compared);
             return Ok(());
         }
-        if self.lines.last.elapsed() < LINE || self.lines.reported == (passed, compared) {
+        if self.lines.last.elapsed() < LINE_INTERVAL || self.lines.reported == (passed, compared) {
             return Ok(());
         }
         self.lines.last = Instant::now();
@@ -220,8 +220,8 @@ impl RebuildView {
     fn update_bar(&self, passed: u64, all: u64, compared: u64) {
         self.bar.set_length(all);
         self.bar.set_position(passed);
-        let what = if self.ready { "following".to_owned() } else { format!("{compared} keys compared") };
-        self.bar.set_message(what);
+        let message = if self.ready { "following".to_owned() } else { format!("{compared} keys compared") };
+        self.bar.set_message(message);
     }
 
     fn show_event(&mut self, event: RebuildEvent) -> Result<(), Failure> {
@@ -236,8 +236,8 @@ impl RebuildView {
             }
             RebuildEvent::Differs { partition, differences } => {
                 self.differing.push(partition);
-                for one in &differences {
-                    self.print_line(&difference(partition, one))?;
+                for key_difference in &differences {
+                    self.print_line(&difference(partition, key_difference))?;
                 }
             }
             RebuildEvent::TakenOver { partition } => {
@@ -263,16 +263,16 @@ impl RebuildView {
         if self.output.is_json() || self.verified.is_empty() {
             return Ok(());
         }
-        self.verified.sort_by_key(|one| one.partition);
+        self.verified.sort_by_key(|verified| verified.partition);
         let mut rows = Rows::new(["PARTITION", "SAME AT", "KEYS", "DIGEST"]);
-        for one in &self.verified {
-            let at = if one.checkpoints.0 == one.checkpoints.1 {
-                one.checkpoints.0.to_string()
+        for verified in &self.verified {
+            let at = if verified.checkpoints.0 == verified.checkpoints.1 {
+                verified.checkpoints.0.to_string()
             } else {
-                format!("{} to {}", one.checkpoints.0, one.checkpoints.1)
+                format!("{} to {}", verified.checkpoints.0, verified.checkpoints.1)
             };
-            let digest = Field::Text(format!("{:032x}", one.digest));
-            rows.add([Field::Number(one.partition.into()), Field::Text(at), Field::Number(one.keys), digest]);
+            let digest = Field::Text(format!("{:032x}", verified.digest));
+            rows.add([Field::Number(verified.partition.into()), Field::Text(at), Field::Number(verified.keys), digest]);
         }
         self.bar.suspend(|| self.output.table(rows))
     }
@@ -311,8 +311,8 @@ impl RebuildView {
     }
 }
 
-fn difference(partition: u32, one: &Difference) -> String {
-    let Difference { key, checkpoint, source, copy } = one;
+fn difference(partition: u32, difference: &Difference) -> String {
+    let Difference { key, checkpoint, source, copy } = difference;
     format!("partition {partition}, at offset {checkpoint}: `{}`\n  source  {source}\n  copy    {copy}", one_line(key))
 }
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use super::reload_trigger::{Trigger, Triggers};
-use super::setup::{ConfigSource, Ended, Setup, read_config, set_slots};
+use super::setup::{ConfigSource, RoleEnd, Setup, read_config, set_slots};
 use crate::api::{LiveAccess, check_access};
 use crate::apps::pool::AppPool;
 use crate::config::{ChangedKey, Config, LoadedConfig, TYPE_SETTINGS, changes, combine_policy};
@@ -26,10 +26,10 @@ const SHOWN_TYPE_KEYS: [&str; 3] = ["concurrency", "max_concurrency", "rate"];
 /// Role whose configuration is reloaded.
 #[derive(Clone, Debug)]
 pub(super) enum Role {
-    /// With the types that it runs; empty: all.
+    /// Worker that runs these types; empty: all.
     Worker(Vec<String>),
     Tracker,
-    /// With the address that it listens on.
+    /// API that listens on this address.
     Api(SocketAddr),
 }
 
@@ -44,19 +44,19 @@ enum Effect {
 
 /// Reason why the reloaded file is rejected.
 #[derive(Debug)]
-struct Invalid {
+struct ReloadProblem {
     /// TOML key; empty if the message names it.
     key: String,
     location: String,
-    what: String,
+    message: String,
     hint: Option<String>,
 }
 
 /// Outcome of a reload.
-type Reloaded = Result<Vec<(String, Effect)>, Vec<Invalid>>;
+type ReloadOutcome = Result<Vec<(String, Effect)>, Vec<ReloadProblem>>;
 
 /// Reloads the configuration of a running role at each trigger, and on SIGHUP replaces the processes of its apps.
-pub(super) fn watch(setup: &Setup, role: Role, mut triggers: Triggers, running: &mut JoinSet<Ended>) {
+pub(super) fn watch(setup: &Setup, role: Role, mut triggers: Triggers, running: &mut JoinSet<RoleEnd>) {
     let mut reloader = Reloader::new(setup, role);
     let drain = setup.shutdown.drain.clone();
     running.spawn(async move {
@@ -126,11 +126,12 @@ impl Reloader {
     }
 
     /// Applies a valid configuration. Returns the changed keys that concern the role.
-    fn reload(&mut self) -> Reloaded {
+    fn reload(&mut self) -> ReloadOutcome {
         let loaded = read_config(&self.source.globals, &self.source.options).map_err(invalid_file)?;
         let policies = self.new_policies(&loaded)?;
         if let Role::Api(address) = self.role {
-            check_access(&loaded.config.api, address).map_err(|error| vec![Invalid::message(format!("{error:#}"))])?;
+            check_access(&loaded.config.api, address)
+                .map_err(|error| vec![ReloadProblem::message(format!("{error:#}"))])?;
         }
         let new = json_of(&loaded.config);
         let changed = changes(&self.running, &new).into_iter().filter(|change| self.concerns(&change.path()));
@@ -164,7 +165,7 @@ impl Reloader {
     }
 
     /// Returns the policies of all types as a worker that starts now would have them.
-    fn new_policies(&self, loaded: &LoadedConfig) -> Result<Policies, Vec<Invalid>> {
+    fn new_policies(&self, loaded: &LoadedConfig) -> Result<Policies, Vec<ReloadProblem>> {
         if matches!(self.role, Role::Tracker) {
             return Ok(Policies::new());
         }
@@ -238,9 +239,9 @@ fn is_live(key: &str) -> bool {
     TYPE_SETTINGS.iter().any(|setting| setting.is_live && setting.key == key)
 }
 
-impl Invalid {
-    fn message(what: String) -> Self {
-        Self { key: String::new(), location: String::new(), what, hint: None }
+impl ReloadProblem {
+    fn message(message: String) -> Self {
+        Self { key: String::new(), location: String::new(), message, hint: None }
     }
 }
 
@@ -249,18 +250,18 @@ fn json_of(config: &Config) -> Value {
     serde_json::to_value(config).unwrap_or_default()
 }
 
-fn invalid_file(problems: crate::config::Problems) -> Vec<Invalid> {
-    let invalid = |problem: crate::config::ConfigProblem| Invalid {
+fn invalid_file(problems: crate::config::Problems) -> Vec<ReloadProblem> {
+    let invalid = |problem: crate::config::ConfigProblem| ReloadProblem {
         key: problem.key,
         location: problem.location,
-        what: problem.what,
+        message: problem.message,
         hint: problem.hint,
     };
     problems.0.into_iter().map(invalid).collect()
 }
 
-fn invalid_messages(messages: Vec<String>) -> Vec<Invalid> {
-    messages.into_iter().map(Invalid::message).collect()
+fn invalid_messages(messages: Vec<String>) -> Vec<ReloadProblem> {
+    messages.into_iter().map(ReloadProblem::message).collect()
 }
 
 fn log_effect(key: &str, effect: Effect) {
@@ -271,9 +272,9 @@ fn log_effect(key: &str, effect: Effect) {
     }
 }
 
-fn log_problem(problem: &Invalid) {
-    let Invalid { key, location, what, hint } = problem;
-    tracing::error!(key, location, hint, "reload: the configuration is invalid, and nothing has changed: {what}");
+fn log_problem(problem: &ReloadProblem) {
+    let ReloadProblem { key, location, message, hint } = problem;
+    tracing::error!(key, location, hint, "reload: the configuration is invalid, and nothing has changed: {message}");
 }
 
 #[cfg(test)]
@@ -287,7 +288,7 @@ mod tests {
     use crate::model::units::duration::Millis;
 
     /// Role with a configuration file.
-    struct Fixture {
+    struct ReloadFixture {
         folder: tempfile::TempDir,
         reloader: Reloader,
     }
@@ -295,7 +296,7 @@ mod tests {
     const CONFIG: &str = "[types.echo]\nhandler = \"echo\"\nconcurrency = 2\norder = \"key\"\n\
         [[api.tokens]]\nname = \"ci\"\ntoken = \"0123456789abcdef\"\nrole = \"submit\"\n";
 
-    impl Fixture {
+    impl ReloadFixture {
         fn new(role: Role, options: SetupOptions) -> Self {
             let folder = tempfile::tempdir().unwrap();
             std::fs::write(path(&folder), CONFIG).unwrap();
@@ -312,7 +313,7 @@ mod tests {
         }
 
         /// Replaces a part of the file and reloads it.
-        fn change(&mut self, old: &str, new: &str) -> Reloaded {
+        fn change(&mut self, old: &str, new: &str) -> ReloadOutcome {
             let text = std::fs::read_to_string(path(&self.folder)).unwrap();
             assert!(text.contains(old), "{text}");
             std::fs::write(path(&self.folder), text.replace(old, new)).unwrap();
@@ -334,7 +335,7 @@ mod tests {
 
     #[test]
     fn worker_takes_over_policies_and_names_keys_that_need_a_restart() {
-        let mut fixture = Fixture::worker();
+        let mut fixture = ReloadFixture::worker();
         let start = fixture.reloader.current["echo"].clone();
         let new = "concurrency = 5\ntimeout = \"7s\"\nmax_failures = 3\nrate = { count = 9 }";
         let changed = fixture.change("concurrency = 2\norder = \"key\"", new).unwrap();
@@ -344,8 +345,8 @@ mod tests {
             effect("types.echo.order", Effect::NeedsRestart),
             effect("types.echo.timeout", Effect::Immediate),
         ];
-        for one in &expected {
-            assert!(changed.contains(one), "{one:?} in {changed:?}");
+        for key_effect in &expected {
+            assert!(changed.contains(key_effect), "{key_effect:?} in {changed:?}");
         }
         assert!(changed.iter().any(|(key, effect)| key == "types.echo.rate.count" && *effect == Effect::Immediate));
         let policy = fixture.reloader.policies.newer("echo", &start).unwrap();
@@ -360,12 +361,12 @@ mod tests {
 
     #[test]
     fn invalid_file_changes_nothing_and_names_key_value_and_what_is_allowed() {
-        let mut fixture = Fixture::worker();
+        let mut fixture = ReloadFixture::worker();
         let start = fixture.reloader.current["echo"].clone();
         let problems = fixture.change("concurrency = 2", "concurrency = 0\ntimeout = \"1s\"").unwrap_err();
         let [problem] = &problems[..] else { panic!("{problems:?}") };
         assert_eq!(problem.key, "types.echo.concurrency");
-        assert!(problem.what.contains("`0` is not a whole number from 1 to 100000"), "{}", problem.what);
+        assert!(problem.message.contains("`0` is not a whole number from 1 to 100000"), "{}", problem.message);
         assert!(problem.location.ends_with("kafleet.toml:3"), "{}", problem.location);
         assert_eq!(fixture.reloader.policies.newer("echo", &start), None);
         assert!(!fixture.reloader.run() && fixture.metric("invalid") == 1);
@@ -377,7 +378,7 @@ mod tests {
 
     #[test]
     fn new_and_removed_types_need_a_restart() {
-        let mut fixture = Fixture::worker();
+        let mut fixture = ReloadFixture::worker();
         let changed = fixture.change("[types.echo]", "[types.other]").unwrap();
         assert!(changed.len() > 4 && changed.iter().all(|(_, effect)| *effect == Effect::NeedsRestart), "{changed:?}");
     }
@@ -385,7 +386,7 @@ mod tests {
     #[test]
     fn command_line_overrides_a_reloaded_concurrency() {
         let options = SetupOptions { slots: Some((3, Vec::new())), ..SetupOptions::default() };
-        let mut fixture = Fixture::new(Role::Worker(Vec::new()), options);
+        let mut fixture = ReloadFixture::new(Role::Worker(Vec::new()), options);
         let start = fixture.reloader.current["echo"].clone();
         let changed = fixture.change("concurrency = 2", "concurrency = 9").unwrap();
         assert_eq!(changed, [effect("types.echo.concurrency", Effect::OverriddenBy("--slots"))]);
@@ -394,8 +395,8 @@ mod tests {
 
     #[test]
     fn roles_report_only_keys_that_they_use() {
-        let mut tracker = Fixture::new(Role::Tracker, SetupOptions::default());
-        let mut worker = Fixture::new(Role::Worker(vec!["other".into()]), SetupOptions::default());
+        let mut tracker = ReloadFixture::new(Role::Tracker, SetupOptions::default());
+        let mut worker = ReloadFixture::new(Role::Worker(vec!["other".into()]), SetupOptions::default());
         let new = "concurrency = 3\nretention = \"9d\"\n[tracker]\nobserve = false\n[worker]\ngrace = \"1s\"\n#";
         let in_tracker = tracker.change("concurrency = 2\n", new).unwrap();
         let restart = |key| effect(key, Effect::NeedsRestart);
@@ -405,16 +406,16 @@ mod tests {
 
     #[test]
     fn api_withdraws_tokens_unless_it_would_be_open() {
-        let mut local = Fixture::new(Role::Api("127.0.0.1:1".parse().unwrap()), SetupOptions::default());
+        let mut local = ReloadFixture::new(Role::Api("127.0.0.1:1".parse().unwrap()), SetupOptions::default());
         let changed = local.change("0123456789abcdef", "fedcba9876543210").unwrap();
         assert_eq!(changed, [effect("api.tokens", Effect::Immediate)]);
         let access = local.reloader.access.clone();
         let is_known = |token: &str| access.current().token(token).is_some();
         assert!(is_known("fedcba9876543210") && !is_known("0123456789abcdef"));
-        let mut public = Fixture::new(Role::Api("0.0.0.0:1".parse().unwrap()), SetupOptions::default());
+        let mut public = ReloadFixture::new(Role::Api("0.0.0.0:1".parse().unwrap()), SetupOptions::default());
         let tokens = CONFIG.split_once("[[").unwrap().1;
         let problems = public.change(&format!("[[{tokens}"), "").unwrap_err();
-        assert!(problems[0].what.contains("without tokens"), "{problems:?}");
+        assert!(problems[0].message.contains("without tokens"), "{problems:?}");
         assert!(public.reloader.access.current().token("0123456789abcdef").is_some(), "nothing has changed");
     }
 }

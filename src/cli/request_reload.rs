@@ -1,4 +1,4 @@
-//! `reload`: asks the roles in this container or on this machine to read their configuration again. The id of their process
+//! `reload`: makes the roles in this container or on this machine read their configuration again. The id of their process
 //! is not needed, and in a pod with a shared process namespace it is not 1.
 
 use std::fs;
@@ -14,10 +14,11 @@ use crate::worker::child::ARGV0;
 
 /// Sends SIGHUP to all other processes of this program that handle it, which only roles do.
 pub(super) fn reload() -> Outcome {
-    let own = fs::metadata("/proc/self/exe");
-    let own = own.map_err(|error| Failure::failed(format_args!("`/proc` cannot be read: {error}")).hint(BY_HAND))?;
+    let own_exe = fs::metadata("/proc/self/exe");
+    let own_exe =
+        own_exe.map_err(|error| Failure::failed(format_args!("`/proc` cannot be read: {error}")).hint(BY_HAND))?;
     let is_own_program = |process: &Path| {
-        fs::metadata(process.join("exe")).is_ok_and(|exe| (exe.dev(), exe.ino()) == (own.dev(), own.ino()))
+        fs::metadata(process.join("exe")).is_ok_and(|exe| (exe.dev(), exe.ino()) == (own_exe.dev(), own_exe.ino()))
     };
     let mut reloaded = 0;
     for pid in other_processes()? {

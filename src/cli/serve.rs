@@ -75,10 +75,10 @@ pub(super) async fn worker(args: WorkerArgs, globals: &Globals, registry: Regist
 /// Refuses types that this binary has no handler for.
 fn check_types(registry: &Registry, types: &[String]) -> Result<(), Failure> {
     let Some(unknown) = types.iter().find(|name| registry.get(name).is_none()) else { return Ok(()) };
-    let known: Vec<String> = registry.types().map(|(name, _)| format!("`{name}`")).collect();
+    let registered: Vec<String> = registry.types().map(|(name, _)| format!("`{name}`")).collect();
     Err(Failure::new(Code::NotFound, format_args!("this worker has no type `{unknown}`")).hint(format_args!(
         "it has {}; others come from `[types]` and `[apps]` in the configuration",
-        known.join(", ")
+        registered.join(", ")
     )))
 }
 

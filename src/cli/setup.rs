@@ -33,7 +33,7 @@ use crate::telemetry::otel::Exporter;
 use crate::telemetry::{Metrics, Tracer};
 use crate::topics::{RequiredTopics, TopicWatch};
 use crate::tracker::{self, TrackerSetup};
-use crate::worker::child::Reentry;
+use crate::worker::child::OwnExecutable;
 use crate::worker::{self, WorkerSetup};
 
 /// Deadline of one call to Kafka or the store.
@@ -181,7 +181,7 @@ impl Setup {
     }
 
     /// Handles signals and serves `/healthz`, `/readyz` and `/metrics`.
-    pub(super) async fn start_ops(&self) -> Result<JoinSet<Ended>, Failure> {
+    pub(super) async fn start_ops(&self) -> Result<JoinSet<RoleEnd>, Failure> {
         self.shutdown.on_signals().map_err(|error| Failure::failed(format_args!("no signal handler: {error}")))?;
         let mut running = JoinSet::new();
         if !self.config.ops.listen.is_empty() {
@@ -251,9 +251,9 @@ impl Setup {
         broker: &Arc<dyn Broker>,
         timeout: Duration,
     ) -> Result<Topology, Failure> {
-        let what = format!("kafka at `{}`", self.brokers());
+        let subject = format!("kafka at `{}`", self.brokers());
         let hint = "check --brokers, KAFLEET_BROKERS or `[kafka]`";
-        self.wait_for("kafka", &what, hint, timeout, |deadline| {
+        self.wait_for("kafka", &subject, hint, timeout, |deadline| {
             let client = broker.client().with_deadline(deadline);
             async move {
                 let control = read_control(&client, &self.names).await?;
@@ -278,14 +278,14 @@ impl Setup {
     pub(super) async fn wait_for<T, F: Future<Output = Result<T, StartError>>>(
         &self,
         part: &str,
-        what: &str,
+        subject: &str,
         hint: &str,
         timeout: Duration,
         mut attempt: impl FnMut(Duration) -> F,
     ) -> Result<T, Failure> {
         let end = Instant::now() + timeout;
         let mut backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
-        self.health.set(part, format!("waiting for {what}"));
+        self.health.set(part, format!("waiting for {subject}"));
         loop {
             let left = end.saturating_duration_since(Instant::now()).clamp(MIN_ATTEMPT, CALL_DEADLINE);
             let no_answer = |_| Err(StartError::Transient(format!("no answer within {:.1} s", left.as_secs_f32())));
@@ -304,10 +304,10 @@ impl Setup {
             if Instant::now() >= end {
                 let within = Millis(timeout.as_millis() as u64);
                 let failure =
-                    Failure::of_text(Code::Unavailable, &format!("{what} was not ready within {within}: {error}"));
+                    Failure::of_text(Code::Unavailable, &format!("{subject} was not ready within {within}: {error}"));
                 return Err(if failure.hint.is_some() { failure } else { failure.hint(hint) });
             }
-            tracing::warn!(reason = single_line(&error), "waiting for {what}");
+            tracing::warn!(reason = single_line(&error), "waiting for {subject}");
             let pause = backoff.next_wait().min(end.saturating_duration_since(Instant::now()));
             tokio::select! { () = tokio::time::sleep(pause) => {}, () = self.shutdown.drain.cancelled() => {} }
         }
@@ -325,7 +325,7 @@ impl Setup {
             health: self.health.clone(),
             policies: self.policies.clone(),
             tracer: self.tracing.as_ref().map(|(tracer, _)| tracer.clone()),
-            reentry: Reentry::of_this_process(self.withheld.clone()),
+            own_executable: OwnExecutable::of_this_process(self.withheld.clone()),
         }
     }
 
@@ -360,9 +360,10 @@ impl Setup {
         }
     }
 
-    pub(super) fn start_worker(&self, running: &mut JoinSet<Ended>, setup: WorkerSetup) {
-        let known = setup.registry.types().map(|(name, _)| name);
-        let types = known.filter(|name| setup.types.is_empty() || setup.types.iter().any(|chosen| **chosen == ***name));
+    pub(super) fn start_worker(&self, running: &mut JoinSet<RoleEnd>, setup: WorkerSetup) {
+        let all_types = setup.registry.types().map(|(name, _)| name);
+        let types =
+            all_types.filter(|name| setup.types.is_empty() || setup.types.iter().any(|chosen| **chosen == ***name));
         let needs = RequiredTopics::worker(&setup.topology, types.map(|name| &**name));
         let topics = self.watch_topics(&setup.broker, needs, "worker's topics");
         self.apps.iter().for_each(|pool| pool.serve(self.health.clone(), &self.metrics.apps));
@@ -378,12 +379,12 @@ impl Setup {
         });
     }
 
-    pub(super) fn start_tracker(&self, running: &mut JoinSet<Ended>, setup: TrackerSetup) {
+    pub(super) fn start_tracker(&self, running: &mut JoinSet<RoleEnd>, setup: TrackerSetup) {
         let shutdown = self.shutdown.clone();
         running.spawn(async move { ("tracker", tracker::run(setup, shutdown).await) });
     }
 
-    pub(super) fn start_api(&self, running: &mut JoinSet<Ended>, setup: ApiSetup, listener: TcpListener) {
+    pub(super) fn start_api(&self, running: &mut JoinSet<RoleEnd>, setup: ApiSetup, listener: TcpListener) {
         let needs = RequiredTopics::api(&setup.topology);
         let topics = self.watch_topics(&setup.broker, needs, "API's topics");
         let shutdown = self.shutdown.clone();
@@ -399,7 +400,7 @@ impl Setup {
     }
 
     /// Waits until all roles have ended, and ends the apps. A role that fails stops the others.
-    pub(super) async fn run_until_stopped(&self, running: JoinSet<Ended>) -> Result<(), Failure> {
+    pub(super) async fn run_until_stopped(&self, running: JoinSet<RoleEnd>) -> Result<(), Failure> {
         let outcome = self.wait_for_roles(running).await;
         tokio::select! { biased; () = apps::stop(&self.apps) => {}, () = self.shutdown.abort.cancelled() => {} }
         if let Some((_, exporter)) = &self.tracing {
@@ -408,7 +409,7 @@ impl Setup {
         outcome
     }
 
-    async fn wait_for_roles(&self, mut running: JoinSet<Ended>) -> Result<(), Failure> {
+    async fn wait_for_roles(&self, mut running: JoinSet<RoleEnd>) -> Result<(), Failure> {
         let mut failed = None;
         let mut shutdown_overdue = std::pin::pin!(self.shutdown_overdue());
         loop {
@@ -438,9 +439,9 @@ impl Setup {
 }
 
 /// Name of a role, and its result.
-pub(super) type Ended = (&'static str, anyhow::Result<()>);
+pub(super) type RoleEnd = (&'static str, anyhow::Result<()>);
 
-fn failure_of(ended: Result<Ended, tokio::task::JoinError>, draining: bool) -> Option<Failure> {
+fn failure_of(ended: Result<RoleEnd, tokio::task::JoinError>, draining: bool) -> Option<Failure> {
     match ended {
         Ok((_, Ok(()))) if draining => None,
         Ok((role, Ok(()))) => Some(Failure::failed(format_args!("the {role} ended unexpectedly"))),
@@ -452,8 +453,8 @@ fn failure_of(ended: Result<Ended, tokio::task::JoinError>, draining: bool) -> O
 /// Overrides the slots of the configuration with those of the command line.
 pub(super) fn set_slots(config: &mut Config, registry: &Registry, slots: u32, types: &[String]) {
     let in_code = registry.types().map(|(name, _)| name.to_string());
-    let known: Vec<String> = in_code.chain(config.types.keys().cloned()).collect();
-    for name in known.into_iter().filter(|name| types.is_empty() || types.contains(name)) {
+    let all_types: Vec<String> = in_code.chain(config.types.keys().cloned()).collect();
+    for name in all_types.into_iter().filter(|name| types.is_empty() || types.contains(name)) {
         config.types.entry(name).or_default().concurrency = Some(slots);
     }
 }

@@ -48,14 +48,16 @@ fn render_task_at(task: &Status, paint: Paint, now_ms: i64) -> String {
 fn delivery_texts(deliveries: &Deliveries) -> Vec<String> {
     let mut texts: Vec<String> = deliveries.items.iter().rev().map(delivery_text).collect();
     let more = [(deliveries.unlisted, "older, not listed"), (deliveries.refused, "not created: too many were pending")];
-    texts.extend(more.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
+    texts.extend(more.iter().filter(|(count, _)| *count > 0).map(|(count, label)| format!("{count} {label}")));
     texts.extend(deliveries.checks_due.iter().map(|check| format!("check {} due {}", check.number, check.at)));
     texts
 }
 
-fn delivery_text(one: &Delivery) -> String {
-    let how = match (one.outcome, &one.error) {
-        (DeliveryOutcome::Delivered, _) if one.attempts > 1 => format!("delivered at attempt {}", one.attempts),
+fn delivery_text(delivery: &Delivery) -> String {
+    let how = match (delivery.outcome, &delivery.error) {
+        (DeliveryOutcome::Delivered, _) if delivery.attempts > 1 => {
+            format!("delivered at attempt {}", delivery.attempts)
+        }
         (DeliveryOutcome::Delivered, _) => "delivered".to_owned(),
         (DeliveryOutcome::Failed, Some(error)) => format!("failed: {}", error_text(error)),
         (DeliveryOutcome::Failed, None) => "failed".to_owned(),
@@ -63,7 +65,7 @@ fn delivery_text(one: &Delivery) -> String {
         (DeliveryOutcome::Pending, None) => "pending".to_owned(),
         (DeliveryOutcome::Unknown, _) => "its record has expired".to_owned(),
     };
-    format!("{} by {} {} ({}): {how}", one.state, one.kind, one.id, one.rule)
+    format!("{} by {} {} ({}): {how}", delivery.state, delivery.kind, delivery.id, delivery.rule)
 }
 
 struct Fields {

@@ -75,14 +75,14 @@ async fn declared(setup: &mut Setup, client: &BrokerClient) -> Result<Vec<TypeOu
 }
 
 async fn wait_for_brokers(setup: &Setup, client: &BrokerClient, timeout: Duration) -> Result<(), Failure> {
-    let what = format!("kafka at `{}`", setup.brokers());
+    let subject = format!("kafka at `{}`", setup.brokers());
     let hint = "check --brokers, KAFLEET_BROKERS or `[kafka]`";
     let attempt = |deadline| {
         let client = client.with_deadline(deadline);
         let prefix = setup.names.topics();
         async move { client.topics(&prefix).await.map(drop).map_err(StartError::from) }
     };
-    setup.wait_for("kafka", &what, hint, timeout, attempt).await
+    setup.wait_for("kafka", &subject, hint, timeout, attempt).await
 }
 
 fn show(output: &Output, names: &Names, topics: &[TopicOutcome], types: &[TypeOutcome]) -> Outcome {
@@ -93,7 +93,10 @@ fn show(output: &Output, names: &Names, topics: &[TopicOutcome], types: &[TypeOu
     } else {
         output.table(rows(topics, types))?;
     }
-    types.iter().filter(|one| one.change == TypeChange::Kept).for_each(|kept| eprint_line(hint_for(names, &kept.name)));
+    types
+        .iter()
+        .filter(|outcome| outcome.change == TypeChange::Kept)
+        .for_each(|kept| eprint_line(hint_for(names, &kept.name)));
     let failed = topics.iter().any(|outcome| matches!(outcome.change, TopicChange::Failed(_)));
     let undeclared = types.iter().any(|outcome| matches!(outcome.change, TypeChange::Failed(_)));
     Ok(if failed || undeclared { Code::Failed } else { Code::Ok })
@@ -146,7 +149,7 @@ fn type_words(outcome: &TypeOutcome) -> (&'static str, Vec<String>) {
 fn words(change: &TopicChange) -> (&'static str, Vec<String>) {
     match change {
         TopicChange::Created => ("created", Vec::new()),
-        TopicChange::Altered(what) => ("altered", what.clone()),
+        TopicChange::Altered(details) => ("altered", details.clone()),
         TopicChange::Unchanged => ("unchanged", Vec::new()),
         TopicChange::Failed(error) => ("failed", vec![error.to_string()]),
     }

@@ -149,25 +149,26 @@ async fn change(client: &Client, verb: TypesVerb) -> Result<TypeDocument, Failur
         }
         TypesVerb::Limit(args) => {
             let types: Types = client.get(&["v1", "types"], &Vec::new()).await?;
-            let known = types.types.into_iter().find(|known| known.name == args.name).map(|known| known.limits);
+            let current =
+                types.types.into_iter().find(|current| current.name == args.name).map(|current| current.limits);
             let path = ["v1", "types", &args.name, "limits"];
-            client.call(Method::PUT, &path, Some(&merge_limits(known.unwrap_or_default(), &args))).await
+            client.call(Method::PUT, &path, Some(&merge_limits(current.unwrap_or_default(), &args))).await
         }
     }
 }
 
 /// Merges the limits set on the running fleet with those of the arguments.
-fn merge_limits(known: TypeLimits, args: &LimitArgs) -> SetLimits {
-    let live = |name: &str| !args.reset && known.live.iter().any(|known| known == name);
+fn merge_limits(current: TypeLimits, args: &LimitArgs) -> SetLimits {
+    let live = |name: &str| !args.reset && current.live.iter().any(|current| current == name);
     let rate = args.rate.map(|rate| Rate {
         burst: args.burst.unwrap_or(rate.burst),
         by: if args.per_key { RateBy::Key } else { RateBy::Type },
         ..rate
     });
     SetLimits {
-        slots: args.slots.or(known.slots.filter(|_| live("slots"))),
-        max_concurrency: args.max_concurrency.or(known.max_concurrency.filter(|_| live("max_concurrency"))),
-        rate: rate.or(known.rate.filter(|_| live("rate"))),
+        slots: args.slots.or(current.slots.filter(|_| live("slots"))),
+        max_concurrency: args.max_concurrency.or(current.max_concurrency.filter(|_| live("max_concurrency"))),
+        rate: rate.or(current.rate.filter(|_| live("rate"))),
     }
 }
 
@@ -188,8 +189,8 @@ fn rows(types: &[TypeDocument]) -> Rows {
 }
 
 fn row(document: &TypeDocument) -> [Field; 9] {
-    let count = |wanted: &dyn Fn(State) -> bool| {
-        Field::Number(document.counts.iter().filter(|(state, _)| wanted(**state)).map(|(_, count)| count).sum())
+    let count = |is_counted: &dyn Fn(State) -> bool| {
+        Field::Number(document.counts.iter().filter(|(state, _)| is_counted(**state)).map(|(_, count)| count).sum())
     };
     [
         Field::Text(document.name.clone()),
@@ -298,7 +299,7 @@ echo  yes          6       4        2              4        100            11  s
     #[test]
     fn omitted_limits_keep_their_values() {
         let rate = parse_rate("10/5m").unwrap();
-        let known = TypeLimits { slots: Some(4), max_concurrency: Some(9), rate: None, live: vec!["slots".into()] };
+        let current = TypeLimits { slots: Some(4), max_concurrency: Some(9), rate: None, live: vec!["slots".into()] };
         let args = LimitArgs {
             name: "echo".into(),
             slots: None,
@@ -308,11 +309,11 @@ echo  yes          6       4        2              4        100            11  s
             per_key: true,
             reset: false,
         };
-        let set = merge_limits(known.clone(), &args);
+        let set = merge_limits(current.clone(), &args);
         assert_eq!((set.slots, set.max_concurrency), (Some(4), None), "only limits set on the running fleet are kept");
         assert_eq!(set.rate, Some(Rate { burst: 3, by: RateBy::Key, ..rate }));
         assert_eq!(
-            merge_limits(known, &LimitArgs { reset: true, rate: None, burst: None, ..args }),
+            merge_limits(current, &LimitArgs { reset: true, rate: None, burst: None, ..args }),
             SetLimits::default()
         );
     }

@@ -45,7 +45,7 @@ impl EventStream {
         loop {
             if let Some(event) = self.parser.next() {
                 match decode(&event) {
-                    Some(known) => return known,
+                    Some(decoded) => return decoded,
                     None => continue,
                 }
             }

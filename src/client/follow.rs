@@ -11,17 +11,17 @@ use super::{Client, Error, Method};
 use crate::documents::{FleetChange, LogDocument, Status};
 
 /// Consecutive failed connections before giving up: about half a minute of an unavailable API.
-pub(crate) const TRIES: u32 = 12;
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const MAX_PAUSE: Duration = Duration::from_secs(3);
+pub(crate) const MAX_TRIES: u32 = 12;
+const MIN_BACKOFF: Duration = Duration::from_millis(200);
+const MAX_BACKOFF: Duration = Duration::from_secs(3);
 /// Age at which a connection counts as stable and the failure count is reset.
-const STABLE: Duration = Duration::from_secs(10);
+const STABLE_AFTER: Duration = Duration::from_secs(10);
 
 /// Query parameters.
 pub(crate) type Query = Vec<(&'static str, String)>;
 
 /// Stream to follow.
-enum Source {
+enum StreamSource {
     Task(String),
     /// The log of a task, from its next line.
     Log {
@@ -41,7 +41,7 @@ type OnLost = Box<dyn FnMut(&str) + Send>;
 /// Event stream that reconnects.
 pub(crate) struct ReconnectingStream {
     client: Client,
-    source: Source,
+    source: StreamSource,
     stream: Option<EventStream>,
     opened: Instant,
     tries: u32,
@@ -52,22 +52,22 @@ pub(crate) struct ReconnectingStream {
 impl ReconnectingStream {
     /// Creates a follower that connects on first use and retries its first connection too.
     pub(crate) fn new(client: &Client, id: &str) -> Self {
-        Self::of(client, Source::Task(id.to_owned()))
+        Self::of(client, StreamSource::Task(id.to_owned()))
     }
 
     /// Creates a follower with an open connection, or fails at once if the API cannot be reached.
     pub(crate) async fn open(client: &Client, id: &str) -> Result<Self, Error> {
-        Self::opened(client, Source::Task(id.to_owned())).await
+        Self::opened(client, StreamSource::Task(id.to_owned())).await
     }
 
     /// Opens a follower of the log of a task, from a line on.
     pub(crate) async fn open_log(client: &Client, id: &str, from: u64) -> Result<Self, Error> {
-        Self::opened(client, Source::Log { id: id.to_owned(), from }).await
+        Self::opened(client, StreamSource::Log { id: id.to_owned(), from }).await
     }
 
     /// Opens a follower of all tasks, or of a type or a tree.
     pub(crate) async fn open_fleet(client: &Client, scope: Query) -> Result<Self, Error> {
-        Self::opened(client, Source::Fleet { scope, last_event_id: None }).await
+        Self::opened(client, StreamSource::Fleet { scope, last_event_id: None }).await
     }
 
     /// Sets a function that is called with the reason when a connection is lost.
@@ -75,12 +75,12 @@ impl ReconnectingStream {
         Self { on_lost: Some(Box::new(notify)), ..self }
     }
 
-    fn of(client: &Client, source: Source) -> Self {
+    fn of(client: &Client, source: StreamSource) -> Self {
         let opened = Instant::now();
         Self { client: client.clone(), source, stream: None, opened, tries: 0, waits: waits(), on_lost: None }
     }
 
-    async fn opened(client: &Client, source: Source) -> Result<Self, Error> {
+    async fn opened(client: &Client, source: StreamSource) -> Result<Self, Error> {
         let new = Self::of(client, source);
         let stream = Some(open(&new.client, &new.source).await?);
         Ok(Self { stream, ..new })
@@ -92,7 +92,7 @@ impl ReconnectingStream {
             match self.event().await? {
                 StreamEvent::Status(status) => return Ok(status),
                 // The task's end was returned before: it was reopened, or another API lags behind.
-                StreamEvent::Finished => self.lost("the API ended the stream")?,
+                StreamEvent::Finished => self.count_lost_connection("the API ended the stream")?,
                 _ => {}
             }
         }
@@ -103,7 +103,7 @@ impl ReconnectingStream {
         loop {
             match self.event().await? {
                 StreamEvent::Lines(page) => {
-                    if let Source::Log { from, .. } = &mut self.source {
+                    if let StreamSource::Log { from, .. } = &mut self.source {
                         *from = page.from + page.lines.len() as u64;
                     }
                     return Ok(Some(page));
@@ -138,14 +138,14 @@ impl ReconnectingStream {
         let Some(stream) = &mut self.stream else { return Ok(None) };
         match tokio::time::timeout_at(until, stream.next()).await {
             Ok(StreamEvent::Changed(change, event_id)) => Ok(Some(self.record_position(change, event_id))),
-            Ok(StreamEvent::Lost { reason }) => self.lost(&reason).map(|()| None),
-            Ok(StreamEvent::Gone) => Err(gone(&self.source)),
+            Ok(StreamEvent::Lost { reason }) => self.count_lost_connection(&reason).map(|()| None),
+            Ok(StreamEvent::Gone) => Err(gone_error(&self.source)),
             Ok(_) | Err(_) => Ok(None),
         }
     }
 
     fn record_position(&mut self, change: Box<FleetChange>, event_id: Option<String>) -> Box<FleetChange> {
-        if let Source::Fleet { last_event_id, .. } = &mut self.source {
+        if let StreamSource::Fleet { last_event_id, .. } = &mut self.source {
             *last_event_id = event_id;
         }
         change
@@ -159,8 +159,8 @@ impl ReconnectingStream {
                 continue;
             };
             match stream.next().await {
-                StreamEvent::Gone => return Err(gone(&self.source)),
-                StreamEvent::Lost { reason } => self.lost(&reason)?,
+                StreamEvent::Gone => return Err(gone_error(&self.source)),
+                StreamEvent::Lost { reason } => self.count_lost_connection(&reason)?,
                 event => return Ok(event),
             }
         }
@@ -169,26 +169,26 @@ impl ReconnectingStream {
     async fn connect(&mut self) -> Result<EventStream, Error> {
         loop {
             if self.tries > 0 {
-                tokio::time::sleep(self.waits.next().unwrap_or(MAX_PAUSE)).await;
+                tokio::time::sleep(self.waits.next().unwrap_or(MAX_BACKOFF)).await;
             }
             match open(&self.client, &self.source).await {
                 // The API is there. However long its store is projected again, the task is not lost.
                 Err(error) if error.is_not_visible_yet() => self.tries = self.tries.max(1),
-                Err(error) if error.is_temporary() && self.tries < TRIES => self.tries += 1,
+                Err(error) if error.is_temporary() && self.tries < MAX_TRIES => self.tries += 1,
                 answer => return answer,
             }
         }
     }
 
-    fn lost(&mut self, reason: &str) -> Result<(), Error> {
+    fn count_lost_connection(&mut self, reason: &str) -> Result<(), Error> {
         self.stream = None;
-        if self.opened.elapsed() >= STABLE {
+        if self.opened.elapsed() >= STABLE_AFTER {
             self.tries = 0;
             self.waits = waits();
         }
         self.tries += 1;
-        if self.tries > TRIES {
-            return Err(Error::Lost { times: TRIES, reason: reason.to_owned() });
+        if self.tries > MAX_TRIES {
+            return Err(Error::Lost { times: MAX_TRIES, reason: reason.to_owned() });
         }
         if let Some(notify) = &mut self.on_lost {
             notify(reason);
@@ -199,21 +199,21 @@ impl ReconnectingStream {
 
 fn waits() -> ExponentialBackoff {
     ExponentialBuilder::new()
-        .with_min_delay(FIRST_PAUSE)
-        .with_max_delay(MAX_PAUSE)
+        .with_min_delay(MIN_BACKOFF)
+        .with_max_delay(MAX_BACKOFF)
         .with_jitter()
         .without_max_times()
         .build()
 }
 
 /// Opens a stream from the present state, or after the last event received.
-async fn open(client: &Client, source: &Source) -> Result<EventStream, Error> {
+async fn open(client: &Client, source: &StreamSource) -> Result<EventStream, Error> {
     let request = match source {
-        Source::Task(id) => client.request(Method::GET, &["v1", "tasks", id, "watch"]),
-        Source::Log { id, from } => {
+        StreamSource::Task(id) => client.request(Method::GET, &["v1", "tasks", id, "watch"]),
+        StreamSource::Log { id, from } => {
             client.request(Method::GET, &["v1", "tasks", id, "log", "watch"]).query(&[("from", from.to_string())])
         }
-        Source::Fleet { scope, last_event_id } => {
+        StreamSource::Fleet { scope, last_event_id } => {
             let request = client.request(Method::GET, &["v1", "watch"]).query(scope);
             last_event_id
                 .iter()
@@ -223,10 +223,10 @@ async fn open(client: &Client, source: &Source) -> Result<EventStream, Error> {
     Ok(EventStream::new(request.header(header::ACCEPT, "text/event-stream").open().await?))
 }
 
-fn gone(source: &Source) -> Error {
+fn gone_error(source: &StreamSource) -> Error {
     match source {
-        Source::Task(id) | Source::Log { id, .. } => Error::Expired { id: id.clone() },
-        Source::Fleet { .. } => Error::Ended,
+        StreamSource::Task(id) | StreamSource::Log { id, .. } => Error::Expired { id: id.clone() },
+        StreamSource::Fleet { .. } => Error::Ended,
     }
 }
 
@@ -238,10 +238,10 @@ mod tests {
     fn repeatedly_lost_connection_is_given_up() {
         let client = Client::new("http://127.0.0.1:9").unwrap();
         let mut follow = ReconnectingStream::new(&client, "a");
-        for n in 0..TRIES {
-            assert!(follow.lost("the API is shutting down").is_ok(), "{n}");
+        for n in 0..MAX_TRIES {
+            assert!(follow.count_lost_connection("the API is shutting down").is_ok(), "{n}");
         }
-        let error = follow.lost("the API is shutting down").unwrap_err();
+        let error = follow.count_lost_connection("the API is shutting down").unwrap_err();
         assert!(error.is_temporary());
         assert_eq!(error.to_string(), "the connection was lost 12 times in a row: the API is shutting down");
     }
@@ -250,10 +250,10 @@ mod tests {
     fn stable_connection_resets_the_failure_count() {
         let client = Client::new("http://127.0.0.1:9").unwrap();
         let mut follow = ReconnectingStream::new(&client, "a");
-        follow.tries = TRIES;
-        let Some(long_ago) = Instant::now().checked_sub(STABLE) else { return };
+        follow.tries = MAX_TRIES;
+        let Some(long_ago) = Instant::now().checked_sub(STABLE_AFTER) else { return };
         follow.opened = long_ago;
-        assert!(follow.lost("the API is shutting down").is_ok());
+        assert!(follow.count_lost_connection("the API is shutting down").is_ok());
         assert_eq!(follow.tries, 1);
     }
 }

@@ -4,7 +4,7 @@
 //! client sets.
 //!
 //! Invariant: only requests that change nothing when they arrive twice are repeated: reads, submissions with an id that
-//! was made before the first try, and cancels. A lost answer says nothing about whether the request took effect; a
+//! was made before the first try, and cancels. A lost answer does not show whether the request took effect; a
 //! retry of a task that was repeated would start another run.
 //!
 //! Read next: `submit.rs` (submission and result), `follow.rs` (streams), `error.rs`.
@@ -139,10 +139,10 @@ impl Request {
         self.check_path()?;
         let may_repeat =
             |error: &Error| error.is_temporary() && self.repeat_until.is_some_and(|end| Instant::now() < end);
-        (|| self.once()).retry(waits()).when(may_repeat).await
+        (|| self.send_once()).retry(waits()).when(may_repeat).await
     }
 
-    async fn once(&self) -> Result<(u16, Vec<u8>), Error> {
+    async fn send_once(&self) -> Result<(u16, Vec<u8>), Error> {
         // Only bodies that are streams cannot be cloned.
         let request = self.request.try_clone().ok_or_else(|| Error::Setup("the body cannot be repeated".into()))?;
         let answer = request.timeout(self.timeout).send().await.map_err(|error| self.client.unreachable(&error))?;

@@ -158,7 +158,7 @@ impl<O> Handle<O> {
     }
 
     /// Returns the position of the task's `submitted` event (`partition:offset`), if this client has submitted it: a read
-    /// with `after` this position knows the task.
+    /// with `after` this position includes the task.
     pub fn position(&self) -> Option<&str> {
         self.position.as_deref()
     }

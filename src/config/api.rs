@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::Bytes;
 use super::checks::listen;
 use super::document::Document;
-use super::shape::{Finding, bad_value};
+use super::shape::{UnlocatedProblem, bad_value};
 use crate::model::record::attachment::MAX_BYTES;
 use crate::model::units::duration::Millis;
 
@@ -109,40 +109,44 @@ pub enum Role {
     Operate,
 }
 
-pub(super) fn problems(document: &Document, api: &ApiConfig) -> Vec<Finding> {
-    let mut found: Vec<_> =
+pub(super) fn problems(document: &Document, api: &ApiConfig) -> Vec<UnlocatedProblem> {
+    let mut problems: Vec<_> =
         listen(&api.listen).map(|error| bad_value(document, "/api/listen", error)).into_iter().collect();
     if api.max_body == Bytes(0) {
-        found.push(bad_value(document, "/api/max_body", "larger than zero"));
+        problems.push(bad_value(document, "/api/max_body", "larger than zero"));
     }
     if api.max_attachment.as_usize() > MAX_BYTES {
-        found.push(bad_value(document, "/api/max_attachment", "at most 64KiB"));
+        problems.push(bad_value(document, "/api/max_attachment", "at most 64KiB"));
     }
-    found.extend(ui_problems(document, &api.ui));
-    found.extend(token_problems(document));
-    found
+    problems.extend(ui_problems(document, &api.ui));
+    problems.extend(token_problems(document));
+    problems
 }
 
-fn ui_problems(document: &Document, ui: &UiConfig) -> Vec<Finding> {
-    let mut found = Vec::new();
+fn ui_problems(document: &Document, ui: &UiConfig) -> Vec<UnlocatedProblem> {
+    let mut problems = Vec::new();
     let is_path = |path: &str| {
-        let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '~' | '-');
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '~' | '-');
         path.strip_prefix('/').is_some_and(|path| {
-            path.split('/').all(|part| !part.is_empty() && !matches!(part, "." | "..") && part.chars().all(known))
+            path.split('/').all(|part| !part.is_empty() && !matches!(part, "." | "..") && part.chars().all(is_allowed))
         })
     };
     if !ui.base_path.is_empty() && !is_path(&ui.base_path) {
-        found.push(bad_value(document, "/api/ui/base_path", "a path such as `/kafleet`, without a slash at its end"));
+        problems.push(bad_value(
+            document,
+            "/api/ui/base_path",
+            "a path such as `/kafleet`, without a slash at its end",
+        ));
     }
     if !(Millis::secs(60)..=Millis::secs(30 * 86_400)).contains(&ui.session) {
-        found.push(bad_value(document, "/api/ui/session", "1m to 30d"));
+        problems.push(bad_value(document, "/api/ui/session", "1m to 30d"));
     }
     if ui.trace_url.as_deref().is_some_and(|template| !is_trace_url(template)) {
         let allowed =
             "an `http://` or `https://` URL with `{trace_id}`, such as `https://jaeger.example.com/trace/{trace_id}`";
-        found.push(bad_value(document, "/api/ui/trace_url", allowed));
+        problems.push(bad_value(document, "/api/ui/trace_url", allowed));
     }
-    found
+    problems
 }
 
 /// Checks the template of a link: no other scheme may follow from it, and no other placeholder.
@@ -153,8 +157,8 @@ fn is_trace_url(template: &str) -> bool {
 }
 
 /// Checks tokens in the document: a token with an invalid key is not in the configuration, but its other keys count.
-fn token_problems(document: &Document) -> Vec<Finding> {
-    let mut found = Vec::new();
+fn token_problems(document: &Document) -> Vec<UnlocatedProblem> {
+    let mut problems = Vec::new();
     let mut names = BTreeSet::new();
     let mut values = BTreeSet::new();
     let tokens = document.value.pointer("/api/tokens").and_then(Value::as_array);
@@ -165,18 +169,22 @@ fn token_problems(document: &Document) -> Vec<Finding> {
         if let Some(token) = table["token"].as_str() {
             let length = token.chars().count();
             if length < MIN_TOKEN_CHARS || token.chars().any(|c| c.is_whitespace() || c.is_control()) {
-                let what = format!(
+                let message = format!(
                     "the token {shown} has {length} characters: it needs at least {MIN_TOKEN_CHARS}, without spaces"
                 );
-                found.push(Finding::new(at("token"), what).hint("generate one with `openssl rand -hex 24`"));
+                problems
+                    .push(UnlocatedProblem::new(at("token"), message).hint("generate one with `openssl rand -hex 24`"));
             }
             if !values.insert(token) {
-                found.push(Finding::new(at("token"), format!("the token {shown} is the same as another token")));
+                problems.push(UnlocatedProblem::new(
+                    at("token"),
+                    format!("the token {shown} is the same as another token"),
+                ));
             }
         }
         if name.is_some_and(|name| name.is_empty() || !names.insert(name)) {
-            found.push(bad_value(document, &at("name"), "a unique name"));
+            problems.push(bad_value(document, &at("name"), "a unique name"));
         }
     }
-    found
+    problems
 }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::checks::{MIN_MEMORY, positive};
 use super::document::{Document, join};
-use super::shape::{Finding, bad_value, schema_violations, table};
+use super::shape::{UnlocatedProblem, bad_value, schema_violations, table};
 use super::type_rules::type_problems;
 use super::{Bytes, Config, ProgramVariables, SettingScope, TYPE_SETTINGS, TopicsConfig, TypeConfig, TypeSetting};
 use crate::model::task::id::clip;
@@ -83,34 +83,43 @@ impl AppConfig {
     }
 }
 
-pub(super) fn problems(document: &Document, apps: &BTreeMap<String, AppConfig>) -> Vec<Finding> {
+pub(super) fn problems(document: &Document, apps: &BTreeMap<String, AppConfig>) -> Vec<UnlocatedProblem> {
     apps.iter().flat_map(|(name, app)| app_problems(document, name, app)).collect()
 }
 
-fn app_problems(document: &Document, name: &str, app: &AppConfig) -> Vec<Finding> {
+fn app_problems(document: &Document, name: &str, app: &AppConfig) -> Vec<UnlocatedProblem> {
     let at = join("/apps", name);
-    let mut found = positive(document, &at, [("start_timeout", Some(app.start_timeout))]);
+    let mut problems = positive(document, &at, [("start_timeout", Some(app.start_timeout))]);
     if !is_app_name(name) {
-        let what = format!("`{}` cannot name an app", clip(name));
-        found.push(Finding::new(at.clone(), what).hint(format!("use 1 to {MAX_NAME_CHARS} characters of a-z 0-9 -")));
+        let message = format!("`{}` cannot name an app", clip(name));
+        problems.push(
+            UnlocatedProblem::new(at.clone(), message)
+                .hint(format!("use 1 to {MAX_NAME_CHARS} characters of a-z 0-9 -")),
+        );
     }
     if app.command.first().is_none_or(String::is_empty) {
-        let what = format!("{} has no `command`", table(&at));
-        found.push(
-            Finding::new(join(&at, "command"), what).hint("set the program: `command = [\"program\", \"argument\"]`"),
+        let message = format!("{} has no `command`", table(&at));
+        problems.push(
+            UnlocatedProblem::new(join(&at, "command"), message)
+                .hint("set the program: `command = [\"program\", \"argument\"]`"),
         );
     }
     if app.memory.is_some_and(|memory| memory < MIN_MEMORY) {
-        found.push(bad_value(document, &join(&at, "memory"), &format!("at least `{MIN_MEMORY}`")));
+        problems.push(bad_value(document, &join(&at, "memory"), &format!("at least `{MIN_MEMORY}`")));
     }
     if app.types.as_ref().is_some_and(Vec::is_empty) {
-        let what = format!("`types` in {} is empty", table(&at));
-        found.push(Finding::new(join(&at, "types"), what).hint("name the types to use, or remove it to use all"));
+        let message = format!("`types` in {} is empty", table(&at));
+        problems.push(
+            UnlocatedProblem::new(join(&at, "types"), message).hint("name the types to use, or remove it to use all"),
+        );
     }
     for name in app.env.keys().filter(|name| name.is_empty() || name.contains(['=', '\0'])) {
-        found.push(Finding::new(join(&join(&at, "env"), name), format!("`{name}` is not a valid variable name")));
+        problems.push(UnlocatedProblem::new(
+            join(&join(&at, "env"), name),
+            format!("`{name}` is not a valid variable name"),
+        ));
     }
-    found
+    problems
 }
 
 fn is_app_name(name: &str) -> bool {
@@ -125,7 +134,7 @@ fn is_app_name(name: &str) -> bool {
 pub fn combine_policy(
     name: &str,
     declared: &Map<String, Value>,
-    own: Option<&TypeConfig>,
+    configured: Option<&TypeConfig>,
     topics: &TopicsConfig,
 ) -> Result<TypeConfig, Vec<String>> {
     let refused =
@@ -136,15 +145,15 @@ pub fn combine_policy(
         return Err(vec![format!("`{key}` is not part of a policy; hint: {hint}")]);
     }
     let mut combined = declared.clone();
-    combined.extend(own.map(written_keys).unwrap_or_default());
+    combined.extend(configured.map(written_keys).unwrap_or_default());
     let document = Document::of(json!({"types": {name: combined}}));
-    let mut found = schema_violations(&document);
-    let config: Option<Config> = super::load::typed(&document.value, &mut found);
+    let mut problems = schema_violations(&document);
+    let config: Option<Config> = super::load::typed(&document.value, &mut problems);
     let kind = config.and_then(|config| config.types.into_values().next()).unwrap_or_default();
-    if found.is_empty() {
-        found = type_problems(&document, name, &kind, topics);
+    if problems.is_empty() {
+        problems = type_problems(&document, name, &kind, topics);
     }
-    if found.is_empty() { Ok(kind) } else { Err(found.into_iter().map(text_of).collect()) }
+    if problems.is_empty() { Ok(kind) } else { Err(problems.into_iter().map(text_of).collect()) }
 }
 
 /// Returns the keys of a section that are set.
@@ -155,25 +164,25 @@ pub fn written_keys(section: &TypeConfig) -> Map<String, Value> {
     }
 }
 
-fn text_of(finding: Finding) -> String {
-    let hint = finding.hint.map(|hint| format!("; hint: {hint}")).unwrap_or_default();
-    format!("{}{hint}", finding.what)
+fn text_of(problem: UnlocatedProblem) -> String {
+    let hint = problem.hint.map(|hint| format!("; hint: {hint}")).unwrap_or_default();
+    format!("{}{hint}", problem.message)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn combine(declared: Value, own: &TypeConfig) -> Result<TypeConfig, Vec<String>> {
+    fn combine(declared: Value, configured: &TypeConfig) -> Result<TypeConfig, Vec<String>> {
         let Value::Object(declared) = declared else { panic!("a policy is an object") };
-        combine_policy("resize", &declared, Some(own), &TopicsConfig::default())
+        combine_policy("resize", &declared, Some(configured), &TopicsConfig::default())
     }
 
     #[test]
     fn section_overrides_the_declared_policy() {
-        let own = TypeConfig { retries: Some(9), ..TypeConfig::default() };
+        let configured = TypeConfig { retries: Some(9), ..TypeConfig::default() };
         let declared = json!({"retries": 1, "timeout": "30s", "fail_on": ["shop.BadWidth"], "publish_results": true});
-        let combined = combine(declared, &own).unwrap();
+        let combined = combine(declared, &configured).unwrap();
         assert_eq!((combined.retries, combined.timeout), (Some(9), Some(Millis::secs(30))));
         assert_eq!((&combined.fail_on[..], combined.publish_results), (&["shop.BadWidth".to_owned()][..], Some(true)));
     }

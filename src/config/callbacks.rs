@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::document::join;
-use super::shape::{Finding, table};
+use super::shape::{UnlocatedProblem, table};
 
 /// Maximum length of a secret's name.
 const MAX_NAME_CHARS: usize = 64;
@@ -42,37 +42,44 @@ pub struct SecretConfig {
     pub hosts: Vec<String>,
 }
 
-pub(super) fn problems(config: &CallbacksConfig) -> Vec<Finding> {
-    let mut found = hosts("/callbacks/hosts", &config.hosts);
+pub(super) fn problems(config: &CallbacksConfig) -> Vec<UnlocatedProblem> {
+    let mut problems = hosts("/callbacks/hosts", &config.hosts);
     for (n, net) in config.private.iter().enumerate().filter(|(_, net)| net.parse::<IpNet>().is_err()) {
-        let what = format!("`callbacks.private[{n}]`: `{net}` is not a network");
-        found
-            .push(Finding::new(format!("/callbacks/private/{n}"), what).hint("write it as `10.1.0.0/16` or `::1/128`"));
+        let message = format!("`callbacks.private[{n}]`: `{net}` is not a network");
+        problems.push(
+            UnlocatedProblem::new(format!("/callbacks/private/{n}"), message)
+                .hint("write it as `10.1.0.0/16` or `::1/128`"),
+        );
     }
     for (name, secret) in &config.secrets {
-        found.extend(secret_problems(&join("/callbacks/secrets", name), name, secret));
+        problems.extend(secret_problems(&join("/callbacks/secrets", name), name, secret));
     }
-    found
+    problems
 }
 
-fn secret_problems(at: &str, name: &str, secret: &SecretConfig) -> Vec<Finding> {
-    let mut found = Vec::new();
+fn secret_problems(at: &str, name: &str, secret: &SecretConfig) -> Vec<UnlocatedProblem> {
+    let mut problems = Vec::new();
     if !is_secret_name(name) {
-        let what = format!("`{}` cannot name a secret", crate::model::task::id::clip(name));
-        found.push(Finding::new(at, what).hint(format!("use 1 to {MAX_NAME_CHARS} characters of a-z 0-9 _ -")));
+        let message = format!("`{}` cannot name a secret", crate::model::task::id::clip(name));
+        problems.push(
+            UnlocatedProblem::new(at, message).hint(format!("use 1 to {MAX_NAME_CHARS} characters of a-z 0-9 _ -")),
+        );
     }
     if secret.value.is_some() == secret.file.is_some() {
-        found.push(Finding::new(at, format!("{} needs either `value` or `file`", table(at))));
+        problems.push(UnlocatedProblem::new(at, format!("{} needs either `value` or `file`", table(at))));
     }
     if secret.value.as_deref().is_some_and(str::is_empty) {
-        found.push(Finding::new(join(at, "value"), format!("the secret `{name}` is empty")));
+        problems.push(UnlocatedProblem::new(join(at, "value"), format!("the secret `{name}` is empty")));
     }
     if secret.hosts.is_empty() {
-        let what = format!("{} needs `hosts`, the hosts that the secret is used for", table(at));
-        found.push(Finding::new(join(at, "hosts"), what).hint("write, for example, `hosts = [\"hooks.example.com\"]`"));
+        let message = format!("{} needs `hosts`, the hosts that the secret is used for", table(at));
+        problems.push(
+            UnlocatedProblem::new(join(at, "hosts"), message)
+                .hint("write, for example, `hosts = [\"hooks.example.com\"]`"),
+        );
     }
-    found.extend(hosts(&join(at, "hosts"), &secret.hosts));
-    found
+    problems.extend(hosts(&join(at, "hosts"), &secret.hosts));
+    problems
 }
 
 pub(super) fn is_secret_name(name: &str) -> bool {
@@ -80,15 +87,15 @@ pub(super) fn is_secret_name(name: &str) -> bool {
     (1..=MAX_NAME_CHARS).contains(&name.len()) && name.bytes().all(allowed)
 }
 
-fn hosts(at: &str, hosts: &[String]) -> Vec<Finding> {
+fn hosts(at: &str, hosts: &[String]) -> Vec<UnlocatedProblem> {
     let wrong = hosts.iter().enumerate().filter(|(_, host)| !is_host_pattern(host));
-    let finding = |(n, host): (usize, &String)| {
-        let what = format!("`{}` is not a host", crate::model::task::id::clip(host));
-        Finding::new(format!("{at}/{n}"), what).hint(
+    let problem = |(n, host): (usize, &String)| {
+        let message = format!("`{}` is not a host", crate::model::task::id::clip(host));
+        UnlocatedProblem::new(format!("{at}/{n}"), message).hint(
             "give a name or address without scheme, port and path, such as `hooks.example.com` or `*.example.com`",
         )
     };
-    wrong.map(finding).collect()
+    wrong.map(problem).collect()
 }
 
 fn is_host_pattern(host: &str) -> bool {
@@ -120,7 +127,7 @@ mod tests {
             secrets: [("Bad".to_owned(), secret)].into(),
             ..CallbacksConfig::default()
         };
-        let pointers: Vec<String> = problems(&config).into_iter().map(|finding| finding.pointer).collect();
+        let pointers: Vec<String> = problems(&config).into_iter().map(|problem| problem.pointer).collect();
         let at = "/callbacks/secrets/Bad";
         let expected =
             ["/callbacks/hosts/0", "/callbacks/private/1", at, at, &format!("{at}/value"), &format!("{at}/hosts/0")];

@@ -26,18 +26,18 @@ impl ChangedKey {
 
     /// Applies this change to the document of the running configuration.
     pub fn apply(&self, old: &mut Value) {
-        put(old, &self.path(), self.new.as_ref());
+        set_value(old, &self.path(), self.new.as_ref());
     }
 }
 
 /// Returns the keys that differ, without those of tables. A list is one value.
 pub fn changes(old: &Value, new: &Value) -> Vec<ChangedKey> {
-    let mut found = Vec::new();
-    compare("", Some(old), Some(new), &mut found);
-    found
+    let mut changed = Vec::new();
+    compare("", Some(old), Some(new), &mut changed);
+    changed
 }
 
-fn compare(pointer: &str, old: Option<&Value>, new: Option<&Value>, found: &mut Vec<ChangedKey>) {
+fn compare(pointer: &str, old: Option<&Value>, new: Option<&Value>, changed: &mut Vec<ChangedKey>) {
     if old == new {
         return;
     }
@@ -46,23 +46,23 @@ fn compare(pointer: &str, old: Option<&Value>, new: Option<&Value>, found: &mut 
         Some(value) => value.as_object().cloned(),
     };
     let (Some(old), Some(mut new_keys)) = (table(old), table(new)) else {
-        return found.push(ChangedKey { pointer: pointer.to_owned(), new: new.cloned() });
+        return changed.push(ChangedKey { pointer: pointer.to_owned(), new: new.cloned() });
     };
     for (key, old) in &old {
-        compare(&join(pointer, key), Some(old), new_keys.remove(key).as_ref(), found);
+        compare(&join(pointer, key), Some(old), new_keys.remove(key).as_ref(), changed);
     }
     for (key, new) in &new_keys {
-        compare(&join(pointer, key), None, Some(new), found);
+        compare(&join(pointer, key), None, Some(new), changed);
     }
 }
 
-fn put(value: &mut Value, path: &[String], new: Option<&Value>) {
+fn set_value(value: &mut Value, path: &[String], new: Option<&Value>) {
     let [key, below @ ..] = path else { return };
     let Value::Object(table) = value else { return };
     match (below, new) {
         ([], None) => drop(table.remove(key)),
         ([], Some(new)) => drop(table.insert(key.clone(), new.clone())),
-        _ => put(table.entry(key).or_insert_with(|| Value::Object(Map::new())), below, new),
+        _ => set_value(table.entry(key).or_insert_with(|| Value::Object(Map::new())), below, new),
     }
 }
 
@@ -82,13 +82,13 @@ mod tests {
             "api": {"tokens": [1], "listen": "a"},
             "types": {"a": {"rate": {"count": 2, "per": "1s"}}, "b.c": {"rate": {"count": 1}}},
         });
-        let found = changes(&old, &new);
-        let mut keys: Vec<String> = found.iter().map(ChangedKey::key).collect();
+        let changed = changes(&old, &new);
+        let mut keys: Vec<String> = changed.iter().map(ChangedKey::key).collect();
         keys.sort();
         let expected =
             ["api.tokens", "types.\"b.c\".rate.count", "types.a.rate.count", "types.a.retries", "types.gone.handler"];
         assert_eq!(keys, expected);
-        found.iter().for_each(|change| change.apply(&mut old));
+        changed.iter().for_each(|change| change.apply(&mut old));
         // A table without keys is no change.
         old["types"].as_object_mut().unwrap().remove("gone");
         assert_eq!(old, new);

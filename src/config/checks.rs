@@ -2,7 +2,7 @@
 
 use super::Bytes;
 use super::document::{Document, join};
-use super::shape::{Finding, bad_value};
+use super::shape::{UnlocatedProblem, bad_value};
 use crate::model::units::duration::Millis;
 
 /// Minimum of all memory limits.
@@ -13,7 +13,7 @@ pub(super) fn positive<const N: usize>(
     document: &Document,
     section: &str,
     spans: [(&str, Option<Millis>); N],
-) -> Vec<Finding> {
+) -> Vec<UnlocatedProblem> {
     let zero = spans.into_iter().filter(|(_, span)| *span == Some(Millis(0)));
     zero.map(|(key, _)| bad_value(document, &join(section, key), "longer than zero")).collect()
 }

@@ -68,13 +68,13 @@ impl Document {
             let pointer = join(above, key.get_ref());
             self.locations.insert(pointer.clone(), Location::Line(line_of(text, key.span().start)));
             let value = self.value(text, &pointer, value.get_ref());
-            self.put(&mut map, above, key.get_ref(), value);
+            self.insert_key(&mut map, above, key.get_ref(), value);
         }
         Value::Object(map)
     }
 
     /// Inserts a value. In `[kafka]`, nested tables become dotted keys: to TOML, an unquoted `a.b` is a table.
-    fn put(&mut self, map: &mut Map<String, Value>, above: &str, key: &str, value: Value) {
+    fn insert_key(&mut self, map: &mut Map<String, Value>, above: &str, key: &str, value: Value) {
         let location = self.locations.get(&join(above, key)).cloned();
         match value {
             Value::Object(inner) if above == "/kafka" => {
@@ -82,7 +82,7 @@ impl Document {
                     let dotted = format!("{key}.{rest}");
                     let nested = self.locations.get(&join(&join(above, key), &rest)).cloned();
                     self.locations.extend(nested.or(location.clone()).map(|location| (join(above, &dotted), location)));
-                    self.put(map, above, &dotted, value);
+                    self.insert_key(map, above, &dotted, value);
                 }
             }
             value => {
@@ -125,7 +125,7 @@ impl Document {
     }
 
     /// Overrides a value of the file.
-    pub(super) fn give(&mut self, section: &str, key: &str, text: &str, from: &'static str) {
+    pub(super) fn override_value(&mut self, section: &str, key: &str, text: &str, from: &'static str) {
         for root in [&mut self.value, &mut self.written] {
             let section = match root {
                 Value::Object(root) => root.entry(section).or_insert_with(|| Value::Object(Map::new())),
@@ -146,9 +146,9 @@ impl Document {
 
     /// Names of the variables that [`Document::expand`] expands.
     pub(super) fn variables(&self) -> BTreeSet<String> {
-        let mut found = BTreeSet::new();
-        collect_variables(&self.value, &mut found);
-        found
+        let mut names = BTreeSet::new();
+        collect_variables(&self.value, &mut names);
+        names
     }
 
     /// Expands `${VARIABLE}` in every string. Variables may be unset in the tables at the pointers of `unused`.
@@ -171,17 +171,17 @@ impl Document {
     }
 }
 
-fn collect_variables(value: &Value, found: &mut BTreeSet<String>) {
+fn collect_variables(value: &Value, names: &mut BTreeSet<String>) {
     match value {
         Value::String(text) => {
             let unset = expand(text, &|_| None).err().unwrap_or_default().into_iter();
-            found.extend(unset.filter_map(|error| match error {
+            names.extend(unset.filter_map(|error| match error {
                 ExpansionError::NotSet(name) => Some(name),
                 ExpansionError::Malformed => None,
             }));
         }
-        Value::Array(items) => items.iter().for_each(|item| collect_variables(item, found)),
-        Value::Object(map) => map.values().for_each(|value| collect_variables(value, found)),
+        Value::Array(items) => items.iter().for_each(|item| collect_variables(item, names)),
+        Value::Object(map) => map.values().for_each(|value| collect_variables(value, names)),
         _ => {}
     }
 }

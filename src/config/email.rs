@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::document::join;
 use super::email_address::{AddressPattern, parse_mailbox};
-use super::shape::Finding;
+use super::shape::UnlocatedProblem;
 
-const AT: &str = "/email";
+const SECTION: &str = "/email";
 
 #[derive(Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -63,45 +63,49 @@ impl MailTls {
     }
 }
 
-pub(super) fn problems(config: &EmailConfig) -> Vec<Finding> {
-    let at = |key: &str| join(AT, key);
-    let mut found = Vec::new();
+pub(super) fn problems(config: &EmailConfig) -> Vec<UnlocatedProblem> {
+    let at = |key: &str| join(SECTION, key);
+    let mut problems = Vec::new();
     let host =
         |server: &str| !server.is_empty() && !server.contains(|c: char| c.is_whitespace() || matches!(c, '/' | '@'));
     if !host(&config.server) {
-        found.push(
-            Finding::new(at("server"), "`email.server` is not a host")
+        problems.push(
+            UnlocatedProblem::new(at("server"), "`email.server` is not a host")
                 .hint("write a host such as `smtp.example.com`; the port is a separate key"),
         );
     }
     if let Err(error) = parse_mailbox(&config.from) {
-        found.push(Finding::new(at("from"), format!("`email.from`: {error}")));
+        problems.push(UnlocatedProblem::new(at("from"), format!("`email.from`: {error}")));
     }
-    found.extend(login_problems(config));
+    problems.extend(login_problems(config));
     for (n, text) in config.recipients.iter().enumerate() {
         if let Err(error) = AddressPattern::new(text) {
-            found.push(Finding::new(format!("{AT}/recipients/{n}"), format!("`email.recipients[{n}]`: {error}")));
+            problems.push(UnlocatedProblem::new(
+                format!("{SECTION}/recipients/{n}"),
+                format!("`email.recipients[{n}]`: {error}"),
+            ));
         }
     }
-    found
+    problems
 }
 
-fn login_problems(config: &EmailConfig) -> Vec<Finding> {
-    let at = |key: &str| join(AT, key);
-    let mut found = Vec::new();
+fn login_problems(config: &EmailConfig) -> Vec<UnlocatedProblem> {
+    let at = |key: &str| join(SECTION, key);
+    let mut problems = Vec::new();
     let secrets = [config.password.is_some(), config.password_file.is_some()];
     let has_password = secrets.contains(&true);
     if secrets == [true, true] {
-        let what = "`email` has both `password` and `password_file`: remove one of them";
-        found.push(Finding::new(at("password_file"), what));
+        let message = "`email` has both `password` and `password_file`: remove one of them";
+        problems.push(UnlocatedProblem::new(at("password_file"), message));
     } else if has_password != config.username.is_some() {
-        found.push(Finding::new(at("username"), "`email` needs both a username and a password, or neither"));
+        problems
+            .push(UnlocatedProblem::new(at("username"), "`email` needs both a username and a password, or neither"));
     }
     if has_password && config.tls == MailTls::None {
-        let what = "`email.tls` is `none`: the password would be sent unencrypted";
-        found.push(Finding::new(at("tls"), what).hint("use `starttls` or `tls`, or no password"));
+        let message = "`email.tls` is `none`: the password would be sent unencrypted";
+        problems.push(UnlocatedProblem::new(at("tls"), message).hint("use `starttls` or `tls`, or no password"));
     }
-    found
+    problems
 }
 
 #[cfg(test)]
@@ -115,7 +119,7 @@ mod tests {
     #[test]
     fn all_problems_of_the_section_are_reported() {
         let pointers =
-            |text: &str| problems(&config(text)).into_iter().map(|finding| finding.pointer).collect::<Vec<_>>();
+            |text: &str| problems(&config(text)).into_iter().map(|problem| problem.pointer).collect::<Vec<_>>();
         assert_eq!(pointers("server = \"smtp.example.com\"\nfrom = \"A fleet <a@example.com>\""), [""; 0]);
         let odd =
             "server = \"smtp://x\"\nfrom = \"nobody\"\nusername = \"u\"\nrecipients = [\"a@b.c\", \"*@b.c\", \"b\"]";

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::checks::is_server;
 use super::document::{Document, join};
-use super::shape::{Finding, bad_value};
+use super::shape::{UnlocatedProblem, bad_value};
 
 /// A string, an integer, a number, or `true`/`false`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -53,19 +53,19 @@ const RESERVED: [(&str, &str); 18] = [
     ("queued.max.messages.kbytes", "see `worker.memory_limit`"),
 ];
 
-pub(super) fn problems(document: &Document, kafka: &BTreeMap<String, Scalar>) -> Vec<Finding> {
+pub(super) fn problems(document: &Document, kafka: &BTreeMap<String, Scalar>) -> Vec<UnlocatedProblem> {
     let reserved = |(key, error): &(&str, &str)| {
         kafka.contains_key(*key).then(|| {
-            let what = format!("`{key}` in `[kafka]` belongs to kafleet and cannot be set: {error}");
-            Finding::new(join("/kafka", key), what).hint("remove it")
+            let message = format!("`{key}` in `[kafka]` belongs to kafleet and cannot be set: {error}");
+            UnlocatedProblem::new(join("/kafka", key), message).hint("remove it")
         })
     };
-    let mut found: Vec<_> = RESERVED.iter().filter_map(reserved).collect();
+    let mut problems: Vec<_> = RESERVED.iter().filter_map(reserved).collect();
     if let Some(servers) = kafka.get("bootstrap.servers") {
         let good = matches!(servers, Scalar::Text(text) if text.split(',').all(|server| is_server(server.trim())));
         let bad =
             || bad_value(document, "/kafka/bootstrap.servers", "a list of brokers such as `kafka-1:9092,kafka-2:9092`");
-        found.extend((!good).then(bad));
+        problems.extend((!good).then(bad));
     }
-    found
+    problems
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::document::{Document, ExpansionError, Location, SyntaxError, dotted, join, keys};
 use super::problem::{ConfigProblem, Problems};
 use super::secrets::without_userinfo;
-use super::shape::{Finding, schema_violations};
+use super::shape::{UnlocatedProblem, schema_violations};
 use super::{Config, Scalar, rules};
 
 /// Default configuration file.
@@ -74,15 +74,15 @@ pub fn load_with(
     overrides: &Overrides,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<LoadedConfig, Problems> {
-    let found = Path::new(DEFAULT_FILE);
-    let path = path.or_else(|| found.exists().then_some(found));
+    let default_file = Path::new(DEFAULT_FILE);
+    let path = path.or_else(|| default_file.exists().then_some(default_file));
     let text = match path.map(std::fs::read_to_string) {
-        Some(Err(error)) => return Err(unreadable(path.unwrap_or(found), &error)),
+        Some(Err(error)) => return Err(unreadable(path.unwrap_or(default_file), &error)),
         Some(Ok(text)) => text,
         None => String::new(),
     };
-    let folder =
-        std::path::absolute(path.unwrap_or(found)).map_err(|error| unreadable(path.unwrap_or(found), &error))?;
+    let folder = std::path::absolute(path.unwrap_or(default_file))
+        .map_err(|error| unreadable(path.unwrap_or(default_file), &error))?;
     let folder = folder.parent().map(Path::to_owned).unwrap_or_default();
     let (config, variables) = read(&text, path, &folder, overrides, env)?;
     Ok(LoadedConfig { config, path: path.map(Path::to_owned), folder, variables })
@@ -99,24 +99,25 @@ fn read(
     let mut document = Document::parse(text).map_err(|errors| list.syntax(errors))?;
     let variables = document.variables();
     let unexpanded = document.expand(env, &unused_tables(&document.value, overrides));
-    give(&mut document, overrides);
-    let mut found: Vec<Finding> = unexpanded.into_iter().map(|(pointer, error)| missing(pointer, &error)).collect();
-    found.extend(schema_violations(&document));
-    let mut config = typed(&document.value, &mut found).map(|config| resolve_paths(config, folder));
+    apply_overrides(&mut document, overrides);
+    let mut problems: Vec<UnlocatedProblem> =
+        unexpanded.into_iter().map(|(pointer, error)| missing(pointer, &error)).collect();
+    problems.extend(schema_violations(&document));
+    let mut config = typed(&document.value, &mut problems).map(|config| resolve_paths(config, folder));
     if let (Some(config), Some(url)) = (&mut config, &overrides.redis) {
         config.redis.set_url(url);
     }
     if let Some(config) = &config {
         // One problem per key.
-        let is_reported = |rule: &Finding| found.iter().any(|reported| reported.pointer == rule.pointer);
-        let problems: Vec<_> =
+        let is_reported = |rule: &UnlocatedProblem| problems.iter().any(|reported| reported.pointer == rule.pointer);
+        let of_rules: Vec<_> =
             rules::problems(&document, config).into_iter().filter(|rule| !is_reported(rule)).collect();
-        found.extend(problems);
+        problems.extend(of_rules);
     }
-    found.retain(|finding| !document.unset.contains(&finding.pointer));
+    problems.retain(|problem| !document.unset.contains(&problem.pointer));
     match config {
-        Some(config) if found.is_empty() => Ok((config, variables)),
-        _ => Err(list.problems(&document, found)),
+        Some(config) if problems.is_empty() => Ok((config, variables)),
+        _ => Err(list.problems(&document, problems)),
     }
 }
 
@@ -133,7 +134,7 @@ fn unused_tables(document: &Value, overrides: &Overrides) -> Vec<String> {
     sections.chain(types).chain(apps).collect()
 }
 
-fn give(document: &mut Document, overrides: &Overrides) {
+fn apply_overrides(document: &mut Document, overrides: &Overrides) {
     for (value, section, key, from) in [
         (&overrides.brokers, "kafka", "bootstrap.servers", "--brokers or KAFLEET_BROKERS"),
         (&overrides.redis, "redis", "url", "--redis or KAFLEET_REDIS"),
@@ -142,26 +143,28 @@ fn give(document: &mut Document, overrides: &Overrides) {
         (&overrides.prefix, "topics", "prefix", "--prefix or KAFLEET_PREFIX"),
     ] {
         if let Some(value) = value {
-            document.give(section, key, value, from);
+            document.override_value(section, key, value, from);
         }
     }
 }
 
-fn missing(pointer: String, error: &ExpansionError) -> Finding {
+fn missing(pointer: String, error: &ExpansionError) -> UnlocatedProblem {
     match error {
-        ExpansionError::NotSet(name) => Finding::new(pointer, format!("the environment variable `{name}` is not set"))
-            .hint(format!("set it, or write `$${{{name}}}` for the literal text")),
-        ExpansionError::Malformed => Finding::new(pointer, "`${` without a variable name and `}`")
+        ExpansionError::NotSet(name) => {
+            UnlocatedProblem::new(pointer, format!("the environment variable `{name}` is not set"))
+                .hint(format!("set it, or write `$${{{name}}}` for the literal text"))
+        }
+        ExpansionError::Malformed => UnlocatedProblem::new(pointer, "`${` without a variable name and `}`")
             .hint("write `${NAME}`, or `$${` for the literal text `${`"),
     }
 }
 
 /// Deserializes the configuration without the keys that are known to be wrong, so that all others are checked too. Adds
 /// errors that the schema does not cover, such as too large durations and sizes. `None` if nothing can be read.
-pub(super) fn typed(value: &Value, found: &mut Vec<Finding>) -> Option<Config> {
+pub(super) fn typed(value: &Value, problems: &mut Vec<UnlocatedProblem>) -> Option<Config> {
     let mut value = value.clone();
-    for finding in &*found {
-        prune(&mut value, &keys(&finding.pointer));
+    for problem in &*problems {
+        prune(&mut value, &keys(&problem.pointer));
     }
     loop {
         let error = match serde_path_to_error::deserialize(&value) {
@@ -169,7 +172,7 @@ pub(super) fn typed(value: &Value, found: &mut Vec<Finding>) -> Option<Config> {
             Err(error) => error,
         };
         let pointer = error.path().iter().fold(String::new(), |above, segment| join(&above, &segment.to_string()));
-        found.push(Finding::new(&pointer, format!("`{}`: {}", dotted(&pointer), error.inner())));
+        problems.push(UnlocatedProblem::new(&pointer, format!("`{}`: {}", dotted(&pointer), error.inner())));
         if !prune(&mut value, &keys(&pointer)) {
             return None;
         }
@@ -219,8 +222,8 @@ fn resolve_program(command: &mut [String], folder: &Path) {
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Problems {
-    let what = format!("cannot be read: {error}");
-    Problems(vec![ConfigProblem { location: path.display().to_string(), key: String::new(), what, hint: None }])
+    let message = format!("cannot be read: {error}");
+    Problems(vec![ConfigProblem { location: path.display().to_string(), key: String::new(), message, hint: None }])
 }
 
 struct ProblemList {
@@ -236,24 +239,24 @@ impl ProblemList {
         let problem = |error: SyntaxError| ConfigProblem {
             location: self.line(error.line),
             key: String::new(),
-            what: format!("not TOML: {}", error.message),
+            message: format!("not TOML: {}", error.message),
             hint: None,
         };
         Problems(errors.into_iter().map(problem).collect())
     }
 
-    fn problems(&self, document: &Document, mut found: Vec<Finding>) -> Problems {
-        found.sort_by_key(|finding| document.location(&finding.pointer).cloned());
-        let problem = |finding: Finding| ConfigProblem {
-            location: match document.location(&finding.pointer) {
+    fn problems(&self, document: &Document, mut unlocated: Vec<UnlocatedProblem>) -> Problems {
+        unlocated.sort_by_key(|problem| document.location(&problem.pointer).cloned());
+        let locate = |problem: UnlocatedProblem| ConfigProblem {
+            location: match document.location(&problem.pointer) {
                 Some(Location::Line(line)) => self.line(Some(*line)),
                 Some(Location::Given(from)) => (*from).to_owned(),
                 None => self.file.clone(),
             },
-            key: dotted(&finding.pointer),
-            what: finding.what,
-            hint: finding.hint,
+            key: dotted(&problem.pointer),
+            message: problem.message,
+            hint: problem.hint,
         };
-        Problems(found.into_iter().map(problem).collect())
+        Problems(unlocated.into_iter().map(locate).collect())
     }
 }

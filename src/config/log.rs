@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
 
 use super::document::Document;
-use super::shape::{Finding, bad_value};
+use super::shape::{UnlocatedProblem, bad_value};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -15,7 +15,7 @@ pub struct LogConfig {
     pub filter: Option<String>,
 }
 
-pub(super) fn problems(document: &Document, log: &LogConfig) -> Option<Finding> {
+pub(super) fn problems(document: &Document, log: &LogConfig) -> Option<UnlocatedProblem> {
     let filter = log.filter.as_ref()?;
     let refused = filter.is_empty() || EnvFilter::builder().parse(filter).is_err();
     refused.then(|| bad_value(document, "/log/filter", "a log filter, such as `debug` or `kafleet=debug,warn`"))

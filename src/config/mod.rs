@@ -128,11 +128,11 @@ pub struct Config {
 impl Config {
     /// Maximum ages of trees and retention of their records.
     pub fn lifetimes(&self) -> Lifetimes {
-        let own = |(name, kind): (&String, &TypeConfig)| Some((name.as_str().into(), kind.retention?.as_i64()));
+        let retention = |(name, kind): (&String, &TypeConfig)| Some((name.as_str().into(), kind.retention?.as_i64()));
         Lifetimes {
             record_retention_ms: self.topics.record_retention.as_i64(),
             max_tree_age_ms: self.topics.max_tree_age.as_i64(),
-            types: self.types.iter().filter_map(own).collect(),
+            types: self.types.iter().filter_map(retention).collect(),
         }
     }
 }

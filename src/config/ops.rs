@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::checks::listen;
 use super::document::Document;
-use super::shape::{Finding, bad_value};
+use super::shape::{UnlocatedProblem, bad_value};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -14,7 +14,7 @@ pub struct OpsConfig {
     pub listen: String,
 }
 
-pub(super) fn problems(document: &Document, ops: &OpsConfig) -> Option<Finding> {
+pub(super) fn problems(document: &Document, ops: &OpsConfig) -> Option<UnlocatedProblem> {
     let expected = listen(&ops.listen).filter(|_| !ops.listen.is_empty());
     expected.map(|expected| bad_value(document, "/ops/listen", expected))
 }

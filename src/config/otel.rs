@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::document::{Document, join};
-use super::shape::{Finding, bad_value};
+use super::shape::{UnlocatedProblem, bad_value};
 use crate::model::units::duration::Millis;
 
 /// Maximum length of a name, in characters.
@@ -51,34 +51,37 @@ pub fn traces_url(base: &str) -> String {
     format!("{base}/v1/traces")
 }
 
-pub(super) fn problems(document: &Document, otel: &OtelConfig) -> Vec<Finding> {
-    let mut found = Vec::new();
+pub(super) fn problems(document: &Document, otel: &OtelConfig) -> Vec<UnlocatedProblem> {
+    let mut problems = Vec::new();
     if otel.endpoint.as_deref().is_some_and(|endpoint| !is_base_url(endpoint)) {
         let allowed = "an `http://` or `https://` URL without query, such as `http://otel-collector:4318`";
-        found.push(bad_value(document, "/otel/endpoint", allowed));
+        problems.push(bad_value(document, "/otel/endpoint", allowed));
     }
     if !(0.0..=1.0).contains(&otel.sample) {
-        found.push(bad_value(document, "/otel/sample", "a number from 0 to 1"));
+        problems.push(bad_value(document, "/otel/sample", "a number from 0 to 1"));
     }
     if !(1..=MAX_NAME_CHARS).contains(&otel.service_name.chars().count()) {
-        found.push(bad_value(document, "/otel/service_name", "a name of 1 to 255 characters"));
+        problems.push(bad_value(document, "/otel/service_name", "a name of 1 to 255 characters"));
     }
     if !(Millis(100)..=Millis::secs(60)).contains(&otel.timeout) {
-        found.push(bad_value(document, "/otel/timeout", "100ms to 60s"));
+        problems.push(bad_value(document, "/otel/timeout", "100ms to 60s"));
     }
     for name in otel.resource.keys().filter(|name| name.is_empty() || name.chars().count() > MAX_NAME_CHARS) {
-        let what = "an attribute's name has 1 to 255 characters";
-        found.push(Finding::new(join("/otel/resource", name), what));
+        let message = "an attribute's name has 1 to 255 characters";
+        problems.push(UnlocatedProblem::new(join("/otel/resource", name), message));
     }
     for (name, value) in &otel.headers {
         let is_name = http::HeaderName::from_bytes(name.as_bytes()).is_ok();
         if !is_name || http::HeaderValue::from_str(value).is_err() {
             // The value may be a secret, and is not shown.
-            let what = if is_name { "has a value that no header can have" } else { "is not a header's name" };
-            found.push(Finding::new(join("/otel/headers", name), format!("`{}` {what}", name.escape_default())));
+            let message = if is_name { "has a value that no header can have" } else { "is not a header's name" };
+            problems.push(UnlocatedProblem::new(
+                join("/otel/headers", name),
+                format!("`{}` {message}", name.escape_default()),
+            ));
         }
     }
-    found
+    problems
 }
 
 fn is_base_url(text: &str) -> bool {
@@ -103,7 +106,7 @@ mod tests {
     fn all_problems_of_the_section_are_reported() {
         let pointers = |otel: OtelConfig| {
             let document = Document::of(serde_json::json!({ "otel": otel }));
-            problems(&document, &otel).into_iter().map(|finding| finding.pointer).collect::<Vec<_>>()
+            problems(&document, &otel).into_iter().map(|problem| problem.pointer).collect::<Vec<_>>()
         };
         assert_eq!(pointers(OtelConfig::default()), [""; 0]);
         let pair = |name: &str, value: &str| [(name.to_owned(), value.to_owned())].into();

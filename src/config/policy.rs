@@ -56,7 +56,7 @@ impl TypePolicy {
 
     /// Returns whether errors of a kind are retried, if it is in `retry_on` or `fail_on`. A name takes precedence over `*`.
     pub fn is_retried(&self, kind: &str) -> Option<bool> {
-        let named = |list: &[String], name: &str| list.iter().any(|known| known == name);
+        let named = |list: &[String], name: &str| list.iter().any(|listed| listed == name);
         [kind, "*"].into_iter().find_map(|name| {
             (named(&self.fail_on, name).then_some(false)).or(named(&self.retry_on, name).then_some(true))
         })
@@ -64,23 +64,23 @@ impl TypePolicy {
 
     /// Returns the first option of a task that contradicts an option of its type, and the reason. A shorter limit is no
     /// contradiction: it only ends the task earlier.
-    pub fn contradiction(&self, own: &Policy) -> Option<(&'static str, String)> {
-        let min_backoff = own.min_backoff.unwrap_or(self.min_backoff);
-        let max_backoff = own.max_backoff.unwrap_or(self.max_backoff);
-        if (own.min_backoff.is_some() || own.max_backoff.is_some()) && min_backoff > max_backoff {
-            let (field, hint) = match own.min_backoff {
+    pub fn contradiction(&self, policy: &Policy) -> Option<(&'static str, String)> {
+        let min_backoff = policy.min_backoff.unwrap_or(self.min_backoff);
+        let max_backoff = policy.max_backoff.unwrap_or(self.max_backoff);
+        if (policy.min_backoff.is_some() || policy.max_backoff.is_some()) && min_backoff > max_backoff {
+            let (field, hint) = match policy.min_backoff {
                 Some(_) => ("min_backoff", "max_backoff"),
                 None => ("max_backoff", "min_backoff"),
             };
             let reason = format!("`min_backoff` {min_backoff} is longer than `max_backoff` {max_backoff}");
             return Some((field, format!("{reason}, one of which is that of the type; give `{hint}` as well")));
         }
-        let total_timeout = own.total_timeout.or(self.total_timeout);
-        let timeout = Some(own.timeout.unwrap_or(self.timeout));
+        let total_timeout = policy.total_timeout.or(self.total_timeout);
+        let timeout = Some(policy.timeout.unwrap_or(self.timeout));
         let limits = [
-            ("timeout", own.timeout, "total_timeout", total_timeout),
-            ("max_wait", own.max_wait, "total_timeout", total_timeout),
-            ("backoff_reset", own.backoff_reset, "timeout", timeout),
+            ("timeout", policy.timeout, "total_timeout", total_timeout),
+            ("max_wait", policy.max_wait, "total_timeout", total_timeout),
+            ("backoff_reset", policy.backoff_reset, "timeout", timeout),
         ];
         limits.into_iter().find_map(|(field, span, of, limit)| {
             let (span, limit) = span.zip(limit).filter(|(span, limit)| span > limit)?;

@@ -10,14 +10,14 @@ pub struct ConfigProblem {
     /// TOML key, such as `types.resize.timeout`. Empty for the file as a whole.
     pub key: String,
     /// Description of the problem with the allowed values. Contains no secrets.
-    pub what: String,
+    pub message: String,
     /// Suggested remedy.
     pub hint: Option<String>,
 }
 
 impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.location, self.what)?;
+        write!(f, "{}: {}", self.location, self.message)?;
         match &self.hint {
             Some(hint) => write!(f, "\n  hint: {hint}"),
             None => Ok(()),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::checks::positive;
 use super::document::Document;
-use super::shape::{Finding, bad_value};
+use super::shape::{UnlocatedProblem, bad_value};
 use crate::model::units::duration::Millis;
 
 const REDIS_SCHEMES: [&str; 7] =
@@ -67,35 +67,40 @@ impl Default for RedisConfig {
     }
 }
 
-pub(super) fn problems(document: &Document, redis: &RedisConfig) -> Vec<Finding> {
-    let mut found = positive(document, "/redis", [("response_timeout", Some(redis.response_timeout))]);
+pub(super) fn problems(document: &Document, redis: &RedisConfig) -> Vec<UnlocatedProblem> {
+    let mut problems = positive(document, "/redis", [("response_timeout", Some(redis.response_timeout))]);
     let parts = redis.url.split_once("://");
     if !parts.is_some_and(|(scheme, rest)| REDIS_SCHEMES.contains(&scheme) && !rest.is_empty()) {
         let schemes = REDIS_SCHEMES.map(|scheme| format!("`{scheme}://`")).join(", ");
-        found.push(bad_value(document, "/redis/url", &format!("a Redis URL: one of {schemes}, followed by the host")));
+        problems.push(bad_value(
+            document,
+            "/redis/url",
+            &format!("a Redis URL: one of {schemes}, followed by the host"),
+        ));
     }
-    found.extend(certificates(redis));
+    problems.extend(certificates(redis));
     if redis.username.is_some() && redis.password.is_none() && !redis.url.contains('@') {
-        found.push(Finding::new("/redis/password", "`redis.username` needs `redis.password`"));
+        problems.push(UnlocatedProblem::new("/redis/password", "`redis.username` needs `redis.password`"));
     }
-    found
+    problems
 }
 
 /// Checks that certificates can be used with the URL, and are complete.
-fn certificates(redis: &RedisConfig) -> Option<Finding> {
+fn certificates(redis: &RedisConfig) -> Option<UnlocatedProblem> {
     let files = [("ca", &redis.ca), ("certificate", &redis.certificate), ("key", &redis.key)];
     let (key, _) = files.into_iter().find(|(_, file)| file.is_some())?;
     let pointer = format!("/redis/{key}");
     if redis.certificate.is_some() != redis.key.is_some() {
-        let what = "`redis.certificate` and `redis.key` belong together";
-        return Some(Finding::new(pointer, what).hint("set both, or none"));
+        let message = "`redis.certificate` and `redis.key` belong together";
+        return Some(UnlocatedProblem::new(pointer, message).hint("set both, or none"));
     }
     if !redis.url.starts_with("rediss") {
-        let what = format!("`redis.{key}` has no effect: `redis.url` does not use TLS");
-        return Some(Finding::new(pointer, what).hint("write `rediss://` for TLS, or remove the key"));
+        let message = format!("`redis.{key}` has no effect: `redis.url` does not use TLS");
+        return Some(UnlocatedProblem::new(pointer, message).hint("write `rediss://` for TLS, or remove the key"));
     }
     redis.url.starts_with("rediss-sentinel").then(|| {
-        let what = format!("`redis.{key}` cannot be used with sentinels");
-        Finding::new(pointer, what).hint("name the file with the authorities in the variable `SSL_CERT_FILE` instead")
+        let message = format!("`redis.{key}` cannot be used with sentinels");
+        UnlocatedProblem::new(pointer, message)
+            .hint("name the file with the authorities in the variable `SSL_CERT_FILE` instead")
     })
 }

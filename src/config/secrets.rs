@@ -6,14 +6,14 @@ use serde_json::Value;
 const HIDDEN: &str = "***";
 
 /// Parts of key names, in lower case, that mark the value of the key as secret.
-const WORDS: [&str; 9] =
+const SECRET_WORDS: [&str; 9] =
     ["password", "passphrase", "secret", "token", "credential", "oauthbearer", "key.pem", "jaas", "authorization"];
 
 /// Returns whether the value of a key is secret. Keys start at the root: `["api", "tokens", "0", "token"]`.
 pub(super) fn is_secret(keys: &[String]) -> bool {
     let Some((last, above)) = keys.split_last() else { return false };
     let last = last.to_ascii_lowercase();
-    WORDS.iter().any(|word| last.contains(word)) || above.last().is_some_and(|table| table == "headers" || table == "env")
+    SECRET_WORDS.iter().any(|word| last.contains(word)) || above.last().is_some_and(|table| table == "headers" || table == "env")
         // [callbacks.secrets.name]
         || (last == "value" && above.len() > 1 && above[above.len() - 2] == "secrets")
 }

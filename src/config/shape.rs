@@ -16,15 +16,15 @@ pub fn schema() -> Value {
 
 /// Problem at a JSON pointer, not yet located in the file.
 #[derive(Clone)]
-pub(super) struct Finding {
+pub(super) struct UnlocatedProblem {
     pub pointer: String,
-    pub what: String,
+    pub message: String,
     pub hint: Option<String>,
 }
 
-impl Finding {
-    pub(super) fn new(pointer: impl Into<String>, what: impl Into<String>) -> Self {
-        Self { pointer: pointer.into(), what: what.into(), hint: None }
+impl UnlocatedProblem {
+    pub(super) fn new(pointer: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { pointer: pointer.into(), message: message.into(), hint: None }
     }
     pub(super) fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
@@ -32,17 +32,17 @@ impl Finding {
 }
 
 /// Returns all violations of the schema.
-pub(super) fn schema_violations(document: &Document) -> Vec<Finding> {
+pub(super) fn schema_violations(document: &Document) -> Vec<UnlocatedProblem> {
     static SCHEMA: LazyLock<(Value, Option<jsonschema::Validator>)> = LazyLock::new(|| {
         let schema = schema();
         let validator = jsonschema::validator_for(&schema).ok();
         (schema, validator)
     });
     let (schema, Some(validator)) = &*SCHEMA else { return Vec::new() };
-    validator.iter_errors(&document.value).flat_map(|error| findings(document, schema, &error)).collect()
+    validator.iter_errors(&document.value).flat_map(|error| problems_of(document, schema, &error)).collect()
 }
 
-fn findings(document: &Document, schema: &Value, error: &jsonschema::ValidationError<'_>) -> Vec<Finding> {
+fn problems_of(document: &Document, schema: &Value, error: &jsonschema::ValidationError<'_>) -> Vec<UnlocatedProblem> {
     let pointer = error.instance_path().as_str();
     let node = schema_at(schema, &keys(pointer));
     match error.kind() {
@@ -51,25 +51,25 @@ fn findings(document: &Document, schema: &Value, error: &jsonschema::ValidationE
         }
         Kind::Required { property } => {
             let missing = property.as_str().unwrap_or_default();
-            vec![Finding::new(pointer, format!("{} needs `{missing}`", table(pointer)))]
+            vec![UnlocatedProblem::new(pointer, format!("{} needs `{missing}`", table(pointer)))]
         }
         _ => vec![bad_value(document, pointer, &allowed(schema, node))],
     }
 }
 
-fn unknown_key(pointer: &str, key: &str, known: Vec<&str>) -> Finding {
-    let what = format!("unknown key `{key}` in {}", table(pointer));
-    let near = known.iter().map(|name| (strsim::damerau_levenshtein(name, key), name)).min();
+fn unknown_key(pointer: &str, key: &str, allowed_keys: Vec<&str>) -> UnlocatedProblem {
+    let message = format!("unknown key `{key}` in {}", table(pointer));
+    let near = allowed_keys.iter().map(|name| (strsim::damerau_levenshtein(name, key), name)).min();
     let hint = match near {
         Some((distance, name)) if distance <= (key.len() / 3).max(1) => format!("did you mean `{name}`? "),
         _ => String::new(),
     };
-    let names: Vec<_> = known.iter().map(|name| format!("`{name}`")).collect();
-    Finding::new(join(pointer, key), what).hint(format!("{hint}allowed: {}", names.join(", ")))
+    let names: Vec<_> = allowed_keys.iter().map(|name| format!("`{name}`")).collect();
+    UnlocatedProblem::new(join(pointer, key), message).hint(format!("{hint}allowed: {}", names.join(", ")))
 }
 
-/// Returns the finding for an invalid value, shown as written, so that values from the environment stay hidden.
-pub(super) fn bad_value(document: &Document, pointer: &str, allowed: &str) -> Finding {
+/// Returns the problem of an invalid value, shown as written, so that values from the environment stay hidden.
+pub(super) fn bad_value(document: &Document, pointer: &str, allowed: &str) -> UnlocatedProblem {
     let written = document.written.pointer(pointer).unwrap_or(&Value::Null);
     let text = match redacted(&keys(pointer), written) {
         _ if is_secret(&keys(pointer)) => "the value (not shown)".to_owned(),
@@ -80,7 +80,7 @@ pub(super) fn bad_value(document: &Document, pointer: &str, allowed: &str) -> Fi
         }
         other => format!("`{other}`"),
     };
-    Finding::new(pointer, format!("`{}`: {text} is not {allowed}", dotted(pointer)))
+    UnlocatedProblem::new(pointer, format!("`{}`: {text} is not {allowed}", dotted(pointer)))
 }
 
 pub(super) fn table(pointer: &str) -> String {

@@ -367,7 +367,7 @@ fn paths_are_relative_to_the_file() {
     assert_eq!(config.types["b"].command, ["sh"]);
     std::fs::write(folder.path().join("a.json"), "{\"type\": \"objekt\"}").unwrap();
     let Problems(reported) = load_text(folder.path(), text, &Overrides::default()).unwrap_err();
-    assert!(reported[0].what.contains("is not a JSON Schema"), "{reported:?}");
+    assert!(reported[0].message.contains("is not a JSON Schema"), "{reported:?}");
 }
 
 #[test]

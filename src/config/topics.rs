@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::checks::positive;
 use super::document::Document;
-use super::shape::{Finding, bad_value};
+use super::shape::{UnlocatedProblem, bad_value};
 use crate::model::units::duration::Millis;
 
 const MAX_PREFIX_CHARS: usize = 64;
@@ -58,8 +58,8 @@ impl Default for TopicsConfig {
     }
 }
 
-pub(super) fn problems(document: &Document, topics: &TopicsConfig) -> Vec<Finding> {
-    let mut found = positive(
+pub(super) fn problems(document: &Document, topics: &TopicsConfig) -> Vec<UnlocatedProblem> {
+    let mut problems = positive(
         document,
         "/topics",
         [
@@ -76,7 +76,7 @@ pub(super) fn problems(document: &Document, topics: &TopicsConfig) -> Vec<Findin
         && !topics.prefix.starts_with('.');
     if !good {
         let rule = format!("a prefix: 1 to {MAX_PREFIX_CHARS} characters of A-Z a-z 0-9 . _ -, not beginning with `.`");
-        found.push(bad_value(document, "/topics/prefix", &rule));
+        problems.push(bad_value(document, "/topics/prefix", &rule));
     }
     let is_topic = |name: &str| (1..=249).contains(&name.len()) && name.bytes().all(allowed);
     for (n, pattern) in topics.reply_to.iter().enumerate() {
@@ -86,8 +86,8 @@ pub(super) fn problems(document: &Document, topics: &TopicsConfig) -> Vec<Findin
                 "a topic outside of `{}.*`, or the beginning of one followed by `*`, such as `shop.replies` or `team-*`",
                 topics.prefix
             );
-            found.push(bad_value(document, &format!("/topics/reply_to/{n}"), &rule));
+            problems.push(bad_value(document, &format!("/topics/reply_to/{n}"), &rule));
         }
     }
-    found
+    problems
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::checks::positive;
 use super::document::Document;
-use super::shape::Finding;
+use super::shape::UnlocatedProblem;
 use crate::model::units::duration::Millis;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -48,7 +48,7 @@ impl Default for TrackerConfig {
     }
 }
 
-pub(super) fn problems(document: &Document, tracker: &TrackerConfig) -> Vec<Finding> {
+pub(super) fn problems(document: &Document, tracker: &TrackerConfig) -> Vec<UnlocatedProblem> {
     let intervals = [
         ("tick", Some(tracker.tick)),
         ("worker_silent", tracker.worker_silent),

@@ -2,7 +2,7 @@
 
 use super::checks::{MIN_MEMORY, positive};
 use super::document::{Document, dotted, join};
-use super::shape::{Finding, bad_value, table};
+use super::shape::{UnlocatedProblem, bad_value, table};
 use super::{Config, HandlerKind, Isolation, Order, TYPE_SETTINGS, TopicsConfig, TypeConfig, TypePolicy, written_keys};
 use crate::model::task::action::{CALLBACK_TYPE, EMAIL_TYPE};
 use crate::model::task::header;
@@ -12,22 +12,28 @@ use crate::model::units::duration::Millis;
 /// Maximum length of the name of a kept header, in characters.
 const MAX_HEADER_CHARS: usize = 128;
 
-pub(super) fn problems(document: &Document, config: &Config) -> Vec<Finding> {
-    let mut found = Vec::new();
+pub(super) fn problems(document: &Document, config: &Config) -> Vec<UnlocatedProblem> {
+    let mut problems = Vec::new();
     for (name, kind) in &config.types {
-        found.extend(type_problems(document, name, kind, &config.topics));
-        found.extend(reserved(name, kind, config));
+        problems.extend(type_problems(document, name, kind, &config.topics));
+        problems.extend(reserved(name, kind, config));
         let at = join(&join("/types", name), "group");
-        found.extend(kind.group.as_ref().and_then(|group| shared_group(&at, group, Some(name), config)));
+        problems.extend(kind.group.as_ref().and_then(|group| shared_group(&at, group, Some(name), config)));
     }
     let default = config.worker.group.as_ref();
-    found.extend(default.and_then(|group| shared_group("/worker/group", group, None, config)));
-    found
+    problems.extend(default.and_then(|group| shared_group("/worker/group", group, None, config)));
+    problems
 }
 
-pub(super) fn type_problems(document: &Document, name: &str, kind: &TypeConfig, topics: &TopicsConfig) -> Vec<Finding> {
+pub(super) fn type_problems(
+    document: &Document,
+    name: &str,
+    kind: &TypeConfig,
+    topics: &TopicsConfig,
+) -> Vec<UnlocatedProblem> {
     let at = join("/types", name);
-    let mut found: Vec<_> = check_type(name).err().map(|error| Finding::new(at.clone(), error)).into_iter().collect();
+    let mut problems: Vec<_> =
+        check_type(name).err().map(|error| UnlocatedProblem::new(at.clone(), error)).into_iter().collect();
     let spans = [
         ("timeout", kind.timeout),
         ("total_timeout", kind.total_timeout),
@@ -35,109 +41,117 @@ pub(super) fn type_problems(document: &Document, name: &str, kind: &TypeConfig, 
         ("retention", kind.retention),
         ("failure_period", kind.failure_period),
     ];
-    found.extend(positive(document, &at, spans));
+    problems.extend(positive(document, &at, spans));
     if kind.isolation_memory.is_some_and(|memory| memory < MIN_MEMORY) {
-        found.push(bad_value(document, &join(&at, "isolation_memory"), &format!("at least `{MIN_MEMORY}`")));
+        problems.push(bad_value(document, &join(&at, "isolation_memory"), &format!("at least `{MIN_MEMORY}`")));
     }
-    found.extend(error_kinds(&at, kind));
-    found.extend(kept_headers(document, &at, kind));
-    found.extend(misplaced(&at, kind));
-    found.extend(exec(document, &at, kind));
-    found.extend(http(document, &at, kind));
-    found.extend(contradictions(&at, kind));
-    found.extend(longer_than_trees(document, &at, kind, topics));
-    found.extend(unreachable_slots(&at, kind, topics));
-    found.extend(limit_below_partitions(&at, kind, topics));
-    found.extend(kind.rate.and_then(|rate| rate.check().err()).map(|error| Finding::new(join(&at, "rate"), error)));
-    found.extend(schema_file(&at, kind));
-    found
+    problems.extend(error_kinds(&at, kind));
+    problems.extend(kept_headers(document, &at, kind));
+    problems.extend(misplaced(&at, kind));
+    problems.extend(exec(document, &at, kind));
+    problems.extend(http(document, &at, kind));
+    problems.extend(contradictions(&at, kind));
+    problems.extend(longer_than_trees(document, &at, kind, topics));
+    problems.extend(unreachable_slots(&at, kind, topics));
+    problems.extend(limit_below_partitions(&at, kind, topics));
+    problems.extend(
+        kind.rate.and_then(|rate| rate.check().err()).map(|error| UnlocatedProblem::new(join(&at, "rate"), error)),
+    );
+    problems.extend(schema_file(&at, kind));
+    problems
 }
 
-fn exec(document: &Document, at: &str, kind: &TypeConfig) -> Vec<Finding> {
-    let mut found = Vec::new();
+fn exec(document: &Document, at: &str, kind: &TypeConfig) -> Vec<UnlocatedProblem> {
+    let mut problems = Vec::new();
     let program = kind.command.first().is_some_and(|program| !program.is_empty());
     if kind.handler == Some(HandlerKind::Exec) && !program {
-        let what = format!("{} has the handler `exec` and no `command`", table(at));
-        found.push(
-            Finding::new(join(at, "command"), what).hint("set the program: `command = [\"program\", \"argument\"]`"),
+        let message = format!("{} has the handler `exec` and no `command`", table(at));
+        problems.push(
+            UnlocatedProblem::new(join(at, "command"), message)
+                .hint("set the program: `command = [\"program\", \"argument\"]`"),
         );
     }
-    found.extend(exit_codes(document, at, kind));
+    problems.extend(exit_codes(document, at, kind));
     for name in kind.env.keys().filter(|name| name.is_empty() || name.contains(['=', '\0'])) {
-        found.push(Finding::new(join(&join(at, "env"), name), format!("`{name}` is not a valid variable name")));
+        problems.push(UnlocatedProblem::new(
+            join(&join(at, "env"), name),
+            format!("`{name}` is not a valid variable name"),
+        ));
     }
-    found
+    problems
 }
 
 /// Checks that exit codes are those of failures, and in one list only.
-fn exit_codes(document: &Document, at: &str, kind: &TypeConfig) -> Vec<Finding> {
-    let mut found = Vec::new();
+fn exit_codes(document: &Document, at: &str, kind: &TypeConfig) -> Vec<UnlocatedProblem> {
+    let mut problems = Vec::new();
     let retried = kind.retry_exit_codes.as_deref().unwrap_or_default();
     for (key, codes) in [("retry_exit_codes", retried), ("wait_exit_codes", &kind.wait_exit_codes)] {
         for (n, code) in codes.iter().enumerate() {
             let pointer = format!("{at}/{key}/{n}");
             if !(1..=255).contains(code) {
-                found.push(bad_value(document, &pointer, "an exit code of a failure: 1 to 255"));
+                problems.push(bad_value(document, &pointer, "an exit code of a failure: 1 to 255"));
             } else if key == "wait_exit_codes" && retried.contains(code) {
-                let what = format!("{code} is in both `retry_exit_codes` and `wait_exit_codes` of {}", table(at));
-                found.push(Finding::new(pointer, what).hint("remove it from one of them"));
+                let message = format!("{code} is in both `retry_exit_codes` and `wait_exit_codes` of {}", table(at));
+                problems.push(UnlocatedProblem::new(pointer, message).hint("remove it from one of them"));
             }
         }
     }
-    found
+    problems
 }
 
-fn http(document: &Document, at: &str, kind: &TypeConfig) -> Vec<Finding> {
-    let mut found = Vec::new();
+fn http(document: &Document, at: &str, kind: &TypeConfig) -> Vec<UnlocatedProblem> {
+    let mut problems = Vec::new();
     if kind.handler == Some(HandlerKind::Http) && kind.url.is_none() {
-        let what = format!("{} has the handler `http` and no `url`", table(at));
-        found.push(
-            Finding::new(join(at, "url"), what).hint("set the address that receives the params: `url = \"https://…\"`"),
+        let message = format!("{} has the handler `http` and no `url`", table(at));
+        problems.push(
+            UnlocatedProblem::new(join(at, "url"), message)
+                .hint("set the address that receives the params: `url = \"https://…\"`"),
         );
     }
     if kind.url.as_deref().is_some_and(|url| !is_http(url)) {
-        found.push(bad_value(document, &join(at, "url"), "an address such as `https://host/path`"));
+        problems.push(bad_value(document, &join(at, "url"), "an address such as `https://host/path`"));
     }
     if kind.method.as_deref().is_some_and(|method| !["POST", "PUT", "PATCH"].contains(&method)) {
-        found.push(bad_value(document, &join(at, "method"), "one of `POST`, `PUT`, `PATCH`"));
+        problems.push(bad_value(document, &join(at, "method"), "one of `POST`, `PUT`, `PATCH`"));
     }
-    found.extend(kind.headers.iter().filter_map(|(name, value)| request_header(at, name, value)));
-    found
+    problems.extend(kind.headers.iter().filter_map(|(name, value)| request_header(at, name, value)));
+    problems
 }
 
-fn request_header(at: &str, name: &str, value: &str) -> Option<Finding> {
+fn request_header(at: &str, name: &str, value: &str) -> Option<UnlocatedProblem> {
     let pointer = join(&join(at, "headers"), name);
     if name.is_empty() || !name.bytes().all(is_token_byte) {
-        return Some(Finding::new(pointer, format!("`{name}` is not a valid header name")));
+        return Some(UnlocatedProblem::new(pointer, format!("`{name}` is not a valid header name")));
     }
     let is_broken = value.contains(['\r', '\n', '\0']);
-    is_broken.then(|| Finding::new(pointer, format!("the header `{name}` has a line break in its value")))
+    is_broken.then(|| UnlocatedProblem::new(pointer, format!("the header `{name}` has a line break in its value")))
 }
 
 /// Checks reserved names: of the built-in types only the policy can be set, and only if they are enabled.
-fn reserved(name: &str, kind: &TypeConfig, config: &Config) -> Option<Finding> {
+fn reserved(name: &str, kind: &TypeConfig, config: &Config) -> Option<UnlocatedProblem> {
     let at = join("/types", name);
-    let own = [(CALLBACK_TYPE, "callbacks", config.callbacks.is_some()), (EMAIL_TYPE, "email", config.email.is_some())];
-    match own.into_iter().find(|(own, ..)| *own == name) {
+    let built_in =
+        [(CALLBACK_TYPE, "callbacks", config.callbacks.is_some()), (EMAIL_TYPE, "email", config.email.is_some())];
+    match built_in.into_iter().find(|(type_name, ..)| *type_name == name) {
         None if check_type(name).is_ok() => {
-            check_own_type(name).err().map(|error| Finding::new(at, error).hint("choose another name"))
+            check_own_type(name).err().map(|error| UnlocatedProblem::new(at, error).hint("choose another name"))
         }
         None => None,
         Some((_, section, false)) => {
-            let what = format!("{} sets the policy of a built-in type, which needs `[{section}]`", table(&at));
-            Some(Finding::new(at, what).hint(format!("add `[{section}]`, or remove it")))
+            let message = format!("{} sets the policy of a built-in type, which needs `[{section}]`", table(&at));
+            Some(UnlocatedProblem::new(at, message).hint(format!("add `[{section}]`, or remove it")))
         }
         Some(_) => {
             let set = [("handler", kind.handler.is_some()), ("schema", kind.schema.is_some())];
             let (key, _) = set.into_iter().chain(variable_keys(kind)).find(|(_, set)| *set)?;
-            let what = format!("`{key}` in {} cannot be set: the type is built in", table(&at));
-            Some(Finding::new(join(&at, key), what).hint("remove it"))
+            let message = format!("`{key}` in {} cannot be set: the type is built in", table(&at));
+            Some(UnlocatedProblem::new(join(&at, key), message).hint("remove it"))
         }
     }
 }
 
 /// Reports keys that the handler does not use.
-fn misplaced(at: &str, kind: &TypeConfig) -> Vec<Finding> {
+fn misplaced(at: &str, kind: &TypeConfig) -> Vec<UnlocatedProblem> {
     let written = written_keys(kind);
     let wrong = TYPE_SETTINGS.iter().filter_map(|setting| {
         let owner = setting.handler().filter(|owner| kind.handler != Some(*owner))?;
@@ -145,8 +159,9 @@ fn misplaced(at: &str, kind: &TypeConfig) -> Vec<Finding> {
     });
     wrong
         .map(|(key, owner)| {
-            let what = format!("`{key}` in {} is only used by the handler `{owner}`", table(at));
-            Finding::new(join(at, key), what).hint(format!("add `handler = \"{owner}\"`, or remove `{key}`"))
+            let message = format!("`{key}` in {} is only used by the handler `{owner}`", table(at));
+            UnlocatedProblem::new(join(at, key), message)
+                .hint(format!("add `handler = \"{owner}\"`, or remove `{key}`"))
         })
         .chain(useless_isolation(at, kind))
         .chain(useless_headers(at, kind))
@@ -154,11 +169,11 @@ fn misplaced(at: &str, kind: &TypeConfig) -> Vec<Finding> {
         .collect()
 }
 
-fn useless_variables(at: &str, kind: &TypeConfig) -> Option<Finding> {
+fn useless_variables(at: &str, kind: &TypeConfig) -> Option<UnlocatedProblem> {
     let handler = kind.handler.filter(|handler| *handler != HandlerKind::Exec)?;
     let (key, _) = variable_keys(kind).into_iter().find(|(_, is_set)| *is_set)?;
-    let what = format!("`{key}` in {} has no effect: the handler `{}` starts no program", table(at), handler.name());
-    Some(Finding::new(join(at, key), what).hint("remove it"))
+    let message = format!("`{key}` in {} has no effect: the handler `{}` starts no program", table(at), handler.name());
+    Some(UnlocatedProblem::new(join(at, key), message).hint("remove it"))
 }
 
 /// Keys about environment variables, and whether they are set.
@@ -166,45 +181,46 @@ fn variable_keys(kind: &TypeConfig) -> [(&'static str, bool); 2] {
     [("env", !kind.env.is_empty()), ("inherit", kind.inherit.is_some())]
 }
 
-fn useless_isolation(at: &str, kind: &TypeConfig) -> Option<Finding> {
+fn useless_isolation(at: &str, kind: &TypeConfig) -> Option<UnlocatedProblem> {
     let is_outside = matches!(kind.handler, Some(HandlerKind::Exec | HandlerKind::Http));
     (is_outside && kind.isolation == Some(Isolation::Process)).then(|| {
-        let what =
+        let message =
             format!("`isolation` in {} has no effect: the handler runs nothing in the worker's process", table(at));
-        Finding::new(join(at, "isolation"), what).hint("remove it")
+        UnlocatedProblem::new(join(at, "isolation"), message).hint("remove it")
     })
 }
 
-fn useless_headers(at: &str, kind: &TypeConfig) -> Option<Finding> {
+fn useless_headers(at: &str, kind: &TypeConfig) -> Option<UnlocatedProblem> {
     let handler = kind.handler.filter(|_| !kind.keep_headers.is_empty())?;
-    let what = format!("`keep_headers` in {} has no effect: the handler `{}` reads none", table(at), handler.name());
-    Some(Finding::new(join(at, "keep_headers"), what).hint("remove it"))
+    let message = format!("`keep_headers` in {} has no effect: the handler `{}` reads none", table(at), handler.name());
+    Some(UnlocatedProblem::new(join(at, "keep_headers"), message).hint("remove it"))
 }
 
 /// Checks that error kinds are words and in one list only.
-fn error_kinds(at: &str, kind: &TypeConfig) -> Vec<Finding> {
-    let mut found = Vec::new();
+fn error_kinds(at: &str, kind: &TypeConfig) -> Vec<UnlocatedProblem> {
+    let mut problems = Vec::new();
     let trip_on = kind.trip_on.as_deref().unwrap_or_default();
     for (key, list) in [("retry_on", &kind.retry_on[..]), ("fail_on", &kind.fail_on), ("trip_on", trip_on)] {
         for (n, name) in list.iter().enumerate() {
             let pointer = format!("{at}/{key}/{n}");
             if !(is_kind(name) || (name == "*" && key != "trip_on")) {
-                let what = format!("`{}` in `{key}` of {} is not an error kind", clip(name), table(at));
-                found.push(Finding::new(pointer, what).hint(if key == "trip_on" {
+                let message = format!("`{}` in `{key}` of {} is not an error kind", clip(name), table(at));
+                problems.push(UnlocatedProblem::new(pointer, message).hint(if key == "trip_on" {
                     "use words such as `unreachable`, `overloaded`, `timeout`; `[]` switches the circuit off"
                 } else {
                     "use a word such as `timeout`, `panic`, `exit_code`, or `*` for any other"
                 }));
             } else if name == "cancelled" {
-                let what = format!("`cancelled` cannot be in `{key}`: a cancelled task is neither retried nor failed");
-                found.push(Finding::new(pointer, what).hint("remove it"));
+                let message =
+                    format!("`cancelled` cannot be in `{key}`: a cancelled task is neither retried nor failed");
+                problems.push(UnlocatedProblem::new(pointer, message).hint("remove it"));
             } else if key == "fail_on" && kind.retry_on.contains(name) {
-                let what = format!("`{name}` is in both `retry_on` and `fail_on` of {}", table(at));
-                found.push(Finding::new(pointer, what).hint("remove it from one of them"));
+                let message = format!("`{name}` is in both `retry_on` and `fail_on` of {}", table(at));
+                problems.push(UnlocatedProblem::new(pointer, message).hint("remove it from one of them"));
             }
         }
     }
-    found
+    problems
 }
 
 /// Returns whether a name can be an error kind: a word, or the name of a class.
@@ -213,23 +229,23 @@ fn is_kind(name: &str) -> bool {
 }
 
 /// Checks that kept headers are not those that kafleet reads itself.
-fn kept_headers(document: &Document, at: &str, kind: &TypeConfig) -> Vec<Finding> {
-    let mut found = Vec::new();
+fn kept_headers(document: &Document, at: &str, kind: &TypeConfig) -> Vec<UnlocatedProblem> {
+    let mut problems = Vec::new();
     for (n, name) in kind.keep_headers.iter().enumerate() {
         let pointer = format!("{at}/keep_headers/{n}");
         if !(1..=MAX_HEADER_CHARS).contains(&name.chars().count()) {
-            found.push(bad_value(document, &pointer, &format!("a name of 1 to {MAX_HEADER_CHARS} characters")));
+            problems.push(bad_value(document, &pointer, &format!("a name of 1 to {MAX_HEADER_CHARS} characters")));
         } else if header::is_known(&name.to_ascii_lowercase()) {
-            let what = format!("`{name}` in `keep_headers` of {} is read by kafleet itself", table(at));
-            found.push(Finding::new(pointer, what).hint("remove it: its value is part of the task"));
+            let message = format!("`{name}` in `keep_headers` of {} is read by kafleet itself", table(at));
+            problems.push(UnlocatedProblem::new(pointer, message).hint("remove it: its value is part of the task"));
         }
     }
-    found
+    problems
 }
 
 /// Reports limits that cannot take effect because of others. The code of a Rust type may override defaults, so omitted
 /// limits are compared only for types with a handler here.
-fn contradictions(at: &str, kind: &TypeConfig) -> Vec<Finding> {
+fn contradictions(at: &str, kind: &TypeConfig) -> Vec<UnlocatedProblem> {
     let policy = TypePolicy::default().with(kind);
     let or_default = |set: Option<Millis>, default| set.or(kind.handler.is_some().then_some(default));
     let min_backoff = or_default(kind.min_backoff, policy.min_backoff);
@@ -244,17 +260,17 @@ fn contradictions(at: &str, kind: &TypeConfig) -> Vec<Finding> {
     ];
     let written = written_keys(kind);
     let from = |key: &str| if written.contains_key(key) { "" } else { " (the default)" };
-    let finding = |(key, span, of, limit): (&str, Option<Millis>, &str, Option<Millis>)| {
+    let problem = |(key, span, of, limit): (&str, Option<Millis>, &str, Option<Millis>)| {
         let (span, limit) = span.zip(limit).filter(|(span, limit)| span > limit)?;
-        let what = format!("`{key}` {span}{} is longer than `{of}` {limit}{} in {}", from(key), from(of), table(at));
+        let message = format!("`{key}` {span}{} is longer than `{of}` {limit}{} in {}", from(key), from(of), table(at));
         let at = join(at, if written.contains_key(key) { key } else { of });
-        Some(Finding::new(at, what).hint(format!("set both, with the shorter one as `{key}`")))
+        Some(UnlocatedProblem::new(at, message).hint(format!("set both, with the shorter one as `{key}`")))
     };
-    limits.into_iter().filter_map(finding).collect()
+    limits.into_iter().filter_map(problem).collect()
 }
 
 /// Reports time limits of tasks that are longer than a tree may stay open.
-fn longer_than_trees(document: &Document, at: &str, kind: &TypeConfig, topics: &TopicsConfig) -> Vec<Finding> {
+fn longer_than_trees(document: &Document, at: &str, kind: &TypeConfig, topics: &TopicsConfig) -> Vec<UnlocatedProblem> {
     let spans = [
         ("timeout", kind.timeout),
         ("total_timeout", kind.total_timeout),
@@ -271,62 +287,65 @@ fn longer_than_trees(document: &Document, at: &str, kind: &TypeConfig, topics: &
 }
 
 /// Reports more slots than partitions for order `partition`, which runs one task per partition.
-fn unreachable_slots(at: &str, kind: &TypeConfig, topics: &TopicsConfig) -> Option<Finding> {
+fn unreachable_slots(at: &str, kind: &TypeConfig, topics: &TopicsConfig) -> Option<UnlocatedProblem> {
     let partitions = kind.partitions.unwrap_or(topics.task_partitions);
     let concurrency = kind.concurrency.filter(|&slots| kind.order == Some(Order::Partition) && slots > partitions)?;
-    let what = format!(
+    let message = format!(
         "`concurrency` {concurrency} in {} cannot be reached: order `partition` runs one task at a time in each of {partitions} partitions",
         table(at)
     );
     Some(
-        Finding::new(join(at, "concurrency"), what).hint("lower `concurrency`, raise `partitions`, or use order `key`"),
+        UnlocatedProblem::new(join(at, "concurrency"), message)
+            .hint("lower `concurrency`, raise `partitions`, or use order `key`"),
     )
 }
 
 /// Reports a limit below the number of partitions: it is divided among them, and each needs at least one slot.
-fn limit_below_partitions(at: &str, kind: &TypeConfig, topics: &TopicsConfig) -> Option<Finding> {
+fn limit_below_partitions(at: &str, kind: &TypeConfig, topics: &TopicsConfig) -> Option<UnlocatedProblem> {
     let partitions = kind.partitions.unwrap_or(topics.task_partitions);
     let limit = kind.max_concurrency.filter(|limit| *limit < partitions)?;
-    let what = format!(
+    let message = format!(
         "`max_concurrency` {limit} in {} is below its {partitions} partitions, each of which needs one",
         table(at)
     );
     Some(
-        Finding::new(join(at, "max_concurrency"), what)
+        UnlocatedProblem::new(join(at, "max_concurrency"), message)
             .hint("raise it, or lower `partitions` before the topic is created"),
     )
 }
 
-/// Checks the name of a consumer group, which no type but `own` may have.
-fn shared_group(at: &str, group: &str, own: Option<&str>, config: &Config) -> Option<Finding> {
+/// Checks the name of a consumer group, which no type but `task_type` may have.
+fn shared_group(at: &str, group: &str, task_type: Option<&str>, config: &Config) -> Option<UnlocatedProblem> {
     if let Err(error) = check_type(group) {
-        return Some(Finding::new(at, format!("`{}`: {error}", dotted(at))).hint("groups are named like types"));
+        return Some(
+            UnlocatedProblem::new(at, format!("`{}`: {error}", dotted(at))).hint("groups are named like types"),
+        );
     }
-    if own == Some(group) || !config.types.contains_key(group) {
+    if task_type == Some(group) || !config.types.contains_key(group) {
         return None;
     }
-    let which = if own.is_some() { "another" } else { "a" };
-    let what = format!("`{}`: `{group}` is the name of {which} type, which has a group of that name", dotted(at));
-    Some(Finding::new(at, what).hint("choose a name that no type has, such as `small`"))
+    let which = if task_type.is_some() { "another" } else { "a" };
+    let message = format!("`{}`: `{group}` is the name of {which} type, which has a group of that name", dotted(at));
+    Some(UnlocatedProblem::new(at, message).hint("choose a name that no type has, such as `small`"))
 }
 
-fn schema_file(at: &str, kind: &TypeConfig) -> Option<Finding> {
+fn schema_file(at: &str, kind: &TypeConfig) -> Option<UnlocatedProblem> {
     let path = kind.schema.as_ref()?;
-    let finding =
-        |reason: String| Finding::new(join(at, "schema"), format!("the schema `{}` {reason}", path.display()));
+    let problem =
+        |reason: String| UnlocatedProblem::new(join(at, "schema"), format!("the schema `{}` {reason}", path.display()));
     let text = match std::fs::read(path) {
         Ok(text) => text,
         Err(reason) => {
             return Some(
-                finding(format!("cannot be read: {reason}")).hint("paths are relative to the configuration's folder"),
+                problem(format!("cannot be read: {reason}")).hint("paths are relative to the configuration's folder"),
             );
         }
     };
     match serde_json::from_slice(&text) {
-        Err(reason) => Some(finding(format!("is not JSON: {reason}"))),
+        Err(reason) => Some(problem(format!("is not JSON: {reason}"))),
         Ok(schema) => jsonschema::validator_for(&schema)
             .err()
-            .map(|reason| finding(format!("is not a JSON Schema: {}", clip(&reason.to_string())))),
+            .map(|reason| problem(format!("is not a JSON Schema: {}", clip(&reason.to_string())))),
     }
 }
 

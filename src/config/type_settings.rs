@@ -24,10 +24,11 @@ pub struct TypeSetting {
     pub key: &'static str,
     /// Default as text for people.
     pub default: &'static str,
-    /// Description without links, and what more is to be said in the documentation.
+    /// Description without links.
     pub doc: &'static str,
+    /// Further text of the documentation, with links.
     pub details: &'static str,
-    /// A running worker takes it over when the file changes.
+    /// A running worker applies a change of the file.
     pub is_live: bool,
     pub scope: SettingScope,
 }
@@ -64,8 +65,8 @@ trait Override<T> {
 
 impl<T: Clone> Override<T> for Option<T> {
     fn override_value(&self, value: &mut T) {
-        if let Some(own) = self {
-            value.clone_from(own);
+        if let Some(setting) = self {
+            value.clone_from(setting);
         }
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::Bytes;
 use super::checks::{MIN_MEMORY, positive};
 use super::document::{Document, join};
-use super::shape::{Finding, bad_value};
+use super::shape::{UnlocatedProblem, bad_value};
 use crate::model::units::duration::Millis;
 
 /// Maximum size of params and results. Records may have 4 MiB; the rest is for headers and the enclosing event.
@@ -61,19 +61,19 @@ impl Default for WorkerConfig {
     }
 }
 
-pub(super) fn problems(document: &Document, worker: &WorkerConfig) -> Vec<Finding> {
-    let mut found = positive(
+pub(super) fn problems(document: &Document, worker: &WorkerConfig) -> Vec<UnlocatedProblem> {
+    let mut problems = positive(
         document,
         "/worker",
         [("drain_timeout", Some(worker.drain_timeout)), ("commit_interval", Some(worker.commit_interval))],
     );
     if worker.memory_limit < MIN_MEMORY {
-        found.push(bad_value(document, "/worker/memory_limit", &format!("at least `{MIN_MEMORY}`")));
+        problems.push(bad_value(document, "/worker/memory_limit", &format!("at least `{MIN_MEMORY}`")));
     }
     for (key, bytes) in [("max_params", worker.max_params), ("max_output", worker.max_output)] {
         if bytes == Bytes(0) || bytes > MAX_PAYLOAD {
-            found.push(bad_value(document, &join("/worker", key), &format!("between `1B` and `{MAX_PAYLOAD}`")));
+            problems.push(bad_value(document, &join("/worker", key), &format!("between `1B` and `{MAX_PAYLOAD}`")));
         }
     }
-    found
+    problems
 }

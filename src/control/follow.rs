@@ -7,15 +7,15 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::broker::{Broker, BrokerError, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, StartOffset};
-use crate::control::settings::Reading;
+use crate::control::settings::ReadProgress;
 use crate::runtime;
 
-const BATCH: usize = 1_000;
-const POLL: Duration = Duration::from_millis(100);
+const POLL_RECORDS: usize = 1_000;
+const POLL_WAIT: Duration = Duration::from_millis(100);
 /// Pause before reading a failed topic again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval of checking whether the topic still exists.
-const PROBE: Duration = Duration::from_secs(5);
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// Deadline of one call to the broker.
 const CALL_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -25,9 +25,9 @@ pub trait Sink: Send + 'static {
     fn restart(&mut self);
     fn record(&mut self, record: &RecordRef<'_>);
     /// Called once all records present at the restart have been read.
-    fn whole(&mut self);
+    fn caught_up(&mut self);
     /// Called with a reason if the topic cannot be read, and with `None` once it can.
-    fn trouble(&mut self, reason: Option<&str>);
+    fn report_problem(&mut self, reason: Option<&str>);
 }
 
 /// Guard that stops following the topic when dropped.
@@ -68,7 +68,7 @@ impl<S: Sink> TopicReader<S> {
         while !self.stop.is_cancelled() {
             if let Err(error) = self.session().await {
                 tracing::warn!(topic = %self.partition.topic, %error, "cannot follow the topic; reading it from the start again");
-                self.sink.trouble(Some(&error.to_string()));
+                self.sink.report_problem(Some(&error.to_string()));
                 self.pause().await;
             }
         }
@@ -77,7 +77,7 @@ impl<S: Sink> TopicReader<S> {
     async fn pause(&mut self) {
         let begun = Instant::now();
         while begun.elapsed() < RETRY_INTERVAL && !self.stop.is_cancelled() {
-            runtime::rest(POLL.min(RETRY_INTERVAL)).await;
+            runtime::pause_thread(POLL_WAIT.min(RETRY_INTERVAL)).await;
         }
     }
 
@@ -88,31 +88,31 @@ impl<S: Sink> TopicReader<S> {
         let mut consumer = self.broker.consumer(&spec)?;
         consumer.assign(&[(self.partition.clone(), StartOffset::Beginning)])?;
         self.sink.restart();
-        let mut reading = Reading::new(ends);
-        let mut whole = false;
+        let mut reading = ReadProgress::new(ends);
+        let mut caught_up = false;
         let mut probed = Instant::now();
         while !self.stop.is_cancelled() {
-            if !whole && reading.is_done() {
-                whole = true;
-                self.sink.whole();
-                self.sink.trouble(None);
+            if !caught_up && reading.is_done() {
+                caught_up = true;
+                self.sink.caught_up();
+                self.sink.report_problem(None);
             }
-            let wait = runtime::waiting(POLL).await;
+            let wait = runtime::waiting(POLL_WAIT).await;
             if !self.poll(&mut *consumer, wait, &mut reading)? {
                 return Ok(());
             }
             // The last offsets may hold no visible record, only aborted records and transaction markers.
-            if !whole && let Some((_, offset)) = consumer.positions()?.first() {
-                reading.passed(*offset);
+            if !caught_up && let Some((_, offset)) = consumer.positions()?.first() {
+                reading.advance_to(*offset);
             }
-            if probed.elapsed() >= PROBE {
+            if probed.elapsed() >= PROBE_INTERVAL {
                 probed = Instant::now();
-                if !self.probe(&reading, whole) {
+                if !self.probe(&reading, caught_up) {
                     return Ok(());
                 }
             }
         }
-        consumer.close(POLL);
+        consumer.close(POLL_WAIT);
         Ok(())
     }
 
@@ -121,11 +121,11 @@ impl<S: Sink> TopicReader<S> {
         &mut self,
         consumer: &mut dyn Consumer,
         wait: Duration,
-        reading: &mut Reading,
+        reading: &mut ReadProgress,
     ) -> Result<bool, BrokerError> {
         let sink = &mut self.sink;
-        let events = consumer.poll(BATCH, wait, &mut |record| {
-            reading.takes(record);
+        let events = consumer.poll(POLL_RECORDS, wait, &mut |record| {
+            reading.advance_past(record);
             sink.record(record);
         })?;
         for event in events {
@@ -141,12 +141,12 @@ impl<S: Sink> TopicReader<S> {
     }
 
     /// Checks that the topic exists. Returns false if it was deleted and created again.
-    fn probe(&mut self, reading: &Reading, whole: bool) -> bool {
+    fn probe(&mut self, reading: &ReadProgress, caught_up: bool) -> bool {
         match self.broker.watermarks(&self.partition, CALL_DEADLINE) {
             Ok(ends) if ends.high < reading.next() => return false,
-            Ok(_) if whole => self.sink.trouble(None),
+            Ok(_) if caught_up => self.sink.report_problem(None),
             Ok(_) => {}
-            Err(error) => self.sink.trouble(Some(&error.to_string())),
+            Err(error) => self.sink.report_problem(Some(&error.to_string())),
         }
         true
     }

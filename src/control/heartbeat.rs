@@ -66,14 +66,14 @@ fn unknown() -> bool {
 
 impl Heartbeat {
     /// Returns true if the worker missed three heartbeats without having stopped.
-    pub fn is_silent(&self, heard_ms: i64, now_ms: i64) -> bool {
-        self.state != HeartbeatState::Stopped && now_ms.saturating_sub(heard_ms) > self.silent_after_ms()
+    pub fn is_silent(&self, received_ms: i64, now_ms: i64) -> bool {
+        self.state != HeartbeatState::Stopped && now_ms.saturating_sub(received_ms) > self.silent_after_ms()
     }
 
-    /// Time by which the clock of the worker's machine is ahead of the broker's, in milliseconds. `heard_ms`: timestamp of
+    /// Time by which the clock of the worker's machine is ahead of the broker's, in milliseconds. `received_ms`: timestamp of
     /// the record.
-    pub fn clock_ahead_ms(&self, heard_ms: i64) -> i64 {
-        self.at_ms.saturating_sub(heard_ms)
+    pub fn clock_ahead_ms(&self, received_ms: i64) -> i64 {
+        self.at_ms.saturating_sub(received_ms)
     }
 
     pub fn silent_after_ms(&self) -> i64 {
@@ -102,24 +102,24 @@ impl WorkerRegistry {
 
 /// Follows the workers topic until the returned guard is dropped.
 pub fn listen(registry: Arc<WorkerRegistry>, broker: Arc<dyn Broker>, names: &Names) -> TopicFollower {
-    follow(broker, names.workers(), Listener { registry, misread: 0, is_whole: false })
+    follow(broker, names.workers(), Listener { registry, misread: 0, is_caught_up: false })
 }
 
 struct Listener {
     registry: Arc<WorkerRegistry>,
     misread: u64,
     /// The heartbeats that are read were just written.
-    is_whole: bool,
+    is_caught_up: bool,
 }
 
 impl Sink for Listener {
     fn restart(&mut self) {
-        self.is_whole = false;
+        self.is_caught_up = false;
     }
 
     fn record(&mut self, record: &RecordRef<'_>) {
         self.registry.read_to.store(record.offset + 1, Ordering::Release);
-        if self.is_whole && record.log_append_time {
+        if self.is_caught_up && record.log_append_time {
             observe_broker_time(record.timestamp_ms);
         }
         let Some(id) = record.key.and_then(|key| std::str::from_utf8(key).ok()) else { return };
@@ -145,11 +145,11 @@ impl Sink for Listener {
         }
     }
 
-    fn whole(&mut self) {
-        self.is_whole = true;
+    fn caught_up(&mut self) {
+        self.is_caught_up = true;
     }
 
-    fn trouble(&mut self, _why: Option<&str>) {}
+    fn report_problem(&mut self, _reason: Option<&str>) {}
 }
 
 fn warn_misread(record: &RecordRef<'_>) {

@@ -3,7 +3,7 @@
 //! state.
 //!
 //! [`ControlState`] holds the contents of the topic. [`ControlWatch`] shares it within a process; without active
-//! commands the cost per task is one atomic load. [`keep`] keeps it up to date.
+//! commands the cost per task is one atomic load. [`follow_control`] keeps it up to date.
 //!
 //! Invariant: a record is the whole state of its key, never a difference, so that compaction and repeated reading
 //! change nothing. A worker starts no task before it has read the topic to its end: it would run tasks that are
@@ -23,7 +23,7 @@ mod watch;
 pub use groups::{GroupRecords, MisplacedCommits};
 pub use policies::{Policies, PolicyUpdates};
 pub use state::{Cancellation, ControlState, InvalidRecord, MAX_KILLS};
-pub use watch::{ControlNotRead, ControlWatch, HEALTH_PART, keep};
+pub use watch::{ControlNotRead, ControlWatch, HEALTH_PART, follow_control};
 
 use std::time::Duration;
 
@@ -292,7 +292,7 @@ fn yes() -> bool {
 }
 
 /// Writes a record and returns its position.
-pub async fn put(
+pub async fn put_record(
     producer: &SharedProducer,
     names: &Names,
     key: &ControlKey,
@@ -331,7 +331,7 @@ async fn put_group(
     moving_to: Option<String>,
 ) -> Result<Position, BrokerError> {
     let record = Group { v: CONTROL_VERSION, at_ms: now_ms(), group: group.to_owned(), moving_to };
-    put(producer, names, &ControlKey::Group(task_type.to_owned()), &ControlRecord::Group(record)).await
+    put_record(producer, names, &ControlKey::Group(task_type.to_owned()), &ControlRecord::Group(record)).await
 }
 
 /// Removes a key.
@@ -350,9 +350,9 @@ pub async fn put_schedule<T: Serialize>(
     write(producer, names, key, value.as_deref()).await
 }
 
-/// Writes a tombstone, only to learn the brokers' time from its acknowledgement. A role that starts does this before it
-/// compares any times; later it hears them from its other records and from heartbeats. Repeats it until the brokers answer,
-/// unless they refuse the record.
+/// Writes a tombstone, only to learn the brokers' time from its acknowledgement. Roles call this at their start,
+/// before they compare any times; later they learn the time from their other records and from heartbeats. Repeats the
+/// write until the brokers answer, unless they reject the record.
 pub async fn learn_broker_time(producer: &SharedProducer, names: &Names) {
     if !runtime::follows_broker_clock() {
         return;

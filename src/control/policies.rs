@@ -13,10 +13,10 @@ pub type Policies = BTreeMap<Arc<str>, TypePolicy>;
 
 /// Replaces policies in a running process. Clones share one state.
 #[derive(Clone, Default)]
-pub struct PolicyUpdates(Arc<Mutex<State>>);
+pub struct PolicyUpdates(Arc<Mutex<PolicyState>>);
 
 #[derive(Default)]
-struct State {
+struct PolicyState {
     policies: Policies,
     /// Wakes the types of a worker, which then read their policies.
     control: Option<Arc<ControlWatch>>,

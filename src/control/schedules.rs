@@ -93,11 +93,11 @@ impl ScheduleState {
     }
 
     /// Applies one record. A record that cannot be decoded is an error and changes nothing.
-    pub(super) fn take(&mut self, key: ScheduleKey, record: &RecordRef<'_>) -> Result<(), InvalidRecord> {
+    pub(super) fn apply_record(&mut self, key: ScheduleKey, record: &RecordRef<'_>) -> Result<(), InvalidRecord> {
         match (key, record.value) {
             (ScheduleKey::Schedule(name), Some(value)) => {
                 if self.schedules.len() >= MAX_SCHEDULES && !self.schedules.contains_key(&name) {
-                    return Err(InvalidRecord::TooMany { limit: MAX_SCHEDULES, what: "schedules" });
+                    return Err(InvalidRecord::TooMany { limit: MAX_SCHEDULES, records: "schedules" });
                 }
                 self.schedules.insert(name, Arc::new(read(value)?));
             }
@@ -106,7 +106,7 @@ impl ScheduleState {
             }
             (ScheduleKey::ScheduleRequest(name, request), Some(value)) => {
                 if self.requests.len() >= MAX_REQUESTS {
-                    return Err(InvalidRecord::TooMany { limit: MAX_REQUESTS, what: "pending requests" });
+                    return Err(InvalidRecord::TooMany { limit: MAX_REQUESTS, records: "pending requests" });
                 }
                 self.requests.insert((name, request), read(value)?);
             }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::schedules::{ScheduleKey, ScheduleState};
-use super::settings::take_consumed;
+use super::settings::apply_consumed;
 use super::types::TypeRecords;
 use super::{
     CONTROL_VERSION, Cancel, CircuitSetting, ControlKey, Group, GroupRecords, Kill, Offsets, Pause, RateLimit, Slots,
@@ -43,8 +43,8 @@ pub enum InvalidRecord {
     /// Invalid value of a field.
     #[error("{0}")]
     Value(String),
-    #[error("the limit of {limit} {what} is reached")]
-    TooMany { limit: usize, what: &'static str },
+    #[error("the limit of {limit} {records} is reached")]
+    TooMany { limit: usize, records: &'static str },
 }
 
 /// Contents of the control topic: the current record of each key, by type, task id or name.
@@ -109,15 +109,15 @@ impl ControlState {
     }
 
     /// Applies one record. A record that cannot be decoded is an error and changes nothing.
-    pub fn take(&mut self, record: &RecordRef<'_>) -> Result<(), InvalidRecord> {
+    pub fn apply_record(&mut self, record: &RecordRef<'_>) -> Result<(), InvalidRecord> {
         let Some(key) = record.key else { return Ok(()) };
         let key = std::str::from_utf8(key).map_err(|_| InvalidRecord::KeyEncoding)?;
         if self.with_schedules
             && let Some(key) = ScheduleKey::parse(key)?
         {
-            return self.plan.take(key, record);
+            return self.plan.apply_record(key, record);
         }
-        if take_consumed(&mut self.consumed, key, record.value) {
+        if apply_consumed(&mut self.consumed, key, record.value) {
             return Ok(());
         }
         let Some(key) = ControlKey::parse(key)? else { return Ok(()) };
@@ -138,7 +138,7 @@ impl ControlState {
             }
             (ControlKey::Circuit(name), value) => set(&mut self.circuits, name, value, |_: &CircuitSetting| Ok(()))?,
             (ControlKey::Kill(name), Some(_)) if self.kills.len() >= MAX_KILLS && !self.kills.contains_key(&name) => {
-                return Err(InvalidRecord::TooMany { limit: MAX_KILLS, what: "kill switches" });
+                return Err(InvalidRecord::TooMany { limit: MAX_KILLS, records: "kill switches" });
             }
             (ControlKey::Kill(name), value) => set(&mut self.kills, name, value, |_: &Kill| Ok(()))?,
             (ControlKey::Offsets(name, partition), value) => {
@@ -152,7 +152,7 @@ impl ControlState {
                 let check = |group: &Group| check_type(&group.group).map_err(InvalidRecord::Value);
                 set(&mut self.groups.0, name, value, check)?;
             }
-            (ControlKey::Type(name), value) => self.types.take(name, value)?,
+            (ControlKey::Type(name), value) => self.types.apply_record(name, value)?,
         }
         Ok(())
     }
@@ -215,12 +215,12 @@ impl ControlState {
         let asof = task.asof.unwrap_or(-1);
         let applies = |cancel: &&Cancel| asof < cancel.asof;
         let cancel_of = |path: &str| self.cancels.get(path).map(|(_, cancel)| cancel);
-        let own = cancel_of(task.id.as_str()).filter(applies).map(|cancel| (cancel, task.id.as_str()));
+        let of_task = cancel_of(task.id.as_str()).filter(applies).map(|cancel| (cancel, task.id.as_str()));
         let above = || {
             let mut above = task.id.ancestors().filter_map(|path| Some((cancel_of(path)?, path)));
             above.find(|(cancel, _)| cancel.subtree && applies(cancel))
         };
-        let (cancel, named) = own.or_else(above)?;
+        let (cancel, named) = of_task.or_else(above)?;
         let with = Some(named).filter(|named| *named != task.id.as_str());
         let message = cancel_message(with, "", cancel.reason.as_deref());
         Some(Cancellation { kind: "cancelled", message, by: cancel.by.clone() })
@@ -235,17 +235,17 @@ impl ControlState {
 
     /// Kill switches that can affect tasks of a type.
     pub fn kills_in(&self, task_type: &str) -> impl Iterator<Item = &str> {
-        let meant = move |kill: &Kill| kill.task_type.as_deref().is_none_or(|only| only == task_type);
-        self.kills.iter().filter(move |(_, kill)| meant(kill)).map(|(name, _)| name.as_str())
+        let concerns = move |kill: &Kill| kill.task_type.as_deref().is_none_or(|only| only == task_type);
+        self.kills.iter().filter(move |(_, kill)| concerns(kill)).map(|(name, _)| name.as_str())
     }
 
     /// Kill switch that affects a task with these attributes.
     pub fn kill_of(&self, id: &TaskId, task_type: &str, tags: &[String]) -> Option<(&str, &Kill)> {
-        let meant = |name: &str, kill: &Kill| {
+        let concerns = |name: &str, kill: &Kill| {
             kill.task_type.as_deref().is_none_or(|only| only == task_type)
                 && (id.as_str().starts_with(name) || tags.iter().any(|tag| tag == name))
         };
-        self.kills.iter().find(|(name, kill)| meant(name, kill)).map(|(name, kill)| (name.as_str(), kill))
+        self.kills.iter().find(|(name, kill)| concerns(name, kill)).map(|(name, kill)| (name.as_str(), kill))
     }
 }
 

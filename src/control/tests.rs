@@ -13,7 +13,7 @@ use crate::support::wait::eventually;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn apply(key: &str, value: Option<&str>, state: &mut ControlState) -> Result<(), InvalidRecord> {
-    state.take(&RecordRef {
+    state.apply_record(&RecordRef {
         topic: "t.control",
         partition: 0,
         offset: 0,
@@ -142,8 +142,8 @@ fn broker() -> Arc<MemoryBroker> {
     broker
 }
 
-async fn in_time<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, what).await.expect("in time")
+async fn in_time<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(DEADLINE, future).await.expect("in time")
 }
 
 /// The watch receives existing, new and transactional records of a compacted topic.
@@ -154,9 +154,9 @@ async fn watch_follows_the_topic() {
     let health = Health::default();
     let producer = SharedProducer::open(broker.clone(), None).unwrap();
     let pause = ControlRecord::Pause(Pause { v: 1, at_ms: 1, reason: None });
-    put(&producer, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
+    put_record(&producer, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
     delete(&producer, &names, &ControlKey::Pause("echo".into())).await.unwrap();
-    put(&producer, &names, &ControlKey::Pause("foreach".into()), &pause).await.unwrap();
+    put_record(&producer, &names, &ControlKey::Pause("foreach".into()), &pause).await.unwrap();
     broker.compact("t.control").unwrap();
     let topic = names.control();
     let sent = ProducerRecord {
@@ -168,18 +168,18 @@ async fn watch_follows_the_topic() {
     };
     broker.transactional_producer("x").unwrap().send_all(&[sent], DEADLINE).unwrap();
     let watch = ControlWatch::new(ControlState::default());
-    let follower = keep(watch.clone(), broker.clone(), &names, Some(health.clone()));
-    in_time(watch.whole()).await;
+    let follower = follow_control(watch.clone(), broker.clone(), &names, Some(health.clone()));
+    in_time(watch.wait_until_read()).await;
     assert_eq!(watch.state().paused.keys().collect::<Vec<_>>(), ["foreach", "sent"]);
     let before = watch.generation();
     let mut changes = watch.changes();
-    let position = put(&producer, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
-    in_time(watch.reached(position.offset)).await;
+    let position = put_record(&producer, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
+    in_time(watch.wait_for_offset(position.offset)).await;
     assert!(in_time(changes.changed()).await.is_ok() && watch.generation() > before);
     assert!(watch.state().paused.contains_key("echo") && !watch.concerns_tasks());
     let cancel = ControlRecord::Cancel(Cancel { v: 1, asof: 1, at_ms: 1, subtree: true, reason: None, by: None });
-    let position = put(&producer, &names, &ControlKey::Cancel("a".into()), &cancel).await.unwrap();
-    in_time(watch.reached(position.offset)).await;
+    let position = put_record(&producer, &names, &ControlKey::Cancel("a".into()), &cancel).await.unwrap();
+    in_time(watch.wait_for_offset(position.offset)).await;
     assert!(watch.concerns_tasks());
     assert_eq!(health.reasons(), []);
     drop(follower);
@@ -192,17 +192,17 @@ async fn missing_topic_is_reported_and_awaited() {
     let names = Names::new("t");
     let health = Health::default();
     let watch = ControlWatch::new(ControlState::default());
-    let _follower = keep(watch.clone(), broker.clone(), &names, Some(health.clone()));
+    let _follower = follow_control(watch.clone(), broker.clone(), &names, Some(health.clone()));
     eventually("the topic is reported", async || !health.reasons().is_empty()).await;
     assert!(
         health.reasons()[0].1.contains("`t.control` cannot be read, no task starts before"),
         "{:?}",
         health.reasons()
     );
-    assert!(!watch.is_whole());
+    assert!(!watch.is_fully_read());
     let spec = TopicSpec { name: "t.control".into(), partitions: 1, replication: None, config: Vec::new() };
     broker.apply_topics(&[spec], DEADLINE).unwrap();
-    in_time(watch.whole()).await;
+    in_time(watch.wait_until_read()).await;
     eventually("nothing is reported", async || health.reasons().is_empty()).await;
 }
 
@@ -215,10 +215,10 @@ async fn last_known_state_holds_while_the_topic_is_unreachable() {
     let health = Health::default();
     let producer = SharedProducer::open(broker.clone(), None).unwrap();
     let pause = ControlRecord::Pause(Pause { v: 1, at_ms: 1, reason: None });
-    put(&producer, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
+    put_record(&producer, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
     let watch = ControlWatch::new(ControlState::default());
-    let _follower = keep(watch.clone(), broker.clone(), &names, Some(health.clone()));
-    in_time(watch.whole()).await;
+    let _follower = follow_control(watch.clone(), broker.clone(), &names, Some(health.clone()));
+    in_time(watch.wait_until_read()).await;
     let outage = faults.on(watermarks("")).fail(BrokerError::Unavailable("the test took it away".into()));
     let reason = eventually("the outage is reported", async || health.reasons().pop()).await.1;
     assert!(reason.ends_with("using the last known state: the test took it away"), "{reason}");

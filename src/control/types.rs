@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::state::{InvalidRecord, read};
-use super::{ControlNotRead, ControlState, ControlWatch, keep};
+use super::{ControlNotRead, ControlState, ControlWatch, follow_control};
 use crate::broker::BrokerClient;
 use crate::config::{Names, Rate, TypePolicy};
 use crate::model::units::duration::Millis;
@@ -73,7 +73,7 @@ impl DeclaredLimits {
     /// Limits of a policy. `concurrency`: that of the declaration, which may have none.
     pub fn of(policy: &TypePolicy, concurrency: Option<u32>) -> Self {
         let worker = TypePolicy::default();
-        let other = |own: Millis, default: Millis| (own != default).then_some(own);
+        let other = |value: Millis, default: Millis| (value != default).then_some(value);
         Self {
             concurrency,
             max_concurrency: policy.max_concurrency,
@@ -174,7 +174,7 @@ impl TypeRecords {
         self.records.iter()
     }
 
-    pub(super) fn take(&mut self, name: String, value: Option<&[u8]>) -> Result<(), InvalidRecord> {
+    pub(super) fn apply_record(&mut self, name: String, value: Option<&[u8]>) -> Result<(), InvalidRecord> {
         let Some(value) = value else {
             self.records.remove(&name);
             return Ok(());
@@ -196,7 +196,7 @@ impl TypeRecords {
             return Ok(());
         }
         if self.records.len() >= MAX_TYPES && !self.records.contains_key(&name) {
-            return Err(InvalidRecord::TooMany { limit: MAX_TYPES, what: "types" });
+            return Err(InvalidRecord::TooMany { limit: MAX_TYPES, records: "types" });
         }
         self.records.insert(name, Arc::new(record));
         Ok(())
@@ -206,8 +206,8 @@ impl TypeRecords {
 /// Reads the records of all types, within the client's deadline.
 pub async fn read_types(client: &BrokerClient, names: &Names) -> Result<TypeRecords, ControlNotRead> {
     let watch = ControlWatch::new(ControlState::without_cancels().with_types());
-    let _reading = keep(watch.clone(), client.broker().clone(), names, None);
-    watch.whole_within(client.deadline(), names).await?;
+    let _reading = follow_control(watch.clone(), client.broker().clone(), names, None);
+    watch.wait_until_read_within(client.deadline(), names).await?;
     let types = watch.state().types.clone();
     Ok(types)
 }
@@ -226,9 +226,9 @@ mod tests {
         let large = || Value::String("x".repeat(40 << 10));
         let mut small = record(json!({"type": "object"}), "Doubles.");
         assert_eq!(small.fit(), [""; 0]);
-        let mut one = TypeRecord { output: Some(large()), ..record(large(), "Doubles.") };
-        assert_eq!(one.fit(), ["output"]);
-        assert!(one.params.is_some() && one.doc.is_some());
+        let mut declared = TypeRecord { output: Some(large()), ..record(large(), "Doubles.") };
+        assert_eq!(declared.fit(), ["output"]);
+        assert!(declared.params.is_some() && declared.doc.is_some());
         let mut two = record(large(), &"y".repeat(40 << 10));
         assert_eq!(two.fit(), ["doc"]);
         let mut all = TypeRecord { output: Some(json!(true)), ..record(json!("x".repeat(70 << 10)), "Doubles.") };
@@ -238,11 +238,11 @@ mod tests {
 
     #[test]
     fn differing_parts_are_named() {
-        let one = record(json!({"type": "object"}), "Doubles.");
-        let later = TypeRecord { at_ms: 7, ..one.clone() };
-        assert_eq!(one.differences(&later), [""; 0]);
+        let declared = record(json!({"type": "object"}), "Doubles.");
+        let later = TypeRecord { at_ms: 7, ..declared.clone() };
+        assert_eq!(declared.differences(&later), [""; 0]);
         let other = TypeRecord { app: Some("shop".into()), ..record(json!(true), "Doubles.") };
-        assert_eq!(one.differences(&other), ["params", "app"]);
+        assert_eq!(declared.differences(&other), ["params", "app"]);
     }
 
     #[test]
@@ -250,14 +250,17 @@ mod tests {
         let value = serde_json::to_vec(&record(json!(true), "")).unwrap();
         let mut none = TypeRecords::default();
         let mut all = TypeRecords::all();
-        let mut own = TypeRecords::of(["a".to_owned()].into());
-        for records in [&mut none, &mut all, &mut own] {
-            records.take("a".into(), Some(&value)).unwrap();
-            records.take("b".into(), Some(&value)).unwrap();
+        let mut selected = TypeRecords::of(["a".to_owned()].into());
+        for records in [&mut none, &mut all, &mut selected] {
+            records.apply_record("a".into(), Some(&value)).unwrap();
+            records.apply_record("b".into(), Some(&value)).unwrap();
         }
         let names = |records: &TypeRecords| records.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
-        assert_eq!((names(&none), names(&all), names(&own)), (vec![], vec!["a".into(), "b".into()], vec!["a".into()]));
-        all.take("a".into(), None).unwrap();
+        assert_eq!(
+            (names(&none), names(&all), names(&selected)),
+            (vec![], vec!["a".into(), "b".into()], vec!["a".into()])
+        );
+        all.apply_record("a".into(), None).unwrap();
         assert_eq!(names(&all), ["b"]);
     }
 
@@ -271,7 +274,7 @@ mod tests {
             (br#"{"v":1,"policy":{"rate":{"count":0}}}"#, "`burst` of at least 1"),
             (br#"{"v":1,"policy":3}"#, "invalid type"),
         ] {
-            let error = records.take("a".into(), Some(value)).unwrap_err().to_string();
+            let error = records.apply_record("a".into(), Some(value)).unwrap_err().to_string();
             assert!(error.contains(reason), "{error}");
         }
         assert!(records.get("a").is_none());

@@ -14,7 +14,7 @@ use crate::config::Names;
 use crate::runtime::{Health, watch};
 
 /// Maximum number of logged records that cannot be decoded; further ones are only counted.
-const MAX_COMPLAINTS: u64 = 100;
+const MAX_INVALID_LOGGED: u64 = 100;
 
 /// The control topic was not read to its end in time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,7 +35,7 @@ pub struct ControlWatch {
     read_to: AtomicI64,
     changed: watch::Sender<u64>,
     /// Set once the whole topic has been read.
-    whole: watch::Sender<bool>,
+    fully_read: watch::Sender<bool>,
 }
 
 impl ControlWatch {
@@ -46,7 +46,7 @@ impl ControlWatch {
             concerns_tasks: AtomicBool::new(false),
             read_to: AtomicI64::new(0),
             changed: watch::Sender::new(0),
-            whole: watch::Sender::new(false),
+            fully_read: watch::Sender::new(false),
         })
     }
 
@@ -71,19 +71,19 @@ impl ControlWatch {
     }
 
     /// Waits until the topic has been read to the end it had at the start.
-    pub async fn whole(&self) {
+    pub async fn wait_until_read(&self) {
         // The sender lives as long as `self`.
-        let _ = self.whole.subscribe().wait_for(|whole| *whole).await;
+        let _ = self.fully_read.subscribe().wait_for(|fully_read| *fully_read).await;
     }
 
-    /// Waits for [`Self::whole`] with a deadline; the error names the topic.
-    pub async fn whole_within(&self, deadline: Duration, names: &Names) -> Result<(), ControlNotRead> {
+    /// Waits for [`Self::wait_until_read`] with a deadline; the error names the topic.
+    pub async fn wait_until_read_within(&self, deadline: Duration, names: &Names) -> Result<(), ControlNotRead> {
         let late = |_| ControlNotRead { topic: names.control(), deadline };
-        tokio::time::timeout(deadline, self.whole()).await.map_err(late)
+        tokio::time::timeout(deadline, self.wait_until_read()).await.map_err(late)
     }
 
     /// Waits until the record at this offset has been applied.
-    pub async fn reached(&self, offset: i64) {
+    pub async fn wait_for_offset(&self, offset: i64) {
         // The sender lives as long as `self`.
         let _ = self.changes().wait_for(|_| self.read_to.load(Ordering::Acquire) > offset).await;
     }
@@ -93,8 +93,8 @@ impl ControlWatch {
         self.read_to.load(Ordering::Acquire) - 1
     }
 
-    pub fn is_whole(&self) -> bool {
-        self.whole.get()
+    pub fn is_fully_read(&self) -> bool {
+        self.fully_read.get()
     }
 
     /// Makes all readers apply the state again, because settings beside it have changed.
@@ -117,7 +117,7 @@ impl ControlWatch {
 /// Follows the control topic into `shared` until the returned guard is dropped. Problems are reported to `health`, if
 /// given: a worker starts no task before the topic has been read, and continues with the last known state while it is
 /// unreadable.
-pub fn keep(
+pub fn follow_control(
     shared: Arc<ControlWatch>,
     broker: Arc<dyn Broker>,
     names: &Names,
@@ -128,7 +128,7 @@ pub fn keep(
         empty: empty.clone(),
         fresh: Some(empty),
         next: 0,
-        complaints: 0,
+        invalid_records: 0,
         shared,
         topic: names.control(),
         health,
@@ -144,7 +144,7 @@ struct ControlFollower {
     fresh: Option<ControlState>,
     /// Offset after the last record read.
     next: i64,
-    complaints: u64,
+    invalid_records: u64,
     health: Option<Health>,
 }
 
@@ -160,25 +160,25 @@ impl Sink for ControlFollower {
         let mut outcome = Ok(());
         self.next = record.offset + 1;
         match &mut self.fresh {
-            Some(fresh) => outcome = fresh.take(record),
-            None => self.shared.change(self.next, |state| outcome = state.take(record)),
+            Some(fresh) => outcome = fresh.apply_record(record),
+            None => self.shared.change(self.next, |state| outcome = state.apply_record(record)),
         }
         if let Err(error) = outcome {
-            self.complain(record, &error.to_string());
+            self.log_invalid_record(record, &error.to_string());
         }
     }
 
-    fn whole(&mut self) {
+    fn caught_up(&mut self) {
         if let Some(fresh) = self.fresh.take() {
             self.shared.change(self.next, |state| *state = fresh);
-            self.shared.whole.send(true);
+            self.shared.fully_read.send(true);
         }
     }
 
-    fn trouble(&mut self, reason: Option<&str>) {
+    fn report_problem(&mut self, reason: Option<&str>) {
         let Some(health) = &self.health else { return };
         match reason {
-            Some(reason) if self.fresh.is_some() && !self.shared.is_whole() => {
+            Some(reason) if self.fresh.is_some() && !self.shared.is_fully_read() => {
                 health.set(HEALTH_PART, format!("`{}` cannot be read, no task starts before: {reason}", self.topic));
             }
             Some(reason) => {
@@ -191,9 +191,9 @@ impl Sink for ControlFollower {
 }
 
 impl ControlFollower {
-    fn complain(&mut self, record: &RecordRef<'_>, error: &str) {
-        self.complaints += 1;
-        if self.complaints <= MAX_COMPLAINTS {
+    fn log_invalid_record(&mut self, record: &RecordRef<'_>, error: &str) {
+        self.invalid_records += 1;
+        if self.invalid_records <= MAX_INVALID_LOGGED {
             let key = String::from_utf8_lossy(record.key.unwrap_or_default());
             let key = crate::model::task::id::clip(&key);
             tracing::warn!(topic = %self.topic, offset = record.offset, %key, reason = error, "ignoring an invalid control record");

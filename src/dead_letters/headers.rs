@@ -113,9 +113,9 @@ pub fn digest<'a>(
 
 /// Returns true if a dead letter of this run no longer represents the task's outcome: a later run has begun, or the
 /// run ended differently, for example because another worker ran the task too.
-pub fn has_moved_on(node: &TaskRecord, run: u32) -> bool {
-    let ended_otherwise = matches!(node.own, State::Succeeded | State::Cancelled | State::Expired);
-    node.run > run || (node.run == run && ended_otherwise)
+pub fn has_moved_on(task: &TaskRecord, run: u32) -> bool {
+    let ended_otherwise = matches!(task.own, State::Succeeded | State::Cancelled | State::Expired);
+    task.run > run || (task.run == run && ended_otherwise)
 }
 
 #[cfg(test)]
@@ -155,7 +155,7 @@ mod tests {
     fn pointer_and_key_are_included_if_given() {
         let letter = DeadLetterHeaders { pointer: Some("/a/0"), key: Some(b"\xffkey"), ..LETTER };
         let headers = headers(&letter);
-        let get = |wanted| headers.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.as_str());
+        let get = |header_name| headers.iter().find(|(name, _)| *name == header_name).map(|(_, value)| value.as_str());
         assert_eq!((get(header::POINTER), get(header::KEY)), (Some("/a/0"), Some("/2tleQ==")));
     }
 
@@ -171,7 +171,7 @@ mod tests {
     fn task_and_run_are_included_if_known() {
         let id = TaskId::parse("a:b").unwrap();
         let headers = headers(&DeadLetterHeaders { task: Some((&id, 3)), ..LETTER });
-        let get = |wanted| headers.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.as_str());
+        let get = |header_name| headers.iter().find(|(name, _)| *name == header_name).map(|(_, value)| value.as_str());
         assert_eq!((get(header::TASK), get(header::RUN)), (Some("a:b"), Some("3")));
     }
 
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn letter_is_stale_after_a_later_run_or_another_end() {
-        let mut node = TaskRecord::expected(2, 0);
+        let mut task = TaskRecord::expected(2, 0);
         for (own, run, expected) in [
             (State::Failed, 2, false),
             (State::Running, 2, false),
@@ -209,8 +209,8 @@ mod tests {
             (State::Queued, 1, true),
             (State::Succeeded, 3, false),
         ] {
-            node.own = own;
-            assert_eq!(has_moved_on(&node, run), expected, "{own:?}, letter of run {run}");
+            task.own = own;
+            assert_eq!(has_moved_on(&task, run), expected, "{own:?}, letter of run {run}");
         }
     }
 }

@@ -15,10 +15,10 @@ use crate::config::Names;
 use crate::dead_letters::headers::digest;
 
 /// Number of offsets read at a time.
-const CHUNK: i64 = 20_000;
+const READ_OFFSETS: i64 = 20_000;
 /// Maximum number of latest resolutions per partition that are kept with their request. A request whose transaction
 /// ended in doubt looks itself up here shortly afterwards to learn the outcome.
-const RECENT: usize = 1_000;
+const MAX_RECENT: usize = 1_000;
 
 /// Resolutions of the dead letters of all topics. Shared by all requests of a process; filled on demand.
 #[derive(Default)]
@@ -44,7 +44,7 @@ struct PartitionIndex {
 }
 
 /// Indexed record.
-struct Entry {
+struct IndexedRecord {
     offset: i64,
     digest: u64,
     /// Set if the record has the form of a resolution marker.
@@ -62,18 +62,18 @@ pub struct ResolvedBy {
 impl PartitionIndex {
     /// Forgets the records below the first offset of the log, which retention has removed.
     fn begin_at(&mut self, first: i64) {
-        let gone = usize::try_from(first - self.first).unwrap_or_default();
-        self.digests.drain(..gone.min(self.digests.len()));
+        let removed = usize::try_from(first - self.first).unwrap_or_default();
+        self.digests.drain(..removed.min(self.digests.len()));
         self.first = self.first.max(first);
         self.next = self.next.max(first);
-        let gone = ..u64::try_from(self.first).unwrap_or_default();
+        let removed = ..u64::try_from(self.first).unwrap_or_default();
         for set in [&mut self.marks, &mut self.dropped, &mut self.redriven] {
-            set.remove_range(gone);
+            set.remove_range(removed);
         }
     }
 
     /// Adds a record, unless it was added before.
-    fn take(&mut self, Entry { offset, digest, mark }: Entry) {
+    fn add_record(&mut self, IndexedRecord { offset, digest, mark }: IndexedRecord) {
         let Some(index) = usize::try_from(offset - self.first).ok().filter(|_| offset >= self.next) else { return };
         self.digests.resize(index, 0);
         self.digests.push_back(digest);
@@ -99,7 +99,7 @@ impl PartitionIndex {
         };
         resolved.insert(letter as u64);
         self.recent.push_back((letter, request));
-        if self.recent.len() > RECENT {
+        if self.recent.len() > MAX_RECENT {
             self.recent.pop_front();
         }
     }
@@ -144,9 +144,9 @@ impl DeadLetterIndex {
 
     pub fn resolved(&self, partition: &Partition, letter: i64) -> Option<ResolvedBy> {
         let partitions = self.0.lock();
-        let known = partitions.get(partition)?;
-        let request = known.recent.iter().rev().find(|(of, _)| *of == letter).map(|(_, request)| *request);
-        Some(ResolvedBy { resolution: known.resolution(letter)?, request })
+        let index = partitions.get(partition)?;
+        let request = index.recent.iter().rev().find(|(of, _)| *of == letter).map(|(_, request)| *request);
+        Some(ResolvedBy { resolution: index.resolution(letter)?, request })
     }
 
     /// Adds a resolution that this process has just written: a read of committed records may not return it yet.
@@ -161,13 +161,13 @@ impl DeadLetterIndex {
     /// The index of the partition is discarded, and the next read rebuilds it.
     pub(super) fn is_mark(&self, partition: &Partition, letter: &DeadLetterRecord) -> Result<bool, BrokerError> {
         let mut partitions = self.0.lock();
-        let Some(known) = partitions.get(partition) else { return Ok(false) };
-        if known.digest_at(letter.id.offset).is_some_and(|digest| digest != letter.digest) {
+        let Some(index) = partitions.get(partition) else { return Ok(false) };
+        if index.digest_at(letter.id.offset).is_some_and(|digest| digest != letter.digest) {
             partitions.remove(partition);
             let message = format!("the topic of {partition} was recreated, so its index is rebuilt; try again");
             return Err(BrokerError::Unavailable(message));
         }
-        Ok(known.marks.contains(letter.id.offset as u64))
+        Ok(index.marks.contains(letter.id.offset as u64))
     }
 
     /// Reads new records up to the first open transaction. Returns the first offset of the log, and the offset up to
@@ -194,33 +194,33 @@ impl DeadLetterIndex {
         loop {
             let from = {
                 let mut partitions = self.0.lock();
-                let known = partitions.entry(partition.clone()).or_default();
-                known.begin_at(first);
-                known.next
+                let index = partitions.entry(partition.clone()).or_default();
+                index.begin_at(first);
+                index.next
             };
             if from >= end {
                 return Ok(());
             }
-            let to = end.min(from + CHUNK);
-            let mut found = Vec::new();
+            let to = end.min(from + READ_OFFSETS);
+            let mut records = Vec::new();
             let range = OffsetRange { partition: partition.clone(), from, to };
-            let read = offset_range::read(broker, &[range], CALL_DEADLINE, &mut |record| found.push(entry(record)));
+            let read = offset_range::read(broker, &[range], CALL_DEADLINE, &mut |record| records.push(entry(record)));
             let mut partitions = self.0.lock();
-            let known = partitions.entry(partition.clone()).or_default();
-            // A concurrent call may have added the same records, which `take` then ignores. It may also have found that
+            let index = partitions.entry(partition.clone()).or_default();
+            // A concurrent call may have added the same records, which `add_record` then ignores. It may also have found that
             // the topic was recreated and discarded the index, in which case reading starts again.
-            if known.next < from {
+            if index.next < from {
                 continue;
             }
             // Records read before a failure count too: the next call continues after them.
-            found.into_iter().for_each(|entry| known.take(entry));
+            records.into_iter().for_each(|entry| index.add_record(entry));
             read?;
-            known.next = known.next.max(to);
+            index.next = index.next.max(to);
         }
     }
 }
 
-fn entry(record: &RecordRef<'_>) -> Entry {
+fn entry(record: &RecordRef<'_>) -> IndexedRecord {
     let mark = ResolutionMarker::read(record);
-    Entry { offset: record.offset, digest: digest(record.key, record.value, record.headers()), mark }
+    IndexedRecord { offset: record.offset, digest: digest(record.key, record.value, record.headers()), mark }
 }

@@ -6,7 +6,7 @@
 //!
 //! Invariant: the first marker of a dead letter counts, and only if it has the digest of that dead letter. A redrive is
 //! one transaction of task record and marker, so a dead letter runs again once; without the digest, a marker would
-//! resolve whatever has its offset after the topic was recreated.
+//! resolve an unrelated record at the same offset after the topic was recreated.
 //!
 //! Read next: `headers.rs` (what a dead letter adds to the record), `index.rs`, then `src/worker/dead_letter.rs`
 //! (writing).
@@ -30,7 +30,7 @@ pub use record::{DeadLetterRecord, Original, UNREADABLE};
 /// Maximum number of records scanned for one page.
 pub const MAX_SCANNED: usize = 5_000;
 /// Number of offsets read at a time.
-const CHUNK: i64 = 100;
+const READ_OFFSETS: i64 = 100;
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Position of a dead letter: `<type>:<partition>:<offset>`.
@@ -61,8 +61,8 @@ impl std::str::FromStr for DeadLetterId {
             let task_type = parts.next()?;
             let partition = parts.next()?.parse().ok()?;
             let offset = parts.next()?.parse().ok()?;
-            let whole = parts.next().is_none() && !task_type.is_empty() && partition >= 0 && offset >= 0;
-            whole.then(|| Self { task_type: task_type.to_owned(), partition, offset })
+            let is_valid = parts.next().is_none() && !task_type.is_empty() && partition >= 0 && offset >= 0;
+            is_valid.then(|| Self { task_type: task_type.to_owned(), partition, offset })
         };
         read().ok_or(InvalidDeadLetterId)
     }
@@ -79,7 +79,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    fn takes(&self, letter: &DeadLetterRecord) -> bool {
+    fn matches(&self, letter: &DeadLetterRecord) -> bool {
         self.code.as_ref().is_none_or(|code| *code == letter.code)
             && self.from_ms.is_none_or(|from| letter.at_ms >= from)
             && self.to_ms.is_none_or(|to| letter.at_ms < to)
@@ -166,7 +166,7 @@ impl DeadLetterIndex {
             tail.below = letter.id.offset;
             page.scanned += 1;
             let is_mark = self.is_mark(&tail.partition, &letter)?;
-            if !is_mark && filter.takes(&letter) && self.resolved(&tail.partition, letter.id.offset).is_none() {
+            if !is_mark && filter.matches(&letter) && self.resolved(&tail.partition, letter.id.offset).is_none() {
                 page.letters.push(letter);
             }
         }
@@ -207,7 +207,7 @@ fn refill(broker: &dyn Broker, names: &Names, tails: &mut [Tail]) -> Result<(), 
     while tails.iter().any(Tail::is_dry) {
         let mut ranges = Vec::new();
         for tail in tails.iter_mut().filter(|tail| tail.is_dry()) {
-            let from = (tail.read_to - CHUNK).max(tail.first);
+            let from = (tail.read_to - READ_OFFSETS).max(tail.first);
             let to = tail.read_to;
             ranges.push(OffsetRange { partition: tail.partition.clone(), from, to });
             tail.read_to = from;
@@ -230,7 +230,7 @@ fn partitions(broker: &dyn Broker, names: &Names, task_type: Option<&str>) -> Re
     let prefix = names.dead(task_type.unwrap_or_default());
     let mut topics = broker.topics(&prefix, CALL_DEADLINE)?;
     topics.retain(|topic| {
-        names.type_of_dead(&topic.name).is_some_and(|name| task_type.is_none_or(|wanted| wanted == name))
+        names.type_of_dead(&topic.name).is_some_and(|name| task_type.is_none_or(|filter_type| filter_type == name))
     });
     let of = |topic: &crate::broker::TopicInfo| {
         let name = topic.name.clone();

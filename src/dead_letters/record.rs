@@ -11,7 +11,7 @@ use crate::model::task::id::TaskId;
 
 /// Code of records not written by kafleet.
 pub const UNREADABLE: &str = "unreadable";
-const FOREIGN: &str = "the record has no header `kafleet_code`: it was not written by kafleet";
+const FOREIGN_RECORD: &str = "the record has no header `kafleet_code`: it was not written by kafleet";
 
 /// Decoded dead letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,8 +54,8 @@ impl DeadLetterRecord {
         let Record { partition, offset, timestamp_ms, key, value, mut headers, .. } = record;
         let begin = headers.iter().rposition(|(name, _)| name == header::CODE);
         let ours = begin.map_or_else(Vec::new, |begin| headers.split_off(begin));
-        let text = |wanted: &str| {
-            let value = ours.iter().rev().find(|(name, _)| name == wanted)?.1.as_deref()?;
+        let text = |expected: &str| {
+            let value = ours.iter().rev().find(|(name, _)| name == expected)?.1.as_deref()?;
             Some(String::from_utf8_lossy(value).into_owned())
         };
         let own_key = text(header::KEY).and_then(|key| BASE64.decode(key.as_bytes()).ok());
@@ -67,7 +67,7 @@ impl DeadLetterRecord {
         let run = text(header::RUN).and_then(|run| run.parse().ok()).unwrap_or(1);
         let (code, error) = match begin {
             Some(_) => (text(header::CODE), text(header::ERROR)),
-            None => (None, Some(FOREIGN.to_owned())),
+            None => (None, Some(FOREIGN_RECORD.to_owned())),
         };
         Self {
             id: DeadLetterId { task_type: task_type.to_owned(), partition, offset },
@@ -94,11 +94,11 @@ impl DeadLetterRecord {
         let Some((_, partition, offset)) = self.source.as_ref().filter(|(named, ..)| *named == topic) else {
             return Ok(());
         };
-        let found = match broker.read_at(&Partition::new(topic, *partition), *offset, CALL_DEADLINE) {
+        let original = match broker.read_at(&Partition::new(topic, *partition), *offset, CALL_DEADLINE) {
             Err(BrokerError::Unknown(_)) => None,
-            found => found?,
+            original => original?,
         };
-        if let Some(Record { key, value, headers, .. }) = found {
+        if let Some(Record { key, value, headers, .. }) = original {
             self.original = Original { key, value, headers };
         }
         Ok(())
@@ -127,17 +127,17 @@ pub(super) struct ResolutionMarker {
 impl ResolutionMarker {
     pub(super) fn read(record: &RecordRef<'_>) -> Option<Self> {
         let mut headers = record.headers();
-        let mut next = |wanted: &str| {
+        let mut next = |expected: &str| {
             let (name, value) = headers.next()?;
-            std::str::from_utf8(value?).ok().filter(|_| name == wanted)
+            std::str::from_utf8(value?).ok().filter(|_| name == expected)
         };
         let of = next(mark::OF)?.parse().ok()?;
         let letter = u64::from_str_radix(next(mark::LETTER)?, 16).ok()?;
         let resolution = Resolution::named(next(mark::RESOLUTION)?)?;
         next(mark::TIME)?;
         let request = uuid::Uuid::parse_str(next(mark::REQUEST)?).ok()?.as_u128();
-        let whole = headers.next().is_none() && record.key.is_none() && record.value.is_none();
-        whole.then_some(Self { of, letter, resolution, request })
+        let is_complete = headers.next().is_none() && record.key.is_none() && record.value.is_none();
+        is_complete.then_some(Self { of, letter, resolution, request })
     }
 
     /// Headers of the marker that resolves a dead letter.

@@ -115,5 +115,6 @@ pub struct DeadLetterResults {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeadLetterRejection {
     pub letter: String,
-    pub why: String,
+    #[serde(rename = "why")]
+    pub reason: String,
 }

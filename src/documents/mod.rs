@@ -1,4 +1,7 @@
 //! Request and response documents, shared by the server, the command line and the published schemas.
+//!
+//! The doc comments of types and fields are the descriptions in `/openapi.json`, and the names of types are the names of
+//! its schemas; `#[serde(rename)]` and `#[schemars(rename)]` keep a published name where the Rust name differs.
 
 use std::collections::BTreeMap;
 
@@ -219,7 +222,7 @@ pub struct TaskPage {
     pub missing: Vec<String>,
     /// Only if no scanned task matches: the conditions that exclude some of them.
     #[serde(default)]
-    pub excluded: Vec<Excluded>,
+    pub excluded: Vec<ExcludedTerm>,
     /// Events partitions of which the store has lost data, or which no tracker projects: tasks are missing or outdated.
     #[serde(default)]
     pub incomplete: Vec<u32>,
@@ -227,7 +230,8 @@ pub struct TaskPage {
 
 /// Condition of a search without matches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Excluded {
+#[schemars(rename = "Excluded")]
+pub struct ExcludedTerm {
     /// Condition in the language of searches.
     pub term: String,
     /// Number of scanned tasks that it excludes.

@@ -8,7 +8,8 @@ use crate::model::worker_status::TypeStatus;
 
 /// Pause of a type or schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Paused {
+#[schemars(rename = "Paused")]
+pub struct PauseDocument {
     pub since: String,
     pub reason: Option<String>,
 }

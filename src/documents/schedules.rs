@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Paused;
+use super::PauseDocument;
 use crate::model::record::state::State;
 use crate::model::schedule::Spec;
 use crate::model::schedule::step::ScheduleOutcome;
@@ -25,7 +25,7 @@ pub struct NewSchedule {
 pub struct ScheduleDocument {
     pub id: String,
     pub spec: Spec,
-    pub paused: Option<Paused>,
+    pub paused: Option<PauseDocument>,
     /// Managed by a configuration file (`kafleet schedules apply`).
     pub applied: bool,
     pub changed_at: String,

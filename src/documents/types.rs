@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{CircuitDocument, Paused, QueueDocument, TypeLimits, WorkerTotals};
+use super::{CircuitDocument, PauseDocument, QueueDocument, TypeLimits, WorkerTotals};
 use crate::model::record::state::State;
 
 /// Response of `GET /v1/types`.
@@ -29,7 +29,7 @@ pub struct TypeDocument {
     pub backlog: u64,
     /// Present while the type is paused; no tasks of it are started.
     #[serde(default)]
-    pub paused: Option<Paused>,
+    pub paused: Option<PauseDocument>,
     /// Limits in effect.
     #[serde(default)]
     pub limits: TypeLimits,

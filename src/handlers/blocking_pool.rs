@@ -27,7 +27,7 @@ pub(crate) struct BlockingPool(Arc<PoolState>);
 
 struct PoolState {
     name: String,
-    queue: Mutex<Queue>,
+    queue: Mutex<JobQueue>,
     /// Notified when a job is queued for an idle thread.
     more: Condvar,
     /// Permits for calls.
@@ -37,7 +37,7 @@ struct PoolState {
 }
 
 #[derive(Default)]
-struct Queue {
+struct JobQueue {
     jobs: VecDeque<Job>,
     /// Number of threads that wait for a job.
     idle: usize,

@@ -402,7 +402,7 @@ impl Attempt {
     /// counts.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut headers = self.headers.iter().flat_map(|headers| headers.iter());
-        let kept = headers.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| &**value);
+        let kept = headers.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| &**value);
         kept.or_else(|| self.labels.as_ref()?.header(name))
     }
 

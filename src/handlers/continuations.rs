@@ -58,9 +58,9 @@ mod tests {
     use crate::handlers::Task;
 
     #[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
-    struct Keyed(BTreeMap<Option<u8>, u8>);
+    struct KeyedTask(BTreeMap<Option<u8>, u8>);
 
-    impl Task for Keyed {
+    impl Task for KeyedTask {
         const TYPE: &'static str = "keyed";
         type Output = ();
 
@@ -72,11 +72,11 @@ mod tests {
     #[test]
     fn continuation_that_is_not_json_is_a_final_failure() {
         let params = BTreeMap::from([(None, 2)]);
-        let failures = [Keyed(params.clone()).to_continuation(), Keyed::join(params)];
+        let failures = [KeyedTask(params.clone()).to_continuation(), KeyedTask::join(params)];
         for failure in failures.map(|created| created.expect_err("the keys are not strings")) {
             assert_eq!(&*failure.kind, "bad_then");
             assert!(failure.message.contains("not JSON: key must be a string"), "{failure}");
         }
-        assert!(Keyed(BTreeMap::new()).to_continuation().is_ok());
+        assert!(KeyedTask(BTreeMap::new()).to_continuation().is_ok());
     }
 }

@@ -129,7 +129,7 @@ impl Failure {
         Self::dead(error.to_string()).of_kind("schema")
     }
 
-    /// End of an attempt that was asked to stop. The task is cancelled, or repeated if only the worker stops.
+    /// End of an attempt after a request to stop. The task is cancelled, or repeated if only the worker stops.
     pub fn cancelled() -> Self {
         Self { then: Fail::Cancelled, message: "the attempt was cancelled".into(), kind: "cancelled".into() }
     }

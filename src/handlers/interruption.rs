@@ -1,4 +1,4 @@
-//! Why an attempt is asked to stop, and whether it runs again because its process has ended.
+//! Reason for stopping an attempt, and repetition of an attempt whose process has ended.
 
 use std::sync::OnceLock;
 

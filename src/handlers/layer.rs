@@ -95,12 +95,12 @@ impl Service<AttemptRequest> for AttemptService {
 }
 
 /// Creates the answer of one attempt.
-type Call = dyn Fn(AttemptRequest) -> AnswerFuture + Send + Sync;
+type AttemptCall = dyn Fn(AttemptRequest) -> AnswerFuture + Send + Sync;
 
 /// Handler whose attempts pass through a layer.
 pub(super) struct LayeredHandler {
     inner: Arc<dyn Handler>,
-    call: Box<Call>,
+    call: Box<AttemptCall>,
 }
 
 impl LayeredHandler {
@@ -223,9 +223,9 @@ mod tests {
     async fn errors_of_layers_have_kinds() {
         /// Service that is never ready.
         #[derive(Clone)]
-        struct Busy;
+        struct BusyService;
 
-        impl Service<AttemptRequest> for Busy {
+        impl Service<AttemptRequest> for BusyService {
             type Response = RawJson;
             type Error = Infallible;
             type Future = std::future::Pending<Result<RawJson, Infallible>>;
@@ -241,8 +241,8 @@ mod tests {
 
         let slow = TypeRegistration::of_fn(|(): (), _cx: Context| std::future::pending::<Result<(), Failure>>());
         let elapsed = slow.with_layer(&TimeoutLayer::new(Duration::from_millis(1)));
-        let shed = number().with_layer(&layer_fn(|_: AttemptService| LoadShedLayer::new().layer(Busy)));
-        let own = number().with_layer(&layer_fn(|inner: AttemptService| {
+        let shed = number().with_layer(&layer_fn(|_: AttemptService| LoadShedLayer::new().layer(BusyService)));
+        let refusing = number().with_layer(&layer_fn(|inner: AttemptService| {
             inner.and_then(|_| ready(Err::<RawJson, _>(Failure::dead("no").of_kind("refused"))))
         }));
         let other = number().with_layer(&layer_fn(|inner: AttemptService| {
@@ -252,7 +252,7 @@ mod tests {
         for (registered, params, kind, then) in [
             (elapsed, json!(null), "timeout", retry),
             (shed, json!(1), "overloaded", retry),
-            (own, json!(1), "refused", Fail::Dead),
+            (refusing, json!(1), "refused", Fail::Dead),
             (other, json!(1), "error", retry),
         ] {
             let outcome = run(&registered, params).await;

@@ -38,9 +38,9 @@ pub(crate) mod output_tail;
 pub mod permit;
 #[doc(hidden)]
 pub mod process;
+pub(crate) mod process_guard;
 #[doc(hidden)]
 pub mod program_env;
-pub(crate) mod reaper;
 mod registry;
 pub(crate) mod resident_memory;
 mod schema;

@@ -2,7 +2,7 @@
 //! attempts of a type (child processes) or those of an app.
 //!
 //! Invariant: a program ends with all that it has started. It leads a process group, which is killed when the leader has
-//! exited, when the process is dropped, and by the guard process ([`reaper`]) when the worker dies. Otherwise programs of
+//! exited, when the process is dropped, and by the guard process ([`process_guard`]) when the worker dies. Otherwise programs of
 //! an attempt that has ended would run beside those of the next one.
 
 use std::io;
@@ -21,7 +21,7 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use super::output_tail::OutputTail;
-use super::reaper::{self, Group};
+use super::process_guard::{self, ProcessGroup};
 use super::socket::{self, SocketWriter};
 
 /// Maximum time between the end of the stream of a process, or its kill, and its exit.
@@ -70,7 +70,7 @@ pub trait RunningProgram: Send {
 /// Process of the operating system that leads a process group.
 pub(crate) struct OwnedProcess {
     /// Dropped before `child`: once the leader is reaped, the id of its group may belong to others.
-    group: Arc<Group>,
+    group: Arc<ProcessGroup>,
     child: Child,
     pid: u32,
 }
@@ -78,13 +78,13 @@ pub(crate) struct OwnedProcess {
 impl OwnedProcess {
     /// Starts a program, off the threads of the runtime: forking a large process takes milliseconds.
     pub(crate) async fn start(command: Command) -> io::Result<Self> {
-        let (child, group) = tokio::task::spawn_blocking(|| reaper::spawn(command)).await??;
+        let (child, group) = tokio::task::spawn_blocking(|| process_guard::spawn(command)).await??;
         let pid = child.id().unwrap_or_default();
         Ok(Self { group: Arc::new(group), child, pid })
     }
 
     /// Process group, to be signalled while the exit is awaited.
-    pub(crate) fn group(&self) -> Arc<Group> {
+    pub(crate) fn group(&self) -> Arc<ProcessGroup> {
         self.group.clone()
     }
 

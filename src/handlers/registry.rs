@@ -201,9 +201,9 @@ impl Registry {
 
     /// Types that no app declares.
     pub(crate) fn without_apps(&self) -> Self {
-        let mut own = self.clone();
-        own.types.retain(|_, registered| registered.details.app.is_none());
-        own
+        let mut registry = self.clone();
+        registry.types.retain(|_, registered| registered.details.app.is_none());
+        registry
     }
 
     /// Application state of all handlers.

@@ -48,8 +48,8 @@ mod tests {
         let mut process = shell.spawn().unwrap();
         let mut line = [0];
         std::io::Read::read_exact(process.stdout.as_mut().unwrap(), &mut line).unwrap();
-        let own = resident_bytes(process.id());
-        assert!(own > 0 && tree_bytes(process.id()) > own);
+        let resident = resident_bytes(process.id());
+        assert!(resident > 0 && tree_bytes(process.id()) > resident);
         let (pid, below) = (process.id(), children(process.id()));
         below.into_iter().for_each(|pid| {
             nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::SIGKILL).unwrap();

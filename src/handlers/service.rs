@@ -68,7 +68,7 @@ pub enum Disposal {
     Dropped,
 }
 
-/// Value that is made before each attempt and disposed of after it, whatever its end.
+/// Value that is made before each attempt and disposed of after it, however the attempt ends.
 pub trait Service: Send + Sync + Sized + 'static {
     /// Makes the value, within the time limits of the attempt. A failure fails the attempt, and its handler does not run.
     fn make(cx: &Context) -> impl Future<Output = TaskResult<Self>> + Send;
@@ -87,8 +87,9 @@ impl Context {
     /// # Panics
     /// If the type has no such service. The panic fails the attempt.
     pub fn service<S: Service>(&self) -> Arc<S> {
-        let found = self.services().iter().find(|(id, _)| *id == TypeId::of::<S>()).map(|(_, service)| service.clone());
-        match found.and_then(|service| service.downcast().ok()) {
+        let service =
+            self.services().iter().find(|(id, _)| *id == TypeId::of::<S>()).map(|(_, service)| service.clone());
+        match service.and_then(|service| service.downcast().ok()) {
             Some(service) => service,
             None => panic!("the type has no service `{}`: add `.service::<…>()`", std::any::type_name::<S>()),
         }

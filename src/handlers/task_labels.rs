@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::json::RawJson;
 use crate::model::task::Policy;
 
-/// Labels of a task: what its creator has said about it beyond type and params.
+/// Labels of a task: the metadata that its creator has set besides type and params.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TaskLabels {
@@ -43,9 +43,9 @@ impl TaskLabels {
         (labels != Self::default()).then(|| Arc::new(labels))
     }
 
-    /// Value of a header. Upper and lower case are the same.
+    /// Value of a header; the case of its name does not matter.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+        self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 }
 

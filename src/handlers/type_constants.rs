@@ -22,13 +22,13 @@ macro_rules! constants {
 pub(super) use constants;
 
 /// Value of a constant as a setting.
-trait Setting<T> {
+trait IntoSetting<T> {
     fn setting(self) -> T;
 }
 
 macro_rules! same {
     ($($name:ty),*) => {
-        $(impl Setting<$name> for $name {
+        $(impl IntoSetting<$name> for $name {
             fn setting(self) -> $name {
                 self
             }
@@ -39,25 +39,25 @@ macro_rules! same {
 same!(u32, Order, Isolation);
 
 /// Zero is the default.
-impl Setting<Option<u32>> for u32 {
+impl IntoSetting<Option<u32>> for u32 {
     fn setting(self) -> Option<u32> {
         (self > 0).then_some(self)
     }
 }
 
-impl Setting<Millis> for Duration {
+impl IntoSetting<Millis> for Duration {
     fn setting(self) -> Millis {
         self.into()
     }
 }
 
-impl Setting<Option<Millis>> for Option<Duration> {
+impl IntoSetting<Option<Millis>> for Option<Duration> {
     fn setting(self) -> Option<Millis> {
         self.map(Into::into)
     }
 }
 
-impl Setting<Vec<String>> for &[&str] {
+impl IntoSetting<Vec<String>> for &[&str] {
     fn setting(self) -> Vec<String> {
         self.iter().map(ToString::to_string).collect()
     }

@@ -9,7 +9,7 @@ use crate::model::event::ErrorInfo;
 use crate::model::task::id::clip;
 
 /// Placeholder for a variable part.
-const ANY: char = '#';
+const PLACEHOLDER: char = '#';
 /// Maximum length of the part of a message that distinguishes errors, and of the text of a group, in characters.
 pub const MAX_CHARS: usize = 160;
 
@@ -81,7 +81,7 @@ impl ErrorFilter {
 
     /// Returns true if the error has this name or kind, or this message up to variable parts.
     pub fn matches(&self, error: Option<&ErrorInfo>) -> bool {
-        if self.fingerprint().is_some_and(|wanted| wanted == Fingerprint::of(error)) {
+        if self.fingerprint().is_some_and(|filter| filter == Fingerprint::of(error)) {
             return true;
         }
         let Some(error) = error else { return false };
@@ -108,7 +108,7 @@ fn class_of(text: &str, max_chars: usize) -> String {
         if is_word(first) && !part.contains(|c: char| c.is_ascii_digit()) {
             class.push_str(part);
         } else if width > first.len_utf8() || first.is_ascii_digit() {
-            class.push(ANY);
+            class.push(PLACEHOLDER);
         } else if !(first.is_whitespace() && class.ends_with(' ')) {
             class.push(if first.is_whitespace() { ' ' } else { first });
         }
@@ -151,15 +151,15 @@ mod tests {
     #[test]
     fn similar_errors_share_a_fingerprint() {
         let of = |kind: &str, message: &str| Fingerprint::of(Some(&ErrorInfo::new(kind, message, 1)));
-        let known = of("timeout", "no answer from shard-7 after 30 s\nat line 4");
-        assert_eq!(of("timeout", "  no answer from shard-12 after 5 s\nat line 90"), known);
+        let expected = of("timeout", "no answer from shard-7 after 30 s\nat line 4");
+        assert_eq!(of("timeout", "  no answer from shard-12 after 5 s\nat line 90"), expected);
         for (kind, message) in
             [("error", "no answer from shard-7 after 30 s"), ("timeout", "no answer"), ("timeout", "")]
         {
-            assert_ne!(of(kind, message), known, "{kind}: {message}");
+            assert_ne!(of(kind, message), expected, "{kind}: {message}");
         }
         assert_ne!(Fingerprint::of(None), of("", ""));
-        assert_eq!(known.to_string().parse(), Ok(known));
+        assert_eq!(expected.to_string().parse(), Ok(expected));
         assert_eq!(Fingerprint(10).to_string(), "000000000000000a");
         assert!("a".parse::<Fingerprint>().is_err() && "zzzzzzzzzzzzzzzz".parse::<Fingerprint>().is_err());
         let long = |end: &str| of("error", &("größer ".repeat(40) + end));

@@ -144,7 +144,7 @@ impl RecordCopy {
 pub struct Timer {
     /// Epoch milliseconds.
     pub due_ms: i64,
-    pub what: TimerKind,
+    pub kind: TimerKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,13 +214,13 @@ impl CancelRequest {
 /// Cancel message: `Job was cancelled.`, and how: on request, with the ancestor that the request named, or by the tracker at
 /// the end of a tree that exceeded its maximum age.
 pub fn cancel_message(with: Option<&str>, when: &str, reason: Option<&str>) -> String {
-    let what = match with {
+    let origin = match with {
         Some(with) => format!("With `{with}`"),
         None if reason == Some(OVERDUE) => "By the tracker".to_owned(),
         None => "On request".to_owned(),
     };
     let error = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-    format!("Job was cancelled. {what}{when}{error}")
+    format!("Job was cancelled. {origin}{when}{error}")
 }
 
 /// One-time action of the tracker outside the store.
@@ -228,7 +228,7 @@ pub fn cancel_message(with: Option<&str>, when: &str, reason: Option<&str>) -> S
 pub struct Effect {
     /// Offset of the event that caused the effect.
     pub cause: i64,
-    pub what: EffectKind,
+    pub kind: EffectKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -253,7 +253,7 @@ pub enum EffectKind {
 impl Effect {
     /// Id of the effect: the same in every projection of the log.
     pub fn id(&self) -> String {
-        let what = match self.what {
+        let name = match self.kind {
             EffectKind::Publish { .. } => "publish",
             EffectKind::RetryFailed { .. } => "retry-failed",
             EffectKind::Cancel { .. } => "cancel",
@@ -265,11 +265,11 @@ impl Effect {
                 return format!("notify-{}-{}-{}", self.cause, delivery.change, delivery.rule);
             }
         };
-        format!("{what}-{}", self.cause)
+        format!("{name}-{}", self.cause)
     }
 
     pub const fn is_notification(&self) -> bool {
-        matches!(self.what, EffectKind::NotifyAction(_))
+        matches!(self.kind, EffectKind::NotifyAction(_))
     }
 }
 
@@ -280,7 +280,7 @@ impl TaskRecord {
     }
 
     /// Returns the cancel that already covers a new request for the task, or with `subtree` for its descendants too.
-    pub fn asked(&self, subtree: bool) -> Option<&StoredCancel> {
+    pub fn covering_cancel(&self, subtree: bool) -> Option<&StoredCancel> {
         let as_much = |cancel: &&StoredCancel| cancel.named && (!subtree || (cancel.subtree && !cancel.outlived));
         self.cancelled_by().filter(as_much)
     }
@@ -300,7 +300,7 @@ impl TaskRecord {
     /// may have to wait for workers and sort after everything else, so that they never block other tasks.
     pub fn turn(&self) -> Option<i64> {
         let first = self.effects.first()?;
-        Some(if matches!(first.what, EffectKind::WithdrawCancel { .. }) {
+        Some(if matches!(first.kind, EffectKind::WithdrawCancel { .. }) {
             first.cause | WITHDRAWAL_BIT
         } else {
             first.cause
@@ -310,7 +310,7 @@ impl TaskRecord {
     /// Returns true if the record of the current run is not in its topic yet; the known position then belongs to the record
     /// of an older run.
     pub fn is_to_be_published(&self) -> bool {
-        self.effects.iter().any(|effect| matches!(effect.what, EffectKind::Publish { run } if run == self.run))
+        self.effects.iter().any(|effect| matches!(effect.kind, EffectKind::Publish { run } if run == self.run))
     }
 
     /// Appends an effect. A withdrawal of a cancel stays last, because it may have to wait for workers.
@@ -318,7 +318,7 @@ impl TaskRecord {
         let last = self
             .effects
             .iter()
-            .position(|effect| matches!(effect.what, EffectKind::WithdrawCancel { .. }))
+            .position(|effect| matches!(effect.kind, EffectKind::WithdrawCancel { .. }))
             .unwrap_or(self.effects.len());
         self.effects.insert(last, effect);
     }
@@ -332,7 +332,7 @@ impl TaskRecord {
     /// store's index cannot hold exactly is cut.
     pub fn timer(&self) -> Option<Timer> {
         let check = self.notifications.as_ref().and_then(|log| log.next_check());
-        let check = check.map(|(due_ms, number)| Timer { due_ms, what: TimerKind::Check(number as u32) });
+        let check = check.map(|(due_ms, number)| Timer { due_ms, kind: TimerKind::Check(number as u32) });
         let next = self.own_timer().into_iter().chain(check).min_by_key(|timer| timer.due_ms);
         next.map(|timer| Timer { due_ms: timer.due_ms.clamp(0, MAX_TIME_MS), ..timer })
     }
@@ -343,16 +343,16 @@ impl TaskRecord {
             return None;
         }
         if let Some(cancel) = self.cancelled_by() {
-            return (!self.is_held()).then_some(Timer { due_ms: cancel.due_ms, what: TimerKind::Cancel });
+            return (!self.is_held()).then_some(Timer { due_ms: cancel.due_ms, kind: TimerKind::Cancel });
         }
         if !self.deferral.is_deferred() {
             return None;
         }
-        let release = Timer { due_ms: self.times.due_ms.unwrap_or_default(), what: TimerKind::Release };
+        let release = Timer { due_ms: self.times.due_ms.unwrap_or_default(), kind: TimerKind::Release };
         let expires = self.definition.policy.as_ref().and_then(|policy| policy.expires_at_ms);
         // Only the first attempt can expire.
         let expiry = expires.filter(|at| self.own == State::Scheduled && *at < release.due_ms);
-        Some(expiry.map_or(release, |due_ms| Timer { due_ms, what: TimerKind::Expire }))
+        Some(expiry.map_or(release, |due_ms| Timer { due_ms, kind: TimerKind::Expire }))
     }
 }
 
@@ -374,15 +374,15 @@ mod tests {
 
     #[test]
     fn unpublished_record_of_a_later_run_is_pending_publication() {
-        let mut node = TaskRecord::expected(2, 0);
-        for (what, expected) in [
+        let mut task = TaskRecord::expected(2, 0);
+        for (kind, expected) in [
             (EffectKind::WithdrawCancel { due_ms: 0 }, false),
             (EffectKind::Publish { run: 1 }, false),
             (EffectKind::RetryFailed { run: 2 }, false),
             (EffectKind::Publish { run: 2 }, true),
         ] {
-            node.effects.push(Effect { cause: 7, what });
-            assert_eq!(node.is_to_be_published(), expected, "{what:?}");
+            task.effects.push(Effect { cause: 7, kind });
+            assert_eq!(task.is_to_be_published(), expected, "{kind:?}");
         }
     }
 
@@ -423,29 +423,29 @@ mod tests {
 
     #[test]
     fn timer_is_the_earliest_thing_due() {
-        let mut node = TaskRecord::expected(1, 0);
-        let due = |node: &TaskRecord| node.timer().map(|timer| (timer.due_ms, timer.what));
-        assert_eq!(due(&node), None);
-        (node.own, node.times.due_ms, node.deferral.record_bytes) = (State::Scheduled, Some(50), 7);
-        assert_eq!(due(&node), Some((50, TimerKind::Release)));
-        node.definition.policy.get_or_insert_default().expires_at_ms = Some(40);
-        assert_eq!(due(&node), Some((40, TimerKind::Expire)));
-        node.own = State::Retrying;
-        assert_eq!(due(&node), Some((50, TimerKind::Release)), "a deferred retry does not expire");
-        node.requests.cancel =
+        let mut task = TaskRecord::expected(1, 0);
+        let due = |task: &TaskRecord| task.timer().map(|timer| (timer.due_ms, timer.kind));
+        assert_eq!(due(&task), None);
+        (task.own, task.times.due_ms, task.deferral.record_bytes) = (State::Scheduled, Some(50), 7);
+        assert_eq!(due(&task), Some((50, TimerKind::Release)));
+        task.definition.policy.get_or_insert_default().expires_at_ms = Some(40);
+        assert_eq!(due(&task), Some((40, TimerKind::Expire)));
+        task.own = State::Retrying;
+        assert_eq!(due(&task), Some((50, TimerKind::Release)), "a deferred retry does not expire");
+        task.requests.cancel =
             Some(Box::new(StoredCancel { asof: 9, due_ms: 20, named: true, subtree: true, ..StoredCancel::default() }));
-        assert_eq!(due(&node), Some((20, TimerKind::Cancel)));
-        node.requests.asof = 9;
-        assert_eq!(due(&node), Some((50, TimerKind::Release)), "the cancel does not apply to a later retry");
-        (node.requests.asof, node.deferral.record_bytes, node.worker) = (-1, 0, Some("w".into()));
-        assert_eq!(due(&node), None, "the worker waits for the next attempt");
-        node.own = State::Queued;
-        assert_eq!(due(&node), Some((20, TimerKind::Cancel)));
-        (node.own, node.silent) = (State::Running, false);
-        assert_eq!(due(&node), None, "the worker ends the task");
-        node.silent = true;
-        assert_eq!(due(&node), Some((20, TimerKind::Cancel)), "the tracker ends the task whose worker is silent");
-        node.own = State::Cancelled;
-        assert_eq!(due(&node), None);
+        assert_eq!(due(&task), Some((20, TimerKind::Cancel)));
+        task.requests.asof = 9;
+        assert_eq!(due(&task), Some((50, TimerKind::Release)), "the cancel does not apply to a later retry");
+        (task.requests.asof, task.deferral.record_bytes, task.worker) = (-1, 0, Some("w".into()));
+        assert_eq!(due(&task), None, "the worker waits for the next attempt");
+        task.own = State::Queued;
+        assert_eq!(due(&task), Some((20, TimerKind::Cancel)));
+        (task.own, task.silent) = (State::Running, false);
+        assert_eq!(due(&task), None, "the worker ends the task");
+        task.silent = true;
+        assert_eq!(due(&task), Some((20, TimerKind::Cancel)), "the tracker ends the task whose worker is silent");
+        task.own = State::Cancelled;
+        assert_eq!(due(&task), None);
     }
 }

@@ -28,7 +28,7 @@ const DAY_MS: i64 = 86_400_000;
 /// Extra retention of a tree after its last check, which may run late, ms.
 const CHECK_GRACE_MS: i64 = 3_600_000;
 /// Divisor of the retention that gives the length of the steps in which finished trees are removed together.
-const STEPS: i64 = 1_000;
+const REMOVAL_STEPS: i64 = 1_000;
 const MAX_STEP_MS: i64 = 3_600_000;
 
 /// Start of the time step that contains `log_time_ms`.
@@ -87,7 +87,7 @@ pub enum ExpiryKind {
 
 /// End of the removal step in which a tree is due, given its retention.
 fn next_step(due_ms: i64, retention_ms: i64) -> i64 {
-    let step = time_step((retention_ms / STEPS).clamp(TIME_STEP_MS, MAX_STEP_MS));
+    let step = time_step((retention_ms / REMOVAL_STEPS).clamp(TIME_STEP_MS, MAX_STEP_MS));
     due_ms + (-due_ms).rem_euclid(step)
 }
 
@@ -187,31 +187,31 @@ mod tests {
     #[test]
     fn expiry_changes_only_with_the_state() {
         let lifetimes = Lifetimes::default();
-        let mut node = TaskRecord::expected(1, 1_000);
-        let due = |node: &mut TaskRecord, root, at| {
-            node.tree.root = root;
-            node.schedule_expiry(&lifetimes, at);
-            node.times.expiry.map(|expiry| (expiry.kind, expiry.due_ms))
+        let mut task = TaskRecord::expected(1, 1_000);
+        let due = |task: &mut TaskRecord, root, at| {
+            task.tree.root = root;
+            task.schedule_expiry(&lifetimes, at);
+            task.times.expiry.map(|expiry| (expiry.kind, expiry.due_ms))
         };
-        assert_eq!(due(&mut node, false, 1_000), Some((ExpiryKind::Expected, 1_000 + DAY_MS)));
-        node.own = State::Queued;
-        assert_eq!(due(&mut node.clone(), false, 2_000), None, "an announced child expires with its root");
-        (node.state, node.times.expiry) = (State::Queued, None);
-        assert_eq!(due(&mut node, true, 2_000), Some((ExpiryKind::Open, 1_000 + 30 * DAY_MS)));
-        (node.own, node.state) = (State::Failed, State::Failed);
+        assert_eq!(due(&mut task, false, 1_000), Some((ExpiryKind::Expected, 1_000 + DAY_MS)));
+        task.own = State::Queued;
+        assert_eq!(due(&mut task.clone(), false, 2_000), None, "an announced child expires with its root");
+        (task.state, task.times.expiry) = (State::Queued, None);
+        assert_eq!(due(&mut task, true, 2_000), Some((ExpiryKind::Open, 1_000 + 30 * DAY_MS)));
+        (task.own, task.state) = (State::Failed, State::Failed);
         let done = Some((ExpiryKind::Done, 600_000 + 7 * DAY_MS));
-        assert_eq!(due(&mut node, true, 3_000), done, "a thousandth of a week is ten minutes");
-        assert_eq!(due(&mut node, true, 9_000), done, "a duplicate does not extend it");
+        assert_eq!(due(&mut task, true, 3_000), done, "a thousandth of a week is ten minutes");
+        assert_eq!(due(&mut task, true, 9_000), done, "a duplicate does not extend it");
         let late = 1_000 + 35 * DAY_MS;
-        (node.own, node.state) = (State::Queued, State::Queued);
+        (task.own, task.state) = (State::Queued, State::Queued);
         assert_eq!(
-            due(&mut node, true, late),
+            due(&mut task, true, late),
             Some((ExpiryKind::Open, late + DAY_MS)),
             "a retried old tree gets a day"
         );
-        (node.own, node.state) = (State::Succeeded, State::Succeeded);
+        (task.own, task.state) = (State::Succeeded, State::Succeeded);
         assert_eq!(
-            due(&mut node, true, late),
+            due(&mut task, true, late),
             Some((ExpiryKind::Done, 600_000 + 37 * DAY_MS)),
             "the log still contains its first events"
         );

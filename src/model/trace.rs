@@ -249,18 +249,20 @@ impl Sampler {
         Some(RecordTrace { send: SpanContext { trace_id, span_id, sampled: true }, has_send, parent })
     }
 
-    /// Trace of a task's run, if it is sampled. `known`: as in [`Self::followed`].
-    pub fn trace_of(self, id: &TaskId, run: u32, known: Option<SpanContext>) -> Option<TraceId> {
-        let context = self.followed(id, run, known);
+    /// Trace of a task's run, if it is sampled. `recorded`: as in [`Self::followed`].
+    pub fn trace_of(self, id: &TaskId, run: u32, recorded: Option<SpanContext>) -> Option<TraceId> {
+        let context = self.followed(id, run, recorded);
         context.sampled.then_some(context.trace_id)
     }
 
-    /// Context of the send span of a task's run, for tasks that follow it. `known`: the context in the task's record, which
+    /// Context of the send span of a task's run, for tasks that follow it. `recorded`: the context in the task's record, which
     /// may be that of an earlier run.
-    pub fn followed(self, id: &TaskId, run: u32, known: Option<SpanContext>) -> SpanContext {
+    pub fn followed(self, id: &TaskId, run: u32, recorded: Option<SpanContext>) -> SpanContext {
         let span_id = SpanId::of_send(id, run);
-        let (trace_id, sampled) = match known {
-            Some(known) if run == 1 || known.span_id == span_id || !known.sampled => (known.trace_id, known.sampled),
+        let (trace_id, sampled) = match recorded {
+            Some(recorded) if run == 1 || recorded.span_id == span_id || !recorded.sampled => {
+                (recorded.trace_id, recorded.sampled)
+            }
             Some(_) => (TraceId::of(id.root(), run), true),
             None => {
                 let trace_id = TraceId::of(id.root(), run);

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::headers::{bytes_of, headers_at, task_record};
 use super::{PUBLISH_DEADLINE, PreparedTask, PublishError, PublishStep, PublishedTask, Publisher, UnannouncedTask};
-use crate::broker::shared_producer::{FULL_PAUSE, SendBatch, SendOutcome, unanswered};
+use crate::broker::shared_producer::{FULL_QUEUE_DELAY, SendBatch, SendOutcome, unanswered};
 use crate::broker::{BatchRecord, BrokerError};
 use crate::model::event::submitted;
 use crate::model::retry::RunProgress;
@@ -18,7 +18,7 @@ use crate::model::task::TaskSpec;
 use crate::model::units::time::time_text;
 
 /// Number of tasks per batch and of concurrent batches per call: they bound the memory of a call besides its input.
-const CHUNK: usize = 5_000;
+const BATCH_TASKS: usize = 5_000;
 const CONCURRENT_BATCHES: usize = 2;
 /// Number of consecutive sends before yielding to other tasks.
 const SENDS_PER_TURN: usize = 256;
@@ -31,7 +31,7 @@ pub(super) async fn publish_all(
     let count = tasks.len();
     let mut tasks = tasks.into_iter();
     let chunks = std::iter::from_fn(|| {
-        let chunk: Vec<TaskSpec> = tasks.by_ref().take(CHUNK).collect();
+        let chunk: Vec<TaskSpec> = tasks.by_ref().take(BATCH_TASKS).collect();
         (!chunk.is_empty()).then_some(chunk)
     });
     let batches =
@@ -52,7 +52,7 @@ struct BatchPublish<'a> {
     time: String,
     /// Topic of the most recent type.
     topic: (Arc<str>, String),
-    slots: Vec<Slot>,
+    slots: Vec<BatchSlot>,
     /// Slots to send now, slots to send again after a pause, and the end of that pause.
     ready: VecDeque<u32>,
     again: Vec<u32>,
@@ -77,7 +77,7 @@ struct EncodedEvent {
     value: Range<usize>,
 }
 
-enum Slot {
+enum BatchSlot {
     /// Its step is the next one to be acknowledged.
     Open(Box<PreparedTask>),
     Done(Result<PublishedTask, PublishError>),
@@ -97,15 +97,16 @@ impl PreparedTask {
 
 impl<'a> BatchPublish<'a> {
     fn new(publisher: &'a Publisher, tasks: Vec<TaskSpec>, now_ms: i64) -> Self {
-        let slots: Vec<Slot> = tasks.into_iter().map(|task| Slot::of(publisher, task, now_ms)).collect();
-        let is = |slot: &Slot, out: bool| matches!(slot, Slot::Open(open) if open.step.is_announcement() == out);
+        let slots: Vec<BatchSlot> = tasks.into_iter().map(|task| BatchSlot::of(publisher, task, now_ms)).collect();
+        let is =
+            |slot: &BatchSlot, out: bool| matches!(slot, BatchSlot::Open(open) if open.step.is_announcement() == out);
         let numbers = |out| (0..).zip(&slots).filter(move |(_, slot)| is(slot, out)).map(|(number, _)| number);
         let ready: VecDeque<u32> = numbers(false).collect();
         let out: Vec<u32> = numbers(true).collect();
         let now = Instant::now();
         Self {
             publisher,
-            batch: publisher.producer.burst(),
+            batch: publisher.producer.begin_batch(),
             now_ms,
             time: time_text(now_ms),
             topic: ("".into(), String::new()),
@@ -135,12 +136,12 @@ impl<'a> BatchPublish<'a> {
                     Instant::now()
                 }
             };
-            self.batch.take(&mut outcomes, wait.min(self.end)).await;
-            outcomes.drain(..).for_each(|(number, outcome)| self.settle(number, outcome));
+            self.batch.take_outcomes(&mut outcomes, wait.min(self.end)).await;
+            outcomes.drain(..).for_each(|(number, outcome)| self.record_outcome(number, outcome));
             self.give_up_at_the_end();
         }
         self.publisher.count(&self.accepted.0, self.accepted.1);
-        self.slots.into_iter().map(Slot::outcome).collect()
+        self.slots.into_iter().map(BatchSlot::outcome).collect()
     }
 
     /// Sends ready slots. Stops at the first that has to be retried, since the queue may be full.
@@ -154,13 +155,13 @@ impl<'a> BatchPublish<'a> {
             }
             let Some(number) = self.ready.pop_front() else { return };
             if let Err(error) = self.send(number) {
-                self.settle(number, Err(error));
+                self.record_outcome(number, Err(error));
             }
         }
     }
 
     fn send(&mut self, number: u32) -> Result<(), BrokerError> {
-        let Some(Slot::Open(open)) = self.slots.get(number as usize) else { return Ok(()) };
+        let Some(BatchSlot::Open(open)) = self.slots.get(number as usize) else { return Ok(()) };
         let publisher = self.publisher;
         let batch = &self.batch;
         let task = &open.task;
@@ -188,7 +189,7 @@ impl<'a> BatchPublish<'a> {
         let mut events = Vec::with_capacity(self.out.len());
         let mut refused = Vec::new();
         for number in self.out.drain(..) {
-            let Some(Slot::Open(open)) = self.slots.get(number as usize) else { continue };
+            let Some(BatchSlot::Open(open)) = self.slots.get(number as usize) else { continue };
             let PublishStep::Announce(position) = open.step else { continue };
             let start = self.values.len();
             if let Err(error) = submitted(&open.task, position, self.now_ms, &mut self.values) {
@@ -199,18 +200,18 @@ impl<'a> BatchPublish<'a> {
             let partition = self.publisher.topology.partition_of(&open.task.id);
             events.push(EncodedEvent { partition, number, value: start..self.values.len() });
         }
-        refused.into_iter().for_each(|(number, error)| self.settle(number, Err(error.into())));
+        refused.into_iter().for_each(|(number, error)| self.record_outcome(number, Err(error.into())));
         events.sort_by_key(|event| event.partition);
         for events in events.chunk_by(|a, b| a.partition == b.partition) {
             for (n, error) in self.send_events(events) {
-                self.settle(events[n].number, Err(error));
+                self.record_outcome(events[n].number, Err(error));
             }
         }
     }
 
     fn send_events(&self, events: &[EncodedEvent]) -> Vec<(usize, BrokerError)> {
         let records = events.iter().filter_map(|event| {
-            let Some(Slot::Open(open)) = self.slots.get(event.number as usize) else { return None };
+            let Some(BatchSlot::Open(open)) = self.slots.get(event.number as usize) else { return None };
             let key = open.task.id.root().as_bytes();
             let value = &self.values[event.value.clone()];
             Some(BatchRecord { key, value, token: self.batch.token(event.number) })
@@ -219,9 +220,9 @@ impl<'a> BatchPublish<'a> {
         self.publisher.producer.send_batch(&self.publisher.events_topic, partition, &records.collect::<Vec<_>>())
     }
 
-    fn settle(&mut self, number: u32, outcome: SendOutcome) {
+    fn record_outcome(&mut self, number: u32, outcome: SendOutcome) {
         let Some(slot) = self.slots.get_mut(number as usize) else { return };
-        let Slot::Open(open) = slot else { return };
+        let BatchSlot::Open(open) = slot else { return };
         let done = match outcome {
             Ok(position) if open.step != PublishStep::Record => {
                 if self.accepted.0 != open.task.task_type {
@@ -235,15 +236,15 @@ impl<'a> BatchPublish<'a> {
                 open.step = PublishStep::Announce(Some(position));
                 return self.out.push(number);
             }
-            Err(error) if error.is_retryable() && Instant::now() + FULL_PAUSE < self.end => {
-                self.resume = Instant::now() + FULL_PAUSE;
+            Err(error) if error.is_retryable() && Instant::now() + FULL_QUEUE_DELAY < self.end => {
+                self.resume = Instant::now() + FULL_QUEUE_DELAY;
                 return self.again.push(number);
             }
             Err(error) => Err(open.failed(error)),
         };
         super::finish(self.publisher.tracer.as_ref(), open.span.take(), done.as_ref().err());
         self.open -= 1;
-        *slot = Slot::Done(done);
+        *slot = BatchSlot::Done(done);
     }
 
     /// At the first deadline fails unpublished tasks, at the second one all remaining tasks.
@@ -252,9 +253,9 @@ impl<'a> BatchPublish<'a> {
             return;
         }
         for number in 0..self.slots.len() as u32 {
-            let Some(Slot::Open(open)) = self.slots.get(number as usize) else { continue };
+            let Some(BatchSlot::Open(open)) = self.slots.get(number as usize) else { continue };
             if self.ended || !open.step.is_announcement() {
-                self.settle(number, Err(unanswered(self.publisher.deadline)));
+                self.record_outcome(number, Err(unanswered(self.publisher.deadline)));
             }
         }
         self.ended = true;
@@ -262,7 +263,7 @@ impl<'a> BatchPublish<'a> {
     }
 }
 
-impl Slot {
+impl BatchSlot {
     fn of(publisher: &Publisher, task: TaskSpec, now_ms: i64) -> Self {
         publisher.prepare(task, now_ms).map_or_else(|error| Self::Done(Err(error)), |open| Self::Open(Box::new(open)))
     }

@@ -8,9 +8,9 @@ use crate::model::event::Kind;
 use crate::model::json::RawJson;
 use crate::runtime::now_ms;
 
-const CALL: Duration = Duration::from_secs(60);
+const CALL_DEADLINE: Duration = Duration::from_secs(60);
 
-struct Bench {
+struct Fixture {
     broker: Arc<MemoryBroker>,
     publisher: Publisher,
 }
@@ -19,12 +19,12 @@ fn topic(name: String) -> TopicSpec {
     TopicSpec { name, partitions: 4, replication: None, config: Vec::new() }
 }
 
-fn bench(faults: Faults, inline_delivery: bool, topics: &[String]) -> Bench {
+fn fixture(faults: Faults, inline_delivery: bool, topics: &[String]) -> Fixture {
     let broker = MemoryBroker::new(MemoryBrokerOptions { faults, inline_delivery, ..MemoryBrokerOptions::default() });
     let topology = Topology::new(Names::new("t"), 4);
-    broker.apply_topics(&topics.iter().cloned().map(topic).collect::<Vec<_>>(), CALL).unwrap();
+    broker.apply_topics(&topics.iter().cloned().map(topic).collect::<Vec<_>>(), CALL_DEADLINE).unwrap();
     let producer = SharedProducer::open(broker.clone(), None).unwrap();
-    Bench { publisher: Publisher::new(producer, topology, "test"), broker }
+    Fixture { publisher: Publisher::new(producer, topology, "test"), broker }
 }
 
 fn both() -> [String; 2] {
@@ -37,14 +37,15 @@ fn tasks(count: usize) -> Vec<TaskSpec> {
     (0..count).map(task).collect()
 }
 
-impl Bench {
+impl Fixture {
     /// The keys in a topic, in any order.
     fn keys(&self, topic: &str) -> Vec<String> {
         let mut consumer: Box<dyn Consumer> = self.broker.consumer(&ConsumerSpec::default()).unwrap();
         let all: Vec<_> = (0..4).map(|number| (Partition::new(topic, number), StartOffset::Beginning)).collect();
         consumer.assign(&all).unwrap();
-        let end =
-            |(partition, _): &(Partition, StartOffset)| self.broker.watermarks(partition, CALL).unwrap().high as usize;
+        let end = |(partition, _): &(Partition, StartOffset)| {
+            self.broker.watermarks(partition, CALL_DEADLINE).unwrap().high as usize
+        };
         let count = all.iter().map(end).sum::<usize>();
         let mut keys = Vec::new();
         while keys.len() < count {
@@ -63,13 +64,13 @@ impl Bench {
 #[tokio::test]
 async fn many_tasks_are_published_in_order_despite_transient_failures() {
     let faults = Faults { seed: 7, unavailable: 0.2, lost_acknowledgement: 0.1, ..Faults::default() };
-    let bench = bench(faults, false, &both());
-    let outcomes = bench.publisher.publish_all(tasks(12_000), now_ms()).await;
+    let fixture = fixture(faults, false, &both());
+    let outcomes = fixture.publisher.publish_all(tasks(12_000), now_ms()).await;
     let published: Vec<PublishedTask> = outcomes.into_iter().map(Result::unwrap).collect();
     let ids: Vec<String> = published.iter().map(|published| published.id.to_string()).collect();
     assert_eq!(ids, (0..12_000).map(|n| format!("t-{n}")).collect::<Vec<_>>());
     for topic in both() {
-        let mut keys = bench.keys(&topic);
+        let mut keys = fixture.keys(&topic);
         keys.sort();
         keys.dedup();
         assert_eq!(keys.len(), 12_000, "{topic}");
@@ -77,23 +78,23 @@ async fn many_tasks_are_published_in_order_despite_transient_failures() {
     // The position is that of the event.
     let last = published.last().unwrap();
     let at = Partition::new(both()[1].as_str(), last.position.partition);
-    let record = bench.broker.read_at(&at, last.position.offset, CALL).unwrap().unwrap();
+    let record = fixture.broker.read_at(&at, last.position.offset, CALL_DEADLINE).unwrap().unwrap();
     assert_eq!(record.key.unwrap(), b"t-11999");
 }
 
 #[tokio::test]
 async fn each_of_many_tasks_has_its_own_outcome() {
-    let bench = bench(Faults::default(), false, &both());
+    let fixture = fixture(Faults::default(), false, &both());
     let mut many = tasks(4);
     many[1].task_type = "No such type!".into();
     many[2].policy.get_or_insert_default().rules.external = true;
     many[3].task_type = "unknown".into();
-    let outcomes = bench.publisher.publish_all(many, now_ms()).await;
+    let outcomes = fixture.publisher.publish_all(many, now_ms()).await;
     assert!(outcomes[0].is_ok() && outcomes[2].is_ok(), "{outcomes:?}");
     assert!(matches!(outcomes[1], Err(PublishError::Invalid(_))), "{outcomes:?}");
     assert!(matches!(outcomes[3], Err(PublishError::NotPublished(BrokerError::Unknown(_)))), "{outcomes:?}");
-    assert_eq!(bench.keys(&both()[0]), ["t-0"]);
-    let mut announced = bench.keys(&both()[1]);
+    assert_eq!(fixture.keys(&both()[0]), ["t-0"]);
+    let mut announced = fixture.keys(&both()[1]);
     announced.sort();
     assert_eq!(announced, ["t-0", "t-2"]);
 }
@@ -101,15 +102,15 @@ async fn each_of_many_tasks_has_its_own_outcome() {
 /// A task that starts later has no record on its topic: its event contains the record.
 #[tokio::test]
 async fn scheduled_task_is_deferred_at_the_tracker() {
-    let bench = bench(Faults::default(), false, &both());
+    let fixture = fixture(Faults::default(), false, &both());
     let mut many = tasks(2);
     let now = now_ms();
     many[1].policy.get_or_insert_default().not_before_ms = Some(now + 60_000);
-    let outcomes = bench.publisher.publish_all(many, now).await;
-    assert_eq!(bench.keys(&both()[0]), ["t-0"]);
+    let outcomes = fixture.publisher.publish_all(many, now).await;
+    assert_eq!(fixture.keys(&both()[0]), ["t-0"]);
     let position = outcomes[1].as_ref().unwrap().position;
     let at = Partition::new(both()[1].as_str(), position.partition);
-    let record = bench.broker.read_at(&at, position.offset, CALL).unwrap().unwrap();
+    let record = fixture.broker.read_at(&at, position.offset, CALL_DEADLINE).unwrap().unwrap();
     let event = Event::decode(&record.value.unwrap()).unwrap();
     assert_eq!((event.kind(), event.payload.due_ms()), (Kind::Scheduled, Some(now + 60_000)));
     assert_eq!(event.payload.record().unwrap().params.text(), "1");
@@ -117,36 +118,36 @@ async fn scheduled_task_is_deferred_at_the_tracker() {
 
 #[tokio::test]
 async fn unannounced_task_is_announced_later() {
-    let bench = bench(Faults::default(), false, &both()[..1]);
-    let outcomes = bench.publisher.publish_all(tasks(2), now_ms()).await;
-    bench.broker.apply_topics(&[topic(both()[1].clone())], CALL).unwrap();
+    let fixture = fixture(Faults::default(), false, &both()[..1]);
+    let outcomes = fixture.publisher.publish_all(tasks(2), now_ms()).await;
+    fixture.broker.apply_topics(&[topic(both()[1].clone())], CALL_DEADLINE).unwrap();
     for outcome in outcomes {
         let Err(PublishError::NotAnnounced { task, .. }) = outcome else { panic!("{outcome:?}") };
         assert!(task.position.is_some());
-        bench.publisher.announce(*task, now_ms()).await.unwrap();
+        fixture.publisher.announce(*task, now_ms()).await.unwrap();
     }
-    assert_eq!(bench.keys(&both()[0]).len(), 2);
-    assert_eq!(bench.keys(&both()[1]).len(), 2);
+    assert_eq!(fixture.keys(&both()[0]).len(), 2);
+    assert_eq!(fixture.keys(&both()[1]).len(), 2);
 }
 
 #[tokio::test]
 async fn unacknowledged_task_fails_at_the_deadline() {
     let faults = Faults { unavailable: 1.0, ..Faults::default() };
-    let mut bench = bench(faults, false, &both());
-    bench.publisher.deadline = Duration::from_millis(300);
-    let outcomes = bench.publisher.publish_all(tasks(3), now_ms()).await;
+    let mut fixture = fixture(faults, false, &both());
+    fixture.publisher.deadline = Duration::from_millis(300);
+    let outcomes = fixture.publisher.publish_all(tasks(3), now_ms()).await;
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Err(PublishError::NotPublished(_)))), "{outcomes:?}");
-    let one = bench.publisher.publish(tasks(1).remove(0), now_ms()).await;
-    assert!(matches!(one, Err(PublishError::NotPublished(_))), "{one:?}");
+    let published = fixture.publisher.publish(tasks(1).remove(0), now_ms()).await;
+    assert!(matches!(published, Err(PublishError::NotPublished(_))), "{published:?}");
 }
 
 #[tokio::test]
 async fn missing_outcome_is_reported_as_in_doubt() {
     // A delayed record of an inline producer waits for a call that never comes.
     let faults = Faults { delay: 1.0, ..Faults::default() };
-    let mut bench = bench(faults, true, &both());
-    bench.publisher.deadline = Duration::from_millis(300);
-    let outcomes = bench.publisher.publish_all(tasks(1), now_ms()).await;
+    let mut fixture = fixture(faults, true, &both());
+    fixture.publisher.deadline = Duration::from_millis(300);
+    let outcomes = fixture.publisher.publish_all(tasks(1), now_ms()).await;
     assert!(matches!(outcomes[0], Err(PublishError::NotPublished(BrokerError::InDoubt(_)))), "{outcomes:?}");
 }
 
@@ -155,12 +156,13 @@ async fn missing_outcome_is_reported_as_in_doubt() {
 async fn failed_publish_reports_whether_its_record_may_be_written() {
     for seed in 0..20 {
         let faults = Faults { seed, unavailable: 0.5, lost_acknowledgement: 0.5, ..Faults::default() };
-        let mut bench = bench(faults, false, &both());
-        bench.publisher.deadline = Duration::from_millis(30);
-        let Err(PublishError::NotPublished(error)) = bench.publisher.publish(tasks(1).remove(0), now_ms()).await else {
+        let mut fixture = fixture(faults, false, &both());
+        fixture.publisher.deadline = Duration::from_millis(30);
+        let Err(PublishError::NotPublished(error)) = fixture.publisher.publish(tasks(1).remove(0), now_ms()).await
+        else {
             panic!("nothing is ever acknowledged")
         };
-        let is_out = !bench.keys(&both()[0]).is_empty();
+        let is_out = !fixture.keys(&both()[0]).is_empty();
         assert!(
             matches!(error, BrokerError::InDoubt(_)) || !is_out,
             "seed {seed}: the record is written, but the error is `{error}`"

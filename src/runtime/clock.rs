@@ -15,9 +15,9 @@ use tokio::time::Instant;
 pub const NOTABLE_SKEW_MS: i64 = 5_000;
 /// Time for which an observation counts, at least: once and at most twice as long. Afterwards only later ones do, so that
 /// the estimate follows a broker's clock that was set back, and clocks that drift.
-const WINDOW: Duration = Duration::from_secs(60);
+const OBSERVATION_WINDOW: Duration = Duration::from_secs(60);
 /// Value of an estimate that does not exist.
-const UNKNOWN: i64 = i64::MIN;
+const UNKNOWN_ESTIMATE: i64 = i64::MIN;
 
 /// Estimate of the brokers' time.
 #[derive(Debug)]
@@ -40,8 +40,8 @@ struct Windows {
 impl Default for BrokerClock {
     fn default() -> Self {
         let base = Instant::now();
-        let windows = Windows { current_ms: UNKNOWN, previous_ms: UNKNOWN, begun: base };
-        Self { base, at_base_ms: AtomicI64::new(UNKNOWN), windows: Mutex::new(windows) }
+        let windows = Windows { current_ms: UNKNOWN_ESTIMATE, previous_ms: UNKNOWN_ESTIMATE, begun: base };
+        Self { base, at_base_ms: AtomicI64::new(UNKNOWN_ESTIMATE), windows: Mutex::new(windows) }
     }
 }
 
@@ -52,8 +52,8 @@ impl BrokerClock {
         let now = Instant::now();
         let estimate_ms = append_ms.saturating_sub(self.elapsed_ms(now));
         let mut windows = self.windows.lock();
-        if now.duration_since(windows.begun) >= WINDOW {
-            windows.previous_ms = std::mem::replace(&mut windows.current_ms, UNKNOWN);
+        if now.duration_since(windows.begun) >= OBSERVATION_WINDOW {
+            windows.previous_ms = std::mem::replace(&mut windows.current_ms, UNKNOWN_ESTIMATE);
             windows.begun = now;
         }
         windows.current_ms = windows.current_ms.max(estimate_ms);
@@ -63,7 +63,7 @@ impl BrokerClock {
     /// Current time by the brokers' clock, epoch milliseconds; `None` before the first observation.
     pub fn now_ms(&self) -> Option<i64> {
         let at_base_ms = self.at_base_ms.load(Ordering::Acquire);
-        (at_base_ms != UNKNOWN).then(|| at_base_ms.saturating_add(self.elapsed_ms(Instant::now())))
+        (at_base_ms != UNKNOWN_ESTIMATE).then(|| at_base_ms.saturating_add(self.elapsed_ms(Instant::now())))
     }
 
     fn elapsed_ms(&self, now: Instant) -> i64 {
@@ -144,7 +144,7 @@ mod tests {
                     let true_ms = 1_000_000 + start.elapsed().as_millis() as i64;
                     clock.observe(true_ms - delay_ms);
                     delays.push((Instant::now(), delay_ms));
-                    let recent = delays.iter().filter(|(at, _)| at.elapsed() < WINDOW).map(|(_, delay_ms)| *delay_ms);
+                    let recent = delays.iter().filter(|(at, _)| at.elapsed() < OBSERVATION_WINDOW).map(|(_, delay_ms)| *delay_ms);
                     let behind_ms = true_ms - clock.now_ms().unwrap();
                     assert!((0..=recent.min().unwrap()).contains(&behind_ms), "{behind_ms}");
                 }

@@ -26,11 +26,11 @@ use clock::BrokerClock;
 pub use health::{Health, PARTS};
 use simulated::{HostedTask, host};
 
-/// Raises the limit of open files to `wanted`, or to the hard limit; returns the resulting limit.
-pub fn raise_open_files(wanted: u64) -> u64 {
+/// Raises the limit of open files to `limit`, or to the hard limit; returns the resulting limit.
+pub fn raise_open_files(limit: u64) -> u64 {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 0 };
-    let raised = wanted.min(hard);
+    let raised = limit.min(hard);
     if raised > soft && setrlimit(Resource::RLIMIT_NOFILE, raised, hard).is_ok() { raised } else { soft }
 }
 
@@ -58,11 +58,11 @@ pub fn observe_broker_time(append_ms: i64) {
 
 /// Current time in epoch milliseconds: that of the brokers, once it is known.
 pub fn now_ms() -> i64 {
-    let known = match host() {
+    let broker_ms = match host() {
         Some(host) => host.broker_clock().now_ms(),
         None => CLOCK.get().and_then(BrokerClock::now_ms),
     };
-    known.unwrap_or_else(local_ms)
+    broker_ms.unwrap_or_else(local_ms)
 }
 
 /// Current time of this machine in epoch milliseconds, which may be wrong. Use [`now_ms`] for all but its comparison.
@@ -79,7 +79,7 @@ pub fn clock_ahead_ms() -> i64 {
 }
 
 /// Time in which signals count as one: npm passes on the SIGINT of a terminal to a program that has received it too.
-const SAME_SIGNAL: Duration = Duration::from_millis(200);
+const REPEATED_SIGNAL_WINDOW: Duration = Duration::from_millis(200);
 
 /// Shutdown signal of a process: first drain, then abort.
 #[derive(Clone, Default)]
@@ -138,7 +138,7 @@ impl Shutdown {
                     next().await;
                 }
             };
-            let _ = tokio::time::timeout(SAME_SIGNAL, repeated).await;
+            let _ = tokio::time::timeout(REPEATED_SIGNAL_WINDOW, repeated).await;
             next().await;
             this.abort();
             tracing::warn!("aborting");
@@ -239,7 +239,7 @@ pub async fn waiting(wait: Duration) -> Duration {
 }
 
 /// Pauses a loop that runs on its own thread.
-pub async fn rest(pause: Duration) {
+pub async fn pause_thread(pause: Duration) {
     if host().is_some() {
         return tokio::time::sleep(pause).await;
     }
@@ -253,8 +253,8 @@ pub fn pass(wait: Duration) -> bool {
 
 /// Runs a blocking call on the blocking thread pool. A panic becomes an error message.
 pub async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
-    const LATENCY: Duration = Duration::from_millis(20);
-    let Some(latency) = host().map(|host| host.takes(LATENCY)) else {
+    const SIMULATED_LATENCY: Duration = Duration::from_millis(20);
+    let Some(latency) = host().map(|host| host.takes(SIMULATED_LATENCY)) else {
         return tokio::task::spawn_blocking(call)
             .await
             .map_err(|error| format!("an internal call panicked or was aborted: {error}"));

@@ -10,14 +10,14 @@ use tokio::sync::Notify;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SenderDropped;
 
-struct State<T> {
+struct WatchedValue<T> {
     value: T,
     version: u64,
     closed: bool,
 }
 
 struct WatchState<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<WatchedValue<T>>,
     changed: Notify,
 }
 
@@ -34,7 +34,7 @@ pub struct Receiver<T> {
 impl<T: Copy> Sender<T> {
     /// Creates the value.
     pub fn new(value: T) -> Self {
-        let state = Mutex::new(State { value, version: 0, closed: false });
+        let state = Mutex::new(WatchedValue { value, version: 0, closed: false });
         Self(Arc::new(WatchState { state, changed: Notify::new() }))
     }
 
@@ -104,7 +104,7 @@ impl<T: Copy> Receiver<T> {
         self.wait(|state| condition(&state.value)).await
     }
 
-    async fn wait(&mut self, mut condition: impl FnMut(&State<T>) -> bool) -> Result<T, SenderDropped> {
+    async fn wait(&mut self, mut condition: impl FnMut(&WatchedValue<T>) -> bool) -> Result<T, SenderDropped> {
         // A caller that waits in a loop, also after the end, does not keep other tasks from running.
         tokio::task::coop::consume_budget().await;
         loop {

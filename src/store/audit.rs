@@ -58,7 +58,7 @@ impl Sizes {
 pub struct AuditedTask {
     pub entry: Entry,
     /// `None` if the record is missing.
-    pub node: Option<TaskRecord>,
+    pub task: Option<TaskRecord>,
     /// Entries in the index of the task's children.
     pub children: u64,
     /// Scores of the task in the timer, effect and age indexes.
@@ -85,22 +85,22 @@ impl AuditedTask {
     /// Describes the first inconsistency, or `None` if the task's keys are consistent.
     pub fn fault(&self) -> Option<String> {
         let id = &self.entry.id;
-        let Some(node) = &self.node else {
+        let Some(task) = &self.task else {
             return Some(format!("the record of `{id}` is missing, but an index contains it"));
         };
-        let placed = IndexedFields::of(node);
-        let counted = children_of(&node.tree.below).0.total();
+        let placed = IndexedFields::of(task);
+        let counted = children_of(&task.tree.below).0.total();
         let wrong = if self.expires {
             "has a TTL that kafleet has not set".to_owned()
-        } else if self.children < counted.max(u64::from(node.tree.has_below)) {
+        } else if self.children < counted.max(u64::from(task.tree.has_below)) {
             format!("has {counted} children, and the index of its children holds {}", self.children)
         } else if (self.timer, self.effect, self.age) != (placed.timer, placed.effect, placed.age) {
             "disagrees with the timer, effect and age indexes".to_owned()
         } else if placed.has_deferred != self.has_deferred {
             "disagrees with its deferred record, which is missing or left over".to_owned()
-        } else if node.log.lines > 0 && !self.has_log {
+        } else if task.log.lines > 0 && !self.has_log {
             "has log lines, but its log is missing".to_owned()
-        } else if !node.attachments.is_empty() && !self.has_attachments {
+        } else if !task.attachments.is_empty() && !self.has_attachments {
             "has attachments, but they are missing".to_owned()
         } else {
             return None;

@@ -53,11 +53,11 @@ pub struct Piece {
 }
 
 /// Human-readable differences between two pieces: the parts found only in each of them.
-pub fn differences(key: &str, one: &Piece, other: &Piece) -> (String, String) {
-    if let (Some(one), Some(other)) = (record(key, one), record(key, other)) {
-        return changed_fields(&one, &other);
+pub fn differences(key: &str, piece: &Piece, other: &Piece) -> (String, String) {
+    if let (Some(left), Some(right)) = (record(key, piece), record(key, other)) {
+        return changed_fields(&left, &right);
     }
-    (describe(key, one, other), describe(key, other, one))
+    (describe(key, piece, other), describe(key, other, piece))
 }
 
 /// Decodes the record of a task to JSON.
@@ -67,9 +67,9 @@ fn record(key: &str, piece: &Piece) -> Option<Value> {
     serde_json::to_value(TaskRecord::decode(bytes)?).ok()
 }
 
-fn changed_fields(one: &Value, other: &Value) -> (String, String) {
+fn changed_fields(record: &Value, other: &Value) -> (String, String) {
     let (mut left, mut right) = (String::new(), String::new());
-    for (field, value) in one.as_object().into_iter().flatten() {
+    for (field, value) in record.as_object().into_iter().flatten() {
         let across = other.get(field).unwrap_or(&Value::Null);
         if value != across {
             let _ = write!(left, "{field}={} ", short(&value.to_string()));
@@ -84,10 +84,10 @@ fn describe(key: &str, piece: &Piece, other: &Piece) -> String {
     if piece.kind == "none" {
         return "nothing".to_owned();
     }
-    let own = piece.parts.iter().filter(|part| !other.parts.contains(part));
-    let texts: Vec<String> = own.take(3).map(|(name, value)| part_text(key, name, value)).collect();
-    let what = if texts.is_empty() { format!("{} parts", piece.parts.len()) } else { texts.join(", ") };
-    format!("{} of {}", piece.kind, short(&what))
+    let unshared = piece.parts.iter().filter(|part| !other.parts.contains(part));
+    let texts: Vec<String> = unshared.take(3).map(|(name, value)| part_text(key, name, value)).collect();
+    let content = if texts.is_empty() { format!("{} parts", piece.parts.len()) } else { texts.join(", ") };
+    format!("{} of {}", piece.kind, short(&content))
 }
 
 fn part_text(key: &str, name: &[u8], value: &[u8]) -> String {
@@ -116,9 +116,9 @@ mod tests {
 
     #[test]
     fn record_difference_lists_changed_fields() {
-        let one = TaskRecord::expected(1, 7);
-        let other = TaskRecord { attempt: 3, ..one.clone() };
-        let describe = differences("k:{p0}:t:a", &text(one.encode().unwrap()), &text(other.encode().unwrap()));
+        let task = TaskRecord::expected(1, 7);
+        let other = TaskRecord { attempt: 3, ..task.clone() };
+        let describe = differences("k:{p0}:t:a", &text(task.encode().unwrap()), &text(other.encode().unwrap()));
         assert_eq!(describe, ("attempt=0".to_owned(), "attempt=3".to_owned()));
     }
 

@@ -24,7 +24,7 @@ impl<T> Default for LogTail<T> {
 
 impl<T> LogTail<T> {
     /// Restores a tail read from the store. `total` is raised to the number of retained lines if it is lower.
-    pub(super) fn found(lines: impl IntoIterator<Item = (T, usize)>, total: u64) -> Self {
+    pub(super) fn from_stored(lines: impl IntoIterator<Item = (T, usize)>, total: u64) -> Self {
         let mut tail = Self::default();
         lines.into_iter().for_each(|(line, size)| tail.push(line, size));
         tail.total = total.max(tail.lines.len() as u64);
@@ -36,8 +36,8 @@ impl<T> LogTail<T> {
         self.bytes += size;
         self.total += 1;
         while self.lines.len() > MAX_LOG_LINES || self.bytes > MAX_LOG_BYTES {
-            let Some((_, gone)) = self.lines.pop_front() else { return };
-            self.bytes -= gone;
+            let Some((_, dropped_bytes)) = self.lines.pop_front() else { return };
+            self.bytes -= dropped_bytes;
         }
     }
 

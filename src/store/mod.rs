@@ -77,8 +77,8 @@ pub struct Checkpoint {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// The checkpoint differs from the one at the start of the batch: another owner, or a store that lost writes.
-    #[error("the checkpoint is {found:?}, not the one this tracker wrote")]
-    Conflict { found: Option<Checkpoint> },
+    #[error("the checkpoint is {stored:?}, not the one this tracker wrote")]
+    Conflict { stored: Option<Checkpoint> },
     /// Not reachable, or no answer in time; can be retried. The outcome of a timed-out apply is unknown.
     #[error("store unavailable: {0}")]
     Unavailable(String),
@@ -109,17 +109,17 @@ pub trait Store: Send + Sync + 'static {
     async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Checkpoint>), StoreError>;
 
     /// Reads records of one partition; one result per id, in order.
-    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError>;
+    async fn task_records(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError>;
 
     /// Reads the checkpoint and records of one partition as of one moment. The records of a call with more than 1,000 ids,
     /// and those of this implementation, may be newer than the checkpoint.
-    async fn nodes_with_checkpoint(
+    async fn task_records_with_checkpoint(
         &self,
         partition: u32,
         ids: &[TaskId],
     ) -> Result<(Option<Checkpoint>, Vec<Option<TaskRecord>>), StoreError> {
         let checkpoint = self.checkpoints(&[partition]).await?.pop().flatten();
-        Ok((checkpoint, self.nodes(partition, ids).await?))
+        Ok((checkpoint, self.task_records(partition, ids).await?))
     }
 
     /// Reads the checkpoints of these partitions.
@@ -238,7 +238,7 @@ pub trait PartitionWriter: Send {
     async fn done(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError>;
 
     /// Reads records through the writer's connection.
-    async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError>;
+    async fn task_records(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError>;
 
     /// Checks the server's settings and memory. Evicted keys mark the partition as damaged: [`StoreError::Damaged`].
     async fn check(&mut self) -> Result<(), StoreError>;
@@ -309,7 +309,7 @@ pub struct MemoryUse {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RiskySetting {
     /// Server, setting, value and consequence.
-    pub what: String,
+    pub message: String,
     pub hint: String,
 }
 
@@ -368,8 +368,8 @@ pub enum Notice {
 impl Notice {
     /// Builds the notice of a batch.
     fn of(partition: u32, to: Checkpoint, changes: &Changes) -> Self {
-        let few = changes.nodes.len() + changes.gone.len() <= MAX_NOTICE_IDS;
-        let changed = changes.nodes.iter().map(|(id, _)| id).chain(&changes.gone);
+        let few = changes.task_records.len() + changes.deleted.len() <= MAX_NOTICE_IDS;
+        let changed = changes.task_records.iter().map(|(id, _)| id).chain(&changes.deleted);
         let ids = few.then(|| changed.cloned().collect());
         Self::Changed { partition, offset: to.offset, ids, types: types_of(changes) }
     }

@@ -8,9 +8,9 @@ use crate::model::statistics::Overview;
 use crate::model::statistics::aggregate::Aggregate;
 use crate::model::statistics::errors::ErrorSummary;
 
-fn unreadable(partition: u32, what: &str) -> StoreError {
+fn unreadable(partition: u32, subject: &str) -> StoreError {
     StoreError::Invalid(format!(
-        "{what} of partition {partition} was written by another version and cannot be decoded\n\n\
+        "{subject} of partition {partition} was written by another version and cannot be decoded\n\n\
          hint: empty the store; a tracker folds the partition again from the log"
     ))
 }

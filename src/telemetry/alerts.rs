@@ -6,7 +6,7 @@
 pub enum AlertSeverity {
     /// Tasks do not run, or are lost: an operator has to act now.
     Page,
-    /// Needs a look during working hours.
+    /// Must be checked during working hours.
     Warning,
 }
 

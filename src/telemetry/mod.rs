@@ -15,14 +15,14 @@ pub use logs::{LOG_FILTER, LOG_FORMAT, environment_sets_log_filter, init_logs, l
 pub use otel::{TraceMetrics, Tracer};
 
 /// Histogram buckets in seconds, from half a millisecond to ten minutes.
-const SECONDS: &[f64] =
+const DURATION_BUCKETS: &[f64] =
     &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0];
 /// Reasons for reading a partition again, values of the label `reason`.
 const REWIND_REASONS: [&str; 3] = ["fence", "store", "broker"];
 /// Outcomes of reloads of the configuration: all changed keys are in effect, some need a restart, none has changed, the file
 /// is invalid. Values of the label `outcome`.
 pub const RELOAD_OUTCOMES: [&str; 4] = ["applied", "restart_needed", "unchanged", "invalid"];
-const EVENTS: &[f64] = &[1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0];
+const BATCH_SIZE_BUCKETS: &[f64] = &[1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0];
 
 /// Metrics of a process. Names have the prefix `kafleet_`; units are base units.
 #[derive(Clone)]
@@ -234,7 +234,7 @@ impl TaskMetrics {
     fn new(new: &Registrar) -> Result<Self, prometheus::Error> {
         let counter = |name, help, labels: &[&str]| new.counter(name, help, labels);
         let gauge = |name, help| new.gauge(name, help, &["type"]);
-        let seconds = |name, help| new.histogram(name, help, &["type"], SECONDS);
+        let seconds = |name, help| new.histogram(name, help, &["type"], DURATION_BUCKETS);
         Ok(Self {
             submitted: counter("kafleet_tasks_submitted_total", "Tasks accepted.", &["type"])?,
             started: counter("kafleet_tasks_started_total", "Attempts started.", &["type"])?,
@@ -342,12 +342,12 @@ impl AppMetrics {
 impl TrackerMetrics {
     fn new(new: &Registrar) -> Result<Self, prometheus::Error> {
         Ok(Self {
-            fold_batch: new.histogram("kafleet_fold_batch_events", "Events in a batch.", &["partition"], EVENTS)?,
+            fold_batch: new.histogram("kafleet_fold_batch_events", "Events in a batch.", &["partition"], BATCH_SIZE_BUCKETS)?,
             fold_time: new.histogram(
                 "kafleet_fold_batch_seconds",
                 "Time from a batch's first event to its acknowledgement by the store.",
                 &["partition"],
-                SECONDS,
+                DURATION_BUCKETS,
             )?,
             events_skipped: new.counter(
                 "kafleet_events_skipped_total",
@@ -427,7 +427,7 @@ impl ScheduleMetrics {
                 "kafleet_schedule_lateness_seconds",
                 "Delay of a schedule's firing.",
                 &[],
-                SECONDS,
+                DURATION_BUCKETS,
             )?,
             count: new.gauge("kafleet_schedules", "Recurring schedules, in the process that fires them.", &[])?,
         })
@@ -442,7 +442,12 @@ impl HttpMetrics {
                 "Requests to the API, by route and status.",
                 &["route", "status"],
             )?,
-            time: new.histogram("kafleet_http_request_seconds", "Duration of API requests.", &["route"], SECONDS)?,
+            time: new.histogram(
+                "kafleet_http_request_seconds",
+                "Duration of API requests.",
+                &["route"],
+                DURATION_BUCKETS,
+            )?,
             backlog: new.gauge(
                 "kafleet_type_backlog",
                 "Tasks that workers have to start or finish, in the whole fleet.",

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::settings::{Kind, RequiredTopic, Unmet};
+use super::settings::{Kind, RequiredTopic, UnmetSetting};
 use super::{ApplyError, FleetSettings, FleetSettingsError, find, required_topics};
 use crate::broker::{BrokerClient, BrokerError, TopicInfo};
 use crate::config::{Config, Names};
 use crate::error_text::split_hint;
 use crate::handlers::Registry;
 
-const APPLY: &str = "run `kafleet topics apply`";
+const APPLY_HINT: &str = "run `kafleet topics apply`";
 /// Kafka's own topic, which has as many replicas as the cluster allows, up to 3.
 const CLUSTER_TOPIC: &str = "__consumer_offsets";
 const SAFE_REPLICATION: u32 = 3;
@@ -31,13 +31,13 @@ pub struct TopicFinding {
     pub severity: Severity,
     /// Name of the topic.
     pub subject: String,
-    pub what: String,
+    pub message: String,
     pub hint: String,
 }
 
 impl std::fmt::Display for TopicFinding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "`{}`: {}\n  hint: {}", self.subject, self.what, self.hint)
+        write!(f, "`{}`: {}\n  hint: {}", self.subject, self.message, self.hint)
     }
 }
 
@@ -69,7 +69,7 @@ pub async fn check(
 pub(super) fn compare(required: &RequiredTopic, info: Option<&TopicInfo>, copies: u32) -> Vec<TopicFinding> {
     let comparison = Comparison(required);
     match info {
-        None => vec![comparison.finding(Severity::Error, "the topic does not exist".into(), APPLY)],
+        None => vec![comparison.finding(Severity::Error, "the topic does not exist".into(), APPLY_HINT)],
         Some(info) => comparison.findings(info, copies),
     }
 }
@@ -92,39 +92,47 @@ fn fleet(
 
 /// Finding from an error text with its hint.
 fn finding_of(subject: String, text: &str) -> TopicFinding {
-    let (what, hint) = split_hint(text);
-    TopicFinding { severity: Severity::Error, subject, what: what.to_owned(), hint: hint.unwrap_or(APPLY).to_owned() }
+    let (message, hint) = split_hint(text);
+    TopicFinding {
+        severity: Severity::Error,
+        subject,
+        message: message.to_owned(),
+        hint: hint.unwrap_or(APPLY_HINT).to_owned(),
+    }
 }
 
 struct Comparison<'a>(&'a RequiredTopic);
 
 impl Comparison<'_> {
-    fn finding(&self, severity: Severity, what: String, hint: &str) -> TopicFinding {
-        TopicFinding { severity, subject: self.0.name.clone(), what, hint: hint.to_owned() }
+    fn finding(&self, severity: Severity, message: String, hint: &str) -> TopicFinding {
+        TopicFinding { severity, subject: self.0.name.clone(), message, hint: hint.to_owned() }
     }
 
     fn findings(&self, info: &TopicInfo, copies: u32) -> Vec<TopicFinding> {
-        let mut found: Vec<_> = self.partitions(info).into_iter().chain(self.replication(info, copies)).collect();
-        found.extend(self.in_sync(info));
-        found.extend(self.0.unmet(info).into_iter().map(|unmet| self.setting(&unmet)));
-        found
+        let mut findings: Vec<_> = self.partitions(info).into_iter().chain(self.replication(info, copies)).collect();
+        findings.extend(self.in_sync(info));
+        findings.extend(self.0.unmet(info).into_iter().map(|unmet| self.setting(&unmet)));
+        findings
     }
 
     /// Checks the number of partitions, except for the events topic, which is compared with the recorded number
     /// instead.
     fn partitions(&self, info: &TopicInfo) -> Option<TopicFinding> {
         let present = info.partitions;
-        let wanted = self.0.partitions;
-        let few = present < wanted && self.0.kind != Kind::Events;
-        few.then(|| self.finding(Severity::Warning, format!("{present} partitions, {wanted} are configured"), APPLY))
+        let configured = self.0.partitions;
+        let few = present < configured && self.0.kind != Kind::Events;
+        few.then(|| {
+            self.finding(Severity::Warning, format!("{present} partitions, {configured} are configured"), APPLY_HINT)
+        })
     }
 
     fn replication(&self, info: &TopicInfo, copies: u32) -> Option<TopicFinding> {
-        let wanted = self.0.replication.unwrap_or(copies.min(SAFE_REPLICATION));
-        let what =
-            || format!("replication is {}, expected {wanted}: the loss of a broker may lose records", info.replication);
+        let configured = self.0.replication.unwrap_or(copies.min(SAFE_REPLICATION));
+        let message = || {
+            format!("replication is {}, expected {configured}: the loss of a broker may lose records", info.replication)
+        };
         let hint = "raise it with Kafka's `kafka-reassign-partitions.sh`";
-        (info.replication < wanted).then(|| self.finding(Severity::Warning, what(), hint))
+        (info.replication < configured).then(|| self.finding(Severity::Warning, message(), hint))
     }
 
     /// Checks the number of replicas that must have a record against the number of replicas.
@@ -133,24 +141,25 @@ impl Comparison<'_> {
         let replication = info.replication;
         let lower = "lower it with Kafka's `kafka-configs.sh`";
         if in_sync > replication {
-            let what = format!("`min.insync.replicas` is {in_sync} of {replication} replicas: every record is refused");
-            return Some(self.finding(Severity::Error, what, lower));
+            let message =
+                format!("`min.insync.replicas` is {in_sync} of {replication} replicas: every record is refused");
+            return Some(self.finding(Severity::Error, message, lower));
         }
         if in_sync == replication && replication > 1 {
-            let what = format!(
+            let message = format!(
                 "`min.insync.replicas` is {in_sync} of {replication} replicas: records are refused while a broker is down"
             );
-            return Some(self.finding(Severity::Warning, what, lower));
+            return Some(self.finding(Severity::Warning, message, lower));
         }
-        let what = "`min.insync.replicas` is 1: a record may be acknowledged with a single copy";
+        let message = "`min.insync.replicas` is 1: a record may be acknowledged with a single copy";
         let is_lonely = replication >= SAFE_REPLICATION && in_sync < 2;
-        is_lonely.then(|| self.finding(Severity::Warning, what.into(), APPLY))
+        is_lonely.then(|| self.finding(Severity::Warning, message.into(), APPLY_HINT))
     }
 
-    fn setting(&self, unmet: &Unmet) -> TopicFinding {
-        let Unmet { setting, present, required } = unmet;
+    fn setting(&self, unmet: &UnmetSetting) -> TopicFinding {
+        let UnmetSetting { setting, present, required } = unmet;
         let (present, expected) = (setting.readable(present), setting.readable(required));
-        let what = format!("`{}` is `{present}`, expected `{expected}`: {}", setting.key, setting.consequence);
-        self.finding(setting.severity(self.0.kind), what, APPLY)
+        let message = format!("`{}` is `{present}`, expected `{expected}`: {}", setting.key, setting.consequence);
+        self.finding(setting.severity(self.0.kind), message, APPLY_HINT)
     }
 }

@@ -39,7 +39,7 @@ pub const MAX_RECORD_BYTES: u64 = 4 * MIB;
 /// Maximum size of a dead letter, which contains the whole record and the reason, in bytes.
 pub const MAX_DEAD_BYTES: u64 = MAX_RECORD_BYTES + MIB;
 /// Retention of heartbeats.
-const HEARTBEATS: Millis = Millis::secs(86_400);
+const HEARTBEAT_RETENTION: Millis = Millis::secs(86_400);
 
 /// Specs of the topics required by a configuration and its types.
 pub fn specs(config: &Config, registry: &Registry) -> Vec<TopicSpec> {
@@ -58,7 +58,7 @@ fn required_topics(config: &Config, registry: &Registry) -> Vec<RequiredTopic> {
     let mut required = vec![
         topic(names.control(), Kind::Control, 1, None),
         topic(names.events(), Kind::Events, topics.events_partitions, Some(of_events)),
-        topic(names.workers(), Kind::Workers, 1, Some(HEARTBEATS)),
+        topic(names.workers(), Kind::Workers, 1, Some(HEARTBEAT_RETENTION)),
     ];
     let by_default = TypeConfig::default();
     for name in type_names(config, registry) {
@@ -94,10 +94,10 @@ fn type_names(config: &Config, registry: &Registry) -> BTreeSet<String> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
     #[error(
-        "the events topic has {recorded} partitions, the configuration says {wanted}: the number is fixed once applied, because \
-         every tree lives in one partition\n\nhint: set `events_partitions = {recorded}` in `[topics]`, or use another `prefix`"
+        "the events topic has {recorded} partitions, the configuration says {configured}: the number is fixed once applied, because \
+         every tree lives in outcome partition\n\nhint: set `events_partitions = {recorded}` in `[topics]`, or use another `prefix`"
     )]
-    Fixed { recorded: u32, wanted: u32 },
+    Fixed { recorded: u32, configured: u32 },
     #[error(
         "the topic `{topic}` has {present} partitions, but {recorded} were applied: the topic was changed, and existing trees are \
          no longer in the expected partitions\n\nhint: use another `prefix` for new tasks, and keep the topic until the trees in it have ended"
@@ -120,7 +120,7 @@ pub async fn apply(
     let begun = Instant::now();
     let client_in_time = || client.with_deadline(deadline.saturating_sub(begun.elapsed()));
     let names = Names::of(config);
-    let wanted = config.topics.events_partitions;
+    let configured = config.topics.events_partitions;
     let present = client_in_time().topics(&names.topics()).await?;
     let recorded = match find(&present, &names.control()) {
         Some(_) => match read_control(&client_in_time(), &names).await {
@@ -130,7 +130,7 @@ pub async fn apply(
         },
         None => None,
     };
-    agree(find(&present, &names.events()), recorded, wanted)?;
+    agree(find(&present, &names.events()), recorded, configured)?;
     let required = required_topics(config, registry);
     let spec = |topic: &RequiredTopic| match find(&present, &topic.name) {
         Some(present) => topic.correction(present),
@@ -138,25 +138,26 @@ pub async fn apply(
     };
     let specs = required.iter().map(spec).collect();
     let outcomes = client_in_time().apply_topics(specs).await?;
-    let failed =
-        |name: &str| outcomes.iter().any(|one| one.name == name && matches!(one.change, TopicChange::Failed(_)));
+    let failed = |name: &str| {
+        outcomes.iter().any(|outcome| outcome.name == name && matches!(outcome.change, TopicChange::Failed(_)))
+    };
     if recorded.is_none() && !failed(&names.control()) && !failed(&names.events()) {
         let producer = client.shared_producer(None).await?;
-        set_fleet(&producer, &names, wanted).await?;
+        set_fleet(&producer, &names, configured).await?;
     }
     Ok(outcomes)
 }
 
 /// Checks that the number of events partitions is unchanged.
-fn agree(events: Option<&TopicInfo>, recorded: Option<u32>, wanted: u32) -> Result<(), ApplyError> {
+fn agree(events: Option<&TopicInfo>, recorded: Option<u32>, configured: u32) -> Result<(), ApplyError> {
     let present = events.map(|info| info.partitions);
     match (recorded, present) {
         (Some(recorded), Some(present)) if recorded != present => {
             let topic = events.map(|info| info.name.clone()).unwrap_or_default();
             Err(ApplyError::Changed { topic, present, recorded })
         }
-        (Some(recorded), _) | (None, Some(recorded)) if recorded != wanted => {
-            Err(ApplyError::Fixed { recorded, wanted })
+        (Some(recorded), _) | (None, Some(recorded)) if recorded != configured => {
+            Err(ApplyError::Fixed { recorded, configured })
         }
         _ => Ok(()),
     }

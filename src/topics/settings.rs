@@ -53,7 +53,7 @@ enum Rule {
 }
 
 /// A setting of topics.
-pub(super) struct Setting {
+pub(super) struct TopicSetting {
     pub key: &'static str,
     /// Value of a topic without the setting, unless the broker reports another default.
     default: &'static str,
@@ -74,8 +74,8 @@ const OF_RETENTION: fn(Kind) -> Severity =
     |kind| if matches!(kind, Kind::Events) { Severity::Error } else { Severity::Warning };
 
 /// All settings. Not listed are those that have no effect with these values, such as `message.timestamp.before.max.ms`.
-pub(super) const SETTINGS: &[Setting] = &[
-    Setting {
+pub(super) const SETTINGS: &[TopicSetting] = &[
+    TopicSetting {
         key: "cleanup.policy",
         default: "delete",
         required: |topic| {
@@ -91,7 +91,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         severity: ERROR,
         consequence: "needed records are removed, or obsolete ones kept",
     },
-    Setting {
+    TopicSetting {
         key: "retention.ms",
         default: "604800000",
         required: |topic| topic.retention.map(|span| span.as_i64().to_string()),
@@ -100,7 +100,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         severity: OF_RETENTION,
         consequence: "records are removed too early: tasks that have not run, events of trees that are still in the store",
     },
-    Setting {
+    TopicSetting {
         key: "retention.bytes",
         default: "-1",
         required: |topic| (topic.kind != Kind::Control).then(|| "-1".to_owned()),
@@ -109,7 +109,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         severity: OF_RETENTION,
         consequence: "records are removed when the partition has grown to that size, whatever their age",
     },
-    Setting {
+    TopicSetting {
         key: "message.timestamp.type",
         default: "CreateTime",
         required: |_| Some("LogAppendTime".to_owned()),
@@ -118,7 +118,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         severity: ERROR,
         consequence: "the clock of each producer decides when records are removed or refused, and when tasks expire",
     },
-    Setting {
+    TopicSetting {
         key: "max.message.bytes",
         default: "1048588",
         required: |topic| Some(topic.max_bytes.to_string()),
@@ -127,7 +127,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         severity: ERROR,
         consequence: "large records are refused",
     },
-    Setting {
+    TopicSetting {
         key: "segment.bytes",
         default: "1073741824",
         required: |topic| Some(topic.max_bytes.to_string()),
@@ -136,7 +136,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         severity: ERROR,
         consequence: "larger records are refused",
     },
-    Setting {
+    TopicSetting {
         key: "segment.ms",
         default: "604800000",
         required: |topic| topic.kind.is_compacted().then(|| MAX_SEGMENT.as_i64().to_string()),
@@ -145,7 +145,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         severity: WARNING,
         consequence: "obsolete records are kept, and read by each process that starts",
     },
-    Setting {
+    TopicSetting {
         key: "delete.retention.ms",
         default: "86400000",
         required: |topic| topic.kind.is_compacted().then(|| MIN_TOMBSTONES.as_i64().to_string()),
@@ -154,7 +154,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         severity: WARNING,
         consequence: "a reader may miss that a command was removed",
     },
-    Setting {
+    TopicSetting {
         key: "unclean.leader.election.enable",
         default: "false",
         required: |_| Some("false".to_owned()),
@@ -163,7 +163,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         severity: WARNING,
         consequence: "acknowledged records are lost when a stale replica becomes the leader",
     },
-    Setting {
+    TopicSetting {
         key: "compression.type",
         default: "producer",
         required: |_| Some("producer".to_owned()),
@@ -172,7 +172,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         severity: WARNING,
         consequence: "the broker compresses each batch again",
     },
-    Setting {
+    TopicSetting {
         key: "remote.storage.enable",
         default: "false",
         required: |_| Some("false".to_owned()),
@@ -184,8 +184,8 @@ pub(super) const SETTINGS: &[Setting] = &[
 ];
 
 /// A setting with another value than required.
-pub(super) struct Unmet {
-    pub setting: &'static Setting,
+pub(super) struct UnmetSetting {
+    pub setting: &'static TopicSetting,
     pub present: String,
     pub required: String,
 }
@@ -205,18 +205,18 @@ impl RequiredTopic {
     }
 
     /// Settings of a topic that do not meet the requirements.
-    pub(super) fn unmet(&self, info: &TopicInfo) -> Vec<Unmet> {
-        let compare = |setting: &'static Setting| {
+    pub(super) fn unmet(&self, info: &TopicInfo) -> Vec<UnmetSetting> {
+        let compare = |setting: &'static TopicSetting| {
             let required = setting.required_by(self)?;
             let present = info.setting(setting.key).unwrap_or(setting.default);
             let is_met = setting.rule.is_met(present, &required);
-            (!is_met).then(|| Unmet { setting, present: present.to_owned(), required })
+            (!is_met).then(|| UnmetSetting { setting, present: present.to_owned(), required })
         };
         SETTINGS.iter().filter_map(compare).collect()
     }
 }
 
-impl Setting {
+impl TopicSetting {
     /// Value required for a topic; `None`: any.
     pub(super) fn required_by(&self, topic: &RequiredTopic) -> Option<String> {
         (self.required)(topic)
@@ -238,11 +238,13 @@ impl Setting {
 
 impl Rule {
     fn is_met(self, present: &str, required: &str) -> bool {
-        let (found, wanted) = (present.parse::<i64>().ok(), required.parse::<i64>().ok());
+        let (present_value, required_value) = (present.parse::<i64>().ok(), required.parse::<i64>().ok());
         match self {
             Self::Equal => present == required,
-            Self::AtLeast => found == Some(-1) || (wanted != Some(-1) && found >= wanted),
-            Self::AtMost => found <= wanted,
+            Self::AtLeast => {
+                present_value == Some(-1) || (required_value != Some(-1) && present_value >= required_value)
+            }
+            Self::AtMost => present_value <= required_value,
             Self::SameWords => words(present) == words(required),
         }
     }
@@ -263,7 +265,7 @@ pub(super) fn markdown(topics: &[RequiredTopic]) -> String {
             let Some(required) = setting.required_by(topic) else { continue };
             let value = format!("{}`{}`", setting.rule.prefix(&required), setting.readable(&required));
             let name = format!("{:?}", topic.kind).to_lowercase();
-            match values.iter_mut().find(|(known, _)| *known == value) {
+            match values.iter_mut().find(|(present, _)| *present == value) {
                 Some((_, names)) => names.push(name),
                 None => values.push((value, vec![name])),
             }

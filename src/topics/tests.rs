@@ -27,8 +27,8 @@ async fn applied(broker: &Arc<MemoryBroker>, config: &Config) -> Result<Vec<Topi
 }
 
 async fn findings(broker: &Arc<MemoryBroker>, config: &Config) -> Vec<String> {
-    let found = check(&BrokerClient::new(broker.clone()), config, &Registry::default(), DEADLINE).await.unwrap();
-    found.iter().map(|finding| format!("{:?} {finding}", finding.severity)).collect()
+    let reported = check(&BrokerClient::new(broker.clone()), config, &Registry::default(), DEADLINE).await.unwrap();
+    reported.iter().map(|finding| format!("{:?} {finding}", finding.severity)).collect()
 }
 
 /// Changes one topic without `apply`.
@@ -85,13 +85,13 @@ async fn apply_creates_topics_and_records_settings_once() {
     let broker = broker();
     let outcomes = applied(&broker, &small()).await.unwrap();
     assert_eq!(outcomes.len(), 5);
-    assert!(outcomes.iter().all(|one| one.change == TopicChange::Created), "{outcomes:?}");
+    assert!(outcomes.iter().all(|outcome| outcome.change == TopicChange::Created), "{outcomes:?}");
     let control = read_control(&BrokerClient::new(broker.clone()), &Names::new("t")).await.unwrap();
     assert_eq!(control.events_partitions, Some(4));
     assert_eq!(findings(&broker, &small()).await, Vec::<String>::new());
 
     let again = applied(&broker, &small()).await.unwrap();
-    assert!(again.iter().all(|one| one.change == TopicChange::Unchanged), "{again:?}");
+    assert!(again.iter().all(|outcome| outcome.change == TopicChange::Unchanged), "{again:?}");
     let end = broker.watermarks(&Partition::new("t.control", 0), DEADLINE).unwrap().high;
     assert_eq!(end, 1, "the settings are written once");
 }
@@ -103,21 +103,21 @@ async fn number_of_events_partitions_is_fixed() {
     let mut other = small();
     other.topics.events_partitions = 8;
     let error = applied(&broker, &other).await.unwrap_err();
-    assert_eq!(error, ApplyError::Fixed { recorded: 4, wanted: 8 });
+    assert_eq!(error, ApplyError::Fixed { recorded: 4, configured: 8 });
     assert!(error.to_string().contains("hint: set `events_partitions = 4`"), "{error}");
-    let found = findings(&broker, &other).await;
+    let reported = findings(&broker, &other).await;
     assert!(
-        found.len() == 1 && found[0].starts_with("Error `t.control`: the events topic has 4 partitions"),
-        "{found:?}"
+        reported.len() == 1 && reported[0].starts_with("Error `t.control`: the events topic has 4 partitions"),
+        "{reported:?}"
     );
 
     tamper(&broker, "t.events", 6, None);
     let error = applied(&broker, &small()).await.unwrap_err();
     assert_eq!(error, ApplyError::Changed { topic: "t.events".into(), present: 6, recorded: 4 });
-    let found = findings(&broker, &small()).await;
+    let reported = findings(&broker, &small()).await;
     assert!(
-        found.len() == 1 && found[0].starts_with("Error `t.events`: the topic `t.events` has 6 partitions"),
-        "{found:?}"
+        reported.len() == 1 && reported[0].starts_with("Error `t.events`: the topic `t.events` has 6 partitions"),
+        "{reported:?}"
     );
 }
 
@@ -126,7 +126,7 @@ async fn number_of_events_partitions_is_fixed() {
 async fn foreign_events_topic_is_adopted_only_with_the_configured_partitions() {
     let broker = broker();
     tamper(&broker, "t.events", 5, None);
-    assert_eq!(applied(&broker, &small()).await, Err(ApplyError::Fixed { recorded: 5, wanted: 4 }));
+    assert_eq!(applied(&broker, &small()).await, Err(ApplyError::Fixed { recorded: 5, configured: 4 }));
     assert!(find(&broker.topics("t", DEADLINE).unwrap(), "t.control").is_none(), "no topic was created");
     let mut same = small();
     same.topics.events_partitions = 5;
@@ -136,9 +136,9 @@ async fn foreign_events_topic_is_adopted_only_with_the_configured_partitions() {
 
 #[tokio::test]
 async fn missing_topics_are_found() {
-    let found = findings(&broker(), &small()).await;
-    assert_eq!(found.len(), 5, "{found:#?}");
-    assert_eq!(found[0], "Error `t.control`: the topic does not exist\n  hint: run `kafleet topics apply`");
+    let reported = findings(&broker(), &small()).await;
+    assert_eq!(reported.len(), 5, "{reported:#?}");
+    assert_eq!(reported[0], "Error `t.control`: the topic does not exist\n  hint: run `kafleet topics apply`");
 }
 
 #[tokio::test]
@@ -174,8 +174,8 @@ async fn harmful_settings_are_found() {
         let broker = broker();
         applied(&broker, &small()).await.unwrap();
         tamper(&broker, topic, 1, Some((key, value)));
-        let found = findings(&broker, &small()).await;
-        assert!(found.len() == 1 && found[0].starts_with(expected), "{topic} {key}={value} gave {found:#?}");
+        let reported = findings(&broker, &small()).await;
+        assert!(reported.len() == 1 && reported[0].starts_with(expected), "{topic} {key}={value} gave {reported:#?}");
         applied(&broker, &small()).await.unwrap();
         assert_eq!(findings(&broker, &small()).await, Vec::<String>::new(), "apply corrects it");
     }
@@ -211,9 +211,9 @@ async fn each_setting_of_each_topic_is_checked_everywhere() {
             let broker = broker();
             applied(&broker, &small()).await.unwrap();
             tamper(&broker, &topic.name, 1, Some((setting.key, bad_value(setting.key, &required))));
-            let found = findings(&broker, &small()).await;
+            let reported = findings(&broker, &small()).await;
             let expected = format!("{:?} `{}`: `{}` is ", setting.severity(topic.kind), topic.name, setting.key);
-            assert!(found.len() == 1 && found[0].starts_with(&expected), "{expected} gave {found:#?}");
+            assert!(reported.len() == 1 && reported[0].starts_with(&expected), "{expected} gave {reported:#?}");
             let present = broker.topics("t.", DEADLINE).unwrap();
             let problems: Vec<String> = roles.iter().filter_map(|role| role.problem(&present)).collect();
             let is_needed = !matches!(topic.kind, Kind::Workers | Kind::Results);
@@ -236,7 +236,7 @@ async fn settings_above_the_required_ones_are_no_finding() {
     tamper(&broker, "t.tasks.echo", 9, Some(("max.message.bytes", "9999999")));
     assert_eq!(findings(&broker, &small()).await, Vec::<String>::new());
     let outcomes = applied(&broker, &small()).await.unwrap();
-    assert!(outcomes.iter().all(|one| one.change == TopicChange::Unchanged), "{outcomes:?}");
+    assert!(outcomes.iter().all(|outcome| outcome.change == TopicChange::Unchanged), "{outcomes:?}");
     let topics = broker.topics("t.", DEADLINE).unwrap();
     assert_eq!(
         find(&topics, "t.events").unwrap().setting("retention.ms"),
@@ -251,14 +251,14 @@ async fn too_few_partitions_and_copies_are_found() {
     applied(&broker, &small()).await.unwrap();
     let mut more = small();
     more.topics.task_partitions = 3;
-    let found = findings(&broker, &more).await;
+    let reported = findings(&broker, &more).await;
     assert!(
-        found.len() == 1 && found[0].starts_with("Warning `t.tasks.echo`: 2 partitions, 3 are configured"),
-        "{found:?}"
+        reported.len() == 1 && reported[0].starts_with("Warning `t.tasks.echo`: 2 partitions, 3 are configured"),
+        "{reported:?}"
     );
     let mut safer = small();
     safer.topics.replication = Some(3);
-    let found = findings(&broker, &safer).await;
-    assert_eq!(found.len(), 5, "{found:#?}");
-    assert!(found[0].contains("replication is 1, expected 3"), "{}", found[0]);
+    let reported = findings(&broker, &safer).await;
+    assert_eq!(reported.len(), 5, "{reported:#?}");
+    assert!(reported[0].contains("replication is 1, expected 3"), "{}", reported[0]);
 }

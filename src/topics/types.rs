@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::broker::{BrokerClient, BrokerError};
 use crate::config::{Config, Names};
 use crate::control::types::{DeclaredLimits, TypeRecord, TypeRecords, read_types};
-use crate::control::{CONTROL_VERSION, ControlKey, ControlNotRead, ControlRecord, put};
+use crate::control::{CONTROL_VERSION, ControlKey, ControlNotRead, ControlRecord, put_record};
 use crate::handlers::{Registry, TypeRegistration};
 use crate::runtime::now_ms;
 
@@ -80,21 +80,21 @@ pub async fn declare(
         let is_new = change != TypeChange::Unchanged;
         let key = ControlKey::Type(name.to_string());
         let written = if is_new {
-            put(&producer, &names, &key, &ControlRecord::Type(Box::new(record))).await.map(drop)
+            put_record(&producer, &names, &key, &ControlRecord::Type(Box::new(record))).await.map(drop)
         } else {
             Ok(())
         };
         let change = written.map_or_else(TypeChange::Failed, |()| change);
         outcomes.push(TypeOutcome { name: name.to_string(), change, left_out });
     }
-    let known = super::type_names(config, registry);
-    let others = present.iter().map(|(name, _)| name.clone()).filter(|name| !known.contains(name));
+    let configured = super::type_names(config, registry);
+    let others = present.iter().map(|(name, _)| name.clone()).filter(|name| !configured.contains(name));
     outcomes.extend(others.map(|name| TypeOutcome { name, change: TypeChange::Kept, left_out: Vec::new() }));
     Ok(outcomes)
 }
 
-fn change_of(present: Option<&Arc<TypeRecord>>, wanted: &TypeRecord) -> TypeChange {
-    match present.map(|present| present.differences(wanted)) {
+fn change_of(present: Option<&Arc<TypeRecord>>, declared: &TypeRecord) -> TypeChange {
+    match present.map(|present| present.differences(declared)) {
         None => TypeChange::Created,
         Some(parts) if parts.is_empty() => TypeChange::Unchanged,
         Some(parts) => TypeChange::Altered(parts),
@@ -108,8 +108,8 @@ pub fn differing_types(
     present: &TypeRecords,
 ) -> BTreeMap<String, Option<Vec<&'static str>>> {
     let difference = |(name, registered): (&Arc<str>, &TypeRegistration)| {
-        let (wanted, _) = declaration(config, name, registered);
-        match change_of(present.get(name), &wanted) {
+        let (declared, _) = declaration(config, name, registered);
+        match change_of(present.get(name), &declared) {
             TypeChange::Created => Some((name.to_string(), None)),
             TypeChange::Altered(parts) => Some((name.to_string(), Some(parts))),
             _ => None,

@@ -23,9 +23,9 @@ use crate::runtime::{self, Health};
 /// Deadline of one check.
 const CHECK_DEADLINE: Duration = Duration::from_secs(10);
 /// Maximum interval until the next check after one that found a problem.
-const RECHECK: Duration = Duration::from_secs(5);
+const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval of checks until the first one succeeds.
-const FIRST_RECHECK: Duration = Duration::from_millis(500);
+const FIRST_RECHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Topics that a role needs, and their required settings.
 #[derive(Clone, Debug)]
@@ -108,16 +108,16 @@ impl RequiredTopics {
     }
 
     /// Requires existing topics to stay.
-    fn note(&mut self, present: &[TopicInfo]) {
-        let there = self.lasting.extract_if(.., |need| find(present, &need.topic.name).is_some());
-        self.topics.extend(there);
+    fn require_existing(&mut self, present: &[TopicInfo]) {
+        let existing = self.lasting.extract_if(.., |need| find(present, &need.topic.name).is_some());
+        self.topics.extend(existing);
     }
 
     /// First problem of these topics; `None` if all are correct.
     pub fn problem(&self, present: &[TopicInfo]) -> Option<String> {
         let finding = self.topics.iter().find_map(|need| need.problem(find(present, &need.topic.name)));
         if let Some(finding) = finding {
-            return Some(format!("`{}`: {}\n\nhint: {}", finding.subject, finding.what, finding.hint));
+            return Some(format!("`{}`: {}\n\nhint: {}", finding.subject, finding.message, finding.hint));
         }
         let Topology { names, events_partitions } = &self.topology;
         let events = find(present, &names.events());
@@ -145,7 +145,7 @@ pub struct TopicWatch {
 #[derive(Default)]
 struct WatchedTopics {
     /// `None` before the first check.
-    standing: Mutex<Option<TopicStatus>>,
+    status: Mutex<Option<TopicStatus>>,
     /// Wakes waiters in order. A `watch` channel wakes them at random, which would make simulations unrepeatable.
     checked: Notify,
 }
@@ -160,22 +160,22 @@ impl TopicWatch {
         every: Duration,
     ) -> Self {
         let shared = Arc::<WatchedTopics>::default();
-        let known = shared.clone();
+        let watched = shared.clone();
         let client = client.with_deadline(CHECK_DEADLINE);
         let checking = runtime::spawn(async move {
             loop {
-                let last = known.standing.lock().clone();
+                let last = watched.status.lock().clone();
                 let now = check(&client, &mut needs, last.clone()).await;
                 if last.as_ref() != Some(&now) {
                     report(&health, part, &now);
                 }
                 let pause = match now {
                     TopicStatus::Fit => every,
-                    TopicStatus::Unsuitable(_) => every.min(RECHECK),
-                    TopicStatus::Unknown(_) => every.min(FIRST_RECHECK),
+                    TopicStatus::Unsuitable(_) => every.min(RECHECK_INTERVAL),
+                    TopicStatus::Unknown(_) => every.min(FIRST_RECHECK_INTERVAL),
                 };
-                *known.standing.lock() = Some(now);
-                known.checked.notify_waiters();
+                *watched.status.lock() = Some(now);
+                watched.checked.notify_waiters();
                 tokio::time::sleep(pause).await;
             }
         });
@@ -183,12 +183,12 @@ impl TopicWatch {
     }
 
     /// Waits for the first check.
-    pub async fn standing(&self) -> TopicStatus {
+    pub async fn status(&self) -> TopicStatus {
         loop {
             let mut checked = std::pin::pin!(self.shared.checked.notified());
             checked.as_mut().enable();
-            if let Some(standing) = self.shared.standing.lock().clone() {
-                return standing;
+            if let Some(status) = self.shared.status.lock().clone() {
+                return status;
             }
             checked.await;
         }
@@ -214,13 +214,13 @@ fn status_of(
 ) -> TopicStatus {
     match listed {
         Ok(present) => {
-            needs.note(&present);
+            needs.require_existing(&present);
             needs.problem(&present).map_or(TopicStatus::Fit, TopicStatus::Unsuitable)
         }
         Err(error) => {
             tracing::debug!(reason = %error, "topics could not be checked");
             match last {
-                Some(known @ (TopicStatus::Fit | TopicStatus::Unsuitable(_))) => known,
+                Some(status @ (TopicStatus::Fit | TopicStatus::Unsuitable(_))) => status,
                 _ => TopicStatus::Unknown(error.to_string()),
             }
         }

@@ -18,12 +18,12 @@ use crate::control::GroupRecords;
 use crate::control::settings::{FleetSettingsError, read_control_blocking};
 use crate::model::event::Event;
 use crate::model::task::hash::spawn_hash;
-use crate::model::task::{Position, Source, header, read_task};
+use crate::model::task::{Position, RecordSource, header, read_task};
 use crate::publish::Publisher;
 use crate::runtime::{self, Backoff, Shutdown, now_ms};
 
 /// Records per poll, and so the maximum of concurrent announcements.
-const BATCH: usize = 2_000;
+const POLL_RECORDS: usize = 2_000;
 const POLL_WAIT: Duration = Duration::from_millis(100);
 /// Maximum bytes of tasks prefetched by the client.
 const PREFETCH_BYTES: usize = 16 << 20;
@@ -41,7 +41,7 @@ pub(super) struct Announcer {
 }
 
 /// Consumption of one set of topics.
-struct Subscription<'a> {
+struct AnnouncerSubscription<'a> {
     announcer: &'a Announcer,
     consumer: Box<dyn Consumer>,
     /// Next offset after the last processed record, if not yet committed.
@@ -102,7 +102,7 @@ impl Announcer {
         let consumer = self.setup.broker.consumer(&spec)?;
         let (processed, unstarted, last_commit) = (BTreeMap::new(), Vec::new(), Instant::now());
         let mut subscription =
-            Subscription { announcer: self, consumer, processed, last_commit, committing: None, unstarted };
+            AnnouncerSubscription { announcer: self, consumer, processed, last_commit, committing: None, unstarted };
         let outcome = self.consume(&mut subscription, &topics, backoff).await;
         subscription.close();
         outcome
@@ -110,7 +110,7 @@ impl Announcer {
 
     async fn consume(
         &self,
-        subscription: &mut Subscription<'_>,
+        subscription: &mut AnnouncerSubscription<'_>,
         topics: &[String],
         backoff: &mut Backoff,
     ) -> Result<(), BrokerError> {
@@ -149,7 +149,7 @@ impl Announcer {
                 let outcome = publisher.publish_event(&event).await;
                 (event, outcome)
             });
-            let outcomes: Vec<_> = written.buffered(BATCH).collect().await;
+            let outcomes: Vec<_> = written.buffered(POLL_RECORDS).collect().await;
             let failure;
             (events, failure) = self.unannounced(outcomes);
             let Some(error) = failure else { return Ok(()) };
@@ -195,7 +195,7 @@ impl Announcer {
             return None;
         }
         let task_type = self.setup.topology.names.type_of(record.topic)?.into();
-        let source = Source {
+        let source = RecordSource {
             task_type: &task_type,
             position: Position { partition: record.partition, offset: record.offset },
             timestamp_ms: record.timestamp_ms,
@@ -220,13 +220,13 @@ fn is_announced(record: &RecordRef<'_>) -> bool {
     record.headers().any(marked)
 }
 
-impl Subscription<'_> {
+impl AnnouncerSubscription<'_> {
     async fn poll(&mut self) -> Result<(), BrokerError> {
         self.start_partitions()?;
         let (announcer, processed) = (self.announcer, &mut self.processed);
         let mut events = Vec::new();
         let mut next_offsets: BTreeMap<Partition, i64> = BTreeMap::new();
-        let group_events = self.consumer.poll(BATCH, runtime::waiting(POLL_WAIT).await, &mut |record| {
+        let group_events = self.consumer.poll(POLL_RECORDS, runtime::waiting(POLL_WAIT).await, &mut |record| {
             events.extend(announcer.announcement(record));
             match next_offsets.iter_mut().find(|(at, _)| at.index == record.partition && &*at.topic == record.topic) {
                 Some((_, next)) => *next = record.offset + 1,

@@ -39,7 +39,7 @@ impl From<serde_json::Error> for TrackerError {
     }
 }
 
-/// Reason why a tracker does not start, or stops before it is asked to.
+/// Reason why a tracker does not start, or stops before its shutdown is requested.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TrackerStopped {
     #[error("the consumer of events cannot be opened")]

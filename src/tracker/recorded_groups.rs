@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::broker::BrokerError;
 use crate::control::follow::TopicFollower;
-use crate::control::{ControlState, ControlWatch, GroupRecords, keep};
+use crate::control::{ControlState, ControlWatch, GroupRecords, follow_control};
 use crate::tracker::setup::TrackerSetup;
 
 /// Recorded groups of all types.
@@ -19,7 +19,7 @@ pub(crate) struct RecordedGroups {
 impl RecordedGroups {
     pub(crate) fn follow(setup: &TrackerSetup) -> Self {
         let control = ControlWatch::new(ControlState::without_cancels());
-        let follower = keep(control.clone(), setup.broker.clone(), &setup.topology.names, None);
+        let follower = follow_control(control.clone(), setup.broker.clone(), &setup.topology.names, None);
         Self { control, topic: setup.topology.names.control(), follower }
     }
 
@@ -28,7 +28,7 @@ impl RecordedGroups {
     /// # Errors
     /// `Unavailable` until the topic has been read: the configured group could be the wrong one.
     pub(crate) fn get(&self) -> Result<GroupRecords, BrokerError> {
-        if self.control.is_whole() {
+        if self.control.is_fully_read() {
             Ok(self.control.state().groups().clone())
         } else {
             Err(BrokerError::Unavailable(format!("`{}` has not been read yet", self.topic)))

@@ -109,7 +109,7 @@ impl Completions {
 
     /// Swaps the collected completions into the lists, which must be empty. The recorded retry of a released task is among
     /// them.
-    pub(super) fn take(&self, arrived: &mut ArrivedCompletions) {
+    pub(super) fn take_arrived(&self, arrived: &mut ArrivedCompletions) {
         std::mem::swap(&mut *self.completed.lock(), &mut arrived.completed);
         std::mem::swap(&mut *self.released.lock(), &mut arrived.released);
         std::mem::swap(&mut *self.recorded.lock(), &mut arrived.recorded);

@@ -118,7 +118,7 @@ impl DeadLetterWriter {
     }
 
     async fn send(&self, letter: &DeadLetter, record: &Record, form: Form) -> Result<(), BrokerError> {
-        let whole = form == Form::Whole;
+        let is_whole = form == Form::Whole;
         let added = headers(&DeadLetterHeaders {
             code: &letter.code,
             message: &letter.message,
@@ -126,18 +126,20 @@ impl DeadLetterWriter {
             topic: &record.topic,
             partition: record.partition,
             offset: record.offset,
-            key: record.key.as_deref().filter(|key| whole && *key != letter.key),
+            key: record.key.as_deref().filter(|key| is_whole && *key != letter.key),
             task: letter.task.as_ref().map(|(id, run)| (id, *run)),
             worker: &self.events.worker,
             at_ms: now_ms(),
-            reference: !whole,
+            reference: !is_whole,
         });
-        let own = record.headers.iter().filter(|_| whole);
-        let own = own.map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default()));
-        let all: Vec<(&str, &[u8])> = own.chain(added.iter().map(|(name, value)| (*name, value.as_bytes()))).collect();
+        let original_headers = record.headers.iter().filter(|_| is_whole);
+        let original_headers =
+            original_headers.map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default()));
+        let all: Vec<(&str, &[u8])> =
+            original_headers.chain(added.iter().map(|(name, value)| (*name, value.as_bytes()))).collect();
         let topic = self.events.publisher().topology.names.dead(&letter.task_type);
-        let key = Some(letter.key.as_slice()).filter(|key| whole || key.len() <= MAX_REFERENCE_KEY);
-        let value = record.value.as_deref().filter(|_| whole);
+        let key = Some(letter.key.as_slice()).filter(|key| is_whole || key.len() <= MAX_REFERENCE_KEY);
+        let value = record.value.as_deref().filter(|_| is_whole);
         let dead = ProducerRecord { topic: &topic, partition: None, key, value, headers: &all };
         self.events.producer().deliver(dead, PUBLISH_DEADLINE).await.map(drop)
     }

@@ -12,7 +12,7 @@ use crate::control::types::TypeRecord;
 use crate::handlers::TypeRegistration;
 
 /// Minimum interval of comparisons: other records of the control topic change often.
-const INTERVAL: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Logs a warning for each type whose declared params differ from those of the worker, at once and after each change of
 /// its declaration.
@@ -32,7 +32,7 @@ pub(super) async fn warn_of_differences(control: Arc<ControlWatch>, types: Vec<(
         if changes.changed().await.is_err() {
             return;
         }
-        sleep(INTERVAL).await;
+        sleep(CHECK_INTERVAL).await;
     }
 }
 
@@ -46,7 +46,7 @@ fn changed<'a>(
     let mut changed = Vec::new();
     for (name, registered) in types {
         let Some(declared) = state.types.get(name) else { continue };
-        if seen.get(name).is_none_or(|known| !Arc::ptr_eq(known, declared)) {
+        if seen.get(name).is_none_or(|earlier| !Arc::ptr_eq(earlier, declared)) {
             seen.insert(name.clone(), declared.clone());
             changed.push((&**name, registered, declared.clone()));
         }

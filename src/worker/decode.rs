@@ -16,11 +16,11 @@ use crate::model::retry::{RunProgress, Waits};
 use crate::model::task::header;
 use crate::model::task::limits::{Flaw, TaskLimits};
 use crate::model::task::partition::partition_of;
-use crate::model::task::{Policy, Position, ReceivedTask, Reject, Source, TaskSpec, read_record};
+use crate::model::task::{Policy, Position, ReceivedTask, RecordSource, Reject, TaskSpec, read_record};
 use crate::runtime::now_ms;
 
 /// Approximate memory that a task in flight costs beyond its record, in bytes.
-const OVERHEAD: usize = 512;
+const TASK_OVERHEAD_BYTES: usize = 512;
 
 /// Input of a worker.
 pub(super) enum Input {
@@ -39,7 +39,7 @@ pub(super) struct InFlight {
     pub key: u64,
     /// Attempts and waits that the run has used, those of earlier workers included.
     pub progress: RunProgress,
-    /// Time of the waits in this worker.
+    /// Time that the task has waited in this worker between attempts.
     pub waited: Duration,
     /// This worker has published an event of the task that contains its announcement.
     pub announced: bool,
@@ -212,7 +212,7 @@ impl Drop for PollBatch {
 
 impl PollBatch {
     pub(super) fn decode(&mut self, decoder: &Decoder, record: &RecordRef<'_>, tag: DeliveryTag) -> Input {
-        let source = Source {
+        let source = RecordSource {
             task_type: &self.task_type,
             position: Position { partition: record.partition, offset: record.offset },
             timestamp_ms: record.timestamp_ms,
@@ -278,8 +278,8 @@ impl PollBatch {
     }
 
     fn charge(&mut self, size: usize) -> Charge {
-        self.bytes += size + OVERHEAD;
-        self.account.charge(size + OVERHEAD)
+        self.bytes += size + TASK_OVERHEAD_BYTES;
+        self.account.charge(size + TASK_OVERHEAD_BYTES)
     }
 }
 
@@ -372,7 +372,7 @@ impl Decoder {
                 task_type: "t".into(),
                 partitions: 0,
                 counter: prometheus::IntCounter::new("misplaced", "Misplaced keys.").unwrap(),
-                found: Default::default(),
+                misplaced: Default::default(),
             },
         }
     }

@@ -11,7 +11,7 @@ use crate::broker::BrokerError;
 use crate::control::MisplacedCommits;
 use crate::control::settings::FleetSettingsError;
 
-/// Reason why a worker does not start, or stops before it is asked to.
+/// Reason why a worker does not start, or stops without a request.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WorkerError {
     #[error("there is no handler for the type `{name}`; registered types: {registered}")]

@@ -25,10 +25,10 @@ use crate::publish::Publisher;
 use crate::runtime::{Backoff, Health};
 
 /// Pause before a retry while the producer is full or the broker is unavailable.
-const TRANSIENT_PAUSE: Duration = Duration::from_millis(2);
+const TRANSIENT_RETRY_INTERVAL: Duration = Duration::from_millis(2);
 /// First and longest pause before a retry after the broker has rejected a record.
-const REJECTED_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const MIN_REJECTED_BACKOFF: Duration = Duration::from_millis(100);
+const MAX_REJECTED_BACKOFF: Duration = Duration::from_secs(5);
 /// Time without a failed delivery after which resending counts as recovered.
 const RECOVERED_AFTER: Duration = Duration::from_secs(1);
 /// Maximum number of undelivered records resent in one batch.
@@ -238,12 +238,12 @@ struct RetryWait<'a> {
 
 impl<'a> RetryWait<'a> {
     fn new(health: &'a Health) -> Self {
-        Self { health, backoff: Backoff::new(REJECTED_PAUSE, LONGEST_PAUSE), reported: false }
+        Self { health, backoff: Backoff::new(MIN_REJECTED_BACKOFF, MAX_REJECTED_BACKOFF), reported: false }
     }
 
     async fn wait(&mut self, error: &BrokerError) {
         if error.is_retryable() {
-            return tokio::time::sleep(TRANSIENT_PAUSE).await;
+            return tokio::time::sleep(TRANSIENT_RETRY_INTERVAL).await;
         }
         let wait = self.backoff.next_wait();
         tracing::error!(%error, wait_ms = wait.as_millis() as u64, "broker rejects result events; retrying");

@@ -18,7 +18,7 @@ use crate::handlers::{Registry, TypeRegistration};
 /// Maximum time to read records of groups on the control topic.
 const RECORDED_DEADLINE: Duration = Duration::from_secs(30);
 /// Number of groups whose commits are read at a time.
-const READS: usize = 16;
+const MAX_CONCURRENT_READS: usize = 16;
 
 /// Rejects shared groups that are named like a type.
 pub(super) fn check_names(names: &Names, registry: &Registry) -> Result<(), WorkerError> {
@@ -87,8 +87,8 @@ async fn find_committed(
         let group = names.group_id(&task_type, groups.group_of(&task_type));
         reads.push(has_commits(client.clone(), group, partitions, task_type));
     }
-    let found: Vec<Option<String>> = stream::iter(reads).buffered(READS).try_collect().await?;
-    Ok(found.into_iter().flatten().next())
+    let committed: Vec<Option<String>> = stream::iter(reads).buffered(MAX_CONCURRENT_READS).try_collect().await?;
+    Ok(committed.into_iter().flatten().next())
 }
 
 /// Returns the type if its group has commits of these partitions.
@@ -115,7 +115,7 @@ async fn record_groups(shared: &SharedResources, types: Vec<String>) -> Result<(
         last = last.max(Some(recorded.map_err(WorkerError::GroupRecord)?.offset));
     }
     let Some(offset) = last else { return Ok(()) };
-    let reached = tokio::time::timeout(RECORDED_DEADLINE, shared.control.reached(offset)).await;
+    let reached = tokio::time::timeout(RECORDED_DEADLINE, shared.control.wait_for_offset(offset)).await;
     reached.map_err(|_| WorkerError::GroupNotRecorded)
 }
 

@@ -23,7 +23,7 @@ const MIN_PREFETCH: usize = 1 << 20;
 const MIN_SHARED_PREFETCH: usize = 8 << 20;
 
 /// A consumer group of a worker, with the types that the worker serves in it.
-pub(super) struct Group {
+pub(super) struct ConsumerGroup {
     /// Name of the group: the type's name, unless types share it.
     pub name: Arc<str>,
     pub is_shared: bool,
@@ -37,25 +37,25 @@ pub(super) type ConsumerEnd = SharedFuture<oneshot::Receiver<()>>;
 /// A group to start.
 pub(super) struct GroupStart<'a> {
     pub shared: &'a SharedResources,
-    pub group: &'a Group,
+    pub group: &'a ConsumerGroup,
     /// All types of the worker.
     pub types: &'a [(Arc<str>, TypeRegistration)],
 }
 
 /// Divides types into consumer groups, in the order of their first types.
-pub(super) fn groups_of(types: &[(Arc<str>, TypeRegistration)], names: &Names) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+pub(super) fn groups_of(types: &[(Arc<str>, TypeRegistration)], names: &Names) -> Vec<ConsumerGroup> {
+    let mut groups: Vec<ConsumerGroup> = Vec::new();
     for (n, (task_type, _)) in types.iter().enumerate() {
         let name = names.group_name(task_type);
         match groups.iter_mut().find(|group| *group.name == *name) {
             Some(group) => group.types.push(n),
-            None => groups.push(Group { name: name.into(), is_shared: *name != **task_type, types: vec![n] }),
+            None => groups.push(ConsumerGroup { name: name.into(), is_shared: *name != **task_type, types: vec![n] }),
         }
     }
     groups
 }
 
-impl Group {
+impl ConsumerGroup {
     /// Name of the consumer in the health report.
     pub(super) fn health_part(&self) -> String {
         health_part(&self.name, self.is_shared)
@@ -71,9 +71,9 @@ impl GroupStart<'_> {
         let mut started = Vec::new();
         for &type_index in &self.group.types {
             let Some((task_type, registered)) = self.types.get(type_index) else { continue };
-            let (consumer, one) = TypeStart { shared: self.shared, type_index, task_type, registered }.start();
+            let (consumer, started_type) = TypeStart { shared: self.shared, type_index, task_type, registered }.start();
             consumers.push(consumer);
-            started.push(one);
+            started.push(started_type);
         }
         let consumer = GroupConsumer::new(self.group_deps(consumer, spec, shutdown), consumers);
         let name = format!("kafleet-{}", self.group.name);

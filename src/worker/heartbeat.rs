@@ -18,7 +18,7 @@ pub(super) use crate::control::heartbeat::{Heartbeat, HeartbeatState, MAX_RUNNIN
 use crate::runtime::{Shutdown, local_ms, now_ms};
 use crate::telemetry::Metrics;
 
-const INTERVAL: Duration = Duration::from_secs(3);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(3);
 /// Maximum time to wait for a dispatcher's status. A type whose dispatcher does not answer in time is reported with zero
 /// slots and no partitions.
 const STATUS_DEADLINE: Duration = Duration::from_millis(500);
@@ -39,9 +39,9 @@ pub(super) struct HeartbeatSender {
 }
 
 impl HeartbeatSender {
-    /// Publishes a heartbeat every [`INTERVAL`] until it is dropped.
+    /// Publishes a heartbeat every [`HEARTBEAT_INTERVAL`] until it is dropped.
     pub(super) async fn run(self: Arc<Self>) {
-        let mut ticks = tokio::time::interval(INTERVAL);
+        let mut ticks = tokio::time::interval(HEARTBEAT_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut failing = false;
         loop {
@@ -99,7 +99,7 @@ impl HeartbeatSender {
             unfinished,
             started_ms: now_ms().saturating_sub(i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX)),
             at_ms: local_ms(),
-            every_ms: INTERVAL.as_millis() as u64,
+            every_ms: HEARTBEAT_INTERVAL.as_millis() as u64,
             held_bytes: self.memory.used() as u64,
             types,
             running,

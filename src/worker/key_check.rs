@@ -21,7 +21,7 @@ pub(super) struct KeyCheck {
     /// Number of partitions of the topic; 0 until it is known.
     pub partitions: u32,
     pub counter: IntCounter,
-    pub found: MisplacedKeys,
+    pub misplaced: MisplacedKeys,
 }
 
 impl KeyCheck {
@@ -33,8 +33,8 @@ impl KeyCheck {
             return;
         }
         self.counter.inc();
-        let mut found = self.found.lock();
-        if found.contains_key(&self.task_type) {
+        let mut misplaced = self.misplaced.lock();
+        if misplaced.contains_key(&self.task_type) {
             return;
         }
         let key = clip(&String::from_utf8_lossy(key));
@@ -46,7 +46,7 @@ impl KeyCheck {
              all producers to murmur2 (`partitioner=murmur2_random` in librdkafka); records from before partitions were added \
              are counted too"
         );
-        found.insert(self.task_type.clone(), example);
+        misplaced.insert(self.task_type.clone(), example);
     }
 }
 
@@ -59,7 +59,7 @@ mod tests {
 
     fn check() -> KeyCheck {
         let counter = IntCounter::new("misplaced", "Misplaced keys.").unwrap();
-        KeyCheck { task_type: "echo".into(), partitions: 8, counter, found: MisplacedKeys::default() }
+        KeyCheck { task_type: "echo".into(), partitions: 8, counter, misplaced: MisplacedKeys::default() }
     }
 
     fn receive(check: &KeyCheck, key: Option<&[u8]>, partition: i32) {
@@ -83,7 +83,7 @@ mod tests {
         let other = (partition_of(b"k1", 8) as i32 + 1) % 8;
         receive(&check, Some(b"k1"), other);
         receive(&check, Some(b"k2"), (partition_of(b"k2", 8) as i32 + 3) % 8);
-        let example = check.found.lock().get("echo").cloned().unwrap();
+        let example = check.misplaced.lock().get("echo").cloned().unwrap();
         assert!(example.starts_with(&format!("key `k1` in partition {other} instead of ")), "{example}");
         assert_eq!(check.counter.get(), 2);
     }

@@ -52,13 +52,13 @@ use crate::model::units::duration::Millis;
 use crate::publish::Publisher;
 use crate::runtime::{self, Health, Shutdown};
 use crate::telemetry::{Metrics, Tracer};
-use child::Reentry;
+use child::OwnExecutable;
 use completions::{Completions, MAX_TYPES};
 use consumer::CommittedOffsets;
 use dispatch::Command;
 use error::WorkerError;
 use events::{Deliveries, EventWriter, FailedDelivery};
-use group_start::{ConsumerEnd, Group, GroupStart, groups_of};
+use group_start::{ConsumerEnd, ConsumerGroup, GroupStart, groups_of};
 use heartbeat::HeartbeatSender;
 use key_check::MisplacedKeys;
 use memory_budget::MemoryBudget;
@@ -90,7 +90,7 @@ pub struct WorkerSetup {
     /// `None`: nothing is traced.
     pub tracer: Option<Tracer>,
     /// Executable of child processes. `None`: the worker does not start with a type that has `isolation = "process"`.
-    pub reentry: Option<Reentry>,
+    pub own_executable: Option<OwnExecutable>,
 }
 
 impl WorkerSetup {
@@ -120,19 +120,23 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     setup.metrics.set_role("worker");
     let types = chosen_types(&setup)?;
     group_check::check_names(&setup.topology.names, &setup.registry)?;
-    prepare_handlers(&types, setup.reentry.as_ref())?;
+    prepare_handlers(&types, setup.own_executable.as_ref())?;
     let groups = groups_of(&types, &setup.topology.names);
     let worker = incarnation();
-    let own = types.iter().map(|(name, _)| name.to_string()).collect();
-    let control = ControlWatch::new(ControlState::default().with_types_of(own));
+    let type_names = types.iter().map(|(name, _)| name.to_string()).collect();
+    let control = ControlWatch::new(ControlState::default().with_types_of(type_names));
     setup.policies.attach(control.clone());
     let started = Instant::now();
     // Not ready yet. The follower of the control topic clears the first reason; each group clears its own after its
     // first assignment, even an empty one.
     setup.health.set(control::HEALTH_PART, format!("reading the control topic `{}`", setup.topology.names.control()));
     groups.iter().for_each(|group| setup.health.set(&group.health_part(), consumer::NOT_JOINED));
-    let _follower =
-        control::keep(control.clone(), setup.broker.clone(), &setup.topology.names, Some(setup.health.clone()));
+    let _follower = control::follow_control(
+        control.clone(),
+        setup.broker.clone(),
+        &setup.topology.names,
+        Some(setup.health.clone()),
+    );
     if !wait_for_control(&control, &shutdown).await {
         setup.health.clear(control::HEALTH_PART);
         groups.iter().for_each(|group| setup.health.clear(&group.health_part()));
@@ -178,7 +182,7 @@ type TypeEnds = Vec<(ConsumerEnd, tokio::task::JoinHandle<bool>)>;
 
 async fn start_groups(
     shared: &SharedResources,
-    groups: &[Group],
+    groups: &[ConsumerGroup],
     types: &[(Arc<str>, TypeRegistration)],
     shutdown: &Shutdown,
 ) -> Result<(Dispatchers, TypeEnds), WorkerError> {
@@ -186,9 +190,9 @@ async fn start_groups(
     let mut ends = Vec::new();
     for group in groups {
         let (started, consumer_end) = GroupStart { shared, group, types }.start(shutdown).await?;
-        for one in started {
-            dispatchers.push((one.task_type, one.commands));
-            ends.push((consumer_end.clone(), one.dispatcher));
+        for started_type in started {
+            dispatchers.push((started_type.task_type, started_type.commands));
+            ends.push((consumer_end.clone(), started_type.dispatcher));
         }
     }
     Ok((dispatchers, ends))
@@ -302,12 +306,15 @@ async fn flush(producer: Arc<SharedProducer>) -> bool {
     flushed.is_ok()
 }
 
-fn prepare_handlers(types: &[(Arc<str>, TypeRegistration)], reentry: Option<&Reentry>) -> Result<(), WorkerError> {
+fn prepare_handlers(
+    types: &[(Arc<str>, TypeRegistration)],
+    own_executable: Option<&OwnExecutable>,
+) -> Result<(), WorkerError> {
     for (name, registered) in types {
         let failure = |reason| WorkerError::Handler { task_type: name.clone(), reason };
         registered.handler.prepare().map_err(failure)?;
         if registered.policy.isolation == Isolation::Process {
-            prepare_isolation(name, reentry)?;
+            prepare_isolation(name, own_executable)?;
         }
     }
     Ok(())
@@ -315,11 +322,11 @@ fn prepare_handlers(types: &[(Arc<str>, TypeRegistration)], reentry: Option<&Ree
 
 /// Starts the guard, a process that kills child processes if the worker dies. Call this early: the guard is forked and
 /// keeps a copy of the worker's memory as of the fork.
-fn prepare_isolation(task_type: &Arc<str>, reentry: Option<&Reentry>) -> Result<(), WorkerError> {
-    if reentry.is_none() {
+fn prepare_isolation(task_type: &Arc<str>, own_executable: Option<&OwnExecutable>) -> Result<(), WorkerError> {
+    if own_executable.is_none() {
         return Err(WorkerError::NoReentry(task_type.clone()));
     }
-    crate::handlers::reaper::start().map_err(WorkerError::Guard)
+    crate::handlers::process_guard::start().map_err(WorkerError::Guard)
 }
 
 /// Waits until all types have ended; a type that fails stops the worker. Returns the last failure, and whether other
@@ -375,15 +382,15 @@ async fn type_end(
 async fn wait_for_control(control: &ControlWatch, shutdown: &Shutdown) -> bool {
     tokio::select! {
         biased;
-        () = control.whole() => true,
+        () = control.wait_until_read() => true,
         () = shutdown.drain.cancelled() => false,
     }
 }
 
 fn chosen_types(setup: &WorkerSetup) -> Result<Vec<(Arc<str>, TypeRegistration)>, WorkerError> {
-    let known = || setup.registry.types().map(|(name, _)| name.to_string()).collect::<Vec<_>>().join(", ");
+    let registered = || setup.registry.types().map(|(name, _)| name.to_string()).collect::<Vec<_>>().join(", ");
     if let Some(unknown) = setup.types.iter().find(|name| setup.registry.get(name).is_none()) {
-        return Err(WorkerError::UnknownType { name: unknown.clone(), registered: known() });
+        return Err(WorkerError::UnknownType { name: unknown.clone(), registered: registered() });
     }
     let is_chosen = |name: &str| setup.types.is_empty() || setup.types.iter().any(|chosen| chosen == name);
     let types: Vec<_> = setup

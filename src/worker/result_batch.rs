@@ -17,13 +17,13 @@ const LINGER: Duration = Duration::from_millis(1);
 #[derive(Default)]
 pub(super) struct ResultBatch {
     bytes: Vec<u8>,
-    by_partition: Vec<Vec<Entry>>,
+    by_partition: Vec<Vec<EncodedResult>>,
     /// Time of the first result; `None` for an empty batch.
     since: Option<Instant>,
 }
 
 /// A task and its encoded result. The task stays in flight until the producer has accepted the result.
-struct Entry {
+struct EncodedResult {
     in_flight: Box<InFlight>,
     value: Range<usize>,
 }
@@ -51,7 +51,7 @@ impl ResultBatch {
         if self.by_partition.len() <= partition {
             self.by_partition.resize_with(partition + 1, Vec::new);
         }
-        self.by_partition[partition].push(Entry { in_flight, value: start..self.bytes.len() });
+        self.by_partition[partition].push(EncodedResult { in_flight, value: start..self.bytes.len() });
         self.since.get_or_insert(now);
         Ok(())
     }
@@ -65,7 +65,7 @@ impl ResultBatch {
         {
             let refused = events.send_batch(partition as i32, entries.iter().map(|entry| entry.record(&self.bytes)));
             for n in refused {
-                let Entry { in_flight, value } = &entries[n];
+                let EncodedResult { in_flight, value } = &entries[n];
                 events.send_until_accepted(&in_flight.task.id, &self.bytes[value.clone()], in_flight.tag).await;
             }
             entries.clear();
@@ -74,7 +74,7 @@ impl ResultBatch {
     }
 }
 
-impl Entry {
+impl EncodedResult {
     fn record<'a>(&'a self, bytes: &'a [u8]) -> BatchRecord<'a> {
         let InFlight { task, tag, .. } = &*self.in_flight;
         BatchRecord { key: task.id.root().as_bytes(), value: &bytes[self.value.clone()], token: tag.token() }

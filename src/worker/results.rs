@@ -43,7 +43,7 @@ pub(super) fn correlation<'a>(
         if name.starts_with("ce_") {
             !header::is_known(name)
         } else {
-            names.iter().any(|wanted| wanted.eq_ignore_ascii_case(name))
+            names.iter().any(|selected| selected.eq_ignore_ascii_case(name))
         }
     };
     let copied: Headers = headers
@@ -63,7 +63,7 @@ pub(super) fn kept_headers<'a>(
     let kept: KeptHeaders = headers
         .filter_map(|(name, value)| Some((name, str::from_utf8(value?).ok()?)))
         .filter(|(name, value)| name.len() + value.len() <= MAX_COPIED_BYTES)
-        .filter(|(name, _)| names.iter().any(|wanted| wanted.eq_ignore_ascii_case(name)))
+        .filter(|(name, _)| names.iter().any(|selected| selected.eq_ignore_ascii_case(name)))
         .take(MAX_COPIED)
         .map(|(name, value)| (name.into(), value.into()))
         .collect();

@@ -74,8 +74,8 @@ impl TypeSpans {
             Some(_) => None,
             None => Some(self.received(in_flight)?),
         };
-        let known = in_flight.trace.as_ref().map(|trace| trace.send);
-        let span = AttemptSpan::begin(known.or(received.map(|received| received.send))?);
+        let own_context = in_flight.trace.as_ref().map(|trace| trace.send);
+        let span = AttemptSpan::begin(own_context.or(received.map(|received| received.send))?);
         self.write_wait(in_flight, &span, received, nanos(now_ms));
         if received.is_some_and(|received| !received.has_send) {
             // Later records and events of the task name the span that followers have as their parent.

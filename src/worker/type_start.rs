@@ -44,9 +44,9 @@ impl TypeStart<'_> {
         let dispatcher = Dispatcher::new(self.dispatcher_deps(work, command_receiver));
         let consumer = TypeConsumer::new(self.type_deps(work_sender, commands.clone()));
         runtime::spawn(forward_changes(changes, commands.clone()));
-        let own = self.registered.handler.capabilities().permits.and_then(|permits| permits.runtime());
-        let dispatcher = match own {
-            Some(own) => runtime::spawn_on(&own, dispatcher.run()),
+        let own_runtime = self.registered.handler.capabilities().permits.and_then(|permits| permits.runtime());
+        let dispatcher = match own_runtime {
+            Some(own_runtime) => runtime::spawn_on(&own_runtime, dispatcher.run()),
             None => runtime::spawn(dispatcher.run()),
         };
         (consumer, StartedType { task_type: self.task_type.clone(), commands, dispatcher })
@@ -56,7 +56,7 @@ impl TypeStart<'_> {
     fn children(&self) -> Option<ChildPool> {
         let TypeRegistration { policy, handler, .. } = self.registered;
         let setup = &self.shared.setup;
-        ChildPool::new(setup.reentry.as_ref()?, self.task_type, &**handler, policy, &setup.metrics)
+        ChildPool::new(setup.own_executable.as_ref()?, self.task_type, &**handler, policy, &setup.metrics)
     }
 
     fn dispatcher_deps(
@@ -112,7 +112,7 @@ impl TypeStart<'_> {
                     task_type: self.task_type.clone(),
                     partitions: 0,
                     counter: setup.metrics.worker.misplaced_keys.with_label_values(&[&**self.task_type]),
-                    found: self.shared.misplaced_keys.clone(),
+                    misplaced: self.shared.misplaced_keys.clone(),
                 },
             },
             completions: completions[self.type_index].clone(),

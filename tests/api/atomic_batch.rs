@@ -43,13 +43,13 @@ async fn atomic_batch_creates_a_tree_once() {
     let tree: TreeNode = fleet.get(&format!("/v1/tasks/r/tree?after={last}")).await;
     assert_eq!((tree.tree.total, tree.children.total), (5, 3));
     let states = ["r:a", "r:a:b", "r:later", "r:else"].map(|id| format!("/v1/tasks/{id}"));
-    let mut found = Vec::new();
+    let mut statuses = Vec::new();
     for path in states {
-        found.push(fleet.get::<Status>(&path).await);
+        statuses.push(fleet.get::<Status>(&path).await);
     }
-    let states: Vec<State> = found.iter().map(|status| status.state).collect();
+    let states: Vec<State> = statuses.iter().map(|status| status.state).collect();
     assert_eq!(states, [State::Queued, State::Queued, State::Scheduled, State::Queued]);
-    assert!(found[0].record.is_some(), "the event has the position of the record: {:?}", found[0]);
+    assert!(statuses[0].record.is_some(), "the event has the position of the record: {:?}", statuses[0]);
     assert_eq!(fleet.get::<Value>("/v1/tasks/r:a/params").await["params"], 1);
     let before = records(&fleet);
     assert_eq!(send(&fleet, &items).await.accepted, 5, "repeating the batch has no effect");

@@ -114,7 +114,7 @@ async fn children_retried_by_one_action_share_a_run() {
     assert_eq!(progress(&ended(&fleet, &task.id).await).done, CHILDREN as u64);
     let parent = TaskId::parse("order").unwrap();
     let partition = partition_of(b"order", PARTITIONS);
-    let record = fleet.memory.nodes(partition, &[parent]).await.unwrap().pop().flatten().unwrap();
+    let record = fleet.memory.task_records(partition, &[parent]).await.unwrap().pop().flatten().unwrap();
     assert_eq!(record.tree.below.len(), 1, "{:?}", record.tree.below);
     let status: Status = fleet.get("/v1/tasks/order").await;
     assert_eq!((status.children.pending, status.children.total), (CHILDREN as u64, CHILDREN as u64));

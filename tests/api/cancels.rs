@@ -100,8 +100,8 @@ impl Fleet {
     /// Waits until no effects of the task are pending.
     async fn is_idle(&self, id: &str) -> bool {
         let id = TaskId::parse(id).unwrap();
-        let nodes = self.memory.nodes(self.publisher.topology.partition_of(&id), &[id]).await.unwrap();
-        nodes[0].as_ref().is_some_and(|node| node.effects.is_empty())
+        let nodes = self.memory.task_records(self.publisher.topology.partition_of(&id), &[id]).await.unwrap();
+        nodes[0].as_ref().is_some_and(|task_record| task_record.effects.is_empty())
     }
 }
 

@@ -34,7 +34,7 @@ impl Client {
                 continue;
             }
             assert_eq!(status, StatusCode::OK, "GET {path}: {text}");
-            return serde_json::from_str(&text).unwrap_or_else(|why| panic!("GET {path}: {why}: {text}"));
+            return serde_json::from_str(&text).unwrap_or_else(|error| panic!("GET {path}: {error}: {text}"));
         }
     }
 

@@ -23,7 +23,7 @@ impl Client {
 
     async fn type_of(&self, name: &str) -> TypeDocument {
         let types: Types = self.get("/v1/types").await;
-        types.types.into_iter().find(|known| known.name == name).unwrap()
+        types.types.into_iter().find(|document| document.name == name).unwrap()
     }
 }
 
@@ -158,13 +158,13 @@ async fn why_names_pauses_and_kill_switches() {
     fleet.echo("batch-7").await;
     fleet.call(Method::POST, "/v1/types/echo/pause", json!({"reason": "a look"})).await;
     fleet.call(Method::PUT, "/v1/kill-switches/batch-", json!({})).await;
-    let why: Why = fleet.get("/v1/tasks/batch-7/why").await;
-    let codes: Vec<Reason> = why.findings.iter().map(|finding| finding.code).take(2).collect();
+    let answer: Why = fleet.get("/v1/tasks/batch-7/why").await;
+    let codes: Vec<Reason> = answer.findings.iter().map(|finding| finding.code).take(2).collect();
     assert_eq!(codes, [Reason::Paused, Reason::MatchesKillSwitch]);
     assert!(
-        why.findings[0].message.contains(": a look; resume it with `kafleet types resume echo`"),
+        answer.findings[0].message.contains(": a look; resume it with `kafleet types resume echo`"),
         "{:?}",
-        why.findings[0]
+        answer.findings[0]
     );
 }
 

@@ -222,8 +222,8 @@ async fn concurrent_requests_with_one_id_create_one_task() {
     let answers = futures::future::join_all((0..20).map(one)).await;
     let mut statuses: Vec<u16> = answers.iter().map(|(status, _)| *status).collect();
     statuses.sort_unstable();
-    let wanted: Vec<u16> = [vec![200; 9], vec![201], vec![409; 10]].concat();
-    assert_eq!(statuses, wanted, "{answers:?}");
+    let expected: Vec<u16> = [vec![200; 9], vec![201], vec![409; 10]].concat();
+    assert_eq!(statuses, expected, "{answers:?}");
     fleet.folded().await;
     let history: History = fleet.get("/v1/tasks/a/history").await;
     let conflicts = history.events.iter().filter(|event| event.kind == "warned").count();

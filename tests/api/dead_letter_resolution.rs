@@ -12,7 +12,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use crate::api::client::{Client, problem};
-use crate::api::dead_letters::{Given, LETTER, with_letters};
+use crate::api::dead_letters::{LETTER, NewLetter, with_letters};
 use crate::api::fixture::{DEADLINE, Fleet, PARTITIONS, eventually};
 use crate::support::faults::unavailable;
 use crate::support::faults::{Call, read_nodes, transaction};
@@ -36,7 +36,11 @@ impl Fleet {
         self.echo(id).await;
         self.fail(id, "no").await;
         self.folded().await;
-        self.letter(Given { key: id, task: Some((id, 1)), own: &[("ce_id", id.as_bytes())], ..LETTER }, partition).await
+        self.letter(
+            NewLetter { key: id, task: Some((id, 1)), headers: &[("ce_id", id.as_bytes())], ..LETTER },
+            partition,
+        )
+        .await
     }
 
     /// Resolution markers in one partition of the dead letters of `echo`.
@@ -78,7 +82,7 @@ async fn concurrent_redrives_over_two_apis_start_one_run() {
         meeting.lift();
     });
     let count =
-        |wanted: (u16, &str)| answers.iter().filter(|(status, code)| (*status, code.as_str()) == wanted).count();
+        |expected: (u16, &str)| answers.iter().filter(|(status, code)| (*status, code.as_str()) == expected).count();
     assert_eq!((count((200, "")), count((409, "already_redriven"))), (1, 7), "{answers:?}");
     assert_eq!((fleet.marks(0), fleet.asked("a")), (1, 1));
     fleet.folded().await;
@@ -106,7 +110,7 @@ async fn redrive_with_other_params_runs_the_task_with_them() {
 #[tokio::test]
 async fn params_of_a_redrive_are_checked_before_anything_is_written() {
     let fleet = with_letters().await;
-    let given = Given { task_type: "resize", task: None, value: br#"{"url":7}"#, ..LETTER };
+    let given = NewLetter { task_type: "resize", task: None, value: br#"{"url":7}"#, ..LETTER };
     let letter = fleet.letter(given, 0).await;
     let path = format!("/v1/dead-letters/{letter}/redrive");
     let refused = problem(fleet.request(Method::POST, &path).json(&json!({"params": {"url": 7, "width": 1}}))).await;
@@ -176,7 +180,7 @@ async fn redrive_with_unknown_outcome_takes_effect_once() {
 async fn two_letters_of_one_run_start_one_run() {
     let fleet = with_letters().await;
     let first = fleet.dead_task("a", 0).await;
-    let second = fleet.letter(Given { own: &[("ce_id", b"a")], ..LETTER }, 1).await;
+    let second = fleet.letter(NewLetter { headers: &[("ce_id", b"a")], ..LETTER }, 1).await;
     let (status, outcome) = fleet.post("/v1/dead-letters/redrive", json!({"type": "echo"})).await;
     let outcome: DeadLetterResults = serde_json::from_value(outcome).unwrap();
     assert_eq!((status, outcome.done.len(), outcome.refused.len()), (200, 1, 1), "{outcome:?}");
@@ -204,7 +208,8 @@ async fn letter_of_a_task_that_has_moved_on_is_neither_listed_nor_redriven() {
     fleet.echo("c").await;
     fleet.succeed("c", json!(1)).await;
     fleet.folded().await;
-    let late = fleet.letter(Given { key: "c", task: Some(("c", 1)), own: &[("ce_id", b"c")], ..LETTER }, 1).await;
+    let late =
+        fleet.letter(NewLetter { key: "c", task: Some(("c", 1)), headers: &[("ce_id", b"c")], ..LETTER }, 1).await;
     let refused = problem(fleet.request(Method::POST, &format!("/v1/dead-letters/{late}/redrive"))).await;
     assert_eq!((refused.status, refused.code.as_str()), (409, "dead_letter_superseded"), "{refused:?}");
     let task: Status = fleet.get("/v1/tasks/c").await;
@@ -217,7 +222,7 @@ async fn listing_reads_the_store_in_batches() {
     let fleet = with_letters().await;
     for n in 0..150 {
         let id = format!("t-{n}");
-        fleet.letter(Given { key: &id, task: Some((&id, 1)), ..LETTER }, n % 2).await;
+        fleet.letter(NewLetter { key: &id, task: Some((&id, 1)), ..LETTER }, n % 2).await;
     }
     let reads = fleet.faults.count(read_nodes);
     let page: DeadLetterPage = fleet.get("/v1/dead-letters?limit=150").await;
@@ -233,7 +238,7 @@ async fn slow_fetch_hides_no_letter() {
     let fleet = with_letters().await;
     let mut all = Vec::new();
     for n in 0..3 {
-        all.insert(0, fleet.letter(Given { at_ms: 1_000 + n, ..LETTER }, 0).await);
+        all.insert(0, fleet.letter(NewLetter { at_ms: 1_000 + n, ..LETTER }, 0).await);
     }
     let dropped = all.remove(0);
     fleet.settle(&format!("/v1/dead-letters/{dropped}/drop")).await;
@@ -253,9 +258,9 @@ async fn record_resembling_a_marker_is_listed_and_hides_no_letter() {
     let topic = fleet.names.dead("echo");
     let mut all = vec![fleet.dead_task("a", 0).await];
     // The original record of the foreign producer had headers with these names.
-    let own: &[(&str, &[u8])] =
+    let headers: &[(&str, &[u8])] =
         &[("ce_id", b"b"), ("kafleet_marks", b"0"), ("kafleet_resolution", b"dropped"), ("kafleet_code", b"x")];
-    let with_headers = fleet.letter(Given { key: "b", task: Some(("b", 1)), own, ..LETTER }, 0).await;
+    let with_headers = fleet.letter(NewLetter { key: "b", task: Some(("b", 1)), headers, ..LETTER }, 0).await;
     all.push(with_headers.clone());
     let digest: &[u8] = b"0123456789abcdef";
     let request: &[u8] = b"0190a5a0-0000-7000-8000-000000000000";
@@ -334,7 +339,7 @@ async fn redrive_is_rejected_at_the_maximum_run() {
     fleet.folded().await;
     let refused = problem(fleet.request(Method::POST, "/v1/tasks/a/retry").json(&json!({}))).await;
     assert_eq!((refused.status, refused.code.as_str()), (409, "too_many_runs"), "{refused:?}");
-    let letter = fleet.letter(Given { task: Some(("a", MAX_RUN)), ..LETTER }, 0).await;
+    let letter = fleet.letter(NewLetter { task: Some(("a", MAX_RUN)), ..LETTER }, 0).await;
     let refused = problem(fleet.request(Method::POST, &format!("/v1/dead-letters/{letter}/redrive"))).await;
     assert_eq!((refused.status, refused.code.as_str()), (409, "too_many_runs"), "{refused:?}");
     let history: History = fleet.get("/v1/tasks/a/history").await;
@@ -355,6 +360,6 @@ async fn outage_ends_the_redrive_of_many_letters_at_the_first_one() {
     assert_eq!(status, 200, "{outcome}");
     let outcome: DeadLetterResults = serde_json::from_value(outcome).unwrap();
     assert!(outcome.done.is_empty() && outcome.refused.len() == tasks.len(), "{outcome:?}");
-    assert!(outcome.refused.iter().all(|refused| refused.why.contains("on purpose")), "{outcome:?}");
+    assert!(outcome.refused.iter().all(|refused| refused.reason.contains("on purpose")), "{outcome:?}");
     assert_eq!(reads.hits(), 2, "one read of the list, and one that failed");
 }

@@ -28,7 +28,7 @@ pub async fn with_letters() -> Fleet {
 }
 
 /// Dead letter in the format of a worker.
-pub struct Given<'a> {
+pub struct NewLetter<'a> {
     pub task_type: &'a str,
     pub key: &'a str,
     /// Task and run of the dead letter.
@@ -36,19 +36,19 @@ pub struct Given<'a> {
     pub code: &'a str,
     pub at_ms: i64,
     pub value: &'a [u8],
-    pub own: &'a [(&'a str, &'a [u8])],
+    pub headers: &'a [(&'a str, &'a [u8])],
     pub source: Position,
     pub reference: bool,
 }
 
-pub const LETTER: Given<'_> = Given {
+pub const LETTER: NewLetter<'_> = NewLetter {
     task_type: "echo",
     key: "a",
     task: Some(("a", 1)),
     code: "exhausted",
     at_ms: 1_000,
     value: br#"{"n":1}"#,
-    own: &[],
+    headers: &[],
     source: Position { partition: 0, offset: 7 },
     reference: false,
 };
@@ -67,7 +67,7 @@ impl Client {
 }
 
 impl Fleet {
-    pub async fn letter(&self, given: Given<'_>, partition: i32) -> String {
+    pub async fn letter(&self, given: NewLetter<'_>, partition: i32) -> String {
         let Position { partition: from, offset } = given.source;
         let topic = self.names.tasks(given.task_type);
         let task = given.task.map(|(id, run)| (TaskId::parse(id).unwrap(), run));
@@ -86,7 +86,7 @@ impl Fleet {
         };
         let ours = headers(&letter);
         let ours = ours.iter().map(|(name, value)| (*name, value.as_bytes()));
-        let all: Vec<(&str, &[u8])> = given.own.iter().copied().chain(ours).collect();
+        let all: Vec<(&str, &[u8])> = given.headers.iter().copied().chain(ours).collect();
         let record = ProducerRecord {
             topic: &self.names.dead(given.task_type),
             partition: Some(partition),
@@ -106,7 +106,7 @@ async fn dead_letters_are_listed_newest_first_over_pages() {
     let mut expected = Vec::new();
     for n in 0..250_i64 {
         let (task_type, code) = if n % 3 == 0 { ("resize", "schema") } else { ("echo", "exhausted") };
-        let given = Given { task_type, code, at_ms: START_MS + n, ..LETTER };
+        let given = NewLetter { task_type, code, at_ms: START_MS + n, ..LETTER };
         expected.push(fleet.letter(given, (n % 2) as i32).await);
     }
     expected.reverse();
@@ -134,15 +134,15 @@ async fn dead_letters_are_listed_newest_first_over_pages() {
 #[tokio::test]
 async fn dead_letter_shows_the_original_record() {
     let fleet = with_letters().await;
-    let own: &[(&str, &[u8])] = &[("ce_id", b"a"), ("x", b"\xff")];
-    let json = fleet.letter(Given { own, ..LETTER }, 1).await;
+    let headers: &[(&str, &[u8])] = &[("ce_id", b"a"), ("x", b"\xff")];
+    let json = fleet.letter(NewLetter { headers, ..LETTER }, 1).await;
     let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead-letters/{json}")).await;
     assert_eq!((shown.key.as_deref(), shown.outcome), (Some("own-key"), None));
     assert_eq!(shown.params.unwrap(), json!({"n": 1}));
     assert_eq!(shown.headers, [("ce_id".into(), Some("a".into())), ("x".into(), Some("/w==".into()))]);
     assert_eq!(shown.letter.source.as_deref(), Some("t.tasks.echo/0:7"));
     assert_eq!((shown.letter.task.as_deref(), shown.letter.code.as_str()), (Some("a"), "exhausted"));
-    let garbage = fleet.letter(Given { value: b"\x00{", code: "bad_json", ..LETTER }, 0).await;
+    let garbage = fleet.letter(NewLetter { value: b"\x00{", code: "bad_json", ..LETTER }, 0).await;
     let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead-letters/{garbage}")).await;
     assert_eq!((shown.params.is_none(), shown.value_base64.as_deref()), (true, Some("AHs=")));
     for (path, status) in [
@@ -175,9 +175,10 @@ async fn dropped_letter_is_unlisted_and_recorded_in_the_task_history() {
 #[tokio::test]
 async fn record_without_a_task_is_republished_unchanged() {
     let fleet = with_letters().await;
-    let own: &[(&str, &[u8])] = &[("trace", b"t-1")];
-    let letter =
-        fleet.letter(Given { code: "bad_json", value: b"{oops", own, key: "no id", task: None, ..LETTER }, 1).await;
+    let headers: &[(&str, &[u8])] = &[("trace", b"t-1")];
+    let letter = fleet
+        .letter(NewLetter { code: "bad_json", value: b"{oops", headers, key: "no id", task: None, ..LETTER }, 1)
+        .await;
     fleet.settle(&format!("/v1/dead-letters/{letter}/redrive")).await;
     let records: Vec<_> =
         (0..2).filter_map(|index| fleet.record(&Partition::new(fleet.names.tasks("echo"), index), 0)).collect();
@@ -195,8 +196,8 @@ async fn redriven_task_starts_a_new_run_and_reopens_its_parents() {
     fleet.echo("r").await;
     fleet.echo("r:a").await;
     fleet.succeed("r", json!(1)).await;
-    let own: &[(&str, &[u8])] = &[("ce_id", b"a"), ("ce_parent", b"r"), ("ce_run", b"1")];
-    let letter = fleet.letter(Given { key: "r:a", task: Some(("r:a", 1)), own, ..LETTER }, 0).await;
+    let headers: &[(&str, &[u8])] = &[("ce_id", b"a"), ("ce_parent", b"r"), ("ce_run", b"1")];
+    let letter = fleet.letter(NewLetter { key: "r:a", task: Some(("r:a", 1)), headers, ..LETTER }, 0).await;
     let early = problem(fleet.request(Method::POST, &format!("/v1/dead-letters/{letter}/redrive"))).await;
     assert_eq!((early.status, early.code.as_str()), (409, "not_finished"));
     fleet.fail("r:a", "no").await;
@@ -214,7 +215,7 @@ async fn redriven_task_starts_a_new_run_and_reopens_its_parents() {
     eventually("the record is in the task topic again", async || again(0).or_else(|| again(1)).is_some()).await;
     let record = again(0).or_else(|| again(1)).unwrap();
     let header = |name: &str| {
-        let value = record.headers.iter().find(|(own, _)| own == name)?.1.clone()?;
+        let value = record.headers.iter().find(|(key, _)| key == name)?.1.clone()?;
         String::from_utf8(value).ok()
     };
     assert_eq!((header("ce_id").as_deref(), header("ce_run").as_deref()), (Some("r:a"), Some("2")));
@@ -240,7 +241,8 @@ async fn letter_by_reference_is_read_from_its_source() {
         fleet.publisher.producer().deliver(record, DEADLINE).await.unwrap()
     };
     let by_reference = async |source| {
-        let given = Given { source, reference: true, value: b"", code: "bad_json", key: "no id", task: None, ..LETTER };
+        let given =
+            NewLetter { source, reference: true, value: b"", code: "bad_json", key: "no id", task: None, ..LETTER };
         fleet.letter(given, 0).await
     };
     let (first, second) = (publish(b"{oops").await, publish(b"{again").await);
@@ -267,8 +269,8 @@ async fn letter_by_reference_is_read_from_its_source() {
 #[tokio::test]
 async fn letter_without_a_task_shows_the_id_of_its_header() {
     let fleet = with_letters().await;
-    let own: &[(&str, &[u8])] = &[("ce_run", b"4294967295"), ("ce_id", b"r22")];
-    fleet.letter(Given { task: None, code: "bad_header", own, ..LETTER }, 0).await;
+    let headers: &[(&str, &[u8])] = &[("ce_run", b"4294967295"), ("ce_id", b"r22")];
+    fleet.letter(NewLetter { task: None, code: "bad_header", headers, ..LETTER }, 0).await;
     let page: DeadLetterPage = fleet.get("/v1/dead-letters").await;
     assert_eq!((page.letters[0].task.as_deref(), page.letters[0].run), (Some("r22"), None));
 }
@@ -290,7 +292,7 @@ async fn selection_resolves_many_letters() {
     let fleet = with_letters().await;
     for n in 0..30_i64 {
         let code = if n % 2 == 0 { "schema" } else { "exhausted" };
-        fleet.letter(Given { code, at_ms: 1_000 + n, ..LETTER }, 0).await;
+        fleet.letter(NewLetter { code, at_ms: 1_000 + n, ..LETTER }, 0).await;
     }
     let call = async |body| {
         let (status, body) = fleet.post("/v1/dead-letters/drop", body).await;

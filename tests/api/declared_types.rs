@@ -2,7 +2,7 @@
 
 use kafleet::broker::{Broker, TopicSpec};
 use kafleet::control::types::{DeclaredLimits, TypeRecord};
-use kafleet::control::{CONTROL_VERSION, ControlKey, ControlRecord, put};
+use kafleet::control::{CONTROL_VERSION, ControlKey, ControlRecord, put_record};
 use kafleet::documents::{BatchOutcome, Suggestions, TypeDocument, Types};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -26,10 +26,10 @@ async fn declare_double(fleet: &Fleet, params: Value) {
         policy,
     };
     let key = ControlKey::Type("double".into());
-    put(fleet.publisher.producer(), &fleet.names, &key, &ControlRecord::Type(Box::new(record))).await.unwrap();
+    put_record(fleet.publisher.producer(), &fleet.names, &key, &ControlRecord::Type(Box::new(record))).await.unwrap();
     eventually("the API knows the type", async || {
         let types: Types = fleet.get("/v1/types").await;
-        types.types.iter().any(|known| known.app.as_deref() == Some("shop"))
+        types.types.iter().any(|document| document.app.as_deref() == Some("shop"))
     })
     .await;
 }
@@ -80,7 +80,7 @@ async fn params_of_a_redrive_are_checked_against_the_declaration() {
     // The API of the fixture does not have the type `echo`.
     let record = TypeRecord { v: 1, params: Some(schema()), ..TypeRecord::default() };
     let key = ControlKey::Type("echo".into());
-    put(fleet.publisher.producer(), &fleet.names, &key, &ControlRecord::Type(Box::new(record))).await.unwrap();
+    put_record(fleet.publisher.producer(), &fleet.names, &key, &ControlRecord::Type(Box::new(record))).await.unwrap();
     eventually("the API knows the type", async || fleet.get::<TypeDocument>("/v1/types/echo").await.schema.is_some())
         .await;
     let letter = fleet.letter(LETTER, 0).await;

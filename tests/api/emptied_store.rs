@@ -195,7 +195,7 @@ async fn no_route_answers_from_an_emptied_store() {
             let id = if path.contains("schedules") { "s" } else { "t0" };
             let path = format!("{}{query}", path.replace("{id}", id).replace("{name}", "n"));
             let request = request(&fleet, base, (*method, path.as_str()), body);
-            async move { fault(request, *expected).await.map(|why| format!("{method} {path} {body}: {why}")) }
+            async move { fault(request, *expected).await.map(|answer| format!("{method} {path} {body}: {answer}")) }
         });
         let found: Vec<Option<String>> = futures::stream::iter(sent).buffered(16).collect().await;
         faults.extend(found.into_iter().flatten());

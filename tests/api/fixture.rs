@@ -316,8 +316,8 @@ impl Fleet {
         .await
     }
 
-    pub async fn fail(&self, id: &str, why: &str) -> Position {
-        self.publish_event(id, Payload::Failed(AttemptFailure::new("error", why, 1)), |_| {}).await
+    pub async fn fail(&self, id: &str, message: &str) -> Position {
+        self.publish_event(id, Payload::Failed(AttemptFailure::new("error", message, 1)), |_| {}).await
     }
 
     /// Announces a task like the announcer of foreign producers, with a record position of the test's choice.

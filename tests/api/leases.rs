@@ -42,9 +42,9 @@ async fn post(fleet: &Fleet) -> (u16, Value) {
 async fn expect_one_creation(answers: Vec<(u16, Value)>) {
     let mut statuses: Vec<u16> = answers.iter().map(|(status, _)| *status).collect();
     statuses.sort_unstable();
-    let mut wanted = vec![200; answers.len() - 1];
-    wanted.push(201);
-    assert_eq!(statuses, wanted, "{answers:?}");
+    let mut expected = vec![200; answers.len() - 1];
+    expected.push(201);
+    assert_eq!(statuses, expected, "{answers:?}");
     assert!(answers.iter().all(|(_, answer)| answer["id"] == "a"), "{answers:?}");
 }
 

@@ -23,8 +23,9 @@ async fn types_show_counts_and_backlog() {
     fleet.succeed("b", json!(1)).await;
     fleet.folded().await;
     let types: Types = fleet.get("/v1/types").await;
-    let find = |name: &str| -> TypeDocument { types.types.iter().find(|known| known.name == name).unwrap().clone() };
-    let names: Vec<&str> = types.types.iter().map(|known| known.name.as_str()).collect();
+    let find =
+        |name: &str| -> TypeDocument { types.types.iter().find(|document| document.name == name).unwrap().clone() };
+    let names: Vec<&str> = types.types.iter().map(|document| document.name.as_str()).collect();
     assert_eq!(names, ["echo", "resize", "review"]);
     let echo = find("echo");
     let alone: TypeDocument = fleet.get("/v1/types/echo").await;

@@ -11,7 +11,7 @@ fn encoded(text: &str) -> String {
     url::form_urlencoded::byte_serialize(text.as_bytes()).collect()
 }
 
-async fn found(fleet: &Fleet, query: &str) -> Vec<String> {
+async fn matching_ids(fleet: &Fleet, query: &str) -> Vec<String> {
     ids(fleet, &format!("q={}", encoded(query))).await
 }
 
@@ -93,7 +93,7 @@ async fn query_finds_the_tasks_that_fulfil_its_terms() {
         ("to:1h", vec![]),
         ("from:2000-01-01T00:00:00Z to:2100-01-01T00:00:00Z tag:ci", vec!["a"]),
     ] {
-        assert_eq!(found(&fleet, query).await, expected, "{query}");
+        assert_eq!(matching_ids(&fleet, query).await, expected, "{query}");
         let by_one = ids(&fleet, &format!("q={}&limit=1", encoded(query))).await;
         assert_eq!(by_one, expected, "{query} in pages of one");
     }
@@ -165,13 +165,13 @@ async fn mistake_is_marked_in_the_problem() {
     assert!(problem.detail.contains("query parameter `q`: `stat` is not a qualifier"), "{}", problem.detail);
     assert_eq!(problem.span.map(|span| (span.start, span.end)), Some((6, 10)));
     assert_eq!(problem.hint.as_deref(), Some("did you mean `state`?"));
-    for (query, why) in [
+    for (query, expected) in [
         ("q=a&type=echo", "query parameter `type`: it cannot be combined with `q`"),
         ("q=from:1h+to:2h", "it must not be later than `to`"),
         ("q=under:none", "there is no task `none`"),
     ] {
         let problem = fleet.problem(&format!("/v1/tasks?{query}")).await;
-        assert!(problem.detail.contains(why), "{query}: {}", problem.detail);
+        assert!(problem.detail.contains(expected), "{query}: {}", problem.detail);
     }
 }
 

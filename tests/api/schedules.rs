@@ -40,7 +40,7 @@ async fn schedule_is_created_changed_paused_and_deleted() {
     assert_eq!((status, changed.spec.overlap.name()), (StatusCode::OK, "replace"));
     assert_eq!(put(&fleet, "other", yearly()).await.0, StatusCode::CREATED);
     let all: Schedules = fleet.get("/v1/schedules").await;
-    assert_eq!(all.schedules.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), ["nightly", "other"]);
+    assert_eq!(all.schedules.iter().map(|schedule| schedule.id.as_str()).collect::<Vec<_>>(), ["nightly", "other"]);
     let (status, paused) = fleet.post("/v1/schedules/nightly/pause", json!({"reason": "a look"})).await;
     assert_eq!((status, &paused["paused"]["reason"]), (200, &json!("a look")));
     let (_, resumed) = fleet.post("/v1/schedules/nightly/resume", json!({})).await;

@@ -94,7 +94,7 @@ async fn new_task_in_an_old_tree_is_found_by_its_time() {
 async fn invalid_searches_are_rejected_with_their_reasons() {
     let fleet = fleet().await;
     fleet.echo("r").await;
-    for (query, why) in [
+    for (query, expected) in [
         ("name_like=(", "unclosed group"),
         ("name_like=(a%7B1000%7D)%7B1000%7D", "compiled pattern is too large"),
         ("level=deep", "use `roots` or `any`"),
@@ -102,7 +102,7 @@ async fn invalid_searches_are_rejected_with_their_reasons() {
     ] {
         let problem = fleet.problem(&format!("/v1/tasks?{query}")).await;
         assert_eq!((problem.status, problem.code.as_str()), (400, "bad_parameter"), "{query}");
-        assert!(problem.detail.contains(why), "{query}: {}", problem.detail);
+        assert!(problem.detail.contains(expected), "{query}: {}", problem.detail);
     }
 }
 

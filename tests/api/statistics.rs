@@ -6,7 +6,7 @@ use kafleet::runtime::now_ms;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::api::dead_letters::{Given, LETTER, with_letters};
+use crate::api::dead_letters::{LETTER, NewLetter, with_letters};
 use crate::api::fixture::{Fleet, fleet};
 
 fn failed(message: &str) -> Payload {
@@ -112,7 +112,7 @@ async fn requests_about_types_kill_switches_and_schedules_are_audited() {
         let status = fleet.request(method, path).json(&body).send().await.unwrap().status();
         assert!(status.is_success(), "{path}: {status}");
     }
-    let found = requests(&fleet).await;
+    let entries = requests(&fleet).await;
     let expected = [
         ("backfill_schedule", "s"),
         ("close_circuit", "echo"),
@@ -130,8 +130,8 @@ async fn requests_about_types_kill_switches_and_schedules_are_audited() {
         ("set_limits", "echo"),
         ("update_schedule", "s"),
     ];
-    assert_eq!(targets(&found), expected);
-    for request in found {
+    assert_eq!(targets(&entries), expected);
+    for request in entries {
         let has_reason = matches!(&*request.action, "pause_schedule" | "pause_type" | "set_kill_switch");
         assert_eq!(request.reason.as_deref(), has_reason.then_some("disk full"), "{}", request.action);
     }
@@ -142,12 +142,12 @@ async fn requests_about_types_kill_switches_and_schedules_are_audited() {
 #[tokio::test]
 async fn resolved_dead_letters_without_a_task_are_audited() {
     let fleet = with_letters().await;
-    let letter = |key| Given { code: "bad_json", value: b"{oops", task: None, key, ..LETTER };
+    let letter = |key| NewLetter { code: "bad_json", value: b"{oops", task: None, key, ..LETTER };
     let (dropped, redriven) = (fleet.letter(letter("a"), 0).await, fleet.letter(letter("b"), 1).await);
     fleet.settle(&format!("/v1/dead-letters/{dropped}/drop")).await;
     fleet.settle(&format!("/v1/dead-letters/{redriven}/redrive")).await;
-    let found = requests(&fleet).await;
-    assert_eq!(targets(&found), [("drop", dropped.as_str()), ("redrive", redriven.as_str())]);
+    let entries = requests(&fleet).await;
+    assert_eq!(targets(&entries), [("drop", dropped.as_str()), ("redrive", redriven.as_str())]);
 }
 
 #[tokio::test]
@@ -161,13 +161,13 @@ async fn failures_name_workers_and_mark_superseded_tasks() {
     }
     fleet.folded().await;
     let group = |failures: Failures| failures.groups.into_iter().next().unwrap();
-    let found = group(fleet.get("/v1/failures").await);
-    assert_eq!((found.count, found.workers.join(" ")), (3, "w-1 w-2".to_owned()));
-    assert!(!found.newest_superseded, "{found:?}");
+    let failures = group(fleet.get("/v1/failures").await);
+    assert_eq!((failures.count, failures.workers.join(" ")), (3, "w-1 w-2".to_owned()));
+    assert!(!failures.newest_superseded, "{failures:?}");
     fleet.publish_event("r", Kind::RetryRequested, |_| {}).await;
     fleet.folded().await;
-    let found = group(fleet.get("/v1/failures").await);
-    assert_eq!((found.count, found.newest_superseded), (3, true), "{found:?}");
+    let failures = group(fleet.get("/v1/failures").await);
+    assert_eq!((failures.count, failures.newest_superseded), (3, true), "{failures:?}");
 }
 
 #[tokio::test]
@@ -176,7 +176,7 @@ async fn redrive_of_a_task_is_audited_with_its_dead_letter() {
     fleet.echo("order").await;
     fleet.fail("order", "no answer").await;
     fleet.folded().await;
-    let letter = fleet.letter(Given { task: Some(("order", 1)), key: "order", ..LETTER }, 0).await;
+    let letter = fleet.letter(NewLetter { task: Some(("order", 1)), key: "order", ..LETTER }, 0).await;
     fleet.settle(&format!("/v1/dead-letters/{letter}/redrive")).await;
     assert_eq!(targets(&requests(&fleet).await), [("redrive", letter.as_str())]);
 }

@@ -305,7 +305,7 @@ async fn stopped_type_and_missing_start_offset_are_named() {
         "{message}"
     );
     let types: Types = fleet.get("/v1/types").await;
-    let echo = types.types.into_iter().find(|known| known.name == "echo").unwrap().worker_totals.unwrap();
+    let echo = types.types.into_iter().find(|document| document.name == "echo").unwrap().worker_totals.unwrap();
     assert_eq!((echo.workers, echo.stopped, echo.refused), (2, 2, vec![0, 1]));
 }
 
@@ -325,7 +325,7 @@ async fn open_circuit_is_named_and_counted() {
         "{message}"
     );
     let types: Types = fleet.get("/v1/types").await;
-    let echo = types.types.into_iter().find(|known| known.name == "echo").unwrap();
+    let echo = types.types.into_iter().find(|document| document.name == "echo").unwrap();
     assert_eq!((echo.worker_totals.unwrap().circuit_open, echo.circuit), (1, None));
 }
 

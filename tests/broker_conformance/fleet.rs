@@ -73,13 +73,13 @@ fn produce(kit: &Kit, topic: &str, progress: &Progress) {
 fn run_membership(kit: &Kit, group: &str, topic: &str, progress: &Progress, last: bool, thread: usize) {
     let mut member = kit.member(group, topic);
     let share = 100 + 40 * thread;
-    let mut own = 0;
+    let mut received = 0;
     eventually_blocking("this member's part is read", || {
         member.step();
-        own += member.records.len();
+        received += member.records.len();
         progress.take(&mut member);
         member.release_revoked();
-        progress.done.load(Ordering::Relaxed) || (!last && own >= share)
+        progress.done.load(Ordering::Relaxed) || (!last && received >= share)
     });
     leave(member, progress);
 }

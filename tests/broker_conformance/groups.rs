@@ -58,9 +58,12 @@ fn commit_metadata_reaches_the_next_owner(kit: &Kit) {
     member.close();
     let mut next = kit.member(&group, &topic);
     next.until_assigned(2);
-    let found = next.consumer.committed(&[second, first], DEADLINE).unwrap();
-    assert_eq!(found[0], None);
-    assert_eq!(found[1].as_ref().map(|found| (found.offset, found.metadata.as_str())), Some((2, "window=7")));
+    let committed_offsets = next.consumer.committed(&[second, first], DEADLINE).unwrap();
+    assert_eq!(committed_offsets[0], None);
+    assert_eq!(
+        committed_offsets[1].as_ref().map(|commit| (commit.offset, commit.metadata.as_str())),
+        Some((2, "window=7"))
+    );
     eventually_blocking("the next member starts at the commit", || {
         next.step_and_release();
         !next.records.is_empty()
@@ -76,10 +79,8 @@ fn asynchronous_commit_reports_its_outcome(kit: &Kit) {
     let mut member = kit.member(&group, &topic);
     member.until_assigned(1);
     member.consumer.commit(&[commit(&at, 1, "m")]).unwrap();
-    let outcome = |member: &Member| {
-        let found = member.events.iter().find(|event| matches!(event, GroupEvent::Committed(_)));
-        found.cloned()
-    };
+    let outcome =
+        |member: &Member| member.events.iter().find(|event| matches!(event, GroupEvent::Committed(_))).cloned();
     eventually_blocking("the outcome of the commit arrives", || {
         member.step_and_release();
         outcome(&member).is_some()
@@ -331,16 +332,16 @@ fn one_commit_covers_several_topics(kit: &Kit) {
 fn outcomes(member: &mut Member, commits: &[Commit]) -> Vec<(Partition, Result<(), BrokerError>)> {
     member.events.clear();
     member.consumer.commit(commits).unwrap();
-    let mut found = Vec::new();
+    let mut batches = Vec::new();
     eventually_blocking("the outcomes of the commit", || {
         member.step_and_release();
-        found.extend(member.events.drain(..).filter_map(|event| match event {
+        batches.extend(member.events.drain(..).filter_map(|event| match event {
             GroupEvent::Committed(outcomes) => Some(outcomes),
             _ => None,
         }));
-        !found.is_empty()
+        !batches.is_empty()
     });
-    let mut outcomes = found.concat();
+    let mut outcomes = batches.concat();
     outcomes.sort_by(|a, b| a.0.cmp(&b.0));
     outcomes
 }
@@ -355,11 +356,11 @@ fn error_of_one_topic_commits_the_others(kit: &Kit) {
     let all =
         [(&topics[0], 0), (&topics[1], 7), (&topics[2], 0)].map(|(topic, index)| Partition::new(topic.as_str(), index));
     for round in 1..=2 {
-        let found = outcomes(&mut member, &all.each_ref().map(|at| commit(at, round, "m")));
-        let names: Vec<Partition> = found.iter().map(|(at, _)| at.clone()).collect();
+        let commits = outcomes(&mut member, &all.each_ref().map(|at| commit(at, round, "m")));
+        let names: Vec<Partition> = commits.iter().map(|(at, _)| at.clone()).collect();
         assert_eq!(names, all);
-        assert!(matches!(&found[1].1, Err(BrokerError::Unknown(_))), "{found:?}");
-        assert_eq!((&found[0].1, &found[2].1), (&Ok(()), &Ok(())));
+        assert!(matches!(&commits[1].1, Err(BrokerError::Unknown(_))), "{commits:?}");
+        assert_eq!((&commits[0].1, &commits[2].1), (&Ok(()), &Ok(())));
         for at in [&all[0], &all[2]] {
             assert_eq!(kit.committed(&group, at), Some((round, "m".to_owned())));
         }
@@ -380,11 +381,11 @@ fn large_commit_of_many_partitions_succeeds(kit: &Kit) {
     let of = |offset: i64| -> Vec<Commit> { all.iter().map(|at| commit(at, offset, &"x".repeat(4096))).collect() };
     let mut member = kit.member(&group, &topic);
     member.until_assigned(COUNT as usize);
-    let found = outcomes(&mut member, &of(1));
-    assert_eq!(found.iter().filter(|(_, outcome)| outcome.is_ok()).count(), COUNT as usize, "{:?}", found[0]);
+    let commits = outcomes(&mut member, &of(1));
+    assert_eq!(commits.iter().filter(|(_, outcome)| outcome.is_ok()).count(), COUNT as usize, "{:?}", commits[0]);
     member.consumer.commit_sync(&of(2)).unwrap();
     let committed = member.consumer.committed(&all, DEADLINE).unwrap();
-    assert!(committed.iter().all(|found| found.as_ref().is_some_and(|found| found.offset == 2)));
+    assert!(committed.iter().all(|commit| commit.as_ref().is_some_and(|commit| commit.offset == 2)));
     member.close();
     eventually_blocking("the group has no members", || kit.broker.set_group_offsets(&group, &of(3), DEADLINE).is_ok());
     assert_eq!(kit.committed(&group, &all[299]).map(|(offset, _)| offset), Some(3));

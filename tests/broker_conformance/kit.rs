@@ -32,8 +32,8 @@ impl Kit {
     }
 
     /// Returns a unique name.
-    pub fn name(&self, what: &str) -> String {
-        format!("{}-{what}{}", self.prefix, self.names.fetch_add(1, Ordering::Relaxed))
+    pub fn name(&self, subject: &str) -> String {
+        format!("{}-{subject}{}", self.prefix, self.names.fetch_add(1, Ordering::Relaxed))
     }
 
     pub fn topic(&self, partitions: u32) -> String {

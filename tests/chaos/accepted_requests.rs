@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use kafleet::config::Names;
-use kafleet::control::{ControlState, ControlWatch, keep};
+use kafleet::control::{ControlState, ControlWatch, follow_control};
 use kafleet::model::event::{Event, Kind};
 use reqwest::Method;
 use serde_json::Value;
@@ -21,9 +21,9 @@ use crate::support::services::connect;
 use crate::topics::Topics;
 
 /// Maximum time after the last fault for all tasks to end.
-const PATIENCE: Duration = Duration::from_secs(240);
+const END_DEADLINE: Duration = Duration::from_secs(240);
 /// Maximum time after the end of all tasks until no cancel is on the control topic.
-const WITHDRAWN: Duration = Duration::from_secs(30);
+const WITHDRAWAL_DEADLINE: Duration = Duration::from_secs(30);
 /// Trees that are still open this long after the last request are cancelled: some never end by themselves.
 const OPEN: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -73,7 +73,7 @@ pub async fn run(seed: u64, length: Duration, is_short: bool) -> Vec<String> {
     let (kafka, redis) = (Cluster::start(folder.0.path(), 1).await, Single::start(folder.0.path()));
     let fleet = Fleet::start(folder.0.path(), &kafka, &redis.url(), seed).await;
     let mut environment = Environment { kafka, redis, fleet };
-    let report = |what: &str| println!("requests: {:4.0} s  {what}", begun.elapsed().as_secs_f64());
+    let report = |step: &str| println!("requests: {:4.0} s  {step}", begun.elapsed().as_secs_f64());
     report("the fleet runs");
     let mut rng = fastrand::Rng::with_seed(seed);
     let requests = Requests::new(environment.fleet.calls.clone(), environment.fleet.outage.clone());
@@ -143,7 +143,7 @@ async fn freeze(process: &crate::process::Process, span: Duration) {
 
 async fn judge(environment: &mut Environment, requests: &Requests, report: &impl Fn(&str)) -> Vec<String> {
     environment.fleet.restart_exited();
-    requests.reset(Instant::now() + PATIENCE).await;
+    requests.reset(Instant::now() + END_DEADLINE).await;
     let all: BTreeSet<String> = requests.answers.items.lock().keys().cloned().collect();
     let roots = all.iter().filter(|id| !id.contains(':')).cloned().collect();
     // A root does not wait for superseded tasks below it. A superseded task that never ends blocks the commits of its
@@ -151,7 +151,7 @@ async fn judge(environment: &mut Environment, requests: &Requests, report: &impl
     for ids in [roots, all] {
         let open = settle(environment, requests, ids).await;
         if !open.is_empty() {
-            return vec![format!("not ended within {PATIENCE:?}: {open:?}")];
+            return vec![format!("not ended within {END_DEADLINE:?}: {open:?}")];
         }
     }
     report("all tasks have ended");
@@ -176,10 +176,10 @@ async fn judge(environment: &mut Environment, requests: &Requests, report: &impl
 async fn withdrawn(addresses: &str, report: &impl Fn(&str)) -> Vec<String> {
     let kafka = connect(addresses.to_owned());
     let (control, ended) = (ControlWatch::new(ControlState::default()), Instant::now());
-    let _reading = keep(control.clone(), kafka, &Names::new(PREFIX), None);
-    control.whole_within(PATIENCE, &Names::new(PREFIX)).await.unwrap();
+    let _reading = follow_control(control.clone(), kafka, &Names::new(PREFIX), None);
+    control.wait_until_read_within(END_DEADLINE, &Names::new(PREFIX)).await.unwrap();
     let first = control.state().cancels().len();
-    while control.state().cancels().len() > 0 && ended.elapsed() < WITHDRAWN {
+    while control.state().cancels().len() > 0 && ended.elapsed() < WITHDRAWAL_DEADLINE {
         sleep(Duration::from_millis(50)).await;
     }
     let left: Vec<String> = control.state().cancels().map(|(id, _)| id.to_owned()).collect();
@@ -221,7 +221,7 @@ fn counts<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, usize> 
 /// still open.
 async fn settle(environment: &mut Environment, requests: &Requests, mut open: BTreeSet<String>) -> BTreeSet<String> {
     let begun = Instant::now();
-    while begun.elapsed() < PATIENCE {
+    while begun.elapsed() < END_DEADLINE {
         environment.fleet.restart_exited();
         let statuses = open.iter().cloned().map(|id| async move {
             let is_open = is_open(requests, &id).await;
@@ -240,7 +240,7 @@ async fn settle(environment: &mut Environment, requests: &Requests, mut open: BT
 }
 
 async fn is_open(requests: &Requests, id: &str) -> bool {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + END_DEADLINE;
     match requests.apis.call(Method::GET, &format!("/v1/tasks/{id}"), None, until).await {
         Ok(reply) if reply.status == 404 => false,
         Ok(reply) => !is_ended(&reply.body),
@@ -254,10 +254,10 @@ fn is_ended(document: &Value) -> bool {
 
 /// Reads the status of each task from the API; unknown tasks are omitted.
 async fn documents(requests: &Requests, ids: impl Iterator<Item = &String>) -> BTreeMap<String, Value> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + END_DEADLINE;
     let statuses = ids.cloned().map(|id| async move {
         let reply = requests.apis.call(Method::GET, &format!("/v1/tasks/{id}"), None, until).await;
-        let reply = reply.unwrap_or_else(|why| panic!("`{id}`: {why}"));
+        let reply = reply.unwrap_or_else(|error| panic!("`{id}`: {error}"));
         (reply.status == 200).then_some((id, reply.body))
     });
     futures::stream::iter(statuses).buffer_unordered(AT_ONCE).filter_map(std::future::ready).collect().await

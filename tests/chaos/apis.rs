@@ -7,10 +7,10 @@ use reqwest::{Client, Method};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-const CALL: Duration = Duration::from_secs(15);
+const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 /// Longer than the API takes to answer `outcome_unknown`.
 const ONCE: Duration = Duration::from_secs(75);
-const PAUSE: Duration = Duration::from_millis(200);
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 pub struct Apis {
     pub urls: Vec<String>,
@@ -28,7 +28,7 @@ pub struct Reply {
 impl Apis {
     pub fn new(urls: Vec<String>) -> Self {
         let client =
-            Client::builder().no_proxy().timeout(CALL).connect_timeout(Duration::from_secs(2)).build().unwrap();
+            Client::builder().no_proxy().timeout(CALL_TIMEOUT).connect_timeout(Duration::from_secs(2)).build().unwrap();
         Self { urls, client, next: AtomicUsize::new(0) }
     }
 
@@ -53,21 +53,21 @@ impl Apis {
                 call = call.json(body);
             }
             calls += 1;
-            let why = match call.send().await {
+            let error = match call.send().await {
                 Ok(response) => {
                     let (status, body) = (response.status().as_u16(), response.json::<Value>().await);
                     match body {
                         Ok(body) if status < 500 => return Ok(Reply { status, body, calls }),
                         Ok(body) => format!("{status}: {body}"),
-                        Err(why) => format!("{status}, truncated body: {why}"),
+                        Err(error) => format!("{status}, truncated body: {error}"),
                     }
                 }
-                Err(why) => why.to_string(),
+                Err(error) => error.to_string(),
             };
             if Instant::now() >= deadline {
-                return Err(format!("{method} {path}: {why}"));
+                return Err(format!("{method} {path}: {error}"));
             }
-            sleep(PAUSE).await;
+            sleep(RETRY_INTERVAL).await;
         }
     }
 

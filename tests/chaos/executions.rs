@@ -141,7 +141,7 @@ pub struct FaultHistory<'a> {
 
 /// All executions but the first of each attempt, with their causes.
 pub fn repeats(executions: &Executions, history: &FaultHistory, records: impl Fn(&str, u32) -> usize) -> Vec<Repeat> {
-    let mut found = Vec::new();
+    let mut repeats = Vec::new();
     for ((id, run), of_task) in &executions.by_task {
         let mut before = BTreeMap::<u32, (&Execution, usize)>::new();
         let mut sorted: Vec<&Execution> = of_task.iter().collect();
@@ -155,10 +155,10 @@ pub fn repeats(executions: &Executions, history: &FaultHistory, records: impl Fn
                 false => history.cause(first, execution),
             };
             let (first, again) = (first.clone(), execution.clone());
-            found.push(Repeat { id: id.clone(), run: *run, attempt: execution.attempt, first, again, cause });
+            repeats.push(Repeat { id: id.clone(), run: *run, attempt: execution.attempt, first, again, cause });
         }
     }
-    found
+    repeats
 }
 
 impl FaultHistory<'_> {

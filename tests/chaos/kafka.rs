@@ -101,8 +101,8 @@ fn format_storage(folder: &Path, libraries: &Path, count: usize) {
             Some(("directory.id", _)) => format!("directory.id=kafleet-chaos-{number}AAAAAAA"),
             _ => line.to_owned(),
         };
-        let own: Vec<String> = meta.lines().map(line).collect();
-        std::fs::write(data.join("meta.properties"), own.join("\n")).unwrap();
+        let properties: Vec<String> = meta.lines().map(line).collect();
+        std::fs::write(data.join("meta.properties"), properties.join("\n")).unwrap();
         for file in std::fs::read_dir(first.join("data")).unwrap().map(|entry| entry.unwrap().path()) {
             if file.extension().is_some_and(|extension| extension == "checkpoint") {
                 std::fs::copy(&file, data.join(file.file_name().unwrap())).unwrap();

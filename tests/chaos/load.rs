@@ -28,12 +28,12 @@ use crate::support::services::connect;
 use crate::trees::{Operation, SubmitVia, Tree};
 
 /// Time after which an unfinished tree is lost.
-pub const PATIENCE: Duration = Duration::from_secs(300);
+pub const REPLY_DEADLINE: Duration = Duration::from_secs(300);
 /// Maximum number of open trees: the load pauses during an outage.
 const OPEN: usize = 150;
 const POLL_INTERVAL: Duration = Duration::from_millis(1_000);
 const REQUEST_INTERVAL: Duration = Duration::from_secs(60);
-const SEND: Duration = Duration::from_secs(30);
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Published tree and its outcome.
 #[derive(Clone, Debug)]
@@ -144,7 +144,7 @@ impl Load {
     }
 
     async fn create(&self, body: &Value) -> Result<u32, String> {
-        let reply = self.apis.call(Method::POST, "/v1/tasks", Some(body), Instant::now() + PATIENCE).await?;
+        let reply = self.apis.call(Method::POST, "/v1/tasks", Some(body), Instant::now() + REPLY_DEADLINE).await?;
         match reply.status {
             200 | 201 => Ok(reply.calls),
             status => Err(format!("POST /v1/tasks of `{}`: {status}: {}", body["id"], reply.body)),
@@ -160,13 +160,13 @@ impl Load {
         if root.delay_ms > 0 {
             new = new.at(now_ms() + root.delay_ms as i64);
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + REPLY_DEADLINE;
         let mut outcome = self.publisher.publish(new.clone(), now_ms()).await;
-        while let Err(why) = outcome {
+        while let Err(error) = outcome {
             if Instant::now() > deadline {
-                return Err(why.to_string());
+                return Err(error.to_string());
             }
-            outcome = match why {
+            outcome = match error {
                 PublishError::NotAnnounced { task, .. } => self.publisher.announce(*task, now_ms()).await,
                 _ => {
                     published.retried_sends += 1;
@@ -181,12 +181,12 @@ impl Load {
         let root = &published.tree.root;
         let (topic, value) = (self.publisher.topology.names.tasks(&root.kind), serde_json::to_vec(&root.work).unwrap());
         let (headers, key) = ([("ce_id", root.name.as_bytes())], root.name.as_bytes());
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + REPLY_DEADLINE;
         let record =
             ProducerRecord { topic: &topic, partition: None, key: Some(key), value: Some(&value), headers: &headers };
-        while let Err(why) = self.publisher.producer().deliver(record, SEND).await {
+        while let Err(error) = self.publisher.producer().deliver(record, SEND_TIMEOUT).await {
             if Instant::now() > deadline {
-                return Err(why.to_string());
+                return Err(error.to_string());
             }
             published.retried_sends += 1;
         }
@@ -196,7 +196,7 @@ impl Load {
     /// Retries the failed tasks of a tree and waits until it has succeeded. The request is repeated, because one with
     /// an unknown outcome may have had no effect.
     async fn retry_failed(&self, id: &str) -> Result<(), String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + REPLY_DEADLINE;
         let mut requested_at: Option<Instant> = None;
         while Instant::now() < deadline {
             if requested_at.is_none_or(|requested_at| requested_at.elapsed() > REQUEST_INTERVAL) {
@@ -218,7 +218,7 @@ impl Load {
     /// Sends a request about a task. The given statuses count as success, as an earlier request may have been
     /// processed.
     async fn request(&self, path: &str, body: Value, good: &[u16]) -> Result<(), String> {
-        let reply = self.apis.call(Method::POST, path, Some(&body), Instant::now() + PATIENCE).await?;
+        let reply = self.apis.call(Method::POST, path, Some(&body), Instant::now() + REPLY_DEADLINE).await?;
         match reply.status {
             200..300 => Ok(()),
             status if good.contains(&status) => Ok(()),
@@ -235,16 +235,19 @@ impl Load {
     }
 
     /// Polls the status of a task until the condition holds.
-    async fn wait_for_status(&self, id: &str, what: &str, condition: impl Fn(&Value) -> bool) -> Result<(), String> {
-        let deadline = Instant::now() + PATIENCE;
+    async fn wait_for_status(&self, id: &str, subject: &str, condition: impl Fn(&Value) -> bool) -> Result<(), String> {
+        let deadline = Instant::now() + REPLY_DEADLINE;
         loop {
             let reply = self.apis.call(Method::GET, &format!("/v1/tasks/{id}"), None, deadline).await?;
             if reply.status == 200 && condition(&reply.body) {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                let why = self.apis.get(&format!("/v1/tasks/{id}/why"), Instant::now() + POLL_INTERVAL).await;
-                return Err(format!("`{id}`: not within {PATIENCE:?}: {what}; {} {why:?}", reply.body["state"]));
+                let explanation = self.apis.get(&format!("/v1/tasks/{id}/why"), Instant::now() + POLL_INTERVAL).await;
+                return Err(format!(
+                    "`{id}`: not within {REPLY_DEADLINE:?}: {subject}; {} {explanation:?}",
+                    reply.body["state"]
+                ));
             }
             sleep(POLL_INTERVAL).await;
         }
@@ -268,7 +271,7 @@ impl Load {
         self.probes.lock().insert(id.to_owned(), u32::MAX);
         let calls = self.create(&json!({"type": "work", "id": id, "params": {"outcome": "succeed"}})).await?;
         self.probes.lock().insert(id.to_owned(), calls - 1);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + REPLY_DEADLINE;
         loop {
             let reply = self.apis.call(Method::GET, &format!("/v1/tasks/{id}/state"), None, deadline).await?;
             if reply.status == 200 && reply.body["state"] == "succeeded" {

@@ -119,7 +119,7 @@ impl Settings {
 /// Polls until the condition yields a value; panics with its description. Polls are counted instead of time, which
 /// passes while a busy machine runs something else.
 async fn wait_until<T, F: Future<Output = Option<T>>>(
-    what: &str,
+    subject: &str,
     timeout: Duration,
     mut poll: impl FnMut() -> F,
     diagnostics: impl FnOnce() -> String,
@@ -130,7 +130,7 @@ async fn wait_until<T, F: Future<Output = Option<T>>>(
         }
         sleep(POLL_INTERVAL).await;
     }
-    panic!("not within {timeout:?}: {what}\n{}", diagnostics());
+    panic!("not within {timeout:?}: {subject}\n{}", diagnostics());
 }
 
 /// Runs the load with faults. Returns the violations, one per line.
@@ -172,7 +172,7 @@ async fn run(settings: Settings) -> Vec<String> {
     let to_ms = now_ms();
     load.end();
     let path = format!("/v1/schedules/{}", fleet::SCHEDULE);
-    let deadline = Instant::now() + load::PATIENCE;
+    let deadline = Instant::now() + load::REPLY_DEADLINE;
     let deleted = environment.fleet.calls.call(reqwest::Method::DELETE, &path, None, deadline).await;
     load.errors.lock().extend(deleted.err());
     while !trees.is_finished() || !probes.is_finished() {
@@ -222,7 +222,7 @@ async fn judge(
     let oracle = Oracle { apis: &calls, published: &published, probes: &probes };
     let addresses = environment.kafka.addresses();
     let read = || tokio::task::block_in_place(|| Topics::read(&addresses));
-    let found = oracle.violations(&read).await;
+    let violations = oracle.violations(&read).await;
     environment.redis.wipe().await;
     let rebuilt = oracle.violations(&read).await;
     let topics = read();
@@ -231,7 +231,7 @@ async fn judge(
     let (publish_counts, missing) = oracle::publish_counts(&published, &executions, &topics);
     let mut lost: Vec<String> = published.iter().filter_map(|tree| tree.error.clone()).collect();
     lost.append(&mut load.errors.lock());
-    lost.extend(found.lost.into_iter().chain(missing));
+    lost.extend(violations.lost.into_iter().chain(missing));
     let history = FaultHistory { losses: &environment.losses, rows: &rows, from_ms: span.0 };
     let repeats = executions::repeats(&executions, &history, |id, run| topics.count(id, run, 0));
     let mut duplicates = std::collections::BTreeMap::new();
@@ -254,8 +254,8 @@ async fn judge(
         run,
         load: LoadInfo { trees: published.len(), tasks, executions: executions.count, probes: probes.len() },
         lost,
-        wrong_rollups: found.rollups,
-        wrong_counts: found.counts,
+        wrong_rollups: violations.rollups,
+        wrong_counts: violations.counts,
         wrong_after_rebuild: rebuilt.lost.into_iter().chain(rebuilt.rollups).chain(rebuilt.counts).collect(),
         publish_counts,
         beyond_window: oracle::beyond_window(&repeats, &topics),

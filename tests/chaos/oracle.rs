@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use crate::apis::Apis;
 use crate::executions::{Cause, Executions, Repeat};
 use crate::fleet::{SCHEDULE, SCHEDULE_EVERY_S};
-use crate::load::{PATIENCE, PublishedTree};
+use crate::load::{PublishedTree, REPLY_DEADLINE};
 use crate::topics::Topics;
 use crate::trees::{ExpectedTask, Source};
 
@@ -61,13 +61,13 @@ impl Oracle<'_> {
         let mut violations = Violations::default();
         let pages = self.published.iter().map(async |published| {
             let path = format!("/v1/tasks?root={}&limit=200", published.tree.root.name);
-            (published.tree.expected_tasks(), self.apis.get(&path, Instant::now() + PATIENCE).await)
+            (published.tree.expected_tasks(), self.apis.get(&path, Instant::now() + REPLY_DEADLINE).await)
         });
         let mut pages = stream::iter(pages).buffer_unordered(CONCURRENCY);
         while let Some((expected_tasks, page)) = pages.next().await {
             match page {
                 Ok(page) => compare(&expected_tasks, &page["tasks"], &mut violations),
-                Err(why) => violations.lost.push(why),
+                Err(error) => violations.lost.push(error),
             }
         }
         self.compare_counts(scheduled_ids, &mut violations).await;
@@ -81,9 +81,9 @@ impl Oracle<'_> {
             *expected.entry((task.kind, task.state)).or_default() += 1;
         }
         *expected.entry(("work".to_owned(), State::Succeeded)).or_default() += self.probes.len() + scheduled_ids;
-        let types = match self.apis.get("/v1/types", Instant::now() + PATIENCE).await {
+        let types = match self.apis.get("/v1/types", Instant::now() + REPLY_DEADLINE).await {
             Ok(types) => types,
-            Err(why) => return violations.counts.push(why),
+            Err(error) => return violations.counts.push(error),
         };
         for kind in types["types"].as_array().into_iter().flatten() {
             let name = kind["type"].as_str().unwrap_or_default();
@@ -99,7 +99,7 @@ impl Oracle<'_> {
             expected
                 .into_iter()
                 .filter(|(_, count)| *count > 0)
-                .map(|(what, count)| format!("{} {}: reported none, counted {count}", what.0, what.1)),
+                .map(|(counter, count)| format!("{} {}: reported none, counted {count}", counter.0, counter.1)),
         );
     }
 }
@@ -125,9 +125,9 @@ fn compare(expected_tasks: &[ExpectedTask], tasks: &Value, violations: &mut Viol
             continue;
         }
         let actual = (&status["own_state"], &status["state"], &status["run"]);
-        let wanted = (json!(expected.own), json!(expected.state), json!(expected.run));
-        if actual != (&wanted.0, &wanted.1, &wanted.2) {
-            violations.rollups.push(format!("`{}` is {actual:?} instead of {wanted:?}", expected.id));
+        let expected_states = (json!(expected.own), json!(expected.state), json!(expected.run));
+        if actual != (&expected_states.0, &expected_states.1, &expected_states.2) {
+            violations.rollups.push(format!("`{}` is {actual:?} instead of {expected_states:?}", expected.id));
         }
         compare_counts(expected_tasks, index, status, violations);
     }
@@ -267,7 +267,7 @@ fn scheduled(topics: &Topics, publish_counts: &mut PublishCounts) {
         let time = id.split_once('.').map_or("", |(_, time)| time);
         match jiff::civil::DateTime::strptime("%Y%m%dT%H%M%SZ", time) {
             Ok(time) => times.push(time.to_zoned(jiff::tz::TimeZone::UTC).unwrap().timestamp().as_second()),
-            Err(why) => publish_counts.wrong.push(format!("`{id}` does not contain a time: {why}")),
+            Err(error) => publish_counts.wrong.push(format!("`{id}` does not contain a time: {error}")),
         }
         let count = topics.count(id, 1, 0);
         if count != 1 {

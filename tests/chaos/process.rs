@@ -42,7 +42,7 @@ impl Process {
         let file = || OpenOptions::new().create(true).append(true).open(&self.log).unwrap();
         // A separate process group: an interrupt on the terminal reaches only the test, which stops its children.
         command.stdin(Stdio::null()).stdout(file()).stderr(file()).process_group(0);
-        self.child = Some(command.spawn().unwrap_or_else(|why| panic!("cannot start {}: {why}", self.name)));
+        self.child = Some(command.spawn().unwrap_or_else(|error| panic!("cannot start {}: {error}", self.name)));
         self.is_stopped = false;
     }
 

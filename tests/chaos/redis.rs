@@ -8,7 +8,7 @@ use crate::process::{Process, free_ports};
 use crate::proxy::Proxy;
 use crate::wait_until;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const REDIS_DEADLINE: Duration = Duration::from_secs(60);
 
 pub struct Stores {
     /// Master and replica.
@@ -70,7 +70,8 @@ impl Stores {
             };
             has("master-link-status", "ok").then_some(())
         };
-        wait_until("the sentinel has a linked replica", PATIENCE, replica_is_linked, || self.sentinel.log_tail()).await;
+        wait_until("the sentinel has a linked replica", REDIS_DEADLINE, replica_is_linked, || self.sentinel.log_tail())
+            .await;
     }
 
     /// Index of the current master according to the sentinel.
@@ -80,7 +81,7 @@ impl Stores {
                 command(self.sentinel_port, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]).await?;
             self.proxies.iter().position(|link| link.port == reply.1)
         };
-        wait_until("the sentinel names a master", PATIENCE, master, || self.sentinel.log_tail()).await
+        wait_until("the sentinel names a master", REDIS_DEADLINE, master, || self.sentinel.log_tail()).await
     }
 
     /// Deletes all keys, in the replica too.
@@ -89,7 +90,7 @@ impl Stores {
             let port = self.proxies[self.master().await].port;
             command::<String>(port, &["FLUSHALL"]).await
         };
-        wait_until("the master is flushed", PATIENCE, wipe, String::new).await;
+        wait_until("the master is flushed", REDIS_DEADLINE, wipe, String::new).await;
     }
 
     /// Triggers a failover by the sentinel.
@@ -119,7 +120,7 @@ impl Single {
 
     pub async fn wipe(&self) {
         let wipe = || command::<String>(self.port, &["FLUSHALL"]);
-        wait_until("Redis is flushed", PATIENCE, wipe, || self.server.log_tail()).await;
+        wait_until("Redis is flushed", REDIS_DEADLINE, wipe, || self.server.log_tail()).await;
     }
 }
 

@@ -139,9 +139,9 @@ impl Work {
 /// Type with ordering by key, whose retries stay in the worker.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
-pub struct Keyed(Work);
+pub struct KeyedWork(Work);
 
-impl Task for Keyed {
+impl Task for KeyedWork {
     const TYPE: &'static str = "keyed";
     const CONCURRENCY: u32 = 32;
     const MIN_BACKOFF: Duration = Duration::from_millis(100);
@@ -270,5 +270,5 @@ for text in line:
 
 /// App of the workers' binary.
 pub fn app() -> App {
-    kafleet::app().task::<Work>().task::<Keyed>().task::<Remote>().task::<Join>()
+    kafleet::app().task::<Work>().task::<KeyedWork>().task::<Remote>().task::<Join>()
 }

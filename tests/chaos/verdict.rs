@@ -60,9 +60,9 @@ impl Verdict {
     /// Violations, one per line; empty if there are none.
     pub fn violations(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        let mut report = |what: &str, found: &[String]| {
+        let mut report = |subject: &str, found: &[String]| {
             if !found.is_empty() {
-                lines.push(format!("{what}: {}", found.len()));
+                lines.push(format!("{subject}: {}", found.len()));
                 lines.extend(found.iter().take(10).map(|line| format!("  {line}")));
             }
         };
@@ -121,8 +121,8 @@ impl Verdict {
                 row.target
             );
         }
-        for (what, count) in self.sums() {
-            println!("  {what:56} {count}");
+        for (subject, count) in self.sums() {
+            println!("  {subject:56} {count}");
         }
         for (cause, count) in &self.duplicates {
             println!("    repeated, {cause}: {count}");
@@ -146,8 +146,8 @@ impl Verdict {
         line(&mut page, &format!("\n## The run of {}\n", self.run.date));
         line(&mut page, &format!("```sh\n{}\n```\n", self.run.command));
         line(&mut page, "| | |\n|---|---|");
-        for (what, value) in &self.run.machine {
-            line(&mut page, &format!("| {what} | {value} |"));
+        for (subject, value) in &self.run.machine {
+            line(&mut page, &format!("| {subject} | {value} |"));
         }
         line(&mut page, &format!("| duration | {:.1} min, {} faults |", self.run.lasted_s / 60.0, self.faults.len()));
         let violations = self.violations();
@@ -156,8 +156,8 @@ impl Verdict {
             &format!("\n## Verdict: {}\n", if violations.is_empty() { "no violations" } else { "violations" }),
         );
         line(&mut page, "| | |\n|---|---|");
-        for (what, count) in self.sums() {
-            line(&mut page, &format!("| {what} | {count} |"));
+        for (subject, count) in self.sums() {
+            line(&mut page, &format!("| {subject} | {count} |"));
         }
         for text in &violations {
             line(&mut page, &format!("\n    {text}"));

@@ -55,7 +55,7 @@ fn go_app(folder: &Path) -> Option<String> {
     build.args(["build", "-o"]).arg(&program).arg(".").current_dir(root().join("examples/go"));
     build.env("GOFLAGS", "-mod=mod").env("GOTOOLCHAIN", "local");
     match build.output() {
-        Err(why) if why.kind() == std::io::ErrorKind::NotFound => {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             skip("go is not installed");
             None
         }
@@ -94,7 +94,7 @@ fn go_app_runs_its_tasks() {
 #[test]
 fn broken_rule_is_shown_with_its_case() {
     let apps = root().join("tests/apps");
-    for (rule, case, why) in [
+    for (rule, case, expected) in [
         ("lines", "ok", "the end of its stream instead of"),
         ("one-answer", "ok", "`/ok/n` is `1` instead of `2`"),
         ("exit-code", "idle-end", "it exited with code 3 instead of 0"),
@@ -105,7 +105,7 @@ fn broken_rule_is_shown_with_its_case() {
         let reports = ran.json();
         let report = reports.as_array().unwrap().iter().find(|report| report["case"] == case).unwrap();
         let reason = report["reason"].as_str().unwrap_or_default();
-        assert!(report["result"] == "failed" && reason.contains(why), "{rule}: {report}");
+        assert!(report["result"] == "failed" && reason.contains(expected), "{rule}: {report}");
         assert!(!report["rule"].as_str().unwrap().is_empty(), "{report}");
     }
     let mut table = kafleet(["app", "test", "--", "python3", "faulty.py", "exit-code"]);

@@ -229,7 +229,7 @@ fn poison_task_among_ten_thousand_charges_no_other_task() {
     assert_eq!(dev.submit_many("work", &params).len(), 10_000);
     let counts = eventually_blocking("all tasks have ended", || {
         let types = dev.run(&["types", "-o", "json"]).exits_with(0).json();
-        let work = types["types"].as_array().unwrap().iter().find(|known| known["type"] == "work")?;
+        let work = types["types"].as_array().unwrap().iter().find(|document| document["type"] == "work")?;
         let ended = ["succeeded", "failed"].map(|state| work["counts"][state].as_u64().unwrap_or_default());
         (ended.iter().sum::<u64>() == 10_000).then_some(ended)
     });
@@ -409,8 +409,8 @@ fn process_far_above_its_memory_is_killed() {
     let pid = pid_of(&dev.result("double", &json!({"do": "pid"})));
     let status = dev.task("double", &json!({"do": "grow", "mib": 200, "hang": true}), &["--retries", "0"]);
     assert_eq!((&status["state"], &status["error"]["kind"]), (&json!("failed"), &json!("crashed")), "{status}");
-    let why = status["error"]["message"].as_str().unwrap();
-    assert!(why.contains("of memory, more than 1.5 times `memory` (64MiB)"), "{why}");
+    let message = status["error"]["message"].as_str().unwrap();
+    assert!(message.contains("of memory, more than 1.5 times `memory` (64MiB)"), "{message}");
     wait_until_gone(pid);
     assert_eq!(dev.result("double", &json!({"x": 1})), json!(2));
     eventually_blocking("the end is counted", || {

@@ -230,7 +230,10 @@ fn lines_are_submitted_and_invalid_ones_are_reported() {
 
     let ran = run_with_stdin(dev.command(&["submit", "-", "-o", "json"]), lines).exits_with(1);
     let outcomes: Vec<Value> = ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(outcomes.iter().map(|one| one["line"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 3, 4, 5, 6, 7]);
+    assert_eq!(
+        outcomes.iter().map(|outcome| outcome["line"].as_u64().unwrap()).collect::<Vec<_>>(),
+        [1, 3, 4, 5, 6, 7]
+    );
     assert_eq!((&outcomes[0]["id"], &outcomes[1]["problem"]["code"]), (&json!("l1"), &json!("bad_line")));
 
     let ran = run_with_stdin(dev.command(&["submit", "echo", "-", "--tag", "bulk"]), "1\n2\n")
@@ -358,7 +361,8 @@ fn history_log_attachments_and_types_are_shown() {
     let timed = dev.run(&["log", "a", "--times", "--from", "1"]).exits_with(0);
     assert_eq!(timed.out, format!("{at}  seen by Ada\n"));
     let types = dev.json(&["types"]);
-    let answer = types["types"].as_array().unwrap().iter().find(|one| one["type"] == "answer").unwrap().clone();
+    let answer =
+        types["types"].as_array().unwrap().iter().find(|document| document["type"] == "answer").unwrap().clone();
     assert_eq!((&answer["topic"], &answer["counts"]["succeeded"]), (&json!(true), &json!(1)));
     dev.run(&["types"]).exits_with(0).stdout_has(&["TYPE", "answer", "echo"]);
 }

@@ -43,7 +43,7 @@ fn api_without_the_app_refuses_invalid_params_of_its_types() {
     let status = fleet.run(&["submit", "double", r#"{"x":21}"#, "--wait=100s", "-o", "json"]).exits_with(0).json();
     assert_eq!(status["result"], json!(42));
     let types = fleet.run(&["types", "-o", "json"]).exits_with(0).json();
-    let double = types["types"].as_array().unwrap().iter().find(|known| known["type"] == "double").unwrap();
+    let double = types["types"].as_array().unwrap().iter().find(|document| document["type"] == "double").unwrap();
     assert_eq!((&double["app"], &double["doc"]), (&json!("main"), &json!("Doubles a number.")));
 
     // A worker with other code warns, and writes nothing.

@@ -44,8 +44,8 @@ fn every_option_is_named() {
     let manual = manual() + &fields;
     for verb in verbs() {
         let help = run(kafleet([&verb, "--help"])).out;
-        let own = help.split("Global options:").next().unwrap();
-        for option in own.split_whitespace().filter_map(|word| word.strip_prefix("--")) {
+        let section = help.split("Global options:").next().unwrap();
+        for option in section.split_whitespace().filter_map(|word| word.strip_prefix("--")) {
             let name = option.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').next().unwrap();
             let known = name == "help" || name.is_empty() || manual.contains(&format!("--{name}"));
             assert!(known, "docs/cli.md and docs/task-fields.md do not name --{name} of `{verb}`");

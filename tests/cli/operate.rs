@@ -44,7 +44,7 @@ fn type_is_paused_limited_and_resumed() {
     dev.run(&["status", "waits", "--wait"]).exits_with(0);
     dev.run(&["types", "pause", "ehco"]).exits_with(3).stderr_has(&["did you mean `echo`"]);
     let types = dev.json(&["types"]);
-    let echo = types["types"].as_array().unwrap().iter().find(|known| known["type"] == "echo").unwrap().clone();
+    let echo = types["types"].as_array().unwrap().iter().find(|document| document["type"] == "echo").unwrap().clone();
     assert_eq!((&echo["paused"], &echo["limits"]["live"]), (&Value::Null, &json!([])));
 }
 

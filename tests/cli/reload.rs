@@ -65,7 +65,11 @@ fn changed_code_serves_the_next_task() {
     assert_eq!(reloading.result("greet", &json!({"name": "Ada", "age": 36})), json!("hi Ada"));
     let types = || reloading.run(&["types", "-o", "json"]).exits_with(0).json();
     eventually_blocking("the declaration is gone", || {
-        types()["types"].as_array().unwrap().iter().any(|known| known["type"] == "leave" && known["app"].is_null())
+        types()["types"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|document| document["type"] == "leave" && document["app"].is_null())
     });
     eventually_blocking("the fleet is ready", || reloading.is_ready());
     assert_eq!(greeting(&keeping), "hello Ada");

@@ -64,7 +64,7 @@ fn schedules_of_the_configuration_are_applied() {
         changes.iter().map(|change| (text(&change["id"]), text(&change["change"]))).collect()
     };
     let expected = |changes: &[(&str, &str)]| {
-        changes.iter().map(|(id, what)| (id.to_string(), what.to_string())).collect::<Vec<_>>()
+        changes.iter().map(|(id, change)| (id.to_string(), change.to_string())).collect::<Vec<_>>()
     };
     dev.run(&["schedules", "create", "own", "echo", "--every", "1d"]).exits_with(0);
     let created = expected(&[("hourly", "created"), ("nightly", "created")]);

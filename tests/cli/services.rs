@@ -135,8 +135,8 @@ fn hangup_replaces_the_processes_of_apps() {
     fleet.run(&["topics", "apply"]).exits_with(0);
     let _api = fleet.start_api();
     let roles = [Daemon::start(fleet.command(&["tracker"])), Daemon::start(fleet.command(&["worker"]))];
-    let result = |what: &str| {
-        let params = json!({"do": what}).to_string();
+    let result = |action: &str| {
+        let params = json!({"do": action}).to_string();
         let status = fleet.run(&["submit", "double", &params, "--wait=100s", "-o", "json"]).exits_with(0).json();
         status["result"].as_i64().unwrap() as i32
     };
@@ -233,10 +233,10 @@ fn changed_file_is_reloaded_and_reload_reaches_a_role_without_its_id() {
     let program = fleet.folder.path().join("program");
     std::fs::copy(env!("CARGO_BIN_EXE_kafleet"), &program).unwrap();
     let command = |words: &[&str]| {
-        let own = fleet.command(words);
+        let template = fleet.command(words);
         let mut command = Command::new(&program);
-        command.args(own.get_args()).current_dir(&fleet.folder);
-        for (name, value) in own.get_envs() {
+        command.args(template.get_args()).current_dir(&fleet.folder);
+        for (name, value) in template.get_envs() {
             value.into_iter().for_each(|value| {
                 command.env(name, value);
             });

@@ -9,7 +9,7 @@ use crate::cli::client::Dev;
 use crate::cli::run::{eventually_blocking, wait_for_exit};
 
 fn lines(text: &str) -> Vec<Value> {
-    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|why| panic!("{why}: {line}"))).collect()
+    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
 }
 
 #[test]

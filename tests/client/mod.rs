@@ -27,11 +27,11 @@ impl TaskType for Greeting {
 
 /// The same type as a Rust task, which needs no other implementation.
 #[derive(Serialize, Deserialize, schemars::JsonSchema)]
-struct Counted {
+struct CountedTask {
     count: u32,
 }
 
-impl Task for Counted {
+impl Task for CountedTask {
     const TYPE: &'static str = "echo";
     type Output = Value;
 
@@ -54,7 +54,7 @@ fn dev() -> (Dev, Client) {
 async fn result_has_the_type_of_the_task() {
     let (_dev, client) = dev();
     assert_eq!(client.run(greeting()).await.unwrap(), greeting());
-    assert_eq!(client.run(Counted { count: 3 }.to_new_task()).wait(DEADLINE).await.unwrap(), json!({"count": 3}));
+    assert_eq!(client.run(CountedTask { count: 3 }.to_new_task()).wait(DEADLINE).await.unwrap(), json!({"count": 3}));
     let wrong: Result<Vec<u8>, Error> = client.run(NewTask::of("echo", &greeting())).await;
     assert!(matches!(wrong, Err(Error::Output { .. })), "{wrong:?}");
 }
@@ -140,7 +140,7 @@ async fn batch_has_an_outcome_for_each_task() {
     for (n, outcome) in outcomes.iter().enumerate() {
         match outcome {
             Ok(handle) => assert_eq!(handle.id(), format!("n-{n}")),
-            Err(why) => assert_eq!((n, why.code()), (700, Some("unknown_type")), "{why}"),
+            Err(error) => assert_eq!((n, error.code()), (700, Some("unknown_type")), "{error}"),
         }
     }
     let last = outcomes.last().unwrap().as_ref().unwrap();
@@ -162,7 +162,7 @@ async fn tree_contains_the_children() {
 async fn any_endpoint_can_be_called() {
     let (_dev, client) = dev();
     let types: Value = client.request(Method::GET, &["v1", "types"]).receive().await.unwrap();
-    assert!(types["types"].as_array().unwrap().iter().any(|known| known["type"] == "echo"), "{types}");
+    assert!(types["types"].as_array().unwrap().iter().any(|document| document["type"] == "echo"), "{types}");
 }
 
 #[tokio::test]
@@ -202,7 +202,7 @@ async fn only_open_items_of_a_batch_are_repeated() {
     let client = Client::new(&api.url).unwrap();
     let outcomes = client.submit_many([greeting(), greeting(), greeting()]).await;
     let codes: Vec<Option<u16>> =
-        outcomes.iter().map(|outcome| outcome.as_ref().err().map(|why| why.problem().unwrap().status)).collect();
+        outcomes.iter().map(|outcome| outcome.as_ref().err().map(|error| error.problem().unwrap().status)).collect();
     assert_eq!(codes, [None, None, Some(422)]);
     let requests = api.requests();
     assert_eq!(requests[1].as_array().unwrap(), &requests[0].as_array().unwrap()[1..2]);

@@ -62,6 +62,24 @@ pub enum Act {
     Environment,
 }
 
+/// Waits until the test lets the attempt end.
+async fn wait_for_file(path: Option<String>) {
+    let path = path.unwrap_or_default();
+    while !std::path::Path::new(&path).exists() {
+        // Interval of the checks; the test has a deadline.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Repeats a call for eight seconds.
+async fn repeat(call: impl Fn()) {
+    for _ in 0..800 {
+        call();
+        // The work of the attempt.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 impl Task for Crashing {
     const TYPE: &'static str = "crashing";
     const CONCURRENCY: u32 = 8;
@@ -73,6 +91,7 @@ impl Task for Crashing {
     async fn run(self, cx: Context) -> TaskResult<Value> {
         match self.act {
             Act::Answer => {}
+            // The work of the attempt.
             Act::Brief => tokio::time::sleep(Duration::from_millis(fastrand::u64(1..40))).await,
             Act::Abort => {
                 eprintln!("enough of this");
@@ -94,32 +113,19 @@ impl Task for Crashing {
                 cx.spawn_child(Child::new("leaf", json!(1)));
                 return Err(Failure::fail("after spawning").of_kind("own_kind".to_owned()));
             }
-            Act::Await => {
-                let file = self.until.unwrap_or_default();
-                while !std::path::Path::new(&file).exists() {
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
-            }
+            Act::Await => wait_for_file(self.until).await,
             Act::Stop => cx.cancelled().cancelled().await,
             Act::Ignore => loop {
+                // Keeps its thread without ever looking at the cancel.
                 std::thread::sleep(Duration::from_secs(1));
             },
-            Act::Chatter => {
-                for _ in 0..800 {
-                    cx.silent().log("still here");
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
-            }
-            Act::Heartbeats => {
-                for _ in 0..800 {
-                    cx.heartbeat();
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
-            }
+            Act::Chatter => repeat(|| cx.silent().log("still here")).await,
+            Act::Heartbeats => repeat(|| cx.heartbeat()).await,
             Act::DelayedAbort => {
                 let file = self.until.unwrap_or_default();
                 drop(std::thread::spawn(move || {
                     while !std::path::Path::new(&file).exists() {
+                        // The test creates the file when the process may die.
                         std::thread::sleep(Duration::from_millis(10));
                     }
                     std::process::abort()
@@ -137,9 +143,9 @@ pub const SECRET: &str = "crash-test-secret";
 
 async fn visible_secrets() -> Vec<String> {
     let program = tokio::process::Command::new("env").output().await.unwrap();
-    let own = std::env::vars().map(|(name, value)| format!("{name}={value}"));
+    let of_process = std::env::vars().map(|(name, value)| format!("{name}={value}"));
     let of_program: Vec<String> = String::from_utf8(program.stdout).unwrap().lines().map(str::to_owned).collect();
-    own.chain(of_program).filter(|line| line.contains(SECRET)).collect()
+    of_process.chain(of_program).filter(|line| line.contains(SECRET)).collect()
 }
 
 #[allow(unconditional_recursion, reason = "the test needs the overflow")]

@@ -7,7 +7,7 @@ use kafleet::handlers::program_env::WithheldVariables;
 use kafleet::model::event::Kind as EventKind;
 use kafleet::model::task::hash::spawn_hash;
 use kafleet::model::units::duration::Millis;
-use kafleet::worker::child::Reentry;
+use kafleet::worker::child::OwnExecutable;
 use serde_json::{Value, json};
 
 use crate::crashing_handlers::{Act, Crashing, SECRET, count_runs, crashing, params, waiting};
@@ -38,7 +38,7 @@ async fn fleet(change: impl FnOnce(&mut Kind)) -> (Fleet, std::sync::Arc<MemoryB
     let mut kind = crashing(Isolation::Process);
     change(&mut kind);
     let (mut fleet, broker) = memory(1, &[kind, Kind::echo("leaf")]).await;
-    fleet.reentry = Reentry::of_this_process(WithheldVariables::new([EXPANDED.to_owned()].into()));
+    fleet.own_executable = OwnExecutable::of_this_process(WithheldVariables::new([EXPANDED.to_owned()].into()));
     (fleet, broker)
 }
 
@@ -233,7 +233,7 @@ fn cancelled_attempt_ends_with_its_process() {
         send(&fleet, "ignores", Act::Ignore).await;
         fleet.events.wait("the attempt runs", |events| events.iter().any(|event| event.id.as_str() == "ignores")).await;
         let cancel = Cancel { v: 1, asof: 5, at_ms: 0, subtree: true, reason: None, by: None };
-        control::put(
+        control::put_record(
             &fleet.producer,
             &fleet.names,
             &ControlKey::Cancel("ignores".into()),
@@ -309,10 +309,10 @@ fn process_that_crashes_while_idle_fails_no_attempt() {
 fn worker_that_cannot_isolate_refuses_to_start() {
     block_on(async {
         let (mut fleet, _) = fleet(|_| ()).await;
-        fleet.reentry = None;
+        fleet.own_executable = None;
         let worker = fleet.worker();
         eventually("the worker ends", async || worker.has_ended()).await;
-        let why = worker.failure().await;
-        assert!(why.contains("isolation") && why.contains("kafleet::app()"), "{why}");
+        let error = worker.failure().await;
+        assert!(error.contains("isolation") && error.contains("kafleet::app()"), "{error}");
     });
 }

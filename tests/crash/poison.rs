@@ -71,8 +71,8 @@ impl Drop for Supervisor {
 }
 
 /// Restarts crashed workers until the condition holds.
-fn supervise_until(supervisor: &mut Supervisor, fleet: &Fleet, what: &str, holds: impl Fn(&[Event]) -> bool) {
-    eventually_blocking(what, || {
+fn supervise_until(supervisor: &mut Supervisor, fleet: &Fleet, subject: &str, holds: impl Fn(&[Event]) -> bool) {
+    eventually_blocking(subject, || {
         supervisor.restart_crashed();
         let events = fleet.events.all();
         if holds(&events) { Ok(()) } else { Err((ended_ids(&events), supervisor.started)) }
@@ -156,9 +156,9 @@ fn child_processes_die_with_a_killed_worker() {
     block_on(async {
         let Some(fleet) = kafka(PARTITIONS, &[crashing(Isolation::None)]).await else { return };
         let mut supervisor = Supervisor::new(&fleet, "[types.crashing]\nisolation = \"process\"\n");
-        let wait = |supervisor: &mut Supervisor, what, id: &str, kind| {
+        let wait = |supervisor: &mut Supervisor, subject, id: &str, kind| {
             let has = |events: &[Event]| events.iter().any(|event| event.id.as_str() == id && event.kind() == kind);
-            tokio::task::block_in_place(|| supervise_until(supervisor, &fleet, what, has));
+            tokio::task::block_in_place(|| supervise_until(supervisor, &fleet, subject, has));
         };
         // The first task occupies a process, so the second one gets another.
         fleet.send("crashing", "busy", &params(Act::Ignore)).await;

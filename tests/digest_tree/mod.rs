@@ -29,14 +29,14 @@ struct Tree {
 }
 
 /// Reads a directory recursively without following symbolic links. `None` if it cannot be read or named.
-fn walk(directory: &Path) -> Option<Tree> {
+fn read_tree(directory: &Path) -> Option<Tree> {
     let mut tree = Tree { directories: 1, ..Tree::default() };
     for entry in fs::read_dir(directory).ok()? {
         let entry = entry.ok()?;
         let (path, kind) = (entry.path(), entry.file_type().ok()?);
         path.to_str()?;
         if kind.is_dir() {
-            let below = walk(&path)?;
+            let below = read_tree(&path)?;
             tree.files.extend(below.files);
             tree.directories += below.directories;
             tree.bytes += below.bytes;
@@ -55,7 +55,7 @@ fn choose() -> (PathBuf, Tree) {
     let mut best: Option<(PathBuf, Tree)> = None;
     let mut ahead = vec![sysroot, PathBuf::from("/usr/share")];
     while let Some(directory) = ahead.pop() {
-        let tree = walk(&directory);
+        let tree = read_tree(&directory);
         if tree.as_ref().is_some_and(|tree| (tree.files.len() as u64) < MIN_FILES) {
             continue;
         }
@@ -102,8 +102,8 @@ fn id_of(base: &Path, file: &Path) -> TaskId {
 /// Builds the example with this test's profile and returns the binary.
 fn build_example() -> PathBuf {
     // …/<target>/<profile>/deps/<this test>
-    let own = std::env::current_exe().unwrap();
-    let profile = own.ancestors().nth(2).unwrap();
+    let executable = std::env::current_exe().unwrap();
+    let profile = executable.ancestors().nth(2).unwrap();
     let mut build = Command::new(env!("CARGO"));
     build.args(["build", "--quiet", "--example", "digest_tree", "--target-dir"]).arg(profile.parent().unwrap());
     build.current_dir(env!("CARGO_MANIFEST_DIR"));
@@ -158,8 +158,9 @@ async fn digests_match_sha256sum() {
         let digested = node.outcome.output.as_ref().map(|output| output.value().unwrap());
         assert_eq!(digested, Some(json!({"sha256": sum, "bytes": bytes})), "{}", file.display());
     }
-    let root =
-        store.nodes(partition_of(ROOT.as_bytes(), fleet.events_partitions), &[TaskId::parse(ROOT).unwrap()]).await;
+    let root = store
+        .task_records(partition_of(ROOT.as_bytes(), fleet.events_partitions), &[TaskId::parse(ROOT).unwrap()])
+        .await;
     let (_, _, below) = children_of(&root.unwrap().remove(0).unwrap().tree.below);
     assert_eq!((below.total(), below.get(State::Succeeded)), (all - 1, all - 1));
     counts_agree(&store, &fleet, &tree).await;
@@ -177,7 +178,7 @@ async fn nodes_of(store: &dyn Store, partitions: u32, base: &Path, files: &[Path
     let (partition, mut nodes) = (partition_of(ROOT.as_bytes(), partitions), BTreeMap::new());
     for chunk in files.chunks(1_000) {
         let ids: Vec<TaskId> = chunk.iter().map(|file| id_of(base, file)).collect();
-        for (file, node) in chunk.iter().zip(store.nodes(partition, &ids).await.unwrap()) {
+        for (file, node) in chunk.iter().zip(store.task_records(partition, &ids).await.unwrap()) {
             nodes.insert(file.clone(), node.unwrap_or_else(|| panic!("no record of {}", file.display())));
         }
     }

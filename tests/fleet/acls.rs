@@ -26,7 +26,7 @@ use kafleet::tracker::{self, TrackerSetup};
 use kafleet::worker::{self, WorkerSetup};
 use serde_json::{Value, json};
 
-use crate::fleet::kafka_acls::{Allowed, allow};
+use crate::fleet::kafka_acls::{Permission, allow};
 use crate::support::names::unique;
 use crate::support::records::committed_record;
 use crate::support::services::{address, connect};
@@ -54,9 +54,9 @@ impl Task for Parent {
 
 /// Becomes a dead letter in its first run.
 #[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
-struct Broken {}
+struct BrokenTask {}
 
-impl Task for Broken {
+impl Task for BrokenTask {
     const TYPE: &'static str = "broken";
     type Output = ();
     async fn run(self, cx: Context) -> TaskResult<()> {
@@ -65,7 +65,7 @@ impl Task for Broken {
 }
 
 /// A fleet whose roles have users of their own.
-struct Guarded {
+struct GuardedFleet {
     config: Config,
     names: Names,
     registry: Registry,
@@ -76,7 +76,7 @@ struct Guarded {
     shutdown: Shutdown,
     roles: Vec<tokio::task::JoinHandle<anyhow::Result<()>>>,
     api: String,
-    patience: Duration,
+    step_timeout: Duration,
 }
 
 /// Client of a role's user.
@@ -93,12 +93,12 @@ fn broker_of(user: &str) -> Arc<dyn Broker> {
     Arc::new(Kafka::new(&section.map(|(key, value)| (key.to_owned(), value)).into()).unwrap())
 }
 
-impl Guarded {
+impl GuardedFleet {
     /// Creates a fleet with all permissions of the table except one.
     fn new(servers: &str, without: Option<&Acl>) -> Self {
         let prefix = unique("acl");
         let allowed = ACLS.iter().filter(|acl| Some(*acl) != without).flat_map(|acl| {
-            acl.operations.iter().map(|operation| Allowed {
+            acl.operations.iter().map(|operation| Permission {
                 user: acl.role,
                 resource: acl.resource,
                 name: acl.name(&prefix),
@@ -115,7 +115,7 @@ impl Guarded {
         let mut echo = TypeRegistration::new(Echo);
         echo.policy.publish_results = true;
         let mut registry = Registry::default();
-        registry.task::<Parent>().task::<Broken>().add("echo", echo);
+        registry.task::<Parent>().task::<BrokenTask>().add("echo", echo);
         registry.add("shared", TypeRegistration::new(Echo)).add("idle", TypeRegistration::new(Echo));
         Self {
             names: Names::of(&config),
@@ -127,13 +127,13 @@ impl Guarded {
             shutdown: Shutdown::new(),
             roles: Vec::new(),
             api: String::new(),
-            patience: if without.is_some() { MISSING } else { DEADLINE },
+            step_timeout: if without.is_some() { MISSING } else { DEADLINE },
         }
     }
 
     /// Waits until a step succeeds.
-    async fn step<T>(&self, what: &str, mut done: impl AsyncFnMut(&Self) -> Option<T>) -> Result<T, String> {
-        let end = Instant::now() + self.patience;
+    async fn step<T>(&self, subject: &str, mut done: impl AsyncFnMut(&Self) -> Option<T>) -> Result<T, String> {
+        let end = Instant::now() + self.step_timeout;
         loop {
             if let Some(result) = done(self).await {
                 return Ok(result);
@@ -142,8 +142,9 @@ impl Guarded {
                 let reasons = self.health.iter().flat_map(|(role, health)| {
                     health.reasons().into_iter().map(move |(part, reason)| format!("{role}: {part}: {reason}"))
                 });
-                return Err(format!("{what}; {:?}", reasons.collect::<Vec<_>>()));
+                return Err(format!("{subject}; {:?}", reasons.collect::<Vec<_>>()));
             }
+            // Interval of the attempts, whose deadline depends on the case.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
@@ -160,8 +161,8 @@ impl Guarded {
         self.config.topics.dead_retention = Millis::secs(86_400 * 100);
         self.step("topics are changed", apply).await?;
         let check = async |fleet: &Self| {
-            let found = kafleet::topics::check(&admin.client(), &fleet.config, &fleet.registry, CALL).await.ok()?;
-            found.iter().all(|finding| finding.severity != kafleet::topics::Severity::Error).then_some(())
+            let findings = kafleet::topics::check(&admin.client(), &fleet.config, &fleet.registry, CALL).await.ok()?;
+            findings.iter().all(|finding| finding.severity != kafleet::topics::Severity::Error).then_some(())
         };
         self.step("topics are checked", check).await?;
         let commit = async |fleet: &Self| {
@@ -194,7 +195,7 @@ impl Guarded {
             metrics: Metrics::new().unwrap(),
             tracer: None,
             health: health(0),
-            reentry: None,
+            own_executable: None,
         };
         let tracker = TrackerSetup {
             broker: broker_of("tracker"),
@@ -228,14 +229,15 @@ impl Guarded {
         self.roles.push(tokio::spawn(api::run(api, listener, self.shutdown.clone())));
     }
 
-    async fn node(&self, id: &str) -> Option<TaskRecord> {
+    async fn task_record(&self, id: &str) -> Option<TaskRecord> {
         let id = TaskId::parse(id).unwrap();
         let partition = partition_of(id.root().as_bytes(), EVENTS_PARTITIONS);
-        self.store.nodes(partition, &[id]).await.unwrap().remove(0)
+        self.store.task_records(partition, &[id]).await.unwrap().remove(0)
     }
 
     async fn until(&self, id: &str, state: State) -> Result<(), String> {
-        let is = async |fleet: &Self| fleet.node(id).await.filter(|node| node.state == state).map(drop);
+        let is =
+            async |fleet: &Self| fleet.task_record(id).await.filter(|task_record| task_record.state == state).map(drop);
         self.step(&format!("`{id}` is {state}"), is).await
     }
 
@@ -329,7 +331,7 @@ impl Guarded {
                 let workers = fleet.get("/v1/workers").await.ok()?;
                 let types =
                     workers["workers"].as_array()?.iter().filter_map(|worker| worker["types"].as_array()).flatten();
-                types.clone().any(|own| own["type"] == task_type && own["paused"] == true).then_some(())
+                types.clone().any(|document| document["type"] == task_type && document["paused"] == true).then_some(())
             };
             self.step(&format!("`{task_type}` is paused"), is_paused).await?;
             self.post("/v1/tasks", json!({"type": task_type, "id": id})).await?;
@@ -383,7 +385,7 @@ fn services() -> Option<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn roles_work_with_the_permissions_of_the_table() {
     let Some(servers) = services() else { return };
-    let mut fleet = Guarded::new(&servers, None);
+    let mut fleet = GuardedFleet::new(&servers, None);
     let outcome = fleet.work().await;
     fleet.stop().await;
     assert_eq!(outcome, Ok(()));
@@ -402,7 +404,7 @@ async fn no_role_works_without_a_row_of_the_table() {
     let without = |row: &'static Acl| {
         let servers = servers.clone();
         async move {
-            let mut fleet = Guarded::new(&servers, Some(row));
+            let mut fleet = GuardedFleet::new(&servers, Some(row));
             let outcome = fleet.work().await;
             fleet.stop().await;
             println!("without {row:?}: {outcome:?}");

@@ -18,12 +18,12 @@ const TASKS: usize = 40;
 
 /// Number of records per task, in the task topic and among the events.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Seen {
+struct ReadCounts {
     records: BTreeMap<String, usize>,
     events: BTreeMap<String, usize>,
 }
 
-impl Seen {
+impl ReadCounts {
     fn of(&self, root: &str) -> (usize, usize) {
         let count = |all: &BTreeMap<String, usize>| {
             let of_tree = |id: &&String| *id == root || id.starts_with(&format!("{root}:"));
@@ -35,14 +35,14 @@ impl Seen {
 
 /// Consumer that counts task records and announcements in the background.
 struct RecordCounter {
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<ReadCounts>>,
     stop: Arc<watch::Sender<bool>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl RecordCounter {
     fn start(fleet: &Fleet, read_uncommitted: bool) -> Self {
-        let (seen, stop) = (Arc::<Mutex<Seen>>::default(), Arc::new(watch::Sender::new(false)));
+        let (seen, stop) = (Arc::<Mutex<ReadCounts>>::default(), Arc::new(watch::Sender::new(false)));
         let (events, tasks) = (fleet.names.events(), fleet.names.tasks("echo"));
         let of = |topic: &str, count: u32| {
             (0..count as i32).map(|n| Partition::new(topic.to_owned(), n)).collect::<Vec<_>>()
@@ -82,7 +82,7 @@ impl Drop for RecordCounter {
     }
 }
 
-fn count(seen: &mut Seen, events: &str, record: &kafleet::broker::RecordRef<'_>) {
+fn count(seen: &mut ReadCounts, events: &str, record: &kafleet::broker::RecordRef<'_>) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if record.topic != events {
         let id = record.headers().find(|(name, _)| *name == "ce_id").and_then(|(_, value)| value).map(text);

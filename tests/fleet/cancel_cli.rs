@@ -50,8 +50,8 @@ impl CliFleet {
         self.wait_until("the API responds", |fleet| fleet.output_of(&["types", "-o", "json"]).0 == 0);
     }
 
-    fn wait_until(&mut self, what: &str, mut condition: impl FnMut(&Self) -> bool) {
-        eventually_blocking(what, || {
+    fn wait_until(&mut self, subject: &str, mut condition: impl FnMut(&Self) -> bool) {
+        eventually_blocking(subject, || {
             self.running.iter_mut().for_each(Process::assert_running);
             condition(self)
         });
@@ -114,8 +114,8 @@ impl Control {
         &self.cancels
     }
 
-    fn wait_until(&mut self, what: &str, condition: impl Fn(&BTreeSet<String>) -> bool) {
-        eventually_blocking(what, || {
+    fn wait_until(&mut self, subject: &str, condition: impl Fn(&BTreeSet<String>) -> bool) {
+        eventually_blocking(subject, || {
             let cancels = self.cancels();
             if condition(cancels) { Ok(()) } else { Err(cancels.clone()) }
         });

@@ -136,7 +136,7 @@ impl Field {
 /// Fields of a message, by number, in order.
 fn fields(message: &[u8]) -> Vec<(u64, Field)> {
     let mut rest = message;
-    let mut found = Vec::new();
+    let mut entries = Vec::new();
     let varint = |rest: &mut &[u8]| {
         let end = rest.iter().position(|byte| *byte < 0x80).unwrap();
         let number = rest[..=end].iter().rev().fold(0_u64, |number, byte| (number << 7) | u64::from(byte & 0x7f));
@@ -160,9 +160,9 @@ fn fields(message: &[u8]) -> Vec<(u64, Field)> {
             5 => Field::Number(u32::from_le_bytes(take(&mut rest, 4).try_into().unwrap()).into()),
             other => panic!("wire type {other}"),
         };
-        found.push((key >> 3, value));
+        entries.push((key >> 3, value));
     }
-    found
+    entries
 }
 
 /// Contents of the fields with this number.
@@ -171,14 +171,14 @@ fn messages(message: &[u8], number: u64) -> Vec<Vec<u8>> {
 }
 
 fn attribute(message: &[u8]) -> (String, String) {
-    let found = fields(message);
-    let value = fields(found[1].1.bytes());
+    let entries = fields(message);
+    let value = fields(entries[1].1.bytes());
     let value = match &value[..] {
         [(1, text)] => text.text(),
         [(3, number)] => number.number().to_string(),
         other => panic!("{other:?}"),
     };
-    (found[0].1.text(), value)
+    (entries[0].1.text(), value)
 }
 
 fn spans_of(request: &[u8]) -> Vec<SeenSpan> {

@@ -39,8 +39,11 @@ async fn worker_resumes_from_handwritten_commit(mut fleet: Fleet) {
     fleet.get(&format!("/v1/tasks/last?after={}", last.position)).await;
     for n in [0, 2, 3, 4, 5] {
         // The announcer may have announced the task, but no worker has run it.
-        let node = fleet.record(&format!("t-{n}")).await;
-        assert!(node.is_none_or(|node| node.state == State::Queued), "`t-{n}` was already done and ran again");
+        let task_record = fleet.record(&format!("t-{n}")).await;
+        assert!(
+            task_record.is_none_or(|task_record| task_record.state == State::Queued),
+            "`t-{n}` was already done and ran again"
+        );
     }
     fleet.assert_store_matches_log().await;
     fleet.stop().await;

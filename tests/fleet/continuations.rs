@@ -25,8 +25,12 @@ async fn continuation_joins_children_and_runs_again_on_retry(mut fleet: Fleet) {
     assert_eq!((joined.state, joined.history.duplicates, joined.attempt), (State::Succeeded, 0, 1));
     let given = joined.outcome.output.unwrap().value().unwrap();
     assert_eq!((&given["params"], &given["task"]["output"]), (&json!({"sum": true}), &json!(3)));
-    let mut results: Vec<(&str, &Value)> =
-        given["results"].as_array().unwrap().iter().map(|one| (one["id"].as_str().unwrap(), &one["output"])).collect();
+    let mut results: Vec<(&str, &Value)> = given["results"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|result| (result["id"].as_str().unwrap(), &result["output"]))
+        .collect();
     results.sort_by_key(|(id, _)| *id);
     let done = json!("done");
     assert_eq!(results, [("fan:0", &done), ("fan:1", &done), ("fan:2", &done)]);
@@ -42,7 +46,7 @@ async fn continuation_joins_children_and_runs_again_on_retry(mut fleet: Fleet) {
     let response = client.post(format!("{}/v1/tasks/fan/retry", fleet.api)).json(&json!({})).send().await.unwrap();
     assert_eq!(response.status(), 202);
     eventually("the second run has succeeded", || async {
-        fleet.record("fan").await.filter(|node| node.run == 2 && node.state == State::Succeeded)
+        fleet.record("fan").await.filter(|task_record| task_record.run == 2 && task_record.state == State::Succeeded)
     })
     .await;
     let again = fleet.record("fan:then:then").await.unwrap();

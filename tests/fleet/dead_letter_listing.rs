@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::fleet::in_process::{DEADLINE, Fleet, eventually};
 use crate::fleet::rebuild_after_wipe::call;
-use crate::fleet::task_types::Broken;
+use crate::fleet::task_types::BrokenTask;
 
 const CALL: Duration = Duration::from_secs(60);
 
@@ -97,7 +97,7 @@ async fn write_foreign_records(fleet: &Fleet) -> usize {
 }
 
 async fn listing_equals_the_topic(mut fleet: Fleet) {
-    fleet.add_type("broken", TypeRegistration::of::<Broken>()).await;
+    fleet.add_type("broken", TypeRegistration::of::<BrokenTask>()).await;
     fleet.start_worker();
     for n in 0..20 {
         publish_failing(&fleet, &format!("k-{n}")).await;
@@ -129,7 +129,7 @@ async fn listing_equals_the_topic(mut fleet: Fleet) {
 }
 
 async fn concurrent_redrives_start_one_run(mut fleet: Fleet) {
-    fleet.add_type("broken", TypeRegistration::of::<Broken>()).await;
+    fleet.add_type("broken", TypeRegistration::of::<BrokenTask>()).await;
     fleet.start_worker();
     let first = fleet.api.clone();
     fleet.start_api_on(fleet.broker.clone()).await;
@@ -156,10 +156,10 @@ async fn concurrent_redrives_start_one_run(mut fleet: Fleet) {
     };
     let responses = futures::future::join_all((0..8).map(send)).await;
     let count =
-        |wanted: (u16, &str)| responses.iter().filter(|(status, code)| (*status, code.as_str()) == wanted).count();
+        |expected: (u16, &str)| responses.iter().filter(|(status, code)| (*status, code.as_str()) == expected).count();
     assert_eq!((count((200, "")), count((409, "already_redriven"))), (1, 7), "{responses:?}");
     eventually("the redriven task succeeds", || async {
-        fleet.record("a").await.filter(|node| node.state == State::Succeeded)
+        fleet.record("a").await.filter(|task_record| task_record.state == State::Succeeded)
     })
     .await;
     let history = fleet.get("/v1/tasks/a/history").await;
@@ -170,7 +170,7 @@ async fn concurrent_redrives_start_one_run(mut fleet: Fleet) {
     // A retry makes the other dead letter obsolete.
     call(&fleet, Method::POST, "/v1/tasks/b/retry", json!({})).await;
     eventually("the retried task succeeds", || async {
-        fleet.record("b").await.filter(|node| node.state == State::Succeeded)
+        fleet.record("b").await.filter(|task_record| task_record.state == State::Succeeded)
     })
     .await;
     assert!(listed(&fleet, "broken").await.is_empty());

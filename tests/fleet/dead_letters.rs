@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::fleet::in_process::{DEADLINE, Fleet, eventually};
 use crate::fleet::rebuild_after_wipe::call;
-use crate::fleet::task_types::Broken;
+use crate::fleet::task_types::BrokenTask;
 use crate::support::records::committed_record;
 
 /// Waits until a type has this number of dead letters, and returns them.
@@ -55,8 +55,10 @@ async fn records(fleet: &Fleet, topic: String) -> Vec<Record> {
 }
 
 async fn wait_for_state(fleet: &Fleet, id: &str, state: State) {
-    eventually(&format!("`{id}` is {state}"), || async { fleet.record(id).await.filter(|node| node.state == state) })
-        .await;
+    eventually(&format!("`{id}` is {state}"), || async {
+        fleet.record(id).await.filter(|task_record| task_record.state == state)
+    })
+    .await;
 }
 
 /// Checks the second run of `r:early`: its record keeps the headers, and its history distinguishes the runs.
@@ -107,7 +109,7 @@ async fn assert_redriven(fleet: &Fleet, letter: &Value) {
 
 async fn selected_dead_letters_are_redriven(mut fleet: Fleet) {
     for name in ["broken", "other"] {
-        fleet.add_type(name, TypeRegistration::of::<Broken>()).await;
+        fleet.add_type(name, TypeRegistration::of::<BrokenTask>()).await;
     }
     fleet.start_worker();
     for root in ["r", "s"] {

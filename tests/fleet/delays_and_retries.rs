@@ -36,7 +36,7 @@ async fn delayed_task_starts_when_due(mut fleet: Fleet) {
     let at = kafleet::model::units::time::time_text(now_ms() + 3_600_000);
     fleet.publish_bare("echo", &[("ce_id", b"far"), ("ce_notbefore", at.as_bytes()), ("ce_name", b"n")], "7").await;
     let far = eventually("the task waiting at the tracker", || async {
-        fleet.record("far").await.filter(|node| node.deferral.record_bytes > 0)
+        fleet.record("far").await.filter(|task_record| task_record.deferral.record_bytes > 0)
     })
     .await;
     assert_eq!((far.state, far.definition.policy.unwrap().name.as_deref()), (State::Scheduled, Some("n")));
@@ -53,7 +53,10 @@ async fn long_retry_waits_at_the_tracker(mut fleet: Fleet) {
     fleet.start_worker();
     fleet.publish("flaky", "f", &json!({"failures": 2, "after_ms": 1_500})).await;
     let waiting = eventually("the task waiting at the tracker", || async {
-        fleet.record("f").await.filter(|node| node.deferral.record_bytes > 0 || node.state.is_terminal())
+        fleet
+            .record("f")
+            .await
+            .filter(|task_record| task_record.deferral.record_bytes > 0 || task_record.state.is_terminal())
     })
     .await;
     // Each of the two waiting states may be missed on a slow machine: the history is asserted below.
@@ -85,7 +88,7 @@ async fn retry_starts_failed_tasks_again(mut fleet: Fleet) {
     let (code, outcome) = post(&fleet, "/v1/tasks/r/retry", &json!({"only_failed": true, "reason": "again"})).await;
     assert_eq!((code, &outcome["run"]), (202, &json!(2)), "{outcome}");
     let again = eventually("the leaf has failed again", || async {
-        fleet.record("r:1:1").await.filter(|node| node.run == 2 && node.own.is_terminal())
+        fleet.record("r:1:1").await.filter(|task_record| task_record.run == 2 && task_record.own.is_terminal())
     })
     .await;
     assert_eq!((again.state, fleet.record("r:1").await.unwrap().run), (State::Failed, 1));
@@ -94,7 +97,7 @@ async fn retry_starts_failed_tasks_again(mut fleet: Fleet) {
     let (code, outcome) = post(&fleet, "/v1/tasks/r/retry", &json!({})).await;
     assert_eq!((code, &outcome["run"], &outcome["status"]["run"]), (202, &json!(3), &json!(3)), "{outcome}");
     let leaf = eventually("the leaf runs in the third run", || async {
-        fleet.record("r:1:1").await.filter(|node| node.run == 3 && node.own.is_terminal())
+        fleet.record("r:1:1").await.filter(|task_record| task_record.run == 3 && task_record.own.is_terminal())
     })
     .await;
     assert_eq!(
@@ -103,12 +106,14 @@ async fn retry_starts_failed_tasks_again(mut fleet: Fleet) {
         "a spawned child is as recent as the retry"
     );
     eventually("the third run has ended", || async {
-        fleet.record("r").await.filter(|node| node.run == 3 && node.state == State::Failed)
+        fleet.record("r").await.filter(|task_record| task_record.run == 3 && task_record.state == State::Failed)
     })
     .await;
     fleet.publish("leaf", "held", &Leaf { held: true, fails: false, waits_to_fail: false }).await;
-    eventually("the task runs", || async { fleet.record("held").await.filter(|node| node.state == State::Running) })
-        .await;
+    eventually("the task runs", || async {
+        fleet.record("held").await.filter(|task_record| task_record.state == State::Running)
+    })
+    .await;
     let (code, problem) = post(&fleet, "/v1/tasks/held/retry", &json!({})).await;
     assert_eq!((code, &problem["code"]), (409, &json!("not_finished")));
     // The API answers 404 only once the tracker has caught up.

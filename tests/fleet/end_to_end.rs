@@ -8,9 +8,9 @@ use crate::fleet::in_process::{Fleet, eventually};
 async fn task_is_published_executed_and_queried(mut fleet: Fleet) {
     fleet.start_worker();
     let published = fleet.publish("echo", "order-1", &json!({"text": "hello"})).await;
-    let node = fleet.wait_for_end("order-1").await;
-    assert_eq!((node.state, node.attempt), (State::Succeeded, 1));
-    assert_eq!(node.outcome.output.unwrap().value().unwrap(), json!({"text": "hello"}));
+    let task_record = fleet.wait_for_end("order-1").await;
+    assert_eq!((task_record.state, task_record.attempt), (State::Succeeded, 1));
+    assert_eq!(task_record.outcome.output.unwrap().value().unwrap(), json!({"text": "hello"}));
     let status = fleet.get(&format!("/v1/tasks/order-1?after={}", published.position)).await;
     assert_eq!((&status["state"], &status["result"]), (&json!("succeeded"), &json!({"text": "hello"})));
     bare_record(&fleet).await;
@@ -29,9 +29,9 @@ async fn bare_record(fleet: &Fleet) {
     })
     .await;
     assert!(id.starts_with(&format!("echo-{partition}-{offset}-")), "{id}");
-    let node = fleet.record(&id).await.unwrap();
+    let task_record = fleet.record(&id).await.unwrap();
     assert_eq!(
-        node.definition.position.map(|position| (position.partition, position.offset)),
+        task_record.definition.position.map(|position| (position.partition, position.offset)),
         Some((partition, offset))
     );
     assert_eq!(fleet.get(&format!("/v1/tasks/{id}/params")).await["params"], json!({"from": "kcat"}));
@@ -49,9 +49,9 @@ async fn record_with_headers(fleet: &Fleet) {
         ("something_else", b"\xff"),
     ];
     fleet.publish_bare("echo", headers, "null").await;
-    let node = fleet.wait_for_end("order-2:fetch:page-1").await;
-    let policy = node.definition.policy.unwrap();
-    assert_eq!((node.state, node.times.created_at_ms), (State::Succeeded, Some(1_769_860_800_000)));
+    let task_record = fleet.wait_for_end("order-2:fetch:page-1").await;
+    let policy = task_record.definition.policy.unwrap();
+    assert_eq!((task_record.state, task_record.times.created_at_ms), (State::Succeeded, Some(1_769_860_800_000)));
     assert_eq!((policy.retries, policy.tags), (Some(3), vec!["cover".to_owned(), "urgent".to_owned()]));
     let parent = fleet.record("order-2:fetch").await.unwrap();
     assert_eq!(parent.state, State::Expected, "the parent is not announced");

@@ -18,8 +18,10 @@ async fn fail_fast_cancels_the_tree(mut fleet: Fleet) {
     submit(&fleet, json!({"type": "branch", "id": "fast", "params": params, "fail_fast": true})).await;
     // The child to be cancelled runs, and the tasks above it have ended themselves.
     for (id, own) in [("fast", State::Succeeded), ("fast:1", State::Succeeded), ("fast:0:1", State::Running)] {
-        eventually(&format!("`{id}` is {own}"), || async { fleet.record(id).await.filter(|node| node.own == own) })
-            .await;
+        eventually(&format!("`{id}` is {own}"), || async {
+            fleet.record(id).await.filter(|task_record| task_record.own == own)
+        })
+        .await;
     }
     fleet.failure_gate.0.open();
     let root = fleet.wait_for_end("fast").await;
@@ -31,7 +33,7 @@ async fn fail_fast_cancels_the_tree(mut fleet: Fleet) {
     let status = fleet.get("/v1/tasks/fast").await;
     assert_eq!((&status["fail_fast"], &status["error"]["kind"]), (&json!(true), &json!("child_failed")));
     eventually("the cancel is removed from the workers", || async {
-        fleet.record("fast").await.filter(|node| node.effects.is_empty())
+        fleet.record("fast").await.filter(|task_record| task_record.effects.is_empty())
     })
     .await;
     fleet.assert_store_matches_log().await;

@@ -45,7 +45,7 @@ pub enum Fault {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum BreakpointState {
     Armed,
     Hit,
     Resumed,
@@ -63,14 +63,24 @@ pub struct Breakpoint {
     pid: AtomicI32,
     seen: AtomicU32,
     committed: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<BreakpointState>,
     changed: Condvar,
 }
 
 impl Breakpoint {
     pub fn new(producer: String, step: Step, when: When, fault: Fault) -> Arc<Self> {
         let (pid, seen, committed, changed) = Default::default();
-        Arc::new(Self { producer, step, when, fault, pid, seen, committed, state: Mutex::new(State::Armed), changed })
+        Arc::new(Self {
+            producer,
+            step,
+            when,
+            fault,
+            pid,
+            seen,
+            committed,
+            state: Mutex::new(BreakpointState::Armed),
+            changed,
+        })
     }
 
     /// Sets the process to stop.
@@ -79,30 +89,30 @@ impl Breakpoint {
     }
 
     pub fn wait_until_hit(&self) {
-        self.wait_until("the breakpoint is reached", |state| state != State::Armed);
+        self.wait_until("the breakpoint is reached", |state| state != BreakpointState::Armed);
     }
 
     /// Resumes the process and waits until the held data is forwarded.
     pub fn resume(&self) {
         kill(self.pid(), Signal::SIGCONT).unwrap();
-        self.set(State::Resumed);
-        self.wait_until("the held data is forwarded", |state| state == State::Done);
+        self.set(BreakpointState::Resumed);
+        self.wait_until("the held data is forwarded", |state| state == BreakpointState::Done);
     }
 
     fn pid(&self) -> Pid {
         Pid::from_raw(self.pid.load(SeqCst))
     }
 
-    fn set(&self, state: State) {
+    fn set(&self, state: BreakpointState) {
         *self.state.lock().unwrap() = state;
         self.changed.notify_all();
     }
 
-    fn wait_until(&self, what: &str, condition: impl Fn(State) -> bool) {
+    fn wait_until(&self, subject: &str, condition: impl Fn(BreakpointState) -> bool) {
         let state = self.state.lock().unwrap();
         let (state, late) = self.changed.wait_timeout_while(state, DEADLINE, |state| !condition(*state)).unwrap();
         drop(state);
-        assert!(!late.timed_out(), "not within {DEADLINE:?}: {what}");
+        assert!(!late.timed_out(), "not within {DEADLINE:?}: {subject}");
     }
 
     /// Stops the process, and returns whether the connection continues.
@@ -112,9 +122,9 @@ impl Breakpoint {
         let signal = if self.fault == Fault::Kill { Signal::SIGKILL } else { Signal::SIGSTOP };
         kill(self.pid(), signal).unwrap();
         self.wait_until_stopped();
-        self.set(State::Hit);
+        self.set(BreakpointState::Hit);
         if self.fault == Fault::Freeze {
-            self.wait_until("the process is resumed", |state| state == State::Resumed);
+            self.wait_until("the process is resumed", |state| state == BreakpointState::Resumed);
         }
         self.fault == Fault::Freeze
     }
@@ -129,14 +139,14 @@ impl Breakpoint {
     }
 
     fn is_step(&self, api: i16, frame: &[u8]) -> bool {
-        let Step::Kafka(wanted, nth) = self.step else { return false };
-        api == wanted && contains(frame, self.producer.as_bytes()) && self.seen.fetch_add(1, SeqCst) + 1 == nth
+        let Step::Kafka(expected_api, nth) = self.step else { return false };
+        api == expected_api && contains(frame, self.producer.as_bytes()) && self.seen.fetch_add(1, SeqCst) + 1 == nth
     }
 }
 
 /// Starts a proxy to the server, and returns its port.
 pub fn kafka(to: u16, breakpoint: &Arc<Breakpoint>) -> u16 {
-    listen(to, breakpoint, |own, connection| connection.kafka(own))
+    listen(to, breakpoint, |own_port, connection| connection.kafka(own_port))
 }
 
 pub fn redis(to: u16, breakpoint: &Arc<Breakpoint>) -> u16 {
@@ -145,7 +155,7 @@ pub fn redis(to: u16, breakpoint: &Arc<Breakpoint>) -> u16 {
 
 fn listen(to: u16, breakpoint: &Arc<Breakpoint>, run: fn(u16, Arc<Connection>)) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (own, breakpoint) = (listener.local_addr().unwrap().port(), breakpoint.clone());
+    let (own_port, breakpoint) = (listener.local_addr().unwrap().port(), breakpoint.clone());
     std::thread::spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
             let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { continue };
@@ -157,10 +167,10 @@ fn listen(to: u16, breakpoint: &Arc<Breakpoint>, run: fn(u16, Arc<Connection>)) 
                 breakpoint: breakpoint.clone(),
                 is_hit: AtomicBool::new(false),
             });
-            std::thread::spawn(move || run(own, connection));
+            std::thread::spawn(move || run(own_port, connection));
         }
     });
-    own
+    own_port
 }
 
 /// Proxied connection.
@@ -188,8 +198,8 @@ impl Connection {
     }
 
     fn finish_if_resumed(&self) {
-        if self.is_hit.load(SeqCst) && *self.breakpoint.state.lock().unwrap() == State::Resumed {
-            self.breakpoint.set(State::Done);
+        if self.is_hit.load(SeqCst) && *self.breakpoint.state.lock().unwrap() == BreakpointState::Resumed {
+            self.breakpoint.set(BreakpointState::Done);
         }
     }
 
@@ -198,11 +208,11 @@ impl Connection {
         if self.breakpoint.hit() { Ok(()) } else { Err(Error::other("the process is killed")) }
     }
 
-    fn kafka(self: Arc<Self>, own: u16) {
+    fn kafka(self: Arc<Self>, own_port: u16) {
         let (sender, receiver) = mpsc::channel();
         let backwards = self.clone();
         std::thread::spawn(move || {
-            let _ = backwards.forward_kafka_responses(&receiver, own);
+            let _ = backwards.forward_kafka_responses(&receiver, own_port);
             backwards.end();
         });
         let _ = self.forward_kafka_requests(&sender);
@@ -223,7 +233,7 @@ impl Connection {
         }
     }
 
-    fn forward_kafka_responses(&self, receiver: &mpsc::Receiver<PendingRequest>, own: u16) -> Result<(), Error> {
+    fn forward_kafka_responses(&self, receiver: &mpsc::Receiver<PendingRequest>, own_port: u16) -> Result<(), Error> {
         loop {
             let mut frame = read_frame(&self.server)?;
             let request = receiver.recv().map_err(Error::other)?;
@@ -232,7 +242,7 @@ impl Connection {
                 self.hit()?;
             }
             if matches!(request.api, METADATA | FIND_COORDINATOR) {
-                rewrite_ports(&mut frame, self.to, own);
+                rewrite_ports(&mut frame, self.to, own_port);
             }
             (&self.client).write_all(&frame)?;
             if request.is_step {
@@ -275,7 +285,7 @@ impl Connection {
         loop {
             let bytes = read_some(&self.server, &mut buffer)?;
             let is_response = self.breakpoint.when == When::BeforeResponse && self.is_hit.load(SeqCst);
-            if is_response && *self.breakpoint.state.lock().unwrap() == State::Armed {
+            if is_response && *self.breakpoint.state.lock().unwrap() == BreakpointState::Armed {
                 self.hit()?;
             }
             (&self.client).write_all(bytes)?;
@@ -302,8 +312,8 @@ fn read_frame(mut from: &TcpStream) -> Result<Vec<u8>, Error> {
 }
 
 /// Replaces the broker's port by the proxy's in every host and port of the frame.
-fn rewrite_ports(frame: &mut [u8], port: u16, own: u16) {
-    let (old, new) = (u32::from(port).to_be_bytes(), u32::from(own).to_be_bytes());
+fn rewrite_ports(frame: &mut [u8], port: u16, own_port: u16) {
+    let (old, new) = (u32::from(port).to_be_bytes(), u32::from(own_port).to_be_bytes());
     for at in 1..frame.len().saturating_sub(3) {
         if frame[at - 1].is_ascii_alphanumeric() && frame[at..at + 4] == old {
             frame[at..at + 4].copy_from_slice(&new);
@@ -311,6 +321,6 @@ fn rewrite_ports(frame: &mut [u8], port: u16, own: u16) {
     }
 }
 
-fn contains(bytes: &[u8], what: &[u8]) -> bool {
-    bytes.windows(what.len()).any(|window| window == what)
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
 }

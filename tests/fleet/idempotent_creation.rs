@@ -51,8 +51,8 @@ pub fn task_records(fleet: &Fleet) -> i64 {
 }
 
 pub async fn assert_ran_once(fleet: &Fleet, id: &str) {
-    let node = fleet.wait_for_end(id).await;
-    assert_eq!((node.state, node.history.duplicates), (State::Succeeded, 0), "`{id}`: {node:?}");
+    let task_record = fleet.wait_for_end(id).await;
+    assert_eq!((task_record.state, task_record.history.duplicates), (State::Succeeded, 0), "`{id}`: {task_record:?}");
 }
 
 async fn concurrent_requests_create_one_task(mut fleet: Fleet) {

@@ -173,9 +173,9 @@ impl Fleet {
 
     /// Starts another API on the given broker and directs later requests to it.
     pub async fn start_api_on(&mut self, broker: Arc<dyn Broker>) {
-        let own = std::mem::replace(&mut self.broker, broker);
+        let previous = std::mem::replace(&mut self.broker, broker);
         self.start_api(Config::default()).await;
-        self.broker = own;
+        self.broker = previous;
     }
 
     /// Adds a type with its topics, and an API that knows it; later requests go there.
@@ -200,7 +200,7 @@ impl Fleet {
             metrics: Metrics::new().unwrap(),
             tracer: self.tracer.clone(),
             health: Health::default(),
-            reentry: None,
+            own_executable: None,
         };
         self.roles.push(tokio::spawn(worker::run(setup, self.shutdown.clone())));
     }
@@ -228,7 +228,11 @@ impl Fleet {
 
     pub async fn record(&self, id: &str) -> Option<TaskRecord> {
         let id = TaskId::parse(id).unwrap();
-        self.store.nodes(self.publisher.topology.partition_of(&id), std::slice::from_ref(&id)).await.unwrap().remove(0)
+        self.store
+            .task_records(self.publisher.topology.partition_of(&id), std::slice::from_ref(&id))
+            .await
+            .unwrap()
+            .remove(0)
     }
 
     /// Waits until the task has a record.
@@ -239,7 +243,7 @@ impl Fleet {
     /// Record of the task, once it is in a terminal state.
     pub async fn wait_for_end(&self, id: &str) -> TaskRecord {
         eventually(&format!("`{id}` is in a terminal state"), || async {
-            self.record(id).await.filter(|node| node.state.is_terminal())
+            self.record(id).await.filter(|task_record| task_record.state.is_terminal())
         })
         .await
     }

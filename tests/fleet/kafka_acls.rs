@@ -11,7 +11,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 const TIMEOUT_MS: i32 = 60_000;
 
 /// Permission of a user on a resource.
-pub struct Allowed {
+pub struct Permission {
     pub user: &'static str,
     pub resource: Resource,
     pub name: String,
@@ -23,7 +23,7 @@ pub struct Allowed {
 ///
 /// # Panics
 /// If Kafka refuses one.
-pub fn allow(servers: &str, allowed: &[Allowed]) {
+pub fn allow(servers: &str, allowed: &[Permission]) {
     let client: BaseConsumer = ClientConfig::new().set("bootstrap.servers", servers).create().unwrap();
     let mut bindings: Vec<_> = allowed.iter().map(binding).collect();
     let client = client.client().native_ptr();
@@ -46,7 +46,7 @@ pub fn allow(servers: &str, allowed: &[Allowed]) {
     }
 }
 
-fn binding(allowed: &Allowed) -> *mut native::rd_kafka_AclBinding_t {
+fn binding(allowed: &Permission) -> *mut native::rd_kafka_AclBinding_t {
     use native::rd_kafka_ResourcePatternType_t as Pattern;
     let kind = match allowed.resource {
         Resource::Topic => Kind::RD_KAFKA_RESOURCE_TOPIC,

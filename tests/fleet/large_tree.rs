@@ -28,8 +28,8 @@ fn ids(root: &str) -> Vec<Vec<String>> {
 }
 
 /// Numbers of direct children and of all descendants in a state.
-fn counts(node: &TaskRecord, state: State) -> (u64, u64) {
-    let (children, _, tree) = children_of(&node.tree.below);
+fn counts(task_record: &TaskRecord, state: State) -> (u64, u64) {
+    let (children, _, tree) = children_of(&task_record.tree.below);
     (children.get(state), tree.get(state))
 }
 
@@ -49,8 +49,8 @@ async fn root_ends_with_its_last_child(mut fleet: Fleet) {
     assert_eq!(counts(&root, State::Succeeded).0, 9);
     let waiting = State::WaitingForChildren;
     for (id, direct, below) in [("big", 1, 2), ("big:9", 1, 1), ("big:9:4", 0, 0)] {
-        let node = fleet.record(id).await.unwrap();
-        assert_eq!((node.state, counts(&node, waiting)), (waiting, (direct, below)), "{id}");
+        let task_record = fleet.record(id).await.unwrap();
+        assert_eq!((task_record.state, counts(&task_record, waiting)), (waiting, (direct, below)), "{id}");
     }
     assert_eq!(fleet.record("big:9:4:9").await.unwrap().state, State::Running);
     fleet.gate.open();
@@ -99,21 +99,21 @@ async fn assert_tree(fleet: &Fleet, root: &str, failed: &[&str]) {
     let below_of = [1_110, 110, 10, 0];
     for (level, ids) in levels.iter().enumerate() {
         for id in ids {
-            let node = fleet.record(id).await.unwrap_or_else(|| panic!("`{id}` has no record"));
+            let task_record = fleet.record(id).await.unwrap_or_else(|| panic!("`{id}` has no record"));
             let has_failed = failed.contains(&id.as_str());
             let expect = if has_failed { State::Failed } else { State::Succeeded };
-            assert_eq!((node.state, node.history.duplicates), (expect, 0), "{id}");
+            assert_eq!((task_record.state, task_record.history.duplicates), (expect, 0), "{id}");
             // Each task above the failed leaf has one failed child.
             let direct = u64::from(has_failed && level < 3);
             let below = if has_failed { 3 - level as u64 } else { 0 };
-            assert_eq!(counts(&node, State::Failed), (direct, below), "failed descendants of `{id}`");
+            assert_eq!(counts(&task_record, State::Failed), (direct, below), "failed descendants of `{id}`");
             let width = if level < 3 { 10 } else { 0 };
             assert_eq!(
-                counts(&node, State::Succeeded),
+                counts(&task_record, State::Succeeded),
                 (width - direct, below_of[level] - below),
                 "succeeded descendants of `{id}`"
             );
-            let (children, _, tree) = children_of(&node.tree.below);
+            let (children, _, tree) = children_of(&task_record.tree.below);
             assert_eq!((children.total(), tree.total()), (width, below_of[level]), "{id}");
         }
     }

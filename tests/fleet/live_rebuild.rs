@@ -34,7 +34,7 @@ use crate::support::wait::DEADLINE;
 
 /// Tasks per wave of the load; every tenth is delayed.
 const WAVE: usize = 40;
-const PAUSE: Duration = Duration::from_millis(100);
+const WAVE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Publishes until stopped, and records ids and positions of the published tasks.
 async fn load(publisher: Publisher, stop: Arc<AtomicBool>, published: Arc<Mutex<Vec<(String, String)>>>) {
@@ -51,7 +51,8 @@ async fn load(publisher: Publisher, stop: Arc<AtomicBool>, published: Arc<Mutex<
             let task = outcome.unwrap();
             published.lock().unwrap().push((task.id.to_string(), task.position.to_string()));
         }
-        tokio::time::sleep(PAUSE).await;
+        // Interval between the waves of the load.
+        tokio::time::sleep(WAVE_INTERVAL).await;
     }
 }
 
@@ -104,7 +105,7 @@ async fn succeeded(store: &dyn Store, all: &[u32]) -> usize {
 /// Reads recently published tasks at their positions: each must be found or answered with `503`.
 async fn query(api: String, stop: Arc<AtomicBool>, published: Arc<Mutex<Vec<(String, String)>>>) -> (usize, usize) {
     let client = crate::support::http::client();
-    let (mut found, mut late, mut ended) = (0, 0, BTreeMap::<String, String>::new());
+    let (mut visible, mut late, mut ended) = (0, 0, BTreeMap::<String, String>::new());
     while !stop.load(SeqCst) {
         let (id, position) = published.lock().unwrap().last().cloned().unwrap();
         let response = client.get(format!("{api}/v1/tasks/{id}?after={position}")).send().await.unwrap();
@@ -113,7 +114,7 @@ async fn query(api: String, stop: Arc<AtomicBool>, published: Arc<Mutex<Vec<(Str
         match status {
             200 => {
                 assert_eq!(document["id"], json!(id), "{document}");
-                found += 1;
+                visible += 1;
                 if let Some(state) = document["state"].as_str().filter(|state| *state == "succeeded") {
                     ended.insert(id, state.to_owned());
                 }
@@ -131,9 +132,10 @@ async fn query(api: String, stop: Arc<AtomicBool>, published: Arc<Mutex<Vec<(Str
             let document: Value = serde_json::from_str(&response.text().await.unwrap()).unwrap();
             assert_eq!(document["state"], json!("succeeded"), "{document}");
         }
+        // Interval of the requests.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    (found, late)
+    (visible, late)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -181,8 +183,8 @@ async fn fleet_moves_to_another_redis_under_load() {
     assert_eq!(second.all("ended")[0]["how"], json!("taken_over"));
     stop.store(true, SeqCst);
     loading.await.unwrap();
-    let (found, late) = querying.await.unwrap();
-    assert!(found > 0, "{found} found, {late} not yet visible");
+    let (visible, late) = querying.await.unwrap();
+    assert!(visible > 0, "{visible} found, {late} not yet visible");
 
     let count = published.lock().unwrap().len();
     eventually_running("all tasks succeed", &mut running, async || succeeded(&copy, &all).await == count).await;
@@ -209,11 +211,11 @@ async fn move_trackers(fleet: &ProcessFleet, url: &str, running: &mut [Process],
 /// Each delayed task was released once, according to the log and the store.
 async fn assert_store_matches_log(kafka: &Arc<Kafka>, names: &Names, store: &dyn Store, all: &[u32]) {
     let oracle = wait_until_folded(kafka, names, store, all).await;
-    let releases = |node: &kafleet::model::record::TaskRecord| {
-        node.history.entries.iter().filter(|entry| entry.kind == Kind::Released).count() <= 1
-            && node.history.duplicates == 0
+    let releases = |task_record: &kafleet::model::record::TaskRecord| {
+        task_record.history.entries.iter().filter(|entry| entry.kind == Kind::Released).count() <= 1
+            && task_record.history.duplicates == 0
     };
-    assert!(oracle.nodes.iter().flatten().all(|(_, node)| releases(node)));
+    assert!(oracle.task_records.iter().flatten().all(|(_, task_record)| releases(task_record)));
 }
 
 /// Number of records of each delayed task in the task topic.

@@ -267,7 +267,7 @@ async fn invalid_callbacks_are_refused() {
     );
     assert!(problem["hint"].as_str().unwrap().contains("[callbacks]"), "{problem}");
     fleet.add_type(TYPE, callbacks()).await;
-    for (callback, pointer, why) in [
+    for (callback, pointer, expected) in [
         (json!({"url": "nonsense"}), "/url", "not a url"),
         (json!({"url": "http://10.0.0.1/x"}), "/url", "private"),
         (json!({"url": "https://example.com", "secret": "none"}), "/secret", "no secret `none`"),
@@ -281,7 +281,7 @@ async fn invalid_callbacks_are_refused() {
         let (code, problem) = post(&fleet, "/v1/tasks", &with(callback.clone())).await;
         let pointer = format!("/actions/0/callback{pointer}");
         assert_eq!((code, problem["pointer"].as_str()), (400, Some(pointer.as_str())), "{callback}: {problem}");
-        assert!(problem["detail"].as_str().unwrap().contains(why), "{callback}: {problem}");
+        assert!(problem["detail"].as_str().unwrap().contains(expected), "{callback}: {problem}");
     }
     let check =
         json!({"after": "60d", "expect": ["succeeded"], "failed": {"callback": {"url": "https://example.com"}}});

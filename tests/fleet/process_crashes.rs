@@ -89,8 +89,8 @@ async fn sigkill_and_flushall_lose_no_task() {
     until_succeeded(&store, &all, TASKS, &mut running).await;
     let oracle = wait_until_folded(&kafka, &names, &store, &all).await;
     assert_eq!(oracle.tasks(), TASKS, "no task is lost or duplicated");
-    for nodes in &oracle.nodes {
-        assert!(nodes.iter().all(|(_, node)| node.state == State::Succeeded));
+    for task_records in &oracle.task_records {
+        assert!(task_records.iter().all(|(_, task_record)| task_record.state == State::Succeeded));
     }
 }
 

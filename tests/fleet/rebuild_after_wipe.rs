@@ -72,7 +72,7 @@ async fn trees(fleet: &Fleet) {
     fleet.wait_for_end("tree").await;
     call(fleet, Method::POST, "/v1/tasks/tree/retry", json!({"only_failed": true})).await;
     eventually("the leaf has failed again", || async {
-        fleet.record("tree:1:1").await.filter(|node| node.run == 2 && node.own.is_terminal())
+        fleet.record("tree:1:1").await.filter(|task_record| task_record.run == 2 && task_record.own.is_terminal())
     })
     .await;
     fleet.publish("cancellable", "cancelled", &json!({})).await;
@@ -81,8 +81,10 @@ async fn trees(fleet: &Fleet) {
     call(fleet, Method::POST, "/v1/tasks/cancelled/cancel", json!({"reason": "enough"})).await;
     fleet.wait_for_end("cancelled").await;
     fleet.publish("leaf", "running", &Leaf { held: true, fails: false, waits_to_fail: false }).await;
-    eventually("the task runs", || async { fleet.record("running").await.filter(|node| node.state == State::Running) })
-        .await;
+    eventually("the task runs", || async {
+        fleet.record("running").await.filter(|task_record| task_record.state == State::Running)
+    })
+    .await;
 }
 
 /// Creates a task with a callback that is delivered, one that fails, and a check that is due in an hour.

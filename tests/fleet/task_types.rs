@@ -111,9 +111,9 @@ impl Task for Flaky {
 
 /// Fails while the gate is closed.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Broken {}
+pub struct BrokenTask {}
 
-impl Task for Broken {
+impl Task for BrokenTask {
     const TYPE: &'static str = "broken";
     type Output = ();
 

@@ -44,14 +44,14 @@ impl Task for Family {
 }
 
 /// Fleet whose roles share a tracer, with its collector.
-struct Traced {
+struct TracedFleet {
     fleet: Fleet,
     collector: Collector,
     exporter: Exporter,
     metrics: Metrics,
 }
 
-impl Traced {
+impl TracedFleet {
     async fn start(behaviour: Behaviour, sample: f64) -> Self {
         let collector = Collector::start(behaviour).await;
         let (tracer, exporter, metrics) = tracer(&collector.url, sample);
@@ -104,9 +104,9 @@ fn dropped(metrics: &Metrics, reason: &str) -> u64 {
 
 /// Returns the only span with a name and a task.
 fn one<'a>(spans: &'a [SeenSpan], name: &str, task: &str) -> &'a SeenSpan {
-    let found: Vec<_> = spans.iter().filter(|span| span.is(name, task)).collect();
-    assert_eq!(found.len(), 1, "`{name}` of `{task}`: {found:?}");
-    found[0]
+    let matching: Vec<_> = spans.iter().filter(|span| span.is(name, task)).collect();
+    assert_eq!(matching.len(), 1, "`{name}` of `{task}`: {matching:?}");
+    matching[0]
 }
 
 /// Checks that every parent and every linked span was received, except those from outside, and that no id is used twice.
@@ -128,7 +128,7 @@ fn assert_connected(spans: &[SeenSpan], outside: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_trace_has_retries_children_continuations_and_callbacks() {
-    let traced = Traced::start(Behaviour::Accept, 0.0).await;
+    let traced = TracedFleet::start(Behaviour::Accept, 0.0).await;
     let receiver = Receiver::start().await;
     let callback = json!({"url": format!("{}/ok", receiver.url)});
     let task = json!({
@@ -171,16 +171,18 @@ async fn one_trace_has_retries_children_continuations_and_callbacks() {
     let headers = &requests.requests()[0];
     assert!(headers["x-team"] == "a" && headers["content-type"] == "application/x-protobuf", "{headers:?}");
     assert_eq!(metrics.traces.exported.get(), spans.len() as u64);
-    assert!(["queue_full", "export_failed", "rejected", "shutdown"].iter().all(|why| dropped(&metrics, why) == 0));
+    assert!(
+        ["queue_full", "export_failed", "rejected", "shutdown"].iter().all(|reason| dropped(&metrics, reason) == 0)
+    );
 }
 
 /// Checks the spans of the two attempts of `top`, and returns the second.
 fn assert_attempts<'a>(spans: &'a [SeenSpan], send: &SeenSpan) -> &'a SeenSpan {
     // Both attempts hang from it, each after a wait.
     let in_order = |name: &str| {
-        let mut found: Vec<_> = spans.iter().filter(|span| span.is(name, "top")).collect();
-        found.sort_by_key(|span| span.attributes["kafleet.task.attempt"].clone());
-        found
+        let mut matching: Vec<_> = spans.iter().filter(|span| span.is(name, "top")).collect();
+        matching.sort_by_key(|span| span.attributes["kafleet.task.attempt"].clone());
+        matching
     };
     let (waits, attempts) = (in_order("wait family"), in_order("process family"));
     assert_eq!((waits.len(), attempts.len()), (2, 2), "{spans:#?}");
@@ -224,7 +226,7 @@ fn assert_attributes(attempt: &SeenSpan) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_record_has_its_wait_as_the_root() {
-    let traced = Traced::start(Behaviour::Accept, 1.0).await;
+    let traced = TracedFleet::start(Behaviour::Accept, 1.0).await;
     let then = br#"{"then":[{"type":"echo","params":1}]}"#;
     traced.fleet.publish_bare("echo", &[("ce_id", b"bare"), ("ce_policy", then)], "1").await;
     traced.fleet.publish_bare("echo", &[("ce_id", b"given"), ("traceparent", GIVEN.as_bytes())], "1").await;
@@ -251,7 +253,7 @@ async fn foreign_record_has_its_wait_as_the_root() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_by_hand_and_late_children_are_linked_traces() {
-    let traced = Traced::start(Behaviour::Accept, 1.0).await;
+    let traced = TracedFleet::start(Behaviour::Accept, 1.0).await;
     traced.submit(json!({"type": "leaf", "id": "a", "params": {"held": false, "fails": true}}), None).await;
     assert_eq!(traced.fleet.wait_for_end("a").await.state, State::Failed);
     let client = crate::support::http::client();
@@ -292,7 +294,7 @@ async fn retry_by_hand_and_late_children_are_linked_traces() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn task_without_a_sampled_trace_has_no_spans() {
-    let traced = Traced::start(Behaviour::Accept, 0.0).await;
+    let traced = TracedFleet::start(Behaviour::Accept, 0.0).await;
     let created = traced.submit(json!({"type": "family", "id": "top", "params": {}}), None).await;
     assert_eq!(created["trace_id"], Value::Null);
     let root = traced.fleet.wait_for_end("top").await;
@@ -347,7 +349,7 @@ async fn broken_collector_changes_nothing_but_a_counter() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_run_beside_a_collector_that_hangs() {
-    let traced = Traced::start(Behaviour::Hang, 1.0).await;
+    let traced = TracedFleet::start(Behaviour::Hang, 1.0).await;
     for n in 0..10 {
         traced.submit(json!({"type": "echo", "id": format!("t-{n}"), "params": n}), None).await;
     }
@@ -378,7 +380,8 @@ async fn full_queue_drops_spans_and_stops_in_time() {
     let begun = Instant::now();
     exporter.stop().await;
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
-    let lost: Vec<_> = ["queue_full", "export_failed", "shutdown"].iter().map(|why| dropped(&metrics, why)).collect();
+    let lost: Vec<_> =
+        ["queue_full", "export_failed", "shutdown"].iter().map(|reason| dropped(&metrics, reason)).collect();
     assert!(lost[0] > 0, "{lost:?}");
     assert_eq!((metrics.traces.exported.get(), lost.iter().sum::<u64>()), (0, 2 * tasks), "{lost:?}");
 }

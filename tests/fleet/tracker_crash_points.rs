@@ -94,7 +94,7 @@ struct TrackerFleet {
     kafka: Arc<Kafka>,
     names: Names,
     publisher: Publisher,
-    released: Released,
+    released: ReleaseLog,
     /// Ids of the tasks that must exist in the end.
     expected: BTreeSet<String>,
 }
@@ -108,7 +108,7 @@ impl TrackerFleet {
         let names = Names::new(&fleet.prefix);
         let producer = runtime.block_on(async { SharedProducer::open(kafka.clone(), None).unwrap() });
         let publisher = Publisher::new(producer, Topology::new(names.clone(), fleet.events_partitions), "test");
-        let released = Released::of(&kafka, &names.tasks("echo"));
+        let released = ReleaseLog::of(&kafka, &names.tasks("echo"));
         Self { fleet, runtime, kafka, names, publisher, released, expected: BTreeSet::new() }
     }
 
@@ -188,17 +188,17 @@ impl TrackerFleet {
 }
 
 /// Number of committed records per task in the topic.
-struct Released {
+struct ReleaseLog {
     consumer: Box<dyn Consumer>,
     kafka: Arc<Kafka>,
     partitions: Vec<Partition>,
     times: BTreeMap<String, usize>,
 }
 
-impl Released {
+impl ReleaseLog {
     fn of(kafka: &Arc<Kafka>, topic: &str) -> Self {
-        let known = kafka.topics(topic, DEADLINE).unwrap();
-        let partitions = known.iter().find(|info| info.name == topic).unwrap().partitions;
+        let topics = kafka.topics(topic, DEADLINE).unwrap();
+        let partitions = topics.iter().find(|info| info.name == topic).unwrap().partitions;
         let partitions: Vec<Partition> = (0..partitions as i32).map(|number| Partition::new(topic, number)).collect();
         let mut consumer = kafka.consumer(&ConsumerSpec::default()).unwrap();
         let starts: Vec<(Partition, StartOffset)> =
@@ -232,7 +232,7 @@ impl Released {
         let ends: Vec<i64> =
             self.partitions.iter().map(|partition| self.kafka.watermarks(partition, DEADLINE).unwrap().high).collect();
         let is_read = |consumer: &mut Box<dyn Consumer>, partition: &Partition, end: i64| {
-            end == 0 || consumer.positions().unwrap().iter().any(|(own, at)| own == partition && *at >= end)
+            end == 0 || consumer.positions().unwrap().iter().any(|(assigned, at)| assigned == partition && *at >= end)
         };
         for (partition, end) in self.partitions.clone().iter().zip(ends) {
             eventually_blocking("the topic is read to its end", || {

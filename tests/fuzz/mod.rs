@@ -28,7 +28,7 @@ use kafleet::model::record::TaskRecord;
 use kafleet::model::retention::Lifetimes;
 use kafleet::model::schedule::{Schedule, Spec, Times, step, task_of};
 use kafleet::model::task::id::TaskId;
-use kafleet::model::task::{Position, Source, parse_time, read_task};
+use kafleet::model::task::{Position, RecordSource, parse_time, read_task};
 use kafleet::model::units::duration::Millis;
 use kafleet::runtime::{Health, Shutdown};
 use kafleet::telemetry::Metrics;
@@ -84,8 +84,8 @@ fn events() {
                 .fold(&event, LogPosition { offset: offset as i64, log_time_ms: 1_000 * offset as i64 })
                 .unwrap();
         }
-        for (id, record) in working_set.take_changes().unwrap().nodes {
-            assert_eq!(TaskRecord::decode(&record).as_ref(), working_set.node(id.as_str()), "the record of {id}");
+        for (id, record) in working_set.take_changes().unwrap().task_records {
+            assert_eq!(TaskRecord::decode(&record).as_ref(), working_set.task(id.as_str()), "the record of {id}");
         }
     });
 }
@@ -109,11 +109,11 @@ fn task_records() {
     fuzz("records", |bytes| {
         let (headers, value) = parted(bytes);
         let position = Position { partition: 0, offset: 7 };
-        let source = Source { task_type: &task_type, position, timestamp_ms: 1_700_000_000_000, value };
+        let source = RecordSource { task_type: &task_type, position, timestamp_ms: 1_700_000_000_000, value };
         let read = || read_task(&source, headers.iter().map(|(name, value)| (name.as_str(), value.as_deref())));
         match (read(), read()) {
             (Ok(task), Ok(again)) => assert_eq!(task.id, again.id),
-            (Err(why), Err(_)) => assert!(!why.code.is_empty() && !why.message.is_empty()),
+            (Err(error), Err(_)) => assert!(!error.code.is_empty() && !error.message.is_empty()),
             _ => panic!("decoding the record twice has different outcomes"),
         }
     });
@@ -156,8 +156,8 @@ fn control_records() {
             value,
             headers: &headers,
         };
-        let _ = ControlState::default().with_schedules().take(&record);
-        let _ = kafleet::control::settings::FleetSettings::default().take(&record);
+        let _ = ControlState::default().with_schedules().apply_record(&record);
+        let _ = kafleet::control::settings::FleetSettings::default().apply_record(&record);
     });
 }
 
@@ -226,8 +226,8 @@ fn dead_letters() {
 #[test]
 fn stored_records() {
     fuzz("stored", |bytes| {
-        if let Some(node) = TaskRecord::decode(bytes) {
-            assert!(TaskRecord::decode(&node.encode().unwrap()).is_some());
+        if let Some(task_record) = TaskRecord::decode(bytes) {
+            assert!(TaskRecord::decode(&task_record.encode().unwrap()).is_some());
         }
         let _ = RecordCopy::decode(bytes);
     });
@@ -262,7 +262,8 @@ fn child_process_messages() {
 fn assert_round_trip<T: DeserializeOwned + Serialize>(sent: &[u8]) {
     let Ok(message) = protocol::receive_blocking::<T>(&mut &*sent) else { return };
     let written = protocol::frame(&message).unwrap();
-    let read: T = protocol::receive_blocking(&mut &*written).unwrap_or_else(|why| panic!("{why}: {}", text(&written)));
+    let read: T =
+        protocol::receive_blocking(&mut &*written).unwrap_or_else(|error| panic!("{error}: {}", text(&written)));
     assert_eq!(protocol::frame(&read).unwrap(), written, "{}", text(&written));
 }
 

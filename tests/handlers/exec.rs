@@ -61,11 +61,11 @@ fn assert_gone(pids: &[Pid]) {
 
 /// Program with a child process that ignores everything but SIGKILL; their pids are written to the file.
 fn unkillable_group(file: &Path) -> Program {
-    let own = format!(
+    let script = format!(
         "trap '' TERM; (trap '' TERM; while :; do sleep 60; done) & echo $! >> {0}; echo $$ >> {0}",
         file.display()
     );
-    sh(&format!("{own}; while :; do sleep 60; done"))
+    sh(&format!("{script}; while :; do sleep 60; done"))
 }
 
 #[tokio::test]
@@ -252,8 +252,8 @@ async fn concurrent_programs_leave_no_zombies() {
     for (n, attempt) in attempts.collect::<Vec<_>>().into_iter().enumerate() {
         assert_eq!(attempt.await.unwrap(), json!(n));
     }
-    let own = std::process::id();
-    eventually_blocking("no zombie is left", || !children(own).into_iter().any(|pid| !runs(pid)));
+    let own_id = std::process::id();
+    eventually_blocking("no zombie is left", || !children(own_id).into_iter().any(|pid| !runs(pid)));
 }
 
 /// Returns the children of a process, including zombies.
@@ -359,6 +359,7 @@ fn worker_killed_at_any_time_leaves_no_programs() {
         let dir = tempfile::tempdir().unwrap();
         let mut worker = start("as_a_busy_worker_process", BUSY_WORKER, dir.path());
         eventually_blocking("it works", || dir.path().join("begun").exists());
+        // Another moment in each round.
         std::thread::sleep(Duration::from_millis(round * 7));
         worker.kill().unwrap();
         worker.wait().unwrap();

@@ -132,8 +132,8 @@ fn is_significant(event: &GroupEvent) -> bool {
 }
 
 /// Repeats a call until one takes at most `longest`: on a busy machine a single fast call is sufficient proof.
-fn takes_at_most(longest: Duration, what: &str, mut call: impl FnMut()) {
-    eventually_blocking(&format!("{what} in {longest:?}"), || {
+fn takes_at_most(longest: Duration, subject: &str, mut call: impl FnMut()) {
+    eventually_blocking(&format!("{subject} in {longest:?}"), || {
         let started = Instant::now();
         call();
         started.elapsed() < longest

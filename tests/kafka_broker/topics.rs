@@ -44,20 +44,20 @@ async fn topics_are_applied_checked_and_fixed() {
     assert_eq!(check(&client, &config, &registry, DEADLINE).await.unwrap().len(), 6, "all topics are missing");
 
     let created = apply(&client, &config, &registry, DEADLINE).await.unwrap();
-    assert!(created.iter().all(|one| one.change == TopicChange::Created), "{created:?}");
+    assert!(created.iter().all(|outcome| outcome.change == TopicChange::Created), "{created:?}");
     // New topics are visible on all brokers only after a delay.
     eventually("the applied topics match the configuration", async || {
-        let found = check(&client, &config, &registry, DEADLINE).await.unwrap();
-        if found.is_empty() { Ok(()) } else { Err(found) }
+        let findings = check(&client, &config, &registry, DEADLINE).await.unwrap();
+        if findings.is_empty() { Ok(()) } else { Err(findings) }
     })
     .await;
     let again = apply(&client, &config, &registry, DEADLINE).await.unwrap();
-    assert!(again.iter().all(|one| one.change == TopicChange::Unchanged), "{again:?}");
+    assert!(again.iter().all(|outcome| outcome.change == TopicChange::Unchanged), "{again:?}");
 
     let mut other = config.clone();
     other.topics.events_partitions = 4;
     let refused = apply(&client, &other, &registry, DEADLINE).await;
-    assert_eq!(refused, Err(ApplyError::Fixed { recorded: 3, wanted: 4 }));
+    assert_eq!(refused, Err(ApplyError::Fixed { recorded: 3, configured: 4 }));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -20,7 +20,7 @@ fn recorded_sessions_of_apps_fit_the_schema_of_the_protocol() {
             // Some sessions have messages of unknown kinds, which are ignored.
             if let Some(message) = event.get("message").filter(|message| kinds.contains(&&Value::from(kind(message)))) {
                 let fits = validator.validate(message);
-                fits.unwrap_or_else(|why| panic!("{}: {why}: {message}", path.display()));
+                fits.unwrap_or_else(|error| panic!("{}: {error}: {message}", path.display()));
                 messages += 1;
             }
         }

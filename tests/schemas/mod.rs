@@ -17,7 +17,7 @@ use kafleet::documents;
 use kafleet::model::event::{Event, Kind};
 use kafleet::model::offsets::{Mark, Metadata};
 use kafleet::model::task::field::{Change, Scope};
-use kafleet::model::task::{Policy, Position, Source, header, read_task};
+use kafleet::model::task::{Policy, Position, RecordSource, header, read_task};
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings, schema_for};
 use serde_json::{Value, json};
 
@@ -26,8 +26,8 @@ fn schemas() -> PathBuf {
 }
 
 fn read(name: &str) -> Value {
-    let text = std::fs::read_to_string(schemas().join(name)).unwrap_or_else(|why| panic!("schemas/{name}: {why}"));
-    serde_json::from_str(&text).unwrap_or_else(|why| panic!("schemas/{name}: {why}"))
+    let text = std::fs::read_to_string(schemas().join(name)).unwrap_or_else(|error| panic!("schemas/{name}: {error}"));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("schemas/{name}: {error}"))
 }
 
 fn of<T: JsonSchema>() -> Value {
@@ -88,7 +88,7 @@ fn add_documents_of_the_fleet(generator: &mut SchemaGenerator) {
         generator;
         Types,
         Backlog,
-        Paused,
+        PauseDocument,
         TypeLimits,
         WorkerTotals,
         PauseType,
@@ -239,7 +239,7 @@ fn each_file_is_a_schema_or_checked_here() {
             }
             let is_known = known.contains(&name) || by_hand.contains(&name);
             assert!(is_known, "schemas/{name} is neither generated nor listed: remove it");
-            jsonschema::validator_for(&read(&name)).unwrap_or_else(|why| panic!("schemas/{name}: {why}"));
+            jsonschema::validator_for(&read(&name)).unwrap_or_else(|error| panic!("schemas/{name}: {error}"));
         }
     }
 }
@@ -279,13 +279,14 @@ fn each_header_is_described() {
 fn fits(schema: &str, value: &Value) -> Result<(), String> {
     let schema = read(schema);
     let validator = jsonschema::options().build(&schema).unwrap();
-    let wrong: Vec<_> = validator.iter_errors(value).map(|why| format!("{}: {why}", why.instance_path())).collect();
+    let wrong: Vec<_> =
+        validator.iter_errors(value).map(|error| format!("{}: {error}", error.instance_path())).collect();
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
 }
 
 fn task_of(example: &Value) -> Result<kafleet::model::task::TaskSpec, kafleet::model::task::Reject> {
     let number = |key: &str| example[key].as_i64().unwrap();
-    let source = Source {
+    let source = RecordSource {
         task_type: &Arc::from(example["type"].as_str().unwrap()),
         position: Position { partition: number("partition") as i32, offset: number("offset") },
         timestamp_ms: number("timestamp_ms"),
@@ -379,9 +380,9 @@ fn example_events_are_decoded() {
     let validator = jsonschema::validator_for(&schema).unwrap();
     let mut kinds = BTreeSet::new();
     for line in text.lines() {
-        let event = Event::decode(line.as_bytes()).unwrap_or_else(|why| panic!("{line}: {why}"));
+        let event = Event::decode(line.as_bytes()).unwrap_or_else(|error| panic!("{line}: {error}"));
         let value: Value = serde_json::from_str(line).unwrap();
-        let wrong: Vec<_> = validator.iter_errors(&value).map(|why| why.to_string()).collect();
+        let wrong: Vec<_> = validator.iter_errors(&value).map(|error| error.to_string()).collect();
         assert!(wrong.is_empty(), "{line}: {wrong:?}");
         let mut again = Vec::new();
         event.encode(&mut again).unwrap();
@@ -401,7 +402,7 @@ fn kinds_of(schema: &Value) -> BTreeSet<String> {
         .as_array()
         .into_iter()
         .flatten()
-        .flat_map(|one| one["enum"].as_array().into_iter().flatten().chain(one.get("const")));
+        .flat_map(|variant| variant["enum"].as_array().into_iter().flatten().chain(variant.get("const")));
     plain.chain(described).filter_map(|name| name.as_str().map(str::to_owned)).collect()
 }
 
@@ -453,7 +454,7 @@ fn example_control_records_are_decoded() {
             value: Some(value.as_bytes()),
             headers: &Vec::new(),
         };
-        let read = kafleet::control::ControlState::default().with_schedules().take(&record);
+        let read = kafleet::control::ControlState::default().with_schedules().apply_record(&record);
         let fit = fits("control.json", &json!({kind: example["value"].clone()}));
         let good = example["refused"] != true;
         assert_eq!((read.is_ok(), fit.is_ok()), (good, good), "{about}: {read:?} {fit:?}");

@@ -10,8 +10,8 @@ fn check(name: &str, expected: &str) {
     if std::env::var_os("KAFLEET_UPDATE").is_some() {
         std::fs::write(&path, expected).unwrap();
     }
-    let found = std::fs::read_to_string(&path).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
-    assert!(found == expected, "{} is out of date: run the test with KAFLEET_UPDATE=1", path.display());
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert!(text == expected, "{} is out of date: run the test with KAFLEET_UPDATE=1", path.display());
 }
 
 #[test]

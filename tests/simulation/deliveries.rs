@@ -159,12 +159,17 @@ async fn expected_deliveries(fleet: &Fleet, violations: &mut Vec<String>) -> BTr
         for logged in logged(fleet, number) {
             projection.fold(std::slice::from_ref(&logged), logged.offset + 1).await.unwrap();
             for (id, spec) in &notification {
-                let Some(node) = projection.working_set().node(id).filter(|node| !node.is_external()) else { continue };
-                if !node.definition.announced {
-                    history.entry(id).or_default().apply_unannounced(node);
+                let Some(task_record) =
+                    projection.working_set().task(id).filter(|task_record| !task_record.is_external())
+                else {
+                    continue;
+                };
+                if !task_record.definition.announced {
+                    history.entry(id).or_default().apply_unannounced(task_record);
                     continue;
                 }
-                for delivery in history.entry(id).or_default().apply(&spec.script, id, node, &logged, violations) {
+                for delivery in history.entry(id).or_default().apply(&spec.script, id, task_record, &logged, violations)
+                {
                     add(&mut due, id, &spec.script, delivery);
                 }
             }
@@ -198,9 +203,9 @@ impl TaskHistory {
     }
 
     /// Applies an event while the rules of the task are unknown.
-    fn apply_unannounced(&mut self, node: &TaskRecord) {
-        self.enter(node.run);
-        self.own = Some(node.own);
+    fn apply_unannounced(&mut self, task_record: &TaskRecord) {
+        self.enter(task_record.run);
+        self.own = Some(task_record.own);
     }
 
     /// Deliveries caused by an event.
@@ -208,17 +213,17 @@ impl TaskHistory {
         &mut self,
         script: &Script,
         id: &str,
-        node: &TaskRecord,
+        task_record: &TaskRecord,
         logged: &LoggedEvent,
         violations: &mut Vec<String>,
     ) -> Vec<NotificationDelivery> {
-        let created_ms = *self.created_ms.get_or_insert(node.times.created_at_ms.unwrap_or(START_MS));
-        self.enter(node.run);
+        let created_ms = *self.created_ms.get_or_insert(task_record.times.created_at_ms.unwrap_or(START_MS));
+        self.enter(task_record.run);
         let mut deliveries = Vec::new();
-        for (state, at_ms) in self.implied_states(id, node, logged) {
+        for (state, at_ms) in self.implied_states(id, task_record, logged) {
             deliveries.extend(self.enter_state(script, state, logged.offset, at_ms));
         }
-        self.own = Some(node.own);
+        self.own = Some(task_record.own);
         let mut rules = Vec::new();
         let check = match logged.event.payload {
             Payload::Checked { check } if logged.event.id.as_str() == id => check,
@@ -231,11 +236,11 @@ impl TaskHistory {
                 violations
                     .push(format!("check {number} of `{id}` was evaluated at {}, before its time", logged.event.at_ms));
             }
-            let passed = check.expect.contains(&node.state);
+            let passed = check.expect.contains(&task_record.state);
             rules.push(if passed { RuleRef::Passed(number as u8) } else { RuleRef::Failed(number as u8) });
         }
         let (run, change, state, cause, at_ms) =
-            (self.run, self.changes, node.state, logged.offset, logged.event.at_ms);
+            (self.run, self.changes, task_record.state, logged.offset, logged.event.at_ms);
         deliveries.extend(rules.into_iter().map(|rule| NotificationDelivery {
             rule,
             run,
@@ -244,7 +249,7 @@ impl TaskHistory {
             cause,
             at_ms,
         }));
-        deliveries.extend(self.enter_state(script, node.state, cause, at_ms));
+        deliveries.extend(self.enter_state(script, task_record.state, cause, at_ms));
         deliveries
     }
 
@@ -263,17 +268,18 @@ impl TaskHistory {
 
     /// States that a worker's event implies without events of their own: an attempt was queued before it ran, and
     /// running before it warned or ended.
-    fn implied_states(&self, id: &str, node: &TaskRecord, logged: &LoggedEvent) -> Vec<(State, i64)> {
+    fn implied_states(&self, id: &str, task_record: &TaskRecord, logged: &LoggedEvent) -> Vec<(State, i64)> {
         let event = &logged.event;
-        let is_ignored = node
+        let is_ignored = task_record
             .history
             .entries
             .iter()
             .rev()
             .find(|entry| entry.offset == logged.offset)
             .is_none_or(|entry| entry.ignored);
-        let of_attempt = event.id.as_str() == id && event.run == node.run && event.worker.is_some();
-        if !of_attempt || is_ignored || self.state == Some(State::Cancelling) || node.state == State::Cancelling {
+        let of_attempt = event.id.as_str() == id && event.run == task_record.run && event.worker.is_some();
+        if !of_attempt || is_ignored || self.state == Some(State::Cancelling) || task_record.state == State::Cancelling
+        {
             return Vec::new();
         }
         let began = match event.kind() {
@@ -284,8 +290,8 @@ impl TaskHistory {
             _ => return Vec::new(),
         };
         let mut implied_states = Vec::new();
-        if self.changes == 0 && !matches!(node.own, State::Queued | State::Scheduled) {
-            implied_states.push((State::Queued, node.times.created_at_ms.unwrap_or_default()));
+        if self.changes == 0 && !matches!(task_record.own, State::Queued | State::Scheduled) {
+            implied_states.push((State::Queued, task_record.times.created_at_ms.unwrap_or_default()));
         } else if self.own == Some(State::Scheduled) {
             implied_states.extend(began.map(|at_ms| (State::Queued, at_ms)));
         }
@@ -323,15 +329,16 @@ pub async fn judge(fleet: &Fleet, records: &Records, log: &[Event], violations: 
         violations.push(format!("`{id}` was delivered unexpectedly"));
     }
     for (id, one) in &due {
-        let what = format!("{:?} of `{}`, `{id}`,", one.delivery, one.task);
-        let wanted = if one.fails > RETRIES { State::Failed } else { State::Succeeded };
-        let is = records.get(id).map(|node| (node.own, node.run, node.task_type.as_deref()));
-        if is != Some((wanted, 1, Some(one.task_type))) {
-            violations.push(format!("{what} must be {wanted} and is {is:?}"));
+        let subject = format!("{:?} of `{}`, `{id}`,", one.delivery, one.task);
+        let expected_state = if one.fails > RETRIES { State::Failed } else { State::Succeeded };
+        let is =
+            records.get(id).map(|task_record| (task_record.own, task_record.run, task_record.task_type.as_deref()));
+        if is != Some((expected_state, 1, Some(one.task_type))) {
+            violations.push(format!("{subject} must be {expected_state} and is {is:?}"));
         }
         let received = received.get(id).map(Vec::as_slice).unwrap_or_default();
         if received.len() <= one.fails.min(RETRIES) as usize || received.iter().any(|body| !matches(one, body)) {
-            violations.push(format!("{what} was delivered as {received:?}"));
+            violations.push(format!("{subject} was delivered as {received:?}"));
         }
     }
     due.len()

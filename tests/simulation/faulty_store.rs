@@ -59,13 +59,13 @@ impl Store for FaultyStore {
         reach(&self.fault_rng).await?;
         Ok(self.inner.checkpoints(partitions).await?.into_iter().map(|checkpoint| self.read(checkpoint)).collect())
     }
-    async fn nodes_with_checkpoint(
+    async fn task_records_with_checkpoint(
         &self,
         partition: u32,
         ids: &[TaskId],
     ) -> Result<(Option<Checkpoint>, Vec<Option<TaskRecord>>)> {
         reach(&self.fault_rng).await?;
-        let (checkpoint, nodes) = self.inner.nodes_with_checkpoint(partition, ids).await?;
+        let (checkpoint, nodes) = self.inner.task_records_with_checkpoint(partition, ids).await?;
         Ok((self.read(checkpoint), nodes))
     }
     async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox> {
@@ -73,8 +73,8 @@ impl Store for FaultyStore {
         let outbox = self.inner.outbox(partition, limit).await?;
         Ok(Outbox { checkpoint: self.read(outbox.checkpoint), ..outbox })
     }
-    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>> {
-        self.reached().await?.nodes(partition, ids).await
+    async fn task_records(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>> {
+        self.reached().await?.task_records(partition, ids).await
     }
     async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>> {
         self.reached().await?.page(partition, index, after, limit).await
@@ -194,8 +194,8 @@ impl PartitionWriter for FaultyWriter {
     async fn done(&mut self, limit: usize) -> Result<Vec<Entry>> {
         self.reached().await?.done(limit).await
     }
-    async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>> {
-        self.reached().await?.nodes(ids).await
+    async fn task_records(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>> {
+        self.reached().await?.task_records(ids).await
     }
     async fn check(&mut self) -> Result<()> {
         self.reached().await?.check().await

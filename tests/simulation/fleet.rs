@@ -187,8 +187,8 @@ impl Fleet {
         })
     }
 
-    pub fn violation(&self, what: impl Into<String>) {
-        self.violations.borrow_mut().push(format!("at {} ms: {}", self.system.elapsed_ms(), what.into()));
+    pub fn violation(&self, message: impl Into<String>) {
+        self.violations.borrow_mut().push(format!("at {} ms: {}", self.system.elapsed_ms(), message.into()));
     }
 
     pub fn all_processes(&self) -> Vec<ProcessId> {

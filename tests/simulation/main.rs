@@ -59,7 +59,7 @@ struct Regression {
 
 fn env_number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|why| panic!("{name}: `{text}` is not a number: {why}")))
+    Some(text.parse().unwrap_or_else(|error| panic!("{name}: `{text}` is not a number: {error}")))
 }
 
 fn report(outcome: &Outcome) -> String {

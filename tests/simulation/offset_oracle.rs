@@ -207,8 +207,8 @@ impl OffsetState {
             read.unwrap();
             let read = tasks.poll(10_000, NO_WAIT, &mut |record| {
                 received = true;
-                let text = |wanted: &str| {
-                    let found = record.headers().find(|(name, _)| *name == wanted)?.1?;
+                let text = |header_name: &str| {
+                    let found = record.headers().find(|(name, _)| *name == header_name)?.1?;
                     std::str::from_utf8(found).ok()
                 };
                 let Some(id) = text(header::ID) else { return };

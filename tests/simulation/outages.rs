@@ -131,7 +131,8 @@ pub fn judge(fleet: &Fleet, records: &Records, log: &[Event], violations: &mut V
     let calls = fleet.requests.calls.borrow();
     for call in calls.keys() {
         let id = call_id(*call);
-        let is = records.get(&id).map(|node| (node.own, node.run, node.task_type.as_deref()));
+        let is =
+            records.get(&id).map(|task_record| (task_record.own, task_record.run, task_record.task_type.as_deref()));
         if is != Some((State::Succeeded, 1, Some(Caller::TYPE))) {
             violations.push(format!("`{id}` must be succeeded in spite of an outage and is {is:?}"));
         }

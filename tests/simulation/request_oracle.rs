@@ -21,7 +21,7 @@ use crate::verdict::{Records, logged};
 
 const BATCHES: &str = "/v1/batches";
 /// Pause between two requests of a client that repeats them.
-const PAUSE: Duration = Duration::from_millis(700);
+const RETRY_INTERVAL: Duration = Duration::from_millis(700);
 const CALLS: usize = 200;
 /// Time within which every healthy worker has read a cancel, and attempts that it had already begun have started.
 const HEARD_MS: i64 = 1_000;
@@ -63,7 +63,7 @@ impl Client<'_> {
             if let Some((status, answer)) = answer.filter(|(status, _)| (400..429).contains(status)) {
                 return self.fleet.violation(format!("batch {batch} was rejected: {status}: {answer}"));
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
         self.fleet.violation(format!("batch {batch} is not accepted"));
     }
@@ -151,7 +151,7 @@ impl Client<'_> {
 /// Tasks with an active cancel on the control topic.
 pub fn active_cancels(fleet: &Fleet) -> Vec<String> {
     let mut control = ControlState::default();
-    fleet.each_record(&Partition::new(fleet.names.control(), 0), &mut |record| drop(control.take(record)));
+    fleet.each_record(&Partition::new(fleet.names.control(), 0), &mut |record| drop(control.apply_record(record)));
     control.cancels().map(|(id, _)| id.to_owned()).collect()
 }
 
@@ -205,8 +205,10 @@ fn created(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, viol
         log.values().filter(|event| event.task.is_some()).map(|event| event.id.as_str()).collect();
     let published: BTreeSet<String> = fleet.offset_oracle.ready().into_iter().map(|((id, _), _)| id).collect();
     for (id, item) in &fleet.requests.answers.borrow().items {
-        let (in_log, known) =
-            (announced.contains(id.as_str()), records.get(id).is_some_and(|node| node.definition.announced));
+        let (in_log, known) = (
+            announced.contains(id.as_str()),
+            records.get(id).is_some_and(|task_record| task_record.definition.announced),
+        );
         if item.accepted > 0 && !(in_log && known) {
             violations.push(format!("`{id}` was accepted ({item:?}): in the log: {in_log}, in the store: {known}"));
         }
@@ -241,10 +243,10 @@ fn published(fleet: &Fleet, records: &Records, log: &[LoggedEvent], violations: 
         let record = records.get(event.id.as_str()).filter(|record| event.worker.is_none() && !record.is_external());
         let Some(record) = record.filter(|record| record.run == event.run) else { continue };
         let applies = |cancel: &Cancel| cancel.asof > record.requests.asof && cancel.asof < *offset;
-        let own = cancels.get(event.id.as_str()).is_some_and(|all| all.iter().any(applies));
+        let is_own = cancels.get(event.id.as_str()).is_some_and(|all| all.iter().any(applies));
         let of_ancestor =
             |id: &str| cancels.get(id).is_some_and(|all| all.iter().any(|cancel| cancel.subtree && applies(cancel)));
-        if !own && !TaskId::ancestors(&event.id).any(of_ancestor) {
+        if !is_own && !TaskId::ancestors(&event.id).any(of_ancestor) {
             violations
                 .push(format!("`{}` was cancelled by the tracker without a published cancel: {event:?}", event.id));
         }
@@ -264,7 +266,7 @@ fn asked(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, violat
     }
     for (id, run, only_failed) in &answers.retries {
         // Failed tasks may have been restarted by another retry in the meantime, whose run is then named in both responses.
-        let reached = records.get(id).filter(|_| !only_failed).map(|node| u64::from(node.run));
+        let reached = records.get(id).filter(|_| !only_failed).map(|task_record| u64::from(task_record.run));
         let is_repeated = !only_failed && !runs.insert((id, run));
         if is_repeated || reached.is_some_and(|reached| reached < *run) {
             violations
@@ -276,7 +278,7 @@ fn asked(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, violat
         let mut given: Vec<(i64, &str)> =
             log.iter().filter_map(|(position, event)| Some((number(position), name_in(event, id)?))).collect();
         given.sort_unstable();
-        let is = records.get(id).and_then(|node| node.definition.policy.as_ref()?.name.clone());
+        let is = records.get(id).and_then(|task_record| task_record.definition.policy.as_ref()?.name.clone());
         let last = given.last().copied();
         if last.map(|(_, name)| name) != is.as_deref()
             && !last.is_some_and(|(offset, _)| is_created_again(log, id, offset, is.as_deref()))

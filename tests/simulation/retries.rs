@@ -21,8 +21,8 @@ pub async fn judge(fleet: &Fleet, records: &Records, violations: &mut Vec<String
     if fleet.requests.retried.get() && fleet.scenario.retention_ms == 0 {
         for number in 0..fleet.scenario.events_partitions {
             for (id, run) in retried_runs(fleet, number).await {
-                let Some(node) = records.get(&id) else { continue };
-                if node.run <= run && !is_superseded(records, &id, node) {
+                let Some(task_record) = records.get(&id) else { continue };
+                if task_record.run <= run && !is_superseded(records, &id, task_record) {
                     violations.push(format!("run {run} of `{id}` failed, was to be retried, and is its last run"));
                 }
             }
@@ -42,9 +42,9 @@ async fn retried_runs(fleet: &Fleet, number: u32) -> Runs {
     for logged in log {
         let event = &logged.event;
         if is_of_failed(event) {
-            let nodes = tree(fleet, &store, number, event.id.as_str()).await;
-            if nodes.get(event.id.as_str()).is_some_and(|top| top.run == event.run && top.state.is_terminal()) {
-                all.extend(failed(&nodes));
+            let task_records = tree(fleet, &store, number, event.id.as_str()).await;
+            if task_records.get(event.id.as_str()).is_some_and(|top| top.run == event.run && top.state.is_terminal()) {
+                all.extend(failed(&task_records));
             }
         }
         projection.fold(std::slice::from_ref(&logged), logged.offset + 1).await.unwrap();
@@ -56,20 +56,24 @@ async fn retried_runs(fleet: &Fleet, number: u32) -> Runs {
 async fn tree(fleet: &Fleet, store: &memory::MemoryStore, number: u32, top: &str) -> Records {
     let ids: Vec<TaskId> =
         fleet.scripted_tasks.keys().filter(|id| within(id, top)).map(|id| TaskId::parse(id).unwrap()).collect();
-    let nodes = store.nodes(number, &ids).await.unwrap();
-    ids.iter().zip(nodes).filter_map(|(id, node)| Some((id.to_string(), node?))).collect()
+    let task_records = store.task_records(number, &ids).await.unwrap();
+    ids.iter().zip(task_records).filter_map(|(id, task_record)| Some((id.to_string(), task_record?))).collect()
 }
 
 /// Failed tasks that count, without those below another failed task, which may or may not create them again.
-fn failed(nodes: &Records) -> Runs {
-    let fails = |node: &TaskRecord| is_failure(node.own) && node.definition.announced && !node.is_external();
-    let failed = nodes.iter().filter(|(id, node)| fails(node) && !is_superseded(nodes, id, node));
-    let failed: BTreeSet<(String, u32)> = failed.map(|(id, node)| (id.clone(), node.run)).collect();
+fn failed(task_records: &Records) -> Runs {
+    let fails = |task_record: &TaskRecord| {
+        is_failure(task_record.own) && task_record.definition.announced && !task_record.is_external()
+    };
+    let failed = task_records
+        .iter()
+        .filter(|(id, task_record)| fails(task_record) && !is_superseded(task_records, id, task_record));
+    let failed: BTreeSet<(String, u32)> = failed.map(|(id, task_record)| (id.clone(), task_record.run)).collect();
     let below_another = |id: &str| failed.iter().any(|(other, _)| other != id && within(id, other));
     failed.iter().filter(|(id, _)| !below_another(id)).cloned().collect()
 }
 
 /// Whether an ancestor was started again without creating the task again.
-fn is_superseded(records: &Records, id: &str, node: &TaskRecord) -> bool {
-    records.iter().any(|(above, other)| within(id, above) && other.run > node.run)
+fn is_superseded(records: &Records, id: &str, task_record: &TaskRecord) -> bool {
+    records.iter().any(|(above, other)| within(id, above) && other.run > task_record.run)
 }

@@ -17,7 +17,7 @@ use crate::faulty_store::FaultyStore;
 use crate::fleet::{Fleet, lifetimes};
 use crate::journal::RunningAttempts;
 use crate::step::ProcessId;
-use crate::task_types::{self, Unordered};
+use crate::task_types::{self, UnorderedTask};
 
 /// Worker, and the app that runs its types, if the scenario has one.
 pub fn worker(fleet: &Fleet, number: usize) -> (WorkerSetup, Option<Arc<SimulatedApp>>) {
@@ -30,7 +30,7 @@ pub fn worker(fleet: &Fleet, number: usize) -> (WorkerSetup, Option<Arc<Simulate
         inline_retry_max: Millis(scenario.inline_retry_ms),
         ..WorkerConfig::default()
     };
-    let types = scenario.variants.single_type.contains(&number).then(|| Unordered::TYPE.to_owned());
+    let types = scenario.variants.single_type.contains(&number).then(|| UnorderedTask::TYPE.to_owned());
     let running = Arc::<RunningAttempts>::default();
     let setup = WorkerSetup {
         broker: broker(fleet, is_newer.then(|| fleet.names.events())),
@@ -43,7 +43,7 @@ pub fn worker(fleet: &Fleet, number: usize) -> (WorkerSetup, Option<Arc<Simulate
         metrics: Metrics::new().unwrap(),
         tracer: None,
         health: Health::default(),
-        reentry: None,
+        own_executable: None,
     };
     let app = scenario.app.clone().map(|spec| SimulatedApp::new(spec, scenario, &fleet.journal, running));
     (setup, app)

@@ -143,11 +143,11 @@ async fn check_invariants(fleet: &Fleet, ends: &mut Ends) {
         fleet.violation(format!("the record of `{id}` is gone"));
     }
     verdict::invariant_violations(fleet, &records).into_iter().for_each(|violations| fleet.violation(violations));
-    for (id, node) in records.iter() {
-        if node.own.is_terminal() {
-            let first = *ends.entry((id.clone(), node.run)).or_insert(node.own);
-            if first != node.own {
-                fleet.violation(format!("run {} of `{id}` was {first} and is {}", node.run, node.own));
+    for (id, task_record) in records.iter() {
+        if task_record.own.is_terminal() {
+            let first = *ends.entry((id.clone(), task_record.run)).or_insert(task_record.own);
+            if first != task_record.own {
+                fleet.violation(format!("run {} of `{id}` was {first} and is {}", task_record.run, task_record.own));
             }
         }
     }
@@ -167,8 +167,8 @@ async fn finish(fleet: &Rc<Fleet>, ends: &mut Ends) -> Vec<String> {
         }
         match verdict::unfolded(fleet).await {
             None => folded_ms = fleet.system.elapsed_ms(),
-            Some(why) if fleet.system.elapsed_ms() > folded_ms + MAX_FOLD_LAG_MS => {
-                return vec![format!("not folded: {why}")];
+            Some(reason) if fleet.system.elapsed_ms() > folded_ms + MAX_FOLD_LAG_MS => {
+                return vec![format!("not folded: {reason}")];
             }
             Some(_) => {}
         }

@@ -263,7 +263,8 @@ pub fn overlaps(fleet: &Fleet, records: &Records, violations: &mut Vec<String>) 
             continue;
         }
         let mine = records.iter().filter(|(id, _)| id.starts_with(&format!("s{n}.")));
-        let open: Vec<&String> = mine.filter(|(_, node)| !node.state.is_terminal()).map(|(id, _)| id).collect();
+        let open: Vec<&String> =
+            mine.filter(|(_, task_record)| !task_record.state.is_terminal()).map(|(id, _)| id).collect();
         if open.len() > 1 {
             violations.push(format!("{open:?} are open at once with overlap {:?}", expected.spec.overlap));
         }

@@ -37,8 +37,8 @@ async fn open_tasks(fleet: &Fleet) -> Option<BTreeMap<String, i64>> {
 /// Adds the types whose statistics contradict their records.
 pub async fn judge(fleet: &Fleet, violations: &mut Vec<String>) {
     let mut expected: BTreeMap<String, i64> = BTreeMap::new();
-    for node in records(fleet).await.values().filter(|node| !node.own.is_terminal()) {
-        if let Some(task_type) = &node.task_type {
+    for task_record in records(fleet).await.values().filter(|task_record| !task_record.own.is_terminal()) {
+        if let Some(task_type) = &task_record.task_type {
             *expected.entry(task_type.to_string()).or_default() += 1;
         }
     }

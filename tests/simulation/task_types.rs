@@ -110,13 +110,13 @@ impl TryFrom<Value> for TaskParams {
 
 /// Type without ordering; retries wait in the worker.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Unordered(pub TaskParams);
+pub struct UnorderedTask(pub TaskParams);
 
 /// Type with ordering by key.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Keyed(pub TaskParams);
+pub struct KeyedTask(pub TaskParams);
 
-impl Task for Unordered {
+impl Task for UnorderedTask {
     const TYPE: &'static str = "unordered";
     const CONCURRENCY: u32 = 4;
     const RETRIES: u32 = 2;
@@ -129,7 +129,7 @@ impl Task for Unordered {
     }
 }
 
-impl Task for Keyed {
+impl Task for KeyedTask {
     const TYPE: &'static str = "keyed";
     const CONCURRENCY: u32 = 3;
     const ORDER: Order = Order::Key;
@@ -144,11 +144,11 @@ impl Task for Keyed {
 }
 
 pub fn retries(unordered: bool) -> u32 {
-    if unordered { Unordered::RETRIES } else { Keyed::RETRIES }
+    if unordered { UnorderedTask::RETRIES } else { KeyedTask::RETRIES }
 }
 
 pub fn task_type(unordered: bool) -> &'static str {
-    if unordered { Unordered::TYPE } else { Keyed::TYPE }
+    if unordered { UnorderedTask::TYPE } else { KeyedTask::TYPE }
 }
 
 /// Registers the task types of a scenario.
@@ -184,7 +184,7 @@ pub fn worker_registry(journal: &Arc<Journal>, scenario: &Scenario, running: &Ar
 
 /// Type with its handler in Rust.
 pub fn registered(unordered: bool) -> TypeRegistration {
-    if unordered { TypeRegistration::of::<Unordered>() } else { TypeRegistration::of::<Keyed>() }
+    if unordered { TypeRegistration::of::<UnorderedTask>() } else { TypeRegistration::of::<KeyedTask>() }
 }
 
 impl TaskParams {

@@ -74,21 +74,21 @@ fn severity(state: State) -> u8 {
 pub fn counted<'a>(records: &'a Records, id: &'a str, run: u32) -> impl Iterator<Item = (&'a String, &'a TaskRecord)> {
     let below = format!("{id}:");
     let direct = move |child: &str| child.strip_prefix(&below).is_some_and(|rest| !rest.contains(':'));
-    records.iter().filter(move |(child, node)| direct(child) && node.run >= run)
+    records.iter().filter(move |(child, task_record)| direct(child) && task_record.run >= run)
 }
 
 /// States of the failed children, or of the failed continuations, that make the task fail. Empty if there are at most
 /// `max_failed`; no failed continuation is tolerated.
-fn lost(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, continuations: bool) -> Vec<State> {
+fn lost(fleet: &Fleet, records: &Records, id: &str, task_record: &TaskRecord, continuations: bool) -> Vec<State> {
     let ignore_failure = |child: &str| fleet.scripted_tasks.get(child).is_some_and(|spec| spec.ignore_failure);
-    let candidates = counted(records, id, node.run)
+    let candidates = counted(records, id, task_record.run)
         .filter(|(child, _)| is_continuation(child) == continuations && !ignore_failure(child));
     let lost: Vec<State> = candidates.map(|(_, child)| child.state).filter(|state| is_failure(*state)).collect();
     let may_fail = fleet
         .scripted_tasks
         .get(id)
         .and_then(|spec| spec.script.max_failed)
-        .filter(|_| node.definition.announced && !continuations);
+        .filter(|_| task_record.definition.announced && !continuations);
     if lost.len() > may_fail.unwrap_or(0) as usize { lost } else { Vec::new() }
 }
 
@@ -97,20 +97,20 @@ fn worst(states: impl IntoIterator<Item = State>) -> State {
 }
 
 /// State of a task combined with its children's, without continuations. `None` while the task or a child is pending.
-pub fn settled(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord) -> Option<State> {
+pub fn settled(fleet: &Fleet, records: &Records, id: &str, task_record: &TaskRecord) -> Option<State> {
     let open = |continuations: bool| {
-        counted(records, id, node.run)
-            .any(|(child, node)| is_continuation(child) == continuations && !node.state.is_terminal())
+        counted(records, id, task_record.run)
+            .any(|(child, task_record)| is_continuation(child) == continuations && !task_record.state.is_terminal())
     };
-    (node.own.is_terminal() && !open(false))
-        .then(|| worst(lost(fleet, records, id, node, false).into_iter().chain([node.own])))
+    (task_record.own.is_terminal() && !open(false))
+        .then(|| worst(lost(fleet, records, id, task_record, false).into_iter().chain([task_record.own])))
 }
 
 /// State of a task whose own state is terminal.
-pub fn combined(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord) -> State {
-    let open = counted(records, id, node.run).any(|(_, child)| !child.state.is_terminal());
-    match settled(fleet, records, id, node).filter(|_| !open) {
-        Some(settled) => worst(lost(fleet, records, id, node, true).into_iter().chain([settled])),
+pub fn combined(fleet: &Fleet, records: &Records, id: &str, task_record: &TaskRecord) -> State {
+    let open = counted(records, id, task_record.run).any(|(_, child)| !child.state.is_terminal());
+    match settled(fleet, records, id, task_record).filter(|_| !open) {
+        Some(settled) => worst(lost(fleet, records, id, task_record, true).into_iter().chain([settled])),
         None => State::WaitingForChildren,
     }
 }
@@ -125,24 +125,30 @@ fn follows(on: On, state: State) -> bool {
 }
 
 /// Checks that continuations exist exactly when their condition holds.
-pub fn continuations(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, violations: &mut Vec<String>) {
+pub fn continuations(
+    fleet: &Fleet,
+    records: &Records,
+    id: &str,
+    task_record: &TaskRecord,
+    violations: &mut Vec<String>,
+) {
     let with_continuations = |spec: &&ScriptedTask| {
-        node.definition.announced && !node.is_external() && !spec.script.continuations.is_empty()
+        task_record.definition.announced && !task_record.is_external() && !spec.script.continuations.is_empty()
     };
     let Some(spec) = fleet.scripted_tasks.get(id).filter(with_continuations) else { return };
-    let Some(settled) = settled(fleet, records, id, node) else { return };
+    let Some(settled) = settled(fleet, records, id, task_record) else { return };
     for (n, then) in spec.script.continuations.iter().enumerate() {
         let next = format!("{id}:{}", continuation_segment(n));
-        let existing = records.get(&next).filter(|next| next.run >= node.run);
-        let wanted = follows(then.on, settled);
-        let known = !then.from_handler || node.own == State::Succeeded;
-        if wanted && known && existing.is_none() {
-            violations.push(format!("run {} of `{id}` is {settled}, and `{next}` does not exist", node.run));
+        let existing = records.get(&next).filter(|next| next.run >= task_record.run);
+        let is_due = follows(then.on, settled);
+        let known = !then.from_handler || task_record.own == State::Succeeded;
+        if is_due && known && existing.is_none() {
+            violations.push(format!("run {} of `{id}` is {settled}, and `{next}` does not exist", task_record.run));
         }
-        if !wanted && existing.is_some() && !fleet.requests.retried.get() {
+        if !is_due && existing.is_some() && !fleet.requests.retried.get() {
             violations.push(format!("`{next}` requires {:?}, and `{id}` is {settled}", then.on));
         }
-        check_results(fleet, records, (id, node), (&next, then), settled, violations);
+        check_results(fleet, records, (id, task_record), (&next, then), settled, violations);
     }
 }
 
@@ -150,21 +156,22 @@ pub fn continuations(fleet: &Fleet, records: &Records, id: &str, node: &TaskReco
 fn check_results(
     fleet: &Fleet,
     records: &Records,
-    (id, node): (&str, &TaskRecord),
+    (id, task_record): (&str, &TaskRecord),
     (next, then): (&str, &ContinuationSpec),
     settled: State,
     violations: &mut Vec<String>,
 ) {
     let joined = fleet.journal.joined.lock().get(next).cloned();
     let Some((state, results)) = joined.filter(|_| then.with_results && !fleet.requests.retried.get()) else { return };
-    let others = counted(records, id, node.run).filter(|(child, _)| !is_continuation(child));
-    let actual: BTreeMap<String, State> = others.map(|(child, node)| (child.clone(), node.state)).collect();
+    let others = counted(records, id, task_record.run).filter(|(child, _)| !is_continuation(child));
+    let actual: BTreeMap<String, State> =
+        others.map(|(child, task_record)| (child.clone(), task_record.state)).collect();
     // A worker ended the task because of a kill switch; then the switch was removed, and the next owner of the
     // partition ran the task. The task stays cancelled, but has children.
-    let ran_again = node.history.duplicates > 0 && matches!(node.own, State::Cancelled | State::Expired);
+    let ran_again = task_record.history.duplicates > 0 && matches!(task_record.own, State::Cancelled | State::Expired);
     // While a worker was frozen, the task timed out at the next owner of its partition; then the first worker resumed
     // and created more children.
-    let is_late = node.outcome.error.as_ref().is_some_and(|error| &*error.kind == "timeout")
+    let is_late = task_record.outcome.error.as_ref().is_some_and(|error| &*error.kind == "timeout")
         && results.len() < actual.len()
         && results.iter().all(|(child, state)| actual.get(child) == Some(state));
     if ran_again || is_late {
@@ -210,11 +217,11 @@ fn is_cancelled_again(fleet: &Fleet, id: &str) -> bool {
 
 /// Returns true if failures in the subtree may have cancelled its pending tasks.
 pub fn tripped(fleet: &Fleet, records: &Records, id: &str) -> bool {
-    let lost = records.get(id).map(|node| lost(fleet, records, id, node, false)).unwrap_or_default();
+    let lost = records.get(id).map(|task_record| lost(fleet, records, id, task_record, false)).unwrap_or_default();
     // A failed batch task becomes pending again when its child is published; tasks that its failure cancelled stay
     // cancelled.
-    let had_failed = |(below, node): (&String, &TaskRecord)| {
-        below != id && within(below, id) && matches!(node.own, State::Failed | State::Expired)
+    let had_failed = |(below, task_record): (&String, &TaskRecord)| {
+        below != id && within(below, id) && matches!(task_record.own, State::Failed | State::Expired)
     };
     let was_lost = request_oracle::is_batch_task(id) && records.iter().any(had_failed);
     // A retry may have repaired the failure.

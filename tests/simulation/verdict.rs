@@ -50,10 +50,10 @@ async fn read(fleet: &Fleet) -> Records {
         while let Some(index) = open.pop() {
             let page = fleet.store().page(partition, &index, None, 10_000).await.unwrap();
             let ids: Vec<TaskId> = page.into_iter().map(|entry| entry.id).collect();
-            for (id, node) in ids.iter().zip(fleet.store().nodes(partition, &ids).await.unwrap()) {
+            for (id, task_record) in ids.iter().zip(fleet.store().task_records(partition, &ids).await.unwrap()) {
                 open.push(Index::Children(id.clone()));
-                if let Some(node) = node {
-                    all.insert(id.to_string(), node);
+                if let Some(task_record) = task_record {
+                    all.insert(id.to_string(), task_record);
                 }
             }
         }
@@ -79,8 +79,8 @@ pub async fn remaining(fleet: &Fleet) -> Vec<String> {
 
 /// Describes pending work.
 pub async fn pending_work(fleet: &Fleet) -> Option<String> {
-    if let Some(why) = unfinished(fleet).await {
-        return Some(why);
+    if let Some(reason) = unfinished(fleet).await {
+        return Some(reason);
     }
     for number in 0..fleet.scenario.events_partitions {
         let outbox = fleet.store().outbox(number, 10).await.unwrap();
@@ -94,12 +94,12 @@ pub async fn pending_work(fleet: &Fleet) -> Option<String> {
 /// Describes unfinished work: events not folded, tasks without an end, or offsets not committed.
 pub async fn unfinished(fleet: &Fleet) -> Option<String> {
     let (broker, names) = (&fleet.broker, &fleet.names);
-    if let Some(why) = unfolded(fleet).await {
-        return Some(why);
+    if let Some(reason) = unfolded(fleet).await {
+        return Some(reason);
     }
     let records = records(fleet).await;
-    if let Some((id, node)) = records.iter().find(|(_, node)| !node.state.is_terminal()) {
-        return Some(format!("`{id}` is {}: {node:?}", node.state));
+    if let Some((id, task_record)) = records.iter().find(|(_, task_record)| !task_record.state.is_terminal()) {
+        return Some(format!("`{id}` is {}: {task_record:?}", task_record.state));
     }
     for (partition, end) in task_partitions(fleet) {
         let group = names.group(names.type_of(&partition.topic).unwrap_or_default());
@@ -194,26 +194,26 @@ fn submitted_tasks(fleet: &Fleet, records: &Records, log: &[Event], violations: 
 
 /// Checks that an external task has the reported state.
 fn check_external(fleet: &Fleet, records: &Records, id: &str, fails: bool, violations: &mut Vec<String>) {
-    let wanted = if fails { State::Failed } else { State::Succeeded };
-    let is = records.get(id).map(|node| node.own);
-    if is != Some(wanted) && !(is == Some(State::Cancelled) && may_be_cancelled(fleet, records, id, 1)) {
-        violations.push(format!("`{id}` was reported as {wanted} and is {is:?}"));
+    let expected_state = if fails { State::Failed } else { State::Succeeded };
+    let is = records.get(id).map(|task_record| task_record.own);
+    if is != Some(expected_state) && !(is == Some(State::Cancelled) && may_be_cancelled(fleet, records, id, 1)) {
+        violations.push(format!("`{id}` was reported as {expected_state} and is {is:?}"));
     }
 }
 
 /// Invariants at any time: states and counts are consistent, and a succeeded task has its children.
 pub fn invariant_violations(fleet: &Fleet, records: &Records) -> Vec<String> {
     let mut violations = Vec::new();
-    for (id, node) in records {
-        rollup(fleet, records, id, node, &mut violations);
-        continuations(fleet, records, id, node, &mut violations);
+    for (id, task_record) in records {
+        rollup(fleet, records, id, task_record, &mut violations);
+        continuations(fleet, records, id, task_record, &mut violations);
     }
     for (root, (unordered, _)) in
         fleet.requests.submitted.borrow().iter().filter(|(_, (_, external))| external.is_none())
     {
         let (id, script) = (Scenario::id(*root, &[]), &fleet.scenario.roots[*root].1);
         check_children_exist(records, &id, script, &mut violations);
-        if records.get(&id).is_some_and(|node| node.state.is_terminal()) {
+        if records.get(&id).is_some_and(|task_record| task_record.state.is_terminal()) {
             check_task(fleet, records, &id, script, *unordered, &mut 0, &mut violations);
         }
     }
@@ -223,11 +223,11 @@ pub fn invariant_violations(fleet: &Fleet, records: &Records) -> Vec<String> {
 
 /// Checks that a succeeded parent has its children.
 fn check_children_exist(records: &Records, id: &str, script: &Script, violations: &mut Vec<String>) {
-    let Some(node) = records.get(id) else { return };
+    let Some(task_record) = records.get(id) else { return };
     for (n, task) in script.children.iter().enumerate() {
         let child = format!("{id}:c{n}");
-        if node.own == State::Succeeded && records.get(&child).is_none_or(|child| child.run < node.run) {
-            violations.push(format!("run {} of `{id}` has succeeded, and `{child}` does not exist", node.run));
+        if task_record.own == State::Succeeded && records.get(&child).is_none_or(|child| child.run < task_record.run) {
+            violations.push(format!("run {} of `{id}` has succeeded, and `{child}` does not exist", task_record.run));
         }
         check_children_exist(records, &child, &task.script, violations);
     }
@@ -243,19 +243,21 @@ fn check_task(
     record_count: &mut usize,
     violations: &mut Vec<String>,
 ) {
-    let Some(node) = records.get(id) else { return violations.push(format!("`{id}` is lost")) };
+    let Some(task_record) = records.get(id) else { return violations.push(format!("`{id}` is lost")) };
     *record_count += 1;
-    if node.task_type.as_deref() != Some(task_type(unordered)) {
-        violations.push(format!("`{id}` has the type {:?}", node.task_type));
+    if task_record.task_type.as_deref() != Some(task_type(unordered)) {
+        violations.push(format!("`{id}` has the type {:?}", task_record.task_type));
     }
-    let wanted = script.expected_state(node.run, unordered);
-    let is_under_way = !node.own.is_terminal() && is_superseded(records, id);
-    if node.own != wanted && !is_under_way && !may_differ(fleet, records, id, node, script) {
-        violations
-            .push(format!("run {} of `{id}` must be {wanted} and is {}: {:?}", node.run, node.own, node.outcome.error));
+    let expected_state = script.expected_state(task_record.run, unordered);
+    let is_under_way = !task_record.own.is_terminal() && is_superseded(records, id);
+    if task_record.own != expected_state && !is_under_way && !may_differ(fleet, records, id, task_record, script) {
+        violations.push(format!(
+            "run {} of `{id}` must be {expected_state} and is {}: {:?}",
+            task_record.run, task_record.own, task_record.outcome.error
+        ));
     }
-    if node.run > 1 && !fleet.requests.retried.get() {
-        violations.push(format!("`{id}` is in run {} without a retry request", node.run));
+    if task_record.run > 1 && !fleet.requests.retried.get() {
+        violations.push(format!("`{id}` is in run {} without a retry request", task_record.run));
     }
     for (n, task) in script.children.iter().enumerate() {
         let child = format!("{id}:c{n}");
@@ -277,30 +279,31 @@ fn check_task(
 /// Whether the task or an ancestor belongs to an earlier run of its parent, which does not wait for it.
 fn is_superseded(records: &Records, id: &str) -> bool {
     let Some((above, _)) = id.rsplit_once(':') else { return false };
-    let run = |id: &str| records.get(id).map_or(0, |node| node.run);
+    let run = |id: &str| records.get(id).map_or(0, |task_record| task_record.run);
     run(id) < run(above) || is_superseded(records, above)
 }
 
 /// Whether the run may expire: a retry has no expiry, but a batch that creates its tasks again in a later run of the parent.
-fn may_expire(id: &str, node: &TaskRecord) -> bool {
+fn may_expire(id: &str, task_record: &TaskRecord) -> bool {
     let is_batch_task = request_oracle::is_batch_task(id);
-    let is_announced = || node.definition.policy.as_ref().is_some_and(|policy| policy.expires_at_ms.is_some());
-    if node.run == 1 { is_batch_task || !id.contains(':') } else { is_batch_task && is_announced() }
+    let is_announced = || task_record.definition.policy.as_ref().is_some_and(|policy| policy.expires_at_ms.is_some());
+    if task_record.run == 1 { is_batch_task || !id.contains(':') } else { is_batch_task && is_announced() }
 }
 
 /// Whether a cancel, a timeout or a failed child explains another state than the script's.
-fn may_differ(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, script: &Script) -> bool {
-    match node.own {
-        State::Cancelled => may_be_cancelled(fleet, records, id, node.run),
-        State::Expired => script.expires_ms.is_some() && may_expire(id, node),
-        State::Failed if is_failed_by_child(node) => script.fail_fast && tripped(fleet, records, id),
+fn may_differ(fleet: &Fleet, records: &Records, id: &str, task_record: &TaskRecord, script: &Script) -> bool {
+    match task_record.own {
+        State::Cancelled => may_be_cancelled(fleet, records, id, task_record.run),
+        State::Expired => script.expires_ms.is_some() && may_expire(id, task_record),
+        State::Failed if is_failed_by_child(task_record) => script.fail_fast && tripped(fleet, records, id),
         State::Failed if fleet.journal.deaths.has_exhausted(id) => true,
         // An attempt that failed after its child reports its own error.
         State::Failed if request_oracle::is_batch_task(id) && script.fail_fast && tripped(fleet, records, id) => true,
         State::Failed => {
-            let is_frozen = || node.task_type.as_deref().is_some_and(|name| apps::may_time_out(&fleet.scenario, name));
+            let is_frozen =
+                || task_record.task_type.as_deref().is_some_and(|name| apps::may_time_out(&fleet.scenario, name));
             let has_limit = script.total_timeout_ms.is_some() || is_frozen();
-            has_limit && node.outcome.error.as_ref().is_some_and(|error| error.kind == "timeout")
+            has_limit && task_record.outcome.error.as_ref().is_some_and(|error| error.kind == "timeout")
         }
         _ => false,
     }
@@ -308,34 +311,35 @@ fn may_differ(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, scr
 
 /// Whether the task failed fast while it was running: it was executed again beside children of an earlier execution
 /// or of a retry.
-fn is_failed_by_child(node: &TaskRecord) -> bool {
-    node.own == State::Failed && node.outcome.error.as_ref().is_some_and(|error| error.kind == "child_failed")
+fn is_failed_by_child(task_record: &TaskRecord) -> bool {
+    task_record.own == State::Failed
+        && task_record.outcome.error.as_ref().is_some_and(|error| error.kind == "child_failed")
 }
 
 fn tree(records: &Records, id: &str, run: u32, sums: &mut BTreeMap<State, u64>) {
-    for (child, node) in counted(records, id, run) {
-        *sums.entry(node.state).or_default() += 1;
-        tree(records, child, node.run, sums);
+    for (child, task_record) in counted(records, id, run) {
+        *sums.entry(task_record.state).or_default() += 1;
+        tree(records, child, task_record.run, sums);
     }
 }
 
 /// Checks the state of a task against its own state and its children's, and its counts.
-fn rollup(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, violations: &mut Vec<String>) {
-    let combined = combined(fleet, records, id, node);
-    let fits = match node.own.is_terminal() {
-        true => node.state == combined,
-        false if node.state == State::Cancelling => may_be_cancelled(fleet, records, id, node.run),
-        false => node.state == node.own,
+fn rollup(fleet: &Fleet, records: &Records, id: &str, task_record: &TaskRecord, violations: &mut Vec<String>) {
+    let combined = combined(fleet, records, id, task_record);
+    let fits = match task_record.own.is_terminal() {
+        true => task_record.state == combined,
+        false if task_record.state == State::Cancelling => may_be_cancelled(fleet, records, id, task_record.run),
+        false => task_record.state == task_record.own,
     };
     if !fits {
         violations.push(format!(
             "`{id}` is {} itself and {combined} with its children, but recorded as {}",
-            node.own, node.state
+            task_record.own, task_record.state
         ));
     }
     let mut sums = BTreeMap::new();
-    tree(records, id, node.run, &mut sums);
-    let (_, _, reported) = children_of(&node.tree.below);
+    tree(records, id, task_record.run, &mut sums);
+    let (_, _, reported) = children_of(&task_record.tree.below);
     for state in State::ALL {
         let (reported, is) = (reported.get(state), sums.get(&state).copied().unwrap_or_default());
         if reported != is {
@@ -346,9 +350,9 @@ fn rollup(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, violati
 
 async fn counts(fleet: &Fleet, records: &Records, violations: &mut Vec<String>) {
     let mut is: BTreeMap<(String, State), u64> = BTreeMap::new();
-    for node in records.values() {
-        let name = node.task_type.as_deref().unwrap_or_default().to_owned();
-        *is.entry((name, node.state)).or_default() += 1;
+    for task_record in records.values() {
+        let name = task_record.task_type.as_deref().unwrap_or_default().to_owned();
+        *is.entry((name, task_record.state)).or_default() += 1;
     }
     let all: Vec<u32> = (0..fleet.scenario.events_partitions).collect();
     let reported = fleet.store().counts(&all).await.unwrap();
@@ -397,14 +401,17 @@ fn outcomes(log: &[Event], records: &Records, violations: &mut Vec<String>) {
         };
         first.entry((event.id.to_string(), event.run)).or_insert(state);
     }
-    for (id, node) in records.iter().filter(|(_, node)| !node.is_external()) {
-        let reported = first.get(&(id.clone(), node.run));
+    for (id, task_record) in records.iter().filter(|(_, task_record)| !task_record.is_external()) {
+        let reported = first.get(&(id.clone(), task_record.run));
         // The worker reports the cancellation of its attempt.
-        let failed_fast = is_failed_by_child(node) || (node.own == State::Failed && request_oracle::is_batch_task(id));
+        let failed_fast =
+            is_failed_by_child(task_record) || (task_record.own == State::Failed && request_oracle::is_batch_task(id));
         let stopped = reported == Some(&State::Cancelled) && failed_fast;
-        if reported != Some(&node.own) && !stopped {
-            violations
-                .push(format!("run {} of `{id}` is {reported:?} in the log and {} in the store", node.run, node.own));
+        if reported != Some(&task_record.own) && !stopped {
+            violations.push(format!(
+                "run {} of `{id}` is {reported:?} in the log and {} in the store",
+                task_record.run, task_record.own
+            ));
         }
     }
 }
@@ -421,7 +428,7 @@ fn cancels(fleet: &Fleet, violations: &mut Vec<String>) {
 fn check_published_once(log: &[Event], violations: &mut Vec<String>) {
     let mut published_counts: BTreeMap<(String, u32, String), u32> = BTreeMap::new();
     for event in log {
-        let what = match &event.payload {
+        let effect = match &event.payload {
             Payload::Released { .. } => "release".to_owned(),
             Payload::Checked { check } => format!("check {check:?}"),
             Payload::EffectDone { effect, .. } => format!("{effect:?}"),
@@ -429,13 +436,13 @@ fn check_published_once(log: &[Event], violations: &mut Vec<String>) {
             _ => continue,
         };
         // A task waits at the tracker once per attempt.
-        let key = (event.id.to_string(), event.run, what);
+        let key = (event.id.to_string(), event.run, effect);
         *published_counts.entry(key).or_default() += 1;
     }
-    for ((id, run, what), times) in published_counts {
-        let is_delayed = if what.starts_with("release") { releases(log, &id, run) } else { 1 };
+    for ((id, run, effect), times) in published_counts {
+        let is_delayed = if effect.starts_with("release") { releases(log, &id, run) } else { 1 };
         if times > is_delayed {
-            violations.push(format!("{what} of run {run} of `{id}` was published {times} times"));
+            violations.push(format!("{effect} of run {run} of `{id}` was published {times} times"));
         }
     }
 }

@@ -34,7 +34,7 @@ struct Servers {
 /// A key and its dump.
 type Dump = (Vec<u8>, Vec<u8>);
 
-pub enum Saved {
+pub enum SavedStore {
     Memory(Snapshot),
     /// Dumps by node.
     Redis(Vec<Vec<Dump>>),
@@ -94,25 +94,25 @@ impl Fixture {
         }
     }
 
-    pub async fn save(&self) -> Saved {
+    pub async fn save(&self) -> SavedStore {
         match &self.kind {
-            Kind::Memory(memory) => Saved::Memory(memory.snapshot()),
+            Kind::Memory(memory) => SavedStore::Memory(memory.snapshot()),
             Kind::Redis(servers) => {
                 let Servers { options, nodes } = &**servers;
                 let mut saved = Vec::new();
                 for node in nodes {
                     saved.push(dump(node, &options.prefix).await);
                 }
-                Saved::Redis(saved)
+                SavedStore::Redis(saved)
             }
         }
     }
 
     /// Restores saved contents, as a failover to a lagging replica does.
-    pub async fn restore(&self, saved: &Saved) {
+    pub async fn restore(&self, saved: &SavedStore) {
         match (&self.kind, saved) {
-            (Kind::Memory(memory), Saved::Memory(snapshot)) => memory.restore(snapshot),
-            (Kind::Redis(servers), Saved::Redis(saved)) => {
+            (Kind::Memory(memory), SavedStore::Memory(snapshot)) => memory.restore(snapshot),
+            (Kind::Redis(servers), SavedStore::Redis(saved)) => {
                 self.wipe().await;
                 for (node, dumps) in servers.nodes.iter().zip(saved) {
                     let mut raw = raw(node).await;
@@ -197,18 +197,18 @@ pub fn ids(entries: &[Entry]) -> Vec<&str> {
 }
 
 /// A distinguishable record.
-pub fn node(run: u32) -> TaskRecord {
+pub fn task_record(run: u32) -> TaskRecord {
     TaskRecord { task_type: Some("echo".into()), ..TaskRecord::expected(run, 7) }
 }
 
 pub fn record(text: &str, run: u32) -> (TaskId, Vec<u8>) {
-    (id(text), node(run).encode().unwrap())
+    (id(text), task_record(run).encode().unwrap())
 }
 
 /// A batch that touches every kind of data.
 pub fn full_batch(text: &str) -> Changes {
     Changes {
-        nodes: vec![record(text, 1)],
+        task_records: vec![record(text, 1)],
         added: vec![(Index::Roots, entry(5, text))],
         counts: vec![("echo".into(), State::Queued, 1)],
         statistics: StatisticsChanges { open: 1, ..StatisticsChanges::default() },
@@ -227,7 +227,7 @@ pub fn removes(index: &Index, entries: impl IntoIterator<Item = Entry>) -> Chang
 
 /// Asserts that nothing of [`full_batch`] is stored.
 pub async fn expect_untouched(store: &dyn Store, text: &str) {
-    assert_eq!(store.nodes(0, &[id(text)]).await.unwrap(), [None]);
+    assert_eq!(store.task_records(0, &[id(text)]).await.unwrap(), [None]);
     assert_eq!(store.page(0, &Index::Roots, None, 10).await.unwrap(), []);
     assert_eq!(store.counts(&[0]).await.unwrap(), []);
     assert_eq!(store.log_lines(0, &id(text), 0, 10).await.unwrap().lines, Vec::<String>::new());

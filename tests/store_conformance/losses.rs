@@ -158,7 +158,7 @@ async fn negative_counter_is_detected_by_the_batch() {
 async fn audit_finds_missing_and_expiring_records() {
     let Some((server, fixture)) = server(&[]).await else { return };
     fixture.put(0, full_batch("a")).await;
-    fixture.put(0, Changes { nodes: vec![record("b", 1)], ..adds(&Index::Roots, [entry(6, "b")]) }).await;
+    fixture.put(0, Changes { task_records: vec![record("b", 1)], ..adds(&Index::Roots, [entry(6, "b")]) }).await;
     let (mut writer, _) = fixture.open(0).await;
     let first = writer.audit(&Index::Roots, None, 1).await.unwrap();
     assert!(first.more && first.tasks.len() == 1 && first.tasks[0].entry == entry(5, "a"), "{first:?}");

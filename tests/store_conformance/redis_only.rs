@@ -57,7 +57,7 @@ async fn flushall_is_detected() {
     let _: String = server.call(&["FLUSHALL"]).unwrap();
     assert_eq!(
         writer.apply(&full_batch("b"), Some(checkpoint(1)), checkpoint(2)).await,
-        Err(StoreError::Conflict { found: None })
+        Err(StoreError::Conflict { stored: None })
     );
 }
 
@@ -70,7 +70,8 @@ async fn wrong_password_is_reported_without_showing_it() {
     assert!(!format!("{with_field:?}").contains(SECRET) && !format!("{with_field:?}").contains("right"));
     for options in [options, with_field] {
         let redis = Redis::connect(options).unwrap();
-        let errors = [redis.check().await, redis.open(0).await.map(drop), redis.nodes(0, &[id("a")]).await.map(drop)];
+        let errors =
+            [redis.check().await, redis.open(0).await.map(drop), redis.task_records(0, &[id("a")]).await.map(drop)];
         for error in errors {
             let Err(StoreError::Misconfigured(message)) = error else { panic!("{error:?}") };
             assert!(
@@ -97,7 +98,7 @@ async fn calls_end_within_their_deadline() {
         let start = Instant::now();
         let errors = [
             redis.open(0).await.map(drop),
-            redis.nodes(0, &[id("a")]).await.map(drop),
+            redis.task_records(0, &[id("a")]).await.map(drop),
             redis.page(0, &Index::Roots, None, 1).await.map(drop),
             redis.check().await,
         ];
@@ -203,7 +204,10 @@ async fn unreadable_values_are_named() {
     for (error, expected) in [
         (fixture.store.open(0).await.map(drop), ["`kafleet:{p0}:checkpoint`", "`12 nonsense`"]),
         (fixture.store.checkpoints(&[0]).await.map(drop), ["`kafleet:{p0}:checkpoint`", "`12 nonsense`"]),
-        (fixture.store.nodes(0, &[id("a")]).await.map(drop), ["`a` in partition 0", "was written by another version"]),
+        (
+            fixture.store.task_records(0, &[id("a")]).await.map(drop),
+            ["`a` in partition 0", "was written by another version"],
+        ),
         (fixture.store.counts(&[0]).await.map(drop), ["`nonsense`", "counter"]),
     ] {
         let Err(StoreError::Invalid(message)) = error else { panic!("{error:?}") };
@@ -233,7 +237,7 @@ async fn thousand_finished_tasks_cost_few_commands() {
     for batch in 1..=10 {
         let ids: Vec<_> = (0..1_000).map(|n| format!("p:{batch}-{n}")).collect();
         let mut changes = adds(&Index::Children(id("p")), ids.iter().map(|id| entry(batch, id)));
-        changes.nodes = ids.iter().map(|id| record(id, 1)).collect();
+        changes.task_records = ids.iter().map(|id| record(id, 1)).collect();
         changes.counts = vec![("echo".into(), State::Running, -1_000), ("echo".into(), State::Succeeded, 1_000)];
         writer.apply(&changes, at, checkpoint(batch)).await.unwrap();
         at = Some(checkpoint(batch));
@@ -263,7 +267,7 @@ async fn sentinels_name_the_master() {
     let fixture = Fixture::over(patient(format!("redis-sentinel://:{SECRET}@127.0.0.1:{}/main", sentinel.port)));
     assert_eq!(fixture.store.check().await, Ok(()));
     fixture.put(0, full_batch("a")).await;
-    assert_eq!(fixture.store.nodes(0, &[id("a")]).await.unwrap(), [Some(node(1))]);
+    assert_eq!(fixture.store.task_records(0, &[id("a")]).await.unwrap(), [Some(task_record(1))]);
     let unknown = Redis::connect(impatient(&format!("redis-sentinel://127.0.0.1:{}/other", sentinel.port))).unwrap();
     let is_told = || async { is_unavailable(&unknown.check().await, "entinel") };
     eventually("the sentinels know no such master", is_told).await;
@@ -293,7 +297,7 @@ async fn torn_batch_is_detected() {
         server.restart();
         let message = fixture.store.open(0).await.map(drop);
         assert!(
-            matches!(&message, Err(StoreError::Emptied(why)) if why == "only a part of a batch was applied"),
+            matches!(&message, Err(StoreError::Emptied(reason)) if reason == "only a part of a batch was applied"),
             "{message:?}"
         );
         let left: Vec<String> = server.call(&["KEYS", "kafleet:{p0}:*"]).unwrap();

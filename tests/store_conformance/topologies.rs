@@ -47,9 +47,12 @@ async fn cluster_serves_every_partition() {
     for &partition in &partitions {
         let (mut writer, found) = fixture.open(partition).await;
         writer.apply(&full_batch("a"), found, checkpoint(1)).await.unwrap();
-        assert_eq!(writer.nodes(&[id("a")]).await.unwrap(), [Some(node(1))]);
+        assert_eq!(writer.task_records(&[id("a")]).await.unwrap(), [Some(task_record(1))]);
         writer.apply(&full_batch("b"), Some(checkpoint(1)), checkpoint(2)).await.unwrap();
-        assert_eq!(fixture.store.nodes(partition, &[id("a"), id("b")]).await.unwrap(), [Some(node(1)), Some(node(1))]);
+        assert_eq!(
+            fixture.store.task_records(partition, &[id("a"), id("b")]).await.unwrap(),
+            [Some(task_record(1)), Some(task_record(1))]
+        );
         let first = fixture.store.page(partition, &Index::Roots, None, 1).await.unwrap();
         assert_eq!(ids(&fixture.store.page(partition, &Index::Roots, first.last(), 9).await.unwrap()), ["a"]);
         assert_eq!(fixture.store.log_lines(partition, &id("a"), 0, 9).await.unwrap().lines, ["a line"]);
@@ -105,17 +108,17 @@ async fn slot_migrates_under_a_writer() {
 }
 
 async fn everything_is_read(store: &dyn Store, all: &[String]) {
-    let mut wanted: Vec<_> = all.iter().map(|text| id(text)).collect();
-    wanted.push(id("nobody"));
-    let nodes = store.nodes(0, &wanted).await.unwrap();
-    assert!(nodes[..all.len()].iter().all(|found| *found == Some(node(1))) && nodes[all.len()].is_none());
+    let mut ids: Vec<_> = all.iter().map(|text| id(text)).collect();
+    ids.push(id("nobody"));
+    let nodes = store.task_records(0, &ids).await.unwrap();
+    assert!(nodes[..all.len()].iter().all(|found| *found == Some(task_record(1))) && nodes[all.len()].is_none());
     let page = store.page(0, &Index::Roots, None, 25).await.unwrap();
     let rest = store.page(0, &Index::Roots, page.last(), 25).await.unwrap();
     assert_eq!(page.len() + rest.len(), all.len());
     for text in all {
         assert_eq!(store.log_lines(0, &id(text), 0, 9).await.unwrap().lines, ["a line"]);
     }
-    assert_eq!(store.deferred(0, &wanted).await.unwrap().iter().flatten().count(), 0);
+    assert_eq!(store.deferred(0, &ids).await.unwrap().iter().flatten().count(), 0);
     assert_eq!(store.counts(&[0, 1, 2]).await.unwrap()[0].count, all.len() as u64);
     let mark = Reservation { hash: "h".into(), stage: Stage::InDoubt };
     let held = store.reserve(0, &id("reserved"), 1, &mark).await.unwrap();

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub fn unique(what: &str) -> String {
+pub fn unique(subject: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let micros = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
-    format!("{what}-{micros:x}-{:x}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+    format!("{subject}-{micros:x}-{:x}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }

@@ -31,7 +31,7 @@ const PAGE: usize = 700;
 /// The log, folded from the start.
 pub struct Oracle {
     pub store: MemoryStore,
-    pub nodes: Vec<Vec<(TaskId, TaskRecord)>>,
+    pub task_records: Vec<Vec<(TaskId, TaskRecord)>>,
     pub events: usize,
     /// Ends of the partitions when they were read.
     pub ends: Vec<i64>,
@@ -61,20 +61,20 @@ pub fn read_log(broker: &dyn Broker, partition: &Partition) -> (Vec<LoggedEvent>
 
 impl Oracle {
     pub async fn of(broker: Arc<dyn Broker>, names: &Names, partitions: u32) -> Self {
-        let (store, mut nodes, mut ends, mut count) = (MemoryStore::default(), Vec::new(), Vec::new(), 0);
+        let (store, mut task_records, mut ends, mut count) = (MemoryStore::default(), Vec::new(), Vec::new(), 0);
         for number in 0..partitions {
             let (broker, partition) = (broker.clone(), Partition::new(names.events(), number as i32));
             let read = move || (broker.watermarks(&partition, DEADLINE).unwrap().low, read_log(&*broker, &partition));
             let (first, (events, end)) = tokio::task::spawn_blocking(read).await.unwrap();
             count += events.len();
-            nodes.push(fold(&store, number, events, (first, end)).await);
+            task_records.push(fold(&store, number, events, (first, end)).await);
             ends.push(end);
         }
-        Self { store, nodes, events: count, ends }
+        Self { store, task_records, events: count, ends }
     }
 
     pub fn tasks(&self) -> usize {
-        self.nodes.iter().map(Vec::len).sum()
+        self.task_records.iter().map(Vec::len).sum()
     }
 
     /// Compares with a store that may still be written to; `is_at` returns whether the log and the store's
@@ -91,14 +91,14 @@ impl Oracle {
 
     /// Asserts that every record, counter, index, log and attachment is equal in this store.
     pub async fn equals(&self, store: &dyn Store) {
-        let all: Vec<u32> = (0..self.nodes.len() as u32).collect();
-        for (number, nodes) in all.iter().zip(&self.nodes) {
-            equal_nodes(store, *number, nodes).await;
-            equal_pages(store, &self.store, *number, nodes).await;
-            has_done(store, *number, nodes).await;
-            equal_logs(store, &self.store, *number, nodes).await;
-            equal_kept(store, &self.store, *number, nodes).await;
-            equal_attachments(store, &self.store, *number, nodes).await;
+        let all: Vec<u32> = (0..self.task_records.len() as u32).collect();
+        for (number, task_records) in all.iter().zip(&self.task_records) {
+            equal_task_records(store, *number, task_records).await;
+            equal_pages(store, &self.store, *number, task_records).await;
+            has_done(store, *number, task_records).await;
+            equal_logs(store, &self.store, *number, task_records).await;
+            equal_kept(store, &self.store, *number, task_records).await;
+            equal_attachments(store, &self.store, *number, task_records).await;
             equal_statistics(store, &self.store, *number).await;
             equal_errors(store, &self.store, *number).await;
         }
@@ -120,23 +120,24 @@ async fn fold(
         let next = events.front().map_or(end, |logged| logged.offset);
         folding.fold(&batch, next).await.unwrap();
     }
-    let nodes = folding.working_set().nodes();
-    nodes.map(|(id, node)| (id.clone(), node.clone())).collect()
+    let task_records = folding.working_set().task_records();
+    task_records.map(|(id, task_record)| (id.clone(), task_record.clone())).collect()
 }
 
-async fn equal_nodes(store: &dyn Store, number: u32, nodes: &[(TaskId, TaskRecord)]) {
-    for chunk in nodes.chunks(1_000) {
+async fn equal_task_records(store: &dyn Store, number: u32, task_records: &[(TaskId, TaskRecord)]) {
+    for chunk in task_records.chunks(1_000) {
         let ids: Vec<TaskId> = chunk.iter().map(|(id, _)| id.clone()).collect();
-        for ((id, expect), found) in chunk.iter().zip(store.nodes(number, &ids).await.unwrap()) {
-            let found = found.unwrap_or_else(|| panic!("`{id}` of partition {number} has no record"));
-            assert_eq!(found, *expect, "the record of `{id}`");
+        for ((id, expect), stored) in chunk.iter().zip(store.task_records(number, &ids).await.unwrap()) {
+            let stored = stored.unwrap_or_else(|| panic!("`{id}` of partition {number} has no record"));
+            assert_eq!(stored, *expect, "the record of `{id}`");
         }
     }
 }
 
-async fn equal_pages(store: &dyn Store, expect: &MemoryStore, number: u32, nodes: &[(TaskId, TaskRecord)]) {
-    let parents: BTreeSet<TaskId> = nodes.iter().filter_map(|(id, _)| id.parent_id()).collect();
-    let types: BTreeSet<Arc<str>> = nodes.iter().filter_map(|(_, node)| node.task_type.clone()).collect();
+async fn equal_pages(store: &dyn Store, expect: &MemoryStore, number: u32, task_records: &[(TaskId, TaskRecord)]) {
+    let parents: BTreeSet<TaskId> = task_records.iter().filter_map(|(id, _)| id.parent_id()).collect();
+    let types: BTreeSet<Arc<str>> =
+        task_records.iter().filter_map(|(_, task_record)| task_record.task_type.clone()).collect();
     let indexed: Vec<State> = State::ALL.into_iter().filter(|state| state.is_indexed()).collect();
     let members = types.iter().flat_map(|task_type| {
         indexed.iter().map(|state| Index::Members { task_type: task_type.clone(), state: *state })
@@ -146,8 +147,8 @@ async fn equal_pages(store: &dyn Store, expect: &MemoryStore, number: u32, nodes
         .chain(parents.into_iter().map(Index::Children))
         .chain(members);
     for index in indexes {
-        let (found, expected) = (all_of(store, number, &index).await, all_of(expect, number, &index).await);
-        assert_eq!(found, expected, "{index:?} of partition {number}");
+        let (stored, expected) = (all_of(store, number, &index).await, all_of(expect, number, &index).await);
+        assert_eq!(stored, expected, "{index:?} of partition {number}");
     }
 }
 
@@ -164,8 +165,8 @@ async fn all_of(store: &dyn Store, number: u32, index: &Index) -> Vec<Entry> {
 }
 
 /// Checks that every finished root is listed under its removal time. Additional entries are allowed.
-async fn has_done(store: &dyn Store, number: u32, nodes: &[(TaskId, TaskRecord)]) {
-    let (mut found, mut after_ms) = (BTreeSet::new(), i64::MIN);
+async fn has_done(store: &dyn Store, number: u32, task_records: &[(TaskId, TaskRecord)]) {
+    let (mut stored, mut after_ms) = (BTreeSet::new(), i64::MIN);
     loop {
         let page = store.done(number, after_ms, 10_000).await.unwrap();
         let Some(first) = page.first() else { break };
@@ -174,12 +175,12 @@ async fn has_done(store: &dyn Store, number: u32, nodes: &[(TaskId, TaskRecord)]
             "a page has a single time"
         );
         after_ms = first.seen_ms;
-        found.extend(page);
+        stored.extend(page);
     }
-    for (id, node) in nodes {
-        if let Some(age) = node.times.expiry.filter(|age| age.kind == ExpiryKind::Done) {
+    for (id, task_record) in task_records {
+        if let Some(age) = task_record.times.expiry.filter(|age| age.kind == ExpiryKind::Done) {
             let entry = Entry { seen_ms: age.due_ms, id: id.clone() };
-            assert!(found.contains(&entry), "partition {number} lacks the removal time of `{id}`");
+            assert!(stored.contains(&entry), "partition {number} lacks the removal time of `{id}`");
         }
     }
 }
@@ -196,65 +197,75 @@ pub fn kept_aggregates(overview: &Overview) -> Vec<AggregateKey> {
 }
 
 async fn equal_statistics(store: &dyn Store, expect: &MemoryStore, number: u32) {
-    let found = store.statistics(number, &[], &[]).await.unwrap().overview;
-    assert_eq!(found, expect.statistics(number, &[], &[]).await.unwrap().overview, "overview of partition {number}");
-    let Some(overview) = found else { return };
+    let stored = store.statistics(number, &[], &[]).await.unwrap().overview;
+    assert_eq!(stored, expect.statistics(number, &[], &[]).await.unwrap().overview, "overview of partition {number}");
+    let Some(overview) = stored else { return };
     let aggregates = kept_aggregates(&overview);
     let hours: Vec<i64> = overview.open_hour().into_iter().flat_map(|hour| hour - 48..=hour).collect();
     for listed in &overview.series {
         let series = std::slice::from_ref(&listed.name);
-        let what = format!("`{}` in partition {number}", listed.name);
-        let found = store.statistics(number, series, &aggregates).await.unwrap().aggregates;
-        assert!(!found.is_empty(), "statistics of {what}");
+        let subject = format!("`{}` in partition {number}", listed.name);
+        let stored = store.statistics(number, series, &aggregates).await.unwrap().aggregates;
+        assert!(!stored.is_empty(), "statistics of {subject}");
         assert_eq!(
-            found,
+            stored,
             expect.statistics(number, series, &aggregates).await.unwrap().aggregates,
-            "statistics of {what}"
+            "statistics of {subject}"
         );
-        let found = store.error_summaries(number, &listed.name, &hours).await.unwrap();
-        assert_eq!(found, expect.error_summaries(number, &listed.name, &hours).await.unwrap(), "errors of {what}");
+        let stored = store.error_summaries(number, &listed.name, &hours).await.unwrap();
+        assert_eq!(stored, expect.error_summaries(number, &listed.name, &hours).await.unwrap(), "errors of {subject}");
     }
 }
 
 async fn equal_errors(store: &dyn Store, expect: &MemoryStore, number: u32) {
     for task_type in expect.counts(&[number]).await.unwrap().into_iter().map(|count| count.task_type) {
-        let found = store.error_groups(number, &task_type, 10_000).await.unwrap();
+        let stored = store.error_groups(number, &task_type, 10_000).await.unwrap();
         let expected = expect.error_groups(number, &task_type, 10_000).await.unwrap();
-        assert_eq!(found, expected, "failed tasks of `{task_type}` in partition {number}");
+        assert_eq!(stored, expected, "failed tasks of `{task_type}` in partition {number}");
         for group in expected.groups {
             let index = Index::Failed { task_type: task_type.clone(), error: group.error };
-            let (found, expected) = (all_of(store, number, &index).await, all_of(expect, number, &index).await);
-            assert_eq!(found, expected, "{index:?} of partition {number}");
+            let (stored, expected) = (all_of(store, number, &index).await, all_of(expect, number, &index).await);
+            assert_eq!(stored, expected, "{index:?} of partition {number}");
         }
     }
-    let found = store.requests(number, MAX_AUDIT).await.unwrap();
-    assert_eq!(found, expect.requests(number, MAX_AUDIT).await.unwrap(), "requests in partition {number}");
+    let stored = store.requests(number, MAX_AUDIT).await.unwrap();
+    assert_eq!(stored, expect.requests(number, MAX_AUDIT).await.unwrap(), "requests in partition {number}");
 }
 
-async fn equal_logs(store: &dyn Store, expect: &MemoryStore, number: u32, nodes: &[(TaskId, TaskRecord)]) {
-    for (id, _) in nodes.iter().filter(|(_, node)| node.log.lines > 0) {
-        let found = store.log_lines(number, id, 0, 10_000).await.unwrap();
-        assert_eq!(found, expect.log_lines(number, id, 0, 10_000).await.unwrap(), "the log of `{id}`");
+async fn equal_logs(store: &dyn Store, expect: &MemoryStore, number: u32, task_records: &[(TaskId, TaskRecord)]) {
+    for (id, _) in task_records.iter().filter(|(_, task_record)| task_record.log.lines > 0) {
+        let stored = store.log_lines(number, id, 0, 10_000).await.unwrap();
+        assert_eq!(stored, expect.log_lines(number, id, 0, 10_000).await.unwrap(), "the log of `{id}`");
     }
 }
 
-async fn equal_kept(store: &dyn Store, expect: &MemoryStore, number: u32, nodes: &[(TaskId, TaskRecord)]) {
-    let ids: Vec<TaskId> = nodes.iter().map(|(id, _)| id.clone()).collect();
-    let found = store.deferred(number, &ids).await.unwrap();
-    for (((id, node), found), expect) in nodes.iter().zip(found).zip(expect.deferred(number, &ids).await.unwrap()) {
-        assert_eq!(found, expect, "the deferred record of `{id}`");
+async fn equal_kept(store: &dyn Store, expect: &MemoryStore, number: u32, task_records: &[(TaskId, TaskRecord)]) {
+    let ids: Vec<TaskId> = task_records.iter().map(|(id, _)| id.clone()).collect();
+    let stored = store.deferred(number, &ids).await.unwrap();
+    for (((id, task_record), stored), expect) in
+        task_records.iter().zip(stored).zip(expect.deferred(number, &ids).await.unwrap())
+    {
+        assert_eq!(stored, expect, "the deferred record of `{id}`");
         assert_eq!(
-            found.map_or(0, |deferred| deferred.len()),
-            node.deferral.record_bytes as usize,
+            stored.map_or(0, |deferred| deferred.len()),
+            task_record.deferral.record_bytes as usize,
             "the size of the deferred record of `{id}`"
         );
     }
 }
 
-async fn equal_attachments(store: &dyn Store, expect: &MemoryStore, number: u32, nodes: &[(TaskId, TaskRecord)]) {
-    for (id, name) in nodes.iter().flat_map(|(id, node)| node.attachments.iter().map(move |one| (id, &one.name))) {
-        let found = store.attachment(number, id, name).await.unwrap();
-        assert!(found.is_some(), "`{name}` of `{id}` is listed but missing");
-        assert_eq!(found, expect.attachment(number, id, name).await.unwrap(), "`{name}` of `{id}`");
+async fn equal_attachments(
+    store: &dyn Store,
+    expect: &MemoryStore,
+    number: u32,
+    task_records: &[(TaskId, TaskRecord)],
+) {
+    for (id, name) in task_records
+        .iter()
+        .flat_map(|(id, task_record)| task_record.attachments.iter().map(move |attachment| (id, &attachment.name)))
+    {
+        let stored = store.attachment(number, id, name).await.unwrap();
+        assert!(stored.is_some(), "`{name}` of `{id}` is listed but missing");
+        assert_eq!(stored, expect.attachment(number, id, name).await.unwrap(), "`{name}` of `{id}`");
     }
 }

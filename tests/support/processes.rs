@@ -134,11 +134,11 @@ impl Drop for Process {
 
 /// Like [`eventually`], and panics as soon as one of the processes has exited.
 pub async fn eventually_running<C: Check>(
-    what: &str,
+    subject: &str,
     processes: &mut [Process],
     mut condition: impl AsyncFnMut() -> C,
 ) -> C::Value {
-    eventually(what, async || {
+    eventually(subject, async || {
         processes.iter_mut().for_each(Process::assert_running);
         condition().await
     })
@@ -148,11 +148,11 @@ pub async fn eventually_running<C: Check>(
 /// Like [`eventually_running`], on this thread.
 #[track_caller]
 pub fn eventually_running_blocking<C: Check>(
-    what: &str,
+    subject: &str,
     processes: &mut [Process],
     mut condition: impl FnMut() -> C,
 ) -> C::Value {
-    eventually_blocking(what, || {
+    eventually_blocking(subject, || {
         processes.iter_mut().for_each(Process::assert_running);
         condition()
     })

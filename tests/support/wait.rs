@@ -40,12 +40,12 @@ impl<T, E: Debug> Check for Result<T, E> {
 }
 
 /// Polls until the condition holds or yields a value; panics with its description after [`DEADLINE`].
-pub async fn eventually<C: Check>(what: &str, mut condition: impl AsyncFnMut() -> C) -> C::Value {
+pub async fn eventually<C: Check>(subject: &str, mut condition: impl AsyncFnMut() -> C) -> C::Value {
     let end = Instant::now() + DEADLINE;
     loop {
         match condition().await.passed() {
             Ok(value) => return value,
-            Err(last) => assert!(Instant::now() < end, "not within {DEADLINE:?}: {what} {last}"),
+            Err(last) => assert!(Instant::now() < end, "not within {DEADLINE:?}: {subject} {last}"),
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
@@ -53,12 +53,12 @@ pub async fn eventually<C: Check>(what: &str, mut condition: impl AsyncFnMut() -
 
 /// Like [`eventually`], on this thread.
 #[track_caller]
-pub fn eventually_blocking<C: Check>(what: &str, mut condition: impl FnMut() -> C) -> C::Value {
+pub fn eventually_blocking<C: Check>(subject: &str, mut condition: impl FnMut() -> C) -> C::Value {
     let end = Instant::now() + DEADLINE;
     loop {
         match condition().passed() {
             Ok(value) => return value,
-            Err(last) => assert!(Instant::now() < end, "not within {DEADLINE:?}: {what} {last}"),
+            Err(last) => assert!(Instant::now() < end, "not within {DEADLINE:?}: {subject} {last}"),
         }
         std::thread::sleep(POLL_INTERVAL);
     }

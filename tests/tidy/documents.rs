@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use regex::Regex;
 
-use crate::source::{SourceFile, Violation, root};
+use crate::source::{SourceFile, Violation, is_of_product, root};
 
 /// Links of Markdown files to files and headings that do not exist. Links to other sites are not followed.
 pub fn broken_links(documents: &[(String, String)]) -> Vec<Violation> {
@@ -16,8 +16,8 @@ pub fn broken_links(documents: &[(String, String)]) -> Vec<Violation> {
                 if target.contains("://") || target.starts_with("mailto:") {
                     continue;
                 }
-                if let Some(why) = broken(path, text, target) {
-                    found.push(Violation::new(path, line, format!("`{target}` {why}")));
+                if let Some(message) = broken(path, text, target) {
+                    found.push(Violation::new(path, line, format!("`{target}` {message}")));
                 }
             }
         }
@@ -73,7 +73,8 @@ pub fn unknown_names(documents: &[(String, String)], sources: &[SourceFile]) -> 
     let name = Regex::new(r"\bkafleet_[a-z_]+[a-z]\b").unwrap();
     let literal = Regex::new("\"(kafleet_[a-z_]+)\"").unwrap();
     let literals = |file| literal.captures_iter(file).map(|found| found.get(1).unwrap().as_str());
-    let known: BTreeSet<&str> = sources.iter().flat_map(|file| literals(&file.text)).collect();
+    let product = sources.iter().filter(|file| is_of_product(&file.path));
+    let known: BTreeSet<&str> = product.flat_map(|file| literals(&file.text)).collect();
     let suffixes = ["_bucket", "_sum", "_count"];
     let exists = |metric: &str| {
         known.contains(metric)

@@ -4,16 +4,15 @@ use crate::documents::{broken_links, unknown_members, unknown_names};
 use crate::rules;
 use crate::source::{SourceFile, Violation};
 use crate::structure;
-use crate::words;
 
-type Rule = fn(&[SourceFile]) -> Vec<Violation>;
+pub type Rule = fn(&[SourceFile]) -> Vec<Violation>;
 
 fn found_in(rule: Rule, path: &str, text: &str) -> Vec<String> {
     rule(&[SourceFile::new(path, text)]).iter().map(ToString::to_string).collect()
 }
 
 /// Asserts that the rule has one finding with this text in the first source and none in the second.
-fn assert_finds(rule: Rule, path: &str, (bad, finding): (&str, &str), good: &str) {
+pub fn assert_finds(rule: Rule, path: &str, (bad, finding): (&str, &str), good: &str) {
     let found = found_in(rule, path, bad);
     assert!(matches!(&found[..], [one] if one.contains(finding)), "{finding}: {found:?}");
     assert_eq!(found_in(rule, path, good), Vec::<String>::new());
@@ -39,6 +38,7 @@ fn large_struct_is_found() {
     let text =
         |fields: usize| format!("struct S {{ {} }}", (0..fields).map(|n| format!("f{n}: u8,")).collect::<String>());
     assert_finds(rules::large_types, "src/a.rs", (&text(21), "`S` has 21 fields"), &text(20));
+    assert_finds(rules::types_near_the_limit, "src/a.rs", (&text(18), "`S` has 18 fields"), &text(17));
 }
 
 #[test]
@@ -58,6 +58,8 @@ fn methods_of_a_type_are_counted_over_its_impl_blocks() {
     let found = rules::large_types(&files(26));
     assert!(matches!(&found[..], [one] if one.to_string().contains("src/a/x.rs:2: `S` has 26 methods")), "{found:?}");
     assert!(rules::large_types(&files(25)).is_empty());
+    assert_eq!(rules::types_near_the_limit(&files(22)).len(), 1);
+    assert!(rules::types_near_the_limit(&files(21)).is_empty());
 }
 
 #[test]
@@ -162,18 +164,6 @@ fn doc_comment_that_begins_with_a_question_word_is_found() {
 }
 
 #[test]
-fn forbidden_words_are_counted_in_code_and_comments() {
-    let list = "# a list\nboth  lane  1 consumer\ncode  Ticket  0 delivery tag\ntext  whoever  0 the subject\n";
-    let words = words::parse(list);
-    let source = "struct Ticket; // a Ticket, `lane`, lanes\n/// Whoever polls the lane.\nfn f(lane: &str) { g(\"lane\", 'l', r#\"lane\"#) }\n";
-    let uses = words::uses(&words, &[SourceFile::new("src/a.rs", source)]);
-    let lines = |word: &str| uses[word].iter().map(|one| one.line).collect::<Vec<_>>();
-    assert_eq!((lines("lane"), lines("Ticket"), lines("whoever")), (vec![2, 3], vec![1], vec![2]));
-    assert_eq!(uses["Ticket"][0].to_string(), "src/a.rs:1: `Ticket` has a standard term: delivery tag");
-    assert!(words::lowered(list, &uses).contains("both  lane             1 consumer\n"), "maxima are never raised");
-}
-
-#[test]
 fn broken_link_is_found() {
     let text = "# A title, of two\n[a](#a-title-of-two) [b](docs/api.md) [c](https://example.org)\n[d](docs/none.md) [e](#nowhere) [f](docs/api.md#nowhere)\n";
     let found: Vec<String> =
@@ -224,12 +214,19 @@ fn large_circle_of_files_is_found() {
             file("six", last),
         ]
     };
-    let found = structure::circles(&files("use super::one;"));
+    let without_roots = structure::circles(&files("use super::one;"));
     assert!(
-        matches!(&found[..], [one] if one.to_string().contains("circle of 6 files; at most 5: a::five, a::four")),
-        "{found:?}"
+        matches!(&without_roots[..], [one] if one.to_string().contains("circle of 6 files; at most 5: a::five, a::four")),
+        "{without_roots:?}"
     );
-    assert!(structure::circles(&files("#[cfg(test)] mod tests { use super::super::one::One; }")).is_empty());
+    let with_roots = structure::folder_circles(&files("use super::one;"));
+    assert!(
+        matches!(&with_roots[..], [one] if one.to_string().contains("circle of 7 files; at most 5: a, a::five, a::four")),
+        "{with_roots:?}"
+    );
+    for rule in [structure::circles, structure::folder_circles] {
+        assert!(rule(&files("#[cfg(test)] mod tests { use super::super::one::One; }")).is_empty());
+    }
 }
 
 #[test]

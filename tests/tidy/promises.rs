@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use regex::Regex;
 
-use crate::source::{Violation, root};
+use crate::source::{Violation, is_of_product, root};
 
 /// Page with the table of promises, and the file from which a run of the chaos test copies it.
 const PAGE: &str = "docs/reliability.md";
@@ -23,7 +23,7 @@ pub fn untested(documents: &[(String, String)]) -> Vec<Violation> {
     let rows: Vec<(usize, Vec<&str>)> =
         (1..).zip(page.lines()).filter_map(|(line, text)| Some((line, columns(text)?))).collect();
     for (line, columns) in rows.iter().filter(|(_, columns)| columns.len() == 3 && columns[2].starts_with('`')) {
-        found.extend(missing_tests(columns[2]).into_iter().map(|why| Violation::new(PAGE, *line, why)));
+        found.extend(missing_tests(columns[2]).into_iter().map(|message| Violation::new(PAGE, *line, message)));
     }
     let promises: Vec<String> =
         rows.iter().filter(|(_, columns)| columns.len() == 3).map(|(_, columns)| words(columns[0])).collect();
@@ -48,7 +48,7 @@ fn missing_tests(column: &str) -> Vec<String> {
     let missing = |named: &str| {
         let Some(parts) = test.captures(named) else { return Some(format!("{named} is not `FILE: TEST`")) };
         let (file, name) = (&parts[1], &parts[2]);
-        let path = if file.starts_with("src/") { PathBuf::from(file) } else { PathBuf::from("tests").join(file) };
+        let path = if is_of_product(file) { PathBuf::from(file) } else { PathBuf::from("tests").join(file) };
         let text = std::fs::read_to_string(root().join(path)).unwrap_or_default();
         let is_test = [format!("fn {name}("), format!("\"{name}\""), format!("def {name}(")]
             .iter()

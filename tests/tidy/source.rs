@@ -3,6 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// Folders with Rust code. Members of a workspace are below `crates/`.
+const CODE: &[&str] = &["src", "crates", "tests", "examples"];
+
 /// A Rust file with its path relative to the repository's root, `/`-separated.
 pub struct SourceFile {
     pub path: String,
@@ -16,14 +19,48 @@ impl SourceFile {
         Self { path: path.to_owned(), text: text.to_owned(), syntax }
     }
 
-    /// Whether the file contains only tests: below `tests/`, or a test module of `src/`.
+    /// Whether the file contains only tests: below `tests/`, or a test module of the product.
     pub fn is_test(&self) -> bool {
         self.path.starts_with("tests/") || self.path.ends_with("/tests.rs") || self.path.contains("/tests/")
     }
+
+    /// Whether the file is code of the product. A file may end with its tests.
+    pub fn is_product(&self) -> bool {
+        is_of_product(&self.path) && !self.is_test()
+    }
+
+    /// Line from which the file contains only tests.
+    pub fn tests_from(&self) -> usize {
+        if self.is_test() {
+            return 1;
+        }
+        let lines: Vec<&str> = self.text.lines().collect();
+        let is_begin = |pair: &[&str]| pair[0] == "#[cfg(test)]" && pair[1].contains("mod ") && pair[1].contains('{');
+        lines.windows(2).position(is_begin).map_or(usize::MAX, |index| index + 1)
+    }
+}
+
+/// Whether a path is below `src/` of the package or of a member of the workspace. The tests beside the code are included.
+pub fn is_of_product(path: &str) -> bool {
+    within_package(path).starts_with("src/")
+}
+
+/// Path within the package: the root's, or that of a member of the workspace in `crates/`.
+pub fn within_package(path: &str) -> &str {
+    let member = path.strip_prefix("crates/").and_then(|rest| rest.split_once('/'));
+    member.map_or(path, |(_, rest)| rest)
+}
+
+/// Whether an item is compiled for tests only.
+pub fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        let syn::Meta::List(list) = &attribute.meta else { return false };
+        list.path.is_ident("cfg") && list.tokens.to_string() == "test"
+    })
 }
 
 /// Finding with its location and message.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Violation {
     pub path: String,
     pub line: usize,
@@ -46,10 +83,11 @@ pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// All Rust files of the folders, sorted by path.
-pub fn rust_files(folders: &[&str]) -> Vec<SourceFile> {
+/// All Rust files of the repository, sorted by path.
+pub fn rust_files() -> Vec<SourceFile> {
+    let folders: Vec<&str> = CODE.iter().copied().filter(|folder| root().join(folder).exists()).collect();
     let mut files: Vec<SourceFile> =
-        texts(folders, "rs").iter().map(|(path, text)| SourceFile::new(path, text)).collect();
+        texts(&folders, "rs").iter().map(|(path, text)| SourceFile::new(path, text)).collect();
     files.sort_by(|a, b| a.path.cmp(&b.path));
     files
 }

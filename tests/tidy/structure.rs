@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use syn::visit::{self, Visit};
 
-use crate::source::{SourceFile, Violation};
+use crate::source::{SourceFile, Violation, is_for_tests};
 
 /// Largest circle of files that use each other.
 pub const MAX_CIRCLE: usize = 5;
@@ -20,24 +20,21 @@ struct Modules<'a> {
     exports: BTreeMap<(Path, String), Path>,
 }
 
-/// Circles of more than [`MAX_CIRCLE`] files within a folder of `src/`. Tests and re-exports do not count, nor does
-/// `mod.rs`, which starts its children and defines what they share.
+/// Circles of more than [`MAX_CIRCLE`] files within a folder of the product, without its `mod.rs` files: these start their
+/// children and define what they share. Tests and re-exports do not count.
 pub fn circles(files: &[SourceFile]) -> Vec<Violation> {
     let modules = Modules::of(files);
-    let edges = modules.edges();
-    let reached: BTreeMap<&Path, BTreeSet<&Path>> =
-        edges.keys().map(|module| (module, reachable(module, &edges))).collect();
-    let mut seen = BTreeSet::new();
-    let mut found = Vec::new();
-    for (module, reaches) in &reached {
-        let circle: Vec<&Path> = reaches.iter().filter(|other| reached[**other].contains(*module)).copied().collect();
-        if circle.len() > MAX_CIRCLE && seen.insert(circle[0]) {
-            let names: Vec<String> = circle.iter().map(|module| module.join("::")).collect();
-            let message = format!("circle of {} files; at most {MAX_CIRCLE}: {}", circle.len(), names.join(", "));
-            found.push(Violation::new(&modules.files[circle[0]].path, 1, message));
-        }
-    }
-    found
+    let mut edges = modules.edges();
+    let is_root = |module: &Path| modules.files[module].path.ends_with("/mod.rs");
+    edges.retain(|module, _| !is_root(module));
+    edges.values_mut().for_each(|used| used.retain(|module| !is_root(module)));
+    modules.circles(&edges)
+}
+
+/// The same with `mod.rs` files: such a circle is one unit, whose parts cannot be read or moved alone.
+pub fn folder_circles(files: &[SourceFile]) -> Vec<Violation> {
+    let modules = Modules::of(files);
+    modules.circles(&modules.edges())
 }
 
 /// Modules that can be reached from a module, with itself if it is part of a circle.
@@ -54,7 +51,7 @@ fn reachable<'a>(from: &Path, edges: &'a BTreeMap<Path, BTreeSet<Path>>) -> BTre
 
 impl<'a> Modules<'a> {
     fn of(files: &'a [SourceFile]) -> Self {
-        let code = files.iter().filter(|file| file.path.starts_with("src/") && !file.is_test());
+        let code = files.iter().filter(|file| file.is_product());
         let files: BTreeMap<Path, &SourceFile> = code.map(|file| (module_of(&file.path), file)).collect();
         let (mut uses, mut exports) = (BTreeMap::new(), BTreeMap::new());
         for (module, file) in &files {
@@ -69,18 +66,30 @@ impl<'a> Modules<'a> {
         Self { files, uses, exports }
     }
 
+    fn circles(&self, edges: &BTreeMap<Path, BTreeSet<Path>>) -> Vec<Violation> {
+        let reached: BTreeMap<&Path, BTreeSet<&Path>> =
+            edges.keys().map(|module| (module, reachable(module, edges))).collect();
+        let mut seen = BTreeSet::new();
+        let mut found = Vec::new();
+        for (module, reaches) in &reached {
+            let circle: Vec<&Path> =
+                reaches.iter().filter(|other| reached[**other].contains(*module)).copied().collect();
+            if circle.len() > MAX_CIRCLE && seen.insert(circle[0]) {
+                let names: Vec<String> = circle.iter().map(|module| module.join("::")).collect();
+                let message = format!("circle of {} files; at most {MAX_CIRCLE}: {}", circle.len(), names.join(", "));
+                found.push(Violation::new(&self.files[circle[0]].path, 1, message));
+            }
+        }
+        found
+    }
+
     /// Used modules of the same folder, by module.
     fn edges(&self) -> BTreeMap<Path, BTreeSet<Path>> {
         let used = |module: &Path, uses: &BTreeSet<Path>| {
             let targets = uses.iter().map(|path| self.definition(path));
             targets.filter(|target| target != module && target.first() == module.first()).collect()
         };
-        let mut edges: BTreeMap<Path, BTreeSet<Path>> =
-            self.uses.iter().map(|(module, uses)| (module.clone(), used(module, uses))).collect();
-        let is_root = |module: &Path| self.files[module].path.ends_with("/mod.rs");
-        edges.retain(|module, _| !is_root(module));
-        edges.values_mut().for_each(|used| used.retain(|module| !is_root(module)));
-        edges
+        self.uses.iter().map(|(module, uses)| (module.clone(), used(module, uses))).collect()
     }
 
     /// Module that defines the item of a path.
@@ -101,8 +110,8 @@ impl<'a> Modules<'a> {
 }
 
 fn module_of(path: &str) -> Path {
-    let parts = path.trim_start_matches("src/").trim_end_matches(".rs").split('/').map(str::to_owned);
-    parts.filter(|part| !["mod", "lib"].contains(&&**part)).collect()
+    let parts = path.trim_end_matches(".rs").split('/').map(str::to_owned);
+    parts.filter(|part| !["crates", "src", "mod", "lib"].contains(&&**part)).collect()
 }
 
 /// Path from the root of the crate. `None` for other crates and for names in scope, whose `use` counts.
@@ -171,14 +180,7 @@ impl<'ast> Visit<'ast> for Paths {
     }
 }
 
-fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        let syn::Meta::List(list) = &attribute.meta else { return false };
-        list.path.is_ident("cfg") && list.tokens.to_string() == "test"
-    })
-}
-
-/// Public types of `src/` with the name of another one.
+/// Public types of the product with the name of another one.
 pub fn shared_names(files: &[SourceFile]) -> Vec<Violation> {
     struct Types<'a>(&'a str, BTreeMap<String, Vec<Violation>>);
     impl Types<'_> {
@@ -210,7 +212,7 @@ pub fn shared_names(files: &[SourceFile]) -> Vec<Violation> {
         }
     }
     let mut types = BTreeMap::<String, Vec<Violation>>::new();
-    for file in files.iter().filter(|file| file.path.starts_with("src/") && !file.is_test()) {
+    for file in files.iter().filter(|file| file.is_product()) {
         let mut of_file = Types(&file.path, BTreeMap::new());
         of_file.visit_file(&file.syntax);
         of_file.1.into_iter().for_each(|(name, uses)| types.entry(name).or_default().extend(uses));

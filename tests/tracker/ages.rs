@@ -26,7 +26,7 @@ use crate::support::properties;
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{event, id, submitted, succeeded};
 use crate::tracker::fixture::{DEADLINE, Fixture, eventually};
-use crate::tracker::outbox::{make_topics, node, read_all, scheduled, until_state};
+use crate::tracker::outbox::{make_topics, read_all, scheduled, task_record, until_state};
 
 const HOUR: i64 = 3_600_000;
 const START: i64 = 1_700_000_000_000;
@@ -59,16 +59,17 @@ async fn fold(events: &[LoggedEvent], sizes: &[usize], forgets: bool) -> (Memory
         }
         rest = later;
     }
-    let nodes = folding.working_set().nodes().map(|(id, node)| (id.clone(), node.clone())).collect();
-    (store, nodes, removed)
+    let task_records =
+        folding.working_set().task_records().map(|(id, task_record)| (id.clone(), task_record.clone())).collect();
+    (store, task_records, removed)
 }
 
 /// Compares the counters with the records.
-async fn expect_consistent_counts(store: &MemoryStore, nodes: &[(TaskId, TaskRecord)]) {
+async fn expect_consistent_counts(store: &MemoryStore, task_records: &[(TaskId, TaskRecord)]) {
     let mut counts: BTreeMap<(Arc<str>, State), u64> = BTreeMap::new();
-    for node in nodes.iter().map(|(_, node)| node) {
-        if let Some(task_type) = &node.task_type {
-            *counts.entry((task_type.clone(), node.state)).or_default() += 1;
+    for task_record in task_records.iter().map(|(_, task_record)| task_record) {
+        if let Some(task_type) = &task_record.task_type {
+            *counts.entry((task_type.clone(), task_record.state)).or_default() += 1;
         }
     }
     let stored = store
@@ -78,8 +79,8 @@ async fn expect_consistent_counts(store: &MemoryStore, nodes: &[(TaskId, TaskRec
         .into_iter()
         .map(|TypeCount { task_type, state, count }| ((task_type, state), count));
     assert_eq!(stored.collect::<BTreeMap<_, _>>(), counts);
-    for (id, _) in nodes {
-        assert!(nodes.iter().any(|(other, _)| other.as_str() == id.root()), "`{id}` has lost its root");
+    for (id, _) in task_records {
+        assert!(task_records.iter().any(|(other, _)| other.as_str() == id.root()), "`{id}` has lost its root");
     }
 }
 
@@ -88,7 +89,7 @@ pub const TASKS: [&str; 9] = ["a", "a:1", "a:2", "a:1:x", "b", "b:1", "c", "c:1:
 pub fn steps_to_events(steps: &[(usize, u8, i64)]) -> Vec<(i64, Event)> {
     let mut at = START;
     let mut events = Vec::new();
-    for (task, what, wait) in steps {
+    for (task, step, wait) in steps {
         at += wait * wait * 60_000;
         let task = TASKS[*task];
         let mut failed = event(Kind::Failed, task);
@@ -97,7 +98,7 @@ pub fn steps_to_events(steps: &[(usize, u8, i64)]) -> Vec<(i64, Event)> {
         log.payload = Payload::Log { lines: vec!["a line".into()], dropped: 0 };
         events.push((
             at,
-            match what {
+            match step {
                 0 | 1 => submitted(task),
                 2 => event(Kind::Started, task),
                 3..=5 => succeeded(task),
@@ -125,15 +126,15 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let events = logged(steps_to_events(&steps));
-            let (store, nodes, removed) = fold(&events, &[usize::MAX], false).await;
-            expect_consistent_counts(&store, &nodes).await;
-            let oracle = Oracle { store: store.clone(), nodes: vec![nodes], events: events.len(), ends: Vec::new() };
+            let (store, task_records, removed) = fold(&events, &[usize::MAX], false).await;
+            expect_consistent_counts(&store, &task_records).await;
+            let oracle = Oracle { store: store.clone(), task_records: vec![task_records], events: events.len(), ends: Vec::new() };
             let all = TASKS.map(id);
             for (sizes, forgets) in [(&sizes[..], false), (&sizes[..], true), (&[1][..], true)] {
                 let (other, _, also_removed) = fold(&events, sizes, forgets).await;
                 oracle.equals(&other).await;
                 assert_eq!(removed, also_removed);
-                assert_eq!(store.nodes(0, &all).await.unwrap(), other.nodes(0, &all).await.unwrap());
+                assert_eq!(store.task_records(0, &all).await.unwrap(), other.task_records(0, &all).await.unwrap());
                 assert_eq!(store.checkpoints(&[0]).await.unwrap(), other.checkpoints(&[0]).await.unwrap());
             }
         });
@@ -152,20 +153,20 @@ async fn finished_tree_is_removed_completely() {
     log.payload = Payload::Log { lines: vec!["a line".into()], dropped: 0 };
     events.extend([(START, log), (START, succeeded("w:branch")), (START, succeeded("w"))]);
     let log = logged(events.iter().cloned().chain([(START + HOUR - 20_000, Event::tick(0))]).collect());
-    let (store, nodes, removed) = fold(&log, &[700], true).await;
-    assert_eq!((nodes.len(), removed), (0, 0), "the cache is empty, and nothing was removed");
+    let (store, task_records, removed) = fold(&log, &[700], true).await;
+    assert_eq!((task_records.len(), removed), (0, 0), "the cache is empty, and nothing was removed");
     assert_eq!(store.counts(&[0]).await.unwrap().iter().map(|count| count.count).sum::<u64>(), 1_303);
     let gone = logged(events.into_iter().chain([(START + HOUR + 20_000, Event::tick(0))]).collect());
-    let (store, nodes, removed) = fold(&gone, &[usize::MAX], false).await;
+    let (store, task_records, removed) = fold(&gone, &[usize::MAX], false).await;
     assert_eq!(removed, 1_302);
-    assert_eq!(nodes.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["stays"]);
-    expect_consistent_counts(&store, &nodes).await;
+    assert_eq!(task_records.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["stays"]);
+    expect_consistent_counts(&store, &task_records).await;
     assert_eq!(store.log_lines(0, &id("w:1"), 0, 10).await.unwrap().lines, Vec::<String>::new());
 }
 
 async fn state_after(events: Vec<(i64, Event)>, task: &str) -> Option<TaskRecord> {
-    let (_, nodes, _) = fold(&logged(events), &[usize::MAX], false).await;
-    nodes.into_iter().find(|(found, _)| found.as_str() == task).map(|(_, node)| node)
+    let (_, task_records, _) = fold(&logged(events), &[usize::MAX], false).await;
+    task_records.into_iter().find(|(found, _)| found.as_str() == task).map(|(_, task_record)| task_record)
 }
 
 /// The type of the root determines the retention of its tree.
@@ -211,7 +212,7 @@ async fn open_trees_end_at_a_changed_age() {
     let state = async |more: &[(i64, Event)], task| {
         let settings = [(START, Event::settings(lifetimes(720), START))];
         let (store, ..) = fold(&logged([&settings[..], &log, more].concat()), &[usize::MAX], false).await;
-        store.nodes(0, &[id(task)]).await.unwrap().pop().flatten().unwrap().state
+        store.task_records(0, &[id(task)]).await.unwrap().pop().flatten().unwrap().state
     };
     assert_eq!(state(&[], "t0").await, State::Queued, "the tree does not end before max_tree_age");
     let later = (START + 4 * HOUR, Event::tick(0));
@@ -257,15 +258,15 @@ async fn tree_open_for_too_long_ends() {
     expect_agreement(&fixture).await;
     ahead.store(8 * HOUR, SeqCst);
     eventually("the tree was removed", || async {
-        node(&fixture, "old").await.is_none() && node(&fixture, "old:runs").await.is_none()
+        task_record(&fixture, "old").await.is_none() && task_record(&fixture, "old:runs").await.is_none()
     })
     .await;
     expect_agreement(&fixture).await;
     assert_eq!(fixture.store.counts(&fixture.all()).await.unwrap(), []);
-    // One more tick may be in flight, decided on while something could still expire. Five intervals show that no more
-    // follow: for that there is no condition.
+    // One more tick may be in flight, decided on while something could still expire.
     let is_quiet = || async {
         let end = fixture.end(0);
+        // Not a wait for a condition: five intervals show that no more ticks follow.
         tokio::time::sleep(Duration::from_secs(1)).await;
         fixture.end(0) == end
     };
@@ -286,7 +287,7 @@ pub async fn idle_partition_gets_ticks(fixture: Fixture) {
     let (with, without) = (fixture.partition_of("t"), 1 - fixture.partition_of("t"));
     eventually("a tick is published", || async { fixture.end(with) >= 3 }).await;
     assert_eq!(fixture.end(without), 0, "no ticks are published to an empty partition");
-    assert_eq!(node(&fixture, "t").await.unwrap().history.entries.len(), 1);
+    assert_eq!(task_record(&fixture, "t").await.unwrap().history.entries.len(), 1);
     tracker.stop().await;
     // The last tick may precede the time at which the task expires.
     let next = fixture.tracker().await;
@@ -337,14 +338,14 @@ pub async fn tasks_of_a_silent_worker_are_marked(fixture: Fixture) {
     heartbeat(&fixture, "w1", 500, HeartbeatState::Running).await;
     let silent = |task: &'static str| {
         let fixture = fixture.clone();
-        async move { node(&fixture, task).await.is_some_and(|node| node.silent) }
+        async move { task_record(&fixture, task).await.is_some_and(|task_record| task_record.silent) }
     };
     eventually("the task of the silent worker is marked", || async {
         heartbeat(&fixture, "w2", 60_000, HeartbeatState::Running).await;
         silent("gone").await
     })
     .await;
-    let record = node(&fixture, "gone").await.unwrap();
+    let record = task_record(&fixture, "gone").await.unwrap();
     assert_eq!(
         (record.state, record.history.entries.last().map(|entry| entry.kind)),
         (State::Running, Some(Kind::WorkerSilent))
@@ -353,7 +354,7 @@ pub async fn tasks_of_a_silent_worker_are_marked(fixture: Fixture) {
     fixture.write(&[event(Kind::CancelRequested, "gone")]).await;
     until_state(&fixture, "gone", State::Cancelled).await;
     // Searches repeat, and may publish the event again before the first one is folded, without effect.
-    let history = node(&fixture, "gone").await.unwrap().history.entries;
+    let history = task_record(&fixture, "gone").await.unwrap().history.entries;
     assert_eq!(
         history.iter().filter(|entry| entry.kind == Kind::WorkerSilent && !entry.ignored).count(),
         1,
@@ -371,7 +372,7 @@ pub async fn tasks_of_a_stopped_worker_are_queued(fixture: Fixture) {
     fixture.write(&[submitted("left"), started]).await;
     heartbeat(&fixture, "w1", 500, HeartbeatState::Stopped).await;
     until_state(&fixture, "left", State::Queued).await;
-    let record = node(&fixture, "left").await.unwrap();
+    let record = task_record(&fixture, "left").await.unwrap();
     let last = record.history.entries.last().unwrap();
     assert_eq!((last.kind, last.error_kind.as_deref()), (Kind::Interrupted, Some("worker_stopped")));
     assert!(!record.silent && record.history.entries.iter().all(|entry| entry.kind != Kind::WorkerSilent));

@@ -29,7 +29,7 @@ impl Fixture {
     async fn state_of(&self, id: &str) -> Option<State> {
         let id = TaskId::parse(id).unwrap();
         let partition = self.partition_of(id.root());
-        self.store.nodes(partition, &[id]).await.unwrap().remove(0).map(|node| node.state)
+        self.store.task_records(partition, &[id]).await.unwrap().remove(0).map(|task_record| task_record.state)
     }
 
     async fn is_queued(&self, id: &str) {
@@ -49,9 +49,13 @@ pub async fn unannounced_tasks_are_announced(fixture: Fixture) {
     let offset = fixture.put(&topic, "late", &[("ce_name", b"a name")]).await;
     fixture.is_queued("late").await;
     let late = TaskId::parse("late").unwrap();
-    let node = fixture.store.nodes(fixture.partition_of("late"), &[late]).await.unwrap().remove(0).unwrap();
-    assert_eq!(node.definition.position.map(|position| (position.partition, position.offset)), Some((1, offset)));
-    assert_eq!(node.definition.policy.and_then(|policy| policy.name).as_deref(), Some("a name"));
+    let task_record =
+        fixture.store.task_records(fixture.partition_of("late"), &[late]).await.unwrap().remove(0).unwrap();
+    assert_eq!(
+        task_record.definition.position.map(|position| (position.partition, position.offset)),
+        Some((1, offset))
+    );
+    assert_eq!(task_record.definition.policy.and_then(|policy| policy.name).as_deref(), Some("a name"));
     assert_eq!((fixture.state_of("quiet").await, fixture.state_of("no").await), (None, None));
     let other = fixture.task_topic("other");
     fixture.put(&other, "elsewhere", &[]).await;

@@ -60,6 +60,7 @@ impl OwnBroker {
                 "Kafka was not ready within {START:?}: {ended:?}: {}",
                 log()
             );
+            // Interval of the checks, which have a deadline of their own.
             std::thread::sleep(Duration::from_millis(100));
         }
     }

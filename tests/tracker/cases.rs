@@ -111,7 +111,7 @@ pub async fn newer_event_stops_its_partition(fixture: Fixture) {
 /// Reads a task from the store.
 pub async fn state_of(fixture: &Fixture, task: &str) -> Option<kafleet::model::record::TaskRecord> {
     let task = id(task);
-    fixture.store.nodes(fixture.partition_of(task.root()), std::slice::from_ref(&task)).await.unwrap().remove(0)
+    fixture.store.task_records(fixture.partition_of(task.root()), std::slice::from_ref(&task)).await.unwrap().remove(0)
 }
 
 /// Writes one finished task per partition and returns their ids.

@@ -23,14 +23,16 @@ use crate::tracker::ages::{TASKS, logged, steps_to_events};
 type Counts = BTreeMap<(Arc<str>, State), u64>;
 
 async fn everything(store: &dyn Store, index: &Index) -> Vec<(Entry, TaskRecord)> {
-    let (mut found, mut after) = (Vec::new(), None);
+    let (mut stored, mut after) = (Vec::new(), None);
     loop {
         let page = store.page(0, index, after.as_ref(), 100).await.unwrap();
-        let Some(last) = page.last().cloned() else { return found };
+        let Some(last) = page.last().cloned() else { return stored };
         let ids: Vec<TaskId> = page.iter().map(|entry| entry.id.clone()).collect();
-        let nodes = store.nodes(0, &ids).await.unwrap();
-        found.extend(
-            page.into_iter().zip(nodes).map(|(entry, node)| (entry, node.expect("every listed task has a record"))),
+        let task_records = store.task_records(0, &ids).await.unwrap();
+        stored.extend(
+            page.into_iter()
+                .zip(task_records)
+                .map(|(entry, task_record)| (entry, task_record.expect("every listed task has a record"))),
         );
         after = Some(last);
     }
@@ -40,9 +42,9 @@ async fn everything(store: &dyn Store, index: &Index) -> Vec<(Entry, TaskRecord)
 async fn records(store: &dyn Store) -> Vec<(TaskId, TaskRecord)> {
     let (mut all, mut open) = (Vec::new(), vec![Index::Roots]);
     while let Some(index) = open.pop() {
-        for (entry, node) in everything(store, &index).await {
+        for (entry, task_record) in everything(store, &index).await {
             open.push(Index::Children(entry.id.clone()));
-            all.push((entry.id, node));
+            all.push((entry.id, task_record));
         }
     }
     all
@@ -52,11 +54,11 @@ async fn expect_exact(store: &dyn Store, when: &str) {
     let records = records(store).await;
     let mut counts = Counts::new();
     let mut members: BTreeMap<(Arc<str>, State), BTreeSet<TaskId>> = BTreeMap::new();
-    for (id, node) in &records {
-        let Some(task_type) = &node.task_type else { continue };
-        *counts.entry((task_type.clone(), node.state)).or_default() += 1;
-        if node.state.is_indexed() {
-            members.entry((task_type.clone(), node.state)).or_default().insert(id.clone());
+    for (id, task_record) in &records {
+        let Some(task_type) = &task_record.task_type else { continue };
+        *counts.entry((task_type.clone(), task_record.state)).or_default() += 1;
+        if task_record.state.is_indexed() {
+            members.entry((task_type.clone(), task_record.state)).or_default().insert(id.clone());
         }
     }
     let stored: Counts = store
@@ -87,24 +89,25 @@ async fn expect_exact_statistics(store: &dyn Store, records: &[(TaskId, TaskReco
     let Some(overview) = store.statistics(0, &[], &[]).await.unwrap().overview else { return };
     let (aggregates, minute) = (kept_aggregates(&overview), overview.minute.unwrap());
     for listed in overview.series.iter().filter(|listed| &*listed.name != "*") {
-        let of_type = |node: &TaskRecord| node.task_type.as_ref() == Some(&listed.name);
-        let found = store.statistics(0, std::slice::from_ref(&listed.name), &aggregates).await.unwrap();
+        let of_type = |task_record: &TaskRecord| task_record.task_type.as_ref() == Some(&listed.name);
+        let stored = store.statistics(0, std::slice::from_ref(&listed.name), &aggregates).await.unwrap();
         let counts = |key: &AggregateKey| match key.level {
             Level::Minute => key.number == minute,
             level => level == Level::Day,
         };
-        let sum: i64 = found
+        let sum: i64 = stored
             .aggregates
             .iter()
             .filter(|(_, key, _)| counts(key))
             .map(|(.., aggregate)| aggregate.open_change())
             .sum();
-        let open = records.iter().filter(|(_, node)| of_type(node) && !node.own.is_terminal()).count();
+        let open =
+            records.iter().filter(|(_, task_record)| of_type(task_record) && !task_record.own.is_terminal()).count();
         assert_eq!(sum, open as i64, "{when}: opened - ended - dropped of `{}`", listed.name);
         let mut failed: BTreeMap<Fingerprint, u64> = BTreeMap::new();
-        for (_, node) in records.iter().filter(|(_, node)| of_type(node)) {
-            if matches!(node.own, State::Failed | State::Expired) {
-                *failed.entry(Fingerprint::of(node.outcome.error.as_deref())).or_default() += 1;
+        for (_, task_record) in records.iter().filter(|(_, task_record)| of_type(task_record)) {
+            if matches!(task_record.own, State::Failed | State::Expired) {
+                *failed.entry(Fingerprint::of(task_record.outcome.error.as_deref())).or_default() += 1;
             }
         }
         let groups = store.error_groups(0, &listed.name, 100).await.unwrap();

@@ -25,10 +25,10 @@ use crate::tracker::outbox::{make_topics, many, published};
 /// Size of one round of the load.
 const TREES: usize = 25;
 const TIMERS: usize = 20;
-const PAUSE: Duration = Duration::from_millis(50);
+const ROUND_INTERVAL: Duration = Duration::from_millis(50);
 /// Rounds after which the load becomes light; it continues while the test waits for progress.
-const MANY_ROUNDS: usize = 150;
-const LONG_PAUSE: Duration = Duration::from_secs(1);
+const QUICK_ROUNDS: usize = 150;
+const SLOW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Kafka of the test services; `None` with a message if they were not started.
 fn kafka() -> Option<Arc<Kafka>> {
@@ -77,7 +77,8 @@ impl Load {
                     fixture.write(&many(TIMERS, &format!("timer-{round}"))).await;
                     rounds.store(round + 1, SeqCst);
                     drop(turn);
-                    tokio::time::sleep(if round < MANY_ROUNDS { PAUSE } else { LONG_PAUSE }).await;
+                    // Interval between the rounds of the load.
+                    tokio::time::sleep(if round < QUICK_ROUNDS { ROUND_INTERVAL } else { SLOW_INTERVAL }).await;
                 }
             }
         });
@@ -97,9 +98,9 @@ impl Load {
     }
 
     /// Waits for progress of the fold.
-    async fn wait_for_progress(&self, what: &str) {
+    async fn wait_for_progress(&self, subject: &str) {
         let before = self.folded().await.unwrap_or(0);
-        eventually(what, || async { self.folded().await.is_some_and(|now| now > before + 200) }).await;
+        eventually(subject, || async { self.folded().await.is_some_and(|now| now > before + 200) }).await;
     }
 
     /// Ends the load and checks that everything is folded and published once.
@@ -237,9 +238,9 @@ async fn connections_are_cut_around_exec() {
     let fixture = Fixture::new(kafka, store(format!("redis://127.0.0.1:{}", proxy.port)), 3);
     let load = Load::begin(&fixture, server.url());
     let trackers = two_trackers(&fixture).await;
-    for (cut, wanted) in [(Cut::Before(4), 3), (Cut::After(4), 6)] {
+    for (cut, cuts) in [(Cut::Before(4), 3), (Cut::After(4), 6)] {
         proxy.cut(cut);
-        eventually(&format!("connections are cut ({cut:?})"), || async { proxy.cuts() >= wanted }).await;
+        eventually(&format!("connections are cut ({cut:?})"), || async { proxy.cuts() >= cuts }).await;
     }
     proxy.cut(Cut::Never);
     eventually("the trackers have read the checkpoint again", || async {
@@ -328,8 +329,8 @@ async fn slots_migrate_under_load() {
 async fn reads_succeed(store: &dyn Store, partition: u32, roots: &[Entry]) {
     let mut ids: Vec<_> = roots.iter().map(|entry| entry.id.clone()).collect();
     ids.push(id("nobody"));
-    let nodes = store.nodes(partition, &ids).await.unwrap();
-    assert!(nodes[..roots.len()].iter().all(Option::is_some) && nodes[roots.len()].is_none());
+    let task_records = store.task_records(partition, &ids).await.unwrap();
+    assert!(task_records[..roots.len()].iter().all(Option::is_some) && task_records[roots.len()].is_none());
     let page = store.page(partition, &Index::Roots, roots.last(), 10).await.unwrap();
     assert!(page.iter().all(|entry| entry < roots.last().unwrap()));
     store.counts(&[0, 1, 2]).await.unwrap();

@@ -190,8 +190,8 @@ impl Tracker {
 
     /// Waits for a reason that contains these words.
     pub async fn expect_reason(&self, part: &str, words: &str) {
-        let what = format!("`{part}` is not ready because of `{words}`");
-        eventually(&what, || async { self.reason(part).is_some_and(|reason| reason.contains(words)) }).await;
+        let subject = format!("`{part}` is not ready because of `{words}`");
+        eventually(&subject, || async { self.reason(part).is_some_and(|reason| reason.contains(words)) }).await;
     }
 
     pub async fn expect_ready(&self) {

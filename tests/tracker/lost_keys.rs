@@ -28,8 +28,8 @@ fn losses(fixture: &Fixture, tracker: &Tracker) -> u64 {
 }
 
 /// Waits until more than `before` losses are detected and the store contains all tasks again.
-async fn expect_recovery(fixture: &Fixture, tracker: &Tracker, what: &str, before: u64) {
-    eventually(&format!("the loss is detected: {what}"), || async { losses(fixture, tracker) > before }).await;
+async fn expect_recovery(fixture: &Fixture, tracker: &Tracker, subject: &str, before: u64) {
+    eventually(&format!("the loss is detected: {subject}"), || async { losses(fixture, tracker) > before }).await;
     expect_agreement(fixture).await;
     tracker.expect_ready().await;
 }
@@ -151,11 +151,12 @@ async fn lost_records_are_found_by_the_audit() {
         async move {
             loop {
                 reasons.lock().unwrap().extend(health.reasons().into_iter().map(|(_, reason)| reason));
+                // Interval of the samples.
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
     });
-    for (id, _) in oracle.nodes[0].iter().step_by(7) {
+    for (id, _) in oracle.task_records[0].iter().step_by(7) {
         let before = losses(&fixture, &tracker);
         memory.remove_record(0, id);
         expect_recovery(&fixture, &tracker, id.as_str(), before).await;
@@ -204,7 +205,7 @@ async fn restarted_tracker_is_not_ready_before_a_lost_partition_is_complete() {
     let oracle = expect_agreement(&fixture).await;
     let end = fixture.end(0);
     let some = faults.on(polls_of_groups).records(100);
-    memory.remove_record(0, &oracle.nodes[0][0].0);
+    memory.remove_record(0, &oracle.task_records[0][0].0);
     eventually("the loss is detected", || async { losses(&fixture, &tracker) > 0 }).await;
     let offset =
         || async { fixture.store.checkpoints(&[0]).await.unwrap()[0].map_or(0, |checkpoint| checkpoint.offset) };

@@ -16,7 +16,7 @@ use crate::tracker::ages::{heartbeat, short_intervals};
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{event, submitted, succeeded};
 use crate::tracker::fixture::{DEADLINE, Fixture, eventually};
-use crate::tracker::outbox::{make_topics, node, until_state};
+use crate::tracker::outbox::{make_topics, task_record, until_state};
 
 /// Publishes task records whose events are written only by these tests.
 async fn put_records(fixture: &Fixture, topic: &str, count: usize) {
@@ -74,7 +74,7 @@ async fn queued_task_expires_when_its_record_is_removed() {
     eventually("two are counted", || async { tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 2 })
         .await;
     expect_agreement(&fixture).await;
-    assert_eq!(node(&fixture, "kept").await.unwrap().state, State::Queued);
+    assert_eq!(task_record(&fixture, "kept").await.unwrap().state, State::Queued);
     tracker.stop().await;
 }
 
@@ -104,7 +104,11 @@ async fn removed_record_is_lost_only_if_no_worker_can_hold_it() {
     commit("kf1 open 100 0 r:AQE");
     until_state(&fixture, "passed", State::Expired).await;
     for task in ["held", "waits", "last"] {
-        assert_eq!(node(&fixture, task).await.unwrap().state, State::Queued, "`{task}` may be held by the worker");
+        assert_eq!(
+            task_record(&fixture, task).await.unwrap().state,
+            State::Queued,
+            "`{task}` may be held by the worker"
+        );
     }
     fixture.write(&[succeeded("held")]).await;
     until_state(&fixture, "held", State::Succeeded).await;
@@ -112,7 +116,7 @@ async fn removed_record_is_lost_only_if_no_worker_can_hold_it() {
     for task in ["waits", "last"] {
         until_state(&fixture, task, State::Expired).await;
     }
-    assert_eq!(node(&fixture, "held").await.unwrap().state, State::Succeeded);
+    assert_eq!(task_record(&fixture, "held").await.unwrap().state, State::Succeeded);
     eventually("three are counted", || async { tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 3 })
         .await;
     expect_agreement(&fixture).await;
@@ -136,7 +140,7 @@ async fn lost_tasks_are_found_by_the_commits_of_the_recorded_group() {
     memory.truncate_before(&partition, 2).unwrap();
     let tracker = short_intervals(&fixture).await;
     until_state(&fixture, "passed", State::Expired).await;
-    assert_eq!(node(&fixture, "waits").await.unwrap().state, State::Queued);
+    assert_eq!(task_record(&fixture, "waits").await.unwrap().state, State::Queued);
     expect_agreement(&fixture).await;
     tracker.stop().await;
 }
@@ -165,7 +169,7 @@ async fn running_task_of_a_dead_worker_expires_when_its_record_is_removed() {
     let tracker = short_intervals(&fixture).await;
     let expired = until_state(&fixture, "gone", State::Expired).await;
     assert_eq!(expired.outcome.error.map(|error| error.message).as_deref(), Some("removed by retention"));
-    assert_eq!(node(&fixture, "there").await.unwrap().state, State::Running, "its worker lives");
+    assert_eq!(task_record(&fixture, "there").await.unwrap().state, State::Running, "its worker lives");
     heartbeat(&fixture, "w1", 500, HeartbeatState::Stopped).await;
     until_state(&fixture, "there", State::Expired).await;
     expect_agreement(&fixture).await;
@@ -192,10 +196,10 @@ async fn task_folded_after_its_record_was_removed_expires() {
     // Let time pass: an immediate search would not find the task.
     let before = reads.hits();
     eventually("time passes", || async { reads.hits() >= before + 2 }).await;
-    assert_eq!(node(&fixture, "lost").await, None, "no event is folded");
+    assert_eq!(task_record(&fixture, "lost").await, None, "no event is folded");
     records.lift();
     until_state(&fixture, "lost", State::Expired).await;
     expect_agreement(&fixture).await;
-    assert_eq!(node(&fixture, "kept").await.unwrap().state, State::Queued);
+    assert_eq!(task_record(&fixture, "kept").await.unwrap().state, State::Queued);
     tracker.stop().await;
 }

@@ -49,7 +49,7 @@ fn published(fixture: &Fixture) -> (BTreeMap<String, usize>, usize) {
         *times.entry(header(record, "ce_id").unwrap().to_owned()).or_default() += 1;
     }
     let about = |value: &[u8]| {
-        let Delivered { body } = serde_json::from_slice(value).unwrap();
+        let NotificationRecord { body } = serde_json::from_slice(value).unwrap();
         assert_eq!(body.payload, serde_json::json!({"order": 7}), "each action has its payload");
         body.data["id"].text().to_owned()
     };
@@ -60,7 +60,7 @@ fn published(fixture: &Fixture) -> (BTreeMap<String, usize>, usize) {
 
 /// Params of a delivery.
 #[derive(serde::Deserialize)]
-struct Delivered {
+struct NotificationRecord {
     body: DeliveredBody,
 }
 
@@ -139,7 +139,7 @@ async fn deeply_nested_result_is_sent_as_it_is() {
     all_notified(&fixture, 1).await;
     until_state(&fixture, "delayed", State::Queued).await;
     for record in read_all(&fixture, &fixture.names.tasks(TYPE)) {
-        let Delivered { body } = serde_json::from_slice(record.value.as_deref().unwrap()).unwrap();
+        let NotificationRecord { body } = serde_json::from_slice(record.value.as_deref().unwrap()).unwrap();
         assert_eq!((body.data["id"].text(), body.data["result"].text()), (r#""a""#, &*output));
     }
     tracker.stop().await;
@@ -157,12 +157,12 @@ async fn missing_callback_topic_is_reported() {
         counts.iter().any(|count| &*count.task_type == TYPE && count.state == State::Failed && count.count == 2)
     };
     eventually("both deliveries have failed", failed).await;
-    let task = crate::tracker::outbox::node(&fixture, "a-0").await.unwrap();
+    let task = crate::tracker::outbox::task_record(&fixture, "a-0").await.unwrap();
     assert_eq!(task.history.entries.iter().filter(|entry| entry.kind == Kind::Checked).count(), 1);
     let rules = &task.definition.policy.as_ref().unwrap().rules;
     for one in &task.notifications.as_ref().unwrap().deliveries {
         let id = one.id(&crate::tracker::event_log::id("a-0"), one.rule.notification(rules).unwrap());
-        let error = crate::tracker::outbox::node(&fixture, &id).await.unwrap().outcome.error.unwrap();
+        let error = crate::tracker::outbox::task_record(&fixture, &id).await.unwrap().outcome.error.unwrap();
         assert!(error.message.contains("does not exist"), "{}", error.message);
     }
     tracker.stop().await;

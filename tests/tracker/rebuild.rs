@@ -53,7 +53,7 @@ async fn plan(setup: &Rebuild) -> RebuildPlan {
 async fn refused(setup: &Rebuild) -> String {
     match rebuild::preflight(setup).await {
         Ok(_) => panic!("the rebuild is not refused"),
-        Err(RebuildError::Unsuitable(why)) => why,
+        Err(RebuildError::Unsuitable(error)) => error,
         Err(other) => panic!("{other}"),
     }
 }
@@ -75,9 +75,9 @@ fn run_until_ready(setup: Rebuild, plan: RebuildPlan, stop: &Shutdown) -> (JoinH
         let mut events = Vec::new();
         loop {
             match running.next(&stop).await {
-                Ok(Next::RebuildEvent(what)) => {
-                    is_ready.fetch_or(what == RebuildEvent::Ready, SeqCst);
-                    events.push(what);
+                Ok(Next::RebuildEvent(event)) => {
+                    is_ready.fetch_or(event == RebuildEvent::Ready, SeqCst);
+                    events.push(event);
                 }
                 Ok(Next::Ended(ending)) => return (events, Ok(ending)),
                 Err(refusal) => return (events, Err(refusal)),
@@ -169,8 +169,8 @@ async fn later_rebuild_continues_and_ends_the_earlier() {
     assert!(planned.partitions.iter().all(|task| task.from == task.end), "folded events are not folded again");
     let second = run(again, planned, &stop);
     let (_, ending) = ended(first).await;
-    let why = ending.unwrap_err().to_string();
-    assert!(why.contains("another rebuild into this store was started: this one ends"), "{why}");
+    let error = ending.unwrap_err().to_string();
+    assert!(error.contains("another rebuild into this store was started: this one ends"), "{error}");
     fixture.write(&event_log(2, 100)).await;
     expect_agreement(&copy).await;
     assert_eq!(numbers(&copy).await, [Some(2); 2]);
@@ -186,12 +186,12 @@ async fn unsuitable_stores_are_refused() {
     let tracker = fixture.tracker().await;
     one_each(&fixture, "t").await;
     expect_agreement(&fixture).await;
-    let why = refused(&setup(&fixture, &fixture)).await;
-    assert!(why.contains("this is the store that serves now") && why.contains("hint: "), "{why}");
+    let error = refused(&setup(&fixture, &fixture)).await;
+    assert!(error.contains("this is the store that serves now") && error.contains("hint: "), "{error}");
     // A store with the checkpoint of another fleet.
     put(&copy, 0, Checkpoint { offset: 1, version: 0, ..Checkpoint::default() }).await;
-    let why = refused(&setup(&fixture, &copy)).await;
-    assert!(why.contains("fold version 0") && why.contains("hint: "), "{why}");
+    let error = refused(&setup(&fixture, &copy)).await;
+    assert!(error.contains("fold version 0") && error.contains("hint: "), "{error}");
     tracker.stop().await;
 }
 
@@ -220,13 +220,13 @@ async fn store_of_another_fleet_is_refused() {
     ] {
         let copy = another(&fixture);
         put(&copy, partition, checkpoint).await;
-        let why = refused(&setup(&fixture, &copy)).await;
-        assert!(why.contains(expected) && why.contains("hint: "), "{why}");
+        let error = refused(&setup(&fixture, &copy)).await;
+        assert!(error.contains(expected) && error.contains("hint: "), "{error}");
     }
     let newer = another(&fixture);
     put(&newer, 0, Checkpoint { version: FOLD_VERSION + 1, rebuild: 0, ..checkpoint }).await;
-    let why = refused(&setup(&newer, &another(&fixture))).await;
-    assert!(why.contains("the source has fold version"), "{why}");
+    let error = refused(&setup(&newer, &another(&fixture))).await;
+    assert!(error.contains("the source has fold version"), "{error}");
     tracker.stop().await;
 }
 
@@ -249,11 +249,17 @@ async fn log_without_its_beginning_requires_partial() {
     log.truncate_before(&fixture.partition(0), beginning).unwrap();
 
     let copy = another(&fixture);
-    let why = refused(&setup(&fixture, &copy)).await;
+    let error = refused(&setup(&fixture, &copy)).await;
     let expect_reason = format!("partition 0 begins at offset {beginning} (");
-    assert!(why.contains("retention has removed the beginning of the log") && why.contains(&expect_reason), "{why}");
-    assert!(why.contains("and 2 trees in the source began earlier, such as") && why.contains("`--partial`"), "{why}");
-    assert!(!why.contains("partition 1"), "partition 1 is complete: {why}");
+    assert!(
+        error.contains("retention has removed the beginning of the log") && error.contains(&expect_reason),
+        "{error}"
+    );
+    assert!(
+        error.contains("and 2 trees in the source began earlier, such as") && error.contains("`--partial`"),
+        "{error}"
+    );
+    assert!(!error.contains("partition 1"), "partition 1 is complete: {error}");
     assert_eq!(numbers(&copy).await, [None; 2], "the refused rebuild writes nothing");
 
     let partial = Rebuild { partial: true, follow: false, ..setup(&fixture, &copy) };
@@ -262,7 +268,8 @@ async fn log_without_its_beginning_requires_partial() {
     let (events, ending) = ended(run(partial, planned, &Shutdown::new())).await;
     assert_eq!(ending, Ok(Ending::Complete), "{events:?}");
     assert_eq!(unverified(&events), 2, "{events:?}");
-    let state = async |task: &str| crate::tracker::cases::state_of(&copy, task).await.map(|node| node.state);
+    let state =
+        async |task: &str| crate::tracker::cases::state_of(&copy, task).await.map(|task_record| task_record.state);
     for task in [&new[0], &new[1], &old[1]] {
         assert_eq!(state(task).await, Some(State::Succeeded), "{task}");
     }
@@ -319,7 +326,10 @@ async fn rebuild_works_into_and_from_a_cluster() {
     let new = copy.tracker().await;
     let (events, ending) = ended(running).await;
     assert_eq!(ending, Ok(Ending::TakenOver), "{events:?}");
-    let same = events.iter().filter(|event| matches!(event, RebuildEvent::Verified(one) if one.keys > 0)).count();
+    let same = events
+        .iter()
+        .filter(|event| matches!(event, RebuildEvent::Verified(comparison) if comparison.keys > 0))
+        .count();
     assert_eq!(same, 5, "{events:?}");
 
     first.write(&event_log(3, 100)).await;
@@ -333,8 +343,8 @@ async fn rebuild_works_into_and_from_a_cluster() {
     // Any node of the cluster identifies the cluster.
     let node = format!("redis-cluster://127.0.0.1:{}", cluster.servers[2].port);
     let same = Redis::connect(RedisOptions { prefix: "fleet".into(), ..patient(node) }).unwrap();
-    let why = refused(&setup(&copy, &log.with(log.broker.clone(), Arc::new(same)))).await;
-    assert!(why.contains("this is the store that serves now"), "{why}");
+    let error = refused(&setup(&copy, &log.with(log.broker.clone(), Arc::new(same)))).await;
+    assert!(error.contains("this is the store that serves now"), "{error}");
     new.stop().await;
 }
 
@@ -359,8 +369,8 @@ fn compared(source: &Fixture, copy: &Fixture, server: &Server) -> Rebuild {
 
 /// A rebuild with comparison of these stores.
 fn compared_in(source: &Fixture, copy: &Fixture, stores: [Redis; 2]) -> Rebuild {
-    let [one, other] = stores.map(|store| Arc::new(store) as Arc<dyn Inspect>);
-    Rebuild { compare: Some((one, other)), follow: false, ..setup(source, copy) }
+    let [first, second] = stores.map(|store| Arc::new(store) as Arc<dyn Inspect>);
+    Rebuild { compare: Some((first, second)), follow: false, ..setup(source, copy) }
 }
 
 /// Every key is compared at equal checkpoints while events arrive.
@@ -386,7 +396,10 @@ async fn copy_is_compared_under_load() {
     let plan = plan(&setup).await;
     let (events, ending) = ended(run(setup, plan, &stop)).await;
     assert_eq!(ending, Ok(Ending::Complete), "{events:?}");
-    let keys: u64 = events.iter().map(|event| if let RebuildEvent::Verified(one) = event { one.keys } else { 0 }).sum();
+    let keys: u64 = events
+        .iter()
+        .map(|event| if let RebuildEvent::Verified(comparison) = event { comparison.keys } else { 0 })
+        .sum();
     assert!(keys > 3_000, "{events:?}");
     writing.await.unwrap();
     // Compare again without writes: the digest covers the contents only.
@@ -397,9 +410,9 @@ async fn copy_is_compared_under_load() {
         let plan = rebuild::preflight(&setup).await.unwrap();
         let (mut events, _) = ended(run(setup, plan, &stop)).await;
         events.retain(|event| *event != RebuildEvent::Ready);
-        events.sort_by_key(
-            |event| if let RebuildEvent::Verified(one) = event { one.partition } else { panic!("{event:?}") },
-        );
+        events.sort_by_key(|event| {
+            if let RebuildEvent::Verified(comparison) = event { comparison.partition } else { panic!("{event:?}") }
+        });
         digests.push(events);
     }
     assert_eq!(digests[0], digests[1]);
@@ -416,7 +429,7 @@ async fn differences_are_reported_by_key_and_field() {
     source.write(&[submitted("a"), succeeded("a"), submitted("b"), scheduled("later", now_ms() + 3_600_000)]).await;
     expect_agreement(&source).await;
     tracker.stop().await;
-    let record = source.store.nodes(0, &[id("a")]).await.unwrap().remove(0).unwrap();
+    let record = source.store.task_records(0, &[id("a")]).await.unwrap().remove(0).unwrap();
     let wrong = TaskRecord { attempt: 7, ..record }.encode().unwrap();
     let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
     let () = redis::cmd("SET").arg("fleet:{p0}:t:a").arg(wrong).query(&mut connection).unwrap();
@@ -428,8 +441,9 @@ async fn differences_are_reported_by_key_and_field() {
     let (events, ending) = ended(run(setup, plan, &Shutdown::new())).await;
     assert_eq!(ending, Ok(Ending::Different), "{events:?}");
     let [RebuildEvent::Differs { partition: 0, differences }] = events.as_slice() else { panic!("{events:?}") };
-    let of =
-        |key: &str| differences.iter().find(|one| one.key == key).unwrap_or_else(|| panic!("{key}: {differences:?}"));
+    let of = |key: &str| {
+        differences.iter().find(|difference| difference.key == key).unwrap_or_else(|| panic!("{key}: {differences:?}"))
+    };
     assert_eq!((of("fleet:{p0}:t:a").source.as_str(), of("fleet:{p0}:t:a").copy.as_str()), ("attempt=7", "attempt=0"));
     assert_eq!(of("fleet:{p0}:t:b").source, "nothing");
     assert_eq!(of("fleet:{p0}:due").source, "nothing");

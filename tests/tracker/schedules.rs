@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kafleet::broker::{Partition, TopicSpec, memory as broker};
 use kafleet::control::schedules::{ScheduleKey, ScheduleRequest, ScheduleSpan, ScheduleState};
-use kafleet::control::{CONTROL_VERSION, ControlState, ControlWatch, keep, put_schedule};
+use kafleet::control::{CONTROL_VERSION, ControlState, ControlWatch, follow_control, put_schedule};
 use kafleet::model::event::{Event, Kind};
 use kafleet::model::record::state::State as TaskState;
 use kafleet::model::schedule::step::{ScheduleOutcome, ScheduleProgress};
@@ -21,7 +21,7 @@ use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::succeeded;
 use crate::tracker::fixture::{DEADLINE, Fixture, Tracker, eventually};
 use crate::tracker::memory::fixture;
-use crate::tracker::outbox::{header, make_topics, node, read_all, until_state};
+use crate::tracker::outbox::{header, make_topics, read_all, task_record, until_state};
 use crate::tracker::steps::Step;
 
 const TYPE: &str = "root";
@@ -73,8 +73,8 @@ async fn ask(fixture: &Fixture, name: &str, ask: &str, backfill: Option<Schedule
 /// Reads the control topic as a new follower does.
 async fn plan(fixture: &Fixture) -> ScheduleState {
     let control = ControlWatch::new(ControlState::without_cancels().with_schedules());
-    let _reading = keep(control.clone(), fixture.broker.clone(), &fixture.names, None);
-    tokio::time::timeout(DEADLINE, control.whole()).await.expect("the control topic is read");
+    let _reading = follow_control(control.clone(), fixture.broker.clone(), &fixture.names, None);
+    tokio::time::timeout(DEADLINE, control.wait_until_read()).await.expect("the control topic is read");
     control.state().plan.clone()
 }
 
@@ -87,8 +87,8 @@ fn times_fired(plan: &ScheduleState, name: &str) -> u64 {
     plan.states.get(name).map_or(0, |state| state.fired)
 }
 
-async fn until_plan(fixture: &Fixture, what: &str, holds: impl Fn(&ScheduleState) -> bool) {
-    eventually(what, || async { holds(&plan(fixture).await) }).await;
+async fn until_plan(fixture: &Fixture, subject: &str, holds: impl Fn(&ScheduleState) -> bool) {
+    eventually(subject, || async { holds(&plan(fixture).await) }).await;
 }
 
 /// Number of `scheduled` events and of published records per task.
@@ -110,8 +110,8 @@ fn fired(fixture: &Fixture) -> BTreeMap<String, (usize, usize)> {
 async fn exactly(fixture: &Fixture, tasks: Vec<String>) {
     let released = || async { fired(fixture).values().filter(|(_, published)| *published > 0).count() >= tasks.len() };
     eventually(&format!("{} tasks are published", tasks.len()), released).await;
-    let wanted: BTreeMap<String, (usize, usize)> = tasks.into_iter().map(|task| (task, (1, 1))).collect();
-    assert_eq!(fired(fixture), wanted);
+    let expected: BTreeMap<String, (usize, usize)> = tasks.into_iter().map(|task| (task, (1, 1))).collect();
+    assert_eq!(fired(fixture), expected);
     expect_agreement(fixture).await;
 }
 
@@ -189,7 +189,7 @@ pub async fn overlap_policies_are_applied(fixture: Fixture) {
             .history
             .entries
             .iter()
-            .any(|entry| entry.message.as_deref().is_some_and(|why| why.contains("schedule `replace`")))
+            .any(|entry| entry.message.as_deref().is_some_and(|reason| reason.contains("schedule `replace`")))
     );
     let buffered = task_of("buffer", buffering.waiting_ms.unwrap());
     for last in [skipping.last.unwrap().task, buffering.last.unwrap().task] {
@@ -404,7 +404,8 @@ async fn no_producer_is_opened_without_schedules() {
     assert_eq!(opened.hits(), 0);
     let schedule = past(1, Overlap::Allow);
     put(&fixture, "s", &schedule).await;
-    eventually("the schedule has fired", || async { node(&fixture, &task(&schedule, "s", 1)).await.is_some() }).await;
+    eventually("the schedule has fired", || async { task_record(&fixture, &task(&schedule, "s", 1)).await.is_some() })
+        .await;
     assert!(fixture.broker.watermarks(&Partition::new(fixture.names.control(), 0), DEADLINE).unwrap().high > 1);
     tracker.stop().await;
 }

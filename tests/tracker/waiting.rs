@@ -18,7 +18,7 @@ use crate::tracker::event_log::{event, id, submitted, succeeded};
 use crate::tracker::fixture::{DEADLINE, Fixture, eventually};
 use crate::tracker::memory::fixture;
 use crate::tracker::outbox::{
-    header, make_topics, node, placed, positions_match_newest_records, put_task, read_all, until_state,
+    header, make_topics, placed, positions_match_newest_records, put_task, read_all, task_record, until_state,
 };
 
 fn of_type(task: &str, task_type: &str) -> Event {
@@ -40,7 +40,8 @@ fn cancel_record(fixture: &Fixture, task: &str) -> Option<Vec<u8>> {
 }
 
 async fn is_withdrawn(fixture: &Fixture, task: &str) -> bool {
-    node(fixture, task).await.is_some_and(|node| node.effects.is_empty()) && cancel_record(fixture, task).is_none()
+    task_record(fixture, task).await.is_some_and(|task_record| task_record.effects.is_empty())
+        && cancel_record(fixture, task).is_none()
 }
 
 /// Hundreds of tasks were cancelled before a worker took them, and no worker consumes their records.
@@ -56,18 +57,31 @@ async fn waiting_cancels_block_no_other_effects() {
     let tracker = fixture.tracker().await;
     let ids: Vec<_> = names.iter().map(|name| id(name)).collect();
     eventually("all are cancelled, and the withdrawals are pending", || async {
-        let nodes = fixture.store.nodes(0, &ids).await.unwrap();
-        nodes.iter().flatten().filter(|node| node.state == State::Cancelled && node.effects.len() == 1).count() == 700
+        let task_records = fixture.store.task_records(0, &ids).await.unwrap();
+        task_records
+            .iter()
+            .flatten()
+            .filter(|task_record| task_record.state == State::Cancelled && task_record.effects.len() == 1)
+            .count()
+            == 700
     })
     .await;
     let again = placed("again", position);
     let mut failed = event(Kind::Failed, "again");
     failed.payload = Payload::Failed(AttemptFailure::new("error", "broken", 1));
     fixture.write(&[again, failed, event(Kind::RetryRequested, "again")]).await;
-    let done = || async { node(&fixture, "again").await.is_some_and(|node| node.run == 2 && node.effects.is_empty()) };
+    let done = || async {
+        task_record(&fixture, "again")
+            .await
+            .is_some_and(|task_record| task_record.run == 2 && task_record.effects.is_empty())
+    };
     eventually("the retry of another task is published", done).await;
-    assert_eq!(node(&fixture, "again").await.unwrap().state, State::Queued);
-    assert_eq!(node(&fixture, "c0").await.unwrap().effects.len(), 1, "workers have not committed past the record");
+    assert_eq!(task_record(&fixture, "again").await.unwrap().state, State::Queued);
+    assert_eq!(
+        task_record(&fixture, "c0").await.unwrap().effects.len(),
+        1,
+        "workers have not committed past the record"
+    );
     expect_agreement(&fixture).await;
     tracker.stop().await;
 }
@@ -161,7 +175,7 @@ async fn cancel_is_withdrawn_after_the_commit_of_the_recorded_group() {
 /// A task of the parent's first run appears after the second run has ended: the parent does not wait for it, but its
 /// cancel does.
 #[tokio::test(flavor = "multi_thread")]
-async fn cancel_of_a_late_superseded_task_is_told_until_its_record_is_committed() {
+async fn cancel_of_a_late_superseded_task_is_kept_until_its_record_is_committed() {
     let (fixture, _) = fixture(1);
     make_topics(&fixture);
     let position = put_task(&fixture, "p:x").await;
@@ -177,7 +191,7 @@ async fn cancel_of_a_late_superseded_task_is_told_until_its_record_is_committed(
     held.task.as_mut().unwrap().task_type = "root".into();
     fixture.write(&[later(again), later(by(Kind::Succeeded, "p", "w")), held]).await;
     eventually("the cancel is published again", || async { cancel_record(&fixture, "p").is_some() }).await;
-    assert_eq!(node(&fixture, "p").await.unwrap().state, State::Succeeded);
+    assert_eq!(task_record(&fixture, "p").await.unwrap().state, State::Succeeded);
     // A type without records: its cancel is examined after the one of `p`, so its withdrawal shows that both were.
     fixture.write(&[of_type("y", "nowhere"), event(Kind::CancelRequested, "y")]).await;
     until_state(&fixture, "y", State::Cancelled).await;
@@ -229,9 +243,13 @@ async fn unpublished_continuation_can_be_retried() {
     let spec = TopicSpec { name: topic.clone(), partitions: 1, replication: None, config: Vec::new() };
     fixture.broker.apply_topics(&[spec], DEADLINE).unwrap();
     fixture.write(&[event(Kind::RetryRequested, "r:then")]).await;
-    let done = || async { node(&fixture, "r:then").await.is_some_and(|node| node.run == 2 && node.effects.is_empty()) };
+    let done = || async {
+        task_record(&fixture, "r:then")
+            .await
+            .is_some_and(|task_record| task_record.run == 2 && task_record.effects.is_empty())
+    };
     eventually("the continuation is published", done).await;
-    assert_eq!(node(&fixture, "r:then").await.unwrap().state, State::Queued);
+    assert_eq!(task_record(&fixture, "r:then").await.unwrap().state, State::Queued);
     let records = read_all(&fixture, &topic);
     assert_eq!(records.len(), 1);
     assert_eq!((header(&records[0], "ce_id"), header(&records[0], "ce_run")), (Some("r:then"), Some("2")));
@@ -301,8 +319,8 @@ async fn cancelled_children_name_parent_requester_and_reason() {
         let ended = until_state(&fixture, task, State::Cancelled).await;
         assert_eq!(ended.outcome.error.unwrap().message, error, "{task}");
         let asked = ended.history.entries.iter().find(|entry| entry.kind == Kind::CancelRequested).unwrap();
-        let why = if task == "r" { "too dear" } else { "with `r`: too dear" };
-        assert_eq!((asked.message.as_deref(), asked.by.as_deref()), (Some(why), Some("ann")), "{task}");
+        let message = if task == "r" { "too dear" } else { "with `r`: too dear" };
+        assert_eq!((asked.message.as_deref(), asked.by.as_deref()), (Some(message), Some("ann")), "{task}");
     }
     let text = String::from_utf8(cancel_record(&fixture, "r").unwrap()).unwrap();
     assert!(
@@ -324,14 +342,16 @@ async fn cancel_of_an_expected_task_ends_it_and_applies_once_it_is_created() {
     fixture.write(&[event(Kind::CancelRequested, "r")]).await;
     until_state(&fixture, "r", State::Cancelled).await;
     eventually("the subtree command is complete", || async {
-        node(&fixture, "r").await.is_some_and(|node| node.effects.len() == 1)
+        task_record(&fixture, "r").await.is_some_and(|task_record| task_record.effects.len() == 1)
     })
     .await;
     let before = read_all(&fixture, &fixture.names.control()).len();
     let position = put_task(&fixture, "r").await;
     fixture.write(&[placed("r", position)]).await;
     eventually("the created task is cancelled", || async {
-        node(&fixture, "r").await.is_some_and(|node| node.definition.announced && node.state == State::Cancelled)
+        task_record(&fixture, "r")
+            .await
+            .is_some_and(|task_record| task_record.definition.announced && task_record.state == State::Cancelled)
     })
     .await;
     eventually("the cancel is published again", || async {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use kafleet::broker::{Commit, Partition};
-use kafleet::control::{ControlState, ControlWatch, keep};
+use kafleet::control::{ControlState, ControlWatch, follow_control};
 use kafleet::model::event::{Event, Kind};
 
 use crate::tracker::cases::expect_agreement;
@@ -25,13 +25,13 @@ pub async fn cancels_of_small_trees_are_withdrawn_together(fixture: Fixture) {
         .collect();
     fixture.write(&event_log).await;
     let control = ControlWatch::new(ControlState::default());
-    let _reading = keep(control.clone(), fixture.broker.clone(), &fixture.names, None);
+    let _reading = follow_control(control.clone(), fixture.broker.clone(), &fixture.names, None);
     let tracker = fixture.tracker().await;
     let active_cancels = || control.state().cancels().len();
     eventually("all cancels are on the control topic", || async { active_cancels() == TREES }).await;
     eventually("all tasks have ended", || async {
-        let nodes = fixture.store.counts(&fixture.all()).await.unwrap();
-        nodes.iter().all(|count| count.state.is_terminal())
+        let counts = fixture.store.counts(&fixture.all()).await.unwrap();
+        counts.iter().all(|count| count.state.is_terminal())
     })
     .await;
     assert_eq!(active_cancels(), TREES, "cancels stay until workers have committed past the record");

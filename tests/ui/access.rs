@@ -71,8 +71,8 @@ async fn forms_of_other_sites_are_refused() {
         let page = browser.send(Method::POST, path, &[("origin", "http://evil.example")], Some("x=1")).await;
         assert_eq!(page.status, StatusCode::FORBIDDEN, "{path}");
     }
-    let own = format!("http://{host}");
-    let page = browser.send(Method::POST, "/types/echo/pause", &[("origin", &own)], Some("reason=x")).await;
+    let origin = format!("http://{host}");
+    let page = browser.send(Method::POST, "/types/echo/pause", &[("origin", &origin)], Some("reason=x")).await;
     assert_eq!(page.status, StatusCode::SEE_OTHER, "a browser without the header `sec-fetch-site`");
     for path in ["/login", "/logout", "/theme"] {
         let page = browser.send(Method::POST, path, &[("sec-fetch-site", "cross-site")], Some("theme=dark")).await;

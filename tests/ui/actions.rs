@@ -7,7 +7,7 @@ use kafleet::model::record::state::State;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::api::dead_letters::{Given, LETTER, with_letters};
+use crate::api::dead_letters::{LETTER, NewLetter, with_letters};
 use crate::api::fixture::{eventually, fleet};
 use crate::ui::browser::Browser;
 use crate::ui::pages::fleet_with_tree;
@@ -138,7 +138,7 @@ async fn type_is_paused_limited_and_resumed() {
     browser.submit("/types/echo/pause", "reason=disk+full").await.has(&["disk full", "Resume…"]);
     let echo = async || {
         let types: Types = fleet.get("/v1/types").await;
-        types.types.into_iter().find(|known| known.name == "echo").unwrap()
+        types.types.into_iter().find(|document| document.name == "echo").unwrap()
     };
     assert_eq!(echo().await.paused.unwrap().reason.as_deref(), Some("disk full"));
     browser.open("/").await.has(&["Needs attention", "disk full"]);
@@ -166,7 +166,7 @@ async fn dead_letter_is_edited_and_redriven() {
     fleet.echo("order").await;
     fleet.fail("order", "no answer").await;
     fleet.folded().await;
-    let letter = fleet.letter(Given { task: Some(("order", 1)), key: "order", ..LETTER }, 0).await;
+    let letter = fleet.letter(NewLetter { task: Some(("order", 1)), key: "order", ..LETTER }, 0).await;
     let browser = Browser::new(&fleet);
     let page = format!("/dead-letters/{letter}");
     browser.open(&page).await.has(&["Edit and redrive…", "unresolved"]);

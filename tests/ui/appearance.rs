@@ -45,12 +45,12 @@ fn colors_have_enough_contrast() {
         for back in ["bg", "panel"] {
             for tone in TONES {
                 for behind in [of(back), mixed(of(tone), tint, of(back))] {
-                    let found = contrast(of(tone), behind);
-                    assert!(found >= 4.8, "{selector}: {tone} on {back}: {found:.2}");
+                    let ratio = contrast(of(tone), behind);
+                    assert!(ratio >= 4.8, "{selector}: {tone} on {back}: {ratio:.2}");
                 }
             }
-            let found = contrast(of("control"), of(back));
-            assert!(found >= 3.4, "{selector}: borders of controls on {back}: {found:.2}");
+            let ratio = contrast(of("control"), of(back));
+            assert!(ratio >= 3.4, "{selector}: borders of controls on {back}: {ratio:.2}");
         }
         for accent in ["blue", "bad"] {
             assert!(contrast(of("on-accent"), of(accent)) >= 4.5, "{selector}: buttons in {accent}");

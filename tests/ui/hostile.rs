@@ -7,7 +7,7 @@ use kafleet::runtime::now_ms;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::api::dead_letters::{Given, LETTER, with_letters};
+use crate::api::dead_letters::{LETTER, NewLetter, with_letters};
 use crate::api::fixture::{DEADLINE, Fleet, eventually, fleet};
 use crate::ui::browser::Browser;
 use crate::ui::pages::OF_TASK;
@@ -82,8 +82,8 @@ async fn text_of_workers_letters_schedules_and_attempts_shows_as_text() {
     let fleet = with_letters().await;
     fail_disguised(&fleet).await;
     beat_disguised(&fleet).await;
-    let own: &[(&str, &[u8])] = &[("x", DISGUISED.as_bytes()), (DISGUISED, b"x")];
-    let letter = Given { task: Some(("order", 1)), key: DISGUISED, value: DISGUISED.as_bytes(), own, ..LETTER };
+    let headers: &[(&str, &[u8])] = &[("x", DISGUISED.as_bytes()), (DISGUISED, b"x")];
+    let letter = NewLetter { task: Some(("order", 1)), key: DISGUISED, value: DISGUISED.as_bytes(), headers, ..LETTER };
     let letter = format!("/dead-letters/{}", fleet.letter(letter, 0).await);
     let spec = json!({"every": "1h", "task": {"type": "echo", "params": {"x": DISGUISED}}});
     let (status, answer) = fleet.post("/v1/schedules", json!({"id": "nightly", "spec": spec})).await;

@@ -6,7 +6,7 @@ use kafleet::model::event::Kind;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-use crate::api::dead_letters::{Given, LETTER, with_letters};
+use crate::api::dead_letters::{LETTER, NewLetter, with_letters};
 use crate::api::fixture::{DEADLINE, Fleet, eventually, fleet};
 use crate::ui::browser::Browser;
 
@@ -336,9 +336,9 @@ async fn newest_errors_are_shown_beside_many_larger_ones() {
     const LARGER: usize = 51;
     let fleet = fleet().await;
     let browser = Browser::new(&fleet);
-    let fail = async |id: String, why: String| {
+    let fail = async |id: String, message: String| {
         fleet.echo(&id).await;
-        fleet.fail(&id, &why).await;
+        fleet.fail(&id, &message).await;
     };
     for n in 0..2 * LARGER {
         let word = "x".repeat(n % LARGER + 1);
@@ -363,9 +363,9 @@ async fn dropped_letter_of_a_task_leads_to_the_task() {
     }
     fleet.fail("order:1:2", "no answer").await;
     fleet.folded().await;
-    let letter = fleet.letter(Given { task: Some(("order:1:2", 1)), key: "order", ..LETTER }, 0).await;
+    let letter = fleet.letter(NewLetter { task: Some(("order:1:2", 1)), key: "order", ..LETTER }, 0).await;
     fleet.settle(&format!("/v1/dead-letters/{letter}/drop")).await;
-    let foreign = fleet.letter(Given { code: "bad_json", value: b"{oops", task: None, ..LETTER }, 1).await;
+    let foreign = fleet.letter(NewLetter { code: "bad_json", value: b"{oops", task: None, ..LETTER }, 1).await;
     fleet.settle(&format!("/v1/dead-letters/{foreign}/drop")).await;
     fleet.folded().await;
     let page = Browser::new(&fleet).open("/audit").await;

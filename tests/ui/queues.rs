@@ -7,7 +7,7 @@ use kafleet::model::offsets::{CompletedOffsets, Mark, Metadata, PendingRetries};
 use kafleet::runtime::now_ms;
 use serde_json::json;
 
-use crate::api::dead_letters::{Given, LETTER, with_letters};
+use crate::api::dead_letters::{LETTER, NewLetter, with_letters};
 use crate::api::fixture::{DEADLINE, Fleet, eventually, fleet};
 use crate::ui::browser::Browser;
 use crate::ui::pages::fleet_with_tree;
@@ -165,7 +165,7 @@ async fn dead_letters_are_grouped_by_error_and_counted_in_the_navigation() {
     let fleet = with_letters().await;
     for n in 0..4 {
         let (task_type, code) = if n == 3 { ("resize", "schema") } else { ("echo", "exhausted") };
-        fleet.letter(Given { task_type, code, key: "other", task: None, at_ms: 1_000 + n, ..LETTER }, 0).await;
+        fleet.letter(NewLetter { task_type, code, key: "other", task: None, at_ms: 1_000 + n, ..LETTER }, 0).await;
     }
     let browser = Browser::new(&fleet);
     let page = browser.open("/dead-letters").await;

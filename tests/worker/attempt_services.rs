@@ -17,9 +17,9 @@ use crate::worker::types::{Kind, ok};
 static STEPS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Adds its steps to [`STEPS`].
-struct Recorded(String);
+struct Recorder(String);
 
-impl Service for Recorded {
+impl Service for Recorder {
     async fn make(cx: &Context) -> TaskResult<Self> {
         if cx.id.as_str() == "unavailable" {
             return Err(Failure::fail("no connection"));
@@ -44,7 +44,7 @@ fn steps(id: &str) -> Vec<String> {
 /// A type whose params choose the end of the attempt.
 fn with_service() -> Kind {
     let mut kind = Kind::new("serviced", |params: Value, cx| async move {
-        let service = cx.service::<Recorded>();
+        let service = cx.service::<Recorder>();
         STEPS.lock().push(format!("{}: used", service.0));
         match params.as_str() {
             Some("fails") => Err(Failure::fail("no")),
@@ -53,7 +53,7 @@ fn with_service() -> Kind {
             _ => ok(json!(service.0)),
         }
     });
-    kind.registered = kind.registered.with_service::<Recorded>();
+    kind.registered = kind.registered.with_service::<Recorder>();
     kind.registered.policy.retries = 0;
     kind
 }

@@ -18,6 +18,7 @@ const RESET: Millis = Millis::secs(1);
 fn failing() -> Kind {
     let kind = Kind::new("failing", |_: Value, cx| async move {
         if cx.number == 4 {
+            // The work of the attempt, which lasts longer than the reset.
             tokio::time::sleep(LONG).await;
         }
         Err(Failure::retry("no"))

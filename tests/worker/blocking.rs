@@ -27,6 +27,7 @@ impl Task for Blocks {
     async fn run(self, cx: Context) -> TaskResult<String> {
         cx.log("blocks");
         while !self.until.exists() {
+            // Blocks its thread until the test lets it go.
             std::thread::sleep(Duration::from_millis(2));
         }
         // A blocking handler may also await.
@@ -81,8 +82,8 @@ async fn attempt_that_does_not_stop_keeps_its_slot() {
     std::fs::write(&open, "").unwrap();
     let (fleet, _) = memory(1, &[blocks(|policy| policy.concurrency = Some(1)), Kind::echo("echo")]).await;
     let worker = fleet.worker();
-    let own = [("ce_id", "stuck"), ("ce_timeout", "1500ms")];
-    fleet.send_record("blocks", None, None, Some(json!({"until": gate}).to_string().as_bytes()), &own).await;
+    let headers = [("ce_id", "stuck"), ("ce_timeout", "1500ms")];
+    fleet.send_record("blocks", None, None, Some(json!({"until": gate}).to_string().as_bytes()), &headers).await;
     assert_eq!(
         fleet.result_of("stuck").await.payload.error().unwrap().kind,
         "timeout",

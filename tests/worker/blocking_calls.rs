@@ -17,6 +17,7 @@ fn calls(gate: std::path::PathBuf) -> Kind {
         async move {
             let call = move || {
                 while !gate.exists() {
+                    // Blocks its thread until the test lets it go.
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 Ok(())

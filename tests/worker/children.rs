@@ -29,7 +29,7 @@ async fn children_are_published_before_their_parent_ends() {
         tasks[n]
             .headers
             .iter()
-            .find(|(own, _)| own == name)
+            .find(|(key, _)| key == name)
             .map(|(_, value)| String::from_utf8(value.clone().unwrap()).unwrap())
     };
     let ids: Vec<String> = (0..tasks.len()).map(|n| header(n, "ce_id").unwrap()).collect();

@@ -153,12 +153,12 @@ async fn worker_stops_while_its_circuit_is_open_and_another_one_continues() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn open_circuit_delays_only_its_own_type_of_a_shared_group() {
-    const MANY: usize = 12_000;
+    const BACKLOG: usize = 12_000;
     let (service, journal) = (Service::default(), Journal::default());
     let (mut fleet, _) = memory(2, &[service.caller(), counted("free", &journal)]).await;
     fleet.share(&["caller", "free"]);
     service.set_away(true);
-    fleet.send_many("caller", "t", MANY, "1").await;
+    fleet.send_many("caller", "t", BACKLOG, "1").await;
     let worker = fleet.worker();
     // 8,192 inputs of at least 512 bytes each.
     eventually("the backlog is full", async || worker.metric("kafleet_worker_held_bytes", "") >= 8_192.0 * 512.0).await;
@@ -166,7 +166,7 @@ async fn open_circuit_delays_only_its_own_type_of_a_shared_group() {
     fleet.wait_for_results(1_000).await;
     assert_eq!(worker.metric("kafleet_circuit_open", "caller"), 1.0);
     service.set_away(false);
-    let results = fleet.wait_for_results(MANY + 1_000).await;
+    let results = fleet.wait_for_results(BACKLOG + 1_000).await;
     assert!(results.iter().all(|event| event.kind() == EventKind::Succeeded));
     worker.stop().await;
     fleet.assert_clean("caller").await;

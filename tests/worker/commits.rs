@@ -233,11 +233,11 @@ async fn consumed_partition_without_a_commit_is_refused_with_a_hint() {
     let worker = fleet.worker();
     let refused = || worker.health.reasons().into_iter().find(|(part, _)| part.ends_with("/1"));
     eventually("the health names the partition", async || refused().is_some()).await;
-    let why = refused().unwrap().1;
-    assert!(why.contains("partition 1 of `kafleet.tasks.gone`") && why.contains("commit is missing"), "{why}");
+    let reason = refused().unwrap().1;
+    assert!(reason.contains("partition 1 of `kafleet.tasks.gone`") && reason.contains("commit is missing"), "{reason}");
     assert!(
-        why.contains("choose its start offset with `kafleet offsets init gone/1 --at earliest|OFFSET|TIME`"),
-        "{why}"
+        reason.contains("choose its start offset with `kafleet offsets init gone/1 --at earliest|OFFSET|TIME`"),
+        "{reason}"
     );
     eventually("the other partition is processed", async || journal.counts().values().any(|count| *count > 1)).await;
     worker.stop().await;
@@ -307,14 +307,14 @@ pub async fn recreated(fleet: Fleet, journal: Journal) {
     let group = fleet.names.group("recreated");
     tokio::task::block_in_place(|| broker.set_group_offsets(&group, &[commit], DEADLINE)).unwrap();
     let worker = fleet.worker();
-    let why = || worker.health.reasons().into_iter().find(|(_, why)| why.contains("recreated"));
-    eventually("the health report contains the reason", async || why().is_some()).await;
-    assert!(why().unwrap().1.contains("`kafleet offsets init recreated/0 --at"), "{:?}", why());
+    let reason = || worker.health.reasons().into_iter().find(|(_, reason)| reason.contains("recreated"));
+    eventually("the health report contains the reason", async || reason().is_some()).await;
+    assert!(reason().unwrap().1.contains("`kafleet offsets init recreated/0 --at"), "{:?}", reason());
     worker.stop().await;
     assert_eq!(fleet.committed("recreated").await[0].as_ref().unwrap().offset, 500, "the commit is unchanged");
     let worker = fleet.worker();
     eventually("the partition is refused again", async || {
-        worker.health.reasons().iter().any(|(_, why)| why.contains("recreated"))
+        worker.health.reasons().iter().any(|(_, reason)| reason.contains("recreated"))
     })
     .await;
     fleet

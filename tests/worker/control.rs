@@ -17,7 +17,7 @@ use crate::worker::types::{Gate, Journal, Kind, counted, gated};
 
 impl Fleet {
     pub async fn put_control(&self, key: ControlKey, record: ControlRecord) {
-        control::put(&self.producer, &self.names, &key, &record).await.unwrap();
+        control::put_record(&self.producer, &self.names, &key, &record).await.unwrap();
     }
 
     pub async fn delete_control(&self, key: ControlKey) {

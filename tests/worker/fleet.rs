@@ -17,7 +17,7 @@ use kafleet::model::task::Position;
 use kafleet::model::units::duration::Millis;
 use kafleet::runtime::{Health, Shutdown, blocking};
 use kafleet::telemetry::Metrics;
-use kafleet::worker::child::Reentry;
+use kafleet::worker::child::OwnExecutable;
 use kafleet::worker::{self, WorkerSetup};
 use tokio::task::JoinHandle;
 
@@ -35,7 +35,7 @@ pub struct Fleet {
     pub events: Tail,
     /// Configuration of the workers.
     pub config: WorkerConfig,
-    pub reentry: Option<Reentry>,
+    pub own_executable: Option<OwnExecutable>,
     /// Adds state and hooks to the registry of each worker.
     pub app: Arc<dyn Fn(&mut Registry) + Send + Sync>,
     partitions: u32,
@@ -98,7 +98,7 @@ impl Fleet {
                 drain_timeout: Millis::secs(20),
                 ..WorkerConfig::default()
             },
-            reentry: None,
+            own_executable: None,
             app: Arc::new(|_| ()),
             partitions,
             kinds: kinds.to_vec(),
@@ -137,7 +137,7 @@ impl Fleet {
             metrics: metrics.clone(),
             tracer: None,
             health: health.clone(),
-            reentry: self.reentry.clone(),
+            own_executable: self.own_executable.clone(),
         };
         let ended = tokio::spawn(worker::run(setup, shutdown.clone()));
         Worker { health, metrics, policies, shutdown, ended }
@@ -180,8 +180,8 @@ impl Fleet {
 
     /// Waits until `count` different tasks have ended, and returns all terminal events.
     pub async fn wait_for_results(&self, count: usize) -> Vec<Event> {
-        let what = format!("{count} ended tasks");
-        self.events.wait(&what, |events| super::tail::ended_ids(events) >= count).await;
+        let subject = format!("{count} ended tasks");
+        self.events.wait(&subject, |events| super::tail::ended_ids(events) >= count).await;
         self.results()
     }
 

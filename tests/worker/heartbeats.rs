@@ -17,8 +17,8 @@ pub async fn last_heartbeat(fleet: &Fleet) -> Heartbeat {
 }
 
 /// Waits for a heartbeat that satisfies the condition.
-pub async fn wait_for_heartbeat(fleet: &Fleet, what: &str, holds: impl Fn(&Heartbeat) -> bool) -> Heartbeat {
-    eventually(what, async || {
+pub async fn wait_for_heartbeat(fleet: &Fleet, subject: &str, holds: impl Fn(&Heartbeat) -> bool) -> Heartbeat {
+    eventually(subject, async || {
         let heartbeat = last_heartbeat(fleet).await;
         if holds(&heartbeat) { Ok(heartbeat) } else { Err(heartbeat) }
     })
@@ -36,8 +36,8 @@ async fn heartbeat_contains_stopped_types_and_refused_partitions() {
     let worker = fleet.worker();
     let heartbeat =
         wait_for_heartbeat(&fleet, "the type has stopped", |heartbeat| heartbeat.types[0].stopped.is_some()).await;
-    let why = heartbeat.types[0].stopped.as_deref().unwrap();
-    assert!(why.contains("more than 5 attempts failed") && why.contains("the disk is full"), "{why}");
+    let reason = heartbeat.types[0].stopped.as_deref().unwrap();
+    assert!(reason.contains("more than 5 attempts failed") && reason.contains("the disk is full"), "{reason}");
     assert_eq!((&heartbeat.types[0].refused[..], &heartbeat.types[0].partitions[..]), (&[][..], &[0, 1][..]));
     let control = || {
         let read = kafleet::control::settings::read_control_blocking;

@@ -23,8 +23,8 @@ use crate::worker::types::{Kind, ok};
 struct Recorder(Arc<Mutex<Vec<String>>>);
 
 impl Recorder {
-    fn add(&self, cx: &Context, what: &str) {
-        self.0.lock().push(format!("{} {what}", cx.id));
+    fn add(&self, cx: &Context, hook: &str) {
+        self.0.lock().push(format!("{} {hook}", cx.id));
     }
 
     fn of(&self, id: &str) -> Vec<String> {

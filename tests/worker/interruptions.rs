@@ -20,11 +20,12 @@ fn assert_interruptions(fleet: &Fleet, reason: InterruptionReason) {
         let error = event.payload.error().unwrap();
         assert_eq!((error.kind.as_str(), event.attempt), (reason.code(), 1), "{event:?}");
         assert!(event.payload.started_at_ms().is_some() && event.worker.is_some(), "{event:?}");
-        let own = of(event.id.as_str());
-        let count = |kind: EventKind| own.iter().filter(|event| event.kind() == kind).count();
-        assert_eq!(count(EventKind::Started), count(EventKind::Interrupted) + 1, "{own:?}");
-        let kinds: Vec<EventKind> = own.iter().filter(|one| one.worker == event.worker).map(|one| one.kind()).collect();
-        assert_eq!(kinds, [EventKind::Started, EventKind::Interrupted], "{own:?}");
+        let of_task = of(event.id.as_str());
+        let count = |kind: EventKind| of_task.iter().filter(|event| event.kind() == kind).count();
+        assert_eq!(count(EventKind::Started), count(EventKind::Interrupted) + 1, "{of_task:?}");
+        let kinds: Vec<EventKind> =
+            of_task.iter().filter(|one| one.worker == event.worker).map(|one| one.kind()).collect();
+        assert_eq!(kinds, [EventKind::Started, EventKind::Interrupted], "{of_task:?}");
     }
 }
 

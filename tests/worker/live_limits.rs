@@ -99,7 +99,7 @@ async fn limit_below_the_number_of_partitions_is_refused_with_a_reason() {
     fleet.send("work", "t", "0").await;
     let worker = fleet.worker();
     let is_reported =
-        || worker.health.reasons().into_iter().any(|(_, why)| why.contains("`max_concurrency` 3 is below the 4"));
+        || worker.health.reasons().into_iter().any(|(_, reason)| reason.contains("`max_concurrency` 3 is below the 4"));
     eventually("the health report contains the reason", async || is_reported()).await;
     worker.stop().await;
     assert_eq!(journal.started(), 0);
@@ -162,12 +162,13 @@ async fn rate_limited_by_key(fleet: Fleet, journal: Journal) {
     let events = fleet.events.all();
     // The start time is in the `started` event or in the result.
     let began = |id: &str| {
-        let own = events.iter().filter(|event| event.id.as_str() == id);
-        own.filter_map(|event| {
-            if event.kind() == EventKind::Started { Some(event.at_ms) } else { event.payload.started_at_ms() }
-        })
-        .min()
-        .unwrap()
+        let of_task = events.iter().filter(|event| event.id.as_str() == id);
+        of_task
+            .filter_map(|event| {
+                if event.kind() == EventKind::Started { Some(event.at_ms) } else { event.payload.started_at_ms() }
+            })
+            .min()
+            .unwrap()
     };
     let busy: Vec<i64> = (0..8).map(|n| began(&format!("busy{n}"))).collect();
     let free = (0..50).map(|n| began(&format!("free{n}"))).max();

@@ -8,9 +8,9 @@ use crate::worker::types::Kind;
 
 type Headers = &'static [(&'static str, &'static str)];
 /// Name, value, headers, dead-letter code, and a part of the error message.
-type Malformed<'a> = (&'static str, Option<&'a [u8]>, Headers, &'static str, &'static str);
+type MalformedRecord<'a> = (&'static str, Option<&'a [u8]>, Headers, &'static str, &'static str);
 
-fn records(large: &[u8]) -> Vec<Malformed<'_>> {
+fn records(large: &[u8]) -> Vec<MalformedRecord<'_>> {
     vec![
         ("bad JSON", Some(b"{\"n\": "), &[("ce_id", "r-json")], "bad_json", "not JSON"),
         ("two values", Some(b"{\"n\":1} {}"), &[("ce_id", "r-two")], "bad_json", "not JSON"),
@@ -245,7 +245,7 @@ async fn dead_letter_that_is_too_large_references_its_record() {
     fleet.assert_clean("echo").await;
     let letter = dead.iter().find(|dead| dead.record.key.as_deref() == Some(b"large")).unwrap();
     let header = |name: &str| {
-        let found = letter.record.headers.iter().find(|(own, _)| own == name);
+        let found = letter.record.headers.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| String::from_utf8(value.clone().unwrap()).unwrap())
     };
     assert_eq!((&*letter.code, header("kafleet_reference").as_deref()), ("bad_json", Some("too_large")));

@@ -81,10 +81,10 @@ async fn keys_in_other_partitions_are_reported_for_ordered_types_only() {
         }
     }
     let worker = fleet.worker();
-    let found = wait_for_heartbeat(&fleet, "the keys are reported", |heartbeat| {
+    let heartbeat_with_keys = wait_for_heartbeat(&fleet, "the keys are reported", |heartbeat| {
         heartbeat.types.iter().any(|status| status.misplaced_keys.is_some())
     });
-    let heartbeat = found.await;
+    let heartbeat = heartbeat_with_keys.await;
     for status in &heartbeat.types {
         let example = status.misplaced_keys.as_deref();
         let is_right =

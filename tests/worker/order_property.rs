@@ -182,6 +182,7 @@ impl Plan {
                 match chance.u32(0..3) {
                     0 => {}
                     1 => tokio::task::yield_now().await,
+                    // The work of the attempt.
                     _ => tokio::time::sleep(Duration::from_micros(chance.u64(0..plan.longest))).await,
                 }
                 let fails = cx.number < LAST_ATTEMPT && chance.u64(0..100) < plan.failures;

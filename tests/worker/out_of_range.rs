@@ -30,7 +30,11 @@ async fn partition_behind_its_log_continues_at_the_start_once_the_broker_answers
     let silent = faults.on(watermarks(".tasks.")).fail(BrokerError::Unavailable("no answer in time".into()));
     let worker = fleet.worker();
     let is_reported = || {
-        worker.health.reasons().into_iter().any(|(part, why)| part.ends_with("/0") && why.contains("outside its log"))
+        worker
+            .health
+            .reasons()
+            .into_iter()
+            .any(|(part, reason)| part.ends_with("/0") && reason.contains("outside its log"))
     };
     eventually("the health names the partition", async || is_reported()).await;
     silent.lift();
@@ -73,7 +77,7 @@ async fn late_results_do_not_complete_offsets_of_a_recreated_topic() {
     let partition = Partition::new(fleet.names.tasks("recreated"), 0);
     faults.on(polls_of_groups).times(1).answer(vec![GroupEvent::OutOfRange(partition)]);
     eventually("the partition is refused", async || {
-        worker.health.reasons().iter().any(|(_, why)| why.contains("recreated"))
+        worker.health.reasons().iter().any(|(_, reason)| reason.contains("recreated"))
     })
     .await;
     recreated.lift();

@@ -131,8 +131,8 @@ async fn later_attempt_can_succeed_and_headers_override_the_policy() {
         }
     });
     let (fleet, _) = memory(1, &[kind]).await;
-    let own = [("ce_id", "more"), ("ce_retries", "6"), ("ce_minbackoff", "1ms"), ("ce_maxbackoff", "2ms")];
-    fleet.send_record("flaky", None, None, Some(b"6"), &own).await;
+    let headers = [("ce_id", "more"), ("ce_retries", "6"), ("ce_minbackoff", "1ms"), ("ce_maxbackoff", "2ms")];
+    fleet.send_record("flaky", None, None, Some(b"6"), &headers).await;
     fleet.send_record("flaky", None, None, Some(b"2"), &[("ce_id", "none"), ("ce_retries", "0")]).await;
     fleet.send_record("flaky", None, None, Some(b"3"), &[("ce_id", "used"), ("ce_attempt", "2")]).await;
     let worker = fleet.worker();
@@ -186,11 +186,13 @@ async fn panic_at_any_point_is_a_failed_attempt() {
         match params.as_str().unwrap() {
             "first poll" => panic!("at once"),
             "later" => {
+                // The handler returns to the executor once before it panics.
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 panic!("later");
             }
             "drop" => {
                 let _bomb = Bomb;
+                // The handler returns to the executor once before its value is dropped.
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 ok(json!("never published"))
             }
@@ -260,7 +262,7 @@ async fn timeout_cancels_the_attempt_then_drops_it() {
     let worker = fleet.worker();
     let stops = fleet.result_of("stops").await;
     let ignores = fleet.result_of("ignores").await;
-    let own = fleet.result_of("own").await;
+    let result = fleet.result_of("own").await;
     worker.stop().await;
     assert_eq!(
         (stops.kind(), stops.payload.output().unwrap().value().unwrap()),
@@ -269,7 +271,7 @@ async fn timeout_cancels_the_attempt_then_drops_it() {
     let error = ignores.payload.error().unwrap();
     assert_eq!((ignores.kind(), ignores.attempt, &*error.kind), (EventKind::Failed, 2, "timeout"));
     assert!(error.message.contains("timed out"), "{}", error.message);
-    assert_eq!((own.kind(), own.attempt), (EventKind::Failed, 1));
+    assert_eq!((result.kind(), result.attempt), (EventKind::Failed, 1));
     fleet.assert_clean("slow").await;
 }
 
@@ -294,6 +296,7 @@ async fn answer_in_the_grace_period_may_have_children() {
 async fn attempt_that_cancels_its_own_token_still_answers() {
     let kind = Kind::new("own", |_, cx| async move {
         cx.cancelled().cancel();
+        // Time in which the worker could take the token for a cancel.
         tokio::time::sleep(Duration::from_millis(5)).await;
         Err(Failure::fail("stopped by itself"))
     });
@@ -464,10 +467,10 @@ async fn task_with_a_long_wait_is_handed_over_to_the_tracker() {
     let worker = fleet.worker();
     fleet.wait_committed("far").await;
     let events = fleet.events.all();
-    for (id, what, params, attempt) in
+    for (id, kind, params, attempt) in
         [("later", EventKind::Scheduled, "{\"n\":1}", 0), ("again", EventKind::Retrying, "2", 1)]
     {
-        let event = events.iter().find(|event| event.id.as_str() == id && event.kind() == what).expect(id);
+        let event = events.iter().find(|event| event.id.as_str() == id && event.kind() == kind).expect(id);
         let record = event.payload.record().expect("its record");
         assert_eq!((record.params.text(), event.attempt, event.payload.due_ms().is_some()), (params, attempt, true));
         assert!(record.headers.iter().any(|(name, value)| name == "ce_id" && value == id));

@@ -57,9 +57,9 @@ async fn no_output_is_published_before_the_start_of_an_attempt() {
     let (mut fleet, _) = memory(1, &[kind.slots(100)]).await;
     fleet.config.started_delay = Millis(150);
     let worker = fleet.worker();
-    // Not waits for a condition: the starts are spread over the intervals at which output is flushed.
     for n in 0..20 {
         fleet.send("talks", &format!("t{n}"), "0").await;
+        // Not a wait for a condition: the starts are spread over the intervals at which output is flushed.
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
     let all = |events: &[Event]| events.iter().filter(|event| event.kind() == EventKind::Log).count() == 20;

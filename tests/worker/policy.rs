@@ -152,8 +152,8 @@ async fn task_fails_after_its_total_timeout() {
     let free = Kind::new("free", |_, _| async move { Err(Failure::retry("never")) }).retries(1_000, Millis(30));
     let (fleet, _) = memory(1, &[kind, retrying, free]).await;
     let worker = fleet.worker();
-    let own = [("ce_id", "own"), ("ce_totaltimeout", "2s")];
-    fleet.send_record("free", None, None, Some(b"0"), &own).await;
+    let headers = [("ce_id", "own"), ("ce_totaltimeout", "2s")];
+    fleet.send_record("free", None, None, Some(b"0"), &headers).await;
     let more = [("ce_id", "more"), ("ce_totaltimeout", "1h"), ("ce_retries", "3"), ("ce_time", "2026-01-31T12:00:00Z")];
     fleet.send_record("long", None, None, Some(b"0"), &[("ce_id", "longer"), ("ce_totaltimeout", "30d")]).await;
     fleet.send_record("free", None, None, Some(b"0"), &more).await;
@@ -215,11 +215,13 @@ async fn attempt_without_a_sign_of_life_stalls() {
                     let begun = Instant::now();
                     while begun.elapsed() < Duration::from_secs(3) {
                         cx.heartbeat();
+                        // Heartbeats for longer than an attempt may be silent.
                         tokio::time::sleep(Duration::from_millis(10)).await;
                     }
                 }
                 "chatters" => loop {
                     cx.silent().log("still here");
+                    // Output without a sign of life, until the attempt is stopped.
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 },
                 _ => gate.pass(cx.id.as_str()).await,

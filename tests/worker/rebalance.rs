@@ -21,6 +21,7 @@ pub fn brief(journal: &Journal) -> Kind {
         let journal = journal.clone();
         async move {
             let _run = journal.begin(&cx);
+            // The work of the attempt.
             tokio::time::sleep(Duration::from_micros(fastrand::u64(0..4_000))).await;
             ok(Value::Null)
         }

@@ -31,8 +31,8 @@ pub fn with_results() -> Kind {
     kind.publish_results()
 }
 
-fn header(record: &Record, wanted: &str) -> Option<String> {
-    let value = record.headers.iter().find(|(name, _)| name == wanted)?.1.as_ref()?;
+fn header(record: &Record, header_name: &str) -> Option<String> {
+    let value = record.headers.iter().find(|(name, _)| name == header_name)?.1.as_ref()?;
     Some(String::from_utf8(value.clone()).unwrap())
 }
 
@@ -111,8 +111,8 @@ pub async fn replies_are_correlated(mut fleet: Fleet) {
     let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let foreign = [("X-Correlation-Id", "c-1"), ("ce_subject", "order"), ("x-tenant", "acme"), ("traceparent", trace)];
     for (id, task_type, params) in [("a", "plain", "1"), ("b", "plain", "\"fail\""), ("c", "published", "3")] {
-        let own = [("ce_id", id), ("ce_replyto", &*replies)];
-        let headers = [&own[..], &foreign[..]].concat();
+        let task_headers = [("ce_id", id), ("ce_replyto", &*replies)];
+        let headers = [&task_headers[..], &foreign[..]].concat();
         fleet.send_record(task_type, None, Some(id), Some(params.as_bytes()), &headers).await;
     }
     let worker = fleet.worker();

@@ -110,11 +110,11 @@ async fn worker_is_refused_if_an_unused_type_has_commits_in_another_group() {
     let (mut fleet, _) = memory(2, &[counted("a", &journal)]).await;
     fleet.send_many("a", "t", 100, "0").await;
     let commit = Commit { partition: Partition::new(fleet.names.tasks("a"), 1), offset: 7, metadata: String::new() };
-    let (broker, own) = (fleet.broker.clone(), fleet.names.tasks("a"));
-    blocking(move || broker.set_group_offsets(&own, &[commit], DEADLINE)).await.unwrap().unwrap();
+    let (broker, topic) = (fleet.broker.clone(), fleet.names.tasks("a"));
+    blocking(move || broker.set_group_offsets(&topic, &[commit], DEADLINE)).await.unwrap().unwrap();
     fleet.share(&["a"]);
-    let why = fleet.worker().failure().await;
-    assert!(why.contains("the commits of the type `a` are in the consumer group `a`"), "{why}");
+    let error = fleet.worker().failure().await;
+    assert!(error.contains("the commits of the type `a` are in the consumer group `a`"), "{error}");
     assert_eq!(journal.started(), 0);
 }
 
@@ -166,7 +166,7 @@ async fn type_is_not_started_while_its_commits_are_moved() {
     record_move(&fleet, Some("small")).await;
     fleet.send("a", "second", "0").await;
     let worker = fleet.worker();
-    let is_held = || worker.health.reasons().iter().any(|(_, why)| why.contains("are being moved"));
+    let is_held = || worker.health.reasons().iter().any(|(_, reason)| reason.contains("are being moved"));
     eventually("the type is not started", async || is_held()).await;
     assert_eq!(journal.started(), 1);
     lag.lift();
@@ -182,7 +182,7 @@ async fn worker_is_refused_while_a_move_has_not_ended() {
     let journal = Journal::default();
     let (fleet, _) = memory(2, &[counted("a", &journal)]).await;
     record_move(&fleet, Some("small")).await;
-    let why = fleet.worker().failure().await;
-    assert!(why.contains("are being moved from the consumer group `a` to `small`"), "{why}");
-    assert!(why.contains("kafleet offsets move a --to small"), "{why}");
+    let error = fleet.worker().failure().await;
+    assert!(error.contains("are being moved from the consumer group `a` to `small`"), "{error}");
+    assert!(error.contains("kafleet offsets move a --to small"), "{error}");
 }

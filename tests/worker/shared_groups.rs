@@ -12,7 +12,7 @@ use crate::worker::fleet::{DEADLINE, Fleet, bytes, eventually, kafka, kafka_with
 use crate::worker::types::{Gate, Journal, Kind, counted, gated};
 
 /// Number of tasks of a type beyond which its consumer takes no more of its records.
-const MANY: usize = 12_000;
+const BACKLOG: usize = 12_000;
 
 impl Fleet {
     /// Lets types share the group `small`.
@@ -76,8 +76,8 @@ async fn shared_and_own(mut fleet: Fleet, journal: Journal) {
     for name in ["a", "b", "c"] {
         fleet.assert_clean(name).await;
     }
-    let own = commits_in(&fleet, fleet.names.tasks("a"), "a", 2).await;
-    assert_eq!(own, [], "nothing is committed in the type's own group");
+    let commits = commits_in(&fleet, fleet.names.tasks("a"), "a", 2).await;
+    assert_eq!(commits, [], "nothing is committed in the type's own group");
     let small = fleet.names.group_id("a", "small");
     assert_eq!(commits_in(&fleet, small.clone(), "b", 2).await.len(), 2);
     assert_eq!(commits_in(&fleet, small, "c", 2).await, []);
@@ -161,7 +161,7 @@ async fn workers_of_a_group_serve_different_types_with_consumer_protocol() {
 /// A type with a full backlog waits; the other type of the group runs.
 async fn full_backlog(mut fleet: Fleet, journal: Journal, gate: Gate) {
     fleet.share(&["full", "free"]);
-    fleet.send_many("full", "full", MANY, "0").await;
+    fleet.send_many("full", "full", BACKLOG, "0").await;
     let worker = fleet.worker();
     // 8,192 inputs of at least 512 bytes each.
     eventually("the backlog is full", async || worker.metric("kafleet_worker_held_bytes", "") >= 8_192.0 * 512.0).await;
@@ -171,9 +171,9 @@ async fn full_backlog(mut fleet: Fleet, journal: Journal, gate: Gate) {
     }
     assert_eq!(journal.running(), 1);
     gate.open();
-    fleet.wait_for_results(MANY + 1_000).await;
+    fleet.wait_for_results(BACKLOG + 1_000).await;
     worker.stop().await;
-    assert_once(&fleet, &journal, MANY + 1_000);
+    assert_once(&fleet, &journal, BACKLOG + 1_000);
     fleet.assert_clean("full").await;
     fleet.assert_clean("free").await;
 }
@@ -203,16 +203,16 @@ async fn paused_type_delays_only_its_own_partitions() {
     let (mut fleet, _) = memory(2, &[counted("paused", &journal), counted("free", &journal)]).await;
     fleet.share(&["paused", "free"]);
     fleet.pause("paused").await;
-    fleet.send_many("paused", "paused", MANY, "0").await;
+    fleet.send_many("paused", "paused", BACKLOG, "0").await;
     let worker = fleet.worker();
     eventually("the backlog is full", async || worker.metric("kafleet_worker_held_bytes", "") >= 8_192.0 * 512.0).await;
     fleet.send_many("free", "free", 1_000, "0").await;
     fleet.wait_for_results(1_000).await;
     assert!(!journal.starts().iter().any(|id| id.starts_with("paused")));
     fleet.delete_control(ControlKey::Pause("paused".into())).await;
-    fleet.wait_for_results(MANY + 1_000).await;
+    fleet.wait_for_results(BACKLOG + 1_000).await;
     worker.stop().await;
-    assert_once(&fleet, &journal, MANY + 1_000);
+    assert_once(&fleet, &journal, BACKLOG + 1_000);
 }
 
 /// A type whose tasks use up their part of the memory waits; the other type of the group runs.
@@ -307,10 +307,10 @@ async fn worker_is_refused_while_the_commits_are_in_another_group() {
     fleet.wait_for_results(100).await;
     worker.stop().await;
     fleet.share(&["a", "b"]);
-    let why = fleet.worker().failure().await;
-    assert!(why.contains("the commits of the type `a` are in the consumer group `a`"), "{why}");
-    assert!(why.contains("its configured group is `small`"), "{why}");
-    assert!(why.contains("kafleet offsets move a --to small"), "{why}");
+    let error = fleet.worker().failure().await;
+    assert!(error.contains("the commits of the type `a` are in the consumer group `a`"), "{error}");
+    assert!(error.contains("its configured group is `small`"), "{error}");
+    assert!(error.contains("kafleet offsets move a --to small"), "{error}");
     move_type(&fleet, "a", "small", 2).await;
     move_type(&fleet, "b", "small", 2).await;
     fleet.send_many("a", "shared", 100, "0").await;
@@ -326,15 +326,15 @@ async fn worker_is_refused_while_the_commits_are_in_another_group() {
 async fn type_in_two_groups_is_refused() {
     let journal = Journal::default();
     let (mut fleet, _) = memory(2, &three(&journal)).await;
-    let own = fleet.names.clone();
+    let earlier = fleet.names.clone();
     fleet.share(&["a"]);
     fleet.send_many("a", "t", 100, "0").await;
     let worker = fleet.worker();
     fleet.wait_for_results(100).await;
-    let shared = std::mem::replace(&mut fleet.names, own);
-    let why = fleet.worker().failure().await;
-    assert!(why.contains("the commits of the type `a` are in the consumer group `small`"), "{why}");
-    assert!(why.contains("kafleet offsets move a --to a"), "{why}");
+    let shared = std::mem::replace(&mut fleet.names, earlier);
+    let error = fleet.worker().failure().await;
+    assert!(error.contains("the commits of the type `a` are in the consumer group `small`"), "{error}");
+    assert!(error.contains("kafleet offsets move a --to a"), "{error}");
     fleet.names = shared;
     worker.stop().await;
     assert_once(&fleet, &journal, 100);
@@ -349,8 +349,8 @@ async fn worker_stops_when_its_type_is_moved() {
     let worker = fleet.worker();
     fleet.wait_for_results(100).await;
     record_group(&fleet, "a", "small").await;
-    let why = worker.failure().await;
-    assert!(why.contains("the commits of the type `a` are in the consumer group `small`"), "{why}");
+    let error = worker.failure().await;
+    assert!(error.contains("the commits of the type `a` are in the consumer group `small`"), "{error}");
     assert_once(&fleet, &journal, 100);
 }
 
@@ -360,6 +360,6 @@ async fn group_named_like_a_type_is_refused() {
     let (mut fleet, _) = memory(1, &three(&journal)).await;
     let groups = TypeGroups { by_type: BTreeMap::from([("a".to_owned(), "b".to_owned())]), default: None };
     fleet.names = fleet.names.clone().with_groups(groups);
-    let why = fleet.worker().failure().await;
-    assert!(why.contains("the consumer group `b` is named like the type `b`"), "{why}");
+    let error = fleet.worker().failure().await;
+    assert!(error.contains("the consumer group `b` is named like the type `b`"), "{error}");
 }

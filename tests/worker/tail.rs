@@ -11,13 +11,13 @@ use parking_lot::Mutex;
 use crate::support::wait::eventually;
 
 /// Time that a read waits for records.
-const READ: Duration = Duration::from_millis(20);
+const READ_TIMEOUT: Duration = Duration::from_millis(20);
 
 pub struct Tail {
-    state: Mutex<State>,
+    state: Mutex<TailState>,
 }
 
-struct State {
+struct TailState {
     consumer: Box<dyn Consumer>,
     records: Vec<Record>,
     events: Vec<Event>,
@@ -34,8 +34,8 @@ pub struct Dead {
 
 impl Dead {
     pub fn of(record: &Record) -> Self {
-        let header = |wanted: &str| {
-            let found = record.headers.iter().find(|(name, _)| name == wanted)?;
+        let header = |header_name: &str| {
+            let found = record.headers.iter().find(|(name, _)| name == header_name)?;
             Some(String::from_utf8(found.1.clone().unwrap()).unwrap())
         };
         Self {
@@ -55,12 +55,12 @@ impl Tail {
             .map(|index| (Partition::new(topic.clone(), index), StartOffset::Beginning))
             .collect();
         tokio::task::block_in_place(|| consumer.assign(&starts)).unwrap();
-        Self { state: Mutex::new(State { consumer, records: Vec::new(), events: Vec::new() }) }
+        Self { state: Mutex::new(TailState { consumer, records: Vec::new(), events: Vec::new() }) }
     }
 
     fn read_more(&self, wait: Duration) {
         tokio::task::block_in_place(|| {
-            let State { consumer, records, events } = &mut *self.state.lock();
+            let TailState { consumer, records, events } = &mut *self.state.lock();
             consumer
                 .poll(10_000, wait, &mut |record| {
                     if record.topic.ends_with(".events") {
@@ -74,9 +74,9 @@ impl Tail {
     }
 
     /// Reads until the events so far satisfy the condition.
-    pub async fn wait(&self, what: &str, holds: impl Fn(&[Event]) -> bool) {
-        eventually(what, async || {
-            self.read_more(READ);
+    pub async fn wait(&self, subject: &str, holds: impl Fn(&[Event]) -> bool) {
+        eventually(subject, async || {
+            self.read_more(READ_TIMEOUT);
             let events = &self.state.lock().events;
             let last: Vec<Event> = events.iter().rev().take(5).cloned().collect();
             if holds(events) { Ok(()) } else { Err((events.len(), last)) }
@@ -84,9 +84,9 @@ impl Tail {
         .await;
     }
 
-    pub async fn wait_records(&self, what: &str, holds: impl Fn(&[Record]) -> bool) {
-        eventually(what, async || {
-            self.read_more(READ);
+    pub async fn wait_records(&self, subject: &str, holds: impl Fn(&[Record]) -> bool) {
+        eventually(subject, async || {
+            self.read_more(READ_TIMEOUT);
             let records = &self.state.lock().records;
             if holds(records) { Ok(()) } else { Err(records.len()) }
         })

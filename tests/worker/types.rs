@@ -92,17 +92,17 @@ pub fn ok(output: Value) -> Answer {
 
 /// Blocks attempts until it is opened, for all or one by one.
 #[derive(Clone)]
-pub struct Gate(Arc<watch::Sender<Opened>>);
+pub struct Gate(Arc<watch::Sender<GateState>>);
 
 #[derive(Default)]
-struct Opened {
+struct GateState {
     all: bool,
     ids: Vec<String>,
 }
 
 impl Gate {
     pub fn closed() -> Self {
-        Self(Arc::new(watch::channel(Opened::default()).0))
+        Self(Arc::new(watch::channel(GateState::default()).0))
     }
 
     pub fn open(&self) {

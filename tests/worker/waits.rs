@@ -87,7 +87,8 @@ async fn long_wait_is_handed_over_to_the_tracker_with_its_number() {
         let event = waits_of(&fleet, id).remove(0);
         assert_eq!((event.attempt, event.payload.waits()), (attempt, waits), "{id}");
         let record = event.payload.record().expect("its record");
-        let header = |wanted: &str| record.headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| &**value);
+        let header =
+            |header_name: &str| record.headers.iter().find(|(name, _)| name == header_name).map(|(_, value)| &**value);
         let (number, since) = header("ce_waits").and_then(|text| text.split_once(',')).unwrap();
         assert_eq!((number, header("ce_attempt")), (&*waits.to_string(), attempts_used), "{id}");
         assert_eq!(since == "1800000000000", waits == 4, "{id}: the time of the first wait is kept");

@@ -54,15 +54,15 @@ impl<T: Answer> Answer for WithStatus<T> {
 }
 
 /// Response that an endpoint has built itself, described as a document of type `T`.
-pub(crate) struct Built<T>(Response, PhantomData<fn() -> T>);
+pub(crate) struct DescribedResponse<T>(Response, PhantomData<fn() -> T>);
 
-impl<T> Built<T> {
+impl<T> DescribedResponse<T> {
     pub(crate) fn new(response: impl IntoResponse) -> Self {
         Self(response.into_response(), PhantomData)
     }
 }
 
-impl<T: Answer> Answer for Built<T> {
+impl<T: Answer> Answer for DescribedResponse<T> {
     fn body() -> ResponseBody {
         T::body()
     }

@@ -120,13 +120,13 @@ impl Access {
     pub(crate) fn token(&self, presented: &str) -> Option<&TokenConfig> {
         let presented = hash(presented);
         // All tokens are compared, as hashes of equal length, so that timing reveals nothing about them.
-        let mut found = None;
-        for (known, token) in &self.tokens {
-            if is_equal(known, &presented) {
-                found = Some(token);
+        let mut matching = None;
+        for (hash, token) in &self.tokens {
+            if is_equal(hash, &presented) {
+                matching = Some(token);
             }
         }
-        found
+        matching
     }
 }
 

@@ -1,6 +1,6 @@
 //! Arguments of services, read from a request.
 //!
-//! A [`Service`] is an async function of a [`Context`] and of arguments that implement [`Input`]. The signature decides
+//! An [`EndpointService`] is an async function of a [`Context`] and of arguments that implement [`Input`]. The signature decides
 //! what the endpoint accepts: the router reads the arguments, and `/openapi.json` describes them, with the problems that
 //! each kind of argument can have.
 
@@ -226,7 +226,7 @@ impl Inputs {
 pub(crate) type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>>;
 
 /// Async function that an endpoint calls. `Signature` is the tuple of its result and its arguments.
-pub(crate) trait Service<Signature>: Send + Sync + 'static {
+pub(crate) trait EndpointService<Signature>: Send + Sync + 'static {
     fn inputs() -> Inputs;
 
     fn answer() -> ResponseBody;
@@ -237,7 +237,7 @@ pub(crate) trait Service<Signature>: Send + Sync + 'static {
 
 macro_rules! services {
     ($($input:ident)*) => {
-        impl<F, Called, Found, $($input),*> Service<(Found, $($input,)*)> for F
+        impl<F, Called, Found, $($input),*> EndpointService<(Found, $($input,)*)> for F
         where
             F: Fn(Context, $($input),*) -> Called + Send + Sync + 'static,
             Called: Future<Output = Result<Found, ApiError>> + Send + 'static,
@@ -264,9 +264,9 @@ macro_rules! services {
                 // The body has been read; its memory stays counted until the answer.
                 let memory = request.memory;
                 Box::pin(async move {
-                    let found = called.await;
+                    let result = called.await;
                     drop(memory);
-                    Ok(found?.respond(status))
+                    Ok(result?.respond(status))
                 })
             }
         }

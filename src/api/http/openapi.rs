@@ -150,13 +150,13 @@ fn problems(route: &Route) -> std::collections::BTreeMap<u16, Vec<Code>> {
 mod tests {
     use super::*;
 
-    fn references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+    fn references<'a>(value: &'a Value, collected: &mut Vec<&'a str>) {
         match value {
             Value::Object(map) => {
-                found.extend(map.get("$ref").and_then(Value::as_str));
-                map.values().for_each(|value| references(value, found));
+                collected.extend(map.get("$ref").and_then(Value::as_str));
+                map.values().for_each(|value| references(value, collected));
             }
-            Value::Array(items) => items.iter().for_each(|value| references(value, found)),
+            Value::Array(items) => items.iter().for_each(|value| references(value, collected)),
             _ => {}
         }
     }
@@ -164,10 +164,10 @@ mod tests {
     #[test]
     fn every_reference_resolves_to_a_schema() {
         let document = document();
-        let mut found = Vec::new();
-        references(&document, &mut found);
-        assert!(found.len() > 20, "{found:?}");
-        for reference in found {
+        let mut collected = Vec::new();
+        references(&document, &mut collected);
+        assert!(collected.len() > 20, "{collected:?}");
+        for reference in collected {
             let target = document.pointer(reference.trim_start_matches('#'));
             assert!(target.is_some(), "{reference} does not resolve");
         }
@@ -192,9 +192,9 @@ mod tests {
 
     /// Adds the components that a schema refers to, directly and indirectly.
     fn reachable<'a>(document: &'a Value, schema: &'a Value, names: &mut std::collections::BTreeSet<&'a str>) {
-        let mut found = Vec::new();
-        references(schema, &mut found);
-        for name in found.into_iter().filter_map(|reference| reference.rsplit('/').next()) {
+        let mut collected = Vec::new();
+        references(schema, &mut collected);
+        for name in collected.into_iter().filter_map(|reference| reference.rsplit('/').next()) {
             if names.insert(name) {
                 reachable(document, &document["components"]["schemas"][name], names);
             }

@@ -47,7 +47,7 @@ fn not_ready(reasons: &[(String, String)]) -> ApiError {
     let (mut by_reason, mut hints) = (Vec::<(&str, Vec<&str>)>::new(), Vec::new());
     for (part, text) in reasons {
         let (reason, hint) = split_hint(text);
-        match by_reason.iter_mut().find(|(known, _)| *known == reason) {
+        match by_reason.iter_mut().find(|(other, _)| *other == reason) {
             Some((_, parts)) => parts.push(part),
             None => by_reason.push((reason, vec![part])),
         }
@@ -67,7 +67,7 @@ fn join_parts(parts: &[&str]) -> String {
     let mut kinds: Vec<(String, Vec<u32>)> = Vec::new();
     for part in parts {
         let (name, number) = numbered(part).map_or(((*part).to_owned(), None), |(name, number)| (name, Some(number)));
-        match kinds.iter_mut().find(|(known, numbers)| *known == name && !numbers.is_empty()) {
+        match kinds.iter_mut().find(|(other, numbers)| *other == name && !numbers.is_empty()) {
             Some((_, numbers)) => numbers.extend(number),
             None => kinds.push((name, Vec::from_iter(number))),
         }

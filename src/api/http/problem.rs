@@ -222,8 +222,8 @@ impl From<StoreError> for ApiError {
         tracing::warn!(%error, "store call failed");
         let text = error.to_string();
         let retry = "retry; no data is lost, because the store is a projection of the log";
-        let (what, hint) = split_hint(&text);
-        Self::new(Code::StoreUnavailable, what).hint(hint.unwrap_or(retry))
+        let (message, hint) = split_hint(&text);
+        Self::new(Code::StoreUnavailable, message).hint(hint.unwrap_or(retry))
     }
 }
 

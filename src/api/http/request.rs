@@ -104,13 +104,13 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
 pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
-    pub(crate) fn read(uri: &Uri, known: &[&Parameter]) -> Result<Self, ApiError> {
+    pub(crate) fn read(uri: &Uri, parameters: &[&Parameter]) -> Result<Self, ApiError> {
         let pairs = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri)
             .map_err(|error| ApiError::new(Code::BadParameter, format!("malformed query: {error}")))?
             .0;
         for (n, (name, value)) in pairs.iter().enumerate() {
-            if !known.iter().any(|parameter| parameter.name == name) {
-                return Err(unknown_parameter(name, known));
+            if !parameters.iter().any(|parameter| parameter.name == name) {
+                return Err(unknown_parameter(name, parameters));
             }
             if value.is_empty() || value.contains('\u{fffd}') {
                 return Err(bad_parameter(name, "the value must be non-empty UTF-8"));
@@ -123,7 +123,7 @@ impl Query {
     }
 
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
     pub(crate) fn parsed<T: FromStr<Err: Display>>(&self, name: &str) -> Result<Option<T>, ApiError> {
@@ -175,8 +175,8 @@ impl Query {
     }
 }
 
-fn unknown_parameter(name: &str, known: &[&Parameter]) -> ApiError {
-    let names: Vec<String> = known.iter().map(|parameter| format!("`{}`", parameter.name)).collect();
+fn unknown_parameter(name: &str, parameters: &[&Parameter]) -> ApiError {
+    let names: Vec<String> = parameters.iter().map(|parameter| format!("`{}`", parameter.name)).collect();
     let hint = if names.is_empty() {
         "this endpoint has no query parameters".to_owned()
     } else {
@@ -199,11 +199,11 @@ pub(crate) fn bad_query(text: &str, mistake: Mistake) -> ApiError {
 /// posts.
 pub(crate) fn check_media(headers: &HeaderMap, lines: bool) -> Result<(), ApiError> {
     let media = media(headers);
-    let known = media == "application/json" || media.ends_with("+json") || (lines && is_ndjson(headers));
-    if known {
+    let is_accepted = media == "application/json" || media.ends_with("+json") || (lines && is_ndjson(headers));
+    if is_accepted {
         return Ok(());
     }
-    let what = if media.is_empty() {
+    let message = if media.is_empty() {
         "the body has no content type".to_owned()
     } else {
         format!("the body is `{}`", clip(&media))
@@ -213,7 +213,7 @@ pub(crate) fn check_media(headers: &HeaderMap, lines: bool) -> Result<(), ApiErr
     } else {
         "send `content-type: application/json`"
     };
-    Err(ApiError::new(Code::UnsupportedMedia, what).hint(hint))
+    Err(ApiError::new(Code::UnsupportedMedia, message).hint(hint))
 }
 
 /// Variant of [`check_media`] for optional bodies. A cross-site request cannot pass as empty, because browsers send

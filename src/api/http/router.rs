@@ -1,4 +1,13 @@
-//! Dispatcher: authorizes and parses a request, runs its handler, and converts errors to problem documents.
+//! Router of the REST API: from an HTTP request to the function that answers it.
+//!
+//! Each request passes these steps: host and token (`auth.rs`), query and content type, the body within a memory budget
+//! (`request.rs`), then [`Route::respond`], which reads the arguments of the service and calls it. An error of any step
+//! becomes a problem document, a panic a 500. Metrics and common headers are added to every response.
+//!
+//! Invariant: access is checked before the body is read, so that a caller without a token costs no memory. Requests to
+//! unknown paths share one metric label; otherwise a scanner could create any number of time series.
+//!
+//! Read next: `routes/route.rs` (the table of endpoints), then `input.rs` (arguments).
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

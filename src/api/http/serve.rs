@@ -28,7 +28,7 @@ const HEAD_DEADLINE: Duration = Duration::from_secs(60);
 /// Maximum time for requests in flight at shutdown.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(30);
 /// Pause after a failed accept.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Serves until shutdown is requested; then drains connections for at most 30 s, or until aborted.
 pub(crate) async fn serve(listener: TcpListener, app: Router, shutdown: &Shutdown) {
@@ -44,7 +44,7 @@ pub(crate) async fn serve(listener: TcpListener, app: Router, shutdown: &Shutdow
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
                 }
             },
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use tokio::time::Instant;
 
-use super::coverage::{Gap, GapKind, is_sampled, sampled};
+use super::coverage::{Gap, GapKind, is_sampled, take_first_sample};
 use super::reads::{JudgedRecords, Reads, judged_records};
 use crate::api::backends::not_visible_yet;
 use crate::api::http::problem::{ApiError, Code};
@@ -68,15 +68,15 @@ impl Reads {
     /// or lacks the task and does not cover the partition: the task may exist nevertheless.
     pub(crate) async fn read(&self, id: &TaskId) -> Result<Option<TaskView>, ApiError> {
         let partition = self.topology.partition_of(id);
-        let (mut found, mut gap) = read_judged(self, partition, std::slice::from_ref(id)).await?;
-        if gap.is_none() && found.iter().all(Option::is_none) && !is_sampled(self) {
-            sampled(self).await;
-            (found, gap) = read_judged(self, partition, std::slice::from_ref(id)).await?;
+        let (mut tasks, mut gap) = read_judged(self, partition, std::slice::from_ref(id)).await?;
+        if gap.is_none() && tasks.iter().all(Option::is_none) && !is_sampled(self) {
+            take_first_sample(self).await;
+            (tasks, gap) = read_judged(self, partition, std::slice::from_ref(id)).await?;
         }
-        let found = found.into_iter().next().flatten();
+        let task = tasks.into_iter().next().flatten();
         match gap {
-            Some(gap) if found.is_none() || gap.kind == GapKind::Lost => Err(gap.into()),
-            _ => Ok(found),
+            Some(gap) if task.is_none() || gap.kind == GapKind::Lost => Err(gap.into()),
+            _ => Ok(task),
         }
     }
 
@@ -105,30 +105,30 @@ impl Reads {
     /// nevertheless.
     pub(crate) async fn find_optional(&self, id: &TaskId) -> Result<Option<TaskView>, ApiError> {
         match self.read(id).await {
-            Ok(Some(found)) => return Ok(Some(found)),
+            Ok(Some(task)) => return Ok(Some(task)),
             Err(error) if !error.is(Code::NotVisibleYet) => return Err(error),
             Ok(None) | Err(_) => {}
         }
         let lag = self.lag_at_end(self.topology.partition_of(id)).await?;
         match (self.read(id).await?, lag) {
             (None, Some(lag)) => Err(lag),
-            (found, _) => Ok(found),
+            (task, _) => Ok(task),
         }
     }
 
     /// Reads tasks of any partition. Also returns the ids of those that do not exist. Fails if the projection lags
     /// where a task is missing, because it may exist nevertheless.
     pub(crate) async fn find_many(&self, ids: &[TaskId]) -> Result<(Vec<TaskView>, Vec<TaskId>), ApiError> {
-        let (mut found, missing) = read_all(self, ids).await?;
+        let (mut tasks, missing) = read_all(self, ids).await?;
         let partitions: BTreeSet<u32> = missing.iter().map(|id| self.topology.partition_of(id)).collect();
         let lag = |partition| async move { Ok::<_, ApiError>((partition, self.lag_at_end(partition).await?)) };
         let mut lags = try_join_all(partitions.into_iter().map(lag)).await?;
         let (late, missing) = read_all(self, &missing).await?;
-        found.extend(late);
+        tasks.extend(late);
         lags.retain(|(partition, _)| missing.iter().any(|id| self.topology.partition_of(id) == *partition));
         match lags.into_iter().find_map(|(_, lag)| lag) {
             Some(lag) => Err(lag),
-            None => Ok((found, missing)),
+            None => Ok((tasks, missing)),
         }
     }
 
@@ -144,16 +144,16 @@ impl Reads {
     }
 
     /// Waits until the event at `position` has been projected. Returns the task, and true if the event had no effect.
-    /// `what` names the event in error messages.
+    /// `event_name` names the event in error messages.
     pub(crate) async fn await_outcome(
         &self,
         task: &TaskView,
         position: Position,
-        what: &str,
+        event_name: &str,
     ) -> Result<(TaskView, bool), ApiError> {
         let later = |error: ApiError| {
             error.hint(format!(
-                "{what} has been written at {position} and will take effect: do not repeat it, read the task with \
+                "{event_name} has been written at {position} and will take effect: do not repeat it, read the task with \
                  `?after={position}`"
             ))
         };
@@ -165,8 +165,8 @@ impl Reads {
         }
         let not_found = || ApiError::new(Code::NotFound, format!("the record of `{}` is no longer retained", task.id));
         // The store may have lost the record since then, until it is projected again.
-        let found = self.find_optional(&task.id).await.map_err(later)?.ok_or_else(not_found)?;
-        let ignored = found
+        let updated = self.find_optional(&task.id).await.map_err(later)?.ok_or_else(not_found)?;
+        let ignored = updated
             .record
             .history
             .entries
@@ -174,7 +174,7 @@ impl Reads {
             .rev()
             .find(|entry| entry.offset == position.offset)
             .is_some_and(|entry| entry.ignored);
-        Ok((found, ignored))
+        Ok((updated, ignored))
     }
 
     /// Waits until the projection of a partition has reached `target`.
@@ -207,7 +207,7 @@ impl Reads {
         }
         let projected = match self.wait_until_projected(partition, end, UNKNOWN_DEADLINE).await? {
             ReachedOffset::Yes => {
-                self.coverage.settled(partition).await;
+                self.coverage.wait_until_settled(partition).await;
                 return Ok(None);
             }
             ReachedOffset::Not(projected) => projected.unwrap_or(first).max(first),
@@ -230,25 +230,25 @@ async fn read_judged(
     if ids.is_empty() {
         return Ok((Vec::new(), None));
     }
-    let mut wanted = ids.to_vec();
+    let mut all_ids = ids.to_vec();
     let mut ancestors: Vec<TaskId> = ids.iter().flat_map(parent_ids).collect();
     ancestors.sort();
     ancestors.dedup();
-    wanted.extend(ancestors.iter().cloned());
-    let JudgedRecords { checkpoint, records: mut nodes, gap } = judged_records(reads, partition, &wanted).await?;
+    all_ids.extend(ancestors.iter().cloned());
+    let JudgedRecords { checkpoint, mut records, gap } = judged_records(reads, partition, &all_ids).await?;
     let checkpoint = checkpoint.unwrap_or_default();
-    let ancestor_records = nodes.split_off(ids.len());
+    let ancestor_records = records.split_off(ids.len());
     let run_of = |id: &str| {
-        let index = ancestors.binary_search_by(|known| known.as_str().cmp(id)).ok()?;
+        let index = ancestors.binary_search_by(|ancestor| ancestor.as_str().cmp(id)).ok()?;
         ancestor_records.get(index)?.as_ref().map(|above| above.run)
     };
     let sampler = reads.sampler;
-    let found = ids.iter().zip(nodes).map(|(id, record)| {
+    let tasks = ids.iter().zip(records).map(|(id, record)| {
         let record = record?;
         let superseded = is_superseded(record.run, id.ancestors().map(run_of));
         Some(TaskView { id: id.clone(), partition, checkpoint, record, superseded, sampler })
     });
-    Ok((found.collect(), gap))
+    Ok((tasks.collect(), gap))
 }
 
 /// Reads the current records of tasks, and returns the ids of those without one.
@@ -258,10 +258,10 @@ async fn read_all(reads: &Reads, ids: &[TaskId]) -> Result<(Vec<TaskView>, Vec<T
         by_partition.entry(reads.topology.partition_of(id)).or_default().push(id.clone());
     }
     let read = |(partition, ids): (u32, Vec<TaskId>)| async move { reads.read_many(partition, &ids).await };
-    let found: Vec<TaskView> =
+    let tasks: Vec<TaskView> =
         try_join_all(by_partition.into_iter().map(read)).await?.into_iter().flatten().flatten().collect();
-    let missing = ids.iter().filter(|id| found.iter().all(|task| task.id != **id)).cloned().collect();
-    Ok((found, missing))
+    let missing = ids.iter().filter(|id| tasks.iter().all(|task| task.id != **id)).cloned().collect();
+    Ok((tasks, missing))
 }
 
 /// Ids of all ancestors, nearest first.

@@ -4,7 +4,7 @@
 //!
 //! A partition has *lost data* if its checkpoint is missing, lower than a checkpoint read before, or below the end of an
 //! incomplete projection from the beginning of the log. It *lags* if it does not include what the log contained
-//! [`GRACE`] ago, or at the start of this process. Both are decided in memory: the end of the log is sampled in the
+//! [`COVERAGE_GRACE`] ago, or at the start of this process. Both are decided in memory: the end of the log is sampled in the
 //! background, and checkpoints come with the records.
 
 use std::collections::VecDeque;
@@ -29,11 +29,11 @@ const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
 const FIRST_SAMPLE_DEADLINE: Duration = Duration::from_secs(1);
 /// Time within which events are expected in the store. A reservation must outlive it: until then it is what prevents a
 /// second task under one id.
-const GRACE: Duration = Duration::from_secs(30);
-const _: () = assert!(GRACE.as_secs() + 2 * SAMPLE_INTERVAL.as_secs() + 30 < RESERVATION_TTL.as_secs());
+const COVERAGE_GRACE: Duration = Duration::from_secs(30);
+const _: () = assert!(COVERAGE_GRACE.as_secs() + 2 * SAMPLE_INTERVAL.as_secs() + 30 < RESERVATION_TTL.as_secs());
 /// Time after the discovery of a loss in which tasks may still be published whose reservations were lost with the store.
 /// Requests that publish reserve their ids again within this time.
-pub(crate) const SETTLE: Duration = Duration::from_secs(3);
+pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(3);
 
 /// Coverage of each events partition, as far as this process knows.
 pub(crate) struct Coverage {
@@ -48,11 +48,11 @@ struct KnownCoverage {
     projected: i64,
     /// [`Checkpoint::complete_at`] of the last checkpoint read: another one means that the projection began again.
     complete_at: Option<i64>,
-    /// Ends of the log with the times at which they were sampled, oldest first, less than [`GRACE`] ago.
+    /// Ends of the log with the times at which they were sampled, oldest first, less than [`COVERAGE_GRACE`] ago.
     ends: VecDeque<(Instant, i64)>,
     /// Offset that the store must include now.
     required: i64,
-    /// Time at which a loss was noticed, until [`SETTLE`] after its repair.
+    /// Time at which a loss was noticed, until [`SETTLE_TIME`] after its repair.
     lost_at: Option<Instant>,
 }
 
@@ -103,7 +103,7 @@ impl From<Gap> for ApiError {
                 format!(
                     "events partition {partition} is projected up to offset {projected}; {needed} was due {} s after it \
                      was written",
-                    GRACE.as_secs()
+                    COVERAGE_GRACE.as_secs()
                 ),
                 "retry; if it persists, check that trackers are running (`/readyz` of the trackers)",
             ),
@@ -123,29 +123,29 @@ impl Coverage {
 
     /// Call before reading the partition. `noticed`: offset of its last change notice.
     pub(crate) fn baseline(&self, partition: u32, noticed: i64) -> Baseline {
-        let floor = self.known(partition).map_or(0, |known| {
-            let known = &mut *known.lock();
-            known.projected = known.projected.max(noticed);
-            known.projected
+        let floor = self.coverage_of(partition).map_or(0, |coverage| {
+            let coverage = &mut *coverage.lock();
+            coverage.projected = coverage.projected.max(noticed);
+            coverage.projected
         });
         Baseline { partition, floor }
     }
 
     /// Decides about a partition by the checkpoint that was read with or after the data.
     pub(crate) fn judge(&self, baseline: Baseline, checkpoint: Option<Checkpoint>) -> Option<Gap> {
-        let known = &mut *self.known(baseline.partition)?.lock();
-        known.judge(baseline, checkpoint, Instant::now())
+        let coverage = &mut *self.coverage_of(baseline.partition)?.lock();
+        coverage.judge(baseline, checkpoint, Instant::now())
     }
 
     /// Waits until tasks whose reservations were lost with the store have been published or reserved again.
-    pub(crate) async fn settled(&self, partition: u32) {
-        let lost_at = self.known(partition).and_then(|known| known.lock().lost_at);
+    pub(crate) async fn wait_until_settled(&self, partition: u32) {
+        let lost_at = self.coverage_of(partition).and_then(|coverage| coverage.lock().lost_at);
         if let Some(lost_at) = lost_at {
-            tokio::time::sleep_until(lost_at + SETTLE).await;
+            tokio::time::sleep_until(lost_at + SETTLE_TIME).await;
         }
     }
 
-    fn known(&self, partition: u32) -> Option<&Mutex<KnownCoverage>> {
+    fn coverage_of(&self, partition: u32) -> Option<&Mutex<KnownCoverage>> {
         self.partitions.get(partition as usize)
     }
 }
@@ -156,7 +156,7 @@ impl KnownCoverage {
         let complete_at = checkpoint.map_or(0, |checkpoint| checkpoint.complete_at);
         // A floor that was lowered meanwhile belongs to a log that has been cut.
         let floor = baseline.floor.min(self.projected);
-        let has_begun_again = checkpoint.is_some() && self.complete_at.is_some_and(|known| known != complete_at);
+        let has_begun_again = checkpoint.is_some() && self.complete_at.is_some_and(|earlier| earlier != complete_at);
         if checkpoint.is_some() {
             self.complete_at = Some(complete_at);
         }
@@ -172,7 +172,7 @@ impl KnownCoverage {
         if projected < self.required {
             return gap(self.required, GapKind::Lagging);
         }
-        if self.lost_at.is_some_and(|lost_at| now < lost_at + SETTLE) {
+        if self.lost_at.is_some_and(|lost_at| now < lost_at + SETTLE_TIME) {
             return gap(self.required, GapKind::Settling);
         }
         self.lost_at = None;
@@ -191,7 +191,7 @@ impl KnownCoverage {
             self.required = end;
         }
         self.ends.push_back((now, end));
-        while self.ends.front().is_some_and(|(at, _)| now.duration_since(*at) >= GRACE) {
+        while self.ends.front().is_some_and(|(at, _)| now.duration_since(*at) >= COVERAGE_GRACE) {
             self.required = self.ends.pop_front().map_or(self.required, |(_, end)| end);
         }
     }
@@ -218,7 +218,7 @@ pub(super) fn baseline(reads: &Reads, partition: u32) -> Baseline {
 }
 
 async fn gaps(reads: &Reads, partitions: &[u32]) -> Result<Vec<Gap>, ApiError> {
-    sampled(reads).await;
+    take_first_sample(reads).await;
     let baselines: Vec<Baseline> = partitions.iter().map(|partition| baseline(reads, *partition)).collect();
     let checkpoints = reads.checkpoints(partitions).await?;
     let judged =
@@ -231,7 +231,7 @@ pub(super) fn is_sampled(reads: &Reads) -> bool {
 }
 
 /// Takes the first sample of the log, unless it was taken. Without an answer of Kafka only losses are noticed.
-pub(super) async fn sampled(reads: &Reads) {
+pub(super) async fn take_first_sample(reads: &Reads) {
     if is_sampled(reads) {
         return;
     }
@@ -254,9 +254,9 @@ async fn sample(reads: &Reads, is_first: bool) -> Result<(), ApiError> {
     };
     let sampled = reads.broker.with_deadline(KAFKA_DEADLINE).call(read).await?;
     let now = Instant::now();
-    for ((known, sampled), projected) in reads.coverage.partitions.iter().zip(sampled).zip(projected) {
+    for ((coverage, sampled), projected) in reads.coverage.partitions.iter().zip(sampled).zip(projected) {
         if let (Some(start), Some(end)) = sampled {
-            known.lock().sample((start, end), projected, is_first, now);
+            coverage.lock().sample((start, end), projected, is_first, now);
         }
     }
     skip_invisible(reads).await
@@ -265,27 +265,27 @@ async fn sample(reads: &Reads, is_first: bool) -> Result<(), ApiError> {
 /// Lowers the required offsets of partitions that lack only transaction markers and aborted records.
 async fn skip_invisible(reads: &Reads) -> Result<(), ApiError> {
     let checkpoints = reads.checkpoints(&reads.partitions()).await?;
-    for ((partition, known), checkpoint) in (0..).zip(&reads.coverage.partitions).zip(checkpoints) {
-        let required = known.lock().required;
+    for ((partition, coverage), checkpoint) in (0..).zip(&reads.coverage.partitions).zip(checkpoints) {
+        let required = coverage.lock().required;
         let Some(offset) = checkpoint.map(|checkpoint| checkpoint.offset).filter(|offset| *offset < required) else {
             continue;
         };
         let events = reads.events(partition);
         let probe = reads.broker.with_deadline(KAFKA_DEADLINE).first_visible(&events, offset).await?;
         if probe.offset >= required {
-            let known = &mut *known.lock();
-            known.required = known.required.min(offset);
+            let coverage = &mut *coverage.lock();
+            coverage.required = coverage.required.min(offset);
         }
     }
     Ok(())
 }
 
 /// Samples the log, and reports partitions that the store does not cover, until the guard is dropped.
-pub(crate) fn follow(reads: Reads, metrics: Metrics) -> DropGuard {
+pub(crate) fn sample_log(reads: Reads, metrics: Metrics) -> DropGuard {
     runtime::spawn_guarded(async move {
         let mut reported = Vec::new();
         loop {
-            sampled(&reads).await;
+            take_first_sample(&reads).await;
             match reads.incomplete().await {
                 Ok(incomplete) => {
                     metrics.http.incomplete.set(i64::try_from(incomplete.len()).unwrap_or(i64::MAX));
@@ -324,55 +324,59 @@ mod tests {
     }
 
     /// Kind of the gap with a checkpoint read now.
-    fn kind(known: &mut KnownCoverage, checkpoint: Option<Checkpoint>, now: Instant) -> Option<GapKind> {
-        let baseline = Baseline { partition: 0, floor: known.projected };
-        known.judge(baseline, checkpoint, now).map(|gap| gap.kind)
+    fn kind(coverage: &mut KnownCoverage, checkpoint: Option<Checkpoint>, now: Instant) -> Option<GapKind> {
+        let baseline = Baseline { partition: 0, floor: coverage.projected };
+        coverage.judge(baseline, checkpoint, now).map(|gap| gap.kind)
     }
 
     #[test]
     fn loss_is_noticed_and_ends_after_the_projection_and_a_pause() {
-        let (mut known, now) = (KnownCoverage::default(), Instant::now());
-        known.sample((0, 0), 0, true, now);
-        assert_eq!(kind(&mut known, None, now), None, "the log is empty");
-        assert_eq!(kind(&mut known, at(50, 0), now), None);
+        let (mut coverage, now) = (KnownCoverage::default(), Instant::now());
+        coverage.sample((0, 0), 0, true, now);
+        assert_eq!(kind(&mut coverage, None, now), None, "the log is empty");
+        assert_eq!(kind(&mut coverage, at(50, 0), now), None);
         for lost in [None, at(0, 60), at(49, 0), at(59, 60)] {
-            assert_eq!(kind(&mut known, lost, now), Some(GapKind::Lost), "{lost:?}");
+            assert_eq!(kind(&mut coverage, lost, now), Some(GapKind::Lost), "{lost:?}");
         }
-        assert_eq!(kind(&mut known, at(60, 60), now), Some(GapKind::Settling));
-        assert_eq!(kind(&mut known, at(61, 60), now + SETTLE), None);
-        assert_eq!(kind(&mut known, at(61, 61), now + SETTLE), Some(GapKind::Settling), "it was lost in between");
+        assert_eq!(kind(&mut coverage, at(60, 60), now), Some(GapKind::Settling));
+        assert_eq!(kind(&mut coverage, at(61, 60), now + SETTLE_TIME), None);
+        assert_eq!(
+            kind(&mut coverage, at(61, 61), now + SETTLE_TIME),
+            Some(GapKind::Settling),
+            "it was lost in between"
+        );
     }
 
     #[test]
     fn late_answer_of_an_earlier_read_is_no_loss() {
-        let (mut known, now) = (KnownCoverage::default(), Instant::now());
-        let baseline = Baseline { partition: 0, floor: known.projected };
-        assert_eq!(kind(&mut known, at(50, 0), now), None);
-        assert_eq!(known.judge(baseline, at(40, 0), now), None);
+        let (mut coverage, now) = (KnownCoverage::default(), Instant::now());
+        let baseline = Baseline { partition: 0, floor: coverage.projected };
+        assert_eq!(kind(&mut coverage, at(50, 0), now), None);
+        assert_eq!(coverage.judge(baseline, at(40, 0), now), None);
     }
 
     #[test]
     fn events_are_expected_after_a_while_and_those_before_the_start_at_once() {
-        let (mut known, now) = (KnownCoverage::default(), Instant::now());
-        known.sample((0, 50), 0, true, now);
-        assert_eq!(kind(&mut known, None, now), Some(GapKind::Lost));
-        assert_eq!(kind(&mut known, at(49, 0), now), Some(GapKind::Lagging));
-        known.lost_at = None;
-        known.sample((0, 80), 0, false, now);
-        assert_eq!(kind(&mut known, at(50, 0), now), None);
-        known.sample((0, 90), 50, false, now + GRACE);
-        assert_eq!(kind(&mut known, at(79, 0), now), Some(GapKind::Lagging));
-        assert_eq!(kind(&mut known, at(80, 0), now), None);
+        let (mut coverage, now) = (KnownCoverage::default(), Instant::now());
+        coverage.sample((0, 50), 0, true, now);
+        assert_eq!(kind(&mut coverage, None, now), Some(GapKind::Lost));
+        assert_eq!(kind(&mut coverage, at(49, 0), now), Some(GapKind::Lagging));
+        coverage.lost_at = None;
+        coverage.sample((0, 80), 0, false, now);
+        assert_eq!(kind(&mut coverage, at(50, 0), now), None);
+        coverage.sample((0, 90), 50, false, now + COVERAGE_GRACE);
+        assert_eq!(kind(&mut coverage, at(79, 0), now), Some(GapKind::Lagging));
+        assert_eq!(kind(&mut coverage, at(80, 0), now), None);
     }
 
     #[test]
     fn log_that_was_cut_or_emptied_requires_nothing() {
         for sample in [(0, 10), (50, 50)] {
-            let (mut known, now) = (KnownCoverage::default(), Instant::now());
-            known.sample((0, 50), 0, true, now);
-            assert_eq!(kind(&mut known, at(50, 0), now), None);
-            known.sample(sample, 50 + i64::from(sample.0 == 0), false, now);
-            assert_eq!(kind(&mut known, None, now), None, "{sample:?}");
+            let (mut coverage, now) = (KnownCoverage::default(), Instant::now());
+            coverage.sample((0, 50), 0, true, now);
+            assert_eq!(kind(&mut coverage, at(50, 0), now), None);
+            coverage.sample(sample, 50 + i64::from(sample.0 == 0), false, now);
+            assert_eq!(kind(&mut coverage, None, now), None, "{sample:?}");
         }
     }
 }

@@ -39,14 +39,14 @@ pub(crate) async fn failed_views(
     let partition = api.topology.partition_of(&top);
     let Some(root) = api.reads.read(&top).await? else { return Ok(Vec::new()) };
     let end = Instant::now() + within;
-    let mut found = Vec::new();
+    let mut views = Vec::new();
     for count in stored(api.reads.store.counts(&[partition])).await? {
         if count.state != State::Failed || count.count == 0 {
             continue;
         }
         let index = Index::Members { task_type: count.task_type.as_ref().into(), state: State::Failed };
         let mut after: Option<Entry> = None;
-        while found.len() < limit && Instant::now() < end {
+        while views.len() < limit && Instant::now() < end {
             let entries = api.reads.page(partition, &index, after.as_ref(), BATCH).await?;
             after = entries.last().cloned();
             let is_last = entries.len() < BATCH;
@@ -54,14 +54,15 @@ pub(crate) async fn failed_views(
             let ids: Vec<TaskId> =
                 entries.into_iter().map(|entry| entry.id).filter(|id| id.is_within(top.as_str())).collect();
             let tasks = api.reads.read_many(partition, &ids).await?;
-            let own = tasks.into_iter().flatten().filter(|task| task.record.own == State::Failed && !task.superseded);
-            found.extend(own);
+            let own_failures =
+                tasks.into_iter().flatten().filter(|task| task.record.own == State::Failed && !task.superseded);
+            views.extend(own_failures);
             if is_last || is_older {
                 break;
             }
         }
     }
-    found.sort_by_key(|task| std::cmp::Reverse(task.record.times.seen_ms));
-    found.truncate(limit);
-    Ok(found)
+    views.sort_by_key(|task| std::cmp::Reverse(task.record.times.seen_ms));
+    views.truncate(limit);
+    Ok(views)
 }

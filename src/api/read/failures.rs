@@ -30,7 +30,7 @@ const HOUR_MS: i64 = 3_600_000;
 
 /// Lists each partition with each of its types, or with the given one.
 async fn partitions_and_types(reads: &Reads, task_type: Option<&str>) -> Result<Vec<(u32, Arc<str>)>, ApiError> {
-    let found: Vec<Vec<(u32, Arc<str>)>> = stream::iter(reads.partitions())
+    let per_partition: Vec<Vec<(u32, Arc<str>)>> = stream::iter(reads.partitions())
         .map(|partition| async move {
             let types = types_of(reads, partition, task_type).await?;
             Ok::<_, ApiError>(types.into_iter().map(|name| (partition, name)).collect())
@@ -38,7 +38,7 @@ async fn partitions_and_types(reads: &Reads, task_type: Option<&str>) -> Result<
         .buffer_unordered(MAX_CONCURRENT_READS)
         .try_collect()
         .await?;
-    Ok(found.into_iter().flatten().collect())
+    Ok(per_partition.into_iter().flatten().collect())
 }
 
 /// Types to read: the given one, or all with tasks or statistics.
@@ -46,9 +46,9 @@ async fn types_of(reads: &Reads, partition: u32, task_type: Option<&str>) -> Res
     if let Some(task_type) = task_type {
         return Ok(vec![task_type.into()]);
     }
-    let found = stored(reads.store.statistics(partition, &[], &[])).await?;
-    let listed = found.overview.into_iter().flat_map(|overview| overview.series).map(|listed| listed.name);
-    let names: BTreeSet<Arc<str>> = found.counts.into_iter().map(|count| count.task_type).chain(listed).collect();
+    let statistics = stored(reads.store.statistics(partition, &[], &[])).await?;
+    let listed = statistics.overview.into_iter().flat_map(|overview| overview.series).map(|listed| listed.name);
+    let names: BTreeSet<Arc<str>> = statistics.counts.into_iter().map(|count| count.task_type).chain(listed).collect();
     Ok(names.into_iter().filter(|name| !matches!(&**name, ALL | OTHERS)).collect())
 }
 
@@ -66,21 +66,22 @@ pub(crate) async fn slowest(
     limit: usize,
 ) -> Result<Slowest, ApiError> {
     let hours = last_hours(hours);
-    let wanted = &hours;
-    let found: Vec<_> = stream::iter(partitions_and_types(reads, task_type).await?)
+    let requested_hours = &hours;
+    let by_type: Vec<_> = stream::iter(partitions_and_types(reads, task_type).await?)
         .map(|(partition, name)| async move {
-            let summaries = stored(reads.store.error_summaries(partition, &name, wanted)).await?;
+            let summaries = stored(reads.store.error_summaries(partition, &name, requested_hours)).await?;
             Ok::<_, ApiError>((name, summaries))
         })
         .buffer_unordered(MAX_CONCURRENT_READS)
         .try_collect()
         .await?;
     let mut attempts: Vec<(SlowAttempt, Arc<str>)> = Vec::new();
-    for (name, summaries) in found {
+    for (name, summaries) in by_type {
         let slowest = summaries.into_iter().flat_map(|(_, summary)| summary.slowest);
         attempts.extend(slowest.map(|attempt| (attempt, name.clone())));
     }
-    attempts.sort_by(|(one, _), (other, _)| (Reverse(one.took_ms), &one.id).cmp(&(Reverse(other.took_ms), &other.id)));
+    attempts
+        .sort_by(|(left, _), (right, _)| (Reverse(left.took_ms), &left.id).cmp(&(Reverse(right.took_ms), &right.id)));
     attempts.truncate(limit);
     let from = time_text(hours.first().map_or(0, |hour| hour * HOUR_MS));
     let attempts = attempts.into_iter().map(attempt_document).collect();
@@ -100,7 +101,7 @@ fn attempt_document((attempt, name): (SlowAttempt, Arc<str>)) -> SlowestAttempt 
 }
 
 /// Failed tasks of a type with similar errors.
-struct Group {
+struct SimilarFailures {
     count: u64,
     first_ms: i64,
     last: Entry,
@@ -111,12 +112,12 @@ struct Group {
 }
 
 /// Group with its type and error.
-type KeyedGroup = ((Arc<str>, Fingerprint), Group);
+type KeyedGroup = ((Arc<str>, Fingerprint), SimilarFailures);
 
 /// Groups of failed tasks, merged over the partitions.
 #[derive(Default)]
 struct Groups {
-    groups: BTreeMap<(Arc<str>, Fingerprint), Group>,
+    groups: BTreeMap<(Arc<str>, Fingerprint), SimilarFailures>,
     /// Failed attempts by type, error and hour.
     attempts: BTreeMap<(Arc<str>, Fingerprint), Vec<u64>>,
     at_least: bool,
@@ -168,26 +169,26 @@ async fn selected(
 impl Groups {
     async fn read(reads: &Reads, task_type: Option<&str>) -> Result<Self, ApiError> {
         let hours = last_hours(ERROR_HOURS);
-        let wanted = &hours;
-        let mut found = stream::iter(partitions_and_types(reads, task_type).await?)
+        let requested_hours = &hours;
+        let mut by_type = stream::iter(partitions_and_types(reads, task_type).await?)
             .map(|(partition, name)| async move {
                 let groups = stored(reads.store.error_groups(partition, &name, MAX_GROUPS)).await?;
-                let summaries = stored(reads.store.error_summaries(partition, &name, wanted)).await?;
+                let summaries = stored(reads.store.error_summaries(partition, &name, requested_hours)).await?;
                 Ok::<_, ApiError>((partition, name, groups, summaries))
             })
             .buffer_unordered(MAX_CONCURRENT_READS);
         let mut merged = Self::default();
-        while let Some((partition, name, groups, summaries)) = found.try_next().await? {
+        while let Some((partition, name, groups, summaries)) = by_type.try_next().await? {
             merged.add(partition, &name, groups);
             merged.add_attempts(&name, &summaries, &hours);
         }
         Ok(merged)
     }
 
-    fn add(&mut self, partition: u32, name: &Arc<str>, found: ErrorGroups) {
-        self.at_least |= found.total > found.groups.len() as u64;
-        for ErrorGroup { error, count, first, last } in found.groups {
-            let group = self.groups.entry((name.clone(), error)).or_insert_with(|| Group {
+    fn add(&mut self, partition: u32, name: &Arc<str>, error_groups: ErrorGroups) {
+        self.at_least |= error_groups.total > error_groups.groups.len() as u64;
+        for ErrorGroup { error, count, first, last } in error_groups.groups {
+            let group = self.groups.entry((name.clone(), error)).or_insert_with(|| SimilarFailures {
                 count: 0,
                 first_ms: first.seen_ms,
                 last: last.clone(),
@@ -228,7 +229,7 @@ async fn group_document(
     reads: &Reads,
     name: Arc<str>,
     error: Fingerprint,
-    group: Group,
+    group: SimilarFailures,
 ) -> Result<FailureGroup, ApiError> {
     let index = Index::Failed { task_type: name.clone(), error };
     let newest = reads.page(group.partition, &index, None, SAMPLED_TASKS).await?;

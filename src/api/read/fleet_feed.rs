@@ -15,7 +15,7 @@ use crate::store::Notice;
 /// Maximum concurrent watchers of the fleet, a tree or a type.
 pub(crate) const MAX_FLEET_WATCHERS: usize = 5_000;
 /// Notices buffered for reconnecting clients, and the lag at which a watcher skips to the present.
-const BUFFERED: usize = 1_024;
+const MAX_BUFFERED: usize = 1_024;
 
 pub(crate) struct FleetFeed {
     /// Random prefix of event ids. Ids issued by another process have another prefix and are not resumed from.
@@ -47,7 +47,7 @@ pub(crate) struct Watch {
     pub live: broadcast::Receiver<Arc<FleetChanges>>,
     /// Number of the last notice before `live`.
     pub from: u64,
-    /// Whether `missed` is complete. If false, the client must read again whatever it shows.
+    /// Whether `missed` is complete. If false, the client must reread everything it shows.
     pub resumed: bool,
     _slot: OwnedSemaphorePermit,
 }
@@ -57,7 +57,7 @@ impl Default for FleetFeed {
         Self {
             name: format!("{:08x}", fastrand::u32(..)),
             buffer: Mutex::default(),
-            live: broadcast::Sender::new(BUFFERED),
+            live: broadcast::Sender::new(MAX_BUFFERED),
             slots: Arc::new(Semaphore::new(MAX_FLEET_WATCHERS)),
         }
     }
@@ -72,7 +72,7 @@ impl FleetFeed {
         let mut buffer = self.buffer.lock();
         buffer.number += 1;
         let notice = Arc::new(FleetChanges { number: buffer.number, notice, types: OnceCell::new() });
-        if buffer.last.len() == BUFFERED {
+        if buffer.last.len() == MAX_BUFFERED {
             buffer.last.pop_front();
         }
         buffer.last.push_back(notice.clone());
@@ -85,11 +85,11 @@ impl FleetFeed {
     pub(crate) fn watch(&self, last: Option<&str>) -> Result<Watch, ApiError> {
         let slot = self.slots.clone().try_acquire_owned().map_err(|_| too_many(MAX_FLEET_WATCHERS))?;
         let buffer = self.buffer.lock();
-        let known = last.and_then(|id| self.number_of(id)).filter(|number| {
+        let number = last.and_then(|id| self.number_of(id)).filter(|number| {
             let oldest = buffer.last.front().map_or(buffer.number + 1, |notice| notice.number);
             (oldest - 1..=buffer.number).contains(number)
         });
-        let missed = known.map(|known| buffer.last.iter().filter(|notice| notice.number > known).cloned().collect());
+        let missed = number.map(|number| buffer.last.iter().filter(|notice| notice.number > number).cloned().collect());
         let resumed = missed.is_some();
         Ok(Watch {
             missed: missed.unwrap_or_default(),
@@ -125,8 +125,8 @@ impl FleetChanges {
     /// read.
     pub(crate) async fn types(&self, reads: &Reads, partition: u32, ids: &[TaskId]) -> Option<&Vec<Option<Arc<str>>>> {
         let read = async || {
-            let nodes = reads.records(partition, ids).await.ok()?;
-            Some(nodes.into_iter().map(|node| node?.task_type).collect())
+            let records = reads.records(partition, ids).await.ok()?;
+            Some(records.into_iter().map(|record| record?.task_type).collect())
         };
         self.types.get_or_init(read).await.as_ref()
     }
@@ -161,8 +161,8 @@ mod tests {
         for unknown in [feed.id_of(4), "00-1".into(), "0:7".into(), format!("{}-", feed.name), String::new()] {
             assert_eq!(missed(&feed, &unknown), None, "{unknown}");
         }
-        (4..=BUFFERED as i64 + 2).for_each(|n| feed.publish(notice(n)));
+        (4..=MAX_BUFFERED as i64 + 2).for_each(|n| feed.publish(notice(n)));
         assert_eq!(missed(&feed, &feed.id_of(1)), None, "no longer buffered");
-        assert_eq!(missed(&feed, &feed.id_of(2)).map(|missed| missed.len()), Some(BUFFERED));
+        assert_eq!(missed(&feed, &feed.id_of(2)).map(|missed| missed.len()), Some(MAX_BUFFERED));
     }
 }

@@ -100,8 +100,8 @@ impl<'a> Merge<'a> {
             .try_collect()
             .await?;
         let mut records: Vec<(Entry, Option<TaskView>)> = entries.into_iter().map(|(_, entry)| (entry, None)).collect();
-        for (index, found) in reads.into_iter().flat_map(|(indexes, found)| indexes.into_iter().zip(found)) {
-            records[index].1 = found;
+        for (index, task) in reads.into_iter().flat_map(|(indexes, tasks)| indexes.into_iter().zip(tasks)) {
+            records[index].1 = task;
         }
         Ok(records)
     }

@@ -7,20 +7,20 @@ use crate::documents::{PartitionQueue, QueueDocument};
 
 /// Time for which a sample of one type is reused.
 const LIFETIME: Duration = Duration::from_secs(5);
-/// The same for lists of types: longer, because each type needs a Kafka client of its own for its group's offsets.
+/// Lifetime in lists of types: longer, because each type needs a Kafka client of its own for its group's offsets.
 const LIFETIME_IN_LISTS: Duration = Duration::from_secs(15);
 
 /// Cached samples, by type.
 pub(crate) struct Queues {
-    /// For one type: the oldest unfinished task is read in up to 16 partitions.
-    pub whole: Recent<QueueDocument>,
-    /// For lists of types: it is read in up to 2 partitions of each.
+    /// Samples for the page of one type: the oldest unfinished task is read in up to 16 partitions.
+    pub full: Recent<QueueDocument>,
+    /// Samples for lists of types: the oldest unfinished task is read in up to 2 partitions of each.
     pub brief: Recent<QueueDocument>,
 }
 
 impl Default for Queues {
     fn default() -> Self {
-        Self { whole: Recent::new(LIFETIME, size_of_queue), brief: Recent::new(LIFETIME_IN_LISTS, size_of_queue) }
+        Self { full: Recent::new(LIFETIME, size_of_queue), brief: Recent::new(LIFETIME_IN_LISTS, size_of_queue) }
     }
 }
 

@@ -85,11 +85,11 @@ impl Reads {
 
     /// Reads an attachment of a task. Fails if it is missing and the store does not cover the task's partition.
     pub(crate) async fn attachment(&self, task: &TaskView, name: &str) -> Result<Option<Vec<u8>>, ApiError> {
-        let found = stored(self.store.attachment(task.partition, &task.id, name)).await?;
-        if found.is_none() {
+        let attachment = stored(self.store.attachment(task.partition, &task.id, name)).await?;
+        if attachment.is_none() {
             self.check_covered(Some(task.partition)).await?;
         }
-        Ok(found)
+        Ok(attachment)
     }
 
     /// Reads the audit log of a partition, newest request first.
@@ -137,7 +137,7 @@ pub(super) async fn judged_records(reads: &Reads, partition: u32, ids: &[TaskId]
     let mut judged = JudgedRecords { checkpoint: None, records: Vec::with_capacity(ids.len()), gap: None };
     for (n, some) in ids.chunks(NODES_PER_CALL).enumerate() {
         let baseline = baseline(reads, partition);
-        let (checkpoint, records) = stored(reads.store.nodes_with_checkpoint(partition, some)).await?;
+        let (checkpoint, records) = stored(reads.store.task_records_with_checkpoint(partition, some)).await?;
         judged.gap = judged.gap.or(reads.coverage.judge(baseline, checkpoint));
         judged.records.extend(records);
         if n == 0 {

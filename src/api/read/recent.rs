@@ -22,12 +22,12 @@ pub(crate) struct Recent<T> {
 }
 
 struct Documents<T> {
-    by_key: FxHashMap<String, Arc<Entry<T>>>,
+    by_key: FxHashMap<String, Arc<CachedDocument<T>>>,
     size: usize,
 }
 
 /// Document and the time at which it was read; empty while it is read.
-type Entry<T> = OnceCell<(Instant, Arc<T>)>;
+type CachedDocument<T> = OnceCell<(Instant, Arc<T>)>;
 
 impl<T> Recent<T> {
     pub(crate) fn new(lifetime: Duration, size: fn(&T) -> usize) -> Self {
@@ -58,7 +58,7 @@ impl<T> Recent<T> {
     }
 
     /// Entry of a document that is recent or being read, or a new one.
-    fn entry(&self, key: &str) -> Arc<Entry<T>> {
+    fn entry(&self, key: &str) -> Arc<CachedDocument<T>> {
         let mut documents = self.documents.lock();
         let mut replaced = 0;
         match documents.by_key.get(key).map(|entry| (entry, entry.get())) {
@@ -70,13 +70,13 @@ impl<T> Recent<T> {
         documents.size -= replaced;
         documents.make_room(key.len());
         documents.size += key.len();
-        let entry = Arc::new(Entry::new());
+        let entry = Arc::new(CachedDocument::new());
         documents.by_key.insert(key.to_owned(), entry.clone());
         entry
     }
 
     /// Counts a document that has been read. One that does not fit is not kept.
-    fn count(&self, key: &str, entry: &Arc<Entry<T>>, size: usize) {
+    fn count(&self, key: &str, entry: &Arc<CachedDocument<T>>, size: usize) {
         let mut documents = self.documents.lock();
         if documents.make_room(size) {
             documents.by_key.insert(key.to_owned(), entry.clone());

@@ -86,24 +86,24 @@ async fn partition_statistics(
     range: &StatsRange,
 ) -> Result<PartitionStatistics, ApiError> {
     let overview = stored(reads.store.statistics(partition, &[], &[])).await?;
-    let Some(known) = &overview.overview else { return Ok(overview) };
+    let Some(series_overview) = &overview.overview else { return Ok(overview) };
     let names: Vec<Arc<str>> = match &range.series {
         Some(name) => vec![name.as_str().into()],
-        None => known.series.iter().map(|listed| listed.name.clone()).filter(|name| &**name != ALL).collect(),
+        None => series_overview.series.iter().map(|listed| listed.name.clone()).filter(|name| &**name != ALL).collect(),
     };
-    let now = known.minute.unwrap_or_default().max(minute_of(now_ms()));
+    let now = series_overview.minute.unwrap_or_default().max(minute_of(now_ms()));
     let level = range.level;
     let keys: Vec<AggregateKey> = (range.points().0..=AggregateKey::of_minute(level, now).number)
         .map(|number| AggregateKey { level, number })
         .collect();
-    let mut found = overview;
+    let mut collected = overview;
     for names in names.chunks((MAX_AGGREGATES / keys.len().max(1)).max(1)) {
         let part = stored(reads.store.statistics(partition, names, &keys)).await?;
-        let earlier = std::mem::take(&mut found.aggregates);
-        found = part;
-        found.aggregates.extend(earlier);
+        let earlier = std::mem::take(&mut collected.aggregates);
+        collected = part;
+        collected.aggregates.extend(earlier);
     }
-    Ok(found)
+    Ok(collected)
 }
 
 /// Returns whether a partition is projected up to the end of its log; false if Kafka does not answer in time.
@@ -125,7 +125,7 @@ impl Sums {
         }
         let log_time_ms = part.checkpoint.map_or(0, |checkpoint| checkpoint.log_time_ms);
         if !is_complete {
-            self.complete_to_ms = Some(self.complete_to_ms.map_or(log_time_ms, |known| known.min(log_time_ms)));
+            self.complete_to_ms = Some(self.complete_to_ms.map_or(log_time_ms, |earliest| earliest.min(log_time_ms)));
         }
         let late = part.overview.filter(|overview| overview.began > 0).and_then(|overview| overview.first_ms);
         self.began_ms = self.began_ms.max(late);

@@ -21,7 +21,7 @@ use crate::store::Index;
 /// Maximum number of suggestions.
 const MAX_SUGGESTIONS: usize = 10;
 /// Number of root tasks whose values are suggested.
-const TASKS: usize = 1_000;
+const SAMPLED_TASKS: usize = 1_000;
 /// Age at which the values are read again.
 const MAX_AGE: Duration = Duration::from_secs(60);
 /// Maximum number of distinct values of a field.
@@ -36,14 +36,14 @@ pub(crate) struct RecentValues(Mutex<Option<(Instant, Arc<Values>)>>);
 
 impl RecentValues {
     async fn get(&self, reads: &Reads) -> Result<Arc<Values>, ApiError> {
-        let mut known = self.0.lock().await;
-        if let Some((read_at, values)) = &*known
+        let mut cached = self.0.lock().await;
+        if let Some((read_at, values)) = &*cached
             && read_at.elapsed() < MAX_AGE
         {
             return Ok(values.clone());
         }
         let values = Arc::new(read_values(reads).await?);
-        *known = Some((Instant::now(), values.clone()));
+        *cached = Some((Instant::now(), values.clone()));
         Ok(values)
     }
 }
@@ -94,8 +94,8 @@ async fn values(reads: &Reads, recent: &RecentValues, qualifier: Qualifier) -> R
         Qualifier::From | Qualifier::To => fixed(&["10m", "1h", "24h", "7d"]),
         Qualifier::Tag | Qualifier::Creator | Qualifier::Worker | Qualifier::Schedule => {
             let recent = recent.get(reads).await?;
-            let known = recent.get(qualifier.name()).into_iter().flatten();
-            known.map(|(text, tasks)| value(text, Some(*tasks))).collect()
+            let listed = recent.get(qualifier.name()).into_iter().flatten();
+            listed.map(|(text, tasks)| value(text, Some(*tasks))).collect()
         }
         Qualifier::Type
         | Qualifier::Name
@@ -126,7 +126,7 @@ fn commonest(values: impl Iterator<Item = (String, u64)>) -> Vec<(String, u64)> 
 
 async fn read_values(reads: &Reads) -> Result<Values, ApiError> {
     let mut counts: BTreeMap<&'static str, BTreeMap<String, u64>> = BTreeMap::new();
-    let tasks = Merge::new(reads, vec![Index::Roots], None, TASKS).next(TASKS).await?;
+    let tasks = Merge::new(reads, vec![Index::Roots], None, SAMPLED_TASKS).next(SAMPLED_TASKS).await?;
     for task in tasks.iter().filter_map(|(_, task)| task.as_ref()) {
         for (qualifier, text) in values_of(&task.record) {
             *counts.entry(qualifier.name()).or_default().entry(text.into_owned()).or_default() += 1;

@@ -18,17 +18,17 @@ pub(crate) struct TreeWalk<'a> {
     /// Top of the tree, until it has been returned.
     top: Option<TaskView>,
     /// Levels whose children have not all been returned, from the top down.
-    levels: Vec<Level>,
+    levels: Vec<TreeLevel>,
 }
 
-struct Level {
+struct TreeLevel {
     parent: TaskId,
     after: Option<Entry>,
     ahead: VecDeque<(Entry, TaskView)>,
     exhausted: bool,
 }
 
-impl Level {
+impl TreeLevel {
     fn new(parent: TaskId, after: Option<Entry>) -> Self {
         Self { parent, after, ahead: VecDeque::new(), exhausted: false }
     }
@@ -57,7 +57,7 @@ impl<'a> TreeWalk<'a> {
                 fill(self.reads, self.partition, level).await?;
             }
             match level.ahead.pop_front() {
-                Some((entry, found)) => self.emit(entry, found, &mut tasks),
+                Some((entry, task)) => self.emit(entry, task, &mut tasks),
                 None if level.exhausted => drop(self.levels.pop()),
                 None => {}
             }
@@ -65,11 +65,11 @@ impl<'a> TreeWalk<'a> {
         Ok(tasks)
     }
 
-    fn emit(&mut self, entry: Entry, found: TaskView, tasks: &mut Vec<(Entry, Option<TaskView>)>) {
-        if may_have_children(&found) {
-            self.levels.push(Level::new(found.id.clone(), None));
+    fn emit(&mut self, entry: Entry, task: TaskView, tasks: &mut Vec<(Entry, Option<TaskView>)>) {
+        if may_have_children(&task) {
+            self.levels.push(TreeLevel::new(task.id.clone(), None));
         }
-        tasks.push((entry, Some(found)));
+        tasks.push((entry, Some(task)));
     }
 
     /// Positions the traversal after a task below the top.
@@ -84,14 +84,14 @@ impl<'a> TreeWalk<'a> {
             .take_while(|id| id.is_within(top.as_str()))
             .collect();
         path.reverse();
-        let found = self.reads.read_many(self.partition, &path).await?;
-        for (step, found) in path.iter().zip(found).skip(1) {
+        let tasks = self.reads.read_many(self.partition, &path).await?;
+        for (step, task) in path.iter().zip(tasks).skip(1) {
             let gone =
                 || ApiError::new(Code::BadCursor, format!("the task `{step}` of `cursor` is no longer retained"));
-            let entry = Entry { seen_ms: found.ok_or_else(gone)?.record.times.seen_ms, id: step.clone() };
-            self.levels.extend(step.parent_id().map(|parent| Level::new(parent, Some(entry))));
+            let entry = Entry { seen_ms: task.ok_or_else(gone)?.record.times.seen_ms, id: step.clone() };
+            self.levels.extend(step.parent_id().map(|parent| TreeLevel::new(parent, Some(entry))));
         }
-        self.levels.push(Level::new(last.clone(), None));
+        self.levels.push(TreeLevel::new(last.clone(), None));
         Ok(())
     }
 }
@@ -102,12 +102,12 @@ pub(crate) fn may_have_children(task: &TaskView) -> bool {
     !task.record.tree.below.is_empty() || task.record.run > 1
 }
 
-async fn fill(reads: &Reads, partition: u32, level: &mut Level) -> Result<(), ApiError> {
+async fn fill(reads: &Reads, partition: u32, level: &mut TreeLevel) -> Result<(), ApiError> {
     let entries = reads.page(partition, &Index::Children(level.parent.clone()), level.after.as_ref(), PAGE).await?;
     level.exhausted = entries.len() < PAGE;
     level.after = entries.last().cloned().or(level.after.take());
     let ids: Vec<TaskId> = entries.iter().map(|entry| entry.id.clone()).collect();
-    let found = reads.read_many(partition, &ids).await?;
-    level.ahead = entries.into_iter().zip(found).filter_map(|(entry, found)| Some((entry, found?))).collect();
+    let tasks = reads.read_many(partition, &ids).await?;
+    level.ahead = entries.into_iter().zip(tasks).filter_map(|(entry, task)| Some((entry, task?))).collect();
     Ok(())
 }

@@ -57,15 +57,15 @@ pub(crate) async fn put(
     let task = context.api.reads.find(&id, None).await?;
     let message = format!("{}: {} bytes of {}", attachment.name, attachment.data.len(), attachment.media);
     let payload = Payload::Attached { attachment: Some(Box::new(attachment)) };
-    let (found, ignored) = publish_and_wait(context, &task, payload, message).await?;
+    let (updated, ignored) = publish_and_wait(context, &task, payload, message).await?;
     if ignored {
         return Err(ApiError::new(
             Code::TooManyAttachments,
-            format!("`{}` already has {MAX_COUNT} attachments", found.id),
+            format!("`{}` already has {MAX_COUNT} attachments", updated.id),
         )
         .hint("delete one, or reuse an existing name to replace it"));
     }
-    Ok(document(attached(&found, name)?))
+    Ok(document(attached(&updated, name)?))
 }
 
 /// Deletes an attachment, and returns its description.
@@ -76,7 +76,7 @@ pub(crate) async fn delete(context: Context, id: TaskId, Name(name): Name) -> Re
     let payload = Payload::Detached { attachment: Some(Box::new(attachment)) };
     match publish_and_wait(context, &task, payload, name.clone()).await? {
         (_, false) => Ok(deleted),
-        (found, true) => Err(unknown(&found, &name)),
+        (updated, true) => Err(unknown(&updated, &name)),
     }
 }
 

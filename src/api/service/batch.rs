@@ -28,7 +28,7 @@ const MAX_CONCURRENT_PUBLISHES: usize = 1_000;
 /// Maximum concurrent parent lookups per batch.
 const MAX_CONCURRENT_LOOKUPS: usize = 64;
 
-type Outcome = Result<SubmittedTask, ApiError>;
+type SubmissionResult = Result<SubmittedTask, ApiError>;
 /// Log offset up to which cancels do not apply to the task, and the task's run.
 type Origin = (Option<i64>, u32);
 
@@ -63,7 +63,7 @@ pub(crate) async fn create(
         .await
     } else {
         detached(async move {
-            let outcomes = Batch::read(&api, items, trace.as_deref()).await.publish(&api).await;
+            let outcomes = BatchRun::read(&api, items, trace.as_deref()).await.publish(&api).await;
             drop(memory);
             Ok(outcomes)
         })
@@ -83,7 +83,7 @@ fn outcome_document(outcomes: Outcomes) -> BatchOutcome {
     BatchOutcome { accepted, refused, unknown: items.len() - accepted - refused, items }
 }
 
-fn item_document(index: usize, id: Option<String>, outcome: Outcome) -> BatchItem {
+fn item_document(index: usize, id: Option<String>, outcome: SubmissionResult) -> BatchItem {
     match outcome {
         Ok(submitted) => {
             let outcome = ItemOutcome::Accepted;
@@ -97,16 +97,16 @@ fn item_document(index: usize, id: Option<String>, outcome: Outcome) -> BatchIte
 }
 
 /// Batch being published.
-struct Batch {
+struct BatchRun {
     /// `None` once the item has been published or rejected.
     tasks: Vec<Option<TaskSpec>>,
     ids: Vec<Option<TaskId>>,
-    outcomes: Vec<Option<Outcome>>,
+    outcomes: Vec<Option<SubmissionResult>>,
     /// Indexes of items that depend on the item at the key: children of a parent, and repetitions of the same task.
     waiting: FxHashMap<usize, Vec<usize>>,
 }
 
-impl Batch {
+impl BatchRun {
     async fn read(api: &Arc<Api>, items: Vec<Result<CreateTask, ApiError>>, trace: Option<&Trace>) -> Self {
         let count = items.len();
         let mut batch = Self {
@@ -190,8 +190,8 @@ impl Batch {
             .children_by_parent(level)
             .into_iter()
             .map(|(parent, children)| async move { (children, api.writes.find_parent(&parent).await) });
-        let found: Vec<_> = stream::iter(lookups).buffer_unordered(MAX_CONCURRENT_LOOKUPS).collect().await;
-        for (children, parent) in found {
+        let parents: Vec<_> = stream::iter(lookups).buffer_unordered(MAX_CONCURRENT_LOOKUPS).collect().await;
+        for (children, parent) in parents {
             for index in children {
                 match &parent {
                     Ok(parent) => self.inherit(index, (parent.asof(), parent.record.run)),

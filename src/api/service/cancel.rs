@@ -29,9 +29,9 @@ pub(crate) async fn cancel(context: Context, id: TaskId, input: CancelTask) -> R
     if has_ended(&task, input.subtree) {
         return Err(already_finished(&task));
     }
-    if let Some(known) = task.record.asked(input.subtree) {
+    if let Some(earlier) = task.record.covering_cancel(input.subtree) {
         // The tracker also writes the control record, in case the API instance that handled the earlier request died.
-        let position = Position { partition: i32::try_from(task.partition).unwrap_or_default(), offset: known.asof };
+        let position = Position { partition: i32::try_from(task.partition).unwrap_or_default(), offset: earlier.asof };
         return Ok(outcome(&task, position, Some(true)));
     }
     let event = Event { by, ..event_of(&task, &input) };
@@ -82,17 +82,17 @@ async fn cancel_outcome(
     position: Position,
 ) -> Result<CancelOutcome, ApiError> {
     // The cancel has been written, so a lagging projection is not an error.
-    let Ok((found, ignored)) = api.reads.await_outcome(task, position, "the request").await else {
+    let Ok((updated, ignored)) = api.reads.await_outcome(task, position, "the request").await else {
         return Ok(outcome(task, position, None));
     };
-    match found.record.asked(subtree) {
-        Some(known) if ignored => Ok(outcome(&found, Position { offset: known.asof, ..position }, Some(true))),
-        None if ignored && has_ended(&found, subtree) => Err(already_finished(&found)),
+    match updated.record.covering_cancel(subtree) {
+        Some(earlier) if ignored => Ok(outcome(&updated, Position { offset: earlier.asof, ..position }, Some(true))),
+        None if ignored && has_ended(&updated, subtree) => Err(already_finished(&updated)),
         None if ignored => {
-            let reason = format!("`{}` has too many requests that are not carried out yet", found.id);
+            let reason = format!("`{}` has too many requests that are not carried out yet", updated.id);
             Err(ApiError::new(Code::Overloaded, reason).hint("send the cancel again later"))
         }
-        _ => Ok(outcome(&found, position, Some(false))),
+        _ => Ok(outcome(&updated, position, Some(false))),
     }
 }
 
@@ -106,25 +106,29 @@ async fn write_cancel(
     let (reason, by) = (request.reason.as_deref().map(str::to_owned), request.by.as_deref().map(str::to_owned));
     let record = ControlRecord::Cancel(Cancel { v: CONTROL_VERSION, asof, at_ms: now_ms(), subtree, reason, by });
     let key = ControlKey::Cancel(task.id.to_string());
-    control::put(api.publisher.producer(), &api.topology.names, &key, &record).await.map(drop)
+    control::put_record(api.publisher.producer(), &api.topology.names, &key, &record).await.map(drop)
 }
 
 /// Rewrites or deletes a control record that was written late: it may have replaced a newer one of the tracker,
 /// which would never be cleaned up.
 async fn repair_late_cancel(api: &Api, task: &TaskView, position: Position) -> Result<(), ApiError> {
-    let Some(found) = api.reads.read(&task.id).await? else { return Ok(()) };
+    let Some(current) = api.reads.read(&task.id).await? else { return Ok(()) };
     // Not projected yet: the tracker will write its own control record later.
-    if found.checkpoint.offset <= position.offset {
+    if current.checkpoint.offset <= position.offset {
         return Ok(());
     }
-    match found.record.requests.cancel.as_deref().filter(|cancel| cancel.named) {
+    match current.record.requests.cancel.as_deref().filter(|cancel| cancel.named) {
         Some(cancel) if cancel.asof == position.offset => {}
         Some(outbox::StoredCancel { asof, subtree, request, .. }) => {
             write_cancel(api, task, *asof, *subtree, request).await?;
         }
         // Workers may still receive tasks of the tree; the tracker deletes the control record once they have
         // passed them.
-        None if found.record.effects.iter().any(|effect| matches!(effect.what, EffectKind::WithdrawCancel { .. })) => {}
+        None if current
+            .record
+            .effects
+            .iter()
+            .any(|effect| matches!(effect.kind, EffectKind::WithdrawCancel { .. })) => {}
         None => {
             let key = ControlKey::Cancel(task.id.to_string());
             control::delete(api.publisher.producer(), &api.topology.names, &key).await?;

@@ -28,7 +28,7 @@ impl Context {
     /// Creates the audit event of this request, for a target that is not a task.
     pub(crate) fn operation(&self, action: &str, target: &str, reason: Option<&str>) -> Event {
         let (by, message) = (self.by.clone(), reason.map(str::to_owned));
-        Event { by, message, ..Event::operated(action, target, now_ms()) }
+        Event { by, message, ..Event::operation(action, target, now_ms()) }
     }
 }
 

@@ -62,17 +62,17 @@ async fn submit(api: &Arc<Api>, task: TaskSpec, memory: BodyMemory) -> Result<Su
 
 /// Waits for the end of a task. Errors end the wait early, because the task is already published; returns the
 /// latest known state.
-async fn wait_finished(api: &Arc<Api>, known: TaskView, wait: Duration, subscription: &Subscription) -> TaskView {
+async fn wait_finished(api: &Arc<Api>, task: TaskView, wait: Duration, subscription: &Subscription) -> TaskView {
     let end = Instant::now() + wait;
-    let mut known = known;
-    let newest = |known: &TaskView, seen: &TaskView| seen.checkpoint.offset >= known.checkpoint.offset;
+    let mut task = task;
+    let newest = |task: &TaskView, seen: &TaskView| seen.checkpoint.offset >= task.checkpoint.offset;
     while !api.reads.shutdown.is_draining() {
-        if let Ok(Some(found)) = api.reads.read(&known.id).await
-            && newest(&known, &found)
+        if let Ok(Some(update)) = api.reads.read(&task.id).await
+            && newest(&task, &update)
         {
-            known = found;
+            task = update;
         }
-        if known.record.state.is_terminal() {
+        if task.record.state.is_terminal() {
             break;
         }
         tokio::select! {
@@ -82,5 +82,5 @@ async fn wait_finished(api: &Arc<Api>, known: TaskView, wait: Duration, subscrip
             () = subscription.changed() => {}
         }
     }
-    known
+    task
 }

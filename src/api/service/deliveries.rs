@@ -19,12 +19,12 @@ use crate::runtime::now_ms;
 const ON_ITS_WAY_MS: i64 = 3_600_000;
 
 /// Reads the status of the deliveries. `None` if the task has no notification rules.
-pub(crate) async fn deliveries(api: &Api, found: &TaskView) -> Result<Option<Deliveries>, ApiError> {
-    let Some(log) = found.record.notifications.as_deref() else { return Ok(None) };
-    let rules = found.record.definition.policy.as_ref().map(|policy| policy.rules.clone()).unwrap_or_default();
+pub(crate) async fn deliveries(api: &Api, task: &TaskView) -> Result<Option<Deliveries>, ApiError> {
+    let Some(log) = task.record.notifications.as_deref() else { return Ok(None) };
+    let rules = task.record.definition.policy.as_ref().map(|policy| policy.rules.clone()).unwrap_or_default();
     let items = log.deliveries.iter().rev().filter_map(|delivery| {
         let notification = delivery.rule.notification(&rules)?;
-        Some(delivery_document(api, found, *delivery, notification.kind(), delivery.id(&found.id, notification)))
+        Some(delivery_document(api, task, *delivery, notification.kind(), delivery.id(&task.id, notification)))
     });
     let items = try_join_all(items).await?;
     Ok(Some(Deliveries { items, unlisted: log.unlisted, refused: log.refused, checks_due: checks_due(log) }))
@@ -34,19 +34,19 @@ pub(crate) async fn deliveries(api: &Api, found: &TaskView) -> Result<Option<Del
 async fn delivery_record(api: &Api, id: &TaskId) -> Result<Option<TaskRecord>, ApiError> {
     match api.reads.read(id).await {
         Err(error) if error.is(Code::NotVisibleYet) => Ok(None),
-        read => Ok(read?.map(|found| found.record)),
+        read => Ok(read?.map(|task| task.record)),
     }
 }
 
 async fn delivery_document(
     api: &Api,
-    found: &TaskView,
+    notifier: &TaskView,
     delivery: notifications::NotificationDelivery,
     kind: &str,
     id: String,
 ) -> Result<Delivery, ApiError> {
     let task = TaskId::parse(&id).map_err(|_| ApiError::internal())?;
-    let is_queued = found.record.effects.iter().any(|effect| effect.what == EffectKind::NotifyAction(delivery));
+    let is_queued = notifier.record.effects.iter().any(|effect| effect.kind == EffectKind::NotifyAction(delivery));
     let task_record = if is_queued { None } else { delivery_record(api, &task).await? };
     let is_pending = is_queued || now_ms().saturating_sub(delivery.at_ms) < ON_ITS_WAY_MS;
     let record = task_record.as_ref();
@@ -65,7 +65,7 @@ async fn delivery_document(
 }
 
 fn outcome(notification: Option<&TaskRecord>, is_pending: bool) -> DeliveryOutcome {
-    match notification.map(|node| node.state) {
+    match notification.map(|task| task.state) {
         None if is_pending => DeliveryOutcome::Pending,
         None => DeliveryOutcome::Unknown,
         Some(State::Succeeded) => DeliveryOutcome::Delivered,

@@ -21,7 +21,7 @@ use crate::store::StoreError;
 /// Maximum lines of a page.
 pub(crate) const MAX_LINES: usize = 10_000;
 /// Default number of lines of a page.
-pub(crate) const LINES: usize = 1_000;
+pub(crate) const DEFAULT_LINES: usize = 1_000;
 /// Lines per stream event.
 const LINES_PER_EVENT: usize = 500;
 
@@ -84,8 +84,8 @@ pub(crate) async fn watch(
     After(after): After,
 ) -> Result<EventStream, ApiError> {
     let subscription = api.reads.notices.subscribe(api.topology.partition_of(&id), &id)?;
-    let found = api.reads.find(&id, after).await?;
-    Ok(event_stream(|events| async move { follow(&api, found, from, &subscription, events).await }))
+    let task = api.reads.find(&id, after).await?;
+    Ok(event_stream(|events| async move { follow_log(&api, task, from, &subscription, events).await }))
 }
 
 async fn log_page(api: &Api, task: &TaskView, from: u64, limit: usize) -> Result<LogDocument, ApiError> {
@@ -102,28 +102,28 @@ fn read_line(stored: &str) -> Result<LogLine, StoreError> {
     Ok(LogLine { at: time_text(at_ms), text: text.to_owned() })
 }
 
-async fn follow(api: &Arc<Api>, found: TaskView, from: u64, subscription: &Subscription, mut events: Events) {
-    let (id, mut from, mut newest) = (found.id.clone(), from, Some(found));
+async fn follow_log(api: &Arc<Api>, task: TaskView, from: u64, subscription: &Subscription, mut events: Events) {
+    let (id, mut from, mut newest) = (task.id.clone(), from, Some(task));
     loop {
         // Read the task before its lines: all lines of an ended task are stored.
-        if let Some(found) = newest.take() {
-            match send_lines(api, &found, &mut from, &mut events).await {
+        if let Some(task) = newest.take() {
+            match send_lines(api, &task, &mut from, &mut events).await {
                 Err(StreamClosed) => return,
-                Ok(true) if found.record.state.is_terminal() => return events.end(EndReason::Finished),
+                Ok(true) if task.record.state.is_terminal() => return events.end(EndReason::Finished),
                 Ok(_) => {}
             }
         }
         newest = match wait_for_change(api, &id, subscription, &mut events).await {
-            Ok(found) => found,
+            Ok(task) => task,
             Err(StreamClosed) => return,
         };
     }
 }
 
 /// Sends the lines from `from` on. Returns false if the store could not return all of them.
-async fn send_lines(api: &Api, found: &TaskView, from: &mut u64, events: &mut Events) -> Result<bool, StreamClosed> {
+async fn send_lines(api: &Api, task: &TaskView, from: &mut u64, events: &mut Events) -> Result<bool, StreamClosed> {
     loop {
-        let Ok(page) = log_page(api, found, *from, LINES_PER_EVENT).await else { return Ok(false) };
+        let Ok(page) = log_page(api, task, *from, LINES_PER_EVENT).await else { return Ok(false) };
         if page.lines.is_empty() {
             return Ok(true);
         }

@@ -1,8 +1,8 @@
 //! Everything that the API can do, as async functions of typed arguments: one file per subject.
 //!
-//! A service knows nothing of paths, status codes or HTML. The [routes](crate::api::http::routes) read its arguments from a
+//! A service is independent of paths, status codes and HTML. The [routes](crate::api::http::routes) read its arguments from a
 //! request and send its answer as JSON; the pages of the UI call the same functions and show the same values. Each takes a
-//! [`Context`](context::Context): the state of the API, and who asks.
+//! [`Context`](context::Context): the state of the API, and the caller.
 //!
 //! Invariant: what a service refuses does not depend on who calls it: a value is checked by the type of an argument or by
 //! the service itself, with an `ApiError` that names it.

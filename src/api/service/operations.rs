@@ -95,7 +95,7 @@ pub(crate) async fn circuit(
 }
 
 /// Deletes the declaration of a type; its topics and tasks remain.
-pub(crate) async fn forget(context: Context, Name(name): Name) -> Result<TypeDocument, ApiError> {
+pub(crate) async fn forget_type(context: Context, Name(name): Name) -> Result<TypeDocument, ApiError> {
     let api = &context.api;
     api.fleet.wait_for_control_state().await?;
     if api.types.declared.get(&name).is_none() {
@@ -176,14 +176,14 @@ pub(crate) async fn delete_kill_switch(
 ) -> Result<KillSwitchDocument, ApiError> {
     let api = &context.api;
     api.fleet.wait_for_control_state().await?;
-    let known = api.fleet.control.state().kills.get(&name).cloned();
-    let Some(known) = known else {
+    let kill_switch = api.fleet.control.state().kills.get(&name).cloned();
+    let Some(kill_switch) = kill_switch else {
         return Err(ApiError::new(Code::UnknownKillSwitch, format!("there is no kill switch `{name}`"))
             .hint("list them with GET /v1/kill-switches"));
     };
     let operation = context.operation("delete_kill_switch", &name, None);
     write_audited(api, operation, vec![(ControlKey::Kill(name.clone()), None)]).await?;
-    Ok(document(&name, &known))
+    Ok(document(&name, &kill_switch))
 }
 
 pub(crate) async fn list_kill_switches(Context { api, .. }: Context) -> Result<KillSwitches, ApiError> {

@@ -42,11 +42,11 @@ pub(crate) async fn patch(Context { api, by }: Context, id: TaskId, input: Patch
     event.message = Some(message);
     event.by = by;
     let position = api.writes.publish_event(event).await?;
-    let (found, ignored) = api.reads.await_outcome(&task, position, "the change").await?;
+    let (updated, ignored) = api.reads.await_outcome(&task, position, "the change").await?;
     if ignored {
-        return Err(not_now(format!("`{}` has changed meanwhile: it is {}", found.id, found.record.own)));
+        return Err(not_now(format!("`{}` has changed meanwhile: it is {}", updated.id, updated.record.own)));
     }
-    Ok(status(&found))
+    Ok(status(&updated))
 }
 
 /// Reads a change from JSON. A field that no task can change is refused by its name.

@@ -22,13 +22,13 @@ const LIST_WAIT: Duration = Duration::from_millis(100);
 /// Maximum partitions of a type that are sampled.
 const MAX_PARTITIONS: u32 = 256;
 /// Partitions whose first unfinished record is read: those with the most unfinished offsets.
-const INSPECTED: usize = 16;
+const MAX_INSPECTED_PARTITIONS: usize = 16;
 /// Partitions inspected per type when a list of types is sampled.
 const INSPECTED_IN_LISTS: usize = 2;
 
 /// Samples the queue of a type.
 pub(crate) async fn queue(api: &Api, name: &str) -> Result<Arc<QueueDocument>, ApiError> {
-    api.queues.whole.get(Some(name.to_owned()), sample(api, name, INSPECTED)).await
+    api.queues.full.get(Some(name.to_owned()), sample(api, name, MAX_INSPECTED_PARTITIONS)).await
 }
 
 /// Samples the queues of types for a list, with few reads each, so that fewer ages are known. A list does not wait for
@@ -46,8 +46,8 @@ pub(crate) async fn brief_queues(api: &Arc<Api>, names: Vec<String>) -> BTreeMap
         timeout(LIST_WAIT, work)
     });
     join_all(sampled).await;
-    let known = names.into_iter().zip(earlier);
-    known.filter_map(|(name, earlier)| last(&name).or(earlier).map(|queue| (name, queue))).collect()
+    let pairs = names.into_iter().zip(earlier);
+    pairs.filter_map(|(name, earlier)| last(&name).or(earlier).map(|queue| (name, queue))).collect()
 }
 
 async fn sample(api: &Api, name: &str, inspected: usize) -> Result<QueueDocument, ApiError> {
@@ -58,15 +58,17 @@ async fn sample(api: &Api, name: &str, inspected: usize) -> Result<QueueDocument
     let read = move |broker: &dyn Broker, deadline: Duration| {
         let committed = broker.group_offsets(&group, &all, deadline)?;
         let (starts, ends) = (broker.start_offsets(&all, deadline)?, broker.end_offsets(&all, deadline)?);
-        let known = all.iter().zip(committed).zip(starts.into_iter().zip(ends));
-        let mut open: Vec<Open> = known
-            .filter_map(|((partition, committed), (start, end))| Some(Open::new(partition, committed, start?, end?)))
+        let positions = all.iter().zip(committed).zip(starts.into_iter().zip(ends));
+        let mut open: Vec<OpenPartition> = positions
+            .filter_map(|((partition, committed), (start, end))| {
+                Some(OpenPartition::new(partition, committed, start?, end?))
+            })
             .collect();
         open.sort_by_key(|open| std::cmp::Reverse(open.lag()));
-        for one in open.iter_mut().filter(|one| one.lag() > 0).take(inspected) {
-            one.inspect(broker, deadline)?;
+        for open_partition in open.iter_mut().filter(|open_partition| open_partition.lag() > 0).take(inspected) {
+            open_partition.inspect(broker, deadline)?;
         }
-        let is_whole = inspected == INSPECTED;
+        let is_whole = inspected == MAX_INSPECTED_PARTITIONS;
         let held = if is_whole { open_transactions(broker, &all, now_ms(), deadline)? } else { Vec::new() };
         Ok::<_, BrokerError>(document(&name, open, &held))
     };
@@ -74,7 +76,7 @@ async fn sample(api: &Api, name: &str, inspected: usize) -> Result<QueueDocument
 }
 
 /// Unfinished part of a partition.
-struct Open {
+struct OpenPartition {
     partition: Partition,
     completed: CompletedOffsets,
     end: i64,
@@ -82,7 +84,7 @@ struct Open {
     first: Option<Option<Record>>,
 }
 
-impl Open {
+impl OpenPartition {
     fn new(partition: &Partition, committed: Option<CommittedOffset>, start: i64, end: i64) -> Self {
         // A commit beyond the end belongs to an earlier topic of the same name.
         let committed = committed.filter(|committed| committed.offset <= end);
@@ -95,8 +97,8 @@ impl Open {
 
     /// Reads the first unfinished record.
     fn inspect(&mut self, broker: &dyn Broker, deadline: Duration) -> Result<(), BrokerError> {
-        let found = broker.first_visible(&self.partition, self.completed.watermark(), deadline)?;
-        self.first = Some(found.record.filter(|record| record.offset < self.end));
+        let probe = broker.first_visible(&self.partition, self.completed.watermark(), deadline)?;
+        self.first = Some(probe.record.filter(|record| record.offset < self.end));
         Ok(())
     }
 
@@ -124,7 +126,7 @@ impl Open {
     }
 }
 
-fn document(name: &str, mut open: Vec<Open>, held: &[OpenTransaction]) -> QueueDocument {
+fn document(name: &str, mut open: Vec<OpenPartition>, held: &[OpenTransaction]) -> QueueDocument {
     open.sort_by_key(|open| open.partition.index);
     let partitions: Vec<PartitionQueue> = open
         .iter()

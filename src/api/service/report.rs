@@ -33,8 +33,8 @@ pub(crate) async fn report(
     }
     let event = Event { by, ..event_of(&task, report) };
     let position = api.writes.publish_event(event).await?;
-    let (found, ignored) = api.reads.await_outcome(&task, position, "the report").await?;
-    Ok(ReportOutcome { status: status(&found), ignored })
+    let (updated, ignored) = api.reads.await_outcome(&task, position, "the report").await?;
+    Ok(ReportOutcome { status: status(&updated), ignored })
 }
 
 fn check(report: &Report) -> Result<(), ApiError> {

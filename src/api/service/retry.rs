@@ -112,7 +112,7 @@ fn event_of(task: &TaskView, input: RetryTask) -> Event {
 
 /// Returns the run that the `only_failed` retry at `position` starts; `None` once its tasks are restarted.
 fn restarted_run(task: &TaskView, position: Position) -> Option<u32> {
-    task.record.effects.iter().find_map(|effect| match effect.what {
+    task.record.effects.iter().find_map(|effect| match effect.kind {
         EffectKind::RetryFailed { run } if effect.cause == position.offset => Some(run),
         _ => None,
     })
@@ -132,26 +132,26 @@ async fn retry_outcome(
     only_failed: bool,
     position: Position,
 ) -> Result<RetryOutcome, ApiError> {
-    let (found, ignored) = api.reads.await_outcome(task, position, "the request").await?;
+    let (updated, ignored) = api.reads.await_outcome(task, position, "the request").await?;
     if ignored {
         // The request was ignored: an earlier event in the log, from another request or a report, changed the task.
-        return Err(match found.record.state.is_terminal() {
-            true if only_failed && !has_restartable(&found) => nothing_failed(&found),
-            true => superseded_request(&found),
-            false => not_finished(&found),
+        return Err(match updated.record.state.is_terminal() {
+            true if only_failed && !has_restartable(&updated) => nothing_failed(&updated),
+            true => superseded_request(&updated),
+            false => not_finished(&updated),
         });
     }
     if !only_failed {
-        let started = started_run(&found.record.history.entries, task.record.run, position.offset);
-        return Ok(RetryOutcome { status: status(&found), run: started.unwrap_or(found.record.run) });
+        let started = started_run(&updated.record.history.entries, task.record.run, position.offset);
+        return Ok(RetryOutcome { status: status(&updated), run: started.unwrap_or(updated.record.run) });
     }
-    let run = match restarted_run(&found, position) {
+    let run = match restarted_run(&updated, position) {
         Some(run) => run,
         // All tasks are restarted already, so their run is the highest of the tree, unless another retry followed.
-        None => highest_run(api, &found).await?,
+        None => highest_run(api, &updated).await?,
     };
-    let found = wait_for_restarts(api, found, position).await?;
-    Ok(RetryOutcome { status: status(&found), run })
+    let updated = wait_for_restarts(api, updated, position).await?;
+    Ok(RetryOutcome { status: status(&updated), run })
 }
 
 /// Rejects a retry if a task of the tree has reached the highest run.
@@ -201,13 +201,13 @@ async fn highest_run(api: &Api, task: &TaskView) -> Result<u32, ApiError> {
 
 /// Waits up to [`AFTER_DEADLINE`] until a retry with `only_failed` has restarted all its tasks. Until then the status
 /// may still show the previous outcome.
-async fn wait_for_restarts(api: &Api, found: TaskView, position: Position) -> Result<TaskView, ApiError> {
-    let subscription = api.reads.notices.subscribe(found.partition, &found.id)?;
+async fn wait_for_restarts(api: &Api, task: TaskView, position: Position) -> Result<TaskView, ApiError> {
+    let subscription = api.reads.notices.subscribe(task.partition, &task.id)?;
     let end = Instant::now() + AFTER_DEADLINE;
-    let mut newest = found;
+    let mut newest = task;
     loop {
-        if let Ok(Some(found)) = api.reads.read(&newest.id).await {
-            newest = found;
+        if let Ok(Some(task)) = api.reads.read(&newest.id).await {
+            newest = task;
         }
         let restarting = newest.record.effects.iter().any(|effect| effect.cause == position.offset);
         if !restarting || api.reads.shutdown.is_draining() || timeout_at(end, subscription.changed()).await.is_err() {

@@ -17,8 +17,8 @@ use crate::api::write::validate::of_flaw;
 use crate::control::CONTROL_VERSION;
 use crate::control::schedules::{MAX_REQUESTS, MAX_SCHEDULES, ScheduleKey, ScheduleRequest, ScheduleSpan};
 use crate::documents::{
-    LastFiring, NewSchedule, PauseType, Paused, ResumeType, ScheduleDocument, ScheduleNote, ScheduleRequestOutcome,
-    ScheduleTimes, Schedules,
+    LastFiring, NewSchedule, PauseDocument, PauseType, ResumeType, ScheduleDocument, ScheduleNote,
+    ScheduleRequestOutcome, ScheduleTimes, Schedules,
 };
 use crate::model::event::Event;
 use crate::model::schedule::step::ScheduleProgress;
@@ -31,9 +31,9 @@ use crate::runtime::now_ms;
 /// Maximum wait until this API has read its own control record, or until the tracker has processed a request.
 const READ_BACK_DEADLINE: Duration = Duration::from_secs(5);
 /// Upcoming firing times in a schedule document.
-const NEXT: usize = 5;
+const LISTED_TIMES: usize = 5;
 /// Default number of listed firing times.
-pub(crate) const TIMES: usize = 10;
+pub(crate) const DEFAULT_TIMES: usize = 10;
 /// Maximum number of listed firing times.
 pub(crate) const MAX_TIMES: usize = 1_000;
 /// Maximum firing times per backfill.
@@ -42,16 +42,16 @@ const MAX_BACKFILL: usize = 1_000;
 /// Lists the schedules by id.
 pub(crate) async fn list(Context { api, .. }: Context) -> Result<Schedules, ApiError> {
     api.fleet.wait_for_control_state().await?;
-    let known: Vec<(String, Arc<Schedule>)> = {
+    let existing: Vec<(String, Arc<Schedule>)> = {
         let control = api.fleet.control.state();
         control.plan.schedules.iter().map(|(id, schedule)| (id.clone(), schedule.clone())).collect()
     };
-    Ok(Schedules { schedules: schedule_documents(&api, known).await? })
+    Ok(Schedules { schedules: schedule_documents(&api, existing).await? })
 }
 
 pub(crate) async fn show(Context { api, .. }: Context, Name(id): Name) -> Result<ScheduleDocument, ApiError> {
-    let known = find_schedule(&api, &id).await?;
-    schedule_document(&api, id, known).await
+    let existing = find_schedule(&api, &id).await?;
+    schedule_document(&api, id, existing).await
 }
 
 /// Lists firing times of a schedule. `after_ms`: only later ones; by default those from now on.
@@ -61,8 +61,8 @@ pub(crate) async fn times(
     after_ms: Option<i64>,
     count: usize,
 ) -> Result<ScheduleTimes, ApiError> {
-    let known = find_schedule(&api, &id).await?;
-    let times = firing_times(&known.spec)?.upcoming(after_ms.unwrap_or_else(now_ms), count);
+    let existing = find_schedule(&api, &id).await?;
+    let times = firing_times(&existing.spec)?.upcoming(after_ms.unwrap_or_else(now_ms), count);
     Ok(ScheduleTimes { id, times: times.into_iter().map(time_text).collect() })
 }
 
@@ -99,25 +99,25 @@ pub(crate) async fn put(context: Context, id: String, spec: Spec, applied: bool)
     check_spec(api, &spec, "").await?;
     let change = api.fleet.begin_schedule_change().await?;
     api.fleet.wait_for_control_state().await?;
-    let (now, known) = (now_ms(), api.fleet.control.state().plan.schedules.get(&id).cloned());
-    let (from_ms, paused) = match &known {
-        Some(known) if known.spec.same_times(&spec) => (known.from_ms, known.paused.clone()),
+    let (now, existing) = (now_ms(), api.fleet.control.state().plan.schedules.get(&id).cloned());
+    let (from_ms, paused) = match &existing {
+        Some(existing) if existing.spec.same_times(&spec) => (existing.from_ms, existing.paused.clone()),
         // New times apply from now on; nothing is made up for.
-        Some(known) => (now, known.paused.clone()),
+        Some(existing) => (now, existing.paused.clone()),
         None => (now, None),
     };
     let new = Schedule { v: CONTROL_VERSION, at_ms: now, from_ms, paused, applied, spec };
-    let action = if known.is_some() { "update_schedule" } else { "create_schedule" };
+    let action = if existing.is_some() { "update_schedule" } else { "create_schedule" };
     let schedule = set_schedule(api, change, context.operation(action, &id, None), new).await?;
-    Ok(PutOutcome { schedule, is_new: known.is_none() })
+    Ok(PutOutcome { schedule, is_new: existing.is_none() })
 }
 
 /// Deletes a schedule, and returns it. Its tasks stay.
 pub(crate) async fn delete(context: Context, Name(id): Name) -> Result<ScheduleDocument, ApiError> {
     let api = &context.api;
     let change = api.fleet.begin_schedule_change().await?;
-    let known = find_schedule(api, &id).await?;
-    let deleted = schedule_document(api, id.clone(), known).await?;
+    let existing = find_schedule(api, &id).await?;
+    let deleted = schedule_document(api, id.clone(), existing).await?;
     let operation = context.operation("delete_schedule", &id, None);
     write_schedule(api, change, operation, ScheduleKey::Schedule(id), None::<Arc<Schedule>>).await?;
     Ok(deleted)
@@ -132,11 +132,11 @@ pub(crate) async fn pause(
     check_reason(reason.as_deref())?;
     let api = &context.api;
     let change = api.fleet.begin_schedule_change().await?;
-    let known = find_schedule(api, &id).await?;
+    let existing = find_schedule(api, &id).await?;
     let now = now_ms();
     let operation = context.operation("pause_schedule", &id, reason.as_deref());
     let paused = Some(schedule::SchedulePause { at_ms: now, reason });
-    set_schedule(api, change, operation, Schedule { paused, at_ms: now, ..(*known).clone() }).await
+    set_schedule(api, change, operation, Schedule { paused, at_ms: now, ..(*existing).clone() }).await
 }
 
 /// Resumes a paused schedule, which fires from now on.
@@ -147,12 +147,12 @@ pub(crate) async fn resume(
 ) -> Result<ScheduleDocument, ApiError> {
     let api = &context.api;
     let change = api.fleet.begin_schedule_change().await?;
-    let known = find_schedule(api, &id).await?;
-    if known.paused.is_none() {
-        return schedule_document(api, id, known).await;
+    let existing = find_schedule(api, &id).await?;
+    if existing.paused.is_none() {
+        return schedule_document(api, id, existing).await;
     }
     let now = now_ms();
-    let new = Schedule { paused: None, at_ms: now, from_ms: now, ..(*known).clone() };
+    let new = Schedule { paused: None, at_ms: now, from_ms: now, ..(*existing).clone() };
     set_schedule(api, change, context.operation("resume_schedule", &id, None), new).await
 }
 
@@ -163,8 +163,8 @@ const REPEAT_RUN: &str =
 /// Runs a schedule once, now.
 pub(crate) async fn trigger(context: Context, Name(id): Name) -> Result<ScheduleRequestOutcome, ApiError> {
     let api = &context.api;
-    let known = find_schedule(api, &id).await?;
-    api.types.check_type_exists(&known.spec.task.task_type).await?;
+    let existing = find_schedule(api, &id).await?;
+    api.types.check_type_exists(&existing.spec.task.task_type).await?;
     let name = request_name();
     let tasks = vec![run_of(&id, &name)];
     let operation = context.operation("run_schedule", &id, None);
@@ -181,9 +181,9 @@ pub(crate) async fn backfill(
 ) -> Result<ScheduleRequestOutcome, ApiError> {
     let span = backfill_span(from_ms, to_ms)?;
     let api = &context.api;
-    let known = find_schedule(api, &id).await?;
-    api.types.check_type_exists(&known.spec.task.task_type).await?;
-    let mut times = firing_times(&known.spec)?.upcoming(span.from_ms - 1, MAX_BACKFILL + 1);
+    let existing = find_schedule(api, &id).await?;
+    api.types.check_type_exists(&existing.spec.task.task_type).await?;
+    let mut times = firing_times(&existing.spec)?.upcoming(span.from_ms - 1, MAX_BACKFILL + 1);
     times.retain(|time| *time <= span.to_ms);
     if times.len() > MAX_BACKFILL {
         let reason = format!("there are more than {MAX_BACKFILL} times between `from` and `to`");
@@ -213,13 +213,13 @@ fn request_name() -> String {
 
 fn firing_times(spec: &Spec) -> Result<Times, ApiError> {
     Times::of(spec).map_err(|errors| {
-        let error = errors.first().map(|flaw| flaw.what.clone()).unwrap_or_default();
+        let error = errors.first().map(|flaw| flaw.message.clone()).unwrap_or_default();
         ApiError::new(Code::BadField, format!("the times of the spec are invalid: {error}"))
     })
 }
 
-fn paused(paused: &schedule::SchedulePause) -> Paused {
-    Paused { since: time_text(paused.at_ms), reason: paused.reason.clone() }
+fn paused(paused: &schedule::SchedulePause) -> PauseDocument {
+    PauseDocument { since: time_text(paused.at_ms), reason: paused.reason.clone() }
 }
 
 fn note(note: &schedule::step::ScheduleDecision) -> ScheduleNote {
@@ -230,8 +230,8 @@ fn note(note: &schedule::step::ScheduleDecision) -> ScheduleNote {
 /// Returns an existing schedule.
 async fn find_schedule(api: &Api, id: &str) -> Result<Arc<Schedule>, ApiError> {
     api.fleet.wait_for_control_state().await?;
-    let known = api.fleet.control.state().plan.schedules.get(id).cloned();
-    known.ok_or_else(|| {
+    let existing = api.fleet.control.state().plan.schedules.get(id).cloned();
+    existing.ok_or_else(|| {
         ApiError::new(Code::UnknownSchedule, format!("there is no schedule `{}`", clip(id)))
             .hint("list them with GET /v1/schedules")
     })
@@ -239,7 +239,7 @@ async fn find_schedule(api: &Api, id: &str) -> Result<Arc<Schedule>, ApiError> {
 
 async fn check_spec(api: &Api, spec: &Spec, at: &str) -> Result<(), ApiError> {
     if let Some(flaw) = spec.errors().into_iter().next() {
-        let error = ApiError::new(Code::BadField, flaw.what).pointer(format!("{at}/{}", flaw.at));
+        let error = ApiError::new(Code::BadField, flaw.message).pointer(format!("{at}/{}", flaw.at));
         return Err(flaw.hint.map_or(error.clone(), |hint| error.hint(hint)));
     }
     let task = &spec.task;
@@ -376,8 +376,8 @@ async fn task_states(
     ids.into_iter().for_each(|id| by_partition.entry(api.topology.partition_of(&id)).or_default().push(id));
     let mut states = BTreeMap::new();
     for (partition, ids) in by_partition {
-        let nodes = api.reads.records(partition, &ids).await?;
-        states.extend(ids.iter().zip(nodes).filter_map(|(id, node)| Some((id.to_string(), node?.state))));
+        let records = api.reads.records(partition, &ids).await?;
+        states.extend(ids.iter().zip(records).filter_map(|(id, record)| Some((id.to_string(), record?.state))));
     }
     Ok(states)
 }
@@ -390,7 +390,7 @@ fn document(
     error: Option<String>,
 ) -> ScheduleDocument {
     let times = Times::of(&schedule.spec).ok();
-    let next = times.map(|times| state.upcoming(schedule, &times, now_ms(), NEXT)).unwrap_or_default();
+    let next = times.map(|times| state.upcoming(schedule, &times, now_ms(), LISTED_TIMES)).unwrap_or_default();
     ScheduleDocument {
         id,
         spec: schedule.spec.clone(),

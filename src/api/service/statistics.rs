@@ -106,7 +106,7 @@ pub(crate) async fn audit(Context { api, .. }: Context, limit: usize, After(afte
 }
 
 pub(crate) async fn read_audit(reads: &Reads, limit: usize) -> Result<Audit, ApiError> {
-    let found: Vec<_> = stream::iter(reads.partitions())
+    let entries: Vec<_> = stream::iter(reads.partitions())
         .map(|partition| async move {
             let requests = reads.requests(partition, limit).await?;
             Ok::<_, ApiError>(requests.into_iter().map(move |entry| (partition, entry)))
@@ -114,8 +114,8 @@ pub(crate) async fn read_audit(reads: &Reads, limit: usize) -> Result<Audit, Api
         .buffer_unordered(16)
         .try_collect()
         .await?;
-    let mut found: Vec<_> = found.into_iter().flatten().collect();
-    found.sort_by_key(|(partition, entry)| {
+    let mut entries: Vec<_> = entries.into_iter().flatten().collect();
+    entries.sort_by_key(|(partition, entry)| {
         (std::cmp::Reverse(entry.at_ms), *partition, std::cmp::Reverse(entry.offset))
     });
     let document = |(partition, entry): (u32, crate::model::projection::audit::AuditEntry)| AuditDocument {
@@ -127,5 +127,5 @@ pub(crate) async fn read_audit(reads: &Reads, limit: usize) -> Result<Audit, Api
         position: format!("{partition}:{}", entry.offset),
     };
     let incomplete = reads.incomplete().await?;
-    Ok(Audit { requests: found.into_iter().take(limit).map(document).collect(), incomplete })
+    Ok(Audit { requests: entries.into_iter().take(limit).map(document).collect(), incomplete })
 }

@@ -14,14 +14,14 @@ use crate::broker::Partition;
 use crate::documents::{History, Params, StateDocument, Status, TaskPage};
 use crate::model::event::Event;
 use crate::model::task::id::TaskId;
-use crate::model::task::{Position, Source, TaskSpec, read_task};
+use crate::model::task::{Position, RecordSource, TaskSpec, read_task};
 use crate::store::Index;
 
 /// Reads the status of a task, with that of its notifications.
 pub(crate) async fn status(Context { api, .. }: Context, id: TaskId, After(after): After) -> Result<Status, ApiError> {
-    let found = api.reads.find(&id, after).await?;
-    let deliveries = deliveries(&api, &found).await?;
-    Ok(Status { deliveries, ..documents::status(&found) })
+    let task = api.reads.find(&id, after).await?;
+    let deliveries = deliveries(&api, &task).await?;
+    Ok(Status { deliveries, ..documents::status(&task) })
 }
 
 /// Reads only the state of a task.
@@ -91,8 +91,12 @@ async fn in_topic(api: &Api, task: &TaskView, task_type: Arc<str>, position: Pos
     let partition = Partition::new(topic.as_str(), position.partition);
     let record = api.reads.broker.read_at(&partition, position.offset).await?;
     let Some(record) = record else { return Err(params_gone(task, &topic, position)) };
-    let source =
-        Source { task_type: &task_type, position, timestamp_ms: record.timestamp_ms, value: record.value.as_deref() };
+    let source = RecordSource {
+        task_type: &task_type,
+        position,
+        timestamp_ms: record.timestamp_ms,
+        value: record.value.as_deref(),
+    };
     let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref()));
     match read_task(&source, headers) {
         Ok(TaskSpec { id, params, .. }) if id == task.id => Ok(Params { id: id.to_string(), params }),

@@ -12,9 +12,9 @@ use crate::model::task::id::TaskId;
 use crate::store::Index;
 
 /// Default depth below the task.
-pub(crate) const DEPTH: usize = 3;
+pub(crate) const DEFAULT_DEPTH: usize = 3;
 /// Default number of tasks below the task.
-pub(crate) const LIMIT: usize = 1_000;
+pub(crate) const DEFAULT_LIMIT: usize = 1_000;
 /// Maximum number of tasks below the task.
 pub(crate) const MAX_LIMIT: usize = 10_000;
 /// Maximum concurrent reads of child lists.
@@ -30,7 +30,7 @@ pub(crate) struct TreeSize {
 
 impl Default for TreeSize {
     fn default() -> Self {
-        Self { depth: DEPTH, limit: LIMIT }
+        Self { depth: DEFAULT_DEPTH, limit: DEFAULT_LIMIT }
     }
 }
 
@@ -72,8 +72,8 @@ impl TreeBuilder {
         Ok(builder)
     }
 
-    fn add(&mut self, found: &TaskView, parent: usize) -> usize {
-        self.nodes.push(tree_node(found));
+    fn add(&mut self, task: &TaskView, parent: usize) -> usize {
+        self.nodes.push(tree_node(task));
         self.parents.push(parent);
         self.nodes.len() - 1
     }
@@ -87,9 +87,9 @@ impl TreeBuilder {
     ) -> Result<Vec<(usize, TaskView)>, ApiError> {
         let room = limit + 1 - self.nodes.len();
         let mut input = Vec::new();
-        for (index, found) in level {
-            if may_have_children(found) {
-                input.push(page(api, *index, found, room));
+        for (index, task) in level {
+            if may_have_children(task) {
+                input.push(page(api, *index, task, room));
             }
         }
         let mut pages = stream::iter(input).buffered(MAX_CONCURRENT_READS);
@@ -124,8 +124,8 @@ impl TreeBuilder {
 }
 
 /// Returns false only if the task certainly has no children: those of earlier runs are not counted.
-fn may_have_children(found: &TaskView) -> bool {
-    !found.record.tree.below.is_empty() || found.record.run > 1
+fn may_have_children(task: &TaskView) -> bool {
+    !task.record.tree.below.is_empty() || task.record.run > 1
 }
 
 /// Reads the first children of a task, and whether there are more.

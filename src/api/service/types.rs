@@ -16,7 +16,7 @@ use crate::config::TypePolicy;
 use crate::control::heartbeat::Heartbeat;
 use crate::control::types::TypeRecord;
 use crate::control::{CircuitSetting, ControlState};
-use crate::documents::{Backlog, CircuitDocument, Paused, TypeDocument, TypeLimits, Types};
+use crate::documents::{Backlog, CircuitDocument, PauseDocument, TypeDocument, TypeLimits, Types};
 use crate::handlers::TypeDetails;
 use crate::model::record::state::State;
 use crate::model::task::id::clip;
@@ -30,8 +30,8 @@ pub(crate) async fn type_state(api: &Api, name: &str) -> Result<TypeDocument, Ap
     let counts = api.reads.counts().await?.remove(name).unwrap_or_default();
     let incomplete = api.reads.incomplete().await?;
     let topic = api.types.topics(CACHE_TTL).await?.contains_key(name);
-    let known = type_document(api, topic, counts, &api.fleet.workers.heartbeats(), name.to_owned());
-    Ok(TypeDocument { incomplete, ..known })
+    let document = type_document(api, topic, counts, &api.fleet.workers.heartbeats(), name.to_owned());
+    Ok(TypeDocument { incomplete, ..document })
 }
 
 fn type_document(
@@ -48,7 +48,7 @@ fn type_document(
         topic,
         backlog: backlog_of(&counts),
         counts,
-        paused: paused.map(|pause| Paused { since: time_text(pause.at_ms), reason: pause.reason.clone() }),
+        paused: paused.map(|pause| PauseDocument { since: time_text(pause.at_ms), reason: pause.reason.clone() }),
         limits: limits_of(&name, &control, api.types.policy(&name).as_ref()),
         circuit: control.circuits.get(&name).map(circuit_of),
         kills: control.kills_in(&name).map(str::to_owned).collect(),
@@ -87,11 +87,11 @@ pub(crate) async fn types(Context { api, .. }: Context) -> Result<Types, ApiErro
 }
 
 /// Reads a type with its queue.
-pub(crate) async fn one(Context { api, .. }: Context, Name(name): Name) -> Result<TypeDocument, ApiError> {
-    let known = type_of(&api, &name).await?;
+pub(crate) async fn read_type(Context { api, .. }: Context, Name(name): Name) -> Result<TypeDocument, ApiError> {
+    let document = type_of(&api, &name).await?;
     let sampled = queue(&api, &name);
-    let sampled = if known.topic { timeout(QUEUE_DEADLINE, sampled).await.ok().and_then(Result::ok) } else { None };
-    Ok(TypeDocument { queue: sampled.as_deref().cloned(), ..known })
+    let sampled = if document.topic { timeout(QUEUE_DEADLINE, sampled).await.ok().and_then(Result::ok) } else { None };
+    Ok(TypeDocument { queue: sampled.as_deref().cloned(), ..document })
 }
 
 /// Type of this name.
@@ -101,23 +101,23 @@ pub(crate) async fn type_of(api: &Api, name: &str) -> Result<TypeDocument, ApiEr
             .hint("create its topic with `kafleet topics apply`")
     };
     let Types { types, incomplete } = type_list(api).await?;
-    let known = types.into_iter().find(|known| known.name == name).ok_or_else(unknown)?;
-    Ok(TypeDocument { incomplete, ..known })
+    let document = types.into_iter().find(|document| document.name == name).ok_or_else(unknown)?;
+    Ok(TypeDocument { incomplete, ..document })
 }
 
 pub(crate) async fn type_list(api: &Api) -> Result<Types, ApiError> {
-    let known = api.types.topics(CACHE_TTL).await?;
+    let partition_counts = api.types.topics(CACHE_TTL).await?;
     let mut counts = api.reads.counts().await?;
     let incomplete = api.reads.incomplete().await?;
     api.fleet.wait_for_control_state().await?;
     let registered = api.types.registry.types().map(|(name, _)| name.to_string());
     let declared = api.types.declared.names();
-    let of_fleet = known.keys().cloned().chain(counts.keys().cloned()).chain(declared);
+    let of_fleet = partition_counts.keys().cloned().chain(counts.keys().cloned()).chain(declared);
     let names: BTreeSet<String> = of_fleet.chain(registered).collect();
     let heartbeats = api.fleet.workers.heartbeats();
     let document = |name: String| {
         let counts = counts.remove(&name).unwrap_or_default();
-        type_document(api, known.contains_key(&name), counts, &heartbeats, name)
+        type_document(api, partition_counts.contains_key(&name), counts, &heartbeats, name)
     };
     Ok(Types { types: names.into_iter().map(document).collect(), incomplete })
 }

@@ -34,7 +34,7 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const UNBUFFERED: [(HeaderName, &str); 2] =
     [(HeaderName::from_static("x-accel-buffering"), "no"), (header::CACHE_CONTROL, "no-store, no-transform")];
 /// Maximum events queued for the client.
-const QUEUE: usize = 16;
+const MAX_QUEUED_EVENTS: usize = 16;
 /// Time after which a client with a full queue is disconnected.
 const SLOW_CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -45,8 +45,8 @@ pub(crate) async fn task(
     After(after): After,
 ) -> Result<EventStream, ApiError> {
     let subscription = api.reads.notices.subscribe(api.topology.partition_of(&id), &id)?;
-    let found = api.reads.find(&id, after).await?;
-    Ok(event_stream(|events| async move { follow(&api, found, &subscription, events).await }))
+    let task = api.reads.find(&id, after).await?;
+    Ok(event_stream(|events| async move { follow_task(&api, task, &subscription, events).await }))
 }
 
 /// Starts a stream and spawns the task that writes to it.
@@ -54,7 +54,7 @@ pub(crate) fn event_stream<F>(write: impl FnOnce(Events) -> F) -> EventStream
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let (sender, receiver) = mpsc::channel(QUEUE + 1);
+    let (sender, receiver) = mpsc::channel(MAX_QUEUED_EVENTS + 1);
     // A slot for the last event is reserved up front, so that a slow client still receives the reason.
     let last = sender.clone().try_reserve_owned().ok();
     runtime::spawn(write(Events { sender, last, timeout: SLOW_CLIENT_TIMEOUT }));
@@ -118,25 +118,25 @@ fn event(name: &str, document: &impl Serialize) -> Option<Event> {
     }
 }
 
-async fn follow(api: &Arc<Api>, found: TaskView, subscription: &Subscription, mut events: Events) {
-    let id = found.id.clone();
-    let mut newest = Some(found);
+async fn follow_task(api: &Arc<Api>, task: TaskView, subscription: &Subscription, mut events: Events) {
+    let id = task.id.clone();
+    let mut newest = Some(task);
     let mut last_sent: Option<Status> = None;
     loop {
-        if let Some(found) = newest.take() {
-            let status = status(&found);
+        if let Some(task) = newest.take() {
+            let status = status(&task);
             if has_changed(last_sent.as_ref(), &status) {
                 if events.send("status", Some(&status.position), &status).await.is_err() {
                     return;
                 }
                 last_sent = Some(status);
             }
-            if found.record.state.is_terminal() {
+            if task.record.state.is_terminal() {
                 return events.end(EndReason::Finished);
             }
         }
         newest = match wait_for_change(api, &id, subscription, &mut events).await {
-            Ok(found) => found,
+            Ok(task) => task,
             Err(StreamClosed) => return,
         };
     }
@@ -160,7 +160,7 @@ pub(crate) async fn wait_for_change(
         () = subscription.changed() => {}
     }
     match api.reads.read(id).await {
-        Ok(Some(found)) => Ok(Some(found)),
+        Ok(Some(task)) => Ok(Some(task)),
         Ok(None) => {
             events.end(EndReason::Gone);
             Err(StreamClosed)

@@ -1,5 +1,5 @@
 //! `GET /v1/watch`: server-sent events about changes of many tasks. A client that reconnects to the same process resumes
-//! from a bounded buffer; otherwise the first event says that any task may have changed.
+//! from a bounded buffer; otherwise the first event reports that any task may have changed.
 
 use crate::api::read::fleet_feed::{FleetChanges, Watch};
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::model::task::id::TaskId;
 use crate::store::Notice;
 
 /// Tasks that a client watches: those of a tree, of a type, or both; all if neither is given.
-pub(crate) struct Scope {
+pub(crate) struct WatchScope {
     pub root: Option<TaskId>,
     pub task_type: Option<String>,
 }
 
-impl Scope {
+impl WatchScope {
     /// Converts a notice into an event. `None` if it concerns no watched task.
     async fn change(&self, api: &Api, notice: &FleetChanges) -> Option<FleetChange> {
         let Notice::Changed { partition, offset, ids, .. } = &notice.notice else { return Some(unknown_change()) };
@@ -54,7 +54,7 @@ impl Scope {
         };
         // A task without a record, or that could not be read, may be of any type.
         let is_type = |at: usize| match types.and_then(|types| types.get(at)?.as_deref()) {
-            Some(task_type) => self.task_type.as_deref().is_none_or(|wanted| wanted == task_type),
+            Some(task_type) => self.task_type.as_deref().is_none_or(|watched| watched == task_type),
             None => true,
         };
         let matching_ids: Vec<String> = ids
@@ -74,16 +74,16 @@ fn unknown_change() -> FleetChange {
 /// Follows which tasks change, after the event `last` if this process has sent it.
 pub(crate) async fn watch(
     Context { api, .. }: Context,
-    scope: Scope,
+    scope: WatchScope,
     LastEventId(last): LastEventId,
 ) -> Result<EventStream, ApiError> {
     let watch = api.reads.notices.feed.watch(last.as_deref())?;
-    Ok(event_stream(|events| async move { follow(&api, &scope, watch, events).await }))
+    Ok(event_stream(|events| async move { follow_fleet(&api, &scope, watch, events).await }))
 }
 
-async fn follow(api: &Arc<Api>, scope: &Scope, mut watch: Watch, mut events: Events) {
+async fn follow_fleet(api: &Arc<Api>, scope: &WatchScope, mut watch: Watch, mut events: Events) {
     let feed = &api.reads.notices.feed;
-    // A client that cannot resume has to read the current state: its first event says that anything may have changed.
+    // A client that cannot resume has to read the current state: its first event reports that any task may have changed.
     let mut news = (!watch.resumed).then(|| (watch.from, unknown_change()));
     loop {
         if let Some((number, change)) = news.take()

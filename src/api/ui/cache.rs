@@ -236,8 +236,8 @@ mod tests {
 
     /// Contents of the answer to a refresh whose own rendering has these contents.
     async fn refresh(shared: &SharedMains, changed: Instant, main: &str) -> String {
-        let found = add(shared, changed).get(async { rendered(main) }).await;
-        found.map(|found| found.main.clone()).unwrap()
+        let rendering = add(shared, changed).get(async { rendered(main) }).await;
+        rendering.map(|rendering| rendering.main.clone()).unwrap()
     }
 
     #[tokio::test(start_paused = true)]

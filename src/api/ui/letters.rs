@@ -17,7 +17,7 @@ use crate::model::event::ErrorInfo;
 const LIFETIME: Duration = Duration::from_secs(30);
 
 /// Number of letters summarized: a page of the API. Their records may be large.
-pub(super) const SUMMARIZED: usize = MAX_PAGE;
+pub(super) const MAX_SUMMARIZED: usize = MAX_PAGE;
 
 /// Newest dead letters by type, code and error.
 pub(super) struct Summary {
@@ -25,11 +25,11 @@ pub(super) struct Summary {
     /// There are older letters.
     pub more: bool,
     /// Groups, the largest first.
-    pub groups: Vec<Group>,
+    pub groups: Vec<LetterGroup>,
 }
 
 /// Dead letters of a type with the same code and similar errors.
-pub(super) struct Group {
+pub(super) struct LetterGroup {
     pub newest: DeadLetter,
     pub count: usize,
 }
@@ -44,22 +44,22 @@ impl Default for Summaries {
 }
 
 /// Summarizes the newest dead letters of all types.
-pub(super) async fn summary(known: &Summaries, context: Context) -> Result<Arc<Summary>, ApiError> {
-    let page = Paging { cursor: None, limit: SUMMARIZED };
+pub(super) async fn summary(summaries: &Summaries, context: Context) -> Result<Arc<Summary>, ApiError> {
+    let page = Paging { cursor: None, limit: MAX_SUMMARIZED };
     let read = async { Ok(summarized(dead_letters::list(context, Filter::default(), page).await?)) };
-    known.0.get(Some(String::new()), read).await
+    summaries.0.get(Some(String::new()), read).await
 }
 
 fn summarized(page: DeadLetterPage) -> Summary {
     let letters = page.letters.len();
-    let mut groups: BTreeMap<(String, String, Fingerprint), Group> = BTreeMap::new();
+    let mut groups: BTreeMap<(String, String, Fingerprint), LetterGroup> = BTreeMap::new();
     for letter in page.letters {
         let error = ErrorInfo { kind: letter.code.clone(), message: letter.error.clone(), attempt: 0 };
         let key = (letter.task_type.clone(), letter.code.clone(), Fingerprint::of(Some(&error)));
         // Letters are listed newest first.
-        groups.entry(key).or_insert(Group { newest: letter, count: 0 }).count += 1;
+        groups.entry(key).or_insert(LetterGroup { newest: letter, count: 0 }).count += 1;
     }
-    let mut groups: Vec<Group> = groups.into_values().collect();
+    let mut groups: Vec<LetterGroup> = groups.into_values().collect();
     groups.sort_by_key(|group| std::cmp::Reverse(group.count));
     Summary { letters, more: page.next.is_some(), groups }
 }

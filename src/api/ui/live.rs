@@ -16,10 +16,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::cache::SharedMains;
 use super::letters::Summaries;
 use super::navigation::SharedCounts;
+use super::refresh_limiter::RefreshLimiter;
 use super::response::with_security_headers;
 use super::session;
 use super::state::Ui;
-use super::turns::RefreshLimiter;
 use super::visit::Fields;
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::bad_parameter;
@@ -39,9 +39,9 @@ const MAX_STREAMS: usize = 5_000;
 /// Lifetime of a stream; the browser then opens another one.
 const STREAM_LIFETIME: Duration = Duration::from_secs(3_600);
 /// Minimum time between two events of a tree's stream.
-const TREE_PACE: Duration = Duration::from_millis(250);
+const TREE_EVENT_INTERVAL: Duration = Duration::from_millis(250);
 /// Minimum time between two events of other streams.
-const PACE: Duration = Duration::from_secs(1);
+const EVENT_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time between two events: pages also show times, heartbeats and values of Kafka, which have no notices.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum time between two events of the pages of workers.
@@ -55,7 +55,7 @@ const STATISTICS_LIFETIME: Duration = Duration::from_secs(1);
 
 /// Subject of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Topic {
+enum LiveTopic {
     /// All tasks, pauses, limits and kill switches.
     Fleet,
     /// Tasks of a type, pauses, limits and kill switches.
@@ -66,7 +66,7 @@ enum Topic {
     Tree(TaskId),
 }
 
-impl Topic {
+impl LiveTopic {
     fn parse(text: &str) -> Result<Self, String> {
         match text.split_once(':').unwrap_or((text, "")) {
             ("fleet", "") => Ok(Self::Fleet),
@@ -78,8 +78,8 @@ impl Topic {
         }
     }
 
-    const fn pace(&self) -> Duration {
-        if matches!(self, Self::Tree(_)) { TREE_PACE } else { PACE }
+    const fn event_interval(&self) -> Duration {
+        if matches!(self, Self::Tree(_)) { TREE_EVENT_INTERVAL } else { EVENT_INTERVAL }
     }
 
     const fn refresh_interval(&self) -> Duration {
@@ -92,11 +92,11 @@ pub(crate) struct Live {
     fleet: watch::Sender<Instant>,
     control: watch::Sender<Instant>,
     /// Trees with streams.
-    trees: Mutex<FxHashMap<TaskId, Tree>>,
+    trees: Mutex<FxHashMap<TaskId, LiveTree>>,
     /// Types with streams.
     types: Mutex<FxHashMap<String, watch::Sender<Instant>>>,
     slots: Arc<Semaphore>,
-    pub(super) turns: RefreshLimiter,
+    pub(super) refreshes: RefreshLimiter,
     pub(super) shared: SharedMains,
     /// Params by task and position of the record.
     pub(super) params: Recent<Params>,
@@ -112,15 +112,15 @@ pub(crate) struct Live {
     pub(super) letters: Summaries,
 }
 
-struct Tree {
+struct LiveTree {
     partition: u32,
     changed: watch::Sender<Instant>,
 }
 
 /// Subscription of a stream; unsubscribes on drop.
-struct Subscription {
+struct LiveSubscription {
     live: Arc<Live>,
-    topic: Topic,
+    topic: LiveTopic,
     changed: watch::Receiver<Instant>,
     _slot: OwnedSemaphorePermit,
 }
@@ -133,11 +133,11 @@ impl Default for Live {
             trees: Mutex::default(),
             types: Mutex::default(),
             slots: Arc::new(Semaphore::new(MAX_STREAMS)),
-            turns: RefreshLimiter::default(),
+            refreshes: RefreshLimiter::default(),
             shared: SharedMains::default(),
             params: Recent::new(PARAMS_LIFETIME, |params| params.params.text().len()),
-            reasons: Recent::new(REASONS_LIFETIME, |why| {
-                why.findings.iter().map(|found| 256 + found.message.len()).sum()
+            reasons: Recent::new(REASONS_LIFETIME, |explanation| {
+                explanation.findings.iter().map(|finding| 256 + finding.message.len()).sum()
             }),
             queues: RecentQueues::default(),
             statistics: Recent::new(STATISTICS_LIFETIME, |stats| {
@@ -150,32 +150,32 @@ impl Default for Live {
 }
 
 impl Live {
-    fn subscribe(self: &Arc<Self>, topic: Topic, partition: u32) -> Result<Subscription, ApiError> {
+    fn subscribe(self: &Arc<Self>, topic: LiveTopic, partition: u32) -> Result<LiveSubscription, ApiError> {
         let slot = self.slots.clone().try_acquire_owned().map_err(|_| too_many(MAX_STREAMS))?;
         let changed = match &topic {
-            Topic::Fleet => self.fleet.subscribe(),
-            Topic::Workers | Topic::Control => self.control.subscribe(),
-            Topic::Type(name) => {
+            LiveTopic::Fleet => self.fleet.subscribe(),
+            LiveTopic::Workers | LiveTopic::Control => self.control.subscribe(),
+            LiveTopic::Type(name) => {
                 let changed = || watch::Sender::new(Instant::now());
                 self.types.lock().entry(name.clone()).or_insert_with(changed).subscribe()
             }
-            Topic::Tree(id) => {
-                let tree = || Tree { partition, changed: watch::Sender::new(Instant::now()) };
+            LiveTopic::Tree(id) => {
+                let tree = || LiveTree { partition, changed: watch::Sender::new(Instant::now()) };
                 self.trees.lock().entry(id.clone()).or_insert_with(tree).changed.subscribe()
             }
         };
-        Ok(Subscription { live: self.clone(), topic, changed, _slot: slot })
+        Ok(LiveSubscription { live: self.clone(), topic, changed, _slot: slot })
     }
 
     /// Time after which a topic has not changed. Changes of a tree or a type are known while it has streams.
     pub(super) fn last_change(&self, topic: &str) -> Instant {
-        let known = match Topic::parse(topic) {
-            Ok(Topic::Workers | Topic::Control) => Some(self.control.get()),
-            Ok(Topic::Type(name)) => self.types.lock().get(&name).map(watch::Sender::get),
-            Ok(Topic::Tree(id)) => self.trees.lock().get(&id).map(|tree| tree.changed.get()),
-            Ok(Topic::Fleet) | Err(_) => None,
+        let changed_at = match LiveTopic::parse(topic) {
+            Ok(LiveTopic::Workers | LiveTopic::Control) => Some(self.control.get()),
+            Ok(LiveTopic::Type(name)) => self.types.lock().get(&name).map(watch::Sender::get),
+            Ok(LiveTopic::Tree(id)) => self.trees.lock().get(&id).map(|tree| tree.changed.get()),
+            Ok(LiveTopic::Fleet) | Err(_) => None,
         };
-        known.unwrap_or_else(|| self.fleet.get())
+        changed_at.unwrap_or_else(|| self.fleet.get())
     }
 
     /// Marks the topics that a notice concerns.
@@ -193,7 +193,7 @@ impl Live {
 
     fn mark_trees(&self, now: Instant, notice: &Notice) {
         let trees = self.trees.lock();
-        let mark = |tree: &Tree| tree.changed.send(now);
+        let mark = |tree: &LiveTree| tree.changed.send(now);
         match notice {
             Notice::Changed { ids: Some(ids), .. } if !trees.is_empty() => {
                 let paths = ids.iter().flat_map(|id| std::iter::once(id.as_str()).chain(id.ancestors()));
@@ -221,29 +221,29 @@ impl Live {
     }
 }
 
-impl Drop for Subscription {
+impl Drop for LiveSubscription {
     fn drop(&mut self) {
         // The last receiver is that of this subscription.
         match &self.topic {
-            Topic::Tree(id) => {
+            LiveTopic::Tree(id) => {
                 let mut trees = self.live.trees.lock();
                 if trees.get(id).is_some_and(|tree| tree.changed.receiver_count() <= 1) {
                     trees.remove(id);
                 }
             }
-            Topic::Type(name) => {
+            LiveTopic::Type(name) => {
                 let mut types = self.live.types.lock();
                 if types.get(name).is_some_and(|changed| changed.receiver_count() <= 1) {
                     types.remove(name);
                 }
             }
-            Topic::Fleet | Topic::Workers | Topic::Control => {}
+            LiveTopic::Fleet | LiveTopic::Workers | LiveTopic::Control => {}
         }
     }
 }
 
 /// Marks topics until the guard is dropped.
-pub(crate) fn listen(live: Arc<Live>, notices: Arc<Notices>, control: Arc<ControlWatch>) -> DropGuard {
+pub(crate) fn mark_topics(live: Arc<Live>, notices: Arc<Notices>, control: Arc<ControlWatch>) -> DropGuard {
     runtime::spawn_guarded(async move { mark_changes(&live, &notices, &control).await })
 }
 
@@ -277,18 +277,18 @@ fn open(Ui { api, live }: &Ui, request: &Request) -> Result<Response, ApiError> 
     api.access.current().check_host(request.headers())?;
     session::caller(&api.access.current(), request.headers(), now_ms())?;
     let query = Fields::parse(request.uri().query().unwrap_or_default().as_bytes());
-    let topic = Topic::parse(query.get("on").unwrap_or_default()).map_err(|error| bad_parameter("on", &error))?;
+    let topic = LiveTopic::parse(query.get("on").unwrap_or_default()).map_err(|error| bad_parameter("on", &error))?;
     let partition = match &topic {
-        Topic::Tree(id) => api.topology.partition_of(id),
-        Topic::Fleet | Topic::Type(_) | Topic::Workers | Topic::Control => 0,
+        LiveTopic::Tree(id) => api.topology.partition_of(id),
+        LiveTopic::Fleet | LiveTopic::Type(_) | LiveTopic::Workers | LiveTopic::Control => 0,
     };
     let subscription = live.subscribe(topic, partition)?;
     let drain = api.reads.shutdown.drain.clone();
-    Ok(event_stream(|events| follow(subscription, drain, events)).0)
+    Ok(event_stream(|events| stream_topic(subscription, drain, events)).0)
 }
 
-async fn follow(mut subscription: Subscription, drain: CancellationToken, mut events: Events) {
-    let (pace, refresh) = (subscription.topic.pace(), subscription.topic.refresh_interval());
+async fn stream_topic(mut subscription: LiveSubscription, drain: CancellationToken, mut events: Events) {
+    let (pace, refresh) = (subscription.topic.event_interval(), subscription.topic.refresh_interval());
     let ends = Instant::now() + STREAM_LIFETIME;
     while Instant::now() < ends {
         tokio::select! {
@@ -318,7 +318,7 @@ mod tests {
         Notice::Changed { partition, offset: 1, ids, types: Some(vec!["echo".into()]) }
     }
 
-    fn has_changed(subscription: &mut Subscription) -> bool {
+    fn has_changed(subscription: &mut LiveSubscription) -> bool {
         let has_changed = subscription.changed.has_changed();
         subscription.changed.get_and_mark();
         has_changed
@@ -326,17 +326,17 @@ mod tests {
 
     #[test]
     fn topics_are_parsed_or_refused() {
-        assert_eq!(Topic::parse("tree:order:fetch"), Ok(Topic::Tree(id("order:fetch"))));
-        assert_eq!(Topic::parse("type:resize"), Ok(Topic::Type("resize".into())));
+        assert_eq!(LiveTopic::parse("tree:order:fetch"), Ok(LiveTopic::Tree(id("order:fetch"))));
+        assert_eq!(LiveTopic::parse("type:resize"), Ok(LiveTopic::Type("resize".into())));
         for wrong in ["", "fleet:x", "tree:", "type:", "type:A B", "other", "workers:1"] {
-            assert!(Topic::parse(wrong).is_err(), "{wrong}");
+            assert!(LiveTopic::parse(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn notice_marks_the_trees_that_contain_its_tasks() {
         let live = Arc::new(Live::default());
-        let subscribe = |text: &str, partition| live.subscribe(Topic::Tree(id(text)), partition).unwrap();
+        let subscribe = |text: &str, partition| live.subscribe(LiveTopic::Tree(id(text)), partition).unwrap();
         let mut all = [subscribe("order", 0), subscribe("order:fetch", 0), subscribe("other", 1)];
         let mut marked = |notice: &Notice| {
             live.mark(notice);
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn control_record_marks_pages_of_control_types_and_the_fleet() {
         let live = Arc::new(Live::default());
-        let topics = [Topic::Fleet, Topic::Control, Topic::Type("resize".into()), Topic::Tree(id("a"))];
+        let topics = [LiveTopic::Fleet, LiveTopic::Control, LiveTopic::Type("resize".into()), LiveTopic::Tree(id("a"))];
         let mut all = topics.map(|on| live.subscribe(on, 0).unwrap());
         live.mark_control();
         assert_eq!(all.each_mut().map(has_changed), [true, true, true, false]);
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn notice_marks_the_types_that_it_names() {
         let live = Arc::new(Live::default());
-        let mut all = ["echo", "resize"].map(|name| live.subscribe(Topic::Type(name.into()), 0).unwrap());
+        let mut all = ["echo", "resize"].map(|name| live.subscribe(LiveTopic::Type(name.into()), 0).unwrap());
         let mut marked = |notice: &Notice| {
             live.mark(notice);
             all.each_mut().map(has_changed)
@@ -378,8 +378,10 @@ mod tests {
     #[test]
     fn dropped_subscription_is_unregistered() {
         let live = Arc::new(Live::default());
-        let (first, second) =
-            (live.subscribe(Topic::Tree(id("a")), 0).unwrap(), live.subscribe(Topic::Tree(id("a")), 0).unwrap());
+        let (first, second) = (
+            live.subscribe(LiveTopic::Tree(id("a")), 0).unwrap(),
+            live.subscribe(LiveTopic::Tree(id("a")), 0).unwrap(),
+        );
         drop(first);
         assert_eq!(live.trees.lock().len(), 1);
         drop(second);

@@ -19,7 +19,7 @@ use parts::frame::Section;
 use state::Ui;
 use visit::{Show, Submit};
 
-pub(crate) use live::{Live, listen};
+pub(crate) use live::{Live, mark_topics};
 pub(crate) use serve::missing_page;
 
 mod cache;
@@ -30,12 +30,12 @@ mod navigation;
 mod pages;
 mod parts;
 mod refresh;
+mod refresh_limiter;
 mod response;
 mod serve;
 mod session;
 mod state;
 mod suggest;
-mod turns;
 mod visit;
 
 /// Page, or form with its action.
@@ -125,7 +125,7 @@ static PAGES: &[Page] = &[
     form("/kill-switches/new", Operate, More, call!(kill_switches::show_new), call!(kill_switches::create)),
     form("/kill-switches/{name}/off", Operate, More, call!(kill_switches::show_off), call!(kill_switches::off)),
     page("/bulk", More, "fleet", call!(bulk::list)),
-    form("/bulk/new", Operate, More, call!(bulk::show), call!(bulk::order)),
+    form("/bulk/new", Operate, More, call!(bulk::show), call!(bulk::request)),
     page("/audit", More, "fleet", call!(audit::show)),
     page("/system", More, "fleet", call!(system::show)),
     page("/help", More, "", call!(help::show)),

@@ -21,17 +21,17 @@ const COUNTS_DEADLINE: Duration = Duration::from_millis(50);
 const HOUR_MS: i64 = 3_600_000;
 
 /// Counts that the pages of a process share.
-pub(super) struct SharedCounts(Recent<Counts>);
+pub(super) struct SharedCounts(Recent<NavigationCounts>);
 
 impl Default for SharedCounts {
     fn default() -> Self {
-        Self(Recent::new(LIFETIME, |_| size_of::<Counts>()))
+        Self(Recent::new(LIFETIME, |_| size_of::<NavigationCounts>()))
     }
 }
 
 /// Counts; `None` while they are not known.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct NavigationCounts {
     /// Errors that have ended a task in the last hour.
     pub errors: Option<usize>,
     pub letters: Option<usize>,
@@ -40,20 +40,20 @@ pub(super) struct Counts {
 }
 
 /// Returns the counts, or the last ones if newer ones take long.
-pub(super) async fn counts(live: Arc<Live>, context: Context) -> Counts {
+pub(super) async fn counts(live: Arc<Live>, context: Context) -> NavigationCounts {
     let earlier = live.counted.0.last("");
     // Counts that are not awaited any more are finished for the next page.
     let read =
         runtime::spawn(async move { live.counted.0.get(Some(String::new()), read(&live.letters, context)).await });
     let newest = timeout(COUNTS_DEADLINE, read).await.ok().and_then(Result::ok).and_then(Result::ok);
-    newest.or(earlier).map(|counts: Arc<Counts>| *counts).unwrap_or_default()
+    newest.or(earlier).map(|counts: Arc<NavigationCounts>| *counts).unwrap_or_default()
 }
 
-async fn read(known: &Summaries, context: Context) -> Result<Counts, ApiError> {
+async fn read(summaries: &Summaries, context: Context) -> Result<NavigationCounts, ApiError> {
     let api = context.api.clone();
     let errors = errors_since(&api.reads, now_ms() - HOUR_MS);
-    let (errors, letters) = tokio::join!(errors, letters::summary(known, context));
-    Ok(Counts {
+    let (errors, letters) = tokio::join!(errors, letters::summary(summaries, context));
+    Ok(NavigationCounts {
         errors: errors.ok(),
         letters: letters.as_ref().ok().map(|summary| summary.letters),
         more_letters: letters.is_ok_and(|summary| summary.more),

@@ -17,14 +17,14 @@ use crate::api::http::problem::{ApiError, Code};
 /// Interval of the refreshes of a tab without a stream.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Factor by which the wait for a turn extends the interval.
-const SLOWDOWN: u32 = 4;
+const INTERVAL_FACTOR: u32 = 4;
 
 /// Answers a refresh. Those that share a rendering do not wait for a turn.
 pub(super) async fn answer(visit: &Visit, page: &Page, shell: &ShellParts, head: &Parts) -> Response {
     let live = &visit.live;
     let key = format!("{} {}", role_name(visit.view.role), shell.path);
     let render = async { rendered_page(visit, show(visit, page).await) };
-    let shared = live.shared.find_or_add(key, live.last_change(&shell.topic), |now| live.turns.take(now));
+    let shared = live.shared.find_or_add(key, live.last_change(&shell.topic), |now| live.refreshes.reserve(now));
     let wait = shared.as_ref().map_or(PAGE_DEADLINE, SharedMain::wait);
     let main = match shared {
         Some(shared) => shared.get(render).await,
@@ -34,7 +34,7 @@ pub(super) async fn answer(visit: &Visit, page: &Page, shell: &ShellParts, head:
         }
     };
     let mut response = main.map_or_else(|response| *response, |main| respond(visit, shell, head, &main));
-    let again = POLL_INTERVAL + wait * SLOWDOWN;
+    let again = POLL_INTERVAL + wait * INTERVAL_FACTOR;
     response.headers_mut().insert("kafleet-again", HeaderValue::from(again.as_millis() as u64));
     response
 }

@@ -14,14 +14,14 @@ use maud::html;
 use tokio::time::Instant;
 
 use super::cache::{RenderedPage, SharedPart};
-use super::navigation::Counts;
+use super::navigation::NavigationCounts;
 use super::parts::frame::{Section, Shell, Theme, frame, main_element, rendered};
 use super::parts::notice::{behind_notice, done_notice, incomplete_notice};
 use super::parts::problem::problem_block;
 use super::parts::{View, visible, without_hidden};
 use super::response::{page_response, see_other, status_code, with_security_headers, with_tag};
 use super::state::Ui;
-use super::visit::{After, Answer, Body, Fields, PAGE_DEADLINE, Redirect, Visit, stored, until};
+use super::visit::{After, Body, Fields, PAGE_DEADLINE, PageAnswer, Redirect, Visit, stored, until};
 use super::{PAGES, Page, cache, forms, live, navigation, pages, refresh, session, suggest};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::read_body;
@@ -160,7 +160,7 @@ pub(super) fn plain_problem(api: &Api, headers: &HeaderMap, error: ApiError) -> 
 
 /// Frame of a page without a session.
 pub(super) fn shell_without_session<'a>(view: &'a View, headers: &HeaderMap) -> Shell<'a> {
-    let (section, topic, counts) = (Section::None, String::new(), Counts::default());
+    let (section, topic, counts) = (Section::None, String::new(), NavigationCounts::default());
     Shell { view, section, topic, user: None, theme: theme(headers), counts }
 }
 
@@ -191,7 +191,7 @@ fn shell_parts(visit: &Visit, page: &Page, head: &Parts) -> ShellParts {
         topic,
         theme: theme(&head.headers),
         path: path.to_owned(),
-        counts: Counts::default(),
+        counts: NavigationCounts::default(),
     }
 }
 
@@ -201,16 +201,16 @@ pub(super) struct ShellParts {
     pub topic: String,
     theme: Theme,
     pub path: String,
-    counts: Counts,
+    counts: NavigationCounts,
 }
 
 /// Shows a page, after waiting for the change that led to it.
-pub(super) async fn show(visit: &Visit, page: &Page) -> Result<Answer, ApiError> {
+pub(super) async fn show(visit: &Visit, page: &Page) -> Result<PageAnswer, ApiError> {
     let begun = Instant::now();
     let behind = wait_for_change(visit).await;
     let deadline = (begun + PAGE_DEADLINE).max(Instant::now() + PAGE_DEADLINE / 2);
     let answer = until(deadline, (page.show)(visit)).await?;
-    let Answer::Page(body) = answer else { return Ok(answer) };
+    let PageAnswer::Page(body) = answer else { return Ok(answer) };
     let incomplete = until(deadline, stored(visit.api.reads.incomplete())).await.unwrap_or_default();
     let main = html! {
         (incomplete_notice(&incomplete))
@@ -220,7 +220,7 @@ pub(super) async fn show(visit: &Visit, page: &Page) -> Result<Answer, ApiError>
     };
     // The values of a form are submitted as they are.
     let main = if page.submit.is_none() { without_hidden(main) } else { main };
-    Ok(Answer::Page(Body { main, title: visible(&body.title), ..body }))
+    Ok(PageAnswer::Page(Body { main, title: visible(&body.title), ..body }))
 }
 
 /// Waits until the change that led to this page is visible here. Returns true if it is not.
@@ -235,7 +235,7 @@ async fn wait_for_change(visit: &Visit) -> bool {
         return !matches!(tokio::time::timeout(PAGE_DEADLINE, read).await, Ok(Ok(ReachedOffset::Yes)));
     }
     if let Some(offset) = visit.query.get("control").and_then(|text| text.parse::<i64>().ok()) {
-        return tokio::time::timeout(PAGE_DEADLINE, visit.api.fleet.control.reached(offset)).await.is_err();
+        return tokio::time::timeout(PAGE_DEADLINE, visit.api.fleet.control.wait_for_offset(offset)).await.is_err();
     }
     false
 }
@@ -246,22 +246,22 @@ async fn submit(
     page: &'static Page,
     head: &Parts,
     body: axum::body::Body,
-) -> Result<Answer, ApiError> {
+) -> Result<PageAnswer, ApiError> {
     forms::check_origin(&head.headers)?;
     let Some(action) = page.submit else { return Err(ApiError::internal()) };
     let (text, _memory) = read_body(&visit.api, &head.headers, body).await?;
     visit.entered = Fields::parse(&text);
     match action(visit).await {
-        Ok(redirect) => Ok(Answer::Redirect(redirect_path(&redirect))),
+        Ok(redirect) => Ok(PageAnswer::Redirect(redirect_path(&redirect))),
         Err(error) => show_again(visit, page, head, error).await,
     }
 }
 
 /// Shows a form with its error and the values entered, which are kept also while its page cannot be read.
-async fn show_again(visit: &mut Visit, page: &Page, head: &Parts, error: ApiError) -> Result<Answer, ApiError> {
+async fn show_again(visit: &mut Visit, page: &Page, head: &Parts, error: ApiError) -> Result<PageAnswer, ApiError> {
     visit.problem = Some(error.clone().document());
     match until(Instant::now() + PAGE_DEADLINE, (page.show)(visit)).await {
-        Ok(answer @ Answer::Page(_)) => Ok(answer),
+        Ok(answer @ PageAnswer::Page(_)) => Ok(answer),
         Err(unread) if unread.is(Code::StoreUnavailable) || unread.is(Code::KafkaUnavailable) => {
             Ok(pages::plain_form(visit, head.uri.path()))
         }
@@ -282,11 +282,14 @@ fn redirect_path(redirect: &Redirect) -> String {
 }
 
 /// Renders a page, also that of an error. Other answers are responses by themselves.
-pub(super) fn rendered_page(visit: &Visit, outcome: Result<Answer, ApiError>) -> Result<RenderedPage, Box<Response>> {
+pub(super) fn rendered_page(
+    visit: &Visit,
+    outcome: Result<PageAnswer, ApiError>,
+) -> Result<RenderedPage, Box<Response>> {
     let (status, body) = match outcome {
-        Ok(Answer::Raw(response)) => return Err(Box::new(response)),
-        Ok(Answer::Redirect(path)) => return Err(Box::new(see_other(&visit.view.url(&path)))),
-        Ok(Answer::Page(body)) => (visit.problem.as_ref().map_or(200, |problem| problem.status), body),
+        Ok(PageAnswer::Raw(response)) => return Err(Box::new(response)),
+        Ok(PageAnswer::Redirect(path)) => return Err(Box::new(see_other(&visit.view.url(&path)))),
+        Ok(PageAnswer::Page(body)) => (visit.problem.as_ref().map_or(200, |problem| problem.status), body),
         Err(error) => problem_page(visit, error.document()),
     };
     let main = body.main.into_string();
@@ -296,7 +299,7 @@ pub(super) fn rendered_page(visit: &Visit, outcome: Result<Answer, ApiError>) ->
 
 /// Response with a page, or its `<main>` alone, unless the client has it already.
 pub(super) fn respond(visit: &Visit, shell: &ShellParts, head: &Parts, page: &RenderedPage) -> Response {
-    let is_known = head.headers.get(header::IF_NONE_MATCH).is_some_and(|known| *known == *page.tag);
+    let is_known = head.headers.get(header::IF_NONE_MATCH).is_some_and(|tag| *tag == *page.tag);
     if is_part(head) && is_known && page.status == 200 {
         return with_tag(StatusCode::NOT_MODIFIED.into_response(), &page.tag);
     }

@@ -90,7 +90,7 @@ fn is_local(headers: &HeaderMap) -> bool {
 pub(super) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let values = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
     let mut pairs = values.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.find(|(known, _)| *known == name).map(|(_, value)| value)
+    pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
 fn decode(value: &str) -> Option<(String, i64, Vec<u8>)> {
@@ -141,8 +141,8 @@ mod tests {
     fn session_is_valid_until_it_expires_or_the_token_goes() {
         let (text, host) = ("0123456789abcdef", "127.0.0.1:8080");
         let (_, request) = session(text, host);
-        let found = caller(&access(&[text]), &request, NOW_MS + 1).unwrap();
-        assert_eq!((found.by.as_deref(), found.role), (Some("ada"), Role::Operate));
+        let identity = caller(&access(&[text]), &request, NOW_MS + 1).unwrap();
+        assert_eq!((identity.by.as_deref(), identity.role), (Some("ada"), Role::Operate));
         assert!(caller(&access(&["fedcba9876543210"]), &request, NOW_MS + 1).is_err(), "the token was replaced");
         assert!(caller(&access(&[text]), &request, NOW_MS + 12 * 3_600_000).is_err(), "12 h are over");
         assert!(caller(&access(&["fedcba9876543210", text]), &request, NOW_MS).is_ok(), "each of that name is tried");

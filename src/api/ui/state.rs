@@ -7,7 +7,7 @@ use axum::extract::FromRef;
 use super::live::Live;
 use crate::api::state::Api;
 
-/// The API, and what open pages share.
+/// The API, and the state shared by open pages.
 #[derive(Clone)]
 pub(super) struct Ui {
     pub api: Arc<Api>,

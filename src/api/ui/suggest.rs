@@ -35,9 +35,9 @@ async fn choices(api: &Api, head: &Parts) -> Result<Response, ApiError> {
     let query = Fields::parse(head.uri.query().unwrap_or_default().as_bytes());
     let text = query.get("q").unwrap_or_default();
     let at = query.number("at")?.unwrap_or_else(|| text.chars().count());
-    let found = stored(suggest(&api.reads, &api.recent_values, api.types.declared.names(), text, at)).await?;
+    let suggested = stored(suggest(&api.reads, &api.recent_values, api.types.declared.names(), text, at)).await?;
     let choices: Vec<Choice> =
-        found.suggestions.iter().map(|suggestion| choice(text, &found.replace, suggestion)).collect();
+        suggested.suggestions.iter().map(|suggestion| choice(text, &suggested.replace, suggestion)).collect();
     Ok(json_answer(200, &choices))
 }
 

@@ -29,12 +29,12 @@ use crate::runtime::now_ms;
 /// Maximum wait of a page for the store or Kafka. What has not been answered by then is left out, with a note.
 pub(super) const PAGE_DEADLINE: Duration = Duration::from_secs(2);
 
-pub(super) type Show = for<'a> fn(&'a Visit) -> Pending<'a, Answer>;
+pub(super) type Show = for<'a> fn(&'a Visit) -> Pending<'a, PageAnswer>;
 pub(super) type Submit = for<'a> fn(&'a Visit) -> Pending<'a, Redirect>;
 pub(super) type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send + 'a>>;
 
 /// Response of a page.
-pub(super) enum Answer {
+pub(super) enum PageAnswer {
     Page(Body),
     /// Path below the base path.
     Redirect(String),
@@ -55,7 +55,7 @@ impl Body {
     }
 }
 
-impl From<Body> for Answer {
+impl From<Body> for PageAnswer {
     fn from(body: Body) -> Self {
         Self::Page(body)
     }
@@ -87,11 +87,11 @@ impl Fields {
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
     pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
     pub(super) fn is_set(&self, name: &str) -> bool {

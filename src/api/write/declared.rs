@@ -45,10 +45,10 @@ impl DeclaredTypes {
             compiled.remove(name);
             return None;
         };
-        if let Some(known) = compiled.get(name)
-            && Arc::ptr_eq(&known.declared, &declared)
+        if let Some(cached) = compiled.get(name)
+            && Arc::ptr_eq(&cached.declared, &declared)
         {
-            return known.schema.clone();
+            return cached.schema.clone();
         }
         let schema = declared.params.clone().and_then(|schema| compile(name, schema));
         compiled.insert(name.to_owned(), CompiledSchema { declared, schema: schema.clone() });

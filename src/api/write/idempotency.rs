@@ -48,13 +48,13 @@ pub(crate) type Outcomes = Vec<(Option<TaskId>, Result<SubmittedTask, ApiError>)
 impl Writes {
     /// Returns the parent of a new task. Fails if it does not exist or is about to be removed.
     pub(crate) async fn find_parent(&self, parent: &TaskId) -> Result<TaskView, ApiError> {
-        let found = self
+        let parent_task = self
             .reads
             .find(parent, None)
             .await
             .map_err(|error| if error.is(Code::NotFound) { unknown_parent(parent) } else { error })?;
-        let Ok(root) = TaskId::parse(parent.root()) else { return Ok(found) };
-        let root_task = if root == *parent { Some(found.clone()) } else { self.reads.read(&root).await? };
+        let Ok(root) = TaskId::parse(parent.root()) else { return Ok(parent_task) };
+        let root_task = if root == *parent { Some(parent_task.clone()) } else { self.reads.read(&root).await? };
         // The tree was removed just after the parent was read.
         let Some(root_task) = root_task else { return Err(unknown_parent(parent)) };
         let is_removed_soon = |expiry: Expiry| {
@@ -66,7 +66,7 @@ impl Writes {
             let error = ApiError::new(Code::UnknownParent, reason).pointer("/parent");
             Err(error.hint("retry a task of the tree first, which reopens it, or submit the task as a root"))
         } else {
-            Ok(found)
+            Ok(parent_task)
         }
     }
 
@@ -102,7 +102,7 @@ impl Writes {
         let leases = std::slice::from_ref(&lease);
         let publish = async {
             match self.find_published_earlier(task, waited || lease.taken_over).await? {
-                Some(found) => Ok(SubmittedTask::existing(found)),
+                Some(existing) => Ok(SubmittedTask::existing(existing)),
                 None => self.publish(task).await,
             }
         };
@@ -129,8 +129,8 @@ impl Writes {
         {
             return Err(error);
         }
-        let found = self.reads.read(&task.id).await?;
-        Self::same_task(task, found)
+        let existing = self.reads.read(&task.id).await?;
+        Self::same_task(task, existing)
     }
 
     /// Returns the existing task with this id, in this run or a later one; fails if it is a different task. Waits until
@@ -139,9 +139,9 @@ impl Writes {
         Self::same_task(task, self.reads.read_covered(&task.id).await?)
     }
 
-    fn same_task(task: &TaskSpec, found: Option<TaskView>) -> Result<Option<TaskView>, ApiError> {
-        let Some(found) = found else { return Ok(None) };
-        let record = &found.record;
+    fn same_task(task: &TaskSpec, existing: Option<TaskView>) -> Result<Option<TaskView>, ApiError> {
+        let Some(existing) = existing else { return Ok(None) };
+        let record = &existing.record;
         // A task of an earlier run of the parent does not count.
         if !record.definition.announced || record.run < task.run {
             return Ok(None);
@@ -149,7 +149,7 @@ impl Writes {
         let same_type = record.task_type.as_deref() == Some(&*task.task_type);
         let same_kind = record.is_external() == task.is_external();
         if same_type && same_kind && record.definition.hash == task.hash {
-            return Ok(Some(found));
+            return Ok(Some(existing));
         }
         Err(id_taken(&task.id))
     }

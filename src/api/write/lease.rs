@@ -14,7 +14,7 @@ use futures::stream::{self, StreamExt};
 use super::idempotency::id_taken;
 use crate::api::backends::stored;
 use crate::api::http::problem::{ApiError, Code};
-use crate::api::read::coverage::SETTLE;
+use crate::api::read::coverage::SETTLE_TIME;
 use crate::model::task::id::TaskId;
 use crate::model::task::{Position, TaskSpec};
 use crate::runtime::Backoff;
@@ -24,11 +24,11 @@ use crate::store::{LEASE_TTL, Reservation, Stage};
 /// usual client timeouts.
 pub(crate) const WAIT_DEADLINE: Duration = Duration::from_secs(15);
 /// Minimum and maximum poll interval of a lease held by another request.
-const POLL: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
+const POLL_INTERVALS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 /// Renewal interval; three renewals may fail.
 pub(super) const RENEW_EVERY: Duration = Duration::from_millis(LEASE_TTL.as_millis() as u64 / 4);
 // After a loss of the store each lease is reserved again before ids count as free.
-const _: () = assert!(RENEW_EVERY.as_millis() + 500 <= SETTLE.as_millis());
+const _: () = assert!(RENEW_EVERY.as_millis() + 500 <= SETTLE_TIME.as_millis());
 /// Maximum leases renewed or ended concurrently.
 const MAX_CONCURRENT: usize = 64;
 
@@ -165,7 +165,7 @@ impl Leases {
 
 /// Poll intervals of a lease held by another request.
 pub(crate) fn poll_pauses() -> Backoff {
-    let [first, most] = POLL;
+    let [first, most] = POLL_INTERVALS;
     Backoff::new(first, most)
 }
 

@@ -104,7 +104,7 @@ impl Writes {
         let existing = states.iter().filter(|item_state| matches!(item_state, ItemState::Existing(_))).count();
         if existing == tasks.len() {
             let existing = |(task, item_state): (TaskSpec, ItemState)| match item_state {
-                ItemState::Existing(found) => (Some(task.id), Ok(SubmittedTask::existing(*found))),
+                ItemState::Existing(view) => (Some(task.id), Ok(SubmittedTask::existing(*view))),
                 _ => (Some(task.id), Err(ApiError::internal())),
             };
             return Ok(tasks.into_iter().zip(states).map(existing).collect());
@@ -128,8 +128,8 @@ impl Writes {
         });
         self.leases.finish(outcomes_by_lease).await;
         let created = |(task, done): (TaskSpec, PublishedTask)| {
-            let found = as_published(&task, done.position, self.publisher.sampler());
-            (Some(task.id), Ok(SubmittedTask { task: found, is_new: true }))
+            let published = as_published(&task, done.position, self.publisher.sampler());
+            (Some(task.id), Ok(SubmittedTask { task: published, is_new: true }))
         };
         Ok(tasks.into_iter().zip(published?).map(created).collect())
     }
@@ -198,20 +198,20 @@ impl Writes {
         if task.has_generated_id {
             return Ok(Some(ItemState::New));
         }
-        let existing = |found| Ok(Some(ItemState::Existing(Box::new(found))));
-        if let Some(found) = self.existing(task).await? {
-            return existing(found);
+        let existing = |view| Ok(Some(ItemState::Existing(Box::new(view))));
+        if let Some(view) = self.existing(task).await? {
+            return existing(view);
         }
         let lease = match self.leases.claim(task).await? {
             Claim::Ours(lease) => lease,
             Claim::Published(position) => return existing(as_published(task, position, self.publisher.sampler())),
             Claim::Busy => return Ok(None),
         };
-        let found = self.find_published_earlier(task, waited || lease.taken_over).await;
-        if !matches!(found, Ok(None)) {
+        let view = self.find_published_earlier(task, waited || lease.taken_over).await;
+        if !matches!(view, Ok(None)) {
             self.leases.release(std::iter::once(&lease)).await;
         }
-        found?.map_or(Ok(Some(ItemState::Ours(lease))), existing)
+        view?.map_or(Ok(Some(ItemState::Ours(lease))), existing)
     }
 
     /// Publishes in one transaction.

@@ -31,7 +31,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_DISTANCE: usize = 2;
 
 /// Number of partitions per type.
-type Known = Arc<BTreeMap<String, u32>>;
+type PartitionCounts = Arc<BTreeMap<String, u32>>;
 
 /// Cache of the types that have a topic.
 #[derive(Default)]
@@ -39,13 +39,13 @@ pub(crate) struct Topics(Mutex<Cache>);
 
 #[derive(Default)]
 struct Cache {
-    known: Option<(Instant, Known)>,
+    partition_counts: Option<(Instant, PartitionCounts)>,
     failed: Option<(Instant, ApiError)>,
 }
 
 impl Cache {
-    fn known(&self, newer_than: Duration) -> Option<Known> {
-        self.known.as_ref().filter(|(read, _)| read.elapsed() < newer_than).map(|(_, known)| known.clone())
+    fn partition_counts(&self, newer_than: Duration) -> Option<PartitionCounts> {
+        self.partition_counts.as_ref().filter(|(read, _)| read.elapsed() < newer_than).map(|(_, counts)| counts.clone())
     }
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct TypeCatalog {
 }
 
 impl TypeCatalog {
-    /// Returns the policy of a type that this process knows, or the limits that its declaration has.
+    /// Returns the policy of a type that is registered in this process, otherwise the limits of its declaration.
     pub(crate) fn policy(&self, name: &str) -> Option<TypePolicy> {
         let Some(registered) = self.registry.get(name) else {
             return Some(self.declared.get(name)?.policy.type_policy());
@@ -79,17 +79,18 @@ impl TypeCatalog {
     }
 
     /// Rejects options of a task, or of its continuations, that contradict those of the type, if it is known.
-    pub(crate) fn check_with_type(&self, name: &str, own: &Policy) -> Result<(), ApiError> {
-        self.check_with_types(name, own, "")
+    pub(crate) fn check_with_type(&self, name: &str, policy_of_task: &Policy) -> Result<(), ApiError> {
+        self.check_with_types(name, policy_of_task, "")
     }
 
-    fn check_with_types(&self, name: &str, own: &Policy, at: &str) -> Result<(), ApiError> {
-        if let Some((field, error)) = self.policy(name).and_then(|policy| policy.contradiction(own)) {
+    fn check_with_types(&self, name: &str, policy_of_task: &Policy, at: &str) -> Result<(), ApiError> {
+        if let Some((field, error)) = self.policy(name).and_then(|policy| policy.contradiction(policy_of_task)) {
             return Err(ApiError::new(Code::BadField, error)
                 .pointer(format!("{at}/{field}"))
                 .hint(format!("GET /v1/types shows the settings of `{name}`")));
         }
-        own.rules
+        policy_of_task
+            .rules
             .then
             .iter()
             .enumerate()
@@ -116,13 +117,13 @@ impl TypeCatalog {
         if let Some(partitions) = self.topics(CACHE_TTL).await?.get(name) {
             return Ok(*partitions);
         }
-        let known = self.topics(RETRY_INTERVAL).await?;
-        let names: Vec<&str> = known.keys().map(String::as_str).collect();
-        known.get(name).copied().ok_or_else(|| self.unknown_type(name, &names))
+        let topics = self.topics(RETRY_INTERVAL).await?;
+        let names: Vec<&str> = topics.keys().map(String::as_str).collect();
+        topics.get(name).copied().ok_or_else(|| self.unknown_type(name, &names))
     }
 
-    pub(crate) fn unknown_type(&self, name: &str, known: &[&str]) -> ApiError {
-        let similar: Vec<String> = similar_names(name, known).iter().map(|name| format!("`{name}`")).collect();
+    pub(crate) fn unknown_type(&self, name: &str, names: &[&str]) -> ApiError {
+        let similar: Vec<String> = similar_names(name, names).iter().map(|name| format!("`{name}`")).collect();
         let hint = match similar.as_slice() {
             [] => {
                 "`kafleet topics apply` creates the topics of configured types; GET /v1/types lists the existing types"
@@ -141,27 +142,27 @@ impl TypeCatalog {
     }
 
     /// Returns the types with a topic, not older than `newer_than`. While Kafka is unavailable, the last known list.
-    pub(crate) async fn topics(&self, newer_than: Duration) -> Result<Known, ApiError> {
+    pub(crate) async fn topics(&self, newer_than: Duration) -> Result<PartitionCounts, ApiError> {
         // Holding the lock while reading lets concurrent requests share the result, including an error.
         let mut cache = self.topics.0.lock().await;
-        if let Some(known) = cache.known(newer_than) {
-            return Ok(known);
+        if let Some(counts) = cache.partition_counts(newer_than) {
+            return Ok(counts);
         }
         if let Some((_, error)) = cache.failed.as_ref().filter(|(failed, _)| failed.elapsed() < RETRY_INTERVAL) {
-            return cache.known.as_ref().map(|(_, known)| known.clone()).ok_or_else(|| error.clone());
+            return cache.partition_counts.as_ref().map(|(_, counts)| counts.clone()).ok_or_else(|| error.clone());
         }
         let prefix = self.topology.names.tasks("");
         match self.broker.topics(&prefix).await.map_err(ApiError::from) {
             Ok(topics) => {
                 let names = &self.topology.names;
                 let of = |topic: &TopicInfo| Some((names.type_of(&topic.name)?.to_owned(), topic.partitions));
-                let known: Known = Arc::new(topics.iter().filter_map(of).collect());
-                *cache = Cache { known: Some((Instant::now(), known.clone())), failed: None };
-                Ok(known)
+                let counts: PartitionCounts = Arc::new(topics.iter().filter_map(of).collect());
+                *cache = Cache { partition_counts: Some((Instant::now(), counts.clone())), failed: None };
+                Ok(counts)
             }
             Err(error) => {
                 cache.failed = Some((Instant::now(), error.clone()));
-                cache.known.as_ref().map(|(_, known)| known.clone()).ok_or(error)
+                cache.partition_counts.as_ref().map(|(_, counts)| counts.clone()).ok_or(error)
             }
         }
     }
@@ -170,7 +171,7 @@ impl TypeCatalog {
     /// schema.
     pub(crate) fn check_params(&self, task_type: &str, params: &RawJson, at: &str) -> Result<(), ApiError> {
         let rejection = match self.registry.get(task_type) {
-            Some(known) => known.validate(params),
+            Some(registered) => registered.validate(params),
             None => self.declared.schema(task_type).and_then(|schema| schema.validate(params)),
         };
         match rejection {
@@ -197,7 +198,7 @@ impl TypeCatalog {
     pub(crate) fn check_notifications(&self, rules: &Rules) -> Result<(), ApiError> {
         for (at, notification) in rules.all_rules().iter().flat_map(NotificationRules::notifications) {
             let (kind, params) = params_of(notification);
-            let rejection = self.registry.get(kind).and_then(|known| known.validate(&params));
+            let rejection = self.registry.get(kind).and_then(|registered| registered.validate(&params));
             if let Some(rejection) = rejection {
                 return Err(ApiError::new(Code::BadField, rejection.message).pointer(format!(
                     "{at}/{}{}",
@@ -248,11 +249,13 @@ fn types_of<'a>(continuations: &'a [Continuation], at: &str, types: &mut Vec<(St
 }
 
 /// Returns at most three similar names, most similar first.
-fn similar_names<'a>(name: &str, known: &[&'a str]) -> Vec<&'a str> {
-    let mut similar: Vec<(usize, &str)> = known.iter().map(|known| (distance(name, known), *known)).collect();
-    similar.retain(|(distance, known)| *distance <= MAX_DISTANCE || (name.len() >= 3 && known.starts_with(name)));
+fn similar_names<'a>(name: &str, candidates: &[&'a str]) -> Vec<&'a str> {
+    let mut similar: Vec<(usize, &str)> =
+        candidates.iter().map(|candidate| (distance(name, candidate), *candidate)).collect();
+    similar
+        .retain(|(distance, candidate)| *distance <= MAX_DISTANCE || (name.len() >= 3 && candidate.starts_with(name)));
     similar.sort();
-    similar.into_iter().map(|(_, known)| known).take(3).collect()
+    similar.into_iter().map(|(_, candidate)| candidate).take(3).collect()
 }
 
 /// Levenshtein distance.
@@ -286,7 +289,7 @@ mod tests {
 
     #[test]
     fn similar_type_names_are_suggested() {
-        let known = ["echo", "foreach", "resize", "resize-video"];
+        let names = ["echo", "foreach", "resize", "resize-video"];
         for (typed, meant) in [
             ("ehco", vec!["echo"]),
             ("resise", vec!["resize"]),
@@ -294,7 +297,7 @@ mod tests {
             ("for", vec!["foreach"]),
             ("transcode", vec![]),
         ] {
-            assert_eq!(similar_names(typed, &known), meant, "{typed}");
+            assert_eq!(similar_names(typed, &names), meant, "{typed}");
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{Case, Needs, Step, welcome};
+use super::{Case, CaseStep, Needs, welcome};
 use crate::apps::protocol::{self, ToApp};
 
 /// Number of attempts of the case with many.
-const MANY_ATTEMPTS: u64 = 200;
+const ATTEMPTS: u64 = 200;
 /// Size of long params, in bytes: as large as a worker can be configured to accept.
 const LONG_BYTES: usize = 3 << 20;
 /// Size of the result that a slow worker reads late, in bytes; larger than the buffers of a socket.
@@ -21,7 +21,7 @@ fn start() -> Vec<Case> {
     let mut newer = welcome_value(&[]);
     newer["welcome"]["protocol"] = json!(9);
     newer["welcome"]["future"] = json!({"kept": [1]});
-    let newer = vec![send(&newer), Step::Receive(json!({"ready": {}})), Step::End, Step::Exit(Some(0))];
+    let newer = vec![send(&newer), CaseStep::Receive(json!({"ready": {}})), CaseStep::End, CaseStep::Exit(Some(0))];
     vec![
         case("idle-end", "At the end of the stream the app exits with code 0.", &[], idle()),
         case("newer-worker", "An app starts under a worker that speaks newer versions.", &[], newer),
@@ -38,22 +38,25 @@ fn lines() -> Vec<Case> {
     let mut wide = welcome_value(&["t-echo"]);
     wide["welcome"]["limits"]["output"] = json!(2 * LONG_BYTES);
     wide["welcome"]["limits"]["params"] = json!(2 * LONG_BYTES);
-    let wide = vec![send(&wide), Step::Receive(json!({"ready": {}}))];
+    let wide = vec![send(&wide), CaseStep::Receive(json!({"ready": {}}))];
     let long = [wide, echo(1, &long).to_vec(), echo(2, &json!(2)).to_vec(), end()].concat();
     vec![
         session(
             "joined-lines",
             "Several lines may arrive at once, and unknown kinds are ignored.",
             &["t-echo"],
-            vec![Step::Send(joined), ok(1, &json!(1))],
+            vec![CaseStep::Send(joined), ok(1, &json!(1))],
         ),
         case("long-line", "A line has up to 8 MiB.", &["t-echo"], long),
         session(
             "lone-surrogate",
             "Params that the app cannot read fail their attempt only.",
             &["t-echo"],
-            [vec![Step::Send(surrogate.into_bytes()), Step::ReceiveAnswers(vec![1])], echo(2, &json!(2)).to_vec()]
-                .concat(),
+            [
+                vec![CaseStep::Send(surrogate.into_bytes()), CaseStep::ReceiveAnswers(vec![1])],
+                echo(2, &json!(2)).to_vec(),
+            ]
+            .concat(),
         ),
         session(
             "slow-worker",
@@ -64,21 +67,21 @@ fn lines() -> Vec<Case> {
     ]
 }
 
-fn slow_worker() -> Vec<Step> {
+fn slow_worker() -> Vec<CaseStep> {
     let params = json!("y".repeat(SLOW_BYTES - 2));
-    let mut steps = vec![attempt(1, "t-echo", &params), Step::Pause, Step::ReceiveAnswers(vec![1])];
+    let mut steps = vec![attempt(1, "t-echo", &params), CaseStep::Pause, CaseStep::ReceiveAnswers(vec![1])];
     steps.extend([attempt(2, "t-echo", &json!(2)), ok(2, &json!(2))]);
     steps
 }
 
 fn attempts() -> Vec<Case> {
-    let many = (1..=MANY_ATTEMPTS).flat_map(|n| [attempt(n, "t-echo", &json!([n])), ok(n, &json!([n]))]).collect();
+    let many = (1..=ATTEMPTS).flat_map(|n| [attempt(n, "t-echo", &json!([n])), ok(n, &json!([n]))]).collect();
     let child = [(1, "t-child", json!(0)), (2, "t-child", json!(0)), (3, "t-echo", json!({}))];
     let child = child.into_iter().flat_map(|(n, name, output)| [attempt(n, name, &json!({})), ok(n, &output)]);
     let wait = attempt(1, "t-wait", &json!({"ms": 600_000}));
     let cancel = |reason: &str| send(&json!({"cancel": {"n": 1, "reason": reason}}));
     let cancelled =
-        Step::Receive(json!({"error": {"n": 1, "outcome": "cancelled", "kind": "cancelled", "message": ""}}));
+        CaseStep::Receive(json!({"error": {"n": 1, "outcome": "cancelled", "kind": "cancelled", "message": ""}}));
     let echo = [attempt(2, "t-echo", &json!(2)), ok(2, &json!(2))];
     let twice = [vec![wait.clone(), cancel("cancelled"), cancel("shutdown"), cancelled], echo.to_vec()].concat();
     // The worker kills the process with the long attempt.
@@ -106,21 +109,21 @@ fn attempts() -> Vec<Case> {
                 "joined-attempts",
                 "Several attempts may arrive at once.",
                 &["t-echo"],
-                vec![Step::Send(both), Step::ReceiveAnswers(vec![1, 2])],
+                vec![CaseStep::Send(both), CaseStep::ReceiveAnswers(vec![1, 2])],
             )
         },
     ]
 }
 
 fn ends() -> Vec<Case> {
-    let exit = vec![attempt(1, "t-exit", &json!({"code": 7})), Step::Exit(Some(7))];
-    let wait = vec![attempt(1, "t-wait", &json!({"ms": 200})), Step::Close, Step::Exit(None)];
+    let exit = vec![attempt(1, "t-exit", &json!({"code": 7})), CaseStep::Exit(Some(7))];
+    let wait = vec![attempt(1, "t-wait", &json!({"ms": 200})), CaseStep::Close, CaseStep::Exit(None)];
     vec![
         case(
             "dead-worker",
             "The app exits when the worker has died.",
             &[],
-            [opening(&[]), vec![Step::Close, Step::Exit(None)]].concat(),
+            [opening(&[]), vec![CaseStep::Close, CaseStep::Exit(None)]].concat(),
         ),
         case(
             "dead-worker-in-attempt",
@@ -132,26 +135,26 @@ fn ends() -> Vec<Case> {
     ]
 }
 
-fn case(name: &str, rule: &str, types: &[&str], steps: Vec<Step>) -> Case {
+fn case(name: &str, rule: &str, types: &[&str], steps: Vec<CaseStep>) -> Case {
     let types = types.iter().map(|name| (*name).to_owned()).collect();
     Case { name: name.to_owned(), rule: rule.to_owned(), types, needs: Needs::Nothing, steps }
 }
 
 /// Returns a case that starts and ends as usual.
-fn session(name: &str, rule: &str, types: &[&str], steps: Vec<Step>) -> Case {
+fn session(name: &str, rule: &str, types: &[&str], steps: Vec<CaseStep>) -> Case {
     case(name, rule, types, [opening(types), steps, end()].concat())
 }
 
-fn idle() -> Vec<Step> {
+fn idle() -> Vec<CaseStep> {
     [opening(&[]), end()].concat()
 }
 
-fn opening(types: &[&str]) -> Vec<Step> {
-    vec![send(&welcome_value(types)), Step::Receive(json!({"ready": {}}))]
+fn opening(types: &[&str]) -> Vec<CaseStep> {
+    vec![send(&welcome_value(types)), CaseStep::Receive(json!({"ready": {}}))]
 }
 
-fn end() -> Vec<Step> {
-    vec![Step::End, Step::Exit(Some(0))]
+fn end() -> Vec<CaseStep> {
+    vec![CaseStep::End, CaseStep::Exit(Some(0))]
 }
 
 /// Returns a welcome that asks for these types, or for all.
@@ -167,14 +170,14 @@ fn attempt_line(n: u64, task_type: &str, params: &Value) -> Vec<u8> {
     format!("{{\"attempt\":{{{fields},\"params\":{params}}}}}\n").into_bytes()
 }
 
-fn attempt(n: u64, task_type: &str, params: &Value) -> Step {
-    Step::Send(attempt_line(n, task_type, params))
+fn attempt(n: u64, task_type: &str, params: &Value) -> CaseStep {
+    CaseStep::Send(attempt_line(n, task_type, params))
 }
 
-fn ok(n: u64, output: &Value) -> Step {
-    Step::Receive(json!({"ok": {"n": n, "output": output}}))
+fn ok(n: u64, output: &Value) -> CaseStep {
+    CaseStep::Receive(json!({"ok": {"n": n, "output": output}}))
 }
 
-fn send(message: &Value) -> Step {
-    Step::Send(format!("{message}\n").into_bytes())
+fn send(message: &Value) -> CaseStep {
+    CaseStep::Send(format!("{message}\n").into_bytes())
 }

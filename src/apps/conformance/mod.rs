@@ -29,7 +29,7 @@ struct Case {
     /// Types that the app has to declare.
     types: Vec<String>,
     needs: Needs,
-    steps: Vec<Step>,
+    steps: Vec<CaseStep>,
 }
 
 /// Property of an app that a case needs.
@@ -46,7 +46,7 @@ enum Needs {
 
 /// Part of a session.
 #[derive(Clone)]
-enum Step {
+enum CaseStep {
     /// Writes these bytes at once.
     Send(Vec<u8>),
     /// Writes these bytes one by one; each when the app has received the one before.

@@ -13,13 +13,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
-use super::Step;
+use super::CaseStep;
 use super::sessions::difference;
 use crate::apps::process::AppProgram;
 use crate::apps::protocol::{self, ErrorOutcome, FromApp, MAX_LINE_BYTES};
 use crate::handlers::output_tail::OutputTail;
 use crate::handlers::process::{ConnectedProgram, OwnedProcess, RunningProgram as _};
-use crate::handlers::reaper::describe_status;
+use crate::handlers::process_guard::describe_status;
 use crate::handlers::socket::SocketWriter;
 use crate::model::task::id::clip_to;
 
@@ -42,7 +42,7 @@ struct Player {
 }
 
 /// Plays a case. The error describes what the app does instead.
-pub(super) async fn play(program: &AppProgram, steps: &[Step]) -> Result<(), String> {
+pub(super) async fn play(program: &AppProgram, steps: &[CaseStep]) -> Result<(), String> {
     let launched = program.launch(0).await.map_err(|error| format!("the app cannot be started: {error}"))?;
     let ConnectedProgram { process, output, reader, writer } = launched;
     let mut player = Player { process, output, reader: Some(reader), writer: Some(writer), received: Vec::new() };
@@ -53,26 +53,26 @@ pub(super) async fn play(program: &AppProgram, steps: &[Step]) -> Result<(), Str
 }
 
 impl Player {
-    async fn play(&mut self, step: &Step) -> Result<(), String> {
+    async fn play(&mut self, step: &CaseStep) -> Result<(), String> {
         match step {
-            Step::Send(bytes) => self.send(bytes).await,
-            Step::SendSingly(bytes) => self.send_singly(bytes).await,
-            Step::Pause => {
+            CaseStep::Send(bytes) => self.send(bytes).await,
+            CaseStep::SendSingly(bytes) => self.send_singly(bytes).await,
+            CaseStep::Pause => {
                 tokio::time::sleep(FILL_INTERVAL).await;
                 Ok(())
             }
-            Step::Receive(message) => self.receive_message(message).await,
-            Step::ReceiveUnreadable(n) => self.receive_unreadable(*n).await,
-            Step::ReceiveAnswers(numbers) => self.receive_answers(numbers.iter().copied().collect()).await,
-            Step::End => {
+            CaseStep::Receive(message) => self.receive_message(message).await,
+            CaseStep::ReceiveUnreadable(n) => self.receive_unreadable(*n).await,
+            CaseStep::ReceiveAnswers(numbers) => self.receive_answers(numbers.iter().copied().collect()).await,
+            CaseStep::End => {
                 self.writer = None;
                 Ok(())
             }
-            Step::Close => {
+            CaseStep::Close => {
                 (self.reader, self.writer) = (None, None);
                 Ok(())
             }
-            Step::Exit(code) => self.exit(*code).await,
+            CaseStep::Exit(code) => self.exit(*code).await,
         }
     }
 

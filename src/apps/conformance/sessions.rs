@@ -6,7 +6,7 @@ use std::iter::once;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Case, Needs, Step};
+use super::{Case, CaseStep, Needs};
 use crate::model::task::id::clip;
 
 /// Bytes of a line that are sent one by one; the rest follows at once.
@@ -49,7 +49,7 @@ struct Head {
 
 /// Further line of a recorded session.
 #[derive(Deserialize)]
-struct Event {
+struct TranscriptEvent {
     from: Side,
     message: Option<Value>,
     text: Option<String>,
@@ -71,7 +71,10 @@ pub(super) fn recorded() -> Vec<Case> {
 fn read(name: &str, text: &str) -> serde_json::Result<Case> {
     let (head, events) = text.split_once('\n').unwrap_or_default();
     let head: Head = serde_json::from_str(head)?;
-    let events = events.split_terminator('\n').map(serde_json::from_str).collect::<serde_json::Result<Vec<Event>>>()?;
+    let events = events
+        .split_terminator('\n')
+        .map(serde_json::from_str)
+        .collect::<serde_json::Result<Vec<TranscriptEvent>>>()?;
     let needs = match (head.app.as_str(), head.responsive) {
         ("broken", _) => Needs::Broken,
         (_, true) => Needs::Responsive,
@@ -81,20 +84,20 @@ fn read(name: &str, text: &str) -> serde_json::Result<Case> {
     Ok(Case { name: name.to_owned(), rule: head.about, types: head.types, needs, steps })
 }
 
-fn step(event: Event) -> Step {
+fn step(event: TranscriptEvent) -> CaseStep {
     let line = event.text.or_else(|| event.message.as_ref().map(line_of));
     match (event.from, line, event.message) {
-        (Side::Worker, Some(line), _) => Step::Send(format!("{line}\n").into_bytes()),
-        (Side::Worker, None, _) => Step::End,
+        (Side::Worker, Some(line), _) => CaseStep::Send(format!("{line}\n").into_bytes()),
+        (Side::Worker, None, _) => CaseStep::End,
         (Side::App, _, Some(message)) => receive(message),
-        (Side::App, _, None) => Step::Exit(Some(0)),
+        (Side::App, _, None) => CaseStep::Exit(Some(0)),
     }
 }
 
-fn receive(message: Value) -> Step {
+fn receive(message: Value) -> CaseStep {
     match &message["error"] {
-        error if error["kind"] == "bad_params" => Step::ReceiveUnreadable(error["n"].as_u64().unwrap_or_default()),
-        _ => Step::Receive(message),
+        error if error["kind"] == "bad_params" => CaseStep::ReceiveUnreadable(error["n"].as_u64().unwrap_or_default()),
+        _ => CaseStep::Receive(message),
     }
 }
 
@@ -112,11 +115,11 @@ pub(super) fn in_single_bytes(case: &Case) -> Option<Case> {
     if case.needs == Needs::Broken {
         return None;
     }
-    let singly = |step: &Step| match step {
-        Step::Send(bytes) => {
+    let singly = |step: &CaseStep| match step {
+        CaseStep::Send(bytes) => {
             let (single, rest) = bytes.split_at(bytes.len().min(MAX_SINGLE_BYTES));
-            let rest = (!rest.is_empty()).then(|| Step::Send(rest.to_vec()));
-            [Some(Step::SendSingly(single.to_vec())), rest]
+            let rest = (!rest.is_empty()).then(|| CaseStep::Send(rest.to_vec()));
+            [Some(CaseStep::SendSingly(single.to_vec())), rest]
         }
         other => [Some(other.clone()), None],
     };
@@ -206,8 +209,8 @@ mod tests {
         let same = json!({"error": {"n": 1, "outcome": "fail", "message": "other", "stack": "s", "new": 1}});
         assert_eq!(difference(&recorded, &same), None);
         let other = json!({"error": {"n": 1, "outcome": "retry", "message": "m"}});
-        let found = difference(&recorded, &other).unwrap();
-        assert_eq!(found, "`/error/outcome` is `\"retry\"` instead of `\"fail\"`");
+        let message = difference(&recorded, &other).unwrap();
+        assert_eq!(message, "`/error/outcome` is `\"retry\"` instead of `\"fail\"`");
         let missing = difference(&recorded, &json!({"error": {"n": 1, "message": "m"}})).unwrap();
         assert_eq!(missing, "`/error/outcome` is missing");
         assert!(difference(&recorded, &json!({"ok": {"n": 1}})).unwrap().contains("`/error` is missing"));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::{AppPool, ProcessHandle, State};
+use super::{AppPool, PoolFields, ProcessHandle};
 use crate::apps::process::{LASTING_AFTER, ProcessEnd};
 use crate::apps::session::Cause;
 
@@ -49,7 +49,7 @@ impl Drop for Judgement {
 /// Changes the state of the judgements, and whether processes that have just started get attempts.
 fn change_blame(pool: &AppPool, change: impl FnOnce(&mut Blame)) {
     let granted = {
-        let State { table, blame, .. } = &mut *pool.state.lock();
+        let PoolFields { table, blame, .. } = &mut *pool.state.lock();
         change(blame);
         table.withhold_young(blame.pending > 0 || blame.is_unstable)
     };

@@ -4,8 +4,8 @@
 //! which is a reserved slot, before it takes a task from its queue, so no timeout runs while a task waits for a
 //! process. A supervisor per process starts it again after its end and replaces it when it is used up.
 //!
-//! Invariant: a slot that was taken is given back exactly once, by the drop of its lease, whatever becomes of the
-//! attempt. An attempt that ends without an answer closes its process, which may still be executing it. A lost slot
+//! Invariant: a slot that was taken is given back exactly once, by the drop of its lease, however the attempt
+//! ends. An attempt that ends without an answer closes its process, which may still be executing it. A lost slot
 //! would reduce the capacity of the app until it stands still, without any error.
 //!
 //! Read next: `slots.rs` (the table, pure), `permit.rs`, `supervision.rs` (one process), `blame.rs` (early deaths).
@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::blame::all_last;
 use self::blame::{Blame, Evidence};
 pub use self::permit::AppHandler;
-use self::permit::Waiting;
+use self::permit::WaitingAttempt;
 pub use self::replacement::guard_container;
 use self::slots::{ProcessId, SlotTable};
 use self::spares::Spares;
@@ -84,7 +84,7 @@ pub struct AppPool {
     welcome: Welcome,
     declaration: Declaration,
     slots: u32,
-    state: Mutex<State>,
+    state: Mutex<PoolFields>,
     next_id: AtomicU64,
     /// Process that has declared the types, until the others are started.
     first: Mutex<Option<AppProcess>>,
@@ -98,8 +98,8 @@ pub struct AppPool {
     metrics: OnceLock<PoolMetrics>,
 }
 
-struct State {
-    table: SlotTable<Waiting>,
+struct PoolFields {
+    table: SlotTable<WaitingAttempt>,
     processes: Vec<Arc<ProcessHandle>>,
     /// Time since which no process has served.
     down_since: Option<Instant>,
@@ -175,7 +175,7 @@ impl AppPool {
         program.has_order = has_order;
         first.set_order(has_order);
         let slots = first.slots();
-        let state = State {
+        let state = PoolFields {
             table: SlotTable::new(),
             processes: Vec::new(),
             down_since: None,
@@ -239,9 +239,9 @@ impl AppPool {
         self.state.lock().down_since = Some(Instant::now());
         let mut supervisors = self.supervisors.lock();
         for number in 0..self.settings.processes {
-            supervisors.push(runtime::spawn_on(self.runtime(), self.clone().keep(number, first.take())));
+            supervisors.push(runtime::spawn_on(self.runtime(), self.clone().keep_running(number, first.take())));
         }
-        supervisors.push(runtime::spawn_on(self.runtime(), Spares(self.clone()).keep()));
+        supervisors.push(runtime::spawn_on(self.runtime(), Spares(self.clone()).keep_spares()));
         supervisors.push(runtime::spawn_on(self.runtime(), status::report(self.clone(), health)));
     }
 
@@ -303,7 +303,7 @@ impl AppPool {
     }
 }
 
-impl State {
+impl PoolFields {
     fn process(&self, id: ProcessId) -> Option<Arc<ProcessHandle>> {
         self.processes.iter().find(|process| process.id == id).cloned()
     }

@@ -25,7 +25,7 @@ struct TypePermits {
 }
 
 /// Attempt that waits for a slot.
-pub(super) struct Waiting {
+pub(super) struct WaitingAttempt {
     permit: oneshot::Sender<Permit>,
     pool: Arc<AppPool>,
     stuck: StuckCounter,
@@ -83,13 +83,13 @@ impl Handler for AppHandler {
 impl PermitSource for TypePermits {
     fn acquire(&self, sharing: Sharing) -> PermitGrant {
         let mut state = self.pool.state.lock();
-        if let Some(id) = state.table.take(sharing) {
+        if let Some(id) = state.table.take_slot(sharing) {
             drop(state);
             return PermitGrant::Now(self.pool.permit(id, self.stuck.clone()));
         }
         let (permit, receiver) = oneshot::channel();
         state.table.retain_waiting(|waiting| !waiting.permit.is_closed());
-        let waiting = Waiting { permit, pool: self.pool.clone(), stuck: self.stuck.clone() };
+        let waiting = WaitingAttempt { permit, pool: self.pool.clone(), stuck: self.stuck.clone() };
         let granted = state.table.wait(sharing, waiting);
         drop(state);
         if sharing == Sharing::Quarantined {
@@ -117,8 +117,8 @@ impl AppPool {
         Arc::new(LeasePermit { lease: Mutex::new(Some(lease)), stuck })
     }
 
-    /// Passes slots on to waiting attempts. The pool must not be locked: a lease whose receiver is gone returns.
-    pub(super) fn hand_out(&self, granted: Vec<(ProcessId, Sharing, Waiting)>) {
+    /// Passes slots on to waiting attempts. The pool must not be locked: a lease whose receiver was dropped is returned to it.
+    pub(super) fn hand_out(&self, granted: Vec<(ProcessId, Sharing, WaitingAttempt)>) {
         for (id, _, waiting) in granted {
             let permit = waiting.pool.permit(id, waiting.stuck);
             let _ = waiting.permit.send(permit);
@@ -168,7 +168,7 @@ impl Lease {
                 if ended.restart == Some(Restart::Unsent) {
                     self.pool.state.lock().close(self.id);
                 }
-                return Box::pin(std::future::ready(ended.settle(&cx)));
+                return Box::pin(std::future::ready(ended.into_answer(&cx)));
             }
         };
         self.is_running = true;
@@ -184,7 +184,7 @@ impl Lease {
             if ended.is_early && is_to_blame(&pool).await {
                 ended.restart = Some(Restart::Blameless);
             }
-            ended.settle(&cx)
+            ended.into_answer(&cx)
         })
     }
 }

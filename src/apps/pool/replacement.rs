@@ -9,7 +9,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::{AppPool, ProcessHandle};
 use crate::apps::container::Container;
-use crate::apps::memory::{INTERVAL, MemoryLimit, Verdict};
+use crate::apps::memory::{MEMORY_CHECK_INTERVAL, MemoryLimit, MemoryVerdict};
 use crate::apps::process::ProcessRequest;
 use crate::handlers::resident_memory::tree_bytes;
 use crate::model::units::bytes::Bytes;
@@ -44,19 +44,19 @@ impl AppPool {
 pub(super) async fn watch_memory(pool: &AppPool, process: &ProcessHandle) -> Infallible {
     let Some(limit) = pool.settings.memory else { return std::future::pending().await };
     let limit = MemoryLimit::new(limit, tree_bytes(process.pid));
-    let mut ticks = tokio::time::interval(INTERVAL);
+    let mut ticks = tokio::time::interval(MEMORY_CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         match limit.judge(tree_bytes(process.pid)) {
-            Verdict::Within => {}
-            Verdict::Replace(error) => {
+            MemoryVerdict::Within => {}
+            MemoryVerdict::Replace(error) => {
                 if use_up(pool, process) {
                     let app = pool.name();
                     tracing::info!(app, pid = process.pid, reason = %error, "a process of an app is replaced");
                 }
             }
-            Verdict::Kill(error) => {
+            MemoryVerdict::Kill(error) => {
                 // Fails if the process has ended.
                 let _ = process
                     .requests
@@ -73,7 +73,7 @@ pub async fn guard_container(pools: Vec<Arc<AppPool>>, container: Container) -> 
     if pools.is_empty() {
         return std::future::pending().await;
     }
-    let mut ticks = tokio::time::interval(INTERVAL);
+    let mut ticks = tokio::time::interval(MEMORY_CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;

@@ -9,7 +9,7 @@ pub(super) type ProcessId = u64;
 
 /// Processes of an app, and the queue of waiting attempts. `W` identifies a waiting attempt.
 pub(super) struct SlotTable<W> {
-    processes: Vec<Entry>,
+    processes: Vec<ProcessSlots>,
     waiting: VecDeque<(Sharing, W)>,
     /// A spare process can be started for quarantined attempts, so that they leave one of the others free.
     has_spares: bool,
@@ -17,7 +17,7 @@ pub(super) struct SlotTable<W> {
     withholds_young: bool,
 }
 
-struct Entry {
+struct ProcessSlots {
     id: ProcessId,
     slots: u32,
     running: u32,
@@ -53,13 +53,13 @@ impl<W> SlotTable<W> {
 
     /// Adds a process. `left`: attempts until it is replaced.
     pub(super) fn add(&mut self, id: ProcessId, slots: u32, left: Option<u64>) -> Vec<(ProcessId, Sharing, W)> {
-        self.processes.push(Entry { left, ..Entry::new(id, slots) });
+        self.processes.push(ProcessSlots { left, ..ProcessSlots::new(id, slots) });
         self.grant()
     }
 
     /// Adds a process that runs quarantined attempts only.
     pub(super) fn add_spare(&mut self, id: ProcessId, slots: u32) -> Vec<(ProcessId, Sharing, W)> {
-        self.processes.push(Entry { is_spare: true, ..Entry::new(id, slots) });
+        self.processes.push(ProcessSlots { is_spare: true, ..ProcessSlots::new(id, slots) });
         self.grant()
     }
 
@@ -90,7 +90,7 @@ impl<W> SlotTable<W> {
 
     /// Returns whether an attempt waits to run in quarantine, and no spare process is free for it.
     pub(super) fn needs_spare(&self) -> bool {
-        let is_free = |entry: &Entry| entry.is_spare && entry.is_open() && entry.running == 0;
+        let is_free = |entry: &ProcessSlots| entry.is_spare && entry.is_open() && entry.running == 0;
         let is_waiting = self.waiting.iter().any(|(sharing, _)| *sharing == Sharing::Quarantined);
         is_waiting && !self.processes.iter().any(is_free)
     }
@@ -154,7 +154,7 @@ impl<W> SlotTable<W> {
     }
 
     /// Takes a slot, or returns `None` if the attempt has to wait.
-    pub(super) fn take(&mut self, sharing: Sharing) -> Option<ProcessId> {
+    pub(super) fn take_slot(&mut self, sharing: Sharing) -> Option<ProcessId> {
         if !self.waiting.is_empty() { None } else { self.find(sharing) }
     }
 
@@ -211,7 +211,7 @@ impl<W> SlotTable<W> {
         let is_quarantine = sharing == Sharing::Quarantined;
         let is_barred = is_quarantine && is_barred(&self.processes, self.has_spares);
         let withholds_young = self.withholds_young;
-        let suits = |entry: &&mut Entry| {
+        let suits = |entry: &&mut ProcessSlots| {
             let is_for_it = if entry.is_spare { is_quarantine } else { !is_barred };
             let is_withheld = withholds_young && entry.is_young;
             is_for_it && !is_withheld && entry.is_open() && entry.running < if is_alone { 1 } else { entry.slots }
@@ -223,29 +223,29 @@ impl<W> SlotTable<W> {
         Some(entry.id)
     }
 
-    fn entry(&mut self, id: ProcessId) -> Option<&mut Entry> {
+    fn entry(&mut self, id: ProcessId) -> Option<&mut ProcessSlots> {
         self.processes.iter_mut().find(|entry| entry.id == id)
     }
 }
 
 /// Returns whether quarantined attempts take no more of the processes that others use: they leave one of them free. If there
 /// is only one, and no spare process can be started, they take it in turn with the others.
-fn is_barred(processes: &[Entry], has_spares: bool) -> bool {
-    let own = processes.iter().filter(|entry| !entry.is_spare);
-    let quarantined = own.clone().filter(|entry| entry.is_quarantine).count();
-    let open = own.filter(|entry| !entry.is_closing).count();
+fn is_barred(processes: &[ProcessSlots], has_spares: bool) -> bool {
+    let regular = processes.iter().filter(|entry| !entry.is_spare);
+    let quarantined = regular.clone().filter(|entry| entry.is_quarantine).count();
+    let open = regular.filter(|entry| !entry.is_closing).count();
     quarantined + 1 >= open && (has_spares || quarantined > 0)
 }
 
 /// Keeps the least busy process free.
-fn reserve(processes: &mut [Entry]) {
+fn reserve(processes: &mut [ProcessSlots]) {
     let open = processes.iter_mut().filter(|entry| entry.is_open() && !entry.is_spare);
     if let Some(entry) = open.min_by_key(|entry| entry.running) {
         entry.is_reserved = true;
     }
 }
 
-impl Entry {
+impl ProcessSlots {
     fn new(id: ProcessId, slots: u32) -> Self {
         Self {
             id,
@@ -283,15 +283,15 @@ mod tests {
     #[test]
     fn least_busy_process_gets_the_attempt() {
         let mut table = table();
-        assert_eq!([0; 5].map(|_| table.take(Shared)), [Some(1), Some(2), Some(1), Some(2), None]);
+        assert_eq!([0; 5].map(|_| table.take_slot(Shared)), [Some(1), Some(2), Some(1), Some(2), None]);
         assert!(table.free(2).granted.is_empty());
-        assert_eq!(table.take(Shared), Some(2));
+        assert_eq!(table.take_slot(Shared), Some(2));
     }
 
     #[test]
     fn waiting_attempts_get_seats_in_turn() {
         let mut table = table();
-        while table.take(Shared).is_some() {}
+        while table.take_slot(Shared).is_some() {}
         assert!(table.wait(Shared, "first").is_empty() && table.wait(Shared, "second").is_empty());
         assert_eq!(table.free(1).granted, [(1, Shared, "first")]);
         assert_eq!(table.add(3, 1, None), [(3, Shared, "second")]);
@@ -303,22 +303,22 @@ mod tests {
     #[test]
     fn attempt_that_waits_to_run_alone_is_not_overtaken_for_ever() {
         let mut table = table();
-        while table.take(Shared).is_some() {}
+        while table.take_slot(Shared).is_some() {}
         assert!(table.wait(Alone, "alone").is_empty());
         assert!(table.wait(Shared, "shared").is_empty());
         assert!(table.free(1).granted.is_empty(), "the first process is kept free");
         assert_eq!(table.free(2).granted, [(2, Shared, "shared")]);
         assert_eq!(table.free(1).granted, [(1, Alone, "alone")]);
-        assert_eq!(table.take(Shared), None, "the process of the first has a free slot and runs nothing else");
+        assert_eq!(table.take_slot(Shared), None, "the process of the first has a free slot and runs nothing else");
         table.free(1);
-        assert_eq!([0; 3].map(|_| table.take(Shared)), [Some(1), Some(1), None]);
+        assert_eq!([0; 3].map(|_| table.take_slot(Shared)), [Some(1), Some(1), None]);
     }
 
     #[test]
     fn quarantined_attempts_leave_one_process_to_the_others() {
         let mut table = table();
         table.add(3, 2, None);
-        assert_eq!([0; 2].map(|_| table.take(Quarantined)), [Some(1), Some(2)]);
+        assert_eq!([0; 2].map(|_| table.take_slot(Quarantined)), [Some(1), Some(2)]);
         assert!(table.wait(Quarantined, "third").is_empty());
         assert_eq!(table.wait(Shared, "shared"), [(3, Shared, "shared")], "no process is kept free for the third");
         assert_eq!(table.free(1).granted, [(1, Quarantined, "third")]);
@@ -332,7 +332,11 @@ mod tests {
         assert!(table.wait(Quarantined, "first").is_empty() && table.needs_spare());
         assert_eq!(table.wait(Shared, "shared"), [(1, Shared, "shared")]);
         assert_eq!(table.add_spare(2, 2), [(2, Quarantined, "first")]);
-        assert_eq!((table.take(Shared), table.take(Shared)), (Some(1), None), "the spare process is not for others");
+        assert_eq!(
+            (table.take_slot(Shared), table.take_slot(Shared)),
+            (Some(1), None),
+            "the spare process is not for others"
+        );
         assert!(table.free(1).granted.is_empty() && !table.is_idle(2) && !table.needs_spare());
         assert!(table.wait(Quarantined, "second").is_empty());
         assert_eq!(table.free(2).granted, [(2, Quarantined, "second")]);
@@ -347,7 +351,7 @@ mod tests {
         table.has_lasted(1);
         assert!(table.has_lasting());
         table.withhold_young(true);
-        assert_eq!([0; 3].map(|_| table.take(Shared)), [Some(1), Some(1), None]);
+        assert_eq!([0; 3].map(|_| table.take_slot(Shared)), [Some(1), Some(1), None]);
         assert!(table.wait(Shared, "waits").is_empty());
         assert_eq!(table.has_lasted(2), [(2, Shared, "waits")]);
         table.close(1);
@@ -358,13 +362,16 @@ mod tests {
     #[test]
     fn closed_process_is_finished_with_its_last_attempt() {
         let mut table = table();
-        assert_eq!([table.take(Shared), table.take(Shared), table.take(Shared)], [Some(1), Some(2), Some(1)]);
+        assert_eq!(
+            [table.take_slot(Shared), table.take_slot(Shared), table.take_slot(Shared)],
+            [Some(1), Some(2), Some(1)]
+        );
         assert!(!table.close(1));
         assert_eq!(table.serving(), 1);
         assert!(!table.free(1).is_finished);
         assert!(table.free(1).is_finished);
         table.remove(1);
-        assert_eq!([0; 2].map(|_| table.take(Shared)), [Some(2), None]);
+        assert_eq!([0; 2].map(|_| table.take_slot(Shared)), [Some(2), None]);
         assert!(!table.free(1).is_finished, "the process has ended");
     }
 
@@ -373,7 +380,10 @@ mod tests {
         let mut table = SlotTable::<()>::new();
         table.add(1, 1, Some(2));
         for _ in 0..3 {
-            assert!(table.take(Shared).is_some() && !table.is_used_up(1), "a slot without an attempt does not count");
+            assert!(
+                table.take_slot(Shared).is_some() && !table.is_used_up(1),
+                "a slot without an attempt does not count"
+            );
             table.free(1);
         }
         assert!(!table.count_attempt(1));

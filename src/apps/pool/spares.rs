@@ -18,25 +18,25 @@ const MAX_SPARES: usize = 8;
 /// Maximum number of spare processes that start at the same time. The first one starts alone.
 const MAX_STARTING: usize = 2;
 /// Time without an attempt after which a spare process ends.
-const LINGER: Duration = Duration::from_secs(5);
+const SPARE_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of the check whether a spare process is still used.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Time without spare processes after a failed start.
-const FAILED_PAUSE: Duration = Duration::from_secs(30);
+const FAILED_START_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Spare processes of a pool.
 pub(super) struct Spares(pub Arc<AppPool>);
 
 impl Spares {
     /// Starts spare processes while attempts wait to run in quarantine, until the pool is stopped.
-    pub(super) async fn keep(self) {
+    pub(super) async fn keep_spares(self) {
         let pool = &self.0;
         self.allow(self.maximum() > 0);
         let mut running = FuturesUnordered::new();
         let mut starting = FuturesUnordered::new();
         let mut failed_at: Option<Instant> = None;
         loop {
-            let is_pausing = failed_at.is_some_and(|at| at.elapsed() < FAILED_PAUSE);
+            let is_pausing = failed_at.is_some_and(|at| at.elapsed() < FAILED_START_INTERVAL);
             while !is_pausing && self.reserve(starting.len()) {
                 starting.push(self.start());
             }
@@ -49,9 +49,9 @@ impl Spares {
                     None => failed_at = Some(Instant::now()),
                 },
                 Some(()) = running.next(), if !running.is_empty() => {}
-                () = tokio::time::sleep(FAILED_PAUSE), if is_pausing => {}
+                () = tokio::time::sleep(FAILED_START_INTERVAL), if is_pausing => {}
             }
-            let is_failing = failed_at.is_some_and(|at| at.elapsed() < FAILED_PAUSE);
+            let is_failing = failed_at.is_some_and(|at| at.elapsed() < FAILED_START_INTERVAL);
             self.allow(!is_failing && self.maximum() > 0);
         }
         // Those that are starting are killed.
@@ -113,7 +113,7 @@ impl Spares {
             }
             if !pool.state.lock().table.is_idle(handle.id) {
                 used_at = Instant::now();
-            } else if used_at.elapsed() >= LINGER {
+            } else if used_at.elapsed() >= SPARE_IDLE_TIMEOUT {
                 pool.close(&handle);
             }
         }

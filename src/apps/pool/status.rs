@@ -7,7 +7,7 @@ use prometheus::{IntCounter, IntCounterVec, IntGauge};
 use tokio::time::Instant;
 
 use super::slots::ProcessId;
-use super::{AppPool, ProcessHandle, State};
+use super::{AppPool, PoolFields, ProcessHandle};
 use crate::handlers::resident_memory::tree_bytes;
 use crate::runtime::Health;
 use crate::telemetry::AppMetrics;
@@ -112,7 +112,7 @@ pub(super) fn count_end(pool: &AppPool, reason: &str) {
     }
 }
 
-impl State {
+impl PoolFields {
     /// Returns the reason why no process has served for this time.
     fn down_reason(&mut self, time: Duration) -> Option<String> {
         self.note_serving();
@@ -148,7 +148,7 @@ impl State {
     pub(super) fn remove(&mut self, id: ProcessId) {
         self.note_serving();
         self.table.remove(id);
-        self.processes.retain(|known| known.id != id);
+        self.processes.retain(|process| process.id != id);
         self.note_down();
     }
 }
@@ -169,9 +169,9 @@ mod tests {
     use crate::apps::protocol::{Limits, VERSION, Welcome};
     use crate::apps::session::Session;
 
-    fn state() -> State {
+    fn state() -> PoolFields {
         let down_since = Some(Instant::now());
-        State {
+        PoolFields {
             table: SlotTable::new(),
             processes: Vec::new(),
             down_since,
@@ -182,7 +182,7 @@ mod tests {
     }
 
     /// Adds a process that has just become ready.
-    fn add(state: &mut State, id: ProcessId) {
+    fn add(state: &mut PoolFields, id: ProcessId) {
         let welcome = Welcome {
             protocol: VERSION,
             app: "shop".into(),

@@ -46,7 +46,7 @@ enum Next {
 
 impl AppPool {
     /// Keeps process `number` running until the pool is stopped. `first`: process that is already running.
-    pub(super) async fn keep(self: Arc<Self>, number: u32, mut first: Option<AppProcess>) {
+    pub(super) async fn keep_running(self: Arc<Self>, number: u32, mut first: Option<AppProcess>) {
         let mut backoff = Backoff::new(MIN_BACKOFF, MAX_BACKOFF);
         // Process that serves until its replacement is ready, and those that finish their attempts.
         let mut served: Option<SupervisedProcess> = None;
@@ -124,17 +124,17 @@ impl AppPool {
     pub(super) fn supervise(self: &Arc<Self>, process: AppProcess, is_spare: bool) -> SupervisedProcess {
         let (requests, receiver) = mpsc::unbounded_channel();
         let handle = self.add(&process, requests, is_spare);
-        let (pool, own) = (self.clone(), handle.clone());
+        let (pool, supervised) = (self.clone(), handle.clone());
         let supervisor = runtime::spawn(async move {
             let end = tokio::select! {
                 biased;
-                end = process.run(receiver, |event| pool.process_event(&own, event)) => end,
-                never = watch_memory(&pool, &own) => match never {},
-                never = note_lasting(&pool, &own) => match never {},
+                end = process.run(receiver, |event| pool.process_event(&supervised, event)) => end,
+                never = watch_memory(&pool, &supervised) => match never {},
+                never = note_lasting(&pool, &supervised) => match never {},
             };
-            pool.state.lock().remove(own.id);
-            note_death(&pool, &own, &end);
-            note_end(&pool, &own, &end);
+            pool.state.lock().remove(supervised.id);
+            note_death(&pool, &supervised, &end);
+            note_end(&pool, &supervised, &end);
             end
         });
         SupervisedProcess { handle, supervisor: Some(supervisor) }

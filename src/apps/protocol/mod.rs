@@ -1,4 +1,17 @@
 //! Messages of the app protocol: one JSON object per line, with the kind of the message as its only key.
+//!
+//! ```text
+//!  worker ──welcome──▶ app     {"welcome": {"protocol": 1, …}}
+//!  worker ◀──ready──── app     {"ready": {"protocol": 1, "types": […], …}}
+//!  worker ──attempt──▶ app     {"attempt": {"n": 1, "type": "echo", …}}
+//!  worker ◀──ok─────── app     {"ok": {"n": 1, "output": …}}
+//! ```
+//!
+//! [`Start`] and [`ToApp`] are the messages of the worker, [`FromApp`] those of the app. This module only parses and
+//! encodes; the session checks the order of messages. `docs/app-protocol.md` is the specification for authors of SDKs.
+//!
+//! Invariant: a line with an unknown kind or an unknown field is a [`Violation`], which ends the process. If it were
+//! ignored, the answer of an attempt could be lost, and the attempt would keep its slot until its deadline.
 
 mod to_app;
 

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::{Cause, Phase, Session, SessionEvent, StuckCounter, death};
+use super::{Cause, Session, SessionEvent, SessionPhase, StuckCounter, death};
 use crate::apps::protocol::{
     self, AttemptError, AttemptSuccess, ErrorOutcome, Start, ToApp, TraceFields, Violation, valid_kind,
 };
@@ -20,7 +20,7 @@ use crate::model::json::RawJson;
 const MAX_MESSAGE_CHARS: usize = 4_000;
 
 /// Attempt that the app runs.
-pub(super) struct Entry {
+pub(super) struct AttemptEntry {
     pub cx: Context,
     answer: oneshot::Sender<AnsweredAttempt>,
     /// Start of the attempt's message in the stream.
@@ -31,13 +31,13 @@ pub(super) struct Entry {
     /// Reason why the children cannot be published.
     pub bad_children: Option<Failure>,
     /// Publications of `spawn` calls.
-    pub calls: Vec<Call>,
+    pub calls: Vec<SpawnCall>,
 }
 
 /// Publication of the children of a `spawn` call; aborted when dropped.
-pub(super) struct Call(pub JoinHandle<()>);
+pub(super) struct SpawnCall(pub JoinHandle<()>);
 
-impl Drop for Call {
+impl Drop for SpawnCall {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -46,7 +46,7 @@ impl Drop for Call {
 /// End of an attempt, with its calls.
 struct AnsweredAttempt {
     ended: AttemptAnswer,
-    calls: Vec<Call>,
+    calls: Vec<SpawnCall>,
 }
 
 /// End of an attempt.
@@ -69,7 +69,7 @@ pub struct RunningAttempt {
     answer: Option<oneshot::Receiver<AnsweredAttempt>>,
 }
 
-impl Entry {
+impl AttemptEntry {
     fn new(cx: Context, answer: oneshot::Sender<AnsweredAttempt>, start: u64) -> Self {
         Self { cx, answer, start, children: 0, children_bytes: 0, bad_children: None, calls: Vec::new() }
     }
@@ -95,7 +95,7 @@ impl AttemptAnswer {
     }
 
     /// Returns the answer, and requests the repetition of the attempt.
-    pub(in crate::apps) fn settle(self, cx: &Context) -> Answer {
+    pub(in crate::apps) fn into_answer(self, cx: &Context) -> Answer {
         if let Some(restart) = self.restart {
             cx.interruption.request_restart(restart);
         }
@@ -127,7 +127,7 @@ impl Session {
         stuck: &StuckCounter,
     ) -> Result<RunningAttempt, Box<AttemptAnswer>> {
         let mut state = self.0.state.lock();
-        if !matches!(state.phase, Phase::Serving) {
+        if !matches!(state.phase, SessionPhase::Serving) {
             return Err(Box::new(AttemptAnswer::unsent()));
         }
         let n = state.last + 1;
@@ -136,7 +136,7 @@ impl Session {
         let (answer, receiver) = oneshot::channel();
         // Under the lock, so that attempts are sent in the order of their numbers.
         let start = self.0.out.send_attempt(&line);
-        state.attempts.insert(n, Entry::new(cx.clone(), answer, start));
+        state.attempts.insert(n, AttemptEntry::new(cx.clone(), answer, start));
         drop(state);
         Ok(RunningAttempt { session: self.clone(), n, cx: cx.clone(), stuck: stuck.clone(), answer: Some(receiver) })
     }

@@ -6,7 +6,7 @@
 //! whether it has failed or runs again.
 //!
 //! Invariant: reading never waits for a write or for Kafka. An app that writes a large message does not read meanwhile;
-//! if the worker waited for it to read, both would wait for ever.
+//! if the worker waited for it to read, neither would continue.
 //!
 //! Invariant: every attempt ends exactly once: by its answer, by the end of the process, or abandoned after its grace
 //! period. An abandoned one keeps its slot (`stuck`) until the app answers or the process ends, because it still
@@ -26,7 +26,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use self::attempt::Entry;
+use self::attempt::AttemptEntry;
 pub use self::attempt::{AttemptAnswer, RunningAttempt};
 
 use super::protocol::{self, FromApp, MAX_LINE_BYTES, Ready, ToApp, Violation, Welcome};
@@ -47,14 +47,14 @@ struct SessionState {
     out: SendBuffer,
     /// Maximum size of a child's params, in bytes.
     max_params: u64,
-    state: Mutex<State>,
+    state: Mutex<SessionFields>,
     events: mpsc::UnboundedSender<SessionEvent>,
 }
 
-struct State {
-    phase: Phase,
+struct SessionFields {
+    phase: SessionPhase,
     /// Running attempts by number.
-    attempts: FxHashMap<u64, Entry>,
+    attempts: FxHashMap<u64, AttemptEntry>,
     /// Attempts that ended for the worker without an answer, until the app answers them.
     stuck: FxHashMap<u64, StuckAttempt>,
     /// Number of the last attempt sent.
@@ -69,7 +69,7 @@ struct State {
     is_responsive: bool,
 }
 
-enum Phase {
+enum SessionPhase {
     /// The app has not declared its types; the receiver waits for the declaration.
     Starting(oneshot::Sender<Result<Ready, String>>),
     Serving,
@@ -144,7 +144,7 @@ struct MessageReader {
 }
 
 /// Receiver of the declaration of an app.
-pub type Declared = oneshot::Receiver<Result<Ready, String>>;
+pub type DeclarationReceiver = oneshot::Receiver<Result<Ready, String>>;
 
 impl Session {
     /// Opens a session and sends the welcome. Returns the receiver of the declaration, or of the reason why the app
@@ -154,14 +154,14 @@ impl Session {
         writer: W,
         welcome: &Welcome,
         events: mpsc::UnboundedSender<SessionEvent>,
-    ) -> (Self, Declared, impl Future<Output = StreamEndReason> + Send + use<R, W>)
+    ) -> (Self, DeclarationReceiver, impl Future<Output = StreamEndReason> + Send + use<R, W>)
     where
         R: AsyncRead + Send + Unpin,
         W: AsyncWrite + Send + Unpin + 'static,
     {
         let (sender, declared) = oneshot::channel();
-        let state = State {
-            phase: Phase::Starting(sender),
+        let state = SessionFields {
+            phase: SessionPhase::Starting(sender),
             attempts: FxHashMap::default(),
             stuck: FxHashMap::default(),
             last: 0,
@@ -189,7 +189,7 @@ impl Session {
 
     /// Accepts no more attempts.
     pub fn refuse_attempts(&self) {
-        self.0.state.lock().phase = Phase::Closed;
+        self.0.state.lock().phase = SessionPhase::Closed;
     }
 
     /// Returns whether an attempt has been sent.
@@ -247,7 +247,7 @@ impl Session {
     pub fn fail_attempts(&self, cause: &Cause, message: &str) {
         let (attempts, stuck) = {
             let mut state = self.0.state.lock();
-            state.phase = Phase::Closed;
+            state.phase = SessionPhase::Closed;
             (std::mem::take(&mut state.attempts), std::mem::take(&mut state.stuck))
         };
         let (unread, begun): (Vec<_>, Vec<_>) =
@@ -261,7 +261,7 @@ impl Session {
         }
     }
 
-    fn with_entry<T>(&self, n: u64, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+    fn with_entry<T>(&self, n: u64, change: impl FnOnce(&mut AttemptEntry) -> T) -> Option<T> {
         self.0.state.lock().attempts.get_mut(&n).map(change)
     }
 
@@ -354,8 +354,8 @@ impl MessageReader {
             FromApp::Ready(ready) => self.declare(Ok(ready)),
             FromApp::Unable(unable) => self.declare(Err(unable.message)),
             FromApp::Retire(retire) => {
-                let phase = std::mem::replace(&mut self.session.0.state.lock().phase, Phase::Closed);
-                if matches!(phase, Phase::Serving) {
+                let phase = std::mem::replace(&mut self.session.0.state.lock().phase, SessionPhase::Closed);
+                if matches!(phase, SessionPhase::Serving) {
                     self.session.report(SessionEvent::Retired(retire.reason));
                 }
                 Ok(())
@@ -366,28 +366,28 @@ impl MessageReader {
     fn declare(&self, declared: Result<Ready, String>) -> Result<(), Violation> {
         let mut state = self.session.0.state.lock();
         let phase = match &declared {
-            Ok(_) => Phase::Serving,
-            Err(_) => Phase::Closed,
+            Ok(_) => SessionPhase::Serving,
+            Err(_) => SessionPhase::Closed,
         };
         match std::mem::replace(&mut state.phase, phase) {
-            Phase::Starting(sender) => {
+            SessionPhase::Starting(sender) => {
                 state.last_sign = Instant::now();
                 state.is_responsive = declared.as_ref().is_ok_and(|ready| ready.responsive);
                 // The receiver has stopped waiting if the start takes too long.
                 let _ = sender.send(declared);
                 Ok(())
             }
-            Phase::Serving => Err(Violation("a second `ready` or `unable`".to_owned())),
+            SessionPhase::Serving => Err(Violation("a second `ready` or `unable`".to_owned())),
             // The worker ends the session.
-            Phase::Closed => {
-                state.phase = Phase::Closed;
+            SessionPhase::Closed => {
+                state.phase = SessionPhase::Closed;
                 Ok(())
             }
         }
     }
 }
 
-impl State {
+impl SessionFields {
     fn check_number(&self, n: u64) -> Result<(), Violation> {
         if (1..=self.last).contains(&n) {
             return Ok(());

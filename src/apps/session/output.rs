@@ -2,7 +2,7 @@
 
 use data_encoding::BASE64;
 
-use super::attempt::{Call, Entry};
+use super::attempt::{AttemptEntry, SpawnCall};
 use super::{MessageReader, Session};
 use crate::apps::children::{bad_child, read_children, read_continuation};
 use crate::apps::protocol::{
@@ -116,7 +116,7 @@ impl MessageReader {
             slot.0.reply(call, published);
             drop(slot);
         });
-        let publication = Call(publication);
+        let publication = SpawnCall(publication);
         self.session.with_entry(n, |entry| {
             entry.calls.retain(|call| !call.0.is_finished());
             entry.calls.push(publication);
@@ -134,7 +134,7 @@ impl MessageReader {
     }
 }
 
-impl Entry {
+impl AttemptEntry {
     /// Counts children. Returns false if the attempt fails because of its children.
     fn accept_children(&mut self, tasks: &SpawnedTasks) -> bool {
         self.children = self.children.saturating_add(tasks.count);

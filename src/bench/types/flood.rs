@@ -69,7 +69,7 @@ fn set_paused(fleet: &TypesFleet, task_type: &str, paused: bool) -> anyhow::Resu
         let producer = fleet.topics.producer().await?;
         if paused {
             let record = ControlRecord::Pause(Pause { v: CONTROL_VERSION, at_ms: 0, reason: None });
-            control::put(&producer, &fleet.topics.topology.names, &key, &record).await?;
+            control::put_record(&producer, &fleet.topics.topology.names, &key, &record).await?;
         } else {
             control::delete(&producer, &fleet.topics.topology.names, &key).await?;
         }

@@ -28,7 +28,7 @@ pub(super) fn measure(fleet: &mut TypesFleet, report: &mut BenchReport) -> anyho
     let tasks = fleet.bench.tasks;
     add_rounds(report, "hot type in the shared group", tasks, &in_shared);
     add_rounds(report, "hot type in its own group", tasks, &in_own);
-    let ratios = in_shared.iter().zip(&in_own).map(|(shared, own)| shared.rate / own.rate).collect();
+    let ratios = in_shared.iter().zip(&in_own).map(|(shared, separate)| shared.rate / separate.rate).collect();
     report.add("shared to own group", "", ratios);
     report.ratio = report.figures.last().map(|figure| figure.median);
     Ok(())

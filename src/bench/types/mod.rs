@@ -31,7 +31,7 @@ const SETTLE_TIME: Duration = Duration::from_secs(3);
 
 /// A measurement of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Part {
+pub enum Measurement {
     Idle,
     Flood,
     Hot,
@@ -75,11 +75,11 @@ pub struct TypesBench {
     pub linger: u32,
     /// Measure only this; may be repeated.
     #[arg(long, value_enum)]
-    pub only: Vec<Part>,
+    pub only: Vec<Measurement>,
 }
 
 impl TypesBench {
-    fn measures(&self, part: Part) -> bool {
+    fn measures(&self, part: Measurement) -> bool {
         self.only.is_empty() || self.only.contains(&part)
     }
 
@@ -101,16 +101,16 @@ pub fn types(bench: &TypesBench, services: &Services) -> anyhow::Result<BenchRep
     eprintln!("creating the topics of {} types", bench.types);
     // The first type has a group of its own, the others share one.
     let mut fleet = TypesFleet::prepare(bench, &services, bench.types + 1, 1)?;
-    if bench.measures(Part::Idle) {
+    if bench.measures(Measurement::Idle) {
         idle::measure(&mut fleet, &mut report)?;
     }
-    if bench.measures(Part::Flood) {
+    if bench.measures(Measurement::Flood) {
         flood::measure(&mut fleet, &mut report)?;
     }
-    if bench.measures(Part::Hot) {
+    if bench.measures(Measurement::Hot) {
         hot::measure(&mut fleet, &mut report)?;
     }
-    if bench.measures(Part::Restart) {
+    if bench.measures(Measurement::Restart) {
         restart::measure(&mut fleet, &mut report)?;
     }
     load::check_events(&fleet.topics, EVENTS_PARTITIONS, fleet.tasks)?;
@@ -228,10 +228,10 @@ impl TypesFleet {
     }
 }
 
-/// Groups of types: the first `own` have groups of their own, the others share one.
-pub(super) fn groups(names: &[String], own: u32) -> TypeGroups {
-    let own = names.iter().take(own as usize).map(|name| (name.clone(), name.clone()));
-    TypeGroups { by_type: own.collect(), default: Some(SHARED.to_owned()) }
+/// Groups of types: the first `own_groups` have groups of their own, the others share one.
+pub(super) fn groups(names: &[String], own_groups: u32) -> TypeGroups {
+    let own_groups = names.iter().take(own_groups as usize).map(|name| (name.clone(), name.clone()));
+    TypeGroups { by_type: own_groups.collect(), default: Some(SHARED.to_owned()) }
 }
 
 /// The type with a group of its own.

@@ -21,7 +21,7 @@ type Owners = BTreeMap<(String, i32), String>;
 pub(super) fn measure(fleet: &mut TypesFleet, report: &mut BenchReport) -> anyhow::Result<()> {
     let shared = fleet.shared().to_vec();
     let count = fleet.bench.workers as usize;
-    let ownership = Ownership::follow(fleet);
+    let ownership = Ownership::observe(fleet);
     eprintln!("restart: starting {count} workers");
     let mut workers: Vec<TypesWorker> = (0..count).map(|_| fleet.worker(&shared)).collect::<Result<_, _>>()?;
     ownership.wait(fleet, count)?;
@@ -76,7 +76,7 @@ struct Ownership {
 }
 
 impl Ownership {
-    fn follow(fleet: &TypesFleet) -> Self {
+    fn observe(fleet: &TypesFleet) -> Self {
         let workers = Arc::new(WorkerRegistry::default());
         let follower = listen(workers.clone(), fleet.topics.broker.clone(), &fleet.topics.topology.names);
         Self { workers, follower }

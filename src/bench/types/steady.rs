@@ -82,13 +82,13 @@ impl Observer {
 
     fn poll(&mut self) -> anyhow::Result<()> {
         let Self { consumer, open, observed } = self;
-        consumer.poll(10_000, Duration::from_millis(1), &mut |record| take(record, open, observed))?;
+        consumer.poll(10_000, Duration::from_millis(1), &mut |record| apply_record(record, open, observed))?;
         Ok(())
     }
 }
 
 /// Applies an event of a task of the load; those of other tasks are not decoded.
-fn take(record: &RecordRef<'_>, open: &mut FxHashMap<u64, f64>, observed: &mut ObservedTasks) {
+fn apply_record(record: &RecordRef<'_>, open: &mut FxHashMap<u64, f64>, observed: &mut ObservedTasks) {
     let key = record.key.and_then(|key| std::str::from_utf8(key).ok());
     let Some(number) = key.and_then(|key| key.strip_prefix("bench-")?.parse::<u64>().ok()) else { return };
     let Some(sent_ms) = open.get(&number).copied() else { return };

@@ -20,14 +20,14 @@ use rdkafka::types::RDKafkaErrorCode;
 use super::polled_producer::PolledProducer;
 use super::reconnect::Reconnect;
 use super::settings::Settings;
-use super::{Silent, check_topic, error, list, native};
+use super::{SilentContext, check_topic, error, list, native};
 use crate::broker::{BrokerError, Partition, TopicChange, TopicInfo, TopicOutcome, TopicSpec, Watermarks};
 
 /// Replication factor of a new topic in a cluster with at least as many brokers.
 const REPLICATION: u32 = 3;
 
 /// Maximum age of a client error that is reported as the cause of a failure.
-const RECENT: Duration = Duration::from_secs(60);
+const MAX_ERROR_AGE: Duration = Duration::from_secs(60);
 
 /// Metadata and administration of the cluster.
 pub(super) struct Cluster {
@@ -47,15 +47,15 @@ impl Cluster {
     pub(super) fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
         let until = Instant::now() + deadline;
         let metadata = self.metadata(None, "listing topics", until)?;
-        let mut found: Vec<TopicInfo> =
+        let mut infos: Vec<TopicInfo> =
             metadata.topics().iter().filter(|topic| topic.name().starts_with(prefix)).map(topic_info).collect();
-        found.sort_by(|a, b| a.name.cmp(&b.name));
-        let names: Vec<&str> = found.iter().map(|topic| topic.name.as_str()).collect();
+        infos.sort_by(|a, b| a.name.cmp(&b.name));
+        let names: Vec<&str> = infos.iter().map(|topic| topic.name.as_str()).collect();
         let mut configs = configs(&self.admin()?, &names, left(until))?;
-        for topic in &mut found {
+        for topic in &mut infos {
             (topic.config, topic.inherited) = configs.remove(&topic.name).unwrap_or_default();
         }
-        Ok(found)
+        Ok(infos)
     }
 
     pub(super) fn watermarks(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
@@ -83,8 +83,8 @@ impl Cluster {
         let entries = listed.map_err(|native::AdminError { code, text }| {
             self.after_failure(error::classified(code, format!("listing the offsets of partitions: {text}")))
         })?;
-        let known = entries.into_iter().filter(|entry| entry.error == RDKafkaErrorCode::NoError && entry.offset >= 0);
-        let offsets: BTreeMap<Partition, i64> = known.map(|entry| (entry.partition, entry.offset)).collect();
+        let valid = entries.into_iter().filter(|entry| entry.error == RDKafkaErrorCode::NoError && entry.offset >= 0);
+        let offsets: BTreeMap<Partition, i64> = valid.map(|entry| (entry.partition, entry.offset)).collect();
         Ok(partitions.iter().map(|partition| offsets.get(partition).copied()).collect())
     }
 
@@ -97,7 +97,8 @@ impl Cluster {
         let metadata = self.metadata(None, "listing topics", until)?;
         let existing: BTreeMap<String, TopicInfo> =
             metadata.topics().iter().map(|topic| (topic.name().to_owned(), topic_info(topic))).collect();
-        let change = Change { cluster: self, admin: self.admin()?, brokers: metadata.brokers().len() as u32, until };
+        let change =
+            TopicChanges { cluster: self, admin: self.admin()?, brokers: metadata.brokers().len() as u32, until };
         Ok(specs
             .iter()
             .map(|spec| {
@@ -122,14 +123,14 @@ impl Cluster {
     fn admin(&self) -> Result<Admin, BrokerError> {
         let mut config = self.settings.admin();
         config.set_log_level(RDKafkaLogLevel::Emerg);
-        config.create_with_context(Silent).map_err(|error| error::of(&error, "[kafka]"))
+        config.create_with_context(SilentContext).map_err(|error| error::of(&error, "[kafka]"))
     }
 
-    fn metadata(&self, topic: Option<&str>, what: &str, until: Instant) -> Result<Metadata, BrokerError> {
+    fn metadata(&self, topic: Option<&str>, operation: &str, until: Instant) -> Result<Metadata, BrokerError> {
         self.client
             .client()
             .fetch_metadata(topic, left(until))
-            .map_err(|error| self.after_failure(error::of(&error, what)))
+            .map_err(|error| self.after_failure(error::of(&error, operation)))
     }
 
     /// Lets the client connect again if it has lost all brokers, and adds its last error to an outage.
@@ -152,7 +153,7 @@ impl LastError {
     fn recent(&self) -> Option<(RDKafkaErrorCode, String)> {
         let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, code, reason) = last.as_ref()?;
-        (at.elapsed() < RECENT).then(|| (*code, reason.clone()))
+        (at.elapsed() < MAX_ERROR_AGE).then(|| (*code, reason.clone()))
     }
 }
 
@@ -175,7 +176,7 @@ impl ProducerContext for LastError {
     fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
 }
 
-type Admin = AdminClient<Silent>;
+type Admin = AdminClient<SilentContext>;
 
 fn topic_info(topic: &MetadataTopic) -> TopicInfo {
     let replication = topic.partitions().iter().map(|partition| partition.replicas().len()).max().unwrap_or(0);
@@ -207,12 +208,12 @@ fn configs(
         .flatten()
         .filter_map(|resource| match resource.specifier {
             OwnedResourceSpecifier::Topic(name) => {
-                let (own, inherited): (Vec<_>, Vec<_>) =
+                let (of_topic, inherited): (Vec<_>, Vec<_>) =
                     resource.entries.into_iter().partition(|entry| entry.source == ConfigSource::DynamicTopic);
-                let known = |entries: Vec<ConfigEntry>| {
+                let with_values = |entries: Vec<ConfigEntry>| {
                     entries.into_iter().filter_map(|entry| Some((entry.name, entry.value?))).collect()
                 };
-                Some((name, (known(own), known(inherited))))
+                Some((name, (with_values(of_topic), with_values(inherited))))
             }
             _ => None,
         })
@@ -220,14 +221,14 @@ fn configs(
 }
 
 /// State of one `apply_topics` call.
-struct Change<'a> {
+struct TopicChanges<'a> {
     cluster: &'a Cluster,
     admin: Admin,
     brokers: u32,
     until: Instant,
 }
 
-impl Change<'_> {
+impl TopicChanges<'_> {
     fn apply(&self, spec: &TopicSpec, existing: Option<&TopicInfo>) -> Result<TopicChange, BrokerError> {
         check_topic(&spec.name)?;
         match existing {
@@ -262,8 +263,8 @@ impl Change<'_> {
             self.grow(spec)?;
             changes.push(format!("partitions {} → {}", info.partitions, spec.partitions));
         }
-        let mut known = configs(&self.admin, &[&spec.name], left(self.until))?;
-        let (existing, _) = known.remove(&spec.name).unwrap_or_default();
+        let mut present = configs(&self.admin, &[&spec.name], left(self.until))?;
+        let (existing, _) = present.remove(&spec.name).unwrap_or_default();
         let mut missing = desired_config(spec, info.replication);
         missing.retain(|entry| !existing.contains(entry));
         if !missing.is_empty() {
@@ -321,9 +322,12 @@ struct TopicError {
 }
 
 impl TopicError {
-    fn into_broker_error(self, what: &str) -> BrokerError {
+    fn into_broker_error(self, operation: &str) -> BrokerError {
         let Self { code, text } = self;
-        code.map_or_else(|| BrokerError::Invalid(format!("{what}: {text}")), |code| error::of_code(code, what))
+        code.map_or_else(
+            || BrokerError::Invalid(format!("{operation}: {text}")),
+            |code| error::of_code(code, operation),
+        )
     }
 }
 

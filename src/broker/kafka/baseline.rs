@@ -59,7 +59,7 @@ impl ProducerContext for IgnoreOutcomes {
 impl Kafka {
     /// Produces task records and, interleaved, event records as fast as the client accepts them.
     pub fn raw_produce(&self, raw: &RawProduce<'_>) -> Result<(), BrokerError> {
-        let failed = |what: KafkaError| error::of(&what, "raw produce");
+        let failed = |error: KafkaError| error::of(&error, "raw produce");
         let producer: ThreadedProducer<IgnoreOutcomes> =
             self.settings.producer().create_with_context(IgnoreOutcomes).map_err(failed)?;
         for n in 0..raw.records {
@@ -87,7 +87,7 @@ impl Kafka {
             prefetch_bytes: raw.prefetch_bytes,
             ..ConsumerSpec::default()
         };
-        let failed = |what: KafkaError| error::of(&what, "the raw loop");
+        let failed = |error: KafkaError| error::of(&error, "the raw loop");
         let mut settings = self.settings.consumer(&spec);
         settings.set("auto.offset.reset", "earliest");
         let consumer: BaseConsumer<IgnoreOutcomes> = settings.create_with_context(IgnoreOutcomes).map_err(failed)?;

@@ -21,7 +21,7 @@ const MAX_REQUEST_BYTES: usize = 256 << 10;
 const OFFSET_BYTES: usize = 100;
 
 /// Outcome of a request: its error code, and an entry per partition.
-pub(super) type RequestOutcome = (Code, Vec<native::Entry>);
+pub(super) type RequestOutcome = (Code, Vec<native::PartitionEntry>);
 
 /// Commit in flight.
 #[derive(Default)]
@@ -62,7 +62,7 @@ impl Commits {
     }
 
     /// Records outcomes, and returns the requests to repeat.
-    fn record(&mut self, code: Code, entries: &[native::Entry]) -> Vec<Vec<Commit>> {
+    fn record(&mut self, code: Code, entries: &[native::PartitionEntry]) -> Vec<Vec<Commit>> {
         if entries.is_empty() {
             self.fail_all(code);
         }
@@ -109,17 +109,17 @@ pub(super) fn commit_and_wait<C: ClientContext>(
     client: &Client<C>,
     commits: &[Commit],
     deadline: Duration,
-    what: &str,
+    operation: &str,
 ) -> Result<(), BrokerError> {
     let end = Instant::now() + deadline;
     let mut failure: Option<BrokerError> = None;
     for request in requests(commits, &BTreeSet::new()) {
         let left = end.saturating_duration_since(Instant::now());
         let outcomes = match native::commit(client, &list_of_commits(&request)?, left) {
-            None => vec![Err(BrokerError::InDoubt(format!("{what}: no answer after {deadline:?}")))],
-            Some((code, entries)) if entries.is_empty() => vec![outcome(code, &request[0].partition, what)],
+            None => vec![Err(BrokerError::InDoubt(format!("{operation}: no answer after {deadline:?}")))],
+            Some((code, entries)) if entries.is_empty() => vec![outcome(code, &request[0].partition, operation)],
             Some((code, entries)) => {
-                entries.iter().map(|entry| outcome(code_of(code, entry), &entry.partition, what)).collect()
+                entries.iter().map(|entry| outcome(code_of(code, entry), &entry.partition, operation)).collect()
             }
         };
         for error in outcomes.into_iter().filter_map(Result::err) {
@@ -132,14 +132,14 @@ pub(super) fn commit_and_wait<C: ClientContext>(
 }
 
 /// Returns the partition's own error, or else that of the request.
-fn code_of(request: Code, entry: &native::Entry) -> Code {
+fn code_of(request: Code, entry: &native::PartitionEntry) -> Code {
     if entry.error == Code::NoError { request } else { entry.error }
 }
 
-fn outcome(code: Code, partition: &Partition, what: &str) -> Result<(), BrokerError> {
+fn outcome(code: Code, partition: &Partition, operation: &str) -> Result<(), BrokerError> {
     match code {
         Code::NoError => Ok(()),
-        code => Err(error::of_code(code, &format!("{what}, {partition}"))),
+        code => Err(error::of_code(code, &format!("{operation}, {partition}"))),
     }
 }
 
@@ -192,8 +192,8 @@ mod tests {
         Commit { partition: Partition::new(topic, index), offset: 1, metadata: "x".repeat(metadata) }
     }
 
-    fn entry(topic: &str, index: i32, error: Code) -> native::Entry {
-        native::Entry { partition: Partition::new(topic, index), offset: 1, metadata: String::new(), error }
+    fn entry(topic: &str, index: i32, error: Code) -> native::PartitionEntry {
+        native::PartitionEntry { partition: Partition::new(topic, index), offset: 1, metadata: String::new(), error }
     }
 
     /// A commit in flight whose requests have been sent.
@@ -203,8 +203,8 @@ mod tests {
     }
 
     fn outcomes(commits: &mut Commits) -> Vec<(String, bool)> {
-        let found = commits.take_outcomes().unwrap();
-        found.into_iter().map(|(partition, outcome)| (partition.to_string(), outcome.is_ok())).collect()
+        let reported = commits.take_outcomes().unwrap();
+        reported.into_iter().map(|(partition, outcome)| (partition.to_string(), outcome.is_ok())).collect()
     }
 
     fn topics(requests: &[Vec<Commit>]) -> Vec<&str> {
@@ -224,32 +224,32 @@ mod tests {
     #[test]
     fn error_of_one_topic_leaves_the_others_committed() {
         let commits = [commit("a", 0, 0), commit("b", 0, 0), commit("b", 1, 0), commit("c", 0, 0)];
-        let mut found = in_flight(&commits);
+        let mut reported = in_flight(&commits);
         // librdkafka gives the error of `b` to the others too.
         let denied = Code::TopicAuthorizationFailed;
         let entries = commits.each_ref().map(|commit| entry(&commit.partition.topic, commit.partition.index, denied));
-        let again = found.record(denied, &entries);
-        assert_eq!((topics(&again), found.take_outcomes()), (vec!["a", "b", "c"], None));
-        found.pending = in_flight(&commits).pending;
-        assert!(found.record(Code::NoError, &[entry("a", 0, Code::NoError)]).is_empty());
-        assert!(found.record(denied, &[entry("b", 0, denied), entry("b", 1, denied)]).is_empty());
-        assert!(found.record(Code::NoError, &[entry("c", 0, Code::NoError)]).is_empty());
+        let again = reported.record(denied, &entries);
+        assert_eq!((topics(&again), reported.take_outcomes()), (vec!["a", "b", "c"], None));
+        reported.pending = in_flight(&commits).pending;
+        assert!(reported.record(Code::NoError, &[entry("a", 0, Code::NoError)]).is_empty());
+        assert!(reported.record(denied, &[entry("b", 0, denied), entry("b", 1, denied)]).is_empty());
+        assert!(reported.record(Code::NoError, &[entry("c", 0, Code::NoError)]).is_empty());
         let expected = [("a/0", true), ("b/0", false), ("b/1", false), ("c/0", true)];
-        assert_eq!(outcomes(&mut found), expected.map(|(partition, is_ok)| (partition.to_owned(), is_ok)));
+        assert_eq!(outcomes(&mut reported), expected.map(|(partition, is_ok)| (partition.to_owned(), is_ok)));
         // From then on it does not hide the outcome of the others, until it succeeds.
-        assert_eq!(topics(&requests(&commits, &found.separate)), ["a", "b"]);
-        found.pending = in_flight(&commits[1..3]).pending;
-        found.record(Code::NoError, &[entry("b", 0, Code::NoError), entry("b", 1, Code::NoError)]);
-        assert_eq!(requests(&commits, &found.separate).len(), 1);
+        assert_eq!(topics(&requests(&commits, &reported.separate)), ["a", "b"]);
+        reported.pending = in_flight(&commits[1..3]).pending;
+        reported.record(Code::NoError, &[entry("b", 0, Code::NoError), entry("b", 1, Code::NoError)]);
+        assert_eq!(requests(&commits, &reported.separate).len(), 1);
     }
 
     #[test]
     fn error_of_the_group_is_not_repeated() {
         let commits = [commit("a", 0, 0), commit("b", 0, 0)];
-        let mut found = in_flight(&commits);
+        let mut reported = in_flight(&commits);
         let code = Code::IllegalGeneration;
-        assert!(found.record(code, &[entry("a", 0, code), entry("b", 0, Code::NoError)]).is_empty());
-        assert_eq!(outcomes(&mut found), [("a/0".to_owned(), false), ("b/0".to_owned(), false)]);
-        assert!(found.separate.is_empty());
+        assert!(reported.record(code, &[entry("a", 0, code), entry("b", 0, Code::NoError)]).is_empty());
+        assert_eq!(outcomes(&mut reported), [("a/0".to_owned(), false), ("b/0".to_owned(), false)]);
+        assert!(reported.separate.is_empty());
     }
 }

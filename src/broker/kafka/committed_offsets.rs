@@ -15,7 +15,7 @@ use super::{committed, error, list, native};
 use crate::broker::{BrokerError, Commit, CommittedOffset, Partition};
 
 /// Delay before the group coordinator is queried again.
-const COORDINATOR_RETRY: Duration = Duration::from_millis(100);
+const COORDINATOR_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(super) fn offsets(
     settings: &Settings,
@@ -79,8 +79,8 @@ fn fetch<C: ConsumerContext>(
     let end = Instant::now() + deadline;
     loop {
         match client.committed_offsets(requested.clone(), end.saturating_duration_since(Instant::now())) {
-            Err(error) if has_no_coordinator(&error) && Instant::now() + COORDINATOR_RETRY < end => {
-                std::thread::sleep(COORDINATOR_RETRY);
+            Err(error) if has_no_coordinator(&error) && Instant::now() + COORDINATOR_RETRY_INTERVAL < end => {
+                std::thread::sleep(COORDINATOR_RETRY_INTERVAL);
             }
             outcome => return outcome,
         }

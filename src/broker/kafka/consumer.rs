@@ -101,7 +101,7 @@ impl KafkaConsumer {
 
     /// Takes the events recorded by the callbacks, and completes revocations of partitions that are not being read.
     fn events(&mut self) -> Result<Vec<GroupEvent>, BrokerError> {
-        let (mut events, commits) = self.callbacks().lock().take();
+        let (mut events, commits) = self.callbacks().lock().take_recorded();
         for event in &events {
             match event {
                 GroupEvent::Assigned(partitions) => self.membership.owned.extend(partitions.iter().cloned()),
@@ -131,14 +131,14 @@ impl KafkaConsumer {
             return Ok(());
         }
         let released = std::mem::take(&mut self.membership.released);
-        let gone = if self.is_cooperative() {
+        let outcome = if self.is_cooperative() {
             self.client.incremental_unassign(&list(released.iter().map(|partition| (partition, Offset::Invalid)))?)
         } else if self.assigned.is_empty() {
             self.client.unassign()
         } else {
             self.client.assign(&self.resume_offsets()?)
         };
-        gone.map_err(|error| error::of(&error, "releasing partitions"))
+        outcome.map_err(|error| error::of(&error, "releasing partitions"))
     }
 
     /// Returns librdkafka's positions. They advance past transaction markers while polling.
@@ -198,9 +198,9 @@ impl KafkaConsumer {
         if starts.is_empty() {
             return Ok(());
         }
-        let wanted = list(starts.iter().map(|(partition, start)| (partition, offset_of(*start))))?;
+        let offsets = list(starts.iter().map(|(partition, start)| (partition, offset_of(*start))))?;
         let results =
-            self.client.seek_partitions(wanted, SEEK_DEADLINE).map_err(|error| error::of(&error, "seeking"))?;
+            self.client.seek_partitions(offsets, SEEK_DEADLINE).map_err(|error| error::of(&error, "seeking"))?;
         self.assigned.extend(starts.iter().map(|(partition, start)| (partition.clone(), *start)));
         starts.keys().for_each(|partition| self.out_of_range.forget(partition));
         let failed: Vec<Partition> = native::entries(&results)
@@ -221,11 +221,11 @@ impl KafkaConsumer {
         }
         self.remember_stale(partitions)?;
         let moved = if self.is_cooperative() {
-            let gone = list(partitions.iter().map(|partition| (partition, Offset::Invalid)))?;
+            let unassigned = list(partitions.iter().map(|partition| (partition, Offset::Invalid)))?;
             let again = list(
                 partitions.iter().filter_map(|partition| Some((partition, offset_of(*self.assigned.get(partition)?)))),
             )?;
-            self.client.incremental_unassign(&gone).and_then(|()| self.client.incremental_assign(&again))
+            self.client.incremental_unassign(&unassigned).and_then(|()| self.client.incremental_assign(&again))
         } else {
             let mut all = self.resume_offsets()?;
             for partition in partitions {
@@ -349,7 +349,7 @@ impl Consumer for KafkaConsumer {
             if let Some(error) = failed {
                 self.handle_error(&error, None, &mut events)?;
             }
-            let (more, failed) = self.records.take(max.saturating_sub(taken), sink);
+            let (more, failed) = self.records.take_records(max.saturating_sub(taken), sink);
             taken += more;
             for failed in failed {
                 self.callbacks().lock().reason = failed.reason;
@@ -394,8 +394,8 @@ impl Consumer for KafkaConsumer {
     }
 
     fn commit_sync(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
-        let what = format!("committing for `{}`", self.group()?);
-        commit_and_wait(self.client.client(), commits, COMMIT_DEADLINE, &what)
+        let operation = format!("committing for `{}`", self.group()?);
+        commit_and_wait(self.client.client(), commits, COMMIT_DEADLINE, &operation)
     }
 
     fn committed(
@@ -457,7 +457,11 @@ impl Consumer for KafkaConsumer {
 }
 
 /// Returns whether a position is outside its log, or `None` if the broker did not answer in time.
-fn is_out_of_range(client: &BaseConsumer<CallbackEvents>, entry: &native::Entry, wait: Duration) -> Option<bool> {
+fn is_out_of_range(
+    client: &BaseConsumer<CallbackEvents>,
+    entry: &native::PartitionEntry,
+    wait: Duration,
+) -> Option<bool> {
     if wait.is_zero() {
         return None;
     }

@@ -5,9 +5,9 @@ use rdkafka::types::{RDKafkaErrorCode, RDKafkaErrorCode as Code};
 
 use crate::broker::BrokerError;
 
-/// Converts an error code. `what` names the failed operation.
-pub(super) fn of_code(code: Code, what: &str) -> BrokerError {
-    classified(code, format!("{what}: {}", describe(code)))
+/// Converts an error code. `operation` names the failed one.
+pub(super) fn of_code(code: Code, operation: &str) -> BrokerError {
+    classified(code, format!("{operation}: {}", describe(code)))
 }
 
 /// Converts an error code. `text` becomes the message.
@@ -74,15 +74,15 @@ fn is_record_error(code: Code) -> bool {
     matches!(code, Code::InvalidRecord | Code::InvalidTimestamp | Code::InvalidTopic | Code::InvalidArgument)
 }
 
-/// Converts an error of rdkafka. `what` names the failed operation.
-pub(super) fn of(error: &KafkaError, what: &str) -> BrokerError {
+/// Converts an error of rdkafka. `operation` names the failed one.
+pub(super) fn of(error: &KafkaError, operation: &str) -> BrokerError {
     match (code_of(error), error) {
-        (Some(code), _) => of_code(code, what),
+        (Some(code), _) => of_code(code, operation),
         (None, KafkaError::ClientCreation(reason) | KafkaError::AdminOpCreation(reason)) => {
-            BrokerError::Invalid(format!("{what}: {reason}"))
+            BrokerError::Invalid(format!("{operation}: {reason}"))
         }
-        (None, KafkaError::Canceled) => BrokerError::Unavailable(format!("{what}: the client was closed")),
-        (None, other) => BrokerError::Invalid(format!("{what}: {other}")),
+        (None, KafkaError::Canceled) => BrokerError::Unavailable(format!("{operation}: the client was closed")),
+        (None, other) => BrokerError::Invalid(format!("{operation}: {other}")),
     }
 }
 

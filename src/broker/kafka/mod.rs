@@ -144,9 +144,9 @@ pub fn client_version() -> String {
 }
 
 /// Context of clients whose events are ignored.
-struct Silent;
+struct SilentContext;
 
-impl ClientContext for Silent {
+impl ClientContext for SilentContext {
     fn log(&self, _: RDKafkaLogLevel, _: &str, _: &str) {}
     fn stats_raw(&self, _: &[u8]) {}
     fn error(&self, _: KafkaError, _: &str) {}
@@ -176,11 +176,11 @@ fn log_level(level: RDKafkaLogLevel, facility: &str, message: &str) -> tracing::
     }
 }
 
-/// Passes a record borrowed from librdkafka to `take`.
-fn with_record<T>(message: &BorrowedMessage<'_>, take: impl FnOnce(&RecordRef<'_>) -> T) -> T {
+/// Passes a record borrowed from librdkafka to `read`.
+fn with_record<T>(message: &BorrowedMessage<'_>, read: impl FnOnce(&RecordRef<'_>) -> T) -> T {
     let headers = native::Headers(message.headers());
     let timestamp = message.timestamp();
-    take(&RecordRef {
+    read(&RecordRef {
         topic: message.topic(),
         partition: message.partition(),
         offset: message.offset(),
@@ -230,7 +230,7 @@ fn offset_of(start: StartOffset) -> Offset {
 }
 
 /// Returns the committed offset of a list entry, if there is one.
-fn committed(entry: native::Entry) -> Option<CommittedOffset> {
+fn committed(entry: native::PartitionEntry) -> Option<CommittedOffset> {
     (entry.offset >= 0).then_some(CommittedOffset { offset: entry.offset, metadata: entry.metadata })
 }
 

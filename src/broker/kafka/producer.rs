@@ -24,12 +24,12 @@ const INIT_DEADLINE: Duration = Duration::from_secs(30);
 /// Maximum time for aborting a transaction.
 const ABORT_DEADLINE: Duration = Duration::from_secs(10);
 /// Poll interval while waiting for outstanding deliveries.
-const SETTLE_POLL: Duration = Duration::from_micros(200);
+const OUTSTANDING_POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 pub(super) struct KafkaProducer {
     /// Topic handles used by batches, which save a lookup by name per batch. Declared before the client: they must be
     /// dropped first.
-    topics: Mutex<BTreeMap<String, Arc<native::Topic>>>,
+    topics: Mutex<BTreeMap<String, Arc<native::TopicHandle>>>,
     client: PolledProducer<ToSink>,
 }
 
@@ -39,12 +39,12 @@ impl KafkaProducer {
         Ok(Self { topics: Mutex::default(), client })
     }
 
-    fn topic(&self, name: &str) -> Result<Arc<native::Topic>, BrokerError> {
+    fn topic(&self, name: &str) -> Result<Arc<native::TopicHandle>, BrokerError> {
         let mut topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(topic) = topics.get(name) {
             return Ok(topic.clone());
         }
-        let topic = native::Topic::new(self.client.client(), name).map_err(|code| error::of_code(code, name))?;
+        let topic = native::TopicHandle::new(self.client.client(), name).map_err(|code| error::of_code(code, name))?;
         let topic = Arc::new(topic);
         topics.insert(name.to_owned(), topic.clone());
         Ok(topic)
@@ -135,7 +135,7 @@ fn await_deliveries<C: ProducerContext + 'static>(client: &PolledProducer<C>, un
         match client.in_flight_count() {
             0 => return 0,
             open if Instant::now() >= until => return open,
-            _ => std::thread::sleep(SETTLE_POLL),
+            _ => std::thread::sleep(OUTSTANDING_POLL_INTERVAL),
         }
     }
 }
@@ -325,15 +325,15 @@ fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now()).max(Duration::from_millis(100))
 }
 
-fn transaction_error(error: &KafkaError, what: &str) -> BrokerError {
+fn transaction_error(error: &KafkaError, operation: &str) -> BrokerError {
     match error {
-        KafkaError::Transaction(error) => of_transaction(error, what),
-        other => error::of(other, what),
+        KafkaError::Transaction(error) => of_transaction(error, operation),
+        other => error::of(other, operation),
     }
 }
 
-fn of_transaction(error: &RDKafkaError, what: &str) -> BrokerError {
-    match error::classified(error.code(), format!("transaction {what}: {}", error.string())) {
+fn of_transaction(error: &RDKafkaError, operation: &str) -> BrokerError {
+    match error::classified(error.code(), format!("transaction {operation}: {}", error.string())) {
         fatal @ (BrokerError::Fenced(_) | BrokerError::Denied(_)) => fatal,
         other if error.is_fatal() => BrokerError::Fatal(other.to_string()),
         other if error.is_retriable() || error.txn_requires_abort() => match other {

@@ -11,10 +11,10 @@ use rdkafka::message::{BorrowedMessage, Message};
 use rdkafka::types::RDKafkaErrorCode;
 
 use super::settings::Settings;
-use super::{Silent, check_topic, error, list, with_record};
+use super::{SilentContext, check_topic, error, list, with_record};
 use crate::broker::{BrokerError, CommittedProbe, Partition, Record, RecordListing};
 
-impl ConsumerContext for Silent {}
+impl ConsumerContext for SilentContext {}
 
 /// Maximum number of reads at once. One that waits for an unavailable partition must not hold up the others.
 const MAX_READS: usize = 4;
@@ -29,13 +29,13 @@ pub(super) struct Reader {
 #[derive(Default)]
 struct ReaderState {
     running: usize,
-    idle: Vec<BaseConsumer<Silent>>,
+    idle: Vec<BaseConsumer<SilentContext>>,
 }
 
 /// Place of a read among those at once.
-struct Running<'a>(&'a Reader);
+struct RunningRead<'a>(&'a Reader);
 
-impl Drop for Running<'_> {
+impl Drop for RunningRead<'_> {
     fn drop(&mut self) {
         self.0.state.lock().running -= 1;
         self.0.finished.notify_one();
@@ -79,7 +79,7 @@ impl Reader {
         partition: &Partition,
         offset: i64,
         deadline: Duration,
-        read: impl FnOnce(&BaseConsumer<Silent>, Instant) -> Result<T, BrokerError>,
+        read: impl FnOnce(&BaseConsumer<SilentContext>, Instant) -> Result<T, BrokerError>,
     ) -> Result<T, BrokerError> {
         check_topic(&partition.topic)?;
         let until = Instant::now() + deadline;
@@ -92,27 +92,29 @@ impl Reader {
         let (_running, idle) = self.begin(until).ok_or_else(busy)?;
         let client = match idle {
             Some(client) => client,
-            None => settings.reader().create_with_context(Silent).map_err(|error| error::of(&error, "[kafka]"))?,
+            None => {
+                settings.reader().create_with_context(SilentContext).map_err(|error| error::of(&error, "[kafka]"))?
+            }
         };
         let read = read(&client, until)?;
         self.state.lock().idle.push(client);
         Ok(read)
     }
 
-    /// Waits for a place, and takes an idle client.
-    fn begin(&self, until: Instant) -> Option<(Running<'_>, Option<BaseConsumer<Silent>>)> {
+    /// Waits until fewer than [`MAX_READS`] reads are running, and takes an idle client. `None` after the deadline.
+    fn begin(&self, until: Instant) -> Option<(RunningRead<'_>, Option<BaseConsumer<SilentContext>>)> {
         let mut state = self.state.lock();
         self.finished.wait_while_until(&mut state, |state| state.running >= MAX_READS, until);
         if state.running >= MAX_READS {
             return None;
         }
         state.running += 1;
-        Some((Running(self), state.idle.pop()))
+        Some((RunningRead(self), state.idle.pop()))
     }
 }
 
 fn first_visible(
-    client: &BaseConsumer<Silent>,
+    client: &BaseConsumer<SilentContext>,
     partition: &Partition,
     offset: i64,
     until: Instant,
@@ -129,7 +131,7 @@ fn first_visible(
 }
 
 fn list_records(
-    client: &BaseConsumer<Silent>,
+    client: &BaseConsumer<SilentContext>,
     partition: &Partition,
     range: Range<i64>,
     max_records: usize,
@@ -159,24 +161,28 @@ fn list_records(
 
 /// Returns the first offset and the last stable offset: for a read-committed client, the log ends at the first open
 /// transaction.
-fn watermarks(client: &BaseConsumer<Silent>, partition: &Partition, until: Instant) -> Result<(i64, i64), BrokerError> {
+fn watermarks(
+    client: &BaseConsumer<SilentContext>,
+    partition: &Partition,
+    until: Instant,
+) -> Result<(i64, i64), BrokerError> {
     let left = until.saturating_duration_since(Instant::now());
     let watermarks = client.fetch_watermarks(&partition.topic, partition.index, left);
     watermarks.map_err(|error| error::of(&error, &format!("fetching the watermarks of {partition}")))
 }
 
-fn assign(client: &BaseConsumer<Silent>, partition: &Partition, from: i64) -> Result<(), BrokerError> {
+fn assign(client: &BaseConsumer<SilentContext>, partition: &Partition, from: i64) -> Result<(), BrokerError> {
     let start = list([(partition, Offset::Offset(from))])?;
     client.assign(&start).map_err(|error| error::of(&error, "reading a record"))
 }
 
-fn unassign(client: &BaseConsumer<Silent>) -> Result<(), BrokerError> {
+fn unassign(client: &BaseConsumer<SilentContext>) -> Result<(), BrokerError> {
     client.unassign().map_err(|error| error::of(&error, "reading a record"))
 }
 
 /// Returns the next record, or `None` at the end of the log.
 fn next_record(
-    client: &BaseConsumer<Silent>,
+    client: &BaseConsumer<SilentContext>,
     partition: &Partition,
     from: i64,
     until: Instant,

@@ -16,11 +16,11 @@ use crate::broker::GroupEvent;
 
 /// Returns all partitions to the group.
 pub(super) fn unassign_all(client: &BaseConsumer<CallbackEvents>) {
-    let gone = match client.rebalance_protocol() {
+    let unassigned = match client.rebalance_protocol() {
         RebalanceProtocol::Cooperative => client.assignment().and_then(|all| client.incremental_unassign(&all)),
         _ => client.unassign(),
     };
-    if let Err(error) = gone {
+    if let Err(error) = unassigned {
         tracing::warn!(target: "kafleet::kafka", "{}", error::of(&error, "releasing all partitions"));
     }
 }
@@ -42,7 +42,7 @@ pub(super) struct RecordedCallbacks {
 
 impl RecordedCallbacks {
     /// Takes the group events and the outcomes of commit requests.
-    pub(super) fn take(&mut self) -> (Vec<GroupEvent>, Vec<RequestOutcome>) {
+    pub(super) fn take_recorded(&mut self) -> (Vec<GroupEvent>, Vec<RequestOutcome>) {
         (std::mem::take(&mut self.events), std::mem::take(&mut self.commits))
     }
 }

@@ -8,9 +8,9 @@ use parking_lot::{Condvar, MutexGuard};
 use tokio::time::Instant;
 
 use super::group::PollResult;
-use super::log::Entry;
+use super::log::LogEntry;
 use super::topics::{self, Topics};
-use super::{Core, State};
+use super::{BrokerState, Core};
 use crate::broker::{
     BrokerError, Commit, CommitOutcomes, CommittedOffset, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef,
     StartOffset,
@@ -38,7 +38,7 @@ pub(super) struct MemoryConsumer {
     next: usize,
     events: Vec<GroupEvent>,
     /// Records of the current poll, each with the index of its partition in `reads`.
-    batch: Vec<(usize, Entry)>,
+    batch: Vec<(usize, LogEntry)>,
 }
 
 /// A partition that is being read.
@@ -74,7 +74,7 @@ impl MemoryConsumer {
     }
 
     /// Joins the group if necessary, and collects its events.
-    fn poll_group(&mut self, core: &Core, state: &mut State) {
+    fn poll_group(&mut self, core: &Core, state: &mut BrokerState) {
         let Some(name) = self.group.clone() else { return };
         core.apply_timeouts(state, &name);
         let now_ms = core.now_ms();
@@ -123,7 +123,7 @@ impl MemoryConsumer {
     }
 
     /// Moves at most `max` records to the batch.
-    fn take(&mut self, topics: &Topics, max: usize) {
+    fn take_records(&mut self, topics: &Topics, max: usize) {
         let count = self.reads.len();
         let Self { reads, held, batch, events, .. } = self;
         for n in 0..count {
@@ -139,8 +139,9 @@ impl MemoryConsumer {
                 continue;
             }
             let room = max - batch.len();
-            let taken =
-                log.take(&mut read.position, room, self.read_uncommitted, |entry| batch.push((slot, entry.clone())));
+            let taken = log.take_records(&mut read.position, room, self.read_uncommitted, |entry| {
+                batch.push((slot, entry.clone()))
+            });
             if taken == room {
                 self.next = slot + 1;
                 return;
@@ -149,7 +150,7 @@ impl MemoryConsumer {
     }
 
     /// Waits for a record, a group event, or the timeout.
-    fn wait(&self, core: &Core, state: &mut MutexGuard<'_, State>, mut left: Duration) {
+    fn wait(&self, core: &Core, state: &mut MutexGuard<'_, BrokerState>, mut left: Duration) {
         let is_read = |read: &&ReadPartition| !read.paused && !read.stopped && !self.held.contains(&*read.at.topic);
         for read in self.reads.iter().filter(is_read) {
             if let Ok(log) = topics::log_mut(&mut state.topics, &read.at) {
@@ -171,7 +172,7 @@ impl MemoryConsumer {
         loop {
             self.poll_group(&core, &mut state);
             if self.events.is_empty() && max > 0 {
-                self.take(&state.topics, max);
+                self.take_records(&state.topics, max);
             }
             let left = end.saturating_duration_since(Instant::now());
             if !self.events.is_empty() || !self.batch.is_empty() || left.is_zero() {
@@ -194,7 +195,7 @@ impl MemoryConsumer {
     }
 
     /// Checks that this consumer may read the partition.
-    fn check_assigned(&self, state: &State, at: &Partition) -> Result<(), BrokerError> {
+    fn check_assigned(&self, state: &BrokerState, at: &Partition) -> Result<(), BrokerError> {
         let Some(name) = &self.group else { return Ok(()) };
         let is_assigned = state.groups.get(name).is_some_and(|group| group.is_assigned(self.id, at));
         if is_assigned {
@@ -222,7 +223,7 @@ impl MemoryConsumer {
         }
     }
 
-    fn is_revoking(&self, state: &State, at: &Partition) -> bool {
+    fn is_revoking(&self, state: &BrokerState, at: &Partition) -> bool {
         let group = self.group.as_ref().and_then(|name| state.groups.get(name));
         group.is_some_and(|group| group.is_revoking(self.id, at))
     }

@@ -9,17 +9,17 @@ use std::sync::Arc;
 
 use parking_lot::Condvar;
 
-use super::assignor::{MemberId, Target, balance};
+use super::assignor::{MemberId, TargetAssignment, balance};
 use super::topics::{self, Topics};
 use crate::broker::{BrokerError, Commit, CommitOutcomes, CommittedOffset, GroupEvent, Partition};
 
 const MAX_METADATA_BYTES: usize = 4096;
 
 #[derive(Debug, Default)]
-pub(super) struct Group {
+pub(super) struct ConsumerGroup {
     members: BTreeMap<MemberId, Member>,
     owners: BTreeMap<Partition, Assignment>,
-    target: Target,
+    target: TargetAssignment,
     known_partitions: usize,
     /// Incremented with every change of members or partitions.
     generation: u64,
@@ -48,7 +48,7 @@ struct PendingRebalance {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum AssignmentPhase {
     /// The assignment is pending for the member's next poll.
     Offered,
     Held,
@@ -61,7 +61,7 @@ enum Phase {
 #[derive(Clone, Copy, Debug)]
 struct Assignment {
     member: MemberId,
-    phase: Phase,
+    phase: AssignmentPhase,
 }
 
 #[derive(Debug)]
@@ -77,7 +77,7 @@ pub(super) enum PollResult {
     Evicted,
 }
 
-impl Group {
+impl ConsumerGroup {
     pub(super) fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
@@ -132,7 +132,7 @@ impl Group {
         let has_none = self.known_partitions > 0 && !self.target.values().any(|owner| *owner == id);
         let deliver_assignment = !assigned.is_empty() || (has_none && !member.got_first_assignment);
         member.got_first_assignment |= deliver_assignment;
-        for (partitions, phase) in [(&assigned, Phase::Held), (&revoked, Phase::Revoking)] {
+        for (partitions, phase) in [(&assigned, AssignmentPhase::Held), (&revoked, AssignmentPhase::Revoking)] {
             for at in partitions {
                 self.owners.insert(at.clone(), Assignment { member: id, phase });
             }
@@ -152,7 +152,9 @@ impl Group {
 
     /// Returns whether the partition is assigned to this member, and the member has received the assignment.
     pub(super) fn is_assigned(&self, id: MemberId, at: &Partition) -> bool {
-        self.owners.get(at).is_some_and(|assignment| assignment.member == id && assignment.phase != Phase::Offered)
+        self.owners
+            .get(at)
+            .is_some_and(|assignment| assignment.member == id && assignment.phase != AssignmentPhase::Offered)
     }
 
     /// Releases partitions. A partition that is not being revoked stays assigned to the member, but is not read; no
@@ -160,7 +162,7 @@ impl Group {
     pub(super) fn release(&mut self, id: MemberId, partitions: &[Partition]) {
         for at in partitions.iter().filter(|at| self.is_revocation_pending(id, at)).collect::<Vec<_>>() {
             self.owners.remove(at);
-            self.update_pending(id, |pending| pending.revoked.retain(|wanted| wanted != at));
+            self.update_pending(id, |pending| pending.revoked.retain(|partition| partition != at));
         }
         self.advance_all();
     }
@@ -168,12 +170,14 @@ impl Group {
     /// Returns whether the partition is assigned to this member, but about to be revoked.
     pub(super) fn is_revocation_pending(&self, id: MemberId, at: &Partition) -> bool {
         let phase = self.owners.get(at).filter(|assignment| assignment.member == id).map(|assignment| assignment.phase);
-        matches!(phase, Some(Phase::RevokePending | Phase::Revoking))
+        matches!(phase, Some(AssignmentPhase::RevokePending | AssignmentPhase::Revoking))
     }
 
     /// Returns whether the member has received the revocation; it gets no more records of the partition.
     pub(super) fn is_revoking(&self, id: MemberId, at: &Partition) -> bool {
-        self.owners.get(at).is_some_and(|assignment| assignment.member == id && assignment.phase == Phase::Revoking)
+        self.owners
+            .get(at)
+            .is_some_and(|assignment| assignment.member == id && assignment.phase == AssignmentPhase::Revoking)
     }
 
     /// Rebalances after partitions were added.
@@ -197,9 +201,9 @@ impl Group {
 
     /// Returns the partitions of all topics with a subscribed member.
     fn subscribed_partitions(&self, all: &Topics) -> Vec<Partition> {
-        let wanted: BTreeSet<&str> =
+        let names: BTreeSet<&str> =
             self.members.values().flat_map(|member| &member.topics).map(String::as_str).collect();
-        let topics = all.iter().filter(|(name, _)| wanted.contains(&***name));
+        let topics = all.iter().filter(|(name, _)| names.contains(&***name));
         topics
             .flat_map(|(name, topic)| (0..topic.logs.len()).map(|index| Partition::new(name.clone(), index as i32)))
             .collect()
@@ -220,26 +224,29 @@ impl Group {
             .map(|(at, to)| (at.clone(), *to))
             .collect();
         for (at, member) in free {
-            self.owners.insert(at.clone(), Assignment { member, phase: Phase::Offered });
+            self.owners.insert(at.clone(), Assignment { member, phase: AssignmentPhase::Offered });
             self.update_pending(member, |pending| pending.assigned.push(at));
         }
     }
 
     fn advance(&mut self, at: &Partition, Assignment { member, phase }: Assignment, is_target: bool) {
         match phase {
-            Phase::Offered if !is_target => {
+            AssignmentPhase::Offered if !is_target => {
                 self.owners.remove(at);
                 self.update_pending(member, |pending| pending.assigned.retain(|offered| offered != at));
             }
-            Phase::Held if !is_target => {
-                self.owners.insert(at.clone(), Assignment { member, phase: Phase::RevokePending });
+            AssignmentPhase::Held if !is_target => {
+                self.owners.insert(at.clone(), Assignment { member, phase: AssignmentPhase::RevokePending });
                 self.update_pending(member, |pending| pending.revoked.push(at.clone()));
             }
-            Phase::RevokePending if is_target => {
-                self.owners.insert(at.clone(), Assignment { member, phase: Phase::Held });
-                self.update_pending(member, |pending| pending.revoked.retain(|wanted| wanted != at));
+            AssignmentPhase::RevokePending if is_target => {
+                self.owners.insert(at.clone(), Assignment { member, phase: AssignmentPhase::Held });
+                self.update_pending(member, |pending| pending.revoked.retain(|partition| partition != at));
             }
-            Phase::Offered | Phase::Held | Phase::RevokePending | Phase::Revoking => {}
+            AssignmentPhase::Offered
+            | AssignmentPhase::Held
+            | AssignmentPhase::RevokePending
+            | AssignmentPhase::Revoking => {}
         }
     }
 
@@ -271,8 +278,10 @@ impl Group {
         }
         // As in Kafka, commits between a rebalance and the member's next poll carry an old generation. A member that
         // is still revoking partitions delays the rebalance, and may commit until it has released them.
-        let is_revoking =
-            self.owners.values().any(|assignment| assignment.member == id && assignment.phase == Phase::Revoking);
+        let is_revoking = self
+            .owners
+            .values()
+            .any(|assignment| assignment.member == id && assignment.phase == AssignmentPhase::Revoking);
         if member.generation != self.generation && !is_revoking {
             return Err(BrokerError::Refused(format!("`{name}` is being rebalanced; hint: poll, then commit again")));
         }

@@ -101,7 +101,7 @@ pub(super) struct RecordPosition {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct LogEntry {
     pub at: RecordPosition,
     pub payload: Arc<Payload>,
     /// Transaction that wrote the record; 0: none.
@@ -109,7 +109,7 @@ pub(super) struct Entry {
     aborted: bool,
 }
 
-impl Entry {
+impl LogEntry {
     fn cost(&self) -> u64 {
         cost_of(&self.payload)
     }
@@ -120,8 +120,8 @@ pub(super) fn cost_of(payload: &Payload) -> u64 {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Log {
-    entries: VecDeque<Entry>,
+pub(super) struct PartitionLog {
+    entries: VecDeque<LogEntry>,
     /// Offset at which the log starts (low watermark).
     pub first: i64,
     /// Offset of the next record (high watermark).
@@ -135,14 +135,14 @@ pub(super) struct Log {
     waiters: Vec<Weak<Condvar>>,
 }
 
-impl Log {
+impl PartitionLog {
     pub(super) fn append(&mut self, payload: Arc<Payload>, append_time_ms: Option<i64>, transaction: u64) -> i64 {
         let timestamp_ms = append_time_ms.unwrap_or(payload.created_ms);
         let at = RecordPosition { offset: self.end, timestamp_ms, log_append_time: append_time_ms.is_some() };
         if transaction != 0 && !self.open.iter().any(|(open, _)| *open == transaction) {
             self.open.push((transaction, self.end));
         }
-        let entry = Entry { at, payload, transaction, aborted: false };
+        let entry = LogEntry { at, payload, transaction, aborted: false };
         self.bytes += entry.cost();
         self.entries.push_back(entry);
         self.end += 1;
@@ -170,12 +170,12 @@ impl Log {
 
     /// Passes at most `max` records from `position` on to the sink and returns their number. Advances the position
     /// past invisible records too.
-    pub(super) fn take(
+    pub(super) fn take_records(
         &self,
         position: &mut i64,
         max: usize,
         read_uncommitted: bool,
-        mut sink: impl FnMut(&Entry),
+        mut sink: impl FnMut(&LogEntry),
     ) -> usize {
         let read_limit = self.read_limit(read_uncommitted);
         let mut taken = 0;
@@ -199,9 +199,9 @@ impl Log {
     pub(super) fn first_visible(&self, topic: &str, partition: i32, offset: i64) -> CommittedProbe {
         let read_limit = self.read_limit(false);
         let rest = self.entries.range(self.index_of(offset)..).take_while(|entry| entry.at.offset < read_limit);
-        let found = rest.into_iter().find(|entry| !entry.aborted);
-        let record = found.map(|entry| entry.payload.record(topic, partition, entry.at).to_owned());
-        CommittedProbe { offset: found.map_or(read_limit, |entry| entry.at.offset), record }
+        let visible = rest.into_iter().find(|entry| !entry.aborted);
+        let record = visible.map(|entry| entry.payload.record(topic, partition, entry.at).to_owned());
+        CommittedProbe { offset: visible.map_or(read_limit, |entry| entry.at.offset), record }
     }
 
     /// Removes the records before an offset.
@@ -215,7 +215,7 @@ impl Log {
     /// Removes the records older than a timestamp from the start of the log, up to the first open transaction.
     pub(super) fn expire(&mut self, before_ms: i64) {
         let read_limit = self.read_limit(false);
-        let is_expired = |entry: &&Entry| entry.at.timestamp_ms < before_ms && entry.at.offset < read_limit;
+        let is_expired = |entry: &&LogEntry| entry.at.timestamp_ms < before_ms && entry.at.offset < read_limit;
         if let Some(last) = self.entries.iter().take_while(is_expired).last() {
             self.truncate_before(last.at.offset + 1);
         }
@@ -236,7 +236,7 @@ impl Log {
                 kept.push_front(entry);
             }
         }
-        self.bytes = kept.iter().map(Entry::cost).sum();
+        self.bytes = kept.iter().map(LogEntry::cost).sum();
         self.compacted_bytes = self.bytes;
         self.entries = kept;
     }
@@ -248,7 +248,7 @@ impl Log {
 
     pub(super) fn wait_with(&mut self, waiter: &Arc<Condvar>) {
         let waiter = Arc::downgrade(waiter);
-        self.waiters.retain(|known| known.strong_count() > 0 && !known.ptr_eq(&waiter));
+        self.waiters.retain(|existing| existing.strong_count() > 0 && !existing.ptr_eq(&waiter));
         self.waiters.push(waiter);
     }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use self::group::Group;
+use self::group::ConsumerGroup;
 use self::topics::Topics;
 use super::{
     Broker, BrokerError, Commit, CommittedOffset, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, Partition,
@@ -83,13 +83,13 @@ pub struct MemoryBroker {
 
 struct Core {
     options: MemoryBrokerOptions,
-    state: Mutex<State>,
+    state: Mutex<BrokerState>,
 }
 
 #[derive(Default)]
-struct State {
+struct BrokerState {
     topics: Topics,
-    groups: BTreeMap<String, Group>,
+    groups: BTreeMap<String, ConsumerGroup>,
     transactional_ids: BTreeMap<String, transactions::TransactionalId>,
     faults: faults::FaultInjector,
     /// Inline producers, which send only when called.
@@ -97,7 +97,7 @@ struct State {
     last_id: u64,
 }
 
-impl State {
+impl BrokerState {
     fn new_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
@@ -105,7 +105,7 @@ impl State {
 }
 
 impl Core {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BrokerState> {
         self.state.lock()
     }
 
@@ -118,7 +118,7 @@ impl Core {
     }
 
     /// Evicts silent members of a group, and expires the committed offsets of an empty one.
-    fn apply_timeouts(&self, state: &mut State, group: &str) {
+    fn apply_timeouts(&self, state: &mut BrokerState, group: &str) {
         if let Some(group) = state.groups.get_mut(group) {
             let now_ms = self.now_ms();
             group.evict_silent(&state.topics, now_ms, self.session_ms());
@@ -133,7 +133,7 @@ fn millis(duration: Duration) -> i64 {
 
 impl MemoryBroker {
     pub fn new(options: MemoryBrokerOptions) -> Arc<Self> {
-        let state = State { faults: faults::FaultInjector::new(options.faults), ..State::default() };
+        let state = BrokerState { faults: faults::FaultInjector::new(options.faults), ..BrokerState::default() };
         Arc::new(Self { core: Arc::new(Core { options, state: Mutex::new(state) }) })
     }
 
@@ -159,19 +159,19 @@ impl MemoryBroker {
     pub fn compact(&self, topic: &str) -> Result<(), BrokerError> {
         let now_ms = self.core.now_ms();
         let mut state = self.core.lock();
-        let found = topics::topic_mut(&mut state.topics, topic)?;
-        if !found.log_config.compact {
+        let memory_topic = topics::topic_mut(&mut state.topics, topic)?;
+        if !memory_topic.log_config.compact {
             return Err(BrokerError::Invalid(format!("`{topic}` is not compacted; hint: set `cleanup.policy`")));
         }
-        let tombstones_after_ms = now_ms - found.log_config.delete_retention_ms;
-        found.logs.iter_mut().for_each(|log| log.compact(tombstones_after_ms));
+        let tombstones_after_ms = now_ms - memory_topic.log_config.delete_retention_ms;
+        memory_topic.logs.iter_mut().for_each(|log| log.compact(tombstones_after_ms));
         Ok(())
     }
 
     /// Removes the committed offsets of all groups without members, whatever their age.
     pub fn expire_groups(&self) {
         let mut state = self.core.lock();
-        state.groups.values_mut().for_each(Group::clear_offsets_if_empty);
+        state.groups.values_mut().for_each(ConsumerGroup::clear_offsets_if_empty);
     }
 
     /// Replaces the injected faults; `Faults::default()` disables all.
@@ -260,8 +260,8 @@ impl Broker for MemoryBroker {
     ) -> Result<Vec<Option<CommittedOffset>>, BrokerError> {
         let mut state = self.core.lock();
         self.core.apply_timeouts(&mut state, group);
-        let found = state.groups.get(group);
-        Ok(found.map_or_else(|| vec![None; partitions.len()], |group| group.committed(partitions)))
+        let group = state.groups.get(group);
+        Ok(group.map_or_else(|| vec![None; partitions.len()], |group| group.committed(partitions)))
     }
 
     fn set_group_offsets(&self, group: &str, commits: &[Commit], _deadline: Duration) -> Result<(), BrokerError> {

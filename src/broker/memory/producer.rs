@@ -9,16 +9,16 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::faults::{SendFault, injected};
 use super::log::{Payload, RecordPosition, cost_of, record_size};
 use super::topics::{self, Topics};
-use super::{Core, State};
+use super::{BrokerState, Core};
 use crate::broker::{BrokerError, DeliverySink, Partition, Producer, ProducerRecord};
 
 const QUEUE_RECORDS: usize = 100_000;
 const QUEUE_BYTES: u64 = 64 << 20;
 /// Maximum size of a record in the client, as in librdkafka.
-const RECORD_BYTES: usize = 1_000_000_000;
-const BATCH: usize = 512;
+const MAX_RECORD_BYTES: usize = 1_000_000_000;
+const BATCH_RECORDS: usize = 512;
 /// Time that the thread waits when a fault delays a record.
-const DELAY: Duration = Duration::from_millis(5);
+const FAULT_DELAY: Duration = Duration::from_millis(5);
 /// Maximum number of cached topic names.
 const KNOWN_NAMES: usize = 1024;
 
@@ -32,7 +32,7 @@ struct Item {
 }
 
 #[derive(Default)]
-struct Queue {
+struct PendingItems {
     items: VecDeque<Item>,
     bytes: u64,
     /// Records accepted and without an outcome.
@@ -43,7 +43,7 @@ struct Queue {
     names: HashSet<Arc<str>>,
 }
 
-impl Queue {
+impl PendingItems {
     fn name(&mut self, topic: &str) -> Arc<str> {
         if let Some(name) = self.names.get(topic) {
             return name.clone();
@@ -79,7 +79,7 @@ impl Queue {
     }
 
     fn next_batch(&mut self) -> VecDeque<Item> {
-        let rest = self.items.split_off(self.items.len().min(BATCH));
+        let rest = self.items.split_off(self.items.len().min(BATCH_RECORDS));
         let batch = std::mem::replace(&mut self.items, rest);
         self.bytes -= batch.iter().map(|item| cost_of(&item.payload)).sum::<u64>();
         batch
@@ -96,12 +96,12 @@ impl Queue {
 pub(super) struct SendQueue {
     core: Arc<Core>,
     sink: Arc<dyn DeliverySink>,
-    queue: Mutex<Queue>,
+    queue: Mutex<PendingItems>,
     ready: Condvar,
     settled: Condvar,
 }
 
-type Outcome = Result<LogRecord, BrokerError>;
+type AppendOutcome = Result<LogRecord, BrokerError>;
 
 /// Record in the log.
 struct LogRecord {
@@ -112,7 +112,7 @@ struct LogRecord {
 }
 
 impl SendQueue {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, PendingItems> {
         self.queue.lock()
     }
 
@@ -155,7 +155,7 @@ impl SendQueue {
 
     /// Writes records from the front of the batch until a fault delays one; that record and the rest stay in the
     /// batch.
-    fn write(&self, batch: &mut VecDeque<Item>) -> Vec<(Item, Outcome)> {
+    fn write(&self, batch: &mut VecDeque<Item>) -> Vec<(Item, AppendOutcome)> {
         let mut outcomes = Vec::with_capacity(batch.len());
         let now_ms = self.core.now_ms();
         let mut state = self.core.lock();
@@ -172,7 +172,7 @@ impl SendQueue {
         outcomes
     }
 
-    fn deliver(&self, item: &Item, outcome: Outcome) {
+    fn deliver(&self, item: &Item, outcome: AppendOutcome) {
         let position = RecordPosition { offset: -1, timestamp_ms: item.payload.created_ms, log_append_time: false };
         let record = item.payload.record(&item.topic, item.partition.unwrap_or(-1), position);
         if let Ok(LogRecord { append_ms: Some(append_ms), .. }) = outcome {
@@ -194,7 +194,7 @@ impl SendQueue {
             }
             drop(queue);
             if self.drain() {
-                self.ready.wait_for(&mut self.lock(), DELAY);
+                self.ready.wait_for(&mut self.lock(), FAULT_DELAY);
             }
         }
     }
@@ -213,7 +213,7 @@ impl SendQueue {
 }
 
 impl Core {
-    fn write(&self, state: &mut State, item: &Item, fault: SendFault, now_ms: i64) -> Outcome {
+    fn write(&self, state: &mut BrokerState, item: &Item, fault: SendFault, now_ms: i64) -> AppendOutcome {
         if fault == SendFault::Unavailable {
             return Err(injected());
         }
@@ -269,13 +269,13 @@ impl MemoryProducer {
             Arc::new(SendQueue { core, sink, queue: Mutex::default(), ready: Condvar::new(), settled: Condvar::new() });
         if shared.inline() {
             let mut state = shared.core.lock();
-            state.inline.retain(|known| known.strong_count() > 0);
+            state.inline.retain(|existing| existing.strong_count() > 0);
             state.inline.push(Arc::downgrade(&shared));
         } else {
             let thread = std::thread::Builder::new().name("memory-producer".to_owned());
-            let own = shared.clone();
+            let thread_queue = shared.clone();
             thread
-                .spawn(move || own.run())
+                .spawn(move || thread_queue.run())
                 .map_err(|error| BrokerError::Unavailable(format!("cannot start a thread: {error}")))?;
         }
         Ok(Self { shared })
@@ -285,8 +285,8 @@ impl MemoryProducer {
 impl Producer for MemoryProducer {
     fn send(&self, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError> {
         let size = record_size(record);
-        if size > RECORD_BYTES {
-            return Err(BrokerError::TooLarge(format!("{size} bytes; at most {RECORD_BYTES} are allowed")));
+        if size > MAX_RECORD_BYTES {
+            return Err(BrokerError::TooLarge(format!("{size} bytes; at most {MAX_RECORD_BYTES} are allowed")));
         }
         let payload = Payload::new(record, self.shared.core.now_ms());
         let mut queue = self.shared.lock();

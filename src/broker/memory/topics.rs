@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::MemoryBrokerOptions;
-use super::log::{Log, Payload};
+use super::log::{PartitionLog, Payload};
 use crate::broker::{BrokerError, Partition, TopicChange, TopicInfo, TopicSpec};
 use crate::model::task::partition::partition_of;
 
@@ -12,8 +12,8 @@ const MAX_PARTITIONS: u32 = 10_000;
 const DAY_MS: i64 = 24 * 3600 * 1000;
 
 #[derive(Debug, Default)]
-pub(super) struct Topic {
-    pub logs: Vec<Log>,
+pub(super) struct MemoryTopic {
+    pub logs: Vec<PartitionLog>,
     config: BTreeMap<String, String>,
     pub log_config: LogConfig,
     /// Partition of the next record without a key.
@@ -78,8 +78,8 @@ fn parse_retention(key: &str, value: &str) -> Result<Option<i64>, BrokerError> {
 }
 
 fn parse_policy(value: &str) -> Result<bool, BrokerError> {
-    let known = |word: &str| matches!(word.trim(), "compact" | "delete");
-    if !value.split(',').all(known) {
+    let is_policy = |word: &str| matches!(word.trim(), "compact" | "delete");
+    if !value.split(',').all(is_policy) {
         return Err(bad_value("cleanup.policy", value, "`delete`, `compact` or both with a comma"));
     }
     Ok(value.contains("compact"))
@@ -94,7 +94,7 @@ fn bad_value(key: &str, value: &str, allowed: &str) -> BrokerError {
     BrokerError::Invalid(format!("`{key}` cannot be `{value}`; hint: use {allowed}"))
 }
 
-impl Topic {
+impl MemoryTopic {
     pub(super) fn info(&self, name: &str) -> TopicInfo {
         TopicInfo {
             name: name.to_owned(),
@@ -109,11 +109,11 @@ impl Topic {
     pub(super) fn choose_partition(
         &mut self,
         name: &str,
-        wanted: Option<i32>,
+        partition: Option<i32>,
         key: Option<&[u8]>,
     ) -> Result<i32, BrokerError> {
         let count = self.logs.len() as u32;
-        match (wanted, key) {
+        match (partition, key) {
             (Some(index), _) if usize::try_from(index).is_ok_and(|index| index < self.logs.len()) => Ok(index),
             (Some(index), _) => Err(unknown_partition(&Partition::new(name, index))),
             (None, Some(key)) => Ok(partition_of(key, count) as i32),
@@ -157,7 +157,7 @@ impl Topic {
         self.log_mut(index).map_or(-1, |log| log.append(payload, append_time, send))
     }
 
-    pub(super) fn log_mut(&mut self, index: i32) -> Option<&mut Log> {
+    pub(super) fn log_mut(&mut self, index: i32) -> Option<&mut PartitionLog> {
         self.logs.get_mut(usize::try_from(index).ok()?)
     }
 
@@ -176,25 +176,25 @@ impl Topic {
         let (current, desired) = (self.logs.len(), spec.partitions as usize);
         if current < desired {
             changes.push(format!("partitions: {current} -> {desired}"));
-            self.logs.resize_with(desired, Log::default);
+            self.logs.resize_with(desired, PartitionLog::default);
         }
         Ok(changes)
     }
 }
 
-pub(super) type Topics = BTreeMap<Arc<str>, Topic>;
+pub(super) type Topics = BTreeMap<Arc<str>, MemoryTopic>;
 
 /// Creates or alters a topic.
 pub(super) fn apply(topics: &mut Topics, spec: &TopicSpec) -> TopicChange {
     if let Err(error) = check(spec) {
         return TopicChange::Failed(error);
     }
-    let known = topics.contains_key(spec.name.as_str());
-    let mut new_topic = Topic::default();
+    let exists = topics.contains_key(spec.name.as_str());
+    let mut new_topic = MemoryTopic::default();
     let topic = topics.get_mut(spec.name.as_str()).unwrap_or(&mut new_topic);
     match topic.apply(spec) {
         Err(error) => TopicChange::Failed(error),
-        Ok(_) if !known => {
+        Ok(_) if !exists => {
             topics.insert(spec.name.as_str().into(), new_topic);
             TopicChange::Created
         }
@@ -219,17 +219,17 @@ fn check(spec: &TopicSpec) -> Result<(), BrokerError> {
     Ok(())
 }
 
-pub(super) fn topic_mut<'a>(topics: &'a mut Topics, name: &str) -> Result<&'a mut Topic, BrokerError> {
+pub(super) fn topic_mut<'a>(topics: &'a mut Topics, name: &str) -> Result<&'a mut MemoryTopic, BrokerError> {
     topics.get_mut(name).ok_or_else(|| unknown_topic(name))
 }
 
-pub(super) fn log<'a>(topics: &'a Topics, at: &Partition) -> Result<&'a Log, BrokerError> {
+pub(super) fn log<'a>(topics: &'a Topics, at: &Partition) -> Result<&'a PartitionLog, BrokerError> {
     let topic = topics.get(&at.topic).ok_or_else(|| unknown_topic(&at.topic))?;
     let index = usize::try_from(at.index).ok();
     index.and_then(|index| topic.logs.get(index)).ok_or_else(|| unknown_partition(at))
 }
 
-pub(super) fn log_mut<'a>(topics: &'a mut Topics, at: &Partition) -> Result<&'a mut Log, BrokerError> {
+pub(super) fn log_mut<'a>(topics: &'a mut Topics, at: &Partition) -> Result<&'a mut PartitionLog, BrokerError> {
     let topic = topic_mut(topics, &at.topic)?;
     topic.log_mut(at.index).ok_or_else(|| unknown_partition(at))
 }

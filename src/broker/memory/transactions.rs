@@ -9,7 +9,7 @@ use parking_lot::MutexGuard;
 
 use super::faults::{SendFault, injected};
 use super::log::{Payload, cost_of};
-use super::{Core, State, topics};
+use super::{BrokerState, Core, topics};
 use crate::broker::{BrokerError, DependentRecord, MakeDependents, Partition, ProducerRecord, TransactionalProducer};
 
 /// State of a transactional id.
@@ -45,7 +45,7 @@ impl MemoryTransactionalProducer {
     }
 }
 
-impl State {
+impl BrokerState {
     /// Commits or aborts the open transaction of a transactional id. Returns whether there was one.
     pub(super) fn end_transaction(&mut self, name: &str, committed: bool) -> bool {
         let open = self.transactional_ids.get_mut(name).and_then(|id_state| id_state.open.take());

@@ -23,7 +23,7 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(40);
 /// Timeout of a request that may take long.
 const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for which a batch is repeated while the API is unavailable.
-const BATCH_PATIENCE: Duration = Duration::from_secs(30);
+const BATCH_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Client whose single requests are not repeated: the caller sees at once that the API is not available.
 pub(super) struct Client(rest::Client);
@@ -95,7 +95,7 @@ impl Client {
 
     /// Creates tasks independently of each other, and repeats those that failed temporarily. Returns one item for each.
     pub(super) async fn create_all(&self, tasks: &[&RawValue]) -> Result<Vec<BatchItem>, Failure> {
-        Ok(self.0.create_all(tasks, Instant::now() + BATCH_PATIENCE).await?)
+        Ok(self.0.create_all(tasks, Instant::now() + BATCH_DEADLINE).await?)
     }
 
     /// Creates all tasks or none.

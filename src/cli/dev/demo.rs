@@ -92,7 +92,7 @@ impl Scenario {
         self
     }
 
-    fn later(mut self, ticks: u64, call: OperatorCall) -> Self {
+    fn with_later_call(mut self, ticks: u64, call: OperatorCall) -> Self {
         self.later.push((ticks, call));
         self
     }
@@ -115,7 +115,7 @@ impl Round {
         Scenario::of(task)
     }
 
-    fn order(&self) -> Scenario {
+    fn order_scenario(&self) -> Scenario {
         let fetch = child("fetch", FETCH, json!({"failing_attempts": 1, "log": ["looking on the shelf"]}));
         let pack = child("pack", PACK, json!({"steps": 4, "pause": "1s", "attach": "slip"}));
         let params = json!({"log": ["the order is complete"], "children": [fetch, pack]});
@@ -128,8 +128,8 @@ impl Round {
         let running = json!({"state": "running", "message": "in progress"});
         let succeeded = json!({"state": "succeeded", "result": {"answered": true}});
         Scenario::of(task)
-            .later(1, OperatorCall::Report(self.id("ticket"), running))
-            .later(6, OperatorCall::Report(self.id("ticket"), succeeded))
+            .with_later_call(1, OperatorCall::Report(self.id("ticket"), running))
+            .with_later_call(6, OperatorCall::Report(self.id("ticket"), succeeded))
     }
 
     fn failing_order(&self) -> Scenario {
@@ -151,21 +151,21 @@ fn scenario(number: u64) -> Scenario {
     let round = Round(number / SCENARIOS + 1);
     let step = json!({"steps": 1, "pause": "1s"});
     match number % SCENARIOS {
-        0 => round.order(),
+        0 => round.order_scenario(),
         1 => round.root("later", REPORT, "a delayed report", step).with(json!({"delay": "45s"})),
         2 => round.external_ticket(),
         3 => round
             .root("import", IMPORT, "an import of a paused type", step)
-            .later(3 * SCENARIOS, OperatorCall::Cancel(round.id("import"))),
+            .with_later_call(3 * SCENARIOS, OperatorCall::Cancel(round.id("import"))),
         4 => round.failing_order(),
         5 => round
             .root("long", SLOW, "too long", json!({"steps": 200, "pause": "3s", "log": ["this takes a while"]}))
-            .later(5, OperatorCall::Cancel(round.id("long"))),
+            .with_later_call(5, OperatorCall::Cancel(round.id("long"))),
         6 => round.root("late", SLOW, "starts too late behind a long one", step).with(json!({"expires": "500ms"})),
         7 => round.root("slow", SLOW, "one at a time", json!({"steps": 3, "pause": "1s"})),
         8 => round
             .root("flaky", FETCH, "fails until it is retried", json!({"steps": 1, "pause": "1s", "failing_runs": 1}))
-            .later(4, OperatorCall::Retry(round.id("flaky"))),
+            .with_later_call(4, OperatorCall::Retry(round.id("flaky"))),
         9 => {
             let params =
                 json!({"steps": 40, "pause": "1s", "warn": "the disk is nearly full", "log": ["reading", "writing"]});
@@ -236,7 +236,7 @@ impl<'a> Demo<'a> {
         self.ticks += 1;
         let now = self.ticks;
         for call in self.due.extract_if(.., |(at, _)| *at <= now).map(|(_, call)| call).collect::<Vec<_>>() {
-            self.perform(call).await?;
+            self.send_request(call).await?;
         }
         self.drop_ended().await?;
         if self.open.len() >= MAX_OPEN {
@@ -259,7 +259,7 @@ impl<'a> Demo<'a> {
         let mut open = Vec::with_capacity(self.open.len());
         for id in std::mem::take(&mut self.open) {
             let answer = self.client.get::<StateDocument>(&["v1", "tasks", &id, "state"], &Query::new()).await;
-            if !matches!(&answer, Ok(found) if found.state.is_terminal()) && !is_settled(&answer) {
+            if !matches!(&answer, Ok(status) if status.state.is_terminal()) && !is_settled(&answer) {
                 open.push(id);
             }
         }
@@ -268,7 +268,7 @@ impl<'a> Demo<'a> {
     }
 
     /// Sends a request. It is ignored if a user has changed the task so that it no longer applies.
-    async fn perform(&self, call: OperatorCall) -> Result<(), Failure> {
+    async fn send_request(&self, call: OperatorCall) -> Result<(), Failure> {
         let done = match &call {
             OperatorCall::Cancel(id) => {
                 let body = json!({"reason": "the demo shows a cancel"});
@@ -295,7 +295,7 @@ impl<'a> Demo<'a> {
     }
 }
 
-/// Returns whether a request no longer applies: the task is gone or in another state.
+/// Returns whether a request no longer applies: the task does not exist or is in another state.
 fn is_settled<T>(answer: &Result<T, Failure>) -> bool {
     matches!(answer, Err(error) if matches!(error.code, Code::NotFound | Code::Failed))
 }

@@ -12,15 +12,15 @@ const MAX_ITEMS: u64 = 16;
 
 /// Returns params that the type accepts, with as few fields as possible; `None` if none are found, for example because a
 /// string must match a pattern.
-pub(super) fn params_of(known: &TypeRegistration) -> Option<String> {
-    let schema = known.schema.json();
+pub(super) fn params_of(registered: &TypeRegistration) -> Option<String> {
+    let schema = registered.schema.json();
     let built = Builder { root: schema }.value(schema, 0);
     let candidates = [Some(json!({})), built];
-    candidates.into_iter().flatten().map(|value| value.to_string()).find(|text| is_accepted(known, text))
+    candidates.into_iter().flatten().map(|value| value.to_string()).find(|text| is_accepted(registered, text))
 }
 
-fn is_accepted(known: &TypeRegistration, text: &str) -> bool {
-    serde_json::from_str::<RawJson>(text).is_ok_and(|params| known.validate(&params).is_none())
+fn is_accepted(registered: &TypeRegistration, text: &str) -> bool {
+    serde_json::from_str::<RawJson>(text).is_ok_and(|params| registered.validate(&params).is_none())
 }
 
 struct Builder<'a> {
@@ -40,8 +40,8 @@ impl Builder<'_> {
             return deeper(self.root.pointer(path.strip_prefix('#')?)?);
         }
         for choice in ["anyOf", "oneOf", "allOf"] {
-            if let Some(found) = schema[choice].as_array().and_then(|schemas| schemas.iter().find_map(deeper)) {
-                return Some(found);
+            if let Some(nested) = schema[choice].as_array().and_then(|schemas| schemas.iter().find_map(deeper)) {
+                return Some(nested);
             }
         }
         self.of_type(schema, depth)

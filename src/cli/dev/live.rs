@@ -15,21 +15,21 @@ use crate::broker::Broker;
 use crate::cli::apps;
 use crate::cli::exit::Failure;
 use crate::cli::output::eprint_line;
-use crate::cli::setup::{Ended, Setup};
+use crate::cli::setup::{RoleEnd, Setup};
 use crate::config::Config;
 use crate::handlers::builtin::register_samples;
 use crate::runtime::{Shutdown, blocking};
 
 /// Interval at which the source files are polled.
-const INTERVAL: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Time without a further change after which the new code is started, as an editor may write several files; and the
 /// maximum number of changes to wait for.
 const SETTLED_AFTER: Duration = Duration::from_millis(200);
 const MAX_CHANGES: usize = 25;
 /// Time for running attempts to end before a reload interrupts them.
-const DRAIN: Duration = Duration::from_secs(1);
+const DRAIN_DEADLINE: Duration = Duration::from_secs(1);
 /// Time for the processes of the old code to end before they are killed.
-const STOP: Duration = Duration::from_secs(1);
+const STOP_DEADLINE: Duration = Duration::from_secs(1);
 
 /// Worker of `dev`, and all that its versions are made from.
 pub(super) struct Live {
@@ -105,7 +105,7 @@ impl Live {
     }
 
     /// Stops the worker because the fleet stops; a second signal aborts it.
-    async fn stop(&self, version: &Setup, mut roles: JoinSet<Ended>) -> anyhow::Result<()> {
+    async fn stop(&self, version: &Setup, mut roles: JoinSet<RoleEnd>) -> anyhow::Result<()> {
         let abort = &self.base.shutdown.abort;
         version.shutdown.begin();
         let ended = tokio::select! {
@@ -122,18 +122,18 @@ impl Live {
 }
 
 /// Ends a worker whose code is replaced. Attempts that still run are released, and start again with the new code.
-async fn replace(version: &Setup, mut roles: JoinSet<Ended>) -> anyhow::Result<()> {
-    version.shutdown.begin_within(DRAIN);
-    let ended = timeout(DRAIN, roles.join_next()).await;
+async fn replace(version: &Setup, mut roles: JoinSet<RoleEnd>) -> anyhow::Result<()> {
+    version.shutdown.begin_within(DRAIN_DEADLINE);
+    let ended = timeout(DRAIN_DEADLINE, roles.join_next()).await;
     // Processes that have not ended by then are killed, and their attempts end.
-    let _ = timeout(STOP, apps::stop(&version.apps)).await;
+    let _ = timeout(STOP_DEADLINE, apps::stop(&version.apps)).await;
     match ended {
         Ok(ended) => result(ended),
         Err(_) => result(roles.join_next().await),
     }
 }
 
-fn result(ended: Option<Result<Ended, JoinError>>) -> anyhow::Result<()> {
+fn result(ended: Option<Result<RoleEnd, JoinError>>) -> anyhow::Result<()> {
     match ended {
         Some(Ok((_, result))) => result,
         Some(Err(panicked)) => Err(panicked.into()),
@@ -164,7 +164,7 @@ impl Changes {
     /// Waits until a file has changed, and for some time nothing more. A change is kept if this future is dropped.
     async fn next(&self) -> PathBuf {
         loop {
-            sleep(INTERVAL).await;
+            sleep(POLL_INTERVAL).await;
             for _ in 0..MAX_CHANGES {
                 if !self.check().await {
                     break;

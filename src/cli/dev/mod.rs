@@ -176,9 +176,10 @@ async fn apply_schedules(setup: &Setup, broker: &BrokerClient) -> Result<(), Fai
     let producer = broker.shared_producer(None).await.map_err(Failure::failed)?;
     let now = now_ms();
     for (name, spec) in &setup.config.schedules {
-        let wanted =
+        let schedule =
             Schedule { v: CONTROL_VERSION, at_ms: now, from_ms: now, paused: None, applied: true, spec: spec.clone() };
-        let applied = put_schedule(&producer, &setup.names, &ScheduleKey::Schedule(name.clone()), Some(&wanted)).await;
+        let applied =
+            put_schedule(&producer, &setup.names, &ScheduleKey::Schedule(name.clone()), Some(&schedule)).await;
         applied.map_err(|error| Failure::failed(format_args!("the schedule `{name}` was not applied: {error}")))?;
     }
     Ok(())
@@ -204,8 +205,8 @@ fn highest_role_token(tokens: &[TokenConfig]) -> Option<&str> {
 
 /// Returns the type and the params of the task that the banner proposes: of a target, its first type with an example.
 fn proposed(registry: &Registry, has_target: bool) -> (&str, String) {
-    let types = || registry.types().map(|(name, known)| (&**name, known)).filter(|_| has_target);
-    let example = types().find_map(|(name, known)| Some((name, example::params_of(known)?)));
+    let types = || registry.types().map(|(name, registered)| (&**name, registered)).filter(|_| has_target);
+    let example = types().find_map(|(name, registered)| Some((name, example::params_of(registered)?)));
     let unknown = || types().next().map(|(name, _)| (name, "PARAMS".to_owned()));
     example.or_else(unknown).unwrap_or_else(|| ("echo", r#"{"hello":"world"}"#.to_owned()))
 }

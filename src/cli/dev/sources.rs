@@ -46,7 +46,7 @@ pub(super) struct Sources {
     /// Folders that are searched, and files that a command names.
     folders: BTreeSet<PathBuf>,
     files: BTreeSet<PathBuf>,
-    /// Maximum number of files and folders that are looked at.
+    /// Maximum number of files and folders that are inspected.
     max_entries: usize,
     seen: BTreeMap<PathBuf, Version>,
     is_partial: bool,
@@ -76,12 +76,12 @@ impl Sources {
         sources
     }
 
-    /// Whether there are more files than are looked at.
+    /// Whether there are more files than are inspected.
     pub(super) fn is_partial(&self) -> bool {
         self.is_partial
     }
 
-    /// Returns whether a file is new, changed or gone since the last check.
+    /// Returns whether a file is new, changed or removed since the last check.
     pub(super) fn check_again(&mut self) -> bool {
         let (stamps, is_partial) = self.scan();
         self.is_partial = is_partial;
@@ -90,11 +90,11 @@ impl Sources {
         let mut changed = None;
         for (path, stamp) in stamps {
             let version = match seen.remove(&path) {
-                Some(known) if known.stamp == stamp => known,
-                known => {
+                Some(earlier) if earlier.stamp == stamp => earlier,
+                earlier => {
                     let version = Version::read(&path, stamp);
                     let is_equal =
-                        version.contents.is_some() && known.is_some_and(|old| old.contents == version.contents);
+                        version.contents.is_some() && earlier.is_some_and(|old| old.contents == version.contents);
                     changed = changed.or_else(|| (!is_equal).then(|| path.clone()));
                     version
                 }
@@ -112,14 +112,14 @@ impl Sources {
         self.change.take()
     }
 
-    /// Returns all files, and whether there are more than are looked at. The files nearest to the top come first.
+    /// Returns all files, and whether there are more than are inspected. The files nearest to the top come first.
     fn scan(&self) -> (BTreeMap<PathBuf, Stamp>, bool) {
         let named = self.files.iter().filter_map(|path| Some((path.clone(), stamp(path)?)));
         let mut files: BTreeMap<PathBuf, Stamp> = named.collect();
         let mut left: VecDeque<(PathBuf, usize)> = self.folders.iter().map(|folder| (folder.clone(), 0)).collect();
         let mut entries = 0;
         while let Some((folder, depth)) = left.pop_front() {
-            // A folder may be gone or unreadable.
+            // A folder may have been removed, or be unreadable.
             for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
                 entries += 1;
                 if entries > self.max_entries {
@@ -143,7 +143,7 @@ impl Sources {
     }
 }
 
-/// Returns the stamp of a file. `None`: the file is gone.
+/// Returns the stamp of a file. `None`: the file does not exist.
 fn stamp(path: &Path) -> Option<Stamp> {
     let metadata = fs::metadata(path).ok()?;
     Some((metadata.modified().ok(), metadata.len()))
@@ -174,9 +174,9 @@ mod tests {
         change
     }
 
-    struct Fixture(tempfile::TempDir);
+    struct SourcesFixture(tempfile::TempDir);
 
-    impl Fixture {
+    impl SourcesFixture {
         fn path(&self, name: &str) -> PathBuf {
             self.0.path().join(name)
         }
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn changes_of_source_files_are_found_and_others_are_not() {
-        let fixture = Fixture(tempfile::tempdir().unwrap());
+        let fixture = SourcesFixture(tempfile::tempdir().unwrap());
         fixture.write("tasks.py", "1");
         let mut sources = fixture.sources(&["python3", "tasks.py"], "");
         assert_eq!(changed(&mut sources), None);
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn files_that_the_command_names_are_watched_wherever_they_are() {
-        let fixture = Fixture(tempfile::tempdir().unwrap());
+        let fixture = SourcesFixture(tempfile::tempdir().unwrap());
         for name in ["work/notes.txt", "bin/app", "shop/tasks.py", "other.py"] {
             fixture.write(name, "1");
         }
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn large_folders_are_watched_in_part() {
-        let fixture = Fixture(tempfile::tempdir().unwrap());
+        let fixture = SourcesFixture(tempfile::tempdir().unwrap());
         fixture.write("tasks.py", "1");
         let deep: PathBuf = (0..=MAX_DEPTH).map(|n| format!("d{n}")).collect();
         fixture.write(deep.join("a.py").to_str().unwrap(), "1");

@@ -14,14 +14,14 @@ use super::output::{Paint, one_line};
 use super::setup::{CALL_DEADLINE, Setup, SetupOptions, load_config};
 use crate::broker::BrokerClient;
 use crate::config::{Config, Names};
-use crate::control::{ControlState, ControlWatch, keep};
+use crate::control::{ControlState, ControlWatch, follow_control};
 use crate::handlers::Registry;
 use crate::model::record::state::State;
 use crate::telemetry::{init_logs, otel};
 use crate::topics::{self, Severity};
 
 /// Number of cancels on the control topic from which a warning is given.
-const MANY_CANCELS: usize = 10_000;
+const CANCELS_WARNING: usize = 10_000;
 /// Sections without an effect on the checks; the first one if Redis is not checked.
 const UNUSED: &[&str] = &["redis", "api", "types", "schedules", "callbacks", "email"];
 
@@ -50,29 +50,30 @@ enum Verdict {
 
 /// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Finding {
+struct Diagnosis {
     verdict: Verdict,
     subject: String,
-    what: String,
+    #[serde(rename = "what")]
+    message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
 }
 
-impl Finding {
-    fn new(verdict: Verdict, subject: impl Into<String>, what: impl Into<String>) -> Self {
-        Self { verdict, subject: subject.into(), what: what.into(), hint: None }
+impl Diagnosis {
+    fn new(verdict: Verdict, subject: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { verdict, subject: subject.into(), message: message.into(), hint: None }
     }
 
-    fn ok(subject: impl Into<String>, what: impl Into<String>) -> Self {
-        Self::new(Verdict::Ok, subject, what)
+    fn ok(subject: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new(Verdict::Ok, subject, message)
     }
 
-    fn error(subject: impl Into<String>, what: impl Into<String>) -> Self {
-        Self::new(Verdict::Error, subject, what)
+    fn error(subject: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new(Verdict::Error, subject, message)
     }
 
-    fn warning(subject: impl Into<String>, what: impl Into<String>) -> Self {
-        Self::new(Verdict::Warning, subject, what)
+    fn warning(subject: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new(Verdict::Warning, subject, message)
     }
 
     fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -81,7 +82,7 @@ impl Finding {
     }
 
     fn of(subject: &str, failure: Failure) -> Self {
-        Self { verdict: Verdict::Error, subject: subject.into(), what: failure.message, hint: failure.hint }
+        Self { verdict: Verdict::Error, subject: subject.into(), message: failure.message, hint: failure.hint }
     }
 }
 
@@ -89,30 +90,30 @@ pub(super) async fn doctor(args: DoctorArgs, globals: &Globals, registry: Regist
     init_logs("error");
     let unused = &UNUSED[usize::from(!args.no_redis)..];
     let options = SetupOptions { unused, app: args.app.section()?, types: args.types, ..SetupOptions::default() };
-    let mut found = vec![configuration(globals, &options)];
+    let mut diagnoses = vec![configuration(globals, &options)];
     if let Ok(mut setup) = Setup::load(globals, registry, options) {
-        found.extend(apps::check(&mut setup).await.err().map(|error| Finding::of("apps", error)));
-        found.extend(setup.register().err().map(|error| Finding::of("types", error)));
-        check_services(&setup, !args.no_redis, &mut found).await;
-        found.extend(traces(&setup).await);
+        diagnoses.extend(apps::check(&mut setup).await.err().map(|error| Diagnosis::of("apps", error)));
+        diagnoses.extend(setup.register().err().map(|error| Diagnosis::of("types", error)));
+        check_services(&setup, !args.no_redis, &mut diagnoses).await;
+        diagnoses.extend(traces(&setup).await);
     }
     if !args.no_api {
-        found.extend(api(globals).await);
+        diagnoses.extend(api(globals).await);
     }
-    show(&found, globals)
+    show(&diagnoses, globals)
 }
 
 /// Checks Kafka and, if wanted, Redis.
-async fn check_services(setup: &Setup, with_redis: bool, found: &mut Vec<Finding>) {
+async fn check_services(setup: &Setup, with_redis: bool, diagnoses: &mut Vec<Diagnosis>) {
     let client = match setup.kafka() {
         Ok(broker) => Some(broker.client()),
         Err(error) => {
-            found.push(Finding::of("kafka", error));
+            diagnoses.push(Diagnosis::of("kafka", error));
             None
         }
     };
     let log = match client {
-        Some(client) if kafka(setup, &client, found).await => Some(EventsLog::new(client, setup)),
+        Some(client) if kafka(setup, &client, diagnoses).await => Some(EventsLog::new(client, setup)),
         _ => None,
     };
     if !with_redis {
@@ -120,42 +121,42 @@ async fn check_services(setup: &Setup, with_redis: bool, found: &mut Vec<Finding
     }
     let partitions = setup.config.topics.events_partitions;
     match setup.redis() {
-        Ok(connected) => found.extend(store::findings(&*connected, partitions, log.as_ref()).await),
-        Err(error) => found.push(Finding::of("redis", error)),
+        Ok(connected) => diagnoses.extend(store::findings(&*connected, partitions, log.as_ref()).await),
+        Err(error) => diagnoses.push(Diagnosis::of("redis", error)),
     }
 }
 
 /// Checks that the collector of traces answers, if there is one.
-async fn traces(setup: &Setup) -> Vec<Finding> {
+async fn traces(setup: &Setup) -> Vec<Diagnosis> {
     let (settings, warnings) = otel::settings(&setup.config.otel, &|name| std::env::var(name).ok());
-    let mut found: Vec<Finding> = warnings.into_iter().map(|error| Finding::warning("traces", error)).collect();
+    let mut diagnoses: Vec<Diagnosis> = warnings.into_iter().map(|error| Diagnosis::warning("traces", error)).collect();
     if let Some(settings) = settings {
-        found.push(match otel::probe(&settings).await {
+        diagnoses.push(match otel::probe(&settings).await {
             Ok(()) => {
-                Finding::ok("traces", format!("the collector answers; {} % are sampled", settings.sample * 100.0))
+                Diagnosis::ok("traces", format!("the collector answers; {} % are sampled", settings.sample * 100.0))
             }
-            Err(error) => Finding::warning("traces", error)
+            Err(error) => Diagnosis::warning("traces", error)
                 .hint("check `otel.endpoint`: it takes OTLP over HTTP, usually on port 4318; tasks run without it"),
         });
     }
-    found
+    diagnoses
 }
 
-fn configuration(globals: &Globals, options: &SetupOptions) -> Finding {
+fn configuration(globals: &Globals, options: &SetupOptions) -> Diagnosis {
     match load_config(globals, options) {
         Ok(loaded) => {
             let file = loaded.path.map_or_else(
                 || "no file: all settings have their defaults".to_owned(),
                 |path| path.display().to_string(),
             );
-            Finding::ok("configuration", file)
+            Diagnosis::ok("configuration", file)
         }
-        Err(failure) => Finding::of("configuration", failure),
+        Err(failure) => Diagnosis::of("configuration", failure),
     }
 }
 
 /// Checks Kafka; returns whether the events partitions can be read.
-async fn kafka(setup: &Setup, client: &BrokerClient, found: &mut Vec<Finding>) -> bool {
+async fn kafka(setup: &Setup, client: &BrokerClient, diagnoses: &mut Vec<Diagnosis>) -> bool {
     let brokers = setup.brokers();
     let present = match client.topics(&setup.names.topics()).await {
         Ok(present) => present,
@@ -165,102 +166,102 @@ async fn kafka(setup: &Setup, client: &BrokerClient, found: &mut Vec<Finding>) -
             } else {
                 "check --brokers, KAFLEET_BROKERS or `[kafka]`, and that Kafka is running"
             };
-            found.push(Finding::error("kafka", format!("`{brokers}`: {error}")).hint(hint));
+            diagnoses.push(Diagnosis::error("kafka", format!("`{brokers}`: {error}")).hint(hint));
             return false;
         }
     };
-    found.push(Finding::ok("kafka", format!("`{brokers}` answers")));
-    found.extend(topic_findings(client, &setup.config, &setup.registry, present.len()).await);
+    diagnoses.push(Diagnosis::ok("kafka", format!("`{brokers}` answers")));
+    diagnoses.extend(topic_findings(client, &setup.config, &setup.registry, present.len()).await);
     match positions::check_commits(client, &setup.config, &setup.registry, &present).await {
-        Ok(findings) => found.extend(findings),
-        Err(error) => found.push(Finding::error("offsets", error.to_string())),
+        Ok(findings) => diagnoses.extend(findings),
+        Err(error) => diagnoses.push(Diagnosis::error("offsets", error.to_string())),
     }
     let log = EventsLog::new(client.clone(), setup);
     if log.watermarks().await.is_none() {
         return false;
     }
-    found.push(live::check_clock(client, &setup.names).await);
-    found.extend(live::check_transactions(client, &present).await);
-    found.push(check_cancels(client, &setup.names).await);
-    found.extend(declarations::check(client, setup).await);
+    diagnoses.push(live::check_clock(client, &setup.names).await);
+    diagnoses.extend(live::check_transactions(client, &present).await);
+    diagnoses.push(check_cancels(client, &setup.names).await);
+    diagnoses.extend(declarations::check(client, setup).await);
     true
 }
 
 /// Reports the number of cancels that every worker holds in memory.
-async fn check_cancels(client: &BrokerClient, names: &Names) -> Finding {
+async fn check_cancels(client: &BrokerClient, names: &Names) -> Diagnosis {
     let watch = ControlWatch::new(ControlState::default());
-    let _reading = keep(watch.clone(), client.broker().clone(), names, None);
-    if let Err(error) = watch.whole_within(CALL_DEADLINE, names).await {
-        return Finding::warning("cancels", error.to_string());
+    let _reading = follow_control(watch.clone(), client.broker().clone(), names, None);
+    if let Err(error) = watch.wait_until_read_within(CALL_DEADLINE, names).await {
+        return Diagnosis::warning("cancels", error.to_string());
     }
     cancel_count_finding(watch.state().cancels().len())
 }
 
-fn cancel_count_finding(count: usize) -> Finding {
-    let what = format!("every worker holds {count} in memory");
-    if count < MANY_CANCELS {
-        return Finding::ok("cancels", what);
+fn cancel_count_finding(count: usize) -> Diagnosis {
+    let message = format!("every worker holds {count} in memory");
+    if count < CANCELS_WARNING {
+        return Diagnosis::ok("cancels", message);
     }
-    Finding::warning("cancels", what)
+    Diagnosis::warning("cancels", message)
         .hint("a cancel is kept until workers have committed past its tasks: check that each type has workers (`kafleet types`)")
 }
 
-async fn topic_findings(client: &BrokerClient, config: &Config, registry: &Registry, count: usize) -> Vec<Finding> {
+async fn topic_findings(client: &BrokerClient, config: &Config, registry: &Registry, count: usize) -> Vec<Diagnosis> {
     match topics::check(client, config, registry, CALL_DEADLINE * 2).await {
         Ok(findings) if findings.is_empty() => {
-            vec![Finding::ok("topics", format!("{count} with the prefix, all configured as required"))]
+            vec![Diagnosis::ok("topics", format!("{count} with the prefix, all configured as required"))]
         }
-        Ok(findings) => findings.into_iter().map(Finding::from).collect(),
-        Err(error) => vec![Finding::error("topics", error.to_string())],
+        Ok(findings) => findings.into_iter().map(Diagnosis::from).collect(),
+        Err(error) => vec![Diagnosis::error("topics", error.to_string())],
     }
 }
 
-impl From<topics::TopicFinding> for Finding {
+impl From<topics::TopicFinding> for Diagnosis {
     fn from(given: topics::TopicFinding) -> Self {
         let verdict = match given.severity {
             Severity::Error => Verdict::Error,
             Severity::Warning => Verdict::Warning,
         };
-        Self { verdict, subject: given.subject, what: given.what, hint: Some(given.hint) }
+        Self { verdict, subject: given.subject, message: given.message, hint: Some(given.hint) }
     }
 }
 
-/// Checks the API, and the workers as it knows them.
-async fn api(globals: &Globals) -> Vec<Finding> {
+/// Checks the API, and the workers that it reports.
+async fn api(globals: &Globals) -> Vec<Diagnosis> {
     let client = match globals.client() {
         Ok(client) => client,
-        Err(error) => return vec![Finding::of("api", error)],
+        Err(error) => return vec![Diagnosis::of("api", error)],
     };
     match client.get::<Value>(&["v1", "types"], &Vec::new()).await {
         Ok(_) => {
-            let mut found = live::check_workers(&client).await;
-            found.push(Finding::ok("api", format!("`{}` answers", client.base())));
-            found
+            let mut diagnoses = live::check_workers(&client).await;
+            diagnoses.push(Diagnosis::ok("api", format!("`{}` answers", client.base())));
+            diagnoses
         }
-        Err(error) if error.code == Code::Denied => vec![Finding::of("api", error)],
-        Err(error) => vec![Finding { verdict: Verdict::Warning, ..Finding::of("api", error) }],
+        Err(error) if error.code == Code::Denied => vec![Diagnosis::of("api", error)],
+        Err(error) => vec![Diagnosis { verdict: Verdict::Warning, ..Diagnosis::of("api", error) }],
     }
 }
 
-fn show(found: &[Finding], globals: &Globals) -> Outcome {
+fn show(diagnoses: &[Diagnosis], globals: &Globals) -> Outcome {
     let output = globals.output();
-    output.json_or_line(&found, |found| text(found, output.paint))?;
-    Ok(if found.iter().any(|one| one.verdict == Verdict::Error) { Code::Failed } else { Code::Ok })
+    output.json_or_line(&diagnoses, |diagnoses| text(diagnoses, output.paint))?;
+    Ok(if diagnoses.iter().any(|diagnosis| diagnosis.verdict == Verdict::Error) { Code::Failed } else { Code::Ok })
 }
 
-fn text(found: &[Finding], paint: Paint) -> String {
-    let width = found.iter().map(|one| one.subject.chars().count()).max().unwrap_or(0);
+fn text(diagnoses: &[Diagnosis], paint: Paint) -> String {
+    let width = diagnoses.iter().map(|diagnosis| diagnosis.subject.chars().count()).max().unwrap_or(0);
     let mut lines = Vec::new();
-    for one in found {
-        let (word, hue) = match one.verdict {
+    for diagnosis in diagnoses {
+        let (word, hue) = match diagnosis.verdict {
             Verdict::Ok => ("ok     ", State::Succeeded),
             Verdict::Warning => ("warning", State::Warning),
             Verdict::Error => ("error  ", State::Failed),
         };
-        let what: Vec<String> = one.what.lines().map(one_line).collect();
+        let message: Vec<String> = diagnosis.message.lines().map(one_line).collect();
         let indent = format!("\n{:1$}", "", width + 11);
-        lines.push(format!("{}  {:width$}  {}", paint.paint_as(hue, word), one.subject, what.join(&indent)));
-        lines.extend(one.hint.as_ref().map(|hint| format!("{:2$}hint: {}", "", one_line(hint), width + 11)));
+        lines.push(format!("{}  {:width$}  {}", paint.paint_as(hue, word), diagnosis.subject, message.join(&indent)));
+        lines.extend(diagnosis.hint.as_ref().map(|hint| format!("{:2$}hint: {}", "", one_line(hint), width + 11)));
     }
     lines.join("\n")
 }

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::Finding;
+use super::Diagnosis;
 use crate::broker::{BrokerClient, BrokerError, Partition, TopicInfo, Watermarks};
 use crate::cli::offsets::misplaced_commits;
 use crate::cli::setup::Setup;
@@ -34,11 +34,11 @@ impl EventsLog {
 
     /// Watermarks of all partitions; `None` if one cannot be read.
     pub(super) async fn watermarks(&self) -> Option<Vec<Watermarks>> {
-        let mut found = Vec::with_capacity(self.partitions.len());
+        let mut watermarks = Vec::with_capacity(self.partitions.len());
         for partition in &self.partitions {
-            found.push(self.client.watermarks(partition).await.ok()?);
+            watermarks.push(self.client.watermarks(partition).await.ok()?);
         }
-        Some(found)
+        Some(watermarks)
     }
 }
 
@@ -66,20 +66,21 @@ pub(super) async fn check_commits(
     config: &Config,
     registry: &Registry,
     present: &[TopicInfo],
-) -> Result<Vec<Finding>, BrokerError> {
+) -> Result<Vec<Diagnosis>, BrokerError> {
     let names = Names::of(config);
     let Ok(control) = read_control(client, &names).await else { return Ok(Vec::new()) };
-    let mut found = Vec::new();
+    let mut diagnoses = Vec::new();
     let types = config.types.keys().cloned().chain(registry.types().map(|(name, _)| name.to_string()));
     for task_type in types.collect::<BTreeSet<_>>() {
         let misplaced = misplaced_commits(&names, &control, &task_type);
-        found.extend(misplaced.map(|(what, hint)| Finding::error(format!("type {task_type}"), what).hint(hint)));
+        diagnoses
+            .extend(misplaced.map(|(message, hint)| Diagnosis::error(format!("type {task_type}"), message).hint(hint)));
         let topic = names.tasks(&task_type);
         if present.iter().any(|info| info.name == topic) {
-            found.extend(check_commits_of(client, &names, &control, &task_type).await?);
+            diagnoses.extend(check_commits_of(client, &names, &control, &task_type).await?);
         }
     }
-    Ok(found)
+    Ok(diagnoses)
 }
 
 async fn check_commits_of(
@@ -87,7 +88,7 @@ async fn check_commits_of(
     names: &Names,
     control: &FleetSettings,
     task_type: &str,
-) -> Result<Vec<Finding>, BrokerError> {
+) -> Result<Vec<Diagnosis>, BrokerError> {
     let topic: Arc<str> = names.tasks(task_type).into();
     let numbers = control.consumed.iter().filter(|(name, _)| name == task_type).map(|(_, number)| *number);
     let partitions: Vec<Partition> = numbers.map(|number| Partition::new(topic.clone(), number)).collect();
@@ -115,23 +116,23 @@ pub(super) fn check_commit(
     task_type: &str,
     partition: &Partition,
     observed: Option<ObservedPosition>,
-) -> Option<Finding> {
+) -> Option<Diagnosis> {
     let target = format!("{task_type}/{}", partition.index);
     let choose = format!(
         "choose where to start with `kafleet offsets init {target} --at OFFSET|TIME`, or `--at earliest`, which runs \
          again what is in the log"
     );
-    let (what, hint) = match observed {
+    let (message, hint) = match observed {
         None => (
             "consumed before, but Kafka has dropped the committed offset: workers refuse the partition".to_owned(),
             choose,
         ),
         Some(observed) if observed.is_below_the_start() => {
             let removed = observed.watermarks.low - observed.after;
-            let what = format!(
+            let message = format!(
                 "retention has removed {removed} offsets past the committed one: unfinished tasks among them are lost"
             );
-            (what, format!("run `kafleet offsets init {target} --at earliest`"))
+            (message, format!("run `kafleet offsets init {target} --at earliest`"))
         }
         Some(observed) if observed.is_beyond_the_end() => {
             let (offset, end) = (observed.before, observed.watermarks.high);
@@ -139,7 +140,7 @@ pub(super) fn check_commit(
         }
         Some(_) => return None,
     };
-    Some(Finding::error(partition.to_string(), what).hint(hint))
+    Some(Diagnosis::error(partition.to_string(), message).hint(hint))
 }
 
 /// Checkpoints and the log, read in an order that makes a difference certain. `None`: the log cannot be read.
@@ -172,8 +173,8 @@ fn observed_progress(
 }
 
 /// Reports the trackers' lag, and checkpoints outside the log.
-pub(super) fn check_progress(observed: &[Option<ObservedPosition>]) -> Vec<Finding> {
-    let mut found = Vec::new();
+pub(super) fn check_progress(observed: &[Option<ObservedPosition>]) -> Vec<Diagnosis> {
+    let mut diagnoses = Vec::new();
     let mut behind = 0;
     for (index, observed) in observed.iter().enumerate() {
         let Some(observed) = observed else { continue };
@@ -181,22 +182,22 @@ pub(super) fn check_progress(observed: &[Option<ObservedPosition>]) -> Vec<Findi
         if observed.is_beyond_the_end() || observed.is_below_the_start() {
             let offset = if observed.is_beyond_the_end() { observed.before } else { observed.after };
             let Watermarks { low, high } = observed.watermarks;
-            let what = format!("the checkpoint in Redis is {offset}, but the log holds {low} to {high}");
+            let message = format!("the checkpoint in Redis is {offset}, but the log holds {low} to {high}");
             let hint = "check that `[redis]` and the prefix are those of this fleet; if the events topic was recreated, \
                         or retention has removed events, let the trackers project into another, empty database";
-            found.push(Finding::error(format!("events/{index}"), what).hint(hint));
+            diagnoses.push(Diagnosis::error(format!("events/{index}"), message).hint(hint));
         }
     }
-    found.push(lag_finding(behind));
-    found
+    diagnoses.push(lag_finding(behind));
+    diagnoses
 }
 
-fn lag_finding(behind: i64) -> Finding {
-    let what = format!("{behind} events not yet projected");
+fn lag_finding(behind: i64) -> Diagnosis {
+    let message = format!("{behind} events not yet projected");
     if behind > LAG_EVENTS {
-        return Finding::warning("projection", what).hint("run more trackers, or check their logs");
+        return Diagnosis::warning("projection", message).hint("run more trackers, or check their logs");
     }
-    Finding::ok("projection", what)
+    Diagnosis::ok("projection", message)
 }
 
 #[cfg(test)]
@@ -221,7 +222,7 @@ mod tests {
             let finding = check_commit("echo", &partition, observed);
             assert_eq!(finding.is_some(), expected.is_some(), "{committed:?}");
             if let (Some(finding), Some(expected)) = (finding, expected) {
-                assert!(finding.what.contains(expected), "{finding:?}");
+                assert!(finding.message.contains(expected), "{finding:?}");
                 assert!(finding.hint.is_some_and(|hint| hint.contains("kafleet offsets init echo/3 --at")));
             }
         }
@@ -233,10 +234,13 @@ mod tests {
         let watermarks = |first, end| Watermarks { low: first, high: end };
         let check = |at: &[Option<Checkpoint>], ends: &[Watermarks]| check_progress(&observed_progress(at, ends, at));
         let healthy = check(&[checkpoint(7), None], &[watermarks(0, 10), watermarks(0, 5)]);
-        assert_eq!(healthy, [Finding::ok("projection", "8 events not yet projected")]);
+        assert_eq!(healthy, [Diagnosis::ok("projection", "8 events not yet projected")]);
         let foreign = check(&[checkpoint(700), checkpoint(1)], &[watermarks(0, 10), watermarks(5, 9)]);
-        let errors: Vec<&str> =
-            foreign.iter().filter(|one| one.verdict == Verdict::Error).map(|one| one.subject.as_str()).collect();
+        let errors: Vec<&str> = foreign
+            .iter()
+            .filter(|diagnosis| diagnosis.verdict == Verdict::Error)
+            .map(|diagnosis| diagnosis.subject.as_str())
+            .collect();
         assert_eq!(errors, ["events/0", "events/1"]);
         assert_eq!(check(&[checkpoint(0)], &[watermarks(0, 200_000)])[0].verdict, Verdict::Warning);
     }
@@ -258,7 +262,7 @@ mod tests {
             let (low, _, high) = advance(&steps[1]);
             let (_, after, _) = advance(&steps[2]);
             let observed = ObservedPosition { before, watermarks: Watermarks { low, high }, after };
-            prop_assert!(check_progress(&[Some(observed)]).iter().all(|one| one.verdict != Verdict::Error));
+            prop_assert!(check_progress(&[Some(observed)]).iter().all(|diagnosis| diagnosis.verdict != Verdict::Error));
             prop_assert_eq!(check_commit("echo", &Partition::new("t", 0), Some(observed)), None);
         }
     }

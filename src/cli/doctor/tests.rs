@@ -12,17 +12,19 @@ use crate::control::settings::mark_partition_consumed;
 
 #[test]
 fn findings_are_aligned_with_their_hints() {
-    let found =
-        [Finding::ok("configuration", "kafleet.toml"), Finding::error("redis", "no answer\n  at all").hint("start it")];
+    let diagnoses = [
+        Diagnosis::ok("configuration", "kafleet.toml"),
+        Diagnosis::error("redis", "no answer\n  at all").hint("start it"),
+    ];
     let expected = "\
 ok       configuration  kafleet.toml
 error    redis          no answer
                           at all
                         hint: start it";
-    assert_eq!(text(&found, Paint(false)), expected);
+    assert_eq!(text(&diagnoses, Paint(false)), expected);
 }
 
-async fn commits(client: &BrokerClient, config: &Config) -> Vec<Finding> {
+async fn commits(client: &BrokerClient, config: &Config) -> Vec<Diagnosis> {
     let present = client.topics("t.").await.unwrap();
     check_commits(client, config, &Registry::default(), &present).await.unwrap()
 }
@@ -39,26 +41,29 @@ async fn missing_topic_has_no_second_finding_about_offsets() {
     let mut config = Config::default();
     config.topics.prefix = "t".into();
     config.types.insert("echo".into(), TypeConfig::default());
-    let found = commits(&client, &config).await;
-    let about: Vec<&str> = found.iter().map(|one| one.subject.as_str()).collect();
-    assert!(about.is_empty(), "{found:?}");
+    let diagnoses = commits(&client, &config).await;
+    let about: Vec<&str> = diagnoses.iter().map(|diagnosis| diagnosis.subject.as_str()).collect();
+    assert!(about.is_empty(), "{diagnoses:?}");
     broker.apply_topics(&[spec(names.tasks("echo"))], CALL_DEADLINE).unwrap();
-    let found = commits(&client, &config).await;
-    assert!(found.iter().any(|one| one.what.contains("dropped the committed offset")), "{found:?}");
+    let diagnoses = commits(&client, &config).await;
+    assert!(
+        diagnoses.iter().any(|diagnosis| diagnosis.message.contains("dropped the committed offset")),
+        "{diagnoses:?}"
+    );
 }
 
 #[test]
 fn many_cancels_are_a_warning() {
-    assert_eq!(cancel_count_finding(3), Finding::ok("cancels", "every worker holds 3 in memory"));
-    let many = cancel_count_finding(MANY_CANCELS);
-    assert_eq!((many.verdict, many.what.as_str()), (Verdict::Warning, "every worker holds 10000 in memory"));
+    assert_eq!(cancel_count_finding(3), Diagnosis::ok("cancels", "every worker holds 3 in memory"));
+    let many = cancel_count_finding(CANCELS_WARNING);
+    assert_eq!((many.verdict, many.message.as_str()), (Verdict::Warning, "every worker holds 10000 in memory"));
 }
 
 #[test]
 fn wrong_clock_is_reported_in_both_directions() {
     for (ahead_ms, expected) in [(0, "is the brokers'"), (-90_000, "90 s behind"), (86_400_000, "86400 s ahead of")] {
         let finding = live::clock_finding(ahead_ms);
-        assert!(finding.what.contains(expected), "{finding:?}");
+        assert!(finding.message.contains(expected), "{finding:?}");
         assert_eq!(finding.verdict == Verdict::Warning, ahead_ms != 0);
     }
 }

@@ -23,20 +23,23 @@ pub(super) async fn apply(
 ) -> Result<(), Failure> {
     let producer = client.shared_producer(None).await.map_err(Failure::failed)?;
     let watch = ControlWatch::new(ControlState::without_cancels());
-    let _keeping = control::keep(watch.clone(), client.broker().clone(), names, None);
-    watch.whole_within(CALL_DEADLINE, names).await.map_err(Failure::unavailable)?;
-    let key = |one: &OffsetChange| ControlKey::Offsets(task_type.to_owned(), one.partition);
+    let _keeping = control::follow_control(watch.clone(), client.broker().clone(), names, None);
+    watch.wait_until_read_within(CALL_DEADLINE, names).await.map_err(Failure::unavailable)?;
+    let key = |change: &OffsetChange| ControlKey::Offsets(task_type.to_owned(), change.partition);
     let mut last = 0;
-    for one in changes {
-        let record = ControlRecord::Offsets(Offsets { v: CONTROL_VERSION, at_ms: now_ms(), offset: one.now });
-        last = control::put(&producer, names, &key(one), &record).await.map_err(Failure::unavailable)?.offset;
+    for change in changes {
+        let record = ControlRecord::Offsets(Offsets { v: CONTROL_VERSION, at_ms: now_ms(), offset: change.now });
+        last = control::put_record(&producer, names, &key(change), &record).await.map_err(Failure::unavailable)?.offset;
     }
     let pending = || -> Vec<&OffsetChange> {
         let control = watch.state();
-        changes.iter().filter(|one| control.offsets.contains_key(&(task_type.to_owned(), one.partition))).collect()
+        changes
+            .iter()
+            .filter(|change| control.offsets.contains_key(&(task_type.to_owned(), change.partition)))
+            .collect()
     };
     let applied = async {
-        watch.reached(last).await;
+        watch.wait_for_offset(last).await;
         let mut changes = watch.changes();
         while !pending().is_empty() && changes.changed().await.is_ok() {}
     };
@@ -45,10 +48,10 @@ pub(super) async fn apply(
         return Ok(());
     }
     let left = pending();
-    for one in &left {
-        control::delete(&producer, names, &key(one)).await.map_err(Failure::unavailable)?;
+    for change in &left {
+        control::delete(&producer, names, &key(change)).await.map_err(Failure::unavailable)?;
     }
-    let partitions: Vec<String> = left.iter().map(|one| one.partition.to_string()).collect();
+    let partitions: Vec<String> = left.iter().map(|change| change.partition.to_string()).collect();
     Err(Failure::new(
         Code::Failed,
         format_args!(

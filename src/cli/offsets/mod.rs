@@ -34,7 +34,7 @@ pub(super) enum OffsetsVerb {
 pub(super) struct InitArgs {
     /// The type, or one of its partitions, such as echo/3
     #[arg(value_name = "TYPE[/PARTITION]")]
-    pub target: Target,
+    pub target: OffsetsTarget,
     /// earliest, latest, an offset, a time (RFC 3339), or an age such as 2h
     #[arg(long, value_name = "WHERE")]
     pub at: At,
@@ -42,19 +42,19 @@ pub(super) struct InitArgs {
 
 /// A type, or one of its partitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct OffsetsTarget {
     task_type: String,
     partition: Option<i32>,
 }
 
-impl Target {
+impl OffsetsTarget {
     /// All partitions of a type.
-    fn whole(task_type: &str) -> Self {
+    fn all_partitions(task_type: &str) -> Self {
         Self { task_type: task_type.to_owned(), partition: None }
     }
 }
 
-impl std::str::FromStr for Target {
+impl std::str::FromStr for OffsetsTarget {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -175,7 +175,13 @@ impl OffsetChange {
     }
 }
 
-async fn plan(client: &BrokerClient, topic: &str, group: &str, target: &Target, at: At) -> Result<Plan, Failure> {
+async fn plan(
+    client: &BrokerClient,
+    topic: &str,
+    group: &str,
+    target: &OffsetsTarget,
+    at: At,
+) -> Result<Plan, Failure> {
     let partitions = partitions(client, topic, target).await?;
     let to_failure = |error: BrokerError| failure(error, &target.task_type, group);
     let committed = client.group_offsets(group, partitions.clone()).await.map_err(to_failure)?;
@@ -204,7 +210,7 @@ fn commit(partition: Partition, offset: i64) -> Commit {
     Commit { partition, offset, metadata }
 }
 
-async fn partitions(client: &BrokerClient, topic: &str, target: &Target) -> Result<Vec<Partition>, Failure> {
+async fn partitions(client: &BrokerClient, topic: &str, target: &OffsetsTarget) -> Result<Vec<Partition>, Failure> {
     let topics = client.topics(topic).await.map_err(|error| failure(error, &target.task_type, topic))?;
     let Some(info) = topics.into_iter().find(|info| info.name == topic) else {
         return Err(Failure::new(Code::NotFound, format_args!("there is no topic `{topic}`"))
@@ -284,13 +290,13 @@ fn workers_of(task_type: &str, group: &str) -> String {
 fn rows(changes: &[OffsetChange]) -> Rows {
     let mut rows = Rows::new(["PARTITION", "BEFORE", "NOW", "LOG START", "LOG END"]);
     let number = |offset: i64| Field::Number(u64::try_from(offset).unwrap_or(0));
-    for one in changes {
+    for change in changes {
         rows.add([
-            number(one.partition.into()),
-            one.before.map_or(Field::Empty, number),
-            number(one.now),
-            number(one.first),
-            number(one.end),
+            number(change.partition.into()),
+            change.before.map_or(Field::Empty, number),
+            number(change.now),
+            number(change.first),
+            number(change.end),
         ]);
     }
     rows

@@ -139,7 +139,8 @@ impl GroupMove<'_> {
     }
 
     fn moved(&self, commits: &[Commit]) -> MovedOffsets {
-        let moved = commits.iter().map(|one| MovedCommit { partition: one.partition.index, offset: one.offset });
+        let moved =
+            commits.iter().map(|commit| MovedCommit { partition: commit.partition.index, offset: commit.offset });
         MovedOffsets {
             task_type: self.task_type.to_owned(),
             from: self.from.to_owned(),
@@ -175,13 +176,16 @@ async fn commits_of(
     group: &str,
     settings: &FleetSettings,
 ) -> Result<Vec<Commit>, Failure> {
-    let partitions = super::partitions(client, &names.tasks(task_type), &super::Target::whole(task_type)).await?;
+    let partitions =
+        super::partitions(client, &names.tasks(task_type), &super::OffsetsTarget::all_partitions(task_type)).await?;
     let committed =
         client.group_offsets(group, partitions.clone()).await.map_err(|error| failure(error, task_type, group))?;
     let mut commits: Vec<Commit> = Vec::new();
     for (partition, committed) in partitions.into_iter().zip(committed) {
         match committed {
-            Some(found) => commits.push(Commit { partition, offset: found.offset, metadata: found.metadata }),
+            Some(committed) => {
+                commits.push(Commit { partition, offset: committed.offset, metadata: committed.metadata })
+            }
             None if settings.is_consumed(task_type, partition.index) => {
                 return Err(lost_commit(task_type, group, &partition));
             }
@@ -204,10 +208,10 @@ fn lost_commit(task_type: &str, group: &str, partition: &Partition) -> Failure {
 fn rows(moved: &MovedOffsets) -> Rows {
     let mut rows = Rows::new(["PARTITION", "OFFSET", "FROM", "TO"]);
     let number = |number: i64| Field::Number(u64::try_from(number).unwrap_or(0));
-    for one in &moved.partitions {
+    for commit in &moved.partitions {
         rows.add([
-            number(one.partition.into()),
-            number(one.offset),
+            number(commit.partition.into()),
+            number(commit.offset),
             Field::Text(moved.from.clone()),
             Field::Text(moved.to.clone()),
         ]);
@@ -224,15 +228,15 @@ pub(in crate::cli) fn misplaced_commits(
 ) -> Option<(String, String)> {
     match settings.groups.check(task_type, names.group_name(task_type)).err()? {
         MisplacedCommits::Moving { from, to, .. } => {
-            let what = format!("a move of its committed offsets from the group `{from}` to `{to}` is not complete");
-            Some((what, format!("run `kafleet offsets move {task_type} --to {to}` again if it was interrupted")))
+            let message = format!("a move of its committed offsets from the group `{from}` to `{to}` is not complete");
+            Some((message, format!("run `kafleet offsets move {task_type} --to {to}` again if it was interrupted")))
         }
         MisplacedCommits::OtherGroup { recorded, configured, .. } => settings.is_type_consumed(task_type).then(|| {
-            let what = format!(
+            let message = format!(
                 "its committed offsets are in the group `{recorded}`, and its configured group is `{configured}`"
             );
             let command = format!("kafleet offsets move {task_type} --to {configured}");
-            (what, format!("stop the workers of both groups and run `{command}`"))
+            (message, format!("stop the workers of both groups and run `{command}`"))
         }),
     }
 }

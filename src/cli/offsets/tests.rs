@@ -32,7 +32,7 @@ async fn broker() -> Arc<dyn Broker> {
     broker
 }
 
-fn target(text: &str) -> Target {
+fn target(text: &str) -> OffsetsTarget {
     text.parse().unwrap()
 }
 
@@ -46,10 +46,10 @@ async fn set(broker: &Arc<dyn Broker>, to: &str, at: At) -> Result<Vec<OffsetCha
 
 #[test]
 fn targets_and_offsets_are_parsed() {
-    assert_eq!(target("echo"), Target { task_type: "echo".into(), partition: None });
-    assert_eq!(target("echo/3"), Target { task_type: "echo".into(), partition: Some(3) });
+    assert_eq!(target("echo"), OffsetsTarget { task_type: "echo".into(), partition: None });
+    assert_eq!(target("echo/3"), OffsetsTarget { task_type: "echo".into(), partition: Some(3) });
     for bad in ["", "echo/", "echo/x", "echo/-1", "Echo Echo"] {
-        assert!(bad.parse::<Target>().is_err(), "{bad}");
+        assert!(bad.parse::<OffsetsTarget>().is_err(), "{bad}");
     }
     for (text, at) in [
         ("earliest", At::Earliest),
@@ -153,7 +153,7 @@ async fn running_workers_apply_offsets() {
         metrics: crate::telemetry::Metrics::new().unwrap(),
         tracer: None,
         health: health.clone(),
-        reentry: None,
+        own_executable: None,
     };
     let worker = tokio::spawn(crate::worker::run(setup, shutdown.clone()));
     let is_refused = async || health.reasons().iter().any(|(part, _)| part.ends_with("/1"));
@@ -209,8 +209,8 @@ mod moves {
     }
 
     fn committed(broker: &Arc<dyn Broker>, group: &str) -> Option<(i64, String)> {
-        let found = broker.group_offsets(group, &[Partition::new(TOPIC, 0)], CALL_DEADLINE).unwrap().remove(0);
-        found.map(|found| (found.offset, found.metadata))
+        let commit = broker.group_offsets(group, &[Partition::new(TOPIC, 0)], CALL_DEADLINE).unwrap().remove(0);
+        commit.map(|commit| (commit.offset, commit.metadata))
     }
 
     async fn recorded(broker: &Arc<dyn Broker>) -> String {

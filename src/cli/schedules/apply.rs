@@ -28,7 +28,7 @@ pub(crate) struct ApplyArgs {
 const UNUSED: &[&str] = &["kafka", "redis", "api", "apps", "types", "ops", "callbacks", "email"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Change {
+enum ScheduleChange {
     Created,
     Changed,
     Unchanged,
@@ -37,7 +37,7 @@ enum Change {
     Kept,
 }
 
-impl Change {
+impl ScheduleChange {
     const fn name(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -56,17 +56,19 @@ pub(super) async fn apply(args: &ApplyArgs, globals: &Globals, client: &Client, 
         return Err(Failure::usage("there is no configuration file with schedules to apply")
             .hint("name it with --config, or run this in its folder"));
     }
-    let wanted = loaded.config.schedules;
-    let changes = changes(&wanted, &super::all(client).await?.schedules, args.prune);
+    let configured = loaded.config.schedules;
+    let changes = changes(&configured, &super::all(client).await?.schedules, args.prune);
     for (id, change) in changes.iter().filter(|_| !args.dry_run) {
-        match (change, wanted.get(id)) {
-            (Change::Created | Change::Changed, Some(spec)) => drop(super::put(client, id, spec, true).await?),
-            (Change::Deleted, _) => drop(super::remove(client, id).await?),
+        match (change, configured.get(id)) {
+            (ScheduleChange::Created | ScheduleChange::Changed, Some(spec)) => {
+                drop(super::put(client, id, spec, true).await?)
+            }
+            (ScheduleChange::Deleted, _) => drop(super::remove(client, id).await?),
             _ => {}
         }
     }
     show(output, &changes)?;
-    if changes.values().any(|change| *change == Change::Kept) {
+    if changes.values().any(|change| *change == ScheduleChange::Kept) {
         eprint_line("schedules marked `kept` are not in the configuration but still fire; `--prune` deletes them");
     }
     Ok(Code::Ok)
@@ -74,15 +76,21 @@ pub(super) async fn apply(args: &ApplyArgs, globals: &Globals, client: &Client, 
 
 /// Returns the change of each schedule. Schedules created by other means are ignored, unless the configuration has one
 /// with the same id.
-fn changes(wanted: &BTreeMap<String, Spec>, known: &[ScheduleDocument], prune: bool) -> BTreeMap<String, Change> {
-    let known: BTreeMap<&str, &ScheduleDocument> = known.iter().map(|one| (one.id.as_str(), one)).collect();
-    let removed = known.values().filter(|one| one.applied && !wanted.contains_key(&one.id));
-    let removed = removed.map(|one| (one.id.clone(), if prune { Change::Deleted } else { Change::Kept }));
-    let listed = wanted.iter().map(|(id, spec)| {
-        let change = match known.get(id.as_str()) {
-            None => Change::Created,
-            Some(one) if one.applied && is_same(&one.spec, spec) => Change::Unchanged,
-            Some(_) => Change::Changed,
+fn changes(
+    configured: &BTreeMap<String, Spec>,
+    existing: &[ScheduleDocument],
+    prune: bool,
+) -> BTreeMap<String, ScheduleChange> {
+    let existing: BTreeMap<&str, &ScheduleDocument> =
+        existing.iter().map(|schedule| (schedule.id.as_str(), schedule)).collect();
+    let removed = existing.values().filter(|schedule| schedule.applied && !configured.contains_key(&schedule.id));
+    let removed = removed
+        .map(|schedule| (schedule.id.clone(), if prune { ScheduleChange::Deleted } else { ScheduleChange::Kept }));
+    let listed = configured.iter().map(|(id, spec)| {
+        let change = match existing.get(id.as_str()) {
+            None => ScheduleChange::Created,
+            Some(schedule) if schedule.applied && is_same(&schedule.spec, spec) => ScheduleChange::Unchanged,
+            Some(_) => ScheduleChange::Changed,
         };
         (id.clone(), change)
     });
@@ -90,12 +98,12 @@ fn changes(wanted: &BTreeMap<String, Spec>, known: &[ScheduleDocument], prune: b
 }
 
 /// Compares values: an API keeps numbers and the order of names as they were written.
-fn is_same(known: &Spec, wanted: &Spec) -> bool {
-    let texts = RawJson::of(known).and_then(|known| Ok((known, RawJson::of(wanted)?)));
-    texts.is_ok_and(|(known, wanted)| known.is_same_value(&wanted))
+fn is_same(existing: &Spec, configured: &Spec) -> bool {
+    let texts = RawJson::of(existing).and_then(|existing| Ok((existing, RawJson::of(configured)?)));
+    texts.is_ok_and(|(existing, configured)| existing.is_same_value(&configured))
 }
 
-fn show(output: &Output, changes: &BTreeMap<String, Change>) -> Result<(), Failure> {
+fn show(output: &Output, changes: &BTreeMap<String, ScheduleChange>) -> Result<(), Failure> {
     if output.is_json() {
         let document: Vec<_> = changes.iter().map(|(id, change)| json!({"id": id, "change": change.name()})).collect();
         return output.json(&document);

@@ -172,24 +172,24 @@ fn print(output: &Output, schedule: ScheduleDocument) -> Outcome {
 
 async fn create(args: CreateArgs, client: &Client) -> Result<ScheduleDocument, Failure> {
     let CreateArgs { id, task_type, params, paused, spec, task } = args;
-    let mut wanted = Spec::default();
-    wanted.task.task_type = task_type;
-    wanted.task.params = serde_json::json!({}).into();
-    spec::set_params(&mut wanted, params.as_deref())?;
-    spec.apply_to(&mut wanted)?;
-    apply_task_args(task, &mut wanted.task)?;
-    client.post(&["v1", "schedules"], Some(&NewSchedule { id, spec: wanted, paused })).await
+    let mut new_spec = Spec::default();
+    new_spec.task.task_type = task_type;
+    new_spec.task.params = serde_json::json!({}).into();
+    spec::set_params(&mut new_spec, params.as_deref())?;
+    spec.apply_to(&mut new_spec)?;
+    apply_task_args(task, &mut new_spec.task)?;
+    client.post(&["v1", "schedules"], Some(&NewSchedule { id, spec: new_spec, paused })).await
 }
 
 async fn change(args: ChangeArgs, client: &Client) -> Result<ScheduleDocument, Failure> {
     let ChangeArgs { id, task_type, params, spec, task } = args;
-    let known = get(client, &id).await?;
-    let mut wanted = known.spec;
-    wanted.task.task_type = task_type.unwrap_or(wanted.task.task_type);
-    spec::set_params(&mut wanted, params.as_deref())?;
-    spec.apply_to(&mut wanted)?;
-    apply_task_args(task, &mut wanted.task)?;
-    put(client, &id, &wanted, known.applied).await
+    let existing = get(client, &id).await?;
+    let mut new_spec = existing.spec;
+    new_spec.task.task_type = task_type.unwrap_or(new_spec.task.task_type);
+    spec::set_params(&mut new_spec, params.as_deref())?;
+    spec.apply_to(&mut new_spec)?;
+    apply_task_args(task, &mut new_spec.task)?;
+    put(client, &id, &new_spec, existing.applied).await
 }
 
 async fn put(client: &Client, id: &str, spec: &Spec, applied: bool) -> Result<ScheduleDocument, Failure> {

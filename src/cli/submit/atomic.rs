@@ -2,7 +2,7 @@
 
 use serde_json::value::RawValue;
 
-use super::ndjson::{Shape, Source, read};
+use super::ndjson::{InputFormat, Source, read};
 use crate::cli::client::{Client, from_problem};
 use crate::cli::exit::{Code, Failure, Outcome};
 use crate::cli::output::{Output, eprint_line};
@@ -10,8 +10,8 @@ use crate::cli::output::{Output, eprint_line};
 /// Maximum number of tasks in an atomic request.
 const MAX_LINES: usize = 1_000;
 
-pub(super) async fn submit(source: Source, shape: Shape, client: &Client, output: &Output) -> Outcome {
-    let tasks = read_tasks(source, shape).await?;
+pub(super) async fn submit(source: Source, format: InputFormat, client: &Client, output: &Output) -> Outcome {
+    let tasks = read_tasks(source, format).await?;
     let tasks: Vec<&RawValue> = tasks.iter().map(AsRef::as_ref).collect();
     let outcome = client.create_atomic(&tasks).await?;
     if output.is_json() {
@@ -28,8 +28,8 @@ pub(super) async fn submit(source: Source, shape: Shape, client: &Client, output
 }
 
 /// Reads all tasks; a single invalid line is an error, and nothing is sent.
-async fn read_tasks(source: Source, shape: Shape) -> Result<Vec<Box<RawValue>>, Failure> {
-    let (mut lines, _) = read(&source, shape)?;
+async fn read_tasks(source: Source, format: InputFormat) -> Result<Vec<Box<RawValue>>, Failure> {
+    let (mut lines, _) = read(&source, format)?;
     let mut tasks = Vec::new();
     while let Some(line) = lines.recv().await {
         let line = line.map_err(|error| Failure::failed(format_args!("cannot read the input: {error}")))?;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
-use super::ndjson::{Line, Shape, Source, read};
+use super::ndjson::{InputFormat, Line, Source, read};
 use crate::cli::client::{Client, from_problem};
 use crate::cli::exit::{Code, Failure, Outcome};
 use crate::cli::output::{Output, eprint_line};
@@ -22,8 +22,14 @@ const LINGER: Duration = Duration::from_millis(50);
 /// Maximum number of refused lines to report; further ones are only counted.
 const MAX_REPORTED_LINES: u64 = 100;
 
-pub(super) async fn submit(source: Source, shape: Shape, parallel: usize, client: &Client, output: &Output) -> Outcome {
-    let (lines, size) = read(&source, shape)?;
+pub(super) async fn submit(
+    source: Source,
+    format: InputFormat,
+    parallel: usize,
+    client: &Client,
+    output: &Output,
+) -> Outcome {
+    let (lines, size) = read(&source, format)?;
     let mut summary =
         Summary { bar: progress_bar(size), output: *output, started: Instant::now(), accepted: 0, refused: 0 };
     let batches = stream::unfold(Batcher { lines, carried_over: None }, Batcher::batch);
@@ -185,8 +191,11 @@ impl Summary {
 
     /// Prints the ids of accepted tasks for people.
     fn print_accepted(&self, outcomes: &[LineOutcome]) -> Result<(), Failure> {
-        let ids: Vec<&str> =
-            outcomes.iter().filter(|one| one.problem.is_none()).filter_map(|one| one.id.as_deref()).collect();
+        let ids: Vec<&str> = outcomes
+            .iter()
+            .filter(|outcome| outcome.problem.is_none())
+            .filter_map(|outcome| outcome.id.as_deref())
+            .collect();
         if self.output.is_json() || ids.is_empty() {
             return Ok(());
         }

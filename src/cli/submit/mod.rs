@@ -28,7 +28,7 @@ mod many;
 mod ndjson;
 mod stdin;
 
-use ndjson::{Shape, Source};
+use ndjson::{InputFormat, Source};
 
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct SubmitArgs {
@@ -119,7 +119,7 @@ pub(super) struct TaskArgs<const SCOPE: u8> {
 #[derive(Debug, PartialEq)]
 enum Submission {
     One(Box<CreateTask>),
-    Many { source: Source, shape: Shape },
+    Many { source: Source, format: InputFormat },
 }
 
 pub(super) async fn submit(args: SubmitArgs, globals: &Globals) -> Outcome {
@@ -136,12 +136,12 @@ pub(super) async fn submit(args: SubmitArgs, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
     match submission {
-        Submission::Many { source, shape } if atomic => atomic::submit(source, shape, &client, &output).await,
+        Submission::Many { source, format } if atomic => atomic::submit(source, format, &client, &output).await,
         Submission::One(_) if atomic => {
             Err(Failure::usage("`--atomic` needs lines of tasks").hint("a single task is always submitted atomically"))
         }
         Submission::One(task) => submit_one(&task, wait, &client, &output).await,
-        Submission::Many { source, shape } => many::submit(source, shape, parallel.into(), &client, &output).await,
+        Submission::Many { source, format } => many::submit(source, format, parallel.into(), &client, &output).await,
     }
 }
 
@@ -167,7 +167,7 @@ fn with_id(failure: Failure, task: &CreateTask) -> Failure {
 fn interpret(args: SubmitArgs) -> Result<Submission, Failure> {
     let task_type = args.task_type.clone().filter(|name| name != "-");
     match (source(&args), task_type) {
-        (Some(source), task_type) => Ok(Submission::Many { source, shape: shape(&args, task_type)? }),
+        (Some(source), task_type) => Ok(Submission::Many { source, format: input_format(&args, task_type)? }),
         (None, Some(task_type)) => {
             let task = document(args.options, task_type)?;
             // An external task has no params: the system that runs it keeps them.
@@ -196,7 +196,7 @@ fn source(args: &SubmitArgs) -> Option<Source> {
     }
 }
 
-fn shape(args: &SubmitArgs, task_type: Option<String>) -> Result<Shape, Failure> {
+fn input_format(args: &SubmitArgs, task_type: Option<String>) -> Result<InputFormat, Failure> {
     if args.wait.is_some() {
         return Err(Failure::usage("`--wait` is for one task, not for lines of tasks")
             .hint("give the lines a common parent and follow it with `kafleet tree --watch`"));
@@ -206,8 +206,8 @@ fn shape(args: &SubmitArgs, task_type: Option<String>) -> Result<Shape, Failure>
             .hint("write `\"id\"` into each document and omit TYPE"));
     }
     match task_type {
-        Some(task_type) => Ok(Shape::Params(Box::new(document(args.options.clone(), task_type)?))),
-        None if args.options == TaskOptions::default() => Ok(Shape::Documents),
+        Some(task_type) => Ok(InputFormat::Params(Box::new(document(args.options.clone(), task_type)?))),
+        None if args.options == TaskOptions::default() => Ok(InputFormat::Documents),
         None => Err(Failure::usage("task options cannot be combined with lines that are whole tasks")
             .hint("write them into each document, or give a TYPE and lines of params")),
     }
@@ -386,9 +386,9 @@ mod tests {
             ("echo -", Source::Stdin, true),
             ("echo --file t.ndjson --tag a", file(), true),
         ] {
-            let Ok(Submission::Many { source, shape }) = typed(line) else { panic!("{line}") };
+            let Ok(Submission::Many { source, format }) = typed(line) else { panic!("{line}") };
             assert_eq!(source, expected, "{line}");
-            assert_eq!(matches!(shape, Shape::Params(_)), params, "{line}");
+            assert_eq!(matches!(format, InputFormat::Params(_)), params, "{line}");
         }
     }
 

@@ -29,7 +29,7 @@ pub(super) enum Source {
 
 /// Content of the lines.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Shape {
+pub(super) enum InputFormat {
     /// JSON documents of tasks.
     Documents,
     /// Params; the other fields come from this template.
@@ -48,7 +48,10 @@ pub(super) struct Line {
 }
 
 /// Opens the source and reads it on its own thread. Also returns the size of a regular file.
-pub(super) fn read(source: &Source, shape: Shape) -> Result<(mpsc::Receiver<io::Result<Line>>, Option<u64>), Failure> {
+pub(super) fn read(
+    source: &Source,
+    format: InputFormat,
+) -> Result<(mpsc::Receiver<io::Result<Line>>, Option<u64>), Failure> {
     let (input, size): (Box<dyn Read + Send>, _) = match source {
         Source::Stdin => (Box::new(io::stdin()), None),
         Source::File(path) => {
@@ -59,7 +62,7 @@ pub(super) fn read(source: &Source, shape: Shape) -> Result<(mpsc::Receiver<io::
     };
     let (sender, lines) = mpsc::channel(READ_AHEAD);
     thread::spawn(move || {
-        let reader = Lines { input: BufReader::with_capacity(256 << 10, input), shape, number: 0, end: 0 };
+        let reader = Lines { input: BufReader::with_capacity(256 << 10, input), format, number: 0, end: 0 };
         for line in reader {
             // The receiver has been dropped.
             if sender.blocking_send(line).is_err() {
@@ -77,7 +80,7 @@ fn unreadable(path: &std::path::Path, error: &io::Error) -> Failure {
 
 struct Lines<R> {
     input: R,
-    shape: Shape,
+    format: InputFormat,
     number: u64,
     end: u64,
 }
@@ -92,23 +95,17 @@ impl<R: BufRead> Iterator for Lines<R> {
                 Ok(Some(bytes)) => bytes,
                 Err(error) => return Some(Err(error)),
             };
-            if bytes.is_blank() {
+            if is_blank(&bytes) {
                 continue;
             }
-            let task = bytes.and_then(|bytes| self.shape.task(&bytes));
+            let task = bytes.and_then(|bytes| self.format.task(&bytes));
             return Some(Ok(Line { number: self.number, end: self.end, task }));
         }
     }
 }
 
-trait Blank {
-    fn is_blank(&self) -> bool;
-}
-
-impl Blank for Result<Vec<u8>, String> {
-    fn is_blank(&self) -> bool {
-        self.as_ref().is_ok_and(|bytes| bytes.trim_ascii().is_empty())
-    }
+fn is_blank(line: &Result<Vec<u8>, String>) -> bool {
+    line.as_ref().is_ok_and(|bytes| bytes.trim_ascii().is_empty())
 }
 
 impl<R: BufRead> Lines<R> {
@@ -129,7 +126,7 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-impl Shape {
+impl InputFormat {
     fn task(&self, line: &[u8]) -> Result<Box<RawValue>, String> {
         let json = RawJson::parse(line.trim_ascii()).map_err(|error| not_json(&error))?;
         match self {
@@ -176,8 +173,8 @@ mod tests {
     use super::*;
     use crate::model::task::Policy;
 
-    fn lines(text: &[u8], shape: Shape) -> Vec<Line> {
-        Lines { input: text, shape, number: 0, end: 0 }.map(Result::unwrap).collect()
+    fn lines(text: &[u8], format: InputFormat) -> Vec<Line> {
+        Lines { input: text, format, number: 0, end: 0 }.map(Result::unwrap).collect()
     }
 
     fn value(line: &Line) -> Value {
@@ -186,20 +183,21 @@ mod tests {
 
     #[test]
     fn documents_are_unchanged_except_for_a_missing_id() {
-        let found = lines(b"{\"type\":\"echo\",\"id\":\"a\",\"new\":1}\n\n  \r\n{\"type\":\"echo\"}", Shape::Documents);
-        assert_eq!(found.iter().map(|line| line.number).collect::<Vec<_>>(), [1, 4]);
-        assert_eq!(value(&found[0]), serde_json::json!({"type": "echo", "id": "a", "new": 1}));
-        assert!(value(&found[1])["id"].as_str().unwrap().len() == 36);
-        assert_eq!(found[1].end, 53);
+        let read =
+            lines(b"{\"type\":\"echo\",\"id\":\"a\",\"new\":1}\n\n  \r\n{\"type\":\"echo\"}", InputFormat::Documents);
+        assert_eq!(read.iter().map(|line| line.number).collect::<Vec<_>>(), [1, 4]);
+        assert_eq!(value(&read[0]), serde_json::json!({"type": "echo", "id": "a", "new": 1}));
+        assert!(value(&read[1])["id"].as_str().unwrap().len() == 36);
+        assert_eq!(read[1].end, 53);
     }
 
     #[test]
     fn params_are_inserted_into_the_template() {
         let policy = Policy { tags: vec!["t".into()], ..Policy::default() };
         let template = CreateTask { task_type: "echo".into(), policy, ..CreateTask::default() };
-        let found = lines(b"1\n{\"a\":2}\n", Shape::Params(Box::new(template)));
-        let first = value(&found[0]);
-        let second = value(&found[1]);
+        let read = lines(b"1\n{\"a\":2}\n", InputFormat::Params(Box::new(template)));
+        let first = value(&read[0]);
+        let second = value(&read[1]);
         assert_eq!((&first["type"], &first["params"], &first["tags"][0]), (&"echo".into(), &1.into(), &"t".into()));
         assert_eq!(second["params"]["a"], 2);
         assert_ne!(first["id"], second["id"]);
@@ -210,20 +208,20 @@ mod tests {
         let mut text = b"{\"type\":}\n[1]\n\xff\n\"".to_vec();
         text.extend(vec![b'x'; MAX_LINE_BYTES + 10]);
         text.extend(b"\n{\"type\":\"echo\"}\n");
-        let found = lines(&text, Shape::Documents);
-        let error: Vec<&str> = found[..4].iter().map(|line| line.task.as_ref().unwrap_err().as_str()).collect();
+        let read = lines(&text, InputFormat::Documents);
+        let error: Vec<&str> = read[..4].iter().map(|line| line.task.as_ref().unwrap_err().as_str()).collect();
         assert_eq!(error[0], "not JSON: expected value (column 9)");
         assert!(error[1].starts_with("a task is a JSON object"), "{error:?}");
-        let spread = lines(b"{\n\"type\": \"echo\"\n}\n", Shape::Documents);
+        let spread = lines(b"{\n\"type\": \"echo\"\n}\n", InputFormat::Documents);
         assert!(spread[0].task.as_ref().unwrap_err().contains("`jq -c .`"), "{spread:?}");
         assert!(error[2].starts_with("not JSON"), "{error:?}");
         assert_eq!(error[3], "the line is longer than 4194304 bytes");
-        assert!(found[4].task.is_ok() && found[4].number == 5, "the following lines are read");
+        assert!(read[4].task.is_ok() && read[4].number == 5, "the following lines are read");
     }
 
     #[test]
     fn missing_file_is_not_found() {
-        let failure = read(&Source::File("/no/such.ndjson".into()), Shape::Documents).err().unwrap();
+        let failure = read(&Source::File("/no/such.ndjson".into()), InputFormat::Documents).err().unwrap();
         assert_eq!(failure.code, Code::NotFound);
         assert!(failure.message.starts_with("cannot read `/no/such.ndjson`"));
     }

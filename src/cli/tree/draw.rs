@@ -120,7 +120,7 @@ mod tests {
     }
 
     fn children(below: &[TreeNode]) -> Children {
-        let of = |wanted: fn(&TreeNode) -> bool| below.iter().filter(|child| wanted(child)).count() as u64;
+        let of = |is_counted: fn(&TreeNode) -> bool| below.iter().filter(|child| is_counted(child)).count() as u64;
         Children {
             total: below.len() as u64,
             pending: of(|child| !child.state.is_terminal()),

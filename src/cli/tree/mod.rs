@@ -18,7 +18,7 @@ use crate::runtime::now_ms;
 mod draw;
 
 /// Interval between reads of a watched tree.
-const REDRAW: Duration = Duration::from_millis(300);
+const REDRAW_INTERVAL: Duration = Duration::from_millis(300);
 /// Maximum time a watched tree may be unavailable.
 const OUTAGE_DEADLINE: Duration = Duration::from_secs(30);
 
@@ -59,7 +59,7 @@ async fn watch(client: &Client, args: &TreeArgs, output: &Output) -> Result<Tree
     let bar = live_area(output.terminal && output.format == Format::Table);
     while !tree.state.is_terminal() {
         bar.set_message(draw::lines(&tree, output.paint, now_ms()).join("\n"));
-        tokio::time::sleep(REDRAW).await;
+        tokio::time::sleep(REDRAW_INTERVAL).await;
         tree = refetch(client, args).await?;
     }
     bar.finish_and_clear();
@@ -77,7 +77,7 @@ async fn refetch(client: &Client, args: &TreeArgs) -> Result<TreeNode, Failure> 
     loop {
         match fetch(client, args).await {
             Err(error) if error.code == Code::Unavailable && tokio::time::Instant::now() < deadline => {
-                tokio::time::sleep(REDRAW * 3).await;
+                tokio::time::sleep(REDRAW_INTERVAL * 3).await;
             }
             answer => return answer,
         }

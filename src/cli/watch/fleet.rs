@@ -32,20 +32,20 @@ const MAX_REMEMBERED: usize = 20_000;
 const MAX_TREE: usize = 10_000;
 const PAGE: usize = 200;
 /// Attempts of a read before it is postponed.
-const TRIES: u32 = 3;
+const MAX_TRIES: u32 = 3;
 /// Interval of warnings about possibly missing lines.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Tasks to watch.
 #[derive(Debug)]
-pub(super) enum Scope {
+pub(super) enum WatchScope {
     /// A task and its descendants, until the task has ended.
     Tree(String),
     Type(String),
     All,
 }
 
-impl Scope {
+impl WatchScope {
     fn query(&self) -> Query {
         match self {
             Self::Tree(root) => vec![("root", root.clone())],
@@ -71,7 +71,7 @@ impl Scope {
     }
 }
 
-impl fmt::Display for Scope {
+impl fmt::Display for WatchScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tree(root) => write!(f, "`{root}` and its descendants"),
@@ -123,19 +123,19 @@ impl PrintedTasks {
 }
 
 /// Prints the changes of the tasks in a scope: of a tree until its root has ended, otherwise without an end.
-pub(super) async fn follow(client: &Client, output: &Output, scope: Scope) -> Outcome {
-    if let Scope::Type(name) = &scope {
+pub(super) async fn follow(client: &Client, output: &Output, scope: WatchScope) -> Outcome {
+    if let WatchScope::Type(name) = &scope {
         check_type(client, name).await?;
     }
     let mut changes = ReconnectingStream::open_fleet(client, scope.query()).await?;
     let mut fleet = FleetWatch::new(client, scope);
     loop {
-        fleet.gather(&mut changes).await?;
+        fleet.gather_changes(&mut changes).await?;
         let refresh = fleet.refresh_tasks().await?;
         if !std::mem::replace(&mut fleet.begun, true) {
             eprint_line(format_args!("watching {}", fleet.scope));
         }
-        fleet.show_changed(&refresh.found, output)?;
+        fleet.show_changed(&refresh.statuses, output)?;
         if let Some(root) = fleet.scope.root()
             && let Some(code) = exit_code(root, &refresh)?
         {
@@ -147,14 +147,14 @@ pub(super) async fn follow(client: &Client, output: &Output, scope: Scope) -> Ou
 /// Result of reading changed tasks.
 #[derive(Default)]
 struct Refresh {
-    found: Vec<Status>,
+    statuses: Vec<Status>,
     /// Tasks whose record has been removed.
     missing: Vec<String>,
 }
 
 struct FleetWatch<'a> {
     client: &'a Client,
-    scope: Scope,
+    scope: WatchScope,
     shown: PrintedTasks,
     queue: RefreshQueue,
     /// Tasks to read again after a failure.
@@ -170,7 +170,7 @@ struct FleetWatch<'a> {
 }
 
 impl<'a> FleetWatch<'a> {
-    fn new(client: &'a Client, scope: Scope) -> Self {
+    fn new(client: &'a Client, scope: WatchScope) -> Self {
         let shown = PrintedTasks::default();
         let queue = RefreshQueue::default();
         let unread = BTreeSet::new();
@@ -188,7 +188,7 @@ impl<'a> FleetWatch<'a> {
     }
 
     /// Waits for a change, and gathers the changes that follow within `GATHER_TIME`.
-    async fn gather(&mut self, changes: &mut ReconnectingStream) -> Result<(), Failure> {
+    async fn gather_changes(&mut self, changes: &mut ReconnectingStream) -> Result<(), Failure> {
         while !self.queue.has_named() && !self.may_reread() {
             let waits = self.queue.has_unnamed() || !self.unread.is_empty();
             let change = if waits {
@@ -219,7 +219,7 @@ impl<'a> FleetWatch<'a> {
             self.refresh_unnamed(&mut refresh).await?;
             self.reread = Instant::now() + REREAD_INTERVAL.max(begun.elapsed());
         }
-        let read: BTreeSet<String> = refresh.found.iter().map(|status| status.id.clone()).collect();
+        let read: BTreeSet<String> = refresh.statuses.iter().map(|status| status.id.clone()).collect();
         for mut named in self.queue.take_named() {
             named.ids.retain(|id| !read.contains(id));
             self.read(named, &mut refresh).await?;
@@ -228,8 +228,8 @@ impl<'a> FleetWatch<'a> {
     }
 
     /// Prints the tasks of the scope that differ from their last printed line.
-    fn show_changed(&mut self, found: &[Status], output: &Output) -> Result<(), Failure> {
-        for status in found {
+    fn show_changed(&mut self, statuses: &[Status], output: &Output) -> Result<(), Failure> {
+        for status in statuses {
             if self.scope.has(status) && self.shown.record(status)? {
                 show(output, status, Some(&label(status)))?;
             }
@@ -259,12 +259,12 @@ impl<'a> FleetWatch<'a> {
         refresh: &mut Refresh,
     ) -> Result<(), Failure> {
         match read_tree(self.client, root).await {
-            Ok(found) => {
+            Ok(statuses) => {
                 self.tree_unreadable = false;
-                if found.iter().all(|status| status.id != root) {
+                if statuses.iter().all(|status| status.id != root) {
                     refresh.missing.push(root.to_owned());
                 }
-                refresh.found = found;
+                refresh.statuses = statuses;
                 Ok(())
             }
             Err(error) => self.retry_tree_later(error, partitions),
@@ -305,17 +305,22 @@ impl<'a> FleetWatch<'a> {
         };
         let mut reads = stream::iter(ids.into_iter().map(read)).buffered(MAX_CONCURRENT_READS);
         while let Some((id, answer)) = reads.next().await {
-            self.take(id, answer, refresh)?;
+            self.apply_answer(id, answer, refresh)?;
         }
         Ok(())
     }
 
     /// Handles the answer to the read of a task.
-    fn take(&mut self, id: String, answer: Result<Status, Failure>, refresh: &mut Refresh) -> Result<(), Failure> {
+    fn apply_answer(
+        &mut self,
+        id: String,
+        answer: Result<Status, Failure>,
+        refresh: &mut Refresh,
+    ) -> Result<(), Failure> {
         match answer {
             Ok(status) => {
                 self.unread.remove(&id);
-                refresh.found.push(status);
+                refresh.statuses.push(status);
             }
             Err(error) if error.code == Code::NotFound => {
                 self.unread.remove(&id);
@@ -352,7 +357,7 @@ fn label(status: &Status) -> String {
 /// # Errors
 /// The root's record has been removed.
 fn exit_code(root: &str, refresh: &Refresh) -> Result<Option<Code>, Failure> {
-    match refresh.found.iter().find(|status| status.id == root) {
+    match refresh.statuses.iter().find(|status| status.id == root) {
         Some(status) => Ok(status.state.is_terminal().then(|| code_of(status.state))),
         None if refresh.missing.iter().any(|id| id == root) => Err(record_removed(root)),
         None => Ok(None),
@@ -361,22 +366,22 @@ fn exit_code(root: &str, refresh: &Refresh) -> Result<Option<Code>, Failure> {
 
 /// Reads a tree, parents before children.
 async fn read_tree(client: &Client, root: &str) -> Result<Vec<Status>, Failure> {
-    let mut found: Vec<Status> = Vec::new();
+    let mut statuses: Vec<Status> = Vec::new();
     let mut next: Option<String> = None;
     loop {
         let mut query = vec![("root", root.to_owned()), ("limit", PAGE.to_string())];
         query.extend(next.take().map(|cursor| ("cursor", cursor)));
         let page: TaskPage = with_retries(async || client.get(&["v1", "tasks"], &query).await).await?;
-        found.extend(page.tasks);
+        statuses.extend(page.tasks);
         next = page.next;
         if next.is_none() {
-            return Ok(found);
+            return Ok(statuses);
         }
-        if found.len() >= MAX_TREE {
+        if statuses.len() >= MAX_TREE {
             eprint_line(format_args!(
                 "the tree has more than {MAX_TREE} tasks: further ones are shown when they change"
             ));
-            return Ok(found);
+            return Ok(statuses);
         }
     }
 }
@@ -384,7 +389,7 @@ async fn read_tree(client: &Client, root: &str) -> Result<Vec<Status>, Failure> 
 /// Repeats a request a few times while the API is unavailable.
 async fn with_retries<T>(mut request: impl AsyncFnMut() -> Result<T, Failure>) -> Result<T, Failure> {
     let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(3));
-    for _ in 1..TRIES {
+    for _ in 1..MAX_TRIES {
         match request().await {
             Err(error) if error.code == Code::Unavailable => tokio::time::sleep(backoff.next_wait()).await,
             answer => return answer,
@@ -434,8 +439,8 @@ mod tests {
     fn watch_of_a_tree_ends_with_its_root() {
         let status = samples::status();
         let id = status.id.clone();
-        let refresh = |found: &[Status], missing: &[&str]| Refresh {
-            found: found.to_vec(),
+        let refresh = |statuses: &[Status], missing: &[&str]| Refresh {
+            statuses: statuses.to_vec(),
             missing: missing.iter().map(|id| (*id).to_owned()).collect(),
         };
         assert_eq!(exit_code(&id, &refresh(std::slice::from_ref(&status), &[])), Ok(Some(Code::Ok)));

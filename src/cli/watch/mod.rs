@@ -18,7 +18,7 @@ use crate::runtime::now_ms;
 mod fleet;
 mod refresh;
 
-use fleet::Scope;
+use fleet::WatchScope;
 
 #[derive(Debug, Args)]
 pub(super) struct WatchArgs {
@@ -49,10 +49,10 @@ pub(super) async fn watch(args: WatchArgs, globals: &Globals) -> Outcome {
     };
     let following = async {
         match (args.id, args.task_type) {
-            (Some(id), _) if !args.tree => follow(&client, &output, &id).await,
-            (Some(id), _) => fleet::follow(&client, &output, Scope::Tree(id)).await,
-            (None, Some(name)) => fleet::follow(&client, &output, Scope::Type(name)).await,
-            (None, None) => fleet::follow(&client, &output, Scope::All).await,
+            (Some(id), _) if !args.tree => follow_task(&client, &output, &id).await,
+            (Some(id), _) => fleet::follow(&client, &output, WatchScope::Tree(id)).await,
+            (None, Some(name)) => fleet::follow(&client, &output, WatchScope::Type(name)).await,
+            (None, None) => fleet::follow(&client, &output, WatchScope::All).await,
         }
     };
     match args.timeout {
@@ -65,7 +65,7 @@ fn timeout_message(id: &str, timeout: Option<Millis>) -> String {
     format!("task `{id}` has not ended within {}", timeout.map(|timeout| timeout.to_string()).unwrap_or_default())
 }
 
-async fn follow(client: &Client, output: &Output, id: &str) -> Outcome {
+async fn follow_task(client: &Client, output: &Output, id: &str) -> Outcome {
     let mut changes = ReconnectingStream::open(client, id).await?;
     let mut shown = None;
     loop {

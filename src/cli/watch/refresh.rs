@@ -32,7 +32,7 @@ impl PartitionScope {
         partition.map_or(Self::Everywhere, |partition| Self::In([partition].into()))
     }
 
-    fn and(self, other: Self) -> Self {
+    fn union(self, other: Self) -> Self {
         match (self, other) {
             (Self::In(some), Self::In(more)) => Self::In(&some | &more),
             _ => Self::Everywhere,
@@ -63,7 +63,7 @@ impl RefreshQueue {
 
     pub(super) fn add_unnamed(&mut self, scope: PartitionScope) {
         self.unnamed = Some(match self.unnamed.take() {
-            Some(before) => before.and(scope),
+            Some(before) => before.union(scope),
             None => scope,
         });
     }

@@ -30,8 +30,8 @@ const CONSUMED: &str = "consumed/";
 const GROUP: &str = "group/";
 /// Only partition of the control topic.
 const PARTITION: i32 = 0;
-const BATCH: usize = 1_000;
-const POLL: Duration = Duration::from_millis(100);
+const POLL_RECORDS: usize = 1_000;
+const POLL_WAIT: Duration = Duration::from_millis(100);
 
 /// Value of the `fleet` record: settings fixed by `kafleet topics apply`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -108,9 +108,9 @@ impl FleetSettings {
     }
 
     /// Applies one record. The last record of a key wins.
-    pub fn take(&mut self, record: &RecordRef<'_>) -> Result<(), FleetSettingsError> {
+    pub fn apply_record(&mut self, record: &RecordRef<'_>) -> Result<(), FleetSettingsError> {
         let Some(key) = record.key.and_then(|key| std::str::from_utf8(key).ok()) else { return Ok(()) };
-        if take_consumed(&mut self.consumed, key, record.value) {
+        if apply_consumed(&mut self.consumed, key, record.value) {
             return Ok(());
         }
         if key == FLEET_KEY {
@@ -119,14 +119,14 @@ impl FleetSettings {
                 None => None,
             };
         } else if let Some(task_type) = key.strip_prefix(GROUP) {
-            self.take_group(task_type, record.value);
+            self.apply_group(task_type, record.value);
         }
         Ok(())
     }
 }
 
 impl FleetSettings {
-    fn take_group(&mut self, task_type: &str, value: Option<&[u8]>) {
+    fn apply_group(&mut self, task_type: &str, value: Option<&[u8]>) {
         let Some(value) = value else {
             self.groups.0.remove(task_type);
             return;
@@ -161,7 +161,7 @@ pub fn read_control_blocking(
     let partition = Partition::new(topic.as_str(), PARTITION);
     let ends = broker.watermarks(&partition, left())?;
     let mut control = FleetSettings::default();
-    let mut reading = Reading::new(ends);
+    let mut reading = ReadProgress::new(ends);
     // The last record of the fleet counts.
     let mut fleet = Ok(());
     if reading.is_done() {
@@ -172,12 +172,12 @@ pub fn read_control_blocking(
     consumer.assign(&[(partition.clone(), StartOffset::Beginning)])?;
     while !reading.is_done() {
         if left().is_zero() {
-            let Reading { next, end } = reading;
+            let ReadProgress { next, end } = reading;
             return Err(FleetSettingsError::Late { topic, next, end, waited_ms: deadline.as_millis() });
         }
-        consumer.poll(BATCH, POLL.min(left()), &mut |record| {
-            if reading.takes(record) {
-                let taken = control.take(record);
+        consumer.poll(POLL_RECORDS, POLL_WAIT.min(left()), &mut |record| {
+            if reading.advance_past(record) {
+                let taken = control.apply_record(record);
                 if taken.is_err() || record.key == Some(FLEET_KEY.as_bytes()) {
                     fleet = taken;
                 }
@@ -185,20 +185,20 @@ pub fn read_control_blocking(
         })?;
         // The last offsets may hold no record: transaction markers take one offset each and are never delivered.
         if let Some((_, offset)) = consumer.positions()?.first() {
-            reading.passed(*offset);
+            reading.advance_to(*offset);
         }
     }
-    consumer.close(left().max(POLL));
+    consumer.close(left().max(POLL_WAIT));
     fleet.map(|()| control)
 }
 
 /// Progress of reading a topic up to the end it had at the start.
-pub(crate) struct Reading {
+pub(crate) struct ReadProgress {
     next: i64,
     end: i64,
 }
 
-impl Reading {
+impl ReadProgress {
     pub(crate) fn new(ends: Watermarks) -> Self {
         Self { next: ends.low, end: ends.high }
     }
@@ -208,7 +208,7 @@ impl Reading {
     }
 
     /// Advances to `offset`: nothing visible lies between.
-    pub(crate) fn passed(&mut self, offset: i64) {
+    pub(crate) fn advance_to(&mut self, offset: i64) {
         self.next = self.next.max(offset);
     }
 
@@ -217,7 +217,7 @@ impl Reading {
     }
 
     /// Advances past a record. Returns false if the record was written after the initial end.
-    pub(crate) fn takes(&mut self, record: &RecordRef<'_>) -> bool {
+    pub(crate) fn advance_past(&mut self, record: &RecordRef<'_>) -> bool {
         let within = record.offset < self.end;
         self.next = self.next.max(record.offset + 1);
         within
@@ -244,7 +244,7 @@ fn read_fleet(value: &[u8], record: &RecordRef<'_>) -> Result<FleetRecord, Fleet
 }
 
 /// Applies the record of a key such as `consumed/echo/3` to the set of consumed partitions. Returns false for other keys.
-pub(super) fn take_consumed(consumed: &mut BTreeSet<(String, i32)>, key: &str, value: Option<&[u8]>) -> bool {
+pub(super) fn apply_consumed(consumed: &mut BTreeSet<(String, i32)>, key: &str, value: Option<&[u8]>) -> bool {
     let partition = key.strip_prefix(CONSUMED).and_then(|rest| rest.rsplit_once('/'));
     let partition = partition.and_then(|(task_type, number)| Some((task_type.to_owned(), number.parse().ok()?)));
     let Some(partition) = partition else { return false };

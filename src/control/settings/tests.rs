@@ -89,7 +89,7 @@ async fn last_record_of_a_key_wins() {
 async fn several_batches_are_read() {
     let broker = with_topic();
     let producer = SharedProducer::open(broker.clone(), None).unwrap();
-    let count = BATCH as i32 + 10;
+    let count = POLL_RECORDS as i32 + 10;
     let names = names();
     let writes = (0..count).map(|partition| mark_partition_consumed(&producer, &names, "echo", partition));
     assert!(futures::future::join_all(writes).await.iter().all(Result::is_ok));

@@ -37,13 +37,13 @@ pub(crate) struct Play {
     /// End as a dead letter.
     pub dead: bool,
     /// Children spawned on success.
-    pub children: Vec<Part>,
+    pub children: Vec<DemoChild>,
 }
 
 /// A child of a demo task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Part {
+pub(crate) struct DemoChild {
     pub id: String,
     #[serde(rename = "type")]
     pub task_type: String,
@@ -53,15 +53,16 @@ pub(crate) struct Part {
 
 /// Result of a demo task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Played {
+#[schemars(rename = "Played")]
+pub(crate) struct DemoResult {
     pub steps: u32,
 }
 
 impl Task for Play {
     const TYPE: &'static str = ORDER;
-    type Output = Played;
+    type Output = DemoResult;
 
-    async fn run(self, cx: Context) -> TaskResult<Played> {
+    async fn run(self, cx: Context) -> TaskResult<DemoResult> {
         self.log.iter().for_each(|line| cx.log(line));
         self.warn.iter().for_each(|message| cx.warn(message));
         for step in 1..=self.steps {
@@ -84,10 +85,10 @@ impl Task for Play {
         if let Some(name) = &self.attach {
             cx.attach(name, "text/plain", format!("{} is done\n", cx.id))?;
         }
-        for Part { id, task_type, params } in self.children {
+        for DemoChild { id, task_type, params } in self.children {
             cx.spawn_child(Child::new(&task_type, json!(params)).id(id));
         }
-        Ok(Played { steps: self.steps })
+        Ok(DemoResult { steps: self.steps })
     }
 }
 
@@ -112,7 +113,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn demo_task_ends_as_its_params_request() {
-        let child = Part { id: "pack".into(), task_type: PACK.into(), params: Play::default() };
+        let child = DemoChild { id: "pack".into(), task_type: PACK.into(), params: Play::default() };
         let play = Play {
             steps: 2,
             pause: Millis::secs(1),

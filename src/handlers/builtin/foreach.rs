@@ -24,7 +24,8 @@ pub struct Foreach {
 
 /// Result of a `foreach` task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Counted {
+#[schemars(rename = "Counted")]
+pub struct ForeachResult {
     pub steps: u32,
 }
 
@@ -34,9 +35,9 @@ fn one_second() -> Millis {
 
 impl Task for Foreach {
     const TYPE: &'static str = "foreach";
-    type Output = Counted;
+    type Output = ForeachResult;
 
-    async fn run(self, cx: Context) -> TaskResult<Counted> {
+    async fn run(self, cx: Context) -> TaskResult<ForeachResult> {
         for step in 1..=self.count {
             if step > 1 {
                 self.rest(&cx).await;
@@ -47,7 +48,7 @@ impl Task for Foreach {
             }
             cx.progress(json!({"step": step, "of": self.count}));
         }
-        Ok(Counted { steps: self.count })
+        Ok(ForeachResult { steps: self.count })
     }
 }
 

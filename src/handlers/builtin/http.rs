@@ -209,8 +209,8 @@ impl Call {
 
     fn no_response(&self, error: reqwest::Error) -> Failure {
         let (host, timed_out) = (self.url.host_str().unwrap_or_default(), error.is_timeout());
-        let what = if error.is_connect() { "cannot be reached" } else { "did not respond" };
-        Failure::no_response(format!("`{host}` {what}: {}", root_cause(&error.without_url())), timed_out)
+        let symptom = if error.is_connect() { "cannot be reached" } else { "did not respond" };
+        Failure::no_response(format!("`{host}` {symptom}: {}", root_cause(&error.without_url())), timed_out)
     }
 
     fn error_status(&self, response: &Response, body: &[u8], wait: Option<Duration>) -> Failure {

@@ -68,14 +68,14 @@ pub fn register_config(
         if registry.get(name).is_some() {
             section.override_policy(registry);
         } else if (config.handler.is_some() || !env.has_unknown_types)
-            && let Some(registered) = section.make()
+            && let Some(registered) = section.create_type()
         {
             registry.add(name, registered);
         }
     }
     for (name, registered) in registry.types() {
-        let found = registered.policy.contradictions().into_iter();
-        problems.extend(found.map(|(key, error)| format!("`types.{name}.{key}`: {error}")));
+        let contradictions = registered.policy.contradictions().into_iter();
+        problems.extend(contradictions.map(|(key, error)| format!("`types.{name}.{key}`: {error}")));
     }
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
@@ -130,7 +130,7 @@ impl Section<'_> {
     }
 
     /// Creates the type. Problems are recorded and give `None`.
-    fn make(&mut self) -> Option<TypeRegistration> {
+    fn create_type(&mut self) -> Option<TypeRegistration> {
         let before = self.problems.len();
         if let Err(error) = check_own_type(self.name) {
             self.problem("", error);

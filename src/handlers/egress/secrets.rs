@@ -13,17 +13,17 @@ const MAX_FILE_BYTES: u64 = 64 << 10;
 
 /// Source of a secret.
 #[derive(Clone)]
-pub(crate) enum Source {
+pub(crate) enum SecretSource {
     Text(String),
     File(PathBuf),
 }
 
 pub(crate) struct Secret {
-    source: Source,
+    source: SecretSource,
     hosts: Vec<Pattern>,
 }
 
-impl Source {
+impl SecretSource {
     /// Reads the secret, without trailing line breaks. A file is read on every call, so that it can be rotated.
     pub(crate) async fn read(&self) -> Result<String, String> {
         match self {
@@ -46,13 +46,13 @@ async fn read_file(path: &PathBuf) -> Result<String, String> {
 impl Secret {
     pub(crate) fn new(config: &SecretConfig) -> Self {
         let source = match &config.file {
-            Some(path) => Source::File(path.clone()),
-            None => Source::Text(config.value.clone().unwrap_or_default()),
+            Some(path) => SecretSource::File(path.clone()),
+            None => SecretSource::Text(config.value.clone().unwrap_or_default()),
         };
         Self { source, hosts: config.hosts.iter().map(|host| Pattern::new(host)).collect() }
     }
 
-    pub(crate) fn source(&self) -> &Source {
+    pub(crate) fn source(&self) -> &SecretSource {
         &self.source
     }
 
@@ -63,24 +63,24 @@ impl Secret {
 
 /// A part of a text with `${name}` references to secrets.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Part<'a> {
+pub(crate) enum TextPart<'a> {
     Plain(&'a str),
     Secret(&'a str),
 }
 
 /// Splits a text into its parts. An unterminated `${` is an error; any other `$` is literal.
-pub(crate) fn parts(text: &str) -> Result<Vec<Part<'_>>, String> {
+pub(crate) fn parts(text: &str) -> Result<Vec<TextPart<'_>>, String> {
     let (mut parts, mut rest) = (Vec::new(), text);
     while let Some((plain, after)) = rest.split_once("${") {
         let Some((name, behind)) = after.split_once('}') else {
             return Err("`${` has no `}`; hint: `${name}` refers to a secret of `[callbacks.secrets]`".to_owned());
         };
-        parts.push(Part::Plain(plain));
-        parts.push(Part::Secret(name));
+        parts.push(TextPart::Plain(plain));
+        parts.push(TextPart::Secret(name));
         rest = behind;
     }
-    parts.push(Part::Plain(rest));
-    parts.retain(|part| *part != Part::Plain(""));
+    parts.push(TextPart::Plain(rest));
+    parts.retain(|part| *part != TextPart::Plain(""));
     Ok(parts)
 }
 
@@ -89,8 +89,8 @@ pub(crate) async fn fill(text: &str, secrets: &BTreeMap<String, Secret>) -> Resu
     let mut filled = String::new();
     for part in parts(text)? {
         match part {
-            Part::Plain(text) => filled.push_str(text),
-            Part::Secret(name) => {
+            TextPart::Plain(text) => filled.push_str(text),
+            TextPart::Secret(name) => {
                 let secret = secrets.get(name).ok_or_else(|| format!("there is no secret `{name}`"))?;
                 filled.push_str(&secret.source.read().await.map_err(|error| format!("the secret `{name}`: {error}"))?);
             }
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn text_is_split_into_secret_references() {
-        use Part::{Plain, Secret};
+        use TextPart::{Plain, Secret};
         for (text, expected) in [
             ("", vec![]),
             ("plain $5 {a}", vec![Plain("plain $5 {a}")]),

@@ -172,7 +172,7 @@ impl Event {
     }
 
     /// Event that records a request of an operator.
-    pub fn operated(action: &str, target: &str, at_ms: i64) -> Self {
+    pub fn operation(action: &str, target: &str, at_ms: i64) -> Self {
         let payload = Payload::Operated { action: Some(action.into()), target: Some(target.into()) };
         Self::new(payload, TaskId::of_tracker(), 1, at_ms)
     }

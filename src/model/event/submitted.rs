@@ -28,7 +28,7 @@ mod tests {
 
     use super::*;
     use crate::model::event::Event;
-    use crate::model::task::{Source, read_task};
+    use crate::model::task::{RecordSource, read_task};
 
     #[test]
     fn submitted_encoder_writes_the_same_bytes_as_the_event() {
@@ -49,7 +49,7 @@ mod tests {
         ] {
             let written_at = offset.map(|offset| Position { partition: 3, offset });
             let position = written_at.unwrap_or(Position { partition: 0, offset: 0 });
-            let source = Source { task_type: &task_type, position, timestamp_ms: 7, value: Some(b"{}") };
+            let source = RecordSource { task_type: &task_type, position, timestamp_ms: 7, value: Some(b"{}") };
             let task = read_task(&source, headers.iter().map(|(name, value)| (*name, Some(value.as_bytes())))).unwrap();
             let mut by_serde = Vec::new();
             let mut by_hand = Vec::new();

@@ -93,14 +93,14 @@ mod tests {
 
     use super::*;
     use crate::model::event::{Announcement, Event, Payload};
-    use crate::model::task::{Source, read_task};
+    use crate::model::task::{RecordSource, read_task};
 
     /// Compares the hand-written encoder with serde's.
     #[test]
     fn success_encoder_writes_the_same_bytes_as_the_event() {
         let task_type: Arc<str> = "echo".into();
         let position = Position { partition: 3, offset: 41 };
-        let source = Source { task_type: &task_type, position, timestamp_ms: 7, value: Some(b"{\"n\":1}") };
+        let source = RecordSource { task_type: &task_type, position, timestamp_ms: 7, value: Some(b"{\"n\":1}") };
         let escaped = vec![
             ("ce_run", "2"),
             ("ce_hash", "a\"b\\\u{1}é\u{7f}"),

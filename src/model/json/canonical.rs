@@ -10,9 +10,9 @@ use super::{JsonDefect, is_plain, plain_text};
 /// Canonical text of a valid text: no white space, the names of an object sorted by bytes, strings as serde_json writes
 /// them, numbers by their exact decimal value as RFC 8785 writes numbers. Takes linear time, apart from the sorting.
 pub(super) fn canonical(text: &str) -> Result<String, JsonDefect> {
-    let mut tree = Tree::default();
+    let mut tree = JsonTree::default();
     for token in Tokens::of(text) {
-        tree.take(token).map_err(|reason| JsonDefect { pointer: String::new(), reason: reason.to_owned() })?;
+        tree.add_token(token).map_err(|reason| JsonDefect { pointer: String::new(), reason: reason.to_owned() })?;
     }
     Ok(tree.write(text.len()))
 }
@@ -30,7 +30,7 @@ enum NodeValue<'a> {
 }
 
 /// Container that is not closed yet.
-struct Container<'a> {
+struct OpenContainer<'a> {
     name: Option<Cow<'a, str>>,
     is_object: bool,
     /// Number of values that wait for the containers around it.
@@ -38,22 +38,22 @@ struct Container<'a> {
 }
 
 #[derive(Default)]
-struct Tree<'a> {
+struct JsonTree<'a> {
     /// Name of the next value.
     name: Option<Cow<'a, str>>,
-    open: Vec<Container<'a>>,
+    open: Vec<OpenContainer<'a>>,
     /// Values of open containers.
     waiting: Vec<Node<'a>>,
     /// Values of closed containers, each container's in one range.
     closed: Vec<Node<'a>>,
 }
 
-impl<'a> Tree<'a> {
-    fn take(&mut self, token: Token<'a>) -> Result<(), &'static str> {
+impl<'a> JsonTree<'a> {
+    fn add_token(&mut self, token: Token<'a>) -> Result<(), &'static str> {
         match token.kind {
             TokenKind::Open => {
                 let first = self.waiting.len();
-                self.open.push(Container { name: self.name.take(), is_object: token.opens_object(), first });
+                self.open.push(OpenContainer { name: self.name.take(), is_object: token.opens_object(), first });
             }
             TokenKind::Close => self.close(),
             TokenKind::Text if self.name.is_none() && self.open.last().is_some_and(|open| open.is_object) => {
@@ -73,7 +73,7 @@ impl<'a> Tree<'a> {
     }
 
     fn close(&mut self) {
-        let Some(Container { name, is_object, first }) = self.open.pop() else { return };
+        let Some(OpenContainer { name, is_object, first }) = self.open.pop() else { return };
         let values = &mut self.waiting[first..];
         if is_object && !values.is_sorted_by(|a, b| name_of(a) <= name_of(b)) {
             values.sort_by(|a, b| name_of(a).cmp(&name_of(b)));

@@ -11,7 +11,7 @@ use crate::model::task::id::clip_to;
 /// Maximum nesting of a value: enough for data, and within the stack of readers that recurse.
 pub(crate) const MAX_LEVELS: usize = 10_000;
 /// Names of an object that are compared one by one; those of a larger object are sorted.
-const FEW_NAMES: usize = 16;
+const MAX_UNSORTED_NAMES: usize = 16;
 /// Maximum characters of the pointer of a fault.
 const MAX_POINTER_CHARS: usize = 200;
 /// Maximum characters of a quoted name.
@@ -101,7 +101,7 @@ impl Container {
 struct Checker<'a> {
     text: &'a str,
     /// Names of all open objects, as written.
-    names: SmallVec<[&'a str; FEW_NAMES]>,
+    names: SmallVec<[&'a str; MAX_UNSORTED_NAMES]>,
     /// The whole text, and the open containers around the current one.
     outer: SmallVec<[Container; 4]>,
     current: Container,
@@ -164,7 +164,7 @@ impl<'a> Checker<'a> {
         let bit = bit_of(name.as_bytes());
         if self.current.seen & bit != 0 {
             let others = &self.names[self.current.first_name..];
-            if others.len() > FEW_NAMES {
+            if others.len() > MAX_UNSORTED_NAMES {
                 self.current.is_suspect = true;
             } else if others.contains(&name) {
                 return Err(self.doubled(&unescaped(name).unwrap_or_default()));
@@ -232,7 +232,7 @@ pub(super) fn push_segment(pointer: &mut String, segment: &str) {
 mod tests {
     use super::*;
 
-    fn found(text: &str) -> (String, String) {
+    fn defect_of(text: &str) -> (String, String) {
         let defect = check(text).unwrap_err();
         (defect.pointer, defect.reason)
     }
@@ -245,27 +245,27 @@ mod tests {
             (r#"{"b":[0,{"x":{},"c/d":{"~":1,"y":[],"~":2}}]}"#, "/b/1/c~1d/~0"),
             (r#"[[],[{"a":{"a":[{"a":1}]}},{"":1,"":2}]]"#, "/1/1/"),
         ] {
-            let (at, reason) = found(text);
+            let (at, reason) = defect_of(text);
             assert_eq!(at, pointer, "{text}");
             assert!(reason.contains("occurs twice"), "{reason}");
         }
         let many: Vec<String> = (0..5_000).map(|n| format!("\"n{n}\":{n}")).collect();
         assert_eq!(check(&format!("{{{}}}", many.join(","))), Ok(()));
-        assert_eq!(found(&format!("[{{{},\"n17\":0}}]", many.join(","))).0, "/0/n17");
+        assert_eq!(defect_of(&format!("[{{{},\"n17\":0}}]", many.join(","))).0, "/0/n17");
         assert_eq!(check(r#"{"a":{"a":[{"a":1},{"a":1}]},"b":"a","c":"a"}"#), Ok(()));
     }
 
     #[test]
     fn half_a_surrogate_pair_is_found_with_its_pointer() {
-        assert_eq!(found(r#"{"a":[1,"\ud800"]}"#).0, "/a/1");
-        assert_eq!(found(r#""\udc00x""#).0, "");
-        assert_eq!(found(r#"{"b":{"x\ud800":1}}"#).0, "/b");
+        assert_eq!(defect_of(r#"{"a":[1,"\ud800"]}"#).0, "/a/1");
+        assert_eq!(defect_of(r#""\udc00x""#).0, "");
+        assert_eq!(defect_of(r#"{"b":{"x\ud800":1}}"#).0, "/b");
         assert_eq!(check(r#"{"a":"\ud83d\ude00","b":"\\ud800","c":"\u0000"}"#), Ok(()));
     }
 
     #[test]
     fn exponent_out_of_range_is_found_with_its_pointer() {
-        assert_eq!(found(r#"{"a":{"b":2},"n":[1e1000000000]}"#), ("/n/0".to_owned(), EXPONENT.to_owned()));
+        assert_eq!(defect_of(r#"{"a":{"b":2},"n":[1e1000000000]}"#), ("/n/0".to_owned(), EXPONENT.to_owned()));
         assert_eq!(check("[1e400,-0,1e-999999999]"), Ok(()));
     }
 
@@ -273,6 +273,6 @@ mod tests {
     fn nesting_is_bounded() {
         let nested = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
         assert_eq!(check(&nested(MAX_LEVELS)), Ok(()));
-        assert!(found(&nested(MAX_LEVELS + 1)).1.contains("more than 10000 levels"));
+        assert!(defect_of(&nested(MAX_LEVELS + 1)).1.contains("more than 10000 levels"));
     }
 }

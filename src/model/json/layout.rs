@@ -12,8 +12,8 @@ pub(super) fn compact(text: &str) -> String {
     out
 }
 
-/// Writes each member and element on a line of its own, indented by 2. What is nested more than 64 levels deep stays on
-/// one line.
+/// Writes each member and element on a line of its own, indented by 2. Values nested more than 64 levels deep
+/// stay on one line.
 pub(super) fn pretty(text: &str) -> String {
     let mut out = String::with_capacity(text.len() * 2);
     let mut level = 0_usize;

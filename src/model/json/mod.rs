@@ -1,7 +1,7 @@
 //! Opaque JSON: validated once and kept as text.
 //!
-//! Between the bytes of a user and the eyes of a user no value is decoded, because decoding changes it: numbers are
-//! rounded, and the order of names is lost. Values are shown, taken apart and compared as text.
+//! No value is decoded on its way from a user's input to a user's output, because decoding changes it: numbers are
+//! rounded, and the order of names is lost. Values are shown, split into parts and compared as text.
 
 mod canonical;
 mod defect;
@@ -144,7 +144,7 @@ impl RawJson {
 
     /// Compares values by their canonical text.
     pub fn is_same_value(&self, other: &Self) -> bool {
-        self == other || self.slice().canonical().is_ok_and(|own| other.slice().canonical().is_ok_and(|of| of == own))
+        self == other || self.slice().canonical().is_ok_and(|form| other.slice().canonical().is_ok_and(|of| of == form))
     }
 
     /// Parses the text for readers that need no exact numbers: numbers beyond 64 bits and fractions are rounded to
@@ -235,7 +235,7 @@ pub(crate) fn push_text(out: &mut Vec<u8>, text: &str) {
 /// Returns whether a string needs no escapes.
 fn is_plain(text: &str) -> bool {
     // The fold has no early exit, so that the compiler can vectorise it.
-    !text.bytes().fold(false, |found, byte| found | (byte < b' ') | (byte == b'"') | (byte == b'\\'))
+    !text.bytes().fold(false, |is_escaped, byte| is_escaped | (byte < b' ') | (byte == b'"') | (byte == b'\\'))
 }
 
 /// Maximum nesting of a value that becomes part of events, records and notifications. Parsers refuse 128 levels.

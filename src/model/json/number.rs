@@ -25,8 +25,8 @@ fn parts(number: &str) -> Result<(&str, &str, i64), &'static str> {
     }
     let size: i64 = digits.parse().map_err(|_| EXPONENT)?;
     let exponent = if exponent.starts_with('-') { -size } else { size };
-    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    Ok((whole, fraction, exponent))
+    let (integer, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    Ok((integer, fraction, exponent))
 }
 
 /// Returns whether a float keeps the value of a decimal number, such as `+1.5` or `1e3`.
@@ -51,8 +51,8 @@ pub(super) fn canonical_number(number: &str) -> Result<Cow<'_, str>, &'static st
         return Ok(number.into());
     }
     let (unsigned, is_negative) = number.strip_prefix('-').map_or((number, false), |rest| (rest, true));
-    let (whole, fraction, exponent) = parts(unsigned)?;
-    let all: String = [whole, fraction].concat();
+    let (integer, fraction, exponent) = parts(unsigned)?;
+    let all: String = [integer, fraction].concat();
     let significant = all.trim_start_matches('0');
     let leading = all.len() - significant.len();
     let digits = significant.trim_end_matches('0');
@@ -64,7 +64,7 @@ pub(super) fn canonical_number(number: &str) -> Result<Cow<'_, str>, &'static st
         out.push('-');
     }
     // The value is 0.DIGITS times 10 to the power of `point`.
-    push_digits(&mut out, digits, whole.len() as i64 + exponent - leading as i64);
+    push_digits(&mut out, digits, integer.len() as i64 + exponent - leading as i64);
     Ok(out.into())
 }
 
@@ -75,8 +75,8 @@ fn push_digits(out: &mut String, digits: &str, point: i64) {
         out.push_str(digits);
         out.extend(zeros(point - count));
     } else if (1..=MAX_PLAIN_DIGITS).contains(&point) {
-        let (whole, fraction) = digits.split_at(usize::try_from(point).unwrap_or_default());
-        out.extend([whole, ".", fraction]);
+        let (integer, fraction) = digits.split_at(usize::try_from(point).unwrap_or_default());
+        out.extend([integer, ".", fraction]);
     } else if point <= 0 && point > -MAX_LEADING_ZEROS {
         out.push_str("0.");
         out.extend(zeros(-point));

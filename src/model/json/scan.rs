@@ -120,9 +120,9 @@ pub(super) fn end_of_string(bytes: &[u8], mut at: usize) -> (usize, bool) {
     loop {
         while let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
             let word = u64::from_le_bytes(*chunk);
-            let found = marks(word, b'"') | marks(word, b'\\');
-            if found != 0 {
-                at += found.trailing_zeros() as usize / 8;
+            let marked = marks(word, b'"') | marks(word, b'\\');
+            if marked != 0 {
+                at += marked.trailing_zeros() as usize / 8;
                 break;
             }
             at += 8;

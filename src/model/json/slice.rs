@@ -180,14 +180,17 @@ mod tests {
     }
 
     /// Finds every part of a value with its pointer.
-    fn parts(pointer: &str, value: &Value, found: &mut Vec<(String, Value)>) {
-        found.push((pointer.to_owned(), value.clone()));
+    fn parts(pointer: &str, value: &Value, collected: &mut Vec<(String, Value)>) {
+        collected.push((pointer.to_owned(), value.clone()));
         match value {
             Value::Array(items) => {
-                items.iter().enumerate().for_each(|(n, item)| parts(&pointer_to(pointer, &n.to_string()), item, found));
+                items
+                    .iter()
+                    .enumerate()
+                    .for_each(|(n, item)| parts(&pointer_to(pointer, &n.to_string()), item, collected));
             }
             Value::Object(fields) => {
-                fields.iter().for_each(|(name, field)| parts(&pointer_to(pointer, name), field, found));
+                fields.iter().for_each(|(name, field)| parts(&pointer_to(pointer, name), field, collected));
             }
             _ => {}
         }

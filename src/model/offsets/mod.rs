@@ -130,10 +130,10 @@ impl CompletedOffsets {
             return 0;
         }
         let bits = (offset - self.base) as usize;
-        let whole: u64 = self.words.iter().take(bits / 64).map(|word| u64::from(word.count_ones())).sum();
+        let in_full_words: u64 = self.words.iter().take(bits / 64).map(|word| u64::from(word.count_ones())).sum();
         let rest =
             self.words.get(bits / 64).map_or(0, |word| u64::from((word & ((1 << (bits % 64)) - 1)).count_ones()));
-        bits as u64 - whole - rest
+        bits as u64 - in_full_words - rest
     }
 
     fn set_range(&mut self, from: i64, to: i64) {

@@ -42,7 +42,7 @@ pub struct Entry {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Changes {
     /// Task records to write, encoded.
-    pub nodes: Vec<(TaskId, Vec<u8>)>,
+    pub task_records: Vec<(TaskId, Vec<u8>)>,
     pub added: Vec<(Index, Entry)>,
     pub removed: Vec<(Index, Entry)>,
     /// Differences to add to the counters; never zero.
@@ -63,7 +63,7 @@ pub struct Changes {
     pub done_with: Option<(i64, usize)>,
     /// Task records to remove with their logs and attachments. Their index entries and counters are in the other
     /// fields.
-    pub gone: Vec<TaskId>,
+    pub deleted: Vec<TaskId>,
     /// New lifetimes, if they changed.
     pub lifetimes: Option<Lifetimes>,
     pub statistics: StatisticsChanges,
@@ -75,9 +75,9 @@ pub struct Changes {
 
 impl Changes {
     pub fn is_empty(&self) -> bool {
-        let dealt_with = self.gone.is_empty() && self.done_with.is_none();
+        let dealt_with = self.deleted.is_empty() && self.done_with.is_none();
         let counted = self.statistics.is_empty() && self.audit.is_empty();
-        self.nodes.is_empty() && self.logs.is_empty() && dealt_with && self.lifetimes.is_none() && counted
+        self.task_records.is_empty() && self.logs.is_empty() && dealt_with && self.lifetimes.is_none() && counted
     }
 
     /// Returns true if a timer or an effect was added.

@@ -2,7 +2,7 @@
 
 use super::records::Records;
 use super::refresh::refresh;
-use super::{Change, continuations, requests, tally};
+use super::{Cause, continuations, requests, tally};
 use crate::model::event::{ErrorInfo, Kind};
 use crate::model::outbox::{CANCEL_GRACE_MS, CancelRequest, EffectKind, StoredCancel};
 use crate::model::record::rollup;
@@ -14,59 +14,59 @@ use crate::model::task::id::TaskId;
 const CHILD_FAILED: &str = "child_failed";
 
 /// Returns true if the task fails fast and more children have failed than it tolerates.
-pub(super) fn has_failed_fast(node: &TaskRecord) -> bool {
-    node.definition.policy.as_ref().is_some_and(|policy| policy.rules.fail_fast)
-        && rollup::is_lost(&node.tree.below, node.definition.tolerated())
+pub(super) fn has_failed_fast(task: &TaskRecord) -> bool {
+    task.definition.policy.as_ref().is_some_and(|policy| policy.rules.fail_fast)
+        && rollup::is_lost(&task.tree.below, task.definition.tolerated())
 }
 
 /// Returns true if pending descendants must be cancelled because the task failed fast, and no request has done so
 /// before.
-pub(super) fn must_fail_fast(node: &TaskRecord) -> bool {
-    let is_requested = |cancel: &StoredCancel| !cancel.tripped && (cancel.named || !node.own.is_terminal());
-    let cancel = if node.own.is_terminal() {
-        node.requests.cancel.as_deref().filter(|cancel| cancel.subtree)
+pub(super) fn must_fail_fast(task: &TaskRecord) -> bool {
+    let is_requested = |cancel: &StoredCancel| !cancel.tripped && (cancel.named || !task.own.is_terminal());
+    let cancel = if task.own.is_terminal() {
+        task.requests.cancel.as_deref().filter(|cancel| cancel.subtree)
     } else {
-        node.cancelled_by()
+        task.cancelled_by()
     };
-    has_failed_fast(node) && !cancel.is_some_and(is_requested)
+    has_failed_fast(task) && !cancel.is_some_and(is_requested)
 }
 
 impl Records {
     /// Cancels the pending descendants of a task that fails fast after `child` failed, without waiting for the other
     /// children. `child` is `None` if the children failed before the task was announced.
-    pub(super) fn fail_fast(&mut self, id: &TaskId, child: Option<&TaskId>, cause: Change<'_>) {
-        let reason = child.and_then(|child| Some(child_failure(child, self.node(child.as_str())?)));
-        let Some(node) = self.node_mut(id) else { return };
-        let counted_before = tally::Before::of(node);
-        apply_fail_fast(node, reason, cause);
-        let observation = tally::compare(counted_before, node, cause.position, None);
+    pub(super) fn fail_fast(&mut self, id: &TaskId, child: Option<&TaskId>, cause: Cause<'_>) {
+        let reason = child.and_then(|child| Some(child_failure(child, self.task(child.as_str())?)));
+        let Some(task) = self.task_mut(id) else { return };
+        let counted_before = tally::CountedState::of(task);
+        apply_fail_fast(task, reason, cause);
+        let observation = tally::compare(counted_before, task, cause.position, None);
         // An external task ends here, so its continuations may be due.
-        let is_due = continuations::has_due(node);
+        let is_due = continuations::has_due(task);
         self.count(observation);
         if is_due {
             self.create_continuations(id, cause);
         }
-        self.node_mut(id).into_iter().for_each(|node| refresh(node, cause));
+        self.task_mut(id).into_iter().for_each(|task| refresh(task, cause));
     }
 }
 
 /// Failure reason shown on the parent of a failed child.
-fn child_failure(child: &TaskId, node: &TaskRecord) -> String {
-    let reason = node.outcome.error.as_ref().map_or(String::new(), |error| format!(": {}", error.message));
-    format!("child `{child}` is {}{reason}", node.state)
+fn child_failure(child: &TaskId, task: &TaskRecord) -> String {
+    let reason = task.outcome.error.as_ref().map_or(String::new(), |error| format!(": {}", error.message));
+    format!("child `{child}` is {}{reason}", task.state)
 }
 
 /// Cancels the task and its pending descendants as a request would, except that the task then ends as failed. The
 /// caller recomputes the state.
-fn apply_fail_fast(node: &mut TaskRecord, reason: Option<String>, cause: Change<'_>) {
+fn apply_fail_fast(task: &mut TaskRecord, reason: Option<String>, cause: Cause<'_>) {
     let reason = reason.unwrap_or_else(|| "children failed before the task was announced".to_owned());
     let asof = cause.position.offset;
-    let open = !node.state.is_terminal();
+    let open = !task.state.is_terminal();
     let due_ms = cause.position.log_time_ms + CANCEL_GRACE_MS;
     let message: String =
         format!("{reason} (fail_fast: pending descendants are cancelled)").chars().take(MAX_MESSAGE_CHARS).collect();
     let request = CancelRequest { reason: Some(message.as_str().into()), ..CancelRequest::default() };
-    node.requests.cancel = Some(Box::new(StoredCancel {
+    task.requests.cancel = Some(Box::new(StoredCancel {
         asof,
         due_ms,
         named: open,
@@ -76,21 +76,21 @@ fn apply_fail_fast(node: &mut TaskRecord, reason: Option<String>, cause: Change<
         request,
     }));
     if open {
-        requests::replace_cancel_effect(node, cause.position, EffectKind::Cancel { asof, subtree: true });
+        requests::replace_cancel_effect(task, cause.position, EffectKind::Cancel { asof, subtree: true });
     }
-    if !matches!(node.own, State::Failed | State::Expired | State::Cancelled) {
-        node.outcome.error = Some(Box::new(ErrorInfo::new(CHILD_FAILED, message.clone(), 0)));
+    if !matches!(task.own, State::Failed | State::Expired | State::Cancelled) {
+        task.outcome.error = Some(Box::new(ErrorInfo::new(CHILD_FAILED, message.clone(), 0)));
     }
-    if node.is_external() && !node.own.is_terminal() && !node.deferral.is_deferred() {
-        node.own = State::Failed;
+    if task.is_external() && !task.own.is_terminal() && !task.deferral.is_deferred() {
+        task.own = State::Failed;
     }
-    node.history.push(HistoryEntry::of_fold(Kind::CancelRequested, node.run, (cause.at_ms, asof), message));
+    task.history.push(HistoryEntry::of_fold(Kind::CancelRequested, task.run, (cause.at_ms, asof), message));
 }
 
 /// Clears the error that failed children left on a task, once retries have reduced their number to `max_failed`.
-pub(super) fn clear_child_failure(node: &mut TaskRecord) {
-    let failed_by_children = node.outcome.error.as_ref().is_some_and(|error| error.kind == CHILD_FAILED);
-    if failed_by_children && node.own == State::Succeeded && !has_failed_fast(node) {
-        node.outcome.error = None;
+pub(super) fn clear_child_failure(task: &mut TaskRecord) {
+    let failed_by_children = task.outcome.error.as_ref().is_some_and(|error| error.kind == CHILD_FAILED);
+    if failed_by_children && task.own == State::Succeeded && !has_failed_fast(task) {
+        task.outcome.error = None;
     }
 }

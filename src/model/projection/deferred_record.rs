@@ -15,27 +15,27 @@ pub(super) enum DeferredRecord {
 
 /// Keeps or forgets the deferred record of a task. `before`: its bytes in the store so far; `room`: free bytes of the
 /// partition.
-pub(super) fn keep(
-    node: &mut TaskRecord,
+pub(super) fn update_deferred_record(
+    task: &mut TaskRecord,
     event: &Event,
     verdict: Verdict,
     position: LogPosition,
     before: u32,
     room: u64,
 ) -> Result<Option<DeferredRecord>, EncodeError> {
-    let waits = matches!(node.own, State::Scheduled | State::Retrying);
+    let waits = matches!(task.own, State::Scheduled | State::Retrying);
     // Only these kinds defer a task. The purpose of a record in an unknown kind of a newer version is not known.
     let brings = verdict == Verdict::Applied && matches!(event.kind(), Kind::Scheduled | Kind::Retrying);
     if let Some(record) = event.payload.record().filter(|_| brings && waits) {
         let bytes = record.encode()?;
-        node.definition.record_event_offset = Some(position.offset);
-        node.deferral.record_bytes = bytes.len() as u32;
-        node.deferral.only_in_log = bytes.len() as u64 > room + u64::from(before);
-        if !node.deferral.only_in_log {
+        task.definition.record_event_offset = Some(position.offset);
+        task.deferral.record_bytes = bytes.len() as u32;
+        task.deferral.only_in_log = bytes.len() as u64 > room + u64::from(before);
+        if !task.deferral.only_in_log {
             return Ok(Some(DeferredRecord::Put(bytes)));
         }
     } else if !waits || brings {
-        node.deferral.clear_record();
+        task.deferral.clear_record();
     }
-    Ok((before > 0 && node.deferral.stored_bytes() == 0).then_some(DeferredRecord::Drop))
+    Ok((before > 0 && task.deferral.stored_bytes() == 0).then_some(DeferredRecord::Drop))
 }

@@ -31,17 +31,17 @@ pub struct IndexedFields {
 }
 
 impl IndexedFields {
-    pub fn of(node: &TaskRecord) -> Self {
+    pub fn of(task: &TaskRecord) -> Self {
         let is_done = |age: &crate::model::retention::Expiry| age.kind == ExpiryKind::Done;
         Self {
-            task_type: node.task_type.clone(),
-            state: node.state,
-            timer: node.timer().map(|timer| timer.due_ms),
-            effect: node.turn(),
-            age: node.times.expiry.filter(|age| !is_done(age)).map(|age| age.due_ms),
-            done: node.times.expiry.filter(is_done).map(|age| age.due_ms),
-            has_deferred: node.deferral.stored_bytes() > 0,
-            failed: node.times.failed_ms.map(|at_ms| (Fingerprint::of(node.outcome.error.as_deref()), at_ms)),
+            task_type: task.task_type.clone(),
+            state: task.state,
+            timer: task.timer().map(|timer| timer.due_ms),
+            effect: task.turn(),
+            age: task.times.expiry.filter(|age| !is_done(age)).map(|age| age.due_ms),
+            done: task.times.expiry.filter(is_done).map(|age| age.due_ms),
+            has_deferred: task.deferral.stored_bytes() > 0,
+            failed: task.times.failed_ms.map(|at_ms| (Fingerprint::of(task.outcome.error.as_deref()), at_ms)),
         }
     }
 
@@ -54,13 +54,13 @@ impl IndexedFields {
 
 /// Differences of counters.
 #[derive(Default)]
-struct Counts {
+struct CountChanges {
     states: FxHashMap<(Arc<str>, State), i64>,
     errors: FxHashMap<(Arc<str>, Fingerprint), i64>,
 }
 
-impl Counts {
-    fn take(self, changes: &mut Changes) {
+impl CountChanges {
+    fn write_to(self, changes: &mut Changes) {
         changes.counts = sorted(self.states).map(|((task_type, state), change)| (task_type, state, change)).collect();
         changes.errors = sorted(self.errors).map(|((task_type, error), change)| (task_type, error, change)).collect();
     }
@@ -72,10 +72,10 @@ impl WorkingSet {
         let logs = std::mem::take(&mut self.records.logs);
         let attachments = std::mem::take(&mut self.records.attachments);
         let mut changes = Changes { logs, attachments, ..Changes::default() };
-        let mut counts = Counts::default();
+        let mut counts = CountChanges::default();
         for id in std::mem::take(&mut self.records.dirty) {
             let Some(entry) = self.records.entries.get_mut(&id) else { continue };
-            let Some(node) = &entry.node else { continue };
+            let Some(task) = &entry.task else { continue };
             let stored = entry.stored.take();
             entry.dirty = false;
             if let Some(deferred) = self.records.deferred.remove(&id) {
@@ -83,9 +83,9 @@ impl WorkingSet {
                 let had_deferred = stored.as_ref().is_some_and(|stored| stored.has_deferred);
                 changes.deferred.extend((deferred.is_some() || had_deferred).then(|| (id.clone(), deferred)));
             }
-            entry.bytes = take_node(&mut changes, &mut counts, id, node, stored)?;
+            entry.bytes = add_changes(&mut changes, &mut counts, id, task, stored)?;
         }
-        counts.take(&mut changes);
+        counts.write_to(&mut changes);
         changes.statistics = self.records.statistics.take_changes()?;
         changes.audit = std::mem::take(&mut self.records.audit);
         changes.lifetimes = std::mem::take(&mut self.new_lifetimes).then(|| self.ages.lifetimes.clone());
@@ -93,18 +93,18 @@ impl WorkingSet {
     }
 
     /// Removes stored records at this log time: whole trees, or the deepest tasks of one.
-    pub fn remove(&mut self, gone: Vec<(TaskId, TaskRecord)>, log_time_ms: i64) -> Result<Changes, EncodeError> {
+    pub fn remove(&mut self, removed: Vec<(TaskId, TaskRecord)>, log_time_ms: i64) -> Result<Changes, EncodeError> {
         self.records.statistics.advance(log_time_ms);
         let mut changes = Changes::default();
-        let mut counts = Counts::default();
-        for (id, node) in gone {
+        let mut counts = CountChanges::default();
+        for (id, task) in removed {
             self.records.entries.remove(&id);
             self.records.deferred_bytes =
-                self.records.deferred_bytes.saturating_sub(u64::from(node.deferral.stored_bytes()));
-            self.records.count(tally::removal(&node));
-            remove_node(&mut changes, &mut counts, id, &node);
+                self.records.deferred_bytes.saturating_sub(u64::from(task.deferral.stored_bytes()));
+            self.records.count(tally::removal(&task));
+            add_removal(&mut changes, &mut counts, id, &task);
         }
-        counts.take(&mut changes);
+        counts.write_to(&mut changes);
         changes.statistics = self.records.statistics.take_changes()?;
         Ok(changes)
     }
@@ -116,9 +116,9 @@ fn sorted<K: Ord>(counts: FxHashMap<K, i64>) -> impl Iterator<Item = (K, i64)> {
     sorted.into_iter()
 }
 
-fn remove_node(changes: &mut Changes, counts: &mut Counts, id: TaskId, node: &TaskRecord) {
-    let entry = Entry { seen_ms: node.times.seen_ms, id };
-    let stored = IndexedFields::of(node);
+fn add_removal(changes: &mut Changes, counts: &mut CountChanges, id: TaskId, task: &TaskRecord) {
+    let entry = Entry { seen_ms: task.times.seen_ms, id };
+    let stored = IndexedFields::of(task);
     let index = entry.id.parent_id().map_or(Index::Roots, Index::Children);
     changes.removed.push((index, entry.clone()));
     move_entry(changes, &Index::Timers, &entry.id, stored.timer, None);
@@ -129,26 +129,26 @@ fn remove_node(changes: &mut Changes, counts: &mut Counts, id: TaskId, node: &Ta
     if let Some(task_type) = stored.task_type {
         move_member(changes, counts, &entry, Some((task_type, stored.state)), None);
     }
-    changes.gone.push(entry.id);
+    changes.deleted.push(entry.id);
 }
 
 /// Adds the changes of a record. Returns its size as stored, in bytes.
-fn take_node(
+fn add_changes(
     changes: &mut Changes,
-    counts: &mut Counts,
+    counts: &mut CountChanges,
     id: TaskId,
-    node: &TaskRecord,
+    task: &TaskRecord,
     stored: Option<IndexedFields>,
 ) -> Result<usize, EncodeError> {
-    let encoded = node.encode()?;
+    let encoded = task.encode()?;
     let bytes = encoded.len();
-    changes.nodes.push((id.clone(), encoded));
-    let entry = Entry { seen_ms: node.times.seen_ms, id };
+    changes.task_records.push((id.clone(), encoded));
+    let entry = Entry { seen_ms: task.times.seen_ms, id };
     if stored.is_none() {
         let index = entry.id.parent_id().map_or(Index::Roots, Index::Children);
         changes.added.push((index, entry.clone()));
     }
-    let now = IndexedFields::of(node);
+    let now = IndexedFields::of(task);
     let (timer, effect, age) = stored.as_ref().map_or((None, None, None), |was| (was.timer, was.effect, was.age));
     move_entry(changes, &Index::Timers, &entry.id, timer, now.timer);
     move_entry(changes, &Index::Effects, &entry.id, effect, now.effect);
@@ -168,7 +168,7 @@ fn take_node(
 
 type Member = Option<(Arc<str>, State)>;
 
-fn move_member(changes: &mut Changes, counts: &mut Counts, entry: &Entry, was: Member, is: Member) {
+fn move_member(changes: &mut Changes, counts: &mut CountChanges, entry: &Entry, was: Member, is: Member) {
     for (member, change, index) in [(was, -1, &mut changes.removed), (is, 1, &mut changes.added)] {
         let Some((task_type, state)) = member else { continue };
         if state.is_indexed() {
@@ -189,7 +189,7 @@ fn move_entry(changes: &mut Changes, index: &Index, id: &TaskId, was: Option<i64
 /// Entry of [`Index::Failed`] with its score.
 type FailedEntry = Option<(Index, i64)>;
 
-fn move_failed(changes: &mut Changes, counts: &mut Counts, id: &TaskId, was: FailedEntry, is: FailedEntry) {
+fn move_failed(changes: &mut Changes, counts: &mut CountChanges, id: &TaskId, was: FailedEntry, is: FailedEntry) {
     if was == is {
         return;
     }

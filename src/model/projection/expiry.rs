@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::records::Records;
 use super::refresh::{refresh, rollup_input};
-use super::{Change, LogPosition, WorkingSet, continuations, requests, tally};
+use super::{Cause, LogPosition, WorkingSet, continuations, requests, tally};
 use crate::model::event::{ErrorInfo, Kind};
 use crate::model::outbox::{CancelRequest, EffectKind, MAX_EFFECTS, OVERDUE, StoredCancel};
 use crate::model::record::HistoryEntry;
@@ -32,16 +32,16 @@ impl WorkingSet {
     /// Applies a new maximum age to a tree that is already open. The record must be loaded.
     pub fn set_tree_age(&mut self, id: &TaskId, max_tree_age_ms: i64) {
         let known_ms = self.ages.lifetimes.max_tree_age_ms;
-        let Some(node) = self.node(id.as_str()) else { return };
-        let Some(expiry) = node.times.expiry.filter(|expiry| expiry.kind == ExpiryKind::Open) else { return };
-        let oldest_ms = node.times.seen_ms.saturating_add(max_tree_age_ms);
+        let Some(task) = self.task(id.as_str()) else { return };
+        let Some(expiry) = task.times.expiry.filter(|expiry| expiry.kind == ExpiryKind::Open) else { return };
+        let oldest_ms = task.times.seen_ms.saturating_add(max_tree_age_ms);
         // A tree that was reopened late or rechecked has a due time of its own.
-        let has_own = expiry.due_ms != node.times.seen_ms.saturating_add(known_ms);
+        let has_own = expiry.due_ms != task.times.seen_ms.saturating_add(known_ms);
         let due_ms = if has_own { expiry.due_ms.max(oldest_ms) } else { oldest_ms };
         if due_ms != expiry.due_ms
-            && let Some(node) = self.records.node_mut(id)
+            && let Some(task) = self.records.task_mut(id)
         {
-            node.times.expiry = Some(Expiry { due_ms, ..expiry });
+            task.times.expiry = Some(Expiry { due_ms, ..expiry });
             self.ages.soonest_ms.fetch_min(due_ms, Relaxed);
         }
     }
@@ -60,35 +60,35 @@ impl WorkingSet {
     /// projected afterwards. The record and its ancestors ([`WorkingSet::missing_of`]) must be loaded.
     pub fn expire(&mut self, id: &TaskId, position: LogPosition) -> ExpiryOutcome {
         let due = |expiry: &Expiry| expiry.due_ms <= position.log_time_ms;
-        let what = self.node(id.as_str()).and_then(|node| node.times.expiry).filter(due).map(|expiry| expiry.kind);
-        let change = match what {
+        let kind = self.task(id.as_str()).and_then(|task| task.times.expiry).filter(due).map(|expiry| expiry.kind);
+        let change = match kind {
             None => return ExpiryOutcome::Not,
             Some(ExpiryKind::Done) => return ExpiryOutcome::Remove,
             Some(ExpiryKind::Expected) => expire_unannounced,
             Some(ExpiryKind::Open) => end_tree,
         };
         self.records.statistics.advance(position.log_time_ms);
-        let cause = Change { id, at_ms: position.log_time_ms, position, ages: &self.ages };
+        let cause = Cause { id, at_ms: position.log_time_ms, position, ages: &self.ages };
         expire_with(&mut self.records, cause, change)
     }
 }
 
 fn expire_with(
     records: &mut Records,
-    cause: Change<'_>,
+    cause: Cause<'_>,
     change: fn(&mut Records, &TaskId, LogPosition),
 ) -> ExpiryOutcome {
-    let Change { id, position, .. } = cause;
-    let Some(node) = records.node(id.as_str()) else { return ExpiryOutcome::Not };
-    let (before, counted_before) = (Some(rollup_input(id, node)), tally::Before::of(node));
+    let Cause { id, position, .. } = cause;
+    let Some(task) = records.task(id.as_str()) else { return ExpiryOutcome::Not };
+    let (before, counted_before) = (Some(rollup_input(id, task)), tally::CountedState::of(task));
     change(records, id, position);
-    if records.node(id.as_str()).is_some_and(continuations::has_due) {
+    if records.task(id.as_str()).is_some_and(continuations::has_due) {
         records.create_continuations(id, cause);
     }
-    let Some(node) = records.node_mut(id) else { return ExpiryOutcome::Not };
-    refresh(node, cause);
-    let observation = tally::compare(counted_before, node, position, None);
-    if let Some(expiry) = node.times.expiry.as_mut().filter(|expiry| expiry.kind == ExpiryKind::Open) {
+    let Some(task) = records.task_mut(id) else { return ExpiryOutcome::Not };
+    refresh(task, cause);
+    let observation = tally::compare(counted_before, task, position, None);
+    if let Some(expiry) = task.times.expiry.as_mut().filter(|expiry| expiry.kind == ExpiryKind::Open) {
         expiry.due_ms = expiry.due_ms.max(position.log_time_ms + RECHECK_MS);
     }
     records.count(observation);
@@ -98,25 +98,25 @@ fn expire_with(
 
 /// Expires a task that was never announced.
 fn expire_unannounced(records: &mut Records, id: &TaskId, position: LogPosition) {
-    let Some(node) = records.node_mut(id) else { return };
-    node.expire_unannounced();
-    node.history.push(entry(node.run, NEVER_ANNOUNCED, position));
+    let Some(task) = records.task_mut(id) else { return };
+    task.expire_unannounced();
+    task.history.push(entry(task.run, NEVER_ANNOUNCED, position));
 }
 
 /// Ends an expired root; an effect ends its pending descendants and informs the workers.
 fn end_tree(records: &mut Records, id: &TaskId, position: LogPosition) {
-    let Some(node) = records.node_mut(id) else { return };
-    if node.request_effects() < MAX_EFFECTS {
-        requests::replace_cancel_effect(node, position, EffectKind::End { asof: position.offset });
-        node.requests.cancel = Some(Box::new(overdue_cancel(position)));
+    let Some(task) = records.task_mut(id) else { return };
+    if task.request_effects() < MAX_EFFECTS {
+        requests::replace_cancel_effect(task, position, EffectKind::End { asof: position.offset });
+        task.requests.cancel = Some(Box::new(overdue_cancel(position)));
     }
-    node.history.push(entry(node.run, OVERDUE, position));
-    if node.own.is_terminal() {
+    task.history.push(entry(task.run, OVERDUE, position));
+    if task.own.is_terminal() {
         return;
     }
-    node.own = State::Expired;
-    node.outcome.error = Some(Box::new(ErrorInfo::new("expired", OVERDUE, node.attempt)));
-    let stored_bytes = node.deferral.clear_record();
+    task.own = State::Expired;
+    task.outcome.error = Some(Box::new(ErrorInfo::new("expired", OVERDUE, task.attempt)));
+    let stored_bytes = task.deferral.clear_record();
     records.drop_deferred(id, stored_bytes);
 }
 

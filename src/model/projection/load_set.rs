@@ -9,17 +9,17 @@ use crate::model::task::id::TaskId;
 
 impl WorkingSet {
     /// Ids of the records needed by these events that are not loaded: each task, its ancestors and its possible
-    /// continuations. After they are loaded, [`WorkingSet::wanted`] may name more.
+    /// continuations. After they are loaded, [`WorkingSet::missing_records`] may name more.
     pub fn missing<'a>(&self, events: impl IntoIterator<Item = &'a Event>) -> Vec<TaskId> {
         let mut seen = FxHashSet::default();
         let mut ids = Vec::new();
         for event in events.into_iter().filter(|event| !event.kind().is_partition_wide()) {
             self.collect_path(&event.id, &mut seen, &mut ids);
             let policy = event.task.as_ref().and_then(|task| task.policy.as_ref());
-            let asked = policy.map_or(&[][..], |policy| &policy.rules.then);
+            let of_policy = policy.map_or(&[][..], |policy| &policy.rules.then);
             let then = event.payload.continuations();
-            if !then.is_empty() || !asked.is_empty() {
-                let follow = self.possible_continuations(&event.id, asked, then).into_iter();
+            if !then.is_empty() || !of_policy.is_empty() {
+                let follow = self.possible_continuations(&event.id, of_policy, then).into_iter();
                 ids.extend(follow.filter(|id| !self.records.entries.contains_key(id) && seen.insert(id.clone())));
             }
         }
@@ -27,13 +27,13 @@ impl WorkingSet {
     }
 
     /// Ids of the continuations that a policy asks for, and of those of the handler.
-    fn possible_continuations(&self, id: &TaskId, asked: &[Continuation], then: &[Continuation]) -> Vec<TaskId> {
+    fn possible_continuations(&self, id: &TaskId, of_policy: &[Continuation], then: &[Continuation]) -> Vec<TaskId> {
         let mut follow = Vec::new();
-        ids_below(id, asked, 0, &mut follow);
+        ids_below(id, of_policy, 0, &mut follow);
         // Handler continuations are numbered after those of the policy, which may be known from an earlier event.
-        let known = self.node(id.as_str()).and_then(|node| node.definition.policy.as_ref());
-        let first = known.map_or(0, |policy| policy.rules.then.len());
-        ids_below(id, then, first.max(asked.len()), &mut follow);
+        let earlier_policy = self.task(id.as_str()).and_then(|task| task.definition.policy.as_ref());
+        let first = earlier_policy.map_or(0, |policy| policy.rules.then.len());
+        ids_below(id, then, first.max(of_policy.len()), &mut follow);
         follow
     }
 
@@ -58,11 +58,11 @@ impl WorkingSet {
     }
 
     /// Ids of further records needed after a load; empty once all are loaded.
-    pub fn wanted(&mut self) -> Vec<TaskId> {
-        let mut wanted = std::mem::take(&mut self.records.wanted);
-        wanted.sort();
-        wanted.dedup();
-        wanted.retain(|id| !self.records.entries.contains_key(id));
-        wanted
+    pub fn missing_records(&mut self) -> Vec<TaskId> {
+        let mut missing = std::mem::take(&mut self.records.missing);
+        missing.sort();
+        missing.dedup();
+        missing.retain(|id| !self.records.entries.contains_key(id));
+        missing
     }
 }

@@ -72,7 +72,7 @@ pub enum Verdict {
 
 /// Event that causes a change.
 #[derive(Clone, Copy)]
-struct Change<'a> {
+struct Cause<'a> {
     id: &'a TaskId,
     at_ms: i64,
     position: LogPosition,

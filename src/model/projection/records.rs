@@ -22,7 +22,7 @@ pub(super) struct Records {
     /// Bytes of deferred records in the partition.
     pub(super) deferred_bytes: u64,
     /// Continuations of loaded records, which must be loaded too.
-    pub(super) wanted: Vec<TaskId>,
+    pub(super) missing: Vec<TaskId>,
     pub(super) statistics: Statistics,
     /// Encoded audit entries: requests of users.
     pub(super) audit: Vec<Vec<u8>>,
@@ -32,7 +32,7 @@ pub(super) struct Records {
 
 pub(super) struct WorkingEntry {
     /// `None`: the store has no record.
-    pub(super) node: Option<TaskRecord>,
+    pub(super) task: Option<TaskRecord>,
     /// Indexed fields as stored, once the entry is dirty.
     pub(super) stored: Option<IndexedFields>,
     pub(super) dirty: bool,
@@ -44,39 +44,39 @@ pub(super) struct WorkingEntry {
 
 impl WorkingEntry {
     /// Loaded record, unchanged.
-    pub(super) fn loaded(node: Option<TaskRecord>) -> Self {
-        let bytes = node.as_ref().and_then(|node| node.outcome.output.as_ref()).map_or(0, |output| output.text().len());
-        Self { node, stored: None, dirty: false, used: true, bytes }
+    pub(super) fn loaded(task: Option<TaskRecord>) -> Self {
+        let bytes = task.as_ref().and_then(|task| task.outcome.output.as_ref()).map_or(0, |output| output.text().len());
+        Self { task, stored: None, dirty: false, used: true, bytes }
     }
 
     /// Record that the store does not have yet.
-    fn created(node: TaskRecord) -> Self {
-        Self { node: Some(node), stored: None, dirty: true, used: true, bytes: 0 }
+    fn created(task: TaskRecord) -> Self {
+        Self { task: Some(task), stored: None, dirty: true, used: true, bytes: 0 }
     }
 }
 
 impl Records {
-    pub(super) fn node(&self, id: &str) -> Option<&TaskRecord> {
-        self.entries.get(id).and_then(|entry| entry.node.as_ref())
+    pub(super) fn task(&self, id: &str) -> Option<&TaskRecord> {
+        self.entries.get(id).and_then(|entry| entry.task.as_ref())
     }
 
     /// Adds a record that the store does not have yet.
-    pub(super) fn insert(&mut self, id: TaskId, node: TaskRecord) {
+    pub(super) fn insert(&mut self, id: TaskId, task: TaskRecord) {
         self.dirty.push(id.clone());
-        self.entries.insert(id, WorkingEntry::created(node));
+        self.entries.insert(id, WorkingEntry::created(task));
     }
 
     /// Returns a record for modification and marks it as changed.
-    pub(super) fn node_mut(&mut self, id: &TaskId) -> Option<&mut TaskRecord> {
+    pub(super) fn task_mut(&mut self, id: &TaskId) -> Option<&mut TaskRecord> {
         let entry = self.entries.get_mut(id)?;
-        let node = entry.node.as_mut()?;
+        let task = entry.task.as_mut()?;
         entry.used = true;
         if !entry.dirty {
             entry.dirty = true;
-            entry.stored = Some(IndexedFields::of(node));
+            entry.stored = Some(IndexedFields::of(task));
             self.dirty.push(id.clone());
         }
-        Some(node)
+        Some(task)
     }
 
     /// Stores or removes the deferred record of a task.

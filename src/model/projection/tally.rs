@@ -16,32 +16,32 @@ use crate::model::statistics::Observation;
 use crate::model::statistics::errors::SlowAttempt;
 
 /// Fields of a record before a change that determine what the change counts as.
-pub(super) struct Before {
+pub(super) struct CountedState {
     task_type: Option<Arc<str>>,
     own: State,
     run: u32,
     duplicates: u32,
 }
 
-impl Before {
-    pub(super) fn of(node: &TaskRecord) -> Self {
-        Self { task_type: node.task_type.clone(), own: node.own, run: node.run, duplicates: node.history.duplicates }
+impl CountedState {
+    pub(super) fn of(task: &TaskRecord) -> Self {
+        Self { task_type: task.task_type.clone(), own: task.own, run: task.run, duplicates: task.history.duplicates }
     }
 }
 
 /// Compares a record with its state before a change. Updates the fields that only the statistics and the index of
 /// failed tasks use. `event`: the event of the task itself, and whether it was applied.
 pub(super) fn compare(
-    before: Before,
-    node: &mut TaskRecord,
+    before: CountedState,
+    task: &mut TaskRecord,
     position: LogPosition,
     event: Option<(&Event, Verdict)>,
 ) -> Option<Observation> {
-    let is_same_type = before.task_type == node.task_type;
-    let has_moved = before.own != node.own || before.run != node.run;
+    let is_same_type = before.task_type == task.task_type;
+    let has_moved = before.own != task.own || before.run != task.run;
     if has_moved {
-        let has_failed = matches!(node.own, State::Failed | State::Expired);
-        node.times.failed_ms = has_failed.then_some(position.log_time_ms);
+        let has_failed = matches!(task.own, State::Failed | State::Expired);
+        task.times.failed_ms = has_failed.then_some(position.log_time_ms);
     }
     let was_open = before.task_type.is_some() && !before.own.is_terminal();
     let mut observation = Observation::default();
@@ -49,21 +49,21 @@ pub(super) fn compare(
         observation.dropped = before.task_type;
     }
     let mut counts = observation.dropped.is_some();
-    if node.task_type.is_some() {
+    if task.task_type.is_some() {
         let goes_on = was_open && is_same_type;
-        let has_ended = node.own.is_terminal() && (has_moved || !is_same_type);
-        let is_open = !node.own.is_terminal();
+        let has_ended = task.own.is_terminal() && (has_moved || !is_same_type);
+        let is_open = !task.own.is_terminal();
         observation.opened = (is_open || has_ended) && !goes_on;
-        observation.ended = has_ended.then_some(node.own);
-        observation.duplicates = node.history.duplicates.saturating_sub(before.duplicates);
-        if has_ended && matches!(node.own, State::Failed | State::Expired) {
-            observation.errors.push(error(node.outcome.error.as_deref(), true));
+        observation.ended = has_ended.then_some(task.own);
+        observation.duplicates = task.history.duplicates.saturating_sub(before.duplicates);
+        if has_ended && matches!(task.own, State::Failed | State::Expired) {
+            observation.errors.push(error(task.outcome.error.as_deref(), true));
         }
-        count_attempt(&mut observation, node, event);
+        count_attempt(&mut observation, task, event);
         counts |= observation.opened || has_ended || observation.duplicates > 0 || observation.retried;
         counts |= observation.wait_ms.is_some() || observation.attempt.is_some();
         if counts {
-            observation.task_type.clone_from(&node.task_type);
+            observation.task_type.clone_from(&task.task_type);
         }
     }
     counts.then_some(observation)
@@ -75,13 +75,13 @@ fn error(error: Option<&ErrorInfo>, ended: bool) -> (Fingerprint, Box<str>, bool
 
 /// Counts the time before the first start of a run, and the end of an attempt. External tasks have neither, and a wait
 /// is no attempt.
-fn count_attempt(observation: &mut Observation, node: &mut TaskRecord, event: Option<(&Event, Verdict)>) {
-    if node.is_external() {
+fn count_attempt(observation: &mut Observation, task: &mut TaskRecord, event: Option<(&Event, Verdict)>) {
+    if task.is_external() {
         return;
     }
-    if let (Some(started_ms), Some(ready_ms)) = (node.times.started_at_ms, node.times.ready_ms) {
+    if let (Some(started_ms), Some(ready_ms)) = (task.times.started_at_ms, task.times.ready_ms) {
         observation.wait_ms = Some(duration(ready_ms, started_ms));
-        node.times.ready_ms = None;
+        task.times.ready_ms = None;
     }
     let Some((event, Verdict::Applied)) = event else { return };
     if event.payload.is_wait() {
@@ -122,7 +122,7 @@ impl Records {
 }
 
 /// Counts a record that is removed with its tree.
-pub(super) fn removal(node: &TaskRecord) -> Option<Observation> {
-    let dropped = node.task_type.clone().filter(|_| !node.own.is_terminal());
+pub(super) fn removal(task: &TaskRecord) -> Option<Observation> {
+    let dropped = task.task_type.clone().filter(|_| !task.own.is_terminal());
     dropped.map(|dropped| Observation { dropped: Some(dropped), ..Observation::default() })
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::audit::AuditEntry;
 use super::records::{Records, WorkingEntry};
-use super::{Ages, Change, LogPosition, Verdict};
+use super::{Ages, Cause, LogPosition, Verdict};
 use crate::model::encode_error::EncodeError;
 use crate::model::event::{Event, Payload};
 use crate::model::record::TaskRecord;
@@ -52,19 +52,19 @@ impl WorkingSet {
         std::mem::take(&mut self.records.id_conflicts)
     }
 
-    pub fn load(&mut self, id: TaskId, node: Option<TaskRecord>) {
-        if let Some(node) = node.as_ref().filter(|node| node.has_continuations()) {
-            node.continuation_ids(&id, &mut self.records.wanted);
+    pub fn load(&mut self, id: TaskId, task: Option<TaskRecord>) {
+        if let Some(task) = task.as_ref().filter(|task| task.has_continuations()) {
+            task.continuation_ids(&id, &mut self.records.missing);
         }
-        self.records.entries.insert(id, WorkingEntry::loaded(node));
+        self.records.entries.insert(id, WorkingEntry::loaded(task));
     }
 
-    pub fn node(&self, id: &str) -> Option<&TaskRecord> {
-        self.records.node(id)
+    pub fn task(&self, id: &str) -> Option<&TaskRecord> {
+        self.records.task(id)
     }
 
-    pub fn nodes(&self) -> impl Iterator<Item = (&TaskId, &TaskRecord)> {
-        self.records.entries.iter().filter_map(|(id, entry)| entry.node.as_ref().map(|node| (id, node)))
+    pub fn task_records(&self) -> impl Iterator<Item = (&TaskId, &TaskRecord)> {
+        self.records.entries.iter().filter_map(|(id, entry)| entry.task.as_ref().map(|task| (id, task)))
     }
 
     pub fn len(&self) -> usize {
@@ -106,8 +106,8 @@ impl WorkingSet {
             let mut next = Some(id);
             while let Some(id) = next {
                 next = id.parent_id();
-                if let Some(node) = self.node(id.as_str()).filter(|node| node.has_continuations()) {
-                    node.continuation_ids(&id, &mut follow);
+                if let Some(task) = self.task(id.as_str()).filter(|task| task.has_continuations()) {
+                    task.continuation_ids(&id, &mut follow);
                 }
                 if !all.insert(id) {
                     break;
@@ -132,7 +132,7 @@ impl WorkingSet {
         if event.run > MAX_RUN || event.payload.new_run().is_some_and(|run| run > MAX_RUN) {
             return Ok(Verdict::NoRecord);
         }
-        let cause = Change { id: &event.id, at_ms: event.at_ms, position, ages: &self.ages };
+        let cause = Cause { id: &event.id, at_ms: event.at_ms, position, ages: &self.ages };
         self.records.fold(event, cause)
     }
 

@@ -29,7 +29,7 @@ impl Mistake {
     }
 
     /// Draws the text with a line of carets under the wrong part.
-    pub(crate) fn drawn(&self, text: &str) -> String {
+    pub(crate) fn underlined(&self, text: &str) -> String {
         let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let marked = self.chars(text);
         format!("{line}\n{}{}", " ".repeat(marked.start), "^".repeat(marked.len().max(1)))
@@ -37,9 +37,9 @@ impl Mistake {
 }
 
 /// Returns the most similar of the known words, if it is similar enough to be meant.
-pub(super) fn similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(super) fn similar<'a>(word: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_ascii_lowercase();
     let limit = (word.chars().count() / 3).max(1);
-    let distances = known.into_iter().map(|known| (strsim::damerau_levenshtein(known, &word), known));
-    distances.min().filter(|(distance, _)| *distance <= limit).map(|(_, known)| known)
+    let distances = words.into_iter().map(|candidate| (strsim::damerau_levenshtein(candidate, &word), candidate));
+    distances.min().filter(|(distance, _)| *distance <= limit).map(|(_, candidate)| candidate)
 }

@@ -61,12 +61,12 @@ impl<'a> Parser<'a> {
         self.rest().chars().next()
     }
 
-    fn take(&mut self, expected: char) -> bool {
-        let found = self.peek() == Some(expected);
-        if found {
+    fn take_char(&mut self, expected: char) -> bool {
+        let is_next = self.peek() == Some(expected);
+        if is_next {
             self.at += expected.len_utf8();
         }
-        found
+        is_next
     }
 
     /// Skips white space. Returns false at the end.
@@ -78,7 +78,7 @@ impl<'a> Parser<'a> {
 
     fn term(&mut self) -> Result<(Term, Option<Qualifier>), Mistake> {
         let start = self.at;
-        let negated = self.take('-');
+        let negated = self.take_char('-');
         let name = self.at;
         let Some(qualifier) = self.qualifier()? else {
             return Ok((Term { negated, test: Test::Word(self.word(start)?) }, None));
@@ -138,7 +138,7 @@ impl<'a> Parser<'a> {
             }
             spans.push(span);
             values.push(value);
-            if !self.take(',') {
+            if !self.take_char(',') {
                 return Ok((spans, values));
             }
         }

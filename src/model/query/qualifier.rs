@@ -47,7 +47,7 @@ impl Qualifier {
     }
 
     pub(crate) fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|(_, known, _)| *known == name).map(|(qualifier, ..)| qualifier)
+        Self::ALL.into_iter().find(|(_, candidate, _)| *candidate == name).map(|(qualifier, ..)| qualifier)
     }
 
     /// Whether a term takes one value only and cannot be negated.

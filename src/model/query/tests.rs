@@ -83,10 +83,10 @@ fn mistake_names_the_wrong_part_and_a_correction() {
         ("type:a tag:x type:b,c", "type:b,c", "`type` is given twice", "write `type:a,b,c`"),
         ("name_like:(", "(", "unclosed group", "docs.rs/regex"),
     ] {
-        let found = mistake(given);
-        assert_eq!(&given[found.span.clone()], wrong, "{given}: {found}");
-        assert!(found.message.contains(message), "{given}: {found}");
-        let has = found.hint.as_deref().unwrap_or_default();
+        let reported = mistake(given);
+        assert_eq!(&given[reported.span.clone()], wrong, "{given}: {reported}");
+        assert!(reported.message.contains(message), "{given}: {reported}");
+        let has = reported.hint.as_deref().unwrap_or_default();
         assert!(if hint.is_empty() { has.is_empty() } else { has.contains(hint) }, "{given}: {has}");
     }
 }
@@ -94,9 +94,9 @@ fn mistake_names_the_wrong_part_and_a_correction() {
 #[test]
 fn caret_is_below_the_wrong_part() {
     let query = "größe state:faild";
-    assert_eq!(mistake(query).drawn(query), "größe state:faild\n            ^^^^^");
+    assert_eq!(mistake(query).underlined(query), "größe state:faild\n            ^^^^^");
     assert_eq!(mistake(query).chars(query), 12..17);
-    assert_eq!(mistake("tag:").drawn("tag:"), "tag:\n    ^");
+    assert_eq!(mistake("tag:").underlined("tag:"), "tag:\n    ^");
 }
 
 #[test]
@@ -196,7 +196,7 @@ proptest! {
             Ok(query) => prop_assert_eq!(TaskQuery::parse(&query.to_string()), Ok(query)),
             Err(mistake) => {
                 prop_assert!(text.get(mistake.span.clone()).is_some(), "{:?} in {:?}", mistake.span, text);
-                prop_assert!(!mistake.drawn(&text).is_empty());
+                prop_assert!(!mistake.underlined(&text).is_empty());
             }
         }
     }

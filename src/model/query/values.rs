@@ -67,8 +67,8 @@ fn only<T>(values: &[&str], read: impl Fn(&str) -> Result<T, Fault>) -> Result<T
 }
 
 fn state(text: &str) -> Result<State, Fault> {
-    let meant = similar(text, State::ALL.iter().map(|state| state.name()));
-    let hint = meant.map(|name| format!("did you mean `{name}`?"));
+    let suggestion = similar(text, State::ALL.iter().map(|state| state.name()));
+    let hint = suggestion.map(|name| format!("did you mean `{name}`?"));
     text.parse().map_err(|message| Fault { message, hint })
 }
 
@@ -76,15 +76,15 @@ fn id(text: &str) -> Result<TaskId, Fault> {
     TaskId::parse(text).map_err(|error| error.to_string().into())
 }
 
-fn named<T: Copy>(text: &str, kind: &str, known: &[(T, &str)]) -> Result<T, Fault> {
-    if let Some((value, _)) = known.iter().find(|(_, name)| *name == text) {
+fn named<T: Copy>(text: &str, kind: &str, choices: &[(T, &str)]) -> Result<T, Fault> {
+    if let Some((value, _)) = choices.iter().find(|(_, name)| *name == text) {
         return Ok(*value);
     }
-    let names: Vec<String> = known.iter().map(|(_, name)| format!("`{name}`")).collect();
+    let names: Vec<String> = choices.iter().map(|(_, name)| format!("`{name}`")).collect();
     let (last, others) = names.split_last().map(|(last, others)| (last.as_str(), others)).unwrap_or_default();
     let message = format!("`{}` is not {kind}: use {} or {last}", clip(text), others.join(", "));
-    let meant = similar(text, known.iter().map(|(_, name)| *name));
-    Err(Fault { message, hint: meant.map(|name| format!("did you mean `{name}`?")) })
+    let suggestion = similar(text, choices.iter().map(|(_, name)| *name));
+    Err(Fault { message, hint: suggestion.map(|name| format!("did you mean `{name}`?")) })
 }
 
 fn time(text: &str) -> Result<QueryTime, Fault> {

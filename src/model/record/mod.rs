@@ -365,14 +365,14 @@ impl EventHistory {
     /// ([`Kind::creates`]).
     pub fn insert_announcement(&mut self, entry: HistoryEntry) {
         self.make_room();
-        let first = self.entries.iter().position(|known| known.run == entry.run && known.kind.creates());
+        let first = self.entries.iter().position(|earlier| earlier.run == entry.run && earlier.kind.creates());
         self.entries.insert(first.unwrap_or(self.entries.len()), entry);
     }
 
     /// Inserts a late cancel request before the `cancelled` entry that it caused.
     pub fn insert_before_cancelled(&mut self, entry: HistoryEntry) {
         self.make_room();
-        let end = self.entries.iter().rposition(|known| known.run == entry.run && known.kind == Kind::Cancelled);
+        let end = self.entries.iter().rposition(|earlier| earlier.run == entry.run && earlier.kind == Kind::Cancelled);
         self.entries.insert(end.unwrap_or(self.entries.len()), entry);
     }
 

@@ -151,7 +151,7 @@ pub fn combine(own: State, below: &[RunCounts], tolerated: u32) -> State {
         return own;
     }
     let continuations = below.iter().any(|group| group.then);
-    match settled(own, below, tolerated) {
+    match settled_state(own, below, tolerated) {
         State::WaitingForChildren => State::WaitingForChildren,
         // None of the continuations may fail.
         ended if continuations => ended_with(ended, below, true, 0),
@@ -160,7 +160,7 @@ pub fn combine(own: State, below: &[RunCounts], tolerated: u32) -> State {
 }
 
 /// State without the continuations, which decides whether continuations are due.
-pub fn settled(own: State, below: &[RunCounts], tolerated: u32) -> State {
+pub fn settled_state(own: State, below: &[RunCounts], tolerated: u32) -> State {
     if own.is_terminal() { ended_with(own, below, false, tolerated) } else { own }
 }
 

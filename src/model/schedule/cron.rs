@@ -52,13 +52,13 @@ impl CronTimes {
         let (mut from, mut is_inclusive) = (after, false);
         for _ in 0..MAX_CHANGES {
             let offset = self.zone.to_offset(from);
-            let found = offset.to_timestamp(self.matching(offset.to_datetime(from), is_inclusive)?).ok()?;
-            let change = self.change(from, |next| next != offset).filter(|change| *change <= found);
-            let Some(change) = change else { return Some(found) };
-            // From two days after `from` to two days before `found`, the clock shows only times between theirs, none of
+            let candidate = offset.to_timestamp(self.matching(offset.to_datetime(from), is_inclusive)?).ok()?;
+            let change = self.change(from, |next| next != offset).filter(|change| *change <= candidate);
+            let Some(change) = change else { return Some(candidate) };
+            // From two days after `from` to two days before `candidate`, the clock shows only times between theirs, none of
             // which matches. A change before that may set the clock back to a matching time.
             let is_later = from.checked_add(TWO_DAYS).is_ok_and(|later| change >= later);
-            let skipped_to = if is_later { found.checked_sub(TWO_DAYS).unwrap_or(change) } else { change };
+            let skipped_to = if is_later { candidate.checked_sub(TWO_DAYS).unwrap_or(change) } else { change };
             from = change.max(skipped_to);
             is_inclusive = true;
         }

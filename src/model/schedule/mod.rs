@@ -140,13 +140,13 @@ pub struct SchedulePause {
 pub struct SpecError {
     /// Path of the field from the spec on, such as `task/tags`.
     pub at: Cow<'static, str>,
-    pub what: String,
+    pub message: String,
     pub hint: Option<&'static str>,
 }
 
 impl SpecError {
-    fn new(at: impl Into<Cow<'static, str>>, what: impl Into<String>) -> Self {
-        Self { at: at.into(), what: what.into(), hint: None }
+    fn new(at: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self { at: at.into(), message: message.into(), hint: None }
     }
 
     fn hint(self, hint: &'static str) -> Self {
@@ -170,8 +170,8 @@ impl Spec {
         errors.extend(self.task.errors());
         let bytes = serde_json::to_vec(self).map_or(0, |text| text.len());
         if bytes > MAX_SPEC_BYTES {
-            let what = format!("the schedule has {bytes} bytes: at most {MAX_SPEC_BYTES} are allowed");
-            errors.push(SpecError::new("task", what).hint("put the data elsewhere and pass a link"));
+            let message = format!("the schedule has {bytes} bytes: at most {MAX_SPEC_BYTES} are allowed");
+            errors.push(SpecError::new("task", message).hint("put the data elsewhere and pass a link"));
         }
         errors
     }
@@ -208,9 +208,9 @@ impl Template {
         errors.extend(flaws(rules));
         let at_a_time = |has_rules: &&NotificationRules<'_>| has_rules.checks.iter().any(|check| check.at.is_some());
         for has_rules in rules.all_rules().iter().filter(at_a_time) {
-            let what = "`at` is a single time, but a schedule creates many tasks";
+            let message = "`at` is a single time, but a schedule creates many tasks";
             let at = if has_rules.at.is_empty() { "task/checks" } else { "task/then" };
-            errors.push(SpecError::new(at, what).hint("give `after`, which counts from each firing"));
+            errors.push(SpecError::new(at, message).hint("give `after`, which counts from each firing"));
         }
         errors
     }
@@ -222,11 +222,11 @@ fn flaws(rules: &Rules) -> Vec<SpecError> {
         SpecError::new(at, format!("`{}`: {error}", field.trim_start_matches('/')))
     };
     let mut flaws = Vec::new();
-    flaws.extend(check_continuations(&rules.then).err().map(|found| flaw("task/then", found)));
+    flaws.extend(check_continuations(&rules.then).err().map(|refusal| flaw("task/then", refusal)));
     let notifications = [("task/actions", &rules.actions[..], &[][..]), ("task/checks", &[][..], &rules.checks[..])];
     for (at, actions, checks) in notifications {
-        let found = NotificationRules { at: String::new(), actions, checks }.check().err();
-        flaws.extend(found.map(|found| flaw(at, found)));
+        let refusal = NotificationRules { at: String::new(), actions, checks }.check().err();
+        flaws.extend(refusal.map(|refusal| flaw(at, refusal)));
     }
     flaws
 }

@@ -25,7 +25,7 @@ pub struct ScheduleProgress {
     pub missed: u64,
     /// Task started last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last: Option<Last>,
+    pub last: Option<LastFiring>,
     /// Time whose firing waits for the end of the last task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_ms: Option<i64>,
@@ -36,7 +36,7 @@ pub struct ScheduleProgress {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "ScheduleLast")]
-pub struct Last {
+pub struct LastFiring {
     /// Scheduled time.
     pub time_ms: i64,
     /// Actual time of the firing.
@@ -88,7 +88,7 @@ impl ScheduleOutcome {
 
 /// Task to create for a firing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fire {
+pub struct DueFiring {
     pub task: String,
     pub time_ms: i64,
     /// Id of the task to cancel.
@@ -117,7 +117,7 @@ impl ScheduleProgress {
 
     /// Decides everything due now. `runs`: the task started last has not ended. An empty result may still have
     /// changed the state. Call repeatedly until nothing changes.
-    pub fn step(&mut self, name: &str, schedule: &Schedule, times: &Times, runs: bool, now_ms: i64) -> Vec<Fire> {
+    pub fn step(&mut self, name: &str, schedule: &Schedule, times: &Times, runs: bool, now_ms: i64) -> Vec<DueFiring> {
         let mut fires = Vec::new();
         if schedule.paused.is_some() {
             if let Some(time_ms) = self.waiting_ms.take() {
@@ -145,7 +145,7 @@ impl ScheduleProgress {
                 Overlap::BufferOne if runs && self.waiting_ms.is_some() => self.skip(time_ms, now_ms),
                 Overlap::BufferOne if runs => {
                     self.waiting_ms = Some(time_ms);
-                    self.note(ScheduleOutcome::Buffered, time_ms, now_ms, None, 1);
+                    self.record_decision(ScheduleOutcome::Buffered, time_ms, now_ms, None, 1);
                 }
                 overlap => {
                     let replaces = self.last.as_ref().filter(|_| runs && overlap == Overlap::Replace);
@@ -174,35 +174,42 @@ impl ScheduleProgress {
         }
         if let Some(time_ms) = last {
             self.missed += count;
-            self.note(ScheduleOutcome::Missed, time_ms, now_ms, None, count);
+            self.record_decision(ScheduleOutcome::Missed, time_ms, now_ms, None, count);
         }
     }
 
-    fn fire(&mut self, name: &str, time_ms: i64, replaces: Option<String>, at_ms: i64) -> Fire {
+    fn fire(&mut self, name: &str, time_ms: i64, replaces: Option<String>, at_ms: i64) -> DueFiring {
         let task = task_of(name, time_ms);
         self.fired += 1;
-        self.last = Some(Last { time_ms, at_ms, task: task.clone() });
-        self.note(ScheduleOutcome::Fired, time_ms, at_ms, Some(task.clone()), 1);
-        Fire { task, time_ms, replaces }
+        self.last = Some(LastFiring { time_ms, at_ms, task: task.clone() });
+        self.record_decision(ScheduleOutcome::Fired, time_ms, at_ms, Some(task.clone()), 1);
+        DueFiring { task, time_ms, replaces }
     }
 
     /// Records a manually triggered run.
     pub fn record_run(&mut self, task: &str, at_ms: i64) {
-        self.last = Some(Last { time_ms: at_ms, at_ms, task: task.to_owned() });
-        self.note(ScheduleOutcome::Run, at_ms, at_ms, Some(task.to_owned()), 1);
+        self.last = Some(LastFiring { time_ms: at_ms, at_ms, task: task.to_owned() });
+        self.record_decision(ScheduleOutcome::Run, at_ms, at_ms, Some(task.to_owned()), 1);
     }
 
     /// Records a backfill of past times.
     pub fn record_backfill(&mut self, last_ms: i64, count: u64, at_ms: i64) {
-        self.note(ScheduleOutcome::Backfilled, last_ms, at_ms, None, count);
+        self.record_decision(ScheduleOutcome::Backfilled, last_ms, at_ms, None, count);
     }
 
     fn skip(&mut self, time_ms: i64, at_ms: i64) {
         self.skipped += 1;
-        self.note(ScheduleOutcome::Skipped, time_ms, at_ms, None, 1);
+        self.record_decision(ScheduleOutcome::Skipped, time_ms, at_ms, None, 1);
     }
 
-    fn note(&mut self, outcome: ScheduleOutcome, time_ms: i64, at_ms: i64, task: Option<String>, count: u64) {
+    fn record_decision(
+        &mut self,
+        outcome: ScheduleOutcome,
+        time_ms: i64,
+        at_ms: i64,
+        task: Option<String>,
+        count: u64,
+    ) {
         if let Some(newest) = self.recent.first_mut().filter(|newest| task.is_none() && newest.outcome == outcome) {
             (newest.time_ms, newest.at_ms, newest.count) = (time_ms, at_ms, newest.count + count);
             return;

@@ -126,8 +126,8 @@ fn rule(spec: &Spec, start_ms: Option<i64>, errors: &mut Vec<SpecError>) -> Opti
             match CronTimes::parse(cron, zone.clone().unwrap_or(TimeZone::UTC)) {
                 Ok(cron) => zone.map(|_| Rule::Cron(Box::new(cron))),
                 Err(error) => {
-                    let what = format!("`{}` is not a cron expression: {}", clip(cron), lower(&error));
-                    errors.push(SpecError::new("cron", what).hint(CRON_HINT));
+                    let message = format!("`{}` is not a cron expression: {}", clip(cron), lower(&error));
+                    errors.push(SpecError::new("cron", message).hint(CRON_HINT));
                     None
                 }
             }
@@ -171,8 +171,8 @@ fn time(at: &'static str, text: Option<&str>, errors: &mut Vec<SpecError>) -> Op
 fn zone(name: &str, errors: &mut Vec<SpecError>) -> Option<TimeZone> {
     let zone = ZONES.get(name).ok();
     if zone.is_none() {
-        let what = format!("`{}` is not a time zone", clip(name));
-        errors.push(SpecError::new("timezone", what).hint("write its IANA name, such as `Europe/Berlin` or `UTC`"));
+        let message = format!("`{}` is not a time zone", clip(name));
+        errors.push(SpecError::new("timezone", message).hint("write its IANA name, such as `Europe/Berlin` or `UTC`"));
     }
     zone
 }

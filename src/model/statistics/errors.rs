@@ -58,11 +58,11 @@ impl ErrorSummary {
     /// Counts an error; `ended`: it ended its task.
     pub fn record(&mut self, fingerprint: Fingerprint, text: Box<str>, ended: bool) {
         let tasks = u64::from(ended);
-        if let Some(known) = self.errors.iter_mut().find(|known| known.fingerprint == fingerprint) {
-            known.weight += 1;
-            known.attempts += 1;
-            known.tasks += tasks;
-            known.text = text;
+        if let Some(entry) = self.errors.iter_mut().find(|entry| entry.fingerprint == fingerprint) {
+            entry.weight += 1;
+            entry.attempts += 1;
+            entry.tasks += tasks;
+            entry.text = text;
             return;
         }
         let new = ErrorCount { fingerprint, weight: 1, attempts: 1, tasks, text };
@@ -70,7 +70,7 @@ impl ErrorSummary {
             return self.errors.push(new);
         }
         self.incomplete = true;
-        if let Some(rarest) = self.errors.iter_mut().min_by_key(|known| known.weight) {
+        if let Some(rarest) = self.errors.iter_mut().min_by_key(|entry| entry.weight) {
             *rarest = ErrorCount { weight: rarest.weight + 1, ..new };
         }
     }
@@ -82,7 +82,7 @@ impl ErrorSummary {
 
     /// Adds an attempt if it belongs to the slowest.
     pub fn record_attempt(&mut self, attempt: SlowAttempt) {
-        let index = self.slowest.partition_point(|known| known.took_ms >= attempt.took_ms);
+        let index = self.slowest.partition_point(|entry| entry.took_ms >= attempt.took_ms);
         self.slowest.insert(index, attempt);
         self.slowest.truncate(MAX_SLOWEST);
     }
@@ -122,9 +122,9 @@ mod tests {
             record(&mut aggregate, 7, 1);
         }
         assert!(aggregate.incomplete && aggregate.errors.len() == MAX_ERRORS);
-        let common = aggregate.errors.iter().find(|known| known.fingerprint == Fingerprint(7)).unwrap();
+        let common = aggregate.errors.iter().find(|entry| entry.fingerprint == Fingerprint(7)).unwrap();
         assert_eq!(common.attempts, 1_000);
-        assert!(aggregate.errors.iter().all(|known| known.attempts <= 1_000), "no count exceeds the occurrences");
+        assert!(aggregate.errors.iter().all(|entry| entry.attempts <= 1_000), "no count exceeds the occurrences");
     }
 
     #[test]

@@ -120,25 +120,25 @@ mod tests {
         assert_eq!((histogram.percentile(50), histogram.count()), (None, 0));
         (1..=100).for_each(|ms| histogram.record(ms * 1_000));
         for (percent, ms) in [(50, 50_000_u64), (95, 95_000), (99, 99_000), (100, 100_000)] {
-            let found = histogram.percentile(percent).unwrap();
-            assert!(found.abs_diff(ms) * 1_000 <= ms * 63, "p{percent} is {found}");
+            let percentile = histogram.percentile(percent).unwrap();
+            assert!(percentile.abs_diff(ms) * 1_000 <= ms * 63, "p{percent} is {percentile}");
         }
         assert_eq!((histogram.count(), histogram.max_ms()), (100, 100_000));
-        let mut one = Histogram::default();
-        one.record(17);
-        assert_eq!(one.percentile(99), Some(17), "a percentile does not exceed the maximum");
+        let mut single = Histogram::default();
+        single.record(17);
+        assert_eq!(single.percentile(99), Some(17), "a percentile does not exceed the maximum");
     }
 
     #[test]
     fn merged_histograms_equal_one_of_all_values() {
-        let (mut one, mut other, mut all) = (Histogram::default(), Histogram::default(), Histogram::default());
+        let (mut histogram, mut other, mut all) = (Histogram::default(), Histogram::default(), Histogram::default());
         for ms in (0..5_000).step_by(7) {
-            let part = if ms % 2 == 0 { &mut one } else { &mut other };
+            let part = if ms % 2 == 0 { &mut histogram } else { &mut other };
             part.record(ms);
             all.record(ms);
         }
-        one.merge(&other);
-        assert_eq!(one, all);
+        histogram.merge(&other);
+        assert_eq!(histogram, all);
         let bytes = postcard::to_allocvec(&all).unwrap();
         assert_eq!(postcard::from_bytes::<Histogram>(&bytes).unwrap(), all);
     }

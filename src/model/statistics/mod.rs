@@ -175,11 +175,11 @@ impl Statistics {
             pending: Pending::default(),
         };
         for (name, key, aggregate) in aggregates {
-            statistics.known(&name).into_iter().for_each(|series| series.load(key, aggregate.clone()));
+            statistics.series_mut(&name).into_iter().for_each(|series| series.load(key, aggregate.clone()));
         }
         let hour = statistics.overview.open_hour().unwrap_or_default();
         for (name, errors) in errors {
-            statistics.known(&name).into_iter().for_each(|series| series.load_errors(hour, errors.clone()));
+            statistics.series_mut(&name).into_iter().for_each(|series| series.load_errors(hour, errors.clone()));
         }
         statistics
     }
@@ -188,7 +188,7 @@ impl Statistics {
         &self.overview
     }
 
-    fn known(&mut self, name: &str) -> Option<&mut Series> {
+    fn series_mut(&mut self, name: &str) -> Option<&mut Series> {
         match name {
             ALL => Some(&mut self.all),
             name => self.indexes.get(name).and_then(|index| self.series.get_mut(*index)),

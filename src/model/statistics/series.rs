@@ -11,13 +11,13 @@ const UPPER: [Level; 3] = [Level::TenMinutes, Level::Hour, Level::Day];
 
 /// An aggregate or the errors of an hour, and whether it differs from the store.
 #[derive(Debug, Default)]
-struct Slot<T> {
+struct SeriesSlot<T> {
     number: i64,
     value: T,
     changed: bool,
 }
 
-impl<T: Default> Slot<T> {
+impl<T: Default> SeriesSlot<T> {
     /// Begins the slot of `number`; returns the previous one if it had another number.
     fn begin(&mut self, number: i64) -> Option<Self> {
         (self.number != number).then(|| std::mem::replace(self, Self { number, ..Self::default() }))
@@ -33,8 +33,8 @@ pub(super) struct Series {
     /// The open minute; `None` while nothing has been counted in it.
     minute: Option<Aggregate>,
     minute_changed: bool,
-    upper: [Slot<Aggregate>; UPPER.len()],
-    errors: Slot<ErrorSummary>,
+    upper: [SeriesSlot<Aggregate>; UPPER.len()],
+    errors: SeriesSlot<ErrorSummary>,
 }
 
 impl Series {
@@ -46,13 +46,13 @@ impl Series {
     /// Loads a stored aggregate.
     pub(super) fn load(&mut self, key: AggregateKey, aggregate: Aggregate) {
         match UPPER.iter().position(|level| *level == key.level) {
-            Some(index) => self.upper[index] = Slot { number: key.number, value: aggregate, changed: false },
+            Some(index) => self.upper[index] = SeriesSlot { number: key.number, value: aggregate, changed: false },
             None => self.minute = Some(aggregate),
         }
     }
 
     pub(super) fn load_errors(&mut self, hour: i64, errors: ErrorSummary) {
-        self.errors = Slot { number: hour, value: errors, changed: false };
+        self.errors = SeriesSlot { number: hour, value: errors, changed: false };
     }
 
     /// Aggregate of the open minute, to be changed.
@@ -83,7 +83,7 @@ impl Series {
     pub(super) fn count_errors(&mut self, observation: Observation, hour: i64) {
         if self.errors.number != hour {
             // Written when the minute was closed, and it never changes again.
-            self.errors = Slot { number: hour, ..Slot::default() };
+            self.errors = SeriesSlot { number: hour, ..SeriesSlot::default() };
         }
         let errors = &mut self.errors;
         for (fingerprint, text, ended) in observation.errors {

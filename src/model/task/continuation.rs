@@ -189,7 +189,7 @@ pub fn check_continuations(continuations: &[Continuation]) -> Result<(), (String
 }
 
 fn check(continuations: &[Continuation], depth: usize, at: &str) -> Result<(), (String, String)> {
-    let wrong = |what: &str, reason: String| Err((format!("{at}{what}"), reason));
+    let wrong = |field: &str, reason: String| Err((format!("{at}{field}"), reason));
     if continuations.len() > MAX_CONTINUATIONS {
         return wrong(
             "",

@@ -20,14 +20,14 @@ use crate::model::units::time::Expires;
 const CLOUD_EVENTS: &str = "application/cloudevents";
 
 /// Record of a task topic before decoding.
-pub struct Source<'a> {
+pub struct RecordSource<'a> {
     pub task_type: &'a Arc<str>,
     pub position: Position,
     pub timestamp_ms: i64,
     pub value: Option<&'a [u8]>,
 }
 
-impl Source<'_> {
+impl RecordSource<'_> {
     /// Returns the time stated by a producer, but at most the timestamp of the record: a creation time after the append time
     /// means that the producer's clock is ahead.
     fn no_later(&self, stated_ms: i64) -> i64 {
@@ -37,7 +37,7 @@ impl Source<'_> {
 
 /// Decodes the task of a record; see [`read_record`].
 pub fn read_task<'a>(
-    source: &Source<'_>,
+    source: &RecordSource<'_>,
     headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>,
 ) -> Result<TaskSpec, Reject> {
     read_record(source, headers).map(|received| received.task)
@@ -45,12 +45,12 @@ pub fn read_task<'a>(
 
 /// Decodes a record. Unknown headers are ignored; a known header that is invalid is an error.
 pub fn read_record<'a>(
-    source: &Source<'_>,
+    source: &RecordSource<'_>,
     headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>,
 ) -> Result<ReceivedTask, Reject> {
     let mut reader = RecordReader::default();
     for (name, value) in headers {
-        reader.take(name, value.unwrap_or_default());
+        reader.decode_header(name, value.unwrap_or_default());
     }
     let Some(value) = source.value.filter(|value| !value.is_empty()) else {
         return Err(reader.reject(
@@ -94,7 +94,7 @@ struct RecordReader<'a> {
 impl<'a> RecordReader<'a> {
     /// Decodes a header. Continues after an invalid one, because the rejection includes the task's id, which may
     /// follow.
-    fn take(&mut self, name: &str, value: &'a [u8]) {
+    fn decode_header(&mut self, name: &str, value: &'a [u8]) {
         if let Err(error) = self.header(name, value) {
             self.nameless |= matches!(name, header::ID | header::PARENT | header::RUN);
             self.refusal.get_or_insert(error);
@@ -103,9 +103,9 @@ impl<'a> RecordReader<'a> {
 
     fn header(&mut self, name: &str, value: &'a [u8]) -> Result<(), Reject> {
         // Names of kafleet's own headers begin with `ce_`; all others are foreign.
-        let known = name.starts_with("ce_")
+        let is_known = name.starts_with("ce_")
             || matches!(name, header::CONTENT_TYPE | header::TRACE_PARENT | header::TRACE_STATE);
-        if !known {
+        if !is_known {
             self.has_foreign_headers = true;
             return Ok(());
         }
@@ -187,31 +187,31 @@ impl<'a> RecordReader<'a> {
     }
 
     /// Decodes a structured-mode CloudEvent: its attributes are the headers, its `data` the params.
-    fn read_structured(self, source: &Source<'_>, value: &[u8]) -> Result<ReceivedTask, Reject> {
+    fn read_structured(self, source: &RecordSource<'_>, value: &[u8]) -> Result<ReceivedTask, Reject> {
         let envelope = Envelope::parse(value).map_err(|reject| self.reject(reject, source))?;
         let attributes: Vec<(&str, &str)> = envelope.headers().collect();
         let mut reader: RecordReader<'_> = self;
         reader.structured = false;
         for (name, text) in &attributes {
-            reader.take(name, text.as_bytes());
+            reader.decode_header(name, text.as_bytes());
         }
         reader.finish(source, envelope.data().text().as_bytes())
     }
 
-    fn finish(mut self, source: &Source<'_>, value: &[u8]) -> Result<ReceivedTask, Reject> {
+    fn finish(mut self, source: &RecordSource<'_>, value: &[u8]) -> Result<ReceivedTask, Reject> {
         let unknown = self.unknown.take().filter(|_| !self.announced);
         if let Some(refusal) = self.refusal.take().or(unknown) {
             return Err(self.reject(refusal, source));
         }
         let id = self.resolve_id(source).map_err(|error| Reject::new("bad_id", error.to_string()))?;
         let run = self.run.unwrap_or(1);
-        let known = |reject: Reject| Reject { task: Some((id.clone(), run)), ..reject };
+        let with_task = |reject: Reject| Reject { task: Some((id.clone(), run)), ..reject };
         if let Some(named) = self.task_type.filter(|named| *named != &**source.task_type) {
             let error =
                 format!("`{}` does not match the topic, which holds tasks of type `{}`", clip(named), source.task_type);
-            return Err(known(bad_header(header::TYPE, &error)));
+            return Err(with_task(bad_header(header::TYPE, &error)));
         }
-        let params = RawJson::parse(value).map_err(|error| known(bad_json("the params are not JSON", &error)))?;
+        let params = RawJson::parse(value).map_err(|error| with_task(bad_json("the params are not JSON", &error)))?;
         let created_at_ms = self.time_ms.unwrap_or(source.timestamp_ms);
         if let Some(expires) = &self.expires {
             let at_ms = expires.time_ms(source.no_later(created_at_ms));
@@ -232,19 +232,19 @@ impl<'a> RecordReader<'a> {
         Ok(ReceivedTask { task, position: source.position, progress, has_foreign_headers })
     }
 
-    fn resolve_id(&self, source: &Source<'_>) -> Result<TaskId, IdError> {
+    fn resolve_id(&self, source: &RecordSource<'_>) -> Result<TaskId, IdError> {
         match &self.id {
             Some(id) => TaskId::resolve(id, self.parent),
             None => {
                 let Position { partition, offset } = source.position;
-                let made = TaskId::from_position(source.task_type, partition, offset, source.timestamp_ms);
-                TaskId::resolve(&made, self.parent)
+                let derived = TaskId::from_position(source.task_type, partition, offset, source.timestamp_ms);
+                TaskId::resolve(&derived, self.parent)
             }
         }
     }
 
     /// Adds the task's identity to a rejection, if it can be parsed.
-    fn reject(&self, reject: Reject, source: &Source<'_>) -> Reject {
+    fn reject(&self, reject: Reject, source: &RecordSource<'_>) -> Reject {
         let id = if self.nameless { None } else { self.resolve_id(source).ok() };
         let task = id.map(|id| (id, self.run.unwrap_or(1)));
         Reject { task, ..reject }

@@ -347,8 +347,8 @@ mod tests {
             ("{}", "", "missing field `type`"),
             ("3", "", "invalid type: integer `3`, expected struct Template"),
         ] {
-            let (found, reason) = error(text);
-            assert!(found.trim_start_matches('.') == path && reason.contains(cause), "{text}: {found}: {reason}");
+            let (pointer, reason) = error(text);
+            assert!(pointer.trim_start_matches('.') == path && reason.contains(cause), "{text}: {pointer}: {reason}");
         }
     }
 

@@ -341,7 +341,7 @@ impl HeaderValue for OnFailure {
 
 /// Splits texts that are separated by commas.
 pub fn comma_list(text: &str) -> Vec<String> {
-    text.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned).collect()
+    text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }
 
 /// Texts separated by commas.

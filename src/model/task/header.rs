@@ -31,7 +31,7 @@ pub fn is_policy(name: &str) -> bool {
     matches!(name, NOT_BEFORE | EXPIRES | POLICY) || Policy::fields().any(|field| field.header == Some(name))
 }
 
-const OTHERS: [&str; 16] = [
+const OTHER_HEADERS: [&str; 16] = [
     SPEC_VERSION,
     ID,
     TYPE,
@@ -53,11 +53,11 @@ const OTHERS: [&str; 16] = [
 /// Returns the reason why an unknown header that begins with `ce_` is a mistake. CloudEvents extensions of other vendors are
 /// accepted, unless their name is one typo away from the name of a header of kafleet.
 pub fn mistake(name: &str) -> Option<String> {
-    let attribute = name.strip_prefix("ce_").filter(|attribute| !FOREIGN.contains(attribute))?;
+    let attribute = name.strip_prefix("ce_").filter(|attribute| !FOREIGN_ATTRIBUTES.contains(attribute))?;
     let plain: String = attribute.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
-    let own = |fits: &dyn Fn(&str) -> bool| all().find(|own| own.strip_prefix("ce_").is_some_and(fits));
-    if let Some(own) = own(&|own| own == plain && own != attribute) {
-        return Some(format!("names of attributes have only a-z 0-9: write `{own}`"));
+    let find = |fits: &dyn Fn(&str) -> bool| all().find(|header| header.strip_prefix("ce_").is_some_and(fits));
+    if let Some(header) = find(&|name| name == plain && name != attribute) {
+        return Some(format!("names of attributes have only a-z 0-9: write `{header}`"));
     }
     if attribute.is_empty() || attribute.bytes().any(|byte| !byte.is_ascii_lowercase() && !byte.is_ascii_digit()) {
         return Some("it is no attribute of CloudEvents, whose names have only a-z 0-9; hint: rename it".to_owned());
@@ -69,12 +69,12 @@ pub fn mistake(name: &str) -> Option<String> {
     if let Some(field) = Policy::fields().find(in_policy) {
         return Some(format!("it has no effect: write `{}` into the JSON of `{POLICY}`", field.name));
     }
-    let near = own(&|own| own.len() >= MIN_GUESSED && is_typo(own.as_bytes(), attribute.as_bytes()))?;
+    let near = find(&|name| name.len() >= MIN_GUESSED && is_typo(name.as_bytes(), attribute.as_bytes()))?;
     Some(format!("it is unknown: did you mean `{near}`? Otherwise rename it"))
 }
 
 /// Attributes of the standard that kafleet passes on.
-const FOREIGN: [&str; 4] = ["source", "subject", "dataschema", "datacontenttype"];
+const FOREIGN_ATTRIBUTES: [&str; 4] = ["source", "subject", "dataschema", "datacontenttype"];
 /// Minimum length of a name that others are compared with: many short names resemble each other.
 const MIN_GUESSED: usize = 5;
 
@@ -103,13 +103,13 @@ pub fn of_pointer(pointer: &str) -> &'static str {
 
 /// Returns true for headers that become part of the task; others are only copied.
 pub fn is_known(name: &str) -> bool {
-    OTHERS.contains(&name) || is_policy(name)
+    OTHER_HEADERS.contains(&name) || is_policy(name)
 }
 
 /// All headers of a task record.
 pub fn all() -> impl Iterator<Item = &'static str> {
     let of_fields = Policy::fields().filter_map(|field| field.header);
-    OTHERS.into_iter().chain([NOT_BEFORE, EXPIRES, POLICY]).chain(of_fields)
+    OTHER_HEADERS.into_iter().chain([NOT_BEFORE, EXPIRES, POLICY]).chain(of_fields)
 }
 
 #[cfg(test)]
@@ -132,9 +132,9 @@ mod tests {
             ("ce_", "no attribute"),
             ("ce_ümlaut", "no attribute"),
         ] {
-            let found = mistake(name);
-            assert_eq!(found.is_some(), !part.is_empty(), "{name}: {found:?}");
-            assert!(found.unwrap_or_default().contains(part), "{name}");
+            let reported = mistake(name);
+            assert_eq!(reported.is_some(), !part.is_empty(), "{name}: {reported:?}");
+            assert!(reported.unwrap_or_default().contains(part), "{name}");
         }
         // Standard attributes and documented extensions of CloudEvents.
         for name in [

@@ -1,5 +1,5 @@
 //! Limits that each new task must keep, by whichever way it is created: by a client of the API, a schedule, a handler, or a
-//! producer with a record of its own. What passes here is not refused later.
+//! producer with a record of its own. A task accepted here is not rejected later.
 
 use super::action::Notification;
 use super::continuation::{Continuation, check_continuation_ids};
@@ -84,8 +84,8 @@ impl TaskLimits {
 
     fn check_times(&self, policy: &Policy, now_ms: i64) -> Result<(), Flaw> {
         let latest_ms = now_ms.saturating_add(self.max_tree_age.as_i64());
-        let late = |what| {
-            format!("the task would {what} more than {} from now, longer than a tree may stay open", self.max_tree_age)
+        let late = |verb| {
+            format!("the task would {verb} more than {} from now, longer than a tree may stay open", self.max_tree_age)
         };
         match (policy.not_before_ms, policy.expires_at_ms) {
             (Some(start), _) if start > latest_ms => Err(("/delay".into(), late("start"))),
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
     use crate::model::task::continuation::ids_below;
     use crate::model::task::field::Scope;
-    use crate::model::task::{MAX_TAGS, Source, read_task};
+    use crate::model::task::{MAX_TAGS, RecordSource, read_task};
 
     const NOW: i64 = 1_800_000_000_000;
 
@@ -255,7 +255,7 @@ mod tests {
                 headers.extend(id.parent().map(|parent| ("ce_parent", parent.to_owned())));
                 policy.headers(&mut |name, text| headers.extend(text.map(|text| (name, text.into_owned()))));
                 let position = crate::model::task::Position { partition: 0, offset: 0 };
-                let source = Source { task_type: &"a".into(), position, timestamp_ms: NOW, value: Some(b"1") };
+                let source = RecordSource { task_type: &"a".into(), position, timestamp_ms: NOW, value: Some(b"1") };
                 let read = read_task(&source, headers.iter().map(|(name, text)| (*name, Some(text.as_bytes()))));
                 let read = read.unwrap_or_else(|error| panic!("{error:?}"));
                 let decoded = read.policy.map(|policy| *policy).unwrap_or_default();

@@ -36,7 +36,7 @@ pub mod structured;
 #[cfg(test)]
 mod tests;
 
-pub use decode::{Source, read_record, read_task};
+pub use decode::{RecordSource, read_record, read_task};
 use id::{TaskId, clip};
 pub use policy::{OnFailure, Policy, Rules, check_tags};
 
@@ -65,6 +65,7 @@ pub struct TaskSpec {
     pub run: u32,
     /// Creation time set by the producer (`ce_time`), else the record's timestamp. Epoch milliseconds.
     pub created_at_ms: i64,
+    /// Offset in the events partition (`ce_asof`): requests up to it precede the task and do not apply to it.
     pub asof: Option<i64>,
     /// The publisher announces the task with an event of its own.
     pub announced: bool,

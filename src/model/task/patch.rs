@@ -143,23 +143,23 @@ impl Patch {
     }
 
     /// Reason why the patch cannot be applied to a task in its current state; `None` if it can.
-    pub fn rejection(&self, node: &TaskRecord) -> Option<String> {
-        if !node.definition.announced {
+    pub fn rejection(&self, task: &TaskRecord) -> Option<String> {
+        if !task.definition.announced {
             return Some("the task is not published yet".to_owned());
         }
         if self.not_before_ms.is_some()
-            && !(node.own == State::Scheduled && node.deferral.is_deferred() && node.attempt == 0)
+            && !(task.own == State::Scheduled && task.deferral.is_deferred() && task.attempt == 0)
         {
-            return Some(format!("the task is {}: only a scheduled task can be given another start", node.own));
+            return Some(format!("the task is {}: only a scheduled task can be given another start", task.own));
         }
         let field = self.attempt_fields().next()?;
-        if node.is_external() {
+        if task.is_external() {
             return Some(format!("an external task has no `{field}`: it applies to workers only"));
         }
         // A deferred or republished record can still be changed; one in a topic cannot.
-        let is_out = !node.own.is_terminal() && !node.deferral.is_deferred();
+        let is_out = !task.own.is_terminal() && !task.deferral.is_deferred();
         is_out.then(|| {
-            format!("the task is {}: workers read `{field}` from its record, which is already published", node.own)
+            format!("the task is {}: workers read `{field}` from its record, which is already published", task.own)
         })
     }
 }
@@ -177,13 +177,13 @@ mod tests {
     fn omitted_fields_stay_and_null_removes() {
         let mut policy =
             Policy { name: Some("old".into()), link: Some("l".into()), retries: Some(3), ..Policy::default() };
-        let asked = patch(r#"{"name": null, "tags": ["a"], "timeout": 5000, "options": {"n": 1}}"#);
-        asked.apply(&mut policy);
+        let requested = patch(r#"{"name": null, "tags": ["a"], "timeout": 5000, "options": {"n": 1}}"#);
+        requested.apply(&mut policy);
         assert_eq!((policy.name, policy.link.as_deref(), policy.retries), (None, Some("l"), Some(3)));
         assert_eq!((policy.tags, policy.timeout), (vec!["a".to_owned()], Some(Millis::secs(5))));
-        assert_eq!(asked.fields(), ["name", "tags", "options", "timeout"]);
-        let text = serde_json::to_string(&asked).unwrap();
-        assert_eq!(patch(&text), asked, "{text}");
+        assert_eq!(requested.fields(), ["name", "tags", "options", "timeout"]);
+        let text = serde_json::to_string(&requested).unwrap();
+        assert_eq!(patch(&text), requested, "{text}");
         assert!(text.contains(r#""name":null"#) && !text.contains("link"), "{text}");
     }
 
@@ -193,11 +193,11 @@ mod tests {
         let read = patch(r#"{"retries": 1}"#);
         let start = patch(r#"{"not_before_ms": 1}"#);
         let can = |patch: &Patch, own, record_bytes, attempt| {
-            let mut node = TaskRecord { own, attempt, ..TaskRecord::expected(1, 0) };
-            node.deferral.record_bytes = record_bytes;
-            assert!(patch.rejection(&node).is_some(), "not announced");
-            node.definition.announced = true;
-            patch.rejection(&node).is_none()
+            let mut task = TaskRecord { own, attempt, ..TaskRecord::expected(1, 0) };
+            task.deferral.record_bytes = record_bytes;
+            assert!(patch.rejection(&task).is_some(), "not announced");
+            task.definition.announced = true;
+            patch.rejection(&task).is_none()
         };
         for (own, record_bytes, attempt, allowed) in [
             (State::Queued, 0, 0, [true, false, false]),
@@ -207,8 +207,8 @@ mod tests {
             (State::Retrying, 9, 2, [true, true, false]),
             (State::Failed, 0, 2, [true, true, false]),
         ] {
-            let found = [&shown, &read, &start].map(|patch| can(patch, own, record_bytes, attempt));
-            assert_eq!(found, allowed, "{own} {record_bytes}");
+            let allowed_changes = [&shown, &read, &start].map(|patch| can(patch, own, record_bytes, attempt));
+            assert_eq!(allowed_changes, allowed, "{own} {record_bytes}");
         }
     }
 }

@@ -31,7 +31,7 @@ pub enum OnFailure {
 /// Maximum length of the name of a header.
 const MAX_HEADER_NAME_CHARS: usize = 128;
 
-const EVERYWHERE: &[Scope] = &[Scope::Create, Scope::Continue, Scope::Schedule];
+const ALL_SCOPES: &[Scope] = &[Scope::Create, Scope::Continue, Scope::Schedule];
 
 fields! {
     /// Options of a task beyond type and params. Unset fields default to the settings of the type.
@@ -49,7 +49,7 @@ fields! {
         table {
             /// Display name.
             name: Option<String>, header "ce_name", check short,
-            Field::at(EVERYWHERE).change(Change::Always).visible(Visibility::Label)
+            Field::at(ALL_SCOPES).change(Change::Always).visible(Visibility::Label)
                 .argument(Argument::text("name", "NAME", "Display name"));
 
             /// Creator of the task. Default for the tasks of schedules: `schedule/` followed by the schedule's name.
@@ -61,7 +61,7 @@ fields! {
 
             /// Tags: at most 32, of 1 to 128 characters each, without commas.
             tags: Vec<String>, header "ce_tags", check tags,
-            Field::at(EVERYWHERE).change(Change::Always).visible(Visibility::Label)
+            Field::at(ALL_SCOPES).change(Change::Always).visible(Visibility::Label)
                 .argument(Argument::list("tag", "TAG", "Tag; repeatable")
                     .update("Tag, replacing the present tags; repeatable"));
 
@@ -72,41 +72,41 @@ fields! {
 
             /// Number of retries, at most 1,000. Default: the type's.
             retries: Option<u32>, header "ce_retries", check retries,
-            Field::at(EVERYWHERE).change(Change::BeforePublish)
+            Field::at(ALL_SCOPES).change(Change::BeforePublish)
                 .argument(Argument::number("retries", "Number of retries"));
 
             /// Wait before the second attempt; doubles with each further attempt. Default: the type's.
             min_backoff: Option<Millis>, header "ce_minbackoff", check any,
-            Field::at(EVERYWHERE).change(Change::BeforePublish)
+            Field::at(ALL_SCOPES).change(Change::BeforePublish)
                 .argument(Argument::duration(
                     "min-backoff", "Wait before the second attempt; doubles with each further attempt",
                 ));
 
             /// Maximum wait between two attempts. Default: the type's.
             max_backoff: Option<Millis>, header "ce_maxbackoff", check any,
-            Field::at(EVERYWHERE).change(Change::BeforePublish)
+            Field::at(ALL_SCOPES).change(Change::BeforePublish)
                 .argument(Argument::duration("max-backoff", "Maximum wait between two attempts"));
 
             /// Time of an attempt after which its failure starts the backoff again at `min_backoff`. Default: the type's.
             backoff_reset: Option<Millis>, header "ce_backoffreset", check any,
-            Field::at(EVERYWHERE).change(Change::BeforePublish)
+            Field::at(ALL_SCOPES).change(Change::BeforePublish)
                 .argument(Argument::duration(
                     "backoff-reset", "Time of an attempt after which its failure starts the backoff again",
                 ));
 
             /// Time after the first wait of a run from which on waits count as attempts; 0: each counts. Default: the type's.
             max_wait: Option<Millis>, header "ce_maxwait", check any,
-            Field::at(EVERYWHERE).change(Change::BeforePublish)
+            Field::at(ALL_SCOPES).change(Change::BeforePublish)
                 .argument(Argument::duration("max-wait", "Time after the first wait from which on waits count as attempts"));
 
             /// Timeout of one attempt. Default: the type's.
             timeout: Option<Millis>, header "ce_timeout", check any,
-            Field::at(EVERYWHERE).change(Change::BeforePublish)
+            Field::at(ALL_SCOPES).change(Change::BeforePublish)
                 .argument(Argument::duration("timeout", "Time limit of one attempt"));
 
             /// Time without progress, log line or heartbeat after which an attempt fails. Default: the type's.
             stall_timeout: Option<Millis>, header "ce_stalltimeout", check any,
-            Field::at(EVERYWHERE).change(Change::BeforePublish)
+            Field::at(ALL_SCOPES).change(Change::BeforePublish)
                 .argument(Argument::duration(
                     "stall-timeout", "Time without progress, log line or heartbeat after which an attempt fails",
                 ));
@@ -150,7 +150,7 @@ fields! {
 
             /// Headers for the handlers of the task, such as a tenant or a correlation id: names and values, at most 32.
             headers: BTreeMap<String, String>, check task_headers,
-            Field::at(EVERYWHERE).change(Change::BeforePublish).visible(Visibility::Status)
+            Field::at(ALL_SCOPES).change(Change::BeforePublish).visible(Visibility::Status)
                 .argument(Argument::json("headers", "Headers for the handlers, as a JSON object of texts"));
 
             /// The task is run by an external system, which reports its state. It needs no topic and no handler.
@@ -162,36 +162,36 @@ fields! {
 
             /// Fails the task and cancels its pending descendants as soon as more than `max_failed` children have failed.
             fail_fast: bool, check any,
-            Field::at(EVERYWHERE).visible(Visibility::Status)
+            Field::at(ALL_SCOPES).visible(Visibility::Status)
                 .argument(Argument::flag("fail-fast", "Fail and cancel all open descendants when more than --max-failed children have failed"));
 
             /// Number of direct children that may fail, be cancelled or expire before the task fails. Default 0.
             max_failed: Option<u32>, check any,
-            Field::at(EVERYWHERE).visible(Visibility::Status)
+            Field::at(ALL_SCOPES).visible(Visibility::Status)
                 .argument(Argument::number("max-failed", "Number of children that may fail before the task fails"));
 
             /// Continuations, started once the task and everything below have ended; at most 8.
             then: Vec<Continuation>, check any,
-            Field::at(EVERYWHERE).visible(Visibility::Status);
+            Field::at(ALL_SCOPES).visible(Visibility::Status);
 
             /// Notifications when the task reaches a state; at most 8.
             actions: Vec<Action>, check any,
-            Field::at(EVERYWHERE).visible(Visibility::Status);
+            Field::at(ALL_SCOPES).visible(Visibility::Status);
 
             /// State checks at given times; at most 8.
             checks: Vec<Check>, check any,
-            Field::at(EVERYWHERE).visible(Visibility::Status);
+            Field::at(ALL_SCOPES).visible(Visibility::Status);
         }
     }
 }
 
 /// JSON object with one field of a policy.
-struct Entry<'a> {
+struct FieldEntry<'a> {
     policy: &'a Policy,
     field: &'a Field,
 }
 
-impl Serialize for Entry<'_> {
+impl Serialize for FieldEntry<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut map = to.serialize_map(Some(1))?;
         self.policy.write(self.field, &mut map)?;
@@ -236,7 +236,7 @@ impl Policy {
 
     /// Value of a field as JSON.
     pub fn value(&self, field: &Field) -> RawJson {
-        let entry = RawJson::of_plain(&Entry { policy: self, field });
+        let entry = RawJson::of_plain(&FieldEntry { policy: self, field });
         entry.slice().member(field.name).map(RawJson::from).unwrap_or_default()
     }
 

@@ -128,8 +128,8 @@ mod tests {
         let text =
             r#"{"id":"c","parent":"r","expires":"10m","retries":2,"data":{"n":1},"datacontenttype":"text/json"}"#;
         let structured = headers("application/CloudEvents+json; charset=utf-8");
-        let (found, params) = unwrap_structured(&structured, text.as_bytes()).unwrap();
-        let found: Vec<(&str, &str)> = found
+        let (read_headers, params) = unwrap_structured(&structured, text.as_bytes()).unwrap();
+        let read_headers: Vec<(&str, &str)> = read_headers
             .iter()
             .map(|(name, value)| (name.as_str(), std::str::from_utf8(value.as_deref().unwrap()).unwrap()))
             .collect();
@@ -141,7 +141,7 @@ mod tests {
             ("ce_retries", "2"),
             ("content-type", "text/json"),
         ];
-        let (mut sorted, _) = (found, expected.sort_unstable());
+        let (mut sorted, _) = (read_headers, expected.sort_unstable());
         sorted.sort_unstable();
         assert_eq!((sorted, params.text()), (expected, "{\"n\":1}"));
         assert!(unwrap_structured(&headers("application/json"), text.as_bytes()).is_none());

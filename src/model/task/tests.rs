@@ -9,7 +9,7 @@ use crate::model::units::duration::Millis;
 const NOW: i64 = 1_700_000_000_000;
 
 fn receive(task_type: &str, headers: &[(&str, &[u8])], value: Option<&[u8]>) -> Result<ReceivedTask, Reject> {
-    let source = Source {
+    let source = RecordSource {
         task_type: &Arc::from(task_type),
         position: Position { partition: 3, offset: 41 },
         timestamp_ms: NOW,

@@ -11,31 +11,31 @@ use crate::store::{Entry, Index, TaskRecord};
 impl Partition {
     /// Describes a difference between expected and actual sizes.
     pub(super) fn fault(&self) -> Option<String> {
-        let found = |index: &Index| self.indexes.get(index).map_or(0, |entries| entries.len() as i64);
-        let sizes = self.actual_sizes(found);
+        let entry_count = |index: &Index| self.indexes.get(index).map_or(0, |entries| entries.len() as i64);
+        let sizes = self.actual_sizes(entry_count);
         if sizes != self.sizes {
             return Some(format!("found {sizes:?}, expected {:?}", self.sizes));
         }
         let group = |(task_type, error): &(Arc<str>, Fingerprint)| {
-            found(&Index::Failed { task_type: task_type.clone(), error: *error })
+            entry_count(&Index::Failed { task_type: task_type.clone(), error: *error })
         };
         if let Some(((task_type, error), count)) = self.errors.iter().find(|(key, count)| group(key) != **count) {
             return Some(format!("the index of `{task_type}` tasks with error {error} does not hold {count} entries"));
         }
         let wrong = self.counts.iter().find(|((task_type, state), count)| {
             let members = Index::Members { task_type: task_type.clone(), state: *state };
-            **count < 0 || (state.is_indexed() && found(&members) != **count)
+            **count < 0 || (state.is_indexed() && entry_count(&members) != **count)
         });
         wrong.map(|((task_type, state), count)| {
             format!("the index of `{task_type}/{state}` does not hold {count} entries")
         })
     }
 
-    /// Sizes of the present contents; `found` counts the entries of an index.
-    fn actual_sizes(&self, found: impl Fn(&Index) -> i64) -> Sizes {
+    /// Sizes of the present contents; `entry_count` counts the entries of an index.
+    fn actual_sizes(&self, entry_count: impl Fn(&Index) -> i64) -> Sizes {
         let open = self.counts.iter().filter(|((_, state), _)| is_open(*state)).map(|(_, count)| count);
         Sizes {
-            entries: SIZED.each_ref().map(found),
+            entries: SIZED.each_ref().map(entry_count),
             tasks: self.counts.values().sum(),
             open: open.sum(),
             failed: self.errors.values().sum(),
@@ -59,8 +59,8 @@ impl Partition {
             };
             due_ms.filter(is_there)
         };
-        let node = self.records.get(&entry.id).and_then(|record| TaskRecord::decode(record));
-        let placed = node.as_ref().map(IndexedFields::of);
+        let task = self.records.get(&entry.id).and_then(|record| TaskRecord::decode(record));
+        let placed = task.as_ref().map(IndexedFields::of);
         let due = |of: fn(&IndexedFields) -> Option<i64>| placed.as_ref().and_then(of);
         AuditedTask {
             entry: entry.clone(),
@@ -72,7 +72,7 @@ impl Partition {
             has_log: self.logs.contains_key(&entry.id),
             has_attachments: self.attachments.contains_key(&entry.id),
             expires: false,
-            node,
+            task,
         }
     }
 }

@@ -146,7 +146,7 @@ impl Contents {
     /// Checkpoint and revision of a partition.
     fn checkpoint(&self, partition: u32) -> (Option<Checkpoint>, u64) {
         let (checkpoint, revision) =
-            self.partitions.get(&partition).map_or((None, 0), |found| (found.checkpoint, found.revision));
+            self.partitions.get(&partition).map_or((None, 0), |data| (data.checkpoint, data.revision));
         (checkpoint, revision.max(self.replaced))
     }
 
@@ -157,8 +157,8 @@ impl Contents {
         let is_new = |id: &TaskId| here.is_none_or(|here| !here.records.contains_key(id));
         let records: usize = self.partitions.values().map(|partition| partition.records.len()).sum();
         let bytes: usize = self.partitions.values().map(|partition| partition.bytes).sum();
-        let new_records = changes.nodes.iter().filter(|(id, _)| is_new(id)).count();
-        let new_bytes: usize = changes.nodes.iter().map(|(_, record)| record.len()).sum();
+        let new_records = changes.task_records.iter().filter(|(id, _)| is_new(id)).count();
+        let new_bytes: usize = changes.task_records.iter().map(|(_, record)| record.len()).sum();
         let new_deferred_bytes: usize = changes.deferred.iter().flat_map(|(_, deferred)| deferred).map(Vec::len).sum();
         let new_log_bytes: usize = changes.logs.iter().flat_map(|(_, lines)| lines).map(String::len).sum();
         let new_attached: usize = changes.attachments.iter().flat_map(|(_, _, data)| data).map(Vec::len).sum();
@@ -183,9 +183,9 @@ fn decode_records(
     ids.iter().zip(records).map(record).collect()
 }
 
-fn full(what: &str) -> StoreError {
+fn full(usage: &str) -> StoreError {
     StoreError::Invalid(format!(
-        "the memory store is full: {what}\n\nhint: it is meant for development; use redis, or raise its limits"
+        "the memory store is full: {usage}\n\nhint: it is meant for development; use redis, or raise its limits"
     ))
 }
 
@@ -196,11 +196,11 @@ impl Store for MemoryStore {
         Ok((Box::new(Writer { store: self.clone(), partition, revision: Some(revision) }), checkpoint))
     }
 
-    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
+    async fn task_records(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         self.read_records(partition, ids)
     }
 
-    async fn nodes_with_checkpoint(
+    async fn task_records_with_checkpoint(
         &self,
         partition: u32,
         ids: &[TaskId],
@@ -258,7 +258,7 @@ impl Store for MemoryStore {
         series: &[Arc<str>],
         aggregates: &[AggregateKey],
     ) -> Result<PartitionStatistics, StoreError> {
-        self.try_read(partition, |found| found.statistics(partition, series, aggregates))
+        self.try_read(partition, |data| data.statistics(partition, series, aggregates))
     }
 
     async fn error_summaries(
@@ -267,15 +267,15 @@ impl Store for MemoryStore {
         task_type: &str,
         hours: &[i64],
     ) -> Result<Vec<(i64, ErrorSummary)>, StoreError> {
-        self.try_read(partition, |found| found.errors_of(partition, task_type, hours))
+        self.try_read(partition, |data| data.errors_of(partition, task_type, hours))
     }
 
     async fn error_groups(&self, partition: u32, task_type: &str, limit: usize) -> Result<ErrorGroups, StoreError> {
-        Ok(self.read(partition, |found| found.error_groups(task_type, limit.min(MAX_PAGE))))
+        Ok(self.read(partition, |data| data.error_groups(task_type, limit.min(MAX_PAGE))))
     }
 
     async fn requests(&self, partition: u32, limit: usize) -> Result<Vec<AuditEntry>, StoreError> {
-        self.try_read(partition, |found| found.requests(partition, limit.min(MAX_PAGE)))
+        self.try_read(partition, |data| data.requests(partition, limit.min(MAX_PAGE)))
     }
 
     async fn log_lines(&self, partition: u32, id: &TaskId, from: u64, limit: usize) -> Result<LogPage, StoreError> {
@@ -323,8 +323,8 @@ impl Store for MemoryStore {
         let mut contents = self.lock();
         let partition = contents.partitions.entry(partition).or_default();
         partition.drop_expired(now);
-        let found = partition.reservations.get(&key).map(|reserved| &reserved.reservation);
-        if found != Some(held) && found != reservation {
+        let stored = partition.reservations.get(&key).map(|reserved| &reserved.reservation);
+        if stored != Some(held) && stored != reservation {
             return Ok(false);
         }
         match reservation {
@@ -369,18 +369,18 @@ impl PartitionWriter for Writer {
     }
 
     async fn statistics(&mut self) -> Result<StoredStatistics, StoreError> {
-        self.store.try_read(self.partition, |found| found.stored_statistics(self.partition))
+        self.store.try_read(self.partition, |data| data.stored_statistics(self.partition))
     }
 
     async fn done(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
         Ok(self.store.read(self.partition, |partition| partition.first_done(i64::MIN, limit.min(MAX_PAGE))))
     }
 
-    async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
+    async fn task_records(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         let revision = self.revision.take().ok_or_else(closed_writer)?;
-        let nodes = self.store.read_records(self.partition, ids)?;
+        let tasks = self.store.read_records(self.partition, ids)?;
         self.revision = Some(revision);
-        Ok(nodes)
+        Ok(tasks)
     }
 
     async fn check(&mut self) -> Result<(), StoreError> {
@@ -404,9 +404,9 @@ impl PartitionWriter for Writer {
     async fn mark_damaged(&mut self, _reason: &str) -> Result<(), StoreError> {
         let seen = self.revision.take().ok_or_else(closed_writer)?;
         let mut contents = self.store.lock();
-        let (found, revision) = contents.checkpoint(self.partition);
+        let (stored, revision) = contents.checkpoint(self.partition);
         if revision != seen {
-            return Err(StoreError::Conflict { found });
+            return Err(StoreError::Conflict { stored });
         }
         contents.revision += 1;
         let revision = contents.revision;
@@ -421,9 +421,9 @@ impl PartitionWriter for Writer {
     async fn apply(&mut self, changes: &Changes, from: Option<Checkpoint>, to: Checkpoint) -> Result<(), StoreError> {
         let seen = self.revision.take().ok_or_else(closed_writer)?;
         let mut contents = self.store.lock();
-        let (found, revision) = contents.checkpoint(self.partition);
-        if found != from || revision != seen {
-            return Err(StoreError::Conflict { found });
+        let (stored, revision) = contents.checkpoint(self.partition);
+        if stored != from || revision != seen {
+            return Err(StoreError::Conflict { stored });
         }
         contents.check_room(self.partition, changes, &self.store.shared.options)?;
         contents.revision += 1;

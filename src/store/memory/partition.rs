@@ -60,7 +60,7 @@ pub(super) struct StoredReservation {
 impl Partition {
     /// Applies the changes of a batch; the caller sets the checkpoint.
     pub(super) fn apply(&mut self, changes: &Changes) {
-        for (id, record) in &changes.nodes {
+        for (id, record) in &changes.task_records {
             let old = self.records.insert(id.clone(), record.clone());
             self.bytes = self.bytes + record.len() - old.map_or(0, |old| old.len());
         }
@@ -68,7 +68,7 @@ impl Partition {
         self.apply_done(changes);
         self.apply_counts(changes);
         self.apply_values(changes);
-        for id in &changes.gone {
+        for id in &changes.deleted {
             let attached = self.attachments.remove(id).map_or(0, |attached| attached.values().map(Vec::len).sum());
             let record = self.records.remove(id).map_or(0, |record| record.len());
             let log = self.logs.remove(id).map_or(0, |tail| tail.bytes());
@@ -85,11 +85,11 @@ impl Partition {
             self.overview.clone_from(&changes.statistics.overview);
         }
         for (series, key, aggregate) in &changes.statistics.aggregates {
-            let old = put(&mut self.aggregates, (series.clone(), *key), aggregate.as_ref());
+            let old = replace_value(&mut self.aggregates, (series.clone(), *key), aggregate.as_ref());
             self.bytes = self.bytes + aggregate.as_ref().map_or(0, Vec::len) - old;
         }
         for (series, hour, errors) in &changes.statistics.errors {
-            let old = put(&mut self.error_summaries, (series.clone(), *hour), errors.as_ref());
+            let old = replace_value(&mut self.error_summaries, (series.clone(), *hour), errors.as_ref());
             self.bytes = self.bytes + errors.as_ref().map_or(0, Vec::len) - old;
         }
         for (task_type, error, change) in &changes.errors {
@@ -209,7 +209,7 @@ impl Partition {
 }
 
 /// Writes or removes a value. Returns the size of the old one.
-fn put<K: Ord>(values: &mut BTreeMap<K, Vec<u8>>, key: K, value: Option<&Vec<u8>>) -> usize {
+fn replace_value<K: Ord>(values: &mut BTreeMap<K, Vec<u8>>, key: K, value: Option<&Vec<u8>>) -> usize {
     let old = match value {
         Some(value) => values.insert(key, value.clone()),
         None => values.remove(&key),

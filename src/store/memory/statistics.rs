@@ -22,15 +22,15 @@ impl Partition {
         series: &[Arc<str>],
         keys: &[AggregateKey],
     ) -> Result<Vec<(Arc<str>, AggregateKey, Aggregate)>, StoreError> {
-        let mut found = Vec::new();
+        let mut aggregates = Vec::new();
         for series in series {
             for key in keys {
-                found.extend(
+                aggregates.extend(
                     self.aggregate(partition, series, *key)?.map(|aggregate| (series.clone(), *key, aggregate)),
                 );
             }
         }
-        Ok(found)
+        Ok(aggregates)
     }
 
     pub(super) fn stored_statistics(&self, partition: u32) -> Result<StoredStatistics, StoreError> {
@@ -74,8 +74,9 @@ impl Partition {
         hours: &[i64],
     ) -> Result<Vec<(i64, ErrorSummary)>, StoreError> {
         let name: Arc<str> = task_type.into();
-        let found = hours.iter().filter_map(|hour| Some((*hour, self.error_summaries.get(&(name.clone(), *hour))?)));
-        found.map(|(hour, bytes)| Ok((hour, statistics::errors(partition, task_type, bytes)?))).collect()
+        let summaries =
+            hours.iter().filter_map(|hour| Some((*hour, self.error_summaries.get(&(name.clone(), *hour))?)));
+        summaries.map(|(hour, bytes)| Ok((hour, statistics::errors(partition, task_type, bytes)?))).collect()
     }
 
     pub(super) fn error_groups(&self, task_type: &str, limit: usize) -> ErrorGroups {

@@ -4,8 +4,8 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::{Pipeline, Value, pipe};
 
 use super::connection::Connector;
-use super::values::{ANOTHER_STORE, read};
-use super::writer::ask;
+use super::values::{ANOTHER_STORE_HINT, read};
+use super::writer::query_server;
 use crate::model::projection::changes::{Changes, Entry, Index};
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
@@ -16,7 +16,7 @@ use crate::store::{StoreError, TaskRecord, decode};
 /// Bytes of records after which a page accepts no further entry.
 const PAGE_BYTES: usize = 256 << 10;
 /// Entries per page.
-const PAGE: usize = 100;
+const PAGE_ENTRIES: usize = 100;
 /// Field of the sum of all counters.
 const TASKS: &str = "tasks";
 /// Field of the number of open tasks by the statistics.
@@ -27,7 +27,7 @@ const FAILED: &str = "failed";
 /// KEYS: batch counts, counters, overview of the statistics, then the sized indexes. ARGV: common key prefix, number
 /// of size fields, their names, the number of groups of failed tasks to compare, then the states: `i` if tasks are
 /// indexed by it, `o` if they are open in it. Returns a list of problems.
-const TOTALS: &str = "
+const VERIFY_TOTALS: &str = "
 local out={}
 for i=1,#KEYS do
   if redis.call('PTTL',KEYS[i])>=0 then out[#out+1]='`'..KEYS[i]..'` has a TTL that kafleet has not set' end
@@ -86,7 +86,7 @@ return out";
 
 /// KEYS: the index, then the timer, effect and age indexes. ARGV: common key prefix, limits in entries and bytes, and
 /// the entry to continue after.
-const RECORDS: &str = "
+const READ_RECORDS: &str = "
 local base,limit,budget=ARGV[1],tonumber(ARGV[2]),tonumber(ARGV[3])
 local first,member,score=0,ARGV[4],ARGV[5]
 if score~='' then
@@ -126,7 +126,13 @@ pub(super) async fn totals(
     keys: &Keys,
 ) -> Result<Option<String>, StoreError> {
     let mut commands = pipe();
-    commands.cmd("EVAL").arg(TOTALS).arg(3 + SIZED.len()).arg(keys.batches()).arg(keys.counts()).arg(keys.statistics());
+    commands
+        .cmd("EVAL")
+        .arg(VERIFY_TOTALS)
+        .arg(3 + SIZED.len())
+        .arg(keys.batches())
+        .arg(keys.counts())
+        .arg(keys.statistics());
     commands.arg(SIZED.iter().map(|index| keys.index(index)).collect::<Vec<_>>());
     commands.arg(&keys.base).arg(SIZED.len());
     commands.arg(SIZED.iter().map(|index| keys.name_of(index)).collect::<Vec<_>>()).arg(COMPARED_GROUPS);
@@ -135,7 +141,7 @@ pub(super) async fn totals(
         let flags: String = flags.into_iter().filter(|(is, _)| *is).map(|(_, flag)| flag).collect();
         commands.arg(state.name()).arg(flags);
     }
-    let answer = ask(connector, connection, &commands).await?.pop().unwrap_or_default();
+    let answer = query_server(connector, connection, &commands).await?.pop().unwrap_or_default();
     let problems: Vec<String> = read(&keys.all(), answer)?;
     Ok((!problems.is_empty()).then(|| problems.join(", ")))
 }
@@ -151,32 +157,33 @@ pub(super) async fn records(
 ) -> Result<AuditPage, StoreError> {
     let mut commands = pipe();
     let related = [Index::Timers, Index::Effects, Index::Ages];
-    commands.cmd("EVAL").arg(RECORDS).arg(1 + related.len()).arg(keys.index(index));
+    commands.cmd("EVAL").arg(READ_RECORDS).arg(1 + related.len()).arg(keys.index(index));
     commands.arg(related.iter().map(|index| keys.index(index)).collect::<Vec<_>>());
-    commands.arg(&keys.base).arg(limit.clamp(1, PAGE)).arg(PAGE_BYTES);
+    commands.arg(&keys.base).arg(limit.clamp(1, PAGE_ENTRIES)).arg(PAGE_BYTES);
     match after {
         Some(entry) => commands.arg(entry.id.as_str()).arg(entry.seen_ms),
         None => commands.arg("").arg(""),
     };
-    let answer = ask(connector, connection, &commands).await?.pop().unwrap_or_default();
-    let (found, rest): (Vec<Value>, i64) = read(&keys.all(), answer)?;
-    let tasks = found.into_iter().map(|task| audited(keys, partition, task));
+    let answer = query_server(connector, connection, &commands).await?.pop().unwrap_or_default();
+    let (values, rest): (Vec<Value>, i64) = read(&keys.all(), answer)?;
+    let tasks = values.into_iter().map(|task| audited(keys, partition, task));
     Ok(AuditPage { tasks: tasks.collect::<Result<_, _>>()?, more: rest > 0 })
 }
 
 fn audited(keys: &Keys, partition: u32, task: Value) -> Result<AuditedTask, StoreError> {
     type TimerKind = Option<f64>;
-    type Found = (String, f64, Option<Vec<u8>>, u64, TimerKind, TimerKind, TimerKind, bool, bool, bool, i64);
-    let (member, score, record, children, timer, effect, age, has_deferred, has_log, has_attachments, ttl_ms): Found =
+    type AuditReply = (String, f64, Option<Vec<u8>>, u64, TimerKind, TimerKind, TimerKind, bool, bool, bool, i64);
+    let (member, score, record, children, timer, effect, age, has_deferred, has_log, has_attachments, ttl_ms): AuditReply =
         read(&keys.all(), task)?;
     let unreadable =
         |_| StoreError::Invalid(format!("`{member}` in an index of partition {partition} is not a task id"));
     let id = TaskId::parse(&member).map_err(unreadable)?;
-    let node: Option<TaskRecord> = record.map(|bytes| decode(partition, &id, &bytes, ANOTHER_STORE)).transpose()?;
+    let task_record: Option<TaskRecord> =
+        record.map(|bytes| decode(partition, &id, &bytes, ANOTHER_STORE_HINT)).transpose()?;
     let due = |score: TimerKind| score.map(|score| score as i64);
     Ok(AuditedTask {
         entry: Entry { seen_ms: score as i64, id },
-        node,
+        task: task_record,
         children,
         timer: due(timer),
         effect: due(effect),

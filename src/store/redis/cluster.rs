@@ -16,7 +16,7 @@ use super::reader::{Reader, Redirect, SharedConnection};
 
 impl Reader {
     /// Queries the node that owns the partition, following redirects to find it.
-    pub(super) async fn ask_owner(&self, partition: u32, pipeline: &Pipeline) -> RedisResult<Vec<Value>> {
+    pub(super) async fn query_owner(&self, partition: u32, pipeline: &Pipeline) -> RedisResult<Vec<Value>> {
         let mut line = match self.pool.owner(partition) {
             Some(line) => line,
             None => self.pool.to(self.connector.node()?),
@@ -63,32 +63,32 @@ impl Reader {
         pipeline: &Pipeline,
         answers: &mut [Value],
     ) -> RedisResult<()> {
-        let (mut asking, mut asked, mut to) = (pipe(), Vec::new(), None);
+        let (mut asking, mut followed, mut to) = (pipe(), Vec::new(), None);
         for (command, answer) in pipeline.cmd_iter().zip(answers) {
             if let Some(Redirect::Ask(error)) = Redirect::of(answer) {
                 asking.cmd("ASKING").add_command(command.clone());
-                asked.push(answer);
+                followed.push(answer);
                 to = Some(error);
             }
         }
         let Some(error) = to else { return Ok(()) };
-        let found = self.send(&self.redirect_target(&error, line)?, &asking).await?;
-        for (slot, found) in asked.into_iter().zip(found.into_iter().skip(1).step_by(2)) {
-            *slot = found;
+        let redirected = self.send(&self.redirect_target(&error, line)?, &asking).await?;
+        for (slot, redirected) in followed.into_iter().zip(redirected.into_iter().skip(1).step_by(2)) {
+            *slot = redirected;
         }
         Ok(())
     }
 
-    /// Splits an MGET into GETs. Other multi-key commands fail with `why` and are retried later.
+    /// Splits an MGET into GETs. Other multi-key commands fail with `error` and are retried later.
     fn get_each<'a>(&'a self, partition: u32, command: &Cmd, error: RedisError) -> BoxFuture<'a, RedisResult<Value>> {
-        let keys = Keys::of(command);
+        let keys = CommandKeys::of(command);
         async move {
-            let Some(Keys(keys)) = keys else { return Err(error) };
+            let Some(CommandKeys(keys)) = keys else { return Err(error) };
             let mut gets = pipe();
             for key in keys {
                 gets.add_command(cmd("GET").arg(key).take());
             }
-            self.ask_owner(partition, &gets).await.map(Value::Array)
+            self.query_owner(partition, &gets).await.map(Value::Array)
         }
         .boxed()
     }
@@ -103,9 +103,9 @@ fn moved(answers: &[Value]) -> Option<RedisError> {
 }
 
 /// Keys of an MGET.
-struct Keys(Vec<Vec<u8>>);
+struct CommandKeys(Vec<Vec<u8>>);
 
-impl Keys {
+impl CommandKeys {
     fn of(command: &Cmd) -> Option<Self> {
         let mut words = command.args_iter().map(|word| match word {
             ::redis::Arg::Simple(word) => word.to_vec(),

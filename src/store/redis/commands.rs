@@ -9,7 +9,7 @@ use futures::StreamExt;
 use super::Redis;
 use super::connection::{Connector, within};
 use super::values::notice_text;
-use super::writer::{ask, watch_at_owner};
+use super::writer::{query_server, watch_at_owner};
 use crate::store::keys::{self, Keys};
 use crate::store::{Notice, StoreError};
 
@@ -106,7 +106,7 @@ fn probe_of(name: &str, keys: &Keys) -> Option<Cmd> {
     Some(command)
 }
 
-/// Makes each call that roles make, on keys of its own which it deletes.
+/// Sends each command that roles use, on separate keys that are deleted afterwards.
 pub(super) async fn probe(redis: &Redis, partitions: u32) -> Result<(), StoreError> {
     let connector = &*redis.connector;
     for partition in 0..partitions {
@@ -116,7 +116,7 @@ pub(super) async fn probe(redis: &Redis, partitions: u32) -> Result<(), StoreErr
 }
 
 async fn probe_partition(connector: &Connector, keys: &Keys) -> Result<(), StoreError> {
-    // A connection of its own, because a WATCH concerns all that is sent over it.
+    // A separate connection, because a WATCH affects every transaction sent over it.
     let (mut connection, ..) = watch_at_owner(connector, keys).await.map_err(|error| connector.explain(&error))?;
     let mut commands = pipe();
     commands.cmd("MULTI").cmd("GET").arg(keys.probe()).cmd("EXEC");
@@ -128,7 +128,7 @@ async fn probe_partition(connector: &Connector, keys: &Keys) -> Result<(), Store
     }
     let kinds = ["", ":hash", ":list", ":sorted"];
     commands.cmd("UNLINK").arg(kinds.map(|kind| format!("{}{kind}", keys.probe())).as_slice());
-    ask(connector, &mut connection, &commands).await.map(drop)
+    query_server(connector, &mut connection, &commands).await.map(drop)
 }
 
 /// Publishes a notice that changes nothing and waits until it arrives.
@@ -141,7 +141,7 @@ async fn probe_notices(connector: &Connector) -> Result<(), StoreError> {
     let (mut connection, _) = connector.connect().await.map_err(explain)?;
     let mut publish = pipe();
     publish.cmd("PUBLISH").arg(&channel).arg(notice_text(nothing).unwrap_or_default());
-    ask(connector, &mut connection, &publish).await?;
+    query_server(connector, &mut connection, &publish).await?;
     match tokio::time::timeout(NOTICE_DEADLINE, messages.next()).await {
         Ok(Some(_)) => Ok(()),
         _ => Err(connector.unavailable(&format!(
@@ -160,17 +160,17 @@ mod tests {
     use super::*;
 
     /// Words in capitals after `marker` and before the next quote, in all files of a folder.
-    fn words(folder: &Path, marker: &str, found: &mut BTreeSet<String>) {
+    fn words(folder: &Path, marker: &str, collected: &mut BTreeSet<String>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                words(&path, marker, found);
+                words(&path, marker, collected);
                 continue;
             }
             let text = std::fs::read_to_string(&path).unwrap();
             for part in text.split(marker).skip(1) {
                 let name: String = part.chars().take_while(char::is_ascii_uppercase).collect();
-                found.extend((name.len() > 2).then_some(name));
+                collected.extend((name.len() > 2).then_some(name));
             }
         }
     }

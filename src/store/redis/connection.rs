@@ -19,7 +19,7 @@ use crate::store::StoreError;
 /// Maximum redirects of a cluster before they count as a loop.
 pub(super) const MAX_REDIRECTS: usize = 5;
 /// Hint for a server that is out of memory.
-const MORE_MEMORY: &str = "raise its `maxmemory`, keep finished trees for a shorter time (`record_retention`), or give it more servers; \
+const MORE_MEMORY_HINT: &str = "raise its `maxmemory`, keep finished trees for a shorter time (`record_retention`), or give it more servers; \
      nothing is lost, and trackers continue by themselves";
 
 pub(super) struct Connector {
@@ -132,7 +132,7 @@ impl Connector {
         }
         if is_out_of_memory(error) {
             return self
-                .unavailable(&format!("out of memory, all writes are rejected ({text})\n\nhint: {MORE_MEMORY}"));
+                .unavailable(&format!("out of memory, all writes are rejected ({text})\n\nhint: {MORE_MEMORY_HINT}"));
         }
         match error.kind() {
             ErrorKind::Server(ServerErrorKind::Ask | ServerErrorKind::TryAgain) if self.is_transient(error) => self
@@ -167,19 +167,22 @@ fn is_permission_error(error: &RedisError) -> bool {
 }
 
 fn with_host(from: &ConnectionAddr, host: &str, port: u16) -> ConnectionAddr {
-    let host_or = |own: &str| if host.is_empty() { own.to_owned() } else { host.to_owned() };
+    let host_or = |host_given: &str| if host.is_empty() { host_given.to_owned() } else { host.to_owned() };
     match from {
-        ConnectionAddr::TcpTls { host: own, insecure, tls_params, .. } => {
-            ConnectionAddr::TcpTls { host: host_or(own), port, insecure: *insecure, tls_params: tls_params.clone() }
-        }
-        ConnectionAddr::Tcp(own, _) => ConnectionAddr::Tcp(host_or(own), port),
+        ConnectionAddr::TcpTls { host: host_given, insecure, tls_params, .. } => ConnectionAddr::TcpTls {
+            host: host_or(host_given),
+            port,
+            insecure: *insecure,
+            tls_params: tls_params.clone(),
+        },
+        ConnectionAddr::Tcp(host_given, _) => ConnectionAddr::Tcp(host_or(host_given), port),
         _ => ConnectionAddr::Tcp(host_or("127.0.0.1"), port),
     }
 }
 
 /// Error for a redirect loop.
-pub(super) fn redirect_loop(what: &str) -> RedisError {
-    io::Error::other(format!("redirect loop between cluster nodes for {what}")).into()
+pub(super) fn redirect_loop(command: &str) -> RedisError {
+    io::Error::other(format!("redirect loop between cluster nodes for {command}")).into()
 }
 
 /// Applies a deadline, reported as an IO error.

@@ -17,11 +17,11 @@ const SCAN_COUNT: usize = 1_000;
 /// Bytes after which an answer includes no further key.
 const ANSWER_BYTES: usize = 1 << 20;
 /// Maximum entries of a sorted set per piece.
-const WINDOW: usize = 1_000;
+const WINDOW_ENTRIES: usize = 1_000;
 /// Returns the checkpoint, then type and contents of each key. Sorted sets are read in windows, starting after the
 /// last entry seen or, if that entry is gone, at the first entry with its score. Arguments: the byte budget, the size
 /// of a window, `1` to read values, then per key the member and score after which to continue (empty: at the start).
-const READ: &str = "
+const READ_SCRIPT: &str = "
 local out,spent={redis.call('GET',KEYS[1])},0
 local budget,window,values=tonumber(ARGV[1]),tonumber(ARGV[2]),ARGV[3]=='1'
 for i=2,#KEYS do
@@ -64,7 +64,7 @@ impl KeyScan {
         Ok(Self { connector, keys, connection, cursor: Some("0".to_owned()) })
     }
 
-    async fn ask(&mut self, command: ::redis::Cmd) -> Result<Value, StoreError> {
+    async fn query_server(&mut self, command: ::redis::Cmd) -> Result<Value, StoreError> {
         let mut commands = pipe();
         commands.add_command(command);
         let answer = send(&self.connector, &mut self.connection, &commands).await?.pop().unwrap_or_default();
@@ -78,7 +78,7 @@ impl Inspector for KeyScan {
         let Some(cursor) = self.cursor.take() else { return Ok(None) };
         let mut scan = cmd("SCAN");
         scan.arg(&cursor).arg("MATCH").arg(self.keys.all()).arg("COUNT").arg(SCAN_COUNT);
-        let answer = self.ask(scan).await?;
+        let answer = self.query_server(scan).await?;
         let (next, mut names): (String, Vec<String>) = read(&self.keys.all(), answer)?;
         self.cursor = (next != "0").then_some(next);
         names.retain(|name| self.keys.is_folded(name));
@@ -90,7 +90,7 @@ impl Inspector for KeyScan {
         requests: &[KeyRequest],
         values: bool,
     ) -> Result<(Option<Checkpoint>, Vec<Piece>), StoreError> {
-        let Value::Array(answers) = self.ask(read_script(&self.keys, requests, values)).await? else {
+        let Value::Array(answers) = self.query_server(read_script(&self.keys, requests, values)).await? else {
             return Err(self.connector.unavailable("the script that reads keys did not return an array"));
         };
         let mut answers = answers.into_iter();
@@ -103,11 +103,11 @@ impl Inspector for KeyScan {
 /// Call of the script that reads the checkpoint and these keys.
 fn read_script(keys: &Keys, requests: &[KeyRequest], values: bool) -> ::redis::Cmd {
     let mut script = cmd("EVAL");
-    script.arg(READ).arg(requests.len() + 1).arg(keys.checkpoint());
+    script.arg(READ_SCRIPT).arg(requests.len() + 1).arg(keys.checkpoint());
     for request in requests {
         script.arg(&request.key);
     }
-    script.arg(ANSWER_BYTES).arg(WINDOW).arg(u8::from(values));
+    script.arg(ANSWER_BYTES).arg(WINDOW_ENTRIES).arg(u8::from(values));
     for KeyRequest { after, .. } in requests {
         let (member, score) = after.as_ref().map_or((&b""[..], &b""[..]), |(member, score)| (member, score));
         script.arg(member).arg(score);

@@ -54,20 +54,20 @@ mod values;
 mod writer;
 
 /// Sets or deletes a reservation if it has the expected value, or the new one from an attempt whose answer was lost.
-const REPLACE: &str = "local held = redis.call('GET', KEYS[1])
+const REPLACE_RESERVATION: &str = "local held = redis.call('GET', KEYS[1])
 if held ~= ARGV[1] and held ~= (ARGV[2] or false) then return 0 end
 if ARGV[2] then redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) else redis.call('DEL', KEYS[1]) end
 return 1";
 
 /// Records per MGET.
-const CHUNK: usize = 1_000;
+const RECORDS_PER_MGET: usize = 1_000;
 /// Deferred records per MGET: each may be as large as params.
-const KEPT_CHUNK: usize = 16;
+const DEFERRED_PER_MGET: usize = 16;
 /// Reads the heads of two indexes and the checkpoint atomically.
-const OUTBOX: &str = "return {redis.call('GET',KEYS[1]),\
+const READ_OUTBOX: &str = "return {redis.call('GET',KEYS[1]),\
     redis.call('ZRANGE',KEYS[2],0,ARGV[1],'WITHSCORES'),redis.call('ZRANGE',KEYS[3],0,ARGV[1],'WITHSCORES')}";
 /// Attempts at reading a value that changes while it is read.
-const ATTEMPTS: usize = 5;
+const MAX_READ_ATTEMPTS: usize = 5;
 
 /// Connection settings. `Debug` shows no secret.
 #[derive(Clone)]
@@ -189,7 +189,7 @@ impl Redis {
     }
 
     /// Sends one command on keys of a partition.
-    async fn ask(&self, partition: u32, command: &mut Cmd) -> Result<Value, StoreError> {
+    async fn query_partition(&self, partition: u32, command: &mut Cmd) -> Result<Value, StoreError> {
         let mut commands = pipe();
         commands.add_command(command.take());
         Ok(self.reader.query(partition, &commands).await?.pop().unwrap_or_default())
@@ -197,13 +197,13 @@ impl Redis {
 
     async fn checkpoint(&self, partition: u32) -> Result<Option<Checkpoint>, StoreError> {
         let keys = self.keys(partition);
-        let answer = self.ask(partition, cmd("GET").arg(keys.checkpoint())).await?;
+        let answer = self.query_partition(partition, cmd("GET").arg(keys.checkpoint())).await?;
         values::read_checkpoint(&keys, answer)
     }
 
     async fn counters(&self, partition: u32) -> Result<Vec<(String, i64)>, StoreError> {
         let key = self.keys(partition).counts();
-        let answer = self.ask(partition, cmd("HGETALL").arg(&key)).await?;
+        let answer = self.query_partition(partition, cmd("HGETALL").arg(&key)).await?;
         values::read(&key, answer)
     }
 
@@ -220,7 +220,7 @@ impl Redis {
             let size = line.len();
             (String::from_utf8_lossy(&line).into_owned(), size)
         });
-        Ok((before == after).then(|| LogTail::found(lines, after.unwrap_or(0))))
+        Ok((before == after).then(|| LogTail::from_stored(lines, after.unwrap_or(0))))
     }
 }
 
@@ -231,33 +231,33 @@ impl Store for Redis {
         Ok((Box::new(writer), checkpoint))
     }
 
-    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
+    async fn task_records(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         let keys = self.keys(partition);
-        let mut nodes = Vec::with_capacity(ids.len());
-        for ids in ids.chunks(CHUNK) {
+        let mut tasks = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(RECORDS_PER_MGET) {
             let answers = self.reader.query(partition, &writer::get_records(&keys, ids)).await?;
-            nodes.extend(values::read_records(&keys, partition, ids, answers)?);
+            tasks.extend(values::read_records(&keys, partition, ids, answers)?);
         }
-        Ok(nodes)
+        Ok(tasks)
     }
 
-    async fn nodes_with_checkpoint(
+    async fn task_records_with_checkpoint(
         &self,
         partition: u32,
         ids: &[TaskId],
     ) -> Result<(Option<Checkpoint>, Vec<Option<TaskRecord>>), StoreError> {
         let keys = self.keys(partition);
-        let (first, rest) = ids.split_at(ids.len().min(CHUNK));
+        let (first, rest) = ids.split_at(ids.len().min(RECORDS_PER_MGET));
         let mut command = cmd("MGET");
         command.arg(keys.checkpoint());
         for id in first {
             command.arg(keys.record(id));
         }
-        let mut values: Vec<Value> = values::read(&keys.all(), self.ask(partition, &mut command).await?)?;
+        let mut values: Vec<Value> = values::read(&keys.all(), self.query_partition(partition, &mut command).await?)?;
         let checkpoint = values::read_checkpoint(&keys, values.remove(0))?;
-        let mut nodes = values::read_records(&keys, partition, first, vec![Value::Array(values)])?;
-        nodes.extend(self.nodes(partition, rest).await?);
-        Ok((checkpoint, nodes))
+        let mut tasks = values::read_records(&keys, partition, first, vec![Value::Array(values)])?;
+        tasks.extend(self.task_records(partition, rest).await?);
+        Ok((checkpoint, tasks))
     }
 
     async fn checkpoints(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
@@ -285,7 +285,7 @@ impl Store for Redis {
 
     async fn done(&self, partition: u32, after_ms: i64, limit: usize) -> Result<Vec<Entry>, StoreError> {
         let key = self.keys(partition).done_times();
-        let answer = self.ask(partition, &mut values::first_done(&key, after_ms, limit)).await?;
+        let answer = self.query_partition(partition, &mut values::first_done(&key, after_ms, limit)).await?;
         values::read_done(&key, answer)
     }
 
@@ -294,8 +294,8 @@ impl Store for Redis {
         let (timers, effects) = (keys.index(&Index::Timers), keys.index(&Index::Effects));
         let last = limit.clamp(1, MAX_PAGE) - 1;
         let mut script = cmd("EVAL");
-        script.arg(OUTBOX).arg(3).arg(keys.checkpoint()).arg(&timers).arg(&effects).arg(last);
-        let answer = self.ask(partition, &mut script).await?;
+        script.arg(READ_OUTBOX).arg(3).arg(keys.checkpoint()).arg(&timers).arg(&effects).arg(last);
+        let answer = self.query_partition(partition, &mut script).await?;
         let (checkpoint, due, todo): (Value, Value, Value) = values::read(&keys.all(), answer)?;
         Ok(Outbox {
             checkpoint: values::read_checkpoint(&keys, checkpoint)?,
@@ -306,25 +306,25 @@ impl Store for Redis {
 
     async fn deferred(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
         let keys = self.keys(partition);
-        let chunks = ids.chunks(KEPT_CHUNK).map(async |ids| {
+        let chunks = ids.chunks(DEFERRED_PER_MGET).map(async |ids| {
             let mut command = cmd("MGET");
             for id in ids {
                 command.arg(keys.deferred(id));
             }
-            values::read::<Vec<Option<Vec<u8>>>>(&keys.all(), self.ask(partition, &mut command).await?)
+            values::read::<Vec<Option<Vec<u8>>>>(&keys.all(), self.query_partition(partition, &mut command).await?)
         });
         Ok(try_join_all(chunks).await?.concat())
     }
 
     async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError> {
         let counters = try_join_all(partitions.iter().map(|&partition| self.counters(partition))).await?;
-        let known = counters.into_iter().flatten().map(|(field, count)| match keys::parse_counter(&field) {
+        let parsed = counters.into_iter().flatten().map(|(field, count)| match keys::parse_counter(&field) {
             Some(counter) => Ok((counter, count)),
             None => {
                 Err(StoreError::Invalid(format!("`{field}` is not a valid counter name: another version wrote it")))
             }
         });
-        super::sum_counts(known.collect::<Result<Vec<_>, _>>()?)
+        super::sum_counts(parsed.collect::<Result<Vec<_>, _>>()?)
     }
 
     async fn statistics(
@@ -334,7 +334,8 @@ impl Store for Redis {
         aggregates: &[AggregateKey],
     ) -> Result<PartitionStatistics, StoreError> {
         let keys = self.keys(partition);
-        let answer = self.ask(partition, &mut statistics::get_aggregates(&keys, series, aggregates)).await?;
+        let answer =
+            self.query_partition(partition, &mut statistics::get_aggregates(&keys, series, aggregates)).await?;
         statistics::read_aggregates(&keys, partition, series, aggregates, answer)
     }
 
@@ -348,24 +349,25 @@ impl Store for Redis {
             return Ok(Vec::new());
         }
         let keys = self.keys(partition);
-        let answer = self.ask(partition, &mut statistics::get_error_summaries(&keys, task_type, hours)).await?;
+        let answer =
+            self.query_partition(partition, &mut statistics::get_error_summaries(&keys, task_type, hours)).await?;
         statistics::read_error_summaries(&keys, partition, task_type, hours, answer)
     }
 
     async fn error_groups(&self, partition: u32, task_type: &str, limit: usize) -> Result<ErrorGroups, StoreError> {
         let keys = self.keys(partition);
-        let answer = self.ask(partition, &mut statistics::get_groups(&keys, task_type, limit)).await?;
+        let answer = self.query_partition(partition, &mut statistics::get_groups(&keys, task_type, limit)).await?;
         statistics::read_groups(&keys, task_type, answer)
     }
 
     async fn requests(&self, partition: u32, limit: usize) -> Result<Vec<AuditEntry>, StoreError> {
         let keys = self.keys(partition);
-        let answer = self.ask(partition, &mut statistics::get_requests(&keys, limit)).await?;
+        let answer = self.query_partition(partition, &mut statistics::get_requests(&keys, limit)).await?;
         statistics::read_requests(&keys, partition, answer)
     }
 
     async fn log_lines(&self, partition: u32, id: &TaskId, from: u64, limit: usize) -> Result<LogPage, StoreError> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_READ_ATTEMPTS {
             if let Some(tail) = self.log(partition, id).await? {
                 let (from, lines) = tail.page(from, limit);
                 return Ok(LogPage { from, lines: lines.cloned().collect() });
@@ -378,7 +380,7 @@ impl Store for Redis {
         let key = self.keys(partition).attachments(id);
         let mut command = cmd("HGET");
         command.arg(&key).arg(name);
-        values::read(&key, self.ask(partition, &mut command).await?)
+        values::read(&key, self.query_partition(partition, &mut command).await?)
     }
 
     async fn reserve(
@@ -390,7 +392,7 @@ impl Store for Redis {
     ) -> Result<Option<Reservation>, StoreError> {
         let key = self.keys(partition).reservation(id, run);
         let ttl_ms = self.connector.options.ttl_ms(reservation);
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_READ_ATTEMPTS {
             let mut commands = pipe();
             commands.cmd("SET").arg(&key).arg(values::reservation_text(reservation)).arg("NX").arg("PX").arg(ttl_ms);
             commands.cmd("GET").arg(&key);
@@ -417,11 +419,11 @@ impl Store for Redis {
     ) -> Result<bool, StoreError> {
         let key = self.keys(partition).reservation(id, run);
         let mut script = cmd("EVAL");
-        script.arg(REPLACE).arg(1).arg(&key).arg(values::reservation_text(held));
+        script.arg(REPLACE_RESERVATION).arg(1).arg(&key).arg(values::reservation_text(held));
         if let Some(reservation) = reservation {
             script.arg(values::reservation_text(reservation)).arg(self.connector.options.ttl_ms(reservation));
         }
-        let replaced: i64 = values::read(&key, self.ask(partition, &mut script).await?)?;
+        let replaced: i64 = values::read(&key, self.query_partition(partition, &mut script).await?)?;
         Ok(replaced == 1)
     }
 

@@ -15,8 +15,8 @@ use super::connection::{Connector, within};
 use super::values::parse_notice;
 use crate::store::{NOTICE_BUFFER, Notice, keys};
 
-const MIN_PAUSE: Duration = Duration::from_millis(100);
-const MAX_PAUSE: Duration = Duration::from_secs(5);
+const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval of pings on a silent connection.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
 
@@ -33,7 +33,7 @@ pub(super) fn stream(connector: Arc<Connector>) -> BoxStream<'static, Notice> {
 }
 
 async fn listen_with_retries(connector: &Connector, mut sink: NoticeSink) {
-    let mut pause = MIN_PAUSE;
+    let mut pause = MIN_RETRY_INTERVAL;
     loop {
         let mut subscribed = false;
         let error = match listen(connector, &mut sink, &mut subscribed).await {
@@ -41,13 +41,13 @@ async fn listen_with_retries(connector: &Connector, mut sink: NoticeSink) {
             Err(error) => connector.explain(&error).to_string(),
         };
         if subscribed {
-            pause = MIN_PAUSE;
+            pause = MIN_RETRY_INTERVAL;
             debug!(%error, "subscription to change notices interrupted");
         } else {
             warn!(%error, retry_after = ?pause, "cannot subscribe to change notices");
         }
         tokio::time::sleep(pause).await;
-        pause = MAX_PAUSE.min(pause * 2);
+        pause = MAX_RETRY_INTERVAL.min(pause * 2);
     }
 }
 

@@ -10,7 +10,7 @@ use super::values::{read, read_entries};
 use crate::store::{Entry, Index, StoreError};
 
 /// Extra entries on either side of the page, per attempt.
-const SLACK: [usize; 5] = [4, 32, 256, 1_024, 4_096];
+const EXTRA_ENTRIES: [usize; 5] = [4, 32, 256, 1_024, 4_096];
 
 pub(super) struct Pages<'a> {
     pub(super) reader: &'a Reader,
@@ -32,7 +32,7 @@ impl Pages<'_> {
     }
 
     pub(super) async fn after(&self, after: &Entry, limit: usize) -> Result<Vec<Entry>, StoreError> {
-        for slack in SLACK {
+        for slack in EXTRA_ENTRIES {
             let rank = self.rank(after).await?;
             let start = if self.newest_first { rank.saturating_sub(limit + slack) } else { rank.saturating_sub(slack) };
             let end = if self.newest_first { rank + slack } else { rank + 1 + limit + slack };
@@ -67,7 +67,7 @@ impl Pages<'_> {
         while low < high {
             let middle = low + (high - low) / 2;
             match self.range(middle, middle + 1).await?.first() {
-                Some(found) if found < entry => low = middle + 1,
+                Some(entry_at) if entry_at < entry => low = middle + 1,
                 _ => high = middle,
             }
         }

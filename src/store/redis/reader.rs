@@ -16,8 +16,8 @@ use super::connection::{Connector, within};
 use super::url::Address;
 use crate::store::StoreError;
 
-const MIN_PAUSE: Duration = Duration::from_millis(20);
-const MAX_PAUSE: Duration = Duration::from_millis(500);
+const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(20);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval of querying the sentinels for the master: a deposed master that they cannot reach keeps answering.
 const MASTER_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -51,20 +51,20 @@ impl Reader {
         pipeline: &Pipeline,
         last: &mut Option<RedisError>,
     ) -> RedisResult<Vec<Value>> {
-        let mut pause = MIN_PAUSE;
+        let mut pause = MIN_RETRY_INTERVAL;
         loop {
             match self.attempt(partition, pipeline).await {
                 Err(error) if self.connector.is_transient(&error) => *last = Some(error),
                 result => return result,
             }
             tokio::time::sleep(pause).await;
-            pause = MAX_PAUSE.min(pause * 2);
+            pause = MAX_RETRY_INTERVAL.min(pause * 2);
         }
     }
 
     async fn attempt(&self, partition: u32, pipeline: &Pipeline) -> RedisResult<Vec<Value>> {
         let answers = match &self.connector.address {
-            Address::Cluster(_) => return self.ask_owner(partition, pipeline).await,
+            Address::Cluster(_) => return self.query_owner(partition, pipeline).await,
             Address::One(_) => self.send(&self.pool.only(), pipeline).await?,
             Address::Sentinel(_) => {
                 let line = self.pool.only();
@@ -102,9 +102,9 @@ impl Reader {
         let (connector, pool, line) = (self.connector.clone(), self.pool.clone(), line.clone());
         tokio::spawn(async move {
             let named = connector.named().await;
-            let Some((_, own)) = line.live.get() else { return };
-            if named.is_ok_and(|master| master.addr() != own.addr()) {
-                tracing::warn!(deposed = %own.addr(), "the sentinels name another master; reconnecting");
+            let Some((_, connected)) = line.live.get() else { return };
+            if named.is_ok_and(|master| master.addr() != connected.addr()) {
+                tracing::warn!(deposed = %connected.addr(), "the sentinels name another master; reconnecting");
                 pool.forget(&line);
             }
         });
@@ -159,11 +159,11 @@ impl SharedConnection {
 /// Connections in use.
 #[derive(Default)]
 pub(super) struct ConnectionPool {
-    state: Mutex<State>,
+    state: Mutex<ConnectionPoolState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ConnectionPoolState {
     only: Option<Arc<SharedConnection>>,
     /// Connections of a cluster by node address.
     nodes: HashMap<String, Arc<SharedConnection>>,
@@ -172,7 +172,7 @@ struct State {
 }
 
 impl ConnectionPool {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, ConnectionPoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

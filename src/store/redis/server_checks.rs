@@ -21,7 +21,7 @@ pub(super) async fn check(connector: &Connector) -> Result<(), StoreError> {
 pub(super) async fn memory(connector: &Connector) -> Result<Vec<MemoryUse>, StoreError> {
     let mut uses = Vec::new();
     for (mut connection, info) in connect_to_masters(connector).await? {
-        let facts: String = ask(connector, &mut connection, &["INFO", "memory"]).await?;
+        let facts: String = query_server(connector, &mut connection, &["INFO", "memory"]).await?;
         let number = |name| fact(&facts, name).and_then(|text| text.parse().ok()).unwrap_or(0);
         let (used_bytes, limit_bytes) = (number("used_memory"), number("maxmemory"));
         let server = info.addr().to_string();
@@ -38,7 +38,7 @@ pub(super) async fn connect_to_masters(
     if !matches!(connector.address, Address::Cluster(_)) {
         return Ok(vec![(connection, info)]);
     }
-    let slots = ask(connector, &mut connection, &["CLUSTER", "SLOTS"]).await?;
+    let slots = query_server(connector, &mut connection, &["CLUSTER", "SLOTS"]).await?;
     let mut connected = Vec::new();
     for (host, port) in masters(slots) {
         connected.push(connector.connect_to(&host, port, &info).await.map_err(|error| connector.explain(&error))?);
@@ -46,7 +46,7 @@ pub(super) async fn connect_to_masters(
     Ok(connected)
 }
 
-pub(super) async fn ask<T: FromRedisValue>(
+pub(super) async fn query_server<T: FromRedisValue>(
     connector: &Connector,
     connection: &mut MultiplexedConnection,
     words: &[&str],
@@ -79,7 +79,7 @@ async fn check_node(
     // One section per call, because old versions accept only one.
     let mut facts = String::new();
     for section in ["server", "memory", "cluster", "replication"] {
-        facts += &ask::<String>(connector, connection, &["INFO", section]).await?;
+        facts += &query_server::<String>(connector, connection, &["INFO", section]).await?;
     }
     let in_cluster = matches!(connector.address, Address::Cluster(_));
     check_info(&facts, in_cluster)

@@ -3,7 +3,7 @@
 use ::redis::aio::MultiplexedConnection;
 
 use super::connection::Connector;
-use super::server_checks::{ask, connect_to_masters};
+use super::server_checks::{connect_to_masters, query_server};
 use crate::store::{RiskySetting, StoreError};
 
 /// Shortest `timeout` that does not close connections between two of kafleet's calls, in seconds.
@@ -14,14 +14,14 @@ const MIN_ANSWER_BYTES: u64 = 128 << 20;
 const MIN_NOTICE_BYTES: u64 = 1 << 20;
 
 /// A setting, and what is wrong with a value.
-struct Setting {
+struct ServerSetting {
     key: &'static str,
     risk: fn(&str) -> Option<&'static str>,
     hint: &'static str,
 }
 
-const SETTINGS: &[Setting] = &[
-    Setting {
+const SETTINGS: &[ServerSetting] = &[
+    ServerSetting {
         key: "timeout",
         risk: |value| {
             let secs: u64 = value.parse().ok()?;
@@ -29,12 +29,12 @@ const SETTINGS: &[Setting] = &[
         },
         hint: "set it to 0",
     },
-    Setting {
+    ServerSetting {
         key: "tcp-keepalive",
         risk: |value| (value == "0").then_some("connections of machines that are gone stay open"),
         hint: "set it to 300",
     },
-    Setting {
+    ServerSetting {
         key: "client-output-buffer-limit",
         risk: |value| {
             let hard_limit = |class: &str| -> Option<u64> {
@@ -59,7 +59,7 @@ pub(super) async fn risky_settings(connector: &Connector) -> Result<Vec<RiskySet
             let Some(value) = value_of(connector, &mut connection, setting.key).await? else { return Ok(risks) };
             let server = info.addr().to_string();
             risks.extend((setting.risk)(&value).map(|risk| RiskySetting {
-                what: format!("`{}` of `{server}` is `{value}`: {risk}", setting.key),
+                message: format!("`{}` of `{server}` is `{value}`: {risk}", setting.key),
                 hint: setting.hint.to_owned(),
             }));
         }
@@ -73,7 +73,7 @@ async fn value_of(
     connection: &mut MultiplexedConnection,
     key: &str,
 ) -> Result<Option<String>, StoreError> {
-    match ask::<Vec<String>>(connector, connection, &["CONFIG", "GET", key]).await {
+    match query_server::<Vec<String>>(connector, connection, &["CONFIG", "GET", key]).await {
         Ok(answer) => Ok(answer.into_iter().nth(1)),
         Err(error @ StoreError::Unavailable(_)) if error.to_string().contains("no answer within") => Err(error),
         Err(_) => Ok(None),

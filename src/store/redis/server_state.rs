@@ -11,7 +11,7 @@ use ::redis::{Pipeline, pipe};
 use super::connection::Connector;
 use super::server_checks::{fact, policy_problem};
 use super::values::read;
-use super::writer::ask;
+use super::writer::query_server;
 use crate::store::keys::Keys;
 use crate::store::{Checkpoint, StoreError};
 
@@ -42,14 +42,17 @@ pub(super) struct RecordedState {
 }
 
 impl ServerState {
-    pub(super) async fn ask(connector: &Connector, connection: &mut MultiplexedConnection) -> Result<Self, StoreError> {
+    pub(super) async fn read(
+        connector: &Connector,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<Self, StoreError> {
         let mut commands = pipe();
         // One section per call, because old versions accept only one.
         for section in ["server", "memory", "stats"] {
             commands.cmd("INFO").arg(section);
         }
         let mut facts = String::new();
-        for answer in ask(connector, connection, &commands).await? {
+        for answer in query_server(connector, connection, &commands).await? {
             facts += &read::<String>("INFO", answer)?;
         }
         Ok(Self::of(&facts))
@@ -87,7 +90,7 @@ impl ServerState {
         }
         let mut probe = pipe();
         probe.cmd("SET").arg(keys.probe()).arg("").arg("PX").arg(PROBE_MS);
-        ask(connector, connection, &probe).await.map(drop)
+        query_server(connector, connection, &probe).await.map(drop)
     }
 
     /// Describes the keys evicted since an earlier state of the same server, if any.
@@ -111,14 +114,14 @@ fn evicted(keys: u64) -> String {
 }
 
 impl RecordedState {
-    pub(super) async fn ask(
+    pub(super) async fn read(
         connector: &Connector,
         connection: &mut MultiplexedConnection,
         keys: &Keys,
     ) -> Result<Self, StoreError> {
         let mut commands = pipe();
         commands.cmd("HGETALL").arg(keys.batches());
-        let answer = ask(connector, connection, &commands).await?.pop().unwrap_or_default();
+        let answer = query_server(connector, connection, &commands).await?.pop().unwrap_or_default();
         let fields: Vec<(String, String)> = read(&keys.batches(), answer)?;
         let of_server =
             |(name, value): &(String, String)| Some((name.strip_prefix(EVICTED)?.to_owned(), value.parse().ok()?));

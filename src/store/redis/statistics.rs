@@ -18,11 +18,11 @@ use crate::store::{
 };
 
 /// Fields per HSET or HDEL.
-const CHUNK: usize = 1_000;
+const FIELDS_PER_COMMAND: usize = 1_000;
 
 /// Returns the checkpoint, the overview, the counters, and the aggregates of each series. KEYS: those three, then the
 /// series. ARGV: fields; the open minute is added to them.
-const AGGREGATES: &str = "
+const READ_AGGREGATES: &str = "
 local overview=redis.call('GET',KEYS[2])
 local minute=overview and string.match(overview,'\"minute\":(%d+)')
 local fields={}
@@ -36,7 +36,7 @@ return {redis.call('GET',KEYS[1]),overview,redis.call('HGETALL',KEYS[3]),out}";
 
 /// Returns the number of errors of a type, and the most frequent ones with their first and last task. KEYS: the
 /// errors. ARGV: prefix of the indexes of failed tasks, limit.
-const GROUPS: &str = "
+const READ_ERROR_GROUPS: &str = "
 local out={}
 local page=redis.call('ZRANGE',KEYS[1],0,ARGV[2]-1,'REV','WITHSCORES')
 for i=1,#page,2 do
@@ -83,14 +83,14 @@ fn change_hashes<'a>(commands: &mut Pipeline, fields: impl Iterator<Item = (Stri
         hashes.entry(key).or_default().insert(field, value);
     }
     for (key, fields) in hashes {
-        let (written, gone): (Vec<_>, Vec<_>) = fields.into_iter().partition(|(_, value)| value.is_some());
-        for chunk in written.chunks(CHUNK) {
+        let (written, removed): (Vec<_>, Vec<_>) = fields.into_iter().partition(|(_, value)| value.is_some());
+        for chunk in written.chunks(FIELDS_PER_COMMAND) {
             commands.cmd("HSET").arg(&key);
             for (field, value) in chunk {
                 commands.arg(field).arg(*value);
             }
         }
-        for chunk in gone.chunks(CHUNK) {
+        for chunk in removed.chunks(FIELDS_PER_COMMAND) {
             let names: Vec<&str> = chunk.iter().map(|(field, _)| field.as_str()).collect();
             commands.cmd("HDEL").arg(&key).arg(names);
         }
@@ -100,7 +100,7 @@ fn change_hashes<'a>(commands: &mut Pipeline, fields: impl Iterator<Item = (Stri
 /// Reads aggregates and counters.
 pub(super) fn get_aggregates(keys: &Keys, series: &[Arc<str>], aggregates: &[AggregateKey]) -> Cmd {
     let mut script = cmd("EVAL");
-    script.arg(AGGREGATES).arg(3 + series.len()).arg(keys.checkpoint()).arg(keys.statistics()).arg(keys.counts());
+    script.arg(READ_AGGREGATES).arg(3 + series.len()).arg(keys.checkpoint()).arg(keys.statistics()).arg(keys.counts());
     script.arg(series.iter().map(|series| keys.aggregates(series)).collect::<Vec<_>>());
     script.arg(aggregates.iter().map(AggregateKey::to_string).collect::<Vec<_>>());
     script
@@ -113,13 +113,13 @@ pub(super) fn read_aggregates(
     aggregates: &[AggregateKey],
     answer: Value,
 ) -> Result<PartitionStatistics, StoreError> {
-    type Found = (Value, Option<Vec<u8>>, Vec<(String, i64)>, Vec<Vec<Option<Vec<u8>>>>);
-    let (checkpoint, overview, counts, found): Found = read(&keys.statistics(), answer)?;
+    type StatisticsReply = (Value, Option<Vec<u8>>, Vec<(String, i64)>, Vec<Vec<Option<Vec<u8>>>>);
+    let (checkpoint, overview, counts, fields_found): StatisticsReply = read(&keys.statistics(), answer)?;
     let overview = overview.map(|bytes| statistics::overview(partition, &bytes)).transpose()?;
     let open = overview.as_ref().and_then(|overview| overview.minute);
     let open = open.map(|minute| AggregateKey::of_minute(Level::Minute, minute));
     let mut decoded = Vec::new();
-    for (series, values) in series.iter().zip(found) {
+    for (series, values) in series.iter().zip(fields_found) {
         // The open minute is the last field, even if it is requested by name.
         let names = aggregates.iter().copied().map(Some).chain([open.filter(|open| !aggregates.contains(open))]);
         for (key, bytes) in names.zip(values) {
@@ -193,9 +193,9 @@ pub(super) fn read_error_summaries(
     hours: &[i64],
     answer: Value,
 ) -> Result<Vec<(i64, ErrorSummary)>, StoreError> {
-    let found: Vec<Option<Vec<u8>>> = read(&keys.error_summaries(task_type), answer)?;
-    let found = hours.iter().zip(found).filter_map(|(hour, bytes)| Some((*hour, bytes?)));
-    found.map(|(hour, bytes)| Ok((hour, statistics::errors(partition, task_type, &bytes)?))).collect()
+    let values: Vec<Option<Vec<u8>>> = read(&keys.error_summaries(task_type), answer)?;
+    let values = hours.iter().zip(values).filter_map(|(hour, bytes)| Some((*hour, bytes?)));
+    values.map(|(hour, bytes)| Ok((hour, statistics::errors(partition, task_type, &bytes)?))).collect()
 }
 
 pub(super) fn get_groups(keys: &Keys, task_type: &str, limit: usize) -> Cmd {
@@ -203,15 +203,15 @@ pub(super) fn get_groups(keys: &Keys, task_type: &str, limit: usize) -> Cmd {
     let mut prefix = keys.index(&Index::Failed { task_type: task_type.into(), error: Fingerprint(0) });
     prefix.truncate(prefix.len() - Fingerprint(0).to_string().len());
     let mut script = cmd("EVAL");
-    script.arg(GROUPS).arg(1).arg(keys.fingerprints(task_type)).arg(prefix).arg(limit.clamp(1, MAX_PAGE));
+    script.arg(READ_ERROR_GROUPS).arg(1).arg(keys.fingerprints(task_type)).arg(prefix).arg(limit.clamp(1, MAX_PAGE));
     script
 }
 
 pub(super) fn read_groups(keys: &Keys, task_type: &str, answer: Value) -> Result<ErrorGroups, StoreError> {
     let key = keys.fingerprints(task_type);
-    let (total, found): (u64, Vec<(String, f64, Value, Value)>) = read(&key, answer)?;
+    let (total, values): (u64, Vec<(String, f64, Value, Value)>) = read(&key, answer)?;
     let mut groups = Vec::new();
-    for (name, count, first, last) in found {
+    for (name, count, first, last) in values {
         let error: Fingerprint = name.parse().map_err(StoreError::Invalid)?;
         let (first, last): (Vec<Entry>, Vec<Entry>) = (read_entries(&key, first)?, read_entries(&key, last)?);
         if let (Some(first), Some(last)) = (first.into_iter().next(), last.into_iter().next()) {
@@ -228,6 +228,6 @@ pub(super) fn get_requests(keys: &Keys, limit: usize) -> Cmd {
 }
 
 pub(super) fn read_requests(keys: &Keys, partition: u32, answer: Value) -> Result<Vec<AuditEntry>, StoreError> {
-    let found: Vec<Vec<u8>> = read(&keys.audit(), answer)?;
-    found.iter().map(|bytes| statistics::request(partition, bytes)).collect()
+    let values: Vec<Vec<u8>> = read(&keys.audit(), answer)?;
+    values.iter().map(|bytes| statistics::request(partition, bytes)).collect()
 }

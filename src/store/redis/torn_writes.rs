@@ -20,9 +20,9 @@ const REASON: &str = "reason";
 /// Value of `begun` in a partition that must be emptied.
 const DAMAGED: i64 = -1;
 /// Reason of a partition that has lost its checkpoint and its counters, but not all keys.
-pub(super) const REMAINS: &str = "its checkpoint and batch counts are missing, but other keys exist";
+pub(super) const REMAINING_KEYS: &str = "its checkpoint and batch counts are missing, but other keys exist";
 /// COUNT of a SCAN.
-const STEP: usize = 1_000;
+const SCAN_COUNT: usize = 1_000;
 
 /// First command of a batch.
 pub(super) fn begin(commands: &mut Pipeline, keys: &Keys) {
@@ -52,8 +52,8 @@ pub(super) async fn has_remains(
 ) -> RedisResult<bool> {
     let mut cursor = "0".to_owned();
     loop {
-        let (next, found) = scan(connector, keys, connection, &cursor).await?;
-        if found.iter().any(|key| !keys.is_reservation(key)) {
+        let (next, keys_found) = scan(connector, keys, connection, &cursor).await?;
+        if keys_found.iter().any(|key| !keys.is_reservation(key)) {
             return Ok(true);
         }
         if next == "0" {
@@ -71,12 +71,12 @@ async fn scan(
     cursor: &str,
 ) -> RedisResult<(String, Vec<String>)> {
     let mut scan = cmd("SCAN");
-    scan.arg(cursor).arg("MATCH").arg(keys.all()).arg("COUNT").arg(STEP);
+    scan.arg(cursor).arg("MATCH").arg(keys.all()).arg("COUNT").arg(SCAN_COUNT);
     within(connector.options.response_timeout, scan.query_async(connection)).await
 }
 
 /// Reads both counters, and the reason of a damage.
-pub(super) fn ask(commands: &mut Pipeline, keys: &Keys) {
+pub(super) fn add_query(commands: &mut Pipeline, keys: &Keys) {
     commands.cmd("HMGET").arg(keys.batches()).arg(BEGUN).arg(ENDED).arg(REASON);
 }
 
@@ -106,20 +106,20 @@ pub(super) async fn clear(
     connection: &mut MultiplexedConnection,
 ) -> RedisResult<()> {
     let mut cursor = "0".to_owned();
-    let mut gone = vec![keys.checkpoint()];
+    let mut keys_to_remove = vec![keys.checkpoint()];
     loop {
-        if !remove(connector, keys, connection, &gone).await? {
+        if !remove(connector, keys, connection, &keys_to_remove).await? {
             return Ok(());
         }
-        if gone.contains(&keys.batches()) {
+        if keys_to_remove.contains(&keys.batches()) {
             return Ok(());
         }
-        (cursor, gone) = scan(connector, keys, connection, &cursor).await?;
-        gone.retain(|key| *key != keys.batches() && !keys.is_reservation(key));
+        (cursor, keys_to_remove) = scan(connector, keys, connection, &cursor).await?;
+        keys_to_remove.retain(|key| *key != keys.batches() && !keys.is_reservation(key));
         if cursor == "0" {
             // SCAN has completed: the last result is the rest.
-            remove(connector, keys, connection, &gone).await?;
-            gone = vec![keys.batches()];
+            remove(connector, keys, connection, &keys_to_remove).await?;
+            keys_to_remove = vec![keys.batches()];
         }
     }
 }
@@ -129,19 +129,19 @@ async fn remove(
     connector: &Connector,
     keys: &Keys,
     connection: &mut MultiplexedConnection,
-    gone: &[String],
+    keys_to_remove: &[String],
 ) -> RedisResult<bool> {
-    if gone.is_empty() {
+    if keys_to_remove.is_empty() {
         return Ok(true);
     }
     let mut check = pipe();
     check.cmd("WATCH").arg(keys.batches());
-    ask(&mut check, keys);
+    add_query(&mut check, keys);
     if matches!(read(send(connector, connection, &check).await?.pop().unwrap_or_default())?, Batches::Whole(_)) {
         return Ok(false);
     }
     let mut removal = pipe();
-    removal.cmd("MULTI").cmd("UNLINK").arg(gone).cmd("EXEC");
+    removal.cmd("MULTI").cmd("UNLINK").arg(keys_to_remove).cmd("EXEC");
     Ok(send(connector, connection, &removal).await?.pop() != Some(Value::Nil))
 }
 

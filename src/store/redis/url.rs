@@ -12,7 +12,7 @@ use super::RedisOptions;
 use crate::store::StoreError;
 
 /// Supported forms of a URL, for messages.
-const FORMS: &str = "hint: write redis://[user:password@]host:port[/db] (rediss for TLS), redis-cluster://host:port,host:port \
+const URL_FORMS_HINT: &str = "hint: write redis://[user:password@]host:port[/db] (rediss for TLS), redis-cluster://host:port,host:port \
 or redis-sentinel://host:port,host:port/master-name[/db]";
 const SENTINEL_PORT: u16 = 26_379;
 
@@ -55,7 +55,9 @@ impl Address {
     pub(super) fn parse(options: &RedisOptions) -> Result<Self, StoreError> {
         Self::read(options).map_err(|problem| {
             let url = without_credentials(&options.url);
-            StoreError::Misconfigured(options.hide(&format!("`{url}` is not a redis URL: {problem}\n\n{FORMS}")))
+            StoreError::Misconfigured(
+                options.hide(&format!("`{url}` is not a redis URL: {problem}\n\n{URL_FORMS_HINT}")),
+            )
         })
     }
 

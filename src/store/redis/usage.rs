@@ -12,7 +12,7 @@ use super::{Keys, Redis};
 use crate::store::StoreError;
 
 /// Writes per pipeline, and keys per SCAN.
-const PIPELINE: u64 = 1_000;
+const PIPELINE_WRITES: u64 = 1_000;
 
 /// Version and resource usage of the server.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,7 +28,7 @@ impl Redis {
     pub async fn usage(&self) -> Result<Usage, StoreError> {
         let mut info = String::new();
         for section in ["server", "memory", "cpu"] {
-            info += &read::<String>("INFO", self.ask(0, cmd("INFO").arg(section)).await?)?;
+            info += &read::<String>("INFO", self.query_partition(0, cmd("INFO").arg(section)).await?)?;
         }
         let field = |name: &str| {
             let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -54,7 +54,7 @@ impl Redis {
         let (mut connection, _) = self.connector.connect().await.map_err(|error| self.connector.explain(&error))?;
         let mut next = 0;
         while next < records {
-            let end = (next + PIPELINE).min(records);
+            let end = (next + PIPELINE_WRITES).min(records);
             let commands = plain_commands(&keys, next..end, &value);
             let sent = connection.send_packed_commands(&commands, 0, 2);
             let answers = within(self.connector.options.response_timeout, sent).await;
@@ -70,11 +70,15 @@ impl Redis {
     pub async fn clear(&self) -> Result<(), StoreError> {
         let (mut cursor, pattern) = ("0".to_owned(), format!("{}:*", self.connector.options.prefix));
         loop {
-            let found =
-                self.ask(0, cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PIPELINE)).await?;
-            let (next, keys): (String, Vec<String>) = read("SCAN", found)?;
+            let answer = self
+                .query_partition(
+                    0,
+                    cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PIPELINE_WRITES),
+                )
+                .await?;
+            let (next, keys): (String, Vec<String>) = read("SCAN", answer)?;
             if !keys.is_empty() {
-                self.ask(0, cmd("UNLINK").arg(keys)).await?;
+                self.query_partition(0, cmd("UNLINK").arg(keys)).await?;
             }
             if next == "0" {
                 return Ok(());

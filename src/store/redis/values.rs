@@ -13,7 +13,7 @@ use crate::store::{Checkpoint, Entry, Notice, Reservation, Stage, StoreError, Ta
 
 /// Hint for contents that this build cannot read. They may be those of another fleet or of a newer build, so nothing is
 /// to be deleted.
-pub(super) const ANOTHER_STORE: &str = "check that `[redis]` and the prefix are those of this fleet, and that no newer build \
+pub(super) const ANOTHER_STORE_HINT: &str = "check that `[redis]` and the prefix are those of this fleet, and that no newer build \
                                         writes there; otherwise let trackers project into another, empty database \
                                         (`kafleet rebuild --into URL`)";
 
@@ -27,13 +27,13 @@ pub(super) fn read_checkpoint(keys: &Keys, value: Value) -> Result<Option<Checkp
     let Some(bytes) = read::<Option<Vec<u8>>>(&keys.checkpoint(), value)? else { return Ok(None) };
     let text = String::from_utf8_lossy(&bytes);
     let checkpoint = parse_checkpoint(&text);
-    checkpoint.map(Some).ok_or_else(|| unreadable(&keys.checkpoint(), &text, ANOTHER_STORE))
+    checkpoint.map(Some).ok_or_else(|| unreadable(&keys.checkpoint(), &text, ANOTHER_STORE_HINT))
 }
 
 pub(super) fn read_lifetimes(keys: &Keys, value: Value) -> Result<Option<Lifetimes>, StoreError> {
     let key = keys.lifetimes();
     let Some(bytes) = read::<Option<Vec<u8>>>(&key, value)? else { return Ok(None) };
-    let unreadable = |_| unreadable(&key, &String::from_utf8_lossy(&bytes), ANOTHER_STORE);
+    let unreadable = |_| unreadable(&key, &String::from_utf8_lossy(&bytes), ANOTHER_STORE_HINT);
     serde_json::from_slice(&bytes).map(Some).map_err(unreadable)
 }
 
@@ -77,7 +77,7 @@ pub(super) fn read_records(
     }
     ids.iter()
         .zip(records)
-        .map(|(id, bytes)| bytes.map(|bytes| decode(partition, id, &bytes, ANOTHER_STORE)).transpose())
+        .map(|(id, bytes)| bytes.map(|bytes| decode(partition, id, &bytes, ANOTHER_STORE_HINT)).transpose())
         .collect()
 }
 
@@ -93,14 +93,14 @@ pub(super) fn read_entries(key: &str, value: Value) -> Result<Vec<Entry>, StoreE
 }
 
 /// Returns the first time after `ARGV[1]` and the first ids of that time's list.
-const DONE: &str = "local due = redis.call('ZRANGE',KEYS[1],'('..ARGV[1],'+inf','BYSCORE','LIMIT',0,1)[1]\n\
+const READ_DONE: &str = "local due = redis.call('ZRANGE',KEYS[1],'('..ARGV[1],'+inf','BYSCORE','LIMIT',0,1)[1]\n\
     if not due then return {false,{}} end\n\
     return {due,redis.call('LRANGE',KEYS[1]..':'..due,0,ARGV[2])}";
 
 /// Reads the first ids of the first time after `after_ms`.
 pub(super) fn first_done(key: &str, after_ms: i64, limit: usize) -> Cmd {
     let mut script = cmd("EVAL");
-    script.arg(DONE).arg(1).arg(key).arg(after_ms).arg(limit.clamp(1, MAX_PAGE) - 1);
+    script.arg(READ_DONE).arg(1).arg(key).arg(after_ms).arg(limit.clamp(1, MAX_PAGE) - 1);
     script
 }
 
@@ -143,7 +143,7 @@ fn parse_reservation(text: &str) -> Option<Reservation> {
 
 /// JSON form of a notice.
 #[derive(Serialize, Deserialize)]
-struct Message {
+struct NoticeMessage {
     partition: u32,
     offset: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -159,13 +159,13 @@ struct Message {
 pub(super) fn notice_text(notice: Notice) -> Option<String> {
     let Notice::Changed { partition, offset, ids, types } = notice else { return None };
     let many = ids.is_none();
-    serde_json::to_string(&Message { partition, offset, ids, many, types }).ok()
+    serde_json::to_string(&NoticeMessage { partition, offset, ids, many, types }).ok()
 }
 
 /// Parses a notice. An invalid one counts as a gap, because its contents are lost.
 pub(super) fn parse_notice(text: &[u8]) -> Notice {
-    match serde_json::from_slice::<Message>(text) {
-        Ok(Message { partition, offset, ids, many, types }) => {
+    match serde_json::from_slice::<NoticeMessage>(text) {
+        Ok(NoticeMessage { partition, offset, ids, many, types }) => {
             Notice::Changed { partition, offset, ids: ids.filter(|_| !many), types }
         }
         Err(_) => Notice::Gap,

@@ -138,13 +138,13 @@ impl Variables<'_> {
     /// Returns the attributes of the resource: those of the process, of the configuration, and of the environment; later
     /// values override earlier ones.
     fn resource(&mut self, config: &OtelConfig) -> BTreeMap<String, String> {
-        let own = [
+        let defaults = [
             ("service.name".to_owned(), config.service_name.clone()),
             ("service.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
             ("telemetry.sdk.language".to_owned(), "rust".to_owned()),
             ("telemetry.sdk.name".to_owned(), "kafleet".to_owned()),
         ];
-        let mut resource = BTreeMap::from(own);
+        let mut resource = BTreeMap::from(defaults);
         resource.extend(config.resource.clone());
         resource.extend(self.list("OTEL_RESOURCE_ATTRIBUTES", |_, _| true));
         resource.extend(self.get("OTEL_SERVICE_NAME").map(|name| ("service.name".to_owned(), name)));
@@ -174,7 +174,8 @@ mod tests {
     use crate::model::units::duration::Millis;
 
     fn with(config: &OtelConfig, variables: &[(&str, &str)]) -> (Option<OtelSettings>, Vec<String>) {
-        let get = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        let get =
+            |name: &str| variables.iter().find(|(variable, _)| *variable == name).map(|(_, value)| (*value).to_owned());
         settings(config, &get)
     }
 
@@ -199,16 +200,16 @@ mod tests {
 
     #[test]
     fn configuration_is_used_without_variables() {
-        let (found, warnings) = with(&config(), &[("OTEL_SERVICE_NAME", " ")]);
-        let found = found.unwrap();
-        assert_eq!((found.url.as_str(), found.sample), ("http://collector:4318/v1/traces", 0.25));
-        assert_eq!((found.resource["service.name"].as_str(), found.timeout), ("kafleet", Duration::from_secs(3)));
-        assert_eq!((found.headers["x-a"].as_str(), warnings), ("1", Vec::new()));
+        let (settings, warnings) = with(&config(), &[("OTEL_SERVICE_NAME", " ")]);
+        let settings = settings.unwrap();
+        assert_eq!((settings.url.as_str(), settings.sample), ("http://collector:4318/v1/traces", 0.25));
+        assert_eq!((settings.resource["service.name"].as_str(), settings.timeout), ("kafleet", Duration::from_secs(3)));
+        assert_eq!((settings.headers["x-a"].as_str(), warnings), ("1", Vec::new()));
     }
 
     #[test]
     fn standard_variables_override_the_configuration() {
-        let (found, warnings) = with(
+        let (settings, warnings) = with(
             &config(),
             &[
                 ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://other:1/base/"),
@@ -222,15 +223,15 @@ mod tests {
                 ("OTEL_RESOURCE_ATTRIBUTES", "service.name=x,team=a"),
             ],
         );
-        let found = found.unwrap();
-        assert_eq!((found.url.as_str(), found.sample), ("https://other:1/base/v1/traces", 0.5));
-        assert_eq!((found.headers["x-a"].as_str(), found.headers["x-b"].as_str()), ("3", "a b"));
-        assert_eq!((found.resource["service.name"].as_str(), found.resource["team"].as_str()), ("orders", "a"));
-        assert_eq!((found.resource["deployment.environment.name"].as_str(), warnings), ("test", Vec::new()));
-        assert_eq!(found.timeout, Duration::from_millis(1_500));
+        let settings = settings.unwrap();
+        assert_eq!((settings.url.as_str(), settings.sample), ("https://other:1/base/v1/traces", 0.5));
+        assert_eq!((settings.headers["x-a"].as_str(), settings.headers["x-b"].as_str()), ("3", "a b"));
+        assert_eq!((settings.resource["service.name"].as_str(), settings.resource["team"].as_str()), ("orders", "a"));
+        assert_eq!((settings.resource["deployment.environment.name"].as_str(), warnings), ("test", Vec::new()));
+        assert_eq!(settings.timeout, Duration::from_millis(1_500));
         let traces = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://t:1/own");
-        let (found, _) = with(&OtelConfig::default(), &[traces, ("OTEL_TRACES_SAMPLER", "always_on")]);
-        assert_eq!(found.map(|found| (found.url, found.sample)), Some(("http://t:1/own".into(), 1.0)));
+        let (settings, _) = with(&OtelConfig::default(), &[traces, ("OTEL_TRACES_SAMPLER", "always_on")]);
+        assert_eq!(settings.map(|settings| (settings.url, settings.sample)), Some(("http://t:1/own".into(), 1.0)));
     }
 
     #[test]
@@ -247,8 +248,8 @@ mod tests {
             ("OTEL_TRACES_EXPORTER", "zipkin", "otlp"),
             ("OTEL_SDK_DISABLED", "yes", "true"),
         ] {
-            let (found, warnings) = with(&config(), &[(name, value)]);
-            assert_eq!(found, with(&config(), &[]).0, "{name}");
+            let (settings, warnings) = with(&config(), &[(name, value)]);
+            assert_eq!(settings, with(&config(), &[]).0, "{name}");
             let [warning] = &warnings[..] else { panic!("{name}: {warnings:?}") };
             assert!(warning.contains(name) && warning.contains(allowed), "{warning}");
         }

@@ -19,7 +19,7 @@ use crate::runtime;
 const BATCH_WAIT: Duration = Duration::from_secs(1);
 /// Pauses before the retries of a request, unless the collector asks for another pause (at most 30 s). If the last retry
 /// fails, the spans are dropped.
-const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 /// Deadline of the last exports when the process stops.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(5);
 /// Additional time for the thread to end after that deadline.
@@ -127,18 +127,18 @@ impl ExportLoop {
 
     /// Sends the batch and retries transient errors; drops it if all attempts fail.
     async fn export_batch(&mut self) {
-        for pause in RETRY_PAUSES.into_iter().map(Some).chain([None]) {
+        for pause in RETRY_DELAYS.into_iter().map(Some).chain([None]) {
             let error = match self.collector.send(&self.batch).await {
                 Ok(rejected) => return self.exported(rejected),
                 Err(error) => error,
             };
             self.report(&error);
-            let (Some(pause), ExportError::Transient { pause: wanted, .. }) = (pause, &error) else { break };
+            let (Some(pause), ExportError::Transient { pause: requested, .. }) = (pause, &error) else { break };
             // When the process stops, the remaining attempts follow without a pause.
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => {}
-                () = tokio::time::sleep(wanted.unwrap_or(pause)) => {}
+                () = tokio::time::sleep(requested.unwrap_or(pause)) => {}
             }
         }
         self.metrics.drop_spans("export_failed", self.batch.len() as u64);

@@ -96,15 +96,15 @@ impl Tracer {
     }
 }
 
-/// Context of the task that a continuation, a callback or a mail follows. `known`: the context in the record of that task;
+/// Context of the task that a continuation, a callback or a mail follows. `recorded`: the context in the record of that task;
 /// without a tracer it is passed on as it is.
 pub(crate) fn followed(
     tracer: Option<&Tracer>,
     id: &TaskId,
     run: u32,
-    known: Option<SpanContext>,
+    recorded: Option<SpanContext>,
 ) -> Option<SpanContext> {
-    tracer.map_or(known, |tracer| Some(tracer.sampler.followed(id, run, known)))
+    tracer.map_or(recorded, |tracer| Some(tracer.sampler.followed(id, run, recorded)))
 }
 
 /// Random span id. The generator is the one that simulations seed.

@@ -11,7 +11,7 @@ const STATUS_ERROR: u64 = 2;
 
 /// Encodes an `ExportTraceServiceRequest`.
 pub(super) fn request(resource: &BTreeMap<String, String>, spans: &[Span]) -> Vec<u8> {
-    let mut out = Message::default();
+    let mut out = ProtobufMessage::default();
     out.message(1, |resource_spans| {
         resource_spans.message(1, |message| {
             for (name, value) in resource {
@@ -31,7 +31,7 @@ pub(super) fn request(resource: &BTreeMap<String, String>, spans: &[Span]) -> Ve
     out.0
 }
 
-fn encode_span(out: &mut Message, span: &Span) {
+fn encode_span(out: &mut ProtobufMessage, span: &Span) {
     out.bytes(1, span.trace_id.bytes());
     out.bytes(2, span.span_id.bytes());
     if let Some(state) = &span.state {
@@ -69,16 +69,16 @@ fn encode_span(out: &mut Message, span: &Span) {
     out.fixed32(16, 1);
 }
 
-fn text_attribute(out: &mut Message, name: &str, text: &str) {
+fn text_attribute(out: &mut ProtobufMessage, name: &str, text: &str) {
     out.bytes(1, name.as_bytes());
     out.message(2, |value| value.bytes(1, text.as_bytes()));
 }
 
 /// Message being written. Fields are numbered as in the `.proto` files.
 #[derive(Default)]
-struct Message(Vec<u8>);
+struct ProtobufMessage(Vec<u8>);
 
-impl Message {
+impl ProtobufMessage {
     fn varint(&mut self, mut number: u64) {
         while number >= 0x80 {
             self.0.push(number as u8 | 0x80);
@@ -132,43 +132,43 @@ impl Message {
 /// Number of spans that a response reports as rejected; 0 if it reports none, or is not an `ExportTraceServiceResponse`.
 pub(super) fn rejected_spans(response: &[u8]) -> u64 {
     let partial_success = fields(response).find_map(|(field, value)| match value {
-        Field::Bytes(bytes) if field == 1 => Some(bytes),
+        FieldValue::Bytes(bytes) if field == 1 => Some(bytes),
         _ => None,
     });
     let rejected = partial_success.and_then(|bytes| {
         fields(bytes).find_map(|(field, value)| match value {
-            Field::Number(number) if field == 1 => Some(number),
+            FieldValue::Number(number) if field == 1 => Some(number),
             _ => None,
         })
     });
     rejected.unwrap_or(0)
 }
 
-enum Field<'a> {
+enum FieldValue<'a> {
     Number(u64),
     Bytes(&'a [u8]),
     Fixed,
 }
 
 /// Fields of a message, up to the first that is malformed.
-fn fields(mut rest: &[u8]) -> impl Iterator<Item = (u64, Field<'_>)> {
+fn fields(mut rest: &[u8]) -> impl Iterator<Item = (u64, FieldValue<'_>)> {
     std::iter::from_fn(move || {
         let key = take_varint(&mut rest)?;
         let value = match key & 7 {
-            0 => Field::Number(take_varint(&mut rest)?),
-            1 => take(&mut rest, 8).map(|_| Field::Fixed)?,
+            0 => FieldValue::Number(take_varint(&mut rest)?),
+            1 => take_bytes(&mut rest, 8).map(|_| FieldValue::Fixed)?,
             2 => {
                 let length = usize::try_from(take_varint(&mut rest)?).ok()?;
-                Field::Bytes(take(&mut rest, length)?)
+                FieldValue::Bytes(take_bytes(&mut rest, length)?)
             }
-            5 => take(&mut rest, 4).map(|_| Field::Fixed)?,
+            5 => take_bytes(&mut rest, 4).map(|_| FieldValue::Fixed)?,
             _ => return None,
         };
         Some((key >> 3, value))
     })
 }
 
-fn take<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
+fn take_bytes<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
     let (taken, left) = rest.split_at_checked(length)?;
     *rest = left;
     Some(taken)
@@ -177,7 +177,7 @@ fn take<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
 fn take_varint(rest: &mut &[u8]) -> Option<u64> {
     let mut number = 0_u64;
     for shift in (0..64).step_by(7) {
-        let byte = take(rest, 1)?[0];
+        let byte = take_bytes(rest, 1)?[0];
         number |= u64::from(byte & 0x7f) << shift;
         if byte < 0x80 {
             return Some(number);
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn numbers_of_rejected_spans_are_found() {
-        let mut response = Message::default();
+        let mut response = ProtobufMessage::default();
         response.message(1, |partial| {
             partial.bytes(2, b"too old");
             partial.number(1, 300);

@@ -60,7 +60,7 @@ impl Span {
 
     /// Returns the value of an attribute.
     pub fn attribute(&self, name: &str) -> Option<&Value> {
-        self.attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
+        self.attributes.iter().find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 }
 

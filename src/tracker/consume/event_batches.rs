@@ -14,7 +14,7 @@ const MAX_PENDING_BYTES: usize = 4 << 20;
 const NOT_STARTED: i64 = -1;
 
 /// Events of one partition, in log order.
-pub(crate) struct Batch {
+pub(crate) struct EventBatch {
     /// Generation of the seek that the events belong to.
     pub generation: u64,
     pub events: Vec<LoggedEvent>,
@@ -26,7 +26,7 @@ pub(crate) struct Batch {
 
 /// Collects the events of one partition and sends them in batches.
 pub(crate) struct EventBatcher {
-    out: mpsc::Sender<Batch>,
+    out: mpsc::Sender<EventBatch>,
     pub generation: u64,
     /// A start offset was set and nothing has stopped the partition since.
     pub is_started: bool,
@@ -40,7 +40,7 @@ pub(crate) struct EventBatcher {
 
 impl EventBatcher {
     /// Creates a stopped batcher. The generation of the first start must be higher than `generation`.
-    pub(crate) fn new(out: mpsc::Sender<Batch>, generation: u64) -> Self {
+    pub(crate) fn new(out: mpsc::Sender<EventBatch>, generation: u64) -> Self {
         let (pending, stop) = (Vec::new(), None);
         Self {
             out,
@@ -114,7 +114,7 @@ impl EventBatcher {
             self.sent = next;
             self.bytes = if last { 0 } else { self.bytes / 2 };
             let stop = if last { self.stop.take() } else { None };
-            permit.send(Batch { generation: self.generation, events, next, stop });
+            permit.send(EventBatch { generation: self.generation, events, next, stop });
         }
     }
 

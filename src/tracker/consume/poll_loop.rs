@@ -2,13 +2,13 @@
 //! partition tasks.
 //!
 //! The group assigns partitions, but not positions: each partition task reads the checkpoint of its store and requests
-//! the offset to read from ([`SeekRequest`]). Until then nothing of its partition is read. A partition task that is
+//! the offset to read from ([`SeekRequest`]). Until then its partition is not read. A partition task that is
 //! slower than the log makes the loop wait, and after a while pause that partition only, so that it does not hold up
 //! the others.
 //!
 //! Invariant: a partition task receives all events from its requested offset on, in order and without a gap. Records
-//! that were fetched before the last seek are dropped, and batches carry the generation of their seek. An event that
-//! was left out would be lost for ever, because the checkpoint would move past it.
+//! that were fetched before the last seek are dropped, and batches carry the generation of their seek. A skipped
+//! event would be lost forever, because the checkpoint would move past it.
 //!
 //! Read next: `event_batches.rs`, then `src/tracker/project/partition_task.rs`.
 
@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::event_batches::{BATCHES, Batch, EventBatcher};
+use super::event_batches::{BATCHES, EventBatch, EventBatcher};
 use crate::broker::{BrokerError, Commit, Consumer, GroupEvent, Partition, RecordRef, StartOffset};
 use crate::model::event::{DecodeError, Event};
 use crate::runtime::{self, Shutdown};
@@ -38,7 +38,7 @@ const FULL_WAIT: Duration = Duration::from_millis(1);
 /// Interval of commits to the group. Informational, for lag monitoring; the checkpoint is authoritative.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// Wait between attempts at moving the consumer to a requested offset.
-const SEEK_RETRY: Duration = Duration::from_millis(200);
+const SEEK_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// Name of the broker in the health report.
 const BROKER_PART: &str = "events topic";
 
@@ -52,7 +52,7 @@ pub(crate) struct SeekRequest {
 /// Channels of an assigned partition, for the task that folds it.
 pub(crate) struct PartitionHandle {
     pub number: i32,
-    pub batches: mpsc::Receiver<Batch>,
+    pub batches: mpsc::Receiver<EventBatch>,
     pub seek_sender: mpsc::UnboundedSender<SeekRequest>,
     /// Cancelled when the partition is released.
     pub stop: CancellationToken,
@@ -176,7 +176,7 @@ impl PollLoop {
             received = true;
             if let Some((batcher, _)) = batchers.get_mut(&record.partition) {
                 others_received |= any_paused && !batcher.paused;
-                take(batcher, record, setup);
+                batch_record(batcher, record, setup);
             }
         });
         self.others_received |= others_received;
@@ -248,15 +248,15 @@ impl PollLoop {
     }
 
     fn release_abandoned(&mut self) {
-        let gone: Vec<i32> = self
+        let removed: Vec<i32> = self
             .batchers
             .iter()
             .filter(|(_, (batcher, _))| batcher.is_abandoned())
             .map(|(number, _)| *number)
             .collect();
-        if !gone.is_empty() {
+        if !removed.is_empty() {
             let partitions: Vec<Partition> =
-                gone.into_iter().map(|number| Partition::new(self.topic.clone(), number)).collect();
+                removed.into_iter().map(|number| Partition::new(self.topic.clone(), number)).collect();
             self.release(&partitions);
         }
     }
@@ -297,7 +297,7 @@ impl PollLoop {
                 batcher.suspend();
                 self.report_broker_error(&error);
                 self.pending_seeks.push(ask);
-                self.next_seek = Instant::now() + SEEK_RETRY;
+                self.next_seek = Instant::now() + SEEK_RETRY_INTERVAL;
             }
         }
     }
@@ -380,7 +380,7 @@ impl PollLoop {
     }
 }
 
-fn take(batcher: &mut EventBatcher, record: &RecordRef<'_>, setup: &TrackerSetup) {
+fn batch_record(batcher: &mut EventBatcher, record: &RecordRef<'_>, setup: &TrackerSetup) {
     // Records fetched before the last seek belong to an older generation.
     if !batcher.is_started || record.offset < batcher.next() {
         return;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::entry::Message;
+use super::entry::OutboxMessage;
 use crate::control::{CONTROL_VERSION, Cancel, ControlKey};
 use crate::model::encode_error::EncodeError;
 use crate::model::record::TaskRecord;
@@ -12,8 +12,8 @@ use crate::model::task::id::TaskId;
 const CONTROL_PARTITION: i32 = 0;
 
 /// Record of a task's cancel; `None` deletes it.
-pub(super) fn cancel_record(topic: &Arc<str>, id: &TaskId, value: Option<String>) -> Message {
-    Message::plain(
+pub(super) fn cancel_record(topic: &Arc<str>, id: &TaskId, value: Option<String>) -> OutboxMessage {
+    OutboxMessage::plain(
         topic.clone(),
         CONTROL_PARTITION,
         ControlKey::Cancel(id.to_string()).to_string(),
@@ -26,12 +26,12 @@ pub(super) fn cancel_record(topic: &Arc<str>, id: &TaskId, value: Option<String>
 pub(super) fn first_cancel_record(
     topic: &Arc<str>,
     id: &TaskId,
-    node: &TaskRecord,
+    task: &TaskRecord,
     scope: (i64, bool),
     now: i64,
-) -> Result<Message, EncodeError> {
+) -> Result<OutboxMessage, EncodeError> {
     let (asof, subtree) = scope;
-    let request = node.requests.cancel.as_deref().filter(|cancel| cancel.asof == asof).map(|cancel| &cancel.request);
+    let request = task.requests.cancel.as_deref().filter(|cancel| cancel.asof == asof).map(|cancel| &cancel.request);
     let reason = request.and_then(|request| request.reason.as_deref()).map(str::to_owned);
     let by = request.and_then(|request| request.by.as_deref()).map(str::to_owned);
     let cancel = Cancel { v: CONTROL_VERSION, asof, at_ms: now, subtree, reason, by };

@@ -13,7 +13,7 @@ use crate::model::task::id::TaskId;
 use crate::store::Entry;
 
 /// Minimum deferral of an effect that waits for Kafka, so that others are published meanwhile.
-const DEFERRAL: Duration = Duration::from_secs(3);
+const MIN_DEFERRAL: Duration = Duration::from_secs(3);
 /// Deferral per deferred task, which bounds the rate of repeated attempts.
 const DEFERRAL_PER_TASK: Duration = Duration::from_millis(20);
 
@@ -56,7 +56,7 @@ impl Deferrals {
                     withdrawn <= limit
                 }
                 None => {
-                    !is_published(&entry.id, &Effect { cause, what: EffectKind::WithdrawCancel { due_ms: 0 } }.id())
+                    !is_published(&entry.id, &Effect { cause, kind: EffectKind::WithdrawCancel { due_ms: 0 } }.id())
                 }
             }
         };
@@ -71,29 +71,29 @@ impl Deferrals {
 
     /// Defers a task that has no other effects than the deferred ones. The withdrawal of a cancel has a turn of its
     /// own and does not count.
-    pub(super) fn defer(&mut self, id: &TaskId, node: &TaskRecord) {
+    pub(super) fn defer(&mut self, id: &TaskId, task: &TaskRecord) {
         let others =
-            node.effects.iter().filter(|effect| !matches!(effect.what, EffectKind::WithdrawCancel { .. })).count();
+            task.effects.iter().filter(|effect| !matches!(effect.kind, EffectKind::WithdrawCancel { .. })).count();
         if let 0 | 1 = others {
-            let wait = DEFERRAL.max(DEFERRAL_PER_TASK.saturating_mul(self.until.len() as u32));
-            self.defer_for(id, node, wait);
+            let wait = MIN_DEFERRAL.max(DEFERRAL_PER_TASK.saturating_mul(self.until.len() as u32));
+            self.defer_for(id, task, wait);
         }
     }
 
-    /// Defers a task for this time, at most for [`DEFERRAL`].
-    pub(super) fn defer_until(&mut self, id: &TaskId, node: &TaskRecord, wait: Duration) {
-        self.defer_for(id, node, wait.min(DEFERRAL));
+    /// Defers a task for this time, at most for [`MIN_DEFERRAL`].
+    pub(super) fn defer_until(&mut self, id: &TaskId, task: &TaskRecord, wait: Duration) {
+        self.defer_for(id, task, wait.min(MIN_DEFERRAL));
     }
 
-    fn defer_for(&mut self, id: &TaskId, node: &TaskRecord, wait: Duration) {
-        if let Some(turn) = node.turn() {
+    fn defer_for(&mut self, id: &TaskId, task: &TaskRecord, wait: Duration) {
+        if let Some(turn) = task.turn() {
             self.until.insert((id.clone(), turn), Instant::now() + wait);
         }
     }
 
     /// Returns true, once, if workers have passed the cancel of a task. Otherwise requests its progress.
-    pub(super) fn take_passed(&self, id: &TaskId, node: &TaskRecord) -> bool {
-        let Some(key) = node.turn().map(|turn| (id.clone(), turn)) else { return false };
+    pub(super) fn take_passed(&self, id: &TaskId, task: &TaskRecord) -> bool {
+        let Some(key) = task.turn().map(|turn| (id.clone(), turn)) else { return false };
         match self.withdrawals.progress(&key) {
             Some(CancelProgress::Passed) => self.withdrawals.forget(&key),
             Some(CancelProgress::Waiting) => return false,

@@ -26,14 +26,14 @@ pub(super) async fn deferred_records(
     events: (&Arc<str>, u32),
     due: &[(TaskId, TaskRecord, TimerKind)],
 ) -> Result<HashMap<TaskId, DeferredRecord>, TrackerError> {
-    let released = due.iter().filter(|(_, _, what)| *what == TimerKind::Release);
-    let (in_log, stored): (Vec<_>, Vec<_>) = released.partition(|(_, node, _)| node.deferral.only_in_log);
-    let in_log = in_log.into_iter().map(|(id, node, _)| (id.clone(), node.definition.record_event_offset)).collect();
+    let released = due.iter().filter(|(_, _, kind)| *kind == TimerKind::Release);
+    let (in_log, stored): (Vec<_>, Vec<_>) = released.partition(|(_, task, _)| task.deferral.only_in_log);
+    let in_log = in_log.into_iter().map(|(id, task, _)| (id.clone(), task.definition.record_event_offset)).collect();
     let stored: Vec<TaskId> = stored.into_iter().map(|(id, ..)| id.clone()).collect();
     let copies = setup.store.deferred(events.1, &stored).await?;
     let decoded = |bytes: Vec<u8>| RecordCopy::decode(&bytes).ok_or(Unpublishable::UnknownVersion);
-    let found = stored.into_iter().zip(copies).filter_map(|(id, copy)| Some((id, copy.map(decoded)?)));
-    let mut records = found.collect();
+    let copies_found = stored.into_iter().zip(copies).filter_map(|(id, copy)| Some((id, copy.map(decoded)?)));
+    let mut records = copies_found.collect();
     read_in_log(setup, events, in_log, &mut records).await?;
     Ok(records)
 }

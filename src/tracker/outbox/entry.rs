@@ -11,7 +11,7 @@ use crate::model::task::id::TaskId;
 use crate::telemetry::otel::Span;
 
 /// A record to be produced.
-pub(crate) struct Message {
+pub(crate) struct OutboxMessage {
     pub(super) topic: Arc<str>,
     pub(super) partition: Option<i32>,
     pub(super) key: Vec<u8>,
@@ -19,7 +19,7 @@ pub(crate) struct Message {
     pub(super) headers: Vec<(String, Vec<u8>)>,
 }
 
-impl Message {
+impl OutboxMessage {
     /// Creates a record without headers.
     pub(crate) fn plain(topic: Arc<str>, partition: i32, key: String, value: Option<Vec<u8>>) -> Self {
         Self { topic, partition: Some(partition), key: key.into_bytes(), value, headers: Vec::new() }
@@ -44,7 +44,7 @@ pub(crate) struct OutboxEntry {
     pub kind: &'static str,
     /// Records in order. The last one is an event of this partition, unless `dependent_event` is set or a step of a
     /// subtree command has only a control record.
-    pub messages: Vec<Message>,
+    pub messages: Vec<OutboxMessage>,
     /// Event published after the records, with the position of the last one, which is the task's record.
     pub dependent_event: Option<Event>,
     /// Span of the publication of a task, if its trace is sampled.
@@ -62,7 +62,12 @@ impl OutboxEntry {
         self.kind == Self::SUBTREE
     }
 
-    pub(crate) fn plain(id: &TaskId, dedup_key: impl Into<String>, kind: &'static str, messages: Vec<Message>) -> Self {
+    pub(crate) fn plain(
+        id: &TaskId,
+        dedup_key: impl Into<String>,
+        kind: &'static str,
+        messages: Vec<OutboxMessage>,
+    ) -> Self {
         Self { id: id.clone(), dedup_key: dedup_key.into(), kind, messages, dependent_event: None, span: None }
     }
 
@@ -71,7 +76,7 @@ impl OutboxEntry {
         id: &TaskId,
         dedup_key: impl Into<String>,
         kind: &'static str,
-        record: Message,
+        record: OutboxMessage,
         event: Event,
     ) -> Self {
         let dependent_event = Some(event);
@@ -109,10 +114,10 @@ impl OutboxEntry {
     }
 }
 
-pub(crate) fn event_message(events: &Arc<str>, number: u32, event: &Event) -> Result<Message, EncodeError> {
+pub(crate) fn event_message(events: &Arc<str>, number: u32, event: &Event) -> Result<OutboxMessage, EncodeError> {
     let (key, value) = encoded(event)?;
     let partition = i32::try_from(number).ok();
-    Ok(Message { topic: events.clone(), partition, key, value: Some(value), headers: Vec::new() })
+    Ok(OutboxMessage { topic: events.clone(), partition, key, value: Some(value), headers: Vec::new() })
 }
 
 /// Encodes key and value of an event's record.

@@ -11,35 +11,36 @@ use crate::tracker::error::Unpublishable;
 use crate::tracker::setup::TrackerSetup;
 
 /// Records per read; each may have a result of several hundred KiB.
-const STEP: usize = 64;
+const READ_RECORDS: usize = 64;
 
 /// Builds the params. The inner error is permanent, the outer one transient.
 pub(crate) async fn params(
     setup: &TrackerSetup,
     number: u32,
     id: &TaskId,
-    node: &TaskRecord,
+    task_record: &TaskRecord,
     continuation: &Continuation,
 ) -> Result<Result<RawJson, Unpublishable>, StoreError> {
     if !continuation.with_results {
         return Ok(encoded(&continuation.params));
     }
     // The parent's rolled-up state waits for its continuations, so use the state without them.
-    let settled = rollup::settled(node.own, &node.tree.below, node.definition.tolerated());
-    let task = Ended { state: settled, ..ended(id.clone(), node) };
+    let settled = rollup::settled_state(task_record.own, &task_record.tree.below, task_record.definition.tolerated());
+    let task = Ended { state: settled, ..ended(id.clone(), task_record) };
     let mut joined = Joined { params: continuation.params.clone(), task, results: Vec::new() };
     let (mut after, mut bytes) = (None::<Entry>, size(&joined));
     loop {
-        let page = setup.store.page(number, &Index::Children(id.clone()), after.as_ref(), STEP).await;
+        let page = setup.store.page(number, &Index::Children(id.clone()), after.as_ref(), READ_RECORDS).await;
         let page = page?;
         let ids: Vec<TaskId> = page.iter().map(|entry| entry.id.clone()).collect();
-        let nodes = setup.store.nodes(number, &ids).await?;
-        for (child, found) in ids.into_iter().zip(nodes) {
-            let Some(found) = found.filter(|found| found.run >= node.run && number_of(child.segment()).is_none())
+        let tasks = setup.store.task_records(number, &ids).await?;
+        for (child, child_record) in ids.into_iter().zip(tasks) {
+            let Some(child_record) = child_record
+                .filter(|child_record| child_record.run >= task_record.run && number_of(child.segment()).is_none())
             else {
                 continue;
             };
-            let child_result = ended(child, &found);
+            let child_result = ended(child, &child_record);
             bytes += size(&child_result) + 1;
             if bytes > MAX_JOINED_BYTES {
                 return Ok(Err(too_large(id, joined.results.len())));
@@ -47,15 +48,15 @@ pub(crate) async fn params(
             joined.results.push(child_result);
         }
         after = page.last().cloned();
-        if page.len() < STEP {
+        if page.len() < READ_RECORDS {
             return Ok(encoded(&joined));
         }
     }
 }
 
-fn ended(id: TaskId, node: &TaskRecord) -> Ended {
-    let (output, error) = (node.outcome.output.clone(), node.outcome.error.clone());
-    Ended { id, task_type: node.task_type.clone(), state: node.state, output, error }
+fn ended(id: TaskId, task: &TaskRecord) -> Ended {
+    let (output, error) = (task.outcome.output.clone(), task.outcome.error.clone());
+    Ended { id, task_type: task.task_type.clone(), state: task.state, output, error }
 }
 
 fn size(value: &impl serde::Serialize) -> usize {

@@ -31,14 +31,14 @@ pub(crate) type DeliveryOptions<'a> = (bool, Option<SpanContext>, Option<(&'a Tr
 /// Builds the event that schedules a delivery; `None` if the task's policy no longer contains its rule.
 pub(crate) fn delivery_event(
     id: &TaskId,
-    node: &TaskRecord,
+    task_record: &TaskRecord,
     delivery: NotificationDelivery,
     (lean, origin, traced): DeliveryOptions<'_>,
     now_ms: i64,
 ) -> Result<Option<TracedEvent>, TrackerError> {
-    let rules = node.definition.policy.as_deref().map(|policy| &policy.rules);
+    let rules = task_record.definition.policy.as_deref().map(|policy| &policy.rules);
     let Some(notification) = rules.and_then(|rules| delivery.rule.notification(rules)) else { return Ok(None) };
-    let mut body = body(id, node, delivery, lean);
+    let mut body = body(id, task_record, delivery, lean);
     if let Notification::Callback(Callback { payload: Some(payload), .. }) = notification {
         body.insert("payload", payload.clone());
     }
@@ -71,12 +71,12 @@ fn policy(id: &TaskId, delivery: NotificationDelivery, (retries, timeout): (Opti
 }
 
 /// Builds the body of a callback: kind of event, time and task.
-fn body(id: &TaskId, node: &TaskRecord, delivery: NotificationDelivery, lean: bool) -> BTreeMap<&'static str, RawJson> {
-    let mut data = task_data(id, node, delivery, lean);
+fn body(id: &TaskId, task: &TaskRecord, delivery: NotificationDelivery, lean: bool) -> BTreeMap<&'static str, RawJson> {
+    let mut data = task_data(id, task, delivery, lean);
     let mut kind = "task.state";
     if let Some((number, passed)) = delivery.rule.check() {
         kind = "task.check";
-        let check = node.definition.policy.as_ref().and_then(|policy| policy.rules.checks.get(number));
+        let check = task.definition.policy.as_ref().and_then(|policy| policy.rules.checks.get(number));
         let expected = check.map(|check| check.expect.clone()).unwrap_or_default();
         data.insert("check", json!({"number": number, "expected": expected, "passed": passed}).into());
     }
@@ -87,28 +87,28 @@ fn body(id: &TaskId, node: &TaskRecord, delivery: NotificationDelivery, lean: bo
 /// Fields of the task. The result and the options are the text that the task has, with all digits.
 fn task_data(
     id: &TaskId,
-    node: &TaskRecord,
+    task: &TaskRecord,
     delivery: NotificationDelivery,
     lean: bool,
 ) -> BTreeMap<&'static str, RawJson> {
-    let policy = node.definition.policy.as_deref().cloned().unwrap_or_default();
+    let policy = task.definition.policy.as_deref().cloned().unwrap_or_default();
     // Omit fields of a later state if the task has changed since then.
-    let is_current = node.run == delivery.run && node.state == delivery.state;
+    let is_current = task.run == delivery.run && task.state == delivery.state;
     let time = |at: Option<i64>| at.filter(|_| is_current).map(time_text);
-    let result = node.outcome.output.as_ref().filter(|_| is_current && !lean).cloned();
+    let result = task.outcome.output.as_ref().filter(|_| is_current && !lean).cloned();
     let fields = [
         ("id", json!(id)),
         ("parent", json!(id.parent())),
         ("root", json!(id.root())),
-        ("type", json!(node.task_type.as_deref())),
+        ("type", json!(task.task_type.as_deref())),
         ("state", json!(delivery.state)),
         ("run", json!(delivery.run)),
         ("change", json!(delivery.change)),
-        ("attempt", json!(node.attempt)),
-        ("created_at", json!(node.times.created_at_ms.map(time_text))),
-        ("started_at", json!(time(node.times.started_at_ms))),
-        ("ended_at", json!(time(node.times.ended_at_ms))),
-        ("error", json!(node.outcome.error.as_deref().filter(|_| is_current))),
+        ("attempt", json!(task.attempt)),
+        ("created_at", json!(task.times.created_at_ms.map(time_text))),
+        ("started_at", json!(time(task.times.started_at_ms))),
+        ("ended_at", json!(time(task.times.ended_at_ms))),
+        ("error", json!(task.outcome.error.as_deref().filter(|_| is_current))),
     ];
     let fields = fields.map(|(name, value)| (name, RawJson::from(value)));
     let labels = policy.labels().map(|(name, value)| match (name, lean) {

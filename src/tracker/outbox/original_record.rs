@@ -42,11 +42,11 @@ pub(super) async fn original_record(
     events: (&Arc<str>, u32),
     topic: Arc<str>,
     id: &TaskId,
-    node: &TaskRecord,
+    task: &TaskRecord,
 ) -> Result<Option<OriginalRecord>, BrokerError> {
-    let event = event_with_copy(setup, events, id, node.definition.record_event_offset).await?;
+    let event = event_with_copy(setup, events, id, task.definition.record_event_offset).await?;
     let is_redrive = event.as_ref().is_some_and(|event| event.kind() == Kind::RetryRequested);
-    if let Some(position) = node.definition.position.filter(|_| !is_redrive) {
+    if let Some(position) = task.definition.position.filter(|_| !is_redrive) {
         let partition = Partition::new(topic, position.partition);
         let record = read(setup, partition, position.offset).await?;
         if let Some(record) = record.filter(|record| !names_another_task(record, id)) {

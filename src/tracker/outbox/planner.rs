@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::control_records::{cancel_record, first_cancel_record};
 use super::deferrals::Deferrals;
-use super::entry::{Message, OutboxEntry, effect_done, event_message, terminal_event};
+use super::entry::{OutboxEntry, OutboxMessage, effect_done, event_message, terminal_event};
 use crate::broker::BrokerError;
 use crate::model::encode_error::EncodeError;
 use crate::model::event::{Event, Payload};
@@ -37,8 +37,8 @@ const MAX_BYTES: usize = 8 << 20;
 /// Type and partition of a task's record.
 type Location = (Option<Arc<str>>, Option<i32>);
 
-fn location(node: &TaskRecord) -> Location {
-    (node.task_type.clone(), node.definition.position.map(|position| position.partition))
+fn location(task: &TaskRecord) -> Location {
+    (task.task_type.clone(), task.definition.position.map(|position| position.partition))
 }
 
 /// Plans outbox entries of one events partition.
@@ -90,7 +90,7 @@ impl OutboxPlanner {
 
     /// Number of tasks whose timers or effects are deferred.
     pub(crate) fn deferred(&self) -> usize {
-        self.deferrals.len() + self.unwritable.held()
+        self.deferrals.len() + self.unwritable.held_timers()
     }
 
     /// Records that an entry cannot be sent; its next plan becomes a failure event.
@@ -101,8 +101,8 @@ impl OutboxPlanner {
         self.unsendable.insert(key, (error.clone(), refusals + 1));
     }
 
-    pub(super) async fn nodes(&self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
-        self.setup.store.nodes(self.number, ids).await
+    pub(super) async fn task_records(&self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
+        self.setup.store.task_records(self.number, ids).await
     }
 
     /// Plans entries for tasks with a due timer, according to their current records.
@@ -114,39 +114,39 @@ impl OutboxPlanner {
     ) -> Result<Vec<OutboxEntry>, TrackerError> {
         let mut bytes = 0;
         let mut due: Vec<(TaskId, TaskRecord, TimerKind)> = Vec::new();
-        for (id, node) in ids.iter().zip(self.nodes(ids).await?) {
-            let Some((node, timer)) = node.and_then(|node| node.timer().map(|timer| (node, timer))) else { continue };
+        for (id, task) in ids.iter().zip(self.task_records(ids).await?) {
+            let Some((task, timer)) = task.and_then(|task| task.timer().map(|timer| (task, timer))) else { continue };
             if timer.due_ms > now {
                 continue;
             }
-            if timer.what == TimerKind::Release {
-                let topic = self.topic_of(&node);
+            if timer.kind == TimerKind::Release {
+                let topic = self.topic_of(&task);
                 if self.unwritable.contains(&topic) {
-                    self.unwritable.hold(id, timer.due_ms, topic);
+                    self.unwritable.hold_timer(id, timer.due_ms, topic);
                     continue;
                 }
             }
-            bytes += u64::from(node.deferral.record_bytes);
+            bytes += u64::from(task.deferral.record_bytes);
             if bytes > max_bytes && !due.is_empty() {
                 break;
             }
-            due.push((id.clone(), node, timer.what));
+            due.push((id.clone(), task, timer.kind));
         }
         let mut records = deferred_records(&self.setup, (&self.events, self.number), &due).await?;
         let mut planned = Vec::with_capacity(due.len());
-        for (id, node, what) in due {
-            let entry = match what {
+        for (id, task, kind) in due {
+            let entry = match kind {
                 // The record is missing if the task was released or dropped a moment ago, or if it cannot be read now.
                 TimerKind::Release => match records.remove(&id) {
-                    Some(record) => self.release(&id, &node, record, now).await?,
+                    Some(record) => self.release(&id, &task, record, now).await?,
                     None => continue,
                 },
-                TimerKind::Check(number) => self.timer_entry(&id, "check", &checked_event(&id, &node, number, now))?,
+                TimerKind::Check(number) => self.timer_entry(&id, "check", &checked_event(&id, &task, number, now))?,
                 TimerKind::Expire => {
-                    let event = terminal_event(&id, node.run, Payload::Expired, "it was not started in time", now);
+                    let event = terminal_event(&id, task.run, Payload::Expired, "it was not started in time", now);
                     self.timer_entry(&id, "expire", &event)?
                 }
-                TimerKind::Cancel => self.timer_entry(&id, "cancel", &cancelled_event(&id, &node, now))?,
+                TimerKind::Cancel => self.timer_entry(&id, "cancel", &cancelled_event(&id, &task, now))?,
             };
             planned.push(entry);
         }
@@ -159,11 +159,11 @@ impl OutboxPlanner {
     async fn release(
         &mut self,
         id: &TaskId,
-        node: &TaskRecord,
+        task_record: &TaskRecord,
         deferred: DeferredRecord,
         now: i64,
     ) -> Result<OutboxEntry, TrackerError> {
-        let record = match self.unsendable_reason(id, OutboxEntry::TIMER, node).await? {
+        let record = match self.unsendable_reason(id, OutboxEntry::TIMER, task_record).await? {
             Some(reason) => Err(reason),
             None => deferred,
         };
@@ -174,21 +174,21 @@ impl OutboxPlanner {
                 return Ok(self.timer_entry(
                     id,
                     "fail",
-                    &terminal_event(id, node.run, Payload::Failed, &reason, now),
+                    &terminal_event(id, task_record.run, Payload::Failed, &reason, now),
                 )?);
             }
         };
-        let mut headers = record.released(node.used());
-        apply_patch(&mut headers, node, node.used() == RunUsage::default());
-        let task = Message {
-            topic: self.topic_of(node),
+        let mut headers = record.released(task_record.used());
+        apply_patch(&mut headers, task_record, task_record.used() == RunUsage::default());
+        let task = OutboxMessage {
+            topic: self.topic_of(task_record),
             partition: None,
             key: record.key_bytes().unwrap_or_else(|| id.to_string().into_bytes()),
             value: Some(record.params.text().as_bytes().to_vec()),
             headers,
         };
-        let payload = Payload::Released { position: None, waits: node.deferral.waits };
-        let released = Event { attempt: node.attempt, ..Event::new(payload, id.clone(), node.run, now) };
+        let payload = Payload::Released { position: None, waits: task_record.deferral.waits };
+        let released = Event { attempt: task_record.attempt, ..Event::new(payload, id.clone(), task_record.run, now) };
         Ok(OutboxEntry::record_and_event(id, OutboxEntry::TIMER, "release", task, released))
     }
 
@@ -209,17 +209,17 @@ impl OutboxPlanner {
         let mut pass = Pass::default();
         self.retain_only(entries);
         let ids = self.deferrals.ready(entries, &is_published, limit);
-        for (id, node) in ids.iter().zip(self.nodes(&ids).await?) {
-            let Some(node) = node else { continue };
-            for effect in &node.effects {
+        for (id, task) in ids.iter().zip(self.task_records(&ids).await?) {
+            let Some(task) = task else { continue };
+            for effect in &task.effects {
                 if is_published(id, &effect.id()) || pass.entries.len() >= limit {
                     continue;
                 }
-                if is_subtree_command(effect.what) {
+                if is_subtree_command(effect.kind) {
                     pass.commands.push((id.clone(), *effect));
                     break;
                 }
-                let entry = self.effect(id, &node, *effect, &mut pass, now).await?;
+                let entry = self.effect(id, &task, *effect, &mut pass, now).await?;
                 pass.entries.extend(entry);
             }
         }
@@ -230,31 +230,31 @@ impl OutboxPlanner {
     async fn effect(
         &mut self,
         id: &TaskId,
-        node: &TaskRecord,
+        task: &TaskRecord,
         effect: Effect,
         pass: &mut Pass,
         now: i64,
     ) -> Result<Option<OutboxEntry>, TrackerError> {
-        let is_record = matches!(effect.what, EffectKind::Publish { .. } | EffectKind::PublishContinuation { .. });
+        let is_record = matches!(effect.kind, EffectKind::Publish { .. } | EffectKind::PublishContinuation { .. });
         if (is_record || effect.is_notification()) && pass.bytes > MAX_BYTES {
             return Ok(None);
         }
-        if is_record && self.unwritable.contains(&self.topic_of(node)) {
-            self.deferrals.defer(id, node);
+        if is_record && self.unwritable.contains(&self.topic_of(task)) {
+            self.deferrals.defer(id, task);
             return Ok(None);
         }
-        match effect.what {
+        match effect.kind {
             EffectKind::Publish { run } => {
-                let entry = self.republish_or_defer(id, node, effect, run, pass, now).await?;
+                let entry = self.republish_or_defer(id, task, effect, run, pass, now).await?;
                 Ok(entry.map(|entry| pass.count_bytes(entry)))
             }
             EffectKind::NotifyAction(delivery) => {
-                Ok(Some(pass.count_bytes(self.notify(id, node, effect, delivery, now)?)))
+                Ok(Some(pass.count_bytes(self.notify(id, task, effect, delivery, now)?)))
             }
             EffectKind::PublishContinuation { run } => {
-                Ok(Some(pass.count_bytes(self.start_continuation(id, node, effect, run, now).await?)))
+                Ok(Some(pass.count_bytes(self.start_continuation(id, task, effect, run, now).await?)))
             }
-            EffectKind::WithdrawCancel { due_ms } => self.withdraw_cancel(id, node, effect, due_ms, now),
+            EffectKind::WithdrawCancel { due_ms } => self.withdraw_cancel(id, task, effect, due_ms, now),
             EffectKind::RetryFailed { .. } | EffectKind::End { .. } | EffectKind::Cancel { .. } => Ok(None),
         }
     }
@@ -263,22 +263,22 @@ impl OutboxPlanner {
     async fn republish_or_defer(
         &mut self,
         id: &TaskId,
-        node: &TaskRecord,
+        task: &TaskRecord,
         effect: Effect,
         run: u32,
         pass: &mut Pass,
         now: i64,
     ) -> Result<Option<OutboxEntry>, TrackerError> {
         let mut entry = None;
-        if !pass.unresponsive.contains(&location(node)) {
+        if !pass.unresponsive.contains(&location(task)) {
             let asked = Instant::now();
-            entry = self.republish(id, node, effect, run, now).await?;
+            entry = self.republish(id, task, effect, run, now).await?;
             if entry.is_none() && asked.elapsed() > MAX_READ_TIME {
-                pass.unresponsive.insert(location(node));
+                pass.unresponsive.insert(location(task));
             }
         }
         if entry.is_none() {
-            self.deferrals.defer(id, node);
+            self.deferrals.defer(id, task);
         }
         Ok(entry)
     }
@@ -287,22 +287,22 @@ impl OutboxPlanner {
     fn withdraw_cancel(
         &mut self,
         id: &TaskId,
-        node: &TaskRecord,
+        task: &TaskRecord,
         effect: Effect,
         due_ms: i64,
         now: i64,
     ) -> Result<Option<OutboxEntry>, TrackerError> {
         // Other effects go first, so that the task can then be deferred.
-        if node.effects.len() > 1 {
+        if task.effects.len() > 1 {
             return Ok(None);
         }
         // If the cancel were withdrawn before the API server has written it, the late control record would stay
         // forever.
         if due_ms > now {
-            self.deferrals.defer_until(id, node, Duration::from_millis(due_ms.abs_diff(now)));
+            self.deferrals.defer_until(id, task, Duration::from_millis(due_ms.abs_diff(now)));
             return Ok(None);
         }
-        if !self.deferrals.take_passed(id, node) {
+        if !self.deferrals.take_passed(id, task) {
             return Ok(None);
         }
         let messages = vec![cancel_record(&self.control, id, None), self.event(&effect_done(id, effect, now))?];
@@ -319,13 +319,13 @@ impl OutboxPlanner {
     /// Builds the requested subtree commands, in order, without those that are no longer pending.
     pub(crate) async fn subtree_commands(
         &self,
-        asked: &[(TaskId, Effect)],
+        effects: &[(TaskId, Effect)],
         now: i64,
     ) -> Result<Vec<SubtreeCommand>, TrackerError> {
-        let ids: Vec<TaskId> = asked.iter().map(|(id, _)| id.clone()).collect();
-        let begun = asked.iter().zip(self.nodes(&ids).await?).filter_map(|((id, effect), node)| {
-            let node = node.filter(|node| node.effects.contains(effect))?;
-            Some(self.subtree_command(id, &node, *effect, now).map_err(TrackerError::from))
+        let ids: Vec<TaskId> = effects.iter().map(|(id, _)| id.clone()).collect();
+        let begun = effects.iter().zip(self.task_records(&ids).await?).filter_map(|((id, effect), task)| {
+            let task = task.filter(|task| task.effects.contains(effect))?;
+            Some(self.subtree_command(id, &task, *effect, now).map_err(TrackerError::from))
         });
         begun.collect()
     }
@@ -333,35 +333,35 @@ impl OutboxPlanner {
     fn subtree_command(
         &self,
         id: &TaskId,
-        node: &TaskRecord,
+        task: &TaskRecord,
         effect: Effect,
         now: i64,
     ) -> Result<SubtreeCommand, EncodeError> {
-        let scope = match effect.what {
+        let scope = match effect.kind {
             EffectKind::End { asof } => Some((asof, true)),
             EffectKind::Cancel { asof, subtree } => Some((asof, subtree)),
             _ => None,
         };
-        let first = scope.map(|scope| first_cancel_record(&self.control, id, node, scope, now));
+        let first = scope.map(|scope| first_cancel_record(&self.control, id, task, scope, now));
         let first = first.transpose()?;
-        SubtreeCommand::new(id, node, effect, first, (&self.events, self.number), now)
+        SubtreeCommand::new(id, task, effect, first, (&self.events, self.number), now)
     }
 
     /// Publishes a delivery to its own partition, whose tracker releases it.
     fn notify(
         &mut self,
         id: &TaskId,
-        node: &TaskRecord,
+        task: &TaskRecord,
         effect: Effect,
         delivery: NotificationDelivery,
         now: i64,
     ) -> Result<OutboxEntry, TrackerError> {
         let dedup_key = effect.id();
         let refusals = self.unsendable.get(&(id.clone(), dedup_key.clone())).map_or(0, |(_, refusals)| *refusals);
-        let origin = followed(self.setup.tracer.as_ref(), id, delivery.run, node.definition.trace);
+        let origin = followed(self.setup.tracer.as_ref(), id, delivery.run, task.definition.trace);
         let traced = self.setup.tracer.as_ref().map(|tracer| (tracer, &self.setup.topology.names));
         let event = if refusals < 2 {
-            delivery_or_nothing(id, node, delivery, (refusals > 0, origin, traced), now)
+            delivery_or_nothing(id, task, delivery, (refusals > 0, origin, traced), now)
         } else {
             tracing::error!(task = %id, "a notification is refused, even without the result of its task, and is dropped");
             None
@@ -374,7 +374,7 @@ impl OutboxPlanner {
         Ok(OutboxEntry::plain(id, dedup_key, "notification", messages).with_span(span.flatten()))
     }
 
-    pub(super) fn event(&self, event: &Event) -> Result<Message, EncodeError> {
+    pub(super) fn event(&self, event: &Event) -> Result<OutboxMessage, EncodeError> {
         event_message(&self.events, self.number, event)
     }
 }
@@ -384,12 +384,12 @@ impl OutboxPlanner {
 /// log: no delivery may keep the other effects of its partition from being published.
 fn delivery_or_nothing(
     id: &TaskId,
-    node: &TaskRecord,
+    task: &TaskRecord,
     delivery: NotificationDelivery,
     (lean, origin, traced): DeliveryOptions<'_>,
     now: i64,
 ) -> Option<TracedEvent> {
-    let build = |lean| delivery_event(id, node, delivery, (lean, origin, traced), now);
+    let build = |lean| delivery_event(id, task, delivery, (lean, origin, traced), now);
     let full = if lean {
         build(true)
     } else {
@@ -404,20 +404,20 @@ fn delivery_or_nothing(
     })
 }
 
-fn is_subtree_command(what: EffectKind) -> bool {
-    matches!(what, EffectKind::RetryFailed { .. } | EffectKind::End { .. } | EffectKind::Cancel { .. })
+fn is_subtree_command(kind: EffectKind) -> bool {
+    matches!(kind, EffectKind::RetryFailed { .. } | EffectKind::End { .. } | EffectKind::Cancel { .. })
 }
 
 /// Event of a state check. The fold evaluates the task's state at the offset of this event.
-fn checked_event(id: &TaskId, node: &TaskRecord, number: u32, now: i64) -> Event {
-    Event::new(Payload::Checked { check: Some(number) }, id.clone(), node.run, now)
+fn checked_event(id: &TaskId, task: &TaskRecord, number: u32, now: i64) -> Event {
+    Event::new(Payload::Checked { check: Some(number) }, id.clone(), task.run, now)
 }
 
 /// Terminal event of a cancelled task that no worker holds, so that no worker reports its end.
-fn cancelled_event(id: &TaskId, node: &TaskRecord, now: i64) -> Event {
-    let request = node.cancelled_by().map(|cancel| cancel.request.clone()).unwrap_or_default();
-    let has_started = node.attempt > 0 || node.times.started_at_ms.is_some();
+fn cancelled_event(id: &TaskId, task: &TaskRecord, now: i64) -> Event {
+    let request = task.cancelled_by().map(|cancel| cancel.request.clone()).unwrap_or_default();
+    let has_started = task.attempt > 0 || task.times.started_at_ms.is_some();
     let when = if has_started { ", before a worker took it again" } else { ", before a worker took it" };
     let error = request.message(when);
-    Event { by: request.by, ..terminal_event(id, node.run, Payload::Cancelled, &error, now) }
+    Event { by: request.by, ..terminal_event(id, task.run, Payload::Cancelled, &error, now) }
 }

@@ -8,8 +8,8 @@
 //! everything published by earlier owners. Entries published here but not folded yet are kept in memory. After any
 //! error all of this starts again; folding continues meanwhile.
 //!
-//! Invariant: an entry is published only by an owner that knows all entries published before it. A new owner that read
-//! a store which lags would otherwise publish those of its predecessor again: a delayed task would run twice.
+//! Invariant: an entry is published only by an owner that knows all entries published before it. Otherwise
+//! a new owner with a lagging store would publish the entries of its predecessor again: a delayed task would run twice.
 //!
 //! Read next: `planner.rs` (entries to records), `subtree.rs` (cancel or retry of a tree).
 
@@ -19,9 +19,9 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::entry::{Message, OutboxEntry};
+use super::entry::{OutboxEntry, OutboxMessage};
 use super::planner::OutboxPlanner;
-use super::subtree::{STEP, SubtreeCommand};
+use super::subtree::{STEP_RECORDS, SubtreeCommand};
 use crate::broker::{BrokerError, DependentRecord, Partition, ProducerRecord, TransactionalProducer, Transactions};
 use crate::model::outbox::Effect;
 use crate::model::task::header;
@@ -35,7 +35,7 @@ use crate::tracker::setup::TrackerSetup;
 use crate::tracker::upkeep::ticker::TrackerShared;
 
 /// Maximum number of outbox entries for timers and effects per transaction, subtree commands not counted.
-const BATCH: usize = 500;
+const MAX_BATCH_ENTRIES: usize = 500;
 /// Maximum bytes of deferred records per transaction.
 const BATCH_BYTES: u64 = 8 << 20;
 /// Maximum entries published but not folded yet. Subtree commands stay within this distance of the fold, so that
@@ -50,7 +50,7 @@ const MAX_QUEUED_COMMANDS: usize = 5_000;
 const MAX_SKIPPED: usize = 9_000;
 /// Approximate maximum of records visited by subtree commands per transaction: a step of a long command leaves room
 /// for others.
-const MAX_VISITED: usize = 2 * STEP;
+const MAX_VISITED: usize = 2 * STEP_RECORDS;
 /// Deadline for all records of a transaction; the broker aborts it after `transaction.timeout.ms`.
 const SEND_DEADLINE: Duration = Duration::from_secs(5);
 /// Interval of rechecks while publishing is blocked.
@@ -165,7 +165,7 @@ impl OutboxRelay {
             let seen = self.folded.get_and_mark();
             let skipped =
                 self.published.len() + self.planner.deferred() + self.subtree_commands.len() + self.queued.len();
-            let limit = BATCH + skipped.min(MAX_SKIPPED);
+            let limit = MAX_BATCH_ENTRIES + skipped.min(MAX_SKIPPED);
             let outbox = self.setup.store.outbox(self.number, limit).await?;
             let Some(checkpoint) = outbox.checkpoint.filter(|checkpoint| checkpoint.offset >= self.max_checkpoint)
             else {
@@ -196,12 +196,12 @@ impl OutboxRelay {
                 session = Some(open_session);
                 continue;
             }
-            let (deferred_before, held_before) = (self.planner.deferred(), self.planner.unwritable.held());
+            let (deferred_before, held_before) = (self.planner.deferred(), self.planner.unwritable.held_timers());
             let planned = self.plan(timers, &outbox.effects, checkpoint, now).await?;
             if planned.is_empty() {
                 let required_offset = self.required_offset(checkpoint);
                 // More entries may follow the deferred ones.
-                let is_more = self.planner.unwritable.held() > held_before
+                let is_more = self.planner.unwritable.held_timers() > held_before
                     || (outbox.effects.len() == limit && self.planner.deferred() > deferred_before);
                 let goes_on = is_more || !self.subtree_commands.is_empty() || !self.queued.is_empty();
                 if required_offset.is_some() || !goes_on {
@@ -227,11 +227,11 @@ impl OutboxRelay {
     /// Due timers that are not published yet.
     fn due_timers(&mut self, outbox: &Outbox, now: i64) -> Vec<TaskId> {
         if self.planner.unwritable.end_waits() {
-            self.singles_left = BATCH;
+            self.singles_left = MAX_BATCH_ENTRIES;
         }
         let due = outbox.timers.iter().take_while(|entry| entry.seen_ms <= now);
         let is_published = |id: &TaskId| self.published.contains_key(&(id.clone(), OutboxEntry::TIMER.to_owned()));
-        let due = due.filter(|entry| !is_published(&entry.id) && !self.planner.unwritable.holds(entry));
+        let due = due.filter(|entry| !is_published(&entry.id) && !self.planner.unwritable.holds_timer(entry));
         due.map(|entry| entry.id.clone()).collect()
     }
 
@@ -275,7 +275,7 @@ impl OutboxRelay {
         checkpoint: Checkpoint,
         now: i64,
     ) -> Result<Vec<OutboxEntry>, TrackerError> {
-        let limit = if self.singles_left > 0 { 1 } else { BATCH };
+        let limit = if self.singles_left > 0 { 1 } else { MAX_BATCH_ENTRIES };
         // Reserve room for effects when more timers are due than fit.
         let most_timers = timers.len().min((limit * 4 / 5).max(1));
         let mut planned = self.planner.timers(&timers[..most_timers], BATCH_BYTES, now).await?;
@@ -284,16 +284,16 @@ impl OutboxRelay {
             let published = &self.published;
             let is_published =
                 |id: &TaskId, dedup_key: &str| published.contains_key(&(id.clone(), dedup_key.to_owned()));
-            let (more, asked) = self.planner.effects(&effects, is_published, limit - planned.len(), now).await?;
+            let (more, commands) = self.planner.effects(&effects, is_published, limit - planned.len(), now).await?;
             planned.extend(more);
-            self.queued.extend(asked.into_iter().take(MAX_QUEUED_COMMANDS.saturating_sub(self.queued.len())));
+            self.queued.extend(commands.into_iter().take(MAX_QUEUED_COMMANDS.saturating_sub(self.queued.len())));
             if self.required_offset(checkpoint).is_none() && (self.singles_left == 0 || planned.is_empty()) {
                 self.run_commands(&mut planned, now).await?;
             }
         }
         // The data belongs to this checkpoint or a later one, unless the store has lost writes meanwhile.
-        let found = self.setup.store.checkpoints(&[self.number]).await?;
-        match found.first().copied().flatten() {
+        let checkpoints = self.setup.store.checkpoints(&[self.number]).await?;
+        match checkpoints.first().copied().flatten() {
             Some(now) if now.offset >= checkpoint.offset => Ok(planned),
             _ => Err(TrackerError::LostWrites),
         }
@@ -308,8 +308,8 @@ impl OutboxRelay {
     /// Tasks without a running or queued subtree command.
     fn without_commands(&self, effects: &[Entry]) -> Vec<Entry> {
         let queued = self.queued.iter().map(|(id, _)| id);
-        let known: HashSet<&TaskId> = self.subtree_commands.iter().map(SubtreeCommand::top).chain(queued).collect();
-        effects.iter().filter(|entry| !known.contains(&entry.id)).cloned().collect()
+        let pending: HashSet<&TaskId> = self.subtree_commands.iter().map(SubtreeCommand::top).chain(queued).collect();
+        effects.iter().filter(|entry| !pending.contains(&entry.id)).cloned().collect()
     }
 
     /// Runs a step of the next subtree command, then starts queued ones: most trees are small and complete in one
@@ -321,11 +321,11 @@ impl OutboxRelay {
         while visited < MAX_VISITED && planned.len() < limit {
             let Some(command) = next.pop_front() else {
                 let room = MAX_RUNNING_COMMANDS.saturating_sub(self.subtree_commands.len());
-                let asked: Vec<(TaskId, Effect)> = self.queued.drain(..room.min(self.queued.len())).collect();
-                if asked.is_empty() {
+                let commands: Vec<(TaskId, Effect)> = self.queued.drain(..room.min(self.queued.len())).collect();
+                if commands.is_empty() {
                     break;
                 }
-                next.extend(self.planner.subtree_commands(&asked, now).await?);
+                next.extend(self.planner.subtree_commands(&commands, now).await?);
                 visited += 1;
                 continue;
             };
@@ -366,7 +366,7 @@ impl OutboxRelay {
                 Ok(TransactionalSession { producer, from })
             }
             Err(error @ (BrokerError::TooLarge(_) | BrokerError::Unknown(_) | BrokerError::Invalid(_))) => {
-                self.singles_left = BATCH;
+                self.singles_left = MAX_BATCH_ENTRIES;
                 if let [entry] = planned.as_slice() {
                     self.planner.mark_unsendable(entry, &error);
                 }
@@ -393,7 +393,7 @@ impl OutboxRelay {
 
     /// Publishes the entries one by one, until the topic is found that cannot be written.
     fn isolate_unwritable(&mut self, planned: &[OutboxEntry], error: &BrokerError) {
-        self.singles_left = BATCH;
+        self.singles_left = MAX_BATCH_ENTRIES;
         if let [entry] = planned {
             self.planner.unwritable.add(entry, error);
             self.singles_left = 0;
@@ -434,7 +434,7 @@ impl OutboxRelay {
 
     /// Counts a continuation as a submitted task, unless it starts again in a new run.
     fn count_continuation(&self, entry: &OutboxEntry) {
-        let is_new = |message: &&Message| !message.headers.iter().any(|(name, _)| name == header::RUN);
+        let is_new = |message: &&OutboxMessage| !message.headers.iter().any(|(name, _)| name == header::RUN);
         let record = entry.messages.first().filter(|_| entry.kind == OutboxEntry::CONTINUATION).filter(is_new);
         if let Some(task_type) = record.and_then(|message| self.setup.topology.names.type_of(&message.topic)) {
             self.setup.metrics.tasks.submitted.with_label_values(&[task_type]).inc();

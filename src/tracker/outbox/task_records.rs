@@ -17,7 +17,7 @@ use crate::publish::{set_policy, task_headers};
 use crate::store::StoreError;
 use crate::telemetry::otel::{SentTask, Span, followed, headers_of};
 use crate::tracker::error::{TrackerError, Unpublishable};
-use crate::tracker::outbox::entry::{Message, OutboxEntry, effect_done, terminal_event};
+use crate::tracker::outbox::entry::{OutboxEntry, OutboxMessage, effect_done, terminal_event};
 use crate::tracker::outbox::fan_in;
 
 /// `ce_source` of records created by the tracker.
@@ -29,35 +29,35 @@ impl OutboxPlanner {
     pub(crate) async fn republish(
         &mut self,
         id: &TaskId,
-        node: &TaskRecord,
+        task: &TaskRecord,
         effect: Effect,
         run: u32,
         now: i64,
     ) -> Result<Option<OutboxEntry>, TrackerError> {
-        let was_published = node.definition.position.is_some() || node.definition.record_event_offset.is_some();
+        let was_published = task.definition.position.is_some() || task.definition.record_event_offset.is_some();
         if number_of(id.segment()).is_some() && !was_published {
             // A continuation whose record was never published.
-            return self.start_continuation(id, node, effect, run, now).await.map(Some);
+            return self.start_continuation(id, task, effect, run, now).await.map(Some);
         }
         let kind = "retry";
-        if node.run != run || node.own.is_terminal() {
+        if task.run != run || task.own.is_terminal() {
             return Ok(Some(self.completed(id, effect, kind, now)?));
         }
-        let found = match self.unsendable_reason(id, &effect.id(), node).await? {
+        let original = match self.unsendable_reason(id, &effect.id(), task).await? {
             Some(reason) => Err(reason),
             None => {
-                match original_record(&self.setup, (&self.events, self.number), self.topic_of(node), id, node).await {
+                match original_record(&self.setup, (&self.events, self.number), self.topic_of(task), id, task).await {
                     Err(error) if error.is_transient() => {
                         tracing::warn!(task = %id, %error, "cannot read the record of a task to be retried; retrying");
                         return Ok(None);
                     }
-                    found => found?.ok_or(Unpublishable::RecordRemoved),
+                    original => original?.ok_or(Unpublishable::RecordRemoved),
                 }
             }
         };
-        let record = found.map(|found| {
-            let mut record = retry_record(self.topic_of(node), id, node, found, run, effect.cause);
-            let span = self.begin_retry(id, node, run, &mut record, now);
+        let record = original.map(|original| {
+            let mut record = retry_record(self.topic_of(task), id, task, original, run, effect.cause);
+            let span = self.begin_retry(id, task, run, &mut record, now);
             (record, span)
         });
         let record = record.map_err(|error| format!("the retry is not possible: {error}"));
@@ -68,18 +68,18 @@ impl OutboxPlanner {
     pub(crate) async fn start_continuation(
         &mut self,
         id: &TaskId,
-        node: &TaskRecord,
+        task: &TaskRecord,
         effect: Effect,
         run: u32,
         now: i64,
     ) -> Result<OutboxEntry, TrackerError> {
         let kind = OutboxEntry::CONTINUATION;
-        if node.run != run || node.own.is_terminal() {
+        if task.run != run || task.own.is_terminal() {
             return Ok(self.completed(id, effect, kind, now)?);
         }
-        let record = match self.unsendable_reason(id, &effect.id(), node).await? {
+        let record = match self.unsendable_reason(id, &effect.id(), task).await? {
             Some(error) => Err(error),
-            None => self.continuation(id, node, now).await?,
+            None => self.continuation(id, task, now).await?,
         };
         let record = record.map_err(|error| format!("it cannot be started: {error}"));
         Ok(self.record_or_failure(id, effect, kind, run, record, now)?)
@@ -90,11 +90,11 @@ impl OutboxPlanner {
         &mut self,
         id: &TaskId,
         dedup_key: &str,
-        node: &TaskRecord,
+        task: &TaskRecord,
     ) -> Result<Option<Unpublishable>, BrokerError> {
         match self.unsendable.get(&(id.clone(), dedup_key.to_owned())) {
             Some((error, _)) => Ok(Some(Unpublishable::Rejected(error.clone()))),
-            None => self.missing_topic(node).await,
+            None => self.missing_topic(task).await,
         }
     }
 
@@ -105,7 +105,7 @@ impl OutboxPlanner {
         effect: Effect,
         kind: &'static str,
         run: u32,
-        record: Result<(Message, Option<Box<Span>>), String>,
+        record: Result<(OutboxMessage, Option<Box<Span>>), String>,
         now: i64,
     ) -> Result<OutboxEntry, EncodeError> {
         match record {
@@ -129,14 +129,14 @@ impl OutboxPlanner {
     async fn continuation(
         &self,
         id: &TaskId,
-        node: &TaskRecord,
+        task_record: &TaskRecord,
         now: i64,
-    ) -> Result<Result<(Message, Option<Box<Span>>), Unpublishable>, StoreError> {
+    ) -> Result<Result<(OutboxMessage, Option<Box<Span>>), Unpublishable>, StoreError> {
         let Some(parent) = id.parent_id() else { return Ok(Err(Unpublishable::NoParent)) };
-        let found = self.nodes(std::slice::from_ref(&parent)).await?.pop().flatten();
-        let continuation = found.and_then(|found| {
-            let continuation = found.continuations().nth(number_of(id.segment())?).cloned()?;
-            Some((found, continuation))
+        let parent_record = self.task_records(std::slice::from_ref(&parent)).await?.pop().flatten();
+        let continuation = parent_record.and_then(|parent_record| {
+            let continuation = parent_record.continuations().nth(number_of(id.segment())?).cloned()?;
+            Some((parent_record, continuation))
         });
         let Some((followed_task, continuation)) = continuation else {
             return Ok(Err(Unpublishable::Undefined(parent)));
@@ -149,11 +149,11 @@ impl OutboxPlanner {
         // A trace that is not sampled by the ids of its tree needs no header.
         let origin = origin.filter(|origin| origin.sampled || followed_task.definition.trace.is_some());
         let mut task = TaskSpec {
-            run: node.run,
-            created_at_ms: node.times.created_at_ms.unwrap_or_default(),
-            asof: Some(node.requests.asof).filter(|asof| *asof >= 0),
+            run: task_record.run,
+            created_at_ms: task_record.times.created_at_ms.unwrap_or_default(),
+            asof: Some(task_record.requests.asof).filter(|asof| *asof >= 0),
             announced: true,
-            policy: node.definition.policy.clone(),
+            policy: task_record.definition.policy.clone(),
             trace: origin.map(|context| headers_of(context, None)),
             ..TaskSpec::new(id.clone(), continuation.task_type.clone(), params)
         };
@@ -162,8 +162,8 @@ impl OutboxPlanner {
         let headers = task_headers(&task, SOURCE)
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value.into_owned().into_bytes()));
-        let message = Message {
-            topic: self.topic_of(node),
+        let message = OutboxMessage {
+            topic: self.topic_of(task_record),
             partition: None,
             key: continuation.key.unwrap_or_else(|| id.to_string()).into_bytes(),
             value: Some(task.params.text().as_bytes().to_vec()),
@@ -177,19 +177,19 @@ impl OutboxPlanner {
     fn begin_retry(
         &self,
         id: &TaskId,
-        node: &TaskRecord,
+        task: &TaskRecord,
         run: u32,
-        record: &mut Message,
+        record: &mut OutboxMessage,
         now: i64,
     ) -> Option<Box<Span>> {
         let tracer = self.setup.tracer.as_ref()?;
-        let origin = node.definition.trace.map_or(Origin::Unknown, Origin::Retry);
+        let origin = task.definition.trace.map_or(Origin::Unknown, Origin::Retry);
         let sent = tracer.sampler().sent(id, run, origin)?;
         record.headers.retain(|(name, _)| name != header::TRACE_PARENT && name != header::TRACE_STATE);
         record.headers.push((header::TRACE_PARENT.to_owned(), sent.context.to_string().into_bytes()));
         let published = SentTask {
             id,
-            task_type: node.task_type.as_deref().unwrap_or_default(),
+            task_type: task.task_type.as_deref().unwrap_or_default(),
             run,
             size: record.value.as_ref().map_or(0, Vec::len),
             topic: &record.topic,
@@ -200,25 +200,25 @@ impl OutboxPlanner {
     }
 
     /// Reports a missing topic, because sending to it would block all other entries.
-    async fn missing_topic(&mut self, node: &TaskRecord) -> Result<Option<Unpublishable>, BrokerError> {
-        let topic = self.topic_of(node).to_string();
+    async fn missing_topic(&mut self, task: &TaskRecord) -> Result<Option<Unpublishable>, BrokerError> {
+        let topic = self.topic_of(task).to_string();
         if self.topics.contains(&topic) {
             return Ok(None);
         }
-        let known = self.setup.broker.client().topics(&topic).await?;
-        self.topics.extend(known.into_iter().map(|info| info.name));
+        let infos = self.setup.broker.client().topics(&topic).await?;
+        self.topics.extend(infos.into_iter().map(|info| info.name));
         let missing = !self.topics.contains(&topic);
         Ok(missing.then_some(Unpublishable::MissingTopic(topic)))
     }
 
-    pub(crate) fn topic_of(&self, node: &TaskRecord) -> Arc<str> {
-        self.setup.topology.names.tasks(node.task_type.as_deref().unwrap_or_default()).into()
+    pub(crate) fn topic_of(&self, task: &TaskRecord) -> Arc<str> {
+        self.setup.topology.names.tasks(task.task_type.as_deref().unwrap_or_default()).into()
     }
 }
 
 /// Applies later changes of a task to a record that is published again. `expires`: only a first attempt can expire.
-pub(crate) fn apply_patch(headers: &mut Vec<(String, Vec<u8>)>, node: &TaskRecord, expires: bool) {
-    if let Some(policy) = node.definition.policy.as_deref().filter(|_| node.definition.patched) {
+pub(crate) fn apply_patch(headers: &mut Vec<(String, Vec<u8>)>, task: &TaskRecord, expires: bool) {
+    if let Some(policy) = task.definition.policy.as_deref().filter(|_| task.definition.patched) {
         let expires_at_ms = policy.expires_at_ms.filter(|_| expires);
         set_policy(headers, &Policy { not_before_ms: None, expires_at_ms, ..policy.clone() });
     }
@@ -228,11 +228,11 @@ pub(crate) fn apply_patch(headers: &mut Vec<(String, Vec<u8>)>, node: &TaskRecor
 fn retry_record(
     topic: Arc<str>,
     id: &TaskId,
-    node: &TaskRecord,
-    found: OriginalRecord,
+    task: &TaskRecord,
+    original: OriginalRecord,
     run: u32,
     asof: i64,
-) -> Message {
+) -> OutboxMessage {
     let set = [
         (header::ID, id.to_string()),
         (header::RUN, run.to_string()),
@@ -240,13 +240,13 @@ fn retry_record(
         (header::ANNOUNCED, "1".to_owned()),
     ];
     let removed = [header::NOT_BEFORE, header::ATTEMPT, header::WAITS, header::BACKOFF_FROM, header::EXPIRES];
-    let mut headers = found.headers;
+    let mut headers = original.headers;
     headers.retain(|(name, _)| !removed.contains(&name.as_str()) && set.iter().all(|(own, _)| own != name));
-    apply_patch(&mut headers, node, false);
+    apply_patch(&mut headers, task, false);
     headers.extend(set.map(|(name, value)| (name.to_owned(), value.into_bytes())));
     if let Some(parent) = id.parent().filter(|_| !headers.iter().any(|(name, _)| name == header::PARENT)) {
         headers.push((header::PARENT.to_owned(), parent.as_bytes().to_vec()));
     }
-    let key = found.key.unwrap_or_else(|| id.as_str().as_bytes().to_vec());
-    Message { topic, partition: None, key, value: found.value, headers }
+    let key = original.key.unwrap_or_else(|| id.as_str().as_bytes().to_vec());
+    OutboxMessage { topic, partition: None, key, value: original.value, headers }
 }

@@ -36,19 +36,19 @@ impl UnwritableTopics {
         let Some(topic) = entry.task_topic() else { return };
         let first =
             || UnwritableTopic { until: None, backoff: Backoff::new(FIRST_WAIT, MAX_WAIT), error: error.clone() };
-        let found = self.topics.entry(topic.to_owned()).or_insert_with(first);
-        let wait = found.backoff.next_wait();
-        (found.until, found.error) = (Some(Instant::now() + wait), error.clone());
+        let state = self.topics.entry(topic.to_owned()).or_insert_with(first);
+        let wait = state.backoff.next_wait();
+        (state.until, state.error) = (Some(Instant::now() + wait), error.clone());
         tracing::warn!(topic, %error, wait_ms = wait.as_millis(), "cannot publish task records to a topic; they wait");
     }
 
     pub(super) fn contains(&self, topic: &str) -> bool {
-        self.topics.get(topic).is_some_and(|found| found.until.is_some())
+        self.topics.get(topic).is_some_and(|state| state.until.is_some())
     }
 
     /// Reason why tasks wait, if any do.
     pub(super) fn reason(&self) -> Option<String> {
-        let mut waiting = self.topics.iter().filter(|(_, found)| found.until.is_some());
+        let mut waiting = self.topics.iter().filter(|(_, state)| state.until.is_some());
         let (topic, UnwritableTopic { error, .. }) = waiting.next()?;
         let more = waiting.count();
         let others = if more == 0 { String::new() } else { format!(", and to {more} more topics") };
@@ -56,16 +56,16 @@ impl UnwritableTopics {
     }
 
     /// Holds a due timer back until the wait of its topic ends.
-    pub(super) fn hold(&mut self, id: &TaskId, due_ms: i64, topic: Arc<str>) {
+    pub(super) fn hold_timer(&mut self, id: &TaskId, due_ms: i64, topic: Arc<str>) {
         self.held.insert((id.clone(), due_ms), topic);
     }
 
-    pub(super) fn holds(&self, timer: &Entry) -> bool {
+    pub(super) fn holds_timer(&self, timer: &Entry) -> bool {
         !self.held.is_empty() && self.held.contains_key(&(timer.id.clone(), timer.seen_ms))
     }
 
     /// Number of timers that are held back.
-    pub(super) fn held(&self) -> usize {
+    pub(super) fn held_timers(&self) -> usize {
         self.held.len()
     }
 
@@ -78,7 +78,7 @@ impl UnwritableTopics {
         }
         if any {
             let topics = &self.topics;
-            self.held.retain(|_, topic| topics.get(&**topic).is_some_and(|found| found.until.is_some()));
+            self.held.retain(|_, topic| topics.get(&**topic).is_some_and(|state| state.until.is_some()));
         }
         any
     }

@@ -27,9 +27,9 @@ use crate::tracker::error::TrackerError;
 use crate::tracker::outbox::worker_progress::{Surveys, WorkerProgress};
 use crate::tracker::setup::TrackerSetup;
 
-const PAGE: usize = 500;
+const PAGE_RECORDS: usize = 500;
 /// Records of one tree visited per turn; its last page may exceed this by less than one page.
-const STEP: usize = 10 * PAGE;
+const TURN_RECORDS: usize = 10 * PAGE_RECORDS;
 /// Trees visited concurrently.
 const CONCURRENT_TREES: usize = 16;
 /// Approximate number of records visited between two measurements.
@@ -48,7 +48,7 @@ pub(crate) type CancelKey = (TaskId, i64);
 /// Progress of the cancels of a partition, shared by the outbox relay and [`Withdrawals::watch`].
 #[derive(Default)]
 pub(crate) struct Withdrawals {
-    known: Mutex<HashMap<CancelKey, CancelProgress>>,
+    progress_of: Mutex<HashMap<CancelKey, CancelProgress>>,
     requested: Notify,
     /// Signals that workers have passed some cancels.
     passed: Notify,
@@ -64,30 +64,30 @@ pub(crate) enum CancelProgress {
 
 impl Withdrawals {
     pub(crate) fn progress(&self, key: &CancelKey) -> Option<CancelProgress> {
-        self.known.lock().get(key).copied()
+        self.progress_of.lock().get(key).copied()
     }
 
     /// Number of cancels that are not withdrawn yet.
     pub(crate) fn len(&self) -> usize {
-        self.known.lock().len()
+        self.progress_of.lock().len()
     }
 
     /// Requests the progress of a cancel whose tree has ended according to the fold.
     pub(crate) fn request(&self, key: CancelKey) {
-        self.known.lock().entry(key).or_insert(CancelProgress::Waiting);
+        self.progress_of.lock().entry(key).or_insert(CancelProgress::Waiting);
         self.requested.notify_one();
     }
 
     /// Drops a cancel that is withdrawn or no longer requested.
     pub(crate) fn forget(&self, key: &CancelKey) {
-        self.known.lock().remove(key);
+        self.progress_of.lock().remove(key);
     }
 
     pub(crate) fn retain_only(&self, entries: &[Entry]) {
-        let mut known = self.known.lock();
-        if !known.is_empty() {
-            let wanted: HashSet<(&TaskId, i64)> = entries.iter().map(|entry| (&entry.id, entry.seen_ms)).collect();
-            known.retain(|(id, turn), _| wanted.contains(&(id, *turn)));
+        let mut progress_of = self.progress_of.lock();
+        if !progress_of.is_empty() {
+            let current: HashSet<(&TaskId, i64)> = entries.iter().map(|entry| (&entry.id, entry.seen_ms)).collect();
+            progress_of.retain(|(id, turn), _| current.contains(&(id, *turn)));
         }
     }
 
@@ -121,17 +121,17 @@ impl Withdrawals {
     }
 
     fn record_passed(&self, passed: Vec<CancelKey>) {
-        let mut known = self.known.lock();
+        let mut progress_of = self.progress_of.lock();
         for key in passed {
-            known.entry(key).and_modify(|progress| *progress = CancelProgress::Passed);
+            progress_of.entry(key).and_modify(|progress| *progress = CancelProgress::Passed);
         }
-        drop(known);
+        drop(progress_of);
         self.passed.notify_one();
     }
 }
 
 /// A cancelled tree that is being visited.
-struct Tree {
+struct PendingTree {
     key: CancelKey,
     since: Instant,
     /// Types of the tasks in it that were ended by a cancel.
@@ -153,7 +153,7 @@ struct CancelMonitor<'a> {
     setup: &'a Arc<TrackerSetup>,
     surveys: &'a Surveys,
     number: u32,
-    trees: VecDeque<Tree>,
+    trees: VecDeque<PendingTree>,
     ended: Vec<EndedCancel>,
     last_warning: Option<Instant>,
 }
@@ -169,18 +169,19 @@ impl<'a> CancelMonitor<'a> {
 
     /// Adds newly requested cancels and returns whether there are any.
     fn accept_requests(&mut self, all: &Withdrawals) -> bool {
-        let known = all.known.lock();
-        let waits = |key: &CancelKey| known.get(key) == Some(&CancelProgress::Waiting);
+        let progress_of = all.progress_of.lock();
+        let waits = |key: &CancelKey| progress_of.get(key) == Some(&CancelProgress::Waiting);
         self.trees.retain(|tree| waits(&tree.key));
         self.ended.retain(|ended| waits(&ended.key));
         let tracked: HashSet<&CancelKey> =
             self.trees.iter().map(|tree| &tree.key).chain(self.ended.iter().map(|ended| &ended.key)).collect();
-        let requested =
-            known.iter().filter(|(key, progress)| **progress == CancelProgress::Waiting && !tracked.contains(key));
+        let requested = progress_of
+            .iter()
+            .filter(|(key, progress)| **progress == CancelProgress::Waiting && !tracked.contains(key));
         // Oldest first, independent of map order. One event may end several nested trees.
         let new: BTreeSet<(i64, TaskId)> = requested.map(|((id, turn), _)| (*turn, id.clone())).collect();
         let (is_new, since) = (!new.is_empty(), Instant::now());
-        self.trees.extend(new.into_iter().map(|(turn, id)| Tree::new((id, turn), since)));
+        self.trees.extend(new.into_iter().map(|(turn, id)| PendingTree::new((id, turn), since)));
         is_new
     }
 
@@ -203,9 +204,10 @@ impl<'a> CancelMonitor<'a> {
         while visited_records < ROUND_RECORDS && !self.trees.is_empty() {
             let checkpoint = self.checkpoint().await?;
             // Lost writes are folded again; until then a tree may lack some of its tasks.
-            let known = |tree: &Tree| withdrawal_cause(tree.key.1).is_none_or(|cause| checkpoint > cause);
+            let is_projected = |tree: &PendingTree| withdrawal_cause(tree.key.1).is_none_or(|cause| checkpoint > cause);
             let count = self.trees.len().min(CONCURRENT_TREES);
-            let (ready, early): (Vec<Tree>, Vec<Tree>) = self.trees.drain(..count).partition(known);
+            let (ready, early): (Vec<PendingTree>, Vec<PendingTree>) =
+                self.trees.drain(..count).partition(is_projected);
             self.trees.extend(early);
             if ready.is_empty() {
                 return Err(TrackerError::BehindCancels);
@@ -223,7 +225,7 @@ impl<'a> CancelMonitor<'a> {
                     }
                     visited => {
                         failed = failed.or(visited.err().map(TrackerError::from));
-                        self.trees.push_back(Tree::new(key, since));
+                        self.trees.push_back(PendingTree::new(key, since));
                     }
                 }
             }
@@ -235,8 +237,8 @@ impl<'a> CancelMonitor<'a> {
     }
 
     async fn checkpoint(&self) -> Result<i64, StoreError> {
-        let found = self.setup.store.checkpoints(&[self.number]).await?;
-        Ok(found.first().copied().flatten().map_or(0, |checkpoint| checkpoint.offset))
+        let checkpoints = self.setup.store.checkpoints(&[self.number]).await?;
+        Ok(checkpoints.first().copied().flatten().map_or(0, |checkpoint| checkpoint.offset))
     }
 
     /// Returns the cancels that all workers have passed.
@@ -251,7 +253,7 @@ impl<'a> CancelMonitor<'a> {
             passed.extend(update.then(|| ended.key.clone()));
             !update
         });
-        if let Some(error) = survey.values().find_map(|found| found.as_ref().err()) {
+        if let Some(error) = survey.values().find_map(|progress| progress.as_ref().err()) {
             self.warn_unmeasured(&error.to_string());
         }
         Ok(passed)
@@ -288,9 +290,9 @@ impl EndedCancel {
     fn update(&mut self, survey: &BTreeMap<Arc<str>, Result<Arc<WorkerProgress>, BrokerError>>) -> bool {
         self.types.retain(|task_type, ends| match survey.get(task_type) {
             Some(Ok(now)) => {
-                let known = ends.take().filter(|ends| !was_recreated(ends, now)).unwrap_or_else(|| now.clone());
-                let left = !has_passed(&known, now);
-                *ends = Some(known);
+                let awaited = ends.take().filter(|ends| !was_recreated(ends, now)).unwrap_or_else(|| now.clone());
+                let left = !has_passed(&awaited, now);
+                *ends = Some(awaited);
                 left
             }
             // The topic was deleted, or another topic has its name now.
@@ -307,18 +309,18 @@ impl EndedCancel {
 /// Returns true if workers have consumed everything that the partitions contained at the time of `then`.
 fn has_passed(then: &WorkerProgress, now: &WorkerProgress) -> bool {
     then.iter().all(|ended| {
-        let found = now.iter().find(|found| found.partition == ended.partition);
+        let current = now.iter().find(|current| current.partition == ended.partition);
         // Empty partitions are omitted from the measurement.
-        found.is_none_or(|found| found.consumed >= ended.end)
+        current.is_none_or(|current| current.consumed >= ended.end)
     })
 }
 
 /// Detects a recreated topic: its end is lower than before.
 fn was_recreated(then: &WorkerProgress, now: &WorkerProgress) -> bool {
-    then.iter().any(|ended| now.iter().any(|found| found.partition == ended.partition && found.end < ended.end))
+    then.iter().any(|ended| now.iter().any(|current| current.partition == ended.partition && current.end < ended.end))
 }
 
-impl Tree {
+impl PendingTree {
     /// Creates an unvisited tree.
     fn new(key: CancelKey, since: Instant) -> Self {
         Self { key, since, types: BTreeSet::new(), pending: None }
@@ -338,43 +340,43 @@ impl Tree {
         let mut count = 0;
         if self.pending.is_none() {
             let top = self.key.0.clone();
-            let node = setup.store.nodes(number, std::slice::from_ref(&top)).await?.pop().flatten();
+            let task = setup.store.task_records(number, std::slice::from_ref(&top)).await?.pop().flatten();
             self.pending = Some(Vec::new());
             count += 1;
-            node.into_iter().for_each(|node| self.visit(top.clone(), &node));
+            task.into_iter().for_each(|task| self.visit(top.clone(), &task));
         }
-        while count < STEP
+        while count < TURN_RECORDS
             && let Some((parent, after)) = self.pending.as_mut().and_then(Vec::pop)
         {
-            let page = setup.store.page(number, &Index::Children(parent.clone()), after.as_ref(), PAGE).await?;
-            if page.len() == PAGE {
+            let page = setup.store.page(number, &Index::Children(parent.clone()), after.as_ref(), PAGE_RECORDS).await?;
+            if page.len() == PAGE_RECORDS {
                 self.pending.get_or_insert_default().push((parent, page.last().cloned()));
             }
             count += page.len().max(1);
             let ids: Vec<TaskId> = page.into_iter().map(|entry| entry.id).collect();
-            let nodes = setup.store.nodes(number, &ids).await?;
-            for (id, node) in ids.into_iter().zip(nodes) {
-                node.into_iter().for_each(|node| self.visit(id.clone(), &node));
+            let tasks = setup.store.task_records(number, &ids).await?;
+            for (id, task) in ids.into_iter().zip(tasks) {
+                task.into_iter().for_each(|task| self.visit(id.clone(), &task));
             }
         }
         Ok((self, count))
     }
 
-    fn visit(&mut self, id: TaskId, node: &TaskRecord) {
-        let tree = children_of(&node.tree.below).2;
+    fn visit(&mut self, id: TaskId, task: &TaskRecord) {
+        let tree = children_of(&task.tree.below).2;
         // A cancelled task counts as failed if a descendant has failed. Later runs do not count the children of
         // earlier ones.
         let ended = [State::Cancelled, State::Expired, State::Failed].iter().any(|state| tree.get(*state) > 0);
-        if ended || (node.tree.has_below && node.run > 1) {
+        if ended || (task.tree.has_below && task.run > 1) {
             self.pending.get_or_insert_default().push((id, None));
         }
         let ends = |kind| matches!(kind, Kind::Cancelled | Kind::Expired);
         // Includes tasks ended by a worker, which may lose its partition before it has committed them.
-        let has_ended = node.history.entries.iter().any(|entry| ends(entry.kind) && !entry.ignored);
+        let has_ended = task.history.entries.iter().any(|entry| ends(entry.kind) && !entry.ignored);
         // A superseded task may still be open when its tree has ended.
-        let is_ending = !node.own.is_terminal() && node.cancelled_by().is_some();
-        if (has_ended || is_ending) && !node.is_external() {
-            self.types.extend(node.task_type.clone());
+        let is_ending = !task.own.is_terminal() && task.cancelled_by().is_some();
+        if (has_ended || is_ending) && !task.is_external() {
+            self.types.extend(task.task_type.clone());
         }
     }
 }

@@ -36,11 +36,11 @@ pub(crate) type WorkerProgress = Vec<MeasuredProgress>;
 pub(crate) type Survey = BTreeMap<Arc<str>, Result<Arc<WorkerProgress>, BrokerError>>;
 
 /// Latest measurement of each type and its start time.
-type Latest = HashMap<Arc<str>, (Instant, Arc<WorkerProgress>)>;
+type LatestProgress = HashMap<Arc<str>, (Instant, Arc<WorkerProgress>)>;
 
 /// Measurements shared by the partitions of a tracker: their cost does not depend on the number of cancels.
 pub(crate) struct Surveys {
-    latest: Mutex<Latest>,
+    latest: Mutex<LatestProgress>,
     groups: Arc<RecordedGroups>,
 }
 
@@ -61,17 +61,18 @@ impl Surveys {
         let (fresh, stale): (BTreeSet<_>, BTreeSet<_>) = types.into_iter().partition(is_fresh);
         let mut survey: Survey = fresh
             .into_iter()
-            .filter_map(|name| latest.get(&name).map(|(_, found)| (name, Ok(found.clone()))))
+            .filter_map(|name| latest.get(&name).map(|(_, progress)| (name, Ok(progress.clone()))))
             .collect();
         if !stale.is_empty() {
             let (broker, names, begun) = (setup.broker.client(), setup.topology.names.clone(), Instant::now());
-            let asked: Vec<_> =
-                stale.into_iter().map(|name| (latest.get(&name).map(|(_, found)| found.clone()), name)).collect();
+            let queries: Vec<_> =
+                stale.into_iter().map(|name| (latest.get(&name).map(|(_, progress)| progress.clone()), name)).collect();
             let groups = self.groups.get()?;
-            let measure = move |broker: &dyn Broker, _| Ok(measure(broker, &names, &groups, asked));
+            let measure = move |broker: &dyn Broker, _| Ok(measure(broker, &names, &groups, queries));
             let measured = broker.call::<_, BrokerError>(measure).await?;
-            let found = measured.iter().filter_map(|(name, found)| Some((name.clone(), (begun, found.clone().ok()?))));
-            latest.extend(found);
+            let progress =
+                measured.iter().filter_map(|(name, progress)| Some((name.clone(), (begun, progress.clone().ok()?))));
+            latest.extend(progress);
             survey.extend(measured);
         }
         Ok(survey)
@@ -82,24 +83,24 @@ fn measure(
     broker: &dyn Broker,
     names: &Names,
     groups: &GroupRecords,
-    asked: Vec<(Option<Arc<WorkerProgress>>, Arc<str>)>,
+    queries: Vec<(Option<Arc<WorkerProgress>>, Arc<str>)>,
 ) -> Survey {
     let counts = match broker.topics(&names.tasks(""), CALL_DEADLINE) {
         Ok(infos) => infos.into_iter().map(|info| (info.name, info.partitions)).collect::<HashMap<String, u32>>(),
-        Err(error) => return asked.into_iter().map(|(_, name)| (name, Err(error.clone()))).collect(),
+        Err(error) => return queries.into_iter().map(|(_, name)| (name, Err(error.clone()))).collect(),
     };
     let (mut survey, mut away) = (Survey::new(), None);
-    for (before, name) in asked {
+    for (before, name) in queries {
         // After one timeout, skip the others: each would wait for its deadline too.
-        let found = match &away {
+        let progress = match &away {
             Some(error) => Err(BrokerError::clone(error)),
             None => {
                 let group = names.group_id(&name, groups.group_of(&name));
                 measure_type(broker, names.tasks(&name).into(), &group, &counts, before.as_deref())
             }
         };
-        away = found.as_ref().err().filter(|error| error.is_transient()).cloned();
-        survey.insert(name, found.map(Arc::new));
+        away = progress.as_ref().err().filter(|error| error.is_transient()).cloned();
+        survey.insert(name, progress.map(Arc::new));
     }
     survey
 }
@@ -122,12 +123,14 @@ fn measure_type(
         if partitions.is_empty() { Vec::new() } else { broker.group_offsets(group, &partitions, CALL_DEADLINE)? };
     let all = filled.into_iter().zip(committed).map(|((partition, end), committed)| {
         let committed = committed.map_or(0, |committed| committed.offset);
-        let known = before.and_then(|before| before.iter().find(|known| known.partition == partition));
-        let consumed = match known {
+        let earlier = before.and_then(|before| before.iter().find(|earlier| earlier.partition == partition));
+        let consumed = match earlier {
             _ if committed >= end => committed,
             // The record found earlier is still there, or no record has been added.
-            Some(known) if known.committed == committed && (known.consumed < known.end || known.end == end) => {
-                known.consumed
+            Some(earlier)
+                if earlier.committed == committed && (earlier.consumed < earlier.end || earlier.end == end) =>
+            {
+                earlier.consumed
             }
             _ => broker.first_visible(&partition, committed, CALL_DEADLINE)?.offset.max(committed),
         };

@@ -1,13 +1,13 @@
 //! The task of one events partition: applies batches of events to the store and restarts from the checkpoint on errors.
 //!
 //! It works in sessions. A session opens the writer of the partition, reads the checkpoint, asks the poll loop to read
-//! from that offset, and folds batches. No error is repaired within a session: it ends with a reason ([`End`]), and the
-//! next one starts from whatever checkpoint the store has. The outbox relay, the upkeep and, in the first partition,
+//! from that offset, and folds batches. No error is repaired within a session: it ends with a reason ([`SessionEnd`]), and the
+//! next one starts from the checkpoint in the store. The outbox relay, the upkeep and, in the first partition,
 //! the scheduler are started by a session and end with it.
 //!
-//! Invariant: what was folded is what the checkpoint says. Memory of a session (cached records, published entries)
-//! never outlives a failed write, whose outcome may be unknown; kept, it could be written over the work of another
-//! owner.
+//! Invariant: the checkpoint in the store is the only authority on which events have been folded. The memory of a
+//! session (cached records, published entries) is discarded after a failed write, whose outcome may be unknown; if it
+//! were kept, it could overwrite the work of another owner.
 //!
 //! Read next: `projection.rs` (one batch), `src/store/redis/writer/mod.rs` (one write).
 
@@ -27,22 +27,22 @@ use crate::model::projection::FOLD_VERSION;
 use crate::runtime::{self, Backoff, watch};
 use crate::store::{Checkpoint, StoreError};
 use crate::topics::TopicStatus;
-use crate::tracker::consume::event_batches::Batch;
+use crate::tracker::consume::event_batches::EventBatch;
 use crate::tracker::consume::poll_loop::{PartitionHandle, SeekRequest};
 use crate::tracker::is_stopped_within;
 use crate::tracker::outbox::relay::{FoldProgress, OutboxRelay};
-use crate::tracker::schedules::{OWNER, Schedules};
+use crate::tracker::schedules::{OWNER_PARTITION, Schedules};
 use crate::tracker::setup::TrackerSetup;
 use crate::tracker::upkeep::stale_cancels::StaleCancels;
 use crate::tracker::upkeep::store_audit::{Losses, StoreAudit};
 use crate::tracker::upkeep::ticker::{PartitionUpkeep, TrackerShared};
 
 /// Owner number of a tracker, as opposed to a rebuild.
-const TRACKER: u32 = 0;
+const TRACKER_OWNER: u32 = 0;
 /// Maximum number of retries when claiming a partition that a rebuild writes at the same time.
 const MAX_CLAIMS: u32 = 100;
 /// Wait before a partition that cannot be folded is opened again.
-const STUCK_RETRY: Duration = Duration::from_secs(10);
+const STUCK_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// Interval of checkpoint reads over the readers' connection. In an idle partition they detect an unavailable store
 /// or lost writes; in a busy one, batches written to a deposed master that readers do not use.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ pub(crate) struct PartitionTask {
     setup: Arc<TrackerSetup>,
     shared: Arc<TrackerShared>,
     number: i32,
-    batches: mpsc::Receiver<Batch>,
+    batches: mpsc::Receiver<EventBatch>,
     seek_sender: mpsc::UnboundedSender<SeekRequest>,
     stop: CancellationToken,
     generation: u64,
@@ -72,7 +72,7 @@ struct Refold {
 }
 
 /// Reason why a session ended.
-enum End {
+enum SessionEnd {
     /// The partition was released, or the tracker stops.
     Stopped,
     /// The checkpoint must be read again.
@@ -83,7 +83,7 @@ enum End {
     Lost(String),
 }
 
-impl From<StoreError> for End {
+impl From<StoreError> for SessionEnd {
     fn from(error: StoreError) -> Self {
         let message = error.to_string();
         match error {
@@ -111,14 +111,14 @@ impl PartitionTask {
         loop {
             let end = tokio::select! {
                 biased;
-                () = stop.cancelled() => End::Stopped,
+                () = stop.cancelled() => SessionEnd::Stopped,
                 end = self.session(&mut backoff) => end,
             };
             let wait = match end {
-                End::Stopped => break,
-                End::Rewind { reason, message } => self.record_rewind(reason, message, &mut backoff),
-                End::Lost(error) => self.record_loss(error, &mut backoff),
-                End::Stuck(message) => self.record_stuck(message),
+                SessionEnd::Stopped => break,
+                SessionEnd::Rewind { reason, message } => self.record_rewind(reason, message, &mut backoff),
+                SessionEnd::Lost(error) => self.record_loss(error, &mut backoff),
+                SessionEnd::Stuck(message) => self.record_stuck(message),
             };
             if is_stopped_within(wait, &stop).await {
                 break;
@@ -145,7 +145,7 @@ impl PartitionTask {
         let reason = single_line(&message);
         tracing::error!(partition = self.number, reason, "the partition cannot be projected");
         self.setup.health.set(&self.health_part(), message);
-        STUCK_RETRY
+        STUCK_RETRY_INTERVAL
     }
 
     /// Records a loss and returns the wait before the partition is opened again. A loss is reported twice: when it is
@@ -186,7 +186,7 @@ impl PartitionTask {
     }
 
     /// Runs one session: reads the checkpoint, seeks the consumer to it and folds batches until an error or a stop.
-    async fn session(&mut self, backoff: &mut Backoff) -> End {
+    async fn session(&mut self, backoff: &mut Backoff) -> SessionEnd {
         match AssertUnwindSafe(self.fold(backoff)).catch_unwind().await {
             Ok(Err(end)) => end,
             Ok(Ok(never)) => match never {},
@@ -194,8 +194,8 @@ impl PartitionTask {
         }
     }
 
-    async fn fold(&mut self, backoff: &mut Backoff) -> Result<std::convert::Infallible, End> {
-        let partition = u32::try_from(self.number).map_err(|_| End::Stopped)?;
+    async fn fold(&mut self, backoff: &mut Backoff) -> Result<std::convert::Infallible, SessionEnd> {
+        let partition = u32::try_from(self.number).map_err(|_| SessionEnd::Stopped)?;
         let mut projection = Projection::open(self.setup.store.clone(), partition).await?;
         self.check_topics().await?;
         let (mut start, end) = self.verify_writer(projection.checkpoint()).await?;
@@ -210,7 +210,7 @@ impl PartitionTask {
         projection.writer().check().await?;
         self.generation += 1;
         let request = SeekRequest { partition: self.number, generation: self.generation, offset: start };
-        self.seek_sender.send(request).map_err(|_| End::Stopped)?;
+        self.seek_sender.send(request).map_err(|_| SessionEnd::Stopped)?;
         tracing::info!(partition = self.number, offset = start, "projection starts");
         if self.stuck_at != Some(start) {
             self.report_offset(start);
@@ -230,7 +230,7 @@ impl PartitionTask {
         runtime::spawn(relay.run());
         let upkeep = PartitionUpkeep::new(setup.clone(), shared.clone(), partition, upkeep_folded, stop.clone());
         runtime::spawn(upkeep.run());
-        if partition == OWNER {
+        if partition == OWNER_PARTITION {
             runtime::spawn(Schedules::new(setup.clone(), stop.clone()).run());
             runtime::spawn(StaleCancels::new(setup.clone(), shared.clone(), stop.clone()).run());
         }
@@ -244,7 +244,7 @@ impl PartitionTask {
         (start, end): (i64, i64),
         folded: watch::Sender<FoldProgress>,
         backoff: &mut Backoff,
-    ) -> Result<std::convert::Infallible, End> {
+    ) -> Result<std::convert::Infallible, SessionEnd> {
         let (mut next_check, mut next_audit) = (Instant::now() + CHECKPOINT_INTERVAL, Instant::now());
         loop {
             if Instant::now() >= next_check {
@@ -258,7 +258,7 @@ impl PartitionTask {
             }
             let batch = match tokio::time::timeout_at(next_check.min(next_audit), self.batches.recv()).await {
                 Ok(Some(batch)) => batch,
-                Ok(None) => return Err(End::Stopped),
+                Ok(None) => return Err(SessionEnd::Stopped),
                 Err(_) => continue,
             };
             if batch.generation != self.generation {
@@ -273,7 +273,7 @@ impl PartitionTask {
             }
             if let Some(error) = batch.stop {
                 self.stuck_at = projection.checkpoint().map(|checkpoint| checkpoint.offset);
-                return Err(End::Stuck(error));
+                return Err(SessionEnd::Stuck(error));
             }
             self.stuck_at = None;
             self.report_offset(batch.next);
@@ -284,7 +284,7 @@ impl PartitionTask {
 
     /// Checks the consistency of the store. Records are compared only once the fold has passed `end`: an earlier
     /// session may have stopped in the middle of removing a tree, for a reason that lies before `end`.
-    async fn audit(&mut self, projection: &mut Projection, end: i64) -> Result<(), End> {
+    async fn audit(&mut self, projection: &mut Projection, end: i64) -> Result<(), SessionEnd> {
         projection.writer().check().await?;
         if projection.checkpoint().is_none_or(|checkpoint| checkpoint.offset < end) || self.losses.is_paused() {
             return Ok(());
@@ -313,11 +313,11 @@ impl PartitionTask {
     }
 
     /// Checks that the configuration of the events topic is suitable.
-    async fn check_topics(&self) -> Result<(), End> {
+    async fn check_topics(&self) -> Result<(), SessionEnd> {
         match self.shared.topics().await {
             TopicStatus::Fit => Ok(()),
-            TopicStatus::Unsuitable(message) => Err(End::Stuck(message)),
-            TopicStatus::Unknown(message) => Err(End::Rewind { reason: "broker", message }),
+            TopicStatus::Unsuitable(message) => Err(SessionEnd::Stuck(message)),
+            TopicStatus::Unknown(message) => Err(SessionEnd::Rewind { reason: "broker", message }),
         }
     }
 
@@ -339,12 +339,12 @@ impl PartitionTask {
     }
 
     /// Claims a partition that a rebuild writes, between two of its batches.
-    async fn take_over(&self, partition: u32, (start, end): (i64, i64)) -> Result<Projection, End> {
+    async fn take_over(&self, partition: u32, (start, end): (i64, i64)) -> Result<Projection, SessionEnd> {
         let mut tries = 0;
         loop {
             let mut projection = Projection::open(self.setup.store.clone(), partition).await?;
             projection.set_incomplete(end);
-            match projection.claim(TRACKER, start).await {
+            match projection.claim(TRACKER_OWNER, start).await {
                 Err(StoreError::Conflict { .. }) if tries < MAX_CLAIMS => tries += 1,
                 Err(error) => return Err(error.into()),
                 Ok(()) => {
@@ -356,7 +356,7 @@ impl PartitionTask {
     }
 
     /// Folds a batch. Returns whether timers or effects were added.
-    async fn fold_batch(&self, projection: &mut Projection, batch: &Batch) -> Result<bool, End> {
+    async fn fold_batch(&self, projection: &mut Projection, batch: &EventBatch) -> Result<bool, SessionEnd> {
         let began = Instant::now();
         let outcome = match AssertUnwindSafe(projection.fold(&batch.events, batch.next)).catch_unwind().await {
             Ok(outcome) => outcome?,
@@ -373,25 +373,25 @@ impl PartitionTask {
 
     /// Explains a panic. Records read while the store changed are inconsistent and can trip an assertion of the fold
     /// before the checkpoint rejects the batch; the cause is the same.
-    async fn after_panic(&self, partition: u32, written: Option<Checkpoint>) -> End {
+    async fn after_panic(&self, partition: u32, written: Option<Checkpoint>) -> SessionEnd {
         self.verify_checkpoint(partition, written).await.err().unwrap_or_else(panicked)
     }
 
     /// Checks that the store's checkpoint is still the one written by this task.
-    async fn verify_checkpoint(&self, partition: u32, written: Option<Checkpoint>) -> Result<(), End> {
-        let found = self.setup.store.checkpoints(&[partition]).await?.pop().flatten();
-        if found == written { Ok(()) } else { Err(StoreError::Conflict { found }.into()) }
+    async fn verify_checkpoint(&self, partition: u32, written: Option<Checkpoint>) -> Result<(), SessionEnd> {
+        let checkpoint = self.setup.store.checkpoints(&[partition]).await?.pop().flatten();
+        if checkpoint == written { Ok(()) } else { Err(StoreError::Conflict { stored: checkpoint }.into()) }
     }
 
     /// Returns the start offset and the current end of the log. A checkpoint that does not match this build or this
     /// log stops the partition, because guessing could lose events.
-    async fn verify_writer(&self, found: Option<Checkpoint>) -> Result<(i64, i64), End> {
+    async fn verify_writer(&self, stored: Option<Checkpoint>) -> Result<(i64, i64), SessionEnd> {
         let partition = Partition::new(self.setup.topology.names.events(), self.number);
         let ends = self.setup.broker.client().watermarks(&partition).await;
-        let ends = ends.map_err(|error| End::Rewind { reason: "broker", message: error.to_string() })?;
-        let Some(checkpoint) = found else { return Ok((ends.low, ends.high)) };
+        let ends = ends.map_err(|error| SessionEnd::Rewind { reason: "broker", message: error.to_string() })?;
+        let Some(checkpoint) = stored else { return Ok((ends.low, ends.high)) };
         match mismatch(&checkpoint, &partition, ends) {
-            Some(message) => Err(End::Stuck(message)),
+            Some(message) => Err(SessionEnd::Stuck(message)),
             None => Ok((checkpoint.offset, ends.high)),
         }
     }
@@ -424,6 +424,6 @@ fn mismatch(checkpoint: &Checkpoint, partition: &Partition, ends: Watermarks) ->
     })
 }
 
-fn panicked() -> End {
-    End::Stuck("the projection panicked: this is a bug in this build; see the log of this tracker".into())
+fn panicked() -> SessionEnd {
+    SessionEnd::Stuck("the projection panicked: this is a bug in this build; see the log of this tracker".into())
 }

@@ -25,7 +25,7 @@ use crate::model::task::id::TaskId;
 use crate::store::{Checkpoint, Index, PartitionWriter, Store, StoreError};
 
 /// Maximum tasks per expiry step.
-const STEP: usize = 500;
+const EXPIRY_STEP_TASKS: usize = 500;
 
 /// An event with its offset.
 pub struct LoggedEvent {
@@ -172,12 +172,12 @@ impl Projection {
 
     async fn load_records(&mut self, mut missing: Vec<TaskId>) -> Result<(), StoreError> {
         while !missing.is_empty() {
-            let found = self.writer.nodes(&missing).await?;
-            if let Some(fault) = orphan(&missing, &found) {
+            let stored = self.writer.task_records(&missing).await?;
+            if let Some(fault) = orphan(&missing, &stored) {
                 return Err(self.mark_damaged(fault).await);
             }
-            missing.into_iter().zip(found).for_each(|(id, node)| self.working_set.load(id, node));
-            missing = self.working_set.wanted();
+            missing.into_iter().zip(stored).for_each(|(id, task)| self.working_set.load(id, task));
+            missing = self.working_set.missing_records();
         }
         Ok(())
     }
@@ -218,7 +218,7 @@ impl Projection {
     /// entry.
     async fn expire_open(&mut self, position: LogPosition) -> Result<i64, StoreError> {
         loop {
-            let mut due = self.store.page(self.partition, &Index::Ages, None, STEP).await?;
+            let mut due = self.store.page(self.partition, &Index::Ages, None, EXPIRY_STEP_TASKS).await?;
             let later = due.iter().position(|entry| entry.seen_ms > position.log_time_ms);
             let next_due_ms = later.map_or(i64::MAX, |at| due[at].seen_ms);
             due.truncate(later.unwrap_or(due.len()));
@@ -236,7 +236,7 @@ impl Projection {
             self.apply(position.offset).await?;
             // Everything may be due at once, as after the maximum age was lowered.
             if later.is_none() {
-                self.working_set.shrink(STEP);
+                self.working_set.shrink(EXPIRY_STEP_TASKS);
             }
         }
     }
@@ -246,14 +246,14 @@ impl Projection {
     async fn set_tree_age(&mut self, max_tree_age_ms: i64, offset: i64) -> Result<(), StoreError> {
         let mut after = None;
         loop {
-            let page = self.store.page(self.partition, &Index::Ages, after.as_ref(), STEP).await?;
+            let page = self.store.page(self.partition, &Index::Ages, after.as_ref(), EXPIRY_STEP_TASKS).await?;
             let ids: Vec<TaskId> = page.iter().map(|entry| entry.id.clone()).collect();
             self.load_records(self.working_set.missing_of(&ids)).await?;
             ids.iter().for_each(|id| self.working_set.set_tree_age(id, max_tree_age_ms));
             self.verify_checkpoint().await?;
             self.apply(offset).await?;
-            self.working_set.shrink(STEP);
-            if page.len() < STEP {
+            self.working_set.shrink(EXPIRY_STEP_TASKS);
+            if page.len() < EXPIRY_STEP_TASKS {
                 return Ok(());
             }
             after = page.last().cloned();
@@ -264,15 +264,15 @@ impl Projection {
     /// with other contents for a while. Decisions based on them require equal checkpoints, at which all stores have
     /// equal contents.
     async fn verify_checkpoint(&mut self) -> Result<(), StoreError> {
-        let found = self.store.checkpoints(&[self.partition]).await?.pop().flatten();
-        if found == self.checkpoint { Ok(()) } else { Err(StoreError::Conflict { found }) }
+        let stored = self.store.checkpoints(&[self.partition]).await?.pop().flatten();
+        if stored == self.checkpoint { Ok(()) } else { Err(StoreError::Conflict { stored }) }
     }
 
     /// Removes finished trees. Returns the time at which the next are due.
     async fn remove_finished(&mut self, position: LogPosition) -> Result<i64, StoreError> {
         loop {
             // Entries are dropped from the front of the list, so they are read over the same connection.
-            let due = self.writer.done(STEP).await?;
+            let due = self.writer.done(EXPIRY_STEP_TASKS).await?;
             let Some(due_ms) = due.first().map(|entry| entry.seen_ms) else { return Ok(i64::MAX) };
             if due_ms > position.log_time_ms {
                 return Ok(due_ms);
@@ -286,8 +286,8 @@ impl Projection {
             self.remove_trees(finished, position).await?;
             self.verify_checkpoint().await?;
             self.write(&Changes { done_with: Some((due_ms, count)), ..Changes::default() }, position.offset).await?;
-            if count >= STEP {
-                self.working_set.shrink(STEP);
+            if count >= EXPIRY_STEP_TASKS {
+                self.working_set.shrink(EXPIRY_STEP_TASKS);
             }
         }
     }
@@ -297,10 +297,10 @@ impl Projection {
         &mut self,
         ids: &[TaskId],
         position: LogPosition,
-        wanted: ExpiryOutcome,
+        outcome: ExpiryOutcome,
     ) -> Result<Vec<TaskId>, StoreError> {
         self.load_records(self.working_set.missing_of(ids)).await?;
-        Ok(ids.iter().filter(|id| self.working_set.expire(id, position) == wanted).cloned().collect())
+        Ok(ids.iter().filter(|id| self.working_set.expire(id, position) == outcome).cloned().collect())
     }
 
     async fn write(&mut self, changes: &Changes, offset: i64) -> Result<(), StoreError> {
@@ -329,13 +329,14 @@ fn contradiction(partition: u32) -> StoreError {
 }
 
 /// Finds a record whose parent is missing. The ancestors of a record are requested with it or loaded already.
-fn orphan(asked: &[TaskId], found: &[Option<TaskRecord>]) -> Option<String> {
+fn orphan(ids: &[TaskId], records: &[Option<TaskRecord>]) -> Option<String> {
     let missing: FxHashSet<&TaskId> =
-        asked.iter().zip(found).filter(|(_, node)| node.is_none()).map(|(id, _)| id).collect();
+        ids.iter().zip(records).filter(|(_, task)| task.is_none()).map(|(id, _)| id).collect();
     if missing.is_empty() {
         return None;
     }
-    let there = asked.iter().zip(found).filter(|(_, node)| node.is_some());
-    let orphaned = there.filter_map(|(id, _)| Some((id, id.parent_id()?))).find(|(_, parent)| missing.contains(parent));
+    let existing = ids.iter().zip(records).filter(|(_, task)| task.is_some());
+    let orphaned =
+        existing.filter_map(|(id, _)| Some((id, id.parent_id()?))).find(|(_, parent)| missing.contains(parent));
     orphaned.map(|(id, parent)| format!("the record of `{parent}` is missing but its child `{id}` exists"))
 }

@@ -4,23 +4,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::verify::{self, Verdict};
+use super::verify::{self, Verification};
 use super::{Job, RebuildError, RebuildEvent, Report};
 use crate::broker::{Partition, Watermarks};
 use crate::error_text::single_line;
 use crate::runtime::Backoff;
 use crate::store::{Checkpoint, StoreError};
-use crate::tracker::consume::event_batches::Batch;
+use crate::tracker::consume::event_batches::EventBatch;
 use crate::tracker::consume::poll_loop::{PartitionHandle, SeekRequest};
 use crate::tracker::project::projection::Projection;
 
 /// Interval of checkpoint reads in an idle partition.
-const IDLE_LOOK: Duration = Duration::from_secs(1);
+const IDLE_READ_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum restarts of a comparison after errors.
-const COMPARISONS: u32 = 5;
+const MAX_COMPARISONS: u32 = 5;
 
 /// Reason why a session ended.
-pub(super) enum End {
+pub(super) enum CopyEnd {
     Stopped,
     /// A tracker has claimed the partition.
     TakenOver,
@@ -35,7 +35,7 @@ pub(super) struct Copier {
     pub(super) number: u32,
     handle: PartitionHandle,
     /// Remainder of a batch that was folded in part.
-    rest: Option<Batch>,
+    rest: Option<EventBatch>,
     /// This rebuild has claimed the partition.
     claimed: bool,
     compared: bool,
@@ -54,14 +54,14 @@ impl Copier {
         loop {
             let end = tokio::select! {
                 biased;
-                () = stop.cancelled() => End::Stopped,
+                () = stop.cancelled() => CopyEnd::Stopped,
                 end = self.session() => end,
             };
             match end {
-                End::Stopped => return,
-                End::TakenOver => return self.taken_over(),
-                End::Over(error) => return self.report(Report::Over(RebuildError::Unsuitable(error))),
-                End::Again(error) => {
+                CopyEnd::Stopped => return,
+                CopyEnd::TakenOver => return self.taken_over(),
+                CopyEnd::Over(error) => return self.report(Report::Over(RebuildError::Unsuitable(error))),
+                CopyEnd::Again(error) => {
                     tracing::warn!(
                         partition = self.number,
                         error = single_line(&error),
@@ -88,14 +88,14 @@ impl Copier {
     }
 
     /// Runs from one read of the checkpoint to the next.
-    async fn session(&mut self) -> End {
+    async fn session(&mut self) -> CopyEnd {
         match self.fold().await {
             Ok(never) => match never {},
             Err(end) => end,
         }
     }
 
-    async fn fold(&mut self) -> Result<std::convert::Infallible, End> {
+    async fn fold(&mut self) -> Result<std::convert::Infallible, CopyEnd> {
         let (first, store) = (self.watermarks().await?.low, self.job.setup.tracker.store.clone());
         let mut projection = Projection::open(store, self.number).await.map_err(|error| self.end_of(error))?;
         self.check_owner(projection.checkpoint())?;
@@ -105,7 +105,7 @@ impl Copier {
         self.handle.generation += 1;
         self.rest = None;
         let request = SeekRequest { partition: self.handle.number, generation: self.handle.generation, offset: start };
-        self.handle.seek_sender.send(request).map_err(|_| End::Stopped)?;
+        self.handle.seek_sender.send(request).map_err(|_| CopyEnd::Stopped)?;
         loop {
             if !self.compared && projection.checkpoint().is_some_and(|checkpoint| checkpoint.offset >= self.goal()) {
                 self.compare(&mut projection).await?;
@@ -121,14 +121,14 @@ impl Copier {
     }
 
     /// Checks the owner of the partition.
-    fn check_owner(&self, found: Option<Checkpoint>) -> Result<(), End> {
-        match found {
-            Some(Checkpoint { rebuild: 0, .. }) => Err(End::TakenOver),
+    fn check_owner(&self, current: Option<Checkpoint>) -> Result<(), CopyEnd> {
+        match current {
+            Some(Checkpoint { rebuild: 0, .. }) => Err(CopyEnd::TakenOver),
             Some(checkpoint)
                 if checkpoint.rebuild > self.job.plan.number
                     || (checkpoint.rebuild == self.job.plan.number && !self.claimed) =>
             {
-                Err(End::Over(
+                Err(CopyEnd::Over(
                     "another rebuild into this store was started: this one ends, the other one continues".into(),
                 ))
             }
@@ -136,23 +136,23 @@ impl Copier {
         }
     }
 
-    pub(super) fn end_of(&self, error: StoreError) -> End {
+    pub(super) fn end_of(&self, error: StoreError) -> CopyEnd {
         let message = error.to_string();
         match error {
-            StoreError::Conflict { found } => self.check_owner(found).err().unwrap_or(End::Again(message)),
-            StoreError::Unavailable(_) | StoreError::Damaged(_) | StoreError::Emptied(_) => End::Again(message),
-            StoreError::Misconfigured(_) | StoreError::Invalid(_) => End::Over(message),
+            StoreError::Conflict { stored } => self.check_owner(stored).err().unwrap_or(CopyEnd::Again(message)),
+            StoreError::Unavailable(_) | StoreError::Damaged(_) | StoreError::Emptied(_) => CopyEnd::Again(message),
+            StoreError::Misconfigured(_) | StoreError::Invalid(_) => CopyEnd::Over(message),
         }
     }
 
-    pub(super) async fn watermarks(&self) -> Result<Watermarks, End> {
+    pub(super) async fn watermarks(&self) -> Result<Watermarks, CopyEnd> {
         let setup = &self.job.setup.tracker;
         let partition = Partition::new(setup.topology.names.events(), self.handle.number);
-        setup.broker.client().watermarks(&partition).await.map_err(|error| End::Again(error.to_string()))
+        setup.broker.client().watermarks(&partition).await.map_err(|error| CopyEnd::Again(error.to_string()))
     }
 
     /// Folds the next batch, at most up to `until`.
-    pub(super) async fn advance(&mut self, projection: &mut Projection, until: Option<i64>) -> Result<(), End> {
+    pub(super) async fn advance(&mut self, projection: &mut Projection, until: Option<i64>) -> Result<(), CopyEnd> {
         let Some(batch) = self.next_batch(projection.checkpoint()).await? else { return Ok(()) };
         let (batch, rest) = split(batch, until);
         self.rest = rest;
@@ -162,24 +162,28 @@ impl Copier {
             self.record_progress(batch.next);
         }
         if let Some(reason) = batch.stop {
-            return Err(End::Over(format!("partition {}: {reason}", self.number)));
+            return Err(CopyEnd::Over(format!("partition {}: {reason}", self.number)));
         }
         projection.working_set().shrink(self.job.setup.tracker.config.cache_records);
         Ok(())
     }
 
     /// Returns `None` if no events arrived and this rebuild still owns the checkpoint.
-    async fn next_batch(&mut self, left: Option<Checkpoint>) -> Result<Option<Batch>, End> {
+    async fn next_batch(&mut self, left: Option<Checkpoint>) -> Result<Option<EventBatch>, CopyEnd> {
         if let Some(rest) = self.rest.take() {
             return Ok(Some(rest));
         }
-        match tokio::time::timeout(IDLE_LOOK, self.handle.batches.recv()).await {
+        match tokio::time::timeout(IDLE_READ_INTERVAL, self.handle.batches.recv()).await {
             Ok(Some(batch)) => Ok((batch.generation == self.handle.generation).then_some(batch)),
-            Ok(None) => Err(End::Stopped),
+            Ok(None) => Err(CopyEnd::Stopped),
             Err(_) => {
                 let checkpoints = self.job.setup.tracker.store.checkpoints(&[self.number]).await;
-                let found = checkpoints.map_err(|error| self.end_of(error))?.pop().flatten();
-                if found == left { Ok(None) } else { Err(self.end_of(StoreError::Conflict { found })) }
+                let checkpoint = checkpoints.map_err(|error| self.end_of(error))?.pop().flatten();
+                if checkpoint == left {
+                    Ok(None)
+                } else {
+                    Err(self.end_of(StoreError::Conflict { stored: checkpoint }))
+                }
             }
         }
     }
@@ -191,16 +195,18 @@ impl Copier {
         }
     }
 
-    async fn compare(&mut self, projection: &mut Projection) -> Result<(), End> {
+    async fn compare(&mut self, projection: &mut Projection) -> Result<(), CopyEnd> {
         let partition = self.number;
         let message = match verify::verify(self, projection).await {
-            Ok(Verdict::Same(verified)) => RebuildEvent::Verified(verified),
-            Ok(Verdict::Different(differences)) => RebuildEvent::Differs { partition, differences },
-            Ok(Verdict::Unknown(error)) => RebuildEvent::Unverified { partition, error },
-            Err(End::Again(error)) if self.comparisons >= COMPARISONS => RebuildEvent::Unverified { partition, error },
-            Err(End::Again(error)) => {
+            Ok(Verification::Same(verified)) => RebuildEvent::Verified(verified),
+            Ok(Verification::Different(differences)) => RebuildEvent::Differs { partition, differences },
+            Ok(Verification::Unknown(error)) => RebuildEvent::Unverified { partition, error },
+            Err(CopyEnd::Again(error)) if self.comparisons >= MAX_COMPARISONS => {
+                RebuildEvent::Unverified { partition, error }
+            }
+            Err(CopyEnd::Again(error)) => {
                 self.comparisons += 1;
-                return Err(End::Again(error));
+                return Err(CopyEnd::Again(error));
             }
             Err(end) => return Err(end),
         };
@@ -211,10 +217,10 @@ impl Copier {
 }
 
 /// Splits a batch at an offset.
-fn split(mut batch: Batch, until: Option<i64>) -> (Batch, Option<Batch>) {
+fn split(mut batch: EventBatch, until: Option<i64>) -> (EventBatch, Option<EventBatch>) {
     let Some(until) = until.filter(|until| *until < batch.next) else { return (batch, None) };
     let at = batch.events.partition_point(|logged| logged.offset < until);
     let events = batch.events.split_off(at);
-    let rest = Batch { generation: batch.generation, events, next: batch.next, stop: batch.stop.take() };
-    (Batch { next: until, ..batch }, Some(rest))
+    let rest = EventBatch { generation: batch.generation, events, next: batch.next, stop: batch.stop.take() };
+    (EventBatch { next: until, ..batch }, Some(rest))
 }

@@ -33,7 +33,7 @@ pub use preflight::preflight;
 /// Maximum bytes of events prefetched by the client.
 const PREFETCH_BYTES: usize = 16 << 20;
 /// Interval of reading the ends of the log.
-const MEASURE: Duration = Duration::from_secs(1);
+const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 /// Deadline for the copiers to stop.
 const LEAVE_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -146,13 +146,13 @@ pub enum RebuildError {
 /// Progress of a rebuild, for display.
 #[derive(Default)]
 pub struct RebuildProgress {
-    parts: Vec<Part>,
+    parts: Vec<PartitionProgress>,
     /// Keys compared so far.
     pub compared: AtomicU64,
 }
 
 #[derive(Default)]
-struct Part {
+struct PartitionProgress {
     from: AtomicI64,
     folded: AtomicI64,
     end: AtomicI64,
@@ -160,14 +160,17 @@ struct Part {
 
 impl RebuildProgress {
     fn of(plan: &RebuildPlan) -> Self {
-        let part =
-            |task: &PartitionRange| Part { from: task.from.into(), folded: task.from.into(), end: task.end.into() };
+        let part = |task: &PartitionRange| PartitionProgress {
+            from: task.from.into(),
+            folded: task.from.into(),
+            end: task.end.into(),
+        };
         Self { parts: plan.partitions.iter().map(part).collect(), compared: AtomicU64::new(0) }
     }
 
     /// Returns the offsets passed by this process, and the total to pass as far as known.
     pub fn offsets(&self) -> (u64, u64) {
-        let over = |upto: fn(&Part) -> &AtomicI64| -> i64 {
+        let over = |upto: fn(&PartitionProgress) -> &AtomicI64| -> i64 {
             self.parts.iter().map(|part| (upto(part).load(Relaxed) - part.from.load(Relaxed)).max(0)).sum()
         };
         let passed = over(|part| &part.folded);
@@ -312,7 +315,7 @@ pub enum Next {
 
 /// Updates the ends of the log for the progress display, and the lag of the copy.
 async fn measure(job: Arc<Job>) {
-    let mut ticks = tokio::time::interval(MEASURE);
+    let mut ticks = tokio::time::interval(MEASURE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let setup = &job.setup.tracker;
     let topic: Arc<str> = setup.topology.names.events().into();

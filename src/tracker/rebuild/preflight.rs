@@ -17,7 +17,7 @@ use crate::store::{Checkpoint, Entry, Index, Reservation, Stage, Store, StoreErr
 /// Maximum number of incomplete trees that are counted.
 const MAX_PARTIAL: usize = 10_000;
 /// Number of offsets searched for an event next to a position, because some hold none.
-const LOOK_BACK: i64 = 64;
+const SEARCHED_OFFSETS: i64 = 64;
 /// Tolerated difference between the clocks of brokers.
 const CLOCK_SLACK_MS: i64 = 3_600_000;
 
@@ -64,8 +64,8 @@ pub async fn preflight(setup: &Rebuild) -> Result<RebuildPlan, RebuildError> {
     Ok(preflight.plan(partial_trees))
 }
 
-fn unsuitable<T>(what: impl std::fmt::Display, hint: &str) -> Result<T, RebuildError> {
-    Err(RebuildError::Unsuitable(format!("{what}\n\nhint: {hint}")))
+fn unsuitable<T>(reason: impl std::fmt::Display, hint: &str) -> Result<T, RebuildError> {
+    Err(RebuildError::Unsuitable(format!("{reason}\n\nhint: {hint}")))
 }
 
 /// Detects one store under two addresses: a reservation in one is visible in the other.
@@ -75,9 +75,9 @@ async fn is_same(source: &dyn Store, copy: &dyn Store) -> Result<bool, RebuildEr
     let reservation = |hash: &str| Reservation { hash: hash.to_owned(), stage: Stage::InDoubt };
     let (in_copy, in_source) = (reservation("copy"), reservation("source"));
     copy.reserve(0, &id, 1, &in_copy).await?;
-    let found = source.reserve(0, &id, 1, &in_source).await;
+    let existing = source.reserve(0, &id, 1, &in_source).await;
     copy.replace_reservation(0, &id, 1, &in_copy, None).await?;
-    let same = found?.is_some_and(|found| found == in_copy);
+    let same = existing?.is_some_and(|existing| existing == in_copy);
     if !same {
         source.replace_reservation(0, &id, 1, &in_source, None).await?;
     }
@@ -99,12 +99,12 @@ impl Preflight<'_> {
             checkpoints.iter().flatten().map(|checkpoint| checkpoint.version).find(|version| wrong(*version))
         };
         if let Some(newer) = version(&self.source, |version| version > FOLD_VERSION) {
-            let what = format!("the source has fold version {newer} and this build has {FOLD_VERSION}");
-            return unsuitable(what, "use the build that the trackers run, or a newer one");
+            let reason = format!("the source has fold version {newer} and this build has {FOLD_VERSION}");
+            return unsuitable(reason, "use the build that the trackers run, or a newer one");
         }
         if let Some(other) = version(&self.copy, |version| version != FOLD_VERSION) {
-            let what = format!("the target store has fold version {other} and this build has {FOLD_VERSION}");
-            return unsuitable(what, "continue with the build that started the rebuild, or empty the store");
+            let reason = format!("the target store has fold version {other} and this build has {FOLD_VERSION}");
+            return unsuitable(reason, "continue with the build that started the rebuild, or empty the store");
         }
         Ok(())
     }
@@ -114,15 +114,15 @@ impl Preflight<'_> {
         let trackers = self.copy.iter().flatten().filter(|checkpoint| checkpoint.rebuild == 0).count();
         let rebuilds = self.copy.iter().flatten().filter(|checkpoint| checkpoint.rebuild > 0).count();
         if trackers > 0 && rebuilds == 0 {
-            let what =
+            let reason =
                 format!("trackers project into this store: they own {trackers} of {} partitions", self.copy.len());
-            return unsuitable(what, "name an empty store; a store maintained by trackers needs no rebuild");
+            return unsuitable(reason, "name an empty store; a store maintained by trackers needs no rebuild");
         }
         let store = &self.setup.tracker.store;
         for (number, checkpoint) in (0..).zip(&self.copy) {
             if checkpoint.is_none() && !store.page(number, &Index::Roots, None, 1).await?.is_empty() {
-                let what = format!("the store has records of partition {number} but no checkpoint");
-                return unsuitable(what, "empty the store");
+                let reason = format!("the store has records of partition {number} but no checkpoint");
+                return unsuitable(reason, "empty the store");
             }
         }
         Ok(())
@@ -133,31 +133,31 @@ impl Preflight<'_> {
         const HINT: &str = "name an empty store, or the one in which a rebuild of this fleet was started";
         let beyond = self.setup.tracker.topology.events_partitions;
         if self.setup.tracker.store.checkpoints(&[beyond]).await?.pop().flatten().is_some() {
-            let what = format!(
+            let reason = format!(
                 "the store belongs to another fleet: it has a partition {beyond}, this fleet has 0 to {}",
                 beyond - 1
             );
-            return unsuitable(what, HINT);
+            return unsuitable(reason, HINT);
         }
         for (number, (checkpoint, ends)) in self.copy.iter().zip(&self.ends).enumerate() {
             let Some(checkpoint) = checkpoint else { continue };
             if checkpoint.offset < ends.low || checkpoint.offset > ends.high {
                 let (first, end) = (ends.low, ends.high);
-                let what = format!(
+                let reason = format!(
                     "the store belongs to another fleet, or the log was truncated: partition {number} is projected up to offset {}, the log holds {first} to {end}",
                     checkpoint.offset
                 );
-                return unsuitable(what, HINT);
+                return unsuitable(reason, HINT);
             }
             if let Some(time_ms) = self.time_before(number, *checkpoint, *ends).await?
                 && (time_ms > checkpoint.log_time_ms || checkpoint.log_time_ms - time_ms > CLOCK_SLACK_MS)
             {
                 let (log, store) = (time_text(time_ms), time_text(checkpoint.log_time_ms));
-                let what = format!(
+                let reason = format!(
                     "the store belongs to another fleet: partition {number} is projected up to offset {} with log time {store}, but this log has {log} there",
                     checkpoint.offset
                 );
-                return unsuitable(what, HINT);
+                return unsuitable(reason, HINT);
             }
         }
         Ok(())
@@ -170,7 +170,7 @@ impl Preflight<'_> {
         checkpoint: Checkpoint,
         ends: Watermarks,
     ) -> Result<Option<i64>, RebuildError> {
-        let from = ends.low.max(checkpoint.offset - LOOK_BACK);
+        let from = ends.low.max(checkpoint.offset - SEARCHED_OFFSETS);
         self.find((from..checkpoint.offset).rev(), number).await
     }
 
@@ -192,7 +192,7 @@ impl Preflight<'_> {
             if ends.low == 0 {
                 continue;
             }
-            let until = ends.high.min(ends.low + LOOK_BACK);
+            let until = ends.high.min(ends.low + SEARCHED_OFFSETS);
             let begins_ms = self.find(ends.low..until, number).await?.unwrap_or_else(now_ms);
             let mut older = self.older(number as u32, begins_ms).await?;
             if self.copy[number].is_some() {
@@ -231,9 +231,9 @@ impl Preflight<'_> {
     /// Returns those trees whose beginning is unknown to the copy.
     async fn missing(&self, number: u32, trees: Vec<Entry>) -> Result<Vec<Entry>, RebuildError> {
         let ids: Vec<TaskId> = trees.iter().map(|entry| entry.id.clone()).collect();
-        let nodes = self.setup.tracker.store.nodes(number, &ids).await?;
-        let is_missing = |node: &Option<TaskRecord>| node.as_ref().is_none_or(|node| node.task_type.is_none());
-        Ok(trees.into_iter().zip(nodes).filter(|(_, node)| is_missing(node)).map(|(entry, _)| entry).collect())
+        let tasks = self.setup.tracker.store.task_records(number, &ids).await?;
+        let is_missing = |task: &Option<TaskRecord>| task.as_ref().is_none_or(|task| task.task_type.is_none());
+        Ok(trees.into_iter().zip(tasks).filter(|(_, task)| is_missing(task)).map(|(entry, _)| entry).collect())
     }
 
     fn plan(self, partial_trees: u64) -> RebuildPlan {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
-use super::copier::{Copier, End};
+use super::copier::{Copier, CopyEnd};
 use super::{Difference, VerifiedPartition};
 use crate::model::statistics::Overview;
 use crate::store::StoreError;
@@ -16,7 +16,7 @@ use crate::store::keys::{OVERVIEW, counted_from_begin};
 use crate::tracker::project::projection::Projection;
 
 /// Keys compared per step.
-const STEP: usize = 200;
+const STEP_KEYS: usize = 200;
 /// Maximum number of reported keys with differences.
 const MAX_REPORTED: usize = 10;
 /// Maximum wait for one store to reach the checkpoint of the other, and for a difference to disappear.
@@ -30,7 +30,7 @@ const MIN_CHECKPOINTS: usize = 3;
 const RECHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Result of a comparison.
-pub(super) enum Verdict {
+pub(super) enum Verification {
     Same(VerifiedPartition),
     Different(Vec<Difference>),
     /// The stores were not compared; contains the reason.
@@ -52,13 +52,13 @@ struct Comparison<'a> {
 /// Reason why a comparison ended early.
 enum StopReason {
     /// The copier's session ends, too.
-    End(End),
+    End(CopyEnd),
     /// The source cannot be compared; contains the reason.
     Unknown(String),
 }
 
-impl From<End> for StopReason {
-    fn from(end: End) -> Self {
+impl From<CopyEnd> for StopReason {
+    fn from(end: CopyEnd) -> Self {
         Self::End(end)
     }
 }
@@ -71,13 +71,13 @@ struct Pair {
 }
 
 /// Compares the copy with the source, folding the copy further as needed. An `Err` ends the copier's session.
-pub(super) async fn verify(copier: &mut Copier, projection: &mut Projection) -> Result<Verdict, End> {
+pub(super) async fn verify(copier: &mut Copier, projection: &mut Projection) -> Result<Verification, CopyEnd> {
     if let Some(reason) = &copier.job.plan.incomparable {
-        return Ok(Verdict::Unknown(reason.clone()));
+        return Ok(Verification::Unknown(reason.clone()));
     }
     let number = copier.number;
     let Some((source, copy)) = copier.job.setup.compare.clone() else {
-        return Ok(Verdict::Unknown("these stores do not support comparison".into()));
+        return Ok(Verification::Unknown("these stores do not support comparison".into()));
     };
     let source = source.inspect(number).await.map_err(of_source)?;
     let copy = copy.inspect(number).await.map_err(|error| copier.end_of(error))?;
@@ -86,16 +86,16 @@ pub(super) async fn verify(copier: &mut Copier, projection: &mut Projection) -> 
     let mut comparison =
         Comparison { copier, projection, source, copy, verified, different: Vec::new(), is_same_begin: None };
     match comparison.run().await {
-        Ok(()) if comparison.different.is_empty() => Ok(Verdict::Same(comparison.verified)),
-        Ok(()) => Ok(Verdict::Different(comparison.different)),
-        Err(StopReason::Unknown(reason)) => Ok(Verdict::Unknown(reason)),
+        Ok(()) if comparison.different.is_empty() => Ok(Verification::Same(comparison.verified)),
+        Ok(()) => Ok(Verification::Different(comparison.different)),
+        Err(StopReason::Unknown(reason)) => Ok(Verification::Unknown(reason)),
         Err(StopReason::End(end)) => Err(end),
     }
 }
 
 /// Converts an error of the source: the copy stays as it is, and the comparison is repeated.
-fn of_source(error: StoreError) -> End {
-    End::Again(format!("the source store: {error}"))
+fn of_source(error: StoreError) -> CopyEnd {
+    CopyEnd::Again(format!("the source store: {error}"))
 }
 
 impl Comparison<'_> {
@@ -124,13 +124,13 @@ impl Comparison<'_> {
         }
         let mut queue: VecDeque<KeyRequest> = names.into_iter().map(|key| KeyRequest { key, after: None }).collect();
         while !queue.is_empty() && self.different.len() < MAX_REPORTED {
-            let requests: Vec<KeyRequest> = queue.iter().take(STEP).cloned().collect();
+            let requests: Vec<KeyRequest> = queue.iter().take(STEP_KEYS).cloned().collect();
             let pairs = self.read(&requests, values).await?;
             queue.drain(..pairs.len());
             let mut more = Vec::new();
             for (request, pair) in requests.into_iter().zip(pairs) {
                 let checkpoint = pair.checkpoint;
-                let Some(piece) = self.settle(&request, pair).await? else { continue };
+                let Some(piece) = self.reread_until_equal(&request, pair).await? else { continue };
                 self.verified.checkpoints.1 = checkpoint;
                 if values {
                     self.count(&request, &piece);
@@ -146,8 +146,8 @@ impl Comparison<'_> {
 
     /// Returns true if both folds began at the same offset: only then are their statistics and requests equal.
     async fn began_together(&mut self, overview: String) -> Result<bool, StopReason> {
-        if let Some(known) = self.is_same_begin {
-            return Ok(known);
+        if let Some(is_same) = self.is_same_begin {
+            return Ok(is_same);
         }
         let pair = self.read_one(&KeyRequest { key: overview, after: None }).await?;
         let [source, copy] = [&pair.source, &pair.copy].map(began);
@@ -176,7 +176,7 @@ impl Comparison<'_> {
 
     /// Rereads a piece until both stores agree, and returns it. Records a difference that persists and returns `None`.
     /// A temporary difference is normal: a source that removes old trees does so in several steps at one offset.
-    async fn settle(&mut self, request: &KeyRequest, mut pair: Pair) -> Result<Option<Piece>, StopReason> {
+    async fn reread_until_equal(&mut self, request: &KeyRequest, mut pair: Pair) -> Result<Option<Piece>, StopReason> {
         let (mut seen, end) = (BTreeSet::new(), Instant::now() + VERIFY_DEADLINE);
         loop {
             if pair.source == pair.copy {
@@ -208,7 +208,9 @@ impl Comparison<'_> {
 
     async fn read_one(&mut self, request: &KeyRequest) -> Result<Pair, StopReason> {
         let pair = self.read(std::slice::from_ref(request), true).await?.pop();
-        pair.ok_or_else(|| StopReason::End(End::Again(format!("the stores returned no contents of `{}`", request.key))))
+        pair.ok_or_else(|| {
+            StopReason::End(CopyEnd::Again(format!("the stores returned no contents of `{}`", request.key)))
+        })
     }
 
     /// Reads the source, folds the copy up to the source's checkpoint, and reads the copy. Returns a prefix of the
@@ -218,16 +220,16 @@ impl Comparison<'_> {
         let (checkpoint, source) = self.read_source(requests, values, end).await?;
         while self.offset() < checkpoint {
             if Instant::now() >= end {
-                return Err(End::Again(format!(
+                return Err(CopyEnd::Again(format!(
                     "offset {checkpoint} of the log was not projected within {VERIFY_DEADLINE:?}"
                 ))
                 .into());
             }
             self.copier.advance(self.projection, Some(checkpoint)).await?;
         }
-        let (found, copy) = self.copy.read(requests, values).await.map_err(|error| self.copier.end_of(error))?;
-        if found != self.projection.checkpoint() {
-            return Err(self.copier.end_of(StoreError::Conflict { found }).into());
+        let (stored, copy) = self.copy.read(requests, values).await.map_err(|error| self.copier.end_of(error))?;
+        if stored != self.projection.checkpoint() {
+            return Err(self.copier.end_of(StoreError::Conflict { stored }).into());
         }
         Ok(source.into_iter().zip(copy).map(|(source, copy)| Pair { checkpoint, source, copy }).collect())
     }

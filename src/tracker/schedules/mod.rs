@@ -24,7 +24,7 @@ use super::setup::{READ_DEADLINE, TrackerSetup};
 use crate::broker::{BrokerError, ProducerRecord, RecordRef, TransactionalProducer, Transactions};
 use crate::control::follow::{Sink, follow_uncommitted};
 use crate::control::schedules::ScheduleKey;
-use crate::control::{ControlState, ControlWatch, keep};
+use crate::control::{ControlState, ControlWatch, follow_control};
 use crate::runtime::{Backoff, now_ms, watch};
 use crate::telemetry::Metrics;
 use table::ScheduleTable;
@@ -35,7 +35,7 @@ mod table;
 mod transaction;
 
 /// Events partition whose owner fires schedules.
-pub(super) const OWNER: u32 = 0;
+pub(super) const OWNER_PARTITION: u32 = 0;
 const HEALTH_PART: &str = "schedules";
 /// Empty label set.
 const NO_LABELS: &[&str] = &[];
@@ -83,9 +83,9 @@ impl Schedules {
         let mut producer = self.open().await?;
         // Read after the producer was opened, up to the current end of the topic.
         let control = ControlWatch::new(ControlState::without_cancels().with_schedules());
-        let _follower = keep(control.clone(), self.setup.broker.clone(), &self.setup.topology.names, None);
+        let _follower = follow_control(control.clone(), self.setup.broker.clone(), &self.setup.topology.names, None);
         let mut changes = control.changes();
-        control.whole_within(READ_DEADLINE, &self.setup.topology.names).await?;
+        control.wait_until_read_within(READ_DEADLINE, &self.setup.topology.names).await?;
         let mut table = ScheduleTable::of(&control.state().plan);
         loop {
             changes.get_and_mark();
@@ -167,9 +167,9 @@ impl Sink for SchedulePresence {
         }
     }
 
-    fn whole(&mut self) {}
+    fn caught_up(&mut self) {}
 
-    fn trouble(&mut self, _why: Option<&str>) {}
+    fn report_problem(&mut self, _reason: Option<&str>) {}
 }
 
 async fn wait(changes: &mut watch::Receiver<u64>, longest: Duration) {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use super::table::Entry;
+use super::table::ScheduleEntry;
 use crate::broker::{BrokerError, Partition};
 use crate::model::record::TaskRecord;
 use crate::model::task::id::TaskId;
@@ -13,12 +13,15 @@ use crate::tracker::setup::TrackerSetup;
 
 /// Returns whether the task that a schedule started last is still open; `None` if more must be folded first. Until then
 /// the store may show an ended task as open, or not at all, and a time skipped because of it would be lost.
-pub(super) async fn is_running(setup: &Arc<TrackerSetup>, entry: &mut Entry) -> Result<Option<bool>, TrackerError> {
+pub(super) async fn is_running(
+    setup: &Arc<TrackerSetup>,
+    entry: &mut ScheduleEntry,
+) -> Result<Option<bool>, TrackerError> {
     let Some(id) = entry.state.last.as_ref().and_then(|last| TaskId::parse(&last.task).ok()) else {
         return Ok(Some(false));
     };
     let at = setup.topology.partition_of(&id);
-    if node(setup, at, &id).await?.is_some_and(|found| found.state.is_terminal()) {
+    if task_record(setup, at, &id).await?.is_some_and(|task| task.state.is_terminal()) {
         entry.pending_lookup = None;
         return Ok(Some(false));
     }
@@ -27,29 +30,29 @@ pub(super) async fn is_running(setup: &Arc<TrackerSetup>, entry: &mut Entry) -> 
         _ => current_end(setup, at).await?,
     };
     // Read again: the task's end may have been folded in between. An unknown task was removed long after its end.
-    let Some(found) = node_as_of(setup, at, &id, end).await? else {
+    let Some(task) = task_record_as_of(setup, at, &id, end).await? else {
         entry.pending_lookup = Some((id, end));
         return Ok(None);
     };
     entry.pending_lookup = None;
-    Ok(Some(found.is_some_and(|found| !found.state.is_terminal())))
+    Ok(Some(task.is_some_and(|task| !task.state.is_terminal())))
 }
 
-async fn node(setup: &Arc<TrackerSetup>, at: u32, id: &TaskId) -> Result<Option<TaskRecord>, StoreError> {
-    let found = setup.store.nodes(at, std::slice::from_ref(id)).await?;
-    Ok(found.into_iter().next().flatten())
+async fn task_record(setup: &Arc<TrackerSetup>, at: u32, id: &TaskId) -> Result<Option<TaskRecord>, StoreError> {
+    let task = setup.store.task_records(at, std::slice::from_ref(id)).await?;
+    Ok(task.into_iter().next().flatten())
 }
 
 /// Reads a record from a store that is folded up to this offset; the outer `None`: it is not, or has just lost data.
-async fn node_as_of(
+async fn task_record_as_of(
     setup: &Arc<TrackerSetup>,
     at: u32,
     id: &TaskId,
     end: i64,
 ) -> Result<Option<Option<TaskRecord>>, StoreError> {
-    let (checkpoint, found) = setup.store.nodes_with_checkpoint(at, std::slice::from_ref(id)).await?;
+    let (checkpoint, task) = setup.store.task_records_with_checkpoint(at, std::slice::from_ref(id)).await?;
     let is_folded = checkpoint.map_or(0, |checkpoint| checkpoint.offset) >= end;
-    Ok(is_folded.then(|| found.into_iter().next().flatten()))
+    Ok(is_folded.then(|| task.into_iter().next().flatten()))
 }
 
 /// Current end of an events partition.
@@ -69,13 +72,13 @@ pub(super) async fn is_folded(setup: &Arc<TrackerSetup>, ends: &[(u32, i64)]) ->
 }
 
 /// Returns the existing tasks among these.
-pub(super) async fn existing(setup: &Arc<TrackerSetup>, ids: &[TaskId]) -> Result<HashSet<TaskId>, StoreError> {
+pub(super) async fn existing_tasks(setup: &Arc<TrackerSetup>, ids: &[TaskId]) -> Result<HashSet<TaskId>, StoreError> {
     let mut by_partition = BTreeMap::<u32, Vec<TaskId>>::new();
     ids.iter().for_each(|id| by_partition.entry(setup.topology.partition_of(id)).or_default().push(id.clone()));
     let mut existing = HashSet::new();
     for (at, ids) in by_partition {
-        let nodes = setup.store.nodes(at, &ids).await?;
-        existing.extend(ids.into_iter().zip(nodes).filter(|(_, node)| node.is_some()).map(|(id, _)| id));
+        let tasks = setup.store.task_records(at, &ids).await?;
+        existing.extend(ids.into_iter().zip(tasks).filter(|(_, task)| task.is_some()).map(|(id, _)| id));
     }
     Ok(existing)
 }

@@ -14,7 +14,7 @@ use crate::model::schedule::step::ScheduleProgress;
 use crate::model::schedule::{Schedule, Times};
 use crate::model::task::id::TaskId;
 
-pub(super) struct Entry {
+pub(super) struct ScheduleEntry {
     pub schedule: Arc<Schedule>,
     /// `None` if this build cannot parse them.
     pub times: Option<Times>,
@@ -25,7 +25,7 @@ pub(super) struct Entry {
     pub pending_lookup: Option<(TaskId, i64)>,
 }
 
-impl Entry {
+impl ScheduleEntry {
     fn new(name: &str, schedule: &Arc<Schedule>, state: ScheduleProgress) -> Self {
         let state = ScheduleProgress { v: CONTROL_VERSION, ..state };
         let times = Times::of(&schedule.spec).ok();
@@ -44,7 +44,7 @@ pub(super) type ScheduleRequestName = (String, String);
 
 /// Time for a completed request to disappear from the topic. A request that stays longer was repeated by a client
 /// that received no answer.
-const REPEAT_AFTER: Duration = Duration::from_secs(10);
+const REPETITION_TIME: Duration = Duration::from_secs(10);
 
 /// A request that is pending, or completed but still in the topic.
 pub(super) struct PendingRequest {
@@ -62,7 +62,7 @@ impl PendingRequest {
 
 #[derive(Default)]
 pub(super) struct ScheduleTable {
-    pub entries: BTreeMap<String, Entry>,
+    pub entries: BTreeMap<String, ScheduleEntry>,
     pub requests: BTreeMap<ScheduleRequestName, PendingRequest>,
     /// States without a schedule, to be deleted.
     pub orphans: BTreeSet<String>,
@@ -72,8 +72,10 @@ impl ScheduleTable {
     /// Builds the table from the topic's contents.
     pub(super) fn of(plan: &ScheduleState) -> Self {
         let state = |name: &str| plan.states.get(name).map(|state| (**state).clone()).unwrap_or_default();
-        let entries =
-            plan.schedules.iter().map(|(name, schedule)| (name.clone(), Entry::new(name, schedule, state(name))));
+        let entries = plan
+            .schedules
+            .iter()
+            .map(|(name, schedule)| (name.clone(), ScheduleEntry::new(name, schedule, state(name))));
         let orphans = plan.states.keys().filter(|name| !plan.schedules.contains_key(*name)).cloned().collect();
         Self { entries: entries.collect(), requests: BTreeMap::new(), orphans }
     }
@@ -84,16 +86,19 @@ impl ScheduleTable {
             self.orphans.remove(name);
             match self.entries.get_mut(name) {
                 Some(entry) if Arc::ptr_eq(&entry.schedule, schedule) => {}
-                Some(entry) => *entry = Entry::new(name, schedule, std::mem::take(&mut entry.state)),
+                Some(entry) => *entry = ScheduleEntry::new(name, schedule, std::mem::take(&mut entry.state)),
                 None => {
-                    drop(self.entries.insert(name.clone(), Entry::new(name, schedule, ScheduleProgress::default())));
+                    drop(
+                        self.entries
+                            .insert(name.clone(), ScheduleEntry::new(name, schedule, ScheduleProgress::default())),
+                    );
                 }
             }
         }
-        let gone = self.entries.extract_if(.., |name, _| !plan.schedules.contains_key(name));
-        self.orphans.extend(gone.map(|(name, _)| name));
+        let removed = self.entries.extract_if(.., |name, _| !plan.schedules.contains_key(name));
+        self.orphans.extend(removed.map(|(name, _)| name));
         self.requests.retain(|name, _| plan.requests.contains_key(name));
-        self.requests.retain(|_, open| open.done.is_none_or(|at| at.elapsed() < REPEAT_AFTER));
+        self.requests.retain(|_, open| open.done.is_none_or(|at| at.elapsed() < REPETITION_TIME));
         for (name, request) in &plan.requests {
             self.requests.entry(name.clone()).or_insert_with(|| PendingRequest::of(request));
         }
@@ -141,7 +146,7 @@ mod tests {
         table.done(ScheduleTransaction { requests: vec![(name.clone(), None)], ..ScheduleTransaction::default() });
         table.sync(&plan);
         assert!(table.requests[&name].done.is_some(), "its deletion is pending");
-        tokio::time::advance(REPEAT_AFTER).await;
+        tokio::time::advance(REPETITION_TIME).await;
         table.sync(&plan);
         assert!(table.requests[&name].done.is_none(), "the request was repeated");
         table.sync(&ScheduleState::default());

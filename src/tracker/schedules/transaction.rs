@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::presence;
-use super::table::{Entry, PendingRequest, ScheduleRequestName, ScheduleTable};
+use super::table::{PendingRequest, ScheduleEntry, ScheduleRequestName, ScheduleTable};
 use crate::control::schedules::{ScheduleKey, ScheduleRequest, ScheduleSpan};
 use crate::model::event::{CancelScope, Event, Payload};
 use crate::model::schedule::step::ScheduleProgress;
@@ -19,11 +19,11 @@ use crate::model::task::id::TaskId;
 use crate::model::units::time::time_text;
 use crate::publish::traced_event;
 use crate::tracker::error::TrackerError;
-use crate::tracker::outbox::entry::{Message, event_message};
+use crate::tracker::outbox::entry::{OutboxMessage, event_message};
 use crate::tracker::setup::TrackerSetup;
 
 /// Maximum records per transaction; the rest follows in the next one.
-const BATCH: usize = 500;
+const MAX_TRANSACTION_RECORDS: usize = 500;
 /// Times of a backfill per transaction.
 const BACKFILL_STEP: usize = 100;
 const SOURCE: &str = "kafleet/schedules";
@@ -34,7 +34,7 @@ const CONTROL_PARTITION: i32 = 0;
 /// Records of one transaction, and the changes to apply once it is committed.
 #[derive(Default)]
 pub(super) struct ScheduleTransaction {
-    pub messages: Vec<Message>,
+    pub messages: Vec<OutboxMessage>,
     pub states: Vec<(String, ScheduleProgress)>,
     /// Remaining parts of requests; `None` deletes a request.
     pub requests: Vec<(ScheduleRequestName, Option<ScheduleRequest>)>,
@@ -55,7 +55,7 @@ impl ScheduleTransaction {
     }
 
     fn is_full(&self) -> bool {
-        self.messages.len() >= BATCH
+        self.messages.len() >= MAX_TRANSACTION_RECORDS
     }
 }
 
@@ -80,7 +80,7 @@ impl TaskFactory {
         now_ms: i64,
     ) -> Result<ScheduleTransaction, TrackerError> {
         let mut transaction = ScheduleTransaction::default();
-        for name in table.orphans.iter().take(BATCH) {
+        for name in table.orphans.iter().take(MAX_TRANSACTION_RECORDS) {
             transaction
                 .messages
                 .push(self.control_record(&ScheduleKey::State(name.clone()), None::<&ScheduleProgress>)?);
@@ -107,7 +107,7 @@ impl TaskFactory {
     async fn times(
         &mut self,
         name: &str,
-        entry: &mut Entry,
+        entry: &mut ScheduleEntry,
         now_ms: i64,
         transaction: &mut ScheduleTransaction,
     ) -> Result<(), TrackerError> {
@@ -169,7 +169,7 @@ impl TaskFactory {
         let mut state = entry.state.clone();
         let Some(span) = open.request.backfill else {
             let task = TaskId::parse(&run_of(&name.0, &name.1))?;
-            let Some(existing) = self.existing(open, std::slice::from_ref(&task), transaction).await? else {
+            let Some(existing) = self.existing_tasks(open, std::slice::from_ref(&task), transaction).await? else {
                 return Ok(());
             };
             self.update_request(name, None, transaction)?;
@@ -197,7 +197,7 @@ impl TaskFactory {
     async fn backfill(
         &self,
         name: &ScheduleRequestName,
-        entry: &Entry,
+        entry: &ScheduleEntry,
         open: &mut PendingRequest,
         span: ScheduleSpan,
         mut state: ScheduleProgress,
@@ -214,7 +214,7 @@ impl TaskFactory {
         due.retain(|time| state.waiting_ms != Some(*time));
         let tasks: Result<Vec<TaskId>, _> = due.iter().map(|time| TaskId::parse(&task_of(&name.0, *time))).collect();
         let tasks = tasks?;
-        let Some(existing) = self.existing(open, &tasks, transaction).await? else { return Ok(()) };
+        let Some(existing) = self.existing_tasks(open, &tasks, transaction).await? else { return Ok(()) };
         let missing: Vec<_> = due.iter().zip(&tasks).filter(|(_, task)| !existing.contains(*task)).collect();
         for (time, task) in &missing {
             transaction.messages.push(self.task(&name.0, task.as_str(), &entry.schedule.spec.task, **time, now_ms)?);
@@ -233,7 +233,7 @@ impl TaskFactory {
     }
 
     /// Returns the existing tasks among these; `None` if more must be folded first.
-    async fn existing(
+    async fn existing_tasks(
         &self,
         open: &mut PendingRequest,
         tasks: &[TaskId],
@@ -248,7 +248,7 @@ impl TaskFactory {
             return Ok(None);
         }
         open.ends = None;
-        Ok(Some(presence::existing(&self.setup, tasks).await?))
+        Ok(Some(presence::existing_tasks(&self.setup, tasks).await?))
     }
 
     /// Reason why a schedule cannot fire, if any.
@@ -276,7 +276,7 @@ impl TaskFactory {
         template: &Template,
         time_ms: i64,
         now_ms: i64,
-    ) -> Result<Message, TrackerError> {
+    ) -> Result<OutboxMessage, TrackerError> {
         let id = TaskId::parse(task)?;
         let task = new_task(schedule, id, template, time_ms, now_ms);
         let tracer = self.setup.tracer.as_ref();
@@ -290,14 +290,14 @@ impl TaskFactory {
     }
 
     /// Builds the cancel of a replaced task; `None` if its id is invalid.
-    fn cancel(&self, schedule: &str, task: &str, now_ms: i64) -> Result<Option<Message>, TrackerError> {
+    fn cancel(&self, schedule: &str, task: &str, now_ms: i64) -> Result<Option<OutboxMessage>, TrackerError> {
         let Ok(id) = TaskId::parse(task) else { return Ok(None) };
         let mut event = Event::new(Payload::CancelRequested(CancelScope::default()), id, 1, now_ms);
         event.message = Some(format!("replaced by the next task of the schedule `{schedule}`"));
         self.event(&event).map(Some)
     }
 
-    fn event(&self, event: &Event) -> Result<Message, TrackerError> {
+    fn event(&self, event: &Event) -> Result<OutboxMessage, TrackerError> {
         let partition = self.setup.topology.partition_of(&event.id);
         Ok(event_message(&self.events, partition, event)?)
     }
@@ -326,9 +326,13 @@ impl TaskFactory {
         Ok(())
     }
 
-    fn control_record<T: Serialize>(&self, key: &ScheduleKey, value: Option<&T>) -> Result<Message, TrackerError> {
+    fn control_record<T: Serialize>(
+        &self,
+        key: &ScheduleKey,
+        value: Option<&T>,
+    ) -> Result<OutboxMessage, TrackerError> {
         let value = value.map(serde_json::to_vec).transpose()?;
-        Ok(Message::plain(self.control.clone(), CONTROL_PARTITION, key.to_string(), value))
+        Ok(OutboxMessage::plain(self.control.clone(), CONTROL_PARTITION, key.to_string(), value))
     }
 }
 

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ticker::STEP;
+use super::ticker::STEP_RECORDS;
 use crate::broker::{Broker, BrokerError, CommittedOffset, Partition};
 use crate::model::event::{AttemptFailure, Event, Payload};
 use crate::model::offsets::{CompletedOffsets, Metadata};
@@ -29,7 +29,7 @@ use crate::tracker::setup::TrackerSetup;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// States of tasks that may be lost.
-const SEARCHED: [State; 5] = [State::Queued, State::Running, State::Warning, State::Retrying, State::Scheduled];
+const SEARCHED_STATES: [State; 5] = [State::Queued, State::Running, State::Warning, State::Retrying, State::Scheduled];
 
 /// Type and partition of a task topic.
 type TopicPartition = (Arc<str>, i32);
@@ -65,7 +65,7 @@ impl Gap {
     }
 
     /// Offset below which the outcome of every record is known once the search is done.
-    fn settled(&self) -> i64 {
+    fn settled_offset(&self) -> i64 {
         let passed = self.passed.as_ref().map_or(0, CompletedOffsets::watermark);
         if self.abandoned { passed.max(self.first) } else { passed }
     }
@@ -134,7 +134,7 @@ impl CompletedSearches {
         for (position, gap) in &gaps.0 {
             let settled = self.settled.entry(position.clone()).or_default();
             if gap.first <= *settled {
-                *settled = gap.settled().max(*settled);
+                *settled = gap.settled_offset().max(*settled);
             } else if self.last.0.get(position) != Some(gap) {
                 pending.insert(position.clone(), gap.clone());
             }
@@ -151,7 +151,7 @@ impl CompletedSearches {
     pub(crate) fn record_search(&mut self, gaps: Gaps) {
         for (position, gap) in gaps.0 {
             let settled = self.settled.entry(position.clone()).or_default();
-            *settled = gap.settled().max(*settled);
+            *settled = gap.settled_offset().max(*settled);
             self.last.0.insert(position, gap);
         }
     }
@@ -162,12 +162,12 @@ impl Gaps {
         self.0.is_empty()
     }
 
-    fn contains_lost(&self, node: &TaskRecord) -> bool {
-        let (Some(task_type), Some(position)) = (&node.task_type, node.definition.position) else { return false };
+    fn contains_lost(&self, task: &TaskRecord) -> bool {
+        let (Some(task_type), Some(position)) = (&task.task_type, task.definition.position) else { return false };
         let gap = self.0.get(&(task_type.clone(), position.partition));
-        let waits = node.own == State::Queued && !node.is_to_be_published();
+        let waits = task.own == State::Queued && !task.is_to_be_published();
         // A silent worker reports nothing more, and any other one reports a state before it runs the task again.
-        let is_abandoned = node.silent && !node.own.is_terminal();
+        let is_abandoned = task.silent && !task.own.is_terminal();
         (waits || is_abandoned) && gap.is_some_and(|gap| gap.has_lost(position.offset))
     }
 }
@@ -177,32 +177,32 @@ pub(crate) struct LostTaskSearch {
     gaps: Gaps,
     /// Indexes to visit, with the last visited entry.
     pending: Vec<(Index, Option<Entry>)>,
-    found: Vec<Arc<str>>,
+    lost_types: Vec<Arc<str>>,
 }
 
 impl LostTaskSearch {
     pub(crate) fn new(gaps: Gaps) -> Self {
         let pending = if gaps.is_empty() { Vec::new() } else { vec![(Index::Ages, None)] };
-        Self { gaps, pending, found: Vec::new() }
+        Self { gaps, pending, lost_types: Vec::new() }
     }
 
     /// Visits the next page and returns events for lost tasks; `None` at the end.
     pub(crate) async fn step(&mut self, store: &dyn Store, number: u32) -> Result<Option<Vec<Event>>, StoreError> {
         let Some((index, after)) = self.pending.pop() else { return Ok(None) };
-        let page = store.page(number, &index, after.as_ref(), STEP).await?;
-        if page.len() == STEP {
+        let page = store.page(number, &index, after.as_ref(), STEP_RECORDS).await?;
+        if page.len() == STEP_RECORDS {
             self.pending.push((index, page.last().cloned()));
         }
         let ids: Vec<TaskId> = page.into_iter().map(|entry| entry.id).collect();
-        let nodes = store.nodes(number, &ids).await?;
+        let tasks = store.task_records(number, &ids).await?;
         let mut events = Vec::new();
-        for (id, node) in ids.into_iter().zip(nodes).filter_map(|(id, node)| Some((id, node?))) {
-            if self.gaps.contains_lost(&node) {
-                events.push(removed_event(&id, &node));
-                self.found.extend(node.task_type.clone());
+        for (id, task) in ids.into_iter().zip(tasks).filter_map(|(id, task)| Some((id, task?))) {
+            if self.gaps.contains_lost(&task) {
+                events.push(removed_event(&id, &task));
+                self.lost_types.extend(task.task_type.clone());
             }
-            let (_, _, tree) = children_of(&node.tree.below);
-            if SEARCHED.iter().any(|state| tree.get(*state) > 0) {
+            let (_, _, tree) = children_of(&task.tree.below);
+            if SEARCHED_STATES.iter().any(|state| tree.get(*state) > 0) {
                 self.pending.push((Index::Children(id), None));
             }
         }
@@ -210,14 +210,14 @@ impl LostTaskSearch {
     }
 
     /// Types of the tasks found since the last call.
-    pub(crate) fn take_found(&mut self) -> Vec<Arc<str>> {
-        std::mem::take(&mut self.found)
+    pub(crate) fn take_lost_types(&mut self) -> Vec<Arc<str>> {
+        std::mem::take(&mut self.lost_types)
     }
 }
 
-fn removed_event(id: &TaskId, node: &TaskRecord) -> Event {
-    let failure = AttemptFailure::new("expired", REMOVED, node.attempt);
-    Event::new(Payload::Expired(failure), id.clone(), node.run, now_ms())
+fn removed_event(id: &TaskId, task: &TaskRecord) -> Event {
+    let failure = AttemptFailure::new("expired", REMOVED, task.attempt);
+    Event::new(Payload::Expired(failure), id.clone(), task.run, now_ms())
 }
 
 #[cfg(test)]
@@ -267,31 +267,31 @@ mod tests {
     #[test]
     fn task_at_a_worker_is_lost_only_if_the_worker_is_silent() {
         let gaps = gaps(Gap { abandoned: true, ..Gap::new(10, 20, None) });
-        let mut node = TaskRecord { task_type: Some("root".into()), ..TaskRecord::expected(2, 0) };
-        node.definition.position = Some(Position { partition: 1, offset: 9 });
+        let mut task = TaskRecord { task_type: Some("root".into()), ..TaskRecord::expected(2, 0) };
+        task.definition.position = Some(Position { partition: 1, offset: 9 });
         for own in [State::Running, State::Warning, State::Retrying, State::Scheduled] {
-            node.own = own;
+            task.own = own;
             for silent in [false, true] {
-                node.silent = silent;
-                assert_eq!(gaps.contains_lost(&node), silent, "{own}");
+                task.silent = silent;
+                assert_eq!(gaps.contains_lost(&task), silent, "{own}");
             }
         }
-        node.own = State::Succeeded;
-        assert!(!gaps.contains_lost(&node), "the task has ended");
+        task.own = State::Succeeded;
+        assert!(!gaps.contains_lost(&task), "the task has ended");
     }
 
     #[test]
     fn task_with_pending_republish_is_not_lost() {
         let gaps = gaps(Gap { abandoned: true, ..Gap::new(10, 20, None) });
-        let mut node = TaskRecord { own: State::Queued, task_type: Some("root".into()), ..TaskRecord::expected(2, 0) };
+        let mut task = TaskRecord { own: State::Queued, task_type: Some("root".into()), ..TaskRecord::expected(2, 0) };
         let at = |partition, offset| Some(Position { partition, offset });
         let positions = [None, at(0, 9), at(1, 9), at(1, 10)].map(|position| {
-            node.definition.position = position;
-            gaps.contains_lost(&node)
+            task.definition.position = position;
+            gaps.contains_lost(&task)
         });
         assert_eq!(positions, [false, false, true, false]);
-        (node.definition.position, node.effects) =
-            (at(1, 9), vec![Effect { cause: 7, what: EffectKind::Publish { run: 2 } }]);
-        assert!(!gaps.contains_lost(&node), "its position is that of the previous run");
+        (task.definition.position, task.effects) =
+            (at(1, 9), vec![Effect { cause: 7, kind: EffectKind::Publish { run: 2 } }]);
+        assert!(!gaps.contains_lost(&task), "its position is that of the previous run");
     }
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use tokio_util::sync::CancellationToken;
 
-use super::ticker::{STEP, TrackerShared};
+use super::ticker::{STEP_RECORDS, TrackerShared};
 use crate::broker::BrokerError;
-use crate::control::{Cancel, ControlKey, ControlNotRead, ControlState, ControlWatch, delete, keep};
+use crate::control::{Cancel, ControlKey, ControlNotRead, ControlState, ControlWatch, delete, follow_control};
 use crate::model::task::id::TaskId;
 use crate::runtime::now_ms;
 use crate::store::{Checkpoint, StoreError};
@@ -22,7 +22,7 @@ use crate::tracker::setup::{READ_DEADLINE, TrackerSetup};
 /// (the default of `segment.ms`).
 const SEGMENT_MS: i64 = 7 * 24 * 3_600_000;
 /// Ticks between two runs; a failed run is repeated after one tick.
-const TICKS: u32 = 60;
+const TICKS_BETWEEN_RUNS: u32 = 60;
 
 pub(crate) struct StaleCancels {
     setup: Arc<TrackerSetup>,
@@ -43,7 +43,7 @@ impl StaleCancels {
             loop {
                 tokio::time::sleep(wait).await;
                 wait = match self.withdraw_stale().await {
-                    Ok(()) => tick.saturating_mul(TICKS),
+                    Ok(()) => tick.saturating_mul(TICKS_BETWEEN_RUNS),
                     Err(error) => {
                         tracing::debug!(reason = %error, "cannot determine which cancels have outlived their trees; retrying");
                         tick
@@ -59,14 +59,14 @@ impl StaleCancels {
             let Some(checkpoint) = self.checkpoint(number).await? else { continue };
             let old: Vec<TaskId> =
                 cancels.into_iter().filter(|(_, cancel)| self.is_old(cancel, &checkpoint)).map(|(id, _)| id).collect();
-            for ids in old.chunks(STEP) {
-                let nodes = self.setup.store.nodes(number, ids).await?;
+            for ids in old.chunks(STEP_RECORDS) {
+                let tasks = self.setup.store.task_records(number, ids).await?;
                 // A store that has lost writes may lack the tree.
                 if self.checkpoint(number).await?.is_none_or(|now| now.offset < checkpoint.offset) {
                     return Err(TrackerError::LostWrites);
                 }
-                let gone = ids.iter().zip(nodes).filter(|(_, node)| node.is_none()).map(|(id, _)| id);
-                self.withdraw(gone).await?;
+                let missing = ids.iter().zip(tasks).filter(|(_, task)| task.is_none()).map(|(id, _)| id);
+                self.withdraw(missing).await?;
             }
         }
         Ok(())
@@ -86,8 +86,8 @@ impl StaleCancels {
     /// Reads all cancels on the control topic, grouped by the events partition of the tree.
     async fn cancels(&self) -> Result<BTreeMap<u32, Vec<(TaskId, Cancel)>>, ControlNotRead> {
         let control = ControlWatch::new(ControlState::default());
-        let _follower = keep(control.clone(), self.setup.broker.clone(), &self.setup.topology.names, None);
-        control.whole_within(READ_DEADLINE, &self.setup.topology.names).await?;
+        let _follower = follow_control(control.clone(), self.setup.broker.clone(), &self.setup.topology.names, None);
+        control.wait_until_read_within(READ_DEADLINE, &self.setup.topology.names).await?;
         let mut all: BTreeMap<u32, Vec<(TaskId, Cancel)>> = BTreeMap::new();
         for (id, cancel) in control.state().cancels() {
             if let Ok(id) = TaskId::parse(id) {
@@ -104,8 +104,8 @@ impl StaleCancels {
 
     /// Returns true if the projection has passed the cancel and Kafka no longer retains any task to which it could apply.
     fn is_old(&self, cancel: &Cancel, checkpoint: &Checkpoint) -> bool {
-        let known = cancel.at_ms > 0 && checkpoint.offset > cancel.asof;
+        let is_projected = cancel.at_ms > 0 && checkpoint.offset > cancel.asof;
         let retained_ms = self.setup.task_retention.as_i64().saturating_add(SEGMENT_MS);
-        known && now_ms().saturating_sub(cancel.at_ms) > retained_ms
+        is_projected && now_ms().saturating_sub(cancel.at_ms) > retained_ms
     }
 }

@@ -11,11 +11,11 @@ use crate::model::task::id::TaskId;
 use crate::store::{AuditedTask, Entry, Index, PartitionWriter, StoreError};
 
 /// Records compared per step.
-const RECORDS: usize = 250;
+const STEP_RECORDS: usize = 250;
 /// Queries per step.
-const QUERIES: usize = 16;
+const STEP_QUERIES: usize = 16;
 /// Consecutive refolds of a partition for the same difference. Beyond that, the store is not the cause.
-const REPEATS: u32 = 3;
+const MAX_REFOLDS: u32 = 3;
 /// Pause of the audit after that.
 const AUDIT_INTERVAL: Duration = Duration::from_secs(3_600);
 
@@ -59,7 +59,7 @@ impl Losses {
         let is_same = self.last == fault;
         self.repeated = if is_same { self.repeated + 1 } else { 1 };
         fault.clone_into(&mut self.last);
-        let is_many = self.repeated > REPEATS;
+        let is_many = self.repeated > MAX_REFOLDS;
         self.paused = is_many.then(Instant::now);
         !is_many
     }
@@ -68,8 +68,8 @@ impl Losses {
 impl StoreAudit {
     /// Compares the next records.
     pub(crate) async fn step(&mut self, writer: &mut dyn PartitionWriter) -> Result<ComparisonResult, StoreError> {
-        let (mut budget, mut compared) = (RECORDS, ComparisonResult::default());
-        for _ in 0..QUERIES {
+        let (mut budget, mut compared) = (STEP_RECORDS, ComparisonResult::default());
+        for _ in 0..STEP_QUERIES {
             let visit = self.pending.pop().unwrap_or(Visit { parent: None, after: None });
             let index = visit.parent.clone().map_or(Index::Roots, Index::Children);
             let page = writer.audit(&index, visit.after.as_ref(), budget).await?;

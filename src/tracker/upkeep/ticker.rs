@@ -35,9 +35,9 @@ const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// Interval of checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Records per read, and events per write.
-pub(crate) const STEP: usize = 500;
+pub(crate) const STEP_RECORDS: usize = 500;
 /// Number of searches for the tasks of a silent worker, whose last events may reach the log late.
-const SEARCHES: u32 = 3;
+const LOST_TASK_SEARCHES: u32 = 3;
 /// Partition of the workers topic, which has only one.
 const WORKERS_PARTITION: i32 = 0;
 
@@ -75,7 +75,7 @@ impl TrackerShared {
 
     /// Suitability of the events topic.
     pub(crate) async fn topics(&self) -> TopicStatus {
-        self.topics.standing().await
+        self.topics.status().await
     }
 
     pub(crate) async fn producer(&self, setup: &TrackerSetup) -> Result<&Arc<SharedProducer>, BrokerError> {
@@ -85,15 +85,15 @@ impl TrackerShared {
 
     /// Gaps in the task topics, determined once for all partitions.
     async fn gaps(&self, setup: &TrackerSetup) -> Result<Gaps, BrokerError> {
-        let mut known = self.gaps.lock().await;
-        if known.0.is_none_or(|at| at.elapsed() >= gap_interval(setup)) {
+        let mut cached = self.gaps.lock().await;
+        if cached.0.is_none_or(|at| at.elapsed() >= gap_interval(setup)) {
             let mut gaps = Gaps::find(setup, &self.groups).await?;
             if let Some(taken) = self.live_types(setup).await? {
                 gaps.set_live_types(&taken);
             }
-            *known = (Some(Instant::now()), gaps);
+            *cached = (Some(Instant::now()), gaps);
         }
-        Ok(known.1.clone())
+        Ok(cached.1.clone())
     }
 
     /// Types that live workers take; `None` until all heartbeats are read.
@@ -117,7 +117,7 @@ impl TrackerShared {
 }
 
 /// Workers that report nothing more, with their last states.
-type Silent = BTreeMap<Arc<str>, HeartbeatState>;
+type SilentWorkers = BTreeMap<Arc<str>, HeartbeatState>;
 
 /// Search for the tasks of a silent worker.
 struct SilentWorker {
@@ -292,11 +292,15 @@ impl PartitionUpkeep {
 
     /// Returns the silent workers whose tasks are to be searched now, with their types. `end`: current end of the
     /// partition.
-    fn due_searches(&mut self, silent: &BTreeMap<Arc<str>, Heartbeat>, end: i64) -> (BTreeSet<Arc<str>>, Silent) {
+    fn due_searches(
+        &mut self,
+        silent: &BTreeMap<Arc<str>, Heartbeat>,
+        end: i64,
+    ) -> (BTreeSet<Arc<str>>, SilentWorkers) {
         self.silent.retain(|id, _| silent.contains_key(id));
         let (folded, now) = (self.folded.get().offset, Instant::now());
         let mut types = BTreeSet::new();
-        let mut workers = Silent::new();
+        let mut workers = SilentWorkers::new();
         for (id, heartbeat) in silent {
             let search = self.silent.entry(id.clone());
             let search = search.or_insert_with(|| SilentWorker { end, since: now, searches: 0 });
@@ -305,7 +309,7 @@ impl PartitionUpkeep {
                 continue;
             }
             let due = Duration::from_millis(heartbeat.every_ms).saturating_mul(search.searches + 1);
-            if search.searches < SEARCHES && search.since.elapsed() >= due {
+            if search.searches < LOST_TASK_SEARCHES && search.since.elapsed() >= due {
                 types.extend(heartbeat.types.iter().map(|part| part.task_type.as_str().into()));
                 workers.insert(id.clone(), heartbeat.state);
             }
@@ -327,18 +331,18 @@ impl PartitionUpkeep {
     }
 
     /// Publishes events for tasks of an index that are held by these workers. Returns whether there were any.
-    async fn publish_silent_tasks(&self, index: &Index, workers: &Silent) -> Result<bool, TrackerError> {
+    async fn publish_silent_tasks(&self, index: &Index, workers: &SilentWorkers) -> Result<bool, TrackerError> {
         let mut after: Option<Entry> = None;
         let mut has_found = false;
         loop {
-            let page = self.setup.store.page(self.number, index, after.as_ref(), STEP).await?;
+            let page = self.setup.store.page(self.number, index, after.as_ref(), STEP_RECORDS).await?;
             let ids: Vec<TaskId> = page.iter().map(|entry| entry.id.clone()).collect();
-            let nodes = self.setup.store.nodes(self.number, &ids).await?;
-            let events = ids.iter().zip(nodes).filter_map(|(id, node)| silent_event(id, node?, workers));
+            let tasks = self.setup.store.task_records(self.number, &ids).await?;
+            let events = ids.iter().zip(tasks).filter_map(|(id, task)| silent_event(id, task?, workers));
             let events: Vec<Event> = events.collect();
             has_found |= !events.is_empty();
             self.write(&events).await?;
-            if page.len() < STEP {
+            if page.len() < STEP_RECORDS {
                 return Ok(has_found);
             }
             after = page.last().cloned();
@@ -355,7 +359,7 @@ impl PartitionUpkeep {
         let mut search = LostTaskSearch::new(gaps.clone());
         while let Some(events) = search.step(&*self.setup.store, self.number).await? {
             self.write(&events).await?;
-            for task_type in search.take_found() {
+            for task_type in search.take_lost_types() {
                 self.setup.metrics.tracker.lost.with_label_values(&[&*task_type]).inc();
             }
         }
@@ -390,15 +394,15 @@ fn gap_interval(setup: &TrackerSetup) -> Duration {
 
 /// Event for a task that is held by one of these workers, unless it was published already. A worker that has stopped in
 /// order is not silent: the task waits for its next owner.
-fn silent_event(id: &TaskId, node: TaskRecord, workers: &Silent) -> Option<Event> {
-    let worker = node.worker.clone().filter(|worker| node.is_held() && workers.contains_key(worker))?;
+fn silent_event(id: &TaskId, task: TaskRecord, workers: &SilentWorkers) -> Option<Event> {
+    let worker = task.worker.clone().filter(|worker| task.is_held() && workers.contains_key(worker))?;
     let (payload, message) = match workers.get(&worker) {
         Some(HeartbeatState::Stopped) => {
             let (error, message) = (InterruptionReason::WorkerStopped, format!("`{worker}` has stopped"));
-            (Payload::Interrupted(AttemptFailure::new(error.code(), message, node.attempt)), None)
+            (Payload::Interrupted(AttemptFailure::new(error.code(), message, task.attempt)), None)
         }
         _ => (Payload::WorkerSilent, Some(format!("`{worker}` has stopped sending heartbeats"))),
     };
-    let event = Event::new(payload, id.clone(), node.run, now_ms());
-    Some(Event { attempt: node.attempt, message, worker: Some(worker), ..event })
+    let event = Event::new(payload, id.clone(), task.run, now_ms());
+    Some(Event { attempt: task.attempt, message, worker: Some(worker), ..event })
 }

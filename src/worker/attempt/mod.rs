@@ -133,13 +133,13 @@ async fn drive(future: AnswerFuture, cx: Context, stop: CancellationToken, limit
 async fn stalled(cx: &Context, limit: Option<Duration>) -> AttemptEnd {
     let Some(limit) = limit else { return std::future::pending().await };
     let interval = (limit / 8).max(Duration::from_millis(1));
-    let mut known = cx.activity();
+    let mut last_activity = cx.activity();
     let mut since = Instant::now();
     loop {
         tokio::time::sleep(interval).await;
         let activity = cx.activity();
-        if activity != known {
-            known = activity;
+        if activity != last_activity {
+            last_activity = activity;
             since = Instant::now();
         } else if since.elapsed() >= limit {
             return AttemptEnd::Stalled(limit);

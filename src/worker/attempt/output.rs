@@ -38,7 +38,7 @@ pub(crate) struct OutputBuffer {
     count: AtomicUsize,
     /// Children published by `spawn_now`, by task and run, while the task is in flight.
     early: Mutex<FxHashMap<(TaskId, u32), FxHashSet<TaskId>>>,
-    /// Set by the first `spawn_now`. Until then `early` is empty, and `forget` does not lock it.
+    /// Set by the first `spawn_now`. Until then `early` is empty, and `forget_children` does not lock it.
     ever_early: AtomicBool,
 }
 
@@ -98,7 +98,7 @@ impl OutputBuffer {
     }
 
     /// Forgets the children that `spawn_now` has published for a task that is no longer in flight.
-    pub(crate) fn forget(&self, id: &TaskId, run: u32) {
+    pub(crate) fn forget_children(&self, id: &TaskId, run: u32) {
         if self.ever_early.load(Ordering::Acquire) {
             self.early.lock().remove(&(id.clone(), run));
         }
@@ -155,7 +155,7 @@ impl PendingOutput {
 
     /// Adds an attachment, or replaces one of the same name.
     fn attach(&mut self, attachment: Attachment) {
-        self.attachments.retain(|known| known.name != attachment.name);
+        self.attachments.retain(|existing| existing.name != attachment.name);
         if self.attachments.len() < MAX_COUNT {
             self.attachments.push(attachment);
         } else {
@@ -195,13 +195,13 @@ impl AttemptSink for OutputBuffer {
         // Either this call sees the end and drops the note, or `close` sees the count and waits for the lock.
         self.count.fetch_add(1, Ordering::SeqCst);
         let entry = pending.entry(attempt_key(attempt));
-        let known = matches!(entry, Entry::Occupied(_));
+        let is_repeated = matches!(entry, Entry::Occupied(_));
         if attempt.has_ended() {
             self.count.fetch_sub(1, Ordering::SeqCst);
             return;
         }
         entry.or_insert_with(|| PendingOutput::of(attempt)).add(note);
-        if known {
+        if is_repeated {
             self.count.fetch_sub(1, Ordering::SeqCst);
         }
     }
@@ -220,8 +220,8 @@ impl AttemptSink for OutputBuffer {
             let key = (attempt.id.clone(), attempt.run);
             self.ever_early.store(true, Ordering::Release);
             // Children published by an earlier attempt are not published again.
-            let known = self.early.lock().entry(key.clone()).or_default().clone();
-            let new = named.into_iter().filter(|task| !known.contains(&task.id)).collect();
+            let published = self.early.lock().entry(key.clone()).or_default().clone();
+            let new = named.into_iter().filter(|task| !published.contains(&task.id)).collect();
             publish_children(&self.publisher, new, |id| {
                 self.early.lock().entry(key.clone()).or_default().insert(id);
             })

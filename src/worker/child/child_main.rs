@@ -118,15 +118,15 @@ impl AttemptRunner {
         send_blocking(&mut *self.parent.socket.lock(), &FromChild::Begun)?;
         let handler = self.registered.handler.clone();
         let parent = self.parent.clone();
-        let own = cx.clone();
+        let attempt_cx = cx.clone();
         let span = attempt::span(handler.capabilities().is_silent, &cx);
         let attempt = async move {
-            let answer = match attempt::start(&*handler, &assignment.params, &own) {
+            let answer = match attempt::start(&*handler, &assignment.params, &attempt_cx) {
                 Ok(Ok(future)) => attempt::run_to_completion(future).await,
                 Ok(Err(error)) => Err(Failure::of_params(&error)),
                 Err(failure) => Err(failure),
             };
-            parent.send_answer(answer, &own);
+            parent.send_answer(answer, &attempt_cx);
         };
         runtime.spawn(attempt.instrument(span));
         Ok(cx)
@@ -134,7 +134,7 @@ impl AttemptRunner {
 }
 
 /// Result of a `spawn_now`.
-type Spawned = Result<Vec<TaskId>, Failure>;
+type SpawnResult = Result<Vec<TaskId>, Failure>;
 
 /// Connection to the worker, used by the running attempt.
 struct ParentLink {
@@ -146,7 +146,7 @@ struct ParentLink {
     /// Time of the last `Alive` message.
     last_alive: Mutex<Option<Instant>>,
     /// Caller that waits for the result of `spawn_now`.
-    pending_spawn: Mutex<Option<oneshot::Sender<Spawned>>>,
+    pending_spawn: Mutex<Option<oneshot::Sender<SpawnResult>>>,
 }
 
 impl ParentLink {
@@ -166,7 +166,7 @@ impl ParentLink {
         *self.last_alive.lock() = None;
     }
 
-    /// Sends a message of an attempt that has not ended. Write errors are ignored: they mean that the worker has gone,
+    /// Sends a message of an attempt that has not ended. Write errors are ignored: they mean that the worker has ended,
     /// and then the receive loop ends this process.
     fn send(&self, attempt: &Attempt, message: &FromChild) {
         let Ok(bytes) = frame(message) else { return };
@@ -202,7 +202,7 @@ impl ParentLink {
         let _ = last.and_then(|last| socket.write_all(&last));
     }
 
-    fn complete_spawn(&self, result: Spawned) {
+    fn complete_spawn(&self, result: SpawnResult) {
         if let Some(pending) = self.pending_spawn.lock().take() {
             // The caller may have stopped waiting.
             let _ = pending.send(result);
@@ -240,7 +240,7 @@ impl AttemptSink for ParentLink {
         }
     }
 
-    fn spawn_now<'a>(&'a self, attempt: &'a Context, children: Vec<Child>) -> BoxFuture<'a, Spawned> {
+    fn spawn_now<'a>(&'a self, attempt: &'a Context, children: Vec<Child>) -> BoxFuture<'a, SpawnResult> {
         async move {
             let _call = self.spawn_calls.lock().await;
             let mut messages = child_messages(attempt, children)?;

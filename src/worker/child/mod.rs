@@ -31,7 +31,7 @@ use crate::telemetry::Metrics;
 pub const ARGV0: &str = "kafleet-child";
 
 /// Time that an idle child process is kept, and the interval of the check.
-const KEEP_IDLE: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Time that a retired child process may spend on background work.
 const RETIRE_GRACE: Duration = Duration::from_secs(5);
@@ -42,12 +42,12 @@ const MAX_TRIES: usize = 3;
 
 /// Executable that can be started again as a child process.
 #[derive(Clone, Debug)]
-pub struct Reentry {
+pub struct OwnExecutable {
     file: PathBuf,
     withheld: WithheldVariables,
 }
 
-impl Reentry {
+impl OwnExecutable {
     /// Requires that `main` reaches `kafleet::app().….main()` when the process is started with the same arguments.
     /// `withheld`: variables that child processes do not inherit.
     pub fn of_this_process(withheld: WithheldVariables) -> Option<Self> {
@@ -86,16 +86,16 @@ struct Pool {
 impl ChildPool {
     /// Returns `None` for a handler that cannot crash its process.
     pub fn new(
-        reentry: &Reentry,
+        own_executable: &OwnExecutable,
         task_type: &Arc<str>,
         handler: &dyn Handler,
         policy: &TypePolicy,
         metrics: &Metrics,
     ) -> Option<Self> {
         let limits = policy.child_limits();
-        let env = ProgramEnv { variables: policy.variables.clone(), withheld: reentry.withheld.clone() };
+        let env = ProgramEnv { variables: policy.variables.clone(), withheld: own_executable.withheld.clone() };
         let pool = Arc::new(Pool {
-            program: Program { file: reentry.file.clone(), memory_bytes: limits.memory.0, env },
+            program: Program { file: own_executable.file.clone(), memory_bytes: limits.memory.0, env },
             handler: handler.capabilities().in_child.type_name(task_type)?.to_owned(),
             task_type: task_type.clone(),
             limits,
@@ -185,10 +185,10 @@ impl Pool {
         tokio::spawn(child.retire(RETIRE_GRACE));
     }
 
-    /// Takes the processes that have been idle for longer than [`KEEP_IDLE`].
+    /// Takes the processes that have been idle for longer than [`IDLE_TIMEOUT`].
     fn take_idle(&self, now: Instant) -> Vec<ChildProcess> {
         let mut idle = self.idle.lock();
-        let count = idle.partition_point(|child| now.duration_since(child.idle_since) > KEEP_IDLE);
+        let count = idle.partition_point(|child| now.duration_since(child.idle_since) > IDLE_TIMEOUT);
         idle.drain(..count).collect()
     }
 }

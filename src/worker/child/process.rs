@@ -14,7 +14,7 @@ use super::{ARGV0, ChildMetrics, Program};
 use crate::handlers::context::MAX_CHILDREN;
 use crate::handlers::output_tail::OutputTail;
 use crate::handlers::process::{ConnectedProgram, OwnedProcess, RunningProgram as _};
-use crate::handlers::reaper::describe_status;
+use crate::handlers::process_guard::describe_status;
 use crate::handlers::socket::SocketWriter;
 use crate::handlers::{Answer, Context, Failure};
 use crate::model::json::RawJson;

@@ -48,6 +48,7 @@ pub struct TaskAssignment {
     pub left: Option<Duration>,
     /// `traceparent` and `tracestate`.
     pub trace: Option<(String, Option<String>)>,
+    /// `ce_asof` of the task: offset up to which cancels do not apply to it.
     pub asof: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<TaskLabels>,

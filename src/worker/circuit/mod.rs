@@ -33,7 +33,7 @@ const GOOD_PROBES: u32 = 3;
 
 /// Circuit of one type in one worker.
 pub(super) struct Circuit {
-    state: State,
+    state: CircuitPhase,
     /// State set by an operator, which replaces the circuit's own.
     forced: Option<ForcedCircuit>,
     /// Counted outcomes: time, and whether it was bad.
@@ -44,7 +44,7 @@ pub(super) struct Circuit {
     slots: usize,
 }
 
-enum State {
+enum CircuitPhase {
     Closed,
     Open(Outage),
     Probing {
@@ -74,13 +74,13 @@ pub(super) enum Outcome {
     Good,
     /// The attempt failed with an error kind that trips the circuit. The value is the pause requested by the service.
     Bad(Option<Duration>),
-    /// The attempt says nothing about the service, for example because it was cancelled.
+    /// No evidence about the service, for example because the attempt was cancelled.
     Unknown,
 }
 
 /// State change caused by an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum CircuitChange {
     Opened,
     /// A probe failed; the value is the length of the next pause.
     Paused(Duration),
@@ -89,7 +89,14 @@ pub(super) enum Change {
 
 impl Circuit {
     pub(super) fn new() -> Self {
-        Self { state: State::Closed, forced: None, samples: VecDeque::new(), trips: 0, counts_from: None, slots: 1 }
+        Self {
+            state: CircuitPhase::Closed,
+            forced: None,
+            samples: VecDeque::new(),
+            trips: 0,
+            counts_from: None,
+            slots: 1,
+        }
     }
 
     pub(super) fn set_slots(&mut self, slots: usize) {
@@ -101,9 +108,9 @@ impl Circuit {
     pub(super) fn force(&mut self, forced: Option<ForcedCircuit>, now: Instant) {
         if self.forced != forced {
             let is_released = forced.is_none() && self.forced == Some(ForcedCircuit::Open);
-            self.state = if is_released { State::Growing(now) } else { State::Closed };
+            self.state = if is_released { CircuitPhase::Growing(now) } else { CircuitPhase::Closed };
             self.forced = forced;
-            self.forget();
+            self.clear_samples();
         }
     }
 
@@ -115,18 +122,18 @@ impl Circuit {
             None => {}
         }
         match self.state {
-            State::Closed => true,
-            State::Open(outage) if now < outage.until => false,
-            State::Open(outage) => {
-                self.state = State::Probing { outage, from: now, good: 0, probe: None };
+            CircuitPhase::Closed => true,
+            CircuitPhase::Open(outage) if now < outage.until => false,
+            CircuitPhase::Open(outage) => {
+                self.state = CircuitPhase::Probing { outage, from: now, good: 0, probe: None };
                 true
             }
             // A probe that does not end, such as a long attempt or a hanging call, delays the next one by the longest pause.
-            State::Probing { probe, .. } => probe.is_none_or(|probe| now >= probe + MAX_PAUSE),
-            State::Growing(since) => {
+            CircuitPhase::Probing { probe, .. } => probe.is_none_or(|probe| now >= probe + MAX_PAUSE),
+            CircuitPhase::Growing(since) => {
                 let slots = grown_slots(now.saturating_duration_since(since));
                 if slots >= self.slots {
-                    self.state = State::Closed;
+                    self.state = CircuitPhase::Closed;
                 }
                 running < slots || slots >= self.slots
             }
@@ -134,7 +141,7 @@ impl Circuit {
     }
 
     pub(super) fn attempt_started(&mut self, now: Instant) {
-        if let State::Probing { probe, .. } = &mut self.state {
+        if let CircuitPhase::Probing { probe, .. } = &mut self.state {
             *probe = Some(now);
         }
     }
@@ -146,23 +153,23 @@ impl Circuit {
         now: Instant,
         outcome: Outcome,
         jitter: f64,
-    ) -> Option<Change> {
+    ) -> Option<CircuitChange> {
         if self.forced.is_some() {
             return None;
         }
         match &mut self.state {
-            State::Closed | State::Growing(_) => self.count(started_at, now, outcome, jitter),
-            State::Open(_) => None,
-            State::Probing { from, .. } if started_at < *from => None,
-            State::Probing { outage, good, probe, .. } => {
+            CircuitPhase::Closed | CircuitPhase::Growing(_) => self.count(started_at, now, outcome, jitter),
+            CircuitPhase::Open(_) => None,
+            CircuitPhase::Probing { from, .. } if started_at < *from => None,
+            CircuitPhase::Probing { outage, good, probe, .. } => {
                 probe.take_if(|latest| *latest == started_at);
                 match outcome {
                     Outcome::Unknown => None,
                     Outcome::Bad(requested) => {
                         let mut outage = *outage;
                         let pause = outage.pause(now, requested, jitter);
-                        self.state = State::Open(outage);
-                        Some(Change::Paused(pause))
+                        self.state = CircuitPhase::Open(outage);
+                        Some(CircuitChange::Paused(pause))
                     }
                     Outcome::Good => {
                         *good += 1;
@@ -173,7 +180,7 @@ impl Circuit {
         }
     }
 
-    fn count(&mut self, started_at: Instant, now: Instant, outcome: Outcome, jitter: f64) -> Option<Change> {
+    fn count(&mut self, started_at: Instant, now: Instant, outcome: Outcome, jitter: f64) -> Option<CircuitChange> {
         let is_bad = match outcome {
             Outcome::Unknown => return None,
             Outcome::Good => false,
@@ -193,20 +200,20 @@ impl Circuit {
         opens.then(|| {
             let mut outage = Outage { since: now, pauses: 0, until: now };
             outage.pause(now, None, jitter);
-            self.state = State::Open(outage);
-            self.forget();
-            Change::Opened
+            self.state = CircuitPhase::Open(outage);
+            self.clear_samples();
+            CircuitChange::Opened
         })
     }
 
-    fn close(&mut self, now: Instant) -> Change {
-        self.state = State::Growing(now);
-        self.forget();
+    fn close(&mut self, now: Instant) -> CircuitChange {
+        self.state = CircuitPhase::Growing(now);
+        self.clear_samples();
         self.counts_from = Some(now);
-        Change::Closed
+        CircuitChange::Closed
     }
 
-    fn forget(&mut self) {
+    fn clear_samples(&mut self) {
         self.samples.clear();
         self.trips = 0;
         self.counts_from = None;
@@ -216,7 +223,7 @@ impl Circuit {
     /// after an outage.
     fn needed(&self) -> usize {
         match self.state {
-            State::Growing(_) => MIN_SAMPLES,
+            CircuitPhase::Growing(_) => MIN_SAMPLES,
             _ => (2 * self.slots).clamp(MIN_SAMPLES, ENOUGH_SAMPLES),
         }
     }
@@ -230,20 +237,21 @@ impl Circuit {
     pub(super) fn makes_waits(&self) -> bool {
         match self.forced {
             Some(forced) => forced == ForcedCircuit::Open,
-            None => !matches!(self.state, State::Closed),
+            None => !matches!(self.state, CircuitPhase::Closed),
         }
     }
 
     /// Returns whether an operator holds the circuit open, or the usable slots still grow after an outage.
     pub(super) fn is_held_open_or_growing(&self) -> bool {
-        self.forced == Some(ForcedCircuit::Open) || (self.forced.is_none() && matches!(self.state, State::Growing(_)))
+        self.forced == Some(ForcedCircuit::Open)
+            || (self.forced.is_none() && matches!(self.state, CircuitPhase::Growing(_)))
     }
 
     /// Returns whether the circuit is open: only probes may start, or nothing if an operator opened it.
     pub(super) fn is_open(&self) -> bool {
         match self.forced {
             Some(forced) => forced == ForcedCircuit::Open,
-            None => matches!(self.state, State::Open(_) | State::Probing { .. }),
+            None => matches!(self.state, CircuitPhase::Open(_) | CircuitPhase::Probing { .. }),
         }
     }
 
@@ -251,8 +259,8 @@ impl Circuit {
     pub(super) fn open_since(&self) -> Option<Instant> {
         match self.state {
             _ if self.forced.is_some() => None,
-            State::Open(outage) | State::Probing { outage, .. } => Some(outage.since),
-            State::Closed | State::Growing(_) => None,
+            CircuitPhase::Open(outage) | CircuitPhase::Probing { outage, .. } => Some(outage.since),
+            CircuitPhase::Closed | CircuitPhase::Growing(_) => None,
         }
     }
 
@@ -260,13 +268,13 @@ impl Circuit {
     pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
         match self.state {
             _ if self.forced.is_some() => None,
-            State::Open(outage) => Some(outage.until),
-            State::Growing(since) => {
+            CircuitPhase::Open(outage) => Some(outage.until),
+            CircuitPhase::Growing(since) => {
                 let seconds = now.saturating_duration_since(since).as_secs() + 1;
                 Some(since + Duration::from_secs(seconds))
             }
-            State::Probing { probe, .. } => probe.map(|probe| probe + MAX_PAUSE).filter(|due| *due > now),
-            State::Closed => None,
+            CircuitPhase::Probing { probe, .. } => probe.map(|probe| probe + MAX_PAUSE).filter(|due| *due > now),
+            CircuitPhase::Closed => None,
         }
     }
 }
@@ -276,9 +284,9 @@ impl Outage {
     fn pause(&mut self, now: Instant, requested: Option<Duration>, jitter: f64) -> Duration {
         let doubled = FIRST_PAUSE * (1 << self.pauses.min(10));
         let part = now.saturating_duration_since(self.since) / PAUSE_PART;
-        let own = doubled.min(part.max(FIRST_PAUSE)).min(MAX_PAUSE);
-        let own = own.mul_f64(1.0 - JITTER + 2.0 * JITTER * jitter.clamp(0.0, 1.0));
-        let pause = requested.map_or(own, |requested| requested.clamp(FIRST_PAUSE, MAX_REQUESTED_PAUSE));
+        let computed = doubled.min(part.max(FIRST_PAUSE)).min(MAX_PAUSE);
+        let computed = computed.mul_f64(1.0 - JITTER + 2.0 * JITTER * jitter.clamp(0.0, 1.0));
+        let pause = requested.map_or(computed, |requested| requested.clamp(FIRST_PAUSE, MAX_REQUESTED_PAUSE));
         self.pauses = self.pauses.saturating_add(1);
         self.until = now + pause;
         pause

@@ -9,8 +9,8 @@ use super::*;
 use crate::model::retry::{RetryPolicy, Waits};
 
 const REFUSAL: Duration = Duration::from_millis(2);
-const BEFORE: Duration = Duration::from_secs(10);
-const AFTER: Duration = Duration::from_secs(60);
+const TIME_BEFORE: Duration = Duration::from_secs(10);
+const TIME_AFTER: Duration = Duration::from_secs(60);
 
 /// A type with tasks at a steady rate, all of which call one service.
 struct Model {
@@ -38,11 +38,11 @@ struct Simulation {
     /// Attempts and waits of the tasks that have failed.
     used: BTreeMap<u64, (u32, Waits)>,
     fresh: u64,
-    cost: Cost,
+    cost: SimulatedCost,
 }
 
 #[derive(Debug, Default)]
-struct Cost {
+struct SimulatedCost {
     failed: u32,
     dead: u32,
     /// Time from the return of the service to the first success, and to the use of all slots.
@@ -51,7 +51,7 @@ struct Cost {
 }
 
 impl Model {
-    fn run(self) -> Cost {
+    fn run(self) -> SimulatedCost {
         let begun = Instant::now();
         let mut circuit = Circuit::new();
         circuit.set_slots(self.slots);
@@ -64,10 +64,10 @@ impl Model {
             delayed: BinaryHeap::new(),
             used: BTreeMap::new(),
             fresh: 0,
-            cost: Cost::default(),
+            cost: SimulatedCost::default(),
             model: self,
         };
-        let end = simulation.back() + AFTER;
+        let end = simulation.back() + TIME_AFTER;
         while simulation.now < end {
             simulation.step();
         }
@@ -78,11 +78,11 @@ impl Model {
 impl Simulation {
     /// Time at which the service is back.
     fn back(&self) -> Instant {
-        self.begun + BEFORE + self.model.outage
+        self.begun + TIME_BEFORE + self.model.outage
     }
 
     fn is_away(&self, at: Instant) -> bool {
-        at >= self.begun + BEFORE && at < self.back()
+        at >= self.begun + TIME_BEFORE && at < self.back()
     }
 
     fn arrival(&self, task: u64) -> Instant {
@@ -100,7 +100,7 @@ impl Simulation {
         })
     }
 
-    /// Starts what may start, and goes on to the next event.
+    /// Starts the attempts that may start, and advances to the next event.
     fn step(&mut self) {
         let mut has_task = true;
         while has_task && self.circuit.admits(self.now, self.running.len()) && self.running.len() < self.model.slots {

@@ -23,7 +23,7 @@ impl Fixture {
     }
 
     /// Runs an attempt, if one is admitted.
-    fn attempt(&mut self, outcome: Outcome) -> Option<Option<Change>> {
+    fn attempt(&mut self, outcome: Outcome) -> Option<Option<CircuitChange>> {
         if !self.circuit.admits(self.now, 0) {
             return None;
         }
@@ -35,7 +35,7 @@ impl Fixture {
 
     /// Number of bad attempts after which the circuit opens.
     fn open(&mut self) -> usize {
-        (1..=1_000).find(|_| self.attempt(BAD) == Some(Some(Change::Opened))).expect("it opens")
+        (1..=1_000).find(|_| self.attempt(BAD) == Some(Some(CircuitChange::Opened))).expect("it opens")
     }
 
     fn wait_for_probe(&mut self) {
@@ -79,7 +79,7 @@ fn three_good_probes_close_the_circuit() {
     assert!(fixture.circuit.is_open() && fixture.circuit.makes_waits());
     assert_eq!(fixture.attempt(BAD), None, "nothing starts during the pause");
     fixture.wait_for_probe();
-    for change in [None, None, Some(Change::Closed)] {
+    for change in [None, None, Some(CircuitChange::Closed)] {
         assert!(fixture.circuit.is_open());
         assert_eq!(fixture.attempt(Outcome::Good), Some(change));
     }
@@ -130,7 +130,7 @@ fn probe_that_lasts_holds_back_the_next_one_for_the_longest_pause() {
     assert_eq!(fixture.circuit.attempt_ended(first, second, Outcome::Good, 0.5), None);
     assert!(!fixture.circuit.admits(second, 1));
     assert_eq!(fixture.circuit.attempt_ended(second, second, Outcome::Good, 0.5), None);
-    assert_eq!(fixture.attempt(Outcome::Good), Some(Some(Change::Closed)));
+    assert_eq!(fixture.attempt(Outcome::Good), Some(Some(CircuitChange::Closed)));
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn pauses_grow_with_the_outage() {
     let mut pauses = Vec::new();
     while fixture.now < begun + Duration::from_secs(3_600) {
         fixture.wait_for_probe();
-        let Some(Some(Change::Paused(pause))) = fixture.attempt(BAD) else { panic!("a bad probe") };
+        let Some(Some(CircuitChange::Paused(pause))) = fixture.attempt(BAD) else { panic!("a bad probe") };
         let outage = fixture.now.duration_since(begun);
         assert!(pause <= MAX_PAUSE && pause <= (outage / PAUSE_PART).max(FIRST_PAUSE), "{pause:?} after {outage:?}");
         pauses.push(pause);
@@ -158,7 +158,7 @@ fn service_may_request_a_pause() {
     for (requested, pause) in [(0, 1), (40, 40), (4_000, 300)] {
         fixture.wait_for_probe();
         let outcome = Outcome::Bad(Some(Duration::from_secs(requested)));
-        assert_eq!(fixture.attempt(outcome), Some(Some(Change::Paused(Duration::from_secs(pause)))));
+        assert_eq!(fixture.attempt(outcome), Some(Some(CircuitChange::Paused(Duration::from_secs(pause)))));
     }
 }
 
@@ -212,7 +212,7 @@ proptest! {
             let bad = recent.iter().filter(|(_, is_bad)| *is_bad).count();
             let enough = recent.len() >= (2 * slots).clamp(MIN_SAMPLES, ENOUGH_SAMPLES);
             let opens = is_bad && enough && 2 * bad >= recent.len();
-            prop_assert_eq!(change, Some(opens.then_some(Change::Opened)));
+            prop_assert_eq!(change, Some(opens.then_some(CircuitChange::Opened)));
             if opens {
                 break;
             }
@@ -237,7 +237,7 @@ proptest! {
                 probe = Some(fixture.now);
             } else if let Some(started_at) = probe.take() {
                 let outcome = if is_good { Outcome::Good } else { BAD };
-                if fixture.circuit.attempt_ended(started_at, fixture.now, outcome, 0.5) == Some(Change::Closed) {
+                if fixture.circuit.attempt_ended(started_at, fixture.now, outcome, 0.5) == Some(CircuitChange::Closed) {
                     return Ok(());
                 }
                 prop_assert!(fixture.circuit.is_open());

@@ -81,14 +81,14 @@ impl Backpressure {
         let number = types.number();
         let mut held = 0;
         let mut needs_commit = committing;
-        for one in types.busy_mut() {
-            let takes_records = one.takes_records(deps, committing, now);
-            one.set_held(deps, !takes_records, now);
+        for type_consumer in types.busy_mut() {
+            let takes_records = type_consumer.takes_records(deps, committing, now);
+            type_consumer.set_held(deps, !takes_records, now);
             held += usize::from(!takes_records);
             if number > 1 {
-                one.pause_long_held(deps, now);
+                type_consumer.pause_long_held(deps, now);
             }
-            needs_commit |= one.partitions.iter().any(PartitionState::needs_commit);
+            needs_commit |= type_consumer.partitions.iter().any(PartitionState::needs_commit);
         }
         if held == number {
             return self.no_records(now);

@@ -41,7 +41,7 @@ const COMMIT_DEADLINE: Duration = Duration::from_secs(60);
 /// Maximum time to retry a final commit, and the pause between. A group rejects commits until all its members have
 /// answered a rebalance.
 const FINAL_COMMIT_DEADLINE: Duration = Duration::from_secs(8);
-const FINAL_COMMIT_PAUSE: Duration = Duration::from_millis(20);
+const FINAL_COMMIT_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// State of the commits of one consumer.
 pub(super) struct Committer {
@@ -88,23 +88,32 @@ impl Committer {
             return false;
         }
         let interval = if types.is_idle() { deps.commit_interval / IDLE_COMMIT_FRACTION } else { deps.commit_interval };
-        let needs_window = |one: &TypeConsumer| one.partitions.iter().any(PartitionState::needs_window);
-        let retries_wait = |one: &TypeConsumer| {
+        let needs_window =
+            |type_consumer: &TypeConsumer| type_consumer.partitions.iter().any(PartitionState::needs_window);
+        let retries_wait = |type_consumer: &TypeConsumer| {
             since >= RETRY_COMMIT_SPACING
-                && one.partitions.iter().any(|state| state.phase.is_reading() && state.retries.is_uncommitted())
+                && type_consumer
+                    .partitions
+                    .iter()
+                    .any(|state| state.phase.is_reading() && state.retries.is_uncommitted())
         };
-        since >= interval || types.busy().any(|one| one.may_commit(now) && (needs_window(one) || retries_wait(one)))
+        since >= interval
+            || types.busy().any(|type_consumer| {
+                type_consumer.may_commit(now) && (needs_window(type_consumer) || retries_wait(type_consumer))
+            })
     }
 
     /// Creates the commits of all partitions that need one.
     fn prepare(&mut self, deps: &GroupDeps, types: &mut TypeTable, now: Instant) -> Vec<Commit> {
         let mut commits = Vec::new();
         let mut states = BTreeMap::new();
-        for one in types.busy_mut().filter(|one| one.may_commit(now)) {
-            for state in one.partitions.iter_mut().filter(|state| state.needs_commit() || state.needs_window()) {
+        for type_consumer in types.busy_mut().filter(|type_consumer| type_consumer.may_commit(now)) {
+            for state in
+                type_consumer.partitions.iter_mut().filter(|state| state.needs_commit() || state.needs_window())
+            {
                 let was_full = state.is_full();
                 let (commit, next) = state.commit();
-                report_window_held(&one.deps, state, was_full);
+                report_window_held(&type_consumer.deps, state, was_full);
                 deps.offsets.lock().insert(commit.partition.clone(), commit.offset);
                 states.insert(commit.partition.clone(), next);
                 commits.push(commit);
@@ -127,12 +136,12 @@ impl Committer {
         for (partition, next) in commit.states {
             let missing = || Err(BrokerError::InDoubt("the commit has no outcome".into()));
             let outcome = outcomes.remove(&partition).unwrap_or_else(missing);
-            let Some(one) = types.of_topic_mut(&partition.topic) else { continue };
-            one.set_busy();
+            let Some(type_consumer) = types.of_topic_mut(&partition.topic) else { continue };
+            type_consumer.set_busy();
             if let Err(error) = &outcome {
-                one.delay_commit(retry_at, error);
+                type_consumer.delay_commit(retry_at, error);
             }
-            let state = one.partitions.get_mut(partition.index);
+            let state = type_consumer.partitions.get_mut(partition.index);
             let Some(state) = state.filter(|state| state.assignment_id == next.assignment_id) else { continue };
             if outcome.is_err() {
                 state.commit_failed();
@@ -144,7 +153,7 @@ impl Committer {
             }
             if next.recorded > 0 {
                 let CommitState { assignment_id, recorded, .. } = next;
-                one.deps.command(Command::RetriesCommitted { assignment_id, recorded });
+                type_consumer.deps.command(Command::RetriesCommitted { assignment_id, recorded });
             }
         }
         unmarked
@@ -169,7 +178,7 @@ impl Committer {
             self.final_retry = None;
             return true;
         }
-        self.final_retry = Some(FinalRetry { since, next: Instant::now() + FINAL_COMMIT_PAUSE });
+        self.final_retry = Some(FinalRetry { since, next: Instant::now() + FINAL_COMMIT_RETRY_INTERVAL });
         false
     }
 }
@@ -197,7 +206,7 @@ impl GroupConsumer {
             // A late outcome would be mistaken for that of the next commit.
             return self.fail_consumer(&BrokerError::InDoubt("no outcome of a commit within 60 s".into()));
         }
-        // Drained partitions come first: commits that follow one another would delay their release for ever.
+        // Drained partitions come first: a series of other commits would delay their release without limit.
         let releases = self.committer.can_commit_final(now) && self.types.has_drained(self.stopping, now);
         if releases || !self.committer.is_due(&self.deps, &self.types, now) {
             return;
@@ -236,8 +245,8 @@ impl GroupConsumer {
                 }
                 Err(error) => {
                     // The mark is written again after the next commit, which is delayed.
-                    if let Some(one) = self.types.of_topic_mut(&partition.topic) {
-                        one.delay_commit(Instant::now() + RETRY_SPACING, &error);
+                    if let Some(type_consumer) = self.types.of_topic_mut(&partition.topic) {
+                        type_consumer.delay_commit(Instant::now() + RETRY_SPACING, &error);
                     }
                 }
             }

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use super::deps::{CALL_DEADLINE, GroupDeps, TypeDeps};
 use super::partition_table::PartitionTable;
-use super::{GroupConsumer, RETRY_PAUSE, TypeConsumer};
+use super::{GroupConsumer, RETRY_INTERVAL, TypeConsumer};
 use crate::broker::{BrokerError, Commit, CommittedOffset, Partition, StartOffset};
 use crate::config::RateBy;
 use crate::control::{self, ControlKey, ControlState};
@@ -42,12 +42,13 @@ impl GroupConsumer {
         self.control_recheck_at = None;
         let control = self.deps.control.clone();
         let chosen: Vec<ChosenStart> =
-            self.types.iter_mut().flat_map(|one| one.apply_settings(&control.state())).collect();
+            self.types.iter_mut().flat_map(|type_consumer| type_consumer.apply_settings(&control.state())).collect();
         for ChosenStart { partition, assignment_id, offset } in chosen {
-            let Some(one) = self.types.of_topic_mut(&partition.topic) else { continue };
-            if let Err(error) = one.start_refused_at(&mut self.deps, &partition, assignment_id, offset).await {
+            let Some(type_consumer) = self.types.of_topic_mut(&partition.topic) else { continue };
+            if let Err(error) = type_consumer.start_refused_at(&mut self.deps, &partition, assignment_id, offset).await
+            {
                 tracing::warn!(%partition, offset, %error, "the chosen start offset cannot be applied yet; retrying");
-                self.control_recheck_at = Some(now + RETRY_PAUSE);
+                self.control_recheck_at = Some(now + RETRY_INTERVAL);
             }
         }
     }

@@ -102,8 +102,8 @@ impl GroupDeps {
             [only] => only.to_string(),
             _ => self.names.tasks(""),
         };
-        let found = self.broker.topics(&prefix, CALL_DEADLINE)?;
-        Ok(found.into_iter().map(|info| (info.name, info.partitions)).collect())
+        let topics = self.broker.topics(&prefix, CALL_DEADLINE)?;
+        Ok(topics.into_iter().map(|info| (info.name, info.partitions)).collect())
     }
 }
 

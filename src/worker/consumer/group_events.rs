@@ -22,7 +22,7 @@ impl GroupConsumer {
             }
             GroupEvent::Lost(partitions) => {
                 tracing::warn!(%group, partitions = %list(&partitions), "partitions lost");
-                self.lose(&partitions);
+                self.lose_partitions(&partitions);
             }
             GroupEvent::Committed(outcomes) => self.commit_ended(outcomes).await,
             GroupEvent::OutOfRange(partition) => self.out_of_range.add(partition),
@@ -45,21 +45,21 @@ impl GroupConsumer {
         let deadline = Instant::now() + self.deps.drain_timeout;
         self.forget_pending(|pending| partitions.contains(pending));
         let mut idle: Vec<Partition> = Vec::new();
-        self.types.for_each_of(partitions, |one, numbers| {
+        self.types.for_each_of(partitions, |type_consumer, numbers| {
             for number in numbers {
-                match one.partitions.get_mut(*number) {
+                match type_consumer.partitions.get_mut(*number) {
                     Some(state) if state.phase != Phase::Refused => {
                         state.revoke(deadline);
-                        one.deps.command(Command::CloseAssignment { assignment_id: state.assignment_id });
+                        type_consumer.deps.command(Command::CloseAssignment { assignment_id: state.assignment_id });
                     }
                     // No task of this partition runs.
                     _ => {
-                        one.partitions.remove(*number);
-                        idle.push(Partition::new(one.deps.topic.clone(), *number));
+                        type_consumer.partitions.remove(*number);
+                        idle.push(Partition::new(type_consumer.deps.topic.clone(), *number));
                     }
                 }
             }
-            one.hand_out.recall(&mut one.partitions);
+            type_consumer.hand_out.recall(&mut type_consumer.partitions);
         });
         if !idle.is_empty() {
             self.types.release(&mut self.deps, &idle);
@@ -69,23 +69,25 @@ impl GroupConsumer {
     /// Drops partitions that have not been started, and the reports of types that could not be started.
     pub(super) fn forget_pending(&mut self, is_forgotten: impl Fn(&Partition) -> bool) {
         for topic in self.pending_start.remove(is_forgotten) {
-            if let Some(one) = self.types.of_topic_mut(&topic) {
-                one.deps.clear_start_health();
+            if let Some(type_consumer) = self.types.of_topic_mut(&topic) {
+                type_consumer.deps.clear_start_health();
             }
         }
     }
 
     /// Gives up partitions that the group has assigned to others.
-    pub(super) fn lose(&mut self, partitions: &[Partition]) {
+    pub(super) fn lose_partitions(&mut self, partitions: &[Partition]) {
         self.forget_pending(|pending| partitions.contains(pending));
-        self.types.for_each_of(partitions, |one, numbers| {
+        self.types.for_each_of(partitions, |type_consumer, numbers| {
             for number in numbers {
-                if let Some(state) = one.partitions.remove(*number) {
+                if let Some(state) = type_consumer.partitions.remove(*number) {
                     let reason = InterruptionReason::PartitionLost;
-                    one.deps.command(Command::CancelAssignment { assignment_id: state.assignment_id, reason });
+                    type_consumer
+                        .deps
+                        .command(Command::CancelAssignment { assignment_id: state.assignment_id, reason });
                 }
             }
-            one.hand_out.recall(&mut one.partitions);
+            type_consumer.hand_out.recall(&mut type_consumer.partitions);
         });
         self.types.release(&mut self.deps, partitions);
         // The consumer joins its group again.
@@ -101,8 +103,8 @@ impl GroupConsumer {
         let stopping = self.stopping;
         let reason = if stopping { InterruptionReason::WorkerStopped } else { InterruptionReason::PartitionMoved };
         let (mut partitions, mut commits) = (Vec::new(), Vec::new());
-        for one in self.types.iter_mut().filter(|one| stopping || one.is_busy()) {
-            for state in one.partitions.iter_mut() {
+        for type_consumer in self.types.iter_mut().filter(|type_consumer| stopping || type_consumer.is_busy()) {
+            for state in type_consumer.partitions.iter_mut() {
                 if !can_be_released(state, stopping, now) {
                     continue;
                 }
@@ -111,15 +113,17 @@ impl GroupConsumer {
                     commits.push(state.final_commit());
                 }
                 if state.outstanding() > 0 {
-                    one.deps.command(Command::CancelAssignment { assignment_id: state.assignment_id, reason });
+                    type_consumer
+                        .deps
+                        .command(Command::CancelAssignment { assignment_id: state.assignment_id, reason });
                 }
             }
         }
         if partitions.is_empty() || !self.committer.commit_final(&mut self.deps, &commits, now) {
             return;
         }
-        self.types.for_each_of(&partitions, |one, numbers| {
-            numbers.iter().for_each(|number| drop(one.partitions.remove(*number)));
+        self.types.for_each_of(&partitions, |type_consumer, numbers| {
+            numbers.iter().for_each(|number| drop(type_consumer.partitions.remove(*number)));
         });
         self.types.release(&mut self.deps, &partitions);
     }

@@ -47,7 +47,7 @@ use start_partitions::PendingStart;
 use type_consumer::TypeTable;
 
 /// Pause before a failed call to the broker is retried.
-const RETRY_PAUSE: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Consumer of a group.
@@ -96,7 +96,9 @@ impl GroupConsumer {
     /// Runs one turn of the loop. Returns false when everything is released, or the worker aborts.
     async fn step(&mut self) -> bool {
         let now = Instant::now();
-        if self.deps.shutdown.abort.is_cancelled() || self.types.busy().any(|one| one.hand_out.closed) {
+        if self.deps.shutdown.abort.is_cancelled()
+            || self.types.busy().any(|type_consumer| type_consumer.hand_out.closed)
+        {
             return false;
         }
         if self.deps.shutdown.is_draining() && !self.stopping {
@@ -126,7 +128,7 @@ impl GroupConsumer {
 
     fn take_completions(&mut self) {
         let mut any = false;
-        self.types.busy_mut().for_each(|one| any |= one.take_completions());
+        self.types.busy_mut().for_each(|type_consumer| any |= type_consumer.take_completions());
         if any {
             self.backpressure.completed();
         }
@@ -145,8 +147,8 @@ impl GroupConsumer {
         let mut taken = 0;
         let polled = self.deps.consumer.poll(budget.records, wait, &mut |record| {
             taken += 1;
-            if let Some(one) = types.of_topic_mut(record.topic) {
-                one.receive(record);
+            if let Some(type_consumer) = types.of_topic_mut(record.topic) {
+                type_consumer.receive(record);
             }
         });
         types.busy_mut().for_each(TypeConsumer::end_batch);
@@ -168,12 +170,12 @@ impl GroupConsumer {
         self.stopping = true;
         self.forget_pending(|_| true);
         let deadline = now + self.deps.shutdown.drain_time(self.deps.drain_timeout);
-        self.types.iter_mut().for_each(|one| one.revoke_all(deadline));
+        self.types.iter_mut().for_each(|type_consumer| type_consumer.revoke_all(deadline));
     }
 
     /// Commits all completed offsets and leaves the group.
     fn leave(mut self) {
-        let states = self.types.iter_mut().flat_map(|one| one.partitions.iter_mut());
+        let states = self.types.iter_mut().flat_map(|type_consumer| type_consumer.partitions.iter_mut());
         let processed = states.filter(|state| state.phase != Phase::Refused);
         let commits: Vec<_> = processed.map(PartitionState::final_commit).collect();
         if !self.deps.shutdown.abort.is_cancelled() {

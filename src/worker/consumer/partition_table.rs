@@ -74,7 +74,7 @@ impl CompletionBuffers {
     /// Applies the completions that have arrived. Returns whether any input is complete.
     pub(super) fn apply(&mut self, completions: &Completions, partitions: &mut PartitionTable) -> bool {
         let Self(arrived) = self;
-        completions.take(arrived);
+        completions.take_arrived(arrived);
         let any = !arrived.completed.is_empty();
         // First: the final commit of a partition follows the release of its last task.
         for recorded in arrived.recorded.drain(..) {

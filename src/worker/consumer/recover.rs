@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::deps::{CALL_DEADLINE, GroupDeps, NOT_JOINED};
 use super::partition::PartitionState;
 use super::type_consumer::TypeTable;
-use super::{GroupConsumer, RETRY_PAUSE, TypeConsumer};
+use super::{GroupConsumer, RETRY_INTERVAL, TypeConsumer};
 use crate::broker::{BrokerError, Partition, StartOffset};
 use crate::model::event::InterruptionReason;
 use crate::runtime::{self, Backoff};
@@ -18,7 +18,7 @@ use crate::worker::dispatch::Command;
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// Length of a turn of the loop while there is no consumer.
-const TURN: Duration = Duration::from_millis(20);
+const TURN_INTERVAL: Duration = Duration::from_millis(20);
 /// Minimum time between two failures after which the backoff starts again from its first wait.
 const PROBATION: Duration = Duration::from_secs(60);
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
@@ -83,17 +83,17 @@ impl GapCheck {
         if now < self.next {
             return;
         }
-        let partitions = types.iter().flat_map(|one| one.partitions.iter()).count();
+        let partitions = types.iter().flat_map(|type_consumer| type_consumer.partitions.iter()).count();
         let partitions = u32::try_from(partitions).unwrap_or(u32::MAX);
         self.next = now + GAP_CHECK_INTERVAL.max(GAP_CHECK_PER_PARTITION.saturating_mul(partitions));
         let Ok(positions) = deps.consumer.positions() else { return };
         for (partition, offset) in positions {
-            let Some(one) = types.of_topic_mut(&partition.topic) else { continue };
-            if let Some(state) = one.partitions.reading_mut(partition.index)
+            let Some(type_consumer) = types.of_topic_mut(&partition.topic) else { continue };
+            if let Some(state) = type_consumer.partitions.reading_mut(partition.index)
                 && offset > state.next_offset()
             {
                 state.skip_to(offset);
-                one.set_busy();
+                type_consumer.set_busy();
             }
         }
     }
@@ -104,7 +104,7 @@ impl GroupConsumer {
         if self.out_of_range.partitions.is_empty() || self.out_of_range.retry_at.is_some_and(|at| now < at) {
             return;
         }
-        self.out_of_range.retry_at = Some(now + RETRY_PAUSE);
+        self.out_of_range.retry_at = Some(now + RETRY_INTERVAL);
         for partition in std::mem::take(&mut self.out_of_range.partitions) {
             let Err(error) = self.recover_partition(&partition) else { continue };
             self.deps.log_error(&error);
@@ -112,24 +112,24 @@ impl GroupConsumer {
             let message = format!(
                 "partition {index} of `{topic}` is not read: its offset is outside its log and cannot be reset yet"
             );
-            if let Some(one) = self.types.of_topic_mut(topic) {
-                one.deps.set_partition_health(*index, format!("{message}: {error}"));
+            if let Some(type_consumer) = self.types.of_topic_mut(topic) {
+                type_consumer.deps.set_partition_health(*index, format!("{message}: {error}"));
             }
             self.out_of_range.partitions.insert(partition);
         }
     }
 
     fn recover_partition(&mut self, partition: &Partition) -> Result<(), BrokerError> {
-        let Some(one) = self.types.of_topic_mut(&partition.topic) else { return Ok(()) };
+        let Some(type_consumer) = self.types.of_topic_mut(&partition.topic) else { return Ok(()) };
         // A revoked partition is not read any more.
-        let Some(next) = one.partitions.reading_mut(partition.index).map(|state| state.next_offset()) else {
+        let Some(next) = type_consumer.partitions.reading_mut(partition.index).map(|state| state.next_offset()) else {
             return Ok(());
         };
-        one.set_busy();
+        type_consumer.set_busy();
         let ends = self.deps.broker.watermarks(partition, CALL_DEADLINE)?;
         if next > ends.high {
             let reason = format!("offset {next} is beyond the log's end {}", ends.high);
-            one.refuse_recreated(&mut self.deps, partition, &reason);
+            type_consumer.refuse_recreated(&mut self.deps, partition, &reason);
             // An operator may already have chosen its start offset.
             self.control_recheck_at = Some(Instant::now());
             return Ok(());
@@ -138,12 +138,12 @@ impl GroupConsumer {
         let lost = ends.low - next;
         if lost > 0 {
             // The next commit is past the removed offsets. Trackers conclude from it that no worker has these tasks.
-            if let Some(state) = one.partitions.get_mut(partition.index) {
+            if let Some(state) = type_consumer.partitions.get_mut(partition.index) {
                 state.skip_to(ends.low);
             }
             tracing::error!(%partition, offsets = lost, "retention has removed tasks that no worker had started; continuing at the log's start");
         }
-        one.deps.clear_partition_health(partition.index);
+        type_consumer.deps.clear_partition_health(partition.index);
         Ok(())
     }
 
@@ -152,10 +152,10 @@ impl GroupConsumer {
         let group = &self.deps.group;
         let message = "the consumer has failed and will be recreated";
         tracing::error!(%group, %error, "{message}");
-        let states = self.types.iter().flat_map(|one| one.partitions.iter());
+        let states = self.types.iter().flat_map(|type_consumer| type_consumer.partitions.iter());
         let owned: Vec<Partition> = states.map(|state| state.partition.clone()).collect();
-        self.lose(&owned);
-        self.types.iter_mut().for_each(|one| one.backpressure.reset());
+        self.lose_partitions(&owned);
+        self.types.iter_mut().for_each(|type_consumer| type_consumer.backpressure.reset());
         self.forget_pending(|_| true);
         self.deps.set_health(format!("{message}: {error}"));
         self.committer.reset();
@@ -169,7 +169,7 @@ impl GroupConsumer {
             return false;
         }
         if self.recreation.next_try.is_some_and(|next_try| now < next_try) {
-            runtime::rest(TURN).await;
+            runtime::pause_thread(TURN_INTERVAL).await;
             return true;
         }
         match self.deps.broker.consumer(&self.deps.spec) {

@@ -8,15 +8,15 @@ use tokio::time::Instant;
 
 use super::deps::{CALL_DEADLINE, GroupDeps};
 use super::partition::{PartitionState, Phase};
-use super::{GroupConsumer, RETRY_PAUSE, TypeConsumer};
+use super::{GroupConsumer, RETRY_INTERVAL, TypeConsumer};
 use crate::broker::{BrokerError, CommittedOffset, Partition, StartOffset, Watermarks};
 use crate::control::settings;
 use crate::runtime::Backoff;
 use crate::worker::dispatch::Command;
 
 /// Pause before a type that cannot be started is tried again; it doubles up to the longest one.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const MIN_BACKOFF: Duration = Duration::from_millis(500);
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
 /// Deadline of reading the ends of a partition: the loop of all types waits for it.
 const ENDS_DEADLINE: Duration = Duration::from_secs(3);
 
@@ -67,7 +67,7 @@ impl PendingStart {
 
     /// Keeps partitions of a topic that cannot be started yet.
     fn delay(&mut self, topic: &Arc<str>, numbers: &[i32]) {
-        let new = || Delay { until: Instant::now(), backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE) };
+        let new = || Delay { until: Instant::now(), backoff: Backoff::new(MIN_BACKOFF, MAX_BACKOFF) };
         let delay = self.delays.entry(topic.clone()).or_insert_with(new);
         delay.until = Instant::now() + delay.backoff.next_wait();
         self.partitions.extend(numbers.iter().map(|number| Partition::new(topic.clone(), *number)));
@@ -75,7 +75,7 @@ impl PendingStart {
 }
 
 /// State of the group before its partitions are started.
-struct Found {
+struct GroupOffsets {
     /// Partitions of each topic.
     counts: BTreeMap<String, u32>,
     committed: BTreeMap<Partition, CommittedOffset>,
@@ -89,7 +89,7 @@ struct Found {
     unavailable: Option<BrokerError>,
 }
 
-impl Found {
+impl GroupOffsets {
     fn first_offset(&mut self, deps: &GroupDeps, partition: &Partition) -> Result<i64, BrokerError> {
         match self.first.get(partition) {
             Some(offset) => Ok(*offset),
@@ -127,7 +127,7 @@ impl GroupConsumer {
                 self.deps.set_health(format!("its partitions cannot be started yet: {error}"));
                 self.deps.log_error(&error);
                 self.pending_start.add(partitions);
-                self.pending_start.retry_at = Some(Instant::now() + RETRY_PAUSE);
+                self.pending_start.retry_at = Some(Instant::now() + RETRY_INTERVAL);
             }
         }
     }
@@ -135,28 +135,30 @@ impl GroupConsumer {
     /// Determines where the last owner of each partition ended, and resumes there. Returns the partitions of topics
     /// that cannot be started yet.
     fn start_partitions(&mut self, partitions: &[Partition]) -> Result<Vec<TopicPartitions>, BrokerError> {
-        let mut found = self.find(partitions)?;
+        let mut offsets = self.find(partitions)?;
         let mut starts = Vec::new();
         let mut left = Vec::new();
         let mut has_refused = false;
         let deps = &mut self.deps;
         let pending_start = &mut self.pending_start;
-        self.types.for_each_of(partitions, |one, numbers| match one.start(deps, &mut found, numbers) {
-            Ok(begun) => {
-                one.deps.clear_start_health();
-                pending_start.delays.remove(&one.deps.topic);
-                has_refused |= begun.iter().any(|(_, start)| *start == StartOffset::End);
-                starts.extend(begun);
-            }
-            Err(error) => {
-                one.deps.set_start_health(format!("its partitions cannot be started yet: {error}"));
-                deps.log_error(&error);
-                left.push((one.deps.topic.clone(), numbers.to_vec()));
+        self.types.for_each_of(partitions, |type_consumer, numbers| {
+            match type_consumer.start(deps, &mut offsets, numbers) {
+                Ok(begun) => {
+                    type_consumer.deps.clear_start_health();
+                    pending_start.delays.remove(&type_consumer.deps.topic);
+                    has_refused |= begun.iter().any(|(_, start)| *start == StartOffset::End);
+                    starts.extend(begun);
+                }
+                Err(error) => {
+                    type_consumer.deps.set_start_health(format!("its partitions cannot be started yet: {error}"));
+                    deps.log_error(&error);
+                    left.push((type_consumer.deps.topic.clone(), numbers.to_vec()));
+                }
             }
         });
         self.deps.consumer.assign(&starts)?;
         if has_refused {
-            let refused = self.types.iter().flat_map(|one| one.partitions.refused());
+            let refused = self.types.iter().flat_map(|type_consumer| type_consumer.partitions.refused());
             let refused: Vec<Partition> = refused.map(|state| state.partition.clone()).collect();
             self.deps.consumer.pause(&refused, true)?;
             // An operator may already have chosen their start offsets.
@@ -165,7 +167,7 @@ impl GroupConsumer {
         Ok(left)
     }
 
-    fn find(&mut self, partitions: &[Partition]) -> Result<Found, BrokerError> {
+    fn find(&mut self, partitions: &[Partition]) -> Result<GroupOffsets, BrokerError> {
         let topics: BTreeSet<Arc<str>> = partitions.iter().map(|partition| partition.topic.clone()).collect();
         let topics: Vec<Arc<str>> = topics.into_iter().collect();
         let counts = self.deps.count_partitions(&topics)?;
@@ -181,7 +183,7 @@ impl GroupConsumer {
         };
         let missing = partitions.iter().filter(|partition| !is_known(partition)).cloned().collect();
         let first = read_first_offsets(&self.deps, missing);
-        Ok(Found { counts, committed, failed, consumed, first, unavailable: None })
+        Ok(GroupOffsets { counts, committed, failed, consumed, first, unavailable: None })
     }
 
     /// Checks once after the consumer has joined its group that the control topic still names this group: a move of the
@@ -199,10 +201,10 @@ impl GroupConsumer {
         } else {
             settings::read_control_blocking(&**broker, names, CALL_DEADLINE)?.groups
         };
-        let misplaced = |one: &TypeConsumer| {
-            let task_type = &one.deps.task_type;
+        let misplaced = |type_consumer: &TypeConsumer| {
+            let task_type = &type_consumer.deps.task_type;
             let error = groups.check(task_type, names.group_name(task_type)).err()?;
-            Some((one.deps.topic.clone(), BrokerError::Refused(error.to_string())))
+            Some((type_consumer.deps.topic.clone(), BrokerError::Refused(error.to_string())))
         };
         let failed: BTreeMap<Arc<str>, BrokerError> = self.types.iter().filter_map(misplaced).collect();
         self.has_checked_groups = failed.is_empty();
@@ -253,18 +255,18 @@ impl TypeConsumer {
     fn start(
         &mut self,
         deps: &GroupDeps,
-        found: &mut Found,
+        offsets: &mut GroupOffsets,
         numbers: &[i32],
     ) -> Result<Vec<(Partition, StartOffset)>, BrokerError> {
-        if let Some(error) = found.failed.get(&self.deps.topic) {
+        if let Some(error) = offsets.failed.get(&self.deps.topic) {
             return Err(error.clone());
         }
-        let topic_partitions = self.deps.check_partitions(&found.counts)?;
+        let topic_partitions = self.deps.check_partitions(&offsets.counts)?;
         self.assignment_report.topic_partitions = topic_partitions;
         self.deps.decoder.key_check.partitions = topic_partitions;
         let mut states = Vec::new();
         for number in numbers {
-            states.push(self.new_state(deps, &Partition::new(self.deps.topic.clone(), *number), found)?);
+            states.push(self.new_state(deps, &Partition::new(self.deps.topic.clone(), *number), offsets)?);
         }
         let start = |state: PartitionState| {
             let refused = state.phase == Phase::Refused;
@@ -282,10 +284,10 @@ impl TypeConsumer {
         &mut self,
         deps: &GroupDeps,
         partition: &Partition,
-        found: &mut Found,
+        offsets: &mut GroupOffsets,
     ) -> Result<PartitionState, BrokerError> {
-        let committed = found.committed.get(partition).cloned();
-        let is_marked = found.consumed.contains(&(self.deps.task_type.to_string(), partition.index));
+        let committed = offsets.committed.get(partition).cloned();
+        let is_marked = offsets.consumed.contains(&(self.deps.task_type.to_string(), partition.index));
         let assignment_id = self.partitions.free_assignment_id();
         self.deps.command(Command::OpenAssignment { assignment_id });
         let mut state = if committed.is_none() && is_marked {
@@ -294,7 +296,7 @@ impl TypeConsumer {
         } else {
             let first = match &committed {
                 Some(committed) => committed.offset,
-                None => found.first_offset(deps, partition)?,
+                None => offsets.first_offset(deps, partition)?,
             };
             let mut state =
                 PartitionState::resume_from(partition.clone(), assignment_id, first, committed.as_ref(), self.window);
@@ -303,7 +305,7 @@ impl TypeConsumer {
         };
         let takeovers = state.crashes.unclean_takeovers();
         if takeovers > 0 {
-            state.crashes.limit_to(found.watermarks(deps, partition)?.high);
+            state.crashes.limit_to(offsets.watermarks(deps, partition)?.high);
             self.deps.metrics.worker.unclean_takeovers.with_label_values(&[&*self.deps.task_type]).inc();
             tracing::warn!(%partition, in_a_row = takeovers, "the previous owner crashed without releasing the partition");
         }

@@ -96,7 +96,7 @@ impl TypeConsumer {
     }
 
     /// Clears the reports about a partition that is released.
-    fn forget(&self, partition: i32) {
+    fn clear_reports(&self, partition: i32) {
         self.deps.clear_partition_health(partition);
         self.deps.clear_window_held(partition);
     }
@@ -126,7 +126,8 @@ pub(super) struct TypeTable {
 
 impl TypeTable {
     pub(super) fn new(types: Vec<TypeConsumer>) -> Self {
-        let by_topic = types.iter().enumerate().map(|(n, one)| (one.deps.topic.clone(), n)).collect();
+        let by_topic =
+            types.iter().enumerate().map(|(n, type_consumer)| (type_consumer.deps.topic.clone(), n)).collect();
         Self { types, by_topic, last: 0 }
     }
 
@@ -143,11 +144,11 @@ impl TypeTable {
     }
 
     pub(super) fn busy(&self) -> impl Iterator<Item = &TypeConsumer> {
-        self.types.iter().filter(|one| one.busy)
+        self.types.iter().filter(|type_consumer| type_consumer.busy)
     }
 
     pub(super) fn busy_mut(&mut self) -> impl Iterator<Item = &mut TypeConsumer> {
-        self.types.iter_mut().filter(|one| one.busy)
+        self.types.iter_mut().filter(|type_consumer| type_consumer.busy)
     }
 
     /// Returns the type of a topic.
@@ -172,28 +173,30 @@ impl TypeTable {
             }
         }
         // In the order of the types, which is the same in every run of a simulation.
-        for (n, one) in self.types.iter_mut().enumerate() {
+        for (n, type_consumer) in self.types.iter_mut().enumerate() {
             if let Some(numbers) = numbers.get(&n) {
-                one.busy = true;
-                apply(one, numbers);
+                type_consumer.busy = true;
+                apply(type_consumer, numbers);
             }
         }
     }
 
     /// Returns whether no type has a partition.
     pub(super) fn is_empty(&self) -> bool {
-        self.types.iter().all(|one| one.partitions.is_empty())
+        self.types.iter().all(|type_consumer| type_consumer.partitions.is_empty())
     }
 
     /// Returns whether partitions of any type can be released.
     pub(super) fn has_drained(&self, stopping: bool, now: Instant) -> bool {
-        let visited = self.types.iter().filter(|one| stopping || one.busy);
-        visited.flat_map(|one| one.partitions.iter()).any(|state| can_be_released(state, stopping, now))
+        let visited = self.types.iter().filter(|type_consumer| stopping || type_consumer.busy);
+        visited
+            .flat_map(|type_consumer| type_consumer.partitions.iter())
+            .any(|state| can_be_released(state, stopping, now))
     }
 
     /// Returns whether nothing waits and nothing runs.
     pub(super) fn is_idle(&self) -> bool {
-        self.busy().all(|one| one.partitions.is_idle())
+        self.busy().all(|type_consumer| type_consumer.partitions.is_idle())
     }
 
     pub(super) fn end_turn(&mut self) {
@@ -203,7 +206,9 @@ impl TypeTable {
     /// Releases partitions to the group.
     pub(super) fn release(&mut self, deps: &mut GroupDeps, partitions: &[Partition]) {
         deps.offsets.lock().retain(|partition, _| !partitions.contains(partition));
-        self.for_each_of(partitions, |one, numbers| numbers.iter().for_each(|number| one.forget(*number)));
+        self.for_each_of(partitions, |type_consumer, numbers| {
+            numbers.iter().for_each(|number| type_consumer.clear_reports(*number))
+        });
         if let Err(error) = deps.consumer.release(partitions) {
             deps.log_error(&error);
         }

@@ -4,11 +4,11 @@
 //! for a place in quarantine. [`Admission::next`] takes the next input for which a slot and a permit are free, and
 //! [`Admission::check`] decides about its task: it starts, it waits here, or it leaves ([`StartDecision`]).
 //!
-//! Invariant: a task is in one place: in one of these queues, or with its attempt, or on its way out. What comes back from an
-//! exit comes through [`Admission::go_on`], with the ordering key that is free now. A key that is not passed on would
-//! stop the tasks behind it for ever, and a task in two places would run twice.
+//! Invariant: a task is in one place: in one of these queues, or with its attempt, or on its way out. A task that returns
+//! from an exit enters through [`Admission::apply_onward`], with the ordering key that is now free. A key that is not passed on
+//! would block the tasks behind it forever, and a task in two places would run twice.
 //!
-//! The number of running attempts is an argument ([`SlotLoad`]); the attempts themselves, Kafka and the events are unknown here.
+//! The number of running attempts is an argument ([`SlotLoad`]); this module uses neither the attempts, nor Kafka, nor events.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -152,12 +152,12 @@ impl Admission {
 
     /// Returns the way out of a task that must not start now, by its own fields.
     fn exit_before_start(&self, in_flight: &InFlight, now: i64) -> Option<Exit> {
-        let own = in_flight.task.policy.as_deref();
-        let expires_at_ms = own.and_then(|own| own.expires_at_ms).filter(|at| *at <= now);
+        let policy = in_flight.task.policy.as_deref();
+        let expires_at_ms = policy.and_then(|policy| policy.expires_at_ms).filter(|at| *at <= now);
         if let Some(at) = expires_at_ms.filter(|_| in_flight.is_first_start()) {
             return Some(Exit::Expired { late_ms: now.saturating_sub(at) });
         }
-        if let Some(due_ms) = own.and_then(|own| own.not_before_ms).filter(|at| *at > now) {
+        if let Some(due_ms) = policy.and_then(|policy| policy.not_before_ms).filter(|at| *at > now) {
             let wait = Duration::from_millis((due_ms - now).max(0) as u64).min(LONGEST_WAIT);
             let start = Wait::Start { due_ms, wait };
             return Some(if self.is_long(wait) { Exit::HandedOver(start) } else { Exit::Waiting(start) });
@@ -188,7 +188,7 @@ impl Admission {
     }
 
     /// Does what an exit has left to the queues. Returns a task that stays but whose partition has been released meanwhile.
-    pub(super) fn go_on(&mut self, onward: Onward) -> Option<Box<InFlight>> {
+    pub(super) fn apply_onward(&mut self, onward: Onward) -> Option<Box<InFlight>> {
         let (mut in_flight, wait, due_ms) = match onward {
             Onward::Left { key } => {
                 self.queue.release_key(key);
@@ -320,7 +320,7 @@ mod tests {
         admission.queue.extend([0, 1].map(|offset| task(Order::Partition, offset)));
         let first = next(&mut admission).unwrap();
         assert!(next(&mut admission).is_none(), "the second task waits for the key");
-        assert!(admission.go_on(Onward::left(&first)).is_none());
+        assert!(admission.apply_onward(Onward::left(&first)).is_none());
         assert_eq!(next(&mut admission).unwrap().record.position.offset, 1);
     }
 
@@ -331,9 +331,9 @@ mod tests {
         let in_flight = next(&mut admission).unwrap();
         admission.assignments.close(7);
         let onward = Onward::Waits { in_flight, wait: Duration::ZERO, due_ms: Some(5) };
-        assert!(admission.go_on(onward).is_some());
+        assert!(admission.apply_onward(onward).is_some());
         let mut arrived = ArrivedCompletions::default();
-        admission.completions.take(&mut arrived);
+        admission.completions.take_arrived(&mut arrived);
         assert_eq!(arrived.recorded.len(), 1, "its next owner learns what it has used");
     }
 

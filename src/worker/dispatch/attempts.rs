@@ -4,11 +4,11 @@
 //! A first poll that ends an attempt costs no task, no timer and no wake-up; many slow ones delay other attempts, so that the
 //! next attempts are not polled in place ([`InlinePolling`]).
 //!
-//! Invariant: an attempt that has started ends once, here ([`AttemptBegin`]) or through the channel of [`RunningAttempts`], and until
-//! then it occupies a slot ([`SlotLoad`]). An end that got lost would occupy the slot for ever and hold back its partition. So
-//! an attempt is stopped by its token alone, and its end arrives as that of any other.
+//! Invariant: an attempt that has started ends once, here ([`AttemptBegin`]) or through the channel of
+//! [`RunningAttempts`], and until then it occupies a slot ([`SlotLoad`]). A lost end would occupy the slot forever and
+//! hold back its partition. An attempt is therefore stopped by its token alone, and its end arrives as that of any other.
 //!
-//! The consequence of an end for the task is decided elsewhere: neither the policy of failures nor an event is known here.
+//! The consequence of an end for the task is decided in `failure_policy.rs`; this module publishes no events.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ use super::DispatcherDeps;
 use super::admission::SlotLoad;
 use super::failure_policy::time_left;
 use super::inline::{Clock, InlinePolling};
-use super::running::{Running, RunningAttempts};
+use super::running::{RunningAttempt, RunningAttempts};
 use crate::config::TypePolicy;
 use crate::control::ControlState;
 use crate::handlers::blocking_pool::BlockingPool;
@@ -61,7 +61,7 @@ pub(super) struct Attempts {
 
 /// Attempt that is about to start.
 pub(super) struct PreparedAttempt {
-    pub running: Running,
+    pub running: RunningAttempt,
     handler: Arc<dyn Handler>,
     is_silent: bool,
     deadline: Instant,
@@ -72,11 +72,11 @@ pub(super) enum AttemptBegin {
     /// It runs in a task of its own.
     Pending,
     /// It has ended in its first poll, after this time.
-    Ended(Running, Answer, Duration),
+    Ended(RunningAttempt, Answer, Duration),
     /// The handler panicked before the first poll.
-    Panicked(Running, Failure),
+    Panicked(RunningAttempt, Failure),
     /// The handler has refused the params.
-    Refused(Running, ParamsError),
+    Refused(RunningAttempt, ParamsError),
 }
 
 impl Attempts {
@@ -152,8 +152,8 @@ impl Attempts {
         clock: &Clock,
     ) -> PreparedAttempt {
         let (started_at, now) = (clock.now, clock.now_ms());
-        let own = in_flight.task.policy.as_deref();
-        let timeout = own.and_then(|own| own.timeout).unwrap_or(self.policy.timeout);
+        let policy = in_flight.task.policy.as_deref();
+        let timeout = policy.and_then(|policy| policy.timeout).unwrap_or(self.policy.timeout);
         let left = time_left(&self.policy, &in_flight, now).unwrap_or(Duration::MAX);
         let deadline = started_at + Duration::from(timeout).min(left);
         let cx = Context::begin(AttemptStart {
@@ -163,7 +163,7 @@ impl Attempts {
             deadline: Some(deadline.into_std()),
             trace: in_flight.attempt_trace(span.as_deref()),
             asof: in_flight.task.asof,
-            labels: own.and_then(TaskLabels::of),
+            labels: policy.and_then(TaskLabels::of),
             headers: in_flight.record.kept_headers.clone(),
             env: self.env.clone(),
         });
@@ -171,7 +171,7 @@ impl Attempts {
         let other = permit.or_else(|| self.in_quarantine(&in_flight));
         let is_silent = other.is_some() || self.capabilities.is_silent;
         let handler = other.unwrap_or_else(|| self.handler.clone());
-        let running = Running {
+        let running = RunningAttempt {
             in_flight,
             cx,
             stop: None,
@@ -209,8 +209,8 @@ impl Attempts {
                 Err(pending) => future = pending,
             }
         }
-        let own = running.in_flight.task.policy.as_deref().and_then(|policy| policy.stall_timeout);
-        let stall = own.or(self.policy.stall_timeout).map(Duration::from);
+        let task_timeout = running.in_flight.task.policy.as_deref().and_then(|policy| policy.stall_timeout);
+        let stall = task_timeout.or(self.policy.stall_timeout).map(Duration::from);
         let limits = TimeLimits { deadline, stall, grace: self.grace };
         let (cx, stop) = (running.cx.clone(), running.stop_token());
         self.spawn(running, attempt::run(future, cx, stop, limits).instrument(span));
@@ -218,7 +218,7 @@ impl Attempts {
     }
 
     /// Ends an attempt that was answered inline. Children are published from a task of its own.
-    fn end_inline(&mut self, running: Running, answer: Answer, took: Duration) -> AttemptBegin {
+    fn end_inline(&mut self, running: RunningAttempt, answer: Answer, took: Duration) -> AttemptBegin {
         if answer.is_ok() {
             // Ended before the checks that follow, so that no output is added after them.
             running.cx.end();
@@ -231,7 +231,7 @@ impl Attempts {
     }
 
     /// Runs the rest of an attempt in a task of its own, and publishes its children.
-    fn spawn(&mut self, mut running: Running, rest: impl Future<Output = AttemptEnd> + Send + 'static) {
+    fn spawn(&mut self, mut running: RunningAttempt, rest: impl Future<Output = AttemptEnd> + Send + 'static) {
         let (cx, stop) = (running.cx.clone(), running.stop_token());
         let publisher = self.publisher.clone();
         let announcement = running.announcement();
@@ -247,7 +247,7 @@ impl Attempts {
     }
 
     /// Removes an attempt that has ended.
-    pub(super) fn remove(&mut self, id: u64) -> Option<Running> {
+    pub(super) fn remove(&mut self, id: u64) -> Option<RunningAttempt> {
         let running = self.running.remove(id)?;
         self.gauges.set_in_flight(self.running.len());
         Some(running)
@@ -255,7 +255,7 @@ impl Attempts {
 
     /// Stops the selected attempts. Their outcomes no longer count.
     pub(super) fn stop(&self, is_selected: impl Fn(&InFlight) -> bool) {
-        self.running.iter().filter(|running| is_selected(&running.in_flight)).for_each(Running::stop);
+        self.running.iter().filter(|running| is_selected(&running.in_flight)).for_each(RunningAttempt::stop);
     }
 
     /// Stops attempts whose tasks are cancelled; they end within the grace period.
@@ -274,7 +274,7 @@ impl Attempts {
 
     /// Attempts for the status of the worker.
     pub(super) fn describe(&self) -> Vec<RunningTask> {
-        let describe = |running: &Running| RunningTask {
+        let describe = |running: &RunningAttempt| RunningTask {
             id: running.in_flight.task.id.to_string(),
             task_type: self.env.task_type.to_string(),
             attempt: running.attempt(),

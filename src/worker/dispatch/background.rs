@@ -77,7 +77,7 @@ impl BackgroundWriter {
     }
 
     /// Writes the event that hands a task over to the tracker, with the task's whole record.
-    pub(super) fn write_handover(&self, in_flight: Box<InFlight>, mut event: Event) {
+    pub(super) fn write_deferred_task(&self, in_flight: Box<InFlight>, mut event: Event) {
         let (writer, permits) = (self.writer.clone(), self.permits.clone());
         let task_type = self.targets.task_type.clone();
         self.spawn(async move {
@@ -90,7 +90,7 @@ impl BackgroundWriter {
     }
 
     /// Writes a task as a dead letter, then its result and its terminal event.
-    pub(super) fn keep_task(&self, in_flight: Box<InFlight>, event: Event, reason: Reason<'_>) {
+    pub(super) fn write_dead_letter(&self, in_flight: Box<InFlight>, event: Event, reason: Reason<'_>) {
         let tag = in_flight.tag;
         let target = self.targets.of_task(&in_flight, Some(reason.code));
         let letter = DeadLetter {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::failure_limit::FailureLimit;
-use super::running::Running;
+use super::running::RunningAttempt;
 use crate::config::TypePolicy;
 use crate::control::CircuitSetting;
 use crate::handlers::{Answer, Fail, Failure, TIMEOUT};
@@ -16,7 +16,7 @@ use crate::model::units::time::time_text;
 use crate::runtime::{Health, now_ms};
 use crate::worker::attempt::{AttemptEnd, STALLED};
 use crate::worker::child::CRASHED;
-use crate::worker::circuit::{Change, Circuit, Outcome};
+use crate::worker::circuit::{Circuit, CircuitChange, Outcome};
 use crate::worker::type_metrics::TypeGauges;
 
 /// Circuit breaker of the dispatcher's type.
@@ -44,7 +44,7 @@ impl TypeCircuit {
     }
 
     fn trips(&self, kind: &str) -> bool {
-        self.trip_on.iter().any(|known| known == kind)
+        self.trip_on.iter().any(|listed| listed == kind)
     }
 
     /// Outcome of an answer.
@@ -97,38 +97,40 @@ impl CircuitBreaker {
     pub(super) fn set(&mut self, policy: &TypePolicy, setting: Option<&CircuitSetting>, slots: usize) {
         self.failure_limit.set_alarm(policy.alarm());
         // The slots of a circuit that was opened by hand return one after the other, also without `trip_on`.
-        let is_recovering = self.circuit.as_ref().is_some_and(|own| own.circuit.is_held_open_or_growing());
+        let is_recovering =
+            self.circuit.as_ref().is_some_and(|type_circuit| type_circuit.circuit.is_held_open_or_growing());
         if policy.trip_on.is_empty() && setting.is_none() && !is_recovering {
             if self.circuit.take().is_some() {
                 self.gauges.set_circuit_open(false);
             }
             return;
         }
-        let own = self.circuit.get_or_insert_with(TypeCircuit::new);
-        own.trip_on.clone_from(&policy.trip_on);
-        own.reason = setting.and_then(|setting| setting.reason.clone());
-        own.circuit.set_slots(slots);
-        own.circuit.force(setting.map(|setting| setting.state), Instant::now());
-        self.gauges.set_circuit_open(own.circuit.is_open());
+        let type_circuit = self.circuit.get_or_insert_with(TypeCircuit::new);
+        type_circuit.trip_on.clone_from(&policy.trip_on);
+        type_circuit.reason = setting.and_then(|setting| setting.reason.clone());
+        type_circuit.circuit.set_slots(slots);
+        type_circuit.circuit.force(setting.map(|setting| setting.state), Instant::now());
+        self.gauges.set_circuit_open(type_circuit.circuit.is_open());
     }
 
     /// Returns whether another attempt may start beside `running` ones. The circuit advances with time.
     pub(super) fn admits(&mut self, now: Instant, running: usize) -> bool {
-        !self.failure_limit.is_exceeded() && self.circuit.as_mut().is_none_or(|own| own.circuit.admits(now, running))
+        !self.failure_limit.is_exceeded()
+            && self.circuit.as_mut().is_none_or(|type_circuit| type_circuit.circuit.admits(now, running))
     }
 
     /// Registers the start of an attempt, which may be a probe.
     pub(super) fn attempt_started(&mut self, now: Instant) {
-        if let Some(own) = &mut self.circuit {
-            own.circuit.attempt_started(now);
+        if let Some(type_circuit) = &mut self.circuit {
+            type_circuit.circuit.attempt_started(now);
         }
     }
 
     /// Counts the end of an attempt. `is_late`: its result does not count.
-    pub(super) fn attempt_ended(&mut self, running: &Running, end: &AttemptEnd, is_late: bool) {
-        let Some(own) = &self.circuit else { return };
+    pub(super) fn attempt_ended(&mut self, running: &RunningAttempt, end: &AttemptEnd, is_late: bool) {
+        let Some(type_circuit) = &self.circuit else { return };
         let is_unknown = is_late || running.cancelled.is_some();
-        let outcome = if is_unknown { Outcome::Unknown } else { own.outcome_of_end(end) };
+        let outcome = if is_unknown { Outcome::Unknown } else { type_circuit.outcome_of_end(end) };
         self.count(running.started_at, outcome, || match end {
             AttemptEnd::Answered(answer) => cause_of(answer),
             AttemptEnd::Stalled(_) => "attempts show no sign of life".to_owned(),
@@ -138,32 +140,33 @@ impl CircuitBreaker {
 
     /// Counts the answer of an attempt that ended inline.
     pub(super) fn answered(&mut self, started_at: Instant, answer: &Answer) {
-        let Some(own) = &self.circuit else { return };
-        let outcome = own.outcome(answer);
+        let Some(type_circuit) = &self.circuit else { return };
+        let outcome = type_circuit.outcome(answer);
         self.count(started_at, outcome, || cause_of(answer));
     }
 
     fn count(&mut self, started_at: Instant, outcome: Outcome, cause: impl FnOnce() -> String) {
-        let Some(own) = &mut self.circuit else { return };
-        let Some(change) = own.circuit.attempt_ended(started_at, Instant::now(), outcome, fastrand::f64()) else {
+        let Some(type_circuit) = &mut self.circuit else { return };
+        let Some(change) = type_circuit.circuit.attempt_ended(started_at, Instant::now(), outcome, fastrand::f64())
+        else {
             return;
         };
         let (task_type, cause) = (&self.task_type, cause());
         match change {
-            Change::Opened => {
+            CircuitChange::Opened => {
                 let hint = "only single probes start until the service behind the type answers";
                 tracing::warn!(%task_type, reason = %cause, hint, "circuit opened");
                 self.gauges.record_circuit_opened();
-                own.cause = cause;
+                type_circuit.cause = cause;
             }
-            Change::Paused(pause) => {
+            CircuitChange::Paused(pause) => {
                 let pause_ms = pause.as_millis() as u64;
                 tracing::info!(%task_type, reason = %cause, pause_ms, "a probe of an open circuit has failed");
-                own.cause = cause;
+                type_circuit.cause = cause;
             }
-            Change::Closed => tracing::info!(%task_type, "circuit closed: the service behind the type answers"),
+            CircuitChange::Closed => tracing::info!(%task_type, "circuit closed: the service behind the type answers"),
         }
-        self.gauges.set_circuit_open(own.circuit.is_open());
+        self.gauges.set_circuit_open(type_circuit.circuit.is_open());
     }
 
     /// Counts a failed attempt, which opens the circuit if it is one too many.
@@ -183,7 +186,8 @@ impl CircuitBreaker {
 
     /// Returns whether nothing but probes starts.
     pub(super) fn is_open(&self) -> bool {
-        self.failure_limit.is_exceeded() || self.circuit.as_ref().is_some_and(|own| own.circuit.is_open())
+        self.failure_limit.is_exceeded()
+            || self.circuit.as_ref().is_some_and(|type_circuit| type_circuit.circuit.is_open())
     }
 
     /// Reason why nothing but probes starts, for people.
@@ -193,12 +197,13 @@ impl CircuitBreaker {
 
     /// Time at which more attempts are admitted.
     pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
-        self.circuit.as_ref().and_then(|own| own.circuit.next_due(now))
+        self.circuit.as_ref().and_then(|type_circuit| type_circuit.circuit.next_due(now))
     }
 
     /// Turns a failure into a wait if the circuit is not closed: the service is to blame, not the task.
     pub(super) fn wait_if_open(&self, failure: Failure) -> Failure {
-        let is_spared = |own: &TypeCircuit| own.circuit.makes_waits() && own.trips(&failure.kind);
+        let is_spared =
+            |type_circuit: &TypeCircuit| type_circuit.circuit.makes_waits() && type_circuit.trips(&failure.kind);
         match failure.then {
             Fail::Retry { after } if self.circuit.as_ref().is_some_and(is_spared) => {
                 Failure { then: Fail::Wait { after }, ..failure }

@@ -9,7 +9,7 @@
 //! the partition runs the task. An input that left twice could be committed before its result is written, and a crash
 //! would lose the task; one that never left would hold back the commits of its partition.
 //!
-//! Work that is left to the queue is returned as a value, [`Onward`]: this module knows neither the queue nor the slots.
+//! Work for the queue is returned as a value, [`Onward`]: this module uses neither the queue nor the slots.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use super::background::{BackgroundWriter, Reason};
 use super::inline::Clock;
 use super::reporter::EventReporter;
 use super::reports::Reports;
-use super::running::Running;
+use super::running::RunningAttempt;
 use crate::control::Cancellation;
 use crate::handlers::context::Restart;
 use crate::handlers::{Fail, Failure, ParamsError};
@@ -39,13 +39,13 @@ pub(super) enum Exit {
     Completed { output: RawJson, skipped: Option<Failure> },
     /// The task fails, or its handler has stopped because of a cancellation. `code`: it is also kept as a dead letter.
     Failed { failure: Failure, code: Option<&'static str> },
-    /// The task goes on here after a wait.
+    /// The task continues in this worker after a wait.
     Waiting(Wait),
     /// The tracker keeps the task during its wait.
     HandedOver(Wait),
     /// The attempt starts again with its number, because its process has ended.
     Restarted { restart: Restart, failure: Failure },
-    /// The next owner of the partition goes on with the task. The reason is that of the interruption of an attempt.
+    /// The next owner of the partition continues the task. The value is the reason for interrupting its attempt.
     Released(Option<InterruptionReason>),
     /// The params do not fit the type.
     Rejected(ParamsError),
@@ -64,9 +64,9 @@ pub(super) enum Wait {
 }
 
 /// Task that leaves: before an attempt, or with the one that has run.
-pub(super) enum Leaving {
+pub(super) enum LeavingTask {
     Queued(Box<InFlight>),
-    Running(Running),
+    Running(RunningAttempt),
 }
 
 /// Work that an exit leaves to the queue.
@@ -102,11 +102,11 @@ impl Exits {
     }
 
     /// Carries out an exit. Returns what is left to the queue.
-    pub(super) async fn carry_out(&mut self, mut leaving: Leaving, exit: Exit) -> Onward {
+    pub(super) async fn carry_out(&mut self, mut leaving: LeavingTask, exit: Exit) -> Onward {
         self.end_output(&mut leaving, &exit).await;
         self.reports.ended(&mut leaving, &exit);
         match (exit, leaving) {
-            (Exit::Completed { output, skipped }, Leaving::Running(running)) => {
+            (Exit::Completed { output, skipped }, LeavingTask::Running(running)) => {
                 self.complete(running, output, skipped).await
             }
             (Exit::Failed { failure, code }, leaving) => {
@@ -133,11 +133,11 @@ impl Exits {
                 self.end(leaving.into_task(), event).await
             }
             (Exit::Waiting(wait), leaving) => self.wait(leaving, &wait).await,
-            (Exit::HandedOver(wait), leaving) => self.hand_over(leaving, &wait).await,
-            (Exit::Restarted { restart, failure }, Leaving::Running(running)) => {
+            (Exit::HandedOver(wait), leaving) => self.defer_to_tracker(leaving, &wait).await,
+            (Exit::Restarted { restart, failure }, LeavingTask::Running(running)) => {
                 self.restart(running, restart, &failure).await
             }
-            (Exit::Released(Some(reason)), Leaving::Running(mut running)) => {
+            (Exit::Released(Some(reason)), LeavingTask::Running(mut running)) => {
                 self.reporter.publish_interruption(&mut running, reason, reason.message()).await;
                 self.release(running.in_flight)
             }
@@ -157,20 +157,20 @@ impl Exits {
     }
 
     /// Returns whether a success of an attempt is published in its event alone, without output or a result before it.
-    pub(super) fn is_event_only(&self, running: &Running) -> bool {
+    pub(super) fn is_event_only(&self, running: &RunningAttempt) -> bool {
         self.reporter.output.is_idle() && !self.background.has_result(&running.in_flight)
     }
 
     /// Completes a task whose attempt has succeeded and whose result is in the events only: the common case.
     pub(super) fn complete_in_batch(
         &mut self,
-        mut running: Running,
+        mut running: RunningAttempt,
         output: &RawJson,
         took: Duration,
         clock: &Clock,
     ) -> Onward {
         self.reports.succeeded(&mut running, took);
-        let Running { in_flight, started_at_ms, cx, .. } = running;
+        let RunningAttempt { in_flight, started_at_ms, cx, .. } = running;
         let onward = Onward::left(&in_flight);
         match self.reporter.add_success(in_flight, started_at_ms, output, clock) {
             Ok(()) => self.reports.notify(|observer| observer.on_success(&cx, took)),
@@ -186,7 +186,7 @@ impl Exits {
         onward
     }
 
-    async fn complete(&mut self, mut running: Running, output: RawJson, skipped: Option<Failure>) -> Onward {
+    async fn complete(&mut self, mut running: RunningAttempt, output: RawJson, skipped: Option<Failure>) -> Onward {
         if let Some(failure) = skipped {
             let mut event = self.reporter.event_of_attempt(Payload::Warned, &running);
             event.message = Some(format!("skipped ({}): {}", failure.kind, failure.message));
@@ -209,7 +209,7 @@ impl Exits {
     async fn end(&mut self, in_flight: Box<InFlight>, event: Event) -> Onward {
         let onward = Onward::left(&in_flight);
         if self.background.has_result(&in_flight) {
-            self.reporter.forget(&in_flight);
+            self.reporter.forget_children(&in_flight);
             self.background.end(in_flight, event);
         } else {
             self.reporter.publish_terminal(&in_flight, &event).await;
@@ -220,9 +220,9 @@ impl Exits {
     /// Ends a task as failed and keeps it as a dead letter.
     fn dead_letter(&mut self, in_flight: Box<InFlight>, event: Event, reason: Reason<'_>) -> Onward {
         let onward = Onward::left(&in_flight);
-        self.reporter.forget(&in_flight);
+        self.reporter.forget_children(&in_flight);
         self.reports.metrics.record_dead_letter(reason.code);
-        self.background.keep_task(in_flight, event, reason);
+        self.background.write_dead_letter(in_flight, event, reason);
         onward
     }
 
@@ -234,7 +234,7 @@ impl Exits {
         self.dead_letter(in_flight, event, Reason { code: "schema", message, pointer: Some(error.pointer) })
     }
 
-    async fn wait(&mut self, leaving: Leaving, wait: &Wait) -> Onward {
+    async fn wait(&mut self, leaving: LeavingTask, wait: &Wait) -> Onward {
         let event = leaving.wait_event(&self.reporter, wait);
         let mut in_flight = leaving.use_up(wait);
         let due_ms = event.payload.due_ms().filter(|_| matches!(wait, Wait::Retry { .. }));
@@ -247,14 +247,14 @@ impl Exits {
     }
 
     /// Hands a task over to the tracker, which keeps it until it is due; the event completes the input.
-    async fn hand_over(&mut self, leaving: Leaving, wait: &Wait) -> Onward {
+    async fn defer_to_tracker(&mut self, leaving: LeavingTask, wait: &Wait) -> Onward {
         let mut event = leaving.wait_event(&self.reporter, wait);
         let in_flight = leaving.use_up(wait);
         let onward = Onward::left(&in_flight);
         if in_flight.record.has_foreign_headers || in_flight.record.has_own_key {
             // The event needs the whole record, which is read again in the background.
-            self.reporter.forget(&in_flight);
-            self.background.write_handover(in_flight, event);
+            self.reporter.forget_children(&in_flight);
+            self.background.write_deferred_task(in_flight, event);
         } else {
             let publisher = self.reporter.events.publisher();
             event.payload.set_record(publisher.record_copy(&in_flight.task, &in_flight.progress_of_copy()));
@@ -263,7 +263,7 @@ impl Exits {
         onward
     }
 
-    async fn restart(&mut self, mut running: Running, restart: Restart, failure: &Failure) -> Onward {
+    async fn restart(&mut self, mut running: RunningAttempt, restart: Restart, failure: &Failure) -> Onward {
         // An attempt that was not sent has not run, but people may have seen its start.
         if restart != Restart::Unsent || running.announced_start {
             let is_ended = restart == Restart::Shared;
@@ -278,18 +278,18 @@ impl Exits {
     fn release(&mut self, in_flight: Box<InFlight>) -> Onward {
         self.unfinished |= in_flight.announced;
         self.completions.release(in_flight.tag);
-        self.reporter.forget(&in_flight);
+        self.reporter.forget_children(&in_flight);
         Onward::left(&in_flight)
     }
 
     /// Publishes the last output of an attempt. That of one without an outcome is dropped: the attempt runs again.
-    async fn end_output(&mut self, leaving: &mut Leaving, exit: &Exit) {
+    async fn end_output(&mut self, leaving: &mut LeavingTask, exit: &Exit) {
         match (leaving, exit) {
-            (Leaving::Queued(_), _) => self.reporter.schedule_flush(Instant::now()),
-            (Leaving::Running(running), Exit::Released(_) | Exit::Rejected(_)) => {
+            (LeavingTask::Queued(_), _) => self.reporter.schedule_flush(Instant::now()),
+            (LeavingTask::Running(running), Exit::Released(_) | Exit::Rejected(_)) => {
                 self.reporter.output.close(&running.cx);
             }
-            (Leaving::Running(running), _) => self.reporter.publish_last_output(running).await,
+            (LeavingTask::Running(running), _) => self.reporter.publish_last_output(running).await,
         }
     }
 }
@@ -335,7 +335,7 @@ impl Wait {
     }
 }
 
-impl Leaving {
+impl LeavingTask {
     pub(super) fn into_task(self) -> Box<InFlight> {
         match self {
             Self::Queued(in_flight) => in_flight,
@@ -394,14 +394,14 @@ impl Leaving {
     }
 }
 
-impl From<Box<InFlight>> for Leaving {
+impl From<Box<InFlight>> for LeavingTask {
     fn from(in_flight: Box<InFlight>) -> Self {
         Self::Queued(in_flight)
     }
 }
 
-impl From<Running> for Leaving {
-    fn from(running: Running) -> Self {
+impl From<RunningAttempt> for LeavingTask {
+    fn from(running: RunningAttempt) -> Self {
         Self::Running(running)
     }
 }

@@ -69,7 +69,7 @@ pub(super) fn is_wait(policy: &TypePolicy, in_flight: &InFlight, failure: &Failu
 
 /// Maximum time of uncounted waits of a task: its own, else that of its type.
 fn max_wait(policy: &TypePolicy, in_flight: &InFlight) -> Millis {
-    in_flight.task.policy.as_deref().and_then(|own| own.max_wait).unwrap_or(policy.max_wait)
+    in_flight.task.policy.as_deref().and_then(|of_task| of_task.max_wait).unwrap_or(policy.max_wait)
 }
 
 /// Ends a task whose next attempt would start after its total timeout.
@@ -93,23 +93,23 @@ pub(super) fn backoff_starts_again(policy: &TypePolicy, in_flight: &InFlight, to
 }
 
 fn retry_policy(policy: &TypePolicy, in_flight: &InFlight) -> RetryPolicy {
-    let Some(own) = in_flight.task.policy.as_deref() else { return policy.retry() };
+    let Some(of_task) = in_flight.task.policy.as_deref() else { return policy.retry() };
     // The settings of the type may have changed since the task was accepted: its own count.
     let of_type = policy.retry();
     let min_backoff =
-        own.min_backoff.unwrap_or(of_type.min_backoff.min(own.max_backoff.unwrap_or(of_type.min_backoff)));
+        of_task.min_backoff.unwrap_or(of_type.min_backoff.min(of_task.max_backoff.unwrap_or(of_type.min_backoff)));
     RetryPolicy {
-        retries: own.retries.unwrap_or(of_type.retries),
+        retries: of_task.retries.unwrap_or(of_type.retries),
         min_backoff,
-        max_backoff: own.max_backoff.unwrap_or(of_type.max_backoff.max(min_backoff)),
-        backoff_reset: own.backoff_reset.or(policy.backoff_reset),
+        max_backoff: of_task.max_backoff.unwrap_or(of_type.max_backoff.max(min_backoff)),
+        backoff_reset: of_task.backoff_reset.or(policy.backoff_reset),
     }
 }
 
 /// Total timeout of a task: its own, else that of its type.
 fn total_timeout(policy: &TypePolicy, in_flight: &InFlight) -> Option<Millis> {
-    let own = in_flight.task.policy.as_deref().and_then(|policy| policy.total_timeout);
-    own.or(policy.total_timeout)
+    let of_task = in_flight.task.policy.as_deref().and_then(|policy| policy.total_timeout);
+    of_task.or(policy.total_timeout)
 }
 
 /// Time left of the total timeout. It counts from the task's creation, at the latest from its record, which the broker has

@@ -6,10 +6,10 @@
 //!                 └──────────────────── Onward ────────────────────┘
 //! ```
 //!
-//! Three parts, each of which can be read alone: [`admission`] knows the tasks that wait and what they wait for, [`attempts`]
-//! the handler and the attempts that run, [`exits`] how a task leaves. They do not know each other; the [`Dispatcher`] passes
-//! values from one to the next, on one task of the runtime, so that nothing needs a lock. It never waits for an attempt, and
-//! for Kafka only while the producer is full.
+//! Three parts, each of which can be read alone: [`admission`] holds the waiting tasks and the condition of each,
+//! [`attempts`] the handler and the running attempts, [`exits`] the ways in which a task leaves. They do not call each
+//! other; the [`Dispatcher`] passes values from one to the next, on one task of the runtime, so that nothing needs a
+//! lock. It never waits for an attempt, and for Kafka only while the producer is full.
 //!
 //! Invariant: each input that is handed out is completed or released once, or the partition's commits stop at it.
 
@@ -45,7 +45,7 @@ use admission::Admission;
 use attempts::Attempts;
 pub(super) use commands::Command;
 use control::LiveSettings;
-use exits::{Exit, Exits, Leaving};
+use exits::{Exit, Exits, LeavingTask};
 use inline::Clock;
 use quarantine::isolate;
 
@@ -154,10 +154,10 @@ impl Dispatcher {
     }
 
     /// Lets a task leave, or its attempt end.
-    async fn leave(&mut self, leaving: impl Into<Leaving>, exit: Exit) {
+    async fn leave(&mut self, leaving: impl Into<LeavingTask>, exit: Exit) {
         let mut onward = self.exits.carry_out(leaving.into(), exit).await;
-        // A task whose partition has been released meanwhile goes on with the next owner.
-        while let Some(in_flight) = self.admission.go_on(onward) {
+        // If its partition has been released meanwhile, the next owner continues the task.
+        while let Some(in_flight) = self.admission.apply_onward(onward) {
             onward = self.exits.carry_out(in_flight.into(), Exit::Released(None)).await;
         }
     }

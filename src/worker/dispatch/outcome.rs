@@ -6,7 +6,7 @@ use super::Dispatcher;
 use super::exits::Exit;
 use super::failure_policy;
 use super::quarantine::judge_crash;
-use super::running::Running;
+use super::running::RunningAttempt;
 use crate::handlers::{Answer, Failure, TIMEOUT};
 use crate::model::event::InterruptionReason;
 use crate::runtime::now_ms;
@@ -45,14 +45,14 @@ impl Dispatcher {
     }
 
     /// Decides what follows the answer of an attempt.
-    pub(super) fn judge(&mut self, running: &mut Running, answer: Answer) -> Exit {
+    pub(super) fn judge(&mut self, running: &mut RunningAttempt, answer: Answer) -> Exit {
         match answer {
             Ok(output) => Exit::Completed { output, skipped: None },
             Err(failure) => self.judge_failure(running, failure),
         }
     }
 
-    fn judge_failure(&mut self, running: &mut Running, failure: Failure) -> Exit {
+    fn judge_failure(&mut self, running: &mut RunningAttempt, failure: Failure) -> Exit {
         if let Some(verdict) = running.cancelled.take() {
             return Exit::Cancelled(*verdict);
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::DispatcherDeps;
 use super::exits::{Exit, Wait};
-use super::running::Running;
+use super::running::RunningAttempt;
 use crate::config::Isolation;
 use crate::handlers::Failure;
 use crate::worker::dead_letter::POISON;
@@ -67,7 +67,7 @@ fn max_running(slots: u32) -> usize {
 
 /// Decides about a suspect that has crashed its child process: it runs again at once, and is declared poison after the last
 /// allowed crash. After a release the next owner of the partition decides.
-pub(super) fn judge_crash(running: &mut Running, failure: Failure, is_closed: bool) -> Exit {
+pub(super) fn judge_crash(running: &mut RunningAttempt, failure: Failure, is_closed: bool) -> Exit {
     let suspect = running.in_flight.suspect.get_or_insert_default();
     suspect.crashes += 1;
     if suspect.crashes < MAX_CRASHES || is_closed {

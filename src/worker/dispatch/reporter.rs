@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::running::Running;
+use super::running::RunningAttempt;
 use crate::model::encode_error::EncodeError;
 use crate::model::event::{Event, InterruptionReason, Payload, Success};
 use crate::model::json::RawJson;
@@ -41,7 +41,7 @@ impl EventReporter {
     }
 
     /// Creates an event of a running attempt.
-    pub(super) fn event_of_attempt(&self, payload: Payload, running: &Running) -> Event {
+    pub(super) fn event_of_attempt(&self, payload: Payload, running: &RunningAttempt) -> Event {
         Event { attempt: running.attempt(), ..self.event(payload, &running.in_flight) }
     }
 
@@ -57,12 +57,12 @@ impl EventReporter {
 
     /// Publishes the terminal event of a task; its acknowledgement completes the input.
     pub(super) async fn publish_terminal(&mut self, in_flight: &InFlight, event: &Event) {
-        self.forget(in_flight);
+        self.forget_children(in_flight);
         self.events.write(event, in_flight.tag, &mut self.scratch).await;
     }
 
     /// Publishes the `started` event of an attempt, unless it has already been published.
-    pub(super) async fn publish_started(&mut self, running: &mut Running) {
+    pub(super) async fn publish_started(&mut self, running: &mut RunningAttempt) {
         if running.announced_start {
             return;
         }
@@ -76,7 +76,7 @@ impl EventReporter {
     /// Publishes the end of an attempt that starts again with its number, after its `started` event.
     pub(super) async fn publish_interruption(
         &mut self,
-        running: &mut Running,
+        running: &mut RunningAttempt,
         reason: InterruptionReason,
         message: &str,
     ) {
@@ -87,7 +87,7 @@ impl EventReporter {
     }
 
     /// Publishes the last output of an attempt that has ended, after its `started` event.
-    pub(super) async fn publish_last_output(&mut self, running: &mut Running) {
+    pub(super) async fn publish_last_output(&mut self, running: &mut RunningAttempt) {
         let events = self.output.close(&running.cx);
         if !events.is_empty() {
             self.publish_started(running).await;
@@ -102,8 +102,8 @@ impl EventReporter {
     }
 
     /// Forgets the children that `spawn_now` has published for a task that leaves.
-    pub(super) fn forget(&self, in_flight: &InFlight) {
-        self.output.forget(&in_flight.task.id, in_flight.task.run);
+    pub(super) fn forget_children(&self, in_flight: &InFlight) {
+        self.output.forget_children(&in_flight.task.id, in_flight.task.run);
     }
 
     async fn publish_untracked(&mut self, events: Vec<Event>) {
@@ -120,7 +120,7 @@ impl EventReporter {
         output: &RawJson,
         clock: &Clock,
     ) -> Result<(), (Box<InFlight>, EncodeError)> {
-        self.forget(&in_flight);
+        self.forget_children(&in_flight);
         let events = &self.events;
         let partition = events.publisher().topology.partition_of(&in_flight.task.id);
         self.results.add(in_flight, partition, clock.now, |in_flight, bytes| {

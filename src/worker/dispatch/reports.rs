@@ -9,8 +9,8 @@ use prometheus::IntCounterVec;
 use tokio::time::Instant;
 
 use super::DispatcherDeps;
-use super::exits::{Exit, Leaving, Wait};
-use super::running::Running;
+use super::exits::{Exit, LeavingTask, Wait};
+use super::running::RunningAttempt;
 use crate::handlers::Failure;
 use crate::handlers::context::Restart;
 use crate::handlers::hooks::{NamedObserver, Observe};
@@ -55,18 +55,18 @@ impl Reports {
     }
 
     /// Reports an exit, except for a success: that is reported with its event.
-    pub(super) fn ended(&mut self, leaving: &mut Leaving, exit: &Exit) {
+    pub(super) fn ended(&mut self, leaving: &mut LeavingTask, exit: &Exit) {
         let Some(outcome) = exit.outcome() else { return };
         match leaving {
-            Leaving::Queued(in_flight) => {
+            LeavingTask::Queued(in_flight) => {
                 self.metrics.record_outcome(outcome, Duration::ZERO);
                 self.spans.never_started(in_flight);
             }
-            Leaving::Running(running) => self.attempt_ended(running, exit, outcome),
+            LeavingTask::Running(running) => self.attempt_ended(running, exit, outcome),
         }
     }
 
-    fn attempt_ended(&mut self, running: &mut Running, exit: &Exit, outcome: &'static str) {
+    fn attempt_ended(&mut self, running: &mut RunningAttempt, exit: &Exit, outcome: &'static str) {
         let failure = exit.failure().map(|failure| (&*failure.kind, &*failure.message));
         match exit {
             Exit::Completed { skipped: None, .. } => return,
@@ -101,7 +101,7 @@ impl Reports {
     }
 
     /// Reports a success to the span, if it has not ended, and the metrics.
-    pub(super) fn succeeded(&mut self, running: &mut Running, took: Duration) {
+    pub(super) fn succeeded(&mut self, running: &mut RunningAttempt, took: Duration) {
         running.end_span(&self.spans, "succeeded", None);
         self.metrics.record_success(took);
     }
@@ -120,7 +120,7 @@ impl Reports {
     }
 
     /// Logs a failed attempt, at a limited rate; the events contain all of them.
-    pub(super) fn log_failure(&mut self, running: &Running, failure: &Failure) {
+    pub(super) fn log_failure(&mut self, running: &RunningAttempt, failure: &Failure) {
         if let Some(suppressed) = self.failure_log.admit() {
             let task = &running.in_flight.task.id;
             let task_type = &self.task_type;
@@ -130,7 +130,7 @@ impl Reports {
         }
     }
 
-    fn log_restart(&mut self, running: &Running, restart: Restart, failure: &Failure) {
+    fn log_restart(&mut self, running: &RunningAttempt, restart: Restart, failure: &Failure) {
         if restart != Restart::Unsent
             && let Some(suppressed) = self.failure_log.admit()
         {

@@ -16,7 +16,7 @@ use crate::worker::decode::InFlight;
 use crate::worker::spans::AttemptSpans;
 
 /// A task with the attempt that runs.
-pub(super) struct Running {
+pub(super) struct RunningAttempt {
     pub in_flight: Box<InFlight>,
     pub cx: Context,
     /// Stops the attempt, whose outcome no longer counts. `None` while it is polled inline.
@@ -31,7 +31,7 @@ pub(super) struct Running {
     pub span: Option<Box<AttemptSpan>>,
 }
 
-impl Running {
+impl RunningAttempt {
     /// Number of this attempt, from 1.
     pub(super) fn attempt(&self) -> u32 {
         self.in_flight.progress.attempts + 1
@@ -69,7 +69,7 @@ impl Running {
 
 /// Attempts in tasks of their own, by id.
 pub(super) struct RunningAttempts {
-    by_id: FxHashMap<u64, Running>,
+    by_id: FxHashMap<u64, RunningAttempt>,
     next_id: u64,
     /// Number of those that are suspects.
     suspects: usize,
@@ -82,7 +82,7 @@ pub(super) struct RunningAttempts {
 /// An aborted dispatcher stops its attempts: they run in tasks of their own.
 impl Drop for RunningAttempts {
     fn drop(&mut self) {
-        self.by_id.values().for_each(Running::stop);
+        self.by_id.values().for_each(RunningAttempt::stop);
     }
 }
 
@@ -101,7 +101,7 @@ impl RunningAttempts {
     }
 
     /// Adds an attempt whose `started` event is due at `announce_at`; returns its id.
-    pub(super) fn insert(&mut self, running: Running, announce_at: Instant) -> u64 {
+    pub(super) fn insert(&mut self, running: RunningAttempt, announce_at: Instant) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
         self.unannounced.push_back((announce_at, id));
@@ -110,7 +110,7 @@ impl RunningAttempts {
         id
     }
 
-    pub(super) fn remove(&mut self, id: u64) -> Option<Running> {
+    pub(super) fn remove(&mut self, id: u64) -> Option<RunningAttempt> {
         let running = self.by_id.remove(&id)?;
         self.suspects -= usize::from(running.in_flight.suspect.is_some());
         Some(running)
@@ -121,11 +121,11 @@ impl RunningAttempts {
         self.suspects
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Running> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &RunningAttempt> {
         self.by_id.values()
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Running> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut RunningAttempt> {
         self.by_id.values_mut()
     }
 
@@ -140,7 +140,7 @@ impl RunningAttempts {
     }
 
     /// Takes the next attempt without a `started` event: one whose event is due at `until`, or any without a time.
-    pub(super) fn next_unannounced(&mut self, until: Option<Instant>) -> Option<&mut Running> {
+    pub(super) fn next_unannounced(&mut self, until: Option<Instant>) -> Option<&mut RunningAttempt> {
         loop {
             let (_, id) = self.unannounced.pop_front_if(|(at, _)| until.is_none_or(|until| *at <= until))?;
             // Attempts that have ended meanwhile are still in the list.

@@ -64,7 +64,7 @@ impl Dispatcher {
                 match &answer {
                     Ok(output) if self.exits.is_event_only(&running) => {
                         let onward = self.exits.complete_in_batch(running, output, took, &self.clock);
-                        self.admission.go_on(onward);
+                        self.admission.apply_onward(onward);
                     }
                     _ => {
                         let exit = self.judge(&mut running, answer);

@@ -72,7 +72,7 @@ fn flush_timeout_reports_outstanding_records() {
     producer.send(&value_record(&at, "1"), 1).unwrap();
     let late = producer.flush(Duration::from_millis(20)).unwrap_err();
     assert!(
-        matches!(&late, BrokerError::Unavailable(why) if why.contains("2 records") && why.contains("20 ms")),
+        matches!(&late, BrokerError::Unavailable(reason) if reason.contains("2 records") && reason.contains("20 ms")),
         "{late:?}"
     );
     go.send(()).unwrap();

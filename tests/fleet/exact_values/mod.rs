@@ -14,7 +14,7 @@ use kafleet::handlers::builtin::callback;
 use crate::fleet::in_process::Fleet;
 use crate::fleet::notifications::callbacks;
 use ways_in::{Location, WAYS, WayIn};
-use ways_out::{Shown, WAYS_OUT};
+use ways_out::{ShownText, WAYS_OUT};
 
 cases!(values_are_exact_or_refused);
 
@@ -62,18 +62,21 @@ async fn values_are_exact_or_refused(mut fleet: Fleet) {
 /// Values that a way changes, or does not refuse.
 async fn wrong_values(fleet: &Fleet, index: usize, way: &WayIn) -> Vec<String> {
     let mut wrong = Vec::new();
-    let mut report = |name: &str, why: String| wrong.push(format!("{}, {name}: {why}", way.name));
+    let mut report = |name: &str, error: String| wrong.push(format!("{}, {name}: {error}", way.name));
     for (number, (name, text)) in EXACT.iter().enumerate() {
         match (way.send)(fleet, &format!("in{index}-{number}"), text).await {
             Ok(location) => {
-                differences(fleet, way, &location, text).await.into_iter().for_each(|found| report(name, found));
+                differences(fleet, way, &location, text)
+                    .await
+                    .into_iter()
+                    .for_each(|difference| report(name, difference));
             }
-            Err(why) => report(name, format!("refused: {why}")),
+            Err(error) => report(name, format!("refused: {error}")),
         }
     }
     for (number, (name, text, reasons)) in REFUSED.iter().enumerate() {
         match (way.send)(fleet, &format!("in{index}-r{number}"), text).await {
-            Err(why) if reasons.iter().any(|reason| why.contains(reason)) => {}
+            Err(error) if reasons.iter().any(|reason| error.contains(reason)) => {}
             outcome => report(name, format!("not refused for this reason: {outcome:?}")),
         }
     }
@@ -83,15 +86,17 @@ async fn wrong_values(fleet: &Fleet, index: usize, way: &WayIn) -> Vec<String> {
 /// Ways out that show another value.
 async fn differences(fleet: &Fleet, way: &WayIn, location: &Location, text: &str) -> Vec<String> {
     let ways = if SHOWN_EVERYWHERE.contains(&way.name) { WAYS_OUT } else { &WAYS_OUT[..1] };
-    let mut found = Vec::new();
+    let mut wrong_values = Vec::new();
     for way in ways {
         match (way.read)(fleet, location).await {
-            Shown::Value(shown) if shown == text => {}
-            Shown::Page(shown) if shown.contains(text) => {}
-            Shown::Value(shown) | Shown::Page(shown) => found.push(format!("{} shows {shown}", way.name)),
+            ShownText::Value(shown) if shown == text => {}
+            ShownText::Page(shown) if shown.contains(text) => {}
+            ShownText::Value(shown) | ShownText::Page(shown) => {
+                wrong_values.push(format!("{} shows {shown}", way.name))
+            }
         }
     }
-    found
+    wrong_values
 }
 
 /// The tables of the documentation have a line for each way and each value.

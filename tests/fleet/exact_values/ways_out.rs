@@ -9,14 +9,14 @@ use super::ways_in::{Location, run_cli};
 use crate::fleet::in_process::{Fleet, eventually};
 
 /// Form in which a way shows a value.
-pub enum Shown {
+pub enum ShownText {
     /// Exactly the value.
     Value(String),
     /// A text that contains the value, without white space.
     Page(String),
 }
 
-type Reading<'a> = Pin<Box<dyn Future<Output = Shown> + 'a>>;
+type Reading<'a> = Pin<Box<dyn Future<Output = ShownText> + 'a>>;
 
 pub struct WayOut {
     /// Name in the documentation.
@@ -33,19 +33,19 @@ pub const WAYS_OUT: &[WayOut] = &[
     WayOut { name: "page of the task", read: |fleet, location| Box::pin(page(fleet, location)) },
 ];
 
-async fn api(fleet: &Fleet, location: &Location) -> Shown {
+async fn api(fleet: &Fleet, location: &Location) -> ShownText {
     let (path, pointer) = match location {
         Location::Params(id) => (format!("/v1/tasks/{id}/params"), "/params"),
         Location::Status(id, pointer) => (format!("/v1/tasks/{id}"), *pointer),
         Location::Document(path, pointer) => (path.clone(), *pointer),
-        Location::Text(text) => return Shown::Value(text.clone()),
+        Location::Text(text) => return ShownText::Value(text.clone()),
     };
-    let what = format!("a value at {path} {pointer}");
-    let value = eventually(&what, || async {
+    let subject = format!("a value at {path} {pointer}");
+    let value = eventually(&subject, || async {
         let (status, text) = fleet.response(&path).await;
         value_at(&text, pointer).filter(|_| status == 200)
     });
-    Shown::Value(value.await)
+    ShownText::Value(value.await)
 }
 
 /// Value at a pointer, unless it is null.
@@ -64,22 +64,22 @@ fn command(location: &Location) -> (&'static str, &str, &'static str) {
     }
 }
 
-async fn cli_text(fleet: &Fleet, location: &Location) -> Shown {
+async fn cli_text(fleet: &Fleet, location: &Location) -> ShownText {
     let (verb, id, _) = command(location);
-    Shown::Page(run_cli(fleet, &[verb, id], None).await.unwrap().split_whitespace().collect())
+    ShownText::Page(run_cli(fleet, &[verb, id], None).await.unwrap().split_whitespace().collect())
 }
 
-async fn cli_document(fleet: &Fleet, location: &Location) -> Shown {
+async fn cli_document(fleet: &Fleet, location: &Location) -> ShownText {
     let (verb, id, pointer) = command(location);
     let document = run_cli(fleet, &[verb, id, "-o", "json"], None).await.unwrap();
-    Shown::Value(value_at(&document, pointer).unwrap_or(document))
+    ShownText::Value(value_at(&document, pointer).unwrap_or(document))
 }
 
 /// Blocks of JSON on the page of a task.
-async fn page(fleet: &Fleet, location: &Location) -> Shown {
+async fn page(fleet: &Fleet, location: &Location) -> ShownText {
     let (_, html) = fleet.response(&format!("/tasks/{}", command(location).1)).await;
     let blocks = html.split("<pre class=\"json\"").skip(1).filter_map(|block| block.split_once("<code>"));
     let texts = blocks.map(|(_, block)| block.split("</code>").next().unwrap_or_default());
     let text: String = texts.collect::<Vec<_>>().join("\n").split_whitespace().collect();
-    Shown::Page(text.replace("&quot;", "\"").replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    ShownText::Page(text.replace("&quot;", "\"").replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
 }

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::deaths::How;
-use super::process::Shared;
+use super::process::ProcessHandle;
 use crate::journal::{Execution, RunningAttempt};
 use crate::task_types::{ChildSpec, Outcome, Script, TaskParams};
 
@@ -26,8 +26,8 @@ pub enum AttemptEnd {
 }
 
 /// Attempt that a process has read.
-pub struct Started {
-    shared: Arc<Shared>,
+pub struct AppAttempt {
+    shared: Arc<ProcessHandle>,
     n: u64,
     execution: Execution,
     script: Script,
@@ -37,10 +37,10 @@ pub struct Started {
     running: Option<RunningAttempt>,
 }
 
-impl Started {
+impl AppAttempt {
     /// Records the start of an attempt.
     pub fn new(
-        shared: Arc<Shared>,
+        shared: Arc<ProcessHandle>,
         n: u64,
         execution: Execution,
         params: Value,

@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use self::process::{Process, Shared};
+use self::process::{Process, ProcessHandle};
 use self::program::SimulatedProgram;
 use crate::journal::{Attempt, Journal, RunningAttempts};
 use crate::scenario::{FaultMode, Scenario, WorkerVariants};
@@ -177,7 +177,7 @@ impl Launcher for Starter {
         let (output, input, reader, writer) = stream::open();
         let (signals, received) = mpsc::unbounded_channel();
         let (exited, exit) = oneshot::channel();
-        let shared = Shared {
+        let shared = ProcessHandle {
             app,
             pid,
             started_at: Instant::now(),

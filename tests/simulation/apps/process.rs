@@ -22,7 +22,7 @@ use super::deaths::{Death, How};
 use super::program::KILLED;
 use super::stream::{Receiver, Sender};
 use crate::journal::{Attempt, Execution};
-use crate::task_types::{Keyed, Unordered, retries, task_type};
+use crate::task_types::{KeyedTask, UnorderedTask, retries, task_type};
 
 /// Status of a process that exits with code 1, as `wait` returns it.
 const FAILED: i32 = 1 << 8;
@@ -33,7 +33,7 @@ const MAX_LIFE_MS: u64 = 6_000;
 
 /// Simulated process.
 pub struct Process {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ProcessHandle>,
     pub input: Receiver,
     pub signals: mpsc::UnboundedReceiver<Signal>,
     /// The first process of a worker, without which the worker does not start.
@@ -41,18 +41,18 @@ pub struct Process {
 }
 
 /// Part of a process that its attempts use.
-pub struct Shared {
+pub struct ProcessHandle {
     pub app: Arc<SimulatedApp>,
     pub pid: u32,
     pub started_at: Instant,
     pub output: Sender,
-    pub state: Mutex<State>,
+    pub state: Mutex<ProcessState>,
     /// An attempt blocks the process: pings are not answered.
     pub is_blocked: AtomicBool,
 }
 
 #[derive(Default)]
-pub struct State {
+pub struct ProcessState {
     /// Attempts that have not been answered, by number.
     running: BTreeMap<u64, Running>,
     /// Attempts that were answered last, with the time.
@@ -201,11 +201,11 @@ impl Process {
             state.running.insert(n, running);
         }
         let execution = if start["type"] == task_type(true) {
-            Execution::new::<Unordered>(attempt, app.running.clone())
+            Execution::new::<UnorderedTask>(attempt, app.running.clone())
         } else {
-            Execution::new::<Keyed>(attempt, app.running.clone())
+            Execution::new::<KeyedTask>(attempt, app.running.clone())
         };
-        let started = attempt::Started::new(shared, n, execution, start["params"].clone(), cancel, replied);
+        let started = attempt::AppAttempt::new(shared, n, execution, start["params"].clone(), cancel, replied);
         attempts.push(Box::pin(async move { (n, started.run().await) }));
     }
 
@@ -271,7 +271,7 @@ impl Process {
     }
 }
 
-impl Shared {
+impl ProcessHandle {
     /// Answers an attempt.
     pub fn answer(&self, n: u64, message: &Value) {
         let mut state = self.state.lock();

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 #[derive(Default)]
-struct State {
+struct StreamState {
     to_app: Vec<u8>,
     to_worker: VecDeque<u8>,
     /// The worker has ended its direction.
@@ -26,17 +26,17 @@ struct State {
 
 /// Sending half of the process. Cheap to clone.
 #[derive(Clone)]
-pub struct Sender(Arc<Mutex<State>>);
+pub struct Sender(Arc<Mutex<StreamState>>);
 
 /// Receiving half of the process. Dropping it closes the stream.
-pub struct Receiver(Arc<Mutex<State>>);
+pub struct Receiver(Arc<Mutex<StreamState>>);
 
-pub struct WorkerReader(Arc<Mutex<State>>);
+pub struct WorkerReader(Arc<Mutex<StreamState>>);
 
-pub struct WorkerWriter(Arc<Mutex<State>>);
+pub struct WorkerWriter(Arc<Mutex<StreamState>>);
 
 pub fn open() -> (Sender, Receiver, WorkerReader, WorkerWriter) {
-    let state = Arc::<Mutex<State>>::default();
+    let state = Arc::<Mutex<StreamState>>::default();
     (Sender(state.clone()), Receiver(state.clone()), WorkerReader(state.clone()), WorkerWriter(state))
 }
 

@@ -41,7 +41,7 @@ pub async fn batch_from_a_stale_checkpoint_is_rejected(fixture: &Fixture) {
     for stale in [None, Some(checkpoint(0)), Some(Checkpoint { version: 9, ..checkpoint(1) })] {
         let (mut writer, _) = fixture.open(0).await;
         let refused = writer.apply(&full_batch("a"), stale, checkpoint(9)).await;
-        assert_eq!(refused, Err(StoreError::Conflict { found: Some(checkpoint(1)) }));
+        assert_eq!(refused, Err(StoreError::Conflict { stored: Some(checkpoint(1)) }));
     }
     expect_untouched(&*fixture.store, "a").await;
     assert_eq!(fixture.store.checkpoints(&[0]).await.unwrap(), [Some(checkpoint(1))]);
@@ -53,7 +53,7 @@ pub async fn second_writer_fences_the_first(fixture: &Fixture) {
     let (mut second, found) = fixture.open(0).await;
     second.apply(&Changes::default(), found, checkpoint(2)).await.unwrap();
     let refused = first.apply(&full_batch("a"), Some(checkpoint(1)), checkpoint(3)).await;
-    assert_eq!(refused, Err(StoreError::Conflict { found: Some(checkpoint(2)) }));
+    assert_eq!(refused, Err(StoreError::Conflict { stored: Some(checkpoint(2)) }));
     expect_untouched(&*fixture.store, "a").await;
     second.apply(&full_batch("a"), Some(checkpoint(2)), checkpoint(3)).await.unwrap();
 }
@@ -63,7 +63,7 @@ pub async fn wiped_store_is_detected(fixture: &Fixture) {
     writer.apply(&full_batch("a"), None, checkpoint(1)).await.unwrap();
     fixture.wipe().await;
     let refused = writer.apply(&full_batch("b"), Some(checkpoint(1)), checkpoint(2)).await;
-    assert_eq!(refused, Err(StoreError::Conflict { found: None }));
+    assert_eq!(refused, Err(StoreError::Conflict { stored: None }));
     expect_untouched(&*fixture.store, "b").await;
     let (mut writer, found) = fixture.open(0).await;
     assert_eq!(found, None);
@@ -77,7 +77,7 @@ pub async fn restored_store_is_detected(fixture: &Fixture) {
     writer.apply(&full_batch("a"), Some(checkpoint(1)), checkpoint(2)).await.unwrap();
     fixture.restore(&saved).await;
     let refused = writer.apply(&full_batch("b"), Some(checkpoint(2)), checkpoint(3)).await;
-    assert_eq!(refused, Err(StoreError::Conflict { found: Some(checkpoint(1)) }));
+    assert_eq!(refused, Err(StoreError::Conflict { stored: Some(checkpoint(1)) }));
     expect_untouched(&*fixture.store, "a").await;
     let (mut writer, found) = fixture.open(0).await;
     writer.apply(&full_batch("a"), found, checkpoint(2)).await.unwrap();
@@ -88,10 +88,10 @@ pub async fn temporary_data_is_detected(fixture: &Fixture) {
     let (mut early, found) = fixture.open(0).await;
     assert_eq!(found, None);
     fixture.put(0, full_batch("a")).await;
-    assert!(early.nodes(&[id("a")]).await.unwrap()[0].is_some());
+    assert!(early.task_records(&[id("a")]).await.unwrap()[0].is_some());
     fixture.wipe().await;
     let refused = early.apply(&full_batch("b"), None, checkpoint(1)).await;
-    assert_eq!(refused, Err(StoreError::Conflict { found: None }));
+    assert_eq!(refused, Err(StoreError::Conflict { stored: None }));
     expect_untouched(&*fixture.store, "b").await;
     let (mut late, found) = fixture.open(0).await;
     late.apply(&full_batch("a"), found, checkpoint(1)).await.unwrap();
@@ -106,10 +106,10 @@ pub async fn store_restored_twice_is_detected(fixture: &Fixture) {
     let (mut writer, found) = fixture.open(0).await;
     assert_eq!(found, None);
     fixture.restore(&full).await;
-    assert!(writer.nodes(&[id("a")]).await.unwrap()[0].is_some());
+    assert!(writer.task_records(&[id("a")]).await.unwrap()[0].is_some());
     fixture.restore(&empty).await;
     let refused = writer.apply(&full_batch("b"), None, checkpoint(1)).await;
-    assert_eq!(refused, Err(StoreError::Conflict { found: None }));
+    assert_eq!(refused, Err(StoreError::Conflict { stored: None }));
     expect_untouched(&*fixture.store, "b").await;
 }
 
@@ -118,7 +118,7 @@ pub async fn writer_is_closed_after_a_rejection(fixture: &Fixture) {
     assert!(writer.apply(&Changes::default(), Some(checkpoint(5)), checkpoint(6)).await.is_err());
     let notice = "the writer is closed: open a new one";
     assert!(is_unavailable(&writer.apply(&Changes::default(), None, checkpoint(1)).await, notice));
-    assert!(is_unavailable(&writer.nodes(&[id("a")]).await.map(drop), notice));
+    assert!(is_unavailable(&writer.task_records(&[id("a")]).await.map(drop), notice));
     assert_eq!(fixture.store.checkpoints(&[0]).await.unwrap(), [None]);
 }
 
@@ -130,7 +130,7 @@ pub async fn empty_batch_moves_the_checkpoint(fixture: &Fixture) {
 }
 
 pub async fn records_round_trip(fixture: &Fixture) {
-    let mut rich = node(3);
+    let mut rich = task_record(3);
     rich.definition.position = Some(Position { partition: 1, offset: i64::MAX });
     rich.tree.last_end = Some(Box::new(Moment { at_ms: -1, by: "ü".into() }));
     rich.history.entries.push(HistoryEntry {
@@ -147,35 +147,40 @@ pub async fn records_round_trip(fixture: &Fixture) {
         by: Some("ops".into()),
         ignored: true,
     });
-    let changes = Changes { nodes: vec![(id("a"), rich.encode().unwrap()), record("a:b", 1)], ..Changes::default() };
+    let changes =
+        Changes { task_records: vec![(id("a"), rich.encode().unwrap()), record("a:b", 1)], ..Changes::default() };
     let (mut writer, _) = fixture.open(0).await;
     writer.apply(&changes, None, checkpoint(1)).await.unwrap();
-    let wanted = [id("a:b"), id("unknown"), id("a"), id("a:b")];
-    let expect = [Some(node(1)), None, Some(rich), Some(node(1))];
-    assert_eq!(writer.nodes(&wanted).await.unwrap(), expect);
-    assert_eq!(fixture.store.nodes(0, &wanted).await.unwrap(), expect);
-    assert_eq!(fixture.store.nodes(0, &[]).await.unwrap(), []);
-    assert_eq!(writer.nodes(&[]).await.unwrap(), []);
+    let ids = [id("a:b"), id("unknown"), id("a"), id("a:b")];
+    let expect = [Some(task_record(1)), None, Some(rich), Some(task_record(1))];
+    assert_eq!(writer.task_records(&ids).await.unwrap(), expect);
+    assert_eq!(fixture.store.task_records(0, &ids).await.unwrap(), expect);
+    assert_eq!(fixture.store.task_records(0, &[]).await.unwrap(), []);
+    assert_eq!(writer.task_records(&[]).await.unwrap(), []);
     // Reads between two batches keep the guard on the checkpoint.
     writer
-        .apply(&Changes { nodes: vec![record("a:b", 2)], ..Changes::default() }, Some(checkpoint(1)), checkpoint(2))
+        .apply(
+            &Changes { task_records: vec![record("a:b", 2)], ..Changes::default() },
+            Some(checkpoint(1)),
+            checkpoint(2),
+        )
         .await
         .unwrap();
-    assert_eq!(fixture.store.nodes(0, &[id("a:b")]).await.unwrap(), [Some(node(2))]);
+    assert_eq!(fixture.store.task_records(0, &[id("a:b")]).await.unwrap(), [Some(task_record(2))]);
 }
 
 pub async fn batch_larger_than_a_command_is_atomic(fixture: &Fixture) {
-    const MANY: i64 = 2_500;
-    let ids: Vec<_> = (0..MANY).map(|n| id(&format!("r{n:05}"))).collect();
+    const ROOTS: i64 = 2_500;
+    let ids: Vec<_> = (0..ROOTS).map(|n| id(&format!("r{n:05}"))).collect();
     let entries = || ids.iter().map(|id| Entry { seen_ms: 1, id: id.clone() });
     let mut changes = adds(&Index::Roots, entries());
-    changes.nodes = (0..).zip(&ids).map(|(run, id)| (id.clone(), node(run).encode().unwrap())).collect();
+    changes.task_records = (0..).zip(&ids).map(|(run, id)| (id.clone(), task_record(run).encode().unwrap())).collect();
     fixture.put(0, changes).await;
-    let nodes = fixture.store.nodes(0, &ids).await.unwrap();
-    assert!((0..).zip(&nodes).all(|(run, found)| found.as_ref() == Some(&node(run))));
+    let nodes = fixture.store.task_records(0, &ids).await.unwrap();
+    assert!((0..).zip(&nodes).all(|(run, found)| found.as_ref() == Some(&task_record(run))));
     let (mut writer, from) = fixture.open(0).await;
-    assert_eq!(writer.nodes(&ids).await.unwrap(), nodes);
-    assert_eq!(fixture.store.page(0, &Index::Roots, None, 9_999).await.unwrap().len(), MANY as usize);
+    assert_eq!(writer.task_records(&ids).await.unwrap(), nodes);
+    assert_eq!(fixture.store.page(0, &Index::Roots, None, 9_999).await.unwrap().len(), ROOTS as usize);
     writer.apply(&removes(&Index::Roots, entries()), from, checkpoint(2)).await.unwrap();
     assert_eq!(fixture.store.page(0, &Index::Roots, None, 9_999).await.unwrap(), []);
 }
@@ -226,29 +231,24 @@ pub async fn finished_roots_are_ordered_by_removal_time(fixture: &Fixture) {
 }
 
 pub async fn deferred_records_stay_until_they_are_dropped(fixture: &Fixture) {
-    let wanted: Vec<_> = (0..40).map(|n| id(&format!("r:{n}"))).collect();
+    let ids: Vec<_> = (0..40).map(|n| id(&format!("r:{n}"))).collect();
     let keep = |deferred| Changes { deferred, ..Changes::default() };
     assert_eq!(fixture.store.deferred(0, &[]).await.unwrap(), Vec::<Option<Vec<u8>>>::new());
     fixture
-        .put(0, keep(wanted[..30].iter().map(|id| (id.clone(), Some(id.as_str().as_bytes().to_vec()))).collect()))
+        .put(0, keep(ids[..30].iter().map(|id| (id.clone(), Some(id.as_str().as_bytes().to_vec()))).collect()))
         .await;
     let large = vec![0xff; 1 << 20];
     fixture
-        .put(
-            0,
-            keep(vec![(wanted[0].clone(), None), (wanted[35].clone(), None), (wanted[1].clone(), Some(large.clone()))]),
-        )
+        .put(0, keep(vec![(ids[0].clone(), None), (ids[35].clone(), None), (ids[1].clone(), Some(large.clone()))]))
         .await;
-    let deferred = fixture.store.deferred(0, &wanted).await.unwrap();
+    let deferred = fixture.store.deferred(0, &ids).await.unwrap();
     assert_eq!((&deferred[0], &deferred[1], &deferred[35]), (&None, &Some(large), &None));
     assert_eq!((deferred[29].as_deref(), &deferred[30]), (Some(&b"r:29"[..]), &None));
-    assert_eq!(fixture.store.deferred(1, &wanted[1..2]).await.unwrap(), [None]);
+    assert_eq!(fixture.store.deferred(1, &ids[1..2]).await.unwrap(), [None]);
     // A rejected batch keeps and removes nothing.
     let (mut writer, _) = fixture.open(0).await;
-    assert!(
-        writer.apply(&keep(vec![(wanted[29].clone(), None)]), Some(checkpoint(99)), checkpoint(100)).await.is_err()
-    );
-    assert!(fixture.store.deferred(0, &wanted[29..30]).await.unwrap()[0].is_some());
+    assert!(writer.apply(&keep(vec![(ids[29].clone(), None)]), Some(checkpoint(99)), checkpoint(100)).await.is_err());
+    assert!(fixture.store.deferred(0, &ids[29..30]).await.unwrap()[0].is_some());
 }
 
 pub async fn counts_add_up_over_partitions(fixture: &Fixture) {
@@ -367,7 +367,7 @@ pub async fn notices_name_changed_tasks(fixture: &Fixture) {
         Notice::Changed { partition: 3, offset: at.offset, ids: Some(vec![id("a")]), types: Some(vec!["echo".into()]) };
     assert_eq!(notice_of(&mut notices, 3, at).await, expected);
     let many = |count: usize| Changes {
-        nodes: (0..count).map(|n| record(&format!("t{n}"), 1)).collect(),
+        task_records: (0..count).map(|n| record(&format!("t{n}"), 1)).collect(),
         ..Changes::default()
     };
     for (count, named) in [(0, true), (MAX_NOTICE_IDS, true), (MAX_NOTICE_IDS + 1, false)] {
@@ -422,7 +422,7 @@ pub async fn slow_listener_receives_a_gap(fixture: &Fixture) {
 pub async fn partitions_are_isolated(fixture: &Fixture) {
     let partitions: Vec<u32> = (0..32).collect();
     for &partition in &partitions[..31] {
-        let changes = Changes { nodes: vec![record("same", partition)], ..full_batch("same") };
+        let changes = Changes { task_records: vec![record("same", partition)], ..full_batch("same") };
         for _ in 0..=partition % 3 {
             fixture.put(partition, changes.clone()).await;
         }
@@ -432,10 +432,10 @@ pub async fn partitions_are_isolated(fixture: &Fixture) {
     assert_eq!(checkpoints, expect);
     assert_eq!(fixture.store.checkpoints(&[5, 31, 0]).await.unwrap(), [Some(checkpoint(3)), None, Some(checkpoint(1))]);
     for partition in [0, 17, 30] {
-        assert_eq!(fixture.store.nodes(partition, &[id("same")]).await.unwrap(), [Some(node(partition))]);
+        assert_eq!(fixture.store.task_records(partition, &[id("same")]).await.unwrap(), [Some(task_record(partition))]);
         assert_eq!(fixture.store.page(partition, &Index::Roots, None, 9).await.unwrap(), [entry(5, "same")]);
     }
-    assert_eq!(fixture.store.nodes(31, &[id("same")]).await.unwrap(), [None]);
+    assert_eq!(fixture.store.task_records(31, &[id("same")]).await.unwrap(), [None]);
     let lines: Vec<usize> =
         fixture.store.log_lines(2, &id("same"), 0, 9).await.map(|page| vec![page.lines.len()]).unwrap();
     assert_eq!(lines, [3]);
@@ -443,7 +443,7 @@ pub async fn partitions_are_isolated(fixture: &Fixture) {
 
 pub async fn attachments_stay_until_removed_or_their_task_is(fixture: &Fixture) {
     let attach = |attachments: &[(&str, Option<&[u8]>)]| Changes {
-        nodes: vec![record("a", 1)],
+        task_records: vec![record("a", 1)],
         attachments: attachments
             .iter()
             .map(|(name, data)| (id("a"), (*name).to_owned(), data.map(<[u8]>::to_vec)))
@@ -466,6 +466,6 @@ pub async fn attachments_stay_until_removed_or_their_task_is(fixture: &Fixture) 
         .await;
     assert_eq!((read("x").await, read("y").await, read("z").await), (None, Some(b"second".to_vec()), Some(Vec::new())));
     assert_eq!(fixture.store.attachment(1, &id("a"), "y").await.unwrap(), None, "another partition's");
-    fixture.put(0, Changes { gone: vec![id("a")], ..Changes::default() }).await;
+    fixture.put(0, Changes { deleted: vec![id("a")], ..Changes::default() }).await;
     assert_eq!(read("y").await, None);
 }

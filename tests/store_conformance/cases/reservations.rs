@@ -81,6 +81,7 @@ pub async fn renewed_lease_does_not_expire(fixture: &Fixture) {
         store.reserve(0, &name, 1, &one).await.unwrap();
         let mut is_held = true;
         while begun.elapsed() < ttl * 3 {
+            // Renewals at regular times, well within the lifetime.
             tokio::time::sleep(ttl / 20).await;
             is_held &= store.replace_reservation(0, &name, 1, &one, Some(&one)).await.unwrap();
             stood_still |= renewed.elapsed() >= ttl;

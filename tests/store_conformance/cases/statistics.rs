@@ -84,8 +84,8 @@ pub async fn removed_aggregates_are_gone(fixture: &Fixture) {
         ("echo".into(), key(Level::Day), None),
     ];
     fixture.put(0, counted(gone, vec![("echo".into(), hour, None)])).await;
-    let found = fixture.store.statistics(0, &["echo".into()], &[key(Level::Hour)]).await.unwrap();
-    assert_eq!(found.aggregates, [("echo".into(), key(Level::Minute), aggregate(3))]);
+    let stored = fixture.store.statistics(0, &["echo".into()], &[key(Level::Hour)]).await.unwrap();
+    assert_eq!(stored.aggregates, [("echo".into(), key(Level::Minute), aggregate(3))]);
     assert_eq!(fixture.store.error_summaries(0, "echo", &[hour]).await.unwrap(), []);
 }
 
@@ -108,17 +108,17 @@ pub async fn errors_are_grouped_by_frequency(fixture: &Fixture) {
         group(1, 2, entry(5, "a"), entry(9, "b")),
         group(3, 1, entry(6, "f"), entry(6, "f")),
     ];
-    let found = fixture.store.error_groups(0, "echo", 10).await.unwrap();
-    assert_eq!((found.groups, found.total), (all.to_vec(), 3));
-    let found = fixture.store.error_groups(0, "echo", 2).await.unwrap();
-    assert_eq!((found.groups, found.total), (all[..2].to_vec(), 3));
+    let stored = fixture.store.error_groups(0, "echo", 10).await.unwrap();
+    assert_eq!((stored.groups, stored.total), (all.to_vec(), 3));
+    let stored = fixture.store.error_groups(0, "echo", 2).await.unwrap();
+    assert_eq!((stored.groups, stored.total), (all[..2].to_vec(), 3));
     let index = Index::Failed { task_type: "echo".into(), error: Fingerprint(2) };
     assert_eq!(ids(&fixture.store.page(0, &index, None, 2).await.unwrap()), ["e", "c"], "newest first");
     fixture.put(0, failed(3, &[(6, "f")], true)).await;
     fixture.put(0, failed(2, &[(7, "e")], true)).await;
-    let found = fixture.store.error_groups(0, "echo", 10).await.unwrap();
-    assert_eq!(found.groups, [group(2, 2, entry(3, "d"), entry(4, "c")), all[1].clone()], "a tie");
-    assert_eq!(found.total, 2, "a group without tasks does not exist");
+    let stored = fixture.store.error_groups(0, "echo", 10).await.unwrap();
+    assert_eq!(stored.groups, [group(2, 2, entry(3, "d"), entry(4, "c")), all[1].clone()], "a tie");
+    assert_eq!(stored.total, 2, "a group without tasks does not exist");
 }
 
 pub async fn newest_requests_are_kept(fixture: &Fixture) {
@@ -139,8 +139,8 @@ pub async fn newest_requests_are_kept(fixture: &Fixture) {
     assert_eq!(fixture.store.requests(0, 2).await.unwrap(), [request(2), request(1)]);
     fixture.put(0, changes(3..5)).await;
     fixture.put(0, changes(5..MAX_AUDIT as i64 * 2 + 9)).await;
-    let found = fixture.store.requests(0, MAX_AUDIT).await.unwrap();
-    assert_eq!((found.len(), found[0].offset, found[999].offset), (MAX_AUDIT, 2_008, 1_009));
+    let stored = fixture.store.requests(0, MAX_AUDIT).await.unwrap();
+    assert_eq!((stored.len(), stored[0].offset, stored[999].offset), (MAX_AUDIT, 2_008, 1_009));
 }
 
 pub async fn totals_name_lost_statistics(fixture: &Fixture) {

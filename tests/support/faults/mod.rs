@@ -39,11 +39,11 @@ pub use rule::{Rule, RuleBuilder};
 /// Rules of a test, and the wrappers that follow them. Clones share the rules.
 #[derive(Clone, Default)]
 pub struct FaultRules {
-    shared: Arc<Shared>,
+    shared: Arc<RuleState>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct RuleState {
     rules: Mutex<Vec<Rule>>,
     /// Records that consumers have delivered.
     delivered: AtomicUsize,

@@ -21,7 +21,7 @@ use super::{Call, FaultRules};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
-/// `nodes_with_checkpoint` has its default here: it calls `checkpoints` and `nodes`, whose rules hold for it too.
+/// `task_records_with_checkpoint` has its default here: it calls `checkpoints` and `nodes`, whose rules hold for it too.
 pub(super) struct FaultyStore {
     pub(super) inner: Arc<dyn Store>,
     pub(super) faults: FaultRules,
@@ -46,8 +46,8 @@ impl Store for FaultyStore {
         Ok((Box::new(FaultyWriter { inner, faults: self.faults.clone() }), checkpoint))
     }
 
-    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>> {
-        self.faults.call_store(Call::Nodes(ids), self.inner.nodes(partition, ids)).await
+    async fn task_records(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>> {
+        self.faults.call_store(Call::Nodes(ids), self.inner.task_records(partition, ids)).await
     }
 
     async fn checkpoints(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>> {
@@ -159,8 +159,8 @@ impl PartitionWriter for FaultyWriter {
         Self::call(&self.faults, self.inner.done(limit)).await
     }
 
-    async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>> {
-        self.faults.call_store(Call::WriterNodes, self.inner.nodes(ids)).await
+    async fn task_records(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>> {
+        self.faults.call_store(Call::WriterNodes, self.inner.task_records(ids)).await
     }
 
     async fn check(&mut self) -> Result<()> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Command that ends a transaction.
 const EXEC: &[u8] = b"$4\r\nEXEC\r\n";
-const LOOK: Duration = Duration::from_millis(5);
+const READ_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Moment at which connections are cut, at every nth EXEC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum Cut {
     After(usize),
 }
 
-struct Shared {
+struct ProxyState {
     to: u16,
     held: AtomicBool,
     over: AtomicBool,
@@ -31,15 +31,15 @@ struct Shared {
 
 pub struct Proxy {
     pub port: u16,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
 }
 
 impl Proxy {
     pub fn to(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let own = listener.local_addr().unwrap().port();
+        let own_port = listener.local_addr().unwrap().port();
         let (held, over, seen, cuts) = Default::default();
-        let shared = Arc::new(Shared { to: port, held, over, cut: Mutex::new(Cut::Never), seen, cuts });
+        let shared = Arc::new(ProxyState { to: port, held, over, cut: Mutex::new(Cut::Never), seen, cuts });
         let accepting = shared.clone();
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
@@ -50,7 +50,7 @@ impl Proxy {
                 std::thread::spawn(move || shared.join(client));
             }
         });
-        Self { port: own, shared }
+        Self { port: own_port, shared }
     }
 
     /// Stops all traffic without cutting connections.
@@ -76,28 +76,29 @@ impl Drop for Proxy {
 }
 
 /// Proxied connection, whose responses may be withheld from the client.
-struct Joined {
+struct Connection {
     client: TcpStream,
     server: TcpStream,
     mute: AtomicBool,
     swallowed: AtomicBool,
 }
 
-impl Joined {
+impl Connection {
     fn end(&self) {
         let _ = self.client.shutdown(Shutdown::Both);
         let _ = self.server.shutdown(Shutdown::Both);
     }
 }
 
-impl Shared {
+impl ProxyState {
     fn join(self: Arc<Self>, client: TcpStream) {
         let Ok(server) = TcpStream::connect(("127.0.0.1", self.to)) else { return };
         for stream in [&client, &server] {
             let _ = stream.set_nodelay(true);
-            let _ = stream.set_read_timeout(Some(LOOK));
+            let _ = stream.set_read_timeout(Some(READ_INTERVAL));
         }
-        let joined = Arc::new(Joined { client, server, mute: AtomicBool::default(), swallowed: AtomicBool::default() });
+        let joined =
+            Arc::new(Connection { client, server, mute: AtomicBool::default(), swallowed: AtomicBool::default() });
         let (shared, answering) = (self.clone(), joined.clone());
         std::thread::spawn(move || {
             shared.answers(&answering);
@@ -114,7 +115,7 @@ impl Shared {
                 return None;
             }
             if self.held.load(SeqCst) {
-                std::thread::sleep(LOOK);
+                std::thread::sleep(READ_INTERVAL);
                 continue;
             }
             match from.read(buffer) {
@@ -127,7 +128,7 @@ impl Shared {
         }
     }
 
-    fn answers(&self, joined: &Joined) {
+    fn answers(&self, joined: &Connection) {
         let mut buffer = vec![0; 1 << 16];
         while let Some(bytes) = self.read(&joined.server, &mut buffer) {
             if joined.mute.load(SeqCst) {
@@ -139,7 +140,7 @@ impl Shared {
         joined.swallowed.store(true, SeqCst);
     }
 
-    fn passes_requests(&self, joined: &Joined) {
+    fn passes_requests(&self, joined: &Connection) {
         let (mut buffer, mut tail) = (vec![0; 1 << 16], Vec::new());
         while let Some(bytes) = self.read(&joined.client, &mut buffer) {
             // Possible beginnings of an EXEC wait for their end.
@@ -160,7 +161,7 @@ impl Shared {
     }
 
     /// Forwards an EXEC and returns whether the connection continues.
-    fn pass_exec(&self, joined: &Joined, command: &[u8]) -> bool {
+    fn pass_exec(&self, joined: &Connection, command: &[u8]) -> bool {
         let number = self.seen.fetch_add(1, SeqCst) + 1;
         let cut = *self.cut.lock().unwrap();
         let is_cut = |every: usize| number.is_multiple_of(every);

@@ -118,9 +118,9 @@ impl Server {
     }
 
     fn is_ready(&self) -> bool {
-        let own = format!("process_id:{}\r\n", self.process.id());
+        let line = format!("process_id:{}\r\n", self.process.id());
         self.call::<String>(&["PING"]).is_ok()
-            && self.call::<String>(&["INFO", "server"]).is_ok_and(|info| info.contains(&own))
+            && self.call::<String>(&["INFO", "server"]).is_ok_and(|info| info.contains(&line))
     }
 }
 

@@ -20,7 +20,7 @@ pub async fn cancel_ends_waiting_tasks_and_is_sent_to_workers(fixture: Fixture) 
     }
     assert_eq!(until_state(&fixture, "c:runs", State::Cancelling).await.own, State::Running);
     let control = || read_all(&fixture, &fixture.names.control());
-    let asof = node(&fixture, "c").await.unwrap().requests.cancel.unwrap().asof;
+    let asof = task_record(&fixture, "c").await.unwrap().requests.cancel.unwrap().asof;
     // Once, or again by a relay that has restarted meanwhile.
     let control_records = control();
     assert!(!control_records.is_empty());
@@ -50,7 +50,7 @@ pub async fn cancel_stays_until_workers_have_passed_it(fixture: Fixture) {
     fixture.write(&[there, event(Kind::CancelRequested, "x")]).await;
     until_state(&fixture, "x", State::Cancelled).await;
     eventually("the cancel is published", || async {
-        let effects = node(&fixture, "x").await.unwrap().effects;
+        let effects = task_record(&fixture, "x").await.unwrap().effects;
         matches!(effects.as_slice(), [only] if only.id().starts_with("uncancel-"))
     })
     .await;
@@ -76,7 +76,7 @@ pub async fn cancel_without_a_tree_is_withdrawn(fixture: Fixture) {
     for (task, asof, at_ms) in stay.into_iter().chain(gone.iter().map(|task| (task.clone(), 0, long_ago))) {
         let cancel = Cancel { v: CONTROL_VERSION, asof, at_ms, subtree: true, reason: None, by: None };
         let key = ControlKey::Cancel(task);
-        control::put(&fixture.producer, &fixture.names, &key, &ControlRecord::Cancel(cancel)).await.unwrap();
+        control::put_record(&fixture.producer, &fixture.names, &key, &ControlRecord::Cancel(cancel)).await.unwrap();
     }
     // Each partition needs a log time.
     let roots = (0..20).map(|n| submitted(&format!("r{n}")));
@@ -120,9 +120,10 @@ async fn log_of_cancels(event_log: &[Event], cancelled: &[String]) -> (Vec<Event
     fixture.folded().await;
     unopened.lift();
     for task in cancelled {
-        let walks = |node: &TaskRecord| node.effects.iter().any(|effect| effect.id().starts_with("cancel-"));
+        let walks =
+            |task_record: &TaskRecord| task_record.effects.iter().any(|effect| effect.id().starts_with("cancel-"));
         eventually(&format!("the subtree command of `{task}` is complete"), || async {
-            !walks(&node(&fixture, task).await.unwrap())
+            !walks(&task_record(&fixture, task).await.unwrap())
         })
         .await;
     }

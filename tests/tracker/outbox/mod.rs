@@ -60,8 +60,8 @@ pub fn scheduled(task: &str, due_ms: i64) -> Event {
 /// Reads all committed records of a topic.
 pub fn read_all(fixture: &Fixture, topic: &str) -> Vec<Record> {
     let mut records = Vec::new();
-    let known = fixture.broker.topics(topic, DEADLINE).unwrap();
-    let partitions = known.iter().find(|info| info.name == topic).unwrap().partitions;
+    let topics = fixture.broker.topics(topic, DEADLINE).unwrap();
+    let partitions = topics.iter().find(|info| info.name == topic).unwrap().partitions;
     for index in 0..partitions as i32 {
         let at = Partition::new(topic, index);
         let ends = fixture.broker.watermarks(&at, DEADLINE).unwrap();
@@ -80,7 +80,7 @@ pub fn read_all(fixture: &Fixture, topic: &str) -> Vec<Record> {
 }
 
 pub fn header<'a>(record: &'a Record, name: &str) -> Option<&'a str> {
-    let value = record.headers.iter().find(|(own, _)| own == name)?.1.as_deref()?;
+    let value = record.headers.iter().find(|(key, _)| key == name)?.1.as_deref()?;
     std::str::from_utf8(value).ok()
 }
 
@@ -93,15 +93,15 @@ pub fn published(fixture: &Fixture) -> BTreeMap<String, usize> {
     times
 }
 
-pub async fn node(fixture: &Fixture, task: &str) -> Option<TaskRecord> {
+pub async fn task_record(fixture: &Fixture, task: &str) -> Option<TaskRecord> {
     let task = id(task);
-    fixture.store.nodes(fixture.partition_of(task.root()), &[task]).await.unwrap().pop()?
+    fixture.store.task_records(fixture.partition_of(task.root()), &[task]).await.unwrap().pop()?
 }
 
 pub async fn until_state(fixture: &Fixture, task: &str, state: State) -> TaskRecord {
     let seen = RefCell::new(None);
     eventually(&format!("`{task}` is {state}"), || async {
-        let found = node(fixture, task).await.filter(|node| node.state == state);
+        let found = task_record(fixture, task).await.filter(|task_record| task_record.state == state);
         seen.replace(found);
         seen.borrow().is_some()
     })
@@ -113,7 +113,7 @@ pub async fn until_state(fixture: &Fixture, task: &str, state: State) -> TaskRec
 async fn all_released(fixture: &Fixture, count: usize) {
     let queued = || async {
         let counts = fixture.store.counts(&fixture.all()).await.unwrap_or_default();
-        counts.iter().find(|count| count.state == State::Queued).is_some_and(|found| found.count == count as u64)
+        counts.iter().find(|count| count.state == State::Queued).is_some_and(|queued| queued.count == count as u64)
     };
     eventually("all tasks are released", queued).await;
     let times = published(fixture);
@@ -134,7 +134,7 @@ pub async fn positions_match_newest_records(fixture: &Fixture, topic: &str) {
         })
         .collect();
     for (task, position) in last {
-        assert_eq!(node(fixture, task).await.unwrap().definition.position, Some(position), "`{task}`");
+        assert_eq!(task_record(fixture, task).await.unwrap().definition.position, Some(position), "`{task}`");
     }
 }
 
@@ -222,19 +222,23 @@ pub async fn retry_publishes_the_record_again(fixture: Fixture) {
     fixture.write(&["again", "gone", "replaced", "waited"].map(|task| event(Kind::RetryRequested, task))).await;
     for task in ["gone", "replaced"] {
         eventually("the retry without a record is decided", || async {
-            node(&fixture, task).await.is_some_and(|node| node.run == 2 && node.effects.is_empty())
+            task_record(&fixture, task)
+                .await
+                .is_some_and(|task_record| task_record.run == 2 && task_record.effects.is_empty())
         })
         .await;
-        let decided = node(&fixture, task).await.unwrap();
+        let decided = task_record(&fixture, task).await.unwrap();
         let message = decided.outcome.error.map(|error| error.message).unwrap_or_default();
         assert!(decided.state == State::Failed && message.contains("no longer in Kafka"), "{task}: {message}");
     }
     for task in ["again", "waited"] {
         eventually("the retry is published", || async {
-            node(&fixture, task).await.is_some_and(|node| node.run == 2 && node.effects.is_empty())
+            task_record(&fixture, task)
+                .await
+                .is_some_and(|task_record| task_record.run == 2 && task_record.effects.is_empty())
         })
         .await;
-        let queued = node(&fixture, task).await.unwrap();
+        let queued = task_record(&fixture, task).await.unwrap();
         assert_eq!((queued.state, queued.outcome.error.is_none()), (State::Queued, true));
     }
     let records = read_all(&fixture, &fixture.names.tasks(TYPE));
@@ -249,7 +253,7 @@ pub async fn retry_publishes_the_record_again(fixture: Fixture) {
     assert_eq!((again[0].value.as_deref(), again[0].key.as_deref()), (Some(&b"{\"n\":7}"[..]), Some(&b"key"[..])));
     assert_eq!((header(again[0], "x-own"), header(again[0], "ce_announced")), (Some("kept"), Some("1")));
     positions_match_newest_records(&fixture, &fixture.names.tasks(TYPE)).await;
-    let asked = node(&fixture, "again").await.unwrap().requests.asof;
+    let asked = task_record(&fixture, "again").await.unwrap().requests.asof;
     assert_eq!(header(again[0], "ce_asof"), Some(asked.to_string().as_str()));
     expect_agreement(&fixture).await;
     tracker.stop().await;
@@ -275,16 +279,20 @@ pub async fn retry_of_failed_tasks_restarts_only_those(fixture: Fixture) {
     fixture.write(&[only]).await;
     // There is no record at the positions of these tasks, so each of them fails again in the new run.
     for n in (0..700).step_by(10) {
-        let failed = |node: TaskRecord| node.run == 2 && node.state == State::Failed && node.effects.is_empty();
+        let failed = |task_record: TaskRecord| {
+            task_record.run == 2 && task_record.state == State::Failed && task_record.effects.is_empty()
+        };
         eventually("the task has failed again", || async {
-            node(&fixture, &format!("r:{n}")).await.is_some_and(failed)
+            task_record(&fixture, &format!("r:{n}")).await.is_some_and(failed)
         })
         .await;
     }
-    eventually("the root has failed again", || async { node(&fixture, "r").await.unwrap().state == State::Failed })
-        .await;
+    eventually("the root has failed again", || async {
+        task_record(&fixture, "r").await.unwrap().state == State::Failed
+    })
+    .await;
     let oracle = expect_agreement(&fixture).await;
-    let runs: Vec<u32> = oracle.nodes.iter().flatten().map(|(_, node)| node.run).collect();
+    let runs: Vec<u32> = oracle.task_records.iter().flatten().map(|(_, task_record)| task_record.run).collect();
     assert_eq!(runs.iter().filter(|run| **run == 2).count(), 70);
     tracker.stop().await;
 }
@@ -402,15 +410,16 @@ async fn retry_waits_for_an_uncommitted_record() {
     let tracker = fixture.tracker().await;
     fixture.write(&[there, ended(Payload::Failed, "x"), event(Kind::RetryRequested, "x")]).await;
     eventually("the retry is pending", || async {
-        node(&fixture, "x").await.is_some_and(|node| node.effects.len() == 1)
+        task_record(&fixture, "x").await.is_some_and(|task_record| task_record.effects.len() == 1)
     })
     .await;
     fixture.write(&many(20, "a")).await;
     until_state(&fixture, "a-19", State::Queued).await;
-    assert_eq!(node(&fixture, "x").await.unwrap().effects.len(), 1, "the retry waits");
+    assert_eq!(task_record(&fixture, "x").await.unwrap().effects.len(), 1, "the retry waits");
     assert!(memory.end_transaction("stranger", true));
-    eventually("the retry is published", || async { node(&fixture, "x").await.unwrap().effects.is_empty() }).await;
-    assert_eq!(node(&fixture, "x").await.unwrap().state, State::Queued);
+    eventually("the retry is published", || async { task_record(&fixture, "x").await.unwrap().effects.is_empty() })
+        .await;
+    assert_eq!(task_record(&fixture, "x").await.unwrap().state, State::Queued);
     assert_eq!(published(&fixture)["x"], 2);
     tracker.stop().await;
 }

@@ -61,7 +61,7 @@ async fn unwritable_topic_holds_up_no_other() {
         until_state(&fixture, &task, State::Queued).await;
     }
     eventually("the other topic's tasks are released", || async { published(&fixture).len() == 23 }).await;
-    assert_eq!(node(&fixture, "held-0").await.unwrap().state, State::Scheduled);
+    assert_eq!(task_record(&fixture, "held-0").await.unwrap().state, State::Scheduled);
     tracker.expect_reason("timers of events partition 0", "no leader").await;
     fixture.write(&[event(Kind::CancelRequested, "held-0")]).await;
     until_state(&fixture, "held-0", State::Cancelled).await;

@@ -6,7 +6,7 @@ use kafleet::runtime::now_ms;
 use serde_json::{Value, json};
 
 use super::{ENTER, NARROW, Tab, WIDE, with_browser};
-use crate::api::dead_letters::{Given, LETTER};
+use crate::api::dead_letters::{LETTER, NewLetter};
 use crate::api::fixture::{DEADLINE, Fleet};
 use crate::api::why::send_heartbeat_of;
 use crate::support::services;
@@ -65,7 +65,7 @@ async fn fleet_with_data() -> Fleet {
     let topic =
         |name: &str| TopicSpec { name: fleet.names.dead(name), partitions: 1, replication: None, config: Vec::new() };
     fleet.log.apply_topics(&[topic("echo"), topic("resize")], DEADLINE).unwrap();
-    fleet.letter(Given { task: Some(("order:fetch", 1)), key: "order:fetch", at_ms: now_ms(), ..LETTER }, 0).await;
+    fleet.letter(NewLetter { task: Some(("order:fetch", 1)), key: "order:fetch", at_ms: now_ms(), ..LETTER }, 0).await;
     send_heartbeat_of(&fleet, "node-7", 8, 1, &["order:fetch"]).await;
     let spec = json!({"cron": "0 3 * * MON-FRI", "timezone": "Europe/Berlin", "task": {"type": "echo", "params": {}}});
     let (status, answer) = fleet.post("/v1/schedules", json!({"id": "nightly", "spec": spec})).await;
@@ -107,10 +107,10 @@ async fn violations_of(tab: &Tab) -> Vec<String> {
     let script = "const done = arguments[arguments.length - 1];
         const text = (node) => `${node.target.join(' ')}: ${node.failureSummary}`;
         axe.run(document, {resultTypes: ['violations']}).then(
-            (found) => done(found.violations.map((it) => `${it.id}: ${it.nodes.map(text).join('; ')}`)),
+            (result) => done(result.violations.map((it) => `${it.id}: ${it.nodes.map(text).join('; ')}`)),
             (error) => done([String(error)]));";
-    let found = tab.driver.run_async(script).await;
-    found.as_array().unwrap().iter().filter_map(Value::as_str).map(str::to_owned).collect()
+    let violations = tab.driver.run_async(script).await;
+    violations.as_array().unwrap().iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 #[tokio::test]

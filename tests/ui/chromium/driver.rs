@@ -50,7 +50,7 @@ impl Drop for Driver {
 fn start_driver(folder: &Path) -> Option<(DriverProcess, String)> {
     let mut command = Command::new(folder.join("chromedriver"));
     command.arg("--port=0").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut process = command.spawn().unwrap_or_else(|why| panic!("{}: {why}", folder.display()));
+    let mut process = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let output = BufReader::new(process.stdout.take().unwrap());
     let process = DriverProcess(process);
     let port_of = |line: String| Some(line.split_once("successfully on port ")?.1.trim_end_matches('.').to_owned());
@@ -69,8 +69,8 @@ impl Driver {
         let arguments =
             ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage"];
         let browser = json!({"args": arguments, "binary": folder.join("chromium")});
-        let wanted = json!({"goog:chromeOptions": browser, "goog:loggingPrefs": {"browser": "ALL"}});
-        let begun = driver.post("", json!({"capabilities": {"alwaysMatch": wanted}})).await;
+        let capabilities = json!({"goog:chromeOptions": browser, "goog:loggingPrefs": {"browser": "ALL"}});
+        let begun = driver.post("", json!({"capabilities": {"alwaysMatch": capabilities}})).await;
         let id = begun["sessionId"].as_str().unwrap_or_else(|| panic!("no browser: {begun}"));
         driver.session = format!("{}/{id}", driver.session);
         driver
@@ -79,7 +79,7 @@ impl Driver {
     /// Sends a command; returns its value, which names the error of a failed one.
     async fn post(&self, command: &str, body: Value) -> Value {
         let request = self.http.post(format!("{}{command}", self.session)).json(&body);
-        let answer = request.send().await.unwrap_or_else(|why| panic!("{command}: {why}"));
+        let answer = request.send().await.unwrap_or_else(|error| panic!("{command}: {error}"));
         let mut answer: Value = answer.json().await.unwrap();
         answer["value"].take()
     }

@@ -121,8 +121,8 @@ const READER: &str = r##"
 async fn differences(tab: &Tab, script: &str) -> Vec<String> {
     let functions =
         SCRIPT.strip_suffix('\n').and_then(|text| text.strip_suffix(START)).expect("the script ends as known");
-    let found = tab.driver.run(&format!("{functions}\n{RANDOM}\n{script}")).await;
-    found.as_array().unwrap().iter().filter_map(Value::as_str).map(str::to_owned).collect()
+    let differing = tab.driver.run(&format!("{functions}\n{RANDOM}\n{script}")).await;
+    differing.as_array().unwrap().iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 #[tokio::test]
@@ -134,8 +134,8 @@ async fn page_becomes_any_other_and_keeps_what_the_reader_does() {
         tab.go("/help").await;
         tab.wait(STARTED).await;
         for script in [PAIRS, READER] {
-            let found = differences(tab, script).await;
-            assert!(found.is_empty(), "{found:#?}");
+            let differing = differences(tab, script).await;
+            assert!(differing.is_empty(), "{differing:#?}");
         }
     })
     .await;

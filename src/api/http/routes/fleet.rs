@@ -22,7 +22,7 @@ pub(super) fn all() -> Vec<Route> {
     let kill_switch = "/v1/kill-switches/{name}";
     vec![
         get("/v1/types", "List the task types with task counts by state", types::types),
-        get("/v1/types/{type}", "Get a task type with its task counts by state", types::one)
+        get("/v1/types/{type}", "Get a task type with its task counts by state", types::read_type)
             .problems([Code::UnknownType]),
         get(
             "/v1/types/{type}/backlog",
@@ -45,8 +45,12 @@ pub(super) fn all() -> Vec<Route> {
             operations::circuit,
         )
         .problems([Code::UnknownType]),
-        delete("/v1/types/{type}", "Delete the declaration of a type; its topics and tasks remain", operations::forget)
-            .problems([Code::UnknownType]),
+        delete(
+            "/v1/types/{type}",
+            "Delete the declaration of a type; its topics and tasks remain",
+            operations::forget_type,
+        )
+        .problems([Code::UnknownType]),
         get("/v1/kill-switches", "List the active kill switches", operations::list_kill_switches)
             .without([Code::StoreUnavailable]),
         put(

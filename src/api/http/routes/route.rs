@@ -3,7 +3,7 @@
 use axum::response::Response;
 
 use crate::api::http::answer::ResponseBody;
-use crate::api::http::input::{Inputs, RequestBody, ResponseFuture, Service};
+use crate::api::http::input::{EndpointService, Inputs, RequestBody, ResponseFuture};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, Parameter};
 use crate::config::Role;
@@ -51,7 +51,7 @@ pub(crate) struct Route {
 }
 
 impl Route {
-    fn new<Signature, S: Service<Signature>>(
+    fn new<Signature, S: EndpointService<Signature>>(
         (verb, path): (Verb, &'static str),
         summary: &'static str,
         (role, success): (Option<Role>, Success),
@@ -122,42 +122,75 @@ pub(crate) const TEXT: &str = r#"{"type": "string", "minLength": 1}"#;
 pub(crate) const TIME: &str = r#"{"type": "string", "format": "date-time"}"#;
 
 /// Route that reads.
-pub(super) fn get<Signature>(path: &'static str, summary: &'static str, service: impl Service<Signature>) -> Route {
+pub(super) fn get<Signature>(
+    path: &'static str,
+    summary: &'static str,
+    service: impl EndpointService<Signature>,
+) -> Route {
     let mut route = Route::new((Verb::Get, path), summary, (Some(Role::Read), (200, "Found.")), service);
     route.problems.extend(READ_PROBLEMS);
     route
 }
 
 /// Route that writes; by default a command of operators.
-fn write<Signature>(verb: Verb, path: &'static str, summary: &'static str, service: impl Service<Signature>) -> Route {
+fn write<Signature>(
+    verb: Verb,
+    path: &'static str,
+    summary: &'static str,
+    service: impl EndpointService<Signature>,
+) -> Route {
     let success = (200, "Accepted and sent to the workers.");
     let mut route = Route::new((verb, path), summary, (Some(Role::Operate), success), service);
     route.problems.extend(WRITE_PROBLEMS);
     route
 }
 
-pub(super) fn post<Signature>(path: &'static str, summary: &'static str, service: impl Service<Signature>) -> Route {
+pub(super) fn post<Signature>(
+    path: &'static str,
+    summary: &'static str,
+    service: impl EndpointService<Signature>,
+) -> Route {
     write(Verb::Post, path, summary, service)
 }
 
-pub(super) fn put<Signature>(path: &'static str, summary: &'static str, service: impl Service<Signature>) -> Route {
+pub(super) fn put<Signature>(
+    path: &'static str,
+    summary: &'static str,
+    service: impl EndpointService<Signature>,
+) -> Route {
     write(Verb::Put, path, summary, service)
 }
 
-pub(super) fn patch<Signature>(path: &'static str, summary: &'static str, service: impl Service<Signature>) -> Route {
+pub(super) fn patch<Signature>(
+    path: &'static str,
+    summary: &'static str,
+    service: impl EndpointService<Signature>,
+) -> Route {
     write(Verb::Patch, path, summary, service)
 }
 
-pub(super) fn delete<Signature>(path: &'static str, summary: &'static str, service: impl Service<Signature>) -> Route {
+pub(super) fn delete<Signature>(
+    path: &'static str,
+    summary: &'static str,
+    service: impl EndpointService<Signature>,
+) -> Route {
     write(Verb::Delete, path, summary, service)
 }
 
 /// Public route.
-pub(super) fn open<Signature>(path: &'static str, summary: &'static str, service: impl Service<Signature>) -> Route {
+pub(super) fn open<Signature>(
+    path: &'static str,
+    summary: &'static str,
+    service: impl EndpointService<Signature>,
+) -> Route {
     Route::new((Verb::Get, path), summary, (None, (200, "OK.")), service).problems([Code::ForbiddenHost])
 }
 
 /// Public route for probes and scrapers.
-pub(super) fn probe<Signature>(path: &'static str, summary: &'static str, service: impl Service<Signature>) -> Route {
+pub(super) fn probe<Signature>(
+    path: &'static str,
+    summary: &'static str,
+    service: impl EndpointService<Signature>,
+) -> Route {
     Route { any_host: true, ..Route::new((Verb::Get, path), summary, (None, (200, "OK.")), service) }
 }

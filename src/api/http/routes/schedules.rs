@@ -6,7 +6,7 @@ use crate::api::http::input::{Input, json_bodies, parameter};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, Parameter, bad_parameter};
 use crate::api::service::context::{Context, Name};
-use crate::api::service::schedules::{self, MAX_TIMES, PutOutcome, TIMES};
+use crate::api::service::schedules::{self, DEFAULT_TIMES, MAX_TIMES, PutOutcome};
 use crate::documents::{NewSchedule, ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes};
 use crate::model::schedule::Spec;
 
@@ -30,7 +30,7 @@ impl Input for TimesQuery {
 
     fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
         let after_ms = request.query.time("after")?;
-        Ok(Self { after_ms, count: request.query.number("count", TIMES, 1..=MAX_TIMES)? })
+        Ok(Self { after_ms, count: request.query.number("count", DEFAULT_TIMES, 1..=MAX_TIMES)? })
     }
 }
 
@@ -64,29 +64,37 @@ impl Input for BackfillRange {
 pub(super) fn all() -> Vec<Route> {
     let requested = (202, "Requested from the tracker; `done` is true if the task has been created.");
     let backfilled = (202, "Requested from the tracker; `done` is true if the tasks have been created.");
-    let one = |route: Route| route.problems([Code::UnknownSchedule]);
+    let with_unknown_schedule = |route: Route| route.problems([Code::UnknownSchedule]);
     vec![
         get("/v1/schedules", "List the recurring schedules, by id", schedules::list),
         post("/v1/schedules", "Create a schedule", schedules::create)
             .success([(201, "Created; it fires from now on.")])
             .problems([Code::DuplicateSchedule, Code::TooManySchedules, Code::UnknownType, Code::Schema]),
-        one(get("/v1/schedules/{id}", "Get a schedule", schedules::show)),
-        one(get("/v1/schedules/{id}/times", "List the firing times of a schedule", times)),
+        with_unknown_schedule(get("/v1/schedules/{id}", "Get a schedule", schedules::show)),
+        with_unknown_schedule(get("/v1/schedules/{id}/times", "List the firing times of a schedule", times)),
         put("/v1/schedules/{id}", "Replace or create a schedule", replace)
             .success([(200, "Replaced; changed times apply from now on."), (201, "Created.")])
             .problems([Code::TooManySchedules, Code::UnknownType, Code::Schema]),
-        one(delete("/v1/schedules/{id}", "Delete a schedule", schedules::delete))
+        with_unknown_schedule(delete("/v1/schedules/{id}", "Delete a schedule", schedules::delete))
             .success([(200, "Deleted; the deleted schedule. Its tasks stay.")]),
-        one(post("/v1/schedules/{id}/pause", "Pause a schedule; tasks already created continue", schedules::pause))
-            .success([(200, "Paused; it does not fire until resumed.")]),
-        one(post("/v1/schedules/{id}/resume", "Resume a paused schedule", schedules::resume))
+        with_unknown_schedule(post(
+            "/v1/schedules/{id}/pause",
+            "Pause a schedule; tasks already created continue",
+            schedules::pause,
+        ))
+        .success([(200, "Paused; it does not fire until resumed.")]),
+        with_unknown_schedule(post("/v1/schedules/{id}/resume", "Resume a paused schedule", schedules::resume))
             .success([(200, "Resumed; it fires from now on, and missed times are not made up for.")]),
-        one(post("/v1/schedules/{id}/trigger", "Run a schedule once, now", schedules::trigger))
+        with_unknown_schedule(post("/v1/schedules/{id}/trigger", "Run a schedule once, now", schedules::trigger))
             .success([requested])
             .problems([Code::UnknownType]),
-        one(post("/v1/schedules/{id}/backfill", "Create the missing tasks of past firing times", backfill))
-            .success([backfilled])
-            .problems([Code::UnknownType, Code::TooManyTimes]),
+        with_unknown_schedule(post(
+            "/v1/schedules/{id}/backfill",
+            "Create the missing tasks of past firing times",
+            backfill,
+        ))
+        .success([backfilled])
+        .problems([Code::UnknownType, Code::TooManyTimes]),
     ]
 }
 

@@ -11,7 +11,7 @@ use crate::documents::{Audit, Failures, Slowest};
 use crate::model::projection::audit::MAX_AUDIT;
 
 /// Default and maximum number of listed groups, attempts and requests.
-const LISTED: usize = 50;
+const DEFAULT_LISTED: usize = 50;
 const MAX_LISTED: usize = 200;
 
 const TYPE: Parameter = Parameter { name: "type", description: "Only this type.", schema: TYPE_NAME };
@@ -65,7 +65,7 @@ impl Input for Entries {
     const QUERY: &'static [Parameter] = &[TYPE, ENTRIES];
 
     fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
-        let limit = request.query.number("limit", LISTED, 1..=MAX_LISTED)?;
+        let limit = request.query.number("limit", DEFAULT_LISTED, 1..=MAX_LISTED)?;
         Ok(Self { task_type: request.query.type_name("type")?, limit })
     }
 }
@@ -85,7 +85,7 @@ parameter! {
         name: "limit",
         description: "Maximum number of requests.",
         schema: r#"{"type": "integer", "minimum": 1, "maximum": 1000, "default": 50}"#,
-    }, |query, name| query.number(name, LISTED, 1..=MAX_AUDIT)?
+    }, |query, name| query.number(name, DEFAULT_LISTED, 1..=MAX_AUDIT)?
 }
 
 pub(super) fn all() -> Vec<Route> {

@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::value::RawValue;
 
 use super::route::{DURATION, Route, TEXT, TYPE_NAME, delete, get, patch, post, put};
-use crate::api::http::answer::{Built, BytesAnswer, EventStream, WithStatus, json_answer};
+use crate::api::http::answer::{BytesAnswer, DescribedResponse, EventStream, WithStatus, json_answer};
 use crate::api::http::input::{
     CallerTrace, Content, Input, JSON_PROBLEMS, PrefersText, RequestBody, json_bodies, parameter,
 };
@@ -14,10 +14,10 @@ use crate::api::http::request::{ApiRequest, Parameter, bad_parameter, is_ndjson,
 use crate::api::service::batch::{self, Items};
 use crate::api::service::context::{After, BodyMemory, Context, LastEventId, Name, Paging};
 use crate::api::service::list::MAX_SCAN_TIME;
-use crate::api::service::log::{LINES, Lines, MAX_LINES};
+use crate::api::service::log::{DEFAULT_LINES, Lines, MAX_LINES};
 use crate::api::service::suggestions::{self, UnfinishedSearch};
-use crate::api::service::tree::{DEPTH, LIMIT, MAX_LIMIT, TreeSize};
-use crate::api::service::watch_fleet::{self, Scope};
+use crate::api::service::tree::{DEFAULT_DEPTH, DEFAULT_LIMIT, MAX_LIMIT, TreeSize};
+use crate::api::service::watch_fleet::{self, WatchScope};
 use crate::api::service::{attachments, cancel, create, list, log, report, retry, task, tree, watch, why};
 use crate::config::Role;
 use crate::documents::diagram::{Format, mermaid};
@@ -129,8 +129,8 @@ impl Input for TreeSize {
     ];
 
     fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
-        let depth = request.query.number("depth", DEPTH, 0..=MAX_LEVELS)?;
-        Ok(Self { depth, limit: request.query.number("limit", LIMIT, 1..=MAX_LIMIT)? })
+        let depth = request.query.number("depth", DEFAULT_DEPTH, 0..=MAX_LEVELS)?;
+        Ok(Self { depth, limit: request.query.number("limit", DEFAULT_LIMIT, 1..=MAX_LIMIT)? })
     }
 }
 
@@ -169,11 +169,11 @@ impl Input for Lines {
 
     fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
         let FirstLine(from) = FirstLine::read(request)?;
-        Ok(Self::From { from, limit: request.query.number("limit", LINES, 1..=MAX_LINES)? })
+        Ok(Self::From { from, limit: request.query.number("limit", DEFAULT_LINES, 1..=MAX_LINES)? })
     }
 }
 
-impl Input for Scope {
+impl Input for WatchScope {
     const QUERY: &'static [Parameter] = &[
         Parameter { name: "type", description: "Only tasks of this type.", schema: TYPE_NAME },
         Parameter { name: "root", description: "Only this task and its descendants.", schema: TEXT },
@@ -297,7 +297,7 @@ async fn create_task(
     input: CreateTask,
     CallerTrace(trace): CallerTrace,
     memory: BodyMemory,
-) -> Result<Built<Status>, ApiError> {
+) -> Result<DescribedResponse<Status>, ApiError> {
     let created = create::create(context, input, memory, trace.as_deref(), wait.map(Into::into)).await?;
     let status = match (wait, created.is_new) {
         (Some(_), _) if !created.task.record.state.is_terminal() => 202,
@@ -309,7 +309,7 @@ async fn create_task(
     if let Ok(location) = HeaderValue::from_str(&format!("/v1/tasks/{}", created.task.id)) {
         response.headers_mut().insert(header::LOCATION, location);
     }
-    Ok(Built::new(response))
+    Ok(DescribedResponse::new(response))
 }
 
 async fn create_batch(
@@ -332,12 +332,12 @@ async fn get_tree(
     size: TreeSize,
     format: Format,
     after: After,
-) -> Result<Built<TreeNode>, ApiError> {
+) -> Result<DescribedResponse<TreeNode>, ApiError> {
     let tree = tree::tree(context, id, size, after).await?;
     let diagram = || ([(header::CONTENT_TYPE, "text/vnd.mermaid; charset=utf-8")], mermaid(&tree));
     Ok(match format {
-        Format::Json => Built::new(json_answer(200, &tree)),
-        Format::Mermaid => Built::new(diagram()),
+        Format::Json => DescribedResponse::new(json_answer(200, &tree)),
+        Format::Mermaid => DescribedResponse::new(diagram()),
     })
 }
 
@@ -352,13 +352,13 @@ async fn read_log(
     lines: Lines,
     after: After,
     PrefersText(is_text): PrefersText,
-) -> Result<Built<LogDocument>, ApiError> {
+) -> Result<DescribedResponse<LogDocument>, ApiError> {
     let page = log::page(context, id, lines, after).await?;
     if !is_text {
-        return Ok(Built::new(json_answer(200, &page)));
+        return Ok(DescribedResponse::new(json_answer(200, &page)));
     }
     let text: String = page.lines.iter().flat_map(|line| [line.text.as_str(), "\n"]).collect();
-    Ok(Built::new(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text)))
+    Ok(DescribedResponse::new(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text)))
 }
 
 async fn watch_log(
@@ -374,19 +374,19 @@ async fn watch_log(
 }
 
 async fn get_attachment(context: Context, id: TaskId, Name(name): Name, after: After) -> Result<BytesAnswer, ApiError> {
-    attachments::get(context, id, &name, after).await.map(|found| BytesAnswer(attachment_response(found)))
+    attachments::get(context, id, &name, after).await.map(|attachment| BytesAnswer(attachment_response(attachment)))
 }
 
 /// Response with the content of an attachment.
-pub(crate) fn attachment_response(found: Attachment) -> Response {
-    let media = HeaderValue::from_str(&found.media).unwrap_or(HeaderValue::from_static(BYTES));
+pub(crate) fn attachment_response(attachment: Attachment) -> Response {
+    let media = HeaderValue::from_str(&attachment.media).unwrap_or(HeaderValue::from_static(BYTES));
     // Prevents browsers from rendering an attachment as a page of this origin.
     let headers = [
         (header::CONTENT_TYPE, media),
         (header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment")),
         (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'")),
     ];
-    (StatusCode::OK, headers, found.data).into_response()
+    (StatusCode::OK, headers, attachment.data).into_response()
 }
 
 async fn put_attachment(

@@ -11,18 +11,18 @@ use crate::model::task::document::ShownFields;
 use crate::model::units::time::time_text;
 
 /// Returns the position of the last event included in a record.
-pub(crate) fn position(found: &TaskView) -> String {
-    found.position().to_string()
+pub(crate) fn position(task: &TaskView) -> String {
+    task.position().to_string()
 }
 
-pub(crate) fn status(found: &TaskView) -> Status {
-    let record = &found.record;
+pub(crate) fn status(task: &TaskView) -> Status {
+    let record = &task.record;
     let mut policy = record.definition.policy.as_deref().cloned().unwrap_or_default();
     policy.rules.then = record.continuations().cloned().collect();
     Status {
-        id: found.id.to_string(),
-        parent: found.id.parent().map(str::to_owned),
-        root: found.id.root().to_owned(),
+        id: task.id.to_string(),
+        parent: task.id.parent().map(str::to_owned),
+        root: task.id.root().to_owned(),
         task_type: record.task_type.as_deref().map(str::to_owned),
         state: record.state,
         own_state: record.own,
@@ -43,23 +43,23 @@ pub(crate) fn status(found: &TaskView) -> Status {
         tree: tree(record),
         worker: record.worker.as_deref().map(str::to_owned),
         record: record.definition.position.map(|position| position.to_string()),
-        position: position(found),
+        position: position(task),
         duplicates: record.history.duplicates,
         interruptions: record.history.interruptions,
-        superseded: found.superseded,
-        trace_id: found.sampler.trace_of(&found.id, record.run, record.definition.trace).map(|id| id.to_string()),
+        superseded: task.superseded,
+        trace_id: task.sampler.trace_of(&task.id, record.run, record.definition.trace).map(|id| id.to_string()),
     }
 }
 
-pub(crate) fn state(found: &TaskView) -> StateDocument {
-    StateDocument { id: found.id.to_string(), state: found.record.state, position: position(found) }
+pub(crate) fn state(task: &TaskView) -> StateDocument {
+    StateDocument { id: task.id.to_string(), state: task.record.state, position: position(task) }
 }
 
 /// Converts a task to a tree node without children.
-pub(crate) fn tree_node(found: &TaskView) -> TreeNode {
-    let record = &found.record;
+pub(crate) fn tree_node(task: &TaskView) -> TreeNode {
+    let record = &task.record;
     TreeNode {
-        id: found.id.to_string(),
+        id: task.id.to_string(),
         task_type: record.task_type.as_deref().map(str::to_owned),
         state: record.state,
         name: record.definition.policy.as_ref().and_then(|policy| policy.name.clone()),
@@ -75,11 +75,11 @@ pub(crate) fn tree_node(found: &TaskView) -> TreeNode {
     }
 }
 
-pub(crate) fn history(found: &TaskView) -> History {
-    let record = &found.record;
+pub(crate) fn history(task: &TaskView) -> History {
+    let record = &task.record;
     History {
-        id: found.id.to_string(),
-        events: record.history.entries.iter().map(|entry| history_item(found.partition, entry)).collect(),
+        id: task.id.to_string(),
+        events: record.history.entries.iter().map(|entry| history_item(task.partition, entry)).collect(),
         dropped: record.history.dropped,
         duplicates: record.history.duplicates,
     }

@@ -32,33 +32,35 @@ fn timed(log: Vec<Event>) -> Vec<Event> {
 }
 
 /// Collects all times of a document with their JSON pointers.
-fn times(value: &Value, path: &str, found: &mut Vec<(String, i64)>) {
+fn times(value: &Value, path: &str, collected: &mut Vec<(String, i64)>) {
     match value {
-        Value::String(text) => found.extend(parse_time(text).ok().map(|ms| (path.to_owned(), ms))),
-        Value::Array(items) => items.iter().for_each(|item| times(item, path, found)),
-        Value::Object(fields) => fields.iter().for_each(|(name, item)| times(item, &format!("{path}/{name}"), found)),
+        Value::String(text) => collected.extend(parse_time(text).ok().map(|ms| (path.to_owned(), ms))),
+        Value::Array(items) => items.iter().for_each(|item| times(item, path, collected)),
+        Value::Object(fields) => {
+            fields.iter().for_each(|(name, item)| times(item, &format!("{path}/{name}"), collected))
+        }
         _ => {}
     }
 }
 
 /// Returns all documents about a task, including notification payloads.
-fn documents(id: &TaskId, node: &TaskRecord) -> Vec<Value> {
-    let found = TaskView {
+fn documents(id: &TaskId, record: &TaskRecord) -> Vec<Value> {
+    let task = TaskView {
         id: id.clone(),
         partition: 0,
         checkpoint: Checkpoint::default(),
-        record: node.clone(),
+        record: record.clone(),
         superseded: false,
         sampler: Sampler::NEVER,
     };
     let mut documents = vec![
-        serde_json::to_value(status(&found)).unwrap(),
-        serde_json::to_value(history(&found)).unwrap(),
-        serde_json::to_value(tree_node(&found)).unwrap(),
+        serde_json::to_value(status(&task)).unwrap(),
+        serde_json::to_value(history(&task)).unwrap(),
+        serde_json::to_value(tree_node(&task)).unwrap(),
     ];
-    for delivery in node.notifications.iter().flat_map(|log| &log.deliveries) {
+    for delivery in record.notifications.iter().flat_map(|log| &log.deliveries) {
         documents.push(time_text(delivery.at_ms).into());
-        let event = delivery_event(id, node, *delivery, (false, None, None), BEGINNING_MS).unwrap();
+        let event = delivery_event(id, record, *delivery, (false, None, None), BEGINNING_MS).unwrap();
         documents.extend(event.and_then(|(event, _)| event.payload.into_record()?.params.value().ok()));
     }
     documents
@@ -71,11 +73,11 @@ proptest! {
     #[test]
     fn no_document_has_a_time_before_the_first_event(log in prop::collection::vec(any_event(), 1..40)) {
         let folded = fold_log(&timed(log), 7, 1_000);
-        for (id, bytes) in &folded.nodes {
-            let mut found = Vec::new();
-            documents(id, &TaskRecord::decode(bytes).unwrap()).iter().for_each(|document| times(document, "", &mut found));
-            prop_assert!(!found.is_empty());
-            for (path, ms) in found {
+        for (id, bytes) in &folded.task_records {
+            let mut collected = Vec::new();
+            documents(id, &TaskRecord::decode(bytes).unwrap()).iter().for_each(|document| times(document, "", &mut collected));
+            prop_assert!(!collected.is_empty());
+            for (path, ms) in collected {
                 prop_assert!(ms >= BEGINNING_MS, "{path} of `{id}` is {}", time_text(ms));
             }
         }

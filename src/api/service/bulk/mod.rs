@@ -39,7 +39,7 @@ pub(crate) const DEFAULT_LIMIT: u64 = 100;
 /// Maximum of `limit`.
 const MAX_LIMIT: u64 = 10_000_000;
 /// Maximum number of ids in a preview.
-const SAMPLE: usize = 10;
+const MAX_SAMPLE: usize = 10;
 
 /// Requests a bulk action, and returns its task.
 pub(crate) async fn request(context: Context, input: BulkRequest) -> Result<Status, ApiError> {
@@ -122,10 +122,10 @@ pub(crate) async fn preview(api: &Api, selection: BulkSelection, time: Duration)
     let mut cursor = None;
     loop {
         let left = end.saturating_duration_since(Instant::now());
-        let found = list::matches(&api.reads, query.clone(), cursor.as_deref(), MAX_PAGE, left).await?;
-        preview.scanned += found.scanned.unwrap_or(found.tasks.len() as u64);
-        count_changing(&mut preview, &spec, &found.tasks);
-        cursor = found.next;
+        let matches = list::matches(&api.reads, query.clone(), cursor.as_deref(), MAX_PAGE, left).await?;
+        preview.scanned += matches.scanned.unwrap_or(matches.tasks.len() as u64);
+        count_changing(&mut preview, &spec, &matches.tasks);
+        cursor = matches.next;
         if cursor.is_none() || Instant::now() >= end {
             api.reads.check_covered(None).await?;
             preview.exact = cursor.is_none();
@@ -139,7 +139,7 @@ fn count_changing(preview: &mut BulkPreview, spec: &BulkSpec, tasks: &[TaskView]
     for task in tasks {
         if matches!(spec.decide(task, None, now_ms()), Decision::Publish(_)) {
             preview.changing += 1;
-            if preview.sample.len() < SAMPLE {
+            if preview.sample.len() < MAX_SAMPLE {
                 preview.sample.push(task.id.to_string());
             }
         }

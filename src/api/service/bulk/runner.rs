@@ -35,8 +35,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// takeover of one that is only slow does no harm.
 const TAKEOVER_DEADLINE: Duration = Duration::from_secs(6);
 /// Minimum and maximum pause of a runner after a failure.
-const MIN_PAUSE: Duration = Duration::from_millis(500);
-const MAX_PAUSE: Duration = Duration::from_secs(5);
+const MIN_BACKOFF: Duration = Duration::from_millis(500);
+const MAX_BACKOFF: Duration = Duration::from_secs(5);
 /// Deadline of a transaction.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
 /// Requests from which on a transaction is committed: each costs a commit, and a batch in each of the events partitions.
@@ -46,7 +46,7 @@ const MAX_RUNS: usize = 4;
 
 /// Progress of each bulk action, and the time since which it has not changed. Measured with the local clock: clocks of
 /// other hosts may be wrong.
-type Seen = BTreeMap<TaskId, (BulkProgress, Instant)>;
+type ProgressObservations = BTreeMap<TaskId, (BulkProgress, Instant)>;
 
 /// Runs bulk actions until the guard is dropped.
 pub(crate) fn start(api: Arc<Api>) -> DropGuard {
@@ -54,7 +54,7 @@ pub(crate) fn start(api: Arc<Api>) -> DropGuard {
     let stopped = stop.clone();
     let Some(mut taken) = api.bulk.received.lock().take() else { return stop.drop_guard() };
     runtime::spawn(async move {
-        let mut seen = Seen::new();
+        let mut seen = ProgressObservations::new();
         let mut check_at = Instant::now() + CHECK_INTERVAL;
         loop {
             tokio::select! {
@@ -76,7 +76,7 @@ pub(crate) fn start(api: Arc<Api>) -> DropGuard {
 }
 
 /// Returns the bulk actions without a runner.
-async fn abandoned(api: &Api, seen: &mut Seen) -> Result<Vec<TaskId>, ApiError> {
+async fn abandoned(api: &Api, seen: &mut ProgressObservations) -> Result<Vec<TaskId>, ApiError> {
     let query = TaskQuery::parse(&format!("type:{BULK_TYPE} state:running")).map_err(|_| ApiError::internal())?;
     let open = list::matches(&api.reads, query, None, MAX_PAGE, MAX_SCAN_TIME).await?.tasks;
     let now = Instant::now();
@@ -84,7 +84,7 @@ async fn abandoned(api: &Api, seen: &mut Seen) -> Result<Vec<TaskId>, ApiError> 
     let mut actions = Vec::new();
     for task in open {
         let progress = progress_of(&task.record);
-        let since = before.get(&task.id).filter(|(known, _)| *known == progress).map_or(now, |(_, since)| *since);
+        let since = before.get(&task.id).filter(|(earlier, _)| *earlier == progress).map_or(now, |(_, since)| *since);
         if (progress.runner.is_empty() && before.contains_key(&task.id)) || now - since >= TAKEOVER_DEADLINE {
             actions.push(task.id.clone());
         }
@@ -112,20 +112,20 @@ fn spawn(api: &Arc<Api>, id: TaskId, stopped: &CancellationToken) {
 }
 
 /// Reason why a run ended before its action did.
-enum Interruption {
+enum RunInterruption {
     /// Another process runs the action.
     TakenOver,
     /// The store or Kafka has failed, or the store is incomplete.
     Failed(ApiError),
 }
 
-impl From<ApiError> for Interruption {
+impl From<ApiError> for RunInterruption {
     fn from(error: ApiError) -> Self {
         Self::Failed(error)
     }
 }
 
-impl From<BrokerError> for Interruption {
+impl From<BrokerError> for RunInterruption {
     fn from(error: BrokerError) -> Self {
         match error {
             BrokerError::Fenced(_) => Self::TakenOver,
@@ -136,11 +136,11 @@ impl From<BrokerError> for Interruption {
 
 /// Runs an action until it ends, another process takes it over, or this process stops. Continues after failures.
 async fn run_to_end(api: &Api, id: &TaskId) {
-    let mut backoff = Backoff::new(MIN_PAUSE, MAX_PAUSE);
+    let mut backoff = Backoff::new(MIN_BACKOFF, MAX_BACKOFF);
     loop {
         match run(api, id).await {
-            Ok(()) | Err(Interruption::TakenOver) => return,
-            Err(Interruption::Failed(error)) => {
+            Ok(()) | Err(RunInterruption::TakenOver) => return,
+            Err(RunInterruption::Failed(error)) => {
                 tracing::warn!(task = %id, ?error, "a bulk action was interrupted; it will be resumed");
             }
         }
@@ -153,8 +153,8 @@ async fn run_to_end(api: &Api, id: &TaskId) {
 
 /// Whether the action is over, or another process runs it. False while that cannot be read.
 async fn is_taken_over(api: &Api, id: &TaskId) -> bool {
-    let Ok(found) = api.reads.read(id).await else { return false };
-    let runner = found.filter(|found| !found.record.own.is_terminal()).map(|found| progress_of(&found.record).runner);
+    let Ok(task) = api.reads.read(id).await else { return false };
+    let runner = task.filter(|task| !task.record.own.is_terminal()).map(|task| progress_of(&task.record).runner);
     runner.is_none_or(|runner| !runner.is_empty() && runner != api.writes.transactional_id)
 }
 
@@ -171,7 +171,7 @@ struct Run<'a> {
 }
 
 /// Runs an action until it ends, another process takes it over, or this process stops.
-async fn run(api: &Api, id: &TaskId) -> Result<(), Interruption> {
+async fn run(api: &Api, id: &TaskId) -> Result<(), RunInterruption> {
     // Excludes the previous runner, before its progress is read.
     let name = api.topology.names.api_sender(&format!("bulk.{id}"));
     let producer = Some(api.reads.broker.transactional_producer(&name).await?);
@@ -199,7 +199,7 @@ impl Run<'_> {
     }
 
     /// Writes the name of this process into the progress, and waits until it is visible.
-    async fn claim(&mut self, task: &TaskView) -> Result<(), Interruption> {
+    async fn claim(&mut self, task: &TaskView) -> Result<(), RunInterruption> {
         let is_new = self.progress == BulkProgress::default();
         self.progress.runner = self.name().to_owned();
         let position = self.commit(Vec::new(), None).await?;
@@ -217,18 +217,18 @@ impl Run<'_> {
 
     /// Returns whether the action is still open and run by this process.
     async fn is_claimed(&mut self) -> Result<bool, ApiError> {
-        let Some(found) = self.api.reads.read(&self.id).await? else { return Ok(false) };
-        Ok(!found.record.own.is_terminal() && progress_of(&found.record).runner == self.name())
+        let Some(task) = self.api.reads.read(&self.id).await? else { return Ok(false) };
+        Ok(!task.record.own.is_terminal() && progress_of(&task.record).runner == self.name())
     }
 
     /// Requests the action for the next tasks. Returns true if the action has ended.
-    async fn step(&mut self) -> Result<bool, Interruption> {
+    async fn step(&mut self) -> Result<bool, RunInterruption> {
         let (began, mut progress, mut events) = (Instant::now(), self.progress.clone(), Vec::new());
         loop {
             let (query, cursor) = (self.query.clone(), progress.cursor.as_deref());
-            let found = list::matches(&self.api.reads, query, cursor, MAX_PAGE, MAX_SCAN_TIME).await?;
-            events.extend(self.requests(&found.tasks, &mut progress).await?);
-            progress.cursor = found.next;
+            let matches = list::matches(&self.api.reads, query, cursor, MAX_PAGE, MAX_SCAN_TIME).await?;
+            events.extend(self.requests(&matches.tasks, &mut progress).await?);
+            progress.cursor = matches.next;
             if progress.cursor.is_none() || events.len() >= MIN_REQUESTS || began.elapsed() >= MAX_SCAN_TIME {
                 break;
             }
@@ -240,8 +240,8 @@ impl Run<'_> {
         progress.done += events.len() as u64;
         self.progress = progress;
         let end = if is_over {
-            let what = format!("more than {} tasks would change", self.spec.limit);
-            let reason = format!("{what}: the action stopped there; request it again with a higher limit");
+            let cause = format!("more than {} tasks would change", self.spec.limit);
+            let reason = format!("{cause}: the action stopped there; request it again with a higher limit");
             Some((State::Failed, Some(reason)))
         } else {
             self.progress.cursor.is_none().then_some((State::Succeeded, None))
@@ -277,7 +277,7 @@ impl Run<'_> {
         &mut self,
         mut events: Vec<Event>,
         end: Option<(State, Option<String>)>,
-    ) -> Result<Position, Interruption> {
+    ) -> Result<Position, RunInterruption> {
         self.api.bulk.pace(events.len()).await;
         if end.is_some() {
             (self.progress.runner, self.progress.cursor) = (String::new(), None);
@@ -297,11 +297,11 @@ impl Run<'_> {
     /// Events of the action's own task: its progress, and its end.
     fn own_events(&self, end: Option<(State, Option<String>)>) -> Result<Vec<Event>, ApiError> {
         let value = RawJson::of(&self.progress).map_err(|_| ApiError::internal())?;
-        let own = |payload| Event::new(payload, self.id.clone(), 1, now_ms());
-        let mut events = vec![own(Payload::Progress { output: Some(value.clone()) })];
+        let event_of_action = |payload| Event::new(payload, self.id.clone(), 1, now_ms());
+        let mut events = vec![event_of_action(Payload::Progress { output: Some(value.clone()) })];
         if let Some((state, message)) = end {
             let error = message.as_ref().map(|message| Box::new(ErrorInfo::new("limit", message.clone(), 0)));
-            let ended = own(Payload::Reported { state: Some(state), output: Some(value), error });
+            let ended = event_of_action(Payload::Reported { state: Some(state), output: Some(value), error });
             events.push(Event { message, ..ended });
         }
         Ok(events)

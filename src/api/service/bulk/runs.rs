@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::model::task::id::TaskId;
 
 /// Minimum time between two requests of a process: at most 2,000 per second.
-const PACE: Duration = Duration::from_micros(500);
+const REQUEST_INTERVAL: Duration = Duration::from_micros(500);
 
 /// Bulk actions that this process runs or watches.
 pub(crate) struct BulkRuns {
@@ -41,7 +41,7 @@ impl BulkRuns {
         let turn = {
             let (mut next, now) = (self.next.lock(), Instant::now());
             let turn = next.map_or(now, |next| next.max(now));
-            *next = Some(turn + PACE * u32::try_from(requests).unwrap_or(u32::MAX));
+            *next = Some(turn + REQUEST_INTERVAL * u32::try_from(requests).unwrap_or(u32::MAX));
             turn
         };
         tokio::time::sleep_until(turn).await;

@@ -55,7 +55,9 @@ impl BulkSpec {
             return Decision::Skip;
         }
         let payload = match self.action {
-            BulkAction::Cancel if record.state.is_terminal() || record.asked(true).is_some() => return Decision::Skip,
+            BulkAction::Cancel if record.state.is_terminal() || record.covering_cancel(true).is_some() => {
+                return Decision::Skip;
+            }
             BulkAction::Cancel => Payload::CancelRequested(CancelScope::default()),
             BulkAction::Retry if !record.state.is_terminal() => return Decision::Skip,
             BulkAction::Retry if retry::check(task, false).is_err() => return Decision::Refuse,
@@ -88,7 +90,7 @@ impl BulkSpec {
                 .entries
                 .iter()
                 .any(|entry| entry.offset >= *checkpoint && is_retry(entry.kind) && !entry.ignored)
-            || record.effects.iter().any(|effect| is_restarting(&effect.what))
+            || record.effects.iter().any(|effect| is_restarting(&effect.kind))
     }
 }
 
@@ -116,9 +118,9 @@ mod tests {
         BulkSpec { action, q: String::new(), limit: 1, by: Some("ada".into()), reason: None, checkpoints }
     }
 
-    fn task(own: State, state: State) -> TaskView {
+    fn task(own_state: State, state: State) -> TaskView {
         let mut record = TaskRecord::expected(3, 0);
-        (record.own, record.state, record.definition.announced) = (own, state, true);
+        (record.own, record.state, record.definition.announced) = (own_state, state, true);
         let id = TaskId::parse("a").unwrap();
         TaskView {
             id,
@@ -145,7 +147,7 @@ mod tests {
 
     #[test]
     fn action_skips_tasks_to_which_it_does_not_apply() {
-        for (action, own, state, wanted) in [
+        for (action, own_state, state, expected) in [
             (BulkAction::Retry, State::Failed, State::Failed, true),
             (BulkAction::Retry, State::Succeeded, State::Succeeded, true),
             (BulkAction::Retry, State::Succeeded, State::Failed, false),
@@ -157,7 +159,7 @@ mod tests {
             (BulkAction::RetryFailed, State::Succeeded, State::Succeeded, false),
             (BulkAction::StartNow, State::Running, State::Running, false),
         ] {
-            assert_eq!(is_published(action, &task(own, state)), wanted, "{action:?} {own} {state}");
+            assert_eq!(is_published(action, &task(own_state, state)), expected, "{action:?} {own_state} {state}");
         }
     }
 

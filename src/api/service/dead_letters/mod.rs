@@ -32,7 +32,7 @@ mod resolve;
 const READ_DEADLINE: std::time::Duration = std::time::Duration::from_secs(25);
 /// Maximum reads per page. One read may not fill the page, because resolved letters are filtered out.
 const MAX_ROUNDS: usize = 10;
-const SELECTED: usize = 100;
+const DEFAULT_SELECTED: usize = 100;
 
 /// Lists the unresolved dead letters that match a filter, newest first.
 pub(crate) async fn list(
@@ -119,7 +119,7 @@ pub(crate) async fn resolve_many(
 /// Filter and limit of a selection.
 fn filter_of(selection: DeadLetterSelection) -> Result<(Filter, usize), ApiError> {
     check_type(&selection.task_type).map_err(|error| ApiError::new(Code::BadField, error).pointer("/type"))?;
-    let limit = selection.limit.unwrap_or(SELECTED);
+    let limit = selection.limit.unwrap_or(DEFAULT_SELECTED);
     if !(1..=MAX_SELECTED).contains(&limit) {
         return Err(ApiError::new(Code::BadField, format!("{limit} is not from 1 to {MAX_SELECTED}")).pointer("/limit"));
     }
@@ -141,7 +141,7 @@ fn results(ids: &[DeadLetterId], outcomes: Vec<Result<(), ApiError>>) -> (Vec<St
     for (id, outcome) in ids.iter().zip(outcomes) {
         match outcome {
             Ok(()) => done.push(id.to_string()),
-            Err(error) => refused.push(DeadLetterRejection { letter: id.to_string(), why: error.document().detail }),
+            Err(error) => refused.push(DeadLetterRejection { letter: id.to_string(), reason: error.document().detail }),
         }
     }
     (done, refused)
@@ -217,8 +217,8 @@ async fn list_letters(api: &Api, filter: Filter, bounds: Option<Bounds>, limit: 
     let mut all = Page { next: bounds, ..Page::default() };
     for _ in 0..MAX_ROUNDS {
         let (dead_letters, names, filter) = (api.dead_letters.clone(), api.topology.names.clone(), filter.clone());
-        let (bounds, wanted) = (all.next.take(), limit - all.letters.len());
-        let read = move |broker: &dyn Broker, _| dead_letters.page(broker, &names, &filter, bounds.as_ref(), wanted);
+        let (bounds, rest) = (all.next.take(), limit - all.letters.len());
+        let read = move |broker: &dyn Broker, _| dead_letters.page(broker, &names, &filter, bounds.as_ref(), rest);
         let page = api.reads.broker.with_deadline(READ_DEADLINE).call(read).await?;
         all.letters.extend(still_dead(api, page.letters).await?);
         (all.next, all.scanned) = (page.next, all.scanned + page.scanned);
@@ -231,29 +231,31 @@ async fn list_letters(api: &Api, filter: Filter, bounds: Option<Bounds>, limit: 
 
 /// Filters out dead letters whose tasks have moved on, with one store read per events partition and 500 tasks.
 async fn still_dead(api: &Api, mut letters: Vec<DeadLetterRecord>) -> Result<Vec<DeadLetterRecord>, ApiError> {
-    let mut wanted: BTreeMap<u32, BTreeSet<TaskId>> = BTreeMap::new();
+    let mut ids_by_partition: BTreeMap<u32, BTreeSet<TaskId>> = BTreeMap::new();
     for (id, _) in letters.iter().filter_map(|letter| letter.task.as_ref()) {
-        wanted.entry(api.topology.partition_of(id)).or_default().insert(id.clone());
+        ids_by_partition.entry(api.topology.partition_of(id)).or_default().insert(id.clone());
     }
-    let reads = wanted.into_iter().map(|(partition, ids)| async move {
+    let reads = ids_by_partition.into_iter().map(|(partition, ids)| async move {
         let ids: Vec<TaskId> = ids.into_iter().collect();
-        let nodes = api.reads.records(partition, &ids).await?;
-        Ok::<_, ApiError>(ids.into_iter().zip(nodes).filter_map(|(id, node)| Some((id, node?))).collect::<Vec<_>>())
+        let records = api.reads.records(partition, &ids).await?;
+        Ok::<_, ApiError>(
+            ids.into_iter().zip(records).filter_map(|(id, record)| Some((id, record?))).collect::<Vec<_>>(),
+        )
     });
-    let nodes: BTreeMap<TaskId, TaskRecord> = try_join_all(reads).await?.into_iter().flatten().collect();
+    let records: BTreeMap<TaskId, TaskRecord> = try_join_all(reads).await?.into_iter().flatten().collect();
     letters.retain(|letter| {
-        let task = letter.task.as_ref().and_then(|(id, run)| Some((nodes.get(id)?, *run)));
-        task.is_none_or(|(node, run)| !has_moved_on(node, run))
+        let task = letter.task.as_ref().and_then(|(id, run)| Some((records.get(id)?, *run)));
+        task.is_none_or(|(record, run)| !has_moved_on(record, run))
     });
     Ok(letters)
 }
 
 /// Reads a dead letter and its resolution.
 async fn read_letter(api: &Api, id: &DeadLetterId) -> Result<(DeadLetterRecord, Option<Resolution>), ApiError> {
-    let (dead_letters, names, wanted) = (api.dead_letters.clone(), api.topology.names.clone(), id.clone());
-    let read = move |broker: &dyn Broker, _| dead_letters.letter(broker, &names, &wanted);
-    let found = api.reads.broker.with_deadline(READ_DEADLINE).call(read).await?;
-    found.ok_or_else(|| {
+    let (dead_letters, names, letter_id) = (api.dead_letters.clone(), api.topology.names.clone(), id.clone());
+    let read = move |broker: &dyn Broker, _| dead_letters.letter(broker, &names, &letter_id);
+    let letter = api.reads.broker.with_deadline(READ_DEADLINE).call(read).await?;
+    letter.ok_or_else(|| {
         ApiError::new(Code::NotFound, format!("there is no dead letter `{id}`, or it is no longer retained"))
     })
 }
@@ -266,7 +268,7 @@ async fn outcome_of(
 ) -> Result<Option<DeadLetterOutcome>, ApiError> {
     let moved_on = match &letter.task {
         Some((id, run)) if resolved.is_none() => {
-            api.reads.read(id).await?.is_some_and(|found| has_moved_on(&found.record, *run))
+            api.reads.read(id).await?.is_some_and(|task| has_moved_on(&task.record, *run))
         }
         _ => false,
     };

@@ -149,7 +149,7 @@ async fn resolve_chunk(
 
 /// Tasks that a request redrives, and the runs that it starts.
 #[derive(Default)]
-struct Redriven {
+struct RedrivenTasks {
     tasks: FxHashSet<TaskId>,
     runs: NewRuns,
 }
@@ -161,7 +161,7 @@ async fn prepare(
     ids: &[DeadLetterId],
     request: &Request,
 ) -> (Vec<PreparedResolution>, Vec<Result<(), ApiError>>) {
-    let (mut resolutions, mut outcomes, mut redriven) = (Vec::new(), Vec::new(), Redriven::default());
+    let (mut resolutions, mut outcomes, mut redriven) = (Vec::new(), Vec::new(), RedrivenTasks::default());
     let mut bytes = 0;
     for (n, id) in ids.iter().enumerate() {
         if bytes >= MAX_CHUNK_BYTES {
@@ -189,7 +189,7 @@ async fn prepare_one(
     n: usize,
     id: &DeadLetterId,
     request: &Request,
-    redriven: &mut Redriven,
+    redriven: &mut RedrivenTasks,
 ) -> Result<Option<PreparedResolution>, ApiError> {
     let (letter, _) = read_letter(api, id).await?;
     let partition = Partition::new(api.topology.names.dead(&id.task_type), id.partition);
@@ -226,11 +226,11 @@ async fn read_markers(api: &Api, partition: &Partition) -> Result<(), ApiError> 
 /// Returns an event for the history of the task, or for the audit alone if the task has no record.
 async fn drop_event(api: &Api, letter: &DeadLetterRecord, request: &Request) -> Result<OwnedRecord, ApiError> {
     let task = match &letter.task {
-        Some((id, _)) => api.reads.read(id).await?.map(|found| (id, found)),
+        Some((id, _)) => api.reads.read(id).await?.map(|view| (id, view)),
         None => None,
     };
-    let Some((id, found)) = task else { return operation(api, "drop", letter, request) };
-    let mut event = Event::new(Payload::DeadDropped, id.clone(), found.record.run, now_ms());
+    let Some((id, view)) = task else { return operation(api, "drop", letter, request) };
+    let mut event = Event::new(Payload::DeadDropped, id.clone(), view.record.run, now_ms());
     event.message = Some(format!("the dead letter {} was dropped", letter.id));
     event.by = request.by.clone();
     event_record(api, &event)
@@ -238,7 +238,7 @@ async fn drop_event(api: &Api, letter: &DeadLetterRecord, request: &Request) -> 
 
 /// Returns an audit event about a dead letter.
 fn operation(api: &Api, action: &str, letter: &DeadLetterRecord, request: &Request) -> Result<OwnedRecord, ApiError> {
-    let event = Event::operated(action, &letter.id.to_string(), now_ms());
+    let event = Event::operation(action, &letter.id.to_string(), now_ms());
     event_record(api, &Event { by: request.by.clone(), ..event })
 }
 
@@ -248,7 +248,7 @@ async fn redrive(
     api: &Api,
     letter: &DeadLetterRecord,
     request: &Request,
-    redriven: &mut Redriven,
+    redriven: &mut RedrivenTasks,
 ) -> Result<Vec<OwnedRecord>, ApiError> {
     if !letter.readable {
         let reason = format!("`{}` was not written by kafleet and has no task to run", letter.id);
@@ -261,7 +261,7 @@ async fn redrive(
     let changed = request.params.as_ref().map(|params| with_params(letter, params));
     let letter = changed.as_ref().unwrap_or(letter);
     let task = match &letter.task {
-        Some((id, run)) => api.reads.find_optional(id).await?.map(|found| (found, *run)),
+        Some((id, run)) => api.reads.find_optional(id).await?.map(|view| (view, *run)),
         None => None,
     };
     let operation = operation(api, "redrive", letter, request)?;
@@ -295,14 +295,14 @@ fn with_params(letter: &DeadLetterRecord, params: &RawJson) -> DeadLetterRecord 
 
 /// Checks that the task is still at the end of the dead letter's run. Returns the highest run in its tree.
 async fn check_task(api: &Api, task: &TaskView, run: u32) -> Result<u32, ApiError> {
-    let (id, node) = (&task.id, &task.record);
-    if has_moved_on(node, run) {
-        let reason = format!("`{id}` is {} in run {}, but the dead letter is of run {run}", node.state, node.run);
+    let (id, record) = (&task.id, &task.record);
+    if has_moved_on(record, run) {
+        let reason = format!("`{id}` is {} in run {}, but the dead letter is of run {run}", record.state, record.run);
         return Err(ApiError::new(Code::DeadLetterSuperseded, reason)
             .hint(format!("to run the task again anyway: POST /v1/tasks/{id}/retry")));
     }
-    if node.run < run {
-        let reason = format!("`{id}` is in run {}; the end of run {run} is not visible yet", node.run);
+    if record.run < run {
+        let reason = format!("`{id}` is in run {}; the end of run {run} is not visible yet", record.run);
         return Err(ApiError::new(Code::NotFinished, reason).hint("retry in a moment"));
     }
     check(task, false)?;
@@ -435,7 +435,7 @@ fn embedded_record(letter: &DeadLetterRecord) -> Option<RecordCopy> {
     Some(RecordCopy::of(original.key.as_deref(), headers, params))
 }
 
-/// Returns the error for a by-reference dead letter whose source record is gone.
+/// Returns the error for a by-reference dead letter whose source record is no longer retained.
 fn source_gone(letter: &DeadLetterRecord) -> ApiError {
     let (id, source) = (&letter.id, document(letter).source.unwrap_or_default());
     let error =

@@ -52,7 +52,7 @@ impl<'a> AllTrees<'a> {
                 if some.is_empty() {
                     self.tree = None;
                 }
-                tasks.extend(some.into_iter().map(|(entry, found)| (Entry { seen_ms, ..entry }, found)));
+                tasks.extend(some.into_iter().map(|(entry, task)| (Entry { seen_ms, ..entry }, task)));
                 continue;
             }
             if self.ahead.is_empty() {
@@ -72,6 +72,6 @@ impl<'a> AllTrees<'a> {
 
 /// Reads a record for a list, which reports the partitions that the store does not cover.
 async fn read_present(reads: &Reads, id: &TaskId) -> Result<Option<TaskView>, ApiError> {
-    let found = reads.read_many(reads.topology.partition_of(id), std::slice::from_ref(id)).await?;
-    Ok(found.into_iter().next().flatten())
+    let tasks = reads.read_many(reads.topology.partition_of(id), std::slice::from_ref(id)).await?;
+    Ok(tasks.into_iter().next().flatten())
 }

@@ -150,7 +150,7 @@ impl Filter {
 
     /// Whether the filter selects tasks of this type and state, level and other conditions aside.
     pub(super) fn selects(&self, task_type: &str, state: State) -> bool {
-        (self.types.is_empty() || self.types.iter().any(|wanted| wanted == task_type))
+        (self.types.is_empty() || self.types.iter().any(|name| name == task_type))
             && (self.states.is_empty() || self.states.contains(&state))
     }
 
@@ -170,17 +170,17 @@ impl Filter {
         self.from_ms.is_some_and(|from_ms| entry.seen_ms < from_ms)
     }
 
-    pub(super) fn matches(&self, found: &TaskView) -> bool {
-        let record = &found.record;
+    pub(super) fn matches(&self, task: &TaskView) -> bool {
+        let record = &task.record;
         let seen_ms = record.times.seen_ms;
-        (self.level == Level::Any || found.id.is_root())
+        (self.level == Level::Any || task.id.is_root())
             && (self.states.is_empty() || self.states.contains(&record.state))
-            && (self.types.is_empty() || self.types.iter().any(|wanted| text_matches(Qualifier::Type, wanted, record)))
-            && (self.ids.is_empty() || self.ids.contains(&found.id))
-            && self.under.as_ref().is_none_or(|top| found.id.is_within(top.as_str()))
+            && (self.types.is_empty() || self.types.iter().any(|name| text_matches(Qualifier::Type, name, record)))
+            && (self.ids.is_empty() || self.ids.contains(&task.id))
+            && self.under.as_ref().is_none_or(|top| task.id.is_within(top.as_str()))
             && self.from_ms.is_none_or(|from_ms| seen_ms >= from_ms)
             && self.to_ms.is_none_or(|to_ms| seen_ms < to_ms)
-            && self.details.iter().all(|detail| detail.matcher.matches(&found.id, record) != detail.negated)
+            && self.details.iter().all(|detail| detail.matcher.matches(&task.id, record) != detail.negated)
     }
 }
 
@@ -207,7 +207,7 @@ fn unique<T: PartialEq>(values: Vec<T>) -> Vec<T> {
 impl Matcher {
     fn matches(&self, id: &TaskId, record: &TaskRecord) -> bool {
         match self {
-            Self::Texts(qualifier, values) => values.iter().any(|wanted| text_matches(*qualifier, wanted, record)),
+            Self::Texts(qualifier, values) => values.iter().any(|value| text_matches(*qualifier, value, record)),
             Self::Patterns(patterns) => {
                 name(record).is_some_and(|name| patterns.iter().any(|pattern| pattern.is_match(name)))
             }
@@ -220,8 +220,8 @@ impl Matcher {
             Self::Ids(ids) => ids.contains(id),
             Self::Under(tops) => tops.iter().any(|top| id.is_within(top.as_str())),
             Self::Is(conditions) => conditions.iter().any(|condition| is(*condition, id, record)),
-            Self::Word { id: whole, part } => {
-                id.as_str() == whole || name(record).is_some_and(|name| name.to_lowercase().contains(part))
+            Self::Word { id: full_id, part } => {
+                id.as_str() == full_id || name(record).is_some_and(|name| name.to_lowercase().contains(part))
             }
         }
     }
@@ -241,17 +241,17 @@ fn name(record: &TaskRecord) -> Option<&str> {
 }
 
 /// Compares a text with a field. Patterns and errors are compiled instead.
-fn text_matches(qualifier: Qualifier, wanted: &str, record: &TaskRecord) -> bool {
+fn text_matches(qualifier: Qualifier, value: &str, record: &TaskRecord) -> bool {
     let policy = record.definition.policy.as_deref();
     match qualifier {
-        Qualifier::Type => record.task_type.as_deref() == Some(wanted),
-        Qualifier::Worker => record.worker.as_deref() == Some(wanted),
-        Qualifier::Name => name(record).is_some_and(|name| name.starts_with(wanted)),
-        Qualifier::Tag => policy.is_some_and(|policy| policy.tags.iter().any(|tag| tag == wanted)),
-        Qualifier::Creator => policy.and_then(|policy| policy.creator.as_deref()) == Some(wanted),
+        Qualifier::Type => record.task_type.as_deref() == Some(value),
+        Qualifier::Worker => record.worker.as_deref() == Some(value),
+        Qualifier::Name => name(record).is_some_and(|name| name.starts_with(value)),
+        Qualifier::Tag => policy.is_some_and(|policy| policy.tags.iter().any(|tag| tag == value)),
+        Qualifier::Creator => policy.and_then(|policy| policy.creator.as_deref()) == Some(value),
         Qualifier::Schedule => {
             let options = policy.and_then(|policy| policy.rules.options.as_ref());
-            options.and_then(|options| options.slice().member("schedule")?.string()).as_deref() == Some(wanted)
+            options.and_then(|options| options.slice().member("schedule")?.string()).as_deref() == Some(value)
         }
         _ => false,
     }

@@ -15,7 +15,7 @@ use crate::api::read::reads::Reads;
 use crate::api::read::status::status;
 use crate::api::read::tree_walk::TreeWalk;
 use crate::api::service::context::{After, Context, Paging};
-use crate::documents::{Excluded, ListSource, TaskPage};
+use crate::documents::{ExcludedTerm, ListSource, TaskPage};
 use crate::model::query::{Level, TaskQuery, Term};
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
@@ -44,8 +44,8 @@ pub(crate) async fn list(
     scan_time: Duration,
 ) -> Result<TaskPage, ApiError> {
     api.reads.wait_for_position(after).await?;
-    let found = matches(&api.reads, query, cursor.as_deref(), limit, scan_time).await?;
-    Ok(found.into())
+    let matches = matches(&api.reads, query, cursor.as_deref(), limit, scan_time).await?;
+    Ok(matches.into())
 }
 
 /// Finds the next tasks that match a query. `cursor`: [`Matches::next`] of the previous ones; `scan_time`: time after
@@ -62,39 +62,39 @@ pub(crate) async fn matches(
     let after = cursor.map(cursor::decode).transpose()?;
     let counts = if filter.has_indexed_states() || filter.is_counted() { Some(reads.counts().await?) } else { None };
     let counts = counts.unwrap_or_default();
-    let mut page = Page::new(limit, scan_time, parts);
+    let mut page = PageBuilder::new(limit, scan_time, parts);
     page.total = filter.is_counted().then(|| total(&filter, &counts));
     let source = if filter.ids.is_empty() {
-        Source::open(reads, &filter, &counts, after, limit).await?
+        TaskSource::open(reads, &filter, &counts, after, limit).await?
     } else {
-        let (found, missing) = reads.find_many(&filter.ids).await?;
+        let (tasks, missing) = reads.find_many(&filter.ids).await?;
         page.missing = missing;
-        Source::of_tasks(found, after)
+        TaskSource::of_tasks(tasks, after)
     };
-    let found = page.fill(source, &filter).await?;
-    Ok(Matches { incomplete: reads.incomplete().await?, ..found })
+    let matches = page.fill(source, &filter).await?;
+    Ok(Matches { incomplete: reads.incomplete().await?, ..matches })
 }
 
 /// The conditions of a query one by one, to explain a search without matches.
-fn parts_of(query: &TaskQuery) -> Result<Vec<Part>, ApiError> {
+fn parts_of(query: &TaskQuery) -> Result<Vec<CountedTerm>, ApiError> {
     let part = |term: &Term| {
         let alone = TaskQuery { terms: vec![term.clone()] };
-        Ok(Part { term: term.to_string(), filter: Filter::of_any_level(alone, now_ms())?, excluded: 0 })
+        Ok(CountedTerm { term: term.to_string(), filter: Filter::of_any_level(alone, now_ms())?, excluded: 0 })
     };
     query.terms.iter().map(part).collect()
 }
 
 /// Condition of a query, with the number of scanned tasks that it excludes.
-struct Part {
+struct CountedTerm {
     term: String,
     filter: Filter,
     excluded: u64,
 }
 
-type Counts = BTreeMap<String, BTreeMap<State, u64>>;
+type StateCounts = BTreeMap<String, BTreeMap<State, u64>>;
 
 /// Counts the tasks of the types and states of a filter.
-fn total(filter: &Filter, counts: &Counts) -> u64 {
+fn total(filter: &Filter, counts: &StateCounts) -> u64 {
     let states = counts.iter().flat_map(|(task_type, states)| states.iter().map(move |of| (task_type, of)));
     states.filter(|(task_type, (state, _))| filter.selects(task_type, **state)).map(|(_, (_, count))| count).sum()
 }
@@ -108,26 +108,26 @@ enum Tasks<'a> {
 }
 
 /// Tasks that contain all matches of a filter, in the order of the list.
-struct Source<'a> {
+struct TaskSource<'a> {
     tasks: Tasks<'a>,
     name: ListSource,
     /// The source may contain tasks that do not match, so larger batches are read and the scan limits apply.
     scans: bool,
 }
 
-impl<'a> Source<'a> {
+impl<'a> TaskSource<'a> {
     /// Tasks that have been read, newest first.
-    fn of_tasks(mut found: Vec<TaskView>, after: Option<Entry>) -> Self {
-        found.retain(|task| after.as_ref().is_none_or(|after| entry_of(task) < *after));
-        found.sort_by_cached_key(|task| std::cmp::Reverse(entry_of(task)));
-        Self { tasks: Tasks::Read(found.into()), name: ListSource::Ids, scans: false }
+    fn of_tasks(mut tasks: Vec<TaskView>, after: Option<Entry>) -> Self {
+        tasks.retain(|task| after.as_ref().is_none_or(|after| entry_of(task) < *after));
+        tasks.sort_by_cached_key(|task| std::cmp::Reverse(entry_of(task)));
+        Self { tasks: Tasks::Read(tasks.into()), name: ListSource::Ids, scans: false }
     }
 
     /// Opens the narrowest source for a filter.
     async fn open(
         reads: &'a Reads,
         filter: &Filter,
-        counts: &Counts,
+        counts: &StateCounts,
         after: Option<Entry>,
         limit: usize,
     ) -> Result<Self, ApiError> {
@@ -159,8 +159,8 @@ impl<'a> Source<'a> {
 
     async fn next(&mut self, limit: usize) -> Result<Vec<(Entry, Option<TaskView>)>, ApiError> {
         match &mut self.tasks {
-            Tasks::Read(found) => {
-                let some = found.drain(..limit.min(found.len()));
+            Tasks::Read(tasks) => {
+                let some = tasks.drain(..limit.min(tasks.len()));
                 Ok(some.map(|task| (entry_of(&task), Some(task))).collect())
             }
             Tasks::Tree(tree_walk) => tree_walk.next(limit).await,
@@ -181,7 +181,7 @@ fn entry_of(task: &TaskView) -> Entry {
 }
 
 /// Lists the indexes that have tasks of the types and states of a filter.
-fn state_indexes(filter: &Filter, counts: &Counts) -> Vec<Index> {
+fn state_indexes(filter: &Filter, counts: &StateCounts) -> Vec<Index> {
     let states = counts.iter().flat_map(|(task_type, states)| states.keys().map(move |state| (task_type, *state)));
     let selected = states.filter(|(task_type, state)| filter.selects(task_type, *state));
     selected.map(|(task_type, state)| Index::Members { task_type: task_type.as_str().into(), state }).collect()
@@ -206,26 +206,26 @@ pub(crate) struct Matches {
     scanned_to: Option<String>,
     stopped_early: bool,
     missing: Vec<TaskId>,
-    excluded: Vec<Excluded>,
+    excluded: Vec<ExcludedTerm>,
     incomplete: Vec<u32>,
 }
 
 impl From<Matches> for TaskPage {
-    fn from(found: Matches) -> Self {
-        let Matches { tasks, next, scanned, total, source, .. } = found;
-        let hint = found.stopped_early.then(|| early_hint(scanned.unwrap_or_default(), tasks.len()));
+    fn from(matches: Matches) -> Self {
+        let Matches { tasks, next, scanned, total, source, .. } = matches;
+        let hint = matches.stopped_early.then(|| early_hint(scanned.unwrap_or_default(), tasks.len()));
         Self {
             tasks: tasks.iter().map(status).collect(),
             next,
             total,
             source: Some(source),
             scanned,
-            scanned_to: found.scanned_to,
-            stopped_early: found.stopped_early,
+            scanned_to: matches.scanned_to,
+            stopped_early: matches.stopped_early,
             hint,
-            missing: found.missing.iter().map(TaskId::to_string).collect(),
-            excluded: found.excluded,
-            incomplete: found.incomplete,
+            missing: matches.missing.iter().map(TaskId::to_string).collect(),
+            excluded: matches.excluded,
+            incomplete: matches.incomplete,
         }
     }
 }
@@ -239,7 +239,7 @@ fn early_hint(scanned: u64, matching: usize) -> String {
 }
 
 /// Page under construction.
-struct Page {
+struct PageBuilder {
     limit: usize,
     /// Time at which the scan stops early.
     scan_until: Instant,
@@ -251,12 +251,12 @@ struct Page {
     total: Option<u64>,
     /// Ids of the query that do not exist.
     missing: Vec<TaskId>,
-    parts: Vec<Part>,
+    parts: Vec<CountedTerm>,
 }
 
 /// Reason why a page ends.
 #[derive(PartialEq, Eq)]
-enum End {
+enum PageEnd {
     /// The source is exhausted.
     Last,
     Full,
@@ -264,30 +264,30 @@ enum End {
     Early,
 }
 
-impl Page {
-    fn new(limit: usize, scan_time: Duration, parts: Vec<Part>) -> Self {
+impl PageBuilder {
+    fn new(limit: usize, scan_time: Duration, parts: Vec<CountedTerm>) -> Self {
         let scan_until = Instant::now() + scan_time;
         Self { limit, scan_until, tasks: Vec::new(), scanned: 0, last: None, total: None, missing: Vec::new(), parts }
     }
 
-    async fn fill(mut self, mut source: Source<'_>, filter: &Filter) -> Result<Matches, ApiError> {
+    async fn fill(mut self, mut source: TaskSource<'_>, filter: &Filter) -> Result<Matches, ApiError> {
         let batch = if source.scans { BATCH } else { self.limit + 1 };
         loop {
             let entries = source.next(batch).await?;
             if entries.is_empty() {
-                return Ok(self.done(&source, End::Last));
+                return Ok(self.into_matches(&source, PageEnd::Last));
             }
-            for (entry, found) in entries {
+            for (entry, task) in entries {
                 if source.is_exhausted_at(filter, &entry) {
-                    return Ok(self.done(&source, End::Last));
+                    return Ok(self.into_matches(&source, PageEnd::Last));
                 }
                 if self.tasks.len() >= self.limit {
-                    return Ok(self.done(&source, End::Full));
+                    return Ok(self.into_matches(&source, PageEnd::Full));
                 }
                 if source.scans && self.is_over_budget() {
-                    return Ok(self.done(&source, End::Early));
+                    return Ok(self.into_matches(&source, PageEnd::Early));
                 }
-                self.take(filter, entry, found);
+                self.add_if_selected(filter, entry, task);
             }
         }
     }
@@ -296,24 +296,24 @@ impl Page {
         self.scanned > 0 && (self.scanned >= MAX_SCANNED || Instant::now() >= self.scan_until)
     }
 
-    fn take(&mut self, filter: &Filter, entry: Entry, found: Option<TaskView>) {
+    fn add_if_selected(&mut self, filter: &Filter, entry: Entry, task: Option<TaskView>) {
         self.scanned += 1;
         self.last = Some(entry);
-        match found {
-            Some(found) if filter.matches(&found) => self.tasks.push(found),
-            Some(found) if self.tasks.is_empty() => self.count_excluding(&found),
+        match task {
+            Some(task) if filter.matches(&task) => self.tasks.push(task),
+            Some(task) if self.tasks.is_empty() => self.count_excluding(&task),
             _ => {}
         }
     }
 
-    fn count_excluding(&mut self, found: &TaskView) {
+    fn count_excluding(&mut self, task: &TaskView) {
         for part in &mut self.parts {
-            part.excluded += u64::from(!part.filter.matches(found));
+            part.excluded += u64::from(!part.filter.matches(task));
         }
     }
 
-    fn done(self, source: &Source<'_>, end: End) -> Matches {
-        let next = self.last.as_ref().filter(|_| end != End::Last).map(cursor::encode);
+    fn into_matches(self, source: &TaskSource<'_>, end: PageEnd) -> Matches {
+        let next = self.last.as_ref().filter(|_| end != PageEnd::Last).map(cursor::encode);
         let is_explained = source.scans && self.tasks.is_empty();
         let excluded = self.parts.into_iter().filter(|part| is_explained && part.excluded > 0);
         Matches {
@@ -323,9 +323,9 @@ impl Page {
             total: self.total,
             source: source.name,
             scanned_to: self.last.filter(|_| source.scans).map(|entry| time_text(entry.seen_ms)),
-            stopped_early: end == End::Early,
+            stopped_early: end == PageEnd::Early,
             missing: self.missing,
-            excluded: excluded.map(|part| Excluded { term: part.term, tasks: part.excluded }).collect(),
+            excluded: excluded.map(|part| ExcludedTerm { term: part.term, tasks: part.excluded }).collect(),
             incomplete: Vec::new(),
         }
     }

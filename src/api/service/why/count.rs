@@ -104,9 +104,9 @@ impl Listing {
 
 impl std::iter::Sum for Count {
     fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
-        counts.fold(Self::default(), |all, one| Self {
-            tasks: all.tasks + one.tasks,
-            at_most: all.at_most || one.at_most,
+        counts.fold(Self::default(), |sum, count| Self {
+            tasks: sum.tasks + count.tasks,
+            at_most: sum.at_most || count.at_most,
         })
     }
 }

@@ -36,8 +36,8 @@ pub(super) async fn blocking_commands(api: &Api, task: &TaskView) -> Result<Vec<
     let opened = circuit.map(|circuit| {
         let since = time_text(circuit.at_ms);
         let error = format!("an operator opened the circuit of `{task_type}` at {since}{}", because(&circuit.reason));
-        let what = format!("nothing starts until `kafleet types circuit {task_type} auto`");
-        Finding::new(Reason::CircuitOpen, format!("{error}; {what}"))
+        let remedy = format!("nothing starts until `kafleet types circuit {task_type} auto`");
+        Finding::new(Reason::CircuitOpen, format!("{error}; {remedy}"))
     });
     let tags = task.record.definition.policy.as_ref().map_or(&[][..], |policy| &policy.tags);
     let killed = control.kill_of(&task.id, task_type, tags).map(|(name, kill)| {
@@ -63,8 +63,8 @@ pub(super) async fn explain_workers(reads: &QueueReads<'_>, task: &TaskView) -> 
     let Some(work) = worker_totals(&heartbeats, task_type) else {
         let message =
             format!("no live worker takes `{task_type}`; start one with `kafleet worker --types {task_type}`");
-        let known = has_read_heartbeats(reads).await;
-        return Ok(known.then(|| Finding::new(Reason::NoWorker, message)).into_iter().collect());
+        let has_heartbeats = has_read_heartbeats(reads).await;
+        return Ok(has_heartbeats.then(|| Finding::new(Reason::NoWorker, message)).into_iter().collect());
     };
     let position = task.record.definition.position;
     let mut findings = position
@@ -147,32 +147,34 @@ fn explain_stalled(heartbeats: &[(i64, Heartbeat)], task_type: &str, partition: 
     for status in type_statuses(heartbeats, task_type).filter(|status| status.partitions.contains(&partition)) {
         findings.extend(status.refused.contains(&partition).then(|| {
             let reason = format!("its worker has no start offset for partition {partition} and does not consume it");
-            let what = format!("set one with `kafleet offsets init {task_type}/{partition} --at earliest|OFFSET|TIME`");
-            Finding::new(Reason::NoStartOffset, format!("{reason}; {what}"))
+            let remedy =
+                format!("set one with `kafleet offsets init {task_type}/{partition} --at earliest|OFFSET|TIME`");
+            Finding::new(Reason::NoStartOffset, format!("{reason}; {remedy}"))
         }));
         findings.extend(status.stopped.as_ref().map(|reason| {
-            let what = format!("resume with `kafleet types pause {task_type}` and `kafleet types resume {task_type}`");
+            let remedy =
+                format!("resume with `kafleet types pause {task_type}` and `kafleet types resume {task_type}`");
             Finding::new(
                 Reason::Stopped,
-                format!("its worker has stopped starting `{task_type}` tasks: {reason}; fix the cause, then {what}"),
+                format!("its worker has stopped starting `{task_type}` tasks: {reason}; fix the cause, then {remedy}"),
             )
         }));
         findings.extend(status.circuit.as_ref().filter(|_| !is_opened).map(|reason| {
-            let what = format!("it closes by itself; by hand: `kafleet types circuit {task_type} close`");
+            let remedy = format!("it closes by itself; by hand: `kafleet types circuit {task_type} close`");
             let message = format!(
-                "its worker starts only single probes: the circuit of `{task_type}` is not closed ({reason}); {what}"
+                "its worker starts only single probes: the circuit of `{task_type}` is not closed ({reason}); {remedy}"
             );
             Finding::new(Reason::CircuitOpen, message)
         }));
         findings.extend(status.misplaced_keys.as_ref().map(|example| {
-            let what = "set the partitioner of all producers to murmur2 (`partitioner=murmur2_random` in librdkafka)";
+            let remedy = "set the partitioner of all producers to murmur2 (`partitioner=murmur2_random` in librdkafka)";
             let reason =
                 format!("keys of `{task_type}` are in other partitions than they belong into, such as {example}");
-            Finding::new(Reason::MisplacedKeys, format!("{reason}: attempts of one key may overlap; {what}"))
+            Finding::new(Reason::MisplacedKeys, format!("{reason}: attempts of one key may overlap; {remedy}"))
         }));
         findings.extend(status.app_down.as_ref().map(|reason| {
-            let what = "fix the app; the worker keeps trying to start it";
-            Finding::new(Reason::AppDown, format!("its worker cannot run `{task_type}` tasks: {reason}; {what}"))
+            let remedy = "fix the app; the worker keeps trying to start it";
+            Finding::new(Reason::AppDown, format!("its worker cannot run `{task_type}` tasks: {reason}; {remedy}"))
         }));
     }
     findings

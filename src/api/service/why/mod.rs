@@ -91,21 +91,21 @@ fn explain_same_id(task: &TaskView) -> Option<Finding> {
 
 /// Explains a task from its own record.
 fn explain_record(task: &TaskView) -> Finding {
-    let node = &task.record;
-    match node.own {
+    let record = &task.record;
+    match record.own {
         State::Expected => Finding::new(
             Reason::NotPublished,
             "a child or an event refers to this task, but it has not been published; check that its producer is \
              running",
         ),
-        _ if node.is_external() => {
-            let message = format!("the task is run by an external system, which last reported it as {}", node.own);
+        _ if record.is_external() => {
+            let message = format!("the task is run by an external system, which last reported it as {}", record.own);
             Finding::new(Reason::External, message)
         }
-        State::Scheduled => Finding::new(Reason::Scheduled, scheduled(node)),
-        State::Retrying if node.history.ends_with_wait(node.run) => Finding::new(Reason::Waiting, waiting(node)),
-        State::Retrying => Finding::new(Reason::Retrying, retrying(node)),
-        _ if node.silent => {
+        State::Scheduled => Finding::new(Reason::Scheduled, scheduled(record)),
+        State::Retrying if record.history.ends_with_wait(record.run) => Finding::new(Reason::Waiting, waiting(record)),
+        State::Retrying => Finding::new(Reason::Retrying, retrying(record)),
+        _ if record.silent => {
             let rest = "that worker sends no heartbeats: the task runs again once its partitions are reassigned";
             Finding::new(Reason::WorkerSilent, format!("{}; {rest}", running(task)))
         }
@@ -113,46 +113,46 @@ fn explain_record(task: &TaskView) -> Finding {
     }
 }
 
-fn scheduled(node: &TaskRecord) -> String {
-    let last = node.outcome.error.as_deref().map(|error| format!("; the last error was {}", error_text(Some(error))));
-    format!("it is scheduled to start {}{}", due(node), last.unwrap_or_default())
+fn scheduled(record: &TaskRecord) -> String {
+    let last = record.outcome.error.as_deref().map(|error| format!("; the last error was {}", error_text(Some(error))));
+    format!("it is scheduled to start {}{}", due(record), last.unwrap_or_default())
 }
 
-fn retrying(node: &TaskRecord) -> String {
-    let error = error_text(node.outcome.error.as_deref());
-    format!("attempt {} failed: {error}; the next attempt starts {}", node.attempt, due(node))
+fn retrying(record: &TaskRecord) -> String {
+    let error = error_text(record.outcome.error.as_deref());
+    format!("attempt {} failed: {error}; the next attempt starts {}", record.attempt, due(record))
 }
 
-fn waiting(node: &TaskRecord) -> String {
-    let error = error_text(node.outcome.error.as_deref());
-    let waits = node.deferral.waits;
-    format!("it waits (number {waits}), which does not count as an attempt: {error}; it runs again {}", due(node))
+fn waiting(record: &TaskRecord) -> String {
+    let error = error_text(record.outcome.error.as_deref());
+    let waits = record.deferral.waits;
+    format!("it waits (number {waits}), which does not count as an attempt: {error}; it runs again {}", due(record))
 }
 
-fn due(node: &TaskRecord) -> String {
-    node.times.due_ms.map_or_else(|| "at an unknown time".to_owned(), |due| format!("at {}", time_text(due)))
+fn due(record: &TaskRecord) -> String {
+    record.times.due_ms.map_or_else(|| "at an unknown time".to_owned(), |due| format!("at {}", time_text(due)))
 }
 
 fn running(task: &TaskView) -> String {
-    let node = &task.record;
+    let record = &task.record;
     let now = now_ms();
-    let worker = node.worker.as_deref().unwrap_or("an unknown worker");
-    let started_ms = last_of(node, Kind::Started).map(|entry| entry.at_ms).or(node.times.started_at_ms);
+    let worker = record.worker.as_deref().unwrap_or("an unknown worker");
+    let started_ms = last_of(record, Kind::Started).map(|entry| entry.at_ms).or(record.times.started_at_ms);
     let since = started_ms.map_or_else(String::new, |at| format!(" since {}", time_text(at)));
-    let received = node.history.entries.iter().map(|entry| entry.at_ms).max();
+    let received = record.history.entries.iter().map(|entry| entry.at_ms).max();
     let received = received.map_or_else(String::new, |at| format!("; its last event is {} old", age(now - at)));
-    let before = interruptions(node).map_or_else(String::new, |text| format!("{text}; "));
-    format!("{before}attempt {} is running on `{worker}`{since}{received}", node.attempt.max(1))
+    let before = interruptions(record).map_or_else(String::new, |text| format!("{text}; "));
+    format!("{before}attempt {} is running on `{worker}`{since}{received}", record.attempt.max(1))
 }
 
 /// Describes the starts of the run that ended without an outcome, and the last of them.
-fn interruptions(node: &TaskRecord) -> Option<String> {
-    let times = match node.history.interruptions {
+fn interruptions(record: &TaskRecord) -> Option<String> {
+    let times = match record.history.interruptions {
         0 => return None,
         1 => "interrupted once".to_owned(),
         times => format!("interrupted {times} times"),
     };
-    let last = last_of(node, Kind::Interrupted).and_then(|entry| {
+    let last = last_of(record, Kind::Interrupted).and_then(|entry| {
         let reason = InterruptionReason::of_code(entry.error_kind.as_deref()?)?;
         Some(format!(", last by {}", reason.cause(entry.worker.as_deref().unwrap_or("an unknown worker"))))
     });
@@ -160,8 +160,8 @@ fn interruptions(node: &TaskRecord) -> Option<String> {
 }
 
 /// Newest entry of the run in the history that is an event of this kind and has not been ignored.
-fn last_of(node: &TaskRecord, kind: Kind) -> Option<&HistoryEntry> {
-    node.history.entries.iter().rev().find(|entry| entry.run == node.run && entry.kind == kind && !entry.ignored)
+fn last_of(record: &TaskRecord, kind: Kind) -> Option<&HistoryEntry> {
+    record.history.entries.iter().rev().find(|entry| entry.run == record.run && entry.kind == kind && !entry.ignored)
 }
 
 fn ended(state: State) -> String {
@@ -259,9 +259,9 @@ async fn deciding_descendant(api: &Api, task: &TaskView) -> Result<(Option<TaskV
         matching_children(api, &parent, task.partition, &mut inspected, |is| is == state).await?.into_iter().next()
     {
         parent = child.id.clone();
-        let found = child.record.own == state;
+        let is_deciding = child.record.own == state;
         deciding_descendant = Some(child);
-        if found {
+        if is_deciding {
             break;
         }
     }
@@ -274,15 +274,15 @@ async fn matching_children(
     parent: &TaskId,
     partition: u32,
     inspected: &mut usize,
-    wanted: impl Fn(State) -> bool,
+    is_selected: impl Fn(State) -> bool,
 ) -> Result<Vec<TaskView>, ApiError> {
     let (index, mut after, mut some) = (Index::Children(parent.clone()), None, Vec::new());
     while *inspected < MAX_INSPECTED && some.len() < MAX_LISTED {
         let entries = api.reads.page(partition, &index, after.as_ref(), PAGE).await?;
         let ids: Vec<TaskId> = entries.iter().map(|entry| entry.id.clone()).collect();
         *inspected += ids.len();
-        let found = api.reads.read_many(partition, &ids).await?.into_iter().flatten();
-        some.extend(found.filter(|child| !child.superseded && wanted(child.record.state)));
+        let read = api.reads.read_many(partition, &ids).await?.into_iter().flatten();
+        some.extend(read.filter(|child| !child.superseded && is_selected(child.record.state)));
         if entries.len() < PAGE {
             break;
         }
@@ -295,8 +295,8 @@ async fn matching_children(
 async fn explain_lag(reads: &QueueReads<'_>, task: &TaskView) -> Result<Option<Finding>, ApiError> {
     let api = reads.api;
     let Watermarks { high: end, low: first } = reads.ends(&api.reads.events(task.partition)).await?;
-    let folded = api.reads.checkpoint(task.partition).await?.map_or(first, |checkpoint| checkpoint.offset);
-    let lag = end.saturating_sub(folded);
+    let projected = api.reads.checkpoint(task.partition).await?.map_or(first, |checkpoint| checkpoint.offset);
+    let lag = end.saturating_sub(projected);
     let message = || {
         let partition = task.partition;
         let message = format!(
@@ -314,14 +314,14 @@ fn is_result(kind: Kind) -> bool {
 
 /// Explains a task that was lost without having run.
 fn explain_lost(task: &TaskView) -> Option<Finding> {
-    let node = &task.record;
-    let is_expired = node.own == State::Expired && node.state == State::Expired;
-    let error = node.outcome.error.as_deref().filter(|_| is_expired)?;
-    let noticed = node.times.ended_at_ms.map_or_else(String::new, |at| format!("; detected at {}", time_text(at)));
+    let record = &task.record;
+    let is_expired = record.own == State::Expired && record.state == State::Expired;
+    let error = record.outcome.error.as_deref().filter(|_| is_expired)?;
+    let noticed = record.times.ended_at_ms.map_or_else(String::new, |at| format!("; detected at {}", time_text(at)));
     let message = match error.message.as_str() {
-        REMOVED => removed(node, &noticed),
+        REMOVED => removed(record, &noticed),
         NEVER_ANNOUNCED => {
-            let named = time_text(node.times.seen_ms);
+            let named = time_text(record.times.seen_ms);
             format!(
                 "a child or an event referred to it at {named}, but it was never published{noticed}; check its producer"
             )
@@ -332,22 +332,22 @@ fn explain_lost(task: &TaskView) -> Option<Finding> {
 }
 
 /// Text about a task whose record Kafka's retention has deleted.
-fn removed(node: &TaskRecord, noticed: &str) -> String {
-    let position = node.definition.position.map_or("-".to_owned(), |position| position.to_string());
+fn removed(record: &TaskRecord, noticed: &str) -> String {
+    let position = record.definition.position.map_or("-".to_owned(), |position| position.to_string());
     let deleted = format!(
         "Kafka's retention deleted its record, {position} of the topic of `{}`",
-        node.task_type.as_deref().unwrap_or("-")
+        record.task_type.as_deref().unwrap_or("-")
     );
-    let is_late = |entry: &&HistoryEntry| entry.ignored && entry.run == node.run && is_result(entry.kind);
-    match node.history.entries.iter().find(is_late) {
+    let is_late = |entry: &&HistoryEntry| entry.ignored && entry.run == record.run && is_result(entry.kind);
+    match record.history.entries.iter().find(is_late) {
         Some(late) => format!(
             "{deleted}{noticed}; `{}`, which had been disconnected, reported {} at {}, too late to count",
             late.worker.as_deref().unwrap_or("an unknown worker"),
             late.kind.name(),
             time_text(late.at_ms)
         ),
-        None if node.times.started_at_ms.is_some() => {
-            let worker = node.worker.as_deref().unwrap_or("an unknown worker");
+        None if record.times.started_at_ms.is_some() => {
+            let worker = record.worker.as_deref().unwrap_or("an unknown worker");
             format!(
                 "`{worker}`, which ran it, has stopped, and {deleted}, so that no other worker can run it{noticed}; \
                  submit it again, and raise `task_retention`"

@@ -15,9 +15,9 @@ use crate::broker::{Broker, CommittedOffset, OpenTransaction, Partition, Waterma
 use crate::model::offsets::CompletedOffsets;
 
 /// Minimum time over which the progress of a partition is measured.
-const SAMPLE: Duration = Duration::from_secs(1);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Lifetime of offsets: of a partition's ends and of commits.
-const OFFSETS_LIFETIME: Duration = SAMPLE;
+const OFFSETS_LIFETIME: Duration = SAMPLE_INTERVAL;
 /// Lifetime of lists of records and of the lag of a type, which take many requests.
 const LISTING_LIFETIME: Duration = Duration::from_secs(5);
 
@@ -113,7 +113,7 @@ impl QueueReads<'_> {
         Ok(QueueOffsets { ends, committed, progress: None, read_at: Instant::now() })
     }
 
-    /// Returns the progress of a partition. Takes [`SAMPLE`] unless it is known from an earlier read; pages do not wait
+    /// Returns the progress of a partition. Takes [`SAMPLE_INTERVAL`] unless it is known from an earlier read; pages do not wait
     /// for it.
     pub(super) async fn progress(
         &self,
@@ -124,7 +124,7 @@ impl QueueReads<'_> {
         if self.recent.is_some() {
             return Ok(offsets.progress);
         }
-        tokio::time::sleep(SAMPLE).await;
+        tokio::time::sleep(SAMPLE_INTERVAL).await;
         Ok(Some(self.read_offsets(task_type, partition).await?.progress_since(offsets)))
     }
 

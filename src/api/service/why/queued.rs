@@ -10,7 +10,7 @@ use crate::broker::{CommittedOffset, OpenTransaction, Partition, Record, Waterma
 use crate::documents::{Finding, Reason};
 use crate::model::offsets::{CompletedOffsets, MAX_SPAN, Metadata};
 use crate::model::task::id::TaskId;
-use crate::model::task::{Position, Source, read_task};
+use crate::model::task::{Position, RecordSource, read_task};
 use crate::model::units::time::time_text;
 
 /// Position of a queued task relative to the offsets of its partition.
@@ -78,7 +78,7 @@ pub(super) async fn explain_queued(
     };
     findings.extend(match queue_position {
         QueuePosition::Deleted { first } => vec![explain_deleted(&partition, first, position.offset)],
-        // The worker refuses the partition; the finding about its start offset says so already.
+        // The worker refuses the partition, which the finding about its start offset reports.
         QueuePosition::NeverConsumed { .. } if findings.iter().any(|finding| finding.code == Reason::NoStartOffset) => {
             Vec::new()
         }
@@ -110,8 +110,8 @@ async fn explain_transaction(
     partition: &Partition,
     offset: i64,
 ) -> Result<Option<Finding>, ApiError> {
-    let found = reads.open_transaction(partition).await?;
-    let before = found.filter(|transaction| transaction.offset <= offset);
+    let transaction = reads.open_transaction(partition).await?;
+    let before = transaction.filter(|transaction| transaction.offset <= offset);
     Ok(before.map(|OpenTransaction { offset, since_ms, .. }| {
         let message = format!(
             "an open transaction of a producer holds back {partition} since {}: no worker sees anything from offset {offset} \
@@ -214,7 +214,7 @@ async fn explain_blocked(
 /// Id of the task of a record.
 pub(crate) fn task_of(record: &Record, task_type: &str, position: Position) -> Option<TaskId> {
     let (task_type, value) = (task_type.into(), record.value.as_deref());
-    let source = Source { task_type: &task_type, position, timestamp_ms: record.timestamp_ms, value };
+    let source = RecordSource { task_type: &task_type, position, timestamp_ms: record.timestamp_ms, value };
     let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref()));
     read_task(&source, headers).ok().map(|task| task.id)
 }

@@ -10,17 +10,17 @@ use crate::api::ui::parts::notice::empty;
 use crate::api::ui::parts::table::{cards, pager};
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, encoded, task_path, visible};
-use crate::api::ui::visit::{Answer, Body, Visit, stored};
+use crate::api::ui::visit::{Body, PageAnswer, Visit, stored};
 use crate::documents::AuditDocument;
 
 /// Requests of a page, and of the longest one.
 const PAGE: usize = 100;
-const LONGEST: usize = 1_000;
+const MAX_PAGE_ROWS: usize = 1_000;
 
-pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let view = &visit.view;
     let is_long = visit.query.is_set("all");
-    let limit = if is_long { LONGEST } else { PAGE };
+    let limit = if is_long { MAX_PAGE_ROWS } else { PAGE };
     let audit = stored(statistics::audit(visit.context(), limit, After::default())).await?;
     let rows: Vec<Markup> = audit.requests.iter().map(|request| row(view, request)).collect();
     let more = (!is_long && rows.len() == PAGE).then(|| view.url_with("/audit", &[("all", "1")]));

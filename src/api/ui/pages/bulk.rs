@@ -13,12 +13,12 @@ use crate::api::ui::parts::notice::{empty, missing};
 use crate::api::ui::parts::search::mistake;
 use crate::api::ui::parts::tasks::task_table;
 use crate::api::ui::parts::{count, counted, task_path};
-use crate::api::ui::visit::{Answer, Body, Redirect, Visit, after_position, document, scan_time, stored};
+use crate::api::ui::visit::{Body, PageAnswer, Redirect, Visit, after_position, document, scan_time, stored};
 use crate::config::Role;
 use crate::documents::{BulkAction, BulkPreview, BulkSelection, Problem};
 
 /// Number of tasks above which the operator types it.
-const UNCONFIRMED: u64 = 100;
+const MAX_UNCONFIRMED: u64 = 100;
 /// Search for all root tasks.
 const ALL_ROOTS: &str = "level:roots";
 
@@ -37,7 +37,7 @@ const ACTIONS: [(BulkAction, &str, &str); 4] = [
     (BulkAction::StartNow, "Start now", "Scheduled tasks start now."),
 ];
 
-pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let view = &visit.view;
     let page = stored(bulk::newest(&visit.api, PAGE)).await?;
     let main = html! {
@@ -96,7 +96,7 @@ impl Selection {
     }
 }
 
-pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let selection = Selection::of(visit);
     let chooser = chooser(visit, &selection);
     if selection.is_empty() {
@@ -109,11 +109,11 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         return Ok(Body::new("New bulk action", main).into());
     }
     let preview = BulkSelection { action: selection.action, q: selection.q.clone(), ids: selection.ids.clone() };
-    let order = match stored(bulk::preview(&visit.api, preview, scan_time())).await {
-        Ok(preview) => order_form(visit, &selection, &preview),
+    let form = match stored(bulk::preview(&visit.api, preview, scan_time())).await {
+        Ok(preview) => request_form(visit, &selection, &preview),
         Err(error) => refused(&selection, &error.document()),
     };
-    let main = html! { h1 { "New bulk action" } (chooser) (order) };
+    let main = html! { h1 { "New bulk action" } (chooser) (form) };
     Ok(Body::new("New bulk action", main).into())
 }
 
@@ -140,7 +140,7 @@ fn chooser(visit: &Visit, selection: &Selection) -> Markup {
 }
 
 /// Form that requests the action, with its effect.
-fn order_form(visit: &Visit, selection: &Selection, preview: &BulkPreview) -> Markup {
+fn request_form(visit: &Visit, selection: &Selection, preview: &BulkPreview) -> Markup {
     let (_, name, effect) =
         ACTIONS.iter().find(|(action, ..)| *action == selection.action).copied().unwrap_or(ACTIONS[0]);
     let default = default_limit(preview.changing).to_string();
@@ -175,7 +175,7 @@ fn order_inputs(visit: &Visit, selection: &Selection, changing: u64, limit: &str
     }
     let limit_hint = "when more would change, the action stops there and fails";
     inputs.push(Input::new("limit", "Limit", Some(limit)).required().hint(limit_hint).render());
-    if changing > UNCONFIRMED {
+    if changing > MAX_UNCONFIRMED {
         let label = format!("To confirm, type {changing}");
         inputs.push(Input::new("confirm", &label, visit.entered.get("confirm")).required().render());
     }
@@ -217,9 +217,9 @@ fn default_limit(changing: u64) -> u64 {
     changing.saturating_add(changing.div_ceil(10)).max(1)
 }
 
-pub(in super::super) async fn order(visit: &Visit) -> Result<Redirect, ApiError> {
+pub(in super::super) async fn request(visit: &Visit) -> Result<Redirect, ApiError> {
     let expected = visit.entered.number::<u64>("expected")?.unwrap_or_default();
-    if expected > UNCONFIRMED && visit.entered.number::<u64>("confirm")? != Some(expected) {
+    if expected > MAX_UNCONFIRMED && visit.entered.number::<u64>("confirm")? != Some(expected) {
         let reason = format!("the action concerns {expected} tasks: type this number to confirm it");
         return Err(ApiError::new(Code::BadField, reason).pointer("/confirm"));
     }

@@ -9,7 +9,7 @@ use crate::api::service::dead_letters::{self, letter_id};
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, Input};
 use crate::api::ui::parts::{encoded, first_line, query_text};
-use crate::api::ui::visit::{Answer, Redirect, Visit};
+use crate::api::ui::visit::{PageAnswer, Redirect, Visit};
 use crate::dead_letters::Resolution;
 use crate::documents::{DeadLetter, DeadLetterSelection, RedriveDeadLetter};
 
@@ -32,7 +32,7 @@ fn error_of(text: &str) -> Markup {
     html! { pre.error { (first_line(text, 400)) } }
 }
 
-pub(in super::super) async fn show_redrive(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show_redrive(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let detail = find(visit).await?;
     Ok(form_page(&Form {
         effect: html! {
@@ -50,7 +50,7 @@ pub(in super::super) async fn redrive(visit: &Visit) -> Result<Redirect, ApiErro
     Ok(Redirect { path: format!("/dead-letters/{}", encoded(&visit.segment)), after: None, done: "redriven" })
 }
 
-pub(in super::super) async fn show_drop(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show_drop(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let detail = find(visit).await?;
     Ok(form_page(&Form {
         effect: html! {
@@ -70,7 +70,7 @@ pub(in super::super) async fn drop(visit: &Visit) -> Result<Redirect, ApiError> 
     Ok(Redirect { path: format!("/dead-letters/{}", encoded(&visit.segment)), after: None, done: "dropped" })
 }
 
-pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show_edit(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let detail = find(visit).await?;
     let present = detail.params.as_ref().map(|params| params.slice().pretty());
     let params = visit.entered.get("params").or(present.as_deref());
@@ -104,7 +104,7 @@ pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> 
     Ok(Redirect { path: format!("/dead-letters/{}", encoded(&visit.segment)), after: None, done: "redriven" })
 }
 
-pub(in super::super) async fn show_redrive_many(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show_redrive_many(visit: &Visit) -> Result<PageAnswer, ApiError> {
     Ok(many(
         visit,
         "redrive",
@@ -113,7 +113,7 @@ pub(in super::super) async fn show_redrive_many(visit: &Visit) -> Result<Answer,
     ))
 }
 
-pub(in super::super) async fn show_drop_many(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show_drop_many(visit: &Visit) -> Result<PageAnswer, ApiError> {
     Ok(many(
         visit,
         "drop",
@@ -122,7 +122,7 @@ pub(in super::super) async fn show_drop_many(visit: &Visit) -> Result<Answer, Ap
     ))
 }
 
-fn many(visit: &Visit, verb: &str, title: &str, effect: &str) -> Answer {
+fn many(visit: &Visit, verb: &str, title: &str, effect: &str) -> PageAnswer {
     let button = if verb == "drop" { "Drop them" } else { "Redrive them" };
     form_page(&Form {
         effect: html! {
@@ -178,7 +178,7 @@ async fn resolve_many(
 /// Entered selection of letters.
 fn entered_selection(visit: &Visit) -> Result<DeadLetterSelection, ApiError> {
     let filters = visit.entered.select_with_times(&["type", "code", "from", "to"]);
-    let filter = |name: &str| filters.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+    let filter = |name: &str| filters.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
     Ok(DeadLetterSelection {
         task_type: filter("type").unwrap_or_default(),
         code: filter("code"),

@@ -6,7 +6,7 @@ use crate::api::http::problem::ApiError;
 use crate::api::service::context::{After, Paging};
 use crate::api::service::dead_letters::{self, letter_id};
 use crate::api::service::task;
-use crate::api::ui::letters::{self, Group, Summary};
+use crate::api::ui::letters::{self, LetterGroup, Summary};
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
 use crate::api::ui::parts::facts::{code, facts};
 use crate::api::ui::parts::form::{Input, filter_buttons};
@@ -17,15 +17,15 @@ use crate::api::ui::parts::table::{cards, pager, table};
 use crate::api::ui::parts::tasks::{type_link, worker_link};
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, count, encoded, first_line, query_text, visible};
-use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, stored, task_id};
+use crate::api::ui::visit::{Body, PageAnswer, Visit, from_kafka, stored, task_id};
 use crate::config::Role;
 use crate::dead_letters::Filter;
 use crate::documents::{DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, Status};
 
 const FILTERS: [&str; 4] = ["type", "code", "from", "to"];
 
-pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
-    let page = from_kafka(found(visit)).await?;
+pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError> {
+    let page = from_kafka(letters_page(visit)).await?;
     let is_first = !visit.query.is_set("cursor") && FILTERS.iter().all(|name| !visit.query.is_set(name));
     let by_error =
         if is_first { from_kafka(letters::summary(&visit.live.letters, visit.context())).await.ok() } else { None };
@@ -44,7 +44,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
     Ok(Body::new("Dead letters", main).into())
 }
 
-async fn found(visit: &Visit) -> Result<DeadLetterPage, ApiError> {
+async fn letters_page(visit: &Visit) -> Result<DeadLetterPage, ApiError> {
     let query = &visit.query;
     let text = |name: &str| query.get(name).map(str::to_owned);
     let (from_ms, to_ms) = (query.time_ms("from")?, query.time_ms("to")?);
@@ -83,7 +83,7 @@ fn filter_form(visit: &Visit) -> Markup {
 
 /// Letters by type, code and error.
 fn groups(view: &View, summary: &Summary) -> Markup {
-    let row = |group: &Group| {
+    let row = |group: &LetterGroup| {
         let newest = &group.newest;
         let same = view.url_with("/dead-letters", &[("type", &newest.task_type), ("code", &newest.code)]);
         html! {
@@ -101,7 +101,7 @@ fn groups(view: &View, summary: &Summary) -> Markup {
         section.panel #groups {
             h2 {
                 "By error "
-                span.quiet { @if summary.more { "of the newest " (count(letters::SUMMARIZED)) } @else { "of all " (count(summary.letters)) } }
+                span.quiet { @if summary.more { "of the newest " (count(letters::MAX_SUMMARIZED)) } @else { "of all " (count(summary.letters)) } }
             }
             (table(&["#Letters", "Type", "Code", "Error", "Newest"], &rows))
         }
@@ -154,7 +154,7 @@ pub(super) async fn find(visit: &Visit) -> Result<DeadLetterDetail, ApiError> {
     from_kafka(dead_letters::show(visit.context(), letter_id(&visit.segment)?)).await
 }
 
-pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let view = &visit.view;
     let detail = find(visit).await?;
     let letter = &detail.letter;

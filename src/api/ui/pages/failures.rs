@@ -11,10 +11,10 @@ use crate::api::ui::parts::form::{Input, filter_buttons};
 use crate::api::ui::parts::notice::empty;
 use crate::api::ui::parts::table::cards;
 use crate::api::ui::parts::{View, count, query_text};
-use crate::api::ui::visit::{Answer, Body, Visit, stored};
+use crate::api::ui::visit::{Body, PageAnswer, Visit, stored};
 use crate::documents::Failures;
 
-pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let task_type = visit.query.type_name("type")?;
     let failures = stored(statistics::failures(visit.context(), task_type, PAGE, After::default())).await?;
     let name = visit.query.get("type").unwrap_or_default();
@@ -66,8 +66,8 @@ fn lines(name: &str) -> [String; 2] {
 }
 
 async fn filter(visit: &Visit) -> Markup {
-    let known = stored(types::type_list(&visit.api)).await.map(|known| known.types).unwrap_or_default();
-    let names: Vec<String> = known.into_iter().map(|known| known.name).collect();
+    let listed = stored(types::type_list(&visit.api)).await.map(|listed| listed.types).unwrap_or_default();
+    let names: Vec<String> = listed.into_iter().map(|listed| listed.name).collect();
     let input = Input::new("type", "Type", visit.query.get("type")).suggestions(&names);
     let clear = visit.query.is_set("type").then(|| visit.view.url("/failures"));
     html! {

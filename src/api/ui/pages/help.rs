@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use crate::api::http::problem::ApiError;
 use crate::api::ui::parts::search::language;
 use crate::api::ui::parts::state::pill;
-use crate::api::ui::visit::{Answer, Body, Visit};
+use crate::api::ui::visit::{Body, PageAnswer, Visit};
 use crate::model::record::state::State;
 
 /// States with their meaning.
@@ -24,7 +24,7 @@ const MEANINGS: [(State, &str); State::COUNT] = [
     (State::Failed, "its attempts are used up, its error is final, or a task below it failed"),
 ];
 
-pub(in super::super) async fn show(_visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show(_visit: &Visit) -> Result<PageAnswer, ApiError> {
     let main = html! {
         h1 { "Help" }
         section.panel {

@@ -12,11 +12,11 @@ use crate::api::ui::parts::table::cards;
 use crate::api::ui::parts::tasks::type_link;
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, encoded, visible};
-use crate::api::ui::visit::{Answer, Body, Redirect, Visit, from_kafka};
+use crate::api::ui::visit::{Body, PageAnswer, Redirect, Visit, from_kafka};
 use crate::config::Role;
 use crate::documents::{KillSwitchDocument, SetKillSwitch};
 
-pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let view = &visit.view;
     let kills = from_kafka(operations::list_kill_switches(visit.context())).await?.kills;
     let rows: Vec<Markup> = kills.iter().map(|kill| row(view, kill)).collect();
@@ -64,7 +64,7 @@ fn row(view: &View, kill: &KillSwitchDocument) -> Markup {
     }
 }
 
-pub(in super::super) async fn show_new(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show_new(visit: &Visit) -> Result<PageAnswer, ApiError> {
     Ok(form_page(&Form {
         effect: html! {
             p {
@@ -92,7 +92,7 @@ pub(in super::super) async fn create(visit: &Visit) -> Result<Redirect, ApiError
     Ok(visit.after_control("/kill-switches", "kill_switch_on"))
 }
 
-pub(in super::super) async fn show_off(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show_off(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let name = &visit.segment;
     let subject = format!("/kill-switches/{}", encoded(name));
     Ok(form_page(&Form {

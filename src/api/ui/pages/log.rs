@@ -9,13 +9,13 @@ use crate::api::service::log::{self, Lines};
 use crate::api::service::task;
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
 use crate::api::ui::parts::{View, count, visible};
-use crate::api::ui::visit::{Answer, Body, Visit, stored};
+use crate::api::ui::visit::{Body, PageAnswer, Visit, stored};
 use crate::documents::{LogDocument, Status};
 
 /// Lines of a page.
-const LINES: u64 = 500;
+const PAGE_LINES: u64 = 500;
 
-pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let (view, id) = (&visit.view, &visit.segment);
     let status = stored(task::status(visit.context(), visit.id()?, After::default())).await?;
     let page = requested_lines(visit).await?;
@@ -29,11 +29,11 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
             curl_get(&format!("/v1/tasks/{id}/log")),
         ]))
     };
-    Ok(Answer::Page(Body { title: format!("Log of {id}"), state: Some(status.state), main }))
+    Ok(PageAnswer::Page(Body { title: format!("Log of {id}"), state: Some(status.state), main }))
 }
 
 async fn requested_lines(visit: &Visit) -> Result<LogDocument, ApiError> {
-    let limit = LINES as usize;
+    let limit = PAGE_LINES as usize;
     let lines = visit.query.number("from")?.map_or(Lines::Newest(limit), |from| Lines::From { from, limit });
     stored(log::page(visit.context(), visit.id()?, lines, After::default())).await
 }
@@ -63,7 +63,7 @@ fn links(view: &View, status: &Status, page: &LogDocument) -> Markup {
     let link = |from: u64| format!("{}?from={from}", view.below_task(id, "log"));
     html! {
         nav.pager aria-label="pages" {
-            @if page.from > 0 { a href=(link(page.from.saturating_sub(LINES))) { "← older" } }
+            @if page.from > 0 { a href=(link(page.from.saturating_sub(PAGE_LINES))) { "← older" } }
             @if end < page.total {
                 a href=(link(end)) { "newer →" } a href=(view.below_task(id, "log")) { "newest" }
             }

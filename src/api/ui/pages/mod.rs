@@ -3,7 +3,7 @@
 use maud::{Render, html};
 
 use super::parts::form::{Form, Input};
-use super::visit::{Answer, Body, Visit};
+use super::visit::{Body, PageAnswer, Visit};
 
 pub(super) mod audit;
 pub(super) mod bulk;
@@ -54,7 +54,7 @@ fn form<'a>(
 }
 
 /// Form with the values entered, for a page that cannot be read. `path` is that of the form with the base path.
-pub(super) fn plain_form(visit: &Visit, path: &str) -> Answer {
+pub(super) fn plain_form(visit: &Visit, path: &str) -> PageAnswer {
     let path = path.strip_prefix(visit.view.base.as_str()).unwrap_or(path);
     let lines = |value: &str| if value.contains('\n') { 10 } else { 0 };
     let input = |(name, value)| Input::new(name, name, Some(value)).lines(lines(value)).render();
@@ -65,6 +65,6 @@ pub(super) fn plain_form(visit: &Visit, path: &str) -> Answer {
     })
 }
 
-fn form_page(form: &Form<'_>) -> Answer {
+fn form_page(form: &Form<'_>) -> PageAnswer {
     Body::new(form.title.clone(), form.render()).into()
 }

@@ -13,7 +13,7 @@ use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, Input};
 use crate::api::ui::parts::json::json_block;
 use crate::api::ui::parts::{View, task_path};
-use crate::api::ui::visit::{Answer, Body, Redirect, Visit, after_position, document, from_kafka, stored, task_id};
+use crate::api::ui::visit::{Body, PageAnswer, Redirect, Visit, after_position, document, from_kafka, stored, task_id};
 use crate::documents::{Status, TypeDocument};
 use crate::model::json::RawJson;
 use crate::model::task::field::comma_list;
@@ -21,17 +21,17 @@ use crate::model::task::field::comma_list;
 /// Fields of the form that are passed on as text.
 const TEXTS: [&str; 8] = ["type", "id", "parent", "key", "name", "creator", "link", "delay"];
 
-pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
-    let known = stored(types::type_list(&visit.api)).await.map(|known| known.types).unwrap_or_default();
+pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
+    let listed = stored(types::type_list(&visit.api)).await.map(|listed| listed.types).unwrap_or_default();
     let model = match visit.query.get("like") {
         Some(id) => model(visit, id).await?,
         None => Vec::new(),
     };
-    let preset = |name: &str| model.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
+    let preset = |name: &str| model.iter().find(|(listed, _)| *listed == name).map(|(_, value)| value.as_str());
     let value = |name: &str| visit.value(name).or_else(|| preset(name));
     let task_type = value("type").unwrap_or_default();
-    let chosen = known.iter().find(|known| known.name == task_type);
-    let names: Vec<String> = known.iter().filter(|known| known.topic).map(|known| known.name.clone()).collect();
+    let chosen = listed.iter().find(|listed| listed.name == task_type);
+    let names: Vec<String> = listed.iter().filter(|listed| listed.topic).map(|listed| listed.name.clone()).collect();
     let main = html! {
         (submit_form(visit, task_type, inputs(visit, &value, &names, chosen)))
         p { "Many tasks: " a href=(visit.view.url("/new/many")) { "paste them or choose a file" } "." }
@@ -67,7 +67,7 @@ fn inputs<'a>(
     chosen: Option<&TypeDocument>,
 ) -> Vec<Markup> {
     let text = |name, label, hint| Input::new(name, label, value(name)).hint(hint).render();
-    let template = chosen.and_then(|known| known.schema.as_ref()).map(params_template);
+    let template = chosen.and_then(|chosen| chosen.schema.as_ref()).map(params_template);
     let params = value("params").map(str::to_owned).or(template).unwrap_or_else(|| "{}".to_owned());
     vec![
         identity(visit),
@@ -114,9 +114,9 @@ fn params_template(schema: &Value) -> String {
 
 fn schema(view: &View, chosen: Option<&TypeDocument>) -> Markup {
     html! {
-        @if let Some((known, schema)) = chosen.and_then(|known| Some((known, known.schema.as_ref()?))) {
+        @if let Some((chosen, schema)) = chosen.and_then(|chosen| Some((chosen, chosen.schema.as_ref()?))) {
             details.panel open {
-                summary { h2 { "Schema of " a href=(view.url(&format!("/types/{}", known.name))) { (known.name) } } }
+                summary { h2 { "Schema of " a href=(view.url(&format!("/types/{}", chosen.name))) { (chosen.name) } } }
                 (json_block(&RawJson::of_plain(schema), None))
             }
         }

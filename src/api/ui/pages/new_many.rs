@@ -13,16 +13,16 @@ use crate::api::service::context::BodyMemory;
 use crate::api::ui::parts::command::curl;
 use crate::api::ui::parts::form::{Form, Input};
 use crate::api::ui::parts::{count, first_line};
-use crate::api::ui::visit::{Answer, Redirect, Visit, document, members};
+use crate::api::ui::visit::{PageAnswer, Redirect, Visit, document, members};
 use crate::documents::{BatchItem, BatchOutcome, ItemOutcome};
 use crate::model::json::RawJson;
 
 /// Refused tasks that are named.
-const NAMED: usize = 10;
+const MAX_NAMED: usize = 10;
 const HINT: &str = "one JSON document per line, such as {\"type\": \"resize\", \"params\": {…}, \"tags\": [\"a\"]}, or \
                     a JSON array; at most 10,000 tasks";
 
-pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     Ok(form_page(&Form {
         effect: html! {
             p { "Each task is accepted or refused by itself. Accepted ones are not submitted again when the form is." }
@@ -116,11 +116,11 @@ fn digest(task: &BTreeMap<String, RawJson>) -> String {
 /// Error with the first tasks that were not accepted.
 fn refusal(outcome: &BatchOutcome) -> ApiError {
     let bad: Vec<&BatchItem> = outcome.items.iter().filter(|item| item.outcome != ItemOutcome::Accepted).collect();
-    let named = bad.iter().take(NAMED).map(|item| {
+    let named = bad.iter().take(MAX_NAMED).map(|item| {
         let error = item.problem.as_ref().map(|problem| first_line(&problem.detail, 200)).unwrap_or_default();
         format!("task {}: {error}", item.index + 1)
     });
-    let more = if bad.len() > NAMED { "; …" } else { "" };
+    let more = if bad.len() > MAX_NAMED { "; …" } else { "" };
     let detail = format!(
         "{} of {} tasks were not accepted: {}{more}",
         count(bad.len()),

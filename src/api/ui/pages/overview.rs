@@ -20,7 +20,7 @@ use crate::api::ui::parts::table::{cards, table};
 use crate::api::ui::parts::tasks::{state_counts, type_link, worker_link};
 use crate::api::ui::parts::times::{millis, time};
 use crate::api::ui::parts::{View, count, counted, first_line, search_text};
-use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, stored};
+use crate::api::ui::visit::{Body, PageAnswer, Visit, from_kafka, stored};
 use crate::documents::{
     FailureGroup, Failures, KillSwitchDocument, KillSwitches, ScheduleDocument, Schedules, Stats, StatsPoint,
     TypeDocument, Types, WorkerDocument, WorkerState, WorkerTotals, Workers,
@@ -30,22 +30,22 @@ use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;
 
 /// Types listed, those with the most open tasks.
-const TYPES: usize = 20;
+const LISTED_TYPES: usize = 20;
 /// Newest errors listed.
-const ERRORS: usize = 10;
+const LISTED_ERRORS: usize = 10;
 /// Errors that need attention, and the time since their first task.
 const NEW_ERRORS: usize = 5;
 const NEW_ERROR_MS: i64 = 3_600_000;
 /// Lag of the projection that needs attention.
 const MAX_BEHIND_MS: i64 = 60_000;
 
-pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let (view, api) = (&visit.view, &visit.api);
     let (types, kills, schedules, failures, minutes, charts) = tokio::join!(
         stored(types::type_list(api)),
         from_kafka(operations::list_kill_switches(visit.context())),
         stored(schedules::list(visit.context())),
-        stored(newest_failures(&api.reads, ERRORS)),
+        stored(newest_failures(&api.reads, LISTED_ERRORS)),
         last_minutes(visit),
         charts_of(visit, "/", None),
     );
@@ -98,7 +98,7 @@ impl Warnings<'_> {
         let kills = self.kills.iter().flat_map(|kills| &kills.kills);
         let mut items: Vec<Markup> = self.projected_to.and_then(|to| projection_lag(view, to)).into_iter().collect();
         items.extend(workers.map(|worker| silent(view, worker)));
-        items.extend(types.flat_map(|known| type_troubles(view, known)));
+        items.extend(types.flat_map(|task_type| type_troubles(view, task_type)));
         items.extend(apps_down(view, self.workers));
         items.extend(schedules.filter_map(|schedule| schedule_trouble(view, schedule)));
         items.extend(kills.map(|kill| kill_switch(view, kill)));
@@ -176,19 +176,19 @@ fn silent(view: &View, worker: &WorkerDocument) -> Markup {
     }
 }
 
-fn type_troubles(view: &View, known: &TypeDocument) -> Vec<Markup> {
-    let link = html! { a href=(view.url(&format!("/types/{}", known.name))) { (known.name) } };
+fn type_troubles(view: &View, task_type: &TypeDocument) -> Vec<Markup> {
+    let link = html! { a href=(view.url(&format!("/types/{}", task_type.name))) { (task_type.name) } };
     let mut items = Vec::new();
-    if let Some(paused) = &known.paused {
+    if let Some(paused) = &task_type.paused {
         items.push(html! {
             (label("attention", "‖\u{fe0e} paused")) " " (link) " since " (time(&paused.since))
             @if let Some(reason) = &paused.reason { ": " (first_line(reason, 120)) }
         });
     }
-    match &known.worker_totals {
+    match &task_type.worker_totals {
         Some(totals) => items.extend(worker_troubles(&link, totals)),
-        None if known.topic && known.backlog > 0 => items.push(html! {
-            (label("bad", "✘\u{fe0e} no worker")) " takes " (link) ": " (count(known.backlog)) " tasks are queued"
+        None if task_type.topic && task_type.backlog > 0 => items.push(html! {
+            (label("bad", "✘\u{fe0e} no worker")) " takes " (link) ": " (count(task_type.backlog)) " tasks are queued"
         }),
         None => {}
     }
@@ -245,7 +245,7 @@ pub(super) fn numbers_text(numbers: &[i32]) -> String {
 /// Totals over all types.
 pub(super) fn totals<'a>(types: impl IntoIterator<Item = &'a TypeDocument>) -> BTreeMap<State, u64> {
     let mut totals = BTreeMap::new();
-    for (state, n) in types.into_iter().flat_map(|known| &known.counts) {
+    for (state, n) in types.into_iter().flat_map(|task_type| &task_type.counts) {
         *totals.entry(*state).or_default() += n;
     }
     totals.retain(|_, n| *n > 0);
@@ -296,14 +296,14 @@ fn capacity(view: &View, workers: &Workers) -> Markup {
 }
 
 /// Types with tasks, those with the most open ones first.
-fn busiest_of(known: &[TypeDocument]) -> Vec<TypeDocument> {
-    let mut known: Vec<&TypeDocument> = known.iter().filter(|known| !known.counts.is_empty()).collect();
-    known.sort_by_key(|known| (std::cmp::Reverse(open_of(&known.counts)), &known.name));
-    known.into_iter().take(TYPES).cloned().collect()
+fn busiest_of(listed: &[TypeDocument]) -> Vec<TypeDocument> {
+    let mut listed: Vec<&TypeDocument> = listed.iter().filter(|listed| !listed.counts.is_empty()).collect();
+    listed.sort_by_key(|listed| (std::cmp::Reverse(open_of(&listed.counts)), &listed.name));
+    listed.into_iter().take(LISTED_TYPES).cloned().collect()
 }
 
-fn busiest(view: &View, known: &[TypeDocument], figures: &Figures) -> Markup {
-    let rows: Vec<Markup> = known.iter().map(|known| super::types::row(view, known, figures)).collect();
+fn busiest(view: &View, listed: &[TypeDocument], figures: &Figures) -> Markup {
+    let rows: Vec<Markup> = listed.iter().map(|listed| super::types::row(view, listed, figures)).collect();
     html! {
         section.panel #types {
             h2 { "Types with the most open tasks" }
@@ -345,7 +345,7 @@ fn newest_rows(view: &View, failures: &Failures) -> Vec<Markup> {
     let mut groups: Vec<&FailureGroup> = failures.groups.iter().collect();
     // Times of documents are sorted like their texts.
     groups.sort_by(|a, b| b.last.cmp(&a.last));
-    groups.iter().take(ERRORS).map(|group| group_row(view, group, failures.at_least)).collect()
+    groups.iter().take(LISTED_ERRORS).map(|group| group_row(view, group, failures.at_least)).collect()
 }
 
 #[cfg(test)]

@@ -10,18 +10,18 @@ use crate::api::service::log::{self, Lines};
 use crate::api::service::tree::{self, TreeSize};
 use crate::api::service::{attachments, task};
 use crate::api::ui::parts::visible;
-use crate::api::ui::visit::{Answer, Visit, from_kafka, stored};
+use crate::api::ui::visit::{PageAnswer, Visit, from_kafka, stored};
 use crate::documents::diagram::mermaid;
 
 /// Lines of a raw log.
-const LINES: usize = 10_000;
+const MAX_RAW_LINES: usize = 10_000;
 
-pub(in super::super) async fn params(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn params(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let params = from_kafka(task::params(visit.context(), visit.id()?, After::default())).await?;
     Ok(text(params.params.text().to_owned()))
 }
 
-pub(in super::super) async fn result(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn result(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let status = stored(task::status(visit.context(), visit.id()?, After::default())).await?;
     let missing = || ApiError::new(Code::NotFound, format!("`{}` has no result", status.id));
     let result = status.result.as_ref().ok_or_else(missing)?;
@@ -29,26 +29,26 @@ pub(in super::super) async fn result(visit: &Visit) -> Result<Answer, ApiError> 
 }
 
 /// Newest lines of a log.
-pub(in super::super) async fn log(visit: &Visit) -> Result<Answer, ApiError> {
-    let lines = Lines::Newest(LINES);
+pub(in super::super) async fn log(visit: &Visit) -> Result<PageAnswer, ApiError> {
+    let lines = Lines::Newest(MAX_RAW_LINES);
     let page = stored(log::page(visit.context(), visit.id()?, lines, After::default())).await?;
     let lines: Vec<String> = page.lines.iter().map(|line| visible(&line.text)).collect();
     Ok(text(lines.join("\n") + "\n"))
 }
 
-pub(in super::super) async fn diagram(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn diagram(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let size = TreeSize::default();
     Ok(text(mermaid(&stored(tree::tree(visit.context(), visit.id()?, size, After::default())).await?)))
 }
 
-pub(in super::super) async fn attachment(visit: &Visit) -> Result<Answer, ApiError> {
-    let found = stored(attachments::get(visit.context(), visit.id()?, &visit.name, After::default())).await?;
-    Ok(Answer::Raw(attachment_response(found)))
+pub(in super::super) async fn attachment(visit: &Visit) -> Result<PageAnswer, ApiError> {
+    let attachment = stored(attachments::get(visit.context(), visit.id()?, &visit.name, After::default())).await?;
+    Ok(PageAnswer::Raw(attachment_response(attachment)))
 }
 
-fn text(text: String) -> Answer {
+fn text(text: String) -> PageAnswer {
     let mut response: Response = ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response();
     let policy = HeaderValue::from_static("sandbox; default-src 'none'");
     response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
-    Answer::Raw(response)
+    PageAnswer::Raw(response)
 }

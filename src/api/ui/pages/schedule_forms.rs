@@ -7,10 +7,10 @@ use super::schedules::{find, time_in_zone};
 use super::{form, form_page};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::bad_parameter;
-use crate::api::service::schedules::{self, TIMES};
+use crate::api::service::schedules::{self, DEFAULT_TIMES};
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, Input, reason};
-use crate::api::ui::visit::{Answer, Redirect, Visit, document, stored};
+use crate::api::ui::visit::{PageAnswer, Redirect, Visit, document, stored};
 use crate::documents::{PauseType, ResumeType, ScheduleDocument};
 use crate::model::json::RawJson;
 
@@ -42,7 +42,7 @@ fn back(visit: &Visit, done: &'static str) -> Redirect {
     visit.after_control(format!("/schedules/{}", visit.segment), done)
 }
 
-pub(in super::super) async fn show_create(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show_create(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let id = Input::new("id", "Id", visit.value("id")).required().hint("prefix of the ids of its tasks");
     Ok(form_page(&Form {
         action: "/new-schedule".into(),
@@ -63,9 +63,9 @@ pub(in super::super) async fn create(visit: &Visit) -> Result<Redirect, ApiError
     Ok(visit.after_control(format!("/schedules/{id}"), "schedule_created"))
 }
 
-pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show_edit(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let schedule = find(visit).await?;
-    let times = stored(schedules::times(visit.context(), visit.subject(), None, TIMES)).await;
+    let times = stored(schedules::times(visit.context(), visit.subject(), None, DEFAULT_TIMES)).await;
     let times = times.map(|times| times.times).unwrap_or_default();
     let present = RawJson::of_plain(&schedule.spec).slice().pretty();
     Ok(form_page(&Form {
@@ -100,7 +100,7 @@ pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> 
     Ok(back(visit, "schedule_changed"))
 }
 
-pub(in super::super) async fn show_pause(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show_pause(visit: &Visit) -> Result<PageAnswer, ApiError> {
     find(visit).await?;
     Ok(form_page(&Form {
         effect: html! { p { "The schedule does not fire until it is resumed. Tasks already created continue." } },
@@ -118,7 +118,7 @@ pub(in super::super) async fn pause(visit: &Visit) -> Result<Redirect, ApiError>
     Ok(back(visit, "paused"))
 }
 
-pub(in super::super) async fn show_resume(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show_resume(visit: &Visit) -> Result<PageAnswer, ApiError> {
     find(visit).await?;
     Ok(form_page(&Form {
         effect: html! { p { "The schedule fires from now on; missed times are not made up for." } },
@@ -135,7 +135,7 @@ pub(in super::super) async fn resume(visit: &Visit) -> Result<Redirect, ApiError
     Ok(back(visit, "resumed"))
 }
 
-pub(in super::super) async fn show_trigger(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show_trigger(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let schedule = find(visit).await?;
     Ok(form_page(&Form {
         effect: html! {
@@ -157,7 +157,7 @@ pub(in super::super) async fn trigger(visit: &Visit) -> Result<Redirect, ApiErro
     Ok(back(visit, "triggered"))
 }
 
-pub(in super::super) async fn show_backfill(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show_backfill(visit: &Visit) -> Result<PageAnswer, ApiError> {
     find(visit).await?;
     let text = |name, label, hint| Input::new(name, label, visit.value(name)).hint(hint);
     Ok(form_page(&Form {
@@ -183,7 +183,7 @@ pub(in super::super) async fn backfill(visit: &Visit) -> Result<Redirect, ApiErr
     Ok(back(visit, "backfilled"))
 }
 
-pub(in super::super) async fn show_delete(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show_delete(visit: &Visit) -> Result<PageAnswer, ApiError> {
     find(visit).await?;
     Ok(form_page(&Form {
         effect: html! { p { "Deletes the schedule. Its tasks stay." } },

@@ -13,17 +13,17 @@ use crate::api::ui::parts::table::{PagedList, table};
 use crate::api::ui::parts::tasks::type_link;
 use crate::api::ui::parts::times::{optional_time, time, zoned};
 use crate::api::ui::parts::{View, count, visible};
-use crate::api::ui::visit::{Answer, Body, Visit, stored};
+use crate::api::ui::visit::{Body, PageAnswer, Visit, stored};
 use crate::config::Role;
 use crate::documents::{ScheduleDocument, ScheduleNote};
 use crate::model::json::RawJson;
 use crate::model::schedule::Spec;
 
-pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let view = &visit.view;
-    let mut known = stored(schedules::list(visit.context())).await?.schedules;
-    known.sort_by_key(|schedule| (schedule.error.is_none(), schedule.id.clone()));
-    let page = PagedList::new(known, visit.page_number());
+    let mut schedules = stored(schedules::list(visit.context())).await?.schedules;
+    schedules.sort_by_key(|schedule| (schedule.error.is_none(), schedule.id.clone()));
+    let page = PagedList::new(schedules, visit.page_number());
     let main = html! {
         (head(view))
         @if page.total == 0 {
@@ -107,7 +107,7 @@ pub(super) async fn find(visit: &Visit) -> Result<ScheduleDocument, ApiError> {
     stored(schedules::show(visit.context(), visit.subject())).await
 }
 
-pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let view = &visit.view;
     let schedule = find(visit).await?;
     let id = &schedule.id;

@@ -11,10 +11,10 @@ use crate::api::ui::parts::facts::{facts, text};
 use crate::api::ui::parts::notice::missing;
 use crate::api::ui::parts::state::label;
 use crate::api::ui::parts::table::table;
-use crate::api::ui::visit::{Answer, Body, PAGE_DEADLINE, Visit, from_kafka, stored};
+use crate::api::ui::visit::{Body, PAGE_DEADLINE, PageAnswer, Visit, from_kafka, stored};
 use std::collections::BTreeMap;
 
-pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let partitions = visit.api.reads.partitions();
     let reads = partitions.iter().map(|partition| partition_lag(visit, *partition));
     let lags = join_all(reads).await;

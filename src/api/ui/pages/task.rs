@@ -20,7 +20,7 @@ use crate::api::ui::parts::table::table;
 use crate::api::ui::parts::tasks::{breadcrumbs, is_long, short_id, state_counts, task_table, type_link, worker_link};
 use crate::api::ui::parts::times::{between, duration, time};
 use crate::api::ui::parts::{View, count, counted, encoded, prose, search_text, visible};
-use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, stored};
+use crate::api::ui::visit::{Body, PageAnswer, Visit, from_kafka, stored};
 use crate::config::{Role, TRACE_ID};
 use crate::documents::{
     AttachmentDocument, Attachments, Delivery, Finding, LogDocument, Params, Status, TaskPage, Why,
@@ -31,14 +31,14 @@ use crate::model::record::state::State;
 /// Newest lines of the log on the page.
 const LOG_LINES: usize = 20;
 /// Children on the page.
-const CHILDREN: usize = 20;
+const LISTED_CHILDREN: usize = 20;
 
-pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let status = stored(task::status(visit.context(), visit.id()?, After::default())).await?;
     let (live, id, after) = (&visit.live, visit.id()?, After::default());
-    let children = Paging { cursor: None, limit: CHILDREN };
+    let children = Paging { cursor: None, limit: LISTED_CHILDREN };
     let record = status.record.as_deref().map(|record| format!("{} {record}", status.id));
-    let (why, params, history, children, log, attachments) = tokio::join!(
+    let (explanation, params, history, children, log, attachments) = tokio::join!(
         from_kafka(live.reasons.get(Some(reason_key(&status)), why::why_soon(&visit.api, &id, &live.queues))),
         from_kafka(live.params.get(record, task::params(visit.context(), id.clone(), after))),
         stored(task::history(visit.context(), id.clone(), after)),
@@ -51,7 +51,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         (head(view, &status))
         (tabs(view, &status, "overview"))
         (times(visit, &status))
-        (reasons(view, &status, why))
+        (reasons(view, &status, explanation))
         (error_and_result(view, &status))
         (values(view, &status, params))
         @match &history {
@@ -67,7 +67,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         (commands(&lines(&status.id)))
     };
     let title = status.fields.name.clone().unwrap_or_else(|| status.id.clone());
-    Ok(Answer::Page(Body { title, state: Some(status.state), main }))
+    Ok(PageAnswer::Page(Body { title, state: Some(status.state), main }))
 }
 
 /// Properties that decide about the reason for the state.
@@ -135,13 +135,13 @@ fn times(visit: &Visit, status: &Status) -> Markup {
     let waited = between(status.created_at.as_deref(), status.started_at.as_deref());
     let ran = between(status.started_at.as_deref(), status.ended_at.as_deref());
     let at = |text: &Option<String>| text.as_deref().map(time);
-    let own =
+    let own_state =
         (status.own_state != status.state).then(|| html! { span.quiet { " (own: " (word(status.own_state)) ")" } });
     let facts_shown: Vec<Fact> = vec![
         (
             "State",
             Some(html! {
-                (word(status.state)) @if let Some(own) = own { (own) } @if status.superseded { ", superseded" }
+                (word(status.state)) @if let Some(own_state) = own_state { (own_state) } @if status.superseded { ", superseded" }
             }),
         ),
         ("Id", Some(copied(html! { code.long[is_long(&status.id)] { (status.id) } }))),
@@ -200,13 +200,13 @@ fn trace_link(template: Option<&str>, id: &str) -> Markup {
     }
 }
 
-fn reasons(view: &View, status: &Status, why: Result<Arc<Why>, ApiError>) -> Markup {
+fn reasons(view: &View, status: &Status, explanation: Result<Arc<Why>, ApiError>) -> Markup {
     html! {
-        @match why {
-            Ok(why) => {
+        @match explanation {
+            Ok(explanation) => {
                 details.panel #why open[status.state != State::Succeeded] {
                     summary { h2 { "Why" } }
-                    ul.plain { @for finding in &why.findings { li { (finding_text(view, finding)) } } }
+                    ul.plain { @for finding in &explanation.findings { li { (finding_text(view, finding)) } } }
                 }
             }
             Err(error) => { (missing("The reason for the state", &error.document())) }
@@ -320,8 +320,8 @@ fn last_lines(view: &View, id: &str, log: &LogDocument) -> Markup {
 }
 
 fn attached(view: &View, id: &str, attachments: Result<Attachments, ApiError>) -> Markup {
-    let known = attachments.iter().flat_map(|attachments| &attachments.attachments);
-    let rows: Vec<Markup> = known.map(|attachment| attachment_row(view, id, attachment)).collect();
+    let listed = attachments.iter().flat_map(|attachments| &attachments.attachments);
+    let rows: Vec<Markup> = listed.map(|attachment| attachment_row(view, id, attachment)).collect();
     html! {
         section.panel #attachments {
             div.head {

@@ -14,7 +14,7 @@ use crate::api::service::{attachments, log, patch, task};
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, Input};
 use crate::api::ui::parts::task_path;
-use crate::api::ui::visit::{Answer, Redirect, Visit, after_position, stored};
+use crate::api::ui::visit::{PageAnswer, Redirect, Visit, after_position, stored};
 use crate::documents::{AppendLog, PatchTask, Status};
 use crate::model::json::RawJson;
 use crate::model::task::field::comma_list;
@@ -29,7 +29,7 @@ async fn status(visit: &Visit) -> Result<Status, ApiError> {
     stored(task::status(visit.context(), visit.id()?, After::default())).await
 }
 
-pub(in super::super) async fn show_start(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show_start(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let status = status(visit).await?;
     let id = &visit.segment;
     Ok(form_page(&Form {
@@ -54,7 +54,7 @@ pub(in super::super) async fn start(visit: &Visit) -> Result<Redirect, ApiError>
     Ok(after_position(task_path(&visit.segment), changed.position, "started"))
 }
 
-pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show_edit(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let status = status(visit).await?;
     let id = &visit.segment;
     Ok(form_page(&Form {
@@ -110,7 +110,7 @@ fn changes(visit: &Visit, status: &Status) -> Result<BTreeMap<String, RawJson>, 
     Ok(body)
 }
 
-pub(in super::super) async fn show_append(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show_append(visit: &Visit) -> Result<PageAnswer, ApiError> {
     status(visit).await?;
     let id = &visit.segment;
     let hint = "at most 1,000 lines of 16 KiB each, and 64 KiB in total";
@@ -131,7 +131,7 @@ pub(in super::super) async fn append(visit: &Visit) -> Result<Redirect, ApiError
     Ok(after_position(format!("/tasks/{}/log", visit.segment), appended.position, "appended"))
 }
 
-pub(in super::super) async fn show_attach(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show_attach(visit: &Visit) -> Result<PageAnswer, ApiError> {
     status(visit).await?;
     let id = &visit.segment;
     let put = curl("PUT", &format!("/v1/tasks/{id}/attachments/NAME"), None);

@@ -10,7 +10,7 @@ use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, checkbox, reason};
 use crate::api::ui::parts::state::pill;
 use crate::api::ui::parts::{count, counted, task_path};
-use crate::api::ui::visit::{Answer, Redirect, Visit, after_position, stored};
+use crate::api::ui::visit::{PageAnswer, Redirect, Visit, after_position, stored};
 use crate::documents::{CancelTask, RetryTask, Status};
 
 /// Action on a task with a reason.
@@ -30,7 +30,7 @@ pub(super) fn task_form<'a>(visit: &'a Visit, title: &str, page: &str, button: &
     Form { back: task_path(id), ..form(visit, &format!("/tasks/{id}"), page, format!("{title} {id}"), button) }
 }
 
-async fn show(visit: &Visit, action: impl FnOnce(&Status) -> Action) -> Result<Answer, ApiError> {
+async fn show(visit: &Visit, action: impl FnOnce(&Status) -> Action) -> Result<PageAnswer, ApiError> {
     let status = stored(task::status(visit.context(), visit.id()?, After::default())).await?;
     let action = action(&status);
     let mut inputs = action.extra;
@@ -44,7 +44,7 @@ async fn show(visit: &Visit, action: impl FnOnce(&Status) -> Action) -> Result<A
     }))
 }
 
-pub(in super::super) async fn show_cancel(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show_cancel(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let only = visit.entered.is_set("task_only");
     show(visit, |status| cancel_action(status, only)).await
 }
@@ -94,7 +94,7 @@ pub(in super::super) async fn cancel(visit: &Visit) -> Result<Redirect, ApiError
     Ok(after_position(task_path(&visit.segment), outcome.position, "cancel_requested"))
 }
 
-pub(in super::super) async fn show_retry(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show_retry(visit: &Visit) -> Result<PageAnswer, ApiError> {
     show(visit, retry_action).await
 }
 
@@ -130,7 +130,7 @@ pub(in super::super) async fn retry(visit: &Visit) -> Result<Redirect, ApiError>
     request_retry(visit, false, "retried").await
 }
 
-pub(in super::super) async fn show_retry_failed(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show_retry_failed(visit: &Visit) -> Result<PageAnswer, ApiError> {
     show(visit, retry_failed_action).await
 }
 

@@ -17,20 +17,20 @@ use crate::api::ui::parts::table::pager;
 use crate::api::ui::parts::tasks::{Choice, selectable_tasks};
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, count, counted, prose, query_text, task_path, visible};
-use crate::api::ui::visit::{Answer, Body, Visit, scan_time, stored};
+use crate::api::ui::visit::{Body, PageAnswer, Visit, scan_time, stored};
 use crate::config::Role;
-use crate::documents::{Excluded, ListSource, Problem, TaskPage, TypeDocument};
+use crate::documents::{ExcludedTerm, ListSource, Problem, TaskPage, TypeDocument};
 use crate::model::query::{Level, Qualifier, TaskQuery, Term, Test};
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
 
-pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let text = visit.query.get("q").unwrap_or_default().trim();
     let query = TaskQuery::parse(text).unwrap_or_default();
     if let Some(path) = path_of_id(visit, text).await {
-        return Ok(Answer::Redirect(path));
+        return Ok(PageAnswer::Redirect(path));
     }
-    let (page, known) = tokio::join!(stored(found(visit, text)), stored(types::type_list(&visit.api)));
+    let (page, types) = tokio::join!(stored(search_page(visit, text)), stored(types::type_list(&visit.api)));
     let (page, problem) = match page {
         Ok(page) => (Some(page), None),
         Err(error) => match error.clone().document() {
@@ -38,13 +38,13 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
             _ => return Err(error),
         },
     };
-    let known = known.ok().map(|known| known.types);
+    let types = types.ok().map(|types| types.types);
     let main = html! {
         h1 { "Tasks" }
         (search_form(&visit.view, text))
         @if let Some(problem) = &problem { (mistake(text, problem)) }
         @if let Some(page) = &page {
-            (tabs(&visit.view, &query, known.as_deref()))
+            (tabs(&visit.view, &query, types.as_deref()))
             (listed(visit, &query, text, page))
         }
         (commands(&lines(text, problem.as_ref())))
@@ -52,7 +52,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     Ok(Body::new("Tasks", main).into())
 }
 
-async fn found(visit: &Visit, text: &str) -> Result<TaskPage, ApiError> {
+async fn search_page(visit: &Visit, text: &str) -> Result<TaskPage, ApiError> {
     let query = TaskQuery::parse(text).map_err(|mistake| bad_query(text, mistake))?;
     let page = Paging { cursor: visit.query.get("cursor").map(str::to_owned), ..Paging::default() };
     list::list(visit.context(), query, page, After::default(), scan_time()).await
@@ -61,8 +61,8 @@ async fn found(visit: &Visit, text: &str) -> Result<TaskPage, ApiError> {
 /// Page of the task whose id is the whole search.
 async fn path_of_id(visit: &Visit, text: &str) -> Option<String> {
     let id = TaskId::parse(text).ok()?;
-    let found = stored(visit.api.reads.read(&id)).await.ok()??;
-    Some(task_path(found.id.as_str()))
+    let task = stored(visit.api.reads.read(&id)).await.ok()??;
+    Some(task_path(task.id.as_str()))
 }
 
 /// Search with other states, and without its page.
@@ -95,8 +95,8 @@ fn is_counted(query: &TaskQuery) -> bool {
 }
 
 /// States as quick filters, with the number of tasks of all levels where counters know it.
-fn tabs(view: &View, query: &TaskQuery, known: Option<&[TypeDocument]>) -> Markup {
-    let counts = known.filter(|_| is_counted(query)).map(|known| counts_of(query, known)).unwrap_or_default();
+fn tabs(view: &View, query: &TaskQuery, types: Option<&[TypeDocument]>) -> Markup {
+    let counts = types.filter(|_| is_counted(query)).map(|types| counts_of(query, types)).unwrap_or_default();
     let chosen = chosen_states(query);
     let states: Vec<State> =
         State::ALL.into_iter().filter(|state| counts.contains_key(state) || chosen.contains(state)).collect();
@@ -127,7 +127,7 @@ fn levels(view: &View, query: &TaskQuery) -> Markup {
     }
 }
 
-/// States that the search asks for.
+/// States that the search selects.
 fn chosen_states(query: &TaskQuery) -> Vec<State> {
     let states = query.terms.iter().filter_map(|term| match &term.test {
         Test::State(states) if !term.negated => Some(states),
@@ -136,13 +136,13 @@ fn chosen_states(query: &TaskQuery) -> Vec<State> {
     states.flatten().copied().collect()
 }
 
-fn counts_of(query: &TaskQuery, known: &[TypeDocument]) -> BTreeMap<State, u64> {
+fn counts_of(query: &TaskQuery, listed: &[TypeDocument]) -> BTreeMap<State, u64> {
     let named = query.terms.iter().find_map(|term| match &term.test {
         Test::Text(Qualifier::Type, names) => Some(names),
         _ => None,
     });
-    let is_selected = |known: &&TypeDocument| named.is_none_or(|names| names.contains(&known.name));
-    totals(known.iter().filter(is_selected))
+    let is_selected = |listed: &&TypeDocument| named.is_none_or(|names| names.contains(&listed.name));
+    totals(listed.iter().filter(is_selected))
 }
 
 fn listed(visit: &Visit, query: &TaskQuery, text: &str, page: &TaskPage) -> Markup {
@@ -194,7 +194,7 @@ fn exclusions(view: &View, query: &TaskQuery, page: &TaskPage) -> Markup {
     html! {
         @if !page.excluded.is_empty() {
             ul.plain {
-                @for Excluded { term, tasks } in &page.excluded {
+                @for ExcludedTerm { term, tasks } in &page.excluded {
                     li {
                         code { (visible(term)) } " excludes " (count(tasks)) " of " (counted(scanned, "task", "tasks")) ". "
                         @if query.terms.len() > 1 { a href=(view.search(&without(term))) { "Search without it" } }

@@ -13,22 +13,22 @@ use crate::api::ui::parts::command::{commands, curl_get, quoted};
 use crate::api::ui::parts::table::pager_of_oldest;
 use crate::api::ui::parts::timeline::{Range, TimelineTask, legend, timeline};
 use crate::api::ui::parts::{count, counted};
-use crate::api::ui::visit::{Answer, Body, Visit, scan_time, stored};
+use crate::api::ui::visit::{Body, PageAnswer, Visit, scan_time, stored};
 use crate::documents::Status;
 use crate::model::query::{TaskQuery, Term, Test};
 use crate::model::task::id::TaskId;
 
 /// Tasks of a page.
-const ROWS: usize = 100;
+const PAGE_ROWS: usize = 100;
 /// Failed tasks listed first.
-const FAILED: usize = 20;
+const LISTED_FAILED: usize = 20;
 
-pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let (view, id) = (&visit.view, &visit.segment);
     let top = stored(task::status(visit.context(), visit.id()?, After::default())).await?;
     let cursor = visit.query.get("cursor");
     let query = TaskQuery { terms: vec![Term { negated: false, test: Test::Under(vec![visit.id()?]) }] };
-    let page = stored(list::matches(&visit.api.reads, query, cursor, ROWS, scan_time())).await?;
+    let page = stored(list::matches(&visit.api.reads, query, cursor, PAGE_ROWS, scan_time())).await?;
     let first_ones =
         if cursor.is_none() && page.next.is_some() { stored(first_ones(visit, &top)).await? } else { Vec::new() };
     let all: Vec<TimelineTask> = page.tasks.iter().map(timed).collect();
@@ -55,11 +55,11 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         }
         (commands(&[format!("kafleet list --root {}", quoted(id)), curl_get(&format!("/v1/tasks?root={id}"))]))
     };
-    Ok(Answer::Page(Body { title: format!("Timeline of {id}"), state: Some(top.state), main }))
+    Ok(PageAnswer::Page(Body { title: format!("Timeline of {id}"), state: Some(top.state), main }))
 }
 
-fn timed(found: &TaskView) -> TimelineTask {
-    TimelineTask { task: status(found), history: history(found) }
+fn timed(task: &TaskView) -> TimelineTask {
+    TimelineTask { task: status(task), history: history(task) }
 }
 
 /// The path to the task that ended last, and the tasks that failed by themselves.
@@ -69,13 +69,13 @@ async fn first_ones(visit: &Visit, top: &Status) -> Result<Vec<TimelineTask>, Ap
     let mut path: Vec<TaskId> =
         std::iter::successors(last, TaskId::parent_id).take_while(|id| id.is_within(&top.id)).collect();
     path.reverse();
-    let mut found = Vec::new();
+    let mut views = Vec::new();
     if let Some(last) = path.last() {
-        found.extend(reads.read_many(visit.api.topology.partition_of(last), &path).await?.into_iter().flatten());
+        views.extend(reads.read_many(visit.api.topology.partition_of(last), &path).await?.into_iter().flatten());
     }
     if top.tree.failed > 0 {
-        let failed = failed_views(&visit.api, &top.id, FAILED, scan_time()).await?;
-        found.extend(failed.into_iter().filter(|task| !path.contains(&task.id)));
+        let failed = failed_views(&visit.api, &top.id, LISTED_FAILED, scan_time()).await?;
+        views.extend(failed.into_iter().filter(|task| !path.contains(&task.id)));
     }
-    Ok(found.iter().map(timed).collect())
+    Ok(views.iter().map(timed).collect())
 }

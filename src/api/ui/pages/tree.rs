@@ -14,23 +14,23 @@ use crate::api::ui::parts::table::pager_of_oldest;
 use crate::api::ui::parts::tasks::{state_counts, task_table, tree_row};
 use crate::api::ui::parts::times::duration;
 use crate::api::ui::parts::{View, count, counted, search_text};
-use crate::api::ui::visit::{Answer, Body, Visit, scan_time, stored, task_id};
+use crate::api::ui::visit::{Body, PageAnswer, Visit, scan_time, stored, task_id};
 use crate::documents::{Status, TaskPage};
 use crate::model::record::state::State;
 
 /// Children of a page.
-const CHILDREN: usize = 50;
+const LISTED_CHILDREN: usize = 50;
 /// Failed tasks listed.
-const FAILED: usize = 50;
+const LISTED_FAILED: usize = 50;
 /// Branches that are open at once.
 const MAX_OPEN: usize = 20;
 
-pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let (view, id) = (&visit.view, &visit.segment);
     let status = stored(task::status(visit.context(), visit.id()?, After::default())).await?;
     let failed = match status.tree.failed {
         0 => Ok(Vec::new()),
-        _ => stored(failed_tasks(&visit.api, id, FAILED, scan_time())).await,
+        _ => stored(failed_tasks(&visit.api, id, LISTED_FAILED, scan_time())).await,
     };
     let open: Vec<&str> = visit.query.all("open").take(MAX_OPEN).collect();
     let rows = stored(branches(visit, &open)).await?;
@@ -51,7 +51,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         p { "As a diagram: " a href=(view.below_task(id, "tree/mermaid")) { "Mermaid" } }
         (commands(&[format!("kafleet tree {}", quoted(id)), curl_get(&format!("/v1/tasks/{id}/tree"))]))
     };
-    Ok(Answer::Page(Body { title: format!("Tree of {id}"), state: Some(status.state), main }))
+    Ok(PageAnswer::Page(Body { title: format!("Tree of {id}"), state: Some(status.state), main }))
 }
 
 fn summary(view: &View, status: &Status) -> Markup {
@@ -90,7 +90,7 @@ fn failed_block(view: &View, status: &Status, failed: Result<Vec<Status>, ApiErr
                 section.panel #failed {
                     h2 { "Failed " span.quiet { "by themselves, newest first" } }
                     (task_table(view, "e", &tasks))
-                    @if tasks.len() >= FAILED { p { a href=(all()) { "All failed tasks of this tree" } } }
+                    @if tasks.len() >= LISTED_FAILED { p { a href=(all()) { "All failed tasks of this tree" } } }
                 }
             }
             Err(error) => { (missing("The failed tasks", &error.document())) }
@@ -138,7 +138,7 @@ fn rest_row(view: &View, task: &Status, shown: usize, level: usize) -> Markup {
 }
 
 async fn children(visit: &Visit, parent: &str, cursor: Option<&str>) -> Result<TaskPage, ApiError> {
-    let page = Paging { cursor: cursor.map(str::to_owned), limit: CHILDREN };
+    let page = Paging { cursor: cursor.map(str::to_owned), limit: LISTED_CHILDREN };
     task::children(visit.context(), task_id(parent)?, page, After::default()).await
 }
 
@@ -150,7 +150,7 @@ fn page_url(view: &View, id: &str, open: &[&str], cursor: Option<&str>) -> Strin
 
 /// URL with a branch opened or closed.
 fn toggle_url(visit: &Visit, open: &[&str], id: &str, is_open: bool) -> String {
-    let mut branches: Vec<&str> = open.iter().copied().filter(|known| *known != id).collect();
+    let mut branches: Vec<&str> = open.iter().copied().filter(|branch| *branch != id).collect();
     if !is_open {
         branches.push(id);
     }

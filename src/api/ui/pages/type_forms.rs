@@ -10,7 +10,7 @@ use crate::api::service::operations;
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::count;
 use crate::api::ui::parts::form::{Form, Input, reason, select};
-use crate::api::ui::visit::{Answer, Redirect, Visit, document};
+use crate::api::ui::visit::{PageAnswer, Redirect, Visit, document};
 use crate::config::RateBy;
 use crate::documents::{PauseType, ResumeType, TypeLimits};
 
@@ -19,13 +19,13 @@ fn type_form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> For
     form(visit, &format!("/types/{name}"), page, format!("{title} {name}"), button)
 }
 
-pub(in super::super) async fn show_pause(visit: &Visit) -> Result<Answer, ApiError> {
-    let known = find(visit).await?;
+pub(in super::super) async fn show_pause(visit: &Visit) -> Result<PageAnswer, ApiError> {
+    let task_type = find(visit).await?;
     let name = &visit.segment;
     Ok(form_page(&Form {
         effect: html! {
             p {
-                "No worker starts a task of " code { (name) } " until it is resumed: " (count(known.backlog))
+                "No worker starts a task of " code { (name) } " until it is resumed: " (count(task_type.backlog))
                 " are queued or running. Running attempts continue."
             }
         },
@@ -43,13 +43,13 @@ pub(in super::super) async fn pause(visit: &Visit) -> Result<Redirect, ApiError>
     Ok(visit.after_control(format!("/types/{}", visit.segment), "paused"))
 }
 
-pub(in super::super) async fn show_resume(visit: &Visit) -> Result<Answer, ApiError> {
-    let known = find(visit).await?;
+pub(in super::super) async fn show_resume(visit: &Visit) -> Result<PageAnswer, ApiError> {
+    let task_type = find(visit).await?;
     let name = &visit.segment;
     Ok(form_page(&Form {
         effect: html! {
-            p { "Workers start tasks of " code { (name) } " again: " (count(known.backlog)) " are queued or running." }
-            @if let Some(reason) = known.paused.as_ref().and_then(|paused| paused.reason.as_ref()) {
+            p { "Workers start tasks of " code { (name) } " again: " (count(task_type.backlog)) " are queued or running." }
+            @if let Some(reason) = task_type.paused.as_ref().and_then(|paused| paused.reason.as_ref()) {
                 p { "Reason of the pause: " (reason) }
             }
         },
@@ -66,13 +66,13 @@ pub(in super::super) async fn resume(visit: &Visit) -> Result<Redirect, ApiError
     Ok(visit.after_control(format!("/types/{}", visit.segment), "resumed"))
 }
 
-pub(in super::super) async fn show_limits(visit: &Visit) -> Result<Answer, ApiError> {
-    let known = find(visit).await?;
+pub(in super::super) async fn show_limits(visit: &Visit) -> Result<PageAnswer, ApiError> {
+    let task_type = find(visit).await?;
     let name = &visit.segment;
 
     Ok(form_page(&Form {
         effect: html! { p { "Sets all limits at once. An empty field returns that limit to the configuration." } },
-        inputs: limit_inputs(visit, &known.limits),
+        inputs: limit_inputs(visit, &task_type.limits),
         commands: vec![
             format!("kafleet types limit {} --slots 4 --rate 100/s", quoted(name)),
             curl(
@@ -88,7 +88,7 @@ pub(in super::super) async fn show_limits(visit: &Visit) -> Result<Answer, ApiEr
 fn limit_inputs(visit: &Visit, limits: &TypeLimits) -> Vec<Markup> {
     let live = live_limits(limits);
     let value = |name: &str| {
-        let preset = || live.iter().find(|(known, _)| *known == name).and_then(|(_, value)| value.as_deref());
+        let preset = || live.iter().find(|(live_limit, _)| *live_limit == name).and_then(|(_, value)| value.as_deref());
         if visit.entered.is_empty() { preset() } else { visit.entered.get(name) }
     };
     let text = |name, label, hint| Input::new(name, label, value(name)).hint(hint).render();
@@ -105,7 +105,7 @@ fn limit_inputs(visit: &Visit, limits: &TypeLimits) -> Vec<Markup> {
 
 /// Limits set at run time, as values of the form.
 fn live_limits(limits: &TypeLimits) -> [(&'static str, Option<String>); 6] {
-    let is_live = |limit: &str| limits.live.iter().any(|known| known == limit);
+    let is_live = |limit: &str| limits.live.iter().any(|live_limit| live_limit == limit);
     let rate = limits.rate.filter(|_| is_live("rate"));
     [
         ("slots", limits.slots.filter(|_| is_live("slots")).map(|n| n.to_string())),

@@ -25,7 +25,7 @@ use crate::api::ui::parts::table::{PagedList, cards, table};
 use crate::api::ui::parts::tasks::{state_counts, task_table, worker_link};
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, count, search_text, visible};
-use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, scan_time, stored};
+use crate::api::ui::visit::{Body, PageAnswer, Visit, from_kafka, scan_time, stored};
 use crate::config::Role;
 use crate::control::heartbeat::TypeStatus;
 use crate::documents::{
@@ -55,15 +55,15 @@ pub(super) const COLUMNS: &[&str] = &[
 
 const MINUTE_MS: i64 = 60_000;
 /// Types whose queues are sampled for a list.
-const SAMPLED: usize = 20;
+const SAMPLED_TYPES: usize = 20;
 /// Newest failed tasks of a type.
-const FAILED: usize = 10;
+const LISTED_FAILED: usize = 10;
 
-pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
-    let (known, minutes) = tokio::join!(stored(types::type_list(&visit.api)), last_minutes(visit));
-    let mut known = known?.types;
-    known.sort_by_key(|known| (urgency(known), known.name.clone()));
-    let page = PagedList::new(known, visit.page_number());
+pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError> {
+    let (types, minutes) = tokio::join!(stored(types::type_list(&visit.api)), last_minutes(visit));
+    let mut types = types?.types;
+    types.sort_by_key(|listed| (urgency(listed), listed.name.clone()));
+    let page = PagedList::new(types, visit.page_number());
     let figures = Figures { minutes, queues: queues_of(visit, &page.items).await };
     let main = html! {
         h1 { "Types" }
@@ -78,7 +78,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
 }
 
 fn listed(view: &View, page: &PagedList<TypeDocument>, figures: &Figures) -> Markup {
-    let rows: Vec<Markup> = page.items.iter().map(|known| row(view, known, figures)).collect();
+    let rows: Vec<Markup> = page.items.iter().map(|listed| row(view, listed, figures)).collect();
     html! { (table(COLUMNS, &rows)) (page.pager(view, "/types", "types")) }
 }
 
@@ -90,14 +90,14 @@ pub(super) struct Figures {
 }
 
 /// Queues of the types with a backlog, as far as they are sampled for a list.
-pub(super) async fn queues_of(visit: &Visit, known: &[TypeDocument]) -> BTreeMap<String, Arc<QueueDocument>> {
-    let waiting = known.iter().filter(|known| known.topic && known.backlog > 0);
-    brief_queues(&visit.api, waiting.take(SAMPLED).map(|known| known.name.clone()).collect()).await
+pub(super) async fn queues_of(visit: &Visit, listed: &[TypeDocument]) -> BTreeMap<String, Arc<QueueDocument>> {
+    let waiting = listed.iter().filter(|listed| listed.topic && listed.backlog > 0);
+    brief_queues(&visit.api, waiting.take(SAMPLED_TYPES).map(|listed| listed.name.clone()).collect()).await
 }
 
 /// Rank of a type in the list: those in trouble first.
-fn urgency(known: &TypeDocument) -> u8 {
-    match condition(known).0 {
+fn urgency(task_type: &TypeDocument) -> u8 {
+    match condition(task_type).0 {
         "bad" => 0,
         "attention" => 1,
         _ => 2,
@@ -105,11 +105,11 @@ fn urgency(known: &TypeDocument) -> u8 {
 }
 
 /// Tone and words of a type's condition.
-fn condition(known: &TypeDocument) -> (&'static str, String) {
-    if known.paused.is_some() {
+fn condition(task_type: &TypeDocument) -> (&'static str, String) {
+    if task_type.paused.is_some() {
         return ("attention", "‖\u{fe0e} paused".to_owned());
     }
-    match &known.worker_totals {
+    match &task_type.worker_totals {
         Some(totals) if totals.stopped > 0 => ("bad", format!("stopped on {} of {}", totals.stopped, totals.workers)),
         Some(totals) if totals.circuit_open > 0 => {
             ("attention", format!("circuit open on {} of {}", totals.circuit_open, totals.workers))
@@ -117,30 +117,30 @@ fn condition(known: &TypeDocument) -> (&'static str, String) {
         Some(totals) if !totals.refused.is_empty() => ("bad", "refused partitions".to_owned()),
         Some(totals) if totals.workers == 1 => ("good", "1 worker".to_owned()),
         Some(totals) => ("good", format!("{} workers", totals.workers)),
-        None if !known.topic => ("neutral", "external".to_owned()),
-        None if known.backlog > 0 => ("bad", "no worker".to_owned()),
+        None if !task_type.topic => ("neutral", "external".to_owned()),
+        None if task_type.backlog > 0 => ("bad", "no worker".to_owned()),
         None => ("neutral", "no worker".to_owned()),
     }
 }
 
-pub(super) fn row(view: &View, known: &TypeDocument, figures: &Figures) -> Markup {
-    let minute = figures.minutes.get(&known.name);
-    let of = |state: State| known.counts.get(&state).copied().unwrap_or_default();
-    let (tone, words) = condition(known);
+pub(super) fn row(view: &View, task_type: &TypeDocument, figures: &Figures) -> Markup {
+    let minute = figures.minutes.get(&task_type.name);
+    let of = |state: State| task_type.counts.get(&state).copied().unwrap_or_default();
+    let (tone, words) = condition(task_type);
     let number = |n: u64| html! { td.number { @if n == 0 { span.quiet { "–" } } @else { (count(n)) } } };
     html! {
-        tr id={ "y-" (known.name) } {
-            td.id { a href=(view.url(&format!("/types/{}", known.name))) { (known.name) } }
+        tr id={ "y-" (task_type.name) } {
+            td.id { a href=(view.url(&format!("/types/{}", task_type.name))) { (task_type.name) } }
             td { (label(tone, &words)) }
-            (number(open_of(&known.counts)))
+            (number(open_of(&task_type.counts)))
             (number(of(State::Queued)))
             (number(of(State::Running) + of(State::Warning)))
-            (queue_columns(figures.queues.get(&known.name).map(|queue| &**queue)))
+            (queue_columns(figures.queues.get(&task_type.name).map(|queue| &**queue)))
             (number(minute.map_or(0, |minute| minute.succeeded + failed(minute) + minute.cancelled)))
             (percentile(minute.and_then(|minute| minute.wait.p95)))
             (percentile(minute.and_then(|minute| minute.run.p95)))
-            td.number { (failed_link(view, &known.name, of(State::Failed))) }
-            td.number { (slots(known)) }
+            td.number { (failed_link(view, &task_type.name, of(State::Failed))) }
+            td.number { (slots(task_type)) }
         }
     }
 }
@@ -152,8 +152,8 @@ fn failed_link(view: &View, name: &str, failed: u64) -> Markup {
     }
 }
 
-fn slots(known: &TypeDocument) -> Markup {
-    match &known.worker_totals {
+fn slots(task_type: &TypeDocument) -> Markup {
+    match &task_type.worker_totals {
         Some(totals) => usage(totals.in_flight, totals.slots),
         None => html! { span.quiet { "–" } },
     }
@@ -202,57 +202,57 @@ pub(super) async fn find(visit: &Visit) -> Result<TypeDocument, ApiError> {
     stored(types::type_of(&visit.api, &visit.segment)).await
 }
 
-pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let (view, name) = (&visit.view, &visit.segment);
-    let known = find(visit).await?;
+    let task_type = find(visit).await?;
     let path = format!("/types/{name}");
     let (queue, failed, errors, slowest, charts) = tokio::join!(
-        sampled(visit, &known),
+        sampled(visit, &task_type),
         stored(newest_failed(visit, name)),
-        stored(statistics::failures(visit.context(), Some(name), FAILED, After::default())),
+        stored(statistics::failures(visit.context(), Some(name), LISTED_FAILED, After::default())),
         stored(slowest(visit, name)),
         charts_of(visit, &path, Some(name)),
     );
     let main = html! {
-        div.head { h1 { (known.name) } (actions(view, &known)) }
-        (properties(&known, queue.as_ref()))
-        (counts_of(view, &known))
+        div.head { h1 { (task_type.name) } (actions(view, &task_type)) }
+        (properties(&task_type, queue.as_ref()))
+        (counts_of(view, &task_type))
         (charts)
         (errors_of(view, errors))
         (slowest_of(view, slowest))
         (workers_of(visit, name))
         (partitions(visit, name, queue.as_ref()))
         (failed_of(view, failed))
-        @if let Some(schema) = &known.schema { (schema_block("schema", "Schema of the params", schema)) }
-        @if let Some(output) = &known.output { (schema_block("output", "Schema of the result", output)) }
+        @if let Some(schema) = &task_type.schema { (schema_block("schema", "Schema of the params", schema)) }
+        @if let Some(output) = &task_type.output { (schema_block("output", "Schema of the result", output)) }
         (commands(&[format!("kafleet stats {name}"), curl_get(&format!("/v1/types/{name}"))]))
     };
     Ok(Body::new(name.clone(), main).into())
 }
 
 /// Queue of a type with a topic.
-async fn sampled(visit: &Visit, known: &TypeDocument) -> Option<Result<Arc<QueueDocument>, ApiError>> {
-    if known.topic { Some(from_kafka(queue(&visit.api, &known.name)).await) } else { None }
+async fn sampled(visit: &Visit, task_type: &TypeDocument) -> Option<Result<Arc<QueueDocument>, ApiError>> {
+    if task_type.topic { Some(from_kafka(queue(&visit.api, &task_type.name)).await) } else { None }
 }
 
 async fn newest_failed(visit: &Visit, name: &str) -> Result<TaskPage, ApiError> {
     let tests =
         [Test::Text(Qualifier::Type, vec![name.to_owned()]), Test::State(vec![State::Failed]), Test::Level(Level::Any)];
     let query = TaskQuery { terms: tests.map(|test| Term { negated: false, test }).into() };
-    let page = Paging { cursor: None, limit: FAILED };
+    let page = Paging { cursor: None, limit: LISTED_FAILED };
     tasks::list(visit.context(), query, page, After::default(), scan_time()).await
 }
 
-fn counts_of(view: &View, known: &TypeDocument) -> Markup {
-    let name = known.name.as_str();
-    let counts: Vec<(State, u64)> = known.counts.iter().map(|(state, n)| (*state, *n)).collect();
+fn counts_of(view: &View, task_type: &TypeDocument) -> Markup {
+    let name = task_type.name.as_str();
+    let counts: Vec<(State, u64)> = task_type.counts.iter().map(|(state, n)| (*state, *n)).collect();
     html! {
         section.panel #counts {
             h2 { "Tasks" }
             @if counts.is_empty() {
                 (empty("No task of this type has been submitted yet. Submit one:", &[&format!("kafleet submit {name} '{{}}'")]))
             } @else {
-                (state_bar(&known.counts))
+                (state_bar(&task_type.counts))
                 (state_counts(&counts, |state| view.search(&search_text(&[("type", name), ("state", state.name()), ("level", "any")]))))
             }
         }
@@ -265,55 +265,55 @@ fn schema_block(id: &str, title: &str, schema: &Value) -> Markup {
     }
 }
 
-fn actions(view: &View, known: &TypeDocument) -> Markup {
+fn actions(view: &View, task_type: &TypeDocument) -> Markup {
     let link = |page: &str, name: &str| {
         html! {
-            a.button href=(view.url(&format!("/types/{}/{page}", known.name))) data-dialog { (name) }
+            a.button href=(view.url(&format!("/types/{}/{page}", task_type.name))) data-dialog { (name) }
         }
     };
     html! {
         div.actions {
-            @if view.may(Role::Submit) { a.button href=(view.url_with("/new", &[("type", &known.name)])) { "Submit…" } }
-            @if view.may(Role::Operate) && known.topic {
-                @if known.paused.is_some() { (link("resume", "Resume…")) } @else { (link("pause", "Pause…")) }
+            @if view.may(Role::Submit) { a.button href=(view.url_with("/new", &[("type", &task_type.name)])) { "Submit…" } }
+            @if view.may(Role::Operate) && task_type.topic {
+                @if task_type.paused.is_some() { (link("resume", "Resume…")) } @else { (link("pause", "Pause…")) }
                 (link("limits", "Limits…"))
-                a.button href=(view.url_with("/kill-switches/new", &[("type", &known.name)])) data-dialog { "Kill switch…" }
+                a.button href=(view.url_with("/kill-switches/new", &[("type", &task_type.name)])) data-dialog { "Kill switch…" }
             }
         }
     }
 }
 
-fn properties(known: &TypeDocument, queue: Option<&Result<Arc<QueueDocument>, ApiError>>) -> Markup {
-    let (tone, words) = condition(known);
+fn properties(task_type: &TypeDocument, queue: Option<&Result<Arc<QueueDocument>, ApiError>>) -> Markup {
+    let (tone, words) = condition(task_type);
     let queue = queue.and_then(|queue| queue.as_ref().ok());
     html! {
         section.panel {
             (facts(&[
                 ("Condition", Some(label(tone, &words))),
-                ("Description", known.doc.as_ref().map(|doc| html! { (visible(doc)) })),
-                ("App", known.app.as_ref().map(|app| html! { (visible(app)) })),
-                ("Paused", known.paused.as_ref().map(|paused| html! {
+                ("Description", task_type.doc.as_ref().map(|doc| html! { (visible(doc)) })),
+                ("App", task_type.app.as_ref().map(|app| html! { (visible(app)) })),
+                ("Paused", task_type.paused.as_ref().map(|paused| html! {
                     "since " (time(&paused.since)) @if let Some(reason) = &paused.reason { ": " (visible(reason)) }
                 })),
-                ("Open", Some(html! { (count(open_of(&known.counts))) })),
-                ("Backlog", Some(html! { (count(known.backlog)) span.quiet { " queued or running" } })),
+                ("Open", Some(html! { (count(open_of(&task_type.counts))) })),
+                ("Backlog", Some(html! { (count(task_type.backlog)) span.quiet { " queued or running" } })),
                 ("Lag", queue.map(|queue| html! { (lag(queue.lag, queue.at_most)) span.quiet { " unfinished records" } })),
                 ("Oldest", queue.and_then(|queue| Some(age(queue.oldest_at.as_deref()?, queue.oldest_at_least)))),
-                ("Slots", known.worker_totals.as_ref().map(|totals| usage(totals.in_flight, totals.slots))),
-                ("Limits", Some(limits_text(&known.limits))),
-                ("Circuit", known.circuit.as_ref().map(circuit_text)),
-                ("Kill switches", (!known.kills.is_empty()).then(|| html! { (known.kills.join(", ")) })),
-                ("Refused partitions", refused(known)),
+                ("Slots", task_type.worker_totals.as_ref().map(|totals| usage(totals.in_flight, totals.slots))),
+                ("Limits", Some(limits_text(&task_type.limits))),
+                ("Circuit", task_type.circuit.as_ref().map(circuit_text)),
+                ("Kill switches", (!task_type.kills.is_empty()).then(|| html! { (task_type.kills.join(", ")) })),
+                ("Refused partitions", refused(task_type)),
             ]))
         }
     }
 }
 
-fn refused(known: &TypeDocument) -> Option<Markup> {
-    let totals = known.worker_totals.as_ref().filter(|totals| !totals.refused.is_empty())?;
+fn refused(task_type: &TypeDocument) -> Option<Markup> {
+    let totals = task_type.worker_totals.as_ref().filter(|totals| !totals.refused.is_empty())?;
     Some(html! {
         (numbers_text(&totals.refused)) span.quiet {
-            " – set their offsets with " code { "kafleet offsets init " (known.name) }
+            " – set their offsets with " code { "kafleet offsets init " (task_type.name) }
         }
     })
 }
@@ -423,7 +423,7 @@ fn errors_of(view: &View, failures: Result<Failures, ApiError>) -> Markup {
         @match failures {
             Ok(failures) if failures.groups.is_empty() => {}
             Ok(failures) => {
-                @let rows: Vec<Markup> = failures.groups.iter().take(FAILED).map(|group| group_row(view, group, failures.at_least)).collect();
+                @let rows: Vec<Markup> = failures.groups.iter().take(LISTED_FAILED).map(|group| group_row(view, group, failures.at_least)).collect();
                 section.panel #errors { h2 { "Errors of failed tasks" } (cards(failures::COLUMNS, &rows)) }
             }
             Err(error) => { (missing("The errors", &error.document())) }

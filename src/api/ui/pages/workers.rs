@@ -16,7 +16,7 @@ use crate::api::ui::parts::table::{PagedList, table};
 use crate::api::ui::parts::tasks::{type_link, worker_link};
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, count, first_line};
-use crate::api::ui::visit::{Answer, Body, Visit};
+use crate::api::ui::visit::{Body, PageAnswer, Visit};
 use crate::control::heartbeat::TypeStatus;
 use crate::documents::{RunningDocument, WorkerDocument, WorkerState};
 use crate::runtime::clock::skew_text;
@@ -30,11 +30,11 @@ pub(super) fn state_label(state: WorkerState) -> Markup {
     }
 }
 
-pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
-    let mut known = workers::worker_list(&visit.api).workers;
-    known.sort_by(|a, b| (rank(a.state), &a.id).cmp(&(rank(b.state), &b.id)));
-    let versions: BTreeSet<String> = known.iter().map(|worker| worker.version.clone()).collect();
-    let page = PagedList::new(known, visit.page_number());
+pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError> {
+    let mut workers = workers::worker_list(&visit.api).workers;
+    workers.sort_by(|a, b| (rank(a.state), &a.id).cmp(&(rank(b.state), &b.id)));
+    let versions: BTreeSet<String> = workers.iter().map(|worker| worker.version.clone()).collect();
+    let page = PagedList::new(workers, visit.page_number());
     let main = html! {
         h1 { "Workers" }
         @if page.total == 0 {
@@ -89,14 +89,14 @@ fn row(view: &View, worker: &WorkerDocument, differ: bool) -> Markup {
     }
 }
 
-pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let view = &visit.view;
-    let mut known = workers::worker_list(&visit.api).workers.into_iter();
+    let mut workers = workers::worker_list(&visit.api).workers.into_iter();
     let unknown = || {
         ApiError::new(Code::NotFound, format!("there is no worker `{}`", crate::model::task::id::clip(&visit.segment)))
             .hint("a worker that stopped long ago is forgotten")
     };
-    let worker = known.find(|worker| worker.id == visit.segment).ok_or_else(unknown)?;
+    let worker = workers.find(|worker| worker.id == visit.segment).ok_or_else(unknown)?;
     let main = html! {
         h1 { (worker.id) }
         section.panel { (properties(&worker)) }

@@ -55,8 +55,8 @@ impl<'a> Attempt<'a> {
 pub(super) fn attempts(history: &History) -> Vec<Attempt<'_>> {
     let mut attempts: Vec<Attempt<'_>> = Vec::new();
     for event in history.events.iter().filter(|event| event.attempt > 0 && !event.ignored) {
-        let is_of = |known: &Attempt<'_>| (known.run, known.number) == (event.run, event.attempt);
-        let position = attempts.iter().position(|known| is_of(known) && !UNCOUNTED.contains(&known.outcome));
+        let is_of = |listed: &Attempt<'_>| (listed.run, listed.number) == (event.run, event.attempt);
+        let position = attempts.iter().position(|listed| is_of(listed) && !UNCOUNTED.contains(&listed.outcome));
         let index = position.unwrap_or_else(|| {
             attempts.push(Attempt::running(event.run, event.attempt));
             attempts.len() - 1

@@ -12,14 +12,14 @@ use crate::model::record::state::State;
 const WIDTH: u64 = 1_000;
 
 /// Part of a bar.
-struct Part {
+struct BarSegment {
     state: State,
     count: u64,
     from: u64,
     width: u64,
 }
 
-impl Part {
+impl BarSegment {
     fn text(&self) -> String {
         format!("{} {}", count(self.count), word(self.state))
     }
@@ -29,7 +29,7 @@ impl Part {
 pub(in super::super) fn state_bar(counts: &BTreeMap<State, u64>) -> Markup {
     let parts = parts(counts);
     let length = parts.last().map_or(0, |part| part.from + part.width);
-    let described: Vec<String> = parts.iter().map(Part::text).collect();
+    let described: Vec<String> = parts.iter().map(BarSegment::text).collect();
     html! {
         svg.bar viewBox={ "0 0 " (length.max(1)) " 10" } preserveAspectRatio="none" role="img" aria-label=(described.join(", ")) {
             @for part in &parts {
@@ -41,13 +41,13 @@ pub(in super::super) fn state_bar(counts: &BTreeMap<State, u64>) -> Markup {
     }
 }
 
-fn parts(counts: &BTreeMap<State, u64>) -> Vec<Part> {
+fn parts(counts: &BTreeMap<State, u64>) -> Vec<BarSegment> {
     let total: u64 = counts.values().sum();
     let mut end = 0;
     let mut part = |state: State, count: u64| {
         let width = (u128::from(count) * u128::from(WIDTH) / u128::from(total.max(1))) as u64;
         // At least a visible sliver of each state.
-        let part = Part { state, count, from: end, width: width.max(6) };
+        let part = BarSegment { state, count, from: end, width: width.max(6) };
         end += part.width;
         part
     };

@@ -109,8 +109,8 @@ fn values_text(lines: &[Line], n: usize, show: fn(u64) -> String) -> String {
 
 fn described(title: &str, lines: &[Line], show: fn(u64) -> String) -> String {
     let range = |line: &Line| {
-        let known = || line.values.iter().flatten().copied();
-        match known().min().zip(known().max()) {
+        let values = || line.values.iter().flatten().copied();
+        match values().min().zip(values().max()) {
             Some((least, most)) => format!("{} {} to {}", line.name, show(least), show(most)),
             None => format!("{} without values", line.name),
         }

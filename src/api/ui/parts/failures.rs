@@ -10,7 +10,7 @@ use crate::config::Role;
 use crate::documents::FailureGroup;
 
 /// Workers listed in a row.
-const WORKERS: usize = 3;
+const LISTED_WORKERS: usize = 3;
 
 /// Query of the tasks of a group.
 pub(in super::super) fn group_query(group: &FailureGroup) -> String {
@@ -44,9 +44,9 @@ pub(in super::super) fn group_row(view: &View, group: &FailureGroup, at_least: b
 }
 
 fn workers(view: &View, ids: &[String]) -> Markup {
-    let more = ids.len().saturating_sub(WORKERS);
+    let more = ids.len().saturating_sub(LISTED_WORKERS);
     html! {
-        @for (n, id) in ids.iter().take(WORKERS).enumerate() {
+        @for (n, id) in ids.iter().take(LISTED_WORKERS).enumerate() {
             @if n > 0 { ", " } (worker_link(view, id))
         }
         @if more > 0 { span.quiet { " and " (more) " more" } }

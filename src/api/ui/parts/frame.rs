@@ -5,7 +5,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::state::glyph;
 use super::{View, count};
 use crate::api::ui::cache::{build, icon, script, stylesheet};
-use crate::api::ui::navigation::Counts;
+use crate::api::ui::navigation::NavigationCounts;
 use crate::config::Role;
 use crate::model::record::state::State;
 
@@ -99,7 +99,7 @@ pub(in super::super) struct Shell<'a> {
     /// Name of the token, and path of the page to return to. None without a session.
     pub user: Option<(Option<&'a str>, &'a str)>,
     pub theme: Theme,
-    pub counts: Counts,
+    pub counts: NavigationCounts,
 }
 
 /// Whole page.
@@ -220,7 +220,7 @@ fn links(shell: &Shell<'_>) -> Markup {
 }
 
 /// Number beside an entry, unless it is zero or not known.
-fn badge(section: Section, counts: Counts) -> Markup {
+fn badge(section: Section, counts: NavigationCounts) -> Markup {
     let (number, meaning) = match section {
         Section::Failures => (counts.errors, "errors in the last hour"),
         Section::DeadLetters => (counts.letters, "unresolved dead letters"),

@@ -33,8 +33,8 @@ const DONE: &[(&str, &str)] = &[
 
 /// Outcome of an action.
 pub(in super::super) fn done_notice(code: &str) -> Markup {
-    let known = DONE.iter().find(|(known, _)| *known == code);
-    html! { @if let Some((_, text)) = known { p.notice.good role="status" { (text) } } }
+    let notice = DONE.iter().find(|(notice, _)| *notice == code);
+    html! { @if let Some((_, text)) = notice { p.notice.good role="status" { (text) } } }
 }
 
 /// Shown while the change that led to the page is not in the store yet.
@@ -61,10 +61,10 @@ pub(in super::super) fn incomplete_notice(partitions: &[u32]) -> Markup {
 }
 
 /// Note about a block that could not be read.
-pub(in super::super) fn missing(what: &str, problem: &crate::documents::Problem) -> Markup {
+pub(in super::super) fn missing(subject: &str, problem: &crate::documents::Problem) -> Markup {
     html! {
         p.notice.attention {
-            (what) " cannot be shown: " (super::prose(&problem.detail)) " "
+            (subject) " cannot be shown: " (super::prose(&problem.detail)) " "
             code { (problem.code) }
             @if let Some(hint) = &problem.hint { span.quiet { " – " (super::prose(hint)) } }
         }

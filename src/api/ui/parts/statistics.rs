@@ -38,9 +38,9 @@ pub(in super::super) fn charts(view: &View, path: &str, range: &ChartRange, stat
             div.head {
                 h2 { "Over time" }
                 nav.ranges aria-label="range" {
-                    @for known in &RANGES {
-                        a href=(view.url_with(path, &[("range", known.name)]))
-                            aria-current=[(known.name == range.name).then_some("page")] { (known.name) }
+                    @for choice in &RANGES {
+                        a href=(view.url_with(path, &[("range", choice.name)]))
+                            aria-current=[(choice.name == range.name).then_some("page")] { (choice.name) }
                     }
                 }
             }

@@ -39,7 +39,7 @@ pub(in super::super) fn pager(first: Option<&str>, next: Option<&str>, note: &st
     links(first.map(|first| (first, "← newest")), next.map(|next| (next, "older →")), note)
 }
 
-/// The same of a list in the order of creation.
+/// Pager of a list in the order of creation.
 pub(in super::super) fn pager_of_oldest(first: Option<&str>, next: Option<&str>, note: &str) -> Markup {
     links(first.map(|first| (first, "← first")), next.map(|next| (next, "next →")), note)
 }
@@ -66,7 +66,7 @@ pub(in super::super) struct PagedList<T> {
 }
 
 impl<T> PagedList<T> {
-    /// Page of this number; the last one if there are fewer.
+    /// Returns the page of this number, or the last one if there are fewer.
     pub(in super::super) fn new(mut all: Vec<T>, number: usize) -> Self {
         let total = all.len();
         let number = number.clamp(1, total.div_ceil(PAGE).max(1));

@@ -149,7 +149,7 @@ pub(in super::super) fn is_long(id: &str) -> bool {
     id.len() > MAX_HEADING
 }
 
-/// Id as a heading. Of a long one, the last part: the links to its parents have the rest.
+/// Returns the part of an id that is its heading: of a long id the end, as the links to its parents show the rest.
 pub(in super::super) fn short_id(id: &str) -> &str {
     if is_long(id) { id.rsplit(':').next().unwrap_or(id) } else { id }
 }

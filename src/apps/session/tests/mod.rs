@@ -19,17 +19,17 @@ mod recorded;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The app's side of a session, and the session.
-struct Fixture {
+struct SessionFixture {
     session: Session,
     driver: JoinHandle<StreamEndReason>,
     events: mpsc::UnboundedReceiver<SessionEvent>,
-    declared: Option<Declared>,
+    declared: Option<DeclarationReceiver>,
     from_worker: BufReader<ReadHalf<DuplexStream>>,
     to_worker: WriteHalf<DuplexStream>,
     stuck: StuckCounter,
 }
 
-impl Fixture {
+impl SessionFixture {
     /// Opens a session over a stream that buffers this many bytes.
     async fn open(bytes: usize) -> Self {
         let (worker, app) = tokio::io::duplex(bytes);
@@ -94,7 +94,7 @@ impl Fixture {
     }
 
     /// Sends a message that is ignored, and waits until the worker has handled everything before it.
-    async fn settle(&mut self) {
+    async fn wait_until_handled(&mut self) {
         let before = Instant::now();
         self.send(json!({"pong": {"at": 1}})).await;
         let handled = async {
@@ -119,7 +119,7 @@ async fn ended(attempt: JoinHandle<AttemptAnswer>) -> AttemptAnswer {
 
 #[tokio::test]
 async fn attempt_that_was_not_written_is_not_charged_for_the_death_of_the_process() {
-    let mut app = Fixture::serving(false).await;
+    let mut app = SessionFixture::serving(false).await;
     // Larger than the stream's buffer, so that nothing of the next one is written.
     let (_, _, begun) = app.start(&format!("\"{}\"", "x".repeat(2 << 20))).await;
     let (_, _, unsent) = app.start("2").await;
@@ -130,7 +130,7 @@ async fn attempt_that_was_not_written_is_not_charged_for_the_death_of_the_proces
 
 #[tokio::test]
 async fn attempt_is_answered_with_its_output() {
-    let mut app = Fixture::serving(false).await;
+    let mut app = SessionFixture::serving(false).await;
     let (_, _, first) = app.start("{\"x\":\n1}").await;
     let (_, _, second) = app.start("2").await;
     let message = app.receive().await["attempt"].clone();
@@ -150,10 +150,10 @@ async fn attempt_is_answered_with_its_output() {
 
 #[tokio::test]
 async fn output_reaches_the_context_of_its_attempt() {
-    let mut app = Fixture::serving(false).await;
+    let mut app = SessionFixture::serving(false).await;
     let (cx, recorder, attempt) = app.start("1").await;
     app.send(json!({"log": {"n": 1, "lines": ["quiet"], "silent": true}})).await;
-    app.settle().await;
+    app.wait_until_handled().await;
     assert_eq!(cx.activity(), 0);
     app.send(json!({"progress": {"n": 1, "value": [1]}})).await;
     app.send(json!({"warn": {"n": 1, "message": "w"}})).await;
@@ -176,10 +176,10 @@ async fn output_reaches_the_context_of_its_attempt() {
 
 #[tokio::test]
 async fn log_lines_are_split_and_truncated() {
-    let mut app = Fixture::serving(false).await;
+    let mut app = SessionFixture::serving(false).await;
     let (_, recorder, _attempt) = app.start("1").await;
     app.send(json!({"log": {"n": 1, "lines": ["a\nb", "é".repeat(10_000)]}})).await;
-    app.settle().await;
+    app.wait_until_handled().await;
     let notes = recorder.notes();
     let lines: Vec<usize> = notes.iter().map(|note| if let Note::Log(line) = note { line.len() } else { 0 }).collect();
     assert_eq!(lines, [1, 1, 16 << 10]);
@@ -187,7 +187,7 @@ async fn log_lines_are_split_and_truncated() {
 
 #[tokio::test]
 async fn call_is_answered_before_the_result_counts() {
-    let mut app = Fixture::serving(false).await;
+    let mut app = SessionFixture::serving(false).await;
     let (_, _, attempt) = app.start("1").await;
     app.receive().await;
     app.send(json!({"spawn": {"n": 1, "call": 5, "tasks": [{"type": "b", "id": "x"}]}})).await;
@@ -198,13 +198,13 @@ async fn call_is_answered_before_the_result_counts() {
     assert_eq!(replies[1]["reply"]["error"]["kind"], "bad_child");
     app.send(json!({"ok": {"n": 1}})).await;
     assert!(ended(attempt).await.answer.is_ok());
-    app.settle().await;
+    app.wait_until_handled().await;
     assert_eq!(app.session.0.state.lock().calls, 0);
 }
 
 #[tokio::test]
 async fn invalid_or_too_large_children_fail_only_their_attempt() {
-    let mut app = Fixture::serving(false).await;
+    let mut app = SessionFixture::serving(false).await;
     let (_, _, invalid) = app.start("1").await;
     let (_, _, large) = app.start("1").await;
     app.send(json!({"spawn": {"n": 1, "tasks": [{"type": "b", "retrys": 1}]}})).await;
@@ -221,7 +221,7 @@ async fn invalid_or_too_large_children_fail_only_their_attempt() {
 
 #[tokio::test]
 async fn unanswered_calls_are_limited() {
-    let mut app = Fixture::serving(false).await;
+    let mut app = SessionFixture::serving(false).await;
     let (_, _, _attempt) = app.start("1").await;
     app.receive().await;
     app.session.0.state.lock().calls = MAX_CALLS;
@@ -231,7 +231,7 @@ async fn unanswered_calls_are_limited() {
 
 #[tokio::test]
 async fn cancel_is_sent_to_responsive_apps_only() {
-    let mut app = Fixture::serving(true).await;
+    let mut app = SessionFixture::serving(true).await;
     let (cx, _, attempt) = app.start("1").await;
     app.receive().await;
     cx.interruption.set_cancel_reason(CancelReason::Timeout);
@@ -240,11 +240,11 @@ async fn cancel_is_sent_to_responsive_apps_only() {
     app.send(json!({"ok": {"n": 1, "output": 1}})).await;
     assert!(ended(attempt).await.answer.is_ok());
 
-    let mut app = Fixture::serving(false).await;
+    let mut app = SessionFixture::serving(false).await;
     let (cx, _, attempt) = app.start("1").await;
     app.receive().await;
     cx.cancelled().cancel();
-    app.settle().await;
+    app.wait_until_handled().await;
     app.session.ping(3);
     assert_eq!(app.receive().await, json!({"ping": {"at": 3}}));
     attempt.abort();
@@ -252,7 +252,7 @@ async fn cancel_is_sent_to_responsive_apps_only() {
 
 #[tokio::test]
 async fn abandoned_attempt_is_stuck_until_its_late_answer() {
-    let mut app = Fixture::serving(true).await;
+    let mut app = SessionFixture::serving(true).await;
     let (_, _, attempt) = app.start("1").await;
     app.receive().await;
     attempt.abort();
@@ -261,19 +261,19 @@ async fn abandoned_attempt_is_stuck_until_its_late_answer() {
     app.send(json!({"progress": {"n": 1, "value": 1}})).await;
     app.send(json!({"ok": {"n": 1}})).await;
     app.send(json!({"ok": {"n": 1}})).await;
-    app.settle().await;
+    app.wait_until_handled().await;
     assert_eq!(app.stuck.count(), 0);
 }
 
 #[tokio::test]
 async fn death_is_blamed_on_a_single_attempt_only() {
-    let mut app = Fixture::serving(false).await;
+    let mut app = SessionFixture::serving(false).await;
     let (_, _, only) = app.start("1").await;
     app.session.fail_attempts(&Cause::Crashed, "it exited with code 1");
     let end = ended(only).await;
     assert_eq!((end.restart, &*end.answer.unwrap_err().kind), (None, "crashed"));
 
-    let mut app = Fixture::serving(false).await;
+    let mut app = SessionFixture::serving(false).await;
     let (_, _, first) = app.start("1").await;
     let (_, _, second) = app.start("1").await;
     app.session.fail_attempts(&Cause::Crashed, "it exited with code 1");
@@ -287,7 +287,7 @@ async fn death_is_blamed_on_a_single_attempt_only() {
 
 #[tokio::test]
 async fn retired_app_gets_no_more_attempts() {
-    let mut app = Fixture::serving(false).await;
+    let mut app = SessionFixture::serving(false).await;
     let (_, _, attempt) = app.start("1").await;
     app.send(json!({"retire": {"reason": "memory"}})).await;
     app.send(json!({"retire": {"reason": "again"}})).await;
@@ -305,14 +305,14 @@ async fn retired_app_gets_no_more_attempts() {
 
 #[tokio::test]
 async fn unable_app_gives_its_reason() {
-    let mut app = Fixture::open(1 << 20).await;
+    let mut app = SessionFixture::open(1 << 20).await;
     app.send(json!({"unable": {"message": "no module"}})).await;
     assert_eq!(app.declared.take().unwrap().await.unwrap().unwrap_err(), "no module");
 }
 
 #[tokio::test]
 async fn slow_reader_does_not_stop_the_worker_from_reading() {
-    let mut app = Fixture::open(1 << 10).await;
+    let mut app = SessionFixture::open(1 << 10).await;
     app.send(json!({"ready": {"protocol": 1, "slots": 3, "types": []}})).await;
     app.declared.take().unwrap().await.unwrap().unwrap();
     let params = format!("\"{}\"", "x".repeat(1 << 20));
@@ -335,7 +335,7 @@ async fn slow_reader_does_not_stop_the_worker_from_reading() {
 
 #[tokio::test]
 async fn answer_to_an_unread_attempt_is_a_violation() {
-    let mut app = Fixture::open(1 << 10).await;
+    let mut app = SessionFixture::open(1 << 10).await;
     app.send(json!({"ready": {"protocol": 1, "slots": 2, "types": []}})).await;
     app.declared.take().unwrap().await.unwrap().unwrap();
     let (_, _, _first) = app.start(&format!("\"{}\"", "x".repeat(1 << 20))).await;
@@ -347,7 +347,7 @@ async fn answer_to_an_unread_attempt_is_a_violation() {
 
 #[tokio::test]
 async fn too_many_children_are_refused_before_they_are_decoded() {
-    let mut app = Fixture::serving(false).await;
+    let mut app = SessionFixture::serving(false).await;
     let (_, _, attempt) = app.start("1").await;
     app.receive().await;
     let reason = "the attempt spawned 600001 children: at most 100000 are allowed";
@@ -374,7 +374,7 @@ async fn hostile_messages_end_the_session() {
         (b"\n", "an invalid message"),
         (&long, "a line of more than 8388608 bytes"),
     ] {
-        let mut app = Fixture::serving(false).await;
+        let mut app = SessionFixture::serving(false).await;
         let (_, _, attempt) = app.start("1").await;
         // The session may end before it has read everything.
         let _ = app.to_worker.write_all(bytes).await;
@@ -391,7 +391,7 @@ async fn hostile_messages_end_the_session() {
 async fn messages_are_read_from_any_split_of_the_bytes() {
     let text = "{\"progress\":{\"n\":1,\"value\":\"\u{2028}é\"}}\n{\"pong\":{\"at\":1}}\n{\"ok\":{\"n\":1,\"output\":\"\u{1f600}\"}}\n";
     for at in 1..text.len() {
-        let mut app = Fixture::serving(false).await;
+        let mut app = SessionFixture::serving(false).await;
         let (_, recorder, attempt) = app.start("1").await;
         app.send_bytes(&text.as_bytes()[..at]).await;
         tokio::task::yield_now().await;
@@ -411,7 +411,7 @@ async fn random_bytes_never_panic() {
     ];
     let mut random = fastrand::Rng::with_seed(7);
     for _ in 0..500 {
-        let mut app = Fixture::serving(random.bool()).await;
+        let mut app = SessionFixture::serving(random.bool()).await;
         let (_, _, attempt) = app.start("1").await;
         for _ in 0..4 {
             let mut bytes = samples[random.usize(0..samples.len())].to_vec();

@@ -10,7 +10,7 @@ use super::*;
 
 /// Line of a recorded session.
 #[derive(Deserialize)]
-struct Event {
+struct RecordedEvent {
     from: String,
     message: Option<Value>,
     /// Message as text.
@@ -34,28 +34,29 @@ struct SentLine<'a> {
     attempt: SentAttempt<'a>,
 }
 
-fn sessions() -> Vec<(String, Vec<Event>)> {
+fn sessions() -> Vec<(String, Vec<RecordedEvent>)> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("schemas/examples/app");
     let read = |entry: std::io::Result<std::fs::DirEntry>| {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
         // The first line describes the session, and the second is `welcome`.
         let events = text.split_terminator('\n').skip(1).map(|line| serde_json::from_str(line).unwrap());
-        let events = events.filter(|event: &Event| event.message.as_ref().is_none_or(|it| it.get("welcome").is_none()));
+        let events =
+            events.filter(|event: &RecordedEvent| event.message.as_ref().is_none_or(|it| it.get("welcome").is_none()));
         (path.file_name().unwrap().to_string_lossy().into_owned(), events.collect())
     };
     std::fs::read_dir(folder).unwrap().map(read).collect()
 }
 
 /// Bytes that the app sends in a session.
-fn app_bytes(events: &[Event]) -> usize {
+fn app_bytes(events: &[RecordedEvent]) -> usize {
     let messages = events.iter().filter(|event| event.from == "app").filter_map(|event| event.message.as_ref());
     messages.map(|message| message.to_string().len() + 1).sum()
 }
 
 /// Session whose app sends a limited number of bytes.
 struct Player {
-    app: Fixture,
+    app: SessionFixture,
     /// Bytes until the app's end of the stream is cut.
     left: usize,
     running: BTreeMap<u64, (Context, JoinHandle<AttemptAnswer>)>,
@@ -65,8 +66,8 @@ struct Player {
 
 impl Player {
     /// Plays a session to its end or to the cut.
-    async fn play(events: &[Event], bytes: usize) {
-        let app = Fixture::open(1 << 20).await;
+    async fn play(events: &[RecordedEvent], bytes: usize) {
+        let app = SessionFixture::open(1 << 20).await;
         let mut player = Self { app, left: bytes, running: BTreeMap::new(), is_declared: false };
         for event in events {
             let goes_on = match (&*event.from, &event.message) {

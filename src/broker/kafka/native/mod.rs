@@ -48,7 +48,7 @@ impl HeaderList for Headers<'_> {
 }
 
 /// An entry of a partition list.
-pub(super) struct Entry {
+pub(super) struct PartitionEntry {
     pub partition: Partition,
     /// Negative: a logical offset, or no offset.
     pub offset: i64,
@@ -57,14 +57,14 @@ pub(super) struct Entry {
 }
 
 /// Returns the entries of a list. Metadata that is not UTF-8 is converted with replacement characters.
-pub(super) fn entries(list: &TopicPartitionList) -> Vec<Entry> {
+pub(super) fn entries(list: &TopicPartitionList) -> Vec<PartitionEntry> {
     // SAFETY: the list is alive.
     unsafe { raw_entries(list.ptr()) }
 }
 
 /// # Safety
 /// `list` is null or a list that outlives the call.
-unsafe fn raw_entries(list: *const sys::rd_kafka_topic_partition_list_t) -> Vec<Entry> {
+unsafe fn raw_entries(list: *const sys::rd_kafka_topic_partition_list_t) -> Vec<PartitionEntry> {
     // SAFETY: librdkafka keeps `cnt` elements at `elems`.
     unsafe {
         let Some(list) = list.as_ref().filter(|list| list.cnt > 0) else { return Vec::new() };
@@ -74,7 +74,7 @@ unsafe fn raw_entries(list: *const sys::rd_kafka_topic_partition_list_t) -> Vec<
 
 /// # Safety
 /// `elem` is an element of a living list.
-unsafe fn entry(elem: &sys::rd_kafka_topic_partition_t) -> Entry {
+unsafe fn entry(elem: &sys::rd_kafka_topic_partition_t) -> PartitionEntry {
     // SAFETY: the topic is a C string; metadata is null or points to `metadata_size` bytes.
     unsafe {
         let metadata = if elem.metadata.is_null() {
@@ -82,7 +82,7 @@ unsafe fn entry(elem: &sys::rd_kafka_topic_partition_t) -> Entry {
         } else {
             std::slice::from_raw_parts(elem.metadata.cast::<u8>(), elem.metadata_size)
         };
-        Entry {
+        PartitionEntry {
             partition: Partition::new(CStr::from_ptr(elem.topic).to_string_lossy(), elem.partition),
             offset: elem.offset,
             metadata: String::from_utf8_lossy(metadata).into_owned(),
@@ -112,9 +112,9 @@ pub(super) fn add_brokers<C: ClientContext>(client: &Client<C>, servers: &CStr) 
 }
 
 /// An event queue.
-struct Queue(NonNull<sys::rd_kafka_queue_t>);
+struct NativeQueue(NonNull<sys::rd_kafka_queue_t>);
 
-impl Queue {
+impl NativeQueue {
     /// Returns the queue read by the consumer's poll.
     fn of_consumer<C: ClientContext>(client: &Client<C>) -> Option<Self> {
         // SAFETY: the client is alive; the reference returned is ours.
@@ -137,9 +137,9 @@ impl Queue {
         unsafe { sys::rd_kafka_queue_length(self.0.as_ptr()) == 0 }
     }
 
-    fn poll(&self, wait: Duration) -> Option<Event> {
+    fn poll(&self, wait: Duration) -> Option<NativeEvent> {
         // SAFETY: the queue is ours.
-        NonNull::new(unsafe { sys::rd_kafka_queue_poll(self.0.as_ptr(), millis(wait)) }).map(Event)
+        NonNull::new(unsafe { sys::rd_kafka_queue_poll(self.0.as_ptr(), millis(wait)) }).map(NativeEvent)
     }
 
     /// Starts a commit whose outcome arrives on this queue.
@@ -152,7 +152,7 @@ impl Queue {
     }
 }
 
-impl Drop for Queue {
+impl Drop for NativeQueue {
     fn drop(&mut self) {
         // SAFETY: gives back our reference.
         unsafe { sys::rd_kafka_queue_destroy(self.0.as_ptr()) }
@@ -163,14 +163,14 @@ impl Drop for Queue {
 const MAX_BATCH: usize = 10_000;
 
 /// A producer's topic handle.
-pub(super) struct Topic(NonNull<sys::rd_kafka_topic_t>);
+pub(super) struct TopicHandle(NonNull<sys::rd_kafka_topic_t>);
 
 // SAFETY: librdkafka's topics may be used and destroyed by any thread.
-unsafe impl Send for Topic {}
+unsafe impl Send for TopicHandle {}
 // SAFETY: as above.
-unsafe impl Sync for Topic {}
+unsafe impl Sync for TopicHandle {}
 
-impl Topic {
+impl TopicHandle {
     /// Opens a topic. The client must outlive it.
     pub(super) fn new<C: ClientContext>(client: &Client<C>, name: &str) -> Result<Self, RDKafkaErrorCode> {
         let name = CString::new(name).map_err(|_| RDKafkaErrorCode::InvalidArgument)?;
@@ -192,7 +192,7 @@ impl Topic {
     }
 }
 
-impl Drop for Topic {
+impl Drop for TopicHandle {
     fn drop(&mut self) {
         // SAFETY: gives back our reference.
         unsafe { sys::rd_kafka_topic_destroy(self.0.as_ptr()) }
@@ -214,9 +214,9 @@ fn message(record: &BatchRecord<'_>) -> sys::rd_kafka_message_t {
     }
 }
 
-struct Event(NonNull<sys::rd_kafka_event_t>);
+struct NativeEvent(NonNull<sys::rd_kafka_event_t>);
 
-impl Event {
+impl NativeEvent {
     fn is(&self, kind: i32) -> bool {
         // SAFETY: the event is ours.
         unsafe { sys::rd_kafka_event_type(self.0.as_ptr()) == kind }
@@ -233,7 +233,7 @@ impl Event {
     }
 }
 
-impl Drop for Event {
+impl Drop for NativeEvent {
     fn drop(&mut self) {
         // SAFETY: the event is ours.
         unsafe { sys::rd_kafka_event_destroy(self.0.as_ptr()) }
@@ -243,7 +243,7 @@ impl Drop for Event {
 /// Starts a commit whose outcome arrives in the consumer's poll. rdkafka's own asynchronous commit does not report
 /// the outcome.
 pub(super) fn begin_commit<C: ClientContext>(client: &Client<C>, list: &TopicPartitionList) -> RDKafkaErrorCode {
-    Queue::of_consumer(client).map_or(RDKafkaErrorCode::UnknownGroup, |queue| queue.commit(client, list))
+    NativeQueue::of_consumer(client).map_or(RDKafkaErrorCode::UnknownGroup, |queue| queue.commit(client, list))
 }
 
 /// Commits and waits for the outcome: the overall code and that of each partition. `None` after the deadline.
@@ -251,8 +251,8 @@ pub(super) fn commit<C: ClientContext>(
     client: &Client<C>,
     list: &TopicPartitionList,
     deadline: Duration,
-) -> Option<(RDKafkaErrorCode, Vec<Entry>)> {
-    let queue = Queue::new(client)?;
+) -> Option<(RDKafkaErrorCode, Vec<PartitionEntry>)> {
+    let queue = NativeQueue::new(client)?;
     let begun = queue.commit(client, list);
     if begun != RDKafkaErrorCode::NoError {
         return Some((begun, Vec::new()));
@@ -263,7 +263,7 @@ pub(super) fn commit<C: ClientContext>(
     Some((event.error(), entries))
 }
 
-fn wait_for(queue: &Queue, kind: i32, deadline: Duration) -> Option<Event> {
+fn wait_for(queue: &NativeQueue, kind: i32, deadline: Duration) -> Option<NativeEvent> {
     let until = Instant::now() + deadline;
     loop {
         match queue.poll(until.saturating_duration_since(Instant::now())) {
@@ -296,7 +296,7 @@ pub(super) fn set_topic_config<C: ClientContext>(
     config: &[(String, String)],
     deadline: Duration,
 ) -> Result<(), AdminError> {
-    let queue = Queue::new(client).ok_or_else(|| AdminError::new(RDKafkaErrorCode::Fail, "no queue"))?;
+    let queue = NativeQueue::new(client).ok_or_else(|| AdminError::new(RDKafkaErrorCode::Fail, "no queue"))?;
     let resource = ConfigResource::new(topic, config)?;
     // SAFETY: options and resource are destroyed after the call; librdkafka copies both before it returns.
     unsafe {
@@ -321,7 +321,7 @@ pub(super) fn set_topic_config<C: ClientContext>(
     outcome(&event)
 }
 
-fn outcome(event: &Event) -> Result<(), AdminError> {
+fn outcome(event: &NativeEvent) -> Result<(), AdminError> {
     if event.error() != RDKafkaErrorCode::NoError {
         return Err(AdminError::new(event.error(), event.error_text()));
     }

@@ -8,7 +8,7 @@ use rdkafka::bindings as sys;
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::types::RDKafkaErrorCode;
 
-use super::{AdminError, Entry, Event, Queue, entry, millis, wait_for};
+use super::{AdminError, NativeEvent, NativeQueue, PartitionEntry, entry, millis, wait_for};
 
 /// Reader for whom the end of a partition is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +34,8 @@ pub(in crate::broker::kafka) fn list_offsets<C: ClientContext>(
     list: &TopicPartitionList,
     isolation: Isolation,
     deadline: Duration,
-) -> Result<Vec<Entry>, AdminError> {
-    let queue = Queue::new(client).ok_or_else(|| AdminError::new(RDKafkaErrorCode::Fail, "no queue"))?;
+) -> Result<Vec<PartitionEntry>, AdminError> {
+    let queue = NativeQueue::new(client).ok_or_else(|| AdminError::new(RDKafkaErrorCode::Fail, "no queue"))?;
     // SAFETY: the options are destroyed after the call; librdkafka copies them and the list before it returns.
     unsafe {
         let options = sys::rd_kafka_AdminOptions_new(
@@ -57,7 +57,7 @@ pub(in crate::broker::kafka) fn list_offsets<C: ClientContext>(
     Ok(listed(&event))
 }
 
-fn listed(event: &Event) -> Vec<Entry> {
+fn listed(event: &NativeEvent) -> Vec<PartitionEntry> {
     // SAFETY: result, infos and partitions belong to the event.
     unsafe {
         let result = sys::rd_kafka_event_ListOffsets_result(event.0.as_ptr());

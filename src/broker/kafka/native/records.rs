@@ -13,7 +13,7 @@ use rdkafka::types::RDKafkaErrorCode;
 use rustc_hash::FxHashMap;
 
 use super::waking_queue::{Waker, WakingQueue};
-use super::{Headers, Queue};
+use super::{Headers, NativeQueue};
 use crate::broker::{Partition, RecordRef};
 
 /// Minimum number of topics that share a poll.
@@ -33,7 +33,7 @@ pub(crate) struct Records {
     by_topic: FxHashMap<String, usize>,
     /// Queues of the partitions that are forwarded, and the number of the queue that receives their records. librdkafka
     /// looks for a partition among all topics, which takes long with hundreds of them.
-    forwarded: FxHashMap<Partition, (Queue, usize)>,
+    forwarded: FxHashMap<Partition, (NativeQueue, usize)>,
     /// Queue with which the next poll begins, so that a topic with many records does not starve the others.
     next: usize,
     /// Message pointers of the current batch; null or stale between batches.
@@ -53,7 +53,7 @@ unsafe impl Send for Records {}
 impl Records {
     /// Creates a queue for each topic; without topics, one for all.
     pub(crate) fn new<C: ClientContext>(client: &Client<C>, topics: &[String], waker: &Arc<Waker>) -> Option<Self> {
-        let open = |_| Some(TopicQueue { queue: WakingQueue::new(Queue::new(client)?, waker), held: false });
+        let open = |_| Some(TopicQueue { queue: WakingQueue::new(NativeQueue::new(client)?, waker), held: false });
         let queues = (0..topics.len().max(1)).map(open).collect::<Option<Vec<_>>>()?;
         let by_topic = topics.iter().cloned().enumerate().map(|(n, topic)| (topic, n)).collect();
         Some(Self { queues, by_topic, forwarded: FxHashMap::default(), next: 0, batch: Vec::new() })
@@ -73,7 +73,7 @@ impl Records {
         let index = self.by_topic.get(&*partition.topic).copied().unwrap_or_default();
         // SAFETY: the client is alive and the name copied; the reference returned is ours.
         let queue = unsafe { sys::rd_kafka_queue_get_partition(client.native_ptr(), topic.as_ptr(), partition.index) };
-        if let Some(queue) = NonNull::new(queue).map(Queue) {
+        if let Some(queue) = NonNull::new(queue).map(NativeQueue) {
             self.connect(&queue, index);
             self.forwarded.insert(partition.clone(), (queue, index));
         }
@@ -89,7 +89,7 @@ impl Records {
         self.forwarded.remove(partition);
     }
 
-    fn connect(&self, queue: &Queue, index: usize) {
+    fn connect(&self, queue: &NativeQueue, index: usize) {
         let Some(to) = self.queues.get(index) else { return };
         // SAFETY: both queues are alive; librdkafka counts its own references to them.
         unsafe { sys::rd_kafka_queue_forward(queue.0.as_ptr(), to.queue.queue.0.as_ptr()) };
@@ -97,7 +97,11 @@ impl Records {
 
     /// Passes at most `max` available records to the sink, from the topics in turn. Returns their number and the errors
     /// received in between. Never waits.
-    pub(crate) fn take(&mut self, max: usize, sink: &mut dyn FnMut(&RecordRef<'_>)) -> (usize, Vec<ReceiveError>) {
+    pub(crate) fn take_records(
+        &mut self,
+        max: usize,
+        sink: &mut dyn FnMut(&RecordRef<'_>),
+    ) -> (usize, Vec<ReceiveError>) {
         let count = self.queues.len();
         let part = if count == 1 { max } else { max.div_ceil(MIN_TURNS) };
         let (mut taken, mut failed) = (0, Vec::new());
@@ -133,13 +137,13 @@ impl Records {
         let count = unsafe { sys::rd_kafka_consume_batch_queue(queue, 0, self.batch.as_mut_ptr(), max) };
         let mut taken = 0;
         for message in &self.batch[..usize::try_from(count).unwrap_or_default()] {
-            let message = Message(*message);
+            let message = ConsumedMessage(*message);
             match message.failed() {
                 None => {
                     message.with_record(&mut *sink);
                     taken += 1;
                 }
-                Some(what) => failed.push(what),
+                Some(error) => failed.push(error),
             }
         }
         taken
@@ -147,9 +151,9 @@ impl Records {
 }
 
 /// An owned message of a batch; never null.
-struct Message(*mut sys::rd_kafka_message_t);
+struct ConsumedMessage(*mut sys::rd_kafka_message_t);
 
-impl Message {
+impl ConsumedMessage {
     fn failed(&self) -> Option<ReceiveError> {
         // SAFETY: the message is alive; the reason is a C string in its payload or a static one; the topic is null or
         // belongs to the message.
@@ -188,7 +192,7 @@ impl Message {
     }
 }
 
-impl Drop for Message {
+impl Drop for ConsumedMessage {
     fn drop(&mut self) {
         // SAFETY: the message is ours.
         unsafe { sys::rd_kafka_message_destroy(self.0) }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use rdkafka::bindings as sys;
 use rdkafka::client::{Client, ClientContext};
 
-use super::Queue;
+use super::NativeQueue;
 
 /// Wakes the thread that serves some queues.
 #[derive(Default)]
@@ -39,7 +39,7 @@ impl Waker {
 
 /// Queue with a waker. Drop it before its client.
 pub(crate) struct WakingQueue {
-    pub(super) queue: Queue,
+    pub(super) queue: NativeQueue,
     #[expect(dead_code, reason = "librdkafka has its address")]
     waker: Arc<Waker>,
 }
@@ -48,7 +48,7 @@ pub(crate) struct WakingQueue {
 unsafe impl Send for WakingQueue {}
 
 impl WakingQueue {
-    pub(super) fn new(queue: Queue, waker: &Arc<Waker>) -> Self {
+    pub(super) fn new(queue: NativeQueue, waker: &Arc<Waker>) -> Self {
         let address = Arc::as_ptr(waker).cast_mut().cast();
         // SAFETY: the waker lives as long as the queue; after the queue's drop librdkafka does not call it.
         unsafe { sys::rd_kafka_queue_cb_event_enable(queue.0.as_ptr(), Some(wake_callback), address) };
@@ -57,7 +57,7 @@ impl WakingQueue {
 
     /// Opens the main queue of a client, which has the outcomes of a producer's sends.
     pub(crate) fn main<C: ClientContext>(client: &Client<C>, waker: &Arc<Waker>) -> Option<Self> {
-        Queue::main(client).map(|queue| Self::new(queue, waker))
+        NativeQueue::main(client).map(|queue| Self::new(queue, waker))
     }
 
     pub(crate) fn is_empty(&self) -> bool {

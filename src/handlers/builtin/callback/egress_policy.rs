@@ -12,7 +12,7 @@ use reqwest::header::{HeaderName, HeaderValue};
 use crate::config::CallbacksConfig;
 use crate::handlers::ParamsError;
 use crate::handlers::egress::policy::{Pattern, is_in, is_public};
-use crate::handlers::egress::secrets::{Part, Secret, parts};
+use crate::handlers::egress::secrets::{Secret, TextPart, parts};
 use crate::model::task::delivery::CallbackParams;
 
 /// Headers that callbacks set themselves.
@@ -118,11 +118,11 @@ impl CallbackPolicy {
     }
 
     fn header(&self, name: &str, value: &str, host: &str) -> Result<(), String> {
-        let known = name.parse::<HeaderName>().map_err(|_| "not a valid header name".to_owned())?;
-        if RESERVED_HEADERS.contains(&known.as_str()) {
+        let header_name = name.parse::<HeaderName>().map_err(|_| "not a valid header name".to_owned())?;
+        if RESERVED_HEADERS.contains(&header_name.as_str()) {
             return Err("kafleet sets this header itself: remove it".to_owned());
         }
-        if SECRET_HEADERS.contains(&known.as_str()) && !value.contains("${") {
+        if SECRET_HEADERS.contains(&header_name.as_str()) && !value.contains("${") {
             return Err(
                 "a task must not contain a secret; hint: `${name}` refers to one of `[callbacks.secrets]`".to_owned()
             );
@@ -139,8 +139,8 @@ impl CallbackPolicy {
         let mut filled = String::new();
         for part in parts(text)? {
             match part {
-                Part::Plain(text) => filled.push_str(text),
-                Part::Secret(name) => {
+                TextPart::Plain(text) => filled.push_str(text),
+                TextPart::Secret(name) => {
                     self.check_secret(name, host)?;
                     filled.push_str(PLACEHOLDER);
                 }
@@ -179,9 +179,9 @@ impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
         let policy = self.0.clone();
         Box::pin(async move {
-            let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let addresses: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
             let allowed: Vec<SocketAddr> =
-                found.into_iter().filter(|address| policy.is_permitted(address.ip())).collect();
+                addresses.into_iter().filter(|address| policy.is_permitted(address.ip())).collect();
             if allowed.is_empty() {
                 return Err(ForbiddenAddress(name.as_str().to_owned()).into());
             }

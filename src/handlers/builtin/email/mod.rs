@@ -11,7 +11,7 @@ use lettre::transport::smtp::{Error, response::Severity};
 use lettre::{AsyncSmtpTransport, AsyncTransport, Message, Tokio1Executor};
 
 use crate::config::{AddressPattern, EmailConfig, MailTls, TypePolicy, parse_mailbox};
-use crate::handlers::egress::secrets::Source;
+use crate::handlers::egress::secrets::SecretSource;
 use crate::handlers::schema;
 use crate::handlers::{
     Answer, AnswerFuture, Capabilities, Context, Failure, Handler, InChild, ParamsError, Schema, TypeRegistration,
@@ -44,7 +44,7 @@ struct Mailer {
     port: u16,
     tls: Option<(MailTls, TlsParameters)>,
     username: Option<String>,
-    password: Source,
+    password: SecretSource,
     from: Mailbox,
     recipients: Vec<AddressPattern>,
 }
@@ -57,8 +57,8 @@ impl Emails {
         };
         let recipients: Result<_, _> = config.recipients.iter().map(|text| AddressPattern::new(text)).collect();
         let password = match &config.password_file {
-            Some(path) => Source::File(path.clone()),
-            None => Source::Text(config.password.clone().unwrap_or_default()),
+            Some(path) => SecretSource::File(path.clone()),
+            None => SecretSource::Text(config.password.clone().unwrap_or_default()),
         };
         Ok(Self(Arc::new(Mailer {
             server: config.server.clone(),

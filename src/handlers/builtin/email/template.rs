@@ -14,7 +14,7 @@ const MAX_SUBJECT_CHARS: usize = 300;
 /// Maximum size of a body, in bytes; larger ones are truncated.
 const MAX_BODY_BYTES: usize = 256 << 10;
 /// Maximum steps of a template's evaluation, against endless loops.
-const FUEL: u64 = 50_000;
+const MAX_STEPS: u64 = 50_000;
 /// Levels of a value that templates can enter; deeper ones are text.
 const MAX_LEVELS: usize = 64;
 
@@ -39,7 +39,7 @@ impl<'a> Templates<'a> {
     /// A template has a syntax error.
     pub(super) fn new(params: &'a EmailParams) -> Result<Self, ParamsError> {
         let mut templates = Environment::new();
-        templates.set_fuel(Some(FUEL));
+        templates.set_fuel(Some(MAX_STEPS));
         for (name, text) in [
             ("subject", params.subject.as_deref().unwrap_or(SUBJECT)),
             ("body", params.body.as_deref().unwrap_or(BODY)),

@@ -20,8 +20,8 @@ use self::stderr_protocol::{Stderr, Stdout};
 use super::Section;
 use crate::handlers::failure::excerpt;
 use crate::handlers::process::{OwnedProcess, RunningProgram as _};
+use crate::handlers::process_guard::{self, describe_status};
 use crate::handlers::program_env::ProgramEnv;
-use crate::handlers::reaper::{self, describe_status};
 use crate::handlers::{
     Answer, AnswerFuture, Capabilities, Context, Failure, Handler, InChild, ParamsError, TypeRegistration,
 };
@@ -101,7 +101,7 @@ impl Handler for Exec {
     }
 
     fn prepare(&self) -> Result<(), String> {
-        reaper::start().map_err(|error| format!("cannot start the guard process for programs: {error}"))
+        process_guard::start().map_err(|error| format!("cannot start the guard process for programs: {error}"))
     }
 }
 

@@ -73,18 +73,18 @@ impl Stderr {
         let logged = if line.starts_with(b"{") { serde_json::from_slice::<StderrLine>(line).ok() } else { None };
         let Some(StderrLine { progress, log, warn }) = logged else {
             let line = String::from_utf8_lossy(line).trim_end().to_owned();
-            keep(&mut self.plain, &line);
+            keep_line(&mut self.plain, &line);
             return self.log(line, cx);
         };
         if let Some(state) = progress {
             cx.progress(state);
         }
         if let Some(message) = warn {
-            keep(&mut self.logged, &message);
+            keep_line(&mut self.logged, &message);
             cx.warn(message);
         }
         if let Some(line) = log {
-            keep(&mut self.logged, &line);
+            keep_line(&mut self.logged, &line);
             self.log(line, cx);
         }
     }
@@ -106,7 +106,7 @@ impl Stderr {
     }
 }
 
-fn keep(lines: &mut VecDeque<String>, line: &str) {
+fn keep_line(lines: &mut VecDeque<String>, line: &str) {
     if line.is_empty() {
         return;
     }

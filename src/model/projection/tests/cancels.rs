@@ -15,15 +15,15 @@ fn cancel_applies_to_tasks_created_before_it() {
     assert_eq!(states(&log, "r"), ["queued", "queued", "cancelling", "cancelling", "waiting_for_children"]);
     assert_eq!(states(&log, "r:late"), ["cancelling", "cancelling"]);
     assert_eq!(states(&[&log[..3], &[later(2)]].concat(), "r:late"), ["queued"], "created later, on purpose");
-    let folded = fold_log(&log, 1, 9);
-    let due = |task: &str| folded.node(task).timer().map(|timer| (timer.due_ms, timer.what));
+    let projected = fold_log(&log, 1, 9);
+    let due = |task: &str| projected.task(task).timer().map(|timer| (timer.due_ms, timer.kind));
     assert_eq!((due("r"), due("r:late")), (None, Some((1_003 + 2_000, TimerKind::Cancel))));
-    assert_eq!(folded.node("r").effects[0].id(), "cancel-2");
+    assert_eq!(projected.task("r").effects[0].id(), "cancel-2");
     // The effect requests the cancel for each descendant.
     let below = cancelled_below("r:a", 2);
-    let folded = fold_log(&[&log[..], &[below.clone(), below]].concat(), 1, 9);
-    assert_eq!((folded.node("r:a").state, folded.node("r:a").effects.len()), (State::Cancelling, 0));
-    assert!(folded.node("r:a").history.entries.last().unwrap().ignored, "a repetition changes nothing");
+    let projected = fold_log(&[&log[..], &[below.clone(), below]].concat(), 1, 9);
+    assert_eq!((projected.task("r:a").state, projected.task("r:a").effects.len()), (State::Cancelling, 0));
+    assert!(projected.task("r:a").history.entries.last().unwrap().ignored, "a repetition changes nothing");
 }
 
 /// A worker comes to the record of a task that the tracker has ended when its paused type is resumed.
@@ -31,10 +31,10 @@ fn cancel_applies_to_tasks_created_before_it() {
 fn task_is_cancelled_once_although_its_worker_finds_it_later() {
     let log =
         [submitted("r"), event(Kind::CancelRequested, "r"), event(Kind::Cancelled, "r"), event(Kind::Cancelled, "r")];
-    let node = fold_log(&log, 1, 9).node("r").clone();
-    let kinds: Vec<Kind> = node.history.entries.iter().map(|entry| entry.kind).collect();
+    let task = fold_log(&log, 1, 9).task("r").clone();
+    let kinds: Vec<Kind> = task.history.entries.iter().map(|entry| entry.kind).collect();
     assert_eq!(kinds, [Kind::Submitted, Kind::CancelRequested, Kind::Cancelled]);
-    assert_eq!((node.own, node.history.duplicates), (State::Cancelled, 0));
+    assert_eq!((task.own, task.history.duplicates), (State::Cancelled, 0));
 }
 
 #[test]
@@ -49,13 +49,13 @@ fn cancel_is_withdrawn_when_all_descendants_have_ended() {
         event(Kind::Started, "r:a"),
         event(Kind::Cancelled, "r:a"),
     ];
-    let effects = |n: usize| fold_log(&log[..n], 2, 9).node("r").effects.iter().map(Effect::id).collect::<Vec<_>>();
+    let effects = |n: usize| fold_log(&log[..n], 2, 9).task("r").effects.iter().map(Effect::id).collect::<Vec<_>>();
     assert_eq!(
         (effects(6), effects(7)),
         (vec!["cancel-2".to_owned()], vec!["cancel-2".to_owned(), "uncancel-6".to_owned()])
     );
     assert_eq!(states(&log, "r").last(), Some(&"cancelled"));
-    assert!(fold_log(&log[..6], 1, 9).node("r:a").timer().is_none(), "the worker is responsible for it");
+    assert!(fold_log(&log[..6], 1, 9).task("r:a").timer().is_none(), "the worker is responsible for it");
 }
 
 #[test]
@@ -108,14 +108,14 @@ fn later_cancel_is_not_withdrawn_with_an_earlier_one() {
         in_run(event(Kind::Cancelled, "a"), 2),
     ];
     let effects =
-        |n: usize| fold_log(&log[..n], 2, 9).node("a").effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ");
+        |n: usize| fold_log(&log[..n], 2, 9).task("a").effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ");
     assert_eq!(effects(4), "cancel-1 publish-3 uncancel-2", "the retry does not wait for the withdrawal");
     assert_eq!(effects(5), "publish-3 cancel-4", "the later cancel covers the first one");
     assert_eq!(effects(6), "publish-3 cancel-4 uncancel-5");
 }
 
 fn effects_of(log: &[Event], task: &str) -> String {
-    fold_log(log, 2, 9).node(task).effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ")
+    fold_log(log, 2, 9).task(task).effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ")
 }
 
 fn known_of(mut event: Event, asof: i64) -> Event {
@@ -129,7 +129,7 @@ fn second_cancel_covers_tasks_exempt_from_the_first() {
     let start = [submitted("r"), submitted("r:a"), cancel.clone()];
     let again = [&start[..], std::slice::from_ref(&cancel)].concat();
     assert_eq!(effects_of(&again, "r"), "cancel-2", "no task is exempt from the first cancel");
-    assert!(fold_log(&again, 1, 9).node("r").history.entries.last().unwrap().ignored);
+    assert!(fold_log(&again, 1, 9).task("r").history.entries.last().unwrap().ignored);
     // Tasks added on purpose or retried, and continuations of ended tasks.
     let follower = with_policy(
         "r:a",
@@ -151,19 +151,19 @@ fn second_cancel_covers_tasks_exempt_from_the_first() {
         let offset = (start.len() + later.len()) as i64;
         let below = cancelled_below(goes_on, offset);
         let log = [&start[..], &later, &[cancel.clone(), below, cancel.clone()]].concat();
-        let folded = fold_log(&log[..log.len() - 1], 2, 9);
-        assert_eq!(folded.node(goes_on).state, State::Cancelling, "{goes_on}");
+        let projected = fold_log(&log[..log.len() - 1], 2, 9);
+        assert_eq!(projected.task(goes_on).state, State::Cancelling, "{goes_on}");
         assert_eq!(
-            folded.node("r").effects.iter().map(Effect::id).next_back(),
+            projected.task("r").effects.iter().map(Effect::id).next_back(),
             Some(format!("cancel-{offset}")),
             "{goes_on}"
         );
         assert!(
-            !folded.node("r").effects.iter().any(|effect| effect.id() == "cancel-2"),
+            !projected.task("r").effects.iter().any(|effect| effect.id() == "cancel-2"),
             "the later cancel replaces the first"
         );
         assert!(
-            fold_log(&log, 1, 9).node("r").history.entries.last().unwrap().ignored,
+            fold_log(&log, 1, 9).task("r").history.entries.last().unwrap().ignored,
             "{goes_on}: a third cancel is redundant"
         );
     }
@@ -177,7 +177,7 @@ fn cancel_of_a_single_task_can_be_widened_but_not_narrowed() {
     let log = [submitted("r"), external("r:x", true), narrow.clone(), wide, narrow];
     assert_eq!(effects_of(&log[..3], "r"), "cancel-2");
     assert_eq!(effects_of(&log, "r"), "cancel-3");
-    let cancel = *fold_log(&log, 1, 9).node("r").requests.cancel.unwrap();
+    let cancel = *fold_log(&log, 1, 9).task("r").requests.cancel.unwrap();
     assert_eq!((cancel.asof, cancel.subtree), (3, true));
 }
 
@@ -186,22 +186,22 @@ fn cancel_of_a_single_task_can_be_widened_but_not_narrowed() {
 fn late_cancel_is_withdrawn_too() {
     let cancel = event(Kind::CancelRequested, "a");
     let log = [submitted("a"), event(Kind::Succeeded, "a"), cancel.clone(), cancel];
-    let folded = fold_log(&log, 1, 9);
-    let effects = folded.node("a").effects;
+    let projected = fold_log(&log, 1, 9);
+    let effects = projected.task("a").effects;
     assert_eq!(
         effects,
-        [Effect { cause: 3, what: EffectKind::WithdrawCancel { due_ms: 1_003 + CANCEL_GRACE_MS } }],
+        [Effect { cause: 3, kind: EffectKind::WithdrawCancel { due_ms: 1_003 + CANCEL_GRACE_MS } }],
         "after the last one"
     );
-    assert_eq!(folded.node("a").state, State::Succeeded);
+    assert_eq!(projected.task("a").state, State::Succeeded);
 }
 
 #[test]
 fn external_task_is_cancelled_at_once_and_an_ended_task_never() {
     let log = [external("x", true), event(Kind::CancelRequested, "x"), event(Kind::CancelRequested, "x")];
     assert_eq!(states(&log, "x"), ["queued", "cancelled", "cancelled"]);
-    let folded = fold_log(&[submitted("a"), event(Kind::Succeeded, "a"), event(Kind::CancelRequested, "a")], 1, 9);
-    assert!(folded.node("a").history.entries[2].ignored && folded.node("a").requests.cancel.is_none());
+    let projected = fold_log(&[submitted("a"), event(Kind::Succeeded, "a"), event(Kind::CancelRequested, "a")], 1, 9);
+    assert!(projected.task("a").history.entries[2].ignored && projected.task("a").requests.cancel.is_none());
 }
 
 fn asked_by(task: &str, by: &str, reason: &str) -> Event {
@@ -217,20 +217,20 @@ fn cancelled_child_records_ancestor_requester_and_reason() {
     let below = |task: &str| Event { payload: payload.clone(), ..asked_by(task, "ann", "too dear") };
     let start = [submitted("r"), submitted("r:a"), external("r:x", true), asked_by("r", "ann", "too dear")];
     let log = [&start[..], &[below("r:a"), below("r:x"), submitted("r:late"), external("r:later", true)]].concat();
-    let folded = fold_log(&log, 3, 9);
+    let projected = fold_log(&log, 3, 9);
     for task in ["r:a", "r:x", "r:late", "r:later"] {
-        let node = folded.node(task);
-        let entry = node.history.entries.iter().find(|entry| entry.kind == Kind::CancelRequested).unwrap();
+        let task_record = projected.task(task);
+        let entry = task_record.history.entries.iter().find(|entry| entry.kind == Kind::CancelRequested).unwrap();
         let shown = (entry.message.as_deref(), entry.by.as_deref());
         assert_eq!(shown, (Some("with `r`: too dear"), Some("ann")), "{task}");
-        let message = node.requests.cancel.unwrap().request.message("");
+        let message = task_record.requests.cancel.unwrap().request.message("");
         assert_eq!(message, "Job was cancelled. With `r`: too dear", "{task}");
-        let error = node.outcome.error.map(|error| error.message);
+        let error = task_record.outcome.error.map(|error| error.message);
         assert_eq!(error, task.starts_with("r:x").then_some(message.clone()).or(error.clone()), "{task}");
     }
-    let error = |task: &str| folded.node(task).outcome.error.unwrap().message;
+    let error = |task: &str| projected.task(task).outcome.error.unwrap().message;
     assert_eq!([error("r:x"), error("r:later")], ["Job was cancelled. With `r`: too dear"; 2].map(str::to_owned));
-    let named = folded.node("r");
+    let named = projected.task("r");
     assert_eq!(named.history.entries.last().unwrap().message.as_deref(), Some("too dear"));
     assert_eq!(named.requests.cancel.unwrap().request.message(""), "Job was cancelled. On request: too dear");
 }
@@ -248,16 +248,16 @@ fn cancel_of_an_expected_task_ends_it_and_applies_when_it_is_announced() {
     let log =
         [submitted("r:a"), event(Kind::Succeeded, "r:a"), asked_by("r", "ann", "no"), event(Kind::Cancelled, "r")];
     assert_eq!(states(&log, "r"), ["expected", "expected", "cancelling", "cancelled"]);
-    let folded = fold_log(&log[..3], 1, 9);
+    let projected = fold_log(&log[..3], 1, 9);
     assert_eq!(
-        folded.node("r").timer().map(|timer| (timer.due_ms, timer.what)),
+        projected.task("r").timer().map(|timer| (timer.due_ms, timer.kind)),
         Some((1_002 + CANCEL_GRACE_MS, TimerKind::Cancel))
     );
     let announced = [&log[..], &[submitted("r")]].concat();
     assert_eq!(states(&announced, "r").last(), Some(&"cancelling"));
-    let node = fold_log(&announced, 1, 9).node("r");
-    let timer = node.timer().map(|timer| (timer.due_ms, timer.what));
-    assert!(node.definition.announced);
+    let task = fold_log(&announced, 1, 9).task("r");
+    let timer = task.timer().map(|timer| (timer.due_ms, timer.kind));
+    assert!(task.definition.announced);
     assert_eq!(timer, Some((1_004 + CANCEL_GRACE_MS, TimerKind::Cancel)), "the tracker waits for the workers anew");
     assert!(
         effects_of(&announced, "r").contains("cancel-4"),

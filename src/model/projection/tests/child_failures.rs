@@ -7,8 +7,8 @@ fn failing_fast(task: &str, max_failed: Option<u32>) -> Event {
     with_policy(task, Policy { rules: Rules { fail_fast: true, max_failed, ..Rules::default() }, ..Policy::default() })
 }
 
-fn effects(folded: &FoldedStore, task: &str) -> String {
-    folded.node(task).effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ")
+fn effects(projected: &ProjectedStore, task: &str) -> String {
+    projected.task(task).effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ")
 }
 
 #[test]
@@ -27,15 +27,15 @@ fn first_failed_child_cancels_the_others() {
     assert_eq!(states(&log, "r"), ["queued", "queued", "queued", wait, wait, wait, "failed"]);
     assert_eq!(effects(&fold_log(&log[..5], 2, 9), "r"), "cancel-4");
     assert_eq!(states(&log, "r:b").last(), Some(&"cancelled"));
-    let node = fold_log(&log, 3, 9).node("r");
-    let error = node.outcome.error.unwrap();
+    let task = fold_log(&log, 3, 9).task("r");
+    let error = task.outcome.error.unwrap();
     assert_eq!(error.kind, "child_failed");
     assert!(error.message.starts_with("child `r:a` is failed: broken (fail_fast"), "{}", error.message);
     // A late child created before the cancel does not run; one created after it does.
     let mut late = [log[..5].to_vec(), vec![submitted("r:late"), submitted("r:later")]].concat();
     late[6].task.as_mut().unwrap().asof = Some(5);
-    let folded = fold_log(&late, 1, 9);
-    assert_eq!((folded.node("r:late").state, folded.node("r:later").state), (State::Cancelling, State::Queued));
+    let projected = fold_log(&late, 1, 9);
+    assert_eq!((projected.task("r:late").state, projected.task("r:later").state), (State::Cancelling, State::Queued));
 }
 
 /// The tasks of a batch are published one after the other: a child may fail before its own child is published.
@@ -54,8 +54,8 @@ fn cancel_that_a_late_descendant_inherits_from_an_ended_task_is_published() {
     assert_eq!(effects(&fold_log(&log[..4], 2, 9), "r"), "", "nothing is open");
     assert_eq!(states(&log, "r:a:b"), ["cancelling", "cancelling", "cancelled", "cancelled"]);
     assert_eq!(effects(&fold_log(&log[..6], 2, 9), "r"), "cancel-4");
-    let record = fold_log(&log[..6], 2, 9).node("r");
-    assert_eq!(record.effects[0].what, EffectKind::Cancel { asof: 3, subtree: true });
+    let record = fold_log(&log[..6], 2, 9).task("r");
+    assert_eq!(record.effects[0].kind, EffectKind::Cancel { asof: 3, subtree: true });
     assert_eq!(
         states(&log, "r")[3..],
         ["failed", "waiting_for_children", "waiting_for_children", "waiting_for_children", "failed"]
@@ -75,15 +75,15 @@ fn running_parent_is_stopped_and_fails() {
         in_run(event(Kind::Succeeded, "r:a"), 2),
     ];
     assert_eq!(states(&log, "r")[2..5], ["running", "cancelling", "failed"]);
-    let node = fold_log(&log, 9, 9).node("r");
-    assert_eq!((node.own, node.state), (State::Failed, State::Failed), "its own work was never done");
-    assert!(node.outcome.error.unwrap().message.contains("`r:a`"));
+    let task = fold_log(&log, 9, 9).task("r");
+    assert_eq!((task.own, task.state), (State::Failed, State::Failed), "its own work was never done");
+    assert!(task.outcome.error.unwrap().message.contains("`r:a`"));
     let external = with_policy(
         "x",
         Policy { rules: Rules { external: true, fail_fast: true, ..Rules::default() }, ..Policy::default() },
     );
-    let folded = fold_log(&[external, submitted("x:a"), failed("x:a")], 1, 9);
-    assert_eq!((folded.node("x").own, folded.node("x").state), (State::Failed, State::Failed));
+    let projected = fold_log(&[external, submitted("x:a"), failed("x:a")], 1, 9);
+    assert_eq!((projected.task("x").own, projected.task("x").state), (State::Failed, State::Failed));
 }
 
 /// The running attempt may fail too before its worker receives the cancel.
@@ -95,12 +95,12 @@ fn parent_that_waits_for_its_retry_fails_with_its_child() {
     for middle in [[failed("r:a"), waits.clone()], [waits.clone(), failed("r:a")]] {
         let log = [&start[..], &middle, &[event(Kind::Cancelled, "r")]].concat();
         assert_eq!(states(&log, "r")[4..], ["cancelling", "failed"]);
-        let error = fold_log(&log, 2, 9).node("r").outcome.error.unwrap();
+        let error = fold_log(&log, 2, 9).task("r").outcome.error.unwrap();
         assert_eq!((&*error.kind, error.message.contains("`r:a`")), ("child_failed", true), "{}", error.message);
     }
     // A result within the grace period counts.
     let log = [&start[..], &[failed("r:a"), waits, failed("r")]].concat();
-    assert_eq!(&*fold_log(&log, 2, 9).node("r").outcome.error.unwrap().kind, "error");
+    assert_eq!(&*fold_log(&log, 2, 9).task("r").outcome.error.unwrap().kind, "error");
 }
 
 #[test]
@@ -128,8 +128,8 @@ fn tolerated_children_may_fail() {
 fn fail_fast_waits_for_the_policy() {
     let log = [submitted("r:a"), submitted("r:b"), failed("r:a"), failing_fast("r", None)];
     assert_eq!(effects(&fold_log(&log[..3], 1, 9), "r"), "");
-    let folded = fold_log(&log, 1, 9);
-    assert_eq!((effects(&folded, "r").as_str(), folded.node("r").state), ("cancel-3", State::Cancelling));
+    let projected = fold_log(&log, 1, 9);
+    assert_eq!((effects(&projected, "r").as_str(), projected.task("r").state), ("cancel-3", State::Cancelling));
 }
 
 #[test]
@@ -142,14 +142,14 @@ fn retry_recovers_a_task_that_failed_fast_and_may_fail_again() {
         event(Kind::RetryRequested, "r:a"),
         in_run(event(Kind::Succeeded, "r:a"), 2),
     ];
-    let node = fold_log(&log, 2, 9).node("r");
-    assert_eq!((node.state, node.outcome.error), (State::Succeeded, None));
+    let task = fold_log(&log, 2, 9).task("r");
+    assert_eq!((task.state, task.outcome.error), (State::Succeeded, None));
     let mut again = log.to_vec();
     again.insert(5, submitted("r:b"));
     again[5].task.as_mut().unwrap().asof = Some(4);
     again[6].payload = Kind::Failed.into();
-    let folded = fold_log(&again, 2, 9);
-    assert_eq!((folded.node("r").state, effects(&folded, "r").as_str()), (State::WaitingForChildren, "cancel-6"));
+    let projected = fold_log(&again, 2, 9);
+    assert_eq!((projected.task("r").state, effects(&projected, "r").as_str()), (State::WaitingForChildren, "cancel-6"));
 }
 
 #[test]
@@ -161,8 +161,8 @@ fn requested_cancel_ends_as_cancelled() {
         failed("r:a"),
         event(Kind::Cancelled, "r"),
     ];
-    let node = fold_log(&log, 2, 9).node("r");
-    assert_eq!((node.own, node.effects.len()), (State::Cancelled, 2));
+    let task = fold_log(&log, 2, 9).task("r");
+    assert_eq!((task.own, task.effects.len()), (State::Cancelled, 2));
     let cancelled = [failing_fast("r", None), submitted("r:a"), submitted("r:b"), event(Kind::Cancelled, "r:a")];
     assert_eq!(effects(&fold_log(&cancelled, 1, 9), "r"), "", "a cancelled child does not trigger `fail_fast`");
 }

@@ -7,14 +7,14 @@ use crate::model::retry::RunUsage;
 #[test]
 fn scheduled_task_waits_with_its_record_until_its_release() {
     let scheduled = deferred("a", 700);
-    let folded = fold_log(std::slice::from_ref(&scheduled), 1, 9);
-    let node = folded.node("a");
+    let projected = fold_log(std::slice::from_ref(&scheduled), 1, 9);
+    let task = projected.task("a");
     assert_eq!(
-        (node.state, node.times.due_ms, node.definition.record_event_offset),
+        (task.state, task.times.due_ms, task.definition.record_event_offset),
         (State::Scheduled, Some(700), Some(0))
     );
-    assert_eq!(node.timer().map(|timer| (timer.due_ms, timer.what)), Some((700, TimerKind::Release)));
-    assert_eq!(folded.deferred[&id("a")], record().encode().unwrap());
+    assert_eq!(task.timer().map(|timer| (timer.due_ms, timer.kind)), Some((700, TimerKind::Release)));
+    assert_eq!(projected.deferred[&id("a")], record().encode().unwrap());
     let log = [scheduled.clone(), event(Kind::Released, "a"), scheduled.clone(), event(Kind::Started, "a"), scheduled];
     assert_eq!(states(&log, "a"), ["scheduled", "queued", "queued", "running", "running"]);
     assert!(
@@ -30,14 +30,14 @@ fn deferred_retry_waits_until_its_release_or_the_end_of_the_task() {
     let ends = [Kind::Released, Kind::Succeeded, Kind::Failed, Kind::Cancelled].map(|kind| (kind, 0));
     // Late events of a worker that was cut off in its next attempt before another one deferred the record.
     let goes_on = [Kind::Started, Kind::Warned, Kind::Retrying, Kind::Scheduled, Kind::Progress, Kind::Submitted];
-    for (next, folded) in ends.into_iter().chain(goes_on.map(|kind| (kind, 1))) {
+    for (next, projected) in ends.into_iter().chain(goes_on.map(|kind| (kind, 1))) {
         let mut next = event(next, "a");
         next.attempt = 3;
         let log = [submitted("a"), retrying.clone(), next];
-        assert_eq!(fold_log(&log, 2, 9).deferred.len(), folded, "{log:?}");
+        assert_eq!(fold_log(&log, 2, 9).deferred.len(), projected, "{log:?}");
     }
-    let folded = fold_log(&[submitted("a"), retrying, released(2)], 1, 9);
-    assert_eq!((folded.node("a").attempt, folded.node("a").state), (2, State::Queued));
+    let projected = fold_log(&[submitted("a"), retrying, released(2)], 1, 9);
+    assert_eq!((projected.task("a").attempt, projected.task("a").state), (2, State::Queued));
 }
 
 #[test]
@@ -48,8 +48,8 @@ fn unknown_kind_does_not_defer_its_record() {
     let unknown =
         br#"{"v":2,"kind":"rested","id":"a","attempt":2,"at_ms":5,"data":{"due_ms":900,"record":{"headers":[],"params":1}}}"#;
     let unknown = Event::decode(unknown).unwrap();
-    let folded = fold_log(&[submitted("a"), retrying, unknown], 1, 9);
-    assert_eq!((folded.deferred.len(), folded.node("a").timer()), (0, None));
+    let projected = fold_log(&[submitted("a"), retrying, unknown], 1, 9);
+    assert_eq!((projected.deferred.len(), projected.task("a").timer()), (0, None));
 }
 
 /// A worker that missed the acknowledgement of its events sends them again, after later events.
@@ -59,9 +59,9 @@ fn resent_events_neither_remove_nor_restore_a_deferred_record() {
     for kind in [Kind::Started, Kind::Warned, Kind::Retrying] {
         let mut again = event(kind, "a");
         again.attempt = 2;
-        let folded = fold_log(&[submitted("a"), retrying.clone(), again], 1, 9);
-        assert_eq!((folded.deferred.len(), folded.node("a").state), (1, State::Retrying), "{kind:?}");
-        assert!(folded.node("a").timer().is_some_and(|timer| timer.what == TimerKind::Release), "{kind:?}");
+        let projected = fold_log(&[submitted("a"), retrying.clone(), again], 1, 9);
+        assert_eq!((projected.deferred.len(), projected.task("a").state), (1, State::Retrying), "{kind:?}");
+        assert!(projected.task("a").timer().is_some_and(|timer| timer.kind == TimerKind::Release), "{kind:?}");
     }
     let mut third = event(Kind::Started, "a");
     third.attempt = 3;
@@ -84,9 +84,9 @@ fn release_of_one_wait_does_not_end_another() {
     let expected = ["scheduled", "queued", "queued", "retrying", "retrying", "retrying", "queued"];
     assert_eq!(states(&log, "a"), expected);
     for waits in 4..7 {
-        let folded = fold_log(&log[..waits], 1, 9);
+        let projected = fold_log(&log[..waits], 1, 9);
         assert_eq!(
-            (folded.deferred.len(), folded.node("a").timer().map(|timer| timer.what)),
+            (projected.deferred.len(), projected.task("a").timer().map(|timer| timer.kind)),
             (1, Some(TimerKind::Release)),
             "{waits}"
         );
@@ -103,10 +103,13 @@ fn record_deferred_after_a_takeover_is_stored() {
     let first = [submitted("a"), at(Kind::Started, 1), at(Kind::Retrying, 1), at(Kind::Started, 2), handed(1)];
     let second = [released(1), at(Kind::Started, 2), at(Kind::Retrying, 2), at(Kind::Started, 3), handed(2)];
     for log in [first.to_vec(), [first, second].concat()] {
-        let folded = fold_log(&log, 1, 9);
-        let node = folded.node("a");
-        assert_eq!((folded.deferred.len(), node.state, node.attempt), (1, State::Retrying, log[log.len() - 1].attempt));
-        assert!(node.timer().is_some_and(|timer| timer.what == TimerKind::Release));
+        let projected = fold_log(&log, 1, 9);
+        let task = projected.task("a");
+        assert_eq!(
+            (projected.deferred.len(), task.state, task.attempt),
+            (1, State::Retrying, log[log.len() - 1].attempt)
+        );
+        assert!(task.timer().is_some_and(|timer| timer.kind == TimerKind::Release));
     }
 }
 
@@ -128,27 +131,27 @@ fn record_with_waits(waits: &str) -> RecordCopy {
 fn wait_counts_as_no_attempt() {
     let started = |attempt| Event { attempt, ..event(Kind::Started, "a") };
     let log = [submitted("a"), started(1), waits(1, 1, 900)];
-    let node = fold_log(&log, 1, 9).node("a");
+    let task = fold_log(&log, 1, 9).task("a");
     assert_eq!(
-        (node.state, node.attempt, node.deferral.waits, node.history.ends_with_wait(1)),
+        (task.state, task.attempt, task.deferral.waits, task.history.ends_with_wait(1)),
         (State::Retrying, 0, 1, true)
     );
-    assert_eq!(node.outcome.error.map(|error| error.kind).as_deref(), Some("rate_limited"));
+    assert_eq!(task.outcome.error.map(|error| error.kind).as_deref(), Some("rate_limited"));
     let mut log = log.to_vec();
     let mut failed = retrying("a", 1, 950);
     failed.payload.set_record(record_with_waits("1,900"));
     log.extend([released_after(0, 1), started(1), failed]);
-    let node = fold_log(&log, 2, 9).node("a");
+    let task = fold_log(&log, 2, 9).task("a");
     assert_eq!(
-        (node.attempt, node.deferral.waits, node.history.ends_with_wait(1)),
+        (task.attempt, task.deferral.waits, task.history.ends_with_wait(1)),
         (1, 1, false),
         "a failure is an attempt"
     );
     log.extend([released_after(1, 1), waits(2, 2, 990)]);
-    let folded = fold_log(&log, 3, 9);
-    assert_eq!((folded.node("a").used(), folded.deferred.len()), (RunUsage { attempts: 1, waits: 2 }, 1));
+    let projected = fold_log(&log, 3, 9);
+    assert_eq!((projected.task("a").used(), projected.deferred.len()), (RunUsage { attempts: 1, waits: 2 }, 1));
     log.extend([in_run(submitted("a"), 2)]);
-    assert_eq!(fold_log(&log, 1, 9).node("a").used(), RunUsage::default(), "a new run has used nothing");
+    assert_eq!(fold_log(&log, 1, 9).task("a").used(), RunUsage::default(), "a new run has used nothing");
 }
 
 /// A task was published twice. One record has waited, the other has failed and replaces it: the release names what the
@@ -156,12 +159,12 @@ fn wait_counts_as_no_attempt() {
 #[test]
 fn wait_of_one_record_is_not_counted_for_another() {
     let mut log = vec![submitted("a"), waits(1, 1, 900), retrying("a", 1, 700)];
-    let used = fold_log(&log, 1, 9).node("a").used();
+    let used = fold_log(&log, 1, 9).task("a").used();
     assert_eq!(used, RunUsage { attempts: 1, waits: 0 });
     log.extend([released_after(used.attempts, used.waits), waits(2, 1, 990)]);
-    let folded = fold_log(&log, 1, 9);
-    assert_eq!((folded.node("a").state, folded.deferred.len()), (State::Retrying, 1));
-    assert_eq!(folded.node("a").used(), RunUsage { attempts: 1, waits: 1 });
+    let projected = fold_log(&log, 1, 9);
+    assert_eq!((projected.task("a").state, projected.deferred.len()), (State::Retrying, 1));
+    assert_eq!(projected.task("a").used(), RunUsage { attempts: 1, waits: 1 });
 }
 
 /// The attempts are the same in both waits, only the number of waits differs.
@@ -182,9 +185,9 @@ fn resent_wait_neither_ends_nor_repeats_a_later_one() {
     let expected = ["queued", "retrying", "queued", "queued", "retrying", "retrying", "retrying", "queued", "queued"];
     assert_eq!(states(&log, "a"), expected);
     for end in 5..8 {
-        let folded = fold_log(&log[..end], 1, 9);
+        let projected = fold_log(&log[..end], 1, 9);
         assert_eq!(
-            (folded.deferred.len(), folded.node("a").timer().map(|timer| timer.due_ms)),
+            (projected.deferred.len(), projected.task("a").timer().map(|timer| timer.due_ms)),
             (1, Some(900)),
             "{end}"
         );
@@ -196,8 +199,8 @@ fn resent_wait_neither_ends_nor_repeats_a_later_one() {
 #[test]
 fn failure_after_a_released_wait_is_stored_without_its_waits() {
     let log = [submitted("a"), waits(1, 5, 700), released_after(0, 5), retrying("a", 1, 900)];
-    let folded = fold_log(&log, 1, 9);
-    assert_eq!((folded.node("a").state, folded.deferred.len()), (State::Retrying, 1));
+    let projected = fold_log(&log, 1, 9);
+    assert_eq!((projected.task("a").state, projected.deferred.len()), (State::Retrying, 1));
 }
 
 /// The position before the release is no longer valid.
@@ -210,9 +213,9 @@ fn release_without_a_position_clears_the_position() {
     again.task.as_mut().unwrap().position = Some(Position { partition: 0, offset: 70 });
     let of_the_first_record = placed.clone();
     let log = [placed, retrying, released(1), again, of_the_first_record];
-    let offset = |n: usize| fold_log(&log[..n], 1, 9).node("a").definition.position.map(|position| position.offset);
+    let offset = |n: usize| fold_log(&log[..n], 1, 9).task("a").definition.position.map(|position| position.offset);
     assert_eq!([2, 3, 4, 5].map(offset), [Some(7), None, Some(70), Some(70)]);
-    assert_eq!(fold_log(&log, 1, 9).node("a").state, State::Queued);
+    assert_eq!(fold_log(&log, 1, 9).task("a").state, State::Queued);
 }
 
 /// The publisher reports the position of a record; that of an earlier run's record is ignored.
@@ -226,8 +229,8 @@ fn publisher_reports_the_position_of_the_record() {
     let mut failed = event(Kind::Failed, "a");
     failed.attempt = 1;
     let mut log = vec![deferred("a", 700), placed(released(0), 8), failed, event(Kind::RetryRequested, "a")];
-    let effects = |log: &[Event]| fold_log(log, 1, 9).node("a").effects.iter().map(Effect::id).collect::<Vec<_>>();
-    let position = |log: &[Event]| fold_log(log, 1, 9).node("a").definition.position;
+    let effects = |log: &[Event]| fold_log(log, 1, 9).task("a").effects.iter().map(Effect::id).collect::<Vec<_>>();
+    let position = |log: &[Event]| fold_log(log, 1, 9).task("a").definition.position;
     assert_eq!((position(&log), effects(&log).len()), (at(8), 1));
     let done = effect_done("a", &effects(&log)[0]);
     let mut again = log.clone();
@@ -236,14 +239,14 @@ fn publisher_reports_the_position_of_the_record() {
     let mut other = event(Kind::Failed, "a");
     (other.run, other.attempt) = (2, 1);
     log.extend([other, Event { run: 2, ..event(Kind::RetryRequested, "a") }, placed(done, 9)]);
-    assert_eq!((position(&log), fold_log(&log, 1, 9).node("a").run), (at(8), 3));
+    assert_eq!((position(&log), fold_log(&log, 1, 9).task("a").run), (at(8), 3));
 }
 
 #[test]
 fn withdrawals_sort_after_all_other_effects() {
     let cancelled = [submitted("a"), event(Kind::CancelRequested, "a"), event(Kind::Cancelled, "a")];
     let with_done = |log: &[Event], effect: &str| [log, &[effect_done("a", effect)]].concat();
-    let turn = |log: &[Event]| fold_log(log, 1, 9).node("a").turn();
+    let turn = |log: &[Event]| fold_log(log, 1, 9).task("a").turn();
     let waits = with_done(&cancelled, "cancel-1");
     assert_eq!((turn(&cancelled), turn(&with_done(&waits, "uncancel-2"))), (Some(1), None));
     assert!(turn(&waits) > Some(i64::from(u32::MAX)));
@@ -259,19 +262,19 @@ fn deferred_record_beyond_the_limit_stays_in_its_event() {
         working_set.fold(event, LogPosition { offset, log_time_ms: 2 }).unwrap();
         assert!(working_set.take_changes().unwrap().deferred.is_empty(), "nothing is stored");
         assert_eq!(working_set.deferred_bytes(), full);
-        working_set.node("a").unwrap().clone()
+        working_set.task("a").unwrap().clone()
     };
     let size = record().encode().unwrap().len() as u32;
     for (event, state, due_ms) in
         [(deferred("a", 700), State::Scheduled, 700), (waits(1, 1, 900), State::Retrying, 900)]
     {
-        let node = fold(&event, due_ms);
-        assert_eq!((node.state, node.deferral.record_bytes, node.deferral.only_in_log), (state, size, true));
-        assert_eq!(node.definition.record_event_offset, Some(due_ms), "the record is in this event");
-        assert_eq!(node.timer(), Some(Timer { due_ms, what: TimerKind::Release }));
-        assert!(!node.is_held());
-        let node = fold(&released_after(node.attempt, node.deferral.waits), due_ms + 1);
-        assert_eq!((node.state, node.deferral.is_deferred(), node.deferral.only_in_log), (State::Queued, false, false));
+        let task = fold(&event, due_ms);
+        assert_eq!((task.state, task.deferral.record_bytes, task.deferral.only_in_log), (state, size, true));
+        assert_eq!(task.definition.record_event_offset, Some(due_ms), "the record is in this event");
+        assert_eq!(task.timer(), Some(Timer { due_ms, kind: TimerKind::Release }));
+        assert!(!task.is_held());
+        let task = fold(&released_after(task.attempt, task.deferral.waits), due_ms + 1);
+        assert_eq!((task.state, task.deferral.is_deferred(), task.deferral.only_in_log), (State::Queued, false, false));
     }
 }
 

@@ -10,7 +10,7 @@ fn late_announcement_comes_first_in_history_and_is_not_ignored() {
     let of_worker = |kind, at_ms| Event { at_ms, worker: Some("w".into()), ..event(kind, "a") };
     let log = [of_worker(Kind::Started, 6), of_worker(Kind::Succeeded, 7), late.clone(), late];
     let entries = |n: usize| {
-        let history = fold_log(&log[..n], 1, 9).node("a").history.entries;
+        let history = fold_log(&log[..n], 1, 9).task("a").history.entries;
         history.into_iter().map(|entry| (entry.kind, entry.at_ms, entry.ignored)).collect::<Vec<_>>()
     };
     let first = [(Kind::Submitted, 4, false), (Kind::Started, 6, false), (Kind::Succeeded, 7, false)];
@@ -22,7 +22,7 @@ fn late_announcement_comes_first_in_history_and_is_not_ignored() {
 fn late_announcement_of_a_later_run_stands_before_that_run() {
     let done = |run| in_run(Event { worker: Some("w".into()), ..event(Kind::Succeeded, "a") }, run);
     let log = [submitted("a"), done(1), done(2), in_run(submitted("a"), 2)];
-    let history = fold_log(&log, 1, 9).node("a").history.entries;
+    let history = fold_log(&log, 1, 9).task("a").history.entries;
     let entries: Vec<_> = history.iter().map(|entry| (entry.kind, entry.run)).collect();
     let s = Kind::Submitted;
     let d = Kind::Succeeded;
@@ -43,7 +43,7 @@ fn late_cancel_request_of_a_descendant_stands_before_its_end() {
         ended,
         request,
     ];
-    let history = fold_log(&log, 1, 9).node("r:a").history.entries;
+    let history = fold_log(&log, 1, 9).task("r:a").history.entries;
     let entries: Vec<_> = history.iter().map(|entry| (entry.kind, entry.ignored)).collect();
     let expected = [Kind::Submitted, Kind::Started, Kind::CancelRequested, Kind::Cancelled].map(|kind| (kind, false));
     assert_eq!(entries, expected);
@@ -54,9 +54,9 @@ fn late_cancel_request_of_a_descendant_stands_before_its_end() {
 fn history_is_bounded_and_keeps_its_first_entry() {
     let mut log = vec![submitted("a")];
     log.extend((0..200).map(|_| event(Kind::Retrying, "a")));
-    let node = fold_log(&log, 7, 100).node("a");
+    let task = fold_log(&log, 7, 100).task("a");
     assert_eq!(
-        (node.history.entries.len(), node.history.dropped, node.history.entries[0].kind),
+        (task.history.entries.len(), task.history.dropped, task.history.entries[0].kind),
         (64, 137, Kind::Submitted)
     );
 }

@@ -1,9 +1,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub(crate) use folded::{FoldedStore, fold_log};
-use folded::{fold_cut, fold_paced};
 use oracle::recompute;
+pub(crate) use projected_store::{ProjectedStore, fold_log};
+use projected_store::{fold_cut, fold_paced};
 use proptest::prelude::*;
 
 use super::*;
@@ -27,11 +27,11 @@ mod cancels;
 mod child_failures;
 mod continuations;
 mod deferred;
-mod folded;
 mod history;
 mod interruptions;
 mod notifications;
 mod oracle;
+mod projected_store;
 mod retries;
 mod statistics;
 
@@ -138,8 +138,8 @@ fn external(task: &str, block_when_done: bool) -> Event {
 fn states(log: &[Event], task: &str) -> Vec<&'static str> {
     (1..=log.len())
         .map(|n| fold_log(&log[..n], 1, 100))
-        .filter(|folded| folded.nodes.contains_key(&id(task)))
-        .map(|folded| folded.node(task).state.name())
+        .filter(|projected| projected.task_records.contains_key(&id(task)))
+        .map(|projected| projected.task(task).state.name())
         .collect()
 }
 
@@ -149,13 +149,13 @@ fn task_goes_from_submitted_to_succeeded() {
     let done = event(Payload::Succeeded { started_at_ms: None, output }, "a");
     let log = [submitted("a"), event(Kind::Started, "a"), done, event(Kind::Started, "a"), failed("a")];
     assert_eq!(states(&log, "a"), ["queued", "running", "succeeded", "succeeded", "succeeded"]);
-    let folded = fold_log(&log, 2, 100);
-    let node = folded.node("a");
+    let projected = fold_log(&log, 2, 100);
+    let task = projected.task("a");
     assert_eq!(
-        (node.outcome.output.unwrap().text(), node.history.duplicates, node.history.entries.len()),
+        (task.outcome.output.unwrap().text(), task.history.duplicates, task.history.entries.len()),
         ("{\"n\":1}", 1, 5)
     );
-    assert_eq!(folded.counts, BTreeMap::from([(("echo".into(), State::Succeeded), 1)]));
+    assert_eq!(projected.counts, BTreeMap::from([(("echo".into(), State::Succeeded), 1)]));
 }
 
 #[test]
@@ -170,10 +170,10 @@ fn parent_ends_after_its_last_child_and_fails_if_one_failed() {
     ];
     let wait = "waiting_for_children";
     assert_eq!(states(&log, "r"), ["queued", "queued", "queued", wait, wait, "failed"]);
-    let node = fold_log(&log, 3, 100).node("r");
-    let (children, _, tree) = children_of(&node.tree.below);
+    let task = fold_log(&log, 3, 100).task("r");
+    let (children, _, tree) = children_of(&task.tree.below);
     assert_eq!((children.total(), children.get(State::Failed), tree.total()), (2, 1, 2));
-    assert_eq!(node.tree.last_end.unwrap().by, "r:b");
+    assert_eq!(task.tree.last_end.unwrap().by, "r:b");
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn child_before_its_parent_creates_an_expected_parent() {
 fn ended_parent_reopens_for_a_late_child() {
     let log = [submitted("r"), event(Kind::Succeeded, "r"), submitted("r:late"), event(Kind::Succeeded, "r:late")];
     assert_eq!(states(&log, "r"), ["queued", "succeeded", "waiting_for_children", "succeeded"]);
-    assert!(fold_log(&log[..3], 1, 9).node("r").times.ended_at_ms.is_none());
+    assert!(fold_log(&log[..3], 1, 9).task("r").times.ended_at_ms.is_none());
 }
 
 #[test]
@@ -215,8 +215,8 @@ fn retried_child_recovers_its_parent_and_retried_parent_supersedes_its_children(
     // The parent runs again, in run 3: the superseded child no longer counts, even if it fails now.
     log.extend([in_run(submitted("r"), 3), in_run(submitted("r:b"), 3), in_run(event(Kind::Succeeded, "r:b"), 3)]);
     log.extend([in_run(event(Kind::Succeeded, "r"), 3), in_run(failed("r:a"), 2)]);
-    let node = fold_log(&log, 4, 100).node("r");
-    assert_eq!((node.state, node.run, children_of(&node.tree.below).0.total()), (State::Succeeded, 3, 1));
+    let task = fold_log(&log, 4, 100).task("r");
+    assert_eq!((task.state, task.run, children_of(&task.tree.below).0.total()), (State::Succeeded, 3, 1));
 }
 
 #[test]
@@ -230,20 +230,20 @@ fn children_of_a_new_run_count_before_their_parent_is_seen_in_it() {
         in_run(event(Kind::Succeeded, "r:a"), 2),
         in_run(event(Kind::Succeeded, "r"), 2),
     ];
-    let node = fold_log(&log, 1, 100).node("r");
-    assert_eq!((node.state, children_of(&node.tree.below).0.get(State::Succeeded)), (State::Succeeded, 1));
+    let task = fold_log(&log, 1, 100).task("r");
+    assert_eq!((task.state, children_of(&task.tree.below).0.get(State::Succeeded)), (State::Succeeded, 1));
 }
 
 #[test]
 fn id_conflict_is_recorded_on_the_parent() {
     let mut other = submitted("r:a");
     other.task.as_mut().unwrap().hash = Some("other".into());
-    let folded = fold_log(&[submitted("r"), submitted("r:a"), other, event(Kind::Succeeded, "r:a")], 2, 100);
+    let projected = fold_log(&[submitted("r"), submitted("r:a"), other, event(Kind::Succeeded, "r:a")], 2, 100);
     let messages: Vec<String> =
-        folded.node("r").history.entries.into_iter().filter_map(|entry| entry.message).collect();
+        projected.task("r").history.entries.into_iter().filter_map(|entry| entry.message).collect();
     assert!(messages.iter().any(|message| message.starts_with("spawn_conflict: `r:a`")), "{messages:?}");
-    assert_eq!(folded.node("r:a").definition.hash.as_deref(), Some("h"));
-    assert_eq!(folded.node("r:a").state, State::Succeeded);
+    assert_eq!(projected.task("r:a").definition.hash.as_deref(), Some("h"));
+    assert_eq!(projected.task("r:a").state, State::Succeeded);
 }
 
 /// Reports on external tasks may go backwards while children are pending; a reported failure sticks.
@@ -279,8 +279,8 @@ fn external_task_follows_its_reports() {
         );
     }
     // A report on a task that is not external is recorded in the history and changes nothing.
-    let folded = fold_log(&[submitted("a"), reported("a", Failed)], 1, 9);
-    assert!(folded.node("a").history.entries[1].ignored && folded.node("a").state == Queued);
+    let projected = fold_log(&[submitted("a"), reported("a", Failed)], 1, 9);
+    assert!(projected.task("a").history.entries[1].ignored && projected.task("a").state == Queued);
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn event_about_an_unknown_task_creates_no_record() {
         Kind::Tick,
         Kind::Unknown,
     ] {
-        assert!(fold_log(&[event(kind, "a")], 1, 9).nodes.is_empty(), "{kind:?}");
+        assert!(fold_log(&[event(kind, "a")], 1, 9).task_records.is_empty(), "{kind:?}");
     }
 }
 
@@ -418,12 +418,12 @@ proptest! {
         let repeats = again.iter().map(|pick| pick.get(&log).clone()).filter(|event| !is_request(event));
         longer.extend(repeats);
         let after = fold_log(&longer, 7, 1_000);
-        let node = |folded: &FoldedStore, id: &TaskId| TaskRecord::decode(&folded.nodes[id]).unwrap();
-        for id in before.nodes.keys() {
-            let old = node(&before, id);
-            let new = node(&after, id);
+        let task_record = |projected: &ProjectedStore, id: &TaskId| TaskRecord::decode(&projected.task_records[id]).unwrap();
+        for id in before.task_records.keys() {
+            let old = task_record(&before, id);
+            let new = task_record(&after, id);
             let follows = id.parent_id().filter(|_| number_of(id.segment()).is_some());
-            let of_older_run = follows.is_some_and(|task| old.run < node(&after, &task).run);
+            let of_older_run = follows.is_some_and(|task| old.run < task_record(&after, &task).run);
             // A cancel of an expected task is reverted by its announcement.
             if old.own.is_terminal() && !of_older_run && !old.is_cancelled_unannounced() {
                 prop_assert_eq!((old.own, old.run, &old.outcome.output, &old.outcome.error), (new.own, new.run, &new.outcome.output, &new.outcome.error));

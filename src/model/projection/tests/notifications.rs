@@ -19,9 +19,13 @@ fn telling(task: &str, actions: &[Action], checks: &[Check]) -> Event {
 }
 
 /// Notifications of a task: state, run and rule of each.
-fn notified(folded: &FoldedStore, task: &str) -> Vec<String> {
-    let notified_log = folded.node(task).notifications.unwrap();
-    notified_log.deliveries.iter().map(|one| format!("{}/{} {}", one.state, one.run, one.rule)).collect()
+fn notified(projected: &ProjectedStore, task: &str) -> Vec<String> {
+    let notified_log = projected.task(task).notifications.unwrap();
+    notified_log
+        .deliveries
+        .iter()
+        .map(|delivery| format!("{}/{} {}", delivery.state, delivery.run, delivery.rule))
+        .collect()
 }
 
 fn due(number: u32, task: &str) -> Event {
@@ -49,9 +53,9 @@ fn each_state_is_notified_once_when_reached() {
             _ => vec![submitted("x")],
         });
         for batch in [1, 2, 9] {
-            let folded = fold_log(&log, batch, 9);
-            assert_eq!(notified(&folded, "x"), [format!("{state}/1 actions/0")], "{state} in batches of {batch}");
-            assert_eq!(folded.node("x").effects.iter().filter(|effect| effect.is_notification()).count(), 1);
+            let projected = fold_log(&log, batch, 9);
+            assert_eq!(notified(&projected, "x"), [format!("{state}/1 actions/0")], "{state} in batches of {batch}");
+            assert_eq!(projected.task("x").effects.iter().filter(|effect| effect.is_notification()).count(), 1);
         }
     }
 }
@@ -69,7 +73,7 @@ fn state_reached_again_is_notified_again() {
         again,
         in_run(failed("a"), 2),
     ];
-    let folded = fold_log(&log, 3, 9);
+    let projected = fold_log(&log, 3, 9);
     let expected = [
         "running/1 actions/0",
         "running/1 actions/0",
@@ -79,18 +83,18 @@ fn state_reached_again_is_notified_again() {
         "failed/2 actions/0",
         "failed/2 actions/1",
     ];
-    assert_eq!(notified(&folded, "a"), expected);
-    let node = folded.node("a");
-    let rules = &node.definition.policy.as_ref().unwrap().rules;
-    let ids = node
+    assert_eq!(notified(&projected, "a"), expected);
+    let task = projected.task("a");
+    let rules = &task.definition.policy.as_ref().unwrap().rules;
+    let ids = task
         .notifications
         .as_ref()
         .unwrap()
         .deliveries
         .iter()
-        .map(|one| one.id(&id("a"), one.rule.notification(rules).unwrap()));
+        .map(|delivery| delivery.id(&id("a"), delivery.rule.notification(rules).unwrap()));
     assert_eq!(ids.collect::<BTreeSet<_>>().len(), expected.len(), "ids are distinct");
-    assert_eq!(fold_log(&log, 1, 0).node("a"), node, "independent of batches");
+    assert_eq!(fold_log(&log, 1, 0).task("a"), task, "independent of batches");
 }
 
 fn at(kind: Kind, attempt: u32, at_ms: i64, started_at_ms: Option<i64>) -> Event {
@@ -123,16 +127,17 @@ fn quick_task_notifies_each_state_in_order() {
         vec![started, done, submitted.clone(), submitted],
     ] {
         for batch in [1, 2, 9] {
-            let folded = fold_log(&log, batch, 9);
+            let projected = fold_log(&log, batch, 9);
             let expected = ["queued/1 actions/0", "running/1 actions/0", "succeeded/1 actions/0"];
-            assert_eq!(notified(&folded, "a"), expected, "{log:?}");
-            let node = folded.node("a");
-            let times: Vec<i64> = node.notifications.as_ref().unwrap().deliveries.iter().map(|one| one.at_ms).collect();
+            assert_eq!(notified(&projected, "a"), expected, "{log:?}");
+            let task = projected.task("a");
+            let times: Vec<i64> =
+                task.notifications.as_ref().unwrap().deliveries.iter().map(|delivery| delivery.at_ms).collect();
             let queued_ms = if log[0].kind() == Kind::Submitted { 12 } else { 4 };
             assert_eq!(times, [queued_ms, queued_ms.max(10), queued_ms.max(11)], "{log:?}: times never decrease");
             let changes: Vec<u32> =
-                node.notifications.as_ref().unwrap().deliveries.iter().map(|one| one.change).collect();
-            assert_eq!((changes, node.effects.len()), (vec![1, 2, 3], 3));
+                task.notifications.as_ref().unwrap().deliveries.iter().map(|delivery| delivery.change).collect();
+            assert_eq!((changes, task.effects.len()), (vec![1, 2, 3], 3));
         }
     }
 }
@@ -184,8 +189,8 @@ fn second_start_of_an_attempt_leaves_its_warning() {
         more,
         at(Kind::Succeeded, 1, 9, Some(6)),
     ];
-    let folded = fold_log(&log[..4], 1, 9);
-    assert_eq!(folded.node("a").state, State::Warning);
+    let projected = fold_log(&log[..4], 1, 9);
+    assert_eq!(projected.task("a").state, State::Warning);
     assert_eq!(notified(&fold_log(&log, 1, 9), "a")[..2], ["running/1 actions/0", "warning/1 actions/0"]);
 }
 
@@ -219,10 +224,10 @@ proptest! {
         }
         log[0] = announcing(log[0].clone(), &states);
         log.insert(index.min(log.len()), asking(&states));
-        let folded = fold_log(&log, batch, 9);
+        let projected = fold_log(&log, batch, 9);
         let expected: Vec<String> = expected.iter().map(|state| format!("{state}/1 actions/0")).collect();
-        prop_assert_eq!(notified(&folded, "a"), expected);
-        let history = folded.node("a").history.entries;
+        prop_assert_eq!(notified(&projected, "a"), expected);
+        let history = projected.task("a").history.entries;
         prop_assert_eq!(history[0].kind, Kind::Submitted);
         prop_assert!(history.iter().all(|entry| !entry.ignored), "{:?}", history);
     }
@@ -235,8 +240,8 @@ fn parent_reopened_by_a_new_child_notifies_with_the_time_of_that_child() {
     parent.task.as_mut().unwrap().policy.as_mut().unwrap().rules.external = true;
     let child = Event { at_ms: 77, ..submitted("x:a") };
     let notified_log =
-        fold_log(&[parent, reported("x", State::Succeeded), child], 2, 9).node("x").notifications.unwrap();
-    assert_eq!(notified_log.deliveries.iter().map(|one| one.at_ms).collect::<Vec<_>>(), [77]);
+        fold_log(&[parent, reported("x", State::Succeeded), child], 2, 9).task("x").notifications.unwrap();
+    assert_eq!(notified_log.deliveries.iter().map(|delivery| delivery.at_ms).collect::<Vec<_>>(), [77]);
 }
 
 #[test]
@@ -260,10 +265,10 @@ fn child_first_seen_at_its_end_does_not_reopen_its_parent() {
     let ended = |at_ms: i64, id: &str| Event { at_ms, ..event(Kind::Cancelled, id) };
     let log = [telling("r", &[on(&every_state)], &[]), ended(20, "r"), ended(30, "r:a"), ended(40, "r:b:c")];
     for batch in [1, 9] {
-        let folded = fold_log(&log[..3], batch, 9);
-        assert_eq!(notified(&folded, "r"), ["queued/1 actions/0", "cancelled/1 actions/0"]);
-        let (node, last) = (folded.node("r"), "the tree ends with its last task");
-        assert_eq!((node.times.ended_at_ms, node.tree.last_end.unwrap().by.as_str()), (Some(30), "r:a"), "{last}");
+        let projected = fold_log(&log[..3], batch, 9);
+        assert_eq!(notified(&projected, "r"), ["queued/1 actions/0", "cancelled/1 actions/0"]);
+        let (task, last) = (projected.task("r"), "the tree ends with its last task");
+        assert_eq!((task.times.ended_at_ms, task.tree.last_end.unwrap().by.as_str()), (Some(30), "r:a"), "{last}");
         assert_eq!(
             notified(&fold_log(&log, batch, 9), "r")[2..],
             ["waiting_for_children/1 actions/0"],
@@ -275,7 +280,7 @@ fn child_first_seen_at_its_end_does_not_reopen_its_parent() {
 #[test]
 fn late_policy_notifies_the_current_state() {
     let mut log = vec![event(Kind::Started, "a"), failed("a")];
-    assert_eq!(fold_log(&log, 1, 9).node("a").notifications, None, "no rules are known");
+    assert_eq!(fold_log(&log, 1, 9).task("a").notifications, None, "no rules are known");
     log.push(telling("a", &[on(&[State::Failed, State::Running])], &[]));
     assert_eq!(notified(&fold_log(&log, 1, 9), "a"), ["failed/1 actions/0"]);
 }
@@ -296,12 +301,12 @@ fn continuation_notifies_like_any_task() {
         event(Kind::Succeeded, "x:then"),
     ];
     for batch in [1, 9] {
-        let folded = fold_log(&log, batch, 9);
+        let projected = fold_log(&log, batch, 9);
         assert_eq!(
-            notified(&folded, "x:then"),
+            notified(&projected, "x:then"),
             ["queued/1 actions/0", "running/1 checks/0/passed", "succeeded/1 actions/0"]
         );
-        assert_eq!(folded.node("x").notifications, None);
+        assert_eq!(projected.task("x").notifications, None);
     }
 }
 
@@ -314,9 +319,9 @@ fn end_with_a_continuation_is_notified_once() {
         (true, true, vec![Continuation::new("clean", serde_json::json!(1)).on(On::Failed)]);
     let log = [start, submitted("x:a"), failed("x:a"), event(Kind::Succeeded, "x:then")];
     for n in 1..=log.len() {
-        let folded = fold_log(&log[..n], 1, 9);
+        let projected = fold_log(&log[..n], 1, 9);
         let expected = if n < log.len() { vec![] } else { vec!["failed/1 actions/0"] };
-        assert_eq!(notified(&folded, "x"), expected, "after {n} events");
+        assert_eq!(notified(&projected, "x"), expected, "after {n} events");
     }
 }
 
@@ -327,31 +332,31 @@ fn check_evaluates_the_state_at_its_time() {
         &[],
         &[check(5_000, State::Succeeded), check(60_000, State::Succeeded), check(70_000, State::Failed)],
     );
-    let timer = |folded: &FoldedStore| folded.node("a").timer().map(|timer| (timer.due_ms, timer.what));
+    let timer = |projected: &ProjectedStore| projected.task("a").timer().map(|timer| (timer.due_ms, timer.kind));
     let mut log = vec![start, event(Kind::Started, "a")];
     assert_eq!(timer(&fold_log(&log, 1, 9)), Some((5_004, TimerKind::Check(0))), "from its creation");
     log.extend([due(0, "a"), due(0, "a"), due(7, "a")]);
-    let folded = fold_log(&log, 2, 9);
+    let projected = fold_log(&log, 2, 9);
     assert_eq!(
-        (notified(&folded, "a"), timer(&folded)),
+        (notified(&projected, "a"), timer(&projected)),
         (vec!["running/1 checks/0/failed".to_owned()], Some((60_004, TimerKind::Check(1))))
     );
-    let history = folded.node("a").history.entries;
+    let history = projected.task("a").history.entries;
     assert_eq!(history[2].message.as_deref(), Some("check 0 failed: state is running, expected succeeded"));
     log.extend([event(Kind::Succeeded, "a"), due(1, "a"), due(2, "a")]);
-    let folded = fold_log(&log, 2, 9);
+    let projected = fold_log(&log, 2, 9);
     let expected = ["running/1 checks/0/failed", "succeeded/1 checks/1/passed", "succeeded/1 checks/2/failed"];
-    assert_eq!((notified(&folded, "a"), timer(&folded)), (expected.map(str::to_owned).to_vec(), None));
+    assert_eq!((notified(&projected, "a"), timer(&projected)), (expected.map(str::to_owned).to_vec(), None));
 }
 
 #[test]
 fn check_without_notification_is_only_recorded() {
     let mut silent = check(5, State::Succeeded);
     silent.failed = None;
-    let folded = fold_log(&[telling("a", &[], &[silent]), due(0, "a")], 1, 9);
-    assert!(notified(&folded, "a").is_empty());
-    assert_eq!(folded.node("a").history.entries.last().unwrap().kind, Kind::Checked);
-    assert_eq!(folded.node("a").timer(), None);
+    let projected = fold_log(&[telling("a", &[], &[silent]), due(0, "a")], 1, 9);
+    assert!(notified(&projected, "a").is_empty());
+    assert_eq!(projected.task("a").history.entries.last().unwrap().kind, Kind::Checked);
+    assert_eq!(projected.task("a").timer(), None);
 }
 
 /// The earliest timer comes first, whatever its kind.
@@ -359,7 +364,7 @@ fn check_without_notification_is_only_recorded() {
 fn timer_is_the_earlier_of_check_and_release() {
     let mut start = telling("a", &[], &[check(50, State::Queued)]);
     start = with_record(Event { payload: Kind::Scheduled.into(), ..start }, 90);
-    let timer = |log: &[Event]| fold_log(log, 1, 9).node("a").timer().map(|timer| (timer.due_ms, timer.what));
+    let timer = |log: &[Event]| fold_log(log, 1, 9).task("a").timer().map(|timer| (timer.due_ms, timer.kind));
     assert_eq!(timer(std::slice::from_ref(&start)), Some((54, TimerKind::Check(0))));
     assert_eq!(timer(&[start.clone(), due(0, "a")]), Some((90, TimerKind::Release)));
     assert_eq!(timer(&[start, due(0, "a"), event(Kind::Released, "a")]), None);
@@ -374,11 +379,11 @@ fn finished_tree_is_retained_until_its_checks_have_run() {
         event(Kind::Succeeded, "r"),
         event(Kind::Succeeded, "r:a"),
     ];
-    let folded = fold_log(&log, 9, 9);
-    let due_ms = folded.node("r").times.expiry.unwrap().due_ms;
+    let projected = fold_log(&log, 9, 9);
+    let due_ms = projected.task("r").times.expiry.unwrap().due_ms;
     let step_ms = 600_000;
     assert_eq!(due_ms, 20 * DAY as i64 + 3_600_000 + step_ms, "beyond its retention, with an hour for a late check");
-    let checks = folded.node("r:a").notifications.unwrap().checks;
+    let checks = projected.task("r:a").notifications.unwrap().checks;
     assert_eq!(checks, [Some(4 + 20 * DAY as i64), None], "checks beyond the maximum tree age are dropped");
 }
 
@@ -391,11 +396,11 @@ fn pending_notifications_are_bounded_and_do_not_block_requests() {
         log.extend([reported("x", State::Running), reported("x", State::Warning)]);
     }
     log.push(event(Kind::CancelRequested, "x"));
-    let node = fold_log(&log, 40, 9).node("x");
-    let notified_log = node.notifications.as_ref().unwrap();
+    let task = fold_log(&log, 40, 9).task("x");
+    let notified_log = task.notifications.as_ref().unwrap();
     assert_eq!((notified_log.deliveries.len(), notified_log.unlisted, notified_log.refused), (32, 224, 44));
     assert_eq!(
-        (node.effects.iter().filter(|effect| effect.is_notification()).count(), node.state),
+        (task.effects.iter().filter(|effect| effect.is_notification()).count(), task.state),
         (256, State::Cancelled)
     );
     assert_eq!((notified_log.deliveries[0].rule, notified_log.deliveries[31].change), (RuleRef::Action(0), 257));

@@ -13,7 +13,7 @@ fn counters(aggregate: &Aggregate) -> [u64; 8] {
 }
 
 /// Sum of a series: its days, and the open minute.
-fn total(kept: &FoldedStore, series: &str) -> Aggregate {
+fn total(kept: &ProjectedStore, series: &str) -> Aggregate {
     let open = kept.overview.as_ref().and_then(|overview| overview.minute).unwrap_or_default();
     let mut sum = Aggregate::default();
     for ((_, key), aggregate) in kept.aggregates.iter().filter(|((name, _), _)| &**name == series) {
@@ -25,19 +25,19 @@ fn total(kept: &FoldedStore, series: &str) -> Aggregate {
     sum
 }
 
-fn decoded(kept: &FoldedStore) -> BTreeMap<TaskId, TaskRecord> {
-    kept.nodes.iter().map(|(id, bytes)| (id.clone(), TaskRecord::decode(bytes).unwrap())).collect()
+fn decoded(kept: &ProjectedStore) -> BTreeMap<TaskId, TaskRecord> {
+    kept.task_records.iter().map(|(id, bytes)| (id.clone(), TaskRecord::decode(bytes).unwrap())).collect()
 }
 
-fn is_open(node: Option<&TaskRecord>, task_type: &str) -> bool {
-    node.is_some_and(|node| node.task_type.as_deref() == Some(task_type) && !node.own.is_terminal())
+fn is_open(task: Option<&TaskRecord>, task_type: &str) -> bool {
+    task.is_some_and(|task| task.task_type.as_deref() == Some(task_type) && !task.own.is_terminal())
 }
 
 /// Counts by comparing all records before and after an event.
-fn count_differences(sums: &mut BTreeMap<Arc<str>, [u64; 8]>, before: &FoldedStore, after: &FoldedStore) {
+fn count_differences(sums: &mut BTreeMap<Arc<str>, [u64; 8]>, before: &ProjectedStore, after: &ProjectedStore) {
     let (before, after) = (decoded(before), decoded(after));
     let types: BTreeSet<Arc<str>> =
-        before.values().chain(after.values()).filter_map(|node| node.task_type.clone()).collect();
+        before.values().chain(after.values()).filter_map(|task| task.task_type.clone()).collect();
     for task_type in types {
         let sum = sums.entry(task_type.clone()).or_default();
         for (id, now) in &after {
@@ -59,16 +59,16 @@ fn count_differences(sums: &mut BTreeMap<Arc<str>, [u64; 8]>, before: &FoldedSto
 }
 
 /// Checks the numbers of open and of failed tasks against the records.
-fn expect_consistent(kept: &FoldedStore) {
-    let nodes = decoded(kept);
-    let types: BTreeSet<Arc<str>> = nodes.values().filter_map(|node| node.task_type.clone()).collect();
+fn expect_consistent(kept: &ProjectedStore) {
+    let tasks = decoded(kept);
+    let types: BTreeSet<Arc<str>> = tasks.values().filter_map(|task| task.task_type.clone()).collect();
     let mut errors: BTreeMap<(Arc<str>, Fingerprint), i64> = BTreeMap::new();
     for task_type in &types {
-        let open = nodes.values().filter(|node| is_open(Some(node), task_type)).count() as i64;
+        let open = tasks.values().filter(|task| is_open(Some(task), task_type)).count() as i64;
         assert_eq!(total(kept, task_type).open_change(), open, "opened - ended - dropped of {task_type}");
-        let of_type = nodes.values().filter(|node| node.task_type.as_ref() == Some(task_type));
-        for node in of_type.filter(|node| matches!(node.own, State::Failed | State::Expired)) {
-            *errors.entry((task_type.clone(), Fingerprint::of(node.outcome.error.as_deref()))).or_default() += 1;
+        let of_type = tasks.values().filter(|task| task.task_type.as_ref() == Some(task_type));
+        for task in of_type.filter(|task| matches!(task.own, State::Failed | State::Expired)) {
+            *errors.entry((task_type.clone(), Fingerprint::of(task.outcome.error.as_deref()))).or_default() += 1;
         }
     }
     assert_eq!(kept.errors, errors, "failed tasks by error");
@@ -98,16 +98,16 @@ proptest! {
     /// Statistics equal a count of the differences between all records, after every event.
     #[test]
     fn statistics_equal_a_comparison_of_all_records(log in prop::collection::vec(any_typed_event(), 1..50)) {
-        let (mut before, mut sums) = (FoldedStore::default(), BTreeMap::new());
+        let (mut before, mut sums) = (ProjectedStore::default(), BTreeMap::new());
         for n in 1..=log.len() {
             let after = fold_paced(&log[..n], n, 1_000, 20_000);
             expect_consistent(&after);
             count_differences(&mut sums, &before, &after);
             for (task_type, sum) in &sums {
-                let mut found = counters(&total(&after, task_type));
+                let mut counted = counters(&total(&after, task_type));
                 // Attempts leave no trace in the record.
-                found[6] = 0;
-                prop_assert_eq!(&found, sum, "{} after {:?}", task_type, log[n - 1].kind());
+                counted[6] = 0;
+                prop_assert_eq!(&counted, sum, "{} after {:?}", task_type, log[n - 1].kind());
             }
             before = after;
         }
@@ -140,18 +140,18 @@ proptest! {
         let late = late.into_iter().map(|event| Event { id: id(&format!("late-{}", event.id)), ..event });
         let exact_from_ms = 1_000 + early.len() as i64 * pace_ms;
         let log: Vec<Event> = early.into_iter().chain(late).collect();
-        let exact = |kept: &FoldedStore| -> Vec<_> {
+        let exact = |kept: &ProjectedStore| -> Vec<_> {
             let aggregates = kept.aggregates.clone().into_iter();
             aggregates.filter(|((_, key), _)| key.starts_ms() >= exact_from_ms).collect()
         };
-        let errors = |kept: &FoldedStore| -> Vec<_> {
+        let errors = |kept: &ProjectedStore| -> Vec<_> {
             let summaries = kept.error_summaries.clone().into_iter();
             summaries.filter(|((_, hour), _)| hour * HOUR >= exact_from_ms).collect()
         };
-        let (whole, rest) = (fold_paced(&log, 7, 1_000, pace_ms), fold_cut(&log, first, batch, 3, pace_ms));
+        let (uncut, rest) = (fold_paced(&log, 7, 1_000, pace_ms), fold_cut(&log, first, batch, 3, pace_ms));
         prop_assert_eq!(rest.overview.as_ref().map(|overview| overview.began), Some(first as i64));
-        prop_assert_eq!(exact(&rest), exact(&whole));
-        prop_assert_eq!(errors(&rest), errors(&whole));
+        prop_assert_eq!(exact(&rest), exact(&uncut));
+        prop_assert_eq!(errors(&rest), errors(&uncut));
     }
 }
 
@@ -198,11 +198,11 @@ fn external_task_counts_each_reported_end_and_no_times() {
 
 #[test]
 fn removed_open_task_counts_as_dropped() {
-    let node = fold_log(&[submitted("a")], 1, 100).node("a");
-    let ended = fold_log(&[submitted("b"), failed("b")], 1, 100).node("b");
+    let task = fold_log(&[submitted("a")], 1, 100).task("a");
+    let ended = fold_log(&[submitted("b"), failed("b")], 1, 100).task("b");
     let mut working_set = WorkingSet::default();
-    let changes = working_set.remove(vec![(id("a"), node), (id("b"), ended)], 5 * HOUR).unwrap();
-    let mut kept = FoldedStore::default();
+    let changes = working_set.remove(vec![(id("a"), task), (id("b"), ended)], 5 * HOUR).unwrap();
+    let mut kept = ProjectedStore::default();
     kept.apply_statistics(changes.statistics);
     assert_eq!((counters(&total(&kept, "echo"))[5], kept.open), (1, -1));
     assert!(changes.errors.iter().all(|(_, _, change)| *change == -1) && changes.errors.len() == 1);
@@ -267,7 +267,7 @@ fn resumed_statistics_continue() {
         ..Default::default()
     };
     let run = |resumes: bool| {
-        let (mut kept, mut statistics) = (FoldedStore::default(), Statistics::begin(7));
+        let (mut kept, mut statistics) = (ProjectedStore::default(), Statistics::begin(7));
         for n in 0..400 {
             statistics.advance(n as i64 * 1_000_000);
             statistics.record(observation(n));

@@ -9,7 +9,7 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 use super::*;
 
 /// Searched time on each side of a clock change, in seconds.
-const AROUND: i64 = 30 * 3_600;
+const SEARCHED_SECS: i64 = 30 * 3_600;
 /// Gap after which skipped times do not fire, in seconds.
 const LONG_GAP: i64 = 3 * 3_600;
 
@@ -91,13 +91,13 @@ fn civil(clock: i64) -> DateTime {
 
 /// All times from `begin` to `end`, epoch seconds.
 fn expected(pattern: &Pattern, is_recurring: bool, zone: &TimeZone, begin: i64, end: i64) -> BTreeSet<i64> {
-    let mut found = BTreeSet::new();
+    let mut times = BTreeSet::new();
     let instants: Vec<i64> = (begin..end).step_by(60).collect();
     if is_recurring {
         for at in instants {
-            found.extend(pattern.in_minute(civil(clock(zone, at))).map(|second| at + second));
+            times.extend(pattern.in_minute(civil(clock(zone, at))).map(|second| at + second));
         }
-        return found;
+        return times;
     }
     // Each minute of the calendar: its first instant or, if it has none, the end of the gap.
     let margin = 26 * 3_600;
@@ -109,40 +109,40 @@ fn expected(pattern: &Pattern, is_recurring: bool, zone: &TimeZone, begin: i64, 
     for minute in (shown[0].0..shown[shown.len() - 1].0).step_by(60) {
         let matches = pattern.in_minute(civil(minute));
         match first.get(&minute) {
-            Some(at) => found.extend(matches.map(|second| at + second)),
+            Some(at) => times.extend(matches.map(|second| at + second)),
             None => {
                 let gap = shown.windows(2).find(|pair| pair[0].0 < minute && minute < pair[1].0).unwrap();
                 let is_long = gap[1].0 - gap[0].0 - 60 > LONG_GAP;
-                found.extend(matches.filter(|_| !is_long).map(|_| gap[1].1));
+                times.extend(matches.filter(|_| !is_long).map(|_| gap[1].1));
             }
         }
     }
-    found.retain(|at| (begin..end).contains(at));
-    found
+    times.retain(|at| (begin..end).contains(at));
+    times
 }
 
 /// Clock changes of a zone within ten years, epoch seconds; those of whole minutes.
 fn changes(zone: &TimeZone) -> Vec<i64> {
     let (from, to) = (ms("2026-01-01T00:00:00Z") / 1_000, ms("2036-01-01T00:00:00Z") / 1_000);
-    let found = zone.following(Timestamp::from_second(from).unwrap()).map(|change| change.timestamp().as_second());
-    found.take_while(|at| *at < to).filter(|at| clock(zone, *at) - clock(zone, at - 1) != 1).collect()
+    let times = zone.following(Timestamp::from_second(from).unwrap()).map(|change| change.timestamp().as_second());
+    times.take_while(|at| *at < to).filter(|at| clock(zone, *at) - clock(zone, at - 1) != 1).collect()
 }
 
 fn assert_times(name: &str, change: i64, (expression, is_recurring): (&str, bool)) {
     let zone = time_zone(name).unwrap();
-    let (begin, end) = (change - AROUND, change + AROUND);
+    let (begin, end) = (change - SEARCHED_SECS, change + SEARCHED_SECS);
     let times = times(&spec(expression, name));
-    let mut found = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     let mut last = begin * 1_000 - 1;
     while let Some(next) = times.after(last).filter(|next| *next < end * 1_000) {
         assert!(next > last, "`{expression}` in {name}: {} after {}", text(next), text(last));
-        found.insert(next / 1_000);
+        reported.insert(next / 1_000);
         last = next;
     }
     let expected = expected(&Pattern::of(expression), is_recurring, &zone, begin, end);
     let show = |times: Vec<&i64>| times.into_iter().map(|at| text(at * 1_000)).collect::<Vec<_>>();
-    let missing = show(expected.difference(&found).collect());
-    let extra = show(found.difference(&expected).collect());
+    let missing = show(expected.difference(&reported).collect());
+    let extra = show(reported.difference(&expected).collect());
     assert!(missing.is_empty() && extra.is_empty(), "`{expression}` in {name}: lacks {missing:?}, has {extra:?}");
 }
 

@@ -2,7 +2,7 @@ mod clock_changes;
 
 use proptest::prelude::*;
 
-use super::step::{Fire, ScheduleOutcome, ScheduleProgress};
+use super::step::{DueFiring, ScheduleOutcome, ScheduleProgress};
 use super::*;
 use crate::model::task::action::{Action, Check, ends};
 use crate::model::task::{Policy, Rules, parse_time};
@@ -139,7 +139,7 @@ fn assert_refused(specs: impl IntoIterator<Item = (Spec, &'static str)>) {
     for (spec, reason) in specs {
         let errors = spec.errors();
         let messages: Vec<_> =
-            errors.iter().map(|error| format!("{}: {} {:?}", error.at, error.what, error.hint)).collect();
+            errors.iter().map(|error| format!("{}: {} {:?}", error.at, error.message, error.hint)).collect();
         let message = messages.join("; ");
         assert!(message.contains(reason), "{spec:?} gave {message}");
     }
@@ -227,7 +227,7 @@ impl Play {
         Self { schedule: schedule(Spec { overlap, ..every("1m") }, from), state: ScheduleProgress::default() }
     }
 
-    fn at(&mut self, now: &str, runs: bool) -> Vec<Fire> {
+    fn at(&mut self, now: &str, runs: bool) -> Vec<DueFiring> {
         let times = times(&self.schedule.spec);
         self.state.step("s", &self.schedule, &times, runs, ms(now))
     }

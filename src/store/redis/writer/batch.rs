@@ -3,7 +3,7 @@
 use ::redis::{Pipeline, cmd, pipe};
 use rustc_hash::FxHashMap;
 
-use super::{CHUNK, Writer, watch};
+use super::{ITEMS_PER_COMMAND, Writer, watch};
 use crate::model::encode_error::EncodeError;
 use crate::model::task::id::TaskId;
 use crate::store::keys::{self, Keys};
@@ -13,7 +13,7 @@ use crate::store::redis::{audit, server_state, statistics, torn_writes};
 use crate::store::{Changes, Checkpoint, Entry, Index, Notice};
 
 /// Commands of one batch.
-pub(super) struct Batch {
+pub(super) struct WriteBatch {
     pub(super) commands: Pipeline,
     /// Counters in the order of their HINCRBY.
     pub(super) counters: Vec<String>,
@@ -21,7 +21,7 @@ pub(super) struct Batch {
     pub(super) first_counter: usize,
 }
 
-impl Batch {
+impl WriteBatch {
     pub(super) fn build(
         writer: &mut Writer,
         changes: &Changes,
@@ -32,7 +32,7 @@ impl Batch {
         let mut commands = pipe();
         commands.cmd("MULTI");
         torn_writes::begin(&mut commands, keys);
-        let records = changes.nodes.iter().map(|(id, record)| (keys.record(id), record.as_slice()));
+        let records = changes.task_records.iter().map(|(id, record)| (keys.record(id), record.as_slice()));
         set_many(&mut commands, records);
         let deferred =
             changes.deferred.iter().filter_map(|(id, deferred)| Some((keys.deferred(id), deferred.as_deref()?)));
@@ -74,7 +74,7 @@ fn set_many<'a>(commands: &mut Pipeline, pairs: impl Iterator<Item = (String, &'
     for (key, value) in pairs {
         command.arg(key).arg(value);
         held += 1;
-        if held == CHUNK {
+        if held == ITEMS_PER_COMMAND {
             commands.add_command(std::mem::replace(&mut command, cmd("MSET")));
             held = 0;
         }
@@ -85,9 +85,9 @@ fn set_many<'a>(commands: &mut Pipeline, pairs: impl Iterator<Item = (String, &'
 }
 
 fn delete_deferred(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
-    let gone: Vec<String> =
+    let keys_to_delete: Vec<String> =
         changes.deferred.iter().filter(|(_, deferred)| deferred.is_none()).map(|(id, _)| keys.deferred(id)).collect();
-    for chunk in gone.chunks(CHUNK) {
+    for chunk in keys_to_delete.chunks(ITEMS_PER_COMMAND) {
         commands.cmd("DEL").arg(chunk);
     }
 }
@@ -95,7 +95,7 @@ fn delete_deferred(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
 /// Deletes records, their logs and attachments. The index of a record's children is empty by then and so does not
 /// exist.
 fn delete_records(commands: &mut Pipeline, keys: &Keys, tails: &mut FxHashMap<TaskId, LogTail<()>>, changes: &Changes) {
-    for chunk in changes.gone.chunks(CHUNK) {
+    for chunk in changes.deleted.chunks(ITEMS_PER_COMMAND) {
         let of = |id: &TaskId| [keys.record(id), keys.log(id), keys.log_total(id), keys.attachments(id)];
         commands.cmd("DEL").arg(chunk.iter().flat_map(of).collect::<Vec<_>>());
         chunk.iter().for_each(|id| drop(tails.remove(id)));
@@ -131,14 +131,14 @@ fn change_attachments(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
 fn change_indexes(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
     for (index, entries) in by_index(&changes.removed) {
         let key = keys.index(index);
-        for chunk in entries.chunks(CHUNK) {
+        for chunk in entries.chunks(ITEMS_PER_COMMAND) {
             let members: Vec<&str> = chunk.iter().map(|entry| entry.id.as_str()).collect();
             commands.cmd("ZREM").arg(&key).arg(members);
         }
     }
     for (index, entries) in by_index(&changes.added) {
         let key = keys.index(index);
-        for chunk in entries.chunks(CHUNK) {
+        for chunk in entries.chunks(ITEMS_PER_COMMAND) {
             let members: Vec<(i64, &str)> = chunk.iter().map(|entry| (entry.seen_ms, entry.id.as_str())).collect();
             commands.cmd("ZADD").arg(&key).arg(members);
         }
@@ -156,7 +156,7 @@ fn change_done(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
     }
     for (due_ms, ids) in by_time {
         commands.cmd("ZADD").arg(keys.done_times()).arg(due_ms).arg(due_ms);
-        for chunk in ids.chunks(CHUNK) {
+        for chunk in ids.chunks(ITEMS_PER_COMMAND) {
             commands.cmd("RPUSH").arg(keys.done(due_ms)).arg(chunk);
         }
     }

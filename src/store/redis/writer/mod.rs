@@ -35,10 +35,10 @@ use crate::store::{
 
 mod batch;
 
-use batch::Batch;
+use batch::WriteBatch;
 
 /// Records per MSET or MGET, members per ZADD or ZREM, so that no single command blocks Redis for long.
-const CHUNK: usize = 1_000;
+const ITEMS_PER_COMMAND: usize = 1_000;
 /// Tasks whose log sizes are cached between batches.
 const MAX_TAILS: usize = 1_000;
 
@@ -83,14 +83,14 @@ impl Writer {
             }
         };
         let checkpoint = read_checkpoint(&keys, answer)?;
-        let server = ServerState::ask(&connector, &mut connection).await?;
+        let server = ServerState::read(&connector, &mut connection).await?;
         server.check_policy(&connector)?;
-        let recorded = RecordedState::ask(&connector, &mut connection, &keys).await?;
+        let recorded = RecordedState::read(&connector, &mut connection, &keys).await?;
         let (tails, outdated_fields) = (FxHashMap::default(), Some(recorded.outdated(&server)));
         let loss = match recorded.loss(checkpoint, &server) {
             None if checkpoint.is_none() => {
                 let remains = torn_writes::has_remains(&connector, &keys, &mut connection).await;
-                remains.map_err(|error| connector.explain(&error))?.then(|| torn_writes::REMAINS.to_owned())
+                remains.map_err(|error| connector.explain(&error))?.then(|| torn_writes::REMAINING_KEYS.to_owned())
             }
             loss => loss,
         };
@@ -118,7 +118,7 @@ impl Writer {
 
     /// Checks that the server is writable and has evicted nothing.
     async fn check_on(&mut self, connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
-        let now = ServerState::ask(&self.connector, connection).await?;
+        let now = ServerState::read(&self.connector, connection).await?;
         now.check_policy(&self.connector)?;
         now.check_memory(&self.connector, &self.keys, connection).await?;
         let loss = now.evicted_since(&self.server).filter(|_| self.checkpoint.is_some());
@@ -134,8 +134,8 @@ impl Writer {
     ) -> Result<(), StoreError> {
         let mut commands = pipe();
         torn_writes::mark_damaged(&mut commands, &self.keys, reason);
-        let answer = ask(&self.connector, connection, &commands).await?.pop().unwrap_or_default();
-        if answer == Value::Nil { Err(StoreError::Conflict { found: self.checkpoint }) } else { Ok(()) }
+        let answer = query_server(&self.connector, connection, &commands).await?.pop().unwrap_or_default();
+        if answer == Value::Nil { Err(StoreError::Conflict { stored: self.checkpoint }) } else { Ok(()) }
     }
 
     async fn apply_on(
@@ -146,13 +146,13 @@ impl Writer {
         to: Checkpoint,
     ) -> Result<(), StoreError> {
         if self.checkpoint != from {
-            return Err(StoreError::Conflict { found: self.checkpoint });
+            return Err(StoreError::Conflict { stored: self.checkpoint });
         }
         self.load_tails(connection, changes).await?;
         let zeroed = std::mem::take(&mut self.zeroed);
-        let batch = Batch::build(self, changes, &zeroed, to)?;
+        let batch = WriteBatch::build(self, changes, &zeroed, to)?;
         let mut answers = send(&self.connector, connection, &batch.commands).await?;
-        let (found, watched) = (answers.pop().unwrap_or_default(), answers.pop().unwrap_or_default());
+        let (answer, watched) = (answers.pop().unwrap_or_default(), answers.pop().unwrap_or_default());
         let executed = match answers.pop().unwrap_or_default() {
             Value::Nil => false,
             Value::Array(done) => {
@@ -163,17 +163,17 @@ impl Writer {
             refused => return Err(self.refused(answers, refused)),
         };
         // An error here means that the slot was migrated in between.
-        let found = watched
+        let answer = watched
             .extract_error()
-            .and_then(|_| found.extract_error())
+            .and_then(|_| answer.extract_error())
             .map_err(|error| self.connector.explain(&error))?;
-        self.checkpoint = read_checkpoint(&self.keys, found)?;
+        self.checkpoint = read_checkpoint(&self.keys, answer)?;
         if let Some(counter) = self.negative.take() {
             let loss = format!("the counter `{counter}` is negative");
             self.mark_damaged_on(connection, &loss).await?;
             return Err(StoreError::Damaged(loss));
         }
-        if executed { Ok(()) } else { Err(StoreError::Conflict { found: self.checkpoint }) }
+        if executed { Ok(()) } else { Err(StoreError::Conflict { stored: self.checkpoint }) }
     }
 
     /// Checks an executed batch: none of its commands may have failed, because Redis does not roll back the others.
@@ -181,7 +181,7 @@ impl Writer {
         &mut self,
         connection: &mut MultiplexedConnection,
         done: Vec<Value>,
-        batch: &Batch,
+        batch: &WriteBatch,
     ) -> Result<(), StoreError> {
         for (counter, value) in batch.counters.iter().zip(done.iter().skip(batch.first_counter)) {
             match value {
@@ -227,9 +227,9 @@ impl Writer {
             if let Slot::Vacant(slot) = self.tails.entry(id.clone()) {
                 let mut commands = pipe();
                 commands.cmd("GET").arg(self.keys.log_total(id)).cmd("LRANGE").arg(self.keys.log(id)).arg(0).arg(-1);
-                let answers = ask(&self.connector, connection, &commands).await?;
+                let answers = query_server(&self.connector, connection, &commands).await?;
                 let (total, lines): (Option<u64>, Vec<Vec<u8>>) = read(&self.keys.log(id), Value::Array(answers))?;
-                slot.insert(LogTail::found(lines.iter().map(|line| ((), line.len())), total.unwrap_or(0)));
+                slot.insert(LogTail::from_stored(lines.iter().map(|line| ((), line.len())), total.unwrap_or(0)));
             }
         }
         Ok(())
@@ -242,19 +242,19 @@ impl PartitionWriter for Writer {
         let mut connection = self.connection.take().ok_or_else(closed_writer)?;
         let (key, mut commands) = (self.keys.lifetimes(), pipe());
         commands.cmd("GET").arg(&key);
-        let found = ask(&self.connector, &mut connection, &commands).await?.pop().unwrap_or_default();
+        let answer = query_server(&self.connector, &mut connection, &commands).await?.pop().unwrap_or_default();
         self.connection = Some(connection);
-        read_lifetimes(&self.keys, found)
+        read_lifetimes(&self.keys, answer)
     }
 
     async fn statistics(&mut self) -> Result<StoredStatistics, StoreError> {
         let mut connection = self.connection.take().ok_or_else(closed_writer)?;
         let mut commands = pipe();
         commands.cmd("GET").arg(self.keys.statistics());
-        let overview = ask(&self.connector, &mut connection, &commands).await?.pop().unwrap_or_default();
+        let overview = query_server(&self.connector, &mut connection, &commands).await?.pop().unwrap_or_default();
         let (mut stored, commands) = statistics::get_open(&self.keys, self.partition, overview)?;
         if !commands.is_empty() {
-            let answers = ask(&self.connector, &mut connection, &commands).await?;
+            let answers = query_server(&self.connector, &mut connection, &commands).await?;
             statistics::read_open(&self.keys, self.partition, &mut stored, answers)?;
         }
         self.connection = Some(connection);
@@ -265,20 +265,20 @@ impl PartitionWriter for Writer {
         let mut connection = self.connection.take().ok_or_else(closed_writer)?;
         let (key, mut commands) = (self.keys.done_times(), pipe());
         commands.add_command(first_done(&key, i64::MIN, limit));
-        let found = ask(&self.connector, &mut connection, &commands).await?.pop().unwrap_or_default();
+        let answer = query_server(&self.connector, &mut connection, &commands).await?.pop().unwrap_or_default();
         self.connection = Some(connection);
-        read_done(&key, found)
+        read_done(&key, answer)
     }
 
-    async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
+    async fn task_records(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         let mut connection = self.connection.take().ok_or_else(closed_writer)?;
-        let mut nodes = Vec::with_capacity(ids.len());
-        for ids in ids.chunks(CHUNK) {
-            let answers = ask(&self.connector, &mut connection, &get_records(&self.keys, ids)).await?;
-            nodes.extend(read_records(&self.keys, self.partition, ids, answers)?);
+        let mut tasks = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(ITEMS_PER_COMMAND) {
+            let answers = query_server(&self.connector, &mut connection, &get_records(&self.keys, ids)).await?;
+            tasks.extend(read_records(&self.keys, self.partition, ids, answers)?);
         }
         self.connection = Some(connection);
-        Ok(nodes)
+        Ok(tasks)
     }
 
     async fn check(&mut self) -> Result<(), StoreError> {
@@ -327,7 +327,7 @@ pub(super) async fn send(
 }
 
 /// Sends commands; an error among the answers fails the call.
-pub(super) async fn ask(
+pub(super) async fn query_server(
     connector: &Connector,
     connection: &mut MultiplexedConnection,
     commands: &Pipeline,
@@ -347,7 +347,7 @@ pub(super) fn get_records(keys: &Keys, ids: &[TaskId]) -> Pipeline {
 }
 
 /// Connects to the node that owns the partition, following redirects, and watches its checkpoint there. Also returns
-/// the answers to [`torn_writes::ask`] and to GET of the checkpoint.
+/// the answers to [`torn_writes::add_query`] and to GET of the checkpoint.
 pub(super) async fn watch_at_owner(
     connector: &Connector,
     keys: &Keys,
@@ -356,7 +356,7 @@ pub(super) async fn watch_at_owner(
     let mut commands = pipe();
     // Watched first: a batch between two reads would make them contradict each other.
     watch(&mut commands, keys);
-    torn_writes::ask(&mut commands, keys);
+    torn_writes::add_query(&mut commands, keys);
     for _ in 0..MAX_REDIRECTS {
         let sent =
             within(connector.options.response_timeout, connection.send_packed_commands(&commands, 0, commands.len()));

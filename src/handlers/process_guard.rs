@@ -28,7 +28,7 @@ use tokio::process::{Child, Command};
 const MAX_PROGRAMS: usize = 1 << 15;
 
 /// A slot of the guard's table and its process group; 0 clears the slot. Far below PIPE_BUF, so writes are atomic.
-type Message = [i32; 2];
+type SlotUpdate = [i32; 2];
 
 static GUARD_TABLE: Mutex<GuardTable> = Mutex::new(GuardTable { guard: None, groups: Vec::new(), free: Vec::new() });
 
@@ -46,13 +46,13 @@ struct Guard {
 }
 
 /// A slot in the table, freed when dropped.
-struct Slot(usize);
+struct TableSlot(usize);
 
 /// The process group of a running program, killed when dropped.
-pub(crate) struct Group {
+pub(crate) struct ProcessGroup {
     leader: Pid,
     ended: AtomicBool,
-    _slot: Slot,
+    _slot: TableSlot,
 }
 
 /// Starts the guard if there is none. Call this early: the guard is forked, and keeps a copy of the worker's memory
@@ -62,7 +62,7 @@ pub(crate) fn start() -> io::Result<()> {
 }
 
 /// Starts a program as the leader of its own process group, registered with the guard. Blocks for a fork and exec.
-pub(crate) fn spawn(mut command: Command) -> io::Result<(Child, Group)> {
+pub(crate) fn spawn(mut command: Command) -> io::Result<(Child, ProcessGroup)> {
     let (slot, pipe) = GUARD_TABLE.lock().reserve()?;
     let (number, fd) = (slot.0 as i32, pipe.as_raw_fd());
     command.process_group(0);
@@ -71,10 +71,10 @@ pub(crate) fn spawn(mut command: Command) -> io::Result<(Child, Group)> {
     let child = command.spawn()?;
     let leader = Pid::from_raw(child.id().and_then(|id| i32::try_from(id).ok()).ok_or(Errno::ESRCH)?);
     GUARD_TABLE.lock().register(slot.0, leader, &pipe);
-    Ok((child, Group { leader, ended: AtomicBool::new(false), _slot: slot }))
+    Ok((child, ProcessGroup { leader, ended: AtomicBool::new(false), _slot: slot }))
 }
 
-impl Group {
+impl ProcessGroup {
     /// Signals the whole group, unless it has ended.
     pub(crate) fn signal(&self, signal: Signal) {
         if !self.ended.load(Ordering::Relaxed) {
@@ -90,29 +90,29 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         self.signal(Signal::SIGKILL);
     }
 }
 
-impl Drop for Slot {
+impl Drop for TableSlot {
     fn drop(&mut self) {
         GUARD_TABLE.lock().unregister(self.0);
     }
 }
 
 impl GuardTable {
-    fn reserve(&mut self) -> io::Result<(Slot, Arc<PipeWriter>)> {
+    fn reserve(&mut self) -> io::Result<(TableSlot, Arc<PipeWriter>)> {
         let pipe = self.pipe()?;
         if let Some(slot) = self.free.pop() {
-            return Ok((Slot(slot), pipe));
+            return Ok((TableSlot(slot), pipe));
         }
         if self.groups.len() == MAX_PROGRAMS {
             return Err(io::Error::other(format!("{MAX_PROGRAMS} programs are running, the maximum for one worker")));
         }
         self.groups.push(0);
-        Ok((Slot(self.groups.len() - 1), pipe))
+        Ok((TableSlot(self.groups.len() - 1), pipe))
     }
 
     /// Records a started program. If the guard was replaced in the meantime, registers the program with the new one.
@@ -131,7 +131,7 @@ impl GuardTable {
 
     /// Sends a message to the guard. A guard that cannot be reached is replaced by one that starts with the current
     /// table.
-    fn send(&mut self, message: Message) {
+    fn send(&mut self, message: SlotUpdate) {
         let sent = self.guard.as_ref().map(|guard| write_message(guard.pipe.as_raw_fd(), message));
         if !matches!(sent, Some(Ok(())))
             && let Err(error) = self.replace()
@@ -198,10 +198,10 @@ pub(crate) fn describe_status(status: ExitStatus) -> String {
 }
 
 /// Sends a message. Async-signal-safe: also called between fork and exec.
-fn write_message(pipe: RawFd, message: Message) -> io::Result<()> {
+fn write_message(pipe: RawFd, message: SlotUpdate) -> io::Result<()> {
     // SAFETY: the buffer is valid for its size; a bad descriptor is an error, not undefined behaviour.
-    let written = unsafe { libc::write(pipe, message.as_ptr().cast(), size_of::<Message>()) };
-    if written == size_of::<Message>() as isize { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let written = unsafe { libc::write(pipe, message.as_ptr().cast(), size_of::<SlotUpdate>()) };
+    if written == size_of::<SlotUpdate>() as isize { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Runs the guard. As a forked copy of a multi-threaded process it must not allocate, lock or panic.
@@ -211,9 +211,9 @@ fn run_guard(pipe: &PipeReader, groups: &mut [i32]) -> ! {
     unsafe { libc::setsid() };
     name_process();
     close_all_but(pipe);
-    let mut messages: [Message; 256] = [[0; 2]; 256];
+    let mut messages: [SlotUpdate; 256] = [[0; 2]; 256];
     loop {
-        // SAFETY: the buffer is valid for its size, and any bytes are a valid `Message`.
+        // SAFETY: the buffer is valid for its size, and any bytes are a valid `SlotUpdate`.
         let received = unsafe { libc::read(pipe, messages.as_mut_ptr().cast(), size_of_val(&messages)) };
         if received < 0 && Errno::last() == Errno::EINTR {
             continue;
@@ -221,9 +221,9 @@ fn run_guard(pipe: &PipeReader, groups: &mut [i32]) -> ! {
         if received <= 0 {
             break;
         }
-        for [slot, group] in messages.iter().take(received.unsigned_abs() / size_of::<Message>()) {
-            if let Some(known) = groups.get_mut(*slot as usize) {
-                *known = *group;
+        for [slot, group] in messages.iter().take(received.unsigned_abs() / size_of::<SlotUpdate>()) {
+            if let Some(entry) = groups.get_mut(*slot as usize) {
+                *entry = *group;
             }
         }
     }

@@ -5,8 +5,8 @@ use crate::model::statistics::StatisticsChanges;
 
 /// In-memory store: records as bytes, indexes and counters.
 #[derive(Default, PartialEq, Debug)]
-pub(crate) struct FoldedStore {
-    pub(crate) nodes: BTreeMap<TaskId, Vec<u8>>,
+pub(crate) struct ProjectedStore {
+    pub(crate) task_records: BTreeMap<TaskId, Vec<u8>>,
     pub(super) index: BTreeSet<String>,
     pub(super) counts: BTreeMap<(Arc<str>, State), i64>,
     pub(super) logs: BTreeMap<TaskId, Vec<String>>,
@@ -21,9 +21,9 @@ pub(crate) struct FoldedStore {
     pub(super) requests: Vec<Vec<u8>>,
 }
 
-impl FoldedStore {
+impl ProjectedStore {
     pub(super) fn apply(&mut self, changes: Changes) {
-        self.nodes.extend(changes.nodes);
+        self.task_records.extend(changes.task_records);
         for entry in changes.removed {
             assert!(self.index.remove(&format!("{entry:?}")), "removed a missing entry: {entry:?}");
         }
@@ -36,9 +36,9 @@ impl FoldedStore {
             assert!(*count >= 0, "a counter is negative");
         }
         self.counts.retain(|_, count| *count != 0);
-        for (id, folded) in changes.deferred {
-            match folded {
-                Some(folded) => drop(self.deferred.insert(id, folded)),
+        for (id, projected) in changes.deferred {
+            match projected {
+                Some(projected) => drop(self.deferred.insert(id, projected)),
                 None => assert!(self.deferred.remove(&id).is_some(), "removed a missing deferred record"),
             }
         }
@@ -74,50 +74,50 @@ impl FoldedStore {
         self.open += changes.open;
     }
 
-    pub(super) fn node(&self, id: &str) -> TaskRecord {
-        TaskRecord::decode(&self.nodes[&TaskId::parse(id).unwrap()]).unwrap()
+    pub(super) fn task(&self, id: &str) -> TaskRecord {
+        TaskRecord::decode(&self.task_records[&TaskId::parse(id).unwrap()]).unwrap()
     }
 }
 
 /// Projects a log as a tracker does: in batches, with loads from the store and a bounded cache.
-pub(crate) fn fold_log(log: &[Event], batch: usize, cache: usize) -> FoldedStore {
+pub(crate) fn fold_log(log: &[Event], batch: usize, cache: usize) -> ProjectedStore {
     fold_paced(log, batch, cache, 1)
 }
 
 /// Projects a log in which log time advances by `pace_ms` with each event.
-pub(super) fn fold_paced(log: &[Event], batch: usize, cache: usize, pace_ms: i64) -> FoldedStore {
+pub(super) fn fold_paced(log: &[Event], batch: usize, cache: usize, pace_ms: i64) -> ProjectedStore {
     fold_cut(log, 0, batch, cache, pace_ms)
 }
 
 /// Projects a log whose events before offset `first` have been removed.
-pub(super) fn fold_cut(log: &[Event], first: usize, batch: usize, cache: usize, pace_ms: i64) -> FoldedStore {
-    let mut folded = FoldedStore::default();
+pub(super) fn fold_cut(log: &[Event], first: usize, batch: usize, cache: usize, pace_ms: i64) -> ProjectedStore {
+    let mut projected = ProjectedStore::default();
     let mut working_set = WorkingSet::default();
     working_set.begin_statistics(first as i64);
     for (number, events) in log[first..].chunks(batch.max(1)).enumerate() {
-        load(&mut working_set, &folded, events);
+        load(&mut working_set, &projected, events);
         for (n, event) in events.iter().enumerate() {
             let offset = (first + number * batch.max(1) + n) as i64;
             working_set.fold(event, LogPosition { offset, log_time_ms: 1_000 + offset * pace_ms }).unwrap();
         }
-        folded.apply(working_set.take_changes().unwrap());
+        projected.apply(working_set.take_changes().unwrap());
         assert_eq!(
             working_set.deferred_bytes(),
-            folded.deferred.values().map(|folded| folded.len() as u64).sum::<u64>()
+            projected.deferred.values().map(|projected| projected.len() as u64).sum::<u64>()
         );
         working_set.shrink(cache);
     }
-    folded
+    projected
 }
 
 /// Loads the records that these events need.
-fn load(working_set: &mut WorkingSet, folded: &FoldedStore, events: &[Event]) {
+fn load(working_set: &mut WorkingSet, projected: &ProjectedStore, events: &[Event]) {
     let mut missing = working_set.missing(events);
     while !missing.is_empty() {
         for id in missing {
-            let node = folded.nodes.get(&id).map(|bytes| TaskRecord::decode(bytes).unwrap());
-            working_set.load(id, node);
+            let task = projected.task_records.get(&id).map(|bytes| TaskRecord::decode(bytes).unwrap());
+            working_set.load(id, task);
         }
-        missing = working_set.wanted();
+        missing = working_set.missing_records();
     }
 }
