@@ -9,14 +9,13 @@
 
 use std::process::ExitCode;
 
+use kafleet_handlers::hooks::{Observe, Submission};
+use kafleet_handlers::layer::{AttemptRequest, AttemptService, BoxError, Layer, Service};
+use kafleet_handlers::{Context, Registry, Task, TaskResult, TypeRegistration, service};
+use kafleet_model::json::RawJson;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-
-use crate::handlers::hooks::{Observe, Submission};
-use crate::handlers::layer::{AttemptRequest, AttemptService, BoxError, Layer, Service};
-use crate::handlers::{Context, Registry, Task, TaskResult, TypeRegistration, service};
-use crate::model::json::RawJson;
 
 /// Function that adds a layer to the types of a registry.
 type AddLayer = Box<dyn Fn(&mut Registry)>;
@@ -72,7 +71,7 @@ impl App {
     }
 
     /// Adds a service to all types of this application: a value that is made before each attempt and disposed of after
-    /// it, available as `cx.service::<S>()`; see [`crate::handlers::service`]. Types from `kafleet.toml` have none.
+    /// it, available as `cx.service::<S>()`; see [`kafleet_handlers::service`]. Types from `kafleet.toml` have none.
     pub fn service<S: service::Service>(mut self) -> Self {
         self.services.push(|registry| {
             registry.service::<S>();
@@ -81,7 +80,7 @@ impl App {
     }
 
     /// Adds a layer, tower middleware around the attempts of all types of this application; see
-    /// [`crate::handlers::layer`]. The first layer is the outermost; services are inside of all layers. Types from
+    /// [`kafleet_handlers::layer`]. The first layer is the outermost; services are inside of all layers. Types from
     /// `kafleet.toml` have none.
     pub fn layer<L>(mut self, layer: L) -> Self
     where
@@ -110,7 +109,7 @@ impl App {
         self
     }
 
-    /// Adds a hook that changes or refuses tasks before this process publishes them; see [`crate::handlers::hooks`]. It runs
+    /// Adds a hook that changes or refuses tasks before this process publishes them; see [`kafleet_handlers::hooks`]. It runs
     /// before the params are checked and hashed:
     ///
     /// - for tasks created at an API of this application, singly, in batches and in the UI; a refusal is answered with the
@@ -125,7 +124,7 @@ impl App {
         self
     }
 
-    /// Adds an observer of the attempts of all types in this application's workers; see [`crate::handlers::hooks`].
+    /// Adds an observer of the attempts of all types in this application's workers; see [`kafleet_handlers::hooks`].
     pub fn observe(mut self, observer: impl Observe) -> Self {
         self.registry.observe(observer);
         self

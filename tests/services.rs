@@ -1,8 +1,6 @@
 //! Tests of the roles and of the backends, in memory, and on a real Kafka and Redis where `tests/services run` sets
 //! their addresses. One binary, because each one links the whole library.
 
-mod support;
-
 mod api;
 mod cli;
 mod client;

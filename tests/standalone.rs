@@ -4,5 +4,3 @@ mod apps;
 mod fuzz;
 mod handlers;
 mod schemas;
-#[allow(unused, reason = "each test crate uses a part of it")]
-mod support;

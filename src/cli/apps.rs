@@ -4,6 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
+use kafleet_apps::conformance::{self, CaseReport, CaseResult};
+use kafleet_apps::pool::{AppPool, OpenedApp};
+use kafleet_apps::process::AppProgram;
+use kafleet_apps::protocol::{Limits, VERSION, Welcome};
+use kafleet_apps::register::register;
+use kafleet_config::{AppConfig, Config, Names};
+use kafleet_handlers::Registry;
+use kafleet_handlers::program_env::{ProgramEnv, WithheldVariables};
+use kafleet_model::task::id::check_own_type;
+use kafleet_telemetry::init_logs;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::task::JoinSet;
@@ -12,16 +22,6 @@ use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Output, Rows, eprint_line};
 use super::setup::{RoleEnd, Setup, SetupOptions};
-use crate::apps::conformance::{self, CaseReport, CaseResult};
-use crate::apps::pool::{AppPool, OpenedApp};
-use crate::apps::process::AppProgram;
-use crate::apps::protocol::{Limits, VERSION, Welcome};
-use crate::apps::register::register;
-use crate::config::{AppConfig, Config, Names};
-use crate::handlers::Registry;
-use crate::handlers::program_env::{ProgramEnv, WithheldVariables};
-use crate::model::task::id::check_own_type;
-use crate::telemetry::init_logs;
 
 /// Name of the app that a target on the command line adds.
 pub(super) const TARGET_APP: &str = "main";
@@ -176,7 +176,7 @@ fn welcome(config: &Config, name: &str, section: &AppConfig, dev: bool) -> Welco
     Welcome {
         protocol: VERSION,
         app: name.to_owned(),
-        worker: crate::worker::host(),
+        worker: kafleet_worker::host(),
         version: env!("CARGO_PKG_VERSION"),
         types: section.types.clone(),
         slots: section.slots,
@@ -339,7 +339,7 @@ fn document<'a>(pool: &'a Arc<AppPool>, setup: &'a Setup) -> AppDocument<'a> {
         params: declared.params.json(),
         output: declared.output.as_ref(),
         doc: declared.doc.as_deref(),
-        policy: setup.config.types.get(name).map(crate::config::written_keys).unwrap_or_default(),
+        policy: setup.config.types.get(name).map(kafleet_config::written_keys).unwrap_or_default(),
     });
     AppDocument {
         app: pool.name(),

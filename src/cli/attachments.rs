@@ -4,14 +4,14 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use kafleet_documents::{AttachmentDocument, Attachments};
+use kafleet_model::record::attachment::{BYTES, MAX_BYTES};
 use serde::Serialize;
 
 use super::client::Method;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Output, Rows};
-use crate::documents::{AttachmentDocument, Attachments};
-use crate::model::record::attachment::{BYTES, MAX_BYTES};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AttachmentsVerb {

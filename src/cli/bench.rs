@@ -1,12 +1,12 @@
 //! `bench`: measures this build on this machine; each figure is shown beside a baseline from the same run.
 
 use clap::Subcommand;
+use kafleet_bench::{BenchReport, Common, Services};
+use kafleet_config::{Config, Order, OtelConfig};
 
 use super::exit::{Code, Failure, Outcome};
 use super::globals::{Format, Globals};
 use super::setup::{SetupOptions, load_config};
-use crate::bench::{self, BenchReport, Common, Services};
-use crate::config::{Config, Order, OtelConfig};
 
 /// Sections of the configuration that benchmarks do not use.
 const UNUSED: [&str; 7] = ["api", "apps", "callbacks", "email", "ops", "schedules", "types"];
@@ -14,39 +14,39 @@ const UNUSED: [&str; 7] = ["api", "apps", "callbacks", "email", "ops", "schedule
 #[derive(Debug, Subcommand)]
 pub(super) enum BenchVerb {
     /// Publish tracked tasks from one process; baseline: plain Kafka produce
-    Publish(bench::PublishBench),
+    Publish(kafleet_bench::PublishBench),
     /// Drain a backlog of no-op tasks in one worker process; baseline: a plain librdkafka loop
-    Worker(bench::WorkerBench),
+    Worker(kafleet_bench::WorkerBench),
     /// Drain a backlog of no-op tasks through an app; baseline: the app driven without Kafka
-    App(bench::AppBench),
+    App(kafleet_bench::AppBench),
     /// Project an event log into Redis in one tracker process; baseline: plain writes
-    Tracker(bench::TrackerBench),
+    Tracker(kafleet_bench::TrackerBench),
     /// The whole tracked path: publish, run, project into Redis
-    E2e(bench::E2e),
+    E2e(kafleet_bench::E2e),
     /// Tasks at a steady rate: time from submission to start, and to a readable success
-    Latency(bench::Latency),
+    Latency(kafleet_bench::Latency),
     /// A parent with many children: time from its submission to its success
-    Fanin(bench::Fanin),
+    Fanin(kafleet_bench::Fanin),
     /// Status reads over HTTP: CPU cost, and latency while a tracker is busy
-    Reads(bench::Reads),
+    Reads(kafleet_bench::StatusReads),
     /// Memory and CPU of an idle worker and an idle tracker
-    Idle(bench::Idle),
+    Idle(kafleet_bench::Idle),
     /// Many concurrent attempts in one worker, each sleeping for the same time
-    Sleep(bench::Sleep),
+    Sleep(kafleet_bench::Sleep),
     /// Delayed tasks: tracker memory while many wait, and lateness of their starts
-    Timers(bench::Timers),
+    Timers(kafleet_bench::Timers),
     /// Tasks of producers that send no event: time from the record to `queued`
-    Unannounced(bench::UnannouncedBench),
+    Unannounced(kafleet_bench::UnannouncedBench),
     /// Very many clients watching one API: cost while idle, and cost of a change
-    Watch(bench::Watch),
+    Watch(kafleet_bench::Watch),
     /// Many types in one group: idle resources, a flood of one type, a hot type, the restart of a worker
-    Types(bench::TypesBench),
+    Types(kafleet_bench::TypesBench),
     /// Pages of the web UI: size, CPU beside the API's calls, open tabs, time until a change is shown
-    Ui(bench::Ui),
+    Ui(kafleet_bench::Ui),
     /// Peak memory of a worker: long backlog, large params, many types
-    Memory(bench::MemoryBench),
+    Memory(kafleet_bench::MemoryBench),
     /// The service behind a type goes away and comes back: failed attempts, dead letters, time until work is back
-    Overload(bench::Overload),
+    Overload(kafleet_bench::Overload),
     /// All except `app`, `memory`, `overload`, `timers`, `types`, `ui`, `unannounced` and `watch`, one after the other
     All(Common),
     /// Run a process of a benchmark (internal)
@@ -56,7 +56,7 @@ pub(super) enum BenchVerb {
 
 pub(super) async fn bench(verb: BenchVerb, globals: &Globals) -> Outcome {
     if let BenchVerb::ChildRole = verb {
-        return blocking(bench::child_role::run).await.map(|()| Code::Ok).map_err(failed);
+        return blocking(kafleet_bench::child_role::run).await.map(|()| Code::Ok).map_err(failed);
     }
     let config = load_config(globals, &SetupOptions { unused: &UNUSED, ..SetupOptions::default() })?.config;
     let Config { kafka, redis, worker, tracker, .. } = config;
@@ -87,15 +87,15 @@ fn require_single_server(url: &str) -> Result<(), Failure> {
 fn all(common: &Common) -> Vec<BenchVerb> {
     let common = common.clone();
     let tracker = |roots| {
-        let shape = bench::Shape { roots, ..bench::Shape::default() };
-        BenchVerb::Tracker(bench::TrackerBench { common: common.clone(), shape, window: 1_000 })
+        let shape = kafleet_bench::Shape { roots, ..kafleet_bench::Shape::default() };
+        BenchVerb::Tracker(kafleet_bench::TrackerBench { common: common.clone(), shape, window: 1_000 })
     };
     vec![
-        BenchVerb::Idle(bench::Idle { seconds: 10 }),
-        BenchVerb::Latency(bench::Latency { rounds: common.rounds, ..bench::Latency::default() }),
-        BenchVerb::Fanin(bench::Fanin::default()),
-        BenchVerb::Publish(bench::PublishBench { common: common.clone() }),
-        BenchVerb::Worker(bench::WorkerBench {
+        BenchVerb::Idle(kafleet_bench::Idle { seconds: 10 }),
+        BenchVerb::Latency(kafleet_bench::Latency { rounds: common.rounds, ..kafleet_bench::Latency::default() }),
+        BenchVerb::Fanin(kafleet_bench::Fanin::default()),
+        BenchVerb::Publish(kafleet_bench::PublishBench { common: common.clone() }),
+        BenchVerb::Worker(kafleet_bench::WorkerBench {
             common: common.clone(),
             memory_limit: None,
             order: Order::None,
@@ -104,33 +104,33 @@ fn all(common: &Common) -> Vec<BenchVerb> {
             otel_sample: None,
             otel_endpoint: String::new(),
         }),
-        BenchVerb::Reads(bench::Reads { rounds: common.rounds, ..bench::Reads::default() }),
-        BenchVerb::Sleep(bench::Sleep { rounds: common.rounds, ..bench::Sleep::default() }),
+        BenchVerb::Reads(kafleet_bench::StatusReads { rounds: common.rounds, ..kafleet_bench::StatusReads::default() }),
+        BenchVerb::Sleep(kafleet_bench::Sleep { rounds: common.rounds, ..kafleet_bench::Sleep::default() }),
         tracker(0),
         tracker(1),
-        BenchVerb::E2e(bench::E2e { common }),
+        BenchVerb::E2e(kafleet_bench::E2e { common }),
     ]
 }
 
 async fn run(verb: BenchVerb, services: Services) -> anyhow::Result<BenchReport> {
     match verb {
-        BenchVerb::Publish(publish) => blocking(move || bench::publish(&publish, &services)).await,
-        BenchVerb::Worker(worker) => blocking(move || bench::worker(&worker, &services)).await,
-        BenchVerb::App(app) => blocking(move || bench::app(&app, &services)).await,
-        BenchVerb::Sleep(sleep) => blocking(move || bench::sleep(&sleep, &services)).await,
-        BenchVerb::Tracker(tracker) => bench::tracker(&tracker, &services).await,
-        BenchVerb::E2e(e2e) => bench::e2e(&e2e, &services).await,
-        BenchVerb::Latency(latency) => bench::latency(&latency, &services).await,
-        BenchVerb::Fanin(fanin) => bench::fanin(&fanin, &services).await,
-        BenchVerb::Memory(memory) => blocking(move || bench::memory(&memory, &services)).await,
-        BenchVerb::Types(types) => blocking(move || bench::types(&types, &services)).await,
-        BenchVerb::Timers(timers) => bench::timers(&timers, &services).await,
-        BenchVerb::Reads(reads) => bench::reads(&reads, &services).await,
-        BenchVerb::Unannounced(unannounced) => bench::unannounced(&unannounced, &services).await,
-        BenchVerb::Ui(ui) => bench::ui(&ui, &services).await,
-        BenchVerb::Watch(watch) => bench::watch(&watch, &services).await,
-        BenchVerb::Idle(idle) => bench::idle(&idle, &services).await,
-        BenchVerb::Overload(overload) => bench::overload(&overload, &services).await,
+        BenchVerb::Publish(publish) => blocking(move || kafleet_bench::publish(&publish, &services)).await,
+        BenchVerb::Worker(worker) => blocking(move || kafleet_bench::worker(&worker, &services)).await,
+        BenchVerb::App(app) => blocking(move || kafleet_bench::app(&app, &services)).await,
+        BenchVerb::Sleep(sleep) => blocking(move || kafleet_bench::sleep(&sleep, &services)).await,
+        BenchVerb::Tracker(tracker) => kafleet_bench::tracker(&tracker, &services).await,
+        BenchVerb::E2e(e2e) => kafleet_bench::e2e(&e2e, &services).await,
+        BenchVerb::Latency(latency) => kafleet_bench::latency(&latency, &services).await,
+        BenchVerb::Fanin(fanin) => kafleet_bench::fanin(&fanin, &services).await,
+        BenchVerb::Memory(memory) => blocking(move || kafleet_bench::memory(&memory, &services)).await,
+        BenchVerb::Types(types) => blocking(move || kafleet_bench::types(&types, &services)).await,
+        BenchVerb::Timers(timers) => kafleet_bench::timers(&timers, &services).await,
+        BenchVerb::Reads(reads) => kafleet_bench::reads(&reads, &services).await,
+        BenchVerb::Unannounced(unannounced) => kafleet_bench::unannounced(&unannounced, &services).await,
+        BenchVerb::Ui(ui) => kafleet_bench::ui(&ui, &services).await,
+        BenchVerb::Watch(watch) => kafleet_bench::watch(&watch, &services).await,
+        BenchVerb::Idle(idle) => kafleet_bench::idle(&idle, &services).await,
+        BenchVerb::Overload(overload) => kafleet_bench::overload(&overload, &services).await,
         BenchVerb::All(_) | BenchVerb::ChildRole => anyhow::bail!("not a single benchmark"),
     }
 }

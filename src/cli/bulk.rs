@@ -1,6 +1,8 @@
 //! `bulk`: cancels, retries or starts all tasks that match a search.
 
 use clap::{Args, Subcommand};
+use kafleet_documents::{BulkAction, BulkPreview, BulkProgress, BulkRequest, BulkSelection, Status, TaskPage};
+use kafleet_model::units::duration::Millis;
 use tokio::time::Instant;
 
 use super::exit::{Code, Outcome};
@@ -8,8 +10,6 @@ use super::globals::Globals;
 use super::list::check_query;
 use super::output::{Field, Output, Rows};
 use super::wait;
-use crate::documents::{BulkAction, BulkPreview, BulkProgress, BulkRequest, BulkSelection, Status, TaskPage};
-use crate::model::units::duration::Millis;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum BulkVerb {

@@ -1,14 +1,14 @@
 //! `cancel`: requests the cancellation of a task and its descendants.
 
 use clap::Args;
+use kafleet_documents::{CancelOutcome, CancelTask};
+use kafleet_model::units::duration::Millis;
 use tokio::time::Instant;
 
 use super::client::Method;
 use super::exit::{Code, Outcome};
 use super::globals::Globals;
 use super::output::eprint_line;
-use crate::documents::{CancelOutcome, CancelTask};
-use crate::model::units::duration::Millis;
 
 #[derive(Debug, Args)]
 pub(super) struct CancelArgs {

@@ -1,12 +1,12 @@
 //! `children`: lists the direct children of a task, oldest first.
 
 use clap::Args;
+use kafleet_runtime::now_ms;
 
 use super::exit::{Code, Outcome};
 use super::globals::Globals;
 use super::list::{self, rows};
 use super::output::eprint_line;
-use crate::runtime::now_ms;
 
 #[derive(Debug, Args)]
 pub(super) struct ChildrenArgs {

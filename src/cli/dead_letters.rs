@@ -1,18 +1,18 @@
 //! `dead-letters`: lists, shows, redrives and drops dead letters.
 
 use clap::{Args, Subcommand};
+use kafleet_documents::{
+    DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterRejection, DeadLetterResults,
+    DeadLetterSelection, MAX_SELECTED, RedriveDeadLetter,
+};
+use kafleet_model::json::RawJson;
+use kafleet_runtime::now_ms;
 
 use super::client::{Client, Query};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::list::resolve_time;
 use super::output::{Field, Rows, eprint_line, one_line};
-use crate::documents::{
-    DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterRejection, DeadLetterResults,
-    DeadLetterSelection, MAX_SELECTED, RedriveDeadLetter,
-};
-use crate::model::json::RawJson;
-use crate::runtime::now_ms;
 
 /// Dead letters per request.
 const PAGE: usize = 100;

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use kafleet_runtime::PARTS;
+use kafleet_telemetry::alerts::ALERTS;
 
 use super::Cli;
-use crate::runtime::PARTS;
-use crate::telemetry::alerts::ALERTS;
 
 /// Values for placeholders that must have a form.
 const PLACEHOLDERS: &[(&str, &str)] = &[

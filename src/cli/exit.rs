@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::io;
 
-use crate::error_text::split_hint;
+use kafleet_runtime::error_text::split_hint;
 
 /// Exit codes, part of the command line's contract (docs/cli.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches, value_parser};
+use kafleet_model::json::RawJson;
+use kafleet_model::task::Policy;
+use kafleet_model::task::field::{Argument, ArgumentKind, Field, Scope};
+use kafleet_model::task::patch::FieldChanges;
+use kafleet_model::units::duration::Millis;
 use serde_json::Value;
 
 use super::exit::Failure;
 use super::submit::json;
-use crate::model::json::RawJson;
-use crate::model::task::Policy;
-use crate::model::task::field::{Argument, ArgumentKind, Field, Scope};
-use crate::model::task::patch::FieldChanges;
-use crate::model::units::duration::Millis;
 
 const HEADING: &str = "Task options";
 

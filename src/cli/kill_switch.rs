@@ -1,13 +1,13 @@
 //! `kill-switch`: switches that cancel tasks instead of starting them.
 
 use clap::{Args, Subcommand};
+use kafleet_documents::{KillSwitchDocument, KillSwitches, SetKillSwitch};
 use serde::Serialize;
 
 use super::client::{Client, Method};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Output, Rows};
-use crate::documents::{KillSwitchDocument, KillSwitches, SetKillSwitch};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KillSwitchVerb {

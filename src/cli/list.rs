@@ -1,19 +1,19 @@
 //! `list`: lists tasks, newest first, with filters.
 
 use clap::Args;
+use kafleet_documents::{Status, TaskPage};
+use kafleet_model::query::TaskQuery;
+use kafleet_model::record::state::State;
+use kafleet_model::task::parse_time;
+use kafleet_model::units::duration::Millis;
+use kafleet_model::units::time::time_text as rfc3339;
+use kafleet_runtime::now_ms;
 
 use super::client::{Client, Query};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Rows, eprint_incomplete, eprint_line};
 use super::task_view::time_text;
-use crate::documents::{Status, TaskPage};
-use crate::model::query::TaskQuery;
-use crate::model::record::state::State;
-use crate::model::task::parse_time;
-use crate::model::units::duration::Millis;
-use crate::model::units::time::time_text as rfc3339;
-use crate::runtime::now_ms;
 
 /// Tasks per request.
 const PAGE: usize = 100;

@@ -3,13 +3,13 @@
 use std::io::Read;
 
 use clap::Args;
+use kafleet_documents::{AppendLog, LogAppended, LogDocument};
+use kafleet_model::event::log_line::MAX_EVENT_BYTES;
 
 use super::client::{Client, ReconnectingStream};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Output, eprint_line, one_line};
-use crate::documents::{AppendLog, LogAppended, LogDocument};
-use crate::model::event::log_line::MAX_EVENT_BYTES;
 
 #[derive(Debug, Args)]
 pub(super) struct LogArgs {

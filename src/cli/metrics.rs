@@ -1,10 +1,10 @@
 //! `metrics`: prints the dashboard and the alerts of this build.
 
 use clap::{Args, Subcommand};
+use kafleet_telemetry::{alerts, dashboard};
 
 use super::exit::{Code, Failure, Outcome};
 use super::output::Output;
-use crate::telemetry::{alerts, dashboard};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum MetricsVerb {

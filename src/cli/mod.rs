@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
-
-use crate::handlers::Registry;
-use crate::worker::child::child_main;
+use kafleet_handlers::Registry;
+use kafleet_worker::child::child_main;
 
 mod apps;
 mod attachments;
@@ -302,8 +301,8 @@ mod documented;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::handlers::program_env::OWN_SECRETS;
-    use crate::model::units::duration::Millis;
+    use kafleet_handlers::program_env::OWN_SECRETS;
+    use kafleet_model::units::duration::Millis;
 
     #[test]
     fn parser_definition_is_valid() {

@@ -3,12 +3,12 @@
 use std::io::{self, IsTerminal, Write};
 
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table, presets};
+use kafleet_model::record::state::State;
 use owo_colors::{AnsiColors, OwoColorize};
 use serde::Serialize;
 
 use super::exit::Failure;
 use super::globals::{Colors, Format};
-use crate::model::record::state::State;
 
 /// Destination and format of data.
 #[derive(Clone, Copy)]

@@ -1,11 +1,11 @@
 //! `params`: prints the params of a task.
 
 use clap::Args;
+use kafleet_documents::Params;
 
 use super::exit::{Code, Outcome};
 use super::globals::Globals;
 use super::output::one_line;
-use crate::documents::Params;
 
 #[derive(Debug, Args)]
 pub(super) struct ParamsArgs {

@@ -6,6 +6,15 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use kafleet_handlers::Registry;
+use kafleet_runtime::Shutdown;
+use kafleet_store::Store;
+use kafleet_store::inspect::Inspect;
+use kafleet_telemetry::init_logs;
+use kafleet_tracker::rebuild::{
+    self, Difference, Ending, Next, Rebuild, RebuildError, RebuildEvent, RebuildPlan, RebuildProgress,
+    VerifiedPartition,
+};
 use serde_json::{Value, json};
 
 use super::exit::{Code, Failure, Outcome};
@@ -13,15 +22,6 @@ use super::globals::Globals;
 use super::output::{Field, Output, Rows, eprint_line, one_line};
 use super::serve::{OpsArgs, StartArgs};
 use super::setup::{Setup, SetupOptions};
-use crate::handlers::Registry;
-use crate::runtime::Shutdown;
-use crate::store::Store;
-use crate::store::inspect::Inspect;
-use crate::telemetry::init_logs;
-use crate::tracker::rebuild::{
-    self, Difference, Ending, Next, Rebuild, RebuildError, RebuildEvent, RebuildPlan, RebuildProgress,
-    VerifiedPartition,
-};
 
 /// Interval of progress updates on a terminal.
 const BAR_INTERVAL: Duration = Duration::from_millis(250);

@@ -6,19 +6,19 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures::future::{Either, select};
+use kafleet_api::{LiveAccess, check_access};
+use kafleet_apps::pool::AppPool;
+use kafleet_config::{ChangedKey, Config, LoadedConfig, TYPE_SETTINGS, changes, combine_policy};
+use kafleet_fleet::control::{Policies, PolicyUpdates};
+use kafleet_handlers::builtin::{HandlerEnv, register_config};
+use kafleet_handlers::program_env::WithheldVariables;
+use kafleet_telemetry::{LOG_FILTER, Metrics};
 
 use serde_json::Value;
 use tokio::task::JoinSet;
 
 use super::reload_trigger::{Trigger, Triggers};
 use super::setup::{ConfigSource, RoleEnd, Setup, read_config, set_slots};
-use crate::api::{LiveAccess, check_access};
-use crate::apps::pool::AppPool;
-use crate::config::{ChangedKey, Config, LoadedConfig, TYPE_SETTINGS, changes, combine_policy};
-use crate::control::{Policies, PolicyUpdates};
-use crate::handlers::builtin::{HandlerEnv, register_config};
-use crate::handlers::program_env::WithheldVariables;
-use crate::telemetry::{self, LOG_FILTER, Metrics};
 
 /// Keys of `[types.<name>]` that an API shows.
 const SHOWN_TYPE_KEYS: [&str; 3] = ["concurrency", "max_concurrency", "rate"];
@@ -161,7 +161,7 @@ impl Reloader {
         {
             tracing::error!(%error, "the tokens of the reloaded configuration are invalid; the previous ones stay in effect");
         }
-        telemetry::set_log_filter(config.log.filter.as_deref());
+        kafleet_telemetry::set_log_filter(config.log.filter.as_deref());
     }
 
     /// Returns the policies of all types as a worker that starts now would have them.
@@ -213,7 +213,9 @@ impl Reloader {
     fn effect(&self, path: &[String], policies: &Policies) -> Effect {
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
         match (&self.role, &path[..]) {
-            (_, ["log", "filter"]) if telemetry::environment_sets_log_filter() => Effect::OverriddenBy(LOG_FILTER),
+            (_, ["log", "filter"]) if kafleet_telemetry::environment_sets_log_filter() => {
+                Effect::OverriddenBy(LOG_FILTER)
+            }
             (_, ["log", "filter"]) | (Role::Api(_), ["api", "tokens"]) => Effect::Immediate,
             (Role::Worker(_), ["types", name, "concurrency"]) if self.slots_override(name) => {
                 Effect::OverriddenBy("--slots")
@@ -250,8 +252,8 @@ fn json_of(config: &Config) -> Value {
     serde_json::to_value(config).unwrap_or_default()
 }
 
-fn invalid_file(problems: crate::config::Problems) -> Vec<ReloadProblem> {
-    let invalid = |problem: crate::config::ConfigProblem| ReloadProblem {
+fn invalid_file(problems: kafleet_config::Problems) -> Vec<ReloadProblem> {
+    let invalid = |problem: kafleet_config::ConfigProblem| ReloadProblem {
         key: problem.key,
         location: problem.location,
         message: problem.message,
@@ -284,8 +286,8 @@ mod tests {
     use super::*;
     use crate::cli::globals::Globals;
     use crate::cli::setup::SetupOptions;
-    use crate::handlers::Registry;
-    use crate::model::units::duration::Millis;
+    use kafleet_handlers::Registry;
+    use kafleet_model::units::duration::Millis;
 
     /// Role with a configuration file.
     struct ReloadFixture {

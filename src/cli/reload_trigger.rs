@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use kafleet_config::DEFAULT_FILE;
+use kafleet_runtime::blocking;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::exit::Failure;
 use super::globals::Globals;
-use crate::config::DEFAULT_FILE;
-use crate::runtime::blocking;
 
 /// Interval at which the file is compared with what was read before: mounts of ConfigMaps send no file notifications.
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);

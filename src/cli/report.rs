@@ -1,13 +1,13 @@
 //! `report`: reports the state of an external task.
 
 use clap::Args;
+use kafleet_documents::{Report, ReportOutcome};
+use kafleet_model::record::state::State;
 
 use super::client::Method;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::submit::json;
-use crate::documents::{Report, ReportOutcome};
-use crate::model::record::state::State;
 
 #[derive(Debug, Args)]
 pub(super) struct ReportArgs {

@@ -5,12 +5,12 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use kafleet_worker::child::ARGV0;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::exit::{Code, Failure, Outcome};
 use super::output::eprint_line;
-use crate::worker::child::ARGV0;
 
 /// Sends SIGHUP to all other processes of this program that handle it, which only roles do.
 pub(super) fn reload() -> Outcome {

@@ -1,12 +1,12 @@
 //! `retry`: runs an ended task again, or only its failed descendants.
 
 use clap::Args;
+use kafleet_documents::{RetryOutcome, RetryTask};
+use kafleet_model::units::duration::Millis;
 use tokio::time::Instant;
 
 use super::exit::{Code, Outcome};
 use super::globals::Globals;
-use crate::documents::{RetryOutcome, RetryTask};
-use crate::model::units::duration::Millis;
 
 #[derive(Debug, Args)]
 pub(super) struct RetryArgs {

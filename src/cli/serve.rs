@@ -1,6 +1,9 @@
 //! `worker`, `tracker`, `api`: run one role in this process, on Kafka and Redis.
 
 use clap::Args;
+use kafleet_handlers::Registry;
+use kafleet_model::units::duration::Millis;
+use kafleet_telemetry::{init_logs, set_log_filter};
 
 use super::apps::{self, TargetArgs};
 use super::exit::{Code, Failure, Outcome};
@@ -9,9 +12,6 @@ use super::reload::{self, Role};
 use super::reload_trigger::{ReloadArgs, Triggers};
 use super::setup::{Setup, SetupOptions};
 use super::traces;
-use crate::handlers::Registry;
-use crate::model::units::duration::Millis;
-use crate::telemetry::{init_logs, set_log_filter};
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct StartArgs {

@@ -4,6 +4,28 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kafleet_api::{ApiSetup, LiveAccess};
+use kafleet_apps::container::Container;
+use kafleet_apps::pool::{AppPool, guard_container};
+use kafleet_broker::Broker;
+use kafleet_broker::kafka::Kafka;
+use kafleet_config::{AppConfig, Config, LoadedConfig, Names, Overrides, Problems, RedisConfig, Scalar, Topology};
+use kafleet_fleet::control::PolicyUpdates;
+use kafleet_fleet::control::settings::read_control;
+use kafleet_fleet::topics::{RequiredTopics, TopicWatch};
+use kafleet_handlers::Registry;
+use kafleet_handlers::builtin::{HandlerEnv, register_config, register_samples};
+use kafleet_handlers::program_env::WithheldVariables;
+use kafleet_model::units::duration::Millis;
+use kafleet_runtime::error_text::single_line;
+use kafleet_runtime::{Backoff, Health, Shutdown};
+use kafleet_store::Store;
+use kafleet_store::redis::{Redis, RedisOptions};
+use kafleet_telemetry::otel::Exporter;
+use kafleet_telemetry::{Metrics, Tracer};
+use kafleet_tracker::TrackerSetup;
+use kafleet_worker::WorkerSetup;
+use kafleet_worker::child::OwnExecutable;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -13,28 +35,6 @@ use super::exit::{Code, Failure};
 use super::globals::Globals;
 use super::listener::bind;
 use super::start_error::StartError;
-use crate::api::{self, ApiSetup, LiveAccess};
-use crate::apps::container::Container;
-use crate::apps::pool::{AppPool, guard_container};
-use crate::broker::Broker;
-use crate::broker::kafka::Kafka;
-use crate::config::{self, AppConfig, Config, LoadedConfig, Names, Overrides, Problems, RedisConfig, Scalar, Topology};
-use crate::control::PolicyUpdates;
-use crate::control::settings::read_control;
-use crate::error_text::single_line;
-use crate::handlers::Registry;
-use crate::handlers::builtin::{HandlerEnv, register_config, register_samples};
-use crate::handlers::program_env::WithheldVariables;
-use crate::model::units::duration::Millis;
-use crate::runtime::{self, Backoff, Health, Shutdown};
-use crate::store::Store;
-use crate::store::redis::{Redis, RedisOptions};
-use crate::telemetry::otel::Exporter;
-use crate::telemetry::{Metrics, Tracer};
-use crate::topics::{RequiredTopics, TopicWatch};
-use crate::tracker::{self, TrackerSetup};
-use crate::worker::child::OwnExecutable;
-use crate::worker::{self, WorkerSetup};
 
 /// Deadline of one call to Kafka or the store.
 pub(super) const CALL_DEADLINE: Duration = Duration::from_secs(10);
@@ -120,7 +120,7 @@ pub(super) fn read_config(globals: &Globals, options: &SetupOptions) -> Result<L
         unused: options.unused,
         types: options.types.clone(),
     };
-    config::load(globals.config.as_deref(), &overrides)
+    kafleet_config::load(globals.config.as_deref(), &overrides)
 }
 
 impl Setup {
@@ -189,7 +189,7 @@ impl Setup {
             let metrics = self.metrics.clone();
             let health = self.health.clone();
             let shutdown = self.shutdown.clone();
-            running.spawn(async move { ("ops", api::run_ops(listener, metrics, health, shutdown).await) });
+            running.spawn(async move { ("ops", kafleet_api::run_ops(listener, metrics, health, shutdown).await) });
         }
         Ok(running)
     }
@@ -198,7 +198,7 @@ impl Setup {
     pub(super) async fn bind_api(&self) -> Result<TcpListener, Failure> {
         let listener = bind(&self.config.api.listen, "--listen").await?;
         let address = listener.local_addr().map_err(Failure::failed)?;
-        api::check_access(&self.config.api, address)
+        kafleet_api::check_access(&self.config.api, address)
             .map_err(|error| Failure::of_text(Code::Usage, &format!("{error:#}")))?;
         Ok(listener)
     }
@@ -212,7 +212,7 @@ impl Setup {
     }
 
     pub(super) fn kafka(&self) -> Result<Arc<dyn Broker>, Failure> {
-        runtime::follow_broker_clock();
+        kafleet_runtime::follow_broker_clock();
         let section = self.config.kafka.iter().map(|(key, value)| (key.clone(), value.to_string())).collect();
         let kafka =
             Kafka::new(&section).map_err(|error| Failure::usage(format_args!("`[kafka]` cannot be used: {error}")))?;
@@ -346,6 +346,7 @@ impl Setup {
 
     pub(super) fn api(&self, broker: Arc<dyn Broker>, store: Arc<dyn Store>, topology: Topology) -> ApiSetup {
         ApiSetup {
+            pages: kafleet_ui::open,
             broker,
             store,
             registry: self.registry.clone(),
@@ -373,7 +374,7 @@ impl Setup {
             let _topics = topics;
             tokio::select! {
                 biased;
-                ended = worker::run(setup, shutdown) => ("worker", ended),
+                ended = kafleet_worker::run(setup, shutdown) => ("worker", ended),
                 never = guard => match never {},
             }
         });
@@ -381,7 +382,7 @@ impl Setup {
 
     pub(super) fn start_tracker(&self, running: &mut JoinSet<RoleEnd>, setup: TrackerSetup) {
         let shutdown = self.shutdown.clone();
-        running.spawn(async move { ("tracker", tracker::run(setup, shutdown).await) });
+        running.spawn(async move { ("tracker", kafleet_tracker::run(setup, shutdown).await) });
     }
 
     pub(super) fn start_api(&self, running: &mut JoinSet<RoleEnd>, setup: ApiSetup, listener: TcpListener) {
@@ -390,7 +391,7 @@ impl Setup {
         let shutdown = self.shutdown.clone();
         running.spawn(async move {
             let _topics = topics;
-            ("api", api::run(setup, listener, shutdown).await)
+            ("api", kafleet_api::run(setup, listener, shutdown).await)
         });
     }
 

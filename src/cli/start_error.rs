@@ -2,9 +2,9 @@
 
 use std::fmt::Display;
 
-use crate::broker::BrokerError;
-use crate::control::settings::FleetSettingsError;
-use crate::store::StoreError;
+use kafleet_broker::BrokerError;
+use kafleet_fleet::control::settings::FleetSettingsError;
+use kafleet_store::StoreError;
 
 /// Transient or permanent reason for which a dependency is not ready.
 pub(super) enum StartError {

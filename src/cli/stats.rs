@@ -1,6 +1,9 @@
 //! `stats`, `failures` and `audit`: counts over time, failed tasks by error, audit log.
 
 use clap::Args;
+use kafleet_documents::{Audit, Failures, Slowest, Stats, StatsPoint, StatsSeries};
+use kafleet_model::units::duration::Millis;
+use kafleet_runtime::now_ms;
 
 use super::client::Query;
 use super::exit::{Code, Outcome};
@@ -8,9 +11,6 @@ use super::globals::Globals;
 use super::list::resolve_time;
 use super::output::{Field, Rows, eprint_incomplete};
 use super::task_view::span_text;
-use crate::documents::{Audit, Failures, Slowest, Stats, StatsPoint, StatsSeries};
-use crate::model::units::duration::Millis;
-use crate::runtime::now_ms;
 
 /// Bars of a sparkline, lowest first.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];

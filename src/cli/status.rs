@@ -1,14 +1,14 @@
 //! `status`, `history`: show one task.
 
 use clap::Args;
+use kafleet_documents::{History, HistoryItem};
+use kafleet_model::units::duration::Millis;
 use tokio::time::Instant;
 
 use super::exit::{Code, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Rows, eprint_line};
 use super::task_view::render_task;
-use crate::documents::{History, HistoryItem};
-use crate::model::units::duration::Millis;
 
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {

@@ -1,12 +1,13 @@
 //! Text view of a task: one field per line, absent fields omitted.
 
+use kafleet_documents::{Children, Deliveries, Delivery, DeliveryOutcome, Status, Tree};
+use kafleet_model::event::ErrorInfo;
+use kafleet_model::json::{JsonKind, JsonSlice, RawJson};
+use kafleet_model::record::state::State;
+use kafleet_model::task::parse_time;
+use kafleet_runtime::now_ms;
+
 use super::output::{Paint, one_line};
-use crate::documents::{Children, Deliveries, Delivery, DeliveryOutcome, Status, Tree};
-use crate::model::event::ErrorInfo;
-use crate::model::json::{JsonKind, JsonSlice, RawJson};
-use crate::model::record::state::State;
-use crate::model::task::parse_time;
-use crate::runtime::now_ms;
 
 /// Maximum length of JSON shown on one line.
 const INLINE_JSON_CHARS: usize = 100;

@@ -3,6 +3,11 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use kafleet_broker::{BrokerClient, TopicChange, TopicOutcome};
+use kafleet_config::Names;
+use kafleet_fleet::topics::{TypeChange, TypeOutcome, apply, declare};
+use kafleet_handlers::Registry;
+use kafleet_telemetry::init_logs;
 use serde_json::json;
 
 use super::apps::{self, TargetArgs};
@@ -12,11 +17,6 @@ use super::output::{Field, Output, Rows, eprint_line};
 use super::serve::StartArgs;
 use super::setup::{Setup, SetupOptions};
 use super::start_error::StartError;
-use crate::broker::{BrokerClient, TopicChange, TopicOutcome};
-use crate::config::Names;
-use crate::handlers::Registry;
-use crate::telemetry::init_logs;
-use crate::topics::{TypeChange, TypeOutcome, apply, declare};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TopicsVerb {
@@ -158,8 +158,8 @@ fn words(change: &TopicChange) -> (&'static str, Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::broker::BrokerError;
     use crate::cli::output::Paint;
+    use kafleet_broker::BrokerError;
 
     #[test]
     fn table_has_a_line_per_topic_and_type() {

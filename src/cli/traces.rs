@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use kafleet_telemetry::otel;
+
 use super::exit::Failure;
 use super::setup::Setup;
-use crate::telemetry::otel;
 
 /// Starts to trace, if `[otel]` or the environment has an endpoint.
 pub(super) fn start(setup: &mut Setup) -> Result<(), Failure> {

@@ -1,15 +1,15 @@
 //! `types`: lists task types with their task counts, and pauses, resumes or limits them.
 
 use clap::{Args, Subcommand};
+use kafleet_config::{Rate, RateBy};
+use kafleet_documents::{CircuitState, PauseType, ResumeType, SetCircuit, SetLimits, TypeDocument, TypeLimits, Types};
+use kafleet_model::record::state::{Category, State};
+use kafleet_model::units::duration::Millis;
 
 use super::client::{Client, Method};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Rows, eprint_incomplete, eprint_line};
-use crate::config::{Rate, RateBy};
-use crate::documents::{CircuitState, PauseType, ResumeType, SetCircuit, SetLimits, TypeDocument, TypeLimits, Types};
-use crate::model::record::state::{Category, State};
-use crate::model::units::duration::Millis;
 
 #[derive(Debug, Args)]
 pub(super) struct TypesArgs {
@@ -240,7 +240,7 @@ fn status_notes(document: &TypeDocument) -> Field {
 mod tests {
     use super::*;
     use crate::cli::output::Paint;
-    use crate::documents::{CircuitDocument, WorkerTotals};
+    use kafleet_documents::{CircuitDocument, WorkerTotals};
 
     #[test]
     fn every_task_is_counted_once() {

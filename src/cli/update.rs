@@ -3,6 +3,12 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
+use kafleet_documents::Status;
+use kafleet_model::json::RawJson;
+use kafleet_model::task::field::Scope;
+use kafleet_model::task::{Policy, parse_time};
+use kafleet_model::units::duration::Millis;
+use kafleet_model::units::time::time_text;
 use serde_json::Value;
 
 use super::client::Method;
@@ -10,12 +16,6 @@ use super::exit::{Code, Failure, Outcome};
 use super::field_args::FieldArgs;
 use super::globals::Globals;
 use super::task_view::render_task;
-use crate::documents::Status;
-use crate::model::json::RawJson;
-use crate::model::task::field::Scope;
-use crate::model::task::{Policy, parse_time};
-use crate::model::units::duration::Millis;
-use crate::model::units::time::time_text;
 
 #[derive(Debug, Default, Args)]
 pub(super) struct UpdateArgs {

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
+use kafleet_documents::Status;
+use kafleet_model::record::state::{Category, State};
+use kafleet_model::units::duration::Millis;
 use tokio::time::Instant;
 
 use super::client::Client;
 use super::exit::{Code, Failure, Outcome};
 use super::output::Output;
 use super::task_view::render_task;
-use crate::documents::Status;
-use crate::model::record::state::{Category, State};
-use crate::model::units::duration::Millis;
 
 /// Waits for the end of a task until `wait` after `started`, prints its status, and returns its exit code.
 pub(super) async fn finish(

@@ -1,11 +1,11 @@
 //! `why`: explains why a task is in its state.
 
 use clap::Args;
+use kafleet_documents::Why;
 
 use super::exit::{Code, Outcome};
 use super::globals::Globals;
 use super::output::one_line;
-use crate::documents::Why;
 
 #[derive(Debug, Args)]
 pub(super) struct WhyArgs {

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
+use kafleet_documents::{WorkerDocument, WorkerState, Workers};
+use kafleet_fleet::control::heartbeat::TypeStatus;
+use kafleet_model::units::duration::Millis;
+use kafleet_runtime::clock::skew_text;
 
 use super::exit::{Code, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Rows};
-use crate::control::heartbeat::TypeStatus;
-use crate::documents::{WorkerDocument, WorkerState, Workers};
-use crate::model::units::duration::Millis;
-use crate::runtime::clock::skew_text;
 
 #[derive(Debug, Args)]
 pub(super) struct WorkersArgs {

@@ -9,12 +9,12 @@ use kafleet::model::record::state::State;
 use kafleet::model::task::id::TaskId;
 use kafleet::model::task::partition::partition_of;
 use kafleet::store::Store;
+use kafleet_testkit::faults::Call;
+use kafleet_testkit::faults::full;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::api::fixture::{Fleet, PARTITIONS, eventually, fleet, unfolded};
-use crate::support::faults::Call;
-use crate::support::faults::full;
 
 /// Search for the failed tasks of the fixture.
 const FAILED: &str = "type:echo state:failed tag:bulk";

@@ -17,7 +17,7 @@ pub struct Client {
 impl Client {
     pub fn new(base: String) -> Self {
         // No root certificates: reading those of the system takes longer than most of a test.
-        Self { base, http: crate::support::http::client() }
+        Self { base, http: kafleet_testkit::http::client() }
     }
 
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {

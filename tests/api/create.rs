@@ -18,12 +18,12 @@ use kafleet::model::units::duration::Millis;
 use kafleet::runtime::now_ms;
 use kafleet::store::{Reservation, Stage, Store, StoreError};
 use kafleet::tracker::project::projection::{LoggedEvent, Projection};
+use kafleet_testkit::faults::Call;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
 use crate::api::client::{problem, refusal};
 use crate::api::fixture::{DEADLINE, Fleet, fleet, unfolded};
-use crate::support::faults::Call;
 
 /// Returns all events of the log, and the number of task records of a type.
 fn published(fleet: &Fleet, task_type: &str) -> (Vec<Event>, usize) {

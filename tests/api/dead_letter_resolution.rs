@@ -8,14 +8,14 @@ use kafleet::documents::{DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, De
 use kafleet::model::event::{Announcement, Event, Kind};
 use kafleet::model::record::state::State;
 use kafleet::model::task::MAX_RUN;
+use kafleet_testkit::faults::unavailable;
+use kafleet_testkit::faults::{Call, read_nodes, transaction};
 use reqwest::Method;
 use serde_json::json;
 
 use crate::api::client::{Client, problem};
 use crate::api::dead_letters::{LETTER, NewLetter, with_letters};
 use crate::api::fixture::{DEADLINE, Fleet, PARTITIONS, eventually};
-use crate::support::faults::unavailable;
-use crate::support::faults::{Call, read_nodes, transaction};
 
 impl Client {
     /// Sends these requests concurrently; returns the status and problem code of each response.

@@ -6,13 +6,13 @@ use std::time::Duration;
 use futures::StreamExt;
 use kafleet::documents::{EndReason, Status};
 use kafleet::model::record::state::State;
+use kafleet_testkit::faults::read_nodes;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
 use crate::api::dead_letters::{LETTER, with_letters};
 use crate::api::fixture::{Fleet, PARTITIONS, eventually, fleet};
 use crate::api::watches::Stream;
-use crate::support::faults::read_nodes;
 
 /// Answer of a route that is right while the store is empty.
 #[derive(Clone, Copy, Debug, PartialEq)]

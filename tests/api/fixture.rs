@@ -18,12 +18,12 @@ use kafleet::runtime::{Health, Shutdown, now_ms};
 use kafleet::store::{Store, memory as store};
 use kafleet::telemetry::Metrics;
 use kafleet::tracker::{self, TrackerSetup};
+use kafleet_testkit::faults::{Call, FaultRules, Rule};
+use kafleet_testkit::records::committed_record;
 use serde_json::Value;
 
 use crate::api::client::Client;
-use crate::support::faults::{Call, FaultRules, Rule};
-use crate::support::records::committed_record;
-pub use crate::support::wait::{DEADLINE, eventually};
+pub use kafleet_testkit::wait::{DEADLINE, eventually};
 
 pub const PARTITIONS: u32 = 4;
 /// Room for the events of a tree of 1,000,000 tasks, which are in one partition.
@@ -173,6 +173,7 @@ async fn open(config: ApiConfig, memory: store::MemoryStore, app: impl FnOnce(&m
     let (metrics, health, shutdown) = (Metrics::new().unwrap(), Health::default(), Shutdown::new());
     let access = LiveAccess::default();
     let setup = ApiSetup {
+        pages: kafleet::ui::open,
         broker: broker.clone(),
         access: access.clone(),
         policies: Default::default(),
@@ -247,6 +248,7 @@ impl Fleet {
 
     fn second_setup(&self) -> ApiSetup {
         ApiSetup {
+            pages: kafleet::ui::open,
             broker: self.broker.clone(),
             access: Default::default(),
             policies: Default::default(),

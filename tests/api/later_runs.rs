@@ -5,11 +5,11 @@ use kafleet::documents::{BatchOutcome, Status};
 use kafleet::model::record::TaskRecord;
 use kafleet::model::record::state::State;
 use kafleet::store::Store;
+use kafleet_testkit::faults::{Call, read_nodes};
 use serde_json::json;
 
 use crate::api::client::Client;
 use crate::api::fixture::{Fleet, eventually, fleet};
-use crate::support::faults::{Call, read_nodes};
 
 impl Client {
     async fn status(&self, id: &str) -> Status {

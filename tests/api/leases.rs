@@ -6,13 +6,13 @@ use kafleet::documents::Status;
 use kafleet::model::task::hash::spawn_hash;
 use kafleet::store::memory::{MemoryStore, MemoryStoreOptions};
 use kafleet::store::{Reservation, Stage, Store};
+use kafleet_testkit::faults::full;
+use kafleet_testkit::faults::{Call, send};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::api::client::problem;
 use crate::api::fixture::{Fleet, eventually, fleet, fleet_on};
-use crate::support::faults::full;
-use crate::support::faults::{Call, send};
 
 const REQUESTS: usize = 8;
 

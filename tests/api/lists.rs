@@ -2,10 +2,10 @@
 
 use kafleet::documents::TaskPage;
 use kafleet::model::event::Kind;
+use kafleet_testkit::wait::eventually;
 use serde_json::json;
 
 use crate::api::fixture::{Fleet, fleet};
-use crate::support::wait::eventually;
 
 /// Waits until the clock shows a later millisecond than that of records written before.
 pub async fn next_millisecond() {

@@ -121,7 +121,7 @@ async fn index_lists_the_endpoints() {
 #[tokio::test]
 async fn http_2_is_supported() {
     let fleet = unfolded(ApiConfig::default()).await;
-    let client = crate::support::http::builder().http2_prior_knowledge().build().unwrap();
+    let client = kafleet_testkit::http::builder().http2_prior_knowledge().build().unwrap();
     let answer = client.post(format!("{}/v1/tasks", fleet.base)).json(&json!({"type": "echo"})).send().await.unwrap();
     assert_eq!((answer.status(), answer.version()), (StatusCode::CREATED, reqwest::Version::HTTP_2));
 }

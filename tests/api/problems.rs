@@ -1,12 +1,12 @@
 //! Invalid input is answered with a problem document that explains the error, never with status 500.
 
 use kafleet::config::ApiConfig;
+use kafleet_testkit::faults::Call;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::api::client::problem;
 use crate::api::fixture::{Fleet, fleet, unfolded};
-use crate::support::faults::Call;
 
 /// Bodies that readers understand differently, with the codes and the pointers.
 #[tokio::test]

@@ -7,13 +7,13 @@ use kafleet::model::event::{Kind, Payload};
 use kafleet::model::json::RawJson;
 use kafleet::model::record::state::State;
 use kafleet::model::task::Position;
+use kafleet_testkit::faults::read_checkpoints;
 use reqwest::Method;
 use serde_json::json;
 
 use crate::api::client::refusal;
 use crate::api::fixture::{DEADLINE, eventually, fleet, unfolded};
 use crate::api::logs::texts;
-use crate::support::faults::read_checkpoints;
 
 #[tokio::test]
 async fn status_contains_all_fields() {

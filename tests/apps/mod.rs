@@ -15,14 +15,13 @@ use kafleet::handlers::testing::TestRun;
 use kafleet::model::json::RawJson;
 use kafleet::runtime::Health;
 use kafleet::telemetry::Metrics;
+use kafleet_testkit::wait::{DEADLINE, eventually_blocking};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-
-use crate::support::wait::{DEADLINE, eventually_blocking};
 
 fn program(command: &[&str]) -> AppProgram {
     AppProgram {

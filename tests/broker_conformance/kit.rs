@@ -10,10 +10,9 @@ use kafleet::broker::{
     Broker, BrokerError, Commit, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Partition, Producer, ProducerRecord,
     Record, RecordRef, StartOffset, TopicChange, TopicSpec,
 };
+use kafleet_testkit::names::unique;
 
-pub use crate::support::wait::{DEADLINE, eventually_blocking};
-
-use crate::support::names::unique;
+pub use kafleet_testkit::wait::{DEADLINE, eventually_blocking};
 
 /// Time given to events that must not happen, and for which there is no condition to wait for.
 pub const GRACE: Duration = Duration::from_millis(500);

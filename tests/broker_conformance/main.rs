@@ -17,9 +17,6 @@ mod kit;
 mod memory;
 mod produce;
 mod read;
-#[path = "../support/mod.rs"]
-#[allow(unused, reason = "each test crate uses a part of it")]
-mod support;
 mod topics;
 
 use kit::Kit;

@@ -7,6 +7,7 @@ use futures::StreamExt;
 use kafleet::config::Names;
 use kafleet::control::{ControlState, ControlWatch, follow_control};
 use kafleet::model::event::{Event, Kind};
+use kafleet_testkit::services::connect;
 use reqwest::Method;
 use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -17,7 +18,6 @@ use crate::fleet::{Fleet, PREFIX};
 use crate::kafka::Cluster;
 use crate::redis::Single;
 use crate::requests::{Item, Requests};
-use crate::support::services::connect;
 use crate::topics::Topics;
 
 /// Maximum time after the last fault for all tasks to end.

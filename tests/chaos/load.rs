@@ -15,6 +15,7 @@ use kafleet::model::task::partition::partition_of;
 use kafleet::model::task::{Policy, Rules, TaskSpec};
 use kafleet::publish::{PublishError, Publisher};
 use kafleet::runtime::now_ms;
+use kafleet_testkit::services::connect;
 use parking_lot::Mutex;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -24,7 +25,6 @@ use tokio::time::{Instant, sleep};
 use crate::apis::Apis;
 use crate::fleet::{EVENTS_PARTITIONS, PREFIX, TASK_PARTITIONS};
 use crate::kafka::Cluster;
-use crate::support::services::connect;
 use crate::trees::{Operation, SubmitVia, Tree};
 
 /// Time after which an unfinished tree is lost.

@@ -36,9 +36,6 @@ mod process;
 mod proxy;
 mod redis;
 mod requests;
-#[path = "../support/mod.rs"]
-#[allow(unused, reason = "each test crate uses a part of it")]
-mod support;
 mod tasks;
 mod topics;
 mod trees;
@@ -74,7 +71,7 @@ fn main() -> ExitCode {
     });
     let orders = Trial::test("accepted_requests_take_effect_once", || {
         let seconds = accepted_requests::seconds("KAFLEET_REQUESTS");
-        if seconds.is_none() && support::services::kafka().is_none() {
+        if seconds.is_none() && kafleet_testkit::services::kafka().is_none() {
             return Ok(());
         }
         let seed = std::env::var("KAFLEET_SEED").ok().and_then(|seed| seed.parse().ok());
@@ -101,7 +98,7 @@ impl Settings {
         };
         let minutes = number("KAFLEET_CHAOS");
         if minutes.is_none() {
-            support::services::kafka()?;
+            kafleet_testkit::services::kafka()?;
         }
         let seed = number("KAFLEET_SEED").map_or_else(|| fastrand::u64(..1_000_000), |seed| seed as u64);
         let (length, rate) = minutes.map_or((SHORT, 3.0), |minutes| (Duration::from_secs_f64(minutes * 60.0), 6.0));

@@ -10,9 +10,9 @@ use kafleet::broker::{Broker, Partition, RecordRef};
 use kafleet::config::Names;
 use kafleet::dead_letters::headers::mark;
 use kafleet::model::event::Event;
+use kafleet_testkit::services::connect;
 
 use crate::fleet::{EVENTS_PARTITIONS, PREFIX};
-use crate::support::services::connect;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 

@@ -1,10 +1,10 @@
 //! Deaths of processes of apps: the attempts beside run again in spare processes, and an app that dies by itself costs no
 //! attempts.
 
+use kafleet_testkit::wait::eventually_blocking;
 use serde_json::{Value, json};
 
 use crate::cli::apps::{Dev, pid_of, wait_until_gone};
-use crate::support::wait::eventually_blocking;
 
 fn is_running(dev: &Dev, id: &str) -> bool {
     dev.run(&["status", id]).out.contains("running")

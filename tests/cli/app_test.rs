@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use kafleet_testkit::services::skip;
 use serde_json::{Value, json};
 
 use crate::cli::run::{RunResult, kafleet, run};
-use crate::support::services::skip;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

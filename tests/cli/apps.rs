@@ -76,7 +76,7 @@ impl Dev {
 
     fn get(&self, path: &str) -> (u16, String) {
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        let http = crate::support::http::client();
+        let http = kafleet_testkit::http::client();
         let answer = async {
             let answer = http.get(format!("{}{path}", self.api)).send().await?;
             Ok::<_, reqwest::Error>((answer.status().as_u16(), answer.text().await?))

@@ -88,7 +88,7 @@ impl Dev {
     pub fn pause(&self, task_type: &str, more: &[&str]) -> RunResult {
         let ran = self.run(&[&["types", "pause", task_type], more].concat()).exits_with(0);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let http = crate::support::http::client();
+        let http = kafleet_testkit::http::client();
         let metrics =
             || runtime.block_on(async { http.get(format!("{}/metrics", self.api)).send().await?.text().await });
         let paused = format!("kafleet_type_paused{{type=\"{task_type}\"}} 1");

@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use kafleet_testkit::wait::eventually_blocking;
 use serde_json::json;
 
 use super::apps::Dev;
 use crate::cli::run::{kafleet, write};
-use crate::support::wait::eventually_blocking;
 
 const HEAD: &str = "import os, time\nfrom kafleet import App\napp = App()\n";
 

@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-pub use crate::support::wait::{DEADLINE, eventually_blocking};
+pub use kafleet_testkit::wait::{DEADLINE, eventually_blocking};
 
 const VARIABLES: [&str; 8] = [
     "KAFLEET_CONFIG",

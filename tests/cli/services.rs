@@ -6,12 +6,12 @@ use std::process::{Command, Stdio};
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition, ProducerRecord};
+use kafleet_testkit::names::unique;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::cli::run::{DEADLINE, Daemon, config_folder, eventually_blocking, kafleet, run, wait_for_exit};
-use crate::support::names::unique;
 
 /// Services, configuration and names of a fleet of processes.
 pub(super) struct Fleet {
@@ -30,7 +30,7 @@ impl Fleet {
 
     /// Adds lines to the section `topics`.
     fn with(topics: &str) -> Option<Self> {
-        let (kafka, redis) = crate::support::services::kafka_and_redis()?;
+        let (kafka, redis) = kafleet_testkit::services::kafka_and_redis()?;
         let types = "[types.echo]\nhandler = \"echo\"\n";
         let folder = config_folder(&format!("[topics]\nevents_partitions = 3\ntask_partitions = 2\n{topics}\n{types}"));
         Some(Self { kafka, redis, prefix: unique("cli"), folder, api: "http://127.0.0.1:1".into() })
@@ -74,14 +74,14 @@ impl Fleet {
 
     fn get(&self, path: &str) -> Value {
         let url = format!("{}{path}", self.api);
-        let http = crate::support::http::client();
+        let http = kafleet_testkit::http::client();
         runtime().block_on(async { http.get(url).send().await.unwrap().json().await.unwrap() })
     }
 }
 
 /// Reads `/readyz` at an address.
 fn readiness(address: &str) -> (u16, String) {
-    let http = crate::support::http::client();
+    let http = kafleet_testkit::http::client();
     let asked = async {
         let answer = http.get(format!("http://{address}/readyz")).send().await.ok()?;
         Some((answer.status().as_u16(), answer.text().await.ok()?))
@@ -172,7 +172,7 @@ fn hangup_replaces_the_processes_of_apps() {
 
 /// Value of a metric at an address.
 fn metric(address: &str, series: &str) -> Option<String> {
-    let http = crate::support::http::client();
+    let http = kafleet_testkit::http::client();
     let text = runtime()
         .block_on(async { http.get(format!("http://{address}/metrics")).send().await.ok()?.text().await.ok() })?;
     text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ').map(str::to_owned))
@@ -263,7 +263,7 @@ fn run_with(fleet: &Fleet, token: &str) -> crate::cli::run::RunResult {
 #[test]
 fn doctor_reports_a_full_redis() {
     let Some(mut fleet) = Fleet::new() else { return };
-    let server = crate::support::redis::Server::start_with(&["--maxmemory-policy", "noeviction"]);
+    let server = kafleet_testkit::redis::Server::start_with(&["--maxmemory-policy", "noeviction"]);
     fleet.redis = server.url();
     fleet.run(&["topics", "apply"]).exits_with(0);
     fleet.run(&["doctor", "--no-api"]).exits_with(0).stdout_has(&["ok       redis"]);

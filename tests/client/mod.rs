@@ -7,11 +7,11 @@ use std::time::Duration;
 use futures::TryStreamExt;
 use kafleet::client::{CancelTask, Client, Error, Method, NewTask, RetryTask, State, TaskType};
 use kafleet::handlers::{Context, Task, TaskResult};
+use kafleet_testkit::wait::DEADLINE;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::cli::client::Dev;
-use crate::support::wait::DEADLINE;
 use scripted_api::{Answer, ScriptedApi};
 
 /// The type `echo` as a program sees it that has no worker: the result is the params.

@@ -14,9 +14,6 @@ mod isolated;
 mod local_workers;
 mod poison;
 mod rolling;
-#[path = "../support/mod.rs"]
-#[allow(unused, reason = "each test crate uses a part of it")]
-mod support;
 #[path = "../worker/tail.rs"]
 #[allow(dead_code, reason = "the worker's tests use more of it")]
 mod tail;

@@ -6,12 +6,12 @@ use std::process::Child;
 use kafleet::config::Isolation;
 use kafleet::model::event::{Event, Kind as EventKind};
 use kafleet::model::task::partition::partition_of;
+use kafleet_testkit::wait::eventually_blocking;
 
 use crate::crashing_handlers::{Act, crashing, held, params};
 use crate::fleet::{Fleet, eventually, kafka};
 use crate::isolated::exists;
 use crate::local_workers::LocalWorkers;
-use crate::support::wait::eventually_blocking;
 use crate::tail::{ended_ids, is_end};
 use crate::{Case, block_on};
 

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use kafleet::config::Isolation;
 use kafleet::model::event::{Event, Kind as EventKind};
+use kafleet_testkit::wait::eventually;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::crashing_handlers::{Act, crashing, params};
 use crate::fleet::{Fleet, kafka};
 use crate::local_workers::LocalWorkers;
-use crate::support::wait::eventually;
 use crate::tail::is_end;
 use crate::{Case, block_on};
 

@@ -63,7 +63,7 @@ def test_toolchain_satisfies_rust_version(steps):
 def test_included_files_are_in_the_build_context():
     allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     named = re.compile(r'include_(?:str|bytes|dir)!\(\s*(?:concat!\(env!\("CARGO_MANIFEST_DIR"\),\s*)?"([^"]+)"')
-    for source in (ROOT / "src").rglob("*.rs"):
+    for source in (source for folder in ("src", "crates") for source in (ROOT / folder).rglob("*.rs")):
         for path in named.findall(source.read_text()):
             base = ROOT if path.startswith("/") else source.parent
             file = (base / path.lstrip("/")).resolve().relative_to(ROOT.resolve())

@@ -6,14 +6,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::support::processes::{Process, ProcessFleet};
-use crate::support::wait::eventually;
 use kafleet::model::record::TaskRecord;
 use kafleet::model::record::rollup::children_of;
 use kafleet::model::record::state::State;
 use kafleet::model::task::id::TaskId;
 use kafleet::model::task::partition::partition_of;
 use kafleet::store::Store;
+use kafleet_testkit::processes::{Process, ProcessFleet};
+use kafleet_testkit::wait::eventually;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -117,7 +117,7 @@ fn build_example() -> PathBuf {
 
 /// Waits until a role's own endpoint reports that it has its partitions.
 async fn ready(address: &str, process: &mut Process) {
-    let http = crate::support::http::client();
+    let http = kafleet_testkit::http::client();
     eventually("the role is ready", async || {
         process.assert_running();
         let answer = http.get(format!("http://{address}/readyz")).send().await;
@@ -128,14 +128,14 @@ async fn ready(address: &str, process: &mut Process) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn digests_match_sha256sum() {
-    let Some((brokers, _)) = crate::support::services::kafka_and_redis() else { return };
+    let Some((brokers, _)) = kafleet_testkit::services::kafka_and_redis() else { return };
     let (base, tree) = choose();
     eprintln!("{}: {} files, {} directories, {} bytes", base.display(), tree.files.len(), tree.directories, tree.bytes);
     let tail: String = std::iter::repeat_with(fastrand::alphanumeric).take(8).collect();
     let fleet = ProcessFleet::new(&build_example(), brokers, format!("d-{}", tail.to_lowercase()), "");
     let mut running = Vec::new();
     for role in ["worker", "worker", "tracker"] {
-        let address = format!("127.0.0.1:{}", crate::support::redis::free_port());
+        let address = format!("127.0.0.1:{}", kafleet_testkit::redis::free_port());
         let mut process = fleet.start_with(role, &["--ops-listen", &address]);
         ready(&address, &mut process).await;
         running.push(process);

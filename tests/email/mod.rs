@@ -12,9 +12,8 @@ use kafleet::handlers::builtin::email::Emails;
 use kafleet::handlers::testing::{Outcome, TestRun};
 use kafleet::handlers::{Fail, TypeRegistration};
 use kafleet::model::json::RawJson;
+use kafleet_testkit::wait::DEADLINE;
 use serde_json::{Value, json};
-
-use crate::support::wait::DEADLINE;
 
 /// An SMTP server and the emails it received.
 struct Server {
@@ -28,7 +27,7 @@ impl Server {
     /// Returns `None` with a message if no server is available.
     fn start(mode: &str) -> Option<Self> {
         let Ok(python) = std::env::var("KAFLEET_TEST_SMTP") else {
-            crate::support::services::skip("KAFLEET_TEST_SMTP is not set");
+            kafleet_testkit::services::skip("KAFLEET_TEST_SMTP is not set");
             return None;
         };
         let folder = tempfile::tempdir().unwrap();

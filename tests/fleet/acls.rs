@@ -24,12 +24,12 @@ use kafleet::telemetry::Metrics;
 use kafleet::topics::acls::{ACLS, Acl, roles};
 use kafleet::tracker::{self, TrackerSetup};
 use kafleet::worker::{self, WorkerSetup};
+use kafleet_testkit::names::unique;
+use kafleet_testkit::records::committed_record;
+use kafleet_testkit::services::{address, connect};
 use serde_json::{Value, json};
 
 use crate::fleet::kafka_acls::{Permission, allow};
-use crate::support::names::unique;
-use crate::support::records::committed_record;
-use crate::support::services::{address, connect};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Time in which a step succeeds if nothing is missing; used where it should not.
@@ -212,6 +212,7 @@ impl GuardedFleet {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         self.api = format!("http://{}", listener.local_addr().unwrap());
         let api = ApiSetup {
+            pages: kafleet::ui::open,
             broker: broker_of("api"),
             access: Default::default(),
             policies: Default::default(),
@@ -243,7 +244,7 @@ impl GuardedFleet {
 
     /// Sends a request until it succeeds, and returns its body.
     async fn call(&self, method: reqwest::Method, path: &str, body: Value) -> Result<Value, String> {
-        let client = crate::support::http::client();
+        let client = kafleet_testkit::http::client();
         let url = format!("{}{path}", self.api);
         let send = async |_: &Self| {
             let request = client.request(method.clone(), &url).timeout(CALL);

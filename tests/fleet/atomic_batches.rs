@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use kafleet::broker::{ConsumerSpec, DependentRecord, Partition, StartOffset};
 use kafleet::model::record::state::State;
+use kafleet_testkit::faults::{Call, FaultRules, dependents};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::fleet::in_process::{DEADLINE, Fleet, eventually};
-use crate::support::faults::{Call, FaultRules, dependents};
 
 /// Number of tasks in a batch.
 const TASKS: usize = 40;
@@ -103,7 +103,7 @@ fn tree(root: &str) -> Value {
 }
 
 async fn send(fleet: &Fleet, items: &Value) -> (u16, Value) {
-    let client = crate::support::http::client();
+    let client = kafleet_testkit::http::client();
     let url = format!("{}/v1/batches?atomic=true", fleet.api);
     let response = client.post(url).json(items).send().await.unwrap();
     (response.status().as_u16(), response.json().await.unwrap())
@@ -154,7 +154,7 @@ async fn partial_batch_is_invisible() {
     // The producer stalls between the tasks and their events until Kafka aborts its transaction.
     rejected.lift();
     let stalled = faults.on(dependents).block();
-    let (client, batch) = (crate::support::http::client(), tree("stopped"));
+    let (client, batch) = (kafleet_testkit::http::client(), tree("stopped"));
     let request = client.post(format!("{}/v1/batches?atomic=true", fleet.api)).json(&batch).send();
     let request = tokio::spawn(request);
     uncommitted.wait_for("stopped", |(records, _)| records == TASKS).await;

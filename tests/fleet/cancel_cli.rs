@@ -8,12 +8,12 @@ use std::time::Duration;
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::{Broker, Consumer, ConsumerSpec, Partition, StartOffset};
 use kafleet::config::Names;
+use kafleet_testkit::names::unique;
+use kafleet_testkit::processes::{Process, ProcessFleet};
+use kafleet_testkit::wait::eventually_blocking;
 use serde_json::Value;
 
 use crate::fleet::in_process::brokers;
-use crate::support::names::unique;
-use crate::support::processes::{Process, ProcessFleet};
-use crate::support::wait::eventually_blocking;
 
 /// `stubborn` ignores SIGTERM until a file exists; `inline-retry` retries in the worker and `timer-retry` by a timer
 /// of the tracker.

@@ -14,7 +14,7 @@ const TRIES: usize = 5;
 
 async fn running_attempt_is_cancelled_soon(mut fleet: Fleet) {
     fleet.start_worker();
-    let http = crate::support::http::client();
+    let http = kafleet_testkit::http::client();
     let mut times = Vec::new();
     for n in 0..TRIES {
         let id = format!("p{n}");

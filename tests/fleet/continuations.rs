@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::fleet::in_process::{Fleet, eventually};
 
 async fn submit(fleet: &Fleet, task: Value) {
-    let client = crate::support::http::client();
+    let client = kafleet_testkit::http::client();
     let response = client.post(format!("{}/v1/tasks", fleet.api)).json(&task).send().await.unwrap();
     let (status, text) = (response.status(), response.text().await.unwrap());
     assert_eq!(status, 201, "{text}");
@@ -37,7 +37,7 @@ async fn continuation_joins_children_and_runs_again_on_retry(mut fleet: Fleet) {
     assert_eq!(fleet.record("fan:then:then").await.unwrap().outcome.output.unwrap().text(), "\"last\"");
     assert!(fleet.record("fan:then-2").await.is_none(), "the task has not failed");
     assert_eq!(fleet.get("/v1/tasks/fan:then/params").await["params"]["params"], json!({"sum": true}));
-    let client = crate::support::http::client();
+    let client = kafleet_testkit::http::client();
     let response = client.get(format!("{}/v1/tasks/fan/tree?format=mermaid", fleet.api)).send().await.unwrap();
     assert!(response.headers()["content-type"].to_str().unwrap().starts_with("text/vnd.mermaid"));
     let text = response.text().await.unwrap();

@@ -145,7 +145,7 @@ async fn concurrent_redrives_start_one_run(mut fleet: Fleet) {
         page["letters"].as_array().unwrap().iter().find(|letter| letter["task"] == id).unwrap()["id"].clone()
     };
     let (letter, other) = (of("a"), of("b"));
-    let client = crate::support::http::builder().timeout(CALL).build().unwrap();
+    let client = kafleet_testkit::http::builder().timeout(CALL).build().unwrap();
     let send = |n: usize| {
         let request = client.post(format!("{}/v1/dead-letters/{}/redrive", apis[n % 2], letter.as_str().unwrap()));
         async move {

@@ -4,13 +4,13 @@ use kafleet::broker::{Partition, Record};
 use kafleet::handlers::TypeRegistration;
 use kafleet::model::record::state::State;
 use kafleet::runtime::now_ms;
+use kafleet_testkit::records::committed_record;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::fleet::in_process::{DEADLINE, Fleet, eventually};
 use crate::fleet::rebuild_after_wipe::call;
 use crate::fleet::task_types::BrokenTask;
-use crate::support::records::committed_record;
 
 /// Waits until a type has this number of dead letters, and returns them.
 async fn wait_for_letters(fleet: &Fleet, task_type: &str, count: usize) -> Vec<Value> {

@@ -9,7 +9,7 @@ use crate::fleet::in_process::{Fleet, eventually};
 use crate::fleet::task_types::{Branch, Leaf};
 
 async fn post(fleet: &Fleet, path: &str, body: &Value) -> (u16, Value) {
-    let client = crate::support::http::client();
+    let client = kafleet_testkit::http::client();
     let response = client.post(format!("{}{path}", fleet.api)).json(body).send().await.unwrap();
     (response.status().as_u16(), response.json().await.unwrap())
 }

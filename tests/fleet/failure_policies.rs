@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::fleet::in_process::{Fleet, eventually};
 
 async fn submit(fleet: &Fleet, task: Value) {
-    let client = crate::support::http::client();
+    let client = kafleet_testkit::http::client();
     let response = client.post(format!("{}/v1/tasks", fleet.api)).json(&task).send().await.unwrap();
     let (status, text) = (response.status(), response.text().await.unwrap());
     assert_eq!(status, 201, "{text}");

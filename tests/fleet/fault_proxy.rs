@@ -5,10 +5,9 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 
+use kafleet_testkit::wait::{DEADLINE, eventually_blocking};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-
-use crate::support::wait::{DEADLINE, eventually_blocking};
 
 /// Request types of Kafka's protocol (API keys).
 pub const PRODUCE: i16 = 0;

@@ -17,7 +17,7 @@ const REQUESTS: usize = 8;
 
 /// Sends a request, and again while the response is `503`.
 pub async fn post(url: String, body: &Value) -> (u16, Value) {
-    let client = crate::support::http::client();
+    let client = kafleet_testkit::http::client();
     eventually("a response other than 503", || async {
         let response = client.post(&url).json(body).send().await.unwrap();
         let status = response.status().as_u16();

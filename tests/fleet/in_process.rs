@@ -20,16 +20,16 @@ use kafleet::store::memory::MemoryStore;
 use kafleet::telemetry::{Metrics, Tracer};
 use kafleet::tracker::{self, TrackerSetup};
 use kafleet::worker::{self, WorkerSetup};
+use kafleet_testkit::names::unique;
+use kafleet_testkit::oracle::Oracle;
+use kafleet_testkit::redis::Server;
+use kafleet_testkit::services::connect;
+use kafleet_testkit::topics;
 use serde_json::Value;
 
 use crate::fleet::task_types::{Branch, CancelLog, Cancellable, FailureGate, Flaky, Gate, Leaf};
-use crate::support::names::unique;
-use crate::support::oracle::Oracle;
-use crate::support::redis::Server;
-use crate::support::services::connect;
-use crate::support::topics;
 
-pub use crate::support::wait::{DEADLINE, eventually};
+pub use kafleet_testkit::wait::{DEADLINE, eventually};
 
 fn task_partitions(broker: &dyn Broker, names: &Names) -> Vec<Partition> {
     let topics = broker.topics(&names.tasks(""), DEADLINE).unwrap();
@@ -41,7 +41,7 @@ fn task_partitions(broker: &dyn Broker, names: &Names) -> Vec<Partition> {
 
 /// Bootstrap servers of the test Kafka, or `None` with a skipped test without Kafka or Redis.
 pub fn brokers() -> Option<String> {
-    crate::support::services::kafka_and_redis().map(|(brokers, _)| brokers)
+    kafleet_testkit::services::kafka_and_redis().map(|(brokers, _)| brokers)
 }
 
 pub struct Fleet {
@@ -156,6 +156,7 @@ impl Fleet {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         self.api = format!("http://{}", listener.local_addr().unwrap());
         let setup = ApiSetup {
+            pages: kafleet::ui::open,
             broker: self.broker.clone(),
             access: Default::default(),
             policies: Default::default(),
@@ -250,7 +251,7 @@ impl Fleet {
 
     /// Response of the API with any status but `503`, which it gives while the tracker is behind.
     pub async fn response(&self, path: &str) -> (u16, String) {
-        let client = crate::support::http::client();
+        let client = kafleet_testkit::http::client();
         eventually(&format!("a response to {path}"), || async {
             let response = client.get(format!("{}{path}", self.api)).send().await.unwrap();
             let (status, text) = (response.status().as_u16(), response.text().await.unwrap());

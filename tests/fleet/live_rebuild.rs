@@ -22,15 +22,15 @@ use kafleet::model::task::id::TaskId;
 use kafleet::publish::Publisher;
 use kafleet::runtime::now_ms;
 use kafleet::store::Store;
+use kafleet_testkit::names::unique;
+use kafleet_testkit::processes::{Process, ProcessFleet, eventually_running};
+use kafleet_testkit::redis::{Server, free_port};
+use kafleet_testkit::services::connect;
+use kafleet_testkit::wait::DEADLINE;
 use serde_json::{Value, json};
 
 use crate::fleet::in_process::brokers;
 use crate::fleet::process_crashes::wait_until_folded;
-use crate::support::names::unique;
-use crate::support::processes::{Process, ProcessFleet, eventually_running};
-use crate::support::redis::{Server, free_port};
-use crate::support::services::connect;
-use crate::support::wait::DEADLINE;
 
 /// Tasks per wave of the load; every tenth is delayed.
 const WAVE: usize = 40;
@@ -104,7 +104,7 @@ async fn succeeded(store: &dyn Store, all: &[u32]) -> usize {
 
 /// Reads recently published tasks at their positions: each must be found or answered with `503`.
 async fn query(api: String, stop: Arc<AtomicBool>, published: Arc<Mutex<Vec<(String, String)>>>) -> (usize, usize) {
-    let client = crate::support::http::client();
+    let client = kafleet_testkit::http::client();
     let (mut visible, mut late, mut ended) = (0, 0, BTreeMap::<String, String>::new());
     while !stop.load(SeqCst) {
         let (id, position) = published.lock().unwrap().last().cloned().unwrap();
@@ -172,7 +172,7 @@ async fn fleet_moves_to_another_redis_under_load() {
     let api = fleet.start_with("api", &["--redis", &url, "--listen", &address]);
     running.push(api);
     let api = format!("http://{address}");
-    let client = crate::support::http::client();
+    let client = kafleet_testkit::http::client();
     let responses = async || client.get(format!("{api}/v1/types")).send().await.is_ok();
     eventually_running("the API responds", &mut running, responses).await;
     let querying = tokio::spawn(query(api, stop.clone(), published.clone()));

@@ -7,12 +7,12 @@ use kafleet::config::{CallbacksConfig, SecretConfig};
 use kafleet::handlers::TypeRegistration;
 use kafleet::handlers::builtin::callback::{Callbacks, TYPE, signature};
 use kafleet::model::record::state::State;
+use kafleet_testkit::names::unique;
+use kafleet_testkit::processes::{ProcessFleet, eventually_running_blocking};
 use serde_json::{Value, json};
 
 use crate::fleet::http_receiver::{Call, Receiver};
 use crate::fleet::in_process::{Fleet, brokers, eventually};
-use crate::support::names::unique;
-use crate::support::processes::{ProcessFleet, eventually_running_blocking};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
@@ -32,7 +32,7 @@ pub fn callbacks() -> TypeRegistration {
 }
 
 async fn post(fleet: &Fleet, path: &str, body: &Value) -> (u16, Value) {
-    let client = crate::support::http::client();
+    let client = kafleet_testkit::http::client();
     let response = client.post(format!("{}{path}", fleet.api)).json(body).send().await.unwrap();
     (response.status().as_u16(), response.json().await.unwrap())
 }

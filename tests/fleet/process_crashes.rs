@@ -15,14 +15,14 @@ use kafleet::model::task::id::TaskId;
 use kafleet::publish::Publisher;
 use kafleet::runtime::now_ms;
 use kafleet::store::Store;
+use kafleet_testkit::names::unique;
+use kafleet_testkit::oracle::Oracle;
+use kafleet_testkit::processes::{Process, ProcessFleet, eventually_running};
+use kafleet_testkit::services::connect;
+use kafleet_testkit::wait::eventually;
 use serde_json::{Value, json};
 
 use crate::fleet::in_process::{brokers, is_folded_up_to};
-use crate::support::names::unique;
-use crate::support::oracle::Oracle;
-use crate::support::processes::{Process, ProcessFleet, eventually_running};
-use crate::support::services::connect;
-use crate::support::wait::eventually;
 
 const TASKS: usize = 20_000;
 
@@ -120,7 +120,7 @@ async fn task_published_with_kcat_is_listed() {
     let status: Value = serde_json::from_str(&fleet.run(&["status", &id, "--wait=240s", "-o", "json"])).unwrap();
     assert_eq!((&status["state"], &status["result"]), (&json!("succeeded"), &json!({"text": "hello"})));
     assert!(fleet.run(&["status", &id]).contains("succeeded"));
-    let rest = crate::support::http::client();
+    let rest = kafleet_testkit::http::client();
     let response = rest.get(format!("{}/v1/tasks/{id}", fleet.api)).send().await.unwrap();
     let document: Value = serde_json::from_str(&response.text().await.unwrap()).unwrap();
     assert_eq!((&document["state"], &document["result"]), (&json!("succeeded"), &json!({"text": "hello"})));

@@ -21,7 +21,7 @@ const ROUNDS: usize = 20;
 const CALL: Duration = Duration::from_secs(60);
 
 pub async fn call(fleet: &Fleet, method: Method, path: &str, body: Value) -> Value {
-    let request = crate::support::http::client().request(method, format!("{}{path}", fleet.api));
+    let request = kafleet_testkit::http::client().request(method, format!("{}{path}", fleet.api));
     let response = request.timeout(CALL).json(&body).send().await.unwrap();
     let (status, text) = (response.status(), response.text().await.unwrap());
     assert!(status.is_success(), "{path}: {status} {text}");

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use kafleet_testkit::names::unique;
+use kafleet_testkit::processes::{ProcessFleet, eventually_running_blocking};
 use serde_json::Value;
 
 use crate::fleet::in_process::brokers;
-use crate::support::names::unique;
-use crate::support::processes::{ProcessFleet, eventually_running_blocking};
 
 #[test]
 fn killed_worker_is_reported_and_its_task_can_be_cancelled() {

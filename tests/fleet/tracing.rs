@@ -63,7 +63,7 @@ impl TracedFleet {
     }
 
     async fn submit(&self, task: Value, trace: Option<&str>) -> Value {
-        let client = crate::support::http::client();
+        let client = kafleet_testkit::http::client();
         let mut request = client.post(format!("{}/v1/tasks", self.fleet.api)).json(&task);
         if let Some(trace) = trace {
             request = request.header("traceparent", trace).header("tracestate", "v=1");
@@ -256,7 +256,7 @@ async fn retry_by_hand_and_late_children_are_linked_traces() {
     let traced = TracedFleet::start(Behaviour::Accept, 1.0).await;
     traced.submit(json!({"type": "leaf", "id": "a", "params": {"held": false, "fails": true}}), None).await;
     assert_eq!(traced.fleet.wait_for_end("a").await.state, State::Failed);
-    let client = crate::support::http::client();
+    let client = kafleet_testkit::http::client();
     let retried = client.post(format!("{}/v1/tasks/a/retry", traced.fleet.api)).json(&json!({})).send().await.unwrap();
     assert_eq!(retried.status(), 202);
     eventually("the second run has ended", || async {

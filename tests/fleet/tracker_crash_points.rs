@@ -19,15 +19,15 @@ use kafleet::model::task::id::TaskId;
 use kafleet::model::units::time::time_text;
 use kafleet::publish::Publisher;
 use kafleet::runtime::now_ms;
+use kafleet_testkit::names::unique;
+use kafleet_testkit::processes::{Process, ProcessFleet};
+use kafleet_testkit::services::connect;
+use kafleet_testkit::wait::{DEADLINE, eventually_blocking};
 use tokio::runtime::Handle;
 
 use crate::fleet::fault_proxy::{self, ADD_PARTITIONS, Breakpoint, END_TXN, Fault, INIT_PRODUCER, PRODUCE, Step, When};
 use crate::fleet::in_process::brokers;
 use crate::fleet::process_crashes::wait_until_folded;
-use crate::support::names::unique;
-use crate::support::processes::{Process, ProcessFleet};
-use crate::support::services::connect;
-use crate::support::wait::{DEADLINE, eventually_blocking};
 
 /// Number of fleets tested concurrently: most of the time is spent waiting for Kafka sessions to expire.
 const FLEETS: usize = 9;

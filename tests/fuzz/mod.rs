@@ -289,6 +289,7 @@ impl FuzzServices {
         let mut registry = Registry::default();
         registry.add("echo", TypeRegistration::new(Echo));
         let setup = ApiSetup {
+            pages: kafleet::ui::open,
             broker: broker.clone(),
             access: Default::default(),
             policies: Default::default(),

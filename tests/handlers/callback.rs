@@ -8,11 +8,10 @@ use kafleet::handlers::builtin::callback::{Callbacks, TYPE};
 use kafleet::handlers::testing::{Outcome, TestRun};
 use kafleet::handlers::{Fail, TypeRegistration};
 use kafleet::model::json::RawJson;
+use kafleet_testkit::wait::DEADLINE;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-
-use crate::support::wait::DEADLINE;
 
 /// The type with a number of slots.
 fn callbacks(slots: u32) -> TypeRegistration {

@@ -11,11 +11,10 @@ use kafleet::handlers::program_env::ProgramEnv;
 use kafleet::handlers::testing::{Outcome, TestRun};
 use kafleet::handlers::{Fail, Handler, TypeRegistration};
 use kafleet::model::json::RawJson;
+use kafleet_testkit::wait::{DEADLINE, eventually_blocking};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-
-use crate::support::wait::{DEADLINE, eventually_blocking};
 
 fn sh(script: &str) -> Program {
     Program {

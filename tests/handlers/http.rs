@@ -13,11 +13,10 @@ use kafleet::handlers::builtin::http::{Call, Http, client};
 use kafleet::handlers::testing::{Outcome, TestRun};
 use kafleet::handlers::{Fail, Handler, TypeRegistration};
 use kafleet::model::json::RawJson;
+use kafleet_testkit::wait::DEADLINE;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpSocket};
-
-use crate::support::wait::DEADLINE;
 
 /// Answers `/status/<code>` with that code, `/seen` with the request, and so on.
 async fn serve() -> SocketAddr {

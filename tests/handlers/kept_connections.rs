@@ -11,13 +11,12 @@ use kafleet::handlers::builtin::callback::Callbacks;
 use kafleet::handlers::builtin::http::{Call, Http, client};
 use kafleet::handlers::testing::{Outcome, TestRun};
 use kafleet::model::json::RawJson;
+use kafleet_testkit::wait::DEADLINE;
 use reqwest::Method;
 use reqwest::header::HeaderMap;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-
-use crate::support::wait::DEADLINE;
 
 /// Service that counts its connections and requests.
 struct Service {

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use kafleet::broker::{Broker, BrokerError, Commit, GroupEvent, StartOffset};
+use kafleet_testkit::wait::eventually_blocking;
 
 use super::{DEADLINE, Fixture, assigned, fixture, fixture_with, poll_until, unique};
-use crate::support::wait::eventually_blocking;
 
 /// Session timeouts longer than the tests' deadlines.
 const LONG_SESSIONS: [(&str, &str); 1] = [("session.timeout.ms", "240000")];

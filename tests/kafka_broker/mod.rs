@@ -11,9 +11,8 @@ use kafleet::broker::{
     Broker, BrokerError, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Partition, Producer, ProducerRecord,
     RecordRef, StartOffset, TopicChange, TopicSpec,
 };
-
-use crate::support::names::unique;
-use crate::support::wait::eventually_blocking;
+use kafleet_testkit::names::unique;
+use kafleet_testkit::wait::eventually_blocking;
 
 mod groups;
 mod tls;
@@ -51,7 +50,7 @@ fn fixture(partitions: u32) -> Option<Fixture> {
 }
 
 fn fixture_with(partitions: u32, settings: &[(&str, &str)]) -> Option<Fixture> {
-    let servers = crate::support::services::kafka()?;
+    let servers = kafleet_testkit::services::kafka()?;
     let mut section = section(&servers);
     section.extend(settings.iter().map(|(key, value)| (key.to_string(), value.to_string())));
     let kafka = Kafka::new(&section).expect("a client");

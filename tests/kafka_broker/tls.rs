@@ -10,9 +10,8 @@ use kafleet::broker::kafka::Kafka;
 use kafleet::broker::{
     Broker, BrokerError, DeliverySink, Partition, ProducerRecord, RecordRef, TopicChange, TopicSpec,
 };
-
-use crate::support::names::unique;
-use crate::support::wait::eventually_blocking;
+use kafleet_testkit::names::unique;
+use kafleet_testkit::wait::eventually_blocking;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -26,7 +25,7 @@ impl DeliverySink for Outcomes {
 
 /// Returns `None` if no such listener is available.
 fn section(password: Option<&str>) -> Option<BTreeMap<String, String>> {
-    let servers = crate::support::services::address("KAFLEET_TEST_KAFKA_SASL")?;
+    let servers = kafleet_testkit::services::address("KAFLEET_TEST_KAFKA_SASL")?;
     let password = password.map_or_else(|| var("KAFLEET_TEST_KAFKA_PASSWORD").expect("the password"), str::to_owned);
     let entries = [
         ("bootstrap.servers", servers),

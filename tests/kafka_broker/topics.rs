@@ -10,15 +10,14 @@ use kafleet::config::{Config, Names, Overrides, load_with};
 use kafleet::control::settings::{FleetSettingsError, mark_partition_consumed, read_control};
 use kafleet::handlers::Registry;
 use kafleet::topics::{ApplyError, apply, check};
-
-use crate::support::names::unique;
-use crate::support::wait::eventually;
+use kafleet_testkit::names::unique;
+use kafleet_testkit::wait::eventually;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Configuration with a unique prefix; `None` without Kafka.
 fn config() -> Option<Config> {
-    let servers = crate::support::services::kafka()?;
+    let servers = kafleet_testkit::services::kafka()?;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kafleet.toml");
     let text = "[topics]\nevents_partitions = 3\ntask_partitions = 2\n[types.echo]\nhandler = \"echo\"\npublish_results = true\n";

@@ -4,6 +4,7 @@
 //! them. Hand-written ones are checked against the code that decodes the data.
 
 mod acls;
+mod api_documents;
 mod app_protocol;
 mod configuration;
 mod monitoring;
@@ -182,7 +183,7 @@ fn field_page() -> String {
     let mut page = String::from(
         "# Task fields\n\n\
          Options of a task besides its type, params, id, parent, key and times. JSON has them in the same object as the other fields of\n\
-         a task. A field without a header of its own is part of the JSON in `ce_policy`. Generated from `src/model/task/policy.rs` by\n\
+         a task. A field without a header of its own is part of the JSON in `ce_policy`. Generated from `crates/model/src/task/policy.rs` by\n\
          `KAFLEET_UPDATE=1 cargo test --test schemas`.\n\n\
          | field | header | argument | accepted in | change | meaning |\n|---|---|---|---|---|---|\n",
     );
@@ -244,20 +245,6 @@ fn each_file_is_a_schema_or_checked_here() {
     }
 }
 
-#[test]
-fn each_api_document_is_published() {
-    let published = api();
-    let sources =
-        [include_str!("../../src/documents/mod.rs"), include_str!("../../src/documents/operations.rs")].concat();
-    for name in sources
-        .lines()
-        .filter_map(|line| line.strip_prefix("pub struct "))
-        .filter_map(|rest| rest.split([' ', '<', '(']).next())
-    {
-        assert!(published["$defs"].get(name).is_some(), "`{name}` of src/documents/mod.rs is not in schemas/api.json");
-    }
-}
-
 /// Header names declared in a source file.
 fn declared(source: &str) -> BTreeSet<&str> {
     let module = source.split("pub mod header {").nth(1).and_then(|rest| rest.split("\n}").next()).unwrap_or(source);
@@ -268,7 +255,7 @@ fn declared(source: &str) -> BTreeSet<&str> {
 fn each_header_is_described() {
     for (file, declared) in [
         ("task-headers.json", header::all().collect()),
-        ("dead-letter-headers.json", declared(include_str!("../../src/dead_letters/headers.rs"))),
+        ("dead-letter-headers.json", declared(include_str!("../../crates/fleet/src/dead_letters/headers.rs"))),
     ] {
         let schema = read(file);
         let described: BTreeSet<&str> = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
@@ -479,7 +466,7 @@ fn dead_letter_example_matches_the_schema() {
 fn wire_format_is_documented() {
     let text = concat!(include_str!("../../docs/wire.md"), include_str!("../../docs/task-fields.md"));
     let kinds = kinds_of(&read("event.json"));
-    let headers = header::all().chain(declared(include_str!("../../src/dead_letters/headers.rs")));
+    let headers = header::all().chain(declared(include_str!("../../crates/fleet/src/dead_letters/headers.rs")));
     let names = headers.map(str::to_owned).chain(kinds);
     for name in names.filter(|name| name != "unknown") {
         assert!(text.contains(&format!("`{name}`")), "docs/wire.md does not explain `{name}`");

@@ -1,4 +1,4 @@
-//! Files that follow from the table of settings in `src/config/type_settings.rs`: a part of docs/configuration.md, the options of
+//! Files that follow from the table of settings in `crates/config/src/type_settings.rs`: a part of docs/configuration.md, the options of
 //! the SDKs, and the keys for which the chart replaces no pods.
 
 use std::fmt::Write;
@@ -147,7 +147,7 @@ fn options_of_python_are_current() {
         }
     };
     let mut text = format!(
-        "\"\"\"Settings of task types, from src/config/type_settings.rs by `{UPDATE}`.\"\"\"\n\n\
+        "\"\"\"Settings of task types, from crates/config/src/type_settings.rs by `{UPDATE}`.\"\"\"\n\n\
          from __future__ import annotations\n\n\
          from collections.abc import Mapping, Sequence\n\
          from typing import Any, Literal, TypedDict\n\n\
@@ -171,7 +171,7 @@ fn options_of_typescript_are_current() {
         text.push_str("}\n");
     };
     let mut text = format!(
-        "/** Settings of task types, from src/config/type_settings.rs by `{UPDATE}`. */\n\n\
+        "/** Settings of task types, from crates/config/src/type_settings.rs by `{UPDATE}`. */\n\n\
          import type {{ Duration }} from \"./outcomes.ts\";\n\n\
          /** Class of errors. */\n\
          export type ErrorClass = abstract new (...args: never[]) => Error;\n"

@@ -1,6 +1,6 @@
 //! Broker as seen by a simulated process: calls fail, and fail after they took effect. Commits are checked against the
 //! log. Its faults follow from the seed and its invariants are those of the simulation, so that the rules of
-//! `support::faults` do not serve here.
+//! `kafleet_testkit::faults` do not serve here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};

@@ -1,10 +1,6 @@
 //! Deterministic simulation: the real worker, tracker, API and fold on an in-memory broker and store, on one thread,
 //! with a simulated clock. All choices follow from a seed. CONTRIBUTING.md describes longer runs.
 
-#[path = "../support/mod.rs"]
-#[allow(unused, reason = "each test crate uses a part of it")]
-mod support;
-
 mod apps;
 mod deliveries;
 mod faults;

@@ -72,6 +72,7 @@ pub fn tracker(fleet: &Fleet, process_id: ProcessId) -> TrackerSetup {
 pub fn api(fleet: &Fleet) -> ApiSetup {
     let is_newer = fleet.newer.borrow().contains(&ProcessId::Api);
     ApiSetup {
+        pages: kafleet::ui::open,
         broker: broker(fleet, None),
         access: Default::default(),
         policies: Default::default(),

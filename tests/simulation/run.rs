@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use kafleet::model::record::state::State;
 use kafleet::runtime::simulated::simulate;
+use kafleet_testkit::oracle::Oracle;
 
 use crate::fleet::{Fleet, SESSION};
 use crate::host::System;
 use crate::request_oracle::{MAX_WITHDRAWAL_MS, active_cancels, may_leave_cancels};
 use crate::scenario::{FaultMode, Scenario};
-use crate::support::oracle::Oracle;
 use crate::verdict;
 
 /// Maximum time after the faults until all tasks have ended.

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use kafleet::model::statistics::aggregate::{AggregateKey, Level};
 use kafleet::model::statistics::{ALL, Overview};
 use kafleet::store::Store;
+use kafleet_testkit::oracle::kept_aggregates;
 
 use crate::fleet::Fleet;
-use crate::support::oracle::kept_aggregates;
 use crate::verdict::records;
 
 /// Open tasks by type, according to the statistics of all partitions. `None` if the log is longer than they are kept.

@@ -11,9 +11,9 @@ use kafleet::model::task::id::TaskId;
 use kafleet::store::memory::{MemoryStore, MemoryStoreOptions, Snapshot};
 use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Checkpoint, Entry, Index, PartitionWriter, Store, StoreError};
+use kafleet_testkit::redis::patient;
 
-use crate::support::redis::patient;
-pub use crate::support::wait::{DEADLINE, eventually};
+pub use kafleet_testkit::wait::{DEADLINE, eventually};
 
 pub struct Fixture {
     pub store: Arc<dyn Store>,
@@ -141,7 +141,7 @@ impl Fixture {
 
 /// URL of the Redis for tests.
 pub fn test_redis() -> Option<String> {
-    crate::support::services::redis()
+    kafleet_testkit::services::redis()
 }
 
 pub async fn raw(url: &str) -> redis::aio::MultiplexedConnection {

@@ -6,10 +6,10 @@ use kafleet::model::record::state::State;
 use kafleet::model::statistics::aggregate::{Aggregate, AggregateKey, Level};
 use kafleet::model::statistics::{ListedSeries, Overview};
 use kafleet::store::{Index, StoreError};
+use kafleet_testkit::redis::Server;
 
 use crate::store_conformance::fixture::*;
 use crate::store_conformance::redis_only::server;
-use crate::support::redis::Server;
 
 fn is_damaged(result: &Result<(), StoreError>, expected: &str) -> bool {
     matches!(result, Err(StoreError::Damaged(text)) if text.contains(expected))

@@ -3,8 +3,7 @@
 use kafleet::store::redis::commands::COMMANDS;
 use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Store, StoreError};
-
-use crate::support::redis::{Server, patient};
+use kafleet_testkit::redis::{Server, patient};
 
 /// Commands that only some deployments need.
 const OPTIONAL: [&str; 3] = ["CLUSTER", "ASKING", "CONFIG"];
@@ -20,7 +19,7 @@ async fn probe(server: &Server, rules: &[&str]) -> Result<(), StoreError> {
 
 #[tokio::test]
 async fn documented_permissions_suffice_and_leave_nothing_behind() {
-    if crate::support::services::redis().is_none() {
+    if kafleet_testkit::services::redis().is_none() {
         return;
     }
     let server = Server::start();
@@ -31,7 +30,7 @@ async fn documented_permissions_suffice_and_leave_nothing_behind() {
 
 #[tokio::test]
 async fn each_missing_permission_is_noticed() {
-    if crate::support::services::redis().is_none() {
+    if kafleet_testkit::services::redis().is_none() {
         return;
     }
     let server = Server::start();

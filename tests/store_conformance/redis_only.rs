@@ -7,9 +7,9 @@ use kafleet::model::projection::changes::Changes;
 use kafleet::model::record::state::State;
 use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Index, Notice, PartitionWriter, Store, StoreError};
+use kafleet_testkit::redis::{Server, free_port, patient};
 
 use crate::store_conformance::fixture::*;
-use crate::support::redis::{Server, free_port, patient};
 
 const SECRET: &str = "very-secret-word";
 

@@ -3,9 +3,9 @@
 use futures::StreamExt;
 use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Index, Notice, Reservation, Stage, Store, StoreError};
+use kafleet_testkit::redis::{Cluster, Sentinels, patient};
 
 use crate::store_conformance::fixture::*;
-use crate::support::redis::{Cluster, Sentinels, patient};
 
 fn options(url: String, case: &str) -> RedisOptions {
     RedisOptions { prefix: format!("test-{}", &case[..case.len().min(40)]), ..patient(url) }
@@ -17,7 +17,7 @@ async fn cluster_passes_every_case() {
         return;
     }
     let cluster = Cluster::start();
-    let nodes = || cluster.servers.iter().map(crate::support::redis::Server::url).collect();
+    let nodes = || cluster.servers.iter().map(kafleet_testkit::redis::Server::url).collect();
     crate::store_conformance::every_case(|case| Fixture::over_nodes(options(cluster.url(), case), nodes())).await;
 }
 

@@ -68,7 +68,8 @@ fn anchors(text: &str) -> BTreeSet<String> {
     seen
 }
 
-/// Metrics and headers (`kafleet_…`) named in documents and charts that are not string literals of the source.
+/// Metrics and headers (`kafleet_…`) named in documents and charts that are not string literals of the source. A name before
+/// `::` is a crate.
 pub fn unknown_names(documents: &[(String, String)], sources: &[SourceFile]) -> Vec<Violation> {
     let name = Regex::new(r"\bkafleet_[a-z_]+[a-z]\b").unwrap();
     let literal = Regex::new("\"(kafleet_[a-z_]+)\"").unwrap();
@@ -83,7 +84,8 @@ pub fn unknown_names(documents: &[(String, String)], sources: &[SourceFile]) -> 
     let mut found = Vec::new();
     for (path, text) in documents {
         for (content, line) in text.lines().zip(1..) {
-            let unknown = name.find_iter(content).map(|found| found.as_str()).filter(|metric| !exists(metric));
+            let names = name.find_iter(content).filter(|found| !content[found.end()..].starts_with("::"));
+            let unknown = names.map(|found| found.as_str()).filter(|metric| !exists(metric));
             found.extend(unknown.map(|metric| {
                 Violation::new(path, line, format!("`{metric}` is neither a metric nor a header of the source"))
             }));

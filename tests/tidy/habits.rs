@@ -2,10 +2,7 @@
 
 use syn::visit::{self, Visit};
 
-use crate::source::{SourceFile, Violation, is_for_tests};
-
-/// The test kit, which has the only waits and doubles that every test shares.
-const KIT: &str = "tests/support/";
+use crate::source::{SourceFile, TEST_KIT, Violation, is_for_tests};
 
 /// Tests whose sleeps are not waits: the clock of the simulation is simulated, the chaos test lasts a time of load and faults,
 /// and these rules have planted ones.
@@ -56,7 +53,7 @@ pub fn bare_sleeps(files: &[SourceFile]) -> Vec<Violation> {
     let sleep = regex::Regex::new(r"(^|[^.\w])sleep(_until)?\(").unwrap();
     let has_own_time = |file: &SourceFile| OWN_TIME.iter().any(|folder| file.path.starts_with(folder));
     let mut found = Vec::new();
-    for file in files.iter().filter(|file| !file.path.starts_with(KIT) && !has_own_time(file)) {
+    for file in files.iter().filter(|file| !file.path.starts_with(TEST_KIT) && !has_own_time(file)) {
         let from = file.tests_from();
         let mut above = "";
         for (text, line) in file.text.lines().zip(1..) {
@@ -91,13 +88,13 @@ pub fn doubles(files: &[SourceFile]) -> Vec<Violation> {
             let implemented = item.trait_.as_ref().and_then(|(_, path, _)| path.segments.last());
             let name = implemented.map(|segment| segment.ident.to_string()).unwrap_or_default();
             if self.is_test && BACKENDS.contains(&&*name) {
-                let message = format!("`{name}` is implemented by a test: use `FaultRules` of {KIT}faults");
+                let message = format!("`{name}` is implemented by a test: use `FaultRules` of {TEST_KIT}src/faults");
                 self.found.push(Violation::new(self.path, item.impl_token.span.start().line, message));
             }
             visit::visit_item_impl(self, item);
         }
     }
-    let is_checked = |file: &&SourceFile| !file.path.starts_with(KIT) && !file.path.starts_with(OWN_DOUBLES);
+    let is_checked = |file: &&SourceFile| !file.path.starts_with(TEST_KIT) && !file.path.starts_with(OWN_DOUBLES);
     let of_file = |file: &SourceFile| {
         let mut doubles = Doubles { path: &file.path, is_test: file.is_test(), found: Vec::new() };
         doubles.visit_file(&file.syntax);

@@ -50,7 +50,7 @@ fn code_keeps_the_rules() {
     all.extend(broken("function-length", &rules::long_functions(&code)));
     all.extend(broken("type-size", &rules::large_types(&code)));
     all.extend(broken("type-reason", &rules::types_near_the_limit(&code)));
-    all.extend(broken("crate-folder", &rules::misplaced_crates(&code)));
+    all.extend(broken("stream", &rules::other_streams(&code)));
     all.extend(broken("model-purity", &rules::impure_model(&code)));
     all.extend(broken("program-environment", &rules::programs_with_secrets(&code)));
     all.extend(broken("wake-ups", &rules::random_wake_ups(&code)));
@@ -74,7 +74,7 @@ fn forbidden_words_do_not_become_more() {
     let path = source::root().join("tests/tidy/words.txt");
     let list = std::fs::read_to_string(&path).unwrap();
     let words = words::parse(&list);
-    let mut uses = words::uses(&words, &rust_files(), &texts(&[".", "docs", "helm"], "md"));
+    let mut uses = words::uses(&words, &rust_files(), &texts(&[".", "crates", "docs", "helm"], "md"));
     let allowed = tolerated("word");
     let mut all = needless("word", &uses.values().flatten().cloned().collect::<Vec<_>>());
     uses.values_mut().for_each(|uses| uses.retain(|violation| !allowed.contains(&entry("word", violation))));
@@ -94,7 +94,7 @@ fn manuals_of(paths: &[&str]) -> Vec<(String, String)> {
 
 #[test]
 fn documents_keep_the_rules() {
-    let manuals = texts(&[".", "docs", "helm"], "md");
+    let manuals = texts(&[".", "crates", "docs", "helm"], "md");
     let mut all = broken("link", &documents::broken_links(&manuals));
     let documents = [texts(&["helm"], "yaml"), texts(&["helm"], "tpl"), manuals.clone()].concat();
     let code = rust_files();

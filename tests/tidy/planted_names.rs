@@ -74,7 +74,7 @@ fn sleep_without_a_reason_is_found() {
     );
     let beside = "fn f() { sleep(1) }\n#[cfg(test)]\nmod tests {\n    fn f() { sleep_until(1) }\n}\n";
     assert_finds(habits::bare_sleeps, "src/a.rs", (beside, "src/a.rs:4: `sleep`"), "fn f() { sleep(1) }");
-    for own in ["tests/support/wait.rs", "tests/simulation/run.rs", "tests/chaos/load.rs"] {
+    for own in ["crates/testkit/src/wait.rs", "tests/simulation/run.rs", "tests/chaos/load.rs"] {
         assert!(habits::bare_sleeps(&[SourceFile::new(own, "fn f() { sleep(1) }")]).is_empty(), "{own}");
     }
 }
@@ -84,7 +84,7 @@ fn double_of_a_backend_is_found() {
     let good = "struct B; impl Sink for B {} impl B {} mod broker { trait Broker {} }";
     for bad in ["\nimpl Broker for B {}", "\nimpl<T> kafleet::Store for B<T> {}"] {
         assert_finds(habits::doubles, "tests/api/a.rs", (bad, "tests/api/a.rs:2: `"), good);
-        assert!(habits::doubles(&[SourceFile::new("tests/support/faults/a.rs", bad)]).is_empty());
+        assert!(habits::doubles(&[SourceFile::new("crates/testkit/src/faults/a.rs", bad)]).is_empty());
         assert!(habits::doubles(&[SourceFile::new("src/broker/a.rs", bad)]).is_empty());
     }
     let beside = "impl Store for A {}\n#[cfg(test)]\nmod tests {\n    impl Store for B {}\n}\n";

@@ -1,4 +1,4 @@
-//! Rules of the code: sizes, folders that may use a crate, purity of the model, wake-ups, files without a module, doc comments.
+//! Rules of the code: sizes, streams, purity of the model, wake-ups, clocks, files without a module, doc comments.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,18 +15,11 @@ pub const MAX_METHODS: usize = 25;
 pub const USUAL_FIELDS: usize = 17;
 pub const USUAL_METHODS: usize = 21;
 
-/// Crates and modules with the folders that may use them.
-const CRATES: &[(&str, &[&str])] = &[
-    ("rdkafka", &["src/broker/", "src/bench/"]),
-    ("redis", &["src/store/", "src/bench/"]),
-    ("axum", &["src/api/"]),
-    // All streams are made in one place, which gives them the headers that keep proxies from buffering.
-    ("axum::response::sse", &["src/api/service/watch.rs"]),
-    ("maud", &["src/api/ui/"]),
-];
+/// The file that makes all streams of events, with the headers that keep proxies from buffering.
+const STREAMS: &str = "crates/api/src/service/watch.rs";
 
-/// Paths of IO, clock, randomness and concurrency.
-const IMPURE: &str = r"\b(tokio|tracing|fastrand|parking_lot)::|\bstd::(fs|net|env|thread|process)\b|\b(SystemTime|Instant)::now|\basync\s+(fn|move)\b";
+/// Paths of IO, clock and concurrency of the standard library, which no manifest keeps out.
+const IMPURE: &str = r"\bstd::(fs|net|env|thread|process)\b|\b(SystemTime|Instant)::now|\basync\s+(fn|move)\b";
 
 /// First words of doc comments that do not name their subject.
 const VAGUE_BEGINNINGS: &[&str] =
@@ -158,23 +151,16 @@ fn nearest<'a>(definitions: &'a [(String, usize)], path: &str) -> Option<&'a (St
     definitions.iter().rev().max_by_key(|(other, _)| common(other))
 }
 
-pub fn misplaced_crates(files: &[SourceFile]) -> Vec<Violation> {
-    let mut found = Vec::new();
-    for (name, folders) in CRATES {
-        let used = Regex::new(&format!(r"(^|[^:\w]){name}::")).unwrap();
-        for file in files.iter().filter(|file| is_of_product(&file.path)) {
-            if folders.iter().any(|folder| file.path.starts_with(folder)) {
-                continue;
-            }
-            found.extend(matches(file, &used, |_| format!("`{name}` may be named in {} only", folders.join(" and "))));
-        }
-    }
-    found
+/// Streams of server-sent events that another file makes.
+pub fn other_streams(files: &[SourceFile]) -> Vec<Violation> {
+    let stream = Regex::new(r"\baxum::response::sse\b").unwrap();
+    let code = files.iter().filter(|file| is_of_product(&file.path) && file.path != STREAMS);
+    code.flat_map(|file| matches(file, &stream, |text| format!("`{text}` may be named in {STREAMS} only"))).collect()
 }
 
 pub fn impure_model(files: &[SourceFile]) -> Vec<Violation> {
     let impure = Regex::new(IMPURE).unwrap();
-    let model = files.iter().filter(|file| file.path.starts_with("src/model/") && !file.is_test());
+    let model = files.iter().filter(|file| file.path.starts_with("crates/model/src/") && !file.is_test());
     model
         .flat_map(|file| matches(file, &impure, |text| format!("`{text}` may not be used in the model, which is pure")))
         .collect()
@@ -182,7 +168,7 @@ pub fn impure_model(files: &[SourceFile]) -> Vec<Violation> {
 
 /// Programs started without the environment that withholds secrets. Tests start programs of their own.
 pub fn programs_with_secrets(files: &[SourceFile]) -> Vec<Violation> {
-    const HOMES: [&str; 2] = ["src/handlers/program_env.rs", "src/bench/"];
+    const HOMES: [&str; 2] = ["crates/handlers/src/program_env.rs", "crates/bench/"];
     let start = Regex::new(r"\bCommand::new\(").unwrap();
     let is_home = |file: &SourceFile| HOMES.iter().any(|home| file.path.starts_with(home));
     let code = files.iter().filter(|file| file.is_product() && !is_home(file));
@@ -198,17 +184,18 @@ pub fn programs_with_secrets(files: &[SourceFile]) -> Vec<Violation> {
 pub fn random_wake_ups(files: &[SourceFile]) -> Vec<Violation> {
     let watch = Regex::new(r"\btokio::sync::(\{[^}]*\b)?watch\b").unwrap();
     let code = files.iter().filter(|file| is_of_product(&file.path));
-    let message = "`tokio::sync::watch` makes runs of a simulation differ, use `crate::runtime::watch`";
+    let message = "`tokio::sync::watch` makes runs of a simulation differ, use `kafleet_runtime::watch`";
     code.flat_map(|file| matches(file, &watch, |_| message.to_owned())).collect()
 }
 
-/// Reads of the machine's clock, which may be wrong: `runtime::now_ms` is the brokers' time. `src/runtime/` has the only
-/// read, and heartbeats report it.
+/// Reads of the machine's clock, which may be wrong: `runtime::now_ms` is the brokers' time. The crate `runtime` has the
+/// only read, and heartbeats report it.
 pub fn wrong_clocks(files: &[SourceFile]) -> Vec<Violation> {
-    const ALLOWED: &[&str] = &["src/runtime/", "src/worker/heartbeat.rs", "src/broker/memory/", "src/bench/"];
+    const ALLOWED: &[&str] =
+        &["crates/runtime/", "crates/worker/src/heartbeat.rs", "crates/broker/src/memory/", "crates/bench/"];
     let clock = Regex::new(r"\b(SystemTime|Timestamp|Zoned)::now|\blocal_ms\b").unwrap();
     let is_checked = |file: &&SourceFile| file.is_product() && !ALLOWED.iter().any(|path| file.path.starts_with(path));
-    let message = |text: &str| format!("`{text}` is the clock of this machine, use `crate::runtime::now_ms`");
+    let message = |text: &str| format!("`{text}` is the clock of this machine, use `kafleet_runtime::now_ms`");
     files.iter().filter(is_checked).flat_map(|file| matches(file, &clock, message)).collect()
 }
 

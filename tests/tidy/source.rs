@@ -3,8 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders with Rust code. Members of a workspace are below `crates/`.
+/// Folders with Rust code.
 const CODE: &[&str] = &["src", "crates", "tests", "examples"];
+
+/// The crate with what tests share, which is no part of the product.
+pub const TEST_KIT: &str = "crates/testkit/";
 
 /// A Rust file with its path relative to the repository's root, `/`-separated.
 pub struct SourceFile {
@@ -19,9 +22,12 @@ impl SourceFile {
         Self { path: path.to_owned(), text: text.to_owned(), syntax }
     }
 
-    /// Whether the file contains only tests: below `tests/`, or a test module of the product.
+    /// Whether the file contains only tests: below `tests/`, in the test kit, or a test module of the product.
     pub fn is_test(&self) -> bool {
-        self.path.starts_with("tests/") || self.path.ends_with("/tests.rs") || self.path.contains("/tests/")
+        self.path.starts_with("tests/")
+            || self.path.starts_with(TEST_KIT)
+            || self.path.ends_with("/tests.rs")
+            || self.path.contains("/tests/")
     }
 
     /// Whether the file is code of the product. A file may end with its tests.
@@ -40,12 +46,12 @@ impl SourceFile {
     }
 }
 
-/// Whether a path is below `src/` of the package or of a member of the workspace. The tests beside the code are included.
+/// Whether a path is below `src/` of the root package or of a crate of the product. The tests beside the code are included.
 pub fn is_of_product(path: &str) -> bool {
-    within_package(path).starts_with("src/")
+    within_package(path).starts_with("src/") && !path.starts_with(TEST_KIT)
 }
 
-/// Path within the package: the root's, or that of a member of the workspace in `crates/`.
+/// Path within the package: the root's, or one in `crates/`.
 pub fn within_package(path: &str) -> &str {
     let member = path.strip_prefix("crates/").and_then(|rest| rest.split_once('/'));
     member.map_or(path, |(_, rest)| rest)
@@ -80,7 +86,7 @@ impl std::fmt::Display for Violation {
 }
 
 pub fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
 /// All Rust files of the repository, sorted by path.

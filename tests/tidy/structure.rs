@@ -11,7 +11,7 @@ pub const MAX_CIRCLE: usize = 5;
 
 type Path = Vec<String>;
 
-/// Modules of the crate with what they use, and the names that they re-export.
+/// Modules of all crates, each below the name of its crate, with what they use, and the names that they re-export.
 struct Modules<'a> {
     files: BTreeMap<Path, &'a SourceFile>,
     /// Used paths by module, relative ones resolved.
@@ -20,18 +20,18 @@ struct Modules<'a> {
     exports: BTreeMap<(Path, String), Path>,
 }
 
-/// Circles of more than [`MAX_CIRCLE`] files within a folder of the product, without its `mod.rs` files: these start their
+/// Circles of more than [`MAX_CIRCLE`] files within a folder of the product, without its `mod.rs` or `lib.rs`: these start their
 /// children and define what they share. Tests and re-exports do not count.
 pub fn circles(files: &[SourceFile]) -> Vec<Violation> {
     let modules = Modules::of(files);
     let mut edges = modules.edges();
-    let is_root = |module: &Path| modules.files[module].path.ends_with("/mod.rs");
+    let is_root = |module: &Path| ["/mod.rs", "/lib.rs"].iter().any(|name| modules.files[module].path.ends_with(name));
     edges.retain(|module, _| !is_root(module));
     edges.values_mut().for_each(|used| used.retain(|module| !is_root(module)));
     modules.circles(&edges)
 }
 
-/// The same with `mod.rs` files: such a circle is one unit, whose parts cannot be read or moved alone.
+/// The same with these files: such a circle is one unit, whose parts cannot be read or moved alone.
 pub fn folder_circles(files: &[SourceFile]) -> Vec<Violation> {
     let modules = Modules::of(files);
     modules.circles(&modules.edges())
@@ -57,7 +57,8 @@ impl<'a> Modules<'a> {
         for (module, file) in &files {
             let mut paths = Paths::default();
             paths.visit_file(&file.syntax);
-            let absolute = |path: &Path| absolute(module, path, &files);
+            let root = crate_of(module, file);
+            let absolute = |path: &Path| absolute(root, module, path, &files);
             uses.insert(module.clone(), paths.used.iter().filter_map(absolute).collect());
             for (name, path) in &paths.exported {
                 exports.extend(absolute(path).map(|target| ((module.clone(), name.clone()), target)));
@@ -114,10 +115,15 @@ fn module_of(path: &str) -> Path {
     parts.filter(|part| !["crates", "src", "mod", "lib"].contains(&&**part)).collect()
 }
 
-/// Path from the root of the crate. `None` for other crates and for names in scope, whose `use` counts.
-fn absolute(module: &[String], path: &[String], files: &BTreeMap<Path, &SourceFile>) -> Option<Path> {
+/// Path of the root of a module's crate. The modules of the root package are at the top.
+fn crate_of<'a>(module: &'a [String], file: &SourceFile) -> &'a [String] {
+    if file.path.starts_with("crates/") { &module[..1] } else { &[] }
+}
+
+/// Path below the names of the crates. `None` for other crates and for names in scope, whose `use` counts.
+fn absolute(root: &[String], module: &[String], path: &[String], files: &BTreeMap<Path, &SourceFile>) -> Option<Path> {
     let mut base = match path.first()?.as_str() {
-        "crate" => Vec::new(),
+        "crate" => root.to_vec(),
         "self" => module.to_vec(),
         "super" => module[..module.len().checked_sub(1)?].to_vec(),
         first => {

@@ -19,10 +19,10 @@ use kafleet::runtime::now_ms;
 use kafleet::store::memory::MemoryStore;
 use kafleet::store::{Store, TypeCount};
 use kafleet::tracker::project::projection::{LoggedEvent, Projection};
+use kafleet_testkit::oracle::Oracle;
+use kafleet_testkit::properties;
 use proptest::prelude::*;
 
-use crate::support::oracle::Oracle;
-use crate::support::properties;
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{event, id, submitted, succeeded};
 use crate::tracker::fixture::{DEADLINE, Fixture, eventually};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::redis::free_port;
+use kafleet_testkit::redis::free_port;
 
 const START: Duration = Duration::from_secs(240);
 
@@ -20,7 +20,7 @@ pub struct OwnBroker {
 impl OwnBroker {
     /// Starts the broker; `None` if no services were started.
     pub fn start() -> Option<Self> {
-        let libraries = crate::support::services::address("KAFLEET_TEST_KAFKA_LIBS")?;
+        let libraries = kafleet_testkit::services::address("KAFLEET_TEST_KAFKA_LIBS")?;
         let (libraries, folder) = (PathBuf::from(libraries), tempfile::tempdir().unwrap());
         let [port, controller] = [free_port(), free_port()];
         let properties = properties(port, controller, folder.path());

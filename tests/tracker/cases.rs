@@ -3,8 +3,8 @@
 use std::future::Future;
 
 use kafleet::config::TrackerConfig;
+use kafleet_testkit::oracle::Oracle;
 
-use crate::support::oracle::Oracle;
 use crate::tracker::event_log::{event_log, id, submitted, succeeded};
 use crate::tracker::fixture::{Fixture, eventually};
 

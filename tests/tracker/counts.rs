@@ -15,9 +15,9 @@ use kafleet::model::task::id::TaskId;
 use kafleet::store::memory::MemoryStore;
 use kafleet::store::{Store, TypeCount};
 use kafleet::tracker::project::projection::{LoggedEvent, Projection};
+use kafleet_testkit::oracle::kept_aggregates;
+use kafleet_testkit::redis::Server;
 
-use crate::support::oracle::kept_aggregates;
-use crate::support::redis::Server;
 use crate::tracker::ages::{TASKS, logged, steps_to_events};
 
 type Counts = BTreeMap<(Arc<str>, State), u64>;
@@ -176,7 +176,7 @@ async fn counters_are_exact_at_every_moment() {
 
 #[tokio::test]
 async fn counters_are_exact_on_redis() {
-    if crate::support::services::redis().is_none() {
+    if kafleet_testkit::services::redis().is_none() {
         return;
     }
     let server = Server::start();

@@ -10,12 +10,12 @@ use kafleet::broker::kafka::Kafka;
 use kafleet::broker::{Broker, ConsumerSpec, GroupEvent};
 use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Entry, Index, Store};
+use kafleet_testkit::faults::{Call, FaultRules, polls_of};
+use kafleet_testkit::oracle::Oracle;
+use kafleet_testkit::redis::{Cluster, Cut, Proxy, Sentinels, Server, patient};
+use kafleet_testkit::services::connect;
 use tokio::sync::Mutex;
 
-use crate::support::faults::{Call, FaultRules, polls_of};
-use crate::support::oracle::Oracle;
-use crate::support::redis::{Cluster, Cut, Proxy, Sentinels, Server, patient};
-use crate::support::services::connect;
 use crate::tracker::broker::OwnBroker;
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{event_log, id};
@@ -32,7 +32,7 @@ const SLOW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Kafka of the test services; `None` with a message if they were not started.
 fn kafka() -> Option<Arc<Kafka>> {
-    let (brokers, _) = crate::support::services::kafka_and_redis()?;
+    let (brokers, _) = kafleet_testkit::services::kafka_and_redis()?;
     Some(client(brokers))
 }
 

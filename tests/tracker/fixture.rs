@@ -14,10 +14,10 @@ use kafleet::runtime::{Health, Shutdown};
 use kafleet::store::Store;
 use kafleet::telemetry::Metrics;
 use kafleet::tracker::{self, TrackerSetup};
+use kafleet_testkit::faults::FaultRules;
+use kafleet_testkit::wait::eventually_blocking;
 
-use crate::support::faults::FaultRules;
-use crate::support::wait::eventually_blocking;
-pub use crate::support::wait::{DEADLINE, eventually};
+pub use kafleet_testkit::wait::{DEADLINE, eventually};
 
 const CALL: Duration = Duration::from_secs(60);
 

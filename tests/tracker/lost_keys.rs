@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use kafleet::config::TrackerConfig;
 use kafleet::model::units::duration::Millis;
+use kafleet_testkit::faults::polls_of_groups;
+use kafleet_testkit::redis::Server;
 
-use crate::support::faults::polls_of_groups;
-use crate::support::redis::Server;
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::event_log;
 use crate::tracker::fixture::{Fixture, Tracker, eventually, part};

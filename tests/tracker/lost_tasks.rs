@@ -10,8 +10,8 @@ use kafleet::model::record::state::State;
 use kafleet::model::task::Position;
 use kafleet::model::units::duration::Millis;
 use kafleet::store::memory::MemoryStore;
+use kafleet_testkit::faults::{group_offsets, polls_of_groups, read_checkpoints};
 
-use crate::support::faults::{group_offsets, polls_of_groups, read_checkpoints};
 use crate::tracker::ages::{heartbeat, short_intervals};
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{event, submitted, succeeded};

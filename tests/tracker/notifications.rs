@@ -12,8 +12,8 @@ use kafleet::model::task::{Policy, Rules};
 use kafleet::model::units::duration::Millis;
 use kafleet::runtime::now_ms;
 use kafleet::store::memory::MemoryStore;
+use kafleet_testkit::faults::open_transactional_producer;
 
-use crate::support::faults::open_transactional_producer;
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{submitted, succeeded};
 use crate::tracker::fixture::{DEADLINE, Fixture, eventually};

@@ -5,8 +5,8 @@ use kafleet::broker::{BrokerError, GroupEvent, StartOffset, TopicSpec};
 use kafleet::config::TrackerConfig;
 use kafleet::store::StoreError;
 use kafleet::store::memory::MemoryStore;
+use kafleet_testkit::faults::{Call, FaultRules, Rule, polls_of, read_checkpoints, store_calls};
 
-use crate::support::faults::{Call, FaultRules, Rule, polls_of, read_checkpoints, store_calls};
 use crate::tracker::cases::{expect_agreement, one_each};
 use crate::tracker::event_log::{event_log, submitted};
 use crate::tracker::fixture::{DEADLINE, Fixture, Tracker, eventually, part};

@@ -18,10 +18,10 @@ use kafleet::store::{Checkpoint, PartitionWriter};
 use kafleet::telemetry::Metrics;
 use kafleet::tracker::TrackerSetup;
 use kafleet::tracker::rebuild::{self, Ending, Next, Rebuild, RebuildError, RebuildEvent, RebuildPlan};
+use kafleet_testkit::redis::{Cluster, Server, patient};
+use kafleet_testkit::wait::DEADLINE;
 use tokio::task::JoinHandle;
 
-use crate::support::redis::{Cluster, Server, patient};
-use crate::support::wait::DEADLINE;
 use crate::tracker::cases::{expect_agreement, one_each};
 use crate::tracker::event_log::{event_log, id, submitted, succeeded};
 use crate::tracker::fixture::{Fixture, eventually};
@@ -296,7 +296,7 @@ fn unverified(events: &[RebuildEvent]) -> usize {
 /// A single server and a cluster of three, with a slot migration while the copy is written.
 #[tokio::test(flavor = "multi_thread")]
 async fn rebuild_works_into_and_from_a_cluster() {
-    if crate::support::services::redis().is_none() {
+    if kafleet_testkit::services::redis().is_none() {
         return;
     }
     let (servers, cluster) = ([Server::start(), Server::start()], Cluster::start());
@@ -355,7 +355,7 @@ async fn put(fixture: &Fixture, partition: u32, checkpoint: Checkpoint) {
 
 /// A Redis with two databases, and a log in memory.
 fn redis(partitions: u32) -> Option<(Fixture, Fixture, Server)> {
-    crate::support::services::redis()?;
+    kafleet_testkit::services::redis()?;
     let server = Server::start();
     let (fixture, _) = fixture(partitions);
     let source = fixture.with(fixture.broker.clone(), Arc::new(server.store("fleet")));

@@ -14,9 +14,9 @@ use kafleet::model::task::Policy;
 use kafleet::model::units::time::time_text;
 use kafleet::runtime::now_ms;
 use kafleet::store::memory::MemoryStore;
+use kafleet_testkit::faults::{apply, open_transactional_producer};
 use serde_json::json;
 
-use crate::support::faults::{apply, open_transactional_producer};
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::succeeded;
 use crate::tracker::fixture::{DEADLINE, Fixture, Tracker, eventually};

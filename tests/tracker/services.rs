@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::support::redis::Server;
-use crate::support::services::connect;
+use kafleet_testkit::redis::Server;
+use kafleet_testkit::services::connect;
+
 use crate::tracker::announcements;
 use crate::tracker::cases::{self, expect_agreement, one_each};
 use crate::tracker::event_log::{event_log, submitted};
@@ -13,7 +14,7 @@ const TREES: usize = 200;
 
 /// Test fixture; `None` with a message if the services were not started.
 pub fn fixture(partitions: u32) -> Option<(Fixture, Server)> {
-    let (brokers, _) = crate::support::services::kafka_and_redis()?;
+    let (brokers, _) = kafleet_testkit::services::kafka_and_redis()?;
     let kafka = connect(brokers);
     let server = Server::start();
     let store = server.store("kafleet");

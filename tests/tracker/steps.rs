@@ -1,8 +1,7 @@
 //! Steps of a transaction at which a tracker stops or freezes.
 
 use kafleet::broker::BrokerError;
-
-use crate::support::faults::{FaultRules, Rule, transaction};
+use kafleet_testkit::faults::{FaultRules, Rule, transaction};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {

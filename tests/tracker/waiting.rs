@@ -10,8 +10,8 @@ use kafleet::model::record::state::State;
 use kafleet::model::task::continuation::Continuation;
 use kafleet::model::task::{Policy, Position, Rules};
 use kafleet::runtime::now_ms;
+use kafleet_testkit::faults::group_offsets;
 
-use crate::support::faults::group_offsets;
 use crate::tracker::ages::heartbeat;
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{event, id, submitted, succeeded};

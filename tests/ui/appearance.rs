@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::ui::browser::Browser;
 use crate::ui::pages::fleet_with_tree;
 
-const STYLES: &str = include_str!("../../src/api/ui/assets/app.css");
-const SCRIPT: &str = include_str!("../../src/api/ui/assets/app.js");
+const STYLES: &str = include_str!("../../crates/ui/src/assets/app.css");
+const SCRIPT: &str = include_str!("../../crates/ui/src/assets/app.js");
 const TONES: [&str; 9] = ["text", "neutral", "blue", "planned", "running", "attention", "good", "expired", "bad"];
 
 type Color = [f64; 3];

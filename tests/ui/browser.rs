@@ -45,7 +45,7 @@ pub struct Browser<'a> {
 
 impl<'a> Browser<'a> {
     pub fn new(fleet: &'a Fleet) -> Self {
-        let http = crate::support::http::client_without_redirects();
+        let http = kafleet_testkit::http::client_without_redirects();
         Self { fleet, http, headers: vec![("accept", "text/html".into())] }
     }
 

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use kafleet_testkit::faults::{read_nodes, store_calls};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::api::fixture::{DEADLINE, fleet};
-use crate::support::faults::{read_nodes, store_calls};
 use crate::ui::browser::Browser;
 use crate::ui::pages::{OF_TASK, PLAIN, fleet_with_tree};
 

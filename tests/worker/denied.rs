@@ -5,9 +5,9 @@ use kafleet::control::heartbeat::HeartbeatState;
 use kafleet::handlers::{Child, Failure};
 use kafleet::model::event::Kind as EventKind;
 use kafleet::model::units::duration::Millis;
+use kafleet_testkit::faults::{Call, FaultRules, polls_of_groups, send};
 use serde_json::{Value, json};
 
-use crate::support::faults::{Call, FaultRules, polls_of_groups, send};
 use crate::worker::fleet::{Fleet, eventually, memory};
 use crate::worker::heartbeats::last_heartbeat;
 use crate::worker::types::{Gate, Journal, Kind, counted, ok};

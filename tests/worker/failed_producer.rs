@@ -3,9 +3,9 @@
 use kafleet::broker::BrokerError;
 use kafleet::handlers::Child;
 use kafleet::model::event::Kind as EventKind;
+use kafleet_testkit::faults::{Call, FaultRules, Rule, send};
 use serde_json::{Value, json};
 
-use crate::support::faults::{Call, FaultRules, Rule, send};
 use crate::worker::fleet::{Fleet, eventually, memory};
 use crate::worker::types::{Journal, Kind, counted, ok};
 

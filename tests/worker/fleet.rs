@@ -19,13 +19,13 @@ use kafleet::runtime::{Health, Shutdown, blocking};
 use kafleet::telemetry::Metrics;
 use kafleet::worker::child::OwnExecutable;
 use kafleet::worker::{self, WorkerSetup};
+use kafleet_testkit::faults::FaultRules;
+use kafleet_testkit::names::unique;
 use tokio::task::JoinHandle;
 
 use super::tail::{Dead, Tail, is_end};
 use super::types::Kind;
-use crate::support::faults::FaultRules;
-use crate::support::names::unique;
-pub use crate::support::wait::{DEADLINE, eventually};
+pub use kafleet_testkit::wait::{DEADLINE, eventually};
 
 const EVENTS_PARTITIONS: u32 = 3;
 
@@ -69,7 +69,7 @@ pub async fn kafka(partitions: u32, kinds: &[Kind]) -> Option<Fleet> {
 
 /// Creates a fleet as [`kafka`] does, with additional librdkafka settings.
 pub async fn kafka_with(settings: &[(&str, &str)], partitions: u32, kinds: &[Kind]) -> Option<Fleet> {
-    let servers = crate::support::services::kafka()?;
+    let servers = kafleet_testkit::services::kafka()?;
     let mut section = BTreeMap::from([("bootstrap.servers".to_owned(), servers)]);
     section.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
     Some(Fleet::open(Arc::new(Kafka::new(&section).unwrap()), &unique("worker"), partitions, kinds).await)
@@ -85,7 +85,7 @@ impl Fleet {
         };
         let types = kinds.iter().map(|kind| (kind.name.to_owned(), TypeConfig::default())).collect();
         let config = Config { topics, types, ..Config::default() };
-        crate::support::topics::make(&broker, &config, &registry(kinds)).await;
+        kafleet_testkit::topics::make(&broker, &config, &registry(kinds)).await;
         let names = Names::new(prefix);
         Self {
             events: Tail::new(broker.clone(), &names.events(), EVENTS_PARTITIONS),

@@ -6,9 +6,9 @@ use kafleet::broker::memory::MemoryBroker;
 use kafleet::broker::{Broker, BrokerError, Commit, GroupEvent, Partition, Watermarks};
 use kafleet::control::{ControlKey, ControlRecord, Offsets};
 use kafleet::model::offsets::Metadata;
+use kafleet_testkit::faults::{FaultRules, polls_of_groups, send, watermarks};
 use serde_json::Value;
 
-use crate::support::faults::{FaultRules, polls_of_groups, send, watermarks};
 use crate::worker::fleet::{DEADLINE, Fleet, eventually, memory};
 use crate::worker::types::{Gate, Journal, Kind, counted, ok};
 

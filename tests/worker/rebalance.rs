@@ -8,9 +8,9 @@ use kafleet::broker::memory::MemoryBrokerOptions;
 use kafleet::broker::{Partition, TopicSpec};
 use kafleet::model::event::{Event, Kind as EventKind};
 use kafleet::model::units::duration::Millis;
+use kafleet_testkit::faults::Call;
 use serde_json::Value;
 
-use crate::support::faults::Call;
 use crate::worker::fleet::{DEADLINE, Fleet, eventually, memory, memory_with};
 use crate::worker::types::{Gate, Journal, Kind, gated, ok};
 

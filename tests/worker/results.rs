@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use kafleet::broker::{Record, TopicSpec};
 use kafleet::handlers::{Child, Failure};
+use kafleet_testkit::names::unique;
 use serde_json::{Value, json};
 
-use crate::support::names::unique;
 use crate::worker::fleet::{DEADLINE, Fleet, eventually, memory};
 use crate::worker::types::{Kind, ok};
 

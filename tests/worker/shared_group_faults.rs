@@ -5,8 +5,8 @@ use std::time::Duration;
 use kafleet::broker::{BrokerError, Commit, GroupEvent, Partition, Watermarks};
 use kafleet::control::{ControlKey, ControlRecord, Group};
 use kafleet::runtime::blocking;
+use kafleet_testkit::faults::{Call, FaultRules, Rule, read_commits, watermarks};
 
-use crate::support::faults::{Call, FaultRules, Rule, read_commits, watermarks};
 use crate::worker::fleet::{DEADLINE, Fleet, Worker, eventually, memory};
 use crate::worker::shared_groups::assert_once;
 use crate::worker::types::{Journal, counted};

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use kafleet::broker::{Broker, Consumer, ConsumerSpec, Partition, Record, StartOffset};
 use kafleet::model::event::{Event, Kind};
+use kafleet_testkit::wait::eventually;
 use parking_lot::Mutex;
-
-use crate::support::wait::eventually;
 
 /// Time that a read waits for records.
 const READ_TIMEOUT: Duration = Duration::from_millis(20);

@@ -1,4 +1,4 @@
-"""Settings of task types, from src/config/type_settings.rs by `KAFLEET_UPDATE=1 cargo test --test standalone schemas`."""
+"""Settings of task types, from crates/config/src/type_settings.rs by `KAFLEET_UPDATE=1 cargo test --test standalone schemas`."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn every_call_named_in_a_hint_has_a_verb() {
         let mut code = Vec::new();
-        lines(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src/api")), &mut code);
+        lines(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/crates/api/src")), &mut code);
         let calls = ["GET /", "PUT /", "POST /", "PATCH /", "DELETE /"];
         let names_call = |text: &str| calls.iter().any(|call| text.contains(call));
         // Labels of metrics are not messages.

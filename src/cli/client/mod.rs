@@ -1,8 +1,12 @@
-//! Client of the REST API for verbs: [`crate::client`], whose errors become failures in the terms of the command line.
+//! Client of the REST API for verbs: [`kafleet_client`], whose errors become failures in the terms of the command line.
 
 use std::time::Duration;
 
-pub(super) use crate::client::Method;
+use kafleet_client::{self as rest, Error, Request, follow};
+use kafleet_documents::{BatchItem, BatchOutcome, CreateTask, FleetChange, LogDocument, Problem, Status};
+use kafleet_documents::{RetryOutcome, RetryTask};
+
+pub(super) use kafleet_client::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -10,9 +14,6 @@ use tokio::time::Instant;
 
 use super::exit::{Code, Failure};
 use super::output::{eprint_line, one_line};
-use crate::client::{self as rest, Error, Request, follow};
-use crate::documents::{BatchItem, BatchOutcome, CreateTask, FleetChange, LogDocument, Problem, Status};
-use crate::documents::{RetryOutcome, RetryTask};
 
 mod hints;
 

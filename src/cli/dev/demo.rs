@@ -5,16 +5,16 @@
 
 use std::time::Duration;
 
+use kafleet_config::{Config, Role, TokenConfig};
+use kafleet_documents::{PauseType, SetKillSwitch, StateDocument};
+use kafleet_handlers::builtin::demo::{FETCH, IMPORT, ORDER, PACK, REPORT, SLOW};
+use kafleet_model::units::duration::Millis;
 use serde_json::{Value, json};
 
 use crate::cli::client::{Client, Method, Query};
 use crate::cli::exit::{Code, Failure};
 use crate::cli::output::eprint_line;
 use crate::cli::setup::Setup;
-use crate::config::{Config, Role, TokenConfig};
-use crate::documents::{PauseType, SetKillSwitch, StateDocument};
-use crate::handlers::builtin::demo::{FETCH, IMPORT, ORDER, PACK, REPORT, SLOW};
-use crate::model::units::duration::Millis;
 
 /// Number of different scenarios, which repeat with new ids.
 pub(super) const SCENARIOS: u64 = 13;
@@ -33,7 +33,7 @@ const MAX_TREE_AGE: Millis = Millis::secs(60 * 60);
 pub(super) fn prepare(setup: &mut Setup) -> Result<(), Failure> {
     check(&setup.config.api.tokens)?;
     configure(&mut setup.config);
-    crate::handlers::builtin::demo::register(&mut setup.registry);
+    kafleet_handlers::builtin::demo::register(&mut setup.registry);
     Ok(())
 }
 
@@ -305,8 +305,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::documents::{CreateTask, Report};
-    use crate::handlers::builtin::demo::Play;
+    use kafleet_documents::{CreateTask, Report};
+    use kafleet_handlers::builtin::demo::Play;
 
     #[test]
     fn every_scenario_is_a_valid_task() {

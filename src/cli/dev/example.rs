@@ -1,9 +1,8 @@
 //! Example params that a schema accepts.
 
+use kafleet_handlers::TypeRegistration;
+use kafleet_model::json::RawJson;
 use serde_json::{Map, Value, json};
-
-use crate::handlers::TypeRegistration;
-use crate::model::json::RawJson;
 
 /// Maximum depth of nested schemas, which bounds recursive ones.
 const MAX_DEPTH: usize = 8;
@@ -115,8 +114,8 @@ fn string(schema: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::handlers::Schema;
-    use crate::handlers::builtin::echo::Echo;
+    use kafleet_handlers::Schema;
+    use kafleet_handlers::builtin::echo::Echo;
 
     fn example(schema: Value) -> Option<String> {
         params_of(&TypeRegistration { schema: Schema::compile(schema).unwrap(), ..TypeRegistration::new(Echo) })

@@ -5,20 +5,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kafleet_broker::Broker;
+use kafleet_config::Config;
+use kafleet_handlers::builtin::register_samples;
+use kafleet_runtime::{Shutdown, blocking};
 use parking_lot::Mutex;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::sources::Sources;
 use super::{create_topics, declare_types, topology};
-use crate::broker::Broker;
 use crate::cli::apps;
 use crate::cli::exit::Failure;
 use crate::cli::output::eprint_line;
 use crate::cli::setup::{RoleEnd, Setup};
-use crate::config::Config;
-use crate::handlers::builtin::register_samples;
-use crate::runtime::{Shutdown, blocking};
 
 /// Interval at which the source files are polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);

@@ -4,6 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use kafleet_api::ApiSetup;
+use kafleet_broker::memory::{MemoryBroker, MemoryBrokerOptions};
+use kafleet_broker::{Broker, BrokerClient, TopicChange};
+use kafleet_config::{TokenConfig, Topology};
+use kafleet_documents::CreateTask;
+use kafleet_fleet::control::schedules::ScheduleKey;
+use kafleet_fleet::control::{self, CONTROL_VERSION, ControlKey, put_schedule};
+use kafleet_fleet::topics::{TypeChange, apply, declare};
+use kafleet_handlers::Registry;
+use kafleet_model::schedule::Schedule;
+use kafleet_model::task::Policy;
+use kafleet_model::units::duration::Millis;
+use kafleet_runtime::now_ms;
+use kafleet_store::{Store, memory::MemoryStore};
+use kafleet_telemetry::{init_logs, set_log_filter};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -15,21 +30,6 @@ use super::output::eprint_line;
 use super::setup::{CALL_DEADLINE, Setup, SetupOptions};
 use super::traces;
 use super::wait::finish;
-use crate::api::ApiSetup;
-use crate::broker::memory::{MemoryBroker, MemoryBrokerOptions};
-use crate::broker::{Broker, BrokerClient, TopicChange};
-use crate::config::{TokenConfig, Topology};
-use crate::control::schedules::ScheduleKey;
-use crate::control::{self, CONTROL_VERSION, ControlKey, put_schedule};
-use crate::documents::CreateTask;
-use crate::handlers::Registry;
-use crate::model::schedule::Schedule;
-use crate::model::task::Policy;
-use crate::model::units::duration::Millis;
-use crate::runtime::now_ms;
-use crate::store::{Store, memory::MemoryStore};
-use crate::telemetry::{init_logs, set_log_filter};
-use crate::topics::{TypeChange, apply, declare};
 
 /// Maximum time of the sample task, including the start of all roles.
 const SAMPLE_WAIT: Millis = Millis::secs(30);
@@ -230,9 +230,9 @@ fn banner(url: &str, registry: &Registry, tokens: bool, has_target: bool) -> Str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::handlers::builtin::echo::Echo;
-    use crate::handlers::builtin::register_samples;
-    use crate::handlers::{Schema, TypeRegistration};
+    use kafleet_handlers::builtin::echo::Echo;
+    use kafleet_handlers::builtin::register_samples;
+    use kafleet_handlers::{Schema, TypeRegistration};
 
     #[test]
     fn banner_has_a_command_to_paste() {

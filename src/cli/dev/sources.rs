@@ -7,9 +7,8 @@ use std::hash::BuildHasher;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use kafleet_config::AppConfig;
 use rustc_hash::FxBuildHasher;
-
-use crate::config::AppConfig;
 
 /// Extensions of source files, of languages whose programs start from them.
 const EXTENSIONS: [&str; 15] =

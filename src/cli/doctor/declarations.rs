@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use kafleet_broker::BrokerClient;
+use kafleet_fleet::control::types::read_types;
+use kafleet_fleet::topics::differing_types;
+
 use super::Diagnosis;
-use crate::broker::BrokerClient;
 use crate::cli::setup::{CALL_DEADLINE, Setup};
-use crate::control::types::read_types;
-use crate::topics::differing_types;
 
 const HINT: &str = "run `kafleet topics apply` with the configuration and the apps of the workers";
 

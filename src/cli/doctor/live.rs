@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
+use kafleet_broker::{BrokerClient, Partition, TopicInfo};
+use kafleet_config::Names;
+use kafleet_documents::{WorkerDocument, WorkerState, Workers};
+use kafleet_fleet::control::learn_broker_time;
+use kafleet_model::units::time::time_text;
+use kafleet_runtime::clock::skew_text;
+
 use super::Diagnosis;
-use crate::broker::{BrokerClient, Partition, TopicInfo};
 use crate::cli::client::Client;
 use crate::cli::setup::CALL_DEADLINE;
-use crate::config::Names;
-use crate::control::learn_broker_time;
-use crate::documents::{WorkerDocument, WorkerState, Workers};
-use crate::model::units::time::time_text;
-use crate::runtime;
-use crate::runtime::clock::skew_text;
 
 /// Compares the clock of this machine with the brokers'.
 pub(super) async fn check_clock(client: &BrokerClient, names: &Names) -> Diagnosis {
@@ -20,7 +20,7 @@ pub(super) async fn check_clock(client: &BrokerClient, names: &Names) -> Diagnos
         Err(error) => return Diagnosis::warning("clock", format!("the brokers' time cannot be read: {error}")),
     };
     match tokio::time::timeout(CALL_DEADLINE, learn_broker_time(&producer, names)).await {
-        Ok(()) => clock_finding(runtime::clock_ahead_ms()),
+        Ok(()) => clock_finding(kafleet_runtime::clock_ahead_ms()),
         Err(_) => Diagnosis::warning("clock", "the brokers' time cannot be read: no answer to a record"),
     }
 }
@@ -45,7 +45,7 @@ pub(super) async fn check_transactions(client: &BrokerClient, present: &[TopicIn
         Ok(held) => held,
         Err(error) => return vec![Diagnosis::warning("transactions", error.to_string())],
     };
-    let finding = |held: &crate::broker::OpenTransaction| {
+    let finding = |held: &kafleet_broker::OpenTransaction| {
         let since = time_text(held.since_ms);
         let message = format!("an open transaction holds it back since {since}, from offset {}", held.offset);
         Diagnosis::warning(held.partition.to_string(), message).hint(

@@ -2,6 +2,13 @@
 //! the lag of the projection and the API, with a hint for each problem.
 
 use clap::Args;
+use kafleet_broker::BrokerClient;
+use kafleet_config::{Config, Names};
+use kafleet_fleet::control::{ControlState, ControlWatch, follow_control};
+use kafleet_fleet::topics::{self, Severity};
+use kafleet_handlers::Registry;
+use kafleet_model::record::state::State;
+use kafleet_telemetry::{init_logs, otel};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -12,13 +19,6 @@ use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Paint, one_line};
 use super::setup::{CALL_DEADLINE, Setup, SetupOptions, load_config};
-use crate::broker::BrokerClient;
-use crate::config::{Config, Names};
-use crate::control::{ControlState, ControlWatch, follow_control};
-use crate::handlers::Registry;
-use crate::model::record::state::State;
-use crate::telemetry::{init_logs, otel};
-use crate::topics::{self, Severity};
 
 /// Number of cancels on the control topic from which a warning is given.
 const CANCELS_WARNING: usize = 10_000;

@@ -7,14 +7,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use kafleet_broker::{BrokerClient, BrokerError, Partition, TopicInfo, Watermarks};
+use kafleet_config::{Config, Names};
+use kafleet_fleet::control::settings::{FleetSettings, read_control};
+use kafleet_handlers::Registry;
+use kafleet_store::{Checkpoint, Store, StoreError};
+
 use super::Diagnosis;
-use crate::broker::{BrokerClient, BrokerError, Partition, TopicInfo, Watermarks};
 use crate::cli::offsets::misplaced_commits;
 use crate::cli::setup::Setup;
-use crate::config::{Config, Names};
-use crate::control::settings::{FleetSettings, read_control};
-use crate::handlers::Registry;
-use crate::store::{Checkpoint, Store, StoreError};
 
 /// Number of unprojected events above which a warning is given.
 const LAG_EVENTS: i64 = 100_000;

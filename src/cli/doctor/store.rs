@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use kafleet_runtime::error_text::split_hint;
+use kafleet_store::{MemoryUse, Store, StoreError};
+
 use super::Diagnosis;
 use super::positions::{EventsLog, check_progress, observe_progress};
-use crate::error_text::split_hint;
-use crate::store::{MemoryUse, Store, StoreError};
 
 /// Share of Redis's `maxmemory` in use from which a warning is given.
 const FULL_PERCENT: u128 = 90;
@@ -27,7 +28,7 @@ pub(super) async fn findings(store: &dyn Store, partitions: u32, log: Option<&Ev
     }
     match with_deadline(store.risky_settings()).await {
         Ok(risks) => {
-            diagnoses.extend(risks.into_iter().map(|risk| Diagnosis::warning("redis", risk.message).hint(risk.hint)))
+            diagnoses.extend(risks.into_iter().map(|risk| Diagnosis::warning("redis", risk.message).hint(risk.hint)));
         }
         Err(error) => diagnoses.push(Diagnosis::error("redis", error)),
     }

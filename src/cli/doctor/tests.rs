@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use kafleet_broker::memory::{MemoryBroker, MemoryBrokerOptions};
+use kafleet_broker::shared_producer::SharedProducer;
+use kafleet_broker::{Broker, TopicSpec};
+use kafleet_config::TypeConfig;
+use kafleet_fleet::control::settings::mark_partition_consumed;
+
 use super::positions::check_commits;
 use super::*;
-use crate::broker::memory::{MemoryBroker, MemoryBrokerOptions};
-use crate::broker::shared_producer::SharedProducer;
-use crate::broker::{Broker, TopicSpec};
-use crate::config::TypeConfig;
-use crate::control::settings::mark_partition_consumed;
 
 #[test]
 fn findings_are_aligned_with_their_hints() {

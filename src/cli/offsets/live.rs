@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use kafleet_broker::BrokerClient;
+use kafleet_config::Names;
+use kafleet_fleet::control::{self, CONTROL_VERSION, ControlKey, ControlRecord, ControlState, ControlWatch, Offsets};
+use kafleet_runtime::now_ms;
+
 use super::OffsetChange;
-use crate::broker::BrokerClient;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::setup::CALL_DEADLINE;
-use crate::config::Names;
-use crate::control::{self, CONTROL_VERSION, ControlKey, ControlRecord, ControlState, ControlWatch, Offsets};
-use crate::runtime::now_ms;
 
 /// Time for the workers to apply the offsets.
 const APPLY_DEADLINE: Duration = Duration::from_secs(20);

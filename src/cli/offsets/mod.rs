@@ -6,21 +6,21 @@ mod move_group;
 pub(super) use move_group::misplaced_commits;
 
 use clap::{Args, Subcommand};
+use kafleet_broker::{BrokerClient, BrokerError, Commit, Partition, Watermarks};
+use kafleet_config::Names;
+use kafleet_fleet::control::settings::{FleetSettings, FleetSettingsError, read_control};
+use kafleet_handlers::Registry;
+use kafleet_model::offsets::{CompletedOffsets, Mark, Metadata, PendingRetries};
+use kafleet_model::task::parse_time;
+use kafleet_model::units::duration::Millis;
+use kafleet_runtime::now_ms;
+use kafleet_telemetry::init_logs;
 use serde::Serialize;
 
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Rows};
 use super::setup::{Setup, SetupOptions};
-use crate::broker::{BrokerClient, BrokerError, Commit, Partition, Watermarks};
-use crate::config::Names;
-use crate::control::settings::{FleetSettings, FleetSettingsError, read_control};
-use crate::handlers::Registry;
-use crate::model::offsets::{CompletedOffsets, Mark, Metadata, PendingRetries};
-use crate::model::task::parse_time;
-use crate::model::units::duration::Millis;
-use crate::runtime::now_ms;
-use crate::telemetry::init_logs;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum OffsetsVerb {
@@ -62,7 +62,7 @@ impl std::str::FromStr for OffsetsTarget {
             Some((name, partition)) => (name, Some(partition)),
             None => (text, None),
         };
-        crate::model::task::id::check_type(name)?;
+        kafleet_model::task::id::check_type(name)?;
         let number = |text: &str| text.parse().ok().filter(|number| *number >= 0);
         let partition = match partition.map(|text| number(text).ok_or(text)).transpose() {
             Ok(partition) => partition,

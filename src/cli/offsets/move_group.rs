@@ -1,18 +1,18 @@
 //! `offsets move`: moves the commits of a type to another consumer group.
 
 use clap::Args;
+use kafleet_broker::{BrokerClient, Commit, Partition};
+use kafleet_config::Names;
+use kafleet_fleet::control::settings::{FleetSettings, read_control};
+use kafleet_fleet::control::{self, MisplacedCommits};
+use kafleet_model::task::id::check_type;
 use serde::Serialize;
 
 use super::failure;
-use crate::broker::{BrokerClient, Commit, Partition};
 use crate::cli::exit::{Code, Failure, Outcome};
 use crate::cli::globals::Globals;
 use crate::cli::output::{Field, Rows};
 use crate::cli::setup::Setup;
-use crate::config::Names;
-use crate::control::settings::{FleetSettings, read_control};
-use crate::control::{self, MisplacedCommits};
-use crate::model::task::id::check_type;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct MoveArgs {
@@ -184,7 +184,7 @@ async fn commits_of(
     for (partition, committed) in partitions.into_iter().zip(committed) {
         match committed {
             Some(committed) => {
-                commits.push(Commit { partition, offset: committed.offset, metadata: committed.metadata })
+                commits.push(Commit { partition, offset: committed.offset, metadata: committed.metadata });
             }
             None if settings.is_consumed(task_type, partition.index) => {
                 return Err(lost_commit(task_type, group, &partition));

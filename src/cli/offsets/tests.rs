@@ -1,12 +1,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kafleet_broker::memory::{MemoryBroker, MemoryBrokerOptions};
+use kafleet_broker::shared_producer::SharedProducer;
+use kafleet_broker::{Broker, CALL_DEADLINE, ConsumerSpec, GroupEvent, ProducerRecord, TopicSpec};
+use kafleet_testkit::wait::{eventually, eventually_blocking};
+
 use super::*;
-use crate::broker::memory::{MemoryBroker, MemoryBrokerOptions};
-use crate::broker::shared_producer::SharedProducer;
-use crate::broker::{Broker, CALL_DEADLINE, ConsumerSpec, GroupEvent, ProducerRecord, TopicSpec};
 use crate::cli::output::Paint;
-use crate::support::wait::{eventually, eventually_blocking};
 
 const TOPIC: &str = "kafleet.tasks.echo";
 /// Deadline for conditions that hold eventually, generous for a busy machine.
@@ -123,16 +124,16 @@ async fn group_with_members_is_refused() {
 /// A running worker that refuses a partition starts at the offset from the control topic and removes the record.
 #[tokio::test(flavor = "multi_thread")]
 async fn running_workers_apply_offsets() {
-    use crate::config::{Config, Topology};
-    use crate::control::settings::{mark_partition_consumed, set_fleet};
-    use crate::handlers::builtin::register_samples;
-    use crate::runtime::{Health, Shutdown};
+    use kafleet_config::{Config, Topology};
+    use kafleet_fleet::control::settings::{mark_partition_consumed, set_fleet};
+    use kafleet_handlers::builtin::register_samples;
+    use kafleet_runtime::{Health, Shutdown};
     let broker: Arc<dyn Broker> = MemoryBroker::new(MemoryBrokerOptions::default());
     let names = Names::new("kafleet");
     let mut registry = Registry::default();
     let config = Config::default();
     register_samples(&mut registry);
-    crate::topics::apply(&broker.client(), &config, &registry, CALL_DEADLINE).await.unwrap();
+    kafleet_fleet::topics::apply(&broker.client(), &config, &registry, CALL_DEADLINE).await.unwrap();
     let producer = SharedProducer::open(broker.clone(), None).unwrap();
     set_fleet(&producer, &names, config.topics.events_partitions).await.unwrap();
     mark_partition_consumed(&producer, &names, "echo", 1).await.unwrap();
@@ -142,7 +143,7 @@ async fn running_workers_apply_offsets() {
     }
     let health = Health::default();
     let shutdown = Shutdown::new();
-    let setup = crate::worker::WorkerSetup {
+    let setup = kafleet_worker::WorkerSetup {
         broker: broker.clone(),
         policies: Default::default(),
         registry,
@@ -150,12 +151,12 @@ async fn running_workers_apply_offsets() {
         config: config.worker.clone(),
         topology: Topology::new(names.clone(), config.topics.events_partitions),
         max_tree_age: config.topics.max_tree_age,
-        metrics: crate::telemetry::Metrics::new().unwrap(),
+        metrics: kafleet_telemetry::Metrics::new().unwrap(),
         tracer: None,
         health: health.clone(),
         own_executable: None,
     };
-    let worker = tokio::spawn(crate::worker::run(setup, shutdown.clone()));
+    let worker = tokio::spawn(kafleet_worker::run(setup, shutdown.clone()));
     let is_refused = async || health.reasons().iter().any(|(part, _)| part.ends_with("/1"));
     eventually("the partition is refused", is_refused).await;
     let Plan { changes, commits } =
@@ -180,10 +181,10 @@ mod moves {
     use super::*;
     use parking_lot::Mutex;
 
-    use crate::broker::Consumer;
-    use crate::config::{Names, TypeGroups};
-    use crate::control::settings::{mark_partition_consumed, read_control};
-    use crate::support::faults::{FaultRules, send};
+    use kafleet_broker::Consumer;
+    use kafleet_config::{Names, TypeGroups};
+    use kafleet_fleet::control::settings::{mark_partition_consumed, read_control};
+    use kafleet_testkit::faults::{FaultRules, send};
 
     const SMALL: &str = "kafleet.group.small";
 
@@ -282,7 +283,9 @@ mod moves {
         for (group, id) in [("small", SMALL), ("echo", TOPIC)] {
             let broker = consumed().await;
             let producer = SharedProducer::open(broker.clone(), None).unwrap();
-            crate::control::record_group_move(&producer, &names("small"), "echo", "echo", "small").await.unwrap();
+            kafleet_fleet::control::record_group_move(&producer, &names("small"), "echo", "echo", "small")
+                .await
+                .unwrap();
             move_commits(&broker.client(), &names(group), "echo", group).await.unwrap();
             let settings = read_control(&broker.client(), &names("echo")).await.unwrap();
             assert_eq!((settings.group_of("echo"), settings.groups.moving_to("echo")), (group, None));

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
+use kafleet_documents::ScheduleDocument;
+use kafleet_model::json::RawJson;
+use kafleet_model::schedule::Spec;
 use serde_json::json;
 
 use crate::cli::client::Client;
@@ -10,9 +13,6 @@ use crate::cli::exit::{Code, Failure, Outcome};
 use crate::cli::globals::Globals;
 use crate::cli::output::{Field, Output, Rows, eprint_line};
 use crate::cli::setup::{SetupOptions, load_config};
-use crate::documents::ScheduleDocument;
-use crate::model::json::RawJson;
-use crate::model::schedule::Spec;
 
 #[derive(Debug, Args)]
 pub(crate) struct ApplyArgs {
@@ -61,7 +61,7 @@ pub(super) async fn apply(args: &ApplyArgs, globals: &Globals, client: &Client, 
     for (id, change) in changes.iter().filter(|_| !args.dry_run) {
         match (change, configured.get(id)) {
             (ScheduleChange::Created | ScheduleChange::Changed, Some(spec)) => {
-                drop(super::put(client, id, spec, true).await?)
+                drop(super::put(client, id, spec, true).await?);
             }
             (ScheduleChange::Deleted, _) => drop(super::remove(client, id).await?),
             _ => {}

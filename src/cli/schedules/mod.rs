@@ -1,6 +1,12 @@
 //! `schedules`: manages recurring tasks.
 
 use clap::{Args, Subcommand};
+use kafleet_documents::{
+    NewSchedule, PauseType, ResumeType, ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes, Schedules, Status,
+};
+use kafleet_model::schedule::Spec;
+use kafleet_model::units::duration::Millis;
+use kafleet_runtime::now_ms;
 use tokio::time::Instant;
 
 use super::client::{Client, Method, Query};
@@ -9,12 +15,6 @@ use super::globals::Globals;
 use super::list::resolve_time;
 use super::output::{Field, Output, Rows, eprint_line};
 use super::submit::{SCHEDULE, TaskArgs};
-use crate::documents::{
-    NewSchedule, PauseType, ResumeType, ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes, Schedules, Status,
-};
-use crate::model::schedule::Spec;
-use crate::model::units::duration::Millis;
-use crate::runtime::now_ms;
 
 mod apply;
 mod spec;

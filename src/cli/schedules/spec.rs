@@ -1,14 +1,14 @@
 //! Arguments that describe a schedule.
 
 use clap::Args;
+use kafleet_model::schedule::{Overlap, Spec, Template};
+use kafleet_model::task::id::clip;
+use kafleet_model::task::parse_time;
+use kafleet_model::units::duration::Millis;
+use kafleet_model::units::time::time_text;
 
 use crate::cli::exit::Failure;
 use crate::cli::submit::{SCHEDULE, TaskArgs, json};
-use crate::model::schedule::{Overlap, Spec, Template};
-use crate::model::task::id::clip;
-use crate::model::task::parse_time;
-use crate::model::units::duration::Millis;
-use crate::model::units::time::time_text;
 
 #[derive(Clone, Debug, Default, PartialEq, Args)]
 pub(crate) struct SpecArgs {

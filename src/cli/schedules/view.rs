@@ -1,7 +1,8 @@
 //! Text view of a schedule.
 
+use kafleet_documents::ScheduleDocument;
+
 use crate::cli::output::{Paint, one_line};
-use crate::documents::ScheduleDocument;
 
 pub(super) fn render_schedule(schedule: &ScheduleDocument, paint: Paint) -> String {
     let mut lines = Vec::new();

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use futures::{StreamExt, stream};
 use indicatif::{ProgressBar, ProgressStyle};
+use kafleet_client::{BATCH_BYTES, BATCH_ITEMS};
+use kafleet_documents::{BatchItem, Problem};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
@@ -14,8 +16,6 @@ use crate::cli::client::{Client, from_problem};
 use crate::cli::exit::{Code, Failure, Outcome};
 use crate::cli::output::{Output, eprint_line};
 use crate::cli::task_view::span_text;
-use crate::client::{BATCH_BYTES, BATCH_ITEMS};
-use crate::documents::{BatchItem, Problem};
 
 /// Time a batch waits for more lines.
 const LINGER: Duration = Duration::from_millis(50);

@@ -4,6 +4,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use kafleet_documents::CreateTask;
+use kafleet_model::json::{JsonKind, RawJson};
+use kafleet_model::task::action::{Action, Callback, Check, ends};
+use kafleet_model::task::continuation::Continuation;
+use kafleet_model::task::field::Scope;
+use kafleet_model::task::{OnFailure, Policy, parse_time};
+use kafleet_model::units::duration::Millis;
+use kafleet_model::units::time::Expires;
+use kafleet_model::units::time::time_text;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::Instant;
@@ -13,15 +22,6 @@ use super::exit::{Code, Failure, Outcome};
 use super::field_args::FieldArgs;
 use super::globals::Globals;
 use super::output::Output;
-use crate::documents::CreateTask;
-use crate::model::json::{JsonKind, RawJson};
-use crate::model::task::action::{Action, Callback, Check, ends};
-use crate::model::task::continuation::Continuation;
-use crate::model::task::field::Scope;
-use crate::model::task::{OnFailure, Policy, parse_time};
-use crate::model::units::duration::Millis;
-use crate::model::units::time::Expires;
-use crate::model::units::time::time_text;
 
 mod atomic;
 mod many;
@@ -174,7 +174,7 @@ fn interpret(args: SubmitArgs) -> Result<Submission, Failure> {
             let none = if task.policy.rules.external { RawJson::null() } else { json!({}).into() };
             let params = args.params.as_deref().map_or(Ok(none), json)?;
             // Made here, so that the request can be repeated.
-            let made = || crate::client::new_id_after(task.id_prefix.as_deref());
+            let made = || kafleet_client::new_id_after(task.id_prefix.as_deref());
             let id = Some(task.id.clone().unwrap_or_else(made));
             Ok(Submission::One(Box::new(CreateTask { params, id, id_prefix: None, ..task })))
         }
@@ -215,7 +215,7 @@ fn input_format(args: &SubmitArgs, task_type: Option<String>) -> Result<InputFor
 
 pub(super) fn json(text: &str) -> Result<RawJson, Failure> {
     RawJson::parse(text.as_bytes()).map_err(|error| {
-        Failure::usage(format_args!("`{}` is not JSON: {error}", crate::model::task::id::clip(text)))
+        Failure::usage(format_args!("`{}` is not JSON: {error}", kafleet_model::task::id::clip(text)))
             .hint(r#"quote it for the shell: '{"hello": "world"}'"#)
     })
 }
@@ -291,8 +291,8 @@ fn document(options: TaskOptions, task_type: String) -> Result<CreateTask, Failu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::task::field::ArgumentKind;
     use clap::Parser;
+    use kafleet_model::task::field::ArgumentKind;
 
     #[derive(Parser)]
     struct TestCommand {

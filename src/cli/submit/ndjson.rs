@@ -6,14 +6,14 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::thread;
 
+use kafleet_client::new_id_after;
+use kafleet_documents::CreateTask;
+use kafleet_model::json::{JsonError, JsonKind, JsonSlice, RawJson};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
 use crate::cli::exit::{Code, Failure};
-use crate::client::new_id_after;
-use crate::documents::CreateTask;
-use crate::model::json::{JsonError, JsonKind, JsonSlice, RawJson};
 
 /// Maximum length of a line. Larger params do not fit into a Kafka record.
 const MAX_LINE_BYTES: usize = 4 << 20;
@@ -171,7 +171,7 @@ fn not_json(error: &JsonError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::task::Policy;
+    use kafleet_model::task::Policy;
 
     fn lines(text: &[u8], format: InputFormat) -> Vec<Line> {
         Lines { input: text, format, number: 0, end: 0 }.map(Result::unwrap).collect()

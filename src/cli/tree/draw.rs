@@ -1,9 +1,10 @@
 //! Text rendering of a task tree.
 
+use kafleet_documents::TreeNode;
+use kafleet_model::record::state::State;
+
 use crate::cli::output::{Paint, one_line};
 use crate::cli::task_view::{error_text, time_text};
-use crate::documents::TreeNode;
-use crate::model::record::state::State;
 
 /// Maximum length of a progress value or error on a line.
 const MAX_NOTE_CHARS: usize = 80;
@@ -95,9 +96,9 @@ fn note(node: &TreeNode) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::documents::{Children, Tree};
-    use crate::model::event::ErrorInfo;
-    use crate::model::json::RawJson;
+    use kafleet_documents::{Children, Tree};
+    use kafleet_model::event::ErrorInfo;
+    use kafleet_model::json::RawJson;
 
     const NOON: i64 = 1_769_860_800_000;
 

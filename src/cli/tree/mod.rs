@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use kafleet_documents::TreeNode;
+use kafleet_documents::diagram::mermaid;
+use kafleet_runtime::now_ms;
 
 use super::client::{Client, Query};
 use super::exit::{Code, Failure, Outcome};
@@ -11,9 +14,6 @@ use super::globals::{Format, Globals};
 use super::output::{Output, eprint_line};
 use super::task_view::tree_counts;
 use super::wait::code_of;
-use crate::documents::TreeNode;
-use crate::documents::diagram::mermaid;
-use crate::runtime::now_ms;
 
 mod draw;
 

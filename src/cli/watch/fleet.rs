@@ -6,6 +6,8 @@ use std::fmt;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
+use kafleet_documents::{Status, TaskPage};
+use kafleet_runtime::Backoff;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
@@ -15,8 +17,6 @@ use crate::cli::client::{Client, Query, ReconnectingStream, record_removed};
 use crate::cli::exit::{Code, Failure, Outcome};
 use crate::cli::output::{Output, eprint_line};
 use crate::cli::wait::code_of;
-use crate::documents::{Status, TaskPage};
-use crate::runtime::Backoff;
 
 /// Maximum number of concurrent reads.
 const MAX_CONCURRENT_READS: usize = 8;
@@ -402,7 +402,7 @@ async fn with_retries<T>(mut request: impl AsyncFnMut() -> Result<T, Failure>) -
 mod tests {
     use super::*;
     use crate::cli::task_view::samples;
-    use crate::model::record::state::State;
+    use kafleet_model::record::state::State;
 
     #[test]
     fn changed_tasks_are_printed_and_memory_is_bounded() {

@@ -1,6 +1,11 @@
 //! `watch`: prints a line for every change of a task, a tree, a type's tasks, or all tasks.
 
 use clap::Args;
+use kafleet_documents::Status;
+use kafleet_model::json::RawJson;
+use kafleet_model::units::duration::Millis;
+use kafleet_model::units::time::time_text;
+use kafleet_runtime::now_ms;
 use sha2::{Digest as _, Sha256};
 
 use super::client::{Client, ReconnectingStream};
@@ -9,11 +14,6 @@ use super::globals::Globals;
 use super::output::{Output, Paint, one_line};
 use super::task_view::error_text;
 use super::wait::code_of;
-use crate::documents::Status;
-use crate::model::json::RawJson;
-use crate::model::units::duration::Millis;
-use crate::model::units::time::time_text;
-use crate::runtime::now_ms;
 
 mod fleet;
 mod refresh;
@@ -147,8 +147,8 @@ fn result_or_progress(status: &Status) -> Option<&RawJson> {
 mod tests {
     use super::*;
     use crate::cli::task_view::samples;
-    use crate::model::event::ErrorInfo;
-    use crate::model::record::state::State;
+    use kafleet_model::event::ErrorInfo;
+    use kafleet_model::record::state::State;
 
     #[test]
     fn line_shows_the_changed_fields() {

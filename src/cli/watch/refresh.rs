@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::documents::FleetChange;
+use kafleet_documents::FleetChange;
 
 /// Maximum number of named tasks per partition; beyond it the whole partition is treated as changed.
 const MAX_NAMED: usize = 1_000;

@@ -92,7 +92,7 @@ async fn differences(fleet: &Fleet, way: &WayIn, location: &Location, text: &str
             ShownText::Value(shown) if shown == text => {}
             ShownText::Page(shown) if shown.contains(text) => {}
             ShownText::Value(shown) | ShownText::Page(shown) => {
-                wrong_values.push(format!("{} shows {shown}", way.name))
+                wrong_values.push(format!("{} shows {shown}", way.name));
             }
         }
     }

@@ -103,7 +103,7 @@ async fn call(fleet: &Fleet, method: Method, path: &str, body: String) -> Result
         Some(path) => (path, "application/x-ndjson"),
         None => (path, "application/json"),
     };
-    let client = crate::support::http::client();
+    let client = kafleet_testkit::http::client();
     // Not before the tracker has caught up, which a loaded machine delays.
     eventually(&format!("an answer to {path}"), || async {
         let request = client.request(method.clone(), format!("{}{path}", fleet.api)).header("content-type", media);

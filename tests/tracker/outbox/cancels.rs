@@ -1,7 +1,8 @@
 //! Cancels and subtree commands: published to workers, applied to trees, and withdrawn.
 
+use kafleet_testkit::faults::{open_transactional_producer, transaction};
+
 use super::*;
-use crate::support::faults::{open_transactional_producer, transaction};
 
 /// A cancel ends tasks that no worker holds and is published to workers; its control record is deleted once all have
 /// ended.

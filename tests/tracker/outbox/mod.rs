@@ -20,9 +20,9 @@ use kafleet::model::task::Position;
 use kafleet::model::units::duration::Millis;
 use kafleet::runtime::now_ms;
 use kafleet::store::memory::MemoryStore;
+use kafleet_testkit::faults::open_transactional_producer;
 use serde_json::json;
 
-use crate::support::faults::open_transactional_producer;
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{event, id, submitted, succeeded};
 use crate::tracker::fixture::{DEADLINE, Fixture, eventually, until_known};

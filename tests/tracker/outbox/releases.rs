@@ -4,9 +4,9 @@ use kafleet::model::outbox::MAX_DEFERRED_BYTES;
 use kafleet::model::projection::FOLD_VERSION;
 use kafleet::model::projection::changes::Changes;
 use kafleet::store::Checkpoint;
+use kafleet_testkit::faults::{Call, transaction};
 
 use super::*;
-use crate::support::faults::{Call, transaction};
 
 /// Starts all partitions of the store with the limit of deferred records used up.
 async fn fill_deferred(fixture: &Fixture) {

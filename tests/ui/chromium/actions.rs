@@ -3,11 +3,11 @@
 use kafleet::config::Role;
 use kafleet::documents::Status;
 use kafleet::model::event::{AttemptFailure, Payload};
+use kafleet_testkit::services;
 use serde_json::json;
 
 use super::{ENTER, ESCAPE, STARTED, TAB, Tab, is_in_run, with_browser};
 use crate::api::fixture::{Fleet, eventually, fleet};
-use crate::support::services;
 use crate::ui::browser::{guarded_fleet, token};
 use crate::ui::pages::fleet_with_tree;
 

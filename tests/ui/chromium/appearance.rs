@@ -3,13 +3,13 @@
 use kafleet::broker::{Broker, TopicSpec};
 use kafleet::config::Role;
 use kafleet::runtime::now_ms;
+use kafleet_testkit::services;
 use serde_json::{Value, json};
 
 use super::{ENTER, NARROW, Tab, WIDE, with_browser};
 use crate::api::dead_letters::{LETTER, NewLetter};
 use crate::api::fixture::{DEADLINE, Fleet};
 use crate::api::why::send_heartbeat_of;
-use crate::support::services;
 use crate::ui::browser::{guarded_fleet, token};
 use crate::ui::pages::{OF_TASK, PLAIN, fleet_with_tree};
 

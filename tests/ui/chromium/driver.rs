@@ -64,7 +64,7 @@ impl Driver {
         // It ends at once if the free port that it has chosen for IPv6 is in use for IPv4.
         let started = (0..5).find_map(|_| start_driver(folder));
         let (process, port) = started.expect("the driver names its port in one of five starts");
-        let http = crate::support::http::client();
+        let http = kafleet_testkit::http::client();
         let mut driver = Self { http, session: format!("http://127.0.0.1:{port}/session"), _process: process };
         let arguments =
             ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage"];

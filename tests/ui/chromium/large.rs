@@ -5,11 +5,11 @@ use kafleet::documents::Status;
 use kafleet::model::event::{Announcement, Event, Payload};
 use kafleet::runtime::now_ms;
 use kafleet::store::memory::{MemoryStore, MemoryStoreOptions};
+use kafleet_testkit::services;
 use serde_json::{Value, json};
 
 use super::{STARTED, Tab, with_browser};
 use crate::api::fixture::{Fleet, eventually, fleet_on};
-use crate::support::services;
 
 /// Tasks of the tree; `KAFLEET_TEST_TREE` names another number, such as 1000000 for a run by hand.
 const TASKS: usize = 100_000;

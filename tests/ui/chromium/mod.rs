@@ -5,11 +5,11 @@ use std::path::Path;
 
 use futures::FutureExt;
 use kafleet::documents::Status;
+use kafleet_testkit::services;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
 use crate::api::fixture::{Fleet, eventually};
-use crate::support::services;
 use driver::Driver;
 
 mod actions;

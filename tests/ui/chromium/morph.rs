@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{STARTED, Tab, with_browser};
 use crate::api::fixture::fleet;
 
-const SCRIPT: &str = include_str!("../../../src/api/ui/assets/app.js");
+const SCRIPT: &str = include_str!("../../../crates/ui/src/assets/app.js");
 /// Last line of the script, which starts it.
 const START: &str = "if (document.getElementById(\"live\")) start();";
 

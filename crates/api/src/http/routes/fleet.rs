@@ -1,0 +1,71 @@
+//! Routes of types, kill switches and workers.
+
+use kafleet_documents::{PauseType, ResumeType, SetCircuit, SetKillSwitch, SetLimits};
+
+use super::route::{Route, delete, get, post, put};
+use crate::http::input::{Input, json_bodies};
+use crate::http::problem::{ApiError, Code};
+use crate::http::request::ApiRequest;
+use crate::service::operations::{self, KillName};
+use crate::service::{types, workers};
+
+json_bodies! { required SetLimits, SetCircuit; optional PauseType, ResumeType, SetKillSwitch; }
+
+impl Input for KillName {
+    const PROBLEMS: &'static [Code] = &[Code::BadKillSwitch];
+
+    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
+        request.segments.next().unwrap_or_default().parse()
+    }
+}
+
+pub(super) fn all() -> Vec<Route> {
+    let kill_switch = "/v1/kill-switches/{name}";
+    vec![
+        get("/v1/types", "List the task types with task counts by state", types::types),
+        get("/v1/types/{type}", "Get a task type with its task counts by state", types::read_type)
+            .problems([Code::UnknownType]),
+        get(
+            "/v1/types/{type}/backlog",
+            "Get the number of queued and running tasks of a type, for scaling",
+            types::backlog,
+        )
+        .problems([Code::UnknownType]),
+        post("/v1/types/{type}/pause", "Pause a type; running attempts finish", operations::pause)
+            .problems([Code::UnknownType]),
+        post("/v1/types/{type}/resume", "Resume a paused type", operations::resume).problems([Code::UnknownType]),
+        put(
+            "/v1/types/{type}/limits",
+            "Set the limits of a type; omitted limits revert to the configuration",
+            operations::limits,
+        )
+        .problems([Code::UnknownType, Code::LimitTooSmall]),
+        put(
+            "/v1/types/{type}/circuit",
+            "Open or close the circuit of a type in all workers, or leave it to each of them",
+            operations::circuit,
+        )
+        .problems([Code::UnknownType]),
+        delete(
+            "/v1/types/{type}",
+            "Delete the declaration of a type; its topics and tasks remain",
+            operations::forget_type,
+        )
+        .problems([Code::UnknownType]),
+        get("/v1/kill-switches", "List the active kill switches", operations::list_kill_switches)
+            .without([Code::StoreUnavailable]),
+        put(
+            kill_switch,
+            "Set a kill switch: cancel tasks with this tag or id prefix instead of starting them",
+            operations::set_kill_switch,
+        )
+        .problems([Code::TooManyKillSwitches])
+        .without([Code::StoreUnavailable]),
+        delete(kill_switch, "Delete a kill switch", operations::delete_kill_switch)
+            .success([(200, "Deleted; the deleted kill switch.")])
+            .problems([Code::UnknownKillSwitch])
+            .without([Code::StoreUnavailable]),
+        get("/v1/workers", "List the workers with their last heartbeats", workers::workers)
+            .without([Code::StoreUnavailable, Code::KafkaUnavailable]),
+    ]
+}

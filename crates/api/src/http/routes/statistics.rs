@@ -1,0 +1,112 @@
+//! Routes of statistics, failures and requests.
+
+use kafleet_documents::{Audit, Failures, Slowest};
+use kafleet_model::projection::audit::MAX_AUDIT;
+
+use super::route::{Route, TIME, TYPE_NAME, get};
+use crate::http::input::{Input, parameter};
+use crate::http::problem::{ApiError, Code};
+use crate::http::request::{ApiRequest, Parameter, Query, bad_parameter};
+use crate::read::failures::ERROR_HOURS;
+use crate::service::context::{After, RequestContext};
+use crate::service::statistics::{self, Series, StatsQuery};
+
+/// Default and maximum number of listed groups, attempts and requests.
+const DEFAULT_LISTED: usize = 50;
+const MAX_LISTED: usize = 200;
+
+const TYPE: Parameter = Parameter { name: "type", description: "Only this type.", schema: TYPE_NAME };
+const ENTRIES: Parameter = Parameter {
+    name: "limit",
+    description: "Maximum number of entries.",
+    schema: r#"{"type": "integer", "minimum": 1, "maximum": 200, "default": 50}"#,
+};
+
+impl Input for StatsQuery {
+    const QUERY: &'static [Parameter] = &[
+        TYPE,
+        Parameter {
+            name: "by",
+            description: "One series per type, for the 100 types with the most tasks.",
+            schema: r#"{"enum": ["type"]}"#,
+        },
+        Parameter { name: "from", description: "Start of the range. Default: an hour before `to`.", schema: TIME },
+        Parameter { name: "to", description: "End of the range. Default: now.", schema: TIME },
+        Parameter {
+            name: "step",
+            description: "Length of the points. Default: the shortest that is kept and gives at most 400 points.",
+            schema: r#"{"enum": ["1m", "10m", "1h", "1d"]}"#,
+        },
+    ];
+
+    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
+        let query = &request.query;
+        let (from_ms, to_ms) = query.time_range()?;
+        Ok(Self { series: series_of(query)?, from_ms, to_ms, step: query.duration("step")? })
+    }
+}
+
+fn series_of(query: &Query) -> Result<Series, ApiError> {
+    match (query.type_name("type")?, query.text("by")) {
+        (Some(_), Some(_)) => Err(bad_parameter("by", "`type` selects one type: omit `by`")),
+        (_, Some("type")) => Ok(Series::ByType),
+        (_, Some(_)) => Err(bad_parameter("by", "the only value is `type`")),
+        (Some(name), None) => Ok(Series::OfType(name)),
+        (None, None) => Ok(Series::All),
+    }
+}
+
+/// Type and number of entries of a list.
+struct Entries {
+    task_type: Option<String>,
+    limit: usize,
+}
+
+impl Input for Entries {
+    const QUERY: &'static [Parameter] = &[TYPE, ENTRIES];
+
+    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
+        let limit = request.query.number("limit", DEFAULT_LISTED, 1..=MAX_LISTED)?;
+        Ok(Self { task_type: request.query.type_name("type")?, limit })
+    }
+}
+
+parameter! {
+    /// Number of hours to include.
+    Hours(i64) = Parameter {
+        name: "hours",
+        description: "Number of hours of log time to include, with the current one.",
+        schema: r#"{"type": "integer", "minimum": 1, "maximum": 24, "default": 1}"#,
+    }, |query, name| query.number(name, 1, 1..=ERROR_HOURS as usize)? as i64
+}
+
+parameter! {
+    /// Number of requests of the audit log.
+    AuditLimit(usize) = Parameter {
+        name: "limit",
+        description: "Maximum number of requests.",
+        schema: r#"{"type": "integer", "minimum": 1, "maximum": 1000, "default": 50}"#,
+    }, |query, name| query.number(name, DEFAULT_LISTED, 1..=MAX_AUDIT)?
+}
+
+pub(super) fn all() -> Vec<Route> {
+    vec![
+        get("/v1/stats", "Get counts and durations over time, of all tasks, of a type or by type", statistics::stats)
+            .without([Code::KafkaUnavailable]),
+        get("/v1/stats/slowest", "List the slowest attempts", slowest).without([Code::KafkaUnavailable]),
+        get("/v1/failures", "List the failed tasks by type and error", failures),
+        get("/v1/audit", "List the audit log: requests of users, newest first", audit),
+    ]
+}
+
+async fn slowest(context: RequestContext, Hours(hours): Hours, entries: Entries) -> Result<Slowest, ApiError> {
+    statistics::slowest(context, entries.task_type.as_deref(), hours, entries.limit).await
+}
+
+async fn failures(context: RequestContext, entries: Entries, after: After) -> Result<Failures, ApiError> {
+    statistics::failures(context, entries.task_type.as_deref(), entries.limit, after).await
+}
+
+async fn audit(context: RequestContext, AuditLimit(limit): AuditLimit, after: After) -> Result<Audit, ApiError> {
+    statistics::audit(context, limit, after).await
+}

@@ -1,0 +1,58 @@
+//! Failed tasks of a tree, read from the indexes of failed tasks of its partition instead of walking the tree.
+
+use std::time::Duration;
+
+use kafleet_documents::Status;
+use kafleet_model::record::state::State;
+use kafleet_model::task::id::TaskId;
+use kafleet_store::{Entry, Index};
+use tokio::time::Instant;
+
+use super::consistency::TaskView;
+use super::status::status;
+use crate::backends::stored;
+use crate::http::problem::{ApiError, Code};
+use crate::state::Api;
+
+/// Entries read at a time.
+const BATCH: usize = 200;
+
+/// Returns tasks of the tree whose own state is failed, those that began last first, until there are `limit` of them or
+/// the time has passed. Superseded tasks are left out.
+pub async fn failed_tasks(api: &Api, top: &str, limit: usize, within: Duration) -> Result<Vec<Status>, ApiError> {
+    Ok(failed_views(api, top, limit, within).await?.iter().map(status).collect())
+}
+
+/// The same as records.
+pub async fn failed_views(api: &Api, top: &str, limit: usize, within: Duration) -> Result<Vec<TaskView>, ApiError> {
+    let top = TaskId::parse(top).map_err(|error| ApiError::new(Code::BadId, error.to_string()))?;
+    let partition = api.topology.partition_of(&top);
+    let Some(root) = api.reads.read(&top).await? else { return Ok(Vec::new()) };
+    let end = Instant::now() + within;
+    let mut views = Vec::new();
+    for count in stored(api.reads.store.counts(&[partition])).await? {
+        if count.state != State::Failed || count.count == 0 {
+            continue;
+        }
+        let index = Index::Members { task_type: count.task_type.as_ref().into(), state: State::Failed };
+        let mut after: Option<Entry> = None;
+        while views.len() < limit && Instant::now() < end {
+            let entries = api.reads.page(partition, &index, after.as_ref(), BATCH).await?;
+            after = entries.last().cloned();
+            let is_last = entries.len() < BATCH;
+            let is_older = entries.last().is_some_and(|entry| entry.seen_ms < root.record.times.seen_ms);
+            let ids: Vec<TaskId> =
+                entries.into_iter().map(|entry| entry.id).filter(|id| id.is_within(top.as_str())).collect();
+            let tasks = api.reads.read_many(partition, &ids).await?;
+            let own_failures =
+                tasks.into_iter().flatten().filter(|task| task.record.own == State::Failed && !task.superseded);
+            views.extend(own_failures);
+            if is_last || is_older {
+                break;
+            }
+        }
+    }
+    views.sort_by_key(|task| std::cmp::Reverse(task.record.times.seen_ms));
+    views.truncate(limit);
+    Ok(views)
+}

@@ -1,0 +1,100 @@
+use kafleet_model::event::Event;
+use kafleet_model::projection::{LogPosition, WorkingSet};
+use kafleet_model::task::id::TaskId;
+use kafleet_model::task::parse_time;
+use kafleet_model::trace::Sampler;
+use kafleet_store::Checkpoint;
+use kafleet_testkit::events::{any_event, began};
+use kafleet_tracker::outbox::notification::delivery_event;
+use proptest::prelude::*;
+use serde_json::Value;
+
+use super::*;
+
+/// Earliest time in the generated log.
+const BEGINNING_MS: i64 = 1_000;
+
+/// Gives the events increasing times from [`BEGINNING_MS`] on.
+fn timed(log: Vec<Event>) -> Vec<Event> {
+    let time = |(n, mut event): (usize, Event)| {
+        event.at_ms = BEGINNING_MS + n as i64;
+        if let Some(task) = event.task.as_mut() {
+            task.created_at_ms = event.at_ms;
+            // Notify about all states, so that all of their times are checked.
+            let actions = task.policy.iter_mut().flat_map(|policy| &mut policy.rules.actions);
+            actions.for_each(|action| {
+                action.on = State::ALL.into_iter().filter(|state| *state != State::Expected).collect();
+            });
+        }
+        let at_ms = event.at_ms;
+        began(event, Some(at_ms))
+    };
+    log.into_iter().enumerate().map(time).collect()
+}
+
+/// Projects a log whose log times are those of its events.
+fn fold(log: &[Event]) -> Vec<(TaskId, TaskRecord)> {
+    let mut working_set = WorkingSet::default();
+    let mut missing = working_set.missing(log);
+    while !missing.is_empty() {
+        missing.into_iter().for_each(|id| working_set.load(id, None));
+        missing = working_set.missing_records();
+    }
+    for (event, offset) in log.iter().zip(0..) {
+        working_set.fold(event, LogPosition { offset, log_time_ms: event.at_ms }).unwrap();
+    }
+    let changes = working_set.take_changes().unwrap();
+    changes.task_records.into_iter().map(|(id, bytes)| (id, TaskRecord::decode(&bytes).unwrap())).collect()
+}
+
+/// Collects all times of a document with their JSON pointers.
+fn times(value: &Value, path: &str, collected: &mut Vec<(String, i64)>) {
+    match value {
+        Value::String(text) => collected.extend(parse_time(text).ok().map(|ms| (path.to_owned(), ms))),
+        Value::Array(items) => items.iter().for_each(|item| times(item, path, collected)),
+        Value::Object(fields) => {
+            fields.iter().for_each(|(name, item)| times(item, &format!("{path}/{name}"), collected));
+        }
+        _ => {}
+    }
+}
+
+/// Returns all documents about a task, including notification payloads.
+fn documents(id: &TaskId, record: &TaskRecord) -> Vec<Value> {
+    let task = TaskView {
+        id: id.clone(),
+        partition: 0,
+        checkpoint: Checkpoint::default(),
+        record: record.clone(),
+        superseded: false,
+        sampler: Sampler::NEVER,
+    };
+    let mut documents = vec![
+        serde_json::to_value(status(&task)).unwrap(),
+        serde_json::to_value(history(&task)).unwrap(),
+        serde_json::to_value(tree_node(&task)).unwrap(),
+    ];
+    for delivery in record.notifications.iter().flat_map(|log| &log.deliveries) {
+        documents.push(time_text(delivery.at_ms).into());
+        let event = delivery_event(id, record, *delivery, (false, None, None), BEGINNING_MS).unwrap();
+        documents.extend(event.and_then(|(event, _)| event.payload.into_record()?.params.value().ok()));
+    }
+    documents
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// All times shown or sent come from the log, none is a default value.
+    #[test]
+    fn no_document_has_a_time_before_the_first_event(log in prop::collection::vec(any_event(), 1..40)) {
+        for (id, record) in fold(&timed(log)) {
+            let mut collected = Vec::new();
+            documents(&id, &record).iter().for_each(|document| times(document, "", &mut collected));
+            prop_assert!(!collected.is_empty());
+            for (path, ms) in collected {
+                prop_assert!(ms >= BEGINNING_MS, "{path} of `{id}` is {}", time_text(ms));
+            }
+        }
+    }
+}

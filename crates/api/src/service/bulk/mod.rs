@@ -1,0 +1,212 @@
+//! Bulk actions: cancels, retries and starts of all tasks that match a search. Each action is an external task of the
+//! type [`BULK_TYPE`], whose `options` hold its specification. An API server [runs](runner) it; if that server stops,
+//! another one takes over.
+
+use kafleet_documents::{Audit, BulkPreview, BulkRequest, BulkSelection, CreateTask, Status, TaskPage};
+use kafleet_model::event::{Event, Payload};
+use kafleet_model::json::RawJson;
+use kafleet_model::projection::audit::MAX_AUDIT;
+use kafleet_model::query::{MAX_VALUES, QueryTime, TaskQuery, Term, Test};
+use kafleet_model::record::state::State;
+use kafleet_model::task::Policy;
+use kafleet_model::task::id::{BULK_TYPE, TaskId};
+use kafleet_runtime::now_ms;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::Instant;
+
+use super::list::{self, MAX_SCAN_TIME};
+use super::statistics;
+use crate::backends::detached;
+use crate::http::problem::{ApiError, Code};
+use crate::http::request::bad_query;
+use crate::read::consistency::TaskView;
+use crate::read::status::status;
+use crate::service::context::{MAX_PAGE, RequestContext, check_reason};
+use crate::state::Api;
+use crate::write::validate::bad_field;
+use spec::{BulkSpec, Decision};
+
+mod runner;
+mod runs;
+mod spec;
+
+pub(crate) use runner::start;
+pub(crate) use runs::BulkRuns;
+
+/// Default of `limit`: the maximum number of tasks that an action changes.
+pub(crate) const DEFAULT_LIMIT: u64 = 100;
+/// Maximum of `limit`.
+const MAX_LIMIT: u64 = 10_000_000;
+/// Maximum number of ids in a preview.
+const MAX_SAMPLE: usize = 10;
+
+/// Requests a bulk action, and returns its task.
+pub async fn request(context: RequestContext, input: BulkRequest) -> Result<Status, ApiError> {
+    let BulkRequest { action, q, ids, limit, reason } = input;
+    check_reason(reason.as_deref())?;
+    let limit = limit.unwrap_or(DEFAULT_LIMIT);
+    if !(1..=MAX_LIMIT).contains(&limit) {
+        return Err(bad_field("limit", format!("it must be from 1 to {MAX_LIMIT}")));
+    }
+    let query = absolute(query_of(q.as_deref(), &ids)?, now_ms());
+    let api = context.api.clone();
+    // Rejects a search that cannot be executed: its action would be retried without end.
+    list::matches(&api.reads, query.clone(), None, 1, MAX_SCAN_TIME).await?;
+    api.reads.check_covered(None).await?;
+    let q = query.to_string();
+    let partitions = api.reads.partitions();
+    let checkpoints = api.reads.checkpoints(&partitions).await?;
+    let checkpoints = checkpoints.into_iter().map(|checkpoint| checkpoint.map_or(0, |checkpoint| checkpoint.offset));
+    let checkpoints = partitions.into_iter().zip(checkpoints).collect();
+    let spec = BulkSpec { action, q, limit, by: context.by.clone(), reason, checkpoints };
+    let id = uuid::Uuid::now_v7().to_string();
+    let operation = context.operation(&format!("bulk_{}", action.name()), &id, spec.reason.as_deref());
+    let task = detached(async move {
+        api.fleet.record_operation(&operation).await?;
+        create(&api, &id, &spec).await
+    });
+    Ok(status(&task.await?))
+}
+
+/// Creates the task of a bulk action in the state `running`, so that other API servers find it in the index of running
+/// tasks, and runs the action here.
+async fn create(api: &Api, id: &str, spec: &BulkSpec) -> Result<TaskView, ApiError> {
+    let options = RawJson::of(spec).map_err(|_| ApiError::internal())?;
+    let mut policy = Policy { name: Some(title(spec)), ..Policy::default() };
+    policy.creator = spec.by.as_deref().map(Into::into);
+    (policy.rules.external, policy.rules.options) = (true, Some(options));
+    let input =
+        CreateTask { task_type: BULK_TYPE.to_owned(), id: Some(id.to_owned()), policy, ..CreateTask::default() };
+    let task = api.writes.validate_any_type(input, now_ms(), None)?;
+    let task = api.writes.submit(task).await?.task;
+    let payload = Payload::Reported { state: Some(State::Running), output: None, error: None };
+    let reported = api.writes.publish_event(Event::new(payload, task.id.clone(), task.record.run, now_ms())).await;
+    // Also after an error: no other API server looks for an action that is not in the index of running tasks.
+    api.bulk.wake(&task.id);
+    if let Err(error) = reported {
+        // The action runs nevertheless: an error would make the client request it twice.
+        tracing::warn!(task = %task.id, ?error, "cannot report that a bulk action runs; its first progress will");
+    }
+    Ok(task)
+}
+
+/// Returns the name of a bulk action's task.
+fn title(spec: &BulkSpec) -> String {
+    let words = spec.action.name().replace('_', " ");
+    let text: String = format!("{words} {}", spec.q).chars().take(200).collect();
+    text.trim_end().to_owned()
+}
+
+/// Returns the newest bulk actions. Ended actions are in no index, so the ids come from the audit log.
+pub async fn newest(api: &Api, limit: usize) -> Result<TaskPage, ApiError> {
+    let Audit { requests, incomplete } = statistics::read_audit(&api.reads, MAX_AUDIT).await?;
+    let requests = requests.into_iter().filter(|request| request.action.starts_with("bulk_"));
+    let ids: Vec<TaskId> = requests.filter_map(|request| TaskId::parse(&request.target).ok()).take(limit).collect();
+    if ids.is_empty() {
+        return Ok(TaskPage { incomplete, ..TaskPage::default() });
+    }
+    let query = TaskQuery { terms: vec![Term { negated: false, test: Test::Id(ids) }] };
+    let page: TaskPage = list::matches(&api.reads, query, None, limit, MAX_SCAN_TIME).await?.into();
+    // The audit log may name actions whose records have already been removed.
+    Ok(TaskPage { missing: Vec::new(), ..page })
+}
+
+/// Counts the tasks that an action would change, for at most `time`.
+pub async fn preview(api: &Api, selection: BulkSelection, time: Duration) -> Result<BulkPreview, ApiError> {
+    let query = query_of(selection.q.as_deref(), &selection.ids)?;
+    let (action, checkpoints) = (selection.action, BTreeMap::new());
+    let spec = BulkSpec { action, q: String::new(), limit: 0, by: None, reason: None, checkpoints };
+    let mut preview = BulkPreview { matching: 0, changing: 0, exact: true, scanned: 0, sample: Vec::new() };
+    let end = Instant::now() + time;
+    let mut cursor = None;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let matches = list::matches(&api.reads, query.clone(), cursor.as_deref(), MAX_PAGE, left).await?;
+        preview.scanned += matches.scanned.unwrap_or(matches.tasks.len() as u64);
+        count_changing(&mut preview, &spec, &matches.tasks);
+        cursor = matches.next;
+        if cursor.is_none() || Instant::now() >= end {
+            api.reads.check_covered(None).await?;
+            preview.exact = cursor.is_none();
+            return Ok(preview);
+        }
+    }
+}
+
+fn count_changing(preview: &mut BulkPreview, spec: &BulkSpec, tasks: &[TaskView]) {
+    preview.matching += tasks.len() as u64;
+    for task in tasks {
+        if matches!(spec.decide(task, None, now_ms()), Decision::Publish(_)) {
+            preview.changing += 1;
+            if preview.sample.len() < MAX_SAMPLE {
+                preview.sample.push(task.id.to_string());
+            }
+        }
+    }
+}
+
+/// Returns the query of the tasks to change, given as a search or as ids.
+fn query_of(q: Option<&str>, ids: &[String]) -> Result<TaskQuery, ApiError> {
+    match (q, ids) {
+        (Some(_), [_, ..]) => Err(bad_field("ids", "`q` and `ids` are mutually exclusive".into())),
+        (Some(text), []) => {
+            let query = TaskQuery::parse(text).map_err(|mistake| bad_query(text, mistake).below("/q"))?;
+            if query.terms.is_empty() { Err(empty_search()) } else { Ok(query) }
+        }
+        (None, []) => Err(bad_field("q", "it is missing: name the tasks by `q` or `ids`".into())),
+        (None, ids) if ids.len() > MAX_VALUES => {
+            Err(bad_field("ids", format!("there are {} ids; the maximum is {MAX_VALUES}", ids.len()))
+                .hint("select more tasks by a search"))
+        }
+        (None, ids) => {
+            let test = Test::Id(parsed_ids(ids)?);
+            Ok(TaskQuery { terms: vec![Term { negated: false, test }] })
+        }
+    }
+}
+
+fn empty_search() -> ApiError {
+    bad_field("q", "an empty search would select all tasks".into())
+        .hint("name at least one condition, such as `type:resize`, or `level:any`")
+}
+
+fn parsed_ids(ids: &[String]) -> Result<Vec<TaskId>, ApiError> {
+    let parse = |(n, id): (usize, &String)| {
+        TaskId::parse(id).map_err(|error| ApiError::new(Code::BadId, error.to_string()).pointer(format!("/ids/{n}")))
+    };
+    ids.iter().enumerate().map(parse).collect()
+}
+
+/// Replaces the ages in a query by absolute times, so that it selects the same tasks whenever it is executed.
+pub fn absolute(query: TaskQuery, now_ms: i64) -> TaskQuery {
+    let at = |time: QueryTime| QueryTime::At(time.resolve(now_ms));
+    let absolute = |term: Term| match term.test {
+        Test::From(time) => Term { test: Test::From(at(time)), ..term },
+        Test::To(time) => Term { test: Test::To(at(time)), ..term },
+        test => Term { test, ..term },
+    };
+    TaskQuery { terms: query.terms.into_iter().map(absolute).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_become_times() {
+        let query = absolute(TaskQuery::parse("type:a from:2h -tag:x").unwrap(), 10 * 3_600_000);
+        assert_eq!(query.to_string(), "type:a from:1970-01-01T08:00:00.000Z -tag:x");
+        assert_eq!(TaskQuery::parse(&query.to_string()).unwrap(), query);
+    }
+
+    #[test]
+    fn tasks_are_named_by_a_search_or_by_ids() {
+        let ids = ["a:b".to_owned(), "c".to_owned()];
+        assert_eq!(query_of(None, &ids).unwrap().to_string(), "id:a:b,c");
+        for (q, ids) in [(None, &[][..]), (Some("type:a"), &ids[..]), (Some(" "), &[]), (Some("typ:a"), &[])] {
+            assert!(query_of(q, ids).is_err(), "{q:?} {ids:?}");
+        }
+        assert!(query_of(None, &vec!["a".to_owned(); 101]).is_err());
+    }
+}

@@ -1,0 +1,190 @@
+//! Specification of a bulk action, and the decision about one task. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kafleet_documents::{BulkAction, BulkProgress};
+use kafleet_model::event::{BULK_FIELD, CancelScope, Event, Kind, Payload};
+use kafleet_model::outbox::EffectKind;
+use kafleet_model::record::TaskRecord;
+use kafleet_model::record::state::State;
+use kafleet_model::task::id::BULK_TYPE;
+use kafleet_model::task::patch::Patch;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::read::consistency::TaskView;
+use crate::service::retry;
+
+/// Specification of a bulk action, stored in the `options` of its task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BulkSpec {
+    pub action: BulkAction,
+    pub q: String,
+    /// Maximum number of tasks to change.
+    pub limit: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Arc<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Offsets up to which the events partitions were projected when the action was requested.
+    pub checkpoints: BTreeMap<u32, i64>,
+}
+
+/// Decision about a matching task.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Decision {
+    Publish(Box<Event>),
+    /// The action does not apply to the task in its current state.
+    Skip,
+    /// The action can never be applied to this task.
+    Refuse,
+}
+
+impl BulkSpec {
+    /// Reads the specification from a bulk action's task.
+    pub(crate) fn of(record: &TaskRecord) -> Option<Self> {
+        let options = record.definition.policy.as_ref()?.rules.options.as_ref()?;
+        serde_json::from_str(options.text()).ok()
+    }
+
+    /// `new_run`: run that the retries of this action start in the task's tree; `None`: one above the highest.
+    pub(super) fn decide(&self, task: &TaskView, new_run: Option<u32>, now_ms: i64) -> Decision {
+        let record = &task.record;
+        if task.superseded || record.task_type.as_deref() == Some(BULK_TYPE) || self.is_restarted(task) {
+            return Decision::Skip;
+        }
+        let payload = match self.action {
+            BulkAction::Cancel if record.state.is_terminal() || record.covering_cancel(true).is_some() => {
+                return Decision::Skip;
+            }
+            BulkAction::Cancel => Payload::CancelRequested(CancelScope::default()),
+            BulkAction::Retry if !record.state.is_terminal() => return Decision::Skip,
+            BulkAction::Retry if retry::check(task, false).is_err() => return Decision::Refuse,
+            // The parent failed only because of a descendant; retrying that descendant is enough.
+            BulkAction::Retry if record.state != State::Succeeded && !record.is_restartable() => return Decision::Skip,
+            BulkAction::Retry => Payload::RetryRequested { only_failed: false, new_run, record: None },
+            BulkAction::RetryFailed if retry::check(task, true).is_err() => return Decision::Skip,
+            BulkAction::RetryFailed => Payload::RetryRequested { only_failed: true, new_run: None, record: None },
+            BulkAction::StartNow => {
+                let patch = Patch { not_before_ms: Some(now_ms), ..Patch::default() };
+                if patch.rejection(record).is_some() {
+                    return Decision::Skip;
+                }
+                Payload::Patched { patch: Some(Box::new(patch)) }
+            }
+        };
+        let event = Event::new(payload, task.id.clone(), record.run, now_ms);
+        Decision::Publish(Box::new(Event { by: self.by.clone(), message: self.reason.clone(), ..event }))
+    }
+
+    /// Returns whether the task has been started again since the request, perhaps by this bulk action itself.
+    fn is_restarted(&self, task: &TaskView) -> bool {
+        let Some(checkpoint) = self.checkpoints.get(&task.partition) else { return false };
+        let record = &task.record;
+        let is_retry = |kind: Kind| kind == Kind::RetryRequested;
+        let is_restarting = |effect: &EffectKind| matches!(effect, EffectKind::RetryFailed { .. });
+        record.requests.asof >= *checkpoint
+            || record
+                .history
+                .entries
+                .iter()
+                .any(|entry| entry.offset >= *checkpoint && is_retry(entry.kind) && !entry.ignored)
+            || record.effects.iter().any(|effect| is_restarting(&effect.kind))
+    }
+}
+
+/// Progress of a bulk action's task.
+pub(super) fn progress_of(record: &TaskRecord) -> BulkProgress {
+    let progress = record.outcome.progress.as_ref();
+    progress.and_then(|progress| serde_json::from_str(progress.text()).ok()).unwrap_or_default()
+}
+
+/// Marks an event as part of a bulk action. The audit log omits such events: it contains the bulk action itself.
+pub(super) fn mark(event: &mut Event, id: &str) {
+    event.extra.insert(BULK_FIELD.to_owned(), Value::from(id));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kafleet_model::record::HistoryEntry;
+    use kafleet_model::task::id::TaskId;
+    use kafleet_model::trace::Sampler;
+    use kafleet_store::Checkpoint;
+
+    fn spec(action: BulkAction) -> BulkSpec {
+        let checkpoints = BTreeMap::from([(0, 100)]);
+        BulkSpec { action, q: String::new(), limit: 1, by: Some("ada".into()), reason: None, checkpoints }
+    }
+
+    fn task(own_state: State, state: State) -> TaskView {
+        let mut record = TaskRecord::expected(3, 0);
+        (record.own, record.state, record.definition.announced) = (own_state, state, true);
+        let id = TaskId::parse("a").unwrap();
+        TaskView {
+            id,
+            partition: 0,
+            checkpoint: Checkpoint::default(),
+            record,
+            superseded: false,
+            sampler: Sampler::NEVER,
+        }
+    }
+
+    fn is_published(action: BulkAction, task: &TaskView) -> bool {
+        matches!(spec(action).decide(task, None, 1), Decision::Publish(_))
+    }
+
+    #[test]
+    fn request_names_the_run_and_the_operator() {
+        let Decision::Publish(event) = spec(BulkAction::Retry).decide(&task(State::Failed, State::Failed), None, 1)
+        else {
+            panic!("the task has failed");
+        };
+        assert_eq!((event.run, event.by.as_deref(), event.kind()), (3, Some("ada"), Kind::RetryRequested));
+    }
+
+    #[test]
+    fn action_skips_tasks_to_which_it_does_not_apply() {
+        for (action, own_state, state, expected) in [
+            (BulkAction::Retry, State::Failed, State::Failed, true),
+            (BulkAction::Retry, State::Succeeded, State::Succeeded, true),
+            (BulkAction::Retry, State::Succeeded, State::Failed, false),
+            (BulkAction::Retry, State::Running, State::Running, false),
+            (BulkAction::Cancel, State::Running, State::Running, true),
+            (BulkAction::Cancel, State::Succeeded, State::WaitingForChildren, true),
+            (BulkAction::Cancel, State::Failed, State::Failed, false),
+            (BulkAction::RetryFailed, State::Failed, State::Failed, true),
+            (BulkAction::RetryFailed, State::Succeeded, State::Succeeded, false),
+            (BulkAction::StartNow, State::Running, State::Running, false),
+        ] {
+            assert_eq!(is_published(action, &task(own_state, state)), expected, "{action:?} {own_state} {state}");
+        }
+    }
+
+    #[test]
+    fn task_restarted_since_the_request_is_skipped() {
+        let failed = || task(State::Failed, State::Failed);
+        let mut again = failed();
+        again.record.requests.asof = 100;
+        assert!(!is_published(BulkAction::Retry, &again));
+        again.record.requests.asof = 99;
+        assert!(is_published(BulkAction::Retry, &again), "it was retried before the request");
+        let mut again = failed();
+        again.record.history.push(HistoryEntry::of_fold(Kind::RetryRequested, 3, (0, 100), String::new()));
+        assert!(!is_published(BulkAction::RetryFailed, &again));
+        let superseded = TaskView { superseded: true, ..failed() };
+        assert!(!is_published(BulkAction::Retry, &superseded));
+        let mut bulk = task(State::Running, State::Running);
+        bulk.record.task_type = Some(BULK_TYPE.into());
+        assert!(!is_published(BulkAction::Cancel, &bulk), "a bulk action changes no other bulk action");
+    }
+
+    #[test]
+    fn task_without_a_record_is_refused() {
+        let mut unknown = task(State::Failed, State::Failed);
+        unknown.record.definition.announced = false;
+        assert_eq!(spec(BulkAction::Retry).decide(&unknown, None, 1), Decision::Refuse);
+    }
+}

@@ -1,0 +1,211 @@
+//! Endpoints for operators' commands, written to the control topic: pauses, limits, circuits, kill switches, and the
+//! deletion of a type's declaration.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use kafleet_documents::{
+    CircuitState, KillSwitchDocument, KillSwitches, PauseType, ResumeType, SetCircuit, SetKillSwitch, SetLimits,
+    TypeDocument,
+};
+use kafleet_fleet::control::{
+    self, CONTROL_VERSION, CircuitSetting, ControlKey, ControlRecord, ForcedCircuit, Kill, MAX_KILLS, Pause, RateLimit,
+    Slots,
+};
+use kafleet_model::event::Event;
+use kafleet_model::task::id::{check_type, clip};
+use kafleet_model::units::time::time_text;
+use kafleet_runtime::now_ms;
+
+use super::context::{Name, RequestContext, check_reason};
+use super::types::type_state;
+use crate::backends::detached;
+use crate::http::problem::{ApiError, Code};
+use crate::state::Api;
+
+/// Pauses a type; running attempts finish.
+pub async fn pause(
+    context: RequestContext,
+    Name(name): Name,
+    PauseType { reason }: PauseType,
+) -> Result<TypeDocument, ApiError> {
+    check_reason(reason.as_deref())?;
+    let api = &context.api;
+    api.types.check_type_exists(&name).await?;
+    let operation = context.operation("pause_type", &name, reason.as_deref());
+    let record = ControlRecord::Pause(Pause { v: CONTROL_VERSION, at_ms: now_ms(), reason });
+    write_audited(api, operation, vec![(ControlKey::Pause(name.clone()), Some(record))]).await?;
+    type_state(api, &name).await
+}
+
+/// Resumes a paused type.
+pub async fn resume(
+    context: RequestContext,
+    Name(name): Name,
+    ResumeType {}: ResumeType,
+) -> Result<TypeDocument, ApiError> {
+    let api = &context.api;
+    api.types.check_type_exists(&name).await?;
+    let operation = context.operation("resume_type", &name, None);
+    write_audited(api, operation, vec![(ControlKey::Pause(name.clone()), None)]).await?;
+    type_state(api, &name).await
+}
+
+/// Sets all limits of a type; omitted limits revert to the configuration.
+pub async fn limits(
+    context: RequestContext,
+    Name(name): Name,
+    SetLimits { slots, max_concurrency, rate }: SetLimits,
+) -> Result<TypeDocument, ApiError> {
+    let api = &context.api;
+    let partitions = api.types.partitions_of(&name).await?;
+    check_limits(slots, max_concurrency, partitions)?;
+    if let Some(error) = rate.and_then(|rate| rate.check().err()) {
+        return Err(ApiError::new(Code::BadField, error).pointer("/rate"));
+    }
+    let (v, at_ms) = (CONTROL_VERSION, now_ms());
+    let slots = (slots.is_some() || max_concurrency.is_some()).then_some(Slots { v, at_ms, slots, max_concurrency });
+    let rate = rate.map(|rate| RateLimit { v, at_ms, rate });
+    let records = vec![
+        (ControlKey::Slots(name.clone()), slots.map(ControlRecord::Slots)),
+        (ControlKey::Rate(name.clone()), rate.map(ControlRecord::Rate)),
+    ];
+    write_audited(api, context.operation("set_limits", &name, None), records).await?;
+    type_state(api, &name).await
+}
+
+/// Opens or closes the circuit of a type in all workers, or leaves it to each of them.
+pub(crate) async fn circuit(
+    context: RequestContext,
+    Name(name): Name,
+    SetCircuit { state, reason }: SetCircuit,
+) -> Result<TypeDocument, ApiError> {
+    check_reason(reason.as_deref())?;
+    let api = &context.api;
+    api.types.check_type_exists(&name).await?;
+    let (action, forced) = match state {
+        CircuitState::Open => ("open_circuit", Some(ForcedCircuit::Open)),
+        CircuitState::Closed => ("close_circuit", Some(ForcedCircuit::Closed)),
+        CircuitState::Auto => ("release_circuit", None),
+    };
+    let operation = context.operation(action, &name, reason.as_deref());
+    let (v, at_ms) = (CONTROL_VERSION, now_ms());
+    let record = forced.map(|state| ControlRecord::Circuit(CircuitSetting { v, at_ms, state, reason }));
+    write_audited(api, operation, vec![(ControlKey::Circuit(name.clone()), record)]).await?;
+    type_state(api, &name).await
+}
+
+/// Deletes the declaration of a type; its topics and tasks remain.
+pub(crate) async fn forget_type(context: RequestContext, Name(name): Name) -> Result<TypeDocument, ApiError> {
+    let api = &context.api;
+    api.fleet.wait_for_control_state().await?;
+    if api.types.declared.get(&name).is_none() {
+        return Err(ApiError::new(Code::UnknownType, format!("the type `{}` is not declared", clip(&name)))
+            .hint("`kafleet topics apply` declares types; GET /v1/types lists those that the fleet has"));
+    }
+    let operation = context.operation("forget_type", &name, None);
+    write_audited(api, operation, vec![(ControlKey::Type(name.clone()), None)]).await?;
+    type_state(api, &name).await
+}
+
+/// Records a request for the audit, then writes or deletes control records. Continues if the client disconnects.
+async fn write_audited(
+    api: &Arc<Api>,
+    operation: Event,
+    records: Vec<(ControlKey, Option<ControlRecord>)>,
+) -> Result<(), ApiError> {
+    let api = api.clone();
+    let write = async move {
+        api.fleet.record_operation(&operation).await?;
+        for (key, record) in records {
+            api.fleet.write_control(key, record).await?;
+        }
+        Ok(())
+    };
+    detached(write).await
+}
+
+fn check_limits(slots: Option<u32>, max_concurrency: Option<u32>, partitions: u32) -> Result<(), ApiError> {
+    if slots.is_some_and(|slots| !(1..=kafleet_config::MAX_SLOTS).contains(&slots)) {
+        let reason = format!("slots must be from 1 to {}", kafleet_config::MAX_SLOTS);
+        return Err(ApiError::new(Code::BadField, reason).pointer("/slots").hint("to stop a type, pause it"));
+    }
+    match max_concurrency {
+        Some(limit) if limit < partitions => {
+            let reason = format!(
+                "a limit of {limit} is below the number of partitions of the topic, {partitions}; each partition needs at least one slot"
+            );
+            Err(ApiError::new(Code::LimitTooSmall, reason)
+                .pointer("/max_concurrency")
+                .hint("raise it, or set a rate limit instead"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Sets a kill switch, which cancels matching tasks instead of starting them.
+pub async fn set_kill_switch(
+    context: RequestContext,
+    KillName(name): KillName,
+    SetKillSwitch { task_type, reason }: SetKillSwitch,
+) -> Result<KillSwitchDocument, ApiError> {
+    check_reason(reason.as_deref())?;
+    let api = &context.api;
+    if let Some(task_type) = &task_type {
+        check_type(task_type).map_err(|error| ApiError::new(Code::BadField, error).pointer("/type"))?;
+    }
+    api.fleet.wait_for_control_state().await?;
+    let full = {
+        let control = api.fleet.control.state();
+        control.kills.len() >= MAX_KILLS && !control.kills.contains_key(&name)
+    };
+    if full {
+        return Err(ApiError::new(Code::TooManyKillSwitches, format!("there are already {MAX_KILLS} kill switches"))
+            .hint("delete one: DELETE /v1/kill-switches/{name}"));
+    }
+    let operation = context.operation("set_kill_switch", &name, reason.as_deref());
+    let new = Kill { v: CONTROL_VERSION, at_ms: now_ms(), task_type, reason };
+    let record = Some(ControlRecord::Kill(new.clone()));
+    write_audited(api, operation, vec![(ControlKey::Kill(name.clone()), record)]).await?;
+    Ok(document(&name, &new))
+}
+
+/// Deletes a kill switch, and returns it.
+pub async fn delete_kill_switch(
+    context: RequestContext,
+    KillName(name): KillName,
+) -> Result<KillSwitchDocument, ApiError> {
+    let api = &context.api;
+    api.fleet.wait_for_control_state().await?;
+    let kill_switch = api.fleet.control.state().kills.get(&name).cloned();
+    let Some(kill_switch) = kill_switch else {
+        return Err(ApiError::new(Code::UnknownKillSwitch, format!("there is no kill switch `{name}`"))
+            .hint("list them with GET /v1/kill-switches"));
+    };
+    let operation = context.operation("delete_kill_switch", &name, None);
+    write_audited(api, operation, vec![(ControlKey::Kill(name.clone()), None)]).await?;
+    Ok(document(&name, &kill_switch))
+}
+
+pub async fn list_kill_switches(RequestContext { api, .. }: RequestContext) -> Result<KillSwitches, ApiError> {
+    api.fleet.wait_for_control_state().await?;
+    let kills = api.fleet.control.state().kills.iter().map(|(name, kill)| document(name, kill)).collect();
+    Ok(KillSwitches { kills })
+}
+
+fn document(name: &str, kill: &Kill) -> KillSwitchDocument {
+    let (task_type, reason) = (kill.task_type.clone(), kill.reason.clone());
+    KillSwitchDocument { name: name.to_owned(), task_type, reason, since: time_text(kill.at_ms) }
+}
+
+/// Name of a kill switch: a tag or a prefix of task ids.
+pub struct KillName(String);
+
+impl FromStr for KillName {
+    type Err = ApiError;
+
+    fn from_str(text: &str) -> Result<Self, ApiError> {
+        control::check_kill(text).map_err(|error| ApiError::new(Code::BadKillSwitch, error))?;
+        Ok(Self(text.to_owned()))
+    }
+}

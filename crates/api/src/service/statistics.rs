@@ -1,0 +1,135 @@
+//! Endpoints of statistics, failures and requests.
+
+use futures::stream::{self, StreamExt, TryStreamExt};
+use kafleet_documents::{Audit, AuditDocument, Failures, Slowest, Stats};
+use kafleet_model::statistics::ALL;
+use kafleet_model::statistics::aggregate::{AggregateKey, Level, hour_of, minute_of};
+use kafleet_model::units::duration::Millis;
+use kafleet_model::units::time::time_text;
+use kafleet_runtime::now_ms;
+
+use super::context::{After, RequestContext};
+use crate::http::problem::ApiError;
+use crate::http::request::bad_parameter;
+use crate::read::failures;
+use crate::read::reads::Reads;
+use crate::read::statistics::{self, MAX_POINTS, StatsRange};
+
+/// Default range.
+const RANGE_MS: i64 = 3_600_000;
+
+/// Series of statistics.
+#[derive(Clone, Debug)]
+pub enum Series {
+    All,
+    OfType(String),
+    /// Each of the types with the most tasks.
+    ByType,
+}
+
+/// Statistics to read.
+#[derive(Clone, Debug)]
+pub struct StatsQuery {
+    pub series: Series,
+    pub from_ms: Option<i64>,
+    pub to_ms: Option<i64>,
+    /// Length of a point. Default: the shortest that is kept and gives at most [`MAX_POINTS`].
+    pub step: Option<Millis>,
+}
+
+/// Reads counts and durations over time.
+pub async fn stats(RequestContext { api, .. }: RequestContext, query: StatsQuery) -> Result<Stats, ApiError> {
+    let max_tree_age_ms = api.types.max_tree_age.as_i64();
+    statistics::stats(&api.reads, &range_of(query)?, max_tree_age_ms).await
+}
+
+fn range_of(query: StatsQuery) -> Result<StatsRange, ApiError> {
+    let to_ms = query.to_ms.unwrap_or_else(now_ms);
+    let from_ms = query.from_ms.unwrap_or(to_ms - RANGE_MS);
+    let series = match query.series {
+        Series::All => Some(ALL.to_owned()),
+        Series::OfType(name) => Some(name),
+        Series::ByType => None,
+    };
+    let step = query.step;
+    let level = match step {
+        None => Level::ALL.into_iter().find(|level| refusal(*level, from_ms, to_ms).is_none()),
+        Some(step) => Level::ALL.into_iter().find(|level| level.length_ms() == step.as_i64()),
+    };
+    let level = level.ok_or_else(|| match step {
+        Some(_) => bad_parameter("step", "use 1m, 10m, 1h or 1d"),
+        None => bad_parameter("from", "days are kept for 31 days: choose a shorter or later range"),
+    })?;
+    match refusal(level, from_ms, to_ms) {
+        Some(error) => Err(bad_parameter("step", &error)),
+        None => Ok(StatsRange { series, from_ms, to_ms, level }),
+    }
+}
+
+/// Reason why a range cannot be read with this step.
+fn refusal(level: Level, from_ms: i64, to_ms: i64) -> Option<String> {
+    let (first, last) = StatsRange { series: None, from_ms, to_ms, level }.points();
+    if last - first >= MAX_POINTS {
+        return Some(format!("the range has more than {MAX_POINTS} points: choose a longer step or a shorter range"));
+    }
+    let kept = AggregateKey { level, number: level.first_kept(hour_of(minute_of(now_ms()))) };
+    let is_kept = first >= kept.number;
+    (!is_kept)
+        .then(|| format!("points of this length are kept since {}: choose a longer step", time_text(kept.starts_ms())))
+}
+
+/// Lists the slowest attempts, also of one type, of the last `hours` of log time.
+pub async fn slowest(
+    RequestContext { api, .. }: RequestContext,
+    task_type: Option<&str>,
+    hours: i64,
+    limit: usize,
+) -> Result<Slowest, ApiError> {
+    failures::slowest(&api.reads, task_type, hours, limit).await
+}
+
+/// Groups the failed tasks, also those of one type, by type and error.
+pub async fn failures(
+    RequestContext { api, .. }: RequestContext,
+    task_type: Option<&str>,
+    limit: usize,
+    After(after): After,
+) -> Result<Failures, ApiError> {
+    api.reads.wait_for_position(after).await?;
+    failures::failures(&api.reads, task_type, limit).await
+}
+
+/// Lists the newest requests of users.
+pub async fn audit(
+    RequestContext { api, .. }: RequestContext,
+    limit: usize,
+    After(after): After,
+) -> Result<Audit, ApiError> {
+    api.reads.wait_for_position(after).await?;
+    read_audit(&api.reads, limit).await
+}
+
+pub(crate) async fn read_audit(reads: &Reads, limit: usize) -> Result<Audit, ApiError> {
+    let entries: Vec<_> = stream::iter(reads.partitions())
+        .map(|partition| async move {
+            let requests = reads.requests(partition, limit).await?;
+            Ok::<_, ApiError>(requests.into_iter().map(move |entry| (partition, entry)))
+        })
+        .buffer_unordered(16)
+        .try_collect()
+        .await?;
+    let mut entries: Vec<_> = entries.into_iter().flatten().collect();
+    entries.sort_by_key(|(partition, entry)| {
+        (std::cmp::Reverse(entry.at_ms), *partition, std::cmp::Reverse(entry.offset))
+    });
+    let document = |(partition, entry): (u32, kafleet_model::projection::audit::AuditEntry)| AuditDocument {
+        at: time_text(entry.at_ms),
+        by: entry.by.as_deref().map(str::to_owned),
+        action: entry.action,
+        target: entry.target,
+        reason: entry.reason,
+        position: format!("{partition}:{}", entry.offset),
+    };
+    let incomplete = reads.incomplete().await?;
+    Ok(Audit { requests: entries.into_iter().take(limit).map(document).collect(), incomplete })
+}

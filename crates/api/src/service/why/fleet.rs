@@ -1,0 +1,199 @@
+//! Explanations that depend on workers, operators and consumer lag.
+
+use kafleet_broker::{BrokerError, Partition};
+use kafleet_documents::{Finding, Reason, TypeLimits, WorkerTotals};
+use kafleet_fleet::control::ForcedCircuit;
+use kafleet_fleet::control::heartbeat::{Heartbeat, HeartbeatState};
+use kafleet_model::offsets::CompletedOffsets;
+use kafleet_model::units::time::time_text;
+use kafleet_runtime::clock::skew_text;
+use kafleet_runtime::now_ms;
+
+use crate::http::problem::ApiError;
+use crate::read::consistency::TaskView;
+use crate::service::types::limits_of;
+use crate::service::workers::{type_statuses, worker_totals};
+use crate::state::Api;
+
+use super::count::{Count, Counter};
+use super::queue_reads::QueueReads;
+use super::{age, explain_record};
+
+/// Maximum partitions of a type whose lag is added up.
+const MAX_PARTITIONS: u32 = 256;
+
+/// Pauses, circuits opened by hand and kill switches that apply to the task.
+pub(super) async fn blocking_commands(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
+    api.fleet.wait_for_control_state().await?;
+    let Some(task_type) = task.record.task_type.as_deref() else { return Ok(Vec::new()) };
+    let control = api.fleet.control.state();
+    let because = |reason: &Option<String>| reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    let paused = control.paused.get(task_type).map(|pause| {
+        let since = time_text(pause.at_ms);
+        let error = format!("the type `{task_type}` has been paused since {since}{}", because(&pause.reason));
+        Finding::new(Reason::Paused, format!("{error}; resume it with `kafleet types resume {task_type}`"))
+    });
+    let circuit = control.circuits.get(task_type).filter(|circuit| circuit.state == ForcedCircuit::Open);
+    let opened = circuit.map(|circuit| {
+        let since = time_text(circuit.at_ms);
+        let error = format!("an operator opened the circuit of `{task_type}` at {since}{}", because(&circuit.reason));
+        let remedy = format!("nothing starts until `kafleet types circuit {task_type} auto`");
+        Finding::new(Reason::CircuitOpen, format!("{error}; {remedy}"))
+    });
+    let tags = task.record.definition.policy.as_ref().map_or(&[][..], |policy| &policy.tags);
+    let killed = control.kill_of(&task.id, task_type, tags).map(|(name, kill)| {
+        Finding::new(
+            Reason::MatchesKillSwitch,
+            format!("the kill switch `{name}` matches the task{}; it will be cancelled", because(&kill.reason)),
+        )
+    });
+    Ok(paused.into_iter().chain(opened).chain(killed).collect())
+}
+
+/// Explains for a queued task which workers could take it, and which limits they have reached.
+pub(super) async fn explain_workers(reads: &QueueReads<'_>, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
+    let api = reads.api;
+    let Some(task_type) = task.record.task_type.as_deref() else { return Ok(Vec::new()) };
+    let policy = api.types.policy(task_type);
+    let (limits, is_opened) = {
+        let control = api.fleet.control.state();
+        let forced = control.circuits.get(task_type).map(|circuit| circuit.state);
+        (limits_of(task_type, &control, policy.as_ref()), forced == Some(ForcedCircuit::Open))
+    };
+    let heartbeats = api.fleet.workers.heartbeats();
+    let Some(work) = worker_totals(&heartbeats, task_type) else {
+        let message =
+            format!("no live worker takes `{task_type}`; start one with `kafleet worker --types {task_type}`");
+        let has_heartbeats = has_read_heartbeats(reads).await;
+        return Ok(has_heartbeats.then(|| Finding::new(Reason::NoWorker, message)).into_iter().collect());
+    };
+    let position = task.record.definition.position;
+    let mut findings = position
+        .map_or_else(Vec::new, |position| explain_stalled(&heartbeats, task_type, position.partition, is_opened));
+    findings.extend(reached_limits(task_type, &limits, &work));
+    Ok(findings)
+}
+
+fn reached_limits(task_type: &str, limits: &TypeLimits, work: &WorkerTotals) -> Vec<Finding> {
+    let mut reached = Vec::new();
+    if let Some(most) = limits.max_concurrency.filter(|most| work.in_flight >= u64::from(*most)) {
+        reached.push(format!("`{task_type}` has reached its limit of {most} concurrent attempts over all workers"));
+    } else if work.in_flight >= work.slots {
+        let (slots, workers) = (work.slots, work.workers);
+        reached.push(format!("all {slots} slots for `{task_type}` of {workers} live worker(s) are in use"));
+    }
+    reached.extend(limits.rate.map(|rate| format!("`{task_type}` has the rate limit {rate}")));
+    reached.into_iter().map(|message| Finding::new(Reason::LimitReached, message)).collect()
+}
+
+/// Whether all heartbeats written before this call have been read. Before that a missing worker proves nothing.
+async fn has_read_heartbeats(reads: &QueueReads<'_>) -> bool {
+    let partition = Partition::new(reads.api.topology.names.workers(), 0);
+    reads.ends(&partition).await.is_ok_and(|ends| reads.api.fleet.workers.has_read(ends))
+}
+
+/// Returns the consumer group that contains a type's commits, as recorded on the control topic.
+pub(crate) fn consumer_group(api: &Api, task_type: &str) -> String {
+    api.topology.names.group_id(task_type, api.fleet.control.state().group_of(task_type))
+}
+
+/// Counts the unfinished tasks of a type over all partitions. `None` if it has too many partitions.
+pub(super) async fn consumer_lag(api: &Api, task_type: &str) -> Result<Option<Count>, ApiError> {
+    let partitions = api.types.partitions_of(task_type).await?;
+    if partitions > MAX_PARTITIONS {
+        return Ok(None);
+    }
+    let (topic, group) = (api.topology.names.tasks(task_type), consumer_group(api, task_type));
+    let offsets: Vec<Partition> = (0..partitions as i32).map(|index| Partition::new(topic.as_str(), index)).collect();
+    let lag = api.reads.broker.call(move |broker, deadline| {
+        let committed = broker.group_offsets(&group, &offsets, deadline)?;
+        let mut counter = Counter::new(broker, deadline);
+        let open = offsets.iter().zip(committed).map(|(partition, committed)| {
+            let ends = broker.watermarks(partition, deadline)?;
+            let completed = match committed {
+                Some(at) => CompletedOffsets::of_commit(at.offset, &at.metadata),
+                None => CompletedOffsets::starting_at(ends.low),
+            };
+            counter.open_below(partition, &completed, ends.high)
+        });
+        open.sum::<Result<Count, BrokerError>>()
+    });
+    Ok(Some(lag.await?))
+}
+
+/// Explains a task that a worker has taken, including the worker's last heartbeat.
+pub(super) fn explain_taken(api: &Api, task: &TaskView) -> Finding {
+    let finding = explain_record(task);
+    let (Some(worker), Reason::Running | Reason::WorkerSilent) = (task.record.worker.as_deref(), finding.code) else {
+        return finding;
+    };
+    let now = now_ms();
+    let heartbeat = api.fleet.workers.heartbeats().into_iter().find(|(_, heartbeat)| heartbeat.id == worker);
+    let names_it =
+        |(_, heartbeat): &&(i64, Heartbeat)| heartbeat.running.iter().any(|running| running.id == task.id.as_str());
+    let named_ms = heartbeat.as_ref().filter(names_it).map(|(received, _)| *received);
+    let last_ms = task.record.history.entries.iter().map(|entry| entry.at_ms).chain(named_ms).max();
+    let quiet_ms = last_ms.map(|last| now.saturating_sub(last).max(0) as u64);
+    let received = heartbeat.map_or_else(
+        || "; its worker has sent no heartbeat".to_owned(),
+        |(received, heartbeat)| describe_heartbeat(&heartbeat, received, now),
+    );
+    Finding { quiet_ms, message: finding.message + &received, ..finding }
+}
+
+/// Explains why the worker that owns a partition starts no task of it: no start offset, too many failures, an open
+/// circuit, or an app that is down. `is_opened`: an operator has opened the circuit, which [`blocking_commands`] reports.
+fn explain_stalled(heartbeats: &[(i64, Heartbeat)], task_type: &str, partition: i32, is_opened: bool) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for status in type_statuses(heartbeats, task_type).filter(|status| status.partitions.contains(&partition)) {
+        findings.extend(status.refused.contains(&partition).then(|| {
+            let reason = format!("its worker has no start offset for partition {partition} and does not consume it");
+            let remedy =
+                format!("set one with `kafleet offsets init {task_type}/{partition} --at earliest|OFFSET|TIME`");
+            Finding::new(Reason::NoStartOffset, format!("{reason}; {remedy}"))
+        }));
+        findings.extend(status.stopped.as_ref().map(|reason| {
+            let remedy =
+                format!("resume with `kafleet types pause {task_type}` and `kafleet types resume {task_type}`");
+            Finding::new(
+                Reason::Stopped,
+                format!("its worker has stopped starting `{task_type}` tasks: {reason}; fix the cause, then {remedy}"),
+            )
+        }));
+        findings.extend(status.circuit.as_ref().filter(|_| !is_opened).map(|reason| {
+            let remedy = format!("it closes by itself; by hand: `kafleet types circuit {task_type} close`");
+            let message = format!(
+                "its worker starts only single probes: the circuit of `{task_type}` is not closed ({reason}); {remedy}"
+            );
+            Finding::new(Reason::CircuitOpen, message)
+        }));
+        findings.extend(status.misplaced_keys.as_ref().map(|example| {
+            let remedy = "set the partitioner of all producers to murmur2 (`partitioner=murmur2_random` in librdkafka)";
+            let reason =
+                format!("keys of `{task_type}` are in other partitions than they belong into, such as {example}");
+            Finding::new(Reason::MisplacedKeys, format!("{reason}: attempts of one key may overlap; {remedy}"))
+        }));
+        findings.extend(status.app_down.as_ref().map(|reason| {
+            let remedy = "fix the app; the worker keeps trying to start it";
+            Finding::new(Reason::AppDown, format!("its worker cannot run `{task_type}` tasks: {reason}; {remedy}"))
+        }));
+    }
+    findings
+}
+
+/// Describes the last heartbeat of a worker.
+fn describe_heartbeat(heartbeat: &Heartbeat, received_ms: i64, now_ms: i64) -> String {
+    let liveness = match heartbeat.state {
+        HeartbeatState::Running => "",
+        HeartbeatState::Draining => ", shutting down",
+        HeartbeatState::Stopped => ", stopped",
+    };
+    let skew = skew_text(heartbeat.clock_ahead_ms(received_ms));
+    let clock = skew.map_or_else(String::new, |skew| format!("; the clock of that machine is {skew}"));
+    format!(
+        "; the last heartbeat of its worker, process {} on `{}`, was {} ago{liveness}{clock}",
+        heartbeat.pid,
+        heartbeat.host,
+        age(now_ms - received_ms)
+    )
+}

@@ -1,0 +1,376 @@
+//! `GET /v1/tasks/{id}/why`: explains the state of a task, from the store and the committed offsets of the task's
+//! consumer group.
+
+use kafleet_broker::Watermarks;
+use kafleet_documents::{Finding, Reason, Why};
+use kafleet_model::event::{ErrorInfo, InterruptionReason, Kind};
+use kafleet_model::projection::CONFLICT;
+use kafleet_model::record::state::{Category, State};
+use kafleet_model::record::{HistoryEntry, TaskRecord};
+use kafleet_model::retention::{NEVER_ANNOUNCED, REMOVED};
+use kafleet_model::task::Position;
+use kafleet_model::task::id::TaskId;
+use kafleet_model::units::time::time_text;
+use kafleet_runtime::now_ms;
+use kafleet_store::Index;
+
+use crate::http::problem::ApiError;
+use crate::read::consistency::TaskView;
+use crate::service::context::{After, RequestContext};
+use crate::state::Api;
+
+mod count;
+mod fleet;
+pub mod queue_reads;
+mod queued;
+
+pub(crate) use fleet::consumer_group;
+use fleet::{blocking_commands, explain_taken};
+use queue_reads::QueueReads;
+pub use queue_reads::RecentQueues;
+use queued::explain_queued;
+pub(crate) use queued::task_of;
+
+/// Maximum tasks of a tree that are inspected.
+const MAX_INSPECTED: usize = 2_000;
+/// Children read at a time.
+const PAGE: usize = 200;
+/// Maximum open tasks that are listed.
+const MAX_LISTED: usize = 10;
+/// Projection lag in events below which it is not reported: a short lag and transaction markers are normal.
+const MIN_REPORTED_LAG: i64 = 100;
+
+/// Explains the state of a task. Everything is read now, and the progress of its partition is measured for a second.
+pub(crate) async fn why(
+    RequestContext { api, .. }: RequestContext,
+    id: TaskId,
+    After(after): After,
+) -> Result<Why, ApiError> {
+    explain(&api, &id, after, None).await
+}
+
+/// Variant of [`why`] that shares reads of the task's queue with other requests.
+pub async fn why_soon(api: &Api, id: &TaskId, recent: &RecentQueues) -> Result<Why, ApiError> {
+    explain(api, id, None, Some(recent)).await
+}
+
+async fn explain(
+    api: &Api,
+    id: &TaskId,
+    after: Option<Position>,
+    recent: Option<&RecentQueues>,
+) -> Result<Why, ApiError> {
+    let reads = QueueReads { api, recent };
+    let task = api.reads.find(id, after).await?;
+    let mut findings = match task.record.state {
+        State::Queued if !task.record.is_external() => {
+            let mut findings = blocking_commands(api, &task).await?;
+            let is_blocked = !findings.is_empty();
+            findings.extend(explain_queued(&reads, &task, is_blocked).await?);
+            findings.extend(interruptions(&task.record).map(|text| Finding::new(Reason::Interrupted, text)));
+            findings
+        }
+        State::WaitingForChildren => explain_waiting(api, &task).await?,
+        state if state.is_terminal() => explain_ended(api, &task).await?,
+        _ => vec![explain_taken(api, &task)],
+    };
+    findings.extend(explain_same_id(&task));
+    findings.extend(explain_lag(&reads, &task).await?);
+    Ok(Why { id: task.id.to_string(), state: task.record.state, findings })
+}
+
+/// Explains that another task was submitted with the id of this one. A worker runs each of their records that it does not
+/// know as finished, but only one result counts.
+fn explain_same_id(task: &TaskView) -> Option<Finding> {
+    // The history of a parent has the conflicts of its children too.
+    let start = format!("{CONFLICT}: `{}`", task.id);
+    let of_another = |entry: &&HistoryEntry| entry.message.as_deref().is_some_and(|text| text.starts_with(&start));
+    let entry = task.record.history.entries.iter().rev().find(of_another)?;
+    let message = format!(
+        "another task was submitted with this id at {}: the first one counts, and the other one's result is ignored; give each \
+         task an id of its own",
+        time_text(entry.at_ms)
+    );
+    Some(Finding::new(Reason::SameId, message))
+}
+
+/// Explains a task from its own record.
+fn explain_record(task: &TaskView) -> Finding {
+    let record = &task.record;
+    match record.own {
+        State::Expected => Finding::new(
+            Reason::NotPublished,
+            "a child or an event refers to this task, but it has not been published; check that its producer is \
+             running",
+        ),
+        _ if record.is_external() => {
+            let message = format!("the task is run by an external system, which last reported it as {}", record.own);
+            Finding::new(Reason::External, message)
+        }
+        State::Scheduled => Finding::new(Reason::Scheduled, scheduled(record)),
+        State::Retrying if record.history.ends_with_wait(record.run) => Finding::new(Reason::Waiting, waiting(record)),
+        State::Retrying => Finding::new(Reason::Retrying, retrying(record)),
+        _ if record.silent => {
+            let rest = "that worker sends no heartbeats: the task runs again once its partitions are reassigned";
+            Finding::new(Reason::WorkerSilent, format!("{}; {rest}", running(task)))
+        }
+        _ => Finding::new(Reason::Running, running(task)),
+    }
+}
+
+fn scheduled(record: &TaskRecord) -> String {
+    let last = record.outcome.error.as_deref().map(|error| format!("; the last error was {}", error_text(Some(error))));
+    format!("it is scheduled to start {}{}", due(record), last.unwrap_or_default())
+}
+
+fn retrying(record: &TaskRecord) -> String {
+    let error = error_text(record.outcome.error.as_deref());
+    format!("attempt {} failed: {error}; the next attempt starts {}", record.attempt, due(record))
+}
+
+fn waiting(record: &TaskRecord) -> String {
+    let error = error_text(record.outcome.error.as_deref());
+    let waits = record.deferral.waits;
+    format!("it waits (number {waits}), which does not count as an attempt: {error}; it runs again {}", due(record))
+}
+
+fn due(record: &TaskRecord) -> String {
+    record.times.due_ms.map_or_else(|| "at an unknown time".to_owned(), |due| format!("at {}", time_text(due)))
+}
+
+fn running(task: &TaskView) -> String {
+    let record = &task.record;
+    let now = now_ms();
+    let worker = record.worker.as_deref().unwrap_or("an unknown worker");
+    let started_ms = last_of(record, Kind::Started).map(|entry| entry.at_ms).or(record.times.started_at_ms);
+    let since = started_ms.map_or_else(String::new, |at| format!(" since {}", time_text(at)));
+    let received = record.history.entries.iter().map(|entry| entry.at_ms).max();
+    let received = received.map_or_else(String::new, |at| format!("; its last event is {} old", age(now - at)));
+    let before = interruptions(record).map_or_else(String::new, |text| format!("{text}; "));
+    format!("{before}attempt {} is running on `{worker}`{since}{received}", record.attempt.max(1))
+}
+
+/// Describes the starts of the run that ended without an outcome, and the last of them.
+fn interruptions(record: &TaskRecord) -> Option<String> {
+    let times = match record.history.interruptions {
+        0 => return None,
+        1 => "interrupted once".to_owned(),
+        times => format!("interrupted {times} times"),
+    };
+    let last = last_of(record, Kind::Interrupted).and_then(|entry| {
+        let reason = InterruptionReason::of_code(entry.error_kind.as_deref()?)?;
+        Some(format!(", last by {}", reason.cause(entry.worker.as_deref().unwrap_or("an unknown worker"))))
+    });
+    Some(times + &last.unwrap_or_default())
+}
+
+/// Newest entry of the run in the history that is an event of this kind and has not been ignored.
+fn last_of(record: &TaskRecord, kind: Kind) -> Option<&HistoryEntry> {
+    record.history.entries.iter().rev().find(|entry| entry.run == record.run && entry.kind == kind && !entry.ignored)
+}
+
+fn ended(state: State) -> String {
+    if state == State::Cancelled { "was cancelled".to_owned() } else { state.to_string() }
+}
+
+fn error_text(error: Option<&ErrorInfo>) -> String {
+    error.map_or_else(|| "no error recorded".to_owned(), |error| error.text().into_owned())
+}
+
+fn age(ms: i64) -> String {
+    match ms.max(0) {
+        ms if ms < 10_000 => format!("{:.1} s", ms as f64 / 1e3),
+        ms if ms < 600_000 => format!("{} s", ms / 1_000),
+        ms => format!("{} min", ms / 60_000),
+    }
+}
+
+/// Lists the open descendants, deepest first.
+async fn explain_waiting(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
+    let (mut open, inspected) = open_descendants(api, task).await?;
+    open.sort_by_key(|child| std::cmp::Reverse(child.id.as_str().matches(':').count()));
+    let pending = crate::read::status::status(task).tree.pending.saturating_sub(1);
+    let mut findings: Vec<Finding> = open.iter().take(MAX_LISTED).map(open_child).collect();
+    if let (Some(first), true) = (findings.first_mut(), pending > 1) {
+        first.message += &format!(" ({pending} tasks below are open in total)");
+    }
+    if findings.is_empty() {
+        let message = format!("{pending} tasks below it are open, but none of the first {inspected} inspected");
+        findings.push(Finding::new(Reason::OpenChild, message));
+    }
+    Ok(findings)
+}
+
+/// Finds descendants that are open themselves. Returns the number of inspected tasks too.
+async fn open_descendants(api: &Api, task: &TaskView) -> Result<(Vec<TaskView>, usize), ApiError> {
+    let (mut open, mut ahead, mut inspected) = (Vec::new(), vec![task.id.clone()], 0);
+    while let Some(parent) = ahead.pop() {
+        for child in
+            matching_children(api, &parent, task.partition, &mut inspected, |state| !state.is_terminal()).await?
+        {
+            if child.record.own.is_terminal() { ahead.push(child.id) } else { open.push(child) }
+        }
+    }
+    Ok((open, inspected))
+}
+
+fn open_child(child: &TaskView) -> Finding {
+    let because = summarize_record(child);
+    let message = format!("`{}` is {}: {because}", child.id, child.record.own);
+    Finding::new(Reason::OpenChild, message).about(&child.id)
+}
+
+/// Explains an ended task by its own end, or by the deepest descendant that decided it.
+async fn explain_ended(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
+    let state = task.record.state;
+    if let Some(explain_lost) = explain_lost(task) {
+        return Ok(vec![explain_lost]);
+    }
+    if task.record.own == state {
+        return Ok(vec![Finding::new(Reason::Ended, own_end(task))]);
+    }
+    let (deciding_descendant, inspected) = deciding_descendant(api, task).await?;
+    Ok(vec![match deciding_descendant {
+        Some(child) => {
+            let error = error_text(child.record.outcome.error.as_deref());
+            let message = format!("`{}` below it {}: {error}", child.id, ended(state));
+            Finding::new(Reason::FailedChild, message).about(&child.id)
+        }
+        None => {
+            let message = format!("a task below it {}, but none of the first {inspected} inspected", ended(state));
+            Finding::new(Reason::FailedChild, message)
+        }
+    }])
+}
+
+fn own_end(task: &TaskView) -> String {
+    let state = task.record.state;
+    let error = task.record.outcome.error.as_deref();
+    match state.category() {
+        Category::Successful if task.record.is_external() => format!("it {}", ended(state)),
+        Category::Successful => format!("it {} on attempt {}", ended(state), task.record.attempt.max(1)),
+        _ if error.is_some_and(|error| error.kind == "cancelled") => {
+            error.map_or("it was cancelled".to_owned(), |error| error.message.clone())
+        }
+        _ => format!("it {}: {}", ended(state), error_text(error)),
+    }
+}
+
+/// Finds the deepest descendant that decided the state. Returns the number of inspected tasks too.
+async fn deciding_descendant(api: &Api, task: &TaskView) -> Result<(Option<TaskView>, usize), ApiError> {
+    let state = task.record.state;
+    let (mut parent, mut inspected, mut deciding_descendant) = (task.id.clone(), 0, None);
+    while let Some(child) =
+        matching_children(api, &parent, task.partition, &mut inspected, |is| is == state).await?.into_iter().next()
+    {
+        parent = child.id.clone();
+        let is_deciding = child.record.own == state;
+        deciding_descendant = Some(child);
+        if is_deciding {
+            break;
+        }
+    }
+    Ok((deciding_descendant, inspected))
+}
+
+/// Reads children in matching states, within the inspection budget.
+async fn matching_children(
+    api: &Api,
+    parent: &TaskId,
+    partition: u32,
+    inspected: &mut usize,
+    is_selected: impl Fn(State) -> bool,
+) -> Result<Vec<TaskView>, ApiError> {
+    let (index, mut after, mut some) = (Index::Children(parent.clone()), None, Vec::new());
+    while *inspected < MAX_INSPECTED && some.len() < MAX_LISTED {
+        let entries = api.reads.page(partition, &index, after.as_ref(), PAGE).await?;
+        let ids: Vec<TaskId> = entries.iter().map(|entry| entry.id.clone()).collect();
+        *inspected += ids.len();
+        let read = api.reads.read_many(partition, &ids).await?.into_iter().flatten();
+        some.extend(read.filter(|child| !child.superseded && is_selected(child.record.state)));
+        if entries.len() < PAGE {
+            break;
+        }
+        after = entries.into_iter().next_back();
+    }
+    Ok(some)
+}
+
+/// Reports projection lag, because of which the response may be out of date.
+async fn explain_lag(reads: &QueueReads<'_>, task: &TaskView) -> Result<Option<Finding>, ApiError> {
+    let api = reads.api;
+    let Watermarks { high: end, low: first } = reads.ends(&api.reads.events(task.partition)).await?;
+    let projected = api.reads.checkpoint(task.partition).await?.map_or(first, |checkpoint| checkpoint.offset);
+    let lag = end.saturating_sub(projected);
+    let message = || {
+        let partition = task.partition;
+        let message = format!(
+            "the last {lag} events of partition {partition} are not projected yet, so this response may be out \
+             of date; check that a tracker is running"
+        );
+        Finding::new(Reason::ProjectionLag, message)
+    };
+    Ok((lag > MIN_REPORTED_LAG).then(message))
+}
+
+fn is_result(kind: Kind) -> bool {
+    matches!(kind, Kind::Succeeded | Kind::Failed)
+}
+
+/// Explains a task that was lost without having run.
+fn explain_lost(task: &TaskView) -> Option<Finding> {
+    let record = &task.record;
+    let is_expired = record.own == State::Expired && record.state == State::Expired;
+    let error = record.outcome.error.as_deref().filter(|_| is_expired)?;
+    let noticed = record.times.ended_at_ms.map_or_else(String::new, |at| format!("; detected at {}", time_text(at)));
+    let message = match error.message.as_str() {
+        REMOVED => removed(record, &noticed),
+        NEVER_ANNOUNCED => {
+            let named = time_text(record.times.seen_ms);
+            format!(
+                "a child or an event referred to it at {named}, but it was never published{noticed}; check its producer"
+            )
+        }
+        _ => return None,
+    };
+    Some(Finding::new(Reason::Lost, message))
+}
+
+/// Text about a task whose record Kafka's retention has deleted.
+fn removed(record: &TaskRecord, noticed: &str) -> String {
+    let position = record.definition.position.map_or("-".to_owned(), |position| position.to_string());
+    let deleted = format!(
+        "Kafka's retention deleted its record, {position} of the topic of `{}`",
+        record.task_type.as_deref().unwrap_or("-")
+    );
+    let is_late = |entry: &&HistoryEntry| entry.ignored && entry.run == record.run && is_result(entry.kind);
+    match record.history.entries.iter().find(is_late) {
+        Some(late) => format!(
+            "{deleted}{noticed}; `{}`, which had been disconnected, reported {} at {}, too late to count",
+            late.worker.as_deref().unwrap_or("an unknown worker"),
+            late.kind.name(),
+            time_text(late.at_ms)
+        ),
+        None if record.times.started_at_ms.is_some() => {
+            let worker = record.worker.as_deref().unwrap_or("an unknown worker");
+            format!(
+                "`{worker}`, which ran it, has stopped, and {deleted}, so that no other worker can run it{noticed}; \
+                 submit it again, and raise `task_retention`"
+            )
+        }
+        None => format!(
+            "{deleted}, before a worker started it{noticed}; submit it again, and check that workers keep up or raise \
+             `task_retention`"
+        ),
+    }
+}
+
+fn summarize_record(task: &TaskView) -> String {
+    match task.record.own {
+        State::Queued if !task.record.is_external() => match interruptions(&task.record) {
+            Some(text) => format!("{text}; no worker has started it again"),
+            None => "no worker has started it".to_owned(),
+        },
+        _ => explain_record(task).message,
+    }
+}

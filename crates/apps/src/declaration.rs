@@ -1,0 +1,182 @@
+//! Types that an app declares. All processes of an app declare the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kafleet_handlers::Schema;
+use kafleet_model::task::id::{check_own_type, clip};
+use serde_json::{Map, Value};
+
+use super::protocol::{DeclaredType, MAX_SLOTS, Ready, VERSION};
+
+/// Maximum length of a description, in characters.
+const MAX_DOC_CHARS: usize = 10_000;
+
+/// Declaration of an app's process.
+#[derive(Clone)]
+pub struct Declaration {
+    /// Attempts that one process runs at once.
+    pub slots: u32,
+    /// The app reads the socket while attempts run.
+    pub responsive: bool,
+    pub sdk: Option<String>,
+    pub runtime: Option<String>,
+    /// Declared types by name.
+    pub types: BTreeMap<String, AppType>,
+}
+
+/// Declared type.
+#[derive(Clone)]
+pub struct AppType {
+    pub params: Schema,
+    /// JSON Schema of the result.
+    pub output: Option<Value>,
+    pub doc: Option<String>,
+    /// Keys of `[types.<name>]`.
+    pub policy: Map<String, Value>,
+}
+
+impl Declaration {
+    /// Checks what an app has declared. `selected`: use only these types. The error lists every problem.
+    pub fn read(ready: Ready, selected: Option<&[String]>) -> Result<Self, Vec<String>> {
+        let mut problems = Vec::new();
+        if !(1..=VERSION).contains(&ready.protocol) {
+            problems.push(format!(
+                "it speaks version {} of the app protocol; this worker speaks up to {VERSION}; hint: install an SDK of \
+                 the worker's version",
+                ready.protocol
+            ));
+        }
+        if !(1..=MAX_SLOTS).contains(&ready.slots) {
+            problems.push(format!("it declares {} slots: 1 to {MAX_SLOTS} are allowed", ready.slots));
+        }
+        let mut types = BTreeMap::new();
+        let is_selected = |name: &String| selected.is_none_or(|selected| selected.contains(name));
+        for declared in ready.types.into_iter().filter(|declared| is_selected(&declared.name)) {
+            let name = declared.name.clone();
+            let Some(declared) = read_type(declared, &mut problems) else { continue };
+            if types.insert(name.clone(), declared).is_some() {
+                problems.push(format!("it declares the type `{name}` twice: give each its own name"));
+            }
+        }
+        let missing = selected.unwrap_or_default().iter().filter(|name| !types.contains_key(*name));
+        if problems.is_empty() {
+            problems.extend(missing.map(|name| format!("it does not declare the type `{}` of `types`", clip(name))));
+        }
+        if types.is_empty() && problems.is_empty() {
+            problems.push("it declares no types".to_owned());
+        }
+        let Ready { slots, responsive, sdk, runtime, .. } = ready;
+        if problems.is_empty() { Ok(Self { slots, responsive, sdk, runtime, types }) } else { Err(problems) }
+    }
+
+    /// Returns the first difference from the declaration of another process, for people.
+    pub fn difference(&self, other: &Self) -> Option<String> {
+        let names: BTreeSet<&String> = self.types.keys().chain(other.types.keys()).collect();
+        names.into_iter().find_map(|name| match (self.types.get(name), other.types.get(name)) {
+            (Some(declared), Some(other)) => Some(format!("the {} of `{name}` differs", declared.difference(other)?)),
+            (Some(_), None) => Some(format!("the type `{name}` is missing")),
+            (None, _) => Some(format!("the type `{name}` is new")),
+        })
+    }
+}
+
+impl AppType {
+    /// Returns the name of the first part that differs. Descriptions and results are not compared: they do not change
+    /// the execution.
+    fn difference(&self, other: &Self) -> Option<&'static str> {
+        if self.params.json() != other.params.json() {
+            return Some("schema of the params");
+        }
+        (self.policy != other.policy).then_some("policy")
+    }
+}
+
+fn read_type(declared: DeclaredType, problems: &mut Vec<String>) -> Option<AppType> {
+    let DeclaredType { name, params, output, doc, policy } = declared;
+    let mut problem = |part: &str, error: &dyn std::fmt::Display| {
+        problems.push(format!("it declares the type `{}`{part}: {error}", clip(&name)));
+    };
+    if let Err(error) = check_own_type(&name) {
+        problem("", &error);
+    }
+    if doc.as_ref().is_some_and(|doc| doc.chars().count() > MAX_DOC_CHARS) {
+        problem("", &format!("its `doc` has more than {MAX_DOC_CHARS} characters"));
+    }
+    let params = match params.map_or(Ok(Schema::any()), Schema::compile) {
+        Ok(params) => Some(params),
+        Err(error) => {
+            problem(" with `params` that are not a JSON Schema", &error);
+            None
+        }
+    };
+    if let Some(Err(error)) = output.clone().map(Schema::compile) {
+        problem(" with an `output` that is not a JSON Schema", &error);
+    }
+    Some(AppType { params: params?, output, doc, policy: policy.unwrap_or_default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn ready(value: Value) -> Ready {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn problems(value: Value) -> String {
+        Declaration::read(ready(value), None).err().unwrap().join("; ")
+    }
+
+    #[test]
+    fn declaration_has_the_wanted_types() {
+        let two = ready(json!({"protocol": 1, "slots": 10, "types": [{"name": "a"}, {"name": "b", "doc": "B"}]}));
+        let all = Declaration::read(two.clone(), None).ok().unwrap();
+        assert_eq!((all.slots, all.types.len()), (10, 2));
+        let selected = Declaration::read(two.clone(), Some(&["b".to_owned()])).ok().unwrap();
+        assert_eq!(selected.types.keys().collect::<Vec<_>>(), ["b"]);
+        let missing = Declaration::read(two, Some(&["c".to_owned()])).err().unwrap();
+        assert_eq!(missing, ["it does not declare the type `c` of `types`"]);
+    }
+
+    #[test]
+    fn invalid_declarations_are_refused_with_all_problems() {
+        let text = problems(json!({"protocol": 2, "slots": 0, "types": [
+            {"name": "a"}, {"name": "a"}, {"name": "No Type"}, {"name": "b", "params": {"type": 3}},
+            {"name": "c", "output": {"type": "no"}}
+        ]}));
+        for part in [
+            "version 2 of the app protocol",
+            "0 slots",
+            "declares the type `a` twice",
+            "`No Type`",
+            "`b` with `params` that are not a JSON Schema",
+            "`c` with an `output` that is not a JSON Schema",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert_eq!(problems(json!({"protocol": 1, "types": []})), "it declares no types");
+    }
+
+    #[test]
+    fn processes_with_other_declarations_differ() {
+        let read = |types: Value| Declaration::read(ready(json!({"protocol": 1, "types": types})), None).ok().unwrap();
+        let first = read(json!([{"name": "a", "params": {"type": "object"}}, {"name": "b"}]));
+        let same = read(json!([{"name": "b", "doc": "new"}, {"name": "a", "params": {"type": "object"}}]));
+        assert_eq!(first.difference(&same), None);
+        for (types, error) in [
+            (
+                json!([{"name": "a", "params": {"type": "array"}}, {"name": "b"}]),
+                "the schema of the params of `a` differs",
+            ),
+            (
+                json!([{"name": "a", "params": {"type": "object"}}, {"name": "b", "policy": {"retries": 1}}]),
+                "the policy of `b` differs",
+            ),
+            (json!([{"name": "b"}]), "the type `a` is missing"),
+            (json!([{"name": "a", "params": {"type": "object"}}, {"name": "b"}, {"name": "c"}]), "the type `c` is new"),
+        ] {
+            assert_eq!(first.difference(&read(types)).as_deref(), Some(error));
+        }
+    }
+}

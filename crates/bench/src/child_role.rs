@@ -1,0 +1,338 @@
+//! Roles of a benchmark, each run in a child process.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use kafleet_api::ApiSetup;
+use kafleet_broker::kafka::baseline::RawLoop;
+use kafleet_config::{ApiConfig, Isolation, Names, Order, TopicsConfig, Topology, TypePolicy};
+use kafleet_handlers::layer::AttemptRequest;
+use kafleet_handlers::program_env::WithheldVariables;
+use kafleet_handlers::{
+    AnswerFuture, Capabilities, Child, Context, Handler, InChild, ParamsError, Registry, TypeRegistration,
+};
+use kafleet_model::json::RawJson;
+use kafleet_model::retention::Lifetimes;
+use kafleet_model::units::duration::Millis;
+use kafleet_runtime::{Health, Shutdown};
+use kafleet_telemetry::otel::{self, Exporter};
+use kafleet_telemetry::{Metrics, Tracer};
+use kafleet_tracker::TrackerSetup;
+use kafleet_worker::WorkerSetup;
+use kafleet_worker::child::OwnExecutable;
+use serde::{Deserialize, Serialize};
+use tower::util::MapRequestLayer;
+
+use super::app::BenchApp;
+use super::{FAN, NOOP, ROUND_DEADLINE, Services, load};
+
+/// A role with its parameters.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum ChildRole {
+    Raw {
+        services: Services,
+        prefix: String,
+        group: String,
+        to: String,
+        records: u64,
+        output_bytes: usize,
+    },
+    RawProduce {
+        services: Services,
+        prefix: String,
+        records: u64,
+        events: bool,
+    },
+    Publish {
+        services: Services,
+        prefix: String,
+        events_partitions: u32,
+        tasks: u64,
+    },
+    Worker {
+        services: Services,
+        prefix: String,
+        events_partitions: u32,
+        slots: u32,
+        order: Order,
+        isolation: Isolation,
+        /// Layers around each attempt that change nothing.
+        layers: u32,
+        fan: bool,
+    },
+    /// A worker of an app.
+    AppWorker {
+        services: Services,
+        prefix: String,
+        events_partitions: u32,
+        app: BenchApp,
+    },
+    /// A process of an app.
+    App,
+    /// A worker of several types whose attempts sleep.
+    Sleeper {
+        services: Services,
+        prefix: String,
+        events_partitions: u32,
+        types: u32,
+        slots: u32,
+        sleep_ms: u64,
+    },
+    /// A worker whose attempts call a web service.
+    Caller {
+        services: Services,
+        prefix: String,
+        events_partitions: u32,
+        url: String,
+        slots: u32,
+        timeout_ms: u64,
+    },
+    /// A worker of several types, of which some share a group.
+    Types {
+        services: Services,
+        prefix: String,
+        events_partitions: u32,
+        /// Types of this worker.
+        types: Vec<String>,
+        /// All types; the first `own` of them have groups of their own.
+        all: Vec<String>,
+        own: u32,
+        slots: u32,
+        /// File to create once the worker has its partitions, if any.
+        ready: Option<PathBuf>,
+    },
+    Tracker {
+        services: Services,
+        prefix: String,
+        events_partitions: u32,
+    },
+    Api {
+        services: Services,
+        prefix: String,
+        events_partitions: u32,
+        port: u16,
+    },
+}
+
+/// Runs the role given by the environment variable `KAFLEET_BENCH_ROLE`.
+pub fn run() -> anyhow::Result<()> {
+    let role = std::env::var(super::process::ROLE).context("this verb is internal to benchmarks")?;
+    let role: ChildRole = serde_json::from_str(&role)?;
+    kafleet_telemetry::init_logs("warn");
+    match role {
+        ChildRole::Raw { services, prefix, group, to, records, output_bytes } => {
+            let raw = RawLoop {
+                group: &group,
+                from: &Names::new(&prefix).tasks(NOOP),
+                to: &to,
+                records,
+                output_bytes,
+                prefetch_bytes: services.worker.memory_limit.as_usize() / 4,
+                commit_interval: services.worker.commit_interval.into(),
+            };
+            Ok(services.kafka()?.raw_loop(&raw, ROUND_DEADLINE)?)
+        }
+        ChildRole::RawProduce { services, prefix, records, events } => {
+            load::raw_produce(&services, &prefix, records, events)
+        }
+        ChildRole::App => super::app::serve(),
+        role => tokio::runtime::Runtime::new()?.block_on(run_async(role)),
+    }
+}
+
+async fn run_async(role: ChildRole) -> anyhow::Result<()> {
+    let shutdown = Shutdown::new();
+    shutdown.on_signals()?;
+    match role {
+        ChildRole::Worker { services, prefix, events_partitions, slots, order, isolation, layers, fan } => {
+            let registry = registry(slots, order, isolation, layers, fan);
+            let setup = worker(&services, &prefix, events_partitions, registry)?;
+            let own_executable = OwnExecutable::of_this_process(WithheldVariables::default());
+            let (tracer, exporter) = start_tracing(&services, &setup.metrics)?.unzip();
+            let outcome = kafleet_worker::run(WorkerSetup { own_executable, tracer, ..setup }, shutdown).await;
+            if let Some(exporter) = exporter {
+                exporter.stop().await;
+            }
+            outcome
+        }
+        ChildRole::Sleeper { services, prefix, events_partitions, types, slots, sleep_ms } => {
+            let registry = sleepers(types, slots, Duration::from_millis(sleep_ms));
+            kafleet_worker::run(worker(&services, &prefix, events_partitions, registry)?, shutdown).await
+        }
+        ChildRole::Caller { services, prefix, events_partitions, url, slots, timeout_ms } => {
+            let registry = super::overload::caller(&url, slots, Millis(timeout_ms))?;
+            kafleet_worker::run(worker(&services, &prefix, events_partitions, registry)?, shutdown).await
+        }
+        ChildRole::Types { services, prefix, events_partitions, types, all, own, slots, ready } => {
+            let mut setup = worker(&services, &prefix, events_partitions, noops(&types, slots))?;
+            setup.topology.names = setup.topology.names.with_groups(super::types::groups(&all, own));
+            // Set here because the worker sets its own reasons only once it runs.
+            setup.health.set(kafleet_fleet::control::HEALTH_PART, "not started");
+            let reporting = ready.map(|file| kafleet_runtime::spawn(report_ready(setup.health.clone(), file)));
+            let outcome = kafleet_worker::run(setup, shutdown).await;
+            reporting.iter().for_each(tokio::task::JoinHandle::abort);
+            outcome
+        }
+        ChildRole::Tracker { services, prefix, events_partitions } => {
+            kafleet_tracker::run(tracker(&services, &prefix, events_partitions)?, shutdown).await
+        }
+        ChildRole::Api { services, prefix, events_partitions, port } => {
+            let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
+            kafleet_api::run(api(&services, &prefix, events_partitions)?, listener, shutdown).await
+        }
+        ChildRole::Publish { services, prefix, events_partitions, tasks } => {
+            load::publish_tracked(&services, &prefix, events_partitions, tasks).await
+        }
+        ChildRole::AppWorker { services, prefix, events_partitions, app } => {
+            let (pool, registry) = app.open().await?;
+            let setup = worker(&services, &prefix, events_partitions, registry)?;
+            pool.serve(setup.health.clone(), &setup.metrics.apps);
+            let outcome = kafleet_worker::run(setup, shutdown).await;
+            pool.stop().await;
+            outcome
+        }
+        ChildRole::App | ChildRole::Raw { .. } | ChildRole::RawProduce { .. } => Ok(()),
+    }
+}
+
+/// Starts tracing, if the benchmark has an endpoint. The environment is not read: it would change what is measured.
+fn start_tracing(services: &Services, metrics: &Metrics) -> anyhow::Result<Option<(Tracer, Exporter)>> {
+    let (settings, _) = otel::settings(&services.otel, &|_| None);
+    settings.map(|settings| otel::start(settings, &metrics.traces).map_err(anyhow::Error::msg)).transpose()
+}
+
+fn worker(
+    services: &Services,
+    prefix: &str,
+    events_partitions: u32,
+    registry: Registry,
+) -> anyhow::Result<WorkerSetup> {
+    Ok(WorkerSetup {
+        broker: Arc::new(services.kafka()?),
+        policies: Default::default(),
+        registry,
+        types: Vec::new(),
+        config: services.worker.clone(),
+        topology: Topology::new(Names::new(prefix), events_partitions),
+        max_tree_age: TopicsConfig::default().max_tree_age,
+        metrics: Metrics::new()?,
+        health: Health::default(),
+        tracer: None,
+        own_executable: None,
+    })
+}
+
+fn tracker(services: &Services, prefix: &str, events_partitions: u32) -> anyhow::Result<TrackerSetup> {
+    Ok(TrackerSetup {
+        broker: Arc::new(services.kafka()?),
+        store: Arc::new(services.redis(prefix)?),
+        config: services.tracker.clone(),
+        lifetimes: Lifetimes::default(),
+        task_retention: TopicsConfig::default().task_retention,
+        topic_check: TopicsConfig::default().check_interval,
+        topology: Topology::new(Names::new(prefix), events_partitions),
+        metrics: Metrics::new()?,
+        tracer: None,
+        health: Health::default(),
+    })
+}
+
+fn api(services: &Services, prefix: &str, events_partitions: u32) -> anyhow::Result<ApiSetup> {
+    Ok(ApiSetup {
+        pages: kafleet_ui::open,
+        broker: Arc::new(services.kafka()?),
+        access: Default::default(),
+        policies: Default::default(),
+        store: Arc::new(services.redis(prefix)?),
+        registry: Registry::default(),
+        config: ApiConfig::default(),
+        topology: Topology::new(Names::new(prefix), events_partitions),
+        max_tree_age: TopicsConfig::default().max_tree_age,
+        metrics: Metrics::new()?,
+        tracer: None,
+        health: Health::default(),
+    })
+}
+
+fn registry(slots: u32, order: Order, isolation: Isolation, layers: u32, fan: bool) -> Registry {
+    let mut registry = Registry::default();
+    let policy = TypePolicy { concurrency: Some(slots), order, isolation, ..TypePolicy::default() };
+    let noop = TypeRegistration { policy: policy.clone(), ..TypeRegistration::new(Noop) };
+    let unchanged = MapRequestLayer::new(|request: AttemptRequest| request);
+    registry.add(NOOP, (0..layers).fold(noop, |noop, _| noop.with_layer(&unchanged)));
+    if fan {
+        registry.add(FAN, TypeRegistration { policy, ..TypeRegistration::new(Fan) });
+    }
+    registry
+}
+
+fn noops(types: &[String], slots: u32) -> Registry {
+    let mut registry = Registry::default();
+    for name in types {
+        let policy = TypePolicy { concurrency: Some(slots), ..TypePolicy::default() };
+        registry.add(name, TypeRegistration { policy, ..TypeRegistration::new(Noop) });
+    }
+    registry
+}
+
+/// Creates a file as soon as the worker is ready.
+async fn report_ready(health: Health, file: PathBuf) {
+    while !health.reasons().is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    if let Err(error) = std::fs::write(&file, "") {
+        tracing::error!(%error, file = %file.display(), "cannot report that the worker is ready");
+    }
+}
+
+fn sleepers(types: u32, slots: u32, duration: Duration) -> Registry {
+    let mut registry = Registry::default();
+    for name in super::memory::type_names(types) {
+        let policy = TypePolicy { concurrency: Some(slots), ..TypePolicy::default() };
+        registry.add(&name, TypeRegistration { policy, ..TypeRegistration::new(Sleeper(duration)) });
+    }
+    registry
+}
+
+/// Sleeps for the given time.
+struct Sleeper(Duration);
+
+impl Handler for Sleeper {
+    fn run(&self, _: &RawJson, _: Context) -> Result<AnswerFuture, ParamsError> {
+        let duration = self.0;
+        Ok(Box::pin(async move {
+            tokio::time::sleep(duration).await;
+            Ok(RawJson::null())
+        }))
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { is_silent: true, ..Capabilities::default() }
+    }
+}
+
+struct Noop;
+
+impl Handler for Noop {
+    fn run(&self, _: &RawJson, _: Context) -> Result<AnswerFuture, ParamsError> {
+        Ok(Box::pin(std::future::ready(Ok(RawJson::null()))))
+    }
+
+    /// Its attempts in child processes are those of the built-in type that does almost nothing.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { is_silent: true, in_child: InChild::Type("echo"), ..Capabilities::default() }
+    }
+}
+
+/// Spawns the number of no-op tasks given by its params.
+struct Fan;
+
+impl Handler for Fan {
+    fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
+        let children = serde_json::from_str(params.text()).unwrap_or(0_u64);
+        (0..children).for_each(|n| cx.spawn_child(Child::new(NOOP, serde_json::json!(n))));
+        Ok(Box::pin(std::future::ready(Ok(RawJson::null()))))
+    }
+}

@@ -1,0 +1,119 @@
+//! Documents for listing and resolving dead letters.
+
+use kafleet_model::json::RawJson;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A record that kafleet will not retry on its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DeadLetter {
+    /// `<type>:<partition>:<offset>` in the type's dead-letter topic.
+    pub id: String,
+    #[serde(rename = "type")]
+    pub task_type: String,
+    /// Task id from the record, if it has one. Without `run` the record is not a task, because of another header.
+    pub task: Option<String>,
+    /// Run of the task that the record belongs to; null if the record could not be read as a task.
+    #[serde(default)]
+    pub run: Option<u32>,
+    /// Stable reason code: `bad_json`, `schema`, `exhausted`, …
+    pub code: String,
+    pub error: String,
+    /// JSON pointer into the params.
+    pub pointer: Option<String>,
+    pub at: String,
+    pub worker: Option<String>,
+    /// Origin of the record (`topic/partition:offset`).
+    pub source: Option<String>,
+    /// The dead letter does not contain the record, which was too large. The record is read from `source` as long as
+    /// Kafka retains it.
+    #[serde(default)]
+    pub by_reference: bool,
+}
+
+/// `GET /v1/dead-letters`, newest first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DeadLetterPage {
+    pub letters: Vec<DeadLetter>,
+    /// Cursor of the next page; null on the last page.
+    pub next: Option<String>,
+    /// Records scanned to fill this page, including records that did not match.
+    pub scanned: u64,
+    /// Events partitions of which the store has lost data, or which no tracker projects: dead letters are listed whose tasks
+    /// have moved on.
+    #[serde(default)]
+    pub incomplete: Vec<u32>,
+}
+
+/// Resolution of a dead letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DeadLetterOutcome {
+    Dropped,
+    Redriven,
+    /// The task has started a later run or ended in another way.
+    Superseded,
+}
+
+/// `GET /v1/dead-letters/{letter}`: a dead letter with its original record.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DeadLetterDetail {
+    pub letter: DeadLetter,
+    /// Resolution; null while the dead letter is unresolved.
+    pub outcome: Option<DeadLetterOutcome>,
+    /// Record key; base64 if it is not UTF-8.
+    pub key: Option<String>,
+    pub headers: Vec<(String, Option<String>)>,
+    /// Record value, if it is JSON.
+    pub params: Option<RawJson>,
+    /// Record value in base64, if it is not JSON.
+    #[serde(default)]
+    pub value_base64: Option<String>,
+}
+
+/// Maximum of [`DeadLetterSelection::limit`].
+pub const MAX_SELECTED: usize = 1_000;
+
+/// `POST /v1/dead-letters/redrive` and `/drop`: filter for dead letters; the newest `limit` matches are selected.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeadLetterSelection {
+    #[serde(rename = "type")]
+    pub task_type: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// Only records dead-lettered at or after this time (RFC 3339 or epoch milliseconds).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// Only records dead-lettered before this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// Maximum number of dead letters, 1 to 1,000. Default 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+}
+
+/// `POST /v1/dead-letters/{letter}/redrive`: changes of the record.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RedriveDeadLetter {
+    /// Params instead of those of the record; checked against the schema of the type.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub params: Option<RawJson>,
+}
+
+/// Result per dead letter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DeadLetterResults {
+    pub done: Vec<String>,
+    pub refused: Vec<DeadLetterRejection>,
+    /// More dead letters match; repeat the request.
+    pub more: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DeadLetterRejection {
+    pub letter: String,
+    #[serde(rename = "why")]
+    pub reason: String,
+}

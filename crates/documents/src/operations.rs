@@ -1,0 +1,249 @@
+//! Documents of operator commands (pauses, limits, kill switches, cancels) and worker status.
+
+use kafleet_model::units::rate::Rate;
+use kafleet_model::worker_status::TypeStatus;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Pause of a type or schedule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Paused")]
+pub struct PauseDocument {
+    pub since: String,
+    pub reason: Option<String>,
+}
+
+/// Queue of a type: the part of its topic that workers have not completed, as sampled from Kafka at most 5 s ago.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct QueueDocument {
+    /// Time of the sample.
+    pub at: String,
+    /// Number of unfinished records, also of those that the tracker does not know yet.
+    pub lag: u64,
+    /// `lag` is an upper bound: some of the counted offsets may hold no task, such as transaction markers.
+    #[serde(default)]
+    pub at_most: bool,
+    /// Time of the oldest unfinished record.
+    pub oldest_at: Option<String>,
+    /// Not all partitions were looked at: an older record is possible.
+    #[serde(default)]
+    pub oldest_at_least: bool,
+    /// Partitions, at most 256.
+    pub partitions: Vec<PartitionQueue>,
+}
+
+/// Queue of one partition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PartitionQueue {
+    pub partition: i32,
+    /// Offset after the last record.
+    pub end: i64,
+    /// Offset below which all tasks are finished.
+    pub done: i64,
+    pub lag: u64,
+    #[serde(default)]
+    pub at_most: bool,
+    pub oldest_at: Option<String>,
+    /// Id of the task that has not ended although later ones of the partition have.
+    pub held_by: Option<String>,
+    /// Begin of an open transaction of a producer, behind which no worker sees anything. Null if there is none.
+    pub open_transaction_since: Option<String>,
+}
+
+/// State of the circuit of a type that an operator has set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CircuitDocument {
+    /// `open` or `closed`.
+    pub state: String,
+    pub since: String,
+    pub reason: Option<String>,
+}
+
+/// Limits of a type. `live` names the limits set at run time; the others come from this API's configuration of the
+/// type, if there is one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TypeLimits {
+    /// Concurrent attempts per worker. Null: one per core, or the type is unknown to this API.
+    pub slots: Option<u32>,
+    /// Concurrent attempts over all workers.
+    pub max_concurrency: Option<u32>,
+    pub rate: Option<Rate>,
+    /// Limits set at run time: `slots`, `max_concurrency`, `rate`.
+    pub live: Vec<String>,
+}
+
+/// Totals over the live workers of a type.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WorkerTotals {
+    pub workers: u64,
+    pub slots: u64,
+    pub in_flight: u64,
+    /// Number of workers that stopped starting tasks of this type after too many failures.
+    #[serde(default)]
+    pub stopped: u64,
+    /// Number of workers that start only probes of this type because its circuit is open.
+    #[serde(default)]
+    pub circuit_open: u64,
+    /// Partitions that are not consumed because they have no start offset; an operator must set one.
+    #[serde(default)]
+    pub refused: Vec<i32>,
+}
+
+/// Body of `POST /v1/types/{type}/pause`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PauseType {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Body of `POST /v1/types/{type}/resume`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResumeType {}
+
+/// Body of `PUT /v1/types/{type}/limits`. Omitted limits revert to the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetLimits {
+    /// Concurrent attempts per worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub slots: Option<u32>,
+    /// Concurrent attempts over all workers; at least one per partition of the topic.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_concurrency: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+}
+
+/// State that an operator gives the circuit of a type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CircuitState {
+    /// Nothing starts, not even a probe.
+    Open,
+    /// Never opens.
+    Closed,
+    /// Each worker decides.
+    Auto,
+}
+
+/// Body of `PUT /v1/types/{type}/circuit`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetCircuit {
+    pub state: CircuitState,
+    /// Shown with the type.
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+/// Body of `PUT /v1/kill-switches/{name}`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetKillSwitch {
+    /// Restricts the kill switch to tasks of this type.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub task_type: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Active kill switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KillSwitchDocument {
+    /// Tag or task id prefix that the kill switch matches.
+    pub name: String,
+    #[serde(rename = "type")]
+    pub task_type: Option<String>,
+    pub reason: Option<String>,
+    pub since: String,
+}
+
+/// Response of `GET /v1/kill-switches`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KillSwitches {
+    pub kills: Vec<KillSwitchDocument>,
+}
+
+/// Body of `POST /v1/tasks/{id}/cancel`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CancelTask {
+    /// Cancel all descendants too. Default true.
+    #[serde(default = "yes")]
+    pub subtree: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Default for CancelTask {
+    fn default() -> Self {
+        Self { subtree: true, reason: None }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CancelOutcome {
+    pub id: String,
+    /// Position of the request (`partition:offset` of the events topic).
+    pub position: String,
+    /// Whether an earlier request covers this one. Null: not known yet, because the projection lags.
+    pub already_requested: Option<bool>,
+}
+
+/// Response of `GET /v1/workers`, sorted by state, then by id.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Workers {
+    pub workers: Vec<WorkerDocument>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct WorkerDocument {
+    pub id: String,
+    pub state: WorkerState,
+    /// Milliseconds since the last heartbeat.
+    pub age_ms: i64,
+    pub last_heartbeat_at: String,
+    /// Milliseconds by which the clock of its machine was ahead of the brokers' at the last heartbeat; negative if behind. The
+    /// clock is not used to decide anything.
+    #[serde(default)]
+    pub clock_ahead_ms: i64,
+    pub started_at: String,
+    pub host: String,
+    pub pid: u32,
+    pub version: String,
+    /// Memory of the tasks that the worker has fetched and not completed, in bytes.
+    pub held_bytes: u64,
+    pub in_flight: u64,
+    pub types: Vec<TypeStatus>,
+    /// Running attempts, oldest first; at most 100.
+    pub running: Vec<RunningDocument>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkerState {
+    Alive,
+    /// Shutting down: running attempts finish, no new ones start.
+    Draining,
+    /// Three heartbeats in a row are missing.
+    Silent,
+    Stopped,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RunningDocument {
+    pub id: String,
+    #[serde(rename = "type")]
+    pub task_type: String,
+    pub attempt: u32,
+    /// Start of the attempt.
+    pub started_at: String,
+}

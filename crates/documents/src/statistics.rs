@@ -1,0 +1,159 @@
+//! Documents of statistics, failures and requests.
+
+use kafleet_model::units::duration::Millis;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Statistics over time: `GET /v1/stats`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Stats {
+    /// Length of the span of each point.
+    pub step: Millis,
+    /// Log time up to which all partitions are folded; later points are incomplete.
+    pub complete_to: String,
+    /// Time from which counts are exact; `null`: all of them. Set after a fold that began after the log's first event.
+    pub exact_from: Option<String>,
+    pub series: Vec<StatsSeries>,
+    /// Number of types left out: the 100 types with the most tasks are shown.
+    pub left_out: u64,
+    /// Events partitions of which the store has lost data, or which no tracker projects: tasks are missing or outdated.
+    #[serde(default)]
+    pub incomplete: Vec<u32>,
+}
+
+/// Statistics of one type.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StatsSeries {
+    /// Task type; `*`: all types, `~`: types beyond the first 200 of a partition.
+    #[serde(rename = "type")]
+    pub task_type: String,
+    /// Points, oldest first.
+    pub points: Vec<StatsPoint>,
+}
+
+/// Counts in one span of log time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StatsPoint {
+    /// Start of the span.
+    pub at: String,
+    /// Tasks that became open: their type became known while their own state was pending, or they were run again.
+    pub opened: u64,
+    pub succeeded: u64,
+    pub failed: u64,
+    pub cancelled: u64,
+    pub expired: u64,
+    /// Tasks that stopped being open without an end: superseded and removed, or run again as another type.
+    pub dropped: u64,
+    /// Attempts that failed and are retried.
+    pub retried: u64,
+    /// Terminal events after the first of a run.
+    pub duplicates: u64,
+    /// Total duration of the attempts that ended, ms.
+    pub busy_ms: u64,
+    /// Open tasks at the end of the span.
+    pub open: u64,
+    /// Time between readiness and the first start of a run.
+    pub wait: Durations,
+    /// Durations of successful attempts.
+    pub run: Durations,
+}
+
+/// Distribution of durations, ms. Percentiles are at most 6.3 % off, `max` is exact; `null` without any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Durations {
+    pub count: u64,
+    pub p50: Option<u64>,
+    pub p95: Option<u64>,
+    pub p99: Option<u64>,
+    pub max: Option<u64>,
+}
+
+/// Slowest attempts: `GET /v1/stats/slowest`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Slowest {
+    /// Log time from which attempts are included.
+    pub from: String,
+    /// Attempts, slowest first; at most 5 per type, hour and partition are known.
+    pub attempts: Vec<SlowestAttempt>,
+    /// Events partitions of which the store has lost data, or which no tracker projects: tasks are missing or outdated.
+    #[serde(default)]
+    pub incomplete: Vec<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SlowestAttempt {
+    pub id: String,
+    #[serde(rename = "type")]
+    pub task_type: String,
+    pub run: u32,
+    pub attempt: u32,
+    pub worker: Option<String>,
+    pub took_ms: u64,
+    pub ended_at: String,
+}
+
+/// Failed tasks by type and error: `GET /v1/failures`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Failures {
+    /// Groups, largest first.
+    pub groups: Vec<FailureGroup>,
+    /// Number of different errors, at least, including groups left out.
+    pub errors: u64,
+    /// A partition has more than 200 errors of a type: counts are lower bounds, and rare errors are missing.
+    pub at_least: bool,
+    /// Events partitions of which the store has lost data, or which no tracker projects: tasks are missing or outdated.
+    #[serde(default)]
+    pub incomplete: Vec<u32>,
+}
+
+/// Tasks of a type whose own state is failed or expired, with similar errors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FailureGroup {
+    #[serde(rename = "type")]
+    pub task_type: String,
+    /// Name of the error.
+    pub error: String,
+    /// Kind and first line of the newest task's error.
+    pub text: String,
+    /// Number of tasks, including superseded ones until they are removed.
+    pub count: u64,
+    /// Log times at which the first and the last of them ended.
+    pub first: String,
+    pub last: String,
+    /// Id of the task that ended last.
+    pub newest: String,
+    /// The newest task, or an ancestor of it, belongs to an earlier run of its parent and does not count there.
+    pub newest_superseded: bool,
+    /// Workers of up to 20 of the newest tasks in the newest one's partition.
+    pub workers: Vec<String>,
+    /// Failed attempts in each of the last 24 hours, oldest first. Lower bounds if an hour had more than 16 errors.
+    pub attempts_by_hour: Vec<u64>,
+}
+
+/// Audit log, newest request first: `GET /v1/audit`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Audit {
+    pub requests: Vec<AuditDocument>,
+    /// Events partitions of which the store has lost data, or which no tracker projects: tasks are missing or outdated.
+    #[serde(default)]
+    pub incomplete: Vec<u32>,
+}
+
+/// Request of a user, whether or not it took effect.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AuditDocument {
+    pub at: String,
+    /// Name of the API token; `null` without tokens.
+    pub by: Option<String>,
+    /// `cancel`, `retry`, `retry_failed`, `edit`, `drop`, `redrive`, `pause_type`, `resume_type`, `set_limits`,
+    /// `open_circuit`, `close_circuit`, `release_circuit`, `forget_type`,
+    /// `set_kill_switch`, `delete_kill_switch`, `create_schedule`, `update_schedule`, `delete_schedule`,
+    /// `pause_schedule`, `resume_schedule`, `run_schedule`, `backfill_schedule`, `bulk_cancel`, `bulk_retry`,
+    /// `bulk_retry_failed`, `bulk_start_now`, or an action of a newer build.
+    pub action: String,
+    /// Task, type, kill switch, schedule, dead letter, or the task of a bulk action.
+    pub target: String,
+    pub reason: Option<String>,
+    /// Position of the event, as `partition:offset`.
+    pub position: String,
+}

@@ -1,0 +1,69 @@
+//! Documents of task types and their queues.
+
+use std::collections::BTreeMap;
+
+use kafleet_model::record::state::State;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{CircuitDocument, PauseDocument, QueueDocument, TypeLimits, WorkerTotals};
+
+/// Response of `GET /v1/types`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Types {
+    pub types: Vec<TypeDocument>,
+    /// Events partitions of which the store has lost data, or which no tracker projects: tasks are missing or outdated.
+    #[serde(default)]
+    pub incomplete: Vec<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TypeDocument {
+    #[serde(rename = "type")]
+    pub name: String,
+    /// Whether the type has a topic.
+    pub topic: bool,
+    pub counts: BTreeMap<State, u64>,
+    /// Number of queued and running tasks (including state `warning`), suitable as a scaling metric.
+    pub backlog: u64,
+    /// Present while the type is paused; no tasks of it are started.
+    #[serde(default)]
+    pub paused: Option<PauseDocument>,
+    /// Limits in effect.
+    #[serde(default)]
+    pub limits: TypeLimits,
+    /// State of the circuit that an operator has set; null: each worker decides.
+    #[serde(default)]
+    pub circuit: Option<CircuitDocument>,
+    /// Names of kill switches that can match tasks of this type.
+    #[serde(default)]
+    pub kills: Vec<String>,
+    /// Totals over the live workers that take this type; null if there are none.
+    #[serde(default)]
+    pub worker_totals: Option<WorkerTotals>,
+    /// Name of the app that declares the type.
+    #[serde(default)]
+    pub app: Option<String>,
+    /// Description of the type.
+    #[serde(default)]
+    pub doc: Option<String>,
+    /// JSON Schema of the params, if this API has the type or `kafleet topics apply` has declared it.
+    #[serde(default)]
+    pub schema: Option<Value>,
+    /// JSON Schema of the result.
+    #[serde(default)]
+    pub output: Option<Value>,
+    /// Queue of the type. Only in `GET /v1/types/{type}`, and only if Kafka has answered.
+    #[serde(default)]
+    pub queue: Option<QueueDocument>,
+    /// Events partitions that the store does not cover, as in the list of types. Only in a response with one type.
+    #[serde(default)]
+    pub incomplete: Vec<u32>,
+}
+
+/// Response of `GET /v1/types/{type}/backlog`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Backlog {
+    pub backlog: u64,
+}

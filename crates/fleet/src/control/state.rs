@@ -1,0 +1,292 @@
+//! State of the control topic, and its meaning for a task.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kafleet_broker::RecordRef;
+use kafleet_config::MAX_SLOTS;
+use kafleet_model::json::short_reason;
+use kafleet_model::outbox::cancel_message;
+use kafleet_model::task::TaskSpec;
+use kafleet_model::task::id::{TaskId, check_type};
+use rustc_hash::FxHashMap;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::schedules::{ScheduleKey, ScheduleState};
+use super::settings::apply_consumed;
+use super::types::TypeRecords;
+use super::{
+    CONTROL_VERSION, Cancel, CircuitSetting, ControlKey, Group, GroupRecords, Kill, Offsets, Pause, RateLimit, Slots,
+};
+
+/// Maximum number of cancels kept; the oldest are dropped, and the tracker ends their tasks instead.
+const MAX_CANCELS: usize = 100_000;
+/// Maximum number of kill switches; every task is checked against each.
+pub const MAX_KILLS: usize = 100;
+
+/// Reason why a control record is ignored.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidRecord {
+    #[error("its key is not UTF-8")]
+    KeyEncoding,
+    /// Invalid name in the key.
+    #[error("{0}")]
+    Key(String),
+    #[error("its key has no valid partition; expected a key such as `offsets/echo/3`")]
+    NoPartition,
+    #[error("its key has no request name after the schedule, or an invalid one")]
+    NoRequest,
+    #[error("{0}")]
+    Json(String),
+    #[error("it has version {0}, this build reads up to {CONTROL_VERSION}: upgrade this process")]
+    Newer(u32),
+    /// Invalid value of a field.
+    #[error("{0}")]
+    Value(String),
+    #[error("the limit of {limit} {records} is reached")]
+    TooMany { limit: usize, records: &'static str },
+}
+
+/// Contents of the control topic: the current record of each key, by type, task id or name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ControlState {
+    /// Set by processes that run no tasks and therefore ignore cancels.
+    without_cancels: bool,
+    cancels: FxHashMap<String, (i64, Cancel)>,
+    pub paused: BTreeMap<String, Pause>,
+    pub slots: BTreeMap<String, Slots>,
+    pub rates: BTreeMap<String, RateLimit>,
+    pub circuits: BTreeMap<String, CircuitSetting>,
+    pub kills: BTreeMap<String, Kill>,
+    pub offsets: BTreeMap<(String, i32), Offsets>,
+    groups: GroupRecords,
+    /// Task partitions that a worker has consumed before, by type and number.
+    pub consumed: BTreeSet<(String, i32)>,
+    /// Number of times that the pause of each type has ended.
+    resumes: BTreeMap<String, u64>,
+    /// Declarations of types; empty in processes that do not use them.
+    pub types: TypeRecords,
+    with_schedules: bool,
+    /// Recurring schedules; empty in processes that do not read them.
+    pub plan: ScheduleState,
+}
+
+/// Reason why a task must not run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cancellation {
+    /// Stable code: `cancelled` or `killed`.
+    pub kind: &'static str,
+    pub message: String,
+    /// Name of the API token that made the request.
+    pub by: Option<String>,
+}
+
+impl ControlState {
+    /// State for processes that run no tasks.
+    pub fn without_cancels() -> Self {
+        Self { without_cancels: true, ..Self::default() }
+    }
+
+    /// Includes schedules.
+    pub fn with_schedules(self) -> Self {
+        Self { with_schedules: true, ..self }
+    }
+
+    /// Includes the declarations of all types.
+    pub fn with_types(self) -> Self {
+        Self { types: TypeRecords::all(), ..self }
+    }
+
+    /// Includes the declarations of these types.
+    pub fn with_types_of(self, types: BTreeSet<String>) -> Self {
+        Self { types: TypeRecords::of(types), ..self }
+    }
+
+    /// Number of times that the pause of a type has ended. A pause and its end may both arrive between two looks at the
+    /// state.
+    pub fn resumes(&self, task_type: &str) -> u64 {
+        self.resumes.get(task_type).copied().unwrap_or_default()
+    }
+
+    /// Applies one record. A record that cannot be decoded is an error and changes nothing.
+    pub fn apply_record(&mut self, record: &RecordRef<'_>) -> Result<(), InvalidRecord> {
+        let Some(key) = record.key else { return Ok(()) };
+        let key = std::str::from_utf8(key).map_err(|_| InvalidRecord::KeyEncoding)?;
+        if self.with_schedules
+            && let Some(key) = ScheduleKey::parse(key)?
+        {
+            return self.plan.apply_record(key, record);
+        }
+        if apply_consumed(&mut self.consumed, key, record.value) {
+            return Ok(());
+        }
+        let Some(key) = ControlKey::parse(key)? else { return Ok(()) };
+        match (key, record.value) {
+            (ControlKey::Cancel(_), _) if self.without_cancels => {}
+            (ControlKey::Cancel(id), value) => self.cancel(id, value, record.offset)?,
+            (ControlKey::Pause(name), None) => {
+                if self.paused.remove(&name).is_some() {
+                    *self.resumes.entry(name).or_default() += 1;
+                }
+            }
+            (ControlKey::Pause(name), value) => set(&mut self.paused, name, value, |_: &Pause| Ok(()))?,
+            (ControlKey::Slots(name), value) => set(&mut self.slots, name, value, check_slots)?,
+            (ControlKey::Rate(name), value) => {
+                set(&mut self.rates, name, value, |limit: &RateLimit| {
+                    limit.rate.check().map_err(InvalidRecord::Value)
+                })?;
+            }
+            (ControlKey::Circuit(name), value) => set(&mut self.circuits, name, value, |_: &CircuitSetting| Ok(()))?,
+            (ControlKey::Kill(name), Some(_)) if self.kills.len() >= MAX_KILLS && !self.kills.contains_key(&name) => {
+                return Err(InvalidRecord::TooMany { limit: MAX_KILLS, records: "kill switches" });
+            }
+            (ControlKey::Kill(name), value) => set(&mut self.kills, name, value, |_: &Kill| Ok(()))?,
+            (ControlKey::Offsets(name, partition), value) => {
+                let check = |at: &Offsets| match at.offset {
+                    ..0 => Err(InvalidRecord::Value("its offset is negative".to_owned())),
+                    _ => Ok(()),
+                };
+                set(&mut self.offsets, (name, partition), value, check)?;
+            }
+            (ControlKey::Group(name), value) => {
+                let check = |group: &Group| check_type(&group.group).map_err(InvalidRecord::Value);
+                set(&mut self.groups.0, name, value, check)?;
+            }
+            (ControlKey::Type(name), value) => self.types.apply_record(name, value)?,
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, id: String, value: Option<&[u8]>, offset: i64) -> Result<(), InvalidRecord> {
+        let Some(value) = value else {
+            self.cancels.remove(&id);
+            return Ok(());
+        };
+        let cancel = read::<Cancel>(value)?;
+        self.cancels.insert(id, (offset, cancel));
+        if self.cancels.len() > MAX_CANCELS {
+            self.forget_oldest_cancels();
+        }
+        Ok(())
+    }
+
+    /// Drops a tenth of the cancels at once, so that the scan is rare.
+    fn forget_oldest_cancels(&mut self) {
+        let mut offsets: Vec<i64> = self.cancels.values().map(|(offset, _)| *offset).collect();
+        offsets.sort_unstable();
+        let first_kept = offsets.get(MAX_CANCELS / 10).copied().unwrap_or_default();
+        self.cancels.retain(|_, (offset, _)| *offset >= first_kept);
+        tracing::warn!(
+            held = self.cancels.len(),
+            "too many active cancels: the oldest were dropped, and the tracker ends their tasks"
+        );
+    }
+
+    /// Returns the name of the consumer group that contains a type's commits: the type's own name, unless it shares one.
+    pub fn group_of<'a>(&'a self, task_type: &'a str) -> &'a str {
+        self.groups.group_of(task_type)
+    }
+
+    /// Records of the types' consumer groups.
+    pub fn groups(&self) -> &GroupRecords {
+        &self.groups
+    }
+
+    /// Returns true if there are cancels or kill switches, so that tasks must be checked against them.
+    pub fn concerns_tasks(&self) -> bool {
+        !self.cancels.is_empty() || !self.kills.is_empty()
+    }
+
+    /// Active cancels by task.
+    pub fn cancels(&self) -> impl ExactSizeIterator<Item = (&str, &Cancel)> {
+        self.cancels.iter().map(|(id, (_, cancel))| (id.as_str(), cancel))
+    }
+
+    /// Reason why a task that has not started must not start.
+    pub fn forbids(&self, task: &TaskSpec) -> Option<Cancellation> {
+        self.cancels_task(task).or_else(|| self.kills_task(task))
+    }
+
+    /// Reason why a task must end, running or not.
+    pub fn cancels_task(&self, task: &TaskSpec) -> Option<Cancellation> {
+        if self.cancels.is_empty() {
+            return None;
+        }
+        let asof = task.asof.unwrap_or(-1);
+        let applies = |cancel: &&Cancel| asof < cancel.asof;
+        let cancel_of = |path: &str| self.cancels.get(path).map(|(_, cancel)| cancel);
+        let of_task = cancel_of(task.id.as_str()).filter(applies).map(|cancel| (cancel, task.id.as_str()));
+        let above = || {
+            let mut above = task.id.ancestors().filter_map(|path| Some((cancel_of(path)?, path)));
+            above.find(|(cancel, _)| cancel.subtree && applies(cancel))
+        };
+        let (cancel, named) = of_task.or_else(above)?;
+        let with = Some(named).filter(|named| *named != task.id.as_str());
+        let message = cancel_message(with, "", cancel.reason.as_deref());
+        Some(Cancellation { kind: "cancelled", message, by: cancel.by.clone() })
+    }
+
+    fn kills_task(&self, task: &TaskSpec) -> Option<Cancellation> {
+        let tags = task.policy.as_ref().map_or(&[][..], |policy| &policy.tags);
+        let (name, kill) = self.kill_of(&task.id, &task.task_type, tags)?;
+        let reason = kill.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        Some(Cancellation { kind: "killed", message: format!("the kill switch `{name}` is on{reason}"), by: None })
+    }
+
+    /// Kill switches that can affect tasks of a type.
+    pub fn kills_in(&self, task_type: &str) -> impl Iterator<Item = &str> {
+        let concerns = move |kill: &Kill| kill.task_type.as_deref().is_none_or(|only| only == task_type);
+        self.kills.iter().filter(move |(_, kill)| concerns(kill)).map(|(name, _)| name.as_str())
+    }
+
+    /// Kill switch that affects a task with these attributes.
+    pub fn kill_of(&self, id: &TaskId, task_type: &str, tags: &[String]) -> Option<(&str, &Kill)> {
+        let concerns = |name: &str, kill: &Kill| {
+            kill.task_type.as_deref().is_none_or(|only| only == task_type)
+                && (id.as_str().starts_with(name) || tags.iter().any(|tag| tag == name))
+        };
+        self.kills.iter().find(|(name, kill)| concerns(name, kill)).map(|(name, kill)| (name.as_str(), kill))
+    }
+}
+
+fn check_slots(limit: &Slots) -> Result<(), InvalidRecord> {
+    let reason = match (limit.slots, limit.max_concurrency) {
+        (None, None) => "it has neither `slots` nor `max_concurrency`".to_owned(),
+        (Some(0), _) | (_, Some(0)) => "a limit of 0 is not allowed: pause the type instead".to_owned(),
+        (Some(slots), _) if slots > MAX_SLOTS => format!("{slots} slots: at most {MAX_SLOTS} are allowed"),
+        _ => return Ok(()),
+    };
+    Err(InvalidRecord::Value(reason))
+}
+
+fn set<K: Ord, T: DeserializeOwned>(
+    map: &mut BTreeMap<K, T>,
+    key: K,
+    value: Option<&[u8]>,
+    check: impl Fn(&T) -> Result<(), InvalidRecord>,
+) -> Result<(), InvalidRecord> {
+    match value {
+        Some(value) => {
+            let record = read::<T>(value)?;
+            check(&record)?;
+            map.insert(key, record);
+        }
+        None => {
+            map.remove(&key);
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn read<T: DeserializeOwned>(value: &[u8]) -> Result<T, InvalidRecord> {
+    #[derive(Deserialize)]
+    struct RecordVersion {
+        v: u32,
+    }
+    let decode_error = |error| InvalidRecord::Json(short_reason(&error));
+    let RecordVersion { v } = serde_json::from_slice(value).map_err(decode_error)?;
+    if v > CONTROL_VERSION {
+        return Err(InvalidRecord::Newer(v));
+    }
+    serde_json::from_slice(value).map_err(decode_error)
+}

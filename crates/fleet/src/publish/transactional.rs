@@ -1,0 +1,114 @@
+//! Atomic publishing of tasks of one tree: task records and events are written in one transaction.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kafleet_broker::{BrokerError, DependentRecord, TransactionalProducer};
+use kafleet_model::event::{Event, submitted};
+use kafleet_model::task::{Position, TaskSpec};
+
+use super::headers::{bytes_of, task_headers, task_record};
+use super::{PreparedTask, PublishError, PublishStep, PublishedTask, Publisher};
+
+impl Publisher {
+    /// Publishes all of the tasks or none; they must have the same root. Blocks up to the deadline. After
+    /// [`BrokerError::InDoubt`] either all or none are published.
+    pub fn publish_atomically(
+        &self,
+        producer: &mut dyn TransactionalProducer,
+        tasks: Vec<TaskSpec>,
+        now_ms: i64,
+        deadline: Duration,
+    ) -> Result<Vec<PublishedTask>, PublishError> {
+        let mut tasks =
+            tasks.into_iter().map(|task| self.prepare(task, now_ms)).collect::<Result<Vec<_>, PublishError>>()?;
+        let sent = self.send_together(producer, &tasks, now_ms, deadline).map_err(PublishError::NotPublished);
+        let positions = sent.inspect_err(|error| {
+            // Records that may have been published name these spans.
+            tasks.iter_mut().for_each(|ready| super::finish(self.tracer.as_ref(), ready.span.take(), Some(error)));
+        })?;
+        tasks.iter().for_each(|ready| self.count(&ready.task.task_type, 1));
+        // The last positions are those of the events, one per task; the positions of the records come before them.
+        let events = &positions[positions.len().saturating_sub(tasks.len())..];
+        let published = |(ready, at): (PreparedTask, &(i32, i64))| {
+            super::finish(self.tracer.as_ref(), ready.span, None);
+            PublishedTask { id: ready.task.id, position: position(*at) }
+        };
+        Ok(tasks.into_iter().zip(events).map(published).collect())
+    }
+
+    /// Writes events in one transaction and returns the position of the last one. Blocks up to the deadline.
+    pub fn publish_events_atomically(
+        &self,
+        producer: &mut dyn TransactionalProducer,
+        events: &[Event],
+        deadline: Duration,
+    ) -> Result<Position, BrokerError> {
+        let mut values = Vec::with_capacity(events.len());
+        for event in events {
+            let mut value = Vec::with_capacity(256);
+            event.encode(&mut value)?;
+            values.push(value);
+        }
+        let records: Vec<_> =
+            events.iter().zip(&values).map(|(event, value)| self.event_record(event.key(), value)).collect();
+        let positions = producer.send_all(&records, deadline)?;
+        let none = || BrokerError::Invalid("a transaction without events".to_owned());
+        positions.last().copied().map(position).ok_or_else(none)
+    }
+
+    /// Sends all records, then one event per task. Returns the positions of the records, then those of the events.
+    fn send_together(
+        &self,
+        producer: &mut dyn TransactionalProducer,
+        tasks: &[PreparedTask],
+        now_ms: i64,
+        deadline: Duration,
+    ) -> Result<Vec<(i32, i64)>, BrokerError> {
+        let with_record = || tasks.iter().filter(|ready| ready.step == PublishStep::Record);
+        let texts: Vec<_> = with_record()
+            .map(|ready| (self.topology.names.tasks(&ready.task.task_type), task_headers(&ready.task, &self.source)))
+            .collect();
+        let headers: Vec<_> = texts.iter().map(|(_, headers)| bytes_of(headers)).collect();
+        let records: Vec<_> = with_record()
+            .zip(&texts)
+            .zip(&headers)
+            .map(|((ready, (topic, _)), headers)| task_record(&ready.task, topic, headers))
+            .collect();
+        let mut events = |positions: &[(i32, i64)]| -> Result<Vec<DependentRecord>, BrokerError> {
+            let mut positions = positions.iter().copied();
+            tasks.iter().map(|ready| self.event_of(ready, &mut positions, now_ms)).collect()
+        };
+        producer.send_with_dependents(&records, &mut events, deadline)
+    }
+
+    /// Builds the event of a task. `positions` yields the positions of the records; a task with a record takes the next
+    /// one.
+    fn event_of(
+        &self,
+        ready: &PreparedTask,
+        positions: &mut dyn Iterator<Item = (i32, i64)>,
+        now_ms: i64,
+    ) -> Result<DependentRecord, BrokerError> {
+        let mut value = Vec::with_capacity(256);
+        let task = &ready.task;
+        match ready.step {
+            PublishStep::Record => submitted(task, positions.next().map(position), now_ms, &mut value)?,
+            PublishStep::Announce(position) => submitted(task, position, now_ms, &mut value)?,
+            PublishStep::Later { due_ms } => {
+                super::scheduled(task, &self.source, due_ms, now_ms).encode(&mut value)?;
+            }
+        }
+        let topic: Arc<str> = self.events_topic.clone();
+        Ok(DependentRecord {
+            topic,
+            partition: self.topology.partition_of(&task.id) as i32,
+            key: task.id.root().as_bytes().to_vec(),
+            value,
+        })
+    }
+}
+
+fn position((partition, offset): (i32, i64)) -> Position {
+    Position { partition, offset }
+}

@@ -1,0 +1,221 @@
+//! Task types: the trait implemented by user code, the registry, and the built-in types.
+//!
+//! In: the params of an attempt, with its [`Context`]. Out: a [`TaskResult`], the children that the attempt spawned,
+//! and its continuations. A Rust task type is a struct whose fields are the params, with a `run` method, and is
+//! registered in one line. The handlers `echo`, `foreach`, `exec` and `http` define types in `kafleet.toml` alone;
+//! `callback` and `email` deliver notifications about tasks. [`builtin`] creates them from the configuration.
+//! [`testing`] runs a single attempt without a fleet.
+//!
+//! Invariant: a handler knows neither Kafka nor the store. What it asks for, such as a child, goes through the services
+//! of its [`Context`], and the worker publishes it before the result of the attempt. A handler that published by itself
+//! would leave children of attempts that are repeated.
+//!
+//! Read next: [`Task`] in this file, `context.rs`, `registry.rs`, then `builtin/mod.rs`.
+
+#![warn(missing_docs, unreachable_pub)]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use kafleet_client::NewTask;
+use kafleet_config::with_type_settings;
+use kafleet_model::json::RawJson;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub mod blocking_pool;
+#[doc(hidden)]
+pub mod builtin;
+pub mod child;
+pub mod context;
+pub mod continuations;
+pub use continuations::BAD_THEN;
+#[doc(hidden)]
+pub mod egress;
+pub mod failure;
+mod from_fn;
+pub mod hooks;
+pub mod interruption;
+pub mod layer;
+pub mod output_tail;
+pub mod permit;
+#[doc(hidden)]
+pub mod process;
+pub mod process_guard;
+#[doc(hidden)]
+pub mod program_env;
+pub mod registry;
+pub mod resident_memory;
+pub mod schema;
+pub mod service;
+pub mod shared_state;
+pub mod socket;
+pub mod task_labels;
+pub mod testing;
+mod type_constants;
+
+pub use child::Child;
+pub use context::Context;
+pub use failure::{CRASHED, Fail, Failure, OrFail, TIMEOUT, TaskResult, UNSUCCESSFUL};
+pub use registry::{Registry, TypeDetails, TypeRegistration};
+pub use schema::{ParamsError, Schema};
+pub use shared_state::SharedState;
+
+use blocking_pool::BlockingPool;
+pub use kafleet_config::{Isolation, Order};
+pub use kafleet_model::record::attachment::Attachment;
+pub use kafleet_model::record::state::State;
+pub use kafleet_model::task::continuation::{Continuation, Ended, Joined, On};
+use permit::PermitSource;
+use type_constants::constants;
+
+/// A task type. The struct's fields are the params and define the schema. The policy is given by constants with
+/// defaults, which `[types.<name>]` in `kafleet.toml` may override.
+pub trait Task: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
+    /// Name of the type: `[a-z0-9-]{1,64}`.
+    const TYPE: &'static str;
+    with_type_settings!(constants);
+    /// Set to true if `run` computes or blocks without `await`: each attempt then runs on its own thread, one per
+    /// slot, and does not delay other types. A thread cannot be interrupted: if it ignores [`Context::cancelled`], it
+    /// keeps its slot until it returns, even after its attempt is over; with `ISOLATION` it is killed with its
+    /// process.
+    const BLOCKING: bool = false;
+
+    /// Result of the task, any JSON. For work that completed without success see [`Failure::unsuccessful`].
+    type Output: Serialize + JsonSchema + Send;
+
+    /// Runs one attempt. The future is dropped if it ignores a timeout or a cancellation.
+    fn run(self, cx: Context) -> impl Future<Output = TaskResult<Self::Output>> + Send;
+
+    /// Returns a task with these params, for [`Client::submit`](kafleet_client::Client::submit).
+    fn to_new_task(&self) -> NewTask<Self::Output> {
+        NewTask::of(Self::TYPE, self)
+    }
+
+    /// Returns a continuation that runs a task with these params.
+    ///
+    /// # Errors
+    /// The params cannot be encoded as JSON, for example because a map has keys that are not strings. The failure is final.
+    fn to_continuation(&self) -> TaskResult<Continuation> {
+        Ok(Continuation::new(Self::TYPE, continuations::encode(self)?))
+    }
+
+    /// Returns a continuation whose params are a [`Joined`]: the given params and the results of the tasks it follows.
+    ///
+    /// # Errors
+    /// The params cannot be encoded as JSON. The failure is final.
+    fn join(params: impl Serialize) -> TaskResult<Continuation> {
+        Ok(Continuation::new(Self::TYPE, continuations::encode(params)?).with_results())
+    }
+}
+
+/// The result of an attempt: JSON, or a failure.
+pub type Answer = Result<RawJson, Failure>;
+/// Future of an attempt.
+pub type AnswerFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// Runs the attempts of one type. [`Task`]s are wrapped in an implementation; `exec` and `http` implement it
+/// directly.
+pub trait Handler: Send + Sync + 'static {
+    /// Called by a worker at startup, before it takes tasks of the type. The error names the missing prerequisite.
+    fn prepare(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Runs an attempt. The params are valid JSON according to the schema. Params rejected by the handler itself
+    /// are reported here, before anything runs, so that they are parsed once. User code may panic here as well as in
+    /// the future.
+    fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError>;
+
+    /// Returns what the handler can do and needs, apart from its attempts. It does not change.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+}
+
+/// Abilities and needs of a handler.
+#[derive(Clone, Default)]
+pub struct Capabilities {
+    /// The handler checks params against the schema of the type itself, because they may change before they reach it.
+    pub checks_schema: bool,
+    /// Attempts log nothing. Those of other handlers run in a tracing span with the task's id, type and attempt, which costs
+    /// more than a trivial task.
+    pub is_silent: bool,
+    /// Handler of the attempts in a child process of this binary.
+    pub in_child: InChild,
+    /// Returns the error with which `run` would reject params, without running the task. `None`: it rejects none.
+    pub check_params: Option<CheckParams>,
+    /// Number of ended attempts that still block their threads; each occupies a slot.
+    pub stuck: Option<Arc<AtomicUsize>>,
+    /// Source of permits, if attempts of several types share capacity. A worker then takes a permit before it takes a task,
+    /// and runs the attempt with the permit.
+    pub permits: Option<Arc<dyn PermitSource>>,
+}
+
+/// Check of params.
+pub type CheckParams = Arc<dyn Fn(&RawJson) -> Option<ParamsError> + Send + Sync>;
+
+/// Handler that a child process of this binary finds for the attempts of a type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InChild {
+    /// Handler of the type itself.
+    #[default]
+    SameType,
+    /// Handler of the type with this name.
+    Type(&'static str),
+    /// No handler: that of the type cannot crash its process and needs no child process.
+    Never,
+}
+
+impl InChild {
+    /// Name of the type whose handler a child process uses.
+    pub fn type_name<'a>(&self, task_type: &'a str) -> Option<&'a str> {
+        match self {
+            Self::SameType => Some(task_type),
+            Self::Type(name) => Some(name),
+            Self::Never => None,
+        }
+    }
+}
+
+/// Adapts a [`Task`] to a [`Handler`].
+struct TypedHandler<T> {
+    blocking_pool: Option<BlockingPool>,
+    _task: PhantomData<fn() -> T>,
+}
+
+impl<T: Task> TypedHandler<T> {
+    fn new() -> Self {
+        Self { blocking_pool: T::BLOCKING.then(|| BlockingPool::new(T::TYPE)), _task: PhantomData }
+    }
+}
+
+impl<T: Task> Handler for TypedHandler<T> {
+    fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
+        let task: T = schema::read(params.text())?;
+        let attempt = Box::pin(async move { answer(&task.run(cx).await?) });
+        Ok(match &self.blocking_pool {
+            Some(blocking_pool) => blocking_pool.run(attempt),
+            None => attempt,
+        })
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            in_child: InChild::Type(T::TYPE),
+            check_params: schema::check_as::<T>(),
+            stuck: self.blocking_pool.as_ref().map(BlockingPool::stuck_counter),
+            ..Capabilities::default()
+        }
+    }
+}
+
+fn answer(output: &impl Serialize) -> Answer {
+    RawJson::of(output).map_err(|error| Failure::fail(format!("the result is not JSON: {error}")).of_kind("bad_output"))
+}

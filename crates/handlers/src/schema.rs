@@ -1,0 +1,202 @@
+//! JSON Schema validation of a type's params.
+
+use std::sync::Arc;
+
+use kafleet_model::json::RawJson;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::CheckParams;
+
+/// Maximum length of an error message, in characters: validators quote the rejected value.
+const MAX_MESSAGE_CHARS: usize = 300;
+
+/// Keywords without effect on validation.
+const ANNOTATIONS: [&str; 8] =
+    ["$schema", "$id", "$comment", "title", "description", "default", "deprecated", "examples"];
+
+/// A compiled schema. Cheap to clone.
+#[derive(Clone)]
+pub struct Schema {
+    text: Arc<Value>,
+    /// `None`: any JSON is valid.
+    check: Option<Arc<jsonschema::Validator>>,
+}
+
+/// A validation error of params.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParamsError {
+    /// JSON pointer to the invalid part; empty for the whole.
+    pub pointer: String,
+    /// Reason for people.
+    pub message: String,
+}
+
+impl std::fmt::Display for ParamsError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.pointer.as_str() {
+            "" => write!(f, "params: {}", self.message),
+            pointer => write!(f, "params at `{pointer}`: {}", self.message),
+        }
+    }
+}
+
+impl Schema {
+    /// Schema that accepts any JSON.
+    pub fn any() -> Self {
+        Self { text: Arc::new(Value::Bool(true)), check: None }
+    }
+
+    /// Compiles a JSON Schema.
+    pub fn compile(schema: Value) -> Result<Self, String> {
+        if is_unconstrained(&schema) {
+            return Ok(Self { text: Arc::new(schema), check: None });
+        }
+        let check = jsonschema::validator_for(&schema).map_err(|error| excerpt(&error.to_string()))?;
+        Ok(Self { text: Arc::new(schema), check: Some(Arc::new(check)) })
+    }
+
+    /// Derives the schema of a Rust type.
+    pub fn of<T: schemars::JsonSchema>() -> Self {
+        let described = Self::described::<T>();
+        // A derived schema that cannot be compiled rejects nothing; parsing into the type still validates.
+        Self::compile(described.json().clone()).unwrap_or(described)
+    }
+
+    /// Derives the schema of a Rust type for its readers. Its handler checks the params: they may contain values that a
+    /// validator cannot hold, such as `1e400`.
+    pub fn described<T: schemars::JsonSchema>() -> Self {
+        Self { text: Arc::new(schemars::schema_for!(T).to_value()), check: None }
+    }
+
+    /// Schema as JSON.
+    pub fn json(&self) -> &Value {
+        &self.text
+    }
+
+    /// Returns whether any JSON is valid.
+    pub fn accepts_anything(&self) -> bool {
+        self.check.is_none()
+    }
+
+    /// Returns the first validation error. The params are parsed only if the schema has constraints.
+    pub fn validate(&self, params: &RawJson) -> Option<ParamsError> {
+        self.check.as_ref()?;
+        match read::<Value>(params.text()) {
+            Ok(params) => self.validate_value(&params),
+            Err(error) => Some(error),
+        }
+    }
+
+    /// Returns the first validation error.
+    pub fn validate_value(&self, params: &Value) -> Option<ParamsError> {
+        let error = self.check.as_ref()?.validate(params).err()?;
+        Some(ParamsError { pointer: error.instance_path().to_string(), message: excerpt(&error.to_string()) })
+    }
+}
+
+fn is_unconstrained(schema: &Value) -> bool {
+    match schema {
+        Value::Bool(accepts_all) => *accepts_all,
+        Value::Object(keywords) => keywords.keys().all(|keyword| ANNOTATIONS.contains(&keyword.as_str())),
+        _ => false,
+    }
+}
+
+/// Parses params into a Rust type. On an error they are parsed again to find its location.
+pub(super) fn read<T: DeserializeOwned>(text: &str) -> Result<T, ParamsError> {
+    serde_json::from_str(text).map_err(|error| {
+        locate::<T>(text).unwrap_or(ParamsError { pointer: String::new(), message: without_position(&error) })
+    })
+}
+
+/// Check of params that a Rust type describes.
+pub(super) fn check_as<T: DeserializeOwned>() -> Option<CheckParams> {
+    Some(Arc::new(|params| read::<T>(params.text()).err()))
+}
+
+fn locate<T: DeserializeOwned>(text: &str) -> Option<ParamsError> {
+    let error = serde_path_to_error::deserialize::<_, T>(&mut serde_json::Deserializer::from_str(text)).err()?;
+    Some(ParamsError { pointer: pointer(error.path()), message: without_position(error.inner()) })
+}
+
+fn pointer(path: &serde_path_to_error::Path) -> String {
+    use serde_path_to_error::Segment;
+    path.iter()
+        .map(|segment| match segment {
+            Segment::Seq { index } => format!("/{index}"),
+            Segment::Map { key } | Segment::Enum { variant: key } => {
+                format!("/{}", key.replace('~', "~0").replace('/', "~1"))
+            }
+            Segment::Unknown => String::new(),
+        })
+        .collect()
+}
+
+/// Returns the message without line and column: params are a single line, and the pointer gives the location.
+fn without_position(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    excerpt(text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message))
+}
+
+fn excerpt(message: &str) -> String {
+    super::failure::excerpt(message.as_bytes(), MAX_MESSAGE_CHARS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[derive(Debug, PartialEq, serde::Deserialize, schemars::JsonSchema)]
+    struct Resize {
+        sizes: Vec<Size>,
+    }
+
+    #[derive(Debug, PartialEq, serde::Deserialize, schemars::JsonSchema)]
+    struct Size {
+        #[schemars(range(min = 1))]
+        width: u32,
+    }
+
+    fn raw(value: Value) -> RawJson {
+        RawJson::of(&value).unwrap()
+    }
+
+    #[test]
+    fn params_error_has_pointer_from_schema_and_from_type() {
+        let schema = Schema::of::<Resize>();
+        let schema_error = schema.validate(&raw(json!({"sizes": [{"width": 3}, {"width": 0}]}))).unwrap();
+        assert_eq!(schema_error.pointer, "/sizes/1/width");
+        assert!(schema_error.message.contains("0 is less than the minimum of 1"), "{schema_error}");
+        let type_error = read::<Resize>(r#"{"sizes": [{"width": 3}, {"width": -1}]}"#).unwrap_err();
+        assert_eq!(type_error.pointer, "/sizes/1/width");
+        assert_eq!(type_error.message, "invalid value: integer `-1`, expected u32");
+        assert_eq!(schema.validate(&raw(json!({"sizes": [{"width": 3}]}))), None);
+        assert_eq!(read(r#"{"sizes": [{"width": 3}]}"#), Ok(Resize { sizes: vec![Size { width: 3 }] }));
+    }
+
+    #[test]
+    fn schema_without_constraints_is_not_compiled() {
+        assert!(Schema::of::<Value>().accepts_anything());
+        assert!(Schema::compile(json!({"title": "anything", "description": "at all"})).unwrap().accepts_anything());
+        assert!(!Schema::compile(json!({"type": "object"})).unwrap().accepts_anything());
+        assert!(!Schema::compile(json!(false)).unwrap().accepts_anything());
+    }
+
+    #[test]
+    fn deeply_nested_params_are_rejected() {
+        let deep = format!("{}{}", "[".repeat(5_000), "]".repeat(5_000));
+        let error = Schema::compile(json!({"type": ["null", "array"]}))
+            .unwrap()
+            .validate(&RawJson::parse(deep.as_bytes()).unwrap());
+        assert!(error.unwrap().message.contains("recursion limit"));
+    }
+
+    #[test]
+    fn error_messages_are_bounded() {
+        let error =
+            Schema::compile(json!({"type": "object"})).unwrap().validate_value(&json!("x".repeat(1 << 20))).unwrap();
+        assert!(error.message.chars().count() <= MAX_MESSAGE_CHARS + 1);
+    }
+}

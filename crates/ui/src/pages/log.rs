@@ -1,0 +1,93 @@
+//! Log of a task, in pages of numbered lines.
+
+use kafleet_api::http::problem::ApiError;
+use kafleet_api::service::context::After;
+use kafleet_api::service::log::{self, Lines};
+use kafleet_api::service::task;
+use kafleet_documents::{LogDocument, Status};
+use maud::{Markup, html};
+
+use super::task::{head, tabs};
+use crate::parts::command::{commands, curl_get, quoted};
+use crate::parts::{View, count, visible};
+use crate::visit::{Body, PageAnswer, Visit, stored};
+
+/// Lines of a page.
+const PAGE_LINES: u64 = 500;
+
+pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
+    let (view, id) = (&visit.view, &visit.segment);
+    let status = stored(task::status(visit.context(), visit.id()?, After::default())).await?;
+    let page = requested_lines(visit).await?;
+    let main = html! {
+        (head(view, &status))
+        (tabs(view, &status, "log"))
+        section.panel { (contents(&page)) (links(view, &status, &page)) }
+        (commands(&[
+            format!("kafleet log {}", quoted(id)),
+            format!("kafleet log {} --follow", quoted(id)),
+            curl_get(&format!("/v1/tasks/{id}/log")),
+        ]))
+    };
+    Ok(PageAnswer::Page(Body { title: format!("Log of {id}"), state: Some(status.state), main }))
+}
+
+async fn requested_lines(visit: &Visit) -> Result<LogDocument, ApiError> {
+    let limit = PAGE_LINES as usize;
+    let lines = visit.query.number("from")?.map_or(Lines::Newest(limit), |from| Lines::From { from, limit });
+    stored(log::page(visit.context(), visit.id()?, lines, After::default())).await
+}
+
+/// Number of the line after the page.
+const fn end_of(page: &LogDocument) -> u64 {
+    page.from + page.lines.len() as u64
+}
+
+fn contents(page: &LogDocument) -> Markup {
+    html! {
+        @if page.lines.is_empty() {
+            p.quiet { "The task has logged nothing on this page." }
+        } @else {
+            p.quiet {
+                "Lines " (count(page.from)) " to " (count(end_of(page) - 1)) " of " (count(page.total))
+                @if page.dropped > 0 { "; the worker dropped " (count(page.dropped)) }
+            }
+            (lines(page))
+        }
+    }
+}
+
+/// Links to other pages of the log.
+fn links(view: &View, status: &Status, page: &LogDocument) -> Markup {
+    let (id, end) = (&status.id, end_of(page));
+    let link = |from: u64| format!("{}?from={from}", view.below_task(id, "log"));
+    html! {
+        nav.pager aria-label="pages" {
+            @if page.from > 0 { a href=(link(page.from.saturating_sub(PAGE_LINES))) { "← older" } }
+            @if end < page.total {
+                a href=(link(end)) { "newer →" } a href=(view.below_task(id, "log")) { "newest" }
+            }
+            a href=(view.below_task(id, "log/raw")) { "as text" }
+            @if !status.state.is_terminal() && end >= page.total {
+                button.app.plain #follow type="button" aria-pressed="false" data-follow data-keep { "Follow" }
+            }
+        }
+    }
+}
+
+/// Numbered lines without escape codes.
+pub(super) fn lines(page: &LogDocument) -> Markup {
+    html! {
+        ol.log start=(page.from) data-total=(page.total) {
+            @for (n, line) in page.lines.iter().enumerate() {
+                @let number = page.from + n as u64;
+                li id={ "l" (number) }
+                value=(number) {
+                    a href={ "#l" (number) } aria-label={ "line " (number) } { (number) }
+                    span.at title=(line.at) { (line.at.get(11..19).unwrap_or_default()) }
+                    code { (visible(&line.text)) }
+                }
+            }
+        }
+    }
+}

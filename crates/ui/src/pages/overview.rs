@@ -1,0 +1,364 @@
+//! Overview of the fleet: troubles, open tasks, statistics, busiest types, newest errors.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kafleet_api::http::problem::ApiError;
+use kafleet_api::read::failures::newest_failures;
+use kafleet_api::service::statistics::{Series, StatsQuery};
+use kafleet_api::service::{operations, schedules, types, workers};
+use kafleet_documents::{
+    FailureGroup, Failures, KillSwitchDocument, KillSwitches, ScheduleDocument, Schedules, Stats, StatsPoint,
+    TypeDocument, Types, WorkerDocument, WorkerState, WorkerTotals, Workers,
+};
+use kafleet_model::record::state::State;
+use kafleet_model::units::duration::Millis;
+use kafleet_runtime::now_ms;
+use maud::{Markup, html};
+
+use super::types::{Figures, cached_stats, charts_of, last_minutes};
+use crate::parts::bar::state_bar;
+use crate::parts::command::{commands, curl_get};
+use crate::parts::failures::{self, group_query, group_row};
+use crate::parts::notice::{empty, missing};
+use crate::parts::state::label;
+use crate::parts::statistics::{last_minute, quiet_minute, tile};
+use crate::parts::table::{cards, table};
+use crate::parts::tasks::{state_counts, type_link, worker_link};
+use crate::parts::times::{millis, time};
+use crate::parts::{View, count, counted, first_line, search_text};
+use crate::visit::{Body, PageAnswer, Visit, from_kafka, stored};
+
+/// Types listed, those with the most open tasks.
+const LISTED_TYPES: usize = 20;
+/// Newest errors listed.
+const LISTED_ERRORS: usize = 10;
+/// Errors that need attention, and the time since their first task.
+const NEW_ERRORS: usize = 5;
+const NEW_ERROR_MS: i64 = 3_600_000;
+/// Lag of the projection that needs attention.
+const MAX_BEHIND_MS: i64 = 60_000;
+
+pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
+    let (view, api) = (&visit.view, &visit.api);
+    let (types, kills, schedules, failures, minutes, charts) = tokio::join!(
+        stored(types::type_list(api)),
+        from_kafka(operations::list_kill_switches(visit.context())),
+        stored(schedules::list(visit.context())),
+        stored(newest_failures(&api.reads, LISTED_ERRORS)),
+        last_minutes(visit),
+        charts_of(visit, "/", None),
+    );
+    let busiest_types = types.as_ref().map_or_else(|_| Vec::new(), |types| busiest_of(&types.types));
+    let (all, queues) = tokio::join!(last_minute_of_all(visit), super::types::queues_of(visit, &busiest_types));
+    let minute = all.as_ref().and_then(|stats| stats.series.first()?.points.last());
+    let figures = Figures { minutes, queues };
+    let workers = workers::worker_list(api);
+    let troubles = Warnings {
+        workers: &workers,
+        types: types.as_ref().ok(),
+        schedules: schedules.as_ref().ok(),
+        kills: kills.as_ref().ok(),
+        failures: failures.as_ref().ok(),
+        projected_to: all.as_ref().map(|stats| stats.complete_to.as_str()),
+    };
+    let main = html! {
+        h1.hidden { "Overview" }
+        (attention(&troubles.items(view)))
+        @match &types {
+            Ok(types) => {
+                (numbers(view, types, &workers, all.is_some(), minute))
+                (charts)
+                (busiest(view, &busiest_types, &figures))
+            }
+            Err(error) => { (missing("Tasks and types", &error.clone().document())) }
+        }
+        (newest_errors(view, &failures))
+        (commands(&["kafleet types".to_owned(), "kafleet stats".to_owned(), "kafleet failures".to_owned(), curl_get("/v1/stats")]))
+    };
+    Ok(Body::new("Overview", main).into())
+}
+
+/// Documents with troubles that need an operator; None where they could not be read.
+struct Warnings<'a> {
+    workers: &'a Workers,
+    types: Option<&'a Types>,
+    schedules: Option<&'a Schedules>,
+    kills: Option<&'a KillSwitches>,
+    failures: Option<&'a Failures>,
+    /// Time up to which all events are projected.
+    projected_to: Option<&'a str>,
+}
+
+impl Warnings<'_> {
+    fn items(&self, view: &View) -> Vec<Markup> {
+        let workers = self.workers.workers.iter().filter(|worker| worker.state == WorkerState::Silent);
+        let types = self.types.iter().flat_map(|types| &types.types);
+        let schedules = self.schedules.iter().flat_map(|schedules| &schedules.schedules);
+        let kills = self.kills.iter().flat_map(|kills| &kills.kills);
+        let mut items: Vec<Markup> = self.projected_to.and_then(|to| projection_lag(view, to)).into_iter().collect();
+        items.extend(workers.map(|worker| silent(view, worker)));
+        items.extend(types.flat_map(|task_type| type_troubles(view, task_type)));
+        items.extend(apps_down(view, self.workers));
+        items.extend(schedules.filter_map(|schedule| schedule_trouble(view, schedule)));
+        items.extend(kills.map(|kill| kill_switch(view, kill)));
+        items.extend(self.failures.iter().flat_map(|failures| new_errors(view, failures)));
+        items
+    }
+}
+
+fn attention(items: &[Markup]) -> Markup {
+    html! {
+        @if !items.is_empty() {
+            section.panel.attention #attention {
+                h2 { "Needs attention" }
+                ul.plain { @for item in items { li { (item) } } }
+            }
+        }
+    }
+}
+
+/// Trouble of trackers that are late, or of a partition that none projects.
+fn projection_lag(view: &View, projected_to: &str) -> Option<Markup> {
+    let behind = millis(projected_to).is_some_and(|to| to < now_ms() - MAX_BEHIND_MS);
+    behind.then(|| {
+        html! {
+            (label("bad", "✘\u{fe0e} projection")) " is behind: complete to " (time(projected_to))
+            ", so newer states and counts are missing here; see "
+            a href=(view.url("/system")) { "System" }
+        }
+    })
+}
+
+fn schedule_trouble(view: &View, schedule: &ScheduleDocument) -> Option<Markup> {
+    let error = schedule.error.as_ref()?;
+    let url = view.url(&format!("/schedules/{}", schedule.id));
+    Some(html! {
+        (label("bad", "✘\u{fe0e} schedule")) " " a href=(url) { (schedule.id) } " cannot fire: "
+        (first_line(error, 200))
+    })
+}
+
+fn kill_switch(view: &View, kill: &KillSwitchDocument) -> Markup {
+    html! {
+        (label("attention", "⊘\u{fe0e} kill switch")) " " a href=(view.url("/kill-switches")) { (kill.name) }
+        " cancels matching tasks since " (time(&kill.since))
+        @if let Some(reason) = &kill.reason { ": " (first_line(reason, 120)) }
+    }
+}
+
+/// Errors whose first task failed in the last hour.
+fn new_errors(view: &View, failures: &Failures) -> Vec<Markup> {
+    let since = now_ms() - NEW_ERROR_MS;
+    let is_new = |group: &&FailureGroup| millis(&group.first).is_some_and(|first| first >= since);
+    let item = |group: &FailureGroup| {
+        html! {
+            (label("bad", "✘\u{fe0e} new error")) " " (type_link(view, Some(&group.task_type))) ": "
+            a href=(view.search(&group_query(group))) { (first_line(&group.text, 120)) }
+            " in " (counted(group.count, "task", "tasks")) " since " (time(&group.first))
+        }
+    };
+    failures.groups.iter().filter(is_new).take(NEW_ERRORS).map(item).collect()
+}
+
+/// Statistics of the last full minute over all types.
+async fn last_minute_of_all(visit: &Visit) -> Option<Arc<Stats>> {
+    let end = now_ms().div_euclid(60_000) * 60_000;
+    let query =
+        StatsQuery { series: Series::All, from_ms: Some(end - 60_000), to_ms: Some(end), step: Some(Millis::secs(60)) };
+    stored(cached_stats(visit, query)).await.ok()
+}
+
+fn silent(view: &View, worker: &WorkerDocument) -> Markup {
+    html! {
+        (label("bad", "✘\u{fe0e} silent")) " worker " (worker_link(view, &worker.id)) " has sent no heartbeat since "
+        (time(&worker.last_heartbeat_at))
+    }
+}
+
+fn type_troubles(view: &View, task_type: &TypeDocument) -> Vec<Markup> {
+    let link = html! { a href=(view.url(&format!("/types/{}", task_type.name))) { (task_type.name) } };
+    let mut items = Vec::new();
+    if let Some(paused) = &task_type.paused {
+        items.push(html! {
+            (label("attention", "‖\u{fe0e} paused")) " " (link) " since " (time(&paused.since))
+            @if let Some(reason) = &paused.reason { ": " (first_line(reason, 120)) }
+        });
+    }
+    match &task_type.worker_totals {
+        Some(totals) => items.extend(worker_troubles(&link, totals)),
+        None if task_type.topic && task_type.backlog > 0 => items.push(html! {
+            (label("bad", "✘\u{fe0e} no worker")) " takes " (link) ": " (count(task_type.backlog)) " tasks are queued"
+        }),
+        None => {}
+    }
+    items
+}
+
+/// Types without their app on some workers.
+fn apps_down(view: &View, workers: &Workers) -> Vec<Markup> {
+    let alive = workers.workers.iter().filter(|worker| worker.state == WorkerState::Alive);
+    let mut down: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
+    for status in alive.flat_map(|worker| &worker.types) {
+        if let Some(reason) = &status.app_down {
+            down.entry(&status.task_type).or_insert((0, reason)).0 += 1;
+        }
+    }
+    let item = |(name, (n, reason)): (&str, (usize, &str))| {
+        html! {
+            (label("bad", "✘\u{fe0e} app down")) " " (type_link(view, Some(name))) " on " (n)
+            @if n == 1 { " worker: " } @else { " workers: " }
+            (first_line(reason, 120))
+        }
+    };
+    down.into_iter().map(item).collect()
+}
+
+fn worker_troubles(link: &Markup, totals: &WorkerTotals) -> Vec<Markup> {
+    let mut items = Vec::new();
+    if totals.circuit_open > 0 {
+        items.push(html! {
+            (label("attention", "‖\u{fe0e} circuit open")) " " (link) " on " (totals.circuit_open) " of " (totals.workers)
+            " workers: the service behind the type does not answer"
+        });
+    }
+    if totals.stopped > 0 {
+        items.push(html! {
+            (label("bad", "✘\u{fe0e} stopped")) " " (link) " on " (totals.stopped) " of " (totals.workers)
+            " workers, after too many failures"
+        });
+    }
+    if !totals.refused.is_empty() {
+        items.push(html! {
+            (label("bad", "✘\u{fe0e} refused")) " " (link) " has partitions without a start offset: "
+            (numbers_text(&totals.refused))
+            "; see " code { "kafleet offsets init" }
+        });
+    }
+    items
+}
+
+pub(super) fn numbers_text(numbers: &[i32]) -> String {
+    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Totals over all types.
+pub(super) fn totals<'a>(types: impl IntoIterator<Item = &'a TypeDocument>) -> BTreeMap<State, u64> {
+    let mut totals = BTreeMap::new();
+    for (state, n) in types.into_iter().flat_map(|task_type| &task_type.counts) {
+        *totals.entry(*state).or_default() += n;
+    }
+    totals.retain(|_, n| *n > 0);
+    totals
+}
+
+pub(super) fn open_of(counts: &BTreeMap<State, u64>) -> u64 {
+    counts.iter().filter(|(state, _)| !state.is_terminal()).map(|(_, n)| n).sum()
+}
+
+/// Open tasks, the last full minute, and all retained tasks by state.
+fn numbers(view: &View, types: &Types, workers: &Workers, has_statistics: bool, minute: Option<&StatsPoint>) -> Markup {
+    let totals = totals(&types.types);
+    let all: Vec<(State, u64)> = totals.iter().map(|(state, n)| (*state, *n)).collect();
+    html! {
+        section.tiles aria-label="totals" {
+            (tile(&count(open_of(&totals)), "", "open tasks"))
+            @match minute {
+                Some(minute) => { (last_minute(minute)) }
+                None if has_statistics => { (quiet_minute()) }
+                None => {}
+            }
+            (capacity(view, workers))
+        }
+        @if !all.is_empty() {
+            section.panel {
+                h2 { "All retained tasks" }
+                (state_bar(&totals))
+                (state_counts(&all, |state| view.search(&search_text(&[("state", state.name()), ("level", "any")]))))
+            }
+        }
+    }
+}
+
+/// Slots of the live workers.
+fn capacity(view: &View, workers: &Workers) -> Markup {
+    let alive: Vec<&WorkerDocument> =
+        workers.workers.iter().filter(|worker| worker.state == WorkerState::Alive).collect();
+    let slots = alive.iter().flat_map(|worker| &worker.types).map(|status| u64::from(status.slots)).sum::<u64>();
+    let used = alive.iter().map(|worker| worker.in_flight).sum::<u64>();
+    let noun = if alive.len() == 1 { "worker" } else { "workers" };
+    html! {
+        a.tile href=(view.url("/workers")) {
+            span.value { (count(used)) span.quiet { " / " (count(slots)) } }
+            span.name { "slots, " (count(alive.len())) " " (noun) }
+        }
+    }
+}
+
+/// Types with tasks, those with the most open ones first.
+fn busiest_of(listed: &[TypeDocument]) -> Vec<TypeDocument> {
+    let mut listed: Vec<&TypeDocument> = listed.iter().filter(|listed| !listed.counts.is_empty()).collect();
+    listed.sort_by_key(|listed| (std::cmp::Reverse(open_of(&listed.counts)), &listed.name));
+    listed.into_iter().take(LISTED_TYPES).cloned().collect()
+}
+
+fn busiest(view: &View, listed: &[TypeDocument], figures: &Figures) -> Markup {
+    let rows: Vec<Markup> = listed.iter().map(|listed| super::types::row(view, listed, figures)).collect();
+    html! {
+        section.panel #types {
+            h2 { "Types with the most open tasks" }
+            @if rows.is_empty() {
+                (no_task(view))
+            } @else {
+                (table(super::types::COLUMNS, &rows))
+            }
+        }
+    }
+}
+
+fn no_task(view: &View) -> Markup {
+    html! {
+        (empty("No task has been submitted yet. Submit one:", &["kafleet submit echo '{\"hello\": \"world\"}'"]))
+        @if view.may(kafleet_config::Role::Submit) { p { a.button.primary href=(view.url("/new")) { "New task" } } }
+    }
+}
+
+fn newest_errors(view: &View, failures: &Result<Failures, ApiError>) -> Markup {
+    let rows = match failures {
+        Ok(failures) => newest_rows(view, failures),
+        Err(error) => return missing("The newest errors", &error.clone().document()),
+    };
+    html! {
+        section.panel #errors {
+            h2 { "Newest errors" }
+            @if rows.is_empty() {
+                p.quiet { "No retained task has failed." }
+            } @else {
+                (cards(failures::COLUMNS, &rows))
+                p { a href=(view.url("/failures")) { "All failures" } }
+            }
+        }
+    }
+}
+
+fn newest_rows(view: &View, failures: &Failures) -> Vec<Markup> {
+    let mut groups: Vec<&FailureGroup> = failures.groups.iter().collect();
+    // Times of documents are sorted like their texts.
+    groups.sort_by(|a, b| b.last.cmp(&a.last));
+    groups.iter().take(LISTED_ERRORS).map(|group| group_row(view, group, failures.at_least)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kafleet_config::Role;
+    use kafleet_model::units::time::time_text;
+
+    #[test]
+    fn projection_that_is_a_minute_behind_needs_attention() {
+        let view = View { base: String::new(), role: Role::Read, read_only: false };
+        let lag = |behind_ms: i64| projection_lag(&view, &time_text(now_ms() - behind_ms)).map(|it| it.into_string());
+        assert_eq!(lag(MAX_BEHIND_MS - 5_000), None);
+        assert!(lag(MAX_BEHIND_MS + 5_000).is_some_and(|text| text.contains("is behind: complete to")));
+    }
+}

@@ -1,0 +1,419 @@
+//! Page of a task: state, reasons, error, result, attempts, children, log, history.
+
+use std::sync::Arc;
+
+use kafleet_api::http::problem::ApiError;
+use kafleet_api::service::context::{After, Paging};
+use kafleet_api::service::log::{self, Lines};
+use kafleet_api::service::{attachments, task, why};
+use kafleet_config::{Role, TRACE_ID};
+use kafleet_documents::{
+    AttachmentDocument, Attachments, Delivery, Finding, LogDocument, Params, Status, TaskPage, Why,
+};
+use kafleet_model::json::RawJson;
+use kafleet_model::record::state::State;
+use maud::{Markup, html};
+
+use crate::parts::attempts::{attempt_bars, history_table};
+use crate::parts::bar::state_bar;
+use crate::parts::command::{commands, copied, curl_get, quoted};
+use crate::parts::facts::{Fact, code, facts, text};
+use crate::parts::json::json_block;
+use crate::parts::notice::missing;
+use crate::parts::state::{pill, word};
+use crate::parts::statistics::ms_text;
+use crate::parts::table::table;
+use crate::parts::tasks::{breadcrumbs, is_long, short_id, state_counts, task_table, type_link, worker_link};
+use crate::parts::times::{between, duration, time};
+use crate::parts::{View, count, counted, encoded, prose, search_text, visible};
+use crate::visit::{Body, PageAnswer, Visit, from_kafka, stored};
+
+/// Newest lines of the log on the page.
+const LOG_LINES: usize = 20;
+/// Children on the page.
+const LISTED_CHILDREN: usize = 20;
+
+pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
+    let status = stored(task::status(visit.context(), visit.id()?, After::default())).await?;
+    let (live, id, after) = (&visit.live, visit.id()?, After::default());
+    let children = Paging { cursor: None, limit: LISTED_CHILDREN };
+    let record = status.record.as_deref().map(|record| format!("{} {record}", status.id));
+    let (explanation, params, history, children, log, attachments) = tokio::join!(
+        from_kafka(live.reasons.get(Some(reason_key(&status)), why::why_soon(&visit.api, &id, &live.queues))),
+        from_kafka(live.params.get(record, task::params(visit.context(), id.clone(), after))),
+        stored(task::history(visit.context(), id.clone(), after)),
+        stored(task::children(visit.context(), id.clone(), children, after)),
+        stored(log::page(visit.context(), id.clone(), Lines::Newest(LOG_LINES), after)),
+        stored(attachments::list(visit.context(), id.clone(), after)),
+    );
+    let view = &visit.view;
+    let main = html! {
+        (head(view, &status))
+        (tabs(view, &status, "overview"))
+        (times(visit, &status))
+        (reasons(view, &status, explanation))
+        (error_and_result(view, &status))
+        (values(view, &status, params))
+        @match &history {
+            Ok(history) => { (attempt_bars(view, history)) }
+            Err(error) => { (missing("The history", &error.clone().document())) }
+        }
+        (children_block(view, &status, children))
+        (log_block(view, &status.id, log))
+        @if let Ok(history) = &history { (history_table(history)) }
+        (attached(view, &status.id, attachments))
+        (deliveries(view, &status))
+        (definition(visit, &status))
+        (commands(&lines(&status.id)))
+    };
+    let title = status.fields.name.clone().unwrap_or_else(|| status.id.clone());
+    Ok(PageAnswer::Page(Body { title, state: Some(status.state), main }))
+}
+
+/// Properties that decide about the reason for the state.
+fn reason_key(status: &Status) -> String {
+    let Status { id, state, own_state, run, attempt, waits, tree, .. } = status;
+    format!("{id} {} {} {run} {attempt} {waits} {} {}", state.name(), own_state.name(), tree.pending, tree.total)
+}
+
+/// Parents, state and actions of a task.
+pub(super) fn head(view: &View, status: &Status) -> Markup {
+    html! {
+        div.head {
+            div {
+                (breadcrumbs(view, &status.id))
+                div.title {
+                    h1 { @match &status.fields.name { Some(name) => { (visible(name)) } None => { (short_id(&status.id)) } } }
+                    (pill(status.state))
+                }
+            }
+            (actions(view, status))
+        }
+    }
+}
+
+fn actions(view: &View, status: &Status) -> Markup {
+    let link =
+        |page: &str, name: &str| html! { a.button href=(view.below_task(&status.id, page)) data-dialog { (name) } };
+    let is_open = !status.state.is_terminal();
+    html! {
+        div.actions {
+            @if view.may(Role::Operate) {
+                @if is_open { (link("cancel", "Cancel…")) }
+                @else { (link("retry", "Retry…")) }
+                @if !is_open && status.tree.failed > 0 && status.tree.total > 1 {
+                    (link("retry-failed", "Retry failed…"))
+                }
+            }
+            @if view.may(Role::Submit) {
+                @if status.own_state == State::Scheduled { (link("start-now", "Start now…")) }
+                (link("edit", "Edit…"))
+                a.button href=(view.url_with("/new", &[("like", &status.id)])) { "Submit a copy…" }
+            }
+        }
+    }
+}
+
+/// Pages of a task.
+pub(super) fn tabs(view: &View, status: &Status, current: &str) -> Markup {
+    let (id, total) = (&status.id, status.tree.total);
+    let tree = if total > 1 { format!("Tree {}", count(total)) } else { "Tree".to_owned() };
+    let pages = [("tree", tree.as_str()), ("timeline", "Timeline"), ("log", "Log")];
+    html! {
+        nav.tabs aria-label="task" {
+            a href=(view.task(id)) aria-current=[(current == "overview").then_some("page")] { "Overview" }
+            @for (page, name) in pages {
+                a href=(view.below_task(id, page)) aria-current=[(current == page).then_some("page")] { (name) }
+            }
+        }
+    }
+}
+
+fn times(visit: &Visit, status: &Status) -> Markup {
+    let view = &visit.view;
+    let trace_url = visit.api.ui.trace_url.as_deref();
+    let waited = between(status.created_at.as_deref(), status.started_at.as_deref());
+    let ran = between(status.started_at.as_deref(), status.ended_at.as_deref());
+    let at = |text: &Option<String>| text.as_deref().map(time);
+    let own_state =
+        (status.own_state != status.state).then(|| html! { span.quiet { " (own: " (word(status.own_state)) ")" } });
+    let facts_shown: Vec<Fact> = vec![
+        (
+            "State",
+            Some(html! {
+                (word(status.state)) @if let Some(own_state) = own_state { (own_state) } @if status.superseded { ", superseded" }
+            }),
+        ),
+        ("Id", Some(copied(html! { code.long[is_long(&status.id)] { (status.id) } }))),
+        ("Type", Some(type_link(view, status.task_type.as_deref()))),
+        ("Run", text(status.run)),
+        (
+            "Attempt",
+            text(match status.fields.retries {
+                Some(retries) => format!("{} of {}", status.attempt, u64::from(retries) + 1),
+                None => status.attempt.to_string(),
+            }),
+        ),
+        ("Waits", (status.waits > 0).then(|| text(format!("{}, no attempts", status.waits))).flatten()),
+        ("Worker", status.worker.as_deref().map(|worker| worker_link(view, worker))),
+        ("Creator", status.fields.creator.as_deref().map(|creator| html! { (visible(creator)) })),
+        ("Created", at(&status.created_at)),
+        ("Due", at(&status.due_at).filter(|_| !status.state.is_terminal())),
+        ("Started", at(&status.started_at)),
+        ("Ended", at(&status.ended_at)),
+        ("Waited", waited.map(|ms| html! { (duration(ms)) })),
+        (if status.children.total > 0 { "Took in all" } else { "Ran" }, ran.map(|ms| html! { (duration(ms)) })),
+        ("Tags", (!status.fields.tags.is_empty()).then(|| tags(view, &status.fields.tags))),
+        ("Link", status.fields.link.as_deref().map(link)),
+        ("Trace", status.trace_id.as_deref().map(|id| trace_link(trace_url, id))),
+    ];
+    html! { section.panel { (facts(&facts_shown)) } }
+}
+
+fn tags(view: &View, tags: &[String]) -> Markup {
+    html! {
+        @for tag in tags {
+            a.tag href=(view.search(&search_text(&[("tag", tag), ("level", "any")]))) { (visible(tag)) } " "
+        }
+    }
+}
+
+/// Link of a task; other schemes than http are shown as text.
+fn link(url: &str) -> Markup {
+    let is_web = url.starts_with("https://") || url.starts_with("http://");
+    html! {
+        @if is_web {
+            a href=(url) rel="noopener noreferrer" target="_blank" { (visible(url)) }
+        } @else { code { (visible(url)) } }
+    }
+}
+
+/// Trace of a task, with a link to it if there is a template.
+fn trace_link(template: Option<&str>, id: &str) -> Markup {
+    html! {
+        @match template {
+            Some(template) => {
+                a href=(template.replace(TRACE_ID, id)) rel="noopener noreferrer" target="_blank" { code { (id) } }
+            }
+            None => { (copied(html! { code { (id) } })) }
+        }
+    }
+}
+
+fn reasons(view: &View, status: &Status, explanation: Result<Arc<Why>, ApiError>) -> Markup {
+    html! {
+        @match explanation {
+            Ok(explanation) => {
+                details.panel #why open[status.state != State::Succeeded] {
+                    summary { h2 { "Why" } }
+                    ul.plain { @for finding in &explanation.findings { li { (finding_text(view, finding)) } } }
+                }
+            }
+            Err(error) => { (missing("The reason for the state", &error.document())) }
+        }
+    }
+}
+
+fn finding_text(view: &View, finding: &Finding) -> Markup {
+    html! {
+        p {
+            (prose(&finding.message)) @if let Some(task) = &finding.task {
+                " " a href=(view.task(task)) { "Go there" }
+            }
+        }
+        @if let Some(ms) = finding.expected_in_ms {
+            p.quiet { "Expected to start in " (ms_text(ms)) "." }
+        }
+    }
+}
+
+fn error_and_result(view: &View, status: &Status) -> Markup {
+    html! {
+        @if let Some(error) = &status.error {
+            section.panel #error {
+                h2 { "Error" }
+                p { code { (error.kind) } @if error.attempt > 0 { span.quiet { " in attempt " (error.attempt) } } }
+                pre.error { (visible(&error.message)) }
+            }
+        }
+        @if let Some(progress) = &status.progress {
+            section.panel #progress { h2 { "Progress" } (json_block(progress, None)) }
+        }
+        @if let Some(result) = &status.result {
+            section.panel #result {
+                h2 { "Result" } (json_block(result, Some(&view.below_task(&status.id, "result"))))
+            }
+        }
+    }
+}
+
+fn values(view: &View, status: &Status, params: Result<Arc<Params>, ApiError>) -> Markup {
+    html! {
+        @match params {
+            Ok(params) => {
+                section.panel #params {
+                    h2 { "Params" } (json_block(&params.params, Some(&view.below_task(&status.id, "params"))))
+                }
+            }
+            Err(error) => {
+                section.panel #params { h2 { "Params" } p.quiet { (visible(&error.document().detail)) } }
+            }
+        }
+    }
+}
+
+fn children_block(view: &View, status: &Status, children: Result<TaskPage, ApiError>) -> Markup {
+    let counts: Vec<(State, u64)> = status.children.by_state.iter().map(|(state, n)| (*state, *n)).collect();
+    html! {
+        @if status.children.total > 0 {
+            section.panel #children {
+                h2 {
+                    "Children " span.quiet {
+                        (count(status.children.total)) ", " (counted(status.tree.total - 1, "task", "tasks")) " below in all"
+                    }
+                }
+                (state_bar(&status.children.by_state))
+                (state_counts(&counts, |state| view.search(&search_text(&[("under", &status.id), ("state", state.name())]))))
+                (first_children(view, &status.id, children))
+            }
+        }
+    }
+}
+
+fn first_children(view: &View, id: &str, children: Result<TaskPage, ApiError>) -> Markup {
+    html! {
+        @match children {
+            Ok(page) => {
+                (task_table(view, "t", &page.tasks))
+                @if page.next.is_some() { p { a href=(view.below_task(id, "tree")) { "All children" } } }
+            }
+            Err(error) => { (missing("The children", &error.document())) }
+        }
+    }
+}
+
+fn log_block(view: &View, id: &str, log: Result<LogDocument, ApiError>) -> Markup {
+    html! {
+        section.panel #log {
+            div.head {
+                h2 { "Log" }
+                @if view.may(Role::Submit) {
+                    div.actions { a.button href=(view.below_task(id, "append")) data-dialog { "Append…" } }
+                }
+            }
+            @match log {
+                Ok(log) if log.lines.is_empty() => { p.quiet { "The task has logged nothing." } }
+                Ok(log) => { (last_lines(view, id, &log)) }
+                Err(error) => { (missing("The log", &error.document())) }
+            }
+        }
+    }
+}
+
+fn last_lines(view: &View, id: &str, log: &LogDocument) -> Markup {
+    html! {
+        (super::log::lines(log))
+        @if log.total > log.lines.len() as u64 {
+            p { a href=(view.below_task(id, "log")) { "All " (count(log.total)) " lines" } }
+        }
+    }
+}
+
+fn attached(view: &View, id: &str, attachments: Result<Attachments, ApiError>) -> Markup {
+    let listed = attachments.iter().flat_map(|attachments| &attachments.attachments);
+    let rows: Vec<Markup> = listed.map(|attachment| attachment_row(view, id, attachment)).collect();
+    html! {
+        section.panel #attachments {
+            div.head {
+                h2 { "Attachments" }
+                @if view.may(Role::Submit) {
+                    div.actions { a.button href=(view.below_task(id, "attach")) data-dialog { "Attach…" } }
+                }
+            }
+            @if rows.is_empty() { p.quiet { "None." } }
+            @else { (table(&["Name", "Media type", "#Size", "Stored"], &rows)) }
+        }
+    }
+}
+
+fn attachment_row(view: &View, id: &str, attachment: &AttachmentDocument) -> Markup {
+    let page = format!("attachments/{}", encoded(&attachment.name));
+    html! {
+        tr {
+            td { a href=(view.below_task(id, &page)) download=(attachment.name) { (attachment.name) } }
+            td { (attachment.media) }
+            td.number { (count(attachment.bytes)) " bytes" }
+            td.time { (time(&attachment.at)) }
+        }
+    }
+}
+
+fn deliveries(view: &View, status: &Status) -> Markup {
+    let Some(deliveries) = &status.deliveries else { return html! {} };
+    let rows: Vec<Markup> = deliveries.items.iter().map(|item| delivery_row(view, item)).collect();
+    html! {
+        section.panel #deliveries {
+            h2 { "Deliveries" }
+            @if rows.is_empty() { p.quiet { "None yet." } }
+            @else {
+                (table(&["Kind", "Rule", "State reported", "Outcome", "#Attempts", "At"], &rows))
+            }
+            @for due in &deliveries.checks_due { p.quiet { "Check " (due.number) " is due at " (time(&due.at)) } }
+        }
+    }
+}
+
+fn delivery_row(view: &View, item: &Delivery) -> Markup {
+    html! {
+        tr {
+            td { a href=(view.task(&item.id)) { (item.kind) } }
+            td { (item.rule) }
+            td { (pill(item.state)) }
+            td { (item.outcome.name()) }
+            td.number { (item.attempts) }
+            td.time { (time(&item.at)) }
+        }
+    }
+}
+
+/// Policy of the task, and the position of its record.
+fn definition(visit: &Visit, status: &Status) -> Markup {
+    let source = source_of(visit, status);
+    html! {
+        details.panel #definition {
+            summary { h2 { "Definition and record" } }
+            (json_block(&RawJson::of_plain(&status.fields), None))
+            (facts(&[
+                ("Position", Some(code(&status.position))),
+                ("Record", source.as_ref().map(|(topic, partition, offset)| code(&format!("{topic}/{partition}:{offset}")))),
+                ("Duplicates", (status.duplicates > 0).then(|| html! {
+                    (status.duplicates) " terminal events were ignored"
+                })),
+                ("Interruptions", (status.interruptions > 0).then(|| html! {
+                    (status.interruptions) " starts ended without an outcome"
+                })),
+            ]))
+            @if let Some((topic, partition, offset)) = &source {
+                pre {
+                    code { "kcat -C -b $BROKERS -t " (topic) " -p " (partition) " -o " (offset) " -c 1 -f '%h %k %s\\n'" }
+                }
+            }
+        }
+    }
+}
+
+/// Topic, partition and offset of a task's record.
+fn source_of<'a>(visit: &Visit, status: &'a Status) -> Option<(String, &'a str, &'a str)> {
+    let (partition, offset) = status.record.as_deref()?.split_once(':')?;
+    Some((visit.api.topology.names.tasks(status.task_type.as_deref()?), partition, offset))
+}
+
+fn lines(id: &str) -> Vec<String> {
+    let quoted = quoted(id);
+    vec![
+        format!("kafleet status {quoted}"),
+        format!("kafleet why {quoted}"),
+        format!("kafleet history {quoted}"),
+        curl_get(&format!("/v1/tasks/{id}")),
+    ]
+}

@@ -1,0 +1,171 @@
+//! Forms of operators about a task: cancel, retry, retry of failed tasks.
+
+use kafleet_api::http::problem::ApiError;
+use kafleet_api::service::context::After;
+use kafleet_api::service::{cancel as cancels, retry as retries, task};
+use kafleet_documents::{CancelTask, RetryTask, Status};
+use maud::{Markup, html};
+
+use super::{form, form_page};
+use crate::parts::command::{curl, quoted};
+use crate::parts::form::{Form, checkbox, reason};
+use crate::parts::state::pill;
+use crate::parts::{count, counted, task_path};
+use crate::visit::{PageAnswer, Redirect, Visit, after_position, stored};
+
+/// Action on a task with a reason.
+struct Action {
+    page: &'static str,
+    verb: &'static str,
+    button: String,
+    effect: Markup,
+    danger: bool,
+    extra: Vec<Markup>,
+    commands: Vec<String>,
+}
+
+/// Form about a task, to be completed.
+pub(super) fn task_form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> Form<'a> {
+    let id = &visit.segment;
+    Form { back: task_path(id), ..form(visit, &format!("/tasks/{id}"), page, format!("{title} {id}"), button) }
+}
+
+async fn show(visit: &Visit, action: impl FnOnce(&Status) -> Action) -> Result<PageAnswer, ApiError> {
+    let status = stored(task::status(visit.context(), visit.id()?, After::default())).await?;
+    let action = action(&status);
+    let mut inputs = action.extra;
+    inputs.push(reason(visit.value("reason")));
+    Ok(form_page(&Form {
+        effect: html! { p { code { (status.id) } " is " (pill(status.state)) } (action.effect) },
+        inputs,
+        danger: action.danger,
+        commands: action.commands,
+        ..task_form(visit, action.verb, action.page, &action.button)
+    }))
+}
+
+pub(in super::super) async fn show_cancel(visit: &Visit) -> Result<PageAnswer, ApiError> {
+    let only = visit.entered.is_set("task_only");
+    show(visit, |status| cancel_action(status, only)).await
+}
+
+fn cancel_action(status: &Status, only: bool) -> Action {
+    let id = &status.id;
+    let has_more = status.tree.total > 1;
+    Action {
+        page: "cancel",
+        verb: "Cancel",
+        button: cancel_button(status.tree.pending),
+        effect: cancel_effect(status.tree.pending),
+        danger: true,
+        extra: has_more
+            .then(|| checkbox("task_only", "Only this task, not those below it", only))
+            .into_iter()
+            .collect(),
+        commands: vec![
+            format!("kafleet cancel {} --reason \"…\"", quoted(id)),
+            curl("POST", &format!("/v1/tasks/{id}/cancel"), Some("{\"reason\": \"…\"}")),
+        ],
+    }
+}
+
+/// Text of the button; empty if no task is open.
+fn cancel_button(open: u64) -> String {
+    match open {
+        0 => String::new(),
+        1 => "Cancel 1 task".into(),
+        open => format!("Cancel {} tasks", count(open)),
+    }
+}
+
+fn cancel_effect(open: u64) -> Markup {
+    html! {
+        @if open == 0 { p { "It has already ended: there is nothing to cancel." } }
+        @else { p {
+            "Cancels the task and everything below it: " strong { (count(open)) } " open tasks. Waiting tasks end at \
+             once, running attempts receive a request to stop. A cancelled task can be retried."
+        } }
+    }
+}
+
+pub(in super::super) async fn cancel(visit: &Visit) -> Result<Redirect, ApiError> {
+    let input = CancelTask { subtree: !visit.entered.is_set("task_only"), reason: visit.reason() };
+    let outcome = cancels::cancel(visit.context(), visit.id()?, input).await?;
+    Ok(after_position(task_path(&visit.segment), outcome.position, "cancel_requested"))
+}
+
+pub(in super::super) async fn show_retry(visit: &Visit) -> Result<PageAnswer, ApiError> {
+    show(visit, retry_action).await
+}
+
+fn retry_action(status: &Status) -> Action {
+    let id = &status.id;
+    Action {
+        page: "retry",
+        verb: "Retry",
+        button: "Retry the task".into(),
+        effect: retry_effect(status),
+        danger: false,
+        extra: Vec::new(),
+        commands: vec![
+            format!("kafleet retry {} --reason \"…\"", quoted(id)),
+            curl("POST", &format!("/v1/tasks/{id}/retry"), Some("{\"reason\": \"…\"}")),
+        ],
+    }
+}
+
+fn retry_effect(status: &Status) -> Markup {
+    html! {
+        p {
+            "Starts run " (status.run + 1) " of the task from its record in Kafka, whatever its outcome was."
+            @if status.children.total > 0 {
+                " " (counted(status.children.total, "child belongs", "children belong"))
+                " to the earlier run and will no longer count; the handler may create children again."
+            }
+        }
+    }
+}
+
+pub(in super::super) async fn retry(visit: &Visit) -> Result<Redirect, ApiError> {
+    request_retry(visit, false, "retried").await
+}
+
+pub(in super::super) async fn show_retry_failed(visit: &Visit) -> Result<PageAnswer, ApiError> {
+    show(visit, retry_failed_action).await
+}
+
+fn retry_failed_action(status: &Status) -> Action {
+    let id = &status.id;
+    Action {
+        page: "retry-failed",
+        verb: "Retry failed tasks of",
+        button: "Retry the failed tasks".into(),
+        effect: retry_failed_effect(status),
+        danger: false,
+        extra: Vec::new(),
+        commands: vec![
+            format!("kafleet retry {} --only-failed --reason \"…\"", quoted(id)),
+            curl("POST", &format!("/v1/tasks/{id}/retry"), Some("{\"only_failed\": true, \"reason\": \"…\"}")),
+        ],
+    }
+}
+
+fn retry_failed_effect(status: &Status) -> Markup {
+    html! {
+        p {
+            "Runs those tasks of the tree again that have themselves failed, expired or been cancelled. "
+            (count(status.tree.failed)) " of " (count(status.tree.total)) " tasks count as failed; those that failed \
+             only through a task below them are not run again."
+        }
+    }
+}
+
+pub(in super::super) async fn retry_failed(visit: &Visit) -> Result<Redirect, ApiError> {
+    request_retry(visit, true, "retried_failed").await
+}
+
+async fn request_retry(visit: &Visit, only_failed: bool, done: &'static str) -> Result<Redirect, ApiError> {
+    let input = RetryTask { only_failed, reason: visit.reason() };
+    let outcome = retries::retry(visit.context(), visit.id()?, input).await?;
+    Ok(after_position(task_path(&visit.segment), outcome.status.position, done))
+}

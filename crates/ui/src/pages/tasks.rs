@@ -1,0 +1,242 @@
+//! Tasks that match a search.
+
+use std::collections::BTreeMap;
+
+use kafleet_api::http::problem::ApiError;
+use kafleet_api::http::request::bad_query;
+use kafleet_api::service::context::{After, Paging};
+use kafleet_api::service::{list, types};
+use kafleet_config::Role;
+use kafleet_documents::{ExcludedTerm, ListSource, Problem, TaskPage, TypeDocument};
+use kafleet_model::query::{Qualifier, TaskQuery, Term, Test, TreeLevel};
+use kafleet_model::record::state::State;
+use kafleet_model::task::id::TaskId;
+use maud::{Markup, html};
+
+use super::overview::totals;
+use crate::parts::command::{commands, curl_get, quoted};
+use crate::parts::notice::empty;
+use crate::parts::search::{mistake, search_form};
+use crate::parts::state::{tone, word};
+use crate::parts::table::pager;
+use crate::parts::tasks::{Choice, selectable_tasks};
+use crate::parts::times::time;
+use crate::parts::{View, count, counted, prose, query_text, task_path, visible};
+use crate::visit::{Body, PageAnswer, Visit, scan_time, stored};
+
+pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
+    let text = visit.query.get("q").unwrap_or_default().trim();
+    let query = TaskQuery::parse(text).unwrap_or_default();
+    if let Some(path) = path_of_id(visit, text).await {
+        return Ok(PageAnswer::Redirect(path));
+    }
+    let (page, types) = tokio::join!(stored(search_page(visit, text)), stored(types::type_list(&visit.api)));
+    let (page, problem) = match page {
+        Ok(page) => (Some(page), None),
+        Err(error) => match error.clone().document() {
+            problem if problem.span.is_some() => (None, Some(problem)),
+            _ => return Err(error),
+        },
+    };
+    let types = types.ok().map(|types| types.types);
+    let main = html! {
+        h1 { "Tasks" }
+        (search_form(&visit.view, text))
+        @if let Some(problem) = &problem { (mistake(text, problem)) }
+        @if let Some(page) = &page {
+            (tabs(&visit.view, &query, types.as_deref()))
+            (listed(visit, &query, text, page))
+        }
+        (commands(&lines(text, problem.as_ref())))
+    };
+    Ok(Body::new("Tasks", main).into())
+}
+
+async fn search_page(visit: &Visit, text: &str) -> Result<TaskPage, ApiError> {
+    let query = TaskQuery::parse(text).map_err(|mistake| bad_query(text, mistake))?;
+    let page = Paging { cursor: visit.query.get("cursor").map(str::to_owned), ..Paging::default() };
+    list::list(visit.context(), query, page, After::default(), scan_time()).await
+}
+
+/// Page of the task whose id is the whole search.
+async fn path_of_id(visit: &Visit, text: &str) -> Option<String> {
+    let id = TaskId::parse(text).ok()?;
+    let task = stored(visit.api.reads.read(&id)).await.ok()??;
+    Some(task_path(task.id.as_str()))
+}
+
+/// Search with other states, and without its page.
+fn with_state(query: &TaskQuery, state: Option<State>) -> String {
+    let is_state = |term: &Term| matches!(term.test, Test::State(_)) && !term.negated;
+    let mut terms: Vec<Term> = query.terms.iter().filter(|term| !is_state(term)).cloned().collect();
+    terms.extend(state.map(|state| Term { negated: false, test: Test::State(vec![state]) }));
+    TaskQuery { terms }.to_string()
+}
+
+fn with_level(query: &TaskQuery, level: TreeLevel) -> String {
+    let mut terms: Vec<Term> =
+        query.terms.iter().filter(|term| !matches!(term.test, Test::Level(_))).cloned().collect();
+    terms.extend((level == TreeLevel::Any).then_some(Term { negated: false, test: Test::Level(level) }));
+    TaskQuery { terms }.to_string()
+}
+
+fn level_of(query: &TaskQuery) -> Option<TreeLevel> {
+    query.terms.iter().find_map(|term| match term.test {
+        Test::Level(level) => Some(level),
+        _ => None,
+    })
+}
+
+/// Whether the search restricts only types, states and levels, which have counters.
+fn is_counted(query: &TaskQuery) -> bool {
+    query.terms.iter().all(|term| {
+        !term.negated && matches!(term.test, Test::Text(Qualifier::Type, _) | Test::State(_) | Test::Level(_))
+    })
+}
+
+/// States as quick filters, with the number of tasks of all levels where counters know it.
+fn tabs(view: &View, query: &TaskQuery, types: Option<&[TypeDocument]>) -> Markup {
+    let counts = types.filter(|_| is_counted(query)).map(|types| counts_of(query, types)).unwrap_or_default();
+    let chosen = chosen_states(query);
+    let states: Vec<State> =
+        State::ALL.into_iter().filter(|state| counts.contains_key(state) || chosen.contains(state)).collect();
+    let with_levels = !query.terms.iter().any(|term| matches!(term.test, Test::Id(_) | Test::Under(_)));
+    html! {
+        div.bar-of-tabs {
+            nav.tabs aria-label="states" {
+                a href=(view.search(&with_state(query, None))) aria-current=[chosen.is_empty().then_some("page")] { "All" }
+                @for state in states {
+                    a class=(tone(state)) href=(view.search(&with_state(query, Some(state))))
+                        aria-current=[chosen.contains(&state).then_some("page")] {
+                        (word(state)) @if let Some(n) = counts.get(&state) { " " span.number { (count(n)) } }
+                    }
+                }
+            }
+            @if with_levels { (levels(view, query)) }
+        }
+    }
+}
+
+fn levels(view: &View, query: &TaskQuery) -> Markup {
+    let is_any = level_of(query) == Some(TreeLevel::Any);
+    html! {
+        nav.ranges aria-label="levels" {
+            a href=(view.search(&with_level(query, TreeLevel::Roots))) aria-current=[(!is_any).then_some("page")] { "roots" }
+            a href=(view.search(&with_level(query, TreeLevel::Any))) aria-current=[is_any.then_some("page")] { "all levels" }
+        }
+    }
+}
+
+/// States that the search selects.
+fn chosen_states(query: &TaskQuery) -> Vec<State> {
+    let states = query.terms.iter().filter_map(|term| match &term.test {
+        Test::State(states) if !term.negated => Some(states),
+        _ => None,
+    });
+    states.flatten().copied().collect()
+}
+
+fn counts_of(query: &TaskQuery, listed: &[TypeDocument]) -> BTreeMap<State, u64> {
+    let named = query.terms.iter().find_map(|term| match &term.test {
+        Test::Text(Qualifier::Type, names) => Some(names),
+        _ => None,
+    });
+    let is_selected = |listed: &&TypeDocument| named.is_none_or(|names| names.contains(&listed.name));
+    totals(listed.iter().filter(is_selected))
+}
+
+fn listed(visit: &Visit, query: &TaskQuery, text: &str, page: &TaskPage) -> Markup {
+    let view = &visit.view;
+    let first = visit.query.is_set("cursor").then(|| view.search(text));
+    let next = page.next.as_deref().map(|cursor| view.url_with("/tasks", &[("q", text), ("cursor", cursor)]));
+    let choice = view.may(Role::Operate).then_some(Choice { query: text, total: page.total });
+    html! {
+        @for id in &page.missing { p.notice.attention { "There is no task " code { (id) } "." } }
+        @if page.tasks.is_empty() {
+            (nothing(view, query, page))
+        } @else {
+            section.panel { (selectable_tasks(view, &page.tasks, choice.as_ref())) }
+        }
+        (pager(first.as_deref(), next.as_deref(), ""))
+        p.quiet { (source(page)) }
+    }
+}
+
+/// Contents of an empty list.
+fn nothing(view: &View, query: &TaskQuery, page: &TaskPage) -> Markup {
+    html! {
+        @if query.terms.is_empty() {
+            (empty("No task has been submitted yet. Submit one:", &["kafleet submit echo '{\"hello\": \"world\"}'"]))
+        } @else if page.stopped_early {
+            div.empty {
+                p { "No match so far. " (prose(page.hint.as_deref().unwrap_or_default())) }
+                (exclusions(view, query, page))
+            }
+        } @else {
+            div.empty {
+                p { "No task matches this search." }
+                (exclusions(view, query, page))
+                @if level_of(query).is_none() {
+                    p { "It looked at root tasks. " a href=(view.search(&with_level(query, TreeLevel::Any))) { "Search all levels" } }
+                }
+            }
+        }
+    }
+}
+
+/// Conditions that exclude tasks, each with the search without it.
+fn exclusions(view: &View, query: &TaskQuery, page: &TaskPage) -> Markup {
+    let scanned = page.scanned.unwrap_or_default();
+    let without = |text: &str| {
+        let terms = query.terms.iter().filter(|term| term.to_string() != text).cloned().collect();
+        TaskQuery { terms }.to_string()
+    };
+    html! {
+        @if !page.excluded.is_empty() {
+            ul.plain {
+                @for ExcludedTerm { term, tasks } in &page.excluded {
+                    li {
+                        code { (visible(term)) } " excludes " (count(tasks)) " of " (counted(scanned, "task", "tasks")) ". "
+                        @if query.terms.len() > 1 { a href=(view.search(&without(term))) { "Search without it" } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Index that the tasks come from, and the effort of the search.
+fn source(page: &TaskPage) -> Markup {
+    html! {
+        (source_name(page.source))
+        @if let Some(total) = page.total { "; " (count(total)) " match in all" }
+        @if let Some(scanned) = page.scanned {
+            "; looked at " (count(scanned)) " tasks"
+            @if let Some(to) = page.scanned_to.as_deref().filter(|_| page.stopped_early || page.next.is_some()) {
+                ", back to " (time(to))
+            }
+        }
+        "."
+    }
+}
+
+const fn source_name(source: Option<ListSource>) -> &'static str {
+    match source {
+        Some(ListSource::Ids) => "The tasks of these ids",
+        Some(ListSource::Tree) => "From the tree",
+        Some(ListSource::States) => "From the indexes by type and state",
+        Some(ListSource::Errors) => "From the indexes of failed tasks by error, the last ended first",
+        Some(ListSource::Trees) => "From all trees, the newest first",
+        Some(ListSource::Roots) | None => "From the index of all roots, the newest first",
+    }
+}
+
+fn lines(text: &str, problem: Option<&Problem>) -> Vec<String> {
+    if problem.is_some() {
+        return Vec::new();
+    }
+    if text.is_empty() {
+        return vec!["kafleet list".to_owned(), curl_get("/v1/tasks")];
+    }
+    vec![format!("kafleet list {}", quoted(text)), curl_get(&format!("/v1/tasks?{}", query_text(&[("q", text)])))]
+}

@@ -1,0 +1,180 @@
+//! Workers: list, and one worker.
+
+use std::collections::BTreeSet;
+
+use kafleet_api::http::problem::{ApiError, Code};
+use kafleet_api::service::workers;
+use kafleet_documents::{RunningDocument, WorkerDocument, WorkerState};
+use kafleet_fleet::control::heartbeat::TypeStatus;
+use kafleet_runtime::clock::skew_text;
+use maud::{Markup, html};
+
+use super::overview::numbers_text;
+use crate::parts::bar::usage;
+use crate::parts::command::{commands, curl_get};
+use crate::parts::facts::{facts, text};
+use crate::parts::notice::empty;
+use crate::parts::state::label;
+use crate::parts::table::{PagedList, table};
+use crate::parts::tasks::{type_link, worker_link};
+use crate::parts::times::time;
+use crate::parts::{View, count, first_line};
+use crate::visit::{Body, PageAnswer, Visit};
+
+pub(super) fn state_label(state: WorkerState) -> Markup {
+    match state {
+        WorkerState::Alive => label("good", "●\u{fe0e} alive"),
+        WorkerState::Draining => label("attention", "◔\u{fe0e} draining"),
+        WorkerState::Silent => label("bad", "✘\u{fe0e} silent"),
+        WorkerState::Stopped => label("neutral", "–\u{fe0e} stopped"),
+    }
+}
+
+pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError> {
+    let mut workers = workers::worker_list(&visit.api).workers;
+    workers.sort_by(|a, b| (rank(a.state), &a.id).cmp(&(rank(b.state), &b.id)));
+    let versions: BTreeSet<String> = workers.iter().map(|worker| worker.version.clone()).collect();
+    let page = PagedList::new(workers, visit.page_number());
+    let main = html! {
+        h1 { "Workers" }
+        @if page.total == 0 {
+            (empty("No worker has sent a heartbeat. Start one:", &["kafleet worker"]))
+        } @else {
+            section.panel { (listed(&visit.view, &page, versions.len() > 1)) }
+        }
+        (commands(&["kafleet workers --running".to_owned(), curl_get("/v1/workers")]))
+    };
+    Ok(Body::new("Workers", main).into())
+}
+
+/// Rank of a state in the list: those in trouble first.
+const fn rank(state: WorkerState) -> u8 {
+    match state {
+        WorkerState::Silent => 0,
+        WorkerState::Draining => 1,
+        WorkerState::Alive => 2,
+        WorkerState::Stopped => 3,
+    }
+}
+
+/// Rows of workers. `differ`: the workers have several versions.
+fn listed(view: &View, page: &PagedList<WorkerDocument>, differ: bool) -> Markup {
+    let rows: Vec<Markup> = page.items.iter().map(|worker| row(view, worker, differ)).collect();
+    html! {
+        @if differ { p.notice.attention { "The workers run different versions of kafleet." } }
+        (table(&["Worker", "State", "#Slots", "#Types", "Host", "Started", "Last heartbeat", "Version"], &rows))
+        (page.pager(view, "/workers", "workers"))
+    }
+}
+
+fn row(view: &View, worker: &WorkerDocument, differ: bool) -> Markup {
+    let slots: u64 = worker.types.iter().map(|status| u64::from(status.slots)).sum();
+    let stopped = worker.types.iter().filter(|status| status.stopped.is_some()).count();
+    let down = worker.types.iter().filter(|status| status.app_down.is_some()).count();
+    html! {
+        tr id={ "w-" (worker.id) } {
+            td.id { (worker_link(view, &worker.id)) }
+            td {
+                (state_label(worker.state))
+                @if stopped > 0 { " " (label("bad", &format!("{stopped} types stopped"))) }
+                @if down > 0 { " " (label("bad", &format!("{down} types without their app"))) }
+            }
+            td.number { (usage(worker.in_flight, slots)) }
+            td.number { (count(worker.types.len())) }
+            td { (worker.host) }
+            td.time { (time(&worker.started_at)) }
+            td.time { (time(&worker.last_heartbeat_at)) }
+            td { @if differ { (label("attention", &worker.version)) } @else { (worker.version) } }
+        }
+    }
+}
+
+pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
+    let view = &visit.view;
+    let mut workers = workers::worker_list(&visit.api).workers.into_iter();
+    let unknown = || {
+        ApiError::new(Code::NotFound, format!("there is no worker `{}`", kafleet_model::task::id::clip(&visit.segment)))
+            .hint("a worker that stopped long ago is forgotten")
+    };
+    let worker = workers.find(|worker| worker.id == visit.segment).ok_or_else(unknown)?;
+    let main = html! {
+        h1 { (worker.id) }
+        section.panel { (properties(&worker)) }
+        (types(view, &worker))
+        (running(view, &worker))
+        (commands(&["kafleet workers --running".to_owned(), curl_get("/v1/workers")]))
+    };
+    Ok(Body::new(worker.id.clone(), main).into())
+}
+
+fn properties(worker: &WorkerDocument) -> Markup {
+    facts(&[
+        ("State", Some(state_label(worker.state))),
+        ("Host", text(format!("{}, process {}", worker.host, worker.pid))),
+        ("Version", text(&worker.version)),
+        ("Started", Some(time(&worker.started_at))),
+        ("Last heartbeat", Some(time(&worker.last_heartbeat_at))),
+        ("Clock", skew_text(worker.clock_ahead_ms).map(|skew| label("attention", &skew))),
+        ("In flight", text(count(worker.in_flight))),
+        ("Memory of tasks", text(format!("{} bytes", count(worker.held_bytes)))),
+    ])
+}
+
+fn types(view: &View, worker: &WorkerDocument) -> Markup {
+    let rows: Vec<Markup> = worker.types.iter().map(|status| type_row(view, status)).collect();
+    html! {
+        section.panel #types {
+            h2 { "Types" } (table(&["Type", "Group", "#Slots", "#Fetched", "Partitions", "Attempts finished", "Trouble"], &rows))
+        }
+    }
+}
+
+fn type_row(view: &View, status: &TypeStatus) -> Markup {
+    let finished: Vec<String> = status.finished.iter().map(|(outcome, n)| format!("{} {outcome}", count(n))).collect();
+    html! {
+        tr id={ "y-" (status.task_type) } {
+            td.id { (type_link(view, Some(&status.task_type))) }
+            td { (status.group.as_deref().unwrap_or("its own")) }
+            td.number { (usage(status.in_flight.into(), status.slots.into())) }
+            td.number { (count(status.waiting)) }
+            td { (numbers_text(&status.partitions)) }
+            td { (finished.join(", ")) }
+            td {
+                @if status.paused { (label("attention", "‖\u{fe0e} paused")) }
+                (reasons(status))
+                @if !status.refused.is_empty() { (label("bad", "refused")) " " (numbers_text(&status.refused)) }
+            }
+        }
+    }
+}
+
+/// Reasons for which a worker starts no tasks of a type: an open circuit breaker, an app without a process that serves.
+pub(super) fn reasons(status: &TypeStatus) -> Markup {
+    html! {
+        @if let Some(error) = &status.stopped { span.error { (first_line(error, 120)) } }
+        @if let Some(error) = &status.circuit { (label("attention", "circuit")) " " (first_line(error, 120)) }
+        @if let Some(example) = &status.misplaced_keys { (label("attention", "misplaced keys")) " " (first_line(example, 120)) }
+        @if let Some(error) = &status.app_down { (label("bad", "app down")) " " span.error { (first_line(error, 120)) } }
+    }
+}
+
+fn running(view: &View, worker: &WorkerDocument) -> Markup {
+    let row = |task: &RunningDocument| {
+        html! {
+            tr id={ "t-" (task.id) } {
+                td.id { a href=(view.task(&task.id)) { (task.id) } }
+                td { (type_link(view, Some(&task.task_type))) }
+                td.number { (task.attempt) }
+                td.time { (time(&task.started_at)) }
+            }
+        }
+    };
+    let rows: Vec<Markup> = worker.running.iter().map(row).collect();
+    html! {
+        section.panel #running {
+            h2 { "Running tasks, oldest first" }
+            @if rows.is_empty() { p.quiet { "None, as of the last heartbeat." } }
+            @else { (table(&["Task", "Type", "#Attempt", "Started"], &rows)) }
+        }
+    }
+}

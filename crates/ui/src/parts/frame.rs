@@ -1,0 +1,300 @@
+//! Frame of all pages: navigation, search, session, and `<main>`.
+
+use kafleet_config::Role;
+use kafleet_model::record::state::State;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::state::glyph;
+use super::{View, count};
+use crate::cache::{build, icon, script, stylesheet};
+use crate::navigation::NavigationCounts;
+
+/// Entry of the navigation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum Section {
+    Overview,
+    Tasks,
+    Failures,
+    Types,
+    Workers,
+    Schedules,
+    DeadLetters,
+    New,
+    More,
+    None,
+}
+
+const ENTRIES: [(Section, &str, &str); 7] = [
+    (Section::Overview, "/", "Overview"),
+    (Section::Tasks, "/tasks", "Tasks"),
+    (Section::Failures, "/failures", "Failures"),
+    (Section::Types, "/types", "Types"),
+    (Section::Workers, "/workers", "Workers"),
+    (Section::Schedules, "/schedules", "Schedules"),
+    (Section::DeadLetters, "/dead-letters", "Dead letters"),
+];
+
+const MORE: [(&str, &str); 5] = [
+    ("/bulk", "Bulk actions"),
+    ("/kill-switches", "Kill switches"),
+    ("/audit", "Audit"),
+    ("/system", "System"),
+    ("/help", "Help"),
+];
+
+/// Keys of the script with their meaning.
+const KEYS: [(&str, &str); 8] = [
+    ("/", "search"),
+    ("j k", "next and previous row"),
+    ("Enter", "open the row"),
+    ("x", "select the row; with the mouse: Ctrl and a click"),
+    (".", "stop or continue live updates"),
+    ("g o, g t, g y", "overview, tasks, types"),
+    ("g w, g s, g d, g n", "workers, schedules, dead letters, new task"),
+    ("?", "this list"),
+];
+
+/// Colours of the pages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum Theme {
+    /// Preference of the reader's system.
+    System,
+    Light,
+    Dark,
+}
+
+impl Theme {
+    pub(in super::super) const fn name(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::Light => "light",
+            Self::Dark => "dark",
+        }
+    }
+
+    /// Theme after the next press of the button.
+    const fn next(self) -> Self {
+        match self {
+            Self::System => Self::Dark,
+            Self::Dark => Self::Light,
+            Self::Light => Self::System,
+        }
+    }
+
+    const fn symbol(self) -> &'static str {
+        match self {
+            Self::System => "◐",
+            Self::Light => "○",
+            Self::Dark => "●",
+        }
+    }
+}
+
+/// Surroundings of `<main>`. They depend on the reader; `<main>` does not.
+pub(in super::super) struct Shell<'a> {
+    pub view: &'a View,
+    pub section: Section,
+    /// Topic of live updates.
+    pub topic: String,
+    /// Name of the token, and path of the page to return to. None without a session.
+    pub user: Option<(Option<&'a str>, &'a str)>,
+    pub theme: Theme,
+    pub counts: NavigationCounts,
+}
+
+/// Whole page.
+pub(in super::super) fn frame(shell: &Shell<'_>, title: &str, state: Option<State>, main: &Markup) -> Markup {
+    let view = shell.view;
+    html! {
+        (DOCTYPE)
+        html lang="en" data-theme=(shell.theme.name()) data-base=(view.base) data-build=(build()) {
+            (head(view, &window_title(title, state)))
+            body {
+                a.skip href="#main" { "Skip to the content" }
+                (header(shell))
+                (main_element(shell, title, state, main))
+                @if shell.user.is_some() { (script_elements()) }
+            }
+        }
+    }
+}
+
+fn head(view: &View, title: &str) -> Markup {
+    html! {
+        head {
+            meta charset="utf-8";
+            meta name="viewport" content="width=device-width, initial-scale=1";
+            meta name="color-scheme" content="light dark";
+            title { (title) }
+            link rel="icon" type="image/svg+xml" href=(view.url(&format!("/ui/{}", icon())));
+            link rel="stylesheet" href=(view.url(&format!("/ui/{}", stylesheet())));
+            script type="module" src=(view.url(&format!("/ui/{}", script()))) {}
+        }
+    }
+}
+
+fn header(shell: &Shell<'_>) -> Markup {
+    let view = shell.view;
+    html! {
+        header.top {
+            a.brand href=(view.url("/")) { "kafleet" }
+            @if let Some((user, path)) = shell.user {
+                (navigation(shell))
+                (search(view))
+                (session(shell, user, path))
+            }
+        }
+    }
+}
+
+/// Part of the page that live updates replace.
+pub(in super::super) fn main_element(shell: &Shell<'_>, title: &str, state: Option<State>, main: &Markup) -> Markup {
+    html! {
+        main #main data-topic=(shell.topic) data-title=(window_title(title, state)) data-state=[state.map(State::name)] {
+            (main)
+        }
+    }
+}
+
+fn window_title(title: &str, state: Option<State>) -> String {
+    match state {
+        Some(state) => format!("{} {title} · kafleet", glyph(state)),
+        None => format!("{title} · kafleet"),
+    }
+}
+
+/// Elements of the script. Those of the class `app` are hidden until it runs.
+fn script_elements() -> Markup {
+    html! {
+        button.app.float #new-rows type="button" hidden {}
+        div.app.float #selection role="toolbar" aria-label="selected rows" hidden {
+            span #selected {}
+            button #copy-ids type="button" { "Copy ids" }
+            button #clear-selection type="button" { "Clear" }
+        }
+        p.hidden #announced role="status" {}
+        datalist #suggestions {}
+        dialog #action closedby="any" {}
+        dialog #keys closedby="any" aria-labelledby="keys-title" {
+            h2 #keys-title { "Keys" }
+            dl.keys { @for (keys, meaning) in KEYS { dt { kbd { (keys) } } dd { (meaning) } } }
+            p { label { input #use-keys type="checkbox" checked; " Use these keys in this browser" } }
+            form method="dialog" { button { "Close" } }
+        }
+    }
+}
+
+/// Rendered `<main>`, as hashed for the entity tag.
+pub(in super::super) fn rendered(main: String) -> Markup {
+    PreEscaped(main)
+}
+
+fn navigation(shell: &Shell<'_>) -> Markup {
+    let view = shell.view;
+    let links = links(shell);
+    let more = html! { @for (path, name) in MORE { a href=(view.url(path)) { (name) } } };
+    html! {
+        nav.wide aria-label="main" {
+            (links)
+            details.menu { summary.current[shell.section == Section::More] { "More" } div { (more) } }
+        }
+        details.menu.narrow {
+            summary { "Menu" }
+            nav aria-label="main" {
+                (links) (more)
+                @if view.may(Role::Submit) { a.small href=(view.url("/new")) { "New task" } }
+            }
+        }
+        @if view.may(Role::Submit) { (new_button(shell)) }
+    }
+}
+
+fn links(shell: &Shell<'_>) -> Markup {
+    html! {
+        @for (section, path, name) in ENTRIES {
+            a href=(shell.view.url(path)) aria-current=[(section == shell.section).then_some("page")] {
+                (name) (badge(section, shell.counts))
+            }
+        }
+    }
+}
+
+/// Number beside an entry, unless it is zero or not known.
+fn badge(section: Section, counts: NavigationCounts) -> Markup {
+    let (number, meaning) = match section {
+        Section::Failures => (counts.errors, "errors in the last hour"),
+        Section::DeadLetters => (counts.letters, "unresolved dead letters"),
+        _ => (None, ""),
+    };
+    let is_more = section == Section::DeadLetters && counts.more_letters;
+    html! {
+        @if let Some(number) = number.filter(|number| *number > 0) {
+            " " span.badge title=(meaning) { (count(number)) @if is_more { "+" } }
+        }
+    }
+}
+
+fn new_button(shell: &Shell<'_>) -> Markup {
+    html! {
+        a.button.new href=(shell.view.url("/new")) aria-current=[(shell.section == Section::New).then_some("page")] {
+            "New task"
+        }
+    }
+}
+
+fn search(view: &View) -> Markup {
+    html! {
+        form.search role="search" action=(view.url("/tasks")) {
+            input #search name="q" type="search" placeholder="Search tasks" aria-label="Search tasks"
+                autocomplete="off" spellcheck="false" list="suggestions";
+        }
+    }
+}
+
+fn session(shell: &Shell<'_>, user: Option<&str>, path: &str) -> Markup {
+    let view = shell.view;
+    html! {
+        div.session {
+            span.app role="status" { a.bad #trouble hidden {} }
+            button.app.plain.live #live type="button" aria-pressed="true" title="Live updates: press to stop or continue" { "Live" }
+            (theme_form(view, shell.theme, path))
+            (user_block(view, user))
+        }
+    }
+}
+
+fn theme_form(view: &View, theme: Theme, path: &str) -> Markup {
+    let next = theme.next().name();
+    html! {
+        form method="post" action=(view.url("/theme")) {
+            input type="hidden" name="next" value=(path);
+            button.plain name="theme" value=(next) title={ "Theme: " (theme.name()) ". Switch to " (next) }
+                aria-label={ "Switch the theme to " (next) } { (theme.symbol()) "\u{fe0e}" }
+        }
+    }
+}
+
+fn user_block(view: &View, user: Option<&str>) -> Markup {
+    html! {
+        @match user {
+            Some(name) => {
+                span.user title={ "token " (name) } { (name) " " span.quiet { "(" (role(view)) ")" } }
+                form method="post" action=(view.url("/logout")) { button.plain { "Log out" } }
+            }
+            None => {
+                a.quiet href=(view.url("/help#access")) title="Everyone who can reach this address may do everything" {
+                    "no tokens"
+                }
+            }
+        }
+    }
+}
+
+fn role(view: &View) -> &'static str {
+    match view.role {
+        _ if view.read_only => "read-only UI",
+        Role::Read => "read",
+        Role::Submit => "submit",
+        Role::Operate => "operate",
+    }
+}

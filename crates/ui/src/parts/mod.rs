@@ -1,0 +1,174 @@
+//! Parts of pages: documents in, markup out. No store, no axum, no async.
+
+use std::fmt::Display;
+
+use kafleet_config::Role;
+use kafleet_model::query::quoted;
+use maud::{Markup, PreEscaped, html};
+
+pub(super) mod attempts;
+pub(super) mod bar;
+pub(super) mod chart;
+pub(super) mod command;
+pub(super) mod facts;
+pub(super) mod failures;
+pub(super) mod form;
+pub(super) mod frame;
+pub(super) mod json;
+pub(super) mod notice;
+pub(super) mod problem;
+pub(super) mod queue;
+pub(super) mod search;
+pub(super) mod state;
+pub(super) mod statistics;
+pub(super) mod table;
+pub(super) mod tasks;
+pub(super) mod timeline;
+pub(super) mod times;
+
+/// Properties of a page's reader that its contents depend on.
+#[derive(Clone, Debug)]
+pub(super) struct View {
+    /// `api.ui.base_path`.
+    pub base: String,
+    pub role: Role,
+    pub read_only: bool,
+}
+
+impl View {
+    /// Whether the reader may perform actions of this role.
+    pub(super) fn may(&self, role: Role) -> bool {
+        !self.read_only && self.role >= role
+    }
+
+    /// URL of a path below the base path.
+    pub(super) fn url(&self, path: &str) -> String {
+        match (self.base.is_empty(), path) {
+            (false, "/") => self.base.clone(),
+            _ => format!("{}{path}", self.base),
+        }
+    }
+
+    /// URL of a path with a query.
+    pub(super) fn url_with(&self, path: &str, query: &[(&str, &str)]) -> String {
+        let query = query_text(query);
+        if query.is_empty() { self.url(path) } else { format!("{}?{query}", self.url(path)) }
+    }
+
+    /// URL of a search for tasks.
+    pub(super) fn search(&self, query: &str) -> String {
+        self.url_with("/tasks", &[("q", query)])
+    }
+
+    /// URL of a task's page.
+    pub(super) fn task(&self, id: &str) -> String {
+        self.url(&task_path(id))
+    }
+
+    /// URL of a page below a task's page.
+    pub(super) fn below_task(&self, id: &str, page: &str) -> String {
+        format!("{}/{page}", self.url(&format!("/tasks/{}", encoded(id))))
+    }
+}
+
+/// Path of a task's page. Browsers resolve `.` and `..` in a path, so that these ids open as a search.
+pub(super) fn task_path(id: &str) -> String {
+    match id {
+        "." | ".." => format!("/tasks?{}", query_text(&[("q", &format!("id:{id}"))])),
+        id => format!("/tasks/{}", encoded(id)),
+    }
+}
+
+/// Search with these qualifiers; values are quoted if they need it. Commas separate alternatives.
+pub(super) fn search_text(terms: &[(&str, &str)]) -> String {
+    let term = |(name, value): &(&str, &str)| {
+        let values: Vec<String> = match *name {
+            "own" | "state" => value.split(',').map(str::to_owned).collect(),
+            _ => vec![quoted(value)],
+        };
+        format!("{name}:{}", values.join(","))
+    };
+    terms.iter().map(term).collect::<Vec<_>>().join(" ")
+}
+
+pub(super) fn query_text(query: &[(&str, &str)]) -> String {
+    url::form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish()
+}
+
+/// Text as a segment of a path.
+pub(super) fn encoded(text: &str) -> String {
+    let encoded: String = url::form_urlencoded::byte_serialize(text.as_bytes()).collect();
+    // Characters of ids that need no encoding in a path.
+    encoded.replace('+', "%20").replace("%3A", ":").replace("%40", "@").replace("%7E", "~")
+}
+
+/// Number with thousands separators.
+pub(super) fn count(number: impl Display) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (n, digit) in digits.chars().enumerate() {
+        if n > 0 && (digits.len() - n).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Number of things with their noun: `1 task`, `2 tasks`.
+pub(super) fn counted(number: u64, noun: &str, plural: &str) -> String {
+    format!("{} {}", count(number), if number == 1 { noun } else { plural })
+}
+
+/// Text without control characters and terminal escape codes, which could hide parts of it.
+pub(super) fn visible(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            '\u{1b}' if rest.peek() == Some(&'[') => {
+                rest.next();
+                // Parameters up to the final byte of the control sequence.
+                while rest.next().is_some_and(|c| !('@'..='~').contains(&c)) {}
+            }
+            c if is_hidden(c) => {}
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Whether a character could hide or reorder what is around it: control characters, overrides of the text direction.
+fn is_hidden(c: char) -> bool {
+    c.is_control() && !matches!(c, '\n' | '\t') || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Markup without the characters that could disguise a text.
+pub(super) fn without_hidden(markup: Markup) -> Markup {
+    if markup.0.contains(is_hidden) { PreEscaped(markup.0.replace(is_hidden, "")) } else { markup }
+}
+
+/// Message with its parts in backticks as code.
+pub(super) fn prose(text: &str) -> Markup {
+    let text = visible(text);
+    let parts: Vec<&str> = text.split('`').collect();
+    // An unpaired backtick stays as it is.
+    let is_paired = parts.len() % 2 == 1;
+    html! {
+        @if is_paired {
+            @for (n, part) in parts.iter().enumerate() { @if n % 2 == 1 { code { (part) } } @else { (part) } }
+        } @else { (text) }
+    }
+}
+
+/// First line of a text, of at most this many characters.
+pub(super) fn first_line(text: &str, most: usize) -> String {
+    let line = visible(text.lines().next().unwrap_or_default());
+    match line.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests;

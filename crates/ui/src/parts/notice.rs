@@ -1,0 +1,82 @@
+//! Messages at the top of a page.
+
+use maud::{Markup, html};
+
+/// Messages after actions by code: URLs carry codes, never text.
+const DONE: &[(&str, &str)] = &[
+    ("submitted", "The task was submitted."),
+    ("submitted_many", "The tasks were submitted."),
+    ("exists", "The same task already existed; nothing was submitted."),
+    ("cancel_requested", "The cancel was requested. Running attempts receive a request to stop."),
+    ("retried", "The retry was accepted: the task runs again."),
+    ("retried_failed", "The retry was accepted: the failed tasks run again."),
+    ("started", "The task starts now."),
+    ("changed", "The task was changed."),
+    ("appended", "The lines were appended to the log."),
+    ("attached", "The attachment was stored."),
+    ("paused", "Paused."),
+    ("resumed", "Resumed."),
+    ("limits_set", "The limits were set and sent to the workers."),
+    ("kill_switch_on", "The kill switch is on: matching tasks are cancelled instead of started."),
+    ("kill_switch_off", "The kill switch is off."),
+    ("schedule_created", "The schedule was created."),
+    ("schedule_changed", "The schedule was changed."),
+    ("schedule_deleted", "The schedule was deleted. Its tasks stay."),
+    ("triggered", "The run was requested from the tracker."),
+    ("backfilled", "The backfill was requested from the tracker."),
+    ("bulk_ordered", "The bulk action was requested. This is its task."),
+    ("redriven", "The dead letter was redriven: its task runs again."),
+    ("redriven_partly", "Some dead letters were redriven; those still listed were refused or are more than the limit."),
+    ("dropped", "The dead letter was dropped."),
+    ("dropped_partly", "Some dead letters were dropped; those still listed were refused or are more than the limit."),
+];
+
+/// Outcome of an action.
+pub(in super::super) fn done_notice(code: &str) -> Markup {
+    let notice = DONE.iter().find(|(notice, _)| *notice == code);
+    html! { @if let Some((_, text)) = notice { p.notice.good role="status" { (text) } } }
+}
+
+/// Shown while the change that led to the page is not in the store yet.
+pub(in super::super) fn behind_notice() -> Markup {
+    html! {
+        p.notice.attention role="status" {
+            "Not visible yet: the change is written, but the projection has not reached it. Reload in a moment; if it \
+             stays, check that a tracker is running."
+        }
+    }
+}
+
+/// Shown while the store does not cover these events partitions.
+pub(in super::super) fn incomplete_notice(partitions: &[u32]) -> Markup {
+    let listed: Vec<String> = partitions.iter().map(u32::to_string).collect();
+    html! {
+        @if !partitions.is_empty() {
+            p.notice.attention role="status" {
+                "The store is incomplete: it has lost data of events partitions " (listed.join(", ")) ", or no tracker \
+                 projects them. Tasks are missing here or outdated, and numbers are too low, until they are projected."
+            }
+        }
+    }
+}
+
+/// Note about a block that could not be read.
+pub(in super::super) fn missing(subject: &str, problem: &kafleet_documents::Problem) -> Markup {
+    html! {
+        p.notice.attention {
+            (subject) " cannot be shown: " (super::prose(&problem.detail)) " "
+            code { (problem.code) }
+            @if let Some(hint) = &problem.hint { span.quiet { " – " (super::prose(hint)) } }
+        }
+    }
+}
+
+/// Contents of an empty list: the reason, and commands that change it.
+pub(in super::super) fn empty(text: &str, commands: &[&str]) -> Markup {
+    html! {
+        div.empty {
+            p { (text) }
+            @for command in commands { pre { code { (command) } } }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Problem documents of the API as pages.
+
+use kafleet_documents::Problem;
+use maud::{Markup, html};
+
+use super::{View, prose};
+
+/// Title, detail, hint and code of an error, and what still works.
+pub(in super::super) fn problem_block(view: &View, problem: &Problem) -> Markup {
+    html! {
+        section.problem {
+            h1 { (problem.title) }
+            (problem_text(problem))
+            @if let Some(other) = works(&problem.code) { p { (other) } }
+            p {
+                @if problem.status == 401 {
+                    a href=(view.url("/login")) { "Log in" }
+                } @else if problem.code == "not_found" {
+                    a href=(view.url("/tasks")) { "All tasks" }
+                } @else {
+                    a href=(view.url("/")) { "Overview" }
+                }
+            }
+        }
+    }
+}
+
+/// Detail, hint and code of an error in a form.
+pub(in super::super) fn problem_text(problem: &Problem) -> Markup {
+    html! {
+        div.notice.bad role="alert" {
+            p {
+                strong { (problem.title) ": " }
+                (prose(&problem.detail))
+                @if let Some(pointer) = problem.pointer.as_deref().filter(|pointer| !pointer.is_empty()) {
+                    " (at " code { (pointer) } ")"
+                }
+            }
+            @if let Some(hint) = &problem.hint { p { (prose(hint)) } }
+            p.quiet { "code " code { (problem.code) } ", status " (problem.status) }
+        }
+    }
+}
+
+/// Pages that work without the missing service.
+fn works(code: &str) -> Option<&'static str> {
+    match code {
+        "store_unavailable" => Some(
+            "Without the store these still work: workers and kill switches. Tasks \
+             continue to run, and nothing is lost: the store is a projection of the log.",
+        ),
+        "kafka_unavailable" => Some(
+            "Without Kafka these still work: tasks, trees, timelines and logs, as of the last projected event. Actions \
+             are refused until Kafka answers.",
+        ),
+        _ => None,
+    }
+}

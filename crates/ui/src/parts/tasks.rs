@@ -1,0 +1,229 @@
+//! Rows of tasks.
+
+use kafleet_documents::Status;
+use kafleet_model::record::state::State;
+use maud::{Markup, html};
+
+use super::state::{pill, word};
+use super::times::{between, duration, optional_time};
+use super::{View, count, first_line};
+
+/// Characters of an error in a row.
+const ERROR_CHARS: usize = 80;
+
+/// Rows of tasks, or cards on narrow screens. `prefix` keeps the ids of rows apart from those of other lists.
+pub(in super::super) fn task_table(view: &View, prefix: &str, tasks: &[Status]) -> Markup {
+    table(view, prefix, tasks, false)
+}
+
+/// Search whose tasks can be selected.
+pub(in super::super) struct Choice<'a> {
+    pub query: &'a str,
+    /// Number of matches, if it is known.
+    pub total: Option<u64>,
+}
+
+/// Rows of tasks with the actions on selected ones. Without a choice: rows.
+pub(in super::super) fn selectable_tasks(view: &View, tasks: &[Status], choice: Option<&Choice<'_>>) -> Markup {
+    let Some(choice) = choice else { return task_table(view, "t", tasks) };
+    html! {
+        form.choice action=(view.url("/bulk/new")) {
+            (table(view, "t", tasks, true))
+            div.buttons {
+                label.all {
+                    input type="checkbox" name="all" value="yes"; " all "
+                    @if let Some(total) = choice.total { (count(total)) " " } "that match the search"
+                }
+                input type="hidden" name="q" value=(choice.query);
+                input type="hidden" name="selected" value="yes";
+                button name="action" value="retry" { "Retry…" }
+                button name="action" value="cancel" { "Cancel…" }
+                button name="action" value="start_now" { "Start now…" }
+                span.quiet.chosen { "the selected tasks" }
+            }
+        }
+    }
+}
+
+fn table(view: &View, prefix: &str, tasks: &[Status], selectable: bool) -> Markup {
+    html! {
+        div.scroll {
+            table.tasks {
+                (headings(selectable))
+                tbody { @for task in tasks { (row(view, prefix, task, selectable)) } }
+            }
+        }
+    }
+}
+
+fn headings(selectable: bool) -> Markup {
+    html! {
+        thead {
+            tr {
+                @if selectable { th.check scope="col" { span.hidden { "Select" } } }
+                th scope="col" { "State" }
+                th scope="col" { "Task" }
+                th scope="col" { "Type" }
+                th scope="col" { "Created" }
+                th.number scope="col" { "Took" }
+                th.number scope="col" { "Children" }
+                th scope="col" { "Worker or error" }
+            }
+        }
+    }
+}
+
+fn row(view: &View, prefix: &str, task: &Status, selectable: bool) -> Markup {
+    html! {
+        tr id={ (prefix) "-" (task.id) } {
+            @if selectable {
+                td.check { input type="checkbox" name="id" value=(task.id) aria-label={ "select " (task.id) }; }
+            }
+            td { (pill(task.state)) }
+            td.id {
+                a href=(view.task(&task.id)) { (task.id) }
+                @if let Some(name) = &task.fields.name { span.name { (first_line(name, 60)) } }
+                @if task.superseded { span.quiet { " superseded" } }
+            }
+            td { (type_link(view, task.task_type.as_deref())) }
+            td.time { (optional_time(task.created_at.as_deref().or(task.seen_at.as_deref()))) }
+            td.number { (took(task)) }
+            td.number { (children(task)) }
+            td.detail { (detail(view, task)) }
+        }
+    }
+}
+
+fn took(task: &Status) -> Markup {
+    match between(task.started_at.as_deref(), task.ended_at.as_deref()) {
+        Some(ms) => html! { (duration(ms)) },
+        None => html! { span.quiet { "–" } },
+    }
+}
+
+/// Children that have ended, and those without success also while the task is open: its end may be hours away.
+fn children(task: &Status) -> Markup {
+    let children = &task.children;
+    html! {
+        @if children.total == 0 { span.quiet { "–" } }
+        @else { (count(children.total - children.pending)) "/" (count(children.total)) }
+        @if children.failed > 0 {
+            " " span.error title="failed, expired or cancelled children" { (count(children.failed)) " ✘" }
+        }
+    }
+}
+
+/// Error of a task, or its worker.
+fn detail(view: &View, task: &Status) -> Markup {
+    html! {
+        @if let Some(error) = &task.error {
+            span.error[task.state != State::Cancelled].quiet[task.state == State::Cancelled]
+                title=(first_line(&error.text(), 400)) { (first_line(&error.text(), ERROR_CHARS)) }
+        } @else if let Some(worker) = &task.worker {
+            (worker_link(view, worker))
+        }
+    }
+}
+
+pub(in super::super) fn type_link(view: &View, name: Option<&str>) -> Markup {
+    html! {
+        @match name {
+            Some(name) => { a.plain href=(view.url(&format!("/types/{name}"))) { (name) } }
+            None => { span.quiet { "–" } }
+        }
+    }
+}
+
+pub(in super::super) fn worker_link(view: &View, id: &str) -> Markup {
+    html! { a.plain href=(view.url(&format!("/workers/{}", super::encoded(id)))) { (id) } }
+}
+
+/// Characters of an id above which only its last part is a heading.
+const MAX_HEADING: usize = 80;
+/// Maximum number of links to parents that are shown all.
+const MAX_CRUMBS: usize = 8;
+/// Parents next to the task that are shown of a longer path.
+const LAST_CRUMBS: usize = 4;
+
+pub(in super::super) fn is_long(id: &str) -> bool {
+    id.len() > MAX_HEADING
+}
+
+/// Returns the part of an id that is its heading: of a long id the end, as the links to its parents show the rest.
+pub(in super::super) fn short_id(id: &str) -> &str {
+    if is_long(id) { id.rsplit(':').next().unwrap_or(id) } else { id }
+}
+
+/// Links from the root to the task. Of a long path, the root and the last ones.
+pub(in super::super) fn breadcrumbs(view: &View, id: &str) -> Markup {
+    let ends: Vec<usize> = id.match_indices(':').map(|(at, _)| at).chain([id.len()]).collect();
+    let starts = std::iter::once(0).chain(ends.iter().map(|end| end + 1));
+    let steps: Vec<(&str, &str)> = starts.zip(&ends).map(|(start, end)| (&id[..*end], &id[start..*end])).collect();
+    let hidden = if steps.len() > MAX_CRUMBS { 1..steps.len() - LAST_CRUMBS - 1 } else { 0..0 };
+    html! {
+        nav.crumbs aria-label="parents" {
+            @for (n, (path, step)) in steps.iter().enumerate().filter(|(n, _)| !hidden.contains(n)) {
+                @if n > 0 { span.quiet aria-hidden="true" { "›" } }
+                @if n == hidden.end && n > 0 {
+                    span.quiet { (hidden.len()) " more" } span.quiet aria-hidden="true" { "›" }
+                }
+                @if n + 1 == steps.len() { strong { (step) } } @else { a href=(view.task(path)) { (step) } }
+            }
+        }
+    }
+}
+
+/// Row of a task in its tree.
+pub(in super::super) fn tree_row(view: &View, node: &Status, level: usize, toggle: Option<(&str, bool)>) -> Markup {
+    html! {
+        tr id={ "t-" (node.id) } {
+            td.id {
+                span class={ "indent i" (level.min(12)) } {}
+                (toggle_link(&node.id, toggle))
+                (step_link(view, node))
+            }
+            td { (pill(node.state)) }
+            td { (type_link(view, node.task_type.as_deref())) }
+            td.number { (took(node)) }
+            td.number { (children(node)) }
+            td.detail {
+                @if let Some(error) = &node.error { span.error { (first_line(&error.text(), ERROR_CHARS)) } }
+            }
+        }
+    }
+}
+
+/// Link to a task, with the last part of its id as the text.
+fn step_link(view: &View, node: &Status) -> Markup {
+    let step = node.id.rsplit(':').next().unwrap_or(&node.id);
+    html! {
+        a href=(view.task(&node.id)) title=(node.id) { (step) }
+        @if let Some(name) = &node.fields.name { span.name { (first_line(name, 60)) } }
+    }
+}
+
+/// Link that opens or closes the children of a task.
+fn toggle_link(id: &str, toggle: Option<(&str, bool)>) -> Markup {
+    html! {
+        @match toggle {
+            Some((url, is_open)) => {
+                a.toggle href=(url) aria-expanded=(is_open)
+                aria-label={ "children of " (id) } { @if is_open { "▾" } @else { "▸" } }
+            }
+            None => { span.toggle {} }
+        }
+    }
+}
+
+/// Counts by state, as links to the tasks.
+pub(in super::super) fn state_counts(counts: &[(State, u64)], link: impl Fn(State) -> String) -> Markup {
+    html! {
+        ul.counts {
+            @for (state, n) in counts {
+                li {
+                    a class=(super::state::tone(*state)) href=(link(*state)) { (count(n)) " " (word(*state)) }
+                }
+            }
+        }
+    }
+}

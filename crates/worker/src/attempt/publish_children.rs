@@ -1,0 +1,112 @@
+//! Publishing after a successful attempt and before its `succeeded` event: spawned children and continuations.
+
+use kafleet_config::Bytes;
+use kafleet_fleet::publish::Publisher;
+use kafleet_handlers::context::MAX_CHILDREN;
+use kafleet_handlers::{Context, Failure};
+use kafleet_model::event::{Announcement, Event, Payload};
+use kafleet_model::json::RawJson;
+use kafleet_model::task::continuation::Continuation;
+use kafleet_runtime::now_ms;
+use tokio_util::sync::CancellationToken;
+
+use super::AttemptEnd;
+use super::children::{child_task, publish_children};
+
+/// Publishes the outputs of one type's attempts.
+pub(crate) struct OutputPublisher {
+    pub publisher: Publisher,
+    /// Maximum size of a result.
+    pub max_output: Bytes,
+}
+
+impl OutputPublisher {
+    /// Fails the attempt for a result that is too large, before anything is published.
+    pub(crate) fn check_size(&self, output: RawJson) -> Result<RawJson, Failure> {
+        if self.fits(&output) {
+            return Ok(output);
+        }
+        let size = output.text().len();
+        let limit = self.max_output;
+        let reason = format!("the result has {size} bytes: at most {limit} are allowed; return a link instead");
+        Err(Failure::fail(reason).of_kind("result_too_large"))
+    }
+
+    /// Returns whether a result is within the size limit.
+    pub(crate) fn fits(&self, output: &RawJson) -> bool {
+        output.text().len() as u64 <= self.max_output.0
+    }
+
+    /// Returns whether a success of this attempt requires publishing first.
+    pub(crate) fn has_outputs(&self, cx: &Context) -> bool {
+        cx.has_spawned()
+    }
+
+    /// Publishes the children of a successful attempt. A parent never appears complete before its children are
+    /// known, and a failed attempt publishes no children.
+    pub(crate) async fn publish(
+        &self,
+        end: AttemptEnd,
+        cx: &Context,
+        announcement: Announcement,
+        stop: &CancellationToken,
+    ) -> AttemptEnd {
+        let AttemptEnd::Answered(Ok(output)) = end else { return end };
+        let output = match self.check_size(output) {
+            Ok(output) if self.has_outputs(cx) => output,
+            checked => return AttemptEnd::Answered(checked),
+        };
+        // Allocated, so that the attempts without outputs do not carry its state.
+        let mut published = Box::pin(self.publish_outputs(output, cx, announcement));
+        tokio::select! {
+            biased;
+            answer = &mut published => AttemptEnd::Answered(answer),
+            // The partition is lost or the worker stops: the next owner runs the task again.
+            () = stop.cancelled() => AttemptEnd::Interrupted,
+        }
+    }
+
+    async fn publish_outputs(
+        &self,
+        output: RawJson,
+        cx: &Context,
+        announcement: Announcement,
+    ) -> Result<RawJson, Failure> {
+        let children = cx.take_spawned();
+        if children.len() > MAX_CHILDREN {
+            let reason = format!("the attempt spawned {} children: at most {MAX_CHILDREN} are allowed", children.len());
+            return Err(Failure::fail(reason).of_kind("bad_child"));
+        }
+        let names = &self.publisher.topology.names;
+        let tasks = children.into_iter().map(|child| child_task(cx, child, names)).collect::<Result<Vec<_>, _>>()?;
+        let present = announcement.policy.as_ref().map_or(0, |policy| policy.rules.then.len());
+        let continuations = cx.take_continuations(present)?;
+        publish_children(&self.publisher, tasks, drop).await?;
+        if !continuations.is_empty() {
+            self.publish_continuations(continuations, cx, announcement).await?;
+        }
+        Ok(output)
+    }
+
+    /// Publishes the handler's continuations, which must precede the terminal event in the log.
+    async fn publish_continuations(
+        &self,
+        continuations: Vec<Continuation>,
+        cx: &Context,
+        announcement: Announcement,
+    ) -> Result<(), Failure> {
+        let mut event = Event::new(Payload::Started { then: continuations }, cx.id.clone(), cx.run, now_ms());
+        event.attempt = cx.number;
+        event.worker = Some(cx.worker().clone());
+        event.task = Some(Box::new(announcement));
+        loop {
+            match self.publisher.publish_event(&event).await {
+                Ok(_) => return Ok(()),
+                Err(error) if error.is_retryable() => {
+                    tracing::warn!(task = %cx.id, %error, "continuations are not acknowledged; retrying");
+                }
+                Err(error) => return Err(Failure::fail(format!("the continuations cannot be published: {error}"))),
+            }
+        }
+    }
+}

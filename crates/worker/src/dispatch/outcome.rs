@@ -1,0 +1,109 @@
+//! Outcomes of attempts: what became of an attempt is turned into the way out of its task.
+
+use std::time::Duration;
+
+use kafleet_handlers::{Answer, Failure, TIMEOUT};
+use kafleet_model::event::InterruptionReason;
+use kafleet_runtime::now_ms;
+
+use super::Dispatcher;
+use super::exits::Exit;
+use super::failure_policy;
+use super::quarantine::judge_crash;
+use super::running::RunningAttempt;
+use crate::attempt::{AttemptEnd, STALLED};
+use crate::child::CRASHED;
+use crate::decode::Restarts;
+
+/// Maximum number of repetitions of an attempt whose process has ended.
+const MAX_RESTARTS: u8 = 3;
+
+impl Dispatcher {
+    pub(super) async fn attempt_ended(&mut self, id: u64, end: AttemptEnd) {
+        let Some(mut running) = self.attempts.remove(id) else { return };
+        // The partition has another owner, or the worker has left the group.
+        let cancelled = self.admission.assignments.cancelled(running.in_flight.tag);
+        let late = cancelled.or((!self.open).then_some(InterruptionReason::WorkerStopped));
+        self.admission.circuit.attempt_ended(&running, &end, late.is_some());
+        let exit = match (late, end) {
+            (Some(reason), _) => Exit::Released(Some(reason)),
+            (None, AttemptEnd::Answered(answer)) => self.judge(&mut running, answer),
+            (None, AttemptEnd::TimedOut) => {
+                let took = duration_text(running.started_at.elapsed());
+                let failure = Failure::retry(format!("the attempt timed out after {took}")).of_kind(TIMEOUT);
+                self.judge_failure(&mut running, failure)
+            }
+            (None, AttemptEnd::Stalled(limit)) => {
+                let message = format!("the attempt showed no sign of life for {}", duration_text(limit));
+                self.judge_failure(&mut running, Failure::retry(message).of_kind(STALLED))
+            }
+            (None, AttemptEnd::Interrupted) => match running.cancelled.take() {
+                Some(verdict) => Exit::Cancelled(*verdict),
+                None => Exit::Released(Some(InterruptionReason::WorkerStopped)),
+            },
+        };
+        self.leave(running, exit).await;
+    }
+
+    /// Decides what follows the answer of an attempt.
+    pub(super) fn judge(&mut self, running: &mut RunningAttempt, answer: Answer) -> Exit {
+        match answer {
+            Ok(output) => Exit::Completed { output, skipped: None },
+            Err(failure) => self.judge_failure(running, failure),
+        }
+    }
+
+    fn judge_failure(&mut self, running: &mut RunningAttempt, failure: Failure) -> Exit {
+        if let Some(verdict) = running.cancelled.take() {
+            return Exit::Cancelled(*verdict);
+        }
+        if failure.kind == CRASHED {
+            if running.in_flight.suspect.is_some() && self.attempts.has_quarantine() {
+                self.exits.reports.log_failure(running, &failure);
+                return judge_crash(running, failure, self.admission.assignments.is_closed(running.in_flight.tag));
+            }
+            if let Some(restart) = running.cx.interruption.restart()
+                && (!Restarts::counts(restart) || running.in_flight.restarts.number < MAX_RESTARTS)
+            {
+                return Exit::Restarted { restart, failure };
+            }
+        }
+        let policy = &self.settings.policy;
+        let failure = self.admission.circuit.wait_if_open(failure);
+        if !failure_policy::is_wait(policy, &running.in_flight, &failure, now_ms()) {
+            self.exits.reports.log_failure(running, &failure);
+            self.admission.circuit.attempt_failed(&failure);
+        }
+        if failure_policy::backoff_starts_again(policy, &running.in_flight, running.started_at.elapsed()) {
+            let progress = &mut running.in_flight.progress;
+            progress.backoff_from = progress.attempts;
+        }
+        match failure_policy::decide(policy, &running.in_flight, running.attempt(), failure) {
+            Exit::Waiting(wait) => {
+                // Only this worker has recorded the children published by `spawn_now`.
+                let is_bound = self.exits.reporter.output.has_spawned(&running.cx.id, running.cx.run);
+                self.admission.decide_wait(&mut running.in_flight, wait, is_bound)
+            }
+            exit => exit,
+        }
+    }
+}
+
+/// Formats a duration for messages: in milliseconds below a second.
+fn duration_text(duration: Duration) -> String {
+    match duration.as_millis() {
+        ms @ 0..1_000 => format!("{ms} ms"),
+        _ => format!("{:.1} s", duration.as_secs_f32()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_duration_is_in_milliseconds() {
+        let texts = [10, 999, 1_000, 1_540].map(|ms| duration_text(Duration::from_millis(ms)));
+        assert_eq!(texts, ["10 ms", "999 ms", "1.0 s", "1.5 s"]);
+    }
+}
