@@ -184,7 +184,7 @@ fn field_page() -> String {
         "# Task fields\n\n\
          Options of a task besides its type, params, id, parent, key and times. JSON has them in the same object as the other fields of\n\
          a task. A field without a header of its own is part of the JSON in `ce_policy`. Generated from `crates/model/src/task/policy.rs` by\n\
-         `KAFLEET_UPDATE=1 cargo test --test schemas`.\n\n\
+         `KAFLEET_UPDATE=1 cargo test --test standalone schemas`.\n\n\
          | field | header | argument | accepted in | change | meaning |\n|---|---|---|---|---|---|\n",
     );
     for field in Policy::fields() {
@@ -224,7 +224,7 @@ fn page_of_task_fields_is_up_to_date() {
         std::fs::write(&path, field_page()).unwrap();
     }
     let page = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(page, field_page(), "run `KAFLEET_UPDATE=1 cargo test --test schemas`");
+    assert_eq!(page, field_page(), "run `KAFLEET_UPDATE=1 cargo test --test standalone schemas`");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `[types.<name>]`: handler, limits and policy of a type.
 //!
-//! The table at the end is the only place that lists the keys. From it come [`TypeConfig`], the section as it is written;
+//! The table at the end lists all keys; rules about single ones are in `type_rules.rs` and `policy.rs`. From it come [`TypeConfig`], the section as it is written;
 //! [`TypePolicy`], the values in force; the constants of `Task` (crate `kafleet-handlers`); the keys that a running worker takes
 //! over; and, in files that `KAFLEET_UPDATE=1 cargo test --test standalone schemas` writes, docs/configuration.md,
 //! `schemas/config.json`, the options of the SDKs, and the keys for which the chart replaces no pods.

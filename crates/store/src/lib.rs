@@ -405,11 +405,11 @@ fn decode(partition: u32, id: &TaskId, bytes: &[u8], remedy: &str) -> Result<Tas
 
 /// Sums the counters of several partitions.
 fn sum_counts(counters: impl IntoIterator<Item = ((Arc<str>, State), i64)>) -> Result<Vec<TypeCount>, StoreError> {
-    let mut verify_totals: BTreeMap<(Arc<str>, State), i64> = BTreeMap::new();
+    let mut totals: BTreeMap<(Arc<str>, State), i64> = BTreeMap::new();
     for (key, count) in counters {
-        *verify_totals.entry(key).or_default() += count;
+        *totals.entry(key).or_default() += count;
     }
-    let counts = verify_totals.into_iter().filter(|(_, count)| *count != 0);
+    let counts = totals.into_iter().filter(|(_, count)| *count != 0);
     let checked = counts.map(|((task_type, state), count)| match u64::try_from(count) {
         Ok(count) => Ok(TypeCount { task_type, state, count }),
         Err(_) => Err(StoreError::Invalid(format!("the counter of {state} `{task_type}` tasks is {count}"))),

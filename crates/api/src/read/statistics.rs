@@ -139,11 +139,11 @@ impl Sums {
             .series
             .iter()
             .map(|(name, points)| {
-                let opened = points.values().map(|point| point.opened + point.ended()).sum();
-                (opened, series_document(name, points, open.get(name).copied().unwrap_or(0), range))
+                let weight = points.values().map(|point| point.opened + point.ended()).sum();
+                (weight, series_document(name, points, open.get(name).copied().unwrap_or(0), range))
             })
             .collect();
-        series.sort_by_key(|(tasks, _)| std::cmp::Reverse(*tasks));
+        series.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
         let left_out = series.len().saturating_sub(MAX_SERIES) as u64;
         Stats {
             step: Millis(range.level.length_ms().unsigned_abs()),

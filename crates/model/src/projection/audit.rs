@@ -36,7 +36,7 @@ impl AuditEntry {
         Ok(serde_json::to_vec(self)?)
     }
 
-    /// Returns `None` for bytes of another version.
+    /// Reads bytes of [`Self::encode`]. `None`: damaged, or with a field that is missing.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok()
     }

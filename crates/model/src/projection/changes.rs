@@ -34,6 +34,7 @@ pub enum Index {
 /// Entry of an index: ordered by the log time of the task's first event (or the index's own score), then by id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
+    /// Sort key: a time, or an offset, as the index says.
     pub seen_ms: i64,
     pub id: TaskId,
 }

@@ -78,7 +78,7 @@ impl Aggregate {
         Ok(postcard::to_allocvec(self)?)
     }
 
-    /// Returns `None` for bytes of another version.
+    /// Reads bytes of [`Self::encode`]. They carry no version: a change of the format raises the fold version. `None`: damaged.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         postcard::from_bytes(bytes).ok()
     }

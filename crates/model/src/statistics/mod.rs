@@ -69,7 +69,7 @@ impl Overview {
         Ok(serde_json::to_vec(self)?)
     }
 
-    /// Returns `None` for bytes of another version.
+    /// Reads bytes of [`Self::encode`]. They carry no version: a change of the format raises the fold version. `None`: damaged.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok()
     }

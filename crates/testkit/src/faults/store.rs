@@ -21,7 +21,7 @@ use super::{Call, FaultRules};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
-/// `task_records_with_checkpoint` has its default here: it calls `checkpoints` and `nodes`, whose rules hold for it too.
+/// `task_records_with_checkpoint` has its default here: it calls `checkpoints` and `task_records`, whose rules hold for it too.
 pub(super) struct FaultyStore {
     pub(super) inner: Arc<dyn Store>,
     pub(super) faults: FaultRules,

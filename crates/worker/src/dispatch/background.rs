@@ -17,7 +17,7 @@ use crate::dead_letter::{Body, DeadLetter, DeadLetterWriter};
 use crate::decode::{InFlight, Invalid};
 use crate::results::{ResultTarget, ResultTargets, ResultWriter};
 
-/// Maximum number of concurrent background writes.
+/// Maximum number of concurrent writes of dead letters and handed-over tasks. Results are not limited here.
 const MAX_WRITES: usize = 64;
 
 /// Writes dead letters and handed-over tasks in the background, a bounded number at a time. Their total is bounded by the
@@ -106,7 +106,7 @@ impl BackgroundWriter {
     }
 
     /// Writes an invalid record as a dead letter, then the result and the terminal event of its task if its id is readable.
-    pub(super) fn keep_record(&self, invalid: Box<Invalid>) {
+    pub(super) fn write_invalid(&self, invalid: Box<Invalid>) {
         let Invalid { record, reject, tag, .. } = &*invalid;
         let (task_type, tag) = (&self.targets.task_type, *tag);
         let Record { partition, offset, .. } = record;

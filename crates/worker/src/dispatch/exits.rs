@@ -151,7 +151,7 @@ impl Exits {
     /// Keeps an invalid record as a dead letter.
     pub(super) fn keep_invalid(&mut self, invalid: Box<Invalid>) {
         self.reports.metrics.record_dead_letter(invalid.reject.code);
-        self.background.keep_record(invalid);
+        self.background.write_invalid(invalid);
         self.reporter.schedule_flush(Instant::now());
         self.reports.metrics.record_outcome("rejected", Duration::ZERO);
     }

@@ -52,7 +52,7 @@ type ProgressObservations = BTreeMap<TaskId, (BulkProgress, Instant)>;
 pub(crate) fn start(api: Arc<Api>) -> DropGuard {
     let stop = CancellationToken::new();
     let stopped = stop.clone();
-    let Some(mut taken) = api.bulk.received.lock().take() else { return stop.drop_guard() };
+    let Some(mut new_actions) = api.bulk.new_actions_receiver.lock().take() else { return stop.drop_guard() };
     kafleet_runtime::spawn(async move {
         let mut seen = ProgressObservations::new();
         let mut check_at = Instant::now() + CHECK_INTERVAL;
@@ -61,7 +61,7 @@ pub(crate) fn start(api: Arc<Api>) -> DropGuard {
                 biased;
                 () = stopped.cancelled() => return,
                 () = api.reads.shutdown.drain.cancelled() => return,
-                Some(id) = taken.recv() => spawn(&api, id, &stopped),
+                Some(id) = new_actions.recv() => spawn(&api, id, &stopped),
                 () = tokio::time::sleep_until(check_at) => {
                     match abandoned(&api, &mut seen).await {
                         Ok(actions) => actions.into_iter().for_each(|id| spawn(&api, id, &stopped)),

@@ -8,14 +8,14 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// Minimum time between two requests of a process: at most 2,000 per second.
+/// Time per request of a process, 2,000 a second; the requests of one transaction go together.
 const REQUEST_INTERVAL: Duration = Duration::from_micros(500);
 
 /// Bulk actions that this process runs or watches.
 pub(crate) struct BulkRuns {
     /// Ids of actions that were created by this process.
-    taken: mpsc::UnboundedSender<TaskId>,
-    pub(super) received: Mutex<Option<mpsc::UnboundedReceiver<TaskId>>>,
+    new_actions: mpsc::UnboundedSender<TaskId>,
+    pub(super) new_actions_receiver: Mutex<Option<mpsc::UnboundedReceiver<TaskId>>>,
     pub(super) running: Mutex<BTreeSet<TaskId>>,
     /// Earliest time of the next request, shared by all actions.
     next: Mutex<Option<Instant>>,
@@ -23,16 +23,21 @@ pub(crate) struct BulkRuns {
 
 impl Default for BulkRuns {
     fn default() -> Self {
-        let (taken, received) = mpsc::unbounded_channel();
-        Self { taken, received: Mutex::new(Some(received)), running: Mutex::default(), next: Mutex::default() }
+        let (new_actions, receiver) = mpsc::unbounded_channel();
+        Self {
+            new_actions,
+            new_actions_receiver: Mutex::new(Some(receiver)),
+            running: Mutex::default(),
+            next: Mutex::default(),
+        }
     }
 }
 
 impl BulkRuns {
-    /// Runs an action that was just created.
+    /// Notifies the runner of an action that was just created. With too many running, it starts when the runner next looks for actions.
     pub(super) fn wake(&self, id: &TaskId) {
         // Without a receiver, another API server runs it.
-        let _ = self.taken.send(id.clone());
+        let _ = self.new_actions.send(id.clone());
     }
 
     /// Delays requests to the permitted rate.

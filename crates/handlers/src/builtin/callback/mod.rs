@@ -1,4 +1,4 @@
-//! `kafleet-callback`: a signed HTTP request that notifies an external service about a task.
+//! `kafleet-callback`: an HTTP request, signed if its receiver has a secret, that notifies an external service about a task.
 //!
 //! The permitted destinations are configured, and checked on the address of the actual connection; redirects are not
 //! followed and no proxy is used, since either would bypass that check. Secrets are inserted at the last moment, and
@@ -196,7 +196,7 @@ fn no_response(host: &str, failure: &reqwest::Error) -> Failure {
     Failure::no_response(format!("`{host}` did not respond: {reason}"), failure.is_timeout())
 }
 
-/// Failure of an error status. Only permanent ones are not retried.
+/// Failure of an error status. Redirects and 410 (gone) are permanent; all others are retried, also 400 and 404.
 fn error_status(host: &str, status: StatusCode, wait: Option<Duration>) -> Failure {
     let message = format!("`{host}` answered {status}");
     let dead = |message| Failure::dead(message).of_kind("http_status");
