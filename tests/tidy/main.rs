@@ -58,7 +58,8 @@ fn code_keeps_the_rules() {
     all.extend(broken("dead-file", &rules::dead_files(&code)));
     all.extend(broken("circle", &structure::circles(&code)));
     all.extend(broken("folder-circle", &structure::folder_circles(&code)));
-    all.extend(broken("shared-name", &structure::shared_names(&code)));
+    all.extend(broken("shown-module", &structure::shown_modules(&code)));
+    all.extend(broken("shared-name", &names::shared_names(&code)));
     all.extend(broken("namesake", &names::namesakes(&code)));
     all.extend(broken("participle", &names::participles(&code)));
     all.extend(broken("question-word", &names::question_words(&code)));

@@ -27,8 +27,8 @@ const NOUNS: &[&str] = &[
 pub fn participles(files: &[SourceFile]) -> Vec<Violation> {
     let mut found = Vec::new();
     for file in files {
-        let types = Types::of(file, true).0.into_iter().filter(|(name, _)| is_participle(name));
-        found.extend(types.map(|(name, line)| {
+        let types = Types::of(file, true).into_iter().filter(|defined| is_participle(&defined.name));
+        found.extend(types.map(|TypeName { name, line, .. }| {
             Violation::new(&file.path, line, format!("`{name}` is no noun: say what it is, as in `{name}Event`"))
         }));
     }
@@ -43,60 +43,83 @@ fn is_participle(name: &str) -> bool {
 
 /// Types of the product whose name more than [`MAX_NAMESAKES`] of them bear, private ones included.
 pub fn namesakes(files: &[SourceFile]) -> Vec<Violation> {
-    let mut types: BTreeMap<String, Vec<(&str, usize)>> = BTreeMap::new();
-    for file in files.iter().filter(|file| file.is_product()) {
-        for (name, line) in Types::of(file, false).0 {
-            types.entry(name).or_default().push((&file.path, line));
-        }
-    }
-    let mut found = Vec::new();
-    for (name, definitions) in types.iter().filter(|(_, definitions)| definitions.len() > MAX_NAMESAKES) {
-        let count = definitions.len();
-        found.extend(definitions.iter().map(|(path, line)| {
-            let message = format!("`{name}` is the name of {count} types; at most {MAX_NAMESAKES}: qualify it");
-            Violation::new(path, *line, message)
-        }));
-    }
-    found
+    let message =
+        |name: &str, count| format!("`{name}` is the name of {count} types; at most {MAX_NAMESAKES}: qualify it");
+    same_names(files, |_| true, MAX_NAMESAKES, message)
 }
 
-/// Names and lines of the types that a file defines.
-struct Types(Vec<(String, usize)>, bool);
+/// Public types of the product with the name of another one.
+pub fn shared_names(files: &[SourceFile]) -> Vec<Violation> {
+    same_names(files, |defined| defined.is_public, 1, |name, _| format!("another public type is named `{name}`, too"))
+}
+
+/// Definitions of types of the product whose name more than `most` of the chosen ones bear.
+fn same_names(
+    files: &[SourceFile],
+    is_chosen: impl Fn(&TypeName) -> bool,
+    most: usize,
+    message: impl Fn(&str, usize) -> String,
+) -> Vec<Violation> {
+    let mut types: BTreeMap<String, Vec<(&str, usize)>> = BTreeMap::new();
+    for file in files.iter().filter(|file| file.is_product()) {
+        for defined in Types::of(file, false).into_iter().filter(&is_chosen) {
+            types.entry(defined.name).or_default().push((&file.path, defined.line));
+        }
+    }
+    let frequent = types.iter().filter(|(_, definitions)| definitions.len() > most);
+    let violations = frequent.flat_map(|(name, definitions)| {
+        definitions.iter().map(|(path, line)| Violation::new(path, *line, message(name, definitions.len())))
+    });
+    violations.collect()
+}
+
+struct TypeName {
+    name: String,
+    line: usize,
+    is_public: bool,
+}
+
+/// Types that a file defines.
+struct Types {
+    defined: Vec<TypeName>,
+    with_tests: bool,
+}
 
 impl Types {
-    fn of(file: &SourceFile, with_tests: bool) -> Self {
-        let mut types = Self(Vec::new(), with_tests);
+    fn of(file: &SourceFile, with_tests: bool) -> Vec<TypeName> {
+        let mut types = Self { defined: Vec::new(), with_tests };
         types.visit_file(&file.syntax);
-        types
+        types.defined
     }
 
-    fn add(&mut self, name: &syn::Ident) {
-        self.0.push((name.to_string(), name.span().start().line));
+    fn add(&mut self, name: &syn::Ident, visibility: &syn::Visibility) {
+        let is_public = matches!(visibility, syn::Visibility::Public(_));
+        self.defined.push(TypeName { name: name.to_string(), line: name.span().start().line, is_public });
     }
 }
 
 impl<'ast> Visit<'ast> for Types {
     fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
-        if self.1 || !is_for_tests(&item.attrs) {
+        if self.with_tests || !is_for_tests(&item.attrs) {
             visit::visit_item_mod(self, item);
         }
     }
 
     fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
-        self.add(&item.ident);
+        self.add(&item.ident, &item.vis);
     }
 
     fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
-        self.add(&item.ident);
+        self.add(&item.ident, &item.vis);
     }
 
     fn visit_item_trait(&mut self, item: &'ast syn::ItemTrait) {
-        self.add(&item.ident);
+        self.add(&item.ident, &item.vis);
         visit::visit_item_trait(self, item);
     }
 
     fn visit_item_type(&mut self, item: &'ast syn::ItemType) {
-        self.add(&item.ident);
+        self.add(&item.ident, &item.vis);
     }
 }
 

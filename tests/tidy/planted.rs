@@ -1,6 +1,7 @@
 //! Tests of the rules: each finds a planted violation, and nothing in a text that keeps it.
 
 use crate::documents::{broken_links, unknown_members, unknown_names};
+use crate::names;
 use crate::rules;
 use crate::source::{SourceFile, Violation};
 use crate::structure;
@@ -224,8 +225,16 @@ fn large_circle_of_files_is_found() {
 #[test]
 fn shared_name_of_public_types_is_found() {
     let files = |second: &str| [SourceFile::new("src/a.rs", "pub struct S;"), SourceFile::new("src/b.rs", second)];
-    let found = structure::shared_names(&files("\npub enum S {}"));
+    let found = names::shared_names(&files("\npub enum S {}"));
     let text = format!("{found:?}");
     assert!(found.len() == 2 && text.contains("src/a.rs") && text.contains("src/b.rs"), "{text}");
-    assert!(structure::shared_names(&files("enum S {} pub enum T {} #[cfg(test)] mod t { pub struct S; }")).is_empty());
+    assert!(names::shared_names(&files("enum S {} pub enum T {} #[cfg(test)] mod t { pub struct S; }")).is_empty());
+}
+
+#[test]
+fn module_that_users_would_see_is_found() {
+    let good = "#[doc(hidden)]\npub mod socket;\npub(crate) mod a;\nmod b;\npub mod context;";
+    let bad = ("#[cfg(unix)]\npub mod socket;", "crates/handlers/src/lib.rs:2: `socket` is shown");
+    assert_finds(structure::shown_modules, "crates/handlers/src/lib.rs", bad, good);
+    assert_eq!(found_in(structure::shown_modules, "crates/worker/src/lib.rs", bad.0), Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! Rules of the code's structure: circles of files, and public types that share a name.
+//! Rules of the code's structure: circles of files, and the modules that users see.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -186,42 +186,32 @@ impl<'ast> Visit<'ast> for Paths {
     }
 }
 
-/// Public types of the product with the name of another one.
-pub fn shared_names(files: &[SourceFile]) -> Vec<Violation> {
-    struct Types<'a>(&'a str, BTreeMap<String, Vec<Violation>>);
-    impl Types<'_> {
-        fn add(&mut self, visibility: &syn::Visibility, name: &syn::Ident) {
-            if matches!(visibility, syn::Visibility::Public(_)) {
-                let line = name.span().start().line;
-                let violation = Violation::new(self.0, line, format!("another public type is named `{name}`, too"));
-                self.1.entry(name.to_string()).or_default().push(violation);
+/// Modules that the documentation of the crates for Rust users shows, by the root of the crate.
+const DOCUMENTED_MODULES: &[(&str, &[&str])] = &[
+    ("crates/client/src/lib.rs", &[]),
+    ("crates/config/src/lib.rs", &[]),
+    ("crates/handlers/src/lib.rs", &["context", "hooks", "layer", "permit", "service", "task_labels", "testing"]),
+    ("crates/model/src/lib.rs", &["json", "task", "units"]),
+];
+
+/// Other public modules of these crates. What only crates need is hidden from the documentation.
+pub fn shown_modules(files: &[SourceFile]) -> Vec<Violation> {
+    let is_hidden = |item: &syn::ItemMod| item.attrs.iter().any(|attribute| is_doc_hidden(&attribute.meta));
+    let mut found = Vec::new();
+    for file in files {
+        let Some((_, documented)) = DOCUMENTED_MODULES.iter().find(|(root, _)| *root == file.path) else { continue };
+        for item in &file.syntax.items {
+            let syn::Item::Mod(item) = item else { continue };
+            let is_public = matches!(item.vis, syn::Visibility::Public(_));
+            if is_public && !is_hidden(item) && !documented.iter().any(|name| item.ident == name) {
+                let message = format!("`{}` is shown to Rust users: make it private, or `#[doc(hidden)]`", item.ident);
+                found.push(Violation::new(&file.path, item.ident.span().start().line, message));
             }
         }
     }
-    impl<'ast> Visit<'ast> for Types<'_> {
-        fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
-            if !is_for_tests(&item.attrs) {
-                visit::visit_item_mod(self, item);
-            }
-        }
-        fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
-            self.add(&item.vis, &item.ident);
-        }
-        fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
-            self.add(&item.vis, &item.ident);
-        }
-        fn visit_item_trait(&mut self, item: &'ast syn::ItemTrait) {
-            self.add(&item.vis, &item.ident);
-        }
-        fn visit_item_type(&mut self, item: &'ast syn::ItemType) {
-            self.add(&item.vis, &item.ident);
-        }
-    }
-    let mut types = BTreeMap::<String, Vec<Violation>>::new();
-    for file in files.iter().filter(|file| file.is_product()) {
-        let mut of_file = Types(&file.path, BTreeMap::new());
-        of_file.visit_file(&file.syntax);
-        of_file.1.into_iter().for_each(|(name, uses)| types.entry(name).or_default().extend(uses));
-    }
-    types.into_values().filter(|uses| uses.len() > 1).flatten().collect()
+    found
+}
+
+fn is_doc_hidden(attribute: &syn::Meta) -> bool {
+    matches!(attribute, syn::Meta::List(list) if list.path.is_ident("doc") && list.tokens.to_string() == "hidden")
 }

@@ -34,7 +34,7 @@ mod publish;
 mod reads;
 mod round;
 mod sleep;
-pub mod table;
+mod table;
 mod timers;
 mod tracker;
 mod types;

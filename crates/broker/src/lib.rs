@@ -18,12 +18,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub mod client;
-pub mod error;
+mod client;
+mod error;
 pub mod kafka;
 pub mod memory;
 pub mod offset_range;
-pub mod open_transactions;
+mod open_transactions;
 pub mod shared_producer;
 mod topic;
 

@@ -24,8 +24,8 @@ impl Client {
     /// outcome is temporary are repeated, like requests. After an error, submitting the same [`NewTask`] again is safe.
     ///
     /// ```no_run
-    /// # async fn example(client: kafleet::client::Client) {
-    /// use kafleet::client::NewTask;
+    /// # async fn example(client: kafleet_client::Client) {
+    /// use kafleet_client::NewTask;
     /// let tasks: Vec<NewTask> = (0..1000).map(|n| NewTask::new("echo", serde_json::json!(n)).id(format!("n-{n}"))).collect();
     /// for (task, outcome) in tasks.iter().zip(client.submit_many(tasks.clone()).await) {
     ///     if let Err(why) = outcome {
@@ -65,6 +65,7 @@ impl Client {
 
     /// Creates tasks that have ids, and repeats those with a temporary outcome until the deadline. Returns one item for
     /// each, in order.
+    #[doc(hidden)]
     pub async fn create_all(&self, tasks: &[&RawValue], deadline: Instant) -> Result<Vec<BatchItem>, Error> {
         let mut items: Vec<Option<BatchItem>> = vec![None; tasks.len()];
         let mut waits = waits().build();

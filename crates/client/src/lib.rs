@@ -3,7 +3,7 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use kafleet::client::{Client, TaskType};
+//! use kafleet_client::{Client, TaskType};
 //!
 //! /// Params of the type `resize`, which any worker may run, in any language.
 //! #[derive(serde::Serialize)]
@@ -17,7 +17,7 @@
 //!     type Output = String;
 //! }
 //!
-//! # async fn example() -> Result<(), kafleet::client::Error> {
+//! # async fn example() -> Result<(), kafleet_client::Error> {
 //! let client = Client::from_env()?;
 //! let resize = Resize { url: "https://example.com/a.jpg".into(), width: 200 };
 //! let handle = client.submit(resize).id("cover-42").delay(Duration::from_secs(60)).await?;
@@ -45,17 +45,18 @@ pub use reqwest::Method;
 use reqwest::Url;
 use tokio::time::Instant;
 
-pub mod batch;
-pub mod error;
+mod batch;
+mod error;
 mod events;
 // The command line follows streams with it.
 #[doc(hidden)]
 pub mod follow;
-pub mod request;
+mod request;
 mod submit;
-pub mod task;
+mod task;
 mod watch;
 
+#[doc(hidden)]
 pub use batch::{BATCH_BYTES, BATCH_ITEMS};
 pub use error::Error;
 pub use kafleet_documents::{
@@ -212,6 +213,7 @@ impl Client {
     }
 
     /// Waits until the task has ended, or until the deadline; returns its last status.
+    #[doc(hidden)]
     pub async fn wait_until_ended(
         &self,
         mut status: Box<Status>,

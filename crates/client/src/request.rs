@@ -30,8 +30,8 @@ const EXCERPT_CHARS: usize = 200;
 /// no method for.
 ///
 /// ```no_run
-/// # async fn example(client: kafleet::client::Client) -> Result<(), kafleet::client::Error> {
-/// use kafleet::client::Method;
+/// # async fn example(client: kafleet_client::Client) -> Result<(), kafleet_client::Error> {
+/// use kafleet_client::Method;
 /// let types: serde_json::Value = client.request(Method::GET, &["v1", "types"]).receive().await?;
 /// # Ok(())
 /// # }

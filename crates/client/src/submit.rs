@@ -37,8 +37,8 @@ impl Client {
     /// Submits a task and waits for its result, by default for 5 minutes.
     ///
     /// ```no_run
-    /// # async fn example(client: kafleet::client::Client) -> Result<(), kafleet::client::Error> {
-    /// use kafleet::client::NewTask;
+    /// # async fn example(client: kafleet_client::Client) -> Result<(), kafleet_client::Error> {
+    /// use kafleet_client::NewTask;
     /// let sum: i64 = client.run(NewTask::of("add", &[1, 2])).wait(std::time::Duration::from_secs(10)).await?;
     /// # Ok(())
     /// # }
@@ -49,6 +49,7 @@ impl Client {
 
     /// Creates a task and waits for its end up to `wait`, at most [`LONGEST_WAIT`]. Repeated until `deadline` if the task
     /// has an id.
+    #[doc(hidden)]
     pub async fn create(
         &self,
         task: &super::CreateTask,

@@ -49,7 +49,7 @@ impl<O: DeserializeOwned> IntoTask for NewTask<O> {
 /// Task to create, with its id and options. It has its id from the start: submitted twice, it is the same task.
 ///
 /// ```
-/// use kafleet::client::NewTask;
+/// use kafleet_client::NewTask;
 /// let task = NewTask::new("resize", serde_json::json!({"url": "https://example.com/a.jpg"})).tag("shop").retries(2);
 /// assert_eq!(task.document().task_type, "resize");
 /// ```

@@ -14,7 +14,7 @@ impl Client {
     /// `wait` the stream ends with [`Error::Deadline`].
     ///
     /// ```no_run
-    /// # async fn example(client: kafleet::client::Client) -> Result<(), kafleet::client::Error> {
+    /// # async fn example(client: kafleet_client::Client) -> Result<(), kafleet_client::Error> {
     /// use futures::TryStreamExt;
     /// let mut changes = std::pin::pin!(client.watch("order-42", std::time::Duration::from_secs(600)));
     /// while let Some(status) = changes.try_next().await? {

@@ -25,51 +25,51 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 #[doc(hidden)]
-pub mod api;
+mod api;
 #[doc(hidden)]
-pub mod apps;
+mod apps;
 #[doc(hidden)]
-pub mod callbacks;
+mod callbacks;
 #[doc(hidden)]
-pub mod changes;
+mod changes;
 mod checks;
 mod document;
 #[doc(hidden)]
-pub mod email;
+mod email;
 #[doc(hidden)]
-pub mod email_address;
+mod email_address;
 #[doc(hidden)]
-pub mod kafka;
+mod kafka;
 #[doc(hidden)]
-pub mod load;
+mod load;
 mod log;
 #[doc(hidden)]
-pub mod names;
+mod names;
 mod ops;
 #[doc(hidden)]
-pub mod otel;
-pub mod policy;
+mod otel;
+mod policy;
 #[doc(hidden)]
-pub mod problem;
+mod problem;
 #[doc(hidden)]
-pub mod redis;
+mod redis;
 mod rules;
 #[doc(hidden)]
-pub mod secrets;
+mod secrets;
 mod shape;
 #[doc(hidden)]
-pub mod topics;
+mod topics;
 #[doc(hidden)]
-pub mod topology;
+mod topology;
 #[doc(hidden)]
-pub mod tracker;
+mod tracker;
 mod type_rules;
-pub mod type_settings;
-pub mod types;
+mod type_settings;
+mod types;
 #[doc(hidden)]
-pub mod variables;
+mod variables;
 #[doc(hidden)]
-pub mod worker;
+mod worker;
 
 pub use self::redis::RedisConfig;
 pub use api::{ApiConfig, MIN_TOKEN_CHARS, Role, TRACE_ID, TokenConfig, UiConfig, UiMode};

@@ -450,6 +450,7 @@ impl Attempt {
     }
 
     /// Counts a child of a traced attempt. Returns whether it belongs to the attempt's trace, as the first ones do.
+    #[doc(hidden)]
     pub fn admit_to_trace(&self) -> bool {
         self.traced_children.fetch_add(1, Ordering::Relaxed) < MAX_CHILDREN_IN_TRACE
     }

@@ -125,6 +125,7 @@ impl Failure {
     }
 
     /// Failure of params that do not fit the type.
+    #[doc(hidden)]
     pub fn of_params(error: &ParamsError) -> Self {
         Self::dead(error.to_string()).of_kind("schema")
     }

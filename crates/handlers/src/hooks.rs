@@ -139,6 +139,7 @@ impl<O: Observe> Observe for Arc<O> {
 type Prepare = dyn Fn(&mut Submission) -> Result<(), String> + Send + Sync;
 
 /// Observer with the name of its Rust type.
+#[doc(hidden)]
 #[derive(Clone)]
 pub struct NamedObserver {
     /// Name of the Rust type.
@@ -150,6 +151,7 @@ pub struct NamedObserver {
 }
 
 /// Hooks of an application, in the order in which they were added.
+#[doc(hidden)]
 #[derive(Clone, Default)]
 pub struct Hooks {
     /// `None` without hooks, so that publishing costs nothing.

@@ -29,32 +29,36 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+#[doc(hidden)]
 pub mod blocking_pool;
 #[doc(hidden)]
 pub mod builtin;
-pub mod child;
+mod child;
 pub mod context;
-pub mod continuations;
-pub use continuations::BAD_THEN;
+mod continuations;
 #[doc(hidden)]
 pub mod egress;
-pub mod failure;
+mod failure;
 mod from_fn;
 pub mod hooks;
-pub mod interruption;
+mod interruption;
 pub mod layer;
+#[doc(hidden)]
 pub mod output_tail;
 pub mod permit;
 #[doc(hidden)]
 pub mod process;
+#[doc(hidden)]
 pub mod process_guard;
 #[doc(hidden)]
 pub mod program_env;
-pub mod registry;
+mod registry;
+#[doc(hidden)]
 pub mod resident_memory;
-pub mod schema;
+mod schema;
 pub mod service;
-pub mod shared_state;
+mod shared_state;
+#[doc(hidden)]
 pub mod socket;
 pub mod task_labels;
 pub mod testing;
@@ -62,6 +66,10 @@ mod type_constants;
 
 pub use child::Child;
 pub use context::Context;
+#[doc(hidden)]
+pub use continuations::BAD_THEN;
+#[doc(hidden)]
+pub use failure::excerpt;
 pub use failure::{CRASHED, Fail, Failure, OrFail, TIMEOUT, TaskResult, UNSUCCESSFUL};
 pub use registry::{Registry, TypeDetails, TypeRegistration};
 pub use schema::{ParamsError, Schema};
@@ -175,6 +183,7 @@ pub enum InChild {
 
 impl InChild {
     /// Name of the type whose handler a child process uses.
+    #[doc(hidden)]
     pub fn type_name<'a>(&self, task_type: &'a str) -> Option<&'a str> {
         match self {
             Self::SameType => Some(task_type),

@@ -200,6 +200,7 @@ impl Registry {
     }
 
     /// Types that no app declares.
+    #[doc(hidden)]
     pub fn without_apps(&self) -> Self {
         let mut registry = self.clone();
         registry.types.retain(|_, registered| registered.details.app.is_none());

@@ -11,6 +11,7 @@ use super::hooks::Hooks;
 pub struct SharedState {
     values: Arc<BTreeMap<TypeId, Arc<dyn Any + Send + Sync>>>,
     /// Hooks of the application.
+    #[doc(hidden)]
     pub hooks: Hooks,
 }
 

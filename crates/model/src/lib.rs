@@ -31,6 +31,7 @@ pub mod event;
 pub mod json;
 #[doc(hidden)]
 pub mod offsets;
+#[doc(hidden)]
 pub mod omit;
 #[doc(hidden)]
 pub mod outbox;

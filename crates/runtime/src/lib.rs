@@ -14,7 +14,7 @@
 
 pub mod clock;
 pub mod error_text;
-pub mod health;
+mod health;
 pub mod simulated;
 pub mod watch;
 

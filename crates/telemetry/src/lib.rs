@@ -16,7 +16,7 @@
 
 pub mod alerts;
 pub mod dashboard;
-pub mod logs;
+mod logs;
 pub mod otel;
 
 use prometheus::core::Collector;

@@ -10,9 +10,9 @@
 //!
 //! Read next: `slots.rs` (the table, pure), `permit.rs`, `supervision.rs` (one process), `blame.rs` (early deaths).
 
-pub mod blame;
-pub mod permit;
-pub mod replacement;
+mod blame;
+mod permit;
+mod replacement;
 mod slots;
 mod spares;
 mod status;

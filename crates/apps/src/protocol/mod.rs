@@ -13,7 +13,7 @@
 //! Invariant: a line with an unknown kind or an unknown field is a [`Violation`], which ends the process. If it were
 //! ignored, the answer of an attempt could be lost, and the attempt would keep its slot until its deadline.
 
-pub mod to_app;
+mod to_app;
 
 use std::fmt;
 

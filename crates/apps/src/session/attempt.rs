@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use kafleet_handlers::context::Restart;
-use kafleet_handlers::failure::excerpt;
+use kafleet_handlers::excerpt;
 use kafleet_handlers::task_labels::TaskLabels;
 use kafleet_handlers::{Answer, Context, Fail, Failure};
 use kafleet_model::json::RawJson;

@@ -2,7 +2,7 @@
 
 use data_encoding::BASE64;
 use kafleet_handlers::context::{MAX_CHILDREN, Note};
-use kafleet_handlers::failure::excerpt;
+use kafleet_handlers::excerpt;
 use kafleet_handlers::{Child, Context, Failure};
 use kafleet_model::event::log_line::MAX_LINE_BYTES;
 use kafleet_model::json::RawJson;

@@ -25,7 +25,7 @@ use super::{
 
 mod assignor;
 mod consumer;
-pub mod faults;
+mod faults;
 mod group;
 mod log;
 mod producer;

@@ -12,13 +12,13 @@
 //! Read next: `state.rs` (contents, and what they mean for a task), `watch.rs`, `follow.rs` (reading).
 
 pub mod follow;
-pub mod groups;
+mod groups;
 pub mod heartbeat;
-pub mod policies;
+mod policies;
 pub mod schedules;
-pub mod state;
+mod state;
 pub mod types;
-pub mod watch;
+mod watch;
 
 pub use groups::{GroupRecords, MisplacedCommits};
 pub use policies::{Policies, PolicyUpdates};

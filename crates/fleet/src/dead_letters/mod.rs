@@ -20,8 +20,8 @@ use kafleet_broker::{Broker, BrokerError, Partition};
 use kafleet_config::Names;
 
 pub mod headers;
-pub mod index;
-pub mod record;
+mod index;
+mod record;
 
 pub use index::{DeadLetterIndex, ResolvedBy};
 use record::ResolutionMarker;

@@ -32,7 +32,7 @@ use kafleet_telemetry::otel::Span;
 use prometheus::IntCounterVec;
 
 mod batch;
-pub mod headers;
+mod headers;
 mod transactional;
 
 pub use headers::{TextHeader, record_headers, set_policy, task_headers};

@@ -26,8 +26,8 @@ use crate::control::settings::{FleetSettings, FleetSettingsError, read_control, 
 pub mod acls;
 pub mod check;
 mod settings;
-pub mod types;
-pub mod watch;
+mod types;
+mod watch;
 pub use check::{Severity, TopicFinding, check};
 use settings::{Kind, RequiredTopic};
 pub use types::{DeclareError, TypeChange, TypeOutcome, declaration, declare, differing_types};

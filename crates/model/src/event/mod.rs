@@ -27,11 +27,11 @@ use super::task::{Policy, Position, TaskSpec};
 use super::trace::SpanContext;
 use wire::{Envelope, ReadEnvelope};
 
-pub mod interruption;
-pub mod payload;
+mod interruption;
+mod payload;
 pub mod submitted;
-pub mod succeeded;
-pub mod table;
+mod succeeded;
+mod table;
 mod wire;
 
 pub use interruption::InterruptionReason;

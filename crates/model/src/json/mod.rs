@@ -4,11 +4,11 @@
 //! rounded, and the order of names is lost. Values are shown, split into parts and compared as text.
 
 mod canonical;
-pub mod defect;
+mod defect;
 mod layout;
-pub mod number;
+mod number;
 mod scan;
-pub mod slice;
+mod slice;
 
 use std::borrow::Cow;
 

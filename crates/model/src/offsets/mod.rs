@@ -25,7 +25,7 @@
 //!
 //! Read next: `crates/worker/src/consumer/partition.rs`, which uses both.
 
-pub mod retries;
+mod retries;
 
 use std::collections::VecDeque;
 

@@ -30,8 +30,8 @@ pub mod changes;
 mod child_failures;
 mod continuations;
 mod deferred_record;
-pub mod diff;
-pub mod expiry;
+mod diff;
+mod expiry;
 mod fold;
 mod history;
 mod interruptions;
@@ -42,12 +42,12 @@ mod refresh;
 mod reports;
 mod requests;
 mod state_machine;
-pub mod step;
+mod step;
 mod step_outcome;
 mod tally;
 #[cfg(test)]
 mod tests;
-pub mod working_set;
+mod working_set;
 
 /// Version of the projection and of the stored formats. A store written by a higher version is left alone.
 pub const FOLD_VERSION: u32 = 16;

@@ -8,13 +8,13 @@ use crate::task::id::TaskId;
 use crate::units::duration::Millis;
 use crate::units::time::time_text;
 
-pub mod completion;
-pub mod mistake;
+mod completion;
+mod mistake;
 mod parse;
-pub mod qualifier;
+mod qualifier;
 #[cfg(test)]
 mod tests;
-pub mod values;
+mod values;
 
 pub use completion::Completion;
 pub use mistake::Mistake;

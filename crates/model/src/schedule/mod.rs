@@ -17,7 +17,7 @@ use super::units::duration::Millis;
 
 mod cron;
 pub mod step;
-pub mod times;
+mod times;
 
 pub use times::{MAX_JITTER, Times, time_zone};
 

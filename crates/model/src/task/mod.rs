@@ -30,7 +30,7 @@ pub mod partition;
 #[doc(hidden)]
 pub mod patch;
 #[doc(hidden)]
-pub mod policy;
+mod policy;
 #[doc(hidden)]
 pub mod structured;
 #[cfg(test)]

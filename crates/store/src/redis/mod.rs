@@ -49,7 +49,7 @@ mod server_state;
 mod statistics;
 mod torn_writes;
 mod url;
-pub mod usage;
+mod usage;
 mod values;
 mod writer;
 

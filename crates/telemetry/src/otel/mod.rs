@@ -4,13 +4,13 @@
 //! context before anything is built (`kafleet_model::trace`). Spans that the collector does not take are counted and
 //! dropped.
 
-pub mod attributes;
+mod attributes;
 mod environment;
 mod export;
-pub mod exporter;
+mod exporter;
 mod metrics;
 mod protobuf;
-pub mod span;
+mod span;
 
 use std::sync::Arc;
 

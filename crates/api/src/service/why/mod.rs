@@ -21,7 +21,7 @@ use crate::state::Api;
 
 mod count;
 mod fleet;
-pub mod queue_reads;
+mod queue_reads;
 mod queued;
 
 pub(crate) use fleet::consumer_group;
