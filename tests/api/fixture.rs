@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kafleet::api::{self, ApiSetup, LiveAccess};
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition, Record, TopicSpec, memory as broker};
-use kafleet::config::{ApiConfig, Names, TopicsConfig, Topology, TrackerConfig};
+use kafleet::config::{ApiConfig, Names, Topology};
 use kafleet::handlers::{Context, Registry, Task, TaskResult};
 use kafleet::model::event::{Announcement, AttemptFailure, Event, Kind, Payload};
 use kafleet::model::json::RawJson;
@@ -173,18 +173,18 @@ async fn open(config: ApiConfig, memory: store::MemoryStore, app: impl FnOnce(&m
     let (metrics, health, shutdown) = (Metrics::new().unwrap(), Health::default(), Shutdown::new());
     let access = LiveAccess::default();
     let setup = ApiSetup {
-        pages: kafleet::ui::open,
-        broker: broker.clone(),
         access: access.clone(),
-        policies: Default::default(),
-        store: store.clone(),
         registry,
         config,
-        topology: Topology::new(names.clone(), PARTITIONS),
         max_tree_age: MAX_TREE_AGE,
-        metrics: metrics.clone(),
-        tracer: None,
         health: health.clone(),
+        ..ApiSetup::new(
+            broker.clone(),
+            store.clone(),
+            Topology::new(names.clone(), PARTITIONS),
+            metrics.clone(),
+            kafleet::ui::open,
+        )
     };
     let (base, ended) = serve(setup, &shutdown).await;
     let producer = SharedProducer::open(log.clone(), None).unwrap();
@@ -248,18 +248,14 @@ impl Fleet {
 
     fn second_setup(&self) -> ApiSetup {
         ApiSetup {
-            pages: kafleet::ui::open,
-            broker: self.broker.clone(),
-            access: Default::default(),
-            policies: Default::default(),
-            store: self.store.clone(),
-            registry: Registry::default(),
-            config: ApiConfig::default(),
-            topology: Topology::new(self.names.clone(), PARTITIONS),
             max_tree_age: MAX_TREE_AGE,
-            metrics: Metrics::new().unwrap(),
-            tracer: None,
-            health: Health::default(),
+            ..ApiSetup::new(
+                self.broker.clone(),
+                self.store.clone(),
+                Topology::new(self.names.clone(), PARTITIONS),
+                Metrics::new().unwrap(),
+                kafleet::ui::open,
+            )
         }
     }
 
@@ -270,18 +266,12 @@ impl Fleet {
 
     pub fn track(&self) {
         let mut tracking = self.tracking.lock();
-        let setup = TrackerSetup {
-            broker: self.log.clone(),
-            store: Arc::new(self.memory.clone()),
-            config: TrackerConfig::default(),
-            lifetimes: Default::default(),
-            task_retention: TopicsConfig::default().task_retention,
-            topic_check: TopicsConfig::default().check_interval,
-            topology: Topology::new(self.names.clone(), PARTITIONS),
-            metrics: self.metrics.clone(),
-            tracer: None,
-            health: Health::default(),
-        };
+        let setup = TrackerSetup::new(
+            self.log.clone(),
+            Arc::new(self.memory.clone()),
+            Topology::new(self.names.clone(), PARTITIONS),
+            self.metrics.clone(),
+        );
         let stop = Shutdown::new();
         let running = tokio::spawn(tracker::run(setup, stop.clone()));
         *tracking = Some((stop, running));

@@ -1,13 +1,16 @@
 //! `GET /v1/stats`, `/v1/stats/slowest`, `/v1/failures` and `/v1/audit`.
 
+use std::time::{Duration, Instant};
+
 use kafleet::documents::{Audit, AuditDocument, Failures, Slowest, Stats};
 use kafleet::model::event::{AttemptFailure, Kind, Payload};
 use kafleet::runtime::now_ms;
+use kafleet_testkit::faults::watermarks;
 use reqwest::Method;
 use serde_json::json;
 
 use crate::api::dead_letters::{LETTER, NewLetter, with_letters};
-use crate::api::fixture::{Fleet, fleet};
+use crate::api::fixture::{Fleet, PARTITIONS, fleet};
 
 fn failed(message: &str) -> Payload {
     Payload::Failed(AttemptFailure { started_at_ms: Some(now_ms() - 250), ..AttemptFailure::new("error", message, 1) })
@@ -49,6 +52,21 @@ async fn ended_and_open_tasks_are_counted_by_type() {
     let slowest: Slowest = fleet.get("/v1/stats/slowest?limit=2").await;
     assert_eq!((slowest.attempts.len(), slowest.attempts[0].id.as_str()), (2, "t0"));
     assert!(slowest.attempts[0].took_ms >= 250, "{slowest:?}");
+}
+
+#[tokio::test]
+async fn silent_kafka_delays_statistics_once_for_all_partitions() {
+    let fleet = fleet().await;
+    fleet.echo("t").await;
+    fleet.folded().await;
+    let silent = fleet.faults.on(watermarks(fleet.names.events())).block();
+    let asked_at = Instant::now();
+    let stats: Stats = fleet.get("/v1/stats?type=echo").await;
+    let took = asked_at.elapsed();
+    silent.lift();
+    assert_eq!((stats.series[0].points.last().unwrap().open, silent.hits()), (1, PARTITIONS as usize));
+    // One partition is waited for during a second.
+    assert!(took < Duration::from_secs(PARTITIONS.into()), "took {took:?}, as if one waited after the other");
 }
 
 #[tokio::test]

@@ -185,45 +185,41 @@ impl GuardedFleet {
         let health = |n: usize| self.health[n].1.clone();
         let types = ["echo", "parent", "broken", "shared"].map(str::to_owned);
         let worker = WorkerSetup {
-            broker: broker_of("worker"),
-            policies: Default::default(),
-            registry: self.registry.clone(),
             types: types.into(),
-            config: Default::default(),
-            topology: Topology::new(self.names.clone(), EVENTS_PARTITIONS),
             max_tree_age: self.config.topics.max_tree_age,
-            metrics: Metrics::new().unwrap(),
-            tracer: None,
             health: health(0),
-            own_executable: None,
+            ..WorkerSetup::new(
+                broker_of("worker"),
+                self.registry.clone(),
+                Topology::new(self.names.clone(), EVENTS_PARTITIONS),
+                Metrics::new().unwrap(),
+            )
         };
         let tracker = TrackerSetup {
-            broker: broker_of("tracker"),
-            store: self.store.clone(),
-            config: Default::default(),
             lifetimes: self.config.lifetimes(),
             task_retention: self.config.topics.task_retention,
             topic_check: self.config.topics.check_interval,
-            topology: Topology::new(self.names.clone(), EVENTS_PARTITIONS),
-            metrics: Metrics::new().unwrap(),
-            tracer: None,
             health: health(1),
+            ..TrackerSetup::new(
+                broker_of("tracker"),
+                self.store.clone(),
+                Topology::new(self.names.clone(), EVENTS_PARTITIONS),
+                Metrics::new().unwrap(),
+            )
         };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         self.api = format!("http://{}", listener.local_addr().unwrap());
         let api = ApiSetup {
-            pages: kafleet::ui::open,
-            broker: broker_of("api"),
-            access: Default::default(),
-            policies: Default::default(),
-            store: self.store.clone(),
             registry: self.registry.clone(),
-            config: Default::default(),
-            topology: Topology::new(self.names.clone(), EVENTS_PARTITIONS),
             max_tree_age: self.config.topics.max_tree_age,
-            metrics: Metrics::new().unwrap(),
-            tracer: None,
             health: health(2),
+            ..ApiSetup::new(
+                broker_of("api"),
+                self.store.clone(),
+                Topology::new(self.names.clone(), EVENTS_PARTITIONS),
+                Metrics::new().unwrap(),
+                kafleet::ui::open,
+            )
         };
         self.roles.push(tokio::spawn(worker::run(worker, self.shutdown.clone())));
         self.roles.push(tokio::spawn(tracker::run(tracker, self.shutdown.clone())));

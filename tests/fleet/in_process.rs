@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kafleet::api::{self, ApiSetup};
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition, ProducerRecord, TopicInfo, memory};
-use kafleet::config::{Config, Names, TopicsConfig, Topology, WorkerConfig};
+use kafleet::config::{Config, Names, Topology, WorkerConfig};
 use kafleet::control::settings;
 use kafleet::handlers::builtin::echo::Echo;
 use kafleet::handlers::{Registry, TypeRegistration};
@@ -14,7 +14,7 @@ use kafleet::model::record::TaskRecord;
 use kafleet::model::task::TaskSpec;
 use kafleet::model::task::id::TaskId;
 use kafleet::publish::{PublishedTask, Publisher};
-use kafleet::runtime::{Health, Shutdown, now_ms};
+use kafleet::runtime::{Shutdown, now_ms};
 use kafleet::store::Store;
 use kafleet::store::memory::MemoryStore;
 use kafleet::telemetry::{Metrics, Tracer};
@@ -138,16 +138,13 @@ impl Fleet {
 
     fn start_tracker(&mut self) {
         let setup = TrackerSetup {
-            broker: self.broker.clone(),
-            store: self.store.clone(),
-            config: Default::default(),
-            lifetimes: Default::default(),
-            task_retention: TopicsConfig::default().task_retention,
-            topic_check: TopicsConfig::default().check_interval,
-            topology: Topology::new(self.names.clone(), self.events_partitions),
-            metrics: Metrics::new().unwrap(),
             tracer: self.tracer.clone(),
-            health: Health::default(),
+            ..TrackerSetup::new(
+                self.broker.clone(),
+                self.store.clone(),
+                Topology::new(self.names.clone(), self.events_partitions),
+                Metrics::new().unwrap(),
+            )
         };
         self.roles.push(tokio::spawn(tracker::run(setup, self.shutdown.clone())));
     }
@@ -156,18 +153,17 @@ impl Fleet {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         self.api = format!("http://{}", listener.local_addr().unwrap());
         let setup = ApiSetup {
-            pages: kafleet::ui::open,
-            broker: self.broker.clone(),
-            access: Default::default(),
-            policies: Default::default(),
-            store: self.store.clone(),
             registry: self.registry.clone(),
             config: config.api,
-            topology: Topology::new(self.names.clone(), self.events_partitions),
             max_tree_age: config.topics.max_tree_age,
-            metrics: Metrics::new().unwrap(),
             tracer: self.tracer.clone(),
-            health: Health::default(),
+            ..ApiSetup::new(
+                self.broker.clone(),
+                self.store.clone(),
+                Topology::new(self.names.clone(), self.events_partitions),
+                Metrics::new().unwrap(),
+                kafleet::ui::open,
+            )
         };
         self.roles.push(tokio::spawn(api::run(setup, listener, self.shutdown.clone())));
     }
@@ -191,17 +187,14 @@ impl Fleet {
 
     pub fn start_worker(&mut self) {
         let setup = WorkerSetup {
-            broker: self.broker.clone(),
-            policies: Default::default(),
-            registry: self.registry.clone(),
-            types: Vec::new(),
             config: self.worker.clone(),
-            topology: Topology::new(self.names.clone(), self.events_partitions),
-            max_tree_age: TopicsConfig::default().max_tree_age,
-            metrics: Metrics::new().unwrap(),
             tracer: self.tracer.clone(),
-            health: Health::default(),
-            own_executable: None,
+            ..WorkerSetup::new(
+                self.broker.clone(),
+                self.registry.clone(),
+                Topology::new(self.names.clone(), self.events_partitions),
+                Metrics::new().unwrap(),
+            )
         };
         self.roles.push(tokio::spawn(worker::run(setup, self.shutdown.clone())));
     }

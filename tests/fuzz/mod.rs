@@ -14,7 +14,7 @@ use kafleet::api::{self, ApiSetup};
 use kafleet::broker::memory::{MemoryBroker, MemoryBrokerOptions};
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, OwnedHeaders, ProducerRecord, RecordRef, TopicSpec};
-use kafleet::config::{ApiConfig, Bytes, Names, Overrides, TopicsConfig, Topology, TrackerConfig, load_with};
+use kafleet::config::{Bytes, Names, Overrides, Topology, load_with};
 use kafleet::control::ControlState;
 use kafleet::control::heartbeat::Heartbeat;
 use kafleet::dead_letters;
@@ -25,12 +25,11 @@ use kafleet::model::offsets::Metadata;
 use kafleet::model::outbox::RecordCopy;
 use kafleet::model::projection::{LogPosition, WorkingSet};
 use kafleet::model::record::TaskRecord;
-use kafleet::model::retention::Lifetimes;
 use kafleet::model::schedule::{Schedule, Spec, Times, step, task_of};
 use kafleet::model::task::id::TaskId;
 use kafleet::model::task::{Position, RecordSource, parse_time, read_task};
 use kafleet::model::units::duration::Millis;
-use kafleet::runtime::{Health, Shutdown};
+use kafleet::runtime::Shutdown;
 use kafleet::telemetry::Metrics;
 use kafleet::tracker::{self, TrackerSetup};
 use kafleet::worker::child::protocol;
@@ -289,32 +288,17 @@ impl FuzzServices {
         let mut registry = Registry::default();
         registry.add("echo", TypeRegistration::new(Echo));
         let setup = ApiSetup {
-            pages: kafleet::ui::open,
-            broker: broker.clone(),
-            access: Default::default(),
-            policies: Default::default(),
-            store: store.clone(),
             registry,
-            config: ApiConfig::default(),
-            topology: Topology::new(names.clone(), 1),
-            max_tree_age: TopicsConfig::default().max_tree_age,
-            metrics: Metrics::new().unwrap(),
-            tracer: None,
-            health: Health::default(),
+            ..ApiSetup::new(
+                broker.clone(),
+                store.clone(),
+                Topology::new(names.clone(), 1),
+                Metrics::new().unwrap(),
+                kafleet::ui::open,
+            )
         };
         let open = api::open(setup, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &Shutdown::new()).unwrap();
-        let setup = TrackerSetup {
-            broker,
-            store,
-            config: TrackerConfig::default(),
-            lifetimes: Lifetimes::default(),
-            task_retention: TopicsConfig::default().task_retention,
-            topic_check: TopicsConfig::default().check_interval,
-            topology: Topology::new(names, 1),
-            metrics: Metrics::new().unwrap(),
-            tracer: None,
-            health: Health::default(),
-        };
+        let setup = TrackerSetup::new(broker, store, Topology::new(names, 1), Metrics::new().unwrap());
         runtime.spawn(tracker::run(setup, Shutdown::new()));
         drop(inside);
         Self { runtime, router: Some(open.router) }

@@ -115,7 +115,7 @@ fn declared() -> (Vec<&'static TypeSetting>, Vec<&'static TypeSetting>) {
     let of_tasks: Vec<&str> = Policy::fields().map(|field| field.name).collect();
     TYPE_SETTINGS
         .iter()
-        .filter(|setting| setting.scope == SettingScope::Apps)
+        .filter(|setting| setting.scope == SettingScope::Declarable)
         .partition(|setting| of_tasks.contains(&setting.key))
 }
 

@@ -14,7 +14,7 @@ use kafleet::model::statistics::aggregate::AggregateKey;
 use kafleet::model::statistics::errors::ErrorSummary;
 use kafleet::model::task::id::TaskId;
 use kafleet::store::{
-    AuditPage, Checkpoint, ErrorGroups, LogPage, Notice, Outbox, PartitionStatistics, PartitionWriter, Reservation,
+    Checkpoint, ErrorGroups, IntegrityPage, LogPage, Notice, Outbox, PartitionStatistics, PartitionWriter, Reservation,
     Store, StoreError, TypeCount, memory,
 };
 
@@ -165,11 +165,11 @@ impl PartitionWriter for FaultyWriter {
         self.fault_rng.violations.lock().extend(fault.clone());
         Ok(fault)
     }
-    async fn audit(&mut self, index: &Index, after: Option<&Entry>, limit: usize) -> Result<AuditPage> {
+    async fn indexed_tasks(&mut self, index: &Index, after: Option<&Entry>, limit: usize) -> Result<IntegrityPage> {
         reach(&self.fault_rng).await?;
-        let page = self.inner.audit(index, after, limit).await?;
+        let page = self.inner.indexed_tasks(index, after, limit).await?;
         // No records are lost here.
-        self.fault_rng.violations.lock().extend(page.tasks.iter().filter_map(kafleet::store::AuditedTask::fault));
+        self.fault_rng.violations.lock().extend(page.tasks.iter().filter_map(kafleet::store::IndexedTask::fault));
         Ok(page)
     }
     async fn apply(&mut self, changes: &Changes, from: Option<Checkpoint>, to: Checkpoint) -> Result<()> {

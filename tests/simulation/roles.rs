@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use kafleet::api::ApiSetup;
-use kafleet::config::{ApiConfig, TopicsConfig, Topology, TrackerConfig, WorkerConfig};
+use kafleet::config::{Topology, TrackerConfig, WorkerConfig};
 use kafleet::handlers::{Registry, Task};
 use kafleet::model::units::duration::Millis;
-use kafleet::runtime::Health;
 use kafleet::telemetry::Metrics;
 use kafleet::tracker::TrackerSetup;
 use kafleet::worker::WorkerSetup;
@@ -33,17 +32,14 @@ pub fn worker(fleet: &Fleet, number: usize) -> (WorkerSetup, Option<Arc<Simulate
     let types = scenario.variants.single_type.contains(&number).then(|| UnorderedTask::TYPE.to_owned());
     let running = Arc::<RunningAttempts>::default();
     let setup = WorkerSetup {
-        broker: broker(fleet, is_newer.then(|| fleet.names.events())),
-        policies: Default::default(),
-        registry: task_types::worker_registry(&fleet.journal, scenario, &running),
         types: types.into_iter().collect(),
         config,
-        topology: Topology::new(fleet.names.clone(), scenario.events_partitions),
-        max_tree_age: TopicsConfig::default().max_tree_age,
-        metrics: Metrics::new().unwrap(),
-        tracer: None,
-        health: Health::default(),
-        own_executable: None,
+        ..WorkerSetup::new(
+            broker(fleet, is_newer.then(|| fleet.names.events())),
+            task_types::worker_registry(&fleet.journal, scenario, &running),
+            Topology::new(fleet.names.clone(), scenario.events_partitions),
+            Metrics::new().unwrap(),
+        )
     };
     let app = scenario.app.clone().map(|spec| SimulatedApp::new(spec, scenario, &fleet.journal, running));
     (setup, app)
@@ -56,34 +52,28 @@ pub fn tracker(fleet: &Fleet, process_id: ProcessId) -> TrackerSetup {
     let config =
         TrackerConfig { batch_events: scenario.batch_events, observe: scenario.observe, ..TrackerConfig::default() };
     TrackerSetup {
-        broker: broker(fleet, None),
-        store: store(fleet, usize::from(is_newer && has_separate_store), is_newer),
         config,
         lifetimes: lifetimes(scenario),
-        task_retention: TopicsConfig::default().task_retention,
-        topic_check: TopicsConfig::default().check_interval,
-        topology: Topology::new(fleet.names.clone(), scenario.events_partitions),
-        metrics: Metrics::new().unwrap(),
-        tracer: None,
-        health: Health::default(),
+        ..TrackerSetup::new(
+            broker(fleet, None),
+            store(fleet, usize::from(is_newer && has_separate_store), is_newer),
+            Topology::new(fleet.names.clone(), scenario.events_partitions),
+            Metrics::new().unwrap(),
+        )
     }
 }
 
 pub fn api(fleet: &Fleet) -> ApiSetup {
     let is_newer = fleet.newer.borrow().contains(&ProcessId::Api);
     ApiSetup {
-        pages: kafleet::ui::open,
-        broker: broker(fleet, None),
-        access: Default::default(),
-        policies: Default::default(),
-        store: store(fleet, fleet.current.get(), is_newer),
         registry: registry(fleet),
-        config: ApiConfig::default(),
-        topology: Topology::new(fleet.names.clone(), fleet.scenario.events_partitions),
-        max_tree_age: TopicsConfig::default().max_tree_age,
-        metrics: Metrics::new().unwrap(),
-        tracer: None,
-        health: Health::default(),
+        ..ApiSetup::new(
+            broker(fleet, None),
+            store(fleet, fleet.current.get(), is_newer),
+            Topology::new(fleet.names.clone(), fleet.scenario.events_partitions),
+            Metrics::new().unwrap(),
+            kafleet::ui::open,
+        )
     }
 }
 

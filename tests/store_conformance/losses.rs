@@ -155,21 +155,21 @@ async fn negative_counter_is_detected_by_the_batch() {
 }
 
 #[tokio::test]
-async fn audit_finds_missing_and_expiring_records() {
+async fn integrity_check_finds_missing_and_expiring_records() {
     let Some((server, fixture)) = server(&[]).await else { return };
     fixture.put(0, full_batch("a")).await;
     fixture.put(0, Changes { task_records: vec![record("b", 1)], ..adds(&Index::Roots, [entry(6, "b")]) }).await;
     let (mut writer, _) = fixture.open(0).await;
-    let first = writer.audit(&Index::Roots, None, 1).await.unwrap();
+    let first = writer.indexed_tasks(&Index::Roots, None, 1).await.unwrap();
     assert!(first.more && first.tasks.len() == 1 && first.tasks[0].entry == entry(5, "a"), "{first:?}");
-    let rest = writer.audit(&Index::Roots, Some(&first.tasks[0].entry), 10).await.unwrap();
+    let rest = writer.indexed_tasks(&Index::Roots, Some(&first.tasks[0].entry), 10).await.unwrap();
     assert!(!rest.more && rest.tasks.len() == 1 && rest.tasks[0].fault().is_none(), "{rest:?}");
     for (words, expected) in [
         (&["PEXPIRE", "kafleet:{p0}:t:b", "3600000"][..], "has a TTL"),
         (&["DEL", "kafleet:{p0}:t:b"], "the record of `b` is missing"),
     ] {
         let _: i64 = server.call(words).unwrap();
-        let page = writer.audit(&Index::Roots, None, 10).await.unwrap();
+        let page = writer.indexed_tasks(&Index::Roots, None, 10).await.unwrap();
         let fault = page.tasks[1].fault();
         assert!(fault.as_ref().is_some_and(|fault| fault.contains(expected)), "{fault:?}");
     }

@@ -116,16 +116,16 @@ impl Fixture {
         // A tracker reports its state only once it has partitions.
         health.set("tracker", "not begun");
         let setup = TrackerSetup {
-            broker: self.broker.clone(),
-            store: self.store.clone(),
             config,
             lifetimes,
-            task_retention: TopicsConfig::default().task_retention,
             topic_check: self.topic_check,
-            topology: Topology::new(self.names.clone(), self.partitions),
-            metrics: metrics.clone(),
-            tracer: None,
             health: health.clone(),
+            ..TrackerSetup::new(
+                self.broker.clone(),
+                self.store.clone(),
+                Topology::new(self.names.clone(), self.partitions),
+                metrics.clone(),
+            )
         };
         let running = tokio::spawn(tracker::run(setup, shutdown.clone()));
         Tracker { health, metrics, shutdown, running }

@@ -17,8 +17,8 @@ use crate::tracker::{memory, services};
 
 const TREES: usize = 300;
 
-fn frequent_audits() -> TrackerConfig {
-    TrackerConfig { audit_interval: Millis(100), ..TrackerConfig::default() }
+fn frequent_integrity_checks() -> TrackerConfig {
+    TrackerConfig { integrity_check_interval: Millis(100), ..TrackerConfig::default() }
 }
 
 /// Losses detected so far in all partitions.
@@ -37,7 +37,7 @@ async fn expect_recovery(fixture: &Fixture, tracker: &Tracker, subject: &str, be
 /// Starts a tracker on a generated log and returns it when the log is folded.
 async fn folded(fixture: &Fixture) -> Tracker {
     fixture.write(&event_log(7, TREES)).await;
-    let tracker = fixture.tracker_with(frequent_audits()).await;
+    let tracker = fixture.tracker_with(frequent_integrity_checks()).await;
     expect_agreement(fixture).await;
     tracker.expect_ready().await;
     assert_eq!(losses(fixture, &tracker), 0);
@@ -85,7 +85,7 @@ async fn evictions_without_a_tracker_are_detected() {
     folded(&fixture).await.stop().await;
     evict(&server);
     configure(&server, "noeviction", 0);
-    let tracker = fixture.tracker_with(frequent_audits()).await;
+    let tracker = fixture.tracker_with(frequent_integrity_checks()).await;
     expect_recovery(&fixture, &tracker, "evicted", 0).await;
     tracker.stop().await;
 }
@@ -111,10 +111,10 @@ async fn deleted_and_expiring_keys_are_folded_again() {
         keys.sort();
         let key = keys.first().unwrap_or_else(|| panic!("no key matches `{pattern}`"));
         let command: Vec<&str> = [&words[..1], &[key], &words[1..]].concat();
-        // A batch may write the key again before the audit reaches it, so the command is repeated.
+        // A batch may write the key again before the integrity check reaches it, so the command is repeated.
         eventually(&format!("a loss is detected: {command:?}"), || async {
             let _: i64 = server.call(&command).unwrap();
-            // Longer than an audit of the partition takes.
+            // Longer than an integrity check of the partition takes.
             tokio::time::sleep(Duration::from_secs(2)).await;
             losses(&fixture, &tracker) > before
         })
@@ -139,10 +139,10 @@ async fn full_redis_is_reported_by_an_idle_tracker() {
 /// Every seventh record is lost in turn, at all levels of the trees. The tracker is not ready until everything is
 /// folded again.
 #[tokio::test(flavor = "multi_thread")]
-async fn lost_records_are_found_by_the_audit() {
+async fn lost_records_are_found_by_the_integrity_check() {
     let (fixture, memory) = memory::fixture(1);
     fixture.write(&event_log(7, 40)).await;
-    let tracker = fixture.tracker_with(TrackerConfig { batch_events: 1, ..frequent_audits() }).await;
+    let tracker = fixture.tracker_with(TrackerConfig { batch_events: 1, ..frequent_integrity_checks() }).await;
     let oracle = expect_agreement(&fixture).await;
     tracker.expect_ready().await;
     let (health, reasons) = (tracker.health.clone(), Arc::new(Mutex::new(BTreeSet::new())));
@@ -216,7 +216,7 @@ async fn restarted_tracker_is_not_ready_before_a_lost_partition_is_complete() {
     let none = faults.on(polls_of_groups).records(0);
     let at = offset().await;
     assert!(at < end, "{at} of {end}");
-    let tracker = fixture.tracker_with(frequent_audits()).await;
+    let tracker = fixture.tracker_with(frequent_integrity_checks()).await;
     tracker.expect_reason(&part(0), &format!("at offset {at} of ")).await;
     none.lift();
     expect_agreement(&fixture).await;

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use kafleet::broker::memory as broker;
-use kafleet::config::{TopicsConfig, Topology, TrackerConfig};
+use kafleet::config::{Topology, TrackerConfig};
 use kafleet::model::record::TaskRecord;
 use kafleet::model::record::state::State;
-use kafleet::model::retention::Lifetimes;
 use kafleet::model::units::duration::Millis;
-use kafleet::runtime::{Health, Shutdown, now_ms};
+use kafleet::runtime::{Shutdown, now_ms};
 use kafleet::store::inspect::Inspect;
 use kafleet::store::memory::MemoryStore;
 use kafleet::store::redis::{Redis, RedisOptions};
@@ -31,16 +30,13 @@ use crate::tracker::outbox::{header, make_topics, read_all, scheduled};
 /// Rebuild of the store of `fixture` into the store of `into`.
 fn setup(fixture: &Fixture, into: &Fixture) -> Rebuild {
     let tracker = TrackerSetup {
-        broker: into.broker.clone(),
-        store: into.store.clone(),
         config: TrackerConfig { batch_events: 50, cache_records: 1_000, ..TrackerConfig::default() },
-        lifetimes: Lifetimes::default(),
-        task_retention: TopicsConfig::default().task_retention,
-        topic_check: TopicsConfig::default().check_interval,
-        topology: Topology::new(fixture.names.clone(), fixture.partitions),
-        metrics: Metrics::new().unwrap(),
-        tracer: None,
-        health: Health::default(),
+        ..TrackerSetup::new(
+            into.broker.clone(),
+            into.store.clone(),
+            Topology::new(fixture.names.clone(), fixture.partitions),
+            Metrics::new().unwrap(),
+        )
     };
     Rebuild { tracker: Arc::new(tracker), source: fixture.store.clone(), compare: None, partial: false, follow: true }
 }

@@ -127,17 +127,16 @@ impl Fleet {
         let mut registry = registry(kinds);
         (self.app)(&mut registry);
         let setup = WorkerSetup {
-            broker: self.broker.clone(),
             policies: policies.clone(),
-            registry,
-            types: Vec::new(),
             config: self.config.clone(),
-            topology: Topology::new(self.names.clone(), EVENTS_PARTITIONS),
-            max_tree_age: TopicsConfig::default().max_tree_age,
-            metrics: metrics.clone(),
-            tracer: None,
             health: health.clone(),
             own_executable: self.own_executable.clone(),
+            ..WorkerSetup::new(
+                self.broker.clone(),
+                registry,
+                Topology::new(self.names.clone(), EVENTS_PARTITIONS),
+                metrics.clone(),
+            )
         };
         let ended = tokio::spawn(worker::run(setup, shutdown.clone()));
         Worker { health, metrics, policies, shutdown, ended }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kafleet_broker::Broker;
 use kafleet_broker::shared_producer::SharedProducer;
-use kafleet_config::{ApiConfig, Topology, UiConfig};
+use kafleet_config::{ApiConfig, TopicsConfig, Topology, UiConfig};
 use kafleet_fleet::control::{ControlState, ControlWatch, PolicyUpdates};
 use kafleet_fleet::dead_letters::DeadLetterIndex;
 use kafleet_fleet::publish::Publisher;
@@ -55,6 +55,32 @@ pub struct ApiSetup {
     pub health: Health,
     /// Web UI.
     pub pages: OpenPages,
+}
+
+impl ApiSetup {
+    /// API with the default configuration, without task types of its own, tokens and traces.
+    pub fn new(
+        broker: Arc<dyn Broker>,
+        store: Arc<dyn Store>,
+        topology: Topology,
+        metrics: Metrics,
+        pages: OpenPages,
+    ) -> Self {
+        Self {
+            broker,
+            store,
+            registry: Registry::default(),
+            config: ApiConfig::default(),
+            access: LiveAccess::default(),
+            policies: PolicyUpdates::default(),
+            topology,
+            max_tree_age: TopicsConfig::default().max_tree_age,
+            metrics,
+            tracer: None,
+            health: Health::default(),
+            pages,
+        }
+    }
 }
 
 /// State shared by all requests.

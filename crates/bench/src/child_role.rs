@@ -7,14 +7,13 @@ use std::time::Duration;
 use anyhow::Context as _;
 use kafleet_api::ApiSetup;
 use kafleet_broker::kafka::baseline::RawLoop;
-use kafleet_config::{ApiConfig, Isolation, Names, Order, TopicsConfig, Topology, TypePolicy};
+use kafleet_config::{Isolation, Names, Order, Topology, TypePolicy};
 use kafleet_handlers::layer::AttemptRequest;
 use kafleet_handlers::program_env::WithheldVariables;
 use kafleet_handlers::{
     AnswerFuture, Capabilities, Child, Context, Handler, InChild, ParamsError, Registry, TypeRegistration,
 };
 use kafleet_model::json::RawJson;
-use kafleet_model::retention::Lifetimes;
 use kafleet_model::units::duration::Millis;
 use kafleet_runtime::{Health, Shutdown};
 use kafleet_telemetry::otel::{self, Exporter};
@@ -210,50 +209,36 @@ fn worker(
     registry: Registry,
 ) -> anyhow::Result<WorkerSetup> {
     Ok(WorkerSetup {
-        broker: Arc::new(services.kafka()?),
-        policies: Default::default(),
-        registry,
-        types: Vec::new(),
         config: services.worker.clone(),
-        topology: Topology::new(Names::new(prefix), events_partitions),
-        max_tree_age: TopicsConfig::default().max_tree_age,
-        metrics: Metrics::new()?,
-        health: Health::default(),
-        tracer: None,
-        own_executable: None,
+        ..WorkerSetup::new(
+            Arc::new(services.kafka()?),
+            registry,
+            Topology::new(Names::new(prefix), events_partitions),
+            Metrics::new()?,
+        )
     })
 }
 
 fn tracker(services: &Services, prefix: &str, events_partitions: u32) -> anyhow::Result<TrackerSetup> {
     Ok(TrackerSetup {
-        broker: Arc::new(services.kafka()?),
-        store: Arc::new(services.redis(prefix)?),
         config: services.tracker.clone(),
-        lifetimes: Lifetimes::default(),
-        task_retention: TopicsConfig::default().task_retention,
-        topic_check: TopicsConfig::default().check_interval,
-        topology: Topology::new(Names::new(prefix), events_partitions),
-        metrics: Metrics::new()?,
-        tracer: None,
-        health: Health::default(),
+        ..TrackerSetup::new(
+            Arc::new(services.kafka()?),
+            Arc::new(services.redis(prefix)?),
+            Topology::new(Names::new(prefix), events_partitions),
+            Metrics::new()?,
+        )
     })
 }
 
 fn api(services: &Services, prefix: &str, events_partitions: u32) -> anyhow::Result<ApiSetup> {
-    Ok(ApiSetup {
-        pages: kafleet_ui::open,
-        broker: Arc::new(services.kafka()?),
-        access: Default::default(),
-        policies: Default::default(),
-        store: Arc::new(services.redis(prefix)?),
-        registry: Registry::default(),
-        config: ApiConfig::default(),
-        topology: Topology::new(Names::new(prefix), events_partitions),
-        max_tree_age: TopicsConfig::default().max_tree_age,
-        metrics: Metrics::new()?,
-        tracer: None,
-        health: Health::default(),
-    })
+    Ok(ApiSetup::new(
+        Arc::new(services.kafka()?),
+        Arc::new(services.redis(prefix)?),
+        Topology::new(Names::new(prefix), events_partitions),
+        Metrics::new()?,
+        kafleet_ui::open,
+    ))
 }
 
 fn registry(slots: u32, order: Order, isolation: Isolation, layers: u32, fan: bool) -> Registry {

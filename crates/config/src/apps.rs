@@ -137,10 +137,11 @@ pub fn combine_policy(
     configured: Option<&TypeConfig>,
     topics: &TopicsConfig,
 ) -> Result<TypeConfig, Vec<String>> {
-    let refused =
-        TYPE_SETTINGS.iter().find(|setting| setting.scope != SettingScope::Apps && declared.contains_key(setting.key));
+    let refused = TYPE_SETTINGS
+        .iter()
+        .find(|setting| setting.scope != SettingScope::Declarable && declared.contains_key(setting.key));
     if let Some(TypeSetting { key, scope, .. }) = refused {
-        let is_of_file = *scope == SettingScope::File;
+        let is_of_file = *scope == SettingScope::FileOnly;
         let hint = if is_of_file { "set it in `[types.NAME]` of kafleet.toml" } else { "remove it" };
         return Err(vec![format!("`{key}` is not part of a policy; hint: {hint}")]);
     }

@@ -30,8 +30,8 @@ pub struct TrackerConfig {
     /// intervals.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_silent: Option<Millis>,
-    /// Audit interval of each partition of the store: server settings, evictions, counters, and 250 records in turn.
-    pub audit_interval: Millis,
+    /// Interval of the integrity check of each partition of the store: server settings, evictions, counters, and 250 records in turn.
+    pub integrity_check_interval: Millis,
 }
 
 impl Default for TrackerConfig {
@@ -43,7 +43,7 @@ impl Default for TrackerConfig {
             observe: true,
             tick: Millis::secs(60),
             worker_silent: None,
-            audit_interval: Millis::secs(5),
+            integrity_check_interval: Millis::secs(5),
         }
     }
 }
@@ -52,7 +52,7 @@ pub(super) fn problems(document: &Document, tracker: &TrackerConfig) -> Vec<Unlo
     let intervals = [
         ("tick", Some(tracker.tick)),
         ("worker_silent", tracker.worker_silent),
-        ("audit_interval", Some(tracker.audit_interval)),
+        ("integrity_check_interval", Some(tracker.integrity_check_interval)),
     ];
     positive(document, "/tracker", intervals)
 }

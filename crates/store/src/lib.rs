@@ -35,15 +35,15 @@ use kafleet_model::task::id::TaskId;
 
 pub use kafleet_model::projection::changes::{Entry, Index};
 
-pub mod audit;
 pub mod inspect;
+pub mod integrity;
 pub mod keys;
 mod log_tail;
 pub mod memory;
 pub mod redis;
 mod statistics;
 
-pub use audit::{AuditPage, AuditedTask};
+pub use integrity::{IndexedTask, IntegrityPage};
 pub use log_tail::{MAX_LOG_BYTES, MAX_LOG_LINES};
 
 /// Maximum entries per page; a higher limit is reduced to this.
@@ -252,7 +252,12 @@ pub trait PartitionWriter: Send {
 
     /// Reads entries of an index after `after` together with their related keys, as of this writer's checkpoint. At
     /// most `limit`, and fewer if they are large.
-    async fn audit(&mut self, index: &Index, after: Option<&Entry>, limit: usize) -> Result<AuditPage, StoreError>;
+    async fn indexed_tasks(
+        &mut self,
+        index: &Index,
+        after: Option<&Entry>,
+        limit: usize,
+    ) -> Result<IntegrityPage, StoreError>;
 
     /// Marks the partition as damaged: the next open empties it and returns [`StoreError::Emptied`] with this reason.
     /// Closes the writer.

@@ -112,7 +112,7 @@ pub struct TrackerMetrics {
     pub rewinds: IntCounterVec,
     /// Partitions rebuilt because the store had lost keys.
     pub store_losses: IntCounterVec,
-    pub audited: IntCounterVec,
+    pub integrity_checked: IntCounterVec,
     pub fired: IntCounterVec,
     pub removed: IntCounterVec,
     pub aged: IntCounterVec,
@@ -377,9 +377,9 @@ impl TrackerMetrics {
                 "Times a partition was cleared and rebuilt because the store had lost writes.",
                 &["partition"],
             )?,
-            audited: new.counter(
-                "kafleet_tracker_audited_records_total",
-                "Records compared with indexes and counters.",
+            integrity_checked: new.counter(
+                "kafleet_tracker_checked_records_total",
+                "Records that the integrity check of the store has compared with their indexes.",
                 &["partition"],
             )?,
             fired: new.counter(

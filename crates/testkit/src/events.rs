@@ -95,7 +95,8 @@ fn some_tells(state: State) -> (Vec<Action>, Vec<Check>) {
     (vec![Action { on: vec![state], callback: Some(callback), email: None }], vec![check(3), check(9)])
 }
 
-/// Events of a few related tasks, in any order and of all kinds that change a task.
+/// Events of a few related tasks, in any order, of the kinds that change states, rollups, effects and logs. Patches,
+/// attachments and events of partitions have tests of their own.
 pub fn any_event() -> impl Strategy<Value = Event> {
     let kinds = prop::sample::select(vec![
         Kind::Submitted,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kafleet_broker::Broker;
-use kafleet_config::{Topology, TrackerConfig};
+use kafleet_config::{TopicsConfig, Topology, TrackerConfig};
 use kafleet_model::retention::Lifetimes;
 use kafleet_model::units::duration::Millis;
 use kafleet_runtime::Health;
@@ -30,4 +30,23 @@ pub struct TrackerSetup {
     /// `None`: nothing is traced.
     pub tracer: Option<Tracer>,
     pub health: Health,
+}
+
+impl TrackerSetup {
+    /// Tracker with the default configuration and no traces.
+    pub fn new(broker: Arc<dyn Broker>, store: Arc<dyn Store>, topology: Topology, metrics: Metrics) -> Self {
+        let topics = TopicsConfig::default();
+        Self {
+            broker,
+            store,
+            config: TrackerConfig::default(),
+            lifetimes: Lifetimes::default(),
+            task_retention: topics.task_retention,
+            topic_check: topics.check_interval,
+            topology,
+            metrics,
+            tracer: None,
+            health: Health::default(),
+        }
+    }
 }

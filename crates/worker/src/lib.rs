@@ -58,7 +58,7 @@ use group_start::{ConsumerEnd, ConsumerGroup, GroupStart, groups_of};
 use heartbeat::HeartbeatSender;
 use kafleet_broker::shared_producer::SharedProducer;
 use kafleet_broker::{Broker, BrokerError, Partition};
-use kafleet_config::{Isolation, Names, Topology, WorkerConfig};
+use kafleet_config::{Isolation, Names, TopicsConfig, Topology, WorkerConfig};
 use kafleet_fleet::control::{self, ControlState, ControlWatch, PolicyUpdates};
 use kafleet_fleet::publish::Publisher;
 use kafleet_handlers::{Registry, TypeRegistration};
@@ -100,6 +100,23 @@ pub struct WorkerSetup {
 }
 
 impl WorkerSetup {
+    /// Worker for all registered types with the default configuration, without child processes and traces.
+    pub fn new(broker: Arc<dyn Broker>, registry: Registry, topology: Topology, metrics: Metrics) -> Self {
+        Self {
+            broker,
+            registry,
+            types: Vec::new(),
+            config: WorkerConfig::default(),
+            topology,
+            max_tree_age: TopicsConfig::default().max_tree_age,
+            metrics,
+            health: Health::default(),
+            policies: PolicyUpdates::default(),
+            tracer: None,
+            own_executable: None,
+        }
+    }
+
     /// Limits of new tasks.
     fn limits(&self) -> TaskLimits {
         TaskLimits { max_tree_age: self.max_tree_age, max_params: self.config.max_params.as_usize() }

@@ -144,17 +144,16 @@ async fn running_workers_apply_offsets() {
     let health = Health::default();
     let shutdown = Shutdown::new();
     let setup = kafleet_worker::WorkerSetup {
-        broker: broker.clone(),
-        policies: Default::default(),
-        registry,
         types: vec!["echo".into()],
         config: config.worker.clone(),
-        topology: Topology::new(names.clone(), config.topics.events_partitions),
         max_tree_age: config.topics.max_tree_age,
-        metrics: kafleet_telemetry::Metrics::new().unwrap(),
-        tracer: None,
         health: health.clone(),
-        own_executable: None,
+        ..kafleet_worker::WorkerSetup::new(
+            broker.clone(),
+            registry,
+            Topology::new(names.clone(), config.topics.events_partitions),
+            kafleet_telemetry::Metrics::new().unwrap(),
+        )
     };
     let worker = tokio::spawn(kafleet_worker::run(setup, shutdown.clone()));
     let is_refused = async || health.reasons().iter().any(|(part, _)| part.ends_with("/1"));

@@ -1,6 +1,6 @@
 //! Statistics merged over all partitions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use kafleet_model::units::duration::Millis;
 use kafleet_model::units::time::time_text;
 use kafleet_runtime::now_ms;
 use kafleet_store::PartitionStatistics;
-use kafleet_store::audit::is_open;
+use kafleet_store::integrity::is_open;
+use tokio::time::Instant;
 
 use crate::backends::stored;
 use crate::http::problem::ApiError;
@@ -25,7 +26,7 @@ pub(crate) const MAX_POINTS: i64 = 400;
 const MAX_SERIES: usize = 100;
 /// Aggregates per store call, which keeps one call short.
 const MAX_AGGREGATES: usize = 8_000;
-/// Maximum wait for the end offsets of the log. If it is exceeded, the response ends at the projected offsets.
+/// Maximum wait for the end offsets of all partitions. If it is exceeded, the response ends at the projected offsets.
 const ENDS_DEADLINE: Duration = Duration::from_secs(1);
 /// Maximum concurrent store calls of a request.
 pub(super) const MAX_CONCURRENT_READS: usize = 16;
@@ -70,10 +71,10 @@ pub(crate) async fn stats(reads: &Reads, range: &StatsRange, max_tree_age_ms: i6
             .buffer_unordered(MAX_CONCURRENT_READS)
             .try_collect()
             .await?;
+    let projected = projected_partitions(reads, &parts).await;
     let mut sums = Sums::default();
     for (partition, part) in parts {
-        let is_complete = is_folded(reads, partition, &part).await;
-        sums.add(part, range.level, is_complete);
+        sums.add(part, range.level, projected.contains(&partition));
     }
     let incomplete = reads.incomplete().await?;
     Ok(Stats { incomplete, ..sums.document(range, max_tree_age_ms) })
@@ -106,10 +107,21 @@ async fn partition_statistics(
     Ok(collected)
 }
 
-/// Returns whether a partition is projected up to the end of its log; false if Kafka does not answer in time.
-async fn is_folded(reads: &Reads, partition: u32, part: &PartitionStatistics) -> bool {
-    let offset = part.checkpoint.map_or(0, |checkpoint| checkpoint.offset);
-    reads.event_ends(partition, ENDS_DEADLINE).await.is_ok_and(|ends| offset >= ends.high)
+/// Returns the partitions that are projected up to the end of their logs. Those whose end Kafka does not report in
+/// time are left out.
+async fn projected_partitions(reads: &Reads, parts: &[(u32, PartitionStatistics)]) -> BTreeSet<u32> {
+    let offset_of = |part: &PartitionStatistics| part.checkpoint.map_or(0, |checkpoint| checkpoint.offset);
+    let offsets: Vec<(u32, i64)> = parts.iter().map(|(partition, part)| (*partition, offset_of(part))).collect();
+    let deadline = Instant::now() + ENDS_DEADLINE;
+    stream::iter(offsets)
+        .map(|(partition, offset)| async move {
+            let ends = tokio::time::timeout_at(deadline, reads.event_ends(partition, ENDS_DEADLINE)).await;
+            matches!(ends, Ok(Ok(ends)) if offset >= ends.high).then_some(partition)
+        })
+        .buffer_unordered(MAX_CONCURRENT_READS)
+        .filter_map(std::future::ready)
+        .collect()
+        .await
 }
 
 impl Sums {

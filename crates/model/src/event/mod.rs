@@ -42,6 +42,9 @@ pub use table::{Kind, Payload};
 
 /// Version of the events written by this build, and the highest version that it projects.
 pub const EVENT_VERSION: u32 = 2;
+/// Lowest version that this build projects. It stays when [`EVENT_VERSION`] rises: logs keep events of all released
+/// versions.
+pub const OLDEST_EVENT_VERSION: u32 = 2;
 
 /// Field of [`Event::extra`] with the id of the bulk action that an event belongs to.
 pub const BULK_FIELD: &str = "bulk";
@@ -203,7 +206,7 @@ impl Event {
         if event.v > EVENT_VERSION {
             return Err(DecodeError::Newer(event.v));
         }
-        if event.v < EVENT_VERSION {
+        if event.v < OLDEST_EVENT_VERSION {
             return Err(DecodeError::Malformed(format!("version {} was never released", event.v)));
         }
         if event.kind() == Kind::Submitted && event.task.is_none() {

@@ -25,7 +25,8 @@ enum Subject {
 }
 
 /// Defines kinds and payloads. An entry: name on the wire, kind, subject, `outside_history` if the history of the task does not
-/// list it, and the fields of `data`, or the type that has them.
+/// list it, and the fields of `data`, or the type that has them. A new entry is the last one: histories store kinds by
+/// their place.
 macro_rules! events {
     ($(
         $(#[$doc:meta])*
@@ -35,11 +36,12 @@ macro_rules! events {
         /// Kind of an event. A new kind that changes a state raises the event version, so that older builds stop at it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
         #[serde(rename_all = "snake_case")]
+        #[repr(u8)]
         pub enum Kind {
             $($(#[$doc])* $kind,)*
             /// Kind of a newer build that changes no state.
             #[serde(other)]
-            Unknown,
+            Unknown = u8::MAX,
         }
 
         /// Fields that belong to one kind of event: `data` on the wire. An optional field that is absent is `None`.
@@ -67,6 +69,16 @@ macro_rules! events {
         impl Kind {
             /// All kinds that this build writes.
             pub const ALL: &[Self] = &[$(Self::$kind,)*];
+
+            /// Number in stored histories: the place in the table. A number that this build does not know is of a newer
+            /// one.
+            pub const fn number(self) -> u8 {
+                self as u8
+            }
+
+            pub fn of_number(number: u8) -> Self {
+                Self::ALL.get(usize::from(number)).copied().unwrap_or(Self::Unknown)
+            }
 
             /// Name on the wire.
             pub const fn name(self) -> &'static str {

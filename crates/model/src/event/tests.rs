@@ -61,6 +61,16 @@ fn newer_version_is_distinguished_from_malformed_input() {
 }
 
 #[test]
+fn events_of_released_versions_are_decoded() {
+    let text = |v: u32| format!(r#"{{"v":{v},"kind":"started","id":"a","at_ms":5}}"#);
+    for v in OLDEST_EVENT_VERSION..=EVENT_VERSION {
+        assert_eq!(decode(&text(v)).unwrap().v, v);
+    }
+    let expected = DecodeError::Malformed("version 1 was never released".to_owned());
+    assert_eq!(decode(&text(OLDEST_EVENT_VERSION - 1)), Err(expected));
+}
+
+#[test]
 fn invalid_events_are_malformed() {
     for text in [
         "",

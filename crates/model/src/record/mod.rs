@@ -223,6 +223,7 @@ pub struct Moment {
 /// Entry of a task's history: one event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryEntry {
+    #[serde(with = "kind_number")]
     pub kind: Kind,
     pub at_ms: i64,
     pub offset: i64,
@@ -240,6 +241,21 @@ pub struct HistoryEntry {
     pub by: Option<Arc<str>>,
     /// The event changed nothing.
     pub ignored: bool,
+}
+
+/// Stores a kind as its number, which no new kind changes.
+mod kind_number {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::Kind;
+
+    pub(super) fn serialize<S: Serializer>(kind: &Kind, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u8(kind.number())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
+        Ok(Kind::of_number(u8::deserialize(from)?))
+    }
 }
 
 impl HistoryEntry {

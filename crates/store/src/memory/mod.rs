@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::Instant;
 
-use super::audit::AuditPage;
+use super::integrity::IntegrityPage;
 use super::log_tail::LogTail;
 use super::{
     Changes, Checkpoint, Entry, Index, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError,
@@ -26,7 +26,7 @@ use super::{ErrorGroups, PartitionStatistics};
 use super::{LEASE_TTL, MAX_PAGE, NOTICE_BUFFER, RESERVATION_TTL, Stage, closed_writer, decode};
 use partition::Partition;
 
-mod audit;
+mod integrity;
 mod partition;
 mod statistics;
 
@@ -394,9 +394,15 @@ impl PartitionWriter for Writer {
         Ok(fault)
     }
 
-    async fn audit(&mut self, index: &Index, after: Option<&Entry>, limit: usize) -> Result<AuditPage, StoreError> {
+    async fn indexed_tasks(
+        &mut self,
+        index: &Index,
+        after: Option<&Entry>,
+        limit: usize,
+    ) -> Result<IntegrityPage, StoreError> {
         let revision = self.revision.take().ok_or_else(closed_writer)?;
-        let page = self.store.read(self.partition, |partition| partition.audit(index, after, limit.min(MAX_PAGE)));
+        let page =
+            self.store.read(self.partition, |partition| partition.indexed_tasks(index, after, limit.min(MAX_PAGE)));
         self.revision = Some(revision);
         Ok(page)
     }

@@ -13,7 +13,7 @@ use kafleet_model::task::id::TaskId;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
-use crate::audit::Sizes;
+use crate::integrity::Sizes;
 use crate::log_tail::LogTail;
 use crate::{Checkpoint, Entry, Index, Reservation};
 
@@ -40,7 +40,7 @@ pub(super) struct Partition {
     pub(super) errors: BTreeMap<(Arc<str>, Fingerprint), i64>,
     /// Requests of users, newest first.
     pub(super) requests: VecDeque<Vec<u8>>,
-    /// Expected sizes, compared with the actual ones by the audit.
+    /// Expected sizes, compared with the actual ones by the integrity check.
     pub(super) sizes: Sizes,
     /// Bytes of records, deferred records, log lines and attachments.
     pub(super) bytes: usize,

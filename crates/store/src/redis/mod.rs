@@ -34,12 +34,12 @@ use reader::Reader;
 
 pub use usage::Usage;
 
-mod audit;
 mod cluster;
 #[doc(hidden)]
 pub mod commands;
 mod connection;
 mod inspect;
+mod integrity;
 mod notices;
 mod page;
 mod reader;

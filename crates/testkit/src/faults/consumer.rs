@@ -145,7 +145,7 @@ impl Consumer for FaultyConsumer {
             self.outcomes.extend((!refused.is_empty()).then(|| (Instant::now(), refused)));
             return Ok(());
         }
-        self.refused = refused;
+        self.refused.extend(refused);
         self.inner.commit(&made)
     }
 

@@ -13,8 +13,8 @@ use kafleet_model::statistics::aggregate::AggregateKey;
 use kafleet_model::statistics::errors::ErrorSummary;
 use kafleet_model::task::id::TaskId;
 use kafleet_store::{
-    AuditPage, Checkpoint, Entry, ErrorGroups, Index, LogPage, Notice, Outbox, PartitionStatistics, PartitionWriter,
-    Reservation, Store, StoreError, TypeCount,
+    Checkpoint, Entry, ErrorGroups, Index, IntegrityPage, LogPage, Notice, Outbox, PartitionStatistics,
+    PartitionWriter, Reservation, Store, StoreError, TypeCount,
 };
 
 use super::{Call, FaultRules};
@@ -171,8 +171,8 @@ impl PartitionWriter for FaultyWriter {
         Self::call(&self.faults, self.inner.verify_totals()).await
     }
 
-    async fn audit(&mut self, index: &Index, after: Option<&Entry>, limit: usize) -> Result<AuditPage> {
-        Self::call(&self.faults, self.inner.audit(index, after, limit)).await
+    async fn indexed_tasks(&mut self, index: &Index, after: Option<&Entry>, limit: usize) -> Result<IntegrityPage> {
+        Self::call(&self.faults, self.inner.indexed_tasks(index, after, limit)).await
     }
 
     async fn mark_damaged(&mut self, reason: &str) -> Result<()> {

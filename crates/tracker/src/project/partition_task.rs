@@ -33,8 +33,8 @@ use crate::is_stopped_within;
 use crate::outbox::relay::{FoldProgress, OutboxRelay};
 use crate::schedules::{OWNER_PARTITION, Schedules};
 use crate::setup::TrackerSetup;
+use crate::upkeep::integrity_check::{IntegrityCheck, Losses};
 use crate::upkeep::stale_cancels::StaleCancels;
-use crate::upkeep::store_audit::{Losses, StoreAudit};
 use crate::upkeep::ticker::{PartitionUpkeep, TrackerShared};
 
 /// Owner number of a tracker, as opposed to a rebuild.
@@ -61,7 +61,7 @@ pub(crate) struct PartitionTask {
     lost: Option<String>,
     /// Set while the partition is folded from the beginning of the log.
     refold: Option<Refold>,
-    audit: StoreAudit,
+    integrity_check: IntegrityCheck,
     losses: Losses,
 }
 
@@ -99,8 +99,21 @@ impl PartitionTask {
     pub(crate) fn new(setup: Arc<TrackerSetup>, shared: Arc<TrackerShared>, handle: PartitionHandle) -> Self {
         let PartitionHandle { number, batches, seek_sender, stop, generation } = handle;
         let (stuck_at, lost, refold) = (None, None, None);
-        let (audit, losses) = (StoreAudit::default(), Losses::default());
-        Self { setup, shared, number, batches, seek_sender, stop, generation, stuck_at, lost, refold, audit, losses }
+        let (integrity_check, losses) = (IntegrityCheck::default(), Losses::default());
+        Self {
+            setup,
+            shared,
+            number,
+            batches,
+            seek_sender,
+            stop,
+            generation,
+            stuck_at,
+            lost,
+            refold,
+            integrity_check,
+            losses,
+        }
     }
 
     /// Runs until the partition is released. After any error it resumes at the store's checkpoint.
@@ -245,18 +258,18 @@ impl PartitionTask {
         folded: watch::Sender<FoldProgress>,
         backoff: &mut Backoff,
     ) -> Result<std::convert::Infallible, SessionEnd> {
-        let (mut next_check, mut next_audit) = (Instant::now() + CHECKPOINT_INTERVAL, Instant::now());
+        let (mut next_check, mut next_integrity_check) = (Instant::now() + CHECKPOINT_INTERVAL, Instant::now());
         loop {
             if Instant::now() >= next_check {
                 self.verify_checkpoint(projection.partition(), projection.checkpoint()).await?;
                 self.check_topics().await?;
                 next_check = Instant::now() + CHECKPOINT_INTERVAL;
             }
-            if Instant::now() >= next_audit {
-                self.audit(&mut projection, end).await?;
-                next_audit = Instant::now() + self.setup.config.audit_interval.into();
+            if Instant::now() >= next_integrity_check {
+                self.check_integrity(&mut projection, end).await?;
+                next_integrity_check = Instant::now() + self.setup.config.integrity_check_interval.into();
             }
-            let batch = match tokio::time::timeout_at(next_check.min(next_audit), self.batches.recv()).await {
+            let batch = match tokio::time::timeout_at(next_check.min(next_integrity_check), self.batches.recv()).await {
                 Ok(Some(batch)) => batch,
                 Ok(None) => return Err(SessionEnd::Stopped),
                 Err(_) => continue,
@@ -284,7 +297,7 @@ impl PartitionTask {
 
     /// Checks the consistency of the store. Records are compared only once the fold has passed `end`: an earlier
     /// session may have stopped in the middle of removing a tree, for a reason that lies before `end`.
-    async fn audit(&mut self, projection: &mut Projection, end: i64) -> Result<(), SessionEnd> {
+    async fn check_integrity(&mut self, projection: &mut Projection, end: i64) -> Result<(), SessionEnd> {
         projection.writer().check().await?;
         if projection.checkpoint().is_none_or(|checkpoint| checkpoint.offset < end) || self.losses.is_paused() {
             return Ok(());
@@ -307,8 +320,13 @@ impl PartitionTask {
         if fault.is_some() {
             return Ok(fault);
         }
-        let compared = self.audit.step(projection.writer()).await?;
-        self.setup.metrics.tracker.audited.with_label_values(&[&*self.number.to_string()]).inc_by(compared.records);
+        let compared = self.integrity_check.step(projection.writer()).await?;
+        self.setup
+            .metrics
+            .tracker
+            .integrity_checked
+            .with_label_values(&[&*self.number.to_string()])
+            .inc_by(compared.records);
         Ok(compared.fault)
     }
 

@@ -69,9 +69,9 @@ impl Backpressure {
         PollBudget { records: 0, wait: if recent { FULL_WAIT } else { BUSY_WAIT } }
     }
 
-    /// Number of records to take and time to wait for them. A type that takes no records is held back, without effect
-    /// on the others.
-    pub(super) fn poll_budget(
+    /// Holds back the types that take no records, without effect on the others, and returns the limits of the next
+    /// poll.
+    pub(super) fn apply_backpressure(
         &self,
         deps: &mut GroupDeps,
         types: &mut TypeTable,
@@ -82,7 +82,7 @@ impl Backpressure {
         let mut held = 0;
         let mut needs_commit = committing;
         for type_consumer in types.busy_mut() {
-            let takes_records = type_consumer.takes_records(deps, committing, now);
+            let takes_records = type_consumer.adjust_intake(deps, committing, now);
             type_consumer.set_held(deps, !takes_records, now);
             held += usize::from(!takes_records);
             if number > 1 {
@@ -117,9 +117,10 @@ impl TypeBackpressure {
 }
 
 impl TypeConsumer {
-    /// Returns whether the type takes records now. It takes none while memory is short or its backlog is full; if one
-    /// of its partitions starves meanwhile, those with too large a backlog are paused after a while.
-    fn takes_records(&mut self, deps: &mut GroupDeps, committing: bool, now: Instant) -> bool {
+    /// Decides whether the type takes records now, pauses and resumes its partitions, and returns the decision. It
+    /// takes none while memory is short or its backlog is full; if one of its partitions starves meanwhile, those with
+    /// too large a backlog are paused after a while.
+    fn adjust_intake(&mut self, deps: &mut GroupDeps, committing: bool, now: Instant) -> bool {
         if !self.deps.decoder.memory.has_room(self.deps.decoder.type_index) {
             self.backpressure.starving_since = None;
             return false;

@@ -139,7 +139,7 @@ impl GroupConsumer {
             self.backpressure.no_records(before)
         } else {
             let committing = self.committer.is_in_flight();
-            self.backpressure.poll_budget(&mut self.deps, &mut self.types, committing, before)
+            self.backpressure.apply_backpressure(&mut self.deps, &mut self.types, committing, before)
         };
         let wait = kafleet_runtime::waiting(budget.wait).await;
         let types = &mut self.types;

@@ -35,6 +35,7 @@ mod interruptions;
 mod notifications;
 mod oracle;
 mod projected_store;
+mod released;
 mod retries;
 mod statistics;
 

@@ -9,7 +9,7 @@ use super::{ITEMS_PER_COMMAND, Writer, watch};
 use crate::keys::{self, Keys};
 use crate::log_tail::LogTail;
 use crate::redis::values::{checkpoint_text, notice_text};
-use crate::redis::{audit, server_state, statistics, torn_writes};
+use crate::redis::{integrity, server_state, statistics, torn_writes};
 use crate::{Changes, Checkpoint, Entry, Index, Notice};
 
 /// Commands of one batch.
@@ -53,7 +53,7 @@ impl WriteBatch {
         // MULTI itself has no answer in EXEC.
         let first_counter = commands.len() - 1;
         let counters = change_counts(&mut commands, keys, changes);
-        audit::add_sizes(&mut commands, keys, changes);
+        integrity::add_sizes(&mut commands, keys, changes);
         if let Some(outdated_fields) = writer.outdated_fields.take() {
             server_state::record(&mut commands, keys, &writer.server, &outdated_fields);
         }

@@ -25,11 +25,11 @@ use rustc_hash::FxHashMap;
 use super::connection::{Connector, MAX_REDIRECTS, redirect_loop, within};
 use super::server_state::{RecordedState, ServerState};
 use super::values::{first_done, read, read_checkpoint, read_done, read_lifetimes, read_records};
-use super::{audit, statistics, torn_writes};
+use super::{integrity, statistics, torn_writes};
 use crate::keys::Keys;
 use crate::log_tail::LogTail;
 use crate::redis::torn_writes::Batches;
-use crate::{AuditPage, Changes, Checkpoint, Entry, Index, PartitionWriter, StoreError, TaskRecord, closed_writer};
+use crate::{Changes, Checkpoint, Entry, Index, IntegrityPage, PartitionWriter, StoreError, TaskRecord, closed_writer};
 
 mod batch;
 
@@ -288,15 +288,20 @@ impl PartitionWriter for Writer {
 
     async fn verify_totals(&mut self) -> Result<Option<String>, StoreError> {
         let mut connection = self.connection.take().ok_or_else(closed_writer)?;
-        let fault = audit::totals(&self.connector, &mut connection, &self.keys).await?;
+        let fault = integrity::totals(&self.connector, &mut connection, &self.keys).await?;
         self.connection = Some(connection);
         Ok(fault)
     }
 
-    async fn audit(&mut self, index: &Index, after: Option<&Entry>, limit: usize) -> Result<AuditPage, StoreError> {
+    async fn indexed_tasks(
+        &mut self,
+        index: &Index,
+        after: Option<&Entry>,
+        limit: usize,
+    ) -> Result<IntegrityPage, StoreError> {
         let mut connection = self.connection.take().ok_or_else(closed_writer)?;
         let partition = (&self.keys, self.partition);
-        let page = audit::records(&self.connector, &mut connection, partition, index, after, limit).await?;
+        let page = integrity::records(&self.connector, &mut connection, partition, index, after, limit).await?;
         self.connection = Some(connection);
         Ok(page)
     }

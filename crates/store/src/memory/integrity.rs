@@ -1,4 +1,4 @@
-//! Consistency checks of a partition in memory.
+//! Integrity checks of a partition in memory.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use kafleet_model::error_fingerprint::Fingerprint;
 use kafleet_model::projection::IndexedFields;
 
 use super::Partition;
-use crate::audit::{AuditPage, AuditedTask, SIZED, Sizes, is_open};
+use crate::integrity::{IndexedTask, IntegrityPage, SIZED, Sizes, is_open};
 use crate::{Entry, Index, TaskRecord};
 
 impl Partition {
@@ -43,16 +43,16 @@ impl Partition {
         }
     }
 
-    /// Reads entries in ascending order, as [`PartitionWriter::audit`](crate::PartitionWriter::audit) does.
-    pub(super) fn audit(&self, index: &Index, after: Option<&Entry>, limit: usize) -> AuditPage {
+    /// Reads entries in ascending order, as [`PartitionWriter::indexed_tasks`](crate::PartitionWriter::indexed_tasks) does.
+    pub(super) fn indexed_tasks(&self, index: &Index, after: Option<&Entry>, limit: usize) -> IntegrityPage {
         use std::ops::Bound::{Excluded, Unbounded};
-        let Some(entries) = self.indexes.get(index) else { return AuditPage::default() };
+        let Some(entries) = self.indexes.get(index) else { return IntegrityPage::default() };
         let mut rest = entries.range((after.map_or(Unbounded, Excluded), Unbounded));
         let tasks = rest.by_ref().take(limit).map(|entry| self.related(entry)).collect();
-        AuditPage { tasks, more: rest.next().is_some() }
+        IntegrityPage { tasks, more: rest.next().is_some() }
     }
 
-    fn related(&self, entry: &Entry) -> AuditedTask {
+    fn related(&self, entry: &Entry) -> IndexedTask {
         let at = |index: &Index, due_ms: Option<i64>| {
             let is_there = |seen_ms: &i64| {
                 let entry = Entry { seen_ms: *seen_ms, id: entry.id.clone() };
@@ -63,7 +63,7 @@ impl Partition {
         let task = self.records.get(&entry.id).and_then(|record| TaskRecord::decode(record));
         let placed = task.as_ref().map(IndexedFields::of);
         let due = |of: fn(&IndexedFields) -> Option<i64>| placed.as_ref().and_then(of);
-        AuditedTask {
+        IndexedTask {
             entry: entry.clone(),
             children: self.indexes.get(&Index::Children(entry.id.clone())).map_or(0, |entries| entries.len() as u64),
             timer: at(&Index::Timers, due(|placed| placed.timer)),

@@ -1,4 +1,4 @@
-//! Consistency checks of a partition in Redis, each in one script and so as of one checkpoint.
+//! Integrity checks of a partition in Redis, each in one script and so as of one checkpoint.
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Pipeline, Value, pipe};
@@ -9,7 +9,7 @@ use kafleet_model::task::id::TaskId;
 use super::connection::Connector;
 use super::values::{ANOTHER_STORE_HINT, read};
 use super::writer::query_server;
-use crate::audit::{AuditPage, AuditedTask, COMPARED_GROUPS, SIZED, Sizes, is_open};
+use crate::integrity::{COMPARED_GROUPS, IndexedTask, IntegrityPage, SIZED, Sizes, is_open};
 use crate::keys::Keys;
 use crate::{StoreError, TaskRecord, decode};
 
@@ -154,7 +154,7 @@ pub(super) async fn records(
     index: &Index,
     after: Option<&Entry>,
     limit: usize,
-) -> Result<AuditPage, StoreError> {
+) -> Result<IntegrityPage, StoreError> {
     let mut commands = pipe();
     let related = [Index::Timers, Index::Effects, Index::Ages];
     commands.cmd("EVAL").arg(READ_RECORDS).arg(1 + related.len()).arg(keys.index(index));
@@ -166,14 +166,14 @@ pub(super) async fn records(
     };
     let answer = query_server(connector, connection, &commands).await?.pop().unwrap_or_default();
     let (values, rest): (Vec<Value>, i64) = read(&keys.all(), answer)?;
-    let tasks = values.into_iter().map(|task| audited(keys, partition, task));
-    Ok(AuditPage { tasks: tasks.collect::<Result<_, _>>()?, more: rest > 0 })
+    let tasks = values.into_iter().map(|task| indexed_task(keys, partition, task));
+    Ok(IntegrityPage { tasks: tasks.collect::<Result<_, _>>()?, more: rest > 0 })
 }
 
-fn audited(keys: &Keys, partition: u32, task: Value) -> Result<AuditedTask, StoreError> {
+fn indexed_task(keys: &Keys, partition: u32, task: Value) -> Result<IndexedTask, StoreError> {
     type TimerKind = Option<f64>;
-    type AuditReply = (String, f64, Option<Vec<u8>>, u64, TimerKind, TimerKind, TimerKind, bool, bool, bool, i64);
-    let (member, score, record, children, timer, effect, age, has_deferred, has_log, has_attachments, ttl_ms): AuditReply =
+    type IndexedReply = (String, f64, Option<Vec<u8>>, u64, TimerKind, TimerKind, TimerKind, bool, bool, bool, i64);
+    let (member, score, record, children, timer, effect, age, has_deferred, has_log, has_attachments, ttl_ms): IndexedReply =
         read(&keys.all(), task)?;
     let unreadable =
         |_| StoreError::Invalid(format!("`{member}` in an index of partition {partition} is not a task id"));
@@ -181,7 +181,7 @@ fn audited(keys: &Keys, partition: u32, task: Value) -> Result<AuditedTask, Stor
     let task_record: Option<TaskRecord> =
         record.map(|bytes| decode(partition, &id, &bytes, ANOTHER_STORE_HINT)).transpose()?;
     let due = |score: TimerKind| score.map(|score| score as i64);
-    Ok(AuditedTask {
+    Ok(IndexedTask {
         entry: Entry { seen_ms: score as i64, id },
         task: task_record,
         children,

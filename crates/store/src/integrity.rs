@@ -1,4 +1,4 @@
-//! Consistency checks of a partition: finds keys that were evicted, expired or deleted by another client.
+//! Integrity checks of a partition: finds keys that were evicted, expired or deleted by another client.
 //!
 //! Between two batches the writer compares indexes, records and counters. They all change atomically with the
 //! checkpoint, so they agree at every checkpoint, and a difference means that keys were lost.
@@ -53,9 +53,9 @@ impl Sizes {
     }
 }
 
-/// Audited task: its index entry and the presence of its related keys, as of one checkpoint.
+/// Task of an index: its entry and the presence of its related keys, as of one checkpoint.
 #[derive(Clone, Debug)]
-pub struct AuditedTask {
+pub struct IndexedTask {
     pub entry: Entry,
     /// `None` if the record is missing.
     pub task: Option<TaskRecord>,
@@ -75,13 +75,13 @@ pub struct AuditedTask {
 
 /// A page of an index in its stored order.
 #[derive(Clone, Debug, Default)]
-pub struct AuditPage {
-    pub tasks: Vec<AuditedTask>,
+pub struct IntegrityPage {
+    pub tasks: Vec<IndexedTask>,
     /// Further entries follow.
     pub more: bool,
 }
 
-impl AuditedTask {
+impl IndexedTask {
     /// Describes the first inconsistency, or `None` if the task's keys are consistent.
     pub fn fault(&self) -> Option<String> {
         let id = &self.entry.id;

@@ -1,4 +1,4 @@
-//! Cyclic audit of a partition's records: compares index, record, children and timers, some records per step.
+//! Cyclic integrity check of a partition's records: compares index, record, children and timers, some records per step.
 //!
 //! Runs between two batches of the partition task, so nothing changes meanwhile. Memory is bounded to one page of
 //! parents per level of a tree.
@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use kafleet_model::task::id::TaskId;
-use kafleet_store::{AuditedTask, Entry, Index, PartitionWriter, StoreError};
+use kafleet_store::{Entry, Index, IndexedTask, PartitionWriter, StoreError};
 use tokio::time::Instant;
 
 /// Records compared per step.
@@ -15,12 +15,12 @@ const STEP_RECORDS: usize = 250;
 const STEP_QUERIES: usize = 16;
 /// Consecutive refolds of a partition for the same difference. Beyond that, the store is not the cause.
 const MAX_REFOLDS: u32 = 3;
-/// Pause of the audit after that.
-const AUDIT_INTERVAL: Duration = Duration::from_secs(3_600);
+/// Time after which the check goes on then.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(3_600);
 
 /// Position within a cycle.
 #[derive(Default)]
-pub(crate) struct StoreAudit {
+pub(crate) struct IntegrityCheck {
     /// Indexes still to read; the last one is next.
     pending: Vec<Visit>,
 }
@@ -48,9 +48,9 @@ pub(crate) struct Losses {
 }
 
 impl Losses {
-    /// Returns true while the audit is paused.
+    /// Returns true while the check is paused.
     pub(crate) fn is_paused(&self) -> bool {
-        self.paused.is_some_and(|since| since.elapsed() < AUDIT_INTERVAL)
+        self.paused.is_some_and(|since| since.elapsed() < RECHECK_INTERVAL)
     }
 
     /// Records a difference and returns whether to fold the partition again.
@@ -64,16 +64,16 @@ impl Losses {
     }
 }
 
-impl StoreAudit {
+impl IntegrityCheck {
     /// Compares the next records.
     pub(crate) async fn step(&mut self, writer: &mut dyn PartitionWriter) -> Result<ComparisonResult, StoreError> {
         let (mut budget, mut compared) = (STEP_RECORDS, ComparisonResult::default());
         for _ in 0..STEP_QUERIES {
             let visit = self.pending.pop().unwrap_or(Visit { parent: None, after: None });
             let index = visit.parent.clone().map_or(Index::Roots, Index::Children);
-            let page = writer.audit(&index, visit.after.as_ref(), budget).await?;
+            let page = writer.indexed_tasks(&index, visit.after.as_ref(), budget).await?;
             compared.records += page.tasks.len() as u64;
-            compared.fault = page.tasks.iter().find_map(AuditedTask::fault);
+            compared.fault = page.tasks.iter().find_map(IndexedTask::fault);
             budget = budget.saturating_sub(page.tasks.len());
             if let Some(last) = page.tasks.last().filter(|_| page.more) {
                 self.pending.push(Visit { parent: visit.parent, after: Some(last.entry.clone()) });
@@ -94,11 +94,11 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn repeated_difference_pauses_the_audit() {
+    async fn repeated_difference_pauses_the_check() {
         let mut losses = Losses::default();
         assert!(["a", "a", "b", "a", "a", "a"].iter().all(|fault| losses.record(fault)));
         assert!(!losses.record("a") && losses.is_paused());
-        tokio::time::advance(AUDIT_INTERVAL).await;
+        tokio::time::advance(RECHECK_INTERVAL).await;
         assert!(!losses.is_paused(), "the pause has ended");
         assert!(losses.record("b"));
     }
