@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
+use kafleet_apps::capacity::SlotKind;
 use kafleet_apps::conformance::{self, CaseReport, CaseResult};
 use kafleet_apps::pool::{AppPool, OpenedApp};
 use kafleet_apps::process::AppProgram;
@@ -72,12 +73,22 @@ fn command_of(target: &str, cwd: &Path) -> Result<Vec<String>, Failure> {
     let extension = path.extension().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
     let is_script = ["js", "mjs", "cjs", "ts", "mts"].contains(&extension);
     let is_file = is_script || extension == "py" || target.contains('/');
+    if let Some((file, object)) = target.rsplit_once(':').filter(|(file, _)| file.ends_with(".py")) {
+        let module = file.trim_end_matches(".py").trim_start_matches("./").replace('/', ".");
+        let failure = Failure::usage(format_args!("`{target}` names an object of a file"));
+        return Err(
+            failure.hint(format_args!("name the module instead, `{module}:{object}`, or the file alone, `{file}`"))
+        );
+    }
     if is_file && !cwd.join(path).is_file() {
         let failure = Failure::new(Code::NotFound, format_args!("`{target}` is not a file in `{}`", cwd.display()));
         return Err(failure.hint("name a Python or JavaScript file, a Python module, or a command after `--`"));
     }
     if is_script {
-        return Ok(vec!["node".to_owned(), target.to_owned()]);
+        // Loaded first, the SDK explains errors of the loader, such as an `enum` that Node does not run.
+        let has_sdk = cwd.ancestors().any(|folder| folder.join("node_modules/kafleet").is_dir());
+        let words = if has_sdk { &["node", "--import", "kafleet", target][..] } else { &["node", target] };
+        return Ok(words.iter().map(|word| (*word).to_owned()).collect());
     }
     let folder = cwd.join(path);
     let folder = if is_file { folder.parent().unwrap_or(cwd) } else { cwd };
@@ -97,13 +108,29 @@ fn python(folder: &Path, variable: impl Fn(&str) -> Option<PathBuf>) -> String {
     interpreter.map_or_else(|| "python3".to_owned(), |file| file.to_string_lossy().into_owned())
 }
 
-/// Adds the app of the target on the command line.
+/// Adds the app of the target on the command line. It takes the place of a section that starts the same program, whose other
+/// settings it keeps.
 pub(super) fn add_target(config: &mut Config, app: AppConfig) -> Result<(), Failure> {
+    if let Some(section) = config.apps.values_mut().find(|section| starts_the_same(section, &app)) {
+        (section.command, section.cwd) = (app.command, app.cwd);
+        return Ok(());
+    }
     if config.apps.insert(TARGET_APP.to_owned(), app).is_some() {
         let reason = format!("`[apps.{TARGET_APP}]` has the name of the app on the command line");
         return Err(Failure::usage(reason).hint("rename the section"));
     }
     Ok(())
+}
+
+/// Returns whether two commands end with the same file or module: `tasks.py`, `shop.tasks` and `shop.tasks:app`.
+fn starts_the_same(section: &AppConfig, app: &AppConfig) -> bool {
+    let entry = |app: &AppConfig| {
+        let word = app.command.last()?;
+        let path = app.cwd.clone().unwrap_or_default().join(word);
+        let module = word.split_once(':').map_or(word.as_str(), |(module, _)| module).to_owned();
+        Some(std::fs::canonicalize(path).unwrap_or_else(|_| module.into()))
+    };
+    entry(app).is_some_and(|own| entry(section).as_ref() == Some(&own))
 }
 
 /// Starts each app of the configuration for its declaration, and registers the declared types. `environment` is added to
@@ -152,6 +179,15 @@ pub(super) async fn check(setup: &mut Setup) -> Result<(), Failure> {
     let opened = open(setup, &[], false).await;
     stop(&setup.apps).await;
     opened
+}
+
+/// Owner of the schedules that an app declares: `app/` and its name, or the file or module of the app on the command line.
+pub(super) fn schedule_owner(pool: &AppPool, config: &Config) -> String {
+    let entry = config.apps.get(pool.name()).and_then(|app| app.command.last());
+    let name = entry.filter(|_| pool.name() == TARGET_APP).map_or(pool.name(), String::as_str);
+    let is_kept = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let kept: String = name.chars().map(|c| if is_kept(c) { c } else { '-' }).take(64).collect();
+    format!("app/{kept}")
 }
 
 /// Ends all processes of apps.
@@ -221,6 +257,7 @@ fn start_failure(reason: &str, command: &[String]) -> Failure {
         (Some(python), _) if message.ends_with(OLD_PYTHON) => {
             failure.hint(format_args!("the SDK needs Python 3.11 or newer; `{python}` is older"))
         }
+        (_, Some(hint)) if message.contains(NO_PACKAGE) => failure.hint(hint),
         (Some(_), _) if message.contains(NO_PACKAGE) => failure.hint("run `npm install` in the folder of the app"),
         (Some(node), _) if message.contains(OLD_NODE) => {
             failure.hint(format_args!("Node runs TypeScript from version 22.18 on; `{node}` is older"))
@@ -300,6 +337,7 @@ struct AppDocument<'a> {
     runtime: Option<&'a str>,
     processes: u32,
     slots: u32,
+    threads: u32,
     types: Vec<TypeDocument<'a>>,
 }
 
@@ -317,7 +355,20 @@ struct TypeDocument<'a> {
 fn show(output: &Output, setup: &Setup) -> Outcome {
     let documents: Vec<AppDocument<'_>> = setup.apps.iter().map(|pool| document(pool, setup)).collect();
     output.json_or_table(&documents, |documents| app_rows(documents))?;
+    eprint_line(capacity_text(&setup.apps).join("\n"));
     Ok(Code::Ok)
+}
+
+/// Numbers of attempts that the apps run at once, such as `shop: 2 processes × 10 slots = 20 at once`.
+pub(super) fn capacity_text(apps: &[Arc<AppPool>]) -> Vec<String> {
+    let lines_of = |pool: &Arc<AppPool>| {
+        let sync = pool.app_capacity(SlotKind::Thread);
+        let synchronous = pool.declaration().types.iter().filter(|(_, declared)| declared.is_sync);
+        let names: Vec<&str> = synchronous.map(|(name, _)| name.as_str()).collect();
+        let of_sync = (sync.per_process > 0).then(|| format!("{}: {sync} for {}", pool.name(), names.join(", ")));
+        [Some(format!("{}: {}", pool.name(), pool.app_capacity(SlotKind::General))), of_sync]
+    };
+    apps.iter().flat_map(lines_of).flatten().collect()
 }
 
 fn app_rows(documents: &[AppDocument<'_>]) -> Rows {
@@ -345,14 +396,17 @@ fn document<'a>(pool: &'a Arc<AppPool>, setup: &'a Setup) -> AppDocument<'a> {
         app: pool.name(),
         sdk: declaration.sdk.as_deref(),
         runtime: declaration.runtime.as_deref(),
-        processes: pool.processes(),
-        slots: pool.slots(),
+        processes: pool.app_capacity(SlotKind::General).processes,
+        slots: pool.capacity().slots,
+        threads: pool.capacity().threads,
         types: types.collect(),
     }
 }
 
 /// Names of the params, with `?` after optional ones; `any` without a schema of an object.
 fn params_text(schema: &Value) -> String {
+    // The form of the params without those that a chain fills.
+    let schema = schema.get("else").unwrap_or(schema);
     let Some(properties) = schema["properties"].as_object() else { return "any".to_owned() };
     let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let name = |name: &String| if required.contains(&name.as_str()) { name.clone() } else { format!("{name}?") };

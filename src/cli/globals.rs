@@ -5,8 +5,12 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::client::Client;
+use super::dev;
 use super::exit::Failure;
 use super::output::Output;
+
+/// URL of the API without any setting.
+const DEFAULT_API: &str = "http://127.0.0.1:8080";
 
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Global options")]
@@ -27,9 +31,9 @@ pub(super) struct Globals {
     #[arg(long, global = true, value_name = "NAME", env = "KAFLEET_PREFIX")]
     pub prefix: Option<String>,
 
-    /// URL of the API, for client verbs
-    #[arg(long, global = true, value_name = "URL", env = "KAFLEET_API", default_value = "http://127.0.0.1:8080")]
-    pub api: String,
+    /// URL of the API, for client verbs [default: that of `kafleet dev` in this folder, or http://127.0.0.1:8080]
+    #[arg(long, global = true, value_name = "URL", env = "KAFLEET_API")]
+    pub api: Option<String>,
 
     /// Bearer token for the API
     #[arg(long, global = true, value_name = "TOKEN", env = "KAFLEET_TOKEN", hide_env_values = true)]
@@ -67,6 +71,8 @@ impl Globals {
     }
 
     pub(super) fn client(&self) -> Result<Client, Failure> {
-        Client::new(&self.api, self.token.as_deref())
+        let of_folder = || dev::url_in(&std::env::current_dir().ok()?);
+        let api = self.api.clone().or_else(of_folder);
+        Client::new(api.as_deref().unwrap_or(DEFAULT_API), self.token.as_deref())
     }
 }

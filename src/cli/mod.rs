@@ -47,6 +47,7 @@ mod start_error;
 mod stats;
 mod status;
 mod submit;
+mod task_lines;
 mod task_view;
 mod topics;
 mod traces;
@@ -284,7 +285,7 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Bulk(verb) => bulk::bulk(verb, globals).await,
         Verb::DeadLetters(verb) => dead_letters::dead_letters(verb, globals).await,
         Verb::Types(args) => types::types(args, globals).await,
-        Verb::Schedules(verb) => schedules::schedules(verb, globals).await,
+        Verb::Schedules(verb) => schedules::schedules(verb, globals, registry).await,
         Verb::KillSwitch(verb) => kill_switch::kill_switch(verb, globals).await,
         Verb::Workers(args) => workers::workers(args, globals).await,
         Verb::Stats(args) => stats::stats(args, globals).await,

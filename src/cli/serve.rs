@@ -1,6 +1,7 @@
 //! `worker`, `tracker`, `api`: run one role in this process, on Kafka and Redis.
 
 use clap::Args;
+use kafleet_config::TaskLogCopy;
 use kafleet_handlers::Registry;
 use kafleet_model::units::duration::Millis;
 use kafleet_telemetry::{init_logs, set_log_filter};
@@ -11,6 +12,7 @@ use super::globals::Globals;
 use super::reload::{self, Role};
 use super::reload_trigger::{ReloadArgs, Triggers};
 use super::setup::{Setup, SetupOptions};
+use super::task_lines::TaskLogs;
 use super::traces;
 
 #[derive(Clone, Debug, Args)]
@@ -62,6 +64,9 @@ pub(super) async fn worker(args: WorkerArgs, globals: &Globals, registry: Regist
     apps::open(&mut setup, &[], false).await?;
     setup.register()?;
     check_types(&setup.registry, &args.types)?;
+    if setup.config.log.tasks == TaskLogCopy::Stderr {
+        setup.registry.observe(TaskLogs);
+    }
     let broker = setup.kafka()?;
     let mut running = setup.start_ops().await?;
     let topology = setup.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;

@@ -57,6 +57,7 @@ pub(super) struct Setup {
     folder: PathBuf,
     /// Name of the configuration file, for messages.
     file: String,
+    pub has_config_file: bool,
     /// Environment variables that programs do not inherit.
     pub withheld: WithheldVariables,
     pub registry: Registry,
@@ -134,6 +135,7 @@ impl Setup {
         if config.types.is_empty() && config.apps.is_empty() && registry.types().next().is_none() {
             register_samples(&mut registry);
         }
+        let has_config_file = path.is_some();
         let file = path.map_or_else(|| "the configuration".to_owned(), |path| path.display().to_string());
         let metrics = Metrics::new().map_err(|error| Failure::failed(format_args!("no metrics: {error}")))?;
         let names = Names::of(&config);
@@ -142,6 +144,7 @@ impl Setup {
             config,
             folder,
             file,
+            has_config_file,
             withheld: WithheldVariables::new(variables),
             registry,
             names,
@@ -467,6 +470,7 @@ mod tests {
     fn setup() -> Setup {
         let config = Config::default();
         Setup {
+            has_config_file: false,
             names: Names::of(&config),
             config,
             folder: PathBuf::new(),

@@ -1,11 +1,12 @@
 //! `workers`: lists workers and the tasks they run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
 use kafleet_documents::{WorkerDocument, WorkerState, Workers};
 use kafleet_fleet::control::heartbeat::TypeStatus;
 use kafleet_model::units::duration::Millis;
+use kafleet_model::worker_status::AppCapacity;
 use kafleet_runtime::clock::skew_text;
 
 use super::exit::{Code, Outcome};
@@ -49,7 +50,7 @@ fn empty_message(all: bool) -> &'static str {
 }
 
 fn rows(workers: &[WorkerDocument]) -> Rows {
-    let mut rows = Rows::new(["WORKER", "STATE", "HEARTBEAT", "VERSION", "IN FLIGHT", "GROUPS", "TYPES"]);
+    let mut rows = Rows::new(["WORKER", "STATE", "HEARTBEAT", "VERSION", "IN FLIGHT", "GROUPS", "APPS", "TYPES"]);
     for worker in workers {
         let types: Vec<String> = worker.types.iter().map(type_summary).collect();
         rows.add([
@@ -59,6 +60,7 @@ fn rows(workers: &[WorkerDocument]) -> Rows {
             Field::Text(worker.version.clone()),
             Field::Number(worker.in_flight),
             groups(&worker.types),
+            apps(&worker.types),
             Field::Text(types.join(", ")),
         ]);
     }
@@ -82,6 +84,13 @@ fn groups(types: &[TypeStatus]) -> Field {
     Field::Text(groups.join(", "))
 }
 
+/// Formats the capacity of the apps, such as `shop: 2 processes × 10 slots = 20 at once`.
+fn apps(types: &[TypeStatus]) -> Field {
+    let capacity = types.iter().filter_map(|status| status.capacity.as_ref());
+    let apps: BTreeSet<String> = capacity.map(|capacity| format!("{}: {capacity}", capacity.app)).collect();
+    if apps.is_empty() { Field::Empty } else { Field::Text(Vec::from_iter(apps).join(", ")) }
+}
+
 /// Formats a type's slots in use, as `echo 3/8`, and its problems.
 fn type_summary(type_summary: &TypeStatus) -> String {
     let paused = if type_summary.paused { " paused" } else { "" };
@@ -91,7 +100,9 @@ fn type_summary(type_summary: &TypeStatus) -> String {
     let misplaced = if type_summary.misplaced_keys.is_some() { " misplaced keys" } else { "" };
     let refused: Vec<String> = type_summary.refused.iter().map(ToString::to_string).collect();
     let refused = if refused.is_empty() { String::new() } else { format!(" refuses {}", refused.join(",")) };
-    let slots = format!("{}/{}", type_summary.in_flight, type_summary.slots);
+    let capacity = type_summary.capacity.as_ref().map_or(type_summary.slots, AppCapacity::total);
+    let above = if type_summary.slots > capacity { " above its capacity" } else { "" };
+    let slots = format!("{}/{}{above}", type_summary.in_flight, type_summary.slots);
     format!("{} {slots}{paused}{stopped}{circuit}{app_down}{misplaced}{refused}", type_summary.task_type)
 }
 
@@ -154,6 +165,10 @@ mod tests {
         TypeStatus { task_type: name.into(), in_flight, slots, paused, ..TypeStatus::default() }
     }
 
+    fn capacity(threads: bool, per_process: u32) -> Option<AppCapacity> {
+        Some(AppCapacity { app: "shop".into(), processes: 2, per_process, threads })
+    }
+
     #[test]
     fn types_show_slots_in_use() {
         let types = vec![
@@ -166,10 +181,12 @@ mod tests {
                 ..type_status("shaky", 1, 2, false)
             },
             TypeStatus { app_down: Some("why".into()), ..type_status("thumbnail", 0, 2, false) },
+            TypeStatus { capacity: capacity(false, 1), ..type_status("crop", 1, 4, false) },
+            TypeStatus { capacity: capacity(true, 2), ..type_status("report", 0, 4, false) },
         ];
         let expected = "\
-WORKER    STATE  HEARTBEAT  VERSION  IN FLIGHT  GROUPS     TYPES
-host-abc  alive  2s ago     0.1.0            3  small (1)  echo 3/8, resize 0/4 paused, shaky 1/2 stopped circuit open refuses 1,3, thumbnail 0/2 app down";
+WORKER    STATE  HEARTBEAT  VERSION  IN FLIGHT  GROUPS     APPS                                                                                       TYPES
+host-abc  alive  2s ago     0.1.0            3  small (1)  shop: 2 processes × 1 slot = 2 at once, shop: 2 processes × 2 threads = 4 at once  echo 3/8, resize 0/4 paused, shaky 1/2 stopped circuit open refuses 1,3, thumbnail 0/2 app down, crop 1/4 above its capacity, report 0/4";
         assert_eq!(rows(&[worker(types)]).draw(Paint(false), false), expected);
         let behind = WorkerDocument { clock_ahead_ms: -90_000, ..worker(Vec::new()) };
         assert_eq!(heartbeat(&behind), "2s ago, clock 90 s behind the brokers'");

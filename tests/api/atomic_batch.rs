@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::api::client::problem;
-use crate::api::fixture::{DEADLINE, Fleet, PARTITIONS, fleet};
+use crate::api::fixture::{DEADLINE, Fleet, PARTITIONS, eventually, fleet};
 
 async fn send(fleet: &Fleet, items: &Value) -> BatchOutcome {
     let answer = fleet.request(Method::POST, "/v1/batches?atomic=true").json(items).send().await.unwrap();
@@ -58,6 +58,49 @@ async fn atomic_batch_creates_a_tree_once() {
     assert_eq!(send(&fleet, &more).await.accepted, 2, "the parent may exist already");
     let submitted = |name: &str| fleet.metrics.tasks.submitted.with_label_values(&[name]).get();
     assert_eq!((submitted("echo"), submitted("job")), (6, 1), "a repeated batch is not counted");
+}
+
+#[tokio::test]
+async fn group_ends_with_its_children_and_passes_their_results_on_in_order() {
+    let fleet = fleet().await;
+    let group = json!({"type": "group", "id": "g", "external": true, "state": "waiting_for_children",
+        "then": [{"type": "echo", "with_results": true}]});
+    // By their ids the children would have another order.
+    let items = json!([group, {"type": "job", "id": "z", "parent": "g", "external": true},
+        {"type": "job", "id": "a", "parent": "g", "external": true}, {"type": "job", "id": "k", "parent": "g", "external": true}]);
+    assert_eq!(send(&fleet, &items).await.accepted, 4);
+    assert_eq!(send(&fleet, &items).await.accepted, 4, "repeating the batch has no effect");
+    let status = fleet.get::<Status>("/v1/tasks/g").await;
+    assert_eq!((status.state, status.children.total), (State::WaitingForChildren, 3));
+    for (id, result) in [("k", 3), ("z", 1), ("a", 2)] {
+        let report = json!({"state": "succeeded", "result": result});
+        let answer = fleet.request(Method::PUT, &format!("/v1/tasks/g:{id}/state")).json(&report).send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+    }
+    let results = eventually("the continuation is published", || async {
+        let params: Value =
+            fleet.request(Method::GET, "/v1/tasks/g:then/params").send().await.ok()?.json().await.ok()?;
+        Some(params["params"]["results"].as_array()?.iter().map(|result| result["output"].clone()).collect::<Vec<_>>())
+    });
+    assert_eq!(results.await, [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn group_is_created_with_its_children_only() {
+    let fleet = fleet().await;
+    let group = json!({"type": "group", "external": true, "state": "waiting_for_children"});
+    for (path, task, part) in [
+        ("/v1/tasks", group.clone(), "atomic batches only"),
+        ("/v1/batches?atomic=true", json!([{"type": "group", "external": true, "state": "running"}]), "`running`"),
+        ("/v1/batches?atomic=true", json!([{"type": "echo", "state": "waiting_for_children"}]), "external tasks only"),
+    ] {
+        let (status, problem) = fleet.post(path, task).await;
+        assert_eq!((status, &problem["code"]), (400, &json!("bad_field")), "{problem}");
+        assert!(problem["detail"].as_str().unwrap().contains(part), "{problem}");
+    }
+    let answer = fleet.request(Method::POST, "/v1/batches").json(&json!([group])).send().await.unwrap();
+    let outcome: BatchOutcome = answer.json().await.unwrap();
+    assert_eq!((outcome.accepted, outcome.refused), (0, 1), "{outcome:?}");
 }
 
 #[tokio::test]

@@ -30,7 +30,7 @@ async fn put(fleet: &Fleet, id: &str, spec: Value) -> (StatusCode, ScheduleDocum
 async fn schedule_is_created_changed_paused_and_deleted() {
     let fleet = fleet().await;
     let made = create(&fleet, "nightly", yearly()).await;
-    assert_eq!((made.next.len(), made.paused, made.last, made.applied), (5, None, None, false));
+    assert_eq!((made.next.len(), made.paused, made.last, made.owner), (5, None, None, None));
     assert!(made.next[0].ends_with("-12-31T23:00:00.000Z"), "{:?}", made.next);
     let (_, twice) = fleet.post("/v1/schedules", json!({"id": "nightly", "spec": yearly()})).await;
     assert_eq!(twice["code"], "duplicate_schedule");

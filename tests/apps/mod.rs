@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kafleet::apps::capacity::{Capacity, SlotKind};
 use kafleet::apps::container::Container;
 use kafleet::apps::pool::{AppHandler, AppPool, OpenedApp, PoolSettings, guard_container};
 use kafleet::apps::process::{AppProcess, AppProgram, ProcessEnd, ProcessRequest};
@@ -62,7 +63,7 @@ struct App {
 impl App {
     async fn start() -> Self {
         let (process, declaration) = program(&["python3", "loop.py"]).start(0, &welcome()).await.unwrap();
-        assert_eq!(process.slots(), 1);
+        assert_eq!(process.capacity(), Capacity::shared(1));
         assert!(declaration.types.keys().eq(["double"]));
         Self::supervise(process)
     }
@@ -196,7 +197,7 @@ async fn failed_start_gives_the_reason_and_a_remedy() {
 /// Runs an attempt of the app with threads, and returns the process that has run it.
 async fn run_in(pool: &Arc<AppPool>, params: Value) -> i64 {
     let (cx, _) = TestRun::new().begin("work");
-    let attempt = AppHandler::new(pool.clone()).run(&RawJson::of(&params).unwrap(), cx).unwrap();
+    let attempt = AppHandler::new(pool.clone(), SlotKind::General).run(&RawJson::of(&params).unwrap(), cx).unwrap();
     let answer = timeout(DEADLINE, attempt).await.expect("the attempt ends").unwrap();
     answer.text().parse().unwrap()
 }
@@ -250,7 +251,7 @@ async fn largest_process_is_killed_before_the_container_is_full() {
     let guard = tokio::spawn(guard_container(vec![small.clone(), large.clone()], container));
     let (cx, _) = TestRun::new().begin("double");
     let params = RawJson::of(&json!({"do": "grow", "mib": 100, "hang": true})).unwrap();
-    let attempt = AppHandler::new(large.clone()).run(&params, cx).unwrap();
+    let attempt = AppHandler::new(large.clone(), SlotKind::General).run(&params, cx).unwrap();
     let attempt = tokio::spawn(attempt);
     let resident = || std::fs::read_to_string(format!("/proc/{second}/statm")).unwrap_or_default();
     let pages = || resident().split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);

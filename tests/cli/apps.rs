@@ -42,7 +42,7 @@ impl Dev {
         Self { daemon, api }
     }
 
-    fn command(&self, words: &[&str]) -> Command {
+    pub(super) fn command(&self, words: &[&str]) -> Command {
         let mut command = kafleet(words);
         command.env("KAFLEET_API", &self.api);
         command

@@ -5,6 +5,7 @@ mod app_test;
 mod apps;
 mod atomic;
 pub mod client;
+mod daily;
 mod declared_types;
 mod demo;
 mod empty;

@@ -180,7 +180,7 @@ impl TrackerFleet {
             task: Template { task_type: "echo".into(), ..Template::default() },
             ..Spec::default()
         };
-        let schedule = Schedule { v: CONTROL_VERSION, at_ms: from_ms, from_ms, paused: None, applied: false, spec };
+        let schedule = Schedule { v: CONTROL_VERSION, at_ms: from_ms, from_ms, paused: None, owner: None, spec };
         let key = ScheduleKey::Schedule(name.to_owned());
         self.runtime.block_on(put_schedule(self.publisher.producer(), &self.names, &key, Some(&schedule))).unwrap();
         self.expected.extend((first..first + 3).map(|second| task_of(name, second * 1_000)));

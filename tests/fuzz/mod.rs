@@ -176,7 +176,7 @@ fn schedules() {
         let next = times.upcoming(now_ms, 5);
         assert!(next.iter().all(|time| *time > now_ms) && next.is_sorted(), "{next:?} after {now_ms}");
         assert!(next.iter().all(|time| TaskId::parse(&task_of("n", *time)).is_ok()), "{next:?}");
-        let schedule = Schedule { v: 1, at_ms: 0, from_ms: 0, paused: None, applied: false, spec };
+        let schedule = Schedule { v: 1, at_ms: 0, from_ms: 0, paused: None, owner: None, spec };
         for _ in 0..3 {
             assert!(state.step("n", &schedule, &times, runs == "1", now_ms).len() <= 101);
         }

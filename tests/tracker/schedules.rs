@@ -34,7 +34,7 @@ fn past(times: i64, overlap: Overlap) -> Schedule {
     let task = Template { task_type: TYPE.into(), params: json!({"n": 1}).into(), policy, ..Template::default() };
     let end_at = Some(time_text(from_ms + (times + 1) * 1_000));
     let spec = Spec { every: Some("1s".parse().unwrap()), end_at, overlap, task, ..Spec::default() };
-    Schedule { v: CONTROL_VERSION, at_ms: now_ms(), from_ms, paused: None, applied: false, spec }
+    Schedule { v: CONTROL_VERSION, at_ms: now_ms(), from_ms, paused: None, owner: None, spec }
 }
 
 /// A schedule that starts now.

@@ -206,12 +206,12 @@ async fn schedule_is_created_changed_paused_and_deleted() {
     browser.submit("/schedules/nightly/edit", &format!("spec={}", spec("0 4 * * *"))).await.has(&["0 4 * * *"]);
     browser.submit("/schedules/nightly/pause", "reason=holiday").await.has(&["holiday", "Resume…"]);
     browser.submit("/schedules/nightly/resume", "").await.has(&["active"]);
-    let applied = async || fleet.get::<ScheduleDocument>("/v1/schedules/nightly").await.applied;
-    assert!(!applied().await);
+    let owner = async || fleet.get::<ScheduleDocument>("/v1/schedules/nightly").await.owner;
+    assert_eq!(owner().await, None);
     let known: Value = fleet.get("/v1/schedules/nightly").await;
-    fleet.request(Method::PUT, "/v1/schedules/nightly?applied=true").json(&known["spec"]).send().await.unwrap();
+    fleet.request(Method::PUT, "/v1/schedules/nightly?owner=config").json(&known["spec"]).send().await.unwrap();
     browser.submit("/schedules/nightly/edit", &format!("spec={}", spec("0 5 * * *"))).await.has(&["0 5 * * *"]);
-    assert!(applied().await, "the configuration file still manages it");
+    assert_eq!(owner().await.as_deref(), Some("config"), "the configuration file still manages it");
     let page = browser.post("/schedules/nightly/edit", &format!("spec={}", spec("odd"))).await;
     assert_eq!(page.status, StatusCode::BAD_REQUEST);
     page.has(&["bad_field", "&quot;odd&quot;"]);

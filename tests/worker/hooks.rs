@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use kafleet::handlers::context::Attempt;
 use kafleet::handlers::hooks::{Observe, Submission};
 use kafleet::handlers::layer::AttemptRequest;
 use kafleet::handlers::{Child, Context, Failure};
@@ -36,6 +37,10 @@ impl Recorder {
 impl Observe for Recorder {
     fn on_start(&self, cx: &Context) {
         self.add(cx, "start");
+    }
+
+    fn on_log(&self, attempt: &Attempt, line: &str) {
+        self.0.lock().push(format!("{} log {line}", attempt.id));
     }
 
     fn on_success(&self, cx: &Context, _took: Duration) {
@@ -71,6 +76,7 @@ fn ending() -> Kind {
                 "panics" => panic!("no"),
                 "slow" => {
                     tokio::task::yield_now().await;
+                    cx.log("awake");
                     ok(params)
                 }
                 "cancels" => Err(Failure::cancelled()),
@@ -91,7 +97,7 @@ async fn observer_sees_the_verdicts_about_attempts() {
     });
     let cases: [(&str, &[&str]); 8] = [
         ("inline", &["start", "success"]),
-        ("slow", &["start", "success"]),
+        ("slow", &["start", "log awake", "success"]),
         ("retries", &["start", "retry busy", "start", "success"]),
         ("waits", &["start", "wait full 5", "start", "success"]),
         ("fails", &["start", "failure broken"]),

@@ -3,9 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kafleet_handlers::Schema;
+use kafleet_model::json::short_reason;
+use kafleet_model::schedule::{Spec, check_name};
 use kafleet_model::task::id::{check_own_type, clip};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::capacity::Capacity;
 use super::protocol::{DeclaredType, MAX_SLOTS, Ready, VERSION};
 
 /// Maximum length of a description, in characters.
@@ -15,13 +19,15 @@ const MAX_DOC_CHARS: usize = 10_000;
 #[derive(Clone)]
 pub struct Declaration {
     /// Attempts that one process runs at once.
-    pub slots: u32,
+    pub capacity: Capacity,
     /// The app reads the socket while attempts run.
     pub responsive: bool,
     pub sdk: Option<String>,
     pub runtime: Option<String>,
     /// Declared types by name.
     pub types: BTreeMap<String, AppType>,
+    /// Recurring schedules by name. `kafleet schedules apply` and `dev` write them.
+    pub schedules: BTreeMap<String, Spec>,
 }
 
 /// Declared type.
@@ -33,6 +39,8 @@ pub struct AppType {
     pub doc: Option<String>,
     /// Keys of `[types.<name>]`.
     pub policy: Map<String, Value>,
+    /// Attempts block their thread.
+    pub is_sync: bool,
 }
 
 impl Declaration {
@@ -48,6 +56,9 @@ impl Declaration {
         }
         if !(1..=MAX_SLOTS).contains(&ready.slots) {
             problems.push(format!("it declares {} slots: 1 to {MAX_SLOTS} are allowed", ready.slots));
+        }
+        if ready.threads > MAX_SLOTS {
+            problems.push(format!("it declares {} threads: at most {MAX_SLOTS} are allowed", ready.threads));
         }
         let mut types = BTreeMap::new();
         let is_selected = |name: &String| selected.is_none_or(|selected| selected.contains(name));
@@ -65,8 +76,14 @@ impl Declaration {
         if types.is_empty() && problems.is_empty() {
             problems.push("it declares no types".to_owned());
         }
-        let Ready { slots, responsive, sdk, runtime, .. } = ready;
-        if problems.is_empty() { Ok(Self { slots, responsive, sdk, runtime, types }) } else { Err(problems) }
+        let schedules = read_schedules(&ready.schedules, &mut problems);
+        let Ready { slots, threads, responsive, sdk, runtime, .. } = ready;
+        let capacity = Capacity { slots, threads };
+        if problems.is_empty() {
+            Ok(Self { capacity, responsive, sdk, runtime, types, schedules })
+        } else {
+            Err(problems)
+        }
     }
 
     /// Returns the first difference from the declaration of another process, for people.
@@ -91,8 +108,26 @@ impl AppType {
     }
 }
 
+fn read_schedules(declared: &BTreeMap<String, Box<RawValue>>, problems: &mut Vec<String>) -> BTreeMap<String, Spec> {
+    let mut schedules = BTreeMap::new();
+    for (name, text) in declared {
+        let mut problem = |error: String| problems.push(format!("it declares the schedule `{}`: {error}", clip(name)));
+        if let Err(error) = check_name(name) {
+            problem(error);
+        }
+        match serde_json::from_str::<Spec>(text.get()) {
+            Err(error) => problem(short_reason(&error)),
+            Ok(spec) => {
+                spec.errors().into_iter().for_each(|flaw| problem(format!("`{}`: {}", flaw.at, flaw.message)));
+                schedules.insert(name.clone(), spec);
+            }
+        }
+    }
+    schedules
+}
+
 fn read_type(declared: DeclaredType, problems: &mut Vec<String>) -> Option<AppType> {
-    let DeclaredType { name, params, output, doc, policy } = declared;
+    let DeclaredType { name, params, output, doc, policy, sync } = declared;
     let mut problem = |part: &str, error: &dyn std::fmt::Display| {
         problems.push(format!("it declares the type `{}`{part}: {error}", clip(&name)));
     };
@@ -112,7 +147,7 @@ fn read_type(declared: DeclaredType, problems: &mut Vec<String>) -> Option<AppTy
     if let Some(Err(error)) = output.clone().map(Schema::compile) {
         problem(" with an `output` that is not a JSON Schema", &error);
     }
-    Some(AppType { params: params?, output, doc, policy: policy.unwrap_or_default() })
+    Some(AppType { params: params?, output, doc, policy: policy.unwrap_or_default(), is_sync: sync })
 }
 
 #[cfg(test)]
@@ -132,7 +167,7 @@ mod tests {
     fn declaration_has_the_wanted_types() {
         let two = ready(json!({"protocol": 1, "slots": 10, "types": [{"name": "a"}, {"name": "b", "doc": "B"}]}));
         let all = Declaration::read(two.clone(), None).ok().unwrap();
-        assert_eq!((all.slots, all.types.len()), (10, 2));
+        assert_eq!((all.capacity, all.types.len()), (Capacity::shared(10), 2));
         let selected = Declaration::read(two.clone(), Some(&["b".to_owned()])).ok().unwrap();
         assert_eq!(selected.types.keys().collect::<Vec<_>>(), ["b"]);
         let missing = Declaration::read(two, Some(&["c".to_owned()])).err().unwrap();
@@ -141,17 +176,22 @@ mod tests {
 
     #[test]
     fn invalid_declarations_are_refused_with_all_problems() {
-        let text = problems(json!({"protocol": 2, "slots": 0, "types": [
+        let text = problems(json!({"protocol": 2, "slots": 0, "threads": 2_000, "types": [
             {"name": "a"}, {"name": "a"}, {"name": "No Type"}, {"name": "b", "params": {"type": 3}},
             {"name": "c", "output": {"type": "no"}}
-        ]}));
+        ], "schedules": {"a:b": {"every": "1h", "task": {"type": "a"}}, "n": {"cron": "61 * * * *", "task": {"type": "a"}},
+            "m": {"every": "1h"}}}));
         for part in [
             "version 2 of the app protocol",
             "0 slots",
+            "2000 threads",
             "declares the type `a` twice",
             "`No Type`",
             "`b` with `params` that are not a JSON Schema",
             "`c` with an `output` that is not a JSON Schema",
+            "the schedule `a:b`: `a:b` cannot name a schedule",
+            "the schedule `n`: `cron`: `61 * * * *` is not a cron expression",
+            "the schedule `m`: missing field `task`",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }

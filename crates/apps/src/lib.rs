@@ -14,6 +14,7 @@
 #![warn(unreachable_pub)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
+pub mod capacity;
 mod children;
 pub mod conformance;
 pub mod container;

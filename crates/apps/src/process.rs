@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::capacity::Capacity;
 use super::declaration::Declaration;
 use super::launch::{Launcher, SimulatedProcess};
 use super::protocol::Welcome;
@@ -65,7 +66,7 @@ pub struct AppProcess {
     output: Option<OutputTail>,
     driver: Fuse<BoxFuture<'static, StreamEndReason>>,
     events: mpsc::UnboundedReceiver<SessionEvent>,
-    slots: u32,
+    capacity: Capacity,
     responsive: bool,
     has_order: bool,
     /// The event loop was blocked at the last ping.
@@ -148,7 +149,7 @@ impl AppProgram {
             Some(Err(reason)) => return Err(failed(format!("cannot serve: {reason}"))),
             None => return Err(failed(process.describe_failed_start(&self.cwd).await)),
         };
-        process.slots = self.slots.unwrap_or(ready.slots);
+        process.capacity = Capacity { slots: self.slots.unwrap_or(ready.slots), threads: ready.threads };
         process.responsive = ready.responsive;
         let declaration = Declaration::read(ready, self.types.as_deref());
         let declaration = declaration.map_err(|problems| failed(format!("is refused: {}", problems.join("; "))))?;
@@ -186,7 +187,7 @@ impl AppProgram {
             output,
             driver: in_own_task(driver).boxed().fuse(),
             events,
-            slots: 1,
+            capacity: Capacity::shared(1),
             responsive: false,
             has_order: self.has_order,
             is_blocked: false,
@@ -211,9 +212,9 @@ impl AppProcess {
         self.has_order = has_order;
     }
 
-    /// Number of attempts that the process runs at once.
-    pub fn slots(&self) -> u32 {
-        self.slots
+    /// Attempts that the process runs at once.
+    pub fn capacity(&self) -> Capacity {
+        self.capacity
     }
 
     /// Supervises the process to its end, and ends its attempts. `on_event` is called when the process has to be replaced:
@@ -278,7 +279,7 @@ impl AppProcess {
     fn restart_after(&self, event: &SessionEvent) -> Option<Restart> {
         match event {
             SessionEvent::Retired(_) | SessionEvent::Ended => None,
-            SessionEvent::Overrun if self.slots == 1 || self.has_order => Some(Restart::Shared),
+            SessionEvent::Overrun if self.capacity.total() == 1 || self.has_order => Some(Restart::Shared),
             // Any of the attempts may block the app.
             SessionEvent::Overrun if !self.responsive || self.session.blocked_for().is_some() => Some(Restart::Alone),
             // Killed later if it turns out to be blocked.
@@ -307,7 +308,7 @@ impl AppProcess {
             let reason = format!("the app violates the protocol: {violation}");
             return self.kill(Cause::Garbled, reason).await;
         }
-        let is_unread = self.slots == 1 && self.session.is_attempt_unread(&end);
+        let is_unread = self.capacity.total() == 1 && self.session.is_attempt_unread(&end);
         let cause = match is_unread {
             true => Cause::Unread,
             false if self.since.elapsed() < LASTING_AFTER => Cause::CrashedEarly,

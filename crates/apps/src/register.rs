@@ -23,7 +23,7 @@ pub fn register(
     let mut types = Vec::new();
     for (task_type, declared) in &app.declaration.types {
         let type_config = config.types.get(task_type);
-        if let Some(error) = conflict(type_config, registry.get(task_type).is_some()) {
+        if let Some(error) = conflict(type_config, registry.get(task_type)) {
             problems.push(format!("the app `{name}` declares the type `{task_type}`: {error}"));
             continue;
         }
@@ -40,15 +40,23 @@ pub fn register(
     }
     let has_order = types.iter().any(|(_, _, policy)| policy.order.is_some_and(|order| order != Order::None));
     let processes = section.processes.unwrap_or_else(|| app.default_processes());
-    let slots = processes.saturating_mul(app.slots());
+    let capacity = app.capacity();
     let settings =
         PoolSettings { processes, max_tasks: section.max_tasks, memory: section.memory, overlap: section.overlap };
     let pool = AppPool::new(app, settings, has_order);
     for (task_type, declared, policy) in types {
+        let slot_kind = capacity.slot_kind(declared.is_sync);
+        let all = pool.app_capacity(slot_kind);
         let AppType { params, output, doc, .. } = declared;
-        let defaults = TypePolicy { concurrency: Some(slots), ..TypePolicy::default() };
+        if let Some(excess) = policy.concurrency.and_then(|concurrency| all.excess(concurrency)) {
+            tracing::warn!(
+                app = name,
+                "the type `{task_type}`: {excess}; hint: raise `processes` or `slots` of the app"
+            );
+        }
+        let defaults = TypePolicy { concurrency: Some(all.total()), ..TypePolicy::default() };
         let details = TypeDetails { app: Some(name.clone()), doc, output };
-        let handler = AppHandler::new(pool.clone());
+        let handler = AppHandler::new(pool.clone(), slot_kind);
         registry.add(
             &task_type,
             TypeRegistration { schema: params, policy: defaults, details, ..TypeRegistration::new(handler) },
@@ -61,11 +69,19 @@ pub fn register(
 }
 
 /// Returns the reason why an app cannot declare a type.
-fn conflict(type_config: Option<&TypeConfig>, is_registered: bool) -> Option<&'static str> {
-    if is_registered {
-        return Some("another app or Rust type has this name; hint: give each its own name");
+fn conflict(type_config: Option<&TypeConfig>, registered: Option<&TypeRegistration>) -> Option<String> {
+    if let Some(registered) = registered {
+        let owner = registered.details.app.as_ref();
+        let owner = owner.map_or_else(|| "a Rust type".to_owned(), |app| format!("the app `{app}`"));
+        return Some(format!(
+            "{owner} has this name too; hint: give each its own name, or select types with `types` in `[apps]`"
+        ));
     }
-    let type_config = type_config?;
+    section_conflict(type_config?).map(str::to_owned)
+}
+
+/// Returns the reason why the section of a type in kafleet.toml excludes that an app runs it.
+fn section_conflict(type_config: &TypeConfig) -> Option<&'static str> {
     if type_config.handler.is_some() {
         return Some("its section in `[types]` has a `handler`; hint: remove one of them");
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use futures::StreamExt;
+use kafleet_apps::capacity::SlotKind;
 use kafleet_apps::pool::{AppHandler, AppPool, OpenedApp, all_last};
 use kafleet_apps::process::AppProgram;
 use kafleet_apps::protocol::{Limits, VERSION, Welcome};
@@ -163,7 +164,7 @@ async fn loop_round(bench: &AppBench, app: &BenchApp) -> anyhow::Result<LoopRoun
     let measured = async {
         wait_for_processes(&pool, &metrics).await?;
         let own_bytes = resident_bytes(std::process::id()).saturating_sub(before) / u64::from(bench.processes);
-        let handler = AppHandler::new(pool.clone());
+        let handler = AppHandler::new(pool.clone(), SlotKind::General);
         let params = RawJson::parse(load::params().as_bytes())?;
         // As in a worker, attempts start on the runtime of the app.
         pool.runtime().spawn(drive(pool.clone(), params.clone(), bench.tasks / WARM_UP_PART)).await??;
@@ -183,8 +184,8 @@ async fn loop_round(bench: &AppBench, app: &BenchApp) -> anyhow::Result<LoopRoun
 
 /// Runs attempts. At any time one of them waits for each slot.
 async fn drive(pool: Arc<AppPool>, params: RawJson, attempts: u64) -> anyhow::Result<()> {
-    let (handler, params) = (&AppHandler::new(pool.clone()), &params);
-    let at_once = 2 * pool.processes() as usize * pool.slots() as usize;
+    let (handler, params) = (&AppHandler::new(pool.clone(), SlotKind::General), &params);
+    let at_once = 2 * pool.app_capacity(SlotKind::General).total() as usize;
     let mut answers = futures::stream::iter(0..attempts).map(|_| attempt(handler, params)).buffer_unordered(at_once);
     while let Some(answer) = answers.next().await {
         answer?;
@@ -194,7 +195,7 @@ async fn drive(pool: Arc<AppPool>, params: RawJson, attempts: u64) -> anyhow::Re
 
 /// Runs attempts at a steady rate; returns their durations in ascending order.
 async fn steadily(pool: Arc<AppPool>, params: RawJson, attempts: u64) -> anyhow::Result<Vec<Duration>> {
-    let (handler, params) = (&AppHandler::new(pool), &params);
+    let (handler, params) = (&AppHandler::new(pool, SlotKind::General), &params);
     // Late ticks follow at once, so that the rate is kept.
     let mut ticks = tokio::time::interval(Duration::from_secs(1) / LATENCY_RATE as u32);
     let mut running = futures::stream::FuturesUnordered::new();
@@ -279,7 +280,7 @@ async fn attempt(handler: &AppHandler, params: &RawJson) -> anyhow::Result<()> {
 async fn wait_for_processes(pool: &AppPool, metrics: &Metrics) -> anyhow::Result<()> {
     let serving = metrics.apps.processes.with_label_values(&[pool.name()]);
     let all_serve = async {
-        while serving.get() < i64::from(pool.processes()) {
+        while serving.get() < i64::from(pool.app_capacity(SlotKind::General).processes) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };

@@ -82,7 +82,7 @@ pub use kafka::Scalar;
 pub use kafleet_model::units::bytes::Bytes;
 pub use kafleet_model::units::rate::{Rate, RateBy};
 pub use load::{DEFAULT_BROKERS, DEFAULT_FILE, LoadedConfig, Overrides, load, load_with};
-pub use log::LogConfig;
+pub use log::{LogConfig, TaskLogCopy};
 pub use names::{Names, TypeGroups, app_group};
 pub use ops::OpsConfig;
 pub use otel::{OtelConfig, traces_url};

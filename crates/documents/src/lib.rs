@@ -82,6 +82,10 @@ pub struct CreateTask {
     /// External tasks: ignore reports after the task has ended. Default true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_when_done: Option<bool>,
+    /// External tasks in atomic batches: the state reported as soon as the batch is published. Only `waiting_for_children`: the
+    /// task groups its children, and ends with them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<State>,
     #[serde(flatten, skip_deserializing)]
     #[schemars(!skip_deserializing, with = "CreateFields")]
     pub policy: Policy,

@@ -26,8 +26,9 @@ pub struct ScheduleDocument {
     pub id: String,
     pub spec: Spec,
     pub paused: Option<PauseDocument>,
-    /// Managed by a configuration file (`kafleet schedules apply`).
-    pub applied: bool,
+    /// Source that manages it by `kafleet schedules apply`: `config` for kafleet.toml, `app/` and the name of an app. Null:
+    /// people manage it.
+    pub owner: Option<String>,
     pub changed_at: String,
     /// Next five firing times, ignoring any pause.
     pub next: Vec<String>,

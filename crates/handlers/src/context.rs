@@ -51,6 +51,8 @@ pub struct Attempt {
     pub trace: Option<Box<Trace>>,
     /// Number of children that have been named in a traced attempt.
     traced_children: AtomicU32,
+    /// Number of children that have been named.
+    children: AtomicU32,
     /// Offset in the tree's events partition up to which cancels do not apply to the task (`ce_asof`). Inherited by its
     /// children.
     pub asof: Option<i64>,
@@ -174,6 +176,7 @@ impl Context {
             deadline,
             trace,
             traced_children: AtomicU32::new(0),
+            children: AtomicU32::new(0),
             asof,
             labels,
             headers,
@@ -453,6 +456,12 @@ impl Attempt {
     #[doc(hidden)]
     pub fn admit_to_trace(&self) -> bool {
         self.traced_children.fetch_add(1, Ordering::Relaxed) < MAX_CHILDREN_IN_TRACE
+    }
+
+    /// Counts a child, and returns its place among the children of the attempt, from 0.
+    #[doc(hidden)]
+    pub fn count_child(&self) -> u32 {
+        self.children.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Counts activity, in this process only.

@@ -49,6 +49,7 @@ use kafleet_model::json::RawJson;
 use kafleet_model::task::Policy;
 use kafleet_runtime::error_text::panic_text;
 
+use super::context::Attempt;
 use super::{Child, Context, Failure};
 
 /// Task that is about to be published, as hooks see it. Its id, run and type are fixed; everything else can be changed,
@@ -92,6 +93,12 @@ pub trait Observe: Send + Sync + 'static {
         let _ = cx;
     }
 
+    /// The running attempt has written a line to the task's log. Called on any thread, also for lines that the log drops
+    /// because it is full.
+    fn on_log(&self, attempt: &Attempt, line: &str) {
+        let _ = (attempt, line);
+    }
+
     /// The task has succeeded, also with `on_error = "skip"`.
     fn on_success(&self, cx: &Context, took: Duration) {
         let _ = (cx, took);
@@ -116,6 +123,10 @@ pub trait Observe: Send + Sync + 'static {
 impl<O: Observe> Observe for Arc<O> {
     fn on_start(&self, cx: &Context) {
         (**self).on_start(cx);
+    }
+
+    fn on_log(&self, attempt: &Attempt, line: &str) {
+        (**self).on_log(attempt, line);
     }
 
     fn on_success(&self, cx: &Context, took: Duration) {

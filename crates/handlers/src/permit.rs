@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use kafleet_model::worker_status::AppCapacity;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -37,6 +38,11 @@ pub trait PermitSource: Send + Sync {
 
     /// Returns the runtime on which attempts are best dispatched, if it is another than the worker's.
     fn runtime(&self) -> Option<Handle> {
+        None
+    }
+
+    /// Returns the capacity, if processes of an app have it.
+    fn capacity(&self) -> Option<AppCapacity> {
         None
     }
 

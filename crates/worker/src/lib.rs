@@ -35,6 +35,7 @@ mod heartbeat;
 mod key_check;
 mod log_throttle;
 mod memory_budget;
+mod observers;
 mod result_batch;
 mod results;
 mod spans;

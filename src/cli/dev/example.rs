@@ -38,6 +38,9 @@ impl Builder<'_> {
         if let Some(path) = schema["$ref"].as_str() {
             return deeper(self.root.pointer(path.strip_prefix('#')?)?);
         }
+        if let Some(otherwise) = schema.get("else") {
+            return deeper(otherwise);
+        }
         for choice in ["anyOf", "oneOf", "allOf"] {
             if let Some(nested) = schema[choice].as_array().and_then(|schemas| schemas.iter().find_map(deeper)) {
                 return Some(nested);

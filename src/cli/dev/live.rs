@@ -14,11 +14,12 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::sources::Sources;
-use super::{create_topics, declare_types, topology};
+use super::{apply_schedules, create_topics, declare_types, topology};
 use crate::cli::apps;
 use crate::cli::exit::Failure;
 use crate::cli::output::eprint_line;
 use crate::cli::setup::{RoleEnd, Setup};
+use crate::cli::task_lines::TaskLines;
 
 /// Interval at which the source files are polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -26,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// maximum number of changes to wait for.
 const SETTLED_AFTER: Duration = Duration::from_millis(200);
 const MAX_CHANGES: usize = 25;
-/// Time for running attempts to end before a reload interrupts them.
+/// Time for running attempts to end before a reload or the end of `dev` interrupts them.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(1);
 /// Time for the processes of the old code to end before they are killed.
 const STOP_DEADLINE: Duration = Duration::from_secs(1);
@@ -39,6 +40,8 @@ pub(super) struct Live {
     pub environment: Vec<(&'static str, String)>,
     /// Whether each version also registers the sample types.
     pub has_samples: bool,
+    /// Whether a line is printed for each start, log line and end of an attempt.
+    pub shows_tasks: bool,
     pub broker: Arc<dyn Broker>,
     /// `None` if code is not reloaded: there are no apps, or `--no-reload` is set.
     pub changes: Option<Changes>,
@@ -51,6 +54,9 @@ impl Live {
         version.shutdown = Shutdown::new();
         apps::open(&mut version, &self.environment, true).await?;
         version.register()?;
+        if self.shows_tasks {
+            version.registry.observe(TaskLines::new());
+        }
         if self.has_samples {
             register_samples(&mut version.registry);
         }
@@ -75,7 +81,10 @@ impl Live {
             };
             let Some(next) = next else { return self.stop(&version, roles).await };
             replace(&version, roles).await?;
-            declare_types(&next, &self.broker.client()).await.map_err(|error| anyhow::anyhow!(error.message))?;
+            let broker = self.broker.client();
+            declare_types(&next, &broker).await.map_err(|error| anyhow::anyhow!(error.message))?;
+            let applied = apply_schedules(&next, Some(&version), &broker).await;
+            applied.map_err(|error| anyhow::anyhow!(error.message))?;
             eprint_line(format_args!("the new code serves the types {}", type_names(&next)));
             version = next;
         }
@@ -107,7 +116,12 @@ impl Live {
     /// Stops the worker because the fleet stops; a second signal aborts it.
     async fn stop(&self, version: &Setup, mut roles: JoinSet<RoleEnd>) -> anyhow::Result<()> {
         let abort = &self.base.shutdown.abort;
-        version.shutdown.begin();
+        let running = running_text(version);
+        if !running.is_empty() {
+            let seconds = DRAIN_DEADLINE.as_secs();
+            eprint_line(format_args!("waiting {seconds} s for running attempts ({running}); ctrl-c again aborts them"));
+        }
+        version.shutdown.begin_within(DRAIN_DEADLINE);
         let ended = tokio::select! {
             biased;
             ended = roles.join_next() => ended,
@@ -131,6 +145,13 @@ async fn replace(version: &Setup, mut roles: JoinSet<RoleEnd>) -> anyhow::Result
         Ok(ended) => result(ended),
         Err(_) => result(roles.join_next().await),
     }
+}
+
+/// Numbers of running attempts by type, such as `greet 2, mail 1`.
+fn running_text(version: &Setup) -> String {
+    let running = |name: &str| version.metrics.tasks.in_flight.with_label_values(&[name]).get();
+    let types = version.registry.types().map(|(name, _)| (name, running(name))).filter(|(_, running)| *running > 0);
+    types.map(|(name, running)| format!("{name} {running}")).collect::<Vec<_>>().join(", ")
 }
 
 fn result(ended: Option<Result<RoleEnd, JoinError>>) -> anyhow::Result<()> {

@@ -1,5 +1,8 @@
 //! `dev`: runs a whole fleet in this process, on the in-memory broker and store.
 
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,16 +16,17 @@ use kafleet_fleet::control::schedules::ScheduleKey;
 use kafleet_fleet::control::{self, CONTROL_VERSION, ControlKey, put_schedule};
 use kafleet_fleet::topics::{TypeChange, apply, declare};
 use kafleet_handlers::Registry;
-use kafleet_model::schedule::Schedule;
+use kafleet_model::schedule::{CONFIG_OWNER, Schedule, Spec};
 use kafleet_model::task::Policy;
 use kafleet_model::units::duration::Millis;
 use kafleet_runtime::now_ms;
 use kafleet_store::{Store, memory::MemoryStore};
 use kafleet_telemetry::{init_logs, set_log_filter};
 use serde_json::json;
+use tokio::net::TcpListener;
 use tokio::time::Instant;
 
-use super::apps::TargetArgs;
+use super::apps::{TargetArgs, schedule_owner};
 use super::client::Client;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
@@ -36,17 +40,22 @@ const SAMPLE_WAIT: Millis = Millis::secs(30);
 /// Number of events partitions: enough to distribute trees, and quick to start.
 const EVENTS_PARTITIONS: u32 = 4;
 const TASK_PARTITIONS: u32 = 2;
+/// Number of ports after the default one that are tried.
+const MAX_PORTS: u16 = 20;
 
+mod address;
 mod demo;
 mod example;
 mod live;
 mod sources;
 
+use address::AddressFile;
+pub(super) use address::url_in;
 use live::{Changes, Live};
 
 #[derive(Debug, Args)]
 pub(super) struct DevArgs {
-    /// Address of the API; port 0 for any free port [default: 127.0.0.1:8080, with --once any free port]
+    /// Address of the API; port 0 for any free port [default: 127.0.0.1:8080 or the next free port, with --once any]
     #[arg(long, value_name = "HOST:PORT", env = "KAFLEET_API_LISTEN")]
     pub listen: Option<String>,
     /// Exit after the sample task; the exit code is its outcome
@@ -58,6 +67,9 @@ pub(super) struct DevArgs {
     /// Run a small, varied load of trees, so that every verb has something to show
     #[arg(long, conflicts_with = "once")]
     pub demo: bool,
+    /// Print no lines about tasks
+    #[arg(long, short)]
+    pub quiet: bool,
     /// Keep the code of apps when their source files change
     #[arg(long)]
     pub no_reload: bool,
@@ -66,21 +78,20 @@ pub(super) struct DevArgs {
 }
 
 pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) -> Outcome {
-    // Failures of the demo's tasks are intended.
-    init_logs(if args.demo { "error" } else { "warn" });
+    let shows_tasks = !args.quiet && !args.demo && !args.once;
+    init_logs(log_filter(args.demo, shows_tasks));
     let target = args.app.section()?;
+    let may_move = args.listen.is_none() && !args.once;
     let has_target = target.is_some();
-    let options = SetupOptions {
-        // With --once only the sample task uses the API, so its port does not matter.
-        api_listen: args.listen.or_else(|| args.once.then(|| "127.0.0.1:0".to_owned())),
-        unused: &["kafka", "redis", "ops"],
-        app: target,
-        ..SetupOptions::default()
-    };
+    // With --once only the sample task uses the API, so its port does not matter.
+    let api_listen = args.listen.or_else(|| args.once.then(|| "127.0.0.1:0".to_owned()));
+    let unused = &["kafka", "redis", "ops"];
+    let options = SetupOptions { api_listen, unused, app: target, ..SetupOptions::default() };
     let mut setup = Setup::load(globals, registry, options)?;
     prepare(&mut setup, args.demo)?;
-    let listener = setup.bind_api().await?;
-    let url = format!("http://{}", listener.local_addr().map_err(Failure::failed)?);
+    let listener = if may_move { bind_free_port(&setup).await? } else { setup.bind_api().await? };
+    let address = listener.local_addr().map_err(Failure::failed)?;
+    let url = format!("http://{address}");
     let token = highest_role_token(&setup.config.api.tokens).map(str::to_owned);
     let broker: Arc<dyn Broker> =
         MemoryBroker::new(MemoryBrokerOptions { applies_retention: true, ..Default::default() });
@@ -88,6 +99,7 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
         base: setup.clone(),
         environment: environment(&url, token.as_ref()),
         has_samples: !has_target,
+        shows_tasks,
         broker: broker.clone(),
         // Before the apps are started, so that no change is missed.
         changes: if args.no_reload { None } else { Changes::of(&setup.config) },
@@ -96,17 +108,16 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
     let mut running = setup.start_ops().await?;
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
     declare_types(&version, &broker.client()).await?;
-    apply_schedules(&setup, &broker.client()).await?;
+    apply_schedules(&version, None, &broker.client()).await?;
     setup.start_tracker(&mut running, setup.tracker(broker.clone(), store.clone(), topology(&setup)));
     // The API learns from declarations what apps declare, also after a reload.
     let api = ApiSetup { registry: version.registry.without_apps(), ..setup.api(broker, store, topology(&setup)) };
     setup.start_api(&mut running, api, listener);
+    let _address_file = if args.once { None } else { write_address(address) };
     eprint_line(banner(&url, &version.registry, token.is_some(), has_target));
     running.spawn(async move { ("worker", live.run(version).await) });
     let client = Client::new(&url, token.as_deref())?;
-    if args.demo {
-        eprint_line(demo::banner(&url));
-    }
+    args.demo.then(|| eprint_line(demo::banner(&url)));
     let first = async {
         let outcome = if args.no_sample || has_target { Ok(Code::Ok) } else { sample(&client, &setup, globals).await };
         if args.once || outcome.is_err() {
@@ -124,6 +135,42 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
     let (outcome, stopped, ()) = tokio::join!(first, setup.run_until_stopped(running), load);
     stopped?;
     outcome.map(|code| if args.once { code } else { Code::Ok })
+}
+
+/// Log filter. Failures of the demo's tasks are intended; those of others have lines of their own.
+fn log_filter(is_demo: bool, shows_tasks: bool) -> &'static str {
+    match (is_demo, shows_tasks) {
+        (true, _) => "error",
+        (false, true) => "warn,kafleet_worker::dispatch::reports=error",
+        (false, false) => "warn",
+    }
+}
+
+/// Writes the address where other commands in this folder find it.
+fn write_address(address: SocketAddr) -> Option<AddressFile> {
+    let folder = std::env::current_dir().ok()?;
+    let host = if address.ip().is_unspecified() { IpAddr::from(Ipv4Addr::LOCALHOST) } else { address.ip() };
+    AddressFile::write(&folder, &format!("http://{}", SocketAddr::new(host, address.port())))
+        .map_err(|reason| eprint_line(format_args!("warning: {reason}")))
+        .ok()
+}
+
+/// Binds the API's address, or the next free port if its port is taken.
+async fn bind_free_port(setup: &Setup) -> Result<TcpListener, Failure> {
+    let Ok(address) = setup.config.api.listen.parse::<SocketAddr>() else { return setup.bind_api().await };
+    for port in address.port()..=address.port().saturating_add(MAX_PORTS) {
+        let mut moved = setup.clone();
+        moved.config.api.listen = SocketAddr::new(address.ip(), port).to_string();
+        let is_taken = TcpListener::bind(&moved.config.api.listen).await;
+        if is_taken.is_err_and(|error| error.kind() == ErrorKind::AddrInUse) {
+            continue;
+        }
+        if port != address.port() {
+            eprint_line(format_args!("{} is taken: serving on port {port}", setup.config.api.listen));
+        }
+        return moved.bind_api().await;
+    }
+    setup.bind_api().await
 }
 
 fn topology(setup: &Setup) -> Topology {
@@ -171,18 +218,40 @@ async fn declare_types(setup: &Setup, broker: &BrokerClient) -> Result<(), Failu
     Ok(())
 }
 
-/// Applies the schedules of the configuration: `schedules apply` cannot be run before this process.
-async fn apply_schedules(setup: &Setup, broker: &BrokerClient) -> Result<(), Failure> {
+/// Writes the schedules of the configuration and of the apps, and deletes those of apps that are gone: `schedules apply`
+/// cannot be run before this process. `earlier`: the version before.
+async fn apply_schedules(version: &Setup, earlier: Option<&Setup>, broker: &BrokerClient) -> Result<(), Failure> {
     let producer = broker.shared_producer(None).await.map_err(Failure::failed)?;
+    let (specs, gone) = (declared_schedules(version), earlier.map(declared_schedules).unwrap_or_default());
     let now = now_ms();
-    for (name, spec) in &setup.config.schedules {
+    for (name, (owner, spec)) in &specs {
+        // A schedule that is written again would begin with the present time.
+        if gone.get(name).is_some_and(|(_, earlier)| earlier == spec) {
+            continue;
+        }
+        let owner = Some(owner.as_str().into());
         let schedule =
-            Schedule { v: CONTROL_VERSION, at_ms: now, from_ms: now, paused: None, applied: true, spec: spec.clone() };
+            Schedule { v: CONTROL_VERSION, at_ms: now, from_ms: now, paused: None, owner, spec: spec.clone() };
         let applied =
-            put_schedule(&producer, &setup.names, &ScheduleKey::Schedule(name.clone()), Some(&schedule)).await;
+            put_schedule(&producer, &version.names, &ScheduleKey::Schedule(name.clone()), Some(&schedule)).await;
         applied.map_err(|error| Failure::failed(format_args!("the schedule `{name}` was not applied: {error}")))?;
     }
+    for name in gone.keys().filter(|name| !specs.contains_key(*name)) {
+        let deleted =
+            put_schedule(&producer, &version.names, &ScheduleKey::Schedule(name.clone()), None::<&Schedule>).await;
+        deleted.map_err(|error| Failure::failed(format_args!("the schedule `{name}` was not deleted: {error}")))?;
+    }
     Ok(())
+}
+
+/// Schedules of the configuration and of the apps by name, with their owners. Those of the configuration come first.
+fn declared_schedules(setup: &Setup) -> BTreeMap<String, (String, Spec)> {
+    let of_apps = setup.apps.iter().flat_map(|pool| {
+        let owner = schedule_owner(pool, &setup.config);
+        pool.declaration().schedules.iter().map(move |(name, spec)| (name.clone(), (owner.clone(), spec.clone())))
+    });
+    let of_config = setup.config.schedules.iter();
+    of_apps.chain(of_config.map(|(name, spec)| (name.clone(), (CONFIG_OWNER.to_owned(), spec.clone())))).collect()
 }
 
 /// Submits a sample task over the API, waits for its end, and prints it.

@@ -1,31 +1,42 @@
-//! `schedules apply`: makes the fleet's schedules match the configuration.
+//! `schedules apply`: makes the fleet's schedules match the configuration and the code of apps.
 
 use std::collections::BTreeMap;
 
 use clap::Args;
+use kafleet_apps::pool::AppPool;
 use kafleet_documents::ScheduleDocument;
+use kafleet_handlers::Registry;
 use kafleet_model::json::RawJson;
-use kafleet_model::schedule::Spec;
+use kafleet_model::schedule::{CONFIG_OWNER, Spec};
 use serde_json::json;
 
+use crate::cli::apps::{self, TargetArgs, schedule_owner};
 use crate::cli::client::Client;
 use crate::cli::exit::{Code, Failure, Outcome};
 use crate::cli::globals::Globals;
 use crate::cli::output::{Field, Output, Rows, eprint_line};
-use crate::cli::setup::{SetupOptions, load_config};
+use crate::cli::setup::{Setup, SetupOptions};
 
 #[derive(Debug, Args)]
 pub(crate) struct ApplyArgs {
-    /// Delete schedules that were applied before and are no longer in the configuration
+    /// Delete schedules that were applied before and are no longer in the configuration or the code
     #[arg(long)]
     pub prune: bool,
     /// Only show the changes
     #[arg(long)]
     pub dry_run: bool,
+    #[command(flatten)]
+    pub app: TargetArgs,
+}
+
+/// Schedule of the configuration or of an app, with its owner.
+struct OwnedSpec {
+    owner: String,
+    spec: Spec,
 }
 
 /// Sections of the configuration that this verb does not use.
-const UNUSED: &[&str] = &["kafka", "redis", "api", "apps", "types", "ops", "callbacks", "email"];
+const UNUSED: &[&str] = &["kafka", "redis", "api", "types", "ops", "callbacks", "email"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ScheduleChange {
@@ -33,7 +44,7 @@ enum ScheduleChange {
     Changed,
     Unchanged,
     Deleted,
-    /// No longer in the configuration, and kept because `--prune` is not given.
+    /// No longer in the configuration or the code, and kept because `--prune` is not given.
     Kept,
 }
 
@@ -49,19 +60,41 @@ impl ScheduleChange {
     }
 }
 
-pub(super) async fn apply(args: &ApplyArgs, globals: &Globals, client: &Client, output: &Output) -> Outcome {
-    let loaded = load_config(globals, &SetupOptions { unused: UNUSED, ..SetupOptions::default() })?;
-    if loaded.path.is_none() {
+pub(super) async fn apply(
+    args: &ApplyArgs,
+    globals: &Globals,
+    registry: Registry,
+    client: &Client,
+    output: &Output,
+) -> Outcome {
+    let target = args.app.section()?;
+    let options = SetupOptions { unused: UNUSED, app: target.clone(), ..SetupOptions::default() };
+    let mut setup = Setup::load(globals, registry, options)?;
+    if !setup.has_config_file && target.is_none() {
         // It would be taken for one without schedules, and `--prune` would delete all of them.
-        return Err(Failure::usage("there is no configuration file with schedules to apply")
-            .hint("name it with --config, or run this in its folder"));
+        return Err(Failure::usage("there is no configuration file with schedules to apply").hint(
+            "name it with --config, run this in its folder, or name an app: `kafleet schedules apply tasks.py`",
+        ));
     }
-    let configured = loaded.config.schedules;
-    let changes = changes(&configured, &super::all(client).await?.schedules, args.prune);
+    apps::check(&mut setup).await?;
+    let of_target = target.as_ref().map(|app| app.command.as_slice());
+    let command_of = |pool: &AppPool| setup.config.apps.get(pool.name()).map(|app| app.command.as_slice());
+    let is_chosen = |pool: &&AppPool| of_target.is_none() || command_of(pool) == of_target;
+    let pools: Vec<(String, &AppPool)> = setup
+        .apps
+        .iter()
+        .map(|pool| &**pool)
+        .filter(is_chosen)
+        .map(|pool| (schedule_owner(pool, &setup.config), pool))
+        .collect();
+    let target_owner = of_target.and(pools.first().map(|(owner, _)| owner.clone()));
+    let of_config = target.is_none().then_some(&setup.config.schedules);
+    let declared = declared(of_config, &pools)?;
+    let changes = changes(&declared, &super::all(client).await?.schedules, target_owner.as_deref(), args.prune);
     for (id, change) in changes.iter().filter(|_| !args.dry_run) {
-        match (change, configured.get(id)) {
-            (ScheduleChange::Created | ScheduleChange::Changed, Some(spec)) => {
-                drop(super::put(client, id, spec, true).await?);
+        match (change, declared.get(id)) {
+            (ScheduleChange::Created | ScheduleChange::Changed, Some(OwnedSpec { owner, spec })) => {
+                drop(super::put(client, id, spec, Some(owner)).await?);
             }
             (ScheduleChange::Deleted, _) => drop(super::remove(client, id).await?),
             _ => {}
@@ -69,27 +102,57 @@ pub(super) async fn apply(args: &ApplyArgs, globals: &Globals, client: &Client, 
     }
     show(output, &changes)?;
     if changes.values().any(|change| *change == ScheduleChange::Kept) {
-        eprint_line("schedules marked `kept` are not in the configuration but still fire; `--prune` deletes them");
+        eprint_line("schedules marked `kept` are no longer declared but still fire; `--prune` deletes them");
     }
     Ok(Code::Ok)
 }
 
-/// Returns the change of each schedule. Schedules created by other means are ignored, unless the configuration has one
-/// with the same id.
+/// Returns the schedules of the configuration and of apps, with their owners.
+fn declared(
+    of_config: Option<&BTreeMap<String, Spec>>,
+    pools: &[(String, &AppPool)],
+) -> Result<BTreeMap<String, OwnedSpec>, Failure> {
+    let owned = |spec: &Spec| OwnedSpec { owner: CONFIG_OWNER.to_owned(), spec: spec.clone() };
+    let mut all: BTreeMap<String, OwnedSpec> =
+        of_config.into_iter().flatten().map(|(id, spec)| (id.clone(), owned(spec))).collect();
+    for (owner, pool) in pools {
+        for (id, spec) in &pool.declaration().schedules {
+            let own = OwnedSpec { owner: owner.clone(), spec: spec.clone() };
+            if let Some(other) = all.insert(id.clone(), own) {
+                let both = format!("`{}` and `{owner}` both declare the schedule `{id}`", other.owner);
+                return Err(Failure::usage(both).hint("give each its own name"));
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Returns the change of each schedule. Schedules that people manage are ignored, unless one with the same id is
+/// declared. `target_owner`: only schedules of this owner can be gone.
 fn changes(
-    configured: &BTreeMap<String, Spec>,
+    declared: &BTreeMap<String, OwnedSpec>,
     existing: &[ScheduleDocument],
+    target_owner: Option<&str>,
     prune: bool,
 ) -> BTreeMap<String, ScheduleChange> {
     let existing: BTreeMap<&str, &ScheduleDocument> =
         existing.iter().map(|schedule| (schedule.id.as_str(), schedule)).collect();
-    let removed = existing.values().filter(|schedule| schedule.applied && !configured.contains_key(&schedule.id));
-    let removed = removed
+    let is_gone = |schedule: &&&ScheduleDocument| {
+        let owner = schedule.owner.as_deref();
+        owner.is_some()
+            && target_owner.is_none_or(|target| owner == Some(target))
+            && !declared.contains_key(&schedule.id)
+    };
+    let removed = existing
+        .values()
+        .filter(is_gone)
         .map(|schedule| (schedule.id.clone(), if prune { ScheduleChange::Deleted } else { ScheduleChange::Kept }));
-    let listed = configured.iter().map(|(id, spec)| {
+    let listed = declared.iter().map(|(id, OwnedSpec { owner, spec })| {
         let change = match existing.get(id.as_str()) {
             None => ScheduleChange::Created,
-            Some(schedule) if schedule.applied && is_same(&schedule.spec, spec) => ScheduleChange::Unchanged,
+            Some(schedule) if schedule.owner.as_ref() == Some(owner) && is_same(&schedule.spec, spec) => {
+                ScheduleChange::Unchanged
+            }
             Some(_) => ScheduleChange::Changed,
         };
         (id.clone(), change)
@@ -112,5 +175,5 @@ fn show(output: &Output, changes: &BTreeMap<String, ScheduleChange>) -> Result<(
     for (id, change) in changes {
         rows.add([Field::Text(id.clone()), Field::from(change.name())]);
     }
-    output.list(rows, "no schedules: `[schedules]` in the configuration is empty, and there is nothing to delete")
+    output.list(rows, "no schedules: neither the configuration nor an app declares one, and there is nothing to delete")
 }

@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 use kafleet_documents::{
     NewSchedule, PauseType, ResumeType, ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes, Schedules, Status,
 };
+use kafleet_handlers::Registry;
 use kafleet_model::schedule::Spec;
 use kafleet_model::units::duration::Millis;
 use kafleet_runtime::now_ms;
@@ -45,7 +46,7 @@ pub(super) enum SchedulesVerb {
     Backfill(BackfillArgs),
     /// List the next times of a schedule
     Next(NextArgs),
-    /// Make the fleet's schedules match `[schedules]` in the configuration
+    /// Make the fleet's schedules match `[schedules]` in the configuration, and those that apps declare
     Apply(ApplyArgs),
 }
 
@@ -132,7 +133,7 @@ pub(super) struct NextArgs {
     pub after: Option<String>,
 }
 
-pub(super) async fn schedules(verb: SchedulesVerb, globals: &Globals) -> Outcome {
+pub(super) async fn schedules(verb: SchedulesVerb, globals: &Globals, registry: Registry) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
     match verb {
@@ -146,7 +147,7 @@ pub(super) async fn schedules(verb: SchedulesVerb, globals: &Globals) -> Outcome
         SchedulesVerb::Trigger(args) => trigger(args, &client, &output).await,
         SchedulesVerb::Backfill(args) => backfill(args, &client, &output).await,
         SchedulesVerb::Next(args) => next(args, &client, &output).await,
-        SchedulesVerb::Apply(args) => apply::apply(&args, globals, &client, &output).await,
+        SchedulesVerb::Apply(args) => apply::apply(&args, globals, registry, &client, &output).await,
     }
 }
 
@@ -189,11 +190,11 @@ async fn change(args: ChangeArgs, client: &Client) -> Result<ScheduleDocument, F
     spec::set_params(&mut new_spec, params.as_deref())?;
     spec.apply_to(&mut new_spec)?;
     apply_task_args(task, &mut new_spec.task)?;
-    put(client, &id, &new_spec, existing.applied).await
+    put(client, &id, &new_spec, existing.owner.as_deref()).await
 }
 
-async fn put(client: &Client, id: &str, spec: &Spec, applied: bool) -> Result<ScheduleDocument, Failure> {
-    let query = vec![("applied", applied.to_string())];
+async fn put(client: &Client, id: &str, spec: &Spec, owner: Option<&str>) -> Result<ScheduleDocument, Failure> {
+    let query: Query = owner.map(|owner| ("owner", owner.to_owned())).into_iter().collect();
     client.call_with(Method::PUT, &["v1", "schedules", id], &query, Some(spec)).await
 }
 

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
+use kafleet::apps::capacity::SlotKind;
 use kafleet::apps::launch::{Launcher, SimulatedProcess};
 use kafleet::apps::pool::{AppHandler, AppPool, OpenedApp, PoolSettings};
 use kafleet::apps::process::AppProgram;
@@ -135,7 +136,7 @@ impl SimulatedApp {
         for unordered in [true, false].into_iter().filter(|unordered| spec.runs(*unordered)) {
             let of_rust = registered(unordered);
             let policy = TypePolicy { timeout: TIMEOUT, ..of_rust.policy.clone() };
-            let handler = Arc::new(AppHandler::new(pool.clone()));
+            let handler = Arc::new(AppHandler::new(pool.clone(), SlotKind::General));
             setup.registry.add(task_type(unordered), TypeRegistration { handler, policy, ..of_rust });
         }
         pool.serve(setup.health.clone(), &setup.metrics.apps);

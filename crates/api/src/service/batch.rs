@@ -5,6 +5,7 @@
 
 use crate::write::idempotency::{Outcomes, unknown_parent};
 use crate::write::transaction::MAX_ATOMIC_ITEMS;
+use crate::write::validate::check_no_group;
 use std::sync::Arc;
 
 use futures::stream::{self, StreamExt};
@@ -106,6 +107,11 @@ struct BatchRun {
     waiting: FxHashMap<usize, Vec<usize>>,
 }
 
+async fn check(api: &Api, task: &TaskSpec) -> Result<(), ApiError> {
+    check_no_group(task)?;
+    api.writes.check_types(task).await
+}
+
 impl BatchRun {
     async fn read(api: &Arc<Api>, items: Vec<Result<CreateTask, ApiError>>, trace: Option<&Trace>) -> Self {
         let count = items.len();
@@ -118,7 +124,7 @@ impl BatchRun {
         let now_ms = now_ms();
         for (index, item) in items.into_iter().enumerate() {
             let task = match item.and_then(|input| api.writes.validate(input, now_ms, trace)) {
-                Ok(task) => match api.writes.check_types(&task).await {
+                Ok(task) => match check(api, &task).await {
                     Ok(()) => Ok(task),
                     Err(error) => Err((Some(task.id), error)),
                 },

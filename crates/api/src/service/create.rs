@@ -15,6 +15,7 @@ use crate::read::notices::Subscription;
 use crate::service::context::{BodyMemory, RequestContext};
 use crate::state::Api;
 use crate::write::idempotency::SubmittedTask;
+use crate::write::validate::check_no_group;
 
 /// Creates a task. With `wait`, returns when it has ended, at the latest after that time.
 pub async fn create(
@@ -41,6 +42,7 @@ pub async fn create(
 async fn task_of(api: &Api, input: CreateTask, trace: Option<&Trace>) -> Result<TaskSpec, ApiError> {
     let writes = &api.writes;
     let mut task = writes.validate(input, now_ms(), trace)?;
+    check_no_group(&task)?;
     writes.check_types(&task).await?;
     if let Some(parent) = task.id.parent_id() {
         let parent = writes.find_parent(&parent).await?;

@@ -81,7 +81,7 @@ pub async fn create(context: RequestContext, input: NewSchedule) -> Result<Sched
     }
     let now = now_ms();
     let paused = paused.then_some(schedule::SchedulePause { at_ms: now, reason: None });
-    let new = Schedule { v: CONTROL_VERSION, at_ms: now, from_ms: now, paused, applied: false, spec };
+    let new = Schedule { v: CONTROL_VERSION, at_ms: now, from_ms: now, paused, owner: None, spec };
     set_schedule(api, change, context.operation("create_schedule", &id, None), new).await
 }
 
@@ -92,8 +92,13 @@ pub struct PutOutcome {
     pub is_new: bool,
 }
 
-/// Replaces or creates a schedule. `applied`: a configuration file manages it.
-pub async fn put(context: RequestContext, id: String, spec: Spec, applied: bool) -> Result<PutOutcome, ApiError> {
+/// Replaces or creates a schedule. `owner`: source that manages it, instead of people.
+pub async fn put(
+    context: RequestContext,
+    id: String,
+    spec: Spec,
+    owner: Option<String>,
+) -> Result<PutOutcome, ApiError> {
     let api = &context.api;
     check_name(&id).map_err(|error| ApiError::new(Code::BadField, error))?;
     check_spec(api, &spec, "").await?;
@@ -106,7 +111,7 @@ pub async fn put(context: RequestContext, id: String, spec: Spec, applied: bool)
         Some(existing) => (now, existing.paused.clone()),
         None => (now, None),
     };
-    let new = Schedule { v: CONTROL_VERSION, at_ms: now, from_ms, paused, applied, spec };
+    let new = Schedule { v: CONTROL_VERSION, at_ms: now, from_ms, paused, owner: owner.map(Into::into), spec };
     let action = if existing.is_some() { "update_schedule" } else { "create_schedule" };
     let schedule = set_schedule(api, change, context.operation(action, &id, None), new).await?;
     Ok(PutOutcome { schedule, is_new: existing.is_none() })
@@ -395,7 +400,7 @@ fn document(
         id,
         spec: schedule.spec.clone(),
         paused: schedule.paused.as_ref().map(paused),
-        applied: schedule.applied,
+        owner: schedule.owner.as_deref().map(str::to_owned),
         changed_at: time_text(schedule.at_ms),
         next: next.into_iter().map(time_text).collect(),
         fired: state.fired,

@@ -75,7 +75,12 @@ impl Writes {
         before: &[TaskSpec],
         indexes: &FxHashMap<TaskId, usize>,
     ) -> Result<TaskSpec, ApiError> {
-        let mut task = self.validate(item?, now_ms, trace)?;
+        let mut item = item?;
+        if item.parent.is_some() {
+            // Siblings of a batch are in its order.
+            item.policy.rules.index.get_or_insert(before.len() as u32);
+        }
+        let mut task = self.validate(item, now_ms, trace)?;
         self.check_types(&task).await?;
         if let Some(first) = before.first().filter(|first| first.id.root() != task.id.root()) {
             let reason = format!("`{}` is not in the tree of `{}`", task.id, first.id.root());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::http::HeaderMap;
 use kafleet_documents::CreateTask;
 use kafleet_model::json::RawJson;
+use kafleet_model::record::state::State;
 use kafleet_model::task::continuation::number_of;
 use kafleet_model::task::field::Change;
 use kafleet_model::task::hash::spawn_hash;
@@ -47,6 +48,7 @@ impl Writes {
         check_type(&input.task_type).map_err(|error| bad_field("type", error))?;
         let id = id_of(&input)?;
         check_params_size(&input.params)?;
+        check_state(&input)?;
         if input.policy.rules.external {
             check_external(&input)?;
         } else {
@@ -64,6 +66,7 @@ impl Writes {
         task.key = input.key.map(Into::into);
         task.trace = trace.cloned().map(Box::new);
         task.has_generated_id = input.id.is_none();
+        task.is_group = input.state.is_some();
         Ok(task)
     }
 
@@ -159,6 +162,27 @@ fn check_params_size(params: &RawJson) -> Result<(), ApiError> {
         .hint("store the data elsewhere and pass a link"));
     }
     Ok(())
+}
+
+/// Rejects initial states other than that of a group.
+fn check_state(input: &CreateTask) -> Result<(), ApiError> {
+    match input.state {
+        Some(_) if !input.policy.rules.external => Err(bad_field("state", "it applies to external tasks only".into())),
+        Some(state) if state != State::WaitingForChildren => {
+            let reason = format!("a task cannot be created as `{state}`, only as `waiting_for_children`");
+            Err(bad_field("state", reason).hint("report other states with PUT /v1/tasks/{id}/state"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Rejects the creation of a group without its children.
+pub(crate) fn check_no_group(task: &TaskSpec) -> Result<(), ApiError> {
+    if !task.is_group {
+        return Ok(());
+    }
+    let reason = "it is allowed in atomic batches only: without its children the task would end at once";
+    Err(bad_field("state", reason.into()).hint("send the task and its children to POST /v1/batches?atomic=true"))
 }
 
 /// Rejects fields that have no effect on external tasks.

@@ -103,7 +103,7 @@ pub async fn run(program: &AppProgram) -> Result<Vec<CaseReport>, StartError> {
     drop(process);
     let properties = Properties {
         types: declaration.types.into_keys().collect(),
-        slots: declaration.slots,
+        slots: declaration.capacity.slots,
         is_responsive: declaration.responsive,
     };
     let concurrent = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_CONCURRENT);

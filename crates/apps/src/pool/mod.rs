@@ -25,6 +25,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use kafleet_handlers::resident_memory::tree_bytes;
 use kafleet_model::units::bytes::Bytes;
+use kafleet_model::worker_status::AppCapacity;
 use kafleet_runtime::{Health, RuntimeThread, watch};
 use kafleet_telemetry::AppMetrics;
 use parking_lot::Mutex;
@@ -42,6 +43,7 @@ pub use self::replacement::guard_container;
 use self::slots::{ProcessId, SlotTable};
 use self::spares::Spares;
 use self::status::PoolMetrics;
+use super::capacity::{Capacity, SlotKind};
 use super::container::Container;
 use super::declaration::Declaration;
 use super::process::{AppProcess, AppProgram, ProcessRequest, StartError};
@@ -83,7 +85,7 @@ pub struct AppPool {
     settings: PoolSettings,
     welcome: Welcome,
     declaration: Declaration,
-    slots: u32,
+    capacity: Capacity,
     state: Mutex<PoolFields>,
     next_id: AtomicU64,
     /// Process that has declared the types, until the others are started.
@@ -137,9 +139,9 @@ impl OpenedApp {
         Ok(Self { thread, program, welcome, declaration, first })
     }
 
-    /// Slots of one process.
-    pub fn slots(&self) -> u32 {
-        self.first.slots()
+    /// Attempts that one process runs at once.
+    pub fn capacity(&self) -> Capacity {
+        self.first.capacity()
     }
 
     /// Number of processes without a setting: one per core, but at most as many as fit into the container.
@@ -174,7 +176,7 @@ impl AppPool {
         let OpenedApp { thread, mut program, welcome, declaration, mut first } = app;
         program.has_order = has_order;
         first.set_order(has_order);
-        let slots = first.slots();
+        let capacity = first.capacity();
         let state = PoolFields {
             table: SlotTable::new(),
             processes: Vec::new(),
@@ -192,7 +194,7 @@ impl AppPool {
             state: Mutex::new(state),
             next_id: AtomicU64::new(1),
             first: Mutex::new(Some(first)),
-            slots,
+            capacity,
             supervisors: Mutex::default(),
             stop: CancellationToken::new(),
             suspects: Notify::new(),
@@ -216,14 +218,19 @@ impl AppPool {
         &self.declaration
     }
 
-    /// Slots of one process.
-    pub fn slots(&self) -> u32 {
-        self.slots
+    /// Attempts that one process runs at once.
+    pub fn capacity(&self) -> Capacity {
+        self.capacity
     }
 
-    /// Number of processes.
-    pub fn processes(&self) -> u32 {
-        self.settings.processes
+    /// Capacity of one kind in all processes.
+    pub fn app_capacity(&self, slot_kind: SlotKind) -> AppCapacity {
+        AppCapacity {
+            app: self.name().to_owned(),
+            processes: self.settings.processes,
+            per_process: self.capacity.of(slot_kind),
+            threads: slot_kind == SlotKind::Thread,
+        }
     }
 
     /// Process ids of the running processes.
@@ -286,9 +293,9 @@ impl AppPool {
             let mut state = self.state.lock();
             state.processes.push(handle.clone());
             if is_spare {
-                state.table.add_spare(handle.id, process.slots())
+                state.table.add_spare(handle.id, process.capacity())
             } else {
-                state.table.add(handle.id, process.slots(), left)
+                state.table.add(handle.id, process.capacity(), left)
             }
         };
         self.hand_out(granted);

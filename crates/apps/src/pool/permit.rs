@@ -6,13 +6,15 @@ use kafleet_handlers::context::Restart;
 use kafleet_handlers::permit::{Permit, PermitGrant, PermitSource, Sharing};
 use kafleet_handlers::{AnswerFuture, Capabilities, Context, Failure, Handler, InChild, ParamsError};
 use kafleet_model::json::RawJson;
+use kafleet_model::worker_status::AppCapacity;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::blame::is_to_blame;
-use super::slots::ProcessId;
+use super::slots::{Claim, ProcessId};
 use super::{AppPool, ProcessHandle};
+use crate::capacity::SlotKind;
 use crate::session::{AttemptAnswer, StuckCounter};
 
 /// Runs the attempts of one type in the processes of an app.
@@ -21,6 +23,7 @@ pub struct AppHandler(Arc<TypePermits>);
 /// Source of the permits of one type.
 struct TypePermits {
     pool: Arc<AppPool>,
+    slot_kind: SlotKind,
     stuck: StuckCounter,
 }
 
@@ -28,6 +31,7 @@ struct TypePermits {
 pub(super) struct WaitingAttempt {
     permit: oneshot::Sender<Permit>,
     pool: Arc<AppPool>,
+    slot_kind: SlotKind,
     stuck: StuckCounter,
 }
 
@@ -35,6 +39,7 @@ pub(super) struct WaitingAttempt {
 struct Lease {
     pool: Arc<AppPool>,
     id: ProcessId,
+    slot_kind: SlotKind,
     process: Option<Arc<ProcessHandle>>,
     /// An attempt has been sent and not been answered.
     is_running: bool,
@@ -47,9 +52,9 @@ struct LeasePermit {
 }
 
 impl AppHandler {
-    /// Creates the handler of one type of the app.
-    pub fn new(pool: Arc<AppPool>) -> Self {
-        Self(Arc::new(TypePermits { pool, stuck: StuckCounter::default() }))
+    /// Creates the handler of one type of the app, whose attempts take capacity of this kind.
+    pub fn new(pool: Arc<AppPool>, slot_kind: SlotKind) -> Self {
+        Self(Arc::new(TypePermits { pool, slot_kind, stuck: StuckCounter::default() }))
     }
 }
 
@@ -82,15 +87,17 @@ impl Handler for AppHandler {
 
 impl PermitSource for TypePermits {
     fn acquire(&self, sharing: Sharing) -> PermitGrant {
+        let claim = Claim { sharing, slot_kind: self.slot_kind };
         let mut state = self.pool.state.lock();
-        if let Some(id) = state.table.take_slot(sharing) {
+        if let Some(id) = state.table.take_slot(claim) {
             drop(state);
-            return PermitGrant::Now(self.pool.permit(id, self.stuck.clone()));
+            return PermitGrant::Now(self.pool.permit(id, self.slot_kind, self.stuck.clone()));
         }
         let (permit, receiver) = oneshot::channel();
         state.table.retain_waiting(|waiting| !waiting.permit.is_closed());
-        let waiting = WaitingAttempt { permit, pool: self.pool.clone(), stuck: self.stuck.clone() };
-        let granted = state.table.wait(sharing, waiting);
+        let waiting =
+            WaitingAttempt { permit, pool: self.pool.clone(), slot_kind: self.slot_kind, stuck: self.stuck.clone() };
+        let granted = state.table.wait(claim, waiting);
         drop(state);
         if sharing == Sharing::Quarantined {
             self.pool.suspects.notify_one();
@@ -103,6 +110,10 @@ impl PermitSource for TypePermits {
         Some(self.pool.runtime().clone())
     }
 
+    fn capacity(&self) -> Option<AppCapacity> {
+        Some(self.pool.app_capacity(self.slot_kind))
+    }
+
     fn down_reason(&self) -> Option<String> {
         let error = self.pool.down_reason()?;
         Some(format!("the app `{}`: {error}", self.pool.name()))
@@ -111,16 +122,16 @@ impl PermitSource for TypePermits {
 
 impl AppPool {
     /// Creates the permit for a slot that has been taken.
-    fn permit(self: &Arc<Self>, id: ProcessId, stuck: StuckCounter) -> Permit {
+    fn permit(self: &Arc<Self>, id: ProcessId, slot_kind: SlotKind, stuck: StuckCounter) -> Permit {
         let process = self.state.lock().process(id);
-        let lease = Lease { pool: self.clone(), id, process, is_running: false };
+        let lease = Lease { pool: self.clone(), id, slot_kind, process, is_running: false };
         Arc::new(LeasePermit { lease: Mutex::new(Some(lease)), stuck })
     }
 
     /// Passes slots on to waiting attempts. The pool must not be locked: a lease whose receiver was dropped is returned to it.
-    pub(super) fn hand_out(&self, granted: Vec<(ProcessId, Sharing, WaitingAttempt)>) {
-        for (id, _, waiting) in granted {
-            let permit = waiting.pool.permit(id, waiting.stuck);
+    pub(super) fn hand_out(&self, granted: Vec<(ProcessId, WaitingAttempt)>) {
+        for (id, waiting) in granted {
+            let permit = waiting.pool.permit(id, waiting.slot_kind, waiting.stuck);
             let _ = waiting.permit.send(permit);
         }
     }
@@ -134,7 +145,7 @@ impl AppPool {
                 lease.process.iter().for_each(|process| process.replace.notify_one());
             }
             state.table.retain_waiting(|waiting| !waiting.permit.is_closed());
-            state.table.free(lease.id)
+            state.table.free(lease.id, lease.slot_kind)
         };
         if let Some(process) = lease.process.as_ref().filter(|_| freed.is_finished) {
             process.finish();

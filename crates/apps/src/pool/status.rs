@@ -164,6 +164,7 @@ mod tests {
     use tokio::sync::{Notify, mpsc};
 
     use super::*;
+    use crate::capacity::Capacity;
     use crate::pool::blame::Blame;
     use crate::pool::slots::SlotTable;
     use crate::protocol::{Limits, VERSION, Welcome};
@@ -197,7 +198,7 @@ mod tests {
         let (session, ..) = Session::open(tokio::io::empty(), tokio::io::sink(), &welcome, mpsc::unbounded_channel().0);
         let (requests, since) = (mpsc::unbounded_channel().0, Instant::now());
         state.processes.push(Arc::new(ProcessHandle { id, pid: 0, session, since, requests, replace: Notify::new() }));
-        state.table.add(id, 1, None);
+        state.table.add(id, Capacity::shared(1), None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -15,6 +15,7 @@
 
 mod to_app;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use kafleet_handlers::context::MAX_CHILDREN;
@@ -29,7 +30,7 @@ pub use self::to_app::{Limits, Reply, ReplyError, Start, ToApp, TraceFields, Wel
 pub const VERSION: u32 = 1;
 /// Maximum length of a line, in bytes: params and results have at most 3 MiB.
 pub const MAX_LINE_BYTES: usize = 8 << 20;
-/// Maximum number of slots of one process.
+/// Maximum number of slots of one process, and of its threads.
 pub const MAX_SLOTS: u32 = 1_000;
 /// Maximum number of unanswered `spawn` calls of one process.
 pub const MAX_CALLS: usize = 16;
@@ -71,9 +72,15 @@ pub struct Ready {
     pub runtime: Option<String>,
     #[serde(default = "one_slot")]
     pub slots: u32,
+    /// Attempts of `sync` types at once, counted apart from `slots`. 0: all types share `slots`.
+    #[serde(default)]
+    pub threads: u32,
     #[serde(default)]
     pub responsive: bool,
     pub types: Vec<DeclaredType>,
+    /// Recurring schedules by name: the keys of `[schedules.NAME]`.
+    #[serde(default)]
+    pub schedules: BTreeMap<String, Box<RawValue>>,
 }
 
 fn one_slot() -> u32 {
@@ -97,6 +104,9 @@ pub struct DeclaredType {
     /// Keys of `[types.<name>]`.
     #[serde(default)]
     pub policy: Option<Map<String, Value>>,
+    /// Attempts block their thread.
+    #[serde(default)]
+    pub sync: bool,
 }
 
 /// Kinds of messages of an app.

@@ -1,10 +1,10 @@
 //! Atomic publishing of tasks of one tree: task records and events are written in one transaction.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use kafleet_broker::{BrokerError, DependentRecord, TransactionalProducer};
-use kafleet_model::event::{Event, submitted};
+use kafleet_model::event::{Event, Payload, submitted};
+use kafleet_model::record::state::State;
 use kafleet_model::task::{Position, TaskSpec};
 
 use super::headers::{bytes_of, task_headers, task_record};
@@ -28,8 +28,9 @@ impl Publisher {
             tasks.iter_mut().for_each(|ready| super::finish(self.tracer.as_ref(), ready.span.take(), Some(error)));
         })?;
         tasks.iter().for_each(|ready| self.count(&ready.task.task_type, 1));
-        // The last positions are those of the events, one per task; the positions of the records come before them.
-        let events = &positions[positions.len().saturating_sub(tasks.len())..];
+        // The positions of the records come first, then those of the events, one per task, then those of the groups' reports.
+        let records = tasks.iter().filter(|ready| ready.step == PublishStep::Record).count();
+        let events = &positions[records.min(positions.len())..];
         let published = |(ready, at): (PreparedTask, &(i32, i64))| {
             super::finish(self.tracer.as_ref(), ready.span, None);
             PublishedTask { id: ready.task.id, position: position(*at) }
@@ -57,7 +58,8 @@ impl Publisher {
         positions.last().copied().map(position).ok_or_else(none)
     }
 
-    /// Sends all records, then one event per task. Returns the positions of the records, then those of the events.
+    /// Sends all records, then one event per task, then the reports of groups, whose children are known by then. Returns
+    /// the positions in this order.
     fn send_together(
         &self,
         producer: &mut dyn TransactionalProducer,
@@ -77,7 +79,9 @@ impl Publisher {
             .collect();
         let mut events = |positions: &[(i32, i64)]| -> Result<Vec<DependentRecord>, BrokerError> {
             let mut positions = positions.iter().copied();
-            tasks.iter().map(|ready| self.event_of(ready, &mut positions, now_ms)).collect()
+            let announced = tasks.iter().map(|ready| self.event_of(ready, &mut positions, now_ms));
+            let groups = tasks.iter().filter(|ready| ready.task.is_group);
+            announced.chain(groups.map(|ready| group_report(self, &ready.task, now_ms))).collect()
         };
         producer.send_with_dependents(&records, &mut events, deadline)
     }
@@ -99,16 +103,27 @@ impl Publisher {
                 super::scheduled(task, &self.source, due_ms, now_ms).encode(&mut value)?;
             }
         }
-        let topic: Arc<str> = self.events_topic.clone();
-        Ok(DependentRecord {
-            topic,
-            partition: self.topology.partition_of(&task.id) as i32,
-            key: task.id.root().as_bytes().to_vec(),
-            value,
-        })
+        Ok(event_record(self, task, value))
     }
 }
 
 fn position((partition, offset): (i32, i64)) -> Position {
     Position { partition, offset }
+}
+
+/// Builds the event that ends the own work of a group.
+fn group_report(publisher: &Publisher, task: &TaskSpec, now_ms: i64) -> Result<DependentRecord, BrokerError> {
+    let payload = Payload::Reported { state: Some(State::WaitingForChildren), output: None, error: None };
+    let mut value = Vec::with_capacity(128);
+    Event::new(payload, task.id.clone(), task.run, now_ms).encode(&mut value)?;
+    Ok(event_record(publisher, task, value))
+}
+
+fn event_record(publisher: &Publisher, task: &TaskSpec, value: Vec<u8>) -> DependentRecord {
+    DependentRecord {
+        topic: publisher.events_topic.clone(),
+        partition: publisher.topology.partition_of(&task.id) as i32,
+        key: task.id.root().as_bytes().to_vec(),
+        value,
+    }
 }

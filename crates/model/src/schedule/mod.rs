@@ -110,6 +110,9 @@ pub struct Template {
 
 document!(Template, Scope::Schedule, policy);
 
+/// Owner of the schedules in kafleet.toml.
+pub const CONFIG_OWNER: &str = "config";
+
 /// Stored schedule: the value of `schedule/<name>` on the control topic.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Schedule {
@@ -121,9 +124,10 @@ pub struct Schedule {
     pub from_ms: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<SchedulePause>,
-    /// Set for schedules from a configuration file (`kafleet schedules apply`).
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub applied: bool,
+    /// Source that `kafleet schedules apply` has written it from: [`CONFIG_OWNER`], or `app/` and the name of an app. `None`:
+    /// people manage it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Box<str>>,
     pub spec: Spec,
 }
 

@@ -82,6 +82,8 @@ pub struct TaskSpec {
     pub has_own_trace: bool,
     /// The id was generated for this task to be published, so that no other task has it.
     pub has_generated_id: bool,
+    /// External task whose own work is done as soon as its batch is published: it groups its children.
+    pub is_group: bool,
 }
 
 /// Task with what its record adds to it.
@@ -113,6 +115,7 @@ impl TaskSpec {
             key: None,
             has_own_trace: false,
             has_generated_id: false,
+            is_group: false,
         }
     }
 

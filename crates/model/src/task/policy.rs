@@ -170,6 +170,12 @@ fields! {
             Field::at(ALL_SCOPES).visible(Visibility::Status)
                 .argument(Argument::number("max-failed", "Number of children that may fail before the task fails"));
 
+            /// Place among its siblings, in which a continuation receives their results. Set for the children of an attempt, in
+            /// the order of their spawn; a task without a place comes after those that have one.
+            index: Option<u32>, check any,
+            Field::at(&[Scope::Create]).visible(Visibility::Status)
+                .argument(Argument::number("index", "Place among its siblings, in which a continuation receives their results"));
+
             /// Continuations, started once the task and everything below have ended; at most 8.
             then: Vec<Continuation>, check any,
             Field::at(ALL_SCOPES).visible(Visibility::Status);

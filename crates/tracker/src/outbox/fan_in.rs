@@ -30,6 +30,8 @@ pub(crate) async fn params(
     let task = Ended { state: settled, ..ended(id.clone(), task_record) };
     let mut joined = Joined { params: continuation.params.clone(), task, results: Vec::new() };
     let (mut after, mut bytes) = (None::<Entry>, size(&joined));
+    // The children by their places among each other.
+    let mut results: Vec<(u32, Ended)> = Vec::new();
     loop {
         let page = setup.store.page(number, &Index::Children(id.clone()), after.as_ref(), READ_RECORDS).await;
         let page = page?;
@@ -44,15 +46,23 @@ pub(crate) async fn params(
             let child_result = ended(child, &child_record);
             bytes += size(&child_result) + 1;
             if bytes > MAX_JOINED_BYTES {
-                return Ok(Err(too_large(id, joined.results.len())));
+                return Ok(Err(too_large(id, results.len())));
             }
-            joined.results.push(child_result);
+            results.push((place_of(&child_record), child_result));
         }
         after = page.last().cloned();
         if page.len() < READ_RECORDS {
+            // Stable: children without a place keep the order in which they were first seen.
+            results.sort_by_key(|(index, _)| *index);
+            joined.results = results.into_iter().map(|(_, result)| result).collect();
             return Ok(encoded(&joined));
         }
     }
+}
+
+/// Place of a child among its siblings; those without one come last.
+fn place_of(child: &TaskRecord) -> u32 {
+    child.definition.policy.as_ref().and_then(|policy| policy.rules.index).unwrap_or(u32::MAX)
 }
 
 fn ended(id: TaskId, task: &TaskRecord) -> Ended {

@@ -98,6 +98,8 @@ fn more_inputs<'a>(value: &impl Fn(&str) -> Option<&'a str>) -> Markup {
 
 /// Params with the required properties of a schema and empty values.
 fn params_template(schema: &Value) -> String {
+    // The form of the params without those that a chain fills.
+    let schema = schema.get("else").unwrap_or(schema);
     let empty = |property: &Value| match property["type"].as_str() {
         Some("integer" | "number") => Value::from(0),
         Some("boolean") => Value::from(false),

@@ -8,7 +8,7 @@ use kafleet_model::json::RawJson;
 use maud::{Markup, Render, html};
 use serde::Serialize;
 
-use super::schedules::{find, time_in_zone};
+use super::schedules::{find, owner_text, time_in_zone};
 use super::{form, form_page};
 use crate::parts::command::{curl, quoted};
 use crate::parts::form::{Form, Input, reason};
@@ -81,9 +81,9 @@ pub(in super::super) async fn show_edit(visit: &Visit) -> Result<PageAnswer, Api
 
 fn edit_effect(schedule: &ScheduleDocument, times: &[String]) -> Markup {
     html! {
-        @if schedule.applied {
+        @if let Some(owner) = &schedule.owner {
             p.notice.attention {
-                "A configuration file manages this schedule: the next " code { "kafleet schedules apply" }
+                (owner_text(owner)) " manages this schedule: the next " code { "kafleet schedules apply" }
                 " overwrites the change."
             }
         }
@@ -94,9 +94,9 @@ fn edit_effect(schedule: &ScheduleDocument, times: &[String]) -> Markup {
 
 pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> {
     let spec = spec_of(visit)?;
-    // A change leaves the schedule to the configuration file that manages it.
-    let applied = find(visit).await?.applied;
-    schedules::put(visit.context(), visit.segment.clone(), document(&spec)?, applied).await?;
+    // A change leaves the schedule to the source that manages it.
+    let owner = find(visit).await?.owner;
+    schedules::put(visit.context(), visit.segment.clone(), document(&spec)?, owner).await?;
     Ok(back(visit, "schedule_changed"))
 }
 

@@ -142,9 +142,9 @@ fn properties(view: &View, schedule: &ScheduleDocument) -> Markup {
         ),
         (
             "Managed by",
-            schedule.applied.then(|| {
+            schedule.owner.as_deref().map(|owner| {
                 html! {
-                    "a configuration file (" code { "kafleet schedules apply" } ")"
+                    (owner_text(owner)) " (" code { "kafleet schedules apply" } ")"
                 }
             }),
         ),
@@ -154,6 +154,14 @@ fn properties(view: &View, schedule: &ScheduleDocument) -> Markup {
         ("Missed", Some(html! { @if schedule.missed > 0 { "at least " } (count(schedule.missed)) })),
         ("Waits for the previous task", schedule.waiting.as_deref().map(time)),
     ])
+}
+
+/// Source that manages a schedule, for people.
+pub(super) fn owner_text(owner: &str) -> String {
+    match owner.strip_prefix("app/") {
+        Some(app) => format!("The app {app}"),
+        None => "The configuration file".to_owned(),
+    }
 }
 
 fn next_times(schedule: &ScheduleDocument) -> Markup {

@@ -124,7 +124,7 @@ fn types(view: &View, worker: &WorkerDocument) -> Markup {
     let rows: Vec<Markup> = worker.types.iter().map(|status| type_row(view, status)).collect();
     html! {
         section.panel #types {
-            h2 { "Types" } (table(&["Type", "Group", "#Slots", "#Fetched", "Partitions", "Attempts finished", "Trouble"], &rows))
+            h2 { "Types" } (table(&["Type", "Group", "#Slots", "At once", "#Fetched", "Partitions", "Attempts finished", "Trouble"], &rows))
         }
     }
 }
@@ -136,6 +136,7 @@ fn type_row(view: &View, status: &TypeStatus) -> Markup {
             td.id { (type_link(view, Some(&status.task_type))) }
             td { (status.group.as_deref().unwrap_or("its own")) }
             td.number { (usage(status.in_flight.into(), status.slots.into())) }
+            td { @if let Some(capacity) = &status.capacity { (capacity.app) ": " (capacity) } }
             td.number { (count(status.waiting)) }
             td { (numbers_text(&status.partitions)) }
             td { (finished.join(", ")) }
@@ -154,6 +155,9 @@ pub(super) fn reasons(status: &TypeStatus) -> Markup {
         @if let Some(error) = &status.stopped { span.error { (first_line(error, 120)) } }
         @if let Some(error) = &status.circuit { (label("attention", "circuit")) " " (first_line(error, 120)) }
         @if let Some(example) = &status.misplaced_keys { (label("attention", "misplaced keys")) " " (first_line(example, 120)) }
+        @if let Some(excess) = status.capacity.as_ref().and_then(|capacity| capacity.excess(status.slots)) {
+            (label("attention", "slots")) " " (excess)
+        }
         @if let Some(error) = &status.app_down { (label("bad", "app down")) " " span.error { (first_line(error, 120)) } }
     }
 }

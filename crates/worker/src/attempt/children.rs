@@ -14,7 +14,7 @@ use kafleet_runtime::now_ms;
 const TOPIC_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Converts a child into a task to publish, in its parent's run.
-pub(crate) fn child_task(cx: &Context, child: Child, names: &Names) -> Result<TaskSpec, Failure> {
+pub(crate) fn child_task(cx: &Context, mut child: Child, names: &Names) -> Result<TaskSpec, Failure> {
     let invalid = |reason: String| Failure::fail(format!("a child cannot be spawned: {reason}")).of_kind("bad_child");
     let id = cx.child_id(&child)?;
     cx.limits().check_params(child.params.text().len()).map_err(invalid)?;
@@ -24,6 +24,7 @@ pub(crate) fn child_task(cx: &Context, child: Child, names: &Names) -> Result<Ta
     let mut task = TaskSpec::new(id, child.task_type, child.params);
     task.key = child.key.map(Into::into);
     task.run = cx.run;
+    child.policy.rules.index.get_or_insert(cx.count_child());
     task.set_policy(child.policy);
     task.trace = cx.trace.clone();
     task.has_own_trace = task.trace.is_some() && !cx.admit_to_trace();

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::children::{child_task, publish_children};
+use crate::observers::Observers;
 
 /// Interval at which pending output is written.
 pub(crate) const FLUSH_INTERVAL: Duration = Duration::from_millis(200);
@@ -32,6 +33,8 @@ const MAX_PROGRESS_BYTES: usize = 16 << 10;
 pub(crate) struct OutputBuffer {
     publisher: Publisher,
     worker: Arc<str>,
+    /// They get each log line as it is written.
+    observers: Observers,
     /// Keyed by attempt ([`attempt_key`]), because several attempts of one task id may run at once.
     pending: Mutex<FxHashMap<usize, PendingOutput>>,
     /// Number of attempts with pending output; zero, the common case, avoids the lock.
@@ -60,10 +63,11 @@ struct PendingOutput {
 }
 
 impl OutputBuffer {
-    pub(crate) fn new(publisher: Publisher, worker: Arc<str>) -> Self {
+    pub(crate) fn new(publisher: Publisher, worker: Arc<str>, observers: Observers) -> Self {
         Self {
             publisher,
             worker,
+            observers,
             pending: Mutex::default(),
             count: AtomicUsize::new(0),
             early: Mutex::default(),
@@ -190,6 +194,11 @@ impl PendingOutput {
 
 impl AttemptSink for OutputBuffer {
     fn note(&self, attempt: &Attempt, note: Note) {
+        if let Note::Log(line) = &note
+            && !attempt.has_ended()
+        {
+            self.observers.notify(|observer| observer.on_log(attempt, line));
+        }
         let mut pending = self.pending.lock();
         // The count is incremented before `has_ended` is read, and `close` ends the attempt before it reads the count.
         // Either this call sees the end and drops the note, or `close` sees the count and waits for the lock.

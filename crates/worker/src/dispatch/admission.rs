@@ -267,6 +267,7 @@ impl Admission {
             stopped: self.circuit.stopped().cloned(),
             circuit: self.circuit.open_reason(),
             app_down: self.permits.down_reason(),
+            capacity: self.permits.capacity(),
             refused: assignment.refused.clone(),
             ..TypeStatus::default()
         }

@@ -35,6 +35,7 @@ mod running;
 mod start;
 mod timers;
 
+use crate::observers::Observers;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,6 +91,12 @@ pub(super) struct DispatcherDeps {
     pub health: Health,
 }
 
+impl DispatcherDeps {
+    fn observers(&self) -> Observers {
+        Observers::new(&self.state.hooks.observers, &self.metrics)
+    }
+}
+
 pub(super) struct Dispatcher {
     work: mpsc::Receiver<Vec<Input>>,
     commands: mpsc::UnboundedReceiver<Command>,
@@ -109,7 +116,8 @@ impl Dispatcher {
         }
         isolate(&mut deps);
         let policy = Arc::new(deps.registered.policy.clone());
-        let output = Arc::new(OutputBuffer::new(deps.events.publisher().clone(), deps.events.worker.clone()));
+        let output =
+            Arc::new(OutputBuffer::new(deps.events.publisher().clone(), deps.events.worker.clone(), deps.observers()));
         let gauges = TypeGauges::new(&deps.metrics, &deps.task_type);
         let mut dispatcher = Self {
             settings: LiveSettings::new(&deps, &policy, &gauges),

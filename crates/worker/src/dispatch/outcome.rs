@@ -5,6 +5,7 @@ use std::time::Duration;
 use kafleet_handlers::{Answer, Failure, TIMEOUT};
 use kafleet_model::event::InterruptionReason;
 use kafleet_runtime::now_ms;
+use tokio::time::Instant;
 
 use super::Dispatcher;
 use super::exits::Exit;
@@ -17,6 +18,8 @@ use crate::decode::Restarts;
 
 /// Maximum number of repetitions of an attempt whose process has ended.
 const MAX_RESTARTS: u8 = 3;
+/// Delay between the timeout of an attempt and its end that messages name.
+const NOTABLE_DELAY: Duration = Duration::from_millis(100);
 
 impl Dispatcher {
     pub(super) async fn attempt_ended(&mut self, id: u64, end: AttemptEnd) {
@@ -29,9 +32,9 @@ impl Dispatcher {
             (Some(reason), _) => Exit::Released(Some(reason)),
             (None, AttemptEnd::Answered(answer)) => self.judge(&mut running, answer),
             (None, AttemptEnd::TimedOut) => {
-                let took = duration_text(running.started_at.elapsed());
-                let failure = Failure::retry(format!("the attempt timed out after {took}")).of_kind(TIMEOUT);
-                self.judge_failure(&mut running, failure)
+                let (limit, ended_at) = (running.cx.deadline.map(Instant::from_std), Instant::now());
+                let message = timeout_text(running.started_at, limit.unwrap_or(ended_at), ended_at);
+                self.judge_failure(&mut running, Failure::retry(message).of_kind(TIMEOUT))
             }
             (None, AttemptEnd::Stalled(limit)) => {
                 let message = format!("the attempt showed no sign of life for {}", duration_text(limit));
@@ -89,6 +92,14 @@ impl Dispatcher {
     }
 }
 
+/// Message about an attempt that was stopped at its deadline, such as `timeout of 6.0 s, stopped 5.0 s later`.
+fn timeout_text(started_at: Instant, deadline: Instant, ended_at: Instant) -> String {
+    let limit = duration_text(deadline.saturating_duration_since(started_at));
+    let late = ended_at.saturating_duration_since(deadline);
+    let stopped = if late < NOTABLE_DELAY { String::new() } else { format!(", stopped {} later", duration_text(late)) };
+    format!("timeout of {limit}{stopped}")
+}
+
 /// Formats a duration for messages: in milliseconds below a second.
 fn duration_text(duration: Duration) -> String {
     match duration.as_millis() {
@@ -100,6 +111,16 @@ fn duration_text(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn late_end_after_a_timeout_is_named() {
+        let start = Instant::now();
+        let text = |limit_ms, took_ms| {
+            timeout_text(start, start + Duration::from_millis(limit_ms), start + Duration::from_millis(took_ms))
+        };
+        assert_eq!(text(6_000, 6_010), "timeout of 6.0 s");
+        assert_eq!(text(6_000, 11_000), "timeout of 6.0 s, stopped 5.0 s later");
+    }
 
     #[test]
     fn short_duration_is_in_milliseconds() {

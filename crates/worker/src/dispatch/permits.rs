@@ -8,6 +8,7 @@ use futures::FutureExt;
 use kafleet_config::Isolation;
 use kafleet_handlers::TypeRegistration;
 use kafleet_handlers::permit::{Permit, PermitGrant, PermitSource, Sharing};
+use kafleet_model::worker_status::AppCapacity;
 use tokio::sync::oneshot;
 
 pub(super) struct Permits {
@@ -79,6 +80,11 @@ impl Permits {
                 false
             }
         }
+    }
+
+    /// Returns the capacity in the processes of the type's app.
+    pub(super) fn capacity(&self) -> Option<AppCapacity> {
+        self.source.as_ref()?.capacity()
     }
 
     /// Returns the reason why there are no permits.

@@ -1,15 +1,12 @@
 //! Reports about attempts besides their events: spans, metrics, observers and the log.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kafleet_handlers::Failure;
 use kafleet_handlers::context::Restart;
-use kafleet_handlers::hooks::{NamedObserver, Observe};
+use kafleet_handlers::hooks::Observe;
 use kafleet_telemetry::otel::AttemptSpan;
-use prometheus::IntCounterVec;
 use tokio::time::Instant;
 
 use super::DispatcherDeps;
@@ -18,31 +15,24 @@ use super::running::RunningAttempt;
 use crate::attempt;
 use crate::decode::InFlight;
 use crate::log_throttle::LogThrottle;
+use crate::observers::Observers;
 use crate::spans::AttemptSpans;
 use crate::type_metrics::TypeMetrics;
 
 pub(super) struct Reports {
     task_type: Arc<str>,
     spans: AttemptSpans,
-    /// Observers of the application.
-    observers: Vec<NamedObserver>,
-    observers_removed: IntCounterVec,
+    observers: Observers,
     failure_log: LogThrottle,
     pub metrics: TypeMetrics,
 }
 
 impl Reports {
     pub(super) fn new(deps: &DispatcherDeps) -> Self {
-        let (observers, observers_removed) = (&deps.state.hooks.observers, &deps.metrics.worker.observers_removed);
-        for observer in observers {
-            // The counter begins at 0: `increase()` does not see the first value of a series.
-            observers_removed.with_label_values(&[observer.name]);
-        }
         Self {
             task_type: deps.task_type.clone(),
             spans: deps.spans.clone(),
-            observers: observers.clone(),
-            observers_removed: observers_removed.clone(),
+            observers: deps.observers(),
             failure_log: LogThrottle::new(),
             metrics: TypeMetrics::new(&deps.metrics, &deps.task_type),
         }
@@ -106,17 +96,9 @@ impl Reports {
         self.metrics.record_success(took);
     }
 
-    /// Calls all observers. One that panics is removed, for all types of the process.
+    /// Calls all observers of the application.
     pub(super) fn notify(&self, call: impl Fn(&dyn Observe)) {
-        for NamedObserver { name, observer, is_removed } in &self.observers {
-            if is_removed.load(Ordering::Relaxed) || catch_unwind(AssertUnwindSafe(|| call(&**observer))).is_ok() {
-                continue;
-            }
-            if !is_removed.swap(true, Ordering::Relaxed) {
-                tracing::error!(observer = name, "an observer panicked and is removed until the worker restarts");
-                self.observers_removed.with_label_values(&[name]).inc();
-            }
-        }
+        self.observers.notify(call);
     }
 
     /// Logs a failed attempt, at a limited rate; the events contain all of them.

@@ -1,7 +1,8 @@
 //! Routes of recurring schedules.
 
 use kafleet_documents::{NewSchedule, ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes};
-use kafleet_model::schedule::Spec;
+use kafleet_model::schedule::{CONFIG_OWNER, Spec};
+use kafleet_model::task::id::clip;
 
 use super::route::{Route, TIME, delete, get, post, put};
 use crate::http::answer::WithStatus;
@@ -36,12 +37,27 @@ impl Input for TimesQuery {
 }
 
 parameter! {
-    /// Whether a configuration file manages the schedule.
-    ManagedByFile(bool) = Parameter {
-        name: "applied",
-        description: "The schedule is managed by a configuration file (`kafleet schedules apply`).",
-        schema: r#"{"type": "boolean", "default": false}"#,
-    }, |query, name| query.parsed(name)?.unwrap_or_default()
+    /// Source that manages the schedule.
+    Owner(Option<String>) = Parameter {
+        name: "owner",
+        description: "Source that manages the schedule by `kafleet schedules apply`: `config`, or `app/` and the name of an \
+                      app. Omitted: people manage it.",
+        schema: r#"{"type": "string", "pattern": "^(config|app/[A-Za-z0-9._-]{1,64})$"}"#,
+    }, |query, name| owner_of(query.parsed(name)?)?
+}
+
+fn owner_of(text: Option<String>) -> Result<Option<String>, ApiError> {
+    let is_app = |name: &str| {
+        (1..=64).contains(&name.len())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+    };
+    let is_valid = |text: &String| text == CONFIG_OWNER || text.strip_prefix("app/").is_some_and(is_app);
+    match text {
+        Some(text) if !is_valid(&text) => {
+            Err(bad_parameter("owner", &format!("`{}` is neither `config` nor `app/NAME`", clip(&text))))
+        }
+        owner => Ok(owner),
+    }
 }
 
 /// Time range of a backfill.
@@ -106,10 +122,10 @@ async fn times(context: RequestContext, name: Name, query: TimesQuery) -> Result
 async fn replace(
     context: RequestContext,
     Name(id): Name,
-    ManagedByFile(applied): ManagedByFile,
+    Owner(owner): Owner,
     spec: Spec,
 ) -> Result<WithStatus<ScheduleDocument>, ApiError> {
-    let PutOutcome { schedule, is_new } = schedules::put(context, id, spec, applied).await?;
+    let PutOutcome { schedule, is_new } = schedules::put(context, id, spec, owner).await?;
     Ok(WithStatus(if is_new { 201 } else { 200 }, schedule))
 }
 

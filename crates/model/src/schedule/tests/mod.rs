@@ -214,7 +214,7 @@ fn schedule_names_are_checked() {
 }
 
 fn schedule(spec: Spec, from: &str) -> Schedule {
-    Schedule { v: 1, at_ms: 0, from_ms: ms(from), paused: None, applied: false, spec }
+    Schedule { v: 1, at_ms: 0, from_ms: ms(from), paused: None, owner: None, spec }
 }
 
 struct Play {
