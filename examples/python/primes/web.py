@@ -16,9 +16,9 @@ from itertools import chain
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
-from kafleet import ApiError
+from kafleet import ApiError, Status
 
-from .tasks import add, app, count_primes
+from .tasks import app, count_primes
 
 FORM = b"""<!doctype html><meta charset=utf-8><title>Primes</title>
 <form method=post action=/counts>Count the primes below <input name=limit type=number value=200000 min=1 max=2000000>
@@ -95,11 +95,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def progress(status: dict[str, Any]) -> dict[str, Any]:
+def progress(status: Status) -> dict[str, Any]:
     """Returns what the page shows of a status: the counts of the whole tree, and the result at its end."""
     tree, text = status["tree"], None
     if status["state"] == "succeeded":
-        text = f"there are {add.handle(status['id'] + ':then').result(timeout=30)} primes"
+        text = f"there are {count_primes.handle(status['id']).final_result(timeout=30)} primes"
     return {"state": status["state"], "done": tree["total"] - tree["pending"], "total": tree["total"], "text": text}
 
 

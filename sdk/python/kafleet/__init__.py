@@ -9,17 +9,22 @@ if sys.version_info < (3, 11):
     )
 
 from .app import App
+from .call import Call, Options
+from .canvas import Chain, External, Group, chain, chord, group
 from .context import Context, Ended, Joined, current
 from .declare import Bundle
 from .errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TaskFailed, Unavailable
-from .outcomes import Cancelled, Dead, Duration, Fail, Outcome, Retry, SpawnFailed, Unsuccessful, Wait
+from .handle import GroupHandle, Handle
+from .outcomes import Cancelled, Dead, Duration, Fail, Outcome, Retry, SoftTimeout, SpawnFailed, Unsuccessful, Wait
+from .params import UPSTREAM, Upstream
 from .settings import Policy
-from .task import Call, DeclarationError, Options, Params, Remote, Submittable, Task
+from .status import Status
+from .task import DeclarationError, Params, Remote, Submittable, Task
 from .version import VERSION as __version__
 
 __all__ = [
-    "ApiError", "App", "Bundle", "Call", "Cancelled", "Conflict", "Context", "Dead", "DeclarationError", "Duration", "Ended",
-    "Fail", "Forbidden", "Invalid", "Joined", "NotFound", "Options", "Outcome", "Params", "Policy", "Remote",
-    "Retry", "SpawnFailed", "Submittable", "Task", "TaskFailed", "Unavailable", "Unsuccessful", "Wait",
-    "__version__", "current",
+    "UPSTREAM", "ApiError", "App", "Bundle", "Call", "Cancelled", "Chain", "Conflict", "Context", "Dead", "DeclarationError",
+    "Duration", "Ended", "External", "Fail", "Forbidden", "Group", "GroupHandle", "Handle", "Invalid", "Joined", "NotFound",
+    "Options", "Outcome", "Params", "Policy", "Remote", "Retry", "SoftTimeout", "SpawnFailed", "Status", "Submittable", "Task",
+    "TaskFailed", "Unavailable", "Unsuccessful", "Upstream", "Wait", "__version__", "chain", "chord", "current", "group",
 ]  # fmt: skip

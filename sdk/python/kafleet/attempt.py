@@ -3,56 +3,53 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import inspect
 import os
 import sys
-import traceback
-from collections.abc import Callable, Sized
-from pathlib import Path
+import threading
 from typing import Any
 
-from .context import Channel, Context, Joined, _current
+from .context import Channel, Context, Joined, Outcomes, _current
 from .forks import guard, leave_if_child
 from .hooks import Hooks
-from .outcomes import Cancelled, Outcome, Retry, kind_of
+from .outcomes import Cancelled, Outcome, Retry, SoftTimeout, kind_of
 from .scalars import Mismatch
+from .soft import AwaitSoftly, call_softly
 from .streams import flush_replaced
 from .task import Task
-from .values import class_name, encode, encode_text, parse, text_of
+from .tracebacks import MAX_MESSAGE_CHARS, message_of, only_member, stack_of
+from .values import class_name, encode, encode_text, parse, text_of, with_models
 
-_MAX_MESSAGE_CHARS = 2000
-_MAX_STACK_CHARS = 16 << 10
-_MAX_CAUSES = 100
-_MAX_FRAMES = 1000
 _OUTCOMES = ("retry", "wait", "fail", "dead", "cancelled")
 _MAX_AFTER_MS = 1 << 53
-_HIDDEN_FRAMES = (str(Path(__file__).parent), str(importlib.__file__), "<frozen")
 
 
 class Attempt:
     """One attempt at a task."""
 
-    __slots__ = ("cx", "named", "task")
+    __slots__ = ("cx", "is_shown", "lines", "named", "runs_in", "task")
 
     def __init__(self, task: Task[..., Any], message: dict[str, Any], channel: Channel) -> None:
         """Loads the params. Raises `Mismatch` if they do not have the annotated types."""
-        self.task = task
-        kind = Joined if task.joined else Context
-        self.cx: Context = kind(message, channel)
+        self.task, self.lines = task, b""
+        loaded = task.compiled.load(message["params"])
+        self.cx: Context = (Joined if isinstance(loaded, Outcomes) else Context)(message, channel)
         self.cx.task_name = task.name
-        self.named = task.compiled.load(message["params"])
-        if isinstance(self.cx, Joined):
-            self.named = self.cx.join(self.named)
+        self.named = self.cx.join(loaded) if isinstance(self.cx, Joined) and isinstance(loaded, Outcomes) else loaded
+        self.runs_in: Any = None
+        """Thread or task of asyncio in which it runs."""
+        self.is_shown = False
+        """Whether its stack has been added to its log."""
 
     def run(self) -> bytes:
         """Runs a synchronous handler and returns its last messages. Raises nothing."""
         pid, hooks, token = os.getpid(), Hooks(self.task.app.arounds, self.cx), _current.set(self.cx)
-        value, error = None, None
+        self.runs_in = threading.get_ident()
+        value, error, limit = None, None, self.task.soft_timeout
         try:
             hooks.enter()
             leave_if_child(pid, None)
-            value = self._call()
+            value = self._call() if limit is None else call_softly(self.cx, limit, self._call)
         except BaseException as raised:
             error = raised
         try:
@@ -66,15 +63,17 @@ class Attempt:
         pid, hooks = os.getpid(), Hooks(self.task.app.arounds, self.cx)
         _current.set(self.cx)
         guard(sys.modules["asyncio"].get_running_loop())
-        value, error = None, None
+        self.runs_in = sys.modules["asyncio"].current_task()
+        value, error, limit = None, None, self.task.soft_timeout
         try:
             hooks.enter()
             leave_if_child(pid, None)
-            value = await self._call()
+            value = await (self._call() if limit is None else AwaitSoftly(self.cx, limit, self._call()))
         except BaseException as raised:
             error = raised
         try:
-            return self._answer(pid, hooks, value, error)
+            self.lines = self._answer(pid, hooks, value, error)
+            return self.lines
         finally:
             del error
 
@@ -104,16 +103,20 @@ class Attempt:
         if len(text) > limit:
             message = f"the result has {len(text)} bytes: at most {limit} are allowed"
             return self._error("fail", "result_too_large", message)
-        if is_of_handler and self.task.compiled.checks_output and (problem := self._misfit(text)):
+        if is_of_handler and (problem := self._misfit(output, text)):
             return self._error("fail", "bad_output", f"the result does not fit its type: {problem}")
         return self.cx.finish(True) + b'{"ok":{"n":%d,"output":%b}}\n' % (self.cx.n, text)
 
-    def _misfit(self, text: bytes) -> str | None:
-        """Returns why a result is not in the limits of its annotation."""
+    def _misfit(self, output: Any, text: bytes) -> str | None:
+        """Returns why a result does not have the annotated type."""
+        if self.task.output is None or not self.task.output.schema:
+            return None
         try:
-            if self.task.output:
-                self.task.output.load(parse(text))
+            self.task.output.load(parse(text))
         except Exception as error:  # Also of a dataclass's `__post_init__`.
+            with contextlib.suppress(Exception):  # A model need not read what it writes, as with an alias of one side.
+                self.task.output.load(with_models(output))
+                return None
             return text_of(error) or class_name(error)
         return None
 
@@ -126,11 +129,12 @@ class Attempt:
         hint = "hint: `await` it in the decorator, as `async def`"
         return f"`{name}` is `async` behind a decorator that is not, and has not run; {hint}"
 
-    def _failed(self, error: BaseException) -> bytes:
+    def _failed(self, raised: BaseException) -> bytes:
+        error = only_member(raised)
         if isinstance(error, Cancelled) or (self.cx.cancelled and class_name(error) == "CancelledError"):
-            reason = f": {self.cx.reason}" if self.cx.reason else ""
+            reason = f": {self.cx.end_reason}" if self.cx.reason else ""
             return self._error("cancelled", "cancelled", f"the attempt was cancelled{reason}")
-        kind, message, outcome = class_name(error), text_of(error) or class_name(error), "retry"
+        kind, message, outcome = class_name(error), message_of(error), "retry"
         more: dict[str, Any] = {}
         if isinstance(error, Outcome):
             kind = self._attribute(error, "kind", str, kind)
@@ -138,13 +142,9 @@ class Attempt:
             outcome = self._attribute(error, "outcome", str, outcome)
             after_ms = self._attribute(error, "after_ms", int, None) if isinstance(error, Retry) else None
             more = {} if after_ms is None else {"after_ms": min(max(after_ms, 0), _MAX_AFTER_MS)}
-        else:
-            more = {"stack": stack_of(error)}
-        # The nearest class decides, as a kind does against `*`.
-        listed = [base for base in type(error).__mro__ if base in self.task.fail_on or base in self.task.retry_on]
-        if listed and outcome != "dead":
-            again = "wait" if outcome == "wait" else "retry"
-            outcome = "fail" if listed[0] in self.task.fail_on else again
+        if isinstance(error, SoftTimeout) or not isinstance(error, Outcome) or error.__cause__ is not None:
+            more["stack"] = stack_of(raised)
+        outcome, kind = self.task.errors.decide(error, outcome, kind)
         return self._error(outcome if outcome in _OUTCOMES else "retry", kind, message, **more)
 
     def _attribute(self, error: Outcome, name: str, kind: type, default: Any) -> Any:
@@ -171,7 +171,7 @@ class Attempt:
 
 def error_line(n: int, outcome: str, kind: str, message: str, **more: Any) -> bytes:
     """Returns an `error` message."""
-    fields = {"n": n, "outcome": outcome, "kind": kind_of(kind), "message": message[:_MAX_MESSAGE_CHARS], **more}
+    fields = {"n": n, "outcome": outcome, "kind": kind_of(kind), "message": message[:MAX_MESSAGE_CHARS], **more}
     return b'{"error":%b}\n' % encode_text(fields)
 
 
@@ -179,39 +179,3 @@ def bad_params(n: int, error: Mismatch | str) -> bytes:
     """Returns the answer to an attempt whose params cannot be used."""
     text = error if isinstance(error, str) else f"the params do not fit the type: {error}"
     return error_line(n, "dead", "bad_params", text)
-
-
-def stack_of(error: BaseException) -> str:
-    """Returns the traceback of an error without the frames of the SDK; its newest part, if it is long."""
-    try:
-        if not _is_small(error):
-            return (
-                f"{class_name(error)}: {text_of(error)[:_MAX_MESSAGE_CHARS]}\n(no traceback: over {_MAX_CAUSES} causes and notes)"
-            )
-        lines = traceback.TracebackException.from_exception(error, limit=-_MAX_FRAMES)
-        _keep_frames(lines, lambda frame: not frame.filename.startswith(_HIDDEN_FRAMES))
-        return "".join(lines.format())[-_MAX_STACK_CHARS:].rstrip()
-    except BaseException as unexpected:
-        reason = f"(no traceback: {class_name(unexpected)} while it was formatted)"
-        return f"{class_name(error)}: {text_of(error)[:_MAX_MESSAGE_CHARS]}\n{reason}"
-
-
-def _is_small(error: BaseException) -> bool:
-    """Returns whether a traceback of the error, its causes, its group and their notes ends soon."""
-    pending, seen, count = [error], set[int](), 0
-    while pending and count <= _MAX_CAUSES:
-        found = pending.pop()
-        if id(found) in seen:
-            continue
-        seen.add(id(found))
-        notes = getattr(found, "__notes__", ())
-        count += 1 + (len(notes) if isinstance(notes, Sized) else 0)
-        members = found.exceptions[: _MAX_CAUSES + 1] if isinstance(found, BaseExceptionGroup) else ()
-        pending += [below for below in (found.__cause__, found.__context__, *members) if below is not None]
-    return count <= _MAX_CAUSES
-
-
-def _keep_frames(found: traceback.TracebackException | None, keep: Callable[[Any], bool]) -> None:
-    while found:
-        found.stack = traceback.StackSummary.from_list([frame for frame in found.stack if keep(frame)])
-        found = found.__cause__ or found.__context__

@@ -1,6 +1,6 @@
 """Client of the REST API: creates tasks and waits for their results.
 
-Each operation is a generator of steps, which `kafleet.transport` carries out synchronously or on an event loop.
+Each operation is a generator of `kafleet.steps`, which `kafleet.transport` carries out synchronously or on an event loop.
 """
 
 from __future__ import annotations
@@ -10,21 +10,23 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from urllib.parse import quote
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urlencode
 
+from .address import url_of
 from .context import Context, _current, batches
-from .errors import ApiError, TaskFailed, problem
-from .transport import Line, Request, Response, Status, Steps, Transport
-from .values import decode, encode, parse, settled
+from .errors import ApiError, problem
+from .handle import Handle as Handle
+from .steps import Item, Items, Line, Request, Response, Steps, awaited, blocking
+from .transport import Transport
+from .values import decode, encode, parse
 
 if TYPE_CHECKING:
-    from .task import Call, Submittable
+    from .call import Call
 
 R = TypeVar("R")
 
-DEFAULT_URL = "http://127.0.0.1:8080"
 _log = logging.getLogger("kafleet")
 
 _BATCH_BYTES = 4 << 20
@@ -32,111 +34,17 @@ _FIRST_PAUSE_SECONDS = 0.1
 """Pause before the second repetition; the first one follows at once, since the server may have closed an idle connection."""
 _SILENCE_SECONDS = 45.0
 """Silence after which a stream counts as lost: the API sends a comment every 15 s."""
+_PAGE_ITEMS = 200
+_NOT_WRITTEN = ("kafka_unavailable", "overloaded")
+"""Problems of a service behind the API, after which nothing was carried out."""
 
 
-class Handle(Generic[R]):
-    """A created task."""
+class Event(NamedTuple):
+    """Event of a stream."""
 
-    def __init__(self, task: Submittable[Any, R], id: str, position: str | None = None) -> None:
-        self.id = id
-        """Task id."""
-        self.position = position
-        """Position of its newest known event; reads through this handle include that event."""
-        self._task, self._client = task, task.app.client
-
-    def status(self) -> dict[str, Any]:
-        """Returns the status document."""
-        return self._client.run(self._status())
-
-    async def astatus(self) -> dict[str, Any]:
-        """Returns the status document."""
-        return await self._client.arun(self._status())
-
-    def cancel(self, reason: str | None = None) -> None:
-        """Cancels the task and its descendants. A task that has ended stays as it is."""
-        self._client.run(self._cancel(reason))
-
-    async def acancel(self, reason: str | None = None) -> None:
-        """Cancels the task and its descendants. A task that has ended stays as it is."""
-        await self._client.arun(self._cancel(reason))
-
-    def watch(self, timeout: float | None = None) -> Iterator[dict[str, Any]]:
-        """Returns the status document now and at every change, until the task has ended."""
-        return self._client.iterate(self._watch(timeout))
-
-    def awatch(self, timeout: float | None = None) -> AsyncIterator[dict[str, Any]]:
-        """Returns the status document now and at every change, until the task has ended."""
-        return self._client.aiterate(self._watch(timeout))
-
-    def result(self, timeout: float | None = None) -> R:
-        """Waits for the result. Raises `TaskFailed`, or `TimeoutError` after `timeout` seconds."""
-        return self._output(self._client.run(self._watch(timeout)))
-
-    async def aresult(self, timeout: float | None = None) -> R:
-        """Waits for the result. Raises `TaskFailed`, or `TimeoutError` after `timeout` seconds."""
-        return self._output(await self._client.arun(self._watch(timeout)))
-
-    def _path(self, rest: str = "", read: bool = True) -> str:
-        if not {"", ".", ".."}.isdisjoint(self.id.split(":")):
-            detail = f"`{self.id}` cannot be an id: URLs drop segments that are empty, `.` or `..`; choose another name"
-            raise problem(400, {"code": "bad_id", "detail": detail})
-        after = f"?after={self.position}" if read and self.position else ""
-        return f"/v1/tasks/{quote(self.id, safe=':')}{rest}{after}"
-
-    def _status(self) -> Steps[dict[str, Any]]:
-        document: dict[str, Any] = yield from self._client.exchange(Request("GET", self._path()))
-        self.position = document["position"] or self.position
-        return document
-
-    def _cancel(self, reason: str | None) -> Steps[None]:
-        body = encode({"reason": reason} if reason else {})
-        try:
-            document = yield from self._client.exchange(Request("POST", self._path("/cancel", read=False), body))
-        except ApiError as error:
-            if error.code != "already_finished":
-                raise
-        else:
-            self.position = document["position"] or self.position
-
-    def _watch(self, timeout: float | None) -> Steps[dict[str, Any]]:
-        """Yields each status and returns the last one, whose numbers have all their digits."""
-        if _current.get():
-            raise RuntimeError("an attempt must not wait for another task, which may need its slot; hint: use `cx.then(…)`")
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            yield from self._client.exchange(Request("GET", self._path("/watch"), stream=True), deadline)
-            last = yield from self._events(deadline)
-            if last:
-                return last
-            yield 0.2
-
-    def _events(self, deadline: float | None) -> Steps[dict[str, Any] | None]:
-        """Reads a stream of events; returns the status of an ended task, or nothing if the stream is lost."""
-        kind, status = "", None
-        while True:
-            left = _SILENCE_SECONDS if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                state = f": it is {status['state']}" if status else ""
-                raise TimeoutError(f"the task `{self.id}` has not ended in time{state}")
-            line: bytes = yield Line(min(left, _SILENCE_SECONDS))
-            name, _, value = line.rstrip(b"\r\n").partition(b":")
-            if name == b"event":
-                kind = value.strip().decode()
-            elif name == b"data" and kind == "status":
-                status = parse(value)
-                self.position = status["position"] or self.position
-                yield Status(settled(status))
-            elif name == b"data" and kind == "end":
-                return status if decode(value)["reason"] == "finished" else None
-            elif not line and (deadline is None or time.monotonic() < deadline):
-                return None
-
-    def _output(self, status: dict[str, Any]) -> R:
-        if status["state"] != "succeeded":
-            raise TaskFailed(settled(status))
-        codec = self._task.output
-        output: R = codec.load(status["result"]) if codec else settled(status["result"])
-        return output
+    kind: str
+    data: bytes
+    id: str
 
 
 class Client(Transport):
@@ -146,9 +54,80 @@ class Client(Transport):
     """
 
     def __init__(self, url: str | None = None, token: str | None = None, *, patience: float = 30.0) -> None:
-        url = (url or os.environ.get("KAFLEET_API") or DEFAULT_URL).rstrip("/")
-        super().__init__(url, token or os.environ.get("KAFLEET_TOKEN"))
+        super().__init__(url_of(url), token or os.environ.get("KAFLEET_TOKEN"))
         self.patience = patience
+
+    @property
+    def client(self) -> Client:
+        """This client."""
+        return self
+
+    @blocking
+    def request(
+        self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None, media: str = ""
+    ) -> Steps[Any]:
+        """Sends any request to the API, and returns the JSON of the response; other responses as `bytes`. Raises `ApiError`.
+
+        `path`: such as `/v1/tasks/hello`. `body`: JSON; with a media type, `bytes` that are sent as they are. A POST is not
+        repeated unless the API has surely not carried it out; other requests are, while the API is unavailable.
+        """
+        return self.call(method, path, body, query=query, media=media, once=method == "POST")
+
+    arequest = awaited(request)
+
+    def call(
+        self, method: str, path: str, body: Any = None, *,
+        query: Mapping[str, Any] | None = None, media: str = "", once: bool = False, exact: bool = False,
+    ) -> Steps[Any]:  # fmt: skip
+        """Sends a request; members of the query that are `None` are left out. `exact`: numbers keep all their digits."""
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        text = body if media else b"" if body is None else encode(body)
+        headers = (("content-type", media),) if media else ()
+        request = Request(method, f"{path}{'?' if given else ''}{urlencode(given)}", text, headers=headers, once=once)
+        return self.exchange(request, exact=exact)
+
+    def pages(
+        self, path: str, query: Mapping[str, Any], member: str, limit: int | None = None, *, exact: bool = False
+    ) -> Items[Any]:
+        """Passes on the items of a list that the API returns page by page."""
+        cursor, left = None, limit
+        while left is None or left > 0:
+            size = _PAGE_ITEMS if left is None else min(left, _PAGE_ITEMS)
+            page = yield from self.call("GET", path, query={**query, "limit": size, "cursor": cursor}, exact=exact)
+            for item in page[member]:
+                yield Item(item)
+            cursor, left = page.get("next"), None if left is None else left - len(page[member])
+            if cursor is None:
+                return
+
+    def collected(self, items: Items[Any]) -> Steps[list[Any]]:
+        """Returns the items of an operation as a list."""
+        found: list[Any] = []
+        answer = None
+        while True:
+            try:
+                step = items.send(answer)
+            except StopIteration:
+                return found
+            if isinstance(step, Item):
+                found.append(step.value)
+            answer = None if isinstance(step, Item) else (yield step)
+
+    def next_event(self, deadline: float | None) -> Steps[Event | None]:
+        """Reads the next event of a stream; nothing at the end of the stream, and if it is lost. Raises `TimeoutError`."""
+        fields: dict[bytes, bytes] = {}
+        while True:
+            left = _SILENCE_SECONDS if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            line: bytes = yield Line(min(left, _SILENCE_SECONDS))
+            name, colon, value = line.rstrip(b"\r\n").partition(b":")
+            if name:  # A line without a name is a comment.
+                fields[name] = value.removeprefix(b" ")
+            elif line and not colon and fields:
+                return Event(fields.get(b"event", b"").decode(), fields.get(b"data", b""), fields.get(b"id", b"").decode())
+            elif not line and (deadline is None or time.monotonic() < deadline):
+                return None
 
     def create(self, call: Call[R]) -> Steps[Handle[R]]:
         """Creates one task."""
@@ -196,7 +175,15 @@ class Client(Transport):
             yield 0.5 if remaining else 0.0
         return [outcomes[index] for index in range(len(batch))]
 
-    def exchange(self, request: Request, deadline: float | None = None) -> Steps[Any]:
+    def create_tree(self, documents: list[dict[str, Any]]) -> Steps[list[dict[str, Any]]]:
+        """Creates tasks of one tree, all or none, and returns their ids and positions."""
+        if _recorder is not None:
+            _recorder.extend(decode(encode(documents)))
+            return [{"id": document["id"], "position": None} for document in documents]
+        answer = yield from self.call("POST", "/v1/batches", documents, query={"atomic": "true"})
+        return answer["items"]  # type: ignore[no-any-return]
+
+    def exchange(self, request: Request, deadline: float | None = None, *, exact: bool = False) -> Steps[Any]:
         """Sends a request, again while the API is unavailable, and returns the document of the response.
 
         Raises `TimeoutError` once the API does not answer until the deadline.
@@ -208,10 +195,13 @@ class Client(Transport):
             left = request.seconds if deadline is None else deadline - time.monotonic()
             response: Response = yield request._replace(seconds=max(0.001, min(left, request.seconds)))
             if 200 <= response.status < 300:
-                return None if request.stream else decode(response.body)
+                if request.stream or (response.media and "json" not in response.media):
+                    return None if request.stream else response.body
+                return (parse if exact else decode)(response.body)
             error = self._error(response)
             now = time.monotonic()
-            if response.status not in (0, 502, 503, 504):
+            may_have_acted = request.once and response.is_sent and error.code not in _NOT_WRITTEN
+            if response.status not in (0, 502, 503, 504) or may_have_acted:
                 raise error
             if deadline is not None and now >= deadline:
                 raise TimeoutError(f"no answer in time: {error}") from error
@@ -239,8 +229,14 @@ class Client(Transport):
 def _submission(call: Call[Any]) -> dict[str, Any]:
     document = call.document("submit")
     if "id" not in document:
-        document["id"] = _id_in_attempt(cx, document) if (cx := _current.get()) else _new_id()
+        document["id"] = new_id(document)
     return document
+
+
+def new_id(document: dict[str, Any]) -> str:
+    """Returns the id of a task to create that has none."""
+    cx = _current.get()
+    return _id_in_attempt(cx, document) if cx else _new_id()
 
 
 def _new_id() -> str:
@@ -252,7 +248,7 @@ def _new_id() -> str:
 
 def _id_in_attempt(cx: Context, document: dict[str, Any]) -> str:
     """Returns an id that is the same in every attempt, so that a repeated attempt creates the same task."""
-    parts = [cx.idempotency_key, document["type"], document["params"], document.get("parent")]
+    parts = [cx.idempotency_key, document["type"], document.get("params"), document.get("parent")]
     digest = hashlib.sha256(encode(parts)).digest()
     cx.submits[digest] += 1
     return hashlib.sha256(digest + cx.submits[digest].to_bytes(8, "big")).hexdigest()[:32]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping, Mutable
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+from .hints import of_type
 from .limits import Limit, UnknownLimit, has_limits, kept, limits_of, split_default
 from .models import Model, is_model
 from .scalars import SCALARS, Codec, Load, Mismatch, from_text, shown, whole
@@ -20,14 +21,20 @@ from .values import Number, decode, encode, settled, text_of
 class UnsupportedType(TypeError):
     """An annotation has no JSON form, or a limit that cannot be checked."""
 
-    reason, hint = "which has no JSON form", "a dataclass, or a path or an id"
+    reason = "which has no JSON form"
+
+    def __init__(self, text: str, hint: str = "a dataclass, or a path or an id") -> None:
+        super().__init__(text)
+        self.hint = hint
 
 
 class UnsupportedLimit(UnsupportedType):
     """An annotation has a limit that cannot be checked."""
 
     reason = "which kafleet cannot check"
-    hint = "a limit of `annotated_types` for such values, a model of pydantic, or a check in the function"
+
+    def __init__(self, text: str, hint: str = "a limit of `annotated_types` for such values, or a model of pydantic") -> None:
+        super().__init__(text, hint)
 
 
 class Field(NamedTuple):
@@ -56,8 +63,6 @@ class Schemas:
         self.mode: Any = "serialization" if of_results else "validation"
         """Side of pydantic models that the schemas describe."""
         self.defs: dict[str, Any] = {}
-        self.has_limits = False
-        """Whether an annotation has limits, so that results have to be checked."""
         self._classes: dict[Any, Codec] = {}
 
     def complete(self, schema: dict[str, Any]) -> dict[str, Any]:
@@ -92,7 +97,7 @@ class Schemas:
             return found
         if isinstance(annotation, type):
             return self._class(annotation)
-        raise UnsupportedType(_name(annotation))
+        raise UnsupportedType(_name(annotation), of_type(annotation))
 
     def object(self, fields: list[Field]) -> Codec:
         """Codec of an object with these members, as a dict."""
@@ -114,7 +119,6 @@ class Schemas:
             limits = limits_of(base, metadata)
         except UnknownLimit as error:
             raise UnsupportedLimit(f"{_name(annotation)} with the limit {error}") from None
-        self.has_limits = True
         codec = self.codec(annotation)
         return Codec(kept(codec.schema, limits), _limited_loader(codec.load, limits))
 
@@ -145,7 +149,7 @@ class Schemas:
         if key is int:
             schema = {"type": "object", "patternProperties": {"^-?[0-9]+$": item.schema}, "additionalProperties": False}
             return Codec(schema, _dict_loader(from_text(whole, "an integer"), item.load))
-        raise UnsupportedType(f"dict[{_name(key)}, …]: keys are `str` or `int`")
+        raise UnsupportedType(f"dict[{_name(key)}, …]: keys are `str` or `int`", f"`dict[str, {_name(value)}]`")
 
     def _union(self, arguments: tuple[Any, ...]) -> Codec:
         options = [(argument, self.codec(argument)) for argument in arguments]
@@ -182,7 +186,7 @@ class Schemas:
         if is_model(kind):
             return self._model(kind)
         if not dataclasses.is_dataclass(kind) and not typing.is_typeddict(kind):
-            raise UnsupportedType(_name(kind))
+            raise UnsupportedType(_name(kind), of_type(kind))
         name = _definition(kind.__name__, self.defs)
         self.defs[name] = {}
         loader: list[Load] = []
@@ -198,6 +202,9 @@ class Schemas:
         if typing.is_typeddict(kind):
             return [Field(name, self._member(kind, name, hint), _is_required(kind, name, hint)) for name, hint in hints.items()]
         members = []
+        for name, pseudo in kind.__dataclass_fields__.items():
+            if isinstance(pseudo.type, dataclasses.InitVar) or str(pseudo.type).startswith(("InitVar[", "dataclasses.InitVar[")):
+                raise UnsupportedType(f"the `InitVar` field `{name}` of `{kind.__name__}`", "an ordinary field")
         for field in dataclasses.fields(kind):
             if field.init:
                 optional = field.default_factory is not dataclasses.MISSING
@@ -210,7 +217,7 @@ class Schemas:
         try:
             return self.codec(hint)
         except UnsupportedType as error:
-            raise type(error)(f"{error}, in the field `{name}` of `{kind.__name__}`") from None
+            raise type(error)(f"{error}, in the field `{name}` of `{kind.__name__}`", error.hint) from None
 
     def _model(self, kind: type) -> Codec:
         model = Model(kind)
@@ -237,7 +244,8 @@ def _member_names(annotation: Any) -> set[str] | None:
 def _choice(choices: dict[Any, Any]) -> Codec:
     for value in choices:
         if not isinstance(value, str | int | float | types.NoneType):
-            raise UnsupportedType(f"an enum with the value `{value!r}`, which is not a string, number, boolean or null")
+            problem = f"an enum with the value `{value!r}`, which is not a string, number, boolean or null"
+            raise UnsupportedType(problem, "values of these types")
     by_json = {(type(_plain(value)), _plain(value)): choice for value, choice in choices.items()}
 
     def load(value: Any) -> Any:

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import base64
 import codecs
+import contextlib
 import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
+from . import foreign
+from .checks import call_of, calls_of, check_params
 from .forks import in_children
-from .outcomes import Cancelled, Fail, SpawnFailed
+from .outcomes import Cancelled, Fail, SoftTimeout, SpawnFailed, seconds_text
 from .values import encode, encode_text, settled, text_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from .task import Call, Submittable
+    from .call import Call
+    from .canvas import Group
+    from .task import Submittable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,6 +44,9 @@ BATCH_ITEMS = 1000
 
 _MAX_TEXT_CHARS = 4000
 """Length of a warning and of the reason to retire; the worker keeps no more."""
+
+_PROMPT_SECONDS = 0.1
+"""Time within which a cancelled attempt has stopped at once."""
 
 _current: ContextVar[Context | None] = ContextVar("kafleet", default=None)
 
@@ -98,13 +106,14 @@ class Channel(Protocol):
         """Sends the log lines of an attempt soon."""
 
 
-class Context:
+class Context(foreign.Named):
     """Identity of an attempt, and its connection to the task."""
 
+    _foreign = ("the context", foreign.CONTEXT)
     __slots__ = (
         "n", "type", "task_name", "id", "run", "number", "name", "tags", "creator", "options", "headers", "trace", "state",
-        "reason", "submits", "_deadline", "_channel", "_limits", "_lock", "_decoder", "_lines", "_line_bytes", "_partial",
-        "_silent", "_children", "_children_bytes", "_count", "_total", "_on_cancel",
+        "reason", "submits", "timeout", "_deadline", "_channel", "_limits", "_lock", "_decoder", "_lines", "_line_bytes",
+        "_partial", "_silent", "_children", "_children_bytes", "_count", "_total", "_on_cancel", "_cancelled_at", "_soft",
     )  # fmt: skip
 
     def __init__(self, attempt: dict[str, Any], channel: Channel) -> None:
@@ -136,7 +145,9 @@ class Context:
         self.reason: str | None = None
         """Cause of the cancellation: `cancelled`, `timeout`, `stalled` or `shutdown`; `None` while it is not cancelled."""
         self.submits: defaultdict[bytes, int] = defaultdict(int)
-        self._deadline: float = time.monotonic() + attempt["left_ms"] / 1000
+        self.timeout: float = attempt["left_ms"] / 1000
+        """Seconds of the attempt until its timeout, when it started."""
+        self._deadline: float = time.monotonic() + self.timeout
         self._channel, self._limits = channel, channel.limits
         self._lock = threading.Lock()
         self._decoder: codecs.IncrementalDecoder | None = None
@@ -145,6 +156,8 @@ class Context:
         self._children: list[bytes] = []
         self._children_bytes = self._count = self._total = 0
         self._on_cancel: Callable[[], object] | None = None
+        self._cancelled_at = 0.0
+        self._soft: tuple[float, float] | None = None
 
     @property
     def left(self) -> float:
@@ -162,9 +175,11 @@ class Context:
         return self.reason is not None
 
     def check(self) -> None:
-        """Raises `Cancelled` if the attempt should stop. For long loops of synchronous handlers."""
+        """Raises `Cancelled` if the attempt should stop, or `SoftTimeout`. For long loops of synchronous handlers."""
         if self.reason is not None:
             raise Cancelled(self.reason)
+        if self._soft and time.monotonic() >= self._soft[0] and (error := self.soft_timeout()):
+            raise error
 
     def progress(self, value: object, *, silent: bool = False) -> None:
         """Publishes the state of the work, any JSON; the newest value replaces earlier ones. Others are dropped and logged."""
@@ -240,9 +255,20 @@ class Context:
         """Ends this process once its running attempts have ended; the worker replaces it."""
         self._channel.send(self.flush() + b'{"retire":{"reason":%b}}\n' % encode_text(text_of(reason)[:_MAX_TEXT_CHARS]))
 
-    def spawn(self, task: Submittable[P, Any], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Spawns a child. It is published before this attempt's result; a failed attempt spawns nothing."""
-        child = self._child(task.call(*args, **kwargs))
+    @overload
+    def spawn(self, task: Call[Any] | Group[Any], /) -> None: ...
+    @overload
+    def spawn(self, task: Submittable[P, Any], *args: P.args, **kwargs: P.kwargs) -> None: ...
+    def spawn(self, task: Any, *args: Any, **kwargs: Any) -> None:
+        """Spawns a child, also of a call, or each task of a group.
+
+        It is published before this attempt's result; a failed attempt spawns nothing.
+        """
+        for call in call_of(task, args, kwargs)._calls():
+            self._spawn(call)
+
+    def _spawn(self, call: Call[Any]) -> None:
+        child = self._child(call)
         self._total += len(child)
         self._children.append(child)
         self._children_bytes += len(child)
@@ -267,16 +293,46 @@ class Context:
             ids += published
         return ids
 
-    def then(self, task: Submittable[P, Any], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Adds a continuation: a task that runs when this one and all its children have ended."""
-        task_document = self._checked(task.call(*args, **kwargs), "then", "continuation")
+    @overload
+    def then(self, task: Call[Any], /) -> None: ...
+    @overload
+    def then(self, task: Submittable[P, Any], *args: P.args, **kwargs: P.kwargs) -> None: ...
+    def then(self, task: Any, *args: Any, **kwargs: Any) -> None:
+        """Adds a continuation: a task, or a chain, that runs when this one and all its children have ended."""
+        task_document = self._checked(call_of(task, args, kwargs)._as_call(), "then", "continuation")
         self._message(b"then", b'"task":' + task_document, False)
 
     def cancel(self, reason: str) -> None:
         """Requests the attempt to stop. Called by the app, and by tests."""
-        self.reason = reason
+        self.reason, self._cancelled_at = reason, time.monotonic()
         if self._on_cancel:
             self._on_cancel()
+
+    @property
+    def end_reason(self) -> str:
+        """Reason of the cancel for people, and the time that the handler has taken since then."""
+        reason = f"timeout of {seconds_text(self.timeout)}" if self.reason == "timeout" else self.reason or ""
+        late = time.monotonic() - self._cancelled_at
+        return f"{reason}, stopped {seconds_text(late)} later" if reason and late > _PROMPT_SECONDS else reason
+
+    @contextlib.contextmanager
+    def soft_limit(self, seconds: float) -> Iterator[None]:
+        """Limits the time of the handler, which runs within."""
+        self._soft = time.monotonic() + seconds, seconds
+        try:
+            yield
+        finally:
+            self._soft = None
+
+    @property
+    def has_soft_limit(self) -> bool:
+        """Whether a soft timeout has not been raised yet."""
+        return self._soft is not None
+
+    def soft_timeout(self) -> SoftTimeout | None:
+        """Returns the exception of the soft timeout, once."""
+        limit, self._soft = self._soft, None
+        return SoftTimeout(f"soft timeout of {seconds_text(limit[1])}") if limit else None
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
         """Calls this once the attempt should stop; at once if it should already."""
@@ -326,7 +382,8 @@ class Context:
         return child
 
     def _checked(self, call: Call[Any], use: Literal["spawn", "then"], name: str) -> bytes:
-        """Returns the document of a task, which must fit into a message."""
+        """Returns the document of a task, which must fit into a message. Raises `TypeError` for params of other types."""
+        check_params(call)
         try:
             document = call.encoded(use)
         except ValueError as error:
@@ -340,7 +397,7 @@ class Context:
         return document
 
     def _batches(self, calls: Iterable[Call[Any]]) -> Iterable[list[bytes]]:
-        return batches(map(self._child, calls), len, _BATCH_BYTES)
+        return batches(map(self._child, calls_of(calls)), len, _BATCH_BYTES)
 
     def _take_children(self) -> bytes:
         if not self._children:
@@ -362,6 +419,16 @@ class Ended(Generic[T]):
     """Error of a task that did not: `kind`, `message`, `attempt`."""
 
 
+class Outcomes(NamedTuple):
+    """Loaded params of a continuation, with what comes before it."""
+
+    params: dict[str, Any]
+    task: dict[str, Any]
+    results: list[dict[str, Any]]
+    load: Callable[[Any], Any]
+    """Loads the result of a child."""
+
+
 class Joined(Context, Generic[T]):
     """Context of a continuation with the outcomes of the task before it and of that task's children."""
 
@@ -370,14 +437,13 @@ class Joined(Context, Generic[T]):
     task: Ended[Any]
     """Task that this one continues."""
     results: list[Ended[T]]
-    """Its other children, in the order they were first seen."""
+    """Its other children, in the order in which they were spawned."""
 
-    def join(self, loaded: dict[str, Any]) -> dict[str, Any]:
+    def join(self, loaded: Outcomes) -> dict[str, Any]:
         """Takes the outcomes out of the loaded params, and returns the params of the handler."""
-        self.task = _ended(loaded["task"], None)
-        self.results = [_ended(result, loaded["load"]) for result in loaded["results"]]
-        params: dict[str, Any] = loaded["params"]
-        return params
+        self.task = _ended(loaded.task, None)
+        self.results = [_ended(result, loaded.load) for result in loaded.results]
+        return loaded.params
 
 
 def _ended(document: dict[str, Any], load: Callable[[Any], Any] | None) -> Ended[Any]:

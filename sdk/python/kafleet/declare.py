@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
+from .checks import problem_of_function
 from .context import Joined
+from .outcomes import Duration, whole_milliseconds
 from .scalars import Mismatch
 from .settings import Policy
 from .task import DeclarationError, Task, check_name, declared_type, error_at, split_policy
@@ -25,7 +28,8 @@ _SHOWN_NAMES = 20
 class TaskDecorator:
     """Declares a function as a task: its annotated parameters are the params.
 
-    The name is that of the function with `-` for `_`; the keywords are the policy, as in `[types.NAME]`.
+    The name is that of the function with `-` for `_`; the keywords are the policy, as in `[types.NAME]`. `soft_timeout`:
+    time after which `SoftTimeout` is raised in the handler; default: never. `aliases`: earlier names, which stay declared.
     """
 
     def __init__(self, owner: App | Bundle, name: str | None = None, policy: Any = None) -> None:
@@ -40,17 +44,46 @@ class TaskDecorator:
     @overload
     def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
     @overload
-    def __call__(self, /, *, name: str = ..., **policy: Unpack[Policy]) -> TaskDecorator: ...
+    def __call__(
+        self, /, *, name: str = ..., soft_timeout: Duration = ..., aliases: Sequence[str] = ..., **policy: Unpack[Policy]
+    ) -> TaskDecorator: ...
     def __call__(self, fn: Any = None, /, *, name: str | None = None, **policy: Any) -> Any:
         name, policy = name or self._name, {**self._policy, **policy}
         if fn is None:
             return TaskDecorator(self._owner, name, policy)
-        if not inspect.isfunction(fn):
-            raise DeclarationError(f"`{fn!r}` is not a function: put the decorator directly above `def`")
+        if problem := problem_of_function(fn):
+            raise DeclarationError(problem)
+        own = {key: policy.pop(key) for key in ("soft_timeout", "aliases") if key in policy}
         task = self._owner.new_task(fn, name, policy)
-        add(self._owner.tasks, task)
+        task.soft_timeout = _soft_timeout(task, self._owner, own.get("soft_timeout"))
+        for named in (task, *_aliases(task, own.get("aliases", ()))):
+            add(self._owner.tasks, named)
         task.app.handlers.append(task)
         return task
+
+
+def _soft_timeout(task: Task[..., Any], owner: App | Bundle, given: Duration | None) -> float | None:
+    """Returns a soft timeout in seconds. Raises `DeclarationError` if it cannot take effect."""
+    if given is None:
+        return None
+    timeout = task.policy.get("timeout") or (owner.policy.get("timeout") if isinstance(owner, Bundle) else None)
+    try:
+        limit = whole_milliseconds(given, "soft_timeout")
+    except (TypeError, ValueError) as error:
+        raise error_at(task.place, str(error)) from None
+    with suppress(ValueError):
+        if limit < 1 or (timeout and limit >= whole_milliseconds(timeout, "timeout")):
+            raise error_at(task.place, f"`soft_timeout={given!r}` is not between 0 and the `timeout`", "a shorter time")
+    return limit / 1000
+
+
+def _aliases(task: Task[..., Any], names: Sequence[str]) -> list[Task[..., Any]]:
+    """Returns the task under its earlier names."""
+    if isinstance(names, str):
+        raise error_at(task.place, f"`aliases={names!r}` is not a list", f"`aliases=[{names!r}]`")
+    for name in names:
+        check_name(name, task.place, '`aliases=["{}"]`')
+    return [task.renamed(name) for name in names]
 
 
 class UnknownTask(LookupError):
@@ -63,12 +96,22 @@ class Bundle:
     def __init__(self, app: App, name: str, policy: Policy) -> None:
         self.app, self.name = app, name
         self.place = "{0.filename}:{0.lineno}".format(inspect.getframeinfo(sys._getframe(2), 0))
-        check_name(name, self.place)
-        self.policy, self.fail_on, self.retry_on = split_policy(policy, self.place)
+        check_name(name, self.place, '`app.bundle("{}")`')
+        self.policy, self.errors = split_policy(policy, self.place)
         self.tasks: dict[str, Task[..., Any]] = {}
         """Tasks by name."""
         self.task = TaskDecorator(self)
         """Adds a function to the bundle, as `App.task`; its keywords are `name`, and classes in `fail_on` and `retry_on`."""
+
+    @property
+    def is_sync(self) -> bool:
+        """Whether attempts of the type may need a thread."""
+        return any(task.is_sync for task in self.members)
+
+    @property
+    def members(self) -> list[Task[..., Any]]:
+        """Tasks of the type."""
+        return list(self.tasks.values())
 
     def select(self, params: Any) -> Task[..., Any]:
         """Returns the task that params name. Raises `Mismatch`, or `UnknownTask`."""
@@ -101,18 +144,24 @@ class Bundle:
         for key in task.policy:  # What is left after the classes is decided by the worker, for the whole type.
             problem = f"`{key}` is for the whole bundle; a task has only `name`, and classes in `fail_on` and `retry_on`"
             raise error_at(task.place, problem, f'`app.bundle("{self.name}", {key}=…)`')
-        # For one class, the task's own list counts.
-        task.fail_on += tuple(kind for kind in self.fail_on if kind not in task.retry_on)
-        task.retry_on += self.retry_on
+        own = {*task.errors.fail_on, *task.errors.retry_on}.difference(self.errors.fail_on, self.errors.retry_on)
+        if own and self.errors.named:
+            name = min(kind.__name__ for kind in own)
+            problem = f"`on_error` and `*` of the bundle decide for all of its tasks, also about `{name}`"
+            raise error_at(task.place, problem, f'`app.bundle("{self.name}", retry_on=[{name}], …)`, or the same with `fail_on`')
+        task.errors = task.errors.within(self.errors)
         return task
 
 
 def _case(task: Task[..., Any]) -> dict[str, Any]:
     """Schema of the params of one task; it accepts those of all others. Short, because 200 of them fit into a declaration."""
     named: dict[str, Any] = {"properties": {"task": {"const": task.name}}}
-    if task.joined:
-        named = {"properties": {"task": {"type": "object"}, "params": {**named, "required": ["task"]}}}
+    joined = {"properties": {"task": {"type": "object"}, "params": {**named, "required": ["task"]}}}
     own = task.declaration()["params"]
+    if "if" in own:  # Alone, and in a continuation.
+        named = {"anyOf": [named, joined]}
+    elif task.joined:
+        named = joined
     # An id makes it a schema of its own, so that its references stay valid.
     return {"if": named, "then": {"$id": task.name, **own} if "$defs" in own else own}
 

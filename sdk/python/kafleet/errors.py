@@ -2,7 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from .status import Status
+
+_REQUEST = re.compile(r"`?\b((?:GET|POST|PUT|PATCH|DELETE) /(?:v1/|openapi)[^\s`,;)]+)`?")
+_CALLS = [
+    (r"GET /v1/types", r"app.types()"),
+    (r"GET /v1/tasks(\?.*)?", r"app.tasks.search(…)"),
+    (r"POST /v1/tasks/([^/]+)/retry", r'app.handle("\1").retry()'),
+    (r"GET /v1/tasks/([^/]+)/children", r'app.handle("\1").children()'),
+    (r"GET /v1/schedules", r"app.schedules.list()"),
+    (r"PUT /v1/schedules/([^/]+)", r'app.schedules.upsert("\1", …)'),
+    (r"DELETE /v1/schedules/([^/]+)", r'app.schedules.delete("\1")'),
+    (r"(\w+) (.*)", r'app.client.request("\1", "\2")'),
+]
+"""Calls of the SDK for requests to the API; the first one that matches."""
+
+
+def in_python(hint: str) -> str:
+    """Returns a hint of the API with calls of the SDK instead of requests."""
+    return _REQUEST.sub(_call_for, hint)
+
+
+def _call_for(found: re.Match[str]) -> str:
+    return next(f"`{match.expand(call)}`" for request, call in _CALLS if (match := re.fullmatch(request, found[1])))
 
 
 class ApiError(Exception):
@@ -13,7 +40,7 @@ class ApiError(Exception):
         """HTTP status; 0: no answer."""
         self.code: str = document.get("code") or f"http_{status}"
         self.detail: str = document.get("detail") or document.get("title") or ""
-        self.hint: str | None = document.get("hint")
+        self.hint: str | None = in_python(document.get("hint") or "") or None
         self.pointer: str | None = document.get("pointer")
         """JSON pointer of the invalid value in the request."""
         self.existing: str | None = document.get("existing")
@@ -54,17 +81,27 @@ def problem(status: int, document: dict[str, Any]) -> ApiError:
 
 
 class TaskFailed(Exception):
-    """A task has ended without success."""
+    """A task has ended without success. `kind` and `message` are those of the descendant that decided this, if one did."""
 
-    def __init__(self, status: dict[str, Any]) -> None:
-        error = status.get("error") or {}
+    explain: ClassVar[Callable[[TaskFailed], str] | None] = None
+    """Returns a note, such as the log of the task in tests."""
+
+    def __init__(self, status: Status, decisive: Status | None = None) -> None:
+        failed = decisive or status
+        error: Mapping[str, Any] = failed["error"] or {}
         self.id: str = status["id"]
         self.state: str = status["state"]
         """`failed`, `cancelled` or `expired`."""
+        self.descendant: str | None = decisive["id"] if decisive else None
+        """Id of the descendant that decided this; `None` if it was the task itself."""
         self.kind: str | None = error.get("kind")
-        """Stable name of its last error; `None` if only a descendant has failed."""
+        """Stable name of the last error."""
         self.message: str = error.get("message") or ""
         reason = "".join(f": {part}" for part in (self.kind, self.message) if part)
-        if status.get("own_state") == "succeeded":
+        if decisive:
+            reason = f" because of its descendant `{self.descendant}`{reason}"
+        elif status["own_state"] == "succeeded":
             reason = f" because of a descendant; hint: `kafleet why {self.id}` names that task"
         super().__init__(f"the task `{self.id}` ended as {self.state}{reason}")
+        if TaskFailed.explain:
+            self.add_note(TaskFailed.explain(self))

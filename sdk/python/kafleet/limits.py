@@ -13,7 +13,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -45,7 +45,10 @@ _LENGTHS: dict[str, tuple[str, Callable[[Any, Any], bool], str]] = {
 _COUNTED = {"text": "Length", "array": "Items", "object": "Properties", "bytes": ""}
 """End of the keyword for the length of a kind of value; the length of base64 text is not that of the bytes."""
 
-_SCALARS = {int: "number", float: "number", Decimal: "decimal", str: "text", bytes: "bytes", datetime: "time", date: "time"}
+_SCALARS = {
+    int: "number", float: "number", Decimal: "decimal", str: "text", bytes: "bytes", datetime: "time", date: "time",
+    time: "time", timedelta: "time",
+}  # fmt: skip
 _UNSENT = ("alias", "validation_alias", "serialization_alias", "discriminator", "exclude", "default_factory")
 """Attributes of a `Field` that only a model of pydantic carries out."""
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from types import ModuleType
 
 from .app import App
-from .attempt import stack_of
 from .session import Unable
+from .tracebacks import stack_of
+
+_SHOWN_NAMES = 5
 
 
 def load(target: str) -> App:
@@ -23,15 +25,34 @@ def load(target: str) -> App:
         name = _module_of(Path(name))
     else:
         _make_importable(os.getcwd())
+    return complete(_app_in(_imported(name), attribute))
+
+
+def complete(app: App) -> App:
+    """Imports the modules that an app includes, and warns of tasks of other apps, which nothing runs. Raises `Unable`."""
+    for name in app.include:
+        try:
+            _imported(name)
+        except Unable as error:
+            raise Unable(f"`{name}` in `include` of the app in {app.place}: {error}") from error
+    for other in app.others():
+        names = ", ".join(f"`{name}`" for name in list(other.tasks)[:_SHOWN_NAMES])
+        twice = f"one file is imported as `{app.module}` and as `{other.module}`: start and import it by one name"
+        hint = twice if other.place == app.place else f"use that one: `from {app.module} import …`"
+        problem = f"tasks of a second `App` do not run: {names}, in {other.place}; served is the app in {app.place}"
+        print(f"warning: {problem}; hint: {hint}", file=sys.stderr)
+    return app
+
+
+def _imported(name: str) -> ModuleType:
     try:
-        module = importlib.import_module(name)
+        return importlib.import_module(name)
     except SyntaxError as error:
         raise Unable("".join(traceback.format_exception_only(error)).strip()) from error
     except ModuleNotFoundError as error:
         raise Unable(_missing(error, name)) from error
     except BaseException as error:
         raise Unable(stack_of(error)) from error
-    return _app_in(module, attribute)
 
 
 def _module_of(path: Path) -> str:

@@ -4,43 +4,100 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
+import time
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .attempt import Attempt
-from .connection import ConnectionProblem
-from .session import Session, lifespan_failed
+from .connection import Connection, ConnectionProblem
+from .session import TICK, Session, lifespan_failed
+from .stacks import log_stack
+from .threads import HandlerThreads
+
+if TYPE_CHECKING:
+    from .app import App
+
+_MARGIN_SECONDS = 0.2
+"""Time after its timeout at which an attempt is looked at, if the worker's cancel has not been read."""
 
 
-class AsyncRunner:
-    """Event loop for asynchronous handlers and an asynchronous lifespan, in a thread unless the session has its own."""
+class AsyncSession(Session):
+    """The event loop reads the socket and runs asynchronous handlers and lifespans; synchronous handlers run in threads.
 
-    def __init__(self, session: Session, lifespan: Any) -> None:
-        self._session, self._lifespan = session, lifespan
-        self._running: set[asyncio.Task[None]] = set()
-        self._ready = threading.Event()
+    If these need one thread, it is the main thread, as signal handlers require, and the loop runs in another one.
+    """
+
+    def __init__(self, connection: Connection, app: App, welcome: dict[str, Any]) -> None:
+        super().__init__(connection, app, welcome)
+        count = self.threads or (self.slots if any(task.is_sync for task in self.tasks.values()) else 0)
+        self._has_main = count == 1
+        self._pool = HandlerThreads(self, 0 if self._has_main else count)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._answers: list[bytes] = []
         self._failure: BaseException | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
-        self._aborted = False
+        self._is_aborted = False
 
-    def __enter__(self) -> AsyncRunner:
-        if isinstance(self._session, AsyncSession):
-            return self
-        self._thread = threading.Thread(target=lambda: self.run(self._main()), name="kafleet-loop")
-        self._thread.start()
-        self._ready.wait()
+    def serve(self) -> None:
+        if self._has_main:
+            # A daemon, so that a SIGINT ends the process as it does with a loop on the main thread.
+            loop = threading.Thread(target=self._run_loop, name="kafleet-loop", daemon=True)
+            loop.start()
+            self._pool.run()
+            loop.join()
+        else:
+            self._run_loop()
         if self._failure:
-            raise lifespan_failed(self._failure) from self._failure
-        return self
+            raise self._failure
 
-    def __exit__(self, *_: object) -> None:
-        if self._loop and self._stop and not isinstance(self._session, AsyncSession):
-            self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join()
+    def start(self, attempt: Attempt) -> None:
+        self.watcher.expect(attempt.cx._deadline + _MARGIN_SECONDS)
+        if not attempt.task.is_async:
+            self._pool.start(attempt)
+            return
+        loop = self._loop
+        task = loop.create_task(self._run(attempt))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        # Scheduled behind the start of the handler, because a task cancelled before its start runs nothing.
+        attempt.cx.on_cancel(lambda: loop.call_soon_threadsafe(task.cancel))
 
-    def run(self, main: Coroutine[Any, Any, None]) -> None:
+    def next_deadline(self) -> float:
+        """Logs the stacks of attempts whose cancel cannot be read, because the event loop is blocked."""
+        running, now = list(self.running.values()), time.monotonic() - _MARGIN_SECONDS
+        passed = [attempt for attempt in running if attempt.cx._deadline <= now]
+        if passed and self._is_blocked():
+            for attempt in passed:
+                log_stack(attempt, "timeout", self._thread if attempt.task.is_async else None)
+        return min((attempt.cx._deadline for attempt in running if attempt not in passed), default=math.inf) + _MARGIN_SECONDS
+
+    def _is_blocked(self) -> bool:
+        answered = threading.Event()
+        self._loop.call_soon_threadsafe(answered.set)
+        return not answered.wait(_MARGIN_SECONDS)
+
+    async def _run(self, attempt: Attempt) -> None:
+        """Runs an attempt, and sends the answers of one iteration of the loop together."""
+        with contextlib.suppress(BaseException):
+            # A `GeneratorExit` of a task that the handler awaits closes this coroutine's inner one, which has answered by then.
+            await attempt.arun()
+        if self._is_aborted:  # Its failure is the end of the loop: the worker runs it again.
+            return
+        self.running.pop(attempt.cx.n, None)
+        if not self._answers:
+            self._loop.call_soon(self._send_answers)
+        self._answers.append(attempt.lines)
+
+    def _run_loop(self) -> None:
+        try:
+            self._run_until_ended(self._serve())
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._pool.end()
+
+    def _run_until_ended(self, main: Coroutine[Any, Any, None]) -> None:
         """Runs a loop until `main` has ended. What user code does in a callback or in a task of its own ends no other task."""
         with asyncio.Runner() as runner:
             loop = runner.get_loop()
@@ -55,106 +112,57 @@ class AsyncRunner:
                     loop.run_forever()  # Until `main` ends, or user code stops the loop.
                 except (KeyboardInterrupt, SystemExit) as error:
                     if not _is_from_callback(error):
-                        self._aborted = True
+                        self._is_aborted = True
                         task.remove_done_callback(stop)
                         raise
             task.result()
 
-    def start(self, attempt: Attempt) -> None:
-        """Runs an attempt on the loop. Called from any thread."""
-        if self._loop:
-            self._loop.call_soon_threadsafe(self.start_here, attempt)
-
-    def start_here(self, attempt: Attempt) -> None:
-        """Runs an attempt on the loop. Called on the loop."""
-        assert self._loop
-        loop = self._loop
-        task = loop.create_task(self._run(attempt))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        # Scheduled behind the start of the handler, because a task cancelled before its start runs nothing.
-        attempt.cx.on_cancel(lambda: loop.call_soon_threadsafe(task.cancel))
-
-    @contextlib.asynccontextmanager
-    async def entered(self) -> AsyncIterator[None]:
-        """Enters the lifespan, and waits for the running attempts before it leaves it."""
-        self._loop = asyncio.get_running_loop()
-        async with contextlib.AsyncExitStack() as stack:
-            if self._lifespan is not None:
-                self._session.state = await stack.enter_async_context(self._lifespan)
-            yield
-            while self._running:
-                await asyncio.wait(self._running)
-
-    async def _main(self) -> None:
-        self._stop = asyncio.Event()
-        try:
-            async with self.entered():
-                self._ready.set()
-                await self._stop.wait()
-        except BaseException as error:
-            if self._ready.is_set():
-                raise
-            self._failure = error
-            self._ready.set()
-
-    async def _run(self, attempt: Attempt) -> None:
-        lines = await attempt.arun()
-        if not self._aborted:  # Otherwise its failure is the end of the loop: the worker runs it again.
-            self._session.answer(attempt, lines)
-
-
-def _is_from_callback(error: BaseException) -> bool:
-    """Returns whether a callback or a task has raised an exception, not the loop itself, as at a SIGINT while it waits."""
-    found = error.__traceback__
-    while found and found.tb_frame.f_code is not asyncio.Handle._run.__code__:
-        found = found.tb_next
-    return found is not None
-
-
-class AsyncSession(Session):
-    """All handlers are asynchronous: the event loop runs on the main thread and reads the socket."""
-
-    def serve(self) -> None:
-        assert self.runner
-        self.runner.run(self._serve())
-
-    def start(self, attempt: Attempt) -> None:
-        assert self.runner
-        self.runner.start_here(attempt)
-
-    def answer(self, attempt: Attempt, lines: bytes) -> None:
-        """Sends the answers of one iteration of the loop together."""
-        self.running.pop(attempt.cx.n, None)
-        if not self._answers:
-            asyncio.get_running_loop().call_soon(self._send_answers)
-        self._answers.append(lines)
-
     async def _serve(self) -> None:
-        assert self.runner
-        self._answers: list[bytes] = []
-        self._ended = asyncio.get_running_loop().create_future()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._ended = self._loop.create_future()
         async with contextlib.AsyncExitStack() as stack:
             try:
-                await stack.enter_async_context(self.runner.entered())
+                await stack.enter_async_context(self._entered())
             except Exception as error:
                 raise lifespan_failed(error) from error
             self.begin()
-            loop = asyncio.get_running_loop()
-            loop.add_reader(self.connection, self._readable)
+            self._loop.add_reader(self.connection, self._readable)
             await self._ended
         self._send_answers()
+
+    @contextlib.asynccontextmanager
+    async def _entered(self) -> AsyncIterator[None]:
+        """Enters the lifespan, and waits for the running attempts before it leaves it."""
+        async with contextlib.AsyncExitStack() as stack:
+            if self.lifespan is not None:
+                self.state = await stack.enter_async_context(self.lifespan)
+            yield
+            while self._tasks:
+                await asyncio.wait(self._tasks)
+            while any(not attempt.task.is_async for attempt in list(self.running.values())):
+                await asyncio.sleep(TICK)
 
     def _readable(self) -> None:
         try:
             self.receive()
         except ConnectionProblem as error:
-            asyncio.get_running_loop().remove_reader(self.connection)
+            self._loop.remove_reader(self.connection)
             self._ended.set_exception(error)
         if self.connection.ended and not self._ended.done():
-            asyncio.get_running_loop().remove_reader(self.connection)
+            self._loop.remove_reader(self.connection)
             self._ended.set_result(None)
 
     def _send_answers(self) -> None:
         lines, self._answers = b"".join(self._answers), []
         self.send(lines)
+
+
+_own_traceback: Any = BaseException.__dict__["__traceback__"].__get__
+
+
+def _is_from_callback(error: BaseException) -> bool:
+    """Returns whether a callback or a task has raised an exception, not the loop itself, as at a SIGINT while it waits."""
+    found = _own_traceback(error)  # Of the exception itself, whose class may hide it.
+    while found and found.tb_frame.f_code is not asyncio.Handle._run.__code__:
+        found = found.tb_next
+    return found is not None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from .values import settled
+from .values import encode, has_number, settled
 
 
 def is_model(kind: type) -> bool:
@@ -33,12 +34,23 @@ class Model:
 
     def load(self, value: Any, refuse: Callable[[str, str], Exception]) -> Any:
         """Returns an instance; raises what `refuse` makes of the message and the JSON pointer of the first error."""
+        plain = value if self._exact else settled(value)
         try:
-            return self._adapter.validate_python(value if self._exact else settled(value))
+            return self._adapter.validate_python(plain)
         except sys.modules["pydantic"].ValidationError as error:
+            found = self._load_strict(plain)
+            if found is not self:
+                return found
             first = error.errors()[0]
             pointer = "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in first["loc"])
             raise refuse(first["msg"], pointer) from None
+
+    def _load_strict(self, value: Any) -> Any:
+        """Returns the instance that a strict model makes of JSON, which has no times and sets; itself, if there is none."""
+        with contextlib.suppress(ValueError):
+            if not has_number(value):  # Its digits would be those of a float.
+                return self._adapter.validate_json(encode(value))
+        return self
 
 
 def _free_names(own: dict[str, Any], taken: dict[str, Any]) -> dict[str, str]:

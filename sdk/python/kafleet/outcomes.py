@@ -72,7 +72,7 @@ class Retry(Outcome):
 
     def __init__(self, message: str = "", *, after: Duration | None = None, kind: str | None = None) -> None:
         super().__init__(message, kind=kind)
-        self.after_ms = None if after is None else _whole(after)
+        self.after_ms = None if after is None else whole_milliseconds(after)
 
 
 class Wait(Retry):
@@ -88,6 +88,12 @@ class SpawnFailed(Outcome):
     """Children could not be published at once. Unhandled, it leads to another attempt."""
 
 
+class SoftTimeout(Outcome):
+    """The handler has run for its `soft_timeout`, and should end. Unhandled, it leads to another attempt."""
+
+    kind = "soft_timeout"
+
+
 class Cancelled(BaseException):
     """The attempt was cancelled. Not an `Exception`, so that `except Exception` does not catch it."""
 
@@ -95,14 +101,20 @@ class Cancelled(BaseException):
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def _whole(duration: Duration) -> int:
-    refuse_number("after", duration)
+def whole_milliseconds(duration: Duration, name: str = "after") -> int:
+    """Returns a duration in milliseconds, at least 0. Raises `TypeError` or `ValueError`."""
+    refuse_number(name, duration)
     if isinstance(duration, timedelta):
         return max(milliseconds(duration), 0)
     found = re.fullmatch(r"(\d+)(ms|s|m|h|d)", duration)
     if found is None:
         raise ValueError(f"`{duration}` is not a duration; hint: write `1500ms`, `30s`, `10m`, `2h` or `7d`")
     return int(found[1]) * _UNITS[found[2]]
+
+
+def seconds_text(seconds: float) -> str:
+    """Returns a time for people: `200 ms`, `6 s`, `1.5 s`."""
+    return f"{round(seconds * 1000)} ms" if seconds < 1 else f"{seconds:.1f}".removesuffix(".0") + " s"
 
 
 def kind_of(name: str) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,14 +21,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def kafleet_fleet(pytestconfig: pytest.Config) -> Iterator[Fleet]:
-    """A fleet in memory for all tests, with the app of the ini option `kafleet_target`."""
+    """A fleet in memory for all tests: with the app of the ini option `kafleet_target`, else those of kafleet.toml."""
     from .testing import fleet  # Not at the start of every run of pytest.
 
     target = str(pytestconfig.getini("kafleet_target"))
-    if not target:
-        pytest.fail(f"`kafleet_fleet` runs no app; hint: set {_setting(pytestconfig)}", pytrace=False)
+    if not target and not _has_apps(pytestconfig.rootpath):
+        hint = f"hint: set {_setting(pytestconfig)}, or write `[apps.NAME]` in `{pytestconfig.rootpath / 'kafleet.toml'}`"
+        pytest.fail(f"`kafleet_fleet` runs no app; {hint}", pytrace=False)
     with fleet(target, cwd=pytestconfig.rootpath) as running:
         yield running
+
+
+def _has_apps(folder: Path) -> bool:
+    """Returns whether `kafleet dev` without a target runs apps in a folder. An invalid file is left to it."""
+    file = folder / (os.environ.get("KAFLEET_CONFIG") or "kafleet.toml")
+    try:
+        return bool(tomllib.loads(file.read_text()).get("apps"))
+    except ValueError:
+        return True
+    except OSError:
+        return False
 
 
 def _setting(config: pytest.Config) -> str:

@@ -8,7 +8,7 @@ import re
 import sys
 import types
 from collections.abc import Callable
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple, TypeVar
@@ -41,6 +41,11 @@ class Codec(NamedTuple):
 
 _MAX_DIGITS = sys.int_info.default_max_str_digits
 _TOO_FINE = re.compile(r"[.,]\d{6}\d*[1-9]")
+_DURATION = re.compile(
+    r"(?P<sign>-?)P(?:(?P<weeks>\d+)W)?(?:(?P<days>\d+)D)?"
+    r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+)(?:[.,](?P<fraction>\d+))?S)?)?",
+    re.ASCII,
+)
 
 
 def _exactly(kind: type, name: str) -> Load:
@@ -85,11 +90,27 @@ def _time(text: str) -> datetime:
     value = datetime.fromisoformat(text)
     if value.tzinfo is None:
         raise Mismatch(f"{shown(text)} has no time zone; hint: append `Z`, or an offset such as `+02:00`")
+    return _exact(text, value)
+
+
+def _exact(text: str, value: T) -> T:
+    """Returns a time, unless its text has digits that it does not keep."""
+    if re.search("[.,]", text) and not re.search(r"\d\d:?\d\d:?\d\d[.,]|P", text):
+        raise ValueError(text)  # Python 3.11 takes the half hour of `12.5` for half a second.
     if _TOO_FINE.search(text):
-        raise Mismatch(
-            f"{shown(text)} has digits below a microsecond, which a `datetime` cannot keep; hint: annotate it as `str`"
-        )
+        kind = type(value).__name__
+        raise Mismatch(f"{shown(text)} has digits below a microsecond, which a `{kind}` cannot keep; hint: annotate it as `str`")
     return value
+
+
+def _duration(text: str) -> timedelta:
+    found = _DURATION.fullmatch(text)
+    if not (found and any(found.groups()[1:])):
+        raise ValueError(text)
+    sign, seconds, fraction = found["sign"], int(found["seconds"] or 0), (found["fraction"] or "")[:6]
+    parts = {unit: int(found[unit] or 0) for unit in ("weeks", "days", "hours", "minutes")}
+    value = timedelta(**parts, seconds=seconds, microseconds=int(fraction.ljust(6, "0")))
+    return _exact(text, -value if sign else value)
 
 
 def whole(text: str) -> int:
@@ -125,6 +146,12 @@ def _text(format: str) -> dict[str, Any]:
     return {"type": "string", "format": format}
 
 
+def _path(text: str) -> Path:
+    if not text:  # It would be the working directory.
+        raise ValueError(text)
+    return Path(text)
+
+
 def _base64(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
@@ -141,8 +168,10 @@ SCALARS: dict[Any, Codec] = {
     bytes: Codec({"type": "string", "contentEncoding": "base64"}, from_text(_base64, "base64")),
     datetime: Codec(_text("date-time"), from_text(_time, "a time such as `2026-01-31T12:00:00Z`")),
     date: Codec(_text("date"), from_text(date.fromisoformat, "a date such as `2026-01-31`")),
+    time: Codec(_text("time"), from_text(lambda text: _exact(text, time.fromisoformat(text)), "a time such as `12:00:00`")),
+    timedelta: Codec(_text("duration"), from_text(_duration, "a duration such as `PT30S` or `P1DT12H`")),
     UUID: Codec(_text("uuid"), from_text(UUID, "a UUID")),
     Decimal: Codec({"type": ["string", "number"]}, _decimal),
-    Path: Codec({"type": "string"}, from_text(Path, "a path")),
-    PurePath: Codec({"type": "string"}, from_text(PurePath, "a path")),
+    Path: Codec({"type": "string"}, from_text(_path, "a path")),
+    PurePath: Codec({"type": "string"}, from_text(lambda text: PurePath(_path(text)), "a path")),
 }

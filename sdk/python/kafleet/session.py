@@ -5,36 +5,39 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import math
 import os
 import platform
 import re
 import select
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import streams
-from .attempt import Attempt, bad_params, error_line, stack_of
+from .attempt import Attempt, bad_params, error_line
 from .connection import Connection, ConnectionProblem, leave, take_socket
 from .context import LIMITS, Context
-from .declare import UnknownTask
+from .declare import Bundle, UnknownTask
 from .forks import leave as leave_child
 from .outcomes import SpawnFailed
 from .scalars import Mismatch
+from .stacks import log_stack
+from .tracebacks import stack_of
 from .values import class_name, encode, encode_text, parse, text_of
 from .version import VERSION
 
 if TYPE_CHECKING:
     from .app import App
-    from .loop import AsyncRunner
+    from .task import Task
 
 PROTOCOL = 1
 
-_TICK = 0.02
+TICK = 0.02
 """Seconds after which a running attempt counts as long: from then on another thread reads the socket."""
 _IDLE_TICKS = 50
 _ENDED = {"kind": "shutdown", "message": "the worker is shutting down: it publishes no more children"}
@@ -51,17 +54,16 @@ class Session:
     def __init__(self, connection: Connection, app: App, welcome: dict[str, Any]) -> None:
         self.connection, self.app = connection, app
         self.limits = {**LIMITS, **welcome.get("limits", {})}
-        self.slots: int = welcome.get("slots") or app.slots
         self.state: Any = None
-        names = welcome.get("types")
-        self.tasks = {name: task for name, task in app.tasks.items() if names is None or name in names}
+        self.tasks, self.slots, self.threads = _served(app, welcome)
         self.running: dict[int, Attempt] = {}
         self.send = connection.send
         self._calls, self._replies = itertools.count(1), dict[int, Future[list[str]]]()
         self._waiting: deque[bytes] = deque()
         self._unsent: set[Context] = set()
         self.watcher = Watcher(self)
-        self.runner: AsyncRunner | None = None
+        self.lifespan: Any = None
+        """Lifespan that is entered on the event loop."""
 
     def serve(self) -> None:
         """Runs attempts until the worker ends the stream."""
@@ -75,12 +77,22 @@ class Session:
         """Does periodic work, in the thread of the watcher; returns whether there was any."""
         return False
 
+    def alone(self) -> Context | None:
+        """Returns the context of the only attempt that runs; a forked child is outside of it."""
+        running = [] if self.connection.abandoned else list(self.running.values())
+        return running[0].cx if len(running) == 1 else None
+
+    def next_deadline(self) -> float:
+        """Looks at attempts whose timeout has passed, and returns that of the next one."""
+        return math.inf
+
     def begin(self) -> None:
         """Reports that the app can run attempts."""
         if self.connection.abandoned:  # A fork of the import or of the lifespan.
             leave_child(None)
         try:
-            types = [task.declaration() for task in self.tasks.values()]
+            types = [self._declaration(task) for task in self.tasks.values()]
+            schedules = self.app.schedule.resolve(self.tasks)
         except TypeError as error:
             raise Unable(str(error)) from error
         ready = {
@@ -88,9 +100,12 @@ class Session:
             "sdk": f"kafleet-sdk {VERSION}",
             "runtime": f"Python {platform.python_version()}",
             "slots": self.slots,
+            **({"threads": self.threads} if self.threads else {}),
             "responsive": True,
             "types": types,
+            **({"schedules": schedules} if schedules else {}),
         }
+        streams.attribute(self.alone)
         gc.collect()
         gc.freeze()
         self.send(encode({"ready": ready}) + b"\n")
@@ -141,6 +156,10 @@ class Session:
             self.connection.send_from(self._unsent.pop().flush)
         return sent
 
+    def _declaration(self, declared: Task[..., Any] | Bundle) -> dict[str, Any]:
+        kind = {"sync": declared.is_sync} if self.threads else {}
+        return {**declared.declaration(), **kind}
+
     def _handle(self, line: bytes) -> None:
         try:
             ((kind, fields),) = parse(line).items()
@@ -150,9 +169,11 @@ class Session:
         if kind == "attempt":
             self._begin(fields)
         elif kind == "cancel":
-            attempt = self.running.get(fields["n"])
+            attempt, reason = self.running.get(fields["n"]), fields["reason"]
             if attempt:
-                attempt.cx.cancel(fields["reason"])
+                if reason in ("timeout", "stalled"):
+                    log_stack(attempt, reason)
+                attempt.cx.cancel(reason)
         elif kind == "reply":
             self._reply(fields)
         elif kind == "ping":
@@ -205,13 +226,19 @@ class Watcher:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._poked = threading.Event()
-        self._asleep = True
+        self._asleep, self._alarm = True, math.inf
         self._thread: threading.Thread | None = None
 
     def wake(self) -> None:
         """Ends the sleep: there is work in one of the next ticks."""
         if self._asleep:
             self._asleep = False
+            self.poke()
+
+    def expect(self, deadline: float) -> None:
+        """Looks at the running attempts once this time has passed."""
+        if deadline < self._alarm:
+            self._alarm = deadline
             self.poke()
 
     def poke(self) -> None:
@@ -229,8 +256,11 @@ class Watcher:
             idle = 0 if busy else idle + 1
             if idle > _IDLE_TICKS:
                 self._asleep, idle = True, 0
-            self._poked.wait(None if self._asleep else _TICK)
+            left = self._alarm - time.monotonic()
+            self._poked.wait(TICK if not self._asleep else None if left == math.inf else max(left, TICK))
             self._poked.clear()
+            if left <= 0:
+                self._alarm = self._session.next_deadline()
 
 
 class InlineSession(Session):
@@ -257,10 +287,7 @@ class InlineSession(Session):
                 os.write(self._ring, b"\0")
 
     def start(self, attempt: Attempt) -> None:
-        if attempt.task.is_async and self.runner:
-            self.runner.start(attempt)
-        else:
-            self._pending.append(attempt)
+        self._pending.append(attempt)
 
     def call(self, cx: Context, tasks: list[bytes]) -> Future[list[str]]:
         self._seen = self._busy  # The watcher reads the reply, without waiting for a tick.
@@ -291,48 +318,12 @@ class InlineSession(Session):
         poll.register(self._bell, select.POLLIN)
         while self._busy is busy and not self.connection.ended:
             with self._reading:
-                ready = [fd for fd, _ in poll.poll(_TICK * 1000)]
+                ready = [fd for fd, _ in poll.poll(TICK * 1000)]
                 if self._bell in ready:
                     os.read(self._bell, 64)
                 if self.connection.fileno() in ready:
                     self.receive()
             self.send_logs()
-
-
-class ThreadedSession(Session):
-    """Several slots: synchronous handlers run in threads, and the main thread reads the socket.
-
-    The threads are not those of `concurrent.futures`, which a process that `multiprocessing` forks there tries to join.
-    """
-
-    def __init__(self, connection: Connection, app: App, welcome: dict[str, Any]) -> None:
-        super().__init__(connection, app, welcome)
-        self._threads: list[threading.Thread] = []
-        self._started: SimpleQueue[Attempt | None] = SimpleQueue()
-
-    def serve(self) -> None:
-        try:
-            self.begin()
-            while not self.connection.ended:
-                self.receive()
-        finally:
-            for _ in self._threads:
-                self._started.put(None)
-            for thread in self._threads:
-                thread.join()
-
-    def start(self, attempt: Attempt) -> None:
-        if attempt.task.is_async and self.runner:
-            self.runner.start(attempt)
-            return
-        self._started.put(attempt)
-        if len(self._threads) < self.slots:
-            self._threads.append(threading.Thread(target=self._run, name=f"kafleet-slot-{len(self._threads)}"))
-            self._threads[-1].start()
-
-    def _run(self) -> None:
-        while attempt := self._started.get():
-            self.answer(attempt, attempt.run())
 
 
 def serve(load: Callable[[], App]) -> NoReturn:
@@ -366,23 +357,39 @@ def _serve(connection: Connection, load: Callable[[], App]) -> None:
     welcome = _welcome(connection)
     app = load()
     streams.configure_logging()
-    is_async = [task.is_async for task in app.handlers]
     if not app.tasks:
         raise Unable("the app declares no task types; hint: put `@app.task` above a function")
     with contextlib.ExitStack() as stack:
-        if is_async and all(is_async):
-            from .loop import AsyncSession
-
-            session: Session = AsyncSession(connection, app, welcome)
-        else:
-            one_slot = (welcome.get("slots") or app.slots) == 1
-            session = (InlineSession if one_slot else ThreadedSession)(connection, app, welcome)
-        lifespan = _enter_lifespan(session, stack)
-        if any(is_async) or lifespan:
-            from .loop import AsyncRunner
-
-            session.runner = stack.enter_context(AsyncRunner(session, lifespan))
+        try:
+            lifespan = app.lifespan(app) if app.lifespan else None
+            session = _session_class(app, welcome, lifespan)(connection, app, welcome)
+            if hasattr(lifespan, "__aenter__"):
+                session.lifespan = lifespan
+            elif lifespan is not None:
+                session.state = stack.enter_context(lifespan)
+        except Exception as error:
+            raise lifespan_failed(error) from error
         session.serve()
+
+
+def _served(app: App, welcome: dict[str, Any]) -> tuple[dict[str, Task[..., Any] | Bundle], int, int]:
+    """Returns the types of this process, its slots, and its threads for synchronous handlers beside these."""
+    names = welcome.get("types")
+    tasks = {name: task for name, task in app.tasks.items() if names is None or name in names}
+    slots, threads = app.places({task.is_sync for task in tasks.values()})
+    return tasks, welcome.get("slots") or slots, threads
+
+
+def _session_class(app: App, welcome: dict[str, Any], lifespan: Any) -> type[Session]:
+    """Returns the class that runs these handlers; the modules of the others are not imported."""
+    tasks, slots, _ = _served(app, welcome)
+    if hasattr(lifespan, "__aenter__") or any(task.is_async for declared in tasks.values() for task in declared.members):
+        from .loop import AsyncSession
+
+        return AsyncSession
+    from .threads import ThreadedSession
+
+    return InlineSession if slots == 1 else ThreadedSession
 
 
 def _welcome(connection: Connection) -> dict[str, Any]:
@@ -397,20 +404,6 @@ def _welcome(connection: Connection) -> dict[str, Any]:
     if welcome["protocol"] < PROTOCOL:
         raise Unable(f"the worker speaks version {welcome['protocol']} of the app protocol, this SDK {PROTOCOL}")
     return welcome
-
-
-def _enter_lifespan(session: Session, stack: contextlib.ExitStack) -> Any:
-    """Enters a synchronous lifespan; returns an asynchronous one."""
-    if session.app.lifespan is None:
-        return None
-    try:
-        manager = session.app.lifespan(session.app)
-        if hasattr(manager, "__aenter__"):
-            return manager
-        session.state = stack.enter_context(manager)
-    except Exception as error:
-        raise lifespan_failed(error) from error
-    return None
 
 
 def lifespan_failed(error: BaseException) -> Unable:

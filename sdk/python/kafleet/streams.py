@@ -11,11 +11,24 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn, TextIO
 
-from .context import _current
+from .context import Context, _current
 from .outcomes import Fail
 
 _BURST_BYTES = 1 << 20
 _BYTES_PER_SECOND = 64 << 10
+
+
+def _nobody() -> Context | None:
+    return None
+
+
+_alone: Callable[[], Context | None] = _nobody
+
+
+def attribute(alone: Callable[[], Context | None]) -> None:
+    """Sends output of threads that belong to no attempt to the attempt that `alone` returns."""
+    global _alone
+    _alone = alone
 
 
 class Allowance:
@@ -43,6 +56,8 @@ class Allowance:
 class TaskBytes(io.BufferedIOBase):
     """Binary stream that writes UTF-8 to the log of the running task, and outside of attempts to the stream it replaces.
 
+    What a thread writes that belongs to no attempt goes to the only one that runs.
+
     It stays open: a wrapper that is dropped, such as `io.TextIOWrapper(sys.stdout.buffer)`, would close it for all attempts.
     """
 
@@ -60,7 +75,7 @@ class TaskBytes(io.BufferedIOBase):
         if isinstance(data, str):
             raise TypeError("a bytes-like object is required, not 'str'")
         text = bytes(data)
-        cx = _current.get()
+        cx = _current.get() or _alone()
         if cx is None:
             self._write_outside(self._allowance.admit(text))
         else:

@@ -5,30 +5,29 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-import sys
-import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, ParamSpec, TypeVar, Unpack
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Generic, ParamSpec, TypeVar, Unpack
 
+from . import foreign
+from .call import OPTIONS, POLICY, Call, _plain
+from .call import Options as Options
+from .checks import check_keys, problem_of_unannotated
 from .codec import Field, Schemas, UnsupportedType
 from .context import Context, Joined
+from .kinds import ErrorClasses, split_classes
 from .limits import WHOLE, split_default
-from .outcomes import Duration, milliseconds, refuse_number
-from .scalars import Codec, Mismatch
-from .settings import Limits, Policy
-from .values import encode
-
-if sys.version_info >= (3, 14):
-    import annotationlib
+from .params import UPSTREAM, Form, split_upstream
+from .scalars import Codec
+from .signatures import help_of, locals_of_caller, members, place_of, shown, signature_of
 
 if TYPE_CHECKING:
     from .app import App
-    from .client import Handle
+    from .canvas import Group
+    from .handle import Handle
+    from .status import Status
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,107 +40,10 @@ class DeclarationError(TypeError):
     """A task type is declared wrongly."""
 
 
-class Options(Limits, total=False):
-    """Attributes of a single task besides its type and params."""
-
-    id: str
-    key: str
-    parent: str
-    name: str
-    creator: str
-    tags: Sequence[str]
-    link: str
-    reply_to: str
-    on_failure: Literal["fail", "ignore"]
-    options: Mapping[str, Any]
-    headers: Mapping[str, str]
-    fail_fast: bool
-    max_failed: int
-    then: Sequence[Call[Any] | Mapping[str, Any]]
-    actions: Sequence[Mapping[str, Any]]
-    checks: Sequence[Mapping[str, Any]]
-    delay: Duration
-    at: str | datetime
-    expires: Duration
-    on: Literal["succeeded", "failed", "ended"]
-    with_results: bool
-
-
-Scope = Literal["submit", "spawn", "then"]
-_NOT_IN: dict[Scope, set[str]] = {
-    "submit": {"on", "with_results"},
-    "spawn": {"on", "with_results", "parent"},
-    "then": {"id", "parent", "delay", "at", "expires", "creator", "link", "total_timeout", "reply_to", "options"},
-}
-
-
-@dataclass(frozen=True)
-class Call(Generic[R]):
-    """One task to create: a type with its params and options."""
-
-    target: Submittable[Any, R]
-    params: Any
-    options: Options = field(default_factory=Options)
-
-    def document(self, scope: Scope) -> dict[str, Any]:
-        """Returns the task as the API and the worker accept it."""
-        wrong = sorted(_NOT_IN[scope].intersection(self.options))
-        if wrong:
-            place = {"submit": "a submitted task", "spawn": "a child", "then": "a continuation"}[scope]
-            raise TypeError(f"`{wrong[0]}` is not an option of {place} (`{self.target.name}`)")
-        if self.target.joined and scope != "then":
-            hint = f"cx.then({self.target.name.replace('-', '_')}, …)"
-            raise TypeError(f"`{self.target.name}` has a `Joined` context and runs as a continuation only: use `{hint}`")
-        options = {key: _plain(value) for key, value in self.options.items()}
-        joined = {"with_results": True} if self.target.joined else {}
-        return {"type": self.target.type, "params": self.params, **joined, **self.target.labelled(options)}
-
-    def encoded(self, scope: Scope) -> bytes:
-        """Returns the document as JSON."""
-        try:
-            return encode(self.document(scope))
-        except ValueError as error:
-            raise ValueError(f"the task of type `{self.target.name}` is {error}") from None
-
-    def unwritable_labels(self) -> list[str]:
-        """Returns those options for people that have no JSON form, such as a name with half of an emoji."""
-        return [key for key in _LABELS if not _is_json(self.options.get(key))]
-
-    def without(self, labels: Iterable[str]) -> Call[R]:
-        """Returns the same task without these options."""
-        options: Any = {key: value for key, value in self.options.items() if key not in labels}
-        return replace(self, options=options)
-
-
-_LABELS = ("name", "tags", "creator", "link")
-
-
-def _is_json(value: object) -> bool:
-    try:
-        encode(value)
-    except ValueError:
-        return False
-    return True
-
-
-_DURATIONS = {key for kind in (Policy, Options) for key, hint in typing.get_type_hints(kind).items() if hint == Duration}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Call):
-        return value.document("then")
-    if isinstance(value, timedelta):
-        # A bare number of more than 18 days may be epoch seconds, and is refused.
-        return f"{milliseconds(value)}ms"
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
-
-
-class Submittable(Generic[P, R]):
+class Submittable(foreign.Named, Generic[P, R]):
     """Task type that can be submitted and spawned, with options for the tasks that are created."""
+
+    _foreign = ("a task type", foreign.TASK)
 
     def __init__(self, app: App, name: str, bundle: str | None = None) -> None:
         self.app, self.name, self.bundle = app, name, bundle
@@ -149,7 +51,16 @@ class Submittable(Generic[P, R]):
         """Name of the type: that of the bundle, if the task is in one."""
         self.options: Options = {}
 
-    joined = False
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+    def takes_results(self, params: Any) -> bool:
+        """Returns whether a continuation with these params gets the results of the tasks before it."""
+        return False
+
+    def missing(self, params: Any) -> str:
+        """Returns what a task with these params lacks unless it is a continuation; nothing if it can run alone."""
+        return ""
 
     def labelled(self, options: dict[str, Any]) -> dict[str, Any]:
         """Returns the options of a task. Those of a bundle have its name and tag, since their type does not tell them apart."""
@@ -158,46 +69,63 @@ class Submittable(Generic[P, R]):
             return options
         return {"name": self.name, **options, "tags": list(dict.fromkeys((self.name, *tags)))}
 
-    if not TYPE_CHECKING:  # With it, type checkers would accept any attribute.
+    if not TYPE_CHECKING:  # Type checkers refuse the call themselves.
 
-        def __getattr__(self, name: str) -> Any:
-            hint = {"delay": "submit(…)", "apply_async": "using(…).submit(…)"}.get(name)
-            if hint:
-                raise AttributeError(f"a task type has no method `{name}`; hint: use `{hint}`")
-            return super().__getattribute__(name)  # Raises the usual error, or that of a property.
+        def __call__(self, *args: object, **kwargs: object) -> None:
+            hint = "`submit(…)` creates a task, `fn(…)` calls the function"
+            raise TypeError(f"`{self.name}` is a task type, which is not called; hint: {hint}")
 
     @property
     def output(self) -> Codec | None:
         """Codec of the result; `None`: any JSON."""
         return None
 
+    def output_of(self, status: Status) -> Codec | None:
+        """Codec of the result of a task with this status."""
+        return self.output
+
     def bind(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """Returns the params of a call."""
         raise NotImplementedError
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        """Returns a task to create, for `App.submit_many` and `Context.spawn_now`."""
+        """Returns a task to create, for `chain`, `group`, `App.submit_many` and `Context.spawn_now`."""
         return Call(self, self.bind(args, kwargs), self.options)
+
+    def map(self, items: Iterable[Any]) -> Group[R]:
+        """Returns a group with one task for each item."""
+        return self.starmap((item,) for item in items)
+
+    def starmap(self, items: Iterable[Iterable[Any]]) -> Group[R]:
+        """Returns a group with one task for each item: the tuple of its arguments."""
+        from .canvas import group
+
+        return group(Call(self, self.bind(tuple(item), {}), self.options) for item in items)
+
+    def chunks(self, items: Iterable[Any], size: int) -> Group[R]:
+        """Returns a group whose tasks take the items as lists of up to `size`."""
+        if size < 1:
+            raise ValueError(f"a chunk has at least 1 item: not `{size}`")
+        rest = iter(items)
+        return self.map(iter(lambda: list(islice(rest, size)), []))
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Creates a task and returns its handle. Raises `ApiError`."""
-        client = self.app.client
-        return client.run(client.create(self.call(*args, **kwargs)))
+        return self.call(*args, **kwargs).submit()
 
     async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Creates a task and returns its handle. Raises `ApiError`."""
-        client = self.app.client
-        return await client.arun(client.create(self.call(*args, **kwargs)))
+        return await self.call(*args, **kwargs).asubmit()
 
     def handle(self, id: str) -> Handle[R]:
         """Returns the handle of an existing task of this type."""
-        from .client import Handle
+        from .handle import Handle
 
         return Handle(self, id)
 
     def using(self, **options: Unpack[Options]) -> Submittable[P, R]:
         """Returns this type with options for the tasks that are created, such as `id` or `tags`."""
-        _check(options, Options.__annotations__, "an option of a task")
+        check_keys(options, OPTIONS, "an option of a task", foreign.OPTIONS)
         changed = copy.copy(self)
         changed.options = {**self.options, **options}
         return changed
@@ -218,18 +146,26 @@ class Task(Submittable[P, R]):
     def __init__(self, app: App, fn: Callable[..., Any], name: str | None, policy: Any, bundle: str | None = None) -> None:
         super().__init__(app, name or fn.__name__.replace("_", "-"), bundle)
         self.fn, self.doc = fn, inspect.getdoc(fn)
+        self.soft_timeout: float | None = None
+        """Seconds after which `SoftTimeout` is raised in the handler."""
         self.is_async = inspect.iscoroutinefunction(fn)
-        self.place = _place_of(fn)
+        self.place = place_of(fn)
         _refuse_generator(fn, self.place)
-        check_name(self.name, self.place, '`name="…"` in the decorator')
-        self.policy, self.fail_on, self.retry_on = split_policy(policy, self.place)
-        self._signature = _signature_of(fn)
-        self._locals = _locals_of_caller()
+        check_name(self.name, self.place, '`name="{}"` in the decorator')
+        self.policy, self.errors = split_policy(policy, self.place)
+        self._signature = signature_of(fn)
+        self._locals = locals_of_caller()
         self._compiled: list[_Signature] = []  # At most one, shared with the copies that `using` makes.
-        self.context: type[Context] | None = self._find_context()
-        self.joined = self.context is Joined
+        self._context_name: str | None = None
+        self.joined: bool | None = False
+        """Whether the context is `Joined`; `None`: only in a continuation."""
+        self._find_context()
+        self.__doc__ = help_of(self)
         with suppress(NameError):  # A class that is defined further down: resolved at the start of the app.
             _ = self.compiled
+
+    def __repr__(self) -> str:
+        return f"<Task {shown(self)}>"
 
     @property
     def compiled(self) -> _Signature:
@@ -243,14 +179,42 @@ class Task(Submittable[P, R]):
         return self.compiled.output
 
     def bind(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        filler = (None,) if self.context else ()
+        params = self._bind(arguments, named)
+        own = next(iter(params.values())) if self.compiled.whole else params
+        return {"task": self.name, "params": own} if self.bundle else own
+
+    def _bind(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the params by name; the one that a chain fills may be absent."""
+        filler, upstream = (None,) * self.context, self.compiled.upstream
         try:
             bound = self._signature.bind(*filler, *arguments, **named).arguments
         except TypeError as error:
-            raise TypeError(f"`{self.name}`: {error}") from None
-        params = {name: value for name, value in bound.items() if name != self._context_name}
-        own = next(iter(params.values())) if self.compiled.whole else params
-        return {"task": self.name, "params": own} if self.bundle else own
+            try:
+                bound = self._signature.bind(*filler, *arguments, **{upstream or "": None}, **named).arguments
+            except TypeError:
+                raise TypeError(f"`{self.name}`: {error}") from None
+            del bound[upstream or ""]
+        return {name: value for name, value in bound.items() if name != self._context_name}
+
+    def takes_results(self, params: Any) -> bool:
+        return self.joined is not False or self._lacks_upstream(params)
+
+    def missing(self, params: Any) -> str:
+        called = self.fn.__name__
+        if self.joined:
+            return f"has a `Joined` context and runs as a continuation only: use `cx.then({called}, …)`"
+        name, absent = self.compiled.upstream, (UPSTREAM, inspect.Parameter.empty)
+        if name and self._lacks_upstream(params) and self._signature.parameters[name].default in absent:
+            return f"lacks `{name}`, which only a chain fills: give it, or use `chain(…, {called}.call(…))` or `cx.then`"
+        return ""
+
+    def _lacks_upstream(self, params: Any) -> bool:
+        own = params["params"] if self.bundle else params
+        return self.compiled.upstream is not None and self.compiled.upstream not in own
+
+    def load_own(self, params: Any) -> Any:
+        """Returns the arguments for params as their creator gives them. Raises `Mismatch`."""
+        return self.compiled.own(params)
 
     def declaration(self) -> dict[str, Any]:
         """Returns the type as the `ready` message declares it."""
@@ -260,36 +224,51 @@ class Task(Submittable[P, R]):
             raise self._error(f"an annotation of `{self.fn.__name__}` cannot be resolved: {error}") from None
         return declared_type(self.name, compiled.schema, self.doc, self.policy, compiled.output_schema)
 
+    @property
+    def is_sync(self) -> bool:
+        """Whether attempts of the type need a thread."""
+        return not self.is_async
+
+    @property
+    def members(self) -> list[Task[..., Any]]:
+        """Tasks of the type."""
+        return [self]
+
     def select(self, params: Any) -> Task[..., Any]:
         """Returns the task that runs an attempt with these params."""
         return self
 
-    def _find_context(self) -> type[Context] | None:
-        """Returns the class of the first parameter, if it is a context."""
-        self._context_name: str | None = None
+    def renamed(self, name: str) -> Task[P, R]:
+        """Returns the same task under another name."""
+        renamed = copy.copy(self)
+        renamed.name, renamed.type = name, self.bundle or name
+        return renamed
+
+    @property
+    def context(self) -> bool:
+        """Whether the first parameter is the context."""
+        return self._context_name is not None
+
+    def _find_context(self) -> None:
+        """Finds out whether the first parameter is a context, and of which class."""
         first = next(iter(self._signature.parameters.values()), None)
         if first is None:
-            return None
+            return
         hint = first.annotation
         if isinstance(hint, str):
             with suppress(Exception):  # A class that is defined further down is no context.
                 hint = eval(hint, {**self.fn.__globals__, **self._locals})  # As `typing.get_type_hints` does.
-        kind = typing.get_origin(hint) or hint
-        if not (isinstance(kind, type) and issubclass(kind, Context)):
-            return None
-        self._context_name = first.name
-        return Joined if issubclass(kind, Joined) else Context
+        kinds = _kinds(hint)
+        if not all(isinstance(kind, type) and issubclass(kind, Context) for kind in kinds):
+            return
+        is_joined = {issubclass(kind, Joined) for kind in kinds}
+        self._context_name, self.joined = first.name, None if len(is_joined) > 1 else is_joined.pop()
 
     def _compile(self) -> _Signature:
         hints = typing.get_type_hints(self.fn, localns=self._locals, include_extras=True)
-        schemas, names = Schemas(self.app.strict), self._signature.parameters.keys() - {self._context_name}
-        fields = [self._field(schemas, p, hints) for name, p in self._signature.parameters.items() if name in names]
-        whole = len(fields) == 1 and WHOLE in getattr(hints[fields[0].name], "__metadata__", ())
-        codec = _whole_codec(fields[0]) if whole else _named_codec(schemas.object(fields))
-        if self.bundle:  # The params of the handler are the member `params`.
-            codec = Codec({"properties": {"params": codec.schema}}, _member_loader("params", codec.load))
-        if self.joined:
-            codec = _joined_codec(schemas, codec, hints[self._context_name or ""])
+        schemas = Schemas(self.app.strict)
+        form = self._form(schemas, hints)
+        codec = form.codec(schemas)
         output, result = Schemas(of_results=True), None
         if "return" in hints and hints["return"] is not typing.NoReturn:
             try:
@@ -299,7 +278,29 @@ class Task(Submittable[P, R]):
                     f"the result of `{self.fn.__name__}` has the type {error}, {error.reason}", error.hint
                 ) from None
         output_schema = output.complete(result.schema) if result else None
-        return _Signature(schemas.complete(codec.schema), codec.load, whole, result, output_schema, output.has_limits)
+        upstream = form.upstream.name if form.upstream else None
+        own, whole = form.given(schemas).load, form.is_whole
+        return _Signature(schemas.complete(codec.schema), codec.load, own, whole, upstream, result, output_schema)
+
+    def _form(self, schemas: Schemas, hints: dict[str, Any]) -> Form:
+        """Compiles the parameters."""
+        split = {name: split_upstream(hint) for name, hint in hints.items()}
+        plain = {name: hint for name, (hint, _) in split.items()}
+        fields = [self._field(schemas, p, plain) for name, p in self._signature.parameters.items() if name != self._context_name]
+        defaults = self._signature.parameters
+        upstream = [field for field in fields if split[field.name][1] or defaults[field.name].default is UPSTREAM]
+        whole = len(fields) == 1 and WHOLE in getattr(hints[fields[0].name], "__metadata__", ())
+        if len(upstream) > 1 or (upstream and whole):
+            problem = (
+                "`Upstream` marks more than one parameter" if len(upstream) > 1 else "`Upstream` and `Params` mark the same one"
+            )
+            raise self._error(f"{problem} of `{self.fn.__name__}`", "one `Upstream` parameter, without `Params`")
+        if (upstream or self.joined is None) and {"params", "task", "results"} <= {field.name for field in fields}:
+            problem = f"`{self.fn.__name__}` has the parameters `params`, `task` and `results`, as what a chain passes on has"
+            raise self._error(problem, "another name for one of them")
+        contexts = members(hints[self._context_name]) if self._context_name else ()
+        results = next((kind.__args__[0] for kind in contexts if typing.get_args(kind)), Any)
+        return Form(fields, upstream[0] if upstream else None, whole, self.bundle is not None, self.joined, results)
 
     def _field(self, schemas: Schemas, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Field:
         name = parameter.name
@@ -307,8 +308,13 @@ class Task(Submittable[P, R]):
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise self._error(f"{at} is `*args`, `**kwargs` or positional-only: params are named values", "a list or a dict")
         if name not in hints:
-            raise self._error(f"{at} has no annotation", f"`{name}: str`, or `cx: Context` for the context of the attempt")
-        hint, default, is_set = split_default(hints[name], parameter.default, parameter.empty)
+            raise self._error(*problem_of_unannotated(self.fn, name))
+        kinds = [kind for kind in _kinds(hints[name]) if isinstance(kind, type) and issubclass(kind, Context)]
+        if kinds:
+            names = ", ".join([f"{name}: {kinds[0].__name__}", *(other for other in self._signature.parameters if other != name)])
+            raise self._error(f"{at} is the context, which comes first", f"`def {self.fn.__name__}({names})`")
+        given = parameter.empty if parameter.default is UPSTREAM else parameter.default
+        hint, default, is_set = split_default(hints[name], given, parameter.empty)
         try:
             codec = schemas.codec(hint)
         except UnsupportedType as error:
@@ -326,11 +332,13 @@ class _Signature(typing.NamedTuple):
 
     schema: dict[str, Any]
     load: Callable[[Any], dict[str, Any]]
+    own: Callable[[Any], dict[str, Any]]
+    """Loads the params of the task's creator: those of a continuation are without the results."""
     whole: bool
+    upstream: str | None
+    """Parameter that a chain fills."""
     output: Codec | None
     output_schema: dict[str, Any] | None
-    checks_output: bool
-    """Whether the annotation of the result has limits."""
 
 
 def error_at(place: str, problem: str, hint: str = "") -> DeclarationError:
@@ -338,26 +346,21 @@ def error_at(place: str, problem: str, hint: str = "") -> DeclarationError:
     return DeclarationError(f"{place}: {problem}{f'; hint: use {hint}' if hint else ''}")
 
 
-def check_name(name: str, place: str, hint: str = "") -> None:
-    """Raises `DeclarationError` for an invalid name of a type, or of a task in a bundle."""
+def check_name(name: str, place: str, form: str = "{}") -> None:
+    """Raises `DeclarationError` for an invalid name of a type, or of a task in a bundle. `form`: where the name is given."""
     if not re.fullmatch(r"[a-z0-9-]{1,64}", name):
-        raise error_at(place, f"`{name}` is not a name of a type: 1 to 64 characters of `a-z 0-9 -`", hint)
+        near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:64] or "…"
+        raise error_at(place, f"`{name}` is not a name of a type: 1 to 64 characters of `a-z 0-9 -`", form.format(near))
 
 
-def split_policy(given: Mapping[str, Any], place: str) -> tuple[dict[str, Any], tuple[Any, ...], tuple[Any, ...]]:
+def split_policy(given: Mapping[str, Any], place: str) -> tuple[dict[str, Any], ErrorClasses]:
     """Separates the exception classes, which the app matches itself, from the keys for the worker."""
     try:
-        _check(given, Policy.__annotations__, "a key of a policy")
+        check_keys(given, POLICY, "a key of a policy", foreign.POLICY)
     except TypeError as error:
         raise error_at(place, str(error)) from None
-    policy = {key: _plain(value) for key, value in given.items()}
-    classes: dict[str, tuple[Any, ...]] = {}
-    for key in ("fail_on", "retry_on"):
-        kinds = policy.pop(key, ())
-        classes[key] = tuple(kind for kind in kinds if isinstance(kind, type))
-        names = [kind for kind in kinds if not isinstance(kind, type)]
-        policy |= {key: names} if names else {}
-    return policy, classes["fail_on"], classes["retry_on"]
+    policy = {key: _plain(value) for key, value in given.items() if value is not None}
+    return policy, split_classes(policy)
 
 
 def declared_type(name: str, params: Any, doc: str | None, policy: dict[str, Any], output: Any = None) -> dict[str, Any]:
@@ -366,77 +369,9 @@ def declared_type(name: str, params: Any, doc: str | None, policy: dict[str, Any
     return {part: value for part, value in parts.items() if value}
 
 
-def _named_codec(codec: Codec) -> Codec:
-    """Codec of params with names. Tasks without params have `null`, which suffices where no parameter is required."""
-    if codec.schema["required"]:
-        return codec
-    return Codec({**codec.schema, "type": ["object", "null"]}, lambda value: codec.load({} if value is None else value))
-
-
-def _whole_codec(field: Field) -> Codec:
-    """Codec of params that are the value of one parameter."""
-    return Codec(field.codec.schema, lambda value: {field.name: field.codec.load(value)})
-
-
-def _member_loader(name: str, load: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def load_member(value: Any) -> Any:
-        try:
-            return load(value.get(name))
-        except Mismatch as error:
-            raise error.below(name) from None
-
-    return load_member
-
-
-def _joined_codec(schemas: Schemas, own: Codec, hint: Any) -> Codec:
-    """Codec of the params of a continuation with results: `params`, `task` and `results`."""
-    (kind,) = typing.get_args(hint) or (Any,)
-    result, params = schemas.codec(kind).load, _member_loader("params", own.load)
-    ended = {"type": "object", "required": ["id", "state"]}
-    properties = {"params": own.schema, "task": ended, "results": {"type": "array", "items": ended}}
-    schema = {"type": "object", "properties": properties, "required": list(properties)}
-
-    def load(value: Any) -> dict[str, Any]:
-        if type(value) is not dict or not {"params", "task", "results"} <= value.keys():
-            raise Mismatch("`params`, `task` or `results` is missing: the type runs as a continuation only")
-        return {"params": params(value), "task": value["task"], "results": value["results"], "load": result}
-
-    return Codec(schema, load)
-
-
-_HINTS = {
-    **dict.fromkeys(("retention", "group"), "set it in `[types.NAME]` of kafleet.toml"),
-    "bind": "annotate the first parameter: `cx: Context`",
-    "countdown": 'write `delay="30s"`',
-    "queue": "each type has its own topic; give slow types their own `[apps.NAME]` with `types`",
-    "task_id": "write `id`",
-}
-"""Remedies for keys that are set elsewhere, and for those of Celery."""
-
-
-def _check(given: Mapping[str, Any], allowed: Iterable[str], place: str) -> None:
-    """Raises `TypeError` for an unknown key, and for a number as a duration."""
-    for key, value in given.items():
-        if key not in allowed:
-            close = [f"did you mean `{name}`?" for name in get_close_matches(key, allowed, 1)]
-            hint = _HINTS.get(key) or "".join(close)
-            raise TypeError(f"`{key}` is not {place}" + (f"; hint: {hint}" if hint else ""))
-        if key in _DURATIONS:
-            refuse_number(key, value)
-        elif key == "rate" and isinstance(value, Mapping):
-            refuse_number("per", value.get("per"))
-
-
-def _signature_of(fn: Callable[..., Any]) -> inspect.Signature:
-    if sys.version_info >= (3, 14):  # Annotations are evaluated when read: they may name classes that are defined further down.
-        return inspect.signature(fn, annotation_format=annotationlib.Format.FORWARDREF)
-    return inspect.signature(fn)
-
-
-def _place_of(fn: Callable[..., Any]) -> str:
-    """Returns file and line of a function, not those of its decorators."""
-    code = getattr(inspect.unwrap(fn), "__code__", None) or fn.__code__
-    return f"{code.co_filename}:{code.co_firstlineno}"
+def _kinds(hint: Any) -> list[Any]:
+    """Returns the classes of an annotation, without their type parameters."""
+    return [typing.get_origin(member) or member for member in members(hint)]
 
 
 def _refuse_generator(fn: Callable[..., Any], place: str) -> None:
@@ -445,14 +380,6 @@ def _refuse_generator(fn: Callable[..., Any], place: str) -> None:
         if inspect.isgeneratorfunction(kind) or inspect.isasyncgenfunction(kind):
             problem = f"`{fn.__name__}` is a generator function: its result would be a generator, and nothing would run"
             raise error_at(place, problem, "`return`, as of a list, or `cx.progress(…)` for values during the work")
-
-
-def _locals_of_caller() -> dict[str, Any]:
-    """Local variables of the function that declares a task: annotations may name classes defined there."""
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame and frame.f_globals.get("__name__", "").split(".")[0] == __name__.split(".")[0]:
-        frame = frame.f_back
-    return dict(frame.f_locals) if frame and frame.f_locals is not frame.f_globals else {}
 
 
 def task_of(target: Submittable[Any, Any]) -> Task[..., Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import json
 import logging
 import os
 import re
@@ -14,27 +15,36 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TextIO, TypeVar, cast, overload
+from urllib.request import Request, urlopen
 
 from .attempt import Attempt
+from .call import Call
+from .checks import call_of
 from .client import record_into
-from .context import LIMITS, Context, Ended
+from .context import LIMITS, Context, Ended, _current
+from .errors import TaskFailed
 from .scalars import Mismatch
 from .streams import TaskLog
 from .task import Submittable, Task, task_of
 from .values import decode, encode, parse, settled
+
+if TYPE_CHECKING:
+    from .tree_trial import TreeTrial
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 __all__ = ["Failure", "Fleet", "Trial", "fleet", "recorded", "trial"]
 
+_SHOWN_LINES = 50
 _START_SECONDS = 90.0
 _STOP_SECONDS = 30.0
+_LOG_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,8 @@ class Trial(Generic[R]):
     def output(self) -> R:
         """Result, converted to JSON and back. Raises `AssertionError` if the attempt has failed."""
         if self.failure:
-            raise AssertionError(f"the attempt failed: {self.failure.kind}: {self.failure.stack or self.failure.message}")
+            log = "".join(f"\n│ {line}" for line in self.log[-_SHOWN_LINES:])
+            raise AssertionError(f"the attempt failed: {self.failure.kind}: {self.failure.stack or self.failure.message}{log}")
         return cast(R, self._output)
 
     def send(self, lines: bytes, /) -> None:
@@ -111,13 +122,34 @@ class Trial(Generic[R]):
         self.then.append(fields["task"])
 
 
+class TrialAttempt(Attempt):
+    """An attempt that tells the end of the test from a failure of the handler."""
+
+    exit: BaseException | None = None
+
+    def raise_exit(self, *kinds: type[BaseException]) -> None:
+        """Raises what ends the test: that of these kinds, `pytest.fail` and the like, and the end of a debugger."""
+        modules = {kind.__module__ for kind in type(self.exit).__mro__}
+        if self.exit and (isinstance(self.exit, kinds) or modules & {"bdb", "_pytest.outcomes"}):
+            raise self.exit
+
+    def converted(self, output: Any) -> Any:
+        """Returns a result with its annotated type."""
+        return self.task.output.load(output) if self.task.output else settled(output)
+
+    def _failed(self, raised: BaseException) -> bytes:
+        self.exit = raised
+        return super()._failed(raised)
+
+
 @dataclass(frozen=True)
 class Trials:
     """Runs attempts in this process, through JSON and the schema of the type.
 
-    `state`: value of `cx.state`, since the lifespan is not entered. `task` and `results`: outcomes for a `Joined`
-    context; a value that is not an `Ended` is the result of a child that succeeded. `cancelled`: reason of a cancel
-    before the attempt starts.
+    `state`: value of `cx.state`, since the lifespan is not entered. `task` and `results`: outcomes for a `Joined` context or
+    an `Upstream` parameter; a value that is not an `Ended` is the result of a task that succeeded. `cancelled`: reason of a
+    cancel before the attempt starts. Of a tree: `remotes`, functions from params to result by type, for types of other
+    programs, and `max_attempts` in all.
     """
 
     id: str = "trial"
@@ -127,6 +159,8 @@ class Trials:
     task: Ended[Any] | None = None
     results: Sequence[Any] = ()
     cancelled: str | None = None
+    remotes: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    max_attempts: int = 10_000
 
     def using(self, **attempt: Any) -> Trials:
         """Returns trials with other attributes of the attempt."""
@@ -151,18 +185,57 @@ class Trials:
             lines = await asyncio.create_task(attempt.arun())
         return self._finish(trial, attempt, lines)
 
-    def _prepare(self, task: Task[..., Any], params: Any) -> tuple[Trial[Any], Attempt | None]:
-        trial: Trial[Any] = Trial(state=self.state)
-        if task.joined:
-            results = [self._ended(result, n) for n, result in enumerate(self.results)]
-            params = {"params": params, "task": self._ended(self.task, -1), "results": results}
-        message = {"n": 1, "type": task.type, "id": self.id, "run": self.run, "number": self.number, "left_ms": 60_000}
+    @overload
+    def tree(self, task: Call[R], /) -> TreeTrial[R]: ...
+    @overload
+    def tree(self, task: Submittable[P, R], *args: P.args, **kwargs: P.kwargs) -> TreeTrial[R]: ...
+    def tree(self, task: Any, *args: Any, **kwargs: Any) -> TreeTrial[Any]:
+        """Runs a task, or a chain, with its retries, children and continuations, in virtual time. In an event loop, await
+        `atree` instead."""
+        tree, steps = self._tree(call_of(task, args, kwargs)._as_call())
+        with _captured(), asyncio.Runner() as runner, contextlib.suppress(StopIteration):
+            attempt = next(steps)
+            while True:
+                attempt = steps.send(runner.run(attempt.arun()) if attempt.task.is_async else attempt.run())
+        return tree
+
+    @overload
+    async def atree(self, task: Call[R], /) -> TreeTrial[R]: ...
+    @overload
+    async def atree(self, task: Submittable[P, R], *args: P.args, **kwargs: P.kwargs) -> TreeTrial[R]: ...
+    async def atree(self, task: Any, *args: Any, **kwargs: Any) -> TreeTrial[Any]:
+        """Runs a task, or a chain, with its retries, children and continuations, in virtual time, on the running event loop."""
+        tree, steps = self._tree(call_of(task, args, kwargs)._as_call())
+        with _captured(), contextlib.suppress(StopIteration):
+            attempt = next(steps)
+            while True:
+                lines = await asyncio.create_task(attempt.arun()) if attempt.task.is_async else attempt.run()
+                attempt = steps.send(lines)
+        return tree
+
+    def _tree(self, call: Call[R]) -> tuple[TreeTrial[R], Generator[TrialAttempt, bytes, None]]:
+        from .tree_trial import TreeTrial
+
+        tree = TreeTrial(self, call)
+        return tree, tree.steps()
+
+    def begin(self, task: Task[..., Any], params: Any, trial: Trial[Any], message: dict[str, Any]) -> TrialAttempt | None:
+        """Returns an attempt; nothing if the params do not fit, which is the failure of the trial."""
+        fields = {"n": 1, "type": task.type, "run": self.run, **message, "params": parse(encode(params))}
         try:
-            attempt = Attempt(task, {**message, "params": parse(encode(params))}, trial)
+            return TrialAttempt(task, fields, trial)
         except Mismatch as error:
             trial.failure = Failure("dead", "bad_params", f"the params do not fit the type: {error}")
-            return trial, None
-        if self.cancelled:
+            return None
+
+    def _prepare(self, task: Task[..., Any], params: Any) -> tuple[Trial[Any], TrialAttempt | None]:
+        trial: Trial[Any] = Trial(state=self.state)
+        given = self.task is not None or bool(self.results)
+        if task.takes_results(params) and (given or task.missing(params)):
+            results = [self._ended(result, n) for n, result in enumerate(self.results)]
+            params = {"params": params, "task": self._ended(self.task, -1), "results": results}
+        attempt = self.begin(task, params, trial, {"id": self.id, "number": self.number, "left_ms": 60_000})
+        if attempt and self.cancelled:
             attempt.cx.cancel(self.cancelled)
         return trial, attempt
 
@@ -171,11 +244,11 @@ class Trials:
             outcome = Ended(self.id if index < 0 else f"{self.id}:{index}", None, "succeeded", outcome)
         return {key: value for key, value in asdict(outcome).items() if value is not None}
 
-    def _finish(self, trial: Trial[Any], attempt: Attempt, lines: bytes) -> Trial[Any]:
+    def _finish(self, trial: Trial[Any], attempt: TrialAttempt, lines: bytes) -> Trial[Any]:
         trial.send(lines)
-        output = attempt.task.output
+        attempt.raise_exit()
         if not trial.failure:
-            trial._output = output.load(trial._output) if output else settled(trial._output)
+            trial._output = attempt.converted(trial._output)
         return trial
 
 
@@ -194,10 +267,28 @@ def recorded() -> Iterator[list[dict[str, Any]]]:
         record_into(earlier)
 
 
+_DEBUGGERS = {"pdb", "cmd", "bdb", "_pytest"}
+
+
+class _Echo(TaskLog):
+    """Stream that writes to the log of the attempt and to the stream of the test, which `pytest -s` and debuggers need."""
+
+    def __init__(self, original: TextIO) -> None:
+        super().__init__(original)
+        self._original = original
+
+    def write(self, text: str) -> int:
+        if _current.get() is None:
+            return super().write(text)
+        self._original.write(text)
+        writer = str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0]
+        return len(text) if writer in _DEBUGGERS else super().write(text)
+
+
 @contextlib.contextmanager
 def _captured() -> Iterator[None]:
     """Sends `print` and `logging` to the log of the attempt, as a worker's process does."""
-    with contextlib.redirect_stdout(TaskLog(sys.stdout)), contextlib.redirect_stderr(TaskLog(sys.stderr)) as stderr:
+    with contextlib.redirect_stdout(_Echo(sys.stdout)), contextlib.redirect_stderr(_Echo(sys.stderr)) as stderr:
         handler = logging.StreamHandler(stderr)
         handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
         logging.getLogger().addHandler(handler)
@@ -207,35 +298,81 @@ def _captured() -> Iterator[None]:
             logging.getLogger().removeHandler(handler)
 
 
-@dataclass(frozen=True)
 class Fleet:
     """A running `kafleet dev`."""
 
-    api: str
-    """URL of its API; also in KAFLEET_API, so that the clients of all apps use it."""
-    log: Path
-    """File with its output."""
+    def __init__(self, target: str, cwd: Path | None, log: Path) -> None:
+        self.api = ""
+        """URL of its API; also in KAFLEET_API, so that the clients of all apps use it."""
+        self.log = log
+        """File with its output."""
+        self._command = [_binary(), "dev", *([target] if target else []), "--no-sample", "--no-reload", "--listen"]
+        self._cwd = cwd
+
+    def start(self, address: str) -> None:
+        """Starts it, and waits until it is ready."""
+        with self.log.open("ab") as output:
+            start = output.tell()
+            # Its own group: a SIGINT of the terminal ends the tests first.
+            self._process = subprocess.Popen(
+                [*self._command, address], cwd=self._cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0,
+                env={**os.environ, "VIRTUAL_ENV": sys.prefix},
+            )  # fmt: skip
+        self.api = _wait_for_url(self._process, self.log, start)
+
+    def stop(self) -> None:
+        """Ends it. What it knows is lost."""
+        self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def reset(self) -> None:
+        """Starts it anew at the same address, in about a second, without tasks or schedules. Earlier handles are void."""
+        self._process.kill()
+        self._process.wait()
+        self.start(self.api.rpartition("/")[2])
 
 
 @contextlib.contextmanager
 def fleet(target: str = "", *, cwd: Path | None = None) -> Iterator[Fleet]:
-    """Runs `kafleet dev` with the app of a target, in memory, on a free port. The program is KAFLEET_BINARY or `kafleet`."""
-    command = [_binary(), "dev", *([target] if target else []), "--no-sample", "--no-reload", "--listen", "127.0.0.1:0"]
-    earlier = os.environ.get("KAFLEET_API")
+    """Runs `kafleet dev` with the app of a target, in memory, on a free port. The program is KAFLEET_BINARY or `kafleet`.
+
+    Without a target, the apps of kafleet.toml run. A `TaskFailed` has the log of the failed task.
+    """
+    earlier, explain = os.environ.get("KAFLEET_API"), TaskFailed.explain
     with tempfile.NamedTemporaryFile(prefix="kafleet-dev-") as output:
-        # Its own group: a SIGINT of the terminal ends the tests first.
-        process = subprocess.Popen(
-            command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0,
-            env={**os.environ, "VIRTUAL_ENV": sys.prefix},
-        )  # fmt: skip
+        running = Fleet(target, cwd, Path(output.name))
         try:
-            running = Fleet(_wait_for_url(process, Path(output.name)), Path(output.name))
-            os.environ["KAFLEET_API"] = running.api
+            running.start("127.0.0.1:0")
+            os.environ["KAFLEET_API"], TaskFailed.explain = running.api, _log_of_failed
             yield running
         finally:
+            TaskFailed.explain = explain
             os.environ.pop("KAFLEET_API", None)
             os.environ |= {"KAFLEET_API": earlier} if earlier else {}
-            _stop(process)
+            running.stop()
+
+
+def _log_of_failed(error: TaskFailed) -> str:
+    """Returns the last log lines of a failed task, or of the one below it that has failed it."""
+    url, headers = f"{os.environ['KAFLEET_API']}/v1/tasks/", {"accept": "text/plain, application/json"}
+    if token := os.environ.get("KAFLEET_TOKEN"):
+        headers["authorization"] = f"Bearer {token}"
+
+    def read(path: str) -> str:
+        with urlopen(Request(url + path, headers=headers), timeout=_LOG_SECONDS) as answer:
+            return str(answer.read().decode())
+
+    try:
+        findings = json.loads(read(f"{error.id}/why"))["findings"]
+        id = next((finding["task"] for finding in findings if finding["code"] == "failed_child"), error.id)
+        lines = read(f"{id}/log").splitlines()[-_SHOWN_LINES:]
+    except (OSError, ValueError, KeyError) as problem:
+        return f"(the log of `{error.id}` cannot be read: {problem})"
+    return "\n".join([f"log of `{id}`:", *(f"│ {line}" for line in lines or ["(empty)"])])
 
 
 def _binary() -> str:
@@ -246,21 +383,13 @@ def _binary() -> str:
     return found
 
 
-def _wait_for_url(process: subprocess.Popen[bytes], log: Path) -> str:
+def _wait_for_url(process: subprocess.Popen[bytes], log: Path, start: int) -> str:
+    """Waits for the address in the output from the byte `start` on."""
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
-        output = log.read_text(errors="replace")
+        output = log.read_bytes()[start:].decode(errors="replace")
         if "serving until" in output and (found := re.search(r"^ +api +(http://\S+)", output, re.MULTILINE)):
             return found[1]
         time.sleep(0.02)
     state = "is not ready" if process.returncode is None else f"ended with code {process.returncode}"
     raise RuntimeError(f"`kafleet dev` {state}:\n{log.read_text(errors='replace')[-4096:]}")
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGINT)
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -1,62 +1,24 @@
-"""HTTP/1.1 for the client, synchronous and on an event loop.
-
-An operation is a generator of steps without IO: `Request`, `Line`, a pause in seconds, or `Status`.
-"""
+"""HTTP/1.1 for the client, synchronous and on an event loop: carries out the steps of operations."""
 
 from __future__ import annotations
 
 import http.client
 import ssl
 import time
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from threading import local
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from .context import _current
 from .forks import in_children
+from .steps import Item, Line, Request, Response, Steps
 
 if TYPE_CHECKING:
     import asyncio
 
 T = TypeVar("T")
-
-_REQUEST_SECONDS = 60.0
-"""Time for one response: longer than any wait of the API."""
-
-
-class Request(NamedTuple):
-    """Step: sends a request; the answer is a `Response`. The body of a stream is read with `Line`."""
-
-    method: str
-    path: str
-    body: bytes = b""
-    stream: bool = False
-    seconds: float = _REQUEST_SECONDS
-    """Time for the response."""
-
-
-class Line(NamedTuple):
-    """Step: reads a line of the stream; the answer is empty at its end, and if it is lost."""
-
-    seconds: float
-
-
-class Status(NamedTuple):
-    """Step: passes a status document to the caller."""
-
-    document: dict[str, Any]
-
-
-class Response(NamedTuple):
-    """Answer to a `Request`; status 0: the API cannot be reached, for the reason in the body."""
-
-    status: int
-    body: bytes = b""
-
-
-Steps = Generator[Request | Line | Status | float, Any, T]
 
 
 class Transport:
@@ -82,26 +44,29 @@ class Transport:
         result: T = driver.result
         return result
 
-    def iterate(self, steps: Steps[Any]) -> Iterator[dict[str, Any]]:
-        """Carries out an operation and passes its status documents on."""
+    def iterate(self, steps: Steps[Any]) -> Iterator[Any]:
+        """Carries out an operation and passes its items on."""
         return iter(_Driver(self, steps))
 
     def send(self, request: Request) -> Response | _Stream:
         """Sends a request."""
-        idle = None if request.stream else _idle.__dict__.pop(self.url, None)
+        idle = None if request.stream or request.once else _idle.__dict__.pop(self.url, None)
         connection = idle.take() if idle else self._connection()
-        connection.timeout = request.seconds
+        connection.timeout, is_sent = request.seconds, False
         try:
             if connection.sock:
                 connection.sock.settimeout(request.seconds)
-            connection.request(request.method, self._prefix + request.path, request.body or None, self._headers())
+            else:
+                connection.connect()
+            is_sent = True
+            connection.request(request.method, self._prefix + request.path, request.body or None, self._headers(request))
             answer = connection.getresponse()
             if request.stream and answer.status == 200:
                 return _Stream(connection, answer)
-            response = Response(answer.status, answer.read())
+            response = Response(answer.status, answer.read(), answer.getheader("content-type", ""))
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            return Response(0, (str(error) or type(error).__name__).encode())
+            return Response(0, (str(error) or type(error).__name__).encode(), is_sent=is_sent)
         if request.stream:
             connection.close()
         else:
@@ -113,8 +78,8 @@ class Transport:
             return http.client.HTTPSConnection(self._host, self._port, context=self._tls)
         return http.client.HTTPConnection(self._host, self._port)
 
-    def _headers(self) -> dict[str, str]:
-        headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+    def _headers(self, request: Request) -> dict[str, str]:
+        headers = {"content-type": "application/json", "accept": "application/json, text/event-stream", **dict(request.headers)}
         if self.token:
             headers["authorization"] = f"Bearer {self.token}"
         cx = _current.get()
@@ -132,8 +97,8 @@ class Transport:
         result: T = driver.result
         return result
 
-    async def aiterate(self, steps: Steps[Any]) -> AsyncIterator[dict[str, Any]]:
-        """Carries out an operation and passes its status documents on."""
+    async def aiterate(self, steps: Steps[Any]) -> AsyncIterator[Any]:
+        """Carries out an operation and passes its items on."""
         async for document in _AsyncDriver(self, steps).iterate():
             yield document
 
@@ -145,12 +110,12 @@ class Transport:
         try:
             async with asyncio.timeout(request.seconds):
                 stream = _AsyncStream(*await asyncio.open_connection(self._host, self._port, ssl=self._tls))
-                headers = {"host": self._host_header, "connection": "close", **self._headers()}
+                headers = {"host": self._host_header, "connection": "close", **self._headers(request)}
                 status = await stream.exchange(request.method, self._prefix + request.path, request.body, headers)
                 kept = request.stream and status == 200
-                return stream if kept else Response(status, await stream.read())
+                return stream if kept else Response(status, await stream.read(), stream.media)
         except (OSError, ValueError, EOFError) as error:
-            return Response(0, (str(error) or type(error).__name__).encode())
+            return Response(0, (str(error) or type(error).__name__).encode(), is_sent=stream is not None)
         finally:
             if stream and not kept:
                 await stream.close()
@@ -185,13 +150,13 @@ class _Driver:
         self._stream: Any = None  # A `_Stream` or an `_AsyncStream`, once one is open.
         self.result: Any = None
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Any]:
         answer: Any = None
         try:
             while True:
                 step = self._steps.send(answer)
-                if isinstance(step, Status):
-                    yield step.document
+                if isinstance(step, Item):
+                    yield step.value
                 answer = self._carry_out(step)
         except StopIteration as end:
             self.result = end.value
@@ -199,7 +164,7 @@ class _Driver:
             if self._stream:
                 self._stream.close()
 
-    def _carry_out(self, step: Request | Line | Status | float) -> Any:
+    def _carry_out(self, step: Request | Line | Item[Any] | float) -> Any:
         if isinstance(step, Request):
             answer = self._client.send(step)
             if isinstance(answer, _Stream):
@@ -237,7 +202,7 @@ class _Stream:
 class _AsyncDriver(_Driver):
     """Carries out steps one after the other, on an event loop."""
 
-    async def iterate(self) -> AsyncIterator[dict[str, Any]]:
+    async def iterate(self) -> AsyncIterator[Any]:
         answer: Any = None
         try:
             while True:
@@ -246,14 +211,14 @@ class _AsyncDriver(_Driver):
                 except StopIteration as end:
                     self.result = end.value
                     return
-                if isinstance(step, Status):
-                    yield step.document
+                if isinstance(step, Item):
+                    yield step.value
                 answer = await self._carry_out(step)
         finally:
             if self._stream:
                 await self._stream.close()
 
-    async def _carry_out(self, step: Request | Line | Status | float) -> Any:
+    async def _carry_out(self, step: Request | Line | Item[Any] | float) -> Any:
         import asyncio
 
         if isinstance(step, Request):
@@ -290,6 +255,11 @@ class _AsyncStream:
             name, _, value = line.decode("latin-1").partition(":")
             self._headers[name.lower()] = value.strip()
         return int(status)
+
+    @property
+    def media(self) -> str:
+        """Media type of the body."""
+        return self._headers.get("content-type", "")
 
     async def read(self) -> bytes:
         """Reads the rest of the body."""

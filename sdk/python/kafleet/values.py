@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import enum
 import json
 import math
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence, Set
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from itertools import islice
 from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
+from . import arrays
+from .hints import of_key, of_value
+
 _MAX_ITEMS = 1 << 20
 """Items of one container that is no list or dict: it may be one that never ends."""
+
+_MAX_LEVELS = 64
+"""Containers on the way to a value without JSON form that an error names."""
+_MAX_KEY_CHARS = 100
 
 _FLAT = frozenset((str, int, float, bool, type(None)))
 _MARK = os.urandom(16).hex()
@@ -72,8 +80,10 @@ def _plain(value: Any) -> Any:
         return value.value
     if isinstance(value, datetime):
         return _time(value)
-    if isinstance(value, date):
+    if isinstance(value, date | time):
         return value.isoformat()
+    if isinstance(value, timedelta):
+        return _duration(value)
     if isinstance(value, Decimal):
         return _decimal(value)
     if isinstance(value, UUID | PurePath):
@@ -86,7 +96,9 @@ def _plain(value: Any) -> Any:
         return dict(_items(value, value.items()))
     if isinstance(value, Sequence):
         return _items(value, value)
-    raise TypeError(f"a value of type `{type(value).__qualname__}` has no JSON form")
+    if arrays.is_numpy(value):
+        return arrays.plain(value, _MAX_ITEMS)
+    raise TypeError(f"a value of type `{type(value).__qualname__}` has no JSON form{of_value(value)}")
 
 
 def _is_model(value: object) -> bool:
@@ -94,6 +106,7 @@ def _is_model(value: object) -> bool:
 
 
 def _time(value: datetime) -> str:
+    arrays.refuse_inexact(value)
     offset = value.utcoffset()
     if offset is None:
         raise ValueError(
@@ -101,6 +114,15 @@ def _time(value: datetime) -> str:
         )
     # RFC 3339 has no seconds in offsets, as those of before 1900.
     return (value.astimezone(UTC) if offset % timedelta(minutes=1) else value).isoformat()
+
+
+def _duration(value: timedelta) -> str:
+    """Returns a duration as ISO 8601 text."""
+    arrays.refuse_inexact(value)
+    size = abs(value)
+    fraction = f".{size.microseconds:06d}".rstrip("0") if size.microseconds else ""
+    days, seconds = f"{size.days}D" if size.days else "", f"T{size.seconds}{fraction}S"
+    return f"{'-' if value < timedelta() else ''}P{days}{'' if days and seconds == 'T0S' else seconds}"
 
 
 def _decimal(value: Decimal) -> str:
@@ -116,11 +138,11 @@ def _items(value: object, items: Collection[Any]) -> list[Any]:
     return kept
 
 
-def _check_keys(value: Any) -> None:
+def _check_keys(value: Any, model: Any = None) -> None:
     """Raises `ValueError` if two keys of a dict become equal text: one of their values would be lost."""
-    pending, seen = [value], set[int]()
+    pending, seen = [(value, model)], set[int]()
     while pending:
-        box = pending.pop()
+        box, model = pending.pop()
         if isinstance(box, dict):
             if not {*map(type, box)} <= {str}:
                 _refuse_equal(box)
@@ -128,12 +150,27 @@ def _check_keys(value: Any) -> None:
         elif isinstance(box, list | tuple):
             items = box
         elif _is_model(box):  # It drops one of the values itself.
-            items = (*vars(box).values(), box.__pydantic_extra__)
+            items, model = (*vars(box).values(), getattr(box, "__pydantic_extra__", None)), box
+        elif model is not None and dataclasses.is_dataclass(box):
+            items = vars(box).values()
         else:
             continue
+        if model is not None:
+            _refuse_dropped(items, model)
         if id(box) not in seen:
             seen.add(id(box))
-            pending += [item for item in items if type(item) not in _FLAT]
+            pending += [(item, model) for item in items if type(item) not in _FLAT]
+
+
+def _refuse_dropped(items: Collection[Any], model: Any) -> None:
+    """Raises `ValueError` for a number that a model writes as null, as it does in fields of the type `Any`."""
+    for item in items:
+        if isinstance(item, float) and not math.isfinite(item) and b"null" in _encode(_plain(model)).encode():
+            raise ValueError(_infinite(item))
+
+
+def _infinite(value: float) -> str:
+    return f"`{float.__repr__(value)}` is not a number in JSON; hint: `None`"
 
 
 def _refuse_equal(box: dict[Any, Any]) -> None:
@@ -155,27 +192,85 @@ def _key_text(key: object) -> str:
         return int.__repr__(key)
     if isinstance(key, float):
         return float.__repr__(key)
-    raise TypeError(f"a key of type `{type(key).__qualname__}` has no JSON form: keys are text or numbers")
+    raise TypeError(f"a key of type `{type(key).__qualname__}` has no JSON form: keys are text or numbers{of_key(key)}")
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=to_json).encode
 
 
+def _written(value: Any) -> bytes:
+    if type(value) not in _FLAT:
+        _check_keys(value)
+    text = _encode(value)
+    return (_MARKED.sub(r"\1", text) if _MARK in text else text).encode()
+
+
 def encode(value: Any) -> bytes:
-    """Returns a value as compact JSON. Raises `ValueError` if it has no JSON form, whatever its own code raises."""
+    """Returns a value as compact JSON. Raises `ValueError` if it has no JSON form, whatever its own code raises.
+
+    The error names the JSON pointer of the innermost value without JSON form, and what to do.
+    """
     try:
-        if type(value) not in _FLAT:
-            _check_keys(value)
-        text = _encode(value)
-        return (_MARKED.sub(r"\1", text) if _MARK in text else text).encode()
+        return _written(value)
     except BaseException as error:
-        kind = "" if isinstance(error, TypeError | ValueError | RecursionError) else f"{class_name(error)}: "
-        raise ValueError(f"not JSON: {kind}{text_of(error)}") from error
+        raise ValueError(f"not JSON: {_located(value, error)}") from error
+
+
+def _located(value: Any, error: BaseException) -> str:
+    """Returns the JSON pointer of the innermost value that cannot be written, and the reason."""
+    pointer = ""
+    with contextlib.suppress(BaseException):  # Code of the values may raise anything.
+        for _ in range(_MAX_LEVELS):
+            key, value, error = next(_unwritten(value))
+            pointer += f"/{key[:_MAX_KEY_CHARS].replace('~', '~0').replace('/', '~1')}"
+    kind = "" if isinstance(error, TypeError | ValueError | RecursionError) else f"{class_name(error)}: "
+    reason = f"{kind}{text_of(error)}"
+    if issubclass(type(value), float) and not math.isfinite(value):
+        reason = _infinite(value)
+    elif type(value) is bytes:
+        reason += '; hint: `model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")`'
+    return f"{pointer}: {reason}" if pointer else reason
+
+
+def _unwritten(value: Any) -> Iterator[tuple[str, Any, BaseException]]:
+    """Yields the members of a container that cannot be written, by their names in JSON, with the reasons."""
+    is_model = _is_model(value)
+    for key, item in vars(value).items() if is_model else _members(value):
+        try:
+            if is_model:
+                _check_keys([item], value)
+                _encode(value.model_dump(mode="json", include={key}))
+            else:
+                _written(item)
+        except BaseException as error:
+            yield key, item, error
+
+
+def _members(value: Any) -> Iterable[tuple[str, Any]]:
+    box = _box(value)
+    if isinstance(box, dict):
+        return ((_key_text(key), item) for key, item in box.items())
+    return ((str(index), item) for index, item in enumerate(box)) if isinstance(box, list | tuple) else ()
+
+
+def _box(value: Any) -> Any:
+    """Returns a container as a dict or a list; of other values, what JSON makes of them, or themselves."""
+    return value if isinstance(value, dict | list | tuple | str | int | float | None) else _plain(value)
 
 
 def encode_text(value: Any) -> bytes:
     """Returns text for people as JSON; characters that UTF-8 cannot represent are replaced."""
     return _encode(value).encode(errors="replace")
+
+
+def with_models(value: Any) -> Any:
+    """Returns a value as its JSON is read, but for models of pydantic, which stay: they have checked themselves."""
+    if _is_model(value):
+        return value
+    box = _box(value)
+    if isinstance(box, dict):
+        return {_key_text(key): with_models(item) for key, item in box.items()}
+    return [with_models(item) for item in box] if isinstance(box, list | tuple) else parse(encode(box))
 
 
 # JSON to values
@@ -210,10 +305,11 @@ def decode(text: bytes) -> Any:
 
 def settled(value: Any) -> Any:
     """Replaces those numbers of a parsed value that are floats."""
-    return _settled(value) if _has_number(value) else value
+    return _settled(value) if has_number(value) else value
 
 
-def _has_number(value: Any) -> bool:
+def has_number(value: Any) -> bool:
+    """Returns whether a parsed value has numbers that are not written as Python writes a float."""
     pending = [value]
     while pending:
         box = pending.pop()

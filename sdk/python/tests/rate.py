@@ -17,6 +17,8 @@ CASES = [
     ("sync, 1 slot, 1 at a time", "doubling.py", "double", '{"x":2}', 1),
     ("async, 10 slots, 1 at a time", "doubling_async.py", "adouble", '{"x":2}', 1),
     ("async, 10 slots, 10 at a time", "doubling_async.py", "adouble", '{"x":2}', 10),
+    ("async beside a def, 10 at a time", "doubling_both.py", "adouble", '{"x":2}', 10),
+    ("sync beside an async def, 1 at a time", "doubling_both.py", "double", '{"x":2}', 1),
 ]
 
 

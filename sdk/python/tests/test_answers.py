@@ -102,6 +102,14 @@ def test_attempts_do_not_fail_by_the_end_of_their_loop() -> None:
         assert worker.exit_code() != 0
 
 
+def test_exit_of_a_generator_in_a_task_that_is_awaited_is_answered() -> None:
+    with Worker(APP, **MODES[2]) as worker:
+        worker.welcome()
+        error = worker.run("subtask", {"how": "awaited"})["error"]
+        assert (error["outcome"], error["kind"]) == ("retry", "GeneratorExit")
+        assert worker.run("well")["ok"]["output"] == "well"
+
+
 @pytest.mark.parametrize("mode", MODES, ids=["inline", "threads", "async"])
 def test_interrupt_in_an_attempt_is_an_error_of_this_attempt(mode: dict[str, Any], tmp_path: Path) -> None:
     with Worker("outcomes.py", **mode) as worker:

@@ -1,6 +1,7 @@
 """Python in the documents: it runs as it is shown."""
 
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +10,16 @@ from types import ModuleType
 import pytest
 from driver import PATIENCE, ROOT, Worker
 
-from kafleet.testing import fleet
+from kafleet import App
+from kafleet.testing import fleet, trial
 
-PAGES = [ROOT / "docs/python.md", ROOT / "docs/from-celery.md", ROOT / "sdk/python/README.md", ROOT / "docs/app-protocol.md"]
+PAGES = [
+    ROOT / "docs/python.md",
+    ROOT / "docs/projects.md",
+    ROOT / "docs/from-celery.md",
+    ROOT / "sdk/python/README.md",
+    ROOT / "docs/app-protocol.md",
+]
 
 
 def blocks(page: Path) -> list[str]:
@@ -58,6 +66,46 @@ def test_first_example_of_python_and_its_tests_run(tmp_path: Path) -> None:
         shown.test_greeting_on_a_fleet(running)
 
 
+ALBUM = """
+from kafleet import App, Context, Joined
+app = App()
+def shrink(path): ...
+@app.task
+def thumbnail(path: str) -> str: return shrink(path)
+@app.task
+def album(cx: Context, paths: list[str]) -> int:
+    for path in paths: cx.spawn(thumbnail, path)
+    cx.then(sheet)
+    return len(paths)
+@app.task
+def sheet(cx: Joined[str]) -> str: return "sheet of " + ", ".join(str(result.output) for result in cx.results)
+"""
+
+
+def test_example_of_a_tree_runs() -> None:
+    module("shop", ALBUM)
+    shown = module("shown", block_with("docs/python.md", "trial.tree(shop.album"))
+    shown.test_album_survives_a_picture_that_is_busy()
+
+
+def test_project_of_several_files_runs(tmp_path: Path) -> None:
+    page = "docs/projects.md"
+    for file in ("shop/app.py", "shop/mail.py", "shop/orders.py", "shop/web.py", "tests/test_orders.py"):
+        path = tmp_path / file
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(block_with(page, f"# {file}\n"))
+    (tmp_path / "shop/__init__.py").touch()
+    renamed = block_with(page, "aliases=").replace("def send_mail", "def send_again").replace("send-mail", "send-again")
+    mail = tmp_path / "shop/mail.py"
+    mail.write_text(mail.read_text() + renamed.replace('["send"]', '["earlier"]'))
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\npythonpath = ['.']\n")
+    (file,) = re.findall(r"```toml\n(# kafleet.toml\n.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    (tmp_path / "kafleet.toml").write_text(file.replace(".venv/bin/python", sys.executable))
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_smallest_app_of_the_protocol_page_runs(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(blocks(ROOT / "docs/app-protocol.md")[0])
     with Worker("app.py", cwd=tmp_path, module=False) as worker:
@@ -69,7 +117,7 @@ def test_smallest_app_of_the_protocol_page_runs(tmp_path: Path) -> None:
 
 SHOP_LIBRARY = """
 def make_thumbnail(path, width): return f"{path} at {width}"
-def make_sheet(title, thumbnails): return f"{title}: {thumbnails}"
+def make_sheet(title, thumbnails): return f"{title}: {', '.join(thumbnails)}"
 def send_report(): pass
 """
 
@@ -80,11 +128,29 @@ def test_migration_from_celery_runs(tmp_path: Path) -> None:
     shop = module("shop", code)
     shown = module("shown", block_with("docs/from-celery.md", "def test_upload"))
     shown.test_upload_spawns_a_thumbnail_for_each_picture()
+    shown.test_sheet_has_the_thumbnails_in_their_order()
     (tmp_path / "shop.py").write_text(code)
     (tmp_path / "shop_lib.py").write_text(SHOP_LIBRARY)
     paths = [f"{n}.jpg" for n in range(12)]
     with fleet("shop.py", cwd=tmp_path):
-        handle = shop.upload.submit(paths, title="summer")
-        assert handle.result(PATIENCE) is None
-        sheet = shop.contact_sheet.handle(f"{handle.id}:then").result(PATIENCE)
-    assert sheet == f"summer: {[f'{path} at 200' for path in paths]}"
+        sheet = shop.upload.submit(paths, title="summer").final_result(PATIENCE)
+        passes_results_in_order = has_initial_state(shop.app)
+    title, _, thumbnails = sheet.partition(": ")
+    expected = [f"{path} at 200" for path in paths]
+    assert title == "summer" and sorted(thumbnails.split(", ")) == sorted(expected)
+    assert not passes_results_in_order or thumbnails.split(", ") == expected
+
+
+def has_initial_state(app: App) -> bool:
+    """Returns whether the fleet knows the state of a new external task. The order of results came with it."""
+    schemas = app.client.request("GET", "/openapi.json")["components"]["schemas"]
+    return "state" in schemas["CreateTask"]["properties"]
+
+
+def test_chains_and_groups_of_python_are_accepted() -> None:
+    page = module("canvas", block_with("docs/python.md", "chain(fetch.call"))
+    assert repr(page.chain(page.fetch.call("a"), page.notify)) == "<Chain fetch -> notify>"
+    run = trial(page.crawl, ["a", "b"])
+    assert [child["params"] for child in run.children] == [{"url": "a"}, {"url": "b"}]
+    assert run.then[0]["then"][0]["with_results"]
+    assert trial.using(results=[2, 3])(page.total, "pages").output == 5

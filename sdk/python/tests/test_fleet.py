@@ -4,12 +4,13 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from driver import APPS, until
 
-from kafleet import Invalid, TaskFailed
-from kafleet.testing import fleet
+from kafleet import Invalid, NotFound, TaskFailed
+from kafleet.testing import Fleet, fleet
 
 sys.path.insert(0, str(APPS))
 import fleet_app as tasks  # pyright: ignore[reportMissingImports]
@@ -18,9 +19,9 @@ PATIENCE = 60.0
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _fleet() -> Iterator[None]:
-    with fleet("fleet_app.py", cwd=APPS):
-        yield
+def running() -> Iterator[Fleet]:
+    with fleet("fleet_app.py", cwd=APPS) as started:
+        yield started
 
 
 def test_running_attempt_is_cancelled(tmp_path: Path) -> None:
@@ -49,6 +50,19 @@ def test_retried_attempt_has_the_same_idempotency_key() -> None:
     assert handle.result(PATIENCE) == f"{handle.id}/1"
 
 
+def test_class_in_retry_on_beats_on_error() -> None:
+    assert tasks.retries_listed.submit(listed=True).result(PATIENCE) == 2
+    handle = tasks.retries_listed.submit(listed=False)
+    with pytest.raises(TaskFailed, match="ended as failed: ValueError: wrong"):
+        handle.result(PATIENCE)
+    assert handle.status()["attempt"] == 1
+
+
+def test_result_of_another_type_fails_where_it_is_made() -> None:
+    with pytest.raises(TaskFailed, match="bad_output: the result does not fit its type: the value: `'5'` is not an integer"):
+        tasks.returns_text.submit().result(PATIENCE)
+
+
 def test_output_of_the_handler_is_stored_with_the_task() -> None:
     handle = tasks.reports.submit()
     assert handle.result(PATIENCE) is None
@@ -68,11 +82,31 @@ def test_failure_of_a_child_is_named_as_the_reason() -> None:
     with pytest.raises(TaskFailed) as failed:
         handle.result(PATIENCE)
     assert str(failed.value) == (
-        f"the task `{handle.id}` ended as failed because of a descendant; hint: `kafleet why {handle.id}` names that task"
+        f"the task `{handle.id}` ended as failed because of its descendant `{handle.id}:child`: error: no such picture"
     )
-    assert (failed.value.state, failed.value.kind) == ("failed", None)
+    assert (failed.value.state, failed.value.kind, failed.value.descendant) == ("failed", "error", f"{handle.id}:child")
     with pytest.raises(TaskFailed, match="child` ended as failed: error: no such picture"):
         tasks.fails.handle(f"{handle.id}:child").result(PATIENCE)
+
+
+@pytest.mark.parametrize("task", [tasks.fails, tasks.parent_of_failed], ids=["itself", "below"])
+def test_failure_in_a_test_has_the_log_of_the_failed_task(task: Any) -> None:
+    handle = task.submit()
+    with pytest.raises(TaskFailed) as failed:
+        handle.result(PATIENCE)
+    id = handle.id if task is tasks.fails else f"{handle.id}:child"
+    assert failed.value.__notes__ == [f"log of `{id}`:\n│ looks for a picture"]
+
+
+def test_fleet_is_empty_after_a_reset(running: Fleet) -> None:
+    handle = tasks.leaf.submit(5)
+    assert handle.result(PATIENCE) == 5
+    api = running.api
+    running.reset()
+    assert running.api == api
+    with pytest.raises(NotFound):
+        tasks.leaf.handle(handle.id).status()
+    assert tasks.leaf.submit(6).result(PATIENCE) == 6
 
 
 def test_attempt_can_submit_tasks_of_the_same_fleet() -> None:
@@ -83,6 +117,7 @@ def test_params_are_checked_when_a_task_is_submitted() -> None:
     with pytest.raises(Invalid) as invalid:
         tasks.app.remote("leaf").submit(n="five")
     assert (invalid.value.code, invalid.value.pointer) == ("schema", "/params/n")
+    assert invalid.value.hint == "`app.types()` shows the schema of `leaf`"
 
 
 def test_results_of_bundled_tasks_are_typed() -> None:
@@ -107,6 +142,7 @@ def test_unknown_task_of_a_bundle_waits_for_new_code_and_is_shown() -> None:
     # While the next attempt runs, it has a number.
     waiting = (status for status in handle.watch(PATIENCE) if status["state"] == "retrying")
     status = next(status for status in waiting if status.get("waits", 0) >= 2)
+    assert status["error"]
     assert (status["error"]["kind"], status["attempt"]) == ("unknown_task", 0), "the attempts are not counted"
     assert "the bundle `small` has no task `rezise`, but `resize`, `copy-all`, " in status["error"]["message"]
     handle.cancel()

@@ -73,7 +73,7 @@ def test_one_slot_runs_synchronous_handlers_on_the_main_thread() -> None:
 
 def test_configured_slots_run_at_once() -> None:
     with Worker(APP) as worker:
-        assert worker.welcome(slots=2)["slots"] == 2
+        assert worker.welcome(slots=2, types=["barrier"])["slots"] == 2
         for _ in range(2):
             worker.start("barrier", {"count": 2})
         assert [worker.answer().keys() for _ in range(2)] == [{"ok"}, {"ok"}]

@@ -1,10 +1,13 @@
 """Targets, and the messages about apps that cannot be loaded."""
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 from driver import Worker
+
+from kafleet import App, DeclarationError
 
 POSTPONED = "" if sys.version_info >= (3, 14) else "from __future__ import annotations\n"
 """Makes annotations lazy, as they are since Python 3.14."""
@@ -118,3 +121,83 @@ def test_worker_that_speaks_no_known_version_is_refused() -> None:
         worker.send_welcome(protocol=0)
         message = worker.receive()
         assert message and "version 0 of the app protocol" in message["unable"]["message"]
+
+
+PROJECT = {
+    "shop__app": "from kafleet import App\napp = App(include=['shop.mail'])\n",
+    "shop__mail": "from shop.app import app\n@app.task(aliases=['mail'])\ndef send(to: str = '') -> str:\n    return __name__\n",
+}
+
+
+def write_project(folder: Path, **files: str) -> None:
+    write(folder, PROJECT | files)
+    (folder / "shop/__init__.py").touch()
+
+
+@pytest.mark.parametrize("target", ["shop/app.py", "shop.app", "shop.app:app"])
+def test_included_modules_are_imported_when_the_app_is_served(target: str, tmp_path: Path) -> None:
+    write_project(tmp_path)
+    with Worker(target, cwd=tmp_path) as worker:
+        assert [type["name"] for type in worker.welcome()["types"]] == ["send", "mail"]
+        assert worker.run("send")["ok"]["output"] == "shop.mail"
+        worker.end()
+        assert worker.exit_code() == 0 and worker.output() == ""
+
+
+def test_module_that_cannot_be_included_is_named_with_the_app(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    (tmp_path / "shop/mail.py").unlink()
+    message = unable(tmp_path, "shop.app")
+    assert f"`shop.mail` in `include` of the app in {tmp_path}/shop/app.py:2: ModuleNotFoundError: No module named" in message
+    message = unable(tmp_path, "shop.app", shop__mail="import missing_package\n")
+    assert "`shop.mail` in `include`" in message and "-m pip install" in message
+    with pytest.raises(TypeError, match=r"hint: write `include=\['shop.mail'\]`"):
+        App(include="shop.mail")
+
+
+def test_second_app_in_a_served_program_is_warned_of(tmp_path: Path) -> None:
+    other = "from kafleet import App\nother = App()\n@other.task\ndef lost() -> None: ...\nclient = App()\n"
+    write_project(tmp_path, shop__mail=PROJECT["shop__mail"] + "import shop.other\n", shop__other=other)
+    with Worker("shop.app", cwd=tmp_path) as worker:
+        assert [type["name"] for type in worker.welcome()["types"]] == ["send", "mail"]
+        worker.end()
+        assert worker.exit_code() == 0
+        assert worker.output() == (
+            f"warning: tasks of a second `App` do not run: `lost`, in {tmp_path}/shop/other.py:2; served is the app in "
+            f"{tmp_path}/shop/app.py:2; hint: use that one: `from shop.app import …`\n"
+        )
+
+
+def test_file_that_is_imported_under_two_names_is_explained(tmp_path: Path) -> None:
+    main = "from kafleet import App\napp = App(include=['mail'])\n@app.task\ndef t_a() -> None: ...\n"
+    main += "if __name__ == '__main__':\n    app.main()\n"
+    write(tmp_path, {"main": main, "mail": "from main import app\n@app.task\ndef send() -> None: ...\n"})
+    with Worker("main.py", cwd=tmp_path, module=False, PYTHONPATH=f"{os.environ.get('PYTHONPATH', '')}:{tmp_path}") as worker:
+        worker.welcome()
+        worker.end()
+        assert worker.exit_code() == 0
+        output = worker.output()
+        assert "do not run: `t-a`, `send`, in " in output
+        assert "hint: one file is imported as `__main__` and as `main`: start and import it by one name" in output
+
+
+def test_earlier_names_of_a_task_run_until_their_backlog_is_gone(tmp_path: Path) -> None:
+    tasks = APP + "@app.task(retries=2, aliases=['old', 'older'])\ndef new(n: int) -> list[int]:\n    'Adds.'\n    return [n]\n"
+    tasks += "small = app.bundle('small')\n@small.task(aliases=['first'])\ndef second(n: int) -> int:\n    return n\n"
+    write(tmp_path, {"tasks": tasks})
+    with Worker("tasks.py", cwd=tmp_path) as worker:
+        types = {type.pop("name"): type for type in worker.welcome()["types"]}
+        assert types["new"] == types["old"] == types["older"] and types["old"]["policy"] == {"retries": 2}
+        assert worker.run("older", {"n": 5})["ok"]["output"] == [5]
+        assert worker.run("small", {"task": "first", "params": {"n": 6}})["ok"]["output"] == 6
+
+
+@pytest.mark.parametrize(
+    ("aliases", "problem"),
+    [("old", r"hint: use `aliases=\['old'\]`"), (["Old"], "`Old` is not a name of a type"), (["new"], "`new` is declared twice")],
+)
+def test_wrong_alias_is_refused(aliases: list[str], problem: str) -> None:
+    def new() -> None: ...
+
+    with pytest.raises(DeclarationError, match=problem):
+        App().task(aliases=aliases)(new)

@@ -1,6 +1,5 @@
-"""Options of tasks: durations, and the remedies for those of Celery."""
+"""Options of tasks: durations."""
 
-import copy
 from datetime import timedelta
 
 import pytest
@@ -23,26 +22,3 @@ def test_durations_are_text_or_timedelta() -> None:
         for outcome in (Retry, Wait):
             with pytest.raises(TypeError, match=f"`after={number}` is not a duration; {hint}"):
                 outcome("busy", after=number)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("option", "hint"),
-    [
-        ("countdown", 'write `delay="30s"`'),
-        ("task_id", "write `id`"),
-        ("queue", "each type has its own topic"),
-        ("tag", "`tags`"),
-    ],
-)
-def test_options_of_celery_name_the_remedy(option: str, hint: str) -> None:
-    with pytest.raises(TypeError, match=f"`{option}` is not an option of a task; hint: .*{hint}"):
-        App().remote("echo").using(**{option: "1"})  # type: ignore[arg-type]
-
-
-def test_methods_of_celery_name_the_remedy() -> None:
-    task = App().remote("echo")
-    with pytest.raises(AttributeError, match=r"has no method `delay`; hint: use `submit\(…\)`"):
-        task.delay(1)  # type: ignore[attr-defined]
-    with pytest.raises(AttributeError, match=r"hint: use `using\(…\).submit\(…\)`"):
-        task.apply_async((1,), countdown=60)  # type: ignore[attr-defined]
-    assert not hasattr(task, "other") and copy.copy(task).name == "echo"

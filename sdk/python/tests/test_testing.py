@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kafleet import App, Cancelled, Context, Ended, Fail, Joined, Retry, Unavailable, Wait
+from kafleet import App, Cancelled, Context, Ended, Joined, Retry, Unavailable, Wait
 from kafleet.testing import recorded, trial
 
 app = App(api="http://127.0.0.1:1")
@@ -140,7 +140,7 @@ def test_trial_of_a_continuation_has_results() -> None:
 
 def test_trial_can_be_cancelled() -> None:
     failure = trial.using(cancelled="timeout")(stoppable).failure
-    assert failure and (failure.outcome, failure.message) == ("cancelled", "the attempt was cancelled: timeout")
+    assert failure and (failure.outcome, failure.message) == ("cancelled", "the attempt was cancelled: timeout of 60 s")
     assert not issubclass(Cancelled, Exception)
     assert trial(stoppable).output == "not stopped"
 
@@ -189,9 +189,8 @@ def test_task_of_another_program_has_no_trial() -> None:
 
 
 def test_task_is_not_callable() -> None:
-    assert not callable(thumbnail)
-    with pytest.raises(Fail):
-        raise Fail("x")
+    with pytest.raises(TypeError, match=r"is not called; hint: `submit\(…\)` creates a task, `fn\(…\)` calls the function"):
+        thumbnail("a.jpg")  # type: ignore[operator]
 
 
 def test_progress_bar_leaves_its_last_state_in_the_log() -> None:
@@ -227,23 +226,29 @@ def test_attachments_are_bytes_or_text(value: Any) -> None:
     ],
 )
 def test_fixture_without_an_app_names_the_missing_setting(settings: str, text: str, hint: str, tmp_path: Path) -> None:
-    code, output = run_pytest(tmp_path, {settings: text, "test_fleet.py": "def test_it(kafleet_fleet): ...\n"})
+    files = {settings: text, "test_fleet.py": "def test_it(kafleet_fleet): ...\n", "kafleet.toml": "[topics]\nprefix = 'a'\n"}
+    code, output = run_pytest(tmp_path, files)
     assert code == 1 and f"hint: set {hint}{tmp_path / settings}`" in output, output
+    assert f"or write `[apps.NAME]` in `{tmp_path / 'kafleet.toml'}`" in output
 
 
-def test_fixture_runs_the_app_of_the_setting(tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", ["target", "file"])
+def test_fixture_runs_the_app_of_the_setting_or_of_the_file(named: str, tmp_path: Path) -> None:
     tasks = "from kafleet import App\napp = App()\n@app.task\ndef hello() -> str:\n    return 'hello'\n"
     test = "from tasks import hello\ndef test_it(kafleet_fleet): assert hello.submit().result(60) == 'hello'\n"
-    settings = "[pytest]\nkafleet_target = tasks.py\npythonpath = .\n"
-    code, output = run_pytest(tmp_path, {"pytest.ini": settings, "tasks.py": tasks, "test_fleet.py": test})
+    settings = "[pytest]\npythonpath = .\n" + ("kafleet_target = tasks.py\n" if named == "target" else "")
+    command = f"command = ['{sys.executable}', '-P', '-m', 'kafleet', 'tasks.py']"
+    file = f"[apps.shop]\n{command}\nprocesses = 1\n" if named == "file" else ""
+    files = {"pytest.ini": settings, "tasks.py": tasks, "test_fleet.py": test, "kafleet.toml": file}
+    code, output = run_pytest(tmp_path, files)
     assert code == 0, output
 
 
-def run_pytest(folder: Path, files: dict[str, str]) -> tuple[int, str]:
+def run_pytest(folder: Path, files: dict[str, str], *options: str, stdin: str = "") -> tuple[int, str]:
     for name, text in files.items():
         (folder / name).write_text(text)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, input=stdin)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -259,3 +264,76 @@ def test_output_of_many_megabytes_is_sent_in_pieces() -> None:
     assert len(trial(prints).log) == 100_000
     failure = trial(continues).failure
     assert failure and failure.kind == "bad_child"
+
+
+DEBUGGED = """
+import asyncio
+from kafleet import App
+from kafleet.testing import trial
+
+app = App()
+
+def helper(n):
+    breakpoint()
+    return n
+
+@app.task
+def sync(n: int) -> int:
+    print("before")
+    m = helper(n + 1)
+    print("after")
+    return m
+
+@app.task(name="async")
+async def asynchronous(n: int) -> int:
+    return sync.fn(n)
+
+def test_it():
+    run = RUN
+    assert (run.output, run.log) == (2, ["before", "after"]), run.log
+
+if __name__ == "__main__":
+    test_it()
+    print("passed")
+"""
+RUNS = ["trial(sync, 1)", "trial(asynchronous, 1)", "trial.tree(sync, 1)", "trial.tree(asynchronous, 1)"]
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("how", ["python", "pytest", "pytest -s"])
+def test_debugger_works_in_a_trial(run: str, how: str, tmp_path: Path) -> None:
+    program = DEBUGGED.replace("RUN", run)
+    commands = "p 'n is', n + 40\nup\np 'm in', 'm' in locals()\ncontinue\n"
+    if how == "python":
+        (tmp_path / "test_it.py").write_text(program)
+        command = [sys.executable, "test_it.py"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, input=commands, timeout=60)
+        code, output = done.returncode, done.stdout + done.stderr
+        assert "passed" in output, output
+    else:
+        # With its own capture, pytest takes the streams away once the debugger has been used.
+        program = program if how == "pytest -s" else program.replace('["before", "after"])', "run.log)")
+        code, output = run_pytest(tmp_path, {"test_it.py": program}, *how.split()[1:], stdin=commands)
+    assert code == 0 and "('n is', 42)" in output and "('m in', False)" in output, output
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_end_of_a_debugger_and_of_a_test_in_a_handler_is_that_of_the_test(run: str, tmp_path: Path) -> None:
+    code, output = run_pytest(tmp_path, {"test_it.py": DEBUGGED.replace("RUN", run)}, "-s", stdin="quit\n")
+    assert code == 2 and "Exit: Quitting debugger" in output, output
+    failing = DEBUGGED.replace("RUN", run).replace("breakpoint()", "__import__('pytest').skip('not today')")
+    code, output = run_pytest(tmp_path, {"test_it.py": failing})
+    assert code == 0 and "1 skipped" in output, output
+
+
+def test_output_of_a_trial_is_shown(tmp_path: Path) -> None:
+    program = DEBUGGED.replace("RUN", "trial(sync, 1)").replace("breakpoint()", "pass")
+    code, output = run_pytest(tmp_path, {"test_it.py": program}, "-s")
+    assert code == 0 and "before\nafter\n" in output, output
+    code, output = run_pytest(tmp_path, {"test_it.py": program.replace('(2, ["before"', '(3, ["before"')})
+    assert code == 1 and "Captured stdout call" in output and "before\nafter\n" in output, output
+
+
+def test_log_of_a_failed_trial_is_in_its_message() -> None:
+    with pytest.raises(AssertionError, match=r"the attempt failed: TooSmall: [\s\S]*\n│ opening a.jpg\n│ WARNING shop: seen$"):
+        _ = trial(thumbnail, "a.jpg", width=0).output

@@ -5,8 +5,8 @@ from importlib import import_module
 from typing import Any
 
 from ..app import App
+from ..call import Call
 from ..context import Context
-from ..task import Call
 
 
 def integrate(app: App) -> App:

@@ -1,5 +1,6 @@
 """Test app: the types of docs/app-protocol.md."""
 
+import asyncio
 import base64
 import os
 import subprocess
@@ -70,6 +71,12 @@ def t_wait(cx: Context, ms: int) -> str:
     while time.monotonic() < end:
         cx.check()
         time.sleep(0.005)
+    return "waited"
+
+
+@app.task
+async def t_wait_async(ms: int) -> str:
+    await asyncio.sleep(ms / 1000)
     return "waited"
 
 

@@ -35,6 +35,18 @@ def retries(cx: Context) -> str:
     return cx.idempotency_key
 
 
+@app.task(retries=2, min_backoff="10ms", max_backoff="20ms", on_error="fail", retry_on=[LookupError])
+def retries_listed(cx: Context, listed: bool) -> int:
+    if cx.number == 1:
+        raise KeyError("missing") if listed else ValueError("wrong")
+    return cx.number
+
+
+@app.task
+def returns_text() -> int:
+    return "5"  # type: ignore[return-value]
+
+
 @app.task
 def reports(cx: Context) -> None:
     print("printed")
@@ -69,6 +81,7 @@ def parent_of_failed(cx: Context) -> None:
 
 @app.task
 def fails() -> None:
+    print("looks for a picture")
     raise Fail("no such picture")
 
 

@@ -252,6 +252,8 @@ if os.environ.get("TEST_ASYNC"):
             asyncio.get_running_loop().stop()
         elif how == "signal":
             signal.raise_signal(signal.SIGINT)
+        elif how == "awaited":
+            await asyncio.create_task(_raise(GeneratorExit))
         else:
             error: Any = {"exit": SystemExit, "interrupt": KeyboardInterrupt}[how]
             asyncio.create_task(_raise(error))  # noqa: RUF006

@@ -20,7 +20,9 @@ def lifespan(app: App) -> Iterator[str]:
     print("left the lifespan", flush=True)
 
 
-app = App(lifespan=lifespan, slots=int(os.environ.get("TEST_SLOTS", "1")))
+SLOTS = int(os.environ.get("TEST_SLOTS", "1"))
+
+app = App(lifespan=lifespan, slots=SLOTS, threads=SLOTS)
 
 
 @app.around

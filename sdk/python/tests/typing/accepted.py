@@ -4,10 +4,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import assert_type
+from typing import Any, assert_type
 
-from kafleet import ApiError, App, Context, Ended, Fail, Joined, Params, Retry, Task, current
+from kafleet import (
+    UPSTREAM,
+    ApiError,
+    App,
+    Chain,
+    Context,
+    Ended,
+    Fail,
+    Group,
+    GroupHandle,
+    Joined,
+    Params,
+    Retry,
+    Status,
+    Task,
+    Upstream,
+    chain,
+    chord,
+    current,
+    group,
+)  # fmt: skip
 from kafleet.client import Handle
+from kafleet.status import State
 from kafleet.testing import Trial, recorded, trial
 
 app = App(slots=4, strict=True)
@@ -101,4 +122,42 @@ assert_type(mosaic.call("title").target.handle("a").result(), str)
 assert_type(trial(resize, "a"), Trial[Thumb])
 bundled: Task[..., Thumb] = resize
 app.remote("elsewhere").submit(anything=1)
+
+
+@app.task
+def doubled(value: Upstream[int] = UPSTREAM, by: int = 2) -> int:
+    return value * by
+
+
+@app.task
+def either(cx: Context | Joined[Thumb], title: str = "") -> str:
+    cx.spawn(thumbnail.map(["a.jpg"]))
+    cx.spawn(thumbnail.call("a.jpg"))
+    cx.spawn_now(group(thumbnail.call("a.jpg"), thumbnail.call("b.jpg")))
+    cx.then(chain(album.call(Path("a")), doubled))
+    return cx.task.id if isinstance(cx, Joined) else title
+
+
+assert_type(chain(album.call(Path("a")), doubled.call(by=3), either), Chain[int])
+assert_type(chain(album.call(Path("a")), doubled).submit(), Handle[int])
+assert_type(group(thumbnail.call(path) for path in ["a", "b"]), Group[Thumb])
+assert_type(thumbnail.starmap([("a", 64)]).submit().result(timeout=30), list[Thumb])
+assert_type(chord(thumbnail.chunks(["a"], 5), contact_sheet.call("title")).submit(), GroupHandle[Thumb])
+assert_type(either.submit().then().final_result(), Any)
+assert_type(album.handle("a").status()["state"], State)
+assert_type(album.handle("a").retry(only_failed=True), int)
+assert_type(list(app.tasks.search("state:failed", limit=5)), list[Status])
+assert_type(app.bulk.cancel("type:album").result(), dict[str, int])
+assert_type(app.external("ci").using(id="a").submit(), Handle[Any])
+assert_type(app.handle("a").report("running"), bool)
+assert_type(app.tasks["album"].name, str)
+
+
+async def awaits() -> None:
+    assert_type(await chain(album.call(Path("a")), doubled).asubmit(), Handle[int])
+    assert_type(await album.handle("a").aretry(), int)
+    assert_type(await app.schedules.aupsert("a", cron="@daily", task=doubled.call(1)), dict[str, Any])
+    assert_type([status["id"] async for status in app.tasks.asearch()], list[str])
+
+
 any_task: Task[..., Thumb] = thumbnail

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kafleet import App, Context, Joined, Retry, Wait
+from kafleet import App, Context, Joined, Retry, Wait, chain, group
 
 app = App()
 
@@ -83,7 +83,18 @@ def without_unit() -> None: ...
 def elsewhere() -> None: ...
 
 
+chain(thumbnail, group(thumbnail.call("a.jpg")))  # error
+group(thumbnail)  # error
+album.handle("a").status()["stat"]  # error
+album.handle("a").report("done")  # error
+album.handle("a").retry(5)  # error
+app.tasks.search(limit="5")  # error
+app.schedules.upsert("a", cron="@daily")  # error
+app.external("ci").submit(1)  # error
+
+
 def handler(cx: Context) -> None:
+    cx.then(thumbnail.map(["a"]))  # error
     cx.spawn(thumbnail)  # error
     cx.spawn(album, folder="a")  # error
     cx.then(sheet, heading="a")  # error

@@ -1,0 +1,175 @@
+"""What an app can ask of its fleet: tasks, bulk actions, dead letters and schedules.
+
+Documents are those of the API, as docs/api.md describes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from .call import Call, _plain
+from .handle import Handle
+from .outcomes import refuse_number
+from .status import Status
+from .steps import Items, Steps, aiterated, awaited, blocking, iterated
+
+if TYPE_CHECKING:
+    from .app import App
+    from .client import Client
+    from .declare import Bundle
+    from .task import Task
+
+    Declared = dict[str, Task[..., Any] | Bundle]
+else:
+    Declared = dict
+
+
+class _Part:
+    """Operations on one kind of thing."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    @property
+    def client(self) -> Client:
+        """Client of the API."""
+        return self._app.client
+
+
+class Tasks(_Part, Declared):
+    """Declared types by name; `search` finds tasks of the fleet."""
+
+    @iterated
+    def search(self, query: str = "", *, limit: int | None = None) -> Items[Status]:
+        """Returns the status documents of the tasks that match a search, such as `state:failed type:mail level:any`.
+
+        Pages are read as the iterator proceeds. `limit`: maximum number of tasks. Raises `Invalid` for a mistake in the query.
+        """
+        return self.client.pages("/v1/tasks", {"q": query or None}, "tasks", limit)
+
+    asearch = aiterated(search)
+
+
+class Bulk(_Part):
+    """Actions on all tasks that match a search. Each is a task itself: the handle's result counts what was changed."""
+
+    @blocking
+    def cancel(self, query: str, *, limit: int = 100, reason: str | None = None) -> Steps[Handle[dict[str, int]]]:
+        """Cancels the open tasks that match. Of more than `limit`, up to 10,000,000, the rest stays, and the action fails."""
+        return self._start("cancel", query, limit, reason)
+
+    acancel = awaited(cancel)
+
+    @blocking
+    def retry(
+        self, query: str, *, only_failed: bool = False, limit: int = 100, reason: str | None = None
+    ) -> Steps[Handle[dict[str, int]]]:
+        """Runs the ended tasks that match again; `only_failed`: the failed tasks of their trees. `limit` as for `cancel`."""
+        return self._start("retry_failed" if only_failed else "retry", query, limit, reason)
+
+    aretry = awaited(retry)
+
+    def _start(self, action: str, query: str, limit: int, reason: str | None) -> Steps[Handle[dict[str, int]]]:
+        body = {"action": action, "q": query, "limit": limit, **({"reason": reason} if reason else {})}
+        document = yield from self.client.call("POST", "/v1/bulk", body, once=True)
+        return Handle(self._app.remote(document["type"]), document["id"], document["position"])
+
+
+class DeadLetters(_Part):
+    """Tasks and records that are not retried automatically."""
+
+    @iterated
+    def list(self, type: str | None = None, *, code: str | None = None, limit: int | None = None) -> Items[dict[str, Any]]:
+        """Returns the dead letters, newest first: `id`, `type`, `task`, `code`, `error` and more. `limit`: maximum number."""
+        return self.client.pages("/v1/dead-letters", {"type": type, "code": code}, "letters", limit)
+
+    alist = aiterated(list)
+
+    @blocking
+    def redrive(self, /, letter: str = "", **selection: Any) -> Steps[dict[str, Any]]:
+        """Runs the task of a dead letter again, with `params=…` instead of its own, if given.
+
+        Without a letter: the newest ones of a `type=…`, also with a `code=…`, up to `limit=…` (100, at most 1,000). Returns the
+        letters that are `done`, those `refused` with reasons, and whether there are `more`. Raises `Conflict` if the task of the
+        letter has moved on.
+        """
+        return self._resolve(letter, "redrive", selection)
+
+    aredrive = awaited(redrive)
+
+    @blocking
+    def drop(self, /, letter: str = "", **selection: Any) -> Steps[dict[str, Any]]:
+        """Resolves a dead letter without running its task. Without a letter: those of a selection, as for `redrive`."""
+        return self._resolve(letter, "drop", selection)
+
+    adrop = awaited(drop)
+
+    def _resolve(self, letter: str, action: str, selection: dict[str, Any]) -> Steps[dict[str, Any]]:
+        path = f"/v1/dead-letters/{quote(letter, safe=':')}/{action}" if letter else f"/v1/dead-letters/{action}"
+        return self.client.call("POST", path, None if letter and not selection else selection)
+
+
+class Schedules(_Part):
+    """Recurring schedules. Documents have `id`, `spec`, `paused`, `next`, `last`, `error` and more."""
+
+    @blocking
+    def list(self) -> Steps[list[dict[str, Any]]]:
+        """Returns all schedules, by id."""
+        return (yield from self.client.call("GET", "/v1/schedules"))["schedules"]  # type: ignore[no-any-return]
+
+    alist = awaited(list)
+
+    @blocking
+    def get(self, id: str) -> Steps[dict[str, Any]]:
+        """Returns one schedule. Raises `NotFound`."""
+        return self._send("GET", id)
+
+    aget = awaited(get)
+
+    @blocking
+    def upsert(self, /, id: str, *, task: Call[Any] | Mapping[str, Any], **spec: Any) -> Steps[dict[str, Any]]:
+        """Creates or replaces a schedule of a call.
+
+        `spec`: the other keys of `[schedules.NAME]`: `cron` or `every`, `timezone`, `overlap`, `catch_up`, `jitter`,
+        `start_at`, `end_at`. Durations are text or `timedelta`.
+        """
+        for name in ("every", "catch_up", "jitter"):
+            refuse_number(name, spec.get(name))
+        document = task.document("schedule") if isinstance(task, Call) else task
+        return self._send("PUT", id, body={**_plain(spec), "task": document})
+
+    aupsert = awaited(upsert)
+
+    @blocking
+    def delete(self, id: str) -> Steps[dict[str, Any]]:
+        """Deletes a schedule; its tasks stay."""
+        return self._send("DELETE", id)
+
+    adelete = awaited(delete)
+
+    @blocking
+    def pause(self, id: str, reason: str | None = None) -> Steps[dict[str, Any]]:
+        """Pauses a schedule."""
+        return self._send("POST", id, "/pause", {"reason": reason} if reason else {})
+
+    apause = awaited(pause)
+
+    @blocking
+    def resume(self, id: str) -> Steps[dict[str, Any]]:
+        """Resumes a schedule. Missed times are not made up for."""
+        return self._send("POST", id, "/resume", {})
+
+    aresume = awaited(resume)
+
+    @blocking
+    def trigger(self, id: str) -> Steps[Handle[Any]]:
+        """Creates a task of a schedule now, also while it is paused, and returns its handle."""
+        document = yield from self._send("POST", id, "/trigger", once=True)
+        return self._app.handle(document["tasks"][0])
+
+    atrigger = awaited(trigger)
+
+    def _send(self, method: str, id: str, rest: str = "", body: Any = None, once: bool = False) -> Steps[Any]:
+        return self.client.call(method, f"/v1/schedules/{quote(id, safe='')}{rest}", body, once=once)
