@@ -122,6 +122,20 @@ test("report joins the pages", async () => {
   assert.deepEqual(run.warnings, ["1 broken links"]);
 });
 
+test("site is checked in this process", async () => {
+  requests.length = 0;
+  const tree = await trial.tree(site, { folder });
+  assert.equal(tree.output, 4);
+  const { pages, links, failed } = tree.task<{
+    pages: number;
+    links: number;
+    failed: string[];
+  }>("then").output;
+  assert.deepEqual([pages, links, failed.length], [3, 9, 1]);
+  // The busy page is tried again: its second attempt succeeds.
+  assert.equal(tree.task("2").attempts.length, 2);
+});
+
 test("site is checked by a fleet", async (t) => {
   requests.length = 0;
   const running = await fleet({

@@ -1,18 +1,18 @@
-/** Client of the REST API: creates tasks and waits for their results. */
+/** Client of the REST API: sends requests, reads lists and streams, and creates tasks. */
 
-import { createHash, randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { AsyncLocalStorage } from "node:async_hooks";
 
-import { batches, type Context, running } from "./context.ts";
-import { ApiError, apiError, type Problem, TaskFailed, TimedOut } from "./errors.ts";
-import { type Duration, milliseconds } from "./outcomes.ts";
+import { apiUrl } from "./address.ts";
+import { batches } from "./batches.ts";
+import type { Call } from "./canvas.ts";
+import { running } from "./context.ts";
+import { ApiError, apiError, type Problem } from "./errors.ts";
+import type { Handle } from "./handle.ts";
+import { identified } from "./ids.ts";
 import { decode, encode } from "./json.ts";
 import { refuseUnknown } from "./names.ts";
-import { textOf } from "./shown.ts";
-import type { Call, Submitted, Target } from "./task.ts";
-
-export const DEFAULT_URL = "http://127.0.0.1:8080";
+import type { Submitted } from "./task.ts";
 
 /** Size of a batch in characters, of up to three bytes each: the API accepts 8 MiB. */
 const BATCH_CHARS = 2 << 20;
@@ -23,150 +23,17 @@ const REQUEST_MS = 60_000;
 /** Silence after which a stream counts as lost: the API sends a comment every 15 s. */
 const SILENCE_MS = 45_000;
 
-/** Longest time of a timer. */
-const MAX_TIMER_MS = 2 ** 31 - 1;
-
 /** Pause before the second repetition; the first one follows at once, since the server may have closed an idle connection. */
 const FIRST_PAUSE_MS = 100;
 
+/** Pause before a stream that has ended is opened again. */
+const STREAM_PAUSE_MS = 200;
+
+/** Size of a page of a list, the maximum of the API. */
+const PAGE = 200;
+
 /** Statuses after which a request is repeated; 0: there was no answer. */
 const TEMPORARY = [0, 502, 503, 504];
-
-/** Status document of a task; docs/api.md describes all its fields. */
-export interface Status {
-  id: string;
-  type: string | null;
-  state: string;
-  own_state: string;
-  run: number;
-  attempt: number;
-  progress: unknown;
-  result: unknown;
-  error: { kind: string; message: string; attempt: number } | null;
-  children: Record<string, number>;
-  position: string;
-  [field: string]: unknown;
-}
-
-/** Task with the tasks below it. */
-export interface TreeNode {
-  id: string;
-  type: string | null;
-  state: string;
-  name: string | null;
-  attempt: number;
-  error: Status["error"];
-  progress: unknown;
-  below: TreeNode[];
-  /** Number of direct children that are omitted from `below`. */
-  omitted: number;
-  [field: string]: unknown;
-}
-
-/** Options of the wait for a task. */
-export interface WaitOptions {
-  timeout?: Duration;
-  signal?: AbortSignal;
-}
-
-/** A created task. `R`: its result. */
-export class Handle<R = unknown> {
-  /** Task id. */
-  readonly id: string;
-  /** Position of its newest known event; reads through this handle include that event. */
-  position: string | undefined;
-  readonly #task: Target<never, R>;
-  readonly #client: Client;
-
-  constructor(task: Target<never, R>, id: string, position?: string) {
-    this.id = id;
-    this.position = position;
-    this.#task = task;
-    this.#client = task.app.client;
-  }
-
-  /** Returns the status document. */
-  async status(): Promise<Status> {
-    const status = await this.#client.request<Status>("GET", this.#path(""));
-    this.position = status.position ?? this.position;
-    return status;
-  }
-
-  /** Returns the task with `depth` levels of tasks below it, at most `limit` tasks. */
-  async tree(options: { depth?: number; limit?: number } = {}): Promise<TreeNode> {
-    refuseUnknown(options, ["depth", "limit"], "`tree`");
-    const { depth, limit } = options;
-    return this.#client.request("GET", this.#path("/tree", { depth, limit }));
-  }
-
-  /** Cancels the task and its descendants. A task that has ended stays as it is. */
-  async cancel(reason?: string): Promise<void> {
-    try {
-      const body = await this.#client.request<{ position: string }>("POST", `${this.#base}/cancel`, encode({ reason }));
-      this.position = body.position ?? this.position;
-    } catch (error) {
-      if ((error as ApiError).code !== "already_finished") throw error;
-    }
-  }
-
-  /** Runs an ended task again, or with `onlyFailed` the failed tasks of its tree, and returns the number of the run. */
-  async retry(options: { onlyFailed?: boolean; reason?: string } = {}): Promise<number> {
-    refuseUnknown(options, ["onlyFailed", "reason"], "`retry`");
-    const { onlyFailed = false, reason } = options;
-    const body = encode({ only_failed: onlyFailed, reason });
-    const path = `${this.#base}/retry`;
-    const answer = await this.#client.request<{ run: number; status: Status }>("POST", path, body, isWithoutEffect);
-    this.position = answer.status.position ?? this.position;
-    return answer.run;
-  }
-
-  /** Returns the status document now and at every change, until the task has ended. Throws `TimedOut`. */
-  async *watch(options: WaitOptions = {}): AsyncGenerator<Status, Status> {
-    refuseInAttempt();
-    refuseUnknown(options, ["timeout", "signal"], "a wait");
-    const { timeout, signal } = options;
-    const deadline = timeout === undefined ? undefined : AbortSignal.timeout(Math.min(milliseconds(timeout), MAX_TIMER_MS));
-    const stop = AbortSignal.any([deadline, signal].filter((each) => each !== undefined));
-    let last: Status | undefined;
-    try {
-      for (;;) {
-        for await (const event of this.#client.events(this.#path("/watch"), stop)) {
-          if (event.kind === "end" && last && (event.data as { reason: string }).reason === "finished") return last;
-          if (event.kind !== "status") continue;
-          last = event.data as Status;
-          this.position = last.position ?? this.position;
-          yield last;
-        }
-        await sleep(200, undefined, { signal: stop });
-      }
-    } catch (error) {
-      if (!deadline?.aborted || signal?.aborted) throw signal?.aborted ? signal.reason : error;
-      throw new TimedOut(`the task \`${this.id}\` has not ended in time${last ? `: it is ${last.state}` : ""}`);
-    }
-  }
-
-  /** Waits for the result. Throws `TaskFailed` or `TimedOut`. */
-  async result(options: WaitOptions = {}): Promise<R> {
-    const statuses = this.watch(options);
-    for (;;) {
-      const { done, value } = await statuses.next();
-      if (!done) continue;
-      if (value.state !== "succeeded") throw new TaskFailed(value);
-      return this.#task.received(value.result);
-    }
-  }
-
-  get #base(): string {
-    checkId(this.id);
-    return `/v1/tasks/${encodeURIComponent(this.id).replaceAll("%3A", ":")}`;
-  }
-
-  #path(rest: string, query: Record<string, string | number | undefined> = {}): string {
-    const pairs = Object.entries({ ...query, after: this.position }).filter(([, value]) => value !== undefined);
-    const text = new URLSearchParams(pairs.map(([name, value]): [string, string] => [name, `${value}`])).toString();
-    return `${this.#base}${rest}${text && `?${text}`}`;
-  }
-}
 
 /** Connection with the API at a URL. */
 export class Client {
@@ -178,54 +45,96 @@ export class Client {
   constructor(options: { url?: string | undefined; token?: string | undefined } = {}) {
     refuseUnknown(options, ["url", "token"], "`Client`");
     const { url, token } = options;
-    this.url = (url ?? process.env["KAFLEET_API"] ?? DEFAULT_URL).replace(/\/+$/, "");
-    if (!/^https?:\/\/./.test(this.url) || !URL.canParse(this.url)) {
-      const address = this.url.split("://").at(-1);
-      const hint = address ? `http://${address}` : DEFAULT_URL;
-      throw new TypeError(`\`${this.url}\` is not the URL of an API; hint: write \`${hint}\``);
-    }
+    this.url = apiUrl(url);
     this.#token = token ?? process.env["KAFLEET_TOKEN"];
   }
 
   /** Creates one task. */
-  async create<R>(call: Call<R>): Promise<Handle<R>> {
-    const text = submission(call);
-    const recorded = recorder.getStore();
-    if (recorded) return record(recorded, call, text);
-    const created = await this.request<{ id: string; position: string }>("POST", "/v1/tasks", text);
-    return new Handle(call.target, created.id, created.position);
+  async create<R, F>(call: Call<R, F>): Promise<Handle<R, F>> {
+    const created = this.createDocument(call.document("submit")).catch((error: unknown) => {
+      throw call.explained(error);
+    });
+    const { id, position } = await created;
+    return call.handle(id, position);
+  }
+
+  /** Creates one task from its document, to which it adds an id. */
+  async createDocument(document: Record<string, unknown>): Promise<Created> {
+    identified(document);
+    const text = encode(document);
+    return record([text])?.[0] ?? this.send("POST", "/v1/tasks", text);
+  }
+
+  /** Creates tasks of one tree, all or none: parents precede their children. */
+  async createTree(documents: readonly Record<string, unknown>[]): Promise<Created> {
+    const texts = documents.map(encode);
+    const created = record(texts) ?? (await this.send<{ items: Created[] }>("POST", ATOMIC, `[${texts.join(",")}]`)).items;
+    return created[0]!;
   }
 
   /** Creates tasks in batches; each has its own outcome, in order. All are encoded before the first batch is sent. */
   async createMany<R>(calls: Iterable<Call<R>>): Promise<Submitted<R>[]> {
     const outcomes: Submitted<R>[] = [];
-    const recorded = recorder.getStore();
     const encoded = Iterator.from(calls).map((call): [Call<R>, string] => [call, submission(call)]);
     for (const batch of [...batches(encoded, ([, text]) => text.length, BATCH_CHARS)]) {
       const last = outcomes.at(-1);
       const isUnreachable = last instanceof ApiError && last.status === 0;
       const create = () => (isUnreachable ? batch.map(() => last) : this.#createBatch(batch));
-      const created = recorded ? batch.map((item) => record(recorded, ...item)) : await create();
-      for (const outcome of created) outcomes.push(outcome);
+      const recorded = record(batch.map(([, text]) => text))?.map(({ id }, n) => batch[n]![0].handle(id));
+      for (const outcome of recorded ?? (await create())) outcomes.push(outcome);
     }
     return outcomes;
   }
 
   /**
-   * Sends a request, again while the API is unavailable, and returns the document of the response. `isRepeatable`: whether
-   * the request may be sent again after an error.
+   * Sends any request, and returns the document of the response, or the text of one that is not JSON. `body`: any JSON value.
+   * While the API is unavailable it is sent again; a `POST` only if it has certainly not been carried out. Rejects with an
+   * `ApiError`.
    */
-  async request<T>(method: string, path: string, body?: string, isRepeatable = isTemporary): Promise<T> {
-    return decode(await (await this.#exchange(method, path, body, { isRepeatable })).text()).value as T;
+  request<T = unknown>(method: string, path: string, body?: unknown, isRepeatable?: IsRepeatable): Promise<T> {
+    const isSafe = isRepeatable ?? (method.toUpperCase() === "POST" ? isWithoutEffect : isTemporary);
+    return this.send(method, path, body === undefined ? undefined : encode(body), isSafe);
   }
 
-  /** Reads a stream of server-sent events until it ends or is lost. */
-  async *events(path: string, signal: AbortSignal): AsyncGenerator<ServerEvent> {
+  /** Sends a request whose body is JSON text. `isRepeatable`: whether it may be sent again after an error. */
+  async send<T>(method: string, path: string, text?: string, isRepeatable: IsRepeatable = isTemporary): Promise<T> {
+    const response = await this.#exchange(method, path, text, { isRepeatable });
+    const answer = await response.text();
+    return (answer && response.headers.get("content-type")?.includes("json") ? decode(answer).value : answer) as T;
+  }
+
+  /** Reads a list page by page; `member` has the items of a page. `limit`: number of items, by default all. */
+  async *list<T>(path: string, member: string, query: Query, limit = Infinity): AsyncGenerator<T, void> {
+    for (let cursor: unknown, left = limit; left > 0;) {
+      const page: Record<string, unknown> = await this.request(
+        "GET",
+        withQuery(path, { ...query, limit: Math.min(left, PAGE), cursor: cursor as string }),
+      );
+      const items = page[member] as T[];
+      yield* items;
+      left -= items.length;
+      cursor = page["next"];
+      if (!cursor) return;
+    }
+  }
+
+  /** Reads a stream of server-sent events, and opens it again where it has ended, at the path of that time. */
+  async *events(path: () => string, signal: AbortSignal): AsyncGenerator<ServerEvent, never> {
+    for (let last: string | undefined; ; await sleep(STREAM_PAUSE_MS, undefined, { signal })) {
+      for await (const event of this.#stream(path(), signal, last)) {
+        last = event.id ?? last;
+        yield event;
+      }
+    }
+  }
+
+  /** Reads a stream until it ends or is lost. `last`: id of the event after which it resumes. */
+  async *#stream(path: string, signal: AbortSignal, last: string | undefined): AsyncGenerator<ServerEvent> {
     const lost = new AbortController();
     const stop = AbortSignal.any([lost.signal, signal]);
     let silence: NodeJS.Timeout | undefined;
     try {
-      const response = await this.#exchange("GET", path, undefined, { signal: stop });
+      const response = await this.#exchange("GET", path, undefined, { signal: stop, last });
       silence = setTimeout(() => lost.abort(), SILENCE_MS);
       try {
         yield* eventsOf(response.body!, () => silence?.refresh());
@@ -247,7 +156,7 @@ export class Client {
       const body = `[${remaining.map((index) => batch[index]![1]).join(",")}]`;
       let answer: { items: Item[] };
       try {
-        answer = await this.request("POST", "/v1/batches", body);
+        answer = await this.send("POST", "/v1/batches", body);
       } catch (error) {
         if (!(error instanceof ApiError)) throw error;
         // The tasks that were created before keep their handles.
@@ -256,9 +165,9 @@ export class Client {
       }
       remaining.forEach((index, place) => {
         const item = answer.items[place]!;
-        const target = batch[index]![0].target;
-        const handle = () => new Handle(target, item.id!, item.position);
-        outcomes[index] = item.outcome === "accepted" ? handle() : apiError(item.problem!.status ?? 0, item.problem!);
+        const [call] = batch[index]!;
+        const refused = () => call.explained(apiError(item.problem!.status ?? 0, item.problem!));
+        outcomes[index] = item.outcome === "accepted" ? call.handle(item.id!, item.position) : refused();
       });
       // Only those whose repetition can help; a task that exists is not created twice.
       remaining = remaining.filter((index) => (outcomes[index] as Partial<ApiError>).status === 503);
@@ -271,12 +180,12 @@ export class Client {
     method: string,
     path: string,
     body: string | undefined,
-    { signal, isRepeatable = isTemporary }: { signal?: AbortSignal; isRepeatable?: (error: ApiError) => boolean },
+    { signal, last, isRepeatable = isTemporary }: Exchange,
   ): Promise<Response> {
     if (recorder.getStore()) throw new Error("tasks are recorded here, not created; hint: test with `fleet`");
     const deadline = performance.now() + this.patienceMs;
     for (let pause = 0; ; pause = Math.min(2 * pause + FIRST_PAUSE_MS, 2000)) {
-      const answer = await this.#send(method, path, body, signal);
+      const answer = await this.#send(method, path, body, signal, last);
       if (answer instanceof Response && answer.ok) return answer;
       const error = answer instanceof Response ? await problemOf(answer) : this.#unreachable(answer);
       if (!isRepeatable(error) || performance.now() + pause > deadline) throw error;
@@ -291,9 +200,11 @@ export class Client {
     path: string,
     body: string | undefined,
     signal: AbortSignal | undefined,
+    last: string | undefined,
   ): Promise<Response | Error> {
     const headers: Record<string, string> = { accept: "application/json, text/event-stream" };
     if (body !== undefined) headers["content-type"] = "application/json";
+    if (last !== undefined) headers["last-event-id"] = last;
     if (this.#token) headers["authorization"] = `Bearer ${this.#token}`;
     const trace = running.getStore()?.trace;
     if (trace) headers["traceparent"] = trace.parent;
@@ -303,9 +214,11 @@ export class Client {
     const stop = signal ? AbortSignal.any([signal, late.signal]) : late.signal;
     try {
       const response = await fetch(this.url + path, { method, headers, signal: stop, ...(body !== undefined && { body }) });
-      if (!response.ok || response.headers.get("content-type")?.startsWith("text/event-stream")) return response;
+      const media = response.headers.get("content-type") ?? "";
+      if (!response.ok || media.startsWith("text/event-stream")) return response;
       // The body is part of the answer: without all of it the request is repeated.
-      return new Response(await response.text(), { status: response.status === 204 ? 200 : response.status });
+      const status = response.status === 204 ? 200 : response.status;
+      return new Response(await response.text(), { status, headers: { "content-type": media } });
     } catch (error) {
       signal?.throwIfAborted();
       return error as Error;
@@ -332,9 +245,38 @@ export class Client {
   }
 }
 
-interface ServerEvent {
+/** Event of a stream; `id` is the place after which it resumes. */
+export interface ServerEvent {
   kind: string;
   data: unknown;
+  id: string | undefined;
+}
+
+type IsRepeatable = (error: ApiError) => boolean;
+
+interface Exchange {
+  signal?: AbortSignal;
+  last?: string | undefined;
+  isRepeatable?: IsRepeatable;
+}
+
+/** Route that creates tasks of one tree, all or none. */
+const ATOMIC = "/v1/batches?atomic=true";
+
+/** Created task; a recorded one has no position. */
+interface Created {
+  id: string;
+  position?: string;
+}
+
+/** Parameters of a request; those that are `undefined` are left out. */
+export type Query = Record<string, string | number | undefined>;
+
+/** Returns a path with parameters. */
+export function withQuery(path: string, query: Query): string {
+  const pairs = Object.entries(query).filter(([, value]) => value !== undefined);
+  const text = new URLSearchParams(pairs.map(([name, value]): [string, string] => [name, `${value}`])).toString();
+  return text ? `${path}?${text}` : path;
 }
 
 interface Item {
@@ -349,7 +291,7 @@ function isTemporary(error: ApiError): boolean {
 }
 
 /** Whether a request that must not be carried out twice has certainly not been carried out. */
-function isWithoutEffect(error: ApiError): boolean {
+export function isWithoutEffect(error: ApiError): boolean {
   return error.status === 503 && !["not_visible_yet", "outcome_unknown"].includes(error.code);
 }
 
@@ -365,12 +307,14 @@ async function problemOf(response: Response): Promise<ApiError> {
 /** Reads the events of a body; `onLine` is called for each line. */
 async function* eventsOf(body: AsyncIterable<Uint8Array>, onLine: () => void): AsyncGenerator<ServerEvent> {
   let kind = "";
+  let id: string | undefined;
   for await (const line of lines(body)) {
     onLine();
     const colon = line.indexOf(":");
     const [name, value] = [line.slice(0, colon), line.slice(colon + 1).trim()];
     if (name === "event") kind = value;
-    else if (name === "data") yield { kind, data: decode(value).value };
+    else if (name === "id") id = value;
+    else if (name === "data") yield { kind, data: decode(value).value, id };
   }
 }
 
@@ -385,52 +329,10 @@ async function* lines(body: AsyncIterable<Uint8Array>): AsyncGenerator<string> {
   }
 }
 
-/** Throws in an attempt, before it waits for a task. */
-export function refuseInAttempt(): void {
-  if (!running.getStore()) return;
-  throw new Error("an attempt must not wait for another task, which may need its slot; hint: use `cx.then(…)`");
-}
-
-/** Throws an error for an id that a URL changes, which would reach another document: that with which the API refuses it. */
-function checkId(id: unknown): void {
-  const detail = typeof id === "string" ? problemOfId(id) : `\`${textOf(id)}\` is not an id`;
-  if (detail) throw apiError(400, { code: "bad_id", detail });
-}
-
-function problemOfId(id: string): string | undefined {
-  if (!id) return "the id is empty: give 1 to 128 characters of A-Z a-z 0-9 . _ ~ @ -";
-  if (!id.isWellFormed()) return `the id \`${textOf(id)}\` has half of a character`;
-  const dropped = id.split(":").find((segment) => segment === "." || segment === "..");
-  return dropped && `\`${dropped}\` cannot be an id or a segment of one: URLs drop it; choose another name`;
-}
-
 function submission(call: Call<unknown>): string {
   const document = call.document("submit");
-  for (const id of [document["id"], document["parent"]]) if (id !== undefined) checkId(id);
-  const cx = running.getStore();
-  document["id"] ??= cx ? idInAttempt(cx, document) : newId();
+  identified(document);
   return encode(document);
-}
-
-/** Returns a UUIDv7. */
-function newId(): string {
-  const bytes = randomBytes(16);
-  bytes.writeUIntBE(Date.now(), 0, 6);
-  bytes[6] = (bytes[6]! & 0x0f) | 0x70;
-  bytes[8] = (bytes[8]! & 0x3f) | 0x80;
-  return bytes.toString("hex").replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
-}
-
-/** Returns an id that is the same in every attempt, so that a repeated attempt creates the same task. */
-function idInAttempt(cx: Context, { type, params, parent }: Record<string, unknown>): string {
-  const digest = hash(encode([cx.idempotencyKey, type, params, parent ?? null]));
-  const count = (cx.submits.get(digest) ?? 0) + 1;
-  cx.submits.set(digest, count);
-  return hash(`${digest}/${count}`).slice(0, 32);
-}
-
-function hash(text: string): string {
-  return createHash("sha256").update(text).digest("hex");
 }
 
 /** Document of a task that was submitted while tasks are recorded. */
@@ -439,8 +341,8 @@ export type Recorded = { type: string; params: unknown; id: string } & Record<st
 /** Receives the submitted tasks instead of the API, for `recorded` of `kafleet/testing`. */
 export const recorder = new AsyncLocalStorage<Recorded[]>();
 
-function record<R>(recorded: Recorded[], call: Call<R>, text: string): Handle<R> {
-  const document = decode(text).value as Recorded;
-  recorded.push(document);
-  return new Handle(call.target, document.id);
+/** Records tasks, if they are to be recorded instead of created. */
+function record(texts: readonly string[]): Created[] | undefined {
+  const recorded = recorder.getStore();
+  return recorded && texts.map((text) => ({ id: recorded[recorded.push(decode(text).value as Recorded) - 1]!.id }));
 }

@@ -3,12 +3,14 @@
 import { AsyncLocalStorage } from "node:async_hooks";
 import { types } from "node:util";
 
+import { batches } from "./batches.ts";
+import { Call, callsOf, type Group } from "./canvas.ts";
 import { encode, encodeText, exceeds } from "./json.ts";
 import { hintFor } from "./names.ts";
 import type { CallOptions, ChildOptions, ThenOptions } from "./options.ts";
-import { Cancelled, Fail } from "./outcomes.ts";
+import { Cancelled, Fail, type SoftTimeout } from "./outcomes.ts";
 import { attempted, clipped, isError, messageOf, stackOf, textOf } from "./shown.ts";
-import { type Arguments, Call, type Target } from "./task.ts";
+import type { Arguments, Target } from "./task.ts";
 
 /** Limits of a worker that does not send them, in bytes; `children` and `calls` are numbers. */
 export const LIMITS = {
@@ -71,24 +73,6 @@ const MAX_TEXT_CHARS = 4000;
 /** Number of lines that are logged together: more would be over the limit of the log. */
 const MAX_LINES = 1 << 20;
 
-/** Number of tasks that are created together. */
-const BATCH_ITEMS = 1000;
-
-/** Splits items into lists that one message carries. One that is too large for a list is alone in it. */
-export function* batches<T>(items: Iterable<T>, size: (item: T) => number, maxSize: number): Generator<T[]> {
-  let batch: T[] = [];
-  let total = 0;
-  for (const item of items) {
-    if (batch.length === BATCH_ITEMS || (batch.length && total + size(item) > maxSize)) {
-      yield batch;
-      [batch, total] = [[], 0];
-    }
-    batch.push(item);
-    total += size(item);
-  }
-  if (batch.length) yield batch;
-}
-
 export const running = new AsyncLocalStorage<Context>();
 
 /** Returns the context of the running attempt. Throws outside of an attempt. */
@@ -136,6 +120,8 @@ export class Context<S = unknown> {
   readonly #channel: Channel;
   readonly #deadline: number;
   #abort: AbortController | undefined;
+  #cause: Cancelled | SoftTimeout | undefined;
+  #signalled: Error | undefined;
   #lines: string[] = [];
   #lineSize = 0;
   #dropped = 0;
@@ -179,16 +165,19 @@ export class Context<S = unknown> {
     return this.reason !== undefined;
   }
 
-  /** Signal that is aborted when the attempt should stop, also by its timeout. */
+  /** Signal that is aborted when the attempt should stop, also by its timeout or its `softTimeout`. */
   get signal(): AbortSignal {
+    this.#signalled = new Error("`cx.signal` was last passed on here");
     this.#abort ??= new AbortController();
-    if (this.reason !== undefined && !this.#abort.signal.aborted) this.#abort.abort(new Cancelled(this.reason));
+    if (this.#cause && !this.#abort.signal.aborted) this.#abort.abort(this.#cause);
     return this.#abort.signal;
   }
 
-  /** Throws `Cancelled` if the attempt should stop. For long loops without a signal. */
+  /** Throws `Cancelled` if the attempt should stop, and `SoftTimeout` once after `softTimeout`. For long loops without a signal. */
   check(): void {
-    if (this.reason !== undefined) throw new Cancelled(this.reason);
+    const cause = this.#cause;
+    if (this.reason === undefined) this.#cause = undefined;
+    if (cause) throw cause;
   }
 
   /**
@@ -272,8 +261,16 @@ export class Context<S = unknown> {
    * Spawns a child. It is published before this attempt's result; a failed attempt spawns nothing. The promise is
    * fulfilled when there is room for more: await it if there are many children.
    */
-  spawn<P>(task: Target<P, unknown>, ...[params, options]: Arguments<NoInfer<P>, ChildOptions>): Promise<void> {
-    const child = this.#child(new Call(task, params, options));
+  spawn<P>(task: Target<P, unknown, never>, ...[params, options]: Arguments<NoInfer<P>, ChildOptions>): Promise<void>;
+  /** Spawns a call, such as a chain, or all calls of a group. */
+  spawn(calls: Call | Group): Promise<void>;
+  spawn(given: unknown, params?: unknown, options?: ChildOptions): Promise<void> {
+    const calls = callsOf(given, "spawn") ?? [new Call(given as Target<never, unknown>, params, options)];
+    return calls.reduce((_, call) => this.#spawn(call), Promise.resolve());
+  }
+
+  #spawn(call: Call): Promise<void> {
+    const child = this.#child(call);
     this.#children.push(child);
     this.#childrenSize += child.length;
     this.#total += child.length;
@@ -286,7 +283,7 @@ export class Context<S = unknown> {
   }
 
   /** Publishes children at once and returns their ids. They remain if this attempt fails later. */
-  async spawnNow(calls: Iterable<Call<unknown>>): Promise<string[]> {
+  async spawnNow(calls: Iterable<Call>): Promise<string[]> {
     const ids: string[] = [];
     const children = Iterator.from(calls).map((call) => this.#child(call));
     for (const tasks of batches(children, (child) => child.length, BATCH)) {
@@ -296,16 +293,30 @@ export class Context<S = unknown> {
   }
 
   /** Adds a continuation: a task that runs when this one and all its children have ended. */
-  then<P>(task: Target<P, unknown>, ...[params, options]: Arguments<NoInfer<P>, ThenOptions>): void {
-    if (typeof task === "function") throw new TypeError("a context is not a promise: do not await or return it");
-    const call = new Call(task, params, options as CallOptions);
+  then<C>(task: Target<never, unknown, C>, ...[params, options]: Arguments<NoInfer<C>, ThenOptions>): void;
+  /** Adds a call as a continuation, such as a chain. */
+  then(call: Call): void;
+  then(given: unknown, params?: unknown, options?: ThenOptions): void {
+    if (typeof given === "function") throw new TypeError("a context is not a promise: do not await or return it");
+    const call = callsOf(given, "then")?.[0] ?? new Call(given as Target<never, unknown>, params, options as CallOptions);
     this.#message("then", `"task":${this.#checked(call, "then", "continuation")}`, false);
   }
 
   /** Requests the attempt to stop. Called by the app, and by tests. */
-  cancel(reason: string): void {
+  cancel(reason: string, detail = reason): void {
     this.reason = reason;
-    this.#abort?.abort(new Cancelled(reason));
+    this.interrupt(new Cancelled(detail));
+  }
+
+  /** Aborts the signal, and lets `check()` throw the error. Called by the app. */
+  interrupt(cause: Cancelled | SoftTimeout): void {
+    this.#cause = cause;
+    this.#abort?.abort(cause);
+  }
+
+  /** Stack of the last use of `signal`, which is where the attempt probably waits. */
+  get signalled(): string | undefined {
+    return stackOf(this.#signalled);
   }
 
   /** Returns the pending log lines and progress as messages. */
@@ -373,7 +384,7 @@ export class Context<S = unknown> {
     return `{"${kind}":{"n":${this.n},${fields}${silent ? ',"silent":true' : ""}}}\n`;
   }
 
-  #child(call: Call<unknown>): string {
+  #child(call: Call): string {
     const { children } = this.#channel.limits;
     const child = this.#checked(call, "spawn", "child");
     this.#count += 1;
@@ -382,7 +393,7 @@ export class Context<S = unknown> {
   }
 
   /** Returns the document of a task, which must fit into a message. */
-  #checked(call: Call<unknown>, use: "spawn" | "then", name: string): string {
+  #checked(call: Call, use: "spawn" | "then", name: string): string {
     const fields = call.document(use);
     for (const label of LABELS) {
       const whole = wellFormed(fields[label]);
@@ -406,34 +417,9 @@ export class Context<S = unknown> {
   }
 }
 
-/** Outcome of one task. */
-export interface Ended<T = unknown> {
-  id: string;
-  type?: string;
-  state: string;
-  /** Result of a task that succeeded. */
-  output?: T;
-  /** Error of a task that did not. */
-  error?: { kind: string; message: string; attempt?: number };
-}
-
 /** Option of progress, log lines and warnings: they do not count as activity for `stallTimeout`. */
-interface Silent {
+export interface Silent {
   silent?: boolean;
-}
-
-/** Context of a continuation with the outcomes of the task before it and of that task's children. */
-export class Joined<T = unknown, S = unknown> extends Context<S> {
-  /** Task that this one continues. */
-  readonly task: Ended;
-  /** Its other children, in the order they were first seen. */
-  readonly results: readonly Ended<T>[];
-
-  constructor(attempt: AttemptMessage, channel: Channel, task: Ended, results: readonly Ended<T>[]) {
-    super(attempt, channel);
-    this.task = task;
-    this.results = results;
-  }
 }
 
 /** Fields of a task that are text for people. */

@@ -1,5 +1,7 @@
 /** Errors of declarations and of the client. */
 
+import { hintOfSdk } from "./hints.ts";
+
 /** A task type is declared wrongly. */
 export class DeclarationError extends TypeError {
   override readonly name = "DeclarationError";
@@ -75,7 +77,16 @@ const BY_STATUS: Record<number, typeof ApiError> = {
 
 /** Returns the error for a problem document. */
 export function apiError(status: number, problem: Problem): ApiError {
-  return new (BY_STATUS[status] ?? ApiError)(status, problem);
+  const hint = problem.hint && hintOfSdk(problem.hint);
+  return new (BY_STATUS[status] ?? ApiError)(status, { ...problem, ...(hint && { hint }) });
+}
+
+/** End of a task, as its status document has it. */
+interface End {
+  id: string;
+  state: string;
+  own_state: string;
+  error: { kind: string; message: string } | null;
 }
 
 /** A task has ended without success. */
@@ -84,22 +95,33 @@ export class TaskFailed extends Error {
   readonly id: string;
   /** `failed`, `cancelled` or `expired`. */
   readonly state: string;
-  /** Stable name of its last error; `undefined` if only a descendant has failed. */
+  /** Id of the descendant that decided it; `undefined` if the task itself has failed, or if that task is not known. */
+  readonly descendant: string | undefined;
+  /** Stable name of the error: that of the task itself or of the descendant. */
   readonly kind: string | undefined;
-  /** Message of its last error. */
+  /** Message of that error. */
   readonly reason: string;
 
-  constructor(status: { id: string; state: string; own_state?: string; error?: { kind: string; message: string } | null }) {
-    let reason = status.error ? `: ${status.error.kind}: ${status.error.message}` : "";
-    if (status.own_state === "succeeded") {
-      reason = ` because of a descendant; hint: \`kafleet why ${status.id}\` names that task`;
-    }
-    super(`the task \`${status.id}\` ended as ${status.state}${reason}`);
-    this.id = status.id;
-    this.state = status.state;
-    this.kind = status.error?.kind;
-    this.reason = status.error?.message ?? "";
+  /** `decisive`: the task that decided it, if it is known; `log`: lines of its log. */
+  constructor(status: End, decisive: End | undefined, log: readonly string[]) {
+    const { id, state } = status;
+    const descendant = decisive?.id === id ? undefined : decisive?.id;
+    const error = decisive?.error;
+    const place = descendant ? ` because of its descendant \`${descendant}\`` : "";
+    const unknown = ` because of a descendant; hint: \`kafleet why ${id}\` names that task`;
+    const reason = decisive ? place + (error ? `: ${error.kind}: ${error.message}` : "") : unknown;
+    super(`the task \`${id}\` ended as ${state}${reason}${logText(decisive?.id, log)}`);
+    this.id = id;
+    this.state = state;
+    this.descendant = descendant;
+    this.kind = error?.kind;
+    this.reason = error?.message ?? "";
   }
+}
+
+/** Returns the log of a task as the end of a message. */
+export function logText(id: string | undefined, lines: readonly string[]): string {
+  return lines.length ? `\nlog of \`${id}\`:\n${lines.map((line) => `  ${line}`).join("\n")}` : "";
 }
 
 /** A task has not ended in time. */

@@ -31,6 +31,29 @@ const json = JSON as unknown as {
 };
 
 const COPY_HINT = "copy what is needed into a plain object";
+const BYTES_HINT = 'write text, as of `Buffer.from(bytes).toString("base64")`, or numbers: `Array.from(bytes)`';
+const PAIRS_HINT = "write `Object.fromEntries(value)`";
+const ITERATOR_HINT = "write `[...values]`, or for an asynchronous one `await Array.fromAsync(values)`";
+
+/** Remedies for built-in classes, by their tags. */
+const REMEDIES: Record<string, string> = {
+  Map: `${PAIRS_HINT}, or \`[...value]\` if its keys are no texts`,
+  Set: "write `[...value]`",
+  ArrayBuffer: BYTES_HINT,
+  Promise: "write `await` before it",
+  Error: "write `{ name: error.name, message: error.message }`",
+  RegExp: "write `value.source`",
+  Headers: PAIRS_HINT,
+  URLSearchParams: PAIRS_HINT,
+  FormData: PAIRS_HINT,
+  Response: "write `await response.json()`, or `await response.text()`",
+  Blob: "write `await blob.text()`",
+  Generator: ITERATOR_HINT,
+  AsyncGenerator: ITERATOR_HINT,
+  Number: "write `value.valueOf()`",
+  String: "write `value.valueOf()`",
+  Boolean: "write `value.valueOf()`",
+};
 
 /** A value has too many characters as JSON. */
 export class TooLarge extends TypeError {}
@@ -150,7 +173,7 @@ class Writer {
       case "string":
         return this.#text(value, "a text");
       case "number":
-        if (!Number.isFinite(value)) this.#refuse(`\`${value}\``);
+        if (!Number.isFinite(value)) this.#refuse(`\`${value}\``, "write null, or a text");
         return this.#counted(numberText(value));
       case "bigint":
         if (isLargeInteger(value)) throw new TooLarge(`an integer has over ${MAX_DIGITS} digits`);
@@ -160,16 +183,17 @@ class Writer {
       case "object":
         return value === null ? this.#counted("null") : this.#nested(value);
       default:
-        return this.#refuse(`a value of type ${typeof value}`);
+        return this.#refuse(`a value of type ${typeof value}`, typeof value === "function" ? "write what it returns" : COPY_HINT);
     }
   }
 
   /** Returns the value that stands for an object in JSON: that of its `toJSON`. */
   #resolved(value: object, key: string | number): unknown {
     const { toJSON } = value as { toJSON?: unknown };
-    if (typeof toJSON !== "function") return value;
+    // The `toJSON` of a `Buffer` makes an object, which nothing reads back as bytes.
+    if (typeof toJSON !== "function" || ArrayBuffer.isView(value)) return value;
     const result: unknown = toJSON.call(value, `${key}`);
-    if (result === null && types.isDate(value)) this.#refuse("an invalid `Date`");
+    if (result === null && types.isDate(value)) this.#refuse("an invalid `Date`", "write null, or another time");
     return result;
   }
 
@@ -238,7 +262,7 @@ class Writer {
   }
 
   #text(text: string, what: string): string {
-    if (!text.isWellFormed()) this.#refuse(`${what} with half of a character (a lone surrogate)`);
+    if (!text.isWellFormed()) this.#refuse(`${what} with half of a character (a lone surrogate)`, "write `text.toWellFormed()`");
     return this.#counted(JSON.stringify(text));
   }
 
@@ -250,14 +274,16 @@ class Writer {
   }
 
   #refuseClass(value: object): never {
-    this.#refuse(`a value of type ${classOf(value)}`, `${COPY_HINT}, or give the class a \`toJSON\``);
+    const tag = Object.prototype.toString.call(value).slice("[object ".length, -1);
+    const known = ArrayBuffer.isView(value) ? BYTES_HINT : (REMEDIES[tag] ?? (/Iterator$/.test(tag) ? ITERATOR_HINT : undefined));
+    this.#refuse(`a value of type ${classOf(value)}`, known ?? `${COPY_HINT}, or give the class a \`toJSON\``);
   }
 
   #refuseDepth(): never {
     const again = this.#above.findIndex((each, depth) => this.#above.indexOf(each) < depth);
     if (again < 0) throw new TypeError(`the value is nested more than ${MAX_DEPTH} levels deep`);
     this.#path.length = again;
-    this.#refuse("an object that contains itself");
+    this.#refuse("an object that contains itself", "write an id in its place");
   }
 
   #refuse(what: string, hint?: string): never {

@@ -1,16 +1,16 @@
 /** Start of a process that a worker has started: it takes the socket, loads the program, and serves its app. */
 
-import { createRequire } from "node:module";
-import { pathToFileURL } from "node:url";
+import { writeSync } from "node:fs";
 import { isMainThread } from "node:worker_threads";
 
-import { type AnyApp, App } from "./app.ts";
+import type { AnyApp } from "./app.ts";
 import { type Connection, ConnectionProblem, stdinKind, takeSocket } from "./connection.ts";
 import { running } from "./context.ts";
 import { encodeText } from "./json.ts";
+import { loadApp, remedyFor, Unable } from "./loading.ts";
 import { captureOutput, Reports } from "./output.ts";
 import { PROTOCOL, Session, type Welcome } from "./session.ts";
-import { classOf, isInstance, stackOf, textOf } from "./shown.ts";
+import { attempted, classOf, isInstance, stackOf, textOf } from "./shown.ts";
 
 /** Name of the variable that keeps child processes from taking their stdin for the socket of a worker. */
 const TAKEN = "KAFLEET_SOCKET_TAKEN";
@@ -25,9 +25,6 @@ const NO_SOCKET =
  */
 const MIN_AGE_MS = 30_000;
 
-/** The app cannot serve; the message is shown to people. */
-class Unable extends Error {}
-
 /**
  * Serves the worker on file descriptor 0 with the app of the main module, if a worker has started this process. Called
  * once, when the package is imported: the socket is taken before any code that is imported later can read stdin.
@@ -40,6 +37,7 @@ export function serveIfStarted(): void {
   // A child process of an app in another language, which uses the client, has another stdin: usually an empty one.
   if (stdin === "other") console.error(NO_SOCKET);
   if (stdin !== "socket") return;
+  if (process.versions["bun"]) refuseBun();
   captureOutput();
   const server = new Server(takeSocket());
   process.on("uncaughtException", (error) => server.onError(error));
@@ -75,7 +73,7 @@ class Server {
       if (welcome.protocol < PROTOCOL) {
         throw new Unable(`the worker speaks version ${welcome.protocol} of the app protocol, this SDK ${PROTOCOL}`);
       }
-      const app = await loadMain();
+      const app = await loadApp();
       const session = new Session(this.#connection, app, welcome, () => void this.#finish());
       session.state = await this.#enter(app);
       session.begin();
@@ -108,7 +106,9 @@ class Server {
   /** Reports that the app cannot serve. */
   #refuse(error: unknown): void {
     this.#ending = true;
-    const message = isInstance(error, Unable) ? error.message : withHint(error, reported(error));
+    const text = isInstance(error, Unable) ? error.message : reported(error);
+    const remedy = isInstance(error, Unable) ? undefined : attempted(() => remedyFor(error, text));
+    const message = remedy ? `${text}; hint: ${remedy}` : text;
     this.#connection.send(`{"unable":{"message":${encodeText(message)}}}\n`);
     void this.#connection.close().then(() => process.exit(0));
   }
@@ -169,29 +169,12 @@ function reported(error: unknown): string {
   return stackOf(error) ?? textOf(error);
 }
 
-/** Adds a hint where Node knows the place of a syntax error, but shows it only itself. */
-function withHint(error: unknown, message: string): string {
-  if (!isInstance(error, SyntaxError) || /:\d+/.test(message)) return message;
-  return `${message}\nhint: \`node ${process.argv[1]}\` shows the line`;
-}
-
-/** Returns the app of the main module, when its evaluation has ended. */
-async function loadMain(): Promise<AnyApp> {
-  const program = process.argv[1];
-  if (!program) throw new Unable("there is no program: run `node tasks.ts`, not code on the command line");
-  const path = createRequire(program).resolve(program);
-  const module = (await import(pathToFileURL(path).href)) as Record<string, unknown>;
-  const named = { ...(module["default"] as object | undefined), ...module };
-  const apps = new Map(Object.entries(named).filter((entry): entry is [string, AnyApp] => entry[1] instanceof App));
-  const distinct = new Set(apps.values());
-  const app = apps.get("app") ?? [...distinct][0];
-  if (!app) throw new Unable(`\`${program}\` exports no \`App\`; hint: write \`export const app = new App()\``);
-  if (distinct.size > 1 && !apps.has("app")) {
-    const names = [...apps.keys()].map((name) => `\`${name}\``).join(", ");
-    throw new Unable(`\`${program}\` exports several apps (${names}); hint: export one, or name one of them \`app\``);
-  }
-  if (!app.tasks.size) throw new Unable('the app declares no task types; hint: write `app.task("name", …)`');
-  return app;
+/** Ends a process of Bun, whose `net` cannot take over a file descriptor. */
+function refuseBun(): never {
+  const message =
+    "Bun runs no apps, because it cannot take over the socket of the worker; hint: run them with `node`: it runs `.ts` files";
+  writeSync(0, `{"unable":{"message":${encodeText(message)}}}\n`);
+  process.exit(0);
 }
 
 function die(message: string): never {

@@ -1,4 +1,6 @@
-/** Names of options: those that nothing understands are refused, with the nearest one that exists. */
+/** Names of options: those that nothing understands are refused, with the form that works or the nearest one that exists. */
+
+import { formOfOption } from "./foreign.ts";
 
 /** Changes of letters after which a name still counts as a misspelling of another one. */
 const MAX_CHANGES = 3;
@@ -14,8 +16,10 @@ export function refuseUnknown(
   if (unknown !== undefined) throw new Problem(`\`${unknown}\` is not an option of ${owner}${hintFor(unknown, allowed)}`);
 }
 
-/** Returns a hint with the name that was probably meant, or with all of a few. */
+/** Returns a hint with the form that works, the name that was probably meant, or all of a few. */
 export function hintFor(unknown: string, allowed: readonly string[]): string {
+  const form = formOfOption(unknown);
+  if (form) return `; hint: ${form}`;
   const distances = allowed.map((name) => distance(unknown.slice(0, 64).toLowerCase(), name.toLowerCase()));
   const nearest = Math.min(...distances);
   const limit = Math.min(MAX_CHANGES, Math.ceil(unknown.length / 2));

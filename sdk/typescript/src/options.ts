@@ -1,9 +1,11 @@
 /** Options of task types and of single tasks, in the words of kafleet.toml and of the API. */
 
+import { checkOption } from "./checks.ts";
 import { DeclarationError } from "./errors.ts";
+import { formOfOption } from "./foreign.ts";
 import { hintFor } from "./names.ts";
-import { classOf, textOf } from "./shown.ts";
-import type { Call } from "./task.ts";
+import { classOf, kindOf, textOf } from "./shown.ts";
+import type { Call } from "./canvas.ts";
 import type { Duration } from "./outcomes.ts";
 import { type ErrorClass, type Limits, type Policy, POLICY_KEYS } from "./settings.ts";
 
@@ -56,6 +58,27 @@ export interface SubmitOptions extends ChildOptions {
   parent?: string;
 }
 
+/** Options of a task that an external system runs. */
+export interface ExternalOptions
+  extends
+    Pick<SubmitOptions, "id" | "parent" | "name" | "tags" | "creator" | "link" | "options" | "headers" | "then">,
+    Pick<SubmitOptions, "onFailure" | "failFast" | "maxFailed" | "actions" | "checks"> {
+  /** Whether reports after the end are ignored. Default true. */
+  blockWhenDone?: boolean;
+}
+
+/** Options of the task that stands for a group. */
+export type GroupOptions = Omit<ExternalOptions, "blockWhenDone">;
+
+/** Fields to change; null clears one. */
+export type PatchOptions = {
+  [K in keyof Pick<SubmitOptions, Changeable>]?: SubmitOptions[K] | null;
+};
+
+type Changeable =
+  | Exclude<keyof Limits, "totalTimeout">
+  | ("totalTimeout" | "name" | "tags" | "link" | "replyTo" | "options" | "headers" | "delay" | "at" | "expires");
+
 /** Options of a continuation. */
 export interface ThenOptions extends CommonOptions {
   /** Outcome that starts it. Default `succeeded`. */
@@ -67,31 +90,70 @@ export interface ThenOptions extends CommonOptions {
 export type CallOptions = SubmitOptions & ThenOptions;
 
 /** Use of a call. */
-export type Scope = "submit" | "spawn" | "then";
+export type Scope = "submit" | "spawn" | "then" | "scheduled" | "group" | "external" | "patch";
 
-const COMMON =
-  "key name tags headers retries minBackoff maxBackoff backoffReset maxWait timeout stallTimeout onFailure failFast maxFailed then " +
-  "actions checks";
+const LIMITS = "retries minBackoff maxBackoff backoffReset maxWait timeout stallTimeout";
+const COMMON = `key name tags headers ${LIMITS} onFailure failFast maxFailed then actions checks`;
+const GROUP = "id parent name tags creator link options headers onFailure failFast maxFailed then actions checks";
 const CHILD = `${COMMON} id creator link totalTimeout replyTo options delay at expires`;
 const ALLOWED: Record<Scope, Set<string>> = {
   submit: new Set(`${CHILD} parent`.split(" ")),
   spawn: new Set(CHILD.split(" ")),
   then: new Set(`${COMMON} on withResults`.split(" ")),
+  scheduled: new Set(`${COMMON} creator link options expires`.split(" ")),
+  group: new Set(GROUP.split(" ")),
+  external: new Set(`${GROUP} blockWhenDone`.split(" ")),
+  patch: new Set(`${LIMITS} totalTimeout name tags link replyTo options headers delay at expires`.split(" ")),
 };
-const PLACES: Record<Scope, string> = { submit: "a submitted task", spawn: "a child", then: "a continuation" };
+
+/** Scopes of tasks that the client creates, and of tasks that a handler runs. */
+const CREATING: readonly Scope[] = ["submit", "group", "external"];
+const RUNNING: readonly Scope[] = ["submit", "spawn", "then", "scheduled"];
+
+const PLACES: Record<Scope, string> = {
+  submit: "a submitted task",
+  spawn: "a child",
+  then: "a continuation",
+  scheduled: "a scheduled task",
+  group: "a group",
+  external: "an external task",
+  patch: "a change",
+};
 
 /** Returns the options of a task as the API and the worker accept them. Throws a `TypeError` for an unknown one. */
-export function taskFields(type: string, options: CallOptions, scope: Scope): Record<string, unknown> {
+export function taskFields(type: string, options: object, scope: Scope): Record<string, unknown> {
   const fields: Record<string, unknown> = {};
-  for (const [key, value] of Object.entries(options)) {
+  for (const [key, value] of Object.entries(options) as [string, unknown][]) {
     if (!ALLOWED[scope].has(key)) {
-      const hint = hintFor(key, [...ALLOWED[scope]]);
+      const hint = elsewhere(key, type, scope) ?? hintFor(key, [...ALLOWED[scope]]);
       throw new TypeError(`\`${key}\` is not an option of ${PLACES[scope]} (\`${type}\`)${hint}`);
     }
+    // The client refuses ids with the error of the API. In a change, null clears a field.
+    const isId = CREATING.includes(scope) && (key === "id" || key === "parent");
+    if (!isId && (scope !== "patch" || value !== null)) checkOption(`\`${type}\``, key, value);
     if (value !== undefined) fields[snakeCase(key)] = value;
   }
   return fields;
 }
+
+/** Returns the hint for an option that belongs to another place; nothing for one that exists nowhere. */
+function elsewhere(key: string, type: string, scope: Scope): string | undefined {
+  if (scope === "external" && key === "state") return "; hint: report it: `handle.report(state)`";
+  if (formOfOption(key) || !RUNNING.includes(scope)) return undefined;
+  if (POLICY_KEYS.has(key)) return `; hint: it belongs to the type: \`app.task("${type}", { ${key}: … }, handler)\``;
+  if (ALLOWED.then.has(key)) return "; hint: it belongs to a continuation, as in `cx.then(task, params, options)`";
+  return ALLOWED.submit.has(key) ? "; hint: it belongs to a submitted task" : undefined;
+}
+
+/** Returns the hint for an option that a policy does not have. `declared`: other options in the same place, none in a bundle. */
+function hintForPolicy(name: string, key: string, declared: readonly string[]): string {
+  if (!declared.length && TASK_OPTIONS.includes(key)) return `; hint: it belongs to a task of the bundle, in \`${name}.task(…)\``;
+  if (!ALLOWED.submit.has(key) || formOfOption(key)) return hintFor(key, [...POLICY_KEYS, ...declared]);
+  return `; hint: it belongs to a call: \`task.submit(params, { ${key}: … })\``;
+}
+
+/** Options of a declaration besides its policy. */
+export const TASK_OPTIONS = "params output doc numbers softTimeout aliases joined results upstream".split(" ");
 
 /** Policy for the worker, and the classes of errors, which the app matches itself. */
 export interface SplitPolicy {
@@ -108,10 +170,9 @@ export function splitPolicy(name: string, policy: Policy, declared: readonly str
   const split: SplitPolicy = { fields: {}, failOn: [], retryOn: [] };
   for (const [key, value] of Object.entries(policy)) {
     if (!POLICY_KEYS.has(key)) {
-      throw new DeclarationError(
-        `\`${name}\`: \`${key}\` is not a key of a policy${hintFor(key, [...POLICY_KEYS, ...declared])}`,
-      );
+      throw new DeclarationError(`\`${name}\`: \`${key}\` is not a key of a policy${hintForPolicy(name, key, declared)}`);
     }
+    checkOption(`\`${name}\``, key, value, DeclarationError);
     if (key === "failOn" || key === "retryOn") {
       const listed = errorKinds(name, key, value);
       split[key] = listed.filter((kind) => typeof kind === "function");
@@ -124,14 +185,42 @@ export function splitPolicy(name: string, policy: Policy, declared: readonly str
   return split;
 }
 
+/**
+ * Returns the policy for the worker, if there is one. It has classes by their names, as kinds: a class that is listed beats
+ * `onError` and `*`, as its name does.
+ */
+export function declaredPolicy({ fields, failOn, retryOn }: SplitPolicy): Record<string, unknown> | undefined {
+  const declared = { ...fields };
+  for (const [key, classes] of Object.entries({ fail_on: failOn, retry_on: retryOn })) {
+    const kinds = new Set([...((fields[key] ?? []) as string[]), ...classes.map(kindOfClass)]);
+    if (kinds.size) declared[key] = [...kinds];
+  }
+  return Object.keys(declared).length ? declared : undefined;
+}
+
+/** Whether a policy decides about a kind that it does not name, so that the worker would not ask the app. */
+export function decidesUnnamed({ fields }: SplitPolicy, outcome: "fail" | "retry"): boolean {
+  const opposite = (fields[outcome === "retry" ? "fail_on" : "retry_on"] ?? []) as string[];
+  return opposite.includes("*") || (fields["on_error"] ?? "retry") !== "retry";
+}
+
+/** Returns the kind of the errors of a class, unless they are of a subclass or change their name. */
+export function kindOfClass(kind: ErrorClass): string {
+  const name = (kind.prototype as Error).name;
+  return kindOf(name && name !== "Error" && Object.hasOwn(kind.prototype as object, "name") ? name : kind.name);
+}
+
 /** Returns a list of classes of errors and names of kinds. Others would match no error: what an import has not defined yet. */
 function errorKinds(name: string, key: string, value: unknown): (string | ErrorClass)[] {
   const kinds: unknown[] = value === undefined ? [] : Array.isArray(value) ? value : [value];
   const wrong = kinds.find((kind) => typeof kind !== "string" && !isErrorClass(kind));
   if (Array.isArray(value ?? []) && wrong === undefined && !kinds.includes(undefined)) return kinds as (string | ErrorClass)[];
-  const found = Array.isArray(value)
-    ? `has \`${typeof wrong === "function" ? wrong.name : textOf(wrong)}\``
-    : `is of type ${classOf(value)}`;
+  if (!Array.isArray(value) && (typeof value === "string" || isErrorClass(value))) {
+    const written = typeof value === "string" ? JSON.stringify(value) : (value as ErrorClass).name;
+    throw new DeclarationError(`\`${name}\`: \`${key}\` is no list; hint: write \`${key}: [${written}]\``);
+  }
+  const shown = typeof wrong === "function" ? wrong.name : textOf(wrong);
+  const found = Array.isArray(value) ? `has \`${shown}\`` : `is of type ${classOf(value)}`;
   throw new DeclarationError(`\`${name}\`: \`${key}\` ${found}; hint: list classes of errors, and names of kinds`);
 }
 
@@ -139,6 +228,7 @@ function isErrorClass(kind: unknown): boolean {
   return kind === Error || (typeof kind === "function" && kind.prototype instanceof Error);
 }
 
-function snakeCase(key: string): string {
+/** Returns a name of TypeScript as kafleet.toml and the API write it. */
+export function snakeCase(key: string): string {
   return key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }

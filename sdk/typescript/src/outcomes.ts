@@ -82,6 +82,20 @@ export class Cancelled extends Error {
   }
 }
 
+/** The attempt is over its `softTimeout`. It is the reason of the `signal`, and `check()` throws it once. */
+export class SoftTimeout extends Error {
+  override readonly name = "SoftTimeout";
+
+  constructor(limitMs: number) {
+    super(`soft timeout of ${durationText(limitMs)}`);
+  }
+}
+
+/** Returns a duration for people. */
+export function durationText(ms: number): string {
+  return ms < 1000 ? `${Math.round(ms)} ms` : `${Math.round(ms / 100) / 10} s`;
+}
+
 const UNITS: Record<string, number> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 
 /** Returns a duration in whole milliseconds. Throws a `TypeError` for what is no duration, or too long for an exact number. */

@@ -1,5 +1,7 @@
 /** Output: `console` goes to the log of the running task, and reports about errors without a task to stderr. */
 
+import { Console } from "node:console";
+
 import { running } from "./context.ts";
 import { attempted } from "./shown.ts";
 
@@ -12,6 +14,9 @@ export function captureOutput(): void {
   if (isCaptured) return;
   isCaptured = true;
   for (const stream of [process.stdout, process.stderr]) capture(stream);
+  const { deno, bun } = process.versions;
+  // Their `console` does not write to the streams.
+  if (deno || bun) globalThis.console = new Console(process.stdout, process.stderr);
 }
 
 function capture(stream: NodeJS.WriteStream): void {

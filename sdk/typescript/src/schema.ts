@@ -1,5 +1,7 @@
 /** Schemas of params and results: the interface of Standard Schema and Standard JSON Schema. */
 
+import { hintForType } from "./json_types.ts";
+
 /** Schema of a library that implements Standard Schema (https://standardschema.dev), such as zod, arktype or valibot. */
 export interface Schema<Input = unknown, Output = Input> {
   readonly "~standard": {
@@ -8,8 +10,14 @@ export interface Schema<Input = unknown, Output = Input> {
     readonly validate: (value: unknown) => Validated<Output> | Promise<Validated<Output>>;
     readonly types?: { readonly input: Input; readonly output: Output } | undefined;
     /** JSON Schema of the values before validation. Without it, neither the API nor the worker checks them. */
-    readonly jsonSchema?: { readonly input: (options: { readonly target: "draft-2020-12" }) => Record<string, unknown> };
+    readonly jsonSchema?: { readonly input: (options: JsonSchemaOptions) => Record<string, unknown> };
   };
+}
+
+/** Options of a conversion to JSON Schema. */
+export interface JsonSchemaOptions {
+  readonly target: "draft-2020-12";
+  readonly libraryOptions?: Record<string, unknown> | undefined;
 }
 
 /** Outcome of a validation. */
@@ -54,7 +62,27 @@ export async function validated(schema: Schema | undefined, value: unknown): Pro
   if (!schema) return value;
   const result = await schema["~standard"].validate(value);
   if (!result.issues) return result.value;
-  throw new Mismatch(result.issues.slice(0, 5).map(text).join("; "));
+  throw new Mismatch(textOfIssues(result.issues));
+}
+
+/**
+ * Returns why a value does not fit a schema; nothing if it fits. `UNDECIDED`: the schema answers with a promise, as after a
+ * look into a database.
+ */
+export function mismatchOf(schema: Schema, value: unknown): string | undefined | typeof UNDECIDED {
+  const result = schema["~standard"].validate(value);
+  if (result instanceof Promise) {
+    result.catch(() => {});
+    return UNDECIDED;
+  }
+  return result.issues && textOfIssues(result.issues);
+}
+
+export const UNDECIDED = Symbol("undecided");
+
+function textOfIssues(issues: readonly Issue[]): string {
+  const shown = issues.slice(0, 5).map(text).join("; ");
+  return shown + hintForType(shown);
 }
 
 function text(issue: Issue): string {
@@ -65,4 +93,21 @@ function text(issue: Issue): string {
 /** Returns the JSON Schema that describes the input of a schema; nothing if its library has none. */
 export function jsonSchema(schema: Schema | undefined): Record<string, unknown> | undefined {
   return schema?.["~standard"].jsonSchema?.input({ target: "draft-2020-12" });
+}
+
+/** Returns a JSON Schema as people write a type: an object with its members, one level deep. */
+export function signature(schema: Record<string, unknown> | undefined): string {
+  const { type, properties, required = [] } = (schema ?? {}) as { type?: unknown; properties?: object; required?: string[] };
+  if (!properties) return typeOf(schema);
+  const members = Object.entries(properties).map(
+    ([name, member]) => `${name}${required.includes(name) ? "" : "?"}: ${typeOf(member)}`,
+  );
+  return type === "object" && members.length ? `{ ${members.join(", ")} }` : typeOf(schema);
+}
+
+function typeOf(schema: Record<string, unknown> | undefined): string {
+  const { type, items, enum: values } = schema ?? {};
+  if (type === "array") return `${items ? typeOf(items as Record<string, unknown>) : "unknown"}[]`;
+  if (Array.isArray(values)) return values.map((value) => JSON.stringify(value)).join(" | ");
+  return typeof type === "string" ? type : "unknown";
 }

@@ -2,8 +2,9 @@
 
 import type { AnyApp } from "./app.ts";
 import { Attempt, errorLine, isSuspect } from "./attempt.ts";
+import { LoopWatch } from "./blocked.ts";
 import { type Connection, ConnectionProblem } from "./connection.ts";
-import { type AttemptMessage, type Channel, type Context, LIMITS, type Limits, running } from "./context.ts";
+import { type AttemptMessage, type Channel, type Context, LIMITS, type Limits } from "./context.ts";
 import type { Bundle } from "./declare.ts";
 import { decode, encode } from "./json.ts";
 import { Outcome, Retry, SpawnFailed } from "./outcomes.ts";
@@ -24,6 +25,7 @@ export interface Welcome {
   protocol: number;
   types?: string[];
   slots?: number;
+  dev?: boolean;
   limits: Partial<Limits>;
 }
 
@@ -44,15 +46,19 @@ export class Session implements Channel {
   readonly #waiting: string[] = [];
   readonly #unsent = new Set<Context>();
   readonly #onFinished: () => void;
+  readonly #app: AnyApp;
+  readonly #watch: LoopWatch | undefined;
   #lastCall = 0;
 
   /** `onFinished` is called once the worker has ended the stream and all attempts are answered. */
   constructor(connection: Connection, app: AnyApp, welcome: Welcome, onFinished: () => void) {
     this.#connection = connection;
     this.limits = { ...LIMITS, ...welcome.limits };
+    this.#app = app;
+    if (app.stacks ?? welcome.dev) this.#watch = new LoopWatch(this.#running, (attempt) => this.#sendNow(attempt));
     this.#slots = welcome.slots ?? app.slots;
     this.#onFinished = onFinished;
-    for (const [name, task] of app.tasks) {
+    for (const [name, task] of app.declared) {
       if (!welcome.types || welcome.types.includes(name)) this.#tasks.set(name, task);
     }
   }
@@ -60,9 +66,20 @@ export class Session implements Channel {
   /** Reports that the app can run attempts. */
   begin(): void {
     const types = [...this.#tasks.values()].map((task) => task.declaration());
-    const runtime = `Node.js ${process.version}`;
-    const ready = { protocol: PROTOCOL, sdk: `kafleet ${VERSION}`, runtime, slots: this.#slots, responsive: true, types };
+    const { deno } = process.versions;
+    const runtime = deno ? `Deno ${deno}` : `Node.js ${process.version}`;
+    const sdk = `kafleet ${VERSION}`;
+    const schedules = this.#schedules();
+    const ready = { protocol: PROTOCOL, sdk, runtime, slots: this.#slots, responsive: true, types, schedules };
     this.send(`{"ready":${encode(ready)}}\n`);
+  }
+
+  /** Returns the schedules of the types that this process runs, and of those of other programs, by their ids; nothing without any. */
+  #schedules(): Record<string, unknown> | undefined {
+    const declared = [...this.#app.declaredSchedules].filter(
+      ([, { type }]) => this.#tasks.has(type) || !this.#app.declared.has(type),
+    );
+    return declared.length ? Object.fromEntries(declared.map(([id, { spec }]) => [id, spec])) : undefined;
   }
 
   /** Handles a message of the worker. */
@@ -71,7 +88,7 @@ export class Session implements Channel {
     if (message === undefined) return this.#unreadable(line);
     const { kind, fields, isExact } = message;
     if (kind === "attempt") this.#start({ ...(fields as unknown as AttemptMessage), isSuspect: isSuspect(line, isExact) });
-    else if (kind === "cancel") this.#cancel(fields["n"] as number, fields["reason"] as string);
+    else if (kind === "cancel") this.#running.get(fields["n"] as number)?.cancel(fields["reason"] as string);
     else if (kind === "reply") this.#reply(fields as unknown as Reply);
     else if (kind === "ping") this.send(`{"pong":{"at":${encode(fields["at"])}}}\n`);
   }
@@ -142,13 +159,14 @@ export class Session implements Channel {
       return this.send(errorLine(message.n, outcome, kind, messageOf(error)));
     }
     this.#running.set(message.n, attempt);
+    this.#watch?.begin(message.left_ms);
     void attempt.run().then((lines) => this.#answer(attempt, lines));
   }
 
-  #cancel(n: number, reason: string): void {
-    const cx = this.#running.get(n)?.cx;
-    // Within the attempt, to which errors of the signal's listeners belong.
-    if (cx) running.run(cx, () => cx.cancel(reason));
+  /** Sends the log lines of an attempt although the event loop is blocked. */
+  #sendNow({ cx }: Attempt): void {
+    this.send(cx.flush());
+    this.#connection.flush();
   }
 
   /** Returns the task that runs an attempt. Throws the outcome of an attempt that none runs. */

@@ -68,8 +68,40 @@ export function messageOf(error: unknown): string {
   const message = attempted(() => ({ text: error.message as unknown }));
   if (!message) return "(the message of the error throws when it is read)";
   if (typeof message.text !== "string") return textOf(message.text);
-  const inner = message.text || aggregated(error).map(messageOf).join("; ");
-  return clipped(inner, MAX_MESSAGE_CHARS) || nameOf(error);
+  const parts = message.text ? [message.text] : [];
+  const withCauses = (each: unknown) => [each, ...causesOf(each)].map(ownMessage).join(": ");
+  for (const part of [aggregated(error).map(withCauses).join("; "), ...causesOf(error).map(ownMessage)]) {
+    // Many messages already have that of the cause.
+    if (part && !parts.some((text) => text.includes(part))) parts.push(part);
+  }
+  return clipped(parts.join(": "), MAX_MESSAGE_CHARS) || nameOf(error);
+}
+
+/** Returns the text about a value that was thrown instead of an error. */
+export function thrownText(value: unknown): string {
+  const text = textOf(value);
+  if (text && value !== null && value !== undefined) return text;
+  return `\`${text || '""'}\` was thrown, which is no error; hint: write \`throw new Error("…")\``;
+}
+
+/** Returns the causes of an error, the nearest first. */
+function causesOf(error: unknown): unknown[] {
+  const causes = new Set<unknown>([error]);
+  for (let at = error; isError(at) && causes.size < MAX_STACKS;) {
+    const cause: unknown = attempted(() => (at as Error).cause);
+    if (cause === undefined || causes.has(cause)) break;
+    causes.add(cause);
+    at = cause;
+  }
+  return [...causes].slice(1);
+}
+
+/** Returns the message of one error, without its causes; for one that aggregates others without a text, theirs. */
+function ownMessage(error: unknown): string {
+  const text: unknown = isError(error) ? attempted(() => error.message) : textOf(error);
+  if (typeof text === "string" && text) return text;
+  const inner = aggregated(error).flatMap((each) => attempted(() => (each as Error).message) ?? []);
+  return inner.filter((each) => typeof each === "string").join("; ");
 }
 
 /** Returns the class name of an error, which is the kind of a failure that is not an `Outcome`. */
@@ -110,6 +142,11 @@ export function stackOf(error: unknown): string | undefined {
     waiting.push(...aggregated(at).map((each): [string, unknown] => ["one of them: ", each]));
   }
   return clipped(stacks.join("\n"), MAX_STACK_CHARS);
+}
+
+/** Returns the place of the program at which an error was made, such as `at file:///srv/shop/tasks.ts:4:20`. */
+export function callerOf(error: Error): string {
+  return ownStack(error).split("\n").at(1)?.trim() ?? "at an unknown place";
 }
 
 /** Returns a text for people that UTF-8 can represent, with at most so many characters. */

@@ -1,59 +1,36 @@
-/** Declared task types, and calls of them. */
+/** Declared task types, and types of other programs. */
 
 import type { AnyApp } from "./app.ts";
-import { Handle, refuseInAttempt } from "./client.ts";
-import type { Context, Joined } from "./context.ts";
+import { Call, Group } from "./canvas.ts";
 import { type ApiError, DeclarationError } from "./errors.ts";
-import {
-  type CallOptions,
-  type ErrorClass,
-  type Numbers,
-  type Scope,
-  type SplitPolicy,
-  type SubmitOptions,
-  taskFields,
-} from "./options.ts";
-import { unsuitable } from "./json.ts";
-import { jsonSchema, Mismatch, type Schema, validated } from "./schema.ts";
-import { messageOf } from "./shown.ts";
+import { refuseMethods, TASK_METHODS } from "./foreign.ts";
+import { Handle, refuseInAttempt } from "./handle.ts";
+import { type CallOptions, declaredPolicy, type ErrorClass, type Numbers } from "./options.ts";
+import type { Scope, SplitPolicy, SubmitOptions } from "./options.ts";
+import { decode, encode, unsuitable } from "./json.ts";
+import { withoutJsonSchema } from "./json_types.ts";
+import { jsonSchema, Mismatch, mismatchOf, type Schema, signature, UNDECIDED, validated } from "./schema.ts";
+import { attempted, messageOf, textOf } from "./shown.ts";
+import { type Forms, formsOf, isFormOf, type Upstream } from "./upstream.ts";
 
 /** Arguments of a call: the params may be omitted if they may be `undefined`. */
 export type Arguments<P, O> = undefined extends P ? [params?: P, options?: O] : [params: P, options?: O];
 
-/** One task to create: a type with its params and options. */
-export class Call<R> {
-  readonly target: Target<never, R>;
-  readonly params: unknown;
-  readonly options: CallOptions;
-
-  constructor(target: Target<never, R>, params: unknown, options: CallOptions = {}) {
-    this.target = target;
-    this.params = params;
-    this.options = options;
-  }
-
-  /** Returns the task as the API and the worker accept it. */
-  document(scope: Scope): Record<string, unknown> {
-    const { name, type, joined } = this.target;
-    if (joined && scope !== "then") {
-      throw new TypeError(`\`${name}\` is declared with \`app.joined\` and runs as a continuation only; hint: use \`cx.then\``);
-    }
-    const fields = this.target.labelled(taskFields(name, this.options, scope));
-    if (this.options.then) {
-      fields["then"] = this.options.then.map((next) => (next instanceof Call ? next.document("then") : next));
-    }
-    return { type, params: this.target.wrapped(this.params ?? null), ...(joined && { with_results: true }), ...fields };
-  }
-}
-
-/** Task type that can be submitted and spawned. `P`: its params; `R`: its result, as a client receives it. */
-export abstract class Target<P, R> {
+/**
+ * Task type that can be submitted and spawned. `P`: its params; `R`: its result, as a client receives it; `C`: the params of a call,
+ * without those that a chain fills; `T`: the results of other tasks that it takes.
+ */
+export abstract class Target<P, R, C = P, T = never> {
+  /** For the compiler, which would otherwise infer `C` without `undefined`. */
+  declare protected readonly calling: (params: C) => void;
   readonly app: AnyApp;
   readonly name: string;
   /** Name of the type: that of the bundle, if the task is in one. */
   readonly type: string;
   /** Whether the type runs as a continuation only, with the results of other tasks. */
   readonly joined: boolean = false;
+  /** Whether another program runs the type. */
+  readonly isRemote: boolean = false;
   /** Whether the task is in a bundle. */
   protected readonly bundled: boolean;
 
@@ -96,30 +73,77 @@ export abstract class Target<P, R> {
     return this.decode(result);
   }
 
-  /** Returns a task to create, for `App.submitMany`, `Context.spawnNow` and `then`. */
-  call(...[params, options]: Arguments<P, CallOptions>): Call<R> {
-    return new Call<R>(this, params, options);
+  /**
+   * Returns whether a call takes the results of other tasks. Throws a `TypeError` if it needs them, and is no continuation that
+   * could have them.
+   */
+  takes(_params: unknown, _scope: Scope): boolean {
+    return false;
+  }
+
+  /**
+   * Returns why params do not fit the type; nothing if they do, or if only an attempt can decide. `withResults`: a chain may fill
+   * a member of them.
+   */
+  problemOf(_params: unknown, _withResults = false): string | undefined {
+    return undefined;
+  }
+
+  /** Returns a task to create: for `submit`, chains and groups, `App.submitMany`, and `spawn` and `then` of a context. */
+  call(...[params, options]: Arguments<C, CallOptions>): Call<R, unknown, T> {
+    return new Call(this, params, options);
+  }
+
+  /** Returns a group with a call for each item, which is its params. */
+  map(items: Iterable<P>): Group<R> {
+    return new Group(Iterator.from(items).map((params) => new Call(this, params)));
+  }
+
+  /** Returns a group with a call for each item, which is a list of its params and its options. */
+  starmap(items: Iterable<Arguments<P, CallOptions>>): Group<R> {
+    return new Group(Iterator.from(items).map(([params, options]) => new Call(this, params, options)));
+  }
+
+  /** Returns a group of calls whose params are lists, with up to `size` of the items each. */
+  chunks(items: Iterable<P extends readonly (infer I)[] ? I : never>, size: number): Group<R> {
+    if (!Number.isInteger(size) || size < 1)
+      throw new TypeError(`the size of a chunk is ${size}; hint: give a whole number from 1`);
+    const all = [...items];
+    const starts = Array.from({ length: Math.ceil(all.length / size) }, (_, n) => n * size);
+    return new Group(starts.map((start) => new Call<R>(this, all.slice(start, start + size))));
   }
 
   /** Creates a task. Rejects with an `ApiError`. */
   submit(...[params, options]: Arguments<P, SubmitOptions>): Promise<Handle<R>> {
-    return this.app.client.create(new Call<R>(this, params, options));
+    return this.app.client.create(new Call(this, params, options));
   }
 
   /** Creates a task and waits for its result. Rejects with an `ApiError`, a `TaskFailed`, or `TimedOut`. */
   async run(...[params, options]: Arguments<P, SubmitOptions>): Promise<R> {
     refuseInAttempt();
-    return (await this.app.client.create(new Call<R>(this, params, options))).result();
+    return (await this.app.client.create(new Call(this, params, options))).result();
   }
 
   /** Returns the handle of an existing task of this type. */
   handle(id: string): Handle<R> {
     return new Handle<R>(this, id);
   }
+
+  /** Returns what `console.log` shows, such as `<Task greet({ name: string }) -> string>`. */
+  toString(): string {
+    return `<${this.isRemote ? "Remote" : "Task"} ${this.name}>`;
+  }
+
+  [Symbol.for("nodejs.util.inspect.custom")](): string {
+    return `${this}`;
+  }
 }
+refuseMethods(Target.prototype, "a task type", TASK_METHODS);
 
 /** Task type that another program runs: any params, any result. */
-export class Remote extends Target<unknown, unknown> {
+export class Remote extends Target<unknown, unknown, unknown, unknown> {
+  override readonly isRemote = true;
+
   override async decode(result: unknown): Promise<unknown> {
     return result;
   }
@@ -132,30 +156,60 @@ export type Handler = (params: never, cx: never) => unknown;
 export interface Definition {
   params: Schema | undefined;
   output: Schema | undefined;
-  /** Schema or type of the results of the other tasks, for a type that joins them. */
-  results: Schema | Target<never, unknown> | undefined;
-  joined: boolean;
+  /** What it takes from the tasks before it in a chain. */
+  upstream: Upstream;
   doc: string | undefined;
   numbers: Numbers;
+  /** Time after which `SoftTimeout` interrupts an attempt, in milliseconds. */
+  softTimeoutMs: number | undefined;
   policy: SplitPolicy;
 }
 
 /** Declared task type. It is not callable: `fn` is the handler itself. */
-export class Task<P, R, F = Handler> extends Target<P, R> {
+export class Task<P, R, F = Handler, C = P, T = never> extends Target<P, R, C, T> {
   readonly fn: F;
   readonly definition: Definition;
   override readonly joined: boolean;
+  /** Whether the schema of the params answers with promises, so that attempts alone check them. */
+  #isAsync = false;
 
   constructor(app: AnyApp, name: string, definition: Definition, fn: F, bundle?: string) {
     super(app, name, bundle);
     checkName(name);
     this.fn = fn;
     this.definition = definition;
-    this.joined = definition.joined;
+    this.joined = definition.upstream.joins === "always";
+  }
+
+  override takes(params: unknown, scope: Scope): boolean {
+    const { joins, member } = this.definition.upstream;
+    const isContinuation = scope === "then";
+    if (this.joined && !isContinuation) {
+      const hint = "hint: use `cx.then`, or a chain";
+      throw new TypeError(`\`${this.name}\` is declared with \`app.joined\` and runs as a continuation only; ${hint}`);
+    }
+    if (member === undefined) return isContinuation && joins !== "never";
+    const isMissing = (params as Record<string, unknown> | undefined)?.[member] === undefined;
+    if (isMissing && !isContinuation && this.#requires(member)) {
+      const hint = "hint: give it, or use `chain` or `cx.then`";
+      throw new TypeError(`\`${member}\` of \`${this.name}\` is missing, which only a chain fills; ${hint}`);
+    }
+    return isMissing && isContinuation;
   }
 
   override get isExact(): boolean {
     return this.definition.numbers === "exact";
+  }
+
+  override problemOf(params: unknown, withResults = false): string | undefined {
+    const { params: schema, upstream } = this.definition;
+    const isIncomplete = withResults && upstream.member !== undefined;
+    if (!schema || this.#isAsync || isIncomplete) return undefined;
+    const problem = attempted(() => mismatchOf(schema, params));
+    this.#isAsync = problem === UNDECIDED;
+    // Objects with `toJSON` fit in another form, in which they are sent.
+    const sent = typeof problem === "string" && attempted(() => mismatchOf(schema, decode(encode(params ?? null)).value));
+    return typeof sent === "string" ? sent : undefined;
   }
 
   override async decode(result: unknown): Promise<R> {
@@ -164,13 +218,13 @@ export class Task<P, R, F = Handler> extends Target<P, R> {
 
   /** Returns the type as the `ready` message declares it. */
   declaration(): Record<string, unknown> {
-    const { output, doc, policy } = this.definition;
+    const { output, doc } = this.definition;
     return {
       name: this.name,
       params: this.schema("params"),
       output: output && this.schema("output"),
       doc,
-      policy: Object.keys(policy.fields).length ? policy.fields : undefined,
+      policy: declaredPolicy(this.definition.policy),
     };
   }
 
@@ -181,41 +235,53 @@ export class Task<P, R, F = Handler> extends Target<P, R> {
 
   /** Returns the JSON Schema of the params as Kafka has them, or of the result; nothing if its library has none. */
   schema(part: "params" | "output"): Record<string, unknown> | undefined {
+    if (part === "output") return this.#jsonSchema("output");
+    const { alone, joined } = this.forms();
+    return alone && joined ? { if: isFormOf, then: joined, else: alone } : (alone ?? joined);
+  }
+
+  /** Returns the JSON Schemas of the params as Kafka has them: of a task, and of a continuation with results. */
+  forms(): Forms {
+    return formsOf(this.name, this.#jsonSchema("params"), this.definition.upstream, this.bundled);
+  }
+
+  #jsonSchema(part: "params" | "output"): Record<string, unknown> | undefined {
     try {
-      const schema = jsonSchema(this.definition[part]);
-      if (!schema || part === "output" || !(this.bundled || this.joined)) return schema;
-      const own = embedded(this.name, schema);
-      const params = this.bundled ? { properties: { params: own } } : own;
-      return this.joined ? joinedSchema(params) : params;
+      return jsonSchema(this.definition[part]);
     } catch (error) {
-      throw new DeclarationError(`the schema of the ${part} of \`${this.name}\` has no JSON Schema: ${messageOf(error)}`);
+      const problem = withoutJsonSchema(this.definition[part], messageOf(error));
+      throw new DeclarationError(`the schema of the ${part} of \`${this.name}\` has no JSON Schema: ${problem}`);
     }
+  }
+
+  /** Whether a task needs a member of its params. Without a JSON Schema only the handler knows. */
+  #requires(member: string): boolean {
+    if (!this.definition.params) return true;
+    const required = this.#jsonSchema("params")?.["required"];
+    return Array.isArray(required) && required.includes(member);
+  }
+
+  override toString(): string {
+    const { params, output } = this.definition;
+    const result = output && this.#jsonSchema("output");
+    return `<Task ${this.name}(${params ? signature(this.#jsonSchema("params")) : ""})${result ? ` -> ${signature(result)}` : ""}>`;
   }
 }
 
 /** Throws a `DeclarationError` for an invalid name of a type, or of a task in a bundle. */
 export function checkName(name: string): void {
   if (/^[a-z0-9-]{1,64}$/.test(name)) return;
-  throw new DeclarationError(`\`${name}\` is not a name of a type: 1 to 64 characters of \`a-z 0-9 -\``);
+  const nearest = name
+    .toLowerCase()
+    .replace(/[^a-z0-9]+/g, "-")
+    .replace(/^-|-$/g, "")
+    .slice(0, 64);
+  const hint = nearest && `; hint: write \`${nearest}\``;
+  throw new DeclarationError(`\`${textOf(name)}\` is not a name of a type: 1 to 64 characters of \`a-z 0-9 -\`${hint}`);
 }
 
-/** Returns a schema as a part of another one. An id keeps its references valid: they are relative to it. */
-function embedded(id: string, { $schema, ...schema }: Record<string, unknown>): Record<string, unknown> {
-  return JSON.stringify(schema).includes('"$ref"') ? { $id: id, ...schema } : schema;
-}
-
-/** Schema of the params of a continuation with results. */
-function joinedSchema(params: Record<string, unknown>): Record<string, unknown> {
-  const ended = { type: "object", required: ["id", "state"] };
-  const properties = { params, task: ended, results: { type: "array", items: ended } };
-  return { type: "object", properties, required: Object.keys(properties) };
-}
-
-/** Handler of a type. */
-export type Run<P, R, S> = (params: P, cx: Context<S>) => R;
-
-/** Handler of a continuation with the results of other tasks. */
-export type RunJoined<P, T, R, S> = (params: P, cx: Joined<T, S>) => R;
+/** Handler of a type. `X`: its context. */
+export type Run<P, R, X> = (params: P, cx: X) => R;
 
 /** Outcome of one task of a batch. */
 export type Submitted<R> = Handle<R> | ApiError;

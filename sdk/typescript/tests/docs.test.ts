@@ -65,6 +65,8 @@ test("first example of docs/typescript.md and its tests run", async () => {
   const { shown } = await module("run.ts", shownTests(tests));
   assert.equal(shown.length, 3);
   for (const [name, run] of shown) await assert.doesNotReject(async () => run(), name);
+  await module("orders.ts", blockWith("docs/typescript.md", "// orders.ts"));
+  await module("tree.ts", blockWith("docs/typescript.md", "trial.tree(chain("));
   writeFileSync(join(folder, "tasks.test.ts"), tests);
   writeFileSync(join(folder, "web.ts"), blockWith("docs/typescript.md", "const handle = await greet.submit"));
   assert.equal(errorsOf(folder), "");

@@ -155,7 +155,7 @@ describe("app that cannot serve", () => {
     assert.match(typescript, /tasks\.ts:1\nconst x = ;\n +\^/);
     const file = program('import "kafleet";\nawait import("./broken.js");\n');
     writeFileSync(join(file, "../broken.js"), "const x = ;\n");
-    assert.match(await unable(t, file), /^SyntaxError: Unexpected token ';'\nhint: `node .*tasks\.ts` shows the line$/);
+    assert.match(await unable(t, file), /^SyntaxError: Unexpected token ';'; hint: `node .*tasks\.ts` shows the line$/);
   });
 
   test("because a module is missing names it", async (t) => {

@@ -58,9 +58,9 @@ test("output of the handler is stored with the task", async () => {
 test("failure of a child is named as the reason", async () => {
   const handle = await tasks.parentOfFailed.submit();
   await assert.rejects(handle.result(PATIENCE), (error: TaskFailed) => {
-    const hint = `hint: \`kafleet why ${handle.id}\` names that task`;
-    assert.equal(error.message, `the task \`${handle.id}\` ended as failed because of a descendant; ${hint}`);
-    return error.state === "failed" && error.kind === undefined;
+    const place = `because of its descendant \`${handle.id}:child\`: error: no such picture`;
+    assert.equal(error.message, `the task \`${handle.id}\` ended as failed ${place}`);
+    return error.state === "failed" && error.kind === "error" && error.descendant === `${handle.id}:child`;
   });
   const child = tasks.fails.handle(`${handle.id}:child`);
   await assert.rejects(child.result(PATIENCE), /ended as failed: error: no such picture/);

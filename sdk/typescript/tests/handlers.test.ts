@@ -21,7 +21,7 @@ test("ready declares types with schema and policy", async (t) => {
   assert.equal(responsive, true);
   const { params, output } = types[0];
   assert.deepEqual([types[0].name, params.required, output.type], ["checked", ["n"], "string"]);
-  assert.deepEqual(types[1], { name: "fails", policy: { retry_on: ["busy"] } });
+  assert.deepEqual(types[1], { name: "fails", policy: { fail_on: ["Problem"], retry_on: ["busy", "BadInput"] } });
 });
 
 test("hooks run around each attempt in their order", async (t) => {
@@ -73,7 +73,7 @@ describe("cancel", () => {
     await worker.next("heartbeat");
     worker.send("cancel", { n, reason: "timeout" });
     const { outcome, kind, message } = await worker.next("error");
-    assert.deepEqual([outcome, kind, message], ["cancelled", "cancelled", "the attempt was cancelled: timeout"]);
+    assert.deepEqual([outcome, kind, message], ["cancelled", "cancelled", "the attempt was cancelled: timeout of 60 s"]);
   });
 
   test("before the handler asks for the signal ends it too", async (t) => {
@@ -208,7 +208,7 @@ test("class of an error decides the outcome", async (t) => {
     const { outcome, kind, message } = await worker.run("fails", { how });
     return [outcome, kind, message];
   };
-  assert.deepEqual(await outcome("problem"), ["fail", "Problem", "p"]);
+  assert.deepEqual(await outcome("problem"), ["fail", "Problem", "p: the cause"]);
   assert.deepEqual(await outcome("bad input"), ["retry", "BadInput", "b"]);
   assert.deepEqual(await outcome("unsuccessful"), ["fail", "unsuccessful", "no such customer"]);
   assert.deepEqual(await outcome("dead"), ["dead", "broken_data", "d"]);

@@ -83,7 +83,7 @@ test("functions that run nothing when they are called are refused where they are
         each,
         (error: Error) => error instanceof DeclarationError && error.message.startsWith(`\`${name}\` ${message}`),
       );
-      app.tasks.delete("b");
+      app.declared.delete("b");
     });
   }
   assert.throws(() => app.around("log" as never), /`app.around` has no function, but a value of type string/);

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { App, Client, Dead, Fail, Retry, Unsuccessful, Wait } from "kafleet";
+import { App, Client, Dead, Fail, group, Retry, Unsuccessful, Wait } from "kafleet";
 import { fleet, recorded, trial } from "kafleet/testing";
 import { z } from "zod";
 
@@ -26,6 +26,18 @@ const MISSPELT: Record<string, [(options: any) => unknown, string, string]> = {
   watch: [(options) => handle.watch(options).next(), "timeOut", "timeout"],
   result: [(options) => handle.result(options), "singal", "signal"],
   retry: [(options) => handle.retry(options), "onlyfailed", "onlyFailed"],
+  log: [(options) => handle.log(options), "form", "from"],
+  patch: [(options) => handle.patch(options), "tag", "tags"],
+  report: [(options) => handle.report("failed", options), "mesage", "message"],
+  external: [(options) => app.external("a").submit(options), "blockwhendone", "blockWhenDone"],
+  group: [(options) => group(item.call()).submit(options), "maxfailed", "maxFailed"],
+  "app.tasks.search": [(options) => app.tasks.search("a", options), "limmit", "limit"],
+  "app.bulk": [(options) => app.bulk.cancel("a", options), "reson", "reason"],
+  "app.deadLetters.list": [(options) => app.deadLetters.list(options), "typ", "type"],
+  "app.deadLetters.redrive": [(options) => app.deadLetters.redrive(options), "cod", "code"],
+  "app.schedules.upsert": [(options) => app.schedules.upsert("a", options), "timezon", "timezone"],
+  "app.events": [(options) => app.events(options).next(), "rot", "root"],
+  "trial.tree": [(options) => trial.tree(item, undefined, options), "maxattempts", "maxAttempts"],
   "new Client": [(options) => new Client(options), "uri", "url"],
   Fail: [(options) => new Fail("a", options), "kid", "kind"],
   Dead: [(options) => new Dead("a", options), "case", "cause"],
@@ -51,7 +63,7 @@ for (const [owner, [use, misspelt, meant]] of Object.entries(MISSPELT)) {
 
 test("misspelt options of children and continuations are refused, and those of what is shown are logged", async () => {
   const wrong = async (use: (cx: any) => unknown) => {
-    const { failure, log } = await trial(app.task(`task-${app.tasks.size}`, async (_: unknown, cx) => void (await use(cx))));
+    const { failure, log } = await trial(app.task(`task-${app.declared.size}`, async (_: unknown, cx) => void (await use(cx))));
     return [failure?.message, log];
   };
   const place = "(`item`); hint: did you mean `retries`?";
@@ -82,10 +94,10 @@ for (const [name, options, message] of [
   ["class that is undefined", { failOn: [undefined] }, "`a`: `failOn` has `undefined`"],
   ["function instead of a class", { retryOn: [function isBusy() {}] }, "`a`: `retryOn` has `isBusy`"],
   ["class of no error", { failOn: [class Other {}] }, "`a`: `failOn` has `Other`"],
-  ["no list", { failOn: "busy" }, "`a`: `failOn` is of type string"],
+  ["no list", { failOn: { busy: true } }, "`a`: `failOn` is of type Object"],
   ["JSON Schema as params", { params: { type: "object" } }, "`a`: `params` is no schema, but a value of type Object"],
   ["class as output", { output: Date }, "`a`: `output` is no schema, but a value of type function"],
-  ["results without a joined type", { results: z.string() }, "`a`: `results` is not a key of a policy"],
+  ["results without a joined type", { results: z.string() }, "`a`: `results` is for a type that joins other tasks"],
   ["unknown numbers", { numbers: "big" }, "`a`: `numbers` is `big`; hint: write `checked` or `exact`"],
 ] as const) {
   test(`wrong declaration is refused: ${name}`, () => {

@@ -85,7 +85,11 @@ describe("what is shown with a task never fails it", () => {
   const large = "x".repeat(70_000);
 
   for (const [name, use, log] of [
-    ["progress of NaN", (cx) => cx.progress({ loss: NaN }), "a progress value was dropped: `NaN` at `/loss` has no JSON form"],
+    [
+      "progress of NaN",
+      (cx) => cx.progress({ loss: NaN }),
+      "a progress value was dropped: `NaN` at `/loss` has no JSON form; hint: write null, or a text",
+    ],
     ["progress of a Map", (cx) => cx.progress(new Map()), /^a progress value was dropped: a value of type Map has no JSON form/],
     ["progress that is too large", (cx) => cx.progress(large), "a progress value was dropped: it has over 16384 bytes"],
     ["log of a number", (cx) => cx.log(5), "5"],
@@ -119,7 +123,9 @@ describe("what is shown with a task never fails it", () => {
     ],
   ] as [string, (cx: Context) => unknown, string | RegExp][]) {
     test(name, async () => {
-      const run = await trial(app.task(`task-${app.tasks.size}`, async (_: unknown, cx) => (await use(cx as Context), "done")));
+      const run = await trial(
+        app.task(`task-${app.declared.size}`, async (_: unknown, cx) => (await use(cx as Context), "done")),
+      );
       assert.equal(run.output, "done");
       if (typeof log === "string") assert.equal(run.log[0], log);
       else assert.match(run.log[0]!, log);
@@ -140,7 +146,7 @@ describe("message of what is thrown", () => {
   for (const [name, error, message, kind] of [
     ["object", { code: 5, details: "no such customer" }, "{ code: 5, details: 'no such customer' }", "error"],
     ["object without a prototype", Object.create(null), "[Object: null prototype] {}", "error"],
-    ["nothing", undefined, "undefined", "error"],
+    ["nothing", undefined, /^`undefined` was thrown, which is no error; hint: write `throw/, "error"],
     ["symbol", Symbol("s"), "Symbol(s)", "error"],
     ["list", [1, "a", [null]], "[ 1, 'a', [ null ] ]", "error"],
     ["map", new Map([["a", new Set([1])]]), "Map [ [ 'a', Set [ 1 ] ] ]", "error"],
@@ -160,7 +166,7 @@ describe("message of what is thrown", () => {
     ],
   ] as [string, unknown, string | RegExp, string][]) {
     test(name, async () => {
-      const task = app.task(`task-${app.tasks.size}`, () => {
+      const task = app.task(`task-${app.declared.size}`, () => {
         throw error;
       });
       const { failure } = await trial(task);
@@ -283,7 +289,7 @@ test("values without JSON form are refused when a task is submitted", async () =
   const remote = app.remote("a");
   const wrong: [unknown, RegExp][] = [
     [NaN, /`NaN` at `\/params` has no JSON form/],
-    [{ deep: [new Set()] }, /a value of type Set at `\/params\/deep\/0` has no JSON form; hint: copy what is needed/],
+    [{ deep: [new Set()] }, /a value of type Set at `\/params\/deep\/0` has no JSON form; hint: write `\[\.\.\.value\]`/],
     [() => 1, /a value of type function at `\/params` has no JSON form/],
   ];
   for (const [params, message] of wrong)

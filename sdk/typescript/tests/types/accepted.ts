@@ -1,7 +1,25 @@
 /** Code that the compiler accepts. */
 
 import { type } from "arktype";
-import { type ApiError, App, type Context, current, type Ended, Fail, type Handle, type Joined, Retry, type Task } from "kafleet";
+import {
+  type ApiError,
+  App,
+  type Call,
+  chain,
+  chord,
+  type Context,
+  current,
+  type Ended,
+  Fail,
+  group,
+  type Handle,
+  type Joined,
+  Retry,
+  SoftTimeout,
+  type State,
+  type Status,
+  type Task,
+} from "kafleet";
 import { recorded, trial } from "kafleet/testing";
 import { z } from "zod";
 
@@ -92,6 +110,104 @@ export const mosaic = small.joined("mosaic", { params: z.object({ title: z.strin
 });
 
 export const pinged = small.task("ping", () => 1);
+
+export const mail = app.task(
+  "mail",
+  { params: z.object({ to: z.string(), files: z.array(z.string()) }), upstream: "files" },
+  ({ to, files }) => {
+    same<typeof files>().as<string[]>(true);
+    return to.length;
+  },
+);
+
+export const add = app.task("add", { upstream: "sum" }, ({ sum, more }: { sum: number; more: number }) => sum + more);
+
+export const filled = small.task("filled", { upstream: "sum" }, ({ sum }: { sum: number }) => `${sum}`);
+
+export const gallery = app.task(
+  "gallery",
+  { params: z.object({ title: z.string() }), joined: "optional", results: thumbnail },
+  ({ title }, cx) => {
+    same<typeof cx.state>().as<Pool>(true);
+    if (!cx.results) return title;
+    same<typeof cx>().as<Joined<{ path: string; made: Date }, Pool>>(true);
+    same<typeof cx.results>().as<readonly Ended<{ path: string; made: Date }>[]>(true);
+    return title + cx.results.length;
+  },
+);
+
+export const path = app.task("path", { output: z.string() }, (n: number) => `${n}`);
+
+export const spawning = app.task("spawning", async (numbers: number[], cx) => {
+  await cx.spawn(path.map(numbers));
+  await cx.spawn(chain(path.call(1), mail.call({ to: "a" })));
+  await cx.spawnNow(path.map(numbers));
+  cx.then(mail, { to: "a" });
+  cx.then(filled);
+  cx.then(chain(gallery.call({ title: "a" }), plain.call()));
+});
+
+export async function canvas(): Promise<void> {
+  const steps = chain(path.call(1), mail.call({ to: "a" }), add.call({ more: 5 }));
+  const handle = await steps.submit();
+  same<typeof handle>().as<Handle<string, number>>(true);
+  same<number>().as<Awaited<ReturnType<typeof handle.finalResult>>>(true);
+  const longer = chain(steps, filled.call(), plain.call());
+  same<string>().as<Awaited<ReturnType<Awaited<ReturnType<typeof longer.submit>>["finalResult"]>>>(true);
+  const nested = chain(path.call(1), steps);
+  same<number>().as<Awaited<ReturnType<Awaited<ReturnType<typeof nested.submit>>["finalResult"]>>>(true);
+
+  const results = await (await group(path.call(1), mail.call({ to: "a", files: [] })).submit({ name: "a" })).result();
+  same<typeof results>().as<(string | number)[]>(true);
+  const all = chord(path.map([1, 2]), mail.call({ to: "a" }));
+  same<number>().as<Awaited<ReturnType<Awaited<ReturnType<typeof all.submit>>["finalResult"]>>>(true);
+  // What a schema makes a date of travels as text.
+  chord([thumbnail.call({ path: "a" })], gallery.call({ title: "a" }));
+  chord([thumbnail.call({ path: "a" })], sheet.call({ title: "a" }));
+  chord([path.call(1)], app.remote("elsewhere").call());
+  chain(group(path.call(1)), mail.call({ to: "a" }), plain.call());
+  const [first] = await (await path.starmap([[1, { id: "a" }], [2]]).submit()).result();
+  same<typeof first>().as<string | undefined>(true);
+  described.chunks([1, 2, 3], 2);
+  const tree = await trial.tree(steps);
+  same<typeof tree.output>().as<string>(true);
+  same<typeof tree.finalOutput>().as<number>(true);
+  same<string[]>().as<Awaited<ReturnType<typeof trial.tree<string>>>["output"]>(true);
+  (await trial.tree(thumbnail, { path: "a" })).output.made.getTime();
+  (await trial(mail, { to: "a" }, { results: [] })).output.toFixed();
+  const call: Call = steps;
+  call satisfies unknown;
+}
+
+export async function operations(): Promise<void> {
+  const untyped = app.handle("a");
+  same<typeof untyped>().as<Handle>(true);
+  const status: Status = await untyped.status();
+  same<State>().as<typeof status.state>(true);
+  same<string | undefined>().as<(typeof status.tags)[0] | undefined>(true);
+  for await (const child of untyped.children()) child.error?.kind.toUpperCase();
+  for await (const { id, error } of app.tasks.search("state:failed", { limit: 5 })) console.log(id, error?.message);
+  (await (await app.bulk.cancel("type:mail")).result()).done.toFixed();
+  await app.schedules.upsert("nightly", { cron: "0 3 * * *", timezone: "Europe/Berlin", task: plain.call() });
+  for await (const { ids } of app.events({ type: "mail" })) console.log(ids?.length);
+  await (await app.external("import").submit({ blockWhenDone: false })).report("succeeded", { result: 1 });
+  await untyped.patch({ name: null, delay: "5s" });
+  (await app.client.request<{ id: string }>("GET", "/v1/tasks/a")).id.toUpperCase();
+}
+export const renamed = app.task(
+  "renamed",
+  { aliases: ["old-name"], softTimeout: "5s", timeout: "6s" },
+  async (_: unknown, cx) => {
+    cx.check();
+    return new SoftTimeout(5000).message;
+  },
+);
+
+app.schedule("0 3 * * *", plain);
+app.schedule("1h", described, { params: [1, 2], overlap: "skip", jitter: "5m", id: "hourly" });
+app.schedule("@daily", ark.call({ count: 1 }, { retries: 2 }), { startAt: new Date() });
+app.schedule("weekly", { cron: "@weekly", timezone: "UTC", task: { type: "elsewhere", params: 1 } });
+export const several = new App({ include: ["./tasks/*.ts", () => import("kafleet/testing")], stacks: true });
 
 app.around(async (cx, next) => {
   same<typeof cx>().as<Context<Pool>>(true);

@@ -1,6 +1,6 @@
 /** Code that the compiler rejects: each line that ends with `// error`, and no other. */
 
-import { App, Fail, type Joined, Retry } from "kafleet";
+import { App, chain, chord, Fail, group, type Joined, Retry } from "kafleet";
 import { trial } from "kafleet/testing";
 import { z } from "zod";
 
@@ -57,6 +57,15 @@ app.task("duration", { params: z.string(), timeout: "30 sec" }, () => 1); // err
 app.task("handler", { params: z.string() }, (path: number) => path); // error
 app.task("output", { output: z.string() }, () => 5); // error
 
+app.task("soft", { softTimeout: "5 sec" }, () => 1); // error
+app.task("alias", { aliases: "old" }, () => 1); // error
+app.schedule("0 3 * * *", thumbnail); // error
+app.schedule("0 3 * * *", album, { params: { folder: 5 } }); // error
+app.schedule("0 3 * * *", album, { params: { folder: "a" }, tz: "UTC" }); // error
+app.schedule("nightly", { cron: "@daily" }); // error
+new App({ include: "./tasks/*.ts" }); // error
+app.add({ folder: "a" }); // error
+
 app.task("children", async (_: unknown, cx) => {
   await cx.spawn(thumbnail, { path: 5 }); // error
   await cx.spawn(album, { folder: "a" }, { parent: "a" }); // error
@@ -65,4 +74,39 @@ app.task("children", async (_: unknown, cx) => {
   await cx.spawn(() => 1); // error
   await cx.spawnNow([album]); // error
   cx.state.query(); // error
+});
+
+const text = app.task("text", { output: z.string() }, (n: number) => `${n}`);
+const mail = app.task("mail", { params: z.object({ to: z.string(), files: z.array(z.string()) }), upstream: "files" }, () => 1);
+const sum = app.task("sum", { upstream: "numbers" }, ({ numbers }: { numbers: number[] }) => numbers.length);
+await mail.submit({ to: "a" }); // error
+mail.call({ files: [] }); // error
+mail.call({ to: 5 }); // error
+app.task("wrong", { params: z.object({ files: z.string() }), upstream: "file" }, () => 1); // error
+app.task("wrong", { joined: true }, () => 1); // error
+app.joined("wrong", { params: z.string(), upstream: "files" }, () => 1); // error
+chord(text.map([1]), sum.call({})); // error
+chord(text.map([1]), album.call({ folder: "a" })); // error
+chord(text.map([1]), mail.call({ to: "a" }), 5); // error
+chain(text.call(1)); // error
+chain(text.call(1), group(text.call(1))); // error
+chain(text, text.call(1)); // error
+(await chain(text.call(1), sum.call({})).submit()).finalResult().then((n) => n.toUpperCase()); // error
+(await (await text.map([1, 2]).submit()).result()).map((each) => each.toFixed()); // error
+text.map(["a"]); // error
+text.chunks([1], 2); // error
+await group(text.call(1)).submit({ retries: 3 }); // error
+(await text.handle("a").status()).sate; // error
+await text.handle("a").report("done"); // error
+await text.handle("a").patch({ type: "b" }); // error
+await app.schedules.upsert("a", { cron: "0 3 * * *" }); // error
+await app.external("a").submit({ retries: 3 }); // error
+await app.external("a").submit({ state: "running" }); // error
+await trial.tree(text, "a"); // error
+(await trial.tree(text, 1)).finalOutput.toFixed(); // error
+
+app.task("canvas", async (_: unknown, cx) => {
+  await cx.spawn(chord(text.map([1]), mail.call({ to: "a" }))); // error
+  cx.then(group(text.call(1))); // error
+  cx.then(mail, { files: [] }); // error
 });
