@@ -7,7 +7,10 @@ import { type Event, type Recording, SESSIONS, Worker } from "./driver.ts";
 
 const program = ({ head }: Recording) => (head.app === "broken" ? "broken.ts" : "conformance.ts");
 
-for (const session of SESSIONS) {
+// JavaScript runs all types on one event loop: none of them is `sync`.
+const PLAYED = SESSIONS.filter(({ name }) => name !== "sync-async");
+
+for (const session of PLAYED) {
   test(`session ${session.name} is answered as recorded`, async (t) => {
     const worker = await Worker.start(t, program(session));
     await worker.play(session.events);
