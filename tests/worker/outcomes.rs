@@ -270,7 +270,7 @@ async fn timeout_cancels_the_attempt_then_drops_it() {
     );
     let error = ignores.payload.error().unwrap();
     assert_eq!((ignores.kind(), ignores.attempt, &*error.kind), (EventKind::Failed, 2, "timeout"));
-    assert!(error.message.contains("timed out"), "{}", error.message);
+    assert!(error.message.starts_with("timeout of 30 ms, stopped "), "{}", error.message);
     assert_eq!((result.kind(), result.attempt), (EventKind::Failed, 1));
     fleet.assert_clean("slow").await;
 }
