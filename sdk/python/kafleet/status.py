@@ -69,6 +69,7 @@ class Status(TypedDict):
     external: bool
     fail_fast: bool
     max_failed: int | None
+    index: int | None
     then: list[dict[str, Any]]
     actions: list[dict[str, Any]]
     checks: list[dict[str, Any]]

@@ -70,6 +70,7 @@ export interface Status {
   external: boolean;
   fail_fast: boolean;
   max_failed: number | null;
+  index: number | null;
   then: Part[];
   actions: Part[];
   checks: Part[];
