@@ -257,7 +257,6 @@ fn start_failure(reason: &str, command: &[String]) -> Failure {
         (Some(python), _) if message.ends_with(OLD_PYTHON) => {
             failure.hint(format_args!("the SDK needs Python 3.11 or newer; `{python}` is older"))
         }
-        (_, Some(hint)) if message.contains(NO_PACKAGE) => failure.hint(hint),
         (Some(_), _) if message.contains(NO_PACKAGE) => failure.hint("run `npm install` in the folder of the app"),
         (Some(node), _) if message.contains(OLD_NODE) => {
             failure.hint(format_args!("Node runs TypeScript from version 22.18 on; `{node}` is older"))

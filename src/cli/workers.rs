@@ -185,7 +185,7 @@ mod tests {
             TypeStatus { capacity: capacity(true, 2), ..type_status("report", 0, 4, false) },
         ];
         let expected = "\
-WORKER    STATE  HEARTBEAT  VERSION  IN FLIGHT  GROUPS     APPS                                                                                       TYPES
+WORKER    STATE  HEARTBEAT  VERSION  IN FLIGHT  GROUPS     APPS                                                                               TYPES
 host-abc  alive  2s ago     0.1.0            3  small (1)  shop: 2 processes × 1 slot = 2 at once, shop: 2 processes × 2 threads = 4 at once  echo 3/8, resize 0/4 paused, shaky 1/2 stopped circuit open refuses 1,3, thumbnail 0/2 app down, crop 1/4 above its capacity, report 0/4";
         assert_eq!(rows(&[worker(types)]).draw(Paint(false), false), expected);
         let behind = WorkerDocument { clock_ahead_ms: -90_000, ..worker(Vec::new()) };

@@ -170,7 +170,7 @@ fn check_state(input: &CreateTask) -> Result<(), ApiError> {
         Some(_) if !input.policy.rules.external => Err(bad_field("state", "it applies to external tasks only".into())),
         Some(state) if state != State::WaitingForChildren => {
             let reason = format!("a task cannot be created as `{state}`, only as `waiting_for_children`");
-            Err(bad_field("state", reason).hint("report other states with PUT /v1/tasks/{id}/state"))
+            Err(bad_field("state", reason).hint("create it without a state, and report others afterwards"))
         }
         _ => Ok(()),
     }
@@ -182,7 +182,7 @@ pub(crate) fn check_no_group(task: &TaskSpec) -> Result<(), ApiError> {
         return Ok(());
     }
     let reason = "it is allowed in atomic batches only: without its children the task would end at once";
-    Err(bad_field("state", reason.into()).hint("send the task and its children to POST /v1/batches?atomic=true"))
+    Err(bad_field("state", reason.into()).hint("send the task and its children as one atomic batch"))
 }
 
 /// Rejects fields that have no effect on external tasks.
