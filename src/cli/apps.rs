@@ -11,6 +11,7 @@ use kafleet_apps::process::AppProgram;
 use kafleet_apps::protocol::{Limits, VERSION, Welcome};
 use kafleet_apps::register::register;
 use kafleet_config::{AppConfig, Config, Names};
+use kafleet_documents::given_params;
 use kafleet_handlers::Registry;
 use kafleet_handlers::program_env::{ProgramEnv, WithheldVariables};
 use kafleet_model::task::id::check_own_type;
@@ -179,15 +180,6 @@ pub(super) async fn check(setup: &mut Setup) -> Result<(), Failure> {
     let opened = open(setup, &[], false).await;
     stop(&setup.apps).await;
     opened
-}
-
-/// Owner of the schedules that an app declares: `app/` and its name, or the file or module of the app on the command line.
-pub(super) fn schedule_owner(pool: &AppPool, config: &Config) -> String {
-    let entry = config.apps.get(pool.name()).and_then(|app| app.command.last());
-    let name = entry.filter(|_| pool.name() == TARGET_APP).map_or(pool.name(), String::as_str);
-    let is_kept = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    let kept: String = name.chars().map(|c| if is_kept(c) { c } else { '-' }).take(64).collect();
-    format!("app/{kept}")
 }
 
 /// Ends all processes of apps.
@@ -404,8 +396,7 @@ fn document<'a>(pool: &'a Arc<AppPool>, setup: &'a Setup) -> AppDocument<'a> {
 
 /// Names of the params, with `?` after optional ones; `any` without a schema of an object.
 fn params_text(schema: &Value) -> String {
-    // The form of the params without those that a chain fills.
-    let schema = schema.get("else").unwrap_or(schema);
+    let schema = given_params(schema);
     let Some(properties) = schema["properties"].as_object() else { return "any".to_owned() };
     let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let name = |name: &String| if required.contains(&name.as_str()) { name.clone() } else { format!("{name}?") };

@@ -148,7 +148,7 @@ pub(super) async fn api(args: ApiArgs, globals: &Globals, registry: Registry) ->
     setup.prefer_latency();
     let broker = setup.kafka()?;
     let store = setup.redis()?;
-    let listener = setup.bind_api().await?;
+    let listener = setup.bind_api(0).await?;
     let mut running = setup.start_ops().await?;
     let topology = setup.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
     setup.wait_for_store(&store, args.start.start_timeout.into()).await?;

@@ -33,7 +33,7 @@ use tokio::time::Instant;
 use super::apps;
 use super::exit::{Code, Failure};
 use super::globals::Globals;
-use super::listener::bind;
+use super::listener::{bind, bind_next};
 use super::start_error::StartError;
 
 /// Deadline of one call to Kafka or the store.
@@ -198,8 +198,9 @@ impl Setup {
     }
 
     /// Binds the API's address; refuses a public address without tokens before anything is started.
-    pub(super) async fn bind_api(&self) -> Result<TcpListener, Failure> {
-        let listener = bind(&self.config.api.listen, "--listen").await?;
+    /// `more_ports`: number of ports after the configured one to try if that is in use.
+    pub(super) async fn bind_api(&self, more_ports: u16) -> Result<TcpListener, Failure> {
+        let listener = bind_next(&self.config.api.listen, "--listen", more_ports).await?;
         let address = listener.local_addr().map_err(Failure::failed)?;
         kafleet_api::check_access(&self.config.api, address)
             .map_err(|error| Failure::of_text(Code::Usage, &format!("{error:#}")))?;

@@ -6,7 +6,6 @@ use clap::Args;
 use kafleet_documents::{WorkerDocument, WorkerState, Workers};
 use kafleet_fleet::control::heartbeat::TypeStatus;
 use kafleet_model::units::duration::Millis;
-use kafleet_model::worker_status::AppCapacity;
 use kafleet_runtime::clock::skew_text;
 
 use super::exit::{Code, Outcome};
@@ -100,8 +99,8 @@ fn type_summary(type_summary: &TypeStatus) -> String {
     let misplaced = if type_summary.misplaced_keys.is_some() { " misplaced keys" } else { "" };
     let refused: Vec<String> = type_summary.refused.iter().map(ToString::to_string).collect();
     let refused = if refused.is_empty() { String::new() } else { format!(" refuses {}", refused.join(",")) };
-    let capacity = type_summary.capacity.as_ref().map_or(type_summary.slots, AppCapacity::total);
-    let above = if type_summary.slots > capacity { " above its capacity" } else { "" };
+    let excess = type_summary.capacity.as_ref().and_then(|capacity| capacity.excess(type_summary.slots));
+    let above = if excess.is_some() { " above its capacity" } else { "" };
     let slots = format!("{}/{}{above}", type_summary.in_flight, type_summary.slots);
     format!("{} {slots}{paused}{stopped}{circuit}{app_down}{misplaced}{refused}", type_summary.task_type)
 }
@@ -140,6 +139,8 @@ fn seconds(ms: i64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kafleet_model::worker_status::AppCapacity;
+
     use super::*;
     use crate::cli::output::Paint;
 

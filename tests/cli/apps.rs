@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::cli::run::{Daemon, RunResult, config_folder, eventually_blocking, kafleet, run, run_with_stdin};
 
-fn apps_folder() -> PathBuf {
+pub(super) fn apps_folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/apps")
 }
 

@@ -2,14 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::cli::apps::Dev;
+use crate::cli::apps::{Dev, apps_folder};
 use crate::cli::run::{Daemon, eventually_blocking, kafleet, run};
 
 const DAILY: &[&str] = &["python3", "daily.py"];
-
-fn apps_folder() -> std::path::PathBuf {
-    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/apps")
-}
 
 #[test]
 fn dev_prints_what_tasks_do() {
@@ -24,9 +20,7 @@ fn dev_prints_what_tasks_do() {
 
 #[test]
 fn dev_shows_the_places_of_an_app_and_a_concurrency_without_effect() {
-    let mut command = kafleet(["dev", "--listen", "127.0.0.1:0", "--no-reload", "--"]);
-    command.args(DAILY).current_dir(apps_folder());
-    let dev = Dev::start(command);
+    let dev = Dev::with_target(DAILY);
     let checked = run({
         let mut check = kafleet(["app", "check", "--"]);
         check.args(DAILY).current_dir(apps_folder());
@@ -92,7 +86,7 @@ fn verbs_find_the_dev_of_their_folder_on_its_free_port() {
         command
     };
     let mut daemon = Daemon::start(in_folder(&["dev", "--no-sample"]));
-    daemon.wait_for_line("is taken: serving on port ");
+    daemon.wait_for_line("is taken: trying the next one");
     daemon.wait_for_line("serving until ctrl-c");
     run(in_folder(&["types"])).exits_with(0).stdout_has(&["echo"]);
     let mut second = Daemon::start(in_folder(&["dev", "--no-sample"]));

@@ -88,6 +88,9 @@ impl Declaration {
 
     /// Returns the first difference from the declaration of another process, for people.
     pub fn difference(&self, other: &Self) -> Option<String> {
+        if (self.capacity.threads > 0) != (other.capacity.threads > 0) {
+            return Some("one has `threads` and the other has none".to_owned());
+        }
         let names: BTreeSet<&String> = self.types.keys().chain(other.types.keys()).collect();
         names.into_iter().find_map(|name| match (self.types.get(name), other.types.get(name)) {
             (Some(declared), Some(other)) => Some(format!("the {} of `{name}` differs", declared.difference(other)?)),
@@ -103,6 +106,9 @@ impl AppType {
     fn difference(&self, other: &Self) -> Option<&'static str> {
         if self.params.json() != other.params.json() {
             return Some("schema of the params");
+        }
+        if self.is_sync != other.is_sync {
+            return Some("member `sync`");
         }
         (self.policy != other.policy).then_some("policy")
     }
@@ -213,10 +219,25 @@ mod tests {
                 json!([{"name": "a", "params": {"type": "object"}}, {"name": "b", "policy": {"retries": 1}}]),
                 "the policy of `b` differs",
             ),
+            (
+                json!([{"name": "a", "params": {"type": "object"}}, {"name": "b", "sync": true}]),
+                "the member `sync` of `b` differs",
+            ),
             (json!([{"name": "b"}]), "the type `a` is missing"),
             (json!([{"name": "a", "params": {"type": "object"}}, {"name": "b"}, {"name": "c"}]), "the type `c` is new"),
         ] {
             assert_eq!(first.difference(&read(types)).as_deref(), Some(error));
         }
+    }
+
+    #[test]
+    fn all_processes_count_sync_types_apart_or_none_does() {
+        let read = |threads: u32| {
+            let ready = ready(json!({"protocol": 1, "threads": threads, "types": [{"name": "a", "sync": true}]}));
+            Declaration::read(ready, None).ok().unwrap()
+        };
+        assert_eq!(read(1).difference(&read(3)), None);
+        // Attempts of `sync` types would wait for a thread for ever.
+        assert_eq!(read(1).difference(&read(0)).as_deref(), Some("one has `threads` and the other has none"));
     }
 }

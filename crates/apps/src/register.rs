@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kafleet_config::{AppConfig, Config, Order, TypeConfig, TypePolicy, app_group, combine_policy};
 use kafleet_handlers::{Registry, TypeDetails, TypeRegistration};
 
+use super::capacity::SlotKind;
 use super::declaration::AppType;
 use super::pool::{AppHandler, AppPool, OpenedApp, PoolSettings};
 
@@ -49,9 +50,10 @@ pub fn register(
         let all = pool.app_capacity(slot_kind);
         let AppType { params, output, doc, .. } = declared;
         if let Some(excess) = policy.concurrency.and_then(|concurrency| all.excess(concurrency)) {
+            let more = if slot_kind == SlotKind::Thread { "threads" } else { "slots" };
             tracing::warn!(
                 app = name,
-                "the type `{task_type}`: {excess}; hint: raise `processes` or `slots` of the app"
+                "the type `{task_type}`: {excess}; hint: raise `processes` or `{more}` of the app"
             );
         }
         let defaults = TypePolicy { concurrency: Some(all.total()), ..TypePolicy::default() };

@@ -18,6 +18,11 @@ pub struct Types {
     pub incomplete: Vec<u32>,
 }
 
+/// Returns the schema of the params that people give: without those that a chain fills, which an `if` selects.
+pub fn given_params(schema: &Value) -> &Value {
+    schema.get("else").unwrap_or(schema)
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TypeDocument {
     #[serde(rename = "type")]

@@ -35,7 +35,7 @@ impl AddressFile {
     pub(super) fn write(folder: &Path, url: &str) -> Result<Self, String> {
         let path = folder.join(FILE);
         let own = Address { api: url.to_owned(), pid: i32::try_from(std::process::id()).unwrap_or_default() };
-        if let Some(other) = read(&path).filter(|other| other.pid != own.pid && is_alive(other.pid)) {
+        if let Some(other) = read_serving(&path).filter(|other| other.pid != own.pid) {
             let advice = format!("set KAFLEET_API={url} for this one, or start it in another folder");
             return Err(format!("another `kafleet dev` of this folder serves at {}: {advice}", other.api));
         }
@@ -61,9 +61,12 @@ impl Drop for AddressFile {
 
 /// Returns the URL of the `dev` that serves in a folder.
 pub(in crate::cli) fn url_in(folder: &Path) -> Option<String> {
-    read(&folder.join(FILE))
-        .filter(|address| is_loopback(&address.api) && is_alive(address.pid))
-        .map(|address| address.api)
+    read_serving(&folder.join(FILE)).map(|address| address.api)
+}
+
+/// Returns the address of a process that lives on this machine.
+fn read_serving(path: &Path) -> Option<Address> {
+    read(path).filter(|address| is_loopback(&address.api) && is_alive(address.pid))
 }
 
 /// The file may come with a downloaded folder, and its URL gets the token: only this machine is asked.
@@ -99,9 +102,12 @@ mod tests {
         assert!(!path.exists());
 
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        fs::write(&path, format!("{{\"api\":\"http://a\",\"pid\":{}}}", child.id())).unwrap();
+        fs::write(&path, format!("{{\"api\":\"http://127.0.0.1:8080\",\"pid\":{}}}", child.id())).unwrap();
         let refused = AddressFile::write(folder.path(), "http://b").err().unwrap();
-        assert!(refused.contains("serves at http://a") && refused.contains("KAFLEET_API=http://b"), "{refused}");
+        assert!(
+            refused.contains("serves at http://127.0.0.1:8080") && refused.contains("KAFLEET_API=http://b"),
+            "{refused}"
+        );
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(url_in(folder.path()), None, "the process has ended");

@@ -18,6 +18,7 @@ use super::{apply_schedules, create_topics, declare_types, topology};
 use crate::cli::apps;
 use crate::cli::exit::Failure;
 use crate::cli::output::eprint_line;
+use crate::cli::schedules::declared::declared;
 use crate::cli::setup::{RoleEnd, Setup};
 use crate::cli::task_lines::TaskLines;
 
@@ -60,6 +61,8 @@ impl Live {
         if self.has_samples {
             register_samples(&mut version.registry);
         }
+        // Before the old code is stopped.
+        declared(&version)?;
         create_topics(&version, &self.broker.client()).await?;
         Ok(version)
     }

@@ -1,7 +1,5 @@
 //! `dev`: runs a whole fleet in this process, on the in-memory broker and store.
 
-use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,21 +14,21 @@ use kafleet_fleet::control::schedules::ScheduleKey;
 use kafleet_fleet::control::{self, CONTROL_VERSION, ControlKey, put_schedule};
 use kafleet_fleet::topics::{TypeChange, apply, declare};
 use kafleet_handlers::Registry;
-use kafleet_model::schedule::{CONFIG_OWNER, Schedule, Spec};
+use kafleet_model::schedule::Schedule;
 use kafleet_model::task::Policy;
 use kafleet_model::units::duration::Millis;
 use kafleet_runtime::now_ms;
 use kafleet_store::{Store, memory::MemoryStore};
 use kafleet_telemetry::{init_logs, set_log_filter};
 use serde_json::json;
-use tokio::net::TcpListener;
 use tokio::time::Instant;
 
-use super::apps::{TargetArgs, schedule_owner};
+use super::apps::TargetArgs;
 use super::client::Client;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::eprint_line;
+use super::schedules::declared::{DeclaredSchedule, declared, is_same};
 use super::setup::{CALL_DEADLINE, Setup, SetupOptions};
 use super::traces;
 use super::wait::finish;
@@ -81,7 +79,7 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
     let shows_tasks = !args.quiet && !args.demo && !args.once;
     init_logs(log_filter(args.demo, shows_tasks));
     let target = args.app.section()?;
-    let may_move = args.listen.is_none() && !args.once;
+    let more_ports = if args.listen.is_none() && !args.once { MAX_PORTS } else { 0 };
     let has_target = target.is_some();
     // With --once only the sample task uses the API, so its port does not matter.
     let api_listen = args.listen.or_else(|| args.once.then(|| "127.0.0.1:0".to_owned()));
@@ -89,7 +87,7 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
     let options = SetupOptions { api_listen, unused, app: target, ..SetupOptions::default() };
     let mut setup = Setup::load(globals, registry, options)?;
     prepare(&mut setup, args.demo)?;
-    let listener = if may_move { bind_free_port(&setup).await? } else { setup.bind_api().await? };
+    let listener = setup.bind_api(more_ports).await?;
     let address = listener.local_addr().map_err(Failure::failed)?;
     let url = format!("http://{address}");
     let token = highest_role_token(&setup.config.api.tokens).map(str::to_owned);
@@ -155,24 +153,6 @@ fn write_address(address: SocketAddr) -> Option<AddressFile> {
         .ok()
 }
 
-/// Binds the API's address, or the next free port if its port is taken.
-async fn bind_free_port(setup: &Setup) -> Result<TcpListener, Failure> {
-    let Ok(address) = setup.config.api.listen.parse::<SocketAddr>() else { return setup.bind_api().await };
-    for port in address.port()..=address.port().saturating_add(MAX_PORTS) {
-        let mut moved = setup.clone();
-        moved.config.api.listen = SocketAddr::new(address.ip(), port).to_string();
-        let is_taken = TcpListener::bind(&moved.config.api.listen).await;
-        if is_taken.is_err_and(|error| error.kind() == ErrorKind::AddrInUse) {
-            continue;
-        }
-        if port != address.port() {
-            eprint_line(format_args!("{} is taken: serving on port {port}", setup.config.api.listen));
-        }
-        return moved.bind_api().await;
-    }
-    setup.bind_api().await
-}
-
 fn topology(setup: &Setup) -> Topology {
     Topology::new(setup.names.clone(), EVENTS_PARTITIONS)
 }
@@ -222,11 +202,11 @@ async fn declare_types(setup: &Setup, broker: &BrokerClient) -> Result<(), Failu
 /// cannot be run before this process. `earlier`: the version before.
 async fn apply_schedules(version: &Setup, earlier: Option<&Setup>, broker: &BrokerClient) -> Result<(), Failure> {
     let producer = broker.shared_producer(None).await.map_err(Failure::failed)?;
-    let (specs, gone) = (declared_schedules(version), earlier.map(declared_schedules).unwrap_or_default());
+    let (schedules, gone) = (declared(version)?, earlier.map(declared).transpose()?.unwrap_or_default());
     let now = now_ms();
-    for (name, (owner, spec)) in &specs {
+    for (name, DeclaredSchedule { owner, spec }) in &schedules {
         // A schedule that is written again would begin with the present time.
-        if gone.get(name).is_some_and(|(_, earlier)| earlier == spec) {
+        if gone.get(name).is_some_and(|earlier| is_same(&earlier.spec, spec)) {
             continue;
         }
         let owner = Some(owner.as_str().into());
@@ -236,22 +216,12 @@ async fn apply_schedules(version: &Setup, earlier: Option<&Setup>, broker: &Brok
             put_schedule(&producer, &version.names, &ScheduleKey::Schedule(name.clone()), Some(&schedule)).await;
         applied.map_err(|error| Failure::failed(format_args!("the schedule `{name}` was not applied: {error}")))?;
     }
-    for name in gone.keys().filter(|name| !specs.contains_key(*name)) {
+    for name in gone.keys().filter(|name| !schedules.contains_key(*name)) {
         let deleted =
             put_schedule(&producer, &version.names, &ScheduleKey::Schedule(name.clone()), None::<&Schedule>).await;
         deleted.map_err(|error| Failure::failed(format_args!("the schedule `{name}` was not deleted: {error}")))?;
     }
     Ok(())
-}
-
-/// Schedules of the configuration and of the apps by name, with their owners. Those of the configuration come first.
-fn declared_schedules(setup: &Setup) -> BTreeMap<String, (String, Spec)> {
-    let of_apps = setup.apps.iter().flat_map(|pool| {
-        let owner = schedule_owner(pool, &setup.config);
-        pool.declaration().schedules.iter().map(move |(name, spec)| (name.clone(), (owner.clone(), spec.clone())))
-    });
-    let of_config = setup.config.schedules.iter();
-    of_apps.chain(of_config.map(|(name, spec)| (name.clone(), (CONFIG_OWNER.to_owned(), spec.clone())))).collect()
 }
 
 /// Submits a sample task over the API, waits for its end, and prints it.

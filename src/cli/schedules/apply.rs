@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use kafleet_apps::pool::AppPool;
 use kafleet_documents::ScheduleDocument;
 use kafleet_handlers::Registry;
-use kafleet_model::json::RawJson;
-use kafleet_model::schedule::{CONFIG_OWNER, Spec};
 use serde_json::json;
 
-use crate::cli::apps::{self, TargetArgs, schedule_owner};
+use super::declared::{DeclaredSchedule, DeclaredSchedules, declared, declared_by, is_same};
+use crate::cli::apps::{self, TargetArgs};
 use crate::cli::client::Client;
 use crate::cli::exit::{Code, Failure, Outcome};
 use crate::cli::globals::Globals;
@@ -27,12 +25,6 @@ pub(crate) struct ApplyArgs {
     pub dry_run: bool,
     #[command(flatten)]
     pub app: TargetArgs,
-}
-
-/// Schedule of the configuration or of an app, with its owner.
-struct OwnedSpec {
-    owner: String,
-    spec: Spec,
 }
 
 /// Sections of the configuration that this verb does not use.
@@ -77,23 +69,14 @@ pub(super) async fn apply(
         ));
     }
     apps::check(&mut setup).await?;
-    let of_target = target.as_ref().map(|app| app.command.as_slice());
-    let command_of = |pool: &AppPool| setup.config.apps.get(pool.name()).map(|app| app.command.as_slice());
-    let is_chosen = |pool: &&AppPool| of_target.is_none() || command_of(pool) == of_target;
-    let pools: Vec<(String, &AppPool)> = setup
-        .apps
-        .iter()
-        .map(|pool| &**pool)
-        .filter(is_chosen)
-        .map(|pool| (schedule_owner(pool, &setup.config), pool))
-        .collect();
-    let target_owner = of_target.and(pools.first().map(|(owner, _)| owner.clone()));
-    let of_config = target.is_none().then_some(&setup.config.schedules);
-    let declared = declared(of_config, &pools)?;
+    let (target_owner, declared) = match &target {
+        Some(app) => declared_by(&app.command, &setup).map(|(owner, declared)| (Some(owner), declared))?,
+        None => (None, declared(&setup)?),
+    };
     let changes = changes(&declared, &super::all(client).await?.schedules, target_owner.as_deref(), args.prune);
     for (id, change) in changes.iter().filter(|_| !args.dry_run) {
         match (change, declared.get(id)) {
-            (ScheduleChange::Created | ScheduleChange::Changed, Some(OwnedSpec { owner, spec })) => {
+            (ScheduleChange::Created | ScheduleChange::Changed, Some(DeclaredSchedule { owner, spec })) => {
                 drop(super::put(client, id, spec, Some(owner)).await?);
             }
             (ScheduleChange::Deleted, _) => drop(super::remove(client, id).await?),
@@ -107,30 +90,10 @@ pub(super) async fn apply(
     Ok(Code::Ok)
 }
 
-/// Returns the schedules of the configuration and of apps, with their owners.
-fn declared(
-    of_config: Option<&BTreeMap<String, Spec>>,
-    pools: &[(String, &AppPool)],
-) -> Result<BTreeMap<String, OwnedSpec>, Failure> {
-    let owned = |spec: &Spec| OwnedSpec { owner: CONFIG_OWNER.to_owned(), spec: spec.clone() };
-    let mut all: BTreeMap<String, OwnedSpec> =
-        of_config.into_iter().flatten().map(|(id, spec)| (id.clone(), owned(spec))).collect();
-    for (owner, pool) in pools {
-        for (id, spec) in &pool.declaration().schedules {
-            let own = OwnedSpec { owner: owner.clone(), spec: spec.clone() };
-            if let Some(other) = all.insert(id.clone(), own) {
-                let both = format!("`{}` and `{owner}` both declare the schedule `{id}`", other.owner);
-                return Err(Failure::usage(both).hint("give each its own name"));
-            }
-        }
-    }
-    Ok(all)
-}
-
 /// Returns the change of each schedule. Schedules that people manage are ignored, unless one with the same id is
 /// declared. `target_owner`: only schedules of this owner can be gone.
 fn changes(
-    declared: &BTreeMap<String, OwnedSpec>,
+    declared: &DeclaredSchedules,
     existing: &[ScheduleDocument],
     target_owner: Option<&str>,
     prune: bool,
@@ -147,7 +110,7 @@ fn changes(
         .values()
         .filter(is_gone)
         .map(|schedule| (schedule.id.clone(), if prune { ScheduleChange::Deleted } else { ScheduleChange::Kept }));
-    let listed = declared.iter().map(|(id, OwnedSpec { owner, spec })| {
+    let listed = declared.iter().map(|(id, DeclaredSchedule { owner, spec })| {
         let change = match existing.get(id.as_str()) {
             None => ScheduleChange::Created,
             Some(schedule) if schedule.owner.as_ref() == Some(owner) && is_same(&schedule.spec, spec) => {
@@ -158,12 +121,6 @@ fn changes(
         (id.clone(), change)
     });
     listed.chain(removed).collect()
-}
-
-/// Compares values: an API keeps numbers and the order of names as they were written.
-fn is_same(existing: &Spec, configured: &Spec) -> bool {
-    let texts = RawJson::of(existing).and_then(|existing| Ok((existing, RawJson::of(configured)?)));
-    texts.is_ok_and(|(existing, configured)| existing.is_same_value(&configured))
 }
 
 fn show(output: &Output, changes: &BTreeMap<String, ScheduleChange>) -> Result<(), Failure> {

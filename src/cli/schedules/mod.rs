@@ -18,6 +18,7 @@ use super::output::{Field, Output, Rows, eprint_line};
 use super::submit::{SCHEDULE, TaskArgs};
 
 mod apply;
+pub(super) mod declared;
 mod spec;
 mod view;
 

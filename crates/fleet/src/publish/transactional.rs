@@ -103,7 +103,7 @@ impl Publisher {
                 super::scheduled(task, &self.source, due_ms, now_ms).encode(&mut value)?;
             }
         }
-        Ok(event_record(self, task, value))
+        Ok(dependent_record(self, task, value))
     }
 }
 
@@ -116,10 +116,10 @@ fn group_report(publisher: &Publisher, task: &TaskSpec, now_ms: i64) -> Result<D
     let payload = Payload::Reported { state: Some(State::WaitingForChildren), output: None, error: None };
     let mut value = Vec::with_capacity(128);
     Event::new(payload, task.id.clone(), task.run, now_ms).encode(&mut value)?;
-    Ok(event_record(publisher, task, value))
+    Ok(dependent_record(publisher, task, value))
 }
 
-fn event_record(publisher: &Publisher, task: &TaskSpec, value: Vec<u8>) -> DependentRecord {
+fn dependent_record(publisher: &Publisher, task: &TaskSpec, value: Vec<u8>) -> DependentRecord {
     DependentRecord {
         topic: publisher.events_topic.clone(),
         partition: publisher.topology.partition_of(&task.id) as i32,

@@ -4,7 +4,7 @@ use kafleet_api::http::problem::ApiError;
 use kafleet_api::read::status::position;
 use kafleet_api::service::context::{After, BodyMemory};
 use kafleet_api::service::{create, task, types};
-use kafleet_documents::{Status, TypeDocument};
+use kafleet_documents::{Status, TypeDocument, given_params};
 use kafleet_model::json::RawJson;
 use kafleet_model::task::field::comma_list;
 use maud::{Markup, Render, html};
@@ -98,8 +98,7 @@ fn more_inputs<'a>(value: &impl Fn(&str) -> Option<&'a str>) -> Markup {
 
 /// Params with the required properties of a schema and empty values.
 fn params_template(schema: &Value) -> String {
-    // The form of the params without those that a chain fills.
-    let schema = schema.get("else").unwrap_or(schema);
+    let schema = given_params(schema);
     let empty = |property: &Value| match property["type"].as_str() {
         Some("integer" | "number") => Value::from(0),
         Some("boolean") => Value::from(false),
