@@ -37,7 +37,7 @@ class Attempt:
         self.cx.task_name = task.name
         self.named = self.cx.join(loaded) if isinstance(self.cx, Joined) and isinstance(loaded, Outcomes) else loaded
         self.runs_in: Any = None
-        """Thread or task of asyncio in which it runs."""
+        """Thread in which it runs, or its task of asyncio."""
         self.is_shown = False
         """Whether its stack has been added to its log."""
 
@@ -63,7 +63,6 @@ class Attempt:
         pid, hooks = os.getpid(), Hooks(self.task.app.arounds, self.cx)
         _current.set(self.cx)
         guard(sys.modules["asyncio"].get_running_loop())
-        self.runs_in = sys.modules["asyncio"].current_task()
         value, error, limit = None, None, self.task.soft_timeout
         try:
             hooks.enter()

@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from .attempt import Attempt
 from .connection import Connection, ConnectionProblem
-from .session import TICK, Session, lifespan_failed
+from .session import MARGIN_SECONDS, TICK, Session, lifespan_failed
 from .stacks import log_stack
 from .threads import HandlerThreads
 
 if TYPE_CHECKING:
     from .app import App
-
-_MARGIN_SECONDS = 0.2
-"""Time after its timeout at which an attempt is looked at, if the worker's cancel has not been read."""
 
 
 class AsyncSession(Session):
@@ -52,12 +49,13 @@ class AsyncSession(Session):
             raise self._failure
 
     def start(self, attempt: Attempt) -> None:
-        self.watcher.expect(attempt.cx._deadline + _MARGIN_SECONDS)
+        if attempt.cx._deadline < self.watcher.alarm:
+            self.watcher.expect(attempt.cx._deadline)
         if not attempt.task.is_async:
             self._pool.start(attempt)
             return
         loop = self._loop
-        task = loop.create_task(self._run(attempt))
+        task = attempt.runs_in = loop.create_task(self._run(attempt))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         # Scheduled behind the start of the handler, because a task cancelled before its start runs nothing.
@@ -65,17 +63,17 @@ class AsyncSession(Session):
 
     def next_deadline(self) -> float:
         """Logs the stacks of attempts whose cancel cannot be read, because the event loop is blocked."""
-        running, now = list(self.running.values()), time.monotonic() - _MARGIN_SECONDS
+        running, now = list(self.running.values()), time.monotonic() - MARGIN_SECONDS
         passed = [attempt for attempt in running if attempt.cx._deadline <= now]
         if passed and self._is_blocked():
             for attempt in passed:
                 log_stack(attempt, "timeout", self._thread if attempt.task.is_async else None)
-        return min((attempt.cx._deadline for attempt in running if attempt not in passed), default=math.inf) + _MARGIN_SECONDS
+        return min((attempt.cx._deadline for attempt in running if attempt not in passed), default=math.inf)
 
     def _is_blocked(self) -> bool:
         answered = threading.Event()
         self._loop.call_soon_threadsafe(answered.set)
-        return not answered.wait(_MARGIN_SECONDS)
+        return not answered.wait(MARGIN_SECONDS)
 
     async def _run(self, attempt: Attempt) -> None:
         """Runs an attempt, and sends the answers of one iteration of the loop together."""

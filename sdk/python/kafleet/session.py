@@ -39,6 +39,8 @@ PROTOCOL = 1
 
 TICK = 0.02
 """Seconds after which a running attempt counts as long: from then on another thread reads the socket."""
+MARGIN_SECONDS = 0.2
+"""Time after its timeout at which an attempt is looked at, if the worker's cancel has not been read."""
 _IDLE_TICKS = 50
 _ENDED = {"kind": "shutdown", "message": "the worker is shutting down: it publishes no more children"}
 _LINE_START = re.compile(rb'\{"attempt":\{"n":(\d+)')
@@ -226,7 +228,7 @@ class Watcher:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._poked = threading.Event()
-        self._asleep, self._alarm = True, math.inf
+        self._asleep, self.alarm = True, math.inf
         self._thread: threading.Thread | None = None
 
     def wake(self) -> None:
@@ -236,10 +238,9 @@ class Watcher:
             self.poke()
 
     def expect(self, deadline: float) -> None:
-        """Looks at the running attempts once this time has passed."""
-        if deadline < self._alarm:
-            self._alarm = deadline
-            self.poke()
+        """Looks at the running attempts at a time that is before that of `alarm`."""
+        self.alarm = deadline
+        self.poke()
 
     def poke(self) -> None:
         """Starts the next tick at once."""
@@ -256,11 +257,11 @@ class Watcher:
             idle = 0 if busy else idle + 1
             if idle > _IDLE_TICKS:
                 self._asleep, idle = True, 0
-            left = self._alarm - time.monotonic()
+            left = self.alarm + MARGIN_SECONDS - time.monotonic()
             self._poked.wait(TICK if not self._asleep else None if left == math.inf else max(left, TICK))
             self._poked.clear()
             if left <= 0:
-                self._alarm = self._session.next_deadline()
+                self.alarm = self._session.next_deadline()
 
 
 class InlineSession(Session):
