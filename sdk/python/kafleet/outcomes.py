@@ -114,6 +114,7 @@ def whole_milliseconds(duration: Duration, name: str = "after") -> int:
 
 def seconds_text(seconds: float) -> str:
     """Returns a time for people: `200 ms`, `6 s`, `1.5 s`."""
+    seconds = seconds if seconds < 0.1 else round(seconds, 2)  # 999 ms are left of a second when an attempt starts.
     return f"{round(seconds * 1000)} ms" if seconds < 1 else f"{seconds:.1f}".removesuffix(".0") + " s"
 
 

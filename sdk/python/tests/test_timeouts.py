@@ -7,6 +7,7 @@ import pytest
 from driver import Message, Worker, until
 
 from kafleet import App, DeclarationError, SoftTimeout
+from kafleet.outcomes import seconds_text
 from kafleet.testing import trial
 
 APP = "timeouts.py"
@@ -61,6 +62,13 @@ def checks() -> None:
     from kafleet import current
 
     current().check()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.01, "10 ms"), (0.199, "200 ms"), (0.999, "1 s"), (5.999, "6 s"), (1.5, "1.5 s"), (120, "120 s")]
+)
+def test_times_are_written_as_they_were_set(seconds: float, text: str) -> None:
+    assert seconds_text(seconds) == text
 
 
 @pytest.mark.parametrize("types", [["blocked"], ["blocked", "sync"]], ids=["async", "mixed"])
