@@ -73,7 +73,7 @@ fn go_app_follows_the_protocol() {
     let Some(program) = go_app(folder.path()) else { return };
     assert_eq!(
         skipped(app_test(folder.path(), &["--", &program, "test"])),
-        ["unable", "sync-async", "sync-async-in-single-bytes"]
+        ["sync-async", "unable", "sync-async-in-single-bytes"]
     );
 }
 
