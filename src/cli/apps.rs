@@ -6,6 +6,7 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use kafleet_apps::capacity::SlotKind;
 use kafleet_apps::conformance::{self, CaseReport, CaseResult};
+use kafleet_apps::loaded_files::LoadedFiles;
 use kafleet_apps::pool::{AppPool, OpenedApp};
 use kafleet_apps::process::AppProgram;
 use kafleet_apps::protocol::{Limits, VERSION, Welcome};
@@ -233,6 +234,7 @@ fn program(
         types: section.types.clone(),
         slots: section.slots,
         has_order: false,
+        files: LoadedFiles::default(),
         launcher: None,
     }
 }

@@ -1,7 +1,7 @@
 //! The command line: one thin function per verb.
 //!
 //! Client verbs (`submit`, `status`, `tree`, …) talk REST to an API and use neither Kafka nor Redis. Roles (`dev`,
-//! `worker`, `tracker`, `api`) and setup verbs (`topics`, `offsets`, `doctor`) are wired in `setup`, and only there.
+//! `worker`, `tracker`, `api`, `all`) and setup verbs (`topics`, `offsets`, `doctor`) are wired in `setup`, and only there.
 //! Data goes to stdout, messages go to stderr; the exit codes are `exit::Code`.
 
 use std::process::ExitCode;
@@ -26,6 +26,7 @@ mod doctor;
 mod exit;
 mod field_args;
 mod globals;
+mod gone_types;
 mod kill_switch;
 mod list;
 mod listener;
@@ -90,6 +91,8 @@ enum Verb {
     Tracker(serve::TrackerArgs),
     /// Run the REST API
     Api(serve::ApiArgs),
+    /// Run a worker, a tracker and the API in this process, and create the topics: for a small site
+    All(serve::AllArgs),
     /// Create and update the fleet's topics
     #[command(subcommand)]
     Topics(topics::TopicsVerb),
@@ -207,9 +210,13 @@ fn finish(outcome: Outcome) -> ExitCode {
 /// Returns a multi-threaded runtime for roles, a single-threaded one for client verbs.
 fn runtime(verb: &Verb) -> Result<tokio::runtime::Runtime, Failure> {
     let mut builder = match verb {
-        Verb::Dev(_) | Verb::Worker(_) | Verb::Tracker(_) | Verb::Api(_) | Verb::Rebuild(_) | Verb::Bench(_) => {
-            tokio::runtime::Builder::new_multi_thread()
-        }
+        Verb::Dev(_)
+        | Verb::Worker(_)
+        | Verb::Tracker(_)
+        | Verb::Api(_)
+        | Verb::All(_)
+        | Verb::Rebuild(_)
+        | Verb::Bench(_) => tokio::runtime::Builder::new_multi_thread(),
         _ => tokio::runtime::Builder::new_current_thread(),
     };
     builder.enable_all().build().map_err(|error| Failure::failed(format_args!("no runtime: {error}")))
@@ -260,6 +267,7 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Worker(args) => serve::worker(args, globals, registry).await,
         Verb::Tracker(args) => serve::tracker(args, globals, registry).await,
         Verb::Api(args) => serve::api(args, globals, registry).await,
+        Verb::All(args) => serve::all(args, globals, registry).await,
         Verb::Bench(verb) => bench::bench(verb, globals).await,
         Verb::Topics(verb) => topics::topics(verb, globals, registry).await,
         Verb::Reload => request_reload::reload(),

@@ -31,6 +31,18 @@ pub(super) enum Role {
     Tracker,
     /// API that listens on this address.
     Api(SocketAddr),
+    /// Worker of all types, tracker, and API that listens on this address.
+    All(SocketAddr),
+}
+
+impl Role {
+    /// Address of the API, if the role has one.
+    fn api_address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Api(address) | Self::All(address) => Some(*address),
+            Self::Worker(_) | Self::Tracker => None,
+        }
+    }
 }
 
 /// Effect of a changed key on a running role.
@@ -129,7 +141,7 @@ impl Reloader {
     fn reload(&mut self) -> ReloadOutcome {
         let loaded = read_config(&self.source.globals, &self.source.options).map_err(invalid_file)?;
         let policies = self.new_policies(&loaded)?;
-        if let Role::Api(address) = self.role {
+        if let Some(address) = self.role.api_address() {
             check_access(&loaded.config.api, address)
                 .map_err(|error| vec![ReloadProblem::message(format!("{error:#}"))])?;
         }
@@ -156,7 +168,7 @@ impl Reloader {
             }
         }
         self.policies.replace(self.current.clone());
-        if let Role::Api(address) = self.role
+        if let Some(address) = self.role.api_address()
             && let Err(error) = self.access.replace(&config.api, address)
         {
             tracing::error!(%error, "the tokens of the reloaded configuration are invalid; the previous ones stay in effect");
@@ -202,6 +214,7 @@ impl Reloader {
             Role::Api(_) if section == "types" => {
                 return key.is_some_and(|key| ["handler", "schema"].contains(&key) || SHOWN_TYPE_KEYS.contains(&key));
             }
+            Role::All(_) => return section != "schedules",
             Role::Worker(_) => &["kafka", "topics", "worker", "ops", "log", "otel", "apps", "callbacks", "email"],
             Role::Tracker => &["kafka", "redis", "topics", "tracker", "ops", "log", "otel"],
             Role::Api(_) => &["kafka", "redis", "topics", "api", "ops", "log", "otel", "callbacks", "email"],
@@ -216,11 +229,11 @@ impl Reloader {
             (_, ["log", "filter"]) if kafleet_telemetry::environment_sets_log_filter() => {
                 Effect::OverriddenBy(LOG_FILTER)
             }
-            (_, ["log", "filter"]) | (Role::Api(_), ["api", "tokens"]) => Effect::Immediate,
+            (_, ["log", "filter"]) | (Role::Api(_) | Role::All(_), ["api", "tokens"]) => Effect::Immediate,
             (Role::Worker(_), ["types", name, "concurrency"]) if self.slots_override(name) => {
                 Effect::OverriddenBy("--slots")
             }
-            (Role::Worker(_) | Role::Api(_), ["types", name, key, ..])
+            (Role::Worker(_) | Role::Api(_) | Role::All(_), ["types", name, key, ..])
                 if is_live(key) && self.current.contains_key(*name) && policies.contains_key(*name) =>
             {
                 Effect::Immediate

@@ -1,9 +1,13 @@
-//! `worker`, `tracker`, `api`: run one role in this process, on Kafka and Redis.
+//! `worker`, `tracker`, `api`: run one role in this process, on Kafka and Redis. `all`: runs all three.
+
+use std::sync::Arc;
 
 use clap::Args;
-use kafleet_config::TaskLogCopy;
+use kafleet_api::ApiSetup;
+use kafleet_config::{TaskLogCopy, Topology};
 use kafleet_handlers::Registry;
 use kafleet_model::units::duration::Millis;
+use kafleet_store::Store;
 use kafleet_telemetry::{init_logs, set_log_filter};
 
 use super::apps::{self, TargetArgs};
@@ -13,7 +17,7 @@ use super::reload::{self, Role};
 use super::reload_trigger::{ReloadArgs, Triggers};
 use super::setup::{Setup, SetupOptions};
 use super::task_lines::TaskLogs;
-use super::traces;
+use super::{topics, traces};
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct StartArgs {
@@ -157,4 +161,64 @@ pub(super) async fn api(args: ApiArgs, globals: &Globals, registry: Registry) ->
     reload::watch(&setup, Role::Api(address), triggers, &mut running);
     setup.run_until_stopped(running).await?;
     Ok(Code::Ok)
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AllArgs {
+    /// Address of the API; overrides the configuration
+    #[arg(long, value_name = "HOST:PORT", env = "KAFLEET_API_LISTEN")]
+    pub listen: Option<String>,
+    #[command(flatten)]
+    pub start: StartArgs,
+    #[command(flatten)]
+    pub ops: OpsArgs,
+    #[command(flatten)]
+    pub reload: ReloadArgs,
+    #[command(flatten)]
+    pub app: TargetArgs,
+}
+
+/// Runs a worker, a tracker and the API in this process, after it has created missing topics and declared the types.
+pub(super) async fn all(args: AllArgs, globals: &Globals, registry: Registry) -> Outcome {
+    init_logs("info");
+    let options = SetupOptions {
+        api_listen: args.listen,
+        ops_listen: args.ops.ops_listen,
+        unused: &["schedules"],
+        app: args.app.section()?,
+        ..SetupOptions::default()
+    };
+    let mut setup = Setup::load(globals, registry, options)?;
+    set_log_filter(setup.config.log.filter.as_deref());
+    let triggers = Triggers::register(globals, args.reload)?;
+    traces::start(&mut setup)?;
+    let listener = setup.bind_api(0).await?;
+    let address = listener.local_addr().map_err(Failure::failed)?;
+    apps::open(&mut setup, &[("KAFLEET_API", format!("http://{address}"))], false).await?;
+    setup.register()?;
+    if setup.config.log.tasks == TaskLogCopy::Stderr {
+        setup.registry.observe(TaskLogs);
+    }
+    let (broker, store) = (setup.kafka()?, setup.redis()?);
+    let timeout = args.start.start_timeout.into();
+    let mut running = setup.start_ops().await?;
+    topics::create(&setup, &broker.client(), timeout).await?;
+    let topology = setup.wait_for_kafka(&broker, timeout).await?;
+    setup.wait_for_store(&store, timeout).await?;
+    setup.start_tracker(&mut running, setup.tracker(broker.clone(), store.clone(), topology.clone()));
+    setup.start_api(&mut running, latency_api(&setup, store, topology.clone())?, listener);
+    setup.start_worker(&mut running, setup.worker(broker, Vec::new(), topology));
+    apps::watch(&setup, &mut running);
+    reload::watch(&setup, Role::All(address), triggers, &mut running);
+    setup.run_until_stopped(running).await?;
+    Ok(Code::Ok)
+}
+
+/// Returns the setup of an API beside a worker: with a producer of its own, since the worker's prefers throughput.
+fn latency_api(setup: &Setup, store: Arc<dyn Store>, topology: Topology) -> Result<ApiSetup, Failure> {
+    let mut own = setup.clone();
+    own.prefer_latency();
+    let broker = own.kafka()?;
+    // The API learns from declarations what apps declare.
+    Ok(ApiSetup { registry: setup.registry.without_apps(), ..setup.api(broker, store, topology) })
 }

@@ -163,6 +163,24 @@ impl Setup {
         Ok(setup)
     }
 
+    /// Reads the configuration again for a fleet that runs in this process. What its roles share stays, and so does what they
+    /// were started with. `registry`: the types before those of the configuration.
+    pub(super) fn reloaded(&self, registry: Registry) -> Result<Self, Failure> {
+        let mut new = Self::load(&self.source.globals, registry, self.source.options.clone())?;
+        let Config { kafka, redis, topics, api, tracker, ops, otel, .. } = self.config.clone();
+        new.config = Config { kafka, redis, topics, api, tracker, ops, otel, ..new.config };
+        Ok(Self {
+            names: Names::of(&new.config),
+            metrics: self.metrics.clone(),
+            health: self.health.clone(),
+            shutdown: self.shutdown.clone(),
+            policies: self.policies.clone(),
+            access: self.access.clone(),
+            tracing: self.tracing.clone(),
+            ..new
+        })
+    }
+
     /// Creates and registers the handlers of the configured types.
     pub(super) fn register(&mut self) -> Result<(), Failure> {
         self.source.registry = self.registry.clone();

@@ -13,6 +13,7 @@ use serde_json::json;
 use super::apps::{self, TargetArgs};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
+use super::gone_types::{GoneType, HINT, with_backlogs};
 use super::output::{Field, Output, Rows, eprint_line};
 use super::serve::StartArgs;
 use super::setup::{Setup, SetupOptions};
@@ -61,7 +62,41 @@ pub(super) async fn topics(verb: TopicsVerb, globals: &Globals, registry: Regist
         // Types of apps that were not started are not missing in the configuration.
         types.retain(|outcome| outcome.change != TypeChange::Kept);
     }
-    show(&globals.output(), &setup.names, &outcomes, &types)
+    let gone = types.iter().filter(|outcome| outcome.change == TypeChange::Kept).map(|outcome| outcome.name.clone());
+    let gone = with_backlogs(&client.with_deadline(APPLY_DEADLINE), &setup.names, gone.collect()).await;
+    let gone = gone.map_err(|error| Failure::of_text(Code::Failed, &error.to_string()))?;
+    show(&globals.output(), &setup.names, (&outcomes, &types), &gone)
+}
+
+/// Creates missing topics and declares the types, for a process that runs all roles. Waits for Kafka up to `timeout`.
+///
+/// # Errors
+/// Kafka does not answer in time, or refuses a topic or a declaration.
+pub(super) async fn create(setup: &Setup, client: &BrokerClient, timeout: Duration) -> Result<(), Failure> {
+    wait_for_brokers(setup, client, timeout).await?;
+    create_topics(setup, client, APPLY_DEADLINE).await?;
+    let declared = declare(&client.with_deadline(APPLY_DEADLINE), &setup.config, &setup.registry).await;
+    let declared = declared.map_err(|error| Failure::of_text(Code::Failed, &error.to_string()))?;
+    let failed = declared.into_iter().find_map(|outcome| match outcome.change {
+        TypeChange::Failed(error) => {
+            Some(Failure::failed(format_args!("the type `{}` was not declared: {error}", outcome.name)))
+        }
+        _ => None,
+    });
+    failed.map_or(Ok(()), Err)
+}
+
+/// Creates missing topics and updates settings that differ.
+pub(super) async fn create_topics(setup: &Setup, client: &BrokerClient, deadline: Duration) -> Result<(), Failure> {
+    let outcomes = apply(client, &setup.config, &setup.registry, deadline).await;
+    let outcomes = outcomes.map_err(|error| Failure::of_text(Code::Failed, &error.to_string()))?;
+    let failed = outcomes.into_iter().find_map(|outcome| match outcome.change {
+        TopicChange::Failed(error) => {
+            Some(Failure::failed(format_args!("the topic `{}` was not created: {error}", outcome.name)))
+        }
+        _ => None,
+    });
+    failed.map_or(Ok(()), Err)
 }
 
 /// Declares the types of the configuration. Those that this binary cannot register, such as types of another Rust
@@ -85,7 +120,12 @@ async fn wait_for_brokers(setup: &Setup, client: &BrokerClient, timeout: Duratio
     setup.wait_for("kafka", &subject, hint, timeout, attempt).await
 }
 
-fn show(output: &Output, names: &Names, topics: &[TopicOutcome], types: &[TypeOutcome]) -> Outcome {
+fn show(
+    output: &Output,
+    names: &Names,
+    (topics, types): (&[TopicOutcome], &[TypeOutcome]),
+    gone: &[GoneType],
+) -> Outcome {
     if output.is_json() {
         let of_types = types.iter().map(|outcome| type_document(names, outcome));
         let document: Vec<_> = topics.iter().map(document).chain(of_types).collect();
@@ -93,20 +133,18 @@ fn show(output: &Output, names: &Names, topics: &[TopicOutcome], types: &[TypeOu
     } else {
         output.table(rows(topics, types))?;
     }
-    types
-        .iter()
-        .filter(|outcome| outcome.change == TypeChange::Kept)
-        .for_each(|kept| eprint_line(hint_for(names, &kept.name)));
+    gone.iter().for_each(|gone| eprint_line(hint_for(names, gone)));
     let failed = topics.iter().any(|outcome| matches!(outcome.change, TopicChange::Failed(_)));
     let undeclared = types.iter().any(|outcome| matches!(outcome.change, TypeChange::Failed(_)));
     Ok(if failed || undeclared { Code::Failed } else { Code::Ok })
 }
 
 /// Hint for the declaration of a type that the configuration does not have.
-fn hint_for(names: &Names, name: &str) -> String {
+fn hint_for(names: &Names, gone: &GoneType) -> String {
+    let (name, message) = (&gone.name, gone.message("this configuration"));
     let (tasks, dead) = (names.tasks(name), names.dead(name));
     format!(
-        "hint: this configuration does not have the type `{name}`; if no other has it, `kafleet types forget {name}` deletes its \
+        "hint: {message}; {HINT}; if no other configuration has it, `kafleet types forget {name}` deletes its \
          declaration. kafleet never deletes its topics `{tasks}` and `{dead}`; use `kafka-topics.sh --delete`"
     )
 }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use kafleet_documents::Status;
+use kafleet_documents::{Reason, Status, Why};
 use kafleet_model::record::state::{Category, State};
 use kafleet_model::units::duration::Millis;
 use tokio::time::Instant;
 
-use super::client::Client;
+use super::client::{Client, Query};
 use super::exit::{Code, Failure, Outcome};
-use super::output::Output;
+use super::output::{Output, eprint_line, one_line};
 use super::task_view::render_task;
 
 /// Waits for the end of a task until `wait` after `started`, prints its status, and returns its exit code.
@@ -26,7 +26,19 @@ pub(super) async fn finish(
     } else {
         output.line(&render_task(&status, output.paint))?;
     }
+    eprint_failed_descendant(client, &status).await;
     verdict(&status.id, status.state, wait)
+}
+
+/// Names the descendant because of which a task has failed, with its error.
+async fn eprint_failed_descendant(client: &Client, status: &Status) {
+    if status.state == status.own_state || code_of(status.state) != Code::Failed {
+        return;
+    }
+    // The outcome is known without an answer.
+    let why: Result<Why, Failure> = client.get(&["v1", "tasks", &status.id, "why"], &Query::new()).await;
+    let findings = why.into_iter().flat_map(|why| why.findings).filter(|finding| finding.code == Reason::FailedChild);
+    findings.for_each(|finding| eprint_line(one_line(&finding.message)));
 }
 
 /// Returns `started + wait`, with a wait of at most 50 years so that the sum does not overflow.

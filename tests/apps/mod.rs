@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use kafleet::apps::capacity::{Capacity, SlotKind};
 use kafleet::apps::container::Container;
+use kafleet::apps::loaded_files::LoadedFiles;
 use kafleet::apps::pool::{AppHandler, AppPool, OpenedApp, PoolSettings, guard_container};
 use kafleet::apps::process::{AppProcess, AppProgram, ProcessEnd, ProcessRequest};
 use kafleet::apps::protocol::{self, Limits, Welcome};
@@ -26,6 +27,7 @@ use tokio::time::timeout;
 
 fn program(command: &[&str]) -> AppProgram {
     AppProgram {
+        files: LoadedFiles::default(),
         name: "shop".to_owned(),
         command: command.iter().map(|word| (*word).to_owned()).collect(),
         cwd: PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/apps"),

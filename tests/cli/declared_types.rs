@@ -34,7 +34,7 @@ fn api_without_the_app_refuses_invalid_params_of_its_types() {
     run(with_app(&fleet, &["topics", "apply"])).exits_with(0).stdout_has(&["type double", "created"]);
     run(with_app(&fleet, &["topics", "apply"])).exits_with(0).stdout_has(&["type double", "unchanged"]);
     let _api = fleet.start_api();
-    let _roles =
+    let roles =
         [Daemon::start(fleet.command(&["tracker"])), Daemon::start(with_app(&fleet, &["worker", "--types", "double"]))];
 
     // The first request after the start is checked too.
@@ -56,9 +56,15 @@ fn api_without_the_app_refuses_invalid_params_of_its_types() {
     run(with_app(&fleet, &["topics", "apply"])).exits_with(0).stdout_has(&["altered", "params"]);
     fleet.run(&["submit", "double", r#"{"x":0.5}"#]).exits_with(0);
 
-    // A type that is gone from the configuration is named, and deleted on request.
+    // A type that is gone from the configuration is named with the tasks that wait for it, and deleted on request.
+    drop(other);
+    drop(roles);
+    fleet.run(&["submit", "double", r#"{"x":1}"#]).exits_with(0);
+    let gone = "this configuration does not have the type `double`; about 1 of its tasks wait";
+    fleet.run(&["doctor", "--no-api"]).exits_with(0).stdout_has(&["warning  type double", gone, "`aliases`"]);
     let kept = fleet.run(&["topics", "apply"]).exits_with(0).stdout_has(&["type double", "kept"]);
     kept.stderr_has(&[
+        gone,
         "`kafleet types forget double` deletes its declaration",
         &format!("{}.tasks.double", fleet.prefix),
     ]);

@@ -68,7 +68,7 @@ fn demo_shows_something_in_every_verb() {
     shows(&["status", "ticket-1"], r#"{"answered":true}"#);
     shows(&["status", "flaky-1"], "succeeded");
     eventually_blocking("all changes are watched", || {
-        let seen = dev.run(&["watch", "--all", "--timeout", "5s"]).exits_with(0);
+        let seen = dev.run(&["watch", "--timeout", "5s"]).exits_with(0);
         (seen.out.lines().count() >= 3).then_some(())
     });
 }

@@ -131,3 +131,42 @@ fn changed_file_of_a_command_serves_the_next_task() {
     assert_eq!(dev.result("double", &json!({"x": 4})), json!(12));
     assert_eq!(dev.daemon.stop(), Some(0));
 }
+
+#[test]
+fn only_files_that_the_app_has_loaded_start_new_code() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "tasks.py", &code("hello", ""));
+    let mut dev = dev(folder.path(), &[]);
+    assert_eq!(greeting(&dev), "hello Ada");
+    // The first file of a change is named: it would be this one.
+    write(folder.path(), "a_script.py", "print('not part of the app')\n");
+    change(&mut dev, folder.path(), &code("bye", ""));
+    assert_eq!(greeting(&dev), "bye Ada");
+    assert_eq!(dev.daemon.stop(), Some(0));
+}
+
+#[test]
+fn changed_configuration_takes_effect() {
+    let folder = tempfile::tempdir().unwrap();
+    let types = |name: &str| format!("[types.{name}]\nhandler = \"echo\"\n");
+    write(folder.path(), "kafleet.toml", &types("old"));
+    let mut command = kafleet(["dev", "--listen", "127.0.0.1:0", "--no-sample"]);
+    command.current_dir(folder.path());
+    let mut dev = Dev::start(command);
+    assert_eq!(dev.result("old", &json!(1)), json!(1));
+    write(folder.path(), "kafleet.toml", "[types.new]\nhandler = 7\n");
+    dev.daemon.wait_for_line("`kafleet.toml` has changed: starting with the new configuration");
+    dev.daemon.wait_for_line("the configuration is invalid");
+    dev.daemon.wait_for_line("the old code serves on");
+    assert_eq!(dev.result("old", &json!(3)), json!(3));
+    dev.run(&["types", "pause", "old"]).exits_with(0);
+    dev.run(&["submit", "old", "2"]).exits_with(0);
+
+    write(folder.path(), "kafleet.toml", &format!("[api]\nmax_wait = \"1s\"\n{}", types("new")));
+    dev.daemon.wait_for_line("`[api]` keeps its values until `dev` is started again");
+    let gone = dev.daemon.wait_for_line("does not have the type `old`");
+    assert!(gone.contains("about 1 of its tasks wait; if it was renamed, name it in `aliases`"), "{gone}");
+    dev.daemon.wait_for_line("the new code serves the types new");
+    assert_eq!(dev.result("new", &json!(4)), json!(4));
+    assert_eq!(dev.daemon.stop(), Some(0));
+}

@@ -467,3 +467,28 @@ fn type_is_moved_to_a_shared_group_with_its_commits() {
     fleet.wait_committed("tasks.echo", 1);
     assert_eq!(worker.stop(), Some(0));
 }
+
+/// One process with all roles creates its topics, and runs the tasks of the configuration and of an app.
+#[test]
+fn all_roles_run_in_one_process() {
+    let Some(mut fleet) = Fleet::new() else { return };
+    let apps = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/apps/loop.py");
+    let mut all = Daemon::start(fleet.command(&["all", "--listen", "127.0.0.1:0", "--", "python3", apps]));
+    let listens: Value = serde_json::from_str(&all.wait_for_line("API listening")).expect("a log line as JSON");
+    fleet.api = format!("http://{}", listens["address"].as_str().unwrap());
+    let result = |task_type: &str, params: &str| {
+        fleet.run(&["submit", task_type, params, "--wait=100s", "-o", "json"]).exits_with(0).json()["result"].clone()
+    };
+    assert_eq!((result("echo", "7"), result("double", r#"{"x":4}"#)), (json!(7), json!(8)));
+    let workers = fleet.run(&["workers", "-o", "json"]).exits_with(0).json();
+    assert_eq!(workers["workers"].as_array().unwrap().len(), 1, "{workers}");
+
+    // Its configuration is reloaded as that of a worker.
+    let path = fleet.folder.path().join("kafleet.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("[types.echo]", "[types.echo]\nconcurrency = 3")).unwrap();
+    all.signal(Signal::SIGHUP);
+    let applied = all.wait_for_line("the changed key is in effect");
+    assert!(applied.contains("types.echo.concurrency"), "{applied}");
+    assert_eq!(all.stop(), Some(0));
+}

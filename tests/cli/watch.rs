@@ -78,7 +78,7 @@ impl Drop for Watching {
 fn type_and_fleet_are_watched_without_end() {
     let dev = Dev::start();
     let mut echoes = Watching::start(&dev, &["--type", "echo"]);
-    let mut all = Watching::start(&dev, &["--all"]);
+    let mut all = Watching::start(&dev, &[]);
     dev.run(&["submit", "foreach", r#"{"count":1}"#, "--id", "steps", "--wait"]).exits_with(0);
     dev.run(&["submit", "echo", "--id", "last", "--wait"]).exits_with(0);
     let of_type = echoes.read_until_succeeded(&["last"]);
@@ -93,11 +93,60 @@ fn invalid_watches_are_refused() {
     dev.run(&["watch", "--type", "ehco"]).exits_with(3).stderr_has(&["`ehco`", "hint: "]);
     dev.run(&["watch", "--type", "no type"]).exits_with(3).stderr_has(&["no type"]);
     dev.run(&["watch"]).exits_with(2).stderr_has(&["<ID>"]);
-    dev.run(&["watch", "a", "--all"]).exits_with(2).stderr_has(&["cannot be used with"]);
-    dev.run(&["watch", "--all", "--timeout", "10ms"]).exits_with(0);
+    dev.run(&["watch", "a", "--type", "echo"]).exits_with(2).stderr_has(&["cannot be used with"]);
+    dev.run(&["watch", "--timeout", "10ms"]).exits_with(0);
     dev.run(&["submit", "sleeps", "--id", "long"]).exits_with(0);
     dev.wait_until_visible("long");
     dev.run(&["watch", "long", "--tree", "--timeout", "100ms"])
         .exits_with(5)
         .stderr_has(&["task `long` has not ended within 100ms"]);
+}
+
+#[test]
+fn logs_of_many_tasks_are_printed_and_followed() {
+    let dev = Dev::start();
+    dev.run(&["submit", "answer", "--id", "a", "--wait"]).exits_with(0);
+    dev.run(&["submit", "broken", "--id", "b", "--wait"]).exits_with(1);
+    let of_type = dev.run(&["log", "--type", "answer"]).exits_with(0);
+    assert_eq!(of_type.out, "answer a │ reading the file\n");
+    let failed = dev.run(&["log", "--failed"]).exits_with(0);
+    let failed = failed.stdout_has(&["broken b │ no luck\n", "broken b ✗ "]);
+    assert!(!failed.out.contains("answer"), "{failed:?}");
+    dev.run(&["log", "--failed", "--type", "answer"]).exits_with(0).stderr_has(&["no such task"]);
+
+    let follow = |words: &[&str]| {
+        let mut command = dev.command(&[&["log", "--follow"], words].concat());
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+        (child, line)
+    };
+    let (mut of_type, begun) = follow(&["--type", "answer"]);
+    assert_eq!(begun, "following the logs of tasks of type `answer`\n");
+    let (mut failed, begun) = follow(&["--failed"]);
+    assert_eq!(begun, "following the logs of all failed tasks\n");
+    dev.run(&["submit", "broken", "--id", "b-2", "--wait"]).exits_with(1);
+    dev.run(&["submit", "answer", "--id", "a-2", "--wait"]).exits_with(0);
+    dev.run(&["log", "a-2", "--append", "later"]).exits_with(0);
+    let lines = |child: &mut Child, count: usize| -> Vec<String> {
+        BufReader::new(child.stdout.take().unwrap()).lines().take(count).map(Result::unwrap).collect()
+    };
+    assert_eq!(lines(&mut of_type, 2), ["answer a-2 │ reading the file", "answer a-2 │ later"]);
+    let of_failed = lines(&mut failed, 2);
+    assert!(of_failed[0] == "broken b-2 │ no luck" && of_failed[1].starts_with("broken b-2 ✗ "), "{of_failed:?}");
+    for mut child in [of_type, failed] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn descendant_that_made_a_task_fail_is_named() {
+    let dev = Dev::start();
+    let mut waiting = dev.command(&["submit", "ticket", "--external", "--id", "r", "--wait"]);
+    let waiting = waiting.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually_blocking("it is visible", || dev.run(&["status", "r"]).code == Some(0));
+    dev.run(&["submit", "broken", "--parent", "r", "--id", "b", "--wait"]).exits_with(1);
+    dev.run(&["report", "r", "succeeded"]).exits_with(0);
+    wait_for_exit(waiting).exits_with(1).stderr_has(&["`r:b`", "no luck"]);
 }

@@ -41,6 +41,14 @@ pub struct AppType {
     pub policy: Map<String, Value>,
     /// Attempts block their thread.
     pub is_sync: bool,
+    /// File and line of the declaration.
+    pub source: Option<String>,
+}
+
+/// Text that names a declared type in messages: its name, and where it is declared.
+pub(crate) fn type_text(name: &str, source: Option<&str>) -> String {
+    let name = clip(name);
+    source.map_or_else(|| format!("`{name}`"), |source| format!("`{name}` ({})", clip(source)))
 }
 
 impl Declaration {
@@ -133,9 +141,10 @@ fn read_schedules(declared: &BTreeMap<String, Box<RawValue>>, problems: &mut Vec
 }
 
 fn read_type(declared: DeclaredType, problems: &mut Vec<String>) -> Option<AppType> {
-    let DeclaredType { name, params, output, doc, policy, sync } = declared;
+    let DeclaredType { name, params, output, doc, policy, sync, source } = declared;
+    let text = type_text(&name, source.as_deref());
     let mut problem = |part: &str, error: &dyn std::fmt::Display| {
-        problems.push(format!("it declares the type `{}`{part}: {error}", clip(&name)));
+        problems.push(format!("it declares the type {text}{part}: {error}"));
     };
     if let Err(error) = check_own_type(&name) {
         problem("", &error);
@@ -153,7 +162,7 @@ fn read_type(declared: DeclaredType, problems: &mut Vec<String>) -> Option<AppTy
     if let Some(Err(error)) = output.clone().map(Schema::compile) {
         problem(" with an `output` that is not a JSON Schema", &error);
     }
-    Some(AppType { params: params?, output, doc, policy: policy.unwrap_or_default(), is_sync: sync })
+    Some(AppType { params: params?, output, doc, policy: policy.unwrap_or_default(), is_sync: sync, source })
 }
 
 #[cfg(test)]

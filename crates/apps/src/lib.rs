@@ -20,6 +20,7 @@ pub mod conformance;
 pub mod container;
 pub mod declaration;
 pub mod launch;
+pub mod loaded_files;
 mod memory;
 pub mod pool;
 pub mod process;

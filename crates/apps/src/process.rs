@@ -22,6 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::capacity::Capacity;
 use super::declaration::Declaration;
 use super::launch::{Launcher, SimulatedProcess};
+use super::loaded_files::LoadedFiles;
 use super::protocol::Welcome;
 use super::session::{Cause, DeclarationReceiver, Session, SessionEvent, StreamEndReason};
 
@@ -53,6 +54,8 @@ pub struct AppProgram {
     pub slots: Option<u32>,
     /// Tasks of some type run in order: a late attempt must not run beside the next one.
     pub has_order: bool,
+    /// Source files that the processes have loaded.
+    pub files: LoadedFiles,
     /// Starts the processes in a simulation. `None`: the operating system does.
     pub launcher: Option<Arc<dyn Launcher>>,
 }
@@ -179,7 +182,7 @@ impl AppProgram {
         W: AsyncWrite + Send + Unpin + 'static,
     {
         let (sender, events) = mpsc::unbounded_channel();
-        let (session, declared, driver) = Session::open(reader, writer, welcome, sender);
+        let (session, declared, driver) = Session::open(reader, writer, welcome, sender, self.files.clone());
         let process = AppProcess {
             app: self.name.clone(),
             session,

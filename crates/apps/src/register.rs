@@ -6,7 +6,7 @@ use kafleet_config::{AppConfig, Config, Order, TypeConfig, TypePolicy, app_group
 use kafleet_handlers::{Registry, TypeDetails, TypeRegistration};
 
 use super::capacity::SlotKind;
-use super::declaration::AppType;
+use super::declaration::{AppType, type_text};
 use super::pool::{AppHandler, AppPool, OpenedApp, PoolSettings};
 
 /// Registers the types of an app. Its policies become part of `config.types`, where the configuration has precedence.
@@ -24,14 +24,15 @@ pub fn register(
     let mut types = Vec::new();
     for (task_type, declared) in &app.declaration.types {
         let type_config = config.types.get(task_type);
+        let text = type_text(task_type, declared.source.as_deref());
         if let Some(error) = conflict(type_config, registry.get(task_type)) {
-            problems.push(format!("the app `{name}` declares the type `{task_type}`: {error}"));
+            problems.push(format!("the app `{name}` declares the type {text}: {error}"));
             continue;
         }
         match combine_policy(task_type, &declared.policy, type_config, &config.topics) {
             Ok(policy) => types.push((task_type.clone(), declared.clone(), policy)),
             Err(errors) => {
-                let subject = format!("the app `{name}` declares the type `{task_type}` with an invalid policy");
+                let subject = format!("the app `{name}` declares the type {text} with an invalid policy");
                 problems.extend(errors.into_iter().map(|error| format!("{subject}: {error}")));
             }
         }

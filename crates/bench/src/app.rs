@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use futures::StreamExt;
 use kafleet_apps::capacity::SlotKind;
+use kafleet_apps::loaded_files::LoadedFiles;
 use kafleet_apps::pool::{AppHandler, AppPool, OpenedApp, all_last};
 use kafleet_apps::process::AppProgram;
 use kafleet_apps::protocol::{Limits, VERSION, Welcome};
@@ -306,6 +307,7 @@ impl BenchApp {
             env.variables.own.insert(ROLE.to_owned(), serde_json::to_string(&ChildRole::App)?);
         }
         let program = AppProgram {
+            files: LoadedFiles::default(),
             name: "bench".to_owned(),
             command,
             cwd: std::env::current_dir()?,

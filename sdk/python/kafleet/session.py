@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import streams
+from . import loaded_files, streams
 from .attempt import Attempt, bad_params, error_line
 from .connection import Connection, ConnectionProblem, leave, take_socket
 from .context import LIMITS, Context
@@ -56,6 +56,7 @@ class Session:
     def __init__(self, connection: Connection, app: App, welcome: dict[str, Any]) -> None:
         self.connection, self.app = connection, app
         self.limits = {**LIMITS, **welcome.get("limits", {})}
+        self._is_dev = bool(welcome.get("dev"))
         self.state: Any = None
         self.tasks, self.slots, self.threads = _served(app, welcome)
         self.running: dict[int, Attempt] = {}
@@ -110,6 +111,8 @@ class Session:
         streams.attribute(self.alone)
         gc.collect()
         gc.freeze()
+        if self._is_dev:
+            loaded_files.report(self.send)
         self.send(encode({"ready": ready}) + b"\n")
         for line in self.connection.early:
             self._handle(line)
@@ -160,7 +163,7 @@ class Session:
 
     def _declaration(self, declared: Task[..., Any] | Bundle) -> dict[str, Any]:
         kind = {"sync": declared.is_sync} if self.threads else {}
-        return {**declared.declaration(), **kind}
+        return {**declared.declaration(), "source": declared.place, **kind}
 
     def _handle(self, line: bytes) -> None:
         try:

@@ -7,6 +7,7 @@ import type { AnyApp } from "./app.ts";
 import { type Connection, ConnectionProblem, stdinKind, takeSocket } from "./connection.ts";
 import { running } from "./context.ts";
 import { encodeText } from "./json.ts";
+import { recordLoads } from "./loaded.ts";
 import { loadApp, remedyFor, Unable } from "./loading.ts";
 import { captureOutput, Reports } from "./output.ts";
 import { PROTOCOL, Session, type Welcome } from "./session.ts";
@@ -39,6 +40,7 @@ export function serveIfStarted(): void {
   if (stdin !== "socket") return;
   if (process.versions["bun"]) refuseBun();
   captureOutput();
+  if (process.env["KAFLEET_DEV"]) recordLoads();
   const server = new Server(takeSocket());
   process.on("uncaughtException", (error) => server.onError(error));
   process.on("unhandledRejection", (error) => server.onError(error));

@@ -7,6 +7,7 @@ import { type Connection, ConnectionProblem } from "./connection.ts";
 import { type AttemptMessage, type Channel, type Context, LIMITS, type Limits } from "./context.ts";
 import type { Bundle } from "./declare.ts";
 import { decode, encode } from "./json.ts";
+import { reportLoads } from "./loaded.ts";
 import { Outcome, Retry, SpawnFailed } from "./outcomes.ts";
 import { isInstance, kindOf, messageOf, nameOf } from "./shown.ts";
 import type { Task } from "./task.ts";
@@ -48,6 +49,7 @@ export class Session implements Channel {
   readonly #onFinished: () => void;
   readonly #app: AnyApp;
   readonly #watch: LoopWatch | undefined;
+  readonly #isDev: boolean;
   #lastCall = 0;
 
   /** `onFinished` is called once the worker has ended the stream and all attempts are answered. */
@@ -56,6 +58,7 @@ export class Session implements Channel {
     this.limits = { ...LIMITS, ...welcome.limits };
     this.#app = app;
     if (app.stacks ?? welcome.dev) this.#watch = new LoopWatch(this.#running, (attempt) => this.#sendNow(attempt));
+    this.#isDev = welcome.dev ?? false;
     this.#slots = welcome.slots ?? app.slots;
     this.#onFinished = onFinished;
     for (const [name, task] of app.declared) {
@@ -71,6 +74,7 @@ export class Session implements Channel {
     const sdk = `kafleet ${VERSION}`;
     const schedules = this.#schedules();
     const ready = { protocol: PROTOCOL, sdk, runtime, slots: this.#slots, responsive: true, types, schedules };
+    if (this.#isDev) reportLoads((line) => this.send(line));
     this.send(`{"ready":${encode(ready)}}\n`);
   }
 

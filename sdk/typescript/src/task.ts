@@ -1,5 +1,8 @@
 /** Declared task types, and types of other programs. */
 
+import { relative } from "node:path";
+import { fileURLToPath } from "node:url";
+
 import type { AnyApp } from "./app.ts";
 import { Call, Group } from "./canvas.ts";
 import { type ApiError, DeclarationError } from "./errors.ts";
@@ -10,7 +13,7 @@ import type { Scope, SplitPolicy, SubmitOptions } from "./options.ts";
 import { decode, encode, unsuitable } from "./json.ts";
 import { withoutJsonSchema } from "./json_types.ts";
 import { jsonSchema, Mismatch, mismatchOf, type Schema, signature, UNDECIDED, validated } from "./schema.ts";
-import { attempted, messageOf, textOf } from "./shown.ts";
+import { attempted, callerOf, messageOf, textOf } from "./shown.ts";
 import { type Forms, formsOf, isFormOf, type Upstream } from "./upstream.ts";
 
 /** Arguments of a call: the params may be omitted if they may be `undefined`. */
@@ -170,6 +173,8 @@ export class Task<P, R, F = Handler, C = P, T = never> extends Target<P, R, C, T
   readonly fn: F;
   readonly definition: Definition;
   override readonly joined: boolean;
+  /** File and line of the declaration, in a process that a worker has started. */
+  readonly source: string | undefined;
   /** Whether the schema of the params answers with promises, so that attempts alone check them. */
   #isAsync = false;
 
@@ -179,6 +184,8 @@ export class Task<P, R, F = Handler, C = P, T = never> extends Target<P, R, C, T
     this.fn = fn;
     this.definition = definition;
     this.joined = definition.upstream.joins === "always";
+    // Only a worker shows it.
+    this.source = process.env["KAFLEET_APP"] === undefined ? undefined : sourceOf(callerOf(new Error()));
   }
 
   override takes(params: unknown, scope: Scope): boolean {
@@ -225,6 +232,7 @@ export class Task<P, R, F = Handler, C = P, T = never> extends Target<P, R, C, T
       output: output && this.schema("output"),
       doc,
       policy: declaredPolicy(this.definition.policy),
+      source: this.source,
     };
   }
 
@@ -266,6 +274,13 @@ export class Task<P, R, F = Handler, C = P, T = never> extends Target<P, R, C, T
     const result = output && this.#jsonSchema("output");
     return `<Task ${this.name}(${params ? signature(this.#jsonSchema("params")) : ""})${result ? ` -> ${signature(result)}` : ""}>`;
   }
+}
+
+/** Returns file and line of a line of a stack, such as `tasks.ts:12`, from the working directory on. */
+function sourceOf(line: string): string | undefined {
+  const [, file, number] = /(file:\/\/\S+?|\/\S+?):(\d+):\d+\)?$/.exec(line) ?? [];
+  const path = file && attempted(() => relative(process.cwd(), file.startsWith("file:") ? fileURLToPath(file) : file));
+  return path && `${path}:${number}`;
 }
 
 /** Throws a `DeclarationError` for an invalid name of a type, or of a task in a bundle. */

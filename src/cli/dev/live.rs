@@ -1,12 +1,13 @@
-//! The worker of `dev`. When a source file of an app changes, the new code is started; once it is ready, the worker starts
-//! again with it. Code that cannot be started changes nothing.
+//! The worker of `dev`. When kafleet.toml or a source file of an app changes, the new code is started; once it is ready, the
+//! worker starts again with it. A configuration that is invalid, or code that cannot be started, changes nothing.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use kafleet_broker::Broker;
-use kafleet_config::Config;
+use kafleet_config::DEFAULT_FILE;
+use kafleet_handlers::Registry;
 use kafleet_handlers::builtin::register_samples;
 use kafleet_runtime::{Shutdown, blocking};
 use parking_lot::Mutex;
@@ -14,13 +15,14 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::sources::Sources;
-use super::{apply_schedules, create_topics, declare_types, topology};
+use super::{apply_schedules, declare_types, reloaded, topology};
 use crate::cli::apps;
 use crate::cli::exit::Failure;
 use crate::cli::output::eprint_line;
 use crate::cli::schedules::declared::declared;
-use crate::cli::setup::{RoleEnd, Setup};
+use crate::cli::setup::{CALL_DEADLINE, RoleEnd, Setup};
 use crate::cli::task_lines::TaskLines;
+use crate::cli::topics::create_topics;
 
 /// Interval at which the source files are polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -37,6 +39,9 @@ const STOP_DEADLINE: Duration = Duration::from_secs(1);
 pub(super) struct Live {
     /// Setup of the fleet, without apps and their types.
     pub base: Setup,
+    /// Types of this binary.
+    pub registry: Registry,
+    pub is_demo: bool,
     /// Environment of the apps.
     pub environment: Vec<(&'static str, String)>,
     /// Whether each version also registers the sample types.
@@ -44,13 +49,24 @@ pub(super) struct Live {
     /// Whether a line is printed for each start, log line and end of an attempt.
     pub shows_tasks: bool,
     pub broker: Arc<dyn Broker>,
-    /// `None` if code is not reloaded: there are no apps, or `--no-reload` is set.
+    /// `None` with `--no-reload`.
     pub changes: Option<Changes>,
 }
 
 impl Live {
     /// Starts the apps, registers all types and creates their topics.
     pub(super) async fn open(&self) -> Result<Setup, Failure> {
+        let opened = self.open_version().await;
+        if let Some(Changes(sources)) = &self.changes {
+            match &opened {
+                Ok(version) => sources.lock().started(&version.apps),
+                Err(_) => sources.lock().failed(),
+            }
+        }
+        opened
+    }
+
+    async fn open_version(&self) -> Result<Setup, Failure> {
         let mut version = self.base.clone();
         version.shutdown = Shutdown::new();
         apps::open(&mut version, &self.environment, true).await?;
@@ -63,23 +79,24 @@ impl Live {
         }
         // Before the old code is stopped.
         declared(&version)?;
-        create_topics(&version, &self.broker.client()).await?;
+        create_topics(&version, &self.broker.client(), CALL_DEADLINE).await?;
         Ok(version)
     }
 
     /// Runs a worker with the newest code that can be started, until the fleet is stopped.
-    pub(super) async fn run(self, mut version: Setup) -> anyhow::Result<()> {
+    pub(super) async fn run(mut self, mut version: Setup) -> anyhow::Result<()> {
         loop {
             let mut roles = JoinSet::new();
             let worker = version.worker(self.broker.clone(), Vec::new(), topology(&version));
             version.start_worker(&mut roles, worker);
+            let drain = self.base.shutdown.drain.clone();
             let next = tokio::select! {
                 biased;
                 ended = roles.join_next() => {
                     apps::stop(&version.apps).await;
                     return result(ended);
                 }
-                () = self.base.shutdown.drain.cancelled() => None,
+                () = drain.cancelled() => None,
                 next = self.next() => Some(next),
             };
             let Some(next) = next else { return self.stop(&version, roles).await };
@@ -93,20 +110,23 @@ impl Live {
         }
     }
 
-    /// Waits until the code has changed and the new code has started; returns the setup of the new version.
-    async fn next(&self) -> Setup {
-        let Some(changes) = &self.changes else { return std::future::pending().await };
+    /// Waits until the configuration or the code has changed and the new code has started; returns the setup of the new
+    /// version.
+    async fn next(&mut self) -> Setup {
+        let Some(changes) = self.changes.clone() else { return std::future::pending().await };
         let mut path = changes.next().await;
         loop {
-            eprint_line(format_args!("`{}` has changed: starting the new code", path.display()));
-            let opened = tokio::select! {
-                biased;
-                opened = self.open() => opened,
-                // The start may take long, or not end.
-                changed = changes.next() => {
-                    path = changed;
-                    continue;
-                }
+            let opened = match self.take_over(&changes, &path) {
+                Err(failure) => Err(failure),
+                Ok(()) => tokio::select! {
+                    biased;
+                    opened = self.open() => opened,
+                    // The start may take long, or not end.
+                    changed = changes.next() => {
+                        path = changed;
+                        continue;
+                    }
+                },
             };
             match opened {
                 Ok(next) => return next,
@@ -114,6 +134,19 @@ impl Live {
             }
             path = changes.next().await;
         }
+    }
+
+    /// Announces a change, and reads the configuration if it has changed.
+    fn take_over(&mut self, changes: &Changes, path: &Path) -> Result<(), Failure> {
+        let shown = std::env::current_dir().ok().and_then(|folder| path.strip_prefix(folder).ok()).unwrap_or(path);
+        let is_config = changes.0.lock().config() == path;
+        let started = if is_config { "starting with the new configuration" } else { "starting the new code" };
+        eprint_line(format_args!("`{}` has changed: {started}", shown.display()));
+        if is_config {
+            self.base = reloaded(&self.base, self.registry.clone(), self.is_demo)?;
+            *changes.0.lock() = Changes::sources(&self.base);
+        }
+        Ok(())
     }
 
     /// Stops the worker because the fleet stops; a second signal aborts it.
@@ -169,20 +202,23 @@ fn type_names(setup: &Setup) -> String {
     setup.registry.types().map(|(name, _)| &**name).collect::<Vec<_>>().join(", ")
 }
 
-/// Changes of the source files of all apps.
+/// Changes of kafleet.toml and of the source files of all apps. Cheap to clone.
+#[derive(Clone)]
 pub(super) struct Changes(Arc<Mutex<Sources>>);
 
 impl Changes {
-    /// Starts watching the source files of the apps. Returns `None` if there are no apps.
-    pub(super) fn of(config: &Config) -> Option<Self> {
-        if config.apps.is_empty() {
-            return None;
-        }
-        let sources = Sources::of(config.apps.values());
+    /// Starts watching the files of a setup.
+    pub(super) fn of(setup: &Setup) -> Self {
+        Self(Arc::new(Mutex::new(Self::sources(setup))))
+    }
+
+    fn sources(setup: &Setup) -> Sources {
+        let config = setup.source.globals.config.as_deref().unwrap_or_else(|| Path::new(DEFAULT_FILE));
+        let sources = Sources::of(config, setup.config.apps.iter());
         if sources.is_partial() {
             eprint_line("warning: the folder of the app has too many files: changes of some of them are not noticed");
         }
-        Some(Self(Arc::new(Mutex::new(sources))))
+        sources
     }
 
     /// Waits until a file has changed, and for some time nothing more. A change is kept if this future is dropped.

@@ -1,5 +1,6 @@
 //! `dev`: runs a whole fleet in this process, on the in-memory broker and store.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,12 +8,12 @@ use std::time::Duration;
 use clap::Args;
 use kafleet_api::ApiSetup;
 use kafleet_broker::memory::{MemoryBroker, MemoryBrokerOptions};
-use kafleet_broker::{Broker, BrokerClient, TopicChange};
-use kafleet_config::{TokenConfig, Topology};
+use kafleet_broker::{Broker, BrokerClient};
+use kafleet_config::{TokenConfig, Topology, changes};
 use kafleet_documents::CreateTask;
 use kafleet_fleet::control::schedules::ScheduleKey;
 use kafleet_fleet::control::{self, CONTROL_VERSION, ControlKey, put_schedule};
-use kafleet_fleet::topics::{TypeChange, apply, declare};
+use kafleet_fleet::topics::{TypeChange, declare};
 use kafleet_handlers::Registry;
 use kafleet_model::schedule::Schedule;
 use kafleet_model::task::Policy;
@@ -27,6 +28,7 @@ use super::apps::TargetArgs;
 use super::client::Client;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
+use super::gone_types::{HINT, with_backlogs};
 use super::output::eprint_line;
 use super::schedules::declared::{DeclaredSchedule, declared, is_same};
 use super::setup::{CALL_DEADLINE, Setup, SetupOptions};
@@ -85,7 +87,8 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
     let api_listen = args.listen.or_else(|| args.once.then(|| "127.0.0.1:0".to_owned()));
     let unused = &["kafka", "redis", "ops"];
     let options = SetupOptions { api_listen, unused, app: target, ..SetupOptions::default() };
-    let mut setup = Setup::load(globals, registry, options)?;
+    let mut setup = Setup::load(globals, registry.clone(), options)?;
+    traces::start(&mut setup)?;
     prepare(&mut setup, args.demo)?;
     let listener = setup.bind_api(more_ports).await?;
     let address = listener.local_addr().map_err(Failure::failed)?;
@@ -95,12 +98,14 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
         MemoryBroker::new(MemoryBrokerOptions { applies_retention: true, ..Default::default() });
     let live = Live {
         base: setup.clone(),
+        registry,
+        is_demo: args.demo,
         environment: environment(&url, token.as_ref()),
         has_samples: !has_target,
         shows_tasks,
         broker: broker.clone(),
         // Before the apps are started, so that no change is missed.
-        changes: if args.no_reload { None } else { Changes::of(&setup.config) },
+        changes: if args.no_reload { None } else { Some(Changes::of(&setup)) },
     };
     let version = live.open().await?;
     let mut running = setup.start_ops().await?;
@@ -153,45 +158,51 @@ fn write_address(address: SocketAddr) -> Option<AddressFile> {
         .ok()
 }
 
+/// Sections that take effect at the start of `dev`.
+const FIXED_SECTIONS: [&str; 7] = ["kafka", "redis", "topics", "api", "tracker", "ops", "otel"];
+
+/// Reads a changed configuration, and names the sections that keep their values.
+fn reloaded(base: &Setup, registry: Registry, is_demo: bool) -> Result<Setup, Failure> {
+    let mut new = base.reloaded(registry)?;
+    prepare(&mut new, is_demo)?;
+    let json = |setup: &Setup| serde_json::to_value(&setup.source.loaded).map_err(Failure::failed);
+    let changed: BTreeSet<String> =
+        changes(&json(base)?, &json(&new)?).iter().filter_map(|key| key.path().into_iter().next()).collect();
+    for section in changed.iter().filter(|section| FIXED_SECTIONS.contains(&section.as_str())) {
+        eprint_line(format_args!("`[{section}]` keeps its values until `dev` is started again"));
+    }
+    Ok(new)
+}
+
 fn topology(setup: &Setup) -> Topology {
     Topology::new(setup.names.clone(), EVENTS_PARTITIONS)
 }
 
-/// Adapts the configuration to a fleet in one process, and starts the log and the traces.
+/// Adapts the configuration to a fleet in one process.
 fn prepare(setup: &mut Setup, is_demo: bool) -> Result<(), Failure> {
     set_log_filter(setup.config.log.filter.as_deref());
-    traces::start(setup)?;
     setup.config.ops.listen.clear();
     setup.config.topics.events_partitions = EVENTS_PARTITIONS;
     setup.config.topics.task_partitions = TASK_PARTITIONS;
     if is_demo { demo::prepare(setup) } else { Ok(()) }
 }
 
-/// Environment of apps, with which their clients find the API.
+/// Environment of apps, with which their clients find the API, and SDKs know that code may be reloaded.
 fn environment(url: &str, token: Option<&String>) -> Vec<(&'static str, String)> {
     let token = token.map(|token| ("KAFLEET_TOKEN", token.clone()));
-    token.into_iter().chain([("KAFLEET_API", url.to_owned())]).collect()
+    token.into_iter().chain([("KAFLEET_API", url.to_owned()), ("KAFLEET_DEV", "1".to_owned())]).collect()
 }
 
-async fn create_topics(setup: &Setup, broker: &BrokerClient) -> Result<(), Failure> {
-    let outcomes = apply(broker, &setup.config, &setup.registry, CALL_DEADLINE).await;
-    let outcomes = outcomes.map_err(|error| Failure::of_text(Code::Failed, &error.to_string()))?;
-    let failed = outcomes.into_iter().find_map(|outcome| match outcome.change {
-        TopicChange::Failed(error) => {
-            Some(Failure::failed(format_args!("the topic `{}` was not created: {error}", outcome.name)))
-        }
-        _ => None,
-    });
-    failed.map_or(Ok(()), Err)
-}
-
-/// Declares the types of a version, and only these.
+/// Declares the types of a version, and only these. Names types that are gone, with the tasks that wait for them.
 async fn declare_types(setup: &Setup, broker: &BrokerClient) -> Result<(), Failure> {
     let failure = |reason: String| Failure::failed(format_args!("the types were not declared: {reason}"));
     let declared = declare(&broker.with_deadline(CALL_DEADLINE), &setup.config, &setup.registry).await;
     let declared = declared.map_err(|error| failure(error.to_string()))?;
     let producer = broker.shared_producer(None).await.map_err(|error| failure(error.to_string()))?;
-    for gone in declared.into_iter().filter(|outcome| outcome.change == TypeChange::Kept) {
+    let gone = declared.into_iter().filter(|outcome| outcome.change == TypeChange::Kept).map(|outcome| outcome.name);
+    let gone = with_backlogs(&broker.with_deadline(CALL_DEADLINE), &setup.names, gone.collect()).await;
+    for gone in gone.map_err(|error| failure(error.to_string()))? {
+        eprint_line(format_args!("{}; {HINT}", gone.message("the new code")));
         let deleted = control::delete(&producer, &setup.names, &ControlKey::Type(gone.name)).await;
         deleted.map_err(|error| failure(error.to_string()))?;
     }

@@ -1,12 +1,21 @@
-//! Changes of the source files of apps, found by polling: file notifications are missing on network and container mounts.
+//! Changes of the files that `dev` runs: kafleet.toml, and the source files of apps. They are found by polling, because file
+//! notifications are missing on network and container mounts.
+//!
+//! Of an app that names the files that it has loaded, only these count. Of another one, and after code that could not be
+//! started, all source files of its folder count, because nobody knows which of them it would load. A compiled program
+//! changes when its own file does: its source files need a build first.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsStr;
 use std::fs;
 use std::hash::BuildHasher;
+use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
+use kafleet_apps::loaded_files::LoadedFiles;
+use kafleet_apps::pool::AppPool;
 use kafleet_config::AppConfig;
 use rustc_hash::FxBuildHasher;
 
@@ -40,11 +49,66 @@ impl Version {
     }
 }
 
-/// Source files of apps, as of the last check.
-pub(super) struct Sources {
-    /// Folders that are searched, and files that a command names.
+/// First bytes of compiled programs: ELF, and Mach-O of one or several processors.
+const PROGRAM_HEADS: [[u8; 4]; 3] = [*b"\x7fELF", *b"\xcf\xfa\xed\xfe", *b"\xca\xfe\xba\xbe"];
+
+/// Files of an app.
+struct AppSources {
+    name: String,
+    /// Folders whose source files count unless the app names its files. Empty for a compiled program.
     folders: BTreeSet<PathBuf>,
-    files: BTreeSet<PathBuf>,
+    /// Files that the command names.
+    named: BTreeSet<PathBuf>,
+    /// Files that the running code has loaded. `None`: the newest code could not be started.
+    loaded: Option<LoadedFiles>,
+}
+
+impl AppSources {
+    fn of(name: &str, app: &AppConfig) -> Self {
+        let folder = real(&app.cwd.clone().unwrap_or_else(|| PathBuf::from(".")));
+        let words = app.command.iter().map(|word| folder.join(word));
+        let named: BTreeSet<PathBuf> = words.filter(|path| path.is_file()).map(|path| real(&path)).collect();
+        let mut folders = BTreeSet::new();
+        let program = app.command.first().map(|word| real(&folder.join(word)));
+        if !program.is_some_and(|program| program.starts_with(&folder) && is_compiled(&program)) {
+            let scripts = named.iter().filter(|file| is_source(file));
+            folders.extend(
+                scripts
+                    .filter_map(|file| file.parent())
+                    .filter(|parent| !parent.starts_with(&folder))
+                    .map(Path::to_owned),
+            );
+            folders.insert(folder);
+        }
+        Self { name: name.to_owned(), folders, named, loaded: None }
+    }
+
+    /// Files outside the folders that are inspected too.
+    fn further_files(&self) -> Vec<PathBuf> {
+        let loaded = self.loaded.as_ref().map(LoadedFiles::paths).unwrap_or_default();
+        self.named.iter().cloned().chain(loaded).collect()
+    }
+
+    /// Whether a change of the file is one of the app.
+    fn has(&self, path: &Path) -> bool {
+        self.named.contains(path)
+            || match self.loaded.as_ref().filter(|loaded| !loaded.is_empty()) {
+                Some(loaded) => loaded.contains(path),
+                None => self.folders.iter().any(|folder| path.starts_with(folder)),
+            }
+    }
+
+    /// Whether a file that has not been seen before is a change: it may not have been loaded before.
+    fn takes_new_files(&self) -> bool {
+        self.loaded.as_ref().is_none_or(LoadedFiles::is_empty)
+    }
+}
+
+/// Files that `dev` runs, as of the last check.
+pub(super) struct Sources {
+    apps: Vec<AppSources>,
+    /// kafleet.toml, whether it exists or not.
+    config: PathBuf,
     /// Maximum number of files and folders that are inspected.
     max_entries: usize,
     seen: BTreeMap<PathBuf, Version>,
@@ -54,22 +118,11 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    /// Reads the folders of the apps and the files that their commands name.
-    pub(super) fn of<'a>(apps: impl Iterator<Item = &'a AppConfig>) -> Self {
-        let mut folders = BTreeSet::new();
-        let mut files = BTreeSet::new();
-        for app in apps {
-            let folder = app.cwd.clone().unwrap_or_else(|| PathBuf::from("."));
-            let named = app.command.iter().map(|word| folder.join(word)).filter(|path| path.is_file());
-            for file in named {
-                let outside = file.parent().filter(|parent| is_source(&file) && !is_within(parent, &folder));
-                folders.extend(outside.map(Path::to_owned));
-                files.insert(file);
-            }
-            folders.insert(folder);
-        }
-        let max_entries = MAX_ENTRIES;
-        let mut sources = Self { folders, files, max_entries, seen: BTreeMap::new(), is_partial: false, change: None };
+    /// Reads the configuration file, the folders of the apps and the files that their commands name.
+    pub(super) fn of<'a>(config: &Path, apps: impl Iterator<Item = (&'a String, &'a AppConfig)>) -> Self {
+        let apps = apps.map(|(name, app)| AppSources::of(name, app)).collect();
+        let (config, max_entries) = (real(config), MAX_ENTRIES);
+        let mut sources = Self { apps, config, max_entries, seen: BTreeMap::new(), is_partial: false, change: None };
         sources.check_again();
         sources.change = None;
         sources
@@ -80,21 +133,41 @@ impl Sources {
         self.is_partial
     }
 
-    /// Returns whether a file is new, changed or removed since the last check.
+    /// The configuration file.
+    pub(super) fn config(&self) -> &Path {
+        &self.config
+    }
+
+    /// The apps have been started: from now on the files that they load count.
+    pub(super) fn started(&mut self, pools: &[Arc<AppPool>]) {
+        for app in &mut self.apps {
+            app.loaded = pools.iter().find(|pool| pool.name() == app.name).map(|pool| pool.files().clone());
+        }
+    }
+
+    /// The newest code could not be started: any source file may hold the mistake.
+    pub(super) fn failed(&mut self) {
+        self.apps.iter_mut().for_each(|app| app.loaded = None);
+    }
+
+    /// Returns whether a file is changed, removed, or new and possibly loaded, since the last check.
     pub(super) fn check_again(&mut self) -> bool {
         let (stamps, is_partial) = self.scan();
         self.is_partial = is_partial;
-        let gone = self.seen.keys().find(|path| !stamps.contains_key(*path)).cloned();
         let mut seen = std::mem::take(&mut self.seen);
+        let gone = seen.keys().find(|path| !stamps.contains_key(*path) && self.counts(path, false)).cloned();
         let mut changed = None;
         for (path, stamp) in stamps {
-            let version = match seen.remove(&path) {
+            let earlier = seen.remove(&path);
+            let version = match earlier {
                 Some(earlier) if earlier.stamp == stamp => earlier,
                 earlier => {
                     let version = Version::read(&path, stamp);
-                    let is_equal =
-                        version.contents.is_some() && earlier.is_some_and(|old| old.contents == version.contents);
-                    changed = changed.or_else(|| (!is_equal).then(|| path.clone()));
+                    let is_equal = version.contents.is_some()
+                        && earlier.as_ref().is_some_and(|old| old.contents == version.contents);
+                    if changed.is_none() && !is_equal && self.counts(&path, earlier.is_none()) {
+                        changed = Some(path.clone());
+                    }
                     version
                 }
             };
@@ -111,11 +184,17 @@ impl Sources {
         self.change.take()
     }
 
+    fn counts(&self, path: &Path, is_new: bool) -> bool {
+        path == self.config || self.apps.iter().any(|app| (!is_new || app.takes_new_files()) && app.has(path))
+    }
+
     /// Returns all files, and whether there are more than are inspected. The files nearest to the top come first.
     fn scan(&self) -> (BTreeMap<PathBuf, Stamp>, bool) {
-        let named = self.files.iter().filter_map(|path| Some((path.clone(), stamp(path)?)));
-        let mut files: BTreeMap<PathBuf, Stamp> = named.collect();
-        let mut left: VecDeque<(PathBuf, usize)> = self.folders.iter().map(|folder| (folder.clone(), 0)).collect();
+        let further = self.apps.iter().flat_map(AppSources::further_files).chain([self.config.clone()]);
+        let mut files: BTreeMap<PathBuf, Stamp> =
+            further.filter_map(|path| Some((path.clone(), stamp(&path)?))).collect();
+        let folders: BTreeSet<&PathBuf> = self.apps.iter().flat_map(|app| &app.folders).collect();
+        let mut left: VecDeque<(PathBuf, usize)> = folders.into_iter().map(|folder| (folder.clone(), 0)).collect();
         let mut entries = 0;
         while let Some((folder, depth)) = left.pop_front() {
             // A folder may have been removed, or be unreadable.
@@ -148,9 +227,19 @@ fn stamp(path: &Path) -> Option<Stamp> {
     Some((metadata.modified().ok(), metadata.len()))
 }
 
-fn is_within(path: &Path, folder: &Path) -> bool {
-    let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    real(path).starts_with(real(folder))
+/// Returns the absolute path without links. Of a file that does not exist, its folder may still be resolved.
+fn real(path: &Path) -> PathBuf {
+    let of_folder = || {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Some(fs::canonicalize(folder).ok()?.join(path.file_name()?))
+    };
+    fs::canonicalize(path).ok().or_else(of_folder).unwrap_or_else(|| path.to_owned())
+}
+
+fn is_compiled(program: &Path) -> bool {
+    let mut head = [0; 4];
+    let read = fs::File::open(program).and_then(|mut file| file.read_exact(&mut head));
+    read.is_ok() && PROGRAM_HEADS.contains(&head)
 }
 
 fn is_skipped(path: &Path) -> bool {
@@ -177,7 +266,7 @@ mod tests {
 
     impl SourcesFixture {
         fn path(&self, name: &str) -> PathBuf {
-            self.0.path().join(name)
+            fs::canonicalize(self.0.path()).unwrap().join(name)
         }
 
         fn write(&self, name: &str, text: &str) {
@@ -187,7 +276,8 @@ mod tests {
 
         fn sources(&self, command: &[&str], cwd: &str) -> Sources {
             let command = command.iter().map(|word| (*word).to_owned()).collect();
-            Sources::of([AppConfig { command, cwd: Some(self.path(cwd)), ..AppConfig::default() }].iter())
+            let app = AppConfig { command, cwd: Some(self.path(cwd)), ..AppConfig::default() };
+            Sources::of(&self.path("kafleet.toml"), [(&"main".to_owned(), &app)].into_iter())
         }
     }
 
@@ -234,9 +324,9 @@ mod tests {
         fixture.write("other.py", "22");
         assert_eq!(changed(&mut sources), None);
         fixture.write("bin/app", "22");
-        assert_eq!(changed(&mut sources), Some(fixture.path("work/../bin/app")));
+        assert_eq!(changed(&mut sources), Some(fixture.path("bin/app")));
         fixture.write("shop/mail.py", "1");
-        assert_eq!(changed(&mut sources), Some(fixture.path("work/../shop/mail.py")), "beside the named source file");
+        assert_eq!(changed(&mut sources), Some(fixture.path("shop/mail.py")), "beside the named source file");
     }
 
     #[test]
@@ -252,5 +342,57 @@ mod tests {
         assert_eq!((changed(&mut sources), sources.is_partial()), (None, true));
         fixture.write("tasks.py", "22");
         assert_eq!(changed(&mut sources), Some(fixture.path("tasks.py")), "near the top");
+    }
+
+    #[test]
+    fn only_files_that_the_app_has_loaded_count() {
+        let fixture = SourcesFixture(tempfile::tempdir().unwrap());
+        for name in ["app/tasks.py", "app/tests.py", "lib/money.py"] {
+            fixture.write(name, "1");
+        }
+        let mut sources = fixture.sources(&["python3", "-m", "tasks"], "app");
+        let loaded = LoadedFiles::default();
+        sources.apps[0].loaded = Some(loaded.clone());
+        fixture.write("app/tests.py", "22");
+        assert!(changed(&mut sources).is_some(), "the app has not named its files yet");
+        loaded.add(vec![fixture.path("app/tasks.py"), fixture.path("lib/money.py")]);
+        assert_eq!(changed(&mut sources), None, "a loaded file outside the folder is seen for the first time");
+        fixture.write("app/tests.py", "333");
+        fixture.write("app/new.py", "1");
+        assert_eq!(changed(&mut sources), None);
+        fixture.write("lib/money.py", "22");
+        assert_eq!(changed(&mut sources), Some(fixture.path("lib/money.py")));
+        loaded.add(vec![fixture.path("app/new.py")]);
+        fixture.write("app/new.py", "22");
+        assert_eq!(changed(&mut sources), Some(fixture.path("app/new.py")), "loaded later");
+        sources.failed();
+        fixture.write("app/other.py", "1");
+        assert_eq!(changed(&mut sources), Some(fixture.path("app/other.py")), "it may have been missing");
+    }
+
+    #[test]
+    fn source_files_of_a_compiled_program_do_not_count() {
+        let fixture = SourcesFixture(tempfile::tempdir().unwrap());
+        fixture.write("main.go", "1");
+        fixture.write("bin/app", "\x7fELF 1");
+        let mut sources = fixture.sources(&["./bin/app"], "");
+        fixture.write("main.go", "22");
+        assert_eq!(changed(&mut sources), None, "it has not been built yet");
+        fixture.write("bin/app", "\x7fELF 22");
+        assert_eq!(changed(&mut sources), Some(fixture.path("bin/app")));
+        let mut sources = fixture.sources(&["go", "run", "."], "");
+        fixture.write("main.go", "333");
+        assert_eq!(changed(&mut sources), Some(fixture.path("main.go")), "it is built at each start");
+    }
+
+    #[test]
+    fn configuration_counts_whether_it_exists_or_not() {
+        let fixture = SourcesFixture(tempfile::tempdir().unwrap());
+        let mut sources = fixture.sources(&[], "");
+        for text in ["", "# 1"] {
+            fixture.write("kafleet.toml", text);
+            assert_eq!(changed(&mut sources), Some(fixture.path("kafleet.toml")), "{text:?}");
+        }
+        assert_eq!(changed(&mut sources), None);
     }
 }

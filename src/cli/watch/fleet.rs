@@ -38,7 +38,7 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Tasks to watch.
 #[derive(Debug)]
-pub(super) enum WatchScope {
+pub(in crate::cli) enum WatchScope {
     /// A task and its descendants, until the task has ended.
     Tree(String),
     Type(String),
@@ -123,7 +123,23 @@ impl PrintedTasks {
 }
 
 /// Prints the changes of the tasks in a scope: of a tree until its root has ended, otherwise without an end.
-pub(super) async fn follow(client: &Client, output: &Output, scope: WatchScope) -> Outcome {
+pub(super) async fn show_changes(client: &Client, output: &Output, scope: WatchScope) -> Outcome {
+    let begun = format!("watching {scope}");
+    let show_new = async |status: &Status, is_new: bool| {
+        if is_new { show(output, status, Some(&label(status))) } else { Ok(()) }
+    };
+    follow(client, scope, &begun, show_new).await
+}
+
+/// Reports every change of a task in a scope: of a tree until its root has ended, otherwise without an end. The second
+/// argument of `report` is whether the status differs from the last reported one in what a line shows. `begun` is printed
+/// once changes are no longer missed.
+pub(in crate::cli) async fn follow(
+    client: &Client,
+    scope: WatchScope,
+    begun: &str,
+    mut report: impl AsyncFnMut(&Status, bool) -> Result<(), Failure>,
+) -> Outcome {
     if let WatchScope::Type(name) = &scope {
         check_type(client, name).await?;
     }
@@ -133,9 +149,11 @@ pub(super) async fn follow(client: &Client, output: &Output, scope: WatchScope) 
         fleet.gather_changes(&mut changes).await?;
         let refresh = fleet.refresh_tasks().await?;
         if !std::mem::replace(&mut fleet.begun, true) {
-            eprint_line(format_args!("watching {}", fleet.scope));
+            eprint_line(begun);
         }
-        fleet.show_changed(&refresh.statuses, output)?;
+        for status in refresh.statuses.iter().filter(|status| fleet.scope.has(status)) {
+            report(status, fleet.shown.record(status)?).await?;
+        }
         if let Some(root) = fleet.scope.root()
             && let Some(code) = exit_code(root, &refresh)?
         {
@@ -225,16 +243,6 @@ impl<'a> FleetWatch<'a> {
             self.read(named, &mut refresh).await?;
         }
         Ok(refresh)
-    }
-
-    /// Prints the tasks of the scope that differ from their last printed line.
-    fn show_changed(&mut self, statuses: &[Status], output: &Output) -> Result<(), Failure> {
-        for status in statuses {
-            if self.scope.has(status) && self.shown.record(status)? {
-                show(output, status, Some(&label(status)))?;
-            }
-        }
-        Ok(())
     }
 
     /// Reads the tasks that could not be read before, and those that changes without ids may concern.
@@ -387,7 +395,9 @@ async fn read_tree(client: &Client, root: &str) -> Result<Vec<Status>, Failure> 
 }
 
 /// Repeats a request a few times while the API is unavailable.
-async fn with_retries<T>(mut request: impl AsyncFnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+pub(in crate::cli) async fn with_retries<T>(
+    mut request: impl AsyncFnMut() -> Result<T, Failure>,
+) -> Result<T, Failure> {
     let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(3));
     for _ in 1..MAX_TRIES {
         match request().await {

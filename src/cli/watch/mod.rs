@@ -15,25 +15,22 @@ use super::output::{Output, Paint, one_line};
 use super::task_view::error_text;
 use super::wait::code_of;
 
-mod fleet;
+pub(super) mod fleet;
 mod refresh;
 
 use fleet::WatchScope;
 
 #[derive(Debug, Args)]
 pub(super) struct WatchArgs {
-    /// The task's id
-    #[arg(required_unless_present_any = ["task_type", "all"], conflicts_with_all = ["task_type", "all"])]
+    /// The task's id [default: all tasks of the fleet, without an end]
+    #[arg(conflicts_with = "task_type")]
     pub id: Option<String>,
     /// Also watch the descendants of the task
     #[arg(long, requires = "id")]
     pub tree: bool,
     /// Watch all tasks of this type, without an end
-    #[arg(long = "type", value_name = "TYPE", conflicts_with = "all")]
+    #[arg(long = "type", value_name = "TYPE")]
     pub task_type: Option<String>,
-    /// Watch all tasks of the fleet, without an end
-    #[arg(long)]
-    pub all: bool,
     /// Stop watching after this time [default: never]
     #[arg(long, value_name = "DURATION")]
     pub timeout: Option<Millis>,
@@ -50,9 +47,9 @@ pub(super) async fn watch(args: WatchArgs, globals: &Globals) -> Outcome {
     let following = async {
         match (args.id, args.task_type) {
             (Some(id), _) if !args.tree => follow_task(&client, &output, &id).await,
-            (Some(id), _) => fleet::follow(&client, &output, WatchScope::Tree(id)).await,
-            (None, Some(name)) => fleet::follow(&client, &output, WatchScope::Type(name)).await,
-            (None, None) => fleet::follow(&client, &output, WatchScope::All).await,
+            (Some(id), _) => fleet::show_changes(&client, &output, WatchScope::Tree(id)).await,
+            (None, Some(name)) => fleet::show_changes(&client, &output, WatchScope::Type(name)).await,
+            (None, None) => fleet::show_changes(&client, &output, WatchScope::All).await,
         }
     };
     match args.timeout {

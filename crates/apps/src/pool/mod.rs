@@ -46,6 +46,7 @@ use self::status::PoolMetrics;
 use super::capacity::{Capacity, SlotKind};
 use super::container::Container;
 use super::declaration::Declaration;
+use super::loaded_files::LoadedFiles;
 use super::process::{AppProcess, AppProgram, ProcessRequest, StartError};
 use super::protocol::Welcome;
 use super::session::Session;
@@ -221,6 +222,11 @@ impl AppPool {
     /// Attempts that one process runs at once.
     pub fn capacity(&self) -> Capacity {
         self.capacity
+    }
+
+    /// Source files that the processes have loaded, as far as they name them.
+    pub fn files(&self) -> &LoadedFiles {
+        &self.program.files
     }
 
     /// Capacity of one kind in all processes.

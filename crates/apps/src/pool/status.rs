@@ -195,7 +195,13 @@ mod tests {
             limits: Limits::new(0, 0),
             dev: false,
         };
-        let (session, ..) = Session::open(tokio::io::empty(), tokio::io::sink(), &welcome, mpsc::unbounded_channel().0);
+        let (session, ..) = Session::open(
+            tokio::io::empty(),
+            tokio::io::sink(),
+            &welcome,
+            mpsc::unbounded_channel().0,
+            LoadedFiles::default(),
+        );
         let (requests, since) = (mpsc::unbounded_channel().0, Instant::now());
         state.processes.push(Arc::new(ProcessHandle { id, pid: 0, session, since, requests, replace: Notify::new() }));
         state.table.add(id, Capacity::shared(1), None);

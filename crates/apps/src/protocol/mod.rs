@@ -17,6 +17,7 @@ mod to_app;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 
 use kafleet_handlers::context::MAX_CHILDREN;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -59,6 +60,7 @@ pub enum FromApp {
     Spawn(Spawn),
     Continue(Continue),
     Retire(Retire),
+    Files(Files),
 }
 
 /// First message of an app that can serve.
@@ -107,12 +109,16 @@ pub struct DeclaredType {
     /// Attempts block their thread.
     #[serde(default)]
     pub sync: bool,
+    /// File and line of the declaration, such as `shop/mail.py:12`, for messages.
+    #[serde(default)]
+    pub source: Option<String>,
 }
 
 /// Kinds of messages of an app.
-const KINDS: [&str; 13] = [
+const KINDS: [&str; 14] = [
     "attach",
     "error",
+    "files",
     "heartbeat",
     "log",
     "ok",
@@ -291,6 +297,14 @@ pub struct Retire {
     pub reason: String,
 }
 
+/// Source files that the app has loaded, for the reload of `kafleet dev`. Each message adds to the earlier ones.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Files {
+    /// Absolute paths without links.
+    pub paths: Vec<PathBuf>,
+}
+
 /// Violation of the protocol, with a reason for people. The process is killed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -337,6 +351,7 @@ impl<'de> Visitor<'de> for MessageVisitor {
             "spawn" => FromApp::Spawn(map.next_value()?),
             "then" => FromApp::Continue(map.next_value()?),
             "retire" => FromApp::Retire(map.next_value()?),
+            "files" => FromApp::Files(map.next_value()?),
             "ready" => FromApp::Ready(map.next_value()?),
             "unable" => FromApp::Unable(map.next_value()?),
             kind => return Err(M::Error::unknown_variant(kind, &KINDS)),

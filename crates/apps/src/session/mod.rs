@@ -31,6 +31,7 @@ use tokio::time::Instant;
 use self::attempt::AttemptEntry;
 pub use self::attempt::{AttemptAnswer, RunningAttempt};
 
+use super::loaded_files::LoadedFiles;
 use super::protocol::{self, FromApp, MAX_LINE_BYTES, Ready, ToApp, Violation, Welcome};
 use super::send_buffer::SendBuffer;
 
@@ -49,6 +50,7 @@ struct SessionState {
     max_params: u64,
     state: Mutex<SessionFields>,
     events: mpsc::UnboundedSender<SessionEvent>,
+    files: LoadedFiles,
 }
 
 struct SessionFields {
@@ -148,12 +150,13 @@ pub type DeclarationReceiver = oneshot::Receiver<Result<Ready, String>>;
 
 impl Session {
     /// Opens a session and sends the welcome. Returns the receiver of the declaration, or of the reason why the app
-    /// cannot serve, and the driver.
+    /// cannot serve, and the driver. The app may add to `files`.
     pub fn open<R, W>(
         reader: R,
         writer: W,
         welcome: &Welcome,
         events: mpsc::UnboundedSender<SessionEvent>,
+        files: LoadedFiles,
     ) -> (Self, DeclarationReceiver, impl Future<Output = StreamEndReason> + Send + use<R, W>)
     where
         R: AsyncRead + Send + Unpin,
@@ -175,6 +178,7 @@ impl Session {
             max_params: welcome.limits.params,
             state: Mutex::new(state),
             events,
+            files,
         }));
         session.0.out.send(&protocol::line(&ToApp::Welcome(welcome)));
         let driver = MessageReader { session: session.clone() }.drive(reader);
@@ -358,6 +362,10 @@ impl MessageReader {
                 if matches!(phase, SessionPhase::Serving) {
                     self.session.report(SessionEvent::Retired(retire.reason));
                 }
+                Ok(())
+            }
+            FromApp::Files(files) => {
+                self.session.0.files.add(files.paths);
                 Ok(())
             }
         }

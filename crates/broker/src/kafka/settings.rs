@@ -236,12 +236,37 @@ fn check(key: &str, value: &str) -> Result<(), BrokerError> {
     let Err(error) = ClientConfig::new().set(key, value).create_native_config() else { return Ok(()) };
     Err(BrokerError::Invalid(match error {
         KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, ..) => {
-            format!("unknown key `{key}` in [kafka]\n\nhint: the keys are those of librdkafka's CONFIGURATION.md")
+            format!("unknown key `{key}` in [kafka]\n\nhint: {}", unknown_key_hint(key))
         }
         KafkaError::ClientConfig(..) if is_secret(key) => format!("bad value for `{key}` in [kafka]"),
         KafkaError::ClientConfig(_, reason, ..) => format!("bad value `{value}` for `{key}` in [kafka]: {reason}"),
         _ => format!("`{key}` in [kafka] contains a zero byte"),
     }))
+}
+
+/// Names of other clients and of this command line for the addresses of the brokers.
+const BROKERS: [&str; 6] = ["broker", "brokers", "servers", "bootstrap.server", "hosts", "url"];
+
+/// Names the key that was probably meant: `bootstrap.servers`, or the key as librdkafka writes it (`security.protocol` for
+/// `securityProtocol` and `security_protocol`).
+fn unknown_key_hint(key: &str) -> String {
+    let dots = |text: &mut String, c: char| {
+        if c.is_ascii_uppercase() {
+            text.push('.');
+        }
+        text.push(if matches!(c, '_' | '-') { '.' } else { c.to_ascii_lowercase() });
+    };
+    let mut dotted = String::new();
+    key.chars().for_each(|c| dots(&mut dotted, c));
+    if BROKERS.contains(&&*dotted) {
+        return "the addresses of the brokers are `bootstrap.servers`".to_owned();
+    }
+    let unknown = |error| matches!(error, KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, ..));
+    let is_known = !ClientConfig::new().set(&dotted, "").create_native_config().err().is_some_and(unknown);
+    if is_known && dotted != key {
+        return format!("write `{dotted}`");
+    }
+    "the keys are those of librdkafka's CONFIGURATION.md".to_owned()
 }
 
 /// True if the value must not appear in messages.
@@ -277,7 +302,15 @@ mod tests {
 
     #[test]
     fn unknown_key_is_named_in_error() {
-        assert!(rejection(&[("bootstrap.server", "x")]).starts_with("unknown key `bootstrap.server` in [kafka]"));
+        for (key, hint) in [
+            ("bootstrap.server", "the addresses of the brokers are `bootstrap.servers`"),
+            ("brokers", "the addresses of the brokers are `bootstrap.servers`"),
+            ("bootstrap_servers", "write `bootstrap.servers`"),
+            ("securityProtocol", "write `security.protocol`"),
+            ("no.such.key", "the keys are those of librdkafka's CONFIGURATION.md"),
+        ] {
+            assert_eq!(rejection(&[(key, "x")]), format!("unknown key `{key}` in [kafka]\n\nhint: {hint}"));
+        }
     }
 
     #[test]

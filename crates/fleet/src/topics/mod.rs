@@ -30,7 +30,7 @@ mod types;
 mod watch;
 pub use check::{Severity, TopicFinding, check};
 use settings::{Kind, RequiredTopic};
-pub use types::{DeclareError, TypeChange, TypeOutcome, declaration, declare, differing_types};
+pub use types::{DeclareError, TypeChange, TypeOutcome, declaration, declare, differing_types, gone_types};
 pub use watch::{RequiredTopics, TopicStatus, TopicWatch};
 
 const MIB: u64 = 1 << 20;

@@ -88,10 +88,15 @@ pub async fn declare(
         let change = written.map_or_else(TypeChange::Failed, |()| change);
         outcomes.push(TypeOutcome { name: name.to_string(), change, left_out });
     }
-    let configured = super::type_names(config, registry);
-    let others = present.iter().map(|(name, _)| name.clone()).filter(|name| !configured.contains(name));
-    outcomes.extend(others.map(|name| TypeOutcome { name, change: TypeChange::Kept, left_out: Vec::new() }));
+    let gone = gone_types(config, registry, &present).into_iter();
+    outcomes.extend(gone.map(|name| TypeOutcome { name, change: TypeChange::Kept, left_out: Vec::new() }));
     Ok(outcomes)
+}
+
+/// Returns the declared types that neither the configuration nor the registry has.
+pub fn gone_types(config: &Config, registry: &Registry, present: &TypeRecords) -> Vec<String> {
+    let configured = super::type_names(config, registry);
+    present.iter().map(|(name, _)| name.clone()).filter(|name| !configured.contains(name)).collect()
 }
 
 fn change_of(present: Option<&Arc<TypeRecord>>, declared: &TypeRecord) -> TypeChange {

@@ -46,7 +46,7 @@ impl SessionFixture {
             limits: Limits::new(1 << 20, 256 << 10),
             dev: false,
         };
-        let (session, declared, driver) = Session::open(reader, writer, &welcome, sender);
+        let (session, declared, driver) = Session::open(reader, writer, &welcome, sender, LoadedFiles::default());
         let (from_worker, to_worker) = tokio::io::split(app);
         let mut fixture = Self {
             session,

@@ -1,4 +1,4 @@
-//! `log`: prints and follows the log of a task, and appends to it.
+//! `log`: prints and follows the logs of one task or of many, and appends to that of a task.
 
 use std::io::Read;
 
@@ -11,14 +11,26 @@ use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Output, eprint_line, one_line};
 
+mod many;
+
 #[derive(Debug, Args)]
 pub(super) struct LogArgs {
     /// The task's id
-    pub id: String,
+    #[arg(required_unless_present_any = ["task_type", "failed"], conflicts_with_all = ["task_type", "failed", "limit"])]
+    pub id: Option<String>,
+    /// Print the logs of the newest tasks of this type
+    #[arg(long = "type", value_name = "TYPE", conflicts_with_all = ["from", "append"])]
+    pub task_type: Option<String>,
+    /// Print the logs of the newest failed tasks, with their errors
+    #[arg(long, conflicts_with_all = ["from", "append"])]
+    pub failed: bool,
+    /// Maximum number of tasks with --type or --failed [default: 20]
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=1_000), conflicts_with = "follow")]
+    pub limit: Option<u32>,
     /// First line to print; the oldest is 0
     #[arg(long, default_value_t = 0, value_name = "LINE")]
     pub from: u64,
-    /// Follow the log until the task ends
+    /// Follow the log until the task ends; with --type or --failed, follow those of all such tasks without an end
     #[arg(long, short)]
     pub follow: bool,
     /// Print the time before each line
@@ -32,16 +44,17 @@ pub(super) struct LogArgs {
 pub(super) async fn log(args: LogArgs, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
+    let Some(id) = args.id.as_deref() else { return many::logs(&client, &output, &args).await };
     match &args.append {
-        Some(text) => append(&client, &output, &args.id, text).await,
-        None if args.follow => follow_log(&client, &output, &args).await,
-        None => read(&client, &output, &args).await,
+        Some(text) => append(&client, &output, id, text).await,
+        None if args.follow => follow_log(&client, &output, id, &args).await,
+        None => read(&client, &output, id, &args).await,
     }
 }
 
 /// Prints the log from line `from` on, page by page.
-async fn read(client: &Client, output: &Output, args: &LogArgs) -> Outcome {
-    let (id, begun) = (args.id.as_str(), args.from);
+async fn read(client: &Client, output: &Output, id: &str, args: &LogArgs) -> Outcome {
+    let begun = args.from;
     let mut from = begun;
     let mut shown = false;
     loop {
@@ -74,9 +87,9 @@ fn empty_message(id: &str, from: u64, total: u64) -> String {
     }
 }
 
-async fn follow_log(client: &Client, output: &Output, args: &LogArgs) -> Outcome {
+async fn follow_log(client: &Client, output: &Output, id: &str, args: &LogArgs) -> Outcome {
     let mut from = args.from;
-    let mut changes = ReconnectingStream::open_log(client, &args.id, from).await?;
+    let mut changes = ReconnectingStream::open_log(client, id, from).await?;
     while let Some(page) = changes.lines().await? {
         show(output, &page, from, args.times)?;
         from = page.from + page.lines.len() as u64;
