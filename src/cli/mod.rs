@@ -26,7 +26,11 @@ mod doctor;
 mod exit;
 mod field_args;
 mod globals;
+<<<<<<< HEAD
 mod gone_types;
+=======
+mod init;
+>>>>>>> 5e744c7e (Write new projects with `kafleet init`)
 mod kill_switch;
 mod list;
 mod listener;
@@ -85,6 +89,8 @@ Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 not found, 4 unavailable, 5 timed o
 enum Verb {
     /// Run a whole fleet in this process, in memory, with a sample task or an app
     Dev(dev::DevArgs),
+    /// Write a new project in Python, TypeScript or Rust: tasks, tests, settings and a README
+    Init(init::InitArgs),
     /// Run a worker: consumes and runs tasks
     Worker(serve::WorkerArgs),
     /// Run a tracker: projects events into Redis
@@ -264,6 +270,7 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
     }
     match cli.verb {
         Verb::Dev(args) => dev::dev(args, globals, registry).await,
+        Verb::Init(args) => init::init(&args, &globals.output()),
         Verb::Worker(args) => serve::worker(args, globals, registry).await,
         Verb::Tracker(args) => serve::tracker(args, globals, registry).await,
         Verb::Api(args) => serve::api(args, globals, registry).await,

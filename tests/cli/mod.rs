@@ -11,6 +11,7 @@ mod demo;
 mod empty;
 mod external;
 mod follow;
+mod init;
 mod manual;
 mod offline;
 mod operate;
