@@ -26,11 +26,8 @@ mod doctor;
 mod exit;
 mod field_args;
 mod globals;
-<<<<<<< HEAD
 mod gone_types;
-=======
 mod init;
->>>>>>> 5e744c7e (Write new projects with `kafleet init`)
 mod kill_switch;
 mod list;
 mod listener;

@@ -162,11 +162,11 @@ fn changed_configuration_takes_effect() {
     dev.run(&["types", "pause", "old"]).exits_with(0);
     dev.run(&["submit", "old", "2"]).exits_with(0);
 
-    write(folder.path(), "kafleet.toml", &format!("[api]\nmax_wait = \"1s\"\n{}", types("new")));
+    write(folder.path(), "kafleet.toml", &format!("[api]\nmax_body = \"1MiB\"\n{}", types("new")));
     dev.daemon.wait_for_line("`[api]` keeps its values until `dev` is started again");
     let gone = dev.daemon.wait_for_line("does not have the type `old`");
     assert!(gone.contains("about 1 of its tasks wait; if it was renamed, name it in `aliases`"), "{gone}");
-    dev.daemon.wait_for_line("the new code serves the types new");
+    dev.daemon.wait_for_line("the new code serves the types echo, foreach, new");
     assert_eq!(dev.result("new", &json!(4)), json!(4));
     assert_eq!(dev.daemon.stop(), Some(0));
 }

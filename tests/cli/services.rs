@@ -473,7 +473,9 @@ fn type_is_moved_to_a_shared_group_with_its_commits() {
 fn all_roles_run_in_one_process() {
     let Some(mut fleet) = Fleet::new() else { return };
     let apps = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/apps/loop.py");
-    let mut all = Daemon::start(fleet.command(&["all", "--listen", "127.0.0.1:0", "--", "python3", apps]));
+    let mut command = fleet.command(&["all", "--listen", "127.0.0.1:0"]);
+    command.args(["--", "python3", apps]);
+    let mut all = Daemon::start(command);
     let listens: Value = serde_json::from_str(&all.wait_for_line("API listening")).expect("a log line as JSON");
     fleet.api = format!("http://{}", listens["address"].as_str().unwrap());
     let result = |task_type: &str, params: &str| {

@@ -183,6 +183,9 @@ impl AppProgram {
     {
         let (sender, events) = mpsc::unbounded_channel();
         let (session, declared, driver) = Session::open(reader, writer, welcome, sender, self.files.clone());
+        if let Some(output) = &output {
+            session.set_output(output.lines().clone());
+        }
         let process = AppProcess {
             app: self.name.clone(),
             session,
@@ -263,6 +266,7 @@ impl AppProcess {
                     on_event(SessionEvent::Ended);
                     break self.stream_ended(end).await;
                 }
+                () = news(self.output.as_ref()) => self.session.log_output(),
                 _ = pings.tick(), if self.responsive => {
                     self.report_blocked();
                     // The attempt that did not stop keeps the others from ending.
@@ -374,6 +378,14 @@ impl AppProcess {
         let separator = if reason.is_empty() { "" } else { ": " };
         let location = location_line(&output).map(|location| format!(" ({location})")).unwrap_or_default();
         format!("ended before it was ready: {how}{separator}{reason}{location}{hint}")
+    }
+}
+
+/// Waits until the process has written something.
+async fn news(output: Option<&OutputTail>) {
+    match output {
+        Some(output) => output.lines().news().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -1,11 +1,15 @@
-//! Output of a process: forwarded to the worker's own stderr, with its tail kept for failure messages.
+//! Output of a process: forwarded to the worker's own stderr, with its tail kept for failure messages, and with its lines for
+//! the attempt to which they belong.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::pipe;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -13,25 +17,91 @@ use tokio::time::timeout;
 const TAIL_BYTES: usize = 4096;
 const QUOTED_LINES: usize = 10;
 const QUOTED_CHARS: usize = 1_000;
+/// Maximum number of lines that are kept until somebody takes them; of more, the oldest are dropped.
+const MAX_LINES: usize = 1_000;
+/// Maximum length of a line, in bytes; the rest begins a new one.
+const MAX_LINE_BYTES: usize = 16 << 10;
+/// Maximum number of bytes that are read at once, so that a flood does not keep the reader from other work.
+const MAX_READ_BYTES: usize = 256 << 10;
 /// Maximum time to read the rest after the process has ended: only a process that left its group keeps the pipe open.
 const END_DEADLINE: Duration = Duration::from_secs(3);
 
 /// Reads the output of one process.
 pub struct OutputTail {
-    tail: Arc<Mutex<VecDeque<u8>>>,
+    lines: OutputLines,
     forwarding: JoinHandle<()>,
+}
+
+/// Lines of the output of a process. Cheap to clone.
+#[derive(Clone)]
+pub struct OutputLines(Arc<OutputReader>);
+
+struct OutputReader {
+    pipe: pipe::Receiver,
+    state: Mutex<OutputState>,
+    /// Notified when there are new lines.
+    news: Notify,
+    /// Notified when [`OutputLines::take`] has read output that is to be forwarded.
+    unforwarded: Notify,
+}
+
+#[derive(Default)]
+struct OutputState {
+    tail: VecDeque<u8>,
+    /// Output that has not been forwarded.
+    unforwarded: Vec<u8>,
+    lines: PendingLines,
+    has_ended: bool,
+}
+
+/// Lines that nobody has taken.
+#[derive(Default)]
+struct PendingLines {
+    complete: VecDeque<String>,
+    /// Beginning of the next line.
+    partial: Vec<u8>,
+}
+
+impl PendingLines {
+    fn add(&mut self, bytes: &[u8]) {
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.partial.extend_from_slice(piece);
+            if piece.ends_with(b"\n") || self.partial.len() >= MAX_LINE_BYTES {
+                self.end_line();
+            }
+        }
+    }
+
+    fn end_line(&mut self) {
+        let bytes = std::mem::take(&mut self.partial);
+        let line = String::from_utf8_lossy(&bytes);
+        self.complete.push_back(line.trim_end_matches(['\n', '\r']).to_owned());
+        if self.complete.len() > MAX_LINES {
+            self.complete.pop_front();
+        }
+    }
 }
 
 impl OutputTail {
     /// Reads until the end of the stream. `label`: begins each forwarded line.
-    pub(crate) fn start(source: impl AsyncRead + Send + Unpin + 'static, label: Option<String>) -> Self {
-        let tail = Arc::<Mutex<VecDeque<u8>>>::default();
-        Self { forwarding: tokio::spawn(forward(source, tail.clone(), label)), tail }
+    pub(crate) fn start(pipe: pipe::Receiver, label: Option<String>) -> Self {
+        let lines = OutputLines(Arc::new(OutputReader {
+            pipe,
+            state: Mutex::default(),
+            news: Notify::new(),
+            unforwarded: Notify::new(),
+        }));
+        Self { forwarding: tokio::spawn(forward(lines.clone(), label)), lines }
+    }
+
+    /// Lines of the output.
+    pub fn lines(&self) -> &OutputLines {
+        &self.lines
     }
 
     /// Drops the tail: output before the next attempt does not belong to it.
     pub fn clear(&self) {
-        self.tail.lock().clear();
+        self.lines.0.state.lock().tail.clear();
     }
 
     /// Last lines of a process that has ended, as a failure quotes them; may be empty.
@@ -42,21 +112,76 @@ impl OutputTail {
     /// The whole tail of a process that has ended; may be empty.
     pub async fn text(&mut self) -> String {
         // After the deadline, the output read so far counts.
-        let _ = timeout(END_DEADLINE, &mut self.forwarding).await;
-        String::from_utf8_lossy(self.tail.lock().make_contiguous()).into_owned()
+        if !self.forwarding.is_finished() {
+            let _ = timeout(END_DEADLINE, &mut self.forwarding).await;
+        }
+        String::from_utf8_lossy(self.lines.0.state.lock().tail.make_contiguous()).into_owned()
     }
 }
 
-async fn forward(mut source: impl AsyncRead + Send + Unpin, tail: Arc<Mutex<VecDeque<u8>>>, label: Option<String>) {
-    let mut chunk = [0; TAIL_BYTES];
+impl OutputLines {
+    /// Takes the lines written so far. After the end of the output also a last one without a line feed.
+    pub fn take(&self) -> Vec<String> {
+        let mut state = self.0.state.lock();
+        self.0.read(&mut state);
+        if !state.unforwarded.is_empty() {
+            self.0.unforwarded.notify_one();
+        }
+        if state.has_ended && !state.lines.partial.is_empty() {
+            state.lines.end_line();
+        }
+        state.lines.complete.drain(..).collect()
+    }
+
+    /// Waits until there are lines that have not been taken.
+    pub async fn news(&self) {
+        self.0.news.notified().await;
+    }
+}
+
+impl OutputReader {
+    /// Reads what the pipe has.
+    fn read(&self, state: &mut OutputState) {
+        let mut chunk = [0; TAIL_BYTES];
+        while !state.has_ended && state.unforwarded.len() < MAX_READ_BYTES {
+            match self.pipe.try_read(&mut chunk) {
+                Ok(0) => state.has_ended = true,
+                Ok(read) => {
+                    append(&mut state.tail, &chunk[..read]);
+                    state.lines.add(&chunk[..read]);
+                    state.unforwarded.extend_from_slice(&chunk[..read]);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => state.has_ended = true,
+            }
+        }
+    }
+}
+
+async fn forward(lines: OutputLines, label: Option<String>) {
+    let reader = &*lines.0;
     let mut pending = Vec::new();
     let mut out = tokio::io::stderr();
-    while let Ok(read @ 1..) = source.read(&mut chunk).await {
-        append(&mut tail.lock(), &chunk[..read]);
+    let mut has_ended = false;
+    while !has_ended {
+        let is_readable = tokio::select! {
+            readable = reader.pipe.readable() => readable.is_ok(),
+            () = reader.unforwarded.notified() => true,
+        };
+        let bytes = {
+            let mut state = reader.state.lock();
+            reader.read(&mut state);
+            state.has_ended |= !is_readable;
+            has_ended = state.has_ended;
+            std::mem::take(&mut state.unforwarded)
+        };
+        if bytes.contains(&b'\n') {
+            reader.news.notify_one();
+        }
         // The worker's own stderr may be closed; the pipe has to be drained all the same.
         let _ = match &label {
-            Some(label) => out.write_all(&labelled(&mut pending, &chunk[..read], label)).await,
-            None => out.write_all(&chunk[..read]).await,
+            Some(label) => out.write_all(&labelled(&mut pending, &bytes, label)).await,
+            None => out.write_all(&bytes).await,
         };
     }
     if let Some(label) = label.filter(|_| !pending.is_empty()) {
@@ -111,6 +236,34 @@ mod tests {
         assert_eq!(labelled(&mut pending, b"o\n", "a: "), b"a: two\n");
         assert_eq!(labelled(&mut pending, &[b'x'; TAIL_BYTES + 1], "a: ").len(), TAIL_BYTES + 5);
         assert!(pending.is_empty());
+    }
+
+    #[tokio::test]
+    async fn lines_are_taken_as_soon_as_they_are_written() {
+        use std::io::Write;
+        let (receiver, mut writer) = io::pipe().unwrap();
+        let mut output =
+            OutputTail::start(pipe::Receiver::from_owned_fd(receiver.into()).unwrap(), Some(String::new()));
+        let lines = output.lines().clone();
+        assert!(lines.take().is_empty());
+        writer.write_all(b"one\ntw").unwrap();
+        timeout(END_DEADLINE, lines.news()).await.unwrap();
+        assert_eq!(lines.take(), ["one"]);
+        writer.write_all("o\r\n\nlast \u{e9}".as_bytes()).unwrap();
+        drop(writer);
+        assert_eq!(output.text().await, "one\ntwo\r\n\nlast é");
+        assert_eq!(lines.take(), ["two", "", "last é"]);
+        assert!(lines.take().is_empty() && output.text().await.ends_with("last é"), "may be read again");
+    }
+
+    #[test]
+    fn untaken_lines_are_bounded() {
+        let mut lines = PendingLines::default();
+        (0..MAX_LINES + 2).for_each(|n| lines.add(format!("{n}\n").as_bytes()));
+        assert_eq!((lines.complete.len(), lines.complete[0].as_str()), (MAX_LINES, "2"));
+        (0..2 * MAX_LINE_BYTES / 1_024).for_each(|_| lines.add(&[b'x'; 1_024]));
+        assert!(lines.complete.iter().rev().take(2).all(|line| line.len() == MAX_LINE_BYTES));
+        assert!(lines.partial.is_empty());
     }
 
     #[test]

@@ -56,6 +56,9 @@ pub(super) struct Live {
 impl Live {
     /// Starts the apps, registers all types and creates their topics.
     pub(super) async fn open(&self) -> Result<Setup, Failure> {
+        if let Some(Changes(sources)) = &self.changes {
+            sources.lock().starting();
+        }
         let opened = self.open_version().await;
         if let Some(Changes(sources)) = &self.changes {
             match &opened {

@@ -47,6 +47,10 @@ impl Version {
         let contents = if stamp.1 > MAX_COMPARED_BYTES { None } else { fs::read(path).ok() };
         Self { stamp, contents: contents.map(|contents| FxBuildHasher.hash_one(contents)) }
     }
+
+    fn is_equal(&self, other: &Self) -> bool {
+        self.contents.is_some() && self.contents == other.contents
+    }
 }
 
 /// First bytes of compiled programs: ELF, and Mach-O of one or several processors.
@@ -97,21 +101,20 @@ impl AppSources {
                 None => self.folders.iter().any(|folder| path.starts_with(folder)),
             }
     }
-
-    /// Whether a file that has not been seen before is a change: it may not have been loaded before.
-    fn takes_new_files(&self) -> bool {
-        self.loaded.as_ref().is_none_or(LoadedFiles::is_empty)
-    }
 }
 
-/// Files that `dev` runs, as of the last check.
+/// Files that `dev` runs, and how they were when the running code was started.
 pub(super) struct Sources {
     apps: Vec<AppSources>,
     /// kafleet.toml, whether it exists or not.
     config: PathBuf,
     /// Maximum number of files and folders that are inspected.
     max_entries: usize,
+    /// Files as of the last check.
     seen: BTreeMap<PathBuf, Version>,
+    /// Files that differ from `seen` since the code was started, and did not count so far: the app may load them later, or
+    /// may have loaded them without having named them yet. With whether they existed at the start.
+    uncounted: BTreeMap<PathBuf, bool>,
     is_partial: bool,
     /// First change that has not been taken.
     change: Option<PathBuf>,
@@ -122,9 +125,11 @@ impl Sources {
     pub(super) fn of<'a>(config: &Path, apps: impl Iterator<Item = (&'a String, &'a AppConfig)>) -> Self {
         let apps = apps.map(|(name, app)| AppSources::of(name, app)).collect();
         let (config, max_entries) = (real(config), MAX_ENTRIES);
-        let mut sources = Self { apps, config, max_entries, seen: BTreeMap::new(), is_partial: false, change: None };
+        let (seen, uncounted) = (BTreeMap::new(), BTreeMap::new());
+        let mut sources = Self { apps, config, max_entries, seen, uncounted, is_partial: false, change: None };
         sources.check_again();
         sources.change = None;
+        sources.uncounted.clear();
         sources
     }
 
@@ -136,6 +141,12 @@ impl Sources {
     /// The configuration file.
     pub(super) fn config(&self) -> &Path {
         &self.config
+    }
+
+    /// New code is about to be started: it loads the files as they are now.
+    pub(super) fn starting(&mut self) {
+        self.check_again();
+        self.uncounted.clear();
     }
 
     /// The apps have been started: from now on the files that they load count.
@@ -150,32 +161,39 @@ impl Sources {
         self.apps.iter_mut().for_each(|app| app.loaded = None);
     }
 
-    /// Returns whether a file is changed, removed, or new and possibly loaded, since the last check.
+    /// Returns whether a file that counts has changed, is removed or is new since the last check.
     pub(super) fn check_again(&mut self) -> bool {
         let (stamps, is_partial) = self.scan();
         self.is_partial = is_partial;
         let mut seen = std::mem::take(&mut self.seen);
-        let gone = seen.keys().find(|path| !stamps.contains_key(*path) && self.counts(path, false)).cloned();
-        let mut changed = None;
+        let gone: Vec<PathBuf> = seen.keys().filter(|path| !stamps.contains_key(*path)).cloned().collect();
         for (path, stamp) in stamps {
-            let earlier = seen.remove(&path);
-            let version = match earlier {
+            let version = match seen.remove(&path) {
                 Some(earlier) if earlier.stamp == stamp => earlier,
                 earlier => {
                     let version = Version::read(&path, stamp);
-                    let is_equal = version.contents.is_some()
-                        && earlier.as_ref().is_some_and(|old| old.contents == version.contents);
-                    if changed.is_none() && !is_equal && self.counts(&path, earlier.is_none()) {
-                        changed = Some(path.clone());
+                    if !earlier.as_ref().is_some_and(|earlier| version.is_equal(earlier)) {
+                        self.uncounted.entry(path.clone()).or_insert(earlier.is_some());
                     }
                     version
                 }
             };
             self.seen.insert(path, version);
         }
-        let changed = changed.or(gone);
-        let has_changed = changed.is_some();
-        self.change = self.change.take().or(changed);
+        for path in gone {
+            self.uncounted.entry(path).or_insert(true);
+        }
+        let counted: Vec<PathBuf> = self
+            .uncounted
+            .iter()
+            .filter(|(path, existed)| self.counts(path, **existed))
+            .map(|(path, _)| path.clone())
+            .collect();
+        for path in &counted {
+            self.uncounted.remove(path);
+        }
+        let has_changed = !counted.is_empty();
+        self.change = self.change.take().or(counted.into_iter().next());
         has_changed
     }
 
@@ -184,8 +202,10 @@ impl Sources {
         self.change.take()
     }
 
-    fn counts(&self, path: &Path, is_new: bool) -> bool {
-        path == self.config || self.apps.iter().any(|app| (!is_new || app.takes_new_files()) && app.has(path))
+    /// A file outside the folders is seen for the first time when it is loaded: that is no change.
+    fn counts(&self, path: &Path, existed: bool) -> bool {
+        let is_in_folders = || self.apps.iter().flat_map(|app| &app.folders).any(|folder| path.starts_with(folder));
+        path == self.config || self.apps.iter().any(|app| app.has(path)) && (existed || is_in_folders())
     }
 
     /// Returns all files, and whether there are more than are inspected. The files nearest to the top come first.
@@ -358,13 +378,17 @@ mod tests {
         loaded.add(vec![fixture.path("app/tasks.py"), fixture.path("lib/money.py")]);
         assert_eq!(changed(&mut sources), None, "a loaded file outside the folder is seen for the first time");
         fixture.write("app/tests.py", "333");
-        fixture.write("app/new.py", "1");
         assert_eq!(changed(&mut sources), None);
         fixture.write("lib/money.py", "22");
         assert_eq!(changed(&mut sources), Some(fixture.path("lib/money.py")));
+        fixture.write("app/new.py", "1");
+        sources.starting();
         loaded.add(vec![fixture.path("app/new.py")]);
-        fixture.write("app/new.py", "22");
-        assert_eq!(changed(&mut sources), Some(fixture.path("app/new.py")), "loaded later");
+        assert_eq!(changed(&mut sources), None, "loaded as it was at the start");
+        fixture.write("app/late.py", "1");
+        assert_eq!(changed(&mut sources), None);
+        loaded.add(vec![fixture.path("app/late.py")]);
+        assert_eq!(changed(&mut sources), Some(fixture.path("app/late.py")), "nobody knows which version was loaded");
         sources.failed();
         fixture.write("app/other.py", "1");
         assert_eq!(changed(&mut sources), Some(fixture.path("app/other.py")), "it may have been missing");

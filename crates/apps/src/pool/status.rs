@@ -165,6 +165,7 @@ mod tests {
 
     use super::*;
     use crate::capacity::Capacity;
+    use crate::loaded_files::LoadedFiles;
     use crate::pool::blame::Blame;
     use crate::pool::slots::SlotTable;
     use crate::protocol::{Limits, VERSION, Welcome};

@@ -126,6 +126,8 @@ impl Session {
         cx: &Context,
         stuck: &StuckCounter,
     ) -> Result<RunningAttempt, Box<AttemptAnswer>> {
+        // Output before the attempt is not its own.
+        self.log_output();
         let mut state = self.0.state.lock();
         if !matches!(state.phase, SessionPhase::Serving) {
             return Err(Box::new(AttemptAnswer::unsent()));
@@ -161,6 +163,7 @@ impl Session {
 
     /// Ends an attempt. A second answer is ignored; a late one frees a stuck slot.
     fn end_attempt(&self, n: u64, answer: impl FnOnce(Option<Failure>) -> Answer) -> Result<(), Violation> {
+        self.log_output();
         let mut state = self.0.state.lock();
         state.check_number(n)?;
         // An app that answers without reading would get more and more attempts.

@@ -17,10 +17,11 @@
 mod attempt;
 mod output;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use kafleet_handlers::context::Restart;
+use kafleet_handlers::context::{Note, Restart};
+use kafleet_handlers::output_tail::OutputLines;
 use kafleet_handlers::{CRASHED, Context, Failure};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -51,6 +52,8 @@ struct SessionState {
     state: Mutex<SessionFields>,
     events: mpsc::UnboundedSender<SessionEvent>,
     files: LoadedFiles,
+    /// What the process writes to its stdout and stderr. Not set in a simulation.
+    output: OnceLock<OutputLines>,
 }
 
 struct SessionFields {
@@ -179,6 +182,7 @@ impl Session {
             state: Mutex::new(state),
             events,
             files,
+            output: OnceLock::new(),
         }));
         session.0.out.send(&protocol::line(&ToApp::Welcome(welcome)));
         let driver = MessageReader { session: session.clone() }.drive(reader);
@@ -247,8 +251,31 @@ impl Session {
         self.0.out.is_attempt_unread(*end == StreamEndReason::Reset)
     }
 
+    /// Sets the output of the process.
+    pub fn set_output(&self, output: OutputLines) {
+        // Fails if it is set.
+        let _ = self.0.output.set(output);
+    }
+
+    /// Writes the output of the process to the log of the attempt that runs, if it is the only one.
+    pub fn log_output(&self) {
+        let lines = self.0.output.get().map(OutputLines::take).unwrap_or_default();
+        if lines.is_empty() {
+            return;
+        }
+        let only = {
+            let state = self.0.state.lock();
+            let is_only = state.attempts.len() == 1 && state.stuck.is_empty();
+            state.attempts.values().next().filter(|_| is_only).map(|entry| entry.cx.clone())
+        };
+        if let Some(cx) = only {
+            lines.into_iter().for_each(|line| cx.sink().note(&cx, Note::Log(line)));
+        }
+    }
+
     /// Ends all running attempts because the process has ended. `message` describes the end.
     pub fn fail_attempts(&self, cause: &Cause, message: &str) {
+        self.log_output();
         let (attempts, stuck) = {
             let mut state = self.0.state.lock();
             state.phase = SessionPhase::Closed;
