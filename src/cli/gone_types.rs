@@ -7,7 +7,7 @@ use kafleet_broker::{BrokerClient, BrokerError, Partition};
 use kafleet_config::Names;
 use kafleet_fleet::control::settings::{FleetSettings, read_control};
 
-/// What to do about a type that is gone.
+/// Remedy for a type that is gone.
 pub(super) const HINT: &str = "if it was renamed, name it in `aliases` of the task with the new name";
 
 /// Type that is gone, with its backlog.

@@ -36,8 +36,9 @@ async fn eprint_failed_descendant(client: &Client, status: &Status) {
         return;
     }
     // The outcome is known without an answer.
-    let why: Result<Why, Failure> = client.get(&["v1", "tasks", &status.id, "why"], &Query::new()).await;
-    let findings = why.into_iter().flat_map(|why| why.findings).filter(|finding| finding.code == Reason::FailedChild);
+    let explained: Result<Why, Failure> = client.get(&["v1", "tasks", &status.id, "why"], &Query::new()).await;
+    let findings = explained.into_iter().flat_map(|explained| explained.findings);
+    let findings = findings.filter(|finding| finding.code == Reason::FailedChild);
     findings.for_each(|finding| eprint_line(one_line(&finding.message)));
 }
 

@@ -468,7 +468,7 @@ fn type_is_moved_to_a_shared_group_with_its_commits() {
     assert_eq!(worker.stop(), Some(0));
 }
 
-/// One process with all roles creates its topics, and runs the tasks of the configuration and of an app.
+/// A process with all roles creates its topics, and runs the tasks of the configuration and of an app.
 #[test]
 fn all_roles_run_in_one_process() {
     let Some(mut fleet) = Fleet::new() else { return };

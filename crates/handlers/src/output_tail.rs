@@ -17,7 +17,7 @@ use tokio::time::timeout;
 const TAIL_BYTES: usize = 4096;
 const QUOTED_LINES: usize = 10;
 const QUOTED_CHARS: usize = 1_000;
-/// Maximum number of lines that are kept until somebody takes them; of more, the oldest are dropped.
+/// Maximum number of lines that are kept until they are taken; of more, the oldest are dropped.
 const MAX_LINES: usize = 1_000;
 /// Maximum length of a line, in bytes; the rest begins a new one.
 const MAX_LINE_BYTES: usize = 16 << 10;
@@ -54,7 +54,7 @@ struct OutputState {
     has_ended: bool,
 }
 
-/// Lines that nobody has taken.
+/// Lines that have not been taken.
 #[derive(Default)]
 struct PendingLines {
     complete: VecDeque<String>,
@@ -120,7 +120,7 @@ impl OutputTail {
 }
 
 impl OutputLines {
-    /// Takes the lines written so far. After the end of the output also a last one without a line feed.
+    /// Takes the lines written so far. After the end of the output also an incomplete last one.
     pub fn take(&self) -> Vec<String> {
         let mut state = self.0.state.lock();
         self.0.read(&mut state);

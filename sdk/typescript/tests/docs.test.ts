@@ -9,7 +9,7 @@ import { after, test } from "node:test";
 
 import { APPS, ROOT } from "./driver.ts";
 
-const PAGES = ["docs/typescript.md", "docs/from-bullmq.md", "sdk/typescript/README.md"];
+const PAGES = ["docs/typescript.md", "docs/projects.md", "docs/from-bullmq.md", "sdk/typescript/README.md"];
 
 /** Returns the TypeScript of a page. */
 function blocks(page: string): string[] {

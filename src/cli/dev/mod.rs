@@ -9,7 +9,7 @@ use clap::Args;
 use kafleet_api::ApiSetup;
 use kafleet_broker::memory::{MemoryBroker, MemoryBrokerOptions};
 use kafleet_broker::{Broker, BrokerClient};
-use kafleet_config::{TokenConfig, Topology, changes};
+use kafleet_config::{AppConfig, TokenConfig, Topology, changes};
 use kafleet_documents::CreateTask;
 use kafleet_fleet::control::schedules::ScheduleKey;
 use kafleet_fleet::control::{self, CONTROL_VERSION, ControlKey, put_schedule};
@@ -83,10 +83,7 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
     let target = args.app.section()?;
     let more_ports = if args.listen.is_none() && !args.once { MAX_PORTS } else { 0 };
     let has_target = target.is_some();
-    // With --once only the sample task uses the API, so its port does not matter.
-    let api_listen = args.listen.or_else(|| args.once.then(|| "127.0.0.1:0".to_owned()));
-    let unused = &["kafka", "redis", "ops"];
-    let options = SetupOptions { api_listen, unused, app: target, ..SetupOptions::default() };
+    let options = options(args.listen, args.once, target);
     let mut setup = Setup::load(globals, registry.clone(), options)?;
     traces::start(&mut setup)?;
     prepare(&mut setup, args.demo)?;
@@ -138,6 +135,12 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
     let (outcome, stopped, ()) = tokio::join!(first, setup.run_until_stopped(running), load);
     stopped?;
     outcome.map(|code| if args.once { code } else { Code::Ok })
+}
+
+fn options(listen: Option<String>, is_once: bool, app: Option<AppConfig>) -> SetupOptions {
+    // With --once only the sample task uses the API, so its port does not matter.
+    let api_listen = listen.or_else(|| is_once.then(|| "127.0.0.1:0".to_owned()));
+    SetupOptions { api_listen, unused: &["kafka", "redis", "ops"], app, ..SetupOptions::default() }
 }
 
 /// Log filter. Failures of the demo's tasks are intended; those of others have lines of their own.

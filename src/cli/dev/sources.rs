@@ -2,7 +2,7 @@
 //! notifications are missing on network and container mounts.
 //!
 //! Of an app that names the files that it has loaded, only these count. Of another one, and after code that could not be
-//! started, all source files of its folder count, because nobody knows which of them it would load. A compiled program
+//! started, all source files of its folder count, because it is not known which of them it would load. A compiled program
 //! changes when its own file does: its source files need a build first.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -388,7 +388,11 @@ mod tests {
         fixture.write("app/late.py", "1");
         assert_eq!(changed(&mut sources), None);
         loaded.add(vec![fixture.path("app/late.py")]);
-        assert_eq!(changed(&mut sources), Some(fixture.path("app/late.py")), "nobody knows which version was loaded");
+        assert_eq!(
+            changed(&mut sources),
+            Some(fixture.path("app/late.py")),
+            "it may have been loaded as it was before"
+        );
         sources.failed();
         fixture.write("app/other.py", "1");
         assert_eq!(changed(&mut sources), Some(fixture.path("app/other.py")), "it may have been missing");

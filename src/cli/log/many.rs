@@ -134,7 +134,7 @@ impl Logs<'_> {
     }
 }
 
-/// What was printed of each task: the number of the next line, or the run whose failure was printed.
+/// Printed parts of each task: the number of the next line, or the run whose failure was printed.
 #[derive(Default)]
 struct PrintedLines {
     next: FxHashMap<String, u64>,

@@ -147,6 +147,7 @@ impl SimulatedApp {
 
     fn program(self: Arc<Self>) -> AppProgram {
         AppProgram {
+            files: Default::default(),
             name: "app".to_owned(),
             command: Vec::new(),
             cwd: Default::default(),

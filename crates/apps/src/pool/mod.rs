@@ -307,14 +307,6 @@ impl AppPool {
         self.hand_out(granted);
         handle
     }
-
-    /// Starts no more attempts in a process, which ends when it runs none.
-    fn close(&self, process: &ProcessHandle) {
-        let is_finished = self.state.lock().close(process.id);
-        if is_finished {
-            process.finish();
-        }
-    }
 }
 
 impl PoolFields {
@@ -324,6 +316,14 @@ impl PoolFields {
 }
 
 impl ProcessHandle {
+    /// Starts no more attempts in the process, which ends when it runs none.
+    fn close(&self, state: &Mutex<PoolFields>) {
+        let is_finished = state.lock().close(self.id);
+        if is_finished {
+            self.finish();
+        }
+    }
+
     /// Ends a process that runs no attempts. A process that still executes an abandoned attempt is killed.
     fn finish(&self) {
         let request = match self.session.stuck() {

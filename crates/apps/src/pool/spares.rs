@@ -108,13 +108,13 @@ impl Spares {
                 biased;
                 () = pool.stop.cancelled() => break,
                 () = spare.ended() => break,
-                () = handle.replace.notified() => pool.close(&handle),
+                () = handle.replace.notified() => handle.close(&pool.state),
                 () = tokio::time::sleep(CHECK_INTERVAL) => {}
             }
             if !pool.state.lock().table.is_idle(handle.id) {
                 used_at = Instant::now();
             } else if used_at.elapsed() >= SPARE_IDLE_TIMEOUT {
-                pool.close(&handle);
+                handle.close(&pool.state);
             }
         }
         pool.end(spare).await;

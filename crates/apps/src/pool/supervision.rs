@@ -61,7 +61,7 @@ impl AppPool {
             };
             let mut current = self.supervise(process, false);
             if let Some(old) = served.take() {
-                self.close(&old.handle);
+                old.handle.close(&self.state);
                 let_finish(self.name(), &mut finishing, old);
             }
             let next = self.wait_for_replacement(&mut current).await;
@@ -152,7 +152,7 @@ impl AppPool {
                 tracing::warn!(app, pid = process.pid, "an attempt did not stop in time; its process is replaced");
             }
         }
-        self.close(process);
+        process.close(&self.state);
         process.replace.notify_one();
     }
 
@@ -171,7 +171,7 @@ impl AppPool {
         match is_used_up {
             true if self.settings.overlap => Next::Overlapping,
             true => {
-                self.close(&handle);
+                handle.close(&self.state);
                 tokio::select! {
                     biased;
                     () = self.stop.cancelled() => Next::Stop,

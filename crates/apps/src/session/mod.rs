@@ -52,7 +52,7 @@ struct SessionState {
     state: Mutex<SessionFields>,
     events: mpsc::UnboundedSender<SessionEvent>,
     files: LoadedFiles,
-    /// What the process writes to its stdout and stderr. Not set in a simulation.
+    /// Output of the process on its stdout and stderr. Not set in a simulation.
     output: OnceLock<OutputLines>,
 }
 

@@ -4,15 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kafleet_api::{ApiSetup, LiveAccess};
-use kafleet_apps::container::Container;
-use kafleet_apps::pool::{AppPool, guard_container};
+use kafleet_api::LiveAccess;
+use kafleet_apps::pool::AppPool;
 use kafleet_broker::Broker;
 use kafleet_broker::kafka::Kafka;
 use kafleet_config::{AppConfig, Config, LoadedConfig, Names, Overrides, Problems, RedisConfig, Scalar, Topology};
 use kafleet_fleet::control::PolicyUpdates;
 use kafleet_fleet::control::settings::read_control;
-use kafleet_fleet::topics::{RequiredTopics, TopicWatch};
 use kafleet_handlers::Registry;
 use kafleet_handlers::builtin::{HandlerEnv, register_config, register_samples};
 use kafleet_handlers::program_env::WithheldVariables;
@@ -23,12 +21,13 @@ use kafleet_store::Store;
 use kafleet_store::redis::{Redis, RedisOptions};
 use kafleet_telemetry::otel::Exporter;
 use kafleet_telemetry::{Metrics, Tracer};
-use kafleet_tracker::TrackerSetup;
-use kafleet_worker::WorkerSetup;
-use kafleet_worker::child::OwnExecutable;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+
+mod roles;
+
+pub(in crate::cli) use roles::RoleEnd;
 
 use super::apps;
 use super::exit::{Code, Failure};
@@ -37,21 +36,17 @@ use super::listener::{bind, bind_next};
 use super::start_error::StartError;
 
 /// Deadline of one call to Kafka or the store.
-pub(super) const CALL_DEADLINE: Duration = Duration::from_secs(10);
+pub(in crate::cli) const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// Minimum time for an attempt to reach Kafka or the store, near the end of the start timeout.
 const MIN_ATTEMPT: Duration = Duration::from_millis(200);
 /// Additional time for an attempt to report its own error after its deadline.
 const ATTEMPT_GRACE: Duration = Duration::from_millis(300);
-/// Additional shutdown time after running attempts have ended, for their last events and for leaving the groups.
-const LEAVE_GRACE: Duration = Duration::from_secs(15);
 /// Linger of an API's producer.
 const API_LINGER_MS: i64 = 1;
-/// Time between an abort and giving up on tasks that do not stop.
-const ABORT_GRACE: Duration = Duration::from_secs(5);
 
 /// Configuration, registry and shared state of the roles of a process.
 #[derive(Clone)]
-pub(super) struct Setup {
+pub(in crate::cli) struct Setup {
     pub config: Config,
     /// Base folder of relative paths in the configuration.
     folder: PathBuf,
@@ -78,7 +73,7 @@ pub(super) struct Setup {
 
 /// Origin of a configuration, from which it can be read again.
 #[derive(Clone, Default)]
-pub(super) struct ConfigSource {
+pub(in crate::cli) struct ConfigSource {
     pub globals: Globals,
     pub options: SetupOptions,
     /// Configuration as it was read.
@@ -89,7 +84,7 @@ pub(super) struct ConfigSource {
 
 /// Overrides and needs of a verb with respect to the configuration.
 #[derive(Clone, Debug, Default)]
-pub(super) struct SetupOptions {
+pub(in crate::cli) struct SetupOptions {
     pub api_listen: Option<String>,
     pub ops_listen: Option<String>,
     /// Sections that the verb does not use: their secrets may be missing.
@@ -105,13 +100,13 @@ pub(super) struct SetupOptions {
 }
 
 /// Reads the configuration with the overrides of the command line.
-pub(super) fn load_config(globals: &Globals, options: &SetupOptions) -> Result<LoadedConfig, Failure> {
+pub(in crate::cli) fn load_config(globals: &Globals, options: &SetupOptions) -> Result<LoadedConfig, Failure> {
     read_config(globals, options)
         .map_err(|problems| Failure::usage(format_args!("the configuration is invalid\n{problems}")))
 }
 
 /// Reads the configuration as [`load_config`], with its problems.
-pub(super) fn read_config(globals: &Globals, options: &SetupOptions) -> Result<LoadedConfig, Problems> {
+pub(in crate::cli) fn read_config(globals: &Globals, options: &SetupOptions) -> Result<LoadedConfig, Problems> {
     let overrides = Overrides {
         brokers: globals.brokers.clone(),
         redis: globals.redis.clone(),
@@ -125,7 +120,11 @@ pub(super) fn read_config(globals: &Globals, options: &SetupOptions) -> Result<L
 }
 
 impl Setup {
-    pub(super) fn load(globals: &Globals, mut registry: Registry, options: SetupOptions) -> Result<Self, Failure> {
+    pub(in crate::cli) fn load(
+        globals: &Globals,
+        mut registry: Registry,
+        options: SetupOptions,
+    ) -> Result<Self, Failure> {
         let LoadedConfig { mut config, path, folder, variables } = load_config(globals, &options)?;
         let (globals, loaded) = (globals.clone(), config.clone());
         let source = ConfigSource { globals, options, loaded, registry: Registry::default() };
@@ -165,7 +164,7 @@ impl Setup {
 
     /// Reads the configuration again for a fleet that runs in this process. What its roles share stays, and so does what they
     /// were started with. `registry`: the types before those of the configuration.
-    pub(super) fn reloaded(&self, registry: Registry) -> Result<Self, Failure> {
+    pub(in crate::cli) fn reloaded(&self, registry: Registry) -> Result<Self, Failure> {
         let mut new = Self::load(&self.source.globals, registry, self.source.options.clone())?;
         let Config { kafka, redis, topics, api, tracker, ops, otel, .. } = self.config.clone();
         new.config = Config { kafka, redis, topics, api, tracker, ops, otel, ..new.config };
@@ -182,7 +181,7 @@ impl Setup {
     }
 
     /// Creates and registers the handlers of the configured types.
-    pub(super) fn register(&mut self) -> Result<(), Failure> {
+    pub(in crate::cli) fn register(&mut self) -> Result<(), Failure> {
         self.source.registry = self.registry.clone();
         if let Some((slots, types)) = &self.source.options.slots {
             set_slots(&mut self.config, &self.registry, *slots, types);
@@ -202,7 +201,7 @@ impl Setup {
     }
 
     /// Handles signals and serves `/healthz`, `/readyz` and `/metrics`.
-    pub(super) async fn start_ops(&self) -> Result<JoinSet<RoleEnd>, Failure> {
+    pub(in crate::cli) async fn start_ops(&self) -> Result<JoinSet<RoleEnd>, Failure> {
         self.shutdown.on_signals().map_err(|error| Failure::failed(format_args!("no signal handler: {error}")))?;
         let mut running = JoinSet::new();
         if !self.config.ops.listen.is_empty() {
@@ -217,7 +216,7 @@ impl Setup {
 
     /// Binds the API's address; refuses a public address without tokens before anything is started.
     /// `more_ports`: number of ports after the configured one to try if that is in use.
-    pub(super) async fn bind_api(&self, more_ports: u16) -> Result<TcpListener, Failure> {
+    pub(in crate::cli) async fn bind_api(&self, more_ports: u16) -> Result<TcpListener, Failure> {
         let listener = bind_next(&self.config.api.listen, "--listen", more_ports).await?;
         let address = listener.local_addr().map_err(Failure::failed)?;
         kafleet_api::check_access(&self.config.api, address)
@@ -226,14 +225,14 @@ impl Setup {
     }
 
     /// Lowers the linger, because callers wait for each record, unless `[kafka]` sets it.
-    pub(super) fn prefer_latency(&mut self) {
+    pub(in crate::cli) fn prefer_latency(&mut self) {
         let names = ["linger.ms", "queue.buffering.max.ms"];
         if !names.iter().any(|name| self.config.kafka.contains_key(*name)) {
             self.config.kafka.insert(names[0].to_owned(), Scalar::Integer(API_LINGER_MS));
         }
     }
 
-    pub(super) fn kafka(&self) -> Result<Arc<dyn Broker>, Failure> {
+    pub(in crate::cli) fn kafka(&self) -> Result<Arc<dyn Broker>, Failure> {
         kafleet_runtime::follow_broker_clock();
         let section = self.config.kafka.iter().map(|(key, value)| (key.clone(), value.to_string())).collect();
         let kafka =
@@ -241,18 +240,18 @@ impl Setup {
         Ok(Arc::new(kafka))
     }
 
-    pub(super) fn redis(&self) -> Result<Arc<dyn Store>, Failure> {
+    pub(in crate::cli) fn redis(&self) -> Result<Arc<dyn Store>, Failure> {
         Ok(Arc::new(self.configured_redis()?))
     }
 
     /// Connects to the Redis of the configuration.
-    pub(super) fn configured_redis(&self) -> Result<Redis, Failure> {
+    pub(in crate::cli) fn configured_redis(&self) -> Result<Redis, Failure> {
         let options = self.redis_options(&self.config.redis);
         Redis::connect(options).map_err(|error| Failure::usage(format_args!("`[redis]` cannot be used: {error}")))
     }
 
     /// Connects to another Redis, with the configured credentials unless the URL has its own.
-    pub(super) fn redis_at(&self, url: &str) -> Result<Redis, Failure> {
+    pub(in crate::cli) fn redis_at(&self, url: &str) -> Result<Redis, Failure> {
         let mut config = self.config.redis.clone();
         config.set_url(url);
         Redis::connect(self.redis_options(&config)).map_err(|error| Failure::of_text(Code::Usage, &error.to_string()))
@@ -263,12 +262,12 @@ impl Setup {
     }
 
     /// Bootstrap servers, for messages.
-    pub(super) fn brokers(&self) -> String {
+    pub(in crate::cli) fn brokers(&self) -> String {
         self.config.kafka.get("bootstrap.servers").map(ToString::to_string).unwrap_or_default()
     }
 
     /// Waits until Kafka answers and the topics are applied; returns the topology of the fleet.
-    pub(super) async fn wait_for_kafka(
+    pub(in crate::cli) async fn wait_for_kafka(
         &self,
         broker: &Arc<dyn Broker>,
         timeout: Duration,
@@ -286,7 +285,11 @@ impl Setup {
     }
 
     /// Waits until the store answers.
-    pub(super) async fn wait_for_store(&self, store: &Arc<dyn Store>, timeout: Duration) -> Result<(), Failure> {
+    pub(in crate::cli) async fn wait_for_store(
+        &self,
+        store: &Arc<dyn Store>,
+        timeout: Duration,
+    ) -> Result<(), Failure> {
         let hint = "check --redis, KAFLEET_REDIS or `[redis]`";
         self.wait_for("redis", "redis", hint, timeout, |_| {
             let store = store.clone();
@@ -297,7 +300,7 @@ impl Setup {
 
     /// Repeats `attempt` until it succeeds, the timeout is over or the process is stopped, and logs the reason for
     /// waiting. Each attempt gets the time it may take, and is dropped after it.
-    pub(super) async fn wait_for<T, F: Future<Output = Result<T, StartError>>>(
+    pub(in crate::cli) async fn wait_for<T, F: Future<Output = Result<T, StartError>>>(
         &self,
         part: &str,
         subject: &str,
@@ -334,147 +337,10 @@ impl Setup {
             tokio::select! { () = tokio::time::sleep(pause) => {}, () = self.shutdown.drain.cancelled() => {} }
         }
     }
-
-    pub(super) fn worker(&self, broker: Arc<dyn Broker>, types: Vec<String>, topology: Topology) -> WorkerSetup {
-        WorkerSetup {
-            broker,
-            registry: self.registry.clone(),
-            types,
-            config: self.config.worker.clone(),
-            topology,
-            max_tree_age: self.config.topics.max_tree_age,
-            metrics: self.metrics.clone(),
-            health: self.health.clone(),
-            policies: self.policies.clone(),
-            tracer: self.tracing.as_ref().map(|(tracer, _)| tracer.clone()),
-            own_executable: OwnExecutable::of_this_process(self.withheld.clone()),
-        }
-    }
-
-    pub(super) fn tracker(&self, broker: Arc<dyn Broker>, store: Arc<dyn Store>, topology: Topology) -> TrackerSetup {
-        TrackerSetup {
-            broker,
-            store,
-            config: self.config.tracker.clone(),
-            lifetimes: self.config.lifetimes(),
-            task_retention: self.config.topics.task_retention,
-            topic_check: self.config.topics.check_interval,
-            topology,
-            metrics: self.metrics.clone(),
-            tracer: self.tracing.as_ref().map(|(tracer, _)| tracer.clone()),
-            health: self.health.clone(),
-        }
-    }
-
-    pub(super) fn api(&self, broker: Arc<dyn Broker>, store: Arc<dyn Store>, topology: Topology) -> ApiSetup {
-        ApiSetup {
-            pages: kafleet_ui::open,
-            broker,
-            store,
-            registry: self.registry.clone(),
-            config: self.config.api.clone(),
-            access: self.access.clone(),
-            policies: self.policies.clone(),
-            topology,
-            max_tree_age: self.config.topics.max_tree_age,
-            metrics: self.metrics.clone(),
-            tracer: self.tracing.as_ref().map(|(tracer, _)| tracer.clone()),
-            health: self.health.clone(),
-        }
-    }
-
-    pub(super) fn start_worker(&self, running: &mut JoinSet<RoleEnd>, setup: WorkerSetup) {
-        let all_types = setup.registry.types().map(|(name, _)| name);
-        let types =
-            all_types.filter(|name| setup.types.is_empty() || setup.types.iter().any(|chosen| **chosen == ***name));
-        let needs = RequiredTopics::worker(&setup.topology, types.map(|name| &**name));
-        let topics = self.watch_topics(&setup.broker, needs, "worker's topics");
-        self.apps.iter().for_each(|pool| pool.serve(self.health.clone(), &self.metrics.apps));
-        let guard = guard_container(self.apps.clone(), Container::of_this_process());
-        let shutdown = self.shutdown.clone();
-        running.spawn(async move {
-            let _topics = topics;
-            tokio::select! {
-                biased;
-                ended = kafleet_worker::run(setup, shutdown) => ("worker", ended),
-                never = guard => match never {},
-            }
-        });
-    }
-
-    pub(super) fn start_tracker(&self, running: &mut JoinSet<RoleEnd>, setup: TrackerSetup) {
-        let shutdown = self.shutdown.clone();
-        running.spawn(async move { ("tracker", kafleet_tracker::run(setup, shutdown).await) });
-    }
-
-    pub(super) fn start_api(&self, running: &mut JoinSet<RoleEnd>, setup: ApiSetup, listener: TcpListener) {
-        let needs = RequiredTopics::api(&setup.topology);
-        let topics = self.watch_topics(&setup.broker, needs, "API's topics");
-        let shutdown = self.shutdown.clone();
-        running.spawn(async move {
-            let _topics = topics;
-            ("api", kafleet_api::run(setup, listener, shutdown).await)
-        });
-    }
-
-    /// Checks topics until dropped. The tracker has its own check, because it stops projecting on problems.
-    fn watch_topics(&self, broker: &Arc<dyn Broker>, needs: RequiredTopics, part: &'static str) -> TopicWatch {
-        TopicWatch::start(&broker.client(), needs, self.health.clone(), part, self.config.topics.check_interval.into())
-    }
-
-    /// Waits until all roles have ended, and ends the apps. A role that fails stops the others.
-    pub(super) async fn run_until_stopped(&self, running: JoinSet<RoleEnd>) -> Result<(), Failure> {
-        let outcome = self.wait_for_roles(running).await;
-        tokio::select! { biased; () = apps::stop(&self.apps) => {}, () = self.shutdown.abort.cancelled() => {} }
-        if let Some((_, exporter)) = &self.tracing {
-            tokio::select! { biased; () = exporter.stop() => {}, () = self.shutdown.abort.cancelled() => {} }
-        }
-        outcome
-    }
-
-    async fn wait_for_roles(&self, mut running: JoinSet<RoleEnd>) -> Result<(), Failure> {
-        let mut failed = None;
-        let mut shutdown_overdue = std::pin::pin!(self.shutdown_overdue());
-        loop {
-            let ended = tokio::select! {
-                ended = running.join_next() => ended,
-                () = &mut shutdown_overdue => {
-                    running.shutdown().await;
-                    return Err(failed.unwrap_or_else(|| Failure::failed("some tasks did not stop in time and were aborted")));
-                }
-            };
-            let Some(ended) = ended else { return failed.map_or(Ok(()), Err) };
-            failed = failed.or_else(|| failure_of(ended, self.shutdown.is_draining()));
-            if failed.is_some() {
-                self.shutdown.begin();
-            }
-        }
-    }
-
-    /// Completes when the process is shutting down and both the drain and the abort have taken too long.
-    async fn shutdown_overdue(&self) {
-        self.shutdown.drain.cancelled().await;
-        let drain = Duration::from(self.config.worker.drain_timeout) + LEAVE_GRACE;
-        let _ = tokio::time::timeout(drain, self.shutdown.abort.cancelled()).await;
-        self.shutdown.abort();
-        tokio::time::sleep(ABORT_GRACE).await;
-    }
-}
-
-/// Name of a role, and its result.
-pub(super) type RoleEnd = (&'static str, anyhow::Result<()>);
-
-fn failure_of(ended: Result<RoleEnd, tokio::task::JoinError>, draining: bool) -> Option<Failure> {
-    match ended {
-        Ok((_, Ok(()))) if draining => None,
-        Ok((role, Ok(()))) => Some(Failure::failed(format_args!("the {role} ended unexpectedly"))),
-        Ok((role, Err(error))) => Some(Failure::of_text(Code::Failed, &format!("the {role} has failed: {error:#}"))),
-        Err(error) => Some(Failure::failed(format_args!("a role ended with a panic: {error}"))),
-    }
 }
 
 /// Overrides the slots of the configuration with those of the command line.
-pub(super) fn set_slots(config: &mut Config, registry: &Registry, slots: u32, types: &[String]) {
+pub(in crate::cli) fn set_slots(config: &mut Config, registry: &Registry, slots: u32, types: &[String]) {
     let in_code = registry.types().map(|(name, _)| name.to_string());
     let all_types: Vec<String> = in_code.chain(config.types.keys().cloned()).collect();
     for name in all_types.into_iter().filter(|name| types.is_empty() || types.contains(name)) {
