@@ -34,6 +34,7 @@ fn program(command: &[&str]) -> AppProgram {
         types: None,
         slots: None,
         has_order: false,
+        may_block: false,
         launcher: None,
     }
 }

@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use super::sources::Sources;
 use super::{apply_schedules, create_topics, declare_types, topology};
+use crate::cli::app_attach::is_attach;
 use crate::cli::apps;
 use crate::cli::exit::Failure;
 use crate::cli::output::eprint_line;
@@ -173,12 +174,12 @@ fn type_names(setup: &Setup) -> String {
 pub(super) struct Changes(Arc<Mutex<Sources>>);
 
 impl Changes {
-    /// Starts watching the source files of the apps. Returns `None` if there are no apps.
+    /// Starts watching the source files of the apps. Returns `None` if there are no apps that `dev` starts.
     pub(super) fn of(config: &Config) -> Option<Self> {
-        if config.apps.is_empty() {
-            return None;
-        }
-        let sources = Sources::of(config.apps.values());
+        // The code of an attached app is in another process.
+        let mut apps = config.apps.values().filter(|app| !is_attach(&app.command)).peekable();
+        apps.peek()?;
+        let sources = Sources::of(apps);
         if sources.is_partial() {
             eprint_line("warning: the folder of the app has too many files: changes of some of them are not noticed");
         }

@@ -71,6 +71,9 @@ pub(super) struct DevArgs {
     /// Keep the code of apps when their source files change
     #[arg(long)]
     pub no_reload: bool,
+    /// Run attempts without time limits, so that a debugger can stop them
+    #[arg(long)]
+    pub no_timeouts: bool,
     #[command(flatten)]
     pub app: TargetArgs,
 }
@@ -86,6 +89,7 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
     let unused = &["kafka", "redis", "ops"];
     let options = SetupOptions { api_listen, unused, app: target, ..SetupOptions::default() };
     let mut setup = Setup::load(globals, registry, options)?;
+    setup.config.worker.no_timeouts = args.no_timeouts;
     prepare(&mut setup, args.demo)?;
     let listener = setup.bind_api(more_ports).await?;
     let address = listener.local_addr().map_err(Failure::failed)?;
