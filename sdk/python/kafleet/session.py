@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import streams
 from .attempt import Attempt, bad_params, error_line
-from .connection import Connection, ConnectionProblem, leave, take_socket
+from .connection import Connection, ConnectionProblem, take_socket
 from .context import LIMITS, Context
 from .declare import Bundle, UnknownTask
 from .forks import leave as leave_child
@@ -48,6 +48,10 @@ _LINE_START = re.compile(rb'\{"attempt":\{"n":(\d+)')
 
 class Unable(Exception):
     """The app cannot serve; the message is shown to people."""
+
+    def line(self) -> bytes:
+        """Returns the message to the worker."""
+        return b'{"unable":{"message":%b}}\n' % encode_text(str(self))
 
 
 class Session:
@@ -107,12 +111,16 @@ class Session:
             "types": types,
             **({"schedules": schedules} if schedules else {}),
         }
-        streams.attribute(self.alone)
-        gc.collect()
-        gc.freeze()
+        self.prepare_process()
         self.send(encode({"ready": ready}) + b"\n")
         for line in self.connection.early:
             self._handle(line)
+
+    def prepare_process(self) -> None:
+        """Prepares a process that runs nothing but attempts."""
+        streams.attribute(self.alone)
+        gc.collect()
+        gc.freeze()
 
     def receive(self) -> None:
         """Waits for messages and handles them."""
@@ -121,7 +129,7 @@ class Session:
         if not self.connection.ended:
             return
         if self.running and self.connection.is_dead():
-            leave()
+            self.connection.lost()
         for call in list(self._replies):
             self._reply({"call": call, "error": _ENDED})
 
@@ -337,7 +345,7 @@ def serve(load: Callable[[], App]) -> NoReturn:
     try:
         _serve_parent(connection, load)
     except Unable as error:
-        connection.send(b'{"unable":{"message":%b}}\n' % encode_text(str(error)))
+        connection.send(error.line())
     except ConnectionProblem as error:
         sys.exit(f"error: {error}")
     connection.close()
@@ -355,15 +363,20 @@ def _serve_parent(connection: Connection, load: Callable[[], App]) -> None:
 
 
 def _serve(connection: Connection, load: Callable[[], App]) -> None:
-    welcome = _welcome(connection)
+    welcome = read_welcome(connection)
     app = load()
     streams.configure_logging()
+    serve_app(app, lambda lifespan: _session_class(app, welcome, lifespan)(connection, app, welcome))
+
+
+def serve_app(app: App, session_with: Callable[[Any], Session]) -> None:
+    """Enters the lifespan of an app, and runs attempts until the worker ends the stream. Raises `Unable`."""
     if not app.tasks:
         raise Unable("the app declares no task types; hint: put `@app.task` above a function")
     with contextlib.ExitStack() as stack:
         try:
             lifespan = app.lifespan(app) if app.lifespan else None
-            session = _session_class(app, welcome, lifespan)(connection, app, welcome)
+            session = session_with(lifespan)
             if hasattr(lifespan, "__aenter__"):
                 session.lifespan = lifespan
             elif lifespan is not None:
@@ -393,7 +406,7 @@ def _session_class(app: App, welcome: dict[str, Any], lifespan: Any) -> type[Ses
     return InlineSession if slots == 1 else ThreadedSession
 
 
-def _welcome(connection: Connection) -> dict[str, Any]:
+def read_welcome(connection: Connection) -> dict[str, Any]:
     """Returns the fields of the first message; further lines are left for the session."""
     lines: list[bytes] = []
     while not lines:
