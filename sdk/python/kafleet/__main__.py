@@ -41,9 +41,9 @@ def debug(target: str) -> None:
     with attached:
         command = [program(), "dev", "--no-timeouts", "--", *attached.command(program(), target)]
         with subprocess.Popen(command, stdin=subprocess.DEVNULL) as fleet:
-            # Ctrl-C is for the fleet, which then lets the attempts end.
-            signal.signal(signal.SIGINT, lambda *_: None)
-            signal.signal(signal.SIGTERM, lambda *_: fleet.terminate())
+            # The fleet lets the attempts end, and ctrl-c reaches it twice.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda number, _: fleet.send_signal(number))
             sys.exit(fleet.wait())
 
 
