@@ -45,6 +45,7 @@ pub use reqwest::Method;
 use reqwest::Url;
 use tokio::time::Instant;
 
+mod answer;
 mod batch;
 mod error;
 mod events;
