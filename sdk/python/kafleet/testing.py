@@ -15,8 +15,9 @@ from .call import Call
 from .captured import captured
 from .checks import call_of
 from .client import record_into
-from .context import LIMITS, Context, Ended
+from .context import LIMITS, Context
 from .fleet import SHOWN_LINES, Fleet, fleet
+from .joined import Ended
 from .scalars import Mismatch
 from .task import Submittable, Task, task_of
 from .values import decode, encode, parse, settled
