@@ -31,13 +31,19 @@ pub(super) struct CompleteAnswer {
     pub body: Vec<u8>,
 }
 
+/// Removes user and password, so that the URL can be shown.
+pub(super) fn without_userinfo(mut url: Url) -> Url {
+    // Both succeed for URLs with a host.
+    let _ = (url.set_username(""), url.set_password(None));
+    url
+}
+
 impl AnswerHead {
     pub(super) fn of(line: &RequestLine, answer: &Response) -> Self {
         let media = answer.headers().get(header::CONTENT_TYPE).and_then(|media| media.to_str().ok());
         let media = media.and_then(|media| media.split(';').next()).unwrap_or_default().trim().to_owned();
         let address = |url: &Url| (url.origin(), url.path().to_owned());
-        let redirected =
-            (address(answer.url()) != address(&line.url)).then(|| super::without_userinfo(answer.url().clone()));
+        let redirected = (address(answer.url()) != address(&line.url)).then(|| without_userinfo(answer.url().clone()));
         Self { line: line.clone(), status: answer.status().as_u16(), media, redirected }
     }
 
