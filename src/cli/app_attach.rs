@@ -62,16 +62,16 @@ pub(super) fn limit_processes(section: &mut AppConfig) {
 
 /// Relays the streams of the worker and of the tester until both have ended.
 pub(super) async fn attach(args: AttachArgs) -> Outcome {
-    let mut worker = worker_socket(&args.path)?;
+    let mut worker = worker_socket(&args)?;
     let early = welcome(&mut worker).await.map_err(lost_worker)?;
-    match open(&args.path, &early).await {
+    match open(&args, &early).await {
         Ok(tester) => relay(worker, tester, &early, &args.path).await,
         Err(failure) => refuse(worker, failure).await,
     }
 }
 
 /// Takes the worker's socket.
-fn worker_socket(path: &Path) -> Result<UnixStream, Failure> {
+fn worker_socket(args: &AttachArgs) -> Result<UnixStream, Failure> {
     let socket = || -> io::Result<UnixStream> {
         let socket = std::os::unix::net::UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
         // Fails for everything but a Unix socket.
@@ -79,7 +79,7 @@ fn worker_socket(path: &Path) -> Result<UnixStream, Failure> {
         socket.set_nonblocking(true)?;
         UnixStream::from_std(socket)
     };
-    socket().map_err(|_| Failure::usage("file descriptor 0 is not the socket of a worker").hint(with_dev(path)))
+    socket().map_err(|_| Failure::usage("file descriptor 0 is not the socket of a worker").hint(with_dev(args)))
 }
 
 /// Reads the worker's first message, and what has arrived with it.
@@ -94,18 +94,19 @@ async fn welcome(worker: &mut UnixStream) -> io::Result<Vec<u8>> {
 }
 
 /// Checks the worker and the folder, and connects to the tester.
-async fn open(path: &Path, early: &[u8]) -> Result<UnixStream, Failure> {
+async fn open(args: &AttachArgs, early: &[u8]) -> Result<UnixStream, Failure> {
     if !is_dev(early) {
         let reason = "only workers of `kafleet dev` run handlers in the process of a tester, which they cannot kill";
-        return Err(Failure::failed(reason).hint(with_dev(path)));
+        return Err(Failure::failed(reason).hint(with_dev(args)));
     }
-    check_folder(path)?;
-    connect(path).await
+    check_folder(&args.path)?;
+    connect(&args.path).await
 }
 
 /// Hint that names the command.
-fn with_dev(path: &Path) -> String {
-    format!("run it with `kafleet dev -- kafleet app attach {}`", path.display())
+fn with_dev(args: &AttachArgs) -> String {
+    let target = args.target.iter().map(|target| format!(" {target}")).collect::<String>();
+    format!("run it with `kafleet dev -- kafleet app attach {}{target}`", args.path.display())
 }
 
 /// Returns whether a welcome is that of a worker of `kafleet dev`.
