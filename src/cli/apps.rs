@@ -21,6 +21,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::task::JoinSet;
 
+use super::app_attach::{AttachArgs, attach, limit_processes};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Output, Rows, eprint_line};
@@ -53,6 +54,8 @@ pub(super) enum AppVerb {
     Check(TargetArgs),
     /// Play recorded sessions and faults against an app, and show which rules of the protocol it breaks
     Test(TargetArgs),
+    /// Connect `kafleet dev` to an app in the process of a test or of a debugger, as the command of the app
+    Attach(AttachArgs),
 }
 
 impl TargetArgs {
@@ -138,9 +141,11 @@ fn starts_the_same(section: &AppConfig, app: &AppConfig) -> bool {
 /// Starts each app of the configuration for its declaration, and registers the declared types. `environment` is added to
 /// that of the apps.
 pub(super) async fn open(setup: &mut Setup, environment: &[(&str, String)], dev: bool) -> Result<(), Failure> {
-    for (name, section) in needed(setup) {
+    for (name, mut section) in needed(setup) {
+        limit_processes(&mut section);
         let welcome = welcome(&setup.config, &name, &section, dev);
-        let program = program(&name, &section, environment, &setup.withheld);
+        let mut program = program(&name, &section, environment, &setup.withheld);
+        program.may_block = setup.config.worker.no_timeouts;
         let opened = OpenedApp::open(program, welcome).await;
         let opened = opened.map_err(|error| start_failure(&error.to_string(), &section.command))?;
         let chosen = &setup.source.options.types;
@@ -235,6 +240,7 @@ fn program(
         slots: section.slots,
         has_order: false,
         files: LoadedFiles::default(),
+        may_block: false,
         launcher: None,
     }
 }
@@ -265,6 +271,7 @@ pub(super) async fn app(verb: AppVerb, globals: &Globals, registry: Registry) ->
     match verb {
         AppVerb::Check(args) => check_apps(&args, globals, registry).await,
         AppVerb::Test(args) => test(&args, &globals.output()).await,
+        AppVerb::Attach(args) => attach(args).await,
     }
 }
 

@@ -12,6 +12,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use kafleet_handlers::Registry;
 use kafleet_worker::child::child_main;
 
+mod app_attach;
 mod apps;
 mod attachments;
 mod bench;

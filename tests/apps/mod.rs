@@ -36,6 +36,7 @@ fn program(command: &[&str]) -> AppProgram {
         types: None,
         slots: None,
         has_order: false,
+        may_block: false,
         launcher: None,
     }
 }

@@ -103,7 +103,7 @@ fn foreign_server_is_reported() {
     let api = api(vec![("text/html", "<html>hello</html>".into())]);
     run(kafleet(["status", "a", "--api", &api]))
         .exits_with(4)
-        .stderr_has(&["does not respond like a kafleet API", "hint: check the address"]);
+        .stderr_has(&["answered, but it is not kafleet (GET /v1/tasks/a: 200 text/html)", "hint: check the address"]);
 }
 
 /// Starts a fake API for watches of many tasks: it sends one stream per watch request, and answers reads according to

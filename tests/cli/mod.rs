@@ -4,6 +4,7 @@ mod app_deaths;
 mod app_test;
 mod apps;
 mod atomic;
+mod attach;
 pub mod client;
 mod daily;
 mod declared_types;

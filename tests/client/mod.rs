@@ -241,12 +241,55 @@ async fn silent_api_does_not_block_the_caller() {
     assert!(matches!(&error, Error::Deadline { id, status: None } if id == "g"), "{error:?}");
 }
 
+const HTML: &str = "content-type: text/html; charset=utf-8\r\n";
+const JSON: &str = "content-type: application/json\r\n";
+const TEXT: &str = "content-type: text/plain\r\n";
+
 #[tokio::test]
-async fn answer_of_another_server_is_reported() {
-    let api = ScriptedApi::start([Answer::Json(404, json!("no such page"))]).await;
+async fn answer_of_another_server_is_reported_with_the_address() {
+    const PAGE: &str = "<html>Welcome</html>";
+    for (answer, expected) in [
+        (Answer::Other(200, HTML, PAGE), "200 text/html"),
+        (Answer::Other(404, HTML, PAGE), "404 text/html"),
+        (
+            Answer::Other(200, JSON, "{}"),
+            "200 application/json, a document of another service or version: missing field",
+        ),
+        (Answer::Other(404, JSON, "{\"error\": \"x\"}"), "404 application/json, {\"error\": \"x\"}"),
+        (Answer::Other(200, "", ""), "200 without a media type, empty"),
+        (Answer::Other(404, TEXT, "404 page\nnot found"), "404 text/plain, 404 page not found"),
+        (Answer::Other(502, TEXT, "no upstream"), "502 text/plain, no upstream"),
+    ] {
+        let api = ScriptedApi::start([answer]).await;
+        let client = Client::builder(&api.url).repeat_for(Duration::ZERO).build().unwrap();
+        let error = client.status("a").await.unwrap_err();
+        assert!(matches!(error, Error::Unexpected { .. }), "{expected}: {error:?}");
+        let beginning = format!("`{}` answered, but it is not kafleet (GET /v1/tasks/a: {expected}", api.url);
+        assert!(error.to_string().starts_with(&beginning), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn redirect_to_a_login_page_is_reported() {
+    let redirect = Answer::Other(302, "location: /login?next=a\r\n", "");
+    let api = ScriptedApi::start([redirect, Answer::Other(200, HTML, "")]).await;
     let error = Client::new(&api.url).unwrap().status("a").await.unwrap_err();
-    assert!(
-        matches!(&error, Error::Unexpected { status: 404, reason, .. } if reason.contains("no such page")),
-        "{error:?}"
-    );
+    let expected = format!("200 text/html, after a redirect to {}/login?next=a", api.url);
+    assert!(error.to_string().contains(&expected), "{error}");
+}
+
+#[tokio::test]
+async fn answer_of_a_proxy_is_repeated() {
+    let api =
+        ScriptedApi::start([Answer::Other(502, TEXT, "no upstream"), Answer::Json(404, scripted_api::problem(404))]);
+    let error = Client::new(&api.await.url).unwrap().status("a").await.unwrap_err();
+    assert!(error.is_not_found(), "{error:?}");
+}
+
+#[tokio::test]
+async fn stream_of_another_server_is_reported() {
+    let api = ScriptedApi::start([Answer::Other(200, HTML, "<html></html>")]).await;
+    let client = Client::new(&api.url).unwrap();
+    let error = std::pin::pin!(client.watch("a", DEADLINE)).try_next().await.unwrap_err();
+    assert!(error.to_string().ends_with("(GET /v1/tasks/a/watch: 200 text/html)"), "{error}");
 }

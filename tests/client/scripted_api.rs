@@ -10,6 +10,8 @@ use tokio::net::{TcpListener, TcpStream};
 /// Answer to one request.
 pub enum Answer {
     Json(u16, Value),
+    /// Status, headers and body.
+    Other(u16, &'static str, &'static str),
     /// The connection is closed without an answer.
     Close,
     /// The connection stays open without an answer.
@@ -56,7 +58,10 @@ async fn serve(listener: TcpListener, answers: Vec<Answer>, requests: Arc<Mutex<
         let body = read_body(&mut stream).await;
         requests.lock().push(body);
         match answer {
-            Answer::Json(status, body) => write(stream.get_mut(), status, &body.to_string()).await,
+            Answer::Json(status, body) => {
+                write(stream.get_mut(), status, "content-type: application/json\r\n", &body.to_string()).await;
+            }
+            Answer::Other(status, headers, body) => write(stream.get_mut(), status, headers, body).await,
             Answer::Close => {}
             Answer::Never => silent.push(stream),
         }
@@ -82,10 +87,9 @@ async fn read_body(stream: &mut BufReader<TcpStream>) -> Value {
     serde_json::from_slice(&body).unwrap_or_default()
 }
 
-async fn write(stream: &mut TcpStream, status: u16, body: &str) {
-    let answer = format!(
-        "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
-        body.len()
-    );
+/// `headers`: lines with their ends.
+async fn write(stream: &mut TcpStream, status: u16, headers: &str, body: &str) {
+    let length = body.len();
+    let answer = format!("HTTP/1.1 {status} x\r\n{headers}content-length: {length}\r\nconnection: close\r\n\r\n{body}");
     stream.write_all(answer.as_bytes()).await.unwrap();
 }

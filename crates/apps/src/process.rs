@@ -56,6 +56,8 @@ pub struct AppProgram {
     pub has_order: bool,
     /// Source files that the processes have loaded.
     pub files: LoadedFiles,
+    /// Blocked processes are not killed: a debugger may have stopped them.
+    pub may_block: bool,
     /// Starts the processes in a simulation. `None`: the operating system does.
     pub launcher: Option<Arc<dyn Launcher>>,
 }
@@ -72,6 +74,7 @@ pub struct AppProcess {
     capacity: Capacity,
     responsive: bool,
     has_order: bool,
+    may_block: bool,
     /// The event loop was blocked at the last ping.
     is_blocked: bool,
     /// Time since which the process serves.
@@ -196,6 +199,7 @@ impl AppProgram {
             capacity: Capacity::shared(1),
             responsive: false,
             has_order: self.has_order,
+            may_block: self.may_block,
             is_blocked: false,
             since: Instant::now(),
         };
@@ -270,7 +274,7 @@ impl AppProcess {
                 _ = pings.tick(), if self.responsive => {
                     self.report_blocked();
                     // The attempt that did not stop keeps the others from ending.
-                    if self.is_blocked && self.session.stuck() > 0 {
+                    if self.is_blocked && !self.may_block && self.session.stuck() > 0 {
                         break self.kill_for_overrun(Restart::Alone).await;
                     }
                     self.session.ping(now_ms());
@@ -286,6 +290,7 @@ impl AppProcess {
     fn restart_after(&self, event: &SessionEvent) -> Option<Restart> {
         match event {
             SessionEvent::Retired(_) | SessionEvent::Ended => None,
+            SessionEvent::Overrun if self.may_block => None,
             SessionEvent::Overrun if self.capacity.total() == 1 || self.has_order => Some(Restart::Shared),
             // Any of the attempts may block the app.
             SessionEvent::Overrun if !self.responsive || self.session.blocked_for().is_some() => Some(Restart::Alone),

@@ -316,6 +316,7 @@ impl BenchApp {
             types: types.clone(),
             slots: Some(self.slots),
             has_order: false,
+            may_block: false,
             launcher: None,
         };
         let welcome = Welcome {

@@ -49,13 +49,13 @@ pub enum Error {
         api: String,
     },
     /// The answer is not that of a kafleet API: a proxy's page, or a document of an incompatible version.
-    #[error("`{api}` does not respond like a kafleet API: {reason}")]
+    #[error("`{api}` answered, but it is not kafleet ({reason})")]
     Unexpected {
         /// Address of the API.
         api: String,
         /// HTTP status.
         status: u16,
-        /// Difference from the expected answer.
+        /// Request, and its answer.
         reason: String,
     },
     /// An event stream was lost too often, without a stable connection in between.

@@ -45,6 +45,7 @@ pub use reqwest::Method;
 use reqwest::Url;
 use tokio::time::Instant;
 
+mod answer;
 mod batch;
 mod error;
 mod events;
@@ -128,16 +129,9 @@ impl ClientBuilder {
             http = http.no_proxy();
         }
         let http = http.build().map_err(|error| Error::Setup(request::innermost(&error)))?;
-        let shown = without_userinfo(url.clone()).as_str().trim_end_matches('/').to_owned();
+        let shown = answer::without_userinfo(url.clone()).as_str().trim_end_matches('/').to_owned();
         Ok(Client(Arc::new(Inner { http, url, shown, token: self.token, repeat_for: self.repeat_for })))
     }
-}
-
-/// Removes user and password, so that the URL can be shown.
-pub(crate) fn without_userinfo(mut url: Url) -> Url {
-    // Both succeed for URLs with a host.
-    let _ = (url.set_username(""), url.set_password(None));
-    url
 }
 
 impl Client {

@@ -19,12 +19,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
+use super::answer::{AnswerHead, CompleteAnswer, RequestLine};
 use super::{Client, Error};
 
 /// Timeout of a request that the API answers at once.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum length of an unexpected answer in a message.
-const EXCERPT_CHARS: usize = 200;
 
 /// Request to an endpoint of the [REST API](https://github.com/kafleet/kafleet/blob/main/docs/api.md) that [`Client`] has
 /// no method for.
@@ -40,6 +39,7 @@ const EXCERPT_CHARS: usize = 200;
 pub struct Request {
     client: Client,
     request: RequestBuilder,
+    line: RequestLine,
     timeout: Duration,
     repeat_until: Option<Instant>,
     /// Segment of the path that the address cannot have.
@@ -55,12 +55,14 @@ impl Request {
             segments.pop_if_empty().extend(path);
         }
         let is_read = method == Method::GET;
-        let request = client.0.http.request(method, url);
+        let request = client.0.http.request(method.clone(), url.clone());
         let request = match &client.0.token {
             Some(token) => request.bearer_auth(token),
             None => request,
         };
-        let new = Self { client: client.clone(), request, timeout: ANSWER_TIMEOUT, repeat_until: None, lost_segment };
+        let line = RequestLine { method, url };
+        let new =
+            Self { client: client.clone(), request, line, timeout: ANSWER_TIMEOUT, repeat_until: None, lost_segment };
         if is_read { new.repeatable() } else { new }
     }
 
@@ -110,9 +112,9 @@ impl Request {
     /// # Errors
     /// The API is unavailable, refused the request, or answered with another document.
     pub async fn receive<T: DeserializeOwned>(self) -> Result<T, Error> {
-        let (status, body) = self.repeated().await?;
-        serde_json::from_slice(&body)
-            .map_err(|error| self.client.unexpected(status, format!("unexpected document: {error}")))
+        let answer = self.repeated().await?;
+        serde_json::from_slice(&answer.body)
+            .map_err(|error| self.client.unexpected(answer.head.status, answer.describe(&error)))
     }
 
     /// Sends the request and returns the body of the answer.
@@ -120,7 +122,8 @@ impl Request {
     /// # Errors
     /// The API is unavailable or refused the request.
     pub async fn bytes(self) -> Result<Vec<u8>, Error> {
-        Ok(self.repeated().await?.1)
+        let CompleteAnswer { head, body } = self.repeated().await?;
+        if head.is_page() { Err(self.client.unexpected(head.status, head.to_string())) } else { Ok(body) }
     }
 
     /// Sends the request, once, and returns the answer with its body unread, which may be endless.
@@ -128,28 +131,28 @@ impl Request {
         self.check_path()?;
         let answer = tokio::time::timeout(self.timeout, self.request.send()).await;
         let answer = answer.map_err(|_| self.client.no_answer())?.map_err(|error| self.client.unreachable(&error))?;
-        self.client.accepted(answer).await
+        let (head, answer) = self.client.accepted(&self.line, answer).await?;
+        if head.is_stream() { Ok(answer) } else { Err(self.client.unexpected(head.status, head.to_string())) }
     }
 
     fn check_path(&self) -> Result<(), Error> {
         self.lost_segment.clone().map_or(Ok(()), |name| Err(Error::Name { name }))
     }
 
-    async fn repeated(&self) -> Result<(u16, Vec<u8>), Error> {
+    async fn repeated(&self) -> Result<CompleteAnswer, Error> {
         self.check_path()?;
         let may_repeat =
             |error: &Error| error.is_temporary() && self.repeat_until.is_some_and(|end| Instant::now() < end);
         (|| self.send_once()).retry(waits()).when(may_repeat).await
     }
 
-    async fn send_once(&self) -> Result<(u16, Vec<u8>), Error> {
+    async fn send_once(&self) -> Result<CompleteAnswer, Error> {
         // Only bodies that are streams cannot be cloned.
         let request = self.request.try_clone().ok_or_else(|| Error::Setup("the body cannot be repeated".into()))?;
         let answer = request.timeout(self.timeout).send().await.map_err(|error| self.client.unreachable(&error))?;
-        let answer = self.client.accepted(answer).await?;
-        let status = answer.status().as_u16();
+        let (head, answer) = self.client.accepted(&self.line, answer).await?;
         let body = answer.bytes().await.map_err(|error| self.client.unreachable(&error))?;
-        Ok((status, body.into()))
+        Ok(CompleteAnswer { head, body: body.into() })
     }
 }
 
@@ -163,18 +166,17 @@ pub(super) fn waits() -> ExponentialBuilder {
 }
 
 impl Client {
-    async fn accepted(&self, answer: Response) -> Result<Response, Error> {
-        let status = answer.status();
-        if status.is_success() {
-            return Ok(answer);
+    /// Returns an answer of success with its head.
+    async fn accepted(&self, line: &RequestLine, answer: Response) -> Result<(AnswerHead, Response), Error> {
+        let head = AnswerHead::of(line, &answer);
+        if answer.status().is_success() {
+            return Ok((head, answer));
         }
         let body = answer.bytes().await.map_err(|error| self.unreachable(&error))?;
         if let Ok(problem) = serde_json::from_slice::<Problem>(&body) {
             return Err(Error::Problem(Box::new(problem)));
         }
-        let excerpt: String = String::from_utf8_lossy(&body).chars().take(EXCERPT_CHARS).collect();
-        let words: Vec<&str> = excerpt.split_whitespace().collect();
-        Err(self.unexpected(status.as_u16(), format!("{status}: {}", words.join(" "))))
+        Err(self.unexpected(head.status, head.with_excerpt(&body)))
     }
 
     pub(super) fn unreachable(&self, error: &reqwest::Error) -> Error {

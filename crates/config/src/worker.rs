@@ -42,6 +42,10 @@ pub struct WorkerConfig {
     /// Headers of a task that are copied to its result, so that a producer can match results to requests. Names are
     /// case-insensitive.
     pub correlation_headers: Vec<String>,
+    /// Attempts have no time limits, and blocked processes of apps are not killed, for debuggers. Set by
+    /// `dev --no-timeouts`, and no key of the section.
+    #[serde(skip)]
+    pub no_timeouts: bool,
 }
 
 impl Default for WorkerConfig {
@@ -57,6 +61,7 @@ impl Default for WorkerConfig {
             max_params: Bytes(1 << 20),
             max_output: Bytes(256 << 10),
             correlation_headers: CORRELATION_HEADERS.map(str::to_owned).into(),
+            no_timeouts: false,
         }
     }
 }

@@ -56,17 +56,16 @@ def thumbnail(picture: Path, out: Path, size: int = 160) -> Thumbnail:
 @app.task(timeout="5m")
 def contact_sheet(cx: Joined[Thumbnail], out: Path, size: int = 160, columns: int = 4) -> Path:
     """Pastes the thumbnails of an album into one picture."""
-    # In the order of the pictures: results are in the order in which the tasks were first seen.
-    numbered = sorted((int(result.id.rpartition(":")[2]), result.output) for result in cx.results if result.output)
-    if not numbered:
+    thumbnails = [result.output for result in cx.results if result.output]  # In the order of the pictures.
+    if not thumbnails:
         raise Fail("no thumbnail could be made", kind="no_thumbnails")
-    rows = -(-len(numbered) // columns)
-    sheet = Image.new("RGB", (size * min(columns, len(numbered)), size * rows), "white")
-    for place, (_, small) in enumerate(numbered):
+    rows = -(-len(thumbnails) // columns)
+    sheet = Image.new("RGB", (size * min(columns, len(thumbnails)), size * rows), "white")
+    for place, small in enumerate(thumbnails):
         cx.check()
         with Image.open(small.path) as image:
             sheet.paste(image, (place % columns * size, place // columns * size))
-        cx.progress({"pasted": place + 1, "of": len(numbered)})
+        cx.progress({"pasted": place + 1, "of": len(thumbnails)})
     save(sheet, out)
     return out
 

@@ -11,10 +11,11 @@ if sys.version_info < (3, 11):
 from .app import App
 from .call import Call, Options
 from .canvas import Chain, External, Group, chain, chord, group
-from .context import Context, Ended, Joined, current
+from .context import Context, current
 from .declare import Bundle
 from .errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TaskFailed, Unavailable
 from .handle import GroupHandle, Handle
+from .joined import Ended, Joined
 from .outcomes import Cancelled, Dead, Duration, Fail, Outcome, Retry, SoftTimeout, SpawnFailed, Unsuccessful, Wait
 from .params import UPSTREAM, Upstream
 from .settings import Policy

@@ -5,19 +5,46 @@ from __future__ import annotations
 import sys
 
 from .loading import load
-from .session import serve
+from .session import Unable, serve
+
+_USAGE = """usage: python -m kafleet TARGET    (tasks.py, shop.tasks or shop.tasks:app)
+       python -m kafleet attach TARGET    for debuggers: `kafleet dev` with the handlers in this process
+
+hint: a worker starts the first one; run `kafleet dev TARGET`"""
 
 
 def main() -> None:
     """Serves the app of the target."""
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
-        sys.exit(
-            "usage: python -m kafleet TARGET    (tasks.py, shop.tasks or shop.tasks:app)\n\n"
-            "hint: a worker starts this; run `kafleet dev TARGET`"
-        )
-    target = sys.argv[1]
+    *verb, target = sys.argv[1:] or [""]
+    if not target or target.startswith("-") or verb not in ([], ["attach"]):
+        sys.exit(_USAGE)
     sys.argv = [target]
-    serve(lambda: load(target))
+    if verb:
+        debug(target)
+    else:
+        serve(lambda: load(target))
+
+
+def debug(target: str) -> None:
+    """Runs a fleet whose handlers run in this process, with its output here."""
+    import signal
+    import subprocess
+
+    from .fleet import attach, program
+    from .streams import configure_logging
+
+    try:
+        attached = attach(target)
+    except Unable as error:
+        sys.exit(f"error: {error}")
+    configure_logging()
+    with attached:
+        command = [program(), "dev", "--no-timeouts", "--", *attached.command(program(), target)]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL) as fleet:
+            # The fleet lets the attempts end, and ctrl-c reaches it twice.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda number, _: fleet.send_signal(number))
+            sys.exit(fleet.wait())
 
 
 if __name__ == "__main__":

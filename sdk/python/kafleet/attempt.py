@@ -9,9 +9,10 @@ import sys
 import threading
 from typing import Any
 
-from .context import Channel, Context, Joined, Outcomes, _current
+from .context import Channel, Context, _current
 from .forks import guard, leave_if_child
 from .hooks import Hooks
+from .joined import Joined, Outcomes
 from .outcomes import Cancelled, Outcome, Retry, SoftTimeout, kind_of
 from .scalars import Mismatch
 from .soft import AwaitSoftly, call_softly

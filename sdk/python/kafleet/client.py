@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 from .address import url_of
+from .answers import accepted
 from .context import Context, _current, batches
 from .errors import ApiError, problem
 from .handle import Handle as Handle
 from .steps import Item, Items, Line, Request, Response, Steps, awaited, blocking
 from .transport import Transport
-from .values import decode, encode, parse
+from .values import decode, encode
 
 if TYPE_CHECKING:
     from .call import Call
@@ -194,11 +195,10 @@ class Client(Transport):
         while True:
             left = request.seconds if deadline is None else deadline - time.monotonic()
             response: Response = yield request._replace(seconds=max(0.001, min(left, request.seconds)))
-            if 200 <= response.status < 300:
-                if request.stream or (response.media and "json" not in response.media):
-                    return None if request.stream else response.body
-                return (parse if exact else decode)(response.body)
-            error = self._error(response)
+            try:
+                return accepted(self.url, request, response, exact=exact)
+            except ApiError as refused:
+                error = refused
             now = time.monotonic()
             may_have_acted = request.once and response.is_sent and error.code not in _NOT_WRITTEN
             if response.status not in (0, 502, 503, 504) or may_have_acted:
@@ -211,19 +211,6 @@ class Client(Transport):
                 _log.warning("%s: %s; trying again for up to %.0f s", error.code, error.detail, self.patience)
             yield pause if deadline is None else min(pause, deadline - now)
             pause = min(2 * pause + _FIRST_PAUSE_SECONDS, 2.0)
-
-    def _error(self, response: Response) -> ApiError:
-        try:
-            document = decode(response.body)
-        except ValueError:
-            document = {"detail": response.body.decode(errors="replace")[:500]}
-        if response.status == 0:
-            document = {
-                "code": "unreachable",
-                "detail": f"the API at `{self.url}` cannot be reached: {response.body.decode()}",
-                "hint": "start `kafleet dev`, or set KAFLEET_API to the URL of an API",
-            }
-        return problem(response.status, document)
 
 
 def _submission(call: Call[Any]) -> dict[str, Any]:

@@ -79,6 +79,10 @@ class Connection:
         poll.register(self._sock, 0)
         return any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0))
 
+    def lost(self) -> None:
+        """Ends this process, because its worker is gone: nothing can receive its results."""
+        leave()
+
     def close(self) -> None:
         """Ends the stream."""
         self._sock.close()
@@ -89,7 +93,7 @@ class Connection:
         try:
             self._sock.sendall(lines)
         except OSError:
-            leave()
+            self.lost()
 
     def _keep(self, part: bytes) -> None:
         self._parts.append(part)

@@ -11,14 +11,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from . import foreign
 from .checks import call_of, calls_of, check_params
 from .forks import in_children
 from .outcomes import Cancelled, Fail, SoftTimeout, SpawnFailed, seconds_text
-from .values import encode, encode_text, settled, text_of
+from .values import encode, encode_text, text_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -406,54 +405,9 @@ class Context(foreign.Named):
         return b'{"spawn":{"n":%d,"tasks":[%b]}}\n' % (self.n, tasks)
 
 
-@dataclass(frozen=True)
-class Ended(Generic[T]):
-    """Outcome of one task."""
-
-    id: str
-    type: str | None
-    state: str
-    output: T | None = None
-    """Result of a task that succeeded."""
-    error: dict[str, Any] | None = None
-    """Error of a task that did not: `kind`, `message`, `attempt`."""
-
-
-class Outcomes(NamedTuple):
-    """Loaded params of a continuation, with what comes before it."""
-
-    params: dict[str, Any]
-    task: dict[str, Any]
-    results: list[dict[str, Any]]
-    load: Callable[[Any], Any]
-    """Loads the result of a child."""
-
-
-class Joined(Context, Generic[T]):
-    """Context of a continuation with the outcomes of the task before it and of that task's children."""
-
-    __slots__ = ("results", "task")
-
-    task: Ended[Any]
-    """Task that this one continues."""
-    results: list[Ended[T]]
-    """Its other children, in the order in which they were spawned."""
-
-    def join(self, loaded: Outcomes) -> dict[str, Any]:
-        """Takes the outcomes out of the loaded params, and returns the params of the handler."""
-        self.task = _ended(loaded.task, None)
-        self.results = [_ended(result, loaded.load) for result in loaded.results]
-        return loaded.params
-
-
-def _ended(document: dict[str, Any], load: Callable[[Any], Any] | None) -> Ended[Any]:
-    read = load if load and document["state"] == "succeeded" else settled
-    return Ended(document["id"], document.get("type"), document["state"], read(document.get("output")), document.get("error"))
-
-
 def _truncated(line: str, limit: int) -> str:
     data = line.encode(errors="replace")
     return line if len(data) <= limit else data[:limit].decode(errors="ignore")
 
 
-__all__ = ["LIMITS", "Channel", "Context", "Ended", "Joined", "SpawnFailed", "current"]
+__all__ = ["LIMITS", "Channel", "Context", "SpawnFailed", "current"]

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from .checks import problem_of_function
-from .context import Joined
+from .joined import Joined
 from .outcomes import Duration, whole_milliseconds
 from .scalars import Mismatch
 from .settings import Policy

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from .call import Call, _plain
 from .handle import Handle
-from .outcomes import refuse_number
+from .schedules import check_durations
 from .status import Status
 from .steps import Items, Steps, aiterated, awaited, blocking, iterated
 
@@ -135,8 +135,7 @@ class Schedules(_Part):
         `spec`: the other keys of `[schedules.NAME]`: `cron` or `every`, `timezone`, `overlap`, `catch_up`, `jitter`,
         `start_at`, `end_at`. Durations are text or `timedelta`.
         """
-        for name in ("every", "catch_up", "jitter"):
-            refuse_number(name, spec.get(name))
+        check_durations(spec)
         document = task.document("schedule") if isinstance(task, Call) else task
         return self._send("PUT", id, body={**_plain(spec), "task": document})
 

@@ -18,13 +18,16 @@ from .tracebacks import stack_of
 _SHOWN_NAMES = 5
 
 
-def load(target: str) -> App:
-    """Returns the app of a target: `tasks.py`, `shop.tasks` or `shop.tasks:app`. Raises `Unable`."""
+def load(target: str, folder: Path | None = None) -> App:
+    """Returns the app of a target: `tasks.py`, `shop.tasks` or `shop.tasks:app`. Raises `Unable`.
+
+    `folder`: where the file or module is; default: the working directory.
+    """
     name, _, attribute = target.partition(":")
     if name.endswith(".py") or "/" in name:
-        name = _module_of(Path(name))
+        name = _module_of((folder or Path()) / name)
     else:
-        _make_importable(os.getcwd())
+        _make_importable(str(folder or os.getcwd()))
     return complete(_app_in(_imported(name), attribute))
 
 

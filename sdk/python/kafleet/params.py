@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from .codec import Field, Schemas
-from .context import Outcomes
+from .joined import Outcomes
 from .scalars import Codec, Mismatch
 
 T = TypeVar("T")

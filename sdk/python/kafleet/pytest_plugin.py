@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the option for the target."""
+    """Adds the options of the fixture."""
     parser.addini("kafleet_target", "App that the fixture `kafleet_fleet` runs, such as `tasks.py`", default="")
+    parser.addini("kafleet_in_process", "Run the handlers of this app in the process of the tests", type="bool", default=False)
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +29,8 @@ def kafleet_fleet(pytestconfig: pytest.Config) -> Iterator[Fleet]:
     if not target and not _has_apps(pytestconfig.rootpath):
         hint = f"hint: set {_setting(pytestconfig)}, or write `[apps.NAME]` in `{pytestconfig.rootpath / 'kafleet.toml'}`"
         pytest.fail(f"`kafleet_fleet` runs no app; {hint}", pytrace=False)
-    with fleet(target, cwd=pytestconfig.rootpath) as running:
+    in_process = bool(pytestconfig.getini("kafleet_in_process"))
+    with fleet(target, cwd=pytestconfig.rootpath, in_process=in_process) as running:
         yield running
 
 

@@ -56,6 +56,12 @@ class ScheduleSpec(Firing, total=False):
 _KEYS = ScheduleSpec.__annotations__.keys()
 
 
+def check_durations(spec: Mapping[str, Any]) -> None:
+    """Raises `TypeError` if a duration of a schedule is a number."""
+    for key in ("every", "catch_up", "jitter"):
+        refuse_number(key, spec.get(key))
+
+
 @dataclass(frozen=True)
 class Declared:
     """One schedule of the code. `target`: the decorated function or task, if `spec` has no `task`."""
@@ -146,15 +152,14 @@ class ScheduleDecorator:
         return declare
 
     def _add(self, spec: dict[str, Any], target: Any, params: Any, place: str) -> None:
-        for key, value in spec.items():
+        for key in spec:
             if key not in _KEYS:
                 close = [f"`{name}`" for name in get_close_matches({"zone": "timezone"}.get(key, key), _KEYS, 1)]
                 raise error_at(place, f"`{key}` is not a key of a schedule", "".join(close))
-            if key in ("every", "jitter", "catch_up"):
-                try:
-                    refuse_number(key, value)
-                except TypeError as error:
-                    raise error_at(place, str(error)) from None
+        try:
+            check_durations(spec)
+        except TypeError as error:
+            raise error_at(place, str(error)) from None
         if ("cron" in spec) == ("every" in spec):
             raise error_at(place, "a schedule needs either a cron expression or `every`")
         if target is None and "task" not in spec:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import loaded_files, streams
 from .attempt import Attempt, bad_params, error_line
-from .connection import Connection, ConnectionProblem, leave, take_socket
+from .connection import Connection, ConnectionProblem, take_socket
 from .context import LIMITS, Context
 from .declare import Bundle, UnknownTask
 from .forks import leave as leave_child
@@ -48,6 +48,10 @@ _LINE_START = re.compile(rb'\{"attempt":\{"n":(\d+)')
 
 class Unable(Exception):
     """The app cannot serve; the message is shown to people."""
+
+    def line(self) -> bytes:
+        """Returns the message to the worker."""
+        return b'{"unable":{"message":%b}}\n' % encode_text(str(self))
 
 
 class Session:
@@ -108,14 +112,18 @@ class Session:
             "types": types,
             **({"schedules": schedules} if schedules else {}),
         }
+        self.prepare_process()
+        self.send(encode({"ready": ready}) + b"\n")
+        for line in self.connection.early:
+            self._handle(line)
+
+    def prepare_process(self) -> None:
+        """Prepares a process that runs nothing but attempts."""
         streams.attribute(self.alone)
         gc.collect()
         gc.freeze()
         if self._is_dev:
             loaded_files.report(self.send)
-        self.send(encode({"ready": ready}) + b"\n")
-        for line in self.connection.early:
-            self._handle(line)
 
     def receive(self) -> None:
         """Waits for messages and handles them."""
@@ -124,7 +132,7 @@ class Session:
         if not self.connection.ended:
             return
         if self.running and self.connection.is_dead():
-            leave()
+            self.connection.lost()
         for call in list(self._replies):
             self._reply({"call": call, "error": _ENDED})
 
@@ -340,7 +348,7 @@ def serve(load: Callable[[], App]) -> NoReturn:
     try:
         _serve_parent(connection, load)
     except Unable as error:
-        connection.send(b'{"unable":{"message":%b}}\n' % encode_text(str(error)))
+        connection.send(error.line())
     except ConnectionProblem as error:
         sys.exit(f"error: {error}")
     connection.close()
@@ -358,15 +366,20 @@ def _serve_parent(connection: Connection, load: Callable[[], App]) -> None:
 
 
 def _serve(connection: Connection, load: Callable[[], App]) -> None:
-    welcome = _welcome(connection)
+    welcome = read_welcome(connection)
     app = load()
     streams.configure_logging()
+    serve_app(app, lambda lifespan: _session_class(app, welcome, lifespan)(connection, app, welcome))
+
+
+def serve_app(app: App, session_with: Callable[[Any], Session]) -> None:
+    """Enters the lifespan of an app, and runs attempts until the worker ends the stream. Raises `Unable`."""
     if not app.tasks:
         raise Unable("the app declares no task types; hint: put `@app.task` above a function")
     with contextlib.ExitStack() as stack:
         try:
             lifespan = app.lifespan(app) if app.lifespan else None
-            session = _session_class(app, welcome, lifespan)(connection, app, welcome)
+            session = session_with(lifespan)
             if hasattr(lifespan, "__aenter__"):
                 session.lifespan = lifespan
             elif lifespan is not None:
@@ -396,7 +409,7 @@ def _session_class(app: App, welcome: dict[str, Any], lifespan: Any) -> type[Ses
     return InlineSession if slots == 1 else ThreadedSession
 
 
-def _welcome(connection: Connection) -> dict[str, Any]:
+def read_welcome(connection: Connection) -> dict[str, Any]:
     """Returns the fields of the first message; further lines are left for the session."""
     lines: list[bytes] = []
     while not lines:

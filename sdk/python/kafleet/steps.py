@@ -56,6 +56,8 @@ class Response(NamedTuple):
     """Media type of the body; empty: JSON."""
     is_sent: bool = True
     """Whether the API may have received the request."""
+    location: str = ""
+    """URL of a redirect."""
 
 
 Steps = Generator[Request | Line | Item[Any] | float, Any, T]

@@ -16,7 +16,8 @@ from .call import OPTIONS, POLICY, Call, _plain
 from .call import Options as Options
 from .checks import check_keys, problem_of_unannotated
 from .codec import Field, Schemas, UnsupportedType
-from .context import Context, Joined
+from .context import Context
+from .joined import Joined
 from .kinds import ErrorClasses, split_classes
 from .limits import WHOLE, split_default
 from .params import UPSTREAM, Form, split_upstream

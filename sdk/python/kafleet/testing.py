@@ -5,31 +5,20 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import json
-import logging
-import os
-import re
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TextIO, TypeVar, cast, overload
-from urllib.request import Request, urlopen
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from .attempt import Attempt
 from .call import Call
+from .captured import captured
 from .checks import call_of
 from .client import record_into
-from .context import LIMITS, Context, Ended, _current
-from .errors import TaskFailed
+from .context import LIMITS, Context
+from .fleet import SHOWN_LINES, Fleet, fleet
+from .joined import Ended
 from .scalars import Mismatch
-from .streams import TaskLog
 from .task import Submittable, Task, task_of
 from .values import decode, encode, parse, settled
 
@@ -40,11 +29,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 __all__ = ["Failure", "Fleet", "Trial", "fleet", "recorded", "trial"]
-
-_SHOWN_LINES = 50
-_START_SECONDS = 90.0
-_STOP_SECONDS = 30.0
-_LOG_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +61,7 @@ class Trial(Generic[R]):
     def output(self) -> R:
         """Result, converted to JSON and back. Raises `AssertionError` if the attempt has failed."""
         if self.failure:
-            log = "".join(f"\n│ {line}" for line in self.log[-_SHOWN_LINES:])
+            log = "".join(f"\n│ {line}" for line in self.log[-SHOWN_LINES:])
             raise AssertionError(f"the attempt failed: {self.failure.kind}: {self.failure.stack or self.failure.message}{log}")
         return cast(R, self._output)
 
@@ -171,7 +155,7 @@ class Trials:
         trial, attempt = self._prepare(task_of(task), task.bind(args, kwargs))
         if attempt is None:
             return trial
-        with _captured():
+        with captured():
             lines = asyncio.run(attempt.arun()) if attempt.task.is_async else attempt.run()
         return self._finish(trial, attempt, lines)
 
@@ -180,7 +164,7 @@ class Trials:
         trial, attempt = self._prepare(task_of(task), task.bind(args, kwargs))
         if attempt is None:
             return trial
-        with _captured():
+        with captured():
             # A task of its own: it has its own context variables.
             lines = await asyncio.create_task(attempt.arun())
         return self._finish(trial, attempt, lines)
@@ -193,7 +177,7 @@ class Trials:
         """Runs a task, or a chain, with its retries, children and continuations, in virtual time. In an event loop, await
         `atree` instead."""
         tree, steps = self._tree(call_of(task, args, kwargs)._as_call())
-        with _captured(), asyncio.Runner() as runner, contextlib.suppress(StopIteration):
+        with captured(), asyncio.Runner() as runner, contextlib.suppress(StopIteration):
             attempt = next(steps)
             while True:
                 attempt = steps.send(runner.run(attempt.arun()) if attempt.task.is_async else attempt.run())
@@ -206,7 +190,7 @@ class Trials:
     async def atree(self, task: Any, *args: Any, **kwargs: Any) -> TreeTrial[Any]:
         """Runs a task, or a chain, with its retries, children and continuations, in virtual time, on the running event loop."""
         tree, steps = self._tree(call_of(task, args, kwargs)._as_call())
-        with _captured(), contextlib.suppress(StopIteration):
+        with captured(), contextlib.suppress(StopIteration):
             attempt = next(steps)
             while True:
                 lines = await asyncio.create_task(attempt.arun()) if attempt.task.is_async else attempt.run()
@@ -265,131 +249,3 @@ def recorded() -> Iterator[list[dict[str, Any]]]:
         yield submitted
     finally:
         record_into(earlier)
-
-
-_DEBUGGERS = {"pdb", "cmd", "bdb", "_pytest"}
-
-
-class _Echo(TaskLog):
-    """Stream that writes to the log of the attempt and to the stream of the test, which `pytest -s` and debuggers need."""
-
-    def __init__(self, original: TextIO) -> None:
-        super().__init__(original)
-        self._original = original
-
-    def write(self, text: str) -> int:
-        if _current.get() is None:
-            return super().write(text)
-        self._original.write(text)
-        writer = str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0]
-        return len(text) if writer in _DEBUGGERS else super().write(text)
-
-
-@contextlib.contextmanager
-def _captured() -> Iterator[None]:
-    """Sends `print` and `logging` to the log of the attempt, as a worker's process does."""
-    with contextlib.redirect_stdout(_Echo(sys.stdout)), contextlib.redirect_stderr(_Echo(sys.stderr)) as stderr:
-        handler = logging.StreamHandler(stderr)
-        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-        logging.getLogger().addHandler(handler)
-        try:
-            yield
-        finally:
-            logging.getLogger().removeHandler(handler)
-
-
-class Fleet:
-    """A running `kafleet dev`."""
-
-    def __init__(self, target: str, cwd: Path | None, log: Path) -> None:
-        self.api = ""
-        """URL of its API; also in KAFLEET_API, so that the clients of all apps use it."""
-        self.log = log
-        """File with its output."""
-        self._command = [_binary(), "dev", *([target] if target else []), "--no-sample", "--no-reload", "--listen"]
-        self._cwd = cwd
-
-    def start(self, address: str) -> None:
-        """Starts it, and waits until it is ready."""
-        with self.log.open("ab") as output:
-            start = output.tell()
-            # Its own group: a SIGINT of the terminal ends the tests first.
-            self._process = subprocess.Popen(
-                [*self._command, address], cwd=self._cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0,
-                env={**os.environ, "VIRTUAL_ENV": sys.prefix},
-            )  # fmt: skip
-        self.api = _wait_for_url(self._process, self.log, start)
-
-    def stop(self) -> None:
-        """Ends it. What it knows is lost."""
-        self._process.send_signal(signal.SIGINT)
-        try:
-            self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def reset(self) -> None:
-        """Starts it anew at the same address, in about a second, without tasks or schedules. Earlier handles are void."""
-        self._process.kill()
-        self._process.wait()
-        self.start(self.api.rpartition("/")[2])
-
-
-@contextlib.contextmanager
-def fleet(target: str = "", *, cwd: Path | None = None) -> Iterator[Fleet]:
-    """Runs `kafleet dev` with the app of a target, in memory, on a free port. The program is KAFLEET_BINARY or `kafleet`.
-
-    Without a target, the apps of kafleet.toml run. A `TaskFailed` has the log of the failed task.
-    """
-    earlier, explain = os.environ.get("KAFLEET_API"), TaskFailed.explain
-    with tempfile.NamedTemporaryFile(prefix="kafleet-dev-") as output:
-        running = Fleet(target, cwd, Path(output.name))
-        try:
-            running.start("127.0.0.1:0")
-            os.environ["KAFLEET_API"], TaskFailed.explain = running.api, _log_of_failed
-            yield running
-        finally:
-            TaskFailed.explain = explain
-            os.environ.pop("KAFLEET_API", None)
-            os.environ |= {"KAFLEET_API": earlier} if earlier else {}
-            running.stop()
-
-
-def _log_of_failed(error: TaskFailed) -> str:
-    """Returns the last log lines of a failed task, or of the one below it that has failed it."""
-    url, headers = f"{os.environ['KAFLEET_API']}/v1/tasks/", {"accept": "text/plain, application/json"}
-    if token := os.environ.get("KAFLEET_TOKEN"):
-        headers["authorization"] = f"Bearer {token}"
-
-    def read(path: str) -> str:
-        with urlopen(Request(url + path, headers=headers), timeout=_LOG_SECONDS) as answer:
-            return str(answer.read().decode())
-
-    try:
-        findings = json.loads(read(f"{error.id}/why"))["findings"]
-        id = next((finding["task"] for finding in findings if finding["code"] == "failed_child"), error.id)
-        lines = read(f"{id}/log").splitlines()[-_SHOWN_LINES:]
-    except (OSError, ValueError, KeyError) as problem:
-        return f"(the log of `{error.id}` cannot be read: {problem})"
-    return "\n".join([f"log of `{id}`:", *(f"│ {line}" for line in lines or ["(empty)"])])
-
-
-def _binary() -> str:
-    beside = Path(sys.executable).with_name("kafleet")
-    found = os.environ.get("KAFLEET_BINARY") or (str(beside) if beside.exists() else shutil.which("kafleet"))
-    if not found:
-        raise RuntimeError("the program `kafleet` is not installed; hint: install it, or set KAFLEET_BINARY to its path")
-    return found
-
-
-def _wait_for_url(process: subprocess.Popen[bytes], log: Path, start: int) -> str:
-    """Waits for the address in the output from the byte `start` on."""
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        output = log.read_bytes()[start:].decode(errors="replace")
-        if "serving until" in output and (found := re.search(r"^ +api +(http://\S+)", output, re.MULTILINE)):
-            return found[1]
-        time.sleep(0.02)
-    state = "is not ready" if process.returncode is None else f"ended with code {process.returncode}"
-    raise RuntimeError(f"`kafleet dev` {state}:\n{log.read_text(errors='replace')[-4096:]}")

@@ -63,7 +63,8 @@ class Transport:
             answer = connection.getresponse()
             if request.stream and answer.status == 200:
                 return _Stream(connection, answer)
-            response = Response(answer.status, answer.read(), answer.getheader("content-type", ""))
+            media, location = answer.getheader("content-type", ""), answer.getheader("location", "")
+            response = Response(answer.status, answer.read(), media, location=location)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             return Response(0, (str(error) or type(error).__name__).encode(), is_sent=is_sent)
@@ -113,7 +114,7 @@ class Transport:
                 headers = {"host": self._host_header, "connection": "close", **self._headers(request)}
                 status = await stream.exchange(request.method, self._prefix + request.path, request.body, headers)
                 kept = request.stream and status == 200
-                return stream if kept else Response(status, await stream.read(), stream.media)
+                return stream if kept else Response(status, await stream.read(), stream.media, location=stream.location)
         except (OSError, ValueError, EOFError) as error:
             return Response(0, (str(error) or type(error).__name__).encode(), is_sent=stream is not None)
         finally:
@@ -171,7 +172,7 @@ class _Driver:
                 if self._stream:
                     self._stream.close()
                 self._stream = answer
-                return Response(200)
+                return Response(200, media=answer.media)
             return answer
         if isinstance(step, Line):
             return self._stream.line(step.seconds) if self._stream else b""
@@ -185,6 +186,7 @@ class _Stream:
 
     def __init__(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
         self._connection, self._response = connection, response
+        self.media = response.getheader("content-type", "")
 
     def line(self, seconds: float) -> bytes:
         try:
@@ -227,7 +229,7 @@ class _AsyncDriver(_Driver):
                 if self._stream:
                     await self._stream.close()
                 self._stream = answer
-                return Response(200)
+                return Response(200, media=answer.media)
             return answer
         if isinstance(step, Line):
             return await self._stream.line(step.seconds) if self._stream else b""
@@ -260,6 +262,11 @@ class _AsyncStream:
     def media(self) -> str:
         """Media type of the body."""
         return self._headers.get("content-type", "")
+
+    @property
+    def location(self) -> str:
+        """URL of a redirect."""
+        return self._headers.get("location", "")
 
     async def read(self) -> bytes:
         """Reads the rest of the body."""

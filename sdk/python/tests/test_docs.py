@@ -88,6 +88,13 @@ def test_example_of_a_tree_runs() -> None:
     shown.test_album_survives_a_picture_that_is_busy()
 
 
+def test_example_of_handlers_in_the_process_of_the_test_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shop.py").write_text(ALBUM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    module("shown", block_with("docs/python.md", "in_process=True)")).test_album_on_a_fleet(monkeypatch)
+
+
 def test_project_of_several_files_runs(tmp_path: Path) -> None:
     page = "docs/projects.md"
     for file in ("shop/app.py", "shop/mail.py", "shop/orders.py", "shop/web.py", "tests/test_orders.py"):

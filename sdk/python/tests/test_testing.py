@@ -244,6 +244,23 @@ def test_fixture_runs_the_app_of_the_setting_or_of_the_file(named: str, tmp_path
     assert code == 0, output
 
 
+def test_fixture_runs_the_handlers_in_the_process_of_the_tests(tmp_path: Path) -> None:
+    tasks = "from kafleet import App\napp = App()\ndef name(): ...\n@app.task\ndef hello() -> str:\n    return name()\n"
+    test = (
+        "import pytest, tasks\n"
+        "@pytest.fixture\n"
+        "def handle(kafleet_fleet, monkeypatch):\n"
+        "    monkeypatch.setattr(tasks, 'name', lambda: 'Ada')\n"
+        "    return tasks.hello.submit()\n"
+        "def test_it(handle): assert handle.result(60) == 'Ada'\n"
+    )
+    settings = "[pytest]\npythonpath = .\nkafleet_target = tasks.py\nkafleet_in_process = true\n"
+    file = f"[apps.shop]\ncommand = ['{sys.executable}', '-P', '-m', 'kafleet', 'tasks.py']\nprocesses = 2\n"
+    files = {"pytest.ini": settings, "tasks.py": tasks, "test_fleet.py": test, "kafleet.toml": file}
+    code, output = run_pytest(tmp_path, files)
+    assert code == 0, output
+
+
 def run_pytest(folder: Path, files: dict[str, str], *options: str, stdin: str = "") -> tuple[int, str]:
     for name, text in files.items():
         (folder / name).write_text(text)

@@ -4,6 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { AsyncLocalStorage } from "node:async_hooks";
 
 import { apiUrl } from "./address.ts";
+import { accepted, type Answer } from "./answers.ts";
 import { batches } from "./batches.ts";
 import type { Call } from "./canvas.ts";
 import { running } from "./context.ts";
@@ -98,9 +99,7 @@ export class Client {
 
   /** Sends a request whose body is JSON text. `isRepeatable`: whether it may be sent again after an error. */
   async send<T>(method: string, path: string, text?: string, isRepeatable: IsRepeatable = isTemporary): Promise<T> {
-    const response = await this.#exchange(method, path, text, { isRepeatable });
-    const answer = await response.text();
-    return (answer && response.headers.get("content-type")?.includes("json") ? decode(answer).value : answer) as T;
+    return (await this.#exchange(method, path, text, { isRepeatable })).value as T;
   }
 
   /** Reads a list page by page; `member` has the items of a page. `limit`: number of items, by default all. */
@@ -134,10 +133,10 @@ export class Client {
     const stop = AbortSignal.any([lost.signal, signal]);
     let silence: NodeJS.Timeout | undefined;
     try {
-      const response = await this.#exchange("GET", path, undefined, { signal: stop, last });
+      const { body } = await this.#exchange("GET", path, undefined, { signal: stop, last, isStream: true });
       silence = setTimeout(() => lost.abort(), SILENCE_MS);
       try {
-        yield* eventsOf(response.body!, () => silence?.refresh());
+        yield* eventsOf(body!, () => silence?.refresh());
       } catch {
         // The stream is lost: it is opened again.
       }
@@ -180,16 +179,17 @@ export class Client {
     method: string,
     path: string,
     body: string | undefined,
-    { signal, last, isRepeatable = isTemporary }: Exchange,
-  ): Promise<Response> {
+    { signal, last, isStream = false, isRepeatable = isTemporary }: Exchange,
+  ): Promise<{ value: unknown; body: Answer["body"] }> {
     if (recorder.getStore()) throw new Error("tasks are recorded here, not created; hint: test with `fleet`");
     const deadline = performance.now() + this.patienceMs;
     for (let pause = 0; ; pause = Math.min(2 * pause + FIRST_PAUSE_MS, 2000)) {
       const answer = await this.#send(method, path, body, signal, last);
-      if (answer instanceof Response && answer.ok) return answer;
-      const error = answer instanceof Response ? await problemOf(answer) : this.#unreachable(answer);
-      if (!isRepeatable(error) || performance.now() + pause > deadline) throw error;
-      if (pause === FIRST_PAUSE_MS) this.#warn(error);
+      const request = `${method} ${path.split("?")[0]}`;
+      const value = answer instanceof Error ? this.#unreachable(answer) : accepted(this.url, request, isStream, answer);
+      if (!(value instanceof ApiError)) return { value, body: (answer as Answer).body };
+      if (!isRepeatable(value) || performance.now() + pause > deadline) throw value;
+      if (pause === FIRST_PAUSE_MS) this.#warn(value);
       await sleep(pause, undefined, signal && { signal });
     }
   }
@@ -201,7 +201,7 @@ export class Client {
     body: string | undefined,
     signal: AbortSignal | undefined,
     last: string | undefined,
-  ): Promise<Response | Error> {
+  ): Promise<Answer | Error> {
     const headers: Record<string, string> = { accept: "application/json, text/event-stream" };
     if (body !== undefined) headers["content-type"] = "application/json";
     if (last !== undefined) headers["last-event-id"] = last;
@@ -214,11 +214,12 @@ export class Client {
     const stop = signal ? AbortSignal.any([signal, late.signal]) : late.signal;
     try {
       const response = await fetch(this.url + path, { method, headers, signal: stop, ...(body !== undefined && { body }) });
+      const { status, body: stream } = response;
       const media = response.headers.get("content-type") ?? "";
-      if (!response.ok || media.startsWith("text/event-stream")) return response;
+      const redirected = response.redirected ? response.url : undefined;
+      if (response.ok && media.startsWith("text/event-stream")) return { status, media, redirected, text: "", body: stream };
       // The body is part of the answer: without all of it the request is repeated.
-      const status = response.status === 204 ? 200 : response.status;
-      return new Response(await response.text(), { status, headers: { "content-type": media } });
+      return { status, media, redirected, text: await response.text(), body: null };
     } catch (error) {
       signal?.throwIfAborted();
       return error as Error;
@@ -257,6 +258,7 @@ type IsRepeatable = (error: ApiError) => boolean;
 interface Exchange {
   signal?: AbortSignal;
   last?: string | undefined;
+  isStream?: boolean;
   isRepeatable?: IsRepeatable;
 }
 
@@ -293,15 +295,6 @@ function isTemporary(error: ApiError): boolean {
 /** Whether a request that must not be carried out twice has certainly not been carried out. */
 export function isWithoutEffect(error: ApiError): boolean {
   return error.status === 503 && !["not_visible_yet", "outcome_unknown"].includes(error.code);
-}
-
-async function problemOf(response: Response): Promise<ApiError> {
-  const text = await response.text().catch(() => "");
-  try {
-    return apiError(response.status, JSON.parse(text) as Problem);
-  } catch {
-    return apiError(response.status, { detail: text.slice(0, 500) });
-  }
 }
 
 /** Reads the events of a body; `onLine` is called for each line. */

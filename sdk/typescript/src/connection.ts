@@ -24,18 +24,22 @@ export class Connection {
   #size = 0;
   #unsent = "";
 
-  constructor(socket: Socket) {
+  /** `onLost` is called when the worker is gone, by default with the end of this process. */
+  constructor(socket: Socket, onLost: () => void = leave) {
     this.#socket = socket;
-    socket.on("error", () => leave());
+    socket.on("error", () => onLost());
   }
 
   /** Passes each line on, and then the end of the worker's stream. */
   listen(onLine: (line: string) => void, onEnd: () => void): void {
     this.#socket.on("data", (chunk: Buffer) => this.#receive(chunk, onLine));
-    this.#socket.on("end", () => {
+    const end = () => {
+      if (this.ended) return;
       this.ended = true;
       onEnd();
-    });
+    };
+    this.#socket.on("end", end);
+    this.#socket.on("close", end);
   }
 
   /** Sends complete lines, together with others of this turn of the event loop. */

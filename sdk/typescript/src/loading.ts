@@ -19,10 +19,15 @@ export async function loadApp(): Promise<AnyApp> {
   const path = createRequire(program).resolve(program);
   const module = (await import(pathToFileURL(path).href)) as Record<string, unknown>;
   const app = exportedApp(program, module);
-  for (const entry of app.include) await (typeof entry === "function" ? entry() : includeFiles(entry, dirname(path)));
-  if (!app.declared.size) throw new Unable('the app declares no task types; hint: write `app.task("name", …)`');
+  await complete(app, dirname(path));
   warnAboutOthers(app);
   return app;
+}
+
+/** Imports the modules that an app includes. `folder`: that of its program. */
+export async function complete(app: AnyApp, folder: string): Promise<void> {
+  for (const entry of app.include) await (typeof entry === "function" ? entry() : includeFiles(entry, folder));
+  if (!app.declared.size) throw new Unable('the app declares no task types; hint: write `app.task("name", …)`');
 }
 
 function exportedApp(program: string, module: Record<string, unknown>): AnyApp {

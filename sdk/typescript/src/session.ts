@@ -112,6 +112,11 @@ export class Session implements Channel {
     return attempt !== undefined;
   }
 
+  /** Requests all running attempts to stop. */
+  cancelAll(): void {
+    for (const attempt of this.#running.values()) attempt.cancel("shutdown");
+  }
+
   send(lines: string): void {
     this.#connection.send(lines);
   }

@@ -7,9 +7,11 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdtemp, open, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 
+import { App, type AnyApp } from "./app.ts";
+import { AttachedApp } from "./attached.ts";
 import { type Recorded, recorder } from "./client.ts";
 import { testFleets } from "./handle.ts";
 import { refuseUnknown } from "./names.ts";
@@ -20,6 +22,7 @@ import type { Ended, Joined } from "./upstream.ts";
 
 const START_MS = 90_000;
 const STOP_MS = 30_000;
+const CANCEL_MS = 5_000;
 
 /**
  * Runs one attempt in this process, through JSON and the schemas of the type. `trial.tree` runs a task with its retries, children
@@ -41,6 +44,11 @@ export interface FleetOptions {
   /** Command of the app, instead of `target`. */
   command?: readonly string[];
   cwd?: string;
+  /**
+   * App whose handlers run in the process of the test, without timeouts, so that mocks and breakpoints work. `target` then only
+   * names its program, whose settings in kafleet.toml it gets.
+   */
+  inProcess?: AnyApp;
 }
 
 /** A running `kafleet dev`. While it runs, the message of a `TaskFailed` has the log of the task that failed. */
@@ -49,13 +57,15 @@ export class Fleet implements AsyncDisposable {
   readonly api: string;
   readonly #options: FleetOptions;
   readonly #folder: string;
+  readonly #attached: AttachedApp | undefined;
   readonly #earlier = process.env["KAFLEET_API"];
   #running: Running;
 
-  constructor(options: FleetOptions, folder: string, running: Running) {
+  constructor(options: FleetOptions, folder: string, attached: AttachedApp | undefined, running: Running) {
     this.api = running.url;
     this.#options = options;
     this.#folder = folder;
+    this.#attached = attached;
     this.#running = running;
     process.env["KAFLEET_API"] = this.api;
     testFleets.add(this);
@@ -69,7 +79,8 @@ export class Fleet implements AsyncDisposable {
   /** Starts it again at the same URL: without tasks, dead letters, schedules, pauses and limits. For the time between two tests. */
   async reset(): Promise<void> {
     await stopProcess(this.#running);
-    this.#running = await begin(this.#options, this.#folder, new URL(this.api).host);
+    await this.#attached?.cancel(CANCEL_MS);
+    this.#running = await begin(this.#options, this.#folder, new URL(this.api).host, this.#attached);
   }
 
   /** Ends the fleet. */
@@ -78,6 +89,7 @@ export class Fleet implements AsyncDisposable {
     else process.env["KAFLEET_API"] = this.#earlier;
     testFleets.delete(this);
     await stopProcess(this.#running);
+    await this.#attached?.close(CANCEL_MS);
     await rm(this.#folder, { recursive: true, force: true });
   }
 
@@ -88,9 +100,25 @@ export class Fleet implements AsyncDisposable {
 
 /** Runs `kafleet dev` with an app, in memory, on a free port. The program is KAFLEET_BINARY or that of the npm packages. */
 export async function fleet(options: FleetOptions = {}): Promise<Fleet> {
-  refuseUnknown(options, ["target", "command", "cwd"], "`fleet`");
+  refuseUnknown(options, ["target", "command", "cwd", "inProcess"], "`fleet`");
+  const attached = await attach(options);
   const folder = await mkdtemp(join(tmpdir(), "kafleet-dev-"));
-  return new Fleet(options, folder, await begin(options, folder, "127.0.0.1:0"));
+  try {
+    return new Fleet(options, folder, attached, await begin(options, folder, "127.0.0.1:0", attached));
+  } catch (error) {
+    await attached?.close(CANCEL_MS);
+    throw error;
+  }
+}
+
+/** Listens for the worker of a fleet whose handlers run in this process. */
+async function attach({ target = "", command, cwd = "", inProcess }: FleetOptions): Promise<AttachedApp | undefined> {
+  if (inProcess === undefined) return undefined;
+  if (!(inProcess instanceof App)) {
+    throw new TypeError("`inProcess` of `fleet` is no `App`; hint: import the app of the tasks, and write `inProcess: app`");
+  }
+  if (command) throw new TypeError("`fleet` takes `command` or `inProcess`, not both");
+  return AttachedApp.listen(inProcess, dirname(resolve(cwd, target)));
 }
 
 interface Running {
@@ -99,10 +127,16 @@ interface Running {
   exit: Promise<unknown>;
 }
 
-async function begin({ target, command, cwd }: FleetOptions, folder: string, address: string): Promise<Running> {
+async function begin(
+  { target, command, cwd }: FleetOptions,
+  folder: string,
+  address: string,
+  attached: AttachedApp | undefined,
+): Promise<Running> {
   const program = findProgram();
   const log = await open(join(folder, "log"), "w");
-  const app = command ? ["--", ...command] : target ? [target] : [];
+  const inProcess = attached && ["--no-timeouts", "--", ...attached.command(program, target)];
+  const app = inProcess ?? (command ? ["--", ...command] : target ? [target] : []);
   // Its own group: a SIGINT of the terminal ends the tests first.
   const child = spawn(program, ["dev", "--no-sample", "--no-reload", "--listen", address, ...app], {
     cwd,

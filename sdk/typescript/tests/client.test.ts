@@ -65,11 +65,6 @@ describe("client of an API that fails", () => {
     });
   });
 
-  test("reports an answer that is no problem document", async (t) => {
-    const api = await FakeApi.start(t, { status: 418, body: "<p>a proxy</p>" });
-    await assert.rejects(new App({ api: api.url }).remote("echo").submit(), /^ApiError: http_418: <p>a proxy<\/p>$/);
-  });
-
   test("sends unavailable items of a batch again", async (t) => {
     const unknown = { outcome: "unknown", problem: { status: 503, code: "outcome_unknown", detail: "…" } };
     const api = await FakeApi.start(

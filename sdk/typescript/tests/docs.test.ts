@@ -61,7 +61,7 @@ for (const page of PAGES) {
 test("first example of docs/typescript.md and its tests run", async () => {
   await module("tasks.ts", blocks("docs/typescript.md")[0]!);
   await module("shop.ts", SHOP);
-  const tests = blockWith("docs/typescript.md", "node:test");
+  const tests = blockWith("docs/typescript.md", "recorded, trial");
   const { shown } = await module("run.ts", shownTests(tests));
   assert.equal(shown.length, 3);
   for (const [name, run] of shown) await assert.doesNotReject(async () => run(), name);
@@ -70,6 +70,13 @@ test("first example of docs/typescript.md and its tests run", async () => {
   writeFileSync(join(folder, "tasks.test.ts"), tests);
   writeFileSync(join(folder, "web.ts"), blockWith("docs/typescript.md", "const handle = await greet.submit"));
   assert.equal(errorsOf(folder), "");
+});
+
+test("example of handlers in the process of the test runs", async (t) => {
+  await module("greetings.ts", GREETINGS);
+  const text = blockWith("docs/typescript.md", "inProcess: app");
+  const { shown } = await module("in_process.ts", shownTests(text));
+  for (const [, run] of shown) await run(t);
 });
 
 test("migration from BullMQ runs", async () => {
@@ -87,6 +94,13 @@ test("migration from BullMQ runs", async () => {
 const SHOP = `
 import { greet } from "./tasks.ts";
 export const placeOrder = (name: string) => greet.submit({ name });
+`;
+
+const GREETINGS = `
+import { App } from "kafleet";
+export const app = new App();
+export const names = { of: (user: number): string => { throw new Error("no database for " + user); } };
+export const greet = app.task("greet", ({ user }: { user: number }) => "hello " + names.of(user));
 `;
 
 const SHOP_LIBRARY = `

@@ -7,7 +7,7 @@ import type { AddressInfo } from "node:net";
 import type { Scope } from "./driver.ts";
 
 /** Response of the server; none: the connection is closed. */
-export type Answer = { status: number; body: string; stream?: boolean } | { cut: string };
+export type Answer = { status: number; body: string; stream?: boolean; headers?: Record<string, string> } | { cut: string };
 
 export interface Request {
   method: string;
@@ -37,7 +37,8 @@ export class FakeApi {
       api.requests.push({ method, path: url, headers, body: text && JSON.parse(text), text });
       const answer = answers.shift() ?? document(500, { code: "no_answer_left" });
       if ("cut" in answer) return void request.socket.end(answer.cut);
-      response.writeHead(answer.status, { "content-type": answer.stream ? "text/event-stream" : "application/json" });
+      const media = answer.stream ? "text/event-stream" : "application/json";
+      response.writeHead(answer.status, answer.headers ?? { "content-type": media });
       // In two pieces, which end inside of lines and characters.
       const bytes = Buffer.from(answer.body);
       response.write(bytes.subarray(0, bytes.length / 2));

@@ -195,7 +195,7 @@ fn code_of_error(error: &Error) -> Code {
         Error::Expired { .. } => Code::NotFound,
         Error::Deadline { .. } => Code::TimedOut,
         Error::Setup(_) | Error::Task(_) | Error::Output { .. } => Code::Failed,
-        Error::Unexpected { status, .. } if !(200..300).contains(status) => code_of_status(*status),
+        Error::Unexpected { status: 401 | 403, .. } => Code::Denied,
         _ => Code::Unavailable,
     }
 }
@@ -209,6 +209,9 @@ fn hint_of(error: &Error) -> Option<&'static str> {
             "start one with `kafleet dev` or `kafleet api`, or name its address with --api or KAFLEET_API"
         }
         Error::NoAnswer { .. } => "check its /readyz, or try again",
+        Error::Unexpected { status: 502..=504, .. } => {
+            "check the proxy in front of the API, and the address given with --api or KAFLEET_API"
+        }
         Error::Unexpected { .. } => "check the address given with --api or KAFLEET_API",
         Error::Lost { .. } => "check the API's /readyz and log",
         Error::Expired { .. } => "`topics.record_retention` sets how long finished trees are kept",

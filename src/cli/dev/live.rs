@@ -16,6 +16,7 @@ use tokio::time::{sleep, timeout};
 
 use super::sources::Sources;
 use super::{apply_schedules, declare_types, reloaded, topology};
+use crate::cli::app_attach::is_attach;
 use crate::cli::apps;
 use crate::cli::exit::Failure;
 use crate::cli::output::eprint_line;
@@ -217,7 +218,9 @@ impl Changes {
 
     fn sources(setup: &Setup) -> Sources {
         let config = setup.source.globals.config.as_deref().unwrap_or_else(|| Path::new(DEFAULT_FILE));
-        let sources = Sources::of(config, setup.config.apps.iter());
+        // The code of an attached app is in another process.
+        let apps = setup.config.apps.iter().filter(|(_, app)| !is_attach(&app.command));
+        let sources = Sources::of(config, apps);
         if sources.is_partial() {
             eprint_line("warning: the folder of the app has too many files: changes of some of them are not noticed");
         }

@@ -73,6 +73,9 @@ pub(super) struct DevArgs {
     /// Keep the code of apps when their source files change
     #[arg(long)]
     pub no_reload: bool,
+    /// Run attempts without time limits, so that a debugger can stop them
+    #[arg(long)]
+    pub no_timeouts: bool,
     #[command(flatten)]
     pub app: TargetArgs,
 }
@@ -85,6 +88,7 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
     let has_target = target.is_some();
     let options = options(args.listen, args.once, target);
     let mut setup = Setup::load(globals, registry.clone(), options)?;
+    setup.config.worker.no_timeouts = args.no_timeouts;
     traces::start(&mut setup)?;
     prepare(&mut setup, args.demo)?;
     let listener = setup.bind_api(more_ports).await?;

@@ -168,6 +168,7 @@ impl Setup {
         let mut new = Self::load(&self.source.globals, registry, self.source.options.clone())?;
         let Config { kafka, redis, topics, api, tracker, ops, otel, .. } = self.config.clone();
         new.config = Config { kafka, redis, topics, api, tracker, ops, otel, ..new.config };
+        new.config.worker.no_timeouts = self.config.worker.no_timeouts;
         Ok(Self {
             names: Names::of(&new.config),
             metrics: self.metrics.clone(),

@@ -156,6 +156,7 @@ impl SimulatedApp {
             types: None,
             slots: None,
             has_order: self.spec.keyed,
+            may_block: false,
             launcher: Some(Arc::new(Starter(self))),
         }
     }

@@ -25,11 +25,11 @@ use kafleet_telemetry::otel::AttemptSpan;
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use super::DispatcherDeps;
 use super::admission::SlotLoad;
 use super::failure_policy::time_left;
 use super::inline::{Clock, InlinePolling};
 use super::running::{RunningAttempt, RunningAttempts};
+use super::{DispatcherDeps, LONGEST_WAIT};
 use crate::attempt::output::OutputBuffer;
 use crate::attempt::publish_children::OutputPublisher;
 use crate::attempt::{self, AttemptEnd, TimeLimits};
@@ -49,6 +49,8 @@ pub(super) struct Attempts {
     publisher: Arc<OutputPublisher>,
     /// Time to stop after a cancellation.
     grace: Duration,
+    /// Attempts have time limits.
+    has_limits: bool,
     /// Time after which an attempt publishes its `started` event.
     started_delay: Duration,
     inline: InlinePolling,
@@ -101,6 +103,7 @@ impl Attempts {
             policy: policy.clone(),
             publisher: Arc::new(OutputPublisher { publisher, max_output: deps.config.max_output }),
             grace: deps.config.grace.into(),
+            has_limits: !deps.config.no_timeouts,
             started_delay: deps.config.started_delay.into(),
             inline: InlinePolling::default(),
             gauges: gauges.clone(),
@@ -152,9 +155,7 @@ impl Attempts {
     ) -> PreparedAttempt {
         let (started_at, now) = (clock.now, clock.now_ms());
         let policy = in_flight.task.policy.as_deref();
-        let timeout = policy.and_then(|policy| policy.timeout).unwrap_or(self.policy.timeout);
-        let left = time_left(&self.policy, &in_flight, now).unwrap_or(Duration::MAX);
-        let deadline = started_at + Duration::from(timeout).min(left);
+        let deadline = started_at + self.timeout(&in_flight, now);
         let cx = Context::begin(AttemptStart {
             id: in_flight.task.id.clone(),
             run: in_flight.task.run,
@@ -183,6 +184,22 @@ impl Attempts {
         PreparedAttempt { running, handler, is_silent, deadline }
     }
 
+    /// Time after which an attempt is stopped: its timeout, or the rest of the task's total timeout.
+    fn timeout(&self, in_flight: &InFlight, now: i64) -> Duration {
+        if !self.has_limits {
+            return LONGEST_WAIT;
+        }
+        let of_task = in_flight.task.policy.as_deref().and_then(|policy| policy.timeout);
+        let left = time_left(&self.policy, in_flight, now).unwrap_or(Duration::MAX);
+        Duration::from(of_task.unwrap_or(self.policy.timeout)).min(left)
+    }
+
+    /// Time without a sign of life after which an attempt is stopped.
+    fn stall_timeout(&self, in_flight: &InFlight) -> Option<Duration> {
+        let of_task = in_flight.task.policy.as_deref().and_then(|policy| policy.stall_timeout);
+        of_task.or(self.policy.stall_timeout).filter(|_| self.has_limits).map(Duration::from)
+    }
+
     /// A suspect that has crashed a process gets one that has run no other task.
     fn in_quarantine(&self, in_flight: &InFlight) -> Option<Arc<dyn Handler>> {
         let (children, suspect) = (self.quarantine.as_ref()?, in_flight.suspect?);
@@ -208,8 +225,7 @@ impl Attempts {
                 Err(pending) => future = pending,
             }
         }
-        let task_timeout = running.in_flight.task.policy.as_deref().and_then(|policy| policy.stall_timeout);
-        let stall = task_timeout.or(self.policy.stall_timeout).map(Duration::from);
+        let stall = self.stall_timeout(&running.in_flight);
         let limits = TimeLimits { deadline, stall, grace: self.grace };
         let (cx, stop) = (running.cx.clone(), running.stop_token());
         self.spawn(running, attempt::run(future, cx, stop, limits).instrument(span));
