@@ -224,6 +224,12 @@ pub fn tripped(fleet: &Fleet, records: &Records, id: &str) -> bool {
         below != id && within(below, id) && matches!(task_record.own, State::Failed | State::Expired)
     };
     let was_lost = request_oracle::is_batch_task(id) && records.iter().any(had_failed);
+    // So does a task that timed out at one owner of its partition, when a child comes from an attempt of the other owner.
+    let timed_out = |(below, task_record): (&String, &TaskRecord)| {
+        let error = task_record.outcome.error.as_ref();
+        had_failed((below, task_record)) && error.is_some_and(|error| error.kind == "timeout")
+    };
+    let was_lost = was_lost || records.iter().any(timed_out);
     // A retry may have repaired the failure.
     fleet.requests.retried.get() || was_lost || lost.iter().any(|state| *state != State::Cancelled)
 }

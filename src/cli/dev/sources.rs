@@ -113,8 +113,8 @@ pub(super) struct Sources {
     /// Files as of the last check.
     seen: BTreeMap<PathBuf, Version>,
     /// Files that differ from `seen` since the code was started, and did not count so far: the app may load them later, or
-    /// may have loaded them without having named them yet. With whether they existed at the start.
-    uncounted: BTreeMap<PathBuf, bool>,
+    /// may have loaded them without having named them yet.
+    uncounted: BTreeSet<PathBuf>,
     is_partial: bool,
     /// First change that has not been taken.
     change: Option<PathBuf>,
@@ -125,7 +125,7 @@ impl Sources {
     pub(super) fn of<'a>(config: &Path, apps: impl Iterator<Item = (&'a String, &'a AppConfig)>) -> Self {
         let apps = apps.map(|(name, app)| AppSources::of(name, app)).collect();
         let (config, max_entries) = (real(config), MAX_ENTRIES);
-        let (seen, uncounted) = (BTreeMap::new(), BTreeMap::new());
+        let (seen, uncounted) = (BTreeMap::new(), BTreeSet::new());
         let mut sources = Self { apps, config, max_entries, seen, uncounted, is_partial: false, change: None };
         sources.check_again();
         sources.change = None;
@@ -167,31 +167,24 @@ impl Sources {
         self.is_partial = is_partial;
         let mut seen = std::mem::take(&mut self.seen);
         let gone: Vec<PathBuf> = seen.keys().filter(|path| !stamps.contains_key(*path)).cloned().collect();
+        self.uncounted.extend(gone);
         for (path, stamp) in stamps {
             let version = match seen.remove(&path) {
                 Some(earlier) if earlier.stamp == stamp => earlier,
                 earlier => {
                     let version = Version::read(&path, stamp);
-                    if !earlier.as_ref().is_some_and(|earlier| version.is_equal(earlier)) {
-                        self.uncounted.entry(path.clone()).or_insert(earlier.is_some());
-                    }
+                    let is_change = match earlier {
+                        Some(earlier) => !version.is_equal(&earlier),
+                        None => self.may_be_new(&path),
+                    };
+                    self.uncounted.extend(is_change.then(|| path.clone()));
                     version
                 }
             };
             self.seen.insert(path, version);
         }
-        for path in gone {
-            self.uncounted.entry(path).or_insert(true);
-        }
-        let counted: Vec<PathBuf> = self
-            .uncounted
-            .iter()
-            .filter(|(path, existed)| self.counts(path, **existed))
-            .map(|(path, _)| path.clone())
-            .collect();
-        for path in &counted {
-            self.uncounted.remove(path);
-        }
+        let counted: BTreeSet<PathBuf> = self.uncounted.iter().filter(|path| self.counts(path)).cloned().collect();
+        self.uncounted.retain(|path| !counted.contains(path));
         let has_changed = !counted.is_empty();
         self.change = self.change.take().or(counted.into_iter().next());
         has_changed
@@ -202,10 +195,14 @@ impl Sources {
         self.change.take()
     }
 
-    /// A file outside the folders is seen for the first time when it is loaded: that is no change.
-    fn counts(&self, path: &Path, existed: bool) -> bool {
-        let is_in_folders = || self.apps.iter().flat_map(|app| &app.folders).any(|folder| path.starts_with(folder));
-        path == self.config || self.apps.iter().any(|app| app.has(path)) && (existed || is_in_folders())
+    fn counts(&self, path: &Path) -> bool {
+        path == self.config || self.apps.iter().any(|app| app.has(path))
+    }
+
+    /// Whether a file that is seen for the first time has just been written. One outside the folders is seen when it has been
+    /// loaded.
+    fn may_be_new(&self, path: &Path) -> bool {
+        path == self.config || self.apps.iter().flat_map(|app| &app.folders).any(|folder| path.starts_with(folder))
     }
 
     /// Returns all files, and whether there are more than are inspected. The files nearest to the top come first.
