@@ -2,6 +2,7 @@
 import json
 import os
 import socket
+import subprocess
 import threading
 
 line = socket.socket(fileno=os.dup(0)).makefile("rwb")
@@ -21,6 +22,11 @@ def run(n, attempt):
     match params.get("do"):
         case "log":
             send(log={"n": n, "lines": ["hello " + params["name"]]})
+        case "shell":
+            subprocess.run(["sh", "-c", "echo one; echo two >&2"], check=True)
+        case "crash":
+            os.write(2, b"last words\nin two lines")
+            os._exit(3)
         case "fail":
             return send(error={"n": n, "outcome": "fail", "kind": "broken", "message": "no paper"})
         case "block":

@@ -19,6 +19,23 @@ fn dev_prints_what_tasks_do() {
 }
 
 #[test]
+fn output_of_a_process_is_in_the_log_of_its_only_attempt() {
+    let dev = Dev::with_target(DAILY);
+    let log = |id: &str, what: &str| {
+        dev.task("report", &json!({"do": what}), &["--id", id, "--retries", "0"]);
+        dev.run(&["log", id]).exits_with(0).out
+    };
+    assert_eq!(log("shell", "shell"), "one\ntwo\n");
+    assert_eq!(log("crash", "crash"), "last words\nin two lines\n");
+    // With further attempts in the process, the output may be of any of them.
+    dev.run(&["submit", "report", r#"{"do":"block"}"#, "--id", "block"]).exits_with(0);
+    eventually_blocking("it runs", || dev.run(&["status", "block"]).out.contains("running"));
+    let beside = dev.submit_many("report", &[json!({"do": "shell"}), json!({"do": "shell"}), json!({"do": "shell"})]);
+    assert!(dev.ended(&beside).iter().all(|task| task["state"] == "succeeded"));
+    assert_eq!(dev.run(&["log", "block"]).exits_with(0).out, "");
+}
+
+#[test]
 fn dev_shows_the_places_of_an_app_and_a_concurrency_without_effect() {
     let dev = Dev::with_target(DAILY);
     let checked = run({
