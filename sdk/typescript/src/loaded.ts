@@ -27,6 +27,11 @@ export function recordLoads(): void {
   );
 }
 
+/** Adds a folder of which the program loads all files, so that new ones count. */
+export function recordFolder(folder: string): void {
+  loaded.add(attempted(() => realpathSync(folder)) ?? folder);
+}
+
 /** Sends the files that are loaded now, and from then on further ones. */
 export function reportLoads(send: (line: string) => void): void {
   const program = attempted(() => realpathSync(process.argv[1]!));

@@ -7,6 +7,7 @@ import { fileURLToPath, pathToFileURL } from "node:url";
 
 import { type AnyApp, App, createdApps } from "./app.ts";
 import { formOfClass } from "./foreign.ts";
+import { recordFolder } from "./loaded.ts";
 import { attempted, isError, messageOf } from "./shown.ts";
 
 /** The app cannot serve; the message is shown to people. */
@@ -52,6 +53,7 @@ async function includeFiles(pattern: string, folder: string): Promise<void> {
     const hint = "hint: write paths from the folder of the program, such as `./tasks/*.ts`, or `() => import(…)`";
     throw new Unable(`\`include\` has \`${pattern}\`, which is no file in \`${folder}\`; ${hint}`);
   }
+  if (!isExact) for (const name of files) recordFolder(dirname(resolve(folder, name)));
   for (const name of files) await import(pathToFileURL(resolve(folder, name)).href);
 }
 

@@ -53,6 +53,9 @@ impl Version {
     }
 }
 
+/// Beginnings of the names of programs that run source files. An environment may hold a copy of one in the app's folder.
+const INTERPRETERS: [&str; 11] =
+    ["python", "pypy", "node", "deno", "bun", "tsx", "ruby", "php", "lua", "java", "uv"];
 /// First bytes of compiled programs: ELF, and Mach-O of one or several processors.
 const PROGRAM_HEADS: [[u8; 4]; 3] = [*b"\x7fELF", *b"\xcf\xfa\xed\xfe", *b"\xca\xfe\xba\xbe"];
 
@@ -97,7 +100,8 @@ impl AppSources {
     fn has(&self, path: &Path) -> bool {
         self.named.contains(path)
             || match self.loaded.as_ref().filter(|loaded| !loaded.is_empty()) {
-                Some(loaded) => loaded.contains(path),
+                // An app names a folder if it loads all files in it.
+                Some(loaded) => loaded.contains(path) || path.parent().is_some_and(|folder| loaded.contains(folder)),
                 None => self.folders.iter().any(|folder| path.starts_with(folder)),
             }
     }
@@ -238,9 +242,9 @@ impl Sources {
     }
 }
 
-/// Returns the stamp of a file. `None`: the file does not exist.
+/// Returns the stamp of a file. `None`: there is no file.
 fn stamp(path: &Path) -> Option<Stamp> {
-    let metadata = fs::metadata(path).ok()?;
+    let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
     Some((metadata.modified().ok(), metadata.len()))
 }
 
@@ -253,7 +257,12 @@ fn real(path: &Path) -> PathBuf {
     fs::canonicalize(path).ok().or_else(of_folder).unwrap_or_else(|| path.to_owned())
 }
 
+/// Whether a program is the app itself, and not the interpreter of its source files.
 fn is_compiled(program: &Path) -> bool {
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    if INTERPRETERS.iter().any(|interpreter| name.starts_with(interpreter)) {
+        return false;
+    }
     let mut head = [0; 4];
     let read = fs::File::open(program).and_then(|mut file| file.read_exact(&mut head));
     read.is_ok() && PROGRAM_HEADS.contains(&head)
@@ -384,6 +393,10 @@ mod tests {
         assert_eq!(changed(&mut sources), None, "loaded as it was at the start");
         fixture.write("app/late.py", "1");
         assert_eq!(changed(&mut sources), None);
+        fixture.write("app/jobs/a.py", "1");
+        assert_eq!(changed(&mut sources), None);
+        loaded.add(vec![fixture.path("app/jobs")]);
+        assert_eq!(changed(&mut sources), Some(fixture.path("app/jobs/a.py")), "the app loads the whole folder");
         loaded.add(vec![fixture.path("app/late.py")]);
         assert_eq!(
             changed(&mut sources),
@@ -405,6 +418,10 @@ mod tests {
         assert_eq!(changed(&mut sources), None, "it has not been built yet");
         fixture.write("bin/app", "\x7fELF 22");
         assert_eq!(changed(&mut sources), Some(fixture.path("bin/app")));
+        fixture.write("env/bin/python3", "\x7fELF 1");
+        let mut sources = fixture.sources(&["env/bin/python3", "-m", "tasks"], "");
+        fixture.write("tasks.py", "1");
+        assert_eq!(changed(&mut sources), Some(fixture.path("tasks.py")), "beside a copy of the interpreter");
         let mut sources = fixture.sources(&["go", "run", "."], "");
         fixture.write("main.go", "333");
         assert_eq!(changed(&mut sources), Some(fixture.path("main.go")), "it is built at each start");
