@@ -58,9 +58,17 @@ pub(super) enum AppVerb {
     Attach(AttachArgs),
 }
 
+/// App on the command line.
+#[derive(Clone, Debug)]
+pub(super) struct TargetApp {
+    pub section: AppConfig,
+    /// The command was made for the target. A section that starts the same file may name another interpreter.
+    is_derived: bool,
+}
+
 impl TargetArgs {
     /// Returns the app of the target. `None` without a target.
-    pub(super) fn section(&self) -> Result<Option<AppConfig>, Failure> {
+    pub(super) fn app(&self) -> Result<Option<TargetApp>, Failure> {
         let cwd = std::env::current_dir()
             .map_err(|error| Failure::failed(format_args!("the working directory cannot be read: {error}")))?;
         let command = match &self.target {
@@ -68,7 +76,8 @@ impl TargetArgs {
             None if self.command.is_empty() => return Ok(None),
             None => self.command.clone(),
         };
-        Ok(Some(AppConfig { command, cwd: Some(cwd), ..AppConfig::default() }))
+        let section = AppConfig { command, cwd: Some(cwd), ..AppConfig::default() };
+        Ok(Some(TargetApp { section, is_derived: self.target.is_some() }))
     }
 }
 
@@ -113,14 +122,17 @@ fn python(folder: &Path, variable: impl Fn(&str) -> Option<PathBuf>) -> String {
     interpreter.map_or_else(|| "python3".to_owned(), |file| file.to_string_lossy().into_owned())
 }
 
-/// Adds the app of the target on the command line. It takes the place of a section that starts the same program, whose other
-/// settings it keeps.
-pub(super) fn add_target(config: &mut Config, app: AppConfig) -> Result<(), Failure> {
-    if let Some(section) = config.apps.values_mut().find(|section| starts_the_same(section, &app)) {
-        (section.command, section.cwd) = (app.command, app.cwd);
+/// Adds the app of the target on the command line. A section that starts the same program stands for a target, and keeps its
+/// other settings with a command.
+pub(super) fn add_target(config: &mut Config, app: TargetApp) -> Result<(), Failure> {
+    let TargetApp { section: target, is_derived } = app;
+    if let Some(section) = config.apps.values_mut().find(|section| starts_the_same(section, &target)) {
+        if !is_derived {
+            (section.command, section.cwd) = (target.command, target.cwd);
+        }
         return Ok(());
     }
-    if config.apps.insert(TARGET_APP.to_owned(), app).is_some() {
+    if config.apps.insert(TARGET_APP.to_owned(), target).is_some() {
         let reason = format!("`[apps.{TARGET_APP}]` has the name of the app on the command line");
         return Err(Failure::usage(reason).hint("rename the section"));
     }
@@ -128,7 +140,7 @@ pub(super) fn add_target(config: &mut Config, app: AppConfig) -> Result<(), Fail
 }
 
 /// Returns whether two commands end with the same file or module: `tasks.py`, `shop.tasks` and `shop.tasks:app`.
-fn starts_the_same(section: &AppConfig, app: &AppConfig) -> bool {
+pub(super) fn starts_the_same(section: &AppConfig, app: &AppConfig) -> bool {
     let entry = |app: &AppConfig| {
         let word = app.command.last()?;
         let path = app.cwd.clone().unwrap_or_default().join(word);
@@ -277,7 +289,7 @@ pub(super) async fn app(verb: AppVerb, globals: &Globals, registry: Registry) ->
 
 /// Plays all cases against the app of the target.
 async fn test(args: &TargetArgs, output: &Output) -> Outcome {
-    let Some(section) = args.section()? else {
+    let Some(TargetApp { section, .. }) = args.app()? else {
         return Err(Failure::new(Code::NotFound, "there is no app")
             .hint("name one: `kafleet app test tasks.py`, `kafleet app test -- COMMAND`"));
     };
@@ -312,7 +324,7 @@ fn report_rows(reports: &[CaseReport]) -> Rows {
 async fn check_apps(args: &TargetArgs, globals: &Globals, registry: Registry) -> Outcome {
     let options = SetupOptions {
         unused: &["kafka", "redis", "api", "tracker", "ops", "schedules", "callbacks", "email"],
-        app: args.section()?,
+        app: args.app()?,
         ..SetupOptions::default()
     };
     let mut setup = Setup::load(globals, registry, options)?;

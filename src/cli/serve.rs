@@ -56,7 +56,7 @@ pub(super) async fn worker(args: WorkerArgs, globals: &Globals, registry: Regist
     let options = SetupOptions {
         ops_listen: args.ops.ops_listen,
         unused: &["redis", "api", "schedules"],
-        app: args.app.section()?,
+        app: args.app.app()?,
         slots: args.slots.map(|slots| (slots, args.types.clone())),
         types: args.types.clone(),
         ..SetupOptions::default()
@@ -185,7 +185,7 @@ pub(super) async fn all(args: AllArgs, globals: &Globals, registry: Registry) ->
         api_listen: args.listen,
         ops_listen: args.ops.ops_listen,
         unused: &["schedules"],
-        app: args.app.section()?,
+        app: args.app.app()?,
         ..SetupOptions::default()
     };
     let mut setup = Setup::load(globals, registry, options)?;

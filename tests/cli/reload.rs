@@ -170,3 +170,23 @@ fn changed_configuration_takes_effect() {
     assert_eq!(dev.result("new", &json!(4)), json!(4));
     assert_eq!(dev.daemon.stop(), Some(0));
 }
+
+#[test]
+fn type_may_move_to_another_app() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "tasks.py", &code("hello", "@app.task\ndef leave() -> str:\n    return 'bye'\n"));
+    let command = "command = [\"python3\", \"-P\", \"-m\", \"kafleet\", \"tasks.py\"]";
+    write(folder.path(), "kafleet.toml", &format!("[apps.one]\n{command}\n"));
+    let mut command_line = kafleet(["dev", "--listen", "127.0.0.1:0", "--no-sample"]);
+    let sdk = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("sdk/python");
+    command_line.current_dir(folder.path()).env("PYTHONPATH", sdk).env_remove("VIRTUAL_ENV");
+    let mut dev = Dev::start(command_line);
+    assert_eq!(dev.result("leave", &json!({})), json!("bye"));
+    dev.run(&["submit", "leave", "{}", "--id", "later", "--delay", "2s"]).exits_with(0);
+    let two = format!("[apps.one]\n{command}\ntypes = [\"greet\"]\n[apps.two]\n{command}\ntypes = [\"leave\"]\n");
+    write(folder.path(), "kafleet.toml", &two);
+    dev.daemon.wait_for_line("the new code serves the types ");
+    assert_eq!((dev.result("leave", &json!({})), greeting(&dev)), (json!("bye"), "hello Ada".to_owned()));
+    assert_eq!(dev.ended(&["later".to_owned()])[0]["state"], "succeeded");
+    assert_eq!(dev.daemon.stop(), Some(0));
+}

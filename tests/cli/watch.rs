@@ -111,6 +111,7 @@ fn logs_of_many_tasks_are_printed_and_followed() {
     let failed = dev.run(&["log", "--failed"]).exits_with(0);
     let failed = failed.stdout_has(&["broken b │ no luck\n", "broken b ✗ "]);
     assert!(!failed.out.contains("answer"), "{failed:?}");
+    dev.run(&["log", "--type", "anser"]).exits_with(3).stderr_has(&["`anser`", "hint: "]);
     dev.run(&["log", "--failed", "--type", "answer"]).exits_with(0).stderr_has(&["no such task"]);
 
     let follow = |words: &[&str]| {

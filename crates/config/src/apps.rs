@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::checks::{MIN_MEMORY, positive};
 use super::document::{Document, join};
-use super::shape::{UnlocatedProblem, bad_value, schema_violations, table};
+use super::shape::{Origin, UnlocatedProblem, bad_value, schema_violations, table};
 use super::type_rules::type_problems;
 use super::{Bytes, Config, ProgramVariables, SettingScope, TYPE_SETTINGS, TopicsConfig, TypeConfig, TypeSetting};
 
@@ -148,7 +148,7 @@ pub fn combine_policy(
     let mut combined = declared.clone();
     combined.extend(configured.map(written_keys).unwrap_or_default());
     let document = Document::of(json!({"types": {name: combined}}));
-    let mut problems = schema_violations(&document);
+    let mut problems = schema_violations(&document, Origin::App);
     let config: Option<Config> = super::load::typed(&document.value, &mut problems);
     let kind = config.and_then(|config| config.types.into_values().next()).unwrap_or_default();
     if problems.is_empty() {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::document::{Document, ExpansionError, Location, SyntaxError, dotted, join, keys};
 use super::problem::{ConfigProblem, Problems};
 use super::secrets::without_userinfo;
-use super::shape::{UnlocatedProblem, schema_violations};
+use super::shape::{Origin, UnlocatedProblem, schema_violations};
 use super::{Config, Scalar, rules};
 
 /// Default configuration file.
@@ -102,7 +102,7 @@ fn read(
     apply_overrides(&mut document, overrides);
     let mut problems: Vec<UnlocatedProblem> =
         unexpanded.into_iter().map(|(pointer, error)| missing(pointer, &error)).collect();
-    problems.extend(schema_violations(&document));
+    problems.extend(schema_violations(&document, Origin::File));
     let mut config = typed(&document.value, &mut problems).map(|config| resolve_paths(config, folder));
     if let (Some(config), Some(url)) = (&mut config, &overrides.redis) {
         config.redis.set_url(url);

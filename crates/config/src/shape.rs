@@ -3,15 +3,35 @@
 use std::sync::LazyLock;
 
 use jsonschema::error::ValidationErrorKind as Kind;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Config;
 use super::document::{Document, dotted, join, keys};
 use super::secrets::{is_secret, redacted};
 
-/// Returns the JSON Schema of kafleet.toml (`schemas/config.json`).
+/// Returns the JSON Schema of kafleet.toml (`schemas/config.json`). In it durations have units: a bare number is milliseconds
+/// in records and requests, and seconds in most configuration files.
 pub fn schema() -> Value {
+    let mut schema = policy_schema();
+    schema["$defs"]["Duration"] = json!({
+        "description": "A duration with its unit: `1500ms`, `30s`, `10m`, `2h`, `7d`.",
+        "anyOf": [{"type": "integer", "const": 0}, {"type": "string", "pattern": "^ *(0|[0-9]+ *(ms|s|m|h|d)) *$"}],
+    });
+    schema
+}
+
+/// Schema of values that programs write, such as the policy of an app.
+fn policy_schema() -> Value {
     schemars::schema_for!(Config).to_value()
+}
+
+/// Writer of a document.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// A person, in kafleet.toml.
+    File,
+    /// A program.
+    App,
 }
 
 /// Problem at a JSON pointer, not yet located in the file.
@@ -32,13 +52,19 @@ impl UnlocatedProblem {
 }
 
 /// Returns all violations of the schema.
-pub(super) fn schema_violations(document: &Document) -> Vec<UnlocatedProblem> {
-    static SCHEMA: LazyLock<(Value, Option<jsonschema::Validator>)> = LazyLock::new(|| {
-        let schema = schema();
+pub(super) fn schema_violations(document: &Document, origin: Origin) -> Vec<UnlocatedProblem> {
+    type Compiled = (Value, Option<jsonschema::Validator>);
+    fn compiled(schema: Value) -> Compiled {
         let validator = jsonschema::validator_for(&schema).ok();
         (schema, validator)
-    });
-    let (schema, Some(validator)) = &*SCHEMA else { return Vec::new() };
+    }
+    static OF_FILE: LazyLock<Compiled> = LazyLock::new(|| compiled(schema()));
+    static OF_APP: LazyLock<Compiled> = LazyLock::new(|| compiled(policy_schema()));
+    let compiled = match origin {
+        Origin::File => &OF_FILE,
+        Origin::App => &OF_APP,
+    };
+    let (schema, Some(validator)) = &**compiled else { return Vec::new() };
     validator.iter_errors(&document.value).flat_map(|error| problems_of(document, schema, &error)).collect()
 }
 

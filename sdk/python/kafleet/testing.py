@@ -18,6 +18,7 @@ from .client import record_into
 from .context import LIMITS, Context
 from .fleet import SHOWN_LINES, Fleet, fleet
 from .joined import Ended
+from .retry_rules import outcome_of
 from .scalars import Mismatch
 from .task import Submittable, Task, task_of
 from .values import decode, encode, parse, settled
@@ -33,7 +34,8 @@ __all__ = ["Failure", "Fleet", "Trial", "fleet", "recorded", "trial"]
 
 @dataclass(frozen=True)
 class Failure:
-    """Failure of an attempt. `outcome`: `retry`, `wait`, `fail`, `dead` or `cancelled`."""
+    """Failure of an attempt. `outcome`: `retry`, `wait`, `fail`, `dead` or `cancelled`; of a trial, what the policy of the type
+    makes of it while there are retries left."""
 
     outcome: str
     kind: str
@@ -231,7 +233,11 @@ class Trials:
     def _finish(self, trial: Trial[Any], attempt: TrialAttempt, lines: bytes) -> Trial[Any]:
         trial.send(lines)
         attempt.raise_exit()
-        if not trial.failure:
+        if failure := trial.failure:
+            declared = attempt.task.app.tasks.get(attempt.task.type)
+            policy = declared.policy if declared else {}
+            trial.failure = replace(failure, outcome=outcome_of(policy, failure.outcome, failure.kind))
+        else:
             trial._output = attempt.converted(trial._output)
         return trial
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from .app import App
 from .call import Call
 from .outcomes import whole_milliseconds
+from .retry_rules import listed, outcome_of
 from .task import Params
 from .testing import Failure, Trial, TrialAttempt, Trials
 from .values import decode, encode, settled
@@ -193,20 +194,19 @@ class TreeTrial(Generic[R]):
 
     def _failed(self, task: TrialTask, policy: dict[str, Any], failure: Failure) -> None:
         """Decides about a failed attempt as a worker does, without the random part of a backoff."""
-        lists = [(name, key) for name in (failure.kind, "*") for key in ("fail_on", "retry_on")]
-        listed = next((key == "retry_on" for name, key in lists if name in policy.get(key, ())), None)
+        is_listed = listed(policy, failure.kind)
         outcome, after = failure.outcome, None if failure.after_ms is None else failure.after_ms / 1000
         least = _seconds(policy["min_backoff"])
         if outcome == "wait":
             task._waits.append(self.seconds)
             after = _doubled(least, len(task._waits), _MAX_WAIT_SECONDS) if after is None else after
-            if listed is not False and self.seconds - task._waits[0] < _seconds(policy["max_wait"]):
+            if is_listed is not False and self.seconds - task._waits[0] < _seconds(policy["max_wait"]):
                 self._queue(task, self.seconds + after)
                 return
             outcome = "retry"
         task._number += 1
         is_final = outcome in ("cancelled", "dead")
-        is_retried = outcome == "retry" and policy["on_error"] == "retry" if listed is None else listed
+        is_retried = outcome_of(policy, outcome, failure.kind) == "retry"
         if is_retried and not is_final and task._number <= policy["retries"]:
             after = _doubled(least, task._number, _seconds(policy["max_backoff"])) if after is None else after
             self._queue(task, self.seconds + after)

@@ -33,6 +33,12 @@ def test_types_of_one_kind_share_the_slots(types: list[str], slots: int) -> None
         assert (ready["slots"], ready.get("threads"), kinds(ready)) == (slots, None, {})
 
 
+def test_slots_of_an_app_with_both_kinds_are_no_threads() -> None:
+    for types, slots in ([["hang", "parent"], 1], [["together"], 50]):
+        with Worker(APP, TEST_SLOTS="50") as worker:
+            assert worker.welcome(types=types)["slots"] == slots
+
+
 @pytest.mark.parametrize("threads", ["1", "2"])
 def test_synchronous_handler_does_not_hold_up_asynchronous_ones(threads: str, tmp_path: Path) -> None:
     with Worker(APP, TEST_THREADS=threads) as worker:

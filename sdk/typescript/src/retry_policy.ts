@@ -57,6 +57,15 @@ export function decide(policy: Fields, failure: Failure, course: Course, now: nu
   return { failure: { ...failure, kind: "timeout", message }, isWait, isSkipped: false };
 }
 
+/** Returns the outcome of an attempt under the policy of its type, as long as there are retries left. */
+export function outcomeUnder(policy: Fields, { outcome, kind }: Failure): Failure["outcome"] {
+  if (outcome === "dead" || outcome === "cancelled") return outcome;
+  const isRetried = listed(policy, kind);
+  if (outcome === "wait") return isRetried === false ? "fail" : "wait";
+  const isWanted = isRetried ?? (outcome !== "fail" && (policy["on_error"] ?? "retry") === "retry");
+  return isWanted ? "retry" : "fail";
+}
+
 function doubled(least: number, times: number, most: number): number {
   return Math.min(least * 2 ** times, Math.max(most, least));
 }

@@ -6,13 +6,15 @@ import { logText } from "./errors.ts";
 import { decode, encode } from "./json.ts";
 import { refuseUnknown } from "./names.ts";
 import { captureOutput } from "./output.ts";
+import { type Fields, outcomeUnder } from "./retry_policy.ts";
+import { attempted } from "./shown.ts";
 import type { Arguments, Handler, Task } from "./task.ts";
 import type { Ended } from "./upstream.ts";
 
 /** Task type with any params and result. */
 export type AnyTask = Task<never, unknown, Handler, never, never>;
 
-/** Failure of an attempt. */
+/** Failure of an attempt; of a `trial`, with the outcome that the policy of the type makes of it while there are retries left. */
 export interface Failure {
   outcome: "retry" | "wait" | "fail" | "dead" | "cancelled";
   kind: string;
@@ -128,6 +130,9 @@ export async function trial<C, R>(
   const attempt = begun(task, message, channel);
   if (cancelled) attempt.cx.cancel(cancelled);
   await ended(attempt, task, channel);
+  const declared = attempted(() => task.app.declared.get(task.type)?.declaration()["policy"] as Fields | undefined);
+  const { failure } = channel;
+  if (failure) channel.failure = { ...failure, outcome: outcomeUnder(declared ?? {}, failure) };
   return channel;
 }
 

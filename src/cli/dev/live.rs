@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kafleet_broker::Broker;
+use kafleet_broker::{Broker, BrokerClient};
 use kafleet_config::DEFAULT_FILE;
 use kafleet_handlers::Registry;
 use kafleet_handlers::builtin::register_samples;
@@ -19,6 +19,7 @@ use super::{apply_schedules, declare_types, reloaded, topology};
 use crate::cli::app_attach::is_attach;
 use crate::cli::apps;
 use crate::cli::exit::Failure;
+use crate::cli::offsets::move_commits;
 use crate::cli::output::eprint_line;
 use crate::cli::schedules::declared::declared;
 use crate::cli::setup::{CALL_DEADLINE, RoleEnd, Setup};
@@ -106,6 +107,7 @@ impl Live {
             let Some(next) = next else { return self.stop(&version, roles).await };
             replace(&version, roles).await?;
             let broker = self.broker.client();
+            move_groups(&version, &next, &broker).await.map_err(|error| anyhow::anyhow!(error.message))?;
             declare_types(&next, &broker).await.map_err(|error| anyhow::anyhow!(error.message))?;
             let applied = apply_schedules(&next, Some(&version), &broker).await;
             applied.map_err(|error| anyhow::anyhow!(error.message))?;
@@ -185,6 +187,18 @@ async fn replace(version: &Setup, mut roles: JoinSet<RoleEnd>) -> anyhow::Result
         Ok(ended) => result(ended),
         Err(_) => result(roles.join_next().await),
     }
+}
+
+/// Moves the commits of types whose consumer group is another one in the new version, as `offsets move` does: no worker
+/// runs, and this fleet has no other.
+async fn move_groups(version: &Setup, next: &Setup, broker: &BrokerClient) -> Result<(), Failure> {
+    for (name, _) in next.registry.types() {
+        let group = next.names.group_name(name);
+        if version.registry.get(name).is_some() && version.names.group_name(name) != group {
+            move_commits(&broker.with_deadline(CALL_DEADLINE), &next.names, name, group).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Numbers of running attempts by type, such as `greet 2, mail 1`.

@@ -9,7 +9,7 @@ use clap::Args;
 use kafleet_api::ApiSetup;
 use kafleet_broker::memory::{MemoryBroker, MemoryBrokerOptions};
 use kafleet_broker::{Broker, BrokerClient};
-use kafleet_config::{AppConfig, TokenConfig, Topology, changes};
+use kafleet_config::{TokenConfig, Topology, changes};
 use kafleet_documents::CreateTask;
 use kafleet_fleet::control::schedules::ScheduleKey;
 use kafleet_fleet::control::{self, CONTROL_VERSION, ControlKey, put_schedule};
@@ -24,7 +24,7 @@ use kafleet_telemetry::{init_logs, set_log_filter};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::apps::TargetArgs;
+use super::apps::{TargetApp, TargetArgs};
 use super::client::Client;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
@@ -83,7 +83,7 @@ pub(super) struct DevArgs {
 pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) -> Outcome {
     let shows_tasks = !args.quiet && !args.demo && !args.once;
     init_logs(log_filter(args.demo, shows_tasks));
-    let target = args.app.section()?;
+    let target = args.app.app()?;
     let more_ports = if args.listen.is_none() && !args.once { MAX_PORTS } else { 0 };
     let has_target = target.is_some();
     let options = options(args.listen, args.once, target);
@@ -141,7 +141,7 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
     outcome.map(|code| if args.once { code } else { Code::Ok })
 }
 
-fn options(listen: Option<String>, is_once: bool, app: Option<AppConfig>) -> SetupOptions {
+fn options(listen: Option<String>, is_once: bool, app: Option<TargetApp>) -> SetupOptions {
     // With --once only the sample task uses the API, so its port does not matter.
     let api_listen = listen.or_else(|| is_once.then(|| "127.0.0.1:0".to_owned()));
     SetupOptions { api_listen, unused: &["kafka", "redis", "ops"], app, ..SetupOptions::default() }

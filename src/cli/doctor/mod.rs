@@ -89,7 +89,7 @@ impl Diagnosis {
 pub(super) async fn doctor(args: DoctorArgs, globals: &Globals, registry: Registry) -> Outcome {
     init_logs("error");
     let unused = &UNUSED[usize::from(!args.no_redis)..];
-    let options = SetupOptions { unused, app: args.app.section()?, types: args.types, ..SetupOptions::default() };
+    let options = SetupOptions { unused, app: args.app.app()?, types: args.types, ..SetupOptions::default() };
     let mut diagnoses = vec![configuration(globals, &options)];
     if let Ok(mut setup) = Setup::load(globals, registry, options) {
         diagnoses.extend(apps::check(&mut setup).await.err().map(|error| Diagnosis::of("apps", error)));

@@ -13,7 +13,7 @@ use crate::cli::exit::{Code, Failure, Outcome};
 use crate::cli::list::pages;
 use crate::cli::output::{Output, eprint_line, one_line};
 use crate::cli::task_view::error_text;
-use crate::cli::watch::fleet::{WatchScope, follow, with_retries};
+use crate::cli::watch::fleet::{WatchScope, check_type, follow, with_retries};
 
 /// Default number of tasks.
 const DEFAULT_TASKS: u32 = 20;
@@ -27,6 +27,9 @@ pub(super) async fn logs(client: &Client, output: &Output, args: &LogArgs) -> Ou
     let logs = Logs { client, output, times: args.times };
     if args.follow {
         return follow_logs(logs, args).await;
+    }
+    if let Some(name) = &args.task_type {
+        check_type(client, name).await?;
     }
     let mut filters: Query = vec![("level", "any".to_owned())];
     filters.extend(args.task_type.clone().map(|name| ("type", name)));

@@ -3,7 +3,7 @@
 mod live;
 mod move_group;
 
-pub(super) use move_group::misplaced_commits;
+pub(super) use move_group::{misplaced_commits, move_commits};
 
 use clap::{Args, Subcommand};
 use kafleet_broker::{BrokerClient, BrokerError, Commit, Partition, Watermarks};

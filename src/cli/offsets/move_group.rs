@@ -27,7 +27,7 @@ pub(in crate::cli) struct MoveArgs {
 
 /// Committed offsets that were moved.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct MovedOffsets {
+pub(in crate::cli) struct MovedOffsets {
     #[serde(rename = "type")]
     task_type: String,
     from: String,
@@ -68,7 +68,7 @@ fn empty_message(moved: &MovedOffsets) -> String {
 /// control topic: until the new group is recorded, workers do not start the type. A worker that starts meanwhile reads
 /// that topic again after it has joined its group. So either it finds the record, or it joined before, and Kafka refuses
 /// the write in [`GroupMove::copy`].
-pub(super) async fn move_commits(
+pub(in crate::cli) async fn move_commits(
     client: &BrokerClient,
     names: &Names,
     task_type: &str,

@@ -59,7 +59,7 @@ pub(super) async fn apply(
     client: &Client,
     output: &Output,
 ) -> Outcome {
-    let target = args.app.section()?;
+    let target = args.app.app()?;
     let options = SetupOptions { unused: UNUSED, app: target.clone(), ..SetupOptions::default() };
     let mut setup = Setup::load(globals, registry, options)?;
     if !setup.has_config_file && target.is_none() {
@@ -70,7 +70,7 @@ pub(super) async fn apply(
     }
     apps::check(&mut setup).await?;
     let (target_owner, declared) = match &target {
-        Some(app) => declared_by(&app.command, &setup).map(|(owner, declared)| (Some(owner), declared))?,
+        Some(app) => declared_by(&app.section, &setup).map(|(owner, declared)| (Some(owner), declared))?,
         None => (None, declared(&setup)?),
     };
     let changes = changes(&declared, &super::all(client).await?.schedules, target_owner.as_deref(), args.prune);

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use kafleet_apps::pool::AppPool;
-use kafleet_config::Config;
+use kafleet_config::{AppConfig, Config};
 use kafleet_model::json::RawJson;
 use kafleet_model::schedule::{CONFIG_OWNER, Spec};
 
-use crate::cli::apps::TARGET_APP;
+use crate::cli::apps::{TARGET_APP, starts_the_same};
 use crate::cli::exit::Failure;
 use crate::cli::setup::Setup;
 
@@ -35,8 +35,10 @@ pub(crate) fn declared(setup: &Setup) -> Result<DeclaredSchedules, Failure> {
 ///
 /// # Errors
 /// As [`declared`].
-pub(crate) fn declared_by(command: &[String], setup: &Setup) -> Result<(String, DeclaredSchedules), Failure> {
-    let is_target = |pool: &&&AppPool| setup.config.apps.get(pool.name()).is_some_and(|app| app.command == command);
+pub(crate) fn declared_by(target: &AppConfig, setup: &Setup) -> Result<(String, DeclaredSchedules), Failure> {
+    let is_target = |pool: &&&AppPool| {
+        setup.config.apps.get(pool.name()).is_some_and(|section| section.command == target.command || starts_the_same(section, target))
+    };
     let pools: Vec<&AppPool> = setup.apps.iter().map(|pool| &**pool).collect();
     let pool =
         pools.iter().find(is_target).ok_or_else(|| Failure::failed("the app on the command line was not started"))?;

@@ -8,7 +8,7 @@ use kafleet_api::LiveAccess;
 use kafleet_apps::pool::AppPool;
 use kafleet_broker::Broker;
 use kafleet_broker::kafka::Kafka;
-use kafleet_config::{AppConfig, Config, LoadedConfig, Names, Overrides, Problems, RedisConfig, Scalar, Topology};
+use kafleet_config::{Config, LoadedConfig, Names, Overrides, Problems, RedisConfig, Scalar, Topology};
 use kafleet_fleet::control::PolicyUpdates;
 use kafleet_fleet::control::settings::read_control;
 use kafleet_handlers::Registry;
@@ -29,7 +29,7 @@ mod roles;
 
 pub(in crate::cli) use roles::RoleEnd;
 
-use super::apps;
+use super::apps::{self, TargetApp};
 use super::exit::{Code, Failure};
 use super::globals::Globals;
 use super::listener::{bind, bind_next};
@@ -94,7 +94,7 @@ pub(in crate::cli) struct SetupOptions {
     /// Slots, and the types they apply to (empty: all).
     pub slots: Option<(u32, Vec<String>)>,
     /// App of the target on the command line.
-    pub app: Option<AppConfig>,
+    pub app: Option<TargetApp>,
     /// Types that the process serves; empty: all. Apps that serve none of them are not started.
     pub types: Vec<String>,
 }

@@ -348,7 +348,7 @@ impl<'a> FleetWatch<'a> {
 }
 
 /// Refuses an unknown type, for which the watch would print nothing and never end.
-async fn check_type(client: &Client, name: &str) -> Result<(), Failure> {
+pub(in crate::cli) async fn check_type(client: &Client, name: &str) -> Result<(), Failure> {
     let _: serde_json::Value = client.get(&["v1", "types", name, "backlog"], &Query::new()).await?;
     Ok(())
 }

@@ -18,8 +18,8 @@ async def lifespan(app: App) -> AsyncIterator[dict[str, str]]:
     print("left")
 
 
-threads = os.environ.get("TEST_THREADS")
-app = App(lifespan=lifespan, threads=int(threads) if threads else None)
+threads, slots = os.environ.get("TEST_THREADS"), os.environ.get("TEST_SLOTS")
+app = App(lifespan=lifespan, threads=int(threads) if threads else None, slots=int(slots) if slots else None)
 
 
 @app.task

@@ -6,6 +6,7 @@ use kafleet_fleet::control::ForcedCircuit;
 use kafleet_fleet::control::heartbeat::{Heartbeat, HeartbeatState};
 use kafleet_model::offsets::CompletedOffsets;
 use kafleet_model::units::time::time_text;
+use kafleet_model::worker_status::TypeStatus;
 use kafleet_runtime::clock::skew_text;
 use kafleet_runtime::now_ms;
 
@@ -71,7 +72,28 @@ pub(super) async fn explain_workers(reads: &QueueReads<'_>, task: &TaskView) -> 
     let mut findings = position
         .map_or_else(Vec::new, |position| explain_stalled(&heartbeats, task_type, position.partition, is_opened));
     findings.extend(reached_limits(task_type, &limits, &work));
+    if let Some(position) = position {
+        let of_workers = heartbeats.iter().map(|(_, heartbeat)| &heartbeat.types[..]);
+        findings.extend(of_workers.filter_map(|types| explain_full_app(types, task_type, position.partition)));
+    }
     Ok(findings)
+}
+
+/// Explains a task that waits for a slot or thread of its app, all of which attempts of other types hold. `types`: those of
+/// a worker.
+fn explain_full_app(types: &[TypeStatus], task_type: &str, partition: i32) -> Option<Finding> {
+    let own = types.iter().find(|status| status.task_type == task_type && status.partitions.contains(&partition))?;
+    let capacity = own.capacity.as_ref().filter(|_| own.in_flight < own.slots)?;
+    let running = types.iter().filter(|status| status.capacity.as_ref() == Some(capacity) && status.in_flight > 0);
+    let in_flight: u32 = running.clone().map(|status| status.in_flight).sum();
+    let holders: Vec<String> = running.map(|status| format!("{} {}", status.task_type, status.in_flight)).collect();
+    let message = format!(
+        "the app `{}` of its worker runs as many attempts as it can, {capacity}: {}; give long tasks an app of their own, or \
+         raise `processes`",
+        capacity.app,
+        holders.join(", ")
+    );
+    (in_flight >= capacity.total()).then(|| Finding::new(Reason::LimitReached, message))
 }
 
 fn reached_limits(task_type: &str, limits: &TypeLimits, work: &WorkerTotals) -> Vec<Finding> {
@@ -196,4 +218,27 @@ fn describe_heartbeat(heartbeat: &Heartbeat, received_ms: i64, now_ms: i64) -> S
         heartbeat.host,
         age(now_ms - received_ms)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use kafleet_model::worker_status::AppCapacity;
+
+    use super::*;
+
+    fn status(task_type: &str, in_flight: u32, threads: bool) -> TypeStatus {
+        let capacity = AppCapacity { app: "shop".into(), processes: 2, per_process: 1, threads };
+        let (task_type, capacity) = (task_type.to_owned(), Some(capacity));
+        TypeStatus { task_type, slots: 2, in_flight, partitions: vec![0, 1], capacity, ..TypeStatus::default() }
+    }
+
+    #[test]
+    fn types_that_hold_the_threads_of_an_app_are_named() {
+        let types = |crunch| [status("order", 0, true), status("crunch", crunch, true), status("fetch", 2, false)];
+        let finding = explain_full_app(&types(2), "order", 1).unwrap();
+        let expected = "the app `shop` of its worker runs as many attempts as it can, 2 processes × 1 thread = 2 at once: crunch 2; ";
+        assert!(finding.message.starts_with(expected), "{}", finding.message);
+        assert_eq!(explain_full_app(&types(1), "order", 1), None, "there is a free thread");
+        assert_eq!(explain_full_app(&types(2), "order", 7), None, "another worker has its partition");
+    }
 }
