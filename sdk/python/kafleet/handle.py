@@ -222,7 +222,9 @@ class Handle(foreign.Named, Generic[R]):
                     event = yield from self.client.next_event(deadline)
                 except TimeoutError:
                     state = f": it is {status['state']}" if status else ""
-                    raise TimeoutError(f"the task `{self.id}` has not ended in time{state}") from None
+                    raise TimeoutError(
+                        f"the task `{self.id}` has not ended in time{state}; hint: `kafleet why {self.id}`"
+                    ) from None
                 if event and event.kind == "status":
                     status = parse(event.data)
                     self.position = status["position"] or self.position

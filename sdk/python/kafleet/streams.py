@@ -165,6 +165,6 @@ def _no_debugger(*_: object, **__: object) -> NoReturn:
     frame = sys._getframe(1)
     raise Fail(
         f"`breakpoint()` in {frame.f_code.co_filename}:{frame.f_lineno} has no terminal in a worker; hint: run the attempt with "
-        "`trial` of `kafleet.testing`, or attach a debugger with `debugpy.listen`",
+        "`trial` of `kafleet.testing`, or run `python -m kafleet attach FILE` instead of `kafleet dev FILE`",
         kind="breakpoint",
     )

@@ -147,7 +147,8 @@ export class Handle<R = unknown, F = unknown> {
       return last!;
     } catch (error) {
       if (!deadline?.aborted || signal?.aborted) throw signal?.aborted ? signal.reason : error;
-      throw new TimedOut(`the task \`${this.id}\` has not ended in time${last ? `: it is ${last.state}` : ""}`);
+      const state = last ? `: it is ${last.state}` : "";
+      throw new TimedOut(`the task \`${this.id}\` has not ended in time${state}; hint: \`kafleet why ${this.id}\``);
     }
   }
 

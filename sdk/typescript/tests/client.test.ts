@@ -199,7 +199,10 @@ describe("client of a fleet", () => {
     assert.deepEqual([id, tags, name, state], ["with-options", ["shop"], "Name", "scheduled"]);
     await assert.rejects(handle.result({ timeout: 100 }), (error: Error) => {
       return (
-        error instanceof TimedOut && /^the task `with-options` has not ended in time(: it is scheduled)?$/.test(error.message)
+        error instanceof TimedOut &&
+        /^the task `with-options` has not ended in time(: it is scheduled)?; hint: `kafleet why with-options`$/.test(
+          error.message,
+        )
       );
     });
     await handle.cancel("not needed");
