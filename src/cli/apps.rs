@@ -1,9 +1,8 @@
-//! Apps of a process: the target on the command line, the start that reads their declarations, and `app check`.
+//! Apps of a process: the start that reads their declarations, and `app check`.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use kafleet_apps::capacity::SlotKind;
 use kafleet_apps::conformance::{self, CaseReport, CaseResult};
 use kafleet_apps::loaded_files::LoadedFiles;
@@ -22,13 +21,12 @@ use serde_json::{Map, Value};
 use tokio::task::JoinSet;
 
 use super::app_attach::{AttachArgs, attach, limit_processes};
+use super::app_target::{TARGET_APP, TargetApp, TargetArgs};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Output, Rows, eprint_line};
 use super::setup::{RoleEnd, Setup, SetupOptions};
 
-/// Name of the app that a target on the command line adds.
-pub(super) const TARGET_APP: &str = "main";
 /// Last part of the error of a Python without the SDK.
 const NO_SDK: &str = "No module named kafleet";
 /// Last part of the error of a Python before 3.11, which does not know `-P`.
@@ -38,16 +36,6 @@ const NO_PACKAGE: &str = "[ERR_MODULE_NOT_FOUND]: Cannot find package";
 /// Code in Node's message about TypeScript, which it does not run before version 22.18.
 const OLD_NODE: &str = "[ERR_UNKNOWN_FILE_EXTENSION]";
 
-#[derive(Clone, Debug, Default, Args)]
-pub(super) struct TargetArgs {
-    /// App to run: tasks.py, a module such as shop.tasks or shop.tasks:app, or tasks.js
-    #[arg(value_name = "TARGET")]
-    pub target: Option<String>,
-    /// Command of the app, in any language, after `--`
-    #[arg(last = true, value_name = "COMMAND", conflicts_with = "target")]
-    pub command: Vec<String>,
-}
-
 #[derive(Debug, Subcommand)]
 pub(super) enum AppVerb {
     /// Start each app once and show its types, or the reason why a worker would refuse it
@@ -56,98 +44,6 @@ pub(super) enum AppVerb {
     Test(TargetArgs),
     /// Connect `kafleet dev` to an app in the process of a test or of a debugger, as the command of the app
     Attach(AttachArgs),
-}
-
-/// App on the command line.
-#[derive(Clone, Debug)]
-pub(super) struct TargetApp {
-    pub section: AppConfig,
-    /// The command was made for the target. A section that starts the same file may name another interpreter.
-    is_derived: bool,
-}
-
-impl TargetArgs {
-    /// Returns the app of the target. `None` without a target.
-    pub(super) fn app(&self) -> Result<Option<TargetApp>, Failure> {
-        let cwd = std::env::current_dir()
-            .map_err(|error| Failure::failed(format_args!("the working directory cannot be read: {error}")))?;
-        let command = match &self.target {
-            Some(target) => command_of(target, &cwd)?,
-            None if self.command.is_empty() => return Ok(None),
-            None => self.command.clone(),
-        };
-        let section = AppConfig { command, cwd: Some(cwd), ..AppConfig::default() };
-        Ok(Some(TargetApp { section, is_derived: self.target.is_some() }))
-    }
-}
-
-/// Returns the command that runs a target.
-fn command_of(target: &str, cwd: &Path) -> Result<Vec<String>, Failure> {
-    let path = Path::new(target);
-    let extension = path.extension().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
-    let is_script = ["js", "mjs", "cjs", "ts", "mts"].contains(&extension);
-    let is_file = is_script || extension == "py" || target.contains('/');
-    if let Some((file, object)) = target.rsplit_once(':').filter(|(file, _)| file.ends_with(".py")) {
-        let module = file.trim_end_matches(".py").trim_start_matches("./").replace('/', ".");
-        let failure = Failure::usage(format_args!("`{target}` names an object of a file"));
-        return Err(
-            failure.hint(format_args!("name the module instead, `{module}:{object}`, or the file alone, `{file}`"))
-        );
-    }
-    if is_file && !cwd.join(path).is_file() {
-        let failure = Failure::new(Code::NotFound, format_args!("`{target}` is not a file in `{}`", cwd.display()));
-        return Err(failure.hint("name a Python or JavaScript file, a Python module, or a command after `--`"));
-    }
-    if is_script {
-        // Loaded first, the SDK explains errors of the loader, such as an `enum` that Node does not run.
-        let has_sdk = cwd.ancestors().any(|folder| folder.join("node_modules/kafleet").is_dir());
-        let words = if has_sdk { &["node", "--import", "kafleet", target][..] } else { &["node", target] };
-        return Ok(words.iter().map(|word| (*word).to_owned()).collect());
-    }
-    let folder = cwd.join(path);
-    let folder = if is_file { folder.parent().unwrap_or(cwd) } else { cwd };
-    let python = python(folder, |name| std::env::var_os(name).map(PathBuf::from));
-    eprint_line(format_args!("python {python}"));
-    // Without `-P`, a file in the folder would shadow the standard-library module of the same name.
-    Ok([&*python, "-P", "-m", "kafleet", target].map(str::to_owned).to_vec())
-}
-
-/// Returns the Python of the active virtual environment, of `.venv` in the folder or above it, of the folder of this
-/// binary, or the first in PATH.
-fn python(folder: &Path, variable: impl Fn(&str) -> Option<PathBuf>) -> String {
-    let beside = std::env::current_exe().ok().and_then(|file| Some(file.parent()?.join("python3")));
-    let of_environments = folder.ancestors().map(|folder| folder.join(".venv/bin/python"));
-    let active = variable("VIRTUAL_ENV").map(|folder| folder.join("bin/python"));
-    let interpreter = active.into_iter().chain(of_environments).chain(beside).find(|file| file.is_file());
-    interpreter.map_or_else(|| "python3".to_owned(), |file| file.to_string_lossy().into_owned())
-}
-
-/// Adds the app of the target on the command line. A section that starts the same program stands for a target, and keeps its
-/// other settings with a command.
-pub(super) fn add_target(config: &mut Config, app: TargetApp) -> Result<(), Failure> {
-    let TargetApp { section: target, is_derived } = app;
-    if let Some(section) = config.apps.values_mut().find(|section| starts_the_same(section, &target)) {
-        if !is_derived {
-            (section.command, section.cwd) = (target.command, target.cwd);
-        }
-        return Ok(());
-    }
-    if config.apps.insert(TARGET_APP.to_owned(), target).is_some() {
-        let reason = format!("`[apps.{TARGET_APP}]` has the name of the app on the command line");
-        return Err(Failure::usage(reason).hint("rename the section"));
-    }
-    Ok(())
-}
-
-/// Returns whether two commands end with the same file or module: `tasks.py`, `shop.tasks` and `shop.tasks:app`.
-pub(super) fn starts_the_same(section: &AppConfig, app: &AppConfig) -> bool {
-    let entry = |app: &AppConfig| {
-        let word = app.command.last()?;
-        let path = app.cwd.clone().unwrap_or_default().join(word);
-        let module = word.split_once(':').map_or(word.as_str(), |(module, _)| module).to_owned();
-        Some(std::fs::canonicalize(path).unwrap_or_else(|_| module.into()))
-    };
-    entry(app).is_some_and(|own| entry(section).as_ref() == Some(&own))
 }
 
 /// Starts each app of the configuration for its declaration, and registers the declared types. `environment` is added to
@@ -463,25 +359,6 @@ mod tests {
         let schema = json!({"properties": {"path": {}, "width": {"default": 200}}, "required": ["path"]});
         assert_eq!(params_text(&schema), "path, width?");
         assert_eq!(params_text(&json!(true)), "any");
-    }
-
-    #[test]
-    fn python_of_the_nearest_environment_is_used() {
-        let folder = tempfile::tempdir().unwrap();
-        let bin = |name: &str| {
-            let bin = folder.path().join(name).join("bin");
-            std::fs::create_dir_all(&bin).unwrap();
-            std::fs::write(bin.join("python"), "").unwrap();
-            bin.join("python").to_string_lossy().into_owned()
-        };
-        let below = folder.path().join("a/b");
-        std::fs::create_dir_all(&below).unwrap();
-        let of_folder = bin(".venv");
-        assert_eq!(python(&below, |_| None), of_folder);
-        let nearer = bin("a/.venv");
-        assert_eq!(python(&below, |_| None), nearer);
-        let active = bin("active");
-        assert_eq!(python(&below, |_| Some(folder.path().join("active"))), active);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use kafleet_handlers::Registry;
 use kafleet_worker::child::child_main;
 
 mod app_attach;
+mod app_target;
 mod apps;
 mod attachments;
 mod bench;

@@ -10,7 +10,8 @@ use kafleet_model::units::duration::Millis;
 use kafleet_store::Store;
 use kafleet_telemetry::{init_logs, set_log_filter};
 
-use super::apps::{self, TargetArgs};
+use super::app_target::TargetArgs;
+use super::apps;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::reload::{self, Role};

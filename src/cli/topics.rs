@@ -10,7 +10,8 @@ use kafleet_handlers::Registry;
 use kafleet_telemetry::init_logs;
 use serde_json::json;
 
-use super::apps::{self, TargetArgs};
+use super::app_target::TargetArgs;
+use super::apps;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::gone_types::{GoneType, HINT, with_backlogs};

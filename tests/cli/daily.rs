@@ -21,8 +21,8 @@ fn dev_prints_what_tasks_do() {
 #[test]
 fn output_of_a_process_is_in_the_log_of_its_only_attempt() {
     let dev = Dev::with_target(DAILY);
-    let log = |id: &str, what: &str| {
-        dev.task("report", &json!({"do": what}), &["--id", id, "--retries", "0"]);
+    let log = |id: &str, action: &str| {
+        dev.task("report", &json!({"do": action}), &["--id", id, "--retries", "0"]);
         dev.run(&["log", id]).exits_with(0).out
     };
     assert_eq!(log("shell", "shell"), "one\ntwo\n");

@@ -53,13 +53,13 @@ impl UnlocatedProblem {
 
 /// Returns all violations of the schema.
 pub(super) fn schema_violations(document: &Document, origin: Origin) -> Vec<UnlocatedProblem> {
-    type Compiled = (Value, Option<jsonschema::Validator>);
-    fn compiled(schema: Value) -> Compiled {
+    type CompiledSchema = (Value, Option<jsonschema::Validator>);
+    fn compiled(schema: Value) -> CompiledSchema {
         let validator = jsonschema::validator_for(&schema).ok();
         (schema, validator)
     }
-    static OF_FILE: LazyLock<Compiled> = LazyLock::new(|| compiled(schema()));
-    static OF_APP: LazyLock<Compiled> = LazyLock::new(|| compiled(policy_schema()));
+    static OF_FILE: LazyLock<CompiledSchema> = LazyLock::new(|| compiled(schema()));
+    static OF_APP: LazyLock<CompiledSchema> = LazyLock::new(|| compiled(policy_schema()));
     let compiled = match origin {
         Origin::File => &OF_FILE,
         Origin::App => &OF_APP,

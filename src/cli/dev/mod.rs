@@ -24,7 +24,7 @@ use kafleet_telemetry::{init_logs, set_log_filter};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::apps::{TargetApp, TargetArgs};
+use super::app_target::{TargetApp, TargetArgs};
 use super::client::Client;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;

@@ -54,8 +54,7 @@ impl Version {
 }
 
 /// Beginnings of the names of programs that run source files. An environment may hold a copy of one in the app's folder.
-const INTERPRETERS: [&str; 11] =
-    ["python", "pypy", "node", "deno", "bun", "tsx", "ruby", "php", "lua", "java", "uv"];
+const INTERPRETERS: [&str; 11] = ["python", "pypy", "node", "deno", "bun", "tsx", "ruby", "php", "lua", "java", "uv"];
 /// First bytes of compiled programs: ELF, and Mach-O of one or several processors.
 const PROGRAM_HEADS: [[u8; 4]; 3] = [*b"\x7fELF", *b"\xcf\xfa\xed\xfe", *b"\xca\xfe\xba\xbe"];
 

@@ -14,7 +14,8 @@ use serde_json::Value;
 
 use positions::EventsLog;
 
-use super::apps::{self, TargetArgs};
+use super::app_target::TargetArgs;
+use super::apps;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Paint, one_line};

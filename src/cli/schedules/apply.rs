@@ -8,7 +8,8 @@ use kafleet_handlers::Registry;
 use serde_json::json;
 
 use super::declared::{DeclaredSchedule, DeclaredSchedules, declared, declared_by, is_same};
-use crate::cli::apps::{self, TargetArgs};
+use crate::cli::app_target::TargetArgs;
+use crate::cli::apps;
 use crate::cli::client::Client;
 use crate::cli::exit::{Code, Failure, Outcome};
 use crate::cli::globals::Globals;

@@ -7,7 +7,7 @@ use kafleet_config::{AppConfig, Config};
 use kafleet_model::json::RawJson;
 use kafleet_model::schedule::{CONFIG_OWNER, Spec};
 
-use crate::cli::apps::{TARGET_APP, starts_the_same};
+use crate::cli::app_target::{TARGET_APP, starts_the_same};
 use crate::cli::exit::Failure;
 use crate::cli::setup::Setup;
 
@@ -37,7 +37,11 @@ pub(crate) fn declared(setup: &Setup) -> Result<DeclaredSchedules, Failure> {
 /// As [`declared`].
 pub(crate) fn declared_by(target: &AppConfig, setup: &Setup) -> Result<(String, DeclaredSchedules), Failure> {
     let is_target = |pool: &&&AppPool| {
-        setup.config.apps.get(pool.name()).is_some_and(|section| section.command == target.command || starts_the_same(section, target))
+        setup
+            .config
+            .apps
+            .get(pool.name())
+            .is_some_and(|section| section.command == target.command || starts_the_same(section, target))
     };
     let pools: Vec<&AppPool> = setup.apps.iter().map(|pool| &**pool).collect();
     let pool =

@@ -29,7 +29,7 @@ mod roles;
 
 pub(in crate::cli) use roles::RoleEnd;
 
-use super::apps::{self, TargetApp};
+use super::app_target::{TargetApp, add_target};
 use super::exit::{Code, Failure};
 use super::globals::Globals;
 use super::listener::{bind, bind_next};
@@ -129,7 +129,7 @@ impl Setup {
         let (globals, loaded) = (globals.clone(), config.clone());
         let source = ConfigSource { globals, options, loaded, registry: Registry::default() };
         if let Some(app) = &source.options.app {
-            apps::add_target(&mut config, app.clone())?;
+            add_target(&mut config, app.clone())?;
         }
         if config.types.is_empty() && config.apps.is_empty() && registry.types().next().is_none() {
             register_samples(&mut registry);
