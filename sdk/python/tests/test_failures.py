@@ -36,7 +36,7 @@ def final(**policy: Any) -> dict[str, Any]:
     return {"on_error": "fail", **policy}
 
 
-# Policy, exception, outcome and kind. With `on_error` or `*`, the worker finds the kind in the lists that are declared.
+# Policy, exception, its outcome under the policy, and kind. With `on_error` or `*`, the worker finds the kind in the lists that are declared.
 LISTED: list[tuple[dict[str, Any], BaseException, str, str]] = [
     ({}, ReadTimeout("a"), "retry", "ReadTimeout"),
     ({"fail_on": [Timeout]}, ReadTimeout("a"), "fail", "ReadTimeout"),
@@ -44,15 +44,15 @@ LISTED: list[tuple[dict[str, Any], BaseException, str, str]] = [
     ({"fail_on": [Timeout]}, Another("a"), "retry", "Timeout"),
     (final(retry_on=[Timeout]), Timeout("a"), "retry", "Timeout"),
     (final(retry_on=[Timeout]), ReadTimeout("a"), "retry", "Timeout"),
-    (final(retry_on=[Timeout]), Another("a"), "retry", "other.client.Timeout"),
-    (final(retry_on=[Timeout]), ValueError("a"), "retry", "ValueError"),
+    (final(retry_on=[Timeout]), Another("a"), "fail", "other.client.Timeout"),
+    (final(retry_on=[Timeout]), ValueError("a"), "fail", "ValueError"),
     (final(retry_on=[Timeout, ReadTimeout]), ReadTimeout("a"), "retry", "ReadTimeout"),
     (final(retry_on=[Exception]), ReadTimeout("a"), "retry", "Exception"),
     (final(retry_on=[Busy]), Busy("a"), "retry", "Busy"),
     (final(retry_on=[Timeout], fail_on=[ReadTimeout]), ReadTimeout("a"), "fail", "ReadTimeout"),
     ({"fail_on": ["*"], "retry_on": [Timeout]}, ReadTimeout("a"), "retry", "Timeout"),
     ({"retry_on": ["*"], "fail_on": [Timeout]}, ReadTimeout("a"), "fail", "Timeout"),
-    ({"retry_on": ["*"], "fail_on": [Timeout]}, Fail("a", kind="bad"), "fail", "bad"),
+    ({"retry_on": ["*"], "fail_on": [Timeout]}, Fail("a", kind="bad"), "retry", "bad"),
     (final(retry_on=[Dead]), Dead("a"), "dead", "error"),
     (final(retry_on=[Wait]), Wait("a"), "wait", "error"),
 ]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, get_type_hints
 
 import pytest
-from driver import APPS, ROOT
+from driver import APPS, ROOT, until
 from test_client import BUSY, Server, response
 
 from kafleet import App, Bundle, Conflict, Context, Forbidden, Group, Handle, Invalid, NotFound, TaskFailed, Unavailable
@@ -102,10 +102,17 @@ class TestOnAFleet:
             (found,) = (found["id"] for found in app.dead_letters.list("flaky", code="exhausted") if found["task"] == handle.id)
             return str(found)
 
+        def succeeds(handle: Handle[int]) -> None:
+            # The handle knows nothing of the new run, which is visible only when it has been projected.
+            until(lambda: handle.status()["state"] == "succeeded", "the end of the new run")
+            assert handle.result(PATIENCE) == 2
+
         handle, dropped, selected = failed_task(), failed_task(), failed_task()
-        assert app.dead_letters.redrive(letter(handle))["done"] and handle.result(PATIENCE) == 2
+        assert app.dead_letters.redrive(letter(handle))["done"]
+        succeeds(handle)
         assert app.dead_letters.drop(letter(dropped))["done"]
-        assert app.dead_letters.redrive(type="flaky", limit=1)["done"] and selected.result(PATIENCE) == 2
+        assert app.dead_letters.redrive(type="flaky", limit=1)["done"]
+        succeeds(selected)
         assert app.dead_letters.drop(type="flaky") == {"done": [], "refused": [], "more": False}
         with pytest.raises(Invalid, match="type"):
             app.dead_letters.drop()

@@ -167,7 +167,7 @@ describe("id that a URL changes", () => {
 
   for (const id of ["...", ".a", "a..b", "%2e%2e", "a/b", "a?b#c", "a\\..\\b", "a:b"]) {
     test(`reaches its task: ${id}`, async (t) => {
-      const api = await FakeApi.start(t, { status: 200, body: "{}" });
+      const api = await FakeApi.start(t, { status: 200, body: '{"state":"queued"}' });
       await new App({ api: api.url }).remote("echo").handle(id).status();
       assert.equal(decodeURIComponent(api.requests[0]!.path), `/v1/tasks/${id}`);
     });

@@ -116,6 +116,8 @@ describe("on a fleet", () => {
       ["dead-3", "dead-2", "dead-1"].map((id) => [id, "not yet"]),
     );
     await app.deadLetters.redrive(letters[2]!.id, { params: { fixed: true } });
+    // The handle knows nothing of the new run, which is visible only when it has been projected.
+    await until(async () => (await first.status()).state === "succeeded", "the end of the new run");
     assert.equal(await first.result(PATIENCE), "fixed");
     await app.deadLetters.drop(letters[1]!.id);
     const { done, refused, more } = await app.deadLetters.drop({ type: "refuses", limit: 10 });
