@@ -36,7 +36,7 @@ def final(**policy: Any) -> dict[str, Any]:
     return {"on_error": "fail", **policy}
 
 
-# Policy, exception, its outcome under the policy, and kind. With `on_error` or `*`, the worker finds the kind in the declared lists.
+# Policy, exception, its outcome under the policy, and kind. With `on_error` or `*`, the worker finds the kind in the lists.
 LISTED: list[tuple[dict[str, Any], BaseException, str, str]] = [
     ({}, ReadTimeout("a"), "retry", "ReadTimeout"),
     ({"fail_on": [Timeout]}, ReadTimeout("a"), "fail", "ReadTimeout"),
