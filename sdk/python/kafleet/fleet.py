@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from .attached import AttachedApp
@@ -116,6 +117,8 @@ def _log_of_failed(error: TaskFailed) -> str:
         id = next((finding["task"] for finding in findings if finding["code"] == "failed_child"), error.id)
         lines = read(f"{id}/log").splitlines()[-SHOWN_LINES:]
     except (OSError, ValueError, KeyError) as problem:
+        if isinstance(problem, HTTPError):
+            problem.close()
         return f"(the log of `{error.id}` cannot be read: {problem})"
     return "\n".join([f"log of `{id}`:", *(f"│ {line}" for line in lines or ["(empty)"])])
 
