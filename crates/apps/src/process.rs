@@ -187,7 +187,7 @@ impl AppProgram {
         let (sender, events) = mpsc::unbounded_channel();
         let (session, declared, driver) = Session::open(reader, writer, welcome, sender, self.files.clone());
         if let Some(output) = &output {
-            session.set_output(output.lines().clone());
+            session.set_output(output.lines());
         }
         let process = AppProcess {
             app: self.name.clone(),

@@ -28,7 +28,7 @@ const END_DEADLINE: Duration = Duration::from_secs(3);
 
 /// Reads the output of one process.
 pub struct OutputTail {
-    lines: OutputLines,
+    output: OutputLines,
     forwarding: JoinHandle<()>,
 }
 
@@ -50,7 +50,8 @@ struct OutputState {
     tail: VecDeque<u8>,
     /// Output that has not been forwarded.
     unforwarded: Vec<u8>,
-    lines: PendingLines,
+    /// `None` until [`OutputTail::lines`] is called.
+    lines: Option<PendingLines>,
     has_ended: bool,
 }
 
@@ -85,23 +86,24 @@ impl PendingLines {
 impl OutputTail {
     /// Reads until the end of the stream. `label`: begins each forwarded line.
     pub(crate) fn start(pipe: pipe::Receiver, label: Option<String>) -> Self {
-        let lines = OutputLines(Arc::new(OutputReader {
+        let output = OutputLines(Arc::new(OutputReader {
             pipe,
             state: Mutex::default(),
             news: Notify::new(),
             unforwarded: Notify::new(),
         }));
-        Self { forwarding: tokio::spawn(forward(lines.clone(), label)), lines }
+        Self { forwarding: tokio::spawn(forward(output.clone(), label)), output }
     }
 
-    /// Lines of the output.
-    pub fn lines(&self) -> &OutputLines {
-        &self.lines
+    /// Lines of the output, which are kept from now on.
+    pub fn lines(&self) -> OutputLines {
+        self.output.0.state.lock().lines.get_or_insert_default();
+        self.output.clone()
     }
 
     /// Drops the tail: output before the next attempt does not belong to it.
     pub fn clear(&self) {
-        self.lines.0.state.lock().tail.clear();
+        self.output.0.state.lock().tail.clear();
     }
 
     /// Last lines of a process that has ended, as a failure quotes them; may be empty.
@@ -115,7 +117,7 @@ impl OutputTail {
         if !self.forwarding.is_finished() {
             let _ = timeout(END_DEADLINE, &mut self.forwarding).await;
         }
-        String::from_utf8_lossy(self.lines.0.state.lock().tail.make_contiguous()).into_owned()
+        String::from_utf8_lossy(self.output.0.state.lock().tail.make_contiguous()).into_owned()
     }
 }
 
@@ -127,10 +129,12 @@ impl OutputLines {
         if !state.unforwarded.is_empty() {
             self.0.unforwarded.notify_one();
         }
-        if state.has_ended && !state.lines.partial.is_empty() {
-            state.lines.end_line();
+        let has_ended = state.has_ended;
+        let Some(lines) = &mut state.lines else { return Vec::new() };
+        if has_ended && !lines.partial.is_empty() {
+            lines.end_line();
         }
-        state.lines.complete.drain(..).collect()
+        lines.complete.drain(..).collect()
     }
 
     /// Waits until there are lines that have not been taken.
@@ -148,7 +152,9 @@ impl OutputReader {
                 Ok(0) => state.has_ended = true,
                 Ok(read) => {
                     append(&mut state.tail, &chunk[..read]);
-                    state.lines.add(&chunk[..read]);
+                    if let Some(lines) = &mut state.lines {
+                        lines.add(&chunk[..read]);
+                    }
                     state.unforwarded.extend_from_slice(&chunk[..read]);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -244,7 +250,7 @@ mod tests {
         let (receiver, mut writer) = io::pipe().unwrap();
         let mut output =
             OutputTail::start(pipe::Receiver::from_owned_fd(receiver.into()).unwrap(), Some(String::new()));
-        let lines = output.lines().clone();
+        let lines = output.lines();
         assert!(lines.take().is_empty());
         writer.write_all(b"one\ntw").unwrap();
         timeout(END_DEADLINE, lines.news()).await.unwrap();

@@ -42,7 +42,7 @@ export function decide(policy: Fields, failure: Failure, course: Course, now: nu
   const isLong = now - (course.waitsSince ?? now) >= timeOf(policy, "max_wait", "24h");
   const isWait = outcome === "wait" && isRetried !== false && !isLong;
   const isFinal = outcome === "dead" || outcome === "cancelled";
-  const isWanted = isRetried ?? (outcome !== "fail" && onError === "retry");
+  const isWanted = isRetriedUnder(policy, failure);
   if (!isWait && (isFinal || !isWanted || course.attempt > retries)) {
     return { failure, isWait, isSkipped: !isFinal && onError === "skip" };
   }
@@ -60,10 +60,12 @@ export function decide(policy: Fields, failure: Failure, course: Course, now: nu
 /** Returns the outcome of an attempt under the policy of its type, as long as there are retries left. */
 export function outcomeUnder(policy: Fields, { outcome, kind }: Failure): Failure["outcome"] {
   if (outcome === "dead" || outcome === "cancelled") return outcome;
-  const isRetried = listed(policy, kind);
-  if (outcome === "wait") return isRetried === false ? "fail" : "wait";
-  const isWanted = isRetried ?? (outcome !== "fail" && (policy["on_error"] ?? "retry") === "retry");
-  return isWanted ? "retry" : "fail";
+  if (outcome === "wait") return listed(policy, kind) === false ? "fail" : "wait";
+  return isRetriedUnder(policy, { outcome, kind }) ? "retry" : "fail";
+}
+
+function isRetriedUnder(policy: Fields, { outcome, kind }: Pick<Failure, "outcome" | "kind">): boolean {
+  return listed(policy, kind) ?? (outcome !== "fail" && (policy["on_error"] ?? "retry") === "retry");
 }
 
 function doubled(least: number, times: number, most: number): number {

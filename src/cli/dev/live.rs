@@ -58,8 +58,8 @@ pub(super) struct Live {
 impl Live {
     /// Starts the apps, registers all types and creates their topics.
     pub(super) async fn open(&self) -> Result<Setup, Failure> {
-        if let Some(Changes(sources)) = &self.changes {
-            sources.lock().starting();
+        if let Some(Changes(sources)) = self.changes.clone() {
+            blocking(move || sources.lock().starting()).await.map_err(Failure::failed)?;
         }
         let opened = self.open_version().await;
         if let Some(Changes(sources)) = &self.changes {

@@ -31,11 +31,16 @@ pub(crate) fn type_statuses<'a>(
     heartbeats: &'a [(i64, Heartbeat)],
     task_type: &'a str,
 ) -> impl Iterator<Item = &'a TypeStatus> {
+    live_workers(heartbeats).flatten().filter(move |status| status.task_type == task_type)
+}
+
+/// Statuses of all types of each live worker.
+pub(crate) fn live_workers(heartbeats: &[(i64, Heartbeat)]) -> impl Iterator<Item = &[TypeStatus]> {
     let now = now_ms();
     let alive = heartbeats.iter().filter(move |(received_ms, heartbeat)| {
         heartbeat.state == HeartbeatState::Running && !heartbeat.is_silent(*received_ms, now)
     });
-    alive.flat_map(|(_, heartbeat)| &heartbeat.types).filter(move |status| status.task_type == task_type)
+    alive.map(|(_, heartbeat)| &heartbeat.types[..])
 }
 
 /// Totals of a type over the live workers; `None` if no live worker takes it.

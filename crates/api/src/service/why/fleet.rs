@@ -13,7 +13,7 @@ use kafleet_runtime::now_ms;
 use crate::http::problem::ApiError;
 use crate::read::consistency::TaskView;
 use crate::service::types::limits_of;
-use crate::service::workers::{type_statuses, worker_totals};
+use crate::service::workers::{live_workers, type_statuses, worker_totals};
 use crate::state::Api;
 
 use super::count::{Count, Counter};
@@ -73,7 +73,7 @@ pub(super) async fn explain_workers(reads: &QueueReads<'_>, task: &TaskView) -> 
         .map_or_else(Vec::new, |position| explain_stalled(&heartbeats, task_type, position.partition, is_opened));
     findings.extend(reached_limits(task_type, &limits, &work));
     if let Some(position) = position {
-        let of_workers = heartbeats.iter().map(|(_, heartbeat)| &heartbeat.types[..]);
+        let of_workers = live_workers(&heartbeats);
         findings.extend(of_workers.filter_map(|types| explain_full_app(types, task_type, position.partition)));
     }
     Ok(findings)
@@ -230,6 +230,20 @@ mod tests {
         let capacity = AppCapacity { app: "shop".into(), processes: 2, per_process: 1, threads };
         let (task_type, capacity) = (task_type.to_owned(), Some(capacity));
         TypeStatus { task_type, slots: 2, in_flight, partitions: vec![0, 1], capacity, ..TypeStatus::default() }
+    }
+
+    #[test]
+    fn workers_that_have_ended_or_are_silent_explain_nothing() {
+        let now = now_ms();
+        let heartbeat = |state: &str| -> Heartbeat {
+            let value = serde_json::json!({
+                "v": 1, "id": "w", "host": "h", "pid": 1, "version": "0", "state": state, "started_ms": now,
+                "at_ms": now, "every_ms": 1_000, "held_bytes": 0, "types": [], "running": [],
+            });
+            serde_json::from_value(value).unwrap()
+        };
+        let live = |received_ms, state| live_workers(&[(received_ms, heartbeat(state))]).count();
+        assert_eq!((live(now, "running"), live(now, "stopped"), live(now - 60_000, "running")), (1, 0, 0));
     }
 
     #[test]
