@@ -263,14 +263,17 @@ class Watcher:
     def _run(self) -> None:
         idle = 0
         while True:
+            # Set before the last look for work, so that work which comes behind that look ends the sleep.
+            self._asleep = idle >= _IDLE_TICKS
             busy = self._session.tick()
             busy |= self._session.send_logs()
             idle = 0 if busy else idle + 1
-            if idle > _IDLE_TICKS:
-                self._asleep, idle = True, 0
+            if busy:
+                self._asleep = False
             left = self.alarm + MARGIN_SECONDS - time.monotonic()
-            self._poked.wait(TICK if not self._asleep else None if left == math.inf else max(left, TICK))
-            self._poked.clear()
+            if self._poked.wait(TICK if not self._asleep else None if left == math.inf else max(left, TICK)):
+                self._poked.clear()
+                idle = 0
             if left <= 0:
                 self.alarm = self._session.next_deadline()
 
