@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use kafleet_handlers::context::Attempt;
 use kafleet_handlers::hooks::Observe;
 use kafleet_handlers::{Context, Failure};
+use kafleet_model::event::ErrorInfo;
 use kafleet_model::record::state::State;
 use kafleet_model::units::duration::Millis;
 use parking_lot::Mutex;
@@ -60,8 +61,8 @@ impl TaskLines {
     }
 
     fn ended(&self, cx: &Context, state: State, failure: &Failure, rest: impl Display) {
-        let error = format!("{}: {}", failure.kind, one_line(&failure.message));
-        self.print(cx, format_args!("{} {error} {rest}", self.paint.paint_as(state, "✗")));
+        let error = ErrorInfo::new(&failure.kind, one_line(&failure.message), cx.number);
+        self.print(cx, format_args!("{} {} {rest}", self.paint.paint_as(state, "✗"), error.text()));
     }
 }
 
@@ -75,7 +76,12 @@ impl Observe for TaskLines {
     }
 
     fn on_success(&self, cx: &Context, took: Duration) {
-        self.print(cx, format_args!("{} succeeded in {}", self.paint.paint_as(State::Succeeded, "✓"), time(took)));
+        let (mark, took) = (self.paint.paint_as(State::Succeeded, "✓"), time(took));
+        match cx.published_children() {
+            0 => self.print(cx, format_args!("{mark} succeeded in {took}")),
+            1 => self.print(cx, format_args!("{mark} done in {took}, and waits for its child")),
+            children => self.print(cx, format_args!("{mark} done in {took}, and waits for {children} children")),
+        }
     }
 
     fn on_retry(&self, cx: &Context, failure: &Failure, wait: Duration) {

@@ -215,6 +215,27 @@ async fn parent_names_open_and_failed_descendants() {
 }
 
 #[tokio::test]
+async fn continuation_that_the_outcome_has_not_started_is_named() {
+    let fleet = fleet().await;
+    let then = json!([{"type": "echo"}, {"type": "echo", "on": "failed"}]);
+    for id in ["a", "b"] {
+        assert_eq!(fleet.post("/v1/tasks", json!({"type": "echo", "id": id, "then": then})).await.0, 201);
+    }
+    fleet.succeed("a", json!(1)).await;
+    fleet.fail("b", "the disk is full").await;
+    fleet.succeed("a:then", json!(1)).await;
+    fleet.succeed("b:then-2", json!(1)).await;
+    for (id, unstarted) in [
+        ("a", "not started: the continuation `then-2` (`echo`), which starts only if the task or a child of it fails"),
+        ("b", "not started: the continuation `then` (`echo`), which starts only if the task and its children succeed"),
+    ] {
+        let ended = why(&fleet, id).await;
+        assert_eq!(codes(&ended), [Reason::Ended, Reason::ContinuationNotStarted], "{id}");
+        assert_eq!(ended.findings[1].message, unstarted);
+    }
+}
+
+#[tokio::test]
 async fn unpublished_and_external_tasks_are_explained() {
     let fleet = fleet().await;
     fleet.announce("up:child", "echo", Some(Position { partition: 0, offset: 0 })).await;

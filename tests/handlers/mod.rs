@@ -267,6 +267,7 @@ fn every_configuration_problem_is_reported_with_its_key() {
         register(&mut registry, toml, dir.path()).unwrap_err().join("\n")
     };
     for (toml, expected) in [
+        ("[types.resise]", "no Rust type or app has this name; hint: did you mean `resize`? Or set it to"),
         ("[types.a]", "`types.a.handler`: missing, and no Rust type or app has this name; hint"),
         ("[types.A_B]\nhandler = 'echo'", "`types.A_B`: `A_B` is not a type name"),
         ("[types.a]\nhandler = 'exec'", "`types.a.command`: missing; hint"),

@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use jsonschema::error::ValidationErrorKind as Kind;
+use kafleet_model::similar::similar;
 use serde_json::{Value, json};
 
 use super::Config;
@@ -85,11 +86,8 @@ fn problems_of(document: &Document, schema: &Value, error: &jsonschema::Validati
 
 fn unknown_key(pointer: &str, key: &str, allowed_keys: Vec<&str>) -> UnlocatedProblem {
     let message = format!("unknown key `{key}` in {}", table(pointer));
-    let near = allowed_keys.iter().map(|name| (strsim::damerau_levenshtein(name, key), name)).min();
-    let hint = match near {
-        Some((distance, name)) if distance <= (key.len() / 3).max(1) => format!("did you mean `{name}`? "),
-        _ => String::new(),
-    };
+    let near = similar(key, allowed_keys.iter().copied());
+    let hint = near.map(|name| format!("did you mean `{name}`? ")).unwrap_or_default();
     let names: Vec<_> = allowed_keys.iter().map(|name| format!("`{name}`")).collect();
     UnlocatedProblem::new(join(pointer, key), message).hint(format!("{hint}allowed: {}", names.join(", ")))
 }

@@ -20,6 +20,10 @@ pub struct LogDocument {
 pub struct LogLine {
     /// Time at which the line was sent.
     pub at: String,
+    /// Run of the task to which the line belongs.
+    pub run: u32,
+    /// Number of the attempt that wrote the line; 0 for a line that was appended from outside of an attempt.
+    pub attempt: u32,
     pub text: String,
 }
 

@@ -117,4 +117,6 @@ pub enum Reason {
     Lost,
     /// A descendant failed.
     FailedChild,
+    /// The outcome of the task did not start some of its continuations.
+    ContinuationNotStarted,
 }

@@ -464,6 +464,11 @@ impl Attempt {
         self.children.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Returns the number of children that the attempt has published.
+    pub fn published_children(&self) -> u32 {
+        self.children.load(Ordering::Relaxed)
+    }
+
     /// Counts activity, in this process only.
     pub fn record_activity(&self) {
         self.activity.fetch_add(1, Ordering::Relaxed);

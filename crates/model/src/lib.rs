@@ -48,6 +48,8 @@ pub mod retry;
 #[doc(hidden)]
 pub mod schedule;
 #[doc(hidden)]
+pub mod similar;
+#[doc(hidden)]
 pub mod statistics;
 pub mod task;
 #[doc(hidden)]

@@ -332,7 +332,7 @@ pub struct TypeCount {
 pub struct LogPage {
     /// Number of the first line of this page.
     pub from: u64,
-    /// Stored lines ([`kafleet_model::record::log_line::decode`]).
+    /// Stored lines ([`kafleet_model::record::log_line::StoredLine`]).
     pub lines: Vec<String>,
 }
 

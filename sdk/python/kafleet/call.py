@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from .foreign import Unpiped
 from .outcomes import Duration, milliseconds
 from .settings import Limits, Policy
 from .values import encode
@@ -56,7 +57,7 @@ _PLACES = {"submit": "a submitted task", "spawn": "a child", "then": "a continua
 
 
 @dataclass(frozen=True)
-class Call(Generic[R]):
+class Call(Unpiped, Generic[R]):
     """One task to create: a type with its params and options."""
 
     target: Submittable[Any, R]

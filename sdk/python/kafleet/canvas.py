@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack, overload
 
 from .call import Call, Options, Scope
+from .foreign import Unpiped
 from .steps import Steps, awaited, blocking
 from .task import Submittable
 
@@ -32,7 +33,7 @@ class Chain(Call[R]):
         return f"<Chain {' -> '.join(part.target.name for part in self.parts)}>"
 
 
-class Group(Generic[R]):
+class Group(Unpiped, Generic[R]):
     """Calls whose tasks run side by side; with tasks that follow them, a chord. Iterates over the calls."""
 
     def __init__(self, calls: Sequence[Call[R]], options: Options | None = None, following: Sequence[Call[Any]] = ()) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 
 def _table(text: str) -> dict[str, str]:
@@ -187,3 +187,12 @@ class Named:
             if name in table:
                 raise AttributeError(f"{noun} has no attribute `{name}`; hint: {table[name]}", name=name, obj=self)
             return super().__getattribute__(name)  # Raises the usual error, or that of a property.
+
+
+class Unpiped:
+    """Base of classes that Celery joins by `|`."""
+
+    __slots__ = ()
+
+    def __or__(self, other: object) -> NoReturn:
+        raise TypeError("calls are not joined by `|`; hint: `chain(a, b)`, or `chord(calls, body)` behind a group")

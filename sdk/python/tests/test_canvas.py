@@ -57,6 +57,13 @@ def test_chain_is_a_call_of_the_first_task_with_the_others_as_nested_continuatio
     }  # fmt: skip
 
 
+def test_calls_joined_as_in_celery_lead_to_chain() -> None:
+    calls: list[Any] = [tasks.double.call(1), group(tasks.double.call(1)), chain(tasks.double.call(1), tasks.double)]
+    for call in calls:
+        with pytest.raises(TypeError, match=r"hint: `chain\(a, b\)`"):
+            _ = call | tasks.double.call(1)
+
+
 def test_step_comes_before_the_continuations_that_its_predecessor_has_already() -> None:
     apology = tasks.add.using(on="failed").call(0)
     (document,) = submitted(chain(tasks.add.using(then=[apology]).call(1), tasks.double))

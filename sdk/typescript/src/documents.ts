@@ -144,6 +144,9 @@ export interface LogDocument {
 /** Line of a log. */
 export interface LogLine {
   at: string;
+  run: number;
+  /** Number of the attempt that wrote the line; 0 for a line that was appended from outside. */
+  attempt: number;
   text: string;
 }
 

@@ -7,7 +7,7 @@ use kafleet_documents::{LogDocument, Status};
 use kafleet_model::record::state::State;
 use rustc_hash::FxHashMap;
 
-use super::LogArgs;
+use super::{LogArgs, attempt_of};
 use crate::cli::client::{Client, Query};
 use crate::cli::exit::{Code, Failure, Outcome};
 use crate::cli::list::pages;
@@ -118,9 +118,9 @@ impl Logs<'_> {
     }
 
     fn show_lines(&self, status: &Status, page: &LogDocument) -> Result<(), Failure> {
-        let head = self.head(status);
         page.lines.iter().try_for_each(|line| {
             let time = if self.times { format!("{}  ", line.at) } else { String::new() };
+            let head = self.head(status, attempt_of(line).filter(|attempt| *attempt != (1, 1)));
             self.output.line(&format!("{time}{head} │ {}", one_line(&line.text)))
         })
     }
@@ -129,11 +129,17 @@ impl Logs<'_> {
     fn show_error(&self, status: &Status) -> Result<(), Failure> {
         let Some(error) = status.error.as_ref().filter(|_| !self.output.is_json()) else { return Ok(()) };
         let mark = self.output.paint.paint_as(status.state, "✗");
-        self.output.line(&format!("{} {mark} {}", self.head(status), error_text(error)))
+        self.output.line(&format!("{} {mark} {}", self.head(status, None), error_text(error)))
     }
 
-    fn head(&self, status: &Status) -> String {
-        self.output.paint.dim(&format!("{} {}", status.task_type.as_deref().unwrap_or("-"), status.id))
+    /// Type and id of a task, with the attempt if it is not the first one.
+    fn head(&self, status: &Status, attempt: Option<(u32, u32)>) -> String {
+        let attempt = match attempt {
+            Some((1, number)) => format!(" attempt {number}"),
+            Some((run, number)) => format!(" run {run} attempt {number}"),
+            None => String::new(),
+        };
+        self.output.paint.dim(&format!("{} {}{attempt}", status.task_type.as_deref().unwrap_or("-"), status.id))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use clap::Args;
-use kafleet_documents::{AppendLog, LogAppended, LogDocument};
+use kafleet_documents::{AppendLog, LogAppended, LogDocument, LogLine};
 use kafleet_model::event::log_line::MAX_EVENT_BYTES;
 
 use super::client::{Client, ReconnectingStream};
@@ -57,10 +57,11 @@ async fn read(client: &Client, output: &Output, id: &str, args: &LogArgs) -> Out
     let begun = args.from;
     let mut from = begun;
     let mut shown = false;
+    let mut printer = LinePrinter::new(output, args.times);
     loop {
         let query = vec![("from", from.to_string())];
         let page: LogDocument = client.get(&["v1", "tasks", id, "log"], &query).await?;
-        show(output, &page, from, args.times)?;
+        printer.show(&page, from)?;
         shown |= !page.lines.is_empty();
         from = page.from + page.lines.len() as u64;
         if page.lines.is_empty() || from >= page.total {
@@ -89,28 +90,75 @@ fn empty_message(id: &str, from: u64, total: u64) -> String {
 
 async fn follow_log(client: &Client, output: &Output, id: &str, args: &LogArgs) -> Outcome {
     let mut from = args.from;
+    let mut printer = LinePrinter::new(output, args.times);
     let mut changes = ReconnectingStream::open_log(client, id, from).await?;
     while let Some(page) = changes.lines().await? {
-        show(output, &page, from, args.times)?;
+        printer.show(&page, from)?;
         from = page.from + page.lines.len() as u64;
     }
     Ok(Code::Ok)
 }
 
-fn show(output: &Output, page: &LogDocument, from: u64, times: bool) -> Result<(), Failure> {
-    if page.from > from {
-        eprint_line(format_args!("{} lines before line {} are no longer kept", page.from - from, page.from));
+/// Prints the pages of one log.
+struct LinePrinter<'a> {
+    output: &'a Output,
+    times: bool,
+    headings: AttemptHeadings,
+}
+
+impl<'a> LinePrinter<'a> {
+    fn new(output: &'a Output, times: bool) -> Self {
+        Self { output, times, headings: AttemptHeadings::default() }
     }
-    if output.is_json() {
-        return output.json_line(page);
-    }
-    page.lines.iter().try_for_each(|line| {
-        if times {
-            output.line(&format!("{}  {}", line.at, one_line(&line.text)))
-        } else {
-            output.line(&one_line(&line.text))
+
+    /// Prints a page that was requested from this line on.
+    fn show(&mut self, page: &LogDocument, from: u64) -> Result<(), Failure> {
+        if page.from > from {
+            eprint_line(format_args!("{} lines before line {} are no longer kept", page.from - from, page.from));
         }
-    })
+        if self.output.is_json() {
+            return self.output.json_line(page);
+        }
+        page.lines.iter().try_for_each(|line| self.show_line(line))
+    }
+
+    fn show_line(&mut self, line: &LogLine) -> Result<(), Failure> {
+        if let Some(heading) = self.headings.above(line) {
+            // Not on stdout, which has the lines of the log alone.
+            eprint_line(heading);
+        }
+        let time = if self.times { format!("{}  ", line.at) } else { String::new() };
+        self.output.line(&format!("{time}{}", one_line(&line.text)))
+    }
+}
+
+/// Headings between the lines of different attempts.
+struct AttemptHeadings {
+    /// Run and attempt of the newest line.
+    newest: (u32, u32),
+}
+
+impl Default for AttemptHeadings {
+    fn default() -> Self {
+        Self { newest: (1, 1) }
+    }
+}
+
+impl AttemptHeadings {
+    /// Heading above a line, if another attempt wrote it than the line before. Lines from outside of an attempt have none.
+    fn above(&mut self, line: &LogLine) -> Option<String> {
+        let (run, attempt) = attempt_of(line).unwrap_or(self.newest);
+        match std::mem::replace(&mut self.newest, (run, attempt)) {
+            earlier if earlier == (run, attempt) => None,
+            (earlier_run, _) if earlier_run == run => Some(format!("--- attempt {attempt}")),
+            _ => Some(format!("--- run {run}, attempt {attempt}")),
+        }
+    }
+}
+
+/// Run and attempt that wrote a line; `None` for a line from outside of an attempt.
+fn attempt_of(line: &LogLine) -> Option<(u32, u32)> {
+    (line.attempt > 0).then_some((line.run, line.attempt))
 }
 
 async fn append(client: &Client, output: &Output, id: &str, text: &str) -> Outcome {
@@ -132,4 +180,28 @@ fn read_stdin() -> Result<String, Failure> {
     let read = std::io::stdin().lock().take(limit).read_to_string(&mut text);
     read.map_err(|error| Failure::usage(format_args!("stdin cannot be read as text: {error}")))?;
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(run: u32, attempt: u32) -> LogLine {
+        LogLine { at: "2026-11-01T00:00:00.000Z".into(), run, attempt, text: "text".into() }
+    }
+
+    #[test]
+    fn lines_of_a_further_attempt_have_a_heading() {
+        let mut headings = AttemptHeadings::default();
+        for (run, attempt, heading) in [
+            (1, 1, None),
+            (1, 1, None),
+            (1, 3, Some("--- attempt 3")),
+            (1, 0, None),
+            (1, 3, None),
+            (2, 1, Some("--- run 2, attempt 1")),
+        ] {
+            assert_eq!(headings.above(&line(run, attempt)).as_deref(), heading, "{run}.{attempt}");
+        }
+    }
 }

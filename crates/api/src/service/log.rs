@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kafleet_documents::{AppendLog, EndReason, LogAppended, LogDocument, LogLine};
 use kafleet_model::event::log_line::lines_of;
 use kafleet_model::event::{Event, Payload};
-use kafleet_model::record::log_line;
+use kafleet_model::record::log_line::StoredLine;
 use kafleet_model::task::id::TaskId;
 use kafleet_model::units::time::time_text;
 use kafleet_runtime::now_ms;
@@ -98,9 +98,9 @@ async fn log_page(api: &Api, task: &TaskView, from: u64, limit: usize) -> Result
 }
 
 fn read_line(stored: &str) -> Result<LogLine, StoreError> {
-    let (at_ms, text) = log_line::decode(stored)
+    let line = StoredLine::decode(stored)
         .ok_or_else(|| StoreError::Invalid("a log line was written by another version and cannot be decoded".into()))?;
-    Ok(LogLine { at: time_text(at_ms), text: text.to_owned() })
+    Ok(LogLine { at: time_text(line.at_ms), run: line.run, attempt: line.attempt, text: line.text.to_owned() })
 }
 
 async fn follow_log(api: &Arc<Api>, task: TaskView, from: u64, subscription: &Subscription, mut events: Events) {

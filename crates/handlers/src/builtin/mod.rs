@@ -14,6 +14,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use kafleet_config::{CallbacksConfig, EmailConfig, HandlerKind, TypeConfig, WorkerConfig};
+use kafleet_model::similar::similar;
 use kafleet_model::task::id::check_own_type;
 use serde_json::Value;
 
@@ -63,8 +64,10 @@ pub fn register_config(
             None => {}
         }
     }
+    let declared: Vec<String> = registry.types().map(|(name, _)| name.to_string()).collect();
     for (name, config) in types {
-        let mut section = Section { name, config, env, client: &mut client, problems: &mut problems };
+        let (client, problems) = (&mut client, &mut problems);
+        let mut section = Section { name, config, env, client, declared: &declared, problems };
         if registry.get(name).is_some() {
             section.override_policy(registry);
         } else if (config.handler.is_some() || !env.has_unknown_types)
@@ -107,6 +110,8 @@ struct Section<'a> {
     env: &'a HandlerEnv<'a>,
     /// Created for the first `http` type and shared by all.
     client: &'a mut Option<KeepAliveClient>,
+    /// Names of the types of Rust and of apps.
+    declared: &'a [String],
     problems: &'a mut Vec<String>,
 }
 
@@ -136,9 +141,13 @@ impl Section<'_> {
             self.problem("", error);
         }
         let Some(kind) = self.config.handler else {
+            let near = similar(self.name, self.declared.iter().map(String::as_str));
+            let near = near.map(|name| format!("did you mean `{name}`? Or ")).unwrap_or_default();
             self.problem(
                 "handler",
-                "missing, and no Rust type or app has this name; hint: set it to `echo`, `foreach`, `exec` or `http`",
+                format_args!(
+                    "missing, and no Rust type or app has this name; hint: {near}set it to `echo`, `foreach`, `exec` or `http`"
+                ),
             );
             return None;
         };

@@ -50,7 +50,7 @@ pub struct Changes {
     pub counts: Vec<(Arc<str>, State, i64)>,
     /// Differences in the number of tasks in [`Index::Failed`]; never zero.
     pub errors: Vec<(Arc<str>, Fingerprint, i64)>,
-    /// Log lines to append ([`crate::record::log_line::encode`]).
+    /// Log lines to append ([`crate::record::log_line::StoredLine`]).
     pub logs: Vec<(TaskId, Vec<String>)>,
     /// Attachments by name, in order of application; `None` removes one.
     pub attachments: Vec<(TaskId, String, Option<Vec<u8>>)>,

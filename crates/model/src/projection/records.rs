@@ -5,7 +5,8 @@ use rustc_hash::FxHashMap;
 use super::IndexedFields;
 use super::deferred_record::DeferredRecord;
 use crate::event::{Event, Payload};
-use crate::record::{TaskRecord, log_line};
+use crate::record::TaskRecord;
+use crate::record::log_line::StoredLine;
 use crate::statistics::Statistics;
 use crate::task::id::TaskId;
 
@@ -102,7 +103,7 @@ impl Records {
     pub(super) fn collect_side_data(&mut self, event: &Event) {
         let (given, data) = match &event.payload {
             Payload::Log { lines, .. } => {
-                let lines = lines.iter().map(|line| log_line::encode(event.at_ms, line)).collect();
+                let lines = lines.iter().map(|line| StoredLine::of(event, line).encode()).collect();
                 return self.logs.push((event.id.clone(), lines));
             }
             Payload::Attached { attachment: Some(given) } => (given, Some(given.data.clone())),

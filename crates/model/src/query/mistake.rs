@@ -35,11 +35,3 @@ impl Mistake {
         format!("{line}\n{}{}", " ".repeat(marked.start), "^".repeat(marked.len().max(1)))
     }
 }
-
-/// Returns the most similar of the known words, if it is similar enough to be meant.
-pub(super) fn similar<'a>(word: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let word = word.to_ascii_lowercase();
-    let limit = (word.chars().count() / 3).max(1);
-    let distances = words.into_iter().map(|candidate| (strsim::damerau_levenshtein(candidate, &word), candidate));
-    distances.min().filter(|(distance, _)| *distance <= limit).map(|(_, candidate)| candidate)
-}

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::mistake::{Mistake, similar};
+use super::mistake::Mistake;
 use super::{MAX_QUERY_BYTES, MAX_TERMS, MAX_VALUES, Qualifier, TaskQuery, Term, Test};
+use crate::similar::similar;
 use crate::task::id::clip;
 
 impl TaskQuery {

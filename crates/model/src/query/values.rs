@@ -2,9 +2,9 @@
 
 use regex::{Regex, RegexBuilder};
 
-use super::mistake::similar;
 use super::{Condition, Qualifier, QueryTime, Test, TreeLevel};
 use crate::record::state::State;
+use crate::similar::similar;
 use crate::task::id::{TaskId, check_type, clip};
 use crate::task::parse_time;
 use crate::units::duration::Millis;

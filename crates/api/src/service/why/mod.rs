@@ -19,11 +19,13 @@ use crate::read::consistency::TaskView;
 use crate::service::context::{After, RequestContext};
 use crate::state::Api;
 
+mod continuations;
 mod count;
 mod fleet;
 mod queue_reads;
 mod queued;
 
+use continuations::explain_unstarted;
 pub(crate) use fleet::consumer_group;
 use fleet::{blocking_commands, explain_taken};
 use queue_reads::QueueReads;
@@ -74,6 +76,9 @@ async fn explain(
         state if state.is_terminal() => explain_ended(api, &task).await?,
         _ => vec![explain_taken(api, &task)],
     };
+    if task.record.state.is_terminal() {
+        findings.extend(explain_unstarted(api, &task).await?);
+    }
     findings.extend(explain_same_id(&task));
     findings.extend(explain_lag(&reads, &task).await?);
     Ok(Why { id: task.id.to_string(), state: task.record.state, findings })
