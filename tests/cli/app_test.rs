@@ -35,8 +35,10 @@ fn python_sdk_follows_the_protocol() {
     let apps = root().join("sdk/python/tests/apps");
     let one_slot = skipped(app_test(&apps, &["conformance.py"]));
     assert_eq!(one_slot, ["unable", "slots", "joined-attempts"]);
-    let slots =
-        skipped(app_test(&apps, &["--", "env", "TEST_SLOTS=3", "python3", "-P", "-m", "kafleet", "conformance.py"]));
+    let slots = skipped(app_test(
+        &apps,
+        &["--", "env", "TEST_SLOTS=3", "TEST_THREADS=3", "python3", "-P", "-m", "kafleet", "conformance.py"],
+    ));
     assert_eq!(slots, ["unable"]);
 }
 

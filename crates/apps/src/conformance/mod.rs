@@ -90,7 +90,6 @@ pub enum CaseResult {
 /// Properties that the app declares.
 struct Properties {
     types: BTreeSet<String>,
-    slots: u32,
     is_responsive: bool,
 }
 
@@ -101,11 +100,8 @@ struct Properties {
 pub async fn run(program: &AppProgram) -> Result<Vec<CaseReport>, StartError> {
     let (process, declaration) = program.start(0, &welcome(None)).await?;
     drop(process);
-    let properties = Properties {
-        types: declaration.types.into_keys().collect(),
-        slots: declaration.capacity.slots,
-        is_responsive: declaration.responsive,
-    };
+    let properties =
+        Properties { types: declaration.types.into_keys().collect(), is_responsive: declaration.responsive };
     let concurrent = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_CONCURRENT);
     let reports = futures::stream::iter(all_cases()).map(|case| report(program, &properties, case));
     Ok(reports.buffered(concurrent).collect().await)
@@ -118,14 +114,32 @@ fn all_cases() -> Vec<Case> {
 }
 
 async fn report(program: &AppProgram, properties: &Properties, case: Case) -> CaseReport {
-    let result = match properties.missing(&case) {
-        Some(error) => CaseResult::Skipped(error),
-        None => match play(program, &case.steps).await {
-            Ok(()) => CaseResult::Passed,
-            Err(error) => CaseResult::Failed(error),
-        },
-    };
+    let result = result(program, properties, &case).await;
     CaseReport { case: case.name, rule: case.rule, result }
+}
+
+async fn result(program: &AppProgram, properties: &Properties, case: &Case) -> CaseResult {
+    if let Some(error) = properties.missing(case) {
+        return CaseResult::Skipped(error);
+    }
+    if case.needs == Needs::Slots {
+        match slots_of(program, &case.types).await {
+            Err(error) => return CaseResult::Failed(error.to_string()),
+            Ok(slots) if slots < 2 => return CaseResult::Skipped("the app has one slot for these types".to_owned()),
+            Ok(_) => {}
+        }
+    }
+    match play(program, &case.steps).await {
+        Ok(()) => CaseResult::Passed,
+        Err(error) => CaseResult::Failed(error),
+    }
+}
+
+/// Slots of a process that serves these types alone, which may differ from those of one that serves all.
+async fn slots_of(program: &AppProgram, types: &[String]) -> Result<u32, StartError> {
+    let (process, declaration) = program.start(0, &welcome(Some(types))).await?;
+    drop(process);
+    Ok(declaration.capacity.slots)
 }
 
 impl Properties {
@@ -136,7 +150,6 @@ impl Properties {
         }
         match case.needs {
             Needs::Responsive if !self.is_responsive => Some("the app is not `responsive`".to_owned()),
-            Needs::Slots if self.slots < 2 => Some("the app has one slot".to_owned()),
             Needs::Broken => Some("the case needs an app that cannot start".to_owned()),
             _ => None,
         }

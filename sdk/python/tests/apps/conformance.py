@@ -12,7 +12,7 @@ from typing import Any
 from kafleet import App, Cancelled, Context, Dead, Fail, Params, Remote, Retry
 from kafleet.task import Options
 
-app = App(slots=int(os.environ.get("TEST_SLOTS", "1")))
+app = App(slots=int(os.environ.get("TEST_SLOTS", "1")), threads=int(os.environ.get("TEST_THREADS", "1")))
 
 
 @app.task
