@@ -20,10 +20,10 @@ use std::collections::BTreeMap;
 use kafleet_model::event::ErrorInfo;
 use kafleet_model::json::RawJson;
 use kafleet_model::record::state::State;
-use kafleet_model::task::Policy;
 use kafleet_model::task::document::{ChangeFields, CreateFields, ShownFields, document};
 use kafleet_model::task::field::Scope;
 use kafleet_model::task::patch::{FieldChanges, given};
+use kafleet_model::task::{Policy, TaskRunner};
 use kafleet_model::units::duration::Millis;
 use kafleet_model::units::time::Expires;
 use schemars::JsonSchema;
@@ -173,6 +173,13 @@ pub struct Status {
 
 document!(Status, Scope::Status, fields);
 
+impl Status {
+    /// Returns the runner of the task.
+    pub fn runner(&self) -> TaskRunner {
+        TaskRunner::of(self.task_type.as_deref(), Some(&self.fields))
+    }
+}
+
 /// Counts of direct children.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Children {
@@ -238,9 +245,33 @@ pub struct TaskPage {
     /// Only if no scanned task matches: the conditions that exclude some of them.
     #[serde(default)]
     pub excluded: Vec<ExcludedTerm>,
+    /// Only if a search for roots finds none: the tasks of other levels that match its other conditions.
+    #[serde(default)]
+    pub other_levels: Option<OtherLevels>,
     /// Events partitions of which the store has lost data, or which no tracker projects: tasks are missing or outdated.
     #[serde(default)]
     pub incomplete: Vec<u32>,
+}
+
+impl TaskPage {
+    /// Appends the next page of the same list.
+    pub fn append(&mut self, next: Self) {
+        let scanned = self.scanned.into_iter().chain(next.scanned).reduce(|all, more| all + more);
+        let mut tasks = std::mem::take(&mut self.tasks);
+        tasks.extend(next.tasks);
+        let mut excluded = std::mem::take(&mut self.excluded);
+        for more in next.excluded {
+            match excluded.iter_mut().find(|known| known.term == more.term) {
+                Some(known) => known.tasks += more.tasks,
+                None => excluded.push(more),
+            }
+        }
+        if !tasks.is_empty() {
+            excluded.clear();
+        }
+        let other_levels = self.other_levels.or(next.other_levels);
+        *self = Self { tasks, scanned, excluded, other_levels, ..next };
+    }
 }
 
 /// Condition of a search without matches.
@@ -251,6 +282,15 @@ pub struct ExcludedTerm {
     pub term: String,
     /// Number of scanned tasks that it excludes.
     pub tasks: u64,
+}
+
+/// Tasks below others that a search for roots leaves out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OtherLevels {
+    /// Number of tasks found that match.
+    pub tasks: u64,
+    /// False: there may be more.
+    pub exact: bool,
 }
 
 /// Source of a list of tasks.

@@ -47,7 +47,7 @@ pub(crate) fn check(task: &TaskView, only_failed: bool) -> Result<(), ApiError> 
         }
         return if has_restartable(task) { Ok(()) } else { Err(nothing_failed(task)) };
     }
-    if record.is_external() {
+    if !record.runner().can_be_retried() {
         return Err(external(task));
     }
     if !record.definition.announced {
