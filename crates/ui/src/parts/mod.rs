@@ -27,6 +27,7 @@ pub(super) mod tasks;
 pub(super) mod timeline;
 pub(super) mod times;
 mod visible;
+pub(super) mod words;
 
 pub(super) use visible::{visible, without_hidden};
 
