@@ -194,8 +194,10 @@ fn nothing(view: &View, query: &TaskQuery, page: &TaskPage, looked: u64) -> Mark
             (empty("No task has been submitted yet. Submit one:", &["kafleet submit echo '{\"hello\": \"world\"}'"]))
         } @else if page.stopped_early {
             div.empty {
-                p { "No match so far among " (counted(looked, "task", "tasks")) ". A time, a tree or a state of running or \
-                     failed tasks shortens the search." }
+                p {
+                    "No match so far. The search stopped after scanning " (counted(looked, "task", "tasks"))
+                    ": a time, a tree, or a state of running or failed tasks shortens it."
+                }
                 (exclusions(view, query, page))
                 (unsearched(query))
             }
