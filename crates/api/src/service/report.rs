@@ -25,7 +25,7 @@ pub(crate) async fn report(
 ) -> Result<ReportOutcome, ApiError> {
     check(&report)?;
     let task = api.reads.find(&id, None).await?;
-    let runner = task.record.runner();
+    let runner = TaskRunner::of_record(&task.record);
     if runner == TaskRunner::Workers {
         return Err(ApiError::new(Code::NotExternal, format!("`{}` is run by a worker and takes no reports", task.id))
             .hint("only tasks created with `external: true` take reports"));

@@ -31,7 +31,7 @@ use super::retention::Expiry;
 use super::retry::RunUsage;
 use super::task::continuation::{Continuation, ids_below};
 use super::task::id::TaskId;
-use super::task::{OnFailure, Policy, Position, TaskRunner};
+use super::task::{OnFailure, Policy, Position};
 use super::trace::SpanContext;
 
 /// Maximum number of history entries in a record. The first entry stays; the oldest after it are dropped.
@@ -328,11 +328,6 @@ impl TaskRecord {
     /// Number of restartable descendants.
     pub fn restartable_below(&self) -> u64 {
         self.tree.below.iter().map(|group| group.restartable).sum()
-    }
-
-    /// Returns the runner of the task.
-    pub fn runner(&self) -> TaskRunner {
-        TaskRunner::of(self.task_type.as_deref(), self.definition.policy.as_deref())
     }
 
     /// Returns true if no worker runs the task: another system reports its states.

@@ -2,6 +2,7 @@
 
 use super::Policy;
 use super::id::BULK_TYPE;
+use crate::record::TaskRecord;
 
 /// Runner of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,11 @@ impl TaskRunner {
             true => Self::External,
             false => Self::Workers,
         }
+    }
+
+    /// Returns the runner of the task of a record.
+    pub fn of_record(record: &TaskRecord) -> Self {
+        Self::of(record.task_type.as_deref(), record.definition.policy.as_deref())
     }
 
     /// Whether a retry starts a new run of the task itself: there must be a record that workers read.
@@ -51,10 +57,11 @@ mod tests {
 
     #[test]
     fn runner_follows_from_type_and_policy() {
+        let plain = Policy::default();
         let mut external = Policy::default();
         external.rules.external = true;
         let runner = |task_type, policy| TaskRunner::of(Some(task_type), policy);
-        assert_eq!(runner("echo", Some(&Policy::default())), TaskRunner::Workers);
+        assert_eq!(runner("echo", Some(&plain)), TaskRunner::Workers);
         assert_eq!(runner("echo", None), TaskRunner::Workers);
         assert_eq!(runner("approval", Some(&external)), TaskRunner::External);
         assert_eq!(runner(BULK_TYPE, Some(&external)), TaskRunner::BulkAction);

@@ -30,79 +30,37 @@ enum PageLink {
 }
 
 /// Advice for each code. A new code decides here whether its hints are fit for pages.
+#[rustfmt::skip]
 const fn advice(code: Code) -> Advice {
     use Advice::{Hint, Page, Sentence};
+    use PageLink::{Schedule, Schema, Task, To};
     match code {
-        Code::BadJson
-        | Code::UnknownField
-        | Code::BadField
-        | Code::BadId
-        | Code::UnknownParameter
-        | Code::BadParameter
-        | Code::TooManyItems
-        | Code::BadKillSwitch
-        | Code::BadRequest
-        | Code::Unauthorized
-        | Code::Forbidden
-        | Code::ForbiddenHost
-        | Code::ForbiddenOrigin
-        | Code::ReadOnly
-        | Code::NotFound
-        | Code::UnknownParent
-        | Code::NoParams
-        | Code::MethodNotAllowed
-        | Code::BodyTimeout
-        | Code::AlreadyDropped
-        | Code::AlreadyRedriven
-        | Code::DuplicateId
-        | Code::AlreadyFinished
-        | Code::TooManyAttachments
-        | Code::NotExternal
-        | Code::NotChangeable
-        | Code::UnreadableDeadLetter
-        | Code::TooManyRuns
-        | Code::ParamsUnreadable
-        | Code::ParamsGone
-        | Code::TooLarge
-        | Code::UnsupportedMedia
-        | Code::AmbiguousJson
-        | Code::Rejected
-        | Code::BadState
-        | Code::MultipleTrees
-        | Code::TooManyTimes
-        | Code::LimitTooSmall
-        | Code::Internal
-        | Code::InProgress
-        | Code::NotVisibleYet
-        | Code::StoreUnavailable
-        | Code::KafkaUnavailable
-        | Code::OutcomeUnknown
-        | Code::NotAnnounced
-        | Code::Overloaded
-        | Code::NotReady => Hint,
-        Code::BadCursor => Page("Start at the first page of the list.", PageLink::To("/tasks", "All tasks")),
+        Code::BadJson | Code::UnknownField | Code::BadField | Code::BadId | Code::UnknownParameter | Code::BadParameter
+        | Code::TooManyItems | Code::BadKillSwitch | Code::BadRequest | Code::Unauthorized | Code::Forbidden
+        | Code::ForbiddenHost | Code::ForbiddenOrigin | Code::ReadOnly | Code::NotFound | Code::UnknownParent
+        | Code::NoParams | Code::MethodNotAllowed | Code::BodyTimeout | Code::AlreadyDropped | Code::AlreadyRedriven
+        | Code::DuplicateId | Code::AlreadyFinished | Code::TooManyAttachments | Code::NotExternal | Code::NotChangeable
+        | Code::UnreadableDeadLetter | Code::TooManyRuns | Code::ParamsUnreadable | Code::ParamsGone | Code::TooLarge
+        | Code::UnsupportedMedia | Code::AmbiguousJson | Code::Rejected | Code::BadState | Code::MultipleTrees
+        | Code::TooManyTimes | Code::LimitTooSmall | Code::Internal | Code::InProgress | Code::NotVisibleYet
+        | Code::StoreUnavailable | Code::KafkaUnavailable | Code::OutcomeUnknown | Code::NotAnnounced
+        | Code::Overloaded | Code::NotReady => Hint,
+        Code::BadCursor => Page("Start at the first page of the list.", To("/tasks", "All tasks")),
         Code::UnknownRoute => Sentence("The navigation leads to all pages."),
-        Code::UnknownType => {
-            Page("Types are listed once they have a topic or were declared.", PageLink::To("/types", "All types"))
+        Code::UnknownType => Page("Types are listed once they have a topic or were declared.", To("/types", "All types")),
+        Code::UnknownAttachment => Page("The page of the task lists its attachments.", Task),
+        Code::UnknownKillSwitch => Page("It may have been switched off.", To("/kill-switches", "All kill switches")),
+        Code::TooManyKillSwitches => Page("Switch one off first.", To("/kill-switches", "All kill switches")),
+        Code::UnknownSchedule => Page("It may have been deleted.", To("/schedules", "All schedules")),
+        Code::TooManySchedules => Page("Delete one first.", To("/schedules", "All schedules")),
+        Code::DuplicateSchedule => Page("Choose another id, or edit the existing schedule.", Schedule),
+        Code::DeadLetterSuperseded => Page("To run it again anyway, retry the task.", Task),
+        Code::ExternalTask => Page("The failed tasks below it can be retried from its page.", Task),
+        Code::NothingToRetry => Page("The task itself can be retried from its page, if workers run it.", Task),
+        Code::NotFinished => {
+            Page("Wait for it to end, or cancel it first. What failed below it can be retried from its page.", Task)
         }
-        Code::UnknownAttachment => Page("The page of the task lists its attachments.", PageLink::Task),
-        Code::UnknownKillSwitch => {
-            Page("It may have been switched off.", PageLink::To("/kill-switches", "All kill switches"))
-        }
-        Code::TooManyKillSwitches => Page("Switch one off first.", PageLink::To("/kill-switches", "All kill switches")),
-        Code::UnknownSchedule => Page("It may have been deleted.", PageLink::To("/schedules", "All schedules")),
-        Code::TooManySchedules => Page("Delete one first.", PageLink::To("/schedules", "All schedules")),
-        Code::DuplicateSchedule => Page("Choose another id, or edit the existing schedule.", PageLink::Schedule),
-        Code::DeadLetterSuperseded => Page("To run it again anyway, retry the task.", PageLink::Task),
-        Code::ExternalTask => Page("The failed tasks below it can be retried from its page.", PageLink::Task),
-        Code::NothingToRetry => {
-            Page("The task itself can be retried from its page, if workers run it.", PageLink::Task)
-        }
-        Code::NotFinished => Page(
-            "Wait for it to end, or cancel it first. What failed below it can be retried from its page.",
-            PageLink::Task,
-        ),
-        Code::Schema => Page("Correct the params.", PageLink::Schema),
+        Code::Schema => Page("Correct the params.", Schema),
     }
 }
 

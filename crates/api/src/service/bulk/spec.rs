@@ -97,7 +97,7 @@ impl BulkSpec {
         let (record, is_open) = (&task.record, !task.record.state.is_terminal());
         match self.action {
             _ if task.superseded => Some("of an earlier run of the parent"),
-            _ if record.runner() == TaskRunner::BulkAction => Some("a bulk action itself"),
+            _ if TaskRunner::of_record(record) == TaskRunner::BulkAction => Some("a bulk action itself"),
             _ if self.is_restarted(task) => Some("started again since the request"),
             BulkAction::Cancel if !is_open => Some("already ended"),
             BulkAction::Cancel if record.covering_cancel(true).is_some() => Some("already cancelled"),
