@@ -67,7 +67,7 @@ async fn pages_speak_of_pages_and_not_of_requests() {
     let browser = Browser::new(&fleet);
     let mut pages = Vec::new();
     for path in PLAIN {
-        pages.push((path.to_string(), browser.get(path).await));
+        pages.push(((*path).to_owned(), browser.get(path).await));
     }
     for page in OF_TASK {
         let path = format!("/tasks/order{page}");
