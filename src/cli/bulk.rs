@@ -1,7 +1,10 @@
 //! `bulk`: cancels, retries or starts all tasks that match a search.
 
 use clap::{Args, Subcommand};
-use kafleet_documents::{BulkAction, BulkPreview, BulkProgress, BulkRequest, BulkSelection, Status, TaskPage};
+use kafleet_documents::{
+    BulkAction, BulkOptions, BulkPreview, BulkProgress, BulkRequest, BulkSelection, Status, TaskPage, UnchangedTasks,
+};
+use kafleet_model::query::{TaskQuery, TreeLevel};
 use kafleet_model::units::duration::Millis;
 use tokio::time::Instant;
 
@@ -27,7 +30,7 @@ pub(super) enum BulkVerb {
 
 #[derive(Debug, Args)]
 pub(super) struct BulkArgs {
-    /// Search for the tasks, such as 'type:resize state:failed from:2h'; `level:any` includes tasks below roots
+    /// Search for the tasks, such as 'type:resize state:failed from:2h'; `level:any` and `level:roots` choose the level
     #[arg(value_name = "QUERY", required_unless_present = "id", conflicts_with = "id")]
     pub query: Option<String>,
     /// Id of a task instead of a search; repeatable
@@ -69,7 +72,7 @@ async fn request_action(action: BulkAction, args: BulkArgs, globals: &Globals) -
     args.query.as_deref().map_or(Ok(()), check_query)?;
     let (q, ids) = (args.query, args.id);
     if args.preview {
-        let searched = q.as_ref().is_some_and(|q| !q.contains("level:"));
+        let searched = q.as_deref().is_some_and(finds_roots);
         let selection = BulkSelection { action, q, ids };
         let preview: BulkPreview = client.post(&["v1", "bulk", "preview"], Some(&selection)).await?;
         return show_preview(&preview, searched, &output);
@@ -94,10 +97,18 @@ fn show_preview(preview: &BulkPreview, searched: bool, output: &Output) -> Outco
     for id in &preview.sample {
         output.line(&format!("  {id}"))?;
     }
+    for UnchangedTasks { cause, tasks } in &preview.unchanged {
+        output.line(&format!("{tasks} would stay as they are: {cause}"))?;
+    }
     if searched && preview.matching == 0 {
         output.line("`level:any` in the search also finds tasks below roots")?;
     }
     Ok(Code::Ok)
+}
+
+/// Whether a search leaves out tasks below others.
+fn finds_roots(q: &str) -> bool {
+    TaskQuery::parse(q).is_ok_and(|query| query.level() == TreeLevel::Roots)
 }
 
 async fn list(args: BulkListArgs, globals: &Globals) -> Outcome {
@@ -108,10 +119,9 @@ async fn list(args: BulkListArgs, globals: &Globals) -> Outcome {
 }
 
 fn rows(tasks: &[Status]) -> Rows {
-    let mut rows = Rows::new(["ID", "STATE", "DONE", "SKIPPED", "REFUSED", "BY", "SEEN", "ACTION"]);
+    let mut rows = Rows::new(["ID", "STATE", "DONE", "SKIPPED", "REFUSED", "BY", "SEEN", "ACTION", "REASON"]);
     for task in tasks {
-        let progress = task.progress.as_ref().and_then(|progress| serde_json::from_str(progress.text()).ok());
-        let BulkProgress { done, skipped, refused, .. } = progress.unwrap_or_default();
+        let BulkProgress { done, skipped, refused, .. } = BulkProgress::of(task);
         rows.add([
             Field::Text(task.id.clone()),
             Field::Text(task.state.to_string()),
@@ -121,6 +131,7 @@ fn rows(tasks: &[Status]) -> Rows {
             task.fields.creator.clone().into(),
             task.seen_at.clone().into(),
             task.fields.name.clone().into(),
+            BulkOptions::of(task).and_then(|options| options.reason).into(),
         ]);
     }
     rows

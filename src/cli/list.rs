@@ -1,8 +1,8 @@
 //! `list`: lists tasks, newest first, with filters.
 
 use clap::Args;
-use kafleet_documents::{Status, TaskPage};
-use kafleet_model::query::TaskQuery;
+use kafleet_documents::{OtherLevels, Status, TaskPage};
+use kafleet_model::query::{TaskQuery, TreeLevel};
 use kafleet_model::record::state::State;
 use kafleet_model::task::parse_time;
 use kafleet_model::units::duration::Millis;
@@ -36,7 +36,7 @@ pub(super) struct ListArgs {
     /// Only tasks in this state
     #[arg(long)]
     pub state: Option<State>,
-    /// Only root tasks, or tasks of any level [default: roots]
+    /// Only root tasks, or tasks of any level [default: any with --type, --error or --root, otherwise roots]
     #[arg(long, value_parser = ["roots", "any"], conflicts_with = "root")]
     pub level: Option<String>,
     /// Only tasks with this tag
@@ -78,7 +78,7 @@ pub(super) async fn list(args: ListArgs, globals: &Globals) -> Outcome {
     let now_ms = now_ms();
     args.query.as_deref().map_or(Ok(()), check_query)?;
     let filters = filters(&args, now_ms)?;
-    let levels = Levels::of(&args);
+    let (levels, is_query) = (Levels::of(&args), args.query.is_some());
     let continued = args.cursor.is_some();
     let page = pages(&client, &["v1", "tasks"], &filters, args.limit as usize, args.cursor).await?;
     if output.is_json() {
@@ -86,7 +86,7 @@ pub(super) async fn list(args: ListArgs, globals: &Globals) -> Outcome {
         return Ok(Code::Ok);
     }
     let filtered = continued || filters.iter().any(|(name, _)| !matches!(*name, "level" | "root"));
-    let empty = levels.empty_message(filtered, page.next.is_some());
+    let empty = levels.empty_message((filtered, is_query), &page);
     output.list(rows(&page.tasks, levels.header(), now_ms), empty)?;
     eprint_rest(&page);
     Ok(Code::Ok)
@@ -116,7 +116,7 @@ pub(super) async fn pages(
         let mut query = filters.clone();
         query.push(("limit", PAGE.min(limit - merged.tasks.len()).to_string()));
         query.extend(merged.next.take().map(|cursor| ("cursor", cursor)));
-        append_page(&mut merged, client.get(path, &query).await?);
+        merged.append(client.get(path, &query).await?);
         let enough = merged.tasks.len() >= limit || merged.scanned.is_some_and(|scanned| scanned >= MAX_SCANNED);
         if merged.next.is_none() || enough {
             return Ok(merged);
@@ -140,50 +140,46 @@ fn indented(lines: &str) -> String {
 enum Levels {
     Roots,
     All,
-    /// Levels depend on the query.
-    Query,
 }
 
 impl Levels {
+    /// The same rule as that of the API: see [`TaskQuery::level`].
     fn of(args: &ListArgs) -> Self {
-        if args.query.is_some() {
-            return Self::Query;
-        }
-        if args.root.is_some() || args.level.as_deref() == Some("any") { Self::All } else { Self::Roots }
+        let level = match (args.query.as_deref(), args.level.as_deref()) {
+            (Some(query), _) => TaskQuery::parse(query).map_or(TreeLevel::Roots, |query| query.level()),
+            (None, Some("any")) => TreeLevel::Any,
+            (None, Some(_)) => TreeLevel::Roots,
+            (None, None) if [&args.root, &args.task_type, &args.error].iter().any(|given| given.is_some()) => {
+                TreeLevel::Any
+            }
+            (None, None) => TreeLevel::Roots,
+        };
+        if level == TreeLevel::Any { Self::All } else { Self::Roots }
     }
 
     fn header(self) -> &'static str {
         match self {
             Self::Roots => "ID (ROOTS)",
             Self::All => "ID (ALL LEVELS)",
-            Self::Query => "ID",
         }
     }
 
-    /// Message for a list without tasks; `more`: the search stopped before the end.
-    fn empty_message(self, filtered: bool, more: bool) -> &'static str {
-        match (self, filtered) {
-            (_, true) if more => "no matching task so far",
-            (Self::Roots, true) => "no matching root task; `--level any` also searches below roots",
-            (Self::All, true) => "no matching task; use fewer filters",
-            (Self::Query, true) => "no matching task; `level:any` in the query also searches below roots",
-            (_, false) => "no tasks yet; `kafleet submit TYPE PARAMS` creates one, `kafleet types` lists the types",
+    /// Message for a list without tasks. `filters`: whether the list has any, and whether they are a query.
+    fn empty_message(self, (filtered, is_query): (bool, bool), page: &TaskPage) -> String {
+        let option = if is_query { "`level:any` in the query" } else { "`--level any`" };
+        match (self, filtered, page.other_levels) {
+            (_, true, _) if page.next.is_some() => "no matching task so far".to_owned(),
+            (Self::Roots, true, Some(OtherLevels { tasks, exact })) => {
+                let at_least = if exact { "" } else { "at least " };
+                format!("no matching root task, but {at_least}{tasks} on other levels: {option} lists them")
+            }
+            (Self::Roots, true, None) => format!("no matching root task; {option} also searches below roots"),
+            (Self::All, true, _) => "no matching task; use fewer filters".to_owned(),
+            (_, false, _) => {
+                "no tasks yet; `kafleet submit TYPE PARAMS` creates one, `kafleet types` lists the types".to_owned()
+            }
         }
     }
-}
-
-/// Appends the next page.
-fn append_page(merged: &mut TaskPage, page: TaskPage) {
-    merged.tasks.extend(page.tasks);
-    merged.scanned = merged.scanned.into_iter().chain(page.scanned).reduce(|all, more| all + more);
-    merged.next = page.next;
-    merged.total = page.total;
-    merged.source = page.source;
-    merged.scanned_to = page.scanned_to;
-    merged.missing = page.missing;
-    merged.incomplete = page.incomplete;
-    merged.stopped_early = page.stopped_early;
-    merged.hint = page.hint;
 }
 
 fn more_text(page: &TaskPage) -> String {
@@ -293,9 +289,9 @@ mod tests {
         let mut merged = TaskPage::default();
         let page =
             |early| TaskPage { scanned: Some(10), next: Some("x".into()), stopped_early: early, ..TaskPage::default() };
-        append_page(&mut merged, page(false));
+        merged.append(page(false));
         assert_eq!(more_text(&merged), "there are more");
-        append_page(&mut merged, page(true));
+        merged.append(page(true));
         assert_eq!(
             more_text(&merged),
             "stopped after scanning 20 tasks; narrow the search with --from and --to, or continue with"
@@ -330,6 +326,12 @@ cover-42    echo  running    2/3, 1 unsuccessful  2026-01-31T12:00:00.500Z  for 
             })
             .header()
         };
+        let of_type = ListArgs { task_type: Some("echo".into()), ..ListArgs::default() };
+        assert_eq!(Levels::of(&of_type), Levels::All);
+        assert_eq!(Levels::of(&ListArgs { level: Some("roots".into()), ..of_type }), Levels::Roots);
+        let searched = |query: &str| Levels::of(&ListArgs { query: Some(query.into()), ..ListArgs::default() });
+        assert_eq!(searched("worker:w-1"), Levels::All);
+        assert_eq!(searched("tag:ci"), Levels::Roots);
         assert_eq!((header(None, None), header(Some("roots"), None)), ("ID (ROOTS)", "ID (ROOTS)"));
         assert_eq!((header(Some("any"), None), header(None, Some("a"))), ("ID (ALL LEVELS)", "ID (ALL LEVELS)"));
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use kafleet::config::{ApiConfig, Role, TokenConfig};
-use kafleet::documents::{Audit, BulkPreview, BulkProgress, Problem, Status, TaskPage};
+use kafleet::documents::{Audit, BulkOptions, BulkPreview, BulkProgress, Problem, Status, TaskPage};
 use kafleet::model::event::{AttemptFailure, Payload};
 use kafleet::model::record::state::State;
 use kafleet::model::task::id::TaskId;
@@ -146,6 +146,45 @@ async fn tasks_are_selected_by_ids_and_cancelled() {
     let asked: Value = fleet.get("/v1/tasks/a/history").await;
     assert!(asked.to_string().contains("cancel_requested"), "{asked}");
     assert!(open.tasks.iter().any(|task| task.id == "b"));
+}
+
+#[tokio::test]
+async fn progress_lists_the_changed_tasks_and_the_causes_of_refusals() {
+    let fleet = fleet().await;
+    failed_tasks(&fleet, 2).await;
+    fleet.create(json!({"type": "approval", "id": "ext", "external": true})).await;
+    fleet.request(Method::PUT, "/v1/tasks/ext/state").json(&json!({"state": "failed"})).send().await.unwrap();
+    fleet.create(json!({"type": "echo", "id": "open"})).await;
+    fleet.folded().await;
+    let ids = json!([name(0), name(1), "ext", "open"]);
+    let selection = json!({"action": "retry", "ids": ids});
+    let preview: BulkPreview =
+        fleet.request(Method::POST, "/v1/bulk/preview").json(&selection).send().await.unwrap().json().await.unwrap();
+    let unchanged: Vec<(&str, u64)> =
+        preview.unchanged.iter().map(|unchanged| (unchanged.cause.as_str(), unchanged.tasks)).collect();
+    assert_eq!((preview.changing, unchanged.len(), preview.tasks.len()), (2, 2, 2), "{preview:?}");
+    assert!(unchanged.contains(&("not ended yet", 1)), "{unchanged:?}");
+    let sample = &preview.tasks[0];
+    assert_eq!((sample.state, sample.task_type.as_deref()), (State::Failed, Some("echo")));
+    assert!(sample.error.as_deref().is_some_and(|error| error.contains("no answer from 10.0.0.7")), "{sample:?}");
+    let task = order(&fleet, json!({"action": "retry", "ids": ids, "reason": "healed"})).await;
+    let task = ended(&fleet, &task.id).await;
+    let mut progress = progress(&task);
+    progress.changed.sort();
+    assert_eq!(progress.changed, [name(0), name(1)]);
+    assert_eq!((progress.refused, progress.refusals[0].id.as_str()), (1, "ext"));
+    assert!(progress.refusals[0].cause.contains("is an external task"), "{progress:?}");
+    let options = BulkOptions::of(&task).unwrap();
+    assert_eq!((options.reason.as_deref(), options.limit, options.error), (Some("healed"), 100, None));
+}
+
+#[tokio::test]
+async fn action_on_an_error_records_its_text() {
+    let fleet = fleet().await;
+    failed_tasks(&fleet, 1).await;
+    let task = order(&fleet, json!({"action": "retry", "q": "error:\"no answer from 1.1.1.1\""})).await;
+    let error = BulkOptions::of(&ended(&fleet, &task.id).await).unwrap().error.unwrap();
+    assert!(error.contains("no answer from 10.0.0.7"), "{error}");
 }
 
 #[tokio::test]

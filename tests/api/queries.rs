@@ -68,9 +68,14 @@ async fn query_finds_the_tasks_that_fulfil_its_terms() {
         ("creator:ada", vec!["a"]),
         ("schedule:nightly", vec!["c"]),
         ("worker:w-2", vec!["b"]),
+        ("worker:w-1", vec!["a", "c"]),
+        ("type:echo", vec!["a", "a:x", "b", "c"]),
+        ("type:echo level:roots", vec!["a", "b", "c"]),
+        ("error:\"no answer from 1.1.1.1:1 after 2 s\"", vec!["a:x"]),
         ("name:build", vec!["b"]),
         ("name_like:\"(?i)BUILD$\"", vec!["a"]),
         ("build", vec!["a", "b"]),
+        ("\"a:\" level:any", vec!["a:x"]),
         ("build nightly", vec!["a"]),
         ("build -nightly", vec!["b"]),
         ("\"build: \\\"main\\\"\"", vec!["b"]),
@@ -154,6 +159,24 @@ async fn answer_names_its_source_and_the_total_that_counters_know() {
         let page = page(&fleet, query).await;
         assert_eq!((page.source, page.total, page.scanned), (Some(source), total, scanned), "{query}");
         assert_eq!(page.scanned_to.is_some(), scanned.is_some(), "{query}");
+    }
+}
+
+#[tokio::test]
+async fn search_that_finds_no_root_counts_the_tasks_of_other_levels() {
+    let fleet = fleet().await;
+    some_tasks(&fleet).await;
+    for (query, other_levels) in [
+        ("name:unit", Some((1, true))),
+        ("own:failed", Some((1, true))),
+        ("type:resize,echo own:failed level:roots", Some((1, true))),
+        ("tag:nothing", None),
+        ("state:failed", None),
+        ("type:resize state:failed", None),
+        (" ", None),
+    ] {
+        let page = page(&fleet, query).await;
+        assert_eq!(page.other_levels.map(|other| (other.tasks, other.exact)), other_levels, "{query}");
     }
 }
 

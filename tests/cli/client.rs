@@ -265,8 +265,9 @@ fn lists_are_filtered_and_continue_at_a_cursor() {
     assert_eq!(ids(&["--type", "broken", "--state", "failed"]), ["b"]);
     assert_eq!(ids(&["--name", "doomed"]), ["b"]);
     dev.run(&["submit", "broken", "--id", "below", "--parent", "e7", "--wait"]).exits_with(1);
-    assert_eq!(ids(&["--type", "broken", "--state", "failed"]), ["b"], "roots only by default");
-    assert_eq!(ids(&["--type", "broken", "--state", "failed", "--level", "any"]), ["e7:below", "b"]);
+    assert_eq!(ids(&["--type", "broken", "--state", "failed"]), ["e7:below", "b"], "a type is searched on all levels");
+    assert_eq!(ids(&["--type", "broken", "--state", "failed", "--level", "roots"]), ["b"]);
+    assert_eq!(ids(&["--name", "doomed"]), ["b"], "names are those of roots by default");
     dev.run(&["list", "--state", "failed"]).exits_with(0).stdout_has(&["ID (ROOTS) "]);
     dev.run(&["list", "--level", "any"]).exits_with(0).stdout_has(&["ID (ALL LEVELS) "]);
     assert_eq!(ids(&["-n", "1"]), ["b"], "newest first");

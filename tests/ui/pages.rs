@@ -14,6 +14,7 @@ use crate::ui::browser::Browser;
 pub const PLAIN: &[&str] = &[
     "/",
     "/tasks",
+    "/search",
     "/new",
     "/new/many",
     "/dead-letters",

@@ -1,7 +1,10 @@
 //! Documents of bulk actions.
 
+use kafleet_model::record::state::State;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::Status;
 
 /// Action on many tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -56,6 +59,55 @@ pub struct BulkPreview {
     pub scanned: u64,
     /// Ids of the first tasks that the action would change; at most 10.
     pub sample: Vec<String>,
+    /// The first tasks that the action would change; at most 20.
+    #[serde(default)]
+    pub tasks: Vec<BulkSample>,
+    /// Reasons for which the other tasks found would stay as they are.
+    #[serde(default)]
+    pub unchanged: Vec<UnchangedTasks>,
+}
+
+/// Task that a bulk action would change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BulkSample {
+    pub id: String,
+    pub state: State,
+    #[serde(rename = "type")]
+    pub task_type: Option<String>,
+    pub name: Option<String>,
+    pub error: Option<String>,
+}
+
+/// Matching tasks that a bulk action would not change, for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UnchangedTasks {
+    pub cause: String,
+    pub tasks: u64,
+}
+
+/// Specification of a bulk action: the `options` of its task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BulkOptions {
+    pub action: BulkAction,
+    /// Search for the tasks, with absolute times.
+    pub q: String,
+    /// Maximum number of tasks to change.
+    pub limit: u64,
+    /// Name of the token.
+    #[serde(default)]
+    pub by: Option<String>,
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// Error of the first matching task, if the search names errors.
+    #[serde(default)]
+    pub error: Option<String>,
+}
+
+impl BulkOptions {
+    /// Reads the specification from the task of a bulk action.
+    pub fn of(task: &Status) -> Option<Self> {
+        serde_json::from_str(task.fields.rules.options.as_ref()?.text()).ok()
+    }
 }
 
 /// Body of `POST /v1/bulk`: an action, and either `q` or `ids`.
@@ -92,4 +144,25 @@ pub struct BulkProgress {
     pub skipped: u64,
     /// Number of tasks that cannot be retried: external tasks, and tasks without a stored record.
     pub refused: u64,
+    /// Ids of the first tasks for which the action was requested; at most 100, and 4 KiB.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<String>,
+    /// The first of the refused tasks; at most 20.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refusals: Vec<BulkRefusal>,
+}
+
+impl BulkProgress {
+    /// Reads the progress from the task of a bulk action.
+    pub fn of(task: &Status) -> Self {
+        let progress = task.progress.as_ref().and_then(|progress| serde_json::from_str(progress.text()).ok());
+        progress.unwrap_or_default()
+    }
+}
+
+/// Task that a bulk action cannot change, and the cause.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BulkRefusal {
+    pub id: String,
+    pub cause: String,
 }

@@ -20,10 +20,10 @@ use std::collections::BTreeMap;
 use kafleet_model::event::ErrorInfo;
 use kafleet_model::json::RawJson;
 use kafleet_model::record::state::State;
-use kafleet_model::task::Policy;
 use kafleet_model::task::document::{ChangeFields, CreateFields, ShownFields, document};
 use kafleet_model::task::field::Scope;
 use kafleet_model::task::patch::{FieldChanges, given};
+use kafleet_model::task::{Policy, TaskRunner};
 use kafleet_model::units::duration::Millis;
 use kafleet_model::units::time::Expires;
 use schemars::JsonSchema;
@@ -38,6 +38,7 @@ mod operations;
 mod schedules;
 mod statistics;
 mod suggestions;
+mod task_lists;
 mod types;
 mod why;
 pub use bulk::*;
@@ -48,6 +49,7 @@ pub use operations::*;
 pub use schedules::*;
 pub use statistics::*;
 pub use suggestions::*;
+pub use task_lists::*;
 pub use types::*;
 pub use why::*;
 
@@ -173,6 +175,13 @@ pub struct Status {
 
 document!(Status, Scope::Status, fields);
 
+impl Status {
+    /// Returns the runner of the task.
+    pub fn runner(&self) -> TaskRunner {
+        TaskRunner::of(self.task_type.as_deref(), Some(&self.fields))
+    }
+}
+
 /// Counts of direct children.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Children {
@@ -206,69 +215,6 @@ pub struct StateDocument {
     pub id: String,
     pub state: State,
     pub position: String,
-}
-
-/// Page of tasks.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct TaskPage {
-    pub tasks: Vec<Status>,
-    /// Cursor of the next page; null on the last page.
-    pub next: Option<String>,
-    /// Number of tasks that match, on all pages together; null unless counters know it.
-    #[serde(default)]
-    pub total: Option<u64>,
-    /// Index or tree from which the page was filled.
-    #[serde(default)]
-    pub source: Option<ListSource>,
-    /// Records scanned to fill this page, if a filter required a scan.
-    #[serde(default)]
-    pub scanned: Option<u64>,
-    /// With `scanned`: time at which the last record scanned was first seen or, in a list of all trees, its root.
-    #[serde(default)]
-    pub scanned_to: Option<String>,
-    /// The scan limit was reached before the page was full; continue with `next`.
-    #[serde(default)]
-    pub stopped_early: bool,
-    /// With `stopped_early`: how to continue, and which filters shorten the search.
-    #[serde(default)]
-    pub hint: Option<String>,
-    /// Ids of the query that do not exist.
-    #[serde(default)]
-    pub missing: Vec<String>,
-    /// Only if no scanned task matches: the conditions that exclude some of them.
-    #[serde(default)]
-    pub excluded: Vec<ExcludedTerm>,
-    /// Events partitions of which the store has lost data, or which no tracker projects: tasks are missing or outdated.
-    #[serde(default)]
-    pub incomplete: Vec<u32>,
-}
-
-/// Condition of a search without matches.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "Excluded")]
-pub struct ExcludedTerm {
-    /// Condition in the language of searches.
-    pub term: String,
-    /// Number of scanned tasks that it excludes.
-    pub tasks: u64,
-}
-
-/// Source of a list of tasks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ListSource {
-    /// The ids of the query.
-    Ids,
-    /// A task and its descendants.
-    Tree,
-    /// Indexes by type and state, newest first.
-    States,
-    /// Indexes of failed tasks by type and error, the last ended first.
-    Errors,
-    /// Index of all roots, newest first.
-    Roots,
-    /// All trees, newest root first.
-    Trees,
 }
 
 /// `GET /v1/tasks/{id}/tree`: a task and its descendants, limited by depth and by number of tasks.

@@ -75,14 +75,16 @@ macro_rules! call {
 use Role::{Operate, Submit as SubmitRole};
 use Section::{DeadLetters, Failures, More, New, Overview, Schedules, Tasks, Types, Workers};
 use pages::{
-    audit, bulk, dead_letter_forms, dead_letters, failures, help, kill_switches, log, new, new_many, overview, raw,
-    schedule_forms, schedules, system, task, task_edit, task_forms, tasks, timeline, tree, type_forms, types, workers,
+    audit, bulk, bulk_action, dead_letter_forms, dead_letters, failures, help, kill_switches, log, new, new_many,
+    overview, raw, schedule_forms, schedules, system, task, task_edit, task_forms, tasks, timeline, tree, type_forms,
+    types, workers,
 };
 
 #[rustfmt::skip]
 static PAGES: &[Page] = &[
     page("/", Overview, "fleet", call!(overview::show)),
     page("/tasks", Tasks, "fleet", call!(tasks::show)),
+    page("/search", Tasks, "", call!(tasks::search_on)),
     page("/tasks/{id}", Tasks, "tree:{}", call!(task::show)),
     page("/tasks/{id}/tree", Tasks, "tree:{}", call!(tree::show)),
     page("/tasks/{id}/tree/mermaid", Tasks, "", call!(raw::diagram)),
@@ -129,6 +131,7 @@ static PAGES: &[Page] = &[
     form("/kill-switches/new", Operate, More, call!(kill_switches::show_new), call!(kill_switches::create)),
     form("/kill-switches/{name}/off", Operate, More, call!(kill_switches::show_off), call!(kill_switches::off)),
     page("/bulk", More, "fleet", call!(bulk::list)),
+    page("/bulk/{id}", More, "tree:{}", call!(bulk_action::show)),
     form("/bulk/new", Operate, More, call!(bulk::show), call!(bulk::request)),
     page("/audit", More, "fleet", call!(audit::show)),
     page("/system", More, "fleet", call!(system::show)),

@@ -28,11 +28,14 @@ use super::navigation::NavigationCounts;
 use super::parts::frame::{Section, Shell, Theme, frame, main_element, rendered};
 use super::parts::notice::{behind_notice, done_notice, incomplete_notice};
 use super::parts::problem::problem_block;
-use super::parts::{View, visible, without_hidden};
+use super::parts::{View, first_line, without_hidden};
 use super::response::{page_response, see_other, status_code, with_security_headers, with_tag};
 use super::state::Ui;
 use super::visit::{After, Body, Fields, PAGE_DEADLINE, PageAnswer, Redirect, Visit, stored, until};
 use super::{PAGES, Page, cache, forms, live, navigation, pages, refresh, session, suggest};
+
+/// Maximum number of characters of a title: windows and histories show less.
+const MAX_TITLE: usize = 80;
 
 /// Routes of the table, and those of sessions and assets.
 pub(super) fn router(config: &UiConfig) -> Router<Ui> {
@@ -220,7 +223,7 @@ pub(super) async fn show(visit: &Visit, page: &Page) -> Result<PageAnswer, ApiEr
     };
     // The values of a form are submitted as they are.
     let main = if page.submit.is_none() { without_hidden(main) } else { main };
-    Ok(PageAnswer::Page(Body { main, title: visible(&body.title), ..body }))
+    Ok(PageAnswer::Page(Body { main, title: first_line(&body.title, MAX_TITLE), ..body }))
 }
 
 /// Waits until the change that led to this page is visible here. Returns true if it is not.

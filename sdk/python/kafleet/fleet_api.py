@@ -43,7 +43,9 @@ class Tasks(_Part, Declared):
 
     @iterated
     def search(self, query: str = "", *, limit: int | None = None) -> Items[Status]:
-        """Returns the status documents of the tasks that match a search, such as `state:failed type:mail level:any`.
+        """Returns the status documents of the tasks that match a search, such as `state:failed type:mail`.
+
+        It finds tasks of all levels if it names a type, an error, a worker, an id or a tree, otherwise those without a parent.
 
         Pages are read as the iterator proceeds. `limit`: maximum number of tasks. Raises `Invalid` for a mistake in the query.
         """

@@ -24,8 +24,8 @@ class Operations {
 /** Tasks of the fleet, of all types. */
 export class Tasks extends Operations {
   /**
-   * Reads the status documents of the tasks that match a search (docs/search.md), page by page: only tasks without a parent,
-   * unless it has `level:any`, `id` or `under`. `limit`: number of tasks, by default all.
+   * Reads the status documents of the tasks that match a search (docs/search.md), page by page: tasks of all levels, if it names a
+   * type, an error, a worker, an id or a tree, otherwise those without a parent. `limit`: number of tasks, by default all.
    */
   search(query: string, options: { limit?: number } = {}): AsyncGenerator<Status, void> {
     refuseUnknown(options, ["limit"], "`search`");

@@ -3,10 +3,10 @@
 use kafleet_documents::{PatchTask, Status};
 use kafleet_model::event::{Event, Payload};
 use kafleet_model::json::RawJson;
-use kafleet_model::task::Policy;
 use kafleet_model::task::field::Change;
-use kafleet_model::task::id::{BULK_TYPE, TaskId, clip};
+use kafleet_model::task::id::{TaskId, clip};
 use kafleet_model::task::patch::Patch;
+use kafleet_model::task::{Policy, TaskRunner};
 use kafleet_runtime::now_ms;
 
 use crate::http::problem::{ApiError, Code};
@@ -26,7 +26,7 @@ pub async fn patch(
 ) -> Result<Status, ApiError> {
     let patch = patch_of(&api, input, now_ms())?;
     let task = api.reads.find(&id, None).await?;
-    if task.record.task_type.as_deref() == Some(BULK_TYPE) {
+    if !TaskRunner::of_record(&task.record).can_be_changed() {
         let reason = format!("`{}` is a bulk action: it cannot be changed", task.id);
         return Err(ApiError::new(Code::NotChangeable, reason).hint("cancel it, and request another one"));
     }

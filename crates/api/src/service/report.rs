@@ -4,7 +4,8 @@ use kafleet_documents::{Report, ReportOutcome};
 use kafleet_model::event::{ErrorInfo, Event, Payload};
 use kafleet_model::record::MAX_MESSAGE_CHARS;
 use kafleet_model::record::state::State;
-use kafleet_model::task::id::{BULK_TYPE, TaskId};
+use kafleet_model::task::TaskRunner;
+use kafleet_model::task::id::TaskId;
 use kafleet_runtime::now_ms;
 
 use crate::http::problem::{ApiError, Code};
@@ -24,11 +25,12 @@ pub(crate) async fn report(
 ) -> Result<ReportOutcome, ApiError> {
     check(&report)?;
     let task = api.reads.find(&id, None).await?;
-    if !task.record.is_external() {
+    let runner = TaskRunner::of_record(&task.record);
+    if runner == TaskRunner::Workers {
         return Err(ApiError::new(Code::NotExternal, format!("`{}` is run by a worker and takes no reports", task.id))
             .hint("only tasks created with `external: true` take reports"));
     }
-    if task.record.task_type.as_deref() == Some(BULK_TYPE) {
+    if !runner.takes_reports() {
         let reason = format!("`{}` is a bulk action, on which only the API reports", task.id);
         return Err(ApiError::new(Code::NotExternal, reason).hint("to stop it, cancel it"));
     }

@@ -5,7 +5,7 @@ use kafleet_model::event::{Event, Payload};
 use kafleet_model::outbox::EffectKind;
 use kafleet_model::record::HistoryEntry;
 use kafleet_model::task::id::TaskId;
-use kafleet_model::task::{MAX_RUN, Position};
+use kafleet_model::task::{MAX_RUN, Position, TaskRunner};
 use kafleet_runtime::now_ms;
 use rustc_hash::FxHashMap;
 use tokio::time::{Instant, timeout_at};
@@ -47,7 +47,7 @@ pub(crate) fn check(task: &TaskView, only_failed: bool) -> Result<(), ApiError> 
         }
         return if has_restartable(task) { Ok(()) } else { Err(nothing_failed(task)) };
     }
-    if record.is_external() {
+    if !TaskRunner::of_record(record).can_be_retried() {
         return Err(external(task));
     }
     if !record.definition.announced {

@@ -87,7 +87,7 @@ impl TypeCatalog {
         if let Some((field, error)) = self.policy(name).and_then(|policy| policy.contradiction(policy_of_task)) {
             return Err(ApiError::new(Code::BadField, error)
                 .pointer(format!("{at}/{field}"))
-                .hint(format!("GET /v1/types shows the settings of `{name}`")));
+                .hint(format!("change the field, or the settings of `{name}`")));
         }
         policy_of_task
             .rules

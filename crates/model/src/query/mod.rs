@@ -55,7 +55,7 @@ pub enum Test {
     Level(TreeLevel),
     From(QueryTime),
     To(QueryTime),
-    /// Id of a task, or a part of its name.
+    /// Beginning of the id of a task, or a part of its name.
     Word(String),
 }
 
@@ -90,6 +90,43 @@ impl TreeLevel {
 
     pub(crate) fn name(self) -> &'static str {
         Self::ALL[self as usize].1
+    }
+}
+
+impl TaskQuery {
+    /// Level of the tasks that the query finds: the one that it names, or its default. The default is roots, which are
+    /// what was submitted. Queries about ids, trees, types, errors and workers concern all tasks, and so do those that
+    /// exclude roots: most of their tasks are below others.
+    pub fn level(&self) -> TreeLevel {
+        self.named_level().unwrap_or_else(|| self.default_level())
+    }
+
+    /// Level that a term names.
+    pub fn named_level(&self) -> Option<TreeLevel> {
+        self.terms.iter().find_map(|term| match term.test {
+            Test::Level(level) => Some(level),
+            _ => None,
+        })
+    }
+
+    fn default_level(&self) -> TreeLevel {
+        let concerns_all = self.terms.iter().any(|term| match &term.test {
+            Test::Id(_) | Test::Under(_) => !term.negated,
+            Test::Text(Qualifier::Type | Qualifier::Error | Qualifier::Worker, _) => !term.negated,
+            Test::Is(conditions) => term.negated && conditions.contains(&Condition::Root),
+            _ => false,
+        });
+        if concerns_all { TreeLevel::Any } else { TreeLevel::Roots }
+    }
+
+    /// The same query for tasks of a level, which it names only if that is not its default.
+    #[must_use]
+    pub fn at_level(mut self, level: TreeLevel) -> Self {
+        self.terms.retain(|term| !matches!(term.test, Test::Level(_)));
+        if self.default_level() != level {
+            self.terms.push(Term { negated: false, test: Test::Level(level) });
+        }
+        self
     }
 }
 

@@ -184,6 +184,40 @@ fn query() -> impl Strategy<Value = TaskQuery> {
     })
 }
 
+#[test]
+fn query_about_types_errors_workers_ids_and_trees_concerns_all_levels() {
+    for (text, level) in [
+        ("", TreeLevel::Roots),
+        ("state:failed", TreeLevel::Roots),
+        ("tag:ci name:build word", TreeLevel::Roots),
+        ("-type:resize", TreeLevel::Roots),
+        ("is:root", TreeLevel::Roots),
+        ("type:resize", TreeLevel::Any),
+        ("tag:ci error:timeout", TreeLevel::Any),
+        ("worker:w-1", TreeLevel::Any),
+        ("id:a", TreeLevel::Any),
+        ("under:a own:failed", TreeLevel::Any),
+        ("-is:root", TreeLevel::Any),
+        ("type:resize level:roots", TreeLevel::Roots),
+        ("state:failed level:any", TreeLevel::Any),
+    ] {
+        assert_eq!(parsed(text).level(), level, "{text}");
+    }
+}
+
+#[test]
+fn query_names_its_level_only_where_that_is_not_its_default() {
+    for (text, level, expected) in [
+        ("state:failed", TreeLevel::Any, "state:failed level:any"),
+        ("state:failed level:any", TreeLevel::Roots, "state:failed"),
+        ("level:roots type:resize", TreeLevel::Any, "type:resize"),
+        ("type:resize", TreeLevel::Roots, "type:resize level:roots"),
+    ] {
+        let query = parsed(text).at_level(level);
+        assert_eq!((query.to_string().as_str(), query.level()), (expected, level), "{text}");
+    }
+}
+
 proptest! {
     #[test]
     fn printed_query_parses_to_the_same_value(query in query()) {

@@ -31,6 +31,7 @@ pub mod partition;
 pub mod patch;
 #[doc(hidden)]
 mod policy;
+mod runner;
 #[doc(hidden)]
 pub mod structured;
 #[cfg(test)]
@@ -39,6 +40,7 @@ mod tests;
 pub use decode::{RecordSource, read_record, read_task};
 use id::{TaskId, clip};
 pub use policy::{OnFailure, Policy, Rules, check_tags};
+pub use runner::TaskRunner;
 
 /// Content type of structured-mode CloudEvents.
 pub const STRUCTURED: &str = "application/cloudevents+json";

@@ -4,17 +4,25 @@ use kafleet_api::http::problem::{ApiError, Code};
 use kafleet_api::service::bulk;
 use kafleet_api::service::context::PAGE;
 use kafleet_config::Role;
-use kafleet_documents::{BulkAction, BulkPreview, BulkSelection, Problem};
+use kafleet_documents::{
+    BulkAction, BulkOptions, BulkPreview, BulkProgress, BulkSample, BulkSelection, Problem, Status, UnchangedTasks,
+};
+use kafleet_model::query::TaskQuery;
 use maud::{Markup, Render, html};
 use serde_json::{Map, Value, json};
 
+use super::bulk_action::{action_word, search_in_words};
 use super::form;
 use crate::parts::command::{commands, curl, curl_get, quoted};
 use crate::parts::form::{Form, Input, reason, select};
 use crate::parts::notice::{empty, missing};
 use crate::parts::search::mistake;
-use crate::parts::tasks::task_table;
-use crate::parts::{count, counted, task_path};
+use crate::parts::state::pill;
+use crate::parts::table::cards;
+use crate::parts::tasks::type_link;
+use crate::parts::times::optional_time;
+use crate::parts::words::in_words;
+use crate::parts::{View, count, counted, encoded, first_line, prose, visible};
 use crate::visit::{Body, PageAnswer, Redirect, Visit, after_position, document, scan_time, stored};
 
 /// Number of tasks above which the operator types it.
@@ -32,7 +40,8 @@ const ACTIONS: [(BulkAction, &str, &str); 4] = [
     (
         BulkAction::Cancel,
         "Cancel",
-        "Open tasks are cancelled with everything below them. Running attempts receive a request to stop.",
+        "Open tasks are cancelled with everything below them, and running attempts receive a request to stop. A parent \
+         ends as cancelled too, at best, unless its `max_failed` allows that.",
     ),
     (BulkAction::StartNow, "Start now", "Scheduled tasks start now."),
 ];
@@ -45,15 +54,40 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError
             h1 { "Bulk actions" }
             @if view.may(Role::Operate) { div.actions { a.button href=(view.url("/bulk/new")) { "New bulk action…" } } }
         }
-        p.quiet { "Cancels, retries and starts of many tasks at once. Each is a task of its own: it shows its progress, and can be cancelled." }
+        p.quiet { "Cancels, retries and starts of many tasks at once. Each is a task of its own, which can be cancelled." }
         @if page.tasks.is_empty() {
             (empty("No bulk action has been requested recently. Select tasks on the page of tasks, or:", &["kafleet bulk retry 'type:resize state:failed'"]))
         } @else {
-            section.panel { (task_table(view, "b", &page.tasks)) }
+            section.panel { (listed(view, &page.tasks)) }
         }
         (commands(&["kafleet bulk list".to_owned(), curl_get("/v1/bulk")]))
     };
     Ok(Body::new("Bulk actions", main).into())
+}
+
+fn listed(view: &View, tasks: &[Status]) -> Markup {
+    let rows: Vec<Markup> = tasks.iter().map(|task| row(view, task)).collect();
+    cards(&["Action", "Tasks", "#Done", "By", "Reason", "When"], &rows)
+}
+
+fn row(view: &View, task: &Status) -> Markup {
+    let (options, progress) = (BulkOptions::of(task), BulkProgress::of(task));
+    let title = task.fields.name.as_deref().unwrap_or_default();
+    let action = options.as_ref().map_or("Bulk action", |options| action_word(options.action));
+    html! {
+        tr id={ "b-" (task.id) } {
+            td { (pill(task.state)) " " a href=(view.url(&bulk_path(&task.id))) title=(first_line(title, 400)) { (action) } }
+            td.message { @if let Some(options) = &options { (prose(&first_line(&search_in_words(options), 160))) } }
+            td.number { (count(progress.done)) }
+            td { (visible(task.fields.creator.as_deref().unwrap_or("–"))) }
+            td.message { (first_line(options.and_then(|options| options.reason).as_deref().unwrap_or_default(), 120)) }
+            td.time { (optional_time(task.created_at.as_deref().or(task.seen_at.as_deref()))) }
+        }
+    }
+}
+
+fn bulk_path(id: &str) -> String {
+    format!("/bulk/{}", encoded(id))
 }
 
 /// Selected tasks: those of a search, or of ids.
@@ -89,6 +123,13 @@ impl Selection {
             None => body.insert("ids".to_owned(), json!(self.ids)),
         };
         body
+    }
+
+    /// Search in words. Errors that it names are those of the tasks of the preview.
+    fn in_words(&self, preview: &BulkPreview) -> Option<String> {
+        let query = TaskQuery::parse(self.q.as_deref()?).ok()?;
+        let error = preview.tasks.iter().find_map(|task| task.error.as_deref());
+        Some(in_words(&query, error))
     }
 
     fn text(&self) -> String {
@@ -146,7 +187,7 @@ fn request_form(visit: &Visit, selection: &Selection, preview: &BulkPreview) -> 
     let default = default_limit(preview.changing).to_string();
     let limit = visit.entered.get("limit").unwrap_or(&default);
     Form {
-        effect: effect_of(visit, preview, effect),
+        effect: effect_of(visit, selection, preview, effect),
         inputs: order_inputs(visit, selection, preview.changing, limit),
         danger: selection.action == BulkAction::Cancel,
         back: "/bulk".to_owned(),
@@ -192,22 +233,45 @@ fn order_commands(selection: &Selection, limit: &str) -> Vec<String> {
     ]
 }
 
-fn effect_of(visit: &Visit, preview: &BulkPreview, effect: &str) -> Markup {
+fn effect_of(visit: &Visit, selection: &Selection, preview: &BulkPreview, effect: &str) -> Markup {
     let view = &visit.view;
     html! {
+        @if let Some(words) = selection.in_words(preview) { p.quiet { (prose(&words)) } }
         p {
             strong { @if !preview.exact { "At least " } (count(preview.changing)) }
             " of " (counted(preview.matching, "matching task", "matching tasks"))
             " would change" @if !preview.exact { "; looked at " (count(preview.scanned)) " tasks, and there are more" } "."
         }
-        p { (effect) }
-        @if !preview.sample.is_empty() {
-            p.quiet {
-                "Such as "
-                @for (n, id) in preview.sample.iter().enumerate() {
-                    @if n > 0 { ", " } a href=(view.task(id)) { code { (id) } }
-                }
+        @if !preview.unchanged.is_empty() {
+            p { "The others stay as they are:" }
+            ul.plain {
+                @for UnchangedTasks { cause, tasks } in &preview.unchanged { li { (count(tasks)) ": " (visible(cause)) } }
             }
+        }
+        p { (prose(effect)) }
+        @if !preview.tasks.is_empty() { (sample(view, preview)) }
+    }
+}
+
+/// First tasks that would change.
+fn sample(view: &View, preview: &BulkPreview) -> Markup {
+    let rows: Vec<Markup> = preview.tasks.iter().map(|task| sample_row(view, task)).collect();
+    html! {
+        @if preview.changing > rows.len() as u64 { p.quiet { "The first " (rows.len()) " that would change:" } }
+        (cards(&["State", "Task", "Type", "Error"], &rows))
+    }
+}
+
+fn sample_row(view: &View, task: &BulkSample) -> Markup {
+    html! {
+        tr {
+            td { (pill(task.state)) }
+            td.id {
+                a href=(view.task(&task.id)) { (task.id) }
+                @if let Some(name) = &task.name { span.name { (first_line(name, 60)) } }
+            }
+            td { (type_link(view, task.task_type.as_deref())) }
+            td.message { @if let Some(error) = &task.error { span.error { (first_line(error, 120)) } } }
         }
     }
 }
@@ -227,5 +291,5 @@ pub(in super::super) async fn request(visit: &Visit) -> Result<Redirect, ApiErro
     body.extend(visit.entered.number::<u64>("limit")?.map(|limit| ("limit".to_owned(), limit.into())));
     body.extend(visit.entered.get("reason").map(|reason| ("reason".to_owned(), reason.into())));
     let task = bulk::request(visit.context(), document(&body)?).await?;
-    Ok(after_position(task_path(&task.id), task.position, "bulk_ordered"))
+    Ok(after_position(bulk_path(&task.id), task.position, "bulk_ordered"))
 }

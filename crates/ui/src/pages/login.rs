@@ -127,7 +127,7 @@ fn login_form(view: &View, next: &str, error: Option<ApiError>) -> Markup {
     html! {
         section.login {
             h1 { "Log in" }
-            @if let Some(error) = error { (problem_text(&error.document())) }
+            @if let Some(error) = error { (problem_text(view, &error.document())) }
             form.panel.action method="post" action=(view.url("/login")) {
                 input type="hidden" name="next" value=(next);
                 div.field {

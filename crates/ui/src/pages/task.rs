@@ -11,11 +11,12 @@ use kafleet_documents::{
     AttachmentDocument, Attachments, Delivery, Finding, LogDocument, Params, Status, TaskPage, Why,
 };
 use kafleet_model::json::RawJson;
-use kafleet_model::record::state::State;
+use kafleet_model::record::state::{Category, State};
+use kafleet_model::task::TaskRunner;
 use maud::{Markup, html};
 
 use crate::parts::attempts::{attempt_bars, history_table};
-use crate::parts::bar::state_bar;
+use crate::parts::bar::{state_bar, tree_bar};
 use crate::parts::command::{commands, copied, curl_get, quoted};
 use crate::parts::facts::{Fact, code, facts, text};
 use crate::parts::json::json_block;
@@ -95,23 +96,43 @@ pub(super) fn head(view: &View, status: &Status) -> Markup {
 fn actions(view: &View, status: &Status) -> Markup {
     let link =
         |page: &str, name: &str| html! { a.button href=(view.below_task(&status.id, page)) data-dialog { (name) } };
-    let is_open = !status.state.is_terminal();
+    let (is_open, runner) = (!status.state.is_terminal(), status.runner());
     html! {
         div.actions {
+            @if runner == TaskRunner::BulkAction {
+                a.button href=(view.url(&format!("/bulk/{}", encoded(&status.id)))) { "As a bulk action" }
+            }
             @if view.may(Role::Operate) {
                 @if is_open { (link("cancel", "Cancel…")) }
-                @else { (link("retry", "Retry…")) }
-                @if !is_open && status.tree.failed > 0 && status.tree.total > 1 {
-                    (link("retry-failed", "Retry failed…"))
+                @else if runner.can_be_retried() { (link("retry", "Retry…")) }
+                @match (has_failed_tasks(status), is_open) {
+                    (true, false) => { (link("retry-failed", "Retry failed…")) }
+                    (true, true) => { a.button href=(retry_of_open_tree(view, &status.id)) { "Retry failed…" } }
+                    (false, _) => {}
                 }
             }
             @if view.may(Role::Submit) {
                 @if status.own_state == State::Scheduled { (link("start-now", "Start now…")) }
-                (link("edit", "Edit…"))
-                a.button href=(view.url_with("/new", &[("like", &status.id)])) { "Submit a copy…" }
+                @if runner.can_be_changed() { (link("edit", "Edit…")) }
+                @if runner.can_be_copied() {
+                    a.button href=(view.url_with("/new", &[("like", &status.id)])) { "Submit a copy…" }
+                }
             }
         }
     }
+}
+
+/// Whether a tree has failed tasks to retry, besides a task that cannot be retried itself.
+fn has_failed_tasks(status: &Status) -> bool {
+    let is_failed = status.state.category() == Category::Failed;
+    let left_out = u64::from(is_failed && !status.runner().can_be_retried());
+    status.tree.total > 1 && status.tree.failed > left_out
+}
+
+/// Bulk action on the tasks of an open tree that failed by themselves: a retry of the tree itself waits for its end.
+fn retry_of_open_tree(view: &View, id: &str) -> String {
+    let search = search_text(&[("under", id), ("own", "failed,expired"), ("level", "any")]);
+    view.url_with("/bulk/new", &[("action", "retry"), ("q", &search)])
 }
 
 /// Pages of a task.
@@ -272,6 +293,9 @@ fn children_block(view: &View, status: &Status, children: Result<TaskPage, ApiEr
                         (count(status.children.total)) ", " (counted(status.tree.total - 1, "task", "tasks")) " below in all"
                     }
                 }
+                p.quiet { "The whole tree:" }
+                (tree_bar(&status.tree))
+                p.quiet { "The " (counted(status.children.total, "child", "children")) ":" }
                 (state_bar(&status.children.by_state))
                 (state_counts(&counts, |state| view.search(&search_text(&[("under", &status.id), ("state", state.name())]))))
                 (first_children(view, &status.id, children))

@@ -4,6 +4,7 @@ use kafleet_api::http::problem::ApiError;
 use kafleet_api::service::context::After;
 use kafleet_api::service::{cancel as cancels, retry as retries, task};
 use kafleet_documents::{CancelTask, RetryTask, Status};
+use kafleet_model::task::TaskRunner;
 use maud::{Markup, html};
 
 use super::{form, form_page};
@@ -103,7 +104,7 @@ fn retry_action(status: &Status) -> Action {
     Action {
         page: "retry",
         verb: "Retry",
-        button: "Retry the task".into(),
+        button: if status.runner().can_be_retried() { "Retry the task".into() } else { String::new() },
         effect: retry_effect(status),
         danger: false,
         extra: Vec::new(),
@@ -115,6 +116,16 @@ fn retry_action(status: &Status) -> Action {
 }
 
 fn retry_effect(status: &Status) -> Markup {
+    match status.runner() {
+        TaskRunner::Workers => effect_of_run(status),
+        TaskRunner::External => html! {
+            p { "The system that runs this external task starts it again. Failed tasks below it can be retried." }
+        },
+        TaskRunner::BulkAction => html! { p { "A bulk action is not repeated: request another one." } },
+    }
+}
+
+fn effect_of_run(status: &Status) -> Markup {
     html! {
         p {
             "Starts run " (status.run + 1) " of the task from its record in Kafka, whatever its outcome was."

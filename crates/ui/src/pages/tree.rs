@@ -9,7 +9,7 @@ use kafleet_model::record::state::State;
 use maud::{Markup, html};
 
 use super::task::{head, tabs};
-use crate::parts::bar::state_bar;
+use crate::parts::bar::{state_bar, tree_bar};
 use crate::parts::command::{commands, curl_get, quoted};
 use crate::parts::notice::missing;
 use crate::parts::table::pager_of_oldest;
@@ -62,6 +62,7 @@ fn summary(view: &View, status: &Status) -> Markup {
             @if let Some(last) = status.tree.ended_by.as_deref().filter(|last| *last != status.id) {
                 p { "Critical path: it ended with " a href=(view.task(last)) { (last) } }
             }
+            @if status.tree.total > 1 { (tree_bar(&status.tree)) }
             @if !counts.is_empty() {
                 p.quiet { (counted(status.children.total, "child", "children")) ":" }
                 (state_bar(&status.children.by_state))

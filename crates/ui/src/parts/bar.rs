@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use kafleet_documents::Tree;
 use kafleet_model::record::state::State;
 use maud::{Markup, html};
 
@@ -11,29 +12,60 @@ use super::state::{tone, word};
 /// Width of a bar in its own units.
 const WIDTH: u64 = 1_000;
 
+/// Number of tasks in a bar, with the class of its colour and its meaning.
+struct StateShare {
+    tone: &'static str,
+    word: String,
+    count: u64,
+}
+
 /// Part of a bar.
 struct BarSegment {
-    state: State,
-    count: u64,
+    share: StateShare,
     from: u64,
     width: u64,
 }
 
 impl BarSegment {
     fn text(&self) -> String {
-        format!("{} {}", count(self.count), word(self.state))
+        format!("{} {}", count(self.share.count), self.share.word)
     }
 }
 
 /// Bar of counts by state, in the order of the states from ended to waiting.
 pub(in super::super) fn state_bar(counts: &BTreeMap<State, u64>) -> Markup {
-    let parts = parts(counts);
+    bar(ORDER.into_iter().filter_map(|state| {
+        let count = *counts.get(&state)?;
+        Some(StateShare { tone: tone(state), word: word(state), count })
+    }))
+}
+
+/// Bar of a whole tree, whose tasks are counted by their outcome.
+pub(in super::super) fn tree_bar(tree: &Tree) -> Markup {
+    outcome_bar(&[
+        (State::Succeeded, "succeeded", tree.successful),
+        (State::Failed, "failed", tree.failed),
+        (State::Running, "open", tree.pending),
+    ])
+}
+
+/// Bar of numbers with their meanings, in the colours of states.
+pub(in super::super) fn outcome_bar(shares: &[(State, &str, u64)]) -> Markup {
+    bar(shares.iter().map(|(state, word, count)| StateShare {
+        tone: tone(*state),
+        word: (*word).to_owned(),
+        count: *count,
+    }))
+}
+
+fn bar(shares: impl Iterator<Item = StateShare>) -> Markup {
+    let parts = segments(shares.filter(|share| share.count > 0).collect());
     let length = parts.last().map_or(0, |part| part.from + part.width);
     let described: Vec<String> = parts.iter().map(BarSegment::text).collect();
     html! {
         svg.bar viewBox={ "0 0 " (length.max(1)) " 10" } preserveAspectRatio="none" role="img" aria-label=(described.join(", ")) {
             @for part in &parts {
-                rect class={ "fill " (tone(part.state)) } x=(part.from) y="0" width=(part.width) height="10" {
+                rect class={ "fill " (part.share.tone) } x=(part.from) y="0" width=(part.width) height="10" {
                     title { (part.text()) }
                 }
             }
@@ -41,18 +73,17 @@ pub(in super::super) fn state_bar(counts: &BTreeMap<State, u64>) -> Markup {
     }
 }
 
-fn parts(counts: &BTreeMap<State, u64>) -> Vec<BarSegment> {
-    let total: u64 = counts.values().sum();
+fn segments(shares: Vec<StateShare>) -> Vec<BarSegment> {
+    let total: u64 = shares.iter().map(|share| share.count).sum();
     let mut end = 0;
-    let mut part = |state: State, count: u64| {
-        let width = (u128::from(count) * u128::from(WIDTH) / u128::from(total.max(1))) as u64;
-        // At least a visible sliver of each state.
-        let part = BarSegment { state, count, from: end, width: width.max(6) };
-        end += part.width;
-        part
+    let mut segment = |share: StateShare| {
+        let width = (u128::from(share.count) * u128::from(WIDTH) / u128::from(total.max(1))) as u64;
+        // At least a visible sliver of each.
+        let segment = BarSegment { share, from: end, width: width.max(6) };
+        end += segment.width;
+        segment
     };
-    let present = ORDER.into_iter().filter_map(|state| Some((state, *counts.get(&state).filter(|count| **count > 0)?)));
-    present.map(|(state, count)| part(state, count)).collect()
+    shares.into_iter().map(&mut segment).collect()
 }
 
 const ORDER: [State; State::COUNT] = [

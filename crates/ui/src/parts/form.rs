@@ -43,7 +43,7 @@ impl Render for Form<'_> {
     fn render(&self) -> Markup {
         html! {
             @if !self.title.is_empty() { h1 { (self.title) } }
-            @if let Some(problem) = self.problem { (problem_text(problem)) }
+            @if let Some(problem) = self.problem { (problem_text(self.view, problem)) }
             form.panel.action method="post" action=(self.view.url(&self.action)) {
                 div.effect { (self.effect) }
                 @if !self.button.is_empty() || self.problem.is_some() { @for input in &self.inputs { (input) } }

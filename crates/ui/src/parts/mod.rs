@@ -4,8 +4,9 @@ use std::fmt::Display;
 
 use kafleet_config::Role;
 use kafleet_model::query::quoted;
-use maud::{Markup, PreEscaped, html};
+use maud::{Markup, html};
 
+mod advice;
 pub(super) mod attempts;
 pub(super) mod bar;
 pub(super) mod chart;
@@ -25,6 +26,10 @@ pub(super) mod table;
 pub(super) mod tasks;
 pub(super) mod timeline;
 pub(super) mod times;
+mod visible;
+pub(super) mod words;
+
+pub(super) use visible::{visible, without_hidden};
 
 /// Properties of a page's reader that its contents depend on.
 #[derive(Clone, Debug)]
@@ -118,34 +123,6 @@ pub(super) fn count(number: impl Display) -> String {
 /// Number of things with their noun: `1 task`, `2 tasks`.
 pub(super) fn counted(number: u64, noun: &str, plural: &str) -> String {
     format!("{} {}", count(number), if number == 1 { noun } else { plural })
-}
-
-/// Text without control characters and terminal escape codes, which could hide parts of it.
-pub(super) fn visible(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text.chars().peekable();
-    while let Some(c) = rest.next() {
-        match c {
-            '\u{1b}' if rest.peek() == Some(&'[') => {
-                rest.next();
-                // Parameters up to the final byte of the control sequence.
-                while rest.next().is_some_and(|c| !('@'..='~').contains(&c)) {}
-            }
-            c if is_hidden(c) => {}
-            c => out.push(c),
-        }
-    }
-    out
-}
-
-/// Whether a character could hide or reorder what is around it: control characters, overrides of the text direction.
-fn is_hidden(c: char) -> bool {
-    c.is_control() && !matches!(c, '\n' | '\t') || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
-/// Markup without the characters that could disguise a text.
-pub(super) fn without_hidden(markup: Markup) -> Markup {
-    if markup.0.contains(is_hidden) { PreEscaped(markup.0.replace(is_hidden, "")) } else { markup }
 }
 
 /// Message with its parts in backticks as code.

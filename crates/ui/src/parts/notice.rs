@@ -2,6 +2,8 @@
 
 use maud::{Markup, html};
 
+use super::advice::{advice_text, detail_text};
+
 /// Messages after actions by code: URLs carry codes, never text.
 const DONE: &[(&str, &str)] = &[
     ("submitted", "The task was submitted."),
@@ -24,7 +26,7 @@ const DONE: &[(&str, &str)] = &[
     ("schedule_deleted", "The schedule was deleted. Its tasks stay."),
     ("triggered", "The run was requested from the tracker."),
     ("backfilled", "The backfill was requested from the tracker."),
-    ("bulk_ordered", "The bulk action was requested. This is its task."),
+    ("bulk_ordered", "The bulk action was requested."),
     ("redriven", "The dead letter was redriven: its task runs again."),
     ("redriven_partly", "Some dead letters were redriven; those still listed were refused or are more than the limit."),
     ("dropped", "The dead letter was dropped."),
@@ -64,9 +66,9 @@ pub(in super::super) fn incomplete_notice(partitions: &[u32]) -> Markup {
 pub(in super::super) fn missing(subject: &str, problem: &kafleet_documents::Problem) -> Markup {
     html! {
         p.notice.attention {
-            (subject) " cannot be shown: " (super::prose(&problem.detail)) " "
+            (subject) " cannot be shown: " (super::prose(detail_text(problem))) " "
             code { (problem.code) }
-            @if let Some(hint) = &problem.hint { span.quiet { " – " (super::prose(hint)) } }
+            @if let Some(advice) = advice_text(None, problem) { span.quiet { " – " (advice) } }
         }
     }
 }

@@ -3,6 +3,7 @@
 use kafleet_documents::Problem;
 use maud::{Markup, html};
 
+use super::advice::{advice_text, detail_text};
 use super::{View, prose};
 
 /// Title, detail, hint and code of an error, and what still works.
@@ -10,7 +11,7 @@ pub(in super::super) fn problem_block(view: &View, problem: &Problem) -> Markup 
     html! {
         section.problem {
             h1 { (problem.title) }
-            (problem_text(problem))
+            (problem_text(view, problem))
             @if let Some(other) = works(&problem.code) { p { (other) } }
             p {
                 @if problem.status == 401 {
@@ -26,18 +27,18 @@ pub(in super::super) fn problem_block(view: &View, problem: &Problem) -> Markup 
 }
 
 /// Detail, hint and code of an error in a form.
-pub(in super::super) fn problem_text(problem: &Problem) -> Markup {
+pub(in super::super) fn problem_text(view: &View, problem: &Problem) -> Markup {
     html! {
         div.notice.bad role="alert" {
             p {
                 strong { (problem.title) ": " }
-                (prose(&problem.detail))
+                (prose(detail_text(problem)))
                 @if let Some(pointer) = problem.pointer.as_deref().filter(|pointer| !pointer.is_empty()) {
                     " (at " code { (pointer) } ")"
                 }
             }
-            @if let Some(hint) = &problem.hint { p { (prose(hint)) } }
-            p.quiet { "code " code { (problem.code) } ", status " (problem.status) }
+            @if let Some(advice) = advice_text(Some(view), problem) { p { (advice) } }
+            p.quiet.code { "code " code { (problem.code) } ", status " (problem.status) }
         }
     }
 }

@@ -1,17 +1,18 @@
 //! Search for tasks: the form, its language, and mistakes in it.
 
 use kafleet_documents::Problem;
-use kafleet_model::query::Qualifier;
+use kafleet_model::query::{Qualifier, TaskQuery, Test, TreeLevel};
 use maud::{Markup, html};
 
 use super::{View, prose};
 
-/// Form of a search with the language on demand.
-pub(in super::super) fn search_form(view: &View, text: &str) -> Markup {
+/// Form of a search, with its level and the language on demand. `query`: the search, unless it has a mistake.
+pub(in super::super) fn search_form(view: &View, text: &str, query: Option<&TaskQuery>) -> Markup {
     html! {
         form.searching action=(view.url("/tasks")) role="search" aria-label="Tasks" {
             input #q name="q" type="search" value=(text) aria-label="Search" autocomplete="off" spellcheck="false"
-                placeholder="type:resize state:failed from:2h" list="suggestions";
+                placeholder="state:failed from:2h" list="suggestions";
+            @if let Some(query) = query { (levels(view, query)) }
             button.primary type="submit" { "Search" }
             @if !text.is_empty() { a.button href=(view.url("/tasks")) { "Clear" } }
         }
@@ -22,13 +23,34 @@ pub(in super::super) fn search_form(view: &View, text: &str) -> Markup {
     }
 }
 
+/// Levels of the tasks that a search finds. Searches for ids and trees concern all levels.
+fn levels(view: &View, query: &TaskQuery) -> Markup {
+    let is_fixed = query.terms.iter().any(|term| matches!(term.test, Test::Id(_) | Test::Under(_)));
+    let link = |level: TreeLevel, text: &str| {
+        let is_chosen = query.level() == level;
+        let url = view.search(&query.clone().at_level(level).to_string());
+        html! { a href=(url) aria-current=[is_chosen.then_some("page")] { (text) } }
+    };
+    html! {
+        @if !is_fixed {
+            nav.ranges aria-label="levels" {
+                span.quiet { "in:" } (link(TreeLevel::Roots, "roots")) (link(TreeLevel::Any, "all levels"))
+            }
+        }
+    }
+}
+
 /// Terms of the search language.
 pub(in super::super) fn language() -> Markup {
     html! {
         p {
             "Terms with a qualifier, such as " code { "type:resize,thumb state:failed -tag:test \"build main\"" }
-            ". A comma means any of, a minus means not. Other words are the id of a task, or a part of the name. \
+            ". A comma means any of, a minus means not. Other words are the beginning of an id, or a part of the name. \
              Params are not searched: use tags."
+        }
+        p {
+            "A search that names a type, an error, a worker, an id or a tree finds tasks of all levels, any other one roots; "
+            code { "level:roots" } " and " code { "level:any" } " choose."
         }
         dl.keys {
             @for (_, name, description) in Qualifier::ALL { dt { code { (name) ":" } } dd { (description) } }
@@ -59,6 +81,22 @@ pub(in super::super) fn mistake(text: &str, problem: &Problem) -> Markup {
 mod tests {
     use super::*;
     use kafleet_api::http::problem::{ApiError, Code};
+
+    #[test]
+    fn level_of_a_search_is_shown_and_can_be_chosen() {
+        let view = View { base: String::new(), role: kafleet_config::Role::Read, read_only: false };
+        let form = |text: &str| {
+            let query = TaskQuery::parse(text).unwrap_or_default();
+            search_form(&view, text, Some(&query)).into_string()
+        };
+        let of_roots = form("tag:ci");
+        assert!(of_roots.contains("href=\"/tasks?q=tag%3Aci\" aria-current=\"page\">roots</a>"), "{of_roots}");
+        assert!(of_roots.contains("href=\"/tasks?q=tag%3Aci+level%3Aany\">all levels</a>"), "{of_roots}");
+        let of_type = form("type:pack");
+        assert!(of_type.contains("href=\"/tasks?q=type%3Apack\" aria-current=\"page\">all levels</a>"), "{of_type}");
+        assert!(of_type.contains("href=\"/tasks?q=type%3Apack+level%3Aroots\">roots</a>"), "{of_type}");
+        assert!(!form("under:a").contains("all levels"));
+    }
 
     #[test]
     fn wrong_part_of_a_search_is_marked() {

@@ -39,6 +39,11 @@ pub(in super::super) fn pager(first: Option<&str>, next: Option<&str>, note: &st
     links(first.map(|first| (first, "← newest")), next.map(|next| (next, "older →")), note)
 }
 
+/// Pager of a search that stopped before the end of the list.
+pub(in super::super) fn pager_of_search(first: Option<&str>, next: Option<&str>) -> Markup {
+    links(first.map(|first| (first, "← newest")), next.map(|next| (next, "Search on")), "for up to 10 s")
+}
+
 /// Pager of a list in the order of creation.
 pub(in super::super) fn pager_of_oldest(first: Option<&str>, next: Option<&str>, note: &str) -> Markup {
     links(first.map(|first| (first, "← first")), next.map(|next| (next, "next →")), note)

@@ -37,9 +37,7 @@ fn backticks_of_messages_become_code() {
 }
 
 #[test]
-fn escape_codes_and_direction_overrides_are_removed() {
-    assert_eq!(visible("\u{1b}[1;31mred\u{1b}[0m \u{7}x\u{202e}evil"), "red xevil");
-    assert_eq!(visible("\u{1b}[31"), "");
+fn first_line_has_a_maximum_length() {
     assert_eq!(first_line("one\ntwo", 9), "one");
     assert_eq!(first_line("äöüß", 2), "äö…");
 }
@@ -83,6 +81,14 @@ fn bar_shows_each_state_and_describes_itself() {
     let drawn = bar::state_bar(&counts).into_string();
     assert!(drawn.contains("aria-label=\"999,999 succeeded, 1 failed\""), "{drawn}");
     assert!(drawn.contains("<rect class=\"fill bad\" x=\"999\" y=\"0\" width=\"6\""), "{drawn}");
+}
+
+#[test]
+fn bar_of_a_tree_is_in_proportion_to_all_of_its_tasks() {
+    let tree = kafleet_documents::Tree { total: 1_000, successful: 900, failed: 4, pending: 96, ..Default::default() };
+    let drawn = bar::tree_bar(&tree).into_string();
+    assert!(drawn.contains("aria-label=\"900 succeeded, 4 failed, 96 open\""), "{drawn}");
+    assert!(drawn.contains("<rect class=\"fill bad\" x=\"900\" y=\"0\" width=\"6\""), "{drawn}");
 }
 
 #[test]

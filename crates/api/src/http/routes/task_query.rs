@@ -17,11 +17,12 @@ impl Input for TaskQuery {
         },
         Parameter {
             name: "level",
-            description: "`roots`: only tasks without a parent; `any`: tasks of all levels. With an indexed \
+            description: "`roots`: only tasks without a parent; `any`: tasks of all levels. Default: `any` with \
+                          `type`, `error` or `root`, otherwise `roots`. With an indexed \
                           `state` (running, retrying, scheduled, cancelling, warning, failed, cancelled), tasks \
                           are sorted by their own times; otherwise trees are sorted by the times of their roots, \
                           with parents before children.",
-            schema: r#"{"type": "string", "enum": ["roots", "any"], "default": "roots"}"#,
+            schema: r#"{"type": "string", "enum": ["roots", "any"]}"#,
         },
         Parameter { name: "tag", description: "Only tasks with this tag.", schema: TEXT },
         Parameter { name: "creator", description: "Only tasks of this creator.", schema: TEXT },

@@ -2,11 +2,13 @@
 //! type [`BULK_TYPE`], whose `options` hold its specification. An API server [runs](runner) it; if that server stops,
 //! another one takes over.
 
-use kafleet_documents::{Audit, BulkPreview, BulkRequest, BulkSelection, CreateTask, Status, TaskPage};
+use kafleet_documents::{
+    Audit, BulkPreview, BulkRequest, BulkSample, BulkSelection, CreateTask, Status, TaskPage, UnchangedTasks,
+};
 use kafleet_model::event::{Event, Payload};
 use kafleet_model::json::RawJson;
 use kafleet_model::projection::audit::MAX_AUDIT;
-use kafleet_model::query::{MAX_VALUES, QueryTime, TaskQuery, Term, Test};
+use kafleet_model::query::{MAX_VALUES, Qualifier, QueryTime, TaskQuery, Term, Test};
 use kafleet_model::record::state::State;
 use kafleet_model::task::Policy;
 use kafleet_model::task::id::{BULK_TYPE, TaskId};
@@ -40,6 +42,10 @@ pub(crate) const DEFAULT_LIMIT: u64 = 100;
 const MAX_LIMIT: u64 = 10_000_000;
 /// Maximum number of ids in a preview.
 const MAX_SAMPLE: usize = 10;
+/// Maximum number of tasks in a preview.
+const MAX_TASKS: usize = 20;
+/// Maximum number of characters of an error in a preview and in a specification.
+const MAX_ERROR_CHARS: usize = 200;
 
 /// Requests a bulk action, and returns its task.
 pub async fn request(context: RequestContext, input: BulkRequest) -> Result<Status, ApiError> {
@@ -52,14 +58,15 @@ pub async fn request(context: RequestContext, input: BulkRequest) -> Result<Stat
     let query = absolute(query_of(q.as_deref(), &ids)?, now_ms());
     let api = context.api.clone();
     // Rejects a search that cannot be executed: its action would be retried without end.
-    list::matches(&api.reads, query.clone(), None, 1, MAX_SCAN_TIME).await?;
+    let first = list::matches(&api.reads, query.clone(), None, 1, MAX_SCAN_TIME).await?.tasks;
+    let error = first.first().filter(|_| names_error(&query)).and_then(error_text);
     api.reads.check_covered(None).await?;
     let q = query.to_string();
     let partitions = api.reads.partitions();
     let checkpoints = api.reads.checkpoints(&partitions).await?;
     let checkpoints = checkpoints.into_iter().map(|checkpoint| checkpoint.map_or(0, |checkpoint| checkpoint.offset));
     let checkpoints = partitions.into_iter().zip(checkpoints).collect();
-    let spec = BulkSpec { action, q, limit, by: context.by.clone(), reason, checkpoints };
+    let spec = BulkSpec { action, q, limit, by: context.by.clone(), reason, error, checkpoints };
     let id = uuid::Uuid::now_v7().to_string();
     let operation = context.operation(&format!("bulk_{}", action.name()), &id, spec.reason.as_deref());
     let task = detached(async move {
@@ -116,8 +123,16 @@ pub async fn newest(api: &Api, limit: usize) -> Result<TaskPage, ApiError> {
 pub async fn preview(api: &Api, selection: BulkSelection, time: Duration) -> Result<BulkPreview, ApiError> {
     let query = query_of(selection.q.as_deref(), &selection.ids)?;
     let (action, checkpoints) = (selection.action, BTreeMap::new());
-    let spec = BulkSpec { action, q: String::new(), limit: 0, by: None, reason: None, checkpoints };
-    let mut preview = BulkPreview { matching: 0, changing: 0, exact: true, scanned: 0, sample: Vec::new() };
+    let spec = BulkSpec { action, q: String::new(), limit: 0, by: None, reason: None, error: None, checkpoints };
+    let mut preview = BulkPreview {
+        matching: 0,
+        changing: 0,
+        exact: true,
+        scanned: 0,
+        sample: Vec::new(),
+        tasks: Vec::new(),
+        unchanged: Vec::new(),
+    };
     let end = Instant::now() + time;
     let mut cursor = None;
     loop {
@@ -137,13 +152,46 @@ pub async fn preview(api: &Api, selection: BulkSelection, time: Duration) -> Res
 fn count_changing(preview: &mut BulkPreview, spec: &BulkSpec, tasks: &[TaskView]) {
     preview.matching += tasks.len() as u64;
     for task in tasks {
-        if matches!(spec.decide(task, None, now_ms()), Decision::Publish(_)) {
-            preview.changing += 1;
-            if preview.sample.len() < MAX_SAMPLE {
-                preview.sample.push(task.id.to_string());
-            }
+        match spec.decide(task, None, now_ms()) {
+            Decision::Publish(_) => add_changing(preview, task),
+            Decision::Skip(state) => count_unchanged(preview, state),
+            Decision::Refuse(error) => count_unchanged(preview, &error.document().title),
         }
     }
+}
+
+fn add_changing(preview: &mut BulkPreview, task: &TaskView) {
+    preview.changing += 1;
+    if preview.sample.len() < MAX_SAMPLE {
+        preview.sample.push(task.id.to_string());
+    }
+    if preview.tasks.len() < MAX_TASKS {
+        let policy = task.record.definition.policy.as_deref();
+        preview.tasks.push(BulkSample {
+            id: task.id.to_string(),
+            state: task.record.state,
+            task_type: task.record.task_type.as_deref().map(str::to_owned),
+            name: policy.and_then(|policy| policy.name.clone()),
+            error: error_text(task),
+        });
+    }
+}
+
+fn count_unchanged(preview: &mut BulkPreview, cause: &str) {
+    match preview.unchanged.iter_mut().find(|known| known.cause == cause) {
+        Some(known) => known.tasks += 1,
+        None => preview.unchanged.push(UnchangedTasks { cause: cause.to_owned(), tasks: 1 }),
+    }
+}
+
+/// Beginning of a task's error.
+fn error_text(task: &TaskView) -> Option<String> {
+    let error = task.record.outcome.error.as_deref()?;
+    Some(error.text().chars().take(MAX_ERROR_CHARS).collect())
+}
+
+fn names_error(query: &TaskQuery) -> bool {
+    query.terms.iter().any(|term| !term.negated && matches!(term.test, Test::Text(Qualifier::Error, _)))
 }
 
 /// Returns the query of the tasks to change, given as a search or as ids.

@@ -21,7 +21,7 @@ use kafleet_runtime::{Backoff, now_ms};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::spec::{BulkSpec, Decision, mark, progress_of};
+use super::spec::{BulkSpec, Decision, count_refusal, list_changed, mark, progress_of};
 use crate::http::problem::ApiError;
 use crate::read::consistency::TaskView;
 use crate::service::context::MAX_PAGE;
@@ -238,6 +238,7 @@ impl Run<'_> {
         let is_over = events.len() > allowed;
         events.truncate(allowed);
         progress.done += events.len() as u64;
+        list_changed(&mut progress, &events);
         self.progress = progress;
         let end = if is_over {
             let cause = format!("more than {} tasks would change", self.spec.limit);
@@ -264,8 +265,8 @@ impl Run<'_> {
                     mark(&mut event, self.id.as_str());
                     events.push(*event);
                 }
-                Decision::Skip => progress.skipped += 1,
-                Decision::Refuse => progress.refused += 1,
+                Decision::Skip(_) => progress.skipped += 1,
+                Decision::Refuse(error) => count_refusal(progress, &task.id, error),
             }
         }
         Ok(events)

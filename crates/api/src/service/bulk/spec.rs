@@ -3,18 +3,27 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kafleet_documents::{BulkAction, BulkProgress};
+use kafleet_documents::{BulkAction, BulkProgress, BulkRefusal};
 use kafleet_model::event::{BULK_FIELD, CancelScope, Event, Kind, Payload};
 use kafleet_model::outbox::EffectKind;
 use kafleet_model::record::TaskRecord;
 use kafleet_model::record::state::State;
-use kafleet_model::task::id::BULK_TYPE;
+use kafleet_model::task::TaskRunner;
+use kafleet_model::task::id::TaskId;
 use kafleet_model::task::patch::Patch;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::http::problem::ApiError;
 use crate::read::consistency::TaskView;
 use crate::service::retry;
+
+/// Maximum number of changed tasks that a progress lists: a search for all of their ids is possible.
+const MAX_CHANGED: usize = 100;
+/// Maximum size of these ids, half of the longest search.
+const MAX_CHANGED_BYTES: usize = 4 << 10;
+/// Maximum number of refused tasks that a progress lists.
+const MAX_REFUSALS: usize = 20;
 
 /// Specification of a bulk action, stored in the `options` of its task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +36,9 @@ pub(crate) struct BulkSpec {
     pub by: Option<Arc<str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Error of the first matching task, if the search names errors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
     /// Offsets up to which the events partitions were projected when the action was requested.
     pub checkpoints: BTreeMap<u32, i64>,
 }
@@ -35,10 +47,10 @@ pub(crate) struct BulkSpec {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Decision {
     Publish(Box<Event>),
-    /// The action does not apply to the task in its current state.
-    Skip,
+    /// The action does not apply to the task in its current state, which is described.
+    Skip(&'static str),
     /// The action can never be applied to this task.
-    Refuse,
+    Refuse(ApiError),
 }
 
 impl BulkSpec {
@@ -51,31 +63,47 @@ impl BulkSpec {
     /// `new_run`: run that the retries of this action start in the task's tree; `None`: one above the highest.
     pub(super) fn decide(&self, task: &TaskView, new_run: Option<u32>, now_ms: i64) -> Decision {
         let record = &task.record;
-        if task.superseded || record.task_type.as_deref() == Some(BULK_TYPE) || self.is_restarted(task) {
-            return Decision::Skip;
+        if let Some(state) = self.unaffected(task) {
+            return Decision::Skip(state);
         }
         let payload = match self.action {
-            BulkAction::Cancel if record.state.is_terminal() || record.covering_cancel(true).is_some() => {
-                return Decision::Skip;
-            }
             BulkAction::Cancel => Payload::CancelRequested(CancelScope::default()),
-            BulkAction::Retry if !record.state.is_terminal() => return Decision::Skip,
-            BulkAction::Retry if retry::check(task, false).is_err() => return Decision::Refuse,
-            // The parent failed only because of a descendant; retrying that descendant is enough.
-            BulkAction::Retry if record.state != State::Succeeded && !record.is_restartable() => return Decision::Skip,
-            BulkAction::Retry => Payload::RetryRequested { only_failed: false, new_run, record: None },
-            BulkAction::RetryFailed if retry::check(task, true).is_err() => return Decision::Skip,
+            BulkAction::Retry => match retry::check(task, false) {
+                Err(error) => return Decision::Refuse(error),
+                Ok(()) if record.state != State::Succeeded && !record.is_restartable() => {
+                    // Retrying that descendant is enough.
+                    return Decision::Skip("failed only because of a task below");
+                }
+                Ok(()) => Payload::RetryRequested { only_failed: false, new_run, record: None },
+            },
+            BulkAction::RetryFailed if retry::check(task, true).is_err() => {
+                return Decision::Skip("without a failed task that workers run");
+            }
             BulkAction::RetryFailed => Payload::RetryRequested { only_failed: true, new_run: None, record: None },
             BulkAction::StartNow => {
                 let patch = Patch { not_before_ms: Some(now_ms), ..Patch::default() };
                 if patch.rejection(record).is_some() {
-                    return Decision::Skip;
+                    return Decision::Skip("not scheduled for a later time");
                 }
                 Payload::Patched { patch: Some(Box::new(patch)) }
             }
         };
         let event = Event::new(payload, task.id.clone(), record.run, now_ms);
         Decision::Publish(Box::new(Event { by: self.by.clone(), message: self.reason.clone(), ..event }))
+    }
+
+    /// Describes a task whose state excludes the action.
+    fn unaffected(&self, task: &TaskView) -> Option<&'static str> {
+        let (record, is_open) = (&task.record, !task.record.state.is_terminal());
+        match self.action {
+            _ if task.superseded => Some("of an earlier run of the parent"),
+            _ if TaskRunner::of_record(record) == TaskRunner::BulkAction => Some("a bulk action itself"),
+            _ if self.is_restarted(task) => Some("started again since the request"),
+            BulkAction::Cancel if !is_open => Some("already ended"),
+            BulkAction::Cancel if record.covering_cancel(true).is_some() => Some("already cancelled"),
+            BulkAction::Retry | BulkAction::RetryFailed if is_open => Some("not ended yet"),
+            _ => None,
+        }
     }
 
     /// Returns whether the task has been started again since the request, perhaps by this bulk action itself.
@@ -100,6 +128,26 @@ pub(super) fn progress_of(record: &TaskRecord) -> BulkProgress {
     progress.and_then(|progress| serde_json::from_str(progress.text()).ok()).unwrap_or_default()
 }
 
+/// Adds the tasks of requests to those that a progress lists.
+pub(super) fn list_changed(progress: &mut BulkProgress, requests: &[Event]) {
+    let mut bytes: usize = progress.changed.iter().map(|id| id.len() + 1).sum();
+    for request in requests {
+        bytes += request.id.as_str().len() + 1;
+        if progress.changed.len() >= MAX_CHANGED || bytes > MAX_CHANGED_BYTES {
+            return;
+        }
+        progress.changed.push(request.id.to_string());
+    }
+}
+
+/// Counts a task that the action cannot change.
+pub(super) fn count_refusal(progress: &mut BulkProgress, id: &TaskId, error: ApiError) {
+    progress.refused += 1;
+    if progress.refusals.len() < MAX_REFUSALS {
+        progress.refusals.push(BulkRefusal { id: id.to_string(), cause: error.document().detail });
+    }
+}
+
 /// Marks an event as part of a bulk action. The audit log omits such events: it contains the bulk action itself.
 pub(super) fn mark(event: &mut Event, id: &str) {
     event.extra.insert(BULK_FIELD.to_owned(), Value::from(id));
@@ -109,13 +157,13 @@ pub(super) fn mark(event: &mut Event, id: &str) {
 mod tests {
     use super::*;
     use kafleet_model::record::HistoryEntry;
-    use kafleet_model::task::id::TaskId;
+    use kafleet_model::task::id::BULK_TYPE;
     use kafleet_model::trace::Sampler;
     use kafleet_store::Checkpoint;
 
     fn spec(action: BulkAction) -> BulkSpec {
         let checkpoints = BTreeMap::from([(0, 100)]);
-        BulkSpec { action, q: String::new(), limit: 1, by: Some("ada".into()), reason: None, checkpoints }
+        BulkSpec { action, q: String::new(), limit: 1, by: Some("ada".into()), reason: None, error: None, checkpoints }
     }
 
     fn task(own_state: State, state: State) -> TaskView {
@@ -164,6 +212,23 @@ mod tests {
     }
 
     #[test]
+    fn progress_lists_a_bounded_number_of_changed_tasks() {
+        let request = |id: String| {
+            let payload = Payload::CancelRequested(CancelScope::default());
+            Event::new(payload, TaskId::parse(&id).unwrap(), 1, 1)
+        };
+        let mut progress = BulkProgress::default();
+        for n in 0..3 {
+            let requests: Vec<Event> = (0..60).map(|m| request(format!("t{n}-{m}"))).collect();
+            list_changed(&mut progress, &requests);
+        }
+        assert_eq!((progress.changed.len(), progress.changed[60].as_str()), (100, "t1-0"));
+        let mut progress = BulkProgress::default();
+        list_changed(&mut progress, &(0..60).map(|n| request(format!("{n:0>200}"))).collect::<Vec<_>>());
+        assert_eq!(progress.changed.len(), 20);
+    }
+
+    #[test]
     fn task_restarted_since_the_request_is_skipped() {
         let failed = || task(State::Failed, State::Failed);
         let mut again = failed();
@@ -185,6 +250,14 @@ mod tests {
     fn task_without_a_record_is_refused() {
         let mut unknown = task(State::Failed, State::Failed);
         unknown.record.definition.announced = false;
-        assert_eq!(spec(BulkAction::Retry).decide(&unknown, None, 1), Decision::Refuse);
+        let Decision::Refuse(error) = spec(BulkAction::Retry).decide(&unknown, None, 1) else {
+            panic!("there is no record to run");
+        };
+        let mut progress = BulkProgress::default();
+        for _ in 0..MAX_REFUSALS + 1 {
+            count_refusal(&mut progress, &unknown.id, error.clone());
+        }
+        assert_eq!((progress.refused, progress.refusals.len()), (MAX_REFUSALS as u64 + 1, MAX_REFUSALS));
+        assert!(progress.refusals[0].cause.contains("`a` was never published"), "{:?}", progress.refusals[0]);
     }
 }

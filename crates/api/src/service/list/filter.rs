@@ -44,7 +44,7 @@ enum Matcher {
     Ids(Vec<TaskId>),
     Under(Vec<TaskId>),
     Is(Vec<Condition>),
-    /// Id, or a part of the name in any case.
+    /// Beginning of the id, or a part of the name in any case.
     Word {
         id: String,
         part: String,
@@ -60,7 +60,7 @@ impl Filter {
             ids: Vec::new(),
             under: None,
             errors: Vec::new(),
-            level: default_level(&query),
+            level: query.level(),
             from_ms: None,
             to_ms: None,
             details: Vec::new(),
@@ -76,9 +76,8 @@ impl Filter {
 
     /// The same for tasks of any level, unless the query names one.
     pub(super) fn of_any_level(query: TaskQuery, now_ms: i64) -> Result<Self, ApiError> {
-        let names_level = query.terms.iter().any(|term| matches!(term.test, Test::Level(_)));
-        let filter = Self::new(query, now_ms)?;
-        Ok(Self { level: if names_level { filter.level } else { TreeLevel::Any }, ..filter })
+        let level = query.named_level().unwrap_or(TreeLevel::Any);
+        Ok(Self { level, ..Self::new(query, now_ms)? })
     }
 
     fn add(&mut self, Term { negated, test }: Term, now_ms: i64) -> Result<(), ApiError> {
@@ -89,7 +88,8 @@ impl Filter {
             Test::State(states) if !negated => self.states = unique(states),
             Test::Id(ids) if !negated => self.ids = unique(ids),
             Test::Under(tops) if !negated && tops.len() == 1 => self.under = tops.into_iter().next(),
-            Test::Level(level) => self.level = level,
+            // [`TaskQuery::level`] has read it.
+            Test::Level(_) => {}
             Test::From(time) => self.from_ms = Some(time.resolve(now_ms)),
             Test::To(time) => self.to_ms = Some(time.resolve(now_ms)),
             Test::Text(Qualifier::NameLike, patterns) => {
@@ -184,16 +184,6 @@ impl Filter {
     }
 }
 
-/// Level of queries that name none: queries about ids and trees concern all tasks, and so do those that exclude roots.
-fn default_level(query: &TaskQuery) -> TreeLevel {
-    let concerns_all = query.terms.iter().any(|term| match &term.test {
-        Test::Id(_) | Test::Under(_) => !term.negated,
-        Test::Is(conditions) => term.negated && conditions.contains(&Condition::Root),
-        _ => false,
-    });
-    if concerns_all { TreeLevel::Any } else { TreeLevel::Roots }
-}
-
 fn unique<T: PartialEq>(values: Vec<T>) -> Vec<T> {
     let mut unique = Vec::with_capacity(values.len());
     for value in values {
@@ -220,8 +210,9 @@ impl Matcher {
             Self::Ids(ids) => ids.contains(id),
             Self::Under(tops) => tops.iter().any(|top| id.is_within(top.as_str())),
             Self::Is(conditions) => conditions.iter().any(|condition| is(*condition, id, record)),
-            Self::Word { id: full_id, part } => {
-                id.as_str() == full_id || name(record).is_some_and(|name| name.to_lowercase().contains(part))
+            Self::Word { id: beginning, part } => {
+                id.as_str().starts_with(beginning.as_str())
+                    || name(record).is_some_and(|name| name.to_lowercase().contains(part))
             }
         }
     }

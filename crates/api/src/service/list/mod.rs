@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use kafleet_documents::{ExcludedTerm, ListSource, TaskPage};
-use kafleet_model::query::{TaskQuery, Term, TreeLevel};
+use kafleet_documents::{ExcludedTerm, ListSource, OtherLevels, TaskPage};
+use kafleet_model::query::{TaskQuery, Term, Test, TreeLevel};
 use kafleet_model::record::state::State;
 use kafleet_model::task::id::TaskId;
 use kafleet_model::units::time::time_text;
@@ -21,7 +21,7 @@ use crate::read::merge::Merge;
 use crate::read::reads::Reads;
 use crate::read::status::status;
 use crate::read::tree_walk::TreeWalk;
-use crate::service::context::{After, Paging, RequestContext};
+use crate::service::context::{After, MAX_PAGE, Paging, RequestContext};
 use all_trees::AllTrees;
 use filter::Filter;
 
@@ -44,8 +44,27 @@ pub async fn list(
     scan_time: Duration,
 ) -> Result<TaskPage, ApiError> {
     api.reads.wait_for_position(after).await?;
-    let matches = matches(&api.reads, query, cursor.as_deref(), limit, scan_time).await?;
-    Ok(matches.into())
+    let end = Instant::now() + scan_time;
+    let mut page: TaskPage = matches(&api.reads, query.clone(), cursor.as_deref(), limit, scan_time).await?.into();
+    if cursor.is_none() && finds_no_root(&query, &page) {
+        let left = end.saturating_duration_since(Instant::now());
+        page.other_levels = other_levels(&api.reads, query, left).await?;
+    }
+    Ok(page)
+}
+
+/// Whether a search for roots has read all of them and found none, although its conditions may match other tasks.
+fn finds_no_root(query: &TaskQuery, page: &TaskPage) -> bool {
+    let has_conditions = query.terms.iter().any(|term| !matches!(term.test, Test::Level(_)));
+    has_conditions && query.level() == TreeLevel::Roots && page.tasks.is_empty() && page.next.is_none()
+}
+
+/// Counts the tasks of other levels that match a query of which no root does; `None` if none is found.
+async fn other_levels(reads: &Reads, query: TaskQuery, scan_time: Duration) -> Result<Option<OtherLevels>, ApiError> {
+    let found = matches(reads, query.at_level(TreeLevel::Any), None, MAX_PAGE, scan_time).await?;
+    let tasks = found.total.unwrap_or(found.tasks.len() as u64);
+    let exact = found.total.is_some() || found.next.is_none();
+    Ok((tasks > 0).then_some(OtherLevels { tasks, exact }))
 }
 
 /// Finds the next tasks that match a query. `cursor`: [`Matches::next`] of the previous ones; `scan_time`: time after
@@ -225,6 +244,7 @@ impl From<Matches> for TaskPage {
             hint,
             missing: matches.missing.iter().map(TaskId::to_string).collect(),
             excluded: matches.excluded,
+            other_levels: None,
             incomplete: matches.incomplete,
         }
     }
