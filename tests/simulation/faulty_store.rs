@@ -14,8 +14,8 @@ use kafleet::model::statistics::aggregate::AggregateKey;
 use kafleet::model::statistics::errors::ErrorSummary;
 use kafleet::model::task::id::TaskId;
 use kafleet::store::{
-    Checkpoint, ErrorGroups, ErrorLevel, IntegrityPage, LogPage, Notice, Outbox, PartitionStatistics, PartitionWriter, Reservation,
-    Store, StoreError, TypeCount, memory,
+    Checkpoint, ErrorGroups, ErrorLevel, IntegrityPage, LogPage, Notice, Outbox, PartitionStatistics, PartitionWriter,
+    Reservation, Store, StoreError, TypeCount, memory,
 };
 
 use crate::faulty_broker::FaultRng;

@@ -84,6 +84,7 @@ fn hash(text: &str) -> u32 {
 }
 
 /// Filter for similar errors, given as a name, a kind, a message, or kind and message as displayed (`kind: message`).
+#[derive(Clone, Debug)]
 pub struct ErrorFilter {
     text: String,
     class: String,

@@ -14,7 +14,8 @@ use kafleet_model::statistics::errors::ErrorSummary;
 use super::values::{read, read_checkpoint, read_entries};
 use crate::keys::{self, Keys};
 use crate::{
-    Changes, Entry, ErrorGroup, ErrorGroups, ErrorLevel, MAX_PAGE, PartitionStatistics, StoreError, statistics, sum_counts,
+    Changes, Entry, ErrorGroup, ErrorGroups, ErrorLevel, MAX_PAGE, PartitionStatistics, StoreError, statistics,
+    sum_counts,
 };
 
 /// Fields per HSET or HDEL.

@@ -1,9 +1,11 @@
 //! Tasks that match a search.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use kafleet_api::http::problem::ApiError;
 use kafleet_api::http::request::bad_query;
+use kafleet_api::read::causes::causes;
 use kafleet_api::service::context::{After, Paging};
 use kafleet_api::service::{list, types};
 use kafleet_config::Role;
@@ -19,10 +21,13 @@ use crate::parts::notice::empty;
 use crate::parts::search::{mistake, search_form};
 use crate::parts::state::{tone, word};
 use crate::parts::table::pager;
-use crate::parts::tasks::{Choice, selectable_tasks};
+use crate::parts::tasks::{Causes, Choice, selectable_tasks};
 use crate::parts::times::time;
 use crate::parts::{View, count, counted, prose, query_text, task_path, visible};
 use crate::visit::{Body, PageAnswer, Visit, scan_time, stored};
+
+/// Maximum time in which the errors of failed parents are read.
+const CAUSES_DEADLINE: Duration = Duration::from_millis(300);
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let text = visit.query.get("q").unwrap_or_default().trim();
@@ -39,13 +44,15 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         },
     };
     let types = types.ok().map(|types| types.types);
+    let listed_tasks = page.as_ref().map_or(&[][..], |page| &page.tasks);
+    let causes = causes(&visit.api, listed_tasks, CAUSES_DEADLINE).await;
     let main = html! {
         h1 { "Tasks" }
         (search_form(&visit.view, text))
         @if let Some(problem) = &problem { (mistake(text, problem)) }
         @if let Some(page) = &page {
             (tabs(&visit.view, &query, types.as_deref()))
-            (listed(visit, &query, text, page))
+            (listed(visit, &query, text, page, &causes))
         }
         (commands(&lines(text, problem.as_ref())))
     };
@@ -145,7 +152,7 @@ fn counts_of(query: &TaskQuery, listed: &[TypeDocument]) -> BTreeMap<State, u64>
     totals(listed.iter().filter(is_selected))
 }
 
-fn listed(visit: &Visit, query: &TaskQuery, text: &str, page: &TaskPage) -> Markup {
+fn listed(visit: &Visit, query: &TaskQuery, text: &str, page: &TaskPage, causes: &Causes) -> Markup {
     let view = &visit.view;
     let first = visit.query.is_set("cursor").then(|| view.search(text));
     let next = page.next.as_deref().map(|cursor| view.url_with("/tasks", &[("q", text), ("cursor", cursor)]));
@@ -155,7 +162,7 @@ fn listed(visit: &Visit, query: &TaskQuery, text: &str, page: &TaskPage) -> Mark
         @if page.tasks.is_empty() {
             (nothing(view, query, page))
         } @else {
-            section.panel { (selectable_tasks(view, &page.tasks, choice.as_ref())) }
+            section.panel { (selectable_tasks(view, &page.tasks, choice.as_ref(), causes)) }
         }
         (pager(first.as_deref(), next.as_deref(), ""))
         p.quiet { (source(page)) }

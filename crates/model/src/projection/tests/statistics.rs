@@ -77,7 +77,11 @@ fn expect_consistent(kept: &ProjectedStore) {
     let counted: i64 = kept.counts.iter().filter(|((_, state), _)| pending(state)).map(|(_, count)| count).sum();
     assert_eq!(kept.open, counted, "open tasks by the counters");
     let failed = kept.index.iter().filter(|entry| entry.starts_with("(Failed")).count() as i64;
-    assert_eq!(failed, 2 * errors.values().sum::<i64>(), "entries in the indexes of failed tasks, by message and by kind");
+    assert_eq!(
+        failed,
+        2 * errors.values().sum::<i64>(),
+        "entries in the indexes of failed tasks, by message and by kind"
+    );
 }
 
 /// Events of two types: the type of a task may change with its run.
