@@ -47,13 +47,13 @@ pub(super) struct FailuresArgs {
     #[arg(long)]
     pub kind: Option<String>,
     /// Groups: type, kind and similar message, type and kind, or the type of the root of the failed tasks
-    #[arg(long, default_value = "message", value_parser = ["message", "kind", "root"])]
+    #[arg(long, value_name = "GROUPS", default_value = "message", value_parser = ["message", "kind", "root"])]
     pub by: String,
     /// Count only tasks that ended within this time, such as 1h or 7d [default: all retained tasks]
     #[arg(long, value_name = "DURATION")]
     pub since: Option<Millis>,
     /// Most tasks first, or the newest first or last task first
-    #[arg(long, default_value = "count", value_parser = ["count", "first", "last"])]
+    #[arg(long, value_name = "ORDER", default_value = "count", value_parser = ["count", "first", "last"])]
     pub sort: String,
     /// Only errors whose kind, message or worker contains this text
     #[arg(long)]

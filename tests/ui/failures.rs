@@ -7,8 +7,7 @@ use crate::api::lists::next_millisecond;
 use crate::ui::browser::Browser;
 
 async fn fail(fleet: &Fleet, id: &str, kind: &str, message: &str) {
-    let run = 1;
-    fail_run(fleet, id, run, kind, message).await;
+    fail_run(fleet, id, 1, kind, message).await;
 }
 
 async fn fail_run(fleet: &Fleet, id: &str, run: u32, kind: &str, message: &str) {

@@ -135,24 +135,24 @@ pub async fn errors_are_grouped_by_kind(fixture: &Fixture) {
     let by_kind = async |limit: usize| groups(fixture, ErrorLevel::Kind, 0, limit).await;
     let customers: Vec<String> = (0..300).map(|number| format!("t{number}")).collect();
     for (number, id) in (1_i64..).zip(&customers) {
-        fixture.put(0, failed(KIND + number as u64, &[(number, id)], false)).await;
+        fixture.put(0, failed(KIND + number as u64, &[(number, id.as_str())], false)).await;
     }
-    fixture.put(0, failed(9 << 32 | 1, &[(5, "a")], false)).await;
+    fixture.put(0, failed((9 << 32) + 1, &[(5, "a")], false)).await;
     let declined = group(KIND, 300, 300, entry(1, "t0"), entry(300, "t299"));
     let other = group(9 << 32, 1, 1, entry(5, "a"), entry(5, "a"));
     assert_eq!(by_kind(10).await, (vec![declined.clone(), other], 2), "a message each, and one kind");
     assert_eq!(by_kind(1).await, (vec![declined], 2));
     for (number, id) in (1_i64..).zip(&customers[..299]) {
-        fixture.put(0, failed(KIND + number as u64, &[(number, id)], true)).await;
+        fixture.put(0, failed(KIND + number as u64, &[(number, id.as_str())], true)).await;
     }
-    fixture.put(0, failed(9 << 32 | 1, &[(5, "a")], true)).await;
+    fixture.put(0, failed((9 << 32) + 1, &[(5, "a")], true)).await;
     assert_eq!(by_kind(10).await, (vec![group(KIND, 1, 1, entry(300, "t299"), entry(300, "t299"))], 1));
 }
 
 pub async fn recent_failures_are_counted_from_a_time(fixture: &Fixture) {
     fixture.put(0, failed(1, &[(5, "a"), (9, "b"), (9, "c")], false)).await;
     fixture.put(0, failed(2, &[(12, "d")], false)).await;
-    for (since_ms, recent) in [(0, [3, 1]), (9, [2, 1]), (10, [0, 1]), (12, [0, 1]), (13, [0, 0])] {
+    for (since_ms, recent) in [(0, [3_u64, 1]), (9, [2, 1]), (10, [0, 1]), (12, [0, 1]), (13, [0, 0])] {
         let (stored, total) = groups(fixture, ErrorLevel::Message, since_ms, 10).await;
         assert_eq!(stored.iter().map(|group| group.recent).collect::<Vec<_>>(), recent, "since {since_ms}");
         assert_eq!((stored[0].count, &stored[0].first, total), (3, &entry(5, "a"), 2), "the rest has no range");
