@@ -9,7 +9,7 @@ use kafleet::model::record::state::State;
 use kafleet::model::statistics::aggregate::{Aggregate, AggregateKey, Level};
 use kafleet::model::statistics::errors::ErrorSummary;
 use kafleet::model::statistics::{ListedSeries, Overview, StatisticsChanges};
-use kafleet::store::{ErrorGroup, ErrorLevel, Index, TypeCount};
+use kafleet::store::{Entry, ErrorGroup, ErrorLevel, Index, TypeCount};
 
 use crate::store_conformance::fixture::*;
 
