@@ -175,7 +175,7 @@ fn rows(letters: &[DeadLetter]) -> Rows {
             letter.task.clone().into(),
             Field::Text(letter.code.clone()),
             Field::Text(letter.at.clone()),
-            Field::Text(one_line(&letter.error)),
+            Field::Text(one_line(&letter.error_text())),
         ]);
     }
     rows
@@ -196,7 +196,8 @@ fn detail_text(record: &DeadLetterDetail) -> String {
         Some(DeadLetterOutcome::Superseded) => " (superseded: its task has continued otherwise)",
         None => "",
     };
-    let mut lines = vec![format!("{}{done}", letter.id), format!("  {}: {}", letter.code, one_line(&letter.error))];
+    let mut lines =
+        vec![format!("{}{done}", letter.id), format!("  {}: {}", letter.code, one_line(&letter.error_text()))];
     let fields = detail_fields(record).into_iter();
     lines.extend(fields.filter_map(|(name, value)| Some(format!("  {name:<14} {}", one_line(&value?)))));
     for (name, value) in &record.headers {

@@ -9,7 +9,7 @@ use super::client::Query;
 use super::exit::{Code, Outcome};
 use super::globals::Globals;
 use super::list::resolve_time;
-use super::output::{Field, Rows, eprint_incomplete};
+use super::output::{Field, Rows, eprint_incomplete, eprint_line};
 use super::task_view::span_text;
 
 /// Bars of a sparkline, lowest first.
@@ -43,6 +43,21 @@ pub(super) struct FailuresArgs {
     /// Only this type
     #[arg(long = "type", value_name = "TYPE")]
     pub task_type: Option<String>,
+    /// Only errors of this kind
+    #[arg(long)]
+    pub kind: Option<String>,
+    /// Groups: type, kind and similar message, type and kind, or the type of the root of the failed tasks
+    #[arg(long, value_name = "GROUPS", default_value = "message", value_parser = ["message", "kind", "root"])]
+    pub by: String,
+    /// Count only tasks that ended within this time, such as 1h or 7d [default: all retained tasks]
+    #[arg(long, value_name = "DURATION")]
+    pub since: Option<Millis>,
+    /// Most tasks first, or the newest first or last task first
+    #[arg(long, value_name = "ORDER", default_value = "count", value_parser = ["count", "first", "last"])]
+    pub sort: String,
+    /// Only errors whose kind, message or worker contains this text
+    #[arg(long)]
+    pub text: Option<String>,
     /// Maximum number of errors
     #[arg(short = 'n', long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
     pub limit: u32,
@@ -80,12 +95,68 @@ pub(super) async fn stats(args: StatsArgs, globals: &Globals) -> Outcome {
 
 pub(super) async fn failures(args: FailuresArgs, globals: &Globals) -> Outcome {
     let output = globals.output();
-    let mut query = vec![("limit", args.limit.to_string())];
-    query.extend(args.task_type.map(|name| ("type", name)));
-    let failures: Failures = globals.client()?.get(&["v1", "failures"], &query).await?;
-    output.json_or_list(&failures, failure_rows, "no task has failed or expired")?;
+    let rows = match args.by.as_str() {
+        "root" => root_rows,
+        "kind" => kind_rows,
+        _ => failure_rows,
+    };
+    let nothing = if args.since.is_some() {
+        "no task has failed or expired in this time"
+    } else {
+        "no task has failed or expired"
+    };
+    let failures: Failures = globals.client()?.get(&["v1", "failures"], &failures_query(args)).await?;
+    output.json_or_list(&failures, rows, nothing)?;
+    if failures.at_least {
+        eprint_line("counts are lower bounds: there are more failed tasks or errors than were read");
+    }
     eprint_incomplete(&failures.incomplete);
     Ok(Code::Ok)
+}
+
+fn failures_query(args: FailuresArgs) -> Query {
+    let mut query = vec![("limit", args.limit.to_string()), ("by", args.by), ("sort", args.sort)];
+    query.extend(args.task_type.map(|name| ("type", name)));
+    query.extend(args.kind.map(|kind| ("kind", kind)));
+    query.extend(args.since.map(|since| ("since", since.to_string())));
+    query.extend(args.text.map(|text| ("text", text)));
+    query
+}
+
+fn kind_rows(failures: &Failures) -> Rows {
+    let mut rows =
+        Rows::new(["TASKS", "TYPE", "KIND", "MESSAGES", "LAST 24 H", "FIRST", "LAST", "WORKERS", "NEWEST ERROR"]);
+    for group in &failures.groups {
+        let at_least = if group.messages_at_least { "≥ " } else { "" };
+        rows.add([
+            Field::Number(group.count),
+            Field::Text(group.task_type.clone()),
+            group.kind.clone().into(),
+            group.messages.map_or(Field::Empty, |messages| Field::Text(format!("{at_least}{messages}"))),
+            Field::Text(sparkline(&group.attempts_by_hour)),
+            Field::Text(group.first.clone()),
+            Field::Text(group.last.clone()),
+            workers(&group.workers),
+            Field::Text(group.text.clone()),
+        ]);
+    }
+    rows
+}
+
+fn root_rows(failures: &Failures) -> Rows {
+    let mut rows = Rows::new(["ROOTS", "TYPE OF ROOTS", "TYPE", "KIND", "TASKS", "LAST", "NEWEST TASK"]);
+    for group in &failures.groups {
+        rows.add([
+            Field::Number(group.roots.unwrap_or_default()),
+            Field::from(group.root_type.clone().filter(|name| !name.is_empty())),
+            Field::Text(group.task_type.clone()),
+            group.kind.clone().into(),
+            Field::Number(group.count),
+            Field::Text(group.last.clone()),
+            Field::Text(group.newest.clone()),
+        ]);
+    }
+    rows
 }
 
 fn failure_rows(failures: &Failures) -> Rows {

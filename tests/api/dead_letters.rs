@@ -4,6 +4,7 @@ use kafleet::broker::{Broker, Partition, ProducerRecord, TopicSpec};
 use kafleet::dead_letters::DeadLetterId;
 use kafleet::dead_letters::headers::{DeadLetterHeaders, headers};
 use kafleet::documents::{DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterResults, History, Status};
+use kafleet::model::event::{AttemptFailure, Payload};
 use kafleet::model::record::state::State;
 use kafleet::model::task::Position;
 use kafleet::model::task::id::TaskId;
@@ -129,6 +130,25 @@ async fn dead_letters_are_listed_newest_first_over_pages() {
     assert_eq!(fleet.listed(&format!("?from={}&to={}", START_MS + 240, START_MS + 242)).await, expected[8..10]);
     let bad = problem(fleet.request(Method::GET, "/v1/dead-letters?cursor=!!")).await;
     assert_eq!((bad.status, bad.code.as_str()), (400, "bad_cursor"));
+}
+
+#[tokio::test]
+async fn dead_letter_has_the_kind_of_the_error_of_its_task() {
+    let fleet = with_letters().await;
+    fleet.announce("order", "echo", None).await;
+    let failure = Payload::Failed(AttemptFailure::new("KeyError", "'weight'", 1));
+    fleet.publish_event("order", failure, |_| {}).await;
+    fleet.folded().await;
+    let of_run = |run| NewLetter { task: Some(("order", run)), key: "order", ..LETTER };
+    let letter = fleet.letter(of_run(1), 0).await;
+    let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead-letters/{letter}")).await;
+    assert_eq!(shown.letter.kind.as_deref(), Some("KeyError"));
+    assert_eq!(shown.letter.error_text(), "KeyError: it would not do");
+    let listed: DeadLetterPage = fleet.get("/v1/dead-letters").await;
+    assert_eq!(listed.letters[0].kind.as_deref(), Some("KeyError"));
+    let unknown = fleet.letter(NewLetter { task: None, code: "bad_json", ..LETTER }, 1).await;
+    let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead-letters/{unknown}")).await;
+    assert_eq!(shown.letter.kind, None, "the record is not a task");
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ pub mod fixture;
 mod hooks;
 mod later_runs;
 mod leases;
-mod lists;
+pub mod lists;
 mod logs;
 mod operations;
 mod patch;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kafleet::documents::{Audit, AuditDocument, Failures, Slowest, Stats};
+use kafleet::documents::{Audit, AuditDocument, Failures, ListSource, Slowest, Stats, TaskPage};
 use kafleet::model::event::{AttemptFailure, Kind, Payload};
 use kafleet::runtime::now_ms;
 use kafleet_testkit::faults::watermarks;
@@ -11,6 +11,7 @@ use serde_json::json;
 
 use crate::api::dead_letters::{LETTER, NewLetter, with_letters};
 use crate::api::fixture::{Fleet, PARTITIONS, fleet};
+use crate::api::lists::next_millisecond;
 
 fn failed(message: &str) -> Payload {
     Payload::Failed(AttemptFailure { started_at_ms: Some(now_ms() - 250), ..AttemptFailure::new("error", message, 1) })
@@ -210,4 +211,117 @@ async fn times_beyond_all_calendars_are_refused() {
         let answer = fleet.request(Method::GET, &format!("/v1/stats?from={time}&to={time}")).send().await.unwrap();
         assert!(!answer.status().is_server_error(), "{time}: {}", answer.status());
     }
+}
+
+/// Task of this type that has failed.
+async fn announce_failed(fleet: &Fleet, id: &str, task_type: &str, kind: &str, message: &str) {
+    fleet.announce(id, task_type, None).await;
+    fleet.publish_event(id, Payload::Failed(AttemptFailure::new(kind, message, 1)), |_| {}).await;
+}
+
+/// Charges that were declined for one customer each, and one that timed out.
+async fn fleet_with_charges() -> Fleet {
+    let fleet = fleet().await;
+    for customer in ["Ada", "Ken", "Alan", "Grace"] {
+        let (order, message) = (customer.to_lowercase(), format!("card of {customer}"));
+        fleet.announce(&order, "order", None).await;
+        announce_failed(&fleet, &format!("{order}:charge"), "charge", "PaymentDeclined", &message).await;
+    }
+    announce_failed(&fleet, "ada:again", "charge", "PaymentDeclined", "card of Ada").await;
+    announce_failed(&fleet, "late", "charge", "timeout", "no answer from 10.0.0.7").await;
+    fleet.folded().await;
+    fleet
+}
+
+#[tokio::test]
+async fn failures_by_kind_count_the_tasks_of_all_messages() {
+    let fleet = fleet_with_charges().await;
+    let failures: Failures = fleet.get("/v1/failures?by=kind").await;
+    let kinds: Vec<_> =
+        failures.groups.iter().map(|group| (group.kind.as_deref().unwrap(), group.count, group.messages)).collect();
+    assert_eq!(kinds, [("PaymentDeclined", 5, Some(4)), ("timeout", 1, Some(1))]);
+    assert_eq!((failures.errors, failures.at_least, failures.since), (2, false, None));
+    assert_eq!(failures.groups[0].attempts_by_hour.iter().sum::<u64>(), 5);
+    let messages: Failures = fleet.get("/v1/failures?kind=PaymentDeclined").await;
+    let counts: Vec<_> = messages.groups.iter().map(|group| (group.count, group.kind.as_deref().unwrap())).collect();
+    assert_eq!(
+        counts,
+        [(2, "PaymentDeclined"), (1, "PaymentDeclined"), (1, "PaymentDeclined"), (1, "PaymentDeclined")]
+    );
+    let found: Failures = fleet.get("/v1/failures?text=ALAN").await;
+    assert_eq!((found.errors, found.groups[0].text.as_str()), (1, "PaymentDeclined: card of Alan"));
+    let newest: Failures = fleet.get("/v1/failures?by=kind&sort=last&limit=1").await;
+    assert_eq!((newest.groups.len(), newest.errors), (1, 2));
+    for query in ["by=worker", "sort=name", "since=soon"] {
+        let problem = fleet.problem(&format!("/v1/failures?{query}")).await;
+        assert_eq!((problem.status, problem.code.as_str()), (400, "bad_parameter"), "{query}");
+    }
+}
+
+#[tokio::test]
+async fn kind_of_errors_is_searched_in_its_index() {
+    let fleet = fleet_with_charges().await;
+    let kind: Failures = fleet.get("/v1/failures?by=kind&limit=1").await;
+    // The message of another kind is the same word.
+    announce_failed(&fleet, "odd", "charge", "error", "PaymentDeclined").await;
+    announce_failed(&fleet, "other", "order", "PaymentDeclined", "card of Ada").await;
+    fleet.folded().await;
+    let name = kind.groups[0].error.clone();
+    for (error, expected) in [("PaymentDeclined", 6), (name.as_str(), 5), ("timeout", 1), ("none", 0)] {
+        let query = format!("type:charge%20own:failed,expired%20error:{error}%20level:any");
+        let page: TaskPage = fleet.get(&format!("/v1/tasks?q={query}")).await;
+        assert_eq!((page.source, page.tasks.len()), (Some(ListSource::Errors), expected), "{error}");
+        assert_eq!(page.scanned, Some(expected as u64), "{error}: other tasks are not read");
+    }
+}
+
+#[tokio::test]
+async fn failures_of_a_range_ended_in_it() {
+    let fleet = fleet_with_charges().await;
+    let hour: Failures = fleet.get("/v1/failures?by=kind&since=1h").await;
+    assert_eq!((hour.groups[0].count, hour.groups[0].retained, hour.since.is_some()), (5, 5, true));
+    for _ in 0..3 {
+        next_millisecond().await;
+    }
+    let none: Failures = fleet.get("/v1/failures?by=kind&since=1ms").await;
+    assert_eq!((none.groups.len(), none.errors), (0, 0), "{none:?}");
+}
+
+#[tokio::test]
+async fn error_that_was_retried_was_seen_before() {
+    let fleet = fleet().await;
+    announce_failed(&fleet, "t", "charge", "timeout", "no answer").await;
+    fleet.folded().await;
+    let group = async || fleet.get::<Failures>("/v1/failures?by=kind").await.groups.into_iter().next();
+    let new = group().await.unwrap();
+    assert_eq!(new.first_seen, new.first, "it is new");
+    next_millisecond().await;
+    fleet.publish_event("t", Kind::RetryRequested, |_| {}).await;
+    fleet.folded().await;
+    assert_eq!(group().await, None);
+    fleet
+        .publish_event("t", Payload::Failed(AttemptFailure::new("timeout", "no answer", 1)), |event| event.run = 2)
+        .await;
+    fleet.folded().await;
+    let back = group().await.unwrap();
+    assert!(back.first > new.first && back.first_seen == new.first, "{back:?}");
+}
+
+#[tokio::test]
+async fn failures_by_root_count_the_roots_that_hold_them() {
+    let fleet = fleet_with_charges().await;
+    let failures: Failures = fleet.get("/v1/failures?by=root").await;
+    let groups: Vec<_> = failures
+        .groups
+        .iter()
+        .map(|group| (group.root_type.as_deref().unwrap(), group.kind.as_deref().unwrap(), group.roots, group.count))
+        .collect();
+    assert_eq!(
+        groups,
+        [("order", "PaymentDeclined", Some(4), 5), ("charge", "timeout", Some(1), 1)],
+        "two charges of one order"
+    );
+    assert!(!failures.at_least);
+    let of_text: Failures = fleet.get("/v1/failures?by=root&text=declined&since=1h").await;
+    assert_eq!(of_text.groups.len(), 1);
 }

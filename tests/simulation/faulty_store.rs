@@ -14,8 +14,8 @@ use kafleet::model::statistics::aggregate::AggregateKey;
 use kafleet::model::statistics::errors::ErrorSummary;
 use kafleet::model::task::id::TaskId;
 use kafleet::store::{
-    Checkpoint, ErrorGroups, IntegrityPage, LogPage, Notice, Outbox, PartitionStatistics, PartitionWriter, Reservation,
-    Store, StoreError, TypeCount, memory,
+    Checkpoint, ErrorGroups, ErrorLevel, IntegrityPage, LogPage, Notice, Outbox, PartitionStatistics, PartitionWriter,
+    Reservation, Store, StoreError, TypeCount, memory,
 };
 
 use crate::faulty_broker::FaultRng;
@@ -104,8 +104,15 @@ impl Store for FaultyStore {
     ) -> Result<Vec<(i64, ErrorSummary)>> {
         self.reached().await?.error_summaries(partition, task_type, hours).await
     }
-    async fn error_groups(&self, partition: u32, task_type: &str, limit: usize) -> Result<ErrorGroups> {
-        self.reached().await?.error_groups(partition, task_type, limit).await
+    async fn error_groups(
+        &self,
+        partition: u32,
+        task_type: &str,
+        level: ErrorLevel,
+        since_ms: i64,
+        limit: usize,
+    ) -> Result<ErrorGroups> {
+        self.reached().await?.error_groups(partition, task_type, level, since_ms, limit).await
     }
     async fn requests(&self, partition: u32, limit: usize) -> Result<Vec<AuditEntry>> {
         self.reached().await?.requests(partition, limit).await

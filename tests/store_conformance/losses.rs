@@ -89,7 +89,9 @@ async fn deleted_keys_are_detected_by_sizes() {
         ("due", "`kafleet:{p0}:due` has 0 entries instead of 1"),
         ("m:echo:failed", "the index of `echo/failed` has 0 entries instead of 1"),
         ("failed:echo:0000000000000007", "`kafleet:{p0}:failed:echo:0000000000000007` has 0 entries instead of 1"),
+        ("failed:echo:0000000000000000", "`kafleet:{p0}:failed:echo:0000000000000000` has 0 entries instead of 1"),
         ("fingerprints:echo", "the errors add up to 0 failed tasks instead of 1"),
+        ("kinds:echo", "the errors add up to 0 failed tasks instead of 1"),
         ("statistics:echo", "`kafleet:{p0}:statistics:echo` is missing or has a TTL"),
         ("batches", "has 1 entries instead of 0"),
     ] {
@@ -98,8 +100,9 @@ async fn deleted_keys_are_detected_by_sizes() {
         changes.added.push((Index::Timers, entry(9, "a")));
         changes.added.push((Index::Members { task_type: "echo".into(), state: State::Failed }, entry(9, "b")));
         changes.counts.push(("echo".into(), State::Failed, 1));
-        let failed = Index::Failed { task_type: "echo".into(), error: Fingerprint(7) };
-        changes.added.push((failed, entry(9, "b")));
+        for error in [Fingerprint(7), Fingerprint(0)] {
+            changes.added.push((Index::Failed { task_type: "echo".into(), error }, entry(9, "b")));
+        }
         changes.errors.push(("echo".into(), Fingerprint(7), 1));
         let listed = ListedSeries { name: "echo".into(), day: 1 };
         let overview = Overview { series: vec![listed], ..Overview::new(0) };

@@ -73,6 +73,8 @@ conformance! {
     statistics_are_read_with_counters_and_checkpoint,
     removed_aggregates_are_gone,
     errors_are_grouped_by_frequency,
+    errors_are_grouped_by_kind,
+    recent_failures_are_counted_from_a_time,
     newest_requests_are_kept,
     totals_name_lost_statistics,
 }

@@ -13,7 +13,7 @@ use kafleet::model::record::state::State;
 use kafleet::model::statistics::aggregate::{AggregateKey, Level};
 use kafleet::model::task::id::TaskId;
 use kafleet::store::memory::MemoryStore;
-use kafleet::store::{Store, TypeCount};
+use kafleet::store::{ErrorLevel, Store, TypeCount};
 use kafleet::tracker::project::projection::{LoggedEvent, Projection};
 use kafleet_testkit::oracle::kept_aggregates;
 use kafleet_testkit::redis::Server;
@@ -110,7 +110,7 @@ async fn expect_exact_statistics(store: &dyn Store, records: &[(TaskId, TaskReco
                 *failed.entry(Fingerprint::of(task_record.outcome.error.as_deref())).or_default() += 1;
             }
         }
-        let groups = store.error_groups(0, &listed.name, 100).await.unwrap();
+        let groups = store.error_groups(0, &listed.name, ErrorLevel::Message, 0, 100).await.unwrap();
         let groups: BTreeMap<Fingerprint, u64> =
             groups.groups.into_iter().map(|group| (group.error, group.count)).collect();
         assert_eq!(groups, failed, "{when}: failed tasks of `{}` by error", listed.name);

@@ -5,6 +5,7 @@ mod actions;
 mod appearance;
 mod browser;
 mod chromium;
+mod failures;
 mod hostile;
 mod live;
 mod outages;

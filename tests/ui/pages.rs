@@ -178,14 +178,14 @@ async fn failures_are_grouped_with_the_search_for_their_tasks() {
     let fleet = fleet_with_tree().await;
     let browser = Browser::new(&fleet);
     let page = browser.open("/failures").await;
-    page.has(&["no answer from `10.0.0.7`", "<strong>1</strong> error", "/tasks/order:fetch"]);
+    page.has(&["no answer from `10.0.0.7`", "<strong>1</strong> kind of error", "/tasks/order:fetch"]);
     page.lacks(&["/tasks/order\""]);
     let (_, link) = page.text.split_once("<a class=\"bad\" href=\"").unwrap();
     let link = link.split('"').next().unwrap().replace("&amp;", "&");
     let found = browser.open(&link).await;
     found.has(&["id=\"t-order:fetch\"", "From the indexes of failed tasks by error"]).lacks(&["id=\"t-order\""]);
     browser.open("/failures?type=resize").await.has(&["No retained task of this type has failed."]);
-    browser.open("/").await.has(&["new error", "no answer from", "Newest errors"]);
+    browser.open("/").await.has(&["new error", "no answer from", "Newest kinds of errors"]);
     browser.open("/types/echo").await.has(&["Errors of failed tasks", "no answer from"]);
 }
 

@@ -1,5 +1,6 @@
 //! Documents for listing and resolving dead letters.
 
+use kafleet_model::event::ErrorInfo;
 use kafleet_model::json::RawJson;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,9 @@ pub struct DeadLetter {
     pub run: Option<u32>,
     /// Stable reason code: `bad_json`, `schema`, `exhausted`, …
     pub code: String,
+    /// Kind of the error with which the task ended; null if it is not known, as of a record that is not a task.
+    #[serde(default)]
+    pub kind: Option<String>,
     pub error: String,
     /// JSON pointer into the params.
     pub pointer: Option<String>,
@@ -29,6 +33,16 @@ pub struct DeadLetter {
     /// Kafka retains it.
     #[serde(default)]
     pub by_reference: bool,
+}
+
+impl DeadLetter {
+    /// Kind and message of the error, for people. The kind is left out if the code says the same.
+    pub fn error_text(&self) -> String {
+        match self.kind.as_deref().filter(|kind| *kind != self.code) {
+            Some(kind) => ErrorInfo::new(kind, &*self.error, 0).text().into_owned(),
+            None => self.error.clone(),
+        }
+    }
 }
 
 /// `GET /v1/dead-letters`, newest first.

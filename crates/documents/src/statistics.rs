@@ -95,12 +95,16 @@ pub struct SlowestAttempt {
 /// Failed tasks by type and error: `GET /v1/failures`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Failures {
-    /// Groups, largest first.
+    /// Groups, largest first by default.
     pub groups: Vec<FailureGroup>,
-    /// Number of different errors, at least, including groups left out.
+    /// Number of groups that match, at least, including those left out.
     pub errors: u64,
-    /// A partition has more than 200 errors of a type: counts are lower bounds, and rare errors are missing.
+    /// A partition has more than 200 errors of a type, a text was searched in more than 200 errors, or, by root, not all
+    /// failed tasks were read: counts are lower bounds, and rare errors are missing.
     pub at_least: bool,
+    /// Log time since which the counted tasks ended; absent: all retained tasks are counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
     /// Events partitions of which the store has lost data, or which no tracker projects: tasks are missing or outdated.
     #[serde(default)]
     pub incomplete: Vec<u32>,
@@ -111,15 +115,37 @@ pub struct Failures {
 pub struct FailureGroup {
     #[serde(rename = "type")]
     pub task_type: String,
-    /// Name of the error.
+    /// Name of the error, or of its kind.
     pub error: String,
+    /// Kind of the error; `null` if the tasks ended without one.
+    #[serde(default)]
+    pub kind: Option<String>,
     /// Kind and first line of the newest task's error.
     pub text: String,
-    /// Number of tasks, including superseded ones until they are removed.
+    /// Number of tasks that are failed or expired now and ended in the range, including superseded ones until they are
+    /// removed. By root: of those that were read.
     pub count: u64,
-    /// Log times at which the first and the last of them ended.
+    /// The same of all retained tasks.
+    #[serde(default)]
+    pub retained: u64,
+    /// By kind: number of different messages of the counted tasks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub messages: Option<u64>,
+    /// There may be more messages: a partition has more than 200 errors of a type.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub messages_at_least: bool,
+    /// By root: type of the roots of the tasks, and number of the roots.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root_type: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub roots: Option<u64>,
+    /// Log times at which the first and the last of the retained tasks ended.
     pub first: String,
     pub last: String,
+    /// Log time at which the error first ended a task: `first`, or an earlier time in the last 24 hours at which it ended a
+    /// task that has been retried or removed since.
+    #[serde(default)]
+    pub first_seen: String,
     /// Id of the task that ended last.
     pub newest: String,
     /// The newest task, or an ancestor of it, belongs to an earlier run of its parent and does not count there.

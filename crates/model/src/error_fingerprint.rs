@@ -13,17 +13,37 @@ const PLACEHOLDER: char = '#';
 /// Maximum length of the part of a message that distinguishes errors, and of the text of a group, in characters.
 pub const MAX_CHARS: usize = 160;
 
-/// Name of a group of similar errors: a 64-bit FNV-1a hash of the kind and of the first line of the message without
-/// its variable parts.
+/// Name of a group of similar errors. The upper half is a hash of the kind, the lower half one of the first line of the
+/// message without its variable parts; 0 there names all errors of the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Fingerprint(pub u64);
 
 impl Fingerprint {
     /// Fingerprint of an error; tasks that ended without one form a group of their own.
     pub fn of(error: Option<&ErrorInfo>) -> Self {
-        let Some(error) = error else { return Self(fnv(FNV_BASIS, b"")) };
-        let class = class_of(first_line(&error.message), MAX_CHARS);
-        Self(fnv(fnv(fnv(FNV_BASIS, error.kind.as_bytes()), b"\0"), class.as_bytes()))
+        match error {
+            Some(error) => Self::of_kind(&error.kind).with_message(&error.message),
+            // Differs from every kind without control characters.
+            None => Self::of_kind("\0").with_message(""),
+        }
+    }
+
+    /// Fingerprint of all errors of a kind.
+    pub fn of_kind(kind: &str) -> Self {
+        Self(u64::from(hash(kind)) << 32)
+    }
+
+    /// Fingerprint of the errors of the same kind with a message like this one.
+    #[must_use]
+    pub fn with_message(self, message: &str) -> Self {
+        let class = class_of(first_line(message), MAX_CHARS);
+        Self(self.kind().0 | u64::from(hash(&class).max(1)))
+    }
+
+    /// Fingerprint of all errors of the same kind.
+    #[must_use]
+    pub const fn kind(self) -> Self {
+        Self(self.0 & KIND_BITS)
     }
 }
 
@@ -53,13 +73,18 @@ fn first_line(message: &str) -> &str {
     message.trim_start().lines().next().unwrap_or_default()
 }
 
-const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+/// Part of a fingerprint that belongs to the kind.
+const KIND_BITS: u64 = 0xffff_ffff_0000_0000;
 
-fn fnv(basis: u64, bytes: &[u8]) -> u64 {
-    bytes.iter().fold(basis, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+/// 64-bit FNV-1a hash of a text, folded to 32 bits.
+fn hash(text: &str) -> u32 {
+    let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, fnv);
+    (hash >> 32) as u32 ^ hash as u32
 }
 
 /// Filter for similar errors, given as a name, a kind, a message, or kind and message as displayed (`kind: message`).
+#[derive(Clone, Debug)]
 pub struct ErrorFilter {
     text: String,
     class: String,
@@ -74,14 +99,27 @@ impl ErrorFilter {
         Self { text: text.trim().to_owned(), class }
     }
 
-    /// Returns the error whose name was given.
+    /// Returns the error or the kind whose name was given.
     pub fn fingerprint(&self) -> Option<Fingerprint> {
         self.text.parse().ok()
     }
 
+    /// Lists the groups that contain all errors of these kinds that match. `None`: errors of other groups may match too.
+    pub fn fingerprints(&self, kinds: &[Fingerprint]) -> Option<Vec<Fingerprint>> {
+        // Only the first line of a message is part of a fingerprint, and a message of one word has only one.
+        let is_word = !self.text.is_empty() && !self.text.contains(char::is_whitespace);
+        is_word.then(|| {
+            let kind = Fingerprint::of_kind(&self.text);
+            let other_kinds = kinds.iter().filter(|other| **other != kind);
+            let messages = other_kinds.map(|other| other.with_message(&self.text));
+            self.fingerprint().into_iter().chain([kind]).chain(messages).collect()
+        })
+    }
+
     /// Returns true if the error has this name or kind, or this message up to variable parts.
     pub fn matches(&self, error: Option<&ErrorInfo>) -> bool {
-        if self.fingerprint().is_some_and(|filter| filter == Fingerprint::of(error)) {
+        let found = Fingerprint::of(error);
+        if self.fingerprint().is_some_and(|filter| filter == found || filter == found.kind()) {
             return true;
         }
         let Some(error) = error else { return false };
@@ -164,6 +202,29 @@ mod tests {
         assert!("a".parse::<Fingerprint>().is_err() && "zzzzzzzzzzzzzzzz".parse::<Fingerprint>().is_err());
         let long = |end: &str| of("error", &("größer ".repeat(40) + end));
         assert_eq!(long("a"), long("b"), "only the beginning of a long message counts");
+    }
+
+    #[test]
+    fn fingerprint_contains_its_kind() {
+        let of = |kind: &str, message: &str| Fingerprint::of(Some(&ErrorInfo::new(kind, message, 1)));
+        let (ada, ken) = (of("declined", "card of Ada"), of("declined", "card of Ken"));
+        assert_ne!(ada, ken);
+        assert_eq!((ada.kind(), ken.kind()), (Fingerprint::of_kind("declined"), Fingerprint::of_kind("declined")));
+        assert_ne!(of("timeout", "card of Ada").kind(), ada.kind());
+        assert_ne!(of("declined", ""), ada.kind(), "an empty message is not all messages");
+        assert_eq!(ada.kind().kind(), ada.kind());
+        let filter = ErrorFilter::new(&ada.kind().to_string());
+        assert!(filter.matches(Some(&ErrorInfo::new("declined", "card of Alan", 1))));
+    }
+
+    #[test]
+    fn filter_by_one_word_names_the_groups_that_can_match() {
+        let kinds = [Fingerprint::of_kind("error"), Fingerprint::of_kind("timeout")];
+        let groups = ErrorFilter::new("timeout").fingerprints(&kinds).unwrap();
+        assert_eq!(groups, [kinds[1], Fingerprint::of(Some(&ErrorInfo::new("error", "timeout", 1)))]);
+        assert_eq!(ErrorFilter::new("no answer").fingerprints(&kinds), None);
+        let name = Fingerprint::of(Some(&ErrorInfo::new("error", "no answer", 1)));
+        assert!(ErrorFilter::new(&name.to_string()).fingerprints(&kinds).unwrap().contains(&name));
     }
 
     #[test]

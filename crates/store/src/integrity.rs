@@ -21,7 +21,7 @@ pub struct Sizes {
     pub tasks: i64,
     /// Open tasks by the statistics: opened, less ended and dropped.
     pub open: i64,
-    /// Entries of all [`Index::Failed`].
+    /// Tasks in [`Index::Failed`], which are in two each: by error and by kind.
     pub failed: i64,
 }
 

@@ -22,8 +22,9 @@
 //! | `statistics` | string | overview of the statistics: open minute, begin of the fold, series; JSON ([`Overview`](kafleet_model::statistics::Overview)) | SET |
 //! | `statistics:<type>` | hash | aggregates of a type by span (`m29401234`: minutes, `t`: ten minutes, `h`: hours, `d`: days, counted from the epoch); `*`: all types, `~`: types beyond the first 200 | HSET, HDEL |
 //! | `errors:<type>` | hash | commonest errors and slowest attempts of a type by hour, counted from the epoch | HSET, HDEL |
-//! | `failed:<type>:<error>` | zset | ids of the tasks of a type whose own state is failed or expired, by the fingerprint of their error; score: log time of the end, ms | ZADD, ZREM |
+//! | `failed:<type>:<error>` | zset | ids of the tasks of a type whose own state is failed or expired, by the fingerprint of their error and by that of its kind; score: log time of the end, ms | ZADD, ZREM |
 //! | `fingerprints:<type>` | zset | fingerprints of the errors of a type; score: number of tasks | ZINCRBY, ZREMRANGEBYSCORE |
+//! | `kinds:<type>` | zset | fingerprints of the kinds of the errors of a type; score: number of tasks | ZINCRBY, ZREMRANGEBYSCORE |
 //! | `audit` | list | requests of users, newest first, JSON ([`AuditEntry`](kafleet_model::projection::audit::AuditEntry)) | LPUSH, LTRIM |
 //! | `l:<id>` | list | newest log lines of a task, each with its time ([`log_line`](kafleet_model::record::log_line)), bounded in lines and bytes | RPUSH, LTRIM, DEL |
 //! | `a:<id>` | hash | attachments of a task by name | HSET, HDEL, DEL |
@@ -38,7 +39,7 @@ use std::sync::Arc;
 use kafleet_model::record::state::State;
 use kafleet_model::task::id::TaskId;
 
-use super::{Index, StoreError};
+use super::{ErrorLevel, Index, StoreError};
 
 /// Name of the overview of the statistics.
 pub const OVERVIEW: &str = "statistics";
@@ -101,8 +102,11 @@ impl Keys {
     }
 
     /// Sizes of the indexes of failed tasks of a type.
-    pub fn fingerprints(&self, task_type: &str) -> String {
-        self.key("fingerprints:", task_type)
+    pub fn fingerprints(&self, task_type: &str, level: ErrorLevel) -> String {
+        match level {
+            ErrorLevel::Kind => self.key("kinds:", task_type),
+            ErrorLevel::Message => self.key("fingerprints:", task_type),
+        }
     }
 
     /// Audit log: requests of users.
@@ -252,7 +256,8 @@ mod tests {
             (keys.statistics(), "fleet:{p12}:statistics"),
             (keys.aggregates("*"), "fleet:{p12}:statistics:*"),
             (keys.error_summaries("echo"), "fleet:{p12}:errors:echo"),
-            (keys.fingerprints("echo"), "fleet:{p12}:fingerprints:echo"),
+            (keys.fingerprints("echo", ErrorLevel::Message), "fleet:{p12}:fingerprints:echo"),
+            (keys.fingerprints("echo", ErrorLevel::Kind), "fleet:{p12}:kinds:echo"),
             (keys.index(&failed), "fleet:{p12}:failed:echo:000000000000000a"),
             (keys.audit(), "fleet:{p12}:audit"),
             (keys.deferred(&id), "fleet:{p12}:k:r:a"),

@@ -170,8 +170,15 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Vec<(i64, ErrorSummary)>, StoreError>;
 
     /// Groups the tasks of a type whose own state is failed or expired by their error: at most `limit` groups, the
-    /// largest first.
-    async fn error_groups(&self, partition: u32, task_type: &str, limit: usize) -> Result<ErrorGroups, StoreError>;
+    /// largest first. `since_ms`: start of the range of [`ErrorGroup::recent`].
+    async fn error_groups(
+        &self,
+        partition: u32,
+        task_type: &str,
+        level: ErrorLevel,
+        since_ms: i64,
+        limit: usize,
+    ) -> Result<ErrorGroups, StoreError>;
 
     /// Reads the audit log: requests of users, newest first, at most `limit`.
     async fn requests(&self, partition: u32, limit: usize) -> Result<Vec<AuditEntry>, StoreError>;
@@ -287,6 +294,15 @@ pub struct PartitionStatistics {
     pub aggregates: Vec<(Arc<str>, AggregateKey, Aggregate)>,
 }
 
+/// Similarity of the errors of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ErrorLevel {
+    /// The same kind.
+    Kind,
+    /// The same kind, and the same message up to variable parts.
+    Message,
+}
+
 /// Tasks of a type in a partition that failed or expired, grouped by error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorGroups {
@@ -300,6 +316,8 @@ pub struct ErrorGroups {
 pub struct ErrorGroup {
     pub error: Fingerprint,
     pub count: u64,
+    /// Number of them that ended at the start of the range or later.
+    pub recent: u64,
     /// Tasks that ended first and last; `seen_ms` is the log time.
     pub first: Entry,
     pub last: Entry,

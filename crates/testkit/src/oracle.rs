@@ -17,8 +17,8 @@ use kafleet_model::retention::ExpiryKind;
 use kafleet_model::statistics::Overview;
 use kafleet_model::statistics::aggregate::{AggregateKey, Level};
 use kafleet_model::task::id::TaskId;
-use kafleet_store::Store;
 use kafleet_store::memory::MemoryStore;
+use kafleet_store::{ErrorLevel, Store};
 use kafleet_tracker::project::projection::{LoggedEvent, Projection};
 
 use crate::wait::DEADLINE;
@@ -219,13 +219,15 @@ async fn equal_statistics(store: &dyn Store, expect: &MemoryStore, number: u32) 
 
 async fn equal_errors(store: &dyn Store, expect: &MemoryStore, number: u32) {
     for task_type in expect.counts(&[number]).await.unwrap().into_iter().map(|count| count.task_type) {
-        let stored = store.error_groups(number, &task_type, 10_000).await.unwrap();
-        let expected = expect.error_groups(number, &task_type, 10_000).await.unwrap();
-        assert_eq!(stored, expected, "failed tasks of `{task_type}` in partition {number}");
-        for group in expected.groups {
-            let index = Index::Failed { task_type: task_type.clone(), error: group.error };
-            let (stored, expected) = (all_of(store, number, &index).await, all_of(expect, number, &index).await);
-            assert_eq!(stored, expected, "{index:?} of partition {number}");
+        for level in [ErrorLevel::Kind, ErrorLevel::Message] {
+            let stored = store.error_groups(number, &task_type, level, 0, 10_000).await.unwrap();
+            let expected = expect.error_groups(number, &task_type, level, 0, 10_000).await.unwrap();
+            assert_eq!(stored, expected, "failed tasks of `{task_type}` by {level:?} in partition {number}");
+            for group in expected.groups {
+                let index = Index::Failed { task_type: task_type.clone(), error: group.error };
+                let (stored, expected) = (all_of(store, number, &index).await, all_of(expect, number, &index).await);
+                assert_eq!(stored, expected, "{index:?} of partition {number}");
+            }
         }
     }
     let stored = store.requests(number, MAX_AUDIT).await.unwrap();

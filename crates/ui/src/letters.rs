@@ -26,6 +26,8 @@ pub(super) struct Summary {
     pub more: bool,
     /// Groups, the largest first.
     pub groups: Vec<LetterGroup>,
+    /// Newest letter of each task.
+    of_tasks: BTreeMap<String, String>,
 }
 
 /// Dead letters of a type with the same code and similar errors.
@@ -39,8 +41,13 @@ pub(super) struct Summaries(Recent<Summary>);
 
 impl Default for Summaries {
     fn default() -> Self {
-        Self(Recent::new(LIFETIME, |summary| summary.groups.iter().map(|group| 512 + group.newest.error.len()).sum()))
+        Self(Recent::new(LIFETIME, size_of_summary))
     }
+}
+
+fn size_of_summary(summary: &Summary) -> usize {
+    let groups: usize = summary.groups.iter().map(|group| 512 + group.newest.error.len()).sum();
+    groups + summary.of_tasks.iter().map(|(task, letter)| 64 + task.len() + letter.len()).sum::<usize>()
 }
 
 /// Summarizes the newest dead letters of all types.
@@ -50,8 +57,15 @@ pub(super) async fn summary(summaries: &Summaries, context: RequestContext) -> R
     summaries.0.get(Some(String::new()), read).await
 }
 
+/// Returns the newest dead letter of a task from the last summary, without a read: navigations keep it fresh.
+pub(super) fn letter_of(summaries: &Summaries, task: &str) -> Option<String> {
+    summaries.0.last("")?.of_tasks.get(task).cloned()
+}
+
 fn summarized(page: DeadLetterPage) -> Summary {
     let letters = page.letters.len();
+    let with_task = page.letters.iter().rev().filter_map(|letter| Some((letter.task.clone()?, letter.id.clone())));
+    let of_tasks = with_task.collect();
     let mut groups: BTreeMap<(String, String, Fingerprint), LetterGroup> = BTreeMap::new();
     for letter in page.letters {
         let error = ErrorInfo { kind: letter.code.clone(), message: letter.error.clone(), attempt: 0 };
@@ -61,5 +75,5 @@ fn summarized(page: DeadLetterPage) -> Summary {
     }
     let mut groups: Vec<LetterGroup> = groups.into_values().collect();
     groups.sort_by_key(|group| std::cmp::Reverse(group.count));
-    Summary { letters, more: page.next.is_some(), groups }
+    Summary { letters, more: page.next.is_some(), groups, of_tasks }
 }

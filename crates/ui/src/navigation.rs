@@ -32,7 +32,7 @@ impl Default for SharedCounts {
 /// Counts; `None` while they are not known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NavigationCounts {
-    /// Errors that have ended a task in the last hour.
+    /// Kinds of errors, by type, that have ended a task in the last hour.
     pub errors: Option<usize>,
     pub letters: Option<usize>,
     /// There are more letters than were counted.

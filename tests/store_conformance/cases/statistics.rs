@@ -9,7 +9,7 @@ use kafleet::model::record::state::State;
 use kafleet::model::statistics::aggregate::{Aggregate, AggregateKey, Level};
 use kafleet::model::statistics::errors::ErrorSummary;
 use kafleet::model::statistics::{ListedSeries, Overview, StatisticsChanges};
-use kafleet::store::{ErrorGroup, Index, TypeCount};
+use kafleet::store::{Entry, ErrorGroup, ErrorLevel, Index, TypeCount};
 
 use crate::store_conformance::fixture::*;
 
@@ -45,7 +45,7 @@ fn counted(
 pub async fn statistics_are_read_with_counters_and_checkpoint(fixture: &Fixture) {
     assert_eq!(fixture.store.statistics(0, &["echo".into()], &[key(Level::Hour)]).await.unwrap(), Default::default());
     let mut errors = ErrorSummary::default();
-    errors.record(Fingerprint(7), "broken".into(), true);
+    errors.record(Fingerprint(7), "broken", Some(5));
     let hour = MINUTE.div_euclid(60);
     let mut changes = counted(
         vec![written("echo", Level::Minute, 3), written("echo", Level::Hour, 5), written("*", Level::Minute, 9)],
@@ -89,36 +89,76 @@ pub async fn removed_aggregates_are_gone(fixture: &Fixture) {
     assert_eq!(fixture.store.error_summaries(0, "echo", &[hour]).await.unwrap(), []);
 }
 
+/// Adds failed tasks to the indexes of their error and of its kind, or removes them.
 fn failed(error: u64, tasks: &[(i64, &str)], is_removal: bool) -> Changes {
-    let index = Index::Failed { task_type: "echo".into(), error: Fingerprint(error) };
-    let entries = tasks.iter().map(|(seen_ms, id)| entry(*seen_ms, id));
+    let error = Fingerprint(error);
+    let indexes = [error, error.kind()].map(|error| Index::Failed { task_type: "echo".into(), error });
+    let of = |index: &Index| tasks.iter().map(|(at_ms, id)| (index.clone(), entry(*at_ms, id))).collect::<Vec<_>>();
+    let entries = indexes.iter().flat_map(of).collect();
     let change = tasks.len() as i64 * if is_removal { -1 } else { 1 };
-    let errors = vec![("echo".into(), Fingerprint(error), change)];
-    Changes { errors, ..if is_removal { removes(&index, entries) } else { adds(&index, entries) } }
+    let (added, removed) = if is_removal { (Vec::new(), entries) } else { (entries, Vec::new()) };
+    Changes { added, removed, errors: vec![("echo".into(), error, change)], ..Changes::default() }
+}
+
+async fn groups(fixture: &Fixture, level: ErrorLevel, since_ms: i64, limit: usize) -> (Vec<ErrorGroup>, u64) {
+    let stored = fixture.store.error_groups(0, "echo", level, since_ms, limit).await.unwrap();
+    (stored.groups, stored.total)
+}
+
+fn group(error: u64, count: u64, recent: u64, first: Entry, last: Entry) -> ErrorGroup {
+    ErrorGroup { error: Fingerprint(error), count, recent, first, last }
 }
 
 pub async fn errors_are_grouped_by_frequency(fixture: &Fixture) {
-    assert_eq!(fixture.store.error_groups(0, "echo", 10).await.unwrap(), Default::default());
+    let by_message = async |limit: usize| groups(fixture, ErrorLevel::Message, 0, limit).await;
+    assert_eq!(by_message(10).await, (vec![], 0));
     fixture.put(0, failed(1, &[(5, "a"), (9, "b")], false)).await;
     fixture.put(0, failed(2, &[(4, "c"), (3, "d"), (7, "e")], false)).await;
     fixture.put(0, failed(3, &[(6, "f")], false)).await;
-    let group = |error, count, first, last| ErrorGroup { error: Fingerprint(error), count, first, last };
     let all = [
-        group(2, 3, entry(3, "d"), entry(7, "e")),
-        group(1, 2, entry(5, "a"), entry(9, "b")),
-        group(3, 1, entry(6, "f"), entry(6, "f")),
+        group(2, 3, 3, entry(3, "d"), entry(7, "e")),
+        group(1, 2, 2, entry(5, "a"), entry(9, "b")),
+        group(3, 1, 1, entry(6, "f"), entry(6, "f")),
     ];
-    let stored = fixture.store.error_groups(0, "echo", 10).await.unwrap();
-    assert_eq!((stored.groups, stored.total), (all.to_vec(), 3));
-    let stored = fixture.store.error_groups(0, "echo", 2).await.unwrap();
-    assert_eq!((stored.groups, stored.total), (all[..2].to_vec(), 3));
+    assert_eq!(by_message(10).await, (all.to_vec(), 3));
+    assert_eq!(by_message(2).await, (all[..2].to_vec(), 3));
     let index = Index::Failed { task_type: "echo".into(), error: Fingerprint(2) };
     assert_eq!(ids(&fixture.store.page(0, &index, None, 2).await.unwrap()), ["e", "c"], "newest first");
     fixture.put(0, failed(3, &[(6, "f")], true)).await;
     fixture.put(0, failed(2, &[(7, "e")], true)).await;
-    let stored = fixture.store.error_groups(0, "echo", 10).await.unwrap();
-    assert_eq!(stored.groups, [group(2, 2, entry(3, "d"), entry(4, "c")), all[1].clone()], "a tie");
-    assert_eq!(stored.total, 2, "a group without tasks does not exist");
+    let tie = vec![group(2, 2, 2, entry(3, "d"), entry(4, "c")), all[1].clone()];
+    assert_eq!(by_message(10).await, (tie, 2), "a group without tasks does not exist");
+}
+
+pub async fn errors_are_grouped_by_kind(fixture: &Fixture) {
+    const KIND: u64 = 7 << 32;
+    let by_kind = async |limit: usize| groups(fixture, ErrorLevel::Kind, 0, limit).await;
+    let customers: Vec<String> = (0..300).map(|number| format!("t{number}")).collect();
+    for (number, id) in (1_i64..).zip(&customers) {
+        fixture.put(0, failed(KIND + number as u64, &[(number, id.as_str())], false)).await;
+    }
+    fixture.put(0, failed((9 << 32) + 1, &[(5, "a")], false)).await;
+    let declined = group(KIND, 300, 300, entry(1, "t0"), entry(300, "t299"));
+    let other = group(9 << 32, 1, 1, entry(5, "a"), entry(5, "a"));
+    assert_eq!(by_kind(10).await, (vec![declined.clone(), other], 2), "a message each, and one kind");
+    assert_eq!(by_kind(1).await, (vec![declined], 2));
+    for (number, id) in (1_i64..).zip(&customers[..299]) {
+        fixture.put(0, failed(KIND + number as u64, &[(number, id.as_str())], true)).await;
+    }
+    fixture.put(0, failed((9 << 32) + 1, &[(5, "a")], true)).await;
+    assert_eq!(by_kind(10).await, (vec![group(KIND, 1, 1, entry(300, "t299"), entry(300, "t299"))], 1));
+}
+
+pub async fn recent_failures_are_counted_from_a_time(fixture: &Fixture) {
+    fixture.put(0, failed(1, &[(5, "a"), (9, "b"), (9, "c")], false)).await;
+    fixture.put(0, failed(2, &[(12, "d")], false)).await;
+    for (since_ms, recent) in [(0, [3_u64, 1]), (9, [2, 1]), (10, [0, 1]), (12, [0, 1]), (13, [0, 0])] {
+        let (stored, total) = groups(fixture, ErrorLevel::Message, since_ms, 10).await;
+        assert_eq!(stored.iter().map(|group| group.recent).collect::<Vec<_>>(), recent, "since {since_ms}");
+        assert_eq!((stored[0].count, &stored[0].first, total), (3, &entry(5, "a"), 2), "the rest has no range");
+        let (by_kind, _) = groups(fixture, ErrorLevel::Kind, since_ms, 10).await;
+        assert_eq!(by_kind[0].recent, recent.iter().sum::<u64>());
+    }
 }
 
 pub async fn newest_requests_are_kept(fixture: &Fixture) {

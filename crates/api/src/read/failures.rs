@@ -1,25 +1,31 @@
 //! Errors and slow attempts, merged over all partitions.
+//!
+//! Groups are read with bounds, and counts of a group are exact: the store holds them by kind and by message.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::str::FromStr;
 use std::sync::Arc;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 use kafleet_documents::{FailureGroup, Failures, Slowest, SlowestAttempt};
 use kafleet_model::error_fingerprint::{Fingerprint, group_text};
+use kafleet_model::event::ErrorInfo;
 use kafleet_model::statistics::aggregate::{hour_of, minute_of};
 use kafleet_model::statistics::errors::{ErrorSummary, SlowAttempt};
 use kafleet_model::statistics::{ALL, OTHERS};
-use kafleet_model::task::id::TaskId;
+use kafleet_model::task::id::{TaskId, clip};
 use kafleet_model::units::time::time_text;
 use kafleet_runtime::now_ms;
-use kafleet_store::{Entry, ErrorGroup, ErrorGroups, Index};
+use kafleet_store::{Entry, ErrorGroup, ErrorGroups, ErrorLevel, Index};
 
 use super::statistics::MAX_CONCURRENT_READS;
 use crate::backends::stored;
 use crate::http::problem::ApiError;
 use crate::read::reads::Reads;
 
+/// Groups whose texts are searched: the first ones in the order of a query.
+const MAX_SEARCHED: usize = 200;
 /// Largest groups of failed tasks read per type and partition.
 const MAX_GROUPS: usize = 200;
 /// Hours for which errors are kept.
@@ -100,102 +106,265 @@ fn attempt_document((attempt, name): (SlowAttempt, Arc<str>)) -> SlowestAttempt 
     }
 }
 
+/// Groups of a list of failed tasks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FailuresBy {
+    /// Type, kind and similar message of the error.
+    #[default]
+    Message,
+    /// Type and kind of the error.
+    Kind,
+    /// Type of the root, with type and kind of the error.
+    Root,
+}
+
+/// Order of groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FailuresSort {
+    /// Most tasks first.
+    #[default]
+    Count,
+    /// First task the newest first.
+    First,
+    /// Last task the newest first.
+    Last,
+}
+
+impl FromStr for FailuresBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "message" => Ok(Self::Message),
+            "kind" => Ok(Self::Kind),
+            "root" => Ok(Self::Root),
+            other => Err(format!("`{}` is no grouping: use `message`, `kind` or `root`", clip(other))),
+        }
+    }
+}
+
+impl FromStr for FailuresSort {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "count" => Ok(Self::Count),
+            "first" => Ok(Self::First),
+            "last" => Ok(Self::Last),
+            other => Err(format!("`{}` is no order: use `count`, `first` or `last`", clip(other))),
+        }
+    }
+}
+
+/// Failed tasks to list.
+#[derive(Clone, Debug, Default)]
+pub struct FailuresQuery {
+    pub task_type: Option<String>,
+    /// Only errors of this kind.
+    pub kind: Option<String>,
+    pub by: FailuresBy,
+    /// Start of the time in which the counted tasks ended. `None`: all retained tasks.
+    pub since_ms: Option<i64>,
+    pub sort: FailuresSort,
+    /// Part of the kind, of the message or of the name of a worker, in any case.
+    pub text: Option<String>,
+    pub limit: usize,
+}
+
+impl FailuresQuery {
+    pub(super) const fn level(&self) -> ErrorLevel {
+        match self.by {
+            FailuresBy::Message => ErrorLevel::Message,
+            FailuresBy::Kind | FailuresBy::Root => ErrorLevel::Kind,
+        }
+    }
+
+    /// Reads the groups that the query selects.
+    pub(super) async fn groups(&self, reads: &Reads, level: ErrorLevel) -> Result<Groups, ApiError> {
+        let mut groups = Groups::read(reads, self.task_type.as_deref(), level, self.since_ms.unwrap_or(0)).await?;
+        let kind = self.kind.as_deref().map(Fingerprint::of_kind);
+        groups.groups.retain(|(_, error), group| group.recent > 0 && kind.is_none_or(|kind| error.kind() == kind));
+        Ok(groups)
+    }
+
+    fn sort(&self, groups: &mut [KeyedGroup]) {
+        groups.sort_by_key(|(_, group)| {
+            let last_ms = group.last.seen_ms;
+            match self.sort {
+                FailuresSort::Count => Reverse((group.recent.cast_signed(), last_ms)),
+                FailuresSort::First => Reverse((group.first_ms, last_ms)),
+                FailuresSort::Last => Reverse((last_ms, group.first_ms)),
+            }
+        });
+    }
+}
+
 /// Failed tasks of a type with similar errors.
-struct SimilarFailures {
+#[derive(Clone)]
+pub(super) struct SimilarFailures {
     count: u64,
+    /// Number of tasks that ended in the range.
+    pub(super) recent: u64,
     first_ms: i64,
     last: Entry,
     /// Partition of the task that ended last.
     partition: u32,
-    /// Failed attempts of each hour.
-    by_hour: Vec<u64>,
+    occurrences: Occurrences,
 }
 
+/// Occurrences of an error in the last hours.
+#[derive(Clone, Default)]
+struct Occurrences {
+    /// Failed attempts of each hour.
+    attempts: Vec<u64>,
+    /// Log time at which the error first ended a task.
+    first_end_ms: Option<i64>,
+}
+
+/// Type and error of a group.
+pub(super) type GroupKey = (Arc<str>, Fingerprint);
 /// Group with its type and error.
-type KeyedGroup = ((Arc<str>, Fingerprint), SimilarFailures);
+pub(super) type KeyedGroup = (GroupKey, SimilarFailures);
 
 /// Groups of failed tasks, merged over the partitions.
 #[derive(Default)]
-struct Groups {
-    groups: BTreeMap<(Arc<str>, Fingerprint), SimilarFailures>,
-    /// Failed attempts by type, error and hour.
-    attempts: BTreeMap<(Arc<str>, Fingerprint), Vec<u64>>,
-    at_least: bool,
+pub(super) struct Groups {
+    pub(super) groups: BTreeMap<GroupKey, SimilarFailures>,
+    occurrences: BTreeMap<GroupKey, Occurrences>,
+    pub(super) at_least: bool,
 }
 
-/// Groups the failed tasks of one type or all by error. Returns the groups with the most tasks.
-pub(crate) async fn failures(reads: &Reads, task_type: Option<&str>, limit: usize) -> Result<Failures, ApiError> {
-    let largest = |groups: &mut Vec<KeyedGroup>| {
-        groups.sort_by_key(|(_, group)| Reverse((group.count, group.last.seen_ms)));
-        groups.truncate(limit);
-    };
-    selected(reads, task_type, largest).await
+/// Groups failed tasks by error. Returns the groups that come first in the order of the query.
+pub(crate) async fn failures(reads: &Reads, query: &FailuresQuery) -> Result<Failures, ApiError> {
+    let merged = query.groups(reads, query.level()).await?;
+    let (mut errors, mut at_least) = (merged.groups.len(), merged.at_least);
+    let mut groups = merged.with_occurrences();
+    query.sort(&mut groups);
+    if query.text.is_some() {
+        at_least |= errors > MAX_SEARCHED;
+        groups.truncate(MAX_SEARCHED);
+    } else {
+        groups.truncate(query.limit);
+    }
+    let mut groups = documents(reads, groups).await?;
+    if let Some(text) = &query.text {
+        groups.retain(|group| contains(group, &text.to_lowercase()));
+        errors = groups.len();
+        groups.truncate(query.limit);
+    }
+    if query.by == FailuresBy::Kind {
+        count_messages(reads, query, &mut groups).await?;
+    }
+    let since = query.since_ms.map(time_text);
+    Ok(Failures { groups, errors: errors as u64, at_least, since, incomplete: reads.incomplete().await? })
 }
 
-/// Groups the failed tasks of all types by error. Returns the groups that have begun last, and of the others those whose
-/// newest task ended last, up to `limit` of each.
+/// Returns true if kind, message or worker contain a text in lower case.
+pub(super) fn contains(group: &FailureGroup, text: &str) -> bool {
+    let mut texts = group.kind.iter().chain([&group.text]).chain(&group.workers);
+    texts.any(|value| value.to_lowercase().contains(text))
+}
+
+/// Counts the messages of kinds, in the range of the query.
+async fn count_messages(reads: &Reads, query: &FailuresQuery, kinds: &mut [FailureGroup]) -> Result<(), ApiError> {
+    let messages = query.groups(reads, ErrorLevel::Message).await?;
+    let mut counts: BTreeMap<(&str, String), u64> = BTreeMap::new();
+    for (name, error) in messages.groups.keys() {
+        *counts.entry((&**name, error.kind().to_string())).or_default() += 1;
+    }
+    for kind in kinds {
+        kind.messages = counts.get(&(kind.task_type.as_str(), kind.error.clone())).copied();
+        kind.messages_at_least = messages.at_least;
+    }
+    Ok(())
+}
+
+/// Groups the failed tasks of all types by kind of error. Returns the groups that have begun last, and of the others those
+/// whose newest task ended last, up to `limit` of each.
 pub async fn newest_failures(reads: &Reads, limit: usize) -> Result<Failures, ApiError> {
-    let newest = |groups: &mut Vec<KeyedGroup>| {
-        groups.sort_by_key(|(_, group)| Reverse(group.first_ms));
-        let mut others = groups.split_off(limit.min(groups.len()));
-        others.sort_by_key(|(_, group)| Reverse(group.last.seen_ms));
-        groups.extend(others.into_iter().take(limit));
-    };
-    selected(reads, None, newest).await
-}
-
-/// Number of errors that have ended a task since then.
-pub async fn errors_since(reads: &Reads, since_ms: i64) -> Result<usize, ApiError> {
-    let merged = Groups::read(reads, None).await?;
-    Ok(merged.groups.values().filter(|group| group.last.seen_ms >= since_ms).count())
-}
-
-/// Documents of the groups that are selected.
-async fn selected(
-    reads: &Reads,
-    task_type: Option<&str>,
-    select: impl FnOnce(&mut Vec<KeyedGroup>),
-) -> Result<Failures, ApiError> {
-    let merged = Groups::read(reads, task_type).await?;
+    let merged = Groups::read(reads, None, ErrorLevel::Kind, 0).await?;
     let (errors, at_least) = (merged.groups.len() as u64, merged.at_least);
-    let groups = stream::iter(merged.select(select))
-        .map(|((name, error), group)| group_document(reads, name, error, group))
-        .buffered(MAX_CONCURRENT_READS)
+    let mut groups = merged.with_occurrences();
+    groups.sort_by_key(|(_, group)| Reverse(group.first_ms));
+    let mut others = groups.split_off(limit.min(groups.len()));
+    others.sort_by_key(|(_, group)| Reverse(group.last.seen_ms));
+    groups.extend(others.into_iter().take(limit));
+    let groups = documents(reads, groups).await?;
+    Ok(Failures { groups, errors, at_least, since: None, incomplete: reads.incomplete().await? })
+}
+
+/// Counts the kinds of errors, by type, that have ended a task since this log time.
+pub async fn errors_since(reads: &Reads, since_ms: i64) -> Result<usize, ApiError> {
+    let merged = Groups::read(reads, None, ErrorLevel::Kind, since_ms).await?;
+    Ok(merged.groups.values().filter(|group| group.recent > 0).count())
+}
+
+/// Finds the group of the failed tasks of a type with errors like this one, if it is among the largest ones.
+pub async fn same_error(reads: &Reads, task_type: &str, error: &ErrorInfo) -> Result<Option<FailureGroup>, ApiError> {
+    let merged = Groups::read(reads, Some(task_type), ErrorLevel::Message, 0).await?;
+    let fingerprint = Fingerprint::of(Some(error));
+    let found = merged.with_occurrences().into_iter().find(|((_, error), _)| *error == fingerprint);
+    match found {
+        Some((key, group)) => group_document(reads, key, group).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Lists the kinds of the errors of the failed tasks of a type. `None`: there are too many.
+pub(crate) async fn kinds_of(reads: &Reads, task_type: &str) -> Result<Option<BTreeSet<Fingerprint>>, ApiError> {
+    let by_partition: Vec<ErrorGroups> = stream::iter(reads.partitions())
+        .map(|partition| async move {
+            stored(reads.store.error_groups(partition, task_type, ErrorLevel::Kind, 0, MAX_GROUPS)).await
+        })
+        .buffer_unordered(MAX_CONCURRENT_READS)
         .try_collect()
         .await?;
-    Ok(Failures { groups, errors, at_least, incomplete: reads.incomplete().await? })
+    let is_complete = by_partition.iter().all(|groups| groups.total <= MAX_GROUPS as u64);
+    let kinds = by_partition.into_iter().flat_map(|groups| groups.groups).map(|group| group.error);
+    Ok(is_complete.then(|| kinds.collect()))
+}
+
+async fn documents(reads: &Reads, groups: Vec<KeyedGroup>) -> Result<Vec<FailureGroup>, ApiError> {
+    stream::iter(groups)
+        .map(|(key, group)| group_document(reads, key, group))
+        .buffered(MAX_CONCURRENT_READS)
+        .try_collect()
+        .await
 }
 
 impl Groups {
-    async fn read(reads: &Reads, task_type: Option<&str>) -> Result<Self, ApiError> {
+    async fn read(reads: &Reads, task_type: Option<&str>, level: ErrorLevel, since_ms: i64) -> Result<Self, ApiError> {
         let hours = last_hours(ERROR_HOURS);
         let requested_hours = &hours;
         let mut by_type = stream::iter(partitions_and_types(reads, task_type).await?)
             .map(|(partition, name)| async move {
-                let groups = stored(reads.store.error_groups(partition, &name, MAX_GROUPS)).await?;
-                let summaries = stored(reads.store.error_summaries(partition, &name, requested_hours)).await?;
+                let (store, hours) = (&reads.store, requested_hours);
+                let groups = stored(store.error_groups(partition, &name, level, since_ms, MAX_GROUPS)).await?;
+                let summaries = stored(store.error_summaries(partition, &name, hours)).await?;
                 Ok::<_, ApiError>((partition, name, groups, summaries))
             })
             .buffer_unordered(MAX_CONCURRENT_READS);
         let mut merged = Self::default();
         while let Some((partition, name, groups, summaries)) = by_type.try_next().await? {
             merged.add(partition, &name, groups);
-            merged.add_attempts(&name, &summaries, &hours);
+            merged.add_occurrences(&name, level, &summaries, &hours);
         }
         Ok(merged)
     }
 
     fn add(&mut self, partition: u32, name: &Arc<str>, error_groups: ErrorGroups) {
-        self.at_least |= error_groups.total > error_groups.groups.len() as u64;
-        for ErrorGroup { error, count, first, last } in error_groups.groups {
+        self.at_least |= error_groups.total > MAX_GROUPS as u64;
+        for ErrorGroup { error, count, recent, first, last } in error_groups.groups {
             let group = self.groups.entry((name.clone(), error)).or_insert_with(|| SimilarFailures {
                 count: 0,
+                recent: 0,
                 first_ms: first.seen_ms,
                 last: last.clone(),
                 partition,
-                by_hour: Vec::new(),
+                occurrences: Occurrences::default(),
             });
             group.count += count;
+            group.recent += recent;
             group.first_ms = group.first_ms.min(first.seen_ms);
             if last > group.last {
                 (group.last, group.partition) = (last, partition);
@@ -203,32 +372,42 @@ impl Groups {
         }
     }
 
-    fn add_attempts(&mut self, name: &Arc<str>, summaries: &[(i64, ErrorSummary)], hours: &[i64]) {
+    fn add_occurrences(
+        &mut self,
+        name: &Arc<str>,
+        level: ErrorLevel,
+        summaries: &[(i64, ErrorSummary)],
+        hours: &[i64],
+    ) {
         for (hour, summary) in summaries {
             let Ok(index) = hours.binary_search(hour) else { continue };
-            for error in &summary.errors {
-                let key = (name.clone(), error.fingerprint);
-                self.attempts.entry(key).or_insert_with(|| vec![0; hours.len()])[index] += error.attempts;
+            let counts = match level {
+                ErrorLevel::Kind => &summary.kinds,
+                ErrorLevel::Message => &summary.errors,
+            };
+            for error in counts {
+                let found = self.occurrences.entry((name.clone(), error.fingerprint)).or_default();
+                found.attempts.resize(hours.len(), 0);
+                found.attempts[index] += error.attempts;
+                found.first_end_ms = [found.first_end_ms, error.first_end_ms].into_iter().flatten().min();
             }
         }
     }
 
-    /// Returns the selected groups with their failed attempts.
-    fn select(mut self, select: impl FnOnce(&mut Vec<KeyedGroup>)) -> Vec<KeyedGroup> {
+    /// Returns the groups with their occurrences.
+    pub(super) fn with_occurrences(mut self) -> Vec<KeyedGroup> {
         let mut groups: Vec<KeyedGroup> = self.groups.into_iter().collect();
-        select(&mut groups);
         for (key, group) in &mut groups {
-            let none = || vec![0; ERROR_HOURS.unsigned_abs() as usize];
-            group.by_hour = self.attempts.remove(key).unwrap_or_else(none);
+            group.occurrences = self.occurrences.remove(key).unwrap_or_default();
+            group.occurrences.attempts.resize(ERROR_HOURS.unsigned_abs() as usize, 0);
         }
         groups
     }
 }
 
-async fn group_document(
+pub(super) async fn group_document(
     reads: &Reads,
-    name: Arc<str>,
-    error: Fingerprint,
+    (name, error): GroupKey,
     group: SimilarFailures,
 ) -> Result<FailureGroup, ApiError> {
     let index = Index::Failed { task_type: name.clone(), error };
@@ -237,17 +416,26 @@ async fn group_document(
     let tasks: Vec<_> = reads.read_many(group.partition, &ids).await?.into_iter().flatten().collect();
     // Tasks may have been removed or run again since the group was read.
     let shown = tasks.iter().find(|task| task.id == group.last.id).or(tasks.first());
+    let shown_error = shown.and_then(|task| task.record.outcome.error.as_deref());
     let workers: BTreeSet<&str> = tasks.iter().filter_map(|task| task.record.worker.as_deref()).collect();
+    let first_seen_ms = group.occurrences.first_end_ms.map_or(group.first_ms, |first_ms| first_ms.min(group.first_ms));
     Ok(FailureGroup {
         task_type: name.to_string(),
         error: error.to_string(),
-        text: shown.map_or_else(String::new, |task| group_text(task.record.outcome.error.as_deref())),
-        count: group.count,
+        kind: shown_error.map(|error| error.kind.to_string()),
+        text: shown.map_or_else(String::new, |_| group_text(shown_error)),
+        count: group.recent,
+        retained: group.count,
+        messages: None,
+        messages_at_least: false,
+        root_type: None,
+        roots: None,
         first: time_text(group.first_ms),
         last: time_text(group.last.seen_ms),
+        first_seen: time_text(first_seen_ms),
         newest: group.last.id.to_string(),
         newest_superseded: shown.is_some_and(|task| task.superseded && task.id == group.last.id),
         workers: workers.into_iter().map(str::to_owned).collect(),
-        attempts_by_hour: group.by_hour,
+        attempts_by_hour: group.occurrences.attempts,
     })
 }

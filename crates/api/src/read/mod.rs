@@ -10,10 +10,12 @@
 //!
 //! Read next: `reads.rs`, `consistency.rs`, then `coverage.rs`.
 
+pub mod causes;
 pub mod consistency;
 pub(crate) mod coverage;
 pub(crate) mod cursor;
 pub mod failed_tasks;
+pub(crate) mod failure_roots;
 pub mod failures;
 pub mod fleet_feed;
 pub(crate) mod merge;

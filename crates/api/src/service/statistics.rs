@@ -11,9 +11,10 @@ use kafleet_runtime::now_ms;
 use super::context::{After, RequestContext};
 use crate::http::problem::ApiError;
 use crate::http::request::bad_parameter;
-use crate::read::failures;
+pub use crate::read::failures::{FailuresBy, FailuresQuery, FailuresSort};
 use crate::read::reads::Reads;
 use crate::read::statistics::{self, MAX_POINTS, StatsRange};
+use crate::read::{failure_roots, failures};
 
 /// Default range.
 const RANGE_MS: i64 = 3_600_000;
@@ -88,15 +89,17 @@ pub async fn slowest(
     failures::slowest(&api.reads, task_type, hours, limit).await
 }
 
-/// Groups the failed tasks, also those of one type, by type and error.
+/// Groups failed tasks by type and error, or by the type of their root.
 pub async fn failures(
     RequestContext { api, .. }: RequestContext,
-    task_type: Option<&str>,
-    limit: usize,
+    query: FailuresQuery,
     After(after): After,
 ) -> Result<Failures, ApiError> {
     api.reads.wait_for_position(after).await?;
-    failures::failures(&api.reads, task_type, limit).await
+    match query.by {
+        FailuresBy::Message | FailuresBy::Kind => failures::failures(&api.reads, &query).await,
+        FailuresBy::Root => failure_roots::failures(&api.reads, &query).await,
+    }
 }
 
 /// Lists the newest requests of users.

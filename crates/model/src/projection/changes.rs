@@ -17,8 +17,8 @@ pub enum Index {
     Children(TaskId),
     /// Tasks of a type in a state that is indexed ([`State::is_indexed`]), newest first.
     Members { task_type: Arc<str>, state: State },
-    /// Tasks of a type whose own state is failed or expired, by error, newest first; `seen_ms` is the log time at
-    /// which they ended.
+    /// Tasks of a type whose own state is failed or expired, newest first, by error and by the kind of the error;
+    /// `seen_ms` is the log time at which they ended.
     Failed { task_type: Arc<str>, error: Fingerprint },
     /// Tasks with a timer, next due first; `seen_ms` is the due time.
     Timers,
@@ -48,7 +48,7 @@ pub struct Changes {
     pub removed: Vec<(Index, Entry)>,
     /// Differences to add to the counters; never zero.
     pub counts: Vec<(Arc<str>, State, i64)>,
-    /// Differences in the number of tasks in [`Index::Failed`]; never zero.
+    /// Differences in the number of tasks in [`Index::Failed`] by error; never zero. Those by kind are their sums.
     pub errors: Vec<(Arc<str>, Fingerprint, i64)>,
     /// Log lines to append ([`crate::record::log_line::StoredLine`]).
     pub logs: Vec<(TaskId, Vec<String>)>,

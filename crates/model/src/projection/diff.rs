@@ -45,10 +45,10 @@ impl IndexedFields {
         }
     }
 
-    /// Index of failed tasks that contains the task, and its score there.
-    pub fn failed(&self) -> Option<(Index, i64)> {
+    /// Type and error of a failed task, and its score in the indexes of failed tasks.
+    fn failed(&self) -> FailedEntry {
         let (task_type, (error, failed_ms)) = (self.task_type.clone()?, self.failed?);
-        Some((Index::Failed { task_type, error }, failed_ms))
+        Some((task_type, error, failed_ms))
     }
 }
 
@@ -186,18 +186,19 @@ fn move_entry(changes: &mut Changes, index: &Index, id: &TaskId, was: Option<i64
     }
 }
 
-/// Entry of [`Index::Failed`] with its score.
-type FailedEntry = Option<(Index, i64)>;
+/// Type, error and score of a task in [`Index::Failed`].
+type FailedEntry = Option<(Arc<str>, Fingerprint, i64)>;
 
 fn move_failed(changes: &mut Changes, counts: &mut CountChanges, id: &TaskId, was: FailedEntry, is: FailedEntry) {
     if was == is {
         return;
     }
     for (entry, change, index) in [(was, -1, &mut changes.removed), (is, 1, &mut changes.added)] {
-        let Some((failed, seen_ms)) = entry else { continue };
-        if let Index::Failed { task_type, error } = &failed {
-            *counts.errors.entry((task_type.clone(), *error)).or_default() += change;
+        let Some((task_type, error, seen_ms)) = entry else { continue };
+        for error in [error, error.kind()] {
+            let failed = Index::Failed { task_type: task_type.clone(), error };
+            index.push((failed, Entry { seen_ms, id: id.clone() }));
         }
-        index.push((failed, Entry { seen_ms, id: id.clone() }));
+        *counts.errors.entry((task_type, error)).or_default() += change;
     }
 }

@@ -57,7 +57,7 @@ pub(super) fn compare(
         observation.ended = has_ended.then_some(task.own);
         observation.duplicates = task.history.duplicates.saturating_sub(before.duplicates);
         if has_ended && matches!(task.own, State::Failed | State::Expired) {
-            observation.errors.push(error(task.outcome.error.as_deref(), true));
+            observation.errors.push(error(task.outcome.error.as_deref(), Some(position.log_time_ms)));
         }
         count_attempt(&mut observation, task, event);
         counts |= observation.opened || has_ended || observation.duplicates > 0 || observation.retried;
@@ -69,8 +69,8 @@ pub(super) fn compare(
     counts.then_some(observation)
 }
 
-fn error(error: Option<&ErrorInfo>, ended: bool) -> (Fingerprint, Box<str>, bool) {
-    (Fingerprint::of(error), group_text(error).into(), ended)
+fn error(error: Option<&ErrorInfo>, ended_ms: Option<i64>) -> (Fingerprint, Box<str>, Option<i64>) {
+    (Fingerprint::of(error), group_text(error).into(), ended_ms)
 }
 
 /// Counts the time before the first start of a run, and the end of an attempt. External tasks have neither, and a wait
@@ -90,7 +90,7 @@ fn count_attempt(observation: &mut Observation, task: &mut TaskRecord, event: Op
     observation.succeeded = event.kind() == Kind::Succeeded;
     if event.kind() == Kind::Retrying {
         observation.retried = true;
-        observation.errors.insert(0, error(event.payload.error(), false));
+        observation.errors.insert(0, error(event.payload.error(), None));
     }
     observation.attempt = ended_attempt(event);
 }

@@ -22,7 +22,9 @@ pub const KEPT_HOURS: i64 = 24;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorSummary {
     pub errors: Vec<ErrorCount>,
-    /// An error was replaced by another one: counts are lower bounds.
+    /// The same by kind; fingerprints are those of kinds.
+    pub kinds: Vec<ErrorCount>,
+    /// An error or a kind was replaced by another one: counts are lower bounds.
     pub incomplete: bool,
     /// Slowest attempts, slowest first.
     pub slowest: Vec<SlowAttempt>,
@@ -38,6 +40,8 @@ pub struct ErrorCount {
     pub attempts: u64,
     /// Tasks that the error ended.
     pub tasks: u64,
+    /// Log time at which the error first ended a task.
+    pub first_end_ms: Option<i64>,
     /// Text of the newest occurrence.
     pub text: Box<str>,
 }
@@ -55,24 +59,11 @@ pub struct SlowAttempt {
 }
 
 impl ErrorSummary {
-    /// Counts an error; `ended`: it ended its task.
-    pub fn record(&mut self, fingerprint: Fingerprint, text: Box<str>, ended: bool) {
-        let tasks = u64::from(ended);
-        if let Some(entry) = self.errors.iter_mut().find(|entry| entry.fingerprint == fingerprint) {
-            entry.weight += 1;
-            entry.attempts += 1;
-            entry.tasks += tasks;
-            entry.text = text;
-            return;
-        }
-        let new = ErrorCount { fingerprint, weight: 1, attempts: 1, tasks, text };
-        if self.errors.len() < MAX_ERRORS {
-            return self.errors.push(new);
-        }
-        self.incomplete = true;
-        if let Some(rarest) = self.errors.iter_mut().min_by_key(|entry| entry.weight) {
-            *rarest = ErrorCount { weight: rarest.weight + 1, ..new };
-        }
+    /// Counts an error. `ended_ms`: log time at which it ended its task.
+    pub fn record(&mut self, fingerprint: Fingerprint, text: &str, ended_ms: Option<i64>) {
+        let is_complete = count(&mut self.errors, fingerprint, text, ended_ms)
+            & count(&mut self.kinds, fingerprint.kind(), text, ended_ms);
+        self.incomplete |= !is_complete;
     }
 
     /// Returns true if an attempt of this duration belongs to the slowest.
@@ -97,12 +88,49 @@ impl ErrorSummary {
     }
 }
 
+/// Counts an error in a list. Returns false if it has replaced another one.
+fn count(entries: &mut Vec<ErrorCount>, fingerprint: Fingerprint, text: &str, ended_ms: Option<i64>) -> bool {
+    let tasks = u64::from(ended_ms.is_some());
+    if let Some(entry) = entries.iter_mut().find(|entry| entry.fingerprint == fingerprint) {
+        entry.weight += 1;
+        entry.attempts += 1;
+        entry.tasks += tasks;
+        entry.first_end_ms = entry.first_end_ms.or(ended_ms);
+        entry.text = text.into();
+        return true;
+    }
+    let new = ErrorCount { fingerprint, weight: 1, attempts: 1, tasks, first_end_ms: ended_ms, text: text.into() };
+    if entries.len() < MAX_ERRORS {
+        entries.push(new);
+        return true;
+    }
+    if let Some(rarest) = entries.iter_mut().min_by_key(|entry| entry.weight) {
+        *rarest = ErrorCount { weight: rarest.weight + 1, ..new };
+    }
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn record(aggregate: &mut ErrorSummary, number: u64, times: u64) {
-        (0..times).for_each(|n| aggregate.record(Fingerprint(number), format!("error {number}").into(), n % 2 == 0));
+        let ended_ms = |n: u64| (n % 2 == 0).then_some(n as i64);
+        (0..times).for_each(|n| aggregate.record(Fingerprint(number), &format!("error {number}"), ended_ms(n)));
+    }
+
+    #[test]
+    fn kind_is_counted_over_all_its_messages() {
+        let mut aggregate = ErrorSummary::default();
+        let kind = Fingerprint::of_kind("declined");
+        for number in 0..1_000 {
+            let error = kind.with_message(&format!("card of {}", "x".repeat(number % 90)));
+            aggregate.record(error, "declined: card of Ada", (number % 2 == 1).then_some(number as i64));
+        }
+        assert!(aggregate.incomplete, "there are more messages than are kept");
+        let [declined] = aggregate.kinds.as_slice() else { panic!("{:?}", aggregate.kinds) };
+        assert_eq!((declined.fingerprint, declined.attempts, declined.tasks), (kind, 1_000, 500));
+        assert_eq!(declined.first_end_ms, Some(1), "the first attempt ended no task");
     }
 
     #[test]

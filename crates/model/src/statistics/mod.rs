@@ -92,8 +92,8 @@ pub struct Observation {
     pub attempt: Option<SlowAttempt>,
     /// The attempt succeeded.
     pub succeeded: bool,
-    /// Errors with their text, and whether each ended the task.
-    pub errors: Vec<(Fingerprint, Box<str>, bool)>,
+    /// Errors with their text, and the log time at which each ended the task.
+    pub errors: Vec<(Fingerprint, Box<str>, Option<i64>)>,
 }
 
 /// Changes of the statistics in one batch. Later entries of one key replace earlier ones.

@@ -86,8 +86,8 @@ impl Series {
             self.errors = SeriesSlot { number: hour, ..SeriesSlot::default() };
         }
         let errors = &mut self.errors;
-        for (fingerprint, text, ended) in observation.errors {
-            errors.value.record(fingerprint, text, ended);
+        for (fingerprint, text, ended_ms) in observation.errors {
+            errors.value.record(fingerprint, &text, ended_ms);
             errors.changed = true;
         }
         if let Some(attempt) = observation.attempt.filter(|attempt| errors.value.is_slow(attempt.took_ms)) {

@@ -7,7 +7,7 @@ use kafleet_model::projection::IndexedFields;
 
 use super::Partition;
 use crate::integrity::{IndexedTask, IntegrityPage, SIZED, Sizes, is_open};
-use crate::{Entry, Index, TaskRecord};
+use crate::{Entry, ErrorLevel, Index, TaskRecord};
 
 impl Partition {
     /// Describes a difference between expected and actual sizes.
@@ -20,7 +20,9 @@ impl Partition {
         let group = |(task_type, error): &(Arc<str>, Fingerprint)| {
             entry_count(&Index::Failed { task_type: task_type.clone(), error: *error })
         };
-        if let Some(((task_type, error), count)) = self.errors.iter().find(|(key, count)| group(key) != **count) {
+        let levels = [ErrorLevel::Message, ErrorLevel::Kind];
+        let mut counts = levels.into_iter().flat_map(|level| self.error_counts(level));
+        if let Some(((task_type, error), count)) = counts.find(|(key, count)| group(key) != *count) {
             return Some(format!("the index of `{task_type}` tasks with error {error} does not hold {count} entries"));
         }
         let wrong = self.counts.iter().find(|((task_type, state), count)| {

@@ -22,7 +22,7 @@ use super::{
     Changes, Checkpoint, Entry, Index, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError,
     TaskRecord, TypeCount,
 };
-use super::{ErrorGroups, PartitionStatistics};
+use super::{ErrorGroups, ErrorLevel, PartitionStatistics};
 use super::{LEASE_TTL, MAX_PAGE, NOTICE_BUFFER, RESERVATION_TTL, Stage, closed_writer, decode};
 use partition::Partition;
 
@@ -270,8 +270,15 @@ impl Store for MemoryStore {
         self.try_read(partition, |data| data.errors_of(partition, task_type, hours))
     }
 
-    async fn error_groups(&self, partition: u32, task_type: &str, limit: usize) -> Result<ErrorGroups, StoreError> {
-        Ok(self.read(partition, |data| data.error_groups(task_type, limit.min(MAX_PAGE))))
+    async fn error_groups(
+        &self,
+        partition: u32,
+        task_type: &str,
+        level: ErrorLevel,
+        since_ms: i64,
+        limit: usize,
+    ) -> Result<ErrorGroups, StoreError> {
+        Ok(self.read(partition, |data| data.error_groups(task_type, level, since_ms, limit.min(MAX_PAGE))))
     }
 
     async fn requests(&self, partition: u32, limit: usize) -> Result<Vec<AuditEntry>, StoreError> {

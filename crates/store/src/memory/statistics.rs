@@ -1,7 +1,9 @@
 //! Reads of the statistics in memory.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use kafleet_model::error_fingerprint::Fingerprint;
 use kafleet_model::projection::audit::AuditEntry;
 use kafleet_model::projection::changes::Index;
 use kafleet_model::statistics::StoredStatistics;
@@ -9,7 +11,7 @@ use kafleet_model::statistics::aggregate::{Aggregate, AggregateKey, Level};
 use kafleet_model::statistics::errors::ErrorSummary;
 
 use super::Partition;
-use crate::{ErrorGroup, ErrorGroups, PartitionStatistics, StoreError, statistics, sum_counts};
+use crate::{ErrorGroup, ErrorGroups, ErrorLevel, PartitionStatistics, StoreError, statistics, sum_counts};
 
 impl Partition {
     fn aggregate(&self, partition: u32, series: &Arc<str>, key: AggregateKey) -> Result<Option<Aggregate>, StoreError> {
@@ -80,14 +82,27 @@ impl Partition {
         summaries.map(|(hour, bytes)| Ok((hour, statistics::errors(partition, task_type, bytes)?))).collect()
     }
 
-    pub(super) fn error_groups(&self, task_type: &str, limit: usize) -> ErrorGroups {
-        let name: Arc<str> = task_type.into();
-        let all = self.errors.iter().filter(|((of, _), _)| *of == name);
-        let mut groups: Vec<ErrorGroup> = all
-            .filter_map(|((_, error), count)| {
-                let entries = self.indexes.get(&Index::Failed { task_type: name.clone(), error: *error })?;
+    /// Numbers of failed tasks by error. Those of kinds are sums over their errors.
+    pub(super) fn error_counts(&self, level: ErrorLevel) -> BTreeMap<(Arc<str>, Fingerprint), i64> {
+        let mut counts = BTreeMap::new();
+        for ((task_type, error), count) in &self.errors {
+            let error = match level {
+                ErrorLevel::Kind => error.kind(),
+                ErrorLevel::Message => *error,
+            };
+            *counts.entry((task_type.clone(), error)).or_default() += count;
+        }
+        counts
+    }
+
+    pub(super) fn error_groups(&self, task_type: &str, level: ErrorLevel, since_ms: i64, limit: usize) -> ErrorGroups {
+        let counts = self.error_counts(level).into_iter().filter(|((name, _), _)| **name == *task_type);
+        let mut groups: Vec<ErrorGroup> = counts
+            .filter_map(|((task_type, error), count)| {
+                let entries = self.indexes.get(&Index::Failed { task_type, error })?;
                 let (first, last) = (entries.first()?.clone(), entries.last()?.clone());
-                Some(ErrorGroup { error: *error, count: count.unsigned_abs(), first, last })
+                let recent = entries.iter().rev().take_while(|entry| entry.seen_ms >= since_ms).count() as u64;
+                Some(ErrorGroup { error, count: count.unsigned_abs(), recent, first, last })
             })
             .collect();
         let total = groups.len() as u64;

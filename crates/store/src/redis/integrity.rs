@@ -62,20 +62,22 @@ if noted('tasks')~=sum then out[#out+1]='the counters add up to '..sum..' tasks 
 if noted('open')~=pending then
   out[#out+1]='the statistics count '..noted('open')..' open tasks, and the counters '..pending
 end
-local failed,complete=0,true
-for kind in pairs(types) do
-  local key=ARGV[1]..'fingerprints:'..kind
-  local page=redis.call('ZRANGE',key,0,groups-1,'REV','WITHSCORES')
-  complete=complete and redis.call('ZCARD',key)<=groups
-  for i=1,#page,2 do
-    local index,count=ARGV[1]..'failed:'..kind..':'..page[i],tonumber(page[i+1])
-    local found=redis.call('ZCARD',index)
-    failed=failed+count
-    if found~=count then out[#out+1]='`'..index..'` has '..found..' entries instead of '..count end
+for _,level in ipairs({'fingerprints:','kinds:'}) do
+  local failed,complete=0,true
+  for kind in pairs(types) do
+    local key=ARGV[1]..level..kind
+    local page=redis.call('ZRANGE',key,0,groups-1,'REV','WITHSCORES')
+    complete=complete and redis.call('ZCARD',key)<=groups
+    for i=1,#page,2 do
+      local index,count=ARGV[1]..'failed:'..kind..':'..page[i],tonumber(page[i+1])
+      local found=redis.call('ZCARD',index)
+      failed=failed+count
+      if found~=count then out[#out+1]='`'..index..'` has '..found..' entries instead of '..count end
+    end
   end
-end
-if complete and noted('failed')~=failed then
-  out[#out+1]='the errors add up to '..failed..' failed tasks instead of '..noted('failed')
+  if complete and noted('failed')~=failed then
+    out[#out+1]='the errors add up to '..failed..' failed tasks instead of '..noted('failed')
+  end
 end
 local overview=redis.call('GET',KEYS[3])
 for name in string.gmatch(overview or '','\"name\":\"([^\"]*)\"') do

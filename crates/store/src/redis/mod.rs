@@ -26,7 +26,7 @@ use super::{
     Checkpoint, Entry, Index, LogPage, MemoryUse, Notice, Outbox, PartitionWriter, Reservation, RiskySetting, Store,
     StoreError, TaskRecord, TypeCount,
 };
-use super::{ErrorGroups, PartitionStatistics};
+use super::{ErrorGroups, ErrorLevel, PartitionStatistics};
 use super::{LEASE_TTL, MAX_PAGE, RESERVATION_TTL, Stage};
 use connection::Connector;
 use page::{Pages, is_newest_first};
@@ -354,9 +354,17 @@ impl Store for Redis {
         statistics::read_error_summaries(&keys, partition, task_type, hours, answer)
     }
 
-    async fn error_groups(&self, partition: u32, task_type: &str, limit: usize) -> Result<ErrorGroups, StoreError> {
+    async fn error_groups(
+        &self,
+        partition: u32,
+        task_type: &str,
+        level: ErrorLevel,
+        since_ms: i64,
+        limit: usize,
+    ) -> Result<ErrorGroups, StoreError> {
         let keys = self.keys(partition);
-        let answer = self.query_partition(partition, &mut statistics::get_groups(&keys, task_type, limit)).await?;
+        let mut script = statistics::get_groups(&keys, task_type, level, since_ms, limit);
+        let answer = self.query_partition(partition, &mut script).await?;
         statistics::read_groups(&keys, task_type, answer)
     }
 

@@ -14,7 +14,8 @@ use kafleet_model::statistics::errors::ErrorSummary;
 use super::values::{read, read_checkpoint, read_entries};
 use crate::keys::{self, Keys};
 use crate::{
-    Changes, Entry, ErrorGroup, ErrorGroups, MAX_PAGE, PartitionStatistics, StoreError, statistics, sum_counts,
+    Changes, Entry, ErrorGroup, ErrorGroups, ErrorLevel, MAX_PAGE, PartitionStatistics, StoreError, statistics,
+    sum_counts,
 };
 
 /// Fields per HSET or HDEL.
@@ -34,14 +35,15 @@ for i=4,#KEYS do
 end
 return {redis.call('GET',KEYS[1]),overview,redis.call('HGETALL',KEYS[3]),out}";
 
-/// Returns the number of errors of a type, and the most frequent ones with their first and last task. KEYS: the
-/// errors. ARGV: prefix of the indexes of failed tasks, limit.
+/// Returns the number of errors of a type, and the most frequent ones with the number of recent tasks, and their first
+/// and last task. KEYS: the errors. ARGV: prefix of the indexes of failed tasks, limit, start of the range.
 const READ_ERROR_GROUPS: &str = "
 local out={}
 local page=redis.call('ZRANGE',KEYS[1],0,ARGV[2]-1,'REV','WITHSCORES')
 for i=1,#page,2 do
   local key=ARGV[1]..page[i]
-  out[#out+1]={page[i],page[i+1],redis.call('ZRANGE',key,0,0,'WITHSCORES'),redis.call('ZRANGE',key,-1,-1,'WITHSCORES')}
+  out[#out+1]={page[i],page[i+1],redis.call('ZCOUNT',key,ARGV[3],'+inf'),
+    redis.call('ZRANGE',key,0,0,'WITHSCORES'),redis.call('ZRANGE',key,-1,-1,'WITHSCORES')}
 end
 return {redis.call('ZCARD',KEYS[1]),out}";
 
@@ -62,10 +64,12 @@ pub(super) fn change(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
         .map(|(name, hour, errors)| (keys.error_summaries(name), hour.to_string(), errors.as_deref()));
     change_hashes(commands, errors);
     for (task_type, error, change) in &changes.errors {
-        let key = keys.fingerprints(task_type);
-        commands.cmd("ZINCRBY").arg(&key).arg(*change).arg(error.to_string());
-        if *change < 0 {
-            commands.cmd("ZREMRANGEBYSCORE").arg(&key).arg("-inf").arg(0);
+        for (level, error) in [(ErrorLevel::Message, *error), (ErrorLevel::Kind, error.kind())] {
+            let key = keys.fingerprints(task_type, level);
+            commands.cmd("ZINCRBY").arg(&key).arg(*change).arg(error.to_string());
+            if *change < 0 {
+                commands.cmd("ZREMRANGEBYSCORE").arg(&key).arg("-inf").arg(0);
+            }
         }
     }
     if !changes.audit.is_empty() {
@@ -198,24 +202,25 @@ pub(super) fn read_error_summaries(
     values.map(|(hour, bytes)| Ok((hour, statistics::errors(partition, task_type, &bytes)?))).collect()
 }
 
-pub(super) fn get_groups(keys: &Keys, task_type: &str, limit: usize) -> Cmd {
+pub(super) fn get_groups(keys: &Keys, task_type: &str, level: ErrorLevel, since_ms: i64, limit: usize) -> Cmd {
     // Any error: the key without its name.
     let mut prefix = keys.index(&Index::Failed { task_type: task_type.into(), error: Fingerprint(0) });
     prefix.truncate(prefix.len() - Fingerprint(0).to_string().len());
     let mut script = cmd("EVAL");
-    script.arg(READ_ERROR_GROUPS).arg(1).arg(keys.fingerprints(task_type)).arg(prefix).arg(limit.clamp(1, MAX_PAGE));
+    script.arg(READ_ERROR_GROUPS).arg(1).arg(keys.fingerprints(task_type, level));
+    script.arg(prefix).arg(limit.clamp(1, MAX_PAGE)).arg(since_ms);
     script
 }
 
 pub(super) fn read_groups(keys: &Keys, task_type: &str, answer: Value) -> Result<ErrorGroups, StoreError> {
-    let key = keys.fingerprints(task_type);
-    let (total, values): (u64, Vec<(String, f64, Value, Value)>) = read(&key, answer)?;
+    let key = keys.fingerprints(task_type, ErrorLevel::Message);
+    let (total, values): (u64, Vec<(String, f64, u64, Value, Value)>) = read(&key, answer)?;
     let mut groups = Vec::new();
-    for (name, count, first, last) in values {
+    for (name, count, recent, first, last) in values {
         let error: Fingerprint = name.parse().map_err(StoreError::Invalid)?;
         let (first, last): (Vec<Entry>, Vec<Entry>) = (read_entries(&key, first)?, read_entries(&key, last)?);
         if let (Some(first), Some(last)) = (first.into_iter().next(), last.into_iter().next()) {
-            groups.push(ErrorGroup { error, count: count as u64, first, last });
+            groups.push(ErrorGroup { error, count: count as u64, recent, first, last });
         }
     }
     Ok(ErrorGroups { groups, total })

@@ -13,7 +13,7 @@ use kafleet_model::statistics::aggregate::AggregateKey;
 use kafleet_model::statistics::errors::ErrorSummary;
 use kafleet_model::task::id::TaskId;
 use kafleet_store::{
-    Checkpoint, Entry, ErrorGroups, Index, IntegrityPage, LogPage, Notice, Outbox, PartitionStatistics,
+    Checkpoint, Entry, ErrorGroups, ErrorLevel, Index, IntegrityPage, LogPage, Notice, Outbox, PartitionStatistics,
     PartitionWriter, Reservation, Store, StoreError, TypeCount,
 };
 
@@ -92,8 +92,15 @@ impl Store for FaultyStore {
         self.call(self.inner.error_summaries(partition, task_type, hours)).await
     }
 
-    async fn error_groups(&self, partition: u32, task_type: &str, limit: usize) -> Result<ErrorGroups> {
-        self.call(self.inner.error_groups(partition, task_type, limit)).await
+    async fn error_groups(
+        &self,
+        partition: u32,
+        task_type: &str,
+        level: ErrorLevel,
+        since_ms: i64,
+        limit: usize,
+    ) -> Result<ErrorGroups> {
+        self.call(self.inner.error_groups(partition, task_type, level, since_ms, limit)).await
     }
 
     async fn requests(&self, partition: u32, limit: usize) -> Result<Vec<AuditEntry>> {

@@ -416,10 +416,11 @@ function focusRow(step) {
 
 const selectedRows = () => all("tr[data-selected]", main);
 
-/** @param {Element | null} row @param {boolean} [isSelected] */
+/** Rows of other things than tasks have no id to copy. @param {Element | null} row @param {boolean} [isSelected] */
 function toggleRow(row, isSelected) {
-  const selected = row?.toggleAttribute("data-selected", isSelected) ?? false;
-  const box = row?.querySelector("td.check input");
+  if (!row?.hasAttribute("data-task")) return;
+  const selected = row.toggleAttribute("data-selected", isSelected);
+  const box = row.querySelector("td.check input");
   if (box instanceof HTMLInputElement) box.checked = selected;
   showSelection();
 }

@@ -91,7 +91,7 @@ fn groups(view: &View, summary: &Summary) -> Markup {
                 td.number { a.bad href=(same) { (count(group.count)) } }
                 td { (type_link(view, Some(&newest.task_type))) }
                 td { code { (visible(&newest.code)) } }
-                td.message { span.error title=(first_line(&newest.error, 400)) { (first_line(&newest.error, 120)) } }
+                td.message { span.error title=(first_line(&newest.error_text(), 400)) { (first_line(&newest.error_text(), 120)) } }
                 td.time { (time(&newest.at)) }
             }
         }
@@ -144,7 +144,7 @@ fn row(view: &View, letter: &DeadLetter) -> Markup {
                 }
             }
             td { code { (letter.code) } }
-            td.message { span.error title=(first_line(&letter.error, 400)) { (first_line(&letter.error, 80)) } }
+            td.message { span.error title=(first_line(&letter.error_text(), 400)) { (first_line(&letter.error_text(), 80)) } }
             td.time { (time(&letter.at)) }
         }
     }

@@ -1,78 +1,242 @@
-//! Failed tasks, grouped by type and error.
+//! Failed tasks, grouped by type and kind of error, with the messages of each kind.
+
+use std::collections::BTreeMap;
 
 use kafleet_api::http::problem::ApiError;
-use kafleet_api::service::context::{After, PAGE};
+use kafleet_api::http::request::bad_parameter;
+use kafleet_api::service::context::{After, MAX_PAGE, PAGE};
+use kafleet_api::service::statistics::{FailuresBy, FailuresQuery, FailuresSort};
 use kafleet_api::service::{statistics, types};
-use kafleet_documents::Failures;
+use kafleet_documents::{FailureGroup, Failures};
+use kafleet_model::units::duration::Millis;
+use kafleet_runtime::now_ms;
 use maud::{Markup, Render, html};
 
 use crate::parts::command::{commands, curl_get, quoted};
-use crate::parts::failures::{COLUMNS, group_row};
+use crate::parts::failures::{COLUMNS, Messages, ROOT_COLUMNS, group_row, kind_of, kind_row, root_row};
 use crate::parts::form::{Input, filter_buttons};
 use crate::parts::notice::empty;
 use crate::parts::table::cards;
-use crate::parts::{View, count, query_text};
+use crate::parts::{View, count, first_line, query_text};
 use crate::visit::{Body, PageAnswer, Visit, stored};
 
+/// Messages listed below a kind.
+const LISTED_MESSAGES: usize = 10;
+/// Ranges that are offered; `all` stands for all retained tasks.
+const RANGES: [&str; 4] = ["1h", "24h", "7d", "all"];
+/// Parameters of the page, with the same names as those of the API.
+const PARAMETERS: [&str; 6] = ["type", "kind", "by", "since", "sort", "text"];
+
 pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
-    let task_type = visit.query.type_name("type")?;
-    let failures = stored(statistics::failures(visit.context(), task_type, PAGE, After::default())).await?;
-    let name = visit.query.get("type").unwrap_or_default();
+    let query = query_of(visit)?;
+    let failures = stored(statistics::failures(visit.context(), query.clone(), After::default())).await?;
+    let messages = match query.by {
+        FailuresBy::Kind if failures.groups.iter().any(|group| group.messages > Some(1)) => {
+            let query = FailuresQuery { by: FailuresBy::Message, limit: MAX_PAGE, ..query.clone() };
+            stored(statistics::failures(visit.context(), query, After::default())).await?.groups
+        }
+        _ => Vec::new(),
+    };
+    let page = FailuresPage { visit, query: &query, failures: &failures };
     let main = html! {
         h1 { "Failures" }
-        p.quiet {
-            "Tasks that have themselves failed or expired, by type and error. Parents that failed only through a task below \
-             them are left out: a retry of that task heals them."
-        }
+        (page.scope())
         (filter(visit).await)
+        (page.choices())
         @if failures.groups.is_empty() {
-            (empty(nothing(name), &[]))
+            (empty(page.nothing(), &[]))
         } @else {
-            section.panel { (listed(&visit.view, &failures)) }
+            section.panel { (page.listed(&messages)) }
         }
         p.quiet { "Attempts that failed and are retried are counted on the page of their type." }
-        (commands(&lines(name)))
+        (commands(&page.lines()))
     };
     Ok(Body::new("Failures", main).into())
 }
 
-fn listed(view: &View, failures: &Failures) -> Markup {
-    let rows: Vec<Markup> = failures.groups.iter().map(|group| group_row(view, group, failures.at_least)).collect();
-    let tasks: u64 = failures.groups.iter().map(|group| group.count).sum();
-    html! {
-        p {
-            strong { @if failures.at_least { "at least " } (count(tasks)) } @if tasks == 1 { " task, " } @else { " tasks, " }
-            strong { (count(failures.errors)) } @if failures.errors == 1 { " error" } @else { " errors" }
-            @if failures.errors > rows.len() as u64 {
-                "; the " (rows.len()) " with the most tasks are listed"
+fn query_of(visit: &Visit) -> Result<FailuresQuery, ApiError> {
+    let fields = &visit.query;
+    let refused = |name: &'static str| move |error: String| bad_parameter(name, &error);
+    let since = fields.get("since").filter(|since| *since != "all");
+    let since = since.map(Millis::parse).transpose().map_err(refused("since"))?;
+    let by: Option<FailuresBy> = fields.get("by").map(str::parse).transpose().map_err(refused("by"))?;
+    let (kind, text) = (fields.get("kind").map(str::to_owned), fields.get("text").map(str::to_owned));
+    // Texts are searched in messages, not in kinds alone.
+    let narrowed = if kind.is_some() || text.is_some() { FailuresBy::Message } else { FailuresBy::Kind };
+    Ok(FailuresQuery {
+        task_type: fields.type_name("type")?.map(str::to_owned),
+        kind,
+        by: by.unwrap_or(narrowed),
+        since_ms: since.map(|since| now_ms().saturating_sub(since.as_i64())),
+        sort: fields
+            .get("sort")
+            .map(str::parse::<FailuresSort>)
+            .transpose()
+            .map_err(refused("sort"))?
+            .unwrap_or_default(),
+        text,
+        limit: PAGE,
+    })
+}
+
+/// Answer of a query, and the visit that asked for it.
+struct FailuresPage<'a> {
+    visit: &'a Visit,
+    query: &'a FailuresQuery,
+    failures: &'a Failures,
+}
+
+impl FailuresPage<'_> {
+    const fn view(&self) -> &View {
+        &self.visit.view
+    }
+
+    /// What is counted.
+    fn scope(&self) -> Markup {
+        html! {
+            p.quiet {
+                @if self.query.by == FailuresBy::Root {
+                    "Tasks that are failed or expired now, by the type of the root of their tree: what makes trees fail. Of the \
+                     50 most frequent kinds of errors, the newest tasks are read, 5,000 in all."
+                } @else {
+                    "Tasks that are failed or expired now, by type and error. Parents that failed only through a task below them \
+                     are left out: a retry of that task heals them. A time counts the tasks that ended in it."
+                }
             }
         }
-        (cards(COLUMNS, &rows))
     }
-}
 
-const fn nothing(name: &str) -> &'static str {
-    if name.is_empty() { "No retained task has failed." } else { "No retained task of this type has failed." }
-}
+    /// URL of this page with another value of a parameter; empty: without it.
+    fn url(&self, name: &str, value: &str) -> String {
+        let mut fields = self.visit.query.select(&PARAMETERS);
+        fields.retain(|(field, _)| field != name);
+        fields.extend((!value.is_empty()).then(|| (name.to_owned(), value.to_owned())));
+        let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        self.view().url_with("/failures", &fields)
+    }
 
-fn lines(name: &str) -> [String; 2] {
-    match name {
-        "" => ["kafleet failures".to_owned(), curl_get("/v1/failures")],
-        name => [
-            format!("kafleet failures --type {}", quoted(name)),
-            curl_get(&format!("/v1/failures?{}", query_text(&[("type", name)]))),
-        ],
+    fn choices(&self) -> Markup {
+        let sorts = [("count", "most tasks"), ("last", "newest task"), ("first", "newest error")];
+        let groups = [("", "by error"), ("root", "by root")];
+        html! {
+            div.head {
+                (self.choice("since", "range", "all", &RANGES.map(|range| (range, range))))
+                (self.choice("by", "groups", "", &groups))
+                @if self.query.by != FailuresBy::Root { (self.choice("sort", "order", "count", &sorts)) }
+            }
+        }
+    }
+
+    fn choice(&self, name: &str, label: &str, default: &str, values: &[(&str, &str)]) -> Markup {
+        let chosen = self.visit.query.get(name).unwrap_or(default);
+        html! {
+            nav.ranges aria-label=(label) {
+                @for (value, text) in values {
+                    a href=(self.url(name, if *value == default { "" } else { value }))
+                        aria-current=[(*value == chosen).then_some("page")] { (text) }
+                }
+            }
+        }
+    }
+
+    /// Words for the range of the counts.
+    fn range(&self) -> String {
+        match self.visit.query.get("since").filter(|since| *since != "all") {
+            Some(since) => format!(" in the last {}", first_line(since, 20)),
+            None => String::new(),
+        }
+    }
+
+    fn listed(&self, messages: &[FailureGroup]) -> Markup {
+        html! {
+            (self.summary())
+            @match self.query.by {
+                FailuresBy::Root => { (cards(ROOT_COLUMNS, &self.rows(root_row))) }
+                FailuresBy::Kind => { (cards(COLUMNS, &self.kind_rows(messages))) }
+                FailuresBy::Message => { (cards(COLUMNS, &self.rows(group_row))) }
+            }
+        }
+    }
+
+    fn summary(&self) -> Markup {
+        let Failures { groups, errors, at_least, .. } = self.failures;
+        let tasks: u64 = groups.iter().map(|group| group.count).sum();
+        let noun = if self.query.by == FailuresBy::Message {
+            ["error", "errors"]
+        } else {
+            ["kind of error", "kinds of errors"]
+        };
+        let is_cut = *errors > groups.len() as u64;
+        html! {
+            p {
+                strong { @if *at_least || is_cut { "at least " } (count(tasks)) }
+                @if tasks == 1 { " task" } @else { " tasks" } (self.range())
+                @if self.query.by != FailuresBy::Root {
+                    ", " strong { (count(errors)) } " " (if *errors == 1 { noun[0] } else { noun[1] })
+                    @if let Some(kind) = &self.query.kind { " of the kind " code { (first_line(kind, 60)) } }
+                }
+                @if is_cut { "; the first " (groups.len()) " are listed" }
+            }
+        }
+    }
+
+    fn rows(&self, row: impl Fn(&View, &FailureGroup, bool) -> Markup) -> Vec<Markup> {
+        self.failures.groups.iter().map(|group| row(self.view(), group, self.failures.at_least)).collect()
+    }
+
+    fn kind_rows(&self, messages: &[FailureGroup]) -> Vec<Markup> {
+        let mut of_kind: BTreeMap<(&str, String), Vec<&FailureGroup>> = BTreeMap::new();
+        for message in messages {
+            of_kind.entry((&message.task_type, kind_of(message))).or_default().push(message);
+        }
+        self.rows(|view, group, at_least| {
+            let mut listed = of_kind.get(&(group.task_type.as_str(), group.error.clone())).cloned().unwrap_or_default();
+            listed.truncate(LISTED_MESSAGES);
+            let kind = group.kind.as_deref().unwrap_or_default();
+            let since = self.visit.query.get("since").unwrap_or("all");
+            let all = [("type", group.task_type.as_str()), ("kind", kind), ("since", since)];
+            kind_row(view, group, at_least, &Messages { listed, all: view.url_with("/failures", &all) })
+        })
+    }
+
+    fn nothing(&self) -> &'static str {
+        match (self.query.since_ms, &self.query.kind, &self.query.text) {
+            (None, None, None) if self.query.task_type.is_none() => "No retained task has failed.",
+            (None, None, None) => "No retained task of this type has failed.",
+            (Some(_), None, None) => "No retained task has failed in this time.",
+            _ => "No error matches these filters.",
+        }
+    }
+
+    fn lines(&self) -> [String; 2] {
+        let mut fields = self.visit.query.select(&PARAMETERS);
+        fields.retain(|(name, value)| (name.as_str(), value.as_str()) != ("since", "all") && name != "by");
+        match self.query.by {
+            FailuresBy::Message => {}
+            FailuresBy::Kind => fields.push(("by".to_owned(), "kind".to_owned())),
+            FailuresBy::Root => fields.push(("by".to_owned(), "root".to_owned())),
+        }
+        let option = |(name, value): &(String, String)| format!(" --{name} {}", quoted(value));
+        let options: String = fields.iter().map(option).collect();
+        let pairs: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let query = if pairs.is_empty() { String::new() } else { format!("?{}", query_text(&pairs)) };
+        [format!("kafleet failures{options}"), curl_get(&format!("/v1/failures{query}"))]
     }
 }
 
 async fn filter(visit: &Visit) -> Markup {
     let listed = stored(types::type_list(&visit.api)).await.map(|listed| listed.types).unwrap_or_default();
     let names: Vec<String> = listed.into_iter().map(|listed| listed.name).collect();
-    let input = Input::new("type", "Type", visit.query.get("type")).suggestions(&names);
-    let clear = visit.query.is_set("type").then(|| visit.view.url("/failures"));
+    let fields = &visit.query;
+    let is_filtered = ["type", "kind", "text"].iter().any(|name| fields.is_set(name));
     html! {
         form.filters action=(visit.view.url("/failures")) role="search" aria-label="Filters" {
-            (input.render()) (filter_buttons(clear.as_deref()))
+            (Input::new("type", "Type", fields.get("type")).suggestions(&names).render())
+            (Input::new("text", "Text", fields.get("text")).hint("kind, message or worker").render())
+            @for (name, value) in fields.select(&["kind", "by", "since", "sort"]) {
+                input type="hidden" name=(name) value=(value);
+            }
+            (filter_buttons(is_filtered.then(|| visit.view.url("/failures")).as_deref()))
         }
     }
 }

@@ -19,7 +19,7 @@ use maud::{Markup, html};
 use super::types::{Figures, cached_stats, charts_of, last_minutes};
 use crate::parts::bar::state_bar;
 use crate::parts::command::{commands, curl_get};
-use crate::parts::failures::{self, group_query, group_row};
+use crate::parts::failures::{self, group_query, group_row, is_back, is_new, kind_text};
 use crate::parts::notice::{empty, missing};
 use crate::parts::state::label;
 use crate::parts::statistics::{last_minute, quiet_minute, tile};
@@ -33,7 +33,7 @@ use crate::visit::{Body, PageAnswer, Visit, from_kafka, stored};
 const LISTED_TYPES: usize = 20;
 /// Newest errors listed.
 const LISTED_ERRORS: usize = 10;
-/// Errors that need attention, and the time since their first task.
+/// Kinds of errors that need attention, and the time since their first task.
 const NEW_ERRORS: usize = 5;
 const NEW_ERROR_MS: i64 = 3_600_000;
 /// Lag of the projection that needs attention.
@@ -147,18 +147,24 @@ fn kill_switch(view: &View, kill: &KillSwitchDocument) -> Markup {
     }
 }
 
-/// Errors whose first task failed in the last hour.
+/// Kinds of errors that are new or back: the first task that is failed now ended in the last hour.
 fn new_errors(view: &View, failures: &Failures) -> Vec<Markup> {
     let since = now_ms() - NEW_ERROR_MS;
-    let is_new = |group: &&FailureGroup| millis(&group.first).is_some_and(|first| first >= since);
-    let item = |group: &FailureGroup| {
-        html! {
-            (label("bad", "✘\u{fe0e} new error")) " " (type_link(view, Some(&group.task_type))) ": "
-            a href=(view.search(&group_query(group))) { (first_line(&group.text, 120)) }
-            " in " (counted(group.count, "task", "tasks")) " since " (time(&group.first))
-        }
-    };
-    failures.groups.iter().filter(is_new).take(NEW_ERRORS).map(item).collect()
+    let has_begun = |group: &&FailureGroup| millis(&group.first).is_some_and(|first| first >= since);
+    failures.groups.iter().filter(has_begun).take(NEW_ERRORS).map(|group| new_error(view, group, since)).collect()
+}
+
+fn new_error(view: &View, group: &FailureGroup, since_ms: i64) -> Markup {
+    let is_new = is_new(group, since_ms);
+    html! {
+        (label("bad", if is_new { "✘\u{fe0e} new error" } else { "✘\u{fe0e} error" })) " "
+        (type_link(view, Some(&group.task_type))) " · "
+        a href=(view.search(&group_query(group))) title=(first_line(&group.text, 400)) { (kind_text(group)) }
+        " in " (counted(group.count, "task", "tasks"))
+        @if is_back(group) { " back since " } @else { " since " }
+        (time(&group.first))
+        ", such as " (first_line(&group.text, 120))
+    }
 }
 
 /// Statistics of the last full minute over all types.
@@ -330,7 +336,7 @@ fn newest_errors(view: &View, failures: &Result<Failures, ApiError>) -> Markup {
     };
     html! {
         section.panel #errors {
-            h2 { "Newest errors" }
+            h2 { "Newest kinds of errors" }
             @if rows.is_empty() {
                 p.quiet { "No retained task has failed." }
             } @else {

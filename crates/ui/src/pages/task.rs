@@ -3,22 +3,25 @@
 use std::sync::Arc;
 
 use kafleet_api::http::problem::ApiError;
+use kafleet_api::read::failures;
 use kafleet_api::service::context::{After, Paging};
 use kafleet_api::service::log::{self, Lines};
 use kafleet_api::service::{attachments, task, why};
 use kafleet_config::{Role, TRACE_ID};
 use kafleet_documents::{
-    AttachmentDocument, Attachments, Delivery, Finding, LogDocument, Params, Status, TaskPage, Why,
+    AttachmentDocument, Attachments, Delivery, FailureGroup, Finding, LogDocument, Params, Status, TaskPage, Why,
 };
 use kafleet_model::json::RawJson;
 use kafleet_model::record::state::{Category, State};
 use kafleet_model::task::TaskRunner;
 use maud::{Markup, html};
 
+use crate::letters::letter_of;
 use crate::parts::attempts::{attempt_bars, history_table};
 use crate::parts::bar::{state_bar, tree_bar};
 use crate::parts::command::{commands, copied, curl_get, quoted};
 use crate::parts::facts::{Fact, code, facts, text};
+use crate::parts::failures::kin;
 use crate::parts::json::json_block;
 use crate::parts::notice::missing;
 use crate::parts::state::{pill, word};
@@ -39,7 +42,8 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     let (live, id, after) = (&visit.live, visit.id()?, After::default());
     let children = Paging { cursor: None, limit: LISTED_CHILDREN };
     let record = status.record.as_deref().map(|record| format!("{} {record}", status.id));
-    let (explanation, params, history, children, log, attachments) = tokio::join!(
+    let (same_error, explanation, params, history, children, log, attachments) = tokio::join!(
+        same_error(visit, &status),
         from_kafka(live.reasons.get(Some(reason_key(&status)), why::why_soon(&visit.api, &id, &live.queues))),
         from_kafka(live.params.get(record, task::params(visit.context(), id.clone(), after))),
         stored(task::history(visit.context(), id.clone(), after)),
@@ -53,7 +57,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         (tabs(view, &status, "overview"))
         (times(visit, &status))
         (reasons(view, &status, explanation))
-        (error_and_result(view, &status))
+        (error_and_result(visit, &status, same_error.as_ref()))
         (values(view, &status, params))
         @match &history {
             Ok(history) => { (attempt_bars(view, history)) }
@@ -248,13 +252,22 @@ fn finding_text(view: &View, finding: &Finding) -> Markup {
     }
 }
 
-fn error_and_result(view: &View, status: &Status) -> Markup {
+/// Group of the failed tasks with the error of this one, while it is failed or expired.
+async fn same_error(visit: &Visit, status: &Status) -> Option<FailureGroup> {
+    let is_failed = matches!(status.own_state, State::Failed | State::Expired);
+    let (error, task_type) = (status.error.as_ref().filter(|_| is_failed)?, status.task_type.as_deref()?);
+    stored(failures::same_error(&visit.api.reads, task_type, error)).await.ok()?
+}
+
+fn error_and_result(visit: &Visit, status: &Status, same_error: Option<&FailureGroup>) -> Markup {
+    let view = &visit.view;
     html! {
         @if let Some(error) = &status.error {
             section.panel #error {
                 h2 { "Error" }
                 p { code { (error.kind) } @if error.attempt > 0 { span.quiet { " in attempt " (error.attempt) } } }
                 pre.error { (visible(&error.message)) }
+                (kin(view, same_error, letter_of(&visit.live.letters, &status.id).as_deref()))
             }
         }
         @if let Some(progress) = &status.progress {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use kafleet_api::http::problem::ApiError;
 use kafleet_api::http::request::bad_query;
+use kafleet_api::read::causes::causes;
 use kafleet_api::service::context::{After, PAGE, Paging};
 use kafleet_api::service::{list, types};
 use kafleet_config::Role;
@@ -22,7 +23,7 @@ use crate::parts::notice::empty;
 use crate::parts::search::{mistake, search_form};
 use crate::parts::state::{tone, word};
 use crate::parts::table::{pager, pager_of_search};
-use crate::parts::tasks::{Choice, selectable_tasks};
+use crate::parts::tasks::{Causes, Choice, selectable_tasks};
 use crate::parts::times::time;
 use crate::parts::{View, count, counted, query_text, task_path, visible};
 use crate::visit::{Body, PageAnswer, Visit, scan_time, stored, until};
@@ -31,6 +32,9 @@ use crate::visit::{Body, PageAnswer, Visit, scan_time, stored, until};
 const MIN_SCAN: Duration = Duration::from_millis(500);
 /// Time for which a search that stopped early is continued.
 const SEARCH_TIME: Duration = Duration::from_secs(10);
+
+/// Maximum time in which the errors of failed parents are read.
+const CAUSES_DEADLINE: Duration = Duration::from_millis(300);
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let text = visit.query.get("q").unwrap_or_default().trim();
@@ -61,13 +65,15 @@ async fn shown(
         },
     };
     let types = types.ok().map(|types| types.types);
+    let listed_tasks = page.as_ref().map_or(&[][..], |page| &page.tasks);
+    let causes = causes(&visit.api, listed_tasks, CAUSES_DEADLINE).await;
     let main = html! {
         h1 { "Tasks" }
         (search_form(&visit.view, text, query.as_ref().ok()))
         @if let Some(problem) = &problem { (mistake(text, problem)) }
         @if let Some((page, query)) = page.as_ref().zip(query.as_ref().ok()) {
             (tabs(&visit.view, query, types.as_deref()))
-            (listed(visit, query, text, page))
+            (listed(visit, query, text, page, &causes))
         }
         (commands(&lines(text, problem.as_ref())))
     };
@@ -154,7 +160,7 @@ fn counts_of(query: &TaskQuery, listed: &[TypeDocument]) -> BTreeMap<State, u64>
     totals(listed.iter().filter(is_selected))
 }
 
-fn listed(visit: &Visit, query: &TaskQuery, text: &str, page: &TaskPage) -> Markup {
+fn listed(visit: &Visit, query: &TaskQuery, text: &str, page: &TaskPage, causes: &Causes) -> Markup {
     let view = &visit.view;
     let first = visit.query.is_set("cursor").then(|| view.search(text));
     let looked = looked_at(visit, page);
@@ -164,7 +170,7 @@ fn listed(visit: &Visit, query: &TaskQuery, text: &str, page: &TaskPage) -> Mark
         @if page.tasks.is_empty() {
             (nothing(view, query, page, looked))
         } @else {
-            section.panel { (selectable_tasks(view, &page.tasks, choice.as_ref())) }
+            section.panel { (selectable_tasks(view, &page.tasks, choice.as_ref(), causes)) }
         }
         @match page.next.as_deref() {
             Some(cursor) if page.stopped_early => {

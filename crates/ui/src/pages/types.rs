@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kafleet_api::http::problem::ApiError;
 use kafleet_api::service::context::{After, Paging};
 use kafleet_api::service::queue::{brief_queues, queue};
-use kafleet_api::service::statistics::{Series, StatsQuery};
+use kafleet_api::service::statistics::{FailuresBy, FailuresQuery, Series, StatsQuery};
 use kafleet_api::service::{list as tasks, statistics, types, workers};
 use kafleet_config::Role;
 use kafleet_documents::{
@@ -209,7 +209,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     let (queue, failed, errors, slowest, charts) = tokio::join!(
         sampled(visit, &task_type),
         stored(newest_failed(visit, name)),
-        stored(statistics::failures(visit.context(), Some(name), LISTED_FAILED, After::default())),
+        stored(statistics::failures(visit.context(), errors_query(name), After::default())),
         stored(slowest(visit, name)),
         charts_of(visit, &path, Some(name)),
     );
@@ -419,6 +419,12 @@ fn worker_row(view: &View, worker: &WorkerDocument, status: &TypeStatus) -> Mark
 /// Slowest attempts of a type in the last 24 hours.
 async fn slowest(visit: &Visit, name: &str) -> Result<Slowest, ApiError> {
     statistics::slowest(visit.context(), Some(name), 24, 10).await
+}
+
+/// Query of the kinds of errors of a type.
+fn errors_query(name: &str) -> FailuresQuery {
+    let task_type = Some(name.to_owned());
+    FailuresQuery { task_type, by: FailuresBy::Kind, limit: LISTED_FAILED, ..FailuresQuery::default() }
 }
 
 fn errors_of(view: &View, failures: Result<Failures, ApiError>) -> Markup {

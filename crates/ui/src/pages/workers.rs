@@ -165,7 +165,7 @@ pub(super) fn reasons(status: &TypeStatus) -> Markup {
 fn running(view: &View, worker: &WorkerDocument) -> Markup {
     let row = |task: &RunningDocument| {
         html! {
-            tr id={ "t-" (task.id) } {
+            tr id={ "t-" (task.id) } data-task {
                 td.id { a href=(view.task(&task.id)) { (task.id) } }
                 td { (type_link(view, Some(&task.task_type))) }
                 td.number { (task.attempt) }

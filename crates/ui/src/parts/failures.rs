@@ -2,19 +2,54 @@
 
 use kafleet_config::Role;
 use kafleet_documents::FailureGroup;
+use kafleet_model::error_fingerprint::Fingerprint;
 use maud::{Markup, html};
 
 use super::chart::bars;
 use super::tasks::{type_link, worker_link};
-use super::times::time;
-use super::{View, count, first_line, search_text};
+use super::times::{millis, time};
+use super::{View, count, counted, encoded, first_line, search_text};
 
 /// Workers listed in a row.
 const LISTED_WORKERS: usize = 3;
 
 /// Query of the tasks of a group.
 pub(in super::super) fn group_query(group: &FailureGroup) -> String {
-    search_text(&[("type", &group.task_type), ("own", "failed,expired"), ("error", &group.error), ("level", "any")])
+    search_text(&[("type", &group.task_type), ("own", "failed,expired"), ("error", searched(group)), ("level", "any")])
+}
+
+/// Error of a group in a search: a kind by its text, if an index knows it as such, else a name.
+fn searched(group: &FailureGroup) -> &str {
+    match &group.kind {
+        Some(kind) if is_kind(group) && !kind.is_empty() && !kind.contains(char::is_whitespace) => kind,
+        _ => &group.error,
+    }
+}
+
+/// Whether a group has all messages of a kind.
+pub(in super::super) fn is_kind(group: &FailureGroup) -> bool {
+    group.error.parse::<Fingerprint>().is_ok_and(|error| error == error.kind())
+}
+
+/// Name of the kind of a message.
+pub(in super::super) fn kind_of(group: &FailureGroup) -> String {
+    group.error.parse::<Fingerprint>().map_or_else(|_| group.error.clone(), |error| error.kind().to_string())
+}
+
+/// Words for a kind of errors.
+pub(in super::super) fn kind_text(group: &FailureGroup) -> String {
+    group.kind.as_deref().map_or_else(|| "no error was reported".to_owned(), |kind| first_line(kind, 60))
+}
+
+/// Whether the error has ended tasks before those that are failed now.
+pub(in super::super) fn is_back(group: &FailureGroup) -> bool {
+    // Times of documents are sorted like their texts.
+    group.first_seen < group.first
+}
+
+/// Whether the error ended no task before this time, nor in the 24 hours before.
+pub(in super::super) fn is_new(group: &FailureGroup, since_ms: i64) -> bool {
+    millis(&group.first_seen).is_some_and(|first| first >= since_ms)
 }
 
 /// Columns of [`group_row`].
@@ -22,23 +57,148 @@ pub(in super::super) const COLUMNS: &[&str] =
     &["#Tasks", "Failed attempts, 24 h", "Type", "Error", "First", "Last", "Workers", ""];
 
 pub(in super::super) fn group_row(view: &View, group: &FailureGroup, at_least: bool) -> Markup {
+    row(view, group, at_least, None)
+}
+
+/// Row of a group with a table of the messages of its kind.
+pub(in super::super) fn kind_row(view: &View, group: &FailureGroup, at_least: bool, messages: &Messages<'_>) -> Markup {
+    row(view, group, at_least, Some(messages))
+}
+
+/// Messages of a kind that are listed below it.
+pub(in super::super) struct Messages<'a> {
+    pub listed: Vec<&'a FailureGroup>,
+    /// URL of the page with more of them.
+    pub all: String,
+}
+
+fn row(view: &View, group: &FailureGroup, at_least: bool, messages: Option<&Messages<'_>>) -> Markup {
     let query = group_query(group);
     html! {
         tr id={ "f-" (group.task_type) "-" (group.error) } {
-            td.number {
-                a.bad href=(view.search(&query)) { @if at_least { "≥ " } (count(group.count)) }
-                span.unit { @if group.count == 1 { " task" } @else { " tasks" } }
-            }
+            td.number { (tasks(view, group, &query, at_least)) }
             td.spark { (bars(&group.attempts_by_hour, "bad", "failed attempts in an hour")) }
             td { (type_link(view, Some(&group.task_type))) }
             td.message {
-                span.error title=(first_line(&group.text, 400)) { (first_line(&group.text, 120)) }
+                (error(view, group, &query))
                 @if group.newest_superseded { span.quiet { " (superseded)" } }
+                @if let Some(messages) = messages { (message_table(view, group, messages)) }
             }
-            td.time { (time(&group.first)) }
+            td.time {
+                @if is_back(group) {
+                    span.quiet title={ "first seen " (group.first_seen) } { "back since " }
+                }
+                (time(&group.first))
+            }
             td.time { a href=(view.task(&group.newest)) title=(group.newest) { (time(&group.last)) } }
             td { (workers(view, &group.workers)) }
             td.action { @if view.may(Role::Operate) { (retry_button(view, &query)) } }
+        }
+    }
+}
+
+/// Number of tasks in the range, and of all retained ones if they are more.
+fn tasks(view: &View, group: &FailureGroup, query: &str, at_least: bool) -> Markup {
+    html! {
+        a.bad href=(view.search(query)) { @if at_least { "≥ " } (count(group.count)) }
+        span.unit { @if group.count == 1 { " task" } @else { " tasks" } }
+        @if group.retained > group.count { span.quiet { " of " (count(group.retained)) " retained" } }
+    }
+}
+
+/// Error of a group: the message, or the kind with the message of its newest task.
+fn error(view: &View, group: &FailureGroup, query: &str) -> Markup {
+    let has_messages = is_kind(group) && group.messages != Some(1);
+    let text = if has_messages { kind_text(group) } else { first_line(&group.text, 120) };
+    let newest = group.kind.as_deref().and_then(|kind| group.text.strip_prefix(kind)?.strip_prefix(": "));
+    html! {
+        a.error href=(view.search(query)) title=(first_line(&group.text, 400)) { (text) }
+        @if has_messages && group.kind.is_some() {
+            span.quiet { " · " (first_line(newest.unwrap_or(&group.text), 100)) }
+        }
+    }
+}
+
+/// Number of the messages of a kind, as text.
+fn messages_text(group: &FailureGroup) -> String {
+    let at_least = if group.messages_at_least { "at least " } else { "" };
+    format!("{at_least}{}", counted(group.messages.unwrap_or_default(), "message", "messages"))
+}
+
+fn message_table(view: &View, group: &FailureGroup, messages: &Messages<'_>) -> Markup {
+    let number = group.messages.unwrap_or_default();
+    html! {
+        @if number > 1 {
+            details.more id={ "m-" (group.task_type) "-" (group.error) } {
+                summary { (messages_text(group)) }
+                table {
+                    thead { tr {
+                        th.number scope="col" { "Tasks" }
+                        th scope="col" { "Message" }
+                        th scope="col" { "Last" }
+                        th scope="col" { span.hidden { "Actions" } }
+                    } }
+                    tbody { @for message in &messages.listed { (message_row(view, message)) } }
+                }
+                @if number > messages.listed.len() as u64 || group.messages_at_least {
+                    p { a href=(messages.all) { "More messages of " (group.task_type) " · " (kind_text(group)) } }
+                }
+            }
+        }
+    }
+}
+
+fn message_row(view: &View, group: &FailureGroup) -> Markup {
+    let query = group_query(group);
+    html! {
+        // Without an id: keys move between the rows of kinds, as these may be folded.
+        tr {
+            td.number { a.bad href=(view.search(&query)) { (count(group.count)) } }
+            td.message { a.error href=(view.search(&query)) title=(first_line(&group.text, 400)) { (first_line(&group.text, 120)) } }
+            td.time { a href=(view.task(&group.newest)) title=(group.newest) { (time(&group.last)) } }
+            td.action { @if view.may(Role::Operate) { (retry_button(view, &query)) } }
+        }
+    }
+}
+
+/// Columns of [`root_row`].
+pub(in super::super) const ROOT_COLUMNS: &[&str] = &["#Roots", "Type of the roots", "Type", "Error", "#Tasks", "Last"];
+
+/// Errors below roots of a type. `at_least`: not all failed tasks were read.
+pub(in super::super) fn root_row(view: &View, group: &FailureGroup, at_least: bool) -> Markup {
+    let root_type = group.root_type.as_deref().unwrap_or_default();
+    let kind = group.kind.as_deref().unwrap_or_default();
+    html! {
+        tr id={ "r-" (root_type) "-" (group.task_type) "-" (group.error) } {
+            td.number { @if at_least { "≥ " } (count(group.roots.unwrap_or_default())) }
+            td { (type_link(view, Some(root_type).filter(|name| !name.is_empty()))) }
+            td { (type_link(view, Some(&group.task_type))) }
+            td.message {
+                a.error href=(view.url_with("/failures", &[("type", &group.task_type), ("kind", kind)]))
+                    title=(first_line(&group.text, 400)) { (kind_text(group)) }
+            }
+            td.number { @if at_least { "≥ " } (count(group.count)) }
+            td.time { a href=(view.task(&group.newest)) title=(group.newest) { (time(&group.last)) } }
+        }
+    }
+}
+
+/// Links from the error of a task to the tasks with the same error, and to its dead letter.
+pub(in super::super) fn kin(view: &View, group: Option<&FailureGroup>, letter: Option<&str>) -> Markup {
+    html! {
+        @if group.is_some() || letter.is_some() {
+            p.quiet {
+                @if let Some(group) = group {
+                    "same error: "
+                    a href=(view.search(&group_query(group))) { (counted(group.count, "task", "tasks")) }
+                    " · first " (time(&group.first_seen))
+                }
+                @if group.is_some() && letter.is_some() { " · " }
+                @if let Some(letter) = letter {
+                    "dead letter "
+                    a href=(view.url(&format!("/dead-letters/{}", encoded(letter)))) { (letter) }
+                }
+            }
         }
     }
 }
@@ -56,5 +216,94 @@ fn workers(view: &View, ids: &[String]) -> Markup {
 fn retry_button(view: &View, query: &str) -> Markup {
     html! {
         a.button href=(view.url_with("/bulk/new", &[("action", "retry"), ("q", query)])) { "Retry…" }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view() -> View {
+        View { base: String::new(), role: Role::Operate, read_only: false }
+    }
+
+    fn group(error: Fingerprint) -> FailureGroup {
+        FailureGroup {
+            task_type: "charge".into(),
+            error: error.to_string(),
+            kind: Some("PaymentDeclined".into()),
+            text: "PaymentDeclined: card of Ada".into(),
+            count: 43,
+            retained: 43,
+            messages: Some(10),
+            messages_at_least: false,
+            root_type: None,
+            roots: None,
+            first: "2026-11-01T07:45:00Z".into(),
+            last: "2026-11-01T07:50:00Z".into(),
+            first_seen: "2026-11-01T07:45:00Z".into(),
+            newest: "order-1:charge".into(),
+            newest_superseded: false,
+            workers: vec![],
+            attempts_by_hour: vec![0; 24],
+        }
+    }
+
+    fn declined() -> Fingerprint {
+        Fingerprint::of_kind("PaymentDeclined")
+    }
+
+    #[test]
+    fn kind_is_searched_and_retried_by_its_text() {
+        assert_eq!(group_query(&group(declined())), "type:charge own:failed,expired error:PaymentDeclined level:any");
+        let of_two_words = FailureGroup { kind: Some("card declined".into()), ..group(declined()) };
+        assert_eq!(
+            group_query(&of_two_words),
+            format!("type:charge own:failed,expired error:{} level:any", declined()),
+            "only an index of one word is known"
+        );
+        let message = group(declined().with_message("card of Ada"));
+        assert!(group_query(&message).contains(&message.error));
+        assert_eq!(kind_of(&message), declined().to_string());
+    }
+
+    #[test]
+    fn kind_lists_its_messages_below_it() {
+        let message = group(declined().with_message("card of Ada"));
+        let messages = Messages { listed: vec![&message], all: "/failures?kind=PaymentDeclined".into() };
+        let row = kind_row(&view(), &group(declined()), false, &messages).into_string();
+        assert!(row.contains(">PaymentDeclined</a><span class=\"quiet\"> · card of Ada</span>"), "{row}");
+        assert!(row.contains("<summary>10 messages</summary>") && row.contains("More messages of charge"), "{row}");
+        assert_eq!(row.matches("Retry…").count(), 2, "on either level");
+        let single = FailureGroup { messages: Some(1), ..group(declined()) };
+        let row = kind_row(&view(), &single, false, &messages).into_string();
+        assert!(row.contains(">PaymentDeclined: card of Ada</a>") && !row.contains("<details"), "{row}");
+    }
+
+    #[test]
+    fn count_of_a_range_comes_before_that_of_all() {
+        let row = group_row(&view(), &FailureGroup { count: 3, ..group(declined()) }, false).into_string();
+        assert!(
+            row.contains(">3</a><span class=\"unit\"> tasks</span><span class=\"quiet\"> of 43 retained</span>"),
+            "{row}"
+        );
+    }
+
+    #[test]
+    fn error_of_a_task_leads_to_its_kin() {
+        let message = group(declined().with_message("card of Ada"));
+        let line = kin(&view(), Some(&message), Some("charge:0:2")).into_string();
+        assert!(line.contains(">43 tasks</a> · first <time") && line.contains("/dead-letters/charge:0:2"), "{line}");
+        assert_eq!(kin(&view(), None, None).into_string(), "");
+    }
+
+    #[test]
+    fn error_that_was_seen_before_is_back() {
+        let before = FailureGroup { first_seen: "2026-11-01T07:38:00Z".into(), ..group(declined()) };
+        let at = |text: &str| millis(text).unwrap();
+        assert!(is_back(&before) && !is_back(&group(declined())));
+        assert!(!is_new(&before, at("2026-11-01T07:40:00Z")), "its first task was retried");
+        assert!(is_new(&group(declined()), at("2026-11-01T07:40:00Z")));
+        assert!(group_row(&view(), &before, false).into_string().contains("back since "));
     }
 }

@@ -1,5 +1,8 @@
 //! Rows of tasks.
 
+use std::collections::BTreeMap;
+
+use kafleet_api::read::causes::has_failed_below;
 use kafleet_documents::Status;
 use kafleet_model::record::state::State;
 use maud::{Markup, html};
@@ -13,8 +16,11 @@ const ERROR_CHARS: usize = 80;
 
 /// Rows of tasks, or cards on narrow screens. `prefix` keeps the ids of rows apart from those of other lists.
 pub(in super::super) fn task_table(view: &View, prefix: &str, tasks: &[Status]) -> Markup {
-    table(view, prefix, tasks, false)
+    table(view, prefix, tasks, false, &Causes::new())
 }
+
+/// Descendants through which listed tasks failed, by the id of the listed task.
+pub(in super::super) type Causes = BTreeMap<String, Status>;
 
 /// Search whose tasks can be selected.
 pub(in super::super) struct Choice<'a> {
@@ -24,11 +30,16 @@ pub(in super::super) struct Choice<'a> {
 }
 
 /// Rows of tasks with the actions on selected ones. Without a choice: rows.
-pub(in super::super) fn selectable_tasks(view: &View, tasks: &[Status], choice: Option<&Choice<'_>>) -> Markup {
-    let Some(choice) = choice else { return task_table(view, "t", tasks) };
+pub(in super::super) fn selectable_tasks(
+    view: &View,
+    tasks: &[Status],
+    choice: Option<&Choice<'_>>,
+    causes: &Causes,
+) -> Markup {
+    let Some(choice) = choice else { return table(view, "t", tasks, false, causes) };
     html! {
         form.choice action=(view.url("/bulk/new")) {
-            (table(view, "t", tasks, true))
+            (table(view, "t", tasks, true, causes))
             div.buttons {
                 label.all {
                     input type="checkbox" name="all" value="yes"; " all "
@@ -45,12 +56,12 @@ pub(in super::super) fn selectable_tasks(view: &View, tasks: &[Status], choice: 
     }
 }
 
-fn table(view: &View, prefix: &str, tasks: &[Status], selectable: bool) -> Markup {
+fn table(view: &View, prefix: &str, tasks: &[Status], selectable: bool, causes: &Causes) -> Markup {
     html! {
         div.scroll {
             table.tasks {
                 (headings(selectable))
-                tbody { @for task in tasks { (row(view, prefix, task, selectable)) } }
+                tbody { @for task in tasks { (row(view, prefix, task, selectable, causes.get(&task.id))) } }
             }
         }
     }
@@ -73,9 +84,9 @@ fn headings(selectable: bool) -> Markup {
     }
 }
 
-fn row(view: &View, prefix: &str, task: &Status, selectable: bool) -> Markup {
+fn row(view: &View, prefix: &str, task: &Status, selectable: bool, cause: Option<&Status>) -> Markup {
     html! {
-        tr id={ (prefix) "-" (task.id) } {
+        tr id={ (prefix) "-" (task.id) } data-task {
             @if selectable {
                 td.check { input type="checkbox" name="id" value=(task.id) aria-label={ "select " (task.id) }; }
             }
@@ -89,7 +100,7 @@ fn row(view: &View, prefix: &str, task: &Status, selectable: bool) -> Markup {
             td.time { (optional_time(task.created_at.as_deref().or(task.seen_at.as_deref()))) }
             td.number { (took(task)) }
             td.number { (children(task)) }
-            td.detail { (detail(view, task)) }
+            td.detail { (detail(view, task, cause)) }
         }
     }
 }
@@ -113,14 +124,35 @@ fn children(task: &Status) -> Markup {
     }
 }
 
-/// Error of a task, or its worker.
-fn detail(view: &View, task: &Status) -> Markup {
+/// Error of a task, the one of a descendant through which it failed, or its worker.
+fn detail(view: &View, task: &Status, cause: Option<&Status>) -> Markup {
     html! {
-        @if let Some(error) = &task.error {
+        @if has_failed_below(task) {
+            (failed_below(view, task, cause))
+        } @else if let Some(error) = &task.error {
             span.error[task.state != State::Cancelled].quiet[task.state == State::Cancelled]
                 title=(first_line(&error.text(), 400)) { (first_line(&error.text(), ERROR_CHARS)) }
         } @else if let Some(worker) = &task.worker {
             (worker_link(view, worker))
+        }
+    }
+}
+
+/// Number of the failed children of a task, and the error of a descendant that failed by itself.
+fn failed_below(view: &View, task: &Status, cause: Option<&Status>) -> Markup {
+    let children = &task.children;
+    let error = cause.and_then(|cause| cause.error.as_ref()).map(|error| error.text());
+    html! {
+        span.error {
+            @if children.failed > 0 { (count(children.failed)) " of " (count(children.total)) " failed" }
+            @else { "a task below it failed" }
+            @if let Some(cause) = cause {
+                ": "
+                a.error href=(view.task(&cause.id)) title={ (cause.id) ": " (first_line(error.as_deref().unwrap_or_default(), 400)) } {
+                    (cause.task_type.as_deref().unwrap_or_default()) " · "
+                    (first_line(error.as_deref().unwrap_or(cause.own_state.name()), ERROR_CHARS))
+                }
+            }
         }
     }
 }
@@ -176,7 +208,7 @@ pub(in super::super) fn breadcrumbs(view: &View, id: &str) -> Markup {
 /// Row of a task in its tree.
 pub(in super::super) fn tree_row(view: &View, node: &Status, level: usize, toggle: Option<(&str, bool)>) -> Markup {
     html! {
-        tr id={ "t-" (node.id) } {
+        tr id={ "t-" (node.id) } data-task {
             td.id {
                 span class={ "indent i" (level.min(12)) } {}
                 (toggle_link(&node.id, toggle))

@@ -121,7 +121,7 @@ pub(in super::super) fn timeline(
                 (headings())
                 tbody {
                     @for row in rows {
-                        tr id={ (prefix) "-" (row.task.id) } {
+                        tr id={ (prefix) "-" (row.task.id) } data-task {
                             td.id { (name(view, top, row.task)) (critical_mark(row.task, last)) }
                             td { (pill(row.task.state)) }
                             td.bars { (bars(&row, range)) }

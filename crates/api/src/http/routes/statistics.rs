@@ -1,7 +1,8 @@
 //! Routes of statistics, failures and requests.
 
-use kafleet_documents::{Audit, Failures, Slowest};
+use kafleet_documents::{Audit, Slowest};
 use kafleet_model::projection::audit::MAX_AUDIT;
+use kafleet_runtime::now_ms;
 
 use super::route::{Route, TIME, TYPE_NAME, get};
 use crate::http::input::{Input, parameter};
@@ -9,7 +10,7 @@ use crate::http::problem::{ApiError, Code};
 use crate::http::request::{ApiRequest, Parameter, Query, bad_parameter};
 use crate::read::failures::ERROR_HOURS;
 use crate::service::context::{After, RequestContext};
-use crate::service::statistics::{self, Series, StatsQuery};
+use crate::service::statistics::{self, FailuresQuery, Series, StatsQuery};
 
 /// Default and maximum number of listed groups, attempts and requests.
 const DEFAULT_LISTED: usize = 50;
@@ -71,6 +72,50 @@ impl Input for Entries {
     }
 }
 
+impl Input for FailuresQuery {
+    const QUERY: &'static [Parameter] = &[
+        TYPE,
+        Parameter { name: "kind", description: "Only errors of this kind.", schema: r#"{"type": "string"}"# },
+        Parameter {
+            name: "by",
+            description: "Groups: `message` (type, kind and similar message), `kind` (type and kind), or `root`: the type of \
+                          the root of the failed tasks, with type and kind, read from the newest 5,000 failed tasks.",
+            schema: r#"{"enum": ["message", "kind", "root"], "default": "message"}"#,
+        },
+        Parameter {
+            name: "since",
+            description: "Count only tasks that ended within this time, such as `1h`, `24h` or `7d`. Default: all retained \
+                          tasks.",
+            schema: r#"{"type": "string"}"#,
+        },
+        Parameter {
+            name: "sort",
+            description: "Most tasks first, or the newest first or last task first.",
+            schema: r#"{"enum": ["count", "first", "last"], "default": "count"}"#,
+        },
+        Parameter {
+            name: "text",
+            description: "Only groups of the first 200 whose kind, message or worker contains this text, in any case.",
+            schema: r#"{"type": "string"}"#,
+        },
+        ENTRIES,
+    ];
+
+    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
+        let query = &request.query;
+        let since = query.duration("since")?;
+        Ok(Self {
+            task_type: query.type_name("type")?,
+            kind: query.text("kind").map(str::to_owned),
+            by: query.parsed("by")?.unwrap_or_default(),
+            since_ms: since.map(|since| now_ms().saturating_sub(since.as_i64())),
+            sort: query.parsed("sort")?.unwrap_or_default(),
+            text: query.text("text").map(str::to_owned),
+            limit: query.number("limit", DEFAULT_LISTED, 1..=MAX_LISTED)?,
+        })
+    }
+}
+
 parameter! {
     /// Number of hours to include.
     Hours(i64) = Parameter {
@@ -94,17 +139,17 @@ pub(super) fn all() -> Vec<Route> {
         get("/v1/stats", "Get counts and durations over time, of all tasks, of a type or by type", statistics::stats)
             .without([Code::KafkaUnavailable]),
         get("/v1/stats/slowest", "List the slowest attempts", slowest).without([Code::KafkaUnavailable]),
-        get("/v1/failures", "List the failed tasks by type and error", failures),
+        get(
+            "/v1/failures",
+            "List the failed tasks by type and error, or by the type of their root",
+            statistics::failures,
+        ),
         get("/v1/audit", "List the audit log: requests of users, newest first", audit),
     ]
 }
 
 async fn slowest(context: RequestContext, Hours(hours): Hours, entries: Entries) -> Result<Slowest, ApiError> {
     statistics::slowest(context, entries.task_type.as_deref(), hours, entries.limit).await
-}
-
-async fn failures(context: RequestContext, entries: Entries, after: After) -> Result<Failures, ApiError> {
-    statistics::failures(context, entries.task_type.as_deref(), entries.limit, after).await
 }
 
 async fn audit(context: RequestContext, AuditLimit(limit): AuditLimit, after: After) -> Result<Audit, ApiError> {

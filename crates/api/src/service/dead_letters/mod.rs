@@ -46,7 +46,8 @@ pub async fn list(
     let bounds = cursor.map(|cursor| read_cursor(&api, &cursor)).transpose()?;
     let page = list_letters(&api, filter, bounds, limit).await?;
     let next = page.next.as_ref().map(|bounds| encode_cursor(&api, bounds));
-    let letters = page.letters.iter().map(document).collect();
+    let records = records_of(&api, &page.letters).await?;
+    let letters = page.letters.iter().map(|letter| document(letter, kind_of(letter, &records))).collect();
     let incomplete = api.reads.incomplete().await?;
     Ok(DeadLetterPage { letters, next, scanned: page.scanned as u64, incomplete })
 }
@@ -54,12 +55,13 @@ pub async fn list(
 /// Reads a dead letter with its original record.
 pub async fn show(RequestContext { api, .. }: RequestContext, id: DeadLetterId) -> Result<DeadLetterDetail, ApiError> {
     let (letter, resolved) = read_letter(&api, &id).await?;
+    let records = records_of(&api, std::slice::from_ref(&letter)).await?;
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).map_or_else(|_| BASE64.encode(bytes), str::to_owned);
     let original = &letter.original;
     let value = original.value.as_deref().unwrap_or_default();
     let params = RawJson::parse(value).ok();
     Ok(DeadLetterDetail {
-        letter: document(&letter),
+        letter: document(&letter, kind_of(&letter, &records)),
         outcome: outcome_of(&api, &letter, resolved).await?,
         key: original.key.as_deref().map(text),
         headers: original.headers.iter().map(|(name, value)| (name.clone(), value.as_deref().map(text))).collect(),
@@ -161,13 +163,14 @@ fn field_time(pointer: &str, text: Option<&str>) -> Result<Option<i64>, ApiError
     text.map(read).transpose()
 }
 
-fn document(letter: &DeadLetterRecord) -> DeadLetter {
+fn document(letter: &DeadLetterRecord, kind: Option<String>) -> DeadLetter {
     DeadLetter {
         id: letter.id.to_string(),
         task_type: letter.id.task_type.clone(),
         task: letter.task.as_ref().map(|(id, _)| id).or(letter.header_id.as_ref()).map(ToString::to_string),
         run: letter.task.as_ref().map(|(_, run)| *run),
         code: letter.code.clone(),
+        kind,
         error: letter.error.clone(),
         pointer: letter.pointer.clone(),
         at: time_text(letter.at_ms),
@@ -229,8 +232,25 @@ async fn list_letters(api: &Api, filter: Filter, bounds: Option<Bounds>, limit: 
     Ok(all)
 }
 
-/// Filters out dead letters whose tasks have moved on, with one store read per events partition and 500 tasks.
+/// Filters out dead letters whose tasks have moved on.
 async fn still_dead(api: &Api, mut letters: Vec<DeadLetterRecord>) -> Result<Vec<DeadLetterRecord>, ApiError> {
+    let records = records_of(api, &letters).await?;
+    letters.retain(|letter| {
+        let task = letter.task.as_ref().and_then(|(id, run)| Some((records.get(id)?, *run)));
+        task.is_none_or(|(record, run)| !has_moved_on(record, run))
+    });
+    Ok(letters)
+}
+
+/// Kind of the error with which the run of a dead letter ended.
+fn kind_of(letter: &DeadLetterRecord, records: &BTreeMap<TaskId, TaskRecord>) -> Option<String> {
+    let (id, run) = letter.task.as_ref()?;
+    let record = records.get(id).filter(|record| record.run == *run)?;
+    Some(record.outcome.error.as_ref()?.kind.clone())
+}
+
+/// Reads the records of the tasks of dead letters, with one store read per events partition and 500 tasks.
+async fn records_of(api: &Api, letters: &[DeadLetterRecord]) -> Result<BTreeMap<TaskId, TaskRecord>, ApiError> {
     let mut ids_by_partition: BTreeMap<u32, BTreeSet<TaskId>> = BTreeMap::new();
     for (id, _) in letters.iter().filter_map(|letter| letter.task.as_ref()) {
         ids_by_partition.entry(api.topology.partition_of(id)).or_default().insert(id.clone());
@@ -242,12 +262,7 @@ async fn still_dead(api: &Api, mut letters: Vec<DeadLetterRecord>) -> Result<Vec
             ids.into_iter().zip(records).filter_map(|(id, record)| Some((id, record?))).collect::<Vec<_>>(),
         )
     });
-    let records: BTreeMap<TaskId, TaskRecord> = try_join_all(reads).await?.into_iter().flatten().collect();
-    letters.retain(|letter| {
-        let task = letter.task.as_ref().and_then(|(id, run)| Some((records.get(id)?, *run)));
-        task.is_none_or(|(record, run)| !has_moved_on(record, run))
-    });
-    Ok(letters)
+    Ok(try_join_all(reads).await?.into_iter().flatten().collect())
 }
 
 /// Reads a dead letter and its resolution.

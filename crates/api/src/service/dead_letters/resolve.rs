@@ -437,7 +437,7 @@ fn embedded_record(letter: &DeadLetterRecord) -> Option<RecordCopy> {
 
 /// Returns the error for a by-reference dead letter whose source record is no longer retained.
 fn source_gone(letter: &DeadLetterRecord) -> ApiError {
-    let (id, source) = (&letter.id, document(letter).source.unwrap_or_default());
+    let (id, source) = (&letter.id, document(letter, None).source.unwrap_or_default());
     let error =
         format!("the dead letter `{id}` does not contain its record, and the source {source} is no longer retained");
     ApiError::new(Code::ParamsGone, error).hint("submit the task again, or drop the dead letter")

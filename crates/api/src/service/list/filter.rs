@@ -1,6 +1,6 @@
 //! Filter of the task list: a query, in the form in which records are compared and the index is chosen.
 
-use kafleet_model::error_fingerprint::{ErrorFilter, Fingerprint};
+use kafleet_model::error_fingerprint::ErrorFilter;
 use kafleet_model::query::{Condition, Qualifier, TaskQuery, Term, Test, TreeLevel, pattern};
 use kafleet_model::record::TaskRecord;
 use kafleet_model::record::state::{Category, State};
@@ -21,8 +21,9 @@ pub(super) struct Filter {
     /// Ids, one of which must match; empty for all.
     pub ids: Vec<TaskId>,
     pub under: Option<TaskId>,
-    /// Names of errors, one of which must match; empty for all, and for errors given as text.
-    pub errors: Vec<Fingerprint>,
+    /// Errors, one of which must match, each given as one word: a name, a kind, or a short message. Empty for all, and if
+    /// an error is given as a longer text.
+    pub errors: Vec<ErrorFilter>,
     pub level: TreeLevel,
     from_ms: Option<i64>,
     to_ms: Option<i64>,
@@ -98,9 +99,11 @@ impl Filter {
             }
             Test::Text(Qualifier::Error, errors) => {
                 let filters: Vec<ErrorFilter> = errors.iter().map(|text| ErrorFilter::new(text)).collect();
-                let names = filters.iter().map(ErrorFilter::fingerprint).collect::<Option<Vec<_>>>();
+                let are_words = filters.iter().all(|filter| filter.fingerprints(&[]).is_some());
+                if are_words && !negated {
+                    self.errors.extend(filters.iter().cloned());
+                }
                 add(Matcher::Errors(filters));
-                self.errors.extend(names.filter(|_| !negated).unwrap_or_default());
             }
             Test::Text(qualifier, values) => add(Matcher::Texts(qualifier, values)),
             Test::State(states) => add(Matcher::States(states)),

@@ -2,10 +2,11 @@
 //! The other conditions are applied to the records of the index, at most [`MAX_SCANNED`] records per request and
 //! for a limited time; the cursor continues after the last scanned record.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use kafleet_documents::{ExcludedTerm, ListSource, OtherLevels, TaskPage};
+use kafleet_model::error_fingerprint::{ErrorFilter, Fingerprint};
 use kafleet_model::query::{TaskQuery, Term, Test, TreeLevel};
 use kafleet_model::record::state::State;
 use kafleet_model::task::id::TaskId;
@@ -17,6 +18,7 @@ use tokio::time::Instant;
 use crate::http::problem::ApiError;
 use crate::read::consistency::TaskView;
 use crate::read::cursor;
+use crate::read::failures::kinds_of;
 use crate::read::merge::Merge;
 use crate::read::reads::Reads;
 use crate::read::status::status;
@@ -32,6 +34,8 @@ mod filter;
 pub(crate) const MAX_SCANNED: u64 = 10_000;
 /// Maximum time spent scanning per request.
 pub(crate) const MAX_SCAN_TIME: Duration = Duration::from_secs(2);
+/// Maximum indexes of failed tasks by error that are merged, in each partition.
+const MAX_ERROR_INDEXES: usize = 500;
 /// Records read at a time while scanning.
 const BATCH: usize = 200;
 
@@ -157,8 +161,10 @@ impl<'a> TaskSource<'a> {
             let scans = details || kind || time || filter.level == TreeLevel::Roots;
             return Ok(Self { tasks, name: ListSource::Tree, scans });
         }
-        if filter.has_indexed_errors() {
-            let tasks = Tasks::Index(Merge::new(reads, error_indexes(filter), after, BATCH));
+        if filter.has_indexed_errors()
+            && let Some(indexes) = error_indexes(reads, filter).await?
+        {
+            let tasks = Tasks::Index(Merge::new(reads, indexes, after, BATCH));
             return Ok(Self { tasks, name: ListSource::Errors, scans: true });
         }
         let start = filter.start(after);
@@ -206,10 +212,26 @@ fn state_indexes(filter: &Filter, counts: &StateCounts) -> Vec<Index> {
     selected.map(|(task_type, state)| Index::Members { task_type: task_type.as_str().into(), state }).collect()
 }
 
-/// Lists the indexes of failed tasks of the types and errors of a filter.
-fn error_indexes(filter: &Filter) -> Vec<Index> {
-    let pairs = filter.types.iter().flat_map(|name| filter.errors.iter().map(move |error| (name, *error)));
-    pairs.map(|(name, error)| Index::Failed { task_type: name.as_str().into(), error }).collect()
+/// Lists the indexes of failed tasks of the types and errors of a filter. `None`: a type has too many kinds of errors.
+async fn error_indexes(reads: &Reads, filter: &Filter) -> Result<Option<Vec<Index>>, ApiError> {
+    let mut indexes = Vec::new();
+    for name in &filter.types {
+        let Some(kinds) = kinds_of(reads, name).await? else { return Ok(None) };
+        let errors = error_groups(&filter.errors, &kinds);
+        indexes.extend(errors.into_iter().map(|error| Index::Failed { task_type: name.as_str().into(), error }));
+    }
+    Ok((indexes.len() <= MAX_ERROR_INDEXES).then_some(indexes))
+}
+
+/// Disjoint groups of errors, of these kinds, that contain all errors which match one of the filters.
+fn error_groups(filters: &[ErrorFilter], kinds: &BTreeSet<Fingerprint>) -> BTreeSet<Fingerprint> {
+    let kinds: Vec<Fingerprint> = kinds.iter().copied().collect();
+    let groups = filters.iter().filter_map(|filter| filter.fingerprints(&kinds)).flatten();
+    let mut groups: BTreeSet<Fingerprint> = groups.collect();
+    let all = groups.clone();
+    // The group of a kind has the tasks of all its messages.
+    groups.retain(|error| *error == error.kind() || !all.contains(&error.kind()));
+    groups
 }
 
 /// Tasks that match a query, and the effort of finding them.

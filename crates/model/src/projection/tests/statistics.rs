@@ -77,7 +77,11 @@ fn expect_consistent(kept: &ProjectedStore) {
     let counted: i64 = kept.counts.iter().filter(|((_, state), _)| pending(state)).map(|(_, count)| count).sum();
     assert_eq!(kept.open, counted, "open tasks by the counters");
     let failed = kept.index.iter().filter(|entry| entry.starts_with("(Failed")).count() as i64;
-    assert_eq!(failed, errors.values().sum::<i64>(), "entries in the indexes of failed tasks");
+    assert_eq!(
+        failed,
+        2 * errors.values().sum::<i64>(),
+        "entries in the indexes of failed tasks, by message and by kind"
+    );
 }
 
 /// Events of two types: the type of a task may change with its run.
@@ -245,6 +249,7 @@ fn errors_count_attempts_and_ended_tasks() {
     let errors = &kept.error_summaries[&("echo".into(), 0)].errors;
     assert_eq!(errors.len(), 1);
     assert_eq!((errors[0].attempts, errors[0].tasks, &*errors[0].text), (3, 2, "broken"));
+    assert_eq!(errors[0].first_end_ms, Some(1_003), "not the time of the failed attempt");
 }
 
 #[test]
@@ -263,7 +268,7 @@ fn resumed_statistics_continue() {
         task_type: Some(format!("type-{}", n % 3).into()),
         opened: true,
         wait_ms: Some(n),
-        errors: vec![(Fingerprint(n % 20), "text".into(), true)],
+        errors: vec![(Fingerprint(n % 20), "text".into(), Some(n as i64))],
         ..Default::default()
     };
     let run = |resumes: bool| {

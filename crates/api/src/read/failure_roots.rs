@@ -1,0 +1,124 @@
+//! Failed tasks by the type of their root: what makes trees fail.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use futures::stream::{self, StreamExt, TryStreamExt};
+use kafleet_documents::{FailureGroup, Failures};
+use kafleet_model::task::id::TaskId;
+use kafleet_model::units::time::time_text;
+use kafleet_store::{Entry, ErrorLevel, Index};
+
+use super::failures::{FailuresQuery, GroupKey, KeyedGroup, group_document};
+use super::statistics::MAX_CONCURRENT_READS;
+use crate::http::problem::ApiError;
+use crate::read::reads::Reads;
+
+/// Most frequent kinds of errors whose tasks are read.
+const MAX_KINDS: usize = 50;
+/// Failed tasks that are read in all, the newest of each kind and partition.
+const MAX_TASKS: usize = 5_000;
+/// Smallest number of tasks read of a kind and partition.
+const MIN_TASKS: usize = 20;
+/// Place of roots whose record has been removed or has no type.
+const UNKNOWN_TYPE: &str = "";
+
+/// Tasks with an error below roots of one type.
+#[derive(Default)]
+struct Below {
+    tasks: u64,
+    roots: BTreeSet<TaskId>,
+}
+
+/// Groups the newest failed tasks by the type of their root and the kind of their error, most roots first.
+pub(crate) async fn failures(reads: &Reads, query: &FailuresQuery) -> Result<Failures, ApiError> {
+    let merged = query.groups(reads, ErrorLevel::Kind).await?;
+    let mut at_least = merged.at_least || merged.groups.len() > MAX_KINDS;
+    let mut kinds = merged.with_occurrences();
+    kinds.sort_by_key(|(_, group)| Reverse(group.recent));
+    kinds.truncate(MAX_KINDS);
+    let limit = (MAX_TASKS / (kinds.len() * reads.partitions().len()).max(1)).max(MIN_TASKS);
+    let since_ms = query.since_ms.unwrap_or(0);
+    let mut groups = Vec::new();
+    for kind in kinds {
+        let (below, is_cut) = below_roots(reads, &kind.0, since_ms, limit).await?;
+        at_least |= is_cut;
+        groups.extend(documents(reads, kind, below).await?);
+    }
+    if let Some(text) = query.text.as_deref().map(str::to_lowercase) {
+        groups.retain(|group| super::failures::contains(group, &text));
+    }
+    groups.sort_by_key(|group| Reverse((group.roots, group.count)));
+    let errors = groups.len() as u64;
+    groups.truncate(query.limit);
+    let since = query.since_ms.map(time_text);
+    Ok(Failures { groups, errors, at_least, since, incomplete: reads.incomplete().await? })
+}
+
+async fn documents(
+    reads: &Reads,
+    (key, group): KeyedGroup,
+    below: BTreeMap<String, Below>,
+) -> Result<Vec<FailureGroup>, ApiError> {
+    let of_kind = group_document(reads, key, group).await?;
+    let document = |(root_type, below): (String, Below)| FailureGroup {
+        count: below.tasks,
+        roots: Some(below.roots.len() as u64),
+        root_type: Some(root_type),
+        ..of_kind.clone()
+    };
+    Ok(below.into_iter().map(document).collect())
+}
+
+/// Sorts the newest tasks of a group by the type of their root. The second value: there are more tasks.
+async fn below_roots(
+    reads: &Reads,
+    key: &GroupKey,
+    since_ms: i64,
+    limit: usize,
+) -> Result<(BTreeMap<String, Below>, bool), ApiError> {
+    let by_partition: Vec<_> = stream::iter(reads.partitions())
+        .map(|partition| tasks_by_root(reads, partition, key, since_ms, limit))
+        .buffer_unordered(MAX_CONCURRENT_READS)
+        .try_collect()
+        .await?;
+    let mut below: BTreeMap<String, Below> = BTreeMap::new();
+    let mut is_cut = false;
+    for (tasks, is_full) in by_partition {
+        is_cut |= is_full;
+        for (root_type, root, count) in tasks {
+            let found = below.entry(root_type).or_default();
+            found.tasks += count;
+            found.roots.insert(root);
+        }
+    }
+    Ok((below, is_cut))
+}
+
+/// Type and id of a root, and the number of its failed tasks.
+type RootFailures = (String, TaskId, u64);
+
+async fn tasks_by_root(
+    reads: &Reads,
+    partition: u32,
+    (task_type, error): &GroupKey,
+    since_ms: i64,
+    limit: usize,
+) -> Result<(Vec<RootFailures>, bool), ApiError> {
+    let index = Index::Failed { task_type: Arc::clone(task_type), error: *error };
+    let entries = reads.page(partition, &index, None, limit).await?;
+    let is_recent = |entry: &&Entry| entry.seen_ms >= since_ms;
+    let is_full = entries.len() == limit && entries.last().as_ref().is_some_and(is_recent);
+    let mut counts: HashMap<TaskId, u64> = HashMap::new();
+    for root in entries.iter().filter(is_recent).filter_map(|entry| TaskId::parse(entry.id.root()).ok()) {
+        *counts.entry(root).or_default() += 1;
+    }
+    let (roots, counts): (Vec<TaskId>, Vec<u64>) = counts.into_iter().unzip();
+    let records = reads.records(partition, &roots).await?;
+    let types = records.into_iter().map(|record| {
+        let name = record.and_then(|record| record.task_type);
+        name.as_deref().unwrap_or(UNKNOWN_TYPE).to_owned()
+    });
+    Ok((types.zip(roots).zip(counts).map(|((name, root), count)| (name, root, count)).collect(), is_full))
+}
