@@ -10,3 +10,4 @@ mod live;
 mod outages;
 mod pages;
 mod queues;
+mod times;

@@ -9,6 +9,7 @@ use maud::{Markup, html};
 
 use super::task::{head, tabs};
 use crate::parts::command::{commands, curl_get, quoted};
+use crate::parts::times::exact_clock;
 use crate::parts::{View, count, visible};
 use crate::visit::{Body, PageAnswer, Visit, stored};
 
@@ -49,7 +50,7 @@ fn contents(page: &LogDocument) -> Markup {
             p.quiet { "The task has logged nothing on this page." }
         } @else {
             p.quiet {
-                "Lines " (count(page.from)) " to " (count(end_of(page) - 1)) " of " (count(page.total))
+                "Lines " (count(page.from + 1)) " to " (count(end_of(page))) " of " (count(page.total))
                 @if page.dropped > 0 { "; the worker dropped " (count(page.dropped)) }
             }
             (lines(page))
@@ -75,16 +76,16 @@ fn links(view: &View, status: &Status, page: &LogDocument) -> Markup {
     }
 }
 
-/// Numbered lines without escape codes.
+/// Lines without escape codes, numbered from 1.
 pub(super) fn lines(page: &LogDocument) -> Markup {
     html! {
-        ol.log start=(page.from) data-total=(page.total) {
+        ol.log start=(page.from + 1) data-total=(page.total) {
             @for (n, line) in page.lines.iter().enumerate() {
-                @let number = page.from + n as u64;
+                @let number = page.from + n as u64 + 1;
                 li id={ "l" (number) }
                 value=(number) {
                     a href={ "#l" (number) } aria-label={ "line " (number) } { (number) }
-                    span.at title=(line.at) { (line.at.get(11..19).unwrap_or_default()) }
+                    span.at title=(line.at) { (exact_clock(&line.at)) }
                     code { (visible(&line.text)) }
                 }
             }

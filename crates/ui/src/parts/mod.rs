@@ -7,8 +7,10 @@ use kafleet_model::query::quoted;
 use maud::{Markup, PreEscaped, html};
 
 pub(super) mod attempts;
+pub(super) mod axis;
 pub(super) mod bar;
 pub(super) mod chart;
+pub(super) mod clock;
 pub(super) mod command;
 pub(super) mod facts;
 pub(super) mod failures;
@@ -17,6 +19,7 @@ pub(super) mod frame;
 pub(super) mod json;
 pub(super) mod notice;
 pub(super) mod problem;
+pub(super) mod progress;
 pub(super) mod queue;
 pub(super) mod search;
 pub(super) mod state;
@@ -33,6 +36,9 @@ pub(super) struct View {
     pub base: String,
     pub role: Role,
     pub read_only: bool,
+    /// Time of the rendering, epoch milliseconds. Only texts that are marked as those of a clock depend on it, and drawings
+    /// that round it: everything else stays the same from one rendering to the next.
+    pub now_ms: i64,
 }
 
 impl View {

@@ -4,8 +4,10 @@ use kafleet_documents::Status;
 use kafleet_model::record::state::State;
 use maud::{Markup, html};
 
+use super::clock::state_time;
+use super::progress::small_progress;
 use super::state::{pill, word};
-use super::times::{between, duration, optional_time};
+use super::times::optional_time;
 use super::{View, count, first_line};
 
 /// Characters of an error in a row.
@@ -65,7 +67,7 @@ fn headings(selectable: bool) -> Markup {
                 th scope="col" { "Task" }
                 th scope="col" { "Type" }
                 th scope="col" { "Created" }
-                th.number scope="col" { "Took" }
+                th scope="col" { "Time" }
                 th.number scope="col" { "Children" }
                 th scope="col" { "Worker or error" }
             }
@@ -87,17 +89,10 @@ fn row(view: &View, prefix: &str, task: &Status, selectable: bool) -> Markup {
             }
             td { (type_link(view, task.task_type.as_deref())) }
             td.time { (optional_time(task.created_at.as_deref().or(task.seen_at.as_deref()))) }
-            td.number { (took(task)) }
+            td.span { (state_time(view, task)) }
             td.number { (children(task)) }
             td.detail { (detail(view, task)) }
         }
-    }
-}
-
-fn took(task: &Status) -> Markup {
-    match between(task.started_at.as_deref(), task.ended_at.as_deref()) {
-        Some(ms) => html! { (duration(ms)) },
-        None => html! { span.quiet { "–" } },
     }
 }
 
@@ -113,9 +108,10 @@ fn children(task: &Status) -> Markup {
     }
 }
 
-/// Error of a task, or its worker.
+/// Error of a task, or its progress and worker.
 fn detail(view: &View, task: &Status) -> Markup {
     html! {
+        (small_progress(task))
         @if let Some(error) = &task.error {
             span.error[task.state != State::Cancelled].quiet[task.state == State::Cancelled]
                 title=(first_line(&error.text(), 400)) { (first_line(&error.text(), ERROR_CHARS)) }
@@ -184,9 +180,10 @@ pub(in super::super) fn tree_row(view: &View, node: &Status, level: usize, toggl
             }
             td { (pill(node.state)) }
             td { (type_link(view, node.task_type.as_deref())) }
-            td.number { (took(node)) }
+            td.span { (state_time(view, node)) }
             td.number { (children(node)) }
             td.detail {
+                (small_progress(node))
                 @if let Some(error) = &node.error { span.error { (first_line(&error.text(), ERROR_CHARS)) } }
             }
         }
