@@ -103,6 +103,38 @@ async fn task_page_shows_what_is_empty_in_one_row() {
 }
 
 #[tokio::test]
+async fn lines_of_a_log_are_separated_by_attempts() {
+    let fleet = fleet().await;
+    fleet.echo("order").await;
+    let of = |attempt: u32, ago_ms: i64| {
+        move |event: &mut kafleet::model::event::Event| {
+            (event.attempt, event.worker) = (attempt, Some("w-1".into()));
+            event.at_ms -= ago_ms;
+        }
+    };
+    let line = |text: &str| Payload::Log { lines: vec![text.to_owned()], dropped: 0 };
+    fleet.publish_event("order", Kind::Started, of(1, 9_000)).await;
+    fleet.publish_event("order", line("first"), of(1, 8_000)).await;
+    let failure = kafleet::model::event::AttemptFailure::new("timeout", "too slow", 1);
+    let retrying = Payload::Retrying { failure, due_ms: None, record: None, waits: 0 };
+    fleet.folded().await;
+    let browser = Browser::new(&fleet);
+    browser.open("/tasks/order/log").await.lacks(&["attempt 1 · started"]);
+    fleet.publish_event("order", retrying, of(1, 7_000)).await;
+    fleet.publish_event("order", Kind::Started, of(2, 6_000)).await;
+    fleet.publish_event("order", line("second"), of(2, 5_000)).await;
+    fleet.publish_event("order", line("third"), of(2, 4_000)).await;
+    fleet.folded().await;
+    let page = browser.open("/tasks/order/log").await;
+    let positions = ["attempt 1 · started ", ">first<", "attempt 2 · started ", ">second<", ">third<"];
+    let positions =
+        positions.map(|text| page.text.find(text).unwrap_or_else(|| panic!("{text} is missing: {}", page.text)));
+    assert!(positions.is_sorted(), "{}", page.text);
+    assert_eq!(page.text.matches(" · started ").count(), 2);
+    browser.open("/tasks/order/log?from=2").await.has(&["Lines 3 to 3 of 3", "attempt 2 · started "]);
+}
+
+#[tokio::test]
 async fn reason_of_a_failed_task_does_not_repeat_its_error() {
     let fleet = fleet().await;
     fleet.echo("order").await;

@@ -16,7 +16,7 @@ use kafleet_model::json::RawJson;
 use kafleet_model::record::state::State;
 use maud::{Markup, html};
 
-use crate::parts::attempts::{attempt_bars, history_table, number_of};
+use crate::parts::attempts::{AttemptStart, attempt_bars, attempt_starts, history_table, number_of};
 use crate::parts::bar::state_bar;
 use crate::parts::clock::state_time;
 use crate::parts::command::{commands, copied, curl_get, quoted};
@@ -51,6 +51,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         stored(attachments::list(visit.context(), id.clone(), after)),
     );
     let view = &visit.view;
+    let starts = history.as_ref().map(attempt_starts).unwrap_or_default();
     let main = html! {
         (head(view, &status))
         (tabs(view, &status, "overview"))
@@ -61,7 +62,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
                 (progress_block(view, &status))
                 (result(view, &status))
                 (values(view, &status, params))
-                (log_block(view, &status.id, &log))
+                (log_block(view, &status.id, &log, &starts))
             }
             div.column {
                 (times(visit, &status))
@@ -154,7 +155,7 @@ fn times(visit: &Visit, status: &Status) -> Markup {
         ("Id", Some(copied(html! { code.long[is_long(&status.id)] { (status.id) } }))),
         ("Type", Some(type_link(view, status.task_type.as_deref()))),
         ("Run", text(status.run)),
-        ("Attempt", text(number_of(status.attempt, status.fields.retries)).filter(|_| status.attempt > 0)),
+        ("Attempt", attempt_text(status).and_then(text)),
         ("Waits", (status.waits > 0).then(|| text(format!("{}, not counted as attempts", status.waits))).flatten()),
         ("Time", Some(state_time(view, status)).filter(|_| !status.state.is_terminal())),
         ("Worker", status.worker.as_deref().map(|worker| worker_link(view, worker))),
@@ -170,6 +171,14 @@ fn times(visit: &Visit, status: &Status) -> Markup {
         ("Trace", status.trace_id.as_deref().map(|id| trace_link(trace_url, id))),
     ];
     html! { section.panel { (facts(&facts_shown)) } }
+}
+
+/// Number of the attempt; before the first one, how many the task may have.
+fn attempt_text(status: &Status) -> Option<String> {
+    match (status.attempt, status.fields.retries) {
+        (0, retries) => retries.map(|retries| format!("none yet, at most {}", u64::from(retries) + 1)),
+        (attempt, retries) => Some(number_of(attempt, retries)),
+    }
 }
 
 fn tags(view: &View, tags: &[String]) -> Markup {
@@ -307,14 +316,14 @@ fn first_children(view: &View, id: &str, children: Result<TaskPage, ApiError>) -
 }
 
 /// Last lines of the log; without lines the log is one of the empty parts.
-fn log_block(view: &View, id: &str, log: &Result<LogDocument, ApiError>) -> Markup {
+fn log_block(view: &View, id: &str, log: &Result<LogDocument, ApiError>, starts: &[AttemptStart]) -> Markup {
     html! {
         @match log {
             Ok(log) if log.lines.is_empty() => {}
             Ok(log) => {
                 section.panel #log {
                     div.head { h2 { "Log" } div.actions { (append_button(view, id)) } }
-                    (last_lines(view, id, log))
+                    (last_lines(view, id, log, starts))
                 }
             }
             Err(error) => { (missing("The log", &error.clone().document())) }
@@ -365,9 +374,9 @@ fn is_undelivered(deliveries: &Deliveries) -> bool {
     deliveries.items.is_empty() && deliveries.checks_due.is_empty()
 }
 
-fn last_lines(view: &View, id: &str, log: &LogDocument) -> Markup {
+fn last_lines(view: &View, id: &str, log: &LogDocument, starts: &[AttemptStart]) -> Markup {
     html! {
-        (super::log::lines(log))
+        (super::log::lines(log, starts))
         @if log.total > log.lines.len() as u64 {
             p { a href=(view.below_task(id, "log")) { "All " (count(log.total)) " lines" } }
         }

@@ -65,6 +65,29 @@ pub(super) fn attempts(history: &History) -> Vec<Attempt<'_>> {
     attempts
 }
 
+/// Start of an attempt, to separate its lines in a log.
+pub(in super::super) struct AttemptStart {
+    /// Number of the attempt, with that of its run if there was a retry.
+    pub name: String,
+    /// Time of a document.
+    pub at: String,
+}
+
+/// Starts of the attempts, in the order of time. None if there is at most one attempt: nothing has to be separated.
+pub(in super::super) fn attempt_starts(history: &History) -> Vec<AttemptStart> {
+    let attempts = attempts(history);
+    let has_runs = attempts.iter().any(|attempt| attempt.run > 1);
+    let name = |attempt: &Attempt<'_>| match has_runs {
+        true => format!("run {}, attempt {}", attempt.run, attempt.number),
+        false => format!("attempt {}", attempt.number),
+    };
+    let start = |attempt: &Attempt<'_>| Some(AttemptStart { name: name(attempt), at: attempt.started_at?.to_owned() });
+    let mut starts: Vec<AttemptStart> = attempts.iter().filter_map(start).collect();
+    // All times of documents have the same form.
+    starts.sort_by(|one, other| one.at.cmp(&other.at));
+    if starts.len() > 1 { starts } else { Vec::new() }
+}
+
 /// Attempts as bars, the longest as the scale. `retries`: retries that the task allows, if it states them.
 pub(in super::super) fn attempt_bars(view: &View, history: &History, retries: Option<u32>) -> Markup {
     let attempts = attempts(history);
@@ -87,7 +110,7 @@ pub(in super::super) fn attempt_bars(view: &View, history: &History, retries: Op
                                 tr {
                                     @if has_runs { td.number { (attempt.run) } }
                                     td.number { (number_of(attempt.number, retries)) }
-                                    (cells(view, attempt, longest))
+                                    (outcome_columns(view, attempt, longest))
                                 }
                             }
                         }
@@ -99,7 +122,7 @@ pub(in super::super) fn attempt_bars(view: &View, history: &History, retries: Op
 }
 
 /// Start, length and outcome of an attempt.
-fn cells(view: &View, attempt: &Attempt<'_>, longest: i64) -> Markup {
+fn outcome_columns(view: &View, attempt: &Attempt<'_>, longest: i64) -> Markup {
     html! {
         td.time { @match attempt.started_at { Some(at) => { (exact_time(at)) } None => { span.quiet { "–" } } } }
         td.number {

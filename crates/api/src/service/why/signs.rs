@@ -3,6 +3,7 @@
 use kafleet_fleet::control::heartbeat::Heartbeat;
 use kafleet_model::event::{Event, Kind};
 use kafleet_model::json::RawJson;
+use kafleet_model::record::HistoryEntry;
 
 use crate::read::consistency::TaskView;
 use crate::state::Api;
@@ -25,7 +26,8 @@ impl SignOfLife {
         last_event: Option<&Event>,
         heartbeat: Option<&(i64, Heartbeat)>,
     ) -> Option<Self> {
-        let of_history = task.record.history.entries.iter().filter(|entry| entry.run == task.record.run);
+        let is_of_attempt = |entry: &&HistoryEntry| entry.run == task.record.run && entry.worker.is_some();
+        let of_history = task.record.history.entries.iter().filter(is_of_attempt);
         let of_history = of_history.map(|entry| (entry.at_ms, name_of(entry.kind)));
         let of_event = last_event.map(|event| (event.at_ms, name_of(event.kind())));
         let lists = |heartbeat: &Heartbeat| heartbeat.running.iter().any(|running| running.id == task.id.as_str());

@@ -245,7 +245,7 @@ fn depth(top: &Status, task: &Status) -> usize {
     task.id.matches(':').count().saturating_sub(top.id.matches(':').count())
 }
 
-/// Path of a task below the top of the tree: the last part of an id alone would not tell it from those of its cousins.
+/// Path of a task below the top of the tree: the last part of its id is often that of its cousins, too.
 fn path<'a>(top: &Status, task: &'a Status) -> Cow<'a, str> {
     let below = task.id.strip_prefix(&top.id).and_then(|rest| rest.strip_prefix(':'));
     let path = below.unwrap_or_else(|| short_id(&task.id));
