@@ -77,9 +77,9 @@ pub(in super::super) struct AttemptStart {
 pub(in super::super) fn attempt_starts(history: &History) -> Vec<AttemptStart> {
     let attempts = attempts(history);
     let has_runs = attempts.iter().any(|attempt| attempt.run > 1);
-    let name = |attempt: &Attempt<'_>| match has_runs {
-        true => format!("run {}, attempt {}", attempt.run, attempt.number),
-        false => format!("attempt {}", attempt.number),
+    let name = |attempt: &Attempt<'_>| {
+        let run = if has_runs { format!("run {}, ", attempt.run) } else { String::new() };
+        format!("{run}attempt {}", attempt.number)
     };
     let start = |attempt: &Attempt<'_>| Some(AttemptStart { name: name(attempt), at: attempt.started_at?.to_owned() });
     let mut starts: Vec<AttemptStart> = attempts.iter().filter_map(start).collect();
