@@ -13,7 +13,7 @@ use super::client::{Client, Query};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Rows, eprint_incomplete, eprint_line};
-use super::task_view::time_text;
+use super::task_view::state_time;
 
 /// Tasks per request.
 const PAGE: usize = 100;
@@ -227,7 +227,7 @@ pub(super) fn rows(tasks: &[Status], id: &'static str, now_ms: i64) -> Rows {
             Field::State(task.state),
             children(task),
             task.seen_at.clone().into(),
-            time_text(task.state, task.started_at.as_deref(), task.ended_at.as_deref(), now_ms).into(),
+            state_time(task, now_ms).into(),
             task.fields.name.clone().into(),
         ]);
     }

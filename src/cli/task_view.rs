@@ -170,6 +170,20 @@ fn millisecond(text: &str) -> Option<i64> {
     parse_time(text).ok()
 }
 
+/// Formats the duration of an ended task, the time until an attempt (`in 7 m 0 s`), or how long a task has been in its state
+/// (`for 1.2 s`).
+pub(super) fn state_time(task: &Status, now_ms: i64) -> Option<String> {
+    let waits = matches!(task.state, State::Scheduled | State::Retrying);
+    match task.due_at.as_deref().and_then(millisecond).filter(|_| waits) {
+        Some(due) => Some(format!("in {}", span_text(due.saturating_sub(now_ms).max(0)))),
+        None => {
+            let since = task.state_since.as_deref().or(task.started_at.as_deref());
+            let from = if task.state.is_terminal() { task.started_at.as_deref() } else { since };
+            time_text(task.state, from, task.ended_at.as_deref(), now_ms)
+        }
+    }
+}
+
 /// Formats the duration of an ended task (`1.2 s`) or the elapsed time of a running one (`for 1.2 s`).
 pub(super) fn time_text(state: State, started: Option<&str>, ended: Option<&str>, now_ms: i64) -> Option<String> {
     let started = started?;
@@ -261,6 +275,21 @@ ended     2026-01-31T12:00:02.250Z (took 1.2 s)
 worker    w-1
 result    {\"hello\":\"world\"}";
         assert_eq!(render_task(&samples::status(), Paint(false)), expected);
+    }
+
+    #[test]
+    fn open_task_shows_its_time_in_its_state() {
+        let now_ms = millisecond("2026-01-31T12:01:02.000Z").unwrap();
+        let time = |state: State, since: Option<&str>, due: Option<&str>| {
+            let (state_since, due_at) = (since.map(str::to_owned), due.map(str::to_owned));
+            state_time(&Status { state, state_since, due_at, ended_at: None, ..samples::status() }, now_ms)
+        };
+        let (since, due) = (Some("2026-01-31T12:00:22.000Z"), Some("2026-01-31T12:08:02.000Z"));
+        assert_eq!(time(State::Queued, since, None).as_deref(), Some("for 40.0 s"));
+        assert_eq!(time(State::Running, since, None).as_deref(), Some("for 40.0 s"), "the last attempt");
+        assert_eq!(time(State::Running, None, None).as_deref(), Some("for 1 m 1 s"), "an older server");
+        assert_eq!(time(State::Retrying, since, due).as_deref(), Some("in 7 m 0 s"));
+        assert_eq!(state_time(&samples::status(), now_ms).as_deref(), Some("1.2 s"));
     }
 
     #[test]

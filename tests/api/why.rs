@@ -3,6 +3,7 @@
 use kafleet::broker::{Broker, Commit, Partition, ProducerRecord};
 use kafleet::documents::{Reason, Types, Why};
 use kafleet::model::event::{AttemptFailure, Event, InterruptionReason, Kind, Payload};
+use kafleet::model::json::RawJson;
 use kafleet::model::offsets::FULL_METADATA_BYTES;
 use kafleet::model::record::state::State;
 use kafleet::model::task::Position;
@@ -154,6 +155,7 @@ async fn running_and_retrying_tasks_are_explained() {
         "{}",
         running.findings[0].message
     );
+    assert!(running.findings[0].message.contains("; last sign of life "), "{}", running.findings[0].message);
     fleet
         .publish_event("a", Kind::Retrying, |event| {
             event.attempt = 1;
@@ -165,6 +167,29 @@ async fn running_and_retrying_tasks_are_explained() {
     assert_eq!(codes(&retrying), [Reason::Retrying]);
     let message = &retrying.findings[0].message;
     assert_eq!(message, "attempt 1 failed: timeout: too slow; the next attempt starts at 2030-03-17T17:46:40.000Z");
+}
+
+#[tokio::test]
+async fn progress_is_a_sign_of_life_of_a_long_attempt() {
+    let fleet = fleet().await;
+    fleet.echo("a").await;
+    let of_attempt = |event: &mut Event, ago_ms: i64| {
+        (event.attempt, event.worker) = (1, Some("w-7".into()));
+        event.at_ms -= ago_ms;
+    };
+    fleet.publish_event("a", Kind::Started, |event| of_attempt(event, 325_000)).await;
+    let silent = why(&fleet, "a").await.findings.remove(0);
+    let text = "; no progress, log line or heartbeat of the attempt for 3";
+    assert!(silent.message.contains(text), "{}", silent.message);
+    let output = RawJson::of(&json!({"done": 325, "total": 4_000})).ok();
+    fleet.publish_event("a", Payload::Progress { output }, |event| of_attempt(event, 1_000)).await;
+    let alive = why(&fleet, "a").await.findings.remove(0);
+    assert!(alive.message.contains("s ago (progress 325 of 4,000)"), "{}", alive.message);
+    assert!(alive.quiet_ms.is_some_and(|ms| ms < 100_000), "{:?}", alive.quiet_ms);
+    let log = Payload::Log { lines: vec!["still here".into()], dropped: 0 };
+    fleet.publish_event("a", log, |event| of_attempt(event, 0)).await;
+    let alive = why(&fleet, "a").await.findings.remove(0);
+    assert!(alive.message.contains("s ago (log; progress 325 of 4,000)"), "{}", alive.message);
 }
 
 #[tokio::test]

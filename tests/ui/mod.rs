@@ -12,3 +12,4 @@ mod outages;
 mod pages;
 mod queues;
 mod searches;
+mod times;

@@ -147,6 +147,9 @@ pub struct Status {
     pub ended_at: Option<String>,
     /// Time of the first or next attempt.
     pub due_at: Option<String>,
+    /// Time since which an open task is in its state: of a running one the start of its attempt.
+    #[serde(default)]
+    pub state_since: Option<String>,
     pub progress: Option<RawJson>,
     pub result: Option<RawJson>,
     pub error: Option<ErrorInfo>,
@@ -239,6 +242,7 @@ pub struct TreeNode {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryItem {
+    /// Kind of the event; `continuations_added` for a `started` that adds the continuations of a handler to its running attempt.
     pub kind: String,
     pub at: String,
     pub run: u32,
@@ -251,7 +255,7 @@ pub struct HistoryItem {
     /// Waits of the run, if this event reports one.
     #[serde(default)]
     pub waits: u32,
-    /// Start of the attempt that this event ends, if there is no `started` event for it.
+    /// Start of the attempt that this event ends, if the event states it.
     #[serde(default)]
     pub started_at: Option<String>,
     /// Name of the token that made the request.

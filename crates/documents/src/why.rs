@@ -36,7 +36,7 @@ pub struct Finding {
     /// Consumer lag of the task's type in tasks, over all partitions.
     #[serde(default)]
     pub lag: Option<u64>,
-    /// Milliseconds since the last event of a running task or the last heartbeat that lists it.
+    /// Milliseconds since the last event of a running task, also of progress or log lines, or the last heartbeat that lists it.
     #[serde(default)]
     pub quiet_ms: Option<u64>,
     /// Estimated milliseconds until the task starts, at the measured rate.

@@ -17,6 +17,8 @@ use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
+use super::parts::clock::CLOCK_MARK;
+
 /// Time for which a rendering is shared, and minimum time between two renderings of a page.
 const SHARED_FOR: Duration = Duration::from_millis(250);
 /// Maximum size of all shared renderings; more are not shared.
@@ -83,11 +85,20 @@ pub(super) fn serve_asset(name: &str) -> Option<Response> {
     Some((StatusCode::OK, headers, asset.text).into_response())
 }
 
-/// Entity tag of a page: that of its `<main>`, which depends on the URL, the role and the data alone.
+/// Entity tag of a page: that of its `<main>`, which depends on the URL, the role and the data alone. Texts of a clock are left
+/// out: the script keeps them current, and they would make every look at a page another version of it.
 pub(super) fn entity_tag(title: &str, state: Option<State>, main: &str) -> String {
     let state = state.map_or("", State::name);
     let digest = Sha256::new().chain_update(title).chain_update([0]).chain_update(state).chain_update([0]);
-    format!("W/\"{}\"", short_hex(&digest.chain_update(main).finalize()))
+    let digest = without_clocks(main).fold(digest, |digest, part| digest.chain_update(part));
+    format!("W/\"{}\"", short_hex(&digest.finalize()))
+}
+
+/// Parts of a `<main>` without the texts of its clocks. The mark is no text of a user: quotes in those are escaped.
+fn without_clocks(main: &str) -> impl Iterator<Item = &str> {
+    let mut parts = main.split(CLOCK_MARK);
+    let first = parts.next().into_iter();
+    first.chain(parts.map(|part| part.find('<').map_or(part, |end| &part[end..])))
 }
 
 /// Rendered `<main>` of a page.
@@ -255,6 +266,15 @@ mod tests {
         assert!(begun.elapsed() >= SHARED_FOR, "renderings begin at least 250 ms apart");
         tokio::time::advance(SHARED_FOR).await;
         assert_eq!(refresh(&shared, begun, "fourth").await, "fourth");
+    }
+
+    #[test]
+    fn entity_tag_leaves_out_the_texts_of_clocks() {
+        let tag = |main: &str| entity_tag("a", None, main);
+        let running = |seconds: u32| format!("running <time {CLOCK_MARK}1\">{seconds} s</time>, <b>2</b>");
+        assert_eq!(tag(&running(1)), tag(&running(2)));
+        assert_ne!(tag(&running(1)), tag(&running(1).replace("<b>2", "<b>3")));
+        assert_ne!(tag("data-clock= 1"), tag("data-clock= 2"), "a text is no mark");
     }
 
     #[test]

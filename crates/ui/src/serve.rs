@@ -139,7 +139,8 @@ fn open(Ui { api, live }: &Ui, head: &Parts, segments: Vec<String>) -> Result<Vi
 }
 
 pub(super) fn view_of(api: &Api, role: Role) -> View {
-    View { base: api.ui.base_path.clone(), role, read_only: api.ui.mode == UiMode::ReadOnly }
+    let read_only = api.ui.mode == UiMode::ReadOnly;
+    View { base: api.ui.base_path.clone(), role, read_only, now_ms: now_ms() }
 }
 
 /// Answers a request without a session: pages lead to the login.

@@ -79,6 +79,8 @@ class Status(TypedDict):
     started_at: str | None
     ended_at: str | None
     due_at: str | None
+    state_since: str | None
+    """Time since which an open task is in its state; of a running one the start of its attempt."""
     progress: Any
     result: Any
     error: Error | None

@@ -80,6 +80,8 @@ export interface Status {
   started_at: string | null;
   ended_at: string | null;
   due_at: string | null;
+  /** Time since which an open task is in its state; of a running one the start of its attempt. */
+  state_since: string | null;
   progress: unknown;
   result: unknown;
   error: ErrorInfo | null;

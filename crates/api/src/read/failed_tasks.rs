@@ -1,4 +1,4 @@
-//! Failed tasks of a tree, read from the indexes of failed tasks of its partition instead of walking the tree.
+//! Failed and open tasks of a tree, read from the indexes by state of its partition instead of walking the tree.
 
 use std::time::Duration;
 
@@ -25,16 +25,32 @@ pub async fn failed_tasks(api: &Api, top: &str, limit: usize, within: Duration) 
 
 /// The same as records.
 pub async fn failed_views(api: &Api, top: &str, limit: usize, within: Duration) -> Result<Vec<TaskView>, ApiError> {
+    views_in(api, top, |state| state == State::Failed, limit, within).await
+}
+
+/// Returns tasks of the tree that have not ended themselves and are in a state with an index ([`State::is_indexed`]): not
+/// queued ones. Limits as in [`failed_tasks`].
+pub async fn open_views(api: &Api, top: &str, limit: usize, within: Duration) -> Result<Vec<TaskView>, ApiError> {
+    views_in(api, top, |state| state.is_indexed() && !state.is_terminal(), limit, within).await
+}
+
+async fn views_in(
+    api: &Api,
+    top: &str,
+    is_selected: impl Fn(State) -> bool,
+    limit: usize,
+    within: Duration,
+) -> Result<Vec<TaskView>, ApiError> {
     let top = TaskId::parse(top).map_err(|error| ApiError::new(Code::BadId, error.to_string()))?;
     let partition = api.topology.partition_of(&top);
     let Some(root) = api.reads.read(&top).await? else { return Ok(Vec::new()) };
     let end = Instant::now() + within;
     let mut views = Vec::new();
     for count in stored(api.reads.store.counts(&[partition])).await? {
-        if count.state != State::Failed || count.count == 0 {
+        if !is_selected(count.state) || count.count == 0 {
             continue;
         }
-        let index = Index::Members { task_type: count.task_type.as_ref().into(), state: State::Failed };
+        let index = Index::Members { task_type: count.task_type.as_ref().into(), state: count.state };
         let mut after: Option<Entry> = None;
         while views.len() < limit && Instant::now() < end {
             let entries = api.reads.page(partition, &index, after.as_ref(), BATCH).await?;
@@ -44,9 +60,8 @@ pub async fn failed_views(api: &Api, top: &str, limit: usize, within: Duration) 
             let ids: Vec<TaskId> =
                 entries.into_iter().map(|entry| entry.id).filter(|id| id.is_within(top.as_str())).collect();
             let tasks = api.reads.read_many(partition, &ids).await?;
-            let own_failures =
-                tasks.into_iter().flatten().filter(|task| task.record.own == State::Failed && !task.superseded);
-            views.extend(own_failures);
+            let is_own = |task: &TaskView| is_selected(task.record.own) && !task.superseded;
+            views.extend(tasks.into_iter().flatten().filter(is_own));
             if is_last || is_older {
                 break;
             }

@@ -215,7 +215,8 @@ async function refresh() {
 async function fetchPage() {
   const forced = isForced;
   const lines = isFollowing ? all("ol.log > li", main) : [];
-  const end = Number(/** @type {HTMLLIElement | undefined} */ (lines.at(-1))?.value) + 1;
+  // Lines are numbered from 1, and asked for from 0.
+  const end = /** @type {HTMLLIElement | undefined} */ (lines.at(-1))?.value;
   const url = lines.length > 0 ? `${location.pathname}?from=${end}` : location.pathname + location.search;
   const response = await requestMain(url, latest?.url === url ? latest.tag : "");
   pollInterval = Number(response.headers.get("kafleet-again")) || POLL_MS;
@@ -465,26 +466,31 @@ const copyIds = () => copy(selectedRows().map((row) => row.id.slice(row.id.index
 /** Times in tables and lists that are less distant are shown without their date. */
 const RECENT_MS = 12 * 3_600_000;
 
-/** Adds ages, and local times as tooltips. */
+/** Adds ages, and local times as tooltips. Texts with a clock are the time since then or until then. */
 function showAges() {
   for (const time of main.querySelectorAll("time")) {
     const at = Date.parse(time.dateTime);
     if (Number.isNaN(at)) continue;
-    time.dataset.age = ageOf(Math.round((Date.now() - at) / 1_000));
+    const seconds = Math.round((Date.now() - at) / 1_000);
+    const span = time.dataset.clock && spanOf(Math.max(0, seconds * Number(time.dataset.clock)), 2);
+    if (!span) time.dataset.age = ageOf(seconds);
+    else if (time.textContent !== span) time.textContent = span;
     time.toggleAttribute("data-recent", Math.abs(Date.now() - at) < RECENT_MS);
     if (!time.title.startsWith(`${time.dateTime}\n`)) time.title = `${time.dateTime}\n${new Date(at).toLocaleString()}`;
   }
 }
 
 /** @type {[number, string][]} */
-const UNITS = [[86_400, "d"], [3_600, "h"], [60, "min"]];
+const UNITS = [[86_400, "d"], [3_600, "h"], [60, "min"], [1, "s"]];
 
 /** @param {number} seconds */
-function ageOf(seconds) {
-  const size = Math.abs(seconds);
-  const [unit, name] = UNITS.find(([unit]) => size >= unit) ?? [1, "s"];
-  const text = `${Math.floor(size / unit)} ${name}`;
-  return seconds < 0 ? `in ${text}` : `${text} ago`;
+const ageOf = (seconds) => (seconds < 0 ? `in ${spanOf(-seconds, 1)}` : `${spanOf(seconds, 1)} ago`);
+
+/** Span in its largest units. @param {number} seconds @param {number} most */
+function spanOf(seconds, most) {
+  const first = UNITS.findIndex(([unit]) => seconds >= unit);
+  const units = first < 0 ? UNITS.slice(-1) : UNITS.slice(first, first + most);
+  return units.map(([unit, name], n) => `${Math.floor((n > 0 ? seconds % units[n - 1][0] : seconds) / unit)} ${name}`).join(" ");
 }
 
 /** Copies text, also on pages without HTTPS. @param {string} text */

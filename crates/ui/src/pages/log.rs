@@ -4,11 +4,13 @@ use kafleet_api::http::problem::ApiError;
 use kafleet_api::service::context::After;
 use kafleet_api::service::log::{self, Lines};
 use kafleet_api::service::task;
-use kafleet_documents::{LogDocument, Status};
+use kafleet_documents::{LogDocument, LogLine, Status};
 use maud::{Markup, html};
 
 use super::task::{head, tabs};
+use crate::parts::attempts::{AttemptStart, attempt_starts};
 use crate::parts::command::{commands, curl_get, quoted};
+use crate::parts::times::exact_clock;
 use crate::parts::{View, count, visible};
 use crate::visit::{Body, PageAnswer, Visit, stored};
 
@@ -18,11 +20,15 @@ const PAGE_LINES: u64 = 500;
 pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let (view, id) = (&visit.view, &visit.segment);
     let status = stored(task::status(visit.context(), visit.id()?, After::default())).await?;
-    let page = requested_lines(visit).await?;
+    let (page, history) =
+        tokio::join!(requested_lines(visit), stored(task::history(visit.context(), visit.id()?, After::default())),);
+    let page = page?;
+    // Without the history, the lines are shown without their attempts.
+    let starts = history.map(|history| attempt_starts(&history)).unwrap_or_default();
     let main = html! {
         (head(view, &status))
         (tabs(view, &status, "log"))
-        section.panel { (contents(&page)) (links(view, &status, &page)) }
+        section.panel { (contents(&page, &starts)) (links(view, &status, &page)) }
         (commands(&[
             format!("kafleet log {}", quoted(id)),
             format!("kafleet log {} --follow", quoted(id)),
@@ -43,16 +49,16 @@ const fn end_of(page: &LogDocument) -> u64 {
     page.from + page.lines.len() as u64
 }
 
-fn contents(page: &LogDocument) -> Markup {
+fn contents(page: &LogDocument, starts: &[AttemptStart]) -> Markup {
     html! {
         @if page.lines.is_empty() {
             p.quiet { "The task has logged nothing on this page." }
         } @else {
             p.quiet {
-                "Lines " (count(page.from)) " to " (count(end_of(page) - 1)) " of " (count(page.total))
+                "Lines " (count(page.from + 1)) " to " (count(end_of(page))) " of " (count(page.total))
                 @if page.dropped > 0 { "; the worker dropped " (count(page.dropped)) }
             }
-            (lines(page))
+            (lines(page, starts))
         }
     }
 }
@@ -75,19 +81,35 @@ fn links(view: &View, status: &Status, page: &LogDocument) -> Markup {
     }
 }
 
-/// Numbered lines without escape codes.
-pub(super) fn lines(page: &LogDocument) -> Markup {
+/// Lines without escape codes, numbered from 1. `starts`: those of the attempts, by which lines are separated. A line belongs to
+/// the attempt that had started last when the line was sent.
+pub(super) fn lines(page: &LogDocument, starts: &[AttemptStart]) -> Markup {
+    let begun = |line: &LogLine| starts.iter().take_while(|start| start.at <= line.at).count();
+    let before = |n: usize| n.checked_sub(1).map_or(0, |n| begun(&page.lines[n]));
     html! {
-        ol.log start=(page.from) data-total=(page.total) {
+        ol.log start=(page.from + 1) data-total=(page.total) {
             @for (n, line) in page.lines.iter().enumerate() {
-                @let number = page.from + n as u64;
-                li id={ "l" (number) }
-                value=(number) {
-                    a href={ "#l" (number) } aria-label={ "line " (number) } { (number) }
-                    span.at title=(line.at) { (line.at.get(11..19).unwrap_or_default()) }
-                    code { (visible(&line.text)) }
+                @if let Some(start) = begun(line).checked_sub(1).filter(|at| before(n) != at + 1) {
+                    (separator(&starts[start]))
                 }
+                (numbered(page.from + n as u64 + 1, line))
             }
+        }
+    }
+}
+
+fn separator(start: &AttemptStart) -> Markup {
+    html! {
+        li.attempt id={ "a" (start.at) } { (start.name) " · started " (exact_clock(&start.at)) }
+    }
+}
+
+fn numbered(number: u64, line: &LogLine) -> Markup {
+    html! {
+        li id={ "l" (number) } value=(number) {
+            a href={ "#l" (number) } aria-label={ "line " (number) } { (number) }
+            span.at title=(line.at) { (exact_clock(&line.at)) }
+            code { (visible(&line.text)) }
         }
     }
 }

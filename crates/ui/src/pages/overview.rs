@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn projection_that_is_a_minute_behind_needs_attention() {
-        let view = View { base: String::new(), role: Role::Read, read_only: false };
+        let view = View { base: String::new(), role: Role::Read, read_only: false, now_ms: 0 };
         let lag = |behind_ms: i64| projection_lag(&view, &time_text(now_ms() - behind_ms)).map(|it| it.into_string());
         assert_eq!(lag(MAX_BEHIND_MS - 5_000), None);
         assert!(lag(MAX_BEHIND_MS + 5_000).is_some_and(|text| text.contains("is behind: complete to")));

@@ -1,5 +1,7 @@
-//! Page of a task: state, reasons, error, result, attempts, children, log, history.
+//! Page of a task. On the left error, reasons, progress, result, params and log, on the right facts and attempts, below them
+//! children, history and the rest.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use kafleet_api::http::problem::ApiError;
@@ -9,7 +11,7 @@ use kafleet_api::service::log::{self, Lines};
 use kafleet_api::service::{attachments, task, why};
 use kafleet_config::{Role, TRACE_ID};
 use kafleet_documents::{
-    AttachmentDocument, Attachments, Delivery, FailureGroup, Finding, LogDocument, Params, Status, TaskPage, Why,
+    AttachmentDocument, Attachments, Deliveries, Delivery, FailureGroup, Finding, LogDocument, Params, Status, TaskPage, Why,
 };
 use kafleet_model::json::RawJson;
 use kafleet_model::record::state::{Category, State};
@@ -17,18 +19,20 @@ use kafleet_model::task::TaskRunner;
 use maud::{Markup, html};
 
 use crate::letters::letter_of;
-use crate::parts::attempts::{attempt_bars, history_table};
+use crate::parts::attempts::{AttemptStart, attempt_bars, attempt_starts, history_table, number_of};
 use crate::parts::bar::{state_bar, tree_bar};
+use crate::parts::clock::state_time;
 use crate::parts::command::{commands, copied, curl_get, quoted};
 use crate::parts::facts::{Fact, code, facts, text};
 use crate::parts::failures::kin;
 use crate::parts::json::json_block;
 use crate::parts::notice::missing;
+use crate::parts::progress::progress_block;
 use crate::parts::state::{pill, word};
 use crate::parts::statistics::ms_text;
 use crate::parts::table::table;
 use crate::parts::tasks::{breadcrumbs, is_long, short_id, state_counts, task_table, type_link, worker_link};
-use crate::parts::times::{between, duration, time};
+use crate::parts::times::{between, duration, exact_time, time};
 use crate::parts::{View, count, counted, encoded, prose, search_text, visible};
 use crate::visit::{Body, PageAnswer, Visit, from_kafka, stored};
 
@@ -52,22 +56,32 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         stored(attachments::list(visit.context(), id.clone(), after)),
     );
     let view = &visit.view;
+    let starts = history.as_ref().map(attempt_starts).unwrap_or_default();
     let main = html! {
         (head(view, &status))
         (tabs(view, &status, "overview"))
-        (times(visit, &status))
-        (reasons(view, &status, explanation))
-        (error_and_result(visit, &status, same_error.as_ref()))
-        (values(view, &status, params))
-        @match &history {
-            Ok(history) => { (attempt_bars(view, history)) }
-            Err(error) => { (missing("The history", &error.clone().document())) }
+        div.columns {
+            div.column {
+                (error_block(visit, &status, same_error.as_ref()))
+                (reasons(view, &status, explanation))
+                (progress_block(view, &status))
+                (result(view, &status))
+                (values(view, &status, params))
+                (log_block(view, &status.id, &log, &starts))
+            }
+            div.column {
+                (times(visit, &status))
+                @match &history {
+                    Ok(history) => { (attempt_bars(view, history, status.fields.retries)) }
+                    Err(error) => { (missing("The history", &error.clone().document())) }
+                }
+            }
         }
         (children_block(view, &status, children))
-        (log_block(view, &status.id, log))
         @if let Ok(history) = &history { (history_table(history)) }
-        (attached(view, &status.id, attachments))
+        (attached(view, &status.id, &attachments))
         (deliveries(view, &status))
+        (empty_parts(view, &status, &log, &attachments))
         (definition(visit, &status))
         (commands(&lines(&status.id)))
     };
@@ -90,6 +104,8 @@ pub(super) fn head(view: &View, status: &Status) -> Markup {
                 div.title {
                     h1 { @match &status.fields.name { Some(name) => { (visible(name)) } None => { (short_id(&status.id)) } } }
                     (pill(status.state))
+                    @if status.own_state != status.state { span.quiet { "(own: " (word(status.own_state)) ")" } }
+                    @if status.superseded { span.quiet { "superseded" } }
                 }
             }
             (actions(view, status))
@@ -159,27 +175,14 @@ fn times(visit: &Visit, status: &Status) -> Markup {
     let trace_url = visit.api.ui.trace_url.as_deref();
     let waited = between(status.created_at.as_deref(), status.started_at.as_deref());
     let ran = between(status.started_at.as_deref(), status.ended_at.as_deref());
-    let at = |text: &Option<String>| text.as_deref().map(time);
-    let own_state =
-        (status.own_state != status.state).then(|| html! { span.quiet { " (own: " (word(status.own_state)) ")" } });
+    let at = |text: &Option<String>| text.as_deref().map(exact_time);
     let facts_shown: Vec<Fact> = vec![
-        (
-            "State",
-            Some(html! {
-                (word(status.state)) @if let Some(own_state) = own_state { (own_state) } @if status.superseded { ", superseded" }
-            }),
-        ),
         ("Id", Some(copied(html! { code.long[is_long(&status.id)] { (status.id) } }))),
         ("Type", Some(type_link(view, status.task_type.as_deref()))),
         ("Run", text(status.run)),
-        (
-            "Attempt",
-            text(match status.fields.retries {
-                Some(retries) => format!("{} of {}", status.attempt, u64::from(retries) + 1),
-                None => status.attempt.to_string(),
-            }),
-        ),
-        ("Waits", (status.waits > 0).then(|| text(format!("{}, no attempts", status.waits))).flatten()),
+        ("Attempt", attempt_text(status).and_then(text)),
+        ("Waits", (status.waits > 0).then(|| text(format!("{}, not counted as attempts", status.waits))).flatten()),
+        ("Time", Some(state_time(view, status)).filter(|_| !status.state.is_terminal())),
         ("Worker", status.worker.as_deref().map(|worker| worker_link(view, worker))),
         ("Creator", status.fields.creator.as_deref().map(|creator| html! { (visible(creator)) })),
         ("Created", at(&status.created_at)),
@@ -187,12 +190,20 @@ fn times(visit: &Visit, status: &Status) -> Markup {
         ("Started", at(&status.started_at)),
         ("Ended", at(&status.ended_at)),
         ("Waited", waited.map(|ms| html! { (duration(ms)) })),
-        (if status.children.total > 0 { "Took in all" } else { "Ran" }, ran.map(|ms| html! { (duration(ms)) })),
+        (if status.children.total > 0 { "Total" } else { "Ran" }, ran.map(|ms| html! { (duration(ms)) })),
         ("Tags", (!status.fields.tags.is_empty()).then(|| tags(view, &status.fields.tags))),
         ("Link", status.fields.link.as_deref().map(link)),
         ("Trace", status.trace_id.as_deref().map(|id| trace_link(trace_url, id))),
     ];
     html! { section.panel { (facts(&facts_shown)) } }
+}
+
+/// Number of the attempt; before the first one, how many the task may have.
+fn attempt_text(status: &Status) -> Option<String> {
+    match (status.attempt, status.fields.retries) {
+        (0, retries) => retries.map(|retries| format!("none yet, at most {}", u64::from(retries) + 1)),
+        (attempt, retries) => Some(number_of(attempt, retries)),
+    }
 }
 
 fn tags(view: &View, tags: &[String]) -> Markup {
@@ -231,7 +242,7 @@ fn reasons(view: &View, status: &Status, explanation: Result<Arc<Why>, ApiError>
             Ok(explanation) => {
                 details.panel #why open[status.state != State::Succeeded] {
                     summary { h2 { "Why" } }
-                    ul.plain { @for finding in &explanation.findings { li { (finding_text(view, finding)) } } }
+                    ul.plain { @for finding in &explanation.findings { li { (finding_text(view, status, finding)) } } }
                 }
             }
             Err(error) => { (missing("The reason for the state", &error.document())) }
@@ -239,16 +250,26 @@ fn reasons(view: &View, status: &Status, explanation: Result<Arc<Why>, ApiError>
     }
 }
 
-fn finding_text(view: &View, finding: &Finding) -> Markup {
+fn finding_text(view: &View, status: &Status, finding: &Finding) -> Markup {
     html! {
         p {
-            (prose(&finding.message)) @if let Some(task) = &finding.task {
+            (prose(&message_of(status, finding))) @if let Some(task) = &finding.task {
                 " " a href=(view.task(task)) { "Go there" }
             }
         }
         @if let Some(ms) = finding.expected_in_ms {
             p.quiet { "Expected to start in " (ms_text(ms)) "." }
         }
+    }
+}
+
+/// Message of a reason, without the error that stands above it on the page.
+fn message_of<'a>(status: &Status, finding: &'a Finding) -> Cow<'a, str> {
+    const ABOVE: &str = "see the error above";
+    match status.error.as_ref().filter(|_| finding.task.is_none()) {
+        Some(error) if finding.message == error.message => ABOVE.into(),
+        Some(error) => finding.message.replacen(&*error.text(), ABOVE, 1).into(),
+        None => finding.message.as_str().into(),
     }
 }
 
@@ -259,7 +280,7 @@ async fn same_error(visit: &Visit, status: &Status) -> Option<FailureGroup> {
     stored(failures::same_error(&visit.api.reads, task_type, error)).await.ok()?
 }
 
-fn error_and_result(visit: &Visit, status: &Status, same_error: Option<&FailureGroup>) -> Markup {
+fn error_block(visit: &Visit, status: &Status, same_error: Option<&FailureGroup>) -> Markup {
     let view = &visit.view;
     html! {
         @if let Some(error) = &status.error {
@@ -270,9 +291,11 @@ fn error_and_result(visit: &Visit, status: &Status, same_error: Option<&FailureG
                 (kin(view, same_error, letter_of(&visit.live.letters, &status.id).as_deref()))
             }
         }
-        @if let Some(progress) = &status.progress {
-            section.panel #progress { h2 { "Progress" } (json_block(progress, None)) }
-        }
+    }
+}
+
+fn result(view: &View, status: &Status) -> Markup {
+    html! {
         @if let Some(result) = &status.result {
             section.panel #result {
                 h2 { "Result" } (json_block(result, Some(&view.below_task(&status.id, "result"))))
@@ -329,46 +352,84 @@ fn first_children(view: &View, id: &str, children: Result<TaskPage, ApiError>) -
     }
 }
 
-fn log_block(view: &View, id: &str, log: Result<LogDocument, ApiError>) -> Markup {
+/// Last lines of the log; without lines the log is one of the empty parts.
+fn log_block(view: &View, id: &str, log: &Result<LogDocument, ApiError>, starts: &[AttemptStart]) -> Markup {
     html! {
-        section.panel #log {
-            div.head {
-                h2 { "Log" }
-                @if view.may(Role::Submit) {
-                    div.actions { a.button href=(view.below_task(id, "append")) data-dialog { "Append…" } }
+        @match log {
+            Ok(log) if log.lines.is_empty() => {}
+            Ok(log) => {
+                section.panel #log {
+                    div.head { h2 { "Log" } div.actions { (append_button(view, id)) } }
+                    (last_lines(view, id, log, starts))
                 }
             }
-            @match log {
-                Ok(log) if log.lines.is_empty() => { p.quiet { "The task has logged nothing." } }
-                Ok(log) => { (last_lines(view, id, &log)) }
-                Err(error) => { (missing("The log", &error.document())) }
+            Err(error) => { (missing("The log", &error.clone().document())) }
+        }
+    }
+}
+
+fn append_button(view: &View, id: &str) -> Markup {
+    html! {
+        @if view.may(Role::Submit) { a.button href=(view.below_task(id, "append")) data-dialog { "Append…" } }
+    }
+}
+
+fn attach_button(view: &View, id: &str) -> Markup {
+    html! {
+        @if view.may(Role::Submit) { a.button href=(view.below_task(id, "attach")) data-dialog { "Attach…" } }
+    }
+}
+
+/// Parts of the task without contents, in one row, with the actions that fill them.
+fn empty_parts(
+    view: &View,
+    status: &Status,
+    log: &Result<LogDocument, ApiError>,
+    attachments: &Result<Attachments, ApiError>,
+) -> Markup {
+    let has_log = !log.as_ref().is_ok_and(|log| log.lines.is_empty());
+    let has_attachments = !attachments.as_ref().is_ok_and(|attachments| attachments.attachments.is_empty());
+    let parts = [
+        ("log", "Log: no lines", has_log),
+        ("attachments", "Attachments: none", has_attachments),
+        ("deliveries", "Deliveries: none yet", !status.deliveries.as_ref().is_some_and(is_undelivered)),
+    ];
+    html! {
+        @if parts.iter().any(|(_, _, has_contents)| !has_contents) {
+            section.panel.empty-parts {
+                @for (id, text, has_contents) in parts { @if !has_contents { span.quiet id=(id) { (text) } } }
+                div.actions {
+                    @if !has_log { (append_button(view, &status.id)) }
+                    @if !has_attachments { (attach_button(view, &status.id)) }
+                }
             }
         }
     }
 }
 
-fn last_lines(view: &View, id: &str, log: &LogDocument) -> Markup {
+fn is_undelivered(deliveries: &Deliveries) -> bool {
+    deliveries.items.is_empty() && deliveries.checks_due.is_empty()
+}
+
+fn last_lines(view: &View, id: &str, log: &LogDocument, starts: &[AttemptStart]) -> Markup {
     html! {
-        (super::log::lines(log))
+        (super::log::lines(log, starts))
         @if log.total > log.lines.len() as u64 {
             p { a href=(view.below_task(id, "log")) { "All " (count(log.total)) " lines" } }
         }
     }
 }
 
-fn attached(view: &View, id: &str, attachments: Result<Attachments, ApiError>) -> Markup {
+fn attached(view: &View, id: &str, attachments: &Result<Attachments, ApiError>) -> Markup {
     let listed = attachments.iter().flat_map(|attachments| &attachments.attachments);
     let rows: Vec<Markup> = listed.map(|attachment| attachment_row(view, id, attachment)).collect();
     html! {
-        section.panel #attachments {
-            div.head {
-                h2 { "Attachments" }
-                @if view.may(Role::Submit) {
-                    div.actions { a.button href=(view.below_task(id, "attach")) data-dialog { "Attach…" } }
-                }
+        @if let Err(error) = attachments { (missing("The attachments", &error.clone().document())) }
+        @if !rows.is_empty() {
+            section.panel #attachments {
+                div.head { h2 { "Attachments" } div.actions { (attach_button(view, id)) } }
+                (table(&["Name", "Media type", "#Size", "Stored"], &rows))
             }
-            @if rows.is_empty() { p.quiet { "None." } }
-            @else { (table(&["Name", "Media type", "#Size", "Stored"], &rows)) }
         }
     }
 }
@@ -386,13 +447,14 @@ fn attachment_row(view: &View, id: &str, attachment: &AttachmentDocument) -> Mar
 }
 
 fn deliveries(view: &View, status: &Status) -> Markup {
-    let Some(deliveries) = &status.deliveries else { return html! {} };
+    let Some(deliveries) = status.deliveries.as_ref().filter(|deliveries| !is_undelivered(deliveries)) else {
+        return html! {};
+    };
     let rows: Vec<Markup> = deliveries.items.iter().map(|item| delivery_row(view, item)).collect();
     html! {
         section.panel #deliveries {
             h2 { "Deliveries" }
-            @if rows.is_empty() { p.quiet { "None yet." } }
-            @else {
+            @if !rows.is_empty() {
                 (table(&["Kind", "Rule", "State reported", "Outcome", "#Attempts", "At"], &rows))
             }
             @for due in &deliveries.checks_due { p.quiet { "Check " (due.number) " is due at " (time(&due.at)) } }
@@ -408,7 +470,7 @@ fn delivery_row(view: &View, item: &Delivery) -> Markup {
             td { (pill(item.state)) }
             td { (item.outcome.name()) }
             td.number { (item.attempts) }
-            td.time { (time(&item.at)) }
+            td.time { (exact_time(&item.at)) }
         }
     }
 }

@@ -1,20 +1,21 @@
-//! Timeline of a tree: its critical path and its failed tasks first if it does not fit on a page, then all by creation.
+//! Timeline of a tree: its open tasks first, then its critical path and its failed tasks if it does not fit on a page, then all
+//! by creation.
 
 use kafleet_api::http::problem::ApiError;
 use kafleet_api::read::consistency::TaskView;
-use kafleet_api::read::failed_tasks::failed_views;
+use kafleet_api::read::failed_tasks::{failed_views, open_views};
 use kafleet_api::read::status::{history, status};
 use kafleet_api::service::context::After;
 use kafleet_api::service::{list, task};
 use kafleet_documents::Status;
 use kafleet_model::query::{TaskQuery, Term, Test};
 use kafleet_model::task::id::TaskId;
-use maud::html;
+use maud::{Markup, html};
 
 use super::task::{head, tabs};
 use crate::parts::command::{commands, curl_get, quoted};
 use crate::parts::table::pager_of_oldest;
-use crate::parts::timeline::{Range, TimelineTask, legend, timeline};
+use crate::parts::timeline::{TimelineTask, legend, range_of, timeline, zoom};
 use crate::parts::{count, counted};
 use crate::visit::{Body, PageAnswer, Visit, scan_time, stored};
 
@@ -22,6 +23,8 @@ use crate::visit::{Body, PageAnswer, Visit, scan_time, stored};
 const PAGE_ROWS: usize = 100;
 /// Failed tasks listed first.
 const LISTED_FAILED: usize = 20;
+/// Open tasks listed first.
+const LISTED_OPEN: usize = 20;
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let (view, id) = (&visit.view, &visit.segment);
@@ -29,33 +32,70 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     let cursor = visit.query.get("cursor");
     let query = TaskQuery { terms: vec![Term { negated: false, test: Test::Under(vec![visit.id()?]) }] };
     let page = stored(list::matches(&visit.api.reads, query, cursor, PAGE_ROWS, scan_time())).await?;
-    let first_ones =
-        if cursor.is_none() && page.next.is_some() { stored(first_ones(visit, &top)).await? } else { Vec::new() };
+    let is_large = page.next.is_some();
     let all: Vec<TimelineTask> = page.tasks.iter().map(timed).collect();
-    let next =
-        page.next.as_deref().map(|cursor| view.url_with(&format!("/tasks/{id}/timeline"), &[("cursor", cursor)]));
-    let first = cursor.map(|_| view.below_task(id, "timeline"));
+    let (open, first_ones) = match cursor {
+        Some(_) => (Vec::new(), Vec::new()),
+        None if is_large => (stored(open_ones(visit, &top)).await?, stored(first_ones(visit, &top)).await?),
+        None => (page.tasks.iter().filter(|task| is_open(task)).map(timed).collect(), Vec::new()),
+    };
+    let (from, to) = (visit.query.time_ms("from")?, visit.query.time_ms("to")?);
+    let zoomed = visit.query.select(&["from", "to"]);
+    let url = |query: &[(&str, &str)]| view.url_with(&format!("/tasks/{id}/timeline"), query);
+    let page_url = |cursor: Option<&str>| {
+        let zoomed = zoomed.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        url(&zoomed.chain(cursor.map(|cursor| ("cursor", cursor))).collect::<Vec<_>>())
+    };
+    let next = page.next.as_deref().map(|next| page_url(Some(next)));
+    let first = cursor.map(|_| page_url(None));
     let note = format!("{} of {}", count(all.len()), counted(top.tree.total, "task", "tasks"));
     let last = top.tree.ended_by.as_deref();
-    let range = Range::of(first_ones.iter().chain(&all));
-    let rows =
-        |prefix: &str, tasks: &[TimelineTask]| timeline(view, prefix, &tasks.iter().collect::<Vec<_>>(), range, last);
+    let range = range_of(open.iter().chain(&first_ones).chain(&all), !top.state.is_terminal(), view.now_ms);
+    let range = range.part(from, to);
+    let zoom_url = |part: Option<(&str, &str)>| match part {
+        Some((from, to)) => url(&[("from", from), ("to", to)]),
+        None => url(&[]),
+    };
+    let rows = |prefix: &str, tasks: &[TimelineTask]| {
+        timeline(view, prefix, &top, &tasks.iter().collect::<Vec<_>>(), range, last)
+    };
+    let has_open = !open.is_empty() && all.len() > 1;
     let main = html! {
         (head(view, &top))
         (tabs(view, &top, "timeline"))
+        section.panel { (legend(range, last.is_some())) (zoom(range, !zoomed.is_empty(), zoom_url)) }
+        @if has_open { (section("Open", is_large.then_some("without queued ones"), &rows("o", &open))) }
+        @if !first_ones.is_empty() { (section("Critical path and failed tasks", None, &rows("e", &first_ones))) }
         section.panel {
-            (legend(&top, range, last.is_some()))
-            @if !first_ones.is_empty() {
-                h2 { "Critical path and failed tasks" }
-                (rows("e", &first_ones))
-                h2 { "All tasks, by creation" }
-            }
+            @if has_open || !first_ones.is_empty() { h2 { "All tasks, by creation" } }
             (rows("t", &all))
             (pager_of_oldest(first.as_deref(), next.as_deref(), &note))
         }
         (commands(&[format!("kafleet list --root {}", quoted(id)), curl_get(&format!("/v1/tasks?root={id}"))]))
     };
     Ok(PageAnswer::Page(Body { title: format!("Timeline of {id}"), state: Some(top.state), main }))
+}
+
+fn section(heading: &str, note: Option<&str>, rows: &Markup) -> Markup {
+    html! {
+        section.panel {
+            h2 { (heading) @if let Some(note) = note { " " span.quiet { (note) } } }
+            (rows)
+        }
+    }
+}
+
+/// Whether a task itself has not ended, apart from the tasks below it.
+fn is_open(task: &TaskView) -> bool {
+    !task.record.own.is_terminal() && !task.superseded
+}
+
+/// Open tasks of a tree that does not fit on a page.
+async fn open_ones(visit: &Visit, top: &Status) -> Result<Vec<TimelineTask>, ApiError> {
+    if top.state.is_terminal() {
+        return Ok(Vec::new());
+    }
+    Ok(open_views(&visit.api, &top.id, LISTED_OPEN, scan_time()).await?.iter().map(timed).collect())
 }
 
 fn timed(task: &TaskView) -> TimelineTask {

@@ -159,5 +159,5 @@ fn toggle_url(visit: &Visit, open: &[&str], id: &str, is_open: bool) -> String {
 }
 
 fn table(rows: &[Markup]) -> Markup {
-    crate::parts::table::table(&["Task", "State", "Type", "#Took", "#Children", "Error"], rows)
+    crate::parts::table::table(&["Task", "State", "Type", "Time", "#Children", "Progress or error"], rows)
 }

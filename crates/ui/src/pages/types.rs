@@ -448,7 +448,7 @@ fn slowest_of(view: &View, slowest: Result<Slowest, ApiError>) -> Markup {
                 @let rows: Vec<Markup> = slowest.attempts.iter().map(|attempt| attempt_row(view, attempt)).collect();
                 section.panel #slowest {
                     h2 { "Slowest attempts " span.quiet { "of the last 24 hours" } }
-                    (table(&["Task", "#Run", "#Attempt", "#Took", "Ended", "Worker"], &rows))
+                    (table(&["Task", "#Run", "#Attempt", "#Ran", "Ended", "Worker"], &rows))
                 }
             }
             Err(error) => { (missing("The slowest attempts", &error.document())) }

@@ -3,7 +3,7 @@
 use kafleet_documents::{History, HistoryItem};
 use maud::{Markup, html};
 
-use super::times::{between, duration, time};
+use super::times::{between, duration, exact_time};
 use super::{View, first_line};
 
 /// Attempt with its outcome.
@@ -31,10 +31,9 @@ impl<'a> Attempt<'a> {
 
     fn apply(&mut self, event: &'a HistoryItem) {
         self.worker = event.worker.as_deref().or(self.worker);
-        self.started_at = self.started_at.or(event.started_at.as_deref());
-        if event.kind == "started" {
-            self.started_at = Some(&event.at);
-        }
+        // The end states when its attempt started: a worker that crashed may have started it before.
+        let started = (event.kind == "started").then_some(event.at.as_str());
+        self.started_at = event.started_at.as_deref().or(self.started_at).or(started);
         if ENDS.contains(&event.kind.as_str()) {
             self.ended_at = Some(&event.at);
             self.outcome = match event.kind.as_str() {
@@ -47,7 +46,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Milliseconds from start to end.
-    fn took(&self) -> Option<i64> {
+    fn ran(&self) -> Option<i64> {
         between(self.started_at, self.ended_at)
     }
 }
@@ -66,18 +65,55 @@ pub(super) fn attempts(history: &History) -> Vec<Attempt<'_>> {
     attempts
 }
 
-/// Attempts as bars, the longest as the scale.
-pub(in super::super) fn attempt_bars(view: &View, history: &History) -> Markup {
+/// Start of an attempt, to separate its lines in a log.
+pub(in super::super) struct AttemptStart {
+    /// Number of the attempt, with that of its run if there was a retry.
+    pub name: String,
+    /// Time of a document.
+    pub at: String,
+}
+
+/// Starts of the attempts, in the order of time. None if there is at most one attempt: nothing has to be separated.
+pub(in super::super) fn attempt_starts(history: &History) -> Vec<AttemptStart> {
     let attempts = attempts(history);
-    let longest = attempts.iter().filter_map(Attempt::took).max().unwrap_or_default().max(1);
+    let has_runs = attempts.iter().any(|attempt| attempt.run > 1);
+    let name = |attempt: &Attempt<'_>| {
+        let run = if has_runs { format!("run {}, ", attempt.run) } else { String::new() };
+        format!("{run}attempt {}", attempt.number)
+    };
+    let start = |attempt: &Attempt<'_>| Some(AttemptStart { name: name(attempt), at: attempt.started_at?.to_owned() });
+    let mut starts: Vec<AttemptStart> = attempts.iter().filter_map(start).collect();
+    // All times of documents have the same form.
+    starts.sort_by(|one, other| one.at.cmp(&other.at));
+    if starts.len() > 1 { starts } else { Vec::new() }
+}
+
+/// Attempts as bars, the longest as the scale. `retries`: retries that the task allows, if it states them.
+pub(in super::super) fn attempt_bars(view: &View, history: &History, retries: Option<u32>) -> Markup {
+    let attempts = attempts(history);
+    let longest = attempts.iter().filter_map(Attempt::ran).max().unwrap_or_default().max(1);
+    let has_runs = attempts.iter().any(|attempt| attempt.run > 1);
     html! {
         @if !attempts.is_empty() {
             section.panel #attempts {
                 h2 { "Attempts" }
                 div.scroll {
                     table {
-                        (headings())
-                        tbody { @for attempt in &attempts { (attempt_row(view, attempt, longest)) } }
+                        thead {
+                            tr {
+                                @if has_runs { th.number { "Run" } }
+                                th.number { "Attempt" } th { "Started" } th.number { "Ran" } th { "Outcome" }
+                            }
+                        }
+                        tbody {
+                            @for attempt in &attempts {
+                                tr {
+                                    @if has_runs { td.number { (attempt.run) } }
+                                    td.number { (number_of(attempt.number, retries)) }
+                                    (outcome_columns(view, attempt, longest))
+                                }
+                            }
+                        }
                     }
                 }
             }
@@ -85,34 +121,27 @@ pub(in super::super) fn attempt_bars(view: &View, history: &History) -> Markup {
     }
 }
 
-fn headings() -> Markup {
+/// Start, length and outcome of an attempt.
+fn outcome_columns(view: &View, attempt: &Attempt<'_>, longest: i64) -> Markup {
     html! {
-        thead {
-            tr {
-                th.number { "Run" } th.number { "Attempt" } th { "Started" } th.number { "Took" }
-                th { span.hidden { "Share" } } th { "Outcome" } th { "Worker" }
+        td.time { @match attempt.started_at { Some(at) => { (exact_time(at)) } None => { span.quiet { "–" } } } }
+        td.number {
+            @match attempt.ran() {
+                Some(ms) => { (duration(ms)) (meter(tone(attempt.outcome), ms * 1_000 / longest)) }
+                None => { "–" }
             }
+        }
+        td.message {
+            span class={ "pill " (tone(attempt.outcome)) } { (attempt.outcome) }
+            @if let Some(worker) = attempt.worker { " on " (super::tasks::worker_link(view, worker)) }
+            @if let Some(message) = attempt.message { " " span.error { (first_line(message, 80)) } }
         }
     }
 }
 
-fn attempt_row(view: &View, attempt: &Attempt<'_>, longest: i64) -> Markup {
-    html! {
-        tr {
-            td.number { (attempt.run) }
-            td.number { (attempt.number) }
-            td.time { (super::times::optional_time(attempt.started_at)) }
-            td.number { @match attempt.took() { Some(ms) => { (duration(ms)) } None => { "–" } } }
-            td.meter { @if let Some(ms) = attempt.took() { (meter(tone(attempt.outcome), ms * 1_000 / longest)) } }
-            td {
-                span class={ "pill " (tone(attempt.outcome)) } { (attempt.outcome) }
-                @if let Some(message) = attempt.message {
-                    " " span.error { (first_line(message, 80)) }
-                }
-            }
-            td { @if let Some(worker) = attempt.worker { (super::tasks::worker_link(view, worker)) } }
-        }
-    }
+/// Number of an attempt and of all that the task may have: `3 of 4`.
+pub(in super::super) fn number_of(number: u32, retries: Option<u32>) -> String {
+    retries.map_or_else(|| number.to_string(), |retries| format!("{number} of {}", u64::from(retries) + 1))
 }
 
 /// Bar of a length in thousandths.
@@ -150,7 +179,7 @@ pub(in super::super) fn history_table(history: &History) -> Markup {
 fn history_row(event: &HistoryItem) -> Markup {
     html! {
         tr.quiet[event.ignored] {
-            td.time { (time(&event.at)) }
+            td.time { (exact_time(&event.at)) }
             td { (event.kind.replace('_', " ")) @if event.ignored { " (ignored)" } }
             td.number { (event.run) }
             td.number { @if event.attempt > 0 { (event.attempt) } }

@@ -8,8 +8,10 @@ use maud::{Markup, html};
 
 mod advice;
 pub(super) mod attempts;
+pub(super) mod axis;
 pub(super) mod bar;
 pub(super) mod chart;
+pub(super) mod clock;
 pub(super) mod command;
 pub(super) mod facts;
 pub(super) mod failures;
@@ -18,6 +20,7 @@ pub(super) mod frame;
 pub(super) mod json;
 pub(super) mod notice;
 pub(super) mod problem;
+pub(super) mod progress;
 pub(super) mod queue;
 pub(super) mod search;
 pub(super) mod state;
@@ -38,6 +41,9 @@ pub(super) struct View {
     pub base: String,
     pub role: Role,
     pub read_only: bool,
+    /// Time of the rendering, epoch milliseconds. Only texts that are marked as those of a clock depend on it, and drawings
+    /// that round it: everything else stays the same from one rendering to the next.
+    pub now_ms: i64,
 }
 
 impl View {

@@ -7,8 +7,10 @@ use kafleet_documents::Status;
 use kafleet_model::record::state::State;
 use maud::{Markup, html};
 
+use super::clock::state_time;
+use super::progress::small_progress;
 use super::state::{pill, word};
-use super::times::{between, duration, optional_time};
+use super::times::optional_time;
 use super::{View, count, first_line};
 
 /// Characters of an error in a row.
@@ -76,7 +78,7 @@ fn headings(selectable: bool) -> Markup {
                 th scope="col" { "Task" }
                 th scope="col" { "Type" }
                 th scope="col" { "Created" }
-                th.number scope="col" { "Took" }
+                th scope="col" { "Time" }
                 th.number scope="col" { "Children" }
                 th scope="col" { "Worker or error" }
             }
@@ -98,17 +100,10 @@ fn row(view: &View, prefix: &str, task: &Status, selectable: bool, cause: Option
             }
             td { (type_link(view, task.task_type.as_deref())) }
             td.time { (optional_time(task.created_at.as_deref().or(task.seen_at.as_deref()))) }
-            td.number { (took(task)) }
+            td.span { (state_time(view, task)) }
             td.number { (children(task)) }
             td.detail { (detail(view, task, cause)) }
         }
-    }
-}
-
-fn took(task: &Status) -> Markup {
-    match between(task.started_at.as_deref(), task.ended_at.as_deref()) {
-        Some(ms) => html! { (duration(ms)) },
-        None => html! { span.quiet { "–" } },
     }
 }
 
@@ -124,9 +119,10 @@ fn children(task: &Status) -> Markup {
     }
 }
 
-/// Error of a task, the one of a descendant through which it failed, or its worker.
+/// Error of a task, the one of a descendant through which it failed, or its progress and worker.
 fn detail(view: &View, task: &Status, cause: Option<&Status>) -> Markup {
     html! {
+        (small_progress(task))
         @if has_failed_below(task) {
             (failed_below(view, task, cause))
         } @else if let Some(error) = &task.error {
@@ -216,9 +212,10 @@ pub(in super::super) fn tree_row(view: &View, node: &Status, level: usize, toggl
             }
             td { (pill(node.state)) }
             td { (type_link(view, node.task_type.as_deref())) }
-            td.number { (took(node)) }
+            td.span { (state_time(view, node)) }
             td.number { (children(node)) }
             td.detail {
+                (small_progress(node))
                 @if let Some(error) = &node.error { span.error { (first_line(&error.text(), ERROR_CHARS)) } }
             }
         }

@@ -1,10 +1,10 @@
-use kafleet_documents::{History, HistoryItem};
+use kafleet_documents::{History, HistoryItem, Status};
 use kafleet_model::record::state::State;
 
 use super::*;
 
 fn view(base: &str) -> View {
-    View { base: base.into(), role: Role::Submit, read_only: false }
+    View { base: base.into(), role: Role::Submit, read_only: false, now_ms: 0 }
 }
 
 #[test]
@@ -101,9 +101,8 @@ fn field_of_a_form_has_its_label_and_hint() {
     );
 }
 
-#[test]
-fn attempt_after_a_wait_or_an_interruption_has_a_row_of_its_own() {
-    let event = |kind: &str, second: u32, waits| HistoryItem {
+pub(super) fn event(kind: &str, second: u32, waits: u32) -> HistoryItem {
+    HistoryItem {
         kind: kind.into(),
         at: format!("2026-01-31T12:00:{second:02}.000Z"),
         run: 1,
@@ -116,7 +115,29 @@ fn attempt_after_a_wait_or_an_interruption_has_a_row_of_its_own() {
         by: None,
         ignored: false,
         position: "0:1".into(),
-    };
+    }
+}
+
+fn rows_of(events: Vec<HistoryItem>, retries: Option<u32>) -> String {
+    let history = History { id: "a".into(), events, dropped: 0, duplicates: 0 };
+    attempts::attempt_bars(&view(""), &history, retries).into_string()
+}
+
+#[test]
+fn attempt_begins_with_its_first_start_or_that_which_its_end_states() {
+    let added = || vec![event("started", 1, 0), event("continuations_added", 8, 0)];
+    let end =
+        |started_at: Option<&str>| HistoryItem { started_at: started_at.map(Into::into), ..event("succeeded", 9, 0) };
+    let ended = |end: HistoryItem| rows_of([added(), vec![end]].concat(), Some(3));
+    assert!(ended(end(None)).contains("8.0 s"));
+    assert!(ended(end(Some("2026-01-31T12:00:01.000Z"))).contains("8.0 s"));
+    assert!(ended(end(Some("2026-01-31T12:00:05.000Z"))).contains("4.0 s"), "the worker has started it again");
+    let rows = rows_of(added(), Some(3));
+    assert!(rows.contains("<td class=\"number\">1 of 4</td>") && rows.contains("12:00:01.000"), "{rows}");
+}
+
+#[test]
+fn attempt_after_a_wait_or_an_interruption_has_a_row_of_its_own() {
     let events = vec![
         event("started", 1, 0),
         event("retrying", 3, 1),
@@ -125,12 +146,66 @@ fn attempt_after_a_wait_or_an_interruption_has_a_row_of_its_own() {
         event("started", 9, 0),
         event("succeeded", 10, 0),
     ];
-    let history = History { id: "a".into(), events, dropped: 0, duplicates: 0 };
-    let rows = attempts::attempt_bars(&view(""), &history).into_string();
+    let rows = rows_of(events, None);
     let outcomes: Vec<&str> = ["waited", "interrupted", "succeeded", "running", "failed"]
         .into_iter()
         .filter(|outcome| rows.contains(&format!(">{outcome}</span>")))
         .collect();
     assert_eq!(outcomes, ["waited", "interrupted", "succeeded"]);
     assert!(rows.contains("2.0 s") && rows.contains("3.0 s") && rows.contains("1.0 s"), "{rows}");
+}
+
+const NOW: i64 = 1_769_860_900_000;
+
+pub(super) fn status(change: serde_json::Value) -> Status {
+    let counts = serde_json::json!({"total": 0, "pending": 0, "successful": 0, "failed": 0, "by_state": {}});
+    let mut document = serde_json::json!({
+        "id": "a", "parent": null, "root": "a", "type": "echo", "state": "running", "own_state": "running", "run": 1,
+        "attempt": 1, "name": null, "creator": null, "tags": [], "link": null, "options": null, "external": false, "created_at": "2026-01-31T12:00:00.000Z", "seen_at": null, "started_at": null, "ended_at": null,
+        "due_at": null, "progress": null, "result": null, "error": null, "children": counts, "tree": counts, "worker": null,
+        "record": null, "position": "0:1", "duplicates": 0,
+    });
+    document.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+    serde_json::from_value(document).unwrap()
+}
+
+#[test]
+fn time_of_a_task_is_that_of_its_state() {
+    let view = View { now_ms: NOW, ..view("") };
+    let text = |change| {
+        let shown = clock::state_time(&view, &status(change)).into_string();
+        let without_tags: String =
+            shown.split('<').map(|part| part.split_once('>').map_or(part, |(_, text)| text)).collect();
+        without_tags
+    };
+    let at = |second: u32| format!("2026-01-31T12:{:02}:{:02}.000Z", second / 60, second % 60);
+    for (change, expected) in [
+        (serde_json::json!({"state_since": at(0)}), "running 1 min 40 s"),
+        (serde_json::json!({"state": "queued", "state_since": at(60)}), "queued 40 s"),
+        (serde_json::json!({"state": "retrying", "due_at": at(520)}), "retries in 7 min 0 s"),
+        (serde_json::json!({"state": "scheduled", "due_at": at(10)}), "starts in 0 s"),
+        (serde_json::json!({"state": "waiting_for_children", "state_since": at(95)}), "waits for children 5 s"),
+        (serde_json::json!({"state": "running"}), "running"),
+        (serde_json::json!({"state": "succeeded", "started_at": at(1), "ended_at": at(3)}), "took 2.0 s"),
+        (serde_json::json!({"state": "cancelled", "ended_at": at(3)}), "–"),
+    ] {
+        assert_eq!(text(change), expected);
+    }
+}
+
+#[test]
+fn progress_with_figures_is_a_bar_with_the_rest() {
+    let view = View { now_ms: NOW, ..view("") };
+    let block = |progress: serde_json::Value| {
+        let task = status(serde_json::json!({"progress": progress, "state_since": "2026-01-31T12:00:00.000Z"}));
+        (progress::progress_block(&view, &task).into_string(), progress::small_progress(&task).into_string())
+    };
+    let (large, small) = block(serde_json::json!({"done": 1_000, "total": 6_000, "message": "p<3"}));
+    for text in ["<progress max=\"6000\" value=\"1000\"", "1,000 of 6,000", "p&lt;3"] {
+        assert!(large.contains(text) && small.contains(text), "{text} is missing: {large} {small}");
+    }
+    assert!(large.contains("about 8 min 20 s left") && large.contains("&quot;done&quot;: 1000"), "{large}");
+    let (large, small) = block(serde_json::json!({"done": "1", "total": 6}));
+    assert!(!large.contains("<progress") && large.contains("&quot;total&quot;: 6") && small.is_empty(), "{large}");
+    assert!(!block(serde_json::json!({"done": 0, "total": 6})).0.contains("left"), "nothing is known of its speed");
 }

@@ -4,11 +4,29 @@ use kafleet_model::schedule::time_zone;
 use kafleet_model::task::parse_time;
 use maud::{Markup, html};
 
+/// End of the milliseconds in a time of a document, such as `2026-01-31T12:00:00.123Z`.
+const EXACT_END: usize = 23;
+
 /// Time of a document (RFC 3339), to the second and in UTC like all times of the UI. The script hides recent dates.
 pub(in super::super) fn time(text: &str) -> Markup {
+    time_to(text, 19)
+}
+
+/// The same to the millisecond, for events that follow each other closely.
+pub(in super::super) fn exact_time(text: &str) -> Markup {
+    time_to(text, EXACT_END)
+}
+
+/// Time of day of a document's time, to the millisecond.
+pub(in super::super) fn exact_clock(text: &str) -> &str {
+    text.get(11..EXACT_END).unwrap_or(text)
+}
+
+/// Time with the characters of its text up to `end`.
+fn time_to(text: &str, end: usize) -> Markup {
     html! {
         time datetime=(text) title=(text) {
-            @match (text.get(..10), text.get(11..19)) {
+            @match (text.get(..10), text.get(11..end)) {
                 (Some(date), Some(time)) => { span.date { (date) " " } (time) } _ => { (text) }
             }
         }
@@ -62,6 +80,8 @@ mod tests {
             "<time datetime=\"2026-11-01T13:02:11.480Z\" title=\"2026-11-01T13:02:11.480Z\">\
              <span class=\"date\">2026-11-01 </span>13:02:11</time>"
         );
+        assert!(exact_time("2026-11-01T13:02:11.480Z").into_string().contains("</span>13:02:11.480</time>"));
+        assert_eq!(exact_clock("2026-11-01T13:02:11.480Z"), "13:02:11.480");
         assert_eq!(between(Some("2026-11-01T13:02:11.480Z"), Some("2026-11-01T13:02:12Z")), Some(520));
     }
 

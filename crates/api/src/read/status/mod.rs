@@ -2,14 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use kafleet_documents::{Children, History, HistoryItem, StateDocument, Status, Tree, TreeNode};
+use kafleet_documents::{Children, StateDocument, Status, Tree, TreeNode};
+use kafleet_model::record::TaskRecord;
 use kafleet_model::record::rollup::{Counts, children_of};
 use kafleet_model::record::state::{Category, State};
-use kafleet_model::record::{HistoryEntry, TaskRecord};
 use kafleet_model::task::document::ShownFields;
 use kafleet_model::units::time::time_text;
 
 use super::consistency::TaskView;
+
+mod history;
+mod since;
+
+pub use history::history;
+pub(crate) use history::last_start;
 
 /// Returns the position of the last event included in a record.
 pub fn position(task: &TaskView) -> String {
@@ -37,6 +43,7 @@ pub fn status(task: &TaskView) -> Status {
         started_at: record.times.started_at_ms.map(time_text),
         ended_at: record.times.ended_at_ms.map(time_text),
         due_at: record.times.due_ms.map(time_text),
+        state_since: since::state_since(record).map(time_text),
         progress: record.outcome.progress.clone(),
         result: record.outcome.output.clone(),
         error: record.outcome.error.as_deref().cloned(),
@@ -73,33 +80,6 @@ pub(crate) fn tree_node(task: &TaskView) -> TreeNode {
         tree: tree(record),
         below: Vec::new(),
         omitted: 0,
-    }
-}
-
-pub fn history(task: &TaskView) -> History {
-    let record = &task.record;
-    History {
-        id: task.id.to_string(),
-        events: record.history.entries.iter().map(|entry| history_item(task.partition, entry)).collect(),
-        dropped: record.history.dropped,
-        duplicates: record.history.duplicates,
-    }
-}
-
-fn history_item(partition: u32, entry: &HistoryEntry) -> HistoryItem {
-    HistoryItem {
-        kind: entry.kind.name().to_owned(),
-        at: time_text(entry.at_ms),
-        run: entry.run,
-        attempt: entry.attempt,
-        worker: entry.worker.as_deref().map(str::to_owned),
-        message: entry.message.clone(),
-        error_kind: entry.error_kind.as_deref().map(str::to_owned),
-        waits: entry.waits,
-        started_at: entry.took_ms.map(|took| time_text(entry.at_ms.saturating_sub(took.into()))),
-        by: entry.by.as_deref().map(str::to_owned),
-        ignored: entry.ignored,
-        position: format!("{partition}:{}", entry.offset),
     }
 }
 

@@ -1,5 +1,9 @@
-use kafleet_model::event::Event;
+use std::sync::Arc;
+
+use kafleet_model::event::{Event, Kind};
 use kafleet_model::projection::{LogPosition, WorkingSet};
+use kafleet_model::record::HistoryEntry;
+use kafleet_model::task::continuation::Continuation;
 use kafleet_model::task::id::TaskId;
 use kafleet_model::task::parse_time;
 use kafleet_model::trace::Sampler;
@@ -59,16 +63,20 @@ fn times(value: &Value, path: &str, collected: &mut Vec<(String, i64)>) {
     }
 }
 
-/// Returns all documents about a task, including notification payloads.
-fn documents(id: &TaskId, record: &TaskRecord) -> Vec<Value> {
-    let task = TaskView {
+fn view(id: &TaskId, record: &TaskRecord) -> TaskView {
+    TaskView {
         id: id.clone(),
         partition: 0,
         checkpoint: Checkpoint::default(),
         record: record.clone(),
         superseded: false,
         sampler: Sampler::NEVER,
-    };
+    }
+}
+
+/// Returns all documents about a task, including notification payloads.
+fn documents(id: &TaskId, record: &TaskRecord) -> Vec<Value> {
+    let task = view(id, record);
     let mut documents = vec![
         serde_json::to_value(status(&task)).unwrap(),
         serde_json::to_value(history(&task)).unwrap(),
@@ -97,4 +105,51 @@ proptest! {
             }
         }
     }
+}
+
+/// Record of a running task whose first attempt has these events on a worker: kind, time and, of ends, the duration.
+fn record_with(events: &[(Kind, &str, i64, Option<u32>)], continuations: usize) -> TaskRecord {
+    let mut record = TaskRecord::expected(1, 0);
+    (record.own, record.state) = (State::Running, State::Running);
+    let then = vec![Continuation::new("after", serde_json::json!(1)); continuations];
+    record.continuations.from_handler = (continuations > 0).then_some(then);
+    for (kind, worker, at_ms, took_ms) in events {
+        let entry = HistoryEntry::of_fold(*kind, 1, (*at_ms, *at_ms), String::new());
+        let (attempt, worker) = (1, Some(Arc::from(*worker)));
+        record.history.entries.push(HistoryEntry { attempt, worker, took_ms: *took_ms, ..entry });
+    }
+    record
+}
+
+fn kinds(record: &TaskRecord) -> String {
+    let history = history(&view(&TaskId::parse("a").unwrap(), record));
+    history.events.iter().map(|event| event.kind.clone()).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn started_of_a_running_attempt_adds_continuations() {
+    use Kind::{Interrupted, Started, Succeeded};
+    let twice = [(Started, "w", 10, None), (Started, "w", 178, None), (Succeeded, "w", 179, Some(169))];
+    assert_eq!(kinds(&record_with(&twice, 1)), "started continuations_added succeeded");
+    assert_eq!(kinds(&record_with(&twice[..2], 1)), "started continuations_added");
+    // A quick attempt has no `started` of its own.
+    let quick = [(Started, "w", 20, None), (Succeeded, "w", 21, Some(5))];
+    assert_eq!(kinds(&record_with(&quick, 1)), "continuations_added succeeded");
+    let record = record_with(&twice[..2], 1);
+    assert_eq!(last_start(&record).map(|entry| entry.at_ms), Some(10));
+    assert_eq!(since::state_since(&record), Some(10), "it has been running since its start");
+    let interrupted =
+        [(Started, "w", 10, None), (Interrupted, "w", 15, None), (Started, "w", 20, None), (Started, "w", 30, None)];
+    assert_eq!(kinds(&record_with(&interrupted, 1)), "started interrupted started continuations_added");
+}
+
+#[test]
+fn second_start_of_an_attempt_stays_a_start() {
+    use Kind::{Started, Succeeded};
+    // The worker has crashed, and has started the attempt again under its name.
+    let crashed = [(Started, "w", 10, None), (Started, "w", 50, None), (Succeeded, "w", 60, Some(10))];
+    assert_eq!(kinds(&record_with(&crashed, 1)), "started started succeeded");
+    assert_eq!(kinds(&record_with(&crashed[..2], 0)), "started started", "the task has no continuations");
+    let elsewhere = [(Started, "w", 10, None), (Started, "v", 50, None)];
+    assert_eq!(kinds(&record_with(&elsewhere, 1)), "started started");
 }

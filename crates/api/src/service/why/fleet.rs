@@ -18,6 +18,7 @@ use crate::state::Api;
 
 use super::count::{Count, Counter};
 use super::queue_reads::QueueReads;
+use super::signs::{SignOfLife, last_event};
 use super::{age, explain_record};
 
 /// Maximum partitions of a type whose lag is added up.
@@ -144,23 +145,28 @@ pub(super) async fn consumer_lag(api: &Api, task_type: &str) -> Result<Option<Co
 }
 
 /// Explains a task that a worker has taken, including the worker's last heartbeat.
-pub(super) fn explain_taken(api: &Api, task: &TaskView) -> Finding {
+pub(super) async fn explain_taken(api: &Api, task: &TaskView) -> Finding {
     let finding = explain_record(task);
-    let (Some(worker), Reason::Running | Reason::WorkerSilent) = (task.record.worker.as_deref(), finding.code) else {
+    if task.record.worker.is_none() || !matches!(finding.code, Reason::Running | Reason::WorkerSilent) {
         return finding;
-    };
+    }
+    let heartbeat = heartbeat_of(api, task);
+    let last_event = last_event(api, task).await;
     let now = now_ms();
-    let heartbeat = api.fleet.workers.heartbeats().into_iter().find(|(_, heartbeat)| heartbeat.id == worker);
-    let names_it =
-        |(_, heartbeat): &&(i64, Heartbeat)| heartbeat.running.iter().any(|running| running.id == task.id.as_str());
-    let named_ms = heartbeat.as_ref().filter(names_it).map(|(received, _)| *received);
-    let last_ms = task.record.history.entries.iter().map(|entry| entry.at_ms).chain(named_ms).max();
-    let quiet_ms = last_ms.map(|last| now.saturating_sub(last).max(0) as u64);
+    let sign = SignOfLife::newest(task, last_event.as_ref(), heartbeat.as_ref());
+    let quiet_ms = sign.as_ref().map(|sign| now.saturating_sub(sign.at_ms).max(0) as u64);
+    let sign = sign.map_or_else(String::new, |sign| format!("; {}", sign.text(now)));
     let received = heartbeat.map_or_else(
         || "; its worker has sent no heartbeat".to_owned(),
         |(received, heartbeat)| describe_heartbeat(&heartbeat, received, now),
     );
-    Finding { quiet_ms, message: finding.message + &received, ..finding }
+    Finding { quiet_ms, message: finding.message + &sign + &received, ..finding }
+}
+
+/// Last heartbeat of the worker of a task, and when it was received.
+pub(super) fn heartbeat_of(api: &Api, task: &TaskView) -> Option<(i64, Heartbeat)> {
+    let worker = task.record.worker.as_deref()?;
+    api.fleet.workers.heartbeats().into_iter().find(|(_, heartbeat)| heartbeat.id == worker)
 }
 
 /// Explains why the worker that owns a partition starts no task of it: no start offset, too many failures, an open

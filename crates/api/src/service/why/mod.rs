@@ -16,6 +16,7 @@ use kafleet_store::Index;
 
 use crate::http::problem::ApiError;
 use crate::read::consistency::TaskView;
+use crate::read::status::last_start;
 use crate::service::context::{After, RequestContext};
 use crate::state::Api;
 
@@ -24,14 +25,16 @@ mod count;
 mod fleet;
 mod queue_reads;
 mod queued;
+mod signs;
 
 use continuations::explain_unstarted;
 pub(crate) use fleet::consumer_group;
-use fleet::{blocking_commands, explain_taken};
+use fleet::{blocking_commands, explain_taken, heartbeat_of};
 use queue_reads::QueueReads;
 pub use queue_reads::RecentQueues;
 use queued::explain_queued;
 pub(crate) use queued::task_of;
+use signs::SignOfLife;
 
 /// Maximum tasks of a tree that are inspected.
 const MAX_INSPECTED: usize = 2_000;
@@ -74,7 +77,7 @@ async fn explain(
         }
         State::WaitingForChildren => explain_waiting(api, &task).await?,
         state if state.is_terminal() => explain_ended(api, &task).await?,
-        _ => vec![explain_taken(api, &task)],
+        _ => vec![explain_taken(api, &task).await],
     };
     if task.record.state.is_terminal() {
         findings.extend(explain_unstarted(api, &task).await?);
@@ -145,14 +148,11 @@ fn due(record: &TaskRecord) -> String {
 
 fn running(task: &TaskView) -> String {
     let record = &task.record;
-    let now = now_ms();
     let worker = record.worker.as_deref().unwrap_or("an unknown worker");
-    let started_ms = last_of(record, Kind::Started).map(|entry| entry.at_ms).or(record.times.started_at_ms);
+    let started_ms = last_start(record).map(|entry| entry.at_ms).or(record.times.started_at_ms);
     let since = started_ms.map_or_else(String::new, |at| format!(" since {}", time_text(at)));
-    let received = record.history.entries.iter().map(|entry| entry.at_ms).max();
-    let received = received.map_or_else(String::new, |at| format!("; its last event is {} old", age(now - at)));
     let before = interruptions(record).map_or_else(String::new, |text| format!("{text}; "));
-    format!("{before}attempt {} is running on `{worker}`{since}{received}", record.attempt.max(1))
+    format!("{before}attempt {} is running on `{worker}`{since}", record.attempt.max(1))
 }
 
 /// Describes the starts of the run that ended without an outcome, and the last of them.
@@ -195,7 +195,7 @@ async fn explain_waiting(api: &Api, task: &TaskView) -> Result<Vec<Finding>, Api
     let (mut open, inspected) = open_descendants(api, task).await?;
     open.sort_by_key(|child| std::cmp::Reverse(child.id.as_str().matches(':').count()));
     let pending = crate::read::status::status(task).tree.pending.saturating_sub(1);
-    let mut findings: Vec<Finding> = open.iter().take(MAX_LISTED).map(open_child).collect();
+    let mut findings: Vec<Finding> = open.iter().take(MAX_LISTED).map(|child| open_child(api, child)).collect();
     if let (Some(first), true) = (findings.first_mut(), pending > 1) {
         first.message += &format!(" ({pending} tasks below are open in total)");
     }
@@ -219,8 +219,14 @@ async fn open_descendants(api: &Api, task: &TaskView) -> Result<(Vec<TaskView>, 
     Ok((open, inspected))
 }
 
-fn open_child(child: &TaskView) -> Finding {
-    let because = summarize_record(child);
+fn open_child(api: &Api, child: &TaskView) -> Finding {
+    let now = now_ms();
+    let heartbeat = heartbeat_of(api, child).filter(|_| child.record.own == State::Running);
+    // Its progress and its log are not read here: their silence cannot be named.
+    let sign = heartbeat.and_then(|heartbeat| SignOfLife::newest(child, None, Some(&heartbeat)));
+    let sign =
+        sign.filter(|sign| !sign.is_silent(now)).map_or_else(String::new, |sign| format!("; {}", sign.text(now)));
+    let because = summarize_record(child) + &sign;
     let message = format!("`{}` is {}: {because}", child.id, child.record.own);
     Finding::new(Reason::OpenChild, message).about(&child.id)
 }

@@ -1,0 +1,222 @@
+//! Axis of times: the range that a timeline shows, and its round times.
+
+use kafleet_model::units::time::time_text;
+use maud::{Markup, html};
+
+use super::times::exact_clock;
+
+/// Width of a drawing in its own units.
+pub(super) const WIDTH: i64 = 1_000;
+/// Maximum number of round times on an axis.
+const MAX_TICKS: i64 = 6;
+/// Parts of the range of an open tree to which its end is rounded, so that not every look at it is another page.
+const PARTS: i64 = 200;
+/// Part of the passed time that the axis shows of the future.
+const FUTURE: i64 = 4;
+/// Distance of texts on the axis that do not overlap.
+const TEXT_WIDTH: i64 = 120;
+
+const SECOND: i64 = 1_000;
+const MINUTE: i64 = 60 * SECOND;
+const HOUR: i64 = 60 * MINUTE;
+const DAY: i64 = 24 * HOUR;
+/// Distances of round times, each at most twice the one before: of the smallest that is wide enough an axis has three at least.
+#[rustfmt::skip]
+const STEPS: [i64; 29] = [
+    1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500,
+    SECOND, 2 * SECOND, 3 * SECOND, 5 * SECOND, 10 * SECOND, 15 * SECOND, 30 * SECOND,
+    MINUTE, 2 * MINUTE, 3 * MINUTE, 5 * MINUTE, 10 * MINUTE, 15 * MINUTE, 30 * MINUTE,
+    HOUR, 2 * HOUR, 3 * HOUR,
+];
+
+/// Range of times that a drawing shows, epoch milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Range {
+    pub first: i64,
+    pub end: i64,
+    /// Rounded time of the rendering, if the tree is open.
+    pub now: Option<i64>,
+}
+
+impl Range {
+    /// Range of a tree that has ended.
+    pub(super) fn ended(first: i64, last: i64) -> Self {
+        Self { first, end: last.max(first + 1), now: None }
+    }
+
+    /// Range of an open tree, up to now. `due`: the last time that is known of its future, of which a part is shown.
+    pub(super) fn open(first: i64, last: i64, now_ms: i64, due: Option<i64>) -> Self {
+        // Times of machines whose clocks are ahead are in the range.
+        let passed = (now_ms.max(last) - first).max(1);
+        let step = rounding(passed);
+        let now = first + (passed as u64).div_ceil(step as u64) as i64 * step;
+        let end = due.map_or(now, |due| due.clamp(now, now + (now - first) / FUTURE));
+        Self { first, end, now: Some(now) }
+    }
+
+    /// The part of the range between two times.
+    pub(in super::super) fn part(self, from: Option<i64>, to: Option<i64>) -> Self {
+        let first = from.map_or(self.first, |from| from.clamp(self.first, self.end - 1));
+        let end = to.map_or(self.end, |to| to.clamp(first + 1, self.end));
+        Self { first, end, ..self }
+    }
+
+    /// First and second half.
+    pub(super) const fn halves(self) -> [(i64, i64); 2] {
+        let middle = self.first + self.length() / 2;
+        [(self.first, middle), (middle, self.end)]
+    }
+
+    /// Whether a span is in the range, at least in part.
+    pub(super) const fn shows(self, from: i64, to: i64) -> bool {
+        from <= self.end && to >= self.first
+    }
+
+    pub(super) const fn length(self) -> i64 {
+        self.end - self.first
+    }
+
+    /// End of what is known: now, or the end of the tree.
+    pub(super) fn known_end(self) -> i64 {
+        self.now.unwrap_or(self.end)
+    }
+
+    /// Position of a time in the drawing.
+    pub(super) fn position(self, at: i64) -> i64 {
+        let passed = i128::from(at.clamp(self.first, self.end) - self.first);
+        (passed * i128::from(WIDTH) / i128::from(self.length())) as i64
+    }
+
+    /// Round times in the range.
+    fn ticks(self) -> impl Iterator<Item = i64> {
+        let step = self.step();
+        let first = (self.first as u64).div_ceil(step as u64) as i64 * step;
+        (0..MAX_TICKS).map(move |n| first + n * step).take_while(move |at| *at <= self.end)
+    }
+
+    fn step(self) -> i64 {
+        let is_enough = |step: &i64| self.end / step - (self.first - 1) / step <= MAX_TICKS;
+        let longer = std::iter::successors(Some(6 * HOUR), |step| step.checked_mul(2));
+        STEPS.into_iter().chain(longer).find(is_enough).unwrap_or(DAY)
+    }
+
+    /// Time of a tick, as exact as the distance of ticks needs.
+    fn tick_text(self, at: i64) -> String {
+        let text = time_text(at);
+        let part = match self.step() {
+            DAY.. => text.get(5..10),
+            MINUTE.. if self.length() > DAY => return text.get(5..16).unwrap_or(&text).replace('T', " "),
+            MINUTE.. => text.get(11..16),
+            SECOND.. => text.get(11..19),
+            _ => text.get(11..23),
+        };
+        part.unwrap_or(&text).to_owned()
+    }
+}
+
+/// Step to which the end of a range is rounded: a power of two in seconds, between a part of the range and half of that, and at
+/// least a second, which is what the text of the time shows.
+fn rounding(passed: i64) -> i64 {
+    let part = (passed / PARTS / SECOND).max(1);
+    SECOND << (63 - part.leading_zeros())
+}
+
+/// Time of day of now, to the second.
+pub(super) fn clock_text(at: i64) -> String {
+    let text = time_text(at);
+    exact_clock(&text).get(..8).unwrap_or(&text).to_owned()
+}
+
+/// Round times of a range, and now if the tree is open. Positions are in percent, so that the texts keep their proportions.
+pub(super) fn axis(range: Range) -> Markup {
+    let now = range.now.filter(|now| range.shows(*now, *now));
+    let now_position = now.map(|now| range.position(now));
+    let is_free = |position: i64| now_position.is_none_or(|now| (now - position).abs() >= TEXT_WIDTH);
+    html! {
+        svg.ticks role="img" aria-label="times" {
+            @for at in range.ticks() {
+                @let position = range.position(at);
+                (mark("tick", position))
+                @if is_free(position) { (label("tick", position, &range.tick_text(at))) }
+            }
+            @if let (Some(at), Some(position)) = (now, now_position) {
+                (mark("now", position)) (label("now", position, &format!("now {}", clock_text(at))))
+            }
+        }
+    }
+}
+
+fn mark(class: &str, position: i64) -> Markup {
+    let x = percent(position);
+    html! { line class=(class) x1=(x) x2=(x) y1="16" y2="20" {} }
+}
+
+/// Text at a position; at the ends of the axis beside it.
+fn label(class: &str, position: i64, text: &str) -> Markup {
+    let anchor = match position {
+        ..60 => "start",
+        941.. => "end",
+        _ => "middle",
+    };
+    html! { text class=(class) x=(percent(position)) y="12" text-anchor=(anchor) { (text) } }
+}
+
+fn percent(position: i64) -> String {
+    format!("{}.{}%", position / 10, position % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: i64 = 1_769_860_800_000;
+
+    #[test]
+    fn axis_has_three_to_six_round_times() {
+        for length in [7, 40, 999, 12_345, 61_000, 3_600_000, 86_400_000, 90_000_000, 31_536_000_000] {
+            for first in [FIRST, FIRST + 1, FIRST + 12_345_678] {
+                let ticks = Range::ended(first, first + length).ticks().count();
+                assert!((3..=6).contains(&ticks), "{ticks} in {length} ms from {first}");
+            }
+        }
+        let axis = axis(Range::ended(FIRST, FIRST + 10_000)).into_string();
+        for text in ["12:00:02", "12:00:10", "x=\"20.0%\"", "text-anchor=\"end\""] {
+            assert!(axis.contains(text), "{text} is missing in {axis}");
+        }
+    }
+
+    #[test]
+    fn range_of_an_open_tree_ends_now_in_steps() {
+        let open = |passed: i64| Range::open(FIRST, FIRST, FIRST + passed, None);
+        assert_eq!((open(120_400).end, open(120_600).end), (FIRST + 121_000, FIRST + 121_000));
+        assert_eq!((open(3_600_000).end, open(3_615_000).end), (FIRST + 3_600_000, FIRST + 3_616_000));
+        let ends: std::collections::BTreeSet<i64> = (0..3_600).map(|s| open(36_000_000 + s * 1_000).end).collect();
+        assert!(ends.len() <= 30, "{} different pages in an hour", ends.len());
+        assert!(axis(open(120_400)).into_string().contains("now 12:02:01"));
+    }
+
+    #[test]
+    fn part_of_a_range_is_inside_it() {
+        let range = Range::ended(FIRST, FIRST + 10_000);
+        let part = |from: i64, to: i64| {
+            let part = range.part(Some(FIRST + from), Some(FIRST + to));
+            (part.first - FIRST, part.end - FIRST)
+        };
+        assert_eq!(
+            (part(2_000, 5_000), part(-5, 99_999), part(5_000, 2_000)),
+            ((2_000, 5_000), (0, 10_000), (5_000, 5_001))
+        );
+        assert_eq!(part(20_000, 30_000), (9_999, 10_000));
+        assert!(
+            !axis(Range::open(FIRST, FIRST, FIRST + 10_000, None).part(None, Some(FIRST + 5_000)))
+                .into_string()
+                .contains("now")
+        );
+    }
+
+    #[test]
+    fn future_of_an_open_tree_takes_a_fifth_at_most() {
+        let open = |due: i64| Range::open(FIRST, FIRST, FIRST + 100_000, Some(FIRST + due)).end - FIRST;
+        assert_eq!((open(50_000), open(110_000), open(9_000_000)), (100_000, 110_000, 125_000));
+    }
+}

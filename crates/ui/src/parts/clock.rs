@@ -1,0 +1,63 @@
+//! Times that pass: how long a task has been in its state. The text is right when it is rendered; the script keeps it current,
+//! and the entity tag of the page leaves it out.
+
+use kafleet_documents::Status;
+use kafleet_model::record::state::State;
+use maud::{Markup, html};
+
+use super::View;
+use super::times::{between, duration, millis};
+
+/// Mark of an element whose text follows the clock.
+pub(in super::super) const CLOCK_MARK: &str = "data-clock=\"";
+
+/// Time that has passed since a time of a document.
+fn since(view: &View, text: &str) -> Markup {
+    let passed = millis(text).map(|at| view.now_ms.saturating_sub(at));
+    html! { time datetime=(text) title=(text) data-clock="1" { (passed.map_or_else(String::new, span)) } }
+}
+
+/// Time that is left until a time of a document.
+fn until(view: &View, text: &str) -> Markup {
+    let left = millis(text).map(|at| at.saturating_sub(view.now_ms));
+    html! { time datetime=(text) title=(text) data-clock="-1" { (left.map_or_else(String::new, span)) } }
+}
+
+/// Text that is about the time of the rendering, and stays until the page is rendered again.
+pub(in super::super) fn as_of_now(text: &str) -> Markup {
+    html! { span data-clock="" { (text) } }
+}
+
+/// Milliseconds in their two largest units, in whole seconds as the script shows them.
+pub(in super::super) fn span(ms: i64) -> String {
+    let seconds = ms.max(0) / 1_000;
+    if seconds < 60 { format!("{seconds} s") } else { duration(seconds * 1_000) }
+}
+
+/// Time of a task in its state: how long it has been running, when it starts, or how long it took.
+pub(in super::super) fn state_time(view: &View, task: &Status) -> Markup {
+    if task.state.is_terminal() {
+        return took(task);
+    }
+    let passing = |words: &str| html! { (words) @if let Some(at) = &task.state_since { " " (since(view, at)) } };
+    let coming = |words: &str, otherwise: &str| match &task.due_at {
+        Some(due) => html! { (words) " " (until(view, due)) },
+        None => passing(otherwise),
+    };
+    match task.state {
+        State::Scheduled => coming("starts in", "scheduled"),
+        State::Retrying => coming("retries in", "waits to retry"),
+        State::Queued => passing("queued"),
+        State::Running | State::Warning => passing("running"),
+        State::Cancelling => passing("cancelling"),
+        State::WaitingForChildren => passing("waits for children"),
+        _ => passing("expected"),
+    }
+}
+
+fn took(task: &Status) -> Markup {
+    match between(task.started_at.as_deref(), task.ended_at.as_deref()) {
+        Some(ms) => html! { "took " (duration(ms)) },
+        None => html! { span.quiet { "–" } },
+    }
+}

@@ -1,0 +1,54 @@
+use serde_json::json;
+
+use super::super::tests::{event, status};
+use super::*;
+use kafleet_config::Role;
+
+/// A hundred seconds after the creation of the tasks.
+const NOW: i64 = 1_769_860_900_000;
+
+fn drawn(timed: &[TimelineTask]) -> String {
+    let view = View { base: String::new(), role: Role::Read, read_only: false, now_ms: NOW };
+    let range = range_of(timed.iter(), true, NOW);
+    let top = &timed[0].task;
+    let rows = timeline(&view, "t", top, &timed.iter().collect::<Vec<_>>(), range, None).into_string();
+    legend(range, false).into_string() + &rows
+}
+
+fn timed(change: serde_json::Value, events: Vec<kafleet_documents::HistoryItem>) -> TimelineTask {
+    let task = status(change);
+    let history = History { id: task.id.clone(), events, dropped: 0, duplicates: 0 };
+    TimelineTask { task, history }
+}
+
+#[test]
+fn open_bar_reaches_now() {
+    let shown = drawn(&[timed(json!({}), vec![event("started", 10, 0)])]);
+    for text in [
+        "1 min 40 s up to now, 12:01:40.",
+        "now 12:01:40",
+        "attempt 1: running, 1 min 30 s so far",
+        "M100 1H992L1000 5",
+    ] {
+        assert!(shown.contains(text), "{text} is missing in {shown}");
+    }
+}
+
+#[test]
+fn wait_for_the_next_attempt_is_dashed_from_now_on() {
+    let task = json!({"state": "retrying", "own_state": "retrying", "due_at": "2026-01-31T12:01:50.000Z"});
+    let shown = drawn(&[timed(task, vec![event("started", 10, 0), event("retrying", 20, 0)])]);
+    assert!(shown.contains("<line class=\"future\" x1=\"909\" x2=\"1000\""), "{shown}");
+    assert!(
+        shown.contains("next attempt at 12:01:50") && shown.contains("waited for the next attempt, 1 min 20 s so far")
+    );
+}
+
+#[test]
+fn task_is_named_by_its_path_below_the_top() {
+    let top = status(json!({"id": "big"}));
+    let path_of = |id: &str| path(&top, &status(json!({"id": id}))).into_owned();
+    assert_eq!((path_of("big"), path_of("big:p0:5")), ("big".to_owned(), "p0:5".to_owned()));
+    let long = path_of(&format!("big:{}:x:y", "p".repeat(60)));
+    assert_eq!(long, "…x:y");
+}
