@@ -14,6 +14,7 @@ use crate::http::request::bad_parameter;
 use crate::read::failures;
 use crate::read::reads::Reads;
 use crate::read::statistics::{self, MAX_POINTS, StatsRange};
+use crate::state::Api;
 
 /// Default range.
 const RANGE_MS: i64 = 3_600_000;
@@ -39,6 +40,10 @@ pub struct StatsQuery {
 
 /// Reads counts and durations over time.
 pub async fn stats(RequestContext { api, .. }: RequestContext, query: StatsQuery) -> Result<Stats, ApiError> {
+    read_stats(&api, query).await
+}
+
+pub(crate) async fn read_stats(api: &Api, query: StatsQuery) -> Result<Stats, ApiError> {
     let max_tree_age_ms = api.types.max_tree_age.as_i64();
     statistics::stats(&api.reads, &range_of(query)?, max_tree_age_ms).await
 }
