@@ -51,8 +51,13 @@ fn parts(counts: &BTreeMap<State, u64>) -> Vec<BarSegment> {
         end += part.width;
         part
     };
-    let present = ORDER.into_iter().filter_map(|state| Some((state, *counts.get(&state).filter(|count| **count > 0)?)));
-    present.map(|(state, count)| part(state, count)).collect()
+    in_order(counts).into_iter().map(|(state, count)| part(state, count)).collect()
+}
+
+/// Counts in the order of the bar, which its legend has too.
+pub(in super::super) fn in_order(counts: &BTreeMap<State, u64>) -> Vec<(State, u64)> {
+    let present = |state: State| Some((state, *counts.get(&state).filter(|count| **count > 0)?));
+    ORDER.into_iter().filter_map(present).collect()
 }
 
 const ORDER: [State; State::COUNT] = [
@@ -74,5 +79,17 @@ const ORDER: [State; State::COUNT] = [
 pub(in super::super) fn usage(used: u64, of: u64) -> Markup {
     html! {
         span.usage { progress max=(of.max(1)) value=(used.min(of.max(1))) {} span.of { (count(used)) "/" (count(of)) } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn legend_has_the_order_of_the_bar() {
+        let counts =
+            BTreeMap::from([(State::Queued, 3), (State::Failed, 1), (State::Succeeded, 9), (State::Expired, 0)]);
+        assert_eq!(in_order(&counts), [(State::Succeeded, 9), (State::Failed, 1), (State::Queued, 3)]);
     }
 }
