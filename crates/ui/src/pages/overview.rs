@@ -316,7 +316,7 @@ pub(super) fn numbers_text(numbers: &[i32]) -> String {
 }
 
 /// Totals over all types.
-pub(super) fn totals<'a>(types: impl IntoIterator<Trouble = &'a TypeDocument>) -> BTreeMap<State, u64> {
+pub(super) fn totals<'a>(types: impl IntoIterator<Item = &'a TypeDocument>) -> BTreeMap<State, u64> {
     let mut totals = BTreeMap::new();
     for (state, n) in types.into_iter().flat_map(|task_type| &task_type.counts) {
         *totals.entry(*state).or_default() += n;
