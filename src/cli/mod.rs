@@ -153,6 +153,8 @@ enum Verb {
     DeadLetters(dead_letters::DeadLettersVerb),
     /// List the task types, pause, resume and limit them
     Types(types::TypesArgs),
+    /// List the types with a backlog, worst first: what comes in and goes out, and when it is drained
+    Backlog(types::BacklogArgs),
     /// Manage kill switches, which cancel tasks by tag or id prefix: on, off, list
     #[command(subcommand)]
     KillSwitch(kill_switch::KillSwitchVerb),
@@ -299,6 +301,7 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Bulk(verb) => bulk::bulk(verb, globals).await,
         Verb::DeadLetters(verb) => dead_letters::dead_letters(verb, globals).await,
         Verb::Types(args) => types::types(args, globals).await,
+        Verb::Backlog(args) => types::backlog(args, globals).await,
         Verb::Schedules(verb) => schedules::schedules(verb, globals, registry).await,
         Verb::KillSwitch(verb) => kill_switch::kill_switch(verb, globals).await,
         Verb::Workers(args) => workers::workers(args, globals).await,

@@ -1,12 +1,16 @@
 //! `stats`, `failures` and `audit`: counts over time, failed tasks by error, audit log.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use kafleet_documents::statistics::change_text;
 use kafleet_documents::{Audit, Failures, Slowest, Stats, StatsPoint, StatsSeries};
+use kafleet_model::task::parse_time;
 use kafleet_model::units::duration::Millis;
+use kafleet_model::units::time::time_text as rfc3339;
 use kafleet_runtime::now_ms;
+use serde::Serialize;
 
-use super::client::Query;
-use super::exit::{Code, Outcome};
+use super::client::{Client, Query};
+use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::list::resolve_time;
 use super::output::{Field, Rows, eprint_incomplete, eprint_line};
@@ -18,6 +22,8 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 const MAX_BARS: usize = 60;
 /// Maximum number of workers listed by name.
 const MAX_NAMES: usize = 2;
+const HOUR_MS: i64 = 3_600_000;
+const DAY_MS: i64 = 24 * HOUR_MS;
 
 #[derive(Debug, Args)]
 pub(super) struct StatsArgs {
@@ -36,6 +42,34 @@ pub(super) struct StatsArgs {
     /// List the slowest attempts of the last hour instead
     #[arg(long, conflicts_with_all = ["from", "to", "step"])]
     pub slowest: bool,
+    /// Compare the totals with those of the same time of an earlier day
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["step", "slowest"])]
+    pub compare: Option<Compare>,
+}
+
+/// Earlier time to compare with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Compare {
+    /// A day earlier
+    Yesterday,
+    /// Seven days earlier
+    Week,
+}
+
+impl Compare {
+    const fn shift_ms(self) -> i64 {
+        match self {
+            Self::Yesterday => DAY_MS,
+            Self::Week => 7 * DAY_MS,
+        }
+    }
+}
+
+/// Statistics of a range and of the same range of an earlier day.
+#[derive(Debug, Serialize)]
+struct StatsComparison {
+    current: Stats,
+    earlier: Stats,
 }
 
 #[derive(Debug, Args)]
@@ -80,6 +114,9 @@ pub(super) async fn stats(args: StatsArgs, globals: &Globals) -> Outcome {
         eprint_incomplete(&slowest.incomplete);
         return Ok(Code::Ok);
     }
+    if let Some(compare) = args.compare {
+        return print_comparison(&client, &args, compare, globals).await;
+    }
     query.push(args.task_type.map_or(("by", "type".to_owned()), |name| ("type", name)));
     for (name, time) in [("from", args.from), ("to", args.to)] {
         if let Some(time) = time {
@@ -91,6 +128,68 @@ pub(super) async fn stats(args: StatsArgs, globals: &Globals) -> Outcome {
     output.json_or_list(&stats, rows, "nothing has been counted in this time; `kafleet submit` submits a task")?;
     eprint_incomplete(&stats.incomplete);
     Ok(Code::Ok)
+}
+
+/// Prints the totals of a range, those of the same range of an earlier day, and the changes.
+async fn print_comparison(client: &Client, args: &StatsArgs, compare: Compare, globals: &Globals) -> Outcome {
+    let now = now_ms();
+    let time = |text: &Option<String>, default: i64| match text {
+        Some(text) => parse_time(&resolve_time(text, now)?).map_err(Failure::usage),
+        None => Ok(default),
+    };
+    let to_ms = time(&args.to, now)?;
+    let from_ms = time(&args.from, to_ms - HOUR_MS)?;
+    let query = |shift_ms: i64| -> Query {
+        let series = args.task_type.clone().map_or(("by", "type".to_owned()), |name| ("type", name));
+        vec![series, ("from", rfc3339(from_ms - shift_ms)), ("to", rfc3339(to_ms - shift_ms))]
+    };
+    let current: Stats = client.get(&["v1", "stats"], &query(0)).await?;
+    let earlier: Stats = client.get(&["v1", "stats"], &query(compare.shift_ms())).await?;
+    let (comparison, is_by_type) = (StatsComparison { current, earlier }, args.task_type.is_none());
+    let rows = |comparison: &StatsComparison| comparison_rows(comparison, from_ms, to_ms, compare.shift_ms());
+    globals.output().json_or_list(&comparison, rows, "nothing has been counted in these times")?;
+    if !globals.output().is_json() && comparison.earlier.step > comparison.current.step {
+        eprint_line(format_args!("the earlier counts are shares of points of {}", comparison.earlier.step));
+    }
+    if is_by_type && comparison.current.left_out > 0 {
+        eprint_line(format_args!("{} more types are left out", comparison.current.left_out));
+    }
+    eprint_incomplete(&comparison.current.incomplete);
+    Ok(Code::Ok)
+}
+
+fn comparison_rows(comparison: &StatsComparison, from_ms: i64, to_ms: i64, shift_ms: i64) -> Rows {
+    const COUNTS: [fn(&StatsPoint) -> u64; 3] =
+        [|point| point.opened, |point| point.succeeded, StatsPoint::unsuccessful];
+    let StatsComparison { current, earlier } = comparison;
+    let mut rows = Rows::new([
+        "TYPE",
+        "OPENED",
+        "EARLIER",
+        "CHANGE",
+        "SUCCEEDED",
+        "EARLIER",
+        "CHANGE",
+        "FAILED",
+        "EARLIER",
+        "CHANGE",
+    ]);
+    let names: std::collections::BTreeSet<&str> =
+        [current, earlier].into_iter().flat_map(|stats| &stats.series).map(|series| &*series.task_type).collect();
+    let sum = |stats: &Stats, name: &str, shift_ms: i64, count: fn(&StatsPoint) -> u64| {
+        let series = stats.series.iter().find(|series| series.task_type == name);
+        series.map_or(0.0, |series| series.sum_between(stats.step, from_ms - shift_ms, to_ms - shift_ms, count))
+    };
+    for name in names {
+        let mut row = vec![Field::from(name)];
+        for count in COUNTS {
+            let (now, then) = (sum(current, name, 0, count), sum(earlier, name, shift_ms, count));
+            row.extend([now, then].map(|sum| Field::Number(sum.round() as u64)));
+            row.push(change_text(now, then).into());
+        }
+        rows.add(row);
+    }
+    rows
 }
 
 pub(super) async fn failures(args: FailuresArgs, globals: &Globals) -> Outcome {
@@ -282,6 +381,29 @@ fn sparkline(counts: &[u64]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn totals_of_two_times_are_compared_by_type() {
+        let stats = |at: &str, step: u64, opened: u64| -> Stats {
+            let point = serde_json::json!({
+                "at": at, "opened": opened, "succeeded": opened, "failed": 0, "cancelled": 0, "expired": 0, "dropped": 0,
+                "retried": 0, "duplicates": 0, "busy_ms": 0, "open": 0,
+                "wait": {"count": 0, "p50": null, "p95": null, "p99": null, "max": null},
+                "run": {"count": 0, "p50": null, "p95": null, "p99": null, "max": null},
+            });
+            serde_json::from_value(serde_json::json!({
+                "step": Millis::secs(step), "complete_to": at, "exact_from": null, "left_out": 0,
+                "series": [{"type": "echo", "points": [point]}],
+            }))
+            .unwrap()
+        };
+        let from_ms = parse_time("2026-11-02T13:00:00Z").unwrap();
+        let current = stats("2026-11-02T13:00:00.000Z", 60, 56);
+        let earlier = stats("2026-11-01T13:00:00.000Z", 3_600, 3_000);
+        let rows = comparison_rows(&StatsComparison { current, earlier }, from_ms, from_ms + 60_000, DAY_MS);
+        let drawn = rows.draw(crate::cli::output::Paint(false), false);
+        assert!(drawn.contains("echo      56       50  ▲ 12 %"), "{drawn}");
+    }
 
     #[test]
     fn sparkline_scales_to_the_highest_count() {

@@ -1,8 +1,12 @@
-//! `types`: lists task types with their task counts, and pauses, resumes or limits them.
+//! `types` and `backlog`: lists task types with their task counts and backlogs, and pauses, resumes or limits them.
 
 use clap::{Args, Subcommand};
 use kafleet_config::{Rate, RateBy};
-use kafleet_documents::{CircuitState, PauseType, ResumeType, SetCircuit, SetLimits, TypeDocument, TypeLimits, Types};
+use kafleet_documents::flow::rate;
+use kafleet_documents::{
+    CircuitState, FlowDocument, FlowVerdict, PauseType, ResumeType, SetCircuit, SetLimits, TypeDocument, TypeLimits,
+    Types,
+};
 use kafleet_model::record::state::{Category, State};
 use kafleet_model::units::duration::Millis;
 
@@ -182,13 +186,17 @@ fn rows(types: &[TypeDocument]) -> Rows {
         "OTHER PENDING",
         "SUCCEEDED",
         "UNSUCCESSFUL",
+        "IN",
+        "OUT",
+        "TREND",
+        "DRAINED IN",
         "WORK",
     ]);
     types.iter().for_each(|document| rows.add(row(document)));
     rows
 }
 
-fn row(document: &TypeDocument) -> [Field; 9] {
+fn row(document: &TypeDocument) -> [Field; 13] {
     let count = |is_counted: &dyn Fn(State) -> bool| {
         Field::Number(document.counts.iter().filter(|(state, _)| is_counted(**state)).map(|(_, count)| count).sum())
     };
@@ -201,8 +209,80 @@ fn row(document: &TypeDocument) -> [Field; 9] {
         count(&|state| state.category() == Category::Pending && !matches!(state, State::Queued | State::Running)),
         count(&|state| state.category() == Category::Successful),
         count(&|state| state.category() == Category::Failed),
+        flow(document, |flow| Some(rate(flow.in_per_min))),
+        flow(document, |flow| Some(rate(flow.out_per_min))),
+        flow(document, trend),
+        flow(document, FlowDocument::drained_in_text),
         status_notes(document),
     ]
+}
+
+fn flow(document: &TypeDocument, text: impl FnOnce(&FlowDocument) -> Option<String>) -> Field {
+    Field::from(document.flow.as_ref().and_then(text))
+}
+
+/// Verdict on the backlog, with its growth.
+fn trend(flow: &FlowDocument) -> Option<String> {
+    (flow.backlog > 0).then(|| match flow.verdict {
+        FlowVerdict::Growing => format!("growing, +{}", rate(flow.change_per_min())),
+        verdict => verdict.name().to_owned(),
+    })
+}
+
+#[derive(Debug, Args)]
+pub(super) struct BacklogArgs {
+    /// Only this type
+    #[arg(value_name = "TYPE")]
+    pub task_type: Option<String>,
+}
+
+/// `backlog`: types with queued or running tasks, worst first.
+pub(super) async fn backlog(args: BacklogArgs, globals: &Globals) -> Outcome {
+    let client = globals.client()?;
+    let types: Types = match &args.task_type {
+        None => client.get(&["v1", "types"], &Vec::new()).await?,
+        Some(name) => {
+            let document: TypeDocument = client.get(&["v1", "types", name], &Vec::new()).await?;
+            Types { incomplete: document.incomplete.clone(), types: vec![document] }
+        }
+    };
+    let backlogs = Types { types: worst_first(types.types), ..types };
+    globals.output().json_or_list(&backlogs, |types| backlog_rows(&types.types), "no type has a backlog")?;
+    eprint_incomplete(&backlogs.incomplete);
+    Ok(Code::Ok)
+}
+
+/// Types with a backlog: those that do not drain first, then by the number of tasks.
+fn worst_first(mut types: Vec<TypeDocument>) -> Vec<TypeDocument> {
+    types.retain(|document| document.backlog > 0);
+    let rank = |document: &TypeDocument| match document.flow.as_ref().map(|flow| flow.verdict) {
+        Some(FlowVerdict::Stalled) => 0,
+        Some(FlowVerdict::Growing) => 1,
+        Some(FlowVerdict::Paused) => 2,
+        Some(FlowVerdict::Unknown) | None => 3,
+        Some(FlowVerdict::Steady) => 4,
+        Some(FlowVerdict::Draining) => 5,
+        Some(FlowVerdict::KeepingUp) => 6,
+    };
+    types.sort_by_key(|document| (rank(document), std::cmp::Reverse(document.backlog)));
+    types
+}
+
+fn backlog_rows(types: &[TypeDocument]) -> Rows {
+    let mut rows = Rows::new(["TYPE", "BACKLOG", "QUEUED", "IN", "OUT", "TREND", "DRAINED IN", "REASON"]);
+    for document in types {
+        rows.add([
+            Field::Text(document.name.clone()),
+            Field::Number(document.backlog),
+            Field::Number(document.counts.get(&State::Queued).copied().unwrap_or_default()),
+            flow(document, |flow| Some(rate(flow.in_per_min))),
+            flow(document, |flow| Some(rate(flow.out_per_min))),
+            flow(document, trend),
+            flow(document, FlowDocument::drained_in_text),
+            flow(document, |flow| flow.reason.clone()),
+        ]);
+    }
+    rows
 }
 
 fn numbers(numbers: &[i32]) -> String {
@@ -260,6 +340,16 @@ mod tests {
             topic: true,
             counts: counts.into(),
             backlog: 6,
+            own_failed: None,
+            flow: Some(FlowDocument {
+                in_per_min: 3.0,
+                out_per_min: 4.5,
+                backlog: 6,
+                verdict: FlowVerdict::Draining,
+                drained_in_ms: Some(240_000),
+                since: String::new(),
+                reason: None,
+            }),
             paused: None,
             limits: TypeLimits {
                 slots: Some(4),
@@ -282,8 +372,8 @@ mod tests {
             output: None,
         };
         let expected = "\
-TYPE  TOPIC  BACKLOG  QUEUED  RUNNING  OTHER PENDING  SUCCEEDED  UNSUCCESSFUL  WORK
-echo  yes          6       4        2              4        100            11  slots 4*, at most 9, kill batch-7, stopped in 1 of 2 workers, circuit closed*, circuit open in 1 of 2 workers, refused partitions 0 3";
+TYPE  TOPIC  BACKLOG  QUEUED  RUNNING  OTHER PENDING  SUCCEEDED  UNSUCCESSFUL  IN  OUT  TREND     DRAINED IN  WORK
+echo  yes          6       4        2              4        100            11  3   4.5  draining  4 min       slots 4*, at most 9, kill batch-7, stopped in 1 of 2 workers, circuit closed*, circuit open in 1 of 2 workers, refused partitions 0 3";
         assert_eq!(rows(&[echo]).draw(Paint(false), false), expected);
     }
 

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use kafleet::documents::{Audit, AuditDocument, Failures, ListSource, Slowest, Stats, TaskPage};
+use kafleet::documents::{
+    Audit, AuditDocument, Failures, FlowVerdict, ListSource, OwnFailed, Slowest, Stats, TaskPage, TypeDocument, Types,
+};
 use kafleet::model::event::{AttemptFailure, Kind, Payload};
 use kafleet::runtime::now_ms;
 use kafleet_testkit::faults::watermarks;
@@ -53,6 +55,31 @@ async fn ended_and_open_tasks_are_counted_by_type() {
     let slowest: Slowest = fleet.get("/v1/stats/slowest?limit=2").await;
     assert_eq!((slowest.attempts.len(), slowest.attempts[0].id.as_str()), (2, "t0"));
     assert!(slowest.attempts[0].took_ms >= 250, "{slowest:?}");
+}
+
+#[tokio::test]
+async fn types_have_their_flow_and_the_tasks_that_failed_by_themselves() {
+    let fleet = fleet().await;
+    for id in ["order", "order:fetch", "waits"] {
+        fleet.echo(id).await;
+    }
+    fleet.succeed("order", json!(1)).await;
+    fleet.fail("order:fetch", "no answer").await;
+    fleet.folded().await;
+    let types: Types = fleet.get("/v1/types").await;
+    let echo = types.types.into_iter().find(|document| document.name == "echo").unwrap();
+    let alone: TypeDocument = fleet.get("/v1/types/echo").await;
+    for document in [&echo, &alone] {
+        assert_eq!(
+            document.own_failed,
+            Some(OwnFailed { tasks: 1, at_least: false }),
+            "the parent failed through its child"
+        );
+        let flow = document.flow.clone().unwrap();
+        assert_eq!((flow.backlog, flow.drained_in_ms), (1, None), "{flow:?}");
+        // The rates are known only if the minute has ended meanwhile.
+        assert!(matches!(flow.verdict, FlowVerdict::Unknown | FlowVerdict::Steady), "{flow:?}");
+    }
 }
 
 #[tokio::test]

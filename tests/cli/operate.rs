@@ -39,6 +39,9 @@ fn type_is_paused_limited_and_resumed() {
         .exits_with(2)
         .stderr_has(&["below the number of partitions of the topic, 2"]);
     assert_eq!(dev.json(&["status", "waits"])["state"], "queued");
+    dev.run(&["backlog"]).exits_with(0).stdout_has(&["DRAINED IN", "echo", "paused"]);
+    dev.run(&["backlog", "echo"]).exits_with(0).stdout_has(&["paused"]);
+    dev.run(&["stats", "echo", "--compare", "yesterday"]).exits_with(0).stdout_has(&["CHANGE", "echo"]);
     dev.run(&["types", "limit", "echo", "--reset"]).exits_with(0);
     dev.run(&["types", "resume", "echo"]).exits_with(0);
     dev.run(&["status", "waits", "--wait"]).exits_with(0);

@@ -207,6 +207,63 @@ async fn charts_show_what_was_opened_and_ended() {
 }
 
 #[tokio::test]
+async fn charts_are_compared_with_an_earlier_time_and_have_any_range() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    for path in ["/", "/types/echo"] {
+        let page = browser.open(&format!("{path}?range=24h&compare=week")).await;
+        page.has(&["aria-current=\"true\">a week ago</a>", "Nothing was counted a week ago", "Total</th>"]);
+        page.has(&[&format!("href=\"{path}?range=7d&amp;compare=week\"")]);
+        let page = browser.open(&format!("{path}?from=2h&to=1h&compare=yesterday")).await;
+        page.has(&["value=\"2h\"", "from=2h&amp;to=1h&amp;compare=week"]);
+        browser.open(&format!("{path}?from=soon")).await.has(&["The statistics", "from"]);
+    }
+}
+
+#[tokio::test]
+async fn charts_name_the_unit_of_their_counts() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    for (range, unit) in
+        [("1h", "tasks a minute"), ("24h", "tasks per 10 min"), ("7d", "tasks an hour"), ("30d", "tasks a day")]
+    {
+        browser.open(&format!("/?range={range}")).await.has(&[unit]);
+    }
+}
+
+#[tokio::test]
+async fn overview_counts_the_changes_of_the_last_hour_and_marks_them_in_the_charts() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    browser.open("/").await.lacks(&["id=\"changes\"", "class=\"mark\""]);
+    browser.submit("/types/echo/pause", "reason=disk+full").await;
+    eventually("the change", async || browser.open("/").await.text.contains("<a href=\"/audit\">1 change</a>")).await;
+    for path in ["/", "/types/echo"] {
+        browser.open(path).await.has(&["class=\"mark\"", "pause type echo: disk full</title>"]);
+    }
+    browser.open("/types/resize").await.lacks(&["class=\"mark\""]);
+}
+
+#[tokio::test]
+async fn overview_orders_troubles_by_weight_and_leads_to_their_actions() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    browser.submit("/types/echo/pause", "reason=disk+full").await;
+    let page = browser.open("/").await;
+    let (_, troubles) = page.text.split_once("Needs attention").unwrap();
+    let positions = ["new error", "paused"].map(|trouble| troubles.find(trouble));
+    assert!(positions[0].is_some() && positions.is_sorted(), "{positions:?}");
+    page.has(&["href=\"/types/echo/resume\"", "Resume…", "opened in the last full minute"]);
+}
+
+#[tokio::test]
+async fn overview_of_a_fleet_without_troubles_says_so() {
+    let fleet = fleet().await;
+    let browser = Browser::new(&fleet);
+    browser.open("/").await.has(&["No worker runs; lag 0, no new error"]).lacks(&["Needs attention"]);
+}
+
+#[tokio::test]
 async fn requests_are_listed_with_their_targets() {
     let fleet = fleet_with_tree().await;
     let browser = Browser::new(&fleet);

@@ -69,6 +69,33 @@ async fn lists_of_types_show_lag_and_age_of_those_with_a_backlog() {
 }
 
 #[tokio::test]
+async fn list_of_types_names_the_span_of_its_numbers_and_counts_own_failures() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    for path in ["/", "/types"] {
+        let page = browser.open(path).await;
+        page.has(&[
+            "title=\"tasks ended in the last full minute\">Ended/min</th>",
+            "title=\"all retained tasks that failed by themselves\">Failed</th>",
+            "title=\"last 5 full minutes\">Trend</th>",
+        ]);
+        // The parent has failed through its child only.
+        let (_, row) = page.text.split_once("id=\"y-echo\"").unwrap();
+        let (row, _) = row.split_once("</tr>").unwrap();
+        assert!(row.contains("own%3Afailed%2Cexpired+level%3Aany\">1</a>"), "{row}");
+    }
+}
+
+#[tokio::test]
+async fn backlog_has_its_flow_on_the_page_of_the_type() {
+    let fleet = fleet().await;
+    fleet.echo("order").await;
+    fleet.folded().await;
+    let page = Browser::new(&fleet).open("/types/echo").await;
+    page.has(&["<dt>Flow</dt>", "a minute: unknown, its tasks are younger than 5 min"]);
+}
+
+#[tokio::test]
 async fn search_without_matches_says_what_excludes_how_many() {
     let fleet = fleet_with_tree().await;
     let page: TaskPage = fleet.get("/v1/tasks?q=type:echo+tag:shop+creator:nobody").await;

@@ -1,5 +1,6 @@
 //! Documents of statistics, failures and requests.
 
+use kafleet_model::task::parse_time;
 use kafleet_model::units::duration::Millis;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -56,6 +57,54 @@ pub struct StatsPoint {
     pub wait: Durations,
     /// Durations of successful attempts.
     pub run: Durations,
+}
+
+impl StatsPoint {
+    /// Tasks that ended, in whatever state.
+    pub const fn ended(&self) -> u64 {
+        self.succeeded + self.failed + self.cancelled + self.expired
+    }
+
+    /// Tasks that ended without success, other than by a cancel.
+    pub const fn unsuccessful(&self) -> u64 {
+        self.failed + self.expired
+    }
+}
+
+impl StatsSeries {
+    /// Sum of a count over a range of time. A point that is partly in the range counts in proportion.
+    pub fn sum_between(&self, step: Millis, from_ms: i64, to_ms: i64, count: impl Fn(&StatsPoint) -> u64) -> f64 {
+        let (step, Some(first)) = (step.as_i64().max(1), self.first_ms()) else { return 0.0 };
+        let number = |at_ms: i64| (at_ms.saturating_sub(first).div_euclid(step)).clamp(0, self.points.len() as i64);
+        let share = |n: i64| {
+            let start = first + n * step;
+            let overlap = to_ms.min(start + step) - from_ms.max(start);
+            let point = self.points.get(usize::try_from(n).ok()?)?;
+            Some(count(point) as f64 * overlap.max(0) as f64 / step as f64)
+        };
+        (number(from_ms)..=number(to_ms)).filter_map(share).sum()
+    }
+
+    /// Point whose span contains a time.
+    pub fn point_at(&self, step: Millis, at_ms: i64) -> Option<&StatsPoint> {
+        let number = at_ms.checked_sub(self.first_ms()?)?.div_euclid(step.as_i64().max(1));
+        self.points.get(usize::try_from(number).ok()?)
+    }
+
+    fn first_ms(&self) -> Option<i64> {
+        parse_time(&self.points.first()?.at).ok()
+    }
+}
+
+/// Change from an earlier value in percent, such as `▲ 12 %`. `None`: there was none.
+pub fn change_text(now: f64, earlier: f64) -> Option<String> {
+    let percent = ((now - earlier) / earlier * 100.0).round();
+    match percent {
+        _ if earlier <= 0.0 => None,
+        percent if percent > 0.0 => Some(format!("▲ {percent} %")),
+        percent if percent < 0.0 => Some(format!("▼ {} %", -percent)),
+        _ => Some("± 0 %".to_owned()),
+    }
 }
 
 /// Distribution of durations, ms. Percentiles are at most 6.3 % off, `max` is exact; `null` without any.
@@ -182,4 +231,52 @@ pub struct AuditDocument {
     pub reason: Option<String>,
     /// Position of the event, as `partition:offset`.
     pub position: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(at: &str, opened: u64) -> StatsPoint {
+        StatsPoint {
+            at: at.into(),
+            opened,
+            succeeded: 0,
+            failed: 0,
+            cancelled: 0,
+            expired: 0,
+            dropped: 0,
+            retried: 0,
+            duplicates: 0,
+            busy_ms: 0,
+            open: opened,
+            wait: Durations::default(),
+            run: Durations::default(),
+        }
+    }
+
+    #[test]
+    fn points_count_with_the_part_that_is_in_the_range() {
+        let points = vec![point("2026-11-01T13:00:00.000Z", 60), point("2026-11-01T14:00:00.000Z", 120)];
+        let series = StatsSeries { task_type: "*".into(), points };
+        let step = Millis::secs(3_600);
+        let at = |text: &str| parse_time(text).unwrap();
+        let sum = |from: &str, to: &str| series.sum_between(step, at(from), at(to), |point| point.opened);
+        assert_eq!(sum("2026-11-01T13:30:00Z", "2026-11-01T14:30:00Z"), 90.0);
+        assert_eq!(sum("2026-11-01T12:00:00Z", "2026-11-01T13:30:00Z"), 30.0);
+        assert_eq!(sum("2026-11-01T13:00:00Z", "2026-11-01T16:00:00Z"), 180.0);
+        assert_eq!(sum("2026-11-01T17:00:00Z", "2026-11-01T18:00:00Z"), 0.0);
+        let open = |text: &str| series.point_at(step, at(text)).map(|point| point.open);
+        assert_eq!(
+            (open("2026-11-01T14:59:00Z"), open("2026-11-01T15:00:00Z"), open("2026-11-01T12:59:00Z")),
+            (Some(120), None, None)
+        );
+    }
+
+    #[test]
+    fn change_is_in_percent_of_the_earlier_value() {
+        let changes =
+            [(112.0, 100.0), (88.4, 100.0), (100.2, 100.0), (5.0, 0.0)].map(|(now, earlier)| change_text(now, earlier));
+        assert_eq!(changes.map(Option::unwrap_or_default), ["▲ 12 %", "▼ 12 %", "± 0 %", ""]);
+    }
 }

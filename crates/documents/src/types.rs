@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{CircuitDocument, PauseDocument, QueueDocument, TypeLimits, WorkerTotals};
+use super::{CircuitDocument, FlowDocument, PauseDocument, QueueDocument, TypeLimits, WorkerTotals};
 
 /// Response of `GET /v1/types`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -32,6 +32,13 @@ pub struct TypeDocument {
     pub counts: BTreeMap<State, u64>,
     /// Number of queued and running tasks (including state `warning`), suitable as a scaling metric.
     pub backlog: u64,
+    /// Number of retained tasks whose own state is failed or expired, without those that failed through a child. Null where
+    /// it was not read.
+    #[serde(default)]
+    pub own_failed: Option<OwnFailed>,
+    /// Rates of the last minutes and the verdict on the backlog; null where they were not read.
+    #[serde(default)]
+    pub flow: Option<FlowDocument>,
     /// Present while the type is paused; no tasks of it are started.
     #[serde(default)]
     pub paused: Option<PauseDocument>,
@@ -65,6 +72,14 @@ pub struct TypeDocument {
     /// Events partitions that the store does not cover, as in the list of types. Only in a response with one type.
     #[serde(default)]
     pub incomplete: Vec<u32>,
+}
+
+/// Number of tasks that failed by themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OwnFailed {
+    pub tasks: u64,
+    /// A partition has more than 200 different errors of the type: the number is a lower bound.
+    pub at_least: bool,
 }
 
 /// Response of `GET /v1/types/{type}/backlog`.

@@ -39,7 +39,8 @@ pub struct Finding {
     /// Milliseconds since the last event of a running task, also of progress or log lines, or the last heartbeat that lists it.
     #[serde(default)]
     pub quiet_ms: Option<u64>,
-    /// Estimated milliseconds until the task starts, at the measured rate.
+    /// Estimated milliseconds until the task starts: at the measured rate, or where nothing has moved meanwhile at that of its type
+    /// in the last minutes.
     #[serde(default)]
     pub expected_in_ms: Option<u64>,
 }

@@ -13,7 +13,7 @@ use kafleet_api::read::notices::Notices;
 use kafleet_api::read::recent::Recent;
 use kafleet_api::service::watch::{Events, event_stream};
 use kafleet_api::service::why::RecentQueues;
-use kafleet_documents::{EndReason, Params, Stats, Why};
+use kafleet_documents::{Audit, EndReason, Params, Stats, Why};
 use kafleet_fleet::control::ControlWatch;
 use kafleet_model::task::id::{TaskId, check_type};
 use kafleet_runtime::{now_ms, watch};
@@ -106,6 +106,8 @@ pub(crate) struct Live {
     pub(super) queues: RecentQueues,
     /// Statistics by series and range.
     pub(super) statistics: Recent<Stats>,
+    /// Newest requests of users.
+    pub(super) requests: Recent<Audit>,
     /// Counts in the navigation.
     pub(super) counted: SharedCounts,
     /// Newest dead letters by error.
@@ -143,6 +145,7 @@ impl Default for Live {
             statistics: Recent::new(STATISTICS_LIFETIME, |stats| {
                 stats.series.iter().map(|series| 512 * series.points.len()).sum()
             }),
+            requests: Recent::new(STATISTICS_LIFETIME, |audit| 512 * audit.requests.len()),
             counted: SharedCounts::default(),
             letters: Summaries::default(),
         }

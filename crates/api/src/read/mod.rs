@@ -20,6 +20,7 @@ pub mod failures;
 pub mod fleet_feed;
 pub(crate) mod merge;
 pub mod notices;
+pub(crate) mod own_failed;
 pub(crate) mod queue_samples;
 pub(crate) mod reads;
 pub mod recent;

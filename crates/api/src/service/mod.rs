@@ -15,6 +15,7 @@ pub mod context;
 pub mod create;
 pub mod dead_letters;
 pub(crate) mod deliveries;
+pub mod flow;
 pub mod list;
 pub mod log;
 pub mod operations;

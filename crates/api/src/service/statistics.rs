@@ -15,6 +15,7 @@ pub use crate::read::failures::{FailuresBy, FailuresQuery, FailuresSort};
 use crate::read::reads::Reads;
 use crate::read::statistics::{self, MAX_POINTS, StatsRange};
 use crate::read::{failure_roots, failures};
+use crate::state::Api;
 
 /// Default range.
 const RANGE_MS: i64 = 3_600_000;
@@ -40,6 +41,10 @@ pub struct StatsQuery {
 
 /// Reads counts and durations over time.
 pub async fn stats(RequestContext { api, .. }: RequestContext, query: StatsQuery) -> Result<Stats, ApiError> {
+    read_stats(&api, query).await
+}
+
+pub(crate) async fn read_stats(api: &Api, query: StatsQuery) -> Result<Stats, ApiError> {
     let max_tree_age_ms = api.types.max_tree_age.as_i64();
     statistics::stats(&api.reads, &range_of(query)?, max_tree_age_ms).await
 }

@@ -17,13 +17,17 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::context::{After, Name, RequestContext};
+use super::flow;
 use super::queue::queue;
 use super::workers::worker_totals;
 use crate::http::problem::{ApiError, Code};
+use crate::read::own_failed::own_failed;
 use crate::state::Api;
 
 /// Maximum wait for the queue of a type, which is left out afterwards.
 const QUEUE_DEADLINE: Duration = Duration::from_secs(2);
+/// Maximum wait for the rates and failures of types, which are left out afterwards.
+pub(super) const FIGURES_DEADLINE: Duration = Duration::from_millis(1_200);
 
 /// Returns one type in the form of `GET /v1/types`.
 pub(crate) async fn type_state(api: &Api, name: &str) -> Result<TypeDocument, ApiError> {
@@ -48,6 +52,8 @@ fn type_document(
         topic,
         backlog: backlog_of(&counts),
         counts,
+        own_failed: None,
+        flow: None,
         paused: paused.map(|pause| PauseDocument { since: time_text(pause.at_ms), reason: pause.reason.clone() }),
         limits: limits_of(&name, &control, api.types.policy(&name).as_ref()),
         circuit: control.circuits.get(&name).map(circuit_of),
@@ -83,7 +89,24 @@ fn circuit_of(setting: &CircuitSetting) -> CircuitDocument {
 
 /// Lists types with a topic, types with tasks, declared types, and types registered in this process.
 pub(crate) async fn types(RequestContext { api, .. }: RequestContext) -> Result<Types, ApiError> {
-    type_list(&api).await
+    measured_types(&api).await
+}
+
+/// Lists types with their flow and the numbers of tasks that failed by themselves, as far as the store answers in time.
+pub async fn measured_types(api: &Api) -> Result<Types, ApiError> {
+    let failed = api.queues.own_failed.get(Some(String::new()), own_failed(&api.reads));
+    let (types, minutes, failed) = tokio::join!(
+        type_list(api),
+        timeout(FIGURES_DEADLINE, flow::last_minutes(api)),
+        timeout(FIGURES_DEADLINE, failed),
+    );
+    let Types { mut types, incomplete } = types?;
+    let (minutes, failed) = (minutes.ok().and_then(Result::ok), failed.ok().and_then(Result::ok));
+    for document in &mut types {
+        document.flow = minutes.as_ref().map(|minutes| flow::flow(document, minutes));
+        document.own_failed = failed.as_ref().map(|failed| failed.get(&document.name).copied().unwrap_or_default());
+    }
+    Ok(Types { types, incomplete })
 }
 
 /// Reads a type with its queue.
@@ -91,7 +114,7 @@ pub(crate) async fn read_type(
     RequestContext { api, .. }: RequestContext,
     Name(name): Name,
 ) -> Result<TypeDocument, ApiError> {
-    let document = type_of(&api, &name).await?;
+    let document = measured_type(&api, &name).await?;
     let sampled = queue(&api, &name);
     let sampled = if document.topic { timeout(QUEUE_DEADLINE, sampled).await.ok().and_then(Result::ok) } else { None };
     Ok(TypeDocument { queue: sampled.as_deref().cloned(), ..document })
@@ -99,11 +122,19 @@ pub(crate) async fn read_type(
 
 /// Type of this name.
 pub async fn type_of(api: &Api, name: &str) -> Result<TypeDocument, ApiError> {
+    find(type_list(api).await?, name)
+}
+
+/// Type of this name with its figures, as in [`measured_types`].
+pub async fn measured_type(api: &Api, name: &str) -> Result<TypeDocument, ApiError> {
+    find(measured_types(api).await?, name)
+}
+
+fn find(Types { types, incomplete }: Types, name: &str) -> Result<TypeDocument, ApiError> {
     let unknown = || {
         ApiError::new(Code::UnknownType, format!("there is no type `{}`", clip(name)))
             .hint("create its topic with `kafleet topics apply`")
     };
-    let Types { types, incomplete } = type_list(api).await?;
     let document = types.into_iter().find(|document| document.name == name).ok_or_else(unknown)?;
     Ok(TypeDocument { incomplete, ..document })
 }

@@ -8,6 +8,8 @@ use super::visit::{Body, PageAnswer, Visit};
 pub(super) mod audit;
 pub(super) mod bulk;
 pub(super) mod bulk_action;
+pub(super) mod changes;
+pub(super) mod charts;
 pub(super) mod dead_letter_forms;
 pub(super) mod dead_letters;
 pub(super) mod failures;

@@ -7,8 +7,9 @@ use kafleet_api::http::problem::ApiError;
 use kafleet_api::read::failures::newest_failures;
 use kafleet_api::service::statistics::{Series, StatsQuery};
 use kafleet_api::service::{operations, schedules, types, workers};
+use kafleet_config::Role;
 use kafleet_documents::{
-    FailureGroup, Failures, KillSwitchDocument, KillSwitches, ScheduleDocument, Schedules, Stats, StatsPoint,
+    Audit, FailureGroup, Failures, FlowVerdict, KillSwitchDocument, KillSwitches, ScheduleDocument, Schedules, Stats,
     TypeDocument, Types, WorkerDocument, WorkerState, WorkerTotals, Workers,
 };
 use kafleet_model::record::state::State;
@@ -16,17 +17,19 @@ use kafleet_model::units::duration::Millis;
 use kafleet_runtime::now_ms;
 use maud::{Markup, html};
 
-use super::types::{Figures, cached_stats, charts_of, last_minutes};
-use crate::parts::bar::state_bar;
+use super::changes::{changes_of, last_hour, newest_requests, paused_by};
+use super::charts::{cached_stats, charts_of};
+use super::types::{Figures, last_minutes};
+use crate::parts::bar::{in_order, state_bar};
 use crate::parts::command::{commands, curl_get};
 use crate::parts::failures::{self, group_query, group_row, is_back, is_new, kind_text};
 use crate::parts::notice::{empty, missing};
 use crate::parts::state::label;
-use crate::parts::statistics::{last_minute, quiet_minute, tile};
+use crate::parts::statistics::{Tile, last_minute};
 use crate::parts::table::{cards, table};
 use crate::parts::tasks::{state_counts, type_link, worker_link};
 use crate::parts::times::{millis, time};
-use crate::parts::{View, count, counted, first_line, search_text};
+use crate::parts::{View, count, counted, first_line, search_text, visible};
 use crate::visit::{Body, PageAnswer, Visit, from_kafka, stored};
 
 /// Types listed, those with the most open tasks.
@@ -41,19 +44,24 @@ const MAX_BEHIND_MS: i64 = 60_000;
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let (view, api) = (&visit.view, &visit.api);
-    let (types, kills, schedules, failures, minutes, charts) = tokio::join!(
-        stored(types::type_list(api)),
+    let (types, kills, schedules, failures, minutes, requests) = tokio::join!(
+        stored(types::measured_types(api)),
         from_kafka(operations::list_kill_switches(visit.context())),
         stored(schedules::list(visit.context())),
         stored(newest_failures(&api.reads, LISTED_ERRORS)),
         last_minutes(visit),
-        charts_of(visit, "/", None),
+        newest_requests(visit),
     );
+    let workers = workers::worker_list(api);
+    let changes = changes_of(requests.as_deref(), &workers, None);
     let busiest_types = types.as_ref().map_or_else(|_| Vec::new(), |types| busiest_of(&types.types));
-    let (all, queues) = tokio::join!(last_minute_of_all(visit), super::types::queues_of(visit, &busiest_types));
+    let (all, queues, charts) = tokio::join!(
+        last_minute_of_all(visit),
+        super::types::queues_of(visit, &busiest_types),
+        charts_of(visit, "/", None, &changes),
+    );
     let minute = all.as_ref().and_then(|stats| stats.series.first()?.points.last());
     let figures = Figures { minutes, queues };
-    let workers = workers::worker_list(api);
     let troubles = Warnings {
         workers: &workers,
         types: types.as_ref().ok(),
@@ -61,14 +69,16 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         kills: kills.as_ref().ok(),
         failures: failures.as_ref().ok(),
         projected_to: all.as_ref().map(|stats| stats.complete_to.as_str()),
+        requests: requests.as_deref(),
     };
     let main = html! {
         h1.hidden { "Overview" }
-        (attention(&troubles.items(view)))
+        (attention(&troubles.items(view), troubles.all_is_well(&figures)))
+        (last_hour(view, &changes))
         @match &types {
             Ok(types) => {
-                (numbers(view, types, &workers, all.is_some(), minute))
-                (charts)
+                (numbers(view, types, &workers, all.as_ref().map(|_| last_minute(view, minute, charts.past().as_ref()))))
+                (charts.markup)
                 (busiest(view, &busiest_types, &figures))
             }
             Err(error) => { (missing("Tasks and types", &error.clone().document())) }
@@ -88,32 +98,74 @@ struct Warnings<'a> {
     failures: Option<&'a Failures>,
     /// Time up to which all events are projected.
     projected_to: Option<&'a str>,
+    /// Newest requests, which name who has paused a type.
+    requests: Option<&'a Audit>,
+}
+
+/// Trouble that needs attention.
+struct Trouble {
+    /// Something fails or does not run, as opposed to what an operator has set.
+    is_bad: bool,
+    text: Markup,
+}
+
+impl Trouble {
+    fn bad(text: Markup) -> Self {
+        Self { is_bad: true, text }
+    }
+
+    fn attention(text: Markup) -> Self {
+        Self { is_bad: false, text }
+    }
 }
 
 impl Warnings<'_> {
-    fn items(&self, view: &View) -> Vec<Markup> {
+    /// Returns what needs attention, the bad first.
+    fn items(&self, view: &View) -> Vec<Trouble> {
         let workers = self.workers.workers.iter().filter(|worker| worker.state == WorkerState::Silent);
         let types = self.types.iter().flat_map(|types| &types.types);
         let schedules = self.schedules.iter().flat_map(|schedules| &schedules.schedules);
         let kills = self.kills.iter().flat_map(|kills| &kills.kills);
-        let mut items: Vec<Markup> = self.projected_to.and_then(|to| projection_lag(view, to)).into_iter().collect();
-        items.extend(workers.map(|worker| silent(view, worker)));
-        items.extend(types.flat_map(|task_type| type_troubles(view, task_type)));
-        items.extend(apps_down(view, self.workers));
-        items.extend(schedules.filter_map(|schedule| schedule_trouble(view, schedule)));
-        items.extend(kills.map(|kill| kill_switch(view, kill)));
-        items.extend(self.failures.iter().flat_map(|failures| new_errors(view, failures)));
+        let lag = self.projected_to.and_then(|to| projection_lag(view, to));
+        let mut items: Vec<Trouble> = lag.into_iter().map(Trouble::bad).collect();
+        items.extend(workers.map(|worker| Trouble::bad(silent(view, worker))));
+        items.extend(types.flat_map(|task_type| type_troubles(view, task_type, self.requests)));
+        items.extend(apps_down(view, self.workers).into_iter().map(Trouble::bad));
+        items.extend(schedules.filter_map(|schedule| schedule_trouble(view, schedule)).map(Trouble::bad));
+        items.extend(kills.map(|kill| Trouble::attention(kill_switch(view, kill))));
+        let errors = self.failures.iter().flat_map(|failures| new_errors(view, failures));
+        items.extend(errors.map(Trouble::bad));
+        items.sort_by_key(|item| !item.is_bad);
         items
+    }
+
+    /// Sentence for a fleet without troubles. `None` if something could not be read.
+    fn all_is_well(&self, figures: &Figures) -> Option<String> {
+        let types = self.types?;
+        let _ = (self.schedules?, self.kills?, self.failures?, self.projected_to?);
+        let alive = self.workers.workers.iter().filter(|worker| worker.state == WorkerState::Alive).count() as u64;
+        let waiting = || types.types.iter().filter(|listed| listed.topic && listed.backlog > 0);
+        let backlog = if waiting().all(|listed| figures.queues.contains_key(&listed.name)) {
+            format!("lag {}", count(figures.queues.values().map(|queue| queue.lag).sum::<u64>()))
+        } else {
+            format!("backlog {}", count(waiting().map(|listed| listed.backlog).sum::<u64>()))
+        };
+        Some(match alive {
+            0 => format!("No worker runs; {backlog}, no new error"),
+            alive => format!("All is well: {}, {backlog}, no new error", counted(alive, "worker", "workers")),
+        })
     }
 }
 
-fn attention(items: &[Markup]) -> Markup {
+fn attention(items: &[Trouble], all_is_well: Option<String>) -> Markup {
     html! {
         @if !items.is_empty() {
             section.panel.attention #attention {
                 h2 { "Needs attention" }
-                ul.plain { @for item in items { li { (item) } } }
+                ul.plain { @for item in items { li { (item.text) } } }
             }
+        } @else if let Some(text) = all_is_well {
+            p.panel.well #attention { (text) }
         }
     }
 }
@@ -182,23 +234,44 @@ fn silent(view: &View, worker: &WorkerDocument) -> Markup {
     }
 }
 
-fn type_troubles(view: &View, task_type: &TypeDocument) -> Vec<Markup> {
+fn type_troubles(view: &View, task_type: &TypeDocument, requests: Option<&Audit>) -> Vec<Trouble> {
     let link = html! { a href=(view.url(&format!("/types/{}", task_type.name))) { (task_type.name) } };
     let mut items = Vec::new();
     if let Some(paused) = &task_type.paused {
-        items.push(html! {
-            (label("attention", "‖\u{fe0e} paused")) " " (link) " since " (time(&paused.since))
+        items.push(Trouble::attention(html! {
+            (label("attention", "‖\u{fe0e} paused")) " " (link)
+            @if let Some(by) = paused_by(requests, &task_type.name) { " by " (visible(by)) }
+            " since " (time(&paused.since))
             @if let Some(reason) = &paused.reason { ": " (first_line(reason, 120)) }
-        });
+            @if view.may(Role::Operate) {
+                " " a href=(view.url(&format!("/types/{}/resume", task_type.name))) data-dialog { "Resume…" }
+            }
+        }));
     }
+    items.extend(backlog_trouble(task_type, &link));
     match &task_type.worker_totals {
         Some(totals) => items.extend(worker_troubles(&link, totals)),
-        None if task_type.topic && task_type.backlog > 0 => items.push(html! {
+        None if task_type.topic && task_type.backlog > 0 => items.push(Trouble::bad(html! {
             (label("bad", "✘\u{fe0e} no worker")) " takes " (link) ": " (count(task_type.backlog)) " tasks are queued"
-        }),
+        })),
         None => {}
     }
     items
+}
+
+/// Backlog that has grown, or has not moved, for as long as the rates are measured. Without a worker that is the trouble.
+fn backlog_trouble(task_type: &TypeDocument, link: &Markup) -> Option<Trouble> {
+    let flow = task_type.flow.as_ref().filter(|_| task_type.worker_totals.is_some())?;
+    let backlog = counted(flow.backlog, "task", "tasks");
+    match flow.verdict {
+        FlowVerdict::Growing => Some(Trouble::attention(html! {
+            (label("attention", "▲\u{fe0e} backlog grows")) " " (link) ": " (backlog) " since " (time(&flow.since)) ", " (flow.text())
+        })),
+        FlowVerdict::Stalled => Some(Trouble::bad(html! {
+            (label("bad", "✘\u{fe0e} stalled")) " " (link) ": " (backlog) ", and none has ended since " (time(&flow.since))
+        })),
+        _ => None,
+    }
 }
 
 /// Types without their app on some workers.
@@ -220,26 +293,26 @@ fn apps_down(view: &View, workers: &Workers) -> Vec<Markup> {
     down.into_iter().map(item).collect()
 }
 
-fn worker_troubles(link: &Markup, totals: &WorkerTotals) -> Vec<Markup> {
+fn worker_troubles(link: &Markup, totals: &WorkerTotals) -> Vec<Trouble> {
     let mut items = Vec::new();
     if totals.circuit_open > 0 {
-        items.push(html! {
+        items.push(Trouble::attention(html! {
             (label("attention", "‖\u{fe0e} circuit open")) " " (link) " on " (totals.circuit_open) " of " (totals.workers)
             " workers: the service behind the type does not answer"
-        });
+        }));
     }
     if totals.stopped > 0 {
-        items.push(html! {
+        items.push(Trouble::bad(html! {
             (label("bad", "✘\u{fe0e} stopped")) " " (link) " on " (totals.stopped) " of " (totals.workers)
             " workers, after too many failures"
-        });
+        }));
     }
     if !totals.refused.is_empty() {
-        items.push(html! {
+        items.push(Trouble::bad(html! {
             (label("bad", "✘\u{fe0e} refused")) " " (link) " has partitions without a start offset: "
             (numbers_text(&totals.refused))
             "; see " code { "kafleet offsets init" }
-        });
+        }));
     }
     items
 }
@@ -263,24 +336,26 @@ pub(super) fn open_of(counts: &BTreeMap<State, u64>) -> u64 {
 }
 
 /// Open tasks, the last full minute, and all retained tasks by state.
-fn numbers(view: &View, types: &Types, workers: &Workers, has_statistics: bool, minute: Option<&StatsPoint>) -> Markup {
+fn numbers(view: &View, types: &Types, workers: &Workers, minute: Option<Markup>) -> Markup {
     let totals = totals(&types.types);
-    let all: Vec<(State, u64)> = totals.iter().map(|(state, n)| (*state, *n)).collect();
+    let open = Tile {
+        url: view.search("is:open level:any"),
+        value: count(open_of(&totals)),
+        tone: "",
+        name: "open tasks",
+        change: None,
+    };
     html! {
         section.tiles aria-label="totals" {
-            (tile(&count(open_of(&totals)), "", "open tasks"))
-            @match minute {
-                Some(minute) => { (last_minute(minute)) }
-                None if has_statistics => { (quiet_minute()) }
-                None => {}
-            }
+            (open.draw())
+            @if let Some(minute) = minute { (minute) }
             (capacity(view, workers))
         }
-        @if !all.is_empty() {
+        @if !totals.is_empty() {
             section.panel {
                 h2 { "All retained tasks" }
                 (state_bar(&totals))
-                (state_counts(&all, |state| view.search(&search_text(&[("state", state.name()), ("level", "any")]))))
+                (state_counts(&in_order(&totals), |state| view.search(&search_text(&[("state", state.name()), ("level", "any")]))))
             }
         }
     }
@@ -325,7 +400,7 @@ fn busiest(view: &View, listed: &[TypeDocument], figures: &Figures) -> Markup {
 fn no_task(view: &View) -> Markup {
     html! {
         (empty("No task has been submitted yet. Submit one:", &["kafleet submit echo '{\"hello\": \"world\"}'"]))
-        @if view.may(kafleet_config::Role::Submit) { p { a.button.primary href=(view.url("/new")) { "New task" } } }
+        @if view.may(Role::Submit) { p { a.button.primary href=(view.url("/new")) { "New task" } } }
     }
 }
 
@@ -357,8 +432,48 @@ fn newest_rows(view: &View, failures: &Failures) -> Vec<Markup> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kafleet_config::Role;
     use kafleet_model::units::time::time_text;
+
+    fn workers(states: &[WorkerState]) -> Workers {
+        let worker = |(n, state): (usize, &WorkerState)| WorkerDocument {
+            id: format!("w-{n}"),
+            state: *state,
+            age_ms: 0,
+            last_heartbeat_at: time_text(now_ms()),
+            clock_ahead_ms: 0,
+            started_at: time_text(now_ms()),
+            host: String::new(),
+            pid: 1,
+            version: "1".into(),
+            held_bytes: 0,
+            in_flight: 0,
+            types: Vec::new(),
+            running: Vec::new(),
+        };
+        Workers { workers: states.iter().enumerate().map(worker).collect() }
+    }
+
+    #[test]
+    fn fleet_is_well_only_if_everything_could_be_read() {
+        let workers = workers(&[WorkerState::Alive; 4]);
+        let types = Types { types: Vec::new(), incomplete: Vec::new() };
+        let (kills, schedules) = (KillSwitches { kills: Vec::new() }, Schedules { schedules: Vec::new() });
+        let failures = Failures { groups: Vec::new(), errors: 0, at_least: false, incomplete: Vec::new() };
+        let now = time_text(now_ms());
+        let warnings = Warnings {
+            workers: &workers,
+            types: Some(&types),
+            schedules: Some(&schedules),
+            kills: Some(&kills),
+            failures: Some(&failures),
+            projected_to: Some(&now),
+            requests: None,
+        };
+        let figures = Figures { minutes: BTreeMap::new(), queues: BTreeMap::new() };
+        let well = warnings.all_is_well(&figures);
+        assert_eq!(well.as_deref(), Some("All is well: 4 workers, lag 0, no new error"));
+        assert_eq!(Warnings { failures: None, ..warnings }.all_is_well(&figures), None);
+    }
 
     #[test]
     fn projection_that_is_a_minute_behind_needs_attention() {

@@ -7,60 +7,62 @@ use kafleet_api::http::problem::ApiError;
 use kafleet_api::service::context::{After, Paging};
 use kafleet_api::service::queue::{brief_queues, queue};
 use kafleet_api::service::statistics::{FailuresBy, FailuresQuery, Series, StatsQuery};
-use kafleet_api::service::{list as tasks, statistics, types, workers};
+use kafleet_api::service::{flow, list as tasks, statistics, types, workers};
 use kafleet_config::Role;
 use kafleet_documents::{
-    CircuitDocument, Failures, PartitionQueue, QueueDocument, Slowest, SlowestAttempt, Stats, StatsPoint, TaskPage,
-    TypeDocument, TypeLimits, WorkerDocument,
+    CircuitDocument, Failures, FlowDocument, PartitionQueue, QueueDocument, Slowest, SlowestAttempt, StatsPoint,
+    TaskPage, TypeDocument, TypeLimits, WorkerDocument,
 };
 use kafleet_fleet::control::heartbeat::TypeStatus;
 use kafleet_model::json::RawJson;
 use kafleet_model::query::{Qualifier, TaskQuery, Term, Test, TreeLevel};
 use kafleet_model::record::state::State;
-use kafleet_model::units::duration::Millis;
-use kafleet_runtime::now_ms;
 use maud::{Markup, html};
 use serde_json::Value;
 
+use super::changes::{changes_of, newest_requests};
+use super::charts::charts_of;
 use super::overview::{numbers_text, open_of};
-use crate::parts::bar::{state_bar, usage};
+use crate::parts::bar::{in_order, state_bar, usage};
 use crate::parts::command::{commands, curl_get};
 use crate::parts::facts::facts;
 use crate::parts::failures::{self, group_row};
 use crate::parts::json::json_block;
 use crate::parts::notice::{empty, missing};
-use crate::parts::queue::{age, lag, queue_columns};
+use crate::parts::queue::{age, lag, queue_columns, tone as queue_tone, trend};
 use crate::parts::state::label;
-use crate::parts::statistics::{ChartRange, charts, failed, ms_text};
+use crate::parts::statistics::{failed, ms_text};
 use crate::parts::table::{PagedList, cards, table};
 use crate::parts::tasks::{state_counts, task_table, worker_link};
 use crate::parts::times::time;
-use crate::parts::{View, count, search_text, visible};
+use crate::parts::{View, count, counted, search_text, visible};
 use crate::visit::{Body, PageAnswer, Visit, from_kafka, scan_time, stored};
 
 pub(super) const COLUMNS: &[&str] = &[
     "Type",
-    "Condition",
-    "#Open",
-    "#Queued",
-    "#Running",
-    "#Lag",
-    "#Oldest",
-    "#Ended/min",
-    "#Wait p95",
-    "#Run p95",
-    "#Failed",
-    "#Slots",
+    "Condition|now, with the number of live workers",
+    "#Open|now, all levels",
+    "#Queued|now, all levels",
+    "#Running|now, all levels",
+    "#Lag|unfinished records in Kafka, at most 15 s ago",
+    "#Oldest|oldest unfinished record in Kafka",
+    "#In/min|tasks opened in the last full minute",
+    "#Ended/min|tasks ended in the last full minute",
+    "#Failed/min|tasks that failed by themselves in the last full minute, and their share of the ended",
+    "Trend|last 5 full minutes",
+    "#Wait p95|last full minute",
+    "#Run p95|last full minute",
+    "#Slots|now, used of those of the live workers",
+    "#Failed|all retained tasks that failed by themselves",
 ];
 
-const MINUTE_MS: i64 = 60_000;
 /// Types whose queues are sampled for a list.
 const SAMPLED_TYPES: usize = 20;
 /// Newest failed tasks of a type.
 const LISTED_FAILED: usize = 10;
 
 pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError> {
-    let (types, minutes) = tokio::join!(stored(types::type_list(&visit.api)), last_minutes(visit));
+    let (types, minutes) = tokio::join!(stored(types::measured_types(&visit.api)), last_minutes(visit));
     let mut types = types?.types;
     types.sort_by_key(|listed| (urgency(listed), listed.name.clone()));
     let page = PagedList::new(types, visit.page_number());
@@ -72,7 +74,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError
         } @else {
             section.panel { (listed(&visit.view, &page, &figures)) }
         }
-        (commands(&["kafleet types".to_owned(), "kafleet stats".to_owned(), curl_get("/v1/types")]))
+        (commands(&["kafleet types", "kafleet backlog", "kafleet stats", &curl_get("/v1/types")].map(str::to_owned)))
     };
     Ok(Body::new("Types", main).into())
 }
@@ -115,40 +117,68 @@ fn condition(task_type: &TypeDocument) -> (&'static str, String) {
             ("attention", format!("circuit open on {} of {}", totals.circuit_open, totals.workers))
         }
         Some(totals) if !totals.refused.is_empty() => ("bad", "refused partitions".to_owned()),
-        Some(totals) if totals.workers == 1 => ("good", "1 worker".to_owned()),
-        Some(totals) => ("good", format!("{} workers", totals.workers)),
+        Some(totals) if totals.in_flight > 0 => ("good", "working".to_owned()),
+        Some(_) => ("neutral", "idle".to_owned()),
         None if !task_type.topic => ("neutral", "external".to_owned()),
         None if task_type.backlog > 0 => ("bad", "no worker".to_owned()),
         None => ("neutral", "no worker".to_owned()),
     }
 }
 
+/// Condition, with the number of workers beside it.
+fn condition_label(task_type: &TypeDocument) -> Markup {
+    let (tone, words) = condition(task_type);
+    html! {
+        (label(tone, &words))
+        @if let Some(totals) = &task_type.worker_totals { span.quiet { " " (counted(totals.workers, "worker", "workers")) } }
+    }
+}
+
 pub(super) fn row(view: &View, task_type: &TypeDocument, figures: &Figures) -> Markup {
     let minute = figures.minutes.get(&task_type.name);
     let of = |state: State| task_type.counts.get(&state).copied().unwrap_or_default();
-    let (tone, words) = condition(task_type);
     let number = |n: u64| html! { td.number { @if n == 0 { span.quiet { "–" } } @else { (count(n)) } } };
     html! {
         tr id={ "y-" (task_type.name) } {
             td.id { a href=(view.url(&format!("/types/{}", task_type.name))) { (task_type.name) } }
-            td { (label(tone, &words)) }
+            td.condition { (condition_label(task_type)) }
             (number(open_of(&task_type.counts)))
             (number(of(State::Queued)))
             (number(of(State::Running) + of(State::Warning)))
             (queue_columns(figures.queues.get(&task_type.name).map(|queue| &**queue)))
-            (number(minute.map_or(0, |minute| minute.succeeded + failed(minute) + minute.cancelled)))
+            (number(minute.map_or(0, |minute| minute.opened)))
+            (number(minute.map_or(0, StatsPoint::ended)))
+            td.number { (failed_share(minute)) }
+            td { (trend(task_type.flow.as_ref())) }
             (percentile(minute.and_then(|minute| minute.wait.p95)))
             (percentile(minute.and_then(|minute| minute.run.p95)))
-            td.number { (failed_link(view, &task_type.name, of(State::Failed))) }
             td.number { (slots(task_type)) }
+            td.number { (failed_link(view, task_type)) }
         }
     }
 }
 
-fn failed_link(view: &View, name: &str, failed: u64) -> Markup {
-    let search = || search_text(&[("type", name), ("state", "failed"), ("level", "any")]);
+/// Tasks that failed by themselves in a minute, and their share of those that ended.
+fn failed_share(minute: Option<&StatsPoint>) -> Markup {
     html! {
-        @if failed == 0 { span.quiet { "–" } } @else { a.bad href=(view.search(&search())) { (count(failed)) } }
+        @match minute.filter(|minute| failed(minute) > 0) {
+            Some(minute) => {
+                span.bad { (count(failed(minute))) }
+                span.quiet { " " (format!("{:.1} %", failed(minute) as f64 / minute.ended() as f64 * 100.0)) }
+            }
+            None => { span.quiet { "–" } }
+        }
+    }
+}
+
+/// Retained tasks that failed by themselves, as a link to them.
+fn failed_link(view: &View, task_type: &TypeDocument) -> Markup {
+    let search = || search_text(&[("type", &task_type.name), ("own", "failed,expired"), ("level", "any")]);
+    html! {
+        @match task_type.own_failed.filter(|failed| failed.tasks > 0) {
+            Some(failed) => { a.bad href=(view.search(&search())) { @if failed.at_least { "≥ " } (count(failed.tasks)) } }
+            None => { span.quiet { "–" } }
+        }
     }
 }
 
@@ -167,35 +197,9 @@ fn percentile(ms: Option<u64>) -> Markup {
 
 /// Statistics of each type in the last full minute; empty if they cannot be read.
 pub(super) async fn last_minutes(visit: &Visit) -> BTreeMap<String, StatsPoint> {
-    let end = now_ms().div_euclid(MINUTE_MS) * MINUTE_MS;
-    let query = StatsQuery { series: Series::ByType, from_ms: Some(end - MINUTE_MS), to_ms: Some(end), step: None };
-    let stats = stored(cached_stats(visit, query)).await;
+    let stats = stored(flow::last_minutes(&visit.api)).await;
     let series = stats.iter().flat_map(|stats| &stats.series);
     series.filter_map(|series| Some((series.task_type.clone(), series.points.last()?.clone()))).collect()
-}
-
-/// Reads statistics, which the pages of a second share.
-pub(super) async fn cached_stats(visit: &Visit, query: StatsQuery) -> Result<Arc<Stats>, ApiError> {
-    // All requests within a second have the same key.
-    let length = query.to_ms.unwrap_or_default() - query.from_ms.unwrap_or_default();
-    let key = format!("{:?} {:?} {length}", query.series, query.step);
-    visit.live.statistics.get(Some(key), statistics::stats(visit.context(), query)).await
-}
-
-/// Charts of a type, or of all.
-pub(super) async fn charts_of(visit: &Visit, path: &str, task_type: Option<&str>) -> Markup {
-    let range = ChartRange::named(visit.query.get("range"));
-    let to_ms = now_ms();
-    let query = StatsQuery {
-        series: task_type.map_or(Series::All, |name| Series::OfType(name.to_owned())),
-        from_ms: Some(to_ms - range.length_ms + 1),
-        to_ms: Some(to_ms),
-        step: Millis::parse(range.step).ok(),
-    };
-    match stored(cached_stats(visit, query)).await {
-        Ok(stats) => charts(&visit.view, path, range, &stats),
-        Err(error) => missing("The statistics", &error.document()),
-    }
 }
 
 pub(super) async fn find(visit: &Visit) -> Result<TypeDocument, ApiError> {
@@ -204,20 +208,22 @@ pub(super) async fn find(visit: &Visit) -> Result<TypeDocument, ApiError> {
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let (view, name) = (&visit.view, &visit.segment);
-    let task_type = find(visit).await?;
+    let (task_type, requests) = tokio::join!(stored(types::measured_type(&visit.api, name)), newest_requests(visit));
+    let task_type = task_type?;
     let path = format!("/types/{name}");
+    let changes = changes_of(requests.as_deref(), &workers::worker_list(&visit.api), Some(name));
     let (queue, failed, errors, slowest, charts) = tokio::join!(
         sampled(visit, &task_type),
         stored(newest_failed(visit, name)),
         stored(statistics::failures(visit.context(), errors_query(name), After::default())),
         stored(slowest(visit, name)),
-        charts_of(visit, &path, Some(name)),
+        charts_of(visit, &path, Some(name), &changes),
     );
     let main = html! {
         div.head { h1 { (task_type.name) } (actions(view, &task_type)) }
         (properties(&task_type, queue.as_ref()))
         (counts_of(view, &task_type))
-        (charts)
+        (charts.markup)
         (errors_of(view, errors))
         (slowest_of(view, slowest))
         (workers_of(visit, name))
@@ -248,7 +254,7 @@ async fn newest_failed(visit: &Visit, name: &str) -> Result<TaskPage, ApiError> 
 
 fn counts_of(view: &View, task_type: &TypeDocument) -> Markup {
     let name = task_type.name.as_str();
-    let counts: Vec<(State, u64)> = task_type.counts.iter().map(|(state, n)| (*state, *n)).collect();
+    let counts = in_order(&task_type.counts);
     html! {
         section.panel #counts {
             h2 { "Tasks" }
@@ -287,12 +293,11 @@ fn actions(view: &View, task_type: &TypeDocument) -> Markup {
 }
 
 fn properties(task_type: &TypeDocument, queue: Option<&Result<Arc<QueueDocument>, ApiError>>) -> Markup {
-    let (tone, words) = condition(task_type);
     let queue = queue.and_then(|queue| queue.as_ref().ok());
     html! {
         section.panel {
             (facts(&[
-                ("Condition", Some(label(tone, &words))),
+                ("Condition", Some(condition_label(task_type))),
                 ("Description", task_type.doc.as_ref().map(|doc| html! { (visible(doc)) })),
                 ("App", task_type.app.as_ref().map(|app| html! { (visible(app)) })),
                 ("Paused", task_type.paused.as_ref().map(|paused| html! {
@@ -300,6 +305,7 @@ fn properties(task_type: &TypeDocument, queue: Option<&Result<Arc<QueueDocument>
                 })),
                 ("Open", Some(html! { (count(open_of(&task_type.counts))) })),
                 ("Backlog", Some(html! { (count(task_type.backlog)) span.quiet { " queued or running" } })),
+                ("Flow", task_type.flow.as_ref().map(flow_text)),
                 ("Lag", queue.map(|queue| html! { (lag(queue.lag, queue.at_most)) span.quiet { " unfinished records" } })),
                 ("Oldest", queue.and_then(|queue| Some(age(queue.oldest_at.as_deref()?, queue.oldest_at_least)))),
                 ("Slots", task_type.worker_totals.as_ref().map(|totals| usage(totals.in_flight, totals.slots))),
@@ -309,6 +315,14 @@ fn properties(task_type: &TypeDocument, queue: Option<&Result<Arc<QueueDocument>
                 ("Refused partitions", refused(task_type)),
             ]))
         }
+    }
+}
+
+/// Rates and verdict, with the minutes of which they are.
+fn flow_text(flow: &FlowDocument) -> Markup {
+    html! {
+        span class={ "trend " (queue_tone(flow.verdict)) } { (flow.text()) }
+        span.quiet { " since " (time(&flow.since)) }
     }
 }
 

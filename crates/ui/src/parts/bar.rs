@@ -34,10 +34,7 @@ impl BarSegment {
 
 /// Bar of counts by state, in the order of the states from ended to waiting.
 pub(in super::super) fn state_bar(counts: &BTreeMap<State, u64>) -> Markup {
-    bar(ORDER.into_iter().filter_map(|state| {
-        let count = *counts.get(&state)?;
-        Some(StateShare { tone: tone(state), word: word(state), count })
-    }))
+    bar(in_order(counts).into_iter().map(|(state, count)| StateShare { tone: tone(state), word: word(state), count }))
 }
 
 /// Bar of a whole tree, whose tasks are counted by their outcome.
@@ -86,6 +83,12 @@ fn segments(shares: Vec<StateShare>) -> Vec<BarSegment> {
     shares.into_iter().map(&mut segment).collect()
 }
 
+/// Counts in the order of the bar, which its legend has too.
+pub(in super::super) fn in_order(counts: &BTreeMap<State, u64>) -> Vec<(State, u64)> {
+    let present = |state: State| Some((state, *counts.get(&state).filter(|count| **count > 0)?));
+    ORDER.into_iter().filter_map(present).collect()
+}
+
 const ORDER: [State; State::COUNT] = [
     State::Succeeded,
     State::Failed,
@@ -105,5 +108,17 @@ const ORDER: [State; State::COUNT] = [
 pub(in super::super) fn usage(used: u64, of: u64) -> Markup {
     html! {
         span.usage { progress max=(of.max(1)) value=(used.min(of.max(1))) {} span.of { (count(used)) "/" (count(of)) } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn legend_has_the_order_of_the_bar() {
+        let counts =
+            BTreeMap::from([(State::Queued, 3), (State::Failed, 1), (State::Succeeded, 9), (State::Expired, 0)]);
+        assert_eq!(in_order(&counts), [(State::Succeeded, 9), (State::Failed, 1), (State::Queued, 3)]);
     }
 }

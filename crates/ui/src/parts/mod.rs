@@ -22,6 +22,7 @@ pub(super) mod notice;
 pub(super) mod problem;
 pub(super) mod progress;
 pub(super) mod queue;
+pub(super) mod range;
 pub(super) mod search;
 pub(super) mod state;
 pub(super) mod statistics;

@@ -7,7 +7,8 @@ use super::{View, count};
 /// Rows of a page of types, workers or schedules.
 const PAGE: usize = 200;
 
-/// Table with a heading row. Columns of numbers begin with `#`, which is not shown.
+/// Table with a heading row. Columns of numbers begin with `#`, which is not shown; what follows a `|` is the tooltip of the
+/// heading, such as the span of time of its numbers.
 pub(in super::super) fn table(columns: &[&str], rows: &[Markup]) -> Markup {
     markup(columns, rows, false)
 }
@@ -22,16 +23,22 @@ fn markup(columns: &[&str], rows: &[Markup], are_cards: bool) -> Markup {
         div.scroll tabindex="0" role="group" aria-label="table" {
             table.cards[are_cards] {
                 thead { tr { @for column in columns {
+                    @let (column, title) = titled(column);
                     @match column.strip_prefix('#') {
-                        Some(name) => { th.number scope="col" { (name) } }
-                        None if column.is_empty() => { th scope="col" { span.hidden { "Actions" } } }
-                        None => { th scope="col" { (column) } }
+                        Some(name) => { th.number scope="col" title=[title] { (name) } }
+                        None if column.is_empty() => { th scope="col" { "Actions" } }
+                        None => { th scope="col" title=[title] { (column) } }
                     }
                 } } }
                 tbody { @for row in rows { (row) } }
             }
         }
     }
+}
+
+/// Heading and its tooltip.
+fn titled(column: &str) -> (&str, Option<&str>) {
+    column.split_once('|').map_or((column, None), |(column, title)| (column, Some(title)))
 }
 
 /// Links to the first and the next page of a list with the newest first.
@@ -102,6 +109,16 @@ impl<T> PagedList<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn headings_have_tooltips_and_columns_of_actions_a_name() {
+        let drawn = table(&["Type", "#Failed/min|last full minute", ""], &[]).into_string();
+        assert!(
+            drawn.contains("<th class=\"number\" scope=\"col\" title=\"last full minute\">Failed/min</th>"),
+            "{drawn}"
+        );
+        assert!(drawn.contains("<th scope=\"col\">Actions</th>"), "{drawn}");
+    }
 
     #[test]
     fn pages_of_a_list_have_all_items_once() {

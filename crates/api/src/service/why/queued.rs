@@ -1,7 +1,7 @@
 //! Explanation of a queued task by its position relative to the committed offset of its partition.
 
 use kafleet_broker::{CommittedOffset, OpenTransaction, Partition, Record, Watermarks};
-use kafleet_documents::{Finding, Reason};
+use kafleet_documents::{Finding, FlowDocument, FlowVerdict, Reason};
 use kafleet_model::offsets::{CompletedOffsets, MAX_SPAN, Metadata};
 use kafleet_model::task::id::TaskId;
 use kafleet_model::task::{Position, RecordSource, read_task};
@@ -13,6 +13,7 @@ use super::fleet::explain_workers;
 use super::queue_reads::{Progress, QueueReads};
 use crate::http::problem::ApiError;
 use crate::read::consistency::TaskView;
+use crate::service::flow::flow_of;
 
 /// Position of a queued task relative to the offsets of its partition.
 #[derive(Debug, PartialEq, Eq)]
@@ -160,8 +161,13 @@ async fn explain_queue_position(
     is_explained: bool,
 ) -> Result<Finding, ApiError> {
     let rate = progress.map(Progress::rate);
-    let expected_in_ms = rate.filter(|rate| *rate > 0.0).map(|rate| (ahead.tasks as f64 / rate * 1e3) as u64);
+    let flow = flow_of(reads.api, task_type).await;
     let lag = reads.lag(task_type).await?;
+    let expected_in_ms = match rate.filter(|rate| *rate > 0.0) {
+        Some(rate) => Some((ahead.tasks as f64 / rate * 1e3) as u64),
+        None if is_explained => None,
+        None => expected_by_flow(reads, task_type, ahead, flow.as_ref()).await?,
+    };
     let mut message = match ahead.tasks {
         0 if is_explained => "it is next in its partition".to_owned(),
         0 => "it is next in its partition but has not started; it may start any moment, or all slots are in use"
@@ -178,13 +184,31 @@ async fn explain_queue_position(
             lag.text(&format!("of `{task_type}` is"), &format!("of `{task_type}` are"))
         );
     }
+    let is_known = |flow: &&FlowDocument| !matches!(flow.verdict, FlowVerdict::Unknown | FlowVerdict::KeepingUp);
+    message += &flow.as_ref().filter(is_known).map_or_else(String::new, |flow| format!("; {}", flow.text()));
     let at_most = ahead.at_most || lag.is_some_and(|lag| lag.at_most);
     let (lag, finding) = (lag.map(|lag| lag.tasks), Finding::new(Reason::QueuedBehind, message));
     Ok(Finding { ahead: Some(ahead.tasks), at_most, rate, lag, expected_in_ms, ..finding })
 }
 
+/// Estimates the start of a task by the rate of its type in the last minutes, of which its partition has an equal share. Many
+/// types do not end a task in each second.
+async fn expected_by_flow(
+    reads: &QueueReads<'_>,
+    task_type: &str,
+    ahead: Count,
+    flow: Option<&FlowDocument>,
+) -> Result<Option<u64>, ApiError> {
+    let Some(per_min) = flow.map(|flow| flow.out_per_min).filter(|rate| *rate > 0.0) else { return Ok(None) };
+    let partitions = f64::from(reads.api.types.partitions_of(task_type).await?.max(1));
+    Ok(Some((ahead.tasks as f64 * partitions / per_min * 60_000.0) as u64))
+}
+
 fn progress_text(progress: Progress, expected_in_ms: Option<u64>, is_explained: bool) -> String {
     match expected_in_ms {
+        Some(ms) if progress.moved == 0 => {
+            format!("expected to start in about {}, at the rate of its type in the last minutes", age(ms as i64))
+        }
         Some(ms) => format!("at {:.0}/s: expected to start in {}", progress.rate(), age(ms as i64)),
         None if is_explained => "without progress at present".to_owned(),
         None => {
@@ -222,12 +246,25 @@ pub(crate) fn task_of(record: &Record, task_type: &str, position: Position) -> O
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const ENDS: Watermarks = Watermarks { low: 100, high: 500 };
 
     fn committed(offset: i64, metadata: &str) -> CommittedOffset {
         CommittedOffset { offset, metadata: metadata.to_owned() }
+    }
+
+    #[test]
+    fn start_is_estimated_by_the_type_where_nothing_has_moved_in_a_second() {
+        let progress = |moved| Progress { moved, within: Duration::from_secs(1) };
+        assert_eq!(progress_text(progress(3), Some(21_000), false), "at 3/s: expected to start in 21 s");
+        assert_eq!(
+            progress_text(progress(0), Some(22_000), false),
+            "expected to start in about 22 s, at the rate of its type in the last minutes"
+        );
+        assert!(progress_text(progress(0), None, false).starts_with("without progress in the last 1 s"));
     }
 
     #[test]
