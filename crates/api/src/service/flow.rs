@@ -158,22 +158,25 @@ fn measured(minutes: &[(i64, Minute)], load: Load) -> FlowDocument {
 /// Judges the backlog by the last full minutes, oldest first.
 fn judge(minutes: &[Minute], load: Load) -> Judgement {
     let (_, outgoing) = sums(minutes);
-    match () {
-        () if load.is_paused => Judgement::of(FlowVerdict::Paused),
-        () if load.queued == 0 => Judgement::of(FlowVerdict::KeepingUp),
-        () if minutes.len() < WINDOW => {
-            let full = minutes.len();
-            Judgement::unknown(format!("only {full} of the last {WINDOW} minutes are counted yet"))
-        }
-        () if outgoing > 0 => judge_rates(minutes, load.delayed),
-        () if minutes.iter().any(|minute| minute.open == 0) => {
-            Judgement::unknown(format!("its tasks are younger than {WINDOW} min"))
-        }
-        () if minutes.iter().any(|minute| minute.started > 0) => {
-            Judgement::unknown(format!("tasks have started, but none has ended in the last {WINDOW} min"))
-        }
-        () => Judgement::of(FlowVerdict::Stalled),
+    if load.is_paused {
+        return Judgement::of(FlowVerdict::Paused);
     }
+    if load.queued == 0 {
+        return Judgement::of(FlowVerdict::KeepingUp);
+    }
+    if minutes.len() < WINDOW {
+        return Judgement::unknown(format!("only {} of the last {WINDOW} minutes are counted yet", minutes.len()));
+    }
+    if outgoing > 0 {
+        return judge_rates(minutes, load.delayed);
+    }
+    if minutes.iter().any(|minute| minute.open == 0) {
+        return Judgement::unknown(format!("its tasks are younger than {WINDOW} min"));
+    }
+    if minutes.iter().any(|minute| minute.started > 0) {
+        return Judgement::unknown(format!("tasks have started, but none has ended in the last {WINDOW} min"));
+    }
+    Judgement::of(FlowVerdict::Stalled)
 }
 
 fn judge_rates(minutes: &[Minute], delayed: u64) -> Judgement {
@@ -203,10 +206,12 @@ fn judge_rates(minutes: &[Minute], delayed: u64) -> Judgement {
 /// Verdict on what has come in and gone out.
 fn compared(incoming: u64, outgoing: u64) -> FlowVerdict {
     let chance = CHANCE_TASKS.max(incoming.max(outgoing) * CHANCE_PERCENT / 100);
-    match () {
-        () if incoming > outgoing + chance => FlowVerdict::Growing,
-        () if outgoing > incoming + chance => FlowVerdict::Draining,
-        () => FlowVerdict::Steady,
+    if incoming > outgoing + chance {
+        FlowVerdict::Growing
+    } else if outgoing > incoming + chance {
+        FlowVerdict::Draining
+    } else {
+        FlowVerdict::Steady
     }
 }
 
