@@ -224,8 +224,8 @@ mod tests {
         }
         assert_eq!((progress.changed.len(), progress.changed[60].as_str()), (100, "t1-0"));
         let mut progress = BulkProgress::default();
-        list_changed(&mut progress, &(0..60).map(|n| request(format!("{n:0>200}"))).collect::<Vec<_>>());
-        assert_eq!(progress.changed.len(), 20);
+        list_changed(&mut progress, &(0..60).map(|n| request(format!("{n:0>120}"))).collect::<Vec<_>>());
+        assert_eq!(progress.changed.len(), 33);
     }
 
     #[test]
