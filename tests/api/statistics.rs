@@ -317,7 +317,9 @@ async fn failures_of_a_range_ended_in_it() {
 #[tokio::test]
 async fn error_that_was_retried_was_seen_before() {
     let fleet = fleet().await;
-    announce_failed(&fleet, "t", "charge", "timeout", "no answer").await;
+    // A retry publishes the record again, so there must be one.
+    fleet.echo("t").await;
+    fleet.publish_event("t", Payload::Failed(AttemptFailure::new("timeout", "no answer", 1)), |_| {}).await;
     fleet.folded().await;
     let group = async || fleet.get::<Failures>("/v1/failures?by=kind").await.groups.into_iter().next();
     let new = group().await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use kafleet::model::event::Kind;
+use kafleet::model::event::{AttemptFailure, Kind, Payload};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
@@ -394,20 +394,20 @@ async fn newest_errors_are_shown_beside_many_larger_ones() {
     const LARGER: usize = 51;
     let fleet = fleet().await;
     let browser = Browser::new(&fleet);
-    let fail = async |id: String, message: String| {
+    let fail = async |id: String, kind: String| {
         fleet.echo(&id).await;
-        fleet.fail(&id, &message).await;
+        fleet.publish_event(&id, Payload::Failed(AttemptFailure::new(&kind, "broken", 1)), |_| {}).await;
     };
     for n in 0..2 * LARGER {
         let word = "x".repeat(n % LARGER + 1);
-        fail(format!("t{n}"), format!("the reason {word}")).await;
+        fail(format!("t{n}"), format!("reason_{word}")).await;
     }
-    fail("last".to_owned(), "the newest reason".to_owned()).await;
+    fail("last".to_owned(), "the_newest_reason".to_owned()).await;
     fleet.folded().await;
     let page = browser.open("/").await;
     let (attention, errors) = page.text.split_once("id=\"errors\"").unwrap();
     for part in [attention, errors] {
-        assert!(part.contains("the newest reason"), "{part}");
+        assert!(part.contains("the_newest_reason"), "{part}");
     }
     let badge = format!("title=\"errors in the last hour\">{}<", LARGER + 1);
     eventually("the number of errors", async || browser.open("/help").await.text.contains(&badge)).await;
