@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use kafleet_documents::OwnFailed;
 use kafleet_model::record::state::State;
-use kafleet_store::ErrorGroups;
+use kafleet_store::{ErrorGroups, ErrorLevel};
 
 use super::statistics::MAX_CONCURRENT_READS;
 use crate::backends::stored;
@@ -25,7 +25,7 @@ pub(crate) async fn own_failed(reads: &Reads) -> Result<BTreeMap<String, OwnFail
         .await?;
     let mut groups = stream::iter(types.into_iter().flatten())
         .map(|(partition, name)| async move {
-            let groups = stored(reads.store.error_groups(partition, &name, MAX_GROUPS)).await?;
+            let groups = stored(reads.store.error_groups(partition, &name, ErrorLevel::Kind, 0, MAX_GROUPS)).await?;
             Ok::<_, ApiError>((name, groups))
         })
         .buffer_unordered(MAX_CONCURRENT_READS);

@@ -143,7 +143,7 @@ mod tests {
         let all = changes_of(Some(&audit), &workers, None);
         assert_eq!(all.len(), 3);
         assert_eq!((paused_by(Some(&audit), "echo"), paused_by(Some(&audit), "mail")), (Some("ada"), None));
-        let view = View { base: String::new(), role: kafleet_config::Role::Read, read_only: false };
+        let view = View::for_tests(kafleet_config::Role::Read);
         assert!(last_hour(&view, &all).into_string().contains("<a href=\"/audit\">3 changes</a> in the last hour"));
     }
 

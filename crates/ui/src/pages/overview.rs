@@ -458,7 +458,7 @@ mod tests {
         let workers = workers(&[WorkerState::Alive; 4]);
         let types = Types { types: Vec::new(), incomplete: Vec::new() };
         let (kills, schedules) = (KillSwitches { kills: Vec::new() }, Schedules { schedules: Vec::new() });
-        let failures = Failures { groups: Vec::new(), errors: 0, at_least: false, incomplete: Vec::new() };
+        let failures = Failures { groups: Vec::new(), errors: 0, at_least: false, since: None, incomplete: Vec::new() };
         let now = time_text(now_ms());
         let warnings = Warnings {
             workers: &workers,
@@ -477,7 +477,7 @@ mod tests {
 
     #[test]
     fn projection_that_is_a_minute_behind_needs_attention() {
-        let view = View { base: String::new(), role: Role::Read, read_only: false, now_ms: 0 };
+        let view = View::for_tests(Role::Read);
         let lag = |behind_ms: i64| projection_lag(&view, &time_text(now_ms() - behind_ms)).map(|it| it.into_string());
         assert_eq!(lag(MAX_BEHIND_MS - 5_000), None);
         assert!(lag(MAX_BEHIND_MS + 5_000).is_some_and(|text| text.contains("is behind: complete to")));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kafleet_api::http::problem::ApiError;
 use kafleet_api::service::context::{After, Paging};
 use kafleet_api::service::queue::{brief_queues, queue};
-use kafleet_api::service::statistics::{FailuresBy, FailuresQuery, Series, StatsQuery};
+use kafleet_api::service::statistics::{FailuresBy, FailuresQuery};
 use kafleet_api::service::{flow, list as tasks, statistics, types, workers};
 use kafleet_config::Role;
 use kafleet_documents::{

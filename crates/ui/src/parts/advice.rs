@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     fn shown(error: ApiError) -> String {
-        let view = View { base: "/fleet".into(), role: Role::Submit, read_only: false };
+        let view = View { base: "/fleet".into(), ..View::for_tests(Role::Submit) };
         advice_text(Some(&view), &error.document()).map(Markup::into_string).unwrap_or_default()
     }
 

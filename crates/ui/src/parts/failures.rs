@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     fn view() -> View {
-        View { base: String::new(), role: Role::Operate, read_only: false }
+        View::for_tests(Role::Operate)
     }
 
     fn group(error: Fingerprint) -> FailureGroup {

@@ -47,6 +47,14 @@ pub(super) struct View {
     pub now_ms: i64,
 }
 
+#[cfg(test)]
+impl View {
+    /// View of a reader with this role, at the epoch.
+    pub(super) fn for_tests(role: Role) -> Self {
+        Self { base: String::new(), role, read_only: false, now_ms: 0 }
+    }
+}
+
 impl View {
     /// Whether the reader may perform actions of this role.
     pub(super) fn may(&self, role: Role) -> bool {

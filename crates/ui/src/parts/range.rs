@@ -149,7 +149,7 @@ mod tests {
     use kafleet_config::Role;
 
     fn controls(range: &ChartRange) -> String {
-        let view = View { base: String::new(), role: Role::Read, read_only: false };
+        let view = View::for_tests(Role::Read);
         range.controls(&view, "/").into_string()
     }
 

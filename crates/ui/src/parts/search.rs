@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn level_of_a_search_is_shown_and_can_be_chosen() {
-        let view = View { base: String::new(), role: kafleet_config::Role::Read, read_only: false };
+        let view = View::for_tests(kafleet_config::Role::Read);
         let form = |text: &str| {
             let query = TaskQuery::parse(text).unwrap_or_default();
             search_form(&view, text, Some(&query)).into_string()

@@ -4,7 +4,7 @@ use kafleet_model::record::state::State;
 use super::*;
 
 fn view(base: &str) -> View {
-    View { base: base.into(), role: Role::Submit, read_only: false, now_ms: 0 }
+    View { base: base.into(), ..View::for_tests(Role::Submit) }
 }
 
 #[test]

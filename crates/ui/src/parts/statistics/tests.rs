@@ -36,7 +36,7 @@ fn stats(step_ms: i64, complete_to_ms: i64, points: Vec<StatsPoint>) -> Stats {
 }
 
 fn view() -> View {
-    View { base: String::new(), role: Role::Read, read_only: false }
+    View::for_tests(Role::Read)
 }
 
 fn shown(range: &ChartRange, stats: &Stats, past: Option<&Past<'_>>, changes: &[FleetChange]) -> String {

@@ -8,7 +8,7 @@ use kafleet_config::Role;
 const NOW: i64 = 1_769_860_900_000;
 
 fn drawn(timed: &[TimelineTask]) -> String {
-    let view = View { base: String::new(), role: Role::Read, read_only: false, now_ms: NOW };
+    let view = View { now_ms: NOW, ..View::for_tests(Role::Read) };
     let range = range_of(timed.iter(), true, NOW);
     let top = &timed[0].task;
     let rows = timeline(&view, "t", top, &timed.iter().collect::<Vec<_>>(), range, None).into_string();
