@@ -151,8 +151,8 @@ pub struct Failures {
     /// A partition has more than 200 errors of a type, a text was searched in more than 200 errors, or, by root, not all
     /// failed tasks were read: counts are lower bounds, and rare errors are missing.
     pub at_least: bool,
-    /// Log time since which the counted tasks ended; absent: all retained tasks are counted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Log time since which the counted tasks ended; `null`: all retained tasks are counted.
+    #[serde(default)]
     pub since: Option<String>,
     /// Events partitions of which the store has lost data, or which no tracker projects: tasks are missing or outdated.
     #[serde(default)]
@@ -177,16 +177,16 @@ pub struct FailureGroup {
     /// The same of all retained tasks.
     #[serde(default)]
     pub retained: u64,
-    /// By kind: number of different messages of the counted tasks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Number of different messages of the counted tasks; only by kind.
+    #[serde(default)]
     pub messages: Option<u64>,
     /// There may be more messages: a partition has more than 200 errors of a type.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub messages_at_least: bool,
-    /// By root: type of the roots of the tasks, and number of the roots.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Type of the roots of the tasks, and number of the roots; only by root.
+    #[serde(default)]
     pub root_type: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub roots: Option<u64>,
     /// Log times at which the first and the last of the retained tasks ended.
     pub first: String,
