@@ -105,7 +105,7 @@ async fn filters_select_matching_tasks() {
 }
 
 #[tokio::test]
-async fn lists_contain_only_roots_by_default() {
+async fn level_of_a_list_defaults_to_that_of_its_filters() {
     let fleet = fleet().await;
     for id in ["r", "r:a", "r:a:b", "s"] {
         fleet.echo(id).await;
@@ -114,18 +114,22 @@ async fn lists_contain_only_roots_by_default() {
     fleet.fail("s", "too").await;
     fleet.publish_event("r:a", Kind::Started, |event| event.attempt = 1).await;
     fleet.folded().await;
-    for filter in ["", "type=echo&", "state=failed&", "type=echo&state=failed&", "error=error&"] {
-        let roots = ids(&fleet, filter).await;
+    // Filters that concern attempts, which tasks of every level have, list all levels.
+    for (filter, level) in [
+        ("", "roots"),
+        ("state=failed&", "roots"),
+        ("type=echo&", "any"),
+        ("type=echo&state=failed&", "any"),
+        ("error=error&", "any"),
+    ] {
+        let default = ids(&fleet, filter).await;
+        assert_eq!(ids(&fleet, &format!("{filter}level={level}")).await, default, "`{filter}`: default level");
+        let roots = ids(&fleet, &format!("{filter}level=roots")).await;
         assert!(roots.iter().all(|id| !id.contains(':')), "`{filter}` lists tasks below roots: {roots:?}");
-        assert_eq!(
-            ids(&fleet, &format!("{filter}level=roots")).await,
-            roots,
-            "`{filter}`: the level defaults to roots"
-        );
     }
-    assert_eq!(ids(&fleet, "type=echo&state=failed&level=any").await, ["r:a:b", "s"]);
+    assert_eq!(ids(&fleet, "type=echo&state=failed").await, ["r:a:b", "s"]);
     assert_eq!(ids(&fleet, "type=echo&state=running&level=any").await, ["r:a"]);
-    assert_eq!(ids(&fleet, "type=echo&state=failed").await, ["s"]);
+    assert_eq!(ids(&fleet, "type=echo&state=failed&level=roots").await, ["s"]);
     fleet.succeed("r:a", json!(1)).await;
     fleet.folded().await;
     assert!(ids(&fleet, "type=echo&state=running&level=any").await.is_empty());

@@ -32,3 +32,4 @@ mod statistics;
 mod unacknowledged;
 mod watches;
 pub mod why;
+mod why_ends;

@@ -245,7 +245,7 @@ async fn overview_counts_the_changes_of_the_last_hour_and_marks_them_in_the_char
 }
 
 #[tokio::test]
-async fn overview_orders_troubles_by_weight_and_leads_to_their_actions() {
+async fn overview_sorts_troubles_by_weight_and_leads_to_their_actions() {
     let fleet = fleet_with_tree().await;
     let browser = Browser::new(&fleet);
     browser.submit("/types/echo/pause", "reason=disk+full").await;

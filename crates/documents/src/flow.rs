@@ -103,9 +103,9 @@ pub fn rate(rate: f64) -> String {
 /// Estimated duration in its largest unit, at least a second.
 fn about(ms: u64) -> String {
     match ms {
-        ..MINUTE_MS => format!("{} s", ms.div_ceil(1_000).max(1)),
-        ..HOUR_MS => format!("{} min", ms.div_ceil(MINUTE_MS)),
-        ..DAY_MS => format!("{} h", ms.div_ceil(HOUR_MS)),
+        0..MINUTE_MS => format!("{} s", ms.div_ceil(1_000).max(1)),
+        MINUTE_MS..HOUR_MS => format!("{} min", ms.div_ceil(MINUTE_MS)),
+        HOUR_MS..DAY_MS => format!("{} h", ms.div_ceil(HOUR_MS)),
         _ => format!("{} d", ms.div_ceil(DAY_MS)),
     }
 }

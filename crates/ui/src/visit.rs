@@ -256,13 +256,16 @@ pub(super) fn scan_time() -> Duration {
 }
 
 /// Waits for the store as long as the page may.
-pub(super) async fn stored<T>(read: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
-    in_time(Code::StoreUnavailable, "the store", read).await
+pub(super) fn stored<T>(read: impl Future<Output = Result<T, ApiError>>) -> impl Future<Output = Result<T, ApiError>> {
+    // On the heap: a page awaits many reads at once, whose states would fill the stack of a thread together.
+    in_time(Code::StoreUnavailable, "the store", Box::pin(read))
 }
 
 /// Waits for Kafka as long as the page may.
-pub(super) async fn from_kafka<T>(read: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
-    in_time(Code::KafkaUnavailable, "Kafka", read).await
+pub(super) fn from_kafka<T>(
+    read: impl Future<Output = Result<T, ApiError>>,
+) -> impl Future<Output = Result<T, ApiError>> {
+    in_time(Code::KafkaUnavailable, "Kafka", Box::pin(read))
 }
 
 fn deadline() -> Instant {

@@ -422,7 +422,7 @@ pub(super) async fn group_document(
     Ok(FailureGroup {
         task_type: name.to_string(),
         error: error.to_string(),
-        kind: shown_error.map(|error| error.kind.to_string()),
+        kind: shown_error.map(|error| error.kind.clone()),
         text: shown.map_or_else(String::new, |_| group_text(shown_error)),
         count: group.recent,
         retained: group.count,

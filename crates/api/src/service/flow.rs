@@ -8,10 +8,8 @@ use kafleet_model::task::parse_time;
 use kafleet_model::units::duration::Millis;
 use kafleet_model::units::time::time_text;
 use kafleet_runtime::now_ms;
-use tokio::time::timeout;
 
 use super::statistics::{Series, StatsQuery, read_stats};
-use super::types::{FIGURES_DEADLINE, type_state};
 use crate::http::problem::ApiError;
 use crate::state::Api;
 
@@ -100,13 +98,6 @@ pub async fn last_minutes(api: &Api) -> Result<Arc<Stats>, ApiError> {
         step: Some(Millis::secs(60)),
     };
     api.queues.minutes.get(Some(end.to_string()), read_stats(api, query)).await
-}
-
-/// Flow of one type; `None` if the store does not answer in time.
-pub(crate) async fn flow_of(api: &Api, name: &str) -> Option<FlowDocument> {
-    let read = async { tokio::try_join!(type_state(api, name), last_minutes(api)) };
-    let (document, minutes) = timeout(FIGURES_DEADLINE, read).await.ok()?.ok()?;
-    Some(flow(&document, &minutes))
 }
 
 /// Flow of a type by the statistics of its last minutes.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use kafleet_config::TypePolicy;
-use kafleet_documents::{Backlog, CircuitDocument, PauseDocument, TypeDocument, TypeLimits, Types};
+use kafleet_documents::{Backlog, CircuitDocument, FlowDocument, PauseDocument, TypeDocument, TypeLimits, Types};
 use kafleet_fleet::control::heartbeat::Heartbeat;
 use kafleet_fleet::control::types::TypeRecord;
 use kafleet_fleet::control::{CircuitSetting, ControlState};
@@ -27,7 +27,7 @@ use crate::state::Api;
 /// Maximum wait for the queue of a type, which is left out afterwards.
 const QUEUE_DEADLINE: Duration = Duration::from_secs(2);
 /// Maximum wait for the rates and failures of types, which are left out afterwards.
-pub(super) const FIGURES_DEADLINE: Duration = Duration::from_millis(1_200);
+const FIGURES_DEADLINE: Duration = Duration::from_millis(1_200);
 
 /// Returns one type in the form of `GET /v1/types`.
 pub(crate) async fn type_state(api: &Api, name: &str) -> Result<TypeDocument, ApiError> {
@@ -107,6 +107,13 @@ pub async fn measured_types(api: &Api) -> Result<Types, ApiError> {
         document.own_failed = failed.as_ref().map(|failed| failed.get(&document.name).copied().unwrap_or_default());
     }
     Ok(Types { types, incomplete })
+}
+
+/// Flow of one type; `None` if the store does not answer in time.
+pub(crate) async fn flow_of(api: &Api, name: &str) -> Option<FlowDocument> {
+    let read = async { tokio::try_join!(type_state(api, name), flow::last_minutes(api)) };
+    let (document, minutes) = timeout(FIGURES_DEADLINE, read).await.ok()?.ok()?;
+    Some(flow::flow(&document, &minutes))
 }
 
 /// Reads a type with its queue.

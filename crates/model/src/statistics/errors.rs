@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     fn record(aggregate: &mut ErrorSummary, number: u64, times: u64) {
-        let ended_ms = |n: u64| (n % 2 == 0).then_some(n as i64);
+        let ended_ms = |n: u64| n.is_multiple_of(2).then_some(n as i64);
         (0..times).for_each(|n| aggregate.record(Fingerprint(number), &format!("error {number}"), ended_ms(n)));
     }
 

@@ -212,9 +212,12 @@ pub(super) fn get_groups(keys: &Keys, task_type: &str, level: ErrorLevel, since_
     script
 }
 
+/// Error, number of its tasks, number of those in the range, and the first and the last of them.
+type GroupAnswer = (String, f64, u64, Value, Value);
+
 pub(super) fn read_groups(keys: &Keys, task_type: &str, answer: Value) -> Result<ErrorGroups, StoreError> {
     let key = keys.fingerprints(task_type, ErrorLevel::Message);
-    let (total, values): (u64, Vec<(String, f64, u64, Value, Value)>) = read(&key, answer)?;
+    let (total, values): (u64, Vec<GroupAnswer>) = read(&key, answer)?;
     let mut groups = Vec::new();
     for (name, count, recent, first, last) in values {
         let error: Fingerprint = name.parse().map_err(StoreError::Invalid)?;

@@ -91,7 +91,7 @@ impl FailuresPage<'_> {
         &self.visit.view
     }
 
-    /// What is counted.
+    /// Description of the counted tasks.
     fn scope(&self) -> Markup {
         html! {
             p.quiet {

@@ -7,9 +7,9 @@ use kafleet_api::service::task;
 use kafleet_documents::{LogDocument, LogLine, Status};
 use maud::{Markup, html};
 
-use super::task::{head, tabs};
 use crate::parts::attempts::{AttemptStart, attempt_starts};
 use crate::parts::command::{commands, curl_get, quoted};
+use crate::parts::task_head::{head, tabs};
 use crate::parts::times::exact_clock;
 use crate::parts::{View, count, visible};
 use crate::visit::{Body, PageAnswer, Visit, stored};

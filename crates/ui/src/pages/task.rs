@@ -11,11 +11,11 @@ use kafleet_api::service::log::{self, Lines};
 use kafleet_api::service::{attachments, task, why};
 use kafleet_config::{Role, TRACE_ID};
 use kafleet_documents::{
-    AttachmentDocument, Attachments, Deliveries, Delivery, FailureGroup, Finding, LogDocument, Params, Status, TaskPage, Why,
+    AttachmentDocument, Attachments, Deliveries, Delivery, FailureGroup, Finding, LogDocument, Params, Status,
+    TaskPage, Why,
 };
 use kafleet_model::json::RawJson;
-use kafleet_model::record::state::{Category, State};
-use kafleet_model::task::TaskRunner;
+use kafleet_model::record::state::State;
 use maud::{Markup, html};
 
 use crate::letters::letter_of;
@@ -28,10 +28,11 @@ use crate::parts::failures::kin;
 use crate::parts::json::json_block;
 use crate::parts::notice::missing;
 use crate::parts::progress::progress_block;
-use crate::parts::state::{pill, word};
+use crate::parts::state::pill;
 use crate::parts::statistics::ms_text;
 use crate::parts::table::table;
-use crate::parts::tasks::{breadcrumbs, is_long, short_id, state_counts, task_table, type_link, worker_link};
+use crate::parts::task_head::{head, tabs};
+use crate::parts::tasks::{is_long, state_counts, task_table, type_link, worker_link};
 use crate::parts::times::{between, duration, exact_time, time};
 use crate::parts::{View, count, counted, encoded, prose, search_text, visible};
 use crate::visit::{Body, PageAnswer, Visit, from_kafka, stored};
@@ -93,81 +94,6 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
 fn reason_key(status: &Status) -> String {
     let Status { id, state, own_state, run, attempt, waits, tree, .. } = status;
     format!("{id} {} {} {run} {attempt} {waits} {} {}", state.name(), own_state.name(), tree.pending, tree.total)
-}
-
-/// Parents, state and actions of a task.
-pub(super) fn head(view: &View, status: &Status) -> Markup {
-    html! {
-        div.head {
-            div {
-                (breadcrumbs(view, &status.id))
-                div.title {
-                    h1 { @match &status.fields.name { Some(name) => { (visible(name)) } None => { (short_id(&status.id)) } } }
-                    (pill(status.state))
-                    @if status.own_state != status.state { span.quiet { "(own: " (word(status.own_state)) ")" } }
-                    @if status.superseded { span.quiet { "superseded" } }
-                }
-            }
-            (actions(view, status))
-        }
-    }
-}
-
-fn actions(view: &View, status: &Status) -> Markup {
-    let link =
-        |page: &str, name: &str| html! { a.button href=(view.below_task(&status.id, page)) data-dialog { (name) } };
-    let (is_open, runner) = (!status.state.is_terminal(), status.runner());
-    html! {
-        div.actions {
-            @if runner == TaskRunner::BulkAction {
-                a.button href=(view.url(&format!("/bulk/{}", encoded(&status.id)))) { "As a bulk action" }
-            }
-            @if view.may(Role::Operate) {
-                @if is_open { (link("cancel", "Cancel…")) }
-                @else if runner.can_be_retried() { (link("retry", "Retry…")) }
-                @match (has_failed_tasks(status), is_open) {
-                    (true, false) => { (link("retry-failed", "Retry failed…")) }
-                    (true, true) => { a.button href=(retry_of_open_tree(view, &status.id)) { "Retry failed…" } }
-                    (false, _) => {}
-                }
-            }
-            @if view.may(Role::Submit) {
-                @if status.own_state == State::Scheduled { (link("start-now", "Start now…")) }
-                @if runner.can_be_changed() { (link("edit", "Edit…")) }
-                @if runner.can_be_copied() {
-                    a.button href=(view.url_with("/new", &[("like", &status.id)])) { "Submit a copy…" }
-                }
-            }
-        }
-    }
-}
-
-/// Whether a tree has failed tasks to retry, besides a task that cannot be retried itself.
-fn has_failed_tasks(status: &Status) -> bool {
-    let is_failed = status.state.category() == Category::Failed;
-    let left_out = u64::from(is_failed && !status.runner().can_be_retried());
-    status.tree.total > 1 && status.tree.failed > left_out
-}
-
-/// Bulk action on the tasks of an open tree that failed by themselves: a retry of the tree itself waits for its end.
-fn retry_of_open_tree(view: &View, id: &str) -> String {
-    let search = search_text(&[("under", id), ("own", "failed,expired"), ("level", "any")]);
-    view.url_with("/bulk/new", &[("action", "retry"), ("q", &search)])
-}
-
-/// Pages of a task.
-pub(super) fn tabs(view: &View, status: &Status, current: &str) -> Markup {
-    let (id, total) = (&status.id, status.tree.total);
-    let tree = if total > 1 { format!("Tree {}", count(total)) } else { "Tree".to_owned() };
-    let pages = [("tree", tree.as_str()), ("timeline", "Timeline"), ("log", "Log")];
-    html! {
-        nav.tabs aria-label="task" {
-            a href=(view.task(id)) aria-current=[(current == "overview").then_some("page")] { "Overview" }
-            @for (page, name) in pages {
-                a href=(view.below_task(id, page)) aria-current=[(current == page).then_some("page")] { (name) }
-            }
-        }
-    }
 }
 
 fn times(visit: &Visit, status: &Status) -> Markup {

@@ -12,9 +12,9 @@ use kafleet_model::query::{TaskQuery, Term, Test};
 use kafleet_model::task::id::TaskId;
 use maud::{Markup, html};
 
-use super::task::{head, tabs};
 use crate::parts::command::{commands, curl_get, quoted};
 use crate::parts::table::pager_of_oldest;
+use crate::parts::task_head::{head, tabs};
 use crate::parts::timeline::{TimelineTask, legend, range_of, timeline, zoom};
 use crate::parts::{count, counted};
 use crate::visit::{Body, PageAnswer, Visit, scan_time, stored};

@@ -8,11 +8,11 @@ use kafleet_documents::{Status, TaskPage};
 use kafleet_model::record::state::State;
 use maud::{Markup, html};
 
-use super::task::{head, tabs};
 use crate::parts::bar::{state_bar, tree_bar};
 use crate::parts::command::{commands, curl_get, quoted};
 use crate::parts::notice::missing;
 use crate::parts::table::pager_of_oldest;
+use crate::parts::task_head::{head, tabs};
 use crate::parts::tasks::{state_counts, task_table, tree_row};
 use crate::parts::times::duration;
 use crate::parts::{View, count, counted, search_text};

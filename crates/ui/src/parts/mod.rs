@@ -27,6 +27,7 @@ pub(super) mod search;
 pub(super) mod state;
 pub(super) mod statistics;
 pub(super) mod table;
+pub(super) mod task_head;
 pub(super) mod tasks;
 pub(super) mod timeline;
 pub(super) mod times;

@@ -44,9 +44,8 @@ pub async fn list(
         check_type_exists(&api, name).await?;
     }
     let bounds = cursor.map(|cursor| read_cursor(&api, &cursor)).transpose()?;
-    let page = list_letters(&api, filter, bounds, limit).await?;
+    let (page, records) = list_letters(&api, filter, bounds, limit).await?;
     let next = page.next.as_ref().map(|bounds| encode_cursor(&api, bounds));
-    let records = records_of(&api, &page.letters).await?;
     let letters = page.letters.iter().map(|letter| document(letter, kind_of(letter, &records))).collect();
     let incomplete = api.reads.incomplete().await?;
     Ok(DeadLetterPage { letters, next, scanned: page.scanned as u64, incomplete })
@@ -109,7 +108,7 @@ pub async fn resolve_many(
     if let Some(name) = &filter.task_type {
         check_type_exists(&api, name).await.map_err(|error| error.pointer("/type"))?;
     }
-    let page = list_letters(&api, filter, None, limit).await?;
+    let (page, _) = list_letters(&api, filter, None, limit).await?;
     api.reads.check_covered(None).await?;
     let ids: Vec<DeadLetterId> = page.letters.into_iter().map(|letter| letter.id).collect();
     let selected = ids.clone();
@@ -215,42 +214,50 @@ fn read_cursor(api: &Api, text: &str) -> Result<Bounds, ApiError> {
     read().ok_or_else(|| bad_cursor(text))
 }
 
-/// Lists dead letters whose tasks have not moved on since. The page stays short if most letters are filtered out.
-async fn list_letters(api: &Api, filter: Filter, bounds: Option<Bounds>, limit: usize) -> Result<Page, ApiError> {
+/// Records of tasks by id.
+type TaskRecords = BTreeMap<TaskId, TaskRecord>;
+
+/// Lists dead letters whose tasks have not moved on since, with the records of these tasks. The page stays short if most
+/// letters are filtered out.
+async fn list_letters(
+    api: &Api,
+    filter: Filter,
+    bounds: Option<Bounds>,
+    limit: usize,
+) -> Result<(Page, TaskRecords), ApiError> {
+    let mut all_records = TaskRecords::new();
     let mut all = Page { next: bounds, ..Page::default() };
     for _ in 0..MAX_ROUNDS {
         let (dead_letters, names, filter) = (api.dead_letters.clone(), api.topology.names.clone(), filter.clone());
         let (bounds, rest) = (all.next.take(), limit - all.letters.len());
         let read = move |broker: &dyn Broker, _| dead_letters.page(broker, &names, &filter, bounds.as_ref(), rest);
         let page = api.reads.broker.with_deadline(READ_DEADLINE).call(read).await?;
-        all.letters.extend(still_dead(api, page.letters).await?);
+        let records = records_of(api, &page.letters).await?;
+        all.letters.extend(page.letters.into_iter().filter(|letter| is_still_dead(letter, &records)));
+        all_records.extend(records);
         (all.next, all.scanned) = (page.next, all.scanned + page.scanned);
         if all.next.is_none() || all.letters.len() >= limit || all.scanned >= MAX_SCANNED {
             break;
         }
     }
-    Ok(all)
+    Ok((all, all_records))
 }
 
-/// Filters out dead letters whose tasks have moved on.
-async fn still_dead(api: &Api, mut letters: Vec<DeadLetterRecord>) -> Result<Vec<DeadLetterRecord>, ApiError> {
-    let records = records_of(api, &letters).await?;
-    letters.retain(|letter| {
-        let task = letter.task.as_ref().and_then(|(id, run)| Some((records.get(id)?, *run)));
-        task.is_none_or(|(record, run)| !has_moved_on(record, run))
-    });
-    Ok(letters)
+/// Whether the task of a dead letter has not moved on.
+fn is_still_dead(letter: &DeadLetterRecord, records: &TaskRecords) -> bool {
+    let task = letter.task.as_ref().and_then(|(id, run)| Some((records.get(id)?, *run)));
+    task.is_none_or(|(record, run)| !has_moved_on(record, run))
 }
 
 /// Kind of the error with which the run of a dead letter ended.
-fn kind_of(letter: &DeadLetterRecord, records: &BTreeMap<TaskId, TaskRecord>) -> Option<String> {
+fn kind_of(letter: &DeadLetterRecord, records: &TaskRecords) -> Option<String> {
     let (id, run) = letter.task.as_ref()?;
     let record = records.get(id).filter(|record| record.run == *run)?;
     Some(record.outcome.error.as_ref()?.kind.clone())
 }
 
 /// Reads the records of the tasks of dead letters, with one store read per events partition and 500 tasks.
-async fn records_of(api: &Api, letters: &[DeadLetterRecord]) -> Result<BTreeMap<TaskId, TaskRecord>, ApiError> {
+async fn records_of(api: &Api, letters: &[DeadLetterRecord]) -> Result<TaskRecords, ApiError> {
     let mut ids_by_partition: BTreeMap<u32, BTreeSet<TaskId>> = BTreeMap::new();
     for (id, _) in letters.iter().filter_map(|letter| letter.task.as_ref()) {
         ids_by_partition.entry(api.topology.partition_of(id)).or_default().insert(id.clone());

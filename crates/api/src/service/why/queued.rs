@@ -13,7 +13,7 @@ use super::fleet::explain_workers;
 use super::queue_reads::{Progress, QueueReads};
 use crate::http::problem::ApiError;
 use crate::read::consistency::TaskView;
-use crate::service::flow::flow_of;
+use crate::service::types::flow_of;
 
 /// Position of a queued task relative to the offsets of its partition.
 #[derive(Debug, PartialEq, Eq)]

@@ -87,7 +87,7 @@ impl<'a> Points<'a> {
     }
 
     /// Line of counts in each span; that of the open one is scaled to the whole span.
-    fn rates(&self, name: &str, tone: &'static str, style: LineStyle, value: fn(&StatsPoint) -> u64) -> Line {
+    fn rates(&self, name: &str, tone: &'static str, style: LineStyle, value: CountOf) -> Line {
         let elapsed = self.open_to_ms.map(|to| to - self.last_ms()).filter(|elapsed| elapsed * LEAST_PART >= self.step);
         let projected = elapsed.zip(self.points.last()).map(|(elapsed, last)| scaled(value(last), self.step, elapsed));
         let values = self.points.iter().map(|point| Some(value(point))).collect();
@@ -102,7 +102,7 @@ impl<'a> Points<'a> {
     }
 
     /// Pale line of the same counts at the earlier time.
-    fn earlier_rates(&self, name: &str, value: fn(&StatsPoint) -> u64) -> Option<Line> {
+    fn earlier_rates(&self, name: &str, value: CountOf) -> Option<Line> {
         let past = self.past?;
         let sum = |at: i64| Some(past.sum(at, at + self.step, value).round() as u64);
         Some(earlier(past, name, self.starts().map(sum).collect()))
@@ -148,8 +148,11 @@ pub(in super::super) fn charts(
     }
 }
 
+/// Count of a point.
+type CountOf = fn(&StatsPoint) -> u64;
+
 /// Counts that are summed over a range.
-const COUNTS: [(&str, fn(&StatsPoint) -> u64); 5] = [
+const COUNTS: [(&str, CountOf); 5] = [
     ("opened", |point| point.opened),
     ("succeeded", |point| point.succeeded),
     ("failed", failed),
@@ -169,15 +172,15 @@ fn totals(points: &Points<'_>) -> Markup {
     }
 }
 
-fn sum(points: &Points<'_>, value: fn(&StatsPoint) -> u64) -> u64 {
+fn sum(points: &Points<'_>, value: CountOf) -> u64 {
     points.points.iter().map(value).sum()
 }
 
-fn past_sum(points: &Points<'_>, value: fn(&StatsPoint) -> u64) -> Option<f64> {
+fn past_sum(points: &Points<'_>, value: CountOf) -> Option<f64> {
     Some(points.past?.sum(points.first_ms, points.end_ms(), value))
 }
 
-fn change(points: &Points<'_>, value: fn(&StatsPoint) -> u64) -> Markup {
+fn change(points: &Points<'_>, value: CountOf) -> Markup {
     let text = past_sum(points, value).and_then(|past| change_text(sum(points, value) as f64, past));
     html! { @if let Some(text) = text { span.change { " " (text) } } }
 }
@@ -297,13 +300,13 @@ fn notes(stats: &Stats, points: &Points<'_>, range: &ChartRange) -> Markup {
 /// Span of the points of the past, and why it is longer.
 fn kept(past: &Past<'_>, step: i64) -> String {
     let words = past.compare.words();
-    match past.step.as_i64() > step {
-        true => format!(
-            "The counts of {words} are shares of points of {}: minutes are kept for 3 hours, 10 minutes for 24 hours, hours for 7 days.",
-            past.step
-        ),
-        false => format!("The counts of {words} are points of {}.", past.step),
+    if past.step.as_i64() <= step {
+        return format!("The counts of {words} are points of {}.", past.step);
     }
+    format!(
+        "The counts of {words} are shares of points of {}: minutes are kept for 3 hours, 10 minutes for 24 hours, hours for 7 days.",
+        past.step
+    )
 }
 
 /// Values of the charts, newest first, below their totals.
