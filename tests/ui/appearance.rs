@@ -68,10 +68,14 @@ async fn first_page_is_small() {
     let fleet = fleet_with_tree().await;
     let browser = Browser::new(&fleet);
     let page = browser.open("/tasks/order").await;
-    let sizes = page.text.len() + STYLES.len() + SCRIPT.len();
-    assert!(sizes < 60_000, "{sizes} bytes, uncompressed");
-    let packed = browser.send(reqwest::Method::GET, "/tasks/order", &[("accept-encoding", "gzip")], None).await;
-    assert_eq!(packed.header("content-encoding"), "gzip");
+    let assets = page.text.split('"').filter(|url| url.ends_with(".css") || url.ends_with(".js"));
+    let mut bytes = 0;
+    for path in ["/tasks/order"].into_iter().chain(assets) {
+        let packed = browser.send(reqwest::Method::GET, path, &[("accept-encoding", "gzip")], None).await;
+        assert_eq!(packed.header("content-encoding"), "gzip", "{path}");
+        bytes += packed.header("content-length").parse::<usize>().unwrap();
+    }
+    assert!((8_000..20_000).contains(&bytes), "{bytes} bytes, compressed");
 }
 
 #[tokio::test]

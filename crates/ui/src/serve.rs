@@ -25,6 +25,7 @@ use tokio::time::Instant;
 
 use super::cache::{RenderedPage, SharedPart};
 use super::navigation::NavigationCounts;
+use super::parts::advice::title_text;
 use super::parts::frame::{Section, Shell, Theme, frame, main_element, rendered};
 use super::parts::notice::{behind_notice, done_notice, incomplete_notice};
 use super::parts::problem::problem_block;
@@ -158,7 +159,7 @@ pub(super) fn plain_problem(api: &Api, headers: &HeaderMap, error: ApiError) -> 
     let view = view_of(api, Role::Read);
     let problem = error.document();
     let main = problem_block(&view, &problem);
-    let page = frame(&shell_without_session(&view, headers), &problem.title, None, &main);
+    let page = frame(&shell_without_session(&view, headers), title_text(&problem), None, &main);
     page_response(problem.status, &page.into_string())
 }
 
@@ -333,5 +334,5 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
 
 fn problem_page(visit: &Visit, problem: Problem) -> (u16, Body) {
     let main = problem_block(&visit.view, &problem);
-    (problem.status, Body::new(problem.title, main))
+    (problem.status, Body::new(title_text(&problem), main))
 }

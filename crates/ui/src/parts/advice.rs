@@ -83,6 +83,14 @@ pub(in super::super) fn advice_text(view: Option<&View>, problem: &Problem) -> O
     }
 }
 
+/// Title of a problem, in words for readers of pages.
+pub(in super::super) fn title_text(problem: &Problem) -> &str {
+    match code_of(problem) {
+        Some(Code::BadCursor) => "Invalid link",
+        _ => &problem.title,
+    }
+}
+
 /// Message of a problem, in words for readers of pages.
 pub(in super::super) fn detail_text(problem: &Problem) -> &str {
     match code_of(problem) {

@@ -6,7 +6,7 @@ use kafleet_config::Role;
 use kafleet_model::query::quoted;
 use maud::{Markup, html};
 
-mod advice;
+pub(super) mod advice;
 pub(super) mod attempts;
 pub(super) mod axis;
 pub(super) mod bar;

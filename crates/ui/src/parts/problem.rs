@@ -3,14 +3,14 @@
 use kafleet_documents::Problem;
 use maud::{Markup, html};
 
-use super::advice::{advice_text, detail_text};
+use super::advice::{advice_text, detail_text, title_text};
 use super::{View, prose};
 
 /// Title, detail, hint and code of an error, and what still works.
 pub(in super::super) fn problem_block(view: &View, problem: &Problem) -> Markup {
     html! {
         section.problem {
-            h1 { (problem.title) }
+            h1 { (title_text(problem)) }
             (problem_text(view, problem))
             @if let Some(other) = works(&problem.code) { p { (other) } }
             p {
@@ -31,7 +31,7 @@ pub(in super::super) fn problem_text(view: &View, problem: &Problem) -> Markup {
     html! {
         div.notice.bad role="alert" {
             p {
-                strong { (problem.title) ": " }
+                strong { (title_text(problem)) ": " }
                 (prose(detail_text(problem)))
                 @if let Some(pointer) = problem.pointer.as_deref().filter(|pointer| !pointer.is_empty()) {
                     " (at " code { (pointer) } ")"

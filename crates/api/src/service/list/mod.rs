@@ -13,7 +13,7 @@ use kafleet_model::task::id::TaskId;
 use kafleet_model::units::time::time_text;
 use kafleet_runtime::now_ms;
 use kafleet_store::{Entry, Index};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::http::problem::ApiError;
 use crate::read::consistency::TaskView;
@@ -315,7 +315,9 @@ impl PageBuilder {
     async fn fill(mut self, mut source: TaskSource<'_>, filter: &Filter) -> Result<Matches, ApiError> {
         let batch = if source.scans { BATCH } else { self.limit + 1 };
         loop {
-            let entries = source.next(batch).await?;
+            let Some(entries) = self.next_in_time(&mut source, batch).await? else {
+                return Ok(self.into_matches(&source, PageEnd::Early));
+            };
             if entries.is_empty() {
                 return Ok(self.into_matches(&source, PageEnd::Last));
             }
@@ -332,6 +334,18 @@ impl PageBuilder {
                 self.add_if_selected(filter, entry, task);
             }
         }
+    }
+
+    /// Reads the next entries. `None` if a scan that has got anywhere does not get them in its time.
+    async fn next_in_time(
+        &self,
+        source: &mut TaskSource<'_>,
+        batch: usize,
+    ) -> Result<Option<Vec<(Entry, Option<TaskView>)>>, ApiError> {
+        if !source.scans || self.scanned == 0 {
+            return source.next(batch).await.map(Some);
+        }
+        timeout_at(self.scan_until, source.next(batch)).await.ok().transpose()
     }
 
     fn is_over_budget(&self) -> bool {
