@@ -11,6 +11,8 @@ use crate::api::fixture::{DEADLINE, Fleet, unfolded};
 pub struct Page {
     pub status: StatusCode,
     pub text: String,
+    /// Size of the body as it was sent.
+    pub bytes: usize,
     pub headers: reqwest::header::HeaderMap,
 }
 
@@ -69,7 +71,8 @@ impl<'a> Browser<'a> {
         }
         let response = request.send().await.unwrap();
         let (status, headers) = (response.status(), response.headers().clone());
-        Page { status, headers, text: response.text().await.unwrap() }
+        let body = response.bytes().await.unwrap();
+        Page { status, headers, bytes: body.len(), text: String::from_utf8_lossy(&body).into_owned() }
     }
 
     pub async fn get(&self, path: &str) -> Page {

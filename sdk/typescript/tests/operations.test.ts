@@ -86,10 +86,10 @@ describe("on a fleet", () => {
     const ids = ["bulk-1", "bulk-2"];
     const handles = await Promise.all(ids.map((id) => echo.submit(id, { id, at: LATER, tags: ["bulk"] })));
     const started = await app.bulk.startNow(["bulk-1"]);
-    assert.deepEqual(await started.result(PATIENCE), { done: 1, refused: 0, skipped: 0 });
+    assert.deepEqual(await started.result(PATIENCE), { done: 1, refused: 0, skipped: 0, changed: ["bulk-1"] });
     await handles[0]!.result(PATIENCE);
     const cancelled = await app.bulk.cancel("tag:bulk", { limit: 10, reason: "not needed" });
-    assert.deepEqual(await cancelled.result(PATIENCE), { done: 1, refused: 0, skipped: 1 });
+    assert.deepEqual(await cancelled.result(PATIENCE), { done: 1, refused: 0, skipped: 1, changed: ["bulk-2"] });
     await assert.rejects(handles[1]!.result(PATIENCE), (error: TaskFailed) => error.state === "cancelled");
     const again = await app.bulk.retry("tag:bulk state:cancelled", { onlyFailed: true });
     assert.equal((await again.result(PATIENCE)).done, 1);

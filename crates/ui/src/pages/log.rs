@@ -81,21 +81,29 @@ fn links(view: &View, status: &Status, page: &LogDocument) -> Markup {
     }
 }
 
-/// Lines without escape codes, numbered from 1. `starts`: those of the attempts, by which lines are separated. A line belongs to
-/// the attempt that had started last when the line was sent.
+/// Lines without escape codes, numbered from 1. `starts`: those of the attempts, by which lines are separated.
 pub(super) fn lines(page: &LogDocument, starts: &[AttemptStart]) -> Markup {
-    let begun = |line: &LogLine| starts.iter().take_while(|start| start.at <= line.at).count();
-    let before = |n: usize| n.checked_sub(1).map_or(0, |n| begun(&page.lines[n]));
+    let mut newest: Option<&AttemptStart> = None;
+    let mut start_above = |line: &LogLine| {
+        let start = start_of(line, starts)?;
+        let earlier = newest.replace(start);
+        earlier.is_none_or(|earlier| !std::ptr::eq(earlier, start)).then_some(start)
+    };
     html! {
         ol.log start=(page.from + 1) data-total=(page.total) {
             @for (n, line) in page.lines.iter().enumerate() {
-                @if let Some(start) = begun(line).checked_sub(1).filter(|at| before(n) != at + 1) {
-                    (separator(&starts[start]))
-                }
+                @if let Some(start) = start_above(line) { (separator(start)) }
                 (numbered(page.from + n as u64 + 1, line))
             }
         }
     }
+}
+
+/// Start of the attempt that wrote a line. An attempt that was interrupted has several, of which the one before the line counts.
+fn start_of<'a>(line: &LogLine, starts: &'a [AttemptStart]) -> Option<&'a AttemptStart> {
+    let mut of_attempt = starts.iter().filter(|start| (start.run, start.number) == (line.run, line.attempt));
+    let first = of_attempt.next()?;
+    Some(of_attempt.take_while(|start| start.at <= line.at).last().unwrap_or(first))
 }
 
 fn separator(start: &AttemptStart) -> Markup {

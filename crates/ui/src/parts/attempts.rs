@@ -67,6 +67,8 @@ pub(super) fn attempts(history: &History) -> Vec<Attempt<'_>> {
 
 /// Start of an attempt, to separate its lines in a log.
 pub(in super::super) struct AttemptStart {
+    pub run: u32,
+    pub number: u32,
     /// Number of the attempt, with that of its run if there was a retry.
     pub name: String,
     /// Time of a document.
@@ -81,7 +83,10 @@ pub(in super::super) fn attempt_starts(history: &History) -> Vec<AttemptStart> {
         let run = if has_runs { format!("run {}, ", attempt.run) } else { String::new() };
         format!("{run}attempt {}", attempt.number)
     };
-    let start = |attempt: &Attempt<'_>| Some(AttemptStart { name: name(attempt), at: attempt.started_at?.to_owned() });
+    let start = |attempt: &Attempt<'_>| {
+        let (name, at) = (name(attempt), attempt.started_at?.to_owned());
+        Some(AttemptStart { run: attempt.run, number: attempt.number, name, at })
+    };
     let mut starts: Vec<AttemptStart> = attempts.iter().filter_map(start).collect();
     // All times of documents have the same form.
     starts.sort_by(|one, other| one.at.cmp(&other.at));

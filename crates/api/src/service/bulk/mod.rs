@@ -15,7 +15,7 @@ use kafleet_model::task::id::{BULK_TYPE, TaskId};
 use kafleet_runtime::now_ms;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::list::{self, MAX_SCAN_TIME};
 use super::statistics;
@@ -137,16 +137,25 @@ pub async fn preview(api: &Api, selection: BulkSelection, time: Duration) -> Res
     let mut cursor = None;
     loop {
         let left = end.saturating_duration_since(Instant::now());
-        let matches = list::matches(&api.reads, query.clone(), cursor.as_deref(), MAX_PAGE, left).await?;
+        let reading = list::matches(&api.reads, query.clone(), cursor.as_deref(), MAX_PAGE, left);
+        let matches = match &cursor {
+            None => reading.await?,
+            // With a part of the tasks counted, the rest may take the time that is left.
+            Some(_) => match timeout_at(end, reading).await {
+                Ok(matches) => matches?,
+                Err(_) => break,
+            },
+        };
         preview.scanned += matches.scanned.unwrap_or(matches.tasks.len() as u64);
         count_changing(&mut preview, &spec, &matches.tasks);
         cursor = matches.next;
         if cursor.is_none() || Instant::now() >= end {
-            api.reads.check_covered(None).await?;
-            preview.exact = cursor.is_none();
-            return Ok(preview);
+            break;
         }
     }
+    api.reads.check_covered(None).await?;
+    preview.exact = cursor.is_none();
+    Ok(preview)
 }
 
 fn count_changing(preview: &mut BulkPreview, spec: &BulkSpec, tasks: &[TaskView]) {
