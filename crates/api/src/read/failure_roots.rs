@@ -35,7 +35,7 @@ struct Below {
 pub(crate) async fn failures(reads: &Reads, query: &FailuresQuery) -> Result<Failures, ApiError> {
     let merged = query.groups(reads, ErrorLevel::Kind).await?;
     let mut at_least = merged.at_least || merged.groups.len() > MAX_KINDS;
-    let mut kinds = merged.with_occurrences();
+    let mut kinds = merged.with_occurrences(reads).await?;
     kinds.sort_by_key(|(_, group)| Reverse(group.recent));
     kinds.truncate(MAX_KINDS);
     let limit = (MAX_TASKS / (kinds.len() * reads.partitions().len()).max(1)).max(MIN_TASKS);

@@ -27,7 +27,7 @@ use crate::read::reads::Reads;
 /// Groups whose texts are searched: the first ones in the order of a query.
 const MAX_SEARCHED: usize = 200;
 /// Largest groups of failed tasks read per type and partition.
-const MAX_GROUPS: usize = 200;
+pub(super) const MAX_GROUPS: usize = 200;
 /// Hours for which errors are kept.
 pub(crate) const ERROR_HOURS: i64 = 24;
 /// Newest tasks of a group whose workers are listed.
@@ -227,18 +227,19 @@ pub(super) type GroupKey = (Arc<str>, Fingerprint);
 pub(super) type KeyedGroup = (GroupKey, SimilarFailures);
 
 /// Groups of failed tasks, merged over the partitions.
-#[derive(Default)]
 pub(super) struct Groups {
     pub(super) groups: BTreeMap<GroupKey, SimilarFailures>,
-    occurrences: BTreeMap<GroupKey, Occurrences>,
     pub(super) at_least: bool,
+    level: ErrorLevel,
+    /// Partitions with their types, which were read.
+    sources: Vec<(u32, Arc<str>)>,
 }
 
 /// Groups failed tasks by error. Returns the groups that come first in the order of the query.
 pub(crate) async fn failures(reads: &Reads, query: &FailuresQuery) -> Result<Failures, ApiError> {
     let merged = query.groups(reads, query.level()).await?;
     let (mut errors, mut at_least) = (merged.groups.len(), merged.at_least);
-    let mut groups = merged.with_occurrences();
+    let mut groups = merged.with_occurrences(reads).await?;
     query.sort(&mut groups);
     if query.text.is_some() {
         at_least |= errors > MAX_SEARCHED;
@@ -284,7 +285,7 @@ async fn count_messages(reads: &Reads, query: &FailuresQuery, kinds: &mut [Failu
 pub async fn newest_failures(reads: &Reads, limit: usize) -> Result<Failures, ApiError> {
     let merged = Groups::read(reads, None, ErrorLevel::Kind, 0).await?;
     let (errors, at_least) = (merged.groups.len() as u64, merged.at_least);
-    let mut groups = merged.with_occurrences();
+    let mut groups = merged.with_occurrences(reads).await?;
     groups.sort_by_key(|(_, group)| Reverse(group.first_ms));
     let mut others = groups.split_off(limit.min(groups.len()));
     others.sort_by_key(|(_, group)| Reverse(group.last.seen_ms));
@@ -301,10 +302,10 @@ pub async fn errors_since(reads: &Reads, since_ms: i64) -> Result<usize, ApiErro
 
 /// Finds the group of the failed tasks of a type with errors like this one, if it is among the largest ones.
 pub async fn same_error(reads: &Reads, task_type: &str, error: &ErrorInfo) -> Result<Option<FailureGroup>, ApiError> {
-    let merged = Groups::read(reads, Some(task_type), ErrorLevel::Message, 0).await?;
+    let mut merged = Groups::read(reads, Some(task_type), ErrorLevel::Message, 0).await?;
     let fingerprint = Fingerprint::of(Some(error));
-    let found = merged.with_occurrences().into_iter().find(|((_, error), _)| *error == fingerprint);
-    match found {
+    merged.groups.retain(|(_, error), _| *error == fingerprint);
+    match merged.with_occurrences(reads).await?.into_iter().next() {
         Some((key, group)) => group_document(reads, key, group).await.map(Some),
         None => Ok(None),
     }
@@ -334,20 +335,16 @@ async fn documents(reads: &Reads, groups: Vec<KeyedGroup>) -> Result<Vec<Failure
 
 impl Groups {
     async fn read(reads: &Reads, task_type: Option<&str>, level: ErrorLevel, since_ms: i64) -> Result<Self, ApiError> {
-        let hours = last_hours(ERROR_HOURS);
-        let requested_hours = &hours;
-        let mut by_type = stream::iter(partitions_and_types(reads, task_type).await?)
+        let sources = partitions_and_types(reads, task_type).await?;
+        let mut by_type = stream::iter(sources.clone())
             .map(|(partition, name)| async move {
-                let (store, hours) = (&reads.store, requested_hours);
-                let groups = stored(store.error_groups(partition, &name, level, since_ms, MAX_GROUPS)).await?;
-                let summaries = stored(store.error_summaries(partition, &name, hours)).await?;
-                Ok::<_, ApiError>((partition, name, groups, summaries))
+                let groups = stored(reads.store.error_groups(partition, &name, level, since_ms, MAX_GROUPS)).await?;
+                Ok::<_, ApiError>((partition, name, groups))
             })
             .buffer_unordered(MAX_CONCURRENT_READS);
-        let mut merged = Self::default();
-        while let Some((partition, name, groups, summaries)) = by_type.try_next().await? {
+        let mut merged = Self { groups: BTreeMap::new(), at_least: false, level, sources };
+        while let Some((partition, name, groups)) = by_type.try_next().await? {
             merged.add(partition, &name, groups);
-            merged.add_occurrences(&name, level, &summaries, &hours);
         }
         Ok(merged)
     }
@@ -372,36 +369,50 @@ impl Groups {
         }
     }
 
-    fn add_occurrences(
-        &mut self,
-        name: &Arc<str>,
-        level: ErrorLevel,
-        summaries: &[(i64, ErrorSummary)],
-        hours: &[i64],
-    ) {
-        for (hour, summary) in summaries {
-            let Ok(index) = hours.binary_search(hour) else { continue };
-            let counts = match level {
-                ErrorLevel::Kind => &summary.kinds,
-                ErrorLevel::Message => &summary.errors,
-            };
-            for error in counts {
-                let found = self.occurrences.entry((name.clone(), error.fingerprint)).or_default();
-                found.attempts.resize(hours.len(), 0);
-                found.attempts[index] += error.attempts;
-                found.first_end_ms = [found.first_end_ms, error.first_end_ms].into_iter().flatten().min();
-            }
+    /// Reads the occurrences of the groups. They are not read with them: many callers only count groups.
+    pub(super) async fn with_occurrences(self, reads: &Reads) -> Result<Vec<KeyedGroup>, ApiError> {
+        let hours = last_hours(ERROR_HOURS);
+        let requested_hours = &hours;
+        let types: BTreeSet<Arc<str>> = self.groups.keys().map(|(name, _)| name.clone()).collect();
+        let sources = self.sources.into_iter().filter(|(_, name)| types.contains(name));
+        let mut by_type = stream::iter(sources)
+            .map(|(partition, name)| async move {
+                let summaries = stored(reads.store.error_summaries(partition, &name, requested_hours)).await?;
+                Ok::<_, ApiError>((name, summaries))
+            })
+            .buffer_unordered(MAX_CONCURRENT_READS);
+        let mut occurrences = BTreeMap::new();
+        while let Some((name, summaries)) = by_type.try_next().await? {
+            add_occurrences(&mut occurrences, &name, self.level, &summaries, &hours);
         }
+        let with_occurrences = |(key, mut group): KeyedGroup| {
+            group.occurrences = occurrences.remove(&key).unwrap_or_default();
+            group.occurrences.attempts.resize(hours.len(), 0);
+            (key, group)
+        };
+        Ok(self.groups.into_iter().map(with_occurrences).collect())
     }
+}
 
-    /// Returns the groups with their occurrences.
-    pub(super) fn with_occurrences(mut self) -> Vec<KeyedGroup> {
-        let mut groups: Vec<KeyedGroup> = self.groups.into_iter().collect();
-        for (key, group) in &mut groups {
-            group.occurrences = self.occurrences.remove(key).unwrap_or_default();
-            group.occurrences.attempts.resize(ERROR_HOURS.unsigned_abs() as usize, 0);
+fn add_occurrences(
+    occurrences: &mut BTreeMap<GroupKey, Occurrences>,
+    name: &Arc<str>,
+    level: ErrorLevel,
+    summaries: &[(i64, ErrorSummary)],
+    hours: &[i64],
+) {
+    for (hour, summary) in summaries {
+        let Ok(index) = hours.binary_search(hour) else { continue };
+        let counts = match level {
+            ErrorLevel::Kind => &summary.kinds,
+            ErrorLevel::Message => &summary.errors,
+        };
+        for error in counts {
+            let found = occurrences.entry((name.clone(), error.fingerprint)).or_default();
+            found.attempts.resize(hours.len(), 0);
+            found.attempts[index] += error.attempts;
+            found.first_end_ms = [found.first_end_ms, error.first_end_ms].into_iter().flatten().min();
         }
-        groups
     }
 }
 

@@ -8,13 +8,11 @@ use kafleet_documents::OwnFailed;
 use kafleet_model::record::state::State;
 use kafleet_store::{ErrorGroups, ErrorLevel};
 
+use super::failures::MAX_GROUPS;
 use super::statistics::MAX_CONCURRENT_READS;
 use crate::backends::stored;
 use crate::http::problem::ApiError;
 use crate::read::reads::Reads;
-
-/// Largest groups read per type and partition.
-const MAX_GROUPS: usize = 200;
 
 /// Counts the tasks of each type whose own state is failed or expired. Types without such tasks may be missing.
 pub(crate) async fn own_failed(reads: &Reads) -> Result<BTreeMap<String, OwnFailed>, ApiError> {
