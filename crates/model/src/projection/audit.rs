@@ -67,7 +67,10 @@ fn action_of(event: &Event) -> Option<(&str, &str)> {
         Payload::RetryRequested { new_run: None, only_failed, .. } => {
             Some((if *only_failed { "retry_failed" } else { "retry" }, event.id.as_str()))
         }
-        Payload::Patched { .. } => Some(("edit", event.id.as_str())),
+        Payload::Patched { patch } => {
+            let is_start = patch.as_ref().is_some_and(|patch| patch.next_start.is_some());
+            Some((if is_start { "start" } else { "edit" }, event.id.as_str()))
+        }
         Payload::DeadDropped => Some(("drop", event.id.as_str())),
         Payload::Operated { action: Some(action), target: Some(target) } => Some((&**action, &**target)),
         _ => None,

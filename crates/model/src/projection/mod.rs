@@ -50,7 +50,7 @@ mod tests;
 mod working_set;
 
 /// Version of the projection and of the stored formats. A store written by a higher version is left alone.
-pub const FOLD_VERSION: u32 = 18;
+pub const FOLD_VERSION: u32 = 19;
 
 /// Position of an event in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -192,6 +192,11 @@ pub(super) fn patch(task: &mut TaskRecord, patch: Option<&Patch>) -> Step {
     let Some(patch) = patch.filter(|patch| patch.rejection(task).is_none()) else {
         return Step::of(Verdict::Ignored);
     };
+    if task.own == State::Retrying && patch.next_start.is_some() {
+        // Nothing but the time changes: the total timeout of the task counts from its `not before`.
+        task.times.due_ms = task.times.due_ms.into_iter().chain(patch.not_before_ms).min();
+        return Step::of(Verdict::Applied);
+    }
     patch.apply(task.definition.policy.get_or_insert_default());
     task.definition.patched = true;
     task.times.due_ms = patch.not_before_ms.or(task.times.due_ms);

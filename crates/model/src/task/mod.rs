@@ -32,6 +32,7 @@ pub mod patch;
 #[doc(hidden)]
 mod policy;
 mod runner;
+pub mod start;
 #[doc(hidden)]
 pub mod structured;
 #[cfg(test)]

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Policy;
 use super::document::{ChangeFields, FieldReader};
 use super::field::{Change, Field, Scope};
+use super::start::NextStart;
 use crate::json::{RawJson, plain_text};
 use crate::record::TaskRecord;
 use crate::record::state::State;
@@ -31,6 +32,10 @@ pub struct Patch {
     /// New start (epoch ms), while the task is deferred before its first attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_before_ms: Option<i64>,
+    /// Start that `not_before_ms` brings forward, also of a task that waits for its next attempt. Without it only a task
+    /// that is deferred before its first attempt gets another start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_start: Option<NextStart>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at_ms: Option<Option<i64>>,
     #[serde(flatten)]
@@ -106,6 +111,7 @@ impl<'de> Deserialize<'de> for Patch {
                 while let Some(name) = map.next_key::<Cow<'_, str>>()? {
                     match (&*name, Policy::field(&name).filter(|field| field.is_in(Scope::Change))) {
                         ("not_before_ms", _) => patch.not_before_ms = map.next_value()?,
+                        ("next_start", _) => patch.next_start = map.next_value()?,
                         ("expires_at_ms", _) => patch.expires_at_ms = Some(map.next_value()?),
                         (_, Some(field)) => patch.changes.read_field(field, &mut map)?,
                         (_, None) => drop(map.next_value::<IgnoredAny>()?),
@@ -119,6 +125,11 @@ impl<'de> Deserialize<'de> for Patch {
 }
 
 impl Patch {
+    /// Request to start a waiting task now.
+    pub fn start(next_start: NextStart, now_ms: i64) -> Self {
+        Self { not_before_ms: Some(now_ms), next_start: Some(next_start), ..Self::default() }
+    }
+
     pub fn apply(&self, policy: &mut Policy) {
         self.changes.apply(policy);
         if let Some(start) = self.not_before_ms {
@@ -146,6 +157,13 @@ impl Patch {
     pub fn rejection(&self, task: &TaskRecord) -> Option<String> {
         if !task.definition.announced {
             return Some("the task is not published yet".to_owned());
+        }
+        if let Some(requested) = self.next_start {
+            return match NextStart::of(task) {
+                Ok(next) if next == requested => None,
+                Ok(_) => Some("the task waits for another attempt meanwhile".to_owned()),
+                Err(reason) => Some(reason),
+            };
         }
         if self.not_before_ms.is_some()
             && !(task.own == State::Scheduled && task.deferral.is_deferred() && task.attempt == 0)

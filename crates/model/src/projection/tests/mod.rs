@@ -37,6 +37,7 @@ mod oracle;
 mod projected_store;
 mod released;
 mod retries;
+mod starts;
 mod statistics;
 
 fn failed(task: &str) -> Event {
