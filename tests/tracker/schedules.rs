@@ -72,7 +72,7 @@ async fn ask(fixture: &Fixture, name: &str, ask: &str, backfill: Option<Schedule
 
 /// Reads the control topic as a new follower does.
 async fn plan(fixture: &Fixture) -> ScheduleState {
-    let control = ControlWatch::new(ControlState::without_cancels().with_schedules());
+    let control = ControlWatch::new(ControlState::without_task_commands().with_schedules());
     let _reading = follow_control(control.clone(), fixture.broker.clone(), &fixture.names, None);
     tokio::time::timeout(DEADLINE, control.wait_until_read()).await.expect("the control topic is read");
     control.state().plan.clone()

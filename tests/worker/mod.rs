@@ -37,6 +37,7 @@ mod removed;
 mod results;
 mod shared_group_faults;
 mod shared_groups;
+mod starts;
 mod stopping;
 mod tail;
 mod types;

@@ -19,7 +19,7 @@ pub(crate) struct RecordedGroups {
 
 impl RecordedGroups {
     pub(crate) fn follow(setup: &TrackerSetup) -> Self {
-        let control = ControlWatch::new(ControlState::without_cancels());
+        let control = ControlWatch::new(ControlState::without_task_commands());
         let follower = follow_control(control.clone(), setup.broker.clone(), &setup.topology.names, None);
         Self { control, topic: setup.topology.names.control(), follower }
     }

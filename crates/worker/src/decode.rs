@@ -11,6 +11,7 @@ use kafleet_model::retry::{RunProgress, Waits};
 use kafleet_model::task::header;
 use kafleet_model::task::limits::{Flaw, TaskLimits};
 use kafleet_model::task::partition::partition_of;
+use kafleet_model::task::start::NextStart;
 use kafleet_model::task::{Policy, Position, ReceivedTask, RecordSource, Reject, TaskSpec, read_record};
 use kafleet_runtime::now_ms;
 
@@ -122,6 +123,19 @@ impl InFlight {
         let attempts = self.progress.attempts.max(retry.progress.attempts);
         self.progress = RunProgress { attempts, ..retry.progress };
         self.retry = Some(Box::new(HeldRetry::Resumed { due_ms: retry.due_ms }));
+    }
+
+    /// Next start of the task, by what its run has used.
+    pub(super) fn next_start(&self) -> NextStart {
+        let RunProgress { attempts, waits, .. } = self.progress;
+        NextStart { run: self.task.run, attempts, waits: waits.number }
+    }
+
+    /// Ends the wait that the owner of the partition before has begun.
+    pub(super) fn end_resumed_wait(&mut self) {
+        if let Some(HeldRetry::Resumed { due_ms }) = self.retry.as_deref_mut() {
+            *due_ms = 0;
+        }
     }
 
     /// RunProgress for the copy of the record that the tracker keeps. It takes the number of attempts from the event.

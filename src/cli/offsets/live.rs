@@ -23,7 +23,7 @@ pub(super) async fn apply(
     changes: &[OffsetChange],
 ) -> Result<(), Failure> {
     let producer = client.shared_producer(None).await.map_err(Failure::failed)?;
-    let watch = ControlWatch::new(ControlState::without_cancels());
+    let watch = ControlWatch::new(ControlState::without_task_commands());
     let _keeping = control::follow_control(watch.clone(), client.broker().clone(), names, None);
     watch.wait_until_read_within(CALL_DEADLINE, names).await.map_err(Failure::unavailable)?;
     let key = |change: &OffsetChange| ControlKey::Offsets(task_type.to_owned(), change.partition);

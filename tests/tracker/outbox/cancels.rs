@@ -93,6 +93,33 @@ pub async fn cancel_without_a_tree_is_withdrawn(fixture: Fixture) {
     tracker.stop().await;
 }
 
+/// A start is withdrawn an hour after its request, once the task no longer waits for it.
+pub async fn start_of_a_task_that_has_started_is_withdrawn(fixture: Fixture) {
+    make_topics(&fixture);
+    let waits = |task: &str| Event { attempt: 1, worker: Some("w".into()), ..event(Kind::Retrying, task) };
+    let runs = Event { attempt: 2, ..event(Kind::Started, "runs") };
+    fixture.write(&[submitted("waits"), waits("waits"), submitted("runs"), waits("runs"), runs]).await;
+    for (task, age_ms) in [("waits", 7_200_000), ("runs", 7_200_000), ("gone", 7_200_000), ("recent", 1_000)] {
+        let next_start = NextStart { run: 1, attempts: 1, waits: 0 };
+        let start = Start { v: CONTROL_VERSION, at_ms: now_ms() - age_ms, next_start };
+        let key = ControlKey::Start(task.to_owned());
+        control::put_record(&fixture.producer, &fixture.names, &key, &ControlRecord::Start(start)).await.unwrap();
+    }
+    // Each partition needs a log time.
+    let roots = (0..20).map(|n| submitted(&format!("r{n}")));
+    fixture.write(&roots.collect::<Vec<_>>()).await;
+    let tracker = fixture.tracker_with(TrackerConfig { tick: Millis(100), ..TrackerConfig::default() }).await;
+    let taken = || {
+        let records = read_all(&fixture, &fixture.names.control()).into_iter().filter(|record| record.value.is_none());
+        let keys = records.filter_map(|record| String::from_utf8(record.key?).ok());
+        keys.filter_map(|key| Some(key.strip_prefix("start/")?.to_owned())).collect::<BTreeSet<_>>()
+    };
+    let over = BTreeSet::from(["gone".to_owned(), "runs".to_owned()]);
+    eventually("the stale starts are withdrawn", || async { taken().is_superset(&over) }).await;
+    assert_eq!(taken(), over);
+    tracker.stop().await;
+}
+
 /// Writes an aborted transaction to the task's partition.
 fn abort_transaction(fixture: &Fixture) {
     let topic = fixture.names.tasks(TYPE);

@@ -10,13 +10,14 @@ use kafleet::broker::{
     TopicSpec, memory as broker,
 };
 use kafleet::config::TrackerConfig;
-use kafleet::control::{self, CONTROL_VERSION, Cancel, ControlKey, ControlRecord};
+use kafleet::control::{self, CONTROL_VERSION, Cancel, ControlKey, ControlRecord, Start};
 use kafleet::model::event::{AttemptFailure, Event, Kind, Payload};
 use kafleet::model::json::RawJson;
 use kafleet::model::outbox::RecordCopy;
 use kafleet::model::record::TaskRecord;
 use kafleet::model::record::state::State;
 use kafleet::model::task::Position;
+use kafleet::model::task::start::NextStart;
 use kafleet::model::units::duration::Millis;
 use kafleet::runtime::now_ms;
 use kafleet::store::memory::MemoryStore;
@@ -346,6 +347,7 @@ pub async fn thousand_timers_per_second_fire_on_time(fixture: Fixture) {
 everywhere! {
     cancel_stays_until_workers_have_passed_it,
     cancel_without_a_tree_is_withdrawn,
+    start_of_a_task_that_has_started_is_withdrawn,
     thousand_timers_per_second_fire_on_time,
     each_task_is_released_once_when_due,
     records_without_room_in_the_store_are_released_from_the_log,

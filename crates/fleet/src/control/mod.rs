@@ -1,5 +1,5 @@
-//! Runtime control of a fleet through the compacted control topic: cancels, pauses, limits, kill switches and start
-//! offsets. A record sets the state of its key, a tombstone removes it; a process that starts later reads the same
+//! Runtime control of a fleet through the compacted control topic: cancels, starts, pauses, limits, kill switches
+//! and start offsets. A record sets the state of its key, a tombstone removes it; a process that starts later reads the same
 //! state.
 //!
 //! [`ControlState`] holds the contents of the topic. [`ControlWatch`] shares it within a process; without active
@@ -9,7 +9,7 @@
 //! change nothing. A worker starts no task before it has read the topic to its end: it would run tasks that are
 //! cancelled, and types that are paused.
 //!
-//! Read next: `state.rs` (contents, and what they mean for a task), `watch.rs`, `follow.rs` (reading).
+//! Read next: `state.rs` (contents, and what they mean for a task), `task_commands.rs`, `watch.rs`, `follow.rs` (reading).
 
 pub mod follow;
 mod groups;
@@ -17,12 +17,14 @@ pub mod heartbeat;
 mod policies;
 pub mod schedules;
 mod state;
+mod task_commands;
 pub mod types;
 mod watch;
 
 pub use groups::{GroupRecords, MisplacedCommits};
 pub use policies::{Policies, PolicyUpdates};
 pub use state::{Cancellation, ControlState, InvalidRecord, MAX_KILLS};
+pub use task_commands::Start;
 pub use watch::{ControlNotRead, ControlWatch, HEALTH_PART, follow_control};
 
 use std::time::Duration;
@@ -34,7 +36,7 @@ use kafleet_model::omit::is_true;
 use kafleet_model::schedule::Schedule;
 use kafleet_model::schedule::step::ScheduleProgress;
 use kafleet_model::task::Position;
-use kafleet_model::task::id::{check_type, is_path_step};
+use kafleet_model::task::id::{TaskId, check_type, is_path_step};
 use kafleet_runtime::clock::skew_text;
 use kafleet_runtime::{Backoff, now_ms};
 use schemars::JsonSchema;
@@ -56,6 +58,7 @@ pub const MAX_KILL_BYTES: usize = 128;
 pub enum ControlKey {
     /// Task id.
     Cancel(String),
+    Start(String),
     /// Type name.
     Pause(String),
     Slots(String),
@@ -78,10 +81,13 @@ impl ControlKey {
             Ok(()) => Ok(Some(make(rest.to_owned()))),
             Err(error) => Err(InvalidRecord::Key(error)),
         };
+        let of_task = |make: fn(String) -> Self| match TaskId::parse(rest) {
+            Ok(_) => Ok(Some(make(rest.to_owned()))),
+            Err(error) => Err(InvalidRecord::Key(error.to_string())),
+        };
         match kind {
-            "cancel" => kafleet_model::task::id::TaskId::parse(rest)
-                .map(|_| Some(Self::Cancel(rest.into())))
-                .map_err(|error| InvalidRecord::Key(error.to_string())),
+            "cancel" => of_task(Self::Cancel),
+            "start" => of_task(Self::Start),
             "pause" => of_type(Self::Pause),
             "slots" => of_type(Self::Slots),
             "rate" => of_type(Self::Rate),
@@ -107,6 +113,7 @@ impl std::fmt::Display for ControlKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Cancel(id) => write!(f, "cancel/{id}"),
+            Self::Start(id) => write!(f, "start/{id}"),
             Self::Pause(task_type) => write!(f, "pause/{task_type}"),
             Self::Slots(task_type) => write!(f, "slots/{task_type}"),
             Self::Rate(task_type) => write!(f, "rate/{task_type}"),
@@ -135,6 +142,7 @@ pub fn check_kill(name: &str) -> Result<(), String> {
 #[serde(untagged)]
 pub enum ControlRecord {
     Cancel(Cancel),
+    Start(Start),
     Pause(Pause),
     Slots(Slots),
     Rate(RateLimit),
@@ -145,10 +153,14 @@ pub enum ControlRecord {
     Type(Box<types::TypeRecord>),
 }
 
+/// Record with its key.
+pub type ControlCommand = (ControlKey, ControlRecord);
+
 /// Values of control records by the prefix of their keys, for the published schema.
 #[derive(JsonSchema)]
 pub struct ByKey {
     pub cancel: Option<Cancel>,
+    pub start: Option<Start>,
     pub pause: Option<Pause>,
     pub slots: Option<Slots>,
     pub rate: Option<RateLimit>,
@@ -285,6 +297,11 @@ pub struct Group {
     /// Group to which the commits are being moved: until the move has ended, no worker starts the type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moving_to: Option<String>,
+}
+
+/// Record of a command, for a transaction. `value`: its encoded form.
+pub(crate) fn command_record<'a>(topic: &'a str, key: &'a str, value: &'a [u8]) -> ProducerRecord<'a> {
+    ProducerRecord { topic, partition: Some(PARTITION), key: Some(key.as_bytes()), value: Some(value), headers: &[] }
 }
 
 fn yes() -> bool {

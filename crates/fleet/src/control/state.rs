@@ -8,19 +8,17 @@ use kafleet_model::json::short_reason;
 use kafleet_model::outbox::cancel_message;
 use kafleet_model::task::TaskSpec;
 use kafleet_model::task::id::{TaskId, check_type};
-use rustc_hash::FxHashMap;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::schedules::{ScheduleKey, ScheduleState};
 use super::settings::apply_consumed;
+use super::task_commands::{Start, TaskCommands};
 use super::types::TypeRecords;
 use super::{
     CONTROL_VERSION, Cancel, CircuitSetting, ControlKey, Group, GroupRecords, Kill, Offsets, Pause, RateLimit, Slots,
 };
 
-/// Maximum number of cancels kept; the oldest are dropped, and the tracker ends their tasks instead.
-const MAX_CANCELS: usize = 100_000;
 /// Maximum number of kill switches; every task is checked against each.
 pub const MAX_KILLS: usize = 100;
 
@@ -50,9 +48,10 @@ pub enum InvalidRecord {
 /// Contents of the control topic: the current record of each key, by type, task id or name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ControlState {
-    /// Set by processes that run no tasks and therefore ignore cancels.
-    without_cancels: bool,
-    cancels: FxHashMap<String, (i64, Cancel)>,
+    /// Set by processes that run no tasks and therefore ignore commands about single tasks.
+    without_task_commands: bool,
+    cancels: TaskCommands<Cancel>,
+    pub(super) starts: TaskCommands<Start>,
     pub paused: BTreeMap<String, Pause>,
     pub slots: BTreeMap<String, Slots>,
     pub rates: BTreeMap<String, RateLimit>,
@@ -83,8 +82,8 @@ pub struct Cancellation {
 
 impl ControlState {
     /// State for processes that run no tasks.
-    pub fn without_cancels() -> Self {
-        Self { without_cancels: true, ..Self::default() }
+    pub fn without_task_commands() -> Self {
+        Self { without_task_commands: true, ..Self::default() }
     }
 
     /// Includes schedules.
@@ -122,8 +121,9 @@ impl ControlState {
         }
         let Some(key) = ControlKey::parse(key)? else { return Ok(()) };
         match (key, record.value) {
-            (ControlKey::Cancel(_), _) if self.without_cancels => {}
-            (ControlKey::Cancel(id), value) => self.cancel(id, value, record.offset)?,
+            (ControlKey::Cancel(_) | ControlKey::Start(_), _) if self.without_task_commands => {}
+            (ControlKey::Cancel(id), value) => self.cancels.apply_record(id, value, record.offset)?,
+            (ControlKey::Start(id), value) => self.starts.apply_record(id, value, record.offset)?,
             (ControlKey::Pause(name), None) => {
                 if self.paused.remove(&name).is_some() {
                     *self.resumes.entry(name).or_default() += 1;
@@ -157,31 +157,6 @@ impl ControlState {
         Ok(())
     }
 
-    fn cancel(&mut self, id: String, value: Option<&[u8]>, offset: i64) -> Result<(), InvalidRecord> {
-        let Some(value) = value else {
-            self.cancels.remove(&id);
-            return Ok(());
-        };
-        let cancel = read::<Cancel>(value)?;
-        self.cancels.insert(id, (offset, cancel));
-        if self.cancels.len() > MAX_CANCELS {
-            self.forget_oldest_cancels();
-        }
-        Ok(())
-    }
-
-    /// Drops a tenth of the cancels at once, so that the scan is rare.
-    fn forget_oldest_cancels(&mut self) {
-        let mut offsets: Vec<i64> = self.cancels.values().map(|(offset, _)| *offset).collect();
-        offsets.sort_unstable();
-        let first_kept = offsets.get(MAX_CANCELS / 10).copied().unwrap_or_default();
-        self.cancels.retain(|_, (offset, _)| *offset >= first_kept);
-        tracing::warn!(
-            held = self.cancels.len(),
-            "too many active cancels: the oldest were dropped, and the tracker ends their tasks"
-        );
-    }
-
     /// Returns the name of the consumer group that contains a type's commits: the type's own name, unless it shares one.
     pub fn group_of<'a>(&'a self, task_type: &'a str) -> &'a str {
         self.groups.group_of(task_type)
@@ -199,7 +174,7 @@ impl ControlState {
 
     /// Active cancels by task.
     pub fn cancels(&self) -> impl ExactSizeIterator<Item = (&str, &Cancel)> {
-        self.cancels.iter().map(|(id, (_, cancel))| (id.as_str(), cancel))
+        self.cancels.iter()
     }
 
     /// Reason why a task that has not started must not start.
@@ -214,7 +189,7 @@ impl ControlState {
         }
         let asof = task.asof.unwrap_or(-1);
         let applies = |cancel: &&Cancel| asof < cancel.asof;
-        let cancel_of = |path: &str| self.cancels.get(path).map(|(_, cancel)| cancel);
+        let cancel_of = |path: &str| self.cancels.get(path);
         let of_task = cancel_of(task.id.as_str()).filter(applies).map(|cancel| (cancel, task.id.as_str()));
         let above = || {
             let mut above = task.id.ancestors().filter_map(|path| Some((cancel_of(path)?, path)));

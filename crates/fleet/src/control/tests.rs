@@ -4,6 +4,7 @@ use std::time::Duration;
 use kafleet_broker::memory::{MemoryBroker, MemoryBrokerOptions};
 use kafleet_broker::*;
 use kafleet_model::json::RawJson;
+use kafleet_model::task::start::NextStart;
 use kafleet_model::task::{Policy, TaskSpec};
 use kafleet_runtime::Health;
 use kafleet_testkit::faults::{FaultRules, watermarks};
@@ -37,6 +38,7 @@ fn task(id: &str, asof: Option<i64>, tags: &[&str]) -> TaskSpec {
 fn keys_round_trip() {
     for key in [
         ControlKey::Cancel("a:b".into()),
+        ControlKey::Start("a:b".into()),
         ControlKey::Pause("echo".into()),
         ControlKey::Slots("echo".into()),
         ControlKey::Rate("echo".into()),
@@ -52,6 +54,7 @@ fn keys_round_trip() {
     for wrong in [
         "cancel/",
         "cancel/a b",
+        "start/a b",
         "pause/Echo",
         "kill/",
         "kill/a,b",
@@ -104,6 +107,26 @@ fn cancel_applies_to_older_tasks_and_descendants() {
 }
 
 #[test]
+fn start_applies_to_the_wait_that_it_names() {
+    let mut state = ControlState::default();
+    let id = kafleet_model::task::id::TaskId::parse("r:a").unwrap();
+    apply("start/r:a", Some(r#"{"v":1,"run":2,"attempts":3,"waits":1}"#), &mut state).unwrap();
+    let starts = |state: &ControlState, run, attempts, waits| state.starts_now(&id, NextStart { run, attempts, waits });
+    assert!(starts(&state, 2, 3, 1));
+    for (run, attempts, waits) in [(1, 3, 1), (2, 2, 1), (2, 4, 1), (2, 3, 0), (2, 3, 2)] {
+        assert!(!starts(&state, run, attempts, waits), "{run} {attempts} {waits}");
+    }
+    assert!(!state.concerns_tasks(), "a start stops no task");
+    apply("start/r:a", Some(r#"{"v":1,"run":2,"attempts":4,"waits":1}"#), &mut state).unwrap();
+    assert!(!starts(&state, 2, 3, 1) && starts(&state, 2, 4, 1), "only the newest request of a task applies");
+    apply("start/r:a", None, &mut state).unwrap();
+    assert_eq!(state.starts().len(), 0);
+    let mut api = ControlState::without_task_commands();
+    apply("start/r:a", Some(r#"{"v":1,"run":2,"attempts":3,"waits":1}"#), &mut api).unwrap();
+    assert_eq!(api.starts().len(), 0);
+}
+
+#[test]
 fn invalid_records_change_nothing() {
     let mut state = ControlState::default();
     apply("slots/echo", Some(r#"{"v":1,"slots":3}"#), &mut state).unwrap();
@@ -116,6 +139,8 @@ fn invalid_records_change_nothing() {
         ("rate/echo", r#"{"v":1,"count":1,"by":"moon"}"#),
         ("offsets/echo/0", r#"{"v":1,"offset":-1}"#),
         ("pause/echo", "[]"),
+        ("start/a", r#"{"v":1,"run":1}"#),
+        ("start/a", r#"{"v":9,"run":1,"attempts":1,"waits":0}"#),
     ] {
         assert!(apply(key, Some(value), &mut state).is_err(), "{key} {value}");
     }
@@ -130,7 +155,7 @@ fn cancels_and_kill_switches_are_bounded() {
     }
     assert!(apply("kill/more", Some(r#"{"v":1}"#), &mut state).is_err());
     apply("kill/0", Some(r#"{"v":1,"reason":"known already"}"#), &mut state).unwrap();
-    let mut api = ControlState::without_cancels();
+    let mut api = ControlState::without_task_commands();
     apply("cancel/a", Some(r#"{"v":1,"asof":1}"#), &mut api).unwrap();
     assert_eq!(api.cancels().len(), 0);
 }

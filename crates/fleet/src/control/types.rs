@@ -205,7 +205,7 @@ impl TypeRecords {
 
 /// Reads the records of all types, within the client's deadline.
 pub async fn read_types(client: &BrokerClient, names: &Names) -> Result<TypeRecords, ControlNotRead> {
-    let watch = ControlWatch::new(ControlState::without_cancels().with_types());
+    let watch = ControlWatch::new(ControlState::without_task_commands().with_types());
     let _reading = follow_control(watch.clone(), client.broker().clone(), names, None);
     watch.wait_until_read_within(client.deadline(), names).await?;
     let types = watch.state().types.clone();

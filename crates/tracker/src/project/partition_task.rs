@@ -34,7 +34,7 @@ use crate::outbox::relay::{FoldProgress, OutboxRelay};
 use crate::schedules::{OWNER_PARTITION, Schedules};
 use crate::setup::TrackerSetup;
 use crate::upkeep::integrity_check::{IntegrityCheck, Losses};
-use crate::upkeep::stale_cancels::StaleCancels;
+use crate::upkeep::stale_commands::StaleCommands;
 use crate::upkeep::ticker::{PartitionUpkeep, TrackerShared};
 
 /// Owner number of a tracker, as opposed to a rebuild.
@@ -245,7 +245,7 @@ impl PartitionTask {
         kafleet_runtime::spawn(upkeep.run());
         if partition == OWNER_PARTITION {
             kafleet_runtime::spawn(Schedules::new(setup.clone(), stop.clone()).run());
-            kafleet_runtime::spawn(StaleCancels::new(setup.clone(), shared.clone(), stop.clone()).run());
+            kafleet_runtime::spawn(StaleCommands::new(setup.clone(), shared.clone(), stop.clone()).run());
         }
     }
 

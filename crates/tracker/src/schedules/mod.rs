@@ -82,7 +82,7 @@ impl Schedules {
         self.wait_for_schedules().await;
         let mut producer = self.open().await?;
         // Read after the producer was opened, up to the current end of the topic.
-        let control = ControlWatch::new(ControlState::without_cancels().with_schedules());
+        let control = ControlWatch::new(ControlState::without_task_commands().with_schedules());
         let _follower = follow_control(control.clone(), self.setup.broker.clone(), &self.setup.topology.names, None);
         let mut changes = control.changes();
         control.wait_until_read_within(READ_DEADLINE, &self.setup.topology.names).await?;

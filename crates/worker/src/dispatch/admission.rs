@@ -128,6 +128,9 @@ impl Admission {
             return StartDecision::Leaves(in_flight, Exit::Cancelled(verdict));
         }
         let Some(mut in_flight) = self.queue.acquire_key(in_flight) else { return StartDecision::Waits };
+        if in_flight.retry.is_some() && self.starts_now(&in_flight) {
+            in_flight.end_resumed_wait();
+        }
         if let Some(wait) = self.assignments.wait_of_retry(&mut in_flight, now) {
             self.queue.delay(in_flight, wait);
             return StartDecision::Waits;
@@ -157,7 +160,8 @@ impl Admission {
         if let Some(at) = expires_at_ms.filter(|_| in_flight.is_first_start()) {
             return Some(Exit::Expired { late_ms: now.saturating_sub(at) });
         }
-        if let Some(due_ms) = policy.and_then(|policy| policy.not_before_ms).filter(|at| *at > now) {
+        let due_ms = policy.and_then(|policy| policy.not_before_ms).filter(|at| *at > now);
+        if let Some(due_ms) = due_ms.filter(|_| !self.starts_now(in_flight)) {
             let wait = Duration::from_millis((due_ms - now).max(0) as u64).min(LONGEST_WAIT);
             let start = Wait::Start { due_ms, wait };
             return Some(if self.is_long(wait) { Exit::HandedOver(start) } else { Exit::Waiting(start) });
@@ -211,6 +215,20 @@ impl Admission {
             None => self.queue.push_front(in_flight),
         }
         None
+    }
+
+    /// Ends the delays of the tasks that are requested to start now. Their other conditions stay.
+    pub(super) fn end_requested_delays(&mut self) {
+        let state = self.control.state();
+        if state.starts().len() > 0 {
+            let starts_now = |in_flight: &InFlight| state.starts_now(&in_flight.task.id, in_flight.next_start());
+            self.queue.end_delays(Instant::now(), starts_now);
+        }
+    }
+
+    /// Returns whether a request ends the wait of a task before its next start.
+    fn starts_now(&self, in_flight: &InFlight) -> bool {
+        self.control.state().starts_now(&in_flight.task.id, in_flight.next_start())
     }
 
     /// Takes out the selected tasks of all that wait.
@@ -279,6 +297,7 @@ mod tests {
     use super::*;
     use crate::completions::{ArrivedCompletions, DeliveryTag};
     use crate::decode::Decoder;
+    use kafleet_broker::{OwnedHeaders, RecordRef};
     use kafleet_handlers::{Failure, TypeRegistration};
     use kafleet_runtime::Health;
     use kafleet_telemetry::Metrics;
@@ -323,6 +342,40 @@ mod tests {
         assert!(next(&mut admission).is_none(), "the second task waits for the key");
         assert!(admission.apply_onward(Onward::left(&first)).is_none());
         assert_eq!(next(&mut admission).unwrap().record.position.offset, 1);
+    }
+
+    #[test]
+    fn request_to_start_ends_only_the_wait_that_it_names() {
+        for (attempts, expected) in [(1, true), (0, false), (2, false)] {
+            let mut admission = admission(Order::Key);
+            let Input::Task(mut in_flight) = task(Order::Key, 0) else { panic!("not a task") };
+            in_flight.progress.attempts = 1;
+            admission.control = started(&in_flight, attempts);
+            let onward = Onward::Waits { in_flight, wait: Duration::from_secs(3_600), due_ms: None };
+            assert!(admission.apply_onward(onward).is_none());
+            admission.end_requested_delays();
+            admission.run_due(Instant::now());
+            assert_eq!(admission.queue.ready() == 1, expected, "after {attempts} attempts");
+        }
+    }
+
+    /// Control state with the request to start a task after this number of attempts.
+    fn started(in_flight: &InFlight, attempts: u32) -> Arc<ControlWatch> {
+        let (key, run) = (format!("start/{}", in_flight.task.id), in_flight.task.run);
+        let value = format!(r#"{{"v":1,"run":{run},"attempts":{attempts},"waits":0}}"#);
+        let mut state = ControlState::default();
+        let record = RecordRef {
+            topic: "control",
+            partition: 0,
+            offset: 0,
+            timestamp_ms: 0,
+            log_append_time: true,
+            key: Some(key.as_bytes()),
+            value: Some(value.as_bytes()),
+            headers: &OwnedHeaders::new(),
+        };
+        state.apply_record(&record).unwrap();
+        ControlWatch::new(state)
     }
 
     #[test]

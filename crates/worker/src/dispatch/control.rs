@@ -50,6 +50,7 @@ impl Dispatcher {
         self.apply_limits();
         self.attempts.stop_cancelled(&self.settings.control.state());
         self.cancel_queued().await;
+        self.admission.end_requested_delays();
     }
 
     /// Takes over the policy of a reloaded configuration, and the limits that apply to it now.

@@ -89,6 +89,15 @@ impl TaskQueue {
         }
     }
 
+    /// Makes the selected delayed tasks due.
+    pub(super) fn end_delays(&mut self, now: Instant, is_selected: impl Fn(&InFlight) -> bool) {
+        let mut delayed = std::mem::take(&mut self.delayed).into_vec();
+        for Reverse(next) in delayed.iter_mut().filter(|Reverse(next)| is_selected(&next.in_flight)) {
+            next.until = next.until.min(now);
+        }
+        self.delayed = delayed.into();
+    }
+
     /// Acquires the task's ordering key. Returns `None` if another task holds it; the task then waits behind that
     /// one.
     pub(super) fn acquire_key(&mut self, mut in_flight: Box<InFlight>) -> Option<Box<InFlight>> {
