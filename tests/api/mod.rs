@@ -28,6 +28,7 @@ mod reload;
 mod reports;
 mod schedules;
 mod search;
+mod starts;
 mod statistics;
 mod unacknowledged;
 mod watches;

@@ -74,6 +74,40 @@ async fn long_retry_waits_at_the_tracker(mut fleet: Fleet) {
     fleet.stop().await;
 }
 
+/// Starts the next attempt of a task twice, which fails in its first two attempts and would wait for an hour after each.
+/// `deferred`: it waits at the tracker.
+async fn waiting_retry_is_started(mut fleet: Fleet, inline_retry_max: &str, deferred: bool) {
+    fleet.worker.inline_retry_max = inline_retry_max.parse().unwrap();
+    fleet.start_worker();
+    fleet.publish("flaky", "f", &json!({"failures": 2, "after_ms": 3_600_000})).await;
+    for attempt in 1..=2 {
+        let waiting = eventually("the task waits", || async {
+            let is_waiting = |state, number| state == State::Retrying && number == attempt;
+            fleet.record("f").await.filter(|record| is_waiting(record.own, record.attempt))
+        })
+        .await;
+        assert_eq!(waiting.deferral.is_deferred(), deferred);
+        let (code, outcome) = post(&fleet, "/v1/tasks/f/start", &json!({"reason": "it is urgent"})).await;
+        assert_eq!(code, 200, "{outcome}");
+    }
+    let done = fleet.wait_for_end("f").await;
+    assert_eq!((done.state, done.attempt, done.history.duplicates), (State::Succeeded, 3, 0));
+    let ends = done.history.entries.iter().filter(|entry| entry.kind == Kind::Retrying).count();
+    assert_eq!(ends, 2, "no attempt is added: {:?}", done.history.entries);
+    let (code, problem) = post(&fleet, "/v1/tasks/f/start", &json!({})).await;
+    assert_eq!((code, &problem["code"]), (409, &json!("already_finished")));
+    fleet.assert_store_matches_log().await;
+    fleet.stop().await;
+}
+
+async fn retry_that_waits_at_the_tracker_is_started_now(fleet: Fleet) {
+    waiting_retry_is_started(fleet, "100ms", true).await;
+}
+
+async fn retry_that_waits_in_a_worker_is_started_now(fleet: Fleet) {
+    waiting_retry_is_started(fleet, "2h", false).await;
+}
+
 /// A retry of failed descendants keeps the parents' run; a retry of the root starts all again.
 async fn retry_starts_failed_tasks_again(mut fleet: Fleet) {
     fleet.start_worker();
@@ -131,5 +165,7 @@ async fn retry_starts_failed_tasks_again(mut fleet: Fleet) {
 cases! {
     delayed_task_starts_when_due,
     long_retry_waits_at_the_tracker,
+    retry_that_waits_at_the_tracker_is_started_now,
+    retry_that_waits_in_a_worker_is_started_now,
     retry_starts_failed_tasks_again,
 }

@@ -78,6 +78,8 @@ fn add_documents_of_tasks(generator: &mut SchemaGenerator) {
         ReportOutcome,
         RetryTask,
         RetryOutcome,
+        StartTask,
+        StartOutcome,
         BatchOutcome,
         CancelTask,
         CancelOutcome,

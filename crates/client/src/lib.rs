@@ -61,7 +61,7 @@ mod watch;
 pub use batch::{BATCH_BYTES, BATCH_ITEMS};
 pub use error::Error;
 pub use kafleet_documents::{
-    CancelOutcome, CancelTask, CreateTask, Problem, RetryOutcome, RetryTask, Status, TreeNode,
+    CancelOutcome, CancelTask, CreateTask, Problem, RetryOutcome, RetryTask, StartOutcome, StartTask, Status, TreeNode,
 };
 pub use kafleet_model::event::ErrorInfo;
 pub use kafleet_model::json::RawJson;
@@ -204,6 +204,14 @@ impl Client {
     /// The API is unavailable, there is no such task, or it has not ended.
     pub async fn retry(&self, id: &str, options: &RetryTask) -> Result<RetryOutcome, Error> {
         self.request(Method::POST, &["v1", "tasks", id, "retry"]).json(options).receive().await
+    }
+
+    /// Starts a task now that waits for its start or its next attempt. A repeated request has no further effect.
+    ///
+    /// # Errors
+    /// The API is unavailable, there is no such task, or it waits for no time.
+    pub async fn start(&self, id: &str, options: &StartTask) -> Result<StartOutcome, Error> {
+        self.request(Method::POST, &["v1", "tasks", id, "start"]).json(options).receive().await
     }
 
     /// Waits until the task has ended, or until the deadline; returns its last status.

@@ -14,7 +14,8 @@ use super::follow::ReconnectingStream;
 use super::request::ANSWER_TIMEOUT;
 use super::task::options;
 use super::{
-    CancelOutcome, CancelTask, Client, Error, IntoTask, Method, NewTask, RetryOutcome, RetryTask, State, Status,
+    CancelOutcome, CancelTask, Client, Error, IntoTask, Method, NewTask, RetryOutcome, RetryTask, StartOutcome,
+    StartTask, State, Status,
 };
 
 /// Maximum wait requested from the API in one request.
@@ -199,6 +200,14 @@ impl<O> Handle<O> {
     /// The API is unavailable, the task is unknown, or it has not ended.
     pub async fn retry(&self) -> Result<RetryOutcome, Error> {
         self.client.retry(&self.id, &RetryTask::default()).await
+    }
+
+    /// Starts the task now, if it waits for its start or its next attempt.
+    ///
+    /// # Errors
+    /// The API is unavailable, the task is unknown, or it waits for no time.
+    pub async fn start_now(&self) -> Result<StartOutcome, Error> {
+        self.client.start(&self.id, &StartTask::default()).await
     }
 }
 

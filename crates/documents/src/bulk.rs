@@ -16,7 +16,7 @@ pub enum BulkAction {
     Retry,
     /// Runs the failed tasks in the trees of ended tasks again.
     RetryFailed,
-    /// Starts scheduled tasks now.
+    /// Starts tasks now that wait for their start or their next attempt.
     StartNow,
 }
 

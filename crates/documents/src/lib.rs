@@ -23,6 +23,7 @@ use kafleet_model::record::state::State;
 use kafleet_model::task::document::{ChangeFields, CreateFields, ShownFields, document};
 use kafleet_model::task::field::Scope;
 use kafleet_model::task::patch::{FieldChanges, given};
+use kafleet_model::task::start::check_delay;
 use kafleet_model::task::{Policy, TaskRunner};
 use kafleet_model::units::duration::Millis;
 use kafleet_model::units::time::Expires;
@@ -185,6 +186,11 @@ impl Status {
     pub fn runner(&self) -> TaskRunner {
         TaskRunner::of(self.task_type.as_deref(), Some(&self.fields))
     }
+
+    /// Returns whether the task waits for a time that a request can end.
+    pub fn waits_for_a_time(&self) -> bool {
+        check_delay(self.runner(), self.own_state, self.state).is_ok()
+    }
 }
 
 /// Counts of direct children.
@@ -322,6 +328,23 @@ pub struct RetryOutcome {
     pub status: Status,
     /// Number of the new run.
     pub run: u32,
+}
+
+/// Body of `POST /v1/tasks/{id}/start`; optional.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StartTask {
+    /// Reason, recorded in the task's history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StartOutcome {
+    pub status: Status,
+    /// Reasons for which the task does not start yet, besides its delay: a pause, an open circuit, used up slots.
+    #[serde(default)]
+    pub held_by: Vec<Finding>,
 }
 
 /// Result of one batch item.

@@ -220,7 +220,7 @@ pub struct AuditDocument {
     pub at: String,
     /// Name of the API token; `null` without tokens.
     pub by: Option<String>,
-    /// `cancel`, `retry`, `retry_failed`, `edit`, `drop`, `redrive`, `pause_type`, `resume_type`, `set_limits`,
+    /// `cancel`, `retry`, `retry_failed`, `edit`, `start`, `drop`, `redrive`, `pause_type`, `resume_type`, `set_limits`,
     /// `open_circuit`, `close_circuit`, `release_circuit`, `forget_type`,
     /// `set_kill_switch`, `delete_kill_switch`, `create_schedule`, `update_schedule`, `delete_schedule`,
     /// `pause_schedule`, `resume_schedule`, `run_schedule`, `backfill_schedule`, `bulk_cancel`, `bulk_retry`,

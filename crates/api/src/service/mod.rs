@@ -24,6 +24,7 @@ pub mod queue;
 pub(crate) mod report;
 pub mod retry;
 pub mod schedules;
+pub mod start;
 pub mod statistics;
 pub(crate) mod suggestions;
 pub mod task;

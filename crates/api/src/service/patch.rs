@@ -85,7 +85,7 @@ fn patch_of(api: &Api, input: PatchTask, now_ms: i64) -> Result<Patch, ApiError>
     let not_before_ms =
         starts.then(|| api.writes.start_time(delay, at.as_deref(), now_ms)).transpose()?.map(|at| at.unwrap_or(now_ms));
     let expires_at_ms = expires.map(|expires| expires.map(|expires| expires.time_ms(now_ms)));
-    let patch = Patch { not_before_ms, expires_at_ms, changes };
+    let patch = Patch { not_before_ms, expires_at_ms, changes, ..Patch::default() };
     if patch.fields().is_empty() {
         Err(ApiError::new(Code::BadField, "no change given").hint(
             "give at least one field, such as `{\"name\": \"…\"}`; a start time cannot be removed, but \

@@ -9,6 +9,7 @@ use kafleet_model::task::{Position, TaskSpec};
 
 use super::headers::{bytes_of, task_headers, task_record};
 use super::{PreparedTask, PublishError, PublishStep, PublishedTask, Publisher};
+use crate::control::{ControlCommand, command_record};
 
 impl Publisher {
     /// Publishes all of the tasks or none; they must have the same root. Blocks up to the deadline. After
@@ -38,21 +39,26 @@ impl Publisher {
         Ok(tasks.into_iter().zip(events).map(published).collect())
     }
 
-    /// Writes events in one transaction and returns the position of the last one. Blocks up to the deadline.
+    /// Writes commands for the workers and events in one transaction, and returns the position of the last event. Blocks up
+    /// to the deadline.
     pub fn publish_events_atomically(
         &self,
         producer: &mut dyn TransactionalProducer,
+        commands: &[ControlCommand],
         events: &[Event],
         deadline: Duration,
     ) -> Result<Position, BrokerError> {
+        let topic = self.topology.names.control();
+        let commands = encoded(commands)?;
         let mut values = Vec::with_capacity(events.len());
         for event in events {
             let mut value = Vec::with_capacity(256);
             event.encode(&mut value)?;
             values.push(value);
         }
-        let records: Vec<_> =
-            events.iter().zip(&values).map(|(event, value)| self.event_record(event.key(), value)).collect();
+        let commands = commands.iter().map(|(key, value)| command_record(&topic, key, value));
+        let events = events.iter().zip(&values).map(|(event, value)| self.event_record(event.key(), value));
+        let records: Vec<_> = commands.chain(events).collect();
         let positions = producer.send_all(&records, deadline)?;
         let none = || BrokerError::Invalid("a transaction without events".to_owned());
         positions.last().copied().map(position).ok_or_else(none)
@@ -105,6 +111,15 @@ impl Publisher {
         }
         Ok(dependent_record(self, task, value))
     }
+}
+
+/// Keys and values of the records of commands.
+fn encoded(commands: &[ControlCommand]) -> Result<Vec<(String, Vec<u8>)>, BrokerError> {
+    let invalid = |error: serde_json::Error| BrokerError::Invalid(error.to_string());
+    let encode = |(key, record): &ControlCommand| {
+        serde_json::to_vec(record).map(|value| (key.to_string(), value)).map_err(invalid)
+    };
+    commands.iter().map(encode).collect()
 }
 
 fn position((partition, offset): (i32, i64)) -> Position {

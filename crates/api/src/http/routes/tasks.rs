@@ -6,7 +6,7 @@ use kafleet_config::Role;
 use kafleet_documents::diagram::{Format, mermaid};
 use kafleet_documents::{
     AppendLog, AttachmentDocument, BatchOutcome, CancelOutcome, CancelTask, CreateTask, LogDocument, PatchTask, Report,
-    RetryTask, Status, TaskPage, TreeNode,
+    RetryTask, StartTask, Status, TaskPage, TreeNode,
 };
 use kafleet_model::json::JsonError;
 use kafleet_model::query::{MAX_QUERY_BYTES, TaskQuery};
@@ -29,9 +29,9 @@ use crate::service::log::{DEFAULT_LINES, Lines, MAX_LINES};
 use crate::service::suggestions::{self, UnfinishedSearch};
 use crate::service::tree::{DEFAULT_DEPTH, DEFAULT_LIMIT, MAX_LIMIT, TreeSize};
 use crate::service::watch_fleet::{self, WatchScope};
-use crate::service::{attachments, cancel, create, list, log, report, retry, task, tree, watch, why};
+use crate::service::{attachments, cancel, create, list, log, report, retry, start, task, tree, watch, why};
 
-json_bodies! { required CreateTask, Report, AppendLog; optional RetryTask, CancelTask; }
+json_bodies! { required CreateTask, Report, AppendLog; optional RetryTask, CancelTask, StartTask; }
 
 impl Input for PatchTask {
     const PROBLEMS: &'static [Code] = JSON_PROBLEMS;
@@ -247,6 +247,10 @@ fn changes() -> Vec<Route> {
         post("/v1/tasks/{id}/retry", "Retry a task that has ended, or the failed tasks of its tree", retry::retry)
             .success([retried])
             .problems([Code::NotFinished, Code::TooManyRuns, Code::NothingToRetry, Code::ExternalTask, Code::NoParams]),
+        post("/v1/tasks/{id}/start", "Start a task now that waits for its start or its next attempt", start::start)
+            .role(Role::Submit)
+            .success([(200, "Its delay has ended; `held_by` lists what still holds it.")])
+            .problems([Code::NotChangeable, Code::AlreadyFinished]),
         post("/v1/tasks/{id}/cancel", "Cancel a task and its descendants", cancel_task)
             .success([
                 (202, "The cancel has been written and is sent to the workers."),

@@ -21,7 +21,7 @@ use kafleet_runtime::{Backoff, now_ms};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::spec::{BulkSpec, Decision, count_refusal, list_changed, mark, progress_of};
+use super::spec::{BulkChange, BulkSpec, Decision, count_refusal, list_changed, mark, progress_of};
 use crate::http::problem::ApiError;
 use crate::read::consistency::TaskView;
 use crate::service::context::MAX_PAGE;
@@ -223,22 +223,22 @@ impl Run<'_> {
 
     /// Requests the action for the next tasks. Returns true if the action has ended.
     async fn step(&mut self) -> Result<bool, RunInterruption> {
-        let (began, mut progress, mut events) = (Instant::now(), self.progress.clone(), Vec::new());
+        let (began, mut progress, mut changes) = (Instant::now(), self.progress.clone(), Vec::new());
         loop {
             let (query, cursor) = (self.query.clone(), progress.cursor.as_deref());
             let matches = list::matches(&self.api.reads, query, cursor, MAX_PAGE, MAX_SCAN_TIME).await?;
-            events.extend(self.requests(&matches.tasks, &mut progress).await?);
+            changes.extend(self.requests(&matches.tasks, &mut progress).await?);
             progress.cursor = matches.next;
-            if progress.cursor.is_none() || events.len() >= MIN_REQUESTS || began.elapsed() >= MAX_SCAN_TIME {
+            if progress.cursor.is_none() || changes.len() >= MIN_REQUESTS || began.elapsed() >= MAX_SCAN_TIME {
                 break;
             }
         }
         self.api.reads.check_covered(None).await?;
         let allowed = usize::try_from(self.spec.limit.saturating_sub(progress.done)).unwrap_or(usize::MAX);
-        let is_over = events.len() > allowed;
-        events.truncate(allowed);
-        progress.done += events.len() as u64;
-        list_changed(&mut progress, &events);
+        let is_over = changes.len() > allowed;
+        changes.truncate(allowed);
+        progress.done += changes.len() as u64;
+        list_changed(&mut progress, &changes);
         self.progress = progress;
         let end = if is_over {
             let cause = format!("more than {} tasks would change", self.spec.limit);
@@ -248,38 +248,43 @@ impl Run<'_> {
             self.progress.cursor.is_none().then_some((State::Succeeded, None))
         };
         let has_ended = end.is_some();
-        self.commit(events, end).await?;
+        self.commit(changes, end).await?;
         Ok(has_ended)
     }
 
     /// Returns the requests for the tasks to change, and counts the others.
-    async fn requests(&mut self, tasks: &[TaskView], progress: &mut BulkProgress) -> Result<Vec<Event>, ApiError> {
-        let mut events = Vec::new();
+    async fn requests(&mut self, tasks: &[TaskView], progress: &mut BulkProgress) -> Result<Vec<BulkChange>, ApiError> {
+        let mut changes = Vec::new();
         for task in tasks {
             let new_run = match self.spec.action {
                 BulkAction::Retry => Some(self.runs.of(self.api, task).await?),
                 _ => None,
             };
             match self.spec.decide(task, new_run, now_ms()) {
-                Decision::Publish(mut event) => {
-                    mark(&mut event, self.id.as_str());
-                    events.push(*event);
+                Decision::Publish(mut change) => {
+                    mark(&mut change.event, self.id.as_str());
+                    changes.push(*change);
                 }
                 Decision::Skip(_) => progress.skipped += 1,
                 Decision::Refuse(error) => count_refusal(progress, &task.id, error),
             }
         }
-        Ok(events)
+        Ok(changes)
     }
 
     /// Writes requests, and the progress that counts them, in one transaction. `end`: end of the action, with a message;
     /// its counts are the result.
     async fn commit(
         &mut self,
-        mut events: Vec<Event>,
+        changes: Vec<BulkChange>,
         end: Option<(State, Option<String>)>,
     ) -> Result<Position, RunInterruption> {
-        self.api.bulk.pace(events.len()).await;
+        self.api.bulk.pace(changes.len()).await;
+        let (mut events, mut commands) = (Vec::with_capacity(changes.len()), Vec::new());
+        for BulkChange { event, command } in changes {
+            events.push(event);
+            commands.extend(command);
+        }
         if end.is_some() {
             (self.progress.runner, self.progress.cursor) = (String::new(), None);
         }
@@ -287,7 +292,7 @@ impl Run<'_> {
         let producer = self.producer.take().ok_or_else(ApiError::internal)?;
         let publisher = self.api.publisher.clone();
         let send = move |producer: &mut dyn TransactionalProducer| {
-            publisher.publish_events_atomically(producer, &events, WRITE_DEADLINE)
+            publisher.publish_events_atomically(producer, &commands, &events, WRITE_DEADLINE)
         };
         let (producer, written) = producer.run(send).await?;
         let position = written?;

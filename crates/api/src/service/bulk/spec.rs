@@ -4,19 +4,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kafleet_documents::{BulkAction, BulkProgress, BulkRefusal};
+use kafleet_fleet::control::ControlCommand;
 use kafleet_model::event::{BULK_FIELD, CancelScope, Event, Kind, Payload};
 use kafleet_model::outbox::EffectKind;
 use kafleet_model::record::TaskRecord;
 use kafleet_model::record::state::State;
 use kafleet_model::task::TaskRunner;
 use kafleet_model::task::id::TaskId;
-use kafleet_model::task::patch::Patch;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::http::problem::ApiError;
 use crate::read::consistency::TaskView;
 use crate::service::retry;
+use crate::service::start::StartRequest;
 
 /// Maximum number of changed tasks that a progress lists: a search for all of their ids is possible.
 const MAX_CHANGED: usize = 100;
@@ -43,10 +44,17 @@ pub(crate) struct BulkSpec {
     pub checkpoints: BTreeMap<u32, i64>,
 }
 
+/// Request about one task: its event, and its record for the workers.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct BulkChange {
+    pub event: Event,
+    pub command: Option<ControlCommand>,
+}
+
 /// Decision about a matching task.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Decision {
-    Publish(Box<Event>),
+    Publish(Box<BulkChange>),
     /// The action does not apply to the task in its current state, which is described.
     Skip(&'static str),
     /// The action can never be applied to this task.
@@ -81,15 +89,22 @@ impl BulkSpec {
             }
             BulkAction::RetryFailed => Payload::RetryRequested { only_failed: true, new_run: None, record: None },
             BulkAction::StartNow => {
-                let patch = Patch { not_before_ms: Some(now_ms), ..Patch::default() };
-                if patch.rejection(record).is_some() {
-                    return Decision::Skip("not scheduled for a later time");
+                let Ok(StartRequest { event, command }) = StartRequest::of(task, now_ms) else {
+                    return Decision::Skip("not waiting for its start or its next attempt");
+                };
+                if record.times.due_ms.is_some_and(|due_ms| due_ms <= now_ms) {
+                    return Decision::Skip("due already");
                 }
-                Payload::Patched { patch: Some(Box::new(patch)) }
+                return self.change(event, command);
             }
         };
-        let event = Event::new(payload, task.id.clone(), record.run, now_ms);
-        Decision::Publish(Box::new(Event { by: self.by.clone(), message: self.reason.clone(), ..event }))
+        self.change(Event::new(payload, task.id.clone(), record.run, now_ms), None)
+    }
+
+    /// Names the operator of the action in the request about a task.
+    fn change(&self, event: Event, command: Option<ControlCommand>) -> Decision {
+        let event = Event { by: self.by.clone(), message: self.reason.clone(), ..event };
+        Decision::Publish(Box::new(BulkChange { event, command }))
     }
 
     /// Describes a task whose state excludes the action.
@@ -129,9 +144,9 @@ pub(super) fn progress_of(record: &TaskRecord) -> BulkProgress {
 }
 
 /// Adds the tasks of requests to those that a progress lists.
-pub(super) fn list_changed(progress: &mut BulkProgress, requests: &[Event]) {
+pub(super) fn list_changed(progress: &mut BulkProgress, requests: &[BulkChange]) {
     let mut bytes: usize = progress.changed.iter().map(|id| id.len() + 1).sum();
-    for request in requests {
+    for BulkChange { event: request, .. } in requests {
         bytes += request.id.as_str().len() + 1;
         if progress.changed.len() >= MAX_CHANGED || bytes > MAX_CHANGED_BYTES {
             return;
@@ -186,10 +201,11 @@ mod tests {
 
     #[test]
     fn request_names_the_run_and_the_operator() {
-        let Decision::Publish(event) = spec(BulkAction::Retry).decide(&task(State::Failed, State::Failed), None, 1)
+        let Decision::Publish(change) = spec(BulkAction::Retry).decide(&task(State::Failed, State::Failed), None, 1)
         else {
             panic!("the task has failed");
         };
+        let event = &change.event;
         assert_eq!((event.run, event.by.as_deref(), event.kind()), (3, Some("ada"), Kind::RetryRequested));
     }
 
@@ -206,6 +222,11 @@ mod tests {
             (BulkAction::RetryFailed, State::Failed, State::Failed, true),
             (BulkAction::RetryFailed, State::Succeeded, State::Succeeded, false),
             (BulkAction::StartNow, State::Running, State::Running, false),
+            (BulkAction::StartNow, State::Queued, State::Queued, false),
+            (BulkAction::StartNow, State::Retrying, State::Retrying, true),
+            (BulkAction::StartNow, State::Scheduled, State::Scheduled, true),
+            (BulkAction::StartNow, State::Retrying, State::Cancelling, false),
+            (BulkAction::StartNow, State::Failed, State::Failed, false),
         ] {
             assert_eq!(is_published(action, &task(own_state, state)), expected, "{action:?} {own_state} {state}");
         }
@@ -215,11 +236,11 @@ mod tests {
     fn progress_lists_a_bounded_number_of_changed_tasks() {
         let request = |id: String| {
             let payload = Payload::CancelRequested(CancelScope::default());
-            Event::new(payload, TaskId::parse(&id).unwrap(), 1, 1)
+            BulkChange { event: Event::new(payload, TaskId::parse(&id).unwrap(), 1, 1), command: None }
         };
         let mut progress = BulkProgress::default();
         for n in 0..3 {
-            let requests: Vec<Event> = (0..60).map(|m| request(format!("t{n}-{m}"))).collect();
+            let requests: Vec<BulkChange> = (0..60).map(|m| request(format!("t{n}-{m}"))).collect();
             list_changed(&mut progress, &requests);
         }
         assert_eq!((progress.changed.len(), progress.changed[60].as_str()), (100, "t1-0"));

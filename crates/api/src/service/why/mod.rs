@@ -29,7 +29,7 @@ mod signs;
 
 use continuations::explain_unstarted;
 pub(crate) use fleet::consumer_group;
-use fleet::{blocking_commands, explain_taken, heartbeat_of};
+use fleet::{blocking_commands, explain_taken, explain_workers, heartbeat_of};
 use queue_reads::QueueReads;
 pub use queue_reads::RecentQueues;
 use queued::explain_queued;
@@ -76,6 +76,11 @@ async fn explain(
             findings
         }
         State::WaitingForChildren => explain_waiting(api, &task).await?,
+        State::Scheduled | State::Retrying if is_due(&task.record) && !task.record.is_external() => {
+            let mut findings = holding(&reads, &task).await?;
+            findings.push(explain_taken(api, &task).await);
+            findings
+        }
         state if state.is_terminal() => explain_ended(api, &task).await?,
         _ => vec![explain_taken(api, &task).await],
     };
@@ -85,6 +90,23 @@ async fn explain(
     findings.extend(explain_same_id(&task));
     findings.extend(explain_lag(&reads, &task).await?);
     Ok(Why { id: task.id.to_string(), state: task.record.state, findings })
+}
+
+/// Returns what holds a task whose time has come.
+pub(crate) async fn holds(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
+    holding(&QueueReads { api, recent: None }, task).await
+}
+
+async fn holding(reads: &QueueReads<'_>, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
+    let mut findings = blocking_commands(reads.api, task).await?;
+    findings.extend(explain_workers(reads, task).await?);
+    findings.retain(|finding| finding.code != Reason::MisplacedKeys);
+    Ok(findings)
+}
+
+/// Whether the time of the task's next start has come.
+fn is_due(record: &TaskRecord) -> bool {
+    record.times.due_ms.is_some_and(|due_ms| due_ms <= now_ms())
 }
 
 /// Explains that another task was submitted with the id of this one. A worker runs each of their records that it does not
@@ -143,7 +165,11 @@ fn waiting(record: &TaskRecord) -> String {
 }
 
 fn due(record: &TaskRecord) -> String {
-    record.times.due_ms.map_or_else(|| "at an unknown time".to_owned(), |due| format!("at {}", time_text(due)))
+    match record.times.due_ms {
+        None => "at an unknown time".to_owned(),
+        Some(due_ms) if is_due(record) => format!("now: it has been due since {}", time_text(due_ms)),
+        Some(due_ms) => format!("at {}", time_text(due_ms)),
+    }
 }
 
 fn running(task: &TaskView) -> String {
