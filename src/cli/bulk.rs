@@ -22,7 +22,7 @@ pub(super) enum BulkVerb {
     Retry(BulkArgs),
     /// Run the failed tasks in the trees of ended tasks again
     RetryFailed(BulkArgs),
-    /// Start scheduled tasks now
+    /// Start tasks now that wait for their start or their next attempt
     StartNow(BulkArgs),
     /// List the newest bulk actions
     List(BulkListArgs),

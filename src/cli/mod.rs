@@ -47,6 +47,7 @@ mod retry;
 mod schedules;
 mod serve;
 mod setup;
+mod start;
 mod start_error;
 mod stats;
 mod status;
@@ -145,6 +146,8 @@ enum Verb {
     Update(update::UpdateArgs),
     /// Run an ended task again, or only its failed descendants
     Retry(retry::RetryArgs),
+    /// Start tasks now that wait for their start or their next attempt
+    Start(start::StartArgs),
     /// Cancel, retry or start all tasks that match a search: cancel, retry, retry-failed, start-now, list
     #[command(subcommand)]
     Bulk(bulk::BulkVerb),
@@ -298,6 +301,7 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Cancel(args) => cancel::cancel(args, globals).await,
         Verb::Update(args) => update::update(args, globals).await,
         Verb::Retry(args) => retry::retry(args, globals).await,
+        Verb::Start(args) => start::start(args, globals).await,
         Verb::Bulk(verb) => bulk::bulk(verb, globals).await,
         Verb::DeadLetters(verb) => dead_letters::dead_letters(verb, globals).await,
         Verb::Types(args) => types::types(args, globals).await,

@@ -18,7 +18,7 @@ fn running_program_is_cancelled() {
         .stderr_has(&["`long` has already ended", "hint: see `kafleet status long`"]);
     dev.run(&["why", "long"]).exits_with(0).stdout_has(&["Job was cancelled. On request: enough"]);
     dev.run(&["cancel", "nobody"]).exits_with(3).stderr_has(&["there is no task `nobody`"]);
-    for verb in ["cancel", "status", "why", "retry"] {
+    for verb in ["cancel", "status", "why", "retry", "start"] {
         dev.run(&[verb, ""]).exits_with(2).stderr_has(&["the id is empty"]);
     }
     let history = dev.json(&["history", "long"]);
@@ -69,6 +69,21 @@ fn kill_switch_cancels_tasks() {
     dev.run(&["types"]).exits_with(0).stdout_has(&["kill bad"]);
     dev.run(&["kill-switch", "off", "bad"]).exits_with(0);
     dev.run(&["kill-switch", "off", "bad"]).exits_with(3).stderr_has(&["there is no kill switch `bad`"]);
+}
+
+#[test]
+fn delayed_tasks_are_started_now() {
+    let dev = Dev::start();
+    for id in ["one", "two"] {
+        dev.run(&["submit", "echo", "7", "--id", id, "--delay", "1h"]).exits_with(0);
+    }
+    dev.run(&["start", "one", "--reason", "urgent"]).exits_with(0).stdout_has(&["one was started: it is "]);
+    dev.run(&["status", "one", "--wait"]).exits_with(0).stdout_has(&["succeeded"]);
+    dev.run(&["history", "one"]).exits_with(0).stdout_has(&["patched", "urgent"]);
+    let both = dev.run(&["start", "one", "two", "nobody"]);
+    both.exits_with(1).stdout_has(&["two was started"]).stderr_has(&["`one` cannot be started now", "nobody"]);
+    dev.run(&["start", "nobody"]).exits_with(3);
+    dev.run(&["status", "two", "--wait"]).exits_with(0).stdout_has(&["succeeded"]);
 }
 
 #[test]

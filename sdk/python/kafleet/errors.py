@@ -14,6 +14,7 @@ _CALLS = [
     (r"GET /v1/types", r"app.types()"),
     (r"GET /v1/tasks(\?.*)?", r"app.tasks.search(…)"),
     (r"POST /v1/tasks/([^/]+)/retry", r'app.handle("\1").retry()'),
+    (r"POST /v1/tasks/([^/]+)/start", r'app.handle("\1").start_now()'),
     (r"GET /v1/tasks/([^/]+)/children", r'app.handle("\1").children()'),
     (r"GET /v1/schedules", r"app.schedules.list()"),
     (r"PUT /v1/schedules/([^/]+)", r'app.schedules.upsert("\1", …)'),

@@ -73,6 +73,13 @@ class Bulk(_Part):
 
     aretry = awaited(retry)
 
+    @blocking
+    def start_now(self, query: str, *, limit: int = 100, reason: str | None = None) -> Steps[Handle[dict[str, int]]]:
+        """Starts the tasks that match now, if they wait for their start or their next attempt. `limit` as for `cancel`."""
+        return self._start("start_now", query, limit, reason)
+
+    astart_now = awaited(start_now)
+
     def _start(self, action: str, query: str, limit: int, reason: str | None) -> Steps[Handle[dict[str, int]]]:
         body = {"action": action, "q": query, "limit": limit, **({"reason": reason} if reason else {})}
         document = yield from self.client.call("POST", "/v1/bulk", body, once=True)

@@ -167,6 +167,16 @@ class Handle(foreign.Named, Generic[R]):
     aretry = awaited(retry)
 
     @blocking
+    def start_now(self, *, reason: str | None = None) -> Steps[list[str]]:
+        """Starts the task now that waits for its start or its next attempt, and returns what still holds it, such as a pause or
+        an open circuit. Raises `Conflict` if it waits for no time."""
+        document = yield from self._send("POST", "/start", {"reason": reason} if reason else {}, once=True)
+        self.position = document["status"]["position"]
+        return [finding["message"] for finding in document["held_by"]]
+
+    astart_now = awaited(start_now)
+
+    @blocking
     def patch(self, /, **changes: Any) -> Steps[Status]:
         """Changes options of the task, such as `tags`; `None` clears one. Raises `Conflict` for those that cannot change now."""
         check_keys(changes, OPTIONS, "an option of a task", foreign.OPTIONS)

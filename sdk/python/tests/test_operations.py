@@ -70,6 +70,13 @@ class TestOnAFleet:
         with pytest.raises(Conflict, match="not_changeable"):
             handle.patch(on_failure="ignore")
 
+    def test_delayed_task_is_started_now(self) -> None:
+        handle = tasks.add.using(delay="1h").submit(1)
+        assert isinstance(handle.start_now(reason="it is urgent"), list)
+        assert handle.result(PATIENCE) == 2
+        with pytest.raises(Conflict, match="already_finished"):
+            handle.start_now()
+
     def test_failed_tasks_of_a_tree_are_retried(self) -> None:
         handle = failed_task()
         with pytest.raises(Conflict, match="not_finished"):
@@ -94,6 +101,7 @@ class TestOnAFleet:
         for handle in handles:
             with pytest.raises(TaskFailed, match="cancelled"):
                 handle.result(PATIENCE)
+        assert app.bulk.start_now("tag:bulk").result(PATIENCE)["done"] == 0
         assert app.bulk.retry("tag:bulk", limit=3).result(PATIENCE)["done"] == 3
         assert app.bulk.retry("tag:bulk", only_failed=True).result(PATIENCE)["done"] == 0
 
@@ -231,6 +239,7 @@ def allows_null(schema: dict[str, Any]) -> bool:
 RETRIED = response(202, {"run": 2, "status": {"position": "0:5"}})
 ONCE: list[Callable[[App], Any]] = [
     lambda app: app.handle("a").retry(),
+    lambda app: app.handle("a").start_now(),
     lambda app: app.handle("a").report("running"),
     lambda app: app.schedules.trigger("a"),
     lambda app: app.bulk.cancel("tag:a"),

@@ -130,6 +130,18 @@ export class Handle<R = unknown, F = unknown> {
     return answer.run;
   }
 
+  /**
+   * Starts the task now that waits for its start or its next attempt, and returns what still holds it, such as a pause or an
+   * open circuit.
+   */
+  async startNow(options: { reason?: string } = {}): Promise<string[]> {
+    refuseUnknown(options, ["reason"], "`startNow`");
+    type Outcome = { status: Status; held_by: { message: string }[] };
+    const outcome = await this.#client.request<Outcome>("POST", `${pathOf(this.id)}/start`, options);
+    this.#seen(outcome.status);
+    return outcome.held_by.map(({ message }) => message);
+  }
+
   /** Returns the status document now and at every change, until the task has ended. Throws `TimedOut`. */
   async *watch(options: WaitOptions = {}): AsyncGenerator<Status, Status> {
     refuseInAttempt();

@@ -4,6 +4,7 @@ const FORMS: [RegExp, string][] = [
   [/GET \/v1\/types shows the (schema|settings) of `(.+)`/, "the page of the type `$2` in the web UI shows its $1"],
   [/GET \/v1\/types lists/, "`kafleet types` lists"],
   [/POST \/v1\/tasks\/\S+\/retry/, "`handle.retry()`"],
+  [/POST \/v1\/tasks\/\S+\/start/, "`handle.startNow()`"],
   [/PUT \/v1\/tasks\/\S+\/state/, "`handle.report(state)`"],
   [/send the task and its children to POST \/v1\/batches\?atomic=true/, "write `group(…).submit()`"],
   [/GET \/v1\/tasks\/(\S+)\/attachments lists/, "`kafleet attachments list $1` lists"],

@@ -59,7 +59,7 @@ export class Bulk extends Operations {
     return this.#begin(onlyFailed ? "retry_failed" : "retry", tasks, rest, ["onlyFailed"]);
   }
 
-  /** Starts scheduled tasks. */
+  /** Starts tasks now that wait for their start or their next attempt. */
   startNow(tasks: Selected, options: BulkOptions = {}): Promise<Handle<BulkResult>> {
     return this.#begin("start_now", tasks, options);
   }

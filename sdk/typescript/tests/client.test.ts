@@ -224,6 +224,13 @@ describe("client of a fleet", () => {
     await assert.rejects(handle.retry({ onlyFailed: true }), (error: ApiError) => error.code === "nothing_to_retry");
   });
 
+  test("starts a delayed task now", async () => {
+    const handle = await app.remote("echo").submit({ n: 1 }, { delay: "1h" });
+    assert.ok(Array.isArray(await handle.startNow({ reason: "it is urgent" })));
+    assert.deepEqual(await handle.result({ timeout: PATIENCE }), { n: 1 });
+    await assert.rejects(handle.startNow(), (error: Conflict) => error.code === "already_finished");
+  });
+
   test("creates a task with an id once", async () => {
     const submit = async (n: number) => (await app.remote("echo").submit({ n }, { id: "same" })).id;
     assert.deepEqual([await submit(1), await submit(1)], ["same", "same"]);
@@ -239,7 +246,7 @@ describe("client of a fleet", () => {
       app.remote("nowhere").submit(),
       (error: Error) => error instanceof NotFound && /unknown_type/.test(error.message),
     );
-    for (const operation of ["status", "result", "tree", "cancel", "retry"] as const) {
+    for (const operation of ["status", "result", "tree", "cancel", "retry", "startNow"] as const) {
       await assert.rejects(
         app.remote("echo").handle("nobody")[operation](),
         (error: NotFound) => error.code === "not_found",
