@@ -2,8 +2,9 @@
 
 use kafleet::config::RateBy;
 use kafleet::documents::{KillSwitches, LogDocument, ScheduleDocument, Schedules, Status, TaskPage, Types};
-use kafleet::model::event::{AttemptFailure, Payload};
+use kafleet::model::event::{AttemptFailure, Kind, Payload};
 use kafleet::model::record::state::State;
+use kafleet::runtime::now_ms;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -115,6 +116,53 @@ async fn task_is_submitted_copied_and_edited() {
     browser.open("/tasks/order").await.has(&["none yet, at most 8"]);
     assert_eq!(changed.fields.tags, ["shop"]);
     browser.submit("/tasks/order/start-now", "").await.has(&["The task starts now."]);
+}
+
+#[tokio::test]
+async fn circuit_of_a_type_is_closed() {
+    let fleet = fleet().await;
+    let browser = Browser::new(&fleet);
+    assert!(!browser.open("/types/echo").await.text.contains("Close the circuit…"));
+    let open = json!({"state": "open", "reason": "the bureau is closed"});
+    let set = fleet.request(Method::PUT, "/v1/types/echo/circuit").json(&open).send().await.unwrap();
+    assert_eq!(set.status(), StatusCode::OK);
+    eventually("the circuit is known", async || browser.open("/types/echo").await.text.contains("Close the circuit…"))
+        .await;
+    browser.open("/types/echo/circuit").await.has(&["Circuit of echo", "kafleet types circuit echo auto"]);
+    let form = "state=closed&reason=they+answer+again";
+    browser.submit("/types/echo/circuit", form).await.has(&[
+        "The circuit was set",
+        "Release the circuit…",
+        "they answer again",
+    ]);
+}
+
+#[tokio::test]
+async fn waiting_retry_is_started_now() {
+    let fleet = fleet().await;
+    fleet.echo("order").await;
+    let failure = AttemptFailure::new("error", "down", 1);
+    let wait = Payload::Retrying { failure, due_ms: Some(now_ms() + 3_600_000), record: None, waits: 0 };
+    fleet.publish_event("order", wait, |event| event.attempt = 1).await;
+    fleet.folded().await;
+    let browser = Browser::new(&fleet);
+    browser.open("/tasks/order").await.has(&["Start now…"]);
+    browser
+        .open("/tasks/order/start-now")
+        .await
+        .has(&["Starts the next attempt now instead of at", "kafleet start order"]);
+    browser
+        .submit("/tasks/order/start-now", "reason=urgent")
+        .await
+        .has(&["The task starts now.", "has been due since"]);
+    browser.open("/audit").await.has(&["start", "urgent"]);
+    let bulk = browser.open("/bulk/new?action=start_now&q=type%3Aecho").await;
+    bulk.has(&["due already", "Tasks that wait for their start or their next attempt start now"]);
+    let running = fleet.echo("running").await.id;
+    fleet.publish_event(&running, Kind::Started, |event| event.attempt = 1).await;
+    fleet.folded().await;
+    assert!(!browser.open("/tasks/running").await.text.contains("Start now…"));
+    browser.open("/tasks/running/start-now").await.has(&["It waits for no time: there is nothing to start."]);
 }
 
 #[tokio::test]

@@ -59,7 +59,7 @@ fn row(view: &View, request: &AuditDocument) -> Markup {
 fn path(request: &AuditDocument) -> Option<String> {
     let target = &request.target;
     match request.action.as_str() {
-        "cancel" | "retry" | "retry_failed" | "edit" => Some(task_path(target)),
+        "cancel" | "retry" | "retry_failed" | "edit" | "start" => Some(task_path(target)),
         action if action.starts_with("bulk_") => Some(task_path(target)),
         // The drop of a task's dead letter names the letter in its reason.
         "drop" if request.reason.is_some() => Some(task_path(target)),

@@ -43,7 +43,12 @@ const ACTIONS: [(BulkAction, &str, &str); 4] = [
         "Open tasks are cancelled with everything below them, and running attempts receive a request to stop. A parent \
          ends as cancelled too, at best, unless its `max_failed` allows that.",
     ),
-    (BulkAction::StartNow, "Start now", "Scheduled tasks start now."),
+    (
+        BulkAction::StartNow,
+        "Start now",
+        "Tasks that wait for their start or their next attempt start now. Only the delay ends: a pause, an open circuit, the \
+         order of keys, slots and rate limits still hold them.",
+    ),
 ];
 
 pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError> {

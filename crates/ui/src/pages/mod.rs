@@ -10,6 +10,7 @@ pub(super) mod bulk;
 pub(super) mod bulk_action;
 pub(super) mod changes;
 pub(super) mod charts;
+pub(super) mod circuit_forms;
 pub(super) mod dead_letter_forms;
 pub(super) mod dead_letters;
 pub(super) mod failures;

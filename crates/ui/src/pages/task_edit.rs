@@ -5,18 +5,19 @@ use std::collections::BTreeMap;
 use axum::body::Bytes;
 use kafleet_api::http::problem::ApiError;
 use kafleet_api::service::context::After;
-use kafleet_api::service::{attachments, log, patch, task};
-use kafleet_documents::{AppendLog, PatchTask, Status};
+use kafleet_api::service::{attachments, log, patch, start as starts, task};
+use kafleet_documents::{AppendLog, StartOutcome, StartTask, Status};
 use kafleet_model::json::RawJson;
+use kafleet_model::record::state::State;
 use kafleet_model::task::field::comma_list;
-use kafleet_model::units::duration::Millis;
 use maud::{Markup, Render, html};
 use serde_json::json;
 
 use super::form_page;
 use super::task_forms::task_form;
 use crate::parts::command::{curl, quoted};
-use crate::parts::form::{Form, Input};
+use crate::parts::form::{Form, Input, reason};
+use crate::parts::state::pill;
 use crate::parts::task_path;
 use crate::visit::{PageAnswer, Redirect, Visit, after_position, stored};
 
@@ -32,26 +33,40 @@ async fn status(visit: &Visit) -> Result<Status, ApiError> {
 pub(in super::super) async fn show_start(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let status = status(visit).await?;
     let id = &visit.segment;
+    let button = if status.waits_for_a_time() { "Start now" } else { "" };
     Ok(form_page(&Form {
-        effect: html! {
-            p {
-                "Starts the scheduled task now instead of at " (status.due_at.as_deref().unwrap_or("an unknown time"))
-                "."
-            }
-        },
+        effect: effect_of_start(&status),
+        inputs: vec![reason(visit.value("reason"))],
         commands: vec![
-            format!("kafleet update {} --delay 0s", quoted(id)),
-            curl("PATCH", &format!("/v1/tasks/{id}"), Some("{\"delay\": \"0s\"}")),
+            format!("kafleet start {} --reason \"…\"", quoted(id)),
+            curl("POST", &format!("/v1/tasks/{id}/start"), Some("{\"reason\": \"…\"}")),
         ],
-        ..task_form(visit, "Start", "start-now", "Start now")
+        ..task_form(visit, "Start", "start-now", button)
     }))
 }
 
+fn effect_of_start(status: &Status) -> Markup {
+    let due = status.due_at.as_deref().unwrap_or("an unknown time");
+    html! {
+        p { code { (status.id) } " is " (pill(status.state)) }
+        @match status.own_state {
+            _ if !status.waits_for_a_time() => {
+                p { "It waits for no time: there is nothing to start." }
+            }
+            State::Retrying => {
+                p { "Starts the next attempt now instead of at " (due) "." }
+                p.quiet { "Only the delay ends: a pause, an open circuit, the order of keys, slots and rate limits still hold it." }
+            }
+            _ => { p { "Starts the scheduled task now instead of at " (due) "." } }
+        }
+    }
+}
+
 pub(in super::super) async fn start(visit: &Visit) -> Result<Redirect, ApiError> {
-    let changed =
-        patch::patch(visit.context(), visit.id()?, PatchTask { delay: Some(Millis::secs(0)), ..PatchTask::default() })
-            .await?;
-    Ok(after_position(task_path(&visit.segment), changed.position, "started"))
+    let input = StartTask { reason: visit.reason() };
+    let StartOutcome { status, held_by } = starts::start(visit.context(), visit.id()?, input).await?;
+    let done = if held_by.is_empty() { "started" } else { "started_held" };
+    Ok(after_position(task_path(&visit.segment), status.position, done))
 }
 
 pub(in super::super) async fn show_edit(visit: &Visit) -> Result<PageAnswer, ApiError> {

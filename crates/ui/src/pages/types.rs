@@ -22,6 +22,7 @@ use serde_json::Value;
 
 use super::changes::{changes_of, newest_requests};
 use super::charts::charts_of;
+use super::circuit_forms::offer;
 use super::overview::{numbers_text, open_of};
 use crate::parts::bar::{in_order, state_bar, usage};
 use crate::parts::command::{commands, curl_get};
@@ -286,6 +287,7 @@ fn actions(view: &View, task_type: &TypeDocument) -> Markup {
             @if view.may(Role::Operate) && task_type.topic {
                 @if task_type.paused.is_some() { (link("resume", "Resume…")) } @else { (link("pause", "Pause…")) }
                 (link("limits", "Limits…"))
+                @if let Some(text) = offer(task_type.worker_totals.as_ref(), task_type.circuit.as_ref()) { (link("circuit", text)) }
                 a.button href=(view.url_with("/kill-switches/new", &[("type", &task_type.name)])) data-dialog { "Kill switch…" }
             }
         }

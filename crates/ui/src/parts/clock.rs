@@ -46,7 +46,11 @@ pub(in super::super) fn state_time(view: &View, task: &Status) -> Markup {
     };
     match task.state {
         State::Scheduled => coming("starts in", "scheduled"),
-        State::Retrying => coming("retries in", "waits to retry"),
+        State::Retrying => match task.due_at.as_deref().filter(|due| millis(due).is_some_and(|at| at <= view.now_ms)) {
+            // Started on request, or held by something else than its delay.
+            Some(due) => html! { "due for " (since(view, due)) },
+            None => coming("retries in", "waits to retry"),
+        },
         State::Queued => passing("queued"),
         State::Running | State::Warning => passing("running"),
         State::Cancelling => passing("cancelling"),

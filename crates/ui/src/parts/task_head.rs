@@ -2,7 +2,7 @@
 
 use kafleet_config::Role;
 use kafleet_documents::Status;
-use kafleet_model::record::state::{Category, State};
+use kafleet_model::record::state::Category;
 use kafleet_model::task::TaskRunner;
 use maud::{Markup, html};
 
@@ -47,7 +47,7 @@ fn actions(view: &View, status: &Status) -> Markup {
                 }
             }
             @if view.may(Role::Submit) {
-                @if status.own_state == State::Scheduled { (link("start-now", "Start now…")) }
+                @if status.waits_for_a_time() { (link("start-now", "Start now…")) }
                 @if runner.can_be_changed() { (link("edit", "Edit…")) }
                 @if runner.can_be_copied() {
                     a.button href=(view.url_with("/new", &[("like", &status.id)])) { "Submit a copy…" }

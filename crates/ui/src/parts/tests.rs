@@ -183,6 +183,7 @@ fn time_of_a_task_is_that_of_its_state() {
         (serde_json::json!({"state_since": at(0)}), "running 1 min 40 s"),
         (serde_json::json!({"state": "queued", "state_since": at(60)}), "queued 40 s"),
         (serde_json::json!({"state": "retrying", "due_at": at(520)}), "retries in 7 min 0 s"),
+        (serde_json::json!({"state": "retrying", "due_at": at(60)}), "due for 40 s"),
         (serde_json::json!({"state": "scheduled", "due_at": at(10)}), "starts in 0 s"),
         (serde_json::json!({"state": "waiting_for_children", "state_since": at(95)}), "waits for children 5 s"),
         (serde_json::json!({"state": "running"}), "running"),
@@ -190,6 +191,23 @@ fn time_of_a_task_is_that_of_its_state() {
         (serde_json::json!({"state": "cancelled", "ended_at": at(3)}), "–"),
     ] {
         assert_eq!(text(change), expected);
+    }
+}
+
+#[test]
+fn task_offers_to_start_now_while_it_waits_for_a_time() {
+    for (own_state, state, external, offered) in [
+        ("scheduled", "scheduled", false, true),
+        ("retrying", "retrying", false, true),
+        ("retrying", "cancelling", false, false),
+        ("retrying", "retrying", true, false),
+        ("queued", "queued", false, false),
+        ("running", "running", false, false),
+        ("succeeded", "waiting_for_children", false, false),
+    ] {
+        let task = status(serde_json::json!({"own_state": own_state, "state": state, "external": external}));
+        let shown = task_head::head(&view(""), &task).into_string();
+        assert_eq!(shown.contains("/tasks/a/start-now"), offered, "{own_state} {state} {external}: {shown}");
     }
 }
 
