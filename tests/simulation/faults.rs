@@ -120,6 +120,7 @@ impl Fleet {
             Step::External { root, fails } => client.external(root, fails).await,
             Step::Cancel { root, path } => client.cancel(&Scenario::id(root, &path)).await,
             Step::Retry { root, path, only_failed } => client.retry(&Scenario::id(root, &path), only_failed).await,
+            Step::StartNow { root } => client.start_now(root).await,
             Step::Redrive { unordered } => client.redrive(unordered).await,
             Step::AddPartition { unordered } => self.add_partition(unordered),
             Step::Pause { unordered, ms } => client.pause_type(unordered, ms).await,

@@ -19,6 +19,7 @@ mod roles;
 mod run;
 mod scenario;
 mod schedules;
+mod starts;
 mod statistics;
 mod step;
 mod task_types;

@@ -16,6 +16,7 @@ use crate::fleet::{Fleet, SESSION};
 use crate::host::System;
 use crate::request_oracle::{MAX_WITHDRAWAL_MS, active_cancels, may_leave_cancels};
 use crate::scenario::{FaultMode, Scenario};
+use crate::starts;
 use crate::verdict;
 
 /// Maximum time after the faults until all tasks have ended.
@@ -196,6 +197,7 @@ async fn finish(fleet: &Rc<Fleet>, ends: &mut Ends) -> Vec<String> {
         tokio::time::sleep(POLL_INTERVAL).await;
     }
     let mut violations = verdict::judge(fleet).await;
+    starts::judge(fleet, &mut violations);
     if violations.is_empty() && fleet.scenario.retention_ms > 0 {
         violations = wait_until_removed(fleet).await;
     }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::apps::{self, AppSpec};
 use crate::deliveries;
 use crate::outages;
+use crate::starts;
 use crate::step::{ProcessId, ScheduleChange, ScheduleSpec, Step, SubmitVia, TaskRequest, TimedStep};
 use crate::task_types::Script;
 
@@ -157,6 +158,7 @@ impl Scenario {
         let waits = &mut Rng::with_seed(seed.rotate_left(32) ^ 0x5741_4954);
         scenario.roots.iter_mut().for_each(|(_, script)| script.add_waits(waits));
         scenario.add_restarts_under_retries();
+        starts::add_starts(&mut scenario);
         scenario.add_clocks(&mut Rng::with_seed(seed.rotate_left(32) ^ 0x434c_4f43));
         scenario
     }

@@ -42,6 +42,10 @@ pub enum Step {
         path: Vec<usize>,
         only_failed: bool,
     },
+    /// Starts a root now whenever it waits for its next attempt, until its first run has ended.
+    StartNow {
+        root: usize,
+    },
     Redrive {
         unordered: bool,
     },

@@ -35,6 +35,9 @@ pub struct Script {
     /// the worker and at the tracker.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub chooses_wait: bool,
+    /// Wait after each failed attempt of the first run, which a client ends; 0: none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub long_wait_ms: u64,
     /// First run that succeeds.
     pub succeeds_from_run: u32,
     /// Writes progress and log lines.
@@ -220,6 +223,7 @@ impl Script {
             ms: if rng.bool() { 0 } else { rng.u64(1..1_500) },
             fails: if rng.u8(..3) == 0 { rng.u32(1..4) } else { 0 },
             chooses_wait: rng.u8(..4) == 0,
+            long_wait_ms: 0,
             succeeds_from_run: if rng.u8(..8) == 0 { rng.u32(2..4) } else { 1 },
             reports_progress: rng.u8(..4) == 0,
             children,
@@ -265,6 +269,7 @@ impl Script {
         all.extend([
             without(&|simpler| simpler.fails = 0),
             without(&|simpler| simpler.chooses_wait = false),
+            without(&|simpler| simpler.long_wait_ms = 0),
             without(&|simpler| simpler.ms = 0),
             without(&|simpler| simpler.waits.truncate(simpler.waits.len().saturating_sub(1))),
             without(&|simpler| simpler.reports_progress = false),
@@ -346,7 +351,8 @@ impl Script {
         }
         if attempt.number <= self.fails {
             let wait_ms = fastrand::u64(..=MAX_CHOSEN_WAIT);
-            return Outcome::Retry { after_ms: self.chooses_wait.then_some(wait_ms) };
+            let long_ms = Some(self.long_wait_ms).filter(|ms| *ms > 0 && attempt.run == 1);
+            return Outcome::Retry { after_ms: long_ms.or(self.chooses_wait.then_some(wait_ms)) };
         }
         if attempt.run < self.succeeds_from_run { Outcome::Fail } else { Outcome::Succeed }
     }
