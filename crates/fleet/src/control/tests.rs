@@ -29,7 +29,7 @@ fn apply(key: &str, value: Option<&str>, state: &mut ControlState) -> Result<(),
 
 fn task(id: &str, asof: Option<i64>, tags: &[&str]) -> TaskSpec {
     let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
-    let id = kafleet_model::task::id::TaskId::parse(id).unwrap();
+    let id = TaskId::parse(id).unwrap();
     let policy = Some(Box::new(Policy { tags, ..Policy::default() }));
     TaskSpec { asof, announced: true, policy, ..TaskSpec::new(id, "echo", RawJson::null()) }
 }
@@ -109,7 +109,7 @@ fn cancel_applies_to_older_tasks_and_descendants() {
 #[test]
 fn start_applies_to_the_wait_that_it_names() {
     let mut state = ControlState::default();
-    let id = kafleet_model::task::id::TaskId::parse("r:a").unwrap();
+    let id = TaskId::parse("r:a").unwrap();
     apply("start/r:a", Some(r#"{"v":1,"run":2,"attempts":3,"waits":1}"#), &mut state).unwrap();
     let starts = |state: &ControlState, run, attempts, waits| state.starts_now(&id, NextStart { run, attempts, waits });
     assert!(starts(&state, 2, 3, 1));

@@ -220,7 +220,7 @@ impl Admission {
     /// Ends the delays of the tasks that are requested to start now. Their other conditions stay.
     pub(super) fn end_requested_delays(&mut self) {
         let state = self.control.state();
-        if state.starts().len() > 0 {
+        if state.starts().next().is_some() {
             let starts_now = |in_flight: &InFlight| state.starts_now(&in_flight.task.id, in_flight.next_start());
             self.queue.end_delays(Instant::now(), starts_now);
         }
