@@ -46,7 +46,7 @@ mod worker;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use parking_lot::Mutex;
@@ -54,7 +54,7 @@ use serde::{Deserialize, Serialize};
 
 use kafleet_broker::kafka::Kafka;
 use kafleet_broker::shared_producer::SharedProducer;
-use kafleet_broker::{Broker, BrokerClient, Consumer, ConsumerSpec, Partition, TopicChange, TopicSpec};
+use kafleet_broker::{Broker, BrokerClient, Consumer, ConsumerSpec, Partition, TopicChange, TopicSpec, Watermarks};
 use kafleet_config::{Bytes, Names, OtelConfig, RedisConfig, Scalar, Topology, TrackerConfig, WorkerConfig};
 use kafleet_store::redis::{Redis, RedisOptions};
 use local_kafka::LocalKafka;
@@ -181,6 +181,8 @@ const EVENTS_PARTITIONS: u32 = 4;
 /// Maximum duration of a round.
 const ROUND_DEADLINE: Duration = Duration::from_secs(600);
 const CALL_DEADLINE: Duration = Duration::from_secs(30);
+/// Pause between two questions for the ends of a partition without a leader.
+const LEADER_PAUSE: Duration = Duration::from_millis(50);
 
 /// Topics of a round, under a unique prefix; deleted on drop.
 struct BenchTopics {
@@ -239,7 +241,7 @@ impl BenchTopics {
     fn records(&self, topic: &str, partitions: u32) -> anyhow::Result<u64> {
         let mut records = 0;
         for number in 0..partitions {
-            let ends = self.broker.watermarks(&Partition::new(topic, number as i32), CALL_DEADLINE)?;
+            let ends = self.watermarks(&Partition::new(topic, number as i32))?;
             records += ends.high - ends.low;
         }
         u64::try_from(records).context("a partition ends before it begins")
@@ -249,10 +251,21 @@ impl BenchTopics {
     fn ends(&self, topic: &str, partitions: u32) -> anyhow::Result<Vec<(Partition, i64)>> {
         let end = |number: u32| {
             let partition = Partition::new(topic, number as i32);
-            let ends = self.broker.watermarks(&partition, CALL_DEADLINE)?;
+            let ends = self.watermarks(&partition)?;
             Ok((partition, ends.high))
         };
         (0..partitions).map(end).collect()
+    }
+
+    /// Reads the ends of a partition. Repeats transient errors: a topic that was just created may have no leader yet.
+    fn watermarks(&self, partition: &Partition) -> anyhow::Result<Watermarks> {
+        let until = Instant::now() + CALL_DEADLINE;
+        loop {
+            match self.broker.watermarks(partition, CALL_DEADLINE) {
+                Err(error) if error.is_transient() && Instant::now() < until => std::thread::sleep(LEADER_PAUSE),
+                ends => return Ok(ends?),
+            }
+        }
     }
 
     /// Returns whether a type's workers have committed all records of its topic.

@@ -39,7 +39,7 @@ impl Observer {
         let mut starts = Vec::new();
         for number in 0..EVENTS_PARTITIONS {
             let partition = Partition::new(topic.as_str(), number as i32);
-            let end = fleet.topics.broker.watermarks(&partition, super::TOPICS_DEADLINE)?.high;
+            let end = fleet.topics.watermarks(&partition)?.high;
             starts.push((partition, StartOffset::At(end)));
         }
         consumer.assign(&starts)?;
