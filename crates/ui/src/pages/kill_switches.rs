@@ -87,7 +87,7 @@ pub(in super::super) async fn show_new(visit: &Visit) -> Result<PageAnswer, ApiE
 
 pub(in super::super) async fn create(visit: &Visit) -> Result<Redirect, ApiError> {
     let name = visit.entered.get("name").unwrap_or_default().trim();
-    let input = SetKillSwitch { task_type: visit.entered.get("type").map(str::to_owned), reason: visit.reason() };
+    let input = SetKillSwitch { matches: None, task_type: visit.entered.get("type").map(str::to_owned), reason: visit.reason() };
     operations::set_kill_switch(visit.context(), name.parse()?, input).await?;
     Ok(visit.after_control("/kill-switches", "kill_switch_on"))
 }
