@@ -14,7 +14,7 @@ use maud::{Markup, Render, html};
 use serde_json::json;
 
 use super::form_page;
-use super::task_forms::task_form;
+use super::task_forms::{subject, task_form};
 use crate::parts::command::{curl, quoted};
 use crate::parts::form::{Form, Input};
 use crate::parts::task_path;
@@ -60,6 +60,7 @@ pub(in super::super) async fn show_edit(visit: &Visit) -> Result<PageAnswer, Api
     Ok(form_page(&Form {
         effect: html! { p { "Name, tags and link can be changed at any time." } },
         inputs: edit_inputs(visit, &status),
+        beside: Some(subject(&visit.view, &status)),
         commands: vec![
             format!("kafleet update {} --name \"…\" --tag urgent", quoted(id)),
             curl("PATCH", &format!("/v1/tasks/{id}"), Some("{\"name\": \"…\"}")),
