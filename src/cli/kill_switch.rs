@@ -107,9 +107,17 @@ fn show(output: &Output, document: &impl Serialize, kills: &[KillSwitchDocument]
     if output.is_json() {
         return output.json(document);
     }
-    let mut rows = Rows::new(["NAME", "TYPE", "SINCE", "REASON"]);
+    let mut rows = Rows::new(["NAME", "MATCHES", "TYPE", "SINCE", "BY", "REASON"]);
     for kill in kills.iter().cloned() {
-        rows.add([Field::Text(kill.name), kill.task_type.into(), Field::Text(kill.since), kill.reason.into()]);
+        let matches = kill.matches.map_or("tag or id prefix".to_owned(), |matches| matches.name().replace('_', " "));
+        rows.add([
+            Field::Text(kill.name),
+            Field::Text(matches),
+            kill.task_type.into(),
+            Field::Text(kill.since),
+            kill.by.into(),
+            kill.reason.into(),
+        ]);
     }
     output.list(rows, "no kill switch is active; `kafleet kill-switch on TAG` sets one")
 }

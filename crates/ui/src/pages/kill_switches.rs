@@ -10,6 +10,7 @@ use maud::{Markup, Render, html};
 
 use super::{form, form_page};
 use crate::parts::command::{commands, curl, curl_get, quoted};
+use crate::parts::facts::facts;
 use crate::parts::form::{Form, Input, MAX_UNCONFIRMED, reason, step_button};
 use crate::parts::notice::{empty, missing};
 use crate::parts::state::pill;
@@ -205,6 +206,22 @@ fn active_panel(view: &View, active: &[KillSwitchDocument]) -> Markup {
     }
 }
 
+/// Active kill switch, beside the form that switches it off.
+fn kill_facts(view: &View, kill: &KillSwitchDocument) -> Markup {
+    html! {
+        section.panel {
+            h2 { "Now" }
+            (facts(&[
+                ("Matches", Some(html! { code { (kill.name) } " " span.quiet { (match_text(kill)) } })),
+                ("Type", kill.task_type.as_deref().map(|name| type_link(view, Some(name)))),
+                ("Since", Some(time(&kill.since))),
+                ("By", kill.by.as_deref().map(|by| html! { (visible(by)) })),
+                ("Reason", kill.reason.as_deref().map(|reason| html! { (visible(reason)) })),
+            ]))
+        }
+    }
+}
+
 /// Meaning of a kill switch's name.
 const fn match_text(kill: &KillSwitchDocument) -> &'static str {
     match kill.matches {
@@ -244,10 +261,13 @@ async fn check_confirmed(visit: &Visit, target: &KillTarget) -> Result<(), ApiEr
 pub(in super::super) async fn show_off(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let name = &visit.segment;
     let subject = format!("/kill-switches/{}", encoded(name));
+    let listed = from_kafka(operations::list_kill_switches(visit.context())).await;
+    let active = listed.ok().and_then(|listed| listed.kills.into_iter().find(|kill| kill.name == *name));
     Ok(form_page(&Form {
         effect: html! {
             p { "Tasks that match " code { (name) } " start again. Those already cancelled stay cancelled." }
         },
+        beside: active.map(|kill| kill_facts(&visit.view, &kill)),
         back: "/kill-switches".into(),
         commands: vec![
             format!("kafleet kill-switch off {}", quoted(name)),

@@ -28,7 +28,7 @@ pub(super) struct ParamsInput {
     errors: Vec<FieldError>,
 }
 
-/// ParamsContents of the inputs.
+/// Contents of the inputs.
 enum ParamsContents {
     Fields(Vec<(String, String)>),
     Json(String),

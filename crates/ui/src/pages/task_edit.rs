@@ -112,7 +112,7 @@ fn changes(visit: &Visit, status: &Status) -> Result<BTreeMap<String, RawJson>, 
 }
 
 pub(in super::super) async fn show_append(visit: &Visit) -> Result<PageAnswer, ApiError> {
-    status(visit).await?;
+    let status = status(visit).await?;
     let id = &visit.segment;
     let hint = "at most 1,000 lines of 16 KiB each, and 64 KiB in total";
     Ok(form_page(&Form {
@@ -122,6 +122,7 @@ pub(in super::super) async fn show_append(visit: &Visit) -> Result<PageAnswer, A
             format!("kafleet log {} --append \"…\"", quoted(id)),
             curl("POST", &format!("/v1/tasks/{id}/log"), Some("{\"lines\": [\"…\"]}")),
         ],
+        beside: Some(subject(&visit.view, &status)),
         ..task_form(visit, "Append to the log of", "append", "Append")
     }))
 }
@@ -133,7 +134,7 @@ pub(in super::super) async fn append(visit: &Visit) -> Result<Redirect, ApiError
 }
 
 pub(in super::super) async fn show_attach(visit: &Visit) -> Result<PageAnswer, ApiError> {
-    status(visit).await?;
+    let status = status(visit).await?;
     let id = &visit.segment;
     let put = curl("PUT", &format!("/v1/tasks/{id}/attachments/NAME"), None);
     Ok(form_page(&Form {
@@ -147,6 +148,7 @@ pub(in super::super) async fn show_attach(visit: &Visit) -> Result<PageAnswer, A
             format!("kafleet attachments put {} NAME ./FILE --media TYPE", quoted(id)),
             format!("{put} -H 'content-type: TYPE' --data-binary @FILE"),
         ],
+        beside: Some(subject(&visit.view, &status)),
         ..task_form(visit, "Attach to", "attach", "Attach")
     }))
 }

@@ -1,4 +1,4 @@
-//! FieldInputs of the fields.
+//! Inputs of the fields.
 
 use maud::{Markup, html};
 
@@ -15,7 +15,7 @@ const MAX_DIGITS: usize = 15;
 const LINES: u16 = 4;
 
 impl SchemaForm {
-    /// FieldInputs with their texts and errors.
+    /// Inputs with their texts and errors.
     pub(in super::super::super) fn inputs(&self, texts: &InputTexts<'_>, errors: &[FieldError]) -> Markup {
         let inputs = FieldInputs { texts, errors };
         let others = texts(&json_name(""));
@@ -31,7 +31,7 @@ impl SchemaForm {
     }
 }
 
-/// InputTexts and errors of inputs.
+/// Texts and errors of inputs.
 struct FieldInputs<'a, 't> {
     texts: &'a InputTexts<'t>,
     errors: &'a [FieldError],
