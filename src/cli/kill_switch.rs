@@ -1,10 +1,11 @@
 //! `kill-switch`: switches that cancel tasks instead of starting them.
 
 use clap::{Args, Subcommand};
-use kafleet_documents::{KillSwitchDocument, KillSwitches, SetKillSwitch};
+use kafleet_documents::{KillSwitchDocument, KillSwitchPreview, KillSwitches, SetKillSwitch};
+use kafleet_model::task::kill::KillMatch;
 use serde::Serialize;
 
-use super::client::{Client, Method};
+use super::client::{Client, Method, Query};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Output, Rows};
@@ -23,12 +24,24 @@ pub(super) enum KillSwitchVerb {
 pub(super) struct OnArgs {
     /// A tag, or a prefix of task ids
     pub name: String,
+    /// Only tasks with this tag, or only those whose id begins with it [default: both]
+    #[arg(long, value_name = "KIND", value_parser = parse_match)]
+    pub matches: Option<KillMatch>,
     /// Only tasks of this type
     #[arg(long = "type", value_name = "TYPE")]
     pub task_type: Option<String>,
     /// Reason, shown with the switch
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
+    /// Only count the open tasks that it would cancel
+    #[arg(long, conflicts_with = "reason")]
+    pub preview: bool,
+}
+
+/// Parses `tag` or `id-prefix`.
+fn parse_match(text: &str) -> Result<KillMatch, String> {
+    let is_named = |matches: &KillMatch| matches.name().replace('_', "-") == text;
+    KillMatch::ALL.into_iter().find(is_named).ok_or_else(|| format!("`{text}` is neither `tag` nor `id-prefix`"))
 }
 
 #[derive(Debug, Args)]
@@ -41,6 +54,10 @@ pub(super) async fn kill_switch(verb: KillSwitchVerb, globals: &Globals) -> Outc
     let client = globals.client()?;
     let output = globals.output();
     match verb {
+        KillSwitchVerb::On(args) if args.preview => {
+            let preview = preview(&client, &args).await?;
+            output.json_or_line(&preview, preview_text)
+        }
         KillSwitchVerb::On(args) => {
             let set = set(&client, args).await?;
             show(&output, &set, std::slice::from_ref(&set))
@@ -58,8 +75,27 @@ pub(super) async fn kill_switch(verb: KillSwitchVerb, globals: &Globals) -> Outc
 }
 
 async fn set(client: &Client, args: OnArgs) -> Result<KillSwitchDocument, Failure> {
-    let OnArgs { name, task_type, reason } = args;
-    client.call(Method::PUT, &["v1", "kill-switches", &name], Some(&SetKillSwitch { task_type, reason })).await
+    let OnArgs { name, matches, task_type, reason, .. } = args;
+    let body = SetKillSwitch { matches, task_type, reason };
+    client.call(Method::PUT, &["v1", "kill-switches", &name], Some(&body)).await
+}
+
+async fn preview(client: &Client, args: &OnArgs) -> Result<KillSwitchPreview, Failure> {
+    let matches = args.matches.map(|matches| ("matches", matches.name().to_owned()));
+    let task_type = args.task_type.clone().map(|name| ("type", name));
+    let query: Query = matches.into_iter().chain(task_type).collect();
+    client.get(&["v1", "kill-switches", &args.name, "preview"], &query).await
+}
+
+fn preview_text(preview: &KillSwitchPreview) -> String {
+    let at_least = if preview.exact { "" } else { "at least " };
+    let tasks = preview.tagged + preview.prefixed;
+    let head = format!(
+        "{at_least}{tasks} open tasks match: {} by their tag, {} by their id; {} of them run now and continue",
+        preview.tagged, preview.prefixed, preview.running
+    );
+    let tasks = preview.tasks.iter().map(|task| format!("  {} ({})", task.id, task.state));
+    std::iter::once(head).chain(tasks).collect::<Vec<_>>().join("\n")
 }
 
 async fn remove(client: &Client, name: &str) -> Result<KillSwitchDocument, Failure> {
@@ -71,9 +107,17 @@ fn show(output: &Output, document: &impl Serialize, kills: &[KillSwitchDocument]
     if output.is_json() {
         return output.json(document);
     }
-    let mut rows = Rows::new(["NAME", "TYPE", "SINCE", "REASON"]);
+    let mut rows = Rows::new(["NAME", "MATCHES", "TYPE", "SINCE", "BY", "REASON"]);
     for kill in kills.iter().cloned() {
-        rows.add([Field::Text(kill.name), kill.task_type.into(), Field::Text(kill.since), kill.reason.into()]);
+        let matches = kill.matches.map_or("tag or id prefix".to_owned(), |matches| matches.name().replace('_', " "));
+        rows.add([
+            Field::Text(kill.name),
+            Field::Text(matches),
+            kill.task_type.into(),
+            Field::Text(kill.since),
+            kill.by.into(),
+            kill.reason.into(),
+        ]);
     }
     output.list(rows, "no kill switch is active; `kafleet kill-switch on TAG` sets one")
 }

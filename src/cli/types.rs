@@ -99,6 +99,9 @@ pub(super) struct LimitArgs {
     /// Return to the limits of the configuration before applying the other options
     #[arg(long)]
     pub reset: bool,
+    /// Reason, recorded in the audit log
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
 }
 
 /// Parses a rate such as `100/s`, `10/5m` or `1/500ms`.
@@ -173,6 +176,7 @@ fn merge_limits(current: TypeLimits, args: &LimitArgs) -> SetLimits {
         slots: args.slots.or(current.slots.filter(|_| live("slots"))),
         max_concurrency: args.max_concurrency.or(current.max_concurrency.filter(|_| live("max_concurrency"))),
         rate: rate.or(current.rate.filter(|_| live("rate"))),
+        reason: args.reason.clone(),
     }
 }
 
@@ -357,7 +361,7 @@ mod tests {
                 live: vec!["slots".into()],
                 ..TypeLimits::default()
             },
-            circuit: Some(CircuitDocument { state: "closed".into(), since: String::new(), reason: None }),
+            circuit: Some(CircuitDocument { state: "closed".into(), since: String::new(), reason: None, by: None }),
             kills: vec!["batch-7".into()],
             worker_totals: Some(WorkerTotals {
                 workers: 2,
@@ -389,7 +393,8 @@ echo  yes          6       4        2              4        100            11  3
     #[test]
     fn omitted_limits_keep_their_values() {
         let rate = parse_rate("10/5m").unwrap();
-        let current = TypeLimits { slots: Some(4), max_concurrency: Some(9), rate: None, live: vec!["slots".into()] };
+        let live = vec!["slots".into()];
+        let current = TypeLimits { slots: Some(4), max_concurrency: Some(9), live, ..TypeLimits::default() };
         let args = LimitArgs {
             name: "echo".into(),
             slots: None,
@@ -398,6 +403,7 @@ echo  yes          6       4        2              4        100            11  3
             burst: Some(3),
             per_key: true,
             reset: false,
+            reason: None,
         };
         let set = merge_limits(current.clone(), &args);
         assert_eq!((set.slots, set.max_concurrency), (Some(4), None), "only limits set on the running fleet are kept");

@@ -183,7 +183,7 @@ async fn limits_are_replaced_as_a_whole_and_name_their_source() {
     fleet.call(Method::PUT, "/v1/types/echo/limits", json!({"max_concurrency": 2})).await;
     let limits = fleet.type_of("echo").await.limits;
     assert_eq!((limits.slots, limits.max_concurrency, limits.rate), (None, Some(2), None));
-    fleet.call(Method::PUT, "/v1/types/echo/limits", json!({})).await;
+    fleet.call(Method::PUT, "/v1/types/echo/limits", json!({"reason": "back to normal"})).await;
     assert_eq!((fleet.control("slots/echo"), fleet.control("rate/echo")), (None, None));
     for (body, code, pointer) in [
         (json!({"max_concurrency": 1}), "limit_too_small", Some("/max_concurrency")),

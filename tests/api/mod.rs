@@ -21,6 +21,7 @@ pub mod lists;
 mod logs;
 mod operations;
 mod patch;
+mod previews;
 mod problems;
 mod queries;
 mod reads;

@@ -33,7 +33,7 @@ fn type_is_paused_limited_and_resumed() {
     dev.pause("echo", &["--reason", "a look"]).stdout_has(&["paused"]);
     dev.run(&["submit", "echo", "--id", "waits"]).exits_with(0);
     dev.wait_until_visible("waits");
-    let ran = dev.run(&["types", "limit", "echo", "--slots", "3", "--rate", "100/s"]).exits_with(0);
+    let ran = dev.run(&["types", "limit", "echo", "--slots", "3", "--rate", "100/s", "--reason", "slow"]).exits_with(0);
     ran.stdout_has(&["paused, slots 3*, rate 100/1s*"]);
     dev.run(&["types", "limit", "echo", "--max-concurrency", "1"])
         .exits_with(2)
@@ -49,6 +49,24 @@ fn type_is_paused_limited_and_resumed() {
     let types = dev.json(&["types"]);
     let echo = types["types"].as_array().unwrap().iter().find(|document| document["type"] == "echo").unwrap().clone();
     assert_eq!((&echo["paused"], &echo["limits"]["live"]), (&Value::Null, &json!([])));
+}
+
+#[test]
+fn checks_and_previews_change_nothing() {
+    let dev = Dev::start();
+    dev.run(&["submit", "echo", "--id", "a", "--dry-run"]).exits_with(0).stdout_has(&["valid"]);
+    let wrong = dev.run(&["submit", "foreach", r#"{"count": "x"}"#, "--dry-run"]).exits_with(1);
+    wrong.stdout_has(&["not valid: ", "(at /params"]);
+    dev.run(&["submit", "ehco", "--dry-run"]).exits_with(1).stdout_has(&["not valid: "]);
+    dev.run(&["submit", "-", "--dry-run"]).exits_with(2).stderr_has(&["`--dry-run` is for one task"]);
+    dev.run(&["kill-switch", "on", "a", "--preview"]).exits_with(0).stdout_has(&["0 open tasks match"]);
+    dev.run(&["kill-switch", "on", "a", "--matches", "odd"]).exits_with(2).stderr_has(&["`tag` nor `id-prefix`"]);
+    dev.run(&["schedules", "create", "hourly", "echo", "--every", "1h"]).exits_with(0).stdout_has(&["every 1h"]);
+    let past = ["schedules", "backfill", "hourly", "--from", "2026-01-01T00:00:00Z", "--to", "2026-01-01T01:00:00Z"];
+    let counted = dev.run(&[&past[..], &["--preview"]].concat()).exits_with(0);
+    counted.stdout_has(&["2 tasks would be created for 2 times; 0 have one already", "hourly.20260101T010000Z"]);
+    assert_eq!(dev.json(&["list"])["tasks"], json!([]));
+    assert_eq!(dev.json(&["kill-switch", "list"])["kills"], json!([]));
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn schedule_is_created_triggered_changed_and_deleted() {
         .stdout_has(&["id        tick.run-", "state     succeeded"]);
     dev.run(&["schedules", "change", "tick", "--cron", "0 3 * * *", "--timezone", "Asia/Tokyo"])
         .exits_with(0)
-        .stdout_has(&["0 3 * * * Asia/Tokyo"]);
+        .stdout_has(&["0 3 * * * Asia/Tokyo", "in words  at 03:00 every day, Asia/Tokyo"]);
     let next = dev.run(&["schedules", "next", "tick", "--count", "2", "--after", "2026-01-01T00:00:00Z"]).exits_with(0);
     assert_eq!(next.out, "2026-01-01T18:00:00.000Z\n2026-01-02T18:00:00.000Z\n");
     let past = ["schedules", "backfill", "tick", "--from", "2026-01-01T00:00:00Z", "--to", "2026-01-02T00:00:00Z"];

@@ -239,7 +239,7 @@ pub async fn schedule_changes_are_applied(fixture: Fixture) {
     put(&fixture, "s", &schedule).await;
     until_plan(&fixture, "the schedule has fired", |plan| plan.states.get("s").is_some_and(|state| state.fired >= 1))
         .await;
-    schedule.paused = Some(SchedulePause { at_ms: now_ms(), reason: None });
+    schedule.paused = Some(SchedulePause { at_ms: now_ms(), reason: None, by: None });
     put(&fixture, "s", &schedule).await;
     // Requests are processed after the pause, because they are later in the topic.
     ask(&fixture, "s", "one", None).await;
@@ -275,7 +275,7 @@ pub async fn backfill_fires_missing_times(fixture: Fixture) {
     let from_ms = schedule.from_ms;
     schedule.spec.end_at = Some(time_text(from_ms + 10_000_000));
     // The future of the schedule must not start with these changed times.
-    schedule.paused = Some(SchedulePause { at_ms: 0, reason: None });
+    schedule.paused = Some(SchedulePause { at_ms: 0, reason: None, by: None });
     put(&fixture, "s", &schedule).await;
     let span = ScheduleSpan { from_ms: from_ms - 9_000, to_ms: from_ms + 250_000 };
     ask(&fixture, "s", "b", Some(span)).await;

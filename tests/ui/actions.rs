@@ -232,7 +232,7 @@ async fn dead_letter_is_edited_and_redriven() {
 async fn kill_switch_is_set_and_deleted() {
     let fleet = fleet().await;
     let browser = Browser::new(&fleet);
-    browser.submit("/kill-switches/new", "name=batch-7&reason=bad+input").await.has(&[
+    browser.submit("/kill-switches/new", "tag=batch-7&reason=bad+input").await.has(&[
         "batch-7",
         "bad input",
         "/kill-switches/batch-7/off",

@@ -26,7 +26,7 @@ async fn markup_in_every_field_is_escaped() {
     let markup: String = url::form_urlencoded::byte_serialize(MARKUP.as_bytes()).collect();
     browser.submit("/tasks/order/append", &format!("lines={markup}%0A%1B%5B31mred%1B%5B0m")).await;
     browser.submit("/types/echo/pause", &format!("reason={markup}")).await;
-    browser.submit("/kill-switches/new", &format!("name=other&reason={markup}")).await;
+    browser.submit("/kill-switches/new", &format!("tag=other&reason={markup}")).await;
     fleet.succeed("order", json!({"html": MARKUP})).await;
     fleet.echo("order:child").await;
     fleet.fail("order:child", MARKUP).await;

@@ -6,6 +6,7 @@ mod appearance;
 mod browser;
 mod chromium;
 mod failures;
+mod forms;
 mod hostile;
 mod live;
 mod outages;

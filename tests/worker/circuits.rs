@@ -91,7 +91,7 @@ async fn operator_opens_and_closes_the_circuit() {
     let service = Service::default();
     let (fleet, _) = memory(1, &[service.caller()]).await;
     let key = || ControlKey::Circuit("caller".into());
-    let setting = |state| ControlRecord::Circuit(CircuitSetting { v: 1, at_ms: 0, state, reason: None });
+    let setting = |state| ControlRecord::Circuit(CircuitSetting { v: 1, at_ms: 0, state, reason: None, by: None });
     let worker = fleet.worker();
     fleet.put_control(key(), setting(ForcedCircuit::Open)).await;
     eventually("the circuit is open", async || worker.metric("kafleet_circuit_open", "caller") == 1.0).await;
@@ -115,7 +115,7 @@ async fn operator_opens_and_closes_the_circuit() {
 async fn open_circuit_ends_cancelled_tasks_and_holds_in_a_worker_that_starts_later() {
     let service = Service::default();
     let (fleet, _) = memory(2, &[service.caller()]).await;
-    let setting = CircuitSetting { v: 1, at_ms: 0, state: ForcedCircuit::Open, reason: None };
+    let setting = CircuitSetting { v: 1, at_ms: 0, state: ForcedCircuit::Open, reason: None, by: None };
     fleet.put_control(ControlKey::Circuit("caller".into()), ControlRecord::Circuit(setting)).await;
     let first = fleet.worker();
     eventually("the circuit is open", async || first.metric("kafleet_circuit_open", "caller") == 1.0).await;

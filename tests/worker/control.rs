@@ -32,7 +32,7 @@ impl Fleet {
     pub async fn pause(&self, task_type: &str) {
         self.put_control(
             ControlKey::Pause(task_type.into()),
-            ControlRecord::Pause(Pause { v: 1, at_ms: 0, reason: None }),
+            ControlRecord::Pause(Pause { v: 1, at_ms: 0, reason: None, by: None }),
         )
         .await;
     }
@@ -214,8 +214,10 @@ async fn killed(fleet: Fleet, journal: Journal) {
         ControlRecord::Kill(Kill {
             v: 1,
             at_ms: 0,
+            matches: None,
             task_type: task_type.map(str::to_owned),
             reason: Some("bad batch".into()),
+            by: None,
         })
     };
     fleet.put_control(ControlKey::Kill("batch-7".into()), kill(None)).await;

@@ -1,5 +1,6 @@
 //! Documents of operator commands (pauses, limits, kill switches, cancels) and worker status.
 
+use kafleet_model::task::kill::KillMatch;
 use kafleet_model::units::rate::Rate;
 use kafleet_model::worker_status::TypeStatus;
 use schemars::JsonSchema;
@@ -11,6 +12,9 @@ use serde::{Deserialize, Serialize};
 pub struct PauseDocument {
     pub since: String,
     pub reason: Option<String>,
+    /// Name of the API token that made the request; null without tokens.
+    #[serde(default)]
+    pub by: Option<String>,
 }
 
 /// Queue of a type: the part of its topic that workers have not completed, as sampled from Kafka at most 5 s ago.
@@ -57,6 +61,9 @@ pub struct CircuitDocument {
     pub state: String,
     pub since: String,
     pub reason: Option<String>,
+    /// Name of the API token that made the request; null without tokens.
+    #[serde(default)]
+    pub by: Option<String>,
 }
 
 /// Limits of a type. `live` names the limits set at run time; the others come from this API's configuration of the
@@ -70,6 +77,18 @@ pub struct TypeLimits {
     pub rate: Option<Rate>,
     /// Limits set at run time: `slots`, `max_concurrency`, `rate`.
     pub live: Vec<String>,
+    /// Limits of this API's configuration, to which a reset returns.
+    #[serde(default)]
+    pub configured: ConfiguredLimits,
+}
+
+/// Limits of a type in the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ConfiguredLimits {
+    /// Null: one per core, or the type is unknown to this API.
+    pub slots: Option<u32>,
+    pub max_concurrency: Option<u32>,
+    pub rate: Option<Rate>,
 }
 
 /// Totals over the live workers of a type.
@@ -116,6 +135,9 @@ pub struct SetLimits {
     pub max_concurrency: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
+    /// Recorded in the audit log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// State that an operator gives the circuit of a type.
@@ -144,6 +166,9 @@ pub struct SetCircuit {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetKillSwitch {
+    /// Restricts the kill switch to the tag, or to the prefix of ids. Default: both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matches: Option<KillMatch>,
     /// Restricts the kill switch to tasks of this type.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub task_type: Option<String>,
@@ -156,10 +181,16 @@ pub struct SetKillSwitch {
 pub struct KillSwitchDocument {
     /// Tag or task id prefix that the kill switch matches.
     pub name: String,
+    /// Null: tasks with the tag, and tasks whose id begins with the name.
+    #[serde(default)]
+    pub matches: Option<KillMatch>,
     #[serde(rename = "type")]
     pub task_type: Option<String>,
     pub reason: Option<String>,
     pub since: String,
+    /// Name of the API token that made the request; null without tokens.
+    #[serde(default)]
+    pub by: Option<String>,
 }
 
 /// Response of `GET /v1/kill-switches`.

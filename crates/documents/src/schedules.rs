@@ -24,6 +24,9 @@ pub struct NewSchedule {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ScheduleDocument {
     pub id: String,
+    /// Times in words, such as `at 03:00 every day, Europe/Berlin`; null if they are not valid.
+    #[serde(default)]
+    pub description: Option<String>,
     pub spec: Spec,
     pub paused: Option<PauseDocument>,
     /// Source that manages it by `kafleet schedules apply`: `config` for kafleet.toml, `app/` and the name of an app. Null:

@@ -91,6 +91,12 @@ impl TypeRegistration {
     pub fn validate(&self, params: &RawJson) -> Option<ParamsError> {
         self.schema.validate(params).or_else(|| self.handler.capabilities().check_params?(params))
     }
+
+    /// Lists the errors of params, at most this many: those of the schema, or else that of the handler.
+    pub fn errors(&self, params: &RawJson, most: usize) -> Vec<ParamsError> {
+        let errors = self.schema.errors(params, most);
+        if errors.is_empty() { self.validate(params).into_iter().collect() } else { errors }
+    }
 }
 
 /// The types of this process, and the state shared by their handlers.

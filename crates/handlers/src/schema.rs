@@ -88,11 +88,24 @@ impl Schema {
         }
     }
 
+    /// Returns the validation errors, at most this many.
+    pub fn errors(&self, params: &RawJson, most: usize) -> Vec<ParamsError> {
+        let Some(check) = &self.check else { return Vec::new() };
+        match read::<Value>(params.text()) {
+            Ok(params) => check.iter_errors(&params).take(most).map(|error| params_error(&error)).collect(),
+            Err(error) => vec![error],
+        }
+    }
+
     /// Returns the first validation error.
     pub fn validate_value(&self, params: &Value) -> Option<ParamsError> {
         let error = self.check.as_ref()?.validate(params).err()?;
-        Some(ParamsError { pointer: error.instance_path().to_string(), message: excerpt(&error.to_string()) })
+        Some(params_error(&error))
     }
+}
+
+fn params_error(error: &jsonschema::ValidationError<'_>) -> ParamsError {
+    ParamsError { pointer: error.instance_path().to_string(), message: excerpt(&error.to_string()) }
 }
 
 fn is_unconstrained(schema: &Value) -> bool {
@@ -174,6 +187,16 @@ mod tests {
         assert_eq!(type_error.message, "invalid value: integer `-1`, expected u32");
         assert_eq!(schema.validate(&raw(json!({"sizes": [{"width": 3}]}))), None);
         assert_eq!(read(r#"{"sizes": [{"width": 3}]}"#), Ok(Resize { sizes: vec![Size { width: 3 }] }));
+    }
+
+    #[test]
+    fn all_errors_are_listed_up_to_a_maximum() {
+        let schema = Schema::of::<Resize>();
+        let params = raw(json!({"sizes": [{"width": 0}, {}, {"width": "x"}]}));
+        let pointers: Vec<String> = schema.errors(&params, 9).into_iter().map(|error| error.pointer).collect();
+        assert_eq!(pointers, ["/sizes/0/width", "/sizes/1", "/sizes/2/width"]);
+        assert_eq!(schema.errors(&params, 2).len(), 2);
+        assert_eq!(Schema::any().errors(&params, 9), []);
     }
 
     #[test]

@@ -256,21 +256,32 @@ async fn submit(
     let Some(action) = page.submit else { return Err(ApiError::internal()) };
     let (text, _memory) = read_body(&visit.api, &head.headers, body).await?;
     visit.entered = Fields::parse(&text);
+    if visit.step().is_some() {
+        return show_again(visit, page, head, None).await;
+    }
     match action(visit).await {
         Ok(redirect) => Ok(PageAnswer::Redirect(redirect_path(&redirect))),
-        Err(error) => show_again(visit, page, head, error).await,
+        Err(error) => show_again(visit, page, head, Some(error)).await,
     }
 }
 
-/// Shows a form with its error and the values entered, which are kept also while its page cannot be read.
-async fn show_again(visit: &mut Visit, page: &Page, head: &Parts, error: ApiError) -> Result<PageAnswer, ApiError> {
-    visit.problem = Some(error.clone().document());
+/// Shows a form with the values entered, which are kept also while its page cannot be read: after an error, or with what a
+/// button without effect asks for.
+async fn show_again(
+    visit: &mut Visit,
+    page: &Page,
+    head: &Parts,
+    error: Option<ApiError>,
+) -> Result<PageAnswer, ApiError> {
+    visit.problem = error.clone().map(ApiError::document);
     match until(Instant::now() + PAGE_DEADLINE, (page.show)(visit)).await {
         Ok(answer @ PageAnswer::Page(_)) => Ok(answer),
         Err(unread) if unread.is(Code::StoreUnavailable) || unread.is(Code::KafkaUnavailable) => {
+            visit.problem.get_or_insert(unread.document());
             Ok(pages::plain_form(visit, head.uri.path()))
         }
-        _ => Err(error),
+        Err(unread) => Err(error.unwrap_or(unread)),
+        Ok(answer) => error.map_or(Ok(answer), Err),
     }
 }
 

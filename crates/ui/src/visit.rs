@@ -25,6 +25,7 @@ use tokio::time::Instant;
 
 use super::live::Live;
 use super::parts::View;
+use super::parts::form::STEP;
 
 /// Maximum wait of a page for the store or Kafka. What has not been answered by then is left out, with a note.
 pub(super) const PAGE_DEADLINE: Duration = Duration::from_secs(2);
@@ -192,6 +193,11 @@ impl Visit {
     /// Entered or preset value of a form's field.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
         self.entered.get(name).or_else(|| self.query.get(name))
+    }
+
+    /// What a form shows again instead of acting, as one of its buttons asks for: a check, a preview, other fields.
+    pub(super) fn step(&self) -> Option<&str> {
+        self.entered.get(STEP)
     }
 
     /// Number of the page of a list, from 1.

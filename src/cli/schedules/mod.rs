@@ -2,7 +2,8 @@
 
 use clap::{Args, Subcommand};
 use kafleet_documents::{
-    NewSchedule, PauseType, ResumeType, ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes, Schedules, Status,
+    BackfillPreview, NewSchedule, PauseType, ResumeType, ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes,
+    Schedules, Status,
 };
 use kafleet_handlers::Registry;
 use kafleet_model::schedule::Spec;
@@ -120,6 +121,9 @@ pub(super) struct BackfillArgs {
     /// End of the range, inclusive (RFC 3339) [default: now]
     #[arg(long, value_name = "TIME")]
     pub to: Option<String>,
+    /// Only count the tasks that it would create
+    #[arg(long)]
+    pub preview: bool,
 }
 
 #[derive(Debug, Args)]
@@ -266,6 +270,11 @@ async fn backfill(args: BackfillArgs, client: &Client, output: &Output) -> Outco
         query.push(("to", rfc3339(to)?));
     }
     let path = ["v1", "schedules", &args.id, "backfill"];
+    if args.preview {
+        let preview: BackfillPreview = client.get(&path, &query).await?;
+        output.json_or_line(&preview, backfill_text)?;
+        return Ok(Code::Ok);
+    }
     let outcome: ScheduleRequestOutcome = client.call_with(Method::POST, &path, &query, None::<&()>).await?;
     if output.is_json() {
         output.json(&outcome)?;
@@ -275,6 +284,14 @@ async fn backfill(args: BackfillArgs, client: &Client, output: &Output) -> Outco
     }
     print_pending(&outcome);
     Ok(Code::Ok)
+}
+
+fn backfill_text(preview: &BackfillPreview) -> String {
+    let BackfillPreview { times, existing, missing, tasks, .. } = preview;
+    let head = format!("{missing} tasks would be created for {times} times; {existing} have one already");
+    let more = (*missing > tasks.len() as u64).then(|| "  …".to_owned());
+    let tasks = tasks.iter().map(|task| format!("  {task}"));
+    std::iter::once(head).chain(tasks).chain(more).collect::<Vec<_>>().join("\n")
 }
 
 /// Prints lines; without any, the message `empty` goes to stderr.
@@ -305,13 +322,24 @@ fn rfc3339(text: &str) -> Result<String, Failure> {
 }
 
 fn rows(schedules: &[ScheduleDocument]) -> Rows {
-    let mut rows =
-        Rows::new(["ID", "TYPE", "WHEN", "NEXT", "LAST", "LAST STATE", "FIRED", "SKIPPED", "MISSED", "NOTE"]);
+    let mut rows = Rows::new([
+        "ID",
+        "TYPE",
+        "WHEN",
+        "NEXT",
+        "LAST",
+        "LAST STATE",
+        "FIRED",
+        "SKIPPED",
+        "MISSED",
+        "NOTE",
+        "IN WORDS",
+    ]);
     schedules.iter().for_each(|schedule| rows.add(row(schedule)));
     rows
 }
 
-fn row(schedule: &ScheduleDocument) -> [Field; 10] {
+fn row(schedule: &ScheduleDocument) -> [Field; 11] {
     let next = schedule.next.first().cloned().filter(|_| schedule.paused.is_none());
     let last = schedule.last.as_ref();
     let trouble = schedule.error.is_some().then_some("cannot fire");
@@ -327,5 +355,6 @@ fn row(schedule: &ScheduleDocument) -> [Field; 10] {
         Field::Number(schedule.skipped),
         Field::Number(schedule.missed),
         note.into(),
+        schedule.description.clone().into(),
     ]
 }

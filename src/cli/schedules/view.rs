@@ -11,10 +11,14 @@ pub(super) fn render_schedule(schedule: &ScheduleDocument, paint: Paint) -> Stri
     line("id", schedule.id.clone());
     line("type", schedule.spec.task.task_type.clone());
     line("when", schedule.spec.when());
+    if let Some(words) = &schedule.description {
+        line("in words", words.clone());
+    }
     line("overlap", schedule.spec.overlap.name().to_owned());
     if let Some(paused) = &schedule.paused {
         let reason = paused.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        line("paused", format!("since {}{reason}", paused.since));
+        let by = paused.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+        line("paused", format!("since {}{by}{reason}", paused.since));
     }
     if let Some(error) = &schedule.error {
         line("error", format!("cannot fire: {error}"));

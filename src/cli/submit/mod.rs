@@ -24,6 +24,7 @@ use super::globals::Globals;
 use super::output::Output;
 
 mod atomic;
+mod dry_run;
 mod many;
 mod ndjson;
 mod stdin;
@@ -47,6 +48,9 @@ pub(super) struct SubmitArgs {
     /// For lines: submit all or none; at most 1,000 tasks of one tree
     #[arg(long)]
     pub atomic: bool,
+    /// Check the task without creating it: says whether it is valid, or why it would be refused
+    #[arg(long, conflicts_with_all = ["wait", "file", "atomic"])]
+    pub dry_run: bool,
     /// Wait until the task ends, for at most DURATION (5m if omitted); the exit code reports the outcome
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "5m")]
     pub wait: Option<Millis>,
@@ -125,7 +129,7 @@ enum Submission {
 pub(super) async fn submit(args: SubmitArgs, globals: &Globals) -> Outcome {
     let wait = args.wait;
     let parallel = args.parallel;
-    let atomic = args.atomic;
+    let (atomic, is_dry_run) = (args.atomic, args.dry_run);
     let has_params = args.params.is_some();
     let submission = interpret(args)?;
     if let Submission::One(task) = &submission
@@ -139,6 +143,11 @@ pub(super) async fn submit(args: SubmitArgs, globals: &Globals) -> Outcome {
         Submission::Many { source, format } if atomic => atomic::submit(source, format, &client, &output).await,
         Submission::One(_) if atomic => {
             Err(Failure::usage("`--atomic` needs lines of tasks").hint("a single task is always submitted atomically"))
+        }
+        Submission::One(task) if is_dry_run => dry_run::dry_run(&task, &client, &output).await,
+        Submission::Many { .. } if is_dry_run => {
+            Err(Failure::usage("`--dry-run` is for one task, not for lines of tasks")
+                .hint("give the type and the params of one of them"))
         }
         Submission::One(task) => submit_one(&task, wait, &client, &output).await,
         Submission::Many { source, format } => many::submit(source, format, parallel.into(), &client, &output).await,

@@ -25,6 +25,11 @@ pub struct RequestContext {
 }
 
 impl RequestContext {
+    /// Name of the caller's token, for records.
+    pub(crate) fn caller(&self) -> Option<String> {
+        self.by.as_deref().map(str::to_owned)
+    }
+
     /// Creates the audit event of this request, for a target that is not a task.
     pub(crate) fn operation(&self, action: &str, target: &str, reason: Option<&str>) -> Event {
         let (by, message) = (self.by.clone(), reason.map(str::to_owned));

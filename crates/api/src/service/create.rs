@@ -39,7 +39,7 @@ pub async fn create(
 }
 
 /// Task of a request, which belongs to the present run of its parent.
-async fn task_of(api: &Api, input: CreateTask, trace: Option<&Trace>) -> Result<TaskSpec, ApiError> {
+pub(crate) async fn task_of(api: &Api, input: CreateTask, trace: Option<&Trace>) -> Result<TaskSpec, ApiError> {
     let writes = &api.writes;
     let mut task = writes.validate(input, now_ms(), trace)?;
     check_no_group(&task)?;

@@ -33,7 +33,7 @@ pub async fn pause(
     let api = &context.api;
     api.types.check_type_exists(&name).await?;
     let operation = context.operation("pause_type", &name, reason.as_deref());
-    let record = ControlRecord::Pause(Pause { v: CONTROL_VERSION, at_ms: now_ms(), reason });
+    let record = ControlRecord::Pause(Pause { v: CONTROL_VERSION, at_ms: now_ms(), reason, by: context.caller() });
     write_audited(api, operation, vec![(ControlKey::Pause(name.clone()), Some(record))]).await?;
     type_state(api, &name).await
 }
@@ -55,8 +55,9 @@ pub async fn resume(
 pub async fn limits(
     context: RequestContext,
     Name(name): Name,
-    SetLimits { slots, max_concurrency, rate }: SetLimits,
+    SetLimits { slots, max_concurrency, rate, reason }: SetLimits,
 ) -> Result<TypeDocument, ApiError> {
+    check_reason(reason.as_deref())?;
     let api = &context.api;
     let partitions = api.types.partitions_of(&name).await?;
     check_limits(slots, max_concurrency, partitions)?;
@@ -70,7 +71,7 @@ pub async fn limits(
         (ControlKey::Slots(name.clone()), slots.map(ControlRecord::Slots)),
         (ControlKey::Rate(name.clone()), rate.map(ControlRecord::Rate)),
     ];
-    write_audited(api, context.operation("set_limits", &name, None), records).await?;
+    write_audited(api, context.operation("set_limits", &name, reason.as_deref()), records).await?;
     type_state(api, &name).await
 }
 
@@ -90,7 +91,8 @@ pub async fn circuit(
     };
     let operation = context.operation(action, &name, reason.as_deref());
     let (v, at_ms) = (CONTROL_VERSION, now_ms());
-    let record = forced.map(|state| ControlRecord::Circuit(CircuitSetting { v, at_ms, state, reason }));
+    let record =
+        forced.map(|state| ControlRecord::Circuit(CircuitSetting { v, at_ms, state, reason, by: context.caller() }));
     write_audited(api, operation, vec![(ControlKey::Circuit(name.clone()), record)]).await?;
     type_state(api, &name).await
 }
@@ -147,7 +149,7 @@ fn check_limits(slots: Option<u32>, max_concurrency: Option<u32>, partitions: u3
 pub async fn set_kill_switch(
     context: RequestContext,
     KillName(name): KillName,
-    SetKillSwitch { task_type, reason }: SetKillSwitch,
+    SetKillSwitch { matches, task_type, reason }: SetKillSwitch,
 ) -> Result<KillSwitchDocument, ApiError> {
     check_reason(reason.as_deref())?;
     let api = &context.api;
@@ -164,7 +166,7 @@ pub async fn set_kill_switch(
             .hint("delete one: DELETE /v1/kill-switches/{name}"));
     }
     let operation = context.operation("set_kill_switch", &name, reason.as_deref());
-    let new = Kill { v: CONTROL_VERSION, at_ms: now_ms(), task_type, reason };
+    let new = Kill { v: CONTROL_VERSION, at_ms: now_ms(), matches, task_type, reason, by: context.caller() };
     let record = Some(ControlRecord::Kill(new.clone()));
     write_audited(api, operation, vec![(ControlKey::Kill(name.clone()), record)]).await?;
     Ok(document(&name, &new))
@@ -194,12 +196,18 @@ pub async fn list_kill_switches(RequestContext { api, .. }: RequestContext) -> R
 }
 
 fn document(name: &str, kill: &Kill) -> KillSwitchDocument {
-    let (task_type, reason) = (kill.task_type.clone(), kill.reason.clone());
-    KillSwitchDocument { name: name.to_owned(), task_type, reason, since: time_text(kill.at_ms) }
+    let Kill { matches, task_type, reason, by, .. } = kill.clone();
+    KillSwitchDocument { name: name.to_owned(), matches, task_type, reason, since: time_text(kill.at_ms), by }
 }
 
 /// Name of a kill switch: a tag or a prefix of task ids.
 pub struct KillName(String);
+
+impl KillName {
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
 
 impl FromStr for KillName {
     type Err = ApiError;

@@ -12,7 +12,7 @@ use kafleet_fleet::control::CONTROL_VERSION;
 use kafleet_fleet::control::schedules::{MAX_REQUESTS, MAX_SCHEDULES, ScheduleKey, ScheduleRequest, ScheduleSpan};
 use kafleet_model::event::Event;
 use kafleet_model::schedule::step::ScheduleProgress;
-use kafleet_model::schedule::{self, Schedule, Spec, Template, Times, check_name, run_of, task_of};
+use kafleet_model::schedule::{self, Schedule, Spec, SpecError, Template, Times, check_name, run_of, task_of};
 use kafleet_model::task::Policy;
 use kafleet_model::task::id::{TaskId, clip};
 use kafleet_model::units::time::time_text;
@@ -80,7 +80,7 @@ pub async fn create(context: RequestContext, input: NewSchedule) -> Result<Sched
             .hint(format!("change it with PUT /v1/schedules/{id}, or delete it first")));
     }
     let now = now_ms();
-    let paused = paused.then_some(schedule::SchedulePause { at_ms: now, reason: None });
+    let paused = paused.then_some(schedule::SchedulePause { at_ms: now, reason: None, by: context.caller() });
     let new = Schedule { v: CONTROL_VERSION, at_ms: now, from_ms: now, paused, owner: None, spec };
     set_schedule(api, change, context.operation("create_schedule", &id, None), new).await
 }
@@ -140,7 +140,7 @@ pub async fn pause(
     let existing = find_schedule(api, &id).await?;
     let now = now_ms();
     let operation = context.operation("pause_schedule", &id, reason.as_deref());
-    let paused = Some(schedule::SchedulePause { at_ms: now, reason });
+    let paused = Some(schedule::SchedulePause { at_ms: now, reason, by: context.caller() });
     set_schedule(api, change, operation, Schedule { paused, at_ms: now, ..(*existing).clone() }).await
 }
 
@@ -188,18 +188,24 @@ pub async fn backfill(
     let api = &context.api;
     let existing = find_schedule(api, &id).await?;
     api.types.check_type_exists(&existing.spec.task.task_type).await?;
-    let mut times = firing_times(&existing.spec)?.upcoming(span.from_ms - 1, MAX_BACKFILL + 1);
-    times.retain(|time| *time <= span.to_ms);
-    if times.len() > MAX_BACKFILL {
-        let reason = format!("there are more than {MAX_BACKFILL} times between `from` and `to`");
-        return Err(ApiError::new(Code::TooManyTimes, reason).hint("split the backfill into shorter spans"));
-    }
+    let times = backfill_times(&existing.spec, span)?;
     let tasks = times.iter().map(|time| task_of(&id, *time)).collect();
     let operation = context.operation("backfill_schedule", &id, None);
     request_runs(api, operation, request_name(), Some(span), tasks).await
 }
 
-fn backfill_span(from_ms: i64, to_ms: Option<i64>) -> Result<ScheduleSpan, ApiError> {
+/// Times of a backfill.
+pub(super) fn backfill_times(spec: &Spec, span: ScheduleSpan) -> Result<Vec<i64>, ApiError> {
+    let mut times = firing_times(spec)?.upcoming(span.from_ms - 1, MAX_BACKFILL + 1);
+    times.retain(|time| *time <= span.to_ms);
+    if times.len() > MAX_BACKFILL {
+        let reason = format!("there are more than {MAX_BACKFILL} times between `from` and `to`");
+        return Err(ApiError::new(Code::TooManyTimes, reason).hint("split the backfill into shorter spans"));
+    }
+    Ok(times)
+}
+
+pub(super) fn backfill_span(from_ms: i64, to_ms: Option<i64>) -> Result<ScheduleSpan, ApiError> {
     let now = now_ms();
     let to_ms = to_ms.unwrap_or(now);
     if to_ms > now {
@@ -224,7 +230,7 @@ fn firing_times(spec: &Spec) -> Result<Times, ApiError> {
 }
 
 fn paused(paused: &schedule::SchedulePause) -> PauseDocument {
-    PauseDocument { since: time_text(paused.at_ms), reason: paused.reason.clone() }
+    PauseDocument { since: time_text(paused.at_ms), reason: paused.reason.clone(), by: paused.by.clone() }
 }
 
 fn note(note: &schedule::step::ScheduleDecision) -> ScheduleNote {
@@ -233,7 +239,7 @@ fn note(note: &schedule::step::ScheduleDecision) -> ScheduleNote {
 }
 
 /// Returns an existing schedule.
-async fn find_schedule(api: &Api, id: &str) -> Result<Arc<Schedule>, ApiError> {
+pub(super) async fn find_schedule(api: &Api, id: &str) -> Result<Arc<Schedule>, ApiError> {
     api.fleet.wait_for_control_state().await?;
     let existing = api.fleet.control.state().plan.schedules.get(id).cloned();
     existing.ok_or_else(|| {
@@ -242,10 +248,15 @@ async fn find_schedule(api: &Api, id: &str) -> Result<Arc<Schedule>, ApiError> {
     })
 }
 
-async fn check_spec(api: &Api, spec: &Spec, at: &str) -> Result<(), ApiError> {
+/// Error of a field of a definition that is at `at`.
+pub(super) fn flaw_of(flaw: SpecError, at: &str) -> ApiError {
+    let error = ApiError::new(Code::BadField, flaw.message).pointer(format!("{at}/{}", flaw.at));
+    flaw.hint.map_or(error.clone(), |hint| error.hint(hint))
+}
+
+pub(super) async fn check_spec(api: &Api, spec: &Spec, at: &str) -> Result<(), ApiError> {
     if let Some(flaw) = spec.errors().into_iter().next() {
-        let error = ApiError::new(Code::BadField, flaw.message).pointer(format!("{at}/{}", flaw.at));
-        return Err(flaw.hint.map_or(error.clone(), |hint| error.hint(hint)));
+        return Err(flaw_of(flaw, at));
     }
     let task = &spec.task;
     check_limits(api, task, &format!("{at}/task"))?;
@@ -373,7 +384,7 @@ async fn trouble(api: &Api, schedule: &Schedule) -> Option<String> {
 }
 
 /// Reads the states of tasks that have a record.
-async fn task_states(
+pub(super) async fn task_states(
     api: &Api,
     ids: Vec<TaskId>,
 ) -> Result<BTreeMap<String, kafleet_model::record::state::State>, ApiError> {
@@ -398,6 +409,7 @@ fn document(
     let next = times.map(|times| state.upcoming(schedule, &times, now_ms(), LISTED_TIMES)).unwrap_or_default();
     ScheduleDocument {
         id,
+        description: schedule.spec.words(),
         spec: schedule.spec.clone(),
         paused: schedule.paused.as_ref().map(paused),
         owner: schedule.owner.as_deref().map(str::to_owned),

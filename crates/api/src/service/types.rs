@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use kafleet_config::TypePolicy;
-use kafleet_documents::{Backlog, CircuitDocument, FlowDocument, PauseDocument, TypeDocument, TypeLimits, Types};
+use kafleet_documents::{
+    Backlog, CircuitDocument, ConfiguredLimits, FlowDocument, PauseDocument, TypeDocument, TypeLimits, Types,
+};
 use kafleet_fleet::control::heartbeat::Heartbeat;
 use kafleet_fleet::control::types::TypeRecord;
-use kafleet_fleet::control::{CircuitSetting, ControlState};
+use kafleet_fleet::control::{CircuitSetting, ControlState, Pause};
 use kafleet_handlers::TypeDetails;
 use kafleet_model::record::state::State;
 use kafleet_model::task::id::clip;
@@ -47,14 +49,13 @@ fn type_document(
 ) -> TypeDocument {
     let (schema, details) = description(api, &name);
     let control = api.fleet.control.state();
-    let paused = control.paused.get(&name);
     TypeDocument {
         topic,
         backlog: backlog_of(&counts),
         counts,
         own_failed: None,
         flow: None,
-        paused: paused.map(|pause| PauseDocument { since: time_text(pause.at_ms), reason: pause.reason.clone() }),
+        paused: control.paused.get(&name).map(pause_of),
         limits: limits_of(&name, &control, api.types.policy(&name).as_ref()),
         circuit: control.circuits.get(&name).map(circuit_of),
         kills: control.kills_in(&name).map(str::to_owned).collect(),
@@ -79,11 +80,25 @@ fn description(api: &Api, name: &str) -> (Option<Value>, TypeDetails) {
     (params, TypeDetails { app, doc, output })
 }
 
+/// Returns the schema of a type's params, of this process or as declared.
+pub async fn params_schema(api: &Api, name: &str) -> Result<Option<Value>, ApiError> {
+    if let Some(registered) = api.types.registry.get(name) {
+        return Ok(Some(registered.schema.json().clone()));
+    }
+    api.fleet.wait_for_control_state().await?;
+    Ok(description(api, name).0)
+}
+
+fn pause_of(pause: &Pause) -> PauseDocument {
+    PauseDocument { since: time_text(pause.at_ms), reason: pause.reason.clone(), by: pause.by.clone() }
+}
+
 fn circuit_of(setting: &CircuitSetting) -> CircuitDocument {
     CircuitDocument {
         state: setting.state.name().to_owned(),
         since: time_text(setting.at_ms),
         reason: setting.reason.clone(),
+        by: setting.by.clone(),
     }
 }
 
@@ -168,11 +183,17 @@ pub(crate) fn limits_of(name: &str, control: &ControlState, policy: Option<&Type
     let limits = control.slots.get(name);
     let (slots, most) = (limits.and_then(|limits| limits.slots), limits.and_then(|limits| limits.max_concurrency));
     let rate = control.rates.get(name).map(|limit| limit.rate);
+    let configured = ConfiguredLimits {
+        slots: policy.and_then(|policy| policy.concurrency),
+        max_concurrency: policy.and_then(|policy| policy.max_concurrency),
+        rate: policy.and_then(|policy| policy.rate),
+    };
     let live = [("slots", slots.is_some()), ("max_concurrency", most.is_some()), ("rate", rate.is_some())];
     TypeLimits {
-        slots: slots.or(policy.and_then(|policy| policy.concurrency)),
-        max_concurrency: most.or(policy.and_then(|policy| policy.max_concurrency)),
-        rate: rate.or(policy.and_then(|policy| policy.rate)),
+        slots: slots.or(configured.slots),
+        max_concurrency: most.or(configured.max_concurrency),
+        rate: rate.or(configured.rate),
+        configured,
         live: live.into_iter().filter(|(_, is)| *is).map(|(name, _)| name.to_owned()).collect(),
     }
 }
@@ -203,6 +224,8 @@ pub(crate) fn backlog_of(counts: &BTreeMap<State, u64>) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use kafleet_fleet::control::Slots;
+
     use super::*;
 
     #[test]
@@ -212,5 +235,10 @@ mod tests {
         assert_eq!((limits.slots, limits.max_concurrency, limits.live.len()), (Some(7), Some(30), 0));
         let limits = limits_of("resize", &ControlState::default(), Some(&TypePolicy::default()));
         assert_eq!(limits.slots, None, "as many as each worker has cores");
+        let live = Slots { v: 1, at_ms: 0, slots: Some(2), max_concurrency: None };
+        let mut control = ControlState::default();
+        control.slots.insert("resize".to_owned(), live);
+        let limits = limits_of("resize", &control, Some(&policy));
+        assert_eq!((limits.slots, limits.configured.slots), (Some(2), Some(7)), "a reset returns to the configuration");
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kafleet_broker::{BrokerClient, TopicInfo};
 use kafleet_config::{Topology, TypePolicy};
 use kafleet_fleet::control::PolicyUpdates;
-use kafleet_handlers::Registry;
+use kafleet_handlers::{ParamsError, Registry};
 use kafleet_model::json::RawJson;
 use kafleet_model::task::action::{CALLBACK_TYPE, EMAIL_TYPE, Notification, NotificationRules};
 use kafleet_model::task::continuation::Continuation;
@@ -174,12 +174,16 @@ impl TypeCatalog {
             Some(registered) => registered.validate(params),
             None => self.declared.schema(task_type).and_then(|schema| schema.validate(params)),
         };
-        match rejection {
-            Some(rejection) => Err(ApiError::new(Code::Schema, rejection.message)
-                .pointer(format!("{at}{}", rejection.pointer))
-                .hint(format!("GET /v1/types shows the schema of `{task_type}`"))),
-            None => Ok(()),
-        }
+        rejection.map_or(Ok(()), |rejection| Err(of_schema(task_type, rejection, at)))
+    }
+
+    /// Errors that [`Self::check_params`] can find, at most this many.
+    pub(crate) fn params_errors(&self, task_type: &str, params: &RawJson, at: &str, most: usize) -> Vec<ApiError> {
+        let errors = match self.registry.get(task_type) {
+            Some(registered) => registered.errors(params, most),
+            None => self.declared.schema(task_type).map_or_else(Vec::new, |schema| schema.errors(params, most)),
+        };
+        errors.into_iter().map(|error| of_schema(task_type, error, at)).collect()
     }
 
     /// Validates the params of continuations. Skips those that include results, which are not known yet.
@@ -238,6 +242,12 @@ impl TypeCatalog {
         }
         Ok(())
     }
+}
+
+fn of_schema(task_type: &str, error: ParamsError, at: &str) -> ApiError {
+    ApiError::new(Code::Schema, error.message)
+        .pointer(format!("{at}{}", error.pointer))
+        .hint(format!("GET /v1/types shows the schema of `{task_type}`"))
 }
 
 /// Collects the types of continuations, with their JSON pointers.

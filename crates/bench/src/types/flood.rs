@@ -68,7 +68,7 @@ fn set_paused(fleet: &TypesFleet, task_type: &str, paused: bool) -> anyhow::Resu
     Handle::current().block_on(async {
         let producer = fleet.topics.producer().await?;
         if paused {
-            let record = ControlRecord::Pause(Pause { v: CONTROL_VERSION, at_ms: 0, reason: None });
+            let record = ControlRecord::Pause(Pause { v: CONTROL_VERSION, at_ms: 0, reason: None, by: None });
             control::put_record(&producer, &fleet.topics.topology.names, &key, &record).await?;
         } else {
             control::delete(&producer, &fleet.topics.topology.names, &key).await?;

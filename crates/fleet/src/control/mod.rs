@@ -37,6 +37,7 @@ use kafleet_model::schedule::Schedule;
 use kafleet_model::schedule::step::ScheduleProgress;
 use kafleet_model::task::Position;
 use kafleet_model::task::id::{TaskId, check_type, is_path_step};
+use kafleet_model::task::kill::KillMatch;
 use kafleet_runtime::clock::skew_text;
 use kafleet_runtime::{Backoff, now_ms};
 use schemars::JsonSchema;
@@ -203,6 +204,9 @@ pub struct Pause {
     pub at_ms: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Name of the API token that made the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
 }
 
 /// `slots/<type>`: overrides the configured concurrency.
@@ -240,6 +244,9 @@ pub struct CircuitSetting {
     pub state: ForcedCircuit,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Name of the API token that made the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
 }
 
 /// State of a circuit that an operator sets.
@@ -267,11 +274,17 @@ pub struct Kill {
     pub v: u32,
     #[serde(default)]
     pub at_ms: i64,
+    /// Restricts the switch to tags or to prefixes of ids.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matches: Option<KillMatch>,
     /// Restricts the switch to one type.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub task_type: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Name of the API token that made the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
 }
 
 /// `offsets/<type>/<partition>`: a worker that refuses the partition resumes it at this offset, then removes the

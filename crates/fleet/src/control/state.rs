@@ -8,6 +8,7 @@ use kafleet_model::json::short_reason;
 use kafleet_model::outbox::cancel_message;
 use kafleet_model::task::TaskSpec;
 use kafleet_model::task::id::{TaskId, check_type};
+use kafleet_model::task::kill::is_killed;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -217,8 +218,7 @@ impl ControlState {
     /// Kill switch that affects a task with these attributes.
     pub fn kill_of(&self, id: &TaskId, task_type: &str, tags: &[String]) -> Option<(&str, &Kill)> {
         let concerns = |name: &str, kill: &Kill| {
-            kill.task_type.as_deref().is_none_or(|only| only == task_type)
-                && (id.as_str().starts_with(name) || tags.iter().any(|tag| tag == name))
+            kill.task_type.as_deref().is_none_or(|only| only == task_type) && is_killed(name, kill.matches, id, tags)
         };
         self.kills.iter().find(|(name, kill)| concerns(name, kill)).map(|(name, kill)| (name.as_str(), kill))
     }

@@ -179,7 +179,7 @@ async fn watch_follows_the_topic() {
     let names = Names::new("t");
     let health = Health::default();
     let producer = SharedProducer::open(broker.clone(), None).unwrap();
-    let pause = ControlRecord::Pause(Pause { v: 1, at_ms: 1, reason: None });
+    let pause = ControlRecord::Pause(Pause { v: 1, at_ms: 1, reason: None, by: None });
     put_record(&producer, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
     delete(&producer, &names, &ControlKey::Pause("echo".into())).await.unwrap();
     put_record(&producer, &names, &ControlKey::Pause("foreach".into()), &pause).await.unwrap();
@@ -240,7 +240,7 @@ async fn last_known_state_holds_while_the_topic_is_unreachable() {
     let names = Names::new("t");
     let health = Health::default();
     let producer = SharedProducer::open(broker.clone(), None).unwrap();
-    let pause = ControlRecord::Pause(Pause { v: 1, at_ms: 1, reason: None });
+    let pause = ControlRecord::Pause(Pause { v: 1, at_ms: 1, reason: None, by: None });
     put_record(&producer, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
     let watch = ControlWatch::new(ControlState::default());
     let _follower = follow_control(watch.clone(), broker.clone(), &names, Some(health.clone()));

@@ -2,6 +2,8 @@
 //! numbers in minute and hour (one, a list or a range) are points of the calendar, each of which fires once; with a `*` in
 //! one of them they recur with the clock. Seconds are always within the minute, and make no difference.
 
+use std::ops::Range;
+
 use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
 use jiff::civil::DateTime;
@@ -15,6 +17,9 @@ const MAX_CHANGES: usize = 64;
 const MAX_GAP: SignedDuration = SignedDuration::from_hours(3);
 /// More than the difference of any two offsets.
 const TWO_DAYS: SignedDuration = SignedDuration::from_hours(48);
+
+/// Description of the working days by the library.
+const WEEKDAYS: &str = "Monday, Tuesday, Wednesday, Thursday, and Friday";
 
 /// Times of a cron expression.
 #[derive(Clone, Debug)]
@@ -31,15 +36,64 @@ enum Instant {
     Missing(DateTime),
 }
 
+fn parse(text: &str) -> Result<Cron, String> {
+    let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
+    parser.parse(text).map_err(|error| error.to_string())
+}
+
+/// Field of an expression with its steps as a list of values, unless they divide the range into equal parts.
+fn listed(field: &str, range: Range<u32>, is_in: impl Fn(u32) -> bool) -> String {
+    let step = field.strip_prefix("*/").and_then(|step| step.parse::<u32>().ok());
+    let is_even = range.start == 0 && step.is_some_and(|step| step > 0 && range.end % step == 0);
+    if !field.contains('/') || is_even {
+        return field.to_owned();
+    }
+    range.filter(|value| is_in(*value)).map(|value| value.to_string()).collect::<Vec<_>>().join(",")
+}
+
 impl CronTimes {
     /// Parses an expression of five fields, of six with seconds in front, or a nickname such as `@daily`.
     pub(super) fn parse(text: &str, zone: TimeZone) -> Result<Self, String> {
-        let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
-        let cron = parser.parse(text).map_err(|error| error.to_string())?;
+        let cron = parse(text)?;
         let fields: Vec<&str> = cron.pattern.as_str().split_whitespace().collect();
         let minute = usize::from(fields.len() > 5);
         let is_recurring = fields.iter().skip(minute).take(2).any(|field| field.contains('*'));
         Ok(Self { cron, zone, is_recurring })
+    }
+
+    /// Expression in words, without its zone: `at 03:00 every day`.
+    pub(super) fn words(&self) -> String {
+        let expanded = parse(&self.expanded()).map_or_else(|_| self.cron.describe(), |cron| cron.describe());
+        let text = expanded.trim_end_matches('.').replace(WEEKDAYS, "Monday to Friday").replace(", of ", " of ");
+        let text = match text.strip_prefix("At every") {
+            Some(rest) => format!("every{rest}"),
+            None => text.chars().take(1).flat_map(char::to_lowercase).chain(text.chars().skip(1)).collect(),
+        };
+        let is_time_of_day =
+            text.strip_prefix("at ").is_some_and(|time| time.starts_with(|c: char| c.is_ascii_digit()));
+        let pattern = &self.cron.pattern;
+        if !is_time_of_day || !pattern.is_dom_wildcard() || !pattern.is_dow_wildcard() {
+            return text;
+        }
+        let (time, rest) =
+            text.split_once(',').map_or((text.as_str(), String::new()), |(time, rest)| (time, format!(",{rest}")));
+        format!("{time} every day{rest}")
+    }
+
+    /// Expression with its steps as lists, except for those that are the same in each minute, hour or day: the library
+    /// describes each step as one over the whole range.
+    fn expanded(&self) -> String {
+        let pattern = &self.cron.pattern;
+        let fields: Vec<&str> = pattern.as_str().split_whitespace().collect();
+        let skipped = 6 - fields.len().min(6);
+        let field = |(n, field): (usize, &&str)| match n + skipped {
+            0 => listed(field, 0..60, |second| pattern.second_match(second).unwrap_or_default()),
+            1 => listed(field, 0..60, |minute| pattern.minute_match(minute).unwrap_or_default()),
+            2 => listed(field, 0..24, |hour| pattern.hour_match(hour).unwrap_or_default()),
+            4 => listed(field, 1..13, |month| pattern.month_match(month).unwrap_or_default()),
+            _ => (*field).to_owned(),
+        };
+        fields.iter().enumerate().map(field).collect::<Vec<_>>().join(" ")
     }
 
     /// First time after an instant; `None` if there is none.

@@ -19,7 +19,7 @@ mod cron;
 pub mod step;
 mod times;
 
-pub use times::{MAX_JITTER, Times, time_zone};
+pub use times::{MAX_JITTER, Times, time_zone, time_zone_names};
 
 /// Maximum length of a schedule's name, in characters.
 pub const MAX_NAME_CHARS: usize = 96;
@@ -137,6 +137,9 @@ pub struct SchedulePause {
     pub at_ms: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Name of the API token that made the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
 }
 
 /// Invalid field of a schedule.
@@ -187,6 +190,15 @@ impl Spec {
             (cron, every, timezone, start_at, end_at, jitter)
         };
         timing(self) == timing(other)
+    }
+
+    /// Times in words, such as `at 03:00 every day, Europe/Berlin`; `None` if they are not valid.
+    pub fn words(&self) -> Option<String> {
+        let rule = Times::of(self).ok()?.words();
+        let zone = self.timezone.as_deref().unwrap_or("UTC");
+        let jitter = self.jitter.filter(|jitter| jitter.as_i64() > 0);
+        let later = jitter.map_or_else(String::new, |jitter| format!(", up to {jitter} later"));
+        Some(if self.cron.is_some() { format!("{rule}, {zone}{later}") } else { format!("{rule}{later}") })
     }
 
     /// Description of the times for display.

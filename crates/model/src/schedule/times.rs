@@ -25,6 +25,11 @@ pub fn time_zone(name: &str) -> Option<TimeZone> {
     ZONES.get(name).ok()
 }
 
+/// Names of all time zones.
+pub fn time_zone_names() -> Vec<String> {
+    ZONES.available().map(|name| name.as_str().to_owned()).collect()
+}
+
 /// Parsed times of a schedule.
 #[derive(Clone, Debug)]
 pub struct Times {
@@ -68,6 +73,14 @@ impl Times {
                 }
             }
             _ => Err(errors),
+        }
+    }
+
+    /// Rule in words: `at 03:00 every day`, `every 10m`.
+    pub(super) fn words(&self) -> String {
+        match &self.rule {
+            Rule::Cron(cron) => cron.words(),
+            Rule::Every { ms, .. } => format!("every {}", Millis(ms.unsigned_abs())),
         }
     }
 

@@ -24,6 +24,7 @@ pub mod hash;
 #[doc(hidden)]
 pub mod header;
 pub mod id;
+pub mod kill;
 pub mod limits;
 #[doc(hidden)]
 pub mod partition;

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::bulk_action::{action_word, search_in_words};
 use super::form;
 use crate::parts::command::{commands, curl, curl_get, quoted};
-use crate::parts::form::{Form, Input, reason, select};
+use crate::parts::form::{Form, Input, MAX_UNCONFIRMED, reason, select};
 use crate::parts::notice::{empty, missing};
 use crate::parts::search::mistake;
 use crate::parts::state::pill;
@@ -25,8 +25,6 @@ use crate::parts::words::in_words;
 use crate::parts::{View, count, counted, encoded, first_line, prose, visible};
 use crate::visit::{Body, PageAnswer, Redirect, Visit, after_position, document, scan_time, stored};
 
-/// Number of tasks above which the operator types it.
-const MAX_UNCONFIRMED: u64 = 100;
 /// Search for all root tasks.
 const ALL_ROOTS: &str = "level:roots";
 

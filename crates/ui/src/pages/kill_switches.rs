@@ -1,20 +1,24 @@
 //! Kill switches: list, and forms that set and delete them.
 
-use kafleet_api::http::problem::ApiError;
+use kafleet_api::http::problem::{ApiError, Code};
+use kafleet_api::service::kill_switch_preview::{self, KillScope};
 use kafleet_api::service::operations;
 use kafleet_config::Role;
-use kafleet_documents::{KillSwitchDocument, SetKillSwitch};
+use kafleet_documents::{KillSwitchDocument, KillSwitchPreview, SetKillSwitch};
+use kafleet_model::task::kill::KillMatch;
 use maud::{Markup, Render, html};
 
 use super::{form, form_page};
 use crate::parts::command::{commands, curl, curl_get, quoted};
-use crate::parts::form::{Form, Input, reason};
-use crate::parts::notice::empty;
+use crate::parts::facts::facts;
+use crate::parts::form::{Form, Input, MAX_UNCONFIRMED, reason, step_button};
+use crate::parts::notice::{empty, missing};
+use crate::parts::state::pill;
 use crate::parts::table::cards;
 use crate::parts::tasks::type_link;
 use crate::parts::times::time;
-use crate::parts::{View, encoded, visible};
-use crate::visit::{Body, PageAnswer, Redirect, Visit, from_kafka};
+use crate::parts::{View, count, counted, encoded, visible};
+use crate::visit::{Body, PageAnswer, Redirect, Visit, from_kafka, scan_time, stored};
 
 pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let view = &visit.view;
@@ -26,7 +30,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError
         @if rows.is_empty() {
             (empty("No kill switch is on. To set one:", &["kafleet kill-switch on TAG-OR-PREFIX --reason \"…\""]))
         } @else {
-            section.panel { (cards(&["Tag or prefix", "Type", "Since", "Reason", ""], &rows)) }
+            section.panel { (cards(&["Tag or prefix", "Matches", "Type", "Since", "By", "Reason", ""], &rows)) }
         }
         (commands(&["kafleet kill-switch list".to_owned(), curl_get("/v1/kill-switches")]))
     };
@@ -48,12 +52,14 @@ fn row(view: &View, kill: &KillSwitchDocument) -> Markup {
     html! {
         tr id={ "k-" (kill.name) } {
             td.id { code { (kill.name) } }
+            td { (match_text(kill)) }
             td {
                 @match &kill.task_type {
                     Some(name) => { (type_link(view, Some(name))) } None => { span.quiet { "any" } }
                 }
             }
             td.time { (time(&kill.since)) }
+            td { (visible(kill.by.as_deref().unwrap_or("–"))) }
             td.message { (visible(kill.reason.as_deref().unwrap_or_default())) }
             td.action {
                 @if view.may(Role::Operate) {
@@ -64,41 +70,204 @@ fn row(view: &View, kill: &KillSwitchDocument) -> Markup {
     }
 }
 
+/// Kill switch that a form describes.
+struct KillTarget {
+    name: String,
+    matches: KillMatch,
+    task_type: Option<String>,
+}
+
+impl KillTarget {
+    /// `None`: neither a tag nor a prefix is entered.
+    fn of(visit: &Visit) -> Result<Option<Self>, ApiError> {
+        let text = |name: &str| visit.value(name).map(|text| text.trim().to_owned());
+        let (name, matches) = match (text("tag"), text("prefix")) {
+            (Some(_), Some(_)) => {
+                return Err(ApiError::new(Code::BadField, "a kill switch has a tag or a prefix of ids, not both")
+                    .pointer("/prefix")
+                    .hint("clear one of the two, and set a second kill switch for it"));
+            }
+            (Some(tag), None) => (tag, KillMatch::Tag),
+            (None, Some(prefix)) => (prefix, KillMatch::IdPrefix),
+            (None, None) => return Ok(None),
+        };
+        Ok(Some(Self { name, matches, task_type: text("type") }))
+    }
+
+    /// Counts the tasks that it would cancel now.
+    async fn count(&self, visit: &Visit) -> Result<KillSwitchPreview, ApiError> {
+        let scope = KillScope { task_type: self.task_type.clone(), matches: Some(self.matches) };
+        stored(kill_switch_preview::preview(visit.context(), self.name.parse()?, scope, scan_time())).await
+    }
+
+    /// Text that a number of tasks in the form belongs to.
+    fn text(&self) -> String {
+        format!("{} {} {}", self.matches.name(), self.task_type.as_deref().unwrap_or("*"), self.name)
+    }
+}
+
+/// Number of tasks that a kill switch would cancel now.
+const fn killed(preview: &KillSwitchPreview) -> u64 {
+    (preview.tagged + preview.prefixed).saturating_sub(preview.running)
+}
+
 pub(in super::super) async fn show_new(visit: &Visit) -> Result<PageAnswer, ApiError> {
+    let target = KillTarget::of(visit);
+    let counted = match &target {
+        Ok(Some(target)) => Some(target.count(visit).await),
+        Ok(None) => None,
+        Err(error) => Some(Err(error.clone())),
+    };
+    let active = from_kafka(operations::list_kill_switches(visit.context())).await.map(|listed| listed.kills);
+    let mut inputs = target_inputs(visit);
+    if let (Ok(Some(target)), Some(Ok(preview))) = (&target, &counted) {
+        inputs.extend(confirmation(visit, target, killed(preview)));
+    }
     Ok(form_page(&Form {
         effect: html! {
             p {
                 "Tasks that match are cancelled instead of started, until the switch is off. Running attempts continue."
             }
+            @if let Some(counted) = &counted { (count_text(&visit.view, counted)) }
         },
-        inputs: vec![
-            Input::new("name", "Tag or prefix of ids", visit.value("name")).required().render(),
-            Input::new("type", "Type", visit.value("type")).hint("empty: all types").render(),
-            reason(visit.value("reason")),
-        ],
+        inputs,
         danger: true,
+        more_buttons: step_button("count", "Count the tasks"),
+        beside: active.ok().filter(|active| !active.is_empty()).map(|active| active_panel(&visit.view, &active)),
         commands: vec![
-            "kafleet kill-switch on TAG-OR-PREFIX --reason \"…\"".into(),
-            curl("PUT", "/v1/kill-switches/TAG-OR-PREFIX", Some("{\"reason\": \"…\"}")),
+            "kafleet kill-switch on TAG --matches tag --preview".into(),
+            "kafleet kill-switch on TAG --matches tag --reason \"…\"".into(),
+            curl("PUT", "/v1/kill-switches/TAG", Some("{\"matches\": \"tag\", \"reason\": \"…\"}")),
         ],
         ..form(visit, "/kill-switches", "new", "New kill switch", "Switch on")
     }))
 }
 
+fn target_inputs(visit: &Visit) -> Vec<Markup> {
+    let text = |name, label, hint| Input::new(name, label, visit.value(name)).hint(hint).render();
+    vec![
+        text("tag", "Tag", "all tasks with this tag"),
+        text("prefix", "Or prefix of ids", "all tasks whose id begins with it"),
+        text("type", "Type", "empty: all types"),
+        reason(visit.value("reason")),
+    ]
+}
+
+/// Number that the form was shown with, and above 100 a field for it.
+fn confirmation(visit: &Visit, target: &KillTarget, tasks: u64) -> Vec<Markup> {
+    let hidden = html! {
+        input type="hidden" name="expected" value=(tasks);
+        input type="hidden" name="expected_of" value=(target.text());
+    };
+    let mut inputs = vec![hidden];
+    if tasks > MAX_UNCONFIRMED {
+        let label = format!("To confirm, type {tasks}");
+        inputs.push(Input::new("confirm", &label, visit.entered.get("confirm")).required().render());
+    }
+    inputs
+}
+
+fn count_text(view: &View, counted: &Result<KillSwitchPreview, ApiError>) -> Markup {
+    let preview = match counted {
+        Ok(preview) => preview,
+        Err(error) => return missing("The number of tasks", &error.clone().document()),
+    };
+    html! {
+        p role="status" {
+            "It would cancel " strong { @if !preview.exact { "≥ " } (counted_tasks(killed(preview))) } " now"
+            @if preview.running > 0 { "; " (count(preview.running)) " more run and continue" } "."
+        }
+        @if !preview.tasks.is_empty() {
+            ul.plain {
+                @for task in &preview.tasks { li { (pill(task.state)) " " a href=(view.task(&task.id)) { (task.id) } } }
+            }
+        }
+    }
+}
+
+fn counted_tasks(number: u64) -> String {
+    counted(number, "open task", "open tasks")
+}
+
+/// Active kill switches, beside the form of a new one.
+fn active_panel(view: &View, active: &[KillSwitchDocument]) -> Markup {
+    html! {
+        section.panel {
+            h2 { "Active now" }
+            ul.plain {
+                @for kill in active {
+                    li {
+                        code { (kill.name) } " " span.quiet { (match_text(kill)) }
+                        @if let Some(name) = &kill.task_type { ", " (type_link(view, Some(name))) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Active kill switch, beside the form that switches it off.
+fn kill_facts(view: &View, kill: &KillSwitchDocument) -> Markup {
+    html! {
+        section.panel {
+            h2 { "Now" }
+            (facts(&[
+                ("Matches", Some(html! { code { (kill.name) } " " span.quiet { (match_text(kill)) } })),
+                ("Type", kill.task_type.as_deref().map(|name| type_link(view, Some(name)))),
+                ("Since", Some(time(&kill.since))),
+                ("By", kill.by.as_deref().map(|by| html! { (visible(by)) })),
+                ("Reason", kill.reason.as_deref().map(|reason| html! { (visible(reason)) })),
+            ]))
+        }
+    }
+}
+
+/// Meaning of a kill switch's name.
+const fn match_text(kill: &KillSwitchDocument) -> &'static str {
+    match kill.matches {
+        Some(KillMatch::Tag) => "tag",
+        Some(KillMatch::IdPrefix) => "prefix of ids",
+        None => "tag or prefix of ids",
+    }
+}
+
 pub(in super::super) async fn create(visit: &Visit) -> Result<Redirect, ApiError> {
-    let name = visit.entered.get("name").unwrap_or_default().trim();
-    let input = SetKillSwitch { task_type: visit.entered.get("type").map(str::to_owned), reason: visit.reason() };
-    operations::set_kill_switch(visit.context(), name.parse()?, input).await?;
+    let Some(target) = KillTarget::of(visit)? else {
+        return Err(ApiError::new(Code::BadField, "neither a tag nor a prefix of ids is entered").pointer("/tag"));
+    };
+    check_confirmed(visit, &target).await?;
+    let input =
+        SetKillSwitch { matches: Some(target.matches), task_type: target.task_type.clone(), reason: visit.reason() };
+    operations::set_kill_switch(visit.context(), target.name.parse()?, input).await?;
     Ok(visit.after_control("/kill-switches", "kill_switch_on"))
+}
+
+/// Rejects a kill switch of many tasks without their number. One that cannot be counted is accepted: without the store, kill
+/// switches still work.
+async fn check_confirmed(visit: &Visit, target: &KillTarget) -> Result<(), ApiError> {
+    let is_shown = visit.entered.get("expected_of").is_some_and(|shown| shown == target.text());
+    let expected = visit.entered.number::<u64>("expected")?.filter(|_| is_shown);
+    let tasks = match expected {
+        Some(expected) => expected,
+        None => target.count(visit).await.as_ref().map_or(0, killed),
+    };
+    if tasks > MAX_UNCONFIRMED && (expected.is_none() || visit.entered.number::<u64>("confirm")? != Some(tasks)) {
+        let reason = format!("the kill switch concerns {tasks} tasks: type this number to confirm it");
+        return Err(ApiError::new(Code::BadField, reason).pointer("/confirm"));
+    }
+    Ok(())
 }
 
 pub(in super::super) async fn show_off(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let name = &visit.segment;
     let subject = format!("/kill-switches/{}", encoded(name));
+    let listed = from_kafka(operations::list_kill_switches(visit.context())).await;
+    let active = listed.ok().and_then(|listed| listed.kills.into_iter().find(|kill| kill.name == *name));
     Ok(form_page(&Form {
         effect: html! {
             p { "Tasks that match " code { (name) } " start again. Those already cancelled stay cancelled." }
         },
+        beside: active.map(|kill| kill_facts(&visit.view, &kill)),
         back: "/kill-switches".into(),
         commands: vec![
             format!("kafleet kill-switch off {}", quoted(name)),

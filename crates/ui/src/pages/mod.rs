@@ -2,7 +2,7 @@
 
 use maud::{Render, html};
 
-use super::parts::form::{Form, Input};
+use super::parts::form::{Form, Input, STEP};
 use super::visit::{Body, PageAnswer, Visit};
 
 pub(super) mod audit;
@@ -21,7 +21,9 @@ pub(super) mod login;
 pub(super) mod new;
 pub(super) mod new_many;
 pub(super) mod overview;
+mod params_input;
 pub(super) mod raw;
+mod schedule_definition;
 pub(super) mod schedule_forms;
 pub(super) mod schedules;
 pub(super) mod system;
@@ -51,8 +53,10 @@ fn form<'a>(
         inputs: Vec::new(),
         button: button.into(),
         danger: false,
+        more_buttons: html! {},
         back: subject.to_owned(),
         problem: visit.problem.as_ref(),
+        beside: None,
         commands: Vec::new(),
     }
 }
@@ -64,7 +68,7 @@ pub(super) fn plain_form(visit: &Visit, path: &str) -> PageAnswer {
     let input = |(name, value)| Input::new(name, name, Some(value)).lines(lines(value)).render();
     form_page(&Form {
         effect: html! { p { "The page of this form cannot be read now. These are the values entered." } },
-        inputs: visit.entered.iter().map(input).collect(),
+        inputs: visit.entered.iter().filter(|(name, _)| *name != STEP).map(input).collect(),
         ..form(visit, path, "", "Not submitted", "Submit again")
     })
 }

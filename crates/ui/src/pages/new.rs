@@ -3,19 +3,22 @@
 use kafleet_api::http::problem::ApiError;
 use kafleet_api::read::status::position;
 use kafleet_api::service::context::{After, BodyMemory};
-use kafleet_api::service::{create, task, types};
-use kafleet_documents::{Status, TypeDocument, given_params};
+use kafleet_api::service::{create, preview, task, types};
+use kafleet_documents::{Problem, Status, TaskPreview, TypeDocument};
 use kafleet_model::json::RawJson;
 use kafleet_model::task::field::comma_list;
 use maud::{Markup, Render, html};
-use serde_json::{Map, Value, json};
+use serde_json::json;
+use std::collections::BTreeMap;
 
 use super::form;
 use super::new_many::{id_of_form, identity};
+use super::params_input::{ParamsInput, entered_params};
 use crate::parts::command::{curl, quoted};
-use crate::parts::form::{Form, Input};
-use crate::parts::json::json_block;
-use crate::parts::{View, task_path};
+use crate::parts::form::{Form, Input, described_list, step_button};
+use crate::parts::problem::problem_list;
+use crate::parts::times::time;
+use crate::parts::{View, task_path, visible};
 use crate::visit::{Body, PageAnswer, Redirect, Visit, after_position, document, from_kafka, stored, task_id};
 
 /// Fields of the form that are passed on as text.
@@ -29,55 +32,118 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     };
     let preset = |name: &str| model.iter().find(|(listed, _)| *listed == name).map(|(_, value)| value.as_str());
     let value = |name: &str| visit.value(name).or_else(|| preset(name));
-    let task_type = value("type").unwrap_or_default();
+    let task_type = value("type").unwrap_or_default().trim();
+    let mut params = ParamsInput::of(visit, task_type, visit.query.get("params").or_else(|| preset("params"))).await?;
+    let checked = if visit.step() == Some("check") { Some(check(visit).await?) } else { None };
+    if let Some(checked) = &checked {
+        params.add_problems(&checked.problems);
+    }
     let chosen = listed.iter().find(|listed| listed.name == task_type);
-    let names: Vec<String> = listed.iter().filter(|listed| listed.topic).map(|listed| listed.name.clone()).collect();
+    let form = Form {
+        effect: effect(visit, checked.as_ref()),
+        beside: beside(&visit.view, task_type, chosen, &params),
+        ..submit_form(visit, task_type, inputs(visit, &value, &listed, &params))
+    };
     let main = html! {
-        (submit_form(visit, task_type, inputs(visit, &value, &names, chosen)))
+        (form.render())
         p { "Many tasks: " a href=(visit.view.url("/new/many")) { "paste them or choose a file" } "." }
-        (schema(&visit.view, chosen))
     };
     Ok(Body::new("New task", main).into())
 }
 
-fn submit_form(visit: &Visit, task_type: &str, inputs: Vec<Markup>) -> Markup {
+fn submit_form<'a>(visit: &'a Visit, task_type: &str, inputs: Vec<Markup>) -> Form<'a> {
     let name = if task_type.is_empty() { "TYPE".to_owned() } else { quoted(task_type) };
     Form {
-        effect: html! {
-            @if let Some(id) = visit.query.get("like") {
-                p { "Filled in from " a href=(visit.view.task(id)) { (id) } "." }
-            }
-        },
         action: "/new".into(),
         inputs,
+        more_buttons: step_button("check", "Check"),
         back: "/tasks".into(),
         commands: vec![
             format!("kafleet submit {name} '{{…}}'"),
+            format!("kafleet submit {name} '{{…}}' --dry-run"),
             curl("POST", "/v1/tasks", Some("{\"type\": \"TYPE\", \"params\": {}}")),
         ],
         ..form(visit, "/new", "", "New task", "Submit")
     }
-    .render()
+}
+
+/// Origin of the values, and the outcome of a check.
+fn effect(visit: &Visit, checked: Option<&TaskPreview>) -> Markup {
+    html! {
+        @if let Some(id) = visit.query.get("like") {
+            p { "Filled in from " a href=(visit.view.task(id)) { (id) } "." }
+        }
+        @if let Some(checked) = checked { (outcome(&visit.view, checked)) }
+    }
+}
+
+fn outcome(view: &View, checked: &TaskPreview) -> Markup {
+    html! {
+        @if checked.valid {
+            div.notice.good role="status" {
+                p { strong { "Valid" } ": nothing was submitted." }
+                @if let (true, Some(id)) = (checked.exists, &checked.id) {
+                    p { "The same task already exists: " a href=(view.task(id)) { (id) } "." }
+                }
+                @if let Some(at) = &checked.starts_at { p { "It would start at " (time(at)) "." } }
+            }
+        } @else {
+            div.notice.bad role="status" { p { strong { "Not valid" } ":" } (problem_list(view, &checked.problems)) }
+        }
+    }
+}
+
+/// Description and schema of the chosen type.
+fn beside(view: &View, task_type: &str, chosen: Option<&TypeDocument>, params: &ParamsInput) -> Option<Markup> {
+    let schema = params.schema();
+    let doc = chosen.and_then(|chosen| chosen.doc.as_deref());
+    (schema.is_some() || doc.is_some()).then(|| {
+        html! {
+            section.panel {
+                h2 { "Schema of " a href=(view.url(&format!("/types/{task_type}"))) { (task_type) } }
+                @if let Some(doc) = doc { p { (visible(doc)) } }
+                @if let Some(schema) = schema { (schema) }
+            }
+        }
+    })
 }
 
 fn inputs<'a>(
     visit: &Visit,
     value: &impl Fn(&str) -> Option<&'a str>,
-    names: &[String],
-    chosen: Option<&TypeDocument>,
+    listed: &[TypeDocument],
+    params: &ParamsInput,
 ) -> Vec<Markup> {
     let text = |name, label, hint| Input::new(name, label, value(name)).hint(hint).render();
-    let template = chosen.and_then(|chosen| chosen.schema.as_ref()).map(params_template);
-    let params = value("params").map(str::to_owned).or(template).unwrap_or_else(|| "{}".to_owned());
     vec![
         identity(visit),
-        Input::new("type", "Type", value("type")).suggestions(names).required().render(),
-        Input::new("params", "Params", Some(&params)).lines(10).hint("JSON").render(),
+        type_input(value("type"), listed),
+        params.inputs(),
         text("id", "Id", "default: a unique one"),
         text("name", "Name", ""),
         text("tags", "Tags", "separated by commas"),
         more_inputs(value),
     ]
+}
+
+/// Type, with the known ones and their descriptions.
+pub(super) fn type_input(value: Option<&str>, listed: &[TypeDocument]) -> Markup {
+    let known: Vec<(&str, &str)> = listed
+        .iter()
+        .filter(|listed| listed.topic)
+        .map(|listed| (listed.name.as_str(), listed.doc.as_deref().unwrap_or_default()))
+        .collect();
+    html! {
+        div.field {
+            label for="f-type" { "Type" }
+            div.joined {
+                input #f-type name="type" value=(value.unwrap_or_default()) autocomplete="off" required list="l-type";
+                (step_button("type", "Choose"))
+            }
+            p.hint { "Choose shows the fields of its params." }
+            (described_list("l-type", &known))
+        }
+    }
 }
 
 fn more_inputs<'a>(value: &impl Fn(&str) -> Option<&'a str>) -> Markup {
@@ -92,34 +158,6 @@ fn more_inputs<'a>(value: &impl Fn(&str) -> Option<&'a str>) -> Markup {
             (text("link", "Link", ""))
             (text("delay", "Start in", "a duration such as 10m"))
             (text("fields", "Other fields", fields_hint).lines(4))
-        }
-    }
-}
-
-/// Params with the required properties of a schema and empty values.
-fn params_template(schema: &Value) -> String {
-    let schema = given_params(schema);
-    let empty = |property: &Value| match property["type"].as_str() {
-        Some("integer" | "number") => Value::from(0),
-        Some("boolean") => Value::from(false),
-        Some("array") => Value::Array(Vec::new()),
-        Some("object") => Value::Object(Map::new()),
-        Some("string") => Value::from(""),
-        _ => Value::Null,
-    };
-    let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let params: Map<String, Value> =
-        required.map(|name| (name.to_owned(), empty(&schema["properties"][name]))).collect();
-    RawJson::of_plain(&params).slice().pretty()
-}
-
-fn schema(view: &View, chosen: Option<&TypeDocument>) -> Markup {
-    html! {
-        @if let Some((chosen, schema)) = chosen.and_then(|chosen| Some((chosen, chosen.schema.as_ref()?))) {
-            details.panel open {
-                summary { h2 { "Schema of " a href=(view.url(&format!("/types/{}", chosen.name))) { (chosen.name) } } }
-                (json_block(&RawJson::of_plain(schema), None))
-            }
         }
     }
 }
@@ -139,16 +177,38 @@ async fn model(visit: &Visit, id: &str) -> Result<Vec<(&'static str, String)>, A
     Ok(fields)
 }
 
-pub(in super::super) async fn submit(visit: &Visit) -> Result<Redirect, ApiError> {
+/// Body of the request that the form describes.
+async fn body(visit: &Visit) -> Result<BTreeMap<String, RawJson>, ApiError> {
     let mut body = visit.entered.object("fields")?;
     for name in TEXTS {
         body.extend(visit.entered.get(name).map(|text| (name.to_owned(), json!(text.trim()).into())));
     }
-    body.extend(visit.entered.json("params")?.map(|params| ("params".to_owned(), params)));
+    body.extend(entered_params(visit).await?.map(|params| ("params".to_owned(), params)));
     let tags = comma_list(visit.entered.get("tags").unwrap_or_default());
     if !tags.is_empty() {
         body.insert("tags".to_owned(), json!(tags).into());
     }
+    Ok(body)
+}
+
+/// Outcome that the submission of the form would have.
+async fn check(visit: &Visit) -> Result<TaskPreview, ApiError> {
+    let task = match body(visit).await {
+        Ok(body) => document(&body),
+        Err(error) => Err(error),
+    };
+    match task {
+        Ok(task) => stored(preview::preview(visit.context(), task)).await,
+        Err(error) => Ok(refused(error.document())),
+    }
+}
+
+fn refused(problem: Problem) -> TaskPreview {
+    TaskPreview { valid: false, problems: vec![problem], id: None, exists: false, starts_at: None }
+}
+
+pub(in super::super) async fn submit(visit: &Visit) -> Result<Redirect, ApiError> {
+    let mut body = body(visit).await?;
     // A form that is submitted again, such as after an unknown outcome, names the same task.
     if let Some(form) = visit.entered.get("form").filter(|_| !body.contains_key("id")) {
         body.insert("id".to_owned(), json!(id_of_form(form, &body)).into());
@@ -157,19 +217,4 @@ pub(in super::super) async fn submit(visit: &Visit) -> Result<Redirect, ApiError
     let created = create::create(visit.context(), document(&body)?, BodyMemory::default(), None, None).await?;
     let done = if created.is_new { "submitted" } else { "exists" };
     Ok(after_position(task_path(created.task.id.as_str()), position(&created.task), done))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn template_has_the_required_params() {
-        let schema = serde_json::json!({
-            "required": ["url", "width", "tags"],
-            "properties": {"url": {"type": "string"}, "width": {"type": "integer"}, "tags": {"type": "array"}, "x": {}}
-        });
-        let template: Value = serde_json::from_str(&params_template(&schema)).unwrap();
-        assert_eq!(template, serde_json::json!({"url": "", "width": 0, "tags": []}));
-    }
 }

@@ -1,22 +1,27 @@
 //! Forms of operators about schedules.
 
-use kafleet_api::http::problem::{ApiError, Code};
+use kafleet_api::http::problem::ApiError;
 use kafleet_api::http::request::bad_parameter;
-use kafleet_api::service::schedules::{self, DEFAULT_TIMES};
-use kafleet_documents::{PauseType, ResumeType, ScheduleDocument};
+use kafleet_api::service::{schedule_previews, schedules};
+use kafleet_documents::{BackfillPreview, PauseType, ResumeType, ScheduleDocument};
 use kafleet_model::json::RawJson;
 use maud::{Markup, Render, html};
 use serde::Serialize;
 
+use super::schedule_definition::{self, DefinitionForm, entered_spec, preview_block, zone_of};
 use super::schedules::{find, owner_text, time_in_zone};
 use super::{form, form_page};
 use crate::parts::command::{curl, quoted};
-use crate::parts::form::{Form, Input, reason};
+use crate::parts::facts::facts;
+use crate::parts::form::{Form, Input, enter_button, reason, step_button};
+use crate::parts::limits::pause_text;
+use crate::parts::notice::missing;
+use crate::parts::state::pill;
+use crate::parts::{count, counted, visible};
 use crate::visit::{PageAnswer, Redirect, Visit, document, stored};
 
 /// Definition that the form of a new schedule begins with.
-const TEMPLATE: &str = "{\n  \"cron\": \"0 3 * * *\",\n  \"timezone\": \"UTC\",\n  \"overlap\": \"skip\",\n  \"task\": {\n    \"type\": \"\",\n    \"params\": {}\n  }\n}";
-const SPEC_HINT: &str = "cron or every, timezone, overlap (skip, allow, buffer_one, replace), and the task to submit";
+const TEMPLATE: &str = r#"{"cron": "0 3 * * *", "timezone": "UTC", "overlap": "skip", "task": {"type": ""}}"#;
 
 /// Body of a request for a new schedule, with the definition as it was entered.
 #[derive(Serialize)]
@@ -30,24 +35,25 @@ fn schedule_form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) ->
     form(visit, &format!("/schedules/{id}"), page, format!("{title} {id}"), button)
 }
 
-fn spec_input(value: &str) -> Markup {
-    Input::new("spec", "Definition (JSON)", Some(value)).required().lines(16).hint(SPEC_HINT).render()
-}
-
-fn spec_of(visit: &Visit) -> Result<RawJson, ApiError> {
-    visit.entered.json("spec")?.ok_or_else(|| ApiError::new(Code::BadField, "the definition is empty").pointer("/spec"))
-}
-
 fn back(visit: &Visit, done: &'static str) -> Redirect {
     visit.after_control(format!("/schedules/{}", visit.segment), done)
 }
 
 pub(in super::super) async fn show_create(visit: &Visit) -> Result<PageAnswer, ApiError> {
-    let id = Input::new("id", "Id", visit.value("id")).required().hint("prefix of the ids of its tasks");
+    let template = RawJson::parse(TEMPLATE.as_bytes()).unwrap_or_default();
+    let id = visit.value("id").unwrap_or_default().trim();
+    let preset = visit.query.json("spec")?.unwrap_or(template);
+    let (definition, mut beside) = definition(visit, id, &preset).await?;
+    let id = Input::new("id", "Id", Some(id)).required().hint("prefix of the ids of its tasks");
+    let mut inputs = vec![enter_button(), id.render()];
+    inputs.extend(definition.inputs(visit).await);
+    beside.extend(definition.schema());
     Ok(form_page(&Form {
         action: "/new-schedule".into(),
         effect: html! { p { "It fires from now on; past times are not made up for." } },
-        inputs: vec![id.render(), spec_input(visit.value("spec").unwrap_or(TEMPLATE))],
+        inputs,
+        more_buttons: definition.buttons(),
+        beside: Some(html! { @for block in &beside { (block) } }),
         commands: vec![
             "kafleet schedules create ID TYPE '{}' --cron \"0 3 * * *\"".into(),
             curl("POST", "/v1/schedules", Some("{\"id\": \"ID\", \"spec\": {}}")),
@@ -56,30 +62,48 @@ pub(in super::super) async fn show_create(visit: &Visit) -> Result<PageAnswer, A
     }))
 }
 
+/// Definition in the form, and the panel with its times.
+async fn definition(visit: &Visit, id: &str, present: &RawJson) -> Result<(DefinitionForm, Vec<Markup>), ApiError> {
+    let mut definition = DefinitionForm::of(visit, present).await?;
+    let preview = schedule_definition::preview(visit, if id.is_empty() { "ID" } else { id }, present).await?;
+    let zone = zone_of(visit, present).await;
+    let mut beside = Vec::new();
+    if let Some(preview) = &preview {
+        definition.add_problems(preview);
+        beside.push(html! {
+            section.panel { h2 { "Times of this definition" } (preview_block(visit, preview, zone.as_deref())) }
+        });
+    }
+    Ok((definition, beside))
+}
+
 pub(in super::super) async fn create(visit: &Visit) -> Result<Redirect, ApiError> {
     let id = visit.entered.get("id").unwrap_or_default().trim();
-    let input = document(&NewScheduleBody { id, spec: spec_of(visit)? })?;
-    schedules::create(visit.context(), input).await?;
+    let spec = entered_spec(visit).await?;
+    schedules::create(visit.context(), document(&NewScheduleBody { id, spec })?).await?;
     Ok(visit.after_control(format!("/schedules/{id}"), "schedule_created"))
 }
 
 pub(in super::super) async fn show_edit(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let schedule = find(visit).await?;
-    let times = stored(schedules::times(visit.context(), visit.subject(), None, DEFAULT_TIMES)).await;
-    let times = times.map(|times| times.times).unwrap_or_default();
-    let present = RawJson::of_plain(&schedule.spec).slice().pretty();
+    let (definition, mut beside) = definition(visit, &visit.segment, &RawJson::of_plain(&schedule.spec)).await?;
+    beside.push(present(&schedule));
+    beside.extend(definition.schema());
     Ok(form_page(&Form {
-        effect: edit_effect(&schedule, &times),
-        inputs: vec![spec_input(visit.entered.get("spec").unwrap_or(&present))],
+        effect: edit_effect(&schedule),
+        inputs: definition.inputs(visit).await,
+        more_buttons: definition.buttons(),
+        beside: Some(html! { @for block in &beside { (block) } }),
         commands: vec![
             format!("kafleet schedules change {} --cron \"…\"", quoted(&visit.segment)),
             curl("PUT", &format!("/v1/schedules/{}", visit.segment), Some("{}")),
+            curl("POST", &format!("/v1/schedules/{}/preview", visit.segment), Some("{}")),
         ],
         ..schedule_form(visit, "Edit", "edit", "Save")
     }))
 }
 
-fn edit_effect(schedule: &ScheduleDocument, times: &[String]) -> Markup {
+fn edit_effect(schedule: &ScheduleDocument) -> Markup {
     html! {
         @if let Some(owner) = &schedule.owner {
             p.notice.attention {
@@ -87,13 +111,32 @@ fn edit_effect(schedule: &ScheduleDocument, times: &[String]) -> Markup {
                 " overwrites the change."
             }
         }
-        p { "Changed times apply from now on. The present definition fires next at:" }
-        ol.plain { @for next in times { li { (time_in_zone(next, &schedule.spec)) } } }
+        p { "Changed times apply from now on." }
+    }
+}
+
+/// Present state of a schedule, beside its forms.
+fn present(schedule: &ScheduleDocument) -> Markup {
+    html! {
+        section.panel {
+            h2 { "Now" }
+            (facts(&[
+                ("Times", schedule.description.as_ref().map(|words| html! { (visible(words)) })),
+                ("Type", Some(html! { (schedule.spec.task.task_type) })),
+                ("Paused", schedule.paused.as_ref().map(pause_text)),
+                ("Next", schedule.next.first().map(|next| time_in_zone(next, schedule.spec.timezone.as_deref()))),
+                ("Last task", schedule.last.as_ref().map(|last| html! {
+                    (time_in_zone(&last.time, schedule.spec.timezone.as_deref()))
+                    @if let Some(state) = last.state { " " (pill(state)) }
+                })),
+                ("Fired", Some(html! { (count(schedule.fired)) })),
+            ]))
+        }
     }
 }
 
 pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> {
-    let spec = spec_of(visit)?;
+    let spec = entered_spec(visit).await?;
     // A change leaves the schedule to the source that manages it.
     let owner = find(visit).await?.owner;
     schedules::put(visit.context(), visit.segment.clone(), document(&spec)?, owner).await?;
@@ -101,8 +144,9 @@ pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> 
 }
 
 pub(in super::super) async fn show_pause(visit: &Visit) -> Result<PageAnswer, ApiError> {
-    find(visit).await?;
+    let schedule = find(visit).await?;
     Ok(form_page(&Form {
+        beside: Some(present(&schedule)),
         effect: html! { p { "The schedule does not fire until it is resumed. Tasks already created continue." } },
         inputs: vec![reason(visit.value("reason"))],
         commands: vec![
@@ -119,8 +163,9 @@ pub(in super::super) async fn pause(visit: &Visit) -> Result<Redirect, ApiError>
 }
 
 pub(in super::super) async fn show_resume(visit: &Visit) -> Result<PageAnswer, ApiError> {
-    find(visit).await?;
+    let schedule = find(visit).await?;
     Ok(form_page(&Form {
+        beside: Some(present(&schedule)),
         effect: html! { p { "The schedule fires from now on; missed times are not made up for." } },
         commands: vec![
             format!("kafleet schedules resume {}", quoted(&visit.segment)),
@@ -138,6 +183,7 @@ pub(in super::super) async fn resume(visit: &Visit) -> Result<Redirect, ApiError
 pub(in super::super) async fn show_trigger(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let schedule = find(visit).await?;
     Ok(form_page(&Form {
+        beside: Some(present(&schedule)),
         effect: html! {
             p {
                 "Creates one task of " code { (schedule.spec.task.task_type) }
@@ -158,17 +204,22 @@ pub(in super::super) async fn trigger(visit: &Visit) -> Result<Redirect, ApiErro
 }
 
 pub(in super::super) async fn show_backfill(visit: &Visit) -> Result<PageAnswer, ApiError> {
-    find(visit).await?;
+    let schedule = find(visit).await?;
+    let preview = if visit.value("from").is_some() { Some(count_backfill(visit).await) } else { None };
     let text = |name, label, hint| Input::new(name, label, visit.value(name)).hint(hint);
     Ok(form_page(&Form {
         effect: html! {
             p { "Creates the missing tasks of past times, at most 1,000. Times that have a task already are left out." }
+            @if let Some(preview) = &preview { (backfill_text(preview)) }
         },
         inputs: vec![
             text("from", "From", "a time such as 2026-11-01T00:00:00Z, or an age such as 2d").required().render(),
             text("to", "To", "default: now").render(),
         ],
+        more_buttons: step_button("preview", "Count the tasks"),
+        beside: Some(present(&schedule)),
         commands: vec![
+            format!("kafleet schedules backfill {} --from 2026-11-01T00:00:00Z --preview", quoted(&visit.segment)),
             format!("kafleet schedules backfill {} --from 2026-11-01T00:00:00Z", quoted(&visit.segment)),
             curl("POST", &format!("/v1/schedules/{}/backfill?from=2026-11-01T00:00:00Z", visit.segment), None),
         ],
@@ -176,16 +227,47 @@ pub(in super::super) async fn show_backfill(visit: &Visit) -> Result<PageAnswer,
     }))
 }
 
+async fn count_backfill(visit: &Visit) -> Result<BackfillPreview, ApiError> {
+    let (from_ms, to_ms) = backfill_range(visit)?;
+    stored(schedule_previews::backfill(visit.context(), visit.subject(), from_ms, to_ms)).await
+}
+
+/// Number of tasks that a backfill would create.
+fn backfill_text(preview: &Result<BackfillPreview, ApiError>) -> Markup {
+    let preview = match preview {
+        Ok(preview) => preview,
+        Err(error) => return missing("The number of tasks", &error.clone().document()),
+    };
+    html! {
+        p role="status" {
+            "It would create " strong { (counted(preview.missing, "task", "tasks")) } " for "
+            (counted(preview.times, "time", "times")) "; " (count(preview.existing)) " have one already."
+        }
+        @if !preview.tasks.is_empty() {
+            p.quiet {
+                "The first: " (preview.tasks.join(", ")) @if preview.missing > preview.tasks.len() as u64 { ", …" }
+            }
+        }
+    }
+}
+
+/// Range of the times of a backfill.
+fn backfill_range(visit: &Visit) -> Result<(i64, Option<i64>), ApiError> {
+    let fields = if visit.entered.is_empty() { &visit.query } else { &visit.entered };
+    let from_ms = fields.time_ms("from")?.ok_or_else(|| bad_parameter("from", "it is required"))?;
+    Ok((from_ms, fields.time_ms("to")?))
+}
+
 pub(in super::super) async fn backfill(visit: &Visit) -> Result<Redirect, ApiError> {
-    let from_ms = visit.entered.time_ms("from")?.ok_or_else(|| bad_parameter("from", "it is required"))?;
-    let to_ms = visit.entered.time_ms("to")?;
+    let (from_ms, to_ms) = backfill_range(visit)?;
     schedules::backfill(visit.context(), visit.subject(), from_ms, to_ms).await?;
     Ok(back(visit, "backfilled"))
 }
 
 pub(in super::super) async fn show_delete(visit: &Visit) -> Result<PageAnswer, ApiError> {
-    find(visit).await?;
+    let schedule = find(visit).await?;
     Ok(form_page(&Form {
+        beside: Some(present(&schedule)),
         effect: html! { p { "Deletes the schedule. Its tasks stay." } },
         danger: true,
         commands: vec![

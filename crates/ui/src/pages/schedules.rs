@@ -5,12 +5,12 @@ use kafleet_api::service::schedules;
 use kafleet_config::Role;
 use kafleet_documents::{ScheduleDocument, ScheduleNote};
 use kafleet_model::json::RawJson;
-use kafleet_model::schedule::Spec;
 use maud::{Markup, html};
 
 use crate::parts::command::{commands, curl_get, quoted};
 use crate::parts::facts::facts;
 use crate::parts::json::json_block;
+use crate::parts::limits::pause_text;
 use crate::parts::notice::empty;
 use crate::parts::state::{label, pill};
 use crate::parts::table::{PagedList, table};
@@ -63,13 +63,11 @@ fn condition(schedule: &ScheduleDocument) -> Markup {
     }
 }
 
-/// Times of a schedule in a few words.
-fn times(spec: &Spec) -> String {
-    let zone = spec.timezone.as_deref().unwrap_or("UTC");
-    match (&spec.cron, &spec.every) {
-        (Some(cron), _) => format!("{cron} ({zone})"),
-        (None, Some(every)) => format!("every {every}"),
-        (None, None) => String::new(),
+/// Times of a schedule in words, with its cron expression.
+fn times(schedule: &ScheduleDocument) -> Markup {
+    html! {
+        @if let Some(words) = &schedule.description { (visible(words)) }
+        @if let Some(cron) = &schedule.spec.cron { " " code.quiet { (visible(cron)) } }
     }
 }
 
@@ -79,7 +77,7 @@ fn row(view: &View, schedule: &ScheduleDocument) -> Markup {
         tr id={ "s-" (schedule.id) } {
             td.id { a href=(view.url(&format!("/schedules/{}", schedule.id))) { (schedule.id) } }
             td { (condition(schedule)) }
-            td.mono { (times(&schedule.spec)) }
+            td { (times(schedule)) }
             td { (type_link(view, Some(&schedule.spec.task.task_type))) }
             td.time {
                 @if schedule.paused.is_none() {
@@ -129,17 +127,10 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
 fn properties(view: &View, schedule: &ScheduleDocument) -> Markup {
     facts(&[
         ("Condition", Some(condition(schedule))),
-        ("Times", Some(html! { code { (times(&schedule.spec)) } })),
+        ("Times", Some(times(schedule))),
         ("Overlap", Some(html! { (schedule.spec.overlap.name().replace('_', " ")) })),
         ("Type", Some(type_link(view, Some(&schedule.spec.task.task_type)))),
-        (
-            "Paused",
-            schedule.paused.as_ref().map(|paused| {
-                html! {
-                    "since " (time(&paused.since)) @if let Some(reason) = &paused.reason { ": " (visible(reason)) }
-                }
-            }),
-        ),
+        ("Paused", schedule.paused.as_ref().map(pause_text)),
         (
             "Managed by",
             schedule.owner.as_deref().map(|owner| {
@@ -169,15 +160,15 @@ fn next_times(schedule: &ScheduleDocument) -> Markup {
         section.panel #next {
             h2 { "Next times" }
             @if schedule.next.is_empty() { p.quiet { "None." } } @else {
-                ol.plain { @for next in &schedule.next { li { (time_in_zone(next, &schedule.spec)) } } }
+                ol.plain { @for next in &schedule.next { li { (time_in_zone(next, schedule.spec.timezone.as_deref())) } } }
             }
         }
     }
 }
 
 /// Time in UTC, and in the zone of the schedule.
-pub(super) fn time_in_zone(at: &str, spec: &Spec) -> Markup {
-    let zone = spec.timezone.as_deref().filter(|zone| *zone != "UTC");
+pub(super) fn time_in_zone(at: &str, zone: Option<&str>) -> Markup {
+    let zone = zone.filter(|zone| *zone != "UTC");
     html! {
         (time(at))
         @if let Some(there) = zone.and_then(|zone| zoned(at, zone)) { span.quiet { ", there " (there) } }

@@ -14,7 +14,7 @@ use maud::{Markup, Render, html};
 use serde_json::json;
 
 use super::form_page;
-use super::task_forms::task_form;
+use super::task_forms::{subject, task_form};
 use crate::parts::command::{curl, quoted};
 use crate::parts::form::{Form, Input, reason};
 use crate::parts::state::pill;
@@ -75,6 +75,7 @@ pub(in super::super) async fn show_edit(visit: &Visit) -> Result<PageAnswer, Api
     Ok(form_page(&Form {
         effect: html! { p { "Name, tags and link can be changed at any time." } },
         inputs: edit_inputs(visit, &status),
+        beside: Some(subject(&visit.view, &status)),
         commands: vec![
             format!("kafleet update {} --name \"…\" --tag urgent", quoted(id)),
             curl("PATCH", &format!("/v1/tasks/{id}"), Some("{\"name\": \"…\"}")),
@@ -126,7 +127,7 @@ fn changes(visit: &Visit, status: &Status) -> Result<BTreeMap<String, RawJson>, 
 }
 
 pub(in super::super) async fn show_append(visit: &Visit) -> Result<PageAnswer, ApiError> {
-    status(visit).await?;
+    let status = status(visit).await?;
     let id = &visit.segment;
     let hint = "at most 1,000 lines of 16 KiB each, and 64 KiB in total";
     Ok(form_page(&Form {
@@ -136,6 +137,7 @@ pub(in super::super) async fn show_append(visit: &Visit) -> Result<PageAnswer, A
             format!("kafleet log {} --append \"…\"", quoted(id)),
             curl("POST", &format!("/v1/tasks/{id}/log"), Some("{\"lines\": [\"…\"]}")),
         ],
+        beside: Some(subject(&visit.view, &status)),
         ..task_form(visit, "Append to the log of", "append", "Append")
     }))
 }
@@ -147,7 +149,7 @@ pub(in super::super) async fn append(visit: &Visit) -> Result<Redirect, ApiError
 }
 
 pub(in super::super) async fn show_attach(visit: &Visit) -> Result<PageAnswer, ApiError> {
-    status(visit).await?;
+    let status = status(visit).await?;
     let id = &visit.segment;
     let put = curl("PUT", &format!("/v1/tasks/{id}/attachments/NAME"), None);
     Ok(form_page(&Form {
@@ -161,6 +163,7 @@ pub(in super::super) async fn show_attach(visit: &Visit) -> Result<PageAnswer, A
             format!("kafleet attachments put {} NAME ./FILE --media TYPE", quoted(id)),
             format!("{put} -H 'content-type: TYPE' --data-binary @FILE"),
         ],
+        beside: Some(subject(&visit.view, &status)),
         ..task_form(visit, "Attach to", "attach", "Attach")
     }))
 }

@@ -9,9 +9,12 @@ use maud::{Markup, html};
 
 use super::{form, form_page};
 use crate::parts::command::{curl, quoted};
+use crate::parts::facts::facts;
 use crate::parts::form::{Form, checkbox, reason};
 use crate::parts::state::pill;
-use crate::parts::{count, counted, task_path};
+use crate::parts::tasks::type_link;
+use crate::parts::times::time;
+use crate::parts::{View, count, counted, first_line, task_path};
 use crate::visit::{PageAnswer, Redirect, Visit, after_position, stored};
 
 /// Action on a task with a reason.
@@ -31,6 +34,23 @@ pub(super) fn task_form<'a>(visit: &'a Visit, title: &str, page: &str, button: &
     Form { back: task_path(id), ..form(visit, &format!("/tasks/{id}"), page, format!("{title} {id}"), button) }
 }
 
+/// Task that a form concerns, beside it.
+pub(super) fn subject(view: &View, status: &Status) -> Markup {
+    html! {
+        section.panel {
+            h2 { "The task" }
+            (facts(&[
+                ("Name", status.fields.name.as_deref().map(|name| html! { (first_line(name, 120)) })),
+                ("State", Some(pill(status.state))),
+                ("Type", Some(type_link(view, status.task_type.as_deref()))),
+                ("Created", status.created_at.as_deref().map(time)),
+                ("Tasks of its tree", Some(html! { (count(status.tree.total)) })),
+                ("Error", status.error.as_ref().map(|error| html! { span.error { (first_line(&error.text(), 200)) } })),
+            ]))
+        }
+    }
+}
+
 async fn show(visit: &Visit, action: impl FnOnce(&Status) -> Action) -> Result<PageAnswer, ApiError> {
     let status = stored(task::status(visit.context(), visit.id()?, After::default())).await?;
     let action = action(&status);
@@ -40,6 +60,7 @@ async fn show(visit: &Visit, action: impl FnOnce(&Status) -> Action) -> Result<P
         effect: html! { p { code { (status.id) } " is " (pill(status.state)) } (action.effect) },
         inputs,
         danger: action.danger,
+        beside: Some(subject(&visit.view, &status)),
         commands: action.commands,
         ..task_form(visit, action.verb, action.page, &action.button)
     }))

@@ -2,16 +2,18 @@
 
 use kafleet_api::http::problem::ApiError;
 use kafleet_api::service::operations;
-use kafleet_config::RateBy;
-use kafleet_documents::{PauseType, ResumeType, TypeLimits};
-use maud::{Markup, Render, html};
+use kafleet_documents::{PauseType, ResumeType, TypeDocument, TypeLimits};
+use maud::{Markup, html};
 use serde_json::{Map, Value};
 
-use super::types::find;
+use super::types::{condition_label, find, limits_text};
 use super::{form, form_page};
+use crate::parts::bar::usage;
 use crate::parts::command::{curl, quoted};
 use crate::parts::count;
-use crate::parts::form::{Form, Input, reason, select};
+use crate::parts::facts::facts;
+use crate::parts::form::{Form, reason};
+use crate::parts::limits::{limits_line, pause_text, scope_name};
 use crate::visit::{PageAnswer, Redirect, Visit, document};
 
 fn type_form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> Form<'a> {
@@ -30,6 +32,7 @@ pub(in super::super) async fn show_pause(visit: &Visit) -> Result<PageAnswer, Ap
             }
         },
         inputs: vec![reason(visit.value("reason"))],
+        beside: Some(present(&task_type)),
         commands: vec![
             format!("kafleet types pause {} --reason \"…\"", quoted(name)),
             curl("POST", &format!("/v1/types/{name}/pause"), Some("{\"reason\": \"…\"}")),
@@ -49,10 +52,9 @@ pub(in super::super) async fn show_resume(visit: &Visit) -> Result<PageAnswer, A
     Ok(form_page(&Form {
         effect: html! {
             p { "Workers start tasks of " code { (name) } " again: " (count(task_type.backlog)) " are queued or running." }
-            @if let Some(reason) = task_type.paused.as_ref().and_then(|paused| paused.reason.as_ref()) {
-                p { "Reason of the pause: " (reason) }
-            }
+            @if let Some(paused) = &task_type.paused { p { "Paused " (pause_text(paused)) } }
         },
+        beside: Some(present(&task_type)),
         commands: vec![
             format!("kafleet types resume {}", quoted(name)),
             curl("POST", &format!("/v1/types/{name}/resume"), None),
@@ -69,38 +71,56 @@ pub(in super::super) async fn resume(visit: &Visit) -> Result<Redirect, ApiError
 pub(in super::super) async fn show_limits(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let task_type = find(visit).await?;
     let name = &visit.segment;
-
+    let reset = html! { button type="submit" name="reset" value="yes" formnovalidate { "Reset to the configuration" } };
     Ok(form_page(&Form {
-        effect: html! { p { "Sets all limits at once. An empty field returns that limit to the configuration." } },
-        inputs: limit_inputs(visit, &task_type.limits),
+        effect: html! { p { "Sets all limits at once, for all workers." } },
+        inputs: vec![
+            limits_line(&task_type.limits, &limit_values(visit, &task_type.limits)),
+            reason(visit.value("reason")),
+        ],
+        more_buttons: if task_type.limits.live.is_empty() {
+            html! {}
+        } else {
+            reset
+        },
+        beside: Some(present(&task_type)),
         commands: vec![
-            format!("kafleet types limit {} --slots 4 --rate 100/s", quoted(name)),
+            format!("kafleet types limit {} --slots 4 --rate 100/s --reason \"…\"", quoted(name)),
+            format!("kafleet types limit {} --reset", quoted(name)),
             curl(
                 "PUT",
                 &format!("/v1/types/{name}/limits"),
-                Some("{\"slots\": 4, \"rate\": {\"count\": 100, \"per\": \"1s\"}}"),
+                Some("{\"slots\": 4, \"rate\": {\"count\": 100, \"per\": \"1s\"}, \"reason\": \"…\"}"),
             ),
         ],
         ..type_form(visit, "Limits of", "limits", "Set the limits")
     }))
 }
 
-fn limit_inputs(visit: &Visit, limits: &TypeLimits) -> Vec<Markup> {
+/// Present state of a type, beside its forms.
+fn present(task_type: &TypeDocument) -> Markup {
+    html! {
+        section.panel {
+            h2 { "Now" }
+            (facts(&[
+                ("Condition", Some(condition_label(task_type))),
+                ("Paused", task_type.paused.as_ref().map(pause_text)),
+                ("Queued or running", Some(html! { (count(task_type.backlog)) })),
+                ("Slots", task_type.worker_totals.as_ref().map(|totals| usage(totals.in_flight, totals.slots))),
+                ("Limits", Some(limits_text(&task_type.limits))),
+                ("Kill switches", (!task_type.kills.is_empty()).then(|| html! { (task_type.kills.join(", ")) })),
+            ]))
+        }
+    }
+}
+
+/// Values of the form: those entered, or the limits set at run time.
+fn limit_values<'a>(visit: &'a Visit, limits: &TypeLimits) -> impl Fn(&str) -> Option<String> + 'a {
     let live = live_limits(limits);
-    let value = |name: &str| {
-        let preset = || live.iter().find(|(live_limit, _)| *live_limit == name).and_then(|(_, value)| value.as_deref());
-        if visit.entered.is_empty() { preset() } else { visit.entered.get(name) }
-    };
-    let text = |name, label, hint| Input::new(name, label, value(name)).hint(hint).render();
-    let subjects = [(subject(RateBy::Type), "the type"), (subject(RateBy::Key), "each key")];
-    vec![
-        text("slots", "Slots a worker", "concurrent attempts per worker"),
-        text("max_concurrency", "Attempts at once", "over all workers; at least one per partition of the topic"),
-        text("rate_count", "Starts", "rate limit: attempts that may start …"),
-        text("rate_per", "… per", "a duration; default 1s"),
-        text("rate_burst", "… at once", "attempts that may start together after an idle time; default 1"),
-        select("rate_by", "Rate of", &subjects, value("rate_by").unwrap_or_default()),
-    ]
+    move |name| {
+        let preset = || live.iter().find(|(live_limit, _)| *live_limit == name).and_then(|(_, value)| value.clone());
+        if visit.entered.is_empty() { preset() } else { visit.entered.get(name).map(str::to_owned) }
+    }
 }
 
 /// Limits set at run time, as values of the form.
@@ -113,30 +133,36 @@ fn live_limits(limits: &TypeLimits) -> [(&'static str, Option<String>); 6] {
         ("rate_count", rate.map(|rate| rate.count.to_string())),
         ("rate_per", rate.map(|rate| rate.per.to_string())),
         ("rate_burst", rate.map(|rate| rate.burst.to_string())),
-        ("rate_by", rate.map(|rate| subject(rate.by).to_owned())),
+        ("rate_by", rate.map(|rate| scope_name(rate.by).to_owned())),
     ]
-}
-
-/// Value of the form for the scope of a rate limit.
-const fn subject(by: RateBy) -> &'static str {
-    match by {
-        RateBy::Type => "type",
-        RateBy::Key => "key",
-    }
 }
 
 pub(in super::super) async fn limits(visit: &Visit) -> Result<Redirect, ApiError> {
     let entered = &visit.entered;
+    let is_reset = entered.is_set("reset");
     let mut body = Map::new();
-    body.extend(entered.number::<u32>("slots")?.map(|n| ("slots".to_owned(), n.into())));
-    body.extend(entered.number::<u32>("max_concurrency")?.map(|n| ("max_concurrency".to_owned(), n.into())));
-    if let Some(count) = entered.number::<u32>("rate_count")? {
-        let mut rate = Map::from_iter([("count".to_owned(), Value::from(count))]);
-        rate.extend(entered.get("rate_per").map(|per| ("per".to_owned(), per.trim().into())));
-        rate.extend(entered.number::<u32>("rate_burst")?.map(|burst| ("burst".to_owned(), burst.into())));
-        rate.extend(entered.get("rate_by").map(|by| ("by".to_owned(), by.into())));
-        body.insert("rate".to_owned(), rate.into());
+    if !is_reset {
+        body.extend(entered.number::<u32>("slots")?.map(|n| ("slots".to_owned(), n.into())));
+        body.extend(entered.number::<u32>("max_concurrency")?.map(|n| ("max_concurrency".to_owned(), n.into())));
+        body.extend(entered_rate(visit).await?.map(|rate| ("rate".to_owned(), rate)));
     }
+    body.extend(visit.reason().map(|reason| ("reason".to_owned(), reason.into())));
     operations::limits(visit.context(), visit.subject(), document(&body)?).await?;
-    Ok(visit.after_control(format!("/types/{}", visit.segment), "limits_set"))
+    let done = if is_reset { "limits_reset" } else { "limits_set" };
+    Ok(visit.after_control(format!("/types/{}", visit.segment), done))
+}
+
+/// Rate of the form. What is left empty in it is that of the configured rate.
+async fn entered_rate(visit: &Visit) -> Result<Option<Value>, ApiError> {
+    let entered = &visit.entered;
+    let Some(count) = entered.number::<u32>("rate_count")? else { return Ok(None) };
+    let is_whole = entered.is_set("rate_per") && entered.is_set("rate_burst");
+    let configured = if is_whole { None } else { find(visit).await?.limits.configured.rate };
+    let mut rate = Map::from_iter([("count".to_owned(), Value::from(count))]);
+    let per = entered.get("rate_per").map(|per| per.trim().to_owned());
+    rate.extend(per.or_else(|| configured.map(|rate| rate.per.to_string())).map(|per| ("per".to_owned(), per.into())));
+    let burst = entered.number::<u32>("rate_burst")?.or(configured.map(|rate| rate.burst));
+    rate.extend(burst.map(|burst| ("burst".to_owned(), burst.into())));
+    rate.extend(entered.get("rate_by").map(|by| ("by".to_owned(), by.into())));
+    Ok(Some(rate.into()))
 }

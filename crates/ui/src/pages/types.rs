@@ -14,7 +14,6 @@ use kafleet_documents::{
     TaskPage, TypeDocument, TypeLimits, WorkerDocument,
 };
 use kafleet_fleet::control::heartbeat::TypeStatus;
-use kafleet_model::json::RawJson;
 use kafleet_model::query::{Qualifier, TaskQuery, Term, Test, TreeLevel};
 use kafleet_model::record::state::State;
 use maud::{Markup, html};
@@ -24,11 +23,12 @@ use super::changes::{changes_of, newest_requests};
 use super::charts::charts_of;
 use super::circuit_forms::offer;
 use super::overview::{numbers_text, open_of};
+use super::params_input::schema_outline;
 use crate::parts::bar::{in_order, state_bar, usage};
 use crate::parts::command::{commands, curl_get};
 use crate::parts::facts::facts;
 use crate::parts::failures::{self, group_row};
-use crate::parts::json::json_block;
+use crate::parts::limits::pause_text;
 use crate::parts::notice::{empty, missing};
 use crate::parts::queue::{age, lag, queue_columns, tone as queue_tone, trend};
 use crate::parts::state::label;
@@ -127,7 +127,7 @@ fn condition(task_type: &TypeDocument) -> (&'static str, String) {
 }
 
 /// Condition, with the number of workers beside it.
-fn condition_label(task_type: &TypeDocument) -> Markup {
+pub(super) fn condition_label(task_type: &TypeDocument) -> Markup {
     let (tone, words) = condition(task_type);
     html! {
         (label(tone, &words))
@@ -271,7 +271,7 @@ fn counts_of(view: &View, task_type: &TypeDocument) -> Markup {
 
 fn schema_block(id: &str, title: &str, schema: &Value) -> Markup {
     html! {
-        details.panel #(id) { summary { h2 { (title) } } (json_block(&RawJson::of_plain(schema), None)) }
+        details.panel #(id) { summary { h2 { (title) } } (schema_outline(schema)) }
     }
 }
 
@@ -302,9 +302,7 @@ fn properties(task_type: &TypeDocument, queue: Option<&Result<Arc<QueueDocument>
                 ("Condition", Some(condition_label(task_type))),
                 ("Description", task_type.doc.as_ref().map(|doc| html! { (visible(doc)) })),
                 ("App", task_type.app.as_ref().map(|app| html! { (visible(app)) })),
-                ("Paused", task_type.paused.as_ref().map(|paused| html! {
-                    "since " (time(&paused.since)) @if let Some(reason) = &paused.reason { ": " (visible(reason)) }
-                })),
+                ("Paused", task_type.paused.as_ref().map(pause_text)),
                 ("Open", Some(html! { (count(open_of(&task_type.counts))) })),
                 ("Backlog", Some(html! { (count(task_type.backlog)) span.quiet { " queued or running" } })),
                 ("Flow", task_type.flow.as_ref().map(flow_text)),
@@ -337,7 +335,7 @@ fn refused(task_type: &TypeDocument) -> Option<Markup> {
     })
 }
 
-fn limits_text(limits: &TypeLimits) -> Markup {
+pub(super) fn limits_text(limits: &TypeLimits) -> Markup {
     let mut parts = Vec::new();
     parts.extend(limits.slots.map(|slots| format!("{slots} slots a worker")));
     parts.extend(limits.max_concurrency.map(|most| format!("{most} attempts at once")));
@@ -414,7 +412,7 @@ fn partition_row(view: &View, partition: &PartitionQueue, worker: Option<&Worker
 
 fn circuit_text(circuit: &CircuitDocument) -> Markup {
     html! {
-        (circuit.state) " by an operator since " (time(&circuit.since))
+        (circuit.state) " by " (visible(circuit.by.as_deref().unwrap_or("an operator"))) " since " (time(&circuit.since))
         @if let Some(reason) = &circuit.reason { ": " (visible(reason)) }
     }
 }

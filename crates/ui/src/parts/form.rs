@@ -3,9 +3,15 @@
 use kafleet_documents::Problem;
 use maud::{Markup, Render, html};
 
-use super::View;
 use super::command::commands;
 use super::problem::problem_text;
+use super::{View, first_line};
+
+/// Name of the buttons of a form that only show something.
+pub(in super::super) const STEP: &str = "show";
+
+/// Number of tasks above which a person types it to confirm an action.
+pub(in super::super) const MAX_UNCONFIRMED: u64 = 100;
 
 /// Page of a form.
 pub(in super::super) struct Form<'a> {
@@ -20,9 +26,13 @@ pub(in super::super) struct Form<'a> {
     pub button: String,
     /// The action cannot be undone.
     pub danger: bool,
+    /// Buttons without effect, beside that of the action.
+    pub more_buttons: Markup,
     /// Path of the page to return to.
     pub back: String,
     pub problem: Option<&'a Problem>,
+    /// What the form is about, such as the present state of its subject: beside it on wide screens, else below.
+    pub beside: Option<Markup>,
     pub commands: Vec<String>,
 }
 
@@ -33,7 +43,18 @@ impl Form<'_> {
                 @if !self.button.is_empty() {
                     button.danger[self.danger].primary[!self.danger] type="submit" { (self.button) }
                 }
+                (self.more_buttons)
                 a.button href=(self.view.url(&self.back)) data-close { "Back" }
+            }
+        }
+    }
+
+    fn panel(&self) -> Markup {
+        html! {
+            form.panel.action method="post" action=(self.view.url(&self.action)) {
+                div.effect { (self.effect) }
+                @if !self.button.is_empty() || self.problem.is_some() { @for input in &self.inputs { (input) } }
+                (self.buttons())
             }
         }
     }
@@ -44,14 +65,23 @@ impl Render for Form<'_> {
         html! {
             @if !self.title.is_empty() { h1 { (self.title) } }
             @if let Some(problem) = self.problem { (problem_text(self.view, problem)) }
-            form.panel.action method="post" action=(self.view.url(&self.action)) {
-                div.effect { (self.effect) }
-                @if !self.button.is_empty() || self.problem.is_some() { @for input in &self.inputs { (input) } }
-                (self.buttons())
+            @match &self.beside {
+                Some(beside) => { div.pair { (self.panel()) div.beside { (beside) } } }
+                None => { (self.panel()) }
             }
             (commands(&self.commands))
         }
     }
+}
+
+/// Button that shows the form again, with the values entered and what its value names, and changes nothing.
+pub(in super::super) fn step_button(step: &str, text: &str) -> Markup {
+    html! { button type="submit" name=(STEP) value=(step) formnovalidate { (text) } }
+}
+
+/// First button of a form whose other buttons come before that of its action: the one that the Enter key presses.
+pub(in super::super) fn enter_button() -> Markup {
+    html! { button type="submit" hidden tabindex="-1" { "Submit" } }
 }
 
 /// Field of a form.
@@ -108,6 +138,17 @@ impl Render for Input<'_> {
                 }
                 @if let Some(hint) = &hint { p.hint id=(hint) { (self.hint) } }
                 @if let Some(list) = &list { (datalist(list, self.list)) }
+            }
+        }
+    }
+}
+
+/// Suggested values with their descriptions.
+pub(in super::super) fn described_list(id: &str, values: &[(&str, &str)]) -> Markup {
+    html! {
+        datalist id=(id) {
+            @for (value, text) in values {
+                option value=(value) { @if !text.is_empty() { (value) " – " (first_line(text, 80)) } }
             }
         }
     }

@@ -21,6 +21,7 @@ const DONE: &[(&str, &str)] = &[
     ("resumed", "Resumed."),
     ("circuit_set", "The circuit was set in all workers."),
     ("limits_set", "The limits were set and sent to the workers."),
+    ("limits_reset", "The limits of the configuration apply again."),
     ("kill_switch_on", "The kill switch is on: matching tasks are cancelled instead of started."),
     ("kill_switch_off", "The kill switch is off."),
     ("schedule_created", "The schedule was created."),

@@ -43,6 +43,23 @@ pub(in super::super) fn problem_text(view: &View, problem: &Problem) -> Markup {
     }
 }
 
+/// Details of several errors, each with its place.
+pub(in super::super) fn problem_list(view: &View, problems: &[Problem]) -> Markup {
+    html! {
+        ul.plain {
+            @for problem in problems {
+                li {
+                    (prose(detail_text(problem)))
+                    @if let Some(pointer) = problem.pointer.as_deref().filter(|pointer| !pointer.is_empty()) {
+                        " (at " code { (pointer) } ")"
+                    }
+                    @if let Some(advice) = advice_text(Some(view), problem) { " " span.quiet { (advice) } }
+                }
+            }
+        }
+    }
+}
+
 /// Pages that work without the missing service.
 fn works(code: &str) -> Option<&'static str> {
     match code {

@@ -1,11 +1,15 @@
 //! Routes of types, kill switches and workers.
 
-use kafleet_documents::{PauseType, ResumeType, SetCircuit, SetKillSwitch, SetLimits};
+use kafleet_documents::{KillSwitchPreview, PauseType, ResumeType, SetCircuit, SetKillSwitch, SetLimits};
+use kafleet_model::task::kill::KillMatch;
 
-use super::route::{Route, delete, get, post, put};
+use super::route::{Route, TYPE_NAME, delete, get, post, put};
 use crate::http::input::{Input, json_bodies};
 use crate::http::problem::{ApiError, Code};
-use crate::http::request::ApiRequest;
+use crate::http::request::{ApiRequest, Parameter, bad_parameter};
+use crate::service::context::RequestContext;
+use crate::service::kill_switch_preview::{self, KillScope};
+use crate::service::list::MAX_SCAN_TIME;
 use crate::service::operations::{self, KillName};
 use crate::service::{types, workers};
 
@@ -17,6 +21,33 @@ impl Input for KillName {
     fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
         request.segments.next().unwrap_or_default().parse()
     }
+}
+
+impl Input for KillScope {
+    const QUERY: &'static [Parameter] = &[
+        Parameter { name: "type", description: "Only tasks of this type.", schema: TYPE_NAME },
+        Parameter {
+            name: "matches",
+            description: "Only tasks with the tag, or only those whose id begins with the name. Default: both.",
+            schema: r#"{"type": "string", "enum": ["tag", "id_prefix"]}"#,
+        },
+    ];
+
+    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
+        let matches = request.query.text("matches").map(|text| {
+            let known = KillMatch::ALL.into_iter().find(|matches| matches.name() == text);
+            known.ok_or_else(|| bad_parameter("matches", "it is neither `tag` nor `id_prefix`"))
+        });
+        Ok(Self { task_type: request.query.type_name("type")?, matches: matches.transpose()? })
+    }
+}
+
+async fn preview_kill_switch(
+    context: RequestContext,
+    name: KillName,
+    scope: KillScope,
+) -> Result<KillSwitchPreview, ApiError> {
+    kill_switch_preview::preview(context, name, scope, MAX_SCAN_TIME).await
 }
 
 pub(super) fn all() -> Vec<Route> {
@@ -54,6 +85,12 @@ pub(super) fn all() -> Vec<Route> {
         .problems([Code::UnknownType]),
         get("/v1/kill-switches", "List the active kill switches", operations::list_kill_switches)
             .without([Code::StoreUnavailable]),
+        get(
+            "/v1/kill-switches/{name}/preview",
+            "Count the open tasks that a kill switch would cancel",
+            preview_kill_switch,
+        )
+        .problems([Code::NotVisibleYet]),
         put(
             kill_switch,
             "Set a kill switch: cancel tasks with this tag or id prefix instead of starting them",

@@ -1,6 +1,7 @@
 //! Routes of recurring schedules.
 
-use kafleet_documents::{NewSchedule, ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes};
+use kafleet_config::Role;
+use kafleet_documents::{BackfillPreview, NewSchedule, ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes};
 use kafleet_model::schedule::{CONFIG_OWNER, Spec};
 use kafleet_model::task::id::clip;
 
@@ -10,6 +11,7 @@ use crate::http::input::{Input, json_bodies, parameter};
 use crate::http::problem::{ApiError, Code};
 use crate::http::request::{ApiRequest, Parameter, bad_parameter};
 use crate::service::context::{Name, RequestContext};
+use crate::service::schedule_previews;
 use crate::service::schedules::{self, DEFAULT_TIMES, MAX_TIMES, PutOutcome};
 
 json_bodies! { required NewSchedule, Spec; optional; }
@@ -92,6 +94,9 @@ pub(super) fn all() -> Vec<Route> {
         put("/v1/schedules/{id}", "Replace or create a schedule", replace)
             .success([(200, "Replaced; changed times apply from now on."), (201, "Created.")])
             .problems([Code::TooManySchedules, Code::UnknownType, Code::Schema]),
+        post("/v1/schedules/{id}/preview", "Check a definition, and list its next times", schedule_previews::preview)
+            .role(Role::Read)
+            .success([(200, "Checked; nothing was changed. `valid` is false if the definition would be refused.")]),
         with_unknown_schedule(delete("/v1/schedules/{id}", "Delete a schedule", schedules::delete))
             .success([(200, "Deleted; the deleted schedule. Its tasks stay.")]),
         with_unknown_schedule(post(
@@ -105,6 +110,12 @@ pub(super) fn all() -> Vec<Route> {
         with_unknown_schedule(post("/v1/schedules/{id}/trigger", "Run a schedule once, now", schedules::trigger))
             .success([requested])
             .problems([Code::UnknownType]),
+        with_unknown_schedule(get(
+            "/v1/schedules/{id}/backfill",
+            "Count the tasks that a backfill would create",
+            preview_backfill,
+        ))
+        .problems([Code::TooManyTimes]),
         with_unknown_schedule(post(
             "/v1/schedules/{id}/backfill",
             "Create the missing tasks of past firing times",
@@ -127,6 +138,14 @@ async fn replace(
 ) -> Result<WithStatus<ScheduleDocument>, ApiError> {
     let PutOutcome { schedule, is_new } = schedules::put(context, id, spec, owner).await?;
     Ok(WithStatus(if is_new { 201 } else { 200 }, schedule))
+}
+
+async fn preview_backfill(
+    context: RequestContext,
+    name: Name,
+    range: BackfillRange,
+) -> Result<BackfillPreview, ApiError> {
+    schedule_previews::backfill(context, name, range.from_ms, range.to_ms).await
 }
 
 async fn backfill(

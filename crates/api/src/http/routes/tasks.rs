@@ -29,7 +29,7 @@ use crate::service::log::{DEFAULT_LINES, Lines, MAX_LINES};
 use crate::service::suggestions::{self, UnfinishedSearch};
 use crate::service::tree::{DEFAULT_DEPTH, DEFAULT_LIMIT, MAX_LIMIT, TreeSize};
 use crate::service::watch_fleet::{self, WatchScope};
-use crate::service::{attachments, cancel, create, list, log, report, retry, start, task, tree, watch, why};
+use crate::service::{attachments, cancel, create, list, log, preview, report, retry, start, task, tree, watch, why};
 
 json_bodies! { required CreateTask, Report, AppendLog; optional RetryTask, CancelTask, StartTask; }
 
@@ -205,6 +205,10 @@ fn creations() -> Vec<Route> {
             .problems(task)
             .problems(outcome)
             .problems([Code::NotAnnounced]),
+        post("/v1/preview", "Check a task without creating it", preview::preview)
+            .role(Role::Submit)
+            .success([(200, "Checked; nothing was created. `valid` is false if the task would be refused.")])
+            .problems([Code::NotVisibleYet]),
         // The problems of items are those of a batch with `atomic`.
         post("/v1/batches", batch, create_batch)
             .role(Role::Submit)

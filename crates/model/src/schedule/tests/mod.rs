@@ -50,6 +50,35 @@ fn cron_times_use_the_time_zone() {
     }
 }
 
+#[test]
+fn times_are_described_in_words() {
+    for (cron, words) in [
+        ("0 3 * * *", "at 03:00 every day, Europe/Berlin"),
+        ("@daily", "at 00:00 every day, Europe/Berlin"),
+        ("@hourly", "at minute 0 past every hour, Europe/Berlin"),
+        ("*/15 * * * *", "every 15 minutes, Europe/Berlin"),
+        ("* * * * *", "every minute, Europe/Berlin"),
+        ("0 9 * * MON-FRI", "at 09:00, on Monday to Friday, Europe/Berlin"),
+        ("30 18 L * *", "at 18:30, on the last day of the month, Europe/Berlin"),
+        ("0 0 * * TUE#2", "at 00:00, on the 2nd Tuesday of the month, Europe/Berlin"),
+        ("0 0 13 * FRI", "at 00:00, on day 13 or Friday, Europe/Berlin"),
+        ("0 3 * JAN *", "at 03:00 every day, in January, Europe/Berlin"),
+        ("*/20 30 2 * * *", "at 02:30 every day, every 20 seconds, Europe/Berlin"),
+        // Steps that do not fill their range are lists.
+        ("0-30/10 * * * *", "at minute 0, 10, 20, and 30 past every hour, Europe/Berlin"),
+        ("*/45 * * * *", "at minute 0 and 45 past every hour, Europe/Berlin"),
+        ("0 3 1 */6 *", "at 03:00, on day 1, in January and July, Europe/Berlin"),
+    ] {
+        assert_eq!(spec(cron, "Europe/Berlin").words().as_deref(), Some(words), "{cron}");
+    }
+    assert_eq!(every("10m").words().as_deref(), Some("every 10m"));
+    let jittered = Spec { jitter: Some("5m".parse().unwrap()), ..every("1h") };
+    assert_eq!(jittered.words().as_deref(), Some("every 1h, up to 5m later"));
+    assert_eq!(spec("odd", "UTC").words(), None);
+    assert!(time_zone_names().iter().all(|name| time_zone(name).is_some()));
+    assert!(time_zone_names().iter().any(|name| name == "Europe/Berlin"));
+}
+
 /// When the clock is set forward, a fixed time in the gap fires right after it, and a recurring one is skipped. When the
 /// clock is set back, a fixed time fires once, and a recurring one both times.
 #[test]
@@ -269,7 +298,7 @@ fn overlap_modes_behave_as_documented() {
     assert_eq!(buffer.tasks("2026-11-20T03:03:10Z", true), [""; 0]);
     assert_eq!(buffer.tasks("2026-11-20T03:03:20Z", false), ["s.20261120T030200Z"]);
     buffer.at("2026-11-20T03:04:00Z", true);
-    buffer.schedule.paused = Some(SchedulePause { at_ms: 0, reason: None });
+    buffer.schedule.paused = Some(SchedulePause { at_ms: 0, reason: None, by: None });
     assert_eq!(buffer.tasks("2026-11-20T03:05:00Z", false), [""; 0]);
     assert_eq!((buffer.state.waiting_ms, buffer.state.skipped), (None, 2), "a pause skips the buffered firing");
     let mut replace = Play::new(Overlap::Replace, "2026-11-20T03:00:00Z");
