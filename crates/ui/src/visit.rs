@@ -177,6 +177,8 @@ pub(super) struct Visit {
     /// Name of the token.
     pub by: Option<Arc<str>>,
     pub view: View,
+    /// Path and query of the page.
+    pub path: String,
     /// First parameter of the path.
     pub segment: String,
     /// Second parameter of the path.
