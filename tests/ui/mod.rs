@@ -3,13 +3,15 @@
 mod access;
 mod actions;
 mod appearance;
-mod browser;
+pub mod browser;
 mod chromium;
 mod failures;
 mod hostile;
 mod live;
+mod masking;
 mod outages;
 mod pages;
 mod queues;
+pub mod roles;
 mod searches;
 mod times;

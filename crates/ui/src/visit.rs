@@ -203,7 +203,7 @@ impl Visit {
 
     /// Caller of services.
     pub(super) fn context(&self) -> RequestContext {
-        RequestContext { api: self.api.clone(), by: self.by.clone() }
+        RequestContext { api: self.api.clone(), by: self.by.clone(), role: self.view.role }
     }
 
     /// Task of the page.

@@ -26,6 +26,8 @@ pub mod header;
 pub mod id;
 pub mod limits;
 #[doc(hidden)]
+pub mod param_tags;
+#[doc(hidden)]
 pub mod partition;
 #[doc(hidden)]
 pub mod patch;

@@ -44,7 +44,7 @@ fn submit_form(visit: &Visit, task_type: &str, inputs: Vec<Markup>) -> Markup {
     let name = if task_type.is_empty() { "TYPE".to_owned() } else { quoted(task_type) };
     Form {
         effect: html! {
-            @if let Some(id) = visit.query.get("like") {
+            @if let Some(id) = visit.value("like") {
                 p { "Filled in from " a href=(visit.view.task(id)) { (id) } "." }
             }
         },
@@ -71,6 +71,7 @@ fn inputs<'a>(
     let params = value("params").map(str::to_owned).or(template).unwrap_or_else(|| "{}".to_owned());
     vec![
         identity(visit),
+        like(visit),
         Input::new("type", "Type", value("type")).suggestions(names).required().render(),
         Input::new("params", "Params", Some(&params)).lines(10).hint("JSON").render(),
         text("id", "Id", "default: a unique one"),
@@ -78,6 +79,11 @@ fn inputs<'a>(
         text("tags", "Tags", "separated by commas"),
         more_inputs(value),
     ]
+}
+
+/// Hidden field with the task that the form was filled in from, whose masked values the new task gets.
+fn like(visit: &Visit) -> Markup {
+    html! { @if let Some(id) = visit.value("like") { input type="hidden" name="like" value=(id); } }
 }
 
 fn more_inputs<'a>(value: &impl Fn(&str) -> Option<&'a str>) -> Markup {
@@ -132,10 +138,10 @@ async fn model(visit: &Visit, id: &str) -> Result<Vec<(&'static str, String)>, A
     if let Ok(params) = from_kafka(task::params(visit.context(), id, After::default())).await {
         fields.push(("params", params.params.slice().pretty()));
     }
-    fields.extend(status.task_type.map(|name| ("type", name)));
+    fields.extend(status.task_type.clone().map(|name| ("type", name)));
     fields.extend(status.fields.name.clone().map(|name| ("name", name)));
     fields.extend(status.fields.link.clone().map(|link| ("link", link)));
-    fields.push(("tags", status.fields.tags.join(", ")));
+    fields.push(("tags", status.own_tags().join(", ")));
     Ok(fields)
 }
 
@@ -144,7 +150,9 @@ pub(in super::super) async fn submit(visit: &Visit) -> Result<Redirect, ApiError
     for name in TEXTS {
         body.extend(visit.entered.get(name).map(|text| (name.to_owned(), json!(text.trim()).into())));
     }
-    body.extend(visit.entered.json("params")?.map(|params| ("params".to_owned(), params)));
+    if let Some(params) = visit.entered.json("params")? {
+        body.insert("params".to_owned(), with_hidden_values(visit, params).await?);
+    }
     let tags = comma_list(visit.entered.get("tags").unwrap_or_default());
     if !tags.is_empty() {
         body.insert("tags".to_owned(), json!(tags).into());
@@ -157,6 +165,15 @@ pub(in super::super) async fn submit(visit: &Visit) -> Result<Redirect, ApiError
     let created = create::create(visit.context(), document(&body)?, BodyMemory::default(), None, None).await?;
     let done = if created.is_new { "submitted" } else { "exists" };
     Ok(after_position(task_path(created.task.id.as_str()), position(&created.task), done))
+}
+
+/// Params with the values that the form shows masked, of the task that it was filled in from.
+async fn with_hidden_values(visit: &Visit, params: RawJson) -> Result<RawJson, ApiError> {
+    let task_type = visit.entered.get("type").unwrap_or_default().trim();
+    match visit.entered.get("like") {
+        Some(like) => task::with_hidden_values(visit.context(), task_id(like)?, task_type, params).await,
+        None => Ok(params),
+    }
 }
 
 #[cfg(test)]
