@@ -293,8 +293,13 @@ fn numbers(numbers: &[i32]) -> String {
     numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
+/// Note with values; `None` without any.
+fn list(name: &str, values: &[String]) -> Option<String> {
+    (!values.is_empty()).then(|| format!("{name} {}", values.join(" ")))
+}
+
 /// Notes of a type: pause, limits and circuit (a star marks those set on the running fleet), kill switches, stopped
-/// workers.
+/// workers, declared and masked params.
 fn status_notes(document: &TypeDocument) -> Field {
     let limits = &document.limits;
     let totals = document.worker_totals.as_ref();
@@ -315,6 +320,8 @@ fn status_notes(document: &TypeDocument) -> Field {
         totals
             .filter(|totals| !totals.refused.is_empty())
             .map(|totals| format!("refused partitions {}", numbers(&totals.refused))),
+        list("index", &document.declared.index),
+        list("mask", &document.declared.mask),
     ];
     let words: Vec<String> = words.into_iter().flatten().collect();
     if words.is_empty() { Field::Empty } else { Field::Text(words.join(", ")) }
@@ -324,7 +331,7 @@ fn status_notes(document: &TypeDocument) -> Field {
 mod tests {
     use super::*;
     use crate::cli::output::Paint;
-    use kafleet_documents::{CircuitDocument, WorkerTotals};
+    use kafleet_documents::{CircuitDocument, DeclaredParams, WorkerTotals};
 
     #[test]
     fn every_task_is_counted_once() {
@@ -374,10 +381,11 @@ mod tests {
             doc: None,
             schema: None,
             output: None,
+            declared: DeclaredParams { index: vec!["params.order.id".into()], mask: vec!["/card".into()] },
         };
         let expected = "\
 TYPE  TOPIC  BACKLOG  QUEUED  RUNNING  OTHER PENDING  SUCCEEDED  UNSUCCESSFUL  IN  OUT  TREND     DRAINED IN  WORK
-echo  yes          6       4        2              4        100            11  3   4.5  draining  4 min       slots 4*, at most 9, kill batch-7, stopped in 1 of 2 workers, circuit closed*, circuit open in 1 of 2 workers, refused partitions 0 3";
+echo  yes          6       4        2              4        100            11  3   4.5  draining  4 min       slots 4*, at most 9, kill batch-7, stopped in 1 of 2 workers, circuit closed*, circuit open in 1 of 2 workers, refused partitions 0 3, index params.order.id, mask /card";
         assert_eq!(rows(&[echo]).draw(Paint(false), false), expected);
     }
 

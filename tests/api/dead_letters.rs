@@ -18,6 +18,12 @@ const PARTITIONS: u32 = 2;
 
 pub async fn with_letters() -> Fleet {
     let fleet = fleet().await;
+    make_letter_topics(&fleet);
+    fleet
+}
+
+/// Creates the dead-letter topics of a fleet.
+pub fn make_letter_topics(fleet: &Fleet) {
     let topic = |name: &str| TopicSpec {
         name: fleet.names.dead(name),
         partitions: PARTITIONS,
@@ -25,7 +31,6 @@ pub async fn with_letters() -> Fleet {
         config: Vec::new(),
     };
     fleet.log.apply_topics(&[topic("echo"), topic("resize")], DEADLINE).unwrap();
-    fleet
 }
 
 /// Dead letter in the format of a worker.
@@ -35,6 +40,7 @@ pub struct NewLetter<'a> {
     /// Task and run of the dead letter.
     pub task: Option<(&'a str, u32)>,
     pub code: &'a str,
+    pub message: &'a str,
     pub at_ms: i64,
     pub value: &'a [u8],
     pub headers: &'a [(&'a str, &'a [u8])],
@@ -47,6 +53,7 @@ pub const LETTER: NewLetter<'_> = NewLetter {
     key: "a",
     task: Some(("a", 1)),
     code: "exhausted",
+    message: "it would not do",
     at_ms: 1_000,
     value: br#"{"n":1}"#,
     headers: &[],
@@ -74,7 +81,7 @@ impl Fleet {
         let task = given.task.map(|(id, run)| (TaskId::parse(id).unwrap(), run));
         let letter = DeadLetterHeaders {
             code: given.code,
-            message: "it would not do",
+            message: given.message,
             pointer: None,
             topic: &topic,
             partition: from,

@@ -149,6 +149,11 @@ pub async fn fleet_with(app: impl FnOnce(&mut Registry)) -> Fleet {
     fleet
 }
 
+/// Fleet whose API belongs to an application. Its events are not projected until [`Fleet::track`].
+pub async fn unfolded_with(config: ApiConfig, app: impl FnOnce(&mut Registry)) -> Fleet {
+    open(config, store::MemoryStore::default(), app).await
+}
+
 /// Fleet whose events are not projected until [`Fleet::track`].
 pub async fn unfolded(config: ApiConfig) -> Fleet {
     unfolded_on(config, store::MemoryStore::default()).await

@@ -19,6 +19,7 @@ mod later_runs;
 mod leases;
 pub mod lists;
 mod logs;
+pub mod masking;
 mod operations;
 mod patch;
 mod previews;

@@ -3,11 +3,17 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kafleet::documents::TaskPage;
+use kafleet::config::{ApiConfig, TypePolicy};
+use kafleet::documents::{Status, Suggestions, TaskPage, Types};
+use kafleet::handlers::builtin::echo::Echo;
+use kafleet::handlers::{Registry, TypeRegistration};
 use kafleet::model::event::{Announcement, Event, Kind};
 use kafleet::model::task::Policy;
 
-use crate::api::fixture::{Fleet, fleet};
+use reqwest::Method;
+use serde_json::json;
+
+use crate::api::fixture::{Fleet, fleet, unfolded_with};
 use crate::api::lists::{all, ids, next_millisecond};
 
 /// Announces an `echo` task like its producer.
@@ -76,6 +82,57 @@ async fn names_and_errors_are_found_at_any_level() {
     }
     let trees: Vec<String> = all(&fleet, "level=any&limit=2").await.into_iter().map(|task| task.id).collect();
     assert_eq!(trees, ["c", "c:z", "b", "a", "a:x", "a:x:y"], "the newest tree first, parents before children");
+}
+
+#[tokio::test]
+async fn tasks_are_found_by_declared_params() {
+    let policy = TypePolicy { index: vec!["/customer".into(), "/order/id".into()], ..TypePolicy::default() };
+    let declare = |registry: &mut Registry| {
+        registry.add("echo", TypeRegistration { policy, ..TypeRegistration::new(Echo) });
+    };
+    let fleet = unfolded_with(ApiConfig::default(), declare).await;
+    fleet.track();
+    for (id, params) in [
+        ("a", json!({"customer": "Ada, L.", "order": {"id": 42}})),
+        ("b", json!({"customer": "Bob", "order": {"id": "42"}})),
+        ("c", json!({"customer": ["Bob"]})),
+    ] {
+        fleet.create(json!({"type": "echo", "id": id, "params": params, "tags": ["shop"]})).await;
+    }
+    fleet.folded().await;
+    for (query, expected) in [
+        ("params.customer:Bob", vec!["b"]),
+        ("params.customer:\"Ada, L.\"", vec!["a"]),
+        ("params.order.id:42", vec!["a", "b"]),
+        ("params.customer:bob", vec![]),
+        ("-params.order.id:42", vec!["c"]),
+        ("tag:shop params.customer:Bob", vec!["b"]),
+    ] {
+        let query: String = url::form_urlencoded::byte_serialize(query.as_bytes()).collect();
+        assert_eq!(ids(&fleet, &format!("q={query}")).await, expected, "{query}");
+    }
+    let suggestions: Suggestions = fleet.get("/v1/suggestions?q=params.c").await;
+    assert_eq!(suggestions.suggestions[0].text, "params.customer:");
+    let values: Suggestions = fleet.get("/v1/suggestions?q=params.order.id:4").await;
+    assert_eq!((values.suggestions[0].text.as_str(), values.suggestions[0].tasks), ("42", Some(2)));
+    let types: Types = fleet.get("/v1/types").await;
+    let echo = types.types.into_iter().find(|document| document.name == "echo").unwrap();
+    assert_eq!(echo.declared.index, ["params.customer", "params.order.id"]);
+
+    let own = json!({"type": "echo", "id": "d", "tags": ["params.customer=Bob"]});
+    let (status, problem) = fleet.post("/v1/tasks", own).await;
+    assert_eq!((status, problem["pointer"].as_str()), (400, Some("/tags")), "{problem}");
+    for (tags, status) in
+        [(json!(["new"]), 200), (json!(["new", "params.customer=Bob"]), 200), (json!(["params.x=1"]), 400)]
+    {
+        let request = fleet.request(Method::PATCH, "/v1/tasks/b").json(&json!({"tags": tags}));
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status(), status, "{tags}");
+        if status == 200 {
+            let changed: Status = answer.json().await.unwrap();
+            assert_eq!(changed.fields.tags, ["new", "params.customer=Bob", "params.order.id=42"]);
+        }
+    }
 }
 
 /// Time ranges apply to the tasks, not to their trees.

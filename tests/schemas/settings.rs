@@ -112,7 +112,8 @@ impl Language {
 
 /// Settings that apps declare: those that single tasks override too, and the others.
 fn declared() -> (Vec<&'static TypeSetting>, Vec<&'static TypeSetting>) {
-    let of_tasks: Vec<&str> = Policy::fields().map(|field| field.name).collect();
+    // The field `index` of a task is its place among its siblings, not the setting.
+    let of_tasks: Vec<&str> = Policy::fields().map(|field| field.name).filter(|name| *name != "index").collect();
     TYPE_SETTINGS
         .iter()
         .filter(|setting| setting.scope == SettingScope::Declarable)

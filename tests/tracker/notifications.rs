@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use kafleet::broker::TopicSpec;
+use kafleet::control::types::{DeclaredLimits, TypeRecord};
+use kafleet::control::{CONTROL_VERSION, ControlKey, ControlRecord, put_record};
 use kafleet::handlers::builtin::callback::TYPE;
 use kafleet::model::event::{Event, Kind, Payload};
 use kafleet::model::json::RawJson;
@@ -122,6 +124,29 @@ async fn refold_repeats_no_notification() {
     let tracker = again.tracker().await;
     again.write(&event_log("b", 5)).await;
     all_notified(&again, 25).await;
+    tracker.stop().await;
+}
+
+/// A callback leaves the fleet: the type declares what it must not contain.
+#[tokio::test(flavor = "multi_thread")]
+async fn notification_contains_no_masked_value() {
+    let (fixture, _) = fixture(1);
+    make_callback_topic(&fixture);
+    let policy = DeclaredLimits { mask: vec!["/card".into()], ..DeclaredLimits::default() };
+    let declared = TypeRecord { v: CONTROL_VERSION, policy, ..TypeRecord::default() };
+    let key = ControlKey::Type("root".to_owned());
+    let record = ControlRecord::Type(Box::new(declared));
+    put_record(&fixture.producer, &fixture.names, &key, &record).await.unwrap();
+    let tracker = fixture.tracker().await;
+    let mut paid = succeeded("a");
+    let output = RawJson::parse(br#"{"card":"4111","n":1}"#).ok();
+    paid.payload = Payload::Succeeded { started_at_ms: None, output };
+    fixture.write(&[notifying_task("a"), paid]).await;
+    all_notified(&fixture, 1).await;
+    for record in read_all(&fixture, &fixture.names.tasks(TYPE)) {
+        let NotificationRecord { body } = serde_json::from_slice(record.value.as_deref().unwrap()).unwrap();
+        assert_eq!(body.data["result"].text(), r#"{"card":"•••","n":1}"#);
+    }
     tracker.stop().await;
 }
 

@@ -111,7 +111,7 @@ pub fn token(role: Role) -> String {
 /// Configuration with a token per role.
 pub fn with_tokens(ui: UiConfig) -> ApiConfig {
     let token = |role: Role| TokenConfig { name: format!("{role:?}").to_lowercase(), token: token(role), role };
-    let tokens = [Role::Read, Role::Submit, Role::Operate].map(token).to_vec();
+    let tokens = Role::ALL.map(token).to_vec();
     ApiConfig { tokens, ui, ..ApiConfig::default() }
 }
 

@@ -3,14 +3,16 @@
 mod access;
 mod actions;
 mod appearance;
-mod browser;
+pub mod browser;
 mod chromium;
 mod failures;
 mod forms;
 mod hostile;
 mod live;
+mod masking;
 mod outages;
 mod pages;
 mod queues;
+pub mod roles;
 mod searches;
 mod times;

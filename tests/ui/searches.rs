@@ -1,11 +1,14 @@
 //! Searches, lists and bulk actions: levels, counts, and what cannot be found.
 
+use kafleet::config::{ApiConfig, TypePolicy};
 use kafleet::documents::TaskPage;
+use kafleet::handlers::builtin::echo::Echo;
+use kafleet::handlers::{Registry, TypeRegistration};
 use kafleet::model::event::{AttemptFailure, Kind, Payload};
 use reqwest::Method;
 use serde_json::json;
 
-use crate::api::fixture::{Fleet, eventually, fleet};
+use crate::api::fixture::{Fleet, eventually, fleet, unfolded_with};
 use crate::ui::browser::{Browser, Page};
 use crate::ui::pages::{OF_TASK, PLAIN, fleet_with_tree};
 
@@ -202,4 +205,18 @@ async fn links_and_colours_of_terminals_leave_nothing_behind() {
     page.has(&["or␣der"]);
     let title = page.text.split_once("<title>").unwrap().1.split_once("</title>").unwrap().0;
     assert!(title.chars().count() < 100, "{title}");
+}
+
+#[tokio::test]
+async fn empty_answer_names_the_declared_params() {
+    let policy = TypePolicy { index: vec!["/customer".into()], mask: vec!["/card".into()], ..TypePolicy::default() };
+    let declare = |registry: &mut Registry| {
+        registry.add("echo", TypeRegistration { policy, ..TypeRegistration::new(Echo) });
+    };
+    let fleet = unfolded_with(ApiConfig::default(), declare).await;
+    fleet.track();
+    let browser = Browser::new(&fleet);
+    browser.open("/tasks?q=ada").await.has(&["of params only the declared ones", "<code>params.customer:</code>"]);
+    browser.open("/tasks?q=params.customer%3Aada").await.lacks(&["of params only", "is not a qualifier"]);
+    browser.open("/types/echo").await.has(&["Searched params", "<code>params.customer</code>", "<code>/card</code>"]);
 }

@@ -11,6 +11,7 @@ mod children;
 mod circuits;
 mod commits;
 mod control;
+mod declared_params;
 mod denied;
 mod failed_producer;
 mod faults;

@@ -21,6 +21,7 @@ use super::fleet::Fleet;
 use super::http::auth::LiveAccess;
 use super::http::ops::Ops;
 use super::pages::OpenPages;
+use super::read::mask::Masks;
 use super::read::queue_samples::Queues;
 use super::read::reads::Reads;
 use super::read::suggest::RecentValues;
@@ -117,7 +118,6 @@ impl Api {
         let publisher = Publisher::new(producer, setup.topology, "kafleet/api")
             .with_counter(&setup.metrics.tasks.submitted)
             .with_tracer(setup.tracer.as_ref());
-        let reads = Reads::new(setup.store.clone(), broker.clone(), &publisher, shutdown.clone());
         let control = ControlWatch::new(ControlState::without_task_commands().with_schedules().with_types());
         let types = Arc::new(TypeCatalog {
             registry: setup.registry,
@@ -128,6 +128,8 @@ impl Api {
             max_tree_age: setup.max_tree_age,
             topics: Topics::default(),
         });
+        let masks = Masks::new(types.clone());
+        let reads = Reads::new(setup.store.clone(), types.broker.clone(), &publisher, masks, shutdown.clone());
         let writes = Writes {
             reads: reads.clone(),
             types: types.clone(),

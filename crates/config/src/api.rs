@@ -107,6 +107,27 @@ pub enum Role {
     Read,
     Submit,
     Operate,
+    /// Also sees masked values.
+    Admin,
+}
+
+impl Role {
+    /// All roles, each with those before it.
+    pub const ALL: [Self; 4] = [Self::Read, Self::Submit, Self::Operate, Self::Admin];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Submit => "submit",
+            Self::Operate => "operate",
+            Self::Admin => "admin",
+        }
+    }
+
+    /// Whether the role sees the values that types mask.
+    pub fn sees_masked(self) -> bool {
+        self >= Self::Admin
+    }
 }
 
 pub(super) fn problems(document: &Document, api: &ApiConfig) -> Vec<UnlocatedProblem> {

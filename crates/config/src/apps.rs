@@ -198,6 +198,7 @@ mod tests {
             (json!({"command": ["x"]}), ["`command` is not part of a policy", "remove it"]),
             (json!({"retention": "1d"}), ["`retention` is not part of a policy", "in `[types.NAME]` of kafleet.toml"]),
             (json!({"fail_on": ["a b"]}), ["`a b`", "is not an error kind"]),
+            (json!({"mask": ["/a"], "index": ["/a"]}), ["`/a` is in both `index` and `mask`", "cannot be searched"]),
         ] {
             let problems = combine(declared, &TypeConfig::default()).unwrap_err().join("; ");
             assert!(parts.iter().all(|part| problems.contains(part)), "{problems}");

@@ -86,7 +86,7 @@ pub use log::{LogConfig, TaskLogCopy};
 pub use names::{Names, TypeGroups, app_group};
 pub use ops::OpsConfig;
 pub use otel::{OtelConfig, traces_url};
-pub use policy::{Alarm, ChildLimits};
+pub use policy::{Alarm, ChildLimits, is_masked};
 pub use problem::{ConfigProblem, Problems};
 pub use secrets::without_userinfo;
 pub use shape::schema;

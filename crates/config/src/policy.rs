@@ -100,8 +100,18 @@ impl TypePolicy {
             let span = span.filter(|span| *span > limit)?;
             Some((key, format!("`{key}` {span} is longer than `{of}` {limit}")))
         });
-        longer.collect()
+        // The code of a Rust type may set one of the two, and the configuration the other.
+        let masked = self.index.iter().filter(|pointer| is_masked(&self.mask, pointer));
+        let masked =
+            masked.map(|pointer| ("index", format!("`{pointer}` is in `mask` too: a masked value cannot be searched")));
+        longer.chain(masked).collect()
     }
+}
+
+/// Returns whether a mask contains a pointer, or a value around it.
+pub fn is_masked(mask: &[String], pointer: &str) -> bool {
+    let contains = |rest: &str| rest.is_empty() || rest.starts_with('/');
+    mask.iter().any(|masked| pointer.strip_prefix(masked.as_str()).is_some_and(contains))
 }
 
 #[cfg(test)]
@@ -153,6 +163,18 @@ mod tests {
             (Policy::default(), None),
         ] {
             assert_eq!(kind.contradiction(&own).map(|(field, _)| field), field, "{own:?}");
+        }
+    }
+
+    #[test]
+    fn masked_param_of_the_code_cannot_be_indexed() {
+        let code = TypePolicy { mask: vec!["/card".into()], ..TypePolicy::default() };
+        let index = |pointer: &str| TypeConfig { index: vec![pointer.to_owned()], ..TypeConfig::default() };
+        for (pointer, is_refused) in [("/card", true), ("/card/number", true), ("/cards", false), ("/customer", false)]
+        {
+            let keys: Vec<_> =
+                code.clone().with(&index(pointer)).contradictions().into_iter().map(|(key, _)| key).collect();
+            assert_eq!(keys, ["index"][..usize::from(is_refused)], "{pointer}");
         }
     }
 

@@ -160,7 +160,10 @@ fn allowed(root: &Value, node: &Value) -> String {
         "integer" => format!("a whole number{}", range(node)),
         "number" => format!("a number{}", range(node)),
         "boolean" => "`true` or `false`".to_owned(),
-        "array" => "a list (`[…]`)".to_owned(),
+        "array" => match node.get("maxItems") {
+            Some(most) => format!("a list (`[…]`) of at most {most} values"),
+            None => "a list (`[…]`)".to_owned(),
+        },
         "object" => "a table".to_owned(),
         _ => "a string (`\"…\"`)".to_owned(),
     }

@@ -55,6 +55,22 @@ fn every_problem_is_reported_with_its_line() {
 }
 
 #[test]
+fn invalid_pointers_to_params_are_refused() {
+    for (lines, expected) in [
+        ("mask = [\"card\"]", "`card` in `mask` of `[types.a]` cannot be used: it must begin with `/`"),
+        ("index = [\"/a b\"]", "`/a b` in `index` of `[types.a]` cannot be used: its names"),
+        ("index = [\"/a\", \"/a\"]", "`/a` is twice in `index`"),
+        ("mask = [\"/card\"]\nindex = [\"/card/number\"]", "`/card/number` is in both `index` and `mask`"),
+        (
+            "index = [\"/a\", \"/b\", \"/c\", \"/d\", \"/e\", \"/f\"]",
+            "`types.a.index`: a list is not a list (`[…]`) of at most 5 values",
+        ),
+    ] {
+        refused(&format!("[types.a]\n{lines}\n"), &[expected]);
+    }
+}
+
+#[test]
 fn invalid_schedules_are_reported_with_allowed_values() {
     let with = |line: &str| format!("[schedules.nightly]\n{line}\ntask = {{ type = \"echo\" }}");
     for (line, expected) in [

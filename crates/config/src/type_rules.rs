@@ -1,12 +1,15 @@
 //! Checks of `[types.<name>]` beyond the schema.
 
+use kafleet_model::json::check_pointer;
 use kafleet_model::task::action::{CALLBACK_TYPE, EMAIL_TYPE};
 use kafleet_model::task::header;
 use kafleet_model::task::id::{check_own_type, check_type, clip};
+use kafleet_model::task::param_tags::name_of;
 use kafleet_model::units::duration::Millis;
 
 use super::checks::{MIN_MEMORY, positive};
 use super::document::{Document, dotted, join};
+use super::policy::is_masked;
 use super::shape::{UnlocatedProblem, bad_value, table};
 use super::{Config, HandlerKind, Isolation, Order, TYPE_SETTINGS, TopicsConfig, TypeConfig, TypePolicy, written_keys};
 
@@ -48,6 +51,7 @@ pub(super) fn type_problems(
     }
     problems.extend(error_kinds(&at, kind));
     problems.extend(kept_headers(document, &at, kind));
+    problems.extend(pointers(&at, kind));
     problems.extend(misplaced(&at, kind));
     problems.extend(exec(document, &at, kind));
     problems.extend(http(document, &at, kind));
@@ -239,6 +243,33 @@ fn kept_headers(document: &Document, at: &str, kind: &TypeConfig) -> Vec<Unlocat
         } else if header::is_known(&name.to_ascii_lowercase()) {
             let message = format!("`{name}` in `keep_headers` of {} is read by kafleet itself", table(at));
             problems.push(UnlocatedProblem::new(pointer, message).hint("remove it: its value is part of the task"));
+        }
+    }
+    problems
+}
+
+/// Checks the JSON pointers of `mask` and `index`. What is masked cannot be searched.
+fn pointers(at: &str, kind: &TypeConfig) -> Vec<UnlocatedProblem> {
+    let mut problems = Vec::new();
+    for (key, list) in [("mask", &kind.mask), ("index", &kind.index)] {
+        for (n, pointer) in list.iter().enumerate() {
+            let here = format!("{at}/{key}/{n}");
+            let invalid = match key {
+                "mask" => check_pointer(pointer).err().map(str::to_owned),
+                _ => name_of(pointer).err(),
+            };
+            if let Some(reason) = invalid {
+                let message = format!("`{}` in `{key}` of {} cannot be used: {reason}", clip(pointer), table(at));
+                problems.push(UnlocatedProblem::new(here, message));
+            } else if list[..n].contains(pointer) {
+                let message = format!("`{}` is twice in `{key}` of {}", clip(pointer), table(at));
+                problems.push(UnlocatedProblem::new(here, message).hint("remove one of them"));
+            } else if key == "index" && is_masked(&kind.mask, pointer) {
+                let message = format!("`{}` is in both `index` and `mask` of {}", clip(pointer), table(at));
+                problems.push(
+                    UnlocatedProblem::new(here, message).hint("remove it from one: a masked value cannot be searched"),
+                );
+            }
         }
     }
     problems

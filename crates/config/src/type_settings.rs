@@ -250,6 +250,14 @@ macro_rules! with_type_settings {
             "Names of headers of the task's record that handlers in Rust and apps can read, such as `x-tenant`."
             + "In Rust [with](task-types.md#hooks-and-layers) `cx.header(\"x-tenant\")`; apps get them with the [attempt](app-protocol.md#worker-to-app). At most 16 per task, each up to 1 KiB with its name, as UTF-8; upper and lower case are the same. Headers that kafleet reads itself, and attributes of structured mode, are not kept.",
             policy Vec<String> = Vec::new(), constant KEEP_HEADERS: &'static [&'static str] = &[] => FileOnly;
+        mask: Vec<String> [length(max = 20)], "none",
+            "JSON pointers, such as `/card/number`, to values of params and results that only callers with the role `admin` see, at most 20."
+            + "See [masked values](production.md#masked-values).",
+            policy Vec<String> = Vec::new(), constant MASK: &'static [&'static str] = &[] => Declarable + live;
+        index: Vec<String> [length(max = 5)], "none",
+            "JSON pointers, such as `/customer`, to values of params by which tasks can be found, at most 5."
+            + "See [declared params](search.md#declared-params).",
+            policy Vec<String> = Vec::new(), constant INDEX: &'static [&'static str] = &[] => Declarable;
         isolation: Option<Isolation>, "`\"none\"`",
             "Isolation of attempts: in the worker (`\"none\"`), or in child processes (`\"process\"`)."
             + "For a type of an app: each attempt has a process of the app to itself.",

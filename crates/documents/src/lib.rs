@@ -22,6 +22,7 @@ use kafleet_model::json::RawJson;
 use kafleet_model::record::state::State;
 use kafleet_model::task::document::{ChangeFields, CreateFields, ShownFields, document};
 use kafleet_model::task::field::Scope;
+use kafleet_model::task::param_tags::is_param_tag;
 use kafleet_model::task::patch::{FieldChanges, given};
 use kafleet_model::task::start::check_delay;
 use kafleet_model::task::{Policy, TaskRunner};
@@ -184,6 +185,11 @@ pub struct Status {
 document!(Status, Scope::Status, fields);
 
 impl Status {
+    /// Returns the tags that its creator has given: without those of declared params.
+    pub fn own_tags(&self) -> Vec<String> {
+        self.fields.tags.iter().filter(|tag| !is_param_tag(tag)).cloned().collect()
+    }
+
     /// Returns the runner of the task.
     pub fn runner(&self) -> TaskRunner {
         TaskRunner::of(self.task_type.as_deref(), Some(&self.fields))

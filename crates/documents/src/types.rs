@@ -66,12 +66,24 @@ pub struct TypeDocument {
     /// JSON Schema of the result.
     #[serde(default)]
     pub output: Option<Value>,
+    /// Params that the type declares.
+    #[serde(default)]
+    pub declared: DeclaredParams,
     /// Queue of the type. Only in `GET /v1/types/{type}`, and only if Kafka has answered.
     #[serde(default)]
     pub queue: Option<QueueDocument>,
     /// Events partitions that the store does not cover, as in the list of types. Only in a response with one type.
     #[serde(default)]
     pub incomplete: Vec<u32>,
+}
+
+/// Params that a type declares.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DeclaredParams {
+    /// Terms of searches for tasks by their params, such as `params.order.id`.
+    pub index: Vec<String>,
+    /// JSON pointers to values of params and results that only the role `admin` sees.
+    pub mask: Vec<String>,
 }
 
 /// Number of tasks that failed by themselves.

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::blocking_pool::BlockingPool;
+use super::hidden_params::HiddenParams;
 pub use super::interruption::{CancelReason, Interruption, Restart};
 use super::service::Services;
 use super::task_labels::TaskLabels;
@@ -66,6 +67,9 @@ pub struct Attempt {
     activity: AtomicU32,
     /// Set when the result is known; later output is ignored.
     ended: AtomicBool,
+    /// Texts of masked params, which no message and no line of the log contains.
+    #[doc(hidden)]
+    pub hidden: HiddenParams,
     /// Created on first use: most attempts spawn nothing and have no services.
     extras: OnceLock<Box<Extras>>,
 }
@@ -185,6 +189,7 @@ impl Context {
             interruption: Interruption::default(),
             activity: AtomicU32::new(0),
             ended: AtomicBool::new(false),
+            hidden: HiddenParams::default(),
             extras: OnceLock::new(),
         }))
     }

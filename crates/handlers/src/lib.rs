@@ -40,6 +40,8 @@ mod continuations;
 pub mod egress;
 mod failure;
 mod from_fn;
+#[doc(hidden)]
+pub mod hidden_params;
 pub mod hooks;
 mod interruption;
 pub mod layer;

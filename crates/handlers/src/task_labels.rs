@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use kafleet_model::json::RawJson;
 use kafleet_model::task::Policy;
+use kafleet_model::task::param_tags::is_param_tag;
 use serde::{Deserialize, Serialize};
 
 /// Labels of a task: the metadata that its creator has set besides type and params.
@@ -14,7 +15,7 @@ pub struct TaskLabels {
     /// Display name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Tags, as in searches.
+    /// Tags, as in searches, without those of declared params.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
     /// Person or program that has created the task.
@@ -34,7 +35,7 @@ impl TaskLabels {
         let options = policy.rules.options.as_ref().and_then(|options| RawJson::of(options).ok());
         let labels = Self {
             name: policy.name.clone(),
-            tags: policy.tags.clone(),
+            tags: policy.tags.iter().filter(|tag| !is_param_tag(tag)).cloned().collect(),
             creator: policy.creator.clone(),
             options,
             headers: policy.rules.headers.clone(),

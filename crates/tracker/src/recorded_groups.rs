@@ -1,5 +1,5 @@
-//! Consumer groups that contain the commits of types, followed on the control topic. They may differ from the configured
-//! ones, which another process may have read from another file.
+//! Consumer groups that contain the commits of types, and masks of types, followed on the control topic. They may differ from
+//! the configured ones, which another process may have read from another file.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use kafleet_fleet::control::{ControlState, ControlWatch, GroupRecords, follow_co
 
 use crate::setup::TrackerSetup;
 
-/// Recorded groups of all types.
+/// Recorded groups and masks of all types.
 pub(crate) struct RecordedGroups {
     control: Arc<ControlWatch>,
     topic: String,
@@ -19,7 +19,7 @@ pub(crate) struct RecordedGroups {
 
 impl RecordedGroups {
     pub(crate) fn follow(setup: &TrackerSetup) -> Self {
-        let control = ControlWatch::new(ControlState::without_task_commands());
+        let control = ControlWatch::new(ControlState::without_task_commands().with_types());
         let follower = follow_control(control.clone(), setup.broker.clone(), &setup.topology.names, None);
         Self { control, topic: setup.topology.names.control(), follower }
     }
@@ -29,8 +29,23 @@ impl RecordedGroups {
     /// # Errors
     /// `Unavailable` until the topic has been read: the configured group could be the wrong one.
     pub(crate) fn get(&self) -> Result<GroupRecords, BrokerError> {
+        self.check_read()?;
+        Ok(self.control.state().groups().clone())
+    }
+
+    /// Returns the JSON pointers that a type masks.
+    ///
+    /// # Errors
+    /// `Unavailable` until the topic has been read.
+    pub(crate) fn mask(&self, task_type: &str) -> Result<Vec<String>, BrokerError> {
+        self.check_read()?;
+        let state = self.control.state();
+        Ok(state.types.get(task_type).map(|declared| declared.policy.mask.clone()).unwrap_or_default())
+    }
+
+    fn check_read(&self) -> Result<(), BrokerError> {
         if self.control.is_fully_read() {
-            Ok(self.control.state().groups().clone())
+            Ok(())
         } else {
             Err(BrokerError::Unavailable(format!("`{}` has not been read yet", self.topic)))
         }

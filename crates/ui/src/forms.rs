@@ -1,7 +1,6 @@
 //! Protection of forms: only the UI's own pages may submit them, with the required role.
 
 use axum::http::{HeaderMap, header};
-use kafleet_api::http::auth::role_name;
 use kafleet_api::http::problem::{ApiError, Code};
 
 use super::Page;
@@ -32,7 +31,7 @@ pub(super) fn check_role(page: &Page, view: &View) -> Result<(), ApiError> {
             .hint("use the command line or the API"));
     }
     if view.role < page.role {
-        let (has, needs) = (role_name(view.role), role_name(page.role));
+        let (has, needs) = (view.role.name(), page.role.name());
         return Err(ApiError::new(Code::Forbidden, format!("your role is `{has}`, but this page needs `{needs}`"))
             .hint("log in with a token of that role"));
     }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use axum::http::HeaderValue;
 use axum::http::request::Parts;
 use axum::response::Response;
-use kafleet_api::http::auth::role_name;
 use kafleet_api::http::problem::{ApiError, Code};
 
 use super::Page;
@@ -22,7 +21,7 @@ const INTERVAL_FACTOR: u32 = 4;
 /// Answers a refresh. Those that share a rendering do not wait for a turn.
 pub(super) async fn answer(visit: &Visit, page: &Page, shell: &ShellParts, head: &Parts) -> Response {
     let live = &visit.live;
-    let key = format!("{} {}", role_name(visit.view.role), shell.path);
+    let key = format!("{} {}", visit.view.role.name(), shell.path);
     let render = async { rendered_page(visit, show(visit, page).await) };
     let shared = live.shared.find_or_add(key, live.last_change(&shell.topic), |now| live.refreshes.reserve(now));
     let wait = shared.as_ref().map_or(PAGE_DEADLINE, SharedMain::wait);

@@ -131,6 +131,7 @@ fn open(Ui { api, live }: &Ui, head: &Parts, segments: Vec<String>) -> Result<Vi
         live: live.clone(),
         by: caller.by.map(Into::into),
         view: view_of(api, caller.role),
+        path: head.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned(),
         segment: segments.next().unwrap_or_default(),
         name: segments.next().unwrap_or_default(),
         query: Fields::parse(head.uri.query().unwrap_or_default().as_bytes()),
@@ -158,7 +159,7 @@ fn refused(api: &Api, head: &Parts, error: ApiError) -> Response {
 pub(super) fn plain_problem(api: &Api, headers: &HeaderMap, error: ApiError) -> Response {
     let view = view_of(api, Role::Read);
     let problem = error.document();
-    let main = problem_block(&view, &problem);
+    let main = problem_block(&view, &problem, "");
     let page = frame(&shell_without_session(&view, headers), title_text(&problem), None, &main);
     page_response(problem.status, &page.into_string())
 }
@@ -344,6 +345,6 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
 }
 
 fn problem_page(visit: &Visit, problem: Problem) -> (u16, Body) {
-    let main = problem_block(&visit.view, &problem);
+    let main = problem_block(&visit.view, &problem, &visit.path);
     (problem.status, Body::new(title_text(&problem), main))
 }

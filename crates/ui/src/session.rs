@@ -22,7 +22,7 @@ pub(super) struct Caller {
 /// Identifies the caller by bearer token or session cookie.
 pub(super) fn caller(access: &Access, headers: &HeaderMap, now_ms: i64) -> Result<Caller, ApiError> {
     if !access.needs_token() {
-        return Ok(Caller { by: None, role: Role::Operate });
+        return Ok(Caller { by: None, role: Role::Admin });
     }
     let token = if headers.contains_key(header::AUTHORIZATION) {
         access.authenticate(headers)?

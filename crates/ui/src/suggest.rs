@@ -35,7 +35,7 @@ async fn choices(api: &Api, head: &Parts) -> Result<Response, ApiError> {
     let query = Fields::parse(head.uri.query().unwrap_or_default().as_bytes());
     let text = query.get("q").unwrap_or_default();
     let at = query.number("at")?.unwrap_or_else(|| text.chars().count());
-    let suggested = stored(suggest(&api.reads, &api.recent_values, api.types.declared.names(), text, at)).await?;
+    let suggested = stored(suggest(&api.reads, &api.recent_values, api.types.declared_names(), text, at)).await?;
     let choices: Vec<Choice> =
         suggested.suggestions.iter().map(|suggestion| choice(text, &suggested.replace, suggestion)).collect();
     Ok(json_answer(200, &choices))

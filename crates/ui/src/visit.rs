@@ -178,6 +178,8 @@ pub(super) struct Visit {
     /// Name of the token.
     pub by: Option<Arc<str>>,
     pub view: View,
+    /// Path and query of the page.
+    pub path: String,
     /// First parameter of the path.
     pub segment: String,
     /// Second parameter of the path.
@@ -207,7 +209,7 @@ impl Visit {
 
     /// Caller of services.
     pub(super) fn context(&self) -> RequestContext {
-        RequestContext { api: self.api.clone(), by: self.by.clone() }
+        RequestContext { api: self.api.clone(), by: self.by.clone(), role: self.view.role }
     }
 
     /// Task of the page.

@@ -254,7 +254,8 @@ impl PollBatch {
     ) -> InFlight {
         let kept_headers = decoder.kept_headers(record, &received);
         let correlation = decoder.correlation(record, &received);
-        let ReceivedTask { task, position, progress, has_foreign_headers } = received;
+        let ReceivedTask { mut task, position, progress, has_foreign_headers } = received;
+        task.index_params(&decoder.policy.index);
         if decoder.order == kafleet_config::Order::Key || decoder.has_rate_per_key {
             decoder.key_check.check(record);
         }

@@ -54,6 +54,11 @@ class Policy(Limits, total=False):
     trip_on: Sequence[str]
     """Error kinds that open the type's circuit: while most attempts fail with them, only single probes start. `[]`: the type has
     no circuit."""
+    mask: Sequence[str]
+    """JSON pointers, such as `/card/number`, to values of params and results that only callers with the role `admin` see, at most
+    20."""
+    index: Sequence[str]
+    """JSON pointers, such as `/customer`, to values of params by which tasks can be found, at most 5."""
     isolation: Literal["none", "process"]
     """Isolation of attempts: in the worker (`"none"`), or in child processes (`"process"`)."""
     publish_results: bool

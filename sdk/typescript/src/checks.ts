@@ -59,7 +59,7 @@ const groups: [Check, string][] = [
   [duration, "minBackoff maxBackoff backoffReset maxWait timeout totalTimeout stallTimeout softTimeout failurePeriod"],
   [duration, "delay expires jitter catchUp every"],
   [time, "at startAt endAt"],
-  [texts, "tags tripOn aliases"],
+  [texts, "tags tripOn mask index aliases"],
   [text, "key name id creator link replyTo parent doc zone"],
   [flag, "failFast withResults publishResults"],
   [list, "then actions checks"],

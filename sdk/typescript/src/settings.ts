@@ -47,6 +47,10 @@ export interface Policy extends Limits {
   failurePeriod?: Duration;
   /** Error kinds that open the type's circuit: while most attempts fail with them, only single probes start. `[]`: the type has no circuit. */
   tripOn?: readonly string[];
+  /** JSON pointers, such as `/card/number`, to values of params and results that only callers with the role `admin` see, at most 20. */
+  mask?: readonly string[];
+  /** JSON pointers, such as `/customer`, to values of params by which tasks can be found, at most 5. */
+  index?: readonly string[];
   /** Isolation of attempts: in the worker (`"none"`), or in child processes (`"process"`). */
   isolation?: "none" | "process";
   /** Publish the end of each task to `<prefix>.results.<name>`. */
@@ -75,6 +79,8 @@ export const POLICY_KEYS: ReadonlySet<string> = new Set([
   "maxFailures",
   "failurePeriod",
   "tripOn",
+  "mask",
+  "index",
   "isolation",
   "publishResults",
   "partitions",

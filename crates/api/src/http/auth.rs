@@ -75,8 +75,8 @@ impl Access {
         Ok(())
     }
 
-    /// Checks that the token's role permits the request. Returns the token's name.
-    pub(crate) fn check(&self, headers: &HeaderMap, needed: Role) -> Result<Option<&str>, ApiError> {
+    /// Checks that the token's role permits the request. Returns the token; `None` if the API has no tokens.
+    pub(crate) fn check(&self, headers: &HeaderMap, needed: Role) -> Result<Option<&TokenConfig>, ApiError> {
         if self.tokens.is_empty() {
             return Ok(None);
         }
@@ -87,12 +87,12 @@ impl Access {
                 format!(
                     "the token `{}` has the role `{}`, but this request needs `{}`",
                     token.name,
-                    role_name(token.role),
-                    role_name(needed)
+                    token.role.name(),
+                    needed.name()
                 ),
             ));
         }
-        Ok(Some(&token.name))
+        Ok(Some(token))
     }
 
     /// Whether requests need a token.
@@ -143,14 +143,6 @@ fn is_equal(a: &Hash, b: &Hash) -> bool {
     std::hint::black_box(a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b))) == 0
 }
 
-pub fn role_name(role: Role) -> &'static str {
-    match role {
-        Role::Read => "read",
-        Role::Submit => "submit",
-        Role::Operate => "operate",
-    }
-}
-
 /// Whether the `Host` header, if present, is a loopback host.
 pub fn names_this_machine(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST) else { return true };
@@ -168,7 +160,7 @@ mod tests {
 
     fn config(tokens: &[(&str, Role)]) -> ApiConfig {
         let token = |(token, role): &(&str, Role)| TokenConfig {
-            name: format!("the-{}", role_name(*role)),
+            name: format!("the-{}", role.name()),
             token: (*token).into(),
             role: *role,
         };

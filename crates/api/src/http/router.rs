@@ -19,6 +19,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, get, on};
 use futures::FutureExt;
+use kafleet_config::Role;
 use kafleet_model::task::id::{TaskId, clip};
 use tokio::time::Instant;
 
@@ -99,7 +100,8 @@ async fn handle(
     }
     let access = api.access.current();
     let token = route.role.map(|role| access.check(&head.headers, role)).transpose()?.flatten();
-    let by: Option<Arc<str>> = token.map(Into::into);
+    let by: Option<Arc<str>> = token.map(|token| token.name.as_str().into());
+    let role = token.map_or(Role::Admin, |token| token.role);
     let segments = segments.map_err(|error| ApiError::new(Code::BadRequest, format!("malformed path: {error}")))?;
     let segments: Vec<String> = segments.iter().map(|(_, value)| value.to_owned()).collect();
     let query = Query::read(&head.uri, &route.query)?;
@@ -121,7 +123,7 @@ async fn handle(
             (body, Some(memory))
         }
     };
-    let (context, segments) = (RequestContext { api, by }, segments.into_iter());
+    let (context, segments) = (RequestContext { api, by, role }, segments.into_iter());
     route.respond(ApiRequest { context, segments, query, headers: head.headers, body, memory }).await
 }
 

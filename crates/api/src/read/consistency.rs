@@ -15,6 +15,7 @@ use kafleet_store::Checkpoint;
 use tokio::time::Instant;
 
 use super::coverage::{Gap, GapKind, is_sampled, take_first_sample};
+use super::mask::Masks;
 use super::reads::{JudgedRecords, Reads, judged_records};
 use crate::backends::not_visible_yet;
 use crate::http::problem::{ApiError, Code};
@@ -36,6 +37,8 @@ pub struct TaskView {
     pub superseded: bool,
     /// Decides about the task's trace.
     pub sampler: Sampler,
+    /// Masks of types, by which its document is made.
+    pub masks: Masks,
 }
 
 impl TaskView {
@@ -246,7 +249,15 @@ async fn read_judged(
     let tasks = ids.iter().zip(records).map(|(id, record)| {
         let record = record?;
         let superseded = is_superseded(record.run, id.ancestors().map(run_of));
-        Some(TaskView { id: id.clone(), partition, checkpoint, record, superseded, sampler })
+        Some(TaskView {
+            id: id.clone(),
+            partition,
+            checkpoint,
+            record,
+            superseded,
+            sampler,
+            masks: reads.masks.clone(),
+        })
     });
     Ok((tasks.collect(), gap))
 }

@@ -18,6 +18,7 @@ pub mod failed_tasks;
 pub(crate) mod failure_roots;
 pub mod failures;
 pub mod fleet_feed;
+pub mod mask;
 pub(crate) mod merge;
 pub mod notices;
 pub(crate) mod own_failed;

@@ -17,6 +17,7 @@ use kafleet_store::{Checkpoint, Entry, Index, LogPage, Store};
 
 use super::consistency::TaskView;
 use super::coverage::{Coverage, Gap, baseline};
+use super::mask::Masks;
 use super::notices::Notices;
 use crate::backends::stored;
 use crate::http::problem::ApiError;
@@ -34,6 +35,8 @@ pub struct Reads {
     /// Provides topic names and the partition of an id; nothing is published here.
     pub topology: Arc<Topology>,
     pub sampler: Sampler,
+    /// Masks of types, by which documents are made.
+    pub masks: Masks,
     pub notices: Arc<Notices>,
     pub shutdown: Shutdown,
 }
@@ -48,11 +51,17 @@ pub(super) struct JudgedRecords {
 }
 
 impl Reads {
-    pub(crate) fn new(store: Arc<dyn Store>, broker: BrokerClient, publisher: &Publisher, shutdown: Shutdown) -> Self {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        broker: BrokerClient,
+        publisher: &Publisher,
+        masks: Masks,
+        shutdown: Shutdown,
+    ) -> Self {
         let (topology, sampler) = (publisher.topology.clone(), publisher.sampler());
         let partitions = topology.events_partitions;
         let (coverage, notices) = (Arc::new(Coverage::new(partitions)), Arc::new(Notices::new(partitions)));
-        Self { store, coverage, broker, topology, sampler, notices, shutdown }
+        Self { store, coverage, broker, topology, sampler, masks, notices, shutdown }
     }
 
     /// Reads records, one result per id. All ids must lie in this partition. A record that the store lacks may exist

@@ -2,7 +2,7 @@
 //! newest root tasks.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use kafleet_documents::{Suggestion, Suggestions, TextSpan};
 use kafleet_model::query::{Completion, Condition, Qualifier, TreeLevel, quoted};
 use kafleet_model::record::TaskRecord;
 use kafleet_model::record::state::State;
+use kafleet_model::task::param_tags::{PREFIX, parts};
 use kafleet_store::Index;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -48,20 +49,30 @@ impl RecentValues {
     }
 }
 
-/// Completes the text before the character `at`. `declared`: types that are suggested without tasks too.
+/// Names that are suggested without tasks too.
+pub struct DeclaredNames {
+    pub types: Vec<String>,
+    /// Declared params of all types, such as `order.id`.
+    pub params: BTreeSet<String>,
+}
+
+/// Completes the text before the character `at`.
 pub async fn suggest(
     reads: &Reads,
     recent: &RecentValues,
-    declared: Vec<String>,
+    declared: DeclaredNames,
     text: &str,
     at: usize,
 ) -> Result<Suggestions, ApiError> {
     let completion = Completion::of(text, at);
     let prefix = completion.prefix.to_lowercase();
     let mut suggestions = match completion.qualifier {
-        None => qualifiers(),
-        Some(Qualifier::Type) => types(reads, declared).await?,
-        Some(qualifier) => values(reads, recent, qualifier).await?,
+        None => qualifiers(&declared.params),
+        Some(Qualifier::Type) => types(reads, declared.types).await?,
+        Some(qualifier) => match &completion.param {
+            Some(param) => param_values(&*recent.get(reads).await?, param),
+            None => values(reads, recent, qualifier).await?,
+        },
     };
     suggestions.retain(|suggestion| suggestion.text.trim_start_matches('"').to_lowercase().starts_with(&prefix));
     suggestions.truncate(MAX_SUGGESTIONS);
@@ -69,13 +80,25 @@ pub async fn suggest(
     Ok(Suggestions { replace, suggestions, incomplete: reads.incomplete().await? })
 }
 
-fn qualifiers() -> Vec<Suggestion> {
+fn qualifiers(params: &BTreeSet<String>) -> Vec<Suggestion> {
     let suggestion = |(_, name, description): (_, &str, &str)| Suggestion {
         text: format!("{name}:"),
         description: Some(description.to_owned()),
         tasks: None,
     };
-    Qualifier::ALL.into_iter().map(suggestion).collect()
+    let of_params = params.iter().map(|name| Suggestion {
+        text: format!("{PREFIX}{name}:"),
+        description: Some("declared param".to_owned()),
+        tasks: None,
+    });
+    Qualifier::ALL.into_iter().map(suggestion).chain(of_params).collect()
+}
+
+/// Values of a declared param.
+fn param_values(recent: &Values, param: &str) -> Vec<Suggestion> {
+    let tags = recent.get(Qualifier::Tag.name()).into_iter().flatten();
+    let of_param = tags.filter_map(|(tag, tasks)| Some((parts(tag).filter(|(name, _)| *name == param)?.1, tasks)));
+    of_param.map(|(text, tasks)| value(&text, Some(*tasks))).collect()
 }
 
 async fn values(reads: &Reads, recent: &RecentValues, qualifier: Qualifier) -> Result<Vec<Suggestion>, ApiError> {

@@ -87,7 +87,7 @@ pub(crate) async fn delete(
 /// Publishes an event about attachments and waits until it has been projected. Returns the task, and true if the event
 /// had no effect.
 async fn publish_and_wait(
-    RequestContext { api, by }: RequestContext,
+    RequestContext { api, by, .. }: RequestContext,
     task: &TaskView,
     payload: Payload,
     message: String,

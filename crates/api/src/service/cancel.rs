@@ -23,7 +23,7 @@ use crate::state::Api;
 const CONTROL_WRITE_DEADLINE: Duration = Duration::from_millis(CANCEL_GRACE_MS as u64 / 2);
 
 pub async fn cancel(context: RequestContext, id: TaskId, input: CancelTask) -> Result<CancelOutcome, ApiError> {
-    let RequestContext { api, by } = context;
+    let RequestContext { api, by, .. } = context;
     check_reason(input.reason.as_deref())?;
     let task = api.reads.find(&id, None).await?;
     if has_ended(&task, input.subtree) {

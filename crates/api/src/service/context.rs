@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use kafleet_config::Role;
+use kafleet_documents::Status;
 use kafleet_model::event::Event;
 use kafleet_model::record::MAX_MESSAGE_CHARS;
 use kafleet_model::task::Position;
@@ -9,6 +11,8 @@ use kafleet_runtime::now_ms;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::http::problem::{ApiError, Code};
+use crate::read::consistency::TaskView;
+use crate::read::status::{open_status, status};
 use crate::state::Api;
 
 /// Maximum page size of lists.
@@ -22,12 +26,19 @@ pub struct RequestContext {
     pub api: Arc<Api>,
     /// Name of the token that authorized the request; `None` if the API has no tokens.
     pub by: Option<Arc<str>>,
+    /// Role of the caller; the highest one if the API has no tokens.
+    pub role: Role,
 }
 
 impl RequestContext {
     /// Name of the caller's token, for records.
     pub(crate) fn caller(&self) -> Option<String> {
         self.by.as_deref().map(str::to_owned)
+    }
+
+    /// Status of a single task: with masked values if the role of the caller sees them.
+    pub(crate) fn status(&self, task: &TaskView) -> Status {
+        if self.role.sees_masked() { open_status(task) } else { status(task) }
     }
 
     /// Creates the audit event of this request, for a target that is not a task.

@@ -5,25 +5,22 @@ use kafleet_model::event::{Event, Payload};
 use kafleet_model::json::RawJson;
 use kafleet_model::task::field::Change;
 use kafleet_model::task::id::{TaskId, clip};
+use kafleet_model::task::param_tags::is_param_tag;
 use kafleet_model::task::patch::Patch;
 use kafleet_model::task::{Policy, TaskRunner};
 use kafleet_runtime::now_ms;
 
 use crate::http::problem::{ApiError, Code};
 use crate::http::request::read_json;
-use crate::read::status::status;
 use crate::service::context::RequestContext;
 use crate::state::Api;
-use crate::write::validate::check_size;
+use crate::write::validate::{check_size, reserved_tag};
 
 /// Fields of a task besides its policy that cannot be changed.
 const FIXED: [&str; 6] = ["type", "params", "id", "parent", "key", "block_when_done"];
 
-pub async fn patch(
-    RequestContext { api, by }: RequestContext,
-    id: TaskId,
-    input: PatchTask,
-) -> Result<Status, ApiError> {
+pub async fn patch(context: RequestContext, id: TaskId, input: PatchTask) -> Result<Status, ApiError> {
+    let api = context.api.clone();
     let patch = patch_of(&api, input, now_ms())?;
     let task = api.reads.find(&id, None).await?;
     if !TaskRunner::of_record(&task.record).can_be_changed() {
@@ -34,6 +31,10 @@ pub async fn patch(
         return Err(not_now(reason));
     }
     let mut policy = task.record.definition.policy.as_deref().cloned().unwrap_or_default();
+    let is_new = |tag: &&String| is_param_tag(tag) && !policy.tags.contains(tag);
+    if let Some(tag) = patch.changes.values().tags.iter().find(is_new) {
+        return Err(reserved_tag(tag));
+    }
     patch.apply(&mut policy);
     let task_type = task.record.task_type.as_deref().unwrap_or_default();
     check_size(&policy)?;
@@ -45,13 +46,13 @@ pub async fn patch(
     let payload = Payload::Patched { patch: Some(Box::new(patch)) };
     let mut event = Event::new(payload, task.id.clone(), task.record.run, now_ms());
     event.message = Some(message);
-    event.by = by;
+    event.by = context.by.clone();
     let position = api.writes.publish_event(event).await?;
     let (updated, ignored) = api.reads.await_outcome(&task, position, "the change").await?;
     if ignored {
         return Err(not_now(format!("`{}` has changed meanwhile: it is {}", updated.id, updated.record.own)));
     }
-    Ok(status(&updated))
+    Ok(context.status(&updated))
 }
 
 /// Reads a change from JSON. A field that no task can change is refused by its name.

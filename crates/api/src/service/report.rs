@@ -10,7 +10,6 @@ use kafleet_runtime::now_ms;
 
 use crate::http::problem::{ApiError, Code};
 use crate::read::consistency::TaskView;
-use crate::read::status::status;
 use crate::service::context::RequestContext;
 
 /// Maximum result size in bytes of compact JSON.
@@ -18,12 +17,9 @@ const MAX_RESULT_BYTES: usize = 256 << 10;
 const REPORTABLE: [State; 6] =
     [State::Queued, State::Running, State::Warning, State::WaitingForChildren, State::Succeeded, State::Failed];
 
-pub(crate) async fn report(
-    RequestContext { api, by }: RequestContext,
-    id: TaskId,
-    report: Report,
-) -> Result<ReportOutcome, ApiError> {
+pub(crate) async fn report(context: RequestContext, id: TaskId, report: Report) -> Result<ReportOutcome, ApiError> {
     check(&report)?;
+    let api = &context.api;
     let task = api.reads.find(&id, None).await?;
     let runner = TaskRunner::of_record(&task.record);
     if runner == TaskRunner::Workers {
@@ -34,10 +30,10 @@ pub(crate) async fn report(
         let reason = format!("`{}` is a bulk action, on which only the API reports", task.id);
         return Err(ApiError::new(Code::NotExternal, reason).hint("to stop it, cancel it"));
     }
-    let event = Event { by, ..event_of(&task, report) };
+    let event = Event { by: context.by.clone(), ..event_of(&task, report) };
     let position = api.writes.publish_event(event).await?;
     let (updated, ignored) = api.reads.await_outcome(&task, position, "the report").await?;
-    Ok(ReportOutcome { status: status(&updated), ignored })
+    Ok(ReportOutcome { status: context.status(&updated), ignored })
 }
 
 fn check(report: &Report) -> Result<(), ApiError> {

@@ -21,7 +21,7 @@ const REPEAT: &str = "it is safe to repeat the request while `run` of the task i
                       repeat is rejected with `not_finished` until the new run has ended";
 
 pub async fn retry(
-    RequestContext { api, by }: RequestContext,
+    RequestContext { api, by, .. }: RequestContext,
     id: TaskId,
     input: RetryTask,
 ) -> Result<RetryOutcome, ApiError> {

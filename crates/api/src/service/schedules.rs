@@ -26,7 +26,7 @@ use crate::backends::detached;
 use crate::http::problem::{ApiError, Code};
 use crate::http::request::bad_parameter;
 use crate::state::Api;
-use crate::write::validate::of_flaw;
+use crate::write::validate::{check_own_tags, of_flaw};
 
 /// Maximum wait until this API has read its own control record, or until the tracker has processed a request.
 const READ_BACK_DEADLINE: Duration = Duration::from_secs(5);
@@ -49,9 +49,16 @@ pub async fn list(RequestContext { api, .. }: RequestContext) -> Result<Schedule
     Ok(Schedules { schedules: schedule_documents(&api, existing).await? })
 }
 
-pub async fn show(RequestContext { api, .. }: RequestContext, Name(id): Name) -> Result<ScheduleDocument, ApiError> {
+pub async fn show(
+    RequestContext { api, role, .. }: RequestContext,
+    Name(id): Name,
+) -> Result<ScheduleDocument, ApiError> {
     let existing = find_schedule(&api, &id).await?;
-    schedule_document(&api, id, existing).await
+    let mut document = schedule_document(&api, id, existing.clone()).await?;
+    if role.sees_masked() {
+        document.spec = existing.spec.clone();
+    }
+    Ok(document)
 }
 
 /// Lists firing times of a schedule. `after_ms`: only later ones; by default those from now on.
@@ -96,11 +103,15 @@ pub struct PutOutcome {
 pub async fn put(
     context: RequestContext,
     id: String,
-    spec: Spec,
+    mut spec: Spec,
     owner: Option<String>,
 ) -> Result<PutOutcome, ApiError> {
     let api = &context.api;
     check_name(&id).map_err(|error| ApiError::new(Code::BadField, error))?;
+    let earlier = api.fleet.control.state().plan.schedules.get(&id).cloned();
+    if let Some(earlier) = earlier {
+        api.reads.masks.restore_template(&mut spec.task, &earlier.spec.task);
+    }
     check_spec(api, &spec, "").await?;
     let change = api.fleet.begin_schedule_change().await?;
     api.fleet.wait_for_control_state().await?;
@@ -259,6 +270,7 @@ pub(super) async fn check_spec(api: &Api, spec: &Spec, at: &str) -> Result<(), A
         return Err(flaw_of(flaw, at));
     }
     let task = &spec.task;
+    check_own_tags(&task.policy, &format!("{at}/task"))?;
     check_limits(api, task, &format!("{at}/task"))?;
     let position = |error: ApiError, below: &str| error.pointer(format!("{at}/task/{below}"));
     api.types.check_type_exists(&task.task_type).await.map_err(|error| position(error, "type"))?;
@@ -370,7 +382,9 @@ async fn schedule_documents(
     let mut documents = Vec::with_capacity(schedules.len());
     for ((id, schedule), state) in schedules.into_iter().zip(states) {
         let error = trouble(api, &schedule).await;
-        documents.push(document(id, &schedule, &state, &ended, error));
+        let mut document = document(id, &schedule, &state, &ended, error);
+        api.reads.masks.hide_in_template(&mut document.spec.task);
+        documents.push(document);
     }
     Ok(documents)
 }

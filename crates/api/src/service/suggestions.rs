@@ -17,5 +17,5 @@ pub(crate) async fn suggestions(
     RequestContext { api, .. }: RequestContext,
     UnfinishedSearch { text, at }: UnfinishedSearch,
 ) -> Result<Suggestions, ApiError> {
-    suggest(&api.reads, &api.recent_values, api.types.declared.names(), &text, at).await
+    suggest(&api.reads, &api.recent_values, api.types.declared_names(), &text, at).await
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kafleet_broker::Partition;
 use kafleet_documents::{History, Params, StateDocument, Status, TaskPage};
 use kafleet_model::event::Event;
+use kafleet_model::json::RawJson;
 use kafleet_model::task::id::TaskId;
 use kafleet_model::task::{Position, RecordSource, TaskSpec, read_task};
 use kafleet_store::Index;
@@ -19,14 +20,10 @@ use crate::read::status as documents;
 use crate::state::Api;
 
 /// Reads the status of a task, with that of its notifications.
-pub async fn status(
-    RequestContext { api, .. }: RequestContext,
-    id: TaskId,
-    After(after): After,
-) -> Result<Status, ApiError> {
-    let task = api.reads.find(&id, after).await?;
-    let deliveries = deliveries(&api, &task).await?;
-    Ok(Status { deliveries, ..documents::status(&task) })
+pub async fn status(context: RequestContext, id: TaskId, After(after): After) -> Result<Status, ApiError> {
+    let task = context.api.reads.find(&id, after).await?;
+    let deliveries = deliveries(&context.api, &task).await?;
+    Ok(Status { deliveries, ..context.status(&task) })
 }
 
 /// Reads only the state of a task.
@@ -70,11 +67,39 @@ pub async fn children(
 
 /// Reads the params of a task from Kafka.
 pub async fn params(
-    RequestContext { api, .. }: RequestContext,
+    RequestContext { api, role, .. }: RequestContext,
     id: TaskId,
     After(after): After,
 ) -> Result<Params, ApiError> {
     let task = api.reads.find(&id, after).await?;
+    let mut params = open_params(&api, &task).await?;
+    if !role.sees_masked() {
+        task.masks.hide(task.record.task_type.as_deref().unwrap_or_default(), &mut params.params);
+    }
+    Ok(params)
+}
+
+/// Puts the values of another task of the same type in the place of their masks, for a copy of a task by a caller who does
+/// not see them: the copy has the same mask.
+pub async fn with_hidden_values(
+    RequestContext { api, .. }: RequestContext,
+    like: TaskId,
+    task_type: &str,
+    params: RawJson,
+) -> Result<RawJson, ApiError> {
+    let mask = api.reads.masks.of(task_type);
+    if params.masked_at(&mask).is_none() {
+        return Ok(params);
+    }
+    let task = api.reads.find(&like, None).await?;
+    if task.record.task_type.as_deref() != Some(task_type) {
+        return Ok(params);
+    }
+    Ok(params.unmasked(&mask, &open_params(&api, &task).await?.params))
+}
+
+/// Reads the params of a task with masked values.
+async fn open_params(api: &Api, task: &TaskView) -> Result<Params, ApiError> {
     if task.record.is_external() {
         return Err(ApiError::new(
             Code::NoParams,
@@ -85,11 +110,11 @@ pub async fn params(
         return Err(ApiError::new(Code::NoParams, format!("`{}` is expected but has not been published", task.id)));
     };
     let in_topic = match task.record.definition.position {
-        Some(position) => in_topic(&api, &task, task_type, position).await,
+        Some(position) => in_topic(api, task, task_type, position).await,
         None => Err(ApiError::new(Code::NoParams, format!("the position of the record of `{}` is not known", task.id))),
     };
     match (in_topic, task.record.definition.record_event_offset) {
-        (Err(error), Some(offset)) => in_event(&api, &task, offset).await?.ok_or(error),
+        (Err(error), Some(offset)) => in_event(api, task, offset).await?.ok_or(error),
         (answer, _) => answer,
     }
 }

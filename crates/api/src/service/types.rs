@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use kafleet_config::TypePolicy;
 use kafleet_documents::{
-    Backlog, CircuitDocument, ConfiguredLimits, FlowDocument, PauseDocument, TypeDocument, TypeLimits, Types,
+    Backlog, CircuitDocument, ConfiguredLimits, DeclaredParams, FlowDocument, PauseDocument, TypeDocument, TypeLimits,
+    Types,
 };
 use kafleet_fleet::control::heartbeat::Heartbeat;
 use kafleet_fleet::control::types::TypeRecord;
@@ -14,6 +15,7 @@ use kafleet_fleet::control::{CircuitSetting, ControlState, Pause};
 use kafleet_handlers::TypeDetails;
 use kafleet_model::record::state::State;
 use kafleet_model::task::id::clip;
+use kafleet_model::task::param_tags::{PREFIX, name_of};
 use kafleet_model::units::time::time_text;
 use serde_json::Value;
 use tokio::time::timeout;
@@ -48,6 +50,9 @@ fn type_document(
     name: String,
 ) -> TypeDocument {
     let (schema, details) = description(api, &name);
+    let index = api.types.index(&name);
+    let index = index.iter().filter_map(|pointer| name_of(pointer).ok()).map(|name| PREFIX.to_owned() + &name);
+    let declared = DeclaredParams { index: index.collect(), mask: api.reads.masks.of(&name) };
     let control = api.fleet.control.state();
     TypeDocument {
         topic,
@@ -64,6 +69,7 @@ fn type_document(
         doc: details.doc,
         schema,
         output: details.output,
+        declared,
         queue: None,
         incomplete: Vec::new(),
         name,

@@ -5,7 +5,6 @@
 //! disconnected.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{HeaderName, header};
@@ -23,7 +22,6 @@ use crate::http::answer::EventStream;
 use crate::http::problem::ApiError;
 use crate::read::consistency::TaskView;
 use crate::read::notices::Subscription;
-use crate::read::status::status;
 use crate::state::Api;
 
 /// Interval of keep-alive comments.
@@ -38,14 +36,11 @@ const MAX_QUEUED_EVENTS: usize = 16;
 const SLOW_CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Follows the status of a task.
-pub(crate) async fn task(
-    RequestContext { api, .. }: RequestContext,
-    id: TaskId,
-    After(after): After,
-) -> Result<EventStream, ApiError> {
+pub(crate) async fn task(context: RequestContext, id: TaskId, After(after): After) -> Result<EventStream, ApiError> {
+    let api = context.api.clone();
     let subscription = api.reads.notices.subscribe(api.topology.partition_of(&id), &id)?;
     let task = api.reads.find(&id, after).await?;
-    Ok(event_stream(|events| async move { follow_task(&api, task, &subscription, events).await }))
+    Ok(event_stream(|events| async move { follow_task(&context, task, &subscription, events).await }))
 }
 
 /// Starts a stream and spawns the task that writes to it.
@@ -112,13 +107,14 @@ fn event(name: &str, document: &impl Serialize) -> Option<Event> {
     }
 }
 
-async fn follow_task(api: &Arc<Api>, task: TaskView, subscription: &Subscription, mut events: Events) {
+async fn follow_task(context: &RequestContext, task: TaskView, subscription: &Subscription, mut events: Events) {
+    let api = &context.api;
     let id = task.id.clone();
     let mut newest = Some(task);
     let mut last_sent: Option<Status> = None;
     loop {
         if let Some(task) = newest.take() {
-            let status = status(&task);
+            let status = context.status(&task);
             if has_changed(last_sent.as_ref(), &status) {
                 if events.send("status", Some(&status.position), &status).await.is_err() {
                     return;

@@ -13,7 +13,7 @@ use kafleet_model::record::state::State;
 use kafleet_model::retention::{Expiry, ExpiryKind};
 use kafleet_model::task::id::TaskId;
 use kafleet_model::task::{Position, TaskSpec};
-use kafleet_model::trace::{Sampler, SpanContext, SpanId};
+use kafleet_model::trace::{SpanContext, SpanId};
 use kafleet_runtime::now_ms;
 use kafleet_store::Checkpoint;
 use tokio::time::Instant;
@@ -22,6 +22,7 @@ use super::Writes;
 use super::lease::{Claim, Lease, PublishOutcome, WAIT_DEADLINE, in_progress, poll_pauses};
 use crate::http::problem::{ApiError, Code};
 use crate::read::consistency::TaskView;
+use crate::read::reads::Reads;
 
 /// Time before the removal of a finished tree from which it accepts no more children. A child published earlier
 /// reopens the tree, a later one would have no parent. Covers [`PUBLISH_DEADLINE`] for the record and for its event,
@@ -87,7 +88,7 @@ impl Writes {
                     done => return done,
                 },
                 Claim::Published(position) => {
-                    return Ok(SubmittedTask::existing(as_published(&task, position, self.publisher.sampler())));
+                    return Ok(SubmittedTask::existing(as_published(&task, position, &self.reads)));
                 }
                 Claim::Busy if Instant::now() >= deadline => return Err(in_progress(&task.id)),
                 Claim::Busy => tokio::time::sleep(pauses.next_wait()).await,
@@ -161,7 +162,7 @@ impl Writes {
             outcome => outcome,
         };
         let PublishedTask { position, .. } = outcome.map_err(|error| self.publish_error(task, error))?;
-        Ok(SubmittedTask { task: as_published(task, position, self.publisher.sampler()), is_new: true })
+        Ok(SubmittedTask { task: as_published(task, position, &self.reads), is_new: true })
     }
 
     fn publish_error(&self, task: &TaskSpec, error: PublishError) -> ApiError {
@@ -197,7 +198,7 @@ pub(crate) fn id_taken(id: &TaskId) -> ApiError {
 }
 
 /// Builds the record that the projection will create for a task just published.
-pub(crate) fn as_published(task: &TaskSpec, position: Position, sampler: Sampler) -> TaskView {
+pub(crate) fn as_published(task: &TaskSpec, position: Position, reads: &Reads) -> TaskView {
     let now_ms = now_ms();
     let mut record = TaskRecord::expected(task.run, now_ms);
     record.times.due_ms = task.policy.as_ref().and_then(|policy| policy.not_before_ms).filter(|at| *at > now_ms);
@@ -210,7 +211,15 @@ pub(crate) fn as_published(task: &TaskSpec, position: Position, sampler: Sampler
     record.definition.trace = task.trace_context().map(|given| SpanContext { span_id, ..given });
     let checkpoint = Checkpoint { offset: position.offset + 1, ..Checkpoint::default() };
     let partition = u32::try_from(position.partition).unwrap_or_default();
-    TaskView { id: task.id.clone(), partition, checkpoint, record, superseded: false, sampler }
+    TaskView {
+        id: task.id.clone(),
+        partition,
+        checkpoint,
+        record,
+        superseded: false,
+        sampler: reads.sampler,
+        masks: reads.masks.clone(),
+    }
 }
 
 pub(crate) fn unknown_parent(parent: &TaskId) -> ApiError {

@@ -133,7 +133,7 @@ impl Writes {
         });
         self.leases.finish(outcomes_by_lease).await;
         let created = |(task, done): (TaskSpec, PublishedTask)| {
-            let published = as_published(&task, done.position, self.publisher.sampler());
+            let published = as_published(&task, done.position, &self.reads);
             (Some(task.id), Ok(SubmittedTask { task: published, is_new: true }))
         };
         Ok(tasks.into_iter().zip(published?).map(created).collect())
@@ -209,7 +209,7 @@ impl Writes {
         }
         let lease = match self.leases.claim(task).await? {
             Claim::Ours(lease) => lease,
-            Claim::Published(position) => return existing(as_published(task, position, self.publisher.sampler())),
+            Claim::Published(position) => return existing(as_published(task, position, &self.reads)),
             Claim::Busy => return Ok(None),
         };
         let view = self.find_published_earlier(task, waited || lease.taken_over).await;

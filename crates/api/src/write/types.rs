@@ -1,19 +1,21 @@
 //! Task types: their topics and the schemas of their params.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use kafleet_broker::{BrokerClient, TopicInfo};
-use kafleet_config::{Topology, TypePolicy};
+use kafleet_config::{Topology, TypePolicy, is_masked};
 use kafleet_fleet::control::PolicyUpdates;
+use kafleet_fleet::control::types::DeclaredLimits;
 use kafleet_handlers::{ParamsError, Registry};
-use kafleet_model::json::RawJson;
+use kafleet_model::json::{HiddenTexts, MASKED, RawJson};
 use kafleet_model::task::action::{CALLBACK_TYPE, EMAIL_TYPE, Notification, NotificationRules};
 use kafleet_model::task::continuation::Continuation;
 use kafleet_model::task::delivery::{CallbackParams, EmailParams};
 use kafleet_model::task::id::clip;
 use kafleet_model::task::limits::TaskLimits;
+use kafleet_model::task::param_tags::name_of;
 use kafleet_model::task::{Policy, Rules};
 use kafleet_model::units::duration::Millis;
 use tokio::sync::Mutex;
@@ -22,6 +24,8 @@ use tokio::time::Instant;
 use super::declared::DeclaredTypes;
 use super::validate::MAX_PARAMS_BYTES;
 use crate::http::problem::{ApiError, Code};
+use crate::read::mask::MaskSource;
+use crate::read::suggest::DeclaredNames;
 
 /// Time for which the cached topic list is valid.
 pub(crate) const CACHE_TTL: Duration = Duration::from_secs(5);
@@ -71,6 +75,44 @@ impl TypeCatalog {
         };
         let policy = &registered.policy;
         Some(self.policies.newer(name, policy).unwrap_or_else(|| policy.clone()))
+    }
+
+    /// JSON pointers to the params of a type by which its tasks can be found.
+    pub(crate) fn index(&self, name: &str) -> Vec<String> {
+        let mask = self.mask(name);
+        let mut index = self.pointers(name, |policy| policy.index, |declared| &declared.index);
+        index.retain(|pointer| !is_masked(&mask, pointer));
+        index
+    }
+
+    /// Names that searches may contain before any task has them.
+    pub fn declared_names(&self) -> DeclaredNames {
+        DeclaredNames { types: self.declared.names(), params: self.declared_params() }
+    }
+
+    /// Names of the declared params of all types, such as `order.id`: terms of searches begin with them.
+    pub fn declared_params(&self) -> BTreeSet<String> {
+        let mut types: BTreeSet<String> = self.declared.names().into_iter().collect();
+        types.extend(self.registry.types().map(|(name, _)| name.to_string()));
+        types.iter().flat_map(|name| self.index(name)).filter_map(|pointer| name_of(&pointer).ok()).collect()
+    }
+
+    /// JSON pointers that the policy of this process or the declaration of a type names: a process with an older
+    /// configuration must not show what another one hides.
+    fn pointers(
+        &self,
+        name: &str,
+        of_policy: impl Fn(TypePolicy) -> Vec<String>,
+        of_declaration: impl Fn(&DeclaredLimits) -> &Vec<String>,
+    ) -> Vec<String> {
+        let registered = self.registry.get(name).and_then(|_| self.policy(name));
+        let mut pointers = registered.map(of_policy).unwrap_or_default();
+        if let Some(declared) = self.declared.get(name) {
+            let more = of_declaration(&declared.policy).iter().filter(|pointer| !pointers.contains(pointer));
+            let more: Vec<String> = more.cloned().collect();
+            pointers.extend(more);
+        }
+        pointers
     }
 
     /// Limits of new tasks.
@@ -170,11 +212,20 @@ impl TypeCatalog {
     /// Validates params against the schema and the handler, if this process has the type, otherwise against its declared
     /// schema.
     pub(crate) fn check_params(&self, task_type: &str, params: &RawJson, at: &str) -> Result<(), ApiError> {
+        let mask = self.mask(task_type);
+        if let Some(pointer) = params.masked_at(&mask) {
+            let reason = format!("`{MASKED}` stands for a masked value of `{task_type}` and is none itself");
+            return Err(ApiError::new(Code::BadField, reason)
+                .pointer(format!("{at}{pointer}"))
+                .hint("enter the value; a caller with the role `admin` sees the present one"));
+        }
         let rejection = match self.registry.get(task_type) {
             Some(registered) => registered.validate(params),
             None => self.declared.schema(task_type).and_then(|schema| schema.validate(params)),
         };
-        rejection.map_or(Ok(()), |rejection| Err(of_schema(task_type, rejection, at)))
+        // The values may be those of another task, which the caller does not see.
+        let hidden = HiddenTexts::of(params, &mask);
+        rejection.map_or(Ok(()), |rejection| Err(of_schema(task_type, rejection, &hidden, at)))
     }
 
     /// Errors that [`Self::check_params`] can find, at most this many.
@@ -183,7 +234,8 @@ impl TypeCatalog {
             Some(registered) => registered.errors(params, most),
             None => self.declared.schema(task_type).map_or_else(Vec::new, |schema| schema.errors(params, most)),
         };
-        errors.into_iter().map(|error| of_schema(task_type, error, at)).collect()
+        let hidden = HiddenTexts::of(params, &self.mask(task_type));
+        errors.into_iter().map(|error| of_schema(task_type, error, &hidden, at)).collect()
     }
 
     /// Validates the params of continuations. Skips those that include results, which are not known yet.
@@ -244,8 +296,15 @@ impl TypeCatalog {
     }
 }
 
-fn of_schema(task_type: &str, error: ParamsError, at: &str) -> ApiError {
-    ApiError::new(Code::Schema, error.message)
+impl MaskSource for TypeCatalog {
+    fn mask(&self, name: &str) -> Vec<String> {
+        self.pointers(name, |policy| policy.mask, |declared| &declared.mask)
+    }
+}
+
+/// Refusal by the schema of a type. `hidden`: texts of masked values.
+fn of_schema(task_type: &str, error: ParamsError, hidden: &HiddenTexts, at: &str) -> ApiError {
+    ApiError::new(Code::Schema, hidden.hide(&error.message))
         .pointer(format!("{at}{}", error.pointer))
         .hint(format!("GET /v1/types shows the schema of `{task_type}`"))
 }

@@ -9,8 +9,9 @@ use kafleet_model::record::state::State;
 use kafleet_model::task::continuation::number_of;
 use kafleet_model::task::field::Change;
 use kafleet_model::task::hash::spawn_hash;
-use kafleet_model::task::id::{BULK_TYPE, TaskId, check_type};
+use kafleet_model::task::id::{BULK_TYPE, TaskId, check_type, clip};
 use kafleet_model::task::limits::{Flaw, check_then};
+use kafleet_model::task::param_tags::{PREFIX, is_param_tag};
 use kafleet_model::task::{MAX_POLICY_BYTES, MAX_TEXT_CHARS, Policy, TaskSpec, Trace, parse_time};
 use kafleet_model::units::duration::Millis;
 
@@ -57,6 +58,7 @@ impl Writes {
         let hash =
             spawn_hash(&input.task_type, &input.params).map_err(|error| bad_field("params", error.to_string()))?;
         check_short("key", input.key.as_deref())?;
+        check_own_tags(&input.policy, "")?;
         let policy = self.policy_of(&mut input, &id, now_ms)?;
         self.types.check_continuation_params(&policy.rules.then, "/then")?;
         self.types.check_notifications(&policy.rules)?;
@@ -67,6 +69,7 @@ impl Writes {
         task.trace = trace.cloned().map(Box::new);
         task.has_generated_id = input.id.is_none();
         task.is_group = input.state.is_some();
+        task.index_params(&self.types.index(&task.task_type));
         Ok(task)
     }
 
@@ -213,6 +216,20 @@ pub(crate) fn check_size(policy: &Policy) -> Result<(), ApiError> {
         return Err(ApiError::new(Code::TooLarge, reason).pointer("/options"));
     }
     Ok(())
+}
+
+/// Rejects tags that only kafleet gives, of a task and of its continuations.
+pub(crate) fn check_own_tags(policy: &Policy, at: &str) -> Result<(), ApiError> {
+    if let Some(tag) = policy.tags.iter().find(|tag| is_param_tag(tag)) {
+        return Err(reserved_tag(tag).below(at));
+    }
+    let mut continuations = policy.rules.then.iter().enumerate();
+    continuations.try_for_each(|(n, then)| check_own_tags(&then.policy, &format!("{at}/then/{n}")))
+}
+
+pub(crate) fn reserved_tag(tag: &str) -> ApiError {
+    bad_field("tags", format!("the tag `{}` begins with `{PREFIX}`", clip(tag)))
+        .hint("kafleet gives such tags to tasks of types with `index`; choose another tag")
 }
 
 fn check_short(field: &str, text: Option<&str>) -> Result<(), ApiError> {

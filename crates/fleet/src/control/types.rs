@@ -67,6 +67,12 @@ pub struct DeclaredLimits {
     /// Time limit of the task with all attempts and waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_timeout: Option<Millis>,
+    /// JSON pointers to values of params and results that are masked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mask: Vec<String>,
+    /// JSON pointers to values of params by which tasks can be found.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub index: Vec<String>,
 }
 
 impl DeclaredLimits {
@@ -82,6 +88,8 @@ impl DeclaredLimits {
             max_backoff: other(policy.max_backoff, worker.max_backoff),
             timeout: other(policy.timeout, worker.timeout),
             total_timeout: policy.total_timeout,
+            mask: policy.mask.clone(),
+            index: policy.index.clone(),
         }
     }
 
@@ -96,6 +104,8 @@ impl DeclaredLimits {
             max_backoff: self.max_backoff.unwrap_or(policy.max_backoff),
             timeout: self.timeout.unwrap_or(policy.timeout),
             total_timeout: self.total_timeout,
+            mask: self.mask.clone(),
+            index: self.index.clone(),
             ..policy
         }
     }

@@ -6,6 +6,7 @@
 mod canonical;
 mod defect;
 mod layout;
+mod mask;
 mod number;
 mod scan;
 mod slice;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 pub use defect::JsonDefect;
+pub use mask::{HiddenTexts, MASKED, check_pointer};
 pub use number::is_exact_float;
 pub use slice::{JsonKind, JsonSlice, pointer_to};
 

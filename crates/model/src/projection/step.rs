@@ -11,6 +11,7 @@ use crate::record::TaskRecord;
 use crate::record::state::State;
 use crate::task::Position;
 use crate::task::id::TaskId;
+use crate::task::param_tags::{MAX_INDEXED, is_param_tag};
 
 pub(super) fn step(task: &mut TaskRecord, event: &Event, position: LogPosition, next_run: u32) -> Step {
     match &event.payload {
@@ -157,6 +158,7 @@ fn announce_again(task: &mut TaskRecord, id: &TaskId, announcement: &Announcemen
             // The first announcement was a worker's, of a record without a hash.
             task.definition.hash = announcement.hash.clone();
         }
+        add_param_tags(task, announcement);
         return None;
     }
     let have = task.task_type.as_deref().unwrap_or_default();
@@ -164,6 +166,17 @@ fn announce_again(task: &mut TaskRecord, id: &TaskId, announcement: &Announcemen
         "{CONFLICT}: `{id}` was submitted again with another type or params (first `{have}`, then `{}`)",
         announcement.task_type
     ))
+}
+
+/// Adds tags of declared params that the first announcement lacks: its writer did not know the type, which its worker does.
+fn add_param_tags(task: &mut TaskRecord, announcement: &Announcement) {
+    let given = announcement.policy.iter().flat_map(|policy| &policy.tags).filter(|tag| is_param_tag(tag));
+    let present = task.definition.policy.as_deref().map(|policy| policy.tags.as_slice()).unwrap_or_default();
+    let room = MAX_INDEXED.saturating_sub(present.iter().filter(|tag| is_param_tag(tag)).count());
+    let missing: Vec<String> = given.filter(|tag| !present.contains(tag)).take(room).cloned().collect();
+    if !missing.is_empty() {
+        task.definition.policy.get_or_insert_default().tags.extend(missing);
+    }
 }
 
 /// Newer of two positions in the same partition; a lower offset comes from a late event.

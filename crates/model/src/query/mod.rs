@@ -5,6 +5,7 @@ use std::fmt;
 
 use crate::record::state::State;
 use crate::task::id::TaskId;
+use crate::task::param_tags::{self, PREFIX};
 use crate::units::duration::Millis;
 use crate::units::time::time_text;
 
@@ -157,6 +158,18 @@ impl fmt::Display for QueryTime {
 }
 
 impl Test {
+    /// Returns the name of the declared param that all values are of, and the values: of tags such as `params.customer=Ada`.
+    pub fn param(&self) -> Option<(String, Vec<String>)> {
+        let Self::Text(Qualifier::Tag, tags) = self else { return None };
+        let (name, _) = param_tags::parts(tags.first()?)?;
+        let value_of = |tag: &String| {
+            let (_, value) = param_tags::parts(tag).filter(|(other, _)| *other == name)?;
+            // Another spelling is not that of a task, and would be read as this one.
+            (param_tags::tag(name, &value).as_ref() == Some(tag)).then_some(value)
+        };
+        Some((name.to_owned(), tags.iter().map(value_of).collect::<Option<_>>()?))
+    }
+
     /// Returns the qualifier and the values as texts. A word has no qualifier.
     fn parts(&self) -> (Option<Qualifier>, Vec<String>) {
         let states = |states: &[State]| states.iter().map(|state| state.name().to_owned()).collect();
@@ -191,11 +204,14 @@ impl fmt::Display for TaskQuery {
 
 impl fmt::Display for Term {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (qualifier, values) = self.test.parts();
+        let (qualifier, mut values) = self.test.parts();
         if self.negated {
             f.write_str("-")?;
         }
-        if let Some(qualifier) = qualifier {
+        if let Some((name, of_param)) = self.test.param() {
+            write!(f, "{PREFIX}{name}:")?;
+            values = of_param;
+        } else if let Some(qualifier) = qualifier {
             write!(f, "{}:", qualifier.name())?;
         }
         for (n, value) in values.iter().enumerate() {

@@ -6,6 +6,7 @@ use super::mistake::Mistake;
 use super::{MAX_QUERY_BYTES, MAX_TERMS, MAX_VALUES, Qualifier, TaskQuery, Term, Test};
 use crate::similar::similar;
 use crate::task::id::clip;
+use crate::task::param_tags::{MAX_VALUE_CHARS, PREFIX, is_name_char, tag};
 
 impl TaskQuery {
     /// Parses a query. Reports the first mistake.
@@ -81,6 +82,9 @@ impl<'a> Parser<'a> {
         let start = self.at;
         let negated = self.take_char('-');
         let name = self.at;
+        if let Some(param) = self.param() {
+            return Ok((Term { negated, test: self.param_values(&param)? }, Some(Qualifier::Tag)));
+        }
         let Some(qualifier) = self.qualifier()? else {
             return Ok((Term { negated, test: Test::Word(self.word(start)?) }, None));
         };
@@ -88,13 +92,35 @@ impl<'a> Parser<'a> {
             let message = format!("`{}` cannot be negated", qualifier.name());
             return Err(Mistake::new(start..name, message).hint("omit the `-`"));
         }
-        let (spans, values) = self.values(qualifier)?;
+        let (spans, values) = self.values(qualifier.name())?;
         let texts: Vec<&str> = values.iter().map(String::as_str).collect();
         let test = Test::new(qualifier, &texts).map_err(|(n, fault)| {
             let span = spans.get(n).cloned().unwrap_or(name..self.at);
             Mistake { span, message: fault.message, hint: fault.hint }
         })?;
         Ok((Term { negated, test }, Some(qualifier)))
+    }
+
+    /// Reads the name of a declared param with its colon, such as `params.customer:`.
+    fn param(&mut self) -> Option<String> {
+        let (name, _) = self.rest().strip_prefix(PREFIX)?.split_once(':')?;
+        let is_name = name.split('.').all(|segment| !segment.is_empty() && segment.chars().all(is_name_char));
+        if !is_name {
+            return None;
+        }
+        self.at += PREFIX.len() + name.len() + 1;
+        Some(name.to_owned())
+    }
+
+    /// Reads the values of a declared param: tags that the tasks have.
+    fn param_values(&mut self, name: &str) -> Result<Test, Mistake> {
+        let (spans, values) = self.values(&format!("{PREFIX}{name}"))?;
+        let tags = spans.into_iter().zip(values).map(|(span, value)| {
+            tag(name, &value).ok_or_else(|| {
+                Mistake::new(span, format!("values of more than {MAX_VALUE_CHARS} characters cannot be searched"))
+            })
+        });
+        Ok(Test::Text(Qualifier::Tag, tags.collect::<Result<_, _>>()?))
     }
 
     /// Reads a qualifier with its colon. Texts such as `order-42:fetch` and `12:30` have none.
@@ -124,17 +150,17 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads values separated by commas, with their spans.
-    fn values(&mut self, qualifier: Qualifier) -> Result<(Vec<Range<usize>>, Vec<String>), Mistake> {
+    fn values(&mut self, name: &str) -> Result<(Vec<Range<usize>>, Vec<String>), Mistake> {
         let (mut spans, mut values) = (Vec::new(), Vec::new());
         loop {
             let start = self.at;
             let value = self.value(|c| c == ',')?;
             let span = start..self.at;
             if value.is_empty() {
-                return Err(Mistake::new(span, format!("`{}` has an empty value", qualifier.name())));
+                return Err(Mistake::new(span, format!("`{}` has an empty value", name)));
             }
             if values.len() == MAX_VALUES {
-                let message = format!("`{}` has more than {MAX_VALUES} values", qualifier.name());
+                let message = format!("`{}` has more than {MAX_VALUES} values", name);
                 return Err(Mistake::new(span, message));
             }
             spans.push(span);

@@ -59,6 +59,29 @@ fn ids_and_quoted_texts_are_words() {
 }
 
 #[test]
+fn declared_params_are_searched_as_tags() {
+    for (given, tags, printed) in [
+        ("params.customer:Ada", vec!["params.customer=Ada"], "params.customer:Ada"),
+        ("params.order.id:42,43", vec!["params.order.id=42", "params.order.id=43"], "params.order.id:42,43"),
+        (r#"params.customer:"Ada, L""#, vec!["params.customer=Ada%2C L"], r#"params.customer:"Ada, L""#),
+        ("tag:params.customer=Ada", vec!["params.customer=Ada"], "params.customer:Ada"),
+        (r#"tag:"params.customer= Ada""#, vec!["params.customer= Ada"], r#"tag:"params.customer= Ada""#),
+        ("tag:params.a=1,ci", vec!["params.a=1", "ci"], "tag:params.a=1,ci"),
+    ] {
+        let query = parsed(given);
+        assert_eq!(query.terms, [text(Qualifier::Tag, &tags)], "{given}");
+        assert_eq!(query.to_string(), printed);
+        assert_eq!(parsed(printed), query);
+    }
+    assert_eq!(parsed("-params.a:1").to_string(), "-params.a:1");
+    assert_eq!(parsed("params.a:1 params.b:2").terms.len(), 2, "both of them");
+    assert_eq!(parsed("params.customer params.:x").terms, [word("params.customer"), word("params.:x")]);
+    let long = format!("params.a:{}", "x".repeat(65));
+    assert!(mistake(&long).message.contains("more than 64 characters"), "{}", mistake(&long));
+    assert!(mistake("params.a:").message.contains("`params.a` has an empty value"));
+}
+
+#[test]
 fn mistake_names_the_wrong_part_and_a_correction() {
     for (given, wrong, message, hint) in [
         ("type:echo stat:failed", "stat", "`stat` is not a qualifier", "did you mean `state`?"),

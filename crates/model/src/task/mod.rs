@@ -27,6 +27,8 @@ pub mod id;
 pub mod kill;
 pub mod limits;
 #[doc(hidden)]
+pub mod param_tags;
+#[doc(hidden)]
 pub mod partition;
 #[doc(hidden)]
 pub mod patch;

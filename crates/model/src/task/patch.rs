@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Policy;
 use super::document::{ChangeFields, FieldReader};
 use super::field::{Change, Field, Scope};
+use super::param_tags::is_param_tag;
 use super::start::NextStart;
 use crate::json::{RawJson, plain_text};
 use crate::record::TaskRecord;
@@ -72,8 +73,14 @@ impl FieldChanges {
         &self.values
     }
 
+    /// Applies the changes. Tags of declared params stay: they follow from the params.
     pub fn apply(&self, policy: &mut Policy) {
+        let declared: Vec<String> = policy.tags.iter().filter(|tag| is_param_tag(tag)).cloned().collect();
         self.fields().for_each(|field| policy.copy(field, &self.values));
+        if self.given.contains("tags") {
+            policy.tags.retain(|tag| !is_param_tag(tag));
+            policy.tags.extend(declared);
+        }
     }
 }
 
@@ -203,6 +210,18 @@ mod tests {
         let text = serde_json::to_string(&requested).unwrap();
         assert_eq!(patch(&text), requested, "{text}");
         assert!(text.contains(r#""name":null"#) && !text.contains("link"), "{text}");
+    }
+
+    #[test]
+    fn tags_of_declared_params_stay() {
+        let tags = |text: &str| {
+            let mut policy = Policy { tags: vec!["params.n=1".into(), "ci".into()], ..Policy::default() };
+            serde_json::from_str::<Patch>(text).unwrap().apply(&mut policy);
+            policy.tags
+        };
+        assert_eq!(tags(r#"{"tags": ["new", "params.m=2"]}"#), ["new", "params.n=1"]);
+        assert_eq!(tags(r#"{"tags": null}"#), ["params.n=1"]);
+        assert_eq!(tags(r#"{"name": "a"}"#), ["params.n=1", "ci"]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::action::{Action, Check, MAX_HEADERS, NotificationRules};
 use super::continuation::{Continuation, check_continuations};
 use super::field::{Argument, Change, Field, HeaderValue, Scope, Visibility, fields, first};
 use super::id::{clip, is_path_step};
+use super::param_tags::{MAX_INDEXED, is_param_tag};
 use super::{MAX_RETRIES, MAX_TAGS, MAX_TEXT_CHARS, header};
 use crate::json::{JsonKind, RawJson, check_depth, plain_text};
 use crate::omit::{is_default, is_true};
@@ -358,9 +359,10 @@ fn topic(text: &Option<String>) -> Result<(), String> {
     }
 }
 
-/// Checks tags: at most 32, of 1 to 128 characters each, without commas.
+/// Checks tags: at most 32 besides those of declared params, of 1 to 128 characters each, without commas.
 pub fn check_tags(tags: &[String]) -> Result<(), String> {
-    if tags.len() > MAX_TAGS {
+    let of_params = tags.iter().filter(|tag| is_param_tag(tag)).count();
+    if tags.len() > MAX_TAGS + of_params.min(MAX_INDEXED) {
         return Err(format!("{} tags: at most {MAX_TAGS} are allowed", tags.len()));
     }
     let is_bad = |tag: &&String| tag.is_empty() || tag.chars().count() > 128 || tag.contains(',') || is_path_step(tag);

@@ -1,5 +1,6 @@
 //! Plans outbox entries for due timers and pending effects, and defers those that must wait.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +28,7 @@ use crate::outbox::subtree::SubtreeCommand;
 use crate::outbox::task_records::apply_patch;
 use crate::outbox::unwritable::UnwritableTopics;
 use crate::outbox::withdrawals::Withdrawals;
+use crate::recorded_groups::RecordedGroups;
 use crate::setup::TrackerSetup;
 
 /// Duration of a failed read after which its partition is excluded from further reads in the same pass.
@@ -53,6 +55,8 @@ pub(crate) struct OutboxPlanner {
     pub(super) unsendable: HashMap<(TaskId, String), (BrokerError, u32)>,
     deferrals: Deferrals,
     pub(super) unwritable: UnwritableTopics,
+    /// Masks of types, for notifications.
+    groups: Arc<RecordedGroups>,
 }
 
 /// Entries and subtree commands planned in one pass over the effects.
@@ -74,7 +78,12 @@ impl Pass {
 }
 
 impl OutboxPlanner {
-    pub(crate) fn new(setup: Arc<TrackerSetup>, number: u32, withdrawals: Arc<Withdrawals>) -> Self {
+    pub(crate) fn new(
+        setup: Arc<TrackerSetup>,
+        number: u32,
+        withdrawals: Arc<Withdrawals>,
+        groups: Arc<RecordedGroups>,
+    ) -> Self {
         let (events, control) = (setup.topology.names.events().into(), setup.topology.names.control().into());
         Self {
             setup,
@@ -85,6 +94,7 @@ impl OutboxPlanner {
             unsendable: HashMap::new(),
             deferrals: Deferrals::new(withdrawals),
             unwritable: UnwritableTopics::default(),
+            groups,
         }
     }
 
@@ -249,7 +259,11 @@ impl OutboxPlanner {
                 Ok(entry.map(|entry| pass.count_bytes(entry)))
             }
             EffectKind::NotifyAction(delivery) => {
-                Ok(Some(pass.count_bytes(self.notify(id, task, effect, delivery, now)?)))
+                let Ok(task) = self.without_masked(task) else {
+                    self.deferrals.defer(id, task);
+                    return Ok(None);
+                };
+                Ok(Some(pass.count_bytes(self.notify(id, &task, effect, delivery, now)?)))
             }
             EffectKind::PublishContinuation { run } => {
                 Ok(Some(pass.count_bytes(self.start_continuation(id, task, effect, run, now).await?)))
@@ -345,6 +359,20 @@ impl OutboxPlanner {
         let first = scope.map(|scope| first_cancel_record(&self.control, id, task, scope, now));
         let first = first.transpose()?;
         SubtreeCommand::new(id, task, effect, first, (&self.events, self.number), now)
+    }
+
+    /// Returns a record without the values of its result that its type masks: a notification leaves the fleet.
+    fn without_masked<'a>(&self, task: &'a TaskRecord) -> Result<Cow<'a, TaskRecord>, BrokerError> {
+        let Some((task_type, result)) = task.task_type.as_deref().zip(task.outcome.output.as_ref()) else {
+            return Ok(Cow::Borrowed(task));
+        };
+        let mask = self.groups.mask(task_type)?;
+        if mask.is_empty() {
+            return Ok(Cow::Borrowed(task));
+        }
+        let mut masked = task.clone();
+        masked.outcome.output = Some(result.masked(&mask));
+        Ok(Cow::Owned(masked))
     }
 
     /// Publishes a delivery to its own partition, whose tracker releases it.

@@ -106,7 +106,7 @@ impl OutboxRelay {
         stop: CancellationToken,
     ) -> Self {
         let withdrawals = Arc::<Withdrawals>::default();
-        let planner = OutboxPlanner::new(setup.clone(), number, withdrawals.clone());
+        let planner = OutboxPlanner::new(setup.clone(), number, withdrawals.clone(), shared.groups.clone());
         let published = HashMap::new();
         let (subtree_commands, queued) = (VecDeque::new(), VecDeque::new());
         Self {

@@ -49,7 +49,7 @@ pub(crate) struct TrackerShared {
     producer: OnceCell<Arc<SharedProducer>>,
     gaps: Mutex<(Option<Instant>, Gaps)>,
     topics: TopicWatch,
-    groups: Arc<RecordedGroups>,
+    pub groups: Arc<RecordedGroups>,
     /// Consumption progress of workers.
     pub surveys: Surveys,
 }

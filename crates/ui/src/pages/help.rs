@@ -45,7 +45,7 @@ fn access() -> Markup {
             p {
                 "Log in with a token of the api. Its role decides about actions: " code { "read" } " shows pages, "
                 code { "submit" } " creates and changes tasks, " code { "operate" }
-                " does everything. Without configured tokens everyone who reaches this address may do everything; then it must be a loopback address."
+                " does everything else, and " code { "admin" } " also sees the values that types mask. Without configured tokens everyone who reaches this address may do everything; then it must be a loopback address."
             }
             p { "Requests are recorded with the name of the token: see " em { "By" } " in the history of a task." }
         }

@@ -26,14 +26,15 @@ const MAX_FORM: usize = 16 << 10;
 /// Lifetime of the theme's cookie in seconds.
 const THEME_S: u32 = 365 * 86_400;
 
-/// `GET /login`. With `check`: a login has just set the cookie, which must have come back.
+/// `GET /login`. With `check`: a login has just set the cookie, which must have come back. With `switch`: also with a session,
+/// to log in with another token.
 pub(in super::super) async fn show(State(api): State<Arc<Api>>, request: Request) -> Response {
     if let Err(error) = api.access.current().check_host(request.headers()) {
         return with_security_headers(plain_problem(&api, request.headers(), error));
     }
     let query = Fields::parse(request.uri().query().unwrap_or_default().as_bytes());
     let next = next_path(&api, query.get("next"));
-    if session::caller(&api.access.current(), request.headers(), now_ms()).is_ok() {
+    if !query.is_set("switch") && session::caller(&api.access.current(), request.headers(), now_ms()).is_ok() {
         return with_security_headers(see_other(&next));
     }
     let lost = query.is_set("check").then(|| {

@@ -70,7 +70,7 @@ fn submit_form<'a>(visit: &'a Visit, task_type: &str, inputs: Vec<Markup>) -> Fo
 /// Origin of the values, and the outcome of a check.
 fn effect(visit: &Visit, checked: Option<&TaskPreview>) -> Markup {
     html! {
-        @if let Some(id) = visit.query.get("like") {
+        @if let Some(id) = visit.value("like") {
             p { "Filled in from " a href=(visit.view.task(id)) { (id) } "." }
         }
         @if let Some(checked) = checked { (outcome(&visit.view, checked)) }
@@ -117,6 +117,7 @@ fn inputs<'a>(
     let text = |name, label, hint| Input::new(name, label, value(name)).hint(hint).render();
     vec![
         identity(visit),
+        like(visit),
         type_input(value("type"), listed),
         params.inputs(),
         text("id", "Id", "default: a unique one"),
@@ -146,6 +147,11 @@ pub(super) fn type_input(value: Option<&str>, listed: &[TypeDocument]) -> Markup
     }
 }
 
+/// Hidden field with the task that the form was filled in from, whose masked values the new task gets.
+fn like(visit: &Visit) -> Markup {
+    html! { @if let Some(id) = visit.value("like") { input type="hidden" name="like" value=(id); } }
+}
+
 fn more_inputs<'a>(value: &impl Fn(&str) -> Option<&'a str>) -> Markup {
     let text = |name, label, hint| Input::new(name, label, value(name)).hint(hint);
     let fields_hint = "a JSON object, such as {\"retries\": 5, \"timeout\": \"30s\"}";
@@ -170,10 +176,10 @@ async fn model(visit: &Visit, id: &str) -> Result<Vec<(&'static str, String)>, A
     if let Ok(params) = from_kafka(task::params(visit.context(), id, After::default())).await {
         fields.push(("params", params.params.slice().pretty()));
     }
-    fields.extend(status.task_type.map(|name| ("type", name)));
+    fields.extend(status.task_type.clone().map(|name| ("type", name)));
     fields.extend(status.fields.name.clone().map(|name| ("name", name)));
     fields.extend(status.fields.link.clone().map(|link| ("link", link)));
-    fields.push(("tags", status.fields.tags.join(", ")));
+    fields.push(("tags", status.own_tags().join(", ")));
     Ok(fields)
 }
 
@@ -183,7 +189,9 @@ async fn body(visit: &Visit) -> Result<BTreeMap<String, RawJson>, ApiError> {
     for name in TEXTS {
         body.extend(visit.entered.get(name).map(|text| (name.to_owned(), json!(text.trim()).into())));
     }
-    body.extend(entered_params(visit).await?.map(|params| ("params".to_owned(), params)));
+    if let Some(params) = entered_params(visit).await? {
+        body.insert("params".to_owned(), with_hidden_values(visit, params).await?);
+    }
     let tags = comma_list(visit.entered.get("tags").unwrap_or_default());
     if !tags.is_empty() {
         body.insert("tags".to_owned(), json!(tags).into());
@@ -217,4 +225,13 @@ pub(in super::super) async fn submit(visit: &Visit) -> Result<Redirect, ApiError
     let created = create::create(visit.context(), document(&body)?, BodyMemory::default(), None, None).await?;
     let done = if created.is_new { "submitted" } else { "exists" };
     Ok(after_position(task_path(created.task.id.as_str()), position(&created.task), done))
+}
+
+/// Params with the values that the form shows masked, of the task that it was filled in from.
+async fn with_hidden_values(visit: &Visit, params: RawJson) -> Result<RawJson, ApiError> {
+    let task_type = visit.entered.get("type").unwrap_or_default().trim();
+    match visit.entered.get("like") {
+        Some(like) => task::with_hidden_values(visit.context(), task_id(like)?, task_type, params).await,
+        None => Ok(params),
+    }
 }

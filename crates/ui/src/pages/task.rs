@@ -46,7 +46,9 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     let status = stored(task::status(visit.context(), visit.id()?, After::default())).await?;
     let (live, id, after) = (&visit.live, visit.id()?, After::default());
     let children = Paging { cursor: None, limit: LISTED_CHILDREN };
-    let record = status.record.as_deref().map(|record| format!("{} {record}", status.id));
+    // Params are shared by the visits of a role: of another one they may contain masked values.
+    let role = visit.view.role.name();
+    let record = status.record.as_deref().map(|record| format!("{role} {} {record}", status.id));
     let (same_error, explanation, params, history, children, log, attachments) = tokio::join!(
         same_error(visit, &status),
         from_kafka(live.reasons.get(Some(reason_key(&status)), why::why_soon(&visit.api, &id, &live.queues))),

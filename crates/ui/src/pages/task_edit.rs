@@ -86,7 +86,7 @@ pub(in super::super) async fn show_edit(visit: &Visit) -> Result<PageAnswer, Api
 
 fn edit_inputs(visit: &Visit, status: &Status) -> Vec<Markup> {
     let fields = &status.fields;
-    let tags = (!fields.tags.is_empty()).then(|| fields.tags.join(", "));
+    let tags = Some(status.own_tags().join(", ")).filter(|tags| !tags.is_empty());
     let text = |name, label, present| {
         // A submitted form has all of its values, also those that were emptied.
         let value = if visit.entered.is_empty() { present } else { visit.entered.get(name) };
@@ -120,7 +120,7 @@ fn changes(visit: &Visit, status: &Status) -> Result<BTreeMap<String, RawJson>, 
         }
     }
     let tags = comma_list(visit.entered.get("tags").unwrap_or_default());
-    if tags != status.fields.tags {
+    if tags != status.own_tags() {
         body.insert("tags".to_owned(), json!(tags).into());
     }
     Ok(body)

@@ -1,6 +1,6 @@
 //! Tasks that match a search.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use kafleet_documents::{ExcludedTerm, ListSource, OtherLevels, Problem, TaskPage
 use kafleet_model::query::{Qualifier, TaskQuery, Term, Test, TreeLevel};
 use kafleet_model::record::state::State;
 use kafleet_model::task::id::TaskId;
+use kafleet_model::task::param_tags::PREFIX;
 use maud::{Markup, html};
 use tokio::time::Instant;
 
@@ -33,6 +34,8 @@ const MIN_SCAN: Duration = Duration::from_millis(500);
 /// Time for which a search that stopped early is continued.
 const SEARCH_TIME: Duration = Duration::from_secs(10);
 
+/// Maximum number of declared params that an empty list names.
+const LISTED_PARAMS: usize = 10;
 /// Maximum time in which the errors of failed parents are read.
 const CAUSES_DEADLINE: Duration = Duration::from_millis(300);
 
@@ -168,7 +171,7 @@ fn listed(visit: &Visit, query: &TaskQuery, text: &str, page: &TaskPage, causes:
     html! {
         @for id in &page.missing { p.notice.attention { "There is no task " code { (id) } "." } }
         @if page.tasks.is_empty() {
-            (nothing(view, query, page, looked))
+            (nothing(view, query, page, looked, &visit.api.types.declared_params()))
         } @else {
             section.panel { (selectable_tasks(view, &page.tasks, choice.as_ref(), causes)) }
         }
@@ -194,7 +197,7 @@ fn looked_at(visit: &Visit, page: &TaskPage) -> u64 {
 }
 
 /// Contents of an empty list.
-fn nothing(view: &View, query: &TaskQuery, page: &TaskPage, looked: u64) -> Markup {
+fn nothing(view: &View, query: &TaskQuery, page: &TaskPage, looked: u64, params: &BTreeSet<String>) -> Markup {
     html! {
         @if query.terms.is_empty() {
             (empty("No task has been submitted yet. Submit one:", &["kafleet submit echo '{\"hello\": \"world\"}'"]))
@@ -205,13 +208,13 @@ fn nothing(view: &View, query: &TaskQuery, page: &TaskPage, looked: u64) -> Mark
                     ": a time, a tree, or a state of running or failed tasks shortens it."
                 }
                 (exclusions(view, query, page))
-                (unsearched(query))
+                (unsearched(query, params))
             }
         } @else {
             div.empty {
                 p { @if is_of_roots(query, page) { "No root task matches this search." } @else { "No task matches this search." } }
                 (exclusions(view, query, page))
-                (unsearched(query))
+                (unsearched(query, params))
                 @if query.level() == TreeLevel::Roots { p { (below_roots(view, query, page.other_levels)) } }
             }
         }
@@ -236,14 +239,24 @@ fn below_roots(view: &View, query: &TaskQuery, other: Option<OtherLevels>) -> Ma
     }
 }
 
-/// Texts that a bare word is not compared with.
-fn unsearched(query: &TaskQuery) -> Markup {
+/// Texts that a bare word is not compared with. `params`: names of the declared params, for which searches have terms.
+fn unsearched(query: &TaskQuery, params: &BTreeSet<String>) -> Markup {
     let has_word = query.terms.iter().any(|term| matches!(term.test, Test::Word(_)));
     html! {
         @if has_word {
             p {
-                "Words are compared with the beginnings of ids and with names. Params, results and logs are not searched: \
-                 give tasks tags for what they are looked up by."
+                "Words are compared with the beginnings of ids and with names. "
+                @if params.is_empty() {
+                    "Params, results and logs are not searched: give tasks tags for what they are looked up by."
+                } @else {
+                    "Results and logs are not searched, and of params only the declared ones: "
+                    @for (n, name) in params.iter().take(LISTED_PARAMS).enumerate() {
+                        @if n > 0 { ", " }
+                        code { (PREFIX) (name) ":" }
+                    }
+                    @if params.len() > LISTED_PARAMS { ", …" }
+                    "."
+                }
             }
         }
     }

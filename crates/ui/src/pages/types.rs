@@ -26,7 +26,7 @@ use super::overview::{numbers_text, open_of};
 use super::params_input::schema_outline;
 use crate::parts::bar::{in_order, state_bar, usage};
 use crate::parts::command::{commands, curl_get};
-use crate::parts::facts::facts;
+use crate::parts::facts::{codes, facts};
 use crate::parts::failures::{self, group_row};
 use crate::parts::limits::pause_text;
 use crate::parts::notice::{empty, missing};
@@ -312,6 +312,8 @@ fn properties(task_type: &TypeDocument, queue: Option<&Result<Arc<QueueDocument>
                 ("Limits", Some(limits_text(&task_type.limits))),
                 ("Circuit", task_type.circuit.as_ref().map(circuit_text)),
                 ("Kill switches", (!task_type.kills.is_empty()).then(|| html! { (task_type.kills.join(", ")) })),
+                ("Searched params", codes(&task_type.declared.index)),
+                ("Masked", codes(&task_type.declared.mask)),
                 ("Refused partitions", refused(task_type)),
             ]))
         }

@@ -19,6 +19,12 @@ pub(in super::super) fn text(value: impl maud::Render) -> Option<Markup> {
     Some(html! { (value) })
 }
 
+/// Values as code, separated by commas; `None` without any.
+pub(in super::super) fn codes(values: &[String]) -> Option<Markup> {
+    let list = html! { @for (n, value) in values.iter().enumerate() { @if n > 0 { ", " } code { (value) } } };
+    (!values.is_empty()).then_some(list)
+}
+
 pub(in super::super) fn code(value: &str) -> Markup {
     html! { code { (value) } }
 }

@@ -293,8 +293,6 @@ fn user_block(view: &View, user: Option<&str>) -> Markup {
 fn role(view: &View) -> &'static str {
     match view.role {
         _ if view.read_only => "read-only UI",
-        Role::Read => "read",
-        Role::Submit => "submit",
-        Role::Operate => "operate",
+        role => role.name(),
     }
 }

@@ -6,8 +6,9 @@ use maud::{Markup, html};
 use super::advice::{advice_text, detail_text, title_text};
 use super::{View, prose};
 
-/// Title, detail, hint and code of an error, and what still works.
-pub(in super::super) fn problem_block(view: &View, problem: &Problem) -> Markup {
+/// Title, detail, hint and code of an error, and what still works. `path`: of the page, to which a login with another token
+/// leads back.
+pub(in super::super) fn problem_block(view: &View, problem: &Problem, path: &str) -> Markup {
     html! {
         section.problem {
             h1 { (title_text(problem)) }
@@ -16,6 +17,9 @@ pub(in super::super) fn problem_block(view: &View, problem: &Problem) -> Markup 
             p {
                 @if problem.status == 401 {
                     a href=(view.url("/login")) { "Log in" }
+                } @else if problem.code == "forbidden" {
+                    a href=(view.url_with("/login", &[("switch", "1"), ("next", path)])) { "Log in with another token" } " · "
+                    a href=(view.url("/")) { "Overview" }
                 } @else if problem.code == "not_found" {
                     a href=(view.url("/tasks")) { "All tasks" }
                 } @else {

@@ -46,7 +46,7 @@ pub(in super::super) fn language() -> Markup {
         p {
             "Terms with a qualifier, such as " code { "type:resize,thumb state:failed -tag:test \"build main\"" }
             ". A comma means any of, a minus means not. Other words are the beginning of an id, or a part of the name. \
-             Params are not searched: use tags."
+             Of params only the declared ones are searched: " code { "params.customer:Ada" } "."
         }
         p {
             "A search that names a type, an error, a worker, an id or a tree finds tasks of all levels, any other one roots; "

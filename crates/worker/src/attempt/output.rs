@@ -193,7 +193,12 @@ impl PendingOutput {
 }
 
 impl AttemptSink for OutputBuffer {
-    fn note(&self, attempt: &Attempt, note: Note) {
+    fn note(&self, attempt: &Attempt, mut note: Note) {
+        match &mut note {
+            Note::Log(text) | Note::Warning(text) => attempt.hidden.hide_in(text),
+            Note::Progress(state) => attempt.hidden.hide_in_json(state),
+            Note::Attachment(_) => {}
+        }
         if let Note::Log(line) = &note
             && !attempt.has_ended()
         {

@@ -167,6 +167,7 @@ impl Attempts {
             headers: in_flight.record.kept_headers.clone(),
             env: self.env.clone(),
         });
+        cx.hidden.set(&in_flight.task.params, &self.policy.mask);
         // Permits and child processes are silent.
         let other = permit.or_else(|| self.in_quarantine(&in_flight));
         let is_silent = other.is_some() || self.capabilities.is_silent;

@@ -56,7 +56,8 @@ impl Dispatcher {
         }
     }
 
-    fn judge_failure(&mut self, running: &mut RunningAttempt, failure: Failure) -> Exit {
+    fn judge_failure(&mut self, running: &mut RunningAttempt, mut failure: Failure) -> Exit {
+        running.cx.hidden.hide_in(&mut failure.message);
         if let Some(verdict) = running.cancelled.take() {
             return Exit::Cancelled(*verdict);
         }

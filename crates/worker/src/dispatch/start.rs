@@ -52,7 +52,10 @@ impl Dispatcher {
         let prepared = self.attempts.prepare(in_flight, permit, span, &self.clock);
         self.exits.reports.notify(|observer| observer.on_start(&prepared.running.cx));
         match self.attempts.start(prepared, &mut self.clock) {
-            AttemptBegin::Refused(running, error) => self.leave(running, Exit::Rejected(error)).await,
+            AttemptBegin::Refused(running, mut error) => {
+                running.cx.hidden.hide_in(&mut error.message);
+                self.leave(running, Exit::Rejected(error)).await;
+            }
             AttemptBegin::Panicked(mut running, failure) => {
                 let exit = self.judge(&mut running, Err(failure));
                 self.leave(running, exit).await;

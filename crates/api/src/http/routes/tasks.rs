@@ -306,13 +306,13 @@ async fn create_task(
     CallerTrace(trace): CallerTrace,
     memory: BodyMemory,
 ) -> Result<DescribedResponse<Status>, ApiError> {
-    let created = create::create(context, input, memory, trace.as_deref(), wait.map(Into::into)).await?;
+    let created = create::create(context.clone(), input, memory, trace.as_deref(), wait.map(Into::into)).await?;
     let status = match (wait, created.is_new) {
         (Some(_), _) if !created.task.record.state.is_terminal() => 202,
         (Some(_), _) | (None, false) => 200,
         (None, true) => 201,
     };
-    let mut response = json_answer(status, &crate::read::status::status(&created.task));
+    let mut response = json_answer(status, &context.status(&created.task));
     // Ids consist of characters that are valid in a path.
     if let Ok(location) = HeaderValue::from_str(&format!("/v1/tasks/{}", created.task.id)) {
         response.headers_mut().insert(header::LOCATION, location);

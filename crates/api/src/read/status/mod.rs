@@ -22,7 +22,15 @@ pub fn position(task: &TaskView) -> String {
     task.position().to_string()
 }
 
+/// Status of a task without masked values.
 pub fn status(task: &TaskView) -> Status {
+    let mut status = open_status(task);
+    task.masks.hide_in_status(&mut status);
+    status
+}
+
+/// Status of a task with masked values.
+pub(crate) fn open_status(task: &TaskView) -> Status {
     let record = &task.record;
     let mut policy = record.definition.policy.as_deref().cloned().unwrap_or_default();
     policy.rules.then = record.continuations().cloned().collect();

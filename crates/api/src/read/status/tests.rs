@@ -14,6 +14,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
+use crate::read::mask::Masks;
 
 /// Earliest time in the generated log.
 const BEGINNING_MS: i64 = 1_000;
@@ -71,6 +72,7 @@ fn view(id: &TaskId, record: &TaskRecord) -> TaskView {
         record: record.clone(),
         superseded: false,
         sampler: Sampler::NEVER,
+        masks: Masks::default(),
     }
 }
 

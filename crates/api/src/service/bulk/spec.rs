@@ -176,6 +176,8 @@ mod tests {
     use kafleet_model::trace::Sampler;
     use kafleet_store::Checkpoint;
 
+    use crate::read::mask::Masks;
+
     fn spec(action: BulkAction) -> BulkSpec {
         let checkpoints = BTreeMap::from([(0, 100)]);
         BulkSpec { action, q: String::new(), limit: 1, by: Some("ada".into()), reason: None, error: None, checkpoints }
@@ -192,6 +194,7 @@ mod tests {
             record,
             superseded: false,
             sampler: Sampler::NEVER,
+            masks: Masks::default(),
         }
     }
 

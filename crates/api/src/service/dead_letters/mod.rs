@@ -7,7 +7,7 @@ use kafleet_documents::{
 };
 use kafleet_fleet::dead_letters::headers::has_moved_on;
 use kafleet_fleet::dead_letters::{
-    Bounds, DeadLetterId, DeadLetterRecord, Filter, InvalidDeadLetterId, MAX_SCANNED, Page, Resolution,
+    Bounds, DeadLetterId, DeadLetterRecord, Filter, InvalidDeadLetterId, MAX_SCANNED, Original, Page, Resolution,
 };
 use kafleet_model::json::RawJson;
 use kafleet_model::record::TaskRecord;
@@ -23,6 +23,7 @@ use futures::future::try_join_all;
 use crate::backends::{KAFKA_DEADLINE, detached};
 use crate::http::problem::{ApiError, Code};
 use crate::read::cursor::bad_cursor;
+use crate::read::mask::params_of;
 use crate::service::context::{Paging, RequestContext};
 use crate::state::Api;
 
@@ -46,26 +47,31 @@ pub async fn list(
     let bounds = cursor.map(|cursor| read_cursor(&api, &cursor)).transpose()?;
     let (page, records) = list_letters(&api, filter, bounds, limit).await?;
     let next = page.next.as_ref().map(|bounds| encode_cursor(&api, bounds));
-    let letters = page.letters.iter().map(|letter| document(letter, kind_of(letter, &records))).collect();
+    let letters = page.letters.iter().map(|letter| shown(&api, letter, kind_of(letter, &records))).collect();
     let incomplete = api.reads.incomplete().await?;
     Ok(DeadLetterPage { letters, next, scanned: page.scanned as u64, incomplete })
 }
 
 /// Reads a dead letter with its original record.
-pub async fn show(RequestContext { api, .. }: RequestContext, id: DeadLetterId) -> Result<DeadLetterDetail, ApiError> {
+pub async fn show(
+    RequestContext { api, role, .. }: RequestContext,
+    id: DeadLetterId,
+) -> Result<DeadLetterDetail, ApiError> {
     let (letter, resolved) = read_letter(&api, &id).await?;
     let records = records_of(&api, std::slice::from_ref(&letter)).await?;
+    let kind = kind_of(&letter, &records);
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).map_or_else(|_| BASE64.encode(bytes), str::to_owned);
     let original = &letter.original;
     let value = original.value.as_deref().unwrap_or_default();
-    let params = RawJson::parse(value).ok();
+    let is_open = role.sees_masked();
+    let record = api.reads.masks.record(&id.task_type, &original.headers, value, is_open);
     Ok(DeadLetterDetail {
-        letter: document(&letter, kind_of(&letter, &records)),
+        letter: if is_open { document(&letter, kind) } else { shown(&api, &letter, kind) },
         outcome: outcome_of(&api, &letter, resolved).await?,
         key: original.key.as_deref().map(text),
-        headers: original.headers.iter().map(|(name, value)| (name.clone(), value.as_deref().map(text))).collect(),
-        value_base64: (params.is_none() && !value.is_empty()).then(|| BASE64.encode(value)),
-        params,
+        headers: record.headers.iter().map(|(name, value)| (name.clone(), value.as_deref().map(text))).collect(),
+        value_base64: record.bytes.map(|bytes| BASE64.encode(&bytes)),
+        params: record.params,
     })
 }
 
@@ -80,14 +86,30 @@ pub async fn redrive_one(
     id: DeadLetterId,
     RedriveDeadLetter { params }: RedriveDeadLetter,
 ) -> Result<DeadLetterResults, ApiError> {
+    let params = match params {
+        Some(params) => Some(with_hidden_values(&context.api, &id, params).await?),
+        None => None,
+    };
     if let Some(params) = &params {
         context.api.types.check_params(&id.task_type, params, "/params")?;
     }
     resolve_one(context, id, Resolution::Redriven, params).await
 }
 
+/// Puts the values of the record in the place of their masks.
+async fn with_hidden_values(api: &Api, id: &DeadLetterId, params: RawJson) -> Result<RawJson, ApiError> {
+    let mask = api.reads.masks.of(&id.task_type);
+    if params.masked_at(&mask).is_none() {
+        return Ok(params);
+    }
+    let (letter, _) = read_letter(api, id).await?;
+    let original = &letter.original;
+    let present = original.value.as_deref().and_then(|value| params_of(&original.headers, value));
+    Ok(present.map_or(params.clone(), |present| params.unmasked(&mask, &present)))
+}
+
 async fn resolve_one(
-    RequestContext { api, by }: RequestContext,
+    RequestContext { api, by, .. }: RequestContext,
     id: DeadLetterId,
     resolution: Resolution,
     params: Option<RawJson>,
@@ -100,7 +122,7 @@ async fn resolve_one(
 
 /// Resolves the newest dead letters of a selection.
 pub async fn resolve_many(
-    RequestContext { api, by }: RequestContext,
+    RequestContext { api, by, .. }: RequestContext,
     selection: DeadLetterSelection,
     resolution: Resolution,
 ) -> Result<DeadLetterResults, ApiError> {
@@ -160,6 +182,14 @@ pub fn letter_id(text: &str) -> Result<DeadLetterId, ApiError> {
 fn field_time(pointer: &str, text: Option<&str>) -> Result<Option<i64>, ApiError> {
     let read = |text| parse_time(text).map_err(|error| ApiError::new(Code::BadField, error).pointer(pointer));
     text.map(read).transpose()
+}
+
+/// Document of a dead letter without masked values.
+fn shown(api: &Api, letter: &DeadLetterRecord, kind: Option<String>) -> DeadLetter {
+    let mut document = document(letter, kind);
+    let Original { headers, value, .. } = &letter.original;
+    api.reads.masks.hide_in_text(&letter.id.task_type, headers, value.as_deref(), &mut document.error);
+    document
 }
 
 fn document(letter: &DeadLetterRecord, kind: Option<String>) -> DeadLetter {

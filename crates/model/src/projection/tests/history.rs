@@ -50,6 +50,27 @@ fn late_cancel_request_of_a_descendant_stands_before_its_end() {
     assert_eq!(history[2].by.as_deref(), Some("ann"));
 }
 
+/// Only the worker of a type knows the params that it declares.
+#[test]
+fn later_announcement_adds_tags_of_declared_params() {
+    let with_tags = |mut event: Event, tags: &[&str]| {
+        let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
+        event.task.as_mut().unwrap().policy = Some(Box::new(Policy { tags, ..Policy::default() }));
+        event
+    };
+    let of_worker = with_tags(submitted("a"), &["other", "params.n=1", "params.m=2"]);
+    let tags = |log: &[Event]| fold_log(log, 1, 9).task("a").definition.policy.map(|policy| policy.tags);
+    let declared = ["params.n=1", "params.m=2"].map(str::to_owned).to_vec();
+    assert_eq!(tags(&[submitted("a"), of_worker.clone()]), Some(declared.clone()));
+    let first = with_tags(submitted("a"), &["ci", "params.n=1"]);
+    let all = ["ci", "params.n=1", "params.m=2"].map(str::to_owned).to_vec();
+    assert_eq!(tags(&[first, of_worker.clone(), of_worker.clone()]), Some(all));
+    let many: Vec<String> = (0..9).map(|n| format!("params.x{n}=1")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let bounded = tags(&[submitted("a"), with_tags(submitted("a"), &many)]).unwrap();
+    assert_eq!(bounded.len(), 5, "a task has at most five of them");
+}
+
 #[test]
 fn history_is_bounded_and_keeps_its_first_entry() {
     let mut log = vec![submitted("a")];
