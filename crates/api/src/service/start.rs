@@ -17,7 +17,6 @@ use kafleet_runtime::now_ms;
 use crate::backends::detached;
 use crate::http::problem::{ApiError, Code};
 use crate::read::consistency::TaskView;
-use crate::read::status::status;
 use crate::service::context::{RequestContext, check_reason};
 use crate::service::why::holds;
 use crate::state::Api;
@@ -26,11 +25,11 @@ use crate::state::Api;
 const REPEAT: &str = "it is safe to repeat the request: it has no effect on a later wait of the task";
 
 pub async fn start(context: RequestContext, id: TaskId, input: StartTask) -> Result<StartOutcome, ApiError> {
-    let RequestContext { api, by } = context;
+    let api = context.api.clone();
     check_reason(input.reason.as_deref())?;
     let task = api.reads.find(&id, None).await?;
     let request = StartRequest::of(&task, now_ms()).map_err(|reason| refused(&task, &reason))?;
-    let request = StartRequest { event: Event { by, message: input.reason, ..request.event }, ..request };
+    let request = StartRequest { event: Event { by: context.by.clone(), message: input.reason, ..request.event }, ..request };
     let writing = api.clone();
     let position = detached(async move { request.write(&writing).await }).await?;
     let (updated, ignored) = api.reads.await_outcome(&task, position, "the request").await?;
@@ -40,7 +39,7 @@ pub async fn start(context: RequestContext, id: TaskId, input: StartTask) -> Res
     let waits = matches!(updated.record.own, State::Scheduled | State::Retrying | State::Queued);
     // The task has been started: what may hold it is beside the point if it cannot be read.
     let held_by = if waits { holds(&api, &updated).await.unwrap_or_default() } else { Vec::new() };
-    Ok(StartOutcome { status: status(&updated), held_by })
+    Ok(StartOutcome { status: context.status(&updated), held_by })
 }
 
 fn refused(task: &TaskView, reason: &str) -> ApiError {
