@@ -12,4 +12,6 @@ mod outages;
 mod pages;
 mod queues;
 mod searches;
+mod shop;
 mod times;
+mod visits;
