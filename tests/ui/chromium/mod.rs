@@ -15,9 +15,11 @@ use driver::Driver;
 mod actions;
 mod appearance;
 mod driver;
+mod jobs;
 mod large;
 mod live;
 mod morph;
+mod operator;
 mod outages;
 mod tabs;
 
