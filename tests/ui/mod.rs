@@ -8,6 +8,7 @@ mod chromium;
 mod failures;
 mod hostile;
 mod live;
+mod load;
 mod outages;
 mod pages;
 mod queues;

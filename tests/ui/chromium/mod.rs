@@ -21,6 +21,7 @@ mod live;
 mod morph;
 mod operator;
 mod outages;
+mod pictures;
 mod tabs;
 
 /// Browsers at a time: each uses about a core while a page loads.
