@@ -15,6 +15,7 @@ use driver::Driver;
 mod actions;
 mod appearance;
 mod driver;
+mod hostile;
 mod jobs;
 mod large;
 mod live;
