@@ -9,6 +9,7 @@ mod failures;
 mod hostile;
 mod live;
 mod load;
+mod numbers;
 mod outages;
 mod pages;
 mod queues;
