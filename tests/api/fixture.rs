@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 
 use kafleet::api::{self, ApiSetup, LiveAccess};
 use kafleet::broker::shared_producer::SharedProducer;
@@ -46,7 +47,24 @@ impl Task for Resize {
     }
 }
 
+/// Clock of the log: that of the system, or behind it, so that statistics have a past.
+#[derive(Clone, Default)]
+pub struct LogClock(Arc<AtomicI64>);
+
+impl LogClock {
+    /// Sets the age of the records that are written from now on. Ages may only fall: the time of a log never runs back.
+    pub fn set_age(&self, age: Millis) {
+        self.0.store(age.as_i64(), SeqCst);
+    }
+
+    fn clock(&self) -> broker::Clock {
+        let Self(behind_ms) = self.clone();
+        Arc::new(move || now_ms() - behind_ms.load(SeqCst))
+    }
+}
+
 pub struct Fleet {
+    pub log_clock: LogClock,
     pub log: Arc<broker::MemoryBroker>,
     pub memory: store::MemoryStore,
     /// Faults of the broker and the store of the API; the tracker has none.
@@ -165,8 +183,12 @@ async fn unfolded_on(config: ApiConfig, store: store::MemoryStore) -> Fleet {
 
 async fn open(config: ApiConfig, memory: store::MemoryStore, app: impl FnOnce(&mut Registry)) -> Fleet {
     let names = Names::new("t");
-    let options =
-        broker::MemoryBrokerOptions { log_bytes_per_partition: LOG_BYTES, ..broker::MemoryBrokerOptions::default() };
+    let log_clock = LogClock::default();
+    let options = broker::MemoryBrokerOptions {
+        log_bytes_per_partition: LOG_BYTES,
+        clock: log_clock.clock(),
+        ..broker::MemoryBrokerOptions::default()
+    };
     let log = broker::MemoryBroker::new(options);
     log.apply_topics(&topics(&names), DEADLINE).unwrap();
     let faults = FaultRules::default();
@@ -197,6 +219,7 @@ async fn open(config: ApiConfig, memory: store::MemoryStore, app: impl FnOnce(&m
     let client = Client::new(base);
     let tracking = parking_lot::Mutex::new(None);
     Fleet {
+        log_clock,
         log,
         memory,
         faults,
@@ -335,6 +358,13 @@ impl Fleet {
 
     pub async fn announce_owned(&self, id: String) -> Position {
         self.announce(&id, "echo", None).await
+    }
+
+    /// Creates the topics of types that the fixture has none of, with those of their dead letters.
+    pub fn create_topics(&self, types: &[&str]) {
+        let topic = |name: String| TopicSpec { name, partitions: 2, replication: None, config: Vec::new() };
+        let names = types.iter().flat_map(|name| [self.names.tasks(name), self.names.dead(name)]);
+        self.log.apply_topics(&names.map(topic).collect::<Vec<_>>(), DEADLINE).unwrap();
     }
 
     pub fn events(&self, position: Position) -> Partition {

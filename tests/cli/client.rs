@@ -43,7 +43,12 @@ impl Dev {
     }
 
     pub fn with(options: &[&str]) -> Self {
-        let folder = config_folder(TYPES);
+        Self::of_types(TYPES, options)
+    }
+
+    /// Starts with these sections of types.
+    pub fn of_types(types: &str, options: &[&str]) -> Self {
+        let folder = config_folder(types);
         write(folder.path(), "answer.json", r#"{"answer": 42}"#);
         let mut command = kafleet(["dev", "--listen", "127.0.0.1:0", "--config"]);
         command.arg(folder.path().join("kafleet.toml")).args(options);

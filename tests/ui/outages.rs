@@ -1,14 +1,17 @@
-//! Pages while the store or Kafka is away.
+//! Pages while the store or Kafka is away, silent or slow.
 
 use std::time::{Duration, Instant};
 
-use kafleet_testkit::faults::{read_nodes, store_calls};
+use futures::StreamExt;
+use kafleet_testkit::faults::{Rule, read_nodes, store_calls};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::api::fixture::{DEADLINE, fleet};
-use crate::ui::browser::Browser;
-use crate::ui::pages::{OF_TASK, PLAIN, fleet_with_tree};
+use crate::api::fixture::{DEADLINE, Fleet, fleet};
+use crate::ui::browser::{Browser, Page};
+use crate::ui::pages::fleet_with_tree;
+use crate::ui::shop::shop;
+use crate::ui::visits::documents;
 
 #[tokio::test]
 async fn pages_say_that_the_store_is_away_and_what_still_works() {
@@ -28,20 +31,95 @@ async fn pages_say_that_the_store_is_away_and_what_still_works() {
     browser.open("/tasks/order").await.has(&["first order"]);
 }
 
+/// Longest answer of a page while the store is slow: its deadline of 2 s, and patience for a busy machine. A page that waits
+/// for each of its reads in turn takes longer.
+const LONGEST: Duration = Duration::from_secs(10);
+/// Pages requested at once.
+const AT_ONCE: usize = 8;
+
 #[tokio::test]
 async fn every_page_answers_while_the_store_is_silent() {
-    let fleet = fleet_with_tree().await;
-    let browser = Browser::new(&fleet);
-    fleet.faults.on(store_calls).hang();
-    let of_task = OF_TASK.iter().map(|page| format!("/tasks/order{page}"));
-    let paths: Vec<String> = PLAIN.iter().map(|path| (*path).to_owned()).chain(of_task).collect();
+    let shop = shop().await;
+    let paths = documents(&shop).await;
+    let browser = Browser::new(&shop.fleet);
+    shop.fleet.faults.on(store_calls).hang();
     let pages = futures::future::join_all(paths.iter().map(|path| browser.get(path))).await;
     for (path, page) in paths.iter().zip(&pages) {
-        let is_answered = matches!(page.status, StatusCode::OK | StatusCode::SERVICE_UNAVAILABLE);
-        assert!(is_answered, "{path}: {} {}", page.status, page.text);
-        page.has(&["<nav", "<h1"]);
+        assert_is_answered(path, page);
     }
     assert!(pages.iter().any(|page| page.text.contains("still work")));
+}
+
+#[tokio::test]
+async fn every_page_answers_in_time_while_the_store_is_slow() {
+    let shop = shop().await;
+    let paths = documents(&shop).await;
+    let browser = Browser::new(&shop.fleet);
+    shop.fleet.faults.on(store_calls).delay(Duration::from_millis(1_500));
+    let visit = async |path: String| {
+        let begun = Instant::now();
+        let page = browser.get(&path).await;
+        (path, page, begun.elapsed())
+    };
+    let pages: Vec<(String, Page, Duration)> =
+        futures::stream::iter(paths.into_iter().map(visit)).buffer_unordered(AT_ONCE).collect().await;
+    for (path, page, took) in &pages {
+        assert_is_answered(path, page);
+        assert!(*took < LONGEST, "{path} took {took:?}");
+    }
+    assert!(pages.iter().any(|(_, page, _)| page.text.contains("store_unavailable")), "what is late is left out");
+}
+
+/// Checks that a page has its frame, and contents or a problem that says what has not answered.
+fn assert_is_answered(path: &str, page: &Page) {
+    let is_answered = matches!(page.status, StatusCode::OK | StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE);
+    assert!(is_answered, "{path}: {} {}", page.status, page.text);
+    page.has(&["<main", "<h1"]);
+}
+
+/// Words of a page's contents. Left out are numbers, which change with the time, the number of a form, and the suggestions of
+/// fields, which need no note when they are missing.
+fn words_of(page: &Page) -> String {
+    let (_, main) = page.text.split_once("<main").unwrap_or_default();
+    let mut main = main.split_once("</main>").unwrap_or_default().0.to_owned();
+    for (start, end) in [("<datalist", "</datalist>"), (" list=\"", "\""), ("name=\"form\" value=\"", "\"")] {
+        while let Some((before, rest)) = main.split_once(start) {
+            main = format!("{before} {}", rest.split_once(end).unwrap_or_default().1);
+        }
+    }
+    main.replace(|c: char| c.is_ascii_digit(), "")
+}
+
+/// Checks of each page that it is as before, or names what is missing by this code, while a service is away.
+async fn assert_pages_name_what_is_missing(code: &str, begin_outage: impl FnOnce(&Fleet) -> Rule) {
+    let shop = shop().await;
+    let browser = Browser::new(&shop.fleet);
+    let mut before = Vec::new();
+    for path in documents(&shop).await {
+        let words = words_of(&browser.get(&path).await);
+        before.push((path, words));
+    }
+    let outage = begin_outage(&shop.fleet);
+    let mut silent = Vec::new();
+    for (path, words) in before {
+        let page = browser.get(&path).await;
+        assert_is_answered(&path, &page);
+        if words_of(&page) != words && !page.text.contains(code) {
+            silent.push(path);
+        }
+    }
+    outage.lift();
+    assert!(silent.is_empty(), "these are others than before, and do not name `{code}`: {silent:#?}");
+}
+
+#[tokio::test]
+async fn every_page_names_what_is_missing_without_the_store() {
+    assert_pages_name_what_is_missing("store_unavailable", |fleet| fleet.faults.store_outage()).await;
+}
+
+#[tokio::test]
+async fn every_page_names_what_is_missing_without_kafka() {
+    assert_pages_name_what_is_missing("kafka_unavailable", |fleet| fleet.faults.kafka_outage()).await;
 }
 
 #[tokio::test]

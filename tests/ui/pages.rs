@@ -58,6 +58,12 @@ pub const OF_TASK: &[&str] = &[
 /// Fleet with a tree of which a child has failed.
 pub async fn fleet_with_tree() -> Fleet {
     let fleet = fleet().await;
+    add_tree(&fleet).await;
+    fleet
+}
+
+/// Adds the task `order`, of which a child has failed.
+pub async fn add_tree(fleet: &Fleet) {
     fleet.create(json!({"type": "echo", "id": "order", "name": "first order", "tags": ["shop"]})).await;
     fleet.echo("order:fetch").await;
     fleet.publish_event("order", Kind::Started, |event| event.attempt = 1).await;
@@ -65,7 +71,6 @@ pub async fn fleet_with_tree() -> Fleet {
     fleet.publish_event("order:fetch", Kind::Started, |event| event.attempt = 1).await;
     fleet.fail("order:fetch", "no answer from `10.0.0.7`").await;
     fleet.folded().await;
-    fleet
 }
 
 #[tokio::test]

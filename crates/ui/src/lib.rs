@@ -139,6 +139,11 @@ static PAGES: &[Page] = &[
     page("/help", More, "", call!(help::show)),
 ];
 
+/// Paths of all pages and forms below `api.ui.base_path`, with the names of their parameters in braces.
+pub fn paths() -> impl Iterator<Item = &'static str> {
+    PAGES.iter().map(|page| page.path)
+}
+
 /// Opens the UI over an API, with its live updates. `None`: it is switched off.
 pub fn open(api: &Arc<Api>) -> Option<Pages> {
     let live = Arc::<Live>::default();

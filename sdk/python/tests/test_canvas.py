@@ -11,7 +11,6 @@ from driver import APPS
 from test_client import Server, response
 
 from kafleet import App, Context, DeclarationError, Group, Invalid, NotFound, Params, TaskFailed, Upstream, chain, chord, group
-from kafleet.canvas import External
 from kafleet.handle import GroupHandle
 from kafleet.params import UPSTREAM
 from kafleet.testing import fleet, recorded, trial
@@ -324,25 +323,23 @@ class TestOnAFleet:
 
         asyncio.run(main())
 
-    def test_group_ends_with_the_list_of_results_and_its_chord_with_the_result_of_the_body(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_group_ends_with_the_list_of_results_and_its_chord_with_the_result_of_the_body(self) -> None:
         made: list[Group[Any]] = [
             group(tasks.point.call(n) for n in (9, 4, 7, 0)),
             chord(tasks.add.map([1, 2]), tasks.total.call("sum")),
         ]
-        handles = [submit_group(call, monkeypatch) for call in made]
+        handles = [call.submit() for call in made]
         assert handles[0].result(PATIENCE) == handles[0].final_result(PATIENCE) == [tasks.Point(n) for n in (9, 4, 7, 0)]
         assert handles[1].result(PATIENCE) == [2, 3]
         assert handles[1].final_result(PATIENCE) == handles[1].then().result(PATIENCE) == "sum: 5"
 
-    def test_results_of_a_group_are_those_of_the_tasks_that_succeeded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_results_of_a_group_are_those_of_the_tasks_that_succeeded(self) -> None:
         calls = group(tasks.add.call(1), tasks.fails.call(), tasks.add.call(3))
-        handle = submit_group(chain(calls.using(max_failed=1), tasks.sizes), monkeypatch)
+        handle: Any = chain(calls.using(max_failed=1), tasks.sizes).submit()
         assert handle.result(PATIENCE) == [2, 4]
         assert sorted(handle.final_result(PATIENCE)) == [2, 4]
 
-    def test_failed_descendant_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_failed_descendant_is_named(self) -> None:
         handle = tasks.parent_of_failed.submit()
         for wait in (handle.result, handle.final_result, lambda patience: asyncio.run(handle.aresult(patience))):
             with pytest.raises(TaskFailed) as failed:
@@ -352,7 +349,7 @@ class TestOnAFleet:
             assert failed.value.descendant and failed.value.descendant.endswith(":then")
             reason = f"because of its descendant `{failed.value.descendant}`: gone: no such picture"
             assert str(failed.value) == f"the task `{handle.id}` ended as failed {reason}"
-        crowd = submit_group(group(tasks.add.call(1), tasks.fails.call("second")), monkeypatch)
+        crowd = group(tasks.add.call(1), tasks.fails.call("second")).submit()
         with pytest.raises(TaskFailed, match=f"because of its descendant `{crowd.id}:1`: gone: second"):
             crowd.result(PATIENCE)
         with pytest.raises(TaskFailed, match="ended as failed: gone: alone") as alone:
@@ -378,20 +375,6 @@ class TestOnAFleet:
         assert tasks.fails.using(then=[apology]).submit().then().result(PATIENCE) == "sorry"
         with pytest.raises(ValueError, match="the continuations 0 to 7: `8` is none of them"):
             handle.then(8)
-
-
-def submit_group(call: Any, monkeypatch: pytest.MonkeyPatch) -> GroupHandle[Any]:
-    """Submits a group; to an API that does not know the initial state of an external task, with a report of that state."""
-    try:
-        created: GroupHandle[Any] = call.submit()
-    except Invalid as error:
-        if error.code != "unknown_field":
-            raise
-        monkeypatch.setattr(External, "labelled", lambda self, options: {**options, "external": True})
-        created = call.submit()
-        monkeypatch.undo()
-        assert created.report("waiting_for_children")
-    return created
 
 
 def test_failure_whose_reason_cannot_be_read_is_still_a_failure() -> None:

@@ -1,64 +1,17 @@
 //! Failed tasks of a large tree are found and retried with few clicks.
 
-use futures::StreamExt;
 use kafleet::documents::Status;
-use kafleet::model::event::{Announcement, Event, Payload};
-use kafleet::runtime::now_ms;
-use kafleet::store::memory::{MemoryStore, MemoryStoreOptions};
 use kafleet_testkit::services;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{STARTED, Tab, with_browser};
-use crate::api::fixture::{Fleet, eventually, fleet_on};
+use crate::api::fixture::eventually;
+use crate::ui::load::{FAILED, fleet_with_room, publish_tree};
 
 /// Tasks of the tree; `KAFLEET_TEST_TREE` names another number, such as 1000000 for a run by hand.
 const TASKS: usize = 100_000;
 /// Children of a task that has some.
 const CHILDREN: usize = 1_000;
-const FAILED: usize = 12;
-/// Events on their way at once.
-const IN_FLIGHT: usize = 1_000;
-/// Tasks between two waits for the projection.
-const CHUNK: usize = 20_000;
-
-/// Publishes a tree in which only some leaves have failed; returns their ids.
-async fn publish_tree(fleet: &Fleet, tasks: usize) -> Vec<String> {
-    let parents: Vec<String> = (0..tasks.div_ceil(CHILDREN)).map(|n| format!("order:p{n}")).collect();
-    fleet.announce("order", "echo", None).await;
-    for parent in &parents {
-        fleet.announce(parent, "echo", None).await;
-    }
-    fleet.folded().await;
-    let failed: Vec<String> = (0..FAILED).map(|n| format!("{}:failing-{n}", parents[n * 7 % parents.len()])).collect();
-    for id in &failed {
-        fleet.echo(id).await;
-        fleet.fail(id, &format!("no answer from 10.0.0.{}", id.len())).await;
-    }
-    let leaves: Vec<String> =
-        (0..tasks - parents.len() - FAILED - 1).map(|n| format!("{}:{n}", parents[n / CHILDREN])).collect();
-    for chunk in leaves.chunks(CHUNK) {
-        let publish = |id: &String| succeed_at_once(fleet, id.clone());
-        futures::stream::iter(chunk.iter().map(publish)).buffer_unordered(IN_FLIGHT).collect::<Vec<()>>().await;
-        fleet.folded().await;
-    }
-    for parent in parents.iter().map(String::as_str).chain(["order"]) {
-        fleet.succeed(parent, Value::Null).await;
-    }
-    fleet.folded().await;
-    failed
-}
-
-/// Publishes an event that announces a task and reports its end.
-async fn succeed_at_once(fleet: &Fleet, id: String) {
-    let ended = Payload::Succeeded { started_at_ms: Some(now_ms()), output: None };
-    let announce = |event: &mut Event| {
-        event.attempt = 1;
-        let (task_type, created_at_ms) = ("echo".into(), event.at_ms);
-        let (position, hash, policy, asof, trace) = (None, None, None, None, None);
-        event.task = Some(Box::new(Announcement { task_type, created_at_ms, position, hash, policy, asof, trace }));
-    };
-    fleet.publish_event(&id, ended, announce).await;
-}
 
 /// Clicks what has this text, in one step: an update of the page removes marks.
 async fn click_text(tab: &Tab, css: &str, text: &str) {
@@ -75,10 +28,8 @@ async fn click_text(tab: &Tab, css: &str, text: &str) {
 async fn failures_of_a_large_tree_are_found_and_retried_with_five_clicks() {
     let Some(_) = services::address("KAFLEET_TEST_BROWSER") else { return };
     let tasks = std::env::var("KAFLEET_TEST_TREE").map_or(TASKS, |number| number.parse().unwrap());
-    // More than the default of the store in memory, which is that of a development machine.
-    let store = MemoryStoreOptions { max_records: 2 * tasks, max_bytes: 8 << 30, ..MemoryStoreOptions::default() };
-    let fleet = fleet_on(MemoryStore::new(store)).await;
-    let failed = publish_tree(&fleet, tasks).await;
+    let fleet = fleet_with_room(tasks).await;
+    let failed = publish_tree(&fleet, tasks, CHILDREN).await;
     with_browser(&fleet, "large-tree", async |tab| {
         tab.go("/tasks/order/tree").await;
         // The failed ones, their parents, and the root.

@@ -15,10 +15,14 @@ use driver::Driver;
 mod actions;
 mod appearance;
 mod driver;
+mod hostile;
+mod jobs;
 mod large;
 mod live;
 mod morph;
+mod operator;
 mod outages;
+mod pictures;
 mod tabs;
 
 /// Browsers at a time: each uses about a core while a page loads.
@@ -37,6 +41,25 @@ pub const WIDE: u32 = 1280;
 
 /// Condition that the script of the page runs.
 pub const STARTED: &str = "document.documentElement.hasAttribute('data-app')";
+/// Condition that the page is complete, with its script if it has one.
+pub const COMPLETE: &str = "document.readyState == 'complete' && (document.documentElement.hasAttribute('data-app') || \
+                            !document.querySelector('#live'))";
+/// Condition that the page is not wider than its window.
+pub const FITS: &str = "document.documentElement.scrollWidth <= innerWidth";
+
+/// Window and theme in which pages are looked at.
+#[derive(Clone, Copy)]
+pub struct View {
+    pub name: &'static str,
+    pub width: u32,
+    pub theme: &'static str,
+}
+
+/// Views in which every page has to be right.
+pub const WIDE_LIGHT: View = View { name: "wide-light", width: 1440, theme: "light" };
+pub const WIDE_DARK: View = View { name: "wide-dark", width: 1440, theme: "dark" };
+pub const PHONE_LIGHT: View = View { name: "phone-light", width: 390, theme: "light" };
+pub const PHONE_DARK: View = View { name: "phone-dark", width: 390, theme: "dark" };
 
 /// Tab of a browser.
 pub struct Tab {
@@ -47,9 +70,14 @@ pub struct Tab {
 /// Runs a case in a browser of its own, if there is one. Fails on errors of scripts and violations of the policy; a
 /// failure leaves a screenshot.
 pub async fn with_browser(fleet: &Fleet, name: &str, case: impl AsyncFnOnce(&Tab)) {
+    with_browser_at(&fleet.base, name, case).await;
+}
+
+/// Runs a case on the API at an address.
+pub async fn with_browser_at(base: &str, name: &str, case: impl AsyncFnOnce(&Tab)) {
     let Some(folder) = services::address("KAFLEET_TEST_BROWSER") else { return };
     let _turn = TURNS.acquire().await.unwrap();
-    let tab = Tab { driver: Driver::start(Path::new(&folder)).await, base: fleet.base.clone() };
+    let tab = Tab { driver: Driver::start(Path::new(&folder)).await, base: base.to_owned() };
     tab.resize(WIDE).await;
     let outcome = AssertUnwindSafe(case(&tab)).catch_unwind().await;
     let errors = tab.driver.console_errors().await;
@@ -70,6 +98,22 @@ impl Tab {
     /// Opens a page of another API.
     pub async fn go_to(&self, base: &str, path: &str) {
         self.driver.command("/url", json!({"url": format!("{base}{path}")})).await;
+    }
+
+    /// Opens a page and waits until it is complete.
+    pub async fn open(&self, path: &str) {
+        self.go(path).await;
+        self.wait(COMPLETE).await;
+    }
+
+    pub async fn show_as(&self, view: View) {
+        self.resize(view.width).await;
+        self.set_theme(view.theme).await;
+    }
+
+    /// Text of the page as a reader sees it.
+    pub async fn text(&self) -> String {
+        self.driver.run("return document.body.innerText").await.as_str().unwrap().to_owned()
     }
 
     pub async fn resize(&self, width: u32) {

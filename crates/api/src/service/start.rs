@@ -29,7 +29,8 @@ pub async fn start(context: RequestContext, id: TaskId, input: StartTask) -> Res
     check_reason(input.reason.as_deref())?;
     let task = api.reads.find(&id, None).await?;
     let request = StartRequest::of(&task, now_ms()).map_err(|reason| refused(&task, &reason))?;
-    let request = StartRequest { event: Event { by: context.by.clone(), message: input.reason, ..request.event }, ..request };
+    let request =
+        StartRequest { event: Event { by: context.by.clone(), message: input.reason, ..request.event }, ..request };
     let writing = api.clone();
     let position = detached(async move { request.write(&writing).await }).await?;
     let (updated, ignored) = api.reads.await_outcome(&task, position, "the request").await?;
