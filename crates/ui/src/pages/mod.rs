@@ -31,6 +31,7 @@ pub(super) mod tasks;
 pub(super) mod timeline;
 pub(super) mod tree;
 pub(super) mod type_forms;
+pub(super) mod type_page;
 pub(super) mod types;
 pub(super) mod workers;
 

@@ -17,7 +17,7 @@ use kafleet_model::units::duration::Millis;
 use kafleet_runtime::now_ms;
 use maud::{Markup, html};
 
-use super::changes::{changes_of, last_hour, newest_requests, paused_by};
+use super::changes::{changes_of, last_hour, newest_requests, requested_by};
 use super::charts::{cached_stats, charts_of};
 use super::types::{Figures, last_minutes};
 use crate::parts::bar::{in_order, state_bar};
@@ -26,10 +26,10 @@ use crate::parts::failures::{self, group_query, group_row, is_back, is_new, kind
 use crate::parts::notice::{empty, missing};
 use crate::parts::state::label;
 use crate::parts::statistics::{Tile, last_minute};
-use crate::parts::table::{cards, table};
+use crate::parts::table::{dense_table, table};
 use crate::parts::tasks::{state_counts, type_link, worker_link};
 use crate::parts::times::{millis, time};
-use crate::parts::{View, count, counted, first_line, search_text, visible};
+use crate::parts::{View, count, counted, encoded, first_line, prose, search_text, visible};
 use crate::visit::{Body, PageAnswer, Visit, from_kafka, stored};
 
 /// Types listed, those with the most open tasks.
@@ -132,7 +132,7 @@ impl Warnings<'_> {
         items.extend(types.flat_map(|task_type| type_troubles(view, task_type, self.requests)));
         items.extend(apps_down(view, self.workers).into_iter().map(Trouble::bad));
         items.extend(schedules.filter_map(|schedule| schedule_trouble(view, schedule)).map(Trouble::bad));
-        items.extend(kills.map(|kill| Trouble::attention(kill_switch(view, kill))));
+        items.extend(kills.map(|kill| Trouble::attention(kill_switch(view, kill, self.requests))));
         let errors = self.failures.iter().flat_map(|failures| new_errors(view, failures));
         items.extend(errors.map(Trouble::bad));
         items.sort_by_key(|item| !item.is_bad);
@@ -187,16 +187,29 @@ fn schedule_trouble(view: &View, schedule: &ScheduleDocument) -> Option<Markup> 
     let url = view.url(&format!("/schedules/{}", schedule.id));
     Some(html! {
         (label("bad", "✘\u{fe0e} schedule")) " " a href=(url) { (schedule.id) } " cannot fire: "
-        (first_line(error, 200))
+        (prose(&first_line(error, 200)))
+        (action(view, &format!("/schedules/{}/edit", schedule.id), "Edit…"))
     })
 }
 
-fn kill_switch(view: &View, kill: &KillSwitchDocument) -> Markup {
+fn kill_switch(view: &View, kill: &KillSwitchDocument, requests: Option<&Audit>) -> Markup {
     html! {
         (label("attention", "⊘\u{fe0e} kill switch")) " " a href=(view.url("/kill-switches")) { (kill.name) }
-        " cancels matching tasks since " (time(&kill.since))
+        (by(requests, "set_kill_switch", &kill.name)) " cancels matching tasks since " (time(&kill.since))
         @if let Some(reason) = &kill.reason { ": " (first_line(reason, 120)) }
+        (action(view, &format!("/kill-switches/{}/off", encoded(&kill.name)), "Switch off…"))
     }
+}
+
+/// Name of the user who has requested a change last, if it is known.
+fn by(requests: Option<&Audit>, action: &str, target: &str) -> Markup {
+    let by = requests.and_then(|requests| requested_by(requests, action, target));
+    html! { @if let Some(by) = by { " by " (visible(by)) } }
+}
+
+/// Link to the form that ends a trouble, for those who may use it.
+fn action(view: &View, path: &str, name: &str) -> Markup {
+    html! { @if view.may(Role::Operate) { " " a href=(view.url(path)) data-dialog { (name) } } }
 }
 
 /// Kinds of errors that are new or back: the first task that is failed now ended in the last hour.
@@ -215,7 +228,10 @@ fn new_error(view: &View, group: &FailureGroup, since_ms: i64) -> Markup {
         " in " (counted(group.count, "task", "tasks"))
         @if is_back(group) { " back since " } @else { " since " }
         (time(&group.first))
-        ", such as " (first_line(&group.text, 120))
+        ", such as " (prose(&first_line(&group.text, 120)))
+        @if view.may(Role::Operate) {
+            " " a href=(view.url_with("/bulk/new", &[("action", "retry"), ("q", &group_query(group))])) { "Retry…" }
+        }
     }
 }
 
@@ -240,12 +256,10 @@ fn type_troubles(view: &View, task_type: &TypeDocument, requests: Option<&Audit>
     if let Some(paused) = &task_type.paused {
         items.push(Trouble::attention(html! {
             (label("attention", "‖\u{fe0e} paused")) " " (link)
-            @if let Some(by) = paused_by(requests, &task_type.name) { " by " (visible(by)) }
+            (by(requests, "pause_type", &task_type.name))
             " since " (time(&paused.since))
             @if let Some(reason) = &paused.reason { ": " (first_line(reason, 120)) }
-            @if view.may(Role::Operate) {
-                " " a href=(view.url(&format!("/types/{}/resume", task_type.name))) data-dialog { "Resume…" }
-            }
+            (action(view, &format!("/types/{}/resume", task_type.name), "Resume…"))
         }));
     }
     items.extend(backlog_trouble(task_type, &link));
@@ -343,6 +357,7 @@ fn numbers(view: &View, types: &Types, workers: &Workers, minute: Option<Markup>
         value: count(open_of(&totals)),
         tone: "",
         name: "open tasks",
+        title: "open tasks now, on all levels".to_owned(),
         change: None,
     };
     html! {
@@ -369,7 +384,7 @@ fn capacity(view: &View, workers: &Workers) -> Markup {
     let used = alive.iter().map(|worker| worker.in_flight).sum::<u64>();
     let noun = if alive.len() == 1 { "worker" } else { "workers" };
     html! {
-        a.tile href=(view.url("/workers")) {
+        a.tile href=(view.url("/workers")) title="slots in use, of those of the live workers" {
             span.value { (count(used)) span.quiet { " / " (count(slots)) } }
             span.name { "slots, " (count(alive.len())) " " (noun) }
         }
@@ -391,7 +406,7 @@ fn busiest(view: &View, listed: &[TypeDocument], figures: &Figures) -> Markup {
             @if rows.is_empty() {
                 (no_task(view))
             } @else {
-                (table(super::types::COLUMNS, &rows))
+                (dense_table(super::types::COLUMNS, &rows))
             }
         }
     }
@@ -415,7 +430,7 @@ fn newest_errors(view: &View, failures: &Result<Failures, ApiError>) -> Markup {
             @if rows.is_empty() {
                 p.quiet { "No retained task has failed." }
             } @else {
-                (cards(failures::COLUMNS, &rows))
+                (table(failures::COLUMNS, &rows))
                 p { a href=(view.url("/failures")) { "All failures" } }
             }
         }

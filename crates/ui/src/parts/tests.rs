@@ -133,7 +133,10 @@ fn attempt_begins_with_its_first_start_or_that_which_its_end_states() {
     assert!(ended(end(Some("2026-01-31T12:00:01.000Z"))).contains("8.0 s"));
     assert!(ended(end(Some("2026-01-31T12:00:05.000Z"))).contains("4.0 s"), "the worker has started it again");
     let rows = rows_of(added(), Some(3));
-    assert!(rows.contains("<td class=\"number\">1 of 4</td>") && rows.contains("12:00:01.000"), "{rows}");
+    assert!(
+        rows.contains("<td data-label=\"Attempt\" class=\"number\">1 of 4</td>") && rows.contains("12:00:01.000"),
+        "{rows}"
+    );
 }
 
 #[test]
