@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kafleet_api::service::context::After;
-use kafleet_api::service::statistics;
+use kafleet_api::service::statistics::{self, AuditQuery};
 use kafleet_documents::{Audit, AuditDocument, WorkerDocument, WorkerState, Workers};
 use kafleet_runtime::now_ms;
 use maud::{Markup, html};
@@ -36,7 +36,7 @@ const FLEET_CHANGES: [&str; 9] = [
 
 /// Newest requests, which the pages of a second share; `None` if they cannot be read.
 pub(super) async fn newest_requests(visit: &Visit) -> Option<Arc<Audit>> {
-    let read = statistics::audit(visit.context(), READ_REQUESTS, After::default());
+    let read = statistics::audit(visit.context(), AuditQuery::newest(READ_REQUESTS), After::default());
     stored(visit.live.requests.get(Some(String::new()), read)).await.ok()
 }
 

@@ -5,17 +5,18 @@ use std::sync::Arc;
 use kafleet_api::http::problem::ApiError;
 use kafleet_api::service::context::{After, Paging};
 use kafleet_api::service::queue::queue;
-use kafleet_api::service::statistics::{FailuresBy, FailuresQuery};
+use kafleet_api::service::statistics::{DurationsQuery, FailuresBy, FailuresQuery};
 use kafleet_api::service::{list as tasks, statistics, types, workers};
 use kafleet_config::Role;
 use kafleet_documents::{
-    CircuitDocument, Failures, FlowDocument, PartitionQueue, QueueDocument, Slowest, SlowestAttempt, TaskPage,
-    TypeDocument, TypeLimits, WorkerDocument,
+    CircuitDocument, DurationStats, Failures, FlowDocument, PartitionQueue, QueueDocument, Slowest, SlowestAttempt,
+    TaskPage, TypeDocument, TypeLimits, WorkerDocument,
 };
 use kafleet_fleet::control::heartbeat::TypeStatus;
 use kafleet_model::json::RawJson;
 use kafleet_model::query::{Qualifier, TaskQuery, Term, Test, TreeLevel};
 use kafleet_model::record::state::State;
+use kafleet_runtime::now_ms;
 use maud::{Markup, html};
 use serde_json::Value;
 
@@ -27,6 +28,7 @@ use crate::parts::bar::{in_order, state_bar, usage};
 use crate::parts::command::{commands, curl_get};
 use crate::parts::facts::facts;
 use crate::parts::failures::{self, group_row};
+use crate::parts::histogram::histogram;
 use crate::parts::json::json_block;
 use crate::parts::notice::{empty, missing};
 use crate::parts::queue::{age, lag, tone as queue_tone};
@@ -38,6 +40,7 @@ use crate::parts::times::time;
 use crate::parts::{View, count, search_text, visible};
 use crate::visit::{Body, PageAnswer, Visit, from_kafka, scan_time, stored};
 
+const DAY_MS: i64 = 24 * 3_600_000;
 /// Newest failed tasks of a type.
 const LISTED_FAILED: usize = 10;
 
@@ -47,11 +50,12 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     let task_type = task_type?;
     let path = format!("/types/{name}");
     let changes = changes_of(requests.as_deref(), &workers::worker_list(&visit.api), Some(name));
-    let (queue, failed, errors, slowest, charts) = tokio::join!(
+    let (queue, failed, errors, slowest, durations, charts) = tokio::join!(
         sampled(visit, &task_type),
         stored(newest_failed(visit, name)),
         stored(statistics::failures(visit.context(), errors_query(name), After::default())),
         stored(slowest(visit, name)),
+        stored(durations(visit, name)),
         charts_of(visit, &path, Some(name), &changes),
     );
     let main = html! {
@@ -62,11 +66,12 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         (errors_of(view, errors))
         (workers_of(visit, name))
         (partitions(visit, name, queue.as_ref()))
+        (durations_of(&durations))
         (slowest_of(view, slowest))
         (failed_of(view, failed))
         @if let Some(schema) = &task_type.schema { (schema_block("schema", "Schema of the params", schema)) }
         @if let Some(output) = &task_type.output { (schema_block("output", "Schema of the result", output)) }
-        (commands(&[format!("kafleet stats {name}"), curl_get(&format!("/v1/types/{name}"))]))
+        (commands(&[format!("kafleet stats {name}"), format!("kafleet stats {name} --durations --from 24h"), curl_get(&format!("/v1/types/{name}"))]))
     };
     Ok(Body::new(name.clone(), main).into())
 }
@@ -261,6 +266,28 @@ fn worker_row(view: &View, worker: &WorkerDocument, status: &TypeStatus) -> Mark
             td.number { (count(status.waiting)) }
             td { (numbers_text(&status.partitions)) }
             td { (super::workers::reasons(status)) }
+        }
+    }
+}
+
+/// Distribution of the run times of a type in the last 24 hours, which the pages of some seconds share.
+async fn durations(visit: &Visit, name: &str) -> Result<Arc<DurationStats>, ApiError> {
+    let from_ms = Some(now_ms() - DAY_MS);
+    let query = DurationsQuery { task_type: Some(name.to_owned()), from_ms, to_ms: None };
+    visit.live.durations.get(Some(name.to_owned()), statistics::durations(visit.context(), query)).await
+}
+
+fn durations_of(durations: &Result<Arc<DurationStats>, ApiError>) -> Markup {
+    html! {
+        @match durations {
+            Ok(stats) if stats.run.buckets.is_empty() => {}
+            Ok(stats) => {
+                section.panel #durations {
+                    h2 { "Run times " span.quiet { "of successful attempts in the last 24 hours" } }
+                    (histogram(&stats.run))
+                }
+            }
+            Err(error) => { (missing("The run times", &error.clone().document())) }
         }
     }
 }

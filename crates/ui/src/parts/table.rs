@@ -100,7 +100,7 @@ pub(in super::super) fn pager_of_search(first: Option<&str>, next: Option<&str>)
 
 /// Pager of a list in the order of creation.
 pub(in super::super) fn pager_of_oldest(first: Option<&str>, next: Option<&str>, note: &str) -> Markup {
-    links(first.map(|first| (first, "← first")), next.map(|next| (next, "next →")), note)
+    links(first.map(|first| (first, "← first")), next.map(|next| (next, "more →")), note)
 }
 
 fn links(first: Option<(&str, &str)>, next: Option<(&str, &str)>, note: &str) -> Markup {
