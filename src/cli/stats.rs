@@ -354,7 +354,7 @@ pub(super) async fn audit(args: AuditArgs, globals: &Globals) -> Outcome {
             request.reason.into(),
         ]);
     }
-    output.list(rows, "no such request: nobody has cancelled, retried or changed this")?;
+    output.list(rows, "no such request has been made")?;
     Ok(Code::Ok)
 }
 

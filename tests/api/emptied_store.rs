@@ -134,8 +134,10 @@ fn requests_about_the_fleet() -> Vec<Case> {
         ("POST", "/v1/dead-letters/{letter}/redrive", "", none(), Refused),
         ("GET", "/v1/failures", "", none(), Incomplete),
         ("GET", "/v1/stats", "", none(), Incomplete),
+        ("GET", "/v1/stats/durations", "", none(), Incomplete),
         ("GET", "/v1/stats/slowest", "", none(), Incomplete),
         ("GET", "/v1/suggestions", "?q=type:", none(), Incomplete),
+        ("GET", "/v1/system", "", none(), Incomplete),
         ("GET", "/v1/watch", "", none(), Other),
         ("GET", "/v1/workers", "", none(), Other),
     ]

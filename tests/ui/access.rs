@@ -24,6 +24,7 @@ const FORMS: &[(&str, Role)] = &[
     ("/types/echo/pause", Role::Operate),
     ("/types/echo/resume", Role::Operate),
     ("/types/echo/limits", Role::Operate),
+    ("/types/echo/circuit", Role::Operate),
     ("/kill-switches/new", Role::Operate),
     ("/kill-switches/x/off", Role::Operate),
     ("/new-schedule", Role::Operate),

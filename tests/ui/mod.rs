@@ -7,6 +7,7 @@ mod browser;
 mod chromium;
 mod failures;
 mod hostile;
+mod lists;
 mod live;
 mod outages;
 mod pages;

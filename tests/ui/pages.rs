@@ -25,6 +25,7 @@ pub const PLAIN: &[&str] = &[
     "/types/echo/pause",
     "/types/echo/resume",
     "/types/echo/limits",
+    "/types/echo/circuit",
     "/failures",
     "/audit",
     "/bulk",

@@ -75,9 +75,9 @@ macro_rules! call {
 use Role::{Operate, Submit as SubmitRole};
 use Section::{DeadLetters, Failures, More, New, Overview, Schedules, Tasks, Types, Workers};
 use pages::{
-    audit, bulk, bulk_action, dead_letter_forms, dead_letters, failures, help, kill_switches, log, new, new_many,
-    overview, raw, schedule_forms, schedules, system, task, task_edit, task_forms, tasks, timeline, tree, type_forms,
-    type_page, types, workers,
+    audit, bulk, bulk_action, circuit_form, dead_letter_forms, dead_letters, failures, help, kill_switches, log, new,
+    new_many, overview, raw, schedule_forms, schedules, system, task, task_edit, task_forms, tasks, timeline, tree,
+    type_forms, type_page, types, workers,
 };
 
 #[rustfmt::skip]
@@ -116,6 +116,7 @@ static PAGES: &[Page] = &[
     form("/types/{type}/pause", Operate, Types, call!(type_forms::show_pause), call!(type_forms::pause)),
     form("/types/{type}/resume", Operate, Types, call!(type_forms::show_resume), call!(type_forms::resume)),
     form("/types/{type}/limits", Operate, Types, call!(type_forms::show_limits), call!(type_forms::limits)),
+    form("/types/{type}/circuit", Operate, Types, call!(circuit_form::show), call!(circuit_form::set)),
     page("/workers", Workers, "workers", call!(workers::list)),
     page("/workers/{id}", Workers, "workers", call!(workers::show)),
     page("/schedules", Schedules, "control", call!(schedules::list)),

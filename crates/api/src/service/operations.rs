@@ -75,7 +75,7 @@ pub async fn limits(context: RequestContext, Name(name): Name, set: SetLimits) -
 }
 
 /// Opens or closes the circuit of a type in all workers, or leaves it to each of them.
-pub(crate) async fn circuit(
+pub async fn circuit(
     context: RequestContext,
     Name(name): Name,
     SetCircuit { state, reason }: SetCircuit,

@@ -33,7 +33,7 @@ pub(crate) async fn system(RequestContext { api, .. }: RequestContext) -> Result
     Ok(SystemDocument { partitions, stores, incomplete, ..summary(&api) })
 }
 
-/// What this API knows without a read.
+/// Properties that this API knows without a read.
 pub fn summary(api: &Api) -> SystemDocument {
     let names = &api.topology.names;
     SystemDocument {

@@ -5,11 +5,13 @@ use maud::{Render, html};
 use super::parts::form::{Form, Input};
 use super::visit::{Body, PageAnswer, Visit};
 
+pub(super) mod attention;
 pub(super) mod audit;
 pub(super) mod bulk;
 pub(super) mod bulk_action;
 pub(super) mod changes;
 pub(super) mod charts;
+pub(super) mod circuit_form;
 pub(super) mod dead_letter_forms;
 pub(super) mod dead_letters;
 pub(super) mod failures;

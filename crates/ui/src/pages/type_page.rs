@@ -20,9 +20,10 @@ use kafleet_runtime::now_ms;
 use maud::{Markup, html};
 use serde_json::Value;
 
+use super::attention::numbers_text;
 use super::changes::{changes_of, newest_requests};
 use super::charts::charts_of;
-use super::overview::{numbers_text, open_of};
+use super::overview::open_of;
 use super::types::condition_label;
 use crate::parts::bar::{in_order, state_bar, usage};
 use crate::parts::command::{commands, curl_get};
@@ -126,10 +127,16 @@ fn actions(view: &View, task_type: &TypeDocument) -> Markup {
             @if view.may(Role::Operate) && task_type.topic {
                 @if task_type.paused.is_some() { (link("resume", "Resume…")) } @else { (link("pause", "Pause…")) }
                 (link("limits", "Limits…"))
+                @if has_circuit(task_type) { (link("circuit", "Circuit…")) }
                 a.button href=(view.url_with("/kill-switches/new", &[("type", &task_type.name)])) data-dialog { "Kill switch…" }
             }
         }
     }
+}
+
+/// Whether a circuit is set, or open on a worker.
+fn has_circuit(task_type: &TypeDocument) -> bool {
+    task_type.circuit.is_some() || task_type.worker_totals.as_ref().is_some_and(|totals| totals.circuit_open > 0)
 }
 
 fn properties(task_type: &TypeDocument, queue: Option<&Result<Arc<QueueDocument>, ApiError>>) -> Markup {

@@ -10,7 +10,7 @@ use kafleet_fleet::control::heartbeat::TypeStatus;
 use kafleet_runtime::clock::skew_text;
 use maud::{Markup, html};
 
-use super::overview::numbers_text;
+use super::attention::numbers_text;
 use crate::parts::bar::usage;
 use crate::parts::command::{commands, curl_get, quoted};
 use crate::parts::facts::{facts, text};

@@ -21,7 +21,7 @@ const TEXT_CHARS: usize = 200;
 /// Value as JSON that folds. `all` is the URL of the whole value.
 pub(in super::super) fn json_block(value: &RawJson, all: Option<&str>) -> Markup {
     let mut budget = Budget { values: MAX_VALUES, bytes: MAX_BYTES, is_spent: false };
-    let shown = line(&mut budget, value.slice(), &Place { name: None, depth: 0, is_last: true });
+    let shown = line(&mut budget, value.slice(), &JsonPosition { name: None, depth: 0, is_last: true });
     let bytes = value.text().len();
     html! {
         div.json tabindex="0" role="group" aria-label="JSON" { (shown) }
@@ -34,7 +34,7 @@ pub(in super::super) fn json_block(value: &RawJson, all: Option<&str>) -> Markup
     }
 }
 
-/// What may still be shown.
+/// Values that may still be shown.
 struct Budget {
     values: usize,
     bytes: usize,
@@ -55,32 +55,32 @@ impl Budget {
 }
 
 /// Position of a value in its container.
-struct Place<'a> {
+struct JsonPosition<'a> {
     /// Name of a member of an object.
     name: Option<&'a str>,
     depth: usize,
     is_last: bool,
 }
 
-fn line(budget: &mut Budget, value: JsonSlice<'_>, place: &Place<'_>) -> Markup {
+fn line(budget: &mut Budget, value: JsonSlice<'_>, position: &JsonPosition<'_>) -> Markup {
     let is_container = matches!(value.kind(), JsonKind::Object | JsonKind::Array);
     let has_members = is_container && size(value) > 0;
-    if has_members && place.depth < MAX_DEPTH {
-        return container(budget, value, place);
+    if has_members && position.depth < MAX_DEPTH {
+        return container(budget, value, position);
     }
     html! {
         @if budget.take(value.text().len()) {
-            div { (name_of(place)) (scalar(value)) (comma(place)) }
+            div { (name_of(position)) (scalar(value)) (comma(position)) }
         } @else { div.rest { } }
     }
 }
 
-fn name_of(place: &Place<'_>) -> Markup {
-    html! { @if let Some(name) = place.name { span.member { (visible(&plain_text(name))) } ": " } }
+fn name_of(position: &JsonPosition<'_>) -> Markup {
+    html! { @if let Some(name) = position.name { span.member { (visible(&plain_text(name))) } ": " } }
 }
 
-fn comma(place: &Place<'_>) -> &'static str {
-    if place.is_last { "" } else { "," }
+fn comma(position: &JsonPosition<'_>) -> &'static str {
+    if position.is_last { "" } else { "," }
 }
 
 /// Number of members of a container.
@@ -88,21 +88,21 @@ fn size(value: JsonSlice<'_>) -> usize {
     if value.kind() == JsonKind::Object { value.members().count() } else { value.elements().count() }
 }
 
-fn container(budget: &mut Budget, value: JsonSlice<'_>, place: &Place<'_>) -> Markup {
+fn container(budget: &mut Budget, value: JsonSlice<'_>, position: &JsonPosition<'_>) -> Markup {
     let is_object = value.kind() == JsonKind::Object;
     let (begin, end) = if is_object { ("{", "}") } else { ("[", "]") };
     let size = size(value);
     let nouns = if is_object { ("member", "members") } else { ("element", "elements") };
-    let is_open = place.depth < OPEN_LEVELS && size <= OPEN_MEMBERS;
+    let is_open = position.depth < OPEN_LEVELS && size <= OPEN_MEMBERS;
     let folded = format!("{} {end}", counted(size as u64, nouns.0, nouns.1));
     if !budget.take(0) {
         return html! { div.rest {} };
     }
     html! {
-        details open[is_open || place.depth == 0] {
-            summary data-folded=(folded) { (name_of(place)) (begin) }
-            div.members { (members(budget, value, size, place.depth + 1)) }
-            div { (end) (comma(place)) }
+        details open[is_open || position.depth == 0] {
+            summary data-folded=(folded) { (name_of(position)) (begin) }
+            div.members { (members(budget, value, size, position.depth + 1)) }
+            div { (end) (comma(position)) }
         }
     }
 }
@@ -112,7 +112,7 @@ fn members(budget: &mut Budget, value: JsonSlice<'_>, size: usize, depth: usize)
     let mut lines = Vec::new();
     let named = value.members().map(|(name, value)| (Some(name), value));
     for (n, (name, value)) in named.chain(value.elements().map(|value| (None, value))).enumerate() {
-        lines.push(line(budget, value, &Place { name: name.as_deref(), depth, is_last: n + 1 == size }));
+        lines.push(line(budget, value, &JsonPosition { name: name.as_deref(), depth, is_last: n + 1 == size }));
         if budget.is_spent {
             break;
         }

@@ -6,7 +6,7 @@ use super::{View, count};
 
 /// Rows of a page of types, workers or schedules.
 const PAGE: usize = 200;
-/// Parts between `<` of a cell without a value, after that of the cell itself.
+/// Parts between `<` of a column without a value, after that of its `td`.
 const NOTHING: [&str; 2] = ["span class=\"quiet\">–", "/span>"];
 
 /// Table with a heading row. Columns of numbers begin with `#`, which is not shown; what follows a `|` is the tooltip of the
@@ -44,11 +44,11 @@ fn markup(columns: &[&str], rows: &[Markup], class: &str) -> Markup {
     }
 }
 
-/// Row whose cells name their columns. A row has no `<` but those of its tags, as texts are escaped.
+/// Row whose values name their columns. A row has no `<` but those of its tags, as texts are escaped.
 fn labelled(columns: &[&str], row: &Markup) -> Markup {
     let parts: Vec<&str> = row.0.split('<').collect();
     let mut out = String::with_capacity(row.0.len() + 32 * columns.len());
-    // A table in a cell has columns of its own.
+    // A table within a value has columns of its own.
     let mut depth = 0_usize;
     let mut names = columns.iter().map(|column| titled(column).0.trim_start_matches('#'));
     for (n, part) in parts.iter().enumerate() {
@@ -74,7 +74,7 @@ fn tag_of(part: &str) -> &str {
     part.split(|c: char| c.is_whitespace() || c == '>').next().unwrap_or_default()
 }
 
-/// Attributes of a cell: its column, and whether it has no value.
+/// Attributes of a `td`: its column, and whether it has no value.
 fn label_of(name: &str, contents: &[&str]) -> Markup {
     let is_empty = contents.starts_with(&NOTHING) && contents.get(2).is_some_and(|end| end.starts_with("/td"));
     html! {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_name_their_columns_for_cards() {
+    fn values_name_their_columns_for_cards() {
         let inner = html! { table { tr { td { "1" } th { "2" } } } };
         let row = html! {
             tr { th scope="row" { "<td>" } td.number { (count(7)) } td { (inner) } td.time { span.quiet { "–" } } td.action {} }

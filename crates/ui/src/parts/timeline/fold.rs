@@ -23,17 +23,17 @@ impl<'a> TimelineRow<'a> {
     /// Rows in which siblings are together that succeeded without children of their own, that have the same type, and whose
     /// names differ in digits only. Tasks on the critical path have rows of their own. `last`: the task that ended last.
     pub(in super::super::super) fn folded(tasks: &'a [TimelineTask], last: Option<&str>) -> Vec<Self> {
-        let mut sizes: HashMap<Kind<'_>, usize> = HashMap::new();
-        let kinds: Vec<Option<Kind<'_>>> = tasks.iter().map(|timed| kind_of(timed, last)).collect();
+        let mut sizes: HashMap<SiblingKind<'_>, usize> = HashMap::new();
+        let kinds: Vec<Option<SiblingKind<'_>>> = tasks.iter().map(|timed| kind_of(timed, last)).collect();
         kinds.iter().flatten().for_each(|kind| *sizes.entry(kind.clone()).or_default() += 1);
         let mut rows: Vec<Self> = Vec::new();
-        let mut places: HashMap<Kind<'_>, usize> = HashMap::new();
+        let mut row_of: HashMap<SiblingKind<'_>, usize> = HashMap::new();
         for (first, kind) in tasks.iter().zip(kinds) {
             let kind = kind.filter(|kind| sizes.get(kind).is_some_and(|size| *size >= LEAST));
-            match kind.as_ref().and_then(|kind| places.get(kind)) {
-                Some(place) => rows[*place].others.push(first),
+            match kind.as_ref().and_then(|kind| row_of.get(kind)) {
+                Some(row) => rows[*row].others.push(first),
                 None => {
-                    places.extend(kind.map(|kind| (kind, rows.len())));
+                    row_of.extend(kind.map(|kind| (kind, rows.len())));
                     rows.push(Self { first, others: Vec::new() });
                 }
             }
@@ -60,9 +60,9 @@ impl<'a> TimelineRow<'a> {
 }
 
 /// Parent, type, and name without its digits.
-type Kind<'a> = (&'a str, &'a str, String);
+type SiblingKind<'a> = (&'a str, &'a str, String);
 
-fn kind_of<'a>(timed: &'a TimelineTask, last: Option<&str>) -> Option<Kind<'a>> {
+fn kind_of<'a>(timed: &'a TimelineTask, last: Option<&str>) -> Option<SiblingKind<'a>> {
     let task = &timed.task;
     let is_plain = task.state == kafleet_model::record::state::State::Succeeded && task.children.total == 0;
     let (parent, name) = task.id.rsplit_once(':').filter(|_| is_plain && !is_critical(task, last))?;
