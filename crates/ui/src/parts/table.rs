@@ -58,7 +58,7 @@ fn labelled(columns: &[&str], row: &Markup) -> Markup {
             "/table" => depth = depth.saturating_sub(1),
             tag @ ("td" | "th") if depth == 0 => {
                 out.push_str(tag);
-                out.push_str(&label_of(names.next().unwrap_or_default(), &parts[n + 1..]).0);
+                out.push_str(&label_of(names.next().unwrap_or_default(), &parts[n + 1..]));
                 out.push_str(&part[tag.len()..]);
                 continue;
             }
@@ -75,12 +75,11 @@ fn tag_of(part: &str) -> &str {
 }
 
 /// Attributes of a `td`: its column, and whether it has no value.
-fn label_of(name: &str, contents: &[&str]) -> Markup {
+fn label_of(name: &str, contents: &[&str]) -> String {
     let is_empty = contents.starts_with(&NOTHING) && contents.get(2).is_some_and(|end| end.starts_with("/td"));
-    html! {
-        @if !name.is_empty() { " data-label=\"" (name) "\"" }
-        @if is_empty { " data-none" }
-    }
+    let name = html! { (name) }.into_string();
+    let label = if name.is_empty() { name } else { format!(" data-label=\"{name}\"") };
+    if is_empty { format!("{label} data-none") } else { label }
 }
 
 /// Heading and its tooltip.
