@@ -153,7 +153,7 @@ fn properties(task_type: &TypeDocument, queue: Option<&Result<Arc<QueueDocument>
                 ("Open", Some(html! { (count(open_of(&task_type.counts))) })),
                 ("Backlog", Some(html! { (count(task_type.backlog)) span.quiet { " queued or running" } })),
                 ("Flow", task_type.flow.as_ref().map(flow_text)),
-                ("Lag", queue.map(|queue| html! { (lag(queue.lag, queue.at_most)) span.quiet { " records in Kafka that workers have not finished" } })),
+                ("Lag", queue.map(|queue| html! { (lag(queue.lag, queue.at_most)) span.quiet { " unfinished records: in Kafka, and not finished by a worker" } })),
                 ("Oldest", queue.and_then(|queue| Some(age(queue.oldest_at.as_deref()?, queue.oldest_at_least)))),
                 ("Slots", task_type.worker_totals.as_ref().map(|totals| usage(totals.in_flight, totals.slots))),
                 ("Limits", Some(limits_text(&task_type.limits))),
