@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use kafleet_documents::statistics::change_text;
-use kafleet_documents::{Audit, Failures, Slowest, Stats, StatsPoint, StatsSeries};
+use kafleet_documents::{Audit, DurationStats, Failures, Slowest, Stats, StatsPoint, StatsSeries};
 use kafleet_model::task::parse_time;
 use kafleet_model::units::duration::Millis;
 use kafleet_model::units::time::time_text as rfc3339;
@@ -20,6 +20,8 @@ use super::task_view::span_text;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Maximum width of a sparkline; several points share a bar if there are more.
 const MAX_BARS: usize = 60;
+/// Maximum width of a bar of a histogram.
+const MAX_SHARE: u64 = 40;
 /// Maximum number of workers listed by name.
 const MAX_NAMES: usize = 2;
 const HOUR_MS: i64 = 3_600_000;
@@ -42,6 +44,9 @@ pub(super) struct StatsArgs {
     /// List the slowest attempts of the last hour instead
     #[arg(long, conflicts_with_all = ["from", "to", "step"])]
     pub slowest: bool,
+    /// Show the distribution of run times instead
+    #[arg(long, conflicts_with_all = ["step", "slowest", "compare"])]
+    pub durations: bool,
     /// Compare the totals with those of the same time of an earlier day
     #[arg(long, value_name = "TIME", conflicts_with_all = ["step", "slowest"])]
     pub compare: Option<Compare>,
@@ -99,6 +104,21 @@ pub(super) struct FailuresArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct AuditArgs {
+    /// Only requests with this API token
+    #[arg(long, value_name = "NAME")]
+    pub by: Option<String>,
+    /// Only requests of this action, such as pause_type
+    #[arg(long)]
+    pub action: Option<String>,
+    /// Only requests whose target contains this text
+    #[arg(long, value_name = "TEXT")]
+    pub target: Option<String>,
+    /// Only requests at or after this time (RFC 3339, or an age such as 2h)
+    #[arg(long, value_name = "TIME")]
+    pub from: Option<String>,
+    /// Only requests before this time
+    #[arg(long, value_name = "TIME")]
+    pub to: Option<String>,
     /// Maximum number of requests
     #[arg(short = 'n', long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub limit: u32,
@@ -117,6 +137,9 @@ pub(super) async fn stats(args: StatsArgs, globals: &Globals) -> Outcome {
     if let Some(compare) = args.compare {
         return print_comparison(&client, &args, compare, globals).await;
     }
+    if args.durations {
+        return print_durations(&client, args, globals).await;
+    }
     query.push(args.task_type.map_or(("by", "type".to_owned()), |name| ("type", name)));
     for (name, time) in [("from", args.from), ("to", args.to)] {
         if let Some(time) = time {
@@ -128,6 +151,35 @@ pub(super) async fn stats(args: StatsArgs, globals: &Globals) -> Outcome {
     output.json_or_list(&stats, rows, "nothing has been counted in this time; `kafleet submit` submits a task")?;
     eprint_incomplete(&stats.incomplete);
     Ok(Code::Ok)
+}
+
+/// Prints the histogram of the run times.
+async fn print_durations(client: &Client, args: StatsArgs, globals: &Globals) -> Outcome {
+    let mut query: Query = args.task_type.into_iter().map(|name| ("type", name)).collect();
+    for (name, time) in [("from", args.from), ("to", args.to)] {
+        if let Some(time) = time {
+            query.push((name, resolve_time(&time, now_ms())?));
+        }
+    }
+    let stats: DurationStats = client.get(&["v1", "stats", "durations"], &query).await?;
+    globals.output().json_or_list(&stats, duration_rows, "no attempt has succeeded in this time")?;
+    eprint_incomplete(&stats.incomplete);
+    Ok(Code::Ok)
+}
+
+fn duration_rows(stats: &DurationStats) -> Rows {
+    let mut rows = Rows::new(["FROM", "TO", "ATTEMPTS", "SHARE"]);
+    let highest = stats.run.buckets.iter().map(|bucket| bucket.count).max().unwrap_or(0).max(1);
+    for bucket in &stats.run.buckets {
+        let width = (bucket.count * MAX_SHARE).div_ceil(highest) as usize;
+        rows.add([
+            Field::Text(time_text(bucket.from_ms)),
+            Field::Text(time_text(bucket.to_ms)),
+            Field::Number(bucket.count),
+            Field::Text("█".repeat(width)),
+        ]);
+    }
+    rows
 }
 
 /// Prints the totals of a range, those of the same range of an earlier day, and the changes.
@@ -286,7 +338,7 @@ fn workers(names: &[String]) -> Field {
 
 pub(super) async fn audit(args: AuditArgs, globals: &Globals) -> Outcome {
     let output = globals.output();
-    let audit: Audit = globals.client()?.get(&["v1", "audit"], &vec![("limit", args.limit.to_string())]).await?;
+    let audit: Audit = globals.client()?.get(&["v1", "audit"], &audit_query(args)?).await?;
     if output.is_json() {
         output.json(&audit)?;
         return Ok(Code::Ok);
@@ -302,8 +354,20 @@ pub(super) async fn audit(args: AuditArgs, globals: &Globals) -> Outcome {
             request.reason.into(),
         ]);
     }
-    output.list(rows, "no cancel, retry or change has been requested")?;
+    output.list(rows, "no such request has been made")?;
     Ok(Code::Ok)
+}
+
+fn audit_query(args: AuditArgs) -> Result<Query, Failure> {
+    let mut query = vec![("limit", args.limit.to_string())];
+    let texts = [("by", args.by), ("action", args.action), ("target", args.target)];
+    query.extend(texts.into_iter().filter_map(|(name, text)| Some((name, text?))));
+    for (name, time) in [("from", args.from), ("to", args.to)] {
+        if let Some(time) = time {
+            query.push((name, resolve_time(&time, now_ms())?));
+        }
+    }
+    Ok(query)
 }
 
 fn slowest_rows(slowest: &Slowest) -> Rows {

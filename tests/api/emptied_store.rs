@@ -138,8 +138,10 @@ fn requests_about_the_fleet() -> Vec<Case> {
         ("GET", "/v1/failures", "", none(), Incomplete),
         ("POST", "/v1/preview", "", json!({"type": "echo", "id": "t0"}), Refused),
         ("GET", "/v1/stats", "", none(), Incomplete),
+        ("GET", "/v1/stats/durations", "", none(), Incomplete),
         ("GET", "/v1/stats/slowest", "", none(), Incomplete),
         ("GET", "/v1/suggestions", "?q=type:", none(), Incomplete),
+        ("GET", "/v1/system", "", none(), Incomplete),
         ("GET", "/v1/watch", "", none(), Other),
         ("GET", "/v1/workers", "", none(), Other),
     ]

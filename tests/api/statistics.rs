@@ -178,8 +178,25 @@ async fn requests_about_types_kill_switches_and_schedules_are_audited() {
     ];
     assert_eq!(targets(&entries), expected);
     for request in entries {
+        if request.action == "set_limits" {
+            let change = request.reason.unwrap_or_default();
+            assert!(change.starts_with("slots ") && change.ends_with(" → 2"), "{change}");
+            continue;
+        }
         let has_reason = matches!(&*request.action, "pause_schedule" | "pause_type" | "set_kill_switch");
         assert_eq!(request.reason.as_deref(), has_reason.then_some("disk full"), "{}", request.action);
+    }
+    for (query, actions) in [
+        ("target=ECHO&action=pause_type", vec!["pause_type"]),
+        ("target=batch", vec!["delete_kill_switch", "set_kill_switch"]),
+        ("by=ada", vec![]),
+        ("to=2026-01-01T00:00:00Z", vec![]),
+        ("from=2026-01-01T00:00:00Z&action=set_limits", vec!["set_limits"]),
+    ] {
+        let found: Audit = fleet.get(&format!("/v1/audit?{query}")).await;
+        let mut found: Vec<String> = found.requests.into_iter().map(|request| request.action).collect();
+        found.sort();
+        assert_eq!(found, actions, "{query}");
     }
     assert_eq!(fleet.request(Method::POST, "/v1/types/none/pause").send().await.unwrap().status(), 404);
     assert_eq!(requests(&fleet).await.len(), expected.len(), "a refused request is not audited");

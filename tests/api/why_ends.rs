@@ -28,6 +28,9 @@ async fn continuation_that_the_outcome_has_not_started_is_named() {
         assert_eq!(codes(&ended), [Reason::Ended, Reason::ContinuationNotStarted], "{id}");
         assert_eq!(ended.findings[1].message, unstarted);
     }
+    let tree: Value = fleet.get("/v1/tasks/a/tree").await;
+    assert_eq!(tree["not_started"], json!([{"id": "a:then-2", "type": "echo", "on": "failed"}]));
+    assert_eq!(tree["below"][0]["not_started"], json!([]));
 }
 
 /// A task that was lost before it ran.

@@ -45,6 +45,14 @@ fn type_is_paused_limited_and_resumed() {
     dev.run(&["types", "limit", "echo", "--reset"]).exits_with(0);
     dev.run(&["types", "resume", "echo"]).exits_with(0);
     dev.run(&["status", "waits", "--wait"]).exits_with(0);
+    dev.run(&["stats", "echo", "--durations"]).exits_with(0).stdout_has(&["ATTEMPTS"]);
+    let limits = eventually_blocking("the requests are listed", || {
+        let audit = dev.json(&["audit", "--action", "set_limits", "--target", "ECH", "--from", "1h"]);
+        let requests = audit["requests"].as_array().unwrap().clone();
+        (requests.len() == 2).then_some(requests)
+    });
+    let reasons: Vec<&str> = limits.iter().filter_map(|request| request["reason"].as_str()).collect();
+    assert!(reasons[0].contains("slots 3 → as configured") && reasons[1].contains("rate none → 100/1s"), "{reasons:?}");
     dev.run(&["types", "pause", "ehco"]).exits_with(3).stderr_has(&["did you mean `echo`"]);
     let types = dev.json(&["types"]);
     let echo = types["types"].as_array().unwrap().iter().find(|document| document["type"] == "echo").unwrap().clone();

@@ -8,6 +8,7 @@ mod chromium;
 mod failures;
 mod forms;
 mod hostile;
+mod lists;
 mod live;
 mod load;
 mod masking;

@@ -127,7 +127,7 @@ async fn task_page_shows_state_reason_result_and_children() {
         "first order",
         "✘\u{fe0e}",
         "(own: succeeded)",
-        "&quot;total&quot;: 7",
+        "&quot;total&quot;</span>: <span class=\"digits\">7",
         "/tasks/order:fetch",
         "Retry failed…",
     ]);
@@ -281,6 +281,9 @@ async fn requests_are_listed_with_their_targets() {
         let page = browser.open("/audit").await;
         if page.text.contains("pause type") || begun.elapsed() > DEADLINE {
             page.has(&["once more", "href=\"/tasks/order\"", "pause type", "href=\"/types/echo\"", "disk full"]);
+            let page = browser.open("/audit?action=pause+type&from=1h").await;
+            page.has(&["disk full", "kafleet audit --action pause_type --from 1h"]).lacks(&["once more"]);
+            browser.open("/audit?by=ada").await.has(&["No request matches these filters."]);
             return;
         }
     }

@@ -115,7 +115,7 @@ pub async fn run_ops(
     health: Health,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let ops = http::ops::Ops { metrics, health, shutdown: shutdown.clone() };
+    let ops = http::ops::Ops { metrics, health, shutdown: shutdown.clone(), started_ms: kafleet_runtime::now_ms() };
     http::serve::serve(listener, http::router::ops_router(ops), &shutdown).await;
     Ok(())
 }

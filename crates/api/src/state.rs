@@ -155,7 +155,7 @@ impl Api {
             dead_letters: Arc::default(),
             dead_letter_lock: Arc::default(),
             access: setup.access,
-            ops: Ops { metrics: setup.metrics, health: setup.health, shutdown },
+            ops: Ops { metrics: setup.metrics, health: setup.health, shutdown, started_ms: kafleet_runtime::now_ms() },
             max_body: setup.config.max_body.as_usize(),
             max_attachment: setup.config.max_attachment.as_usize(),
             ui: setup.config.ui,

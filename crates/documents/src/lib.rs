@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use kafleet_model::event::ErrorInfo;
 use kafleet_model::json::RawJson;
 use kafleet_model::record::state::State;
+use kafleet_model::task::continuation::On;
 use kafleet_model::task::document::{ChangeFields, CreateFields, ShownFields, document};
 use kafleet_model::task::field::Scope;
 use kafleet_model::task::param_tags::is_param_tag;
@@ -42,6 +43,7 @@ mod previews;
 mod schedules;
 pub mod statistics;
 mod suggestions;
+mod system;
 mod task_lists;
 mod types;
 mod why;
@@ -55,6 +57,7 @@ pub use previews::*;
 pub use schedules::*;
 pub use statistics::*;
 pub use suggestions::*;
+pub use system::*;
 pub use task_lists::*;
 pub use types::*;
 pub use why::*;
@@ -254,6 +257,36 @@ pub struct TreeNode {
     pub below: Vec<TreeNode>,
     /// Number of direct children omitted from `below`.
     pub omitted: u64,
+    /// Continuations that the outcome of the ended task has not started.
+    #[serde(default)]
+    pub not_started: Vec<UnstartedContinuation>,
+}
+
+/// Continuation of an ended task that does not exist.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UnstartedContinuation {
+    /// Id that it would have.
+    pub id: String,
+    #[serde(rename = "type")]
+    pub task_type: String,
+    /// Outcome of the task that starts it.
+    pub on: On,
+}
+
+impl UnstartedContinuation {
+    /// Last part of its id.
+    pub fn segment(&self) -> &str {
+        self.id.rsplit(':').next().unwrap_or(&self.id)
+    }
+
+    /// Words for the outcome that starts it.
+    pub const fn condition(&self) -> &'static str {
+        match self.on {
+            On::Succeeded => "starts only if the task and its children succeed",
+            On::Failed => "starts only if the task or a child of it fails",
+            On::Ended => "starts when the task and its children have ended",
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

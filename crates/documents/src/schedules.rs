@@ -71,6 +71,10 @@ pub struct ScheduleNote {
     pub task: Option<String>,
     /// Number of consecutive times with this outcome.
     pub count: u64,
+    /// State of the task; null if there is none, its record is not visible, or, in a list of more than 200 schedules, it was
+    /// not read.
+    #[serde(default)]
+    pub state: Option<State>,
 }
 
 /// Response of `GET /v1/schedules`.

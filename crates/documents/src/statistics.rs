@@ -117,6 +117,41 @@ pub struct Durations {
     pub max: Option<u64>,
 }
 
+/// Distributions of the times of tasks: `GET /v1/stats/durations`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DurationStats {
+    /// Task type; `*`: all types.
+    #[serde(rename = "type")]
+    pub task_type: String,
+    /// Log time from which, and up to which, times are included.
+    pub from: String,
+    pub to: String,
+    /// Time between readiness and the first start of a run.
+    pub wait: DurationHistogram,
+    /// Durations of successful attempts.
+    pub run: DurationHistogram,
+    /// Events partitions of which the store has lost data, or which no tracker projects: tasks are missing or outdated.
+    #[serde(default)]
+    pub incomplete: Vec<u32>,
+}
+
+/// Histogram of durations, with buckets of at most 12.5 % width.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DurationHistogram {
+    pub summary: Durations,
+    /// Buckets from the first to the last one that is not empty; at most 234.
+    pub buckets: Vec<DurationBucket>,
+}
+
+/// Number of durations between two bounds, ms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DurationBucket {
+    pub from_ms: u64,
+    /// Exclusive; the last bucket has all longer ones.
+    pub to_ms: u64,
+    pub count: u64,
+}
+
 /// Slowest attempts: `GET /v1/stats/slowest`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Slowest {

@@ -77,7 +77,7 @@ use Section::{DeadLetters, Failures, More, New, Overview, Schedules, Tasks, Type
 use pages::{
     audit, bulk, bulk_action, circuit_forms, dead_letter_forms, dead_letters, failures, help, kill_switches, log, new,
     new_many, overview, raw, schedule_forms, schedules, system, task, task_edit, task_forms, tasks, timeline, tree,
-    type_forms, types, workers,
+    type_forms, type_page, types, workers,
 };
 
 #[rustfmt::skip]
@@ -112,7 +112,7 @@ static PAGES: &[Page] = &[
     form("/dead-letters/{letter}/drop", Operate, DeadLetters, call!(dead_letter_forms::show_drop), call!(dead_letter_forms::drop)),
     page("/failures", Failures, "fleet", call!(failures::show)),
     page("/types", Types, "fleet", call!(types::list)),
-    page("/types/{type}", Types, "type:{}", call!(types::show)),
+    page("/types/{type}", Types, "type:{}", call!(type_page::show)),
     form("/types/{type}/pause", Operate, Types, call!(type_forms::show_pause), call!(type_forms::pause)),
     form("/types/{type}/resume", Operate, Types, call!(type_forms::show_resume), call!(type_forms::resume)),
     form("/types/{type}/limits", Operate, Types, call!(type_forms::show_limits), call!(type_forms::limits)),

@@ -13,7 +13,7 @@ use kafleet_api::read::notices::Notices;
 use kafleet_api::read::recent::Recent;
 use kafleet_api::service::watch::{Events, event_stream};
 use kafleet_api::service::why::RecentQueues;
-use kafleet_documents::{Audit, EndReason, Params, Stats, Why};
+use kafleet_documents::{Audit, DurationStats, EndReason, Params, Stats, Why};
 use kafleet_fleet::control::ControlWatch;
 use kafleet_model::task::id::{TaskId, check_type};
 use kafleet_runtime::{now_ms, watch};
@@ -52,6 +52,8 @@ const PARAMS_LIFETIME: Duration = Duration::from_secs(600);
 const REASONS_LIFETIME: Duration = Duration::from_secs(1);
 /// Lifetime of statistics, which are read from all partitions.
 const STATISTICS_LIFETIME: Duration = Duration::from_secs(1);
+/// Lifetime of distributions, which change little and are read from all partitions.
+const DURATIONS_LIFETIME: Duration = Duration::from_secs(10);
 
 /// Subject of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +108,8 @@ pub(crate) struct Live {
     pub(super) queues: RecentQueues,
     /// Statistics by series and range.
     pub(super) statistics: Recent<Stats>,
+    /// Distributions of times by type.
+    pub(super) durations: Recent<DurationStats>,
     /// Newest requests of users.
     pub(super) requests: Recent<Audit>,
     /// Counts in the navigation.
@@ -144,6 +148,9 @@ impl Default for Live {
             queues: RecentQueues::default(),
             statistics: Recent::new(STATISTICS_LIFETIME, |stats| {
                 stats.series.iter().map(|series| 512 * series.points.len()).sum()
+            }),
+            durations: Recent::new(DURATIONS_LIFETIME, |stats| {
+                24 * stats.run.buckets.len() + 24 * stats.wait.buckets.len()
             }),
             requests: Recent::new(STATISTICS_LIFETIME, |audit| 512 * audit.requests.len()),
             counted: SharedCounts::default(),

@@ -113,6 +113,15 @@ export interface TreeNode {
   below: TreeNode[];
   /** Number of direct children that are omitted from `below`. */
   omitted: number;
+  /** Continuations that the outcome of the ended task has not started. */
+  not_started: UnstartedContinuation[];
+}
+
+/** A continuation of an ended task that does not exist. */
+export interface UnstartedContinuation {
+  id: string;
+  type: string;
+  on: "succeeded" | "failed" | "ended";
 }
 
 /** One explanation of a state. */

@@ -25,14 +25,21 @@ impl Drawing {
     fn below(&self, node: &TreeNode, indent: &str, lines: &mut Vec<String>) {
         let paint = self.paint;
         for (n, child) in node.below.iter().enumerate() {
-            let last = n + 1 == node.below.len() && node.omitted == 0;
+            let last = n + 1 == node.below.len() && node.omitted == 0 && node.not_started.is_empty();
             let (branch, trunk) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
             let segment = child.id.rsplit(':').next().unwrap_or(&child.id);
             lines.push(format!("{}{}", paint.dim(&format!("{indent}{branch}")), self.label(child, segment)));
             self.below(child, &format!("{indent}{trunk}"), lines);
         }
         if node.omitted > 0 {
-            lines.push(paint.dim(&format!("{indent}└─ … {} more", node.omitted)));
+            let branch = if node.not_started.is_empty() { "└─" } else { "├─" };
+            lines.push(paint.dim(&format!("{indent}{branch} … {} more", node.omitted)));
+        }
+        for (n, continuation) in node.not_started.iter().enumerate() {
+            let branch = if n + 1 == node.not_started.len() { "└─" } else { "├─" };
+            let (segment, condition) = (one_line(continuation.segment()), continuation.condition());
+            let text = format!("{indent}{branch} · {segment}  {}  not started: it {condition}", continuation.task_type);
+            lines.push(paint.dim(&text));
         }
     }
 
@@ -117,6 +124,7 @@ mod tests {
             tree: Tree::default(),
             below,
             omitted: 0,
+            not_started: Vec::new(),
         }
     }
 
@@ -158,6 +166,17 @@ mod tests {
 │  └─ … 3 more
 └─ ● pack  pack  [2Jit  digest  running  for 3.2 s  {\"step\":2}";
         assert_eq!(lines(&sample(), Paint(false), NOON).join("\n"), expected);
+    }
+
+    #[test]
+    fn continuation_that_did_not_start_is_the_last_branch() {
+        let mut top = node("order", State::Succeeded, vec![node("order:a", State::Succeeded, vec![])]);
+        let on = kafleet_model::task::continuation::On::Failed;
+        top.not_started =
+            vec![kafleet_documents::UnstartedContinuation { id: "order:then-2".into(), task_type: "alarm".into(), on }];
+        let drawn = lines(&top, Paint(false), NOON);
+        assert!(drawn[1].starts_with("├─ ✔ a"), "{drawn:?}");
+        assert_eq!(drawn[2], "└─ · then-2  alarm  not started: it starts only if the task or a child of it fails");
     }
 
     #[test]

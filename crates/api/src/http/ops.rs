@@ -18,6 +18,8 @@ pub struct Ops {
     pub metrics: Metrics,
     pub health: Health,
     pub shutdown: Shutdown,
+    /// Start of the process's server, epoch milliseconds.
+    pub started_ms: i64,
 }
 
 impl Ops {

@@ -12,6 +12,7 @@
 
 pub mod causes;
 pub mod consistency;
+pub(crate) mod continuations;
 pub(crate) mod coverage;
 pub(crate) mod cursor;
 pub mod failed_tasks;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use kafleet_broker::{BrokerClient, Partition, Watermarks};
 use kafleet_config::Topology;
+use kafleet_documents::StoreMemory;
 use kafleet_fleet::publish::Publisher;
 use kafleet_model::projection::audit::AuditEntry;
 use kafleet_model::record::TaskRecord;
@@ -13,7 +14,7 @@ use kafleet_model::record::state::State;
 use kafleet_model::task::id::TaskId;
 use kafleet_model::trace::Sampler;
 use kafleet_runtime::Shutdown;
-use kafleet_store::{Checkpoint, Entry, Index, LogPage, Store};
+use kafleet_store::{Checkpoint, Entry, Index, LogPage, MemoryUse, Store};
 
 use super::consistency::TaskView;
 use super::coverage::{Coverage, Gap, baseline};
@@ -84,6 +85,15 @@ impl Reads {
     /// Checks that the store is reachable and suitably configured.
     pub(crate) async fn check_store(&self) -> Result<(), ApiError> {
         stored(self.store.check()).await
+    }
+
+    /// Reads the memory of the store's servers that have a limit.
+    pub async fn memory(&self) -> Result<Vec<StoreMemory>, ApiError> {
+        let document = |memory: MemoryUse| {
+            let MemoryUse { server, used_bytes, limit_bytes } = memory;
+            StoreMemory { server, used_bytes, limit_bytes }
+        };
+        Ok(stored(self.store.memory()).await?.into_iter().map(document).collect())
     }
 
     /// Reads log lines of a task. Fails if the store does not cover the task's partition.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
-use kafleet_documents::{Durations, Stats, StatsPoint, StatsSeries};
+use kafleet_documents::{DurationBucket, DurationHistogram, DurationStats, Durations, Stats, StatsPoint, StatsSeries};
 use kafleet_model::statistics::ALL;
 use kafleet_model::statistics::aggregate::{Aggregate, AggregateKey, Level, minute_of};
 use kafleet_model::statistics::histogram::Histogram;
@@ -63,6 +63,38 @@ struct Sums {
 /// Reads statistics. `max_tree_age_ms`: time after the start of a projection after which no task from before it is
 /// left.
 pub(crate) async fn stats(reads: &Reads, range: &StatsRange, max_tree_age_ms: i64) -> Result<Stats, ApiError> {
+    let sums = sums(reads, range).await?;
+    let incomplete = reads.incomplete().await?;
+    Ok(Stats { incomplete, ..sums.document(range, max_tree_age_ms) })
+}
+
+/// Reads the distributions of the times of one series.
+pub(crate) async fn durations_of(reads: &Reads, range: &StatsRange) -> Result<DurationStats, ApiError> {
+    let sums = sums(reads, range).await?;
+    let ((first, last), name) = (range.points(), range.series.as_deref().unwrap_or(ALL));
+    let (mut wait, mut run) = (Histogram::default(), Histogram::default());
+    for (_, point) in sums.series.get(name).into_iter().flat_map(|points| points.range(first..=last)) {
+        wait.merge(&point.wait);
+        run.merge(&point.run);
+    }
+    let starts_at = |number: i64| time_text(AggregateKey { level: range.level, number }.starts_ms());
+    Ok(DurationStats {
+        task_type: name.to_owned(),
+        from: starts_at(first),
+        to: starts_at(last + 1),
+        wait: histogram_document(&wait),
+        run: histogram_document(&run),
+        incomplete: reads.incomplete().await?,
+    })
+}
+
+fn histogram_document(histogram: &Histogram) -> DurationHistogram {
+    let bucket = |(from_ms, to_ms, count)| DurationBucket { from_ms, to_ms, count };
+    DurationHistogram { summary: durations(histogram), buckets: histogram.buckets().map(bucket).collect() }
+}
+
+/// Reads the sums of a range over all partitions.
+async fn sums(reads: &Reads, range: &StatsRange) -> Result<Sums, ApiError> {
     let parts: Vec<(u32, PartitionStatistics)> =
         stream::iter(reads.partitions())
             .map(|partition| async move {
@@ -76,8 +108,7 @@ pub(crate) async fn stats(reads: &Reads, range: &StatsRange, max_tree_age_ms: i6
     for (partition, part) in parts {
         sums.add(part, range.level, projected.contains(&partition));
     }
-    let incomplete = reads.incomplete().await?;
-    Ok(Stats { incomplete, ..sums.document(range, max_tree_age_ms) })
+    Ok(sums)
 }
 
 /// Reads the aggregates from the first point up to now: later ones are needed for the number of open tasks.

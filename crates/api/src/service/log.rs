@@ -91,7 +91,9 @@ pub(crate) async fn watch(
 
 async fn log_page(api: &Api, task: &TaskView, from: u64, limit: usize) -> Result<LogDocument, ApiError> {
     let page = api.reads.log_lines(task, from, limit).await?;
-    let total = u64::from(task.record.log.lines).max(page.from + page.lines.len() as u64);
+    // A page behind the end has no line, whatever it begins with.
+    let end = if page.lines.is_empty() { 0 } else { page.from + page.lines.len() as u64 };
+    let total = u64::from(task.record.log.lines).max(end);
     let (id, dropped) = (task.id.to_string(), task.record.log.dropped);
     let lines = page.lines.iter().map(|line| read_line(line)).collect::<Result<_, _>>()?;
     Ok(LogDocument { id, from: page.from, lines, total, dropped })

@@ -18,7 +18,8 @@ use kafleet_model::units::time::time_text;
 use kafleet_runtime::now_ms;
 
 use super::context::{Name, RequestContext, check_reason};
-use super::types::type_state;
+use super::limit_change::change_text;
+use super::types::{limits_of, type_state};
 use crate::backends::detached;
 use crate::http::problem::{ApiError, Code};
 use crate::state::Api;
@@ -52,18 +53,19 @@ pub async fn resume(
 }
 
 /// Sets all limits of a type; omitted limits revert to the configuration.
-pub async fn limits(
-    context: RequestContext,
-    Name(name): Name,
-    SetLimits { slots, max_concurrency, rate, reason }: SetLimits,
-) -> Result<TypeDocument, ApiError> {
-    check_reason(reason.as_deref())?;
+pub async fn limits(context: RequestContext, Name(name): Name, set: SetLimits) -> Result<TypeDocument, ApiError> {
+    check_reason(set.reason.as_deref())?;
     let api = &context.api;
+    let SetLimits { slots, max_concurrency, rate, .. } = set;
     let partitions = api.types.partitions_of(&name).await?;
     check_limits(slots, max_concurrency, partitions)?;
     if let Some(error) = rate.and_then(|rate| rate.check().err()) {
         return Err(ApiError::new(Code::BadField, error).pointer("/rate"));
     }
+    let before = limits_of(&name, &api.fleet.control.state(), api.types.policy(&name).as_ref());
+    let change = change_text(&before, &set);
+    let message = set.reason.as_deref().map_or_else(|| change.clone(), |reason| format!("{change}; {reason}"));
+    let operation = context.operation("set_limits", &name, Some(&message));
     let (v, at_ms) = (CONTROL_VERSION, now_ms());
     let slots = (slots.is_some() || max_concurrency.is_some()).then_some(Slots { v, at_ms, slots, max_concurrency });
     let rate = rate.map(|rate| RateLimit { v, at_ms, rate });
@@ -71,7 +73,7 @@ pub async fn limits(
         (ControlKey::Slots(name.clone()), slots.map(ControlRecord::Slots)),
         (ControlKey::Rate(name.clone()), rate.map(ControlRecord::Rate)),
     ];
-    write_audited(api, context.operation("set_limits", &name, reason.as_deref()), records).await?;
+    write_audited(api, operation, records).await?;
     type_state(api, &name).await
 }
 

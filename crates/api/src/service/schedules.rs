@@ -1,6 +1,6 @@
 //! Endpoints for recurring schedules. Changes go to the control topic; the tracker carries them out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use kafleet_documents::{
 use kafleet_fleet::control::CONTROL_VERSION;
 use kafleet_fleet::control::schedules::{MAX_REQUESTS, MAX_SCHEDULES, ScheduleKey, ScheduleRequest, ScheduleSpan};
 use kafleet_model::event::Event;
+use kafleet_model::record::state::State;
 use kafleet_model::schedule::step::ScheduleProgress;
 use kafleet_model::schedule::{self, Schedule, Spec, SpecError, Template, Times, check_name, run_of, task_of};
 use kafleet_model::task::Policy;
@@ -36,6 +37,8 @@ const LISTED_TIMES: usize = 5;
 pub const DEFAULT_TIMES: usize = 10;
 /// Maximum number of listed firing times.
 pub(crate) const MAX_TIMES: usize = 1_000;
+/// Schedules of a list up to which the states of all recent runs are read, besides those of the last ones.
+const MAX_WITH_STATES: usize = 200;
 /// Maximum firing times per backfill.
 const MAX_BACKFILL: usize = 1_000;
 
@@ -244,9 +247,10 @@ fn paused(paused: &schedule::SchedulePause) -> PauseDocument {
     PauseDocument { since: time_text(paused.at_ms), reason: paused.reason.clone(), by: paused.by.clone() }
 }
 
-fn note(note: &schedule::step::ScheduleDecision) -> ScheduleNote {
+fn note(note: &schedule::step::ScheduleDecision, states: &BTreeMap<String, State>) -> ScheduleNote {
     let (time, at) = (time_text(note.time_ms), time_text(note.at_ms));
-    ScheduleNote { outcome: note.outcome, time, at, task: note.task.clone(), count: note.count }
+    let state = note.task.as_ref().and_then(|task| states.get(task).copied());
+    ScheduleNote { outcome: note.outcome, time, at, task: note.task.clone(), count: note.count, state }
 }
 
 /// Returns an existing schedule.
@@ -377,8 +381,14 @@ async fn schedule_documents(
         let control = api.fleet.control.state();
         schedules.iter().map(|(id, _)| control.plan.states.get(id).cloned().unwrap_or_default()).collect()
     };
-    let last = states.iter().filter_map(|state| TaskId::parse(&state.last.as_ref()?.task).ok()).collect();
-    let ended = task_states(api, last).await?;
+    let last = states.iter().filter_map(|state| state.last.as_ref().map(|last| &last.task));
+    let has_recent = schedules.len() <= MAX_WITH_STATES;
+    let recent = states
+        .iter()
+        .filter(|_| has_recent)
+        .flat_map(|state| state.recent.iter().filter_map(|note| note.task.as_ref()));
+    let shown: BTreeSet<TaskId> = last.chain(recent).filter_map(|task| TaskId::parse(task).ok()).collect();
+    let ended = task_states(api, shown.into_iter().collect()).await?;
     let mut documents = Vec::with_capacity(schedules.len());
     for ((id, schedule), state) in schedules.into_iter().zip(states) {
         let error = trouble(api, &schedule).await;
@@ -398,10 +408,7 @@ async fn trouble(api: &Api, schedule: &Schedule) -> Option<String> {
 }
 
 /// Reads the states of tasks that have a record.
-pub(super) async fn task_states(
-    api: &Api,
-    ids: Vec<TaskId>,
-) -> Result<BTreeMap<String, kafleet_model::record::state::State>, ApiError> {
+pub(super) async fn task_states(api: &Api, ids: Vec<TaskId>) -> Result<BTreeMap<String, State>, ApiError> {
     let mut by_partition = BTreeMap::<u32, Vec<TaskId>>::new();
     ids.into_iter().for_each(|id| by_partition.entry(api.topology.partition_of(&id)).or_default().push(id));
     let mut states = BTreeMap::new();
@@ -416,7 +423,7 @@ fn document(
     id: String,
     schedule: &Schedule,
     state: &ScheduleProgress,
-    states: &BTreeMap<String, kafleet_model::record::state::State>,
+    states: &BTreeMap<String, State>,
     error: Option<String>,
 ) -> ScheduleDocument {
     let times = Times::of(&schedule.spec).ok();
@@ -439,7 +446,7 @@ fn document(
             task: last.task.clone(),
             state: states.get(&last.task).copied(),
         }),
-        recent: state.recent.iter().map(note).collect(),
+        recent: state.recent.iter().map(|decision| note(decision, states)).collect(),
         error,
     }
 }

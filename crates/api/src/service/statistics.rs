@@ -1,7 +1,8 @@
 //! Endpoints of statistics, failures and requests.
 
 use futures::stream::{self, StreamExt, TryStreamExt};
-use kafleet_documents::{Audit, AuditDocument, Failures, Slowest, Stats};
+use kafleet_documents::{Audit, AuditDocument, DurationStats, Failures, Slowest, Stats};
+use kafleet_model::projection::audit::{AuditEntry, MAX_AUDIT};
 use kafleet_model::statistics::ALL;
 use kafleet_model::statistics::aggregate::{AggregateKey, Level, hour_of, minute_of};
 use kafleet_model::units::duration::Millis;
@@ -84,6 +85,23 @@ fn refusal(level: Level, from_ms: i64, to_ms: i64) -> Option<String> {
         .then(|| format!("points of this length are kept since {}: choose a longer step", time_text(kept.starts_ms())))
 }
 
+/// Reads the distributions of waits and run times, also of one type, by default of the last hour.
+pub async fn durations(
+    RequestContext { api, .. }: RequestContext,
+    DurationsQuery { task_type, from_ms, to_ms }: DurationsQuery,
+) -> Result<DurationStats, ApiError> {
+    let series = task_type.map_or(Series::All, Series::OfType);
+    statistics::durations_of(&api.reads, &range_of(StatsQuery { series, from_ms, to_ms, step: None })?).await
+}
+
+/// Range and type of distributions.
+#[derive(Clone, Debug, Default)]
+pub struct DurationsQuery {
+    pub task_type: Option<String>,
+    pub from_ms: Option<i64>,
+    pub to_ms: Option<i64>,
+}
+
 /// Lists the slowest attempts, also of one type, of the last `hours` of log time.
 pub async fn slowest(
     RequestContext { api, .. }: RequestContext,
@@ -107,21 +125,58 @@ pub async fn failures(
     }
 }
 
-/// Lists the newest requests of users.
+/// Requests to list: the newest ones of those with these properties.
+#[derive(Clone, Debug, Default)]
+pub struct AuditQuery {
+    pub by: Option<String>,
+    pub action: Option<String>,
+    /// Part of the target, in any case.
+    pub target: Option<String>,
+    pub from_ms: Option<i64>,
+    pub to_ms: Option<i64>,
+    pub limit: usize,
+}
+
+impl AuditQuery {
+    /// The newest requests.
+    pub fn newest(limit: usize) -> Self {
+        Self { limit, ..Self::default() }
+    }
+
+    fn is_filter(&self) -> bool {
+        let texts = [&self.by, &self.action, &self.target];
+        texts.into_iter().any(Option::is_some) || self.from_ms.is_some() || self.to_ms.is_some()
+    }
+
+    fn matches(&self, entry: &AuditEntry) -> bool {
+        let has_target = |part: &String| entry.target.to_lowercase().contains(&part.to_lowercase());
+        self.by.as_deref().is_none_or(|by| entry.by.as_deref() == Some(by))
+            && self.action.as_ref().is_none_or(|action| entry.action == *action)
+            && self.target.as_ref().is_none_or(has_target)
+            && self.from_ms.is_none_or(|from_ms| entry.at_ms >= from_ms)
+            && self.to_ms.is_none_or(|to_ms| entry.at_ms < to_ms)
+    }
+}
+
+/// Lists the newest requests of users that match.
 pub async fn audit(
     RequestContext { api, .. }: RequestContext,
-    limit: usize,
+    query: AuditQuery,
     After(after): After,
 ) -> Result<Audit, ApiError> {
     api.reads.wait_for_position(after).await?;
-    read_audit(&api.reads, limit).await
+    read_audit(&api.reads, &query).await
 }
 
-pub(crate) async fn read_audit(reads: &Reads, limit: usize) -> Result<Audit, ApiError> {
+pub(crate) async fn read_audit(reads: &Reads, query: &AuditQuery) -> Result<Audit, ApiError> {
+    let limit = query.limit;
+    // A filter looks at all requests that are kept.
+    let read = if query.is_filter() { MAX_AUDIT } else { limit };
     let entries: Vec<_> = stream::iter(reads.partitions())
         .map(|partition| async move {
-            let requests = reads.requests(partition, limit).await?;
-            Ok::<_, ApiError>(requests.into_iter().map(move |entry| (partition, entry)))
+            let requests = reads.requests(partition, read).await?;
+            let matching = requests.into_iter().filter(|entry| query.matches(entry)).take(limit);
+            Ok::<_, ApiError>(matching.map(move |entry| (partition, entry)).collect::<Vec<_>>())
         })
         .buffer_unordered(16)
         .try_collect()
@@ -130,7 +185,7 @@ pub(crate) async fn read_audit(reads: &Reads, limit: usize) -> Result<Audit, Api
     entries.sort_by_key(|(partition, entry)| {
         (std::cmp::Reverse(entry.at_ms), *partition, std::cmp::Reverse(entry.offset))
     });
-    let document = |(partition, entry): (u32, kafleet_model::projection::audit::AuditEntry)| AuditDocument {
+    let document = |(partition, entry): (u32, AuditEntry)| AuditDocument {
         at: time_text(entry.at_ms),
         by: entry.by.as_deref().map(str::to_owned),
         action: entry.action,

@@ -7,6 +7,7 @@ use kafleet_store::Index;
 
 use crate::http::problem::ApiError;
 use crate::read::consistency::TaskView;
+use crate::read::continuations::unstarted;
 use crate::read::status::tree_node;
 use crate::service::context::{After, RequestContext};
 use crate::state::Api;
@@ -60,16 +61,29 @@ impl TreeBuilder {
         let mut builder = Self { nodes: Vec::new(), parents: Vec::new() };
         let mut level = vec![(builder.add(&top, 0), top)];
         for _ in 0..depth {
+            builder.add_unstarted(api, &level).await?;
             let below = builder.level_below(api, &level, limit).await?;
             if below.is_empty() {
                 return Ok(builder);
             }
             level = below;
         }
+        builder.add_unstarted(api, &level).await?;
         for (index, _) in level {
             builder.nodes[index].omitted = builder.nodes[index].children.total;
         }
         Ok(builder)
+    }
+
+    /// Adds the continuations that tasks of a level have not started.
+    async fn add_unstarted(&mut self, api: &Api, level: &[(usize, TaskView)]) -> Result<(), ApiError> {
+        let Some((_, first)) = level.first() else { return Ok(()) };
+        let tasks: Vec<&TaskView> = level.iter().map(|(_, task)| task).collect();
+        let unstarted = unstarted(&api.reads, first.partition, &tasks).await?;
+        for ((index, _), continuations) in level.iter().zip(unstarted) {
+            self.nodes[*index].not_started = continuations;
+        }
+        Ok(())
     }
 
     fn add(&mut self, task: &TaskView, parent: usize) -> usize {

@@ -48,6 +48,15 @@ impl Histogram {
         Some(middle_of(bucket).min(self.max_ms))
     }
 
+    /// Buckets from the first to the last one that is not empty: lower bound, upper bound (exclusive), both in ms, and count.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64, u64)> {
+        let first = self.counts.iter().position(|count| *count > 0).unwrap_or(self.counts.len());
+        self.counts.iter().copied().enumerate().skip(first).map(|(bucket, count)| {
+            let (low, high) = bounds_of(bucket);
+            (low, high, count)
+        })
+    }
+
     fn add(&mut self, bucket: usize, count: u64) {
         if bucket >= self.counts.len() {
             self.counts.resize(bucket + 1, 0);
@@ -68,14 +77,20 @@ fn bucket_of(ms: u64) -> usize {
     (8 * u64::from(shift) + (ms >> shift)).min(BUCKETS as u64 - 1) as usize
 }
 
-fn middle_of(bucket: usize) -> u64 {
+/// Lower bound of a bucket, and that of the next one.
+fn bounds_of(bucket: usize) -> (u64, u64) {
     let bucket = bucket as u64;
     if bucket < EXACT_MS {
-        return bucket;
+        return (bucket, bucket + 1);
     }
     let shift = bucket / 8 - 1;
     let low = (bucket - 8 * shift) << shift;
-    low + (1 << shift) / 2
+    (low, low + (1 << shift))
+}
+
+fn middle_of(bucket: usize) -> u64 {
+    let (low, high) = bounds_of(bucket);
+    low + (high - low) / 2
 }
 
 /// Stored form: the buckets that are not empty, and the maximum.
@@ -127,6 +142,16 @@ mod tests {
         let mut single = Histogram::default();
         single.record(17);
         assert_eq!(single.percentile(99), Some(17), "a percentile does not exceed the maximum");
+    }
+
+    #[test]
+    fn buckets_have_their_bounds_without_gaps() {
+        let mut histogram = Histogram::default();
+        assert_eq!(histogram.buckets().count(), 0);
+        [7, 7, 16, 40].into_iter().for_each(|ms| histogram.record(ms));
+        let buckets: Vec<_> = histogram.buckets().collect();
+        assert_eq!((buckets[0], buckets[9], buckets.last().copied()), ((7, 8, 2), (16, 18, 1), Some((40, 44, 1))));
+        assert!(buckets.windows(2).all(|two| two[0].1 == two[1].0), "{buckets:?}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kafleet_api::service::context::After;
-use kafleet_api::service::statistics;
+use kafleet_api::service::statistics::{self, AuditQuery};
 use kafleet_documents::{Audit, AuditDocument, WorkerDocument, WorkerState, Workers};
 use kafleet_runtime::now_ms;
 use maud::{Markup, html};
@@ -36,7 +36,7 @@ const FLEET_CHANGES: [&str; 9] = [
 
 /// Newest requests, which the pages of a second share; `None` if they cannot be read.
 pub(super) async fn newest_requests(visit: &Visit) -> Option<Arc<Audit>> {
-    let read = statistics::audit(visit.context(), READ_REQUESTS, After::default());
+    let read = statistics::audit(visit.context(), AuditQuery::newest(READ_REQUESTS), After::default());
     stored(visit.live.requests.get(Some(String::new()), read)).await.ok()
 }
 
@@ -77,10 +77,10 @@ fn versions(workers: &Workers, task_type: Option<&str>) -> Vec<FleetChange> {
     first.into_iter().filter(|(_, at)| Some(*at) != oldest).filter_map(change).collect()
 }
 
-/// Name of the user who has paused a type last, if it is known.
-pub(super) fn paused_by<'a>(audit: Option<&'a Audit>, task_type: &str) -> Option<&'a str> {
-    let is_pause = |request: &&AuditDocument| request.action == "pause_type" && request.target == task_type;
-    audit?.requests.iter().find(is_pause)?.by.as_deref()
+/// Name of the user who has requested a change of a target last, if it is known.
+pub(super) fn requested_by<'a>(audit: &'a Audit, action: &str, target: &str) -> Option<&'a str> {
+    let is_of = |request: &&AuditDocument| request.action == action && request.target == target;
+    audit.requests.iter().find(is_of)?.by.as_deref()
 }
 
 /// Number of changes in the last hour, as a link to them.
@@ -142,7 +142,9 @@ mod tests {
         assert!(of_type[0].text.ends_with(" pause type echo by ada: disk full"), "{}", of_type[0].text);
         let all = changes_of(Some(&audit), &workers, None);
         assert_eq!(all.len(), 3);
-        assert_eq!((paused_by(Some(&audit), "echo"), paused_by(Some(&audit), "mail")), (Some("ada"), None));
+        let paused_by = |target: &str| requested_by(&audit, "pause_type", target);
+        assert_eq!((paused_by("echo"), paused_by("mail")), (Some("ada"), None));
+        assert_eq!(requested_by(&audit, "resume_type", "echo"), None);
         let view = View::for_tests(kafleet_config::Role::Read);
         assert!(last_hour(&view, &all).into_string().contains("<a href=\"/audit\">3 changes</a> in the last hour"));
     }

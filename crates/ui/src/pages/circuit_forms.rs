@@ -47,6 +47,9 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
                 "Sets the circuit of " code { (name) } " in all workers. While it is open, tasks of the type wait, also those that \
                  were started now."
             }
+            @if let Some(totals) = task_type.worker_totals.as_ref().filter(|totals| totals.circuit_open > 0) {
+                p { "It is open on " (totals.circuit_open) " of " (totals.workers) " workers: they start single probes only." }
+            }
         },
         inputs: vec![select("state", "Circuit", &options, chosen), reason(visit.value("reason"))],
         commands: vec![
@@ -69,7 +72,8 @@ mod tests {
 
     #[test]
     fn circuit_is_offered_while_it_is_open_or_set() {
-        let of_state = |state: &str| CircuitDocument { state: state.into(), since: String::new(), reason: None };
+        let of_state =
+            |state: &str| CircuitDocument { state: state.into(), since: String::new(), reason: None, by: None };
         for (circuit_open, state, expected, chosen) in [
             (0, None, None, "closed"),
             (1, None, Some("Close the circuit…"), "closed"),

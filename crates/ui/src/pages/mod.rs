@@ -5,6 +5,7 @@ use maud::{Render, html};
 use super::parts::form::{Form, Input, STEP};
 use super::visit::{Body, PageAnswer, Visit};
 
+pub(super) mod attention;
 pub(super) mod audit;
 pub(super) mod bulk;
 pub(super) mod bulk_action;
@@ -34,6 +35,7 @@ pub(super) mod tasks;
 pub(super) mod timeline;
 pub(super) mod tree;
 pub(super) mod type_forms;
+pub(super) mod type_page;
 pub(super) mod types;
 pub(super) mod workers;
 

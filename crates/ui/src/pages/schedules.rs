@@ -12,6 +12,7 @@ use crate::parts::facts::facts;
 use crate::parts::json::json_block;
 use crate::parts::limits::pause_text;
 use crate::parts::notice::empty;
+use crate::parts::runs::last_runs;
 use crate::parts::state::{label, pill};
 use crate::parts::table::{PagedList, table};
 use crate::parts::tasks::type_link;
@@ -84,7 +85,7 @@ fn row(view: &View, schedule: &ScheduleDocument) -> Markup {
                     (optional_time(schedule.next.first().map(String::as_str)))
                 } @else { span.quiet { "–" } }
             }
-            td { (last_task(view, schedule)) }
+            td { (last_task(view, schedule)) (last_runs(view, &schedule.recent)) }
             (number(schedule.fired))
             (number(schedule.skipped))
             (number(schedule.missed))

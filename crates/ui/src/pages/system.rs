@@ -1,100 +1,139 @@
-//! System: versions, and the lag of the projection by events partition.
+//! System: versions, memory of the store, and the lag of the projection by events partition.
+
+use std::collections::BTreeMap;
 
 use futures::future::join_all;
 use kafleet_api::http::problem::ApiError;
-use kafleet_api::service::workers;
+use kafleet_api::service::{system, workers};
+use kafleet_documents::{ProjectionDocument, StoreMemory, SystemDocument};
 use maud::{Markup, html};
 
+use crate::parts::bar::percent;
 use crate::parts::command::{commands, curl_get};
-use crate::parts::count;
-use crate::parts::facts::{facts, text};
+use crate::parts::facts::{Fact, facts, text};
 use crate::parts::notice::missing;
 use crate::parts::state::label;
 use crate::parts::table::table;
+use crate::parts::times::{duration, optional_time, time};
+use crate::parts::{bytes_text, count, counted};
 use crate::visit::{Body, PAGE_DEADLINE, PageAnswer, Visit, from_kafka, stored};
-use std::collections::BTreeMap;
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let partitions = visit.api.reads.partitions();
-    let reads = partitions.iter().map(|partition| partition_lag(visit, *partition));
-    let lags = join_all(reads).await;
+    let reads = partitions.iter().map(|partition| progress(visit, *partition));
+    let (partitions, memory) = tokio::join!(join_all(reads), stored(visit.api.reads.memory()));
+    let summary = system::summary(&visit.api);
     let main = html! {
         h1 { "System" }
-        section.panel { (properties(visit, partitions.len())) }
+        section.panel { (facts(&properties(visit, &summary, partitions.len()))) }
+        (stores(&memory))
         section.panel.compact #partitions {
             h2 { "Projection of events" }
-            @if let Some(Err(error)) = lags.iter().find(|lag| lag.is_err()) {
+            @if let Some(Err(error)) = partitions.iter().find(|read| read.is_err()) {
                 (missing("Some partitions", &error.clone().document()))
             }
-            (partitions_table(&lags))
+            (partitions_table(&partitions, summary.fold_version))
         }
-        (commands(&["kafleet doctor".to_owned(), curl_get("/readyz"), curl_get("/metrics")]))
+        p {
+            a href="/metrics" { "Metrics" } " · " a href="/readyz" { "Readiness" } " · " a href="/openapi.json" { "OpenAPI" } " · "
+            a href=(visit.view.url("/help")) { "Help" }
+        }
+        (commands(&["kafleet doctor".to_owned(), curl_get("/v1/system"), curl_get("/readyz"), curl_get("/metrics")]))
     };
     Ok(Body::new("System", main).into())
 }
 
-fn properties(visit: &Visit, partitions: usize) -> Markup {
-    let names = &visit.api.topology.names;
+fn properties(visit: &Visit, system: &SystemDocument, partitions: usize) -> Vec<Fact> {
     let versions = worker_versions(visit);
-    let readiness = match visit.api.ops.ready() {
-        Ok(()) => label("good", "✔\u{fe0e} ready"),
-        Err(error) => html! { (label("bad", "✘\u{fe0e} not ready")) " " (error.document().detail) },
+    let readiness = match &system.not_ready {
+        None => label("good", "✔\u{fe0e} ready"),
+        Some(reason) => html! { (label("bad", "✘\u{fe0e} not ready")) " " (reason) },
     };
-    facts(&[
-        ("This api", text(env!("CARGO_PKG_VERSION"))),
-        ("Workers", (!versions.is_empty()).then(|| html! { (versions.join(", ")) })),
+    vec![
         ("Ready", Some(readiness)),
-        ("Events topic", Some(html! { code { (names.events()) } ", " (partitions) " partitions" })),
+        ("This api", text(&system.version)),
+        ("Started", Some(time(&system.started_at))),
+        ("Workers", Some(html! { @if versions.is_empty() { span.quiet { "none" } } @else { (versions.join(", ")) } })),
+        ("Fold version", Some(html! { (system.fold_version) span.quiet { " of this build" } })),
+        (
+            "Events topic",
+            Some(html! { code { (system.events_topic) } ", " (counted(partitions as u64, "partition", "partitions")) }),
+        ),
         (
             "Control topic",
-            Some(html! { code { (names.control()) } ", read to offset " (visit.api.fleet.control.last_applied() + 1) }),
+            Some(html! { code { (system.control_topic) } ", read to offset " (count(system.control_read_to)) }),
         ),
-    ])
+        ("Open trees", Some(html! { "at most " (duration(system.max_tree_age_ms)) " old" })),
+    ]
 }
 
 /// Versions of the workers, each with their number.
 fn worker_versions(visit: &Visit) -> Vec<String> {
-    let mut versions: BTreeMap<String, usize> = BTreeMap::new();
+    let mut versions: BTreeMap<String, u64> = BTreeMap::new();
     for worker in workers::worker_list(&visit.api).workers {
         *versions.entry(worker.version).or_default() += 1;
     }
-    versions.iter().map(|(version, n)| format!("{version} on {}", count(n))).collect()
+    versions.iter().map(|(version, n)| format!("{version} on {}", counted(*n, "worker", "workers"))).collect()
 }
 
-/// Offsets of an events partition.
-struct Lag {
-    partition: u32,
-    projected: Option<i64>,
-    end: i64,
+/// Memory of the servers of the store.
+fn stores(memory: &Result<Vec<StoreMemory>, ApiError>) -> Markup {
+    let row = |memory: &StoreMemory| {
+        html! {
+            tr {
+                td.mono { (memory.server) }
+                td.number { (bytes_text(memory.used_bytes)) }
+                td.number { (bytes_text(memory.limit_bytes)) }
+                td.number { (percent(memory.used_bytes, memory.limit_bytes)) }
+            }
+        }
+    };
+    html! {
+        @match memory {
+            Ok(memory) if memory.is_empty() => {}
+            Ok(memory) => {
+                section.panel.compact #redis {
+                    h2 { "Memory of Redis" }
+                    (table(&["Server", "#Used", "#Limit|maxmemory: a full server refuses writes", "#Full"], &memory.iter().map(row).collect::<Vec<_>>()))
+                }
+            }
+            Err(error) => { (missing("The memory of Redis", &error.clone().document())) }
+        }
+    }
 }
 
-async fn partition_lag(visit: &Visit, partition: u32) -> Result<Lag, ApiError> {
+async fn progress(visit: &Visit, partition: u32) -> Result<ProjectionDocument, ApiError> {
     let reads = &visit.api.reads;
     let (checkpoint, ends) =
         tokio::join!(stored(reads.checkpoint(partition)), from_kafka(reads.event_ends(partition, PAGE_DEADLINE)));
     let ends = ends?;
-    let empty = (ends.low == ends.high).then_some(ends.high);
-    Ok(Lag { partition, projected: checkpoint?.map(|checkpoint| checkpoint.offset).or(empty), end: ends.high })
+    Ok(system::projection(partition, checkpoint?, ends))
 }
 
-fn partitions_table(lags: &[Result<Lag, ApiError>]) -> Markup {
-    let rows: Vec<Markup> = lags.iter().flatten().map(partition_row).collect();
-    table(&["Partition", "#Projected to", "#End", "#Offsets behind"], &rows)
+fn partitions_table(partitions: &[Result<ProjectionDocument, ApiError>], fold_version: u32) -> Markup {
+    let rows: Vec<Markup> = partitions.iter().flatten().map(|read| partition_row(read, fold_version)).collect();
+    table(&["Partition", "#Projected to", "#End", "#Offsets behind", "Newest event", "#Fold version"], &rows)
 }
 
-fn partition_row(lag: &Lag) -> Markup {
-    let behind = lag.end - lag.projected.unwrap_or_default();
+fn partition_row(partition: &ProjectionDocument, fold_version: u32) -> Markup {
     html! {
         tr {
-            td { (lag.partition) }
+            td { (partition.partition) }
             td.number {
-                @match lag.projected {
+                @match partition.projected {
                     Some(offset) => { (count(offset)) } None => { span.quiet { "not begun" } }
                 }
             }
-            td.number { (count(lag.end)) }
-            // The end of a transaction takes an offset without an event.
-            td.number { (count(behind.max(0))) }
+            td.number { (count(partition.end)) }
+            td.number { (count(partition.behind())) }
+            td.time { (optional_time(partition.log_time.as_deref())) }
+            td.number {
+                @match partition.fold_version {
+                    Some(version) if version == fold_version => { (version) }
+                    Some(version) => { (label("attention", &version.to_string())) }
+                    None => { span.quiet { "–" } }
+                }
+            }
         }
     }
 }

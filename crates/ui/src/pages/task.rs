@@ -20,7 +20,7 @@ use maud::{Markup, html};
 
 use crate::letters::letter_of;
 use crate::parts::attempts::{AttemptStart, attempt_bars, attempt_starts, history_table, number_of};
-use crate::parts::bar::{state_bar, tree_bar};
+use crate::parts::bar::{in_order, state_bar, tree_bar};
 use crate::parts::clock::state_time;
 use crate::parts::command::{commands, copied, curl_get, quoted};
 use crate::parts::facts::{Fact, code, facts, text};
@@ -34,7 +34,7 @@ use crate::parts::table::table;
 use crate::parts::task_head::{head, tabs};
 use crate::parts::tasks::{is_long, state_counts, task_table, type_link, worker_link};
 use crate::parts::times::{between, duration, exact_time, time};
-use crate::parts::{View, count, counted, encoded, prose, search_text, visible};
+use crate::parts::{View, bytes_text, count, counted, encoded, prose, search_text, visible};
 use crate::visit::{Body, PageAnswer, Visit, from_kafka, stored};
 
 /// Newest lines of the log on the page.
@@ -111,19 +111,27 @@ fn times(visit: &Visit, status: &Status) -> Markup {
         ("Attempt", attempt_text(status).and_then(text)),
         ("Waits", (status.waits > 0).then(|| text(format!("{}, not counted as attempts", status.waits))).flatten()),
         ("Time", Some(state_time(view, status)).filter(|_| !status.state.is_terminal())),
-        ("Worker", status.worker.as_deref().map(|worker| worker_link(view, worker))),
+        ("Worker", status.worker.as_deref().map(|worker| worker_link(view, worker)).or_else(nothing)),
         ("Creator", status.fields.creator.as_deref().map(|creator| html! { (visible(creator)) })),
         ("Created", at(&status.created_at)),
         ("Due", at(&status.due_at).filter(|_| !status.state.is_terminal())),
-        ("Started", at(&status.started_at)),
-        ("Ended", at(&status.ended_at)),
-        ("Waited", waited.map(|ms| html! { (duration(ms)) })),
-        (if status.children.total > 0 { "Total" } else { "Ran" }, ran.map(|ms| html! { (duration(ms)) })),
+        ("Started", at(&status.started_at).or_else(nothing)),
+        ("Ended", at(&status.ended_at).or_else(nothing)),
+        ("Waited", waited.map(|ms| html! { (duration(ms)) }).or_else(nothing)),
+        (
+            if status.children.total > 0 { "Total" } else { "Ran" },
+            ran.map(|ms| html! { (duration(ms)) }).or_else(nothing),
+        ),
         ("Tags", (!status.fields.tags.is_empty()).then(|| tags(view, &status.fields.tags))),
         ("Link", status.fields.link.as_deref().map(link)),
         ("Trace", status.trace_id.as_deref().map(|id| trace_link(trace_url, id))),
     ];
     html! { section.panel { (facts(&facts_shown)) } }
+}
+
+/// Value that comes later, in its place: facts below it do not move.
+fn nothing() -> Option<Markup> {
+    Some(html! { span.quiet { "–" } })
 }
 
 /// Number of the attempt; before the first one, how many the task may have.
@@ -248,7 +256,7 @@ fn values(view: &View, status: &Status, params: Result<Arc<Params>, ApiError>) -
 }
 
 fn children_block(view: &View, status: &Status, children: Result<TaskPage, ApiError>) -> Markup {
-    let counts: Vec<(State, u64)> = status.children.by_state.iter().map(|(state, n)| (*state, *n)).collect();
+    let counts = in_order(&status.children.by_state);
     html! {
         @if status.children.total > 0 {
             section.panel #children {
@@ -341,7 +349,7 @@ fn is_undelivered(deliveries: &Deliveries) -> bool {
 
 fn last_lines(view: &View, id: &str, log: &LogDocument, starts: &[AttemptStart]) -> Markup {
     html! {
-        (super::log::lines(log, starts))
+        (super::log::lines(log, starts, &super::log::Reading::default()))
         @if log.total > log.lines.len() as u64 {
             p { a href=(view.below_task(id, "log")) { "All " (count(log.total)) " lines" } }
         }
@@ -368,7 +376,7 @@ fn attachment_row(view: &View, id: &str, attachment: &AttachmentDocument) -> Mar
         tr {
             td { a href=(view.below_task(id, &page)) download=(attachment.name) { (attachment.name) } }
             td { (attachment.media) }
-            td.number { (count(attachment.bytes)) " bytes" }
+            td.number title={ (count(attachment.bytes)) " bytes" } { (bytes_text(attachment.bytes.into())) }
             td.time { (time(&attachment.at)) }
         }
     }

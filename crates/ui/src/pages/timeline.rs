@@ -9,13 +9,13 @@ use kafleet_api::service::context::After;
 use kafleet_api::service::{list, task};
 use kafleet_documents::Status;
 use kafleet_model::query::{TaskQuery, Term, Test};
-use kafleet_model::task::id::TaskId;
 use maud::{Markup, html};
 
+use super::tree::critical_ids;
 use crate::parts::command::{commands, curl_get, quoted};
 use crate::parts::table::pager_of_oldest;
 use crate::parts::task_head::{head, tabs};
-use crate::parts::timeline::{TimelineTask, legend, range_of, timeline, zoom};
+use crate::parts::timeline::{TimelineRow, TimelineTask, legend, range_of, timeline, zoom};
 use crate::parts::{count, counted};
 use crate::visit::{Body, PageAnswer, Visit, scan_time, stored};
 
@@ -40,7 +40,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         None => (page.tasks.iter().filter(|task| is_open(task)).map(timed).collect(), Vec::new()),
     };
     let (from, to) = (visit.query.time_ms("from")?, visit.query.time_ms("to")?);
-    let zoomed = visit.query.select(&["from", "to"]);
+    let zoomed = visit.query.select(&["from", "to", "fold"]);
     let url = |query: &[(&str, &str)]| view.url_with(&format!("/tasks/{id}/timeline"), query);
     let page_url = |cursor: Option<&str>| {
         let zoomed = zoomed.iter().map(|(name, value)| (name.as_str(), value.as_str()));
@@ -56,19 +56,21 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         Some((from, to)) => url(&[("from", from), ("to", to)]),
         None => url(&[]),
     };
-    let rows = |prefix: &str, tasks: &[TimelineTask]| {
-        timeline(view, prefix, &top, &tasks.iter().collect::<Vec<_>>(), range, last)
-    };
+    let rows = |prefix: &str, rows: &[TimelineRow<'_>]| timeline(view, prefix, &top, rows, range, last);
+    let is_folded = visit.query.get("fold") != Some("no");
+    let shown = if is_folded { TimelineRow::folded(&all, last) } else { TimelineRow::single(&all) };
+    let has_folds = shown.len() < all.len();
     let has_open = !open.is_empty() && all.len() > 1;
     let main = html! {
         (head(view, &top))
         (tabs(view, &top, "timeline"))
-        section.panel { (legend(range, last.is_some())) (zoom(range, !zoomed.is_empty(), zoom_url)) }
-        @if has_open { (section("Open", is_large.then_some("without queued ones"), &rows("o", &open))) }
-        @if !first_ones.is_empty() { (section("Critical path and failed tasks", None, &rows("e", &first_ones))) }
+        section.panel { (legend(range, last.is_some())) (zoom(range, from.is_some() || to.is_some(), zoom_url)) }
+        @if has_open { (section("Open", is_large.then_some("without queued ones"), &rows("o", &TimelineRow::single(&open)))) }
+        @if !first_ones.is_empty() { (section("Critical path and failed tasks", None, &rows("e", &TimelineRow::single(&first_ones)))) }
         section.panel {
             @if has_open || !first_ones.is_empty() { h2 { "All tasks, by creation" } }
-            (rows("t", &all))
+            @if has_folds { p.quiet { "Siblings of one kind that succeeded share a row. " a href=(url(&[("fold", "no")])) { "Show each task" } } }
+            (rows("t", &shown))
             (pager_of_oldest(first.as_deref(), next.as_deref(), &note))
         }
         (commands(&[format!("kafleet list --root {}", quoted(id)), curl_get(&format!("/v1/tasks?root={id}"))]))
@@ -105,10 +107,7 @@ fn timed(task: &TaskView) -> TimelineTask {
 /// The path to the task that ended last, and the tasks that failed by themselves.
 async fn first_ones(visit: &Visit, top: &Status) -> Result<Vec<TimelineTask>, ApiError> {
     let reads = &visit.api.reads;
-    let last = top.tree.ended_by.as_deref().and_then(|last| TaskId::parse(last).ok());
-    let mut path: Vec<TaskId> =
-        std::iter::successors(last, TaskId::parent_id).take_while(|id| id.is_within(&top.id)).collect();
-    path.reverse();
+    let path = critical_ids(top);
     let mut views = Vec::new();
     if let Some(last) = path.last() {
         views.extend(reads.read_many(visit.api.topology.partition_of(last), &path).await?.into_iter().flatten());

@@ -1,52 +1,63 @@
 //! Tree of a task: counts, failed tasks first, then the children level by level, opened on demand.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use kafleet_api::http::problem::ApiError;
+use kafleet_api::http::request::bad_parameter;
 use kafleet_api::read::failed_tasks::failed_tasks;
-use kafleet_api::service::context::{After, Paging};
-use kafleet_api::service::task;
-use kafleet_documents::{Status, TaskPage};
+use kafleet_api::read::status::status as status_of;
+use kafleet_api::service::context::{After, MAX_PAGE, Paging};
+use kafleet_api::service::tree::{TreeSize, tree};
+use kafleet_api::service::{list, task};
+use kafleet_config::Role;
+use kafleet_documents::{Status, TaskPage, UnstartedContinuation};
+use kafleet_model::error_fingerprint::Fingerprint;
+use kafleet_model::query::{Condition, TaskQuery, Term, Test};
 use kafleet_model::record::state::State;
+use kafleet_model::task::id::TaskId;
 use maud::{Markup, html};
 
-use crate::parts::bar::{state_bar, tree_bar};
+use crate::parts::bar::{in_order, state_bar, tree_bar};
 use crate::parts::command::{commands, curl_get, quoted};
+use crate::parts::natural::natural_order;
 use crate::parts::notice::missing;
 use crate::parts::table::pager_of_oldest;
 use crate::parts::task_head::{head, tabs};
-use crate::parts::tasks::{state_counts, task_table, tree_row};
-use crate::parts::times::duration;
-use crate::parts::{View, count, counted, search_text};
+use crate::parts::tasks::{state_counts, task_table, tree_row, type_link};
+use crate::parts::times::{between, duration};
+use crate::parts::{View, count, counted, first_line, search_text};
 use crate::visit::{Body, PageAnswer, Visit, scan_time, stored, task_id};
 
-/// Children of a page.
+/// Children of a page of more than [`MAX_PAGE`]: up to that, all are on one page, in their natural order.
 const LISTED_CHILDREN: usize = 50;
-/// Failed tasks listed.
+/// Failed tasks that are grouped by their errors, and those listed.
+const READ_FAILED: usize = 200;
 const LISTED_FAILED: usize = 50;
 /// Branches that are open at once.
 const MAX_OPEN: usize = 20;
+/// Steps of the critical path.
+const LISTED_STEPS: usize = 12;
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let (view, id) = (&visit.view, &visit.segment);
+    let only = Only::of(visit)?;
     let status = stored(task::status(visit.context(), visit.id()?, After::default())).await?;
-    let failed = match status.tree.failed {
-        0 => Ok(Vec::new()),
-        _ => stored(failed_tasks(&visit.api, id, LISTED_FAILED, scan_time())).await,
+    let (failed, path, unstarted) =
+        tokio::join!(failed_ones(visit, &status), critical_path(visit, &status), unstarted(visit, &status));
+    let tasks = match only {
+        Only::All => children_block(visit, &status).await?,
+        only => chosen_block(visit, only).await?,
     };
-    let open: Vec<&str> = visit.query.all("open").take(MAX_OPEN).collect();
-    let rows = stored(branches(visit, &open)).await?;
-    let cursor = visit.query.get("cursor");
-    let next = rows.next.as_deref().map(|next| page_url(view, id, &open, Some(next)));
-    let first = cursor.map(|_| page_url(view, id, &open, None));
     let main = html! {
         (head(view, &status))
         (tabs(view, &status, "tree"))
-        (summary(view, &status))
+        (summary(view, &status, path.as_deref().unwrap_or_default()))
+        (unstarted_block(view, &unstarted))
         (failed_block(view, &status, failed))
         section.panel #tree {
-            h2 { "Children" }
-            @if rows.rows.is_empty() { p.quiet { "The task has no children." } }
-            @else { (table(&rows.rows)) }
-            (pager_of_oldest(first.as_deref(), next.as_deref(), ""))
+            div.head { h2 { (only.heading()) } (only.links(view, id)) }
+            (tasks)
         }
         p { "As a diagram: " a href=(view.below_task(id, "tree/mermaid")) { "Mermaid" } }
         (commands(&[format!("kafleet tree {}", quoted(id)), curl_get(&format!("/v1/tasks/{id}/tree"))]))
@@ -54,19 +65,180 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     Ok(PageAnswer::Page(Body { title: format!("Tree of {id}"), state: Some(status.state), main }))
 }
 
-fn summary(view: &View, status: &Status) -> Markup {
-    let counts: Vec<(State, u64)> = status.children.by_state.iter().map(|(state, n)| (*state, *n)).collect();
+/// Tasks of the tree that are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Only {
+    /// Children, with their branches on demand.
+    All,
+    Open,
+    Failed,
+}
+
+impl Only {
+    fn of(visit: &Visit) -> Result<Self, ApiError> {
+        match visit.query.get("only") {
+            None => Ok(Self::All),
+            Some("open") => Ok(Self::Open),
+            Some("failed") => Ok(Self::Failed),
+            Some(_) => Err(bad_parameter("only", "use open or failed")),
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Open => "open",
+            Self::Failed => "failed",
+        }
+    }
+
+    const fn heading(self) -> &'static str {
+        match self {
+            Self::All => "Children",
+            Self::Open => "Open tasks of the tree",
+            Self::Failed => "Tasks of the tree that failed by themselves",
+        }
+    }
+
+    fn links(self, view: &View, id: &str) -> Markup {
+        let url = |only: Self| {
+            let query = [("only", only.name())];
+            view.url_with(
+                &format!("/tasks/{}/tree", crate::parts::encoded(id)),
+                if only == Self::All { &[] } else { &query },
+            )
+        };
+        html! {
+            nav.ranges aria-label="tasks" {
+                @for only in [Self::All, Self::Open, Self::Failed] {
+                    a href=(url(only)) aria-current=[(only == self).then_some("true")] { (only.name()) }
+                }
+            }
+        }
+    }
+
+    fn test(self) -> Test {
+        match self {
+            Self::Failed => Test::Own(vec![State::Failed, State::Expired]),
+            Self::All | Self::Open => Test::Is(vec![Condition::Open]),
+        }
+    }
+}
+
+/// Children with the branches that are open.
+async fn children_block(visit: &Visit, status: &Status) -> Result<Markup, ApiError> {
+    let (view, id) = (&visit.view, &visit.segment);
+    let open: Vec<&str> = visit.query.all("open").take(MAX_OPEN).collect();
+    let rows = stored(branches(visit, status, &open)).await?;
+    let cursor = visit.query.get("cursor");
+    let next = rows.next.as_deref().map(|next| page_url(view, id, &open, Some(next)));
+    let first = cursor.map(|_| page_url(view, id, &open, None));
+    Ok(html! {
+        @if rows.rows.is_empty() { p.quiet { "The task has no children." } }
+        @else { (table(&rows.rows)) }
+        (pager_of_oldest(first.as_deref(), next.as_deref(), ""))
+    })
+}
+
+/// Open or failed tasks on all levels of the tree.
+async fn chosen_block(visit: &Visit, only: Only) -> Result<Markup, ApiError> {
+    let (view, id) = (&visit.view, &visit.segment);
+    let tests = [Test::Under(vec![visit.id()?]), only.test()];
+    let query = TaskQuery { terms: tests.map(|test| Term { negated: false, test }).into() };
+    let cursor = visit.query.get("cursor");
+    let page = stored(list::matches(&visit.api.reads, query, cursor, LISTED_CHILDREN, scan_time())).await?;
+    let tasks: Vec<Status> = page.tasks.iter().map(status_of).collect();
+    let url = |cursor: Option<&str>| {
+        let only = [("only", only.name())].into_iter();
+        let query: Vec<_> = only.chain(cursor.map(|cursor| ("cursor", cursor))).collect();
+        view.url_with(&format!("/tasks/{id}/tree"), &query)
+    };
+    let (first, next) = (cursor.map(|_| url(None)), page.next.as_deref().map(|next| url(Some(next))));
+    Ok(html! {
+        @if tasks.is_empty() { p.quiet { "No task of the tree is among those looked at." } }
+        @else { (task_table(view, "t", &tasks)) }
+        (pager_of_oldest(first.as_deref(), next.as_deref(), ""))
+    })
+}
+
+/// Tasks whose own state is failed, the newest ones.
+async fn failed_ones(visit: &Visit, status: &Status) -> Result<Vec<Status>, ApiError> {
+    match status.tree.failed {
+        0 => Ok(Vec::new()),
+        _ => stored(failed_tasks(&visit.api, &visit.segment, READ_FAILED, scan_time())).await,
+    }
+}
+
+/// Ids from the top to the task that ended last; none while that is not known.
+pub(super) fn critical_ids(top: &Status) -> Vec<TaskId> {
+    let last = top.tree.ended_by.as_deref().and_then(|last| TaskId::parse(last).ok());
+    let mut path: Vec<TaskId> =
+        std::iter::successors(last, TaskId::parent_id).take_while(|id| id.is_within(&top.id)).collect();
+    path.reverse();
+    path
+}
+
+/// Tasks from the top to the one that ended last.
+async fn critical_path(visit: &Visit, top: &Status) -> Result<Vec<Status>, ApiError> {
+    let path = critical_ids(top);
+    let Some(last) = path.last() else { return Ok(Vec::new()) };
+    let partition = visit.api.topology.partition_of(last);
+    let views = stored(visit.api.reads.read_many(partition, &path)).await?;
+    Ok(views.iter().flatten().map(status_of).collect())
+}
+
+/// Continuations that the outcome of the task has not started.
+async fn unstarted(visit: &Visit, top: &Status) -> Vec<UnstartedContinuation> {
+    let Some(id) = visit.id().ok().filter(|_| top.state.is_terminal()) else { return Vec::new() };
+    let size = TreeSize { depth: 0, limit: 1 };
+    stored(tree(visit.context(), id, size, After::default())).await.map(|top| top.not_started).unwrap_or_default()
+}
+
+fn unstarted_block(view: &View, unstarted: &[UnstartedContinuation]) -> Markup {
+    html! {
+        @if !unstarted.is_empty() {
+            section.panel #unstarted {
+                h2 { "Continuations that did not start" }
+                ul.plain {
+                    @for continuation in unstarted {
+                        li {
+                            code { (continuation.segment()) } " · " (type_link(view, Some(&continuation.task_type)))
+                            span.quiet { ", which " (continuation.condition()) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn summary(view: &View, status: &Status, path: &[Status]) -> Markup {
+    let counts = in_order(&status.children.by_state);
     html! {
         section.panel {
             p { (totals(status)) }
-            @if let Some(last) = status.tree.ended_by.as_deref().filter(|last| *last != status.id) {
-                p { "Critical path: it ended with " a href=(view.task(last)) { (last) } }
-            }
+            @if path.len() > 1 { (path_line(view, path)) }
             @if status.tree.total > 1 { (tree_bar(&status.tree)) }
             @if !counts.is_empty() {
                 p.quiet { (counted(status.children.total, "child", "children")) ":" }
                 (state_bar(&status.children.by_state))
                 (state_counts(&counts, |state| view.search(&search_text(&[("under", &status.id), ("state", state.name())]))))
+            }
+        }
+    }
+}
+
+/// Critical path: tasks with the times from their first start to the end of their last child. Of a long one, its ends.
+fn path_line(view: &View, path: &[Status]) -> Markup {
+    let hidden = if path.len() > LISTED_STEPS { 1..path.len() + 1 - LISTED_STEPS } else { 0..0 };
+    html! {
+        p #path {
+            "Critical path: "
+            @for (n, step) in path.iter().enumerate().filter(|(n, _)| !hidden.contains(n)) {
+                @if n > 0 { span.quiet { " › " } }
+                @if n == hidden.end && n > 0 { span.quiet { (hidden.len()) " more › " } }
+                a href=(view.task(&step.id)) title=(step.id) { (step.id.rsplit(':').next().unwrap_or(&step.id)) }
+                @if let Some(ms) = between(step.started_at.as_deref(), step.ended_at.as_deref()) { " " (duration(ms)) }
             }
         }
     }
@@ -83,20 +255,56 @@ fn totals(status: &Status) -> Markup {
 
 /// Tasks whose own state is failed, found without walking the tree.
 fn failed_block(view: &View, status: &Status, failed: Result<Vec<Status>, ApiError>) -> Markup {
-    let all = || view.search(&search_text(&[("under", &status.id), ("state", "failed")]));
+    let all = || view.below_task(&status.id, "tree?only=failed");
     html! {
         @match failed {
             Ok(tasks) if tasks.is_empty() => {}
             Ok(tasks) => {
                 section.panel #failed {
                     h2 { "Failed " span.quiet { "by themselves, newest first" } }
-                    (task_table(view, "e", &tasks))
-                    @if tasks.len() >= LISTED_FAILED { p { a href=(all()) { "All failed tasks of this tree" } } }
+                    (kinds(view, &status.id, &tasks))
+                    (task_table(view, "e", &tasks[..tasks.len().min(LISTED_FAILED)]))
+                    @if tasks.len() > LISTED_FAILED { p { a href=(all()) { "All failed tasks of this tree" } } }
                 }
             }
             Err(error) => { (missing("The failed tasks", &error.document())) }
         }
     }
+}
+
+/// Failed tasks of a tree by type and kind of error, most tasks first. Counts are lower bounds if not all were read.
+fn kinds(view: &View, top: &str, failed: &[Status]) -> Markup {
+    let mut kinds: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for task in failed {
+        let kind = task.error.as_ref().map_or("", |error| &*error.kind);
+        *kinds.entry((task.task_type.as_deref().unwrap_or_default(), kind)).or_default() += 1;
+    }
+    let mut kinds: Vec<_> = kinds.into_iter().collect();
+    kinds.sort_by_key(|(_, tasks)| Reverse(*tasks));
+    let at_least = if failed.len() >= READ_FAILED { "≥ " } else { "" };
+    html! {
+        ul.plain #kinds {
+            @for ((task_type, kind), tasks) in &kinds {
+                @let query = kind_query(top, task_type, kind);
+                li {
+                    a.bad href=(view.search(&query)) { (at_least) (counted(*tasks as u64, "task", "tasks")) }
+                    " · " (type_link(view, Some(*task_type).filter(|name| !name.is_empty()))) " · "
+                    span.error { @if kind.is_empty() { "no error was reported" } @else { (first_line(kind, 60)) } }
+                    @if view.may(Role::Operate) {
+                        " " a href=(view.url_with("/bulk/new", &[("action", "retry"), ("q", &query)])) { "Retry…" }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Search for the tasks of a tree that failed by themselves with a kind of error.
+fn kind_query(top: &str, task_type: &str, kind: &str) -> String {
+    let error = Fingerprint::of_kind(kind).to_string();
+    let is_word = !kind.is_empty() && !kind.contains(char::is_whitespace);
+    let error = if is_word { kind } else { &error };
+    search_text(&[("under", top), ("type", task_type), ("own", "failed,expired"), ("error", error), ("level", "any")])
 }
 
 /// Rows of a page of children, with the open branches below them.
@@ -105,8 +313,8 @@ struct Rows {
     next: Option<String>,
 }
 
-async fn branches(visit: &Visit, open: &[&str]) -> Result<Rows, ApiError> {
-    let first = children(visit, &visit.segment, visit.query.get("cursor")).await?;
+async fn branches(visit: &Visit, top: &Status, open: &[&str]) -> Result<Rows, ApiError> {
+    let first = children(visit, top, visit.query.get("cursor")).await?;
     let mut all = Rows { rows: Vec::new(), next: first.next };
     // Tasks to show with their level; the next one is last.
     let mut ahead: Vec<(Status, usize)> = first.tasks.into_iter().rev().map(|task| (task, 0)).collect();
@@ -115,7 +323,7 @@ async fn branches(visit: &Visit, open: &[&str]) -> Result<Rows, ApiError> {
         let url = (task.children.total > 0).then(|| toggle_url(visit, open, &task.id, is_open));
         all.rows.push(tree_row(&visit.view, &task, level, url.as_deref().map(|url| (url, is_open))));
         if is_open {
-            let below = children(visit, &task.id, None).await?;
+            let below = children(visit, &task, None).await?;
             if below.next.is_some() {
                 all.rows.push(rest_row(&visit.view, &task, below.tasks.len(), level + 1));
             }
@@ -138,9 +346,13 @@ fn rest_row(view: &View, task: &Status, shown: usize, level: usize) -> Markup {
     }
 }
 
-async fn children(visit: &Visit, parent: &str, cursor: Option<&str>) -> Result<TaskPage, ApiError> {
-    let page = Paging { cursor: cursor.map(str::to_owned), limit: LISTED_CHILDREN };
-    task::children(visit.context(), task_id(parent)?, page, After::default()).await
+/// Page of the children of a task, in the natural order of their ids.
+async fn children(visit: &Visit, parent: &Status, cursor: Option<&str>) -> Result<TaskPage, ApiError> {
+    let limit = if parent.children.total <= MAX_PAGE as u64 { MAX_PAGE } else { LISTED_CHILDREN };
+    let page = Paging { cursor: cursor.map(str::to_owned), limit };
+    let mut page = task::children(visit.context(), task_id(&parent.id)?, page, After::default()).await?;
+    page.tasks.sort_by(|one, other| natural_order(&one.id, &other.id));
+    Ok(page)
 }
 
 fn page_url(view: &View, id: &str, open: &[&str], cursor: Option<&str>) -> String {

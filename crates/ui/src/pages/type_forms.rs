@@ -6,7 +6,8 @@ use kafleet_documents::{PauseType, ResumeType, TypeDocument, TypeLimits};
 use maud::{Markup, html};
 use serde_json::{Map, Value};
 
-use super::types::{condition_label, find, limits_text};
+use super::type_page::limits_text;
+use super::types::{condition_label, find};
 use super::{form, form_page};
 use crate::parts::bar::usage;
 use crate::parts::command::{curl, quoted};

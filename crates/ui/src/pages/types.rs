@@ -1,47 +1,30 @@
-//! Task types: list, and one type.
+//! Task types: the list, and what lists of types have in common.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kafleet_api::http::problem::ApiError;
-use kafleet_api::service::context::{After, Paging};
-use kafleet_api::service::queue::{brief_queues, queue};
-use kafleet_api::service::statistics::{FailuresBy, FailuresQuery};
-use kafleet_api::service::{flow, list as tasks, statistics, types, workers};
-use kafleet_config::Role;
-use kafleet_documents::{
-    CircuitDocument, Failures, FlowDocument, PartitionQueue, QueueDocument, Slowest, SlowestAttempt, StatsPoint,
-    TaskPage, TypeDocument, TypeLimits, WorkerDocument,
-};
-use kafleet_fleet::control::heartbeat::TypeStatus;
-use kafleet_model::query::{Qualifier, TaskQuery, Term, Test, TreeLevel};
+use kafleet_api::http::request::bad_parameter;
+use kafleet_api::service::queue::brief_queues;
+use kafleet_api::service::{flow, types};
+use kafleet_documents::{QueueDocument, StatsPoint, TypeDocument};
 use kafleet_model::record::state::State;
 use maud::{Markup, html};
-use serde_json::Value;
 
-use super::changes::{changes_of, newest_requests};
-use super::charts::charts_of;
-use super::circuit_forms::offer;
-use super::overview::{numbers_text, open_of};
-use super::params_input::schema_outline;
-use crate::parts::bar::{in_order, state_bar, usage};
+use super::overview::open_of;
+use crate::parts::bar::usage;
 use crate::parts::command::{commands, curl_get};
-use crate::parts::facts::{codes, facts};
-use crate::parts::failures::{self, group_row};
-use crate::parts::limits::pause_text;
-use crate::parts::notice::{empty, missing};
-use crate::parts::queue::{age, lag, queue_columns, tone as queue_tone, trend};
+use crate::parts::notice::empty;
+use crate::parts::queue::{queue_columns, trend};
 use crate::parts::state::label;
 use crate::parts::statistics::{failed, ms_text};
-use crate::parts::table::{PagedList, cards, table};
-use crate::parts::tasks::{state_counts, task_table, worker_link};
-use crate::parts::times::time;
-use crate::parts::{View, count, counted, search_text, visible};
-use crate::visit::{Body, PageAnswer, Visit, from_kafka, scan_time, stored};
+use crate::parts::table::{PagedList, dense_table};
+use crate::parts::{View, count, counted, first_line, search_text};
+use crate::visit::{Body, Fields, PageAnswer, Visit, stored};
 
 pub(super) const COLUMNS: &[&str] = &[
     "Type",
-    "Condition|now, with the number of live workers",
+    "Condition|now",
     "#Open|now, all levels",
     "#Queued|now, all levels",
     "#Running|now, all levels",
@@ -53,36 +36,139 @@ pub(super) const COLUMNS: &[&str] = &[
     "Trend|last 5 full minutes",
     "#Wait p95|last full minute",
     "#Run p95|last full minute",
-    "#Slots|now, used of those of the live workers",
+    "#Slots|now, used of those of the live workers, with the rate limit",
     "#Failed|all retained tasks that failed by themselves",
 ];
 
 /// Types whose queues are sampled for a list.
 const SAMPLED_TYPES: usize = 20;
-/// Newest failed tasks of a type.
-const LISTED_FAILED: usize = 10;
-
 pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError> {
+    let view = &visit.view;
+    let choice = Choice::of(&visit.query)?;
     let (types, minutes) = tokio::join!(stored(types::measured_types(&visit.api)), last_minutes(visit));
-    let mut types = types?.types;
-    types.sort_by_key(|listed| (urgency(listed), listed.name.clone()));
-    let page = PagedList::new(types, visit.page_number());
+    let types = types?.types;
+    let has_types = !types.is_empty();
+    let page = PagedList::new(choice.select(types, &minutes), visit.page_number());
     let figures = Figures { minutes, queues: queues_of(visit, &page.items).await };
     let main = html! {
         h1 { "Types" }
-        @if page.total == 0 {
+        @if !has_types {
             (empty("No type has a topic or a task. Configure types in kafleet.toml, then create their topics:", &["kafleet topics apply"]))
         } @else {
-            section.panel { (listed(&visit.view, &page, &figures)) }
+            (choice.controls(view))
+            section.panel { (listed(view, &page, &choice, &figures)) }
         }
         (commands(&["kafleet types", "kafleet backlog", "kafleet stats", &curl_get("/v1/types")].map(str::to_owned)))
     };
     Ok(Body::new("Types", main).into())
 }
 
-fn listed(view: &View, page: &PagedList<TypeDocument>, figures: &Figures) -> Markup {
+fn listed(view: &View, page: &PagedList<TypeDocument>, choice: &Choice<'_>, figures: &Figures) -> Markup {
     let rows: Vec<Markup> = page.items.iter().map(|listed| row(view, listed, figures)).collect();
-    html! { (table(COLUMNS, &rows)) (page.pager(view, "/types", "types")) }
+    html! {
+        @if rows.is_empty() { p.quiet { "No type has this text in its name, app or description." } }
+        @else { (dense_table(COLUMNS, &rows)) }
+        (page.pager_of(view, "/types", &choice.query(choice.sort), "types", choice.sort.words()))
+    }
+}
+
+/// Order of the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sort {
+    Trouble,
+    Name,
+    Open,
+    Opened,
+    Failed,
+    RunTime,
+}
+
+impl Sort {
+    const ALL: [Self; 6] = [Self::Trouble, Self::Name, Self::Open, Self::Opened, Self::Failed, Self::RunTime];
+
+    /// Value of the parameter `sort`.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Trouble => "trouble",
+            Self::Name => "name",
+            Self::Open => "open",
+            Self::Opened => "opened",
+            Self::Failed => "failed",
+            Self::RunTime => "run",
+        }
+    }
+
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Trouble => "those in trouble first",
+            Self::Name => "by name",
+            Self::Open => "most open tasks first",
+            Self::Opened => "most tasks opened last minute first",
+            Self::Failed => "most failed tasks first",
+            Self::RunTime => "longest run time first",
+        }
+    }
+}
+
+/// Types that the URL asks for, and their order.
+struct Choice<'a> {
+    sort: Sort,
+    text: Option<&'a str>,
+}
+
+impl<'a> Choice<'a> {
+    fn of(query: &'a Fields) -> Result<Self, ApiError> {
+        let named = |name: &str| Sort::ALL.into_iter().find(|sort| sort.name() == name);
+        let unknown = || {
+            let names = Sort::ALL.map(Sort::name).join(", ");
+            bad_parameter("sort", &format!("use one of {names}"))
+        };
+        let sort = query.get("sort").map_or(Ok(Sort::Trouble), |name| named(name).ok_or_else(unknown))?;
+        Ok(Self { sort, text: query.get("text").map(str::trim) })
+    }
+
+    /// Types with the text, in the order.
+    fn select(&self, mut types: Vec<TypeDocument>, minutes: &BTreeMap<String, StatsPoint>) -> Vec<TypeDocument> {
+        let text = self.text.map(str::to_lowercase).unwrap_or_default();
+        let has_text = |part: &str| part.to_lowercase().contains(&text);
+        types.retain(|listed| {
+            has_text(&listed.name) || [&listed.app, &listed.doc].into_iter().flatten().any(|part| has_text(part))
+        });
+        let of_minute =
+            |listed: &TypeDocument, value: fn(&StatsPoint) -> u64| minutes.get(&listed.name).map_or(0, value);
+        let rank = |listed: &TypeDocument| match self.sort {
+            Sort::Trouble => urgency(listed).into(),
+            Sort::Name => 0,
+            Sort::Open => u64::MAX - open_of(&listed.counts),
+            Sort::Opened => u64::MAX - of_minute(listed, |minute| minute.opened),
+            Sort::Failed => u64::MAX - listed.own_failed.map_or(0, |failed| failed.tasks),
+            Sort::RunTime => u64::MAX - of_minute(listed, |minute| minute.run.p95.unwrap_or_default()),
+        };
+        types.sort_by_cached_key(|listed| (rank(listed), listed.name.clone()));
+        types
+    }
+
+    /// Parameters of the list in this order.
+    fn query(&self, sort: Sort) -> Vec<(&'static str, &'a str)> {
+        let sort = (sort != Sort::Trouble).then(|| ("sort", sort.name()));
+        self.text.map(|text| ("text", text)).into_iter().chain(sort).collect()
+    }
+
+    fn controls(&self, view: &View) -> Markup {
+        html! {
+            form.searching method="get" action=(view.url("/types")) {
+                input name="text" aria-label="Text" placeholder="name, app or description" value=[self.text] autocomplete="off";
+                @if self.sort != Sort::Trouble { input type="hidden" name="sort" value=(self.sort.name()); }
+                button type="submit" { "Filter" }
+                nav.ranges aria-label="order" {
+                    @for sort in Sort::ALL {
+                        a href=(view.url_with("/types", &self.query(sort))) title=(sort.words())
+                            aria-current=[(sort == self.sort).then_some("true")] { (sort.name()) }
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Figures of types beside their counts.
@@ -126,6 +212,15 @@ fn condition(task_type: &TypeDocument) -> (&'static str, String) {
     }
 }
 
+/// Condition in a list; as a card, with the number of workers.
+fn short_condition(task_type: &TypeDocument) -> Markup {
+    let (tone, words) = condition(task_type);
+    html! {
+        (label(tone, &words))
+        @if let Some(totals) = &task_type.worker_totals { span.unit { " " (counted(totals.workers, "worker", "workers")) } }
+    }
+}
+
 /// Condition, with the number of workers beside it.
 pub(super) fn condition_label(task_type: &TypeDocument) -> Markup {
     let (tone, words) = condition(task_type);
@@ -141,8 +236,11 @@ pub(super) fn row(view: &View, task_type: &TypeDocument, figures: &Figures) -> M
     let number = |n: u64| html! { td.number { @if n == 0 { span.quiet { "–" } } @else { (count(n)) } } };
     html! {
         tr id={ "y-" (task_type.name) } {
-            td.id { a href=(view.url(&format!("/types/{}", task_type.name))) { (task_type.name) } }
-            td.condition { (condition_label(task_type)) }
+            td.id {
+                a href=(view.url(&format!("/types/{}", task_type.name))) { (task_type.name) }
+                @if let Some(doc) = &task_type.doc { span.doc title=(first_line(doc, 400)) { (first_line(doc, 120)) } }
+            }
+            td.condition title=[workers_text(task_type)] { (short_condition(task_type)) }
             (number(open_of(&task_type.counts)))
             (number(of(State::Queued)))
             (number(of(State::Running) + of(State::Warning)))
@@ -153,7 +251,10 @@ pub(super) fn row(view: &View, task_type: &TypeDocument, figures: &Figures) -> M
             td { (trend(task_type.flow.as_ref())) }
             (percentile(minute.and_then(|minute| minute.wait.p95)))
             (percentile(minute.and_then(|minute| minute.run.p95)))
-            td.number { (slots(task_type)) }
+            td.number {
+                (slots(task_type))
+                @if let Some(rate) = task_type.limits.rate { span.doc { (rate.count) " per " (rate.per) } }
+            }
             td.number { (failed_link(view, task_type)) }
         }
     }
@@ -183,6 +284,11 @@ fn failed_link(view: &View, task_type: &TypeDocument) -> Markup {
     }
 }
 
+/// Number of the live workers of a type, which a list shows as a tooltip.
+fn workers_text(task_type: &TypeDocument) -> Option<String> {
+    task_type.worker_totals.as_ref().map(|totals| counted(totals.workers, "live worker", "live workers"))
+}
+
 fn slots(task_type: &TypeDocument) -> Markup {
     match &task_type.worker_totals {
         Some(totals) => usage(totals.in_flight, totals.slots),
@@ -207,290 +313,47 @@ pub(super) async fn find(visit: &Visit) -> Result<TypeDocument, ApiError> {
     stored(types::type_of(&visit.api, &visit.segment)).await
 }
 
-pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
-    let (view, name) = (&visit.view, &visit.segment);
-    let (task_type, requests) = tokio::join!(stored(types::measured_type(&visit.api, name)), newest_requests(visit));
-    let task_type = task_type?;
-    let path = format!("/types/{name}");
-    let changes = changes_of(requests.as_deref(), &workers::worker_list(&visit.api), Some(name));
-    let (queue, failed, errors, slowest, charts) = tokio::join!(
-        sampled(visit, &task_type),
-        stored(newest_failed(visit, name)),
-        stored(statistics::failures(visit.context(), errors_query(name), After::default())),
-        stored(slowest(visit, name)),
-        charts_of(visit, &path, Some(name), &changes),
-    );
-    let main = html! {
-        div.head { h1 { (task_type.name) } (actions(view, &task_type)) }
-        (properties(&task_type, queue.as_ref()))
-        (counts_of(view, &task_type))
-        (charts.markup)
-        (errors_of(view, errors))
-        (slowest_of(view, slowest))
-        (workers_of(visit, name))
-        (partitions(visit, name, queue.as_ref()))
-        (failed_of(view, failed))
-        @if let Some(schema) = &task_type.schema { (schema_block("schema", "Schema of the params", schema)) }
-        @if let Some(output) = &task_type.output { (schema_block("output", "Schema of the result", output)) }
-        (commands(&[format!("kafleet stats {name}"), curl_get(&format!("/v1/types/{name}"))]))
-    };
-    Ok(Body::new(name.clone(), main).into())
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
 
-/// Queue of a type with a topic.
-async fn sampled(visit: &Visit, task_type: &TypeDocument) -> Option<Result<Arc<QueueDocument>, ApiError>> {
-    if task_type.topic { Some(from_kafka(queue(&visit.api, &task_type.name)).await) } else { None }
-}
-
-async fn newest_failed(visit: &Visit, name: &str) -> Result<TaskPage, ApiError> {
-    let tests = [
-        Test::Text(Qualifier::Type, vec![name.to_owned()]),
-        Test::State(vec![State::Failed]),
-        Test::Level(TreeLevel::Any),
-    ];
-    let query = TaskQuery { terms: tests.map(|test| Term { negated: false, test }).into() };
-    let page = Paging { cursor: None, limit: LISTED_FAILED };
-    tasks::list(visit.context(), query, page, After::default(), scan_time()).await
-}
-
-fn counts_of(view: &View, task_type: &TypeDocument) -> Markup {
-    let name = task_type.name.as_str();
-    let counts = in_order(&task_type.counts);
-    html! {
-        section.panel #counts {
-            h2 { "Tasks" }
-            @if counts.is_empty() {
-                (empty("No task of this type has been submitted yet. Submit one:", &[&format!("kafleet submit {name} '{{}}'")]))
-            } @else {
-                (state_bar(&task_type.counts))
-                (state_counts(&counts, |state| view.search(&search_text(&[("type", name), ("state", state.name()), ("level", "any")]))))
-            }
-        }
+    fn task_type(change: serde_json::Value) -> TypeDocument {
+        let mut document = json!({"type": "a", "topic": true, "counts": {}, "backlog": 0});
+        document.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        serde_json::from_value(document).unwrap()
     }
-}
 
-fn schema_block(id: &str, title: &str, schema: &Value) -> Markup {
-    html! {
-        details.panel #(id) { summary { h2 { (title) } } (schema_outline(schema)) }
+    fn names(query: &str, types: &[TypeDocument]) -> Vec<String> {
+        let fields = Fields::parse(query.as_bytes());
+        let chosen = Choice::of(&fields).ok().unwrap().select(types.to_vec(), &BTreeMap::new());
+        chosen.into_iter().map(|listed| listed.name).collect()
     }
-}
 
-fn actions(view: &View, task_type: &TypeDocument) -> Markup {
-    let link = |page: &str, name: &str| {
-        html! {
-            a.button href=(view.url(&format!("/types/{}/{page}", task_type.name))) data-dialog { (name) }
-        }
-    };
-    html! {
-        div.actions {
-            @if view.may(Role::Submit) { a.button href=(view.url_with("/new", &[("type", &task_type.name)])) { "Submit…" } }
-            @if view.may(Role::Operate) && task_type.topic {
-                @if task_type.paused.is_some() { (link("resume", "Resume…")) } @else { (link("pause", "Pause…")) }
-                (link("limits", "Limits…"))
-                @if let Some(text) = offer(task_type.worker_totals.as_ref(), task_type.circuit.as_ref()) { (link("circuit", text)) }
-                a.button href=(view.url_with("/kill-switches/new", &[("type", &task_type.name)])) data-dialog { "Kill switch…" }
-            }
-        }
+    #[test]
+    fn types_are_sorted_and_filtered_as_the_url_asks() {
+        let types = [
+            task_type(json!({"type": "pack", "counts": {"queued": 3}, "doc": "Packs an Order"})),
+            task_type(json!({"type": "mail", "backlog": 7, "counts": {"queued": 7}})),
+            task_type(json!({"type": "charge", "own_failed": {"tasks": 2, "at_least": false}, "app": "shop"})),
+        ];
+        assert_eq!(names("", &types), ["mail", "charge", "pack"], "a queue without a worker is trouble");
+        assert_eq!(names("sort=name", &types), ["charge", "mail", "pack"]);
+        assert_eq!(names("sort=open", &types), ["mail", "pack", "charge"]);
+        assert_eq!(names("sort=failed", &types), ["charge", "mail", "pack"]);
+        assert_eq!(
+            (names("text=order", &types), names("text=SHOP", &types)),
+            (vec!["pack".into()], vec!["charge".into()])
+        );
+        assert!(Choice::of(&Fields::parse(b"sort=odd")).is_err());
     }
-}
 
-fn properties(task_type: &TypeDocument, queue: Option<&Result<Arc<QueueDocument>, ApiError>>) -> Markup {
-    let queue = queue.and_then(|queue| queue.as_ref().ok());
-    html! {
-        section.panel {
-            (facts(&[
-                ("Condition", Some(condition_label(task_type))),
-                ("Description", task_type.doc.as_ref().map(|doc| html! { (visible(doc)) })),
-                ("App", task_type.app.as_ref().map(|app| html! { (visible(app)) })),
-                ("Paused", task_type.paused.as_ref().map(pause_text)),
-                ("Open", Some(html! { (count(open_of(&task_type.counts))) })),
-                ("Backlog", Some(html! { (count(task_type.backlog)) span.quiet { " queued or running" } })),
-                ("Flow", task_type.flow.as_ref().map(flow_text)),
-                ("Lag", queue.map(|queue| html! { (lag(queue.lag, queue.at_most)) span.quiet { " unfinished records" } })),
-                ("Oldest", queue.and_then(|queue| Some(age(queue.oldest_at.as_deref()?, queue.oldest_at_least)))),
-                ("Slots", task_type.worker_totals.as_ref().map(|totals| usage(totals.in_flight, totals.slots))),
-                ("Limits", Some(limits_text(&task_type.limits))),
-                ("Circuit", task_type.circuit.as_ref().map(circuit_text)),
-                ("Kill switches", (!task_type.kills.is_empty()).then(|| html! { (task_type.kills.join(", ")) })),
-                ("Searched params", codes(&task_type.declared.index)),
-                ("Masked", codes(&task_type.declared.mask)),
-                ("Refused partitions", refused(task_type)),
-            ]))
-        }
-    }
-}
-
-/// Rates and verdict, with the minutes of which they are.
-fn flow_text(flow: &FlowDocument) -> Markup {
-    html! {
-        span class={ "trend " (queue_tone(flow.verdict)) } { (flow.text()) }
-        span.quiet { " since " (time(&flow.since)) }
-    }
-}
-
-fn refused(task_type: &TypeDocument) -> Option<Markup> {
-    let totals = task_type.worker_totals.as_ref().filter(|totals| !totals.refused.is_empty())?;
-    Some(html! {
-        (numbers_text(&totals.refused)) span.quiet {
-            " – set their offsets with " code { "kafleet offsets init " (task_type.name) }
-        }
-    })
-}
-
-pub(super) fn limits_text(limits: &TypeLimits) -> Markup {
-    let mut parts = Vec::new();
-    parts.extend(limits.slots.map(|slots| format!("{slots} slots a worker")));
-    parts.extend(limits.max_concurrency.map(|most| format!("{most} attempts at once")));
-    parts.extend(limits.rate.map(|rate| format!("{} per {}", rate.count, rate.per)));
-    html! {
-        @if parts.is_empty() { span.quiet { "the defaults" } } @else { (parts.join(", ")) }
-        @if !limits.live.is_empty() { span.quiet { " (set at run time: " (limits.live.join(", ")) ")" } }
-    }
-}
-
-fn workers_of(visit: &Visit, name: &str) -> Markup {
-    let all = workers::worker_list(&visit.api).workers;
-    let rows: Vec<Markup> = all
-        .iter()
-        .filter_map(|worker| Some((worker, worker.types.iter().find(|status| status.task_type == name)?)))
-        .map(|(worker, status)| worker_row(&visit.view, worker, status))
-        .collect();
-    html! {
-        section.panel #workers {
-            h2 { "Workers" }
-            @if rows.is_empty() {
-                p.quiet { "No worker takes this type. Start one with " code { "kafleet worker --types " (name) } "." }
-            }
-            @else { (table(&["Worker", "State", "#Slots", "#Fetched", "Partitions", "Stopped or open circuit"], &rows)) }
-        }
-    }
-}
-
-/// Partitions of the type's topic, with the tasks that hold back their commits.
-fn partitions(visit: &Visit, name: &str, queue: Option<&Result<Arc<QueueDocument>, ApiError>>) -> Markup {
-    let queue = match queue {
-        None => return html! {},
-        Some(Err(error)) => return missing("The partitions", &error.clone().document()),
-        Some(Ok(queue)) => queue,
-    };
-    let workers = workers::worker_list(&visit.api).workers;
-    let row = |partition: &PartitionQueue| {
-        let takes = |worker: &&WorkerDocument| {
-            worker.types.iter().any(|it| it.task_type == name && it.partitions.contains(&partition.partition))
-        };
-        partition_row(&visit.view, partition, workers.iter().find(takes))
-    };
-    let rows: Vec<Markup> = queue.partitions.iter().map(row).collect();
-    html! {
-        section.panel #partitions {
-            h2 { "Partitions " span.quiet { "as of " (time(&queue.at)) } }
-            (table(&["Partition", "#End", "#Finished to", "#Lag", "Oldest", "Held back by", "Worker"], &rows))
-        }
-    }
-}
-
-fn partition_row(view: &View, partition: &PartitionQueue, worker: Option<&WorkerDocument>) -> Markup {
-    let none = || html! { span.quiet { "–" } };
-    html! {
-        tr id={ "p-" (partition.partition) } {
-            td { (partition.partition) }
-            td.number { (count(partition.end)) }
-            td.number { (count(partition.done)) }
-            td.number { (lag(partition.lag, partition.at_most)) }
-            td.time { @match &partition.oldest_at { Some(at) => { (time(at)) } None => { (none()) } } }
-            td.id {
-                @if let Some(since) = &partition.open_transaction_since {
-                    (label("bad", "open transaction")) " since " (time(since)) " "
-                }
-                @match &partition.held_by {
-                    Some(id) => { a href=(view.task(id)) { (id) } }
-                    None => { @if partition.open_transaction_since.is_none() { (none()) } }
-                }
-            }
-            td { @match worker { Some(worker) => { (worker_link(view, &worker.id)) } None => { (none()) } } }
-        }
-    }
-}
-
-fn circuit_text(circuit: &CircuitDocument) -> Markup {
-    html! {
-        (circuit.state) " by " (visible(circuit.by.as_deref().unwrap_or("an operator"))) " since " (time(&circuit.since))
-        @if let Some(reason) = &circuit.reason { ": " (visible(reason)) }
-    }
-}
-
-fn worker_row(view: &View, worker: &WorkerDocument, status: &TypeStatus) -> Markup {
-    html! {
-        tr id={ "w-" (worker.id) } {
-            td.id { (worker_link(view, &worker.id)) }
-            td { (super::workers::state_label(worker.state)) }
-            td.number { (usage(status.in_flight.into(), status.slots.into())) }
-            td.number { (count(status.waiting)) }
-            td { (numbers_text(&status.partitions)) }
-            td { (super::workers::reasons(status)) }
-        }
-    }
-}
-
-/// Slowest attempts of a type in the last 24 hours.
-async fn slowest(visit: &Visit, name: &str) -> Result<Slowest, ApiError> {
-    statistics::slowest(visit.context(), Some(name), 24, 10).await
-}
-
-/// Query of the kinds of errors of a type.
-fn errors_query(name: &str) -> FailuresQuery {
-    let task_type = Some(name.to_owned());
-    FailuresQuery { task_type, by: FailuresBy::Kind, limit: LISTED_FAILED, ..FailuresQuery::default() }
-}
-
-fn errors_of(view: &View, failures: Result<Failures, ApiError>) -> Markup {
-    html! {
-        @match failures {
-            Ok(failures) if failures.groups.is_empty() => {}
-            Ok(failures) => {
-                @let rows: Vec<Markup> = failures.groups.iter().take(LISTED_FAILED).map(|group| group_row(view, group, failures.at_least)).collect();
-                section.panel #errors { h2 { "Errors of failed tasks" } (cards(failures::COLUMNS, &rows)) }
-            }
-            Err(error) => { (missing("The errors", &error.document())) }
-        }
-    }
-}
-
-fn slowest_of(view: &View, slowest: Result<Slowest, ApiError>) -> Markup {
-    html! {
-        @match slowest {
-            Ok(slowest) if slowest.attempts.is_empty() => {}
-            Ok(slowest) => {
-                @let rows: Vec<Markup> = slowest.attempts.iter().map(|attempt| attempt_row(view, attempt)).collect();
-                section.panel #slowest {
-                    h2 { "Slowest attempts " span.quiet { "of the last 24 hours" } }
-                    (table(&["Task", "#Run", "#Attempt", "#Ran", "Ended", "Worker"], &rows))
-                }
-            }
-            Err(error) => { (missing("The slowest attempts", &error.document())) }
-        }
-    }
-}
-
-fn attempt_row(view: &View, attempt: &SlowestAttempt) -> Markup {
-    html! {
-        tr {
-            td.id { a href=(view.task(&attempt.id)) { (attempt.id) } }
-            td.number { (attempt.run) }
-            td.number { (attempt.attempt) }
-            td.number { (ms_text(attempt.took_ms)) }
-            td.time { (time(&attempt.ended_at)) }
-            td { @if let Some(worker) = &attempt.worker { (worker_link(view, worker)) } }
-        }
-    }
-}
-
-fn failed_of(view: &View, failed: Result<TaskPage, ApiError>) -> Markup {
-    html! {
-        @match failed {
-            Ok(page) if page.tasks.is_empty() => {}
-            Ok(page) => { section.panel #failed { h2 { "Newest failed tasks" } (task_table(view, "t", &page.tasks)) } }
-            Err(error) => { (missing("The failed tasks", &error.document())) }
-        }
+    #[test]
+    fn row_shows_description_and_rate_limit() {
+        let limits = json!({"slots": null, "max_concurrency": null, "live": [], "rate": {"count": 100, "per": "1s"}});
+        let listed = task_type(json!({"doc": "Packs <b>", "limits": limits}));
+        let figures = Figures { minutes: BTreeMap::new(), queues: BTreeMap::new() };
+        let drawn = row(&View::for_tests(kafleet_config::Role::Read), &listed, &figures).into_string();
+        assert!(drawn.contains(">Packs &lt;b&gt;</span>") && drawn.contains("100 per 1s"), "{drawn}");
     }
 }

@@ -4,21 +4,22 @@ use std::collections::BTreeSet;
 
 use kafleet_api::http::problem::{ApiError, Code};
 use kafleet_api::service::workers;
+use kafleet_documents::flow::rate;
 use kafleet_documents::{RunningDocument, WorkerDocument, WorkerState};
 use kafleet_fleet::control::heartbeat::TypeStatus;
 use kafleet_runtime::clock::skew_text;
 use maud::{Markup, html};
 
-use super::overview::numbers_text;
+use super::attention::numbers_text;
 use crate::parts::bar::usage;
-use crate::parts::command::{commands, curl_get};
+use crate::parts::command::{commands, curl_get, quoted};
 use crate::parts::facts::{facts, text};
 use crate::parts::notice::empty;
 use crate::parts::state::label;
 use crate::parts::table::{PagedList, table};
 use crate::parts::tasks::{type_link, worker_link};
-use crate::parts::times::time;
-use crate::parts::{View, count, first_line};
+use crate::parts::times::{between, duration, time};
+use crate::parts::{View, bytes_text, count, first_line};
 use crate::visit::{Body, PageAnswer, Visit};
 
 pub(super) fn state_label(state: WorkerState) -> Markup {
@@ -47,6 +48,19 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError
     Ok(Body::new("Workers", main).into())
 }
 
+const COLUMNS: &[&str] = &[
+    "Worker",
+    "State",
+    "#Slots",
+    "#Types",
+    "#Ended/min|attempts ended since its start, on average",
+    "#Memory|of the tasks that it has fetched and not completed",
+    "Host",
+    "#Up|from its start to its last heartbeat",
+    "Last heartbeat",
+    "Version",
+];
+
 /// Rank of a state in the list: those in trouble first.
 const fn rank(state: WorkerState) -> u8 {
     match state {
@@ -62,7 +76,7 @@ fn listed(view: &View, page: &PagedList<WorkerDocument>, differ: bool) -> Markup
     let rows: Vec<Markup> = page.items.iter().map(|worker| row(view, worker, differ)).collect();
     html! {
         @if differ { p.notice.attention { "The workers run different versions of kafleet." } }
-        (table(&["Worker", "State", "#Slots", "#Types", "Host", "Started", "Last heartbeat", "Version"], &rows))
+        (table(COLUMNS, &rows))
         (page.pager(view, "/workers", "workers"))
     }
 }
@@ -81,8 +95,10 @@ fn row(view: &View, worker: &WorkerDocument, differ: bool) -> Markup {
             }
             td.number { (usage(worker.in_flight, slots)) }
             td.number { (count(worker.types.len())) }
+            td.number { @match ended_per_min(worker) { Some(rate) => { (rate) } None => { span.quiet { "–" } } } }
+            td.number { (bytes_text(worker.held_bytes)) }
             td { (worker.host) }
-            td.time { (time(&worker.started_at)) }
+            td.number title={ "started " (worker.started_at) } { (up(worker)) }
             td.time { (time(&worker.last_heartbeat_at)) }
             td { @if differ { (label("attention", &worker.version)) } @else { (worker.version) } }
         }
@@ -102,7 +118,8 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         section.panel { (properties(&worker)) }
         (types(view, &worker))
         (running(view, &worker))
-        (commands(&["kafleet workers --running".to_owned(), curl_get("/v1/workers")]))
+        (how_to_stop(&worker))
+        (commands(&["kafleet workers --running".to_owned(), curl_get("/v1/workers"), stop_command(&worker)]))
     };
     Ok(Body::new(worker.id.clone(), main).into())
 }
@@ -113,11 +130,49 @@ fn properties(worker: &WorkerDocument) -> Markup {
         ("Host", text(format!("{}, process {}", worker.host, worker.pid))),
         ("Version", text(&worker.version)),
         ("Started", Some(time(&worker.started_at))),
+        ("Up", Some(html! { (up(worker)) span.quiet { " at its last heartbeat" } })),
+        ("Ended", ended_per_min(worker).map(|rate| html! { (rate) " a minute" span.quiet { " since its start" } })),
         ("Last heartbeat", Some(time(&worker.last_heartbeat_at))),
         ("Clock", skew_text(worker.clock_ahead_ms).map(|skew| label("attention", &skew))),
         ("In flight", text(count(worker.in_flight))),
-        ("Memory of tasks", text(format!("{} bytes", count(worker.held_bytes)))),
+        (
+            "Memory",
+            Some(html! {
+                span title={ (count(worker.held_bytes)) " bytes" } { (bytes_text(worker.held_bytes)) } span.quiet { " of fetched tasks" }
+            }),
+        ),
     ])
+}
+
+/// Time from the start of a worker to its last heartbeat.
+fn up(worker: &WorkerDocument) -> Markup {
+    match between(Some(&worker.started_at), Some(&worker.last_heartbeat_at)) {
+        Some(ms) => html! { (duration(ms)) },
+        None => html! { span.quiet { "–" } },
+    }
+}
+
+/// Attempts that ended a minute since the start of a worker; none before it has run for a minute.
+fn ended_per_min(worker: &WorkerDocument) -> Option<String> {
+    let up_ms = between(Some(&worker.started_at), Some(&worker.last_heartbeat_at)).filter(|ms| *ms >= 60_000)?;
+    let ended: u64 = worker.types.iter().flat_map(|status| status.finished.values()).sum();
+    Some(rate(ended as f64 * 60_000.0 / up_ms as f64))
+}
+
+/// Signal that stops a worker, and what it does then.
+fn how_to_stop(worker: &WorkerDocument) -> Markup {
+    html! {
+        @if matches!(worker.state, WorkerState::Alive | WorkerState::Draining) {
+            p.quiet #stop {
+                "To stop this worker, send SIGTERM to process " (worker.pid) " on " (worker.host)
+                ", or stop its container: it starts no more tasks, finishes its attempts and hands its partitions over."
+            }
+        }
+    }
+}
+
+fn stop_command(worker: &WorkerDocument) -> String {
+    format!("ssh {} kill -TERM {}", quoted(&worker.host), worker.pid)
 }
 
 fn types(view: &View, worker: &WorkerDocument) -> Markup {

@@ -3,6 +3,7 @@
 use kafleet_documents::{History, HistoryItem};
 use maud::{Markup, html};
 
+use super::table::table;
 use super::times::{between, duration, exact_time};
 use super::{View, first_line};
 
@@ -98,33 +99,24 @@ pub(in super::super) fn attempt_bars(view: &View, history: &History, retries: Op
     let attempts = attempts(history);
     let longest = attempts.iter().filter_map(Attempt::ran).max().unwrap_or_default().max(1);
     let has_runs = attempts.iter().any(|attempt| attempt.run > 1);
-    html! {
-        @if !attempts.is_empty() {
-            section.panel #attempts {
-                h2 { "Attempts" }
-                div.scroll {
-                    table {
-                        thead {
-                            tr {
-                                @if has_runs { th.number { "Run" } }
-                                th.number { "Attempt" } th { "Started" } th.number { "Ran" } th { "Outcome" }
-                            }
-                        }
-                        tbody {
-                            @for attempt in &attempts {
-                                tr {
-                                    @if has_runs { td.number { (attempt.run) } }
-                                    td.number { (number_of(attempt.number, retries)) }
-                                    (outcome_columns(view, attempt, longest))
-                                }
-                            }
-                        }
-                    }
-                }
+    let row = |attempt: &Attempt<'_>| {
+        html! {
+            tr {
+                @if has_runs { td.number { (attempt.run) } }
+                td.number { (number_of(attempt.number, retries)) }
+                (outcome_columns(view, attempt, longest))
             }
         }
+    };
+    let rows: Vec<Markup> = attempts.iter().map(row).collect();
+    let columns = if has_runs { COLUMNS } else { &COLUMNS[1..] };
+    html! {
+        @if !rows.is_empty() { section.panel #attempts { h2 { "Attempts" } (table(columns, &rows)) } }
     }
 }
+
+/// Columns of the attempts of a task with several runs.
+const COLUMNS: &[&str] = &["#Run", "#Attempt", "Started", "#Ran", "Outcome"];
 
 /// Start, length and outcome of an attempt.
 fn outcome_columns(view: &View, attempt: &Attempt<'_>, longest: i64) -> Markup {
@@ -176,7 +168,7 @@ pub(in super::super) fn history_table(history: &History) -> Markup {
             @if history.dropped > 0 {
                 p.quiet { (super::count(history.dropped)) " older events are no longer retained." }
             }
-            (super::table::table(&["Time", "Event", "#Run", "#Attempt", "By", "Message", "Position"], &rows))
+            (table(&["Time", "Event", "#Run", "#Attempt", "By", "Message", "Position"], &rows))
         }
     }
 }

@@ -104,6 +104,11 @@ const ORDER: [State; State::COUNT] = [
     State::Expected,
 ];
 
+/// Part of a whole in percent.
+pub(in super::super) fn percent(used: u64, of: u64) -> String {
+    format!("{:.0} %", used as f64 / of.max(1) as f64 * 100.0)
+}
+
 /// Used part of a capacity.
 pub(in super::super) fn usage(used: u64, of: u64) -> Markup {
     html! {

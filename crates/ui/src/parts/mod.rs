@@ -17,13 +17,17 @@ pub(super) mod facts;
 pub(super) mod failures;
 pub(super) mod form;
 pub(super) mod frame;
+pub(super) mod histogram;
 pub(super) mod json;
 pub(super) mod limits;
+pub(super) mod log_level;
+pub(super) mod natural;
 pub(super) mod notice;
 pub(super) mod problem;
 pub(super) mod progress;
 pub(super) mod queue;
 pub(super) mod range;
+pub(super) mod runs;
 pub(super) mod schema_form;
 pub(super) mod search;
 pub(super) mod state;
@@ -136,6 +140,21 @@ pub(super) fn count(number: impl Display) -> String {
         text.push(digit);
     }
     text
+}
+
+/// Size in the unit that leaves at most four digits: `24.6 kB`.
+pub(super) fn bytes_text(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
+    if bytes < 1_000 {
+        return counted(bytes, "byte", "bytes");
+    }
+    // What rounds to a thousand of a unit is one of the next.
+    let mut size = bytes as f64 / 1_000.0;
+    let mut unit = 0;
+    while size >= 999.95 && unit + 1 < UNITS.len() {
+        (size, unit) = (size / 1_000.0, unit + 1);
+    }
+    format!("{size:.1} {}", UNITS[unit])
 }
 
 /// Number of things with their noun: `1 task`, `2 tasks`.

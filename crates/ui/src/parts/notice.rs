@@ -19,7 +19,7 @@ const DONE: &[(&str, &str)] = &[
     ("attached", "The attachment was stored."),
     ("paused", "Paused."),
     ("resumed", "Resumed."),
-    ("circuit_set", "The circuit was set in all workers."),
+    ("circuit_set", "The circuit was set and sent to the workers."),
     ("limits_set", "The limits were set and sent to the workers."),
     ("limits_reset", "The limits of the configuration apply again."),
     ("kill_switch_on", "The kill switch is on: matching tasks are cancelled instead of started."),

@@ -1,27 +1,35 @@
-//! Tables that scroll inside their box, and links between pages of a list.
+//! Tables whose rows are cards in narrow boxes, and links between pages of a list.
 
-use maud::{Markup, html};
+use maud::{Markup, PreEscaped, html};
 
 use super::{View, count};
 
 /// Rows of a page of types, workers or schedules.
 const PAGE: usize = 200;
+/// Parts between `<` of a column without a value, after that of its `td`.
+const NOTHING: [&str; 2] = ["span class=\"quiet\">–", "/span>"];
 
 /// Table with a heading row. Columns of numbers begin with `#`, which is not shown; what follows a `|` is the tooltip of the
-/// heading, such as the span of time of its numbers.
+/// heading, such as the span of time of its numbers. In a narrow box each row is a card without headings, whose values have
+/// the names of their columns.
 pub(in super::super) fn table(columns: &[&str], rows: &[Markup]) -> Markup {
-    markup(columns, rows, false)
+    markup(columns, rows, "cards")
 }
 
-/// Table whose rows are cards on narrow screens: without headings, its `message` on a line of its own.
+/// The same: each table has cards.
 pub(in super::super) fn cards(columns: &[&str], rows: &[Markup]) -> Markup {
-    markup(columns, rows, true)
+    table(columns, rows)
 }
 
-fn markup(columns: &[&str], rows: &[Markup], are_cards: bool) -> Markup {
+/// Table with many columns of numbers, closer together.
+pub(in super::super) fn dense_table(columns: &[&str], rows: &[Markup]) -> Markup {
+    markup(columns, rows, "cards dense")
+}
+
+fn markup(columns: &[&str], rows: &[Markup], class: &str) -> Markup {
     html! {
         div.scroll tabindex="0" role="group" aria-label="table" {
-            table.cards[are_cards] {
+            table class=(class) {
                 thead { tr { @for column in columns {
                     @let (column, title) = titled(column);
                     @match column.strip_prefix('#') {
@@ -30,10 +38,48 @@ fn markup(columns: &[&str], rows: &[Markup], are_cards: bool) -> Markup {
                         None => { th scope="col" title=[title] { (column) } }
                     }
                 } } }
-                tbody { @for row in rows { (row) } }
+                tbody { @for row in rows { (labelled(columns, row)) } }
             }
         }
     }
+}
+
+/// Row whose values name their columns. A row has no `<` but those of its tags, as texts are escaped.
+fn labelled(columns: &[&str], row: &Markup) -> Markup {
+    let parts: Vec<&str> = row.0.split('<').collect();
+    let mut out = String::with_capacity(row.0.len() + 32 * columns.len());
+    // A table within a value has columns of its own.
+    let mut depth = 0_usize;
+    let mut names = columns.iter().map(|column| titled(column).0.trim_start_matches('#'));
+    for (n, part) in parts.iter().enumerate() {
+        out.push_str(if n > 0 { "<" } else { "" });
+        match tag_of(part) {
+            "table" => depth += 1,
+            "/table" => depth = depth.saturating_sub(1),
+            tag @ ("td" | "th") if depth == 0 => {
+                out.push_str(tag);
+                out.push_str(&label_of(names.next().unwrap_or_default(), &parts[n + 1..]));
+                out.push_str(&part[tag.len()..]);
+                continue;
+            }
+            _ => {}
+        }
+        out.push_str(part);
+    }
+    PreEscaped(out)
+}
+
+/// Name of the tag at the beginning of a text, with the `/` of its end.
+fn tag_of(part: &str) -> &str {
+    part.split(|c: char| c.is_whitespace() || c == '>').next().unwrap_or_default()
+}
+
+/// Attributes of a `td`: its column, and whether it has no value.
+fn label_of(name: &str, contents: &[&str]) -> String {
+    let is_empty = contents.starts_with(&NOTHING) && contents.get(2).is_some_and(|end| end.starts_with("/td"));
+    let name = html! { (name) }.into_string();
+    let label = if name.is_empty() { name } else { format!(" data-label=\"{name}\"") };
+    if is_empty { format!("{label} data-none") } else { label }
 }
 
 /// Heading and its tooltip.
@@ -53,7 +99,7 @@ pub(in super::super) fn pager_of_search(first: Option<&str>, next: Option<&str>)
 
 /// Pager of a list in the order of creation.
 pub(in super::super) fn pager_of_oldest(first: Option<&str>, next: Option<&str>, note: &str) -> Markup {
-    links(first.map(|first| (first, "← first")), next.map(|next| (next, "next →")), note)
+    links(first.map(|first| (first, "← first")), next.map(|next| (next, "more →")), note)
 }
 
 fn links(first: Option<(&str, &str)>, next: Option<(&str, &str)>, note: &str) -> Markup {
@@ -87,9 +133,25 @@ impl<T> PagedList<T> {
         Self { items, total, number }
     }
 
-    /// Links to the pages before and after this one.
+    /// Links to the pages before and after this one, of a list with those in trouble first.
     pub(in super::super) fn pager(&self, view: &View, path: &str, noun: &str) -> Markup {
-        let url = |number: usize| view.url_with(path, &[("page", &number.to_string())]);
+        self.pager_of(view, path, &[], noun, "those in trouble first")
+    }
+
+    /// Links to the pages before and after this one. `query`: parameters that the pages share; `order`: that of the list.
+    pub(in super::super) fn pager_of(
+        &self,
+        view: &View,
+        path: &str,
+        query: &[(&str, &str)],
+        noun: &str,
+        order: &str,
+    ) -> Markup {
+        let url = |number: usize| {
+            let number = number.to_string();
+            let page = [("page", number.as_str())];
+            view.url_with(path, &query.iter().copied().chain(page).collect::<Vec<_>>())
+        };
         let first = (self.number - 1) * PAGE;
         html! {
             @if self.total > PAGE {
@@ -98,7 +160,7 @@ impl<T> PagedList<T> {
                     @if first + self.items.len() < self.total { a rel="next" href=(url(self.number + 1)) { "next →" } }
                     span.quiet {
                         (noun) " " (count(first + 1)) " to " (count(first + self.items.len())) " of " (count(self.total))
-                        ", those in trouble first"
+                        ", " (order)
                     }
                 }
             }
@@ -121,7 +183,32 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_a_list_have_all_items_once() {
+    fn values_name_their_columns_for_cards() {
+        let inner = html! { table { tr { td { "1" } th { "2" } } } };
+        let row = html! {
+            tr { th scope="row" { "<td>" } td.number { (count(7)) } td { (inner) } td.time { span.quiet { "–" } } td.action {} }
+        };
+        let drawn = table(&["Type|now", "#Open", "Messages", "Last", ""], &[row]).into_string();
+        let body = drawn.split_once("<tbody>").unwrap().1;
+        assert_eq!(
+            body.split_once("</tbody>").unwrap().0,
+            "<tr><th data-label=\"Type\" scope=\"row\">&lt;td&gt;</th><td data-label=\"Open\" class=\"number\">7</td>\
+             <td data-label=\"Messages\"><table><tr><td>1</td><th>2</th></tr></table></td>\
+             <td data-label=\"Last\" data-none class=\"time\"><span class=\"quiet\">–</span></td><td class=\"action\"></td></tr>"
+        );
+    }
+
+    #[test]
+    fn pages_of_a_list_keep_its_filter() {
+        let page = PagedList::new((0..450).collect(), 2);
+        let view = View::for_tests(kafleet_config::Role::Read);
+        let links = page.pager_of(&view, "/types", &[("sort", "open")], "types", "most open tasks first").into_string();
+        assert!(links.contains("href=\"/types?sort=open&amp;page=3\""), "{links}");
+        assert!(links.contains("types 201 to 400 of 450, most open tasks first"), "{links}");
+    }
+
+    #[test]
+    fn pages_of_a_list_have_have_all_items_once() {
         let page = |number| {
             let page = PagedList::new((0..450).collect(), number);
             (page.items.first().copied(), page.items.len())

@@ -101,7 +101,7 @@ fn row(view: &View, prefix: &str, task: &Status, selectable: bool, cause: Option
             td { (type_link(view, task.task_type.as_deref())) }
             td.time { (optional_time(task.created_at.as_deref().or(task.seen_at.as_deref()))) }
             td.span { (state_time(view, task)) }
-            td.number { (children(task)) }
+            td.number data-label="Children" data-none[task.children.total == 0] { (children(task)) }
             td.detail { (detail(view, task, cause)) }
         }
     }

@@ -31,6 +31,15 @@ fn numbers_have_thousands_separators() {
 }
 
 #[test]
+fn sizes_have_readable_units() {
+    for (bytes, text) in
+        [(0, "0 bytes"), (1, "1 byte"), (24_622, "24.6 kB"), (999_999, "1.0 MB"), (1_500_000_000, "1.5 GB")]
+    {
+        assert_eq!(bytes_text(bytes), text);
+    }
+}
+
+#[test]
 fn backticks_of_messages_become_code() {
     assert_eq!(prose("`a<b` failed").into_string(), "<code>a&lt;b</code> failed");
     assert_eq!(prose("one ` only").into_string(), "one ` only");
@@ -133,7 +142,10 @@ fn attempt_begins_with_its_first_start_or_that_which_its_end_states() {
     assert!(ended(end(Some("2026-01-31T12:00:01.000Z"))).contains("8.0 s"));
     assert!(ended(end(Some("2026-01-31T12:00:05.000Z"))).contains("4.0 s"), "the worker has started it again");
     let rows = rows_of(added(), Some(3));
-    assert!(rows.contains("<td class=\"number\">1 of 4</td>") && rows.contains("12:00:01.000"), "{rows}");
+    assert!(
+        rows.contains("<td data-label=\"Attempt\" class=\"number\">1 of 4</td>") && rows.contains("12:00:01.000"),
+        "{rows}"
+    );
 }
 
 #[test]
@@ -222,8 +234,17 @@ fn progress_with_figures_is_a_bar_with_the_rest() {
     for text in ["<progress max=\"6000\" value=\"1000\"", "1,000 of 6,000", "p&lt;3"] {
         assert!(large.contains(text) && small.contains(text), "{text} is missing: {large} {small}");
     }
-    assert!(large.contains("about 8 min 20 s left") && large.contains("&quot;done&quot;: 1000"), "{large}");
+    assert!(
+        large.contains("about 8 min 20 s left")
+            && large.contains("&quot;done&quot;</span>: <span class=\"digits\">1000"),
+        "{large}"
+    );
     let (large, small) = block(serde_json::json!({"done": "1", "total": 6}));
-    assert!(!large.contains("<progress") && large.contains("&quot;total&quot;: 6") && small.is_empty(), "{large}");
+    assert!(
+        !large.contains("<progress")
+            && large.contains("&quot;total&quot;</span>: <span class=\"digits\">6")
+            && small.is_empty(),
+        "{large}"
+    );
     assert!(!block(serde_json::json!({"done": 0, "total": 6})).0.contains("left"), "nothing is known of its speed");
 }

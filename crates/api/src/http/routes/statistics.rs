@@ -1,6 +1,6 @@
 //! Routes of statistics, failures and requests.
 
-use kafleet_documents::{Audit, Slowest};
+use kafleet_documents::Slowest;
 use kafleet_model::projection::audit::MAX_AUDIT;
 use kafleet_runtime::now_ms;
 
@@ -9,8 +9,8 @@ use crate::http::input::{Input, parameter};
 use crate::http::problem::{ApiError, Code};
 use crate::http::request::{ApiRequest, Parameter, Query, bad_parameter};
 use crate::read::failures::ERROR_HOURS;
-use crate::service::context::{After, RequestContext};
-use crate::service::statistics::{self, FailuresQuery, Series, StatsQuery};
+use crate::service::context::RequestContext;
+use crate::service::statistics::{self, AuditQuery, DurationsQuery, FailuresQuery, Series, StatsQuery};
 
 /// Default and maximum number of listed groups, attempts and requests.
 const DEFAULT_LISTED: usize = 50;
@@ -44,6 +44,20 @@ impl Input for StatsQuery {
         let query = &request.query;
         let (from_ms, to_ms) = query.time_range()?;
         Ok(Self { series: series_of(query)?, from_ms, to_ms, step: query.duration("step")? })
+    }
+}
+
+impl Input for DurationsQuery {
+    const QUERY: &'static [Parameter] = &[
+        TYPE,
+        Parameter { name: "from", description: "Start of the range. Default: an hour before `to`.", schema: TIME },
+        Parameter { name: "to", description: "End of the range. Default: now.", schema: TIME },
+    ];
+
+    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
+        let query = &request.query;
+        let (from_ms, to_ms) = query.time_range()?;
+        Ok(Self { task_type: query.type_name("type")?, from_ms, to_ms })
     }
 }
 
@@ -125,18 +139,38 @@ parameter! {
     }, |query, name| query.number(name, 1, 1..=ERROR_HOURS as usize)? as i64
 }
 
-parameter! {
-    /// Number of requests of the audit log.
-    AuditLimit(usize) = Parameter {
-        name: "limit",
-        description: "Maximum number of requests.",
-        schema: r#"{"type": "integer", "minimum": 1, "maximum": 1000, "default": 50}"#,
-    }, |query, name| query.number(name, DEFAULT_LISTED, 1..=MAX_AUDIT)?
+impl Input for AuditQuery {
+    const QUERY: &'static [Parameter] = &[
+        Parameter { name: "by", description: "Only requests with this API token.", schema: r#"{"type": "string"}"# },
+        Parameter { name: "action", description: "Only requests of this action.", schema: r#"{"type": "string"}"# },
+        Parameter {
+            name: "target",
+            description: "Only requests whose target contains this text, in any case.",
+            schema: r#"{"type": "string"}"#,
+        },
+        Parameter { name: "from", description: "Only requests at or after this time.", schema: TIME },
+        Parameter { name: "to", description: "Only requests before this time.", schema: TIME },
+        Parameter {
+            name: "limit",
+            description: "Maximum number of requests.",
+            schema: r#"{"type": "integer", "minimum": 1, "maximum": 1000, "default": 50}"#,
+        },
+    ];
+
+    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
+        let query = &request.query;
+        let (from_ms, to_ms) = query.time_range()?;
+        let text = |name: &str| query.text(name).map(str::to_owned);
+        let limit = query.number("limit", DEFAULT_LISTED, 1..=MAX_AUDIT)?;
+        Ok(Self { by: text("by"), action: text("action"), target: text("target"), from_ms, to_ms, limit })
+    }
 }
 
 pub(super) fn all() -> Vec<Route> {
     vec![
         get("/v1/stats", "Get counts and durations over time, of all tasks, of a type or by type", statistics::stats)
+            .without([Code::KafkaUnavailable]),
+        get("/v1/stats/durations", "Get the distributions of waits and run times", statistics::durations)
             .without([Code::KafkaUnavailable]),
         get("/v1/stats/slowest", "List the slowest attempts", slowest).without([Code::KafkaUnavailable]),
         get(
@@ -144,14 +178,10 @@ pub(super) fn all() -> Vec<Route> {
             "List the failed tasks by type and error, or by the type of their root",
             statistics::failures,
         ),
-        get("/v1/audit", "List the audit log: requests of users, newest first", audit),
+        get("/v1/audit", "List the audit log: requests of users, newest first", statistics::audit),
     ]
 }
 
 async fn slowest(context: RequestContext, Hours(hours): Hours, entries: Entries) -> Result<Slowest, ApiError> {
     statistics::slowest(context, entries.task_type.as_deref(), hours, entries.limit).await
-}
-
-async fn audit(context: RequestContext, AuditLimit(limit): AuditLimit, after: After) -> Result<Audit, ApiError> {
-    statistics::audit(context, limit, after).await
 }

@@ -3,7 +3,7 @@
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-use super::route::{Route, open, probe};
+use super::route::{Route, get, open, probe};
 use super::routes;
 use crate::backends::KAFKA_DEADLINE;
 use crate::http::answer::{AnyJsonAnswer, TextAnswer, json_answer};
@@ -11,12 +11,14 @@ use crate::http::openapi;
 use crate::http::ops::{ok_response, ready_response};
 use crate::http::problem::{ApiError, Code};
 use crate::service::context::RequestContext;
+use crate::service::system;
 
 pub(super) fn all() -> Vec<Route> {
     vec![
         probe("/healthz", "Liveness probe", async |_| Ok(AnyJsonAnswer(ok_response()))),
         probe("/readyz", "Readiness probe", readyz).problems([Code::NotReady]),
         probe("/metrics", "Metrics in the Prometheus text format", metrics),
+        get("/v1/system", "Get versions, the memory of the store and the progress of the projection", system::system),
         open("/openapi.json", "OpenAPI description", description),
         open("/", "Web UI for `accept: text/html`, else a list of the endpoints", index),
         open("/v1", "List of endpoints", index),

@@ -88,6 +88,7 @@ pub(crate) fn tree_node(task: &TaskView) -> TreeNode {
         tree: tree(record),
         below: Vec::new(),
         omitted: 0,
+        not_started: Vec::new(),
     }
 }
 

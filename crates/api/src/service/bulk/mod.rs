@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::list::{self, MAX_SCAN_TIME};
-use super::statistics;
+use super::statistics::{self, AuditQuery};
 use crate::backends::detached;
 use crate::http::problem::{ApiError, Code};
 use crate::http::request::bad_query;
@@ -107,7 +107,7 @@ fn title(spec: &BulkSpec) -> String {
 
 /// Returns the newest bulk actions. Ended actions are in no index, so the ids come from the audit log.
 pub async fn newest(api: &Api, limit: usize) -> Result<TaskPage, ApiError> {
-    let Audit { requests, incomplete } = statistics::read_audit(&api.reads, MAX_AUDIT).await?;
+    let Audit { requests, incomplete } = statistics::read_audit(&api.reads, &AuditQuery::newest(MAX_AUDIT)).await?;
     let requests = requests.into_iter().filter(|request| request.action.starts_with("bulk_"));
     let ids: Vec<TaskId> = requests.filter_map(|request| TaskId::parse(&request.target).ok()).take(limit).collect();
     if ids.is_empty() {

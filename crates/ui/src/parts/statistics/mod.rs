@@ -319,8 +319,8 @@ fn table(points: &Points<'_>, step: Millis) -> Markup {
         details.more #values {
             summary { "As a table, by " (step) }
             (super::table::table(&[
-                "From", "#Opened", "#Succeeded", "#Failed", "#Cancelled", "#Retried", "#Open", "#Wait p50", "#p95", "#p99",
-                "#Run p50", "#p95", "#p99",
+                "From", "#Opened", "#Succeeded", "#Failed", "#Cancelled", "#Retried", "#Open", "#Wait p50", "#Wait p95",
+                "#Wait p99", "#Run p50", "#Run p95", "#Run p99",
             ], &rows))
         }
     }
@@ -371,6 +371,8 @@ pub(in super::super) struct Tile<'a> {
     pub value: String,
     pub tone: &'a str,
     pub name: &'a str,
+    /// Name with the span and the level of the number.
+    pub title: String,
     /// Change from an earlier time.
     pub change: Option<String>,
 }
@@ -378,7 +380,7 @@ pub(in super::super) struct Tile<'a> {
 impl Tile<'_> {
     pub(in super::super) fn draw(&self) -> Markup {
         html! {
-            a.tile href=(self.url) {
+            a.tile href=(self.url) title=(self.title) {
                 span class={ "value " (self.tone) } {
                     (self.value) @if let Some(change) = &self.change { span.change { " " (change) } }
                 }
@@ -392,20 +394,22 @@ impl Tile<'_> {
 pub(in super::super) fn last_minute(view: &View, point: Option<&StatsPoint>, past: Option<&Past<'_>>) -> Markup {
     let ms = |value: Option<u64>| value.map_or("–".to_owned(), ms_text);
     let charts = || format!("{}#charts", view.url("/"));
+    let full = |name: &str| name.replace("last", "in the last full");
     let tile = |url, name, value: fn(&StatsPoint) -> u64| {
         let change = point.zip(past).and_then(|(point, past)| past.change(point, 60_000, value));
         let value = point.map(value).unwrap_or_default();
-        let tone = if name == "failed in the last full minute" && value > 0 { "bad" } else { "" };
-        Tile { url, value: count(value), tone, name, change }.draw()
+        let tone = if name == "failed last minute" && value > 0 { "bad" } else { "" };
+        Tile { url, value: count(value), tone, name, title: full(name), change }.draw()
     };
-    let duration =
-        |name, value: Option<u64>| Tile { url: charts(), value: ms(value), tone: "", name, change: None }.draw();
+    let duration = |name, value: Option<u64>| {
+        Tile { url: charts(), value: ms(value), tone: "", name, title: full(name), change: None }.draw()
+    };
     html! {
-        (tile(view.search("level:any"), "opened in the last full minute", |point| point.opened))
-        (tile(view.search("is:ended level:any"), "ended in the last full minute", StatsPoint::ended))
-        (tile(view.url("/failures"), "failed in the last full minute", failed))
-        (duration("wait p95 in the last full minute", point.and_then(|point| point.wait.p95)))
-        (duration("run p95 in the last full minute", point.and_then(|point| point.run.p95)))
+        (tile(view.search("level:any"), "opened last minute", |point| point.opened))
+        (tile(view.search("is:ended level:any"), "ended last minute", StatsPoint::ended))
+        (tile(view.url("/failures"), "failed last minute", failed))
+        (duration("wait p95 last minute", point.and_then(|point| point.wait.p95)))
+        (duration("run p95 last minute", point.and_then(|point| point.run.p95)))
     }
 }
 

@@ -92,10 +92,14 @@ fn comparison_draws_a_pale_line_and_changes_of_the_totals() {
     let page = shown(&ChartRange::named(None, Compare::Yesterday, now), &current, Some(&past), &[]);
     assert!(page.contains("class=\"line earlier neutral\"") && page.contains("opened yesterday"), "{page}");
     assert!(page.contains("<strong>112</strong> opened<span class=\"change\"> ▲ 12 %</span>"), "{page}");
-    assert!(page.contains("Total yesterday</th><td class=\"number\">100</td>"), "{page}");
+    assert!(page.contains("Total yesterday</th><td data-label=\"Opened\" class=\"number\">100</td>"), "{page}");
     assert!(page.contains("shares of points of 1h"), "{page}");
     let tiles = last_minute(&view(), Some(&current.series[0].points[1]), Some(&past)).into_string();
     assert!(tiles.contains("56<span class=\"change\"> ▲ 12 %</span>"), "{tiles}");
+    assert!(
+        tiles.contains("title=\"opened in the last full minute\"") && tiles.contains(">opened last minute<"),
+        "{tiles}"
+    );
 }
 
 #[test]

@@ -19,6 +19,9 @@ const PATH_CHARS: usize = 40;
 /// Length of the point at the end of a bar that still lasts.
 const POINT: i64 = 8;
 
+mod fold;
+pub(in super::super) use fold::TimelineRow;
+
 /// Task with its events.
 pub(in super::super) struct TimelineTask {
     pub task: Status,
@@ -37,6 +40,8 @@ struct Span {
 /// Task with its spans, in the order of time.
 struct Row<'a> {
     task: &'a Status,
+    /// Number of siblings in the row besides the task.
+    others: usize,
     spans: Vec<Span>,
 }
 
@@ -110,11 +115,13 @@ pub(in super::super) fn timeline(
     view: &View,
     prefix: &str,
     top: &Status,
-    tasks: &[&TimelineTask],
+    rows: &[TimelineRow<'_>],
     range: Range,
     last: Option<&str>,
 ) -> Markup {
-    let rows = tasks.iter().filter_map(|timed| Some(Row { task: &timed.task, spans: spans(timed)? }));
+    let rows = rows
+        .iter()
+        .filter_map(|row| Some(Row { task: &row.first.task, others: row.others.len(), spans: row.spans()? }));
     html! {
         div.scroll {
             table.timeline {
@@ -122,10 +129,14 @@ pub(in super::super) fn timeline(
                 tbody {
                     @for row in rows {
                         tr id={ (prefix) "-" (row.task.id) } data-task {
-                            td.id { (name(view, top, row.task)) (critical_mark(row.task, last)) }
+                            td.id {
+                                (name(view, top, row.task))
+                                @if row.others > 0 { strong { " × " (row.others + 1) } }
+                                (critical_mark(row.task, last))
+                            }
                             td { (pill(row.task.state)) }
                             td.bars { (bars(&row, range)) }
-                            td.span { (state_time(view, row.task)) }
+                            td.span { @if row.others > 0 { (time_together(&row.spans)) } @else { (state_time(view, row.task)) } }
                         }
                     }
                 }
@@ -140,6 +151,7 @@ pub(in super::super) fn zoom(range: Range, is_part: bool, url: impl Fn(Option<(&
     let [first, second] = range.halves();
     html! {
         nav.ranges aria-label="zoom" {
+            span.quiet { "zoom:" }
             @if range.length() > 1 { (link(first, "first half")) (link(second, "second half")) }
             @if is_part { a href=(url(None)) { "whole timeline" } }
         }
@@ -192,10 +204,20 @@ fn name(view: &View, top: &Status, task: &Status) -> Markup {
     }
 }
 
+/// Time from the first start of siblings to their last end.
+fn time_together(spans: &[Span]) -> Markup {
+    let ran = spans.last().and_then(|span| Some(span.to? - span.from));
+    html! { @match ran { Some(ms) => { "took " (duration(ms)) " together" } None => { span.quiet { "–" } } } }
+}
+
+/// Whether a task ended last, or is an ancestor of that one.
+fn is_critical(task: &Status, last: Option<&str>) -> bool {
+    last.is_some_and(|last| last == task.id || last.starts_with(&format!("{}:", task.id)))
+}
+
 /// Mark of the task that ended last, and of its ancestors.
 fn critical_mark(task: &Status, last: Option<&str>) -> Markup {
-    let is_critical = last.is_some_and(|last| last == task.id || last.starts_with(&format!("{}:", task.id)));
-    html! { @if is_critical { span.critical title="on the critical path" { " ◆" } } }
+    html! { @if is_critical(task, last) { span.critical title="on the critical path" { " ◆" } } }
 }
 
 fn bars(row: &Row<'_>, range: Range) -> Markup {

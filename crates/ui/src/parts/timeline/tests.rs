@@ -11,7 +11,7 @@ fn drawn(timed: &[TimelineTask]) -> String {
     let view = View { now_ms: NOW, ..View::for_tests(Role::Read) };
     let range = range_of(timed.iter(), true, NOW);
     let top = &timed[0].task;
-    let rows = timeline(&view, "t", top, &timed.iter().collect::<Vec<_>>(), range, None).into_string();
+    let rows = timeline(&view, "t", top, &TimelineRow::folded(timed, None), range, None).into_string();
     legend(range, false).into_string() + &rows
 }
 
@@ -42,6 +42,24 @@ fn wait_for_the_next_attempt_is_dashed_from_now_on() {
     assert!(
         shown.contains("next attempt at 12:01:50") && shown.contains("waited for the next attempt, 1 min 20 s so far")
     );
+}
+
+#[test]
+fn siblings_of_one_kind_share_a_row() {
+    let ended = |id: &str, state: &str, second: u32| {
+        let task = json!({"id": id, "state": state, "own_state": state, "started_at": "2026-01-31T12:00:01.000Z",
+            "ended_at": format!("2026-01-31T12:00:{second:02}.000Z")});
+        timed(task, vec![event("started", 1, 0), event(state, second, 0)])
+    };
+    let mut tasks: Vec<TimelineTask> = (0..5).map(|n| ended(&format!("a:p{n}"), "succeeded", 2 + n)).collect();
+    tasks.insert(2, ended("a:p7", "failed", 3));
+    tasks.push(ended("a:q1", "succeeded", 3));
+    let rows = |last| TimelineRow::folded(&tasks, last).iter().map(|row| row.others.len()).collect::<Vec<_>>();
+    assert_eq!(rows(None), [4, 0, 0], "a failed task and another name have rows of their own");
+    assert_eq!(rows(Some("a:p4")), [3, 0, 0, 0], "so has the one that ended last");
+    let shown = drawn(&tasks);
+    assert!(shown.contains("<strong> × 5</strong>") && shown.contains("took 5.0 s together"), "{shown}");
+    assert!(shown.contains("ran, all together, 5.0 s"), "{shown}");
 }
 
 #[test]
