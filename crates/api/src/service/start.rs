@@ -99,13 +99,14 @@ mod tests {
     use kafleet_store::Checkpoint;
 
     use super::*;
+    use crate::read::mask::Masks;
 
     fn task(own: State, attempt: u32, record_bytes: u32) -> TaskView {
         let mut record = TaskRecord { own, state: own, attempt, ..TaskRecord::expected(2, 0) };
         (record.definition.announced, record.deferral.record_bytes) = (true, record_bytes);
         let id = TaskId::parse("a").unwrap();
         let (checkpoint, sampler) = (Checkpoint::default(), Sampler::NEVER);
-        TaskView { id, partition: 0, checkpoint, record, superseded: false, sampler }
+        TaskView { id, partition: 0, checkpoint, record, superseded: false, sampler, masks: Masks::default() }
     }
 
     #[test]
