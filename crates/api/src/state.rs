@@ -118,7 +118,7 @@ impl Api {
             .with_counter(&setup.metrics.tasks.submitted)
             .with_tracer(setup.tracer.as_ref());
         let reads = Reads::new(setup.store.clone(), broker.clone(), &publisher, shutdown.clone());
-        let control = ControlWatch::new(ControlState::without_cancels().with_schedules().with_types());
+        let control = ControlWatch::new(ControlState::without_cancels().with_schedules().with_types().with_views());
         let types = Arc::new(TypeCatalog {
             registry: setup.registry,
             declared: DeclaredTypes::new(control.clone()),

@@ -33,6 +33,7 @@ mod bulk;
 mod dead_letters;
 mod deliveries;
 pub mod diagram;
+mod export;
 pub mod flow;
 mod logs;
 mod operations;
@@ -42,10 +43,12 @@ mod suggestions;
 mod task_columns;
 mod task_lists;
 mod types;
+mod views;
 mod why;
 pub use bulk::*;
 pub use dead_letters::*;
 pub use deliveries::*;
+pub use export::*;
 pub use flow::{FlowDocument, FlowVerdict};
 pub use logs::*;
 pub use operations::*;
@@ -55,6 +58,7 @@ pub use suggestions::*;
 pub use task_columns::*;
 pub use task_lists::*;
 pub use types::*;
+pub use views::*;
 pub use why::*;
 
 /// Body of `POST /v1/tasks`.

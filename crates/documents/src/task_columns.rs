@@ -1,4 +1,4 @@
-//! Columns and orders of lists of tasks, which pages, exports and named views share.
+//! Columns and order of lists of tasks, which pages, exports and named views share.
 
 use std::str::FromStr;
 

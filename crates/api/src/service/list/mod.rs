@@ -31,7 +31,7 @@ mod all_trees;
 mod filter;
 mod sorted;
 
-pub use sorted::list_sorted;
+pub use sorted::{can_sort, list_sorted};
 
 /// Maximum records scanned per request.
 pub(crate) const MAX_SCANNED: u64 = 10_000;

@@ -48,7 +48,13 @@ pub async fn list_sorted(
     if cursor.is_some() { Ok(page) } else { with_other_levels(reads, query, page, end).await }
 }
 
-/// Refuses orders that would compare an arbitrary part of the tasks.
+/// Whether a query permits an order.
+pub fn can_sort(query: &TaskQuery, sort: TaskSort) -> bool {
+    let filter = Filter::new(query.clone(), now_ms());
+    sort == TaskSort::Newest || filter.is_ok_and(|filter| check(&filter, sort).is_ok())
+}
+
+/// Refuses an order that would compare an arbitrary part of the tasks.
 fn check(filter: &Filter, sort: TaskSort) -> Result<(), ApiError> {
     let are_open = !filter.states.is_empty() && filter.states.iter().all(|state| !state.is_terminal());
     if sort == TaskSort::Longest && !are_open {
@@ -59,7 +65,7 @@ fn check(filter: &Filter, sort: TaskSort) -> Result<(), ApiError> {
         return Ok(());
     }
     let reason = format!(
-        "no index has these tasks in the order `{}`, and the newest ones alone would not tell which come first",
+        "no index has these tasks in the order `{}`, and the newest ones alone would not show which come first",
         sort.name()
     );
     let hint = "add an indexed state (`running`, `retrying`, `scheduled`, `cancelling`, `warning`, `failed`, `cancelled`), \
