@@ -52,6 +52,8 @@ const PARAMS_LIFETIME: Duration = Duration::from_secs(600);
 const REASONS_LIFETIME: Duration = Duration::from_secs(1);
 /// Lifetime of statistics, which are read from all partitions.
 const STATISTICS_LIFETIME: Duration = Duration::from_secs(1);
+/// Lifetime of the kinds of errors that can be chosen in a search.
+const KINDS_LIFETIME: Duration = Duration::from_secs(30);
 
 /// Subject of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +110,8 @@ pub(crate) struct Live {
     pub(super) statistics: Recent<Stats>,
     /// Newest requests of users.
     pub(super) requests: Recent<Audit>,
+    /// Kinds of errors by type, all under the empty one.
+    pub(super) error_kinds: Recent<Vec<String>>,
     /// Counts in the navigation.
     pub(super) counted: SharedCounts,
     /// Newest dead letters by error.
@@ -146,6 +150,7 @@ impl Default for Live {
                 stats.series.iter().map(|series| 512 * series.points.len()).sum()
             }),
             requests: Recent::new(STATISTICS_LIFETIME, |audit| 512 * audit.requests.len()),
+            error_kinds: Recent::new(KINDS_LIFETIME, |kinds| kinds.iter().map(|kind| 64 + kind.len()).sum()),
             counted: SharedCounts::default(),
             letters: Summaries::default(),
         }
