@@ -62,8 +62,7 @@ fn views_are_saved_listed_and_used() {
     let set = dev.run(&[&["views", "set", "of-x", "tag:x"][..], &options].concat()).exits_with(0);
     set.stdout_has(&["of-x", "tag:x", "id,tags", "those of x"]);
     dev.run(&["views", "set", "of-x", "tga:x"]).exits_with(2).stderr_has(&["did you mean `tag`?"]);
-    let listed = dev.run(&["list", "--view", "of-x"]).exits_with(0);
-    listed.stdout_has(&["ID      TAGS", "tagged  x"]);
+    let listed = dev.run(&["list", "--view", "of-x"]).exits_with(0).stdout_has(&["ID      TAGS", "tagged  x"]);
     assert!(!listed.out.contains("other"), "{listed:?}");
     dev.run(&["list", "--view", "of-y"]).exits_with(3).stderr_has(&["did you mean `of-x`"]);
     dev.run(&["views", "delete", "of-x"]).exits_with(0).stdout_has(&["deleted the view `of-x`"]);
@@ -82,7 +81,7 @@ fn tasks_are_sorted_and_exported() {
     let csv = dev.run(&["tasks", "tag:x", "--export", "csv", "--columns", "id,name"]).exits_with(0);
     assert_eq!(csv.out, "id,name\r\nthree,'=1\r\ntwo,'=1\r\none,'=1\r\n# complete: 3 tasks\r\n");
     let first = dev.run(&["list", "tag:x", "--export", "jsonl", "-n", "1"]).exits_with(0);
-    first.stderr_has(&["the limit of 1 tasks is reached; continue with --cursor"]);
+    let first = first.stderr_has(&["the limit of 1 tasks is reached; continue with --cursor"]);
     let end: Value = serde_json::from_str(first.out.lines().last().unwrap()).unwrap();
     assert_eq!((&end["end"]["complete"], &end["end"]["tasks"]), (&json!(false), &json!(1)));
 }

@@ -3,7 +3,7 @@
 mod access;
 mod actions;
 mod appearance;
-mod browser;
+pub mod browser;
 mod chromium;
 mod failures;
 mod finding;
