@@ -1,7 +1,7 @@
 //! `list`: lists tasks, newest first, with filters.
 
 use clap::Args;
-use kafleet_documents::{OtherLevels, Status, TaskPage};
+use kafleet_documents::{ExportFormat, ExportLines, OtherLevels, Status, TaskColumn, TaskColumns, TaskPage, TaskSort};
 use kafleet_model::query::{TaskQuery, TreeLevel};
 use kafleet_model::record::state::State;
 use kafleet_model::task::parse_time;
@@ -14,9 +14,14 @@ use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Rows, eprint_incomplete, eprint_line};
 use super::task_view::state_time;
+use super::{export, views};
 
 /// Tasks per request.
 const PAGE: usize = 100;
+/// Default number of listed tasks.
+const DEFAULT_TASKS: u32 = 20;
+/// Maximum number of listed tasks.
+const MAX_TASKS: u32 = 10_000;
 /// Tasks that a search scans before it stops with a cursor.
 const MAX_SCANNED: u64 = 200_000;
 
@@ -63,9 +68,27 @@ pub(super) struct ListArgs {
     /// Only tasks first seen before this time (RFC 3339, or an age such as 2h)
     #[arg(long, value_name = "TIME")]
     pub to: Option<String>,
-    /// Maximum number of tasks
-    #[arg(short = 'n', long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub limit: u32,
+    /// Named view: its search, order and columns
+    #[arg(
+        long,
+        value_name = "NAME",
+        conflicts_with_all = [
+            "query", "task_type", "state", "level", "tag", "creator", "name", "name_like", "error", "root", "from", "to",
+        ],
+    )]
+    pub view: Option<String>,
+    /// Order: newest, oldest (first seen), or longest (open tasks, by their time in the state)
+    #[arg(long, value_name = "ORDER")]
+    pub sort: Option<TaskSort>,
+    /// Columns, such as id,state,error [default: the usual ones]
+    #[arg(long, value_name = "COLUMNS")]
+    pub columns: Option<TaskColumns>,
+    /// Write all tasks that match as lines, newest first: csv or jsonl
+    #[arg(long, value_name = "FORMAT", conflicts_with = "sort")]
+    pub export: Option<ExportFormat>,
+    /// Maximum number of tasks [default: 20, with --export 10000]
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub limit: Option<u32>,
     /// Continue from the cursor of an earlier list
     #[arg(long)]
     pub cursor: Option<String>,
@@ -77,19 +100,44 @@ pub(super) async fn list(args: ListArgs, globals: &Globals) -> Outcome {
     let output = globals.output();
     let now_ms = now_ms();
     args.query.as_deref().map_or(Ok(()), check_query)?;
-    let filters = filters(&args, now_ms)?;
+    let args = with_view(&client, args).await?;
+    let mut filters = filters(&args, now_ms)?;
     let (levels, is_query) = (Levels::of(&args), args.query.is_some());
     let continued = args.cursor.is_some();
-    let page = pages(&client, &["v1", "tasks"], &filters, args.limit as usize, args.cursor).await?;
+    if let Some(format) = args.export {
+        let lines = ExportLines::new(format, args.columns.map(|columns| columns.0));
+        let limit = args.limit.map_or(export::DEFAULT_TASKS, |limit| limit as usize);
+        return export::export(&client, &filters, &lines, (limit, args.cursor)).await;
+    }
+    let limit = args.limit.unwrap_or(DEFAULT_TASKS);
+    if limit > MAX_TASKS {
+        return Err(Failure::usage(format_args!("a list has at most {MAX_TASKS} tasks")).hint("add --export jsonl"));
+    }
+    filters.extend(args.sort.map(|sort| ("sort", sort.name().to_owned())));
+    let page = pages(&client, &["v1", "tasks"], &filters, limit as usize, args.cursor).await?;
     if output.is_json() {
         output.json(&page)?;
         return Ok(Code::Ok);
     }
-    let filtered = continued || filters.iter().any(|(name, _)| !matches!(*name, "level" | "root"));
+    let filtered = continued || filters.iter().any(|(name, _)| !matches!(*name, "level" | "root" | "sort"));
     let empty = levels.empty_message((filtered, is_query), &page);
-    output.list(rows(&page.tasks, levels.header(), now_ms), empty)?;
+    let rows = match &args.columns {
+        Some(columns) => column_rows(&page.tasks, columns),
+        None => rows(&page.tasks, levels.header(), now_ms),
+    };
+    output.list(rows, empty)?;
     eprint_rest(&page);
     Ok(Code::Ok)
+}
+
+/// Takes search, order and columns of a view, unless order or columns are given.
+async fn with_view(client: &Client, mut args: ListArgs) -> Result<ListArgs, Failure> {
+    let Some(name) = &args.view else { return Ok(args) };
+    let view = views::read(client, name).await?;
+    args.query = Some(view.q).filter(|q| !q.is_empty());
+    args.sort = args.sort.or((view.sort != TaskSort::Newest).then_some(view.sort));
+    args.columns = args.columns.or((!view.columns.is_empty()).then_some(TaskColumns(view.columns)));
+    Ok(args)
 }
 
 /// Names the tasks that were not found, and the cursor of those not listed.
@@ -97,6 +145,9 @@ fn eprint_rest(page: &TaskPage) {
     eprint_incomplete(&page.incomplete);
     if !page.missing.is_empty() {
         eprint_line(format_args!("not found: {}", page.missing.join(", ")));
+    }
+    if let Some(sorted) = page.sorted.filter(|sorted| !sorted.all) {
+        eprint_line(format_args!("only the newest {} tasks that match were sorted", sorted.tasks));
     }
     if let Some(cursor) = &page.next {
         eprint_line(format_args!("{}: --cursor {cursor}", more_text(page)));
@@ -234,6 +285,38 @@ pub(super) fn rows(tasks: &[Status], id: &'static str, now_ms: i64) -> Rows {
     rows
 }
 
+/// Returns a row per task with these columns.
+fn column_rows(tasks: &[Status], columns: &TaskColumns) -> Rows {
+    let mut rows = Rows::new(columns.0.iter().map(|column| heading(*column)).collect::<Vec<_>>());
+    for task in tasks {
+        let field = |column: &TaskColumn| match column {
+            TaskColumn::State => Field::State(task.state),
+            column => Some(column.text(task)).filter(|text| !text.is_empty()).into(),
+        };
+        rows.add(columns.0.iter().map(field).collect::<Vec<_>>());
+    }
+    rows
+}
+
+const fn heading(column: TaskColumn) -> &'static str {
+    match column {
+        TaskColumn::Id => "ID",
+        TaskColumn::Name => "NAME",
+        TaskColumn::Type => "TYPE",
+        TaskColumn::State => "STATE",
+        TaskColumn::Created => "CREATED",
+        TaskColumn::Started => "STARTED",
+        TaskColumn::Ended => "ENDED",
+        TaskColumn::Time => "MS",
+        TaskColumn::Tags => "TAGS",
+        TaskColumn::Children => "CHILDREN",
+        TaskColumn::Worker => "WORKER",
+        TaskColumn::Error => "ERROR",
+        TaskColumn::Progress => "PROGRESS",
+        TaskColumn::Creator => "CREATOR",
+    }
+}
+
 fn children(task: &Status) -> Field {
     match task.children.total {
         0 => Field::Empty,
@@ -314,6 +397,16 @@ cover-42    echo  running    2/3                  2026-01-31T12:00:00.500Z  for 
 cover-42    echo  running    2/3, 1 unsuccessful  2026-01-31T12:00:00.500Z  for 59.0 s  cover";
         let rows = rows(&[samples::status(), parent, failing], Levels::Roots.header(), NOON + 60_000);
         assert_eq!(rows.draw(Paint(false), false), expected);
+    }
+
+    #[test]
+    fn chosen_columns_are_listed_in_their_order() {
+        let columns: TaskColumns = "state,id,time,worker".parse().unwrap();
+        let rows = column_rows(&[samples::status()], &columns);
+        let drawn = rows.draw(Paint(false), false);
+        assert!(drawn.starts_with("STATE      ID        MS"), "{drawn}");
+        assert!(drawn.lines().nth(1).is_some_and(|line| line.starts_with("succeeded  cover-42")), "{drawn}");
+        assert_eq!(TaskColumn::ALL.map(heading).len(), TaskColumn::ALL.len());
     }
 
     #[test]

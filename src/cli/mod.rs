@@ -26,6 +26,7 @@ mod dead_letters;
 mod dev;
 mod doctor;
 mod exit;
+mod export;
 mod field_args;
 mod globals;
 mod gone_types;
@@ -59,6 +60,7 @@ mod traces;
 mod tree;
 mod types;
 mod update;
+mod views;
 mod wait;
 mod watch;
 mod why;
@@ -118,8 +120,11 @@ enum Verb {
     Submit(Box<submit::SubmitArgs>),
     /// Show a task
     Status(status::StatusArgs),
-    /// List tasks, newest first
+    /// List, sort or export tasks, newest first
+    #[command(visible_alias = "tasks")]
     List(list::ListArgs),
+    /// Manage named views of tasks: list, set, delete
+    Views(views::ViewsArgs),
     /// List the direct children of a task
     Children(children::ChildrenArgs),
     /// Show the params of a task
@@ -289,6 +294,7 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Submit(args) => submit::submit(*args, globals).await,
         Verb::Status(args) => status::status(args, globals).await,
         Verb::List(args) => list::list(args, globals).await,
+        Verb::Views(args) => views::views(args, globals).await,
         Verb::Children(args) => children::children(args, globals).await,
         Verb::Params(args) => params::params(args, globals).await,
         Verb::Tree(args) => tree::tree(args, globals).await,

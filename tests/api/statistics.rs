@@ -144,6 +144,8 @@ async fn requests_about_types_kill_switches_and_schedules_are_audited() {
         (Method::PUT, "/v1/types/echo/limits", json!({"slots": 2})),
         (Method::PUT, "/v1/kill-switches/batch", reason()),
         (Method::DELETE, "/v1/kill-switches/batch", json!({})),
+        (Method::PUT, "/v1/views/failed", json!({"q": "state:failed"})),
+        (Method::DELETE, "/v1/views/failed", json!({})),
         (Method::PUT, "/v1/types/echo/circuit", json!({"state": "open"})),
         (Method::PUT, "/v1/types/echo/circuit", json!({"state": "closed"})),
         (Method::PUT, "/v1/types/echo/circuit", json!({"state": "auto"})),
@@ -165,6 +167,7 @@ async fn requests_about_types_kill_switches_and_schedules_are_audited() {
         ("create_schedule", "s"),
         ("delete_kill_switch", "batch"),
         ("delete_schedule", "s"),
+        ("delete_view", "failed"),
         ("open_circuit", "echo"),
         ("pause_schedule", "s"),
         ("pause_type", "echo"),
@@ -174,6 +177,7 @@ async fn requests_about_types_kill_switches_and_schedules_are_audited() {
         ("run_schedule", "s"),
         ("set_kill_switch", "batch"),
         ("set_limits", "echo"),
+        ("set_view", "failed"),
         ("update_schedule", "s"),
     ];
     assert_eq!(targets(&entries), expected);

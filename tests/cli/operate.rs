@@ -78,6 +78,41 @@ fn checks_and_previews_change_nothing() {
 }
 
 #[test]
+fn views_are_saved_listed_and_used() {
+    let dev = Dev::start();
+    dev.run(&["submit", "echo", "--id", "tagged", "--tag", "x"]).exits_with(0);
+    dev.run(&["submit", "echo", "--id", "other"]).exits_with(0);
+    dev.wait_until_visible("other");
+    dev.run(&["views"]).exits_with(0).stderr_has(&["kafleet views set NAME QUERY"]);
+    let options = ["--columns", "id,tags", "--description", "those of x"];
+    let set = dev.run(&[&["views", "set", "of-x", "tag:x"][..], &options].concat()).exits_with(0);
+    set.stdout_has(&["of-x", "tag:x", "id,tags", "those of x"]);
+    dev.run(&["views", "set", "of-x", "tga:x"]).exits_with(2).stderr_has(&["did you mean `tag`?"]);
+    let listed = dev.run(&["list", "--view", "of-x"]).exits_with(0).stdout_has(&["ID      TAGS", "tagged  x"]);
+    assert!(!listed.out.contains("other"), "{listed:?}");
+    dev.run(&["list", "--view", "of-y"]).exits_with(3).stderr_has(&["did you mean `of-x`"]);
+    dev.run(&["views", "delete", "of-x"]).exits_with(0).stdout_has(&["deleted the view `of-x`"]);
+}
+
+#[test]
+fn tasks_are_sorted_and_exported() {
+    let dev = Dev::start();
+    for id in ["one", "two", "three"] {
+        dev.run(&["submit", "echo", "--id", id, "--name", "=1", "--tag", "x"]).exits_with(0);
+        dev.wait_until_visible(id);
+    }
+    let oldest = dev.json(&["list", "tag:x from:1h", "--sort", "oldest"]);
+    assert_eq!((&oldest["tasks"][0]["id"], &oldest["sorted"]["all"]), (&json!("one"), &json!(true)));
+    dev.run(&["list", "--sort", "oldest"]).exits_with(2).stderr_has(&["no index has these tasks"]);
+    let csv = dev.run(&["tasks", "tag:x", "--export", "csv", "--columns", "id,name"]).exits_with(0);
+    assert_eq!(csv.out, "id,name\r\nthree,'=1\r\ntwo,'=1\r\none,'=1\r\n# complete: 3 tasks\r\n");
+    let first = dev.run(&["list", "tag:x", "--export", "jsonl", "-n", "1"]).exits_with(0);
+    let first = first.stderr_has(&["the limit of 1 tasks is reached; continue with --cursor"]);
+    let end: Value = serde_json::from_str(first.out.lines().last().unwrap()).unwrap();
+    assert_eq!((&end["end"]["complete"], &end["end"]["tasks"]), (&json!(false), &json!(1)));
+}
+
+#[test]
 fn kill_switch_cancels_tasks() {
     let dev = Dev::start();
     dev.run(&["kill-switch", "on", "bad", "--type", "echo", "--reason", "wrong input"]).exits_with(0).stdout_has(&[

@@ -59,6 +59,7 @@ fn add_documents_of_tasks(generator: &mut SchemaGenerator) {
         Status,
         StateDocument,
         TaskPage,
+        ExportEnd,
         TreeNode,
         History,
         Why,
@@ -104,6 +105,8 @@ fn add_documents_of_the_fleet(generator: &mut SchemaGenerator) {
         KillSwitchDocument,
         KillSwitches,
         KillSwitchPreview,
+        SetView,
+        Views,
         Stats,
         Slowest,
         Failures,
@@ -447,7 +450,7 @@ fn example_control_records_are_decoded() {
             value: Some(value.as_bytes()),
             headers: &Vec::new(),
         };
-        let read = kafleet::control::ControlState::default().with_schedules().apply_record(&record);
+        let read = kafleet::control::ControlState::default().with_schedules().with_views().apply_record(&record);
         let fit = fits("control.json", &json!({kind: example["value"].clone()}));
         let good = example["refused"] != true;
         assert_eq!((read.is_ok(), fit.is_ok()), (good, good), "{about}: {read:?} {fit:?}");

@@ -6,6 +6,7 @@ mod appearance;
 pub mod browser;
 mod chromium;
 mod failures;
+mod finding;
 mod forms;
 mod hostile;
 mod lists;

@@ -33,6 +33,9 @@ pub const PLAIN: &[&str] = &[
     "/workers",
     "/schedules",
     "/new-schedule",
+    "/v",
+    "/new-view",
+    "/v/none/delete",
     "/kill-switches",
     "/kill-switches/new",
     "/kill-switches/some-tag/off",
@@ -161,7 +164,11 @@ async fn search_opens_the_task_of_an_id_and_lists_parts_of_names() {
     assert_eq!(browser.get("/tasks?q=order:fetch").await.header("location"), "/tasks/order:fetch");
     browser.open("/tasks?q=%22st+ord%22").await.has(&["id=\"t-order\""]).lacks(&["id=\"t-order:fetch\""]);
     let page = browser.open("/tasks?q=state:failed+level:any").await;
-    page.has(&["id=\"t-order:fetch\"", "aria-current=\"page\"", "From the indexes by type and state; 2 match in all"]);
+    page.has(&[
+        "id=\"t-order:fetch\"",
+        "aria-current=\"page\"",
+        "title=\"from the indexes by type and state\">2 tasks, newest first",
+    ]);
     page.has(&["href=\"/tasks?q=level%3Aany+state%3Afailed\"", "failed <span class=\"number\">2</span>"]);
     browser.open("/tasks?q=tag:nothing").await.has(&["No task matches this search.", "Search all levels"]);
     let page = browser.open("/tasks?q=id:order,other").await;
@@ -174,7 +181,7 @@ async fn mistake_in_a_search_is_marked_with_a_suggestion() {
     let page = Browser::new(&fleet).open("/tasks?q=type:echo+stat:failed").await;
     page.has(&[
         "type:echo <mark>stat</mark>:failed",
-        "did you mean <code>state</code>?",
+        "did you mean <a href=\"/tasks?q=type%3Aecho+state%3Afailed\"><code>state</code></a>?",
         "value=\"type:echo stat:failed\"",
     ]);
 }
@@ -300,6 +307,7 @@ async fn empty_pages_name_the_next_command() {
         ("/workers", "kafleet worker"),
         ("/schedules", "kafleet schedules create"),
         ("/kill-switches", "kafleet kill-switch on"),
+        ("/v", "kafleet views set"),
     ] {
         browser.open(path).await.has(&[command]);
     }

@@ -123,7 +123,7 @@ async fn paused_type_and_open_circuit_hold_a_started_task() {
     fleet.send("failing", "a", "0").await;
     let worker = fleet.worker();
     fleet.wait_for_retries("a", 1).await;
-    let circuit = CircuitSetting { v: 1, at_ms: 0, state: ForcedCircuit::Open, reason: None };
+    let circuit = CircuitSetting { v: 1, at_ms: 0, state: ForcedCircuit::Open, reason: None, by: None };
     fleet.put_control(ControlKey::Circuit("failing".into()), ControlRecord::Circuit(circuit)).await;
     fleet.pause("failing").await;
     fleet.start_now("a", 1, 0).await;

@@ -118,7 +118,8 @@ impl Api {
         let publisher = Publisher::new(producer, setup.topology, "kafleet/api")
             .with_counter(&setup.metrics.tasks.submitted)
             .with_tracer(setup.tracer.as_ref());
-        let control = ControlWatch::new(ControlState::without_task_commands().with_schedules().with_types());
+        let control =
+            ControlWatch::new(ControlState::without_task_commands().with_schedules().with_types().with_views());
         let types = Arc::new(TypeCatalog {
             registry: setup.registry,
             declared: DeclaredTypes::new(control.clone()),

@@ -257,11 +257,11 @@ pub struct AuditDocument {
     pub by: Option<String>,
     /// `cancel`, `retry`, `retry_failed`, `edit`, `start`, `drop`, `redrive`, `pause_type`, `resume_type`, `set_limits`,
     /// `open_circuit`, `close_circuit`, `release_circuit`, `forget_type`,
-    /// `set_kill_switch`, `delete_kill_switch`, `create_schedule`, `update_schedule`, `delete_schedule`,
+    /// `set_kill_switch`, `delete_kill_switch`, `set_view`, `delete_view`, `create_schedule`, `update_schedule`, `delete_schedule`,
     /// `pause_schedule`, `resume_schedule`, `run_schedule`, `backfill_schedule`, `bulk_cancel`, `bulk_retry`,
     /// `bulk_retry_failed`, `bulk_start_now`, or an action of a newer build.
     pub action: String,
-    /// Task, type, kill switch, schedule, dead letter, or the task of a bulk action.
+    /// Task, type, kill switch, view, schedule, dead letter, or the task of a bulk action.
     pub target: String,
     pub reason: Option<String>,
     /// Position of the event, as `partition:offset`.

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Status;
+use super::{Status, TaskSort};
 
 /// Page of tasks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -17,6 +17,12 @@ pub struct TaskPage {
     /// Index or tree from which the page was filled.
     #[serde(default)]
     pub source: Option<ListSource>,
+    /// Order of the tasks.
+    #[serde(default)]
+    pub sort: TaskSort,
+    /// With an order other than `newest`: the tasks that were compared.
+    #[serde(default)]
+    pub sorted: Option<SortedTasks>,
     /// Records scanned to fill this page, if a filter required a scan.
     #[serde(default)]
     pub scanned: Option<u64>,
@@ -60,8 +66,18 @@ impl TaskPage {
             excluded.clear();
         }
         let other_levels = self.other_levels.or(next.other_levels);
-        *self = Self { tasks, scanned, excluded, other_levels, ..next };
+        let sorted = self.sorted.or(next.sorted);
+        *self = Self { tasks, scanned, excluded, other_levels, sorted, ..next };
     }
+}
+
+/// Tasks that a list in an order of its own has compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SortedTasks {
+    /// Number of matching tasks that were compared.
+    pub tasks: u64,
+    /// False: these are only the newest ones that match.
+    pub all: bool,
 }
 
 /// Condition of a search without matches.

@@ -75,9 +75,9 @@ macro_rules! call {
 use Role::{Operate, Submit as SubmitRole};
 use Section::{DeadLetters, Failures, More, New, Overview, Schedules, Tasks, Types, Workers};
 use pages::{
-    audit, bulk, bulk_action, circuit_forms, dead_letter_forms, dead_letters, failures, help, kill_switches, log, new,
-    new_many, overview, raw, schedule_forms, schedules, system, task, task_edit, task_forms, tasks, timeline, tree,
-    type_forms, type_page, types, workers,
+    audit, bulk, bulk_action, circuit_forms, dead_letter_forms, dead_letters, export, failures, help, kill_switches,
+    log, new, new_many, overview, raw, schedule_forms, schedules, system, task, task_edit, task_forms, tasks, timeline,
+    tree, type_forms, type_page, types, views, workers,
 };
 
 #[rustfmt::skip]
@@ -85,6 +85,7 @@ static PAGES: &[Page] = &[
     page("/", Overview, "fleet", call!(overview::show)),
     page("/tasks", Tasks, "fleet", call!(tasks::show)),
     page("/search", Tasks, "", call!(tasks::search_on)),
+    page("/export", Tasks, "", call!(export::show)),
     page("/tasks/{id}", Tasks, "tree:{}", call!(task::show)),
     page("/tasks/{id}/tree", Tasks, "tree:{}", call!(tree::show)),
     page("/tasks/{id}/tree/mermaid", Tasks, "", call!(raw::diagram)),
@@ -131,6 +132,11 @@ static PAGES: &[Page] = &[
     page("/kill-switches", More, "control", call!(kill_switches::list)),
     form("/kill-switches/new", Operate, More, call!(kill_switches::show_new), call!(kill_switches::create)),
     form("/kill-switches/{name}/off", Operate, More, call!(kill_switches::show_off), call!(kill_switches::off)),
+    page("/v", More, "control", call!(views::list)),
+    page("/v/{name}", Tasks, "fleet", call!(views::show)),
+    form("/new-view", Operate, More, call!(views::show_new), call!(views::create)),
+    form("/v/{name}/edit", Operate, More, call!(views::show_edit), call!(views::edit)),
+    form("/v/{name}/delete", Operate, More, call!(views::show_delete), call!(views::delete)),
     page("/bulk", More, "fleet", call!(bulk::list)),
     page("/bulk/{id}", More, "tree:{}", call!(bulk_action::show)),
     form("/bulk/new", Operate, More, call!(bulk::show), call!(bulk::request)),

@@ -54,6 +54,8 @@ const REASONS_LIFETIME: Duration = Duration::from_secs(1);
 const STATISTICS_LIFETIME: Duration = Duration::from_secs(1);
 /// Lifetime of distributions, which change little and are read from all partitions.
 const DURATIONS_LIFETIME: Duration = Duration::from_secs(10);
+/// Lifetime of the kinds of errors that can be chosen in a search.
+const KINDS_LIFETIME: Duration = Duration::from_secs(30);
 
 /// Subject of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,6 +114,8 @@ pub(crate) struct Live {
     pub(super) durations: Recent<DurationStats>,
     /// Newest requests of users.
     pub(super) requests: Recent<Audit>,
+    /// Kinds of errors by type, all under the empty one.
+    pub(super) error_kinds: Recent<Vec<String>>,
     /// Counts in the navigation.
     pub(super) counted: SharedCounts,
     /// Newest dead letters by error.
@@ -153,6 +157,7 @@ impl Default for Live {
                 24 * stats.run.buckets.len() + 24 * stats.wait.buckets.len()
             }),
             requests: Recent::new(STATISTICS_LIFETIME, |audit| 512 * audit.requests.len()),
+            error_kinds: Recent::new(KINDS_LIFETIME, |kinds| kinds.iter().map(|kind| 64 + kind.len()).sum()),
             counted: SharedCounts::default(),
             letters: Summaries::default(),
         }

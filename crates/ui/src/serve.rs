@@ -37,6 +37,8 @@ use super::{PAGES, Page, cache, forms, live, navigation, pages, refresh, session
 
 /// Maximum number of characters of a title: windows and histories show less.
 const MAX_TITLE: usize = 80;
+/// Maximum number of named views in the menu; the index has all.
+const MAX_MENU_VIEWS: usize = 12;
 
 /// Routes of the table, and those of sessions and assets.
 pub(super) fn router(config: &UiConfig) -> Router<Ui> {
@@ -167,7 +169,7 @@ pub(super) fn plain_problem(api: &Api, headers: &HeaderMap, error: ApiError) -> 
 /// Frame of a page without a session.
 pub(super) fn shell_without_session<'a>(view: &'a View, headers: &HeaderMap) -> Shell<'a> {
     let (section, topic, counts) = (Section::None, String::new(), NavigationCounts::default());
-    Shell { view, section, topic, user: None, theme: theme(headers), counts }
+    Shell { view, section, topic, user: None, theme: theme(headers), counts, views: &[] }
 }
 
 /// Page for a path that does not exist, if a browser asks for it.
@@ -198,7 +200,15 @@ fn shell_parts(visit: &Visit, page: &Page, head: &Parts) -> ShellParts {
         theme: theme(&head.headers),
         path: path.to_owned(),
         counts: NavigationCounts::default(),
+        views: view_names(visit),
     }
+}
+
+/// Names of the first views that the reader may see.
+fn view_names(visit: &Visit) -> Vec<String> {
+    let control = visit.api.fleet.control.state();
+    let visible = control.views.iter().filter(|(_, saved)| saved.role <= visit.view.role);
+    visible.map(|(name, _)| name.clone()).take(MAX_MENU_VIEWS).collect()
 }
 
 /// Surroundings of a page's `<main>`.
@@ -208,6 +218,7 @@ pub(super) struct ShellParts {
     theme: Theme,
     pub path: String,
     counts: NavigationCounts,
+    views: Vec<String>,
 }
 
 /// Shows a page, after waiting for the change that led to it.
@@ -306,6 +317,7 @@ pub(super) fn rendered_page(
     let (status, body) = match outcome {
         Ok(PageAnswer::Raw(response)) => return Err(Box::new(response)),
         Ok(PageAnswer::Redirect(path)) => return Err(Box::new(see_other(&visit.view.url(&path)))),
+        Ok(PageAnswer::Missing(body)) => (404, body),
         Ok(PageAnswer::Page(body)) => (visit.problem.as_ref().map_or(200, |problem| problem.status), body),
         Err(error) => problem_page(visit, error.document()),
     };
@@ -327,6 +339,7 @@ pub(super) fn respond(visit: &Visit, shell: &ShellParts, head: &Parts, page: &Re
         user: Some((visit.by.as_deref(), &shell.path)),
         theme: shell.theme,
         counts: shell.counts,
+        views: &shell.views,
     };
     let main = || rendered(page.main.clone());
     if is_part(head) {

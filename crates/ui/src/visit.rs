@@ -37,6 +37,8 @@ pub(super) type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, ApiError>
 /// Response of a page.
 pub(super) enum PageAnswer {
     Page(Body),
+    /// Page in the place of something that does not exist.
+    Missing(Body),
     /// Path below the base path.
     Redirect(String),
     Raw(Response),

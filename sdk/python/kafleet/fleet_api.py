@@ -42,14 +42,15 @@ class Tasks(_Part, Declared):
     """Declared types by name; `search` finds tasks of the fleet."""
 
     @iterated
-    def search(self, query: str = "", *, limit: int | None = None) -> Items[Status]:
+    def search(self, query: str = "", *, sort: str | None = None, limit: int | None = None) -> Items[Status]:
         """Returns the status documents of the tasks that match a search, such as `state:failed type:mail`.
 
         It finds tasks of all levels if it names a type, an error, a worker, an id or a tree, otherwise those without a parent.
 
-        Pages are read as the iterator proceeds. `limit`: maximum number of tasks. Raises `Invalid` for a mistake in the query.
+        Pages are read as the iterator proceeds. `sort`: `oldest` or `longest` instead of the newest first, where the query permits it.
+        `limit`: maximum number of tasks. Raises `Invalid` for a mistake in the query.
         """
-        return self.client.pages("/v1/tasks", {"q": query or None}, "tasks", limit)
+        return self.client.pages("/v1/tasks", {"q": query or None, "sort": sort}, "tasks", limit)
 
     asearch = aiterated(search)
 

@@ -21,15 +21,23 @@ class Operations {
   }
 }
 
+/** Options of a search. */
+export interface SearchOptions {
+  limit?: number;
+  sort?: "newest" | "oldest" | "longest";
+}
+
 /** Tasks of the fleet, of all types. */
 export class Tasks extends Operations {
   /**
    * Reads the status documents of the tasks that match a search (docs/search.md), page by page: tasks of all levels, if it names a
-   * type, an error, a worker, an id or a tree, otherwise those without a parent. `limit`: number of tasks, by default all.
+   * type, an error, a worker, an id or a tree, otherwise those without a parent. `sort`: another order than the newest first, where the
+   * query permits it. `limit`: number of tasks, by default all.
    */
-  search(query: string, options: { limit?: number } = {}): AsyncGenerator<Status, void> {
-    refuseUnknown(options, ["limit"], "`search`");
-    return this.app.client.list("/v1/tasks", "tasks", { q: query }, options.limit);
+  search(query: string, options: SearchOptions = {}): AsyncGenerator<Status, void> {
+    refuseUnknown(options, ["limit", "sort"], "`search`");
+    const { limit, sort } = options;
+    return this.app.client.list("/v1/tasks", "tasks", { q: query, sort }, limit);
   }
 }
 

@@ -1,7 +1,7 @@
 //! Translates messages of the REST API into the terms of the command line.
 
 /// Parts of messages and hints, and their replacements. Longer parts precede their prefixes.
-const REPLACEMENTS: [(&str, &str); 20] = [
+const REPLACEMENTS: [(&str, &str); 22] = [
     ("the request has no bearer token", "the API requires a token, and none was given"),
     ("the bearer token is invalid", "the API does not know the token"),
     ("send the header `Authorization: Bearer TOKEN`", "give a valid token with --token or KAFLEET_TOKEN"),
@@ -17,6 +17,8 @@ const REPLACEMENTS: [(&str, &str); 20] = [
     ("GET /v1/types", "`kafleet types`"),
     ("GET /v1/kill-switches", "`kafleet kill-switch list`"),
     ("GET /v1/schedules", "`kafleet schedules list`"),
+    ("GET /v1/views", "`kafleet views`"),
+    ("query parameter `sort`", "`--sort`"),
     ("query parameter `cursor`", "`--cursor`"),
     ("neither `cron` nor `every`", "neither --cron nor --every"),
     ("`cron = \"0 3 * * *\"`", "--cron \"0 3 * * *\""),
@@ -31,12 +33,13 @@ const REPLACEMENTS: [(&str, &str); 20] = [
 ];
 
 /// Calls with a name in the path, as the parts before and after the name, and their verbs.
-const CALLS: [(&str, &str, &str); 5] = [
+const CALLS: [(&str, &str, &str); 6] = [
     ("GET /v1/tasks/", "/attachments", "kafleet attachments list"),
     ("POST /v1/tasks/", "/retry", "kafleet retry"),
     ("DELETE /v1/kill-switches/", "", "kafleet kill-switch off"),
     ("PUT /v1/schedules/", "", "kafleet schedules change"),
     ("DELETE /v1/schedules/", "", "kafleet schedules delete"),
+    ("DELETE /v1/views/", "", "kafleet views delete"),
 ];
 
 /// Replaces a call by its verb. A placeholder such as `{name}` becomes `NAME`.

@@ -15,6 +15,7 @@ use kafleet_model::task::id::TaskId;
 use kafleet_model::trace::Sampler;
 use kafleet_runtime::Shutdown;
 use kafleet_store::{Checkpoint, Entry, Index, LogPage, MemoryUse, Store};
+use tokio::sync::Semaphore;
 
 use super::consistency::TaskView;
 use super::coverage::{Coverage, Gap, baseline};
@@ -23,6 +24,8 @@ use super::notices::Notices;
 use crate::backends::stored;
 use crate::http::problem::ApiError;
 
+/// Maximum number of exports at once.
+pub(crate) const MAX_EXPORTS: usize = 4;
 /// Maximum records per store read.
 const NODES_PER_CALL: usize = 500;
 
@@ -40,6 +43,8 @@ pub struct Reads {
     pub masks: Masks,
     pub notices: Arc<Notices>,
     pub shutdown: Shutdown,
+    /// Permits of exports, which read for a long time.
+    pub(crate) exports: Arc<Semaphore>,
 }
 
 /// Records of a partition.
@@ -62,7 +67,8 @@ impl Reads {
         let (topology, sampler) = (publisher.topology.clone(), publisher.sampler());
         let partitions = topology.events_partitions;
         let (coverage, notices) = (Arc::new(Coverage::new(partitions)), Arc::new(Notices::new(partitions)));
-        Self { store, coverage, broker, topology, sampler, masks, notices, shutdown }
+        let exports = Arc::new(Semaphore::new(MAX_EXPORTS));
+        Self { store, coverage, broker, topology, sampler, masks, notices, shutdown, exports }
     }
 
     /// Reads records, one result per id. All ids must lie in this partition. A record that the store lacks may exist

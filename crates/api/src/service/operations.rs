@@ -113,7 +113,7 @@ pub(crate) async fn forget_type(context: RequestContext, Name(name): Name) -> Re
 }
 
 /// Records a request for the audit, then writes or deletes control records. Continues if the client disconnects.
-async fn write_audited(
+pub(super) async fn write_audited(
     api: &Arc<Api>,
     operation: Event,
     records: Vec<(ControlKey, Option<ControlRecord>)>,

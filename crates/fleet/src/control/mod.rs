@@ -19,6 +19,7 @@ pub mod schedules;
 mod state;
 mod task_commands;
 pub mod types;
+pub mod views;
 mod watch;
 
 pub use groups::{GroupRecords, MisplacedCommits};
@@ -72,6 +73,8 @@ pub enum ControlKey {
     /// Type name.
     Group(String),
     Type(String),
+    /// Name of a view of tasks.
+    View(String),
 }
 
 impl ControlKey {
@@ -95,6 +98,10 @@ impl ControlKey {
             "circuit" => of_type(Self::Circuit),
             "group" => of_type(Self::Group),
             "type" => of_type(Self::Type),
+            "view" => {
+                views::check_view_name(rest).map_err(InvalidRecord::Key)?;
+                Ok(Some(Self::View(rest.into())))
+            }
             "kill" => {
                 check_kill(rest).map_err(InvalidRecord::Key)?;
                 Ok(Some(Self::Kill(rest.into())))
@@ -121,6 +128,7 @@ impl std::fmt::Display for ControlKey {
             Self::Circuit(task_type) => write!(f, "circuit/{task_type}"),
             Self::Group(task_type) => write!(f, "group/{task_type}"),
             Self::Type(task_type) => write!(f, "type/{task_type}"),
+            Self::View(name) => write!(f, "view/{name}"),
             Self::Kill(name) => write!(f, "kill/{name}"),
             Self::Offsets(task_type, partition) => write!(f, "offsets/{task_type}/{partition}"),
         }
@@ -152,6 +160,7 @@ pub enum ControlRecord {
     Offsets(Offsets),
     Group(Group),
     Type(Box<types::TypeRecord>),
+    View(Box<views::ViewRecord>),
 }
 
 /// Record with its key.
@@ -171,6 +180,7 @@ pub struct ByKey {
     pub group: Option<Group>,
     #[schemars(rename = "type")]
     pub task_type: Option<types::TypeRecord>,
+    pub view: Option<views::ViewRecord>,
     pub schedule: Option<Schedule>,
     #[schemars(rename = "schedule-state")]
     pub schedule_state: Option<ScheduleProgress>,

@@ -16,6 +16,7 @@ use super::schedules::{ScheduleKey, ScheduleState};
 use super::settings::apply_consumed;
 use super::task_commands::{Start, TaskCommands};
 use super::types::TypeRecords;
+use super::views::ViewRecords;
 use super::{
     CONTROL_VERSION, Cancel, CircuitSetting, ControlKey, Group, GroupRecords, Kill, Offsets, Pause, RateLimit, Slots,
 };
@@ -66,6 +67,8 @@ pub struct ControlState {
     resumes: BTreeMap<String, u64>,
     /// Declarations of types; empty in processes that do not use them.
     pub types: TypeRecords,
+    /// Named views of tasks; empty in processes that do not use them.
+    pub views: ViewRecords,
     with_schedules: bool,
     /// Recurring schedules; empty in processes that do not read them.
     pub plan: ScheduleState,
@@ -90,6 +93,11 @@ impl ControlState {
     /// Includes schedules.
     pub fn with_schedules(self) -> Self {
         Self { with_schedules: true, ..self }
+    }
+
+    /// Includes named views.
+    pub fn with_views(self) -> Self {
+        Self { views: ViewRecords::kept(), ..self }
     }
 
     /// Includes the declarations of all types.
@@ -154,6 +162,7 @@ impl ControlState {
                 set(&mut self.groups.0, name, value, check)?;
             }
             (ControlKey::Type(name), value) => self.types.apply_record(name, value)?,
+            (ControlKey::View(name), value) => self.views.apply_record(name, value)?,
         }
         Ok(())
     }

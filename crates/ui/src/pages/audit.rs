@@ -149,6 +149,8 @@ fn path(request: &AuditDocument) -> Option<String> {
         "pause_type" | "resume_type" | "set_limits" | "open_circuit" | "close_circuit" | "release_circuit"
         | "forget_type" => Some(format!("/types/{}", encoded(target))),
         "set_kill_switch" | "delete_kill_switch" => Some("/kill-switches".to_owned()),
+        "set_view" => Some(format!("/v/{}", encoded(target))),
+        "delete_view" => Some("/v".to_owned()),
         action if action.ends_with("_schedule") => Some(format!("/schedules/{}", encoded(target))),
         _ => None,
     }

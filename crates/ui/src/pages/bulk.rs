@@ -155,15 +155,16 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     let preview = BulkSelection { action: selection.action, q: selection.q.clone(), ids: selection.ids.clone() };
     let form = match stored(bulk::preview(&visit.api, preview, scan_time())).await {
         Ok(preview) => request_form(visit, &selection, &preview),
-        Err(error) => refused(&selection, &error.document()),
+        Err(error) => refused(&visit.view, &selection, &error.document()),
     };
     let main = html! { h1 { "New bulk action" } (chooser) (form) };
     Ok(Body::new("New bulk action", main).into())
 }
 
-fn refused(selection: &Selection, problem: &Problem) -> Markup {
+fn refused(view: &View, selection: &Selection, problem: &Problem) -> Markup {
+    let url = |q: &str| view.url_with("/bulk/new", &[("action", selection.action.name()), ("q", q)]);
     match (&selection.q, problem.span.is_some()) {
-        (Some(text), true) => mistake(text, problem),
+        (Some(text), true) => mistake(text, problem, url),
         _ => missing("The selection", problem),
     }
 }

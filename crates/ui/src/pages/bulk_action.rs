@@ -19,7 +19,7 @@ use crate::parts::notice::missing;
 use crate::parts::state::{pill, tone, word};
 use crate::parts::table::cards;
 use crate::parts::times::time;
-use crate::parts::words::in_words;
+use crate::parts::words::{in_words, search_title};
 use crate::parts::{View, count, counted, prose, task_path, visible};
 use crate::visit::{Body, PageAnswer, Visit, scan_time, stored, task_id};
 
@@ -40,7 +40,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
             curl_get(&format!("/v1/tasks/{}", status.id)),
         ]))
     };
-    let title = format!("{} {}", action_word(options.action), options.q);
+    let title = format!("{} {}", action_word(options.action), title_of_search(&options));
     Ok(PageAnswer::Page(Body { title, state: Some(status.state), main }))
 }
 
@@ -52,6 +52,12 @@ pub(super) const fn action_word(action: BulkAction) -> &'static str {
         BulkAction::RetryFailed => "Retry failed below",
         BulkAction::StartNow => "Start now",
     }
+}
+
+/// Search of a bulk action as a part of a title.
+fn title_of_search(options: &BulkOptions) -> String {
+    let title = TaskQuery::parse(&options.q).map(|query| search_title(&query)).unwrap_or_default();
+    if title.is_empty() { "tasks".to_owned() } else { title }
 }
 
 /// Search of a bulk action in words.

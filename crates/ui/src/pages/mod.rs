@@ -14,6 +14,7 @@ pub(super) mod charts;
 pub(super) mod circuit_forms;
 pub(super) mod dead_letter_forms;
 pub(super) mod dead_letters;
+pub(super) mod export;
 pub(super) mod failures;
 pub(super) mod help;
 pub(super) mod kill_switches;
@@ -37,6 +38,7 @@ pub(super) mod tree;
 pub(super) mod type_forms;
 pub(super) mod type_page;
 pub(super) mod types;
+pub(super) mod views;
 pub(super) mod workers;
 
 /// Form below the page of its subject, or at it if `page` is empty; to be completed.

@@ -1,106 +1,218 @@
 //! Tasks that match a search.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::time::Duration;
 
-use kafleet_api::http::problem::ApiError;
-use kafleet_api::http::request::bad_query;
+use kafleet_api::http::problem::{ApiError, Code};
+use kafleet_api::http::request::{bad_parameter, bad_query};
 use kafleet_api::read::causes::causes;
+use kafleet_api::read::failures::{FailuresBy, FailuresQuery};
 use kafleet_api::service::context::{After, PAGE, Paging};
-use kafleet_api::service::{list, types};
+use kafleet_api::service::{list, statistics, types};
 use kafleet_config::Role;
-use kafleet_documents::{ExcludedTerm, ListSource, OtherLevels, Problem, TaskPage, TypeDocument};
-use kafleet_model::query::{Qualifier, TaskQuery, Term, Test, TreeLevel};
-use kafleet_model::record::state::State;
+use kafleet_documents::{
+    ExcludedTerm, ListSource, OtherLevels, Problem, TaskColumns, TaskPage, TaskSort, TypeDocument,
+};
+use kafleet_model::query::{Qualifier, TaskQuery, Test, TreeLevel};
 use kafleet_model::task::id::TaskId;
 use kafleet_model::task::param_tags::PREFIX;
 use maud::{Markup, html};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
-use super::overview::totals;
 use crate::parts::command::{commands, curl_get, quoted};
+use crate::parts::listing::Listing;
 use crate::parts::notice::empty;
+use crate::parts::pickers::{PickerNames, with_choices};
+use crate::parts::problem::problem_text;
 use crate::parts::search::{mistake, search_form};
-use crate::parts::state::{tone, word};
-use crate::parts::table::{pager, pager_of_search};
-use crate::parts::tasks::{Causes, Choice, selectable_tasks};
+use crate::parts::state_tabs::state_tabs;
+use crate::parts::table::{pager, pager_of_oldest, pager_of_search};
+use crate::parts::tasks::{Causes, FoundTasks, found_tasks};
 use crate::parts::times::time;
-use crate::parts::{View, count, counted, query_text, task_path, visible};
+use crate::parts::words::search_title;
+use crate::parts::{View, count, counted, first_line, task_path, visible};
 use crate::visit::{Body, PageAnswer, Visit, scan_time, stored, until};
 
 /// Shortest time that a further part of a search is worth.
 const MIN_SCAN: Duration = Duration::from_millis(500);
 /// Time for which a search that stopped early is continued.
 const SEARCH_TIME: Duration = Duration::from_secs(10);
-
 /// Maximum number of declared params that an empty list names.
 const LISTED_PARAMS: usize = 10;
 /// Maximum time in which the errors of failed parents are read.
 const CAUSES_DEADLINE: Duration = Duration::from_millis(300);
+/// Maximum time in which the kinds of errors are read.
+const KINDS_DEADLINE: Duration = Duration::from_millis(300);
+/// Kinds of errors that can be chosen, those of the most tasks first.
+const MAX_KINDS: usize = 30;
+/// Beginning of the names of types that the fleet itself uses.
+const OWN_TYPES: &str = "kafleet-";
+/// Characters of a search in a title, so that what follows is seen too.
+const TITLE_CHARS: usize = 60;
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
-    let text = visit.query.get("q").unwrap_or_default().trim();
-    if let Some(path) = path_of_id(visit, text).await {
+    let listing = listing_of(visit)?;
+    if let Some(chosen) = chosen(visit, &listing)? {
+        return Ok(PageAnswer::Redirect(chosen.path()));
+    }
+    if let Some(path) = path_of_id(visit, &listing.q).await {
         return Ok(PageAnswer::Redirect(path));
     }
-    shown(visit, text, stored(search_page(visit, text))).await
+    shown(visit, &listing, None, stored(search_page(visit, &listing))).await
 }
 
 /// Page that continues a search for a longer time. It has no live updates, which would repeat that.
 pub(in super::super) async fn search_on(visit: &Visit) -> Result<PageAnswer, ApiError> {
-    let text = visit.query.get("q").unwrap_or_default().trim();
-    shown(visit, text, until(Instant::now() + SEARCH_TIME, stored(search_pages(visit, text)))).await
+    let listing = listing_of(visit)?;
+    shown(visit, &listing, None, until(Instant::now() + SEARCH_TIME, stored(search_pages(visit, &listing)))).await
 }
 
-async fn shown(
+/// Search, order and columns of a URL.
+pub(super) fn listing_of(visit: &Visit) -> Result<Listing, ApiError> {
+    let given = |name: &str| visit.query.get(name);
+    let sort = given("sort").map(str::parse::<TaskSort>).transpose().map_err(|error| bad_parameter("sort", &error))?;
+    let columns = given("columns").map(str::parse::<TaskColumns>).transpose();
+    let columns = columns.map_err(|error| bad_parameter("columns", &error))?;
+    let q = given("q").unwrap_or_default().trim().to_owned();
+    Ok(Listing { q, sort: sort.unwrap_or_default(), columns })
+}
+
+/// List with the choices of a submitted form. `None`: the URL has none.
+fn chosen(visit: &Visit, listing: &Listing) -> Result<Option<Listing>, ApiError> {
+    if let Some(q) = with_choices(&listing.q, |name| visit.query.get(name)) {
+        return Ok(Some(Listing { q, ..listing.clone() }));
+    }
+    let names: Vec<&str> = visit.query.all("column").collect();
+    if names.is_empty() {
+        return Ok(None);
+    }
+    let columns = names.join(",").parse::<TaskColumns>().map_err(|error| bad_parameter("columns", &error))?;
+    Ok(Some(Listing { columns: Some(columns), ..listing.clone() }))
+}
+
+/// Page of a list. `heading`: markup above the search instead of the usual heading, and the title of the list.
+pub(super) async fn shown(
     visit: &Visit,
-    text: &str,
+    listing: &Listing,
+    heading: Option<(String, Markup)>,
     search: impl Future<Output = Result<TaskPage, ApiError>>,
 ) -> Result<PageAnswer, ApiError> {
-    let query = TaskQuery::parse(text);
-    let (page, types) = tokio::join!(search, stored(types::type_list(&visit.api)));
+    let query = TaskQuery::parse(&listing.q);
+    let names = picker_names(visit, query.as_ref().ok());
+    let (page, (types, names)) = tokio::join!(search, names);
     let (page, problem) = match page {
         Ok(page) => (Some(page), None),
-        Err(error) => match error.clone().document() {
-            problem if problem.span.is_some() => (None, Some(problem)),
-            _ => return Err(error),
-        },
+        Err(error) if is_of_search(&error, listing) => (None, Some(error.document())),
+        Err(error) => return Err(error),
     };
-    let types = types.ok().map(|types| types.types);
     let listed_tasks = page.as_ref().map_or(&[][..], |page| &page.tasks);
     let causes = causes(&visit.api, listed_tasks, CAUSES_DEADLINE).await;
+    let query = query.ok();
+    let (title, heading) = heading.unwrap_or_else(|| (title(query.as_ref()), head(&visit.view, listing)));
     let main = html! {
-        h1 { "Tasks" }
-        (search_form(&visit.view, text, query.as_ref().ok()))
-        @if let Some(problem) = &problem { (mistake(text, problem)) }
-        @if let Some((page, query)) = page.as_ref().zip(query.as_ref().ok()) {
-            (tabs(&visit.view, query, types.as_deref()))
-            (listed(visit, query, text, page, &causes))
+        (heading)
+        (search_form(&visit.view, listing, query.as_ref(), &names))
+        @if let Some(problem) = &problem { (refused(&visit.view, listing, problem)) }
+        @if let Some((page, query)) = page.as_ref().zip(query.as_ref()) {
+            @let first = Some(page).filter(|_| !visit.query.is_set("cursor"));
+            (state_tabs(&visit.view, listing, query, types.as_deref(), first))
+            (listed(visit, listing, query, page, &causes))
         }
-        (commands(&lines(text, problem.as_ref())))
+        (commands(&lines(listing, problem.as_ref())))
     };
-    Ok(Body::new("Tasks", main).into())
+    Ok(Body::new(title, main).into())
 }
 
-async fn search_page(visit: &Visit, text: &str) -> Result<TaskPage, ApiError> {
+/// Title of the window: the search in a few words.
+pub(super) fn title(query: Option<&TaskQuery>) -> String {
+    match query.map(search_title).filter(|title| !title.is_empty()) {
+        Some(search) => format!("{} · Tasks", first_line(&search, TITLE_CHARS)),
+        None => "Tasks".to_owned(),
+    }
+}
+
+fn head(view: &View, listing: &Listing) -> Markup {
+    html! {
+        div.head {
+            h1 { "Tasks" }
+            @if view.may(Role::Operate) {
+                div.actions {
+                    a.button href=(view.url(&format!("/new-view?{}", listing.query(&[])))) data-dialog { "Save as view…" }
+                }
+            }
+        }
+    }
+}
+
+/// Whether an error is about the search or its order, which are then shown again.
+fn is_of_search(error: &ApiError, listing: &Listing) -> bool {
+    let is_marked = error.clone().document().span.is_some();
+    is_marked || (error.is(Code::BadParameter) && listing.sort != TaskSort::Newest)
+}
+
+/// Mistake in a search, or an order that it does not permit.
+fn refused(view: &View, listing: &Listing, problem: &Problem) -> Markup {
+    if problem.span.is_some() {
+        return mistake(&listing.q, problem, |q| listing.url_of(view, q));
+    }
+    html! {
+        (problem_text(view, problem))
+        p { a href=(listing.url_sorted(view, TaskSort::Newest)) { "Newest first" } }
+    }
+}
+
+/// Types with their counters, and the names that can be chosen.
+async fn picker_names(visit: &Visit, query: Option<&TaskQuery>) -> (Option<Vec<TypeDocument>>, PickerNames) {
+    let (types, errors) = tokio::join!(stored(types::type_list(&visit.api)), error_kinds(visit, query));
+    let types = types.ok().map(|types| types.types);
+    let names = types.iter().flatten().map(|listed| listed.name.clone());
+    let types_of_users = names.filter(|name| !name.starts_with(OWN_TYPES)).collect();
+    (types, PickerNames { types: types_of_users, errors })
+}
+
+/// Kinds of the errors of failed tasks, of the type that the search names. Empty if they cannot be read soon.
+async fn error_kinds(visit: &Visit, query: Option<&TaskQuery>) -> Vec<String> {
+    let only = query.and_then(only_type);
+    let failures =
+        FailuresQuery { task_type: only.clone(), by: FailuresBy::Kind, limit: MAX_KINDS, ..FailuresQuery::default() };
+    let read = async {
+        let found = statistics::failures(visit.context(), failures, After::default()).await?;
+        let mut kinds: Vec<String> = found.groups.into_iter().filter_map(|group| group.kind).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        Ok(kinds)
+    };
+    let kinds = timeout(KINDS_DEADLINE, visit.live.error_kinds.get(Some(only.unwrap_or_default()), read)).await;
+    kinds.ok().and_then(Result::ok).map(|kinds| kinds.to_vec()).unwrap_or_default()
+}
+
+/// Type of a search that names one.
+fn only_type(query: &TaskQuery) -> Option<String> {
+    query.terms.iter().find_map(|term| match &term.test {
+        Test::Text(Qualifier::Type, names) if !term.negated && names.len() == 1 => names.first().cloned(),
+        _ => None,
+    })
+}
+
+pub(super) async fn search_page(visit: &Visit, listing: &Listing) -> Result<TaskPage, ApiError> {
     let cursor = visit.query.get("cursor").map(str::to_owned);
-    next_page(visit, text, Paging { cursor, ..Paging::default() }).await
+    next_page(visit, listing, Paging { cursor, ..Paging::default() }).await
 }
 
 /// Searches until a page is full, the list ends, or the time is over.
-async fn search_pages(visit: &Visit, text: &str) -> Result<TaskPage, ApiError> {
-    let mut page = search_page(visit, text).await?;
+async fn search_pages(visit: &Visit, listing: &Listing) -> Result<TaskPage, ApiError> {
+    let mut page = search_page(visit, listing).await?;
     while page.stopped_early && page.tasks.len() < PAGE && scan_time() > MIN_SCAN {
         let paging = Paging { cursor: page.next.take(), limit: PAGE - page.tasks.len() };
-        page.append(next_page(visit, text, paging).await?);
+        page.append(next_page(visit, listing, paging).await?);
     }
     Ok(page)
 }
 
-async fn next_page(visit: &Visit, text: &str, paging: Paging) -> Result<TaskPage, ApiError> {
-    let query = TaskQuery::parse(text).map_err(|mistake| bad_query(text, mistake))?;
-    list::list(visit.context(), query, paging, After::default(), scan_time()).await
+async fn next_page(visit: &Visit, listing: &Listing, paging: Paging) -> Result<TaskPage, ApiError> {
+    let query = TaskQuery::parse(&listing.q).map_err(|mistake| bad_query(&listing.q, mistake))?;
+    list::list_sorted(visit.context(), query, listing.sort, paging, After::default(), scan_time()).await
 }
 
 /// Page of the task whose id is the whole search.
@@ -110,83 +222,33 @@ async fn path_of_id(visit: &Visit, text: &str) -> Option<String> {
     Some(task_path(task.id.as_str()))
 }
 
-/// Search with other states, and without its page.
-fn with_state(query: &TaskQuery, state: Option<State>) -> String {
-    let is_state = |term: &Term| matches!(term.test, Test::State(_)) && !term.negated;
-    let mut terms: Vec<Term> = query.terms.iter().filter(|term| !is_state(term)).cloned().collect();
-    terms.extend(state.map(|state| Term { negated: false, test: Test::State(vec![state]) }));
-    TaskQuery { terms }.to_string()
-}
-
-/// Whether the search restricts only types, states and levels, which have counters.
-fn is_counted(query: &TaskQuery) -> bool {
-    query.terms.iter().all(|term| {
-        !term.negated && matches!(term.test, Test::Text(Qualifier::Type, _) | Test::State(_) | Test::Level(_))
-    })
-}
-
-/// States as quick filters. Counters know the number of tasks of all levels only: a list of roots has no numbers.
-fn tabs(view: &View, query: &TaskQuery, types: Option<&[TypeDocument]>) -> Markup {
-    let counts = types.filter(|_| is_counted(query)).map(|types| counts_of(query, types)).unwrap_or_default();
-    let chosen = chosen_states(query);
-    let states: Vec<State> =
-        State::ALL.into_iter().filter(|state| counts.contains_key(state) || chosen.contains(state)).collect();
-    let number = |state: &State| counts.get(state).filter(|_| query.level() == TreeLevel::Any);
-    html! {
-        nav.tabs aria-label="states" {
-            a href=(view.search(&with_state(query, None))) aria-current=[chosen.is_empty().then_some("page")] { "All" }
-            @for state in states {
-                a class=(tone(state)) href=(view.search(&with_state(query, Some(state))))
-                    aria-current=[chosen.contains(&state).then_some("page")] {
-                    (word(state)) @if let Some(n) = number(&state) { " " span.number { (count(n)) } }
-                }
-            }
-        }
-    }
-}
-
-/// States that the search selects.
-fn chosen_states(query: &TaskQuery) -> Vec<State> {
-    let states = query.terms.iter().filter_map(|term| match &term.test {
-        Test::State(states) if !term.negated => Some(states),
-        _ => None,
-    });
-    states.flatten().copied().collect()
-}
-
-fn counts_of(query: &TaskQuery, listed: &[TypeDocument]) -> BTreeMap<State, u64> {
-    let named = query.terms.iter().find_map(|term| match &term.test {
-        Test::Text(Qualifier::Type, names) => Some(names),
-        _ => None,
-    });
-    let is_selected = |listed: &&TypeDocument| named.is_none_or(|names| names.contains(&listed.name));
-    totals(listed.iter().filter(is_selected))
-}
-
-fn listed(visit: &Visit, query: &TaskQuery, text: &str, page: &TaskPage, causes: &Causes) -> Markup {
+fn listed(visit: &Visit, listing: &Listing, query: &TaskQuery, page: &TaskPage, causes: &Causes) -> Markup {
     let view = &visit.view;
-    let first = visit.query.is_set("cursor").then(|| view.search(text));
+    let first = visit.query.is_set("cursor").then(|| listing.url(view));
     let looked = looked_at(visit, page);
-    let choice = view.may(Role::Operate).then_some(Choice { query: text, total: page.total });
+    let sorts: Vec<TaskSort> = TaskSort::ALL.into_iter().filter(|sort| list::can_sort(query, *sort)).collect();
+    let found = FoundTasks { tasks: &page.tasks, listing, sorts: &sorts, causes, total: page.total };
     html! {
         @for id in &page.missing { p.notice.attention { "There is no task " code { (id) } "." } }
         @if page.tasks.is_empty() {
-            (nothing(view, query, page, looked, &visit.api.types.declared_params()))
+            (nothing(visit, listing, query, page, looked))
         } @else {
-            section.panel { (selectable_tasks(view, &page.tasks, choice.as_ref(), causes)) }
+            section.panel { (found_tasks(view, &found, view.may(Role::Operate))) }
         }
         @match page.next.as_deref() {
             Some(cursor) if page.stopped_early => {
-                @let looked = looked.to_string();
-                @let next = view.url_with("/search", &[("q", text), ("cursor", cursor), ("looked", &looked)]);
-                (pager_of_search(first.as_deref(), Some(&next)))
+                @let query = listing.query(&[("cursor", cursor), ("looked", &looked.to_string())]);
+                (pager_of_search(first.as_deref(), Some(&view.url(&format!("/search?{query}")))))
             }
             next => {
-                @let next = next.map(|cursor| view.url_with("/tasks", &[("q", text), ("cursor", cursor)]));
-                (pager(first.as_deref(), next.as_deref(), ""))
+                @let next = next.map(|cursor| view.url(&format!("/tasks?{}", listing.query(&[("cursor", cursor)]))));
+                @if listing.sort == TaskSort::Newest { (pager(first.as_deref(), next.as_deref(), "")) }
+                @else { (pager_of_oldest(first.as_deref(), next.as_deref(), "")) }
             }
         }
-        p.quiet { (source(page, looked)) }
+        (summary(page, first.is_none(), looked))
+        (listing.export_links(view))
+        (listing.column_form(view))
     }
 }
 
@@ -197,7 +259,8 @@ fn looked_at(visit: &Visit, page: &TaskPage) -> u64 {
 }
 
 /// Contents of an empty list.
-fn nothing(view: &View, query: &TaskQuery, page: &TaskPage, looked: u64, params: &BTreeSet<String>) -> Markup {
+fn nothing(visit: &Visit, listing: &Listing, query: &TaskQuery, page: &TaskPage, looked: u64) -> Markup {
+    let (view, params) = (&visit.view, visit.api.types.declared_params());
     html! {
         @if query.terms.is_empty() {
             (empty("No task has been submitted yet. Submit one:", &["kafleet submit echo '{\"hello\": \"world\"}'"]))
@@ -207,15 +270,15 @@ fn nothing(view: &View, query: &TaskQuery, page: &TaskPage, looked: u64, params:
                     "No match so far. The search stopped after scanning " (counted(looked, "task", "tasks"))
                     ": a time, a tree, or a state of running or failed tasks shortens it."
                 }
-                (exclusions(view, query, page))
-                (unsearched(query, params))
+                (exclusions(view, listing, query, page))
+                (unsearched(query, &params))
             }
         } @else {
             div.empty {
                 p { @if is_of_roots(query, page) { "No root task matches this search." } @else { "No task matches this search." } }
-                (exclusions(view, query, page))
-                (unsearched(query, params))
-                @if query.level() == TreeLevel::Roots { p { (below_roots(view, query, page.other_levels)) } }
+                (exclusions(view, listing, query, page))
+                (unsearched(query, &params))
+                @if query.level() == TreeLevel::Roots { p { (below_roots(view, listing, query, page.other_levels)) } }
             }
         }
     }
@@ -227,8 +290,8 @@ fn is_of_roots(query: &TaskQuery, page: &TaskPage) -> bool {
 }
 
 /// Tasks of other levels that match a search for roots.
-fn below_roots(view: &View, query: &TaskQuery, other: Option<OtherLevels>) -> Markup {
-    let url = view.search(&query.clone().at_level(TreeLevel::Any).to_string());
+fn below_roots(view: &View, listing: &Listing, query: &TaskQuery, other: Option<OtherLevels>) -> Markup {
+    let url = listing.url_of(view, &query.clone().at_level(TreeLevel::Any).to_string());
     html! {
         @match other {
             Some(OtherLevels { tasks, exact }) => {
@@ -263,7 +326,7 @@ fn unsearched(query: &TaskQuery, params: &BTreeSet<String>) -> Markup {
 }
 
 /// Conditions that exclude tasks, each with the search without it.
-fn exclusions(view: &View, query: &TaskQuery, page: &TaskPage) -> Markup {
+fn exclusions(view: &View, listing: &Listing, query: &TaskQuery, page: &TaskPage) -> Markup {
     let scanned = page.scanned.unwrap_or_default();
     let without = |text: &str| {
         let terms = query.terms.iter().filter(|term| term.to_string() != text).cloned().collect();
@@ -275,7 +338,7 @@ fn exclusions(view: &View, query: &TaskQuery, page: &TaskPage) -> Markup {
                 @for ExcludedTerm { term, tasks } in &page.excluded {
                     li {
                         code { (visible(term)) } " excludes " (count(tasks)) " of " (counted(scanned, "task", "tasks")) ". "
-                        @if query.terms.len() > 1 { a href=(view.search(&without(term))) { "Search without it" } }
+                        @if query.terms.len() > 1 { a href=(listing.url_of(view, &without(term))) { "Search without it" } }
                     }
                 }
             }
@@ -283,38 +346,101 @@ fn exclusions(view: &View, query: &TaskQuery, page: &TaskPage) -> Markup {
     }
 }
 
-/// Index that the tasks come from, and the effort of the search.
-fn source(page: &TaskPage, looked: u64) -> Markup {
+/// Number of the tasks that match, their order, and the effort of the search. The index that they come from is a title.
+fn summary(page: &TaskPage, is_first: bool, looked: u64) -> Markup {
     html! {
-        (source_name(page.source))
-        @if let Some(total) = page.total { "; " (count(total)) " match in all" }
-        @if page.scanned.is_some() {
-            "; looked at " (count(looked)) " tasks"
-            @if let Some(to) = page.scanned_to.as_deref().filter(|_| page.stopped_early || page.next.is_some()) {
-                ", back to " (time(to))
+        p.quiet title=(source_name(page.source)) {
+            (scope(page, is_first))
+            @if page.scanned.is_some() {
+                "; looked at " (count(looked)) " tasks"
+                @if let Some(to) = page.scanned_to.as_deref().filter(|_| page.stopped_early || page.next.is_some()) {
+                    ", back to " (time(to))
+                }
             }
+            "."
         }
-        "."
+    }
+}
+
+/// Number of the tasks that match, as far as it is known, and their order.
+fn scope(page: &TaskPage, is_first: bool) -> String {
+    let order = order(page);
+    let listed = page.tasks.len() as u64;
+    match (page.sorted, page.total) {
+        (Some(sorted), _) if !sorted.all => {
+            format!("{order}, of the newest {} that match", counted(sorted.tasks, "task", "tasks"))
+        }
+        (Some(sorted), _) => format!("{}, {order}", counted(sorted.tasks, "task", "tasks")),
+        (None, Some(total)) => format!("{}, {order}", counted(total, "task", "tasks")),
+        (None, None) if is_first && page.next.is_none() => format!("{}, {order}", counted(listed, "task", "tasks")),
+        (None, None) => format!("{} on this page, {order}", counted(listed, "task", "tasks")),
+    }
+}
+
+const fn order(page: &TaskPage) -> &'static str {
+    match (page.sort, page.source) {
+        (TaskSort::Oldest, _) => "oldest first",
+        (TaskSort::Longest, _) => "longest in their state first",
+        (TaskSort::Newest, Some(ListSource::Tree)) => "parents before children",
+        (TaskSort::Newest, Some(ListSource::Errors)) => "last ended first",
+        (TaskSort::Newest, Some(ListSource::Trees)) => "newest tree first",
+        (TaskSort::Newest, _) => "newest first",
     }
 }
 
 const fn source_name(source: Option<ListSource>) -> &'static str {
     match source {
-        Some(ListSource::Ids) => "The tasks of these ids",
-        Some(ListSource::Tree) => "From the tree",
-        Some(ListSource::States) => "From the indexes by type and state",
-        Some(ListSource::Errors) => "From the indexes of failed tasks by error, the last ended first",
-        Some(ListSource::Trees) => "From all trees, the newest first",
-        Some(ListSource::Roots) | None => "From the index of all roots, the newest first",
+        Some(ListSource::Ids) => "the tasks of these ids",
+        Some(ListSource::Tree) => "from the tree",
+        Some(ListSource::States) => "from the indexes by type and state",
+        Some(ListSource::Errors) => "from the indexes of failed tasks by error",
+        Some(ListSource::Trees) => "from all trees",
+        Some(ListSource::Roots) | None => "from the index of all roots",
     }
 }
 
-fn lines(text: &str, problem: Option<&Problem>) -> Vec<String> {
+fn lines(listing: &Listing, problem: Option<&Problem>) -> Vec<String> {
     if problem.is_some() {
         return Vec::new();
     }
-    if text.is_empty() {
-        return vec!["kafleet list".to_owned(), curl_get("/v1/tasks")];
+    let Listing { q, sort, .. } = listing;
+    let sort = if *sort == TaskSort::Newest { String::new() } else { format!(" --sort {}", sort.name()) };
+    let command = format!("kafleet list{sort}");
+    if q.is_empty() {
+        return vec![command, curl_get("/v1/tasks")];
     }
-    vec![format!("kafleet list {}", quoted(text)), curl_get(&format!("/v1/tasks?{}", query_text(&[("q", text)])))]
+    let read = Listing { columns: None, ..listing.clone() };
+    vec![format!("{command} {}", quoted(q)), curl_get(&format!("/v1/tasks?{}", read.query(&[])))]
+}
+
+#[cfg(test)]
+mod tests {
+    use kafleet_documents::SortedTasks;
+
+    use super::*;
+
+    #[test]
+    fn title_names_the_search() {
+        let of = |q: &str| title(TaskQuery::parse(q).ok().as_ref());
+        assert_eq!(of("state:failed type:charge from:1h"), "failed charge, last hour · Tasks");
+        assert_eq!((of(""), of("stat:failed")), ("Tasks".into(), "Tasks".into()));
+        let long = of(&format!("tag:{}", "x".repeat(100)));
+        assert!(long.ends_with("… · Tasks") && long.chars().count() < 72, "{long}");
+    }
+
+    #[test]
+    fn scope_of_a_list_is_stated() {
+        let page = TaskPage { source: Some(ListSource::Roots), ..TaskPage::default() };
+        assert_eq!(scope(&page, true), "0 tasks, newest first");
+        assert_eq!(scope(&page, false), "0 tasks on this page, newest first");
+        let counted = TaskPage { total: Some(1_234), source: Some(ListSource::States), next: Some("x".into()), ..page };
+        assert_eq!(scope(&counted, false), "1,234 tasks, newest first");
+        let sorted = |all| TaskPage {
+            sort: TaskSort::Longest,
+            sorted: Some(SortedTasks { tasks: 10_000, all }),
+            ..TaskPage::default()
+        };
+        assert_eq!(scope(&sorted(true), true), "10,000 tasks, longest in their state first");
+        assert_eq!(scope(&sorted(false), true), "longest in their state first, of the newest 10,000 tasks that match");
+    }
 }

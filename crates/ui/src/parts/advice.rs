@@ -36,7 +36,7 @@ const fn advice(code: Code) -> Advice {
     use PageLink::{Schedule, Schema, Task, To};
     match code {
         Code::BadJson | Code::UnknownField | Code::BadField | Code::BadId | Code::UnknownParameter | Code::BadParameter
-        | Code::TooManyItems | Code::BadKillSwitch | Code::BadRequest | Code::Unauthorized | Code::Forbidden
+        | Code::TooManyItems | Code::BadKillSwitch | Code::BadView | Code::BadRequest | Code::Unauthorized | Code::Forbidden
         | Code::ForbiddenHost | Code::ForbiddenOrigin | Code::ReadOnly | Code::NotFound | Code::UnknownParent
         | Code::NoParams | Code::MethodNotAllowed | Code::BodyTimeout | Code::AlreadyDropped | Code::AlreadyRedriven
         | Code::DuplicateId | Code::AlreadyFinished | Code::TooManyAttachments | Code::NotExternal | Code::NotChangeable
@@ -51,6 +51,8 @@ const fn advice(code: Code) -> Advice {
         Code::UnknownAttachment => Page("The page of the task lists its attachments.", Task),
         Code::UnknownKillSwitch => Page("It may have been switched off.", To("/kill-switches", "All kill switches")),
         Code::TooManyKillSwitches => Page("Switch one off first.", To("/kill-switches", "All kill switches")),
+        Code::UnknownView => Page("It may have been deleted.", To("/v", "All views")),
+        Code::TooManyViews => Page("Delete one first.", To("/v", "All views")),
         Code::UnknownSchedule => Page("It may have been deleted.", To("/schedules", "All schedules")),
         Code::TooManySchedules => Page("Delete one first.", To("/schedules", "All schedules")),
         Code::DuplicateSchedule => Page("Choose another id, or edit the existing schedule.", Schedule),

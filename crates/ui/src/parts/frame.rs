@@ -34,7 +34,8 @@ const ENTRIES: [(Section, &str, &str); 7] = [
     (Section::DeadLetters, "/dead-letters", "Dead letters"),
 ];
 
-const MORE: [(&str, &str); 5] = [
+const MORE: [(&str, &str); 6] = [
+    ("/v", "Views"),
     ("/bulk", "Bulk actions"),
     ("/kill-switches", "Kill switches"),
     ("/audit", "Audit"),
@@ -100,6 +101,8 @@ pub(in super::super) struct Shell<'a> {
     pub user: Option<(Option<&'a str>, &'a str)>,
     pub theme: Theme,
     pub counts: NavigationCounts,
+    /// Names of views of tasks.
+    pub views: &'a [String],
 }
 
 /// Whole page.
@@ -111,7 +114,7 @@ pub(in super::super) fn frame(shell: &Shell<'_>, title: &str, state: Option<Stat
             (head(view, &window_title(title, state)))
             body {
                 a.skip href="#main" { "Skip to the content" }
-                (header(shell))
+                (header(shell, main))
                 (main_element(shell, title, state, main))
                 @if shell.user.is_some() { (script_elements()) }
             }
@@ -133,14 +136,16 @@ fn head(view: &View, title: &str) -> Markup {
     }
 }
 
-fn header(shell: &Shell<'_>) -> Markup {
+/// Navigation, and a search unless the page has one of its own.
+fn header(shell: &Shell<'_>, main: &Markup) -> Markup {
     let view = shell.view;
+    let has_search = main.0.contains("<input id=\"search\"");
     html! {
         header.top {
             a.brand href=(view.url("/")) { "kafleet" }
             @if let Some((user, path)) = shell.user {
                 (navigation(shell))
-                (search(view))
+                @if !has_search { (search(view)) }
                 (session(shell, user, path))
             }
         }
@@ -192,7 +197,12 @@ pub(in super::super) fn rendered(main: String) -> Markup {
 fn navigation(shell: &Shell<'_>) -> Markup {
     let view = shell.view;
     let links = links(shell);
-    let more = html! { @for (path, name) in MORE { a href=(view.url(path)) { (name) } } };
+    let more = html! {
+        @for (path, name) in MORE {
+            a href=(view.url(path)) { (name) }
+            @if path == "/v" { @for name in shell.views { a.saved href=(view.url(&format!("/v/{name}"))) { (name) } } }
+        }
+    };
     html! {
         nav.wide aria-label="main" {
             (links)

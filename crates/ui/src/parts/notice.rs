@@ -24,6 +24,8 @@ const DONE: &[(&str, &str)] = &[
     ("limits_reset", "The limits of the configuration apply again."),
     ("kill_switch_on", "The kill switch is on: matching tasks are cancelled instead of started."),
     ("kill_switch_off", "The kill switch is off."),
+    ("view_saved", "The view was saved."),
+    ("view_deleted", "The view was deleted."),
     ("schedule_created", "The schedule was created."),
     ("schedule_changed", "The schedule was changed."),
     ("schedule_deleted", "The schedule was deleted. Its tasks stay."),

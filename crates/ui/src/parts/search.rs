@@ -4,17 +4,26 @@ use kafleet_documents::Problem;
 use kafleet_model::query::{Qualifier, TaskQuery, Test, TreeLevel};
 use maud::{Markup, html};
 
+use super::listing::Listing;
+use super::pickers::{PickerNames, pickers};
 use super::{View, prose};
 
-/// Form of a search, with its level and the language on demand. `query`: the search, unless it has a mistake.
-pub(in super::super) fn search_form(view: &View, text: &str, query: Option<&TaskQuery>) -> Markup {
+/// Form of a search with its choices and its level, and the language on demand. `query`: the search, unless it has a mistake.
+pub(in super::super) fn search_form(
+    view: &View,
+    listing: &Listing,
+    query: Option<&TaskQuery>,
+    names: &PickerNames,
+) -> Markup {
     html! {
         form.searching action=(view.url("/tasks")) role="search" aria-label="Tasks" {
-            input #q name="q" type="search" value=(text) aria-label="Search" autocomplete="off" spellcheck="false"
-                placeholder="state:failed from:2h" list="suggestions";
-            @if let Some(query) = query { (levels(view, query)) }
+            input #search name="q" type="search" value=(listing.q) aria-label="Search" autocomplete="off" spellcheck="false"
+                placeholder=(example(names)) list="suggestions";
+            @if let Some(query) = query { (levels(view, listing, query)) }
             button.primary type="submit" { "Search" }
-            @if !text.is_empty() { a.button href=(view.url("/tasks")) { "Clear" } }
+            @if !listing.q.is_empty() { a.button href=(view.url("/tasks")) { "Clear" } }
+            (pickers(query, names))
+            (listing.hidden_fields())
         }
         details.more #language {
             summary { "Search language" }
@@ -23,12 +32,18 @@ pub(in super::super) fn search_form(view: &View, text: &str, query: Option<&Task
     }
 }
 
+/// Search for a type of this fleet.
+fn example(names: &PickerNames) -> String {
+    let of_type = names.types.first().map(|name| format!("type:{name} ")).unwrap_or_default();
+    format!("{of_type}state:failed from:2h")
+}
+
 /// Levels of the tasks that a search finds. Searches for ids and trees concern all levels.
-fn levels(view: &View, query: &TaskQuery) -> Markup {
+fn levels(view: &View, listing: &Listing, query: &TaskQuery) -> Markup {
     let is_fixed = query.terms.iter().any(|term| matches!(term.test, Test::Id(_) | Test::Under(_)));
     let link = |level: TreeLevel, text: &str| {
         let is_chosen = query.level() == level;
-        let url = view.search(&query.clone().at_level(level).to_string());
+        let url = listing.url_of(view, &query.clone().at_level(level).to_string());
         html! { a href=(url) aria-current=[is_chosen.then_some("page")] { (text) } }
     };
     html! {
@@ -58,8 +73,8 @@ pub(in super::super) fn language() -> Markup {
     }
 }
 
-/// Mistake in a search, marked in its text.
-pub(in super::super) fn mistake(text: &str, problem: &Problem) -> Markup {
+/// Mistake in a search, marked in its text. `url`: page of another search.
+pub(in super::super) fn mistake(text: &str, problem: &Problem, url: impl Fn(&str) -> String) -> Markup {
     let (start, end) = problem.span.map_or((0, 0), |span| (span.start, span.end));
     let part = |from: usize, to: usize| text.chars().skip(from).take(to.saturating_sub(from)).collect::<String>();
     html! {
@@ -72,9 +87,21 @@ pub(in super::super) fn mistake(text: &str, problem: &Problem) -> Markup {
                 }
             }
             p { (prose(problem.detail.strip_prefix("query parameter `q`: ").unwrap_or(&problem.detail))) }
-            @if let Some(hint) = &problem.hint { p { (prose(hint)) } }
+            @match problem.hint.as_deref().map(|hint| (hint, suggested(hint))) {
+                Some((_, Some(word))) => {
+                    @let corrected = format!("{}{word}{}", part(0, start), part(end, usize::MAX));
+                    p { "did you mean " a href=(url(&corrected)) { code { (word) } } "?" }
+                }
+                Some((hint, None)) => { p { (prose(hint)) } }
+                None => {}
+            }
         }
     }
+}
+
+/// Word that a hint suggests instead of the marked part.
+fn suggested(hint: &str) -> Option<&str> {
+    hint.strip_prefix("did you mean `")?.strip_suffix("`?")
 }
 
 #[cfg(test)]
@@ -87,7 +114,8 @@ mod tests {
         let view = View::for_tests(kafleet_config::Role::Read);
         let form = |text: &str| {
             let query = TaskQuery::parse(text).unwrap_or_default();
-            search_form(&view, text, Some(&query)).into_string()
+            let listing = Listing { q: text.to_owned(), ..Listing::default() };
+            search_form(&view, &listing, Some(&query), &PickerNames::default()).into_string()
         };
         let of_roots = form("tag:ci");
         assert!(of_roots.contains("href=\"/tasks?q=tag%3Aci\" aria-current=\"page\">roots</a>"), "{of_roots}");
@@ -101,7 +129,23 @@ mod tests {
     #[test]
     fn wrong_part_of_a_search_is_marked() {
         let problem = ApiError::new(Code::BadParameter, "`stat` is not a qualifier").span(2..6).document();
-        let marked = mistake("x stat:<b>", &problem).into_string();
+        let marked = mistake("x stat:<b>", &problem, |_| String::new()).into_string();
         assert!(marked.contains("<code>x <mark>stat</mark>:&lt;b&gt;</code>"), "{marked}");
+    }
+
+    #[test]
+    fn suggested_word_leads_to_the_corrected_search() {
+        let problem = ApiError::new(Code::BadParameter, "`stat`").hint("did you mean `state`?").span(2..6).document();
+        let view = View::for_tests(kafleet_config::Role::Read);
+        let marked = mistake("x stat:failed", &problem, |text| view.search(text)).into_string();
+        let link = "did you mean <a href=\"/tasks?q=x+state%3Afailed\"><code>state</code></a>?";
+        assert!(marked.contains(link), "{marked}");
+    }
+
+    #[test]
+    fn example_of_a_search_names_a_type_of_the_fleet() {
+        let names = PickerNames { types: vec!["charge".into()], ..PickerNames::default() };
+        assert_eq!(example(&names), "type:charge state:failed from:2h");
+        assert_eq!(example(&PickerNames::default()), "state:failed from:2h");
     }
 }

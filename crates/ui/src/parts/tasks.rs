@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use kafleet_api::read::causes::has_failed_below;
-use kafleet_documents::Status;
+use kafleet_documents::{Status, TaskSort};
 use kafleet_model::record::state::State;
 use maud::{Markup, html};
 
 use super::clock::state_time;
+use super::listing::Listing;
 use super::progress::small_progress;
 use super::state::{pill, word};
-use super::times::optional_time;
+use super::task_columns::Layout;
 use super::{View, count, first_line};
 
 /// Characters of an error in a row.
@@ -18,97 +19,82 @@ const ERROR_CHARS: usize = 80;
 
 /// Rows of tasks, or cards on narrow screens. `prefix` keeps the ids of rows apart from those of other lists.
 pub(in super::super) fn task_table(view: &View, prefix: &str, tasks: &[Status]) -> Markup {
-    table(view, prefix, tasks, false, &Causes::new())
+    let causes = Causes::new();
+    table(&Layout { view, prefix, causes: &causes, is_selectable: false, listing: None, sorts: &[] }, tasks)
 }
 
 /// Descendants through which listed tasks failed, by the id of the listed task.
 pub(in super::super) type Causes = BTreeMap<String, Status>;
 
-/// Search whose tasks can be selected.
-pub(in super::super) struct Choice<'a> {
-    pub query: &'a str,
+/// Tasks of a search.
+pub(in super::super) struct FoundTasks<'a> {
+    pub tasks: &'a [Status],
+    pub listing: &'a Listing,
+    /// Each order that the search permits.
+    pub sorts: &'a [TaskSort],
+    pub causes: &'a Causes,
     /// Number of matches, if it is known.
     pub total: Option<u64>,
 }
 
-/// Rows of tasks with the actions on selected ones. Without a choice: rows.
-pub(in super::super) fn selectable_tasks(
-    view: &View,
-    tasks: &[Status],
-    choice: Option<&Choice<'_>>,
-    causes: &Causes,
-) -> Markup {
-    let Some(choice) = choice else { return table(view, "t", tasks, false, causes) };
+/// Rows of tasks; with a form of actions on selected ones if the reader may act.
+pub(in super::super) fn found_tasks(view: &View, found: &FoundTasks<'_>, may_act: bool) -> Markup {
+    let FoundTasks { tasks, listing, sorts, causes, .. } = *found;
+    let layout = Layout { view, prefix: "t", causes, is_selectable: may_act, listing: Some(listing), sorts };
     html! {
-        form.choice action=(view.url("/bulk/new")) {
-            (table(view, "t", tasks, true, causes))
-            div.buttons {
-                label.all {
-                    input type="checkbox" name="all" value="yes"; " all "
-                    @if let Some(total) = choice.total { (count(total)) " " } "that match the search"
-                }
-                input type="hidden" name="q" value=(choice.query);
-                input type="hidden" name="selected" value="yes";
-                button name="action" value="retry" { "Retry…" }
-                button name="action" value="cancel" { "Cancel…" }
-                button name="action" value="start_now" { "Start now…" }
-                span.quiet.chosen { "the selected tasks" }
+        @if may_act {
+            form.choice action=(view.url("/bulk/new")) {
+                (table(&layout, tasks))
+                (selection_bar(found))
             }
+        } @else { (table(&layout, tasks)) }
+    }
+}
+
+/// Actions on the selected tasks. With the script, the bar appears with the selection.
+fn selection_bar(found: &FoundTasks<'_>) -> Markup {
+    html! {
+        div.buttons role="toolbar" aria-label="selected tasks" {
+            span.quiet.chosen { "the selected tasks" }
+            label.all {
+                input type="checkbox" name="all" value="yes"; " all "
+                @if let Some(total) = found.total { (count(total)) " " } "that match the search"
+            }
+            input type="hidden" name="q" value=(found.listing.q);
+            input type="hidden" name="selected" value="yes";
+            button name="action" value="retry" { "Retry…" }
+            button name="action" value="cancel" { "Cancel…" }
+            button name="action" value="start_now" { "Start now…" }
+            button.app type="button" data-press="copy-ids" { "Copy ids" }
+            button.app type="button" data-press="clear-selection" { "Clear" }
         }
     }
 }
 
-fn table(view: &View, prefix: &str, tasks: &[Status], selectable: bool, causes: &Causes) -> Markup {
+fn table(layout: &Layout<'_>, tasks: &[Status]) -> Markup {
     html! {
         div.scroll {
             table.tasks {
-                (headings(selectable))
-                tbody { @for task in tasks { (row(view, prefix, task, selectable, causes.get(&task.id))) } }
+                (layout.headings())
+                tbody { @for task in tasks { (row(layout, task)) } }
             }
         }
     }
 }
 
-fn headings(selectable: bool) -> Markup {
+fn row(layout: &Layout<'_>, task: &Status) -> Markup {
     html! {
-        thead {
-            tr {
-                @if selectable { th.check scope="col" { span.hidden { "Select" } } }
-                th scope="col" { "State" }
-                th scope="col" { "Task" }
-                th scope="col" { "Type" }
-                th scope="col" { "Created" }
-                th scope="col" { "Time" }
-                th.number scope="col" { "Children" }
-                th scope="col" { "Worker or error" }
-            }
-        }
-    }
-}
-
-fn row(view: &View, prefix: &str, task: &Status, selectable: bool, cause: Option<&Status>) -> Markup {
-    html! {
-        tr id={ (prefix) "-" (task.id) } data-task {
-            @if selectable {
+        tr id={ (layout.prefix) "-" (task.id) } data-task {
+            @if layout.is_selectable {
                 td.check { input type="checkbox" name="id" value=(task.id) aria-label={ "select " (task.id) }; }
             }
-            td { (pill(task.state)) }
-            td.id {
-                a href=(view.task(&task.id)) { (task.id) }
-                @if let Some(name) = &task.fields.name { span.name { (first_line(name, 60)) } }
-                @if task.superseded { span.quiet { " superseded" } }
-            }
-            td { (type_link(view, task.task_type.as_deref())) }
-            td.time { (optional_time(task.created_at.as_deref().or(task.seen_at.as_deref()))) }
-            td.span { (state_time(view, task)) }
-            td.number data-label="Children" data-none[task.children.total == 0] { (children(task)) }
-            td.detail { (detail(view, task, cause)) }
+            (layout.values(task))
         }
     }
 }
 
 /// Children that have ended, and those without success also while the task is open: its end may be hours away.
-fn children(task: &Status) -> Markup {
+pub(super) fn children(task: &Status) -> Markup {
     let children = &task.children;
     html! {
         @if children.total == 0 { span.quiet { "–" } }
@@ -120,16 +106,25 @@ fn children(task: &Status) -> Markup {
 }
 
 /// Error of a task, the one of a descendant through which it failed, or its progress and worker.
-fn detail(view: &View, task: &Status, cause: Option<&Status>) -> Markup {
+pub(super) fn detail(view: &View, task: &Status, cause: Option<&Status>) -> Markup {
     html! {
         (small_progress(task))
+        @if has_failed_below(task) || task.error.is_some() {
+            (error_of(view, task, cause))
+        } @else if let Some(worker) = &task.worker {
+            (worker_link(view, worker))
+        }
+    }
+}
+
+/// Error of a task, or the one of a descendant through which it failed.
+pub(super) fn error_of(view: &View, task: &Status, cause: Option<&Status>) -> Markup {
+    html! {
         @if has_failed_below(task) {
             (failed_below(view, task, cause))
         } @else if let Some(error) = &task.error {
             span.error[task.state != State::Cancelled].quiet[task.state == State::Cancelled]
                 title=(first_line(&error.text(), 400)) { (first_line(&error.text(), ERROR_CHARS)) }
-        } @else if let Some(worker) = &task.worker {
-            (worker_link(view, worker))
         }
     }
 }

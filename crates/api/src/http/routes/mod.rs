@@ -14,6 +14,7 @@ use std::sync::LazyLock;
 
 mod bulk;
 mod dead_letters;
+mod export;
 mod fleet;
 pub(crate) mod route;
 mod schedules;
@@ -21,6 +22,7 @@ mod statistics;
 pub mod system;
 mod task_query;
 pub mod tasks;
+mod views;
 
 use route::Route;
 
@@ -33,6 +35,8 @@ static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| {
         system::all(),
         schedules::all(),
         statistics::all(),
+        views::all(),
+        export::all(),
     ];
     groups.into_iter().flatten().collect()
 });

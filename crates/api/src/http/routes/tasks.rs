@@ -6,7 +6,7 @@ use kafleet_config::Role;
 use kafleet_documents::diagram::{Format, mermaid};
 use kafleet_documents::{
     AppendLog, AttachmentDocument, BatchOutcome, CancelOutcome, CancelTask, CreateTask, LogDocument, PatchTask, Report,
-    RetryTask, StartTask, Status, TaskPage, TreeNode,
+    RetryTask, StartTask, Status, TaskPage, TaskSort, TreeNode,
 };
 use kafleet_model::json::JsonError;
 use kafleet_model::query::{MAX_QUERY_BYTES, TaskQuery};
@@ -70,6 +70,16 @@ parameter! {
         name: "atomic",
         description: "Create all items or none, in one transaction: up to 1,000 tasks of one tree.",
         schema: r#"{"type": "boolean", "default": false}"#,
+    }, |query, name| query.parsed(name)?.unwrap_or_default()
+}
+
+parameter! {
+    /// Order of the listed tasks.
+    Sort(TaskSort) = Parameter {
+        name: "sort",
+        description: "Order. `oldest` and `longest`, the time of open tasks in their state, sort the newest 10,000 tasks that \
+                      match at most (`sorted` states how many), and need an indexed state, a tree, ids or `from`.",
+        schema: r#"{"type": "string", "enum": ["newest", "oldest", "longest"], "default": "newest"}"#,
     }, |query, name| query.parsed(name)?.unwrap_or_default()
 }
 
@@ -333,10 +343,11 @@ async fn create_batch(
 async fn list_tasks(
     context: RequestContext,
     query: TaskQuery,
+    Sort(sort): Sort,
     page: Paging,
     after: After,
 ) -> Result<TaskPage, ApiError> {
-    list::list(context, query, page, after, MAX_SCAN_TIME).await
+    list::list_sorted(context, query, sort, page, after, MAX_SCAN_TIME).await
 }
 
 async fn get_tree(

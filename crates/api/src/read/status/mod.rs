@@ -16,6 +16,7 @@ mod since;
 
 pub use history::history;
 pub(crate) use history::last_start;
+pub(crate) use since::state_since;
 
 /// Returns the position of the last event included in a record.
 pub fn position(task: &TaskView) -> String {
@@ -51,7 +52,7 @@ pub(crate) fn open_status(task: &TaskView) -> Status {
         started_at: record.times.started_at_ms.map(time_text),
         ended_at: record.times.ended_at_ms.map(time_text),
         due_at: record.times.due_ms.map(time_text),
-        state_since: since::state_since(record).map(time_text),
+        state_since: state_since(record).map(time_text),
         progress: record.outcome.progress.clone(),
         result: record.outcome.output.clone(),
         error: record.outcome.error.as_deref().cloned(),

@@ -8,7 +8,7 @@ use super::history::last_start;
 
 /// Returns the time since which an open task is in its state, epoch milliseconds: of a task that runs the start of its attempt.
 /// `None` for ended tasks.
-pub(super) fn state_since(record: &TaskRecord) -> Option<i64> {
+pub(crate) fn state_since(record: &TaskRecord) -> Option<i64> {
     let times = &record.times;
     let newest = |kinds: &[Kind]| newest_of(record, kinds);
     match record.state {

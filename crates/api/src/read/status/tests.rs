@@ -139,7 +139,7 @@ fn started_of_a_running_attempt_adds_continuations() {
     assert_eq!(kinds(&record_with(&quick, 1)), "continuations_added succeeded");
     let record = record_with(&twice[..2], 1);
     assert_eq!(last_start(&record).map(|entry| entry.at_ms), Some(10));
-    assert_eq!(since::state_since(&record), Some(10), "it has been running since its start");
+    assert_eq!(state_since(&record), Some(10), "it has been running since its start");
     let interrupted =
         [(Started, "w", 10, None), (Interrupted, "w", 15, None), (Started, "w", 20, None), (Started, "w", 30, None)];
     assert_eq!(kinds(&record_with(&interrupted, 1)), "started interrupted started continuations_added");

@@ -131,6 +131,12 @@ impl Filter {
         !self.types.is_empty() && !self.errors.is_empty() && self.details.iter().any(fails)
     }
 
+    /// Whether the tasks that match are in an index or in a part of one that is read to its end.
+    pub(super) fn is_narrow(&self) -> bool {
+        let is_bounded = self.from_ms.is_some() || self.under.is_some() || !self.ids.is_empty();
+        is_bounded || self.has_indexed_states() || self.has_indexed_errors()
+    }
+
     /// Whether the filter restricts type or state.
     pub(super) fn filters_kind(&self) -> bool {
         !self.types.is_empty() || !self.states.is_empty()

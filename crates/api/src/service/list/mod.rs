@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use kafleet_documents::{ExcludedTerm, ListSource, OtherLevels, TaskPage};
+use kafleet_documents::{ExcludedTerm, ListSource, OtherLevels, TaskPage, TaskSort};
 use kafleet_model::error_fingerprint::{ErrorFilter, Fingerprint};
 use kafleet_model::query::{TaskQuery, Term, Test, TreeLevel};
 use kafleet_model::record::state::State;
@@ -29,6 +29,9 @@ use filter::Filter;
 
 mod all_trees;
 mod filter;
+mod sorted;
+
+pub use sorted::{can_sort, list_sorted};
 
 /// Maximum records scanned per request.
 pub(crate) const MAX_SCANNED: u64 = 10_000;
@@ -49,10 +52,19 @@ pub async fn list(
 ) -> Result<TaskPage, ApiError> {
     api.reads.wait_for_position(after).await?;
     let end = Instant::now() + scan_time;
-    let mut page: TaskPage = matches(&api.reads, query.clone(), cursor.as_deref(), limit, scan_time).await?.into();
-    if cursor.is_none() && finds_no_root(&query, &page) {
-        let left = end.saturating_duration_since(Instant::now());
-        page.other_levels = other_levels(&api.reads, query, left).await?;
+    let page: TaskPage = matches(&api.reads, query.clone(), cursor.as_deref(), limit, scan_time).await?.into();
+    if cursor.is_some() { Ok(page) } else { with_other_levels(&api.reads, query, page, end).await }
+}
+
+/// Adds the tasks of other levels to the first page of a search for roots that finds none.
+async fn with_other_levels(
+    reads: &Reads,
+    query: TaskQuery,
+    mut page: TaskPage,
+    end: Instant,
+) -> Result<TaskPage, ApiError> {
+    if finds_no_root(&query, &page) {
+        page.other_levels = other_levels(reads, query, end.saturating_duration_since(Instant::now())).await?;
     }
     Ok(page)
 }
@@ -87,15 +99,25 @@ pub async fn matches(
     let counts = counts.unwrap_or_default();
     let mut page = PageBuilder::new(limit, scan_time, parts);
     page.total = filter.is_counted().then(|| total(&filter, &counts));
-    let source = if filter.ids.is_empty() {
+    page.is_first = after.is_none();
+    let are_few = page.is_first && page.total.is_some_and(|total| total <= limit as u64);
+    let source = if are_few && has_indexed_matches(&filter, &counts) {
+        TaskSource::of_states(reads, &filter, &counts, limit)
+    } else if filter.ids.is_empty() {
         TaskSource::open(reads, &filter, &counts, after, limit).await?
     } else {
         let (tasks, missing) = reads.find_many(&filter.ids).await?;
         page.missing = missing;
         TaskSource::of_tasks(tasks, after)
     };
-    let matches = page.fill(source, &filter).await?;
+    let matches = page.fill(reads, source, &filter).await?;
     Ok(Matches { incomplete: reads.incomplete().await?, ..matches })
+}
+
+/// Whether all tasks of the types and states of a filter are in states that have an index, by the counters.
+fn has_indexed_matches(filter: &Filter, counts: &StateCounts) -> bool {
+    let mut states = counts.iter().flat_map(|(task_type, states)| states.iter().map(move |of| (task_type, of)));
+    states.all(|(task_type, (state, count))| *count == 0 || state.is_indexed() || !filter.selects(task_type, *state))
 }
 
 /// The conditions of a query one by one, to explain a search without matches.
@@ -144,6 +166,13 @@ impl<'a> TaskSource<'a> {
         tasks.retain(|task| after.as_ref().is_none_or(|after| entry_of(task) < *after));
         tasks.sort_by_cached_key(|task| std::cmp::Reverse(entry_of(task)));
         Self { tasks: Tasks::Read(tasks.into()), name: ListSource::Ids, scans: false }
+    }
+
+    /// Indexes of a filter without other conditions than types and states, if all its tasks are in them. The page has no
+    /// cursor: the counters may change before the next one, and with them the source.
+    fn of_states(reads: &'a Reads, filter: &Filter, counts: &StateCounts, limit: usize) -> Self {
+        let tasks = Tasks::Index(Merge::new(reads, state_indexes(filter, counts), None, limit + 1));
+        Self { tasks, name: ListSource::States, scans: false }
     }
 
     /// Opens the narrowest source for a filter.
@@ -208,7 +237,7 @@ fn entry_of(task: &TaskView) -> Entry {
 /// Lists the indexes that have tasks of the types and states of a filter.
 fn state_indexes(filter: &Filter, counts: &StateCounts) -> Vec<Index> {
     let states = counts.iter().flat_map(|(task_type, states)| states.keys().map(move |state| (task_type, *state)));
-    let selected = states.filter(|(task_type, state)| filter.selects(task_type, *state));
+    let selected = states.filter(|(task_type, state)| state.is_indexed() && filter.selects(task_type, *state));
     selected.map(|(task_type, state)| Index::Members { task_type: task_type.as_str().into(), state }).collect()
 }
 
@@ -260,6 +289,8 @@ impl From<Matches> for TaskPage {
             next,
             total,
             source: Some(source),
+            sort: TaskSort::Newest,
+            sorted: None,
             scanned,
             scanned_to: matches.scanned_to,
             stopped_early: matches.stopped_early,
@@ -291,6 +322,8 @@ struct PageBuilder {
     last: Option<Entry>,
     /// Number of tasks that match, if it is known.
     total: Option<u64>,
+    /// The list starts here, so that the page has all tasks that match once it has `total`.
+    is_first: bool,
     /// Ids of the query that do not exist.
     missing: Vec<TaskId>,
     parts: Vec<CountedTerm>,
@@ -309,12 +342,25 @@ enum PageEnd {
 impl PageBuilder {
     fn new(limit: usize, scan_time: Duration, parts: Vec<CountedTerm>) -> Self {
         let scan_until = Instant::now() + scan_time;
-        Self { limit, scan_until, tasks: Vec::new(), scanned: 0, last: None, total: None, missing: Vec::new(), parts }
+        Self {
+            limit,
+            scan_until,
+            tasks: Vec::new(),
+            scanned: 0,
+            last: None,
+            total: None,
+            is_first: false,
+            missing: Vec::new(),
+            parts,
+        }
     }
 
-    async fn fill(mut self, mut source: TaskSource<'_>, filter: &Filter) -> Result<Matches, ApiError> {
+    async fn fill(mut self, reads: &Reads, mut source: TaskSource<'_>, filter: &Filter) -> Result<Matches, ApiError> {
         let batch = if source.scans { BATCH } else { self.limit + 1 };
         loop {
+            if source.scans && self.has_all(reads, filter).await? {
+                return Ok(self.into_matches(&source, PageEnd::Last));
+            }
             let Some(entries) = self.next_in_time(&mut source, batch).await? else {
                 return Ok(self.into_matches(&source, PageEnd::Early));
             };
@@ -334,6 +380,18 @@ impl PageBuilder {
                 self.add_if_selected(filter, entry, task);
             }
         }
+    }
+
+    /// Whether a scan may end because the page has as many tasks as match. The counters are read again: a task that was
+    /// created meanwhile may be among those found, and an older one not.
+    async fn has_all(&mut self, reads: &Reads, filter: &Filter) -> Result<bool, ApiError> {
+        let found = self.tasks.len() as u64;
+        if !self.is_first || self.total != Some(found) {
+            return Ok(false);
+        }
+        let counted = total(filter, &reads.counts().await?);
+        self.total = Some(counted);
+        Ok(counted == found)
     }
 
     /// Reads the next entries. `None` if a scan that has got anywhere does not get them in its time.
