@@ -6,6 +6,7 @@
 mod canonical;
 mod defect;
 mod layout;
+mod merge;
 mod number;
 mod scan;
 mod slice;
