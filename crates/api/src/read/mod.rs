@@ -14,6 +14,7 @@ pub mod causes;
 pub mod consistency;
 pub(crate) mod coverage;
 pub(crate) mod cursor;
+pub(crate) mod descendants;
 pub mod failed_tasks;
 pub(crate) mod failure_roots;
 pub mod failures;
