@@ -19,6 +19,7 @@ pub mod failed_tasks;
 pub(crate) mod failure_roots;
 pub mod failures;
 pub mod fleet_feed;
+pub mod letter_counts;
 pub(crate) mod merge;
 pub mod notices;
 pub(crate) mod own_failed;

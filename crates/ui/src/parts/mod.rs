@@ -18,6 +18,7 @@ pub(super) mod failures;
 pub(super) mod form;
 pub(super) mod frame;
 pub(super) mod json;
+pub(super) mod letters;
 pub(super) mod notice;
 pub(super) mod problem;
 pub(super) mod progress;
