@@ -4,7 +4,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::str::FromStr;
 use std::sync::Arc;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -15,11 +14,12 @@ use kafleet_model::record::state::State;
 use kafleet_model::statistics::aggregate::{hour_of, minute_of};
 use kafleet_model::statistics::errors::{ErrorSummary, SlowAttempt};
 use kafleet_model::statistics::{ALL, OTHERS};
-use kafleet_model::task::id::{TaskId, clip};
+use kafleet_model::task::id::TaskId;
 use kafleet_model::units::time::time_text;
 use kafleet_runtime::now_ms;
 use kafleet_store::{Entry, ErrorGroup, ErrorGroups, ErrorLevel, Index};
 
+pub use super::failure_groups::{FailuresBy, FailuresSort};
 use super::letter_counts::LetterCounts;
 use super::statistics::MAX_CONCURRENT_READS;
 use crate::backends::stored;
@@ -123,56 +123,6 @@ fn attempt_document((attempt, name): (SlowAttempt, Arc<str>)) -> SlowestAttempt 
         worker: attempt.worker.as_deref().map(str::to_owned),
         took_ms: attempt.took_ms,
         ended_at: time_text(attempt.ended_at_ms),
-    }
-}
-
-/// Groups of a list of failed tasks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FailuresBy {
-    /// Type, kind and similar message of the error.
-    #[default]
-    Message,
-    /// Type and kind of the error.
-    Kind,
-    /// Type of the root, with type and kind of the error.
-    Root,
-}
-
-/// Order of groups.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FailuresSort {
-    /// Most tasks first.
-    #[default]
-    Count,
-    /// First task the newest first.
-    First,
-    /// Last task the newest first.
-    Last,
-}
-
-impl FromStr for FailuresBy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "message" => Ok(Self::Message),
-            "kind" => Ok(Self::Kind),
-            "root" => Ok(Self::Root),
-            other => Err(format!("`{}` is no grouping: use `message`, `kind` or `root`", clip(other))),
-        }
-    }
-}
-
-impl FromStr for FailuresSort {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "count" => Ok(Self::Count),
-            "first" => Ok(Self::First),
-            "last" => Ok(Self::Last),
-            other => Err(format!("`{}` is no order: use `count`, `first` or `last`", clip(other))),
-        }
     }
 }
 

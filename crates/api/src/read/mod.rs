@@ -16,6 +16,7 @@ pub(crate) mod coverage;
 pub(crate) mod cursor;
 pub(crate) mod descendants;
 pub mod failed_tasks;
+pub(crate) mod failure_groups;
 pub(crate) mod failure_roots;
 pub mod failures;
 pub mod fleet_feed;
