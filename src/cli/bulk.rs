@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::exit::{Code, Outcome};
 use super::globals::Globals;
 use super::list::check_query;
-use super::output::{Field, Output, Rows};
+use super::output::{Field, Output, Rows, one_line};
 use super::wait;
 
 #[derive(Debug, Subcommand)]
@@ -73,11 +73,16 @@ async fn request_action(action: BulkAction, args: BulkArgs, globals: &Globals) -
     let (q, ids) = (args.query, args.id);
     if args.preview {
         let searched = q.as_deref().is_some_and(finds_roots);
-        let selection = BulkSelection { action, q, ids };
+        let selection = BulkSelection { action, q, ids, letters: None, patch: None };
         let preview: BulkPreview = client.post(&["v1", "bulk", "preview"], Some(&selection)).await?;
-        return show_preview(&preview, searched, &output);
+        show_preview(&preview, "tasks", &output)?;
+        if searched && preview.matching == 0 && !output.is_json() {
+            output.line("`level:any` in the search also finds tasks below roots")?;
+        }
+        return Ok(Code::Ok);
     }
-    let request = BulkRequest { action, q, ids, limit: args.limit, reason: args.reason };
+    let (limit, reason) = (args.limit, args.reason);
+    let request = BulkRequest { action, q, ids, letters: None, patch: None, limit, reason };
     let task: Status = client.post(&["v1", "bulk"], Some(&request)).await?;
     if let Some(wait) = args.wait {
         return wait::finish(&client, &output, task, wait, started).await;
@@ -87,21 +92,20 @@ async fn request_action(action: BulkAction, args: BulkArgs, globals: &Globals) -
     Ok(Code::Ok)
 }
 
-fn show_preview(preview: &BulkPreview, searched: bool, output: &Output) -> Outcome {
+/// Prints what a bulk action would change. `noun`: tasks or dead letters.
+pub(super) fn show_preview(preview: &BulkPreview, noun: &str, output: &Output) -> Outcome {
     if output.is_json() {
         output.json(preview)?;
         return Ok(Code::Ok);
     }
     let at_least = if preview.exact { "" } else { "at least " };
-    output.line(&format!("{at_least}{} of {} matching tasks would change", preview.changing, preview.matching))?;
+    output.line(&format!("{at_least}{} of {} matching {noun} would change", preview.changing, preview.matching))?;
     for id in &preview.sample {
         output.line(&format!("  {id}"))?;
     }
-    for UnchangedTasks { cause, tasks } in &preview.unchanged {
-        output.line(&format!("{tasks} would stay as they are: {cause}"))?;
-    }
-    if searched && preview.matching == 0 {
-        output.line("`level:any` in the search also finds tasks below roots")?;
+    for UnchangedTasks { cause, tasks, example } in &preview.unchanged {
+        let example = example.as_ref().map_or_else(String::new, |example| format!(", such as: {}", one_line(example)));
+        output.line(&format!("{tasks} would stay as they are: {cause}{example}"))?;
     }
     Ok(Code::Ok)
 }

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use kafleet_documents::statistics::change_text;
-use kafleet_documents::{Audit, DurationStats, Failures, Slowest, Stats, StatsPoint, StatsSeries};
+use kafleet_documents::{Audit, DurationStats, FailureGroup, Failures, Slowest, Stats, StatsPoint, StatsSeries};
 use kafleet_model::task::parse_time;
 use kafleet_model::units::duration::Millis;
 use kafleet_model::units::time::time_text as rfc3339;
@@ -97,6 +97,9 @@ pub(super) struct FailuresArgs {
     /// Only errors whose kind, message or worker contains this text
     #[arg(long)]
     pub text: Option<String>,
+    /// Only errors with unresolved dead letters
+    #[arg(long)]
+    pub with_dead_letters: bool,
     /// Maximum number of errors
     #[arg(short = 'n', long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
     pub limit: u32,
@@ -261,6 +264,10 @@ pub(super) async fn failures(args: FailuresArgs, globals: &Globals) -> Outcome {
     if failures.at_least {
         eprint_line("counts are lower bounds: there are more failed tasks or errors than were read");
     }
+    if let Some(others) = failures.other_dead_letters.filter(|others| *others > 0) {
+        let text = "dead letters belong to no failed task; `kafleet dead-letters list --without-failure` lists them";
+        eprint_line(format_args!("{others} {text}"));
+    }
     eprint_incomplete(&failures.incomplete);
     Ok(Code::Ok)
 }
@@ -271,16 +278,28 @@ fn failures_query(args: FailuresArgs) -> Query {
     query.extend(args.kind.map(|kind| ("kind", kind)));
     query.extend(args.since.map(|since| ("since", since.to_string())));
     query.extend(args.text.map(|text| ("text", text)));
+    query.extend(args.with_dead_letters.then(|| ("with_dead_letters", "true".to_owned())));
     query
 }
 
 fn kind_rows(failures: &Failures) -> Rows {
-    let mut rows =
-        Rows::new(["TASKS", "TYPE", "KIND", "MESSAGES", "LAST 24 H", "FIRST", "LAST", "WORKERS", "NEWEST ERROR"]);
+    let mut rows = Rows::new([
+        "TASKS",
+        "LETTERS",
+        "TYPE",
+        "KIND",
+        "MESSAGES",
+        "LAST 24 H",
+        "FIRST",
+        "LAST",
+        "WORKERS",
+        "NEWEST ERROR",
+    ]);
     for group in &failures.groups {
-        let at_least = if group.messages_at_least { "≥ " } else { "" };
+        let at_least = if failures.messages_at_least { "≥ " } else { "" };
         rows.add([
             Field::Number(group.count),
+            letters(failures, group),
             Field::Text(group.task_type.clone()),
             group.kind.clone().into(),
             group.messages.map_or(Field::Empty, |messages| Field::Text(format!("{at_least}{messages}"))),
@@ -311,11 +330,12 @@ fn root_rows(failures: &Failures) -> Rows {
 }
 
 fn failure_rows(failures: &Failures) -> Rows {
-    let mut rows = Rows::new(["TASKS", "TYPE", "LAST 24 H", "LAST", "NEWEST TASK", "WORKERS", "ERROR"]);
+    let mut rows = Rows::new(["TASKS", "LETTERS", "TYPE", "LAST 24 H", "LAST", "NEWEST TASK", "WORKERS", "ERROR"]);
     for group in &failures.groups {
         let note = if group.newest_superseded { " (superseded)" } else { "" };
         rows.add([
             Field::Number(group.count),
+            letters(failures, group),
             Field::Text(group.task_type.clone()),
             Field::Text(sparkline(&group.attempts_by_hour)),
             Field::Text(group.last.clone()),
@@ -325,6 +345,15 @@ fn failure_rows(failures: &Failures) -> Rows {
         ]);
     }
     rows
+}
+
+/// Number of unresolved dead letters, if it is known.
+fn letters(failures: &Failures, group: &FailureGroup) -> Field {
+    match group.dead_letters {
+        Some(number) if failures.dead_letters_at_least => Field::Text(format!("≥ {number}")),
+        Some(number) => Field::Number(number),
+        None => Field::Empty,
+    }
 }
 
 /// Names of the workers, or their number if there are many.

@@ -34,7 +34,7 @@ async fn failed_tasks(fleet: &Fleet, count: usize) {
     fleet.folded().await;
 }
 
-async fn order(fleet: &Fleet, body: Value) -> Status {
+pub async fn order(fleet: &Fleet, body: Value) -> Status {
     let answer = fleet.request(Method::POST, "/v1/bulk").json(&body).send().await.unwrap();
     let status = answer.status();
     let text = answer.text().await.unwrap();
@@ -49,7 +49,7 @@ async fn refused(fleet: &Fleet, method: Method, path: &str, body: Value) -> (u16
 }
 
 /// Waits until a bulk action has ended.
-async fn ended(fleet: &Fleet, id: &str) -> Status {
+pub async fn ended(fleet: &Fleet, id: &str) -> Status {
     eventually("the end of the bulk action", async || {
         fleet.get::<Status>(&format!("/v1/tasks/{id}")).await.state.is_terminal()
     })
@@ -58,7 +58,7 @@ async fn ended(fleet: &Fleet, id: &str) -> Status {
     fleet.get(&format!("/v1/tasks/{id}")).await
 }
 
-fn progress(task: &Status) -> BulkProgress {
+pub fn progress(task: &Status) -> BulkProgress {
     task.progress.as_ref().map(|progress| serde_json::from_str(progress.text()).unwrap()).unwrap_or_default()
 }
 
@@ -165,7 +165,7 @@ async fn progress_lists_the_changed_tasks_and_the_causes_of_refusals() {
     assert_eq!((preview.changing, unchanged.len(), preview.tasks.len()), (2, 2, 2), "{preview:?}");
     assert!(unchanged.contains(&("not ended yet", 1)), "{unchanged:?}");
     let sample = &preview.tasks[0];
-    assert_eq!((sample.state, sample.task_type.as_deref()), (State::Failed, Some("echo")));
+    assert_eq!((sample.state, sample.task_type.as_deref()), (Some(State::Failed), Some("echo")));
     assert!(sample.error.as_deref().is_some_and(|error| error.contains("no answer from 10.0.0.7")), "{sample:?}");
     let task = order(&fleet, json!({"action": "retry", "ids": ids, "reason": "healed"})).await;
     let task = ended(&fleet, &task.id).await;
@@ -209,6 +209,8 @@ async fn bulk_action_cannot_be_forged_or_altered() {
         json!({"action": "retry", "ids": ["a b"]}),
         json!({"action": "retry", "q": "type:echo", "limit": 0}),
         json!({"action": "eat", "q": "type:echo"}),
+        json!({"action": "retry", "letters": {"type": "echo"}}),
+        json!({"action": "retry", "q": "type:echo", "patch": {"a": 1}}),
     ] {
         assert_eq!(refused(&fleet, Method::POST, "/v1/bulk", wrong.clone()).await.0, 400, "{wrong}");
     }

@@ -13,6 +13,7 @@ use kafleet_testkit::faults::{Call, read_nodes, transaction};
 use reqwest::Method;
 use serde_json::json;
 
+use crate::api::bulk::{ended, order, progress};
 use crate::api::client::{Client, problem};
 use crate::api::dead_letters::{LETTER, NewLetter, with_letters};
 use crate::api::fixture::{DEADLINE, Fleet, PARTITIONS, eventually};
@@ -32,7 +33,7 @@ impl Client {
 
 impl Fleet {
     /// Creates a failed task and its dead letter.
-    async fn dead_task(&self, id: &str, partition: i32) -> String {
+    pub async fn dead_task(&self, id: &str, partition: i32) -> String {
         self.echo(id).await;
         self.fail(id, "no").await;
         self.folded().await;
@@ -55,7 +56,7 @@ impl Fleet {
     }
 
     /// Retry requests of a task in the log, including ignored ones.
-    fn asked(&self, id: &str) -> usize {
+    pub fn asked(&self, id: &str) -> usize {
         let is_of = |event: &Event| event.kind() == Kind::RetryRequested && event.id.as_str() == id;
         let of = |number: u32| {
             let at = Partition::new(self.names.events(), number as i32);
@@ -181,10 +182,9 @@ async fn two_letters_of_one_run_start_one_run() {
     let fleet = with_letters().await;
     let first = fleet.dead_task("a", 0).await;
     let second = fleet.letter(NewLetter { headers: &[("ce_id", b"a")], ..LETTER }, 1).await;
-    let (status, outcome) = fleet.post("/v1/dead-letters/redrive", json!({"type": "echo"})).await;
-    let outcome: DeadLetterResults = serde_json::from_value(outcome).unwrap();
-    assert_eq!((status, outcome.done.len(), outcome.refused.len()), (200, 1, 1), "{outcome:?}");
-    assert!([&first, &second].iter().all(|id| **id == outcome.done[0] || **id == outcome.refused[0].letter));
+    let action = order(&fleet, json!({"action": "redrive", "ids": [first, second]})).await;
+    let progress = progress(&ended(&fleet, &action.id).await);
+    assert_eq!((progress.done, progress.skipped, progress.refused), (1, 1, 0), "{progress:?}");
     assert_eq!(fleet.asked("a"), 1);
     fleet.folded().await;
     assert!(fleet.listed("").await.is_empty(), "the other dead letter belongs to an earlier run");
@@ -347,7 +347,7 @@ async fn redrive_is_rejected_at_the_maximum_run() {
 }
 
 #[tokio::test]
-async fn outage_ends_the_redrive_of_many_letters_at_the_first_one() {
+async fn outage_ends_the_drop_of_many_letters_at_the_first_one() {
     let fleet = with_letters().await;
     let tasks = ["a", "a:b", "a:c", "a:d", "a:e"];
     for id in tasks {
@@ -356,7 +356,7 @@ async fn outage_ends_the_redrive_of_many_letters_at_the_first_one() {
     // The list reads all tasks at once, as they are in one partition.
     let reads = fleet.faults.count(read_nodes);
     fleet.faults.on(read_nodes).after(1).fail(unavailable());
-    let (status, outcome) = fleet.post("/v1/dead-letters/redrive", json!({"type": "echo"})).await;
+    let (status, outcome) = fleet.post("/v1/dead-letters/drop", json!({"type": "echo"})).await;
     assert_eq!(status, 200, "{outcome}");
     let outcome: DeadLetterResults = serde_json::from_value(outcome).unwrap();
     assert!(outcome.done.is_empty() && outcome.refused.len() == tasks.len(), "{outcome:?}");

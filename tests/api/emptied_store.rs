@@ -121,6 +121,7 @@ fn requests_about_types() -> Vec<Case> {
 fn requests_about_the_fleet() -> Vec<Case> {
     let bulk = json!({"action": "cancel", "q": "type:echo"});
     let bulk_ids = json!({"action": "cancel", "ids": ["t0"]});
+    let redrive = json!({"action": "redrive", "letters": {"type": "echo"}});
     vec![
         ("GET", "/", "", none(), Other),
         ("GET", "/healthz", "", none(), Other),
@@ -132,11 +133,12 @@ fn requests_about_the_fleet() -> Vec<Case> {
         ("GET", "/v1/bulk", "", none(), Incomplete),
         ("POST", "/v1/bulk", "", bulk.clone(), Refused),
         ("POST", "/v1/bulk", "", bulk_ids.clone(), Refused),
+        ("POST", "/v1/bulk", "", redrive.clone(), Refused),
         ("POST", "/v1/bulk/preview", "", bulk, Refused),
         ("POST", "/v1/bulk/preview", "", bulk_ids, Refused),
+        ("POST", "/v1/bulk/preview", "", redrive, Refused),
         ("GET", "/v1/dead-letters", "", none(), Incomplete),
         ("POST", "/v1/dead-letters/drop", "", json!({"type": "echo"}), Refused),
-        ("POST", "/v1/dead-letters/redrive", "", json!({"type": "echo"}), Refused),
         ("GET", "/v1/dead-letters/{letter}", "", none(), Refused),
         ("POST", "/v1/dead-letters/{letter}/drop", "", none(), Refused),
         ("POST", "/v1/dead-letters/{letter}/redrive", "", none(), Refused),

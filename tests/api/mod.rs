@@ -3,7 +3,8 @@
 
 mod atomic_batch;
 mod batch;
-mod bulk;
+pub mod bulk;
+mod bulk_redrive;
 mod cancels;
 pub mod client;
 mod control;

@@ -113,6 +113,38 @@ fn tasks_are_sorted_and_exported() {
 }
 
 #[test]
+fn dead_letters_of_a_kind_are_redriven_with_changed_params() {
+    let dev = Dev::start();
+    for id in ["one", "two"] {
+        dev.run(&["submit", "broken", "--id", id, "--retries", "0", "--wait=100s"]).exits_with(1);
+    }
+    let letters = eventually_blocking("the dead letters are listed", || {
+        let page = dev.json(&["dead-letters", "list", "--type", "broken"]);
+        let letters = page["letters"].as_array().unwrap().clone();
+        (letters.len() == 2 && letters.iter().all(|letter| letter["kind"].is_string())).then_some(letters)
+    });
+    let kind = letters[0]["kind"].as_str().unwrap().to_owned();
+    eventually_blocking("the failures count them", || {
+        let failures = dev.json(&["failures", "--by", "kind", "--with-dead-letters"]);
+        failures["groups"][0]["dead_letters"] == 2
+    });
+    dev.run(&["failures"]).exits_with(0).stdout_has(&["LETTERS"]);
+    let of_kind = ["dead-letters", "redrive", "--type", "broken", "--kind", &kind];
+    dev.run(&[&of_kind[..], &["--patch", "{\"again\": true}", "--preview"]].concat())
+        .exits_with(0)
+        .stdout_has(&["2 of 2 matching dead letters would change"]);
+    dev.run(&["dead-letters", "redrive", "--type", "broken", "--kind", "Other"])
+        .exits_with(0)
+        .stdout_has(&["0 redriven, 0 refused"]);
+    dev.run(&[&of_kind[..], &["--limit", "1"]].concat())
+        .exits_with(0)
+        .stdout_has(&["1 redriven, 0 refused"])
+        .stderr_has(&["more dead letters match"]);
+    dev.run(&["audit"]).exits_with(0).stdout_has(&["bulk_redrive"]);
+    dev.run(&["bulk", "list"]).exits_with(0).stdout_has(&["redrive type:broken kind:"]);
+}
+
+#[test]
 fn kill_switch_cancels_tasks() {
     let dev = Dev::start();
     dev.run(&["kill-switch", "on", "bad", "--type", "echo", "--reason", "wrong input"]).exits_with(0).stdout_has(&[

@@ -129,11 +129,11 @@ async fn selected_dead_letters_are_redriven(mut fleet: Fleet) {
     // Selected by type, code and time: one of four.
     fleet.gate.open();
     let chosen = json!({"type": "broken", "code": "exhausted", "to": late["at"]});
-    let outcome = call(&fleet, Method::POST, "/v1/dead-letters/redrive", chosen).await;
-    assert_eq!(
-        (&outcome["done"], &outcome["refused"], &outcome["more"]),
-        (&json!([early["id"]]), &json!([]), &json!(false))
-    );
+    let action = call(&fleet, Method::POST, "/v1/bulk", json!({"action": "redrive", "letters": chosen})).await;
+    let action = action["id"].as_str().unwrap().to_owned();
+    wait_for_state(&fleet, &action, State::Succeeded).await;
+    let result = fleet.get(&format!("/v1/tasks/{action}")).await["result"].clone();
+    assert_eq!((&result["done"], &result["changed"]), (&json!(1), &json!(["r:early"])), "{result}");
     wait_for_state(&fleet, "r:early", State::Succeeded).await;
     assert_redriven(&fleet, &early).await;
 

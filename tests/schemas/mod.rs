@@ -74,6 +74,7 @@ fn add_documents_of_tasks(generator: &mut SchemaGenerator) {
         DeadLetterDetail,
         DeadLetterSelection,
         RedriveDeadLetter,
+        DropDeadLetter,
         DeadLetterResults,
         Report,
         ReportOutcome,

@@ -138,12 +138,13 @@ impl Client<'_> {
 
     pub async fn redrive(&self, unordered: bool) {
         self.fleet.requests.retried.set(true);
-        let asked = json!({"type": task_type(unordered), "limit": 3});
-        if let Some((200, body)) = self.call(Method::POST, "/v1/dead-letters/redrive", Some(asked)).await {
-            let done = body["done"].as_array().into_iter().flatten().filter_map(Value::as_str);
-            done.for_each(|letter| {
+        let path = format!("/v1/dead-letters?type={}&limit=3", task_type(unordered));
+        let Some((200, page)) = self.call(Method::GET, &path, None).await else { return };
+        for letter in page["letters"].as_array().into_iter().flatten().filter_map(|letter| letter["id"].as_str()) {
+            let answer = self.call(Method::POST, &format!("/v1/dead-letters/{letter}/redrive"), None).await;
+            if answer.is_some_and(|(status, _)| status == 200) {
                 *self.fleet.requests.answers.borrow_mut().redrives.entry(letter.to_owned()).or_default() += 1;
-            });
+            }
         }
     }
 }

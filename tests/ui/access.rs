@@ -37,7 +37,7 @@ const FORMS: &[(&str, Role)] = &[
     ("/schedules/x/trigger", Role::Operate),
     ("/schedules/x/backfill", Role::Operate),
     ("/schedules/x/delete", Role::Operate),
-    ("/dead-letters/redrive", Role::Operate),
+    ("/bulk/new", Role::Operate),
     ("/dead-letters/drop", Role::Operate),
     ("/dead-letters/echo:0:0/redrive", Role::Operate),
     ("/dead-letters/echo:0:0/edit", Role::Operate),

@@ -1,8 +1,12 @@
 //! Failures: kinds of errors with their messages, ranges, roots; errors on other pages.
 
+use kafleet::documents::Status;
 use kafleet::model::event::{AttemptFailure, Kind, Payload};
+use reqwest::StatusCode;
+use serde_json::json;
 
-use crate::api::fixture::{Fleet, fleet};
+use crate::api::dead_letters::{LETTER, NewLetter, with_letters};
+use crate::api::fixture::{Fleet, eventually, fleet};
 use crate::api::lists::next_millisecond;
 use crate::ui::browser::Browser;
 
@@ -110,4 +114,121 @@ async fn only_rows_of_tasks_can_be_selected() {
     let browser = Browser::new(&fleet);
     browser.open("/failures").await.lacks(&["data-task"]);
     browser.open("/tasks?q=type:order+level:any").await.has(&["<tr id=\"t-ada\" data-task"]);
+}
+
+/// Failed tasks of the type `resize` with their dead letters, one of them with params of another form, a failed task without a
+/// letter, and a record that is not a task.
+async fn fleet_with_letters() -> Fleet {
+    let fleet = with_letters().await;
+    for (id, params) in
+        [("a", r#"{"url": "a", "width": 1}"#), ("b", r#"{"url": "b", "width": 1}"#), ("c", r#"{"width": 1}"#)]
+    {
+        fleet.create(json!({"type": "resize", "id": id, "params": {"url": "a", "width": 1}})).await;
+        fail(&fleet, id, "TooWide", &format!("photo {id}")).await;
+        let headers = [("ce_id", id.as_bytes())];
+        let letter = NewLetter { task_type: "resize", key: id, task: Some((id, 1)), headers: &headers, ..LETTER };
+        fleet.letter(NewLetter { value: params.as_bytes(), ..letter }, 0).await;
+    }
+    fleet.echo("other").await;
+    fail(&fleet, "other", "Timeout", "no answer").await;
+    fleet.letter(NewLetter { task: None, code: "bad_json", value: b"{oops", ..LETTER }, 0).await;
+    fleet.folded().await;
+    fleet
+}
+
+#[tokio::test]
+async fn kinds_of_errors_have_their_dead_letters() {
+    let fleet = fleet_with_letters().await;
+    let browser = Browser::new(&fleet);
+    let page = browser.open("/failures").await;
+    page.has(&["href=\"/dead-letters?type=resize&amp;kind=TooWide\">3</a>", "Timeout", "all errors"]);
+    page.has(&["href=\"/dead-letters?without_failure=true\">1 dead letter</a> belongs to no failed task"]);
+    let page = browser.open("/failures?with_dead_letters=true").await;
+    page.has(&["TooWide", "kafleet failures --with-dead-letters --by kind"]).lacks(&["Timeout"]);
+    let list = browser.open("/dead-letters?type=resize&kind=TooWide").await;
+    list.has(&["value=\"resize:0:0\"", "value=\"resize:0:2\"", "--kind TooWide", "TooWide: it would not do"]);
+    browser.open("/dead-letters?without_failure=true").await.has(&["bad_json"]).lacks(&["TooWide"]);
+    browser.open("/").await.has(&["href=\"/bulk/new?action=redrive&amp;type=resize&amp;kind=TooWide\""]);
+    browser.open("/types/resize").await.has(&["href=\"/dead-letters?type=resize&amp;kind=TooWide\">3</a>"]);
+}
+
+/// From the overview: its button, the patch, the preview and the button of the form.
+#[tokio::test]
+async fn dead_letters_of_a_kind_are_redriven_with_one_changed_param_in_four_actions() {
+    let fleet = fleet_with_letters().await;
+    let browser = Browser::new(&fleet);
+    let link = "/bulk/new?action=redrive&type=resize&kind=TooWide";
+    browser.open("/").await.has(&[&format!("href=\"{}\"", link.replace('&', "&amp;"))]);
+    let page = browser.open(link).await;
+    page.has(&["<strong>3</strong> of 3 matching dead letters would change", "Redrive 3 tasks", "Changed params"]);
+    page.has(&[
+        "dead letters of type <code>resize</code>, with an error of the kind <code>TooWide</code>",
+        "Schema of ",
+    ]);
+    page.has(&["href=\"/tasks/a\"", "href=\"/dead-letters/resize:0:0\"", "TooWide: photo a"]);
+    let patched = browser.open(&format!("{link}&patch=%7B%22width%22%3A200%7D")).await;
+    patched.has(&["<strong>2</strong> of 3 matching dead letters would change", "Redrive 2 tasks", "name=\"patch\""]);
+    patched.has(&[
+        "1: The params do not match the type's schema",
+        "such as: the changed params of <code>resize:0:2</code>",
+    ]);
+    patched.has(&["kafleet dead-letters redrive --type resize --kind TooWide --patch", "--limit 3"]);
+    let wrong = browser.open(&format!("{link}&patch=%7Bodd")).await;
+    wrong.has(&["bad_json", "{odd"]).lacks(&["Redrive 3 tasks"]);
+    let order =
+        "action=redrive&type=resize&kind=TooWide&patch=%7B%22width%22%3A200%7D&expected=2&limit=3&reason=narrower";
+    let ordered = browser.submit("/bulk/new", order).await;
+    ordered.has(&["The bulk action was requested.", "Bulk action: Redrive", "narrower", "{&quot;width&quot;:200}"]);
+    let bulk = ordered.text.split("href=\"/tasks/").nth(1).unwrap().split(['"', '/']).next().unwrap().to_owned();
+    eventually("the end", async || fleet.get::<Status>(&format!("/v1/tasks/{bulk}")).await.state.is_terminal()).await;
+    fleet.folded().await;
+    let page = browser.open(&format!("/bulk/{bulk}")).await;
+    page.has(&["2 done", "1 refused", "href=\"/dead-letters/resize:0:2\"", "the changed params of"]);
+    assert_eq!(fleet.get::<Status>("/v1/tasks/a").await.run, 2);
+    browser.open("/audit").await.has(&["bulk redrive", "narrower"]);
+    browser.open("/bulk").await.has(&["dead letters of type <code>resize</code>"]);
+}
+
+#[tokio::test]
+async fn selected_dead_letters_are_previewed_and_redriven() {
+    let fleet = fleet_with_letters().await;
+    let browser = Browser::new(&fleet);
+    let page = browser.open("/bulk/new?selected=yes&action=redrive&id=resize:0:0&id=echo:0:0").await;
+    page.has(&["<strong>2</strong> of 2 matching dead letters would change", "not a task", "2 selected dead letters"]);
+    browser.open("/bulk/new?selected=yes&action=redrive").await.has(&["No dead letter was selected."]);
+    let form = "action=redrive&id=resize:0:0&id=echo:0:0&expected=2&limit=3";
+    browser.submit("/bulk/new", form).await.has(&["2 selected dead letters"]);
+    eventually("the new run", async || fleet.get::<Status>("/v1/tasks/a").await.run == 2).await;
+}
+
+#[tokio::test]
+async fn dead_letter_of_a_task_is_found_behind_many_others() {
+    let fleet = fleet_with_letters().await;
+    for n in 0..210 {
+        let (id, at_ms) = (format!("later-{n}"), 2_000 + n);
+        fleet.letter(NewLetter { task_type: "resize", key: &id, task: Some((&id, 1)), at_ms, ..LETTER }, 1).await;
+    }
+    let browser = Browser::new(&fleet);
+    browser.open("/tasks/a").await.has(&["dead letter ", "href=\"/dead-letters/resize:0:0\""]);
+    browser.open("/tasks/other").await.lacks(&["dead letter "]);
+}
+
+#[tokio::test]
+async fn forms_of_a_dead_letter_take_a_reason_and_show_the_schema() {
+    let fleet = fleet_with_letters().await;
+    let browser = Browser::new(&fleet);
+    browser.open("/dead-letters/resize:0:1").await.has(&["TooWide", "Dead letters of this kind"]);
+    browser.open("/dead-letters/resize:0:1/edit").await.has(&[
+        "Schema of ",
+        "name=\"reason\"",
+        "TooWide: it would not do",
+    ]);
+    browser.submit("/dead-letters/resize:0:1/redrive", "reason=cured").await.has(&["The dead letter was redriven"]);
+    browser.submit("/dead-letters/resize:0:2/drop", "reason=useless").await.has(&["The dead letter was dropped."]);
+    let many = browser.open("/dead-letters/drop?type=echo").await;
+    many.has(&["name=\"reason\"", "name=\"kind\"", "a time, or an age such as 2h"]);
+    browser.submit("/dead-letters/drop", "type=echo&limit=5&reason=old").await.has(&["The dead letter was dropped."]);
+    fleet.folded().await;
+    browser.open("/audit").await.has(&["cured", "useless", "old"]);
+    assert_ne!(browser.post("/dead-letters/redrive", "type=echo").await.status, StatusCode::SEE_OTHER);
 }

@@ -18,7 +18,6 @@ pub const PLAIN: &[&str] = &[
     "/new",
     "/new/many",
     "/dead-letters",
-    "/dead-letters/redrive",
     "/dead-letters/drop",
     "/types",
     "/types/echo",
@@ -426,7 +425,7 @@ async fn newest_errors_are_shown_beside_many_larger_ones() {
     for part in [attention, errors] {
         assert!(part.contains("the_newest_reason"), "{part}");
     }
-    let badge = format!("title=\"errors in the last hour\">{}<", LARGER + 1);
+    let badge = format!("<span class=\"badge\">{}</span>", LARGER + 1);
     eventually("the number of errors", async || browser.open("/help").await.text.contains(&badge)).await;
 }
 

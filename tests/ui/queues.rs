@@ -188,7 +188,7 @@ async fn long_lists_have_pages() {
 }
 
 #[tokio::test]
-async fn dead_letters_are_grouped_by_error_and_counted_in_the_navigation() {
+async fn dead_letters_are_filtered_and_counted_in_the_title_of_the_failures() {
     let fleet = with_letters().await;
     for n in 0..4 {
         let (task_type, code) = if n == 3 { ("resize", "schema") } else { ("echo", "exhausted") };
@@ -196,15 +196,17 @@ async fn dead_letters_are_grouped_by_error_and_counted_in_the_navigation() {
     }
     let browser = Browser::new(&fleet);
     let page = browser.open("/dead-letters").await;
-    page.has(&[
-        "By error",
-        "of all 4",
-        "href=\"/dead-letters?type=echo&amp;code=exhausted\">3</a>",
-        "code=schema\">1</a>",
-    ]);
-    browser.open("/dead-letters?type=echo").await.lacks(&["By error"]);
+    page.has(&["of no failed task", "value=\"echo:0:0\"", "value=\"resize:0:0\""]).lacks(&["looked at"]);
+    browser.open("/dead-letters?type=echo").await.has(&["Redrive matching…"]).lacks(&["value=\"resize:0:0\""]);
+    browser.open("/dead-letters?kind=KeyError").await.has(&["No unresolved dead letter matches these filters."]);
+    browser.open("/dead-letters?without_failure=true").await.has(&["--without-failure", "value=\"resize:0:0\""]);
+    browser.open("/failures").await.has(&[">4 dead letters</a> belong to no failed task"]);
     eventually("the counts", async || {
-        browser.open("/help").await.text.contains("title=\"unresolved dead letters\">4</span>")
+        browser
+            .open("/help")
+            .await
+            .text
+            .contains("title=\"0 kinds of errors in the last hour, 4 unresolved dead letters\"")
     })
     .await;
 }
@@ -214,7 +216,7 @@ async fn navigation_counts_the_errors_of_the_last_hour() {
     let fleet = fleet_with_tree().await;
     let browser = Browser::new(&fleet);
     eventually("the counts", async || {
-        browser.open("/help").await.text.contains("title=\"errors in the last hour\">1</span>")
+        browser.open("/help").await.text.contains("title=\"1 kind of error in the last hour, 0 unresolved dead letters\">Failures <span class=\"badge\">1</span>")
     })
     .await;
 }

@@ -1,7 +1,10 @@
 //! Documents for listing and resolving dead letters.
 
+use std::fmt;
+
 use kafleet_model::event::ErrorInfo;
 use kafleet_model::json::RawJson;
+use kafleet_model::query::quoted;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -88,7 +91,7 @@ pub struct DeadLetterDetail {
 /// Maximum of [`DeadLetterSelection::limit`].
 pub const MAX_SELECTED: usize = 1_000;
 
-/// `POST /v1/dead-letters/redrive` and `/drop`: filter for dead letters; the newest `limit` matches are selected.
+/// `POST /v1/dead-letters/drop`: filter for dead letters; the newest `limit` matches are dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeadLetterSelection {
@@ -96,6 +99,12 @@ pub struct DeadLetterSelection {
     pub task_type: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
+    /// Only letters of tasks that ended with an error of this kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Only letters of tasks that ended with this error: its `error` in `GET /v1/failures`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
     /// Only records dead-lettered at or after this time (RFC 3339 or epoch milliseconds).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
@@ -105,6 +114,69 @@ pub struct DeadLetterSelection {
     /// Maximum number of dead letters, 1 to 1,000. Default 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
+    /// Reason, recorded in the histories of the tasks and in the audit log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Dead letters of a type for a bulk action.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeadLetterFilter {
+    #[serde(rename = "type")]
+    pub task_type: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// Only letters of tasks that ended with an error of this kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Only letters of tasks that ended with this error: its `error` in `GET /v1/failures`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Only records dead-lettered at or after this time (RFC 3339 or epoch milliseconds).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// Only records dead-lettered before this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+}
+
+impl DeadLetterSelection {
+    /// Conditions of the selection.
+    pub fn filter(&self) -> DeadLetterFilter {
+        DeadLetterFilter {
+            task_type: self.task_type.clone(),
+            code: self.code.clone(),
+            kind: self.kind.clone(),
+            error: self.error.clone(),
+            from: self.from.clone(),
+            to: self.to.clone(),
+        }
+    }
+}
+
+impl DeadLetterFilter {
+    /// Names and values of the conditions, as parameters of a request and options of the command line.
+    pub fn conditions(&self) -> Vec<(&'static str, &str)> {
+        let optional = [
+            ("code", &self.code),
+            ("kind", &self.kind),
+            ("error", &self.error),
+            ("from", &self.from),
+            ("to", &self.to),
+        ];
+        let optional = optional.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
+        std::iter::once(("type", &*self.task_type)).chain(optional).collect()
+    }
+}
+
+/// The conditions, in the form of a search.
+impl fmt::Display for DeadLetterFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let conditions: Vec<String> =
+            self.conditions().into_iter().map(|(name, value)| format!("{name}:{}", quoted(value))).collect();
+        f.write_str(&conditions.join(" "))
+    }
 }
 
 /// `POST /v1/dead-letters/{letter}/redrive`: changes of the record.
@@ -114,6 +186,18 @@ pub struct RedriveDeadLetter {
     /// Params instead of those of the record; checked against the schema of the type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub params: Option<RawJson>,
+    /// Reason, recorded in the history of the task and in the audit log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// `POST /v1/dead-letters/{letter}/drop`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DropDeadLetter {
+    /// Reason, recorded in the history of the task and in the audit log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// Result per dead letter.

@@ -177,7 +177,7 @@ pub struct SlowestAttempt {
 }
 
 /// Failed tasks by type and error: `GET /v1/failures`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Failures {
     /// Groups, largest first by default.
     pub groups: Vec<FailureGroup>,
@@ -186,6 +186,16 @@ pub struct Failures {
     /// A partition has more than 200 errors of a type, a text was searched in more than 200 errors, or, by root, not all
     /// failed tasks were read: counts are lower bounds, and rare errors are missing.
     pub at_least: bool,
+    /// There may be more messages of the kinds: a partition has more than 200 errors of a type.
+    #[serde(default)]
+    pub messages_at_least: bool,
+    /// There are more unresolved dead letters than were counted, the newest 5,000: their numbers are lower bounds.
+    #[serde(default)]
+    pub dead_letters_at_least: bool,
+    /// Number of unresolved dead letters that belong to no failed task: records that are not tasks, and tasks whose record
+    /// has been removed; `null` while it is not known.
+    #[serde(default)]
+    pub other_dead_letters: Option<u64>,
     /// Log time since which the counted tasks ended; `null`: all retained tasks are counted.
     #[serde(default)]
     pub since: Option<String>,
@@ -212,12 +222,12 @@ pub struct FailureGroup {
     /// The same of all retained tasks.
     #[serde(default)]
     pub retained: u64,
+    /// Number of unresolved dead letters of the retained tasks; `null` while it is not known, and by root.
+    #[serde(default)]
+    pub dead_letters: Option<u64>,
     /// Number of different messages of the counted tasks; only by kind.
     #[serde(default)]
     pub messages: Option<u64>,
-    /// There may be more messages: a partition has more than 200 errors of a type.
-    #[serde(default)]
-    pub messages_at_least: bool,
     /// Type of the roots of the tasks, and number of the roots; only by root.
     #[serde(default)]
     pub root_type: Option<String>,

@@ -28,7 +28,6 @@ use visit::{Show, Submit};
 
 mod cache;
 mod forms;
-mod letters;
 mod live;
 mod navigation;
 mod pages;
@@ -73,11 +72,11 @@ macro_rules! call {
 }
 
 use Role::{Operate, Submit as SubmitRole};
-use Section::{DeadLetters, Failures, More, New, Overview, Schedules, Tasks, Types, Workers};
+use Section::{Failures, More, New, Overview, Schedules, Tasks, Types, Workers};
 use pages::{
-    audit, bulk, bulk_action, circuit_forms, dead_letter_forms, dead_letters, export, failures, help, kill_switches,
-    log, new, new_many, overview, raw, schedule_forms, schedules, system, task, task_edit, task_forms, tasks, timeline,
-    tree, type_forms, type_page, types, views, workers,
+    audit, bulk, bulk_action, circuit_forms, dead_letter, dead_letter_forms, dead_letters, export, failures, help,
+    kill_switches, log, new, new_many, overview, raw, schedule_forms, schedules, system, task, task_edit, task_forms,
+    tasks, timeline, tree, type_forms, type_page, types, views, workers,
 };
 
 #[rustfmt::skip]
@@ -104,14 +103,13 @@ static PAGES: &[Page] = &[
     form("/tasks/{id}/attach", SubmitRole, Tasks, call!(task_edit::show_attach), call!(task_edit::attach)),
     form("/new", SubmitRole, New, call!(new::show), call!(new::submit)),
     form("/new/many", SubmitRole, New, call!(new_many::show), call!(new_many::submit)),
-    page("/dead-letters", DeadLetters, "fleet", call!(dead_letters::list)),
-    form("/dead-letters/redrive", Operate, DeadLetters, call!(dead_letter_forms::show_redrive_many), call!(dead_letter_forms::redrive_many)),
-    form("/dead-letters/drop", Operate, DeadLetters, call!(dead_letter_forms::show_drop_many), call!(dead_letter_forms::drop_many)),
-    page("/dead-letters/{letter}", DeadLetters, "fleet", call!(dead_letters::show)),
-    form("/dead-letters/{letter}/redrive", Operate, DeadLetters, call!(dead_letter_forms::show_redrive), call!(dead_letter_forms::redrive)),
-    form("/dead-letters/{letter}/edit", Operate, DeadLetters, call!(dead_letter_forms::show_edit), call!(dead_letter_forms::edit)),
-    form("/dead-letters/{letter}/drop", Operate, DeadLetters, call!(dead_letter_forms::show_drop), call!(dead_letter_forms::drop)),
     page("/failures", Failures, "fleet", call!(failures::show)),
+    page("/dead-letters", Failures, "fleet", call!(dead_letters::list)),
+    form("/dead-letters/drop", Operate, Failures, call!(dead_letter_forms::show_drop_many), call!(dead_letter_forms::drop_many)),
+    page("/dead-letters/{letter}", Failures, "fleet", call!(dead_letter::show)),
+    form("/dead-letters/{letter}/redrive", Operate, Failures, call!(dead_letter_forms::show_redrive), call!(dead_letter_forms::redrive)),
+    form("/dead-letters/{letter}/edit", Operate, Failures, call!(dead_letter_forms::show_edit), call!(dead_letter_forms::edit)),
+    form("/dead-letters/{letter}/drop", Operate, Failures, call!(dead_letter_forms::show_drop), call!(dead_letter_forms::drop)),
     page("/types", Types, "fleet", call!(types::list)),
     page("/types/{type}", Types, "type:{}", call!(type_page::show)),
     form("/types/{type}/pause", Operate, Types, call!(type_forms::show_pause), call!(type_forms::pause)),

@@ -26,7 +26,6 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::cache::SharedMains;
-use super::letters::Summaries;
 use super::navigation::SharedCounts;
 use super::refresh_limiter::RefreshLimiter;
 use super::response::with_security_headers;
@@ -50,6 +49,8 @@ const WORKERS_REFRESH_INTERVAL: Duration = Duration::from_secs(3);
 const PARAMS_LIFETIME: Duration = Duration::from_secs(600);
 /// Lifetime of the reasons for a state.
 const REASONS_LIFETIME: Duration = Duration::from_secs(1);
+/// Lifetime of the dead letter of a task, for which the end of a topic is read.
+const LETTERS_LIFETIME: Duration = Duration::from_secs(5);
 /// Lifetime of statistics, which are read from all partitions.
 const STATISTICS_LIFETIME: Duration = Duration::from_secs(1);
 /// Lifetime of distributions, which change little and are read from all partitions.
@@ -118,8 +119,8 @@ pub(crate) struct Live {
     pub(super) error_kinds: Recent<Vec<String>>,
     /// Counts in the navigation.
     pub(super) counted: SharedCounts,
-    /// Newest dead letters by error.
-    pub(super) letters: Summaries,
+    /// Unresolved dead letter by task and run, if there is one.
+    pub(super) letters: Recent<Option<String>>,
 }
 
 struct LiveTree {
@@ -159,7 +160,7 @@ impl Default for Live {
             requests: Recent::new(STATISTICS_LIFETIME, |audit| 512 * audit.requests.len()),
             error_kinds: Recent::new(KINDS_LIFETIME, |kinds| kinds.iter().map(|kind| 64 + kind.len()).sum()),
             counted: SharedCounts::default(),
-            letters: Summaries::default(),
+            letters: Recent::new(LETTERS_LIFETIME, |letter| letter.as_ref().map_or(0, String::len)),
         }
     }
 }

@@ -7,10 +7,10 @@ use kafleet_api::http::problem::ApiError;
 use kafleet_api::read::failures::errors_since;
 use kafleet_api::read::recent::Recent;
 use kafleet_api::service::context::RequestContext;
+use kafleet_api::service::dead_letters::letter_counts;
 use kafleet_runtime::now_ms;
 use tokio::time::timeout;
 
-use super::letters::{self, Summaries};
 use super::live::Live;
 
 /// Lifetime of the counts.
@@ -34,7 +34,8 @@ impl Default for SharedCounts {
 pub(super) struct NavigationCounts {
     /// Kinds of errors, by type, that have ended a task in the last hour.
     pub errors: Option<usize>,
-    pub letters: Option<usize>,
+    /// Unresolved dead letters.
+    pub letters: Option<u64>,
     /// There are more letters than were counted.
     pub more_letters: bool,
 }
@@ -43,21 +44,17 @@ pub(super) struct NavigationCounts {
 pub(super) async fn counts(live: Arc<Live>, context: RequestContext) -> NavigationCounts {
     let earlier = live.counted.0.last("");
     // Counts that are not awaited any more are finished for the next page.
-    let read =
-        kafleet_runtime::spawn(
-            async move { live.counted.0.get(Some(String::new()), read(&live.letters, context)).await },
-        );
+    let read = kafleet_runtime::spawn(async move { live.counted.0.get(Some(String::new()), read(context)).await });
     let newest = timeout(COUNTS_DEADLINE, read).await.ok().and_then(Result::ok).and_then(Result::ok);
     newest.or(earlier).map(|counts: Arc<NavigationCounts>| *counts).unwrap_or_default()
 }
 
-async fn read(summaries: &Summaries, context: RequestContext) -> Result<NavigationCounts, ApiError> {
-    let api = context.api.clone();
+async fn read(RequestContext { api, .. }: RequestContext) -> Result<NavigationCounts, ApiError> {
     let errors = errors_since(&api.reads, now_ms() - HOUR_MS);
-    let (errors, letters) = tokio::join!(errors, letters::summary(summaries, context));
+    let (errors, letters) = tokio::join!(errors, letter_counts(&api, None));
     Ok(NavigationCounts {
         errors: errors.ok(),
-        letters: letters.as_ref().ok().map(|summary| summary.letters),
-        more_letters: letters.is_ok_and(|summary| summary.more),
+        letters: letters.as_ref().ok().map(|letters| letters.letters),
+        more_letters: letters.is_ok_and(|letters| letters.is_cut),
     })
 }

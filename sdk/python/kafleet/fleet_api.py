@@ -56,12 +56,12 @@ class Tasks(_Part, Declared):
 
 
 class Bulk(_Part):
-    """Actions on all tasks that match a search. Each is a task itself: the handle's result counts what was changed."""
+    """Actions on many tasks or dead letters. Each is a task itself: the handle's result counts what was changed."""
 
     @blocking
     def cancel(self, query: str, *, limit: int = 100, reason: str | None = None) -> Steps[Handle[dict[str, int]]]:
         """Cancels the open tasks that match. Of more than `limit`, up to 10,000,000, the rest stays, and the action fails."""
-        return self._start("cancel", query, limit, reason)
+        return self._start("cancel", {"q": query}, limit, reason)
 
     acancel = awaited(cancel)
 
@@ -70,19 +70,43 @@ class Bulk(_Part):
         self, query: str, *, only_failed: bool = False, limit: int = 100, reason: str | None = None
     ) -> Steps[Handle[dict[str, int]]]:
         """Runs the ended tasks that match again; `only_failed`: the failed tasks of their trees. `limit` as for `cancel`."""
-        return self._start("retry_failed" if only_failed else "retry", query, limit, reason)
+        return self._start("retry_failed" if only_failed else "retry", {"q": query}, limit, reason)
 
     aretry = awaited(retry)
 
     @blocking
     def start_now(self, query: str, *, limit: int = 100, reason: str | None = None) -> Steps[Handle[dict[str, int]]]:
         """Starts the tasks that match now, if they wait for their start or their next attempt. `limit` as for `cancel`."""
-        return self._start("start_now", query, limit, reason)
+        return self._start("start_now", {"q": query}, limit, reason)
 
     astart_now = awaited(start_now)
 
-    def _start(self, action: str, query: str, limit: int, reason: str | None) -> Steps[Handle[dict[str, int]]]:
-        body = {"action": action, "q": query, "limit": limit, **({"reason": reason} if reason else {})}
+    def redrive(
+        self,
+        type: str,
+        *,
+        patch: Mapping[str, Any] | None = None,
+        limit: int = 100,
+        reason: str | None = None,
+        **filters: str,
+    ) -> Steps[Handle[dict[str, int]]]:
+        """Runs the tasks of the dead letters of a type again. `limit` as for `cancel`.
+
+        `filters`: only letters with this `kind` of error, `code`, `error` or time (`from`, `to`), as in docs/api.md. `patch`: a
+        merge patch of the params of each task; `None` in it removes a value. Letters whose params would not match the schema of
+        the type are `refused`.
+        """
+        selection: dict[str, Any] = {"letters": {"type": type, **filters}}
+        if patch is not None:
+            selection["patch"] = _plain(dict(patch))
+        return self._start("redrive", selection, limit, reason)
+
+    aredrive = awaited(redrive)
+
+    def _start(
+        self, action: str, selection: dict[str, Any], limit: int, reason: str | None
+    ) -> Steps[Handle[dict[str, int]]]:
+        body = {"action": action, **selection, "limit": limit, **({"reason": reason} if reason else {})}
         document = yield from self.client.call("POST", "/v1/bulk", body, once=True)
         return Handle(self._app.remote(document["type"]), document["id"], document["position"])
 
@@ -91,27 +115,34 @@ class DeadLetters(_Part):
     """Tasks and records that are not retried automatically."""
 
     @iterated
-    def list(self, type: str | None = None, *, code: str | None = None, limit: int | None = None) -> Items[dict[str, Any]]:
-        """Returns the dead letters, newest first: `id`, `type`, `task`, `code`, `error` and more. `limit`: maximum number."""
-        return self.client.pages("/v1/dead-letters", {"type": type, "code": code}, "letters", limit)
+    def list(
+        self, type: str | None = None, *, code: str | None = None, kind: str | None = None, limit: int | None = None
+    ) -> Items[dict[str, Any]]:
+        """Returns the dead letters, newest first: `id`, `type`, `task`, `code`, `kind`, `error` and more.
+
+        `kind`: only those of tasks that ended with an error of this kind. `limit`: maximum number.
+        """
+        return self.client.pages("/v1/dead-letters", {"type": type, "code": code, "kind": kind}, "letters", limit)
 
     alist = aiterated(list)
 
     @blocking
-    def redrive(self, /, letter: str = "", **selection: Any) -> Steps[dict[str, Any]]:
-        """Runs the task of a dead letter again, with `params=…` instead of its own, if given.
+    def redrive(self, letter: str, /, **changes: Any) -> Steps[dict[str, Any]]:
+        """Runs the task of a dead letter again, with `params=…` instead of its own and a `reason=…`, if given.
 
-        Without a letter: the newest ones of a `type=…`, also with a `code=…`, up to `limit=…` (100, at most 1,000). Returns the
-        letters that are `done`, those `refused` with reasons, and whether there are `more`. Raises `Conflict` if the task of the
-        letter has moved on.
+        Raises `Conflict` if the task has moved on. `app.bulk.redrive` does the same with many dead letters.
         """
-        return self._resolve(letter, "redrive", selection)
+        return self._resolve(letter, "redrive", changes)
 
     aredrive = awaited(redrive)
 
     @blocking
     def drop(self, /, letter: str = "", **selection: Any) -> Steps[dict[str, Any]]:
-        """Resolves a dead letter without running its task. Without a letter: those of a selection, as for `redrive`."""
+        """Resolves a dead letter without running its task, with a `reason=…`, if given.
+
+        Without a letter: the newest ones of a `type=…`, also with a `code=…` or a `kind=…`, up to `limit=…` (100, at most 1,000).
+        Returns the letters that are `done`, those `refused` with reasons, and whether there are `more`.
+        """
         return self._resolve(letter, "drop", selection)
 
     adrop = awaited(drop)

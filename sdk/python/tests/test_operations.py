@@ -116,10 +116,12 @@ class TestOnAFleet:
             assert handle.result(PATIENCE) == 2
 
         handle, dropped, selected = failed_task(), failed_task(), failed_task()
-        assert app.dead_letters.redrive(letter(handle))["done"]
+        assert app.dead_letters.redrive(letter(handle), reason="fixed")["done"]
         succeeds(handle)
-        assert app.dead_letters.drop(letter(dropped))["done"]
-        assert app.dead_letters.redrive(type="flaky", limit=1)["done"]
+        assert app.dead_letters.drop(letter(dropped), reason="not needed")["done"]
+        (kind,) = {found["kind"] for found in app.dead_letters.list("flaky") if found["task"] == selected.id}
+        assert letter(selected) in {found["id"] for found in app.dead_letters.list("flaky", kind=kind)}
+        assert app.bulk.redrive("flaky", kind=kind, limit=5, reason="fixed").result(PATIENCE)["done"] == 1
         succeeds(selected)
         assert app.dead_letters.drop(type="flaky") == {"done": [], "refused": [], "more": False}
         with pytest.raises(Invalid, match="type"):
@@ -243,6 +245,7 @@ ONCE: list[Callable[[App], Any]] = [
     lambda app: app.handle("a").report("running"),
     lambda app: app.schedules.trigger("a"),
     lambda app: app.bulk.cancel("tag:a"),
+    lambda app: app.bulk.redrive("a", patch={"n": 1}),
     lambda app: app.client.request("POST", "/v1/anything"),
     lambda app: asyncio.run(app.handle("a").aretry()),
 ]

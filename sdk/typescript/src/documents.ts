@@ -191,5 +191,7 @@ export interface DeadLetter extends Part {
   task: string | null;
   /** Stable name of the reason. */
   code: string;
+  /** Kind of the error with which the task ended. */
+  kind: string | null;
   error: string;
 }

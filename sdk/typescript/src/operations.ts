@@ -51,30 +51,63 @@ export interface BulkOptions {
   reason?: string;
 }
 
-/** Numbers of tasks of a bulk action: changed, not concerned, and those that can never be retried. */
+/** Dead letters of a type: with this code, of tasks that ended with this kind of error or this error, of this time. */
+export interface LetterFilter {
+  type: string;
+  code?: string;
+  kind?: string;
+  /** Name of an error: `error` in `GET /v1/failures`. */
+  error?: string;
+  from?: string;
+  to?: string;
+}
+
+const LETTER_FILTERS = ["type", "code", "kind", "error", "from", "to"];
+
+/** Options of a bulk redrive. */
+export interface RedriveOptions extends BulkOptions {
+  /** Merge patch (RFC 7386) of the params of each task; `null` in it removes a value. */
+  patch?: unknown;
+}
+
+/** Numbers of tasks of a bulk action: changed, not concerned, and those that can never be retried or whose params are invalid. */
 export type BulkResult = Record<"done" | "skipped" | "refused", number>;
 
-/** Actions on many tasks. Each is a task itself, which has a handle. Needs the role `operate`. */
+/** Actions on many tasks or dead letters. Each is a task itself, which has a handle. Needs the role `operate`. */
 export class Bulk extends Operations {
   /** Cancels open tasks and their descendants. */
   cancel(tasks: Selected, options: BulkOptions = {}): Promise<Handle<BulkResult>> {
-    return this.#begin("cancel", tasks, options);
+    return this.#begin("cancel", selected(tasks), options);
   }
 
   /** Runs ended tasks again, or with `onlyFailed` the failed tasks of their trees. */
   retry(tasks: Selected, options: BulkOptions & { onlyFailed?: boolean } = {}): Promise<Handle<BulkResult>> {
     const { onlyFailed = false, ...rest } = options;
-    return this.#begin(onlyFailed ? "retry_failed" : "retry", tasks, rest, ["onlyFailed"]);
+    return this.#begin(onlyFailed ? "retry_failed" : "retry", selected(tasks), rest, ["onlyFailed"]);
   }
 
   /** Starts tasks now that wait for their start or their next attempt. */
   startNow(tasks: Selected, options: BulkOptions = {}): Promise<Handle<BulkResult>> {
-    return this.#begin("start_now", tasks, options);
+    return this.#begin("start_now", selected(tasks), options);
   }
 
-  async #begin(action: string, tasks: Selected, options: BulkOptions, others: string[] = []): Promise<Handle<BulkResult>> {
+  /**
+   * Runs the tasks of dead letters again, those of a filter or up to 100 ids, also with changed params. Letters whose params would
+   * not match the schema of the type are refused.
+   */
+  async redrive(letters: LetterFilter | readonly string[], options: RedriveOptions = {}): Promise<Handle<BulkResult>> {
+    if (isIds(letters)) return this.#begin("redrive", { ids: letters }, options, ["patch"]);
+    refuseUnknown(letters, LETTER_FILTERS, "`redrive`");
+    return this.#begin("redrive", { letters }, options, ["patch"]);
+  }
+
+  async #begin(
+    action: string,
+    selection: object,
+    options: BulkOptions,
+    others: string[] = [],
+  ): Promise<Handle<BulkResult>> {
     refuseUnknown(options, ["limit", "reason", ...others], "a bulk action");
-    const selection = typeof tasks === "string" ? { q: tasks } : { ids: tasks };
     const { id, type, position } = await this.app.client.request<Status>("POST", "/v1/bulk", {
       action,
       ...selection,
@@ -84,16 +117,20 @@ export class Bulk extends Operations {
   }
 }
 
+function selected(tasks: Selected): object {
+  return typeof tasks === "string" ? { q: tasks } : { ids: tasks };
+}
+
+function isIds(letters: LetterFilter | readonly string[]): letters is readonly string[] {
+  return Array.isArray(letters);
+}
+
 /** Selection of dead letters. */
-export interface DeadLetterOptions {
-  type?: string;
-  code?: string;
-  from?: string;
-  to?: string;
+export interface DeadLetterOptions extends Partial<LetterFilter> {
   limit?: number;
 }
 
-const LETTER_OPTIONS = ["type", "code", "from", "to", "limit"];
+const LETTER_OPTIONS = [...LETTER_FILTERS, "limit"];
 
 /** Dead letters: tasks and records that are not retried automatically. */
 export class DeadLetters extends Operations {
@@ -105,22 +142,25 @@ export class DeadLetters extends Operations {
   }
 
   /**
-   * Runs the task of a dead letter again, with other `params` if they are given. Of a selection with a `type`: those of its
-   * newest letters, by default at most 100; the document has `done`, `refused` and `more`.
+   * Runs the task of a dead letter again, with other `params` if they are given. `app.bulk.redrive` does the same with many dead
+   * letters.
    */
-  redrive(letters: string | DeadLetterOptions, body?: { params: unknown }): Promise<Part> {
-    return this.#resolve("redrive", letters, body);
+  async redrive(letter: string, changes: { params?: unknown; reason?: string } = {}): Promise<Part> {
+    refuseUnknown(changes, ["params", "reason"], "`redrive`");
+    return this.app.client.request("POST", `/v1/dead-letters/${encodeURIComponent(letter)}/redrive`, changes);
   }
 
-  /** Resolves a dead letter without running its task, or those of a selection with a `type`. */
-  drop(letters: string | DeadLetterOptions): Promise<Part> {
-    return this.#resolve("drop", letters);
-  }
-
-  async #resolve(action: string, letters: string | DeadLetterOptions, body?: { params: unknown }): Promise<Part> {
-    const one = typeof letters === "string" ? `/${encodeURIComponent(letters)}` : "";
-    if (typeof letters === "object") refuseUnknown(letters, LETTER_OPTIONS, `\`${action}\``);
-    return this.app.client.request("POST", `/v1/dead-letters${one}/${action}`, one ? body : letters);
+  /**
+   * Resolves a dead letter without running its task. Of a selection with a `type`: its newest letters, by default at most 100; the
+   * document has `done`, `refused` and `more`.
+   */
+  async drop(letters: string | DeadLetterOptions, options: { reason?: string } = {}): Promise<Part> {
+    refuseUnknown(options, ["reason"], "`drop`");
+    if (typeof letters === "string") {
+      return this.app.client.request("POST", `/v1/dead-letters/${encodeURIComponent(letters)}/drop`, options);
+    }
+    refuseUnknown(letters, LETTER_OPTIONS, "`drop`");
+    return this.app.client.request("POST", "/v1/dead-letters/drop", { ...letters, ...options });
   }
 }
 

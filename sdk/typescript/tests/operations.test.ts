@@ -119,11 +119,14 @@ describe("on a fleet", () => {
     // The handle knows nothing of the new run, which is visible only when it has been projected.
     await until(async () => (await first.status()).state === "succeeded", "the end of the new run");
     assert.equal(await first.result(PATIENCE), "fixed");
-    await app.deadLetters.drop(letters[1]!.id);
+    const patched = await app.bulk.redrive([letters[1]!.id], { patch: { fixed: true }, reason: "fixed" });
+    assert.deepEqual(await patched.result(PATIENCE), { done: 1, refused: 0, skipped: 0, changed: ["dead-2"] });
     const { done, refused, more } = await app.deadLetters.drop({ type: "refuses", limit: 10 });
     assert.deepEqual([done, refused, more], [[letters[0]!.id], [], false]);
     assert.deepEqual(await lettersOf(), []);
-    await assert.rejects(app.deadLetters.redrive({ typ: "refuses" } as object), /`typ` is not an option of `redrive`/);
+    const none = await app.bulk.redrive({ type: "refuses", code: "dead" });
+    assert.deepEqual(await none.result(PATIENCE), { done: 0, refused: 0, skipped: 0 });
+    await assert.rejects(app.deadLetters.drop({ typ: "refuses" } as object), /`typ` is not an option of `drop`/);
   });
 
   test("schedules", async () => {
@@ -254,18 +257,19 @@ describe("with an API of the test", () => {
   });
 
   test("requests that must not be carried out twice are sent once", async (t) => {
-    const answers = Array.from({ length: 4 }, () => document(503, { code: "outcome_unknown", detail: "…" }));
+    const answers = Array.from({ length: 5 }, () => document(503, { code: "outcome_unknown", detail: "…" }));
     const api = await FakeApi.start(t, ...answers);
     const { schedules, bulk, client, handle } = new App({ api: api.url });
     const target: Handle = handle.call(new App({ api: api.url }), "a");
     const uses = [
       () => schedules.trigger("a"),
       () => bulk.retry("tag:a"),
+      () => bulk.redrive({ type: "a" }),
       () => client.request("post", "/v1/x"),
       () => target.report("failed"),
     ];
     for (const use of uses) await assert.rejects(use, (error: ApiError) => error.code === "outcome_unknown");
-    assert.equal(api.requests.length, 4);
+    assert.equal(api.requests.length, 5);
   });
 
   test("nothing is sent while tasks are recorded", async () => {

@@ -7,10 +7,10 @@ use futures::stream::{self, StreamExt};
 use kafleet_documents::Status;
 use kafleet_model::record::state::{Category, State};
 use kafleet_model::task::id::TaskId;
-use kafleet_store::{Entry, Index};
 use tokio::time::{Instant, timeout_at};
 
 use super::consistency::TaskView;
+use super::descendants::Inspection;
 use super::statistics::MAX_CONCURRENT_READS;
 use super::status::status;
 use crate::http::problem::ApiError;
@@ -18,8 +18,6 @@ use crate::state::Api;
 
 /// Descendants inspected for a task.
 const MAX_INSPECTED: usize = 400;
-/// Children read at a time.
-const PAGE: usize = 100;
 
 /// Finds a descendant that failed by itself for each task that failed only through one. Tasks without such a descendant
 /// among the first 400 that are inspected, or within the time, are left out.
@@ -40,43 +38,15 @@ pub async fn causes(api: &Api, tasks: &[Status], within: Duration) -> BTreeMap<S
 
 /// Whether a task failed only through a descendant.
 pub fn has_failed_below(task: &Status) -> bool {
-    let is_failed = |state: State| state.category() == Category::Failed;
     is_failed(task.state) && !is_failed(task.own_state)
 }
 
-async fn cause(api: &Api, mut id: TaskId) -> Result<Option<TaskView>, ApiError> {
-    let (partition, mut inspected) = (api.topology.partition_of(&id), 0);
-    while let Some(child) = failed_child(api, partition, &id, &mut inspected).await? {
-        if child.record.own.category() == Category::Failed {
-            return Ok(Some(child));
-        }
-        id = child.id;
-    }
-    Ok(None)
+async fn cause(api: &Api, id: TaskId) -> Result<Option<TaskView>, ApiError> {
+    let mut inspection = Inspection::new(&api.reads, api.topology.partition_of(&id), MAX_INSPECTED);
+    let descendant = inspection.deciding_descendant(&id, is_failed).await?;
+    Ok(descendant.filter(|task| is_failed(task.record.own)))
 }
 
-/// Finds the first failed child of a task.
-async fn failed_child(
-    api: &Api,
-    partition: u32,
-    parent: &TaskId,
-    inspected: &mut usize,
-) -> Result<Option<TaskView>, ApiError> {
-    let (index, mut after) = (Index::Children(parent.clone()), None::<Entry>);
-    while *inspected < MAX_INSPECTED {
-        let entries = api.reads.page(partition, &index, after.as_ref(), PAGE).await?;
-        let ids: Vec<TaskId> = entries.iter().map(|entry| entry.id.clone()).collect();
-        *inspected += ids.len();
-        let children = api.reads.read_many(partition, &ids).await?.into_iter().flatten();
-        let mut failed =
-            children.filter(|child| !child.superseded && child.record.state.category() == Category::Failed);
-        if let Some(child) = failed.next() {
-            return Ok(Some(child));
-        }
-        if entries.len() < PAGE {
-            break;
-        }
-        after = entries.into_iter().next_back();
-    }
-    Ok(None)
+fn is_failed(state: State) -> bool {
+    state.category() == Category::Failed
 }

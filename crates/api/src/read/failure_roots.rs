@@ -11,6 +11,7 @@ use kafleet_model::units::time::time_text;
 use kafleet_store::{Entry, ErrorLevel, Index};
 
 use super::failures::{FailuresQuery, GroupKey, KeyedGroup, group_document};
+use super::letter_counts::LetterCounts;
 use super::statistics::MAX_CONCURRENT_READS;
 use crate::http::problem::ApiError;
 use crate::read::reads::Reads;
@@ -32,9 +33,13 @@ struct Below {
 }
 
 /// Groups the newest failed tasks by the type of their root and the kind of their error, most roots first.
-pub(crate) async fn failures(reads: &Reads, query: &FailuresQuery) -> Result<Failures, ApiError> {
-    let merged = query.groups(reads, ErrorLevel::Kind).await?;
-    let mut at_least = merged.at_least || merged.groups.len() > MAX_KINDS;
+pub(crate) async fn failures(
+    reads: &Reads,
+    query: &FailuresQuery,
+    letters: Option<&LetterCounts>,
+) -> Result<Failures, ApiError> {
+    let merged = query.groups(reads, ErrorLevel::Kind, letters).await?;
+    let mut at_least = merged.is_cut() || merged.groups.len() > MAX_KINDS;
     let mut kinds = merged.with_occurrences(reads).await?;
     kinds.sort_by_key(|(_, group)| Reverse(group.recent));
     kinds.truncate(MAX_KINDS);
@@ -52,8 +57,8 @@ pub(crate) async fn failures(reads: &Reads, query: &FailuresQuery) -> Result<Fai
     groups.sort_by_key(|group| Reverse((group.roots, group.count)));
     let errors = groups.len() as u64;
     groups.truncate(query.limit);
-    let since = query.since_ms.map(time_text);
-    Ok(Failures { groups, errors, at_least, since, incomplete: reads.incomplete().await? })
+    let (since, incomplete) = (query.since_ms.map(time_text), reads.incomplete().await?);
+    Ok(Failures { groups, errors, at_least, since, incomplete, ..Failures::default() })
 }
 
 async fn documents(

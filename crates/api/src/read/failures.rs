@@ -4,21 +4,23 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::str::FromStr;
 use std::sync::Arc;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 use kafleet_documents::{FailureGroup, Failures, Slowest, SlowestAttempt};
 use kafleet_model::error_fingerprint::{Fingerprint, group_text};
 use kafleet_model::event::ErrorInfo;
+use kafleet_model::record::state::State;
 use kafleet_model::statistics::aggregate::{hour_of, minute_of};
 use kafleet_model::statistics::errors::{ErrorSummary, SlowAttempt};
 use kafleet_model::statistics::{ALL, OTHERS};
-use kafleet_model::task::id::{TaskId, clip};
+use kafleet_model::task::id::TaskId;
 use kafleet_model::units::time::time_text;
 use kafleet_runtime::now_ms;
 use kafleet_store::{Entry, ErrorGroup, ErrorGroups, ErrorLevel, Index};
 
+pub use super::failure_groups::{FailuresBy, FailuresSort};
+use super::letter_counts::LetterCounts;
 use super::statistics::MAX_CONCURRENT_READS;
 use crate::backends::stored;
 use crate::http::problem::ApiError;
@@ -27,18 +29,34 @@ use crate::read::reads::Reads;
 /// Groups whose texts are searched: the first ones in the order of a query.
 const MAX_SEARCHED: usize = 200;
 /// Largest groups of failed tasks read per type and partition.
-pub(super) const MAX_GROUPS: usize = 200;
+const MAX_GROUPS: usize = 200;
 /// Hours for which errors are kept.
 pub(crate) const ERROR_HOURS: i64 = 24;
 /// Newest tasks of a group whose workers are listed.
 const SAMPLED_TASKS: usize = 20;
 const HOUR_MS: i64 = 3_600_000;
 
+/// Partition of the events topic with one of its types.
+type Source = (u32, Arc<str>);
+
+/// Types of a partition that are read if no type is given.
+#[derive(Clone, Copy)]
+enum TypesOf {
+    /// Those with tasks or statistics.
+    Statistics,
+    /// Those with tasks that have not succeeded: only they may have failed tasks.
+    Failures,
+}
+
 /// Lists each partition with each of its types, or with the given one.
-async fn partitions_and_types(reads: &Reads, task_type: Option<&str>) -> Result<Vec<(u32, Arc<str>)>, ApiError> {
-    let per_partition: Vec<Vec<(u32, Arc<str>)>> = stream::iter(reads.partitions())
+async fn partitions_and_types(reads: &Reads, task_type: Option<&str>, types: TypesOf) -> Result<Vec<Source>, ApiError> {
+    let per_partition: Vec<Vec<Source>> = stream::iter(reads.partitions())
         .map(|partition| async move {
-            let types = types_of(reads, partition, task_type).await?;
+            let types = match (task_type, types) {
+                (Some(task_type), _) => BTreeSet::from([task_type.into()]),
+                (None, TypesOf::Statistics) => types_with_statistics(reads, partition).await?,
+                (None, TypesOf::Failures) => types_with_failures(reads, partition).await?,
+            };
             Ok::<_, ApiError>(types.into_iter().map(|name| (partition, name)).collect())
         })
         .buffer_unordered(MAX_CONCURRENT_READS)
@@ -47,15 +65,17 @@ async fn partitions_and_types(reads: &Reads, task_type: Option<&str>) -> Result<
     Ok(per_partition.into_iter().flatten().collect())
 }
 
-/// Types to read: the given one, or all with tasks or statistics.
-async fn types_of(reads: &Reads, partition: u32, task_type: Option<&str>) -> Result<Vec<Arc<str>>, ApiError> {
-    if let Some(task_type) = task_type {
-        return Ok(vec![task_type.into()]);
-    }
+async fn types_with_statistics(reads: &Reads, partition: u32) -> Result<BTreeSet<Arc<str>>, ApiError> {
     let statistics = stored(reads.store.statistics(partition, &[], &[])).await?;
     let listed = statistics.overview.into_iter().flat_map(|overview| overview.series).map(|listed| listed.name);
-    let names: BTreeSet<Arc<str>> = statistics.counts.into_iter().map(|count| count.task_type).chain(listed).collect();
-    Ok(names.into_iter().filter(|name| !matches!(&**name, ALL | OTHERS)).collect())
+    let names = statistics.counts.into_iter().map(|count| count.task_type).chain(listed);
+    Ok(names.filter(|name| !matches!(&**name, ALL | OTHERS)).collect())
+}
+
+async fn types_with_failures(reads: &Reads, partition: u32) -> Result<BTreeSet<Arc<str>>, ApiError> {
+    let counts = stored(reads.store.counts(&[partition])).await?;
+    let may_have = counts.into_iter().filter(|count| count.state != State::Succeeded && count.count > 0);
+    Ok(may_have.map(|count| count.task_type.as_ref().into()).collect())
 }
 
 /// Numbers of the last hours, with the current one.
@@ -73,7 +93,7 @@ pub(crate) async fn slowest(
 ) -> Result<Slowest, ApiError> {
     let hours = last_hours(hours);
     let requested_hours = &hours;
-    let by_type: Vec<_> = stream::iter(partitions_and_types(reads, task_type).await?)
+    let by_type: Vec<_> = stream::iter(partitions_and_types(reads, task_type, TypesOf::Statistics).await?)
         .map(|(partition, name)| async move {
             let summaries = stored(reads.store.error_summaries(partition, &name, requested_hours)).await?;
             Ok::<_, ApiError>((name, summaries))
@@ -106,56 +126,6 @@ fn attempt_document((attempt, name): (SlowAttempt, Arc<str>)) -> SlowestAttempt 
     }
 }
 
-/// Groups of a list of failed tasks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FailuresBy {
-    /// Type, kind and similar message of the error.
-    #[default]
-    Message,
-    /// Type and kind of the error.
-    Kind,
-    /// Type of the root, with type and kind of the error.
-    Root,
-}
-
-/// Order of groups.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FailuresSort {
-    /// Most tasks first.
-    #[default]
-    Count,
-    /// First task the newest first.
-    First,
-    /// Last task the newest first.
-    Last,
-}
-
-impl FromStr for FailuresBy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "message" => Ok(Self::Message),
-            "kind" => Ok(Self::Kind),
-            "root" => Ok(Self::Root),
-            other => Err(format!("`{}` is no grouping: use `message`, `kind` or `root`", clip(other))),
-        }
-    }
-}
-
-impl FromStr for FailuresSort {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "count" => Ok(Self::Count),
-            "first" => Ok(Self::First),
-            "last" => Ok(Self::Last),
-            other => Err(format!("`{}` is no order: use `count`, `first` or `last`", clip(other))),
-        }
-    }
-}
-
 /// Failed tasks to list.
 #[derive(Clone, Debug, Default)]
 pub struct FailuresQuery {
@@ -168,6 +138,8 @@ pub struct FailuresQuery {
     pub sort: FailuresSort,
     /// Part of the kind, of the message or of the name of a worker, in any case.
     pub text: Option<String>,
+    /// Only errors with unresolved dead letters.
+    pub with_dead_letters: bool,
     pub limit: usize,
 }
 
@@ -180,10 +152,19 @@ impl FailuresQuery {
     }
 
     /// Reads the groups that the query selects.
-    pub(super) async fn groups(&self, reads: &Reads, level: ErrorLevel) -> Result<Groups, ApiError> {
+    pub(super) async fn groups(
+        &self,
+        reads: &Reads,
+        level: ErrorLevel,
+        letters: Option<&LetterCounts>,
+    ) -> Result<Groups, ApiError> {
         let mut groups = Groups::read(reads, self.task_type.as_deref(), level, self.since_ms.unwrap_or(0)).await?;
         let kind = self.kind.as_deref().map(Fingerprint::of_kind);
-        groups.groups.retain(|(_, error), group| group.recent > 0 && kind.is_none_or(|kind| error.kind() == kind));
+        let has_letters =
+            |name: &str, error| !self.with_dead_letters || letters.is_some_and(|letters| letters.of(name, error) > 0);
+        groups.groups.retain(|(name, error), group| {
+            group.recent > 0 && kind.is_none_or(|kind| error.kind() == kind) && has_letters(name, *error)
+        });
         Ok(groups)
     }
 
@@ -202,7 +183,7 @@ impl FailuresQuery {
 /// Failed tasks of a type with similar errors.
 #[derive(Clone)]
 pub(super) struct SimilarFailures {
-    count: u64,
+    pub(super) count: u64,
     /// Number of tasks that ended in the range.
     pub(super) recent: u64,
     first_ms: i64,
@@ -229,16 +210,22 @@ pub(super) type KeyedGroup = (GroupKey, SimilarFailures);
 /// Groups of failed tasks, merged over the partitions.
 pub(super) struct Groups {
     pub(super) groups: BTreeMap<GroupKey, SimilarFailures>,
-    pub(super) at_least: bool,
+    /// Types with more groups in a partition than were read.
+    pub(super) cut_types: BTreeSet<Arc<str>>,
     level: ErrorLevel,
     /// Partitions with their types, which were read.
-    sources: Vec<(u32, Arc<str>)>,
+    sources: Vec<Source>,
 }
 
-/// Groups failed tasks by error. Returns the groups that come first in the order of the query.
-pub(crate) async fn failures(reads: &Reads, query: &FailuresQuery) -> Result<Failures, ApiError> {
-    let merged = query.groups(reads, query.level()).await?;
-    let (mut errors, mut at_least) = (merged.groups.len(), merged.at_least);
+/// Groups failed tasks by error. Returns the groups that come first in the order of the query. `letters`: numbers of dead
+/// letters, if they are known.
+pub(crate) async fn failures(
+    reads: &Reads,
+    query: &FailuresQuery,
+    letters: Option<&LetterCounts>,
+) -> Result<Failures, ApiError> {
+    let merged = query.groups(reads, query.level(), letters).await?;
+    let (mut errors, mut at_least) = (merged.groups.len(), merged.is_cut());
     let mut groups = merged.with_occurrences(reads).await?;
     query.sort(&mut groups);
     if query.text.is_some() {
@@ -253,11 +240,14 @@ pub(crate) async fn failures(reads: &Reads, query: &FailuresQuery) -> Result<Fai
         errors = groups.len();
         groups.truncate(query.limit);
     }
-    if query.by == FailuresBy::Kind {
-        count_messages(reads, query, &mut groups).await?;
-    }
-    let since = query.since_ms.map(time_text);
-    Ok(Failures { groups, errors: errors as u64, at_least, since, incomplete: reads.incomplete().await? })
+    let messages_at_least = match query.by {
+        FailuresBy::Kind => count_messages(reads, query, letters, &mut groups).await?,
+        FailuresBy::Message | FailuresBy::Root => false,
+    };
+    let (since, incomplete) = (query.since_ms.map(time_text), reads.incomplete().await?);
+    let errors = errors as u64;
+    let failures = Failures { groups, errors, at_least, messages_at_least, since, incomplete, ..Failures::default() };
+    Ok(with_letters(failures, letters))
 }
 
 /// Returns true if kind, message or worker contain a text in lower case.
@@ -266,32 +256,48 @@ pub(super) fn contains(group: &FailureGroup, text: &str) -> bool {
     texts.any(|value| value.to_lowercase().contains(text))
 }
 
-/// Counts the messages of kinds, in the range of the query.
-async fn count_messages(reads: &Reads, query: &FailuresQuery, kinds: &mut [FailureGroup]) -> Result<(), ApiError> {
-    let messages = query.groups(reads, ErrorLevel::Message).await?;
+/// Counts the messages of kinds, in the range of the query. Returns whether there may be more.
+async fn count_messages(
+    reads: &Reads,
+    query: &FailuresQuery,
+    letters: Option<&LetterCounts>,
+    kinds: &mut [FailureGroup],
+) -> Result<bool, ApiError> {
+    let messages = query.groups(reads, ErrorLevel::Message, letters).await?;
     let mut counts: BTreeMap<(&str, String), u64> = BTreeMap::new();
     for (name, error) in messages.groups.keys() {
         *counts.entry((&**name, error.kind().to_string())).or_default() += 1;
     }
     for kind in kinds {
         kind.messages = counts.get(&(kind.task_type.as_str(), kind.error.clone())).copied();
-        kind.messages_at_least = messages.at_least;
     }
-    Ok(())
+    Ok(messages.is_cut())
 }
 
 /// Groups the failed tasks of all types by kind of error. Returns the groups that have begun last, and of the others those
 /// whose newest task ended last, up to `limit` of each.
-pub async fn newest_failures(reads: &Reads, limit: usize) -> Result<Failures, ApiError> {
+pub(crate) async fn newest_failures(
+    reads: &Reads,
+    limit: usize,
+    letters: Option<&LetterCounts>,
+) -> Result<Failures, ApiError> {
     let merged = Groups::read(reads, None, ErrorLevel::Kind, 0).await?;
-    let (errors, at_least) = (merged.groups.len() as u64, merged.at_least);
+    let (errors, at_least) = (merged.groups.len() as u64, merged.is_cut());
     let mut groups = merged.with_occurrences(reads).await?;
     groups.sort_by_key(|(_, group)| Reverse(group.first_ms));
     let mut others = groups.split_off(limit.min(groups.len()));
     others.sort_by_key(|(_, group)| Reverse(group.last.seen_ms));
     groups.extend(others.into_iter().take(limit));
     let groups = documents(reads, groups).await?;
-    Ok(Failures { groups, errors, at_least, since: None, incomplete: reads.incomplete().await? })
+    let failures = Failures { groups, errors, at_least, incomplete: reads.incomplete().await?, ..Failures::default() };
+    Ok(with_letters(failures, letters))
+}
+
+fn with_letters(failures: Failures, letters: Option<&LetterCounts>) -> Failures {
+    match letters {
+        Some(letters) => letters.added_to(failures),
+        None => failures,
+    }
 }
 
 /// Counts the kinds of errors, by type, that have ended a task since this log time.
@@ -313,16 +319,9 @@ pub async fn same_error(reads: &Reads, task_type: &str, error: &ErrorInfo) -> Re
 
 /// Lists the kinds of the errors of the failed tasks of a type. `None`: there are too many.
 pub(crate) async fn kinds_of(reads: &Reads, task_type: &str) -> Result<Option<BTreeSet<Fingerprint>>, ApiError> {
-    let by_partition: Vec<ErrorGroups> = stream::iter(reads.partitions())
-        .map(|partition| async move {
-            stored(reads.store.error_groups(partition, task_type, ErrorLevel::Kind, 0, MAX_GROUPS)).await
-        })
-        .buffer_unordered(MAX_CONCURRENT_READS)
-        .try_collect()
-        .await?;
-    let is_complete = by_partition.iter().all(|groups| groups.total <= MAX_GROUPS as u64);
-    let kinds = by_partition.into_iter().flat_map(|groups| groups.groups).map(|group| group.error);
-    Ok(is_complete.then(|| kinds.collect()))
+    let merged = Groups::read(reads, Some(task_type), ErrorLevel::Kind, 0).await?;
+    let is_complete = !merged.is_cut();
+    Ok(is_complete.then(|| merged.groups.into_keys().map(|(_, kind)| kind).collect()))
 }
 
 async fn documents(reads: &Reads, groups: Vec<KeyedGroup>) -> Result<Vec<FailureGroup>, ApiError> {
@@ -334,23 +333,35 @@ async fn documents(reads: &Reads, groups: Vec<KeyedGroup>) -> Result<Vec<Failure
 }
 
 impl Groups {
-    async fn read(reads: &Reads, task_type: Option<&str>, level: ErrorLevel, since_ms: i64) -> Result<Self, ApiError> {
-        let sources = partitions_and_types(reads, task_type).await?;
+    pub(super) async fn read(
+        reads: &Reads,
+        task_type: Option<&str>,
+        level: ErrorLevel,
+        since_ms: i64,
+    ) -> Result<Self, ApiError> {
+        let sources = partitions_and_types(reads, task_type, TypesOf::Failures).await?;
         let mut by_type = stream::iter(sources.clone())
             .map(|(partition, name)| async move {
                 let groups = stored(reads.store.error_groups(partition, &name, level, since_ms, MAX_GROUPS)).await?;
                 Ok::<_, ApiError>((partition, name, groups))
             })
             .buffer_unordered(MAX_CONCURRENT_READS);
-        let mut merged = Self { groups: BTreeMap::new(), at_least: false, level, sources };
+        let mut merged = Self { groups: BTreeMap::new(), cut_types: BTreeSet::new(), level, sources };
         while let Some((partition, name, groups)) = by_type.try_next().await? {
             merged.add(partition, &name, groups);
         }
         Ok(merged)
     }
 
+    /// Whether there are groups that were not read.
+    pub(super) fn is_cut(&self) -> bool {
+        !self.cut_types.is_empty()
+    }
+
     fn add(&mut self, partition: u32, name: &Arc<str>, error_groups: ErrorGroups) {
-        self.at_least |= error_groups.total > MAX_GROUPS as u64;
+        if error_groups.total > error_groups.groups.len() as u64 {
+            self.cut_types.insert(name.clone());
+        }
         for ErrorGroup { error, count, recent, first, last } in error_groups.groups {
             let group = self.groups.entry((name.clone(), error)).or_insert_with(|| SimilarFailures {
                 count: 0,
@@ -437,8 +448,8 @@ pub(super) async fn group_document(
         text: shown.map_or_else(String::new, |_| group_text(shown_error)),
         count: group.recent,
         retained: group.count,
+        dead_letters: None,
         messages: None,
-        messages_at_least: false,
         root_type: None,
         roots: None,
         first: time_text(group.first_ms),

@@ -3,7 +3,7 @@
 use kafleet_documents::{RetryOutcome, RetryTask};
 use kafleet_model::event::{Event, Payload};
 use kafleet_model::outbox::EffectKind;
-use kafleet_model::record::HistoryEntry;
+use kafleet_model::record::{HistoryEntry, TaskRecord};
 use kafleet_model::task::id::TaskId;
 use kafleet_model::task::{MAX_RUN, Position, TaskRunner};
 use kafleet_runtime::now_ms;
@@ -37,32 +37,36 @@ pub async fn retry(
 
 /// Rejects a retry of a task that cannot start a new run.
 pub(crate) fn check(task: &TaskView, only_failed: bool) -> Result<(), ApiError> {
-    let record = &task.record;
-    if !record.state.is_terminal() {
-        return Err(not_finished(task));
+    if !only_failed {
+        return check_again(&task.id, &task.record);
     }
-    if only_failed {
-        if task.superseded {
-            return Err(superseded(task));
-        }
-        return if has_restartable(task) { Ok(()) } else { Err(nothing_failed(task)) };
+    if !task.record.state.is_terminal() {
+        return Err(not_finished(&task.id, &task.record));
+    }
+    if task.superseded {
+        return Err(superseded(task));
+    }
+    if has_restartable(task) { Ok(()) } else { Err(nothing_failed(task)) }
+}
+
+/// Rejects another run of a task itself.
+pub(crate) fn check_again(id: &TaskId, record: &TaskRecord) -> Result<(), ApiError> {
+    if !record.state.is_terminal() {
+        return Err(not_finished(id, record));
     }
     if !TaskRunner::of_record(record).can_be_retried() {
-        return Err(external(task));
+        return Err(external(id));
     }
     if !record.definition.announced {
-        let reason = format!("`{}` was never published: there is no record to run again", task.id);
+        let reason = format!("`{id}` was never published: there is no record to run again");
         return Err(ApiError::new(Code::NoParams, reason));
     }
     Ok(())
 }
 
-fn not_finished(task: &TaskView) -> ApiError {
-    ApiError::new(
-        Code::NotFinished,
-        format!("`{}` is {}: only tasks that have ended can be retried", task.id, task.record.state),
-    )
-    .hint("wait for it to end, or cancel it first")
+fn not_finished(id: &TaskId, record: &TaskRecord) -> ApiError {
+    let reason = format!("`{id}` is {}: only tasks that have ended can be retried", record.state);
+    ApiError::new(Code::NotFinished, reason).hint("wait for it to end, or cancel it first")
 }
 
 fn superseded_request(task: &TaskView) -> ApiError {
@@ -74,8 +78,8 @@ fn superseded_request(task: &TaskView) -> ApiError {
     ApiError::new(Code::NotFinished, reason).hint("read the task, and repeat the request if it is still needed")
 }
 
-fn external(task: &TaskView) -> ApiError {
-    let reason = format!("`{}` is an external task and can only be restarted by the system that runs it", task.id);
+fn external(id: &TaskId) -> ApiError {
+    let reason = format!("`{id}` is an external task and can only be restarted by the system that runs it");
     ApiError::new(Code::ExternalTask, reason).hint("retry the failed tasks below it with `only_failed`")
 }
 
@@ -138,7 +142,7 @@ async fn retry_outcome(
         return Err(match updated.record.state.is_terminal() {
             true if only_failed && !has_restartable(&updated) => nothing_failed(&updated),
             true => superseded_request(&updated),
-            false => not_finished(&updated),
+            false => not_finished(&updated.id, &updated.record),
         });
     }
     if !only_failed {

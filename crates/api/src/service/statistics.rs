@@ -10,7 +10,8 @@ use kafleet_model::units::time::time_text;
 use kafleet_runtime::now_ms;
 
 use super::context::{After, RequestContext};
-use crate::http::problem::ApiError;
+use super::dead_letters::counts::known_counts;
+use crate::http::problem::{ApiError, Code};
 use crate::http::request::bad_parameter;
 pub use crate::read::failures::{FailuresBy, FailuresQuery, FailuresSort};
 use crate::read::reads::Reads;
@@ -119,10 +120,21 @@ pub async fn failures(
     After(after): After,
 ) -> Result<Failures, ApiError> {
     api.reads.wait_for_position(after).await?;
-    match query.by {
-        FailuresBy::Message | FailuresBy::Kind => failures::failures(&api.reads, &query).await,
-        FailuresBy::Root => failure_roots::failures(&api.reads, &query).await,
+    let letters = known_counts(&api, query.task_type.as_deref()).await;
+    if query.with_dead_letters && letters.is_none() {
+        let reason = "the dead letters are not counted yet, so that errors with dead letters cannot be listed";
+        return Err(ApiError::new(Code::KafkaUnavailable, reason).hint("retry in a moment, or list all errors"));
     }
+    match query.by {
+        FailuresBy::Message | FailuresBy::Kind => failures::failures(&api.reads, &query, letters.as_deref()).await,
+        FailuresBy::Root => failure_roots::failures(&api.reads, &query, letters.as_deref()).await,
+    }
+}
+
+/// Lists the kinds of errors of all types that have begun last, and those whose newest task ended last, up to `limit` of each.
+pub async fn newest_failures(api: &Api, limit: usize) -> Result<Failures, ApiError> {
+    let letters = known_counts(api, None).await;
+    failures::newest_failures(&api.reads, limit, letters.as_deref()).await
 }
 
 /// Requests to list: the newest ones of those with these properties.

@@ -7,11 +7,12 @@ use kafleet_broker::offset_range;
 use kafleet_broker::offset_range::OffsetRange;
 use kafleet_broker::{Broker, BrokerError, Partition, RecordRef, Watermarks};
 use kafleet_config::Names;
+use kafleet_model::task::id::TaskId;
 use parking_lot::Mutex;
 use roaring::RoaringTreemap;
 
-use super::record::{DeadLetterRecord, ResolutionMarker};
-use super::{CALL_DEADLINE, DeadLetterId, Resolution};
+use super::record::{DeadLetterRecord, LetterFacts, ResolutionMarker};
+use super::{Bounds, CALL_DEADLINE, DeadLetterId, Resolution, partitions};
 use crate::dead_letters::headers::digest;
 
 /// Number of offsets read at a time.
@@ -19,6 +20,8 @@ const READ_OFFSETS: i64 = 20_000;
 /// Maximum number of latest resolutions per partition that are kept with their request. A request whose transaction
 /// ended in doubt looks itself up here shortly afterwards to learn the outcome.
 const MAX_RECENT: usize = 1_000;
+/// Maximum number of newest unresolved dead letters per partition whose facts are kept.
+pub const MAX_FACTS: usize = 5_000;
 
 /// Resolutions of the dead letters of all topics. Shared by all requests of a process; filled on demand.
 #[derive(Default)]
@@ -31,8 +34,12 @@ struct PartitionIndex {
     first: i64,
     /// Offset up to which the partition has been read.
     next: i64,
-    /// Digest of every record from `first` on, 8 bytes each; 0 for gaps.
-    digests: VecDeque<u64>,
+    /// Hashes of every record from `first` on, 16 bytes each; 0 for gaps.
+    hashes: VecDeque<RecordHashes>,
+    /// Facts of the newest unresolved dead letters by offset.
+    facts: BTreeMap<i64, LetterFacts>,
+    /// There are older unresolved dead letters than those in `facts`.
+    is_cut: bool,
     /// Offsets of valid resolution markers.
     marks: RoaringTreemap,
     /// Offsets of dropped dead letters.
@@ -43,12 +50,30 @@ struct PartitionIndex {
     recent: VecDeque<(i64, u128)>,
 }
 
+/// Hashes of one record.
+#[derive(Clone, Copy, Default)]
+struct RecordHashes {
+    digest: u64,
+    /// Hash of the task and its run; 0 for a record that is not a task.
+    task: u64,
+}
+
 /// Indexed record.
 struct IndexedRecord {
     offset: i64,
     digest: u64,
+    facts: LetterFacts,
     /// Set if the record has the form of a resolution marker.
     mark: Option<ResolutionMarker>,
+}
+
+/// Newest unresolved dead letters.
+#[derive(Debug, Default)]
+pub struct UnresolvedLetters {
+    /// Newest first.
+    pub letters: Vec<(DeadLetterId, LetterFacts)>,
+    /// There are older ones.
+    pub is_cut: bool,
 }
 
 /// Resolution of one dead letter.
@@ -63,29 +88,54 @@ impl PartitionIndex {
     /// Forgets the records below the first offset of the log, which retention has removed.
     fn begin_at(&mut self, first: i64) {
         let removed = usize::try_from(first - self.first).unwrap_or_default();
-        self.digests.drain(..removed.min(self.digests.len()));
+        self.hashes.drain(..removed.min(self.hashes.len()));
         self.first = self.first.max(first);
         self.next = self.next.max(first);
         let removed = ..u64::try_from(self.first).unwrap_or_default();
         for set in [&mut self.marks, &mut self.dropped, &mut self.redriven] {
             set.remove_range(removed);
         }
+        self.facts = self.facts.split_off(&self.first);
     }
 
     /// Adds a record, unless it was added before.
-    fn add_record(&mut self, IndexedRecord { offset, digest, mark }: IndexedRecord) {
+    fn add_record(&mut self, IndexedRecord { offset, digest, facts, mark }: IndexedRecord) {
         let Some(index) = usize::try_from(offset - self.first).ok().filter(|_| offset >= self.next) else { return };
-        self.digests.resize(index, 0);
-        self.digests.push_back(digest);
+        self.hashes.resize(index, RecordHashes::default());
+        let task = facts.task.as_ref().map_or(0, |(id, run)| task_hash(id, *run));
+        self.hashes.push_back(RecordHashes { digest, task });
         self.next = offset + 1;
-        let Some(mark) = mark else { return };
-        if mark.of < self.first {
+        match mark {
             // Retention has removed the dead letter, so the digest of the marker cannot be checked.
-            self.marks.insert(offset as u64);
-        } else if mark.of < offset && self.digest_at(mark.of) == Some(mark.letter) {
-            self.marks.insert(offset as u64);
-            self.resolve(mark.of, mark.resolution, mark.request);
+            Some(mark) if mark.of < self.first => {
+                self.marks.insert(offset as u64);
+            }
+            Some(mark) if mark.of < offset && self.digest_at(mark.of) == Some(mark.letter) => {
+                self.marks.insert(offset as u64);
+                self.resolve(mark.of, mark.resolution, mark.request);
+            }
+            _ => self.add_facts(offset, facts),
         }
+    }
+
+    /// Adds the facts of a dead letter, in place of those of the oldest one if there are too many.
+    fn add_facts(&mut self, offset: i64, facts: LetterFacts) {
+        if self.resolution(offset).is_some() {
+            return;
+        }
+        self.facts.insert(offset, facts);
+        if self.facts.len() > MAX_FACTS {
+            self.facts.pop_first();
+            self.is_cut = true;
+        }
+    }
+
+    /// Newest unresolved dead letter of a run of a task.
+    fn letter_of(&self, task: &TaskId, run: u32) -> Option<i64> {
+        let hash = task_hash(task, run);
+        let newest_first = self.hashes.iter().enumerate().rev().filter(|(_, hashes)| hashes.task == hash);
+        let mut offsets = newest_first.filter_map(|(n, _)| Some(self.first + i64::try_from(n).ok()?));
+        offsets.find(|offset| !self.marks.contains(*offset as u64) && self.resolution(*offset).is_none())
     }
 
     /// Records a resolution. The first marker of a dead letter wins.
@@ -98,6 +148,7 @@ impl PartitionIndex {
             Resolution::Redriven => &mut self.redriven,
         };
         resolved.insert(letter as u64);
+        self.facts.remove(&letter);
         self.recent.push_back((letter, request));
         if self.recent.len() > MAX_RECENT {
             self.recent.pop_front();
@@ -113,7 +164,7 @@ impl PartitionIndex {
     }
 
     fn digest_at(&self, offset: i64) -> Option<u64> {
-        self.digests.get(usize::try_from(offset - self.first).ok()?).copied()
+        Some(self.hashes.get(usize::try_from(offset - self.first).ok()?)?.digest)
     }
 }
 
@@ -140,6 +191,61 @@ impl DeadLetterIndex {
         }
         let resolved = self.resolved(&partition, id.offset).map(|resolved| resolved.resolution);
         Ok(Some((letter, resolved)))
+    }
+
+    /// Reads the newest unresolved dead letters of a type, or of all types: up to [`MAX_FACTS`] of each partition, and
+    /// `limit` in all.
+    pub fn unresolved(
+        &self,
+        broker: &dyn Broker,
+        names: &Names,
+        task_type: Option<&str>,
+        limit: usize,
+    ) -> Result<UnresolvedLetters, BrokerError> {
+        let mut found = UnresolvedLetters::default();
+        for partition in partitions(broker, names, task_type)? {
+            self.read_committed(broker, &partition)?;
+            let indexes = self.0.lock();
+            let Some((index, name)) = indexes.get(&partition).zip(names.type_of_dead(&partition.topic)) else {
+                continue;
+            };
+            found.is_cut |= index.is_cut;
+            let id = |offset| DeadLetterId { task_type: name.to_owned(), partition: partition.index, offset };
+            found.letters.extend(index.facts.iter().map(|(offset, facts)| (id(*offset), facts.clone())));
+        }
+        found.letters.sort_by_key(|(_, facts)| std::cmp::Reverse(facts.at_ms));
+        found.is_cut |= found.letters.len() > limit;
+        found.letters.truncate(limit);
+        Ok(found)
+    }
+
+    /// Finds the newest unresolved dead letter of a run of a task.
+    pub fn letter_of(
+        &self,
+        broker: &dyn Broker,
+        names: &Names,
+        task_type: &str,
+        (task, run): (&TaskId, u32),
+    ) -> Result<Option<DeadLetterId>, BrokerError> {
+        for partition in partitions(broker, names, Some(task_type))? {
+            self.read_committed(broker, &partition)?;
+            let offset = self.0.lock().get(&partition).and_then(|index| index.letter_of(task, run));
+            if let Some(offset) = offset {
+                let task_type = task_type.to_owned();
+                return Ok(Some(DeadLetterId { task_type, partition: partition.index, offset }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Offsets after the dead letters of a type that exist now.
+    pub fn ends(&self, broker: &dyn Broker, names: &Names, task_type: &str) -> Result<Bounds, BrokerError> {
+        let mut ends = Bounds::new();
+        for partition in partitions(broker, names, Some(task_type))? {
+            let end = self.read_committed(broker, &partition)?.high;
+            ends.insert(partition, end);
+        }
+        Ok(ends)
     }
 
     pub fn resolved(&self, partition: &Partition, letter: i64) -> Option<ResolvedBy> {
@@ -221,6 +327,59 @@ impl DeadLetterIndex {
 }
 
 fn entry(record: &RecordRef<'_>) -> IndexedRecord {
-    let mark = ResolutionMarker::read(record);
-    IndexedRecord { offset: record.offset, digest: digest(record.key, record.value, record.headers()), mark }
+    IndexedRecord {
+        offset: record.offset,
+        digest: digest(record.key, record.value, record.headers()),
+        facts: LetterFacts::read(record),
+        mark: ResolutionMarker::read(record),
+    }
+}
+
+/// Hash of a task and its run, of the strength of a digest.
+fn task_hash(task: &TaskId, run: u32) -> u64 {
+    digest(Some(task.as_str().as_bytes()), Some(&run.to_le_bytes()), std::iter::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn letter(offset: i64, id: &str, run: u32) -> IndexedRecord {
+        let facts = LetterFacts { at_ms: offset, task: Some((TaskId::parse(id).unwrap(), run)) };
+        IndexedRecord { offset, digest: 100 + offset as u64, facts, mark: None }
+    }
+
+    fn marker(offset: i64, of: i64) -> IndexedRecord {
+        let mark = ResolutionMarker { of, letter: 100 + of as u64, resolution: Resolution::Dropped, request: 7 };
+        let facts = LetterFacts { at_ms: offset, task: None };
+        IndexedRecord { offset, digest: 1, facts, mark: Some(mark) }
+    }
+
+    #[test]
+    fn newest_unresolved_letter_of_a_run_is_found() {
+        let (a, b) = (TaskId::parse("a").unwrap(), TaskId::parse("b").unwrap());
+        let mut index = PartitionIndex::default();
+        for record in [letter(0, "a", 1), letter(1, "a", 1), letter(2, "b", 1), letter(4, "a", 2)] {
+            index.add_record(record);
+        }
+        assert_eq!([index.letter_of(&a, 1), index.letter_of(&a, 2), index.letter_of(&b, 2)], [Some(1), Some(4), None]);
+        index.add_record(marker(5, 1));
+        assert_eq!(index.letter_of(&a, 1), Some(0));
+        assert_eq!(index.facts.keys().copied().collect::<Vec<_>>(), [0, 2, 4], "a marker is no letter");
+        index.begin_at(3);
+        assert_eq!([index.letter_of(&a, 1), index.letter_of(&b, 1), index.letter_of(&a, 2)], [None, None, Some(4)]);
+        assert_eq!(index.facts.len(), 1);
+    }
+
+    #[test]
+    fn facts_of_the_newest_letters_are_kept() {
+        let mut index = PartitionIndex::default();
+        for offset in 0..MAX_FACTS as i64 + 2 {
+            index.add_record(letter(offset, &format!("t{offset}"), 1));
+        }
+        assert_eq!((index.facts.len(), index.facts.first_key_value().map(|(offset, _)| *offset)), (MAX_FACTS, Some(2)));
+        assert!(index.is_cut);
+        let old = TaskId::parse("t0").unwrap();
+        assert_eq!(index.letter_of(&old, 1), Some(0), "it is found without its facts");
+    }
 }

@@ -23,9 +23,9 @@ pub mod headers;
 mod index;
 mod record;
 
-pub use index::{DeadLetterIndex, ResolvedBy};
+pub use index::{DeadLetterIndex, MAX_FACTS, ResolvedBy, UnresolvedLetters};
 use record::ResolutionMarker;
-pub use record::{DeadLetterRecord, Original, UNREADABLE};
+pub use record::{DeadLetterRecord, LetterFacts, Original, UNREADABLE};
 
 /// Maximum number of records scanned for one page.
 pub const MAX_SCANNED: usize = 5_000;
@@ -76,6 +76,8 @@ pub struct Filter {
     pub code: Option<String>,
     pub from_ms: Option<i64>,
     pub to_ms: Option<i64>,
+    /// Also letters that this request has resolved, unless 1,000 later ones of their partition have been resolved.
+    pub resolved_by: Option<u128>,
 }
 
 impl Filter {
@@ -83,6 +85,11 @@ impl Filter {
         self.code.as_ref().is_none_or(|code| *code == letter.code)
             && self.from_ms.is_none_or(|from| letter.at_ms >= from)
             && self.to_ms.is_none_or(|to| letter.at_ms < to)
+    }
+
+    /// Whether a letter with this resolution is listed.
+    fn is_listed(&self, resolved: Option<ResolvedBy>) -> bool {
+        resolved.is_none_or(|resolved| self.resolved_by.is_some() && resolved.request == self.resolved_by)
     }
 }
 
@@ -166,7 +173,8 @@ impl DeadLetterIndex {
             tail.below = letter.id.offset;
             page.scanned += 1;
             let is_mark = self.is_mark(&tail.partition, &letter)?;
-            if !is_mark && filter.matches(&letter) && self.resolved(&tail.partition, letter.id.offset).is_none() {
+            let resolved = self.resolved(&tail.partition, letter.id.offset);
+            if !is_mark && filter.matches(&letter) && filter.is_listed(resolved) {
                 page.letters.push(letter);
             }
         }

@@ -105,6 +105,34 @@ impl DeadLetterRecord {
     }
 }
 
+/// Facts of a dead letter that counts and look-ups need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LetterFacts {
+    /// Time of dead-lettering, epoch milliseconds.
+    pub at_ms: i64,
+    /// Task and run, if the record named them.
+    pub task: Option<(TaskId, u32)>,
+}
+
+impl LetterFacts {
+    /// Reads the facts as [`DeadLetterRecord::read`] does, without a copy of the record.
+    pub(super) fn read(record: &RecordRef<'_>) -> Self {
+        let (mut is_ours, mut at_ms, mut task, mut run) = (false, None, None, None);
+        for (name, value) in record.headers() {
+            let text = value.and_then(|value| std::str::from_utf8(value).ok());
+            match name {
+                // Headers before the last one of these belong to the original record.
+                header::CODE => (is_ours, at_ms, task, run) = (true, None, None, None),
+                header::TIME if is_ours => at_ms = text.and_then(|at| at.parse().ok()),
+                header::TASK if is_ours => task = text.and_then(|id| TaskId::parse(id).ok()),
+                header::RUN if is_ours => run = text.and_then(|run| run.parse().ok()),
+                _ => {}
+            }
+        }
+        Self { at_ms: at_ms.unwrap_or(record.timestamp_ms), task: task.map(|id| (id, run.unwrap_or(1))) }
+    }
+}
+
 fn header_id(headers: &[(String, Option<Vec<u8>>)]) -> Option<TaskId> {
     TaskId::parse(std::str::from_utf8(header_value(headers, task_header::ID)?).ok()?).ok()
 }

@@ -174,6 +174,11 @@ impl Event {
         Self::new(payload, TaskId::of_tracker(), 1, at_ms)
     }
 
+    /// Marks the event as part of a bulk action. The audit log omits such events: it contains the bulk action itself.
+    pub fn mark_bulk(&mut self, id: &str) {
+        self.extra.insert(BULK_FIELD.to_owned(), Value::from(id));
+    }
+
     /// Event that records a request of an operator.
     pub fn operation(action: &str, target: &str, at_ms: i64) -> Self {
         let payload = Payload::Operated { action: Some(action.into()), target: Some(target.into()) };

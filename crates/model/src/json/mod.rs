@@ -7,6 +7,7 @@ mod canonical;
 mod defect;
 mod layout;
 mod mask;
+mod merge;
 mod number;
 mod scan;
 mod slice;

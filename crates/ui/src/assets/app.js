@@ -368,7 +368,7 @@ async function openForm(link) {
 // Keys, except in controls and dialogs. They can be switched off, as WCAG 2.1.4 asks.
 
 /** @type {Record<string, string>} */
-const PAGES = { o: "/", t: "/tasks", y: "/types", w: "/workers", s: "/schedules", d: "/dead-letters", n: "/new" };
+const PAGES = { o: "/", t: "/tasks", f: "/failures", y: "/types", w: "/workers", s: "/schedules", n: "/new" };
 /** @type {Record<string, () => void>} */
 const KEYS = {
   "/": () => element("search").focus(),

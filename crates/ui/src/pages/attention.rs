@@ -292,7 +292,7 @@ mod tests {
         let workers = workers(&[WorkerState::Alive; 4]);
         let types = Types { types: Vec::new(), incomplete: Vec::new() };
         let (kills, schedules) = (KillSwitches { kills: Vec::new() }, Schedules { schedules: Vec::new() });
-        let failures = Failures { groups: Vec::new(), errors: 0, at_least: false, since: None, incomplete: Vec::new() };
+        let failures = Failures::default();
         let now = time_text(now_ms());
         let warnings = Warnings {
             workers: &workers,

@@ -1,34 +1,33 @@
 //! Bulk actions: the newest ones, and the form that requests one, with a preview of its effect.
 
 use kafleet_api::http::problem::{ApiError, Code};
-use kafleet_api::service::bulk;
 use kafleet_api::service::context::PAGE;
+use kafleet_api::service::{bulk, types};
 use kafleet_config::Role;
 use kafleet_documents::{
-    BulkAction, BulkOptions, BulkPreview, BulkProgress, BulkSample, BulkSelection, Problem, Status, UnchangedTasks,
+    BulkAction, BulkOptions, BulkPreview, BulkProgress, BulkRequest, BulkSample, BulkSelection, Problem, Status,
+    TypeDocument, UnchangedTasks,
 };
-use kafleet_model::query::TaskQuery;
+use kafleet_model::json::RawJson;
 use maud::{Markup, Render, html};
-use serde_json::{Map, Value, json};
 
 use super::bulk_action::{action_word, search_in_words};
+use super::bulk_selection::{BulkTarget, Selection};
 use super::form;
-use crate::parts::command::{commands, curl, curl_get, quoted};
-use crate::parts::form::{Form, Input, MAX_UNCONFIRMED, reason, select};
+use crate::parts::command::{commands, curl, curl_get};
+use crate::parts::form::{Form, Input, MAX_UNCONFIRMED, reason};
+use crate::parts::letters::{letter_link, params_schema};
 use crate::parts::notice::{empty, missing};
 use crate::parts::search::mistake;
 use crate::parts::state::pill;
 use crate::parts::table::cards;
 use crate::parts::tasks::type_link;
 use crate::parts::times::optional_time;
-use crate::parts::words::in_words;
 use crate::parts::{View, count, counted, encoded, first_line, prose, visible};
-use crate::visit::{Body, PageAnswer, Redirect, Visit, after_position, document, scan_time, stored};
+use crate::visit::{Body, PageAnswer, Redirect, Visit, after_position, from_kafka, scan_time, stored};
 
-/// Search for all root tasks.
-const ALL_ROOTS: &str = "level:roots";
-
-const ACTIONS: [(BulkAction, &str, &str); 4] = [
+/// Actions with their names and their effects.
+pub(super) const ACTIONS: [(BulkAction, &str, &str); 5] = [
     (
         BulkAction::Retry,
         "Retry",
@@ -47,6 +46,12 @@ const ACTIONS: [(BulkAction, &str, &str); 4] = [
         "Tasks that wait for their start or their next attempt start now. Only the delay ends: a pause, an open circuit, the \
          order of keys, slots and rate limits still hold them.",
     ),
+    (
+        BulkAction::Redrive,
+        "Redrive dead letters",
+        "The task of each dead letter starts a new run with its record, also with changed params. These are checked against \
+         the schema of the type, and letters whose params would be invalid are refused.",
+    ),
 ];
 
 pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -57,7 +62,9 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError
             h1 { "Bulk actions" }
             @if view.may(Role::Operate) { div.actions { a.button href=(view.url("/bulk/new")) { "New bulk action…" } } }
         }
-        p.quiet { "Cancels, retries and starts of many tasks at once. Each is a task of its own, which can be cancelled." }
+        p.quiet {
+            "Cancels, retries, starts and redrives of many tasks at once. Each is a task of its own, which can be cancelled."
+        }
         @if page.tasks.is_empty() {
             (empty("No bulk action has been requested recently. Select tasks on the page of tasks, or:", &["kafleet bulk retry 'type:resize state:failed'"]))
         } @else {
@@ -93,131 +100,89 @@ fn bulk_path(id: &str) -> String {
     format!("/bulk/{}", encoded(id))
 }
 
-/// Selected tasks: those of a search, or of ids.
-struct Selection {
-    action: BulkAction,
-    q: Option<String>,
-    ids: Vec<String>,
-}
-
-impl Selection {
-    fn of(visit: &Visit) -> Self {
-        let name = visit.value("action").unwrap_or_default();
-        let action = BulkAction::ALL.into_iter().find(|action| action.name() == name).unwrap_or(BulkAction::Retry);
-        let fields = if visit.entered.is_empty() { &visit.query } else { &visit.entered };
-        let ids = || fields.all("id").map(str::to_owned).collect();
-        let q = fields.get("q").map(|q| q.trim().to_owned());
-        // The list of tasks sends its search with its selected rows.
-        match (fields.is_set("selected"), fields.is_set("all")) {
-            (true, true) => Self { action, q: q.or_else(|| Some(ALL_ROOTS.to_owned())), ids: Vec::new() },
-            (false, _) if q.is_some() => Self { action, q, ids: Vec::new() },
-            _ => Self { action, q: None, ids: ids() },
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.q.is_none() && self.ids.is_empty()
-    }
-
-    fn body(&self) -> Map<String, Value> {
-        let mut body = Map::from_iter([("action".to_owned(), json!(self.action))]);
-        match &self.q {
-            Some(q) => body.insert("q".to_owned(), q.as_str().into()),
-            None => body.insert("ids".to_owned(), json!(self.ids)),
-        };
-        body
-    }
-
-    /// Search in words. Errors that it names are those of the tasks of the preview.
-    fn in_words(&self, preview: &BulkPreview) -> Option<String> {
-        let query = TaskQuery::parse(self.q.as_deref()?).ok()?;
-        let error = preview.tasks.iter().find_map(|task| task.error.as_deref());
-        Some(in_words(&query, error))
-    }
-
-    fn text(&self) -> String {
-        self.q.clone().unwrap_or_else(|| format!("id:{}", self.ids.join(",")))
-    }
-}
-
 pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let selection = Selection::of(visit);
-    let chooser = chooser(visit, &selection);
-    if selection.is_empty() {
-        let is_unselected = visit.query.is_set("selected");
-        let main = html! {
-            h1 { "New bulk action" }
-            @if is_unselected { p.notice.attention role="status" { "No task was selected. Select tasks, or describe them by a search." } }
-            (chooser)
-        };
-        return Ok(Body::new("New bulk action", main).into());
-    }
-    let preview = BulkSelection { action: selection.action, q: selection.q.clone(), ids: selection.ids.clone() };
-    let form = match stored(bulk::preview(&visit.api, preview, scan_time())).await {
-        Ok(preview) => request_form(visit, &selection, &preview),
-        Err(error) => refused(&visit.view, &selection, &error.document()),
+    let is_unselected = selection.is_empty() && visit.query.is_set("selected");
+    let main = html! {
+        h1 { "New bulk action" }
+        @if is_unselected {
+            p.notice.attention role="status" {
+                @if selection.is_redrive() {
+                    "No dead letter was selected. Select some in their list, or describe them here."
+                } @else {
+                    "No task was selected. Select tasks, or describe them by a search."
+                }
+            }
+        }
+        (selection.chooser(visit))
+        @if !selection.is_empty() { (previewed(visit, &selection).await) }
     };
-    let main = html! { h1 { "New bulk action" } (chooser) (form) };
     Ok(Body::new("New bulk action", main).into())
+}
+
+/// Form that requests the action, with its effect, or the reason why there is none.
+async fn previewed(visit: &Visit, selection: &Selection) -> Markup {
+    let document = match selection.document(visit) {
+        Ok(document) => document,
+        Err(error) => return refused(&visit.view, selection, &error.document()),
+    };
+    match preview(visit, selection, document.clone()).await {
+        Ok(preview) => request_form(visit, selection, &document, &preview, schema(visit, selection).await.as_ref()),
+        Err(error) => refused(&visit.view, selection, &error.document()),
+    }
+}
+
+async fn preview(visit: &Visit, selection: &Selection, document: BulkSelection) -> Result<BulkPreview, ApiError> {
+    let preview = bulk::preview(&visit.api, document, scan_time());
+    if selection.is_redrive() { from_kafka(preview).await } else { stored(preview).await }
+}
+
+/// Type of the dead letters, with the schema of its params.
+async fn schema(visit: &Visit, selection: &Selection) -> Option<TypeDocument> {
+    stored(types::type_of(&visit.api, selection.letter_type()?)).await.ok()
 }
 
 fn refused(view: &View, selection: &Selection, problem: &Problem) -> Markup {
     let url = |q: &str| view.url_with("/bulk/new", &[("action", selection.action.name()), ("q", q)]);
-    match (&selection.q, problem.span.is_some()) {
-        (Some(text), true) => mistake(text, problem, url),
+    match (&selection.selected, problem.span.is_some()) {
+        (BulkTarget::Search(text), true) => mistake(text, problem, url),
         _ => missing("The selection", problem),
     }
 }
 
-/// Form that chooses action and tasks.
-fn chooser(visit: &Visit, selection: &Selection) -> Markup {
-    let names: Vec<(&str, &str)> = ACTIONS.iter().map(|(action, name, _)| (action.name(), *name)).collect();
-    let text = if selection.is_empty() { String::new() } else { selection.text() };
-    let hint = "a search, such as type:resize state:failed from:2h";
-    let search = Input::new("q", "Tasks", Some(&text)).required().hint(hint);
-    html! {
-        form.filters.choosing action=(visit.view.url("/bulk/new")) {
-            (select("action", "Action", &names, selection.action.name()))
-            div.wide { (search.render()) }
-            div.buttons { button.primary[selection.is_empty()] type="submit" { "Preview" } }
-        }
-    }
-}
-
-/// Form that requests the action, with its effect.
-fn request_form(visit: &Visit, selection: &Selection, preview: &BulkPreview) -> Markup {
-    let (_, name, effect) =
-        ACTIONS.iter().find(|(action, ..)| *action == selection.action).copied().unwrap_or(ACTIONS[0]);
+fn request_form(
+    visit: &Visit,
+    selection: &Selection,
+    document: &BulkSelection,
+    preview: &BulkPreview,
+    task_type: Option<&TypeDocument>,
+) -> Markup {
+    let effect = ACTIONS.iter().find(|(action, ..)| *action == selection.action).map_or("", |(_, _, effect)| *effect);
     let default = default_limit(preview.changing).to_string();
     let limit = visit.entered.get("limit").unwrap_or(&default);
-    Form {
+    let form = Form {
         effect: effect_of(visit, selection, preview, effect),
         inputs: order_inputs(visit, selection, preview.changing, limit),
         danger: selection.action == BulkAction::Cancel,
-        back: "/bulk".to_owned(),
-        commands: order_commands(selection, limit),
+        back: if selection.is_redrive() { "/failures" } else { "/bulk" }.to_owned(),
+        commands: vec![selection.command(limit), curl("POST", "/v1/bulk", Some(RawJson::of_plain(document).text()))],
         title: String::new(),
-        ..form(visit, "/bulk", "new", "", button_text(name, preview))
-    }
-    .render()
+        ..form(visit, "/bulk", "new", "", button_text(action_word(selection.action), preview))
+    };
+    html! { (form.render()) (params_schema(&visit.view, task_type)) }
 }
 
 /// Text of the button; empty if no task would change.
 fn button_text(name: &str, preview: &BulkPreview) -> String {
     match preview.changing {
         0 if preview.exact => String::new(),
-        1 => format!("{name} 1 task"),
-        changing => format!("{name} {} tasks", count(changing)),
+        changing => format!("{name} {}", counted(changing, "task", "tasks")),
     }
 }
 
 fn order_inputs(visit: &Visit, selection: &Selection, changing: u64, limit: &str) -> Vec<Markup> {
-    let hidden = |name: &str, value: &str| html! { input type="hidden" name=(name) value=(value); };
-    let mut inputs = vec![hidden("action", selection.action.name()), hidden("expected", &changing.to_string())];
-    match &selection.q {
-        Some(q) => inputs.push(hidden("q", q)),
-        None => inputs.extend(selection.ids.iter().map(|id| hidden("id", id))),
-    }
+    let mut inputs = selection.hidden();
+    inputs.push(html! { input type="hidden" name="expected" value=(changing); });
     let limit_hint = "when more would change, the action stops there and fails";
     inputs.push(Input::new("limit", "Limit", Some(limit)).required().hint(limit_hint).render());
     if changing > MAX_UNCONFIRMED {
@@ -228,54 +193,67 @@ fn order_inputs(visit: &Visit, selection: &Selection, changing: u64, limit: &str
     inputs
 }
 
-fn order_commands(selection: &Selection, limit: &str) -> Vec<String> {
-    let action = selection.action.name().replace('_', "-");
-    let body = Value::Object(selection.body()).to_string();
-    vec![
-        format!("kafleet bulk {action} {} --limit {limit}", quoted(&selection.text())),
-        curl("POST", "/v1/bulk", Some(&body)),
-    ]
-}
-
 fn effect_of(visit: &Visit, selection: &Selection, preview: &BulkPreview, effect: &str) -> Markup {
     let view = &visit.view;
+    let noun = if selection.is_redrive() { "records" } else { "tasks" };
     html! {
         @if let Some(words) = selection.in_words(preview) { p.quiet { (prose(&words)) } }
         p {
             strong { @if !preview.exact { "At least " } (count(preview.changing)) }
-            " of " (counted(preview.matching, "matching task", "matching tasks"))
-            " would change" @if !preview.exact { "; looked at " (count(preview.scanned)) " tasks, and there are more" } "."
+            " of " (selection.counted(preview.matching))
+            " would change" @if !preview.exact { "; looked at " (count(preview.scanned)) " " (noun) ", and there are more" } "."
         }
+        (unchanged(preview))
+        p { (prose(effect)) }
+        @if !preview.tasks.is_empty() { (sample(view, preview, selection.is_redrive())) }
+    }
+}
+
+/// Reasons for which the others stay as they are.
+fn unchanged(preview: &BulkPreview) -> Markup {
+    html! {
         @if !preview.unchanged.is_empty() {
             p { "The others stay as they are:" }
             ul.plain {
-                @for UnchangedTasks { cause, tasks } in &preview.unchanged { li { (count(tasks)) ": " (visible(cause)) } }
+                @for UnchangedTasks { cause, tasks, example } in &preview.unchanged {
+                    li {
+                        (count(tasks)) ": " (visible(cause))
+                        @if let Some(example) = example { span.quiet { ", such as: " (prose(&first_line(example, 300))) } }
+                    }
+                }
             }
         }
-        p { (prose(effect)) }
-        @if !preview.tasks.is_empty() { (sample(view, preview)) }
     }
 }
 
 /// First tasks that would change.
-fn sample(view: &View, preview: &BulkPreview) -> Markup {
+fn sample(view: &View, preview: &BulkPreview, are_letters: bool) -> Markup {
     let rows: Vec<Markup> = preview.tasks.iter().map(|task| sample_row(view, task)).collect();
+    let columns: &[&str] = if are_letters {
+        &["State", "Task", "Type", "Error", "Dead letter"]
+    } else {
+        &["State", "Task", "Type", "Error"]
+    };
     html! {
         @if preview.changing > rows.len() as u64 { p.quiet { "The first " (rows.len()) " that would change:" } }
-        (cards(&["State", "Task", "Type", "Error"], &rows))
+        (cards(columns, &rows))
     }
 }
 
 fn sample_row(view: &View, task: &BulkSample) -> Markup {
     html! {
         tr {
-            td { (pill(task.state)) }
+            td { @match task.state { Some(state) => { (pill(state)) } None => { span.quiet { "–" } } } }
             td.id {
-                a href=(view.task(&task.id)) { (task.id) }
+                @match &task.id {
+                    Some(id) => { a href=(view.task(id)) { (id) } }
+                    None => { span.quiet { "not a task" } }
+                }
                 @if let Some(name) = &task.name { span.name { (first_line(name, 60)) } }
             }
             td { (type_link(view, task.task_type.as_deref())) }
             td.message { @if let Some(error) = &task.error { span.error { (first_line(error, 120)) } } }
+            @if let Some(letter) = &task.letter { td.id { (letter_link(view, letter)) } }
         }
     }
 }
@@ -291,9 +269,9 @@ pub(in super::super) async fn request(visit: &Visit) -> Result<Redirect, ApiErro
         let reason = format!("the action concerns {expected} tasks: type this number to confirm it");
         return Err(ApiError::new(Code::BadField, reason).pointer("/confirm"));
     }
-    let mut body = Selection::of(visit).body();
-    body.extend(visit.entered.number::<u64>("limit")?.map(|limit| ("limit".to_owned(), limit.into())));
-    body.extend(visit.entered.get("reason").map(|reason| ("reason".to_owned(), reason.into())));
-    let task = bulk::request(visit.context(), document(&body)?).await?;
+    let BulkSelection { action, q, ids, letters, patch } = Selection::of(visit).document(visit)?;
+    let (limit, reason) = (visit.entered.number::<u64>("limit")?, visit.reason());
+    let request = BulkRequest { action, q, ids, letters, patch, limit, reason };
+    let task = bulk::request(visit.context(), request).await?;
     Ok(after_position(bulk_path(&task.id), task.position, "bulk_ordered"))
 }

@@ -14,7 +14,8 @@ use maud::{Markup, html};
 
 use crate::parts::bar::outcome_bar;
 use crate::parts::command::{commands, curl_get, quoted};
-use crate::parts::facts::{facts, text};
+use crate::parts::facts::{code, facts, text};
+use crate::parts::letters::{self, letter_link};
 use crate::parts::notice::missing;
 use crate::parts::state::{pill, tone, word};
 use crate::parts::table::cards;
@@ -34,13 +35,13 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         (specification(&status, &options))
         (outcome(&status, &progress))
         (present_states(view, &options, &progress, now))
-        (refusals(view, &progress))
+        (refusals(view, &options, &progress))
         (commands(&[
             format!("kafleet status {}", quoted(&status.id)),
             curl_get(&format!("/v1/tasks/{}", status.id)),
         ]))
     };
-    let title = format!("{} {}", action_word(options.action), title_of_search(&options));
+    let title = format!("{} {}", action_word(options.action), title_of_selection(&options));
     Ok(PageAnswer::Page(Body { title, state: Some(status.state), main }))
 }
 
@@ -51,17 +52,27 @@ pub(super) const fn action_word(action: BulkAction) -> &'static str {
         BulkAction::Retry => "Retry",
         BulkAction::RetryFailed => "Retry failed below",
         BulkAction::StartNow => "Start now",
+        BulkAction::Redrive => "Redrive",
     }
 }
 
-/// Search of a bulk action as a part of a title.
-fn title_of_search(options: &BulkOptions) -> String {
+/// Selection of a bulk action as a part of a title.
+fn title_of_selection(options: &BulkOptions) -> String {
+    if options.letters.is_some() || !options.ids.is_empty() {
+        return options.selection();
+    }
     let title = TaskQuery::parse(&options.q).map(|query| search_title(&query)).unwrap_or_default();
     if title.is_empty() { "tasks".to_owned() } else { title }
 }
 
-/// Search of a bulk action in words.
+/// Selection of a bulk action in words.
 pub(super) fn search_in_words(options: &BulkOptions) -> String {
+    if let Some(letters) = &options.letters {
+        return letters::in_words(letters);
+    }
+    if !options.ids.is_empty() {
+        return counted(options.ids.len() as u64, "selected dead letter", "selected dead letters");
+    }
     match TaskQuery::parse(&options.q) {
         Ok(query) => in_words(&query, options.error.as_deref()),
         Err(_) => options.q.clone(),
@@ -89,7 +100,8 @@ fn specification(status: &Status, options: &BulkOptions) -> Markup {
         section.panel {
             (facts(&[
                 ("Tasks", Some(prose(&search_in_words(options)))),
-                ("Search", text(visible(&options.q))),
+                ("Search", text(visible(&options.selection()))),
+                ("Changed params", options.patch.as_ref().map(|patch| code(&visible(patch.text())))),
                 ("By", options.by.as_deref().and_then(|by| text(visible(by)))),
                 ("Reason", options.reason.as_deref().and_then(|reason| text(visible(reason)))),
                 ("Limit", text(counted(options.limit, "task", "tasks"))),
@@ -172,7 +184,7 @@ fn present_states(
 
 /// State in words: tasks that were retried have failed again.
 fn state_now(action: BulkAction, state: State) -> String {
-    let is_retry = matches!(action, BulkAction::Retry);
+    let is_retry = matches!(action, BulkAction::Retry | BulkAction::Redrive);
     if is_retry && state.category() == Category::Failed { format!("{} again", word(state)) } else { word(state) }
 }
 
@@ -182,17 +194,23 @@ fn search_of(view: &View, progress: &BulkProgress, state: State) -> String {
     view.search(&query.to_string())
 }
 
-fn refusal_row(view: &View, refusal: &BulkRefusal) -> Markup {
+/// Row of a refused task, or of a refused dead letter.
+fn refusal_row(view: &View, action: BulkAction, refusal: &BulkRefusal) -> Markup {
     html! {
         tr {
-            td.id { a href=(view.task(&refusal.id)) { (refusal.id) } }
+            td.id {
+                @if action == BulkAction::Redrive { (letter_link(view, &refusal.id)) }
+                @else { a href=(view.task(&refusal.id)) { (refusal.id) } }
+            }
             td.message { (prose(&refusal.cause)) }
         }
     }
 }
 
-fn refusals(view: &View, progress: &BulkProgress) -> Markup {
-    let rows: Vec<Markup> = progress.refusals.iter().map(|refusal| refusal_row(view, refusal)).collect();
+fn refusals(view: &View, options: &BulkOptions, progress: &BulkProgress) -> Markup {
+    let action = options.action;
+    let rows: Vec<Markup> = progress.refusals.iter().map(|refusal| refusal_row(view, action, refusal)).collect();
+    let subject = if action == BulkAction::Redrive { "Dead letter" } else { "Task" };
     html! {
         @if !progress.refusals.is_empty() {
             section.panel #refused {
@@ -201,7 +219,7 @@ fn refusals(view: &View, progress: &BulkProgress) -> Markup {
                         span.quiet { "the first " (progress.refusals.len()) " of " (count(progress.refused)) }
                     }
                 }
-                (cards(&["Task", "Cause"], &rows))
+                (cards(&[subject, "Cause"], &rows))
             }
         }
     }

@@ -2,18 +2,19 @@
 
 use kafleet_api::http::problem::ApiError;
 use kafleet_api::service::dead_letters::{self, letter_id};
-use kafleet_documents::{DeadLetter, DeadLetterSelection, RedriveDeadLetter};
-use kafleet_fleet::dead_letters::Resolution;
+use kafleet_api::service::types;
+use kafleet_documents::{DeadLetter, DeadLetterSelection, DropDeadLetter, RedriveDeadLetter};
 use maud::{Markup, Render, html};
 
-use super::dead_letters::find;
+use super::dead_letter::find;
 use super::{form, form_page};
 use crate::parts::command::{curl, quoted};
-use crate::parts::form::{Form, Input};
+use crate::parts::form::{Form, Input, reason};
+use crate::parts::letters::{FILTERS, filter_inputs, params_schema};
 use crate::parts::{encoded, first_line, query_text};
-use crate::visit::{PageAnswer, Redirect, Visit};
+use crate::visit::{Body, PageAnswer, Redirect, Visit, stored};
 
-/// Letters of a bulk action unless the form says otherwise.
+/// Default limit of dropped letters.
 const LIMIT: &str = "100";
 
 fn letter_form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> Form<'a> {
@@ -23,13 +24,17 @@ fn letter_form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> F
 
 fn lines(letter: &str, verb: &str) -> Vec<String> {
     vec![
-        format!("kafleet dead-letters {verb} {}", quoted(letter)),
-        curl("POST", &format!("/v1/dead-letters/{letter}/{verb}"), None),
+        format!("kafleet dead-letters {verb} {} --reason '…'", quoted(letter)),
+        curl("POST", &format!("/v1/dead-letters/{letter}/{verb}"), Some("{\"reason\": \"…\"}")),
     ]
 }
 
-fn error_of(text: &str) -> Markup {
-    html! { pre.error { (first_line(text, 400)) } }
+fn error_of(letter: &DeadLetter) -> Markup {
+    html! { pre.error { (first_line(&letter.error_text(), 400)) } }
+}
+
+fn redirect(visit: &Visit, done: &'static str) -> Redirect {
+    Redirect { path: format!("/dead-letters/{}", encoded(&visit.segment)), after: None, done }
 }
 
 pub(in super::super) async fn show_redrive(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -37,17 +42,18 @@ pub(in super::super) async fn show_redrive(visit: &Visit) -> Result<PageAnswer, 
     Ok(form_page(&Form {
         effect: html! {
             p { "Starts a new run of the task with the record as it was." }
-            (error_of(&detail.letter.error))
+            (error_of(&detail.letter))
         },
+        inputs: vec![reason(visit.entered.get("reason"))],
         commands: lines(&visit.segment, "redrive"),
         ..letter_form(visit, "Redrive", "redrive", "Redrive")
     }))
 }
 
 pub(in super::super) async fn redrive(visit: &Visit) -> Result<Redirect, ApiError> {
-    let input = RedriveDeadLetter::default();
+    let input = RedriveDeadLetter { params: None, reason: visit.reason() };
     dead_letters::redrive_one(visit.context(), letter_id(&visit.segment)?, input).await?;
-    Ok(Redirect { path: format!("/dead-letters/{}", encoded(&visit.segment)), after: None, done: "redriven" })
+    Ok(redirect(visit, "redriven"))
 }
 
 pub(in super::super) async fn show_drop(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -57,8 +63,9 @@ pub(in super::super) async fn show_drop(visit: &Visit) -> Result<PageAnswer, Api
             p {
                 "The letter is no longer listed. Its task stays as it is, and the record stays in the dead-letter topic until its retention."
             }
-            (error_of(&detail.letter.error))
+            (error_of(&detail.letter))
         },
+        inputs: vec![reason(visit.entered.get("reason"))],
         danger: true,
         commands: lines(&visit.segment, "drop"),
         ..letter_form(visit, "Drop", "drop", "Drop")
@@ -66,24 +73,36 @@ pub(in super::super) async fn show_drop(visit: &Visit) -> Result<PageAnswer, Api
 }
 
 pub(in super::super) async fn drop(visit: &Visit) -> Result<Redirect, ApiError> {
-    dead_letters::drop_one(visit.context(), letter_id(&visit.segment)?).await?;
-    Ok(Redirect { path: format!("/dead-letters/{}", encoded(&visit.segment)), after: None, done: "dropped" })
+    let input = DropDeadLetter { reason: visit.reason() };
+    dead_letters::drop_one(visit.context(), letter_id(&visit.segment)?, input).await?;
+    Ok(redirect(visit, "dropped"))
 }
 
 pub(in super::super) async fn show_edit(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let detail = find(visit).await?;
+    let letter = &detail.letter;
+    let task_type = stored(types::type_of(&visit.api, &letter.task_type)).await.ok();
     let present = detail.params.as_ref().map(|params| params.slice().pretty());
     let params = visit.entered.get("params").or(present.as_deref());
-    let letter = &detail.letter;
-    Ok(form_page(&Form {
+    let form = Form {
         effect: edit_effect(letter),
-        inputs: vec![Input::new("params", "Params", params).required().lines(14).hint("JSON").render()],
+        inputs: vec![
+            Input::new("params", "Params", params).required().lines(14).hint("JSON").render(),
+            reason(visit.entered.get("reason")),
+        ],
         commands: vec![
             format!("kafleet dead-letters redrive {} --params '{{…}}'", quoted(&letter.id)),
             curl("POST", &format!("/v1/dead-letters/{}/redrive", letter.id), Some("{\"params\": {}}")),
         ],
         ..letter_form(visit, "Edit and redrive", "edit", "Redrive")
-    }))
+    };
+    let main = html! {
+        div.columns {
+            div.column { (form.render()) }
+            div.column { (params_schema(&visit.view, task_type.as_ref())) }
+        }
+    };
+    Ok(Body::new(form.title.clone(), main).into())
 }
 
 fn edit_effect(letter: &DeadLetter) -> Markup {
@@ -92,98 +111,68 @@ fn edit_effect(letter: &DeadLetter) -> Markup {
             "Starts a new run of the task with these params, which are checked against the schema of "
             code { (letter.task_type) } " first. Its id and its other fields stay."
         }
-        (error_of(&letter.error))
+        (error_of(letter))
         @if let Some(pointer) = &letter.pointer { p { "at " code { (pointer) } } }
     }
 }
 
 pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> {
     let params = visit.entered.json("params")?.unwrap_or_default();
-    let input = RedriveDeadLetter { params: Some(params.into_compact()) };
+    let input = RedriveDeadLetter { params: Some(params.into_compact()), reason: visit.reason() };
     dead_letters::redrive_one(visit.context(), letter_id(&visit.segment)?, input).await?;
-    Ok(Redirect { path: format!("/dead-letters/{}", encoded(&visit.segment)), after: None, done: "redriven" })
-}
-
-pub(in super::super) async fn show_redrive_many(visit: &Visit) -> Result<PageAnswer, ApiError> {
-    Ok(many(
-        visit,
-        "redrive",
-        "Redrive matching dead letters",
-        "Each letter's task starts a new run, with its record as it was.",
-    ))
+    Ok(redirect(visit, "redriven"))
 }
 
 pub(in super::super) async fn show_drop_many(visit: &Visit) -> Result<PageAnswer, ApiError> {
-    Ok(many(
-        visit,
-        "drop",
-        "Drop matching dead letters",
-        "The letters are no longer listed; their tasks stay as they are.",
-    ))
-}
-
-fn many(visit: &Visit, verb: &str, title: &str, effect: &str) -> PageAnswer {
-    let button = if verb == "drop" { "Drop them" } else { "Redrive them" };
-    form_page(&Form {
+    let limit = visit.value("limit").unwrap_or(LIMIT);
+    Ok(form_page(&Form {
         effect: html! {
             p {
-                (effect)
-                " The newest matching letters are taken, up to the limit. Letters whose task has moved on are left out."
+                "The letters are no longer listed; their tasks stay as they are. The newest matching letters are taken, up to \
+                 the limit. Letters whose task has moved on are left out."
             }
         },
-        inputs: selection_inputs(visit),
-        danger: verb == "drop",
-        commands: vec![
-            format!("kafleet dead-letters {verb} --type TYPE --limit 100"),
-            curl("POST", &format!("/v1/dead-letters/{verb}"), Some("{\"type\": \"TYPE\", \"limit\": 100}")),
+        inputs: vec![
+            filter_inputs(|name| visit.value(name)),
+            hidden_error(visit),
+            Input::new("limit", "Limit", Some(limit)).required().hint("at most 1,000").render(),
+            reason(visit.entered.get("reason")),
         ],
-        ..form(visit, "/dead-letters", verb, title, button)
-    })
+        danger: true,
+        commands: vec![
+            "kafleet dead-letters drop --type TYPE --limit 100 --reason '…'".to_owned(),
+            curl("POST", "/v1/dead-letters/drop", Some("{\"type\": \"TYPE\", \"limit\": 100}")),
+        ],
+        ..form(visit, "/dead-letters", "drop", "Drop matching dead letters", "Drop them")
+    }))
 }
 
-/// Fields that select letters.
-fn selection_inputs(visit: &Visit) -> Vec<Markup> {
-    let limit = visit.value("limit").unwrap_or(LIMIT);
-    vec![
-        Input::new("type", "Type", visit.value("type")).required().render(),
-        Input::new("code", "Code", visit.value("code")).hint("empty: any").render(),
-        Input::new("from", "From", visit.value("from")).hint("a time such as 2026-11-01T00:00:00Z").render(),
-        Input::new("to", "To", visit.value("to")).render(),
-        Input::new("limit", "Limit", Some(limit)).required().hint("at most 1,000").render(),
-    ]
-}
-
-pub(in super::super) async fn redrive_many(visit: &Visit) -> Result<Redirect, ApiError> {
-    resolve_many(visit, Resolution::Redriven, "redriven", "redriven_partly").await
+/// Name of an error, which no field shows.
+fn hidden_error(visit: &Visit) -> Markup {
+    html! { @if let Some(error) = visit.value("error") { input type="hidden" name="error" value=(error); } }
 }
 
 pub(in super::super) async fn drop_many(visit: &Visit) -> Result<Redirect, ApiError> {
-    resolve_many(visit, Resolution::Dropped, "dropped", "dropped_partly").await
-}
-
-async fn resolve_many(
-    visit: &Visit,
-    resolution: Resolution,
-    all: &'static str,
-    partly: &'static str,
-) -> Result<Redirect, ApiError> {
-    let results = dead_letters::resolve_many(visit.context(), entered_selection(visit)?, resolution).await?;
+    let results = dead_letters::drop_many(visit.context(), entered_selection(visit)?).await?;
     let is_partial = results.more || !results.refused.is_empty();
     let filters = visit.entered.select(&["type"]);
     let filters: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let path = format!("/dead-letters?{}", query_text(&filters));
-    Ok(Redirect { path, after: None, done: if is_partial { partly } else { all } })
+    Ok(Redirect { path, after: None, done: if is_partial { "dropped_partly" } else { "dropped" } })
 }
 
 /// Entered selection of letters.
 fn entered_selection(visit: &Visit) -> Result<DeadLetterSelection, ApiError> {
-    let filters = visit.entered.select_with_times(&["type", "code", "from", "to"]);
+    let filters = visit.entered.select_with_times(&FILTERS);
     let filter = |name: &str| filters.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
     Ok(DeadLetterSelection {
         task_type: filter("type").unwrap_or_default(),
         code: filter("code"),
+        kind: filter("kind"),
+        error: filter("error"),
         from: filter("from"),
         to: filter("to"),
         limit: visit.entered.number("limit")?,
+        reason: visit.reason(),
     })
 }

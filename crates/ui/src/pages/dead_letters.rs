@@ -1,259 +1,137 @@
-//! Dead letters: list, and one letter with its record.
+//! List of unresolved dead letters.
 
 use kafleet_api::http::problem::ApiError;
-use kafleet_api::service::context::{After, Paging};
-use kafleet_api::service::dead_letters::{self, letter_id};
-use kafleet_api::service::task;
+use kafleet_api::http::request::bad_parameter;
+use kafleet_api::service::context::{PAGE, Paging};
+use kafleet_api::service::dead_letters::{self, LetterQuery};
 use kafleet_config::Role;
-use kafleet_documents::{DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, Status};
+use kafleet_documents::DeadLetterPage;
 use kafleet_fleet::dead_letters::Filter;
+use kafleet_model::error_fingerprint::Fingerprint;
 use maud::{Markup, html};
 
-use crate::letters::{self, LetterGroup, Summary};
 use crate::parts::command::{commands, curl_get, quoted};
-use crate::parts::facts::{code, facts};
-use crate::parts::form::{Input, filter_buttons};
-use crate::parts::json::json_block;
+use crate::parts::form::filter_buttons;
+use crate::parts::letters::{FILTERS, filter_inputs, letter_table};
 use crate::parts::notice::empty;
-use crate::parts::state::{label, pill};
-use crate::parts::table::{cards, pager, table};
-use crate::parts::tasks::{type_link, worker_link};
-use crate::parts::times::time;
-use crate::parts::{View, count, encoded, first_line, query_text, visible};
-use crate::visit::{Body, PageAnswer, Visit, from_kafka, stored, task_id};
+use crate::parts::table::pager;
+use crate::parts::{View, count, query_text};
+use crate::visit::{Body, PageAnswer, Visit, from_kafka};
 
-const FILTERS: [&str; 4] = ["type", "code", "from", "to"];
+/// Parameter that leaves out the letters of failed tasks.
+const WITHOUT_FAILURE: &str = "without_failure";
 
 pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let page = from_kafka(letters_page(visit)).await?;
-    let is_first = !visit.query.is_set("cursor") && FILTERS.iter().all(|name| !visit.query.is_set(name));
-    let by_error =
-        if is_first { from_kafka(letters::summary(&visit.live.letters, visit.context())).await.ok() } else { None };
-    let filters = visit.query.select(&FILTERS);
+    let filters = filters_of(visit);
     let pairs: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    let options: String = pairs.iter().map(|(name, value)| format!(" --{name} {}", quoted(value))).collect();
     let main = html! {
-        div.head { h1 { "Dead letters" } (bulk(&visit.view, &visit.query)) }
-        (filter_form(visit))
-        @if let Some(summary) = by_error.filter(|summary| summary.letters > summary.groups.len()) {
-            (groups(&visit.view, &summary))
+        div.head { h1 { "Dead letters" } (actions(&visit.view, &pairs)) }
+        p.quiet {
+            "Single records, newest first. " a href=(visit.view.url_with("/failures", &[("with_dead_letters", "true")])) { "Failures" }
+            " has those of failed tasks by the kind of their error."
         }
+        (filter_form(visit))
+        (choices(visit, &pairs))
         (rows(&visit.view, &pairs, visit.query.is_set("cursor"), &page))
-        (commands(&[format!("kafleet dead-letters list{options}"), curl_get(&format!("/v1/dead-letters?{}", query_text(&pairs)))]))
+        (commands(&[format!("kafleet dead-letters list{}", options(&pairs)), curl_get(&format!("/v1/dead-letters?{}", query_text(&pairs)))]))
     };
     Ok(Body::new("Dead letters", main).into())
+}
+
+fn filters_of(visit: &Visit) -> Vec<(String, String)> {
+    let mut names = FILTERS.to_vec();
+    names.push(WITHOUT_FAILURE);
+    visit.query.select(&names)
+}
+
+/// Options of the command that lists the same letters.
+fn options(filters: &[(&str, &str)]) -> String {
+    let option = |(name, value): &(&str, &str)| match *name {
+        WITHOUT_FAILURE => " --without-failure".to_owned(),
+        name => format!(" --{name} {}", quoted(value)),
+    };
+    filters.iter().map(option).collect()
 }
 
 async fn letters_page(visit: &Visit) -> Result<DeadLetterPage, ApiError> {
     let query = &visit.query;
     let text = |name: &str| query.get(name).map(str::to_owned);
     let (from_ms, to_ms) = (query.time_ms("from")?, query.time_ms("to")?);
-    let filter = Filter { task_type: query.type_name("type")?.map(str::to_owned), code: text("code"), from_ms, to_ms };
-    dead_letters::list(visit.context(), filter, Paging { cursor: text("cursor"), ..Paging::default() }).await
+    let task_type = query.type_name("type")?.map(str::to_owned);
+    let error = query.get("error").map(str::parse::<Fingerprint>).transpose();
+    let letters = LetterQuery {
+        filter: Filter { task_type, code: text("code"), from_ms, to_ms, resolved_by: None },
+        kind: text("kind"),
+        error: error.map_err(|error: String| bad_parameter("error", &error))?,
+        without_failure: query.get(WITHOUT_FAILURE) == Some("true"),
+    };
+    dead_letters::list(visit.context(), letters, Paging { cursor: text("cursor"), ..Paging::default() }).await
 }
 
 /// Actions on all letters of a type.
-fn bulk(view: &View, query: &crate::visit::Fields) -> Markup {
-    let filters = query.select(&FILTERS);
-    let pairs: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+fn actions(view: &View, filters: &[(&str, &str)]) -> Markup {
+    let names: Vec<&str> = filters.iter().map(|(name, _)| *name).collect();
+    let mut redrive = vec![("action", "redrive")];
+    redrive.extend(filters);
     html! {
-        @if view.may(Role::Operate) && query.is_set("type") {
+        @if view.may(Role::Operate) && names.contains(&"type") && !names.contains(&WITHOUT_FAILURE) {
             div.actions {
-                a.button href=(view.url_with("/dead-letters/redrive", &pairs)) data-dialog { "Redrive matching…" }
-                a.button href=(view.url_with("/dead-letters/drop", &pairs)) data-dialog { "Drop matching…" }
+                a.button href=(view.url_with("/bulk/new", &redrive)) { "Redrive matching…" }
+                a.button href=(view.url_with("/dead-letters/drop", filters)) data-dialog { "Drop matching…" }
             }
         }
     }
 }
 
 fn filter_form(visit: &Visit) -> Markup {
-    let text = |name, label, hint| Input::new(name, label, visit.query.get(name)).hint(hint);
     let is_set = FILTERS.iter().any(|name| visit.query.is_set(name));
     let clear = is_set.then(|| visit.view.url("/dead-letters"));
     html! {
         form.filters action=(visit.view.url("/dead-letters")) role="search" aria-label="Filters" {
-            (text("type", "Type", ""))
-            (text("code", "Code", "such as exhausted or schema"))
-            (text("from", "From", "2h, or a time"))
-            (text("to", "To", ""))
+            (filter_inputs(|name| visit.query.get(name)))
+            @for (name, value) in visit.query.select(&["error", WITHOUT_FAILURE]) {
+                input type="hidden" name=(name) value=(value);
+            }
             (filter_buttons(clear.as_deref()))
         }
     }
 }
 
-/// Letters by type, code and error.
-fn groups(view: &View, summary: &Summary) -> Markup {
-    let row = |group: &LetterGroup| {
-        let newest = &group.newest;
-        let same = view.url_with("/dead-letters", &[("type", &newest.task_type), ("code", &newest.code)]);
-        html! {
-            tr {
-                td.number { a.bad href=(same) { (count(group.count)) } }
-                td { (type_link(view, Some(&newest.task_type))) }
-                td { code { (visible(&newest.code)) } }
-                td.message { span.error title=(first_line(&newest.error_text(), 400)) { (first_line(&newest.error_text(), 120)) } }
-                td.time { (time(&newest.at)) }
-            }
-        }
-    };
-    let rows: Vec<Markup> = summary.groups.iter().map(row).collect();
+fn choices(visit: &Visit, filters: &[(&str, &str)]) -> Markup {
+    let mut others: Vec<(&str, &str)> = filters.to_vec();
+    others.retain(|(name, _)| *name != WITHOUT_FAILURE);
+    let all = visit.view.url_with("/dead-letters", &others);
+    others.push((WITHOUT_FAILURE, "true"));
+    let without = visit.view.url_with("/dead-letters", &others);
+    let is_without = visit.query.is_set(WITHOUT_FAILURE);
     html! {
-        section.panel #groups {
-            h2 {
-                "By error "
-                span.quiet { @if summary.more { "of the newest " (count(letters::MAX_SUMMARIZED)) } @else { "of all " (count(summary.letters)) } }
-            }
-            (table(&["#Letters", "Type", "Code", "Error", "Newest"], &rows))
+        nav.ranges aria-label="letters" {
+            a href=(all) aria-current=[(!is_without).then_some("page")] { "all" }
+            a href=(without) aria-current=[is_without.then_some("page")]
+                title="Records that are not tasks, and tasks whose record has been removed" { "of no failed task" }
         }
     }
 }
 
 fn rows(view: &View, filters: &[(&str, &str)], is_later: bool, page: &DeadLetterPage) -> Markup {
-    let rows: Vec<Markup> = page.letters.iter().map(|letter| row(view, letter)).collect();
     let mut query = filters.to_vec();
     let first = is_later.then(|| view.url_with("/dead-letters", &query));
     let next = page.next.as_deref().map(|cursor| {
         query.push(("cursor", cursor));
         view.url_with("/dead-letters", &query)
     });
-    let looked = match page.scanned {
-        1 => "looked at 1 record".to_owned(),
-        scanned => format!("looked at {} records", count(scanned)),
-    };
+    // A full page says by itself that there are more.
+    let is_short = next.is_some() && page.letters.len() < PAGE;
+    let looked = if is_short { format!("looked at {} records so far", count(page.scanned)) } else { String::new() };
     html! {
-        @if rows.is_empty() {
-            @if filters.is_empty() {
-                (empty("There is no dead letter. Tasks whose attempts are exhausted, and records that cannot be read, appear here.", &[]))
-            }
-            @else { (empty("No unresolved dead letter matches these filters.", &[])) }
+        @if !page.letters.is_empty() {
+            section.panel { (letter_table(view, &page.letters)) }
+        } @else if filters.is_empty() {
+            (empty("There is no dead letter. Tasks whose attempts are exhausted, and records that cannot be read, appear here.", &[]))
         } @else {
-            section.panel { (cards(&["Letter", "Type", "Task", "Code", "Error", "At"], &rows)) }
+            (empty("No unresolved dead letter matches these filters.", &[]))
         }
         (pager(first.as_deref(), next.as_deref(), &looked))
-    }
-}
-
-fn row(view: &View, letter: &DeadLetter) -> Markup {
-    html! {
-        tr id={ "d-" (letter.id) } {
-            td.id { a href=(view.url(&format!("/dead-letters/{}", encoded(&letter.id)))) { (letter.id) } }
-            td { (type_link(view, Some(&letter.task_type))) }
-            td.id {
-                @match &letter.task {
-                    Some(task) => { a href=(view.task(task)) { (task) } } None => { span.quiet { "–" } }
-                }
-            }
-            td { code { (letter.code) } }
-            td.message { span.error title=(first_line(&letter.error_text(), 400)) { (first_line(&letter.error_text(), 80)) } }
-            td.time { (time(&letter.at)) }
-        }
-    }
-}
-
-pub(super) async fn find(visit: &Visit) -> Result<DeadLetterDetail, ApiError> {
-    from_kafka(dead_letters::show(visit.context(), letter_id(&visit.segment)?)).await
-}
-
-pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
-    let view = &visit.view;
-    let detail = find(visit).await?;
-    let letter = &detail.letter;
-    let task = match &letter.task {
-        Some(id) => stored(task::status(visit.context(), task_id(id)?, After::default())).await.ok(),
-        None => None,
-    };
-    let main = html! {
-        div.head { h1 { "Dead letter " (letter.id) } (actions(view, &detail)) }
-        section.panel { (properties(view, &detail, task.as_ref())) }
-        (error_of(letter))
-        (record(&detail))
-        (commands(&[
-            format!("kafleet dead-letters show {}", quoted(&letter.id)),
-            curl_get(&format!("/v1/dead-letters/{}", letter.id)),
-        ]))
-    };
-    Ok(Body::new(format!("Dead letter {}", letter.id), main).into())
-}
-
-fn properties(view: &View, detail: &DeadLetterDetail, task: Option<&Status>) -> Markup {
-    let letter = &detail.letter;
-    facts(&[
-        ("Resolution", Some(resolution(detail.outcome))),
-        ("Type", Some(type_link(view, Some(&letter.task_type)))),
-        ("Task", letter.task.as_deref().map(|id| task_link(view, id, letter.run, task))),
-        ("Code", Some(code(&letter.code))),
-        ("At", Some(time(&letter.at))),
-        ("Worker", letter.worker.as_deref().map(|worker| worker_link(view, worker))),
-        ("Record", letter.source.as_deref().map(code)),
-        ("Key", detail.key.as_deref().map(|key| html! { code { (visible(key)) } })),
-    ])
-}
-
-fn error_of(letter: &DeadLetter) -> Markup {
-    html! {
-        section.panel #error {
-            h2 { "Error" }
-            @if let Some(pointer) = &letter.pointer {
-                p { "at " code { @if pointer.is_empty() { "the params themselves" } @else { (pointer) } } }
-            }
-            pre.error { (visible(&letter.error)) }
-        }
-    }
-}
-
-fn actions(view: &View, detail: &DeadLetterDetail) -> Markup {
-    let link = |page: &str, name: &str| {
-        html! { a.button href=(view.url(&format!("/dead-letters/{}/{page}", encoded(&detail.letter.id)))) data-dialog { (name) } }
-    };
-    html! {
-        @if view.may(Role::Operate) && detail.outcome.is_none() {
-            div.actions { (link("redrive", "Redrive…")) (link("edit", "Edit and redrive…")) (link("drop", "Drop…")) }
-        }
-    }
-}
-
-fn resolution(outcome: Option<DeadLetterOutcome>) -> Markup {
-    match outcome {
-        None => label("bad", "✘\u{fe0e} unresolved"),
-        Some(DeadLetterOutcome::Dropped) => label("neutral", "–\u{fe0e} dropped"),
-        Some(DeadLetterOutcome::Redriven) => label("good", "↻\u{fe0e} redriven"),
-        Some(DeadLetterOutcome::Superseded) => label("neutral", "the task has moved on"),
-    }
-}
-
-fn task_link(view: &View, id: &str, run: Option<u32>, now: Option<&Status>) -> Markup {
-    html! {
-        a href=(view.task(id)) { (id) }
-        @if let Some(run) = run { span.quiet { ", run " (run) } }
-        @match now {
-            Some(status) => {
-                " " span.quiet { "now" } " " (pill(status.state)) @if Some(status.run)
-                != run { span.quiet { " in run " (status.run) } }
-            }
-            None => { span.quiet { ", not retained" } }
-        }
-    }
-}
-
-fn record(detail: &DeadLetterDetail) -> Markup {
-    let rows: Vec<Markup> = detail.headers.iter().map(|(name, value)| header_row(name, value.as_deref())).collect();
-    html! {
-        section.panel #params {
-            h2 { "Params" }
-            @if let Some(params) = &detail.params { (json_block(params, None)) }
-            @else if let Some(value) = &detail.value_base64 {
-                p.quiet { "The value is not JSON; in base64:" } pre { code { (first_line(value, 4_096)) } }
-            }
-            @else { p.quiet { "The record has no value, or it is no longer retained." } }
-        }
-        @if !rows.is_empty() {
-            details.panel #headers { summary { h2 { "Headers" } } (table(&["Header", "Value"], &rows)) }
-        }
-    }
-}
-
-fn header_row(name: &str, value: Option<&str>) -> Markup {
-    html! {
-        tr { td.mono { (visible(name)) } td.mono { (visible(value.unwrap_or_default())) } }
     }
 }

@@ -17,7 +17,7 @@ use crate::parts::failures::{COLUMNS, Messages, ROOT_COLUMNS, group_row, kind_of
 use crate::parts::form::{Input, filter_buttons};
 use crate::parts::notice::empty;
 use crate::parts::table::cards;
-use crate::parts::{View, count, first_line, query_text};
+use crate::parts::{View, count, counted, first_line, query_text};
 use crate::visit::{Body, PageAnswer, Visit, stored};
 
 /// Messages listed below a kind.
@@ -25,7 +25,9 @@ const LISTED_MESSAGES: usize = 10;
 /// Ranges that are offered; `all` stands for all retained tasks.
 const RANGES: [&str; 4] = ["1h", "24h", "7d", "all"];
 /// Parameters of the page, with the same names as those of the API.
-const PARAMETERS: [&str; 6] = ["type", "kind", "by", "since", "sort", "text"];
+const PARAMETERS: [&str; 7] = ["type", "kind", "by", "since", "sort", "text", WITH_LETTERS];
+/// Parameter that leaves out errors without dead letters.
+const WITH_LETTERS: &str = "with_dead_letters";
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let query = query_of(visit)?;
@@ -48,6 +50,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         } @else {
             section.panel { (page.listed(&messages)) }
         }
+        (page.other_letters())
         p.quiet { "Attempts that failed and are retried are counted on the page of their type." }
         (commands(&page.lines()))
     };
@@ -75,6 +78,7 @@ fn query_of(visit: &Visit) -> Result<FailuresQuery, ApiError> {
             .map_err(refused("sort"))?
             .unwrap_or_default(),
         text,
+        with_dead_letters: fields.get(WITH_LETTERS) == Some("true"),
         limit: PAGE,
     })
 }
@@ -121,6 +125,7 @@ impl FailuresPage<'_> {
         html! {
             div.head {
                 (self.choice("since", "range", "all", &RANGES.map(|range| (range, range))))
+                (self.choice(WITH_LETTERS, "dead letters", "", &[("", "all errors"), ("true", "with dead letters")]))
                 (self.choice("by", "groups", "", &groups))
                 @if self.query.by != FailuresBy::Root { (self.choice("sort", "order", "count", &sorts)) }
             }
@@ -176,6 +181,24 @@ impl FailuresPage<'_> {
                     @if let Some(kind) = &self.query.kind { " of the kind " code { (first_line(kind, 60)) } }
                 }
                 @if is_cut { "; the first " (groups.len()) " are listed" }
+                @if self.failures.dead_letters_at_least { "; dead letters are counted among the newest 5,000" }
+            }
+        }
+    }
+
+    /// Dead letters that no error of the list has.
+    fn other_letters(&self) -> Markup {
+        let number = self.failures.other_dead_letters.unwrap_or_default();
+        let mut filter = vec![("without_failure", "true")];
+        filter.extend(self.query.task_type.as_deref().map(|name| ("type", name)));
+        html! {
+            p.quiet {
+                @if number > 0 {
+                    a href=(self.view().url_with("/dead-letters", &filter)) { (counted(number, "dead letter", "dead letters")) }
+                    @if number == 1 { " belongs" } @else { " belong" }
+                    " to no failed task: records that are not tasks, and tasks that are no longer retained. "
+                }
+                a href=(self.view().url("/dead-letters")) { "All dead letters" }
             }
         }
     }
@@ -194,13 +217,16 @@ impl FailuresPage<'_> {
             listed.truncate(LISTED_MESSAGES);
             let kind = group.kind.as_deref().unwrap_or_default();
             let since = self.visit.query.get("since").unwrap_or("all");
-            let all = [("type", group.task_type.as_str()), ("kind", kind), ("since", since)];
-            kind_row(view, group, at_least, &Messages { listed, all: view.url_with("/failures", &all) })
+            let mut all = vec![("type", group.task_type.as_str()), ("kind", kind), ("since", since)];
+            all.extend(self.query.with_dead_letters.then_some((WITH_LETTERS, "true")));
+            let (at_least_messages, all) = (self.failures.messages_at_least, view.url_with("/failures", &all));
+            kind_row(view, group, at_least, &Messages { listed, at_least: at_least_messages, all })
         })
     }
 
     fn nothing(&self) -> &'static str {
         match (self.query.since_ms, &self.query.kind, &self.query.text) {
+            _ if self.query.with_dead_letters => "No error has an unresolved dead letter here.",
             (None, None, None) if self.query.task_type.is_none() => "No retained task has failed.",
             (None, None, None) => "No retained task of this type has failed.",
             (Some(_), None, None) => "No retained task has failed in this time.",
@@ -216,7 +242,10 @@ impl FailuresPage<'_> {
             FailuresBy::Kind => fields.push(("by".to_owned(), "kind".to_owned())),
             FailuresBy::Root => fields.push(("by".to_owned(), "root".to_owned())),
         }
-        let option = |(name, value): &(String, String)| format!(" --{name} {}", quoted(value));
+        let option = |(name, value): &(String, String)| match name.as_str() {
+            WITH_LETTERS => " --with-dead-letters".to_owned(),
+            name => format!(" --{name} {}", quoted(value)),
+        };
         let options: String = fields.iter().map(option).collect();
         let pairs: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let query = if pairs.is_empty() { String::new() } else { format!("?{}", query_text(&pairs)) };
@@ -233,7 +262,7 @@ async fn filter(visit: &Visit) -> Markup {
         form.filters action=(visit.view.url("/failures")) role="search" aria-label="Filters" {
             (Input::new("type", "Type", fields.get("type")).suggestions(&names).render())
             (Input::new("text", "Text", fields.get("text")).hint("kind, message or worker").render())
-            @for (name, value) in fields.select(&["kind", "by", "since", "sort"]) {
+            @for (name, value) in fields.select(&["kind", "by", "since", "sort", WITH_LETTERS]) {
                 input type="hidden" name=(name) value=(value);
             }
             (filter_buttons(is_filtered.then(|| visit.view.url("/failures")).as_deref()))

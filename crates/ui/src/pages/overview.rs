@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kafleet_api::http::problem::ApiError;
-use kafleet_api::read::failures::newest_failures;
-use kafleet_api::service::statistics::{Series, StatsQuery};
+use kafleet_api::service::statistics::{Series, StatsQuery, newest_failures};
 use kafleet_api::service::{operations, schedules, types, workers};
 use kafleet_config::Role;
 use kafleet_documents::{FailureGroup, Failures, Stats, TypeDocument, Types, WorkerDocument, WorkerState, Workers};
@@ -39,7 +38,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         stored(types::measured_types(api)),
         from_kafka(operations::list_kill_switches(visit.context())),
         stored(schedules::list(visit.context())),
-        stored(newest_failures(&api.reads, LISTED_ERRORS)),
+        stored(newest_failures(api, LISTED_ERRORS)),
         last_minutes(visit),
         newest_requests(visit),
     );

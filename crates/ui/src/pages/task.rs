@@ -8,7 +8,7 @@ use kafleet_api::http::problem::ApiError;
 use kafleet_api::read::failures;
 use kafleet_api::service::context::{After, Paging};
 use kafleet_api::service::log::{self, Lines};
-use kafleet_api::service::{attachments, task, why};
+use kafleet_api::service::{attachments, dead_letters, task, why};
 use kafleet_config::{Role, TRACE_ID};
 use kafleet_documents::{
     AttachmentDocument, Attachments, Deliveries, Delivery, FailureGroup, Finding, LogDocument, Params, Status,
@@ -16,9 +16,9 @@ use kafleet_documents::{
 };
 use kafleet_model::json::RawJson;
 use kafleet_model::record::state::State;
+use kafleet_model::task::id::TaskId;
 use maud::{Markup, html};
 
-use crate::letters::letter_of;
 use crate::parts::attempts::{AttemptStart, attempt_bars, attempt_starts, history_table, number_of};
 use crate::parts::bar::{in_order, state_bar, tree_bar};
 use crate::parts::clock::state_time;
@@ -49,8 +49,9 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     // Params are shared by the visits of a role: of another one they may contain masked values.
     let role = visit.view.role.name();
     let record = status.record.as_deref().map(|record| format!("{role} {} {record}", status.id));
-    let (same_error, explanation, params, history, children, log, attachments) = tokio::join!(
+    let (same_error, letter, explanation, params, history, children, log, attachments) = tokio::join!(
         same_error(visit, &status),
+        letter_of(visit, &id, &status),
         from_kafka(live.reasons.get(Some(reason_key(&status)), why::why_soon(&visit.api, &id, &live.queues))),
         from_kafka(live.params.get(record, task::params(visit.context(), id.clone(), after))),
         stored(task::history(visit.context(), id.clone(), after)),
@@ -65,7 +66,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         (tabs(view, &status, "overview"))
         div.columns {
             div.column {
-                (error_block(visit, &status, same_error.as_ref()))
+                (error_block(visit, &status, same_error.as_ref(), letter.as_deref()))
                 (reasons(view, &status, explanation))
                 (progress_block(view, &status))
                 (result(view, &status))
@@ -216,7 +217,19 @@ async fn same_error(visit: &Visit, status: &Status) -> Option<FailureGroup> {
     stored(failures::same_error(&visit.api.reads, task_type, error)).await.ok()?
 }
 
-fn error_block(visit: &Visit, status: &Status, same_error: Option<&FailureGroup>) -> Markup {
+/// Unresolved dead letter of a task that is failed.
+async fn letter_of(visit: &Visit, id: &TaskId, status: &Status) -> Option<String> {
+    let task_type = status.task_type.as_deref().filter(|_| status.own_state == State::Failed)?;
+    let read = async {
+        let letter = dead_letters::letter_of(&visit.api, task_type, id, status.run).await?;
+        Ok(letter.map(|letter| letter.to_string()))
+    };
+    let key = format!("{id} {}", status.run);
+    let letter = from_kafka(visit.live.letters.get(Some(key), read)).await.ok()?;
+    (*letter).clone()
+}
+
+fn error_block(visit: &Visit, status: &Status, same_error: Option<&FailureGroup>, letter: Option<&str>) -> Markup {
     let view = &visit.view;
     html! {
         @if let Some(error) = &status.error {
@@ -224,7 +237,7 @@ fn error_block(visit: &Visit, status: &Status, same_error: Option<&FailureGroup>
                 h2 { "Error" }
                 p { code { (error.kind) } @if error.attempt > 0 { span.quiet { " in attempt " (error.attempt) } } }
                 pre.error { (visible(&error.message)) }
-                (kin(view, same_error, letter_of(&visit.live.letters, &status.id).as_deref()))
+                (kin(view, same_error, letter))
             }
         }
     }

@@ -53,8 +53,17 @@ pub(in super::super) fn is_new(group: &FailureGroup, since_ms: i64) -> bool {
 }
 
 /// Columns of [`group_row`].
-pub(in super::super) const COLUMNS: &[&str] =
-    &["#Tasks", "Failed attempts, 24 h", "Type", "Error", "First", "Last", "Workers", ""];
+pub(in super::super) const COLUMNS: &[&str] = &[
+    "#Tasks",
+    "#Dead letters|unresolved, of all retained tasks",
+    "Failed attempts, 24 h",
+    "Type",
+    "Error",
+    "First",
+    "Last",
+    "Workers",
+    "",
+];
 
 pub(in super::super) fn group_row(view: &View, group: &FailureGroup, at_least: bool) -> Markup {
     row(view, group, at_least, None)
@@ -68,6 +77,8 @@ pub(in super::super) fn kind_row(view: &View, group: &FailureGroup, at_least: bo
 /// Messages of a kind that are listed below it.
 pub(in super::super) struct Messages<'a> {
     pub listed: Vec<&'a FailureGroup>,
+    /// There may be more messages than were counted.
+    pub at_least: bool,
     /// URL of the page with more of them.
     pub all: String,
 }
@@ -77,6 +88,7 @@ fn row(view: &View, group: &FailureGroup, at_least: bool, messages: Option<&Mess
     html! {
         tr id={ "f-" (group.task_type) "-" (group.error) } {
             td.number { (tasks(view, group, &query, at_least)) }
+            td.number { (letters(view, group)) }
             td.spark { (bars(&group.attempts_by_hour, "bad", "failed attempts in an hour")) }
             td { (type_link(view, Some(&group.task_type))) }
             td.message {
@@ -92,7 +104,46 @@ fn row(view: &View, group: &FailureGroup, at_least: bool, messages: Option<&Mess
             }
             td.time { a href=(view.task(&group.newest)) title=(group.newest) { (time(&group.last)) } }
             td { (workers(view, &group.workers)) }
-            td.action { @if view.may(Role::Operate) { (retry_button(view, &query)) } }
+            td.action { (actions(view, group, &query)) }
+        }
+    }
+}
+
+/// Unresolved dead letters of a group, with a link to their list.
+fn letters(view: &View, group: &FailureGroup) -> Markup {
+    html! {
+        @match group.dead_letters {
+            Some(0) => { span.quiet { "0" } }
+            Some(number) => {
+                a href=(view.url_with("/dead-letters", &letter_filter(group))) { (count(number)) }
+                span.unit { @if number == 1 { " dead letter" } @else { " dead letters" } }
+            }
+            None => { span.quiet title="not known now" { "–" } }
+        }
+    }
+}
+
+/// Filter of the dead letters of a group: by kind where it has all messages of one.
+fn letter_filter(group: &FailureGroup) -> Vec<(&'static str, &str)> {
+    let error = match group.kind.as_deref().filter(|kind| is_kind(group) && !kind.is_empty()) {
+        Some(kind) => ("kind", kind),
+        None => ("error", &*group.error),
+    };
+    vec![("type", &*group.task_type), error]
+}
+
+fn actions(view: &View, group: &FailureGroup, query: &str) -> Markup {
+    let redrive = || {
+        let mut fields = vec![("action", "redrive")];
+        fields.extend(letter_filter(group));
+        view.url_with("/bulk/new", &fields)
+    };
+    html! {
+        @if view.may(Role::Operate) {
+            a.button href=(view.url_with("/bulk/new", &[("action", "retry"), ("q", query)])) { "Retry…" }
+            @if group.dead_letters.is_some_and(|number| number > 0) {
+                " " a.button href=(redrive()) title="Run the tasks of the dead letters again, also with changed params" { "Redrive…" }
+            }
         }
     }
 }
@@ -120,8 +171,8 @@ fn error(view: &View, group: &FailureGroup, query: &str) -> Markup {
 }
 
 /// Number of the messages of a kind, as text.
-fn messages_text(group: &FailureGroup) -> String {
-    let at_least = if group.messages_at_least { "at least " } else { "" };
+fn messages_text(group: &FailureGroup, at_least: bool) -> String {
+    let at_least = if at_least { "at least " } else { "" };
     format!("{at_least}{}", counted(group.messages.unwrap_or_default(), "message", "messages"))
 }
 
@@ -130,17 +181,18 @@ fn message_table(view: &View, group: &FailureGroup, messages: &Messages<'_>) -> 
     html! {
         @if number > 1 {
             details.more id={ "m-" (group.task_type) "-" (group.error) } {
-                summary { (messages_text(group)) }
+                summary { (messages_text(group, messages.at_least)) }
                 table {
                     thead { tr {
                         th.number scope="col" { "Tasks" }
+                        th.number scope="col" { "Dead letters" }
                         th scope="col" { "Message" }
                         th scope="col" { "Last" }
                         th scope="col" { span.hidden { "Actions" } }
                     } }
                     tbody { @for message in &messages.listed { (message_row(view, message)) } }
                 }
-                @if number > messages.listed.len() as u64 || group.messages_at_least {
+                @if number > messages.listed.len() as u64 || messages.at_least {
                     p { a href=(messages.all) { "More messages of " (group.task_type) " · " (kind_text(group)) } }
                 }
             }
@@ -154,9 +206,10 @@ fn message_row(view: &View, group: &FailureGroup) -> Markup {
         // Without an id: keys move between the rows of kinds, as these may be folded.
         tr {
             td.number { a.bad href=(view.search(&query)) { (count(group.count)) } }
+            td.number { (letters(view, group)) }
             td.message { a.error href=(view.search(&query)) title=(first_line(&group.text, 400)) { (first_line(&group.text, 120)) } }
             td.time { a href=(view.task(&group.newest)) title=(group.newest) { (time(&group.last)) } }
-            td.action { @if view.may(Role::Operate) { (retry_button(view, &query)) } }
+            td.action { (actions(view, group, &query)) }
         }
     }
 }
@@ -213,12 +266,6 @@ fn workers(view: &View, ids: &[String]) -> Markup {
     }
 }
 
-fn retry_button(view: &View, query: &str) -> Markup {
-    html! {
-        a.button href=(view.url_with("/bulk/new", &[("action", "retry"), ("q", query)])) { "Retry…" }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,8 +282,8 @@ mod tests {
             text: "PaymentDeclined: card of Ada".into(),
             count: 43,
             retained: 43,
+            dead_letters: Some(40),
             messages: Some(10),
-            messages_at_least: false,
             root_type: None,
             roots: None,
             first: "2026-11-01T07:45:00Z".into(),
@@ -270,7 +317,8 @@ mod tests {
     #[test]
     fn kind_lists_its_messages_below_it() {
         let message = group(declined().with_message("card of Ada"));
-        let messages = Messages { listed: vec![&message], all: "/failures?kind=PaymentDeclined".into() };
+        let messages =
+            Messages { listed: vec![&message], at_least: false, all: "/failures?kind=PaymentDeclined".into() };
         let row = kind_row(&view(), &group(declined()), false, &messages).into_string();
         assert!(row.contains(">PaymentDeclined</a><span class=\"quiet\"> · card of Ada</span>"), "{row}");
         assert!(row.contains("<summary>10 messages</summary>") && row.contains("More messages of charge"), "{row}");
@@ -287,6 +335,23 @@ mod tests {
             row.contains(">3</a><span class=\"unit\"> tasks</span><span class=\"quiet\"> of 43 retained</span>"),
             "{row}"
         );
+    }
+
+    #[test]
+    fn dead_letters_of_a_group_are_listed_and_redriven_by_its_kind_or_its_message() {
+        let kind = group_row(&view(), &group(declined()), false).into_string();
+        assert!(kind.contains("href=\"/dead-letters?type=charge&amp;kind=PaymentDeclined\">40</a>"), "{kind}");
+        assert!(kind.contains("href=\"/bulk/new?action=redrive&amp;type=charge&amp;kind=PaymentDeclined\""), "{kind}");
+        let message = group(declined().with_message("card of Ada"));
+        let row = group_row(&view(), &message, false).into_string();
+        assert!(row.contains(&format!("/dead-letters?type=charge&amp;error={}\"", message.error)), "{row}");
+        for number in [None, Some(0)] {
+            let row =
+                group_row(&view(), &FailureGroup { dead_letters: number, ..group(declined()) }, false).into_string();
+            assert!(!row.contains("Redrive") && row.contains("Retry"), "{row}");
+        }
+        let row = group_row(&View::for_tests(Role::Read), &group(declined()), false).into_string();
+        assert!(!row.contains("Redrive"), "{row}");
     }
 
     #[test]

@@ -18,20 +18,18 @@ pub(in super::super) enum Section {
     Types,
     Workers,
     Schedules,
-    DeadLetters,
     New,
     More,
     None,
 }
 
-const ENTRIES: [(Section, &str, &str); 7] = [
+const ENTRIES: [(Section, &str, &str); 6] = [
     (Section::Overview, "/", "Overview"),
     (Section::Tasks, "/tasks", "Tasks"),
     (Section::Failures, "/failures", "Failures"),
     (Section::Types, "/types", "Types"),
     (Section::Workers, "/workers", "Workers"),
     (Section::Schedules, "/schedules", "Schedules"),
-    (Section::DeadLetters, "/dead-letters", "Dead letters"),
 ];
 
 const MORE: [(&str, &str); 6] = [
@@ -50,8 +48,8 @@ const KEYS: [(&str, &str); 8] = [
     ("Enter", "open the row"),
     ("x", "select the row; with the mouse: Ctrl and a click"),
     (".", "stop or continue live updates"),
-    ("g o, g t, g y", "overview, tasks, types"),
-    ("g w, g s, g d, g n", "workers, schedules, dead letters, new task"),
+    ("g o, g t, g f, g y", "overview, tasks, failures, types"),
+    ("g w, g s, g n", "workers, schedules, new task"),
     ("?", "this list"),
 ];
 
@@ -222,26 +220,28 @@ fn navigation(shell: &Shell<'_>) -> Markup {
 fn links(shell: &Shell<'_>) -> Markup {
     html! {
         @for (section, path, name) in ENTRIES {
-            a href=(shell.view.url(path)) aria-current=[(section == shell.section).then_some("page")] {
-                (name) (badge(section, shell.counts))
+            @let number = shell.counts.errors.filter(|number| section == Section::Failures && *number > 0);
+            a href=(shell.view.url(path)) aria-current=[(section == shell.section).then_some("page")]
+                title=[(section == Section::Failures).then(|| failures_title(shell.counts)).flatten()] {
+                (name) @if let Some(number) = number { " " span.badge { (count(number)) } }
             }
         }
     }
 }
 
-/// Number beside an entry, unless it is zero or not known.
-fn badge(section: Section, counts: NavigationCounts) -> Markup {
-    let (number, meaning) = match section {
-        Section::Failures => (counts.errors, "errors in the last hour"),
-        Section::DeadLetters => (counts.letters, "unresolved dead letters"),
-        _ => (None, ""),
-    };
-    let is_more = section == Section::DeadLetters && counts.more_letters;
-    html! {
-        @if let Some(number) = number.filter(|number| *number > 0) {
-            " " span.badge title=(meaning) { (count(number)) @if is_more { "+" } }
-        }
-    }
+/// Meaning of the number beside the failures, and what else there is.
+fn failures_title(counts: NavigationCounts) -> Option<String> {
+    let plus = if counts.more_letters { "+" } else { "" };
+    let noun = |one: bool, noun: &'static str, plural: &'static str| if one { noun } else { plural };
+    let errors = counts.errors.map(|number| {
+        format!("{} {} in the last hour", count(number), noun(number == 1, "kind of error", "kinds of errors"))
+    });
+    let letters = counts.letters.map(|number| {
+        let is_one = number == 1 && !counts.more_letters;
+        format!("{}{plus} unresolved {}", count(number), noun(is_one, "dead letter", "dead letters"))
+    });
+    let texts: Vec<String> = errors.into_iter().chain(letters).collect();
+    (!texts.is_empty()).then(|| texts.join(", "))
 }
 
 fn new_button(shell: &Shell<'_>) -> Markup {
@@ -304,5 +304,27 @@ fn role(view: &View) -> &'static str {
     match view.role {
         _ if view.read_only => "read-only UI",
         role => role.name(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn title_of_the_failures_says_what_is_counted() {
+        let counts = |errors, letters, more_letters| NavigationCounts { errors, letters, more_letters };
+        for (counts, title) in [
+            (counts(None, None, false), None),
+            (counts(Some(3), Some(12), false), Some("3 kinds of errors in the last hour, 12 unresolved dead letters")),
+            (counts(Some(1), Some(1), false), Some("1 kind of error in the last hour, 1 unresolved dead letter")),
+            (
+                counts(Some(0), Some(5_000), true),
+                Some("0 kinds of errors in the last hour, 5,000+ unresolved dead letters"),
+            ),
+            (counts(None, Some(2), false), Some("2 unresolved dead letters")),
+        ] {
+            assert_eq!(failures_title(counts).as_deref(), title);
+        }
     }
 }

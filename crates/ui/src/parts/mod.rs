@@ -19,6 +19,7 @@ pub(super) mod form;
 pub(super) mod frame;
 pub(super) mod histogram;
 pub(super) mod json;
+pub(super) mod letters;
 pub(super) mod limits;
 pub(super) mod listing;
 pub(super) mod log_level;

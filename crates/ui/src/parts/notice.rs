@@ -33,7 +33,6 @@ const DONE: &[(&str, &str)] = &[
     ("backfilled", "The backfill was requested from the tracker."),
     ("bulk_ordered", "The bulk action was requested."),
     ("redriven", "The dead letter was redriven: its task runs again."),
-    ("redriven_partly", "Some dead letters were redriven; those still listed were refused or are more than the limit."),
     ("dropped", "The dead letter was dropped."),
     ("dropped_partly", "Some dead letters were dropped; those still listed were refused or are more than the limit."),
 ];

@@ -21,16 +21,16 @@ pub(super) fn all() -> Vec<Route> {
     vec![
         get("/v1/bulk", "List the newest bulk actions whose requests are still in the audit log", list)
             .problems([Code::NotVisibleYet]),
-        post("/v1/bulk", "Cancel, retry or start all tasks that match a search", bulk::request)
+        post("/v1/bulk", "Cancel, retry or start all tasks that match a search, or redrive dead letters", bulk::request)
             .success([(
                 202,
                 "Accepted. The response is the task of the bulk action, which can be read, watched and cancelled like any task.",
             )])
-            .problems([Code::BadId, Code::NotVisibleYet]),
+            .problems([Code::BadId, Code::UnknownType, Code::NotVisibleYet]),
         post("/v1/bulk/preview", "Count the tasks that a bulk action would change", preview)
             .role(Role::Read)
             .success([(200, "Counted; nothing was changed.")])
-            .problems([Code::BadId, Code::NotVisibleYet]),
+            .problems([Code::BadId, Code::UnknownType, Code::NotVisibleYet]),
     ]
 }
 

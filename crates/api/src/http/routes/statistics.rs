@@ -112,6 +112,11 @@ impl Input for FailuresQuery {
             description: "Only groups of the first 200 whose kind, message or worker contains this text, in any case.",
             schema: r#"{"type": "string"}"#,
         },
+        Parameter {
+            name: "with_dead_letters",
+            description: "Only errors with unresolved dead letters.",
+            schema: r#"{"type": "boolean", "default": false}"#,
+        },
         ENTRIES,
     ];
 
@@ -125,6 +130,7 @@ impl Input for FailuresQuery {
             since_ms: since.map(|since| now_ms().saturating_sub(since.as_i64())),
             sort: query.parsed("sort")?.unwrap_or_default(),
             text: query.text("text").map(str::to_owned),
+            with_dead_letters: query.parsed("with_dead_letters")?.unwrap_or_default(),
             limit: query.number("limit", DEFAULT_LISTED, 1..=MAX_LISTED)?,
         })
     }

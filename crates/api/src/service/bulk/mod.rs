@@ -1,19 +1,20 @@
-//! Bulk actions: cancels, retries and starts of all tasks that match a search. Each action is an external task of the
+//! Bulk actions: cancels, retries and starts of all tasks that match a search, and redrives of dead letters. Each action is an external task of the
 //! type [`BULK_TYPE`], whose `options` hold its specification. An API server [runs](runner) it; if that server stops,
 //! another one takes over.
 
 use kafleet_documents::{
-    Audit, BulkPreview, BulkRequest, BulkSample, BulkSelection, CreateTask, Status, TaskPage, UnchangedTasks,
+    Audit, BulkAction, BulkPreview, BulkRequest, BulkSample, BulkSelection, CreateTask, DeadLetterFilter, Status,
+    TaskPage, UnchangedTasks,
 };
 use kafleet_model::event::{Event, Payload};
 use kafleet_model::json::RawJson;
 use kafleet_model::projection::audit::MAX_AUDIT;
 use kafleet_model::query::{MAX_VALUES, Qualifier, QueryTime, TaskQuery, Term, Test};
+use kafleet_model::record::TaskRecord;
 use kafleet_model::record::state::State;
 use kafleet_model::task::Policy;
 use kafleet_model::task::id::{BULK_TYPE, TaskId};
 use kafleet_runtime::now_ms;
-use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
@@ -29,6 +30,7 @@ use crate::state::Api;
 use crate::write::validate::bad_field;
 use spec::{BulkSpec, Decision};
 
+mod redrive;
 mod runner;
 mod runs;
 mod spec;
@@ -49,31 +51,49 @@ const MAX_ERROR_CHARS: usize = 200;
 
 /// Requests a bulk action, and returns its task.
 pub async fn request(context: RequestContext, input: BulkRequest) -> Result<Status, ApiError> {
-    let BulkRequest { action, q, ids, limit, reason } = input;
-    check_reason(reason.as_deref())?;
-    let limit = limit.unwrap_or(DEFAULT_LIMIT);
+    check_reason(input.reason.as_deref())?;
+    let limit = input.limit.unwrap_or(DEFAULT_LIMIT);
     if !(1..=MAX_LIMIT).contains(&limit) {
         return Err(bad_field("limit", format!("it must be from 1 to {MAX_LIMIT}")));
     }
-    let query = absolute(query_of(q.as_deref(), &ids)?, now_ms());
     let api = context.api.clone();
-    // Rejects a search that cannot be executed: its action would be retried without end.
-    let first = list::matches(&api.reads, query.clone(), None, 1, MAX_SCAN_TIME).await?.tasks;
-    let error = first.first().filter(|_| names_error(&query)).and_then(error_text);
-    api.reads.check_covered(None).await?;
-    let q = query.to_string();
-    let partitions = api.reads.partitions();
-    let checkpoints = api.reads.checkpoints(&partitions).await?;
-    let checkpoints = checkpoints.into_iter().map(|checkpoint| checkpoint.map_or(0, |checkpoint| checkpoint.offset));
-    let checkpoints = partitions.into_iter().zip(checkpoints).collect();
-    let spec = BulkSpec { action, q, limit, by: context.by.clone(), reason, error, checkpoints };
+    let (by, reason) = (context.by.clone(), input.reason.clone());
+    let spec = BulkSpec { limit, by, reason, ..BulkSpec::new(input.action) };
+    let spec = match input.action {
+        BulkAction::Redrive => redrive::specify(&api, spec, input).await?,
+        _ => specify(&api, spec, input).await?,
+    };
     let id = uuid::Uuid::now_v7().to_string();
-    let operation = context.operation(&format!("bulk_{}", action.name()), &id, spec.reason.as_deref());
+    let operation = context.operation(&format!("bulk_{}", spec.action.name()), &id, spec.reason.as_deref());
     let task = detached(async move {
         api.fleet.record_operation(&operation).await?;
         create(&api, &id, &spec).await
     });
     Ok(status(&task.await?))
+}
+
+/// Adds the tasks to a specification.
+async fn specify(api: &Api, spec: BulkSpec, input: BulkRequest) -> Result<BulkSpec, ApiError> {
+    check_without_letters(input.letters.as_ref(), input.patch.as_ref())?;
+    let query = absolute(query_of(input.q.as_deref(), &input.ids)?, now_ms());
+    // Rejects a search that cannot be executed: its action would be retried without end.
+    let first = list::matches(&api.reads, query.clone(), None, 1, MAX_SCAN_TIME).await?.tasks;
+    let error = first.first().filter(|_| names_error(&query)).and_then(error_text);
+    api.reads.check_covered(None).await?;
+    let partitions = api.reads.partitions();
+    let checkpoints = api.reads.checkpoints(&partitions).await?;
+    let checkpoints = checkpoints.into_iter().map(|checkpoint| checkpoint.map_or(0, |checkpoint| checkpoint.offset));
+    let checkpoints = partitions.into_iter().zip(checkpoints).collect();
+    Ok(BulkSpec { q: query.to_string(), error, checkpoints, ..spec })
+}
+
+/// Rejects fields of dead letters in a request for another action.
+fn check_without_letters(letters: Option<&DeadLetterFilter>, patch: Option<&RawJson>) -> Result<(), ApiError> {
+    match (letters, patch) {
+        (Some(_), _) => Err(bad_field("letters", "only the action `redrive` takes dead letters".into())),
+        (None, Some(_)) => Err(bad_field("patch", "only the action `redrive` changes params".into())),
+        (None, None) => Ok(()),
+    }
 }
 
 /// Creates the task of a bulk action in the state `running`, so that other API servers find it in the index of running
@@ -101,7 +121,7 @@ async fn create(api: &Api, id: &str, spec: &BulkSpec) -> Result<TaskView, ApiErr
 /// Returns the name of a bulk action's task.
 fn title(spec: &BulkSpec) -> String {
     let words = spec.action.name().replace('_', " ");
-    let text: String = format!("{words} {}", spec.q).chars().take(200).collect();
+    let text: String = format!("{words} {}", spec.selection()).chars().take(200).collect();
     text.trim_end().to_owned()
 }
 
@@ -121,18 +141,13 @@ pub async fn newest(api: &Api, limit: usize) -> Result<TaskPage, ApiError> {
 
 /// Counts the tasks that an action would change, for at most `time`.
 pub async fn preview(api: &Api, selection: BulkSelection, time: Duration) -> Result<BulkPreview, ApiError> {
+    if selection.action == BulkAction::Redrive {
+        return redrive::preview(api, &selection, time).await;
+    }
+    check_without_letters(selection.letters.as_ref(), selection.patch.as_ref())?;
     let query = query_of(selection.q.as_deref(), &selection.ids)?;
-    let (action, checkpoints) = (selection.action, BTreeMap::new());
-    let spec = BulkSpec { action, q: String::new(), limit: 0, by: None, reason: None, error: None, checkpoints };
-    let mut preview = BulkPreview {
-        matching: 0,
-        changing: 0,
-        exact: true,
-        scanned: 0,
-        sample: Vec::new(),
-        tasks: Vec::new(),
-        unchanged: Vec::new(),
-    };
+    let spec = BulkSpec::new(selection.action);
+    let mut preview = BulkPreview { exact: true, ..BulkPreview::default() };
     let end = Instant::now() + time;
     let mut cursor = None;
     loop {
@@ -163,8 +178,8 @@ fn count_changing(preview: &mut BulkPreview, spec: &BulkSpec, tasks: &[TaskView]
     for task in tasks {
         match spec.decide(task, None, now_ms()) {
             Decision::Publish(_) => add_changing(preview, task),
-            Decision::Skip(state) => count_unchanged(preview, state),
-            Decision::Refuse(error) => count_unchanged(preview, &error.document().title),
+            Decision::Skip(state) => count_unchanged(preview, state, None),
+            Decision::Refuse(error) => count_refused(preview, error),
         }
     }
 }
@@ -175,21 +190,34 @@ fn add_changing(preview: &mut BulkPreview, task: &TaskView) {
         preview.sample.push(task.id.to_string());
     }
     if preview.tasks.len() < MAX_TASKS {
-        let policy = task.record.definition.policy.as_deref();
-        preview.tasks.push(BulkSample {
-            id: task.id.to_string(),
-            state: task.record.state,
-            task_type: task.record.task_type.as_deref().map(str::to_owned),
-            name: policy.and_then(|policy| policy.name.clone()),
-            error: error_text(task),
-        });
+        preview.tasks.push(BulkSample { error: error_text(task), ..sample_of(Some(&task.id), Some(&task.record)) });
     }
 }
 
-fn count_unchanged(preview: &mut BulkPreview, cause: &str) {
+/// Sample of a task without its error.
+fn sample_of(id: Option<&TaskId>, record: Option<&TaskRecord>) -> BulkSample {
+    let policy = record.and_then(|record| record.definition.policy.as_deref());
+    BulkSample {
+        id: id.map(ToString::to_string),
+        state: record.map(|record| record.state),
+        task_type: record.and_then(|record| record.task_type.as_deref()).map(str::to_owned),
+        name: policy.and_then(|policy| policy.name.clone()),
+        error: None,
+        letter: None,
+    }
+}
+
+/// Counts a task that would be refused, by the title of its problem.
+fn count_refused(preview: &mut BulkPreview, error: ApiError) {
+    let document = error.document();
+    count_unchanged(preview, &document.title, Some(document.detail));
+}
+
+/// Counts a task that would stay as it is. `example`: the cause in detail.
+fn count_unchanged(preview: &mut BulkPreview, cause: &str, example: Option<String>) {
     match preview.unchanged.iter_mut().find(|known| known.cause == cause) {
         Some(known) => known.tasks += 1,
-        None => preview.unchanged.push(UnchangedTasks { cause: cause.to_owned(), tasks: 1 }),
+        None => preview.unchanged.push(UnchangedTasks { cause: cause.to_owned(), tasks: 1, example }),
     }
 }
 

@@ -21,7 +21,7 @@ use kafleet_runtime::{Backoff, now_ms};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::spec::{BulkChange, BulkSpec, Decision, count_refusal, list_changed, mark, progress_of};
+use super::spec::{BulkChange, BulkSpec, Decision, count_refusal, list_changed, progress_of};
 use crate::http::problem::ApiError;
 use crate::read::consistency::TaskView;
 use crate::service::context::MAX_PAGE;
@@ -112,7 +112,7 @@ fn spawn(api: &Arc<Api>, id: TaskId, stopped: &CancellationToken) {
 }
 
 /// Reason why a run ended before its action did.
-enum RunInterruption {
+pub(super) enum RunInterruption {
     /// Another process runs the action.
     TakenOver,
     /// The store or Kafka has failed, or the store is incomplete.
@@ -159,13 +159,13 @@ async fn is_taken_over(api: &Api, id: &TaskId) -> bool {
 }
 
 /// Bulk action that this process runs.
-struct Run<'a> {
-    api: &'a Api,
-    id: TaskId,
-    spec: BulkSpec,
+pub(super) struct Run<'a> {
+    pub(super) api: &'a Api,
+    pub(super) id: TaskId,
+    pub(super) spec: BulkSpec,
     query: TaskQuery,
-    progress: BulkProgress,
-    runs: NewRuns,
+    pub(super) progress: BulkProgress,
+    pub(super) runs: NewRuns,
     /// Producer of the action; `None` after an error.
     producer: Option<Transactions>,
 }
@@ -185,7 +185,7 @@ async fn run(api: &Api, id: &TaskId) -> Result<(), RunInterruption> {
     let mut run = Run { api, id: id.clone(), spec, query, progress, runs: NewRuns::default(), producer };
     run.claim(&task).await?;
     while !api.reads.shutdown.is_draining() {
-        if !run.is_claimed().await? || run.step().await? {
+        if !run.is_claimed().await? || run.next_step().await? {
             return Ok(());
         }
     }
@@ -221,6 +221,11 @@ impl Run<'_> {
         Ok(!task.record.own.is_terminal() && progress_of(&task.record).runner == self.name())
     }
 
+    /// Carries the action out for the next tasks or dead letters. Returns true if the action has ended.
+    async fn next_step(&mut self) -> Result<bool, RunInterruption> {
+        if self.spec.action == BulkAction::Redrive { self.redrive_step().await } else { self.step().await }
+    }
+
     /// Requests the action for the next tasks. Returns true if the action has ended.
     async fn step(&mut self) -> Result<bool, RunInterruption> {
         let (began, mut progress, mut changes) = (Instant::now(), self.progress.clone(), Vec::new());
@@ -238,7 +243,18 @@ impl Run<'_> {
         let is_over = changes.len() > allowed;
         changes.truncate(allowed);
         progress.done += changes.len() as u64;
-        list_changed(&mut progress, &changes);
+        list_changed(&mut progress, changes.iter().map(|change| &change.event.id));
+        self.end_step(progress, changes, is_over).await
+    }
+
+    /// Writes the progress of a step with its requests. `is_over`: more would change than the limit. Returns true if the
+    /// action has ended.
+    pub(super) async fn end_step(
+        &mut self,
+        progress: BulkProgress,
+        changes: Vec<BulkChange>,
+        is_over: bool,
+    ) -> Result<bool, RunInterruption> {
         self.progress = progress;
         let end = if is_over {
             let cause = format!("more than {} tasks would change", self.spec.limit);
@@ -262,7 +278,7 @@ impl Run<'_> {
             };
             match self.spec.decide(task, new_run, now_ms()) {
                 Decision::Publish(mut change) => {
-                    mark(&mut change.event, self.id.as_str());
+                    change.event.mark_bulk(self.id.as_str());
                     changes.push(*change);
                 }
                 Decision::Skip(_) => progress.skipped += 1,

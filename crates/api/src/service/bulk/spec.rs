@@ -1,18 +1,19 @@
 //! Specification of a bulk action, and the decision about one task. Pure.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::sync::Arc;
 
-use kafleet_documents::{BulkAction, BulkProgress, BulkRefusal};
+use kafleet_documents::{BulkAction, BulkProgress, BulkRefusal, DeadLetterFilter};
 use kafleet_fleet::control::ControlCommand;
-use kafleet_model::event::{BULK_FIELD, CancelScope, Event, Kind, Payload};
+use kafleet_model::event::{CancelScope, Event, Kind, Payload};
+use kafleet_model::json::RawJson;
 use kafleet_model::outbox::EffectKind;
 use kafleet_model::record::TaskRecord;
 use kafleet_model::record::state::State;
 use kafleet_model::task::TaskRunner;
 use kafleet_model::task::id::TaskId;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::http::problem::ApiError;
 use crate::read::consistency::TaskView;
@@ -30,7 +31,20 @@ const MAX_REFUSALS: usize = 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BulkSpec {
     pub action: BulkAction,
+    /// Search for the tasks; empty for dead letters.
     pub q: String,
+    /// Dead letters, with absolute times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub letters: Option<DeadLetterFilter>,
+    /// Ids of dead letters, instead of a filter.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ids: Vec<String>,
+    /// Merge patch of the params of redriven tasks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patch: Option<RawJson>,
+    /// Position after the dead letters that existed when the action was requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<String>,
     /// Maximum number of tasks to change.
     pub limit: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,10 +76,36 @@ pub(super) enum Decision {
 }
 
 impl BulkSpec {
+    /// Specification of an action that selects nothing yet.
+    pub(super) fn new(action: BulkAction) -> Self {
+        Self {
+            action,
+            q: String::new(),
+            letters: None,
+            ids: Vec::new(),
+            patch: None,
+            start: None,
+            limit: 0,
+            by: None,
+            reason: None,
+            error: None,
+            checkpoints: BTreeMap::new(),
+        }
+    }
+
     /// Reads the specification from a bulk action's task.
     pub(crate) fn of(record: &TaskRecord) -> Option<Self> {
         let options = record.definition.policy.as_ref()?.rules.options.as_ref()?;
         serde_json::from_str(options.text()).ok()
+    }
+
+    /// Tasks or dead letters, in the form of a search.
+    pub(super) fn selection(&self) -> String {
+        match &self.letters {
+            Some(letters) => letters.to_string(),
+            None if self.q.is_empty() => self.ids.join(" "),
+            None => self.q.clone(),
+        }
     }
 
     /// `new_run`: run that the retries of this action start in the task's tree; `None`: one above the highest.
@@ -97,6 +137,7 @@ impl BulkSpec {
                 }
                 return self.change(event, command);
             }
+            BulkAction::Redrive => return Decision::Skip("no dead letter"),
         };
         self.change(Event::new(payload, task.id.clone(), record.run, now_ms), None)
     }
@@ -143,29 +184,24 @@ pub(super) fn progress_of(record: &TaskRecord) -> BulkProgress {
     progress.and_then(|progress| serde_json::from_str(progress.text()).ok()).unwrap_or_default()
 }
 
-/// Adds the tasks of requests to those that a progress lists.
-pub(super) fn list_changed(progress: &mut BulkProgress, requests: &[BulkChange]) {
+/// Adds changed tasks to those that a progress lists.
+pub(super) fn list_changed<'a>(progress: &mut BulkProgress, changed: impl Iterator<Item = &'a TaskId>) {
     let mut bytes: usize = progress.changed.iter().map(|id| id.len() + 1).sum();
-    for BulkChange { event: request, .. } in requests {
-        bytes += request.id.as_str().len() + 1;
+    for id in changed {
+        bytes += id.as_str().len() + 1;
         if progress.changed.len() >= MAX_CHANGED || bytes > MAX_CHANGED_BYTES {
             return;
         }
-        progress.changed.push(request.id.to_string());
+        progress.changed.push(id.to_string());
     }
 }
 
-/// Counts a task that the action cannot change.
-pub(super) fn count_refusal(progress: &mut BulkProgress, id: &TaskId, error: ApiError) {
+/// Counts a task or a dead letter that the action cannot change.
+pub(super) fn count_refusal(progress: &mut BulkProgress, id: &dyn Display, error: ApiError) {
     progress.refused += 1;
     if progress.refusals.len() < MAX_REFUSALS {
         progress.refusals.push(BulkRefusal { id: id.to_string(), cause: error.document().detail });
     }
-}
-
-/// Marks an event as part of a bulk action. The audit log omits such events: it contains the bulk action itself.
-pub(super) fn mark(event: &mut Event, id: &str) {
-    event.extra.insert(BULK_FIELD.to_owned(), Value::from(id));
 }
 
 #[cfg(test)]
@@ -180,7 +216,7 @@ mod tests {
 
     fn spec(action: BulkAction) -> BulkSpec {
         let checkpoints = BTreeMap::from([(0, 100)]);
-        BulkSpec { action, q: String::new(), limit: 1, by: Some("ada".into()), reason: None, error: None, checkpoints }
+        BulkSpec { limit: 1, by: Some("ada".into()), checkpoints, ..BulkSpec::new(action) }
     }
 
     fn task(own_state: State, state: State) -> TaskView {
@@ -237,18 +273,16 @@ mod tests {
 
     #[test]
     fn progress_lists_a_bounded_number_of_changed_tasks() {
-        let request = |id: String| {
-            let payload = Payload::CancelRequested(CancelScope::default());
-            BulkChange { event: Event::new(payload, TaskId::parse(&id).unwrap(), 1, 1), command: None }
+        let ids = |ids: std::ops::Range<usize>, of: &dyn Fn(usize) -> String| -> Vec<TaskId> {
+            ids.map(|n| TaskId::parse(&of(n)).unwrap()).collect()
         };
         let mut progress = BulkProgress::default();
         for n in 0..3 {
-            let requests: Vec<BulkChange> = (0..60).map(|m| request(format!("t{n}-{m}"))).collect();
-            list_changed(&mut progress, &requests);
+            list_changed(&mut progress, ids(0..60, &|m| format!("t{n}-{m}")).iter());
         }
         assert_eq!((progress.changed.len(), progress.changed[60].as_str()), (100, "t1-0"));
         let mut progress = BulkProgress::default();
-        list_changed(&mut progress, &(0..60).map(|n| request(format!("{n:0>120}"))).collect::<Vec<_>>());
+        list_changed(&mut progress, ids(0..60, &|n| format!("{n:0>120}")).iter());
         assert_eq!(progress.changed.len(), 33);
     }
 

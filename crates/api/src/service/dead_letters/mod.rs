@@ -1,51 +1,52 @@
 //! Endpoints that list, show, drop and redrive dead letters.
 
-use kafleet_broker::{Broker, Partition};
+use kafleet_broker::Broker;
 use kafleet_documents::{
     DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterRejection, DeadLetterResults,
-    DeadLetterSelection, MAX_SELECTED, RedriveDeadLetter,
+    DeadLetterSelection, DropDeadLetter, MAX_SELECTED, RedriveDeadLetter,
 };
 use kafleet_fleet::dead_letters::headers::has_moved_on;
-use kafleet_fleet::dead_letters::{
-    Bounds, DeadLetterId, DeadLetterRecord, Filter, InvalidDeadLetterId, MAX_SCANNED, Original, Page, Resolution,
-};
+use kafleet_fleet::dead_letters::{DeadLetterId, DeadLetterRecord, InvalidDeadLetterId, Original, Resolution};
 use kafleet_model::json::RawJson;
-use kafleet_model::record::TaskRecord;
 use kafleet_model::task::id::{TaskId, check_type, clip};
-use kafleet_model::task::parse_time;
 use kafleet_model::units::time::time_text;
 use resolve::resolve_all;
-use std::collections::{BTreeMap, BTreeSet};
 
-use data_encoding::{BASE64, BASE64URL_NOPAD};
-use futures::future::try_join_all;
+use data_encoding::BASE64;
 
 use crate::backends::{KAFKA_DEADLINE, detached};
 use crate::http::problem::{ApiError, Code};
-use crate::read::cursor::bad_cursor;
 use crate::read::mask::params_of;
-use crate::service::context::{Paging, RequestContext};
+use crate::service::context::{Paging, RequestContext, check_reason};
+use crate::service::retry::NewRuns;
 use crate::state::Api;
 
-mod resolve;
+pub(crate) mod counts;
+pub(crate) mod redriven_record;
+pub(crate) mod resolve;
+pub(crate) mod select;
+
+pub use counts::letter_counts;
+use redriven_record::ParamsChange;
+use resolve::Request;
+pub use select::LetterQuery;
+use select::{encode_cursor, ids_by_partition, kind_of, list_letters, read_cursor, records_of};
 
 /// Deadline of reads: the first read of a topic reads all of it.
-const READ_DEADLINE: std::time::Duration = std::time::Duration::from_secs(25);
-/// Maximum reads per page. One read may not fill the page, because resolved letters are filtered out.
-const MAX_ROUNDS: usize = 10;
+pub(crate) const READ_DEADLINE: std::time::Duration = std::time::Duration::from_secs(25);
 const DEFAULT_SELECTED: usize = 100;
 
 /// Lists the unresolved dead letters that match a filter, newest first.
 pub async fn list(
     RequestContext { api, .. }: RequestContext,
-    filter: Filter,
+    query: LetterQuery,
     Paging { cursor, limit }: Paging,
 ) -> Result<DeadLetterPage, ApiError> {
-    if let Some(name) = &filter.task_type {
+    if let Some(name) = &query.filter.task_type {
         check_type_exists(&api, name).await?;
     }
     let bounds = cursor.map(|cursor| read_cursor(&api, &cursor)).transpose()?;
-    let (page, records) = list_letters(&api, filter, bounds, limit).await?;
+    let (page, records) = list_letters(&api, &query, bounds, limit).await?;
     let next = page.next.as_ref().map(|bounds| encode_cursor(&api, bounds));
     let letters = page.letters.iter().map(|letter| shown(&api, letter, kind_of(letter, &records))).collect();
     let incomplete = api.reads.incomplete().await?;
@@ -58,7 +59,7 @@ pub async fn show(
     id: DeadLetterId,
 ) -> Result<DeadLetterDetail, ApiError> {
     let (letter, resolved) = read_letter(&api, &id).await?;
-    let records = records_of(&api, std::slice::from_ref(&letter)).await?;
+    let records = records_of(&api, ids_by_partition(&api, letter.task.iter())).await?;
     let kind = kind_of(&letter, &records);
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).map_or_else(|_| BASE64.encode(bytes), str::to_owned);
     let original = &letter.original;
@@ -75,16 +76,29 @@ pub async fn show(
     })
 }
 
+/// Finds the unresolved dead letter of a run of a task.
+pub async fn letter_of(api: &Api, task_type: &str, task: &TaskId, run: u32) -> Result<Option<DeadLetterId>, ApiError> {
+    let (dead_letters, names) = (api.dead_letters.clone(), api.topology.names.clone());
+    let (name, id) = (task_type.to_owned(), task.clone());
+    let read = move |broker: &dyn Broker, _| dead_letters.letter_of(broker, &names, &name, (&id, run));
+    Ok(api.reads.broker.with_deadline(READ_DEADLINE).call(read).await?)
+}
+
 /// Drops a dead letter: it is listed no more.
-pub async fn drop_one(context: RequestContext, id: DeadLetterId) -> Result<DeadLetterResults, ApiError> {
-    resolve_one(context, id, Resolution::Dropped, None).await
+pub async fn drop_one(
+    context: RequestContext,
+    id: DeadLetterId,
+    DropDeadLetter { reason }: DropDeadLetter,
+) -> Result<DeadLetterResults, ApiError> {
+    let request = Request { reason, ..Request::new(Resolution::Dropped, context.by.clone()) };
+    resolve_one(context, id, request).await
 }
 
 /// Runs the task of a dead letter again, in a new run, also with other params.
 pub async fn redrive_one(
     context: RequestContext,
     id: DeadLetterId,
-    RedriveDeadLetter { params }: RedriveDeadLetter,
+    RedriveDeadLetter { params, reason }: RedriveDeadLetter,
 ) -> Result<DeadLetterResults, ApiError> {
     let params = match params {
         Some(params) => Some(with_hidden_values(&context.api, &id, params).await?),
@@ -93,7 +107,9 @@ pub async fn redrive_one(
     if let Some(params) = &params {
         context.api.types.check_params(&id.task_type, params, "/params")?;
     }
-    resolve_one(context, id, Resolution::Redriven, params).await
+    let change = params.map(ParamsChange::Replace);
+    let request = Request { change, reason, ..Request::new(Resolution::Redriven, context.by.clone()) };
+    resolve_one(context, id, request).await
 }
 
 /// Puts the values of the record in the place of their masks.
@@ -109,53 +125,37 @@ async fn with_hidden_values(api: &Api, id: &DeadLetterId, params: RawJson) -> Re
 }
 
 async fn resolve_one(
-    RequestContext { api, by, .. }: RequestContext,
+    RequestContext { api, .. }: RequestContext,
     id: DeadLetterId,
-    resolution: Resolution,
-    params: Option<RawJson>,
+    request: Request,
 ) -> Result<DeadLetterResults, ApiError> {
+    check_reason(request.reason.as_deref())?;
     let done = vec![id.to_string()];
-    let outcomes = detached(async move { Ok(resolve_all(&api, vec![id], resolution, params, by).await) }).await?;
-    outcomes.into_iter().collect::<Result<(), ApiError>>()?;
+    let resolve = async move { Ok(resolve_all(&api, vec![id], &request, &mut NewRuns::default()).await) };
+    detached(resolve).await?.into_iter().collect::<Result<(), ApiError>>()?;
     Ok(DeadLetterResults { done, refused: Vec::new(), more: false })
 }
 
-/// Resolves the newest dead letters of a selection.
-pub async fn resolve_many(
+/// Drops the newest dead letters of a selection.
+pub async fn drop_many(
     RequestContext { api, by, .. }: RequestContext,
     selection: DeadLetterSelection,
-    resolution: Resolution,
 ) -> Result<DeadLetterResults, ApiError> {
-    let (filter, limit) = filter_of(selection)?;
-    if let Some(name) = &filter.task_type {
-        check_type_exists(&api, name).await.map_err(|error| error.pointer("/type"))?;
-    }
-    let (page, _) = list_letters(&api, filter, None, limit).await?;
-    api.reads.check_covered(None).await?;
-    let ids: Vec<DeadLetterId> = page.letters.into_iter().map(|letter| letter.id).collect();
-    let selected = ids.clone();
-    let outcomes = detached(async move { Ok(resolve_all(&api, selected, resolution, None, by).await) }).await?;
-    let (done, refused) = results(&ids, outcomes);
-    Ok(DeadLetterResults { done, refused, more: page.next.is_some() })
-}
-
-/// Filter and limit of a selection.
-fn filter_of(selection: DeadLetterSelection) -> Result<(Filter, usize), ApiError> {
-    check_type(&selection.task_type).map_err(|error| ApiError::new(Code::BadField, error).pointer("/type"))?;
+    check_reason(selection.reason.as_deref())?;
+    let request = Request { reason: selection.reason.clone(), ..Request::new(Resolution::Dropped, by) };
     let limit = selection.limit.unwrap_or(DEFAULT_SELECTED);
     if !(1..=MAX_SELECTED).contains(&limit) {
         return Err(ApiError::new(Code::BadField, format!("{limit} is not from 1 to {MAX_SELECTED}")).pointer("/limit"));
     }
-    let filter = Filter {
-        task_type: Some(selection.task_type),
-        code: selection.code,
-        from_ms: field_time("/from", selection.from.as_deref())?,
-        to_ms: field_time("/to", selection.to.as_deref())?,
-    };
-    if filter.from_ms.zip(filter.to_ms).is_some_and(|(from_ms, to_ms)| from_ms > to_ms) {
-        return Err(ApiError::new(Code::BadField, "`from` is after `to`").pointer("/from"));
-    }
-    Ok((filter, limit))
+    let query = LetterQuery::of(&selection.filter())?;
+    check_type_exists(&api, &selection.task_type).await.map_err(|error| error.pointer("/type"))?;
+    let (page, _) = list_letters(&api, &query, None, limit).await?;
+    api.reads.check_covered(None).await?;
+    let ids: Vec<DeadLetterId> = page.letters.into_iter().map(|letter| letter.id).collect();
+    let selected = ids.clone();
+    let resolve = async move { Ok(resolve_all(&api, selected, &request, &mut NewRuns::default()).await) };
+    let (done, refused) = results(&ids, detached(resolve).await?);
+    Ok(DeadLetterResults { done, refused, more: page.next.is_some() })
 }
 
 /// Resolved letters, and those that were refused.
@@ -177,11 +177,6 @@ pub fn letter_id(text: &str) -> Result<DeadLetterId, ApiError> {
         .map_err(|error: InvalidDeadLetterId| ApiError::new(Code::BadId, format!("`{}`: {error}", clip(text))))?;
     check_type(&id.task_type).map_err(|error| ApiError::new(Code::BadId, error))?;
     Ok(id)
-}
-
-fn field_time(pointer: &str, text: Option<&str>) -> Result<Option<i64>, ApiError> {
-    let read = |text| parse_time(text).map_err(|error| ApiError::new(Code::BadField, error).pointer(pointer));
-    text.map(read).transpose()
 }
 
 /// Document of a dead letter without masked values.
@@ -210,7 +205,7 @@ fn document(letter: &DeadLetterRecord, kind: Option<String>) -> DeadLetter {
 }
 
 /// Rejects a type that has neither dead letters nor tasks.
-async fn check_type_exists(api: &Api, name: &str) -> Result<(), ApiError> {
+pub(crate) async fn check_type_exists(api: &Api, name: &str) -> Result<(), ApiError> {
     let topic = api.topology.names.dead(name);
     if api.publisher.producer().has_topic(&topic, KAFKA_DEADLINE).await? {
         return Ok(());
@@ -218,92 +213,11 @@ async fn check_type_exists(api: &Api, name: &str) -> Result<(), ApiError> {
     api.writes.types.check_type_exists(name).await
 }
 
-/// Encodes positions as `<type>/<partition>/<offset>`, separated by spaces.
-fn encode_cursor(api: &Api, bounds: &Bounds) -> String {
-    let names = &api.topology.names;
-    let position = |(partition, below): (&Partition, &i64)| {
-        Some(format!("{}/{}/{below}", names.type_of_dead(&partition.topic)?, partition.index))
-    };
-    let positions: Vec<String> = bounds.iter().filter_map(position).collect();
-    BASE64URL_NOPAD.encode(positions.join(" ").as_bytes())
-}
-
-fn read_cursor(api: &Api, text: &str) -> Result<Bounds, ApiError> {
-    let names = &api.topology.names;
-    let read = || {
-        let bytes = BASE64URL_NOPAD.decode(text.as_bytes()).ok()?;
-        let positions = std::str::from_utf8(&bytes).ok()?.split(' ').filter(|position| !position.is_empty());
-        positions
-            .map(|position| {
-                let mut parts = position.split('/');
-                let partition = Partition::new(names.dead(parts.next()?), parts.next()?.parse().ok()?);
-                Some((partition, parts.next()?.parse().ok()?))
-            })
-            .collect::<Option<Bounds>>()
-    };
-    read().ok_or_else(|| bad_cursor(text))
-}
-
-/// Records of tasks by id.
-type TaskRecords = BTreeMap<TaskId, TaskRecord>;
-
-/// Lists dead letters whose tasks have not moved on since, with the records of these tasks. The page stays short if most
-/// letters are filtered out.
-async fn list_letters(
-    api: &Api,
-    filter: Filter,
-    bounds: Option<Bounds>,
-    limit: usize,
-) -> Result<(Page, TaskRecords), ApiError> {
-    let mut all_records = TaskRecords::new();
-    let mut all = Page { next: bounds, ..Page::default() };
-    for _ in 0..MAX_ROUNDS {
-        let (dead_letters, names, filter) = (api.dead_letters.clone(), api.topology.names.clone(), filter.clone());
-        let (bounds, rest) = (all.next.take(), limit - all.letters.len());
-        let read = move |broker: &dyn Broker, _| dead_letters.page(broker, &names, &filter, bounds.as_ref(), rest);
-        let page = api.reads.broker.with_deadline(READ_DEADLINE).call(read).await?;
-        let records = records_of(api, &page.letters).await?;
-        all.letters.extend(page.letters.into_iter().filter(|letter| is_still_dead(letter, &records)));
-        all_records.extend(records);
-        (all.next, all.scanned) = (page.next, all.scanned + page.scanned);
-        if all.next.is_none() || all.letters.len() >= limit || all.scanned >= MAX_SCANNED {
-            break;
-        }
-    }
-    Ok((all, all_records))
-}
-
-/// Whether the task of a dead letter has not moved on.
-fn is_still_dead(letter: &DeadLetterRecord, records: &TaskRecords) -> bool {
-    let task = letter.task.as_ref().and_then(|(id, run)| Some((records.get(id)?, *run)));
-    task.is_none_or(|(record, run)| !has_moved_on(record, run))
-}
-
-/// Kind of the error with which the run of a dead letter ended.
-fn kind_of(letter: &DeadLetterRecord, records: &TaskRecords) -> Option<String> {
-    let (id, run) = letter.task.as_ref()?;
-    let record = records.get(id).filter(|record| record.run == *run)?;
-    Some(record.outcome.error.as_ref()?.kind.clone())
-}
-
-/// Reads the records of the tasks of dead letters, with one store read per events partition and 500 tasks.
-async fn records_of(api: &Api, letters: &[DeadLetterRecord]) -> Result<TaskRecords, ApiError> {
-    let mut ids_by_partition: BTreeMap<u32, BTreeSet<TaskId>> = BTreeMap::new();
-    for (id, _) in letters.iter().filter_map(|letter| letter.task.as_ref()) {
-        ids_by_partition.entry(api.topology.partition_of(id)).or_default().insert(id.clone());
-    }
-    let reads = ids_by_partition.into_iter().map(|(partition, ids)| async move {
-        let ids: Vec<TaskId> = ids.into_iter().collect();
-        let records = api.reads.records(partition, &ids).await?;
-        Ok::<_, ApiError>(
-            ids.into_iter().zip(records).filter_map(|(id, record)| Some((id, record?))).collect::<Vec<_>>(),
-        )
-    });
-    Ok(try_join_all(reads).await?.into_iter().flatten().collect())
-}
-
 /// Reads a dead letter and its resolution.
-async fn read_letter(api: &Api, id: &DeadLetterId) -> Result<(DeadLetterRecord, Option<Resolution>), ApiError> {
+pub(crate) async fn read_letter(
+    api: &Api,
+    id: &DeadLetterId,
+) -> Result<(DeadLetterRecord, Option<Resolution>), ApiError> {
     let (dead_letters, names, letter_id) = (api.dead_letters.clone(), api.topology.names.clone(), id.clone());
     let read = move |broker: &dyn Broker, _| dead_letters.letter(broker, &names, &letter_id);
     let letter = api.reads.broker.with_deadline(READ_DEADLINE).call(read).await?;

@@ -6,26 +6,26 @@
 //! the request looks for its own markers in the same way.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kafleet_broker::{Broker, BrokerError, Partition, ProducerRecord, TransactionalProducer};
 use kafleet_fleet::dead_letters::headers::has_moved_on;
 use kafleet_fleet::dead_letters::{
-    DeadLetterId, DeadLetterIndex, DeadLetterRecord, Original, Resolution, ResolvedBy, resolution_headers,
+    DeadLetterId, DeadLetterIndex, DeadLetterRecord, Resolution, ResolvedBy, resolution_headers,
 };
 use kafleet_model::event::{Event, Payload};
-use kafleet_model::json::RawJson;
-use kafleet_model::outbox::RecordCopy;
+use kafleet_model::record::TaskRecord;
 use kafleet_model::task::id::TaskId;
-use kafleet_model::task::structured::unwrap_structured;
 use kafleet_runtime::{Backoff, now_ms};
 use rustc_hash::FxHashSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{document, read_letter};
+use super::read_letter;
+use super::redriven_record::{ParamsChange, changed_letter, embedded_record};
 use crate::http::problem::{ApiError, Code};
 use crate::read::consistency::TaskView;
-use crate::service::retry::{NewRuns, check, check_runs};
+use crate::service::retry::{NewRuns, check_again, check_runs};
 use crate::state::Api;
 
 /// Deadline of one chunk of dead letters, including the wait for other requests.
@@ -43,13 +43,22 @@ const REPEAT: &str = "it is safe to repeat the request: a dead letter is resolve
 
 /// Parameters of a resolution request.
 #[derive(Clone, Debug)]
-struct Request {
-    resolution: Resolution,
+pub(crate) struct Request {
+    pub resolution: Resolution,
     /// Identifies the markers of this request.
-    number: u128,
-    /// Params instead of those of the records.
-    params: Option<RawJson>,
-    by: Option<std::sync::Arc<str>>,
+    pub number: u128,
+    pub change: Option<ParamsChange>,
+    pub by: Option<Arc<str>>,
+    pub reason: Option<String>,
+    /// Bulk action that the request is part of, which the audit log contains instead.
+    pub bulk: Option<TaskId>,
+}
+
+impl Request {
+    /// Request of its own.
+    pub(crate) fn new(resolution: Resolution, by: Option<Arc<str>>) -> Self {
+        Self { resolution, number: uuid::Uuid::now_v7().as_u128(), change: None, by, reason: None, bulk: None }
+    }
 }
 
 /// Records for one dead letter, written atomically.
@@ -73,18 +82,16 @@ struct OwnedRecord {
 }
 
 /// Resolves dead letters of one type. Returns one result per id, in order.
-pub(super) async fn resolve_all(
+pub(crate) async fn resolve_all(
     api: &Api,
     ids: Vec<DeadLetterId>,
-    resolution: Resolution,
-    params: Option<RawJson>,
-    by: Option<std::sync::Arc<str>>,
+    request: &Request,
+    runs: &mut NewRuns,
 ) -> Vec<Result<(), ApiError>> {
-    let request = Request { resolution, number: uuid::Uuid::now_v7().as_u128(), params, by };
     let (mut outcomes, mut chunk_size) = (Vec::with_capacity(ids.len()), MAX_CHUNK);
     while let rest @ [_, ..] = &ids[outcomes.len()..] {
         let some = &rest[..rest.len().min(chunk_size)];
-        match resolve_chunk(api, some, &request).await {
+        match resolve_chunk(api, some, request, runs).await {
             Ok(results) => outcomes.extend(results),
             // One dead letter exceeds the limit: continue with one per transaction.
             Err(error) if error.is(Code::TooLarge) && some.len() > 1 => chunk_size = 1,
@@ -110,6 +117,7 @@ async fn resolve_chunk(
     api: &Api,
     ids: &[DeadLetterId],
     request: &Request,
+    runs: &mut NewRuns,
 ) -> Result<Vec<Result<(), ApiError>>, ApiError> {
     let end = Instant::now() + DEADLINE;
     let late = |_| {
@@ -118,7 +126,7 @@ async fn resolve_chunk(
     let _turn = timeout_at(end, api.dead_letter_lock.lock()).await.map_err(late)?;
     let (mut backoff, mut in_doubt) = (Backoff::new(MIN_BACKOFF, MAX_BACKOFF), false);
     loop {
-        let (resolutions, mut outcomes) = prepare(api, ids, request).await;
+        let (resolutions, mut outcomes) = prepare(api, ids, request, runs).await;
         let Some(first) = resolutions.first() else { return Ok(outcomes) };
         let (name, dead_letters, input) = (first.partition.topic.clone(), api.dead_letters.clone(), request.clone());
         let send = move |broker: &dyn Broker, _| {
@@ -147,11 +155,10 @@ async fn resolve_chunk(
     }
 }
 
-/// Tasks that a request redrives, and the runs that it starts.
-#[derive(Default)]
-struct RedrivenTasks {
+/// Tasks that a transaction redrives, and the runs that its request starts.
+struct RedrivenTasks<'a> {
     tasks: FxHashSet<TaskId>,
-    runs: NewRuns,
+    runs: &'a mut NewRuns,
 }
 
 /// Prepares the records per dead letter, or the error. Large letters end the chunk early, and so does a failure of Kafka
@@ -160,9 +167,10 @@ async fn prepare(
     api: &Api,
     ids: &[DeadLetterId],
     request: &Request,
+    runs: &mut NewRuns,
 ) -> (Vec<PreparedResolution>, Vec<Result<(), ApiError>>) {
-    let (mut resolutions, mut outcomes, mut redriven) = (Vec::new(), Vec::new(), RedrivenTasks::default());
-    let mut bytes = 0;
+    let (mut resolutions, mut outcomes) = (Vec::new(), Vec::new());
+    let (mut redriven, mut bytes) = (RedrivenTasks { tasks: FxHashSet::default(), runs }, 0);
     for (n, id) in ids.iter().enumerate() {
         if bytes >= MAX_CHUNK_BYTES {
             break;
@@ -189,7 +197,7 @@ async fn prepare_one(
     n: usize,
     id: &DeadLetterId,
     request: &Request,
-    redriven: &mut RedrivenTasks,
+    redriven: &mut RedrivenTasks<'_>,
 ) -> Result<Option<PreparedResolution>, ApiError> {
     let (letter, _) = read_letter(api, id).await?;
     let partition = Partition::new(api.topology.names.dead(&id.task_type), id.partition);
@@ -231,71 +239,84 @@ async fn drop_event(api: &Api, letter: &DeadLetterRecord, request: &Request) -> 
     };
     let Some((id, view)) = task else { return operation(api, "drop", letter, request) };
     let mut event = Event::new(Payload::DeadDropped, id.clone(), view.record.run, now_ms());
-    event.message = Some(format!("the dead letter {} was dropped", letter.id));
+    event.message = Some(message(format!("the dead letter {} was dropped", letter.id), request));
     event.by = request.by.clone();
     event_record(api, &event)
+}
+
+/// Message of the history, with the reason.
+fn message(text: String, request: &Request) -> String {
+    match &request.reason {
+        Some(reason) => format!("{text}: {reason}"),
+        None => text,
+    }
 }
 
 /// Returns an audit event about a dead letter.
 fn operation(api: &Api, action: &str, letter: &DeadLetterRecord, request: &Request) -> Result<OwnedRecord, ApiError> {
     let event = Event::operation(action, &letter.id.to_string(), now_ms());
-    event_record(api, &Event { by: request.by.clone(), ..event })
+    event_record(api, &Event { by: request.by.clone(), message: request.reason.clone(), ..event })
 }
 
 /// Starts a new run of the dead letter's task. If there is no such task, publishes the original record again. Both are
-/// audited as a request about the dead letter, because the audit ignores retries with a given run.
+/// audited as a request about the dead letter, because the audit ignores retries with a given run; those of a bulk action
+/// are not.
 async fn redrive(
     api: &Api,
     letter: &DeadLetterRecord,
     request: &Request,
-    redriven: &mut RedrivenTasks,
+    redriven: &mut RedrivenTasks<'_>,
 ) -> Result<Vec<OwnedRecord>, ApiError> {
-    if !letter.readable {
-        let reason = format!("`{}` was not written by kafleet and has no task to run", letter.id);
-        return Err(ApiError::new(Code::UnreadableDeadLetter, reason)
-            .hint("drop it; `kafleet dead-letters show` prints its contents"));
-    }
-    if letter.by_reference && letter.original.value.is_none() {
-        return Err(source_gone(letter));
-    }
-    let changed = request.params.as_ref().map(|params| with_params(letter, params));
-    let letter = changed.as_ref().unwrap_or(letter);
+    let letter = &*changed_letter(api, letter, request.change.as_ref())?;
     let task = match &letter.task {
         Some((id, run)) => api.reads.find_optional(id).await?.map(|view| (view, *run)),
         None => None,
     };
-    let operation = operation(api, "redrive", letter, request)?;
-    let Some((task, run)) = task else { return Ok(vec![operation, original_record(api, letter)]) };
-    let highest = check_task(api, &task, run).await?;
+    let mut records = match &request.bulk {
+        Some(_) => Vec::new(),
+        None => vec![operation(api, "redrive", letter, request)?],
+    };
+    records.push(match task {
+        Some((task, run)) => new_run(api, letter, (&task, run), request, redriven).await?,
+        None => original_record(api, letter),
+    });
+    Ok(records)
+}
+
+/// Returns the event that starts a new run of a task.
+async fn new_run(
+    api: &Api,
+    letter: &DeadLetterRecord,
+    (task, run): (&TaskView, u32),
+    request: &Request,
+    redriven: &mut RedrivenTasks<'_>,
+) -> Result<OwnedRecord, ApiError> {
+    check_run(&task.id, &task.record, run)?;
+    let highest = check_runs(api, task).await?;
     if !redriven.tasks.insert(task.id.clone()) {
-        let reason = format!("another dead letter of `{}` is redriven by the same request", task.id);
-        return Err(ApiError::new(Code::DeadLetterSuperseded, reason));
+        return Err(another_letter(&task.id));
     }
     let record = embedded_record(letter).map(Box::new);
     let new_run = Some(redriven.runs.above(&task.id, highest));
     let payload = Payload::RetryRequested { only_failed: false, new_run, record };
     let mut event = Event::new(payload, task.id.clone(), run, now_ms());
-    let how = if changed.is_some() { " with changed params" } else { "" };
-    event.message = Some(format!("redriven from the dead letter {}{how}", letter.id));
+    let how = if request.change.is_some() { " with changed params" } else { "" };
+    event.message = Some(message(format!("redriven from the dead letter {}{how}", letter.id), request));
     event.by = request.by.clone();
-    Ok(vec![operation, event_record(api, &event)?])
-}
-
-/// Dead letter whose record has these params. Its headers stay, also the hash, by which the record belongs to its task.
-fn with_params(letter: &DeadLetterRecord, params: &RawJson) -> DeadLetterRecord {
-    let value = Some(params.text().as_bytes().to_vec());
-    let mut original = Original { value, ..letter.original.clone() };
-    // The params are a part of the value of a record in structured mode.
-    let envelope = letter.original.value.as_deref();
-    if let Some((headers, _)) = envelope.and_then(|envelope| unwrap_structured(&original.headers, envelope)) {
-        original.headers = headers;
+    if let Some(bulk) = &request.bulk {
+        event.mark_bulk(bulk.as_str());
     }
-    DeadLetterRecord { by_reference: false, original, ..letter.clone() }
+    event_record(api, &event)
 }
 
-/// Checks that the task is still at the end of the dead letter's run. Returns the highest run in its tree.
-async fn check_task(api: &Api, task: &TaskView, run: u32) -> Result<u32, ApiError> {
-    let (id, record) = (&task.id, &task.record);
+/// Error for a dead letter of a task of which the same request redrives another one.
+pub(crate) fn another_letter(task: &TaskId) -> ApiError {
+    let reason = format!("another dead letter of `{task}` is redriven by the same request");
+    ApiError::new(Code::DeadLetterSuperseded, reason)
+}
+
+/// Checks that a task is still at the end of the dead letter's run, and can start another one.
+pub(crate) fn check_run(id: &TaskId, record: &TaskRecord, run: u32) -> Result<(), ApiError> {
     if has_moved_on(record, run) {
         let reason = format!("`{id}` is {} in run {}, but the dead letter is of run {run}", record.state, record.run);
         return Err(ApiError::new(Code::DeadLetterSuperseded, reason)
@@ -305,8 +326,7 @@ async fn check_task(api: &Api, task: &TaskView, run: u32) -> Result<u32, ApiErro
         let reason = format!("`{id}` is in run {}; the end of run {run} is not visible yet", record.run);
         return Err(ApiError::new(Code::NotFinished, reason).hint("retry in a moment"));
     }
-    check(task, false)?;
-    check_runs(api, task).await
+    check_again(id, record)
 }
 
 /// Returns the original record, addressed to its task topic.
@@ -422,23 +442,4 @@ fn already_resolved(id: &DeadLetterId, resolution: Resolution) -> ApiError {
         Resolution::Redriven => Code::AlreadyRedriven,
     };
     ApiError::new(code, format!("the dead letter `{id}` has already been {}", resolution.name()))
-}
-
-/// Returns the record to embed in the retry event. `None`: use the task's own record.
-fn embedded_record(letter: &DeadLetterRecord) -> Option<RecordCopy> {
-    if letter.by_reference {
-        return None;
-    }
-    let original = &letter.original;
-    let headers = original.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default()));
-    let params = RawJson::parse(original.value.as_deref()?).ok()?;
-    Some(RecordCopy::of(original.key.as_deref(), headers, params))
-}
-
-/// Returns the error for a by-reference dead letter whose source record is no longer retained.
-fn source_gone(letter: &DeadLetterRecord) -> ApiError {
-    let (id, source) = (&letter.id, document(letter, None).source.unwrap_or_default());
-    let error =
-        format!("the dead letter `{id}` does not contain its record, and the source {source} is no longer retained");
-    ApiError::new(Code::ParamsGone, error).hint("submit the task again, or drop the dead letter")
 }

@@ -12,10 +12,10 @@ use kafleet_model::task::Position;
 use kafleet_model::task::id::TaskId;
 use kafleet_model::units::time::time_text;
 use kafleet_runtime::now_ms;
-use kafleet_store::Index;
 
 use crate::http::problem::ApiError;
 use crate::read::consistency::TaskView;
+use crate::read::descendants::Inspection;
 use crate::read::status::last_start;
 use crate::service::context::{After, RequestContext};
 use crate::state::Api;
@@ -38,8 +38,6 @@ use signs::SignOfLife;
 
 /// Maximum tasks of a tree that are inspected.
 const MAX_INSPECTED: usize = 2_000;
-/// Children read at a time.
-const PAGE: usize = 200;
 /// Maximum open tasks that are listed.
 const MAX_LISTED: usize = 10;
 /// Projection lag in events below which it is not reported: a short lag and transaction markers are normal.
@@ -234,15 +232,14 @@ async fn explain_waiting(api: &Api, task: &TaskView) -> Result<Vec<Finding>, Api
 
 /// Finds descendants that are open themselves. Returns the number of inspected tasks too.
 async fn open_descendants(api: &Api, task: &TaskView) -> Result<(Vec<TaskView>, usize), ApiError> {
-    let (mut open, mut ahead, mut inspected) = (Vec::new(), vec![task.id.clone()], 0);
+    let (mut open, mut ahead) = (Vec::new(), vec![task.id.clone()]);
+    let mut inspection = Inspection::new(&api.reads, task.partition, MAX_INSPECTED);
     while let Some(parent) = ahead.pop() {
-        for child in
-            matching_children(api, &parent, task.partition, &mut inspected, |state| !state.is_terminal()).await?
-        {
+        for child in inspection.children(&parent, MAX_LISTED, |state| !state.is_terminal()).await? {
             if child.record.own.is_terminal() { ahead.push(child.id) } else { open.push(child) }
         }
     }
-    Ok((open, inspected))
+    Ok((open, inspection.inspected))
 }
 
 fn open_child(api: &Api, child: &TaskView) -> Finding {
@@ -266,7 +263,8 @@ async fn explain_ended(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiEr
     if task.record.own == state {
         return Ok(vec![Finding::new(Reason::Ended, own_end(task))]);
     }
-    let (deciding_descendant, inspected) = deciding_descendant(api, task).await?;
+    let mut inspection = Inspection::new(&api.reads, task.partition, MAX_INSPECTED);
+    let deciding_descendant = inspection.deciding_descendant(&task.id, |other| other == state).await?;
     Ok(vec![match deciding_descendant {
         Some(child) => {
             let error = error_text(child.record.outcome.error.as_deref());
@@ -274,6 +272,7 @@ async fn explain_ended(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiEr
             Finding::new(Reason::FailedChild, message).about(&child.id)
         }
         None => {
+            let inspected = inspection.inspected;
             let message = format!("a task below it {}, but none of the first {inspected} inspected", ended(state));
             Finding::new(Reason::FailedChild, message)
         }
@@ -291,46 +290,6 @@ fn own_end(task: &TaskView) -> String {
         }
         _ => format!("it {}: {}", ended(state), error_text(error)),
     }
-}
-
-/// Finds the deepest descendant that decided the state. Returns the number of inspected tasks too.
-async fn deciding_descendant(api: &Api, task: &TaskView) -> Result<(Option<TaskView>, usize), ApiError> {
-    let state = task.record.state;
-    let (mut parent, mut inspected, mut deciding_descendant) = (task.id.clone(), 0, None);
-    while let Some(child) =
-        matching_children(api, &parent, task.partition, &mut inspected, |is| is == state).await?.into_iter().next()
-    {
-        parent = child.id.clone();
-        let is_deciding = child.record.own == state;
-        deciding_descendant = Some(child);
-        if is_deciding {
-            break;
-        }
-    }
-    Ok((deciding_descendant, inspected))
-}
-
-/// Reads children in matching states, within the inspection budget.
-async fn matching_children(
-    api: &Api,
-    parent: &TaskId,
-    partition: u32,
-    inspected: &mut usize,
-    is_selected: impl Fn(State) -> bool,
-) -> Result<Vec<TaskView>, ApiError> {
-    let (index, mut after, mut some) = (Index::Children(parent.clone()), None, Vec::new());
-    while *inspected < MAX_INSPECTED && some.len() < MAX_LISTED {
-        let entries = api.reads.page(partition, &index, after.as_ref(), PAGE).await?;
-        let ids: Vec<TaskId> = entries.iter().map(|entry| entry.id.clone()).collect();
-        *inspected += ids.len();
-        let read = api.reads.read_many(partition, &ids).await?.into_iter().flatten();
-        some.extend(read.filter(|child| !child.superseded && is_selected(child.record.state)));
-        if entries.len() < PAGE {
-            break;
-        }
-        after = entries.into_iter().next_back();
-    }
-    Ok(some)
 }
 
 /// Reports projection lag, because of which the response may be out of date.
