@@ -25,6 +25,11 @@ pub fn time_zone(name: &str) -> Option<TimeZone> {
     ZONES.get(name).ok()
 }
 
+/// Names of all time zones, sorted.
+pub fn zone_names() -> impl Iterator<Item = String> {
+    ZONES.available().map(|name| name.to_string())
+}
+
 /// Parsed times of a schedule.
 #[derive(Clone, Debug)]
 pub struct Times {
