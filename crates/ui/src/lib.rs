@@ -26,8 +26,10 @@ use serve::missing_page;
 use state::Ui;
 use visit::{Show, Submit};
 
+mod bundle;
 mod cache;
 mod forms;
+mod icon;
 mod letters;
 mod live;
 mod navigation;
@@ -41,6 +43,7 @@ mod session;
 mod state;
 mod suggest;
 mod visit;
+mod zone;
 
 /// Page, or form with its action.
 struct Page {

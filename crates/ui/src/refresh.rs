@@ -22,19 +22,23 @@ const INTERVAL_FACTOR: u32 = 4;
 /// Answers a refresh. Those that share a rendering do not wait for a turn.
 pub(super) async fn answer(visit: &Visit, page: &Page, shell: &ShellParts, head: &Parts) -> Response {
     let live = &visit.live;
-    let key = format!("{} {}", role_name(visit.view.role), shell.path);
-    let render = async { rendered_page(visit, show(visit, page).await) };
+    let key = format!("{} {} {}", role_name(visit.view.role), visit.view.zone.name, shell.path);
+    let render = async { rendered_page(visit, page, show(visit, page).await) };
     let shared = live.shared.find_or_add(key, live.last_change(&shell.topic), |now| live.refreshes.reserve(now));
     let wait = shared.as_ref().map_or(PAGE_DEADLINE, SharedMain::wait);
     let main = match shared {
         Some(shared) => shared.get(render).await,
         None => {
             let error = ApiError::new(Code::Overloaded, "too many open pages ask for updates");
-            rendered_page(visit, Err(error.hint("the page is refreshed later"))).map(Into::into)
+            rendered_page(visit, page, Err(error.hint("the page is refreshed later"))).map(Into::into)
         }
     };
     let mut response = main.map_or_else(|response| *response, |main| respond(visit, shell, head, &main));
     let again = POLL_INTERVAL + wait * INTERVAL_FACTOR;
-    response.headers_mut().insert("kafleet-again", HeaderValue::from(again.as_millis() as u64));
+    let headers = response.headers_mut();
+    headers.insert("kafleet-again", HeaderValue::from(again.as_millis() as u64));
+    if let Ok(icon) = HeaderValue::from_str(&shell.icon(visit)) {
+        headers.insert("kafleet-icon", icon);
+    }
     response
 }

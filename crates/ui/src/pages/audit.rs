@@ -30,7 +30,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         @if rows.is_empty() {
             (empty("Nobody has cancelled, retried, paused or changed anything yet.", &[]))
         } @else {
-            section.panel { (cards(&["At", "By", "Action", "Target", "Reason"], &rows)) }
+            section.panel { (cards(&["Time", "By", "Action", "Target", "Reason"], &rows)) }
         }
         (pager(None, more.as_deref(), ""))
         (commands(&["kafleet audit".to_owned(), curl_get("/v1/audit")]))

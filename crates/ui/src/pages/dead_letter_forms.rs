@@ -10,6 +10,7 @@ use super::dead_letters::find;
 use super::{form, form_page};
 use crate::parts::command::{curl, quoted};
 use crate::parts::form::{Form, Input};
+use crate::parts::times::time_hint;
 use crate::parts::{encoded, first_line, query_text};
 use crate::visit::{PageAnswer, Redirect, Visit};
 
@@ -144,11 +145,12 @@ fn many(visit: &Visit, verb: &str, title: &str, effect: &str) -> PageAnswer {
 /// Fields that select letters.
 fn selection_inputs(visit: &Visit) -> Vec<Markup> {
     let limit = visit.value("limit").unwrap_or(LIMIT);
+    let hint = time_hint(&visit.view);
     vec![
         Input::new("type", "Type", visit.value("type")).required().render(),
         Input::new("code", "Code", visit.value("code")).hint("empty: any").render(),
-        Input::new("from", "From", visit.value("from")).hint("a time such as 2026-11-01T00:00:00Z").render(),
-        Input::new("to", "To", visit.value("to")).render(),
+        Input::new("from", "From", visit.value("from")).hint(&hint).render(),
+        Input::new("to", "To", visit.value("to")).hint(&hint).render(),
         Input::new("limit", "Limit", Some(limit)).required().hint("at most 1,000").render(),
     ]
 }

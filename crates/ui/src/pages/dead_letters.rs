@@ -18,7 +18,7 @@ use crate::parts::notice::empty;
 use crate::parts::state::{label, pill};
 use crate::parts::table::{cards, pager, table};
 use crate::parts::tasks::{type_link, worker_link};
-use crate::parts::times::time;
+use crate::parts::times::{time, time_hint};
 use crate::parts::{View, count, encoded, first_line, query_text, visible};
 use crate::visit::{Body, PageAnswer, Visit, from_kafka, stored, task_id};
 
@@ -69,13 +69,14 @@ fn bulk(view: &View, query: &crate::visit::Fields) -> Markup {
 fn filter_form(visit: &Visit) -> Markup {
     let text = |name, label, hint| Input::new(name, label, visit.query.get(name)).hint(hint);
     let is_set = FILTERS.iter().any(|name| visit.query.is_set(name));
+    let hint = time_hint(&visit.view);
     let clear = is_set.then(|| visit.view.url("/dead-letters"));
     html! {
         form.filters action=(visit.view.url("/dead-letters")) role="search" aria-label="Filters" {
             (text("type", "Type", ""))
             (text("code", "Code", "such as exhausted or schema"))
-            (text("from", "From", "2h, or a time"))
-            (text("to", "To", ""))
+            (text("from", "From", &hint))
+            (text("to", "To", &hint))
             (filter_buttons(clear.as_deref()))
         }
     }

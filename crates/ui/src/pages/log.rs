@@ -9,8 +9,9 @@ use maud::{Markup, html};
 
 use crate::parts::attempts::{AttemptStart, attempt_starts};
 use crate::parts::command::{commands, curl_get, quoted};
+use crate::parts::copy::copy_all;
 use crate::parts::task_head::{head, tabs};
-use crate::parts::times::exact_clock;
+use crate::parts::times::{exact_clock, whole_time};
 use crate::parts::{View, count, visible};
 use crate::visit::{Body, PageAnswer, Visit, stored};
 
@@ -74,8 +75,9 @@ fn links(view: &View, status: &Status, page: &LogDocument) -> Markup {
                 a href=(link(end)) { "newer →" } a href=(view.below_task(id, "log")) { "newest" }
             }
             a href=(view.below_task(id, "log/raw")) { "as text" }
+            @if page.total > 0 { (copy_all("ol.log code", "Copy lines")) }
             @if !status.state.is_terminal() && end >= page.total {
-                button.app.plain #follow type="button" aria-pressed="false" data-follow data-keep { "Follow" }
+                button.app #follow type="button" aria-pressed="false" data-follow data-keep { "Follow" }
             }
         }
     }
@@ -116,7 +118,7 @@ fn numbered(number: u64, line: &LogLine) -> Markup {
     html! {
         li id={ "l" (number) } value=(number) {
             a href={ "#l" (number) } aria-label={ "line " (number) } { (number) }
-            span.at title=(line.at) { (exact_clock(&line.at)) }
+            span.at title=(whole_time(&line.at)) { (exact_clock(&line.at)) }
             code { (visible(&line.text)) }
         }
     }

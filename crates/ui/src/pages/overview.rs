@@ -23,7 +23,7 @@ use super::types::{Figures, last_minutes};
 use crate::parts::bar::{in_order, state_bar};
 use crate::parts::command::{commands, curl_get};
 use crate::parts::failures::{self, group_query, group_row, is_back, is_new, kind_text};
-use crate::parts::notice::{empty, missing};
+use crate::parts::notice::{missing, no_task};
 use crate::parts::state::label;
 use crate::parts::statistics::{Tile, last_minute};
 use crate::parts::table::{cards, table};
@@ -394,13 +394,6 @@ fn busiest(view: &View, listed: &[TypeDocument], figures: &Figures) -> Markup {
                 (table(super::types::COLUMNS, &rows))
             }
         }
-    }
-}
-
-fn no_task(view: &View) -> Markup {
-    html! {
-        (empty("No task has been submitted yet. Submit one:", &["kafleet submit echo '{\"hello\": \"world\"}'"]))
-        @if view.may(Role::Submit) { p { a.button.primary href=(view.url("/new")) { "New task" } } }
     }
 }
 

@@ -12,6 +12,7 @@ use super::schedules::{find, owner_text, time_in_zone};
 use super::{form, form_page};
 use crate::parts::command::{curl, quoted};
 use crate::parts::form::{Form, Input, reason};
+use crate::parts::times::time_hint;
 use crate::visit::{PageAnswer, Redirect, Visit, document, stored};
 
 /// Definition that the form of a new schedule begins with.
@@ -160,14 +161,12 @@ pub(in super::super) async fn trigger(visit: &Visit) -> Result<Redirect, ApiErro
 pub(in super::super) async fn show_backfill(visit: &Visit) -> Result<PageAnswer, ApiError> {
     find(visit).await?;
     let text = |name, label, hint| Input::new(name, label, visit.value(name)).hint(hint);
+    let hint = time_hint(&visit.view);
     Ok(form_page(&Form {
         effect: html! {
             p { "Creates the missing tasks of past times, at most 1,000. Times that have a task already are left out." }
         },
-        inputs: vec![
-            text("from", "From", "a time such as 2026-11-01T00:00:00Z, or an age such as 2d").required().render(),
-            text("to", "To", "default: now").render(),
-        ],
+        inputs: vec![text("from", "From", &hint).required().render(), text("to", "To", "default: now").render()],
         commands: vec![
             format!("kafleet schedules backfill {} --from 2026-11-01T00:00:00Z", quoted(&visit.segment)),
             curl("POST", &format!("/v1/schedules/{}/backfill?from=2026-11-01T00:00:00Z", visit.segment), None),

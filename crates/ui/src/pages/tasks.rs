@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::overview::totals;
 use crate::parts::command::{commands, curl_get, quoted};
-use crate::parts::notice::empty;
+use crate::parts::notice::no_task;
 use crate::parts::search::{mistake, search_form};
 use crate::parts::state::{tone, word};
 use crate::parts::table::{pager, pager_of_search};
@@ -197,7 +197,7 @@ fn looked_at(visit: &Visit, page: &TaskPage) -> u64 {
 fn nothing(view: &View, query: &TaskQuery, page: &TaskPage, looked: u64) -> Markup {
     html! {
         @if query.terms.is_empty() {
-            (empty("No task has been submitted yet. Submit one:", &["kafleet submit echo '{\"hello\": \"world\"}'"]))
+            (no_task(view))
         } @else if page.stopped_early {
             div.empty {
                 p {

@@ -4,10 +4,12 @@ use kafleet_documents::Problem;
 use maud::{Markup, html};
 
 use super::advice::{advice_text, detail_text, title_text};
+use super::frame::list_of;
 use super::{View, prose};
 
-/// Title, detail, hint and code of an error, and what still works.
-pub(in super::super) fn problem_block(view: &View, problem: &Problem) -> Markup {
+/// Title, detail, hint and code of an error, what still works, and a link to go on. `path`: that of the page in the table of
+/// pages, whose list is the next one to look at.
+pub(in super::super) fn problem_block(view: &View, problem: &Problem, path: &str) -> Markup {
     html! {
         section.problem {
             h1 { (title_text(problem)) }
@@ -16,8 +18,10 @@ pub(in super::super) fn problem_block(view: &View, problem: &Problem) -> Markup 
             p {
                 @if problem.status == 401 {
                     a href=(view.url("/login")) { "Log in" }
-                } @else if problem.code == "not_found" {
-                    a href=(view.url("/tasks")) { "All tasks" }
+                } @else if problem.code == "forbidden" {
+                    a href=(view.url("/login?again=1")) { "Log in with another token" }
+                } @else if let Some((list, name)) = list_of(path) {
+                    a href=(view.url(list)) { "All " (name.to_lowercase()) }
                 } @else {
                     a href=(view.url("/")) { "Overview" }
                 }

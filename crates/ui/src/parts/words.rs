@@ -5,9 +5,9 @@ use std::fmt::Display;
 use kafleet_model::error_fingerprint::ErrorFilter;
 use kafleet_model::query::{Condition, Qualifier, QueryTime, TaskQuery, Term, Test, TreeLevel};
 use kafleet_model::record::state::State;
-use kafleet_model::units::time::time_text;
 
 use super::state::word;
+use super::times::time_in_words;
 
 /// Search in words. `error`: text of the error, if the search has its name.
 pub(in super::super) fn in_words(query: &TaskQuery, error: Option<&str>) -> String {
@@ -33,8 +33,8 @@ fn term_in_words(Term { negated, test }: &Term, error: Option<&str>) -> Option<S
             format!("that are {}", names.join(" or "))
         }
         Test::Level(_) => return None,
-        Test::From(time) => format!("first seen since {}", time_in_words(*time)),
-        Test::To(time) => format!("first seen before {}", time_in_words(*time)),
+        Test::From(time) => format!("first seen since {}", bound_in_words(*time)),
+        Test::To(time) => format!("first seen before {}", bound_in_words(*time)),
         Test::Word(text) => format!("with `{text}` in the name or at the beginning of the id"),
     };
     Some(if *negated { format!("not {text}") } else { text })
@@ -82,9 +82,9 @@ const fn condition_word(condition: Condition) -> &'static str {
     }
 }
 
-fn time_in_words(time: QueryTime) -> String {
+fn bound_in_words(time: QueryTime) -> String {
     match time {
-        QueryTime::At(at_ms) => time_text(at_ms),
+        QueryTime::At(at_ms) => time_in_words(at_ms),
         QueryTime::Ago(age) => format!("{age} ago"),
     }
 }
