@@ -6,6 +6,7 @@ mod appearance;
 mod browser;
 mod chromium;
 mod failures;
+mod frame;
 mod hostile;
 mod live;
 mod outages;
