@@ -57,6 +57,23 @@ fn colors_have_enough_contrast() {
     }
 }
 
+/// Selectors of links that are no text: the navigation, tabs, numbers of lines.
+const NAVIGATION: [&str; 6] = ["nav.wide", "details.menu", ".tabs", ".ranges", ".log li a", ".brand"];
+
+#[test]
+fn links_in_texts_look_like_links() {
+    let rules = STYLES.split('}').filter_map(|rule| rule.trim().rsplit_once('{'));
+    let is_link = |selector: &str| selector.split([' ', '.', ':', '[', '>', ',', '(', ')']).any(|part| part == "a");
+    for (selector, body) in rules {
+        let selector = selector.rsplit('{').next().unwrap().rsplit("*/").next().unwrap().trim();
+        let color = body.split(';').find_map(|rule| rule.trim().strip_prefix("color: "));
+        let Some(color) = color.filter(|_| is_link(selector)) else { continue };
+        let is_text = ["var(--text)", "var(--neutral)", "inherit"].contains(&color);
+        let is_navigation = NAVIGATION.iter().any(|navigation| selector.starts_with(navigation));
+        assert!(!is_text || is_navigation, "`{selector}` is a link that looks like text");
+    }
+}
+
 #[test]
 fn themes_of_the_system_and_of_the_cookie_are_the_same() {
     assert_eq!(colors(":root[data-theme=\"dark\"]"), colors(":root[data-theme=\"system\"]"));

@@ -65,6 +65,23 @@ async fn times_of_all_pages_have_one_format() {
     }
 }
 
+/// Headings of times that have another word: created, waited, ran, total, time, due.
+const FORMER_HEADINGS: [&str; 5] = ["At", "Took", "Took in all", "Decided", "Age"];
+
+#[tokio::test]
+async fn headings_have_one_word_for_a_time() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    let heading = Regex::new(r"<(?:th|dt)\b[^>]*>([^<]*)</(?:th|dt)>").unwrap();
+    let of_task = OF_TASK.iter().map(|page| format!("/tasks/order{page}"));
+    for path in PLAIN.iter().map(|path| (*path).to_owned()).chain(of_task) {
+        let page = browser.get(&path).await;
+        for found in heading.captures_iter(&page.text) {
+            assert!(!FORMER_HEADINGS.contains(&&found[1]), "{path}: {}", &found[1]);
+        }
+    }
+}
+
 #[tokio::test]
 async fn times_are_in_the_zone_that_the_reader_has_chosen() {
     let fleet = fleet_with_tree().await;

@@ -128,7 +128,7 @@ fn rows(view: &View, filters: &[(&str, &str)], is_later: bool, page: &DeadLetter
             }
             @else { (empty("No unresolved dead letter matches these filters.", &[])) }
         } @else {
-            section.panel { (cards(&["Letter", "Type", "Task", "Code", "Error", "At"], &rows)) }
+            section.panel { (cards(&["Letter", "Type", "Task", "Code", "Error", "Time"], &rows)) }
         }
         (pager(first.as_deref(), next.as_deref(), &looked))
     }
@@ -183,7 +183,7 @@ fn properties(view: &View, detail: &DeadLetterDetail, task: Option<&Status>) -> 
         ("Type", Some(type_link(view, Some(&letter.task_type)))),
         ("Task", letter.task.as_deref().map(|id| task_link(view, id, letter.run, task))),
         ("Code", Some(code(&letter.code))),
-        ("At", Some(time(&letter.at))),
+        ("Time", Some(time(&letter.at))),
         ("Worker", letter.worker.as_deref().map(|worker| worker_link(view, worker))),
         ("Record", letter.source.as_deref().map(code)),
         ("Key", detail.key.as_deref().map(|key| html! { code { (visible(key)) } })),

@@ -209,7 +209,7 @@ fn decisions(view: &View, schedule: &ScheduleDocument) -> Markup {
         section.panel #decisions {
             h2 { "Recent decisions" }
             @if rows.is_empty() { p.quiet { "It has not fired yet." } } @else {
-                (table(&["Time", "Outcome", "Decided", "Task"], &rows))
+                (table(&["Due", "Outcome", "Time", "Task"], &rows))
             }
         }
     }
