@@ -11,6 +11,7 @@ use kafleet_api::http::problem::{ApiError, Code};
 
 use super::Page;
 use super::cache::SharedMain;
+use super::parts::times::clock_text;
 use super::serve::{ShellParts, rendered_page, respond, show};
 use super::visit::{PAGE_DEADLINE, Visit};
 
@@ -37,8 +38,10 @@ pub(super) async fn answer(visit: &Visit, page: &Page, shell: &ShellParts, head:
     let again = POLL_INTERVAL + wait * INTERVAL_FACTOR;
     let headers = response.headers_mut();
     headers.insert("kafleet-again", HeaderValue::from(again.as_millis() as u64));
-    if let Ok(icon) = HeaderValue::from_str(&shell.icon(visit)) {
-        headers.insert("kafleet-icon", icon);
+    for (name, value) in [("kafleet-icon", shell.icon(visit)), ("kafleet-time", clock_text(visit.view.now_ms))] {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            headers.insert(name, value);
+        }
     }
     response
 }

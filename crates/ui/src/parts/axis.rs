@@ -2,6 +2,7 @@
 
 use maud::{Markup, html};
 
+pub(super) use super::times::clock_text;
 use super::times::{formatted, offset_ms};
 
 /// Width of a drawing in its own units.
@@ -117,11 +118,6 @@ impl Range {
 fn rounding(passed: i64) -> i64 {
     let part = (passed / PARTS / SECOND).max(1);
     SECOND << (63 - part.leading_zeros())
-}
-
-/// Time of day of now, to the second.
-pub(super) fn clock_text(at: i64) -> String {
-    formatted(at, "%H:%M:%S")
 }
 
 /// Round times of a range, and now if the tree is open. Positions are in percent, so that the texts keep their proportions.

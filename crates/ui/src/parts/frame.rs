@@ -5,6 +5,7 @@ use kafleet_model::record::state::State;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::state::glyph;
+use super::times::clock_text;
 use super::{View, count};
 use crate::cache::{build, script, stylesheet};
 use crate::icon::icon_url;
@@ -140,7 +141,7 @@ pub(in super::super) fn frame(shell: &Shell<'_>, title: &str, state: Option<Stat
     let view = shell.view;
     html! {
         (DOCTYPE)
-        html lang="en" data-theme=(shell.theme.name()) data-base=(view.base) data-build=(build()) data-zone=(view.zone.name) {
+        html lang="en" data-theme=(shell.theme.name()) data-base=(view.base) data-build=(build()) data-time=(clock_text(view.now_ms)) {
             (head(shell, &window_title(shell, title, state)))
             body {
                 a.skip href="#main" { "Skip to the content" }

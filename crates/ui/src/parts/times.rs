@@ -163,6 +163,11 @@ pub(in super::super) fn time_in_words(at_ms: i64) -> String {
     ReaderTime::at(at_ms).map_or_else(|| at_ms.to_string(), words)
 }
 
+/// Time of day, to the second.
+pub(in super::super) fn clock_text(at_ms: i64) -> String {
+    formatted(at_ms, Precision::Second.format())
+}
+
 /// Time in a format of `strftime`, for axes.
 pub(super) fn formatted(at_ms: i64, format: &str) -> String {
     let text = |time: ReaderTime| time.at.strftime(format).to_string();

@@ -22,7 +22,8 @@ let isForced = false;
 let isFollowing = false;
 let failures = 0;
 let pollInterval = POLL_MS;
-let refreshedAt = new Date();
+/** Time of day of the last response, in the zone of the page. */
+let refreshedAt = root.dataset.time ?? "";
 let timer = 0;
 
 /** Fetches the page again. What becomes stale meanwhile is fetched next. */
@@ -35,11 +36,10 @@ async function refresh() {
   if (stream?.readyState === EventSource.CLOSED) stream = null;
   try {
     await fetchPage();
-    [failures, refreshedAt] = [0, new Date()];
+    failures = 0;
   } catch (error) {
     failures += 1;
-    const since = refreshedAt.toLocaleTimeString("en-GB", { timeZone: root.dataset.zone });
-    showTrouble(`not live since ${since}`, "", String(error));
+    showTrouble(`not live since ${refreshedAt}`, "", String(error));
   }
   isRefreshing = false;
   if (isStale && failures === 0) refresh();
@@ -63,6 +63,7 @@ async function fetchPage() {
   // The subject of a page that says `not found` may appear later.
   const isMissing = response.status === 404 && main.querySelector(".problem") !== null;
   if (response.status !== 304 && !response.ok && !isMissing) throw new Error(`the server answered ${response.status}`);
+  refreshedAt = response.headers.get("kafleet-time") ?? refreshedAt;
   const icon = response.headers.get("kafleet-icon");
   if (icon) document.querySelector("link[rel=icon]")?.setAttribute("href", icon);
   const isUpdated = response.headers.get("kafleet-build") !== root.dataset.build;
