@@ -21,23 +21,23 @@ const DATE_LENGTH: usize = 10;
 
 /// Zone of the reader, and the time at which a page is rendered.
 #[derive(Clone)]
-struct Rendering {
+struct RenderContext {
     zone: ReaderZone,
     now_ms: i64,
 }
 
 tokio::task_local! {
-    static RENDERING: Rendering;
+    static CONTEXT: RenderContext;
 }
 
 /// Renders a page for the reader of a view.
 pub(in super::super) async fn in_zone<T>(view: &View, rendering: impl Future<Output = T>) -> T {
-    RENDERING.scope(Rendering { zone: view.zone.clone(), now_ms: view.now_ms }, rendering).await
+    CONTEXT.scope(RenderContext { zone: view.zone.clone(), now_ms: view.now_ms }, rendering).await
 }
 
 /// Zone and time of the rendering: UTC at the epoch if there is none.
-fn rendering() -> Rendering {
-    RENDERING.try_with(Rendering::clone).unwrap_or_else(|_| Rendering { zone: ReaderZone::default(), now_ms: 0 })
+fn context() -> RenderContext {
+    CONTEXT.try_with(RenderContext::clone).unwrap_or_else(|_| RenderContext { zone: ReaderZone::default(), now_ms: 0 })
 }
 
 /// Precision of a time that is shown.
@@ -69,7 +69,7 @@ impl ReaderTime {
     }
 
     fn at(at_ms: i64) -> Option<Self> {
-        let Rendering { zone, now_ms } = rendering();
+        let RenderContext { zone, now_ms } = context();
         let zoned = |ms: i64| Some(Timestamp::from_millisecond(ms).ok()?.to_zoned(zone.zone.clone()));
         Some(Self { at: zoned(at_ms)?, now: zoned(now_ms)? })
     }
@@ -212,7 +212,7 @@ pub(in super::super) fn optional_time(text: Option<&str>) -> Markup {
 
 /// Time of a document in another zone than that of the reader, if both are known.
 pub(in super::super) fn zoned(text: &str, zone: &str) -> Option<String> {
-    if rendering().zone.name == zone {
+    if context().zone.name == zone {
         return None;
     }
     let zone = time_zone(zone)?;
@@ -224,7 +224,7 @@ pub(in super::super) fn zoned(text: &str, zone: &str) -> Option<String> {
 /// Epoch milliseconds of an entered time: an age such as `2h`, a time with its offset, or a date, a time of today or both
 /// in the zone of the reader.
 pub(in super::super) fn entered_time(text: &str) -> Result<i64, String> {
-    let Rendering { zone, now_ms } = rendering();
+    let RenderContext { zone, now_ms } = context();
     if let Some(age) = Millis::parse_age(text) {
         return Ok(now_ms.saturating_sub(age.as_i64()));
     }
@@ -284,7 +284,7 @@ mod tests {
     /// Result in a zone at noon of 28 November 2026 in UTC.
     fn at_noon<T>(zone: &str, run: impl FnOnce() -> T) -> T {
         let zone = ReaderZone::of_choice(zone, &UiConfig::default()).unwrap();
-        RENDERING.sync_scope(Rendering { zone, now_ms: NOW_MS }, run)
+        CONTEXT.sync_scope(RenderContext { zone, now_ms: NOW_MS }, run)
     }
 
     fn shown(zone: &str, text: &str) -> String {
