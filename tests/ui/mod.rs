@@ -8,6 +8,7 @@ mod chromium;
 mod failures;
 mod finding;
 mod forms;
+mod frame;
 mod hostile;
 mod lists;
 mod live;

@@ -128,7 +128,7 @@ async fn each_role_gets_its_pages_and_no_others() {
             assert!(status < 500, "{url} as {role:?}: {}", answer.text);
             if status == 403 {
                 let next: String = url::form_urlencoded::byte_serialize(url.as_bytes()).collect();
-                let login = format!("/login?switch=1&amp;next={next}");
+                let login = format!("/login?again=1&amp;next={next}");
                 answer.has(&[page.role.name(), role.name(), &login, "Log in with another token"]);
             }
         }
@@ -168,7 +168,7 @@ async fn login_is_offered_without_a_session() {
         assert_eq!(part.status, 401, "{url}");
     }
     let reader = Browser::of_role(&fleet, Role::Read);
-    reader.get("/login?switch=1&next=%2Ftypes").await.has(&["name=\"token\"", "value=\"/types\""]);
+    reader.get("/login?again=1&next=%2Ftypes").await.has(&["name=\"token\"", "value=\"/types\""]);
     assert_eq!(reader.get("/login?next=%2Ftypes").await.header("location"), "/types", "who is logged in continues");
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use kafleet_model::record::attachment::MAX_BYTES;
+use kafleet_model::schedule::time_zone;
 use kafleet_model::units::duration::Millis;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,11 +11,14 @@ use serde_json::Value;
 
 use super::Bytes;
 use super::checks::listen;
+use super::colour::Colour;
 use super::document::Document;
 use super::shape::{UnlocatedProblem, bad_value};
 
 /// Minimum length of a token.
 pub const MIN_TOKEN_CHARS: usize = 16;
+/// Maximum length of the name of a fleet.
+const MAX_NAME_CHARS: usize = 40;
 /// Placeholder of a trace's id in `trace_url`.
 pub const TRACE_ID: &str = "{trace_id}";
 
@@ -50,6 +54,15 @@ pub struct UiConfig {
     /// Link from a task to its trace, such as `https://jaeger.example.com/trace/{trace_id}`. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_url: Option<String>,
+    /// Name of the fleet in the header, the titles of windows and the login, at most 40 characters. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Colour of the fleet in the header and the icon, which distinguishes the windows of several fleets: `blue`,
+    /// `green`, `grey`, `orange`, `pink`, `purple`, `red`, `teal`, `yellow` or `#rrggbb`. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub colour: Option<String>,
+    /// Time zone of the fleet, such as `Europe/Berlin`: that of times on pages, unless the reader chooses another one.
+    pub zone: String,
 }
 
 /// Availability of the UI.
@@ -73,6 +86,9 @@ impl Default for UiConfig {
             session: Millis::secs(12 * 3_600),
             insecure_cookies: false,
             trace_url: None,
+            name: None,
+            colour: None,
+            zone: "UTC".into(),
         }
     }
 }
@@ -166,6 +182,27 @@ fn ui_problems(document: &Document, ui: &UiConfig) -> Vec<UnlocatedProblem> {
         let allowed =
             "an `http://` or `https://` URL with `{trace_id}`, such as `https://jaeger.example.com/trace/{trace_id}`";
         problems.push(bad_value(document, "/api/ui/trace_url", allowed));
+    }
+    problems.extend(fleet_problems(document, ui));
+    problems
+}
+
+/// Checks by what people recognize a fleet.
+fn fleet_problems(document: &Document, ui: &UiConfig) -> Vec<UnlocatedProblem> {
+    let mut problems = Vec::new();
+    let is_name = |name: &str| {
+        let has_length = (1..=MAX_NAME_CHARS).contains(&name.chars().count());
+        has_length && name.trim() == name && !name.chars().any(char::is_control)
+    };
+    if ui.name.as_deref().is_some_and(|name| !is_name(name)) {
+        let allowed = format!("a name of 1 to {MAX_NAME_CHARS} characters, without spaces around it");
+        problems.push(bad_value(document, "/api/ui/name", &allowed));
+    }
+    if let Some(Err(allowed)) = ui.colour.as_deref().map(Colour::parse) {
+        problems.push(bad_value(document, "/api/ui/colour", &allowed));
+    }
+    if time_zone(&ui.zone).is_none() {
+        problems.push(bad_value(document, "/api/ui/zone", "a time zone such as `Europe/Berlin` or `UTC`"));
     }
     problems
 }

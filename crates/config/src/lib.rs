@@ -33,6 +33,7 @@ mod callbacks;
 #[doc(hidden)]
 mod changes;
 mod checks;
+mod colour;
 mod document;
 #[doc(hidden)]
 mod email;
@@ -76,6 +77,7 @@ pub use api::{ApiConfig, MIN_TOKEN_CHARS, Role, TRACE_ID, TokenConfig, UiConfig,
 pub use apps::{AppConfig, combine_policy, written_keys};
 pub use callbacks::{CallbacksConfig, SecretConfig};
 pub use changes::{ChangedKey, changes};
+pub use colour::{Colour, HEADER_COLOURS};
 pub use email::{EmailConfig, MailTls};
 pub use email_address::{AddressPattern, parse_mailbox};
 pub use kafka::Scalar;

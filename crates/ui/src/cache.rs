@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
+use super::bundle::SCRIPT;
 use super::parts::clock::CLOCK_MARK;
 
 /// Time for which a rendering is shared, and minimum time between two renderings of a page.
@@ -35,11 +36,10 @@ pub(super) struct Asset {
     text: &'static str,
 }
 
-static ASSETS: LazyLock<[Asset; 3]> = LazyLock::new(|| {
+static ASSETS: LazyLock<[Asset; 2]> = LazyLock::new(|| {
     [
         Asset::new("app", "css", "text/css; charset=utf-8", include_str!("assets/app.css")),
-        Asset::new("icon", "svg", "image/svg+xml", include_str!("assets/icon.svg")),
-        Asset::new("app", "js", "text/javascript; charset=utf-8", include_str!("assets/app.js")),
+        Asset::new("app", "js", "text/javascript; charset=utf-8", SCRIPT.as_str()),
     ]
 });
 
@@ -59,12 +59,8 @@ pub(super) fn stylesheet() -> &'static str {
     &ASSETS[0].name
 }
 
-pub(super) fn icon() -> &'static str {
-    &ASSETS[1].name
-}
-
 pub(super) fn script() -> &'static str {
-    &ASSETS[2].name
+    &ASSETS[1].name
 }
 
 pub(super) fn build() -> &'static str {
@@ -85,7 +81,7 @@ pub(super) fn serve_asset(name: &str) -> Option<Response> {
     Some((StatusCode::OK, headers, asset.text).into_response())
 }
 
-/// Entity tag of a page: that of its `<main>`, which depends on the URL, the role and the data alone. Texts of a clock are left
+/// Entity tag of a page: that of its `<main>`, which depends on the URL, the role, the zone and the data alone. Texts of a clock are left
 /// out: the script keeps them current, and they would make every look at a page another version of it.
 pub(super) fn entity_tag(title: &str, state: Option<State>, main: &str) -> String {
     let state = state.map_or("", State::name);
@@ -148,7 +144,7 @@ impl SharedPart {
 /// Renderings shared by the refreshes of many tabs.
 #[derive(Default)]
 pub(super) struct SharedMains {
-    /// By role and URL.
+    /// By role, zone and URL.
     entries: Mutex<FxHashMap<String, SharedMain>>,
 }
 

@@ -26,8 +26,10 @@ use serve::missing_page;
 use state::Ui;
 use visit::{Show, Submit};
 
+mod bundle;
 mod cache;
 mod forms;
+mod icon;
 mod live;
 mod navigation;
 mod pages;
@@ -40,6 +42,7 @@ mod session;
 mod state;
 mod suggest;
 mod visit;
+mod zone;
 
 /// Page, or form with its action.
 struct Page {

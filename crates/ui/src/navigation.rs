@@ -40,6 +40,13 @@ pub(super) struct NavigationCounts {
     pub more_letters: bool,
 }
 
+impl NavigationCounts {
+    /// Number of what needs attention: errors of the last hour and dead letters.
+    pub(super) fn trouble(self) -> u64 {
+        self.errors.unwrap_or_default() as u64 + self.letters.unwrap_or_default()
+    }
+}
+
 /// Returns the counts, or the last ones if newer ones take long.
 pub(super) async fn counts(live: Arc<Live>, context: RequestContext) -> NavigationCounts {
     let earlier = live.counted.0.last("");

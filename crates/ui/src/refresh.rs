@@ -10,6 +10,7 @@ use kafleet_api::http::problem::{ApiError, Code};
 
 use super::Page;
 use super::cache::SharedMain;
+use super::parts::times::clock_text;
 use super::serve::{ShellParts, rendered_page, respond, show};
 use super::visit::{PAGE_DEADLINE, Visit};
 
@@ -21,19 +22,25 @@ const INTERVAL_FACTOR: u32 = 4;
 /// Answers a refresh. Those that share a rendering do not wait for a turn.
 pub(super) async fn answer(visit: &Visit, page: &Page, shell: &ShellParts, head: &Parts) -> Response {
     let live = &visit.live;
-    let key = format!("{} {}", visit.view.role.name(), shell.path);
-    let render = async { rendered_page(visit, show(visit, page).await) };
+    let key = format!("{} {} {}", visit.view.role.name(), visit.view.zone.name, shell.path);
+    let render = async { rendered_page(visit, page, show(visit, page).await) };
     let shared = live.shared.find_or_add(key, live.last_change(&shell.topic), |now| live.refreshes.reserve(now));
     let wait = shared.as_ref().map_or(PAGE_DEADLINE, SharedMain::wait);
     let main = match shared {
         Some(shared) => shared.get(render).await,
         None => {
             let error = ApiError::new(Code::Overloaded, "too many open pages ask for updates");
-            rendered_page(visit, Err(error.hint("the page is refreshed later"))).map(Into::into)
+            rendered_page(visit, page, Err(error.hint("the page is refreshed later"))).map(Into::into)
         }
     };
     let mut response = main.map_or_else(|response| *response, |main| respond(visit, shell, head, &main));
     let again = POLL_INTERVAL + wait * INTERVAL_FACTOR;
-    response.headers_mut().insert("kafleet-again", HeaderValue::from(again.as_millis() as u64));
+    let headers = response.headers_mut();
+    headers.insert("kafleet-again", HeaderValue::from(again.as_millis() as u64));
+    for (name, value) in [("kafleet-icon", shell.icon(visit)), ("kafleet-time", clock_text(visit.view.now_ms))] {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            headers.insert(name, value);
+        }
+    }
     response
 }

@@ -24,15 +24,18 @@ use maud::html;
 use tokio::time::Instant;
 
 use super::cache::{RenderedPage, SharedPart};
+use super::icon::{icon_url, serve_icon};
 use super::navigation::NavigationCounts;
 use super::parts::advice::title_text;
-use super::parts::frame::{Section, Shell, Theme, frame, main_element, rendered};
+use super::parts::frame::{FleetIdentity, Section, Shell, Theme, frame, main_element, rendered};
 use super::parts::notice::{behind_notice, done_notice, incomplete_notice};
-use super::parts::problem::problem_block;
+use super::parts::problem::{ErrorPage, problem_block};
+use super::parts::times::in_zone;
 use super::parts::{View, first_line, without_hidden};
-use super::response::{page_response, see_other, status_code, with_security_headers, with_tag};
+use super::response::{html_page, page_response, see_other, status_code, with_security_headers, with_tag};
 use super::state::Ui;
 use super::visit::{After, Body, Fields, PAGE_DEADLINE, PageAnswer, Redirect, Visit, stored, until};
+use super::zone::ReaderZone;
 use super::{PAGES, Page, cache, forms, live, navigation, pages, refresh, session, suggest};
 
 /// Maximum number of characters of a title: windows and histories show less.
@@ -54,6 +57,7 @@ pub(super) fn router(config: &UiConfig) -> Router<Ui> {
         .route(&format!("{base}/login"), get(pages::login::show).post(pages::login::submit))
         .route(&format!("{base}/logout"), on(MethodFilter::POST, pages::login::log_out))
         .route(&format!("{base}/theme"), on(MethodFilter::POST, pages::login::set_theme))
+        .route(&format!("{base}/zone"), on(MethodFilter::POST, pages::login::set_zone))
         .route(&format!("{base}/ui/live"), get(live::stream))
         .route(&format!("{base}/ui/suggestions"), get(suggest::answer))
         .route(&format!("{base}/ui/{{file}}"), get(asset))
@@ -67,7 +71,7 @@ pub(super) fn router(config: &UiConfig) -> Router<Ui> {
 
 async fn asset(Path(file): Path<String>) -> Response {
     let missing = || ApiError::new(Code::UnknownRoute, format!("there is no file `{}`", clip(&file))).into_response();
-    with_security_headers(cache::serve_asset(&file).unwrap_or_else(missing))
+    with_security_headers(cache::serve_asset(&file).or_else(|| serve_icon(&file)).unwrap_or_else(missing))
 }
 
 async fn answer(ui: Ui, page: &'static Page, segments: RawPathParams, request: Request) -> Response {
@@ -96,14 +100,15 @@ fn accepts_html(headers: &HeaderMap) -> bool {
 
 async fn run(ui: Ui, page: &'static Page, segments: Vec<String>, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    let mut visit = match open(&ui, &head, segments) {
-        Ok(visit) => visit,
-        Err(error) => return refused(&ui.api, &head, error),
-    };
-    let mut shell = shell_parts(&visit, page, &head);
-    if !is_part(&head) {
-        shell.counts = navigation::counts(visit.live.clone(), visit.context()).await;
+    match open(&ui, &head, segments) {
+        Ok(visit) => in_zone(&visit.view.clone(), run_visit(visit, page, head, body)).await,
+        Err(error) => refused(&ui.api, &head, error),
     }
+}
+
+async fn run_visit(mut visit: Visit, page: &'static Page, head: Parts, body: axum::body::Body) -> Response {
+    let mut shell = shell_parts(&visit, page, &head);
+    shell.counts = navigation::counts(visit.live.clone(), visit.context()).await;
     let outcome = match forms::check_role(page, &visit.view) {
         Err(error) => Err(error),
         Ok(()) if head.method == Method::POST => submit(&mut visit, page, &head, body).await,
@@ -112,7 +117,7 @@ async fn run(ui: Ui, page: &'static Page, segments: Vec<String>, request: Reques
         }
         Ok(()) => show(&visit, page).await,
     };
-    match rendered_page(&visit, outcome) {
+    match rendered_page(&visit, page, outcome) {
         Ok(main) => respond(&visit, &shell, &head, &main),
         Err(response) => *response,
     }
@@ -132,7 +137,7 @@ fn open(Ui { api, live }: &Ui, head: &Parts, segments: Vec<String>) -> Result<Vi
         api: api.clone(),
         live: live.clone(),
         by: caller.by.map(Into::into),
-        view: view_of(api, caller.role),
+        view: View { zone: ReaderZone::of_request(&head.headers, &api.ui), ..view_of(api, caller.role) },
         path: head.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned(),
         segment: segments.next().unwrap_or_default(),
         name: segments.next().unwrap_or_default(),
@@ -144,7 +149,8 @@ fn open(Ui { api, live }: &Ui, head: &Parts, segments: Vec<String>) -> Result<Vi
 
 pub(super) fn view_of(api: &Api, role: Role) -> View {
     let read_only = api.ui.mode == UiMode::ReadOnly;
-    View { base: api.ui.base_path.clone(), role, read_only, now_ms: now_ms() }
+    let (base, zone) = (api.ui.base_path.clone(), ReaderZone::of_fleet(&api.ui));
+    View { base, role, read_only, zone, now_ms: now_ms() }
 }
 
 /// Answers a request without a session: pages lead to the login.
@@ -161,15 +167,24 @@ fn refused(api: &Api, head: &Parts, error: ApiError) -> Response {
 pub(super) fn plain_problem(api: &Api, headers: &HeaderMap, error: ApiError) -> Response {
     let view = view_of(api, Role::Read);
     let problem = error.document();
-    let main = problem_block(&view, &problem, "");
-    let page = frame(&shell_without_session(&view, headers), title_text(&problem), None, &main);
+    let main = problem_block(&view, &problem, ErrorPage::default());
+    let page = frame(&shell_without_session(api, &view, headers), title_text(&problem), None, &main);
     page_response(problem.status, &page.into_string())
 }
 
 /// Frame of a page without a session.
-pub(super) fn shell_without_session<'a>(view: &'a View, headers: &HeaderMap) -> Shell<'a> {
+pub(super) fn shell_without_session<'a>(api: &'a Api, view: &'a View, headers: &HeaderMap) -> Shell<'a> {
     let (section, topic, counts) = (Section::None, String::new(), NavigationCounts::default());
-    Shell { view, section, topic, user: None, theme: theme(headers), counts, views: &[] }
+    Shell {
+        view,
+        fleet: FleetIdentity::of(&api.ui),
+        section,
+        topic,
+        user: None,
+        theme: theme(headers),
+        counts,
+        views: &[],
+    }
 }
 
 /// Page for a path that does not exist, if a browser asks for it.
@@ -180,7 +195,17 @@ pub(crate) fn missing_page(api: &Api, request: &Request) -> Option<Response> {
         return None;
     }
     let error = ApiError::new(Code::NotFound, format!("there is no page `{}`", clip(request.uri().path())));
-    Some(with_security_headers(plain_problem(api, request.headers(), error)))
+    let headers = request.headers();
+    let Ok(caller) = session::caller(&api.access.current(), headers, now_ms()) else {
+        return Some(with_security_headers(plain_problem(api, headers, error)));
+    };
+    let view = View { zone: ReaderZone::of_request(headers, &api.ui), ..view_of(api, caller.role) };
+    let problem = error.document();
+    let main = problem_block(&view, &problem, ErrorPage::default());
+    let home = view.url("/");
+    let user = Some((caller.by.as_deref(), home.as_str()));
+    let shell = Shell { user, ..shell_without_session(api, &view, headers) };
+    Some(html_page(problem.status, frame(&shell, title_text(&problem), None, &main)))
 }
 
 pub(super) fn theme(headers: &HeaderMap) -> Theme {
@@ -219,6 +244,13 @@ pub(super) struct ShellParts {
     pub path: String,
     counts: NavigationCounts,
     views: Vec<String>,
+}
+
+impl ShellParts {
+    /// URL of the icon.
+    pub(super) fn icon(&self, visit: &Visit) -> String {
+        icon_url(&visit.view, FleetIdentity::of(&visit.api.ui).colour, self.counts.trouble() > 0)
+    }
 }
 
 /// Shows a page, after waiting for the change that led to it.
@@ -312,6 +344,7 @@ fn redirect_path(redirect: &Redirect) -> String {
 /// Renders a page, also that of an error. Other answers are responses by themselves.
 pub(super) fn rendered_page(
     visit: &Visit,
+    page: &Page,
     outcome: Result<PageAnswer, ApiError>,
 ) -> Result<RenderedPage, Box<Response>> {
     let (status, body) = match outcome {
@@ -319,7 +352,7 @@ pub(super) fn rendered_page(
         Ok(PageAnswer::Redirect(path)) => return Err(Box::new(see_other(&visit.view.url(&path)))),
         Ok(PageAnswer::Missing(body)) => (404, body),
         Ok(PageAnswer::Page(body)) => (visit.problem.as_ref().map_or(200, |problem| problem.status), body),
-        Err(error) => problem_page(visit, error.document()),
+        Err(error) => problem_page(visit, page, error.document()),
     };
     let main = body.main.into_string();
     let tag = cache::entity_tag(&body.title, body.state, &main);
@@ -334,6 +367,7 @@ pub(super) fn respond(visit: &Visit, shell: &ShellParts, head: &Parts, page: &Re
     }
     let shell = Shell {
         view: &visit.view,
+        fleet: FleetIdentity::of(&visit.api.ui),
         section: shell.section,
         topic: shell.topic.clone(),
         user: Some((visit.by.as_deref(), &shell.path)),
@@ -357,7 +391,8 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
     encodings.any(|(name, quality)| name.trim().eq_ignore_ascii_case("gzip") && quality.replace(' ', "") != "q=0")
 }
 
-fn problem_page(visit: &Visit, problem: Problem) -> (u16, Body) {
-    let main = problem_block(&visit.view, &problem, &visit.path);
+fn problem_page(visit: &Visit, page: &Page, problem: Problem) -> (u16, Body) {
+    let place = ErrorPage { route: page.path, path: &visit.path };
+    let main = problem_block(&visit.view, &problem, place);
     (problem.status, Body::new(title_text(&problem), main))
 }

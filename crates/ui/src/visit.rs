@@ -15,9 +15,6 @@ use kafleet_documents::Problem;
 use kafleet_model::json::{JsonKind, RawJson};
 use kafleet_model::record::state::State;
 use kafleet_model::task::id::{TaskId, check_type};
-use kafleet_model::task::parse_time;
-use kafleet_model::units::duration::Millis;
-use kafleet_runtime::now_ms;
 use maud::Markup;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -26,6 +23,7 @@ use tokio::time::Instant;
 use super::live::Live;
 use super::parts::View;
 use super::parts::form::STEP;
+use super::parts::times::entered_time;
 
 /// Maximum wait of a page for the store or Kafka. What has not been answered by then is left out, with a note.
 pub(super) const PAGE_DEADLINE: Duration = Duration::from_secs(2);
@@ -114,24 +112,20 @@ impl Fields {
         names.iter().filter_map(|name| Some(((*name).to_owned(), self.get(name)?.to_owned()))).collect()
     }
 
-    /// Pairs of the named fields that are set, with ages such as `2h` in `from` and `to` as epoch milliseconds.
+    /// Pairs of the named fields that are set, with the times in `from` and `to` as epoch milliseconds. What is no time is left
+    /// as it is, for the error of the API.
     pub(super) fn select_with_times(&self, names: &[&str]) -> Vec<(String, String)> {
-        let resolved = |(name, value): (String, String)| match Millis::parse_age(&value) {
-            Some(age) if matches!(name.as_str(), "from" | "to") => {
-                (name, now_ms().saturating_sub(age.as_i64()).to_string())
-            }
+        let resolved = |(name, value): (String, String)| match entered_time(&value) {
+            Ok(at_ms) if matches!(name.as_str(), "from" | "to") => (name, at_ms.to_string()),
             _ => (name, value),
         };
         self.select(names).into_iter().map(resolved).collect()
     }
 
-    /// Epoch milliseconds of a field: a time, or an age such as `2h`.
+    /// Epoch milliseconds of a field: a time in the zone of the reader, or an age such as `2h`.
     pub(super) fn time_ms(&self, name: &str) -> Result<Option<i64>, ApiError> {
         let Some(text) = self.get(name) else { return Ok(None) };
-        if let Some(age) = Millis::parse_age(text) {
-            return Ok(Some(now_ms().saturating_sub(age.as_i64())));
-        }
-        parse_time(text).map(Some).map_err(|error| bad_parameter(name, &error))
+        entered_time(text).map(Some).map_err(|error| bad_parameter(name, &error))
     }
 
     /// Name of a type.

@@ -5,9 +5,11 @@ use serde_json::{Value, json};
 use super::{STARTED, Tab, with_browser};
 use crate::api::fixture::fleet;
 
-const SCRIPT: &str = include_str!("../../../crates/ui/src/assets/app.js");
-/// Last line of the script, which starts it.
-const START: &str = "if (document.getElementById(\"live\")) start();";
+/// Modules with the function, and what it imports.
+const MODULES: [&str; 2] = [
+    include_str!("../../../crates/ui/src/assets/app/page.js"),
+    include_str!("../../../crates/ui/src/assets/app/morph.js"),
+];
 
 /// Generator of random pages, the same in each run.
 const RANDOM: &str = r##"
@@ -119,8 +121,8 @@ const READER: &str = r##"
 
 /// Runs a script that uses the functions of the page's script; returns the differences that it found.
 async fn differences(tab: &Tab, script: &str) -> Vec<String> {
-    let functions =
-        SCRIPT.strip_suffix('\n').and_then(|text| text.strip_suffix(START)).expect("the script ends as known");
+    let lines = MODULES.iter().flat_map(|module| module.lines()).filter(|line| !line.starts_with("import "));
+    let functions = lines.map(|line| line.strip_prefix("export ").unwrap_or(line)).collect::<Vec<_>>().join("\n");
     let differing = tab.driver.run(&format!("{functions}\n{RANDOM}\n{script}")).await;
     differing.as_array().unwrap().iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }

@@ -19,7 +19,7 @@ mod cron;
 pub mod step;
 mod times;
 
-pub use times::{MAX_JITTER, Times, time_zone, time_zone_names};
+pub use times::{MAX_JITTER, Times, time_zone, zone_names};
 
 /// Maximum length of a schedule's name, in characters.
 pub const MAX_NAME_CHARS: usize = 96;

@@ -25,9 +25,9 @@ pub fn time_zone(name: &str) -> Option<TimeZone> {
     ZONES.get(name).ok()
 }
 
-/// Names of all time zones.
-pub fn time_zone_names() -> Vec<String> {
-    ZONES.available().map(|name| name.as_str().to_owned()).collect()
+/// Names of all time zones, sorted.
+pub fn zone_names() -> impl Iterator<Item = String> {
+    ZONES.available().map(|name| name.to_string())
 }
 
 /// Parsed times of a schedule.

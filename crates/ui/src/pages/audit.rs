@@ -11,7 +11,7 @@ use crate::parts::command::{commands, curl_get, quoted};
 use crate::parts::form::{Input, filter_buttons};
 use crate::parts::notice::empty;
 use crate::parts::table::{pager, table};
-use crate::parts::times::time;
+use crate::parts::times::{time, time_hint};
 use crate::parts::{View, encoded, query_text, task_path, visible};
 use crate::visit::{Body, Fields, PageAnswer, Visit, stored};
 
@@ -67,7 +67,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
             @let nothing = if pairs.is_empty() { "Nobody has cancelled, retried, paused or changed anything yet." } else { "No request matches these filters." };
             (empty(nothing, &[]))
         } @else {
-            section.panel { (table(&["At", "By", "Action", "Target", "Reason"], &rows)) }
+            section.panel { (table(&["Time", "By", "Action", "Target", "Reason"], &rows)) }
         }
         (pager(None, more.as_deref(), ""))
         (commands(&lines(fields, &pairs)))
@@ -94,7 +94,7 @@ fn filter(view: &View, fields: &Fields) -> Markup {
             (Input::new("by", "By", fields.get("by")).hint("name of an API token").render())
             (Input::new("action", "Action", fields.get("action")).suggestions(&actions).render())
             (Input::new("target", "Target", fields.get("target")).hint("a part of it").render())
-            (Input::new("from", "From", fields.get("from")).hint("2026-11-28T07:00:00Z or 2h").render())
+            (Input::new("from", "From", fields.get("from")).hint(&time_hint(view)).render())
             (Input::new("to", "To", fields.get("to")).render())
             (filter_buttons(is_filtered.then(|| view.url("/audit")).as_deref()))
         }

@@ -167,7 +167,7 @@ impl Selection {
                 @for id in ids { input type="hidden" name="id" value=(id); }
                 p.quiet { (counted(ids.len() as u64, "selected dead letter", "selected dead letters")) }
             } @else {
-                (filter_inputs(|name| fields.get(name)))
+                (filter_inputs(&visit.view, |name| fields.get(name)))
                 @if let Some(error) = fields.get("error") { input type="hidden" name="error" value=(error); }
             }
             div.wide {

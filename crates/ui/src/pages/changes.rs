@@ -10,7 +10,7 @@ use kafleet_runtime::now_ms;
 use maud::{Markup, html};
 
 use crate::parts::statistics::FleetChange;
-use crate::parts::times::millis;
+use crate::parts::times::{millis, time_in_words};
 use crate::parts::{View, counted, first_line};
 use crate::visit::{Visit, stored};
 
@@ -53,7 +53,7 @@ pub(super) fn changes_of(audit: Option<&Audit>, workers: &Workers, task_type: Op
 
 /// Line of the audit log, such as `07:38:02 pause type echo by ada: disk full`.
 fn line(request: &AuditDocument) -> String {
-    let at = request.at.get(11..19).unwrap_or(&request.at);
+    let at = millis(&request.at).map_or_else(|| request.at.clone(), time_in_words);
     let by = request.by.as_ref().map_or_else(String::new, |by| format!(" by {by}"));
     let reason = request.reason.as_ref().map_or_else(String::new, |reason| format!(": {}", first_line(reason, 120)));
     format!("{at} {} {}{by}{reason}", request.action.replace('_', " "), request.target)
@@ -71,8 +71,9 @@ fn versions(workers: &Workers, task_type: Option<&str>) -> Vec<FleetChange> {
     }
     let oldest = first.values().min().copied();
     let change = |(version, at): (&str, &str)| {
-        let text = format!("{} first of the live workers with version {version}", at.get(11..19).unwrap_or(at));
-        Some(FleetChange { at_ms: millis(at)?, text })
+        let at_ms = millis(at)?;
+        let text = format!("{} first of the live workers with version {version}", time_in_words(at_ms));
+        Some(FleetChange { at_ms, text })
     };
     first.into_iter().filter(|(_, at)| Some(*at) != oldest).filter_map(change).collect()
 }
@@ -156,6 +157,6 @@ mod tests {
             Workers { workers: vec![worker("1", old), worker("2", "2026-11-01T13:00:00.000Z"), worker("2", new)] };
         let changes = changes_of(None, &workers, None);
         assert_eq!(changes.len(), 1);
-        assert_eq!(changes[0].text, "12:00:00 first of the live workers with version 2");
+        assert_eq!(changes[0].text, "1 Nov 2026 12:00:00 first of the live workers with version 2");
     }
 }

@@ -50,7 +50,7 @@ fn properties(view: &View, detail: &DeadLetterDetail, task: Option<&Status>) -> 
         ("Type", Some(type_link(view, Some(&letter.task_type)))),
         ("Task", letter.task.as_deref().map(|id| task_link(view, id, letter.run, task))),
         ("Code", Some(code(&letter.code))),
-        ("At", Some(time(&letter.at))),
+        ("Time", Some(time(&letter.at))),
         ("Worker", letter.worker.as_deref().map(|worker| worker_link(view, worker))),
         ("Record", letter.source.as_deref().map(code)),
         ("Key", detail.key.as_deref().map(|key| html! { code { (visible(key)) } })),

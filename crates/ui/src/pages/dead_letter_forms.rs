@@ -133,7 +133,7 @@ pub(in super::super) async fn show_drop_many(visit: &Visit) -> Result<PageAnswer
             }
         },
         inputs: vec![
-            filter_inputs(|name| visit.value(name)),
+            filter_inputs(&visit.view, |name| visit.value(name)),
             hidden_error(visit),
             Input::new("limit", "Limit", Some(limit)).required().hint("at most 1,000").render(),
             reason(visit.entered.get("reason")),

@@ -89,7 +89,7 @@ fn filter_form(visit: &Visit) -> Markup {
     let clear = is_set.then(|| visit.view.url("/dead-letters"));
     html! {
         form.filters action=(visit.view.url("/dead-letters")) role="search" aria-label="Filters" {
-            (filter_inputs(|name| visit.query.get(name)))
+            (filter_inputs(&visit.view, |name| visit.query.get(name)))
             @for (name, value) in visit.query.select(&["error", WITHOUT_FAILURE]) {
                 input type="hidden" name=(name) value=(value);
             }

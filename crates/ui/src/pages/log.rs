@@ -9,10 +9,11 @@ use maud::{Markup, html};
 
 use crate::parts::attempts::{AttemptStart, attempt_starts};
 use crate::parts::command::{commands, curl_get, quoted};
+use crate::parts::copy::copy_all;
 use crate::parts::log_level::LineLevels;
 use crate::parts::task_head::{head, tabs};
 use crate::parts::tasks::short_id;
-use crate::parts::times::exact_clock;
+use crate::parts::times::{exact_clock, whole_time};
 use crate::parts::{View, count, counted, query_text, visible};
 use crate::visit::{Body, Fields, PageAnswer, Visit, stored};
 
@@ -138,8 +139,9 @@ fn links(view: &View, status: &Status, page: &LogDocument, reading: &Reading<'_>
             @if end < page.total { a href=(link(Some(end))) { "newer →" } a href=(link(None)) { "newest" } }
             a href=(other.url(view, id, Some(page.from))) { @if reading.is_unwrapped { "wrap lines" } @else { "do not wrap lines" } }
             a href=(view.below_task(id, "log/raw")) download={ (short_id(id)) ".log" } { "download as text" }
+            @if page.total > 0 { (copy_all("ol.log code", "Copy lines")) }
             @if !status.state.is_terminal() && end >= page.total {
-                button.app.plain #follow type="button" aria-pressed="false" data-follow data-keep { "Follow" }
+                button.app #follow type="button" aria-pressed="false" data-follow data-keep { "Follow" }
             }
         }
     }
@@ -182,7 +184,7 @@ fn numbered(number: u64, line: &LogLine, levels: &mut LineLevels, find: Option<&
     html! {
         li class=[levels.of(&text)] id={ "l" (number) } value=(number) {
             a href={ "#l" (number) } aria-label={ "line " (number) } { (number) }
-            span.at title=(line.at) { (exact_clock(&line.at)) }
+            span.at title=(whole_time(&line.at)) { (exact_clock(&line.at)) }
             code { @match find { Some(find) => { (marked(&text, find)) } None => { (text) } } }
         }
     }

@@ -1,4 +1,4 @@
-//! Login, logout and theme: the only forms that need no session.
+//! Login, logout, theme and time zone: the only forms that need no session.
 
 use std::sync::Arc;
 
@@ -9,22 +9,22 @@ use kafleet_api::http::problem::{ApiError, Code};
 use kafleet_api::http::request::read_body_up_to;
 use kafleet_api::state::Api;
 use kafleet_config::Role;
+use kafleet_model::task::id::clip;
 use kafleet_runtime::now_ms;
 use maud::{Markup, html};
 
 use crate::forms::check_origin;
 use crate::parts::View;
-use crate::parts::frame::frame;
+use crate::parts::frame::{COOKIE_S, frame};
 use crate::parts::problem::problem_text;
 use crate::response::{html_page, see_other, with_security_headers};
 use crate::serve::{plain_problem, shell_without_session, view_of};
 use crate::session;
 use crate::visit::Fields;
+use crate::zone::{COOKIE, FLEET, ReaderZone};
 
 /// Maximum size of a form. Clients without a session use none of the memory that the bodies of requests share.
 const MAX_FORM: usize = 16 << 10;
-/// Lifetime of the theme's cookie in seconds.
-const THEME_S: u32 = 365 * 86_400;
 
 /// `GET /login`. With `check`: a login has just set the cookie, which must have come back. With `switch`: also with a session,
 /// to log in with another token.
@@ -34,7 +34,8 @@ pub(in super::super) async fn show(State(api): State<Arc<Api>>, request: Request
     }
     let query = Fields::parse(request.uri().query().unwrap_or_default().as_bytes());
     let next = next_path(&api, query.get("next"));
-    if !query.is_set("switch") && session::caller(&api.access.current(), request.headers(), now_ms()).is_ok() {
+    let is_again = query.is_set("again");
+    if !is_again && session::caller(&api.access.current(), request.headers(), now_ms()).is_ok() {
         return with_security_headers(see_other(&next));
     }
     let lost = query.is_set("check").then(|| {
@@ -81,11 +82,29 @@ pub(in super::super) async fn set_theme(State(api): State<Arc<Api>>, request: Re
                 Some("light") => "light",
                 _ => "system",
             };
-            let cookie = format!("kafleet-theme={theme}; Path=/; Max-Age={THEME_S}; SameSite=Lax");
+            let cookie = format!("kafleet-theme={theme}; Path=/; Max-Age={COOKIE_S}; SameSite=Lax");
             with_cookie(see_other(&next_path(&api, fields.get("next"))), HeaderValue::from_str(&cookie).ok())
         }
         Err((headers, error)) => with_security_headers(plain_problem(&api, &headers, error)),
     }
+}
+
+/// `POST /zone`.
+pub(in super::super) async fn set_zone(State(api): State<Arc<Api>>, request: Request) -> Response {
+    let (headers, fields) = match form(&api, request).await {
+        Ok(form) => form,
+        Err((headers, error)) => return with_security_headers(plain_problem(&api, &headers, error)),
+    };
+    let chosen = fields.get("zone").unwrap_or_default().trim();
+    let Some(zone) = ReaderZone::of_choice(chosen, &api.ui) else {
+        let error = ApiError::new(Code::BadField, format!("`{}` is not a time zone", clip(chosen)));
+        let error = error.hint("names are those of the IANA database, such as `Europe/Berlin`");
+        return with_security_headers(plain_problem(&api, &headers, error));
+    };
+    // The zone of the fleet may change later.
+    let value = if chosen == FLEET { FLEET.to_owned() } else { zone.choice() };
+    let cookie = format!("{COOKIE}={value}; Path=/; Max-Age={COOKIE_S}; SameSite=Lax");
+    with_cookie(see_other(&next_path(&api, fields.get("next"))), HeaderValue::from_str(&cookie).ok())
 }
 
 async fn form(api: &Api, request: Request) -> Result<(HeaderMap, Fields), (HeaderMap, ApiError)> {
@@ -120,14 +139,14 @@ fn with_cookie(mut response: Response, cookie: Option<HeaderValue>) -> Response 
 fn page(api: &Api, headers: &HeaderMap, next: &str, error: Option<ApiError>) -> Response {
     let view = view_of(api, Role::Read);
     let status = error.as_ref().map_or(200, |_| 401);
-    let main = login_form(&view, next, error);
-    html_page(status, frame(&shell_without_session(&view, headers), "Log in", None, &main))
+    let main = login_form(&view, api.ui.name.as_deref(), next, error);
+    html_page(status, frame(&shell_without_session(api, &view, headers), "Log in", None, &main))
 }
 
-fn login_form(view: &View, next: &str, error: Option<ApiError>) -> Markup {
+fn login_form(view: &View, fleet: Option<&str>, next: &str, error: Option<ApiError>) -> Markup {
     html! {
         section.login {
-            h1 { "Log in" }
+            h1 { "Log in" @if let Some(fleet) = fleet { " to " (fleet) } }
             @if let Some(error) = error { (problem_text(view, &error.document())) }
             form.panel.action method="post" action=(view.url("/login")) {
                 input type="hidden" name="next" value=(next);

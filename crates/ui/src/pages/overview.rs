@@ -6,7 +6,6 @@ use std::sync::Arc;
 use kafleet_api::http::problem::ApiError;
 use kafleet_api::service::statistics::{Series, StatsQuery, newest_failures};
 use kafleet_api::service::{operations, schedules, types, workers};
-use kafleet_config::Role;
 use kafleet_documents::{FailureGroup, Failures, Stats, TypeDocument, Types, WorkerDocument, WorkerState, Workers};
 use kafleet_model::record::state::State;
 use kafleet_model::units::duration::Millis;
@@ -20,7 +19,7 @@ use super::types::{Figures, last_minutes};
 use crate::parts::bar::{in_order, state_bar};
 use crate::parts::command::{commands, curl_get};
 use crate::parts::failures::{self, group_row};
-use crate::parts::notice::{empty, missing};
+use crate::parts::notice::{missing, no_task};
 use crate::parts::statistics::{Tile, last_minute};
 use crate::parts::table::{dense_table, table};
 use crate::parts::tasks::state_counts;
@@ -161,13 +160,6 @@ fn busiest(view: &View, listed: &[TypeDocument], figures: &Figures) -> Markup {
                 (dense_table(super::types::COLUMNS, &rows))
             }
         }
-    }
-}
-
-fn no_task(view: &View) -> Markup {
-    html! {
-        (empty("No task has been submitted yet. Submit one:", &["kafleet submit echo '{\"hello\": \"world\"}'"]))
-        @if view.may(Role::Submit) { p { a.button.primary href=(view.url("/new")) { "New task" } } }
     }
 }
 

@@ -7,7 +7,7 @@ use kafleet_api::service::context::Name;
 use kafleet_api::service::{schedule_previews, types};
 use kafleet_documents::{SchedulePreview, TypeDocument};
 use kafleet_model::json::{JsonKind, RawJson};
-use kafleet_model::schedule::{Overlap, Spec, time_zone_names};
+use kafleet_model::schedule::{Overlap, Spec, zone_names};
 use kafleet_model::task::field::comma_list;
 use maud::{Markup, Render, html};
 use serde_json::json;
@@ -135,7 +135,7 @@ impl DefinitionForm {
     }
 
     fn time_inputs(&self) -> Markup {
-        let zones = time_zone_names();
+        let zones: Vec<String> = zone_names().collect();
         let input = |(name, label, hint): &(&str, &str, &str)| {
             let input = Input::new(name, label, self.text(name)).hint(hint);
             if *name == "timezone" { input.suggestions(&zones).render() } else { input.render() }

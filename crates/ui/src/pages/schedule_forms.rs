@@ -17,6 +17,7 @@ use crate::parts::form::{Form, Input, enter_button, reason, step_button};
 use crate::parts::limits::pause_text;
 use crate::parts::notice::missing;
 use crate::parts::state::pill;
+use crate::parts::times::time_hint;
 use crate::parts::{count, counted, visible};
 use crate::visit::{PageAnswer, Redirect, Visit, document, stored};
 
@@ -207,15 +208,13 @@ pub(in super::super) async fn show_backfill(visit: &Visit) -> Result<PageAnswer,
     let schedule = find(visit).await?;
     let preview = if visit.value("from").is_some() { Some(count_backfill(visit).await) } else { None };
     let text = |name, label, hint| Input::new(name, label, visit.value(name)).hint(hint);
+    let hint = time_hint(&visit.view);
     Ok(form_page(&Form {
         effect: html! {
             p { "Creates the missing tasks of past times, at most 1,000. Times that have a task already are left out." }
             @if let Some(preview) = &preview { (backfill_text(preview)) }
         },
-        inputs: vec![
-            text("from", "From", "a time such as 2026-11-01T00:00:00Z, or an age such as 2d").required().render(),
-            text("to", "To", "default: now").render(),
-        ],
+        inputs: vec![text("from", "From", &hint).required().render(), text("to", "To", "default: now").render()],
         more_buttons: step_button("preview", "Count the tasks"),
         beside: Some(present(&schedule)),
         commands: vec![

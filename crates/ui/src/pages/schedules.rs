@@ -9,6 +9,7 @@ use maud::{Markup, html};
 
 use crate::parts::command::{commands, curl_get, quoted};
 use crate::parts::facts::facts;
+use crate::parts::heading::heading;
 use crate::parts::json::json_block;
 use crate::parts::limits::pause_text;
 use crate::parts::notice::empty;
@@ -17,7 +18,7 @@ use crate::parts::state::{label, pill};
 use crate::parts::table::{PagedList, table};
 use crate::parts::tasks::type_link;
 use crate::parts::times::{optional_time, time, zoned};
-use crate::parts::{View, count, visible};
+use crate::parts::{View, count, prose, visible};
 use crate::visit::{Body, PageAnswer, Visit, stored};
 
 pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -111,8 +112,8 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     let schedule = find(visit).await?;
     let id = &schedule.id;
     let main = html! {
-        div.head { h1 { (id) } (actions(view, &schedule)) }
-        @if let Some(error) = &schedule.error { p.notice.bad { (visible(error)) } }
+        div.head { div { (heading(id)) } (actions(view, &schedule)) }
+        @if let Some(error) = &schedule.error { p.notice.bad { (prose(error)) } }
         section.panel { (properties(view, &schedule)) }
         (next_times(&schedule))
         (decisions(view, &schedule))
@@ -167,12 +168,11 @@ fn next_times(schedule: &ScheduleDocument) -> Markup {
     }
 }
 
-/// Time in UTC, and in the zone of the schedule.
+/// Time in the zone of the reader, and in that of the schedule.
 pub(super) fn time_in_zone(at: &str, zone: Option<&str>) -> Markup {
-    let zone = zone.filter(|zone| *zone != "UTC");
     html! {
         (time(at))
-        @if let Some(there) = zone.and_then(|zone| zoned(at, zone)) { span.quiet { ", there " (there) } }
+        @if let Some(there) = zoned(at, zone.unwrap_or("UTC")) { span.quiet { ", there " (there) } }
     }
 }
 
@@ -201,7 +201,7 @@ fn decisions(view: &View, schedule: &ScheduleDocument) -> Markup {
         section.panel #decisions {
             h2 { "Recent decisions" }
             @if rows.is_empty() { p.quiet { "It has not fired yet." } } @else {
-                (table(&["Time", "Outcome", "Decided", "Task"], &rows))
+                (table(&["Due", "Outcome", "Time", "Task"], &rows))
             }
         }
     }

@@ -22,7 +22,8 @@ use maud::{Markup, html};
 use crate::parts::attempts::{AttemptStart, attempt_bars, attempt_starts, history_table, number_of};
 use crate::parts::bar::{in_order, state_bar, tree_bar};
 use crate::parts::clock::state_time;
-use crate::parts::command::{commands, copied, curl_get, quoted};
+use crate::parts::command::{commands, curl_get, quoted};
+use crate::parts::copy::copied;
 use crate::parts::facts::{Fact, code, facts, text};
 use crate::parts::failures::kin;
 use crate::parts::json::json_block;
@@ -112,7 +113,7 @@ fn times(visit: &Visit, status: &Status) -> Markup {
         ("Attempt", attempt_text(status).and_then(text)),
         ("Waits", (status.waits > 0).then(|| text(format!("{}, not counted as attempts", status.waits))).flatten()),
         ("Time", Some(state_time(view, status)).filter(|_| !status.state.is_terminal())),
-        ("Worker", status.worker.as_deref().map(|worker| worker_link(view, worker)).or_else(nothing)),
+        ("Worker", status.worker.as_deref().map(|worker| copied(worker_link(view, worker))).or_else(nothing)),
         ("Creator", status.fields.creator.as_deref().map(|creator| html! { (visible(creator)) })),
         ("Created", at(&status.created_at)),
         ("Due", at(&status.due_at).filter(|_| !status.state.is_terminal())),
@@ -236,7 +237,7 @@ fn error_block(visit: &Visit, status: &Status, same_error: Option<&FailureGroup>
             section.panel #error {
                 h2 { "Error" }
                 p { code { (error.kind) } @if error.attempt > 0 { span.quiet { " in attempt " (error.attempt) } } }
-                pre.error { (visible(&error.message)) }
+                (copied(html! { pre.error { (visible(&error.message)) } }))
                 (kin(view, same_error, letter))
             }
         }
@@ -404,7 +405,7 @@ fn deliveries(view: &View, status: &Status) -> Markup {
         section.panel #deliveries {
             h2 { "Deliveries" }
             @if !rows.is_empty() {
-                (table(&["Kind", "Rule", "State reported", "Outcome", "#Attempts", "At"], &rows))
+                (table(&["Kind", "Rule", "State reported", "Outcome", "#Attempts", "Time"], &rows))
             }
             @for due in &deliveries.checks_due { p.quiet { "Check " (due.number) " is due at " (time(&due.at)) } }
         }

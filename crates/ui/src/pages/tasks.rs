@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::parts::command::{commands, curl_get, quoted};
 use crate::parts::listing::Listing;
-use crate::parts::notice::empty;
+use crate::parts::notice::no_task;
 use crate::parts::pickers::{PickerNames, with_choices};
 use crate::parts::problem::problem_text;
 use crate::parts::search::{mistake, search_form};
@@ -263,7 +263,7 @@ fn nothing(visit: &Visit, listing: &Listing, query: &TaskQuery, page: &TaskPage,
     let (view, params) = (&visit.view, visit.api.types.declared_params());
     html! {
         @if query.terms.is_empty() {
-            (empty("No task has been submitted yet. Submit one:", &["kafleet submit echo '{\"hello\": \"world\"}'"]))
+            (no_task(view))
         } @else if page.stopped_early {
             div.empty {
                 p {

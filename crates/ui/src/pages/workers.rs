@@ -14,6 +14,7 @@ use super::attention::numbers_text;
 use crate::parts::bar::usage;
 use crate::parts::command::{commands, curl_get, quoted};
 use crate::parts::facts::{facts, text};
+use crate::parts::heading::heading;
 use crate::parts::notice::empty;
 use crate::parts::state::label;
 use crate::parts::table::{PagedList, table};
@@ -114,7 +115,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     };
     let worker = workers.find(|worker| worker.id == visit.segment).ok_or_else(unknown)?;
     let main = html! {
-        h1 { (worker.id) }
+        (heading(&worker.id))
         section.panel { (properties(&worker)) }
         (types(view, &worker))
         (running(view, &worker))

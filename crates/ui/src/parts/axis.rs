@@ -1,9 +1,9 @@
 //! Axis of times: the range that a timeline shows, and its round times.
 
-use kafleet_model::units::time::time_text;
 use maud::{Markup, html};
 
-use super::times::exact_clock;
+pub(super) use super::times::clock_text;
+use super::times::{formatted, offset_ms};
 
 /// Width of a drawing in its own units.
 pub(super) const WIDTH: i64 = 1_000;
@@ -87,10 +87,10 @@ impl Range {
         (passed * i128::from(WIDTH) / i128::from(self.length())) as i64
     }
 
-    /// Round times in the range.
+    /// Round times in the range, which are those of the clocks of the zone.
     fn ticks(self) -> impl Iterator<Item = i64> {
-        let step = self.step();
-        let first = (self.first as u64).div_ceil(step as u64) as i64 * step;
+        let (step, offset) = (self.step(), offset_ms(self.first));
+        let first = ((self.first + offset) as u64).div_ceil(step as u64) as i64 * step - offset;
         (0..MAX_TICKS).map(move |n| first + n * step).take_while(move |at| *at <= self.end)
     }
 
@@ -102,15 +102,14 @@ impl Range {
 
     /// Time of a tick, as exact as the distance of ticks needs.
     fn tick_text(self, at: i64) -> String {
-        let text = time_text(at);
-        let part = match self.step() {
-            DAY.. => text.get(5..10),
-            MINUTE.. if self.length() > DAY => return text.get(5..16).unwrap_or(&text).replace('T', " "),
-            MINUTE.. => text.get(11..16),
-            SECOND.. => text.get(11..19),
-            _ => text.get(11..23),
+        let format = match self.step() {
+            DAY.. => "%-d %b",
+            MINUTE.. if self.length() > DAY => "%-d %b %H:%M",
+            MINUTE.. => "%H:%M",
+            SECOND.. => "%H:%M:%S",
+            _ => "%H:%M:%S%.3f",
         };
-        part.unwrap_or(&text).to_owned()
+        formatted(at, format)
     }
 }
 
@@ -119,12 +118,6 @@ impl Range {
 fn rounding(passed: i64) -> i64 {
     let part = (passed / PARTS / SECOND).max(1);
     SECOND << (63 - part.leading_zeros())
-}
-
-/// Time of day of now, to the second.
-pub(super) fn clock_text(at: i64) -> String {
-    let text = time_text(at);
-    exact_clock(&text).get(..8).unwrap_or(&text).to_owned()
 }
 
 /// Round times of a range, and now if the tree is open. Positions are in percent, so that the texts keep their proportions.

@@ -6,7 +6,7 @@ use kafleet_model::record::state::State;
 use maud::{Markup, html};
 
 use super::View;
-use super::times::{between, duration, millis};
+use super::times::{between, duration, millis, whole_time};
 
 /// Mark of an element whose text follows the clock.
 pub(in super::super) const CLOCK_MARK: &str = "data-clock=\"";
@@ -14,13 +14,13 @@ pub(in super::super) const CLOCK_MARK: &str = "data-clock=\"";
 /// Time that has passed since a time of a document.
 fn since(view: &View, text: &str) -> Markup {
     let passed = millis(text).map(|at| view.now_ms.saturating_sub(at));
-    html! { time datetime=(text) title=(text) data-clock="1" { (passed.map_or_else(String::new, span)) } }
+    html! { time datetime=(text) title=(whole_time(text)) data-clock="1" { (passed.map_or_else(String::new, span)) } }
 }
 
 /// Time that is left until a time of a document.
 fn until(view: &View, text: &str) -> Markup {
     let left = millis(text).map(|at| at.saturating_sub(view.now_ms));
-    html! { time datetime=(text) title=(text) data-clock="-1" { (left.map_or_else(String::new, span)) } }
+    html! { time datetime=(text) title=(whole_time(text)) data-clock="-1" { (left.map_or_else(String::new, span)) } }
 }
 
 /// Text that is about the time of the rendering, and stays until the page is rendered again.

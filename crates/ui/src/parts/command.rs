@@ -2,6 +2,8 @@
 
 use maud::{Markup, html};
 
+use super::copy::copied;
+
 /// Shell commands, in a block that opens on demand. Empty: nothing.
 pub(in super::super) fn commands(lines: &[String]) -> Markup {
     html! {
@@ -12,11 +14,6 @@ pub(in super::super) fn commands(lines: &[String]) -> Markup {
             }
         }
     }
-}
-
-/// Element with a button that copies its text.
-pub(in super::super) fn copied(element: Markup) -> Markup {
-    html! { div.copied { (element) button.app.plain type="button" data-copy { "Copy" } } }
 }
 
 /// `curl` of a read of the API.

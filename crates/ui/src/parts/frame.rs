@@ -1,13 +1,16 @@
 //! Frame of all pages: navigation, search, session, and `<main>`.
 
-use kafleet_config::Role;
+use kafleet_config::{Colour, Role, UiConfig};
 use kafleet_model::record::state::State;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::state::glyph;
+use super::times::clock_text;
 use super::{View, count};
-use crate::cache::{build, icon, script, stylesheet};
+use crate::cache::{build, script, stylesheet};
+use crate::icon::icon_url;
 use crate::navigation::NavigationCounts;
+use crate::zone::FLEET;
 
 /// Entry of the navigation.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,26 +35,33 @@ const ENTRIES: [(Section, &str, &str); 6] = [
     (Section::Schedules, "/schedules", "Schedules"),
 ];
 
-const MORE: [(&str, &str); 6] = [
+const MORE: [(&str, &str); 7] = [
     ("/v", "Views"),
     ("/bulk", "Bulk actions"),
     ("/kill-switches", "Kill switches"),
     ("/audit", "Audit"),
     ("/system", "System"),
     ("/help", "Help"),
+    ("/help#keys", "Keys"),
 ];
 
 /// Keys of the script with their meaning.
-const KEYS: [(&str, &str); 8] = [
+const KEYS: [(&str, &str); 11] = [
     ("/", "search"),
     ("j k", "next and previous row"),
     ("Enter", "open the row"),
+    ("[ ]", "previous and next task of the list from which a task was opened"),
     ("x", "select the row; with the mouse: Ctrl and a click"),
+    ("a", "first action of the page"),
+    ("c", "copy the id of the task, or of the row"),
     (".", "stop or continue live updates"),
     ("g o, g t, g f, g y", "overview, tasks, failures, types"),
-    ("g w, g s, g n", "workers, schedules, new task"),
+    ("g w, g s, g b, g n", "workers, schedules, bulk actions, new task"),
     ("?", "this list"),
 ];
+
+/// Lifetime of the cookies with the theme and the zone in seconds.
+pub(in super::super) const COOKIE_S: u32 = 365 * 86_400;
 
 /// Colours of the pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -89,9 +99,25 @@ impl Theme {
     }
 }
 
+/// Name, colour and zone of the fleet.
+#[derive(Clone, Copy)]
+pub(in super::super) struct FleetIdentity<'a> {
+    pub name: Option<&'a str>,
+    pub colour: Option<Colour>,
+    pub zone: &'a str,
+}
+
+impl<'a> FleetIdentity<'a> {
+    pub(in super::super) fn of(config: &'a UiConfig) -> Self {
+        let colour = config.colour.as_deref().and_then(|colour| Colour::parse(colour).ok());
+        Self { name: config.name.as_deref(), colour, zone: &config.zone }
+    }
+}
+
 /// Surroundings of `<main>`. They depend on the reader; `<main>` does not.
 pub(in super::super) struct Shell<'a> {
     pub view: &'a View,
+    pub fleet: FleetIdentity<'a>,
     pub section: Section,
     /// Topic of live updates.
     pub topic: String,
@@ -103,31 +129,40 @@ pub(in super::super) struct Shell<'a> {
     pub views: &'a [String],
 }
 
+/// Path and name of the list to which a page belongs; `None` if it belongs to none.
+pub(in super::super) fn list_of(path: &str) -> Option<(&'static str, &'static str)> {
+    let lists = ENTRIES.iter().map(|(_, list, name)| (*list, *name)).chain(MORE);
+    let is_below = |list: &str| path.strip_prefix(list).is_some_and(|rest| rest.starts_with('/'));
+    lists.into_iter().find(|(list, _)| *list != "/" && is_below(list))
+}
+
 /// Whole page.
 pub(in super::super) fn frame(shell: &Shell<'_>, title: &str, state: Option<State>, main: &Markup) -> Markup {
     let view = shell.view;
     html! {
         (DOCTYPE)
-        html lang="en" data-theme=(shell.theme.name()) data-base=(view.base) data-build=(build()) {
-            (head(view, &window_title(title, state)))
+        html lang="en" data-theme=(shell.theme.name()) data-base=(view.base) data-build=(build()) data-time=(clock_text(view.now_ms)) {
+            (head(shell, &window_title(shell, title, state)))
             body {
                 a.skip href="#main" { "Skip to the content" }
                 (header(shell, main))
                 (main_element(shell, title, state, main))
-                @if shell.user.is_some() { (script_elements()) }
+                @if let Some((_, path)) = shell.user { (zone_form(shell, path)) (script_elements()) }
             }
         }
     }
 }
 
-fn head(view: &View, title: &str) -> Markup {
+fn head(shell: &Shell<'_>, title: &str) -> Markup {
+    let view = shell.view;
+    let icon = icon_url(view, shell.fleet.colour, shell.counts.trouble() > 0);
     html! {
         head {
             meta charset="utf-8";
             meta name="viewport" content="width=device-width, initial-scale=1";
             meta name="color-scheme" content="light dark";
             title { (title) }
-            link rel="icon" type="image/svg+xml" href=(view.url(&format!("/ui/{}", icon())));
+            link rel="icon" type="image/svg+xml" href=(icon);
             link rel="stylesheet" href=(view.url(&format!("/ui/{}", stylesheet())));
             script type="module" src=(view.url(&format!("/ui/{}", script()))) {}
         }
@@ -139,8 +174,13 @@ fn header(shell: &Shell<'_>, main: &Markup) -> Markup {
     let view = shell.view;
     let has_search = main.0.contains("<input id=\"search\"");
     html! {
+        @if let Some(colour) = shell.fleet.colour {
+            svg.fleet width="100%" height="4" aria-hidden="true" { rect width="100%" height="4" fill=(colour) {} }
+        }
         header.top {
-            a.brand href=(view.url("/")) { "kafleet" }
+            a.brand href=(view.url("/")) {
+                "kafleet" @if let Some(name) = shell.fleet.name { " " span.fleet title="name of the fleet" { (name) } }
+            }
             @if let Some((user, path)) = shell.user {
                 (navigation(shell))
                 @if !has_search { (search(view)) }
@@ -153,17 +193,46 @@ fn header(shell: &Shell<'_>, main: &Markup) -> Markup {
 /// Part of the page that live updates replace.
 pub(in super::super) fn main_element(shell: &Shell<'_>, title: &str, state: Option<State>, main: &Markup) -> Markup {
     html! {
-        main #main data-topic=(shell.topic) data-title=(window_title(title, state)) data-state=[state.map(State::name)] {
+        main #main data-topic=(shell.topic) data-title=(window_title(shell, title, state)) data-state=[state.map(State::name)] {
             (main)
         }
     }
 }
 
-fn window_title(title: &str, state: Option<State>) -> String {
+/// Title of the window, which ends with the name of the fleet.
+fn window_title(shell: &Shell<'_>, title: &str, state: Option<State>) -> String {
+    let end = shell.fleet.name.unwrap_or("kafleet");
     match state {
-        Some(state) => format!("{} {title} · kafleet", glyph(state)),
-        None => format!("{title} · kafleet"),
+        Some(state) => format!("{} {title} · {end}", glyph(state)),
+        None => format!("{title} · {end}"),
     }
+}
+
+/// Zone of the times of all pages, and the choice of another one.
+fn zone_form(shell: &Shell<'_>, path: &str) -> Markup {
+    let (zone, fleet) = (&shell.view.zone, shell.fleet.zone);
+    let choice = |value: &str, text: &str| {
+        let is_chosen = !zone.is_local && zone.name == if value == FLEET { fleet } else { value };
+        html! { button.plain name="zone" value=(value) aria-pressed=(is_chosen) { (text) } }
+    };
+    html! {
+        footer #zone {
+            form method="post" action=(shell.view.url("/zone")) {
+                input type="hidden" name="next" value=(path);
+                span { "times in " strong { (zone.name) } }
+                (choice("UTC", "UTC"))
+                @if fleet != "UTC" { (choice(FLEET, &format!("fleet ({fleet})"))) }
+                button.app.plain #local-zone name="zone" value=[zone.is_local.then(|| zone.choice())]
+                    aria-pressed=(zone.is_local) data-age=(COOKIE_S) { "local" }
+                a href=(shell.view.url("/help#time-zone")) { "Other…" }
+            }
+        }
+    }
+}
+
+/// Keys of the script.
+pub(in super::super) fn key_list() -> Markup {
+    html! { dl.keys { @for (keys, meaning) in KEYS { dt { kbd { (keys) } } dd { (meaning) } } } }
 }
 
 /// Elements of the script. Those of the class `app` are hidden until it runs.
@@ -180,7 +249,7 @@ fn script_elements() -> Markup {
         dialog #action closedby="any" {}
         dialog #keys closedby="any" aria-labelledby="keys-title" {
             h2 #keys-title { "Keys" }
-            dl.keys { @for (keys, meaning) in KEYS { dt { kbd { (keys) } } dd { (meaning) } } }
+            (key_list())
             p { label { input #use-keys type="checkbox" checked; " Use these keys in this browser" } }
             form method="dialog" { button { "Close" } }
         }
@@ -207,7 +276,7 @@ fn navigation(shell: &Shell<'_>) -> Markup {
             details.menu { summary.current[shell.section == Section::More] { "More" } div { (more) } }
         }
         details.menu.narrow {
-            summary { "Menu" }
+            summary { "Menu" (total_badge(shell.counts)) }
             nav aria-label="main" {
                 (links) (more)
                 @if view.may(Role::Submit) { a.small href=(view.url("/new")) { "New task" } }
@@ -244,6 +313,15 @@ fn failures_title(counts: NavigationCounts) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join(", "))
 }
 
+/// Sum of the numbers beside the entries of a closed menu.
+fn total_badge(counts: NavigationCounts) -> Markup {
+    html! {
+        @if counts.trouble() > 0 {
+            " " span.badge title="errors in the last hour and unresolved dead letters" { (count(counts.trouble())) }
+        }
+    }
+}
+
 fn new_button(shell: &Shell<'_>) -> Markup {
     html! {
         a.button.new href=(shell.view.url("/new")) aria-current=[(shell.section == Section::New).then_some("page")] {
@@ -267,10 +345,17 @@ fn session(shell: &Shell<'_>, user: Option<&str>, path: &str) -> Markup {
         div.session {
             span.app role="status" { a.bad #trouble hidden {} }
             button.app.plain.live #live type="button" aria-pressed="true" title="Live updates: press to stop or continue" { "Live" }
+            a.quiet.zone href="#zone" title={ "times in " (view.zone.name) } { (zone_abbreviation(view)) }
             (theme_form(view, shell.theme, path))
             (user_block(view, user))
         }
     }
+}
+
+/// Abbreviation of the zone at this time, such as `UTC` or `CET`.
+fn zone_abbreviation(view: &View) -> String {
+    let now = jiff::Timestamp::from_millisecond(view.now_ms).unwrap_or_default();
+    now.to_zoned(view.zone.zone.clone()).strftime("%Z").to_string()
 }
 
 fn theme_form(view: &View, theme: Theme, path: &str) -> Markup {

@@ -4,6 +4,7 @@
 use kafleet_model::json::{JsonKind, JsonSlice, RawJson, plain_text};
 use maud::{Markup, html};
 
+use super::copy::copied;
 use super::{count, counted, visible};
 
 /// Values shown of a block; the rest is behind a link.
@@ -24,12 +25,15 @@ pub(in super::super) fn json_block(value: &RawJson, all: Option<&str>) -> Markup
     let shown = line(&mut budget, value.slice(), &JsonPosition { name: None, depth: 0, is_last: true });
     let bytes = value.text().len();
     html! {
-        div.json tabindex="0" role="group" aria-label="JSON" { (shown) }
+        @let block = html! { div.json tabindex="0" role="group" aria-label="JSON" { (shown) } };
         @if budget.is_spent {
+            (block)
             @match all {
                 Some(all) => { p { a href=(all) { "Show all " (count(bytes)) " bytes" } } }
                 None => { p.quiet { "Cut: it has " (count(bytes)) " bytes." } }
             }
+        } @else {
+            (copied(block))
         }
     }
 }

@@ -8,21 +8,22 @@ use maud::{Markup, Render, html};
 use super::form::Input;
 use super::json::json_block;
 use super::tasks::type_link;
-use super::times::time;
+use super::times::{millis, time, time_hint, time_in_words};
 use super::{View, encoded, first_line};
 
 /// Conditions of a filter, with the same names as those of the API.
 pub(in super::super) const FILTERS: [&str; 6] = ["type", "kind", "error", "code", "from", "to"];
 
 /// Fields of a filter. The name of an error is only in links.
-pub(in super::super) fn filter_inputs<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Markup {
+pub(in super::super) fn filter_inputs<'a>(view: &View, value: impl Fn(&str) -> Option<&'a str>) -> Markup {
     let text = |name, label, hint| Input::new(name, label, value(name)).hint(hint).render();
+    let hint = time_hint(view);
     html! {
         (text("type", "Type", ""))
         (text("kind", "Kind", "of the error, such as KeyError"))
         (text("code", "Code", "such as exhausted or schema"))
-        (text("from", "From", "a time, or an age such as 2h"))
-        (text("to", "To", "a time, or an age such as 1h"))
+        (text("from", "From", &hint))
+        (text("to", "To", &hint))
     }
 }
 
@@ -33,11 +34,16 @@ pub(in super::super) fn in_words(filter: &DeadLetterFilter) -> String {
         "kind" => format!("with an error of the kind `{value}`"),
         "error" => format!("with the error `{value}`"),
         "code" => format!("with the code `{value}`"),
-        "from" => format!("written since {value}"),
-        _ => format!("written before {value}"),
+        "from" => format!("written since {}", moment_in_words(value)),
+        _ => format!("written before {}", moment_in_words(value)),
     };
     let conditions: Vec<String> = filter.conditions().into_iter().map(condition).collect();
     format!("dead letters {}", conditions.join(", "))
+}
+
+/// Time of a filter: RFC 3339, or epoch milliseconds as the pages write it.
+fn moment_in_words(text: &str) -> String {
+    text.parse().ok().or_else(|| millis(text)).map_or_else(|| text.to_owned(), time_in_words)
 }
 
 /// Rows of letters, of which readers who may redrive them select some.
@@ -48,7 +54,7 @@ pub(in super::super) fn letter_table(view: &View, letters: &[DeadLetter]) -> Mar
             table.cards {
                 thead { tr {
                     @if may_redrive { th.check scope="col" { span.hidden { "Select" } } }
-                    @for name in ["Letter", "Type", "Task", "Code", "Error", "At"] { th scope="col" { (name) } }
+                    @for name in ["Letter", "Type", "Task", "Code", "Error", "Time"] { th scope="col" { (name) } }
                 } }
                 tbody { @for letter in letters { (row(view, letter, may_redrive)) } }
             }

@@ -6,6 +6,8 @@ use kafleet_config::Role;
 use kafleet_model::query::quoted;
 use maud::{Markup, html};
 
+use super::zone::ReaderZone;
+
 pub(super) mod advice;
 pub(super) mod attempts;
 pub(super) mod axis;
@@ -13,10 +15,12 @@ pub(super) mod bar;
 pub(super) mod chart;
 pub(super) mod clock;
 pub(super) mod command;
+pub(super) mod copy;
 pub(super) mod facts;
 pub(super) mod failures;
 pub(super) mod form;
 pub(super) mod frame;
+pub(super) mod heading;
 pub(super) mod histogram;
 pub(super) mod json;
 pub(super) mod letters;
@@ -45,6 +49,7 @@ pub(super) mod times;
 mod visible;
 pub(super) mod words;
 
+use times::with_times;
 pub(super) use visible::{visible, without_hidden};
 
 /// Properties of a page's reader that its contents depend on.
@@ -54,6 +59,8 @@ pub(super) struct View {
     pub base: String,
     pub role: Role,
     pub read_only: bool,
+    /// Zone of the times.
+    pub zone: ReaderZone,
     /// Time of the rendering, epoch milliseconds. Only texts that are marked as those of a clock depend on it, and drawings
     /// that round it: everything else stays the same from one rendering to the next.
     pub now_ms: i64,
@@ -63,7 +70,7 @@ pub(super) struct View {
 impl View {
     /// View of a reader with this role, at the epoch.
     pub(super) fn for_tests(role: Role) -> Self {
-        Self { base: String::new(), role, read_only: false, now_ms: 0 }
+        Self { base: String::new(), role, read_only: false, zone: ReaderZone::default(), now_ms: 0 }
     }
 }
 
@@ -167,7 +174,7 @@ pub(super) fn counted(number: u64, noun: &str, plural: &str) -> String {
     format!("{} {}", count(number), if number == 1 { noun } else { plural })
 }
 
-/// Message with its parts in backticks as code.
+/// Message with its parts in backticks as code, and with its times as those of the page.
 pub(super) fn prose(text: &str) -> Markup {
     let text = visible(text);
     let parts: Vec<&str> = text.split('`').collect();
@@ -175,8 +182,8 @@ pub(super) fn prose(text: &str) -> Markup {
     let is_paired = parts.len() % 2 == 1;
     html! {
         @if is_paired {
-            @for (n, part) in parts.iter().enumerate() { @if n % 2 == 1 { code { (part) } } @else { (part) } }
-        } @else { (text) }
+            @for (n, part) in parts.iter().enumerate() { @if n % 2 == 1 { code { (part) } } @else { (with_times(part)) } }
+        } @else { (with_times(&text)) }
     }
 }
 

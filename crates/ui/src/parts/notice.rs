@@ -1,7 +1,9 @@
 //! Messages at the top of a page.
 
+use kafleet_config::Role;
 use maud::{Markup, html};
 
+use super::View;
 use super::advice::{advice_text, detail_text};
 
 /// Messages after actions by code: URLs carry codes, never text.
@@ -79,10 +81,30 @@ pub(in super::super) fn missing(subject: &str, problem: &kafleet_documents::Prob
 
 /// Contents of an empty list: the reason, and commands that change it.
 pub(in super::super) fn empty(text: &str, commands: &[&str]) -> Markup {
+    empty_with(text, commands, &html! {})
+}
+
+/// Contents of an empty list of tasks, for readers who may submit one.
+pub(in super::super) fn no_task(view: &View) -> Markup {
+    let button = html! { a.button.primary href=(view.url("/new")) { "New task" } };
+    let action = if view.may(Role::Submit) {
+        button
+    } else {
+        html! {}
+    };
+    empty_with(
+        "No task has been submitted yet. Submit one:",
+        &["kafleet submit echo '{\"hello\": \"world\"}'"],
+        &action,
+    )
+}
+
+fn empty_with(text: &str, commands: &[&str], action: &Markup) -> Markup {
     html! {
         div.empty {
             p { (text) }
             @for command in commands { pre { code { (command) } } }
+            (action)
         }
     }
 }

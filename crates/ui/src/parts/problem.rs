@@ -4,11 +4,20 @@ use kafleet_documents::Problem;
 use maud::{Markup, html};
 
 use super::advice::{advice_text, detail_text, title_text};
+use super::frame::list_of;
 use super::{View, prose};
 
-/// Title, detail, hint and code of an error, and what still works. `path`: of the page, to which a login with another token
-/// leads back.
-pub(in super::super) fn problem_block(view: &View, problem: &Problem, path: &str) -> Markup {
+/// Page on which an error is shown. Empty without a page of the table.
+#[derive(Clone, Copy, Default)]
+pub(in super::super) struct ErrorPage<'a> {
+    /// Path in the table of pages, whose list is the next one to look at.
+    pub route: &'a str,
+    /// Path of the request, to which a login with another token leads back.
+    pub path: &'a str,
+}
+
+/// Title, detail, hint and code of an error, what still works, and a link to go on.
+pub(in super::super) fn problem_block(view: &View, problem: &Problem, page: ErrorPage<'_>) -> Markup {
     html! {
         section.problem {
             h1 { (title_text(problem)) }
@@ -18,10 +27,10 @@ pub(in super::super) fn problem_block(view: &View, problem: &Problem, path: &str
                 @if problem.status == 401 {
                     a href=(view.url("/login")) { "Log in" }
                 } @else if problem.code == "forbidden" {
-                    a href=(view.url_with("/login", &[("switch", "1"), ("next", path)])) { "Log in with another token" } " · "
+                    a href=(view.url_with("/login", &[("again", "1"), ("next", page.path)])) { "Log in with another token" } " · "
                     a href=(view.url("/")) { "Overview" }
-                } @else if problem.code == "not_found" {
-                    a href=(view.url("/tasks")) { "All tasks" }
+                } @else if let Some((list, name)) = list_of(page.route) {
+                    a href=(view.url(list)) { "All " (name.to_lowercase()) }
                 } @else {
                     a href=(view.url("/")) { "Overview" }
                 }

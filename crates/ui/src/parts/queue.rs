@@ -4,7 +4,7 @@ use kafleet_documents::flow::rate;
 use kafleet_documents::{FlowDocument, FlowVerdict, QueueDocument};
 use maud::{Markup, html};
 
-use super::count;
+use super::{count, times};
 
 /// Number of unfinished records.
 pub(in super::super) fn lag(lag: u64, at_most: bool) -> Markup {
@@ -15,11 +15,11 @@ pub(in super::super) fn lag(lag: u64, at_most: bool) -> Markup {
     }
 }
 
-/// Time of a record; the script shows its age instead.
+/// Age of a record.
 pub(in super::super) fn age(at: &str, at_least: bool) -> Markup {
     html! {
         @if at_least { span title="not all partitions were looked at" { "≥ " } }
-        time.age datetime=(at) title=(at) { span.clock { (at.get(11..19).unwrap_or(at)) } }
+        (times::age(at))
     }
 }
 

@@ -4,6 +4,7 @@ use kafleet_model::units::duration::Millis;
 use maud::{Markup, html};
 
 use super::View;
+use super::times::time_hint;
 
 const HOUR_MS: i64 = 3_600_000;
 const DAY_MS: i64 = 24 * HOUR_MS;
@@ -127,7 +128,7 @@ impl ChartRange {
     }
 
     fn form(&self, view: &View, path: &str) -> Markup {
-        let hint = "2026-11-28T07:00:00Z or 2h";
+        let hint = time_hint(view);
         html! {
             details.more #range open[self.name.is_none()] {
                 summary { "From, to" }

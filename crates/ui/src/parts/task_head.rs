@@ -6,9 +6,10 @@ use kafleet_model::record::state::Category;
 use kafleet_model::task::TaskRunner;
 use maud::{Markup, html};
 
+use super::heading::heading;
 use super::state::{pill, word};
 use super::tasks::{breadcrumbs, short_id};
-use super::{View, count, encoded, search_text, visible};
+use super::{View, count, encoded, search_text};
 
 /// Parents, state and actions of a task.
 pub(in super::super) fn head(view: &View, status: &Status) -> Markup {
@@ -17,7 +18,7 @@ pub(in super::super) fn head(view: &View, status: &Status) -> Markup {
             div {
                 (breadcrumbs(view, &status.id))
                 div.title {
-                    h1 { @match &status.fields.name { Some(name) => { (visible(name)) } None => { (short_id(&status.id)) } } }
+                    (heading(status.fields.name.as_deref().unwrap_or_else(|| short_id(&status.id))))
                     (pill(status.state))
                     @if status.own_state != status.state { span.quiet { "(own: " (word(status.own_state)) ")" } }
                     @if status.superseded { span.quiet { "superseded" } }

@@ -6,9 +6,9 @@ use kafleet_model::error_fingerprint::ErrorFilter;
 use kafleet_model::query::{Condition, Qualifier, QueryTime, TaskQuery, Term, Test, TreeLevel};
 use kafleet_model::record::state::State;
 use kafleet_model::units::duration::Millis;
-use kafleet_model::units::time::time_text;
 
 use super::state::word;
+use super::times::time_in_words;
 
 /// Search in words. `error`: text of the error, if the search has its name.
 pub(in super::super) fn in_words(query: &TaskQuery, error: Option<&str>) -> String {
@@ -31,8 +31,8 @@ fn term_in_words(Term { negated, test }: &Term, error: Option<&str>) -> Option<S
         Test::Under(tops) => format!("in the tree of {}", quoted(tops)),
         Test::Is(conditions) => format!("that are {}", conditions_in_words(conditions)),
         Test::Level(_) => return None,
-        Test::From(time) => format!("first seen since {}", time_in_words(*time)),
-        Test::To(time) => format!("first seen before {}", time_in_words(*time)),
+        Test::From(time) => format!("first seen since {}", bound_in_words(*time)),
+        Test::To(time) => format!("first seen before {}", bound_in_words(*time)),
         Test::Word(text) => format!("with `{text}` in the name or at the beginning of the id"),
     };
     Some(if *negated { format!("not {text}") } else { text })
@@ -80,8 +80,8 @@ fn title_part(Term { negated, test }: &Term) -> Option<String> {
         Test::Under(tops) => format!("tree of {}", joined(tops)),
         Test::Level(_) => return None,
         Test::From(QueryTime::Ago(age)) => format!("last {}", age_in_words(*age)),
-        Test::From(QueryTime::At(at_ms)) => format!("since {}", time_text(*at_ms)),
-        Test::To(time) => format!("before {}", time_in_words(*time)),
+        Test::From(QueryTime::At(at_ms)) => format!("since {}", time_in_words(*at_ms)),
+        Test::To(time) => format!("before {}", bound_in_words(*time)),
         Test::Word(text) => format!("“{text}”"),
     };
     Some(if *negated { format!("not {text}") } else { text })
@@ -146,9 +146,9 @@ const fn condition_word(condition: Condition) -> &'static str {
     }
 }
 
-fn time_in_words(time: QueryTime) -> String {
+fn bound_in_words(time: QueryTime) -> String {
     match time {
-        QueryTime::At(at_ms) => time_text(at_ms),
+        QueryTime::At(at_ms) => time_in_words(at_ms),
         QueryTime::Ago(age) => format!("{age} ago"),
     }
 }

@@ -7,11 +7,13 @@ use maud::{Markup, html};
 
 use super::chart::{ChangeMark, Chart, Line, LineStyle, TimeAxis};
 use super::range::{ChartRange, Compare};
-use super::times::{duration, millis, time};
+use super::times::{duration, formatted, millis, time};
 use super::{View, count};
 
 /// Smallest part of a span whose counts are scaled to the whole one.
 const LEAST_PART: i64 = 10;
+/// Length of the longest spans.
+const DAY_MS: i64 = 86_400_000;
 
 /// Statistics of an earlier time with which those of a range are compared.
 pub(in super::super) struct Past<'a> {
@@ -269,14 +271,17 @@ fn axis(stats: &Stats, points: &Points<'_>, changes: &[FleetChange]) -> TimeAxis
     }
 }
 
-/// Start of a span: its time, with its date where a range is longer than some hours, or its date if spans are long.
+/// Start of a span: its time, with its date where a range is longer than some hours, or its date if spans are long. A day
+/// of the statistics begins at midnight in UTC.
 fn label(at: &str, step: i64) -> String {
-    let (date, time) = (at.get(5..10).unwrap_or(at), at.get(11..16).unwrap_or_default());
-    match step {
-        ..=60_000 => time.to_owned(),
-        60_001..86_400_000 => format!("{date} {time}"),
-        _ => date.to_owned(),
-    }
+    let Some(at_ms) = millis(at) else { return at.to_owned() };
+    let is_midnight = || formatted(at_ms, "%H:%M") == "00:00";
+    let format = match step {
+        ..=60_000 => "%H:%M",
+        DAY_MS.. if is_midnight() => "%-d %b",
+        _ => "%-d %b %H:%M",
+    };
+    formatted(at_ms, format)
 }
 
 fn notes(stats: &Stats, points: &Points<'_>, range: &ChartRange) -> Markup {

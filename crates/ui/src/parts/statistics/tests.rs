@@ -70,7 +70,7 @@ fn charts_of_a_day_name_the_day_and_the_span_of_their_counts() {
     let points = (0..3).map(|n| point(DAY + n * 600_000, 1, 1)).collect();
     let stats = stats(600_000, 2 * DAY, points);
     let page = shown(&ChartRange::named(Some("24h"), Compare::None, 2 * DAY), &stats, None, &[]);
-    assert!(page.contains("<span>01-02 00:00</span><span>01-02 00:20</span>"), "{page}");
+    assert!(page.contains("<span>2 Jan 00:00</span><span>2 Jan 00:20</span>"), "{page}");
     assert!(page.contains("tasks per 10 min"), "{page}");
 }
 
