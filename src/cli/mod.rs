@@ -350,7 +350,7 @@ mod tests {
         arguments(&command, &mut all);
         let is_duration = |arg: &clap::Arg| {
             let names = arg.get_value_names().unwrap_or_default();
-            names.iter().any(|name| name.contains("DURATION"))
+            arg.get_action().takes_values() && names.iter().any(|name| name.contains("DURATION"))
         };
         let durations: Vec<_> = all.into_iter().filter(|(_, arg)| is_duration(arg)).collect();
         assert!(durations.len() >= 15, "{}", durations.len());

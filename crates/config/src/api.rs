@@ -116,14 +116,13 @@ pub struct TokenConfig {
     pub role: Role,
 }
 
-/// Permissions of a token; each role includes the ones before it.
+/// Permissions of a token; each role includes the ones before it. `admin` also sees masked values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     Read,
     Submit,
     Operate,
-    /// Also sees masked values.
     Admin,
 }
 

@@ -75,6 +75,11 @@ pub struct ExportEnd {
     pub next: Option<String>,
 }
 
+#[derive(Serialize)]
+struct LastLine<'a> {
+    end: &'a ExportEnd,
+}
+
 /// Writes tasks as lines of text. Each line ends with a newline.
 #[derive(Clone, Debug)]
 pub struct ExportLines {
@@ -115,7 +120,7 @@ impl ExportLines {
     /// Last line.
     pub fn end(&self, end: &ExportEnd) -> String {
         match self.format {
-            ExportFormat::Jsonl => json_line(&Map::from_iter([("end".to_owned(), serde_json::json!(end))])),
+            ExportFormat::Jsonl => json_line(&LastLine { end }),
             ExportFormat::Csv if end.complete => format!("# complete: {} tasks\r\n", end.tasks),
             ExportFormat::Csv => {
                 let next = end.next.as_deref().map(|cursor| format!("; continue with cursor {cursor}"));

@@ -20,10 +20,6 @@ use crate::state::Api;
 /// Maximum length of a description, in characters.
 const MAX_DESCRIPTION: usize = 400;
 
-/// Role of the caller.
-#[derive(Clone, Copy)]
-pub struct CallerRole(pub Role);
-
 /// Name of a view.
 pub struct ViewName(String);
 
@@ -37,7 +33,7 @@ impl FromStr for ViewName {
 }
 
 /// Lists the views that the caller may see, by name.
-pub async fn list(RequestContext { api, .. }: RequestContext, CallerRole(role): CallerRole) -> Result<Views, ApiError> {
+pub async fn list(RequestContext { api, role, .. }: RequestContext) -> Result<Views, ApiError> {
     api.fleet.wait_for_control_state().await?;
     let control = api.fleet.control.state();
     let visible = control.views.iter().filter(|(_, view)| view.role <= role);
@@ -46,9 +42,8 @@ pub async fn list(RequestContext { api, .. }: RequestContext, CallerRole(role): 
 
 /// Returns a view, if the caller may see it.
 pub async fn show(
-    RequestContext { api, .. }: RequestContext,
+    RequestContext { api, role, .. }: RequestContext,
     ViewName(name): ViewName,
-    CallerRole(role): CallerRole,
 ) -> Result<ViewDocument, ApiError> {
     api.fleet.wait_for_control_state().await?;
     find(&api, &name, role)
@@ -59,10 +54,7 @@ pub async fn set(context: RequestContext, ViewName(name): ViewName, view: SetVie
     let record = record(&context, view)?;
     let api = &context.api;
     api.fleet.wait_for_control_state().await?;
-    if api.fleet.control.state().views.is_full_for(&name) {
-        return Err(ApiError::new(Code::TooManyViews, format!("there are already {MAX_VIEWS} views"))
-            .hint("delete one: DELETE /v1/views/{name}"));
-    }
+    check_replaced(&context, &name)?;
     let operation = context.operation("set_view", &name, record.description.as_deref());
     let value = ControlRecord::View(Box::new(record.clone()));
     write_audited(api, operation, vec![(ControlKey::View(name.clone()), Some(value))]).await?;
@@ -73,7 +65,7 @@ pub async fn set(context: RequestContext, ViewName(name): ViewName, view: SetVie
 pub async fn delete(context: RequestContext, ViewName(name): ViewName) -> Result<ViewDocument, ApiError> {
     let api = &context.api;
     api.fleet.wait_for_control_state().await?;
-    let deleted = find(api, &name, Role::Operate)?;
+    let deleted = find(api, &name, context.role)?;
     let operation = context.operation("delete_view", &name, None);
     write_audited(api, operation, vec![(ControlKey::View(name), None)]).await?;
     Ok(deleted)
@@ -98,6 +90,20 @@ fn find(api: &Api, name: &str, role: Role) -> Result<ViewDocument, ApiError> {
         Some(near) => error.hint(format!("did you mean `{near}`?")),
         None => error.hint("list them with GET /v1/views"),
     })
+}
+
+/// Checks that a view of this name may be stored.
+fn check_replaced(context: &RequestContext, name: &str) -> Result<(), ApiError> {
+    let control = context.api.fleet.control.state();
+    if control.views.get(name).is_some_and(|present| present.role > context.role) {
+        let reason = format!("the view `{name}` belongs to a higher role: choose another name");
+        return Err(ApiError::new(Code::Forbidden, reason));
+    }
+    if control.views.is_full_for(name) {
+        return Err(ApiError::new(Code::TooManyViews, format!("there are already {MAX_VIEWS} views"))
+            .hint("delete one: DELETE /v1/views/{name}"));
+    }
+    Ok(())
 }
 
 /// Record of a valid view.

@@ -1,7 +1,7 @@
 //! Named views of tasks: index, the list of a view, and forms that save, change and delete them.
 
 use kafleet_api::http::problem::{ApiError, Code};
-use kafleet_api::service::views::{self, CallerRole, ViewName, near_names};
+use kafleet_api::service::views::{self, ViewName, near_names};
 use kafleet_config::Role;
 use kafleet_documents::{SetView, TaskColumns, TaskSort, ViewDocument, ViewRole, Views};
 use kafleet_model::query::TaskQuery;
@@ -21,7 +21,7 @@ use crate::visit::{Body, PageAnswer, Redirect, Visit, from_kafka, stored};
 
 /// Views that the reader may see.
 async fn visible_views(visit: &Visit) -> Result<Views, ApiError> {
-    from_kafka(views::list(visit.context(), CallerRole(visit.view.role))).await
+    from_kafka(views::list(visit.context())).await
 }
 
 pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -113,7 +113,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
 
 async fn saved_view(visit: &Visit) -> Result<ViewDocument, ApiError> {
     let name: ViewName = visit.segment.parse()?;
-    from_kafka(views::show(visit.context(), name, CallerRole(visit.view.role))).await
+    from_kafka(views::show(visit.context(), name)).await
 }
 
 fn listing_of(saved: &ViewDocument) -> Listing {

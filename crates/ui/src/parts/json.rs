@@ -152,8 +152,9 @@ mod tests {
         json_block(&RawJson::parse(text.as_bytes()).unwrap(), Some("/all")).into_string()
     }
 
-    /// Text without its tags.
+    /// Text of the value, without its tags and the button that copies it.
     fn text_of(markup: &str) -> String {
+        let markup = markup.split("<button").next().unwrap_or_default();
         let text: String = markup.split('<').map(|part| part.split_once('>').map_or(part, |(_, text)| text)).collect();
         text.replace("&quot;", "\"").replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
     }

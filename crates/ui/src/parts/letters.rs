@@ -122,7 +122,7 @@ mod tests {
             from: Some("2026-11-01T07:00:00Z".into()),
             ..DeadLetterFilter::default()
         };
-        let words = "dead letters of type `charge`, with an error of the kind `PaymentDeclined`, written since 2026-11-01T07:00:00Z";
+        let words = "dead letters of type `charge`, with an error of the kind `PaymentDeclined`, written since 1 Nov 2026 07:00:00";
         assert_eq!(in_words(&filter), words);
         assert_eq!(filter.to_string(), "type:charge kind:PaymentDeclined from:2026-11-01T07:00:00Z");
     }

@@ -13,7 +13,7 @@ const ANY: &str = "*";
 const WAS: &str = "=";
 /// Ages that can be chosen, with their texts.
 const AGES: [(&str, &str); 5] =
-    [("15m", "last 15 min"), ("1h", "last hour"), ("24h", "last 24 h"), ("7d", "last 7 days"), ("30d", "last 30 days")];
+    [("15m", "last 15 min"), ("1h", "last hour"), ("1d", "last 24 h"), ("7d", "last 7 days"), ("30d", "last 30 days")];
 /// Maximum number of options of a choice.
 const MAX_OPTIONS: usize = 200;
 /// Characters of an option.
@@ -136,7 +136,7 @@ mod tests {
             ("tag:ci", &[("state", "failed"), ("was", "=tag:ci")], "tag:ci state:failed"),
             ("type:a tag:ci", &[("type", "b"), ("was", "=type:a tag:ci")], "type:b tag:ci"),
             ("type:a tag:ci", &[("type", "*"), ("was", "=type:a tag:ci")], "tag:ci"),
-            ("from:2h to:1h x", &[("time", "24h"), ("was", "=from:2h to:1h x")], "from:24h x"),
+            ("from:2h to:1h x", &[("time", "1d"), ("was", "=from:2h to:1h x")], "from:1d x"),
             ("error:a error:b", &[("error", "\"no answer\""), ("was", "=error:a error:b")], "error:\"no answer\""),
             (
                 "state:failed,expired",

@@ -30,7 +30,7 @@ impl Input for LetterQuery {
         },
         Parameter {
             name: "error",
-            description: "Only dead letters of tasks that ended with this error: its `error` in `GET /v1/failures`.",
+            description: "Only dead letters of tasks that ended with this error: its `error` in the list of failures.",
             schema: r#"{"type": "string", "pattern": "^[0-9a-f]{16}$"}"#,
         },
         Parameter { name: "from", description: "Only tasks dead-lettered at or after this time.", schema: TIME },

@@ -1,29 +1,20 @@
 //! Routes of named views.
 
-use kafleet_config::Role;
 use kafleet_documents::SetView;
 
 use super::route::{Route, delete, get, put};
 use crate::http::input::{Input, json_bodies};
 use crate::http::problem::{ApiError, Code};
 use crate::http::request::ApiRequest;
-use crate::service::views::{self, CallerRole, ViewName};
+use crate::service::views::{self, ViewName};
 
-json_bodies! { required SetView; optional; }
+json_bodies! { required; optional SetView; }
 
 impl Input for ViewName {
     const PROBLEMS: &'static [Code] = &[Code::BadView];
 
     fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
         request.segments.next().unwrap_or_default().parse()
-    }
-}
-
-impl Input for CallerRole {
-    fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
-        let access = request.context.api.access.current();
-        let is_permitted = |role: &Role| access.check(&request.headers, *role).is_ok();
-        Ok(Self([Role::Operate, Role::Submit].into_iter().find(is_permitted).unwrap_or(Role::Read)))
     }
 }
 

@@ -85,6 +85,7 @@ proptest! {
     fn start_changes_only_the_due_time(log in prop::collection::vec(any_event(), 1..40), task in 0usize..12, run in 1u32..4, attempts in 0u32..2, at_ms in 0i64..20_000) {
         let before = fold_log(&log, 7, 1_000);
         let ids: Vec<&TaskId> = before.task_records.keys().collect();
+        prop_assume!(!ids.is_empty());
         let task = ids[task % ids.len()].as_str();
         let requested = next(run, attempts, 0);
         let is_meant = NextStart::of(&before.task(task)) == Ok(requested);
