@@ -77,6 +77,13 @@ pub(super) struct ListArgs {
         ],
     )]
     pub view: Option<String>,
+    #[command(flatten)]
+    pub shown: ShownArgs,
+}
+
+/// Part of the tasks that match, and its form.
+#[derive(Debug, Default, Args)]
+pub(super) struct ShownArgs {
     /// Order: newest, oldest (first seen), or longest (open tasks, by their time in the state)
     #[arg(long, value_name = "ORDER")]
     pub sort: Option<TaskSort>,
@@ -103,25 +110,25 @@ pub(super) async fn list(args: ListArgs, globals: &Globals) -> Outcome {
     let args = with_view(&client, args).await?;
     let mut filters = filters(&args, now_ms)?;
     let (levels, is_query) = (Levels::of(&args), args.query.is_some());
-    let continued = args.cursor.is_some();
-    if let Some(format) = args.export {
-        let lines = ExportLines::new(format, args.columns.map(|columns| columns.0));
-        let limit = args.limit.map_or(export::DEFAULT_TASKS, |limit| limit as usize);
-        return export::export(&client, &filters, &lines, (limit, args.cursor)).await;
+    let continued = args.shown.cursor.is_some();
+    if let Some(format) = args.shown.export {
+        let lines = ExportLines::new(format, args.shown.columns.map(|columns| columns.0));
+        let limit = args.shown.limit.map_or(export::DEFAULT_TASKS, |limit| limit as usize);
+        return export::export(&client, &filters, &lines, (limit, args.shown.cursor)).await;
     }
-    let limit = args.limit.unwrap_or(DEFAULT_TASKS);
+    let limit = args.shown.limit.unwrap_or(DEFAULT_TASKS);
     if limit > MAX_TASKS {
         return Err(Failure::usage(format_args!("a list has at most {MAX_TASKS} tasks")).hint("add --export jsonl"));
     }
-    filters.extend(args.sort.map(|sort| ("sort", sort.name().to_owned())));
-    let page = pages(&client, &["v1", "tasks"], &filters, limit as usize, args.cursor).await?;
+    filters.extend(args.shown.sort.map(|sort| ("sort", sort.name().to_owned())));
+    let page = pages(&client, &["v1", "tasks"], &filters, limit as usize, args.shown.cursor).await?;
     if output.is_json() {
         output.json(&page)?;
         return Ok(Code::Ok);
     }
     let filtered = continued || filters.iter().any(|(name, _)| !matches!(*name, "level" | "root" | "sort"));
     let empty = levels.empty_message((filtered, is_query), &page);
-    let rows = match &args.columns {
+    let rows = match &args.shown.columns {
         Some(columns) => column_rows(&page.tasks, columns),
         None => rows(&page.tasks, levels.header(), now_ms),
     };
@@ -135,8 +142,8 @@ async fn with_view(client: &Client, mut args: ListArgs) -> Result<ListArgs, Fail
     let Some(name) = &args.view else { return Ok(args) };
     let view = views::read(client, name).await?;
     args.query = Some(view.q).filter(|q| !q.is_empty());
-    args.sort = args.sort.or((view.sort != TaskSort::Newest).then_some(view.sort));
-    args.columns = args.columns.or((!view.columns.is_empty()).then_some(TaskColumns(view.columns)));
+    args.shown.sort = args.shown.sort.or((view.sort != TaskSort::Newest).then_some(view.sort));
+    args.shown.columns = args.shown.columns.or((!view.columns.is_empty()).then_some(TaskColumns(view.columns)));
     Ok(args)
 }
 

@@ -25,6 +25,7 @@ mod completions;
 mod dead_letters;
 mod dev;
 mod doctor;
+mod durations;
 mod exit;
 mod export;
 mod field_args;

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use kafleet_documents::statistics::change_text;
-use kafleet_documents::{Audit, DurationStats, FailureGroup, Failures, Slowest, Stats, StatsPoint, StatsSeries};
+use kafleet_documents::{Audit, FailureGroup, Failures, Slowest, Stats, StatsPoint, StatsSeries};
 use kafleet_model::task::parse_time;
 use kafleet_model::units::duration::Millis;
 use kafleet_model::units::time::time_text as rfc3339;
@@ -10,6 +10,7 @@ use kafleet_runtime::now_ms;
 use serde::Serialize;
 
 use super::client::{Client, Query};
+use super::durations::print_durations;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::list::resolve_time;
@@ -20,8 +21,6 @@ use super::task_view::span_text;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Maximum width of a sparkline; several points share a bar if there are more.
 const MAX_BARS: usize = 60;
-/// Maximum width of a bar of a histogram.
-const MAX_SHARE: u64 = 40;
 /// Maximum number of workers listed by name.
 const MAX_NAMES: usize = 2;
 const HOUR_MS: i64 = 3_600_000;
@@ -154,35 +153,6 @@ pub(super) async fn stats(args: StatsArgs, globals: &Globals) -> Outcome {
     output.json_or_list(&stats, rows, "nothing has been counted in this time; `kafleet submit` submits a task")?;
     eprint_incomplete(&stats.incomplete);
     Ok(Code::Ok)
-}
-
-/// Prints the histogram of the run times.
-async fn print_durations(client: &Client, args: StatsArgs, globals: &Globals) -> Outcome {
-    let mut query: Query = args.task_type.into_iter().map(|name| ("type", name)).collect();
-    for (name, time) in [("from", args.from), ("to", args.to)] {
-        if let Some(time) = time {
-            query.push((name, resolve_time(&time, now_ms())?));
-        }
-    }
-    let stats: DurationStats = client.get(&["v1", "stats", "durations"], &query).await?;
-    globals.output().json_or_list(&stats, duration_rows, "no attempt has succeeded in this time")?;
-    eprint_incomplete(&stats.incomplete);
-    Ok(Code::Ok)
-}
-
-fn duration_rows(stats: &DurationStats) -> Rows {
-    let mut rows = Rows::new(["FROM", "TO", "ATTEMPTS", "SHARE"]);
-    let highest = stats.run.buckets.iter().map(|bucket| bucket.count).max().unwrap_or(0).max(1);
-    for bucket in &stats.run.buckets {
-        let width = (bucket.count * MAX_SHARE).div_ceil(highest) as usize;
-        rows.add([
-            Field::Text(time_text(bucket.from_ms)),
-            Field::Text(time_text(bucket.to_ms)),
-            Field::Number(bucket.count),
-            Field::Text("█".repeat(width)),
-        ]);
-    }
-    rows
 }
 
 /// Prints the totals of a range, those of the same range of an earlier day, and the changes.
@@ -451,7 +421,7 @@ fn row(series: &StatsSeries) -> [Field; 10] {
     ]
 }
 
-fn time_text(ms: u64) -> String {
+pub(super) fn time_text(ms: u64) -> String {
     span_text(i64::try_from(ms).unwrap_or(i64::MAX))
 }
 

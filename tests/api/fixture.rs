@@ -360,13 +360,6 @@ impl Fleet {
         self.announce(&id, "echo", None).await
     }
 
-    /// Creates the topics of types that the fixture has none of, with those of their dead letters.
-    pub fn create_topics(&self, types: &[&str]) {
-        let topic = |name: String| TopicSpec { name, partitions: 2, replication: None, config: Vec::new() };
-        let names = types.iter().flat_map(|name| [self.names.tasks(name), self.names.dead(name)]);
-        self.log.apply_topics(&names.map(topic).collect::<Vec<_>>(), DEADLINE).unwrap();
-    }
-
     pub fn events(&self, position: Position) -> Partition {
         Partition::new(self.names.events(), position.partition)
     }

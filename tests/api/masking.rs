@@ -24,7 +24,7 @@ pub fn params() -> Value {
     json!({"card": {"number": SECRET}, "n": 1})
 }
 
-/// What a worker of the type writes instead of a text about these params.
+/// Text about these params as a worker of the type writes it.
 fn by_worker(text: &str) -> String {
     let mask = ["/card/number".to_owned()];
     HiddenTexts::of(&RawJson::of(&params()).unwrap(), &mask).hide(text).into_owned()

@@ -140,15 +140,18 @@ async fn answer_and_why_name_what_still_holds_the_task() {
     let body = json!({"state": "open", "reason": "the bureau is closed"});
     let opened = fleet.request(Method::PUT, "/v1/types/echo/circuit").json(&body).send().await.unwrap();
     assert_eq!(opened.status(), 200);
-    let why: Why = fleet.get("/v1/tasks/a/why").await;
-    let codes = |why: &Why| why.findings.iter().map(|finding| finding.code).collect::<Vec<_>>();
-    assert_eq!(codes(&why), [Reason::Retrying], "its delay holds it");
+    let explanation: Why = fleet.get("/v1/tasks/a/why").await;
+    let codes = |explanation: &Why| explanation.findings.iter().map(|finding| finding.code).collect::<Vec<_>>();
+    assert_eq!(codes(&explanation), [Reason::Retrying], "its delay holds it");
     let outcome = start(&fleet, "a").await;
     assert_eq!(outcome.held_by[0].code, Reason::CircuitOpen);
     assert!(outcome.held_by[0].message.contains("the circuit of `echo`"), "{:?}", outcome.held_by);
-    let why: Why = fleet.get("/v1/tasks/a/why").await;
-    assert_eq!((codes(&why)[0], codes(&why).last().copied()), (Reason::CircuitOpen, Some(Reason::Retrying)));
-    assert!(why.findings.last().unwrap().message.contains("has been due since"), "{why:?}");
+    let explanation: Why = fleet.get("/v1/tasks/a/why").await;
+    assert_eq!(
+        (codes(&explanation)[0], codes(&explanation).last().copied()),
+        (Reason::CircuitOpen, Some(Reason::Retrying))
+    );
+    assert!(explanation.findings.last().unwrap().message.contains("has been due since"), "{explanation:?}");
 }
 
 #[tokio::test]

@@ -201,12 +201,7 @@ async fn finish(fleet: &Rc<Fleet>, ends: &mut Ends) -> Vec<String> {
     if violations.is_empty() && fleet.scenario.retention_ms > 0 {
         violations = wait_until_removed(fleet).await;
     }
-    for process_id in fleet.all_processes() {
-        fleet.stop(process_id);
-    }
-    for process_id in fleet.all_processes() {
-        fleet.wait_for_exit(process_id).await;
-    }
+    stop_all(fleet).await;
     violations.extend(recorded_violations(fleet));
     violations.extend(verdict::final_commit_violations(fleet));
     if violations.is_empty() {
@@ -215,6 +210,15 @@ async fn finish(fleet: &Rc<Fleet>, ends: &mut Ends) -> Vec<String> {
         oracle.equals(fleet.store()).await;
     }
     violations
+}
+
+async fn stop_all(fleet: &Rc<Fleet>) {
+    for process_id in fleet.all_processes() {
+        fleet.stop(process_id);
+    }
+    for process_id in fleet.all_processes() {
+        fleet.wait_for_exit(process_id).await;
+    }
 }
 
 /// Waits until all trees are removed by retention, sometimes after a wipe of the store.

@@ -1,4 +1,4 @@
-//! What surrounds all pages: the zone and the format of times, the name, colour and icon of the fleet, keys, and links that lead on.
+//! Frame of all pages: the zone and the format of times, the name, colour and icon of the fleet, keys, and links that lead on.
 
 use kafleet::config::{ApiConfig, Colour, HEADER_COLOURS, Role, UiConfig};
 use kafleet::documents::Status;

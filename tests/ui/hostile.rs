@@ -14,7 +14,7 @@ use crate::api::dead_letters::{LETTER, NewLetter, with_letters};
 use crate::api::fixture::{DEADLINE, Fleet, eventually, fleet};
 use crate::ui::browser::Browser;
 use crate::ui::pages::OF_TASK;
-use crate::ui::shop::{Shop, TYPES};
+use crate::ui::shop::{Past, Shop, TYPES};
 use crate::ui::visits::visits;
 
 const MARKUP: &str = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>";

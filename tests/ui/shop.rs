@@ -1,6 +1,6 @@
 //! A shop: a fleet that has something to show on every page.
 
-use kafleet::broker::ProducerRecord;
+use kafleet::broker::{Broker, ProducerRecord, TopicSpec};
 use kafleet::config::ApiConfig;
 use kafleet::documents::Status;
 use kafleet::model::event::{Announcement, AttemptFailure, Event, Kind, Payload};
@@ -38,9 +38,29 @@ pub struct OldTask<'a> {
     pub policy: Policy,
 }
 
-impl Fleet {
+/// Writes a past into the log of a fleet, as producers and workers would have.
+pub trait Past {
     /// Publishes the record of a task and announces it like its producer.
-    pub async fn old_task(&self, task: OldTask<'_>) {
+    async fn old_task(&self, task: OldTask<'_>);
+
+    /// Publishes an event of an attempt of a given age.
+    async fn old_event(&self, id: &str, attempt: u32, age: Millis, payload: impl Into<Payload>);
+
+    /// Publishes an attempt that succeeds.
+    async fn old_success(&self, id: &str, attempt: u32, times: [Millis; 2]);
+
+    /// Publishes an attempt that fails for good.
+    async fn old_failure(&self, id: &str, attempt: u32, times: [Millis; 2], error: (&str, &str));
+
+    /// Creates a task like a client, and waits until it is projected.
+    async fn submitted(&self, task: serde_json::Value) -> Status;
+
+    /// Creates the topics of types that the fixture has none of, with those of their dead letters.
+    fn create_topics(&self, types: &[&str]);
+}
+
+impl Past for Fleet {
+    async fn old_task(&self, task: OldTask<'_>) {
         let topic = self.names.tasks(task.task_type);
         let headers: [(&str, &[u8]); 2] = [("ce_id", task.id.as_bytes()), ("ce_announced", b"1")];
         let value = Some(&br#"{"customer": "Ada", "items": [{"sku": "tea", "count": 2}]}"#[..]);
@@ -62,8 +82,7 @@ impl Fleet {
         self.publish_event(task.id, Kind::Submitted, announce).await;
     }
 
-    /// Publishes an event of an attempt of a given age.
-    pub async fn old_event(&self, id: &str, attempt: u32, age: Millis, payload: impl Into<Payload>) {
+    async fn old_event(&self, id: &str, attempt: u32, age: Millis, payload: impl Into<Payload>) {
         let change = |event: &mut Event| {
             event.attempt = attempt;
             event.worker = Some("node-7".into());
@@ -72,24 +91,27 @@ impl Fleet {
         self.publish_event(id, payload, change).await;
     }
 
-    /// Publishes an attempt that succeeds.
-    pub async fn old_success(&self, id: &str, attempt: u32, [from, to]: [Millis; 2]) {
+    async fn old_success(&self, id: &str, attempt: u32, [from, to]: [Millis; 2]) {
         self.old_event(id, attempt, from, Kind::Started).await;
         let started_at_ms = Some(now_ms() - from.as_i64());
         let output = RawJson::of(&json!({"total": 7})).ok();
         self.old_event(id, attempt, to, Payload::Succeeded { started_at_ms, output }).await;
     }
 
-    /// Publishes an attempt that fails for good.
-    pub async fn old_failure(&self, id: &str, attempt: u32, [from, to]: [Millis; 2], error: (&str, &str)) {
+    async fn old_failure(&self, id: &str, attempt: u32, [from, to]: [Millis; 2], error: (&str, &str)) {
         self.old_event(id, attempt, from, Kind::Started).await;
         self.old_event(id, attempt, to, Payload::Failed(failure(error, from))).await;
     }
 
-    /// Creates a task like a client, and waits until it is projected.
-    pub async fn submitted(&self, task: serde_json::Value) -> Status {
+    async fn submitted(&self, task: serde_json::Value) -> Status {
         let made = self.create(task).await;
         self.get(&format!("/v1/tasks/{}?after={}", made.id, made.position)).await
+    }
+
+    fn create_topics(&self, types: &[&str]) {
+        let topic = |name: String| TopicSpec { name, partitions: 2, replication: None, config: Vec::new() };
+        let names = types.iter().flat_map(|name| [self.names.tasks(name), self.names.dead(name)]);
+        self.log.apply_topics(&names.map(topic).collect::<Vec<_>>(), DEADLINE).unwrap();
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kafleet::config::Order;
-use kafleet::control::{CircuitSetting, ControlKey, ControlRecord, ForcedCircuit, Start};
+use kafleet::control::{CircuitSetting, ControlKey, ControlRecord, ForcedCircuit, StartNow};
 use kafleet::handlers::Failure;
 use kafleet::model::event::{Event, Kind as EventKind};
 use kafleet::model::task::start::NextStart;
@@ -34,15 +34,15 @@ impl Fleet {
     /// Requests the start of a task in run 1 after these attempts and waits.
     async fn start_now(&self, id: &str, attempts: u32, waits: u32) {
         let next_start = NextStart { run: 1, attempts, waits };
-        let start = ControlRecord::Start(Start { v: 1, at_ms: 0, next_start });
+        let start = ControlRecord::Start(StartNow { v: 1, at_ms: 0, next_start });
         self.put_control(ControlKey::Start(id.into()), start).await;
     }
+}
 
-    /// Waits until this task has ended this number of attempts with a wait.
-    async fn wait_for_retries(&self, id: &str, number: usize) {
-        let is_retry = |event: &&Event| event.id.as_str() == id && event.kind() == EventKind::Retrying;
-        self.events.wait("the task waits", |events| events.iter().filter(is_retry).count() == number).await;
-    }
+/// Waits until this task has ended this number of attempts with a wait.
+async fn wait_for_retries(fleet: &Fleet, id: &str, number: usize) {
+    let is_retry = |event: &&Event| event.id.as_str() == id && event.kind() == EventKind::Retrying;
+    fleet.events.wait("the task waits", |events| events.iter().filter(is_retry).count() == number).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -52,7 +52,7 @@ async fn start_ends_the_wait_of_a_retry() {
     fleet.send("failing", "a", "0").await;
     let worker = fleet.worker();
     for attempts in 1..=2 {
-        fleet.wait_for_retries("a", attempts).await;
+        wait_for_retries(&fleet, "a", attempts).await;
         fleet.start_now("a", attempts as u32, 0).await;
     }
     let end = fleet.result_of("a").await;
@@ -69,17 +69,17 @@ async fn start_of_one_wait_does_not_shorten_another() {
         fleet.send("failing", id, "0").await;
     }
     let worker = fleet.worker();
-    fleet.wait_for_retries("a", 1).await;
-    fleet.wait_for_retries("b", 1).await;
+    wait_for_retries(&fleet, "a", 1).await;
+    wait_for_retries(&fleet, "b", 1).await;
     for (attempts, waits) in [(0, 0), (2, 0), (1, 1)] {
         fleet.start_now("a", attempts, waits).await;
     }
     // The record of `b` follows those of `a`, so they have been applied when it takes effect.
     fleet.start_now("b", 1, 0).await;
-    fleet.wait_for_retries("b", 2).await;
+    wait_for_retries(&fleet, "b", 2).await;
     assert_eq!(journal.counts()["a"], 1);
     fleet.start_now("a", 1, 0).await;
-    fleet.wait_for_retries("a", 2).await;
+    wait_for_retries(&fleet, "a", 2).await;
     fleet.start_now("a", 1, 0).await;
     fleet.start_now("b", 2, 0).await;
     fleet.result_of("b").await;
@@ -108,11 +108,11 @@ async fn start_ends_a_counted_wait_and_a_delayed_first_start() {
     fleet.events.wait("the task is scheduled", |events| events.iter().any(|e| e.kind() == EventKind::Scheduled)).await;
     fleet.start_now("a", 0, 0).await;
     for waits in 1..=3 {
-        fleet.wait_for_retries("a", waits).await;
+        wait_for_retries(&fleet, "a", waits).await;
         assert_eq!(journal.started(), waits);
         fleet.start_now("a", 0, waits as u32).await;
     }
-    fleet.wait_for_retries("a", 4).await;
+    wait_for_retries(&fleet, "a", 4).await;
     worker.stop().await;
 }
 
@@ -122,7 +122,7 @@ async fn paused_type_and_open_circuit_hold_a_started_task() {
     let (fleet, _) = memory(1, &[failing(&journal)]).await;
     fleet.send("failing", "a", "0").await;
     let worker = fleet.worker();
-    fleet.wait_for_retries("a", 1).await;
+    wait_for_retries(&fleet, "a", 1).await;
     let circuit = CircuitSetting { v: 1, at_ms: 0, state: ForcedCircuit::Open, reason: None, by: None };
     fleet.put_control(ControlKey::Circuit("failing".into()), ControlRecord::Circuit(circuit)).await;
     fleet.pause("failing").await;
@@ -134,7 +134,7 @@ async fn paused_type_and_open_circuit_hold_a_started_task() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(journal.counts()["a"], 1);
     fleet.delete_control(ControlKey::Pause("failing".into())).await;
-    fleet.wait_for_retries("a", 2).await;
+    wait_for_retries(&fleet, "a", 2).await;
     worker.stop().await;
 }
 
@@ -145,11 +145,11 @@ async fn next_owner_of_the_partition_starts_the_task_at_once() {
     let (fleet, _) = memory(1, &[failing(&journal)]).await;
     fleet.send("failing", "a", "0").await;
     let first = fleet.worker();
-    fleet.wait_for_retries("a", 1).await;
+    wait_for_retries(&fleet, "a", 1).await;
     first.stop().await;
     fleet.start_now("a", 1, 0).await;
     let second = fleet.worker();
-    fleet.wait_for_retries("a", 2).await;
+    wait_for_retries(&fleet, "a", 2).await;
     assert_eq!(journal.started(), 2);
     second.stop().await;
 }
@@ -160,7 +160,7 @@ async fn cancelled_task_does_not_start() {
     let (fleet, _) = memory(1, &[failing(&journal)]).await;
     fleet.send("failing", "a", "0").await;
     let worker = fleet.worker();
-    fleet.wait_for_retries("a", 1).await;
+    wait_for_retries(&fleet, "a", 1).await;
     fleet.pause("failing").await;
     fleet.start_now("a", 1, 0).await;
     fleet.cancel("a", 9, true).await;

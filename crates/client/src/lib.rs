@@ -206,14 +206,6 @@ impl Client {
         self.request(Method::POST, &["v1", "tasks", id, "retry"]).json(options).receive().await
     }
 
-    /// Starts a task now that waits for its start or its next attempt. A repeated request has no further effect.
-    ///
-    /// # Errors
-    /// The API is unavailable, there is no such task, or it waits for no time.
-    pub async fn start(&self, id: &str, options: &StartTask) -> Result<StartOutcome, Error> {
-        self.request(Method::POST, &["v1", "tasks", id, "start"]).json(options).receive().await
-    }
-
     /// Waits until the task has ended, or until the deadline; returns its last status.
     #[doc(hidden)]
     pub async fn wait_until_ended(

@@ -207,7 +207,8 @@ impl<O> Handle<O> {
     /// # Errors
     /// The API is unavailable, the task is unknown, or it waits for no time.
     pub async fn start_now(&self) -> Result<StartOutcome, Error> {
-        self.client.start(&self.id, &StartTask::default()).await
+        let path = ["v1", "tasks", &self.id, "start"];
+        self.client.request(Method::POST, &path).json(&StartTask::default()).receive().await
     }
 }
 

@@ -54,7 +54,7 @@ pub enum TaskColumn {
     Created,
     Started,
     Ended,
-    /// How long an open task has been in its state, or how long it took.
+    /// Time for which an open task has been in its state, or which an ended one took.
     Time,
     Tags,
     Children,
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_are_read_by_their_names() {
+    fn sort_is_read_by_its_name() {
         for sort in TaskSort::ALL {
             assert_eq!(sort.name().parse(), Ok(sort));
             assert_eq!(serde_json::to_value(sort).unwrap(), sort.name());

@@ -27,7 +27,7 @@ use super::cache::{RenderedPage, SharedPart};
 use super::icon::{icon_url, serve_icon};
 use super::navigation::NavigationCounts;
 use super::parts::advice::title_text;
-use super::parts::frame::{FleetIdentity, Section, Shell, Theme, frame, main_element, rendered};
+use super::parts::frame::{FleetIdentity, Section, Shell, Theme, frame, list_of, main_element, rendered};
 use super::parts::notice::{behind_notice, done_notice, incomplete_notice};
 use super::parts::problem::{ErrorPage, problem_block};
 use super::parts::times::in_zone;
@@ -392,7 +392,7 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
 }
 
 fn problem_page(visit: &Visit, page: &Page, problem: Problem) -> (u16, Body) {
-    let place = ErrorPage { route: page.path, path: &visit.path };
-    let main = problem_block(&visit.view, &problem, place);
+    let shown_on = ErrorPage { list: list_of(page.path), path: &visit.path };
+    let main = problem_block(&visit.view, &problem, shown_on);
     (problem.status, Body::new(title_text(&problem), main))
 }

@@ -193,7 +193,7 @@ impl Visit {
         self.entered.get(name).or_else(|| self.query.get(name))
     }
 
-    /// What a form shows again instead of acting, as one of its buttons asks for: a check, a preview, other fields.
+    /// Step of a form that shows it again instead of acting, as one of its buttons asks for: a check, a preview, other fields.
     pub(super) fn step(&self) -> Option<&str> {
         self.entered.get(STEP)
     }

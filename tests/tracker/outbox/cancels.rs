@@ -101,7 +101,7 @@ pub async fn start_of_a_task_that_has_started_is_withdrawn(fixture: Fixture) {
     fixture.write(&[submitted("waits"), waits("waits"), submitted("runs"), waits("runs"), runs]).await;
     for (task, age_ms) in [("waits", 7_200_000), ("runs", 7_200_000), ("gone", 7_200_000), ("recent", 1_000)] {
         let next_start = NextStart { run: 1, attempts: 1, waits: 0 };
-        let start = Start { v: CONTROL_VERSION, at_ms: now_ms() - age_ms, next_start };
+        let start = StartNow { v: CONTROL_VERSION, at_ms: now_ms() - age_ms, next_start };
         let key = ControlKey::Start(task.to_owned());
         control::put_record(&fixture.producer, &fixture.names, &key, &ControlRecord::Start(start)).await.unwrap();
     }

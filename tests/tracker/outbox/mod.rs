@@ -10,7 +10,7 @@ use kafleet::broker::{
     TopicSpec, memory as broker,
 };
 use kafleet::config::TrackerConfig;
-use kafleet::control::{self, CONTROL_VERSION, Cancel, ControlKey, ControlRecord, Start};
+use kafleet::control::{self, CONTROL_VERSION, Cancel, ControlKey, ControlRecord, StartNow};
 use kafleet::model::event::{AttemptFailure, Event, Kind, Payload};
 use kafleet::model::json::RawJson;
 use kafleet::model::outbox::RecordCopy;

@@ -20,7 +20,7 @@ use crate::api::dead_letters::{LETTER, NewLetter};
 use crate::api::fixture::{DEADLINE, Fleet, eventually, fleet, unfolded};
 use crate::api::why::send_heartbeat_of;
 use crate::cli::client::Dev;
-use crate::ui::shop::{OldTask, TYPES, retrying};
+use crate::ui::shop::{OldTask, Past, TYPES, retrying};
 
 /// Whether the jobs can be done: their fleets are not set up in vain.
 fn has_browser() -> bool {
@@ -53,7 +53,7 @@ async fn fail(fleet: &Fleet, id: &str, kind: &str, message: &str) {
 const DECLINED: [(&str, &str); 3] = [("order-41", "Ada"), ("order-42", "Ken"), ("order-43", "Alan")];
 
 #[tokio::test]
-async fn cause_of_failed_orders_is_read_and_a_kind_retried_with_two_actions() {
+async fn cause_of_failed_tasks_is_read_and_a_kind_retried_with_two_actions() {
     if !has_browser() {
         return;
     }

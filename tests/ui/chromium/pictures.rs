@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{PHONE_DARK, PHONE_LIGHT, View, WIDE_DARK, WIDE_LIGHT, with_browser};
 use crate::api::fixture::{Fleet, fleet};
 use crate::ui::load::publish_tree;
-use crate::ui::shop::{OldTask, Shop, TYPES, named, shop};
+use crate::ui::shop::{OldTask, Past, Shop, TYPES, named, shop};
 use crate::ui::visits::documents;
 
 /// Set for a run that takes pictures; other runs have no use for them.

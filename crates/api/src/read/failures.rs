@@ -42,9 +42,9 @@ type Source = (u32, Arc<str>);
 /// Types of a partition that are read if no type is given.
 #[derive(Clone, Copy)]
 enum TypesOf {
-    /// Those with tasks or statistics.
+    /// Types with tasks or statistics.
     Statistics,
-    /// Those with tasks that have not succeeded: only they may have failed tasks.
+    /// Types with tasks that have not succeeded: only they may have failed tasks.
     Failures,
 }
 

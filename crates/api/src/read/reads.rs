@@ -47,6 +47,15 @@ pub struct Reads {
     pub(crate) exports: Arc<Semaphore>,
 }
 
+/// Reads the memory of the store's servers that have a limit.
+pub async fn store_memory(reads: &Reads) -> Result<Vec<StoreMemory>, ApiError> {
+    let document = |memory: MemoryUse| {
+        let MemoryUse { server, used_bytes, limit_bytes } = memory;
+        StoreMemory { server, used_bytes, limit_bytes }
+    };
+    Ok(stored(reads.store.memory()).await?.into_iter().map(document).collect())
+}
+
 /// Records of a partition.
 pub(super) struct JudgedRecords {
     /// Checkpoint of the partition, which may be older than the records.
@@ -91,15 +100,6 @@ impl Reads {
     /// Checks that the store is reachable and suitably configured.
     pub(crate) async fn check_store(&self) -> Result<(), ApiError> {
         stored(self.store.check()).await
-    }
-
-    /// Reads the memory of the store's servers that have a limit.
-    pub async fn memory(&self) -> Result<Vec<StoreMemory>, ApiError> {
-        let document = |memory: MemoryUse| {
-            let MemoryUse { server, used_bytes, limit_bytes } = memory;
-            StoreMemory { server, used_bytes, limit_bytes }
-        };
-        Ok(stored(self.store.memory()).await?.into_iter().map(document).collect())
     }
 
     /// Reads log lines of a task. Fails if the store does not cover the task's partition.

@@ -5,7 +5,7 @@
 //! the task over meanwhile. Both name the start that they bring forward, so that they have no effect on a later wait.
 
 use kafleet_documents::{StartOutcome, StartTask};
-use kafleet_fleet::control::{self, CONTROL_VERSION, ControlCommand, ControlKey, ControlRecord, Start};
+use kafleet_fleet::control::{self, CONTROL_VERSION, ControlCommand, ControlKey, ControlRecord, StartNow};
 use kafleet_model::event::{Event, Payload};
 use kafleet_model::record::state::State;
 use kafleet_model::task::Position;
@@ -75,7 +75,7 @@ impl StartRequest {
         let payload = Payload::Patched { patch: Some(Box::new(Patch::start(next_start, now_ms))) };
         let event = Event::new(payload, task.id.clone(), task.record.run, now_ms);
         let command = (!task.record.deferral.is_deferred()).then(|| {
-            let start = Start { v: CONTROL_VERSION, at_ms: now_ms, next_start };
+            let start = StartNow { v: CONTROL_VERSION, at_ms: now_ms, next_start };
             (ControlKey::Start(task.id.to_string()), ControlRecord::Start(start))
         });
         Ok(Self { event, command })

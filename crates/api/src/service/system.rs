@@ -10,6 +10,7 @@ use kafleet_store::Checkpoint;
 use super::context::RequestContext;
 use crate::backends::KAFKA_DEADLINE;
 use crate::http::problem::ApiError;
+pub use crate::read::reads::store_memory;
 use crate::state::Api;
 
 /// Maximum concurrent reads of partitions.
@@ -28,7 +29,7 @@ pub(crate) async fn system(RequestContext { api, .. }: RequestContext) -> Result
         .buffered(MAX_CONCURRENT_READS)
         .try_collect()
         .await?;
-    let stores = api.reads.memory().await?;
+    let stores = store_memory(&api.reads).await?;
     let incomplete = api.reads.incomplete().await?;
     Ok(SystemDocument { partitions, stores, incomplete, ..summary(&api) })
 }

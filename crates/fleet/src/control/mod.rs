@@ -15,6 +15,7 @@ pub mod follow;
 mod groups;
 pub mod heartbeat;
 mod policies;
+mod record_value;
 pub mod schedules;
 mod state;
 mod task_commands;
@@ -24,8 +25,9 @@ mod watch;
 
 pub use groups::{GroupRecords, MisplacedCommits};
 pub use policies::{Policies, PolicyUpdates};
-pub use state::{Cancellation, ControlState, InvalidRecord, MAX_KILLS};
-pub use task_commands::Start;
+pub use record_value::InvalidRecord;
+pub use state::{Cancellation, ControlState, MAX_KILLS};
+pub use task_commands::StartNow;
 pub use watch::{ControlNotRead, ControlWatch, HEALTH_PART, follow_control};
 
 use std::time::Duration;
@@ -151,7 +153,7 @@ pub fn check_kill(name: &str) -> Result<(), String> {
 #[serde(untagged)]
 pub enum ControlRecord {
     Cancel(Cancel),
-    Start(Start),
+    Start(StartNow),
     Pause(Pause),
     Slots(Slots),
     Rate(RateLimit),
@@ -170,7 +172,7 @@ pub type ControlCommand = (ControlKey, ControlRecord);
 #[derive(JsonSchema)]
 pub struct ByKey {
     pub cancel: Option<Cancel>,
-    pub start: Option<Start>,
+    pub start: Option<StartNow>,
     pub pause: Option<Pause>,
     pub slots: Option<Slots>,
     pub rate: Option<RateLimit>,

@@ -9,7 +9,7 @@ use kafleet_model::schedule::{Schedule, check_name};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::state::{InvalidRecord, read};
+use super::record_value::{InvalidRecord, read};
 
 /// Maximum number of schedules; further ones are refused.
 pub const MAX_SCHEDULES: usize = 10_000;

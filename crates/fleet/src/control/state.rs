@@ -4,48 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kafleet_broker::RecordRef;
 use kafleet_config::MAX_SLOTS;
-use kafleet_model::json::short_reason;
 use kafleet_model::outbox::cancel_message;
 use kafleet_model::task::TaskSpec;
 use kafleet_model::task::id::{TaskId, check_type};
 use kafleet_model::task::kill::is_killed;
-use serde::Deserialize;
+use kafleet_model::task::start::NextStart;
 use serde::de::DeserializeOwned;
 
+use super::record_value::{InvalidRecord, read};
 use super::schedules::{ScheduleKey, ScheduleState};
 use super::settings::apply_consumed;
-use super::task_commands::{Start, TaskCommands};
+use super::task_commands::{StartNow, TaskCommands};
 use super::types::TypeRecords;
 use super::views::ViewRecords;
-use super::{
-    CONTROL_VERSION, Cancel, CircuitSetting, ControlKey, Group, GroupRecords, Kill, Offsets, Pause, RateLimit, Slots,
-};
+use super::{Cancel, CircuitSetting, ControlKey, Group, GroupRecords, Kill, Offsets, Pause, RateLimit, Slots};
 
 /// Maximum number of kill switches; every task is checked against each.
 pub const MAX_KILLS: usize = 100;
-
-/// Reason why a control record is ignored.
-#[derive(Debug, thiserror::Error)]
-pub enum InvalidRecord {
-    #[error("its key is not UTF-8")]
-    KeyEncoding,
-    /// Invalid name in the key.
-    #[error("{0}")]
-    Key(String),
-    #[error("its key has no valid partition; expected a key such as `offsets/echo/3`")]
-    NoPartition,
-    #[error("its key has no request name after the schedule, or an invalid one")]
-    NoRequest,
-    #[error("{0}")]
-    Json(String),
-    #[error("it has version {0}, this build reads up to {CONTROL_VERSION}: upgrade this process")]
-    Newer(u32),
-    /// Invalid value of a field.
-    #[error("{0}")]
-    Value(String),
-    #[error("the limit of {limit} {records} is reached")]
-    TooMany { limit: usize, records: &'static str },
-}
 
 /// Contents of the control topic: the current record of each key, by type, task id or name.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -53,7 +28,7 @@ pub struct ControlState {
     /// Set by processes that run no tasks and therefore ignore commands about single tasks.
     without_task_commands: bool,
     cancels: TaskCommands<Cancel>,
-    pub(super) starts: TaskCommands<Start>,
+    pub(super) starts: TaskCommands<StartNow>,
     pub paused: BTreeMap<String, Pause>,
     pub slots: BTreeMap<String, Slots>,
     pub rates: BTreeMap<String, RateLimit>,
@@ -182,6 +157,16 @@ impl ControlState {
         !self.cancels.is_empty() || !self.kills.is_empty()
     }
 
+    /// Active requests to start tasks now, by task.
+    pub fn starts(&self) -> impl ExactSizeIterator<Item = (&str, &StartNow)> {
+        self.starts.iter()
+    }
+
+    /// Returns whether a request ends the wait of a task before this start.
+    pub fn starts_now(&self, id: &TaskId, next_start: NextStart) -> bool {
+        self.starts.get(id.as_str()).is_some_and(|start| start.next_start == next_start)
+    }
+
     /// Active cancels by task.
     pub fn cancels(&self) -> impl ExactSizeIterator<Item = (&str, &Cancel)> {
         self.cancels.iter()
@@ -260,17 +245,4 @@ fn set<K: Ord, T: DeserializeOwned>(
         }
     }
     Ok(())
-}
-
-pub(super) fn read<T: DeserializeOwned>(value: &[u8]) -> Result<T, InvalidRecord> {
-    #[derive(Deserialize)]
-    struct RecordVersion {
-        v: u32,
-    }
-    let decode_error = |error| InvalidRecord::Json(short_reason(&error));
-    let RecordVersion { v } = serde_json::from_slice(value).map_err(decode_error)?;
-    if v > CONTROL_VERSION {
-        return Err(InvalidRecord::Newer(v));
-    }
-    serde_json::from_slice(value).map_err(decode_error)
 }

@@ -1,14 +1,12 @@
 //! Commands about single tasks on the control topic: cancels, and requests to start now.
 
-use kafleet_model::task::id::TaskId;
 use kafleet_model::task::start::NextStart;
 use rustc_hash::FxHashMap;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::ControlState;
-use super::state::{InvalidRecord, read};
+use super::record_value::{InvalidRecord, read};
 
 /// Maximum number of commands of a kind that are kept; the oldest are dropped. The tracker ends the tasks of cancels, and
 /// tasks that were to start now start when they are due.
@@ -17,7 +15,7 @@ const MAX_COMMANDS: usize = 100_000;
 /// `start/<task id>`: ends the wait of the task before this start, if a worker holds the task. It ends nothing but that
 /// wait: pauses, circuits, kill switches, ordering keys, slots and rate limits still apply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Start {
+pub struct StartNow {
     pub v: u32,
     #[serde(default)]
     pub at_ms: i64,
@@ -74,17 +72,5 @@ impl<T> TaskCommands<T> {
 
     pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &T)> {
         self.0.iter().map(|(id, (_, command))| (id.as_str(), command))
-    }
-}
-
-impl ControlState {
-    /// Active requests to start tasks now, by task.
-    pub fn starts(&self) -> impl ExactSizeIterator<Item = (&str, &Start)> {
-        self.starts.iter()
-    }
-
-    /// Returns whether a request ends the wait of a task before this start.
-    pub fn starts_now(&self, id: &TaskId, next_start: NextStart) -> bool {
-        self.starts.get(id.as_str()).is_some_and(|start| start.next_start == next_start)
     }
 }

@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::state::{InvalidRecord, read};
+use super::record_value::{InvalidRecord, read};
 use super::{ControlNotRead, ControlState, ControlWatch, follow_control};
 
 /// Maximum size of the value of a type's record, in bytes.

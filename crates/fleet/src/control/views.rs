@@ -9,7 +9,7 @@ use kafleet_model::query::MAX_QUERY_BYTES;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::state::{InvalidRecord, read};
+use super::record_value::{InvalidRecord, read};
 
 /// Maximum number of named views; further ones are refused.
 pub const MAX_VIEWS: usize = 200;

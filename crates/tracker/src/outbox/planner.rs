@@ -259,7 +259,7 @@ impl OutboxPlanner {
                 Ok(entry.map(|entry| pass.count_bytes(entry)))
             }
             EffectKind::NotifyAction(delivery) => {
-                let Ok(task) = self.without_masked(task) else {
+                let Ok(task) = without_masked(&self.groups, task) else {
                     self.deferrals.defer(id, task);
                     return Ok(None);
                 };
@@ -361,20 +361,6 @@ impl OutboxPlanner {
         SubtreeCommand::new(id, task, effect, first, (&self.events, self.number), now)
     }
 
-    /// Returns a record without the values of its result that its type masks: a notification leaves the fleet.
-    fn without_masked<'a>(&self, task: &'a TaskRecord) -> Result<Cow<'a, TaskRecord>, BrokerError> {
-        let Some((task_type, result)) = task.task_type.as_deref().zip(task.outcome.output.as_ref()) else {
-            return Ok(Cow::Borrowed(task));
-        };
-        let mask = self.groups.mask(task_type)?;
-        if mask.is_empty() {
-            return Ok(Cow::Borrowed(task));
-        }
-        let mut masked = task.clone();
-        masked.outcome.output = Some(result.masked(&mask));
-        Ok(Cow::Owned(masked))
-    }
-
     /// Publishes a delivery to its own partition, whose tracker releases it.
     fn notify(
         &mut self,
@@ -448,4 +434,18 @@ fn cancelled_event(id: &TaskId, task: &TaskRecord, now: i64) -> Event {
     let when = if has_started { ", before a worker took it again" } else { ", before a worker took it" };
     let error = request.message(when);
     Event { by: request.by, ..terminal_event(id, task.run, Payload::Cancelled, &error, now) }
+}
+
+/// Returns a record without the values of its result that its type masks: a notification leaves the fleet.
+fn without_masked<'a>(groups: &RecordedGroups, task: &'a TaskRecord) -> Result<Cow<'a, TaskRecord>, BrokerError> {
+    let Some((task_type, result)) = task.task_type.as_deref().zip(task.outcome.output.as_ref()) else {
+        return Ok(Cow::Borrowed(task));
+    };
+    let mask = groups.mask(task_type)?;
+    if mask.is_empty() {
+        return Ok(Cow::Borrowed(task));
+    }
+    let mut masked = task.clone();
+    masked.outcome.output = Some(result.masked(&mask));
+    Ok(Cow::Owned(masked))
 }

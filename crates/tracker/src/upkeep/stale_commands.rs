@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use kafleet_broker::BrokerError;
 use kafleet_fleet::control::{
-    Cancel, ControlKey, ControlNotRead, ControlState, ControlWatch, Start, delete, follow_control,
+    Cancel, ControlKey, ControlNotRead, ControlState, ControlWatch, StartNow, delete, follow_control,
 };
 use kafleet_model::record::TaskRecord;
 use kafleet_model::task::id::TaskId;
@@ -129,7 +129,7 @@ impl StaleCommands {
 /// Command about a task on the control topic.
 enum TaskCommand {
     Cancel(Cancel),
-    Start(Start),
+    Start(StartNow),
 }
 
 impl TaskCommand {

@@ -21,7 +21,7 @@ use crate::visit::{Body, PAGE_DEADLINE, PageAnswer, Visit, from_kafka, stored};
 pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let partitions = visit.api.reads.partitions();
     let reads = partitions.iter().map(|partition| progress(visit, *partition));
-    let (partitions, memory) = tokio::join!(join_all(reads), stored(visit.api.reads.memory()));
+    let (partitions, memory) = tokio::join!(join_all(reads), stored(system::store_memory(&visit.api.reads)));
     let summary = system::summary(&visit.api);
     let main = html! {
         h1 { "System" }

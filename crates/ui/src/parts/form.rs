@@ -31,7 +31,7 @@ pub(in super::super) struct Form<'a> {
     /// Path of the page to return to.
     pub back: String,
     pub problem: Option<&'a Problem>,
-    /// What the form is about, such as the present state of its subject: beside it on wide screens, else below.
+    /// Subject of the form, such as its present state: beside it on wide screens, else below.
     pub beside: Option<Markup>,
     pub commands: Vec<String>,
 }

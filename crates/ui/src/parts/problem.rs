@@ -4,14 +4,13 @@ use kafleet_documents::Problem;
 use maud::{Markup, html};
 
 use super::advice::{advice_text, detail_text, title_text};
-use super::frame::list_of;
 use super::{View, prose};
 
 /// Page on which an error is shown. Empty without a page of the table.
 #[derive(Clone, Copy, Default)]
 pub(in super::super) struct ErrorPage<'a> {
-    /// Path in the table of pages, whose list is the next one to look at.
-    pub route: &'a str,
+    /// Path and name of the list to look at next.
+    pub list: Option<(&'static str, &'static str)>,
     /// Path of the request, to which a login with another token leads back.
     pub path: &'a str,
 }
@@ -29,7 +28,7 @@ pub(in super::super) fn problem_block(view: &View, problem: &Problem, page: Erro
                 } @else if problem.code == "forbidden" {
                     a href=(view.url_with("/login", &[("again", "1"), ("next", page.path)])) { "Log in with another token" } " · "
                     a href=(view.url("/")) { "Overview" }
-                } @else if let Some((list, name)) = list_of(page.route) {
+                } @else if let Some((list, name)) = page.list {
                     a href=(view.url(list)) { "All " (name.to_lowercase()) }
                 } @else {
                     a href=(view.url("/")) { "Overview" }
