@@ -103,7 +103,7 @@ async fn declared_type_is_described_suggested_and_has_a_form() {
     assert_eq!((refused.0, refused.1.as_str()), (404, "unknown_type"));
 
     for (path, texts) in [
-        ("/new?type=double", &["\"x\": 0", "Schema of", "additionalProperties"][..]),
+        ("/new?type=double", &["name=\"p/x\"", "Schema of", "additionalProperties"][..]),
         ("/types/double", &["Doubles a number.", "shop", "Schema of the params", "Schema of the result"]),
     ] {
         let page = fleet.request(Method::GET, path).header("accept", "text/html").send().await.unwrap();

@@ -75,6 +75,7 @@ fn requests_about_tasks() -> Vec<Case> {
         ("GET", "/v1/tasks/{id}/log/watch", "", none(), Refused),
         ("GET", "/v1/tasks/{id}/params", "", none(), Refused),
         ("POST", "/v1/tasks/{id}/retry", "", none(), Refused),
+        ("POST", "/v1/tasks/{id}/start", "", none(), Refused),
         ("GET", "/v1/tasks/{id}/state", "", none(), Refused),
         ("PUT", "/v1/tasks/{id}/state", "", json!({"state": "running"}), Refused),
         ("GET", "/v1/tasks/{id}/tree", "", none(), Refused),

@@ -97,7 +97,7 @@ fn body_of(label: &str) -> Option<Value> {
     let bulk = json!({"action": "retry", "q": "type:echo"});
     let task = json!({"type": "echo", "params": params()});
     Some(match label {
-        "POST /v1/tasks" => task,
+        "POST /v1/tasks" | "POST /v1/preview" => task,
         "POST /v1/batches" => json!([task]),
         "PUT /v1/tasks/{id}/state" => json!({"state": "running"}),
         "PATCH /v1/tasks/{id}" => json!({"name": "first order"}),
@@ -105,14 +105,16 @@ fn body_of(label: &str) -> Option<Value> {
         "PUT /v1/tasks/{id}/attachments/{name}" => json!("small"),
         "POST /v1/bulk" | "POST /v1/bulk/preview" => bulk,
         "POST /v1/dead-letters/{letter}/redrive" => json!({"params": {"card": {"number": MASKED}, "n": 2}}),
-        "POST /v1/dead-letters/drop" | "POST /v1/dead-letters/redrive" => json!({"type": "resize"}),
+        "POST /v1/dead-letters/drop" => json!({"type": "resize"}),
+        "PUT /v1/views/{name}" => json!({"q": "type:echo"}),
         "PUT /v1/types/{type}/limits" => json!({"slots": 2}),
         "PUT /v1/types/{type}/circuit" => json!({"state": "closed"}),
         "PUT /v1/kill-switches/{name}" => json!({"reason": "a test"}),
         "POST /v1/schedules" => json!({"id": "daily", "spec": {"every": "24h", "task": task}}),
-        "PUT /v1/schedules/{id}" => {
+        "PUT /v1/schedules/{id}" | "POST /v1/schedules/{id}/preview" => {
             json!({"every": "2h", "task": {"type": "echo", "params": {"card": {"number": MASKED}}}})
         }
+        "POST /v1/tasks/{id}/start" | "DELETE /v1/views/{name}" => none,
         "POST /v1/tasks/{id}/retry" | "POST /v1/tasks/{id}/cancel" | "DELETE /v1/tasks/{id}/attachments/{name}" => none,
         "POST /v1/dead-letters/{letter}/drop" | "DELETE /v1/types/{type}" | "DELETE /v1/kill-switches/{name}" => none,
         "POST /v1/types/{type}/pause" | "POST /v1/types/{type}/resume" | "DELETE /v1/types/{type}/circuit" => none,

@@ -15,11 +15,11 @@ async fn view_is_saved_read_replaced_and_deleted() {
     let saved = fleet.request(Method::PUT, "/v1/views/failed-today").json(&body).send().await.unwrap();
     assert_eq!(saved.status(), StatusCode::OK);
     let view: ViewDocument = fleet.get("/v1/views/failed-today").await;
-    assert_eq!((view.q.as_str(), view.sort), ("state:failed from:24h", TaskSort::Oldest));
+    assert_eq!((view.q.as_str(), view.sort), ("state:failed from:1d", TaskSort::Oldest));
     assert_eq!(view.columns, [TaskColumn::Id, TaskColumn::Error]);
     assert_eq!((view.role, view.by), (ViewRole::Read, None));
     let record = fleet.control("view/failed-today").unwrap();
-    assert_eq!(record["q"], json!("state:failed from:24h"));
+    assert_eq!(record["q"], json!("state:failed from:1d"));
     fleet.request(Method::PUT, "/v1/views/failed-today").json(&json!({})).send().await.unwrap();
     let replaced: ViewDocument = fleet.get("/v1/views/failed-today").await;
     assert_eq!((replaced.q.as_str(), replaced.sort, replaced.columns.len()), ("", TaskSort::Newest, 0));

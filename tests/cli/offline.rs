@@ -87,7 +87,7 @@ fn second_signal_aborts_unless_it_repeats_the_first() {
 fn wrong_usage_is_reported_on_stderr_with_code_2() {
     for (line, expected) in [
         ("", "Usage: kafleet"),
-        ("statsu", "some similar subcommands exist: 'status', 'stats'"),
+        ("statsu", "'status', 'stats'"),
         ("status", "<ID>"),
         ("status a --wiat", "--wait"),
         ("list --state broken", "`broken` is not a state: use one of expected, scheduled"),

@@ -54,11 +54,11 @@ async fn forms_require_their_role() {
                 assert_eq!(page.status == StatusCode::FORBIDDEN, role < *needed, "{path} as {role:?}: {}", page.text);
             }
         }
-        browser.open("/types/echo").await.lacks(&["Pause…", "Limits…"]);
+        browser.open("/types/echo").await.lacks(&["Pause…", "Set the limits"]);
         browser.open("/kill-switches").await.lacks(&["New kill switch…"]);
     }
     Browser::of_role(&fleet, Role::Read).open("/").await.lacks(&["New task"]);
-    Browser::of_role(&fleet, Role::Operate).open("/types/echo").await.has(&["Pause…", "Limits…", "New task"]);
+    Browser::of_role(&fleet, Role::Operate).open("/types/echo").await.has(&["Pause…", "Set the limits", "New task"]);
 }
 
 #[tokio::test]

@@ -183,7 +183,7 @@ async fn lines_and_texts_are_added_to_a_task() {
 async fn type_is_paused_limited_and_resumed() {
     let fleet = fleet().await;
     let browser = Browser::new(&fleet);
-    browser.submit("/types/echo/pause", "reason=disk+full").await.has(&["disk full", "Resume…"]);
+    browser.submit("/types/echo/pause", "reason=disk+full").await.has(&["disk full", "Resume"]);
     let echo = async || {
         let types: Types = fleet.get("/v1/types").await;
         types.types.into_iter().find(|document| document.name == "echo").unwrap()

@@ -47,8 +47,8 @@ class Tasks(_Part, Declared):
 
         It finds tasks of all levels if it names a type, an error, a worker, an id or a tree, otherwise those without a parent.
 
-        Pages are read as the iterator proceeds. `sort`: `oldest` or `longest` instead of the newest first, where the query permits it.
-        `limit`: maximum number of tasks. Raises `Invalid` for a mistake in the query.
+        Pages are read as the iterator proceeds. `sort`: `oldest` or `longest` instead of the newest first, where the query permits
+        it. `limit`: maximum number of tasks. Raises `Invalid` for a mistake in the query.
         """
         return self.client.pages("/v1/tasks", {"q": query or None, "sort": sort}, "tasks", limit)
 
@@ -84,6 +84,7 @@ class Bulk(_Part):
     def redrive(
         self,
         type: str,
+        /,
         *,
         patch: Mapping[str, Any] | None = None,
         limit: int = 100,

@@ -101,12 +101,7 @@ export class Bulk extends Operations {
     return this.#begin("redrive", { letters }, options, ["patch"]);
   }
 
-  async #begin(
-    action: string,
-    selection: object,
-    options: BulkOptions,
-    others: string[] = [],
-  ): Promise<Handle<BulkResult>> {
+  async #begin(action: string, selection: object, options: BulkOptions, others: string[] = []): Promise<Handle<BulkResult>> {
     refuseUnknown(options, ["limit", "reason", ...others], "a bulk action");
     const { id, type, position } = await this.app.client.request<Status>("POST", "/v1/bulk", {
       action,

@@ -198,8 +198,7 @@ async fn type_is_paused_limited_and_resumed_with_six_actions() {
         operator.fill("Slots", "3").await;
         operator.click("Set").await;
         eventually("the limit", async || echo().await.limits.slots == Some(3)).await;
-        operator.click("Resume…").await;
-        operator.click("Resume the type").await;
+        operator.click("Resume").await;
         eventually("the resumption", async || echo().await.paused.is_none()).await;
         assert!(operator.actions() <= 6, "{} actions", operator.actions());
     })

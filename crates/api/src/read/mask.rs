@@ -96,18 +96,12 @@ impl Masks {
     }
 
     /// Hides the masked values of a record in a message about it.
-    pub(crate) fn hide_in_text(
-        &self,
-        task_type: &str,
-        headers: &RecordHeaders,
-        value: Option<&[u8]>,
-        text: &mut String,
-    ) {
+    pub(crate) fn hide_in_text(&self, task_type: &str, headers: &RecordHeaders, value: &[u8], text: &mut String) {
         let mask = self.of(task_type);
         if mask.is_empty() {
             return;
         }
-        if let Some(params) = value.and_then(|value| params_of(headers, value)) {
+        if let Some(params) = params_of(headers, value) {
             *text = HiddenTexts::of(&params, &mask).hide(text).into_owned();
         }
     }
@@ -225,7 +219,7 @@ mod tests {
             (&[("content-type", "application/cloudevents+json")][..], r#"{"id":"a","data":{"card":"4111"}}"#),
         ] {
             let mut text = "no card 4111".to_owned();
-            masks().hide_in_text("pay", &headers(pairs), Some(value.as_bytes()), &mut text);
+            masks().hide_in_text("pay", &headers(pairs), value.as_bytes(), &mut text);
             assert_eq!(text, "no card •••");
         }
     }

@@ -97,7 +97,8 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
 /// Properties that decide about the reason for the state.
 fn reason_key(status: &Status) -> String {
     let Status { id, state, own_state, run, attempt, waits, tree, .. } = status;
-    format!("{id} {} {} {run} {attempt} {waits} {} {}", state.name(), own_state.name(), tree.pending, tree.total)
+    let due = status.due_at.as_deref().unwrap_or_default();
+    format!("{id} {} {} {run} {attempt} {waits} {due} {} {}", state.name(), own_state.name(), tree.pending, tree.total)
 }
 
 fn times(visit: &Visit, status: &Status) -> Markup {

@@ -72,7 +72,6 @@ pub(in super::super) async fn resume(visit: &Visit) -> Result<Redirect, ApiError
 pub(in super::super) async fn show_limits(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let task_type = find(visit).await?;
     let name = &visit.segment;
-    let reset = html! { button type="submit" name="reset" value="yes" formnovalidate { "Reset to the configuration" } };
     Ok(form_page(&Form {
         effect: html! { p { "Sets all limits at once, for all workers." } },
         inputs: vec![
@@ -82,7 +81,7 @@ pub(in super::super) async fn show_limits(visit: &Visit) -> Result<PageAnswer, A
         more_buttons: if task_type.limits.live.is_empty() {
             html! {}
         } else {
-            reset
+            reset_button()
         },
         beside: Some(present(&task_type)),
         commands: vec![
@@ -96,6 +95,37 @@ pub(in super::super) async fn show_limits(visit: &Visit) -> Result<PageAnswer, A
         ],
         ..type_form(visit, "Limits of", "limits", "Set the limits")
     }))
+}
+
+/// Limits on the page of a type, as a form in one line.
+pub(super) fn limits_panel(visit: &Visit, task_type: &TypeDocument) -> Markup {
+    let limits = &task_type.limits;
+    html! {
+        section.panel #limits {
+            h2 { "Limits" }
+            form method="post" action=(visit.view.url(&format!("/types/{}/limits", task_type.name))) {
+                (limits_line(limits, &limit_values(visit, limits)))
+                div.sentence { label { "reason " input name="reason" maxlength="400" autocomplete="off"; } }
+                div.buttons {
+                    button type="submit" { "Set the limits" }
+                    @if !limits.live.is_empty() { (reset_button()) }
+                }
+            }
+        }
+    }
+}
+
+/// Button that resumes a paused type at once.
+pub(super) fn resume_button(visit: &Visit, task_type: &TypeDocument) -> Markup {
+    html! {
+        form method="post" action=(visit.view.url(&format!("/types/{}/resume", task_type.name))) {
+            button type="submit" { "Resume" }
+        }
+    }
+}
+
+fn reset_button() -> Markup {
+    html! { button type="submit" name="reset" value="yes" formnovalidate { "Reset to the configuration" } }
 }
 
 /// Present state of a type, beside its forms.

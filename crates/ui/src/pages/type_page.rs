@@ -25,6 +25,7 @@ use super::charts::charts_of;
 use super::circuit_forms::offer;
 use super::overview::open_of;
 use super::params_input::schema_outline;
+use super::type_forms::{limits_panel, resume_button};
 use super::types::condition_label;
 use crate::parts::bar::{in_order, state_bar, usage};
 use crate::parts::command::{commands, curl_get};
@@ -61,8 +62,9 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         charts_of(visit, &path, Some(name), &changes),
     );
     let main = html! {
-        div.head { h1 { (task_type.name) } (actions(view, &task_type)) }
+        div.head { h1 { (task_type.name) } (actions(visit, &task_type)) }
         (properties(&task_type, queue.as_ref()))
+        @if view.may(Role::Operate) && task_type.topic { (limits_panel(visit, &task_type)) }
         (counts_of(view, &task_type))
         (charts.markup)
         (errors_of(view, errors))
@@ -116,7 +118,8 @@ fn schema_block(id: &str, title: &str, schema: &Value) -> Markup {
     }
 }
 
-fn actions(view: &View, task_type: &TypeDocument) -> Markup {
+fn actions(visit: &Visit, task_type: &TypeDocument) -> Markup {
+    let view = &visit.view;
     let link = |page: &str, name: &str| {
         html! {
             a.button href=(view.url(&format!("/types/{}/{page}", task_type.name))) data-dialog { (name) }
@@ -126,8 +129,7 @@ fn actions(view: &View, task_type: &TypeDocument) -> Markup {
         div.actions {
             @if view.may(Role::Submit) { a.button href=(view.url_with("/new", &[("type", &task_type.name)])) { "Submit…" } }
             @if view.may(Role::Operate) && task_type.topic {
-                @if task_type.paused.is_some() { (link("resume", "Resume…")) } @else { (link("pause", "Pause…")) }
-                (link("limits", "Limits…"))
+                @if task_type.paused.is_some() { (resume_button(visit, task_type)) } @else { (link("pause", "Pause…")) }
                 @if let Some(text) = offer(task_type.worker_totals.as_ref(), task_type.circuit.as_ref()) { (link("circuit", text)) }
                 a.button href=(view.url_with("/kill-switches/new", &[("type", &task_type.name)])) data-dialog { "Kill switch…" }
             }

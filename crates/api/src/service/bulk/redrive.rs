@@ -19,13 +19,14 @@ use super::runner::{Run, RunInterruption};
 use super::spec::{BulkSpec, count_refusal, list_changed};
 use super::{MAX_ERROR_CHARS, MAX_SAMPLE, MAX_TASKS, count_refused, sample_of};
 use crate::http::problem::{ApiError, Code};
+use crate::read::mask::Masks;
 use crate::service::context::MAX_PAGE;
 use crate::service::dead_letters::redriven_record::{ParamsChange, changed_letter, check_readable};
 use crate::service::dead_letters::resolve::{Request, another_letter, check_run, resolve_all};
 use crate::service::dead_letters::select::{
     TaskRecords, encode_cursor, error_of_run, ids_by_partition, list_letters, present_end, read_cursor, records_of,
 };
-use crate::service::dead_letters::{LetterQuery, check_type_exists, letter_id, read_letter};
+use crate::service::dead_letters::{LetterQuery, check_type_exists, hidden_error, letter_id, read_letter};
 use crate::state::Api;
 use crate::write::validate::bad_field;
 
@@ -225,16 +226,16 @@ impl LetterPreview<'_> {
             self.found.sample.push(letter.id.to_string());
         }
         if self.found.tasks.len() < MAX_TASKS {
-            self.found.tasks.push(letter_sample(letter, records));
+            self.found.tasks.push(letter_sample(&self.api.reads.masks, letter, records));
         }
     }
 }
 
-fn letter_sample(letter: &DeadLetterRecord, records: &TaskRecords) -> BulkSample {
+fn letter_sample(masks: &Masks, letter: &DeadLetterRecord, records: &TaskRecords) -> BulkSample {
     let (id, run) = letter.task.as_ref().map_or((None, 0), |(id, run)| (Some(id), *run));
     let record = id.and_then(|id| records.get(id));
     let error = record.and_then(|record| error_of_run(record, run));
-    let error = error.map_or_else(|| letter.error.clone(), |error| error.text().into_owned());
+    let error = error.map_or_else(|| hidden_error(masks, letter), |error| error.text().into_owned());
     BulkSample {
         task_type: Some(letter.id.task_type.clone()),
         error: Some(error.chars().take(MAX_ERROR_CHARS).collect()),

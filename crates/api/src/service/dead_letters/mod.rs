@@ -7,16 +7,17 @@ use kafleet_documents::{
 };
 use kafleet_fleet::dead_letters::headers::has_moved_on;
 use kafleet_fleet::dead_letters::{DeadLetterId, DeadLetterRecord, InvalidDeadLetterId, Original, Resolution};
-use kafleet_model::json::RawJson;
+use kafleet_model::json::{MASKED, RawJson};
 use kafleet_model::task::id::{TaskId, check_type, clip};
 use kafleet_model::units::time::time_text;
 use resolve::resolve_all;
 
 use data_encoding::BASE64;
+use futures::future::join_all;
 
 use crate::backends::{KAFKA_DEADLINE, detached};
 use crate::http::problem::{ApiError, Code};
-use crate::read::mask::params_of;
+use crate::read::mask::{Masks, params_of};
 use crate::service::context::{Paging, RequestContext, check_reason};
 use crate::service::retry::NewRuns;
 use crate::state::Api;
@@ -48,7 +49,7 @@ pub async fn list(
     let bounds = cursor.map(|cursor| read_cursor(&api, &cursor)).transpose()?;
     let (page, records) = list_letters(&api, &query, bounds, limit).await?;
     let next = page.next.as_ref().map(|bounds| encode_cursor(&api, bounds));
-    let letters = page.letters.iter().map(|letter| shown(&api, letter, kind_of(letter, &records))).collect();
+    let letters = join_all(page.letters.iter().map(|letter| shown(&api, letter, kind_of(letter, &records)))).await;
     let incomplete = api.reads.incomplete().await?;
     Ok(DeadLetterPage { letters, next, scanned: page.scanned as u64, incomplete })
 }
@@ -67,7 +68,7 @@ pub async fn show(
     let is_open = role.sees_masked();
     let record = api.reads.masks.record(&id.task_type, &original.headers, value, is_open);
     Ok(DeadLetterDetail {
-        letter: if is_open { document(&letter, kind) } else { shown(&api, &letter, kind) },
+        letter: if is_open { document(&letter, kind) } else { shown(&api, &letter, kind).await },
         outcome: outcome_of(&api, &letter, resolved).await?,
         key: original.key.as_deref().map(text),
         headers: record.headers.iter().map(|(name, value)| (name.clone(), value.as_deref().map(text))).collect(),
@@ -180,11 +181,33 @@ pub fn letter_id(text: &str) -> Result<DeadLetterId, ApiError> {
 }
 
 /// Document of a dead letter without masked values.
-fn shown(api: &Api, letter: &DeadLetterRecord, kind: Option<String>) -> DeadLetter {
-    let mut document = document(letter, kind);
-    let Original { headers, value, .. } = &letter.original;
-    api.reads.masks.hide_in_text(&letter.id.task_type, headers, value.as_deref(), &mut document.error);
-    document
+async fn shown(api: &Api, letter: &DeadLetterRecord, kind: Option<String>) -> DeadLetter {
+    DeadLetter { error: shown_error(api, letter).await, ..document(letter, kind) }
+}
+
+/// Error of a dead letter without masked values. These are known from the original record, which the letters of lists lack: it is
+/// read for the types that mask anything.
+async fn shown_error(api: &Api, letter: &DeadLetterRecord) -> String {
+    let masks = &api.reads.masks;
+    if letter.original.value.is_some() || masks.of(&letter.id.task_type).is_empty() {
+        return hidden_error(masks, letter);
+    }
+    match read_letter(api, &letter.id).await {
+        Ok((whole, _)) => hidden_error(masks, &whole),
+        Err(_) => MASKED.to_owned(),
+    }
+}
+
+/// Error of a dead letter with its original record, without masked values. Without that record all of it is hidden.
+pub(crate) fn hidden_error(masks: &Masks, letter: &DeadLetterRecord) -> String {
+    let (task_type, Original { headers, value, .. }) = (&letter.id.task_type, &letter.original);
+    if masks.of(task_type).is_empty() {
+        return letter.error.clone();
+    }
+    let Some(value) = value else { return MASKED.to_owned() };
+    let mut error = letter.error.clone();
+    masks.hide_in_text(task_type, headers, value, &mut error);
+    error
 }
 
 fn document(letter: &DeadLetterRecord, kind: Option<String>) -> DeadLetter {
