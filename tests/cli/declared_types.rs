@@ -54,7 +54,7 @@ fn api_without_the_app_refuses_invalid_params_of_its_types() {
     let found = run(with_app(&fleet, &["doctor", "--no-api"])).exits_with(0);
     found.stdout_has(&["warning  type double", "differs in params", "hint: run `kafleet topics apply`"]);
     run(with_app(&fleet, &["topics", "apply"])).exits_with(0).stdout_has(&["altered", "params"]);
-    fleet.run(&["submit", "double", r#"{"x":0.5}"#]).exits_with(0);
+    fleet.run(&["submit", "double", r#"{"x":0.5}"#, "--wait=100s"]).exits_with(0);
 
     // A type that is gone from the configuration is named with the tasks that wait for it, and deleted on request.
     drop(other);

@@ -226,7 +226,7 @@ async fn forms_of_a_dead_letter_take_a_reason_and_show_the_schema() {
     browser.submit("/dead-letters/resize:0:1/redrive", "reason=cured").await.has(&["The dead letter was redriven"]);
     browser.submit("/dead-letters/resize:0:2/drop", "reason=useless").await.has(&["The dead letter was dropped."]);
     let many = browser.open("/dead-letters/drop?type=echo").await;
-    many.has(&["name=\"reason\"", "name=\"kind\"", "a time, or an age such as 2h"]);
+    many.has(&["name=\"reason\"", "name=\"kind\"", "or an age: 2h"]);
     browser.submit("/dead-letters/drop", "type=echo&limit=5&reason=old").await.has(&["The dead letter was dropped."]);
     fleet.folded().await;
     browser.open("/audit").await.has(&["cured", "useless", "old"]);

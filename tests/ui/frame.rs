@@ -52,7 +52,7 @@ async fn times_of_all_pages_have_one_format() {
     fleet.create(json!({"type": "echo", "id": "later", "delay": "10d"})).await;
     let browser = in_zone(&fleet, "Europe/Berlin");
     browser.submit("/types/echo/pause", "reason=disk+full").await;
-    browser.submit("/kill-switches/new", "name=ci&reason=x").await;
+    browser.submit("/kill-switches/new", "tag=ci&reason=x").await;
     fleet.folded().await;
     let of_task = OF_TASK.iter().map(|page| format!("/tasks/order{page}"));
     for path in PLAIN.iter().chain(&["/tasks/later"]).map(|path| (*path).to_owned()).chain(of_task) {
@@ -198,7 +198,10 @@ async fn problems_lead_to_the_list_of_what_is_missing() {
 async fn refused_page_leads_to_the_login() {
     let fleet = guarded_fleet().await;
     let reader = Browser::of_role(&fleet, Role::Read);
-    reader.get("/types/echo/pause").await.has(&["<a href=\"/login?again=1\">Log in with another token</a>"]);
+    reader
+        .get("/types/echo/pause")
+        .await
+        .has(&["<a href=\"/login?again=1&amp;next=%2Ftypes%2Fecho%2Fpause\">Log in with another token</a>"]);
     reader.open("/login?again=1").await.has(&["name=\"token\""]);
     Browser::new(&fleet).get("/taks").await.lacks(&["aria-label=\"main\""]);
 }
@@ -208,7 +211,7 @@ async fn keys_and_words_are_explained_without_the_script() {
     let fleet = fleet().await;
     let browser = Browser::new(&fleet);
     let page = browser.open("/help").await;
-    page.has(&["<kbd>g o, g t, g f</kbd>", "href=\"/help#keys\"", "href=\"/tasks?q=state%3Afailed+from%3A1h\""]);
+    page.has(&["<kbd>g o, g t, g f, g y</kbd>", "href=\"/help#keys\"", "href=\"/tasks?q=state%3Afailed+from%3A1h\""]);
     let words = page.text.split_once("id=\"words\"").unwrap().1;
     for word in ["lag", "oldest", "held back", "slot", "attempt", "run", "circuit"] {
         assert!(words.contains(&format!("<dt>{word}</dt>")), "{word}");

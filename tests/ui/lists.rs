@@ -53,7 +53,7 @@ async fn circuit_of_a_type_is_set_by_a_form() {
     browser.submit("/types/echo/circuit", "state=open&reason=provider+down").await.has(&["The circuit was set"]);
     let page = browser.open("/types/echo").await;
     page.has(&["open by an operator since ", "provider down", "href=\"/types/echo/circuit\""]);
-    browser.open("/types/echo/circuit").await.has(&["value=\"open\" selected", "kafleet types circuit echo close"]);
+    browser.open("/types/echo/circuit").await.has(&["value=\"auto\" selected", "kafleet types circuit echo auto"]);
     assert_eq!(browser.post("/types/echo/circuit", "state=ajar").await.status, 400);
 }
 

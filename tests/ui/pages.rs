@@ -195,7 +195,7 @@ async fn failures_are_grouped_with_the_search_for_their_tasks() {
     let (_, link) = page.text.split_once("<a class=\"bad\" href=\"").unwrap();
     let link = link.split('"').next().unwrap().replace("&amp;", "&");
     let found = browser.open(&link).await;
-    found.has(&["id=\"t-order:fetch\"", "From the indexes of failed tasks by error"]).lacks(&["id=\"t-order\""]);
+    found.has(&["id=\"t-order:fetch\"", "from the indexes of failed tasks by error"]).lacks(&["id=\"t-order\""]);
     browser.open("/failures?type=resize").await.has(&["No retained task of this type has failed."]);
     browser.open("/").await.has(&["new error", "no answer from", "Newest kinds of errors"]);
     browser.open("/types/echo").await.has(&["Errors of failed tasks", "no answer from"]);

@@ -226,6 +226,9 @@ async fn add_operations(fleet: &Fleet) {
     let limits = json!({"slots": 4, "rate": {"count": 100, "per": "1s"}});
     let limited = fleet.request(Method::PUT, "/v1/types/echo/limits").json(&limits).send().await.unwrap();
     assert!(limited.status().is_success(), "{limited:?}");
+    let view = json!({"q": "type:order is:open", "description": "orders that are not packed"});
+    let saved = fleet.request(Method::PUT, "/v1/views/open-orders").json(&view).send().await.unwrap();
+    assert!(saved.status().is_success(), "{saved:?}");
     let kill = json!({"reason": "recalled"});
     let killed = fleet.request(Method::PUT, "/v1/kill-switches/batch-7").json(&kill).send().await.unwrap();
     assert!(killed.status().is_success(), "{killed:?}");

@@ -14,6 +14,7 @@ const SUBJECTS: &[(&str, &str)] = &[
     ("/schedules/{id}", "/schedules/nightly"),
     ("/kill-switches/{name}", "/kill-switches/batch-7"),
     ("/bulk/{id}", "/bulk/BULK"),
+    ("/v/{name}", "/v/open-orders"),
 ];
 
 /// Further states of pages: searches, mistakes, previews, ranges, and other tasks.

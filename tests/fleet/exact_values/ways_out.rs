@@ -78,8 +78,11 @@ async fn cli_document(fleet: &Fleet, location: &Location) -> ShownText {
 /// Blocks of JSON on the page of a task.
 async fn page(fleet: &Fleet, location: &Location) -> ShownText {
     let (_, html) = fleet.response(&format!("/tasks/{}", command(location).1)).await;
-    let blocks = html.split("<pre class=\"json\"").skip(1).filter_map(|block| block.split_once("<code>"));
-    let texts = blocks.map(|(_, block)| block.split("</code>").next().unwrap_or_default());
-    let text: String = texts.collect::<Vec<_>>().join("\n").split_whitespace().collect();
+    let blocks = html.split("<div class=\"json\"").skip(1).filter_map(|block| block.split_once('>'));
+    let blocks = blocks.map(|(_, block)| block.split("<button").next().unwrap_or_default());
+    let without_tags = |block: &str| -> String {
+        block.split('<').map(|part| part.split_once('>').map_or(part, |(_, text)| text)).collect()
+    };
+    let text: String = blocks.map(without_tags).collect::<Vec<_>>().join("\n").split_whitespace().collect();
     ShownText::Page(text.replace("&quot;", "\"").replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
 }

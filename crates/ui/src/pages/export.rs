@@ -6,6 +6,7 @@ use kafleet_api::service::export::{self, DEFAULT_TASKS, ExportQuery};
 use kafleet_documents::ExportFormat;
 use kafleet_model::query::TaskQuery;
 
+use super::raw::sandboxed;
 use super::tasks::listing_of;
 use crate::parts::listing::Listing;
 use crate::visit::{PageAnswer, Visit, stored};
@@ -16,5 +17,5 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     let format = visit.query.get("format").map(str::parse::<ExportFormat>).transpose();
     let format = format.map_err(|error| bad_parameter("format", &error))?.unwrap_or_default();
     let wanted = ExportQuery { query, format, columns, limit: DEFAULT_TASKS, cursor: None };
-    Ok(PageAnswer::Raw(stored(export::export(visit.context(), wanted)).await?))
+    Ok(sandboxed(stored(export::export(visit.context(), wanted)).await?))
 }

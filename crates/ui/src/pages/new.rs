@@ -16,6 +16,7 @@ use super::new_many::{id_of_form, identity};
 use super::params_input::{ParamsInput, entered_params};
 use crate::parts::command::{curl, quoted};
 use crate::parts::form::{Form, Input, described_list, step_button};
+use crate::parts::notice::missing;
 use crate::parts::problem::problem_list;
 use crate::parts::times::time;
 use crate::parts::{View, task_path, visible};
@@ -28,9 +29,9 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     let listed = stored(types::type_list(&visit.api)).await.map(|listed| listed.types).unwrap_or_default();
     let model = match visit.query.get("like") {
         Some(id) => model(visit, id).await?,
-        None => Vec::new(),
+        None => Model::default(),
     };
-    let preset = |name: &str| model.iter().find(|(listed, _)| *listed == name).map(|(_, value)| value.as_str());
+    let preset = |name: &str| model.fields.iter().find(|(listed, _)| *listed == name).map(|(_, value)| value.as_str());
     let value = |name: &str| visit.value(name).or_else(|| preset(name));
     let task_type = value("type").unwrap_or_default().trim();
     let mut params = ParamsInput::of(visit, task_type, visit.query.get("params").or_else(|| preset("params"))).await?;
@@ -40,7 +41,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     }
     let chosen = listed.iter().find(|listed| listed.name == task_type);
     let form = Form {
-        effect: effect(visit, checked.as_ref()),
+        effect: effect(visit, model.without_params.as_ref(), checked.as_ref()),
         beside: beside(&visit.view, task_type, chosen, &params),
         ..submit_form(visit, task_type, inputs(visit, &value, &listed, &params))
     };
@@ -68,11 +69,12 @@ fn submit_form<'a>(visit: &'a Visit, task_type: &str, inputs: Vec<Markup>) -> Fo
 }
 
 /// Origin of the values, and the outcome of a check.
-fn effect(visit: &Visit, checked: Option<&TaskPreview>) -> Markup {
+fn effect(visit: &Visit, without_params: Option<&Problem>, checked: Option<&TaskPreview>) -> Markup {
     html! {
         @if let Some(id) = visit.value("like") {
             p { "Filled in from " a href=(visit.view.task(id)) { (id) } "." }
         }
+        @if let Some(problem) = without_params { (missing("The params of that task", problem)) }
         @if let Some(checked) = checked { (outcome(&visit.view, checked)) }
     }
 }
@@ -168,19 +170,28 @@ fn more_inputs<'a>(value: &impl Fn(&str) -> Option<&'a str>) -> Markup {
     }
 }
 
+/// Task that the form is filled in from.
+#[derive(Default)]
+struct Model {
+    fields: Vec<(&'static str, String)>,
+    /// Reason why its params are missing.
+    without_params: Option<Problem>,
+}
+
 /// Fields of the form as of another task.
-async fn model(visit: &Visit, id: &str) -> Result<Vec<(&'static str, String)>, ApiError> {
+async fn model(visit: &Visit, id: &str) -> Result<Model, ApiError> {
     let id = task_id(id)?;
     let status: Status = stored(task::status(visit.context(), id.clone(), After::default())).await?;
-    let mut fields = Vec::new();
-    if let Ok(params) = from_kafka(task::params(visit.context(), id, After::default())).await {
-        fields.push(("params", params.params.slice().pretty()));
+    let (mut fields, mut without_params) = (Vec::new(), None);
+    match from_kafka(task::params(visit.context(), id, After::default())).await {
+        Ok(params) => fields.push(("params", params.params.slice().pretty())),
+        Err(error) => without_params = Some(error.document()),
     }
     fields.extend(status.task_type.clone().map(|name| ("type", name)));
     fields.extend(status.fields.name.clone().map(|name| ("name", name)));
     fields.extend(status.fields.link.clone().map(|link| ("link", link)));
     fields.push(("tags", status.own_tags().join(", ")));
-    Ok(fields)
+    Ok(Model { fields, without_params })
 }
 
 /// Body of the request that the form describes.

@@ -47,7 +47,11 @@ pub(in super::super) async fn attachment(visit: &Visit) -> Result<PageAnswer, Ap
 }
 
 fn text(text: String) -> PageAnswer {
-    let mut response: Response = ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response();
+    sandboxed(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response())
+}
+
+/// Document that is no page, in which nothing runs.
+pub(super) fn sandboxed(mut response: Response) -> PageAnswer {
     let policy = HeaderValue::from_static("sandbox; default-src 'none'");
     response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
     PageAnswer::Raw(response)

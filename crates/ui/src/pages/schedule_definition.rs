@@ -27,8 +27,8 @@ const TIMES: [(&str, &str, &str); 7] = [
     ("timezone", "Time zone", "of cron; default: UTC"),
     ("jitter", "Jitter", "each firing is up to this much later, such as 5m; default: none"),
     ("catch_up", "Catch up", "maximum age of firings missed in an outage that are made up for; default: 1d"),
-    ("start_at", "Not before", "a time such as 2026-11-01T00:00:00Z"),
-    ("end_at", "Not after", "a time such as 2027-01-01T00:00:00Z"),
+    ("start_at", "Not before", "a time with its zone (RFC 3339)"),
+    ("end_at", "Not after", "a time with its zone (RFC 3339)"),
 ];
 /// Times that are rarely set.
 const FIRST_RARE: usize = 3;

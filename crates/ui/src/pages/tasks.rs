@@ -178,7 +178,9 @@ async fn error_kinds(visit: &Visit, query: Option<&TaskQuery>) -> Vec<String> {
         FailuresQuery { task_type: only.clone(), by: FailuresBy::Kind, limit: MAX_KINDS, ..FailuresQuery::default() };
     let read = async {
         let found = statistics::failures(visit.context(), failures, After::default()).await?;
-        let mut kinds: Vec<String> = found.groups.into_iter().filter_map(|group| group.kind).collect();
+        let kinds = found.groups.into_iter().filter_map(|group| group.kind);
+        // A kind with hidden characters could not be told from another one.
+        let mut kinds: Vec<String> = kinds.filter(|kind| visible(kind) == **kind).collect();
         kinds.sort_unstable();
         kinds.dedup();
         Ok(kinds)

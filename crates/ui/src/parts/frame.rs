@@ -131,7 +131,8 @@ pub(in super::super) struct Shell<'a> {
 
 /// Path and name of the list to which a page belongs; `None` if it belongs to none.
 pub(in super::super) fn list_of(path: &str) -> Option<(&'static str, &'static str)> {
-    let lists = ENTRIES.iter().map(|(_, list, name)| (*list, *name)).chain(MORE);
+    let lists =
+        ENTRIES.iter().map(|(_, list, name)| (*list, *name)).chain(MORE).chain([("/dead-letters", "Dead letters")]);
     let is_below = |list: &str| path.strip_prefix(list).is_some_and(|rest| rest.starts_with('/'));
     lists.into_iter().find(|(list, _)| *list != "/" && is_below(list))
 }
