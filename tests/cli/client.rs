@@ -28,6 +28,12 @@ command = ["sh", "-c", "sleep 600"]
 [types.broken]
 handler = "exec"
 command = ["sh", "-c", "echo no luck >&2; exit 3"]
+
+[types.exhausted]
+handler = "exec"
+command = ["sh", "-c", "echo no luck >&2; exit 3"]
+retry_on = ["*"]
+retries = 0
 "#;
 
 /// A `kafleet dev` process for one test.

@@ -116,10 +116,10 @@ fn tasks_are_sorted_and_exported() {
 fn dead_letters_of_a_kind_are_redriven_with_changed_params() {
     let dev = Dev::start();
     for id in ["one", "two"] {
-        dev.run(&["submit", "broken", "--id", id, "--retries", "0", "--wait=100s"]).exits_with(1);
+        dev.run(&["submit", "exhausted", "--id", id, "--wait=100s"]).exits_with(1);
     }
     let letters = eventually_blocking("the dead letters are listed", || {
-        let page = dev.json(&["dead-letters", "list", "--type", "broken"]);
+        let page = dev.json(&["dead-letters", "list", "--type", "exhausted"]);
         let letters = page["letters"].as_array().unwrap().clone();
         (letters.len() == 2 && letters.iter().all(|letter| letter["kind"].is_string())).then_some(letters)
     });
@@ -129,11 +129,11 @@ fn dead_letters_of_a_kind_are_redriven_with_changed_params() {
         failures["groups"][0]["dead_letters"] == 2
     });
     dev.run(&["failures"]).exits_with(0).stdout_has(&["LETTERS"]);
-    let of_kind = ["dead-letters", "redrive", "--type", "broken", "--kind", &kind];
+    let of_kind = ["dead-letters", "redrive", "--type", "exhausted", "--kind", &kind];
     dev.run(&[&of_kind[..], &["--patch", "{\"again\": true}", "--preview"]].concat())
         .exits_with(0)
         .stdout_has(&["2 of 2 matching dead letters would change"]);
-    dev.run(&["dead-letters", "redrive", "--type", "broken", "--kind", "Other"])
+    dev.run(&["dead-letters", "redrive", "--type", "exhausted", "--kind", "Other"])
         .exits_with(0)
         .stdout_has(&["0 redriven, 0 refused"]);
     dev.run(&[&of_kind[..], &["--limit", "1"]].concat())
@@ -141,7 +141,7 @@ fn dead_letters_of_a_kind_are_redriven_with_changed_params() {
         .stdout_has(&["1 redriven, 0 refused"])
         .stderr_has(&["more dead letters match"]);
     dev.run(&["audit"]).exits_with(0).stdout_has(&["bulk_redrive"]);
-    dev.run(&["bulk", "list"]).exits_with(0).stdout_has(&["redrive type:broken kind:"]);
+    dev.run(&["bulk", "list"]).exits_with(0).stdout_has(&["redrive type:exhausted kind:"]);
 }
 
 #[test]
