@@ -166,7 +166,7 @@ async fn reason_of_one_letter_is_in_its_history_and_in_the_audit() {
     assert!(history.to_string().contains("was dropped: to drop it"), "{history}");
     let audit: Audit = fleet.get("/v1/audit").await;
     let reasons: Vec<&str> = audit.requests.iter().filter_map(|request| request.reason.as_deref()).collect();
-    assert!(reasons.iter().any(|reason| *reason == "to redrive it"), "{reasons:?}");
+    assert!(reasons.contains(&"to redrive it"), "{reasons:?}");
     assert!(reasons.iter().any(|reason| reason.ends_with("to drop it")), "{reasons:?}");
     let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead-letters/{dropped}")).await;
     assert_eq!(shown.outcome, Some(DeadLetterOutcome::Dropped));

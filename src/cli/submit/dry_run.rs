@@ -8,7 +8,7 @@ use crate::cli::output::Output;
 
 pub(super) async fn dry_run(task: &CreateTask, client: &Client, output: &Output) -> Outcome {
     let preview: TaskPreview = client.post(&["v1", "preview"], Some(task)).await?;
-    output.json_or_line(&preview, |preview| text(preview))?;
+    output.json_or_line(&preview, text)?;
     Ok(if preview.valid { Code::Ok } else { Code::Failed })
 }
 

@@ -157,10 +157,10 @@ impl<'a> Parser<'a> {
             let value = self.value(|c| c == ',')?;
             let span = start..self.at;
             if value.is_empty() {
-                return Err(Mistake::new(span, format!("`{}` has an empty value", name)));
+                return Err(Mistake::new(span, format!("`{name}` has an empty value")));
             }
             if values.len() == MAX_VALUES {
-                let message = format!("`{}` has more than {MAX_VALUES} values", name);
+                let message = format!("`{name}` has more than {MAX_VALUES} values");
                 return Err(Mistake::new(span, message));
             }
             spans.push(span);

@@ -44,7 +44,7 @@ fn parse(text: &str) -> Result<Cron, String> {
 /// Field of an expression with its steps as a list of values, unless they divide the range into equal parts.
 fn listed(field: &str, range: Range<u32>, is_in: impl Fn(u32) -> bool) -> String {
     let step = field.strip_prefix("*/").and_then(|step| step.parse::<u32>().ok());
-    let is_even = range.start == 0 && step.is_some_and(|step| step > 0 && range.end % step == 0);
+    let is_even = range.start == 0 && step.is_some_and(|step| step > 0 && range.end.is_multiple_of(step));
     if !field.contains('/') || is_even {
         return field.to_owned();
     }

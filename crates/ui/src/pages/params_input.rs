@@ -68,7 +68,7 @@ impl ParamsInput {
         let is_same = shown == self.task_type;
         match (entered_fields(visit, shown).await?, &self.form) {
             (Ok(value), _) if visit.step() == Some("json") => {
-                self.contents = ParamsContents::Json(value.slice().pretty())
+                self.contents = ParamsContents::Json(value.slice().pretty());
             }
             (Ok(_), Some(_)) if is_same => self.contents = ParamsContents::Fields(texts),
             (Ok(value), _) => self.set(Some(value.text()), false),

@@ -215,7 +215,7 @@ fn add_task(task: &RawJson, texts: &mut Texts) -> Result<(), String> {
             Some(text) => drop(texts.insert(name, text.into_owned())),
             None if name == "params" => drop(texts.insert(name, value.slice().pretty())),
             None if name == "tags" => {
-                drop(texts.insert(name, tags_text(&value).ok_or("`tags` is not a list of texts")?))
+                drop(texts.insert(name, tags_text(&value).ok_or("`tags` is not a list of texts")?));
             }
             None => drop(others.set(&name, value)),
         }

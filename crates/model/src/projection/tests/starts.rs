@@ -69,7 +69,7 @@ fn start_moves_the_start_of_a_scheduled_task() {
 fn cancel_wins_against_a_start() {
     let wait = [submitted("a"), retrying("a", 2, 900)];
     let (cancel, start) = (event(Kind::CancelRequested, "a"), started("a", next(1, 2, 0), 50));
-    let expected = fold_log(&[&wait[..], &[cancel.clone()]].concat(), 1, 9).task("a").timer();
+    let expected = fold_log(&[&wait[..], std::slice::from_ref(&cancel)].concat(), 1, 9).task("a").timer();
     assert_eq!(expected.map(|timer| timer.kind), Some(TimerKind::Cancel));
     for requests in [[cancel.clone(), start.clone()], [start, cancel]] {
         let task = fold_log(&[&wait[..], &requests[..]].concat(), 1, 9).task("a");
