@@ -99,7 +99,7 @@ async fn add_hostile_tasks(fleet: &Fleet) {
     let progress = Payload::Progress { output: output("progress") };
     fleet.publish_event("import", progress, |event| event.attempt = 1).await;
     for id in ["order:fetch", "parcel"] {
-        let failure = AttemptFailure::new(&text("kind-of-error"), &text("error"), 1);
+        let failure = AttemptFailure::new(&text("kind-of-error"), text("error"), 1);
         fleet.publish_event(id, Payload::Failed(failure), |event| event.attempt = 1).await;
     }
     let notes = fleet.request(Method::PUT, "/v1/tasks/order/attachments/notes.txt").body(text("attachment"));
@@ -151,10 +151,6 @@ fn is_editor(path: &str) -> bool {
 
 #[tokio::test]
 async fn markup_in_every_field_is_text_on_every_page() {
-    // By hand until each difference that it names has been judged.
-    if std::env::var_os("KAFLEET_TEST_PAGES").is_none() {
-        return;
-    }
     let shop = hostile_shop().await;
     let browser = Browser::new(&shop.fleet);
     let mut shown: BTreeSet<&str> = BTreeSet::new();
@@ -165,7 +161,9 @@ async fn markup_in_every_field_is_text_on_every_page() {
             assert!(page.status.is_redirection() || policy.starts_with("sandbox"), "{path}: {policy}");
             continue;
         }
-        page.lacks(&["<x-", "<img", "<script>", "=\"javascript:"]);
+        page.lacks(&["<x-", "<img", "<script>"]);
+        // The value of an input is inert; nothing else may hold such an address.
+        assert!(!page.text.replace(" value=\"javascript:", "").contains("=\"javascript:"), "{path}: {}", page.text);
         if !is_editor(&path) {
             page.lacks(&["\u{1b}", "\u{202e}", "\u{2066}", "\u{200b}"]);
         }

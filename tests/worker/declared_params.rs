@@ -60,9 +60,9 @@ async fn errors_contain_no_masked_param() {
         ok(Value::Null)
     }));
     let kinds = [
-        failing("fails", |text| Failure::fail(text)),
-        failing("retries", |text| Failure::retry(text)),
-        failing("dies", |text| Failure::dead(text)),
+        failing("fails", Failure::fail),
+        failing("retries", Failure::retry),
+        failing("dies", Failure::dead),
         panicking,
     ];
     let (fleet, _) = memory(1, &kinds).await;

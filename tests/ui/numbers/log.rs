@@ -155,8 +155,8 @@ impl LoggedTask {
 
     /// Kind of its last error; empty without one.
     pub fn error_kind(&self) -> &str {
-        let kinds = self.events.iter().filter_map(|event| event.data["error"]["kind"].as_str());
-        kinds.last().unwrap_or_default()
+        let mut kinds = self.events.iter().filter_map(|event| event.data["error"]["kind"].as_str());
+        kinds.next_back().unwrap_or_default()
     }
 
     /// Start of its first attempt.

@@ -13,7 +13,9 @@ use kafleet_runtime::now_ms;
 use maud::{Markup, Render, html};
 
 use crate::parts::command::{commands, curl_get, quoted};
-use crate::parts::failures::{COLUMNS, Messages, ROOT_COLUMNS, group_row, kind_of, kind_row, root_row};
+use crate::parts::failures::{
+    COLUMNS, Messages, ROOT_COLUMNS, group_row, kind_of, kind_row, root_row, uncounted_letters,
+};
 use crate::parts::form::{Input, filter_buttons};
 use crate::parts::notice::empty;
 use crate::parts::table::cards;
@@ -123,6 +125,7 @@ impl FailuresPage<'_> {
         let sorts = [("count", "most tasks"), ("last", "newest task"), ("first", "newest error")];
         let groups = [("", "by error"), ("root", "by root")];
         html! {
+            @if self.query.by != FailuresBy::Root { (uncounted_letters(self.failures)) }
             div.head {
                 (self.choice("since", "range", "all", &RANGES.map(|range| (range, range))))
                 (self.choice(WITH_LETTERS, "dead letters", "", &[("", "all errors"), ("true", "with dead letters")]))
@@ -226,6 +229,9 @@ impl FailuresPage<'_> {
 
     fn nothing(&self) -> &'static str {
         match (self.query.since_ms, &self.query.kind, &self.query.text) {
+            _ if self.query.with_dead_letters && self.failures.other_dead_letters.is_none() => {
+                "Which errors have dead letters is not known."
+            }
             _ if self.query.with_dead_letters => "No error has an unresolved dead letter here.",
             (None, None, None) if self.query.task_type.is_none() => "No retained task has failed.",
             (None, None, None) => "No retained task of this type has failed.",

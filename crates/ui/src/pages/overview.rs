@@ -18,7 +18,7 @@ use super::charts::{cached_stats, charts_of};
 use super::types::{Figures, last_minutes};
 use crate::parts::bar::{in_order, state_bar};
 use crate::parts::command::{commands, curl_get};
-use crate::parts::failures::{self, group_row};
+use crate::parts::failures::{self, group_row, uncounted_letters};
 use crate::parts::notice::{missing, no_task};
 use crate::parts::statistics::{Tile, last_minute};
 use crate::parts::table::{dense_table, table};
@@ -174,6 +174,7 @@ fn newest_errors(view: &View, failures: &Result<Failures, ApiError>) -> Markup {
             @if rows.is_empty() {
                 p.quiet { "No retained task has failed." }
             } @else {
+                @if let Ok(failures) = failures { (uncounted_letters(failures)) }
                 (table(failures::COLUMNS, &rows))
                 p { a href=(view.url("/failures")) { "All failures" } }
             }

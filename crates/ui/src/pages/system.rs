@@ -15,7 +15,7 @@ use crate::parts::notice::missing;
 use crate::parts::state::label;
 use crate::parts::table::table;
 use crate::parts::times::{duration, optional_time, time};
-use crate::parts::{bytes_text, count, counted};
+use crate::parts::{bytes_text, count, counted, visible};
 use crate::visit::{Body, PAGE_DEADLINE, PageAnswer, Visit, from_kafka, stored};
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -47,13 +47,16 @@ fn properties(visit: &Visit, system: &SystemDocument, partitions: usize) -> Vec<
     let versions = worker_versions(visit);
     let readiness = match &system.not_ready {
         None => label("good", "✔\u{fe0e} ready"),
-        Some(reason) => html! { (label("bad", "✘\u{fe0e} not ready")) " " (reason) },
+        Some(reason) => html! { (label("bad", "✘\u{fe0e} not ready")) " " (visible(&reason)) },
     };
     vec![
         ("Ready", Some(readiness)),
         ("This api", text(&system.version)),
         ("Started", Some(time(&system.started_at))),
-        ("Workers", Some(html! { @if versions.is_empty() { span.quiet { "none" } } @else { (versions.join(", ")) } })),
+        (
+            "Workers",
+            Some(html! { @if versions.is_empty() { span.quiet { "none" } } @else { (visible(&versions.join(", "))) } }),
+        ),
         ("Fold version", Some(html! { (system.fold_version) span.quiet { " of this build" } })),
         (
             "Events topic",

@@ -20,7 +20,7 @@ use crate::parts::state::label;
 use crate::parts::table::{PagedList, table};
 use crate::parts::tasks::{type_link, worker_link};
 use crate::parts::times::{between, duration, time};
-use crate::parts::{View, bytes_text, count, first_line};
+use crate::parts::{View, bytes_text, count, first_line, visible};
 use crate::visit::{Body, PageAnswer, Visit};
 
 pub(super) fn state_label(state: WorkerState) -> Markup {
@@ -98,10 +98,11 @@ fn row(view: &View, worker: &WorkerDocument, differ: bool) -> Markup {
             td.number { (count(worker.types.len())) }
             td.number { @match ended_per_min(worker) { Some(rate) => { (rate) } None => { span.quiet { "–" } } } }
             td.number { (bytes_text(worker.held_bytes)) }
-            td { (worker.host) }
+            td { (visible(&worker.host)) }
             td.number title={ "started " (worker.started_at) } { (up(worker)) }
             td.time { (time(&worker.last_heartbeat_at)) }
-            td { @if differ { (label("attention", &worker.version)) } @else { (worker.version) } }
+            td {
+                @if differ { (label("attention", &worker.version)) } @else { (visible(&worker.version)) } }
         }
     }
 }
@@ -165,7 +166,7 @@ fn how_to_stop(worker: &WorkerDocument) -> Markup {
     html! {
         @if matches!(worker.state, WorkerState::Alive | WorkerState::Draining) {
             p.quiet #stop {
-                "To stop this worker, send SIGTERM to process " (worker.pid) " on " (worker.host)
+                "To stop this worker, send SIGTERM to process " (worker.pid) " on " (visible(&worker.host))
                 ", or stop its container: it starts no more tasks, finishes its attempts and hands its partitions over."
             }
         }

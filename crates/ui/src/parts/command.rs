@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 
 use super::copy::copied;
+use super::visible;
 
 /// Shell commands, in a block that opens on demand. Empty: nothing.
 pub(in super::super) fn commands(lines: &[String]) -> Markup {
@@ -10,7 +11,7 @@ pub(in super::super) fn commands(lines: &[String]) -> Markup {
         @if !lines.is_empty() {
             details.commands {
                 summary { "As a command" }
-                @for line in lines { (copied(html! { pre { code { (line) } } })) }
+                @for line in lines { (copied(html! { pre { code { (visible(line)) } } })) }
             }
         }
     }

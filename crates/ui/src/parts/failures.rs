@@ -1,7 +1,7 @@
 //! Failed tasks by type and error.
 
 use kafleet_config::Role;
-use kafleet_documents::FailureGroup;
+use kafleet_documents::{FailureGroup, Failures};
 use kafleet_model::error_fingerprint::Fingerprint;
 use maud::{Markup, html};
 
@@ -105,6 +105,15 @@ fn row(view: &View, group: &FailureGroup, at_least: bool, messages: Option<&Mess
             td.time { a href=(view.task(&group.newest)) title=(group.newest) { (time(&group.last)) } }
             td { (workers(view, &group.workers)) }
             td.action { (actions(view, group, &query)) }
+        }
+    }
+}
+
+/// Note that no dead letters were counted. They are in Kafka alone.
+pub(in super::super) fn uncounted_letters(failures: &Failures) -> Markup {
+    html! {
+        @if failures.other_dead_letters.is_none() {
+            p.notice.attention { "The dead letters cannot be counted while Kafka does not answer. " code { "kafka_unavailable" } }
         }
     }
 }

@@ -3,6 +3,8 @@
 use kafleet_model::record::state::State;
 use maud::{Markup, html};
 
+use super::visible;
+
 /// Keeps browsers from drawing glyphs as emoji.
 const TEXT_VARIANT: char = '\u{fe0e}';
 
@@ -54,5 +56,5 @@ pub(in super::super) fn pill(state: State) -> Markup {
 
 /// Label that is no state of a task.
 pub(in super::super) fn label(tone: &str, text: &str) -> Markup {
-    html! { span class={ "pill " (tone) } { (text) } }
+    html! { span class={ "pill " (tone) } { (visible(text)) } }
 }
