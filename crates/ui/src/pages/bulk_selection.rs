@@ -17,7 +17,7 @@ use crate::parts::words::in_words;
 use crate::visit::{Fields, Visit};
 
 /// Search for all root tasks.
-const ALL_ROOTS: &str = "level:roots";
+pub(super) const ALL_ROOTS: &str = "level:roots";
 const PATCH_HINT: &str =
     "a JSON merge patch of the params of each task, such as {\"currency\": \"EUR\"}; null removes a value";
 

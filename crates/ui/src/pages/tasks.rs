@@ -12,7 +12,7 @@ use kafleet_api::service::context::{After, PAGE, Paging};
 use kafleet_api::service::{list, statistics, types};
 use kafleet_config::Role;
 use kafleet_documents::{
-    ExcludedTerm, ListSource, OtherLevels, Problem, TaskColumns, TaskPage, TaskSort, TypeDocument,
+    BulkAction, ExcludedTerm, ListSource, OtherLevels, Problem, TaskColumns, TaskPage, TaskSort, TypeDocument,
 };
 use kafleet_model::query::{Qualifier, TaskQuery, Test, TreeLevel};
 use kafleet_model::task::id::TaskId;
@@ -20,6 +20,7 @@ use kafleet_model::task::param_tags::PREFIX;
 use maud::{Markup, html};
 use tokio::time::{Instant, timeout};
 
+use super::bulk_selection::ALL_ROOTS;
 use crate::parts::command::{commands, curl_get, quoted};
 use crate::parts::listing::Listing;
 use crate::parts::notice::no_task;
@@ -249,8 +250,23 @@ fn listed(visit: &Visit, listing: &Listing, query: &TaskQuery, page: &TaskPage, 
             }
         }
         (summary(page, first.is_none(), looked))
+        @if view.may(Role::Operate) && !page.tasks.is_empty() { (actions_on_all(view, listing)) }
         (listing.export_links(view))
         (listing.column_form(view))
+    }
+}
+
+/// Previews of actions on all tasks that match, which need no selection.
+fn actions_on_all(view: &View, listing: &Listing) -> Markup {
+    let q = if listing.q.is_empty() { ALL_ROOTS } else { &listing.q };
+    let link = |action: BulkAction, text: &str| {
+        html! { a href=(view.url_with("/bulk/new", &[("action", action.name()), ("q", q)])) { (text) } }
+    };
+    html! {
+        p.quiet {
+            (link(BulkAction::Retry, "Retry all…")) " · " (link(BulkAction::Cancel, "Cancel all…")) " · "
+            (link(BulkAction::StartNow, "Start all now…"))
+        }
     }
 }
 
