@@ -47,7 +47,7 @@ fn properties(visit: &Visit, system: &SystemDocument, partitions: usize) -> Vec<
     let versions = worker_versions(visit);
     let readiness = match &system.not_ready {
         None => label("good", "✔\u{fe0e} ready"),
-        Some(reason) => html! { (label("bad", "✘\u{fe0e} not ready")) " " (visible(&reason)) },
+        Some(reason) => html! { (label("bad", "✘\u{fe0e} not ready")) " " (visible(reason)) },
     };
     vec![
         ("Ready", Some(readiness)),

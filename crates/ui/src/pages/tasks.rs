@@ -180,7 +180,7 @@ async fn error_kinds(visit: &Visit, query: Option<&TaskQuery>) -> Vec<String> {
     let read = async {
         let found = statistics::failures(visit.context(), failures, After::default()).await?;
         let kinds = found.groups.into_iter().filter_map(|group| group.kind);
-        // A kind with hidden characters could not be told from another one.
+        // A kind with hidden characters would look like another one.
         let mut kinds: Vec<String> = kinds.filter(|kind| visible(kind) == **kind).collect();
         kinds.sort_unstable();
         kinds.dedup();
