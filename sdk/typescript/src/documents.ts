@@ -121,7 +121,8 @@ export interface TreeNode {
 export interface UnstartedContinuation {
   id: string;
   type: string;
-  on: "succeeded" | "failed" | "ended";
+  /** Outcome of the ended task that would have started it: `succeeded`, `failed` or `ended`. */
+  on: string;
 }
 
 /** One explanation of a state. */

@@ -56,11 +56,11 @@ test("redirect to a login page is named", async (t) => {
 test("answer of a proxy is repeated, and then named", async (t) => {
   const once = await FakeApi.start(t, BAD_GATEWAY, CREATED);
   assert.equal((await new App({ api: once.url }).remote("echo").submit()).id, "a");
-  const api = await FakeApi.start(t, BAD_GATEWAY, BAD_GATEWAY);
+  const api = await FakeApi.start(t, ...Array<typeof BAD_GATEWAY>(100).fill(BAD_GATEWAY));
   const app = new App({ api: api.url });
-  app.client.patienceMs = 50;
+  app.client.patienceMs = 2_000;
   await names(api.url, "POST /v1/tasks: 502 text/plain, no upstream", app.remote("echo").submit());
-  assert.equal(api.requests.length, 2);
+  assert.ok(api.requests.length >= 2);
 });
 
 test("stream of something else is no stream", async (t) => {

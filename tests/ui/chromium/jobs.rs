@@ -10,22 +10,16 @@ use kafleet::model::record::state::State;
 use kafleet::model::task::Policy;
 use kafleet::model::units::duration::Millis;
 use kafleet::runtime::now_ms;
-use kafleet_testkit::services;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::operator::Operator;
-use super::{COMPLETE, is_in_run, with_browser, with_browser_at};
+use super::{COMPLETE, Turn, is_in_run};
 use crate::api::dead_letters::{LETTER, NewLetter};
 use crate::api::fixture::{DEADLINE, Fleet, eventually, fleet, unfolded};
 use crate::api::why::send_heartbeat_of;
 use crate::cli::client::Dev;
 use crate::ui::shop::{OldTask, Past, TYPES, retrying};
-
-/// Whether the jobs can be done: their fleets are not set up in vain.
-fn has_browser() -> bool {
-    services::address("KAFLEET_TEST_BROWSER").is_some()
-}
 
 /// Fleet with the types of a shop.
 async fn fleet_of_a_shop() -> Fleet {
@@ -54,9 +48,7 @@ const DECLINED: [(&str, &str); 3] = [("order-41", "Ada"), ("order-42", "Ken"), (
 
 #[tokio::test]
 async fn cause_of_failed_tasks_is_read_and_a_kind_retried_with_two_actions() {
-    if !has_browser() {
-        return;
-    }
+    let Some(turn) = Turn::take().await else { return };
     let fleet = fleet_of_a_shop().await;
     for (id, customer) in DECLINED {
         add_order(&fleet, id, customer).await;
@@ -65,7 +57,7 @@ async fn cause_of_failed_tasks_is_read_and_a_kind_retried_with_two_actions() {
     add_order(&fleet, "order-44", "Grace").await;
     fail(&fleet, "order-44:charge", "GatewayTimeout", "no answer within 2 s").await;
     fleet.folded().await;
-    with_browser(&fleet, "job-failures", async |tab| {
+    turn.run(&fleet.base, "job-failures", async |tab| {
         let operator = Operator::at_overview(tab).await;
         operator.reads(&["charge", "PaymentDeclined", "GatewayTimeout"]).await;
         operator.click_in("PaymentDeclined", "Retry…").await;
@@ -83,9 +75,7 @@ async fn cause_of_failed_tasks_is_read_and_a_kind_retried_with_two_actions() {
 
 #[tokio::test]
 async fn reason_of_a_stuck_tree_is_found_with_two_actions() {
-    if !has_browser() {
-        return;
-    }
+    let Some(turn) = Turn::take().await else { return };
     let fleet = fleet_of_a_shop().await;
     for (id, customer) in [("order-41", "Ada"), ("order-42", "Alan")] {
         add_order(&fleet, id, customer).await;
@@ -96,7 +86,7 @@ async fn reason_of_a_stuck_tree_is_found_with_two_actions() {
     fleet.old_event("order-42:charge", 1, Millis::secs(120), Kind::Started).await;
     fleet.old_event("order-42:charge", 1, Millis::secs(110), retrying(error, Some(due_ms), 0)).await;
     fleet.folded().await;
-    with_browser(&fleet, "job-stuck", async |tab| {
+    turn.run(&fleet.base, "job-stuck", async |tab| {
         let operator = Operator::at_overview(tab).await;
         operator.search("alan is:open").await;
         operator.reads(&["order of Alan"]).await;
@@ -145,11 +135,9 @@ async fn fleet_with_flow(incoming: u64, outgoing: u64) -> Fleet {
 
 #[tokio::test]
 async fn health_and_end_of_the_backlog_are_read_without_an_action() {
-    if !has_browser() {
-        return;
-    }
+    let Some(turn) = Turn::take().await else { return };
     let fleet = fleet_with_flow(5, 20).await;
-    with_browser(&fleet, "job-health", async |tab| {
+    turn.run(&fleet.base, "job-health", async |tab| {
         let operator = Operator::at_overview(tab).await;
         operator.reads(&["All is well: 1 worker", "no new error", "echo", "drained in "]).await;
         assert_eq!(operator.actions(), 0);
@@ -159,11 +147,9 @@ async fn health_and_end_of_the_backlog_are_read_without_an_action() {
 
 #[tokio::test]
 async fn growth_of_the_backlog_is_read_without_an_action() {
-    if !has_browser() {
-        return;
-    }
+    let Some(turn) = Turn::take().await else { return };
     let fleet = fleet_with_flow(20, 5).await;
-    with_browser(&fleet, "job-growth", async |tab| {
+    turn.run(&fleet.base, "job-growth", async |tab| {
         let operator = Operator::at_overview(tab).await;
         operator.reads(&["Needs attention", "backlog grows", "will not drain"]).await;
         assert_eq!(operator.actions(), 0);
@@ -173,14 +159,12 @@ async fn growth_of_the_backlog_is_read_without_an_action() {
 
 #[tokio::test]
 async fn type_is_paused_limited_and_resumed_with_six_actions() {
-    if !has_browser() {
-        return;
-    }
+    let Some(turn) = Turn::take().await else { return };
     let fleet = fleet().await;
     fleet.echo("waits").await;
     fleet.folded().await;
     let echo = async || fleet.get::<TypeDocument>("/v1/types/echo").await;
-    with_browser(&fleet, "job-limits", async |tab| {
+    turn.run(&fleet.base, "job-limits", async |tab| {
         let operator = Operator::at_overview(tab).await;
         // From its row, or from its page.
         if !operator.is_offered_in("echo", "Pause…").await {
@@ -207,14 +191,12 @@ async fn type_is_paused_limited_and_resumed_with_six_actions() {
 
 #[tokio::test]
 async fn task_is_found_by_id_name_tag_and_a_part_of_its_id_with_one_action_each() {
-    if !has_browser() {
-        return;
-    }
+    let Some(turn) = Turn::take().await else { return };
     let fleet = fleet_of_a_shop().await;
     add_order(&fleet, "order-42", "Lovelace").await;
     add_order(&fleet, "c2f4e8a1-0b7d-4c11-9a53-77d1a0c9b0aa", "Thompson").await;
     fleet.folded().await;
-    with_browser(&fleet, "job-find", async |tab| {
+    turn.run(&fleet.base, "job-find", async |tab| {
         for (text, found) in [
             ("Lovelace", "order-42"),
             ("tag:shop-order-42", "order-42"),
@@ -246,15 +228,13 @@ index = ["/customer"]
 
 #[tokio::test]
 async fn task_is_found_by_a_param_with_one_action() {
-    if !has_browser() {
-        return;
-    }
+    let Some(turn) = Turn::take().await else { return };
     let dev = Dev::of_types(INDEXED, &["--no-sample"]);
     for (id, customer) in [("order-41", "Ken"), ("order-42", "Ada")] {
         dev.run(&["submit", "order", &json!({"customer": customer}).to_string(), "--id", id]).exits_with(0);
         dev.wait_until_visible(id);
     }
-    with_browser_at(dev.api(), "job-params", async |tab| {
+    turn.run(dev.api(), "job-params", async |tab| {
         let operator = Operator::at_overview(tab).await;
         operator.search("params.customer:Ada").await;
         tab.wait(&format!("location.pathname != '/' && {COMPLETE}")).await;
@@ -268,15 +248,13 @@ async fn task_is_found_by_a_param_with_one_action() {
 #[tokio::test]
 async fn queued_tasks_are_cancelled_safely_with_five_actions() {
     const QUEUED: usize = 200;
-    if !has_browser() {
-        return;
-    }
+    let Some(turn) = Turn::take().await else { return };
     let fleet = fleet().await;
     let tasks: Vec<Value> = (0..QUEUED).map(|n| json!({"type": "echo", "id": format!("t{n}")})).collect();
     let answer = fleet.request(Method::POST, "/v1/batches").json(&tasks).send().await.unwrap();
     assert!(answer.status().is_success());
     fleet.folded().await;
-    with_browser(&fleet, "job-cancel", async |tab| {
+    turn.run(&fleet.base, "job-cancel", async |tab| {
         let operator = Operator::at_overview(tab).await;
         operator.click("200 queued").await;
         tab.wait(&format!("location.pathname == '/tasks' && {COMPLETE}")).await;
@@ -304,9 +282,7 @@ async fn ended_bulk_action(fleet: &Fleet) -> BulkProgress {
 
 #[tokio::test]
 async fn letters_of_a_kind_are_redriven_with_a_changed_param_with_five_actions() {
-    if !has_browser() {
-        return;
-    }
+    let Some(turn) = Turn::take().await else { return };
     let fleet = fleet_of_a_shop().await;
     for (n, (id, customer)) in DECLINED.into_iter().enumerate() {
         add_order(&fleet, id, customer).await;
@@ -324,7 +300,7 @@ async fn letters_of_a_kind_are_redriven_with_a_changed_param_with_five_actions()
         fleet.letter(letter, 0).await;
     }
     fleet.folded().await;
-    with_browser(&fleet, "job-redrive", async |tab| {
+    turn.run(&fleet.base, "job-redrive", async |tab| {
         let operator = Operator::at_overview(tab).await;
         operator.click("Failures").await;
         tab.wait(&format!("location.pathname == '/failures' && {COMPLETE}")).await;
@@ -365,9 +341,7 @@ fn amounts(fleet: &Fleet) -> BTreeMap<i64, usize> {
 
 #[tokio::test]
 async fn today_is_compared_with_yesterday_with_one_action() {
-    if !has_browser() {
-        return;
-    }
+    let Some(turn) = Turn::take().await else { return };
     let fleet = unfolded(ApiConfig::default()).await;
     let yesterday = (0..12).rev().map(|n| (23 * 60 + 10 * n, 20));
     for (minutes, tasks) in yesterday.chain([(10, 5)]) {
@@ -382,7 +356,7 @@ async fn today_is_compared_with_yesterday_with_one_action() {
     fleet.log_clock.set_age(Millis::secs(0));
     fleet.track();
     fleet.folded().await;
-    with_browser(&fleet, "job-compare", async |tab| {
+    turn.run(&fleet.base, "job-compare", async |tab| {
         let operator = Operator::at_overview(tab).await;
         operator.click("yesterday").await;
         tab.wait(&format!("location.search.includes('compare=yesterday') && {COMPLETE}")).await;

@@ -7,7 +7,7 @@ use futures::FutureExt;
 use kafleet::documents::Status;
 use kafleet_testkit::services;
 use serde_json::json;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::api::fixture::{Fleet, eventually};
 use driver::Driver;
@@ -75,19 +75,38 @@ pub async fn with_browser(fleet: &Fleet, name: &str, case: impl AsyncFnOnce(&Tab
 
 /// Runs a case on the API at an address.
 pub async fn with_browser_at(base: &str, name: &str, case: impl AsyncFnOnce(&Tab)) {
-    let Some(folder) = services::address("KAFLEET_TEST_BROWSER") else { return };
-    let _turn = TURNS.acquire().await.unwrap();
-    let tab = Tab { driver: Driver::start(Path::new(&folder)).await, base: base.to_owned() };
-    tab.resize(WIDE).await;
-    let outcome = AssertUnwindSafe(case(&tab)).catch_unwind().await;
-    let errors = tab.driver.console_errors().await;
-    if outcome.is_err() {
-        tab.screenshot(&format!("failed-{name}")).await;
+    if let Some(turn) = Turn::take().await {
+        turn.run(base, name, case).await;
     }
-    if let Err(panic) = outcome {
-        std::panic::resume_unwind(panic);
+}
+
+/// One of the browsers that may run at a time. A fleet whose tasks must not grow old is set up after the wait for it.
+pub struct Turn {
+    folder: String,
+    _permit: SemaphorePermit<'static>,
+}
+
+impl Turn {
+    /// Waits for a browser, if there is one.
+    pub async fn take() -> Option<Self> {
+        let folder = services::address("KAFLEET_TEST_BROWSER")?;
+        Some(Self { folder, _permit: TURNS.acquire().await.unwrap() })
     }
-    assert!(errors.is_empty(), "{name}: {errors:#?}");
+
+    /// Runs a case, like [`with_browser`].
+    pub async fn run(&self, base: &str, name: &str, case: impl AsyncFnOnce(&Tab)) {
+        let tab = Tab { driver: Driver::start(Path::new(&self.folder)).await, base: base.to_owned() };
+        tab.resize(WIDE).await;
+        let outcome = AssertUnwindSafe(case(&tab)).catch_unwind().await;
+        let errors = tab.driver.console_errors().await;
+        if outcome.is_err() {
+            tab.screenshot(&format!("failed-{name}")).await;
+        }
+        if let Err(panic) = outcome {
+            std::panic::resume_unwind(panic);
+        }
+        assert!(errors.is_empty(), "{name}: {errors:#?}");
+    }
 }
 
 impl Tab {
