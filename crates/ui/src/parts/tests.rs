@@ -248,3 +248,41 @@ fn progress_with_figures_is_a_bar_with_the_rest() {
     );
     assert!(!block(serde_json::json!({"done": 0, "total": 6})).0.contains("left"), "nothing is known of its speed");
 }
+
+/// Sources of the pages and their parts, with their paths.
+fn sources() -> Vec<(std::path::PathBuf, String)> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let files = ["pages", "parts"].map(|name| std::fs::read_dir(folder.join(name)).unwrap());
+    let paths = files.into_iter().flatten().map(|entry| entry.unwrap().path());
+    let is_source = |path: &std::path::PathBuf| path.is_file() && !path.ends_with("tests.rs");
+    paths.filter(is_source).map(|path| (path.clone(), std::fs::read_to_string(&path).unwrap())).collect()
+}
+
+#[test]
+fn counts_are_followed_by_a_noun_in_the_right_number() {
+    for (path, text) in sources() {
+        for noun in ["tasks", "workers", "attempts", "records", "children", "types", "errors", "partitions"] {
+            for before in ["", "open ", "failed ", "queued "] {
+                let plural = format!(")) \" {before}{noun}");
+                assert!(!text.contains(&plural), "use `counted` for `{plural}` in {}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn dashes_of_missing_values_are_those_that_cards_leave_out() {
+    for (path, text) in sources() {
+        let is_plain = |line: &&str| line.contains("{ \"–\" }") && !line.contains("span.quiet");
+        let lines: Vec<&str> = text.lines().filter(is_plain).collect();
+        assert!(lines.is_empty() && !text.contains("unwrap_or(\"–\")"), "{lines:?} in {}", path.display());
+    }
+}
+
+#[test]
+fn errors_in_lists_show_code_as_code() {
+    for (path, text) in sources() {
+        let raw = "span.error { (first_line(";
+        assert!(!text.contains(raw), "use `prose` for the text of an error instead of `{raw}` in {}", path.display());
+    }
+}
