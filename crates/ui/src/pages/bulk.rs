@@ -161,7 +161,7 @@ fn request_form(
     let default = default_limit(preview.changing).to_string();
     let limit = visit.entered.get("limit").unwrap_or(&default);
     let form = Form {
-        effect: effect_of(visit, selection, preview, effect),
+        effect: effect_of(selection, preview, effect),
         inputs: order_inputs(visit, selection, preview.changing, limit),
         danger: selection.action == BulkAction::Cancel,
         beside: (!preview.tasks.is_empty()).then(|| sample(&visit.view, preview, selection.is_redrive())),
@@ -194,8 +194,7 @@ fn order_inputs(visit: &Visit, selection: &Selection, changing: u64, limit: &str
     inputs
 }
 
-fn effect_of(visit: &Visit, selection: &Selection, preview: &BulkPreview, effect: &str) -> Markup {
-    let view = &visit.view;
+fn effect_of(selection: &Selection, preview: &BulkPreview, effect: &str) -> Markup {
     let noun = if selection.is_redrive() { "records" } else { "tasks" };
     html! {
         @if let Some(words) = selection.in_words(preview) { p.quiet { (prose(&words)) } }

@@ -161,7 +161,7 @@ fn attempt_after_a_wait_or_an_interruption_has_a_row_of_its_own() {
     let rows = rows_of(events, None);
     let outcomes: Vec<&str> = ["waited", "interrupted", "succeeded", "running", "failed"]
         .into_iter()
-        .filter(|outcome| rows.contains(&format!(">{outcome}</span>")))
+        .filter(|outcome| rows.contains(&format!("{outcome}</span>")))
         .collect();
     assert_eq!(outcomes, ["waited", "interrupted", "succeeded"]);
     assert!(rows.contains("2.0 s") && rows.contains("3.0 s") && rows.contains("1.0 s"), "{rows}");
