@@ -55,6 +55,8 @@ fn colors_have_enough_contrast() {
             assert!(contrast(of("on-accent"), of(accent)) >= 4.5, "{selector}: buttons in {accent}");
         }
     }
+    let danger = color(&colors(":root")["danger"]);
+    assert!(contrast(color("#ffffff"), danger) >= 4.8, "buttons of actions that cannot be undone");
 }
 
 /// Selectors of links that are no text: the navigation, tabs, numbers of lines.

@@ -207,7 +207,7 @@ async fn charts_show_what_was_opened_and_ended() {
     let browser = Browser::new(&fleet);
     for path in ["/", "/types/echo"] {
         let page = browser.open(path).await;
-        page.has(&["aria-label=\"Ended: succeeded 0 to 1, failed 0 to 1\"", "As a table, by 1m"]);
+        page.has(&["aria-label=\"Ended: succeeded 0 to 1, failed 0 to 1\"", "As a table, by minute"]);
         for range in ["3h", "24h", "7d", "30d"] {
             let page = browser.open(&format!("{path}?range={range}")).await;
             page.has(&[

@@ -196,7 +196,7 @@ async fn dead_letters_are_filtered_and_counted_in_the_title_of_the_failures() {
     }
     let browser = Browser::new(&fleet);
     let page = browser.open("/dead-letters").await;
-    page.has(&["of no failed task", "value=\"echo:0:0\"", "value=\"resize:0:0\""]).lacks(&["looked at"]);
+    page.has(&["without a failed task", "value=\"echo:0:0\"", "value=\"resize:0:0\""]).lacks(&["looked at"]);
     browser.open("/dead-letters?type=echo").await.has(&["Redrive matching…"]).lacks(&["value=\"resize:0:0\""]);
     browser.open("/dead-letters?kind=KeyError").await.has(&["No unresolved dead letter matches these filters."]);
     browser.open("/dead-letters?without_failure=true").await.has(&["--without-failure", "value=\"resize:0:0\""]);

@@ -90,14 +90,18 @@ impl FlowDocument {
     }
 }
 
-/// Rate with one decimal below 10.
+/// Rate with one decimal below 10, and with thousands separators.
 pub fn rate(rate: f64) -> String {
-    let text = format!("{rate:.1}");
-    match text.strip_suffix(".0") {
-        Some(whole) => whole.to_owned(),
-        None if rate >= 10.0 => format!("{rate:.0}"),
-        None => text,
-    }
+    let text = if rate < 10.0 { format!("{rate:.1}") } else { format!("{rate:.0}") };
+    let whole = text.strip_suffix(".0").unwrap_or(&text);
+    if rate >= 1_000.0 { grouped(whole) } else { whole.to_owned() }
+}
+
+/// Digits in groups of three.
+fn grouped(digits: &str) -> String {
+    let starts_group = |n: usize| n > 0 && (digits.len() - n).is_multiple_of(3);
+    let groups = digits.chars().enumerate().map(|(n, digit)| (starts_group(n), digit));
+    groups.flat_map(|(is_start, digit)| is_start.then_some(',').into_iter().chain([digit])).collect()
 }
 
 /// Estimated duration in its largest unit, at least a second.
@@ -133,6 +137,7 @@ mod tests {
         );
         assert_eq!(flow(0.0, 0.0, FlowVerdict::Unknown, None).verdict_text(), "unknown, the type is new");
         assert_eq!(flow(1.0, 1.0, FlowVerdict::KeepingUp, None).verdict_text(), "keeping up");
+        assert_eq!([0.25, 9.96, 173.4, 6_000.0, 1_234_567.0].map(rate), ["0.2", "10", "173", "6,000", "1,234,567"]);
         assert_eq!([1, 59_001, 3_600_000, 90_000_000].map(about), ["1 s", "60 s", "1 h", "2 d"]);
     }
 }

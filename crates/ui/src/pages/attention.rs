@@ -12,7 +12,7 @@ use maud::{Markup, html};
 
 use super::changes::requested_by;
 use super::types::Figures;
-use crate::parts::failures::{group_query, is_back, is_new, kind_text};
+use crate::parts::failures::{group_query, is_back, is_new, kind_text, newest_message};
 use crate::parts::state::label;
 use crate::parts::tasks::{type_link, worker_link};
 use crate::parts::times::{millis, time};
@@ -74,8 +74,8 @@ impl Warnings<'_> {
         items
     }
 
-    /// Sentence for a fleet without troubles. `None` if something could not be read.
-    pub(super) fn all_is_well(&self, figures: &Figures) -> Option<String> {
+    /// Sentence for a fleet without troubles, and whether it has workers. `None` if something could not be read.
+    pub(super) fn all_is_well(&self, figures: &Figures) -> Option<(String, bool)> {
         let types = self.types?;
         let _ = (self.schedules?, self.kills?, self.failures?, self.projected_to?);
         let alive = self.workers.workers.iter().filter(|worker| worker.state == WorkerState::Alive).count() as u64;
@@ -85,22 +85,23 @@ impl Warnings<'_> {
         } else {
             format!("backlog {}", count(waiting().map(|listed| listed.backlog).sum::<u64>()))
         };
-        Some(match alive {
+        let text = match alive {
             0 => format!("No worker runs; {backlog}, no new error"),
             alive => format!("All is well: {}, {backlog}, no new error", counted(alive, "worker", "workers")),
-        })
+        };
+        Some((text, alive > 0))
     }
 }
 
-pub(super) fn attention(items: &[Trouble], all_is_well: Option<String>) -> Markup {
+pub(super) fn attention(items: &[Trouble], all_is_well: Option<(String, bool)>) -> Markup {
     html! {
         @if !items.is_empty() {
             section.panel.attention #attention {
                 h2 { "Needs attention" }
                 ul.plain { @for item in items { li { (item.text) } } }
             }
-        } @else if let Some(text) = all_is_well {
-            p.panel.well #attention { (text) }
+        } @else if let Some((text, has_workers)) = all_is_well {
+            p.panel.well[has_workers] #attention { (text) }
         }
     }
 }
@@ -163,7 +164,7 @@ fn new_error(view: &View, group: &FailureGroup, since_ms: i64) -> Markup {
         " in " (counted(group.count, "task", "tasks"))
         @if is_back(group) { " back since " } @else { " since " }
         (time(&group.first))
-        ", such as " (prose(&first_line(&group.text, 120)))
+        ", such as " (prose(&first_line(newest_message(group), 120)))
         @if view.may(Role::Operate) {
             " " a href=(view.url_with("/bulk/new", &[("action", "retry"), ("q", &group_query(group))])) { "Retry…" }
         }
@@ -193,7 +194,7 @@ fn type_troubles(view: &View, task_type: &TypeDocument, requests: Option<&Audit>
     match &task_type.worker_totals {
         Some(totals) => items.extend(worker_troubles(view, &task_type.name, &link, totals)),
         None if task_type.topic && task_type.backlog > 0 => items.push(Trouble::bad(html! {
-            (label("bad", "✘\u{fe0e} no worker")) " takes " (link) ": " (count(task_type.backlog)) " tasks are queued"
+            (label("bad", "✘\u{fe0e} no worker")) " takes " (link) ": " (counted(task_type.backlog, "task is queued", "tasks are queued"))
         })),
         None => {}
     }
@@ -305,7 +306,7 @@ mod tests {
         };
         let figures = Figures { minutes: BTreeMap::new(), queues: BTreeMap::new() };
         let well = warnings.all_is_well(&figures);
-        assert_eq!(well.as_deref(), Some("All is well: 4 workers, lag 0, no new error"));
+        assert_eq!(well, Some(("All is well: 4 workers, lag 0, no new error".to_owned(), true)));
         assert_eq!(Warnings { failures: None, ..warnings }.all_is_well(&figures), None);
     }
 

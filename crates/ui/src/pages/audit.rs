@@ -95,7 +95,7 @@ fn filter(view: &View, fields: &Fields) -> Markup {
             (Input::new("action", "Action", fields.get("action")).suggestions(&actions).render())
             (Input::new("target", "Target", fields.get("target")).hint("a part of it").render())
             (Input::new("from", "From", fields.get("from")).hint(&time_hint(view)).render())
-            (Input::new("to", "To", fields.get("to")).render())
+            (Input::new("to", "To", fields.get("to")).hint(&time_hint(view)).render())
             (filter_buttons(is_filtered.then(|| view.url("/audit")).as_deref()))
         }
     }

@@ -23,7 +23,7 @@ use crate::parts::state::pill;
 use crate::parts::table::cards;
 use crate::parts::tasks::type_link;
 use crate::parts::times::optional_time;
-use crate::parts::{View, count, counted, encoded, first_line, prose, visible};
+use crate::parts::{View, count, counted, encoded, first_line, optional_text, prose, visible};
 use crate::visit::{Body, PageAnswer, Redirect, Visit, after_position, from_kafka, scan_time, stored};
 
 /// Actions with their names and their effects.
@@ -77,7 +77,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError
 
 fn listed(view: &View, tasks: &[Status]) -> Markup {
     let rows: Vec<Markup> = tasks.iter().map(|task| row(view, task)).collect();
-    cards(&["Action", "Tasks", "#Done", "By", "Reason", "When"], &rows)
+    cards(&["Action", "Tasks", "#Done", "By", "Reason", "Requested"], &rows)
 }
 
 fn row(view: &View, task: &Status) -> Markup {
@@ -89,7 +89,7 @@ fn row(view: &View, task: &Status) -> Markup {
             td { (pill(task.state)) " " a href=(view.url(&bulk_path(&task.id))) title=(first_line(title, 400)) { (action) } }
             td.message { @if let Some(options) = &options { (prose(&first_line(&search_in_words(options), 160))) } }
             td.number { (count(progress.done)) }
-            td { (visible(task.fields.creator.as_deref().unwrap_or("–"))) }
+            td { (optional_text(task.fields.creator.as_deref())) }
             td.message { (first_line(options.and_then(|options| options.reason).as_deref().unwrap_or_default(), 120)) }
             td.time { (optional_time(task.created_at.as_deref().or(task.seen_at.as_deref()))) }
         }
@@ -161,9 +161,10 @@ fn request_form(
     let default = default_limit(preview.changing).to_string();
     let limit = visit.entered.get("limit").unwrap_or(&default);
     let form = Form {
-        effect: effect_of(visit, selection, preview, effect),
+        effect: effect_of(selection, preview, effect),
         inputs: order_inputs(visit, selection, preview.changing, limit),
         danger: selection.action == BulkAction::Cancel,
+        beside: (!preview.tasks.is_empty()).then(|| sample(&visit.view, preview, selection.is_redrive())),
         back: if selection.is_redrive() { "/failures" } else { "/bulk" }.to_owned(),
         commands: vec![selection.command(limit), curl("POST", "/v1/bulk", Some(RawJson::of_plain(document).text()))],
         title: String::new(),
@@ -193,8 +194,7 @@ fn order_inputs(visit: &Visit, selection: &Selection, changing: u64, limit: &str
     inputs
 }
 
-fn effect_of(visit: &Visit, selection: &Selection, preview: &BulkPreview, effect: &str) -> Markup {
-    let view = &visit.view;
+fn effect_of(selection: &Selection, preview: &BulkPreview, effect: &str) -> Markup {
     let noun = if selection.is_redrive() { "records" } else { "tasks" };
     html! {
         @if let Some(words) = selection.in_words(preview) { p.quiet { (prose(&words)) } }
@@ -205,7 +205,6 @@ fn effect_of(visit: &Visit, selection: &Selection, preview: &BulkPreview, effect
         }
         (unchanged(preview))
         p { (prose(effect)) }
-        @if !preview.tasks.is_empty() { (sample(view, preview, selection.is_redrive())) }
     }
 }
 
@@ -235,8 +234,13 @@ fn sample(view: &View, preview: &BulkPreview, are_letters: bool) -> Markup {
         &["State", "Task", "Type", "Error"]
     };
     html! {
-        @if preview.changing > rows.len() as u64 { p.quiet { "The first " (rows.len()) " that would change:" } }
-        (cards(columns, &rows))
+        section.panel {
+            h2 {
+                "Would change"
+                @if preview.changing > rows.len() as u64 { " " span.quiet { "the first " (rows.len()) } }
+            }
+            (cards(columns, &rows))
+        }
     }
 }
 
@@ -252,7 +256,7 @@ fn sample_row(view: &View, task: &BulkSample) -> Markup {
                 @if let Some(name) = &task.name { span.name { (first_line(name, 60)) } }
             }
             td { (type_link(view, task.task_type.as_deref())) }
-            td.message { @if let Some(error) = &task.error { span.error { (first_line(error, 120)) } } }
+            td.message { @if let Some(error) = &task.error { span.error { (prose(&first_line(error, 120))) } } }
             @if let Some(letter) = &task.letter { td.id { (letter_link(view, letter)) } }
         }
     }

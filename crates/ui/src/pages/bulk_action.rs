@@ -32,7 +32,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     let now = stored(changed_tasks(visit, &progress)).await;
     let main = html! {
         (head(view, &status, &options))
-        (specification(&status, &options))
+        (specification(view, &status, &options))
         (outcome(&status, &progress))
         (present_states(view, &options, &progress, now))
         (refusals(view, &options, &progress))
@@ -88,26 +88,31 @@ fn head(view: &View, status: &Status, options: &BulkOptions) -> Markup {
                 @if view.may(Role::Operate) && is_open {
                     a.button href=(view.below_task(&status.id, "cancel")) data-dialog { "Cancel…" }
                 }
-                a.button href=(view.task(&status.id)) { "Its task" }
             }
         }
     }
 }
 
-fn specification(status: &Status, options: &BulkOptions) -> Markup {
+fn specification(view: &View, status: &Status, options: &BulkOptions) -> Markup {
     let at = |text: &Option<String>| text.as_deref().map(time);
     html! {
         section.panel {
             (facts(&[
                 ("Tasks", Some(prose(&search_in_words(options)))),
-                ("Search", text(visible(&options.selection()))),
+                ("Search", Some(code(&options.selection()))),
                 ("Changed params", options.patch.as_ref().map(|patch| code(&visible(patch.text())))),
                 ("By", options.by.as_deref().and_then(|by| text(visible(by)))),
                 ("Reason", options.reason.as_deref().and_then(|reason| text(visible(reason)))),
                 ("Limit", text(counted(options.limit, "task", "tasks"))),
                 ("Requested", at(&status.created_at)),
                 ("Ended", at(&status.ended_at)),
-                ("Task", text(format!("{} of the type {}", status.id, status.task_type.as_deref().unwrap_or_default()))),
+                (
+                    "Task",
+                    Some(html! {
+                        a href=(view.task(&status.id)) { code { (status.id) } }
+                        @if let Some(name) = &status.task_type { span.quiet { " of type " (name) } }
+                    }),
+                ),
             ]))
         }
     }
@@ -125,8 +130,9 @@ fn outcome(status: &Status, progress: &BulkProgress) -> Markup {
                 (State::Failed, "refused", *refused),
             ]))
             p {
-                strong { (count(done)) " done" } ", " (count(skipped)) " skipped, as the action does not apply to them, "
-                (count(refused)) " refused"
+                strong { (count(done)) " done" } ", " (count(skipped)) " skipped"
+                @if *skipped > 0 { ", as the action does not apply to " @if *skipped == 1 { "it" } @else { "them" } }
+                ", " (count(refused)) " refused"
             }
             @if let Some(error) = &status.error { p.error { (visible(&error.message)) } }
         }

@@ -101,8 +101,8 @@ fn task_link(view: &View, id: &str, run: Option<u32>, now: Option<&Status>) -> M
         @if let Some(run) = run { span.quiet { ", run " (run) } }
         @match now {
             Some(status) => {
-                " " span.quiet { "now" } " " (pill(status.state)) @if Some(status.run)
-                != run { span.quiet { " in run " (status.run) } }
+                span.quiet { ", now" } " " (pill(status.state))
+                @if Some(status.run) != run { span.quiet { " in run " (status.run) } }
             }
             None => { span.quiet { ", not retained" } }
         }

@@ -109,7 +109,7 @@ fn choices(visit: &Visit, filters: &[(&str, &str)]) -> Markup {
         nav.ranges aria-label="letters" {
             a href=(all) aria-current=[(!is_without).then_some("page")] { "all" }
             a href=(without) aria-current=[is_without.then_some("page")]
-                title="Records that are not tasks, and tasks whose record has been removed" { "of no failed task" }
+                title="Records that are not tasks, and tasks whose record has been removed" { "without a failed task" }
         }
     }
 }

@@ -126,7 +126,7 @@ impl FailuresPage<'_> {
         let groups = [("", "by error"), ("root", "by root")];
         html! {
             @if self.query.by != FailuresBy::Root { (uncounted_letters(self.failures)) }
-            div.head {
+            div.head.choices {
                 (self.choice("since", "range", "all", &RANGES.map(|range| (range, range))))
                 (self.choice(WITH_LETTERS, "dead letters", "", &[("", "all errors"), ("true", "with dead letters")]))
                 (self.choice("by", "groups", "", &groups))

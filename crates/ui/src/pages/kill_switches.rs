@@ -17,7 +17,7 @@ use crate::parts::state::pill;
 use crate::parts::table::cards;
 use crate::parts::tasks::type_link;
 use crate::parts::times::time;
-use crate::parts::{View, count, counted, encoded, visible};
+use crate::parts::{View, count, counted, encoded, optional_text, visible};
 use crate::visit::{Body, PageAnswer, Redirect, Visit, from_kafka, scan_time, stored};
 
 pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -59,7 +59,7 @@ fn row(view: &View, kill: &KillSwitchDocument) -> Markup {
                 }
             }
             td.time { (time(&kill.since)) }
-            td { (visible(kill.by.as_deref().unwrap_or("–"))) }
+            td { (optional_text(kill.by.as_deref())) }
             td.message { (visible(kill.reason.as_deref().unwrap_or_default())) }
             td.action {
                 @if view.may(Role::Operate) {

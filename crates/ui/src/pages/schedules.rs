@@ -172,7 +172,7 @@ fn next_times(schedule: &ScheduleDocument) -> Markup {
 pub(super) fn time_in_zone(at: &str, zone: Option<&str>) -> Markup {
     html! {
         (time(at))
-        @if let Some(there) = zoned(at, zone.unwrap_or("UTC")) { span.quiet { ", there " (there) } }
+        @if let Some(there) = zoned(at, zone.unwrap_or("UTC")) { span.quiet { " · " (there) } }
     }
 }
 

@@ -54,7 +54,7 @@ fn properties(visit: &Visit, system: &SystemDocument, partitions: usize) -> Vec<
         ("This api", text(&system.version)),
         ("Started", Some(time(&system.started_at))),
         (
-            "Workers",
+            "Worker versions",
             Some(html! { @if versions.is_empty() { span.quiet { "none" } } @else { (visible(&versions.join(", "))) } }),
         ),
         ("Fold version", Some(html! { (system.fold_version) span.quiet { " of this build" } })),
@@ -66,7 +66,7 @@ fn properties(visit: &Visit, system: &SystemDocument, partitions: usize) -> Vec<
             "Control topic",
             Some(html! { code { (system.control_topic) } ", read to offset " (count(system.control_read_to)) }),
         ),
-        ("Open trees", Some(html! { "at most " (duration(system.max_tree_age_ms)) " old" })),
+        ("Open trees", Some(html! { "at most " (duration(system.max_tree_age_ms).trim_end_matches(" 0 h")) " old" })),
     ]
 }
 

@@ -264,7 +264,7 @@ fn values(view: &View, status: &Status, params: Result<Arc<Params>, ApiError>) -
                 }
             }
             Err(error) => {
-                section.panel #params { h2 { "Params" } p.quiet { (visible(&error.document().detail)) } }
+                section.panel #params { h2 { "Params" } p.quiet { (prose(&error.document().detail)) } }
             }
         }
     }
@@ -272,17 +272,21 @@ fn values(view: &View, status: &Status, params: Result<Arc<Params>, ApiError>) -
 
 fn children_block(view: &View, status: &Status, children: Result<TaskPage, ApiError>) -> Markup {
     let counts = in_order(&status.children.by_state);
+    let is_deep = status.tree.total > status.children.total + 1;
     html! {
         @if status.children.total > 0 {
             section.panel #children {
                 h2 {
                     "Children " span.quiet {
-                        (count(status.children.total)) ", " (counted(status.tree.total - 1, "task", "tasks")) " below in all"
+                        (count(status.children.total))
+                        @if is_deep { ", " (counted(status.tree.total - 1, "task", "tasks")) " below in all" }
                     }
                 }
-                p.quiet { "The whole tree:" }
-                (tree_bar(&status.tree))
-                p.quiet { "The " (counted(status.children.total, "child", "children")) ":" }
+                @if is_deep {
+                    p.quiet { "The whole tree:" }
+                    (tree_bar(&status.tree))
+                    p.quiet { "The " (counted(status.children.total, "child", "children")) ":" }
+                }
                 (state_bar(&status.children.by_state))
                 (state_counts(&counts, |state| view.search(&search_text(&[("under", &status.id), ("state", state.name())]))))
                 (first_children(view, &status.id, children))
@@ -391,7 +395,7 @@ fn attachment_row(view: &View, id: &str, attachment: &AttachmentDocument) -> Mar
         tr {
             td { a href=(view.below_task(id, &page)) download=(attachment.name) { (attachment.name) } }
             td { (attachment.media) }
-            td.number title={ (count(attachment.bytes)) " bytes" } { (bytes_text(attachment.bytes.into())) }
+            td.number title=(counted(attachment.bytes.into(), "byte", "bytes")) { (bytes_text(attachment.bytes.into())) }
             td.time { (time(&attachment.at)) }
         }
     }

@@ -14,7 +14,7 @@ use crate::parts::form::{Form, checkbox, reason};
 use crate::parts::state::pill;
 use crate::parts::tasks::type_link;
 use crate::parts::times::time;
-use crate::parts::{View, count, counted, first_line, task_path};
+use crate::parts::{View, count, counted, first_line, prose, task_path};
 use crate::visit::{PageAnswer, Redirect, Visit, after_position, stored};
 
 /// Action on a task with a reason.
@@ -44,8 +44,8 @@ pub(super) fn subject(view: &View, status: &Status) -> Markup {
                 ("State", Some(pill(status.state))),
                 ("Type", Some(type_link(view, status.task_type.as_deref()))),
                 ("Created", status.created_at.as_deref().map(time)),
-                ("Tasks of its tree", Some(html! { (count(status.tree.total)) })),
-                ("Error", status.error.as_ref().map(|error| html! { span.error { (first_line(&error.text(), 200)) } })),
+                ("Tree", Some(html! { (counted(status.tree.total, "task", "tasks")) })),
+                ("Error", status.error.as_ref().map(|error| html! { span.error { (prose(&first_line(&error.text(), 200))) } })),
             ]))
         }
     }
@@ -104,7 +104,7 @@ fn cancel_effect(open: u64) -> Markup {
     html! {
         @if open == 0 { p { "It has already ended: there is nothing to cancel." } }
         @else { p {
-            "Cancels the task and everything below it: " strong { (count(open)) } " open tasks. Waiting tasks end at \
+            "Cancels the task and everything below it: " strong { (counted(open, "open task", "open tasks")) } ". Waiting tasks end at \
              once, running attempts receive a request to stop. A cancelled task can be retried."
         } }
     }
@@ -186,8 +186,9 @@ fn retry_failed_effect(status: &Status) -> Markup {
     html! {
         p {
             "Runs those tasks of the tree again that have themselves failed, expired or been cancelled. "
-            (count(status.tree.failed)) " of " (count(status.tree.total)) " tasks count as failed; those that failed \
-             only through a task below them are not run again."
+            (count(status.tree.failed)) " of " (counted(status.tree.total, "task", "tasks"))
+            @if status.tree.failed == 1 { " counts" } @else { " count" }
+            " as failed; those that failed only through a task below them are not run again."
         }
     }
 }

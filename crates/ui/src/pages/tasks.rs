@@ -370,7 +370,7 @@ fn summary(page: &TaskPage, is_first: bool, looked: u64) -> Markup {
         p.quiet title=(source_name(page.source)) {
             (scope(page, is_first))
             @if page.scanned.is_some() {
-                "; looked at " (count(looked)) " tasks"
+                "; looked at " (counted(looked, "task", "tasks"))
                 @if let Some(to) = page.scanned_to.as_deref().filter(|_| page.stopped_early || page.next.is_some()) {
                     ", back to " (time(to))
                 }

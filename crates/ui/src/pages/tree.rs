@@ -214,11 +214,12 @@ fn unstarted_block(view: &View, unstarted: &[UnstartedContinuation]) -> Markup {
 
 fn summary(view: &View, status: &Status, path: &[Status]) -> Markup {
     let counts = in_order(&status.children.by_state);
+    let is_deep = status.tree.total > status.children.total + 1;
     html! {
         section.panel {
             p { (totals(status)) }
             @if path.len() > 1 { (path_line(view, path)) }
-            @if status.tree.total > 1 { (tree_bar(&status.tree)) }
+            @if is_deep { (tree_bar(&status.tree)) }
             @if !counts.is_empty() {
                 p.quiet { (counted(status.children.total, "child", "children")) ":" }
                 (state_bar(&status.children.by_state))

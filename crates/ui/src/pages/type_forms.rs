@@ -11,10 +11,10 @@ use super::types::{condition_label, find};
 use super::{form, form_page};
 use crate::parts::bar::usage;
 use crate::parts::command::{curl, quoted};
-use crate::parts::count;
-use crate::parts::facts::facts;
+use crate::parts::facts::{codes, facts};
 use crate::parts::form::{Form, reason};
 use crate::parts::limits::{limits_line, pause_text, scope_name};
+use crate::parts::{count, counted};
 use crate::visit::{PageAnswer, Redirect, Visit, document};
 
 fn type_form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> Form<'a> {
@@ -28,8 +28,8 @@ pub(in super::super) async fn show_pause(visit: &Visit) -> Result<PageAnswer, Ap
     Ok(form_page(&Form {
         effect: html! {
             p {
-                "No worker starts a task of " code { (name) } " until it is resumed: " (count(task_type.backlog))
-                " are queued or running. Running attempts continue."
+                "No worker starts a task of " code { (name) } " until it is resumed: " (backlog_text(&task_type))
+                ". Running attempts continue."
             }
         },
         inputs: vec![reason(visit.value("reason"))],
@@ -52,7 +52,7 @@ pub(in super::super) async fn show_resume(visit: &Visit) -> Result<PageAnswer, A
     let name = &visit.segment;
     Ok(form_page(&Form {
         effect: html! {
-            p { "Workers start tasks of " code { (name) } " again: " (count(task_type.backlog)) " are queued or running." }
+            p { "Workers start tasks of " code { (name) } " again: " (backlog_text(&task_type)) "." }
             @if let Some(paused) = &task_type.paused { p { "Paused " (pause_text(paused)) } }
         },
         beside: Some(present(&task_type)),
@@ -103,7 +103,7 @@ pub(super) fn limits_panel(visit: &Visit, task_type: &TypeDocument) -> Markup {
     html! {
         section.panel #limits {
             h2 { "Limits" }
-            form method="post" action=(visit.view.url(&format!("/types/{}/limits", task_type.name))) {
+            form.line method="post" action=(visit.view.url(&format!("/types/{}/limits", task_type.name))) {
                 (limits_line(limits, &limit_values(visit, limits)))
                 div.sentence { label { "reason " input name="reason" maxlength="400" autocomplete="off"; } }
                 div.buttons {
@@ -128,6 +128,11 @@ fn reset_button() -> Markup {
     html! { button type="submit" name="reset" value="yes" formnovalidate { "Reset to the configuration" } }
 }
 
+/// Tasks that an action on the type concerns.
+fn backlog_text(task_type: &TypeDocument) -> String {
+    counted(task_type.backlog, "task is queued or running", "tasks are queued or running")
+}
+
 /// Present state of a type, beside its forms.
 fn present(task_type: &TypeDocument) -> Markup {
     html! {
@@ -136,10 +141,10 @@ fn present(task_type: &TypeDocument) -> Markup {
             (facts(&[
                 ("Condition", Some(condition_label(task_type))),
                 ("Paused", task_type.paused.as_ref().map(pause_text)),
-                ("Queued or running", Some(html! { (count(task_type.backlog)) })),
+                ("Backlog", Some(html! { (count(task_type.backlog)) span.quiet { " queued or running" } })),
                 ("Slots", task_type.worker_totals.as_ref().map(|totals| usage(totals.in_flight, totals.slots))),
                 ("Limits", Some(limits_text(&task_type.limits))),
-                ("Kill switches", (!task_type.kills.is_empty()).then(|| html! { (task_type.kills.join(", ")) })),
+                ("Kill switches", codes(&task_type.kills)),
             ]))
         }
     }

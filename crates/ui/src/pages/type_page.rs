@@ -40,7 +40,7 @@ use crate::parts::statistics::ms_text;
 use crate::parts::table::table;
 use crate::parts::tasks::{state_counts, task_table, worker_link};
 use crate::parts::times::time;
-use crate::parts::{View, count, search_text, visible};
+use crate::parts::{View, count, counted, search_text, visible};
 use crate::visit::{Body, PageAnswer, Visit, from_kafka, scan_time, stored};
 
 const DAY_MS: i64 = 24 * 3_600_000;
@@ -148,18 +148,26 @@ fn properties(task_type: &TypeDocument, queue: Option<&Result<Arc<QueueDocument>
                 ("Paused", task_type.paused.as_ref().map(pause_text)),
                 ("Open", Some(html! { (count(open_of(&task_type.counts))) })),
                 ("Backlog", Some(html! { (count(task_type.backlog)) span.quiet { " queued or running" } })),
-                ("Flow", task_type.flow.as_ref().map(flow_text)),
-                ("Lag", queue.map(|queue| html! { (lag(queue.lag, queue.at_most)) span.quiet { " unfinished records: in Kafka, and not finished by a worker" } })),
+                ("Lag", queue.map(|queue| lag_text(queue))),
                 ("Oldest", queue.and_then(|queue| Some(age(queue.oldest_at.as_deref()?, queue.oldest_at_least)))),
                 ("Slots", task_type.worker_totals.as_ref().map(|totals| usage(totals.in_flight, totals.slots))),
                 ("Limits", Some(limits_text(&task_type.limits))),
                 ("Circuit", task_type.circuit.as_ref().map(circuit_text)),
-                ("Kill switches", (!task_type.kills.is_empty()).then(|| html! { (task_type.kills.join(", ")) })),
+                ("Kill switches", codes(&task_type.kills)),
                 ("Searched params", codes(&task_type.declared.index)),
                 ("Masked", codes(&task_type.declared.mask)),
                 ("Refused partitions", refused(task_type)),
+                ("Flow", task_type.flow.as_ref().map(flow_text)),
             ]))
         }
+    }
+}
+
+/// Records in Kafka that no worker has finished.
+fn lag_text(queue: &QueueDocument) -> Markup {
+    html! {
+        @if queue.lag == 0 { "0" } @else { (lag(queue.lag, queue.at_most)) }
+        span.quiet { @if queue.lag == 1 { " unfinished record" } @else { " unfinished records" } }
     }
 }
 
@@ -182,8 +190,8 @@ fn refused(task_type: &TypeDocument) -> Option<Markup> {
 
 pub(super) fn limits_text(limits: &TypeLimits) -> Markup {
     let mut parts = Vec::new();
-    parts.extend(limits.slots.map(|slots| format!("{slots} slots a worker")));
-    parts.extend(limits.max_concurrency.map(|most| format!("{most} attempts at once")));
+    parts.extend(limits.slots.map(|slots| counted(slots.into(), "slot a worker", "slots a worker")));
+    parts.extend(limits.max_concurrency.map(|most| counted(most.into(), "attempt at once", "attempts at once")));
     parts.extend(limits.rate.map(|rate| format!("{} per {}", rate.count, rate.per)));
     html! {
         @if parts.is_empty() { span.quiet { "the defaults" } } @else { (parts.join(", ")) }

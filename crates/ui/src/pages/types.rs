@@ -199,16 +199,18 @@ fn condition(task_type: &TypeDocument) -> (&'static str, String) {
         return ("attention", "‖\u{fe0e} paused".to_owned());
     }
     match &task_type.worker_totals {
-        Some(totals) if totals.stopped > 0 => ("bad", format!("stopped on {} of {}", totals.stopped, totals.workers)),
-        Some(totals) if totals.circuit_open > 0 => {
-            ("attention", format!("circuit open on {} of {}", totals.circuit_open, totals.workers))
+        Some(totals) if totals.stopped > 0 => {
+            ("bad", format!("✘\u{fe0e} stopped on {} of {}", totals.stopped, totals.workers))
         }
-        Some(totals) if !totals.refused.is_empty() => ("bad", "refused partitions".to_owned()),
-        Some(totals) if totals.in_flight > 0 => ("good", "working".to_owned()),
-        Some(_) => ("neutral", "idle".to_owned()),
-        None if !task_type.topic => ("neutral", "external".to_owned()),
-        None if task_type.backlog > 0 => ("bad", "no worker".to_owned()),
-        None => ("neutral", "no worker".to_owned()),
+        Some(totals) if totals.circuit_open > 0 => {
+            ("attention", format!("‖\u{fe0e} circuit open on {} of {}", totals.circuit_open, totals.workers))
+        }
+        Some(totals) if !totals.refused.is_empty() => ("bad", "✘\u{fe0e} refused partitions".to_owned()),
+        Some(totals) if totals.in_flight > 0 => ("good", "●\u{fe0e} working".to_owned()),
+        Some(_) => ("neutral", "○\u{fe0e} idle".to_owned()),
+        None if !task_type.topic => ("neutral", "·\u{fe0e} external".to_owned()),
+        None if task_type.backlog > 0 => ("bad", "✘\u{fe0e} no worker".to_owned()),
+        None => ("neutral", "·\u{fe0e} no worker".to_owned()),
     }
 }
 

@@ -3,7 +3,7 @@
 use kafleet_api::http::problem::{ApiError, Code};
 use kafleet_api::service::views::{self, ViewName, near_names};
 use kafleet_config::Role;
-use kafleet_documents::{SetView, TaskColumns, TaskSort, ViewDocument, ViewRole, Views};
+use kafleet_documents::{SetView, TaskColumn, TaskColumns, TaskSort, ViewDocument, ViewRole, Views};
 use kafleet_model::query::TaskQuery;
 use maud::{Markup, Render, html};
 
@@ -16,7 +16,7 @@ use crate::parts::notice::empty;
 use crate::parts::table::cards;
 use crate::parts::times::time;
 use crate::parts::words::search_title;
-use crate::parts::{View, visible};
+use crate::parts::{View, optional_text, visible};
 use crate::visit::{Body, PageAnswer, Redirect, Visit, from_kafka, stored};
 
 /// Views that the reader may see.
@@ -74,7 +74,7 @@ fn row(view: &View, saved: &ViewDocument) -> Markup {
             td.message { (visible(&tasks_of(saved))) }
             td.message { (visible(saved.description.as_deref().unwrap_or_default())) }
             td { (saved.role.name()) @if saved.role != ViewRole::Admin { " and above" } }
-            td { (visible(saved.by.as_deref().unwrap_or("–"))) }
+            td { (optional_text(saved.by.as_deref())) }
             td.time { (time(&saved.changed_at)) }
             td.action {
                 @if view.may(Role::Operate) {
@@ -151,16 +151,25 @@ pub(in super::super) async fn show_new(visit: &Visit) -> Result<PageAnswer, ApiE
     }))
 }
 
+const fn order_words(sort: TaskSort) -> &'static str {
+    match sort {
+        TaskSort::Newest => "newest first",
+        TaskSort::Oldest => "oldest first",
+        TaskSort::Longest => "longest in their state first",
+    }
+}
+
 /// Inputs of a view with its present values.
 fn view_inputs(value: impl Fn(&str) -> Option<String>) -> Vec<Markup> {
     let text =
         |name: &str, label: &str, hint: &str| Input::new(name, label, value(name).as_deref()).hint(hint).render();
-    let sorts = TaskSort::ALL.map(|sort| (sort.name(), sort.name()));
+    let sorts = TaskSort::ALL.map(|sort| (sort.name(), order_words(sort)));
+    let names = TaskColumn::ALL.map(TaskColumn::name).join(", ");
     let roles = ViewRole::ALL.map(|role| (role.name(), role.name()));
     vec![
         text("q", "Tasks", "a search, such as type:resize state:failed from:24h"),
-        select("sort", "First", &sorts, value("sort").as_deref().unwrap_or_default()),
-        text("columns", "Columns", "names with commas; empty: the usual ones"),
+        select("sort", "Order", &sorts, value("sort").as_deref().unwrap_or_default()),
+        text("columns", "Columns", &format!("separated by commas, of {names}; default: those of the list of tasks")),
         text("description", "Description", ""),
         select("role", "Seen from this role up", &roles, value("role").as_deref().unwrap_or_default()),
     ]

@@ -20,7 +20,7 @@ use crate::parts::state::label;
 use crate::parts::table::{PagedList, table};
 use crate::parts::tasks::{type_link, worker_link};
 use crate::parts::times::{between, duration, time};
-use crate::parts::{View, bytes_text, count, first_line, visible};
+use crate::parts::{View, bytes_text, count, counted, first_line, prose, visible};
 use crate::visit::{Body, PageAnswer, Visit};
 
 pub(super) fn state_label(state: WorkerState) -> Markup {
@@ -91,8 +91,8 @@ fn row(view: &View, worker: &WorkerDocument, differ: bool) -> Markup {
             td.id { (worker_link(view, &worker.id)) }
             td {
                 (state_label(worker.state))
-                @if stopped > 0 { " " (label("bad", &format!("{stopped} types stopped"))) }
-                @if down > 0 { " " (label("bad", &format!("{down} types without their app"))) }
+                @if stopped > 0 { " " (label("bad", &counted(stopped as u64, "type stopped", "types stopped"))) }
+                @if down > 0 { " " (label("bad", &counted(down as u64, "type without its app", "types without their app"))) }
             }
             td.number { (usage(worker.in_flight, slots)) }
             td.number { (count(worker.types.len())) }
@@ -140,7 +140,7 @@ fn properties(worker: &WorkerDocument) -> Markup {
         (
             "Memory",
             Some(html! {
-                span title={ (count(worker.held_bytes)) " bytes" } { (bytes_text(worker.held_bytes)) } span.quiet { " of fetched tasks" }
+                span title=(counted(worker.held_bytes, "byte", "bytes")) { (bytes_text(worker.held_bytes)) } span.quiet { " of fetched tasks" }
             }),
         ),
     ])
@@ -193,10 +193,15 @@ fn type_row(view: &View, status: &TypeStatus) -> Markup {
             td.id { (type_link(view, Some(&status.task_type))) }
             td { (status.group.as_deref().unwrap_or("its own")) }
             td.number { (usage(status.in_flight.into(), status.slots.into())) }
-            td { @if let Some(capacity) = &status.capacity { (capacity.app) ": " (capacity) } }
+            td {
+                @match &status.capacity {
+                    Some(capacity) => { (capacity.app) ": " (capacity) }
+                    None => { span.quiet { "–" } }
+                }
+            }
             td.number { (count(status.waiting)) }
             td { (numbers_text(&status.partitions)) }
-            td { (finished.join(", ")) }
+            td { @if finished.is_empty() { span.quiet { "–" } } @else { (finished.join(", ")) } }
             td {
                 @if status.paused { (label("attention", "‖\u{fe0e} paused")) }
                 (reasons(status))
@@ -209,13 +214,13 @@ fn type_row(view: &View, status: &TypeStatus) -> Markup {
 /// Reasons for which a worker starts no tasks of a type: an open circuit breaker, an app without a process that serves.
 pub(super) fn reasons(status: &TypeStatus) -> Markup {
     html! {
-        @if let Some(error) = &status.stopped { span.error { (first_line(error, 120)) } }
-        @if let Some(error) = &status.circuit { (label("attention", "circuit")) " " (first_line(error, 120)) }
+        @if let Some(error) = &status.stopped { span.error { (prose(&first_line(error, 120))) } }
+        @if let Some(error) = &status.circuit { (label("attention", "‖\u{fe0e} circuit open")) " " (prose(&first_line(error, 120))) }
         @if let Some(example) = &status.misplaced_keys { (label("attention", "misplaced keys")) " " (first_line(example, 120)) }
         @if let Some(excess) = status.capacity.as_ref().and_then(|capacity| capacity.excess(status.slots)) {
             (label("attention", "slots")) " " (excess)
         }
-        @if let Some(error) = &status.app_down { (label("bad", "app down")) " " span.error { (first_line(error, 120)) } }
+        @if let Some(error) = &status.app_down { (label("bad", "app down")) " " span.error { (prose(&first_line(error, 120))) } }
     }
 }
 

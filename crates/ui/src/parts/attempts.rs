@@ -1,11 +1,13 @@
 //! Attempts of a task, read off its history.
 
 use kafleet_documents::{History, HistoryItem};
+use kafleet_model::record::state::State;
 use maud::{Markup, html};
 
+use super::state::{label, pill};
 use super::table::table;
 use super::times::{between, duration, exact_time};
-use super::{View, first_line};
+use super::{View, first_line, prose};
 
 /// Attempt with its outcome.
 pub(super) struct Attempt<'a> {
@@ -125,13 +127,13 @@ fn outcome_columns(view: &View, attempt: &Attempt<'_>, longest: i64) -> Markup {
         td.number {
             @match attempt.ran() {
                 Some(ms) => { (duration(ms)) (meter(tone(attempt.outcome), ms * 1_000 / longest)) }
-                None => { "–" }
+                None => { span.quiet { "–" } }
             }
         }
         td.message {
-            span class={ "pill " (tone(attempt.outcome)) } { (attempt.outcome) }
+            (outcome_label(attempt.outcome))
             @if let Some(worker) = attempt.worker { " on " (super::tasks::worker_link(view, worker)) }
-            @if let Some(message) = attempt.message { " " span.error { (first_line(message, 80)) } }
+            @if let Some(message) = attempt.message { " " span.error { (prose(&first_line(message, 80))) } }
         }
     }
 }
@@ -147,6 +149,14 @@ fn meter(tone: &str, length: i64) -> Markup {
         svg.bar viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true" {
             rect class={ "fill " (tone) } width=(length.max(6)) height="10" {}
         }
+    }
+}
+
+/// Outcome with the glyph of the state that it leads to.
+fn outcome_label(outcome: &str) -> Markup {
+    match outcome.parse::<State>() {
+        Ok(state) => pill(state),
+        Err(_) => label(tone(outcome), outcome),
     }
 }
 

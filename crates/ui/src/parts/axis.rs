@@ -13,8 +13,8 @@ const MAX_TICKS: i64 = 6;
 const PARTS: i64 = 200;
 /// Part of the passed time that the axis shows of the future.
 const FUTURE: i64 = 4;
-/// Distance of texts on the axis that do not overlap.
-const TEXT_WIDTH: i64 = 120;
+/// Distance from now of texts on the axis that do not overlap its text, also where they have milliseconds.
+const TEXT_WIDTH: i64 = 180;
 
 const SECOND: i64 = 1_000;
 const MINUTE: i64 = 60 * SECOND;
@@ -185,7 +185,9 @@ mod tests {
         assert_eq!((open(3_600_000).end, open(3_615_000).end), (FIRST + 3_600_000, FIRST + 3_616_000));
         let ends: std::collections::BTreeSet<i64> = (0..3_600).map(|s| open(36_000_000 + s * 1_000).end).collect();
         assert!(ends.len() <= 30, "{} different pages in an hour", ends.len());
-        assert!(axis(open(120_400)).into_string().contains("now 12:02:01"));
+        let axis = axis(open(120_400)).into_string();
+        assert!(axis.contains("now 12:02:01") && axis.contains("12:01:30"), "{axis}");
+        assert!(!axis.contains(">12:02:00"), "it overlaps the text of now: {axis}");
     }
 
     #[test]

@@ -95,8 +95,8 @@ impl Chart {
                         (points(axis, &self.lines, self.show))
                         (marks(&axis.marks))
                     }
+                    (axis_line(&axis.labels))
                 }
-                (axis_line(&axis.labels))
             }
         }
     }

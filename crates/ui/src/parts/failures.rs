@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use super::chart::bars;
 use super::tasks::{type_link, worker_link};
 use super::times::{millis, time};
-use super::{View, count, counted, encoded, first_line, search_text};
+use super::{View, count, counted, encoded, first_line, prose, search_text};
 
 /// Workers listed in a row.
 const LISTED_WORKERS: usize = 3;
@@ -88,7 +88,7 @@ fn row(view: &View, group: &FailureGroup, at_least: bool, messages: Option<&Mess
     html! {
         tr id={ "f-" (group.task_type) "-" (group.error) } {
             td.number { (tasks(view, group, &query, at_least)) }
-            td.number { (letters(view, group)) }
+            td.number data-none[group.dead_letters == Some(0)] { (letters(view, group)) }
             td.spark { (bars(&group.attempts_by_hour, "bad", "failed attempts in an hour")) }
             td { (type_link(view, Some(&group.task_type))) }
             td.message {
@@ -124,8 +124,9 @@ fn letters(view: &View, group: &FailureGroup) -> Markup {
         @match group.dead_letters {
             Some(0) => { span.quiet { "0" } }
             Some(number) => {
-                a href=(view.url_with("/dead-letters", &letter_filter(group))) { (count(number)) }
-                span.unit { @if number == 1 { " dead letter" } @else { " dead letters" } }
+                a href=(view.url_with("/dead-letters", &letter_filter(group))) {
+                    (count(number)) span.unit { @if number == 1 { " dead letter" } @else { " dead letters" } }
+                }
             }
             None => { span.quiet title="not known now" { "–" } }
         }
@@ -160,8 +161,9 @@ fn actions(view: &View, group: &FailureGroup, query: &str) -> Markup {
 /// Number of tasks in the range, and of all retained ones if they are more.
 fn tasks(view: &View, group: &FailureGroup, query: &str, at_least: bool) -> Markup {
     html! {
-        a.bad href=(view.search(query)) { @if at_least { "≥ " } (count(group.count)) }
-        span.unit { @if group.count == 1 { " task" } @else { " tasks" } }
+        a.bad href=(view.search(query)) {
+            @if at_least { "≥ " } (count(group.count)) span.unit { @if group.count == 1 { " task" } @else { " tasks" } }
+        }
         @if group.retained > group.count { span.quiet { " of " (count(group.retained)) " retained" } }
     }
 }
@@ -170,13 +172,18 @@ fn tasks(view: &View, group: &FailureGroup, query: &str, at_least: bool) -> Mark
 fn error(view: &View, group: &FailureGroup, query: &str) -> Markup {
     let has_messages = is_kind(group) && group.messages != Some(1);
     let text = if has_messages { kind_text(group) } else { first_line(&group.text, 120) };
-    let newest = group.kind.as_deref().and_then(|kind| group.text.strip_prefix(kind)?.strip_prefix(": "));
     html! {
-        a.error href=(view.search(query)) title=(first_line(&group.text, 400)) { (text) }
+        a.error href=(view.search(query)) title=(first_line(&group.text, 400)) { (prose(&text)) }
         @if has_messages && group.kind.is_some() {
-            span.quiet { " · " (first_line(newest.unwrap_or(&group.text), 100)) }
+            span.quiet { " · " (prose(&first_line(newest_message(group), 100))) }
         }
     }
+}
+
+/// Message of the newest task of a group, without the kind of its error.
+pub(in super::super) fn newest_message(group: &FailureGroup) -> &str {
+    let message = group.kind.as_deref().and_then(|kind| group.text.strip_prefix(kind)?.strip_prefix(": "));
+    message.unwrap_or(&group.text)
 }
 
 /// Number of the messages of a kind, as text.
@@ -216,7 +223,7 @@ fn message_row(view: &View, group: &FailureGroup) -> Markup {
         tr {
             td.number { a.bad href=(view.search(&query)) { (count(group.count)) } }
             td.number { (letters(view, group)) }
-            td.message { a.error href=(view.search(&query)) title=(first_line(&group.text, 400)) { (first_line(&group.text, 120)) } }
+            td.message { a.error href=(view.search(&query)) title=(first_line(&group.text, 400)) { (prose(&first_line(&group.text, 120))) } }
             td.time { a href=(view.task(&group.newest)) title=(group.newest) { (time(&group.last)) } }
             td.action { (actions(view, group, &query)) }
         }

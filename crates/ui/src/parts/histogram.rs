@@ -16,24 +16,34 @@ const HEIGHT: u64 = 100;
 /// Bars with an axis, the percentiles, and the same as a table.
 pub(in super::super) fn histogram(durations: &DurationHistogram) -> Markup {
     let bars = bars(&durations.buckets);
-    let highest = bars.iter().map(|bar| bar.count).max().unwrap_or_default().max(1);
     let summary = &durations.summary;
     let marks = [("p50", summary.p50), ("p99", summary.p99)];
     let text = |(name, ms): &(&str, Option<u64>)| ms.map(|ms| format!("{name} {}", ms_text(ms)));
     let described = marks.iter().filter_map(text).collect::<Vec<_>>().join(", ");
+    // One bar shows nothing that the numbers do not.
+    let is_spread = bars.iter().filter(|bar| bar.count > 0).count() > 1;
     html! {
         p.totals {
             span { strong { (count(summary.count)) } @if summary.count == 1 { " attempt" } @else { " attempts" } }
-            @for mark in &marks { @if let Some(text) = text(mark) { span.legend.planned { (text) } } }
+            @for mark in &marks {
+                @if let Some(text) = text(mark) { span.legend[is_spread].planned[is_spread] { (text) } }
+            }
             @if let Some(max) = summary.max { span { "longest " (ms_text(max)) } }
         }
+        @if is_spread { (drawing(&bars, marks, &described)) }
+        (values(&durations.buckets))
+    }
+}
+
+fn drawing(bars: &[DurationBucket], marks: [(&str, Option<u64>); 2], described: &str) -> Markup {
+    let highest = bars.iter().map(|bar| bar.count).max().unwrap_or_default().max(1);
+    html! {
         svg.histogram viewBox={ "0 0 " (STEP * bars.len().max(1)) " " (HEIGHT) } preserveAspectRatio="none" role="img"
             aria-label={ "Run times: " (described) } {
             @for (n, bar) in bars.iter().enumerate() { (drawn(n, bar, highest)) }
-            @for (name, ms) in marks { @if let Some(ms) = ms { (mark(&bars, name, ms)) } }
+            @for (name, ms) in marks { @if let Some(ms) = ms { (mark(bars, name, ms)) } }
         }
-        (axis(&bars))
-        (values(&durations.buckets))
+        (axis(bars))
     }
 }
 
@@ -123,6 +133,13 @@ mod tests {
             ),
             "{drawn}"
         );
+    }
+
+    #[test]
+    fn single_bar_is_left_out() {
+        let summary = Durations { count: 3, p50: Some(1), p95: Some(1), p99: Some(1), max: Some(1) };
+        let drawn = histogram(&DurationHistogram { summary, buckets: buckets(&[0, 3, 0]) }).into_string();
+        assert!(drawn.contains("longest 1 ms") && !drawn.contains("<svg"), "{drawn}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::form::Input;
 use super::json::json_block;
 use super::tasks::type_link;
 use super::times::{millis, time, time_hint, time_in_words};
-use super::{View, encoded, first_line};
+use super::{View, encoded, first_line, prose};
 
 /// Conditions of a filter, with the same names as those of the API.
 pub(in super::super) const FILTERS: [&str; 6] = ["type", "kind", "error", "code", "from", "to"];
@@ -88,7 +88,7 @@ fn row(view: &View, letter: &DeadLetter, may_redrive: bool) -> Markup {
                 }
             }
             td { code { (letter.code) } }
-            td.message { span.error title=(first_line(&letter.error_text(), 400)) { (first_line(&letter.error_text(), 80)) } }
+            td.message { span.error title=(first_line(&letter.error_text(), 400)) { (prose(&first_line(&letter.error_text(), 80))) } }
             td.time { (time(&letter.at)) }
         }
     }

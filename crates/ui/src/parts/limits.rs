@@ -37,7 +37,7 @@ pub(in super::super) fn limits_line(limits: &TypeLimits, value: &Value<'_>) -> M
         p.hint {
             "Grey values are those of the configuration, which apply to empty fields. "
             @if limits.live.is_empty() { "Nothing is set at run time." }
-            @else { "Set at run time, and underlined: " (live_words(limits)) "." }
+            @else { "Set at run time, in bold: " (live_words(limits)) "." }
         }
     }
 }
@@ -99,7 +99,7 @@ mod tests {
             "placeholder=\"1s\"",
             "placeholder=\"10\"",
             "<option value=\"key\" selected>",
-            "underlined: slots per worker.",
+            "in bold: slots per worker.",
         ] {
             assert!(line.contains(part), "`{part}` is missing in {line}");
         }

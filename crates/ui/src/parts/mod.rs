@@ -187,6 +187,11 @@ pub(super) fn prose(text: &str) -> Markup {
     }
 }
 
+/// Text of a value, or a dash, by which cards leave the value out.
+pub(super) fn optional_text(text: Option<&str>) -> Markup {
+    html! { @match text { Some(text) => { (visible(text)) } None => { span.quiet { "–" } } } }
+}
+
 /// First line of a text, of at most this many characters.
 pub(super) fn first_line(text: &str, most: usize) -> String {
     let line = visible(text.lines().next().unwrap_or_default());

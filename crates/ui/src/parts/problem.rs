@@ -20,7 +20,7 @@ pub(in super::super) fn problem_block(view: &View, problem: &Problem, page: Erro
     html! {
         section.problem {
             h1 { (title_text(problem)) }
-            (problem_text(view, problem))
+            (notice(view, problem, None))
             @if let Some(other) = works(&problem.code) { p { (other) } }
             p {
                 @if problem.status == 401 {
@@ -38,12 +38,17 @@ pub(in super::super) fn problem_block(view: &View, problem: &Problem, page: Erro
     }
 }
 
-/// Detail, hint and code of an error in a form.
+/// Title, detail, hint and code of an error in a form.
 pub(in super::super) fn problem_text(view: &View, problem: &Problem) -> Markup {
+    notice(view, problem, Some(title_text(problem)))
+}
+
+/// Detail, hint and code of an error. `title`: that of the error, unless it is the heading of the page.
+fn notice(view: &View, problem: &Problem, title: Option<&str>) -> Markup {
     html! {
         div.notice.bad role="alert" {
             p {
-                strong { (title_text(problem)) ": " }
+                @if let Some(title) = title { strong { (title) ": " } }
                 (prose(detail_text(problem)))
                 @if let Some(pointer) = problem.pointer.as_deref().filter(|pointer| !pointer.is_empty()) {
                     " (at " code { (pointer) } ")"

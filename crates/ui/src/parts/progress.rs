@@ -58,7 +58,8 @@ pub(in super::super) fn small_progress(task: &Status) -> Markup {
     html! {
         @if let Some(work) = work {
             span.usage { (work.bar()) span.of { (work.text()) } }
-            @if let Some(message) = &work.message { span.name { (first_line(message, MESSAGE_CHARS)) } }
+            @if let Some(message) = &work.message { " " span.quiet { (first_line(message, MESSAGE_CHARS)) } }
+            " "
         }
     }
 }

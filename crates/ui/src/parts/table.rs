@@ -34,7 +34,7 @@ fn markup(columns: &[&str], rows: &[Markup], class: &str) -> Markup {
                     @let (column, title) = titled(column);
                     @match column.strip_prefix('#') {
                         Some(name) => { th.number scope="col" title=[title] { (name) } }
-                        None if column.is_empty() => { th scope="col" { "Actions" } }
+                        None if column.is_empty() => { th.action scope="col" { "Actions" } }
                         None => { th scope="col" title=[title] { (column) } }
                     }
                 } } }
@@ -179,7 +179,7 @@ mod tests {
             drawn.contains("<th class=\"number\" scope=\"col\" title=\"last full minute\">Failed/min</th>"),
             "{drawn}"
         );
-        assert!(drawn.contains("<th scope=\"col\">Actions</th>"), "{drawn}");
+        assert!(drawn.contains("<th class=\"action\" scope=\"col\">Actions</th>"), "{drawn}");
     }
 
     #[test]

@@ -16,7 +16,8 @@ pub(in super::super) fn head(view: &View, status: &Status) -> Markup {
     html! {
         div.head {
             div {
-                (breadcrumbs(view, &status.id))
+                // The id of a root without a name is its heading.
+                @if status.id.contains(':') || status.fields.name.is_some() { (breadcrumbs(view, &status.id)) }
                 div.title {
                     (heading(status.fields.name.as_deref().unwrap_or_else(|| short_id(&status.id))))
                     (pill(status.state))

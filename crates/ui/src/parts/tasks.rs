@@ -12,7 +12,7 @@ use super::listing::Listing;
 use super::progress::small_progress;
 use super::state::{pill, word};
 use super::task_columns::Layout;
-use super::{View, count, first_line};
+use super::{View, count, first_line, prose};
 
 /// Characters of an error in a row.
 const ERROR_CHARS: usize = 80;
@@ -97,11 +97,12 @@ fn row(layout: &Layout<'_>, task: &Status) -> Markup {
 pub(super) fn children(task: &Status) -> Markup {
     let children = &task.children;
     html! {
+        // Before the counts, so that these end below each other.
+        @if children.failed > 0 {
+            span.error title="failed, expired or cancelled children" { (count(children.failed)) " ✘" } " "
+        }
         @if children.total == 0 { span.quiet { "–" } }
         @else { (count(children.total - children.pending)) "/" (count(children.total)) }
-        @if children.failed > 0 {
-            " " span.error title="failed, expired or cancelled children" { (count(children.failed)) " ✘" }
-        }
     }
 }
 
@@ -124,7 +125,7 @@ pub(super) fn error_of(view: &View, task: &Status, cause: Option<&Status>) -> Ma
             (failed_below(view, task, cause))
         } @else if let Some(error) = &task.error {
             span.error[task.state != State::Cancelled].quiet[task.state == State::Cancelled]
-                title=(first_line(&error.text(), 400)) { (first_line(&error.text(), ERROR_CHARS)) }
+                title=(first_line(&error.text(), 400)) { (prose(&first_line(&error.text(), ERROR_CHARS))) }
         }
     }
 }
@@ -141,7 +142,7 @@ fn failed_below(view: &View, task: &Status, cause: Option<&Status>) -> Markup {
                 ": "
                 a.error href=(view.task(&cause.id)) title={ (cause.id) ": " (first_line(error.as_deref().unwrap_or_default(), 400)) } {
                     (cause.task_type.as_deref().unwrap_or_default()) " · "
-                    (first_line(error.as_deref().unwrap_or(cause.own_state.name()), ERROR_CHARS))
+                    (prose(&first_line(error.as_deref().unwrap_or(cause.own_state.name()), ERROR_CHARS)))
                 }
             }
         }
@@ -165,6 +166,8 @@ pub(in super::super) fn worker_link(view: &View, id: &str) -> Markup {
 const MAX_HEADING: usize = 80;
 /// Maximum number of links to parents that are shown all.
 const MAX_CRUMBS: usize = 8;
+/// Characters of a parent that always have room.
+const MAX_CRUMB: usize = 24;
 /// Parents next to the task that are shown of a longer path.
 const LAST_CRUMBS: usize = 4;
 
@@ -175,6 +178,11 @@ pub(in super::super) fn is_long(id: &str) -> bool {
 /// Returns the part of an id that is its heading: of a long id the end, as the links to its parents show the rest.
 pub(in super::super) fn short_id(id: &str) -> &str {
     if is_long(id) { id.rsplit(':').next().unwrap_or(id) } else { id }
+}
+
+/// Whether the style sheet may cut a part of an id.
+fn is_cut(step: &str) -> bool {
+    step.len() > MAX_CRUMB
 }
 
 /// Links from the root to the task. Of a long path, the root and the last ones.
@@ -190,7 +198,9 @@ pub(in super::super) fn breadcrumbs(view: &View, id: &str) -> Markup {
                 @if n == hidden.end && n > 0 {
                     span.quiet { (hidden.len()) " more" } span.quiet aria-hidden="true" { "›" }
                 }
-                @if n + 1 == steps.len() { strong { (step) } } @else { a href=(view.task(path)) { (step) } }
+                @let whole = is_cut(step).then_some(step);
+                @if n + 1 == steps.len() { strong title=[whole] { (step) } }
+                @else { a href=(view.task(path)) title=[whole] { (step) } }
             }
         }
     }
@@ -211,7 +221,7 @@ pub(in super::super) fn tree_row(view: &View, node: &Status, level: usize, toggl
             td.number { (children(node)) }
             td.detail {
                 (small_progress(node))
-                @if let Some(error) = &node.error { span.error { (first_line(&error.text(), ERROR_CHARS)) } }
+                @if let Some(error) = &node.error { span.error { (prose(&first_line(&error.text(), ERROR_CHARS))) } }
             }
         }
     }

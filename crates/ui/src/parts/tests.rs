@@ -161,7 +161,7 @@ fn attempt_after_a_wait_or_an_interruption_has_a_row_of_its_own() {
     let rows = rows_of(events, None);
     let outcomes: Vec<&str> = ["waited", "interrupted", "succeeded", "running", "failed"]
         .into_iter()
-        .filter(|outcome| rows.contains(&format!(">{outcome}</span>")))
+        .filter(|outcome| rows.contains(&format!("{outcome}</span>")))
         .collect();
     assert_eq!(outcomes, ["waited", "interrupted", "succeeded"]);
     assert!(rows.contains("2.0 s") && rows.contains("3.0 s") && rows.contains("1.0 s"), "{rows}");
@@ -247,4 +247,42 @@ fn progress_with_figures_is_a_bar_with_the_rest() {
         "{large}"
     );
     assert!(!block(serde_json::json!({"done": 0, "total": 6})).0.contains("left"), "nothing is known of its speed");
+}
+
+/// Sources of the pages and their parts, with their paths.
+fn sources() -> Vec<(std::path::PathBuf, String)> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let files = ["pages", "parts"].map(|name| std::fs::read_dir(folder.join(name)).unwrap());
+    let paths = files.into_iter().flatten().map(|entry| entry.unwrap().path());
+    let is_source = |path: &std::path::PathBuf| path.is_file() && !path.ends_with("tests.rs");
+    paths.filter(is_source).map(|path| (path.clone(), std::fs::read_to_string(&path).unwrap())).collect()
+}
+
+#[test]
+fn counts_are_followed_by_a_noun_in_the_right_number() {
+    for (path, text) in sources() {
+        for noun in ["tasks", "workers", "attempts", "records", "children", "types", "errors", "partitions"] {
+            for before in ["", "open ", "failed ", "queued "] {
+                let plural = format!(")) \" {before}{noun}");
+                assert!(!text.contains(&plural), "use `counted` for `{plural}` in {}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn dashes_of_missing_values_are_those_that_cards_leave_out() {
+    for (path, text) in sources() {
+        let is_plain = |line: &&str| line.contains("{ \"–\" }") && !line.contains("span.quiet");
+        let lines: Vec<&str> = text.lines().filter(is_plain).collect();
+        assert!(lines.is_empty() && !text.contains("unwrap_or(\"–\")"), "{lines:?} in {}", path.display());
+    }
+}
+
+#[test]
+fn errors_in_lists_show_code_as_code() {
+    for (path, text) in sources() {
+        let raw = "span.error { (first_line(";
+        assert!(!text.contains(raw), "use `prose` for the text of an error instead of `{raw}` in {}", path.display());
+    }
 }

@@ -238,6 +238,16 @@ fn percentile_chart(
     Chart { title, unit: "duration", lines, band: Some([0, 2]), show: ms_text }
 }
 
+/// Span of the rows of a table.
+fn step_words(step: Millis) -> &'static str {
+    match step.as_i64() {
+        ..=60_000 => "by minute",
+        60_001..=600_000 => "by 10 min",
+        600_001..=3_600_000 => "by hour",
+        _ => "by day",
+    }
+}
+
 /// Unit of counts by span.
 fn rate_unit(step: Millis) -> &'static str {
     match step.as_i64() {
@@ -322,7 +332,7 @@ fn table(points: &Points<'_>, step: Millis) -> Markup {
     let rows: Vec<Markup> = total_rows(points).into_iter().chain(rows).collect();
     html! {
         details.more #values {
-            summary { "As a table, by " (step) }
+            summary { "As a table, " (step_words(step)) }
             (super::table::table(&[
                 "From", "#Opened", "#Succeeded", "#Failed", "#Cancelled", "#Retried", "#Open", "#Wait p50", "#Wait p95",
                 "#Wait p99", "#Run p50", "#Run p95", "#Run p99",
