@@ -265,7 +265,7 @@ events! {
     };
     /// Adds or replaces a small value stored with the task.
     attached = Attached: Task {
-        /// Without it the event is ignored.
+        /// Value to store; an event without one is ignored.
         attachment: Option<Box<Attachment>>,
     };
     /// The attachment is removed.

@@ -33,7 +33,7 @@ const MAX_PROGRESS_BYTES: usize = 16 << 10;
 pub(crate) struct OutputBuffer {
     publisher: Publisher,
     worker: Arc<str>,
-    /// They get each log line as it is written.
+    /// Observers of attempts, which get each log line as it is written.
     observers: Observers,
     /// Keyed by attempt ([`attempt_key`]), because several attempts of one task id may run at once.
     pending: Mutex<FxHashMap<usize, PendingOutput>>,
