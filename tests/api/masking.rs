@@ -70,7 +70,7 @@ pub async fn masked_fleet(ui: UiConfig) -> (Fleet, String) {
         fleet.publish_event(id, Kind::Started, |event| event.attempt = 1).await;
     }
     let line = by_worker(&format!("charging {SECRET}"));
-    fleet.publish_event("order", Payload::Log { lines: vec![line], dropped: 0 }, |_| {}).await;
+    fleet.publish_event("order", Payload::log(vec![line]), |_| {}).await;
     fleet.succeed("order", params()).await;
     fleet.fail("bad", &by_worker(&format!("the card {SECRET} was refused"))).await;
     let policy = json!({"then": [{"type": "echo", "params": params()}]}).to_string();
