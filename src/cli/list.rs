@@ -1,8 +1,12 @@
 //! `list`: lists tasks, newest first, with filters.
 
+use std::collections::BTreeSet;
+
 use clap::Args;
-use kafleet_documents::{ExportFormat, ExportLines, OtherLevels, Status, TaskColumn, TaskColumns, TaskPage, TaskSort};
-use kafleet_model::query::{TaskQuery, TreeLevel};
+use kafleet_documents::{
+    ExportFormat, ExportLines, OtherLevels, Status, TaskColumn, TaskColumns, TaskPage, TaskSort, Types,
+};
+use kafleet_model::query::{TaskQuery, Test, TreeLevel};
 use kafleet_model::record::state::State;
 use kafleet_model::task::parse_time;
 use kafleet_model::units::duration::Millis;
@@ -22,6 +26,8 @@ const PAGE: usize = 100;
 const DEFAULT_TASKS: u32 = 20;
 /// Maximum number of listed tasks.
 const MAX_TASKS: u32 = 10_000;
+/// Declared params that a hint names.
+const LISTED_PARAMS: usize = 10;
 /// Tasks that a search scans before it stops with a cursor.
 const MAX_SCANNED: u64 = 200_000;
 
@@ -133,8 +139,39 @@ pub(super) async fn list(args: ListArgs, globals: &Globals) -> Outcome {
         None => rows(&page.tasks, levels.header(), now_ms),
     };
     output.list(rows, empty)?;
+    if page.tasks.is_empty() && has_word(args.query.as_deref()) {
+        eprint_line(format_args!("hint: {}", unsearched(&declared_params(&client).await)));
+    }
     eprint_rest(&page);
     Ok(Code::Ok)
+}
+
+/// Returns whether a query has a word without a qualifier.
+fn has_word(query: Option<&str>) -> bool {
+    let terms = query.and_then(|query| TaskQuery::parse(query).ok()).unwrap_or_default().terms;
+    terms.iter().any(|term| matches!(term.test, Test::Word(_)))
+}
+
+/// Qualifiers of the declared params of all types, such as `params.order.id`. Without an answer none: they are part of a hint.
+async fn declared_params(client: &Client) -> BTreeSet<String> {
+    let types: Result<Types, Failure> = client.get(&["v1", "types"], &Vec::new()).await;
+    types.map(|types| types.types).unwrap_or_default().into_iter().flat_map(|listed| listed.declared.index).collect()
+}
+
+/// Texts that a word of a query is not compared with. `params`: qualifiers of the declared params.
+fn unsearched(params: &BTreeSet<String>) -> String {
+    let searched = "words are compared with the beginnings of ids and with names";
+    if params.is_empty() {
+        return format!(
+            "{searched}, not with params, results and logs: give tasks tags for what they are looked up by"
+        );
+    }
+    let terms: Vec<String> = params.iter().take(LISTED_PARAMS).map(|name| format!("`{name}:`")).collect();
+    let more = if params.len() > LISTED_PARAMS { ", …" } else { "" };
+    format!(
+        "{searched}, not with results and logs; of params the declared ones are searched: {}{more}",
+        terms.join(", ")
+    )
 }
 
 /// Takes search, order and columns of a view, unless order or columns are given.
@@ -201,7 +238,7 @@ enum Levels {
 }
 
 impl Levels {
-    /// The same rule as that of the API: see [`TaskQuery::level`].
+    /// Levels of the arguments, by the rule of the API: see [`TaskQuery::level`].
     fn of(args: &ListArgs) -> Self {
         let level = match (args.query.as_deref(), args.level.as_deref()) {
             (Some(query), _) => TaskQuery::parse(query).map_or(TreeLevel::Roots, |query| query.level()),
@@ -372,6 +409,16 @@ mod tests {
         assert_eq!(drawn, "  type:echo state:faild\n                  ^^^^^");
         assert_eq!(failure.hint.as_deref(), Some("did you mean `failed`?"));
         assert_eq!(check_query("type:echo state:failed"), Ok(()));
+    }
+
+    #[test]
+    fn hint_about_words_names_the_declared_params() {
+        assert!(has_word(Some("ada type:echo")) && !has_word(Some("type:echo")) && !has_word(None));
+        assert!(unsearched(&BTreeSet::new()).contains("give tasks tags"));
+        let params = BTreeSet::from(["params.customer".to_owned(), "params.order.id".to_owned()]);
+        assert!(
+            unsearched(&params).ends_with("the declared ones are searched: `params.customer:`, `params.order.id:`")
+        );
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod gone_types;
 mod init;
 mod kill_switch;
 mod list;
+mod listed_types;
 mod listener;
 mod log;
 mod metrics;

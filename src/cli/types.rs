@@ -13,12 +13,16 @@ use kafleet_model::units::duration::Millis;
 use super::client::{Client, Method};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
+use super::listed_types::{ListedTypes, tasks_in};
 use super::output::{Field, Rows, eprint_incomplete, eprint_line};
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(super) struct TypesArgs {
     #[command(subcommand)]
     pub verb: Option<TypesVerb>,
+    #[command(flatten)]
+    pub listed: ListedTypes,
 }
 
 #[derive(Debug, Subcommand)]
@@ -121,7 +125,11 @@ pub(super) async fn types(args: TypesArgs, globals: &Globals) -> Outcome {
     match args.verb {
         None => {
             let types: Types = client.get(&["v1", "types"], &Vec::new()).await?;
-            let empty = "no task types; add `[types.NAME]` to kafleet.toml and run `kafleet topics apply`";
+            let types = Types { types: args.listed.select(types.types), ..types };
+            let empty = match &args.listed.text {
+                Some(_) => "no type has these words in its name, description or app",
+                None => "no task types; add `[types.NAME]` to kafleet.toml and run `kafleet topics apply`",
+            };
             output.json_or_list(&types, |types| rows(&types.types), empty)?;
             eprint_incomplete(&types.incomplete);
         }
@@ -201,9 +209,7 @@ fn rows(types: &[TypeDocument]) -> Rows {
 }
 
 fn row(document: &TypeDocument) -> [Field; 13] {
-    let count = |is_counted: &dyn Fn(State) -> bool| {
-        Field::Number(document.counts.iter().filter(|(state, _)| is_counted(**state)).map(|(_, count)| count).sum())
-    };
+    let count = |is_counted: &dyn Fn(State) -> bool| Field::Number(tasks_in(document, is_counted));
     [
         Field::Text(document.name.clone()),
         Field::from(if document.topic { "yes" } else { "no" }),

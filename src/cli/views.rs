@@ -1,7 +1,8 @@
 //! `views`: named views of tasks.
 
 use clap::{Args, Subcommand};
-use kafleet_documents::{SetView, TaskColumns, TaskSort, ViewDocument, ViewRole, Views};
+use kafleet_documents::{SetView, TaskColumns, TaskSort, ViewDocument, Views};
+use kafleet_model::role::Role;
 
 use super::client::{Client, Method, Query};
 use super::exit::{Code, Failure, Outcome};
@@ -73,7 +74,7 @@ pub(super) async fn views(args: ViewsArgs, globals: &Globals) -> Outcome {
 async fn set(client: &Client, output: &Output, args: SetArgs) -> Result<(), Failure> {
     let SetArgs { name, query, sort, columns, description, role } = args;
     check_query(&query)?;
-    let role = ViewRole::ALL.into_iter().find(|known| known.name() == role).unwrap_or_default();
+    let role = Role::ALL.into_iter().find(|known| known.name() == role).unwrap_or_default();
     let columns = columns.map(|columns| columns.0).unwrap_or_default();
     let view = SetView { q: query, sort, columns, description, role };
     let saved: ViewDocument = client.call(Method::PUT, &["v1", "views", &name], Some(&view)).await?;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 
 use kafleet::api::{self, ApiSetup, LiveAccess};
 use kafleet::broker::shared_producer::SharedProducer;
-use kafleet::broker::{Broker, Partition, Record, TopicSpec, memory as broker};
+use kafleet::broker::{Broker, BrokerError, Partition, Record, TopicSpec, memory as broker};
 use kafleet::config::{ApiConfig, Names, Topology};
 use kafleet::handlers::{Context, Registry, Task, TaskResult};
 use kafleet::model::event::{Announcement, AttemptFailure, Event, Kind, Payload};
@@ -19,7 +19,7 @@ use kafleet::runtime::{Health, Shutdown, now_ms};
 use kafleet::store::{Store, memory as store};
 use kafleet::telemetry::Metrics;
 use kafleet::tracker::{self, TrackerSetup};
-use kafleet_testkit::faults::{Call, FaultRules, Rule};
+use kafleet_testkit::faults::{Call, FaultRules, Rule, watermarks};
 use kafleet_testkit::records::committed_record;
 use serde_json::Value;
 
@@ -272,6 +272,14 @@ impl Fleet {
     /// Starts another API on the same log and store and returns its address.
     pub async fn second_api(&self) -> String {
         serve(self.second_setup(), &self.shutdown).await.0
+    }
+
+    /// Starts another API on the same log and store, which cannot read the control topic until the returned outage is lifted.
+    pub async fn api_without_control(&self, config: ApiConfig) -> (Client, Rule) {
+        let faults = FaultRules::default();
+        let outage = faults.on(watermarks(".control")).fail(BrokerError::Unavailable("on purpose".into()));
+        let setup = ApiSetup { broker: faults.broker(self.log.clone()), config, ..self.second_setup() };
+        (Client::new(serve(setup, &self.shutdown).await.0), outage)
     }
 
     fn second_setup(&self) -> ApiSetup {

@@ -21,7 +21,7 @@ async fn lines_can_be_appended_in_any_state() {
     assert_eq!((status, &first["lines"], &first["id"]), (202, &json!(3), &json!("a")), "{first}");
     fleet
         .publish_event("a", Kind::Log, |event| {
-            event.payload = Payload::Log { lines: vec!["from its worker".into()], dropped: 0 };
+            event.payload = Payload::log(vec!["from its worker".into()]);
             event.worker = Some("w".into());
         })
         .await;

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use kafleet::config::{ApiConfig, Role, TypePolicy, UiConfig};
-use kafleet::documents::{DeadLetterDetail, Params, ScheduleDocument, Status};
+use kafleet::control::types::{DeclaredLimits, TypeRecord};
+use kafleet::control::{CONTROL_VERSION, ControlKey, ControlRecord, put_record};
+use kafleet::documents::{BulkOptions, DeadLetterDetail, Params, ScheduleDocument, Status};
 use kafleet::handlers::builtin::echo::Echo;
 use kafleet::handlers::{Registry, TypeRegistration};
 use kafleet::model::event::{Kind, Payload};
@@ -12,6 +14,7 @@ use kafleet::model::task::Position;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::api::client::Client;
 use crate::api::dead_letters::{LETTER, NewLetter, make_letter_topics};
 use crate::api::fixture::{Fleet, eventually, unfolded_with};
 use crate::ui::browser::{token, with_tokens};
@@ -36,7 +39,7 @@ fn masked_echo(registry: &mut Registry) {
 }
 
 /// Sends a request as a role. Returns the status and the text of the answer.
-pub async fn send(fleet: &Fleet, role: Role, method: Method, path: &str, body: Option<Value>) -> (u16, String) {
+pub async fn send(fleet: &Client, role: Role, method: Method, path: &str, body: Option<Value>) -> (u16, String) {
     let request = fleet.request(method, path).bearer_auth(token(role));
     let request = match body {
         Some(body) => request.json(&body),
@@ -46,7 +49,7 @@ pub async fn send(fleet: &Fleet, role: Role, method: Method, path: &str, body: O
     (response.status().as_u16(), response.text().await.unwrap())
 }
 
-async fn read<T: serde::de::DeserializeOwned>(fleet: &Fleet, role: Role, path: &str) -> T {
+async fn read<T: serde::de::DeserializeOwned>(fleet: &Client, role: Role, path: &str) -> T {
     let (status, text) = send(fleet, role, Method::GET, path, None).await;
     assert_eq!(status, 200, "{path}: {text}");
     serde_json::from_str(&text).unwrap()
@@ -67,7 +70,7 @@ pub async fn masked_fleet(ui: UiConfig) -> (Fleet, String) {
         fleet.publish_event(id, Kind::Started, |event| event.attempt = 1).await;
     }
     let line = by_worker(&format!("charging {SECRET}"));
-    fleet.publish_event("order", Payload::Log { lines: vec![line], dropped: 0 }, |_| {}).await;
+    fleet.publish_event("order", Payload::log(vec![line]), |_| {}).await;
     fleet.succeed("order", params()).await;
     fleet.fail("bad", &by_worker(&format!("the card {SECRET} was refused"))).await;
     let policy = json!({"then": [{"type": "echo", "params": params()}]}).to_string();
@@ -89,6 +92,21 @@ pub async fn masked_fleet(ui: UiConfig) -> (Fleet, String) {
     fleet.succeed("order:then", params()).await;
     fleet.folded().await;
     (fleet, letter)
+}
+
+/// Requests a redrive of no dead letter with a masked value in its patch, and returns the id of its task.
+pub async fn masked_redrive(fleet: &Fleet) -> String {
+    let body = json!({"action": "redrive", "ids": ["echo:0:999"], "patch": params()});
+    let (status, text) = send(fleet, Role::Operate, Method::POST, "/v1/bulk", Some(body)).await;
+    assert_eq!(status, 202, "{text}");
+    assert!(text.contains(MASKED) && !text.contains(SECRET), "{text}");
+    let action: Status = serde_json::from_str(&text).unwrap();
+    eventually("the end of the redrive", async || {
+        let status: Status = read(fleet, Role::Read, &format!("/v1/tasks/{}", action.id)).await;
+        status.state.is_terminal()
+    })
+    .await;
+    action.id
 }
 
 /// Bodies of the routes that write. A new one has to be added here.
@@ -142,6 +160,7 @@ async fn routes(fleet: &Fleet) -> Vec<(Method, String)> {
 #[tokio::test]
 async fn no_route_shows_a_masked_value_to_a_lower_role() {
     let (fleet, letter) = masked_fleet(UiConfig::default()).await;
+    let redrive = masked_redrive(&fleet).await;
     let mut with_mask = BTreeSet::new();
     for (method, path) in routes(&fleet).await {
         let label = format!("{method} {path}");
@@ -152,7 +171,8 @@ async fn no_route_shows_a_masked_value_to_a_lower_role() {
         let written = || body_of(&label).unwrap_or_else(|| panic!("{label} is not in the table"));
         let body = (method != Method::GET).then(written).filter(|body| !body.is_null());
         let role = if method == Method::GET { Role::Read } else { Role::Operate };
-        for task in ["order", "bad"].into_iter().take(if path.contains("/tasks/{id}") { 2 } else { 1 }) {
+        let tasks = ["order", "bad", redrive.as_str()];
+        for task in tasks.into_iter().take(if path.contains("/tasks/{id}") { tasks.len() } else { 1 }) {
             let (kind, name) = if path.contains("schedules") { ("nightly", "x") } else { (task, "notes") };
             let url = path
                 .replace("{id}", kind)
@@ -192,6 +212,9 @@ async fn highest_role_sees_masked_values_of_a_single_task() {
     let status: Status = read(&fleet, Role::Admin, "/v1/tasks/order").await;
     assert_eq!(status.result.unwrap(), params());
     assert_eq!(status.fields.rules.then[0].params, params());
+    let redrive = masked_redrive(&fleet).await;
+    let status: Status = read(&fleet, Role::Admin, &format!("/v1/tasks/{redrive}")).await;
+    assert_eq!(BulkOptions::of(&status).unwrap().patch.unwrap(), params());
     let shown: Params = read(&fleet, Role::Admin, "/v1/tasks/order/params").await;
     assert_eq!(shown.params, params());
     let detail: DeadLetterDetail = read(&fleet, Role::Admin, &format!("/v1/dead-letters/{letter}")).await;
@@ -203,6 +226,32 @@ async fn highest_role_sees_masked_values_of_a_single_task() {
         let (_, text) = send(&fleet, Role::Admin, Method::GET, list, None).await;
         assert!(!text.contains(SECRET) && text.contains(MASKED), "{list}: {text}");
     }
+}
+
+#[tokio::test]
+async fn api_hides_all_values_until_it_knows_the_masks() {
+    let (fleet, letter) = masked_fleet(UiConfig::default()).await;
+    let policy = DeclaredLimits { mask: vec!["/card/number".into()], ..DeclaredLimits::default() };
+    let record = ControlRecord::Type(Box::new(TypeRecord { v: CONTROL_VERSION, policy, ..TypeRecord::default() }));
+    put_record(fleet.publisher.producer(), &fleet.names, &ControlKey::Type("echo".into()), &record).await.unwrap();
+    let (api, outage) = fleet.api_without_control(with_tokens(UiConfig::default())).await;
+    let status: Status = read(&api, Role::Read, "/v1/tasks/order").await;
+    let shown: Params = read(&api, Role::Read, "/v1/tasks/order/params").await;
+    for hidden in [status.result.unwrap(), status.fields.rules.then[0].params.clone(), shown.params] {
+        assert_eq!(hidden, json!(MASKED));
+    }
+    for path in ["/v1/tasks?q=level:any", "/v1/dead-letters", &format!("/v1/dead-letters/{letter}")] {
+        let (_, text) = send(&api, Role::Read, Method::GET, path, None).await;
+        assert!(text.contains(MASKED) && !text.contains(SECRET), "{path}: {text}");
+    }
+    let shown: Params = read(&api, Role::Admin, "/v1/tasks/order/params").await;
+    assert_eq!(shown.params, params());
+    outage.lift();
+    eventually("the values that no mask names", async || {
+        let shown: Params = read(&api, Role::Read, "/v1/tasks/order/params").await;
+        shown.params == json!({"card": {"number": MASKED}, "n": 1})
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use kafleet::broker::{Broker, Partition, ProducerRecord};
 use kafleet::config::ApiConfig;
 use kafleet::documents::{History, LogDocument, Params, StateDocument, Status, TaskPage, TreeNode};
+use kafleet::model::event::log_line::LogStream;
 use kafleet::model::event::{Kind, Payload};
 use kafleet::model::json::RawJson;
 use kafleet::model::record::state::State;
@@ -148,9 +149,13 @@ async fn log_lines_are_paged() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     let lines: Vec<String> = (0..10).map(|n| format!("line {n}")).collect();
-    let last = fleet.publish_event("a", Payload::Log { lines, dropped: 2 }, |_| {}).await;
+    let streams = vec![None, Some(LogStream::Stderr)];
+    let last = fleet.publish_event("a", Payload::Log { lines, streams, dropped: 2 }, |_| {}).await;
     let page: LogDocument = fleet.get(&format!("/v1/tasks/a/log?from=4&limit=3&after={last}")).await;
     assert_eq!((page.from, texts(&page), page.total, page.dropped), (4, vec!["line 4", "line 5", "line 6"], 10, 2));
+    let first: LogDocument = fleet.get("/v1/tasks/a/log?limit=3").await;
+    let streams: Vec<Option<LogStream>> = first.lines.iter().map(|line| line.stream).collect();
+    assert_eq!(streams, [None, Some(LogStream::Stderr), None]);
     let rest: LogDocument = fleet.get("/v1/tasks/a/log?from=10").await;
     assert_eq!((rest.lines.len(), rest.total), (0, 10));
 }

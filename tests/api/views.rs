@@ -1,7 +1,7 @@
 //! Named views: `/v1/views`.
 
 use kafleet::config::Role;
-use kafleet::documents::{TaskColumn, TaskSort, ViewDocument, ViewRole, Views};
+use kafleet::documents::{TaskColumn, TaskSort, ViewDocument, Views};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ async fn view_is_saved_read_replaced_and_deleted() {
     let view: ViewDocument = fleet.get("/v1/views/failed-today").await;
     assert_eq!((view.q.as_str(), view.sort), ("state:failed from:1d", TaskSort::Oldest));
     assert_eq!(view.columns, [TaskColumn::Id, TaskColumn::Error]);
-    assert_eq!((view.role, view.by), (ViewRole::Read, None));
+    assert_eq!((view.role, view.by), (Role::Read, None));
     let record = fleet.control("view/failed-today").unwrap();
     assert_eq!(record["q"], json!("state:failed from:1d"));
     fleet.request(Method::PUT, "/v1/views/failed-today").json(&json!({})).send().await.unwrap();

@@ -186,7 +186,7 @@ async fn progress_is_a_sign_of_life_of_a_long_attempt() {
     let alive = why(&fleet, "a").await.findings.remove(0);
     assert!(alive.message.contains("s ago (progress 325 of 4,000)"), "{}", alive.message);
     assert!(alive.quiet_ms.is_some_and(|ms| ms < 100_000), "{:?}", alive.quiet_ms);
-    let log = Payload::Log { lines: vec!["still here".into()], dropped: 0 };
+    let log = Payload::log(vec!["still here".into()]);
     fleet.publish_event("a", log, |event| of_attempt(event, 0)).await;
     let alive = why(&fleet, "a").await.findings.remove(0);
     assert!(alive.message.contains("s ago (log; progress 325 of 4,000)"), "{}", alive.message);

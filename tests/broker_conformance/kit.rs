@@ -270,7 +270,7 @@ impl Member {
         self.poll(1000);
     }
 
-    /// Like [`Self::step`], with a maximum number of records.
+    /// Polls once for at most this number of records, and takes assigned partitions; revoked ones stay unreleased.
     pub fn poll(&mut self, max: usize) {
         let (records, next) = (&mut self.records, &mut self.next);
         let keep = &mut |record: &RecordRef<'_>| {

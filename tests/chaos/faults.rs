@@ -162,7 +162,7 @@ pub struct Loss {
 pub enum Ending {
     Killed,
     Frozen,
-    /// It exited after SIGTERM.
+    /// The process exited after SIGTERM.
     Stopped,
 }
 

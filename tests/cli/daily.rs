@@ -25,8 +25,8 @@ fn output_of_a_process_is_in_the_log_of_its_only_attempt() {
         dev.task("report", &json!({"do": action}), &["--id", id, "--retries", "0"]);
         dev.run(&["log", id]).exits_with(0).out
     };
-    assert_eq!(log("shell", "shell"), "one\ntwo\n");
-    assert_eq!(log("crash", "crash"), "last words\nin two lines\n");
+    assert_eq!(log("shell", "shell"), "one\nstderr │ two\n");
+    assert_eq!(log("crash", "crash"), "stderr │ last words\nstderr │ in two lines\n");
     // With further attempts in the process, the output may be of any of them.
     dev.run(&["submit", "report", r#"{"do":"block"}"#, "--id", "block"]).exits_with(0);
     eventually_blocking("it runs", || dev.run(&["status", "block"]).out.contains("running"));

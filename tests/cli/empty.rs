@@ -52,6 +52,10 @@ fn list_takes_a_query_and_marks_its_mistakes() {
     assert_eq!(ids("state:succeeded -tag:two"), ["one"]);
     let table = dev.run(&["list", "id:one,none"]).exits_with(0).stderr_has(&["not found: none"]);
     assert!(table.out.starts_with("ID ") && table.out.contains("one"), "{table:?}");
+    dev.run(&["list", "nowhere"])
+        .exits_with(0)
+        .stderr_has(&["hint: words are compared with the beginnings of ids and with names"]);
+    dev.run(&["types", "--text", "no such type"]).exits_with(0).stderr_has(&["no type has these words"]);
     dev.run(&["list", "tag:none"]).exits_with(0).stderr_has(&["`level:any` in the query also searches below roots"]);
     dev.run(&["list", "type:echo state:succeded"]).exits_with(2).stderr_has(&[
         "error: `succeded` is not a state",

@@ -25,7 +25,7 @@ impl TaskType for Greeting {
     type Output = Greeting;
 }
 
-/// The same type as a Rust task, which needs no other implementation.
+/// Type of an echo as a Rust task, which needs no other implementation.
 #[derive(Serialize, Deserialize, schemars::JsonSchema)]
 struct CountedTask {
     count: u32,

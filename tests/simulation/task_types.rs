@@ -86,7 +86,7 @@ fn is_zero(number: &u64) -> bool {
 pub struct ContinuationSpec {
     pub on: On,
     pub task: ChildSpec,
-    /// Its params contain the results of the other children.
+    /// The params of the continuation contain the results of the other children.
     pub with_results: bool,
     /// Added by the handler instead of the request.
     pub from_handler: bool,

@@ -31,7 +31,7 @@ pub fn circles(files: &[SourceFile]) -> Vec<Violation> {
     modules.circles(&edges)
 }
 
-/// The same with these files: such a circle is one unit, whose parts cannot be read or moved alone.
+/// Circles of a folder with its `mod.rs` and `lib.rs`: such a circle is one unit, whose parts cannot be read or moved alone.
 pub fn folder_circles(files: &[SourceFile]) -> Vec<Violation> {
     let modules = Modules::of(files);
     modules.circles(&modules.edges())

@@ -95,7 +95,7 @@ pub fn steps_to_events(steps: &[(usize, u8, i64)]) -> Vec<(i64, Event)> {
         let mut failed = event(Kind::Failed, task);
         failed.payload = Payload::Failed(AttemptFailure::new("error", "broken", 1));
         let mut log = event(Kind::Log, task);
-        log.payload = Payload::Log { lines: vec!["a line".into()], dropped: 0 };
+        log.payload = Payload::log(vec!["a line".into()]);
         events.push((
             at,
             match step {
@@ -150,7 +150,7 @@ async fn finished_tree_is_removed_completely() {
         events.extend([(START, submitted(&leaf)), (START, succeeded(&leaf))]);
     }
     let mut log = event(Kind::Log, "w:1");
-    log.payload = Payload::Log { lines: vec!["a line".into()], dropped: 0 };
+    log.payload = Payload::log(vec!["a line".into()]);
     events.extend([(START, log), (START, succeeded("w:branch")), (START, succeeded("w"))]);
     let log = logged(events.iter().cloned().chain([(START + HOUR - 20_000, Event::tick(0))]).collect());
     let (store, task_records, removed) = fold(&log, &[700], true).await;

@@ -126,7 +126,7 @@ fn retrying(task: &str) -> Event {
 
 fn log(task: &str, lines: usize) -> Event {
     let mut event = event(Kind::Log, task);
-    event.payload = Payload::Log { lines: (0..lines).map(|n| format!("line {n}")).collect(), dropped: 0 };
+    event.payload = Payload::log((0..lines).map(|n| format!("line {n}")).collect());
     event
 }
 

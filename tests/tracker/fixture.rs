@@ -56,12 +56,12 @@ impl Fixture {
         self.broker.apply_topics(&[spec], CALL).unwrap();
     }
 
-    /// The same log through another broker or with another store.
+    /// Fixture of the same log through another broker or with another store.
     pub fn with(&self, broker: Arc<dyn Broker>, store: Arc<dyn Store>) -> Self {
         Self { broker, store, ..self.clone() }
     }
 
-    /// The same log and store, whose calls follow rules.
+    /// Fixture of the same log and store, whose calls follow rules.
     pub fn with_faults(&self) -> (Self, FaultRules) {
         let faults = FaultRules::default();
         (self.with(faults.broker(self.broker.clone()), faults.store(self.store.clone())), faults)

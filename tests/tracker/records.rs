@@ -51,7 +51,7 @@ async fn documented_example_events_are_folded() {
     tracker.stop().await;
 }
 
-/// Another task with the id of a task is counted; the same one again is not.
+/// Other tasks with the id of a task are counted; the same one again is not.
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_with_the_id_of_another_are_counted() {
     let (fixture, _) = fixture(1);

@@ -21,7 +21,7 @@ impl Page {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    /// Whether it is a document for people, and not a file, a text or a redirect.
+    /// Returns whether the page is a document for people, and not a file, a text or a redirect.
     pub fn is_document(&self) -> bool {
         self.header("content-type").starts_with("text/html") && self.header("content-disposition").is_empty()
     }

@@ -7,19 +7,23 @@ use kafleet::model::json::MASKED;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::api::masking::{SECRET, masked_fleet, params, send};
+use crate::api::masking::{SECRET, masked_fleet, masked_redrive, params, send};
 use crate::ui::browser::Browser;
 use crate::ui::roles::{PAGES, url_of};
 
-/// Pages that show a masked value to the highest role.
-const WITH_VALUE: &[&str] = &[
-    "/tasks/order",
-    "/tasks/order/params",
-    "/tasks/order/result",
-    "/new?like=order",
-    "/schedules/nightly",
-    "/schedules/nightly/edit",
-];
+/// Paths of pages that show a masked value to the highest role.
+fn with_value(letter: &str, redrive: &str) -> Vec<String> {
+    let fixed = [
+        "/tasks/order",
+        "/tasks/order/params",
+        "/tasks/order/result",
+        "/new?like=order",
+        "/schedules/nightly",
+        "/schedules/nightly/edit",
+    ];
+    let named = [format!("/dead-letters/{letter}"), format!("/tasks/{redrive}"), format!("/bulk/{redrive}")];
+    fixed.into_iter().map(str::to_owned).chain(named).collect()
+}
 
 fn form(pairs: &[(&str, &str)]) -> String {
     url::form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish()
@@ -28,10 +32,11 @@ fn form(pairs: &[(&str, &str)]) -> String {
 #[tokio::test]
 async fn no_page_shows_a_masked_value_to_a_lower_role() {
     let (fleet, letter) = masked_fleet(UiConfig::default()).await;
+    let redrive = masked_redrive(&fleet).await;
     for role in [Role::Read, Role::Submit, Role::Operate] {
         let browser = Browser::of_role(&fleet, role);
         for page in PAGES {
-            for subject in ["order", "bad"] {
+            for subject in ["order", "bad", redrive.as_str()] {
                 let page = browser.get(&url_of(page.path, subject, &letter)).await;
                 page.lacks(&[SECRET]);
             }
@@ -40,7 +45,7 @@ async fn no_page_shows_a_masked_value_to_a_lower_role() {
         browser.get("/tasks?q=level:any").await.lacks(&[SECRET]);
     }
     let browser = Browser::of_role(&fleet, Role::Operate);
-    for path in WITH_VALUE.iter().map(|path| (*path).to_owned()).chain([format!("/dead-letters/{letter}")]) {
+    for path in with_value(&letter, &redrive) {
         browser.open(&path).await.has(&[MASKED]).lacks(&[SECRET]);
         Browser::of_role(&fleet, Role::Admin).open(&path).await.has(&[SECRET]);
     }
@@ -49,9 +54,10 @@ async fn no_page_shows_a_masked_value_to_a_lower_role() {
 #[tokio::test]
 async fn shared_renderings_do_not_pass_masked_values_on() {
     let (fleet, letter) = masked_fleet(UiConfig::default()).await;
+    let redrive = masked_redrive(&fleet).await;
     let part = [("kafleet-part", "main")];
     for roles in [[Role::Admin, Role::Read], [Role::Read, Role::Admin]] {
-        for path in WITH_VALUE.iter().map(|path| (*path).to_owned()).chain([format!("/dead-letters/{letter}")]) {
+        for path in with_value(&letter, &redrive) {
             for role in roles {
                 let page = Browser::of_role(&fleet, role).send(Method::GET, &path, &part, None).await;
                 let shows = page.text.contains(SECRET);

@@ -112,7 +112,7 @@ async fn lines_of_a_log_are_separated_by_attempts() {
             event.at_ms -= ago_ms;
         }
     };
-    let line = |text: &str| Payload::Log { lines: vec![text.to_owned()], dropped: 0 };
+    let line = |text: &str| Payload::log(vec![text.to_owned()]);
     fleet.publish_event("order", Kind::Started, of(1, 9_000)).await;
     fleet.publish_event("order", line("first"), of(1, 8_000)).await;
     let failure = kafleet::model::event::AttemptFailure::new("timeout", "too slow", 1);

@@ -95,7 +95,7 @@ async fn long_wait_is_handed_over_to_the_tracker_with_its_number() {
     }
 }
 
-/// Otherwise a task with many short waits would hold back the commits of its partition.
+/// A task with many short waits must not hold back the commits of its partition.
 #[tokio::test(flavor = "multi_thread")]
 async fn short_waits_that_are_long_together_are_handed_over() {
     let (mut fleet, _) = memory(1, &[waiting(9, Some(Duration::from_millis(40)))]).await;

@@ -77,15 +77,15 @@ impl Fleet {
         Ok(())
     }
 
-    /// Learns the brokers' time, and waits until the control topic has been read for the first time, but not for long: without it the API serves, and
-    /// does not know the schemas of types that it does not have.
+    /// Learns the brokers' time, and waits until the control topic has been read for the first time, but not for long: without it the API serves,
+    /// does not know the schemas of types that it does not have, and hides all params and results, because it does not know the masks.
     pub(crate) async fn load(&self) {
         let learning = control::learn_broker_time(self.publisher.producer(), &self.publisher.topology.names);
         if tokio::time::timeout(LOAD_DEADLINE, learning).await.is_err() {
             tracing::warn!("serving before the brokers' time is known; this machine's clock is used");
         }
         if let Err(error) = self.control_read().await {
-            tracing::warn!(%error, "serving without the declarations of types");
+            tracing::warn!(%error, "serving without the declarations of types; params and results are hidden until they are read");
         }
     }
 

@@ -305,7 +305,7 @@ impl Handler for Noop {
         Ok(Box::pin(std::future::ready(Ok(RawJson::null()))))
     }
 
-    /// Its attempts in child processes are those of the built-in type that does almost nothing.
+    /// Attempts of the type in child processes are those of the built-in type that does almost nothing.
     fn capabilities(&self) -> Capabilities {
         Capabilities { is_silent: true, in_child: InChild::Type("echo"), ..Capabilities::default() }
     }

@@ -403,8 +403,8 @@ pub trait TransactionalProducer: Send {
         self.send_with_dependents(records, &mut |_| Ok(Vec::new()), deadline)
     }
 
-    /// Like [`Self::send_all`], with further records in the same transaction that depend on the offsets of the first
-    /// ones. Returns the partitions and offsets of all records, in order.
+    /// Sends records like [`Self::send_all`], with further ones in the same transaction that depend on the offsets of the
+    /// first ones. Returns the partitions and offsets of all records, in order.
     fn send_with_dependents(
         &mut self,
         records: &[ProducerRecord<'_>],

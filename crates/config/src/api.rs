@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use kafleet_model::record::attachment::MAX_BYTES;
+use kafleet_model::role::Role;
 use kafleet_model::schedule::time_zone;
 use kafleet_model::units::duration::Millis;
 use schemars::JsonSchema;
@@ -114,35 +115,6 @@ pub struct TokenConfig {
     /// The token, of at least 16 characters; `${VARIABLE}` reads it from the environment.
     pub token: String,
     pub role: Role,
-}
-
-/// Permissions of a token; each role includes the ones before it. `admin` also sees masked values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    Read,
-    Submit,
-    Operate,
-    Admin,
-}
-
-impl Role {
-    /// All roles, each with those before it.
-    pub const ALL: [Self; 4] = [Self::Read, Self::Submit, Self::Operate, Self::Admin];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Submit => "submit",
-            Self::Operate => "operate",
-            Self::Admin => "admin",
-        }
-    }
-
-    /// Whether the role sees the values that types mask.
-    pub fn sees_masked(self) -> bool {
-        self >= Self::Admin
-    }
 }
 
 pub(super) fn problems(document: &Document, api: &ApiConfig) -> Vec<UnlocatedProblem> {

@@ -73,7 +73,7 @@ mod variables;
 mod worker;
 
 pub use self::redis::RedisConfig;
-pub use api::{ApiConfig, MIN_TOKEN_CHARS, Role, TRACE_ID, TokenConfig, UiConfig, UiMode};
+pub use api::{ApiConfig, MIN_TOKEN_CHARS, TRACE_ID, TokenConfig, UiConfig, UiMode};
 pub use apps::{AppConfig, combine_policy, written_keys};
 pub use callbacks::{CallbacksConfig, SecretConfig};
 pub use changes::{ChangedKey, changes};
@@ -81,6 +81,7 @@ pub use colour::{Colour, HEADER_COLOURS};
 pub use email::{EmailConfig, MailTls};
 pub use email_address::{AddressPattern, parse_mailbox};
 pub use kafka::Scalar;
+pub use kafleet_model::role::Role;
 pub use kafleet_model::units::bytes::Bytes;
 pub use kafleet_model::units::rate::{Rate, RateBy};
 pub use load::{DEFAULT_BROKERS, DEFAULT_FILE, LoadedConfig, Overrides, load, load_with};

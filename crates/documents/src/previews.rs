@@ -15,7 +15,7 @@ pub struct TaskPreview {
     pub problems: Vec<Problem>,
     /// Id of the task; null if it would get a generated one, or if it is not valid.
     pub id: Option<String>,
-    /// The same task already exists: the request would change nothing.
+    /// The task exists already with the same definition: the request would change nothing.
     pub exists: bool,
     /// Earliest start of the task, if it is later than now.
     pub starts_at: Option<String>,

@@ -219,7 +219,7 @@ pub struct FailureGroup {
     /// Number of tasks that are failed or expired now and ended in the range, including superseded ones until they are
     /// removed. By root: of those that were read.
     pub count: u64,
-    /// The same of all retained tasks.
+    /// Number of all retained tasks that are failed or expired now, at any time.
     #[serde(default)]
     pub retained: u64,
     /// Number of unresolved dead letters of the retained tasks; `null` while it is not known, and by root.

@@ -1,33 +1,10 @@
 //! Documents of named views.
 
+use kafleet_model::role::Role;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{TaskColumn, TaskSort};
-
-/// Lowest role that sees a view.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ViewRole {
-    #[default]
-    Read,
-    Submit,
-    Operate,
-    Admin,
-}
-
-impl ViewRole {
-    pub const ALL: [Self; 4] = [Self::Read, Self::Submit, Self::Operate, Self::Admin];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Submit => "submit",
-            Self::Operate => "operate",
-            Self::Admin => "admin",
-        }
-    }
-}
 
 /// Body of `PUT /v1/views/{name}`: search, order and columns of a list of tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -46,8 +23,9 @@ pub struct SetView {
     #[serde(default)]
     #[schemars(length(max = 400))]
     pub description: Option<String>,
+    /// Lowest role that sees the view.
     #[serde(default)]
-    pub role: ViewRole,
+    pub role: Role,
 }
 
 /// Named view of tasks.
@@ -61,7 +39,8 @@ pub struct ViewDocument {
     /// Columns, in their order. Empty: the default ones.
     pub columns: Vec<TaskColumn>,
     pub description: Option<String>,
-    pub role: ViewRole,
+    /// Lowest role that sees the view.
+    pub role: Role,
     /// Name of the API token that wrote the view.
     pub by: Option<String>,
     pub changed_at: String,

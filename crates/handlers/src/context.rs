@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use kafleet_model::event::Kind;
+use kafleet_model::event::log_line::LogStream;
 use kafleet_model::json::{JsonDefect, RawJson};
 use kafleet_model::record::attachment::Attachment;
 use kafleet_model::task::Trace;
@@ -129,6 +130,9 @@ pub enum Note {
     Progress(RawJson),
     /// Line of the task's log.
     Log(String),
+    /// Line of the task's log that the process of the attempt wrote. Lines of a program of the type `exec` are none: its stderr is
+    /// the log.
+    Output(LogStream, String),
     /// Warning, shown until the task ends.
     Warning(String),
     /// Small value stored with the task.
@@ -140,7 +144,7 @@ impl Note {
     pub fn kind(&self) -> Kind {
         match self {
             Self::Progress(_) => Kind::Progress,
-            Self::Log(_) => Kind::Log,
+            Self::Log(_) | Self::Output(..) => Kind::Log,
             Self::Warning(_) => Kind::Warned,
             Self::Attachment(_) => Kind::Attached,
         }

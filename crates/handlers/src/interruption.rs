@@ -23,11 +23,11 @@ pub enum CancelReason {
 pub enum Restart {
     /// The attempt was not sent: the process had ended or was taking no more attempts. Not counted as a restart.
     Unsent,
-    /// Its process died so soon after its start that the app is to blame. Not counted as a restart.
+    /// The process of the attempt died so soon after its start that the app is to blame. Not counted as a restart.
     Blameless,
-    /// It may share its next process with other attempts.
+    /// The attempt may share its next process with other attempts.
     Shared,
-    /// It runs without other attempts in its next process: it may have caused the end of the last one.
+    /// The attempt runs without other attempts in its next process: it may have caused the end of the last one.
     Alone,
 }
 

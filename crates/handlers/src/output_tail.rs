@@ -1,11 +1,13 @@
 //! Output of a process: forwarded to the worker's own stderr, with its tail kept for failure messages, and with its lines for
 //! the attempt to which they belong.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::select_all;
+use kafleet_model::event::log_line::LogStream;
 use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
@@ -32,12 +34,25 @@ pub struct OutputTail {
     forwarding: JoinHandle<()>,
 }
 
+/// Pipe of one output stream of a process.
+pub(crate) struct OutputPipe {
+    stream: LogStream,
+    receiver: pipe::Receiver,
+}
+
+/// Line that a process has written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputLine {
+    pub stream: LogStream,
+    pub text: String,
+}
+
 /// Lines of the output of a process. Cheap to clone.
 #[derive(Clone)]
 pub struct OutputLines(Arc<OutputReader>);
 
 struct OutputReader {
-    pipe: pipe::Receiver,
+    pipes: Vec<OutputPipe>,
     state: Mutex<OutputState>,
     /// Notified when there are new lines.
     news: Notify,
@@ -45,50 +60,85 @@ struct OutputReader {
     unforwarded: Notify,
 }
 
-#[derive(Default)]
 struct OutputState {
     tail: VecDeque<u8>,
     /// Output that has not been forwarded.
     unforwarded: Vec<u8>,
     /// `None` until [`OutputTail::lines`] is called.
     lines: Option<PendingLines>,
-    has_ended: bool,
+    /// Pipes that have ended, by their places.
+    ended: Vec<bool>,
 }
 
 /// Lines that have not been taken.
 #[derive(Default)]
 struct PendingLines {
-    complete: VecDeque<String>,
-    /// Beginning of the next line.
-    partial: Vec<u8>,
+    complete: VecDeque<OutputLine>,
+    /// Beginning of the next line of each stream.
+    partial: BTreeMap<LogStream, Vec<u8>>,
+}
+
+impl OutputPipe {
+    pub(crate) fn new(stream: LogStream, reader: io::PipeReader) -> io::Result<Self> {
+        Ok(Self { stream, receiver: pipe::Receiver::from_owned_fd(reader.into())? })
+    }
+}
+
+impl OutputState {
+    fn has_ended(&self) -> bool {
+        self.ended.iter().all(|has_ended| *has_ended)
+    }
+
+    fn add(&mut self, stream: LogStream, bytes: &[u8]) {
+        append(&mut self.tail, bytes);
+        if let Some(lines) = &mut self.lines {
+            lines.add(stream, bytes);
+        }
+        self.unforwarded.extend_from_slice(bytes);
+    }
 }
 
 impl PendingLines {
-    fn add(&mut self, bytes: &[u8]) {
+    fn add(&mut self, stream: LogStream, bytes: &[u8]) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            self.partial.extend_from_slice(piece);
-            if piece.ends_with(b"\n") || self.partial.len() >= MAX_LINE_BYTES {
-                self.end_line();
+            let partial = self.partial.entry(stream).or_default();
+            partial.extend_from_slice(piece);
+            if piece.ends_with(b"\n") || partial.len() >= MAX_LINE_BYTES {
+                self.end_line(stream);
             }
         }
     }
 
-    fn end_line(&mut self) {
-        let bytes = std::mem::take(&mut self.partial);
+    fn end_line(&mut self, stream: LogStream) {
+        let bytes = self.partial.remove(&stream).unwrap_or_default();
         let line = String::from_utf8_lossy(&bytes);
-        self.complete.push_back(line.trim_end_matches(['\n', '\r']).to_owned());
+        let text = line.trim_end_matches(['\n', '\r']).to_owned();
+        self.complete.push_back(OutputLine { stream, text });
         if self.complete.len() > MAX_LINES {
             self.complete.pop_front();
+        }
+    }
+
+    /// Ends the last lines of the streams, which are incomplete.
+    fn end(&mut self) {
+        while let Some(stream) = self.partial.keys().next().copied() {
+            self.end_line(stream);
         }
     }
 }
 
 impl OutputTail {
-    /// Reads until the end of the stream. `label`: begins each forwarded line.
-    pub(crate) fn start(pipe: pipe::Receiver, label: Option<String>) -> Self {
+    /// Reads until the end of the streams. `label`: begins each forwarded line.
+    pub(crate) fn start(pipes: Vec<OutputPipe>, label: Option<String>) -> Self {
+        let state = OutputState {
+            tail: VecDeque::new(),
+            unforwarded: Vec::new(),
+            lines: None,
+            ended: vec![false; pipes.len()],
+        };
         let output = OutputLines(Arc::new(OutputReader {
-            pipe,
-            state: Mutex::default(),
+            pipes,
+            state: Mutex::new(state),
             news: Notify::new(),
             unforwarded: Notify::new(),
         }));
@@ -122,17 +172,17 @@ impl OutputTail {
 }
 
 impl OutputLines {
-    /// Takes the lines written so far. After the end of the output also an incomplete last one.
-    pub fn take(&self) -> Vec<String> {
+    /// Takes the lines written so far. After the end of the output also incomplete last ones.
+    pub fn take(&self) -> Vec<OutputLine> {
         let mut state = self.0.state.lock();
         self.0.read(&mut state);
         if !state.unforwarded.is_empty() {
             self.0.unforwarded.notify_one();
         }
-        let has_ended = state.has_ended;
+        let has_ended = state.has_ended();
         let Some(lines) = &mut state.lines else { return Vec::new() };
-        if has_ended && !lines.partial.is_empty() {
-            lines.end_line();
+        if has_ended {
+            lines.end();
         }
         lines.complete.drain(..).collect()
     }
@@ -144,23 +194,34 @@ impl OutputLines {
 }
 
 impl OutputReader {
-    /// Reads what the pipe has.
+    /// Reads what the pipes have, one after the other: lines that are written at the same time to several are in the order of
+    /// the pipes.
     fn read(&self, state: &mut OutputState) {
         let mut chunk = [0; TAIL_BYTES];
-        while !state.has_ended && state.unforwarded.len() < MAX_READ_BYTES {
-            match self.pipe.try_read(&mut chunk) {
-                Ok(0) => state.has_ended = true,
-                Ok(read) => {
-                    append(&mut state.tail, &chunk[..read]);
-                    if let Some(lines) = &mut state.lines {
-                        lines.add(&chunk[..read]);
-                    }
-                    state.unforwarded.extend_from_slice(&chunk[..read]);
+        for (n, pipe) in self.pipes.iter().enumerate() {
+            while !state.ended[n] && state.unforwarded.len() < MAX_READ_BYTES {
+                match pipe.receiver.try_read(&mut chunk) {
+                    Ok(0) => state.ended[n] = true,
+                    Ok(read) => state.add(pipe.stream, &chunk[..read]),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(_) => state.ended[n] = true,
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(_) => state.has_ended = true,
             }
         }
+    }
+
+    /// Waits until a pipe that has not ended can be read. Returns its place if it never can again.
+    async fn readable(&self) -> Option<usize> {
+        let open: Vec<usize> = {
+            let state = self.state.lock();
+            (0..self.pipes.len()).filter(|n| !state.ended[*n]).collect()
+        };
+        if open.is_empty() {
+            return None;
+        }
+        let wait = |n: usize| async move { (n, self.pipes[n].receiver.readable().await) };
+        let ((n, readable), ..) = select_all(open.into_iter().map(|n| Box::pin(wait(n)))).await;
+        readable.is_err().then_some(n)
     }
 }
 
@@ -170,15 +231,17 @@ async fn forward(lines: OutputLines, label: Option<String>) {
     let mut out = tokio::io::stderr();
     let mut has_ended = false;
     while !has_ended {
-        let is_readable = tokio::select! {
-            readable = reader.pipe.readable() => readable.is_ok(),
-            () = reader.unforwarded.notified() => true,
+        let failed = tokio::select! {
+            failed = reader.readable() => failed,
+            () = reader.unforwarded.notified() => None,
         };
         let bytes = {
             let mut state = reader.state.lock();
             reader.read(&mut state);
-            state.has_ended |= !is_readable;
-            has_ended = state.has_ended;
+            if let Some(n) = failed {
+                state.ended[n] = true;
+            }
+            has_ended = state.has_ended();
             std::mem::take(&mut state.unforwarded)
         };
         if bytes.contains(&b'\n') {
@@ -248,27 +311,38 @@ mod tests {
     async fn lines_are_taken_as_soon_as_they_are_written() {
         use std::io::Write;
         let (receiver, mut writer) = io::pipe().unwrap();
-        let mut output =
-            OutputTail::start(pipe::Receiver::from_owned_fd(receiver.into()).unwrap(), Some(String::new()));
+        let (other_receiver, mut other_writer) = io::pipe().unwrap();
+        let pipes = [(LogStream::Stderr, receiver), (LogStream::Stdout, other_receiver)];
+        let pipes = pipes.into_iter().map(|(stream, reader)| OutputPipe::new(stream, reader).unwrap()).collect();
+        let mut output = OutputTail::start(pipes, Some(String::new()));
         let lines = output.lines();
+        let texts = |of: LogStream| {
+            let taken = lines.take();
+            assert!(taken.iter().all(|line| line.stream == of), "{taken:?}");
+            taken.into_iter().map(|line| line.text).collect::<Vec<_>>()
+        };
         assert!(lines.take().is_empty());
         writer.write_all(b"one\ntw").unwrap();
         timeout(END_DEADLINE, lines.news()).await.unwrap();
-        assert_eq!(lines.take(), ["one"]);
+        assert_eq!(texts(LogStream::Stderr), ["one"]);
+        other_writer.write_all(b"other\n").unwrap();
+        timeout(END_DEADLINE, lines.news()).await.unwrap();
+        assert_eq!(texts(LogStream::Stdout), ["other"], "the begun line is of another stream");
+        drop(other_writer);
         writer.write_all("o\r\n\nlast \u{e9}".as_bytes()).unwrap();
         drop(writer);
-        assert_eq!(output.text().await, "one\ntwo\r\n\nlast é");
-        assert_eq!(lines.take(), ["two", "", "last é"]);
+        assert_eq!(output.text().await, "one\ntwother\no\r\n\nlast é");
+        assert_eq!(texts(LogStream::Stderr), ["two", "", "last é"]);
         assert!(lines.take().is_empty() && output.text().await.ends_with("last é"), "may be read again");
     }
 
     #[test]
     fn untaken_lines_are_bounded() {
         let mut lines = PendingLines::default();
-        (0..MAX_LINES + 2).for_each(|n| lines.add(format!("{n}\n").as_bytes()));
-        assert_eq!((lines.complete.len(), lines.complete[0].as_str()), (MAX_LINES, "2"));
-        (0..2 * MAX_LINE_BYTES / 1_024).for_each(|_| lines.add(&[b'x'; 1_024]));
-        assert!(lines.complete.iter().rev().take(2).all(|line| line.len() == MAX_LINE_BYTES));
+        (0..MAX_LINES + 2).for_each(|n| lines.add(LogStream::Stdout, format!("{n}\n").as_bytes()));
+        assert_eq!((lines.complete.len(), lines.complete[0].text.as_str()), (MAX_LINES, "2"));
+        (0..2 * MAX_LINE_BYTES / 1_024).for_each(|_| lines.add(LogStream::Stdout, &[b'x'; 1_024]));
+        assert!(lines.complete.iter().rev().take(2).all(|line| line.text.len() == MAX_LINE_BYTES));
         assert!(lines.partial.is_empty());
     }
 

@@ -14,13 +14,14 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use kafleet_model::event::log_line::LogStream;
 use nix::libc;
 use nix::sys::signal::Signal;
 use tokio::net::unix::pipe;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
-use super::output_tail::OutputTail;
+use super::output_tail::{OutputPipe, OutputTail};
 use super::process_guard::{self, ProcessGroup};
 use super::socket::{self, SocketWriter};
 
@@ -132,16 +133,20 @@ impl ConnectedProgram {
     pub async fn launch(mut command: Command, label: Option<&str>) -> io::Result<Self> {
         let (socket, stdin) = UnixStream::pair()?;
         socket.set_nonblocking(true)?;
-        let (output, output_writer) = io::pipe()?;
+        let mut output = Vec::new();
         if label.is_some() {
-            command.stdout(output_writer.try_clone()?);
+            let (stdout, stdout_writer) = io::pipe()?;
+            command.stdout(stdout_writer);
+            output.push(OutputPipe::new(LogStream::Stdout, stdout)?);
         }
-        command.stdin(Stdio::from(OwnedFd::from(stdin))).stderr(output_writer);
+        let (stderr, stderr_writer) = io::pipe()?;
+        output.push(OutputPipe::new(LogStream::Stderr, stderr)?);
+        command.stdin(Stdio::from(OwnedFd::from(stdin))).stderr(stderr_writer);
         // SAFETY: the function makes async-signal-safe calls only.
         unsafe { command.pre_exec(prefer_as_victim) };
         let process = OwnedProcess::start(command).await?;
         let label = label.map(|label| format!("{label}[{}]: ", process.pid));
-        let output = OutputTail::start(pipe::Receiver::from_owned_fd(output.into())?, label);
+        let output = OutputTail::start(output, label);
         let (reader, writer) = socket::split(socket)?;
         Ok(Self { process, output, reader, writer })
     }

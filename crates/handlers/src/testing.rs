@@ -237,7 +237,7 @@ impl Outcome {
     /// Returns the lines of the log, in order.
     pub fn log(&self) -> Vec<&str> {
         fn line(note: &Note) -> Option<&str> {
-            if let Note::Log(line) = note { Some(line) } else { None }
+            if let Note::Log(line) | Note::Output(_, line) = note { Some(line) } else { None }
         }
         self.notes.iter().filter_map(line).collect()
     }

@@ -46,6 +46,8 @@ pub mod retention;
 #[doc(hidden)]
 pub mod retry;
 #[doc(hidden)]
+pub mod role;
+#[doc(hidden)]
 pub mod schedule;
 #[doc(hidden)]
 pub mod similar;

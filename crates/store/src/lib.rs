@@ -297,9 +297,9 @@ pub struct PartitionStatistics {
 /// Similarity of the errors of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ErrorLevel {
-    /// The same kind.
+    /// Errors of one kind.
     Kind,
-    /// The same kind, and the same message up to variable parts.
+    /// Errors of one kind with one message, up to its variable parts.
     Message,
 }
 

@@ -132,7 +132,7 @@ impl Drop for Process {
     }
 }
 
-/// Like [`eventually`], and panics as soon as one of the processes has exited.
+/// Waits like [`eventually`], and panics as soon as one of the processes has exited.
 pub async fn eventually_running<C: Check>(
     subject: &str,
     processes: &mut [Process],
@@ -145,7 +145,7 @@ pub async fn eventually_running<C: Check>(
     .await
 }
 
-/// Like [`eventually_running`], on this thread.
+/// Waits like [`eventually_running`], on this thread.
 #[track_caller]
 pub fn eventually_running_blocking<C: Check>(
     subject: &str,

@@ -51,7 +51,7 @@ pub async fn eventually<C: Check>(subject: &str, mut condition: impl AsyncFnMut(
     }
 }
 
-/// Like [`eventually`], on this thread.
+/// Waits like [`eventually`], on this thread.
 #[track_caller]
 pub fn eventually_blocking<C: Check>(subject: &str, mut condition: impl FnMut() -> C) -> C::Value {
     let end = Instant::now() + DEADLINE;

@@ -70,7 +70,7 @@ pub(super) struct SourceRecord {
     pub progress: RunProgress,
     /// The key differs from the task's id.
     pub has_own_key: bool,
-    /// It has headers unknown to kafleet, which are copied when the task is passed on.
+    /// The record has headers unknown to kafleet, which are copied when the task is passed on.
     pub has_foreign_headers: bool,
     /// Headers to be copied to the result, if the task has one for other systems.
     pub correlation: Option<Headers>,

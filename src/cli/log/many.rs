@@ -7,11 +7,11 @@ use kafleet_documents::{LogDocument, Status};
 use kafleet_model::record::state::State;
 use rustc_hash::FxHashMap;
 
-use super::{LogArgs, attempt_of};
+use super::{LogArgs, attempt_of, text_of};
 use crate::cli::client::{Client, Query};
 use crate::cli::exit::{Code, Failure, Outcome};
 use crate::cli::list::pages;
-use crate::cli::output::{Output, eprint_line, one_line};
+use crate::cli::output::{Output, eprint_line};
 use crate::cli::task_view::error_text;
 use crate::cli::watch::fleet::{WatchScope, check_type, follow, with_retries};
 
@@ -121,7 +121,7 @@ impl Logs<'_> {
         page.lines.iter().try_for_each(|line| {
             let time = if self.times { format!("{}  ", line.at) } else { String::new() };
             let head = self.head(status, attempt_of(line).filter(|attempt| *attempt != (1, 1)));
-            self.output.line(&format!("{time}{head} │ {}", one_line(&line.text)))
+            self.output.line(&format!("{time}{head} │ {}", text_of(line, self.output.paint)))
         })
     }
 

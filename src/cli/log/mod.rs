@@ -4,12 +4,12 @@ use std::io::Read;
 
 use clap::Args;
 use kafleet_documents::{AppendLog, LogAppended, LogDocument, LogLine};
-use kafleet_model::event::log_line::MAX_EVENT_BYTES;
+use kafleet_model::event::log_line::{LogStream, MAX_EVENT_BYTES};
 
 use super::client::{Client, ReconnectingStream};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
-use super::output::{Output, eprint_line, one_line};
+use super::output::{Output, Paint, eprint_line, one_line};
 
 mod many;
 
@@ -128,7 +128,16 @@ impl<'a> LinePrinter<'a> {
             eprint_line(heading);
         }
         let time = if self.times { format!("{}  ", line.at) } else { String::new() };
-        self.output.line(&format!("{time}{}", one_line(&line.text)))
+        self.output.line(&format!("{time}{}", text_of(line, self.output.paint)))
+    }
+}
+
+/// Text of a line, marked if the process of the attempt wrote it to stderr.
+fn text_of(line: &LogLine, paint: Paint) -> String {
+    let text = one_line(&line.text);
+    match line.stream {
+        Some(LogStream::Stderr) => format!("{} {text}", paint.dim("stderr │")),
+        Some(LogStream::Stdout) | None => text,
     }
 }
 
@@ -187,7 +196,14 @@ mod tests {
     use super::*;
 
     fn line(run: u32, attempt: u32) -> LogLine {
-        LogLine { at: "2026-11-01T00:00:00.000Z".into(), run, attempt, text: "text".into() }
+        LogLine { at: "2026-11-01T00:00:00.000Z".into(), run, attempt, stream: None, text: "text".into() }
+    }
+
+    #[test]
+    fn lines_of_stderr_are_marked() {
+        let of = |stream| text_of(&LogLine { stream, ..line(1, 1) }, Paint(false));
+        assert_eq!(of(Some(LogStream::Stderr)), "stderr │ text");
+        assert_eq!([of(Some(LogStream::Stdout)), of(None)], ["text", "text"]);
     }
 
     #[test]

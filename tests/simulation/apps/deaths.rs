@@ -66,7 +66,7 @@ impl Death {
         }
     }
 
-    /// Whether its attempts have to run alone from now on.
+    /// Returns whether the attempts of the death have to run alone from now on.
     pub fn is_shared(&self) -> bool {
         self.how == How::Crashed && self.attempts.len() + self.unread.len() > 1 && !self.was_killed
     }

@@ -64,7 +64,7 @@ pub struct Running {
     /// The task does not fail if the attempt is charged.
     is_chargeable: bool,
     is_alone: bool,
-    /// It has published children.
+    /// The attempt has published children.
     pub has_spawned: bool,
     cancel: CancellationToken,
     pub reply: Option<oneshot::Sender<bool>>,

@@ -164,7 +164,7 @@ impl LoggedTask {
         self.attempts().first().and_then(|attempt| attempt.started_ms)
     }
 
-    /// Its attempts. One that has waited or was interrupted is followed by another one of its number.
+    /// Attempts of the task. One that has waited or was interrupted is followed by another one of its number.
     pub fn attempts(&self) -> Vec<LoggedAttempt> {
         let mut attempts: Vec<LoggedAttempt> = Vec::new();
         for event in self.history().filter(|event| event.attempt > 0) {

@@ -23,7 +23,7 @@ pub async fn failed_tasks(api: &Api, top: &str, limit: usize, within: Duration) 
     Ok(failed_views(api, top, limit, within).await?.iter().map(status).collect())
 }
 
-/// The same as records.
+/// Returns the records of the tasks that [`failed_tasks`] returns.
 pub async fn failed_views(api: &Api, top: &str, limit: usize, within: Duration) -> Result<Vec<TaskView>, ApiError> {
     views_in(api, top, |state| state == State::Failed, limit, within).await
 }

@@ -32,12 +32,8 @@ impl FromStr for FailuresBy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "message" => Ok(Self::Message),
-            "kind" => Ok(Self::Kind),
-            "root" => Ok(Self::Root),
-            other => Err(format!("`{}` is no grouping: use `message`, `kind` or `root`", clip(other))),
-        }
+        let names = [("message", Self::Message), ("kind", Self::Kind), ("root", Self::Root)];
+        named(text, "grouping", names)
     }
 }
 
@@ -45,11 +41,13 @@ impl FromStr for FailuresSort {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "count" => Ok(Self::Count),
-            "first" => Ok(Self::First),
-            "last" => Ok(Self::Last),
-            other => Err(format!("`{}` is no order: use `count`, `first` or `last`", clip(other))),
-        }
+        named(text, "order", [("count", Self::Count), ("first", Self::First), ("last", Self::Last)])
     }
+}
+
+/// Finds the value of a name. `noun`: kind of the values, for the error.
+fn named<T: Copy>(text: &str, noun: &str, names: [(&str, T); 3]) -> Result<T, String> {
+    let [(first, _), (second, _), (third, _)] = names;
+    let found = names.into_iter().find(|(name, _)| *name == text).map(|(_, value)| value);
+    found.ok_or_else(|| format!("`{}` is no {noun}: use `{first}`, `{second}` or `{third}`", clip(text)))
 }

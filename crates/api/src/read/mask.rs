@@ -4,19 +4,23 @@
 //! letter or schedule shows them to callers whose role sees them. Messages and lines of logs need no mask here: workers write them without
 //! the masked values of their task, because only workers have both.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use kafleet_documents::Status;
-use kafleet_model::json::{HiddenTexts, MASKED, RawJson};
+use kafleet_fleet::dead_letters::DeadLetterId;
+use kafleet_model::json::{HiddenTexts, JsonSlice, MASKED, RawJson};
 use kafleet_model::schedule::Template;
 use kafleet_model::task::continuation::Continuation;
+use kafleet_model::task::id::BULK_TYPE;
 use kafleet_model::task::structured::{RecordHeaders, unwrap_structured};
 use kafleet_model::task::{Rules, header};
 
 /// Source of the masks of types.
 pub(crate) trait MaskSource: Send + Sync {
-    /// Returns the JSON pointers that a type masks.
+    /// Returns the JSON pointers that a type masks: to the whole value while they are not known.
     fn mask(&self, task_type: &str) -> Vec<String>;
 }
 
@@ -57,12 +61,24 @@ impl Masks {
         }
     }
 
-    /// Hides the masked values of a task: of its result, and of the params of its continuations.
+    /// Hides the masked values of a task: of its result, of the params of its continuations, and of the patch of a bulk redrive.
     pub(super) fn hide_in_status(&self, status: &mut Status) {
         if let Some((task_type, result)) = status.task_type.as_deref().zip(status.result.as_mut()) {
             self.hide(task_type, result);
         }
         self.hide_in_continuations(&mut status.fields.0.rules.then);
+        if let (Some(BULK_TYPE), Some(options)) = (status.task_type.as_deref(), &mut status.fields.0.rules.options) {
+            self.hide_in_bulk_options(options);
+        }
+    }
+
+    /// Hides the values of the patch of a redrive that are masked in the params of one of the types of its dead letters.
+    fn hide_in_bulk_options(&self, options: &mut RawJson) {
+        let patch = options.slice().member("patch").and_then(|patch| RawJson::parse(patch.text().as_bytes()).ok());
+        let Some(patch) = patch else { return };
+        let types = types_of_letters(options.slice());
+        let mask: Vec<String> = types.iter().flat_map(|task_type| self.of(task_type)).collect();
+        options.set("patch", patch.masked(&mask));
     }
 
     /// Hides the masked values of the task of a schedule.
@@ -154,6 +170,14 @@ impl Masks {
     }
 }
 
+/// Types of the dead letters that the options of a bulk action select.
+fn types_of_letters(options: JsonSlice<'_>) -> BTreeSet<String> {
+    let of_filter = options.member("letters").and_then(|letters| letters.member("type")?.string().map(Cow::into_owned));
+    let ids = options.member("ids").into_iter().flat_map(|ids| ids.elements());
+    let of_ids = ids.filter_map(|id| Some(id.string()?.parse::<DeadLetterId>().ok()?.task_type));
+    of_filter.into_iter().chain(of_ids).collect()
+}
+
 /// Params of a record, also of one in structured mode.
 pub(crate) fn params_of(headers: &RecordHeaders, value: &[u8]) -> Option<RawJson> {
     unwrap_structured(headers, value).map(|(_, data)| data).or_else(|| RawJson::parse(value).ok())
@@ -210,6 +234,23 @@ mod tests {
             let other = masks().record("echo", &headers, value.as_bytes(), false);
             assert_eq!(other.bytes.is_some(), value.ends_with("\"4111\""), "types without a mask show all");
         }
+    }
+
+    #[test]
+    fn patches_of_redrives_are_shown_without_masked_values() {
+        for (selection, expected) in [
+            (json!({"letters": {"type": "pay"}}), MASKED),
+            (json!({"ids": ["echo:0:1", "pay:0:7"]}), MASKED),
+            (json!({"ids": ["echo:0:1"]}), "4111"),
+        ] {
+            let mut options = RawJson::of(&selection).unwrap();
+            options.set("patch", json!({"card": "4111", "n": 1}));
+            masks().hide_in_bulk_options(&mut options);
+            assert_eq!(options.value().unwrap()["patch"], json!({"card": expected, "n": 1}), "{selection}");
+        }
+        let mut without_patch = RawJson::of(&json!({"action": "retry", "q": "type:pay"})).unwrap();
+        masks().hide_in_bulk_options(&mut without_patch);
+        assert_eq!(without_patch, json!({"action": "retry", "q": "type:pay"}));
     }
 
     #[test]

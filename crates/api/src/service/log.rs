@@ -46,8 +46,7 @@ pub async fn append(
     })?;
     let task = api.reads.find(&id, None).await?;
     let count = lines.len();
-    let payload = Payload::Log { lines, dropped: 0 };
-    let event = Event::new(payload, task.id.clone(), task.record.run, now_ms());
+    let event = Event::new(Payload::log(lines), task.id.clone(), task.record.run, now_ms());
     let position = api.writes.publish_event(event).await.map_err(|error| error.hint_if_unknown(REPEAT))?;
     Ok(LogAppended { id: task.id.to_string(), lines: count, position: position.to_string() })
 }
@@ -102,7 +101,8 @@ async fn log_page(api: &Api, task: &TaskView, from: u64, limit: usize) -> Result
 fn read_line(stored: &str) -> Result<LogLine, StoreError> {
     let line = StoredLine::decode(stored)
         .ok_or_else(|| StoreError::Invalid("a log line was written by another version and cannot be decoded".into()))?;
-    Ok(LogLine { at: time_text(line.at_ms), run: line.run, attempt: line.attempt, text: line.text.to_owned() })
+    let StoredLine { at_ms, run, attempt, stream, text } = line;
+    Ok(LogLine { at: time_text(at_ms), run, attempt, stream, text: text.to_owned() })
 }
 
 async fn follow_log(api: &Arc<Api>, task: TaskView, from: u64, subscription: &Subscription, mut events: Events) {

@@ -8,7 +8,9 @@ use kafleet_runtime::now_ms;
 
 use super::context::{Name, RequestContext};
 use super::preview::client_problems;
-use super::schedules::{DEFAULT_TIMES, backfill_span, backfill_times, check_spec, find_schedule, flaw_of, task_states};
+use super::schedules::{
+    BackfillRange, DEFAULT_TIMES, backfill_span, backfill_times, check_spec, find_schedule, flaw_of, task_states,
+};
 use crate::http::problem::{ApiError, Code};
 use crate::state::Api;
 
@@ -48,11 +50,10 @@ async fn errors_of(api: &Api, id: &str, spec: &Spec) -> Vec<ApiError> {
 pub async fn backfill(
     RequestContext { api, .. }: RequestContext,
     Name(id): Name,
-    from_ms: i64,
-    to_ms: Option<i64>,
+    range: BackfillRange,
 ) -> Result<BackfillPreview, ApiError> {
     let existing = find_schedule(&api, &id).await?;
-    let times = backfill_times(&existing.spec, backfill_span(from_ms, to_ms)?)?;
+    let times = backfill_times(&existing.spec, backfill_span(&range)?)?;
     let tasks: Vec<String> = times.iter().map(|time| task_of(&id, *time)).collect();
     let ids = tasks.iter().filter_map(|task| TaskId::parse(task).ok()).collect();
     let known = task_states(&api, ids).await?;

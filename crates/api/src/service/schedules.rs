@@ -191,14 +191,20 @@ pub async fn trigger(context: RequestContext, Name(id): Name) -> Result<Schedule
     done.map_err(|error| error.hint_if_unknown(REPEAT_RUN))
 }
 
-/// Creates the missing tasks of past firing times, from `from_ms` to `to_ms`, by default now.
+/// Time range of a backfill.
+pub struct BackfillRange {
+    pub from_ms: i64,
+    /// End of the range, inclusive; `None`: now.
+    pub to_ms: Option<i64>,
+}
+
+/// Creates the missing tasks of past firing times.
 pub async fn backfill(
     context: RequestContext,
     Name(id): Name,
-    from_ms: i64,
-    to_ms: Option<i64>,
+    range: BackfillRange,
 ) -> Result<ScheduleRequestOutcome, ApiError> {
-    let span = backfill_span(from_ms, to_ms)?;
+    let span = backfill_span(&range)?;
     let api = &context.api;
     let existing = find_schedule(api, &id).await?;
     api.types.check_type_exists(&existing.spec.task.task_type).await?;
@@ -219,9 +225,9 @@ pub(super) fn backfill_times(spec: &Spec, span: ScheduleSpan) -> Result<Vec<i64>
     Ok(times)
 }
 
-pub(super) fn backfill_span(from_ms: i64, to_ms: Option<i64>) -> Result<ScheduleSpan, ApiError> {
-    let now = now_ms();
-    let to_ms = to_ms.unwrap_or(now);
+pub(super) fn backfill_span(range: &BackfillRange) -> Result<ScheduleSpan, ApiError> {
+    let (now, from_ms) = (now_ms(), range.from_ms);
+    let to_ms = range.to_ms.unwrap_or(now);
     if to_ms > now {
         return Err(bad_parameter("to", "it is in the future: a backfill covers past times only"));
     }

@@ -92,25 +92,28 @@ impl TreeBuilder {
         self.nodes.len() - 1
     }
 
-    /// Reads the children of a level, up to `limit` nodes below the top.
+    /// Reads the children of a level, up to `limit` nodes below the top. The children of tasks that are left then are only
+    /// counted, not read.
     async fn level_below(
         &mut self,
         api: &Api,
         level: &[(usize, TaskView)],
         limit: usize,
     ) -> Result<Vec<(usize, TaskView)>, ApiError> {
-        let room = limit + 1 - self.nodes.len();
+        let mut room = limit + 1 - self.nodes.len();
         let mut input = Vec::new();
         for (index, task) in level {
+            self.nodes[*index].omitted = self.nodes[*index].children.total;
             if may_have_children(task) {
                 input.push(page(api, *index, task, room));
             }
         }
         let mut pages = stream::iter(input).buffered(MAX_CONCURRENT_READS);
         let mut below = Vec::new();
-        while let Some(page) = pages.next().await {
+        while room > 0
+            && let Some(page) = pages.next().await
+        {
             let (index, children, more) = page?;
-            let room = limit + 1 - self.nodes.len();
             let left_out = more || children.len() > room;
             let shown = children.len().min(room) as u64;
             for child in children.into_iter().take(room) {
@@ -118,6 +121,7 @@ impl TreeBuilder {
             }
             let total = self.nodes[index].children.total;
             self.nodes[index].omitted = if left_out { total.saturating_sub(shown).max(1) } else { 0 };
+            room = limit + 1 - self.nodes.len();
         }
         Ok(below)
     }

@@ -52,7 +52,7 @@ fn type_document(
     let (schema, details) = description(api, &name);
     let index = api.types.index(&name);
     let index = index.iter().filter_map(|pointer| name_of(pointer).ok()).map(|name| PREFIX.to_owned() + &name);
-    let declared = DeclaredParams { index: index.collect(), mask: api.reads.masks.of(&name) };
+    let declared = DeclaredParams { index: index.collect(), mask: api.types.known_mask(&name) };
     let control = api.fleet.control.state();
     TypeDocument {
         topic,

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use kafleet_config::Role;
-use kafleet_documents::{SetView, ViewDocument, ViewRole, Views};
+use kafleet_documents::{SetView, ViewDocument, Views};
 use kafleet_fleet::control::views::{MAX_VIEWS, ViewRecord, check_view_name};
 use kafleet_fleet::control::{CONTROL_VERSION, ControlKey, ControlRecord};
 use kafleet_model::query::TaskQuery;
@@ -135,7 +135,7 @@ fn record(context: &RequestContext, view: SetView) -> Result<ViewRecord, ApiErro
         sort: Some(sort.name().to_owned()),
         columns: names,
         description,
-        role: config_role(role),
+        role,
         by: context.by.as_deref().map(str::to_owned),
     })
 }
@@ -148,27 +148,9 @@ fn document(name: &str, view: &ViewRecord) -> ViewDocument {
         sort: view.sort.as_deref().and_then(|sort| sort.parse().ok()).unwrap_or_default(),
         columns: view.columns.iter().filter_map(|column| column.parse().ok()).collect(),
         description: view.description.clone(),
-        role: view_role(view.role),
+        role: view.role,
         by: view.by.clone(),
         changed_at: time_text(view.at_ms),
-    }
-}
-
-const fn config_role(role: ViewRole) -> Role {
-    match role {
-        ViewRole::Read => Role::Read,
-        ViewRole::Submit => Role::Submit,
-        ViewRole::Operate => Role::Operate,
-        ViewRole::Admin => Role::Admin,
-    }
-}
-
-const fn view_role(role: Role) -> ViewRole {
-    match role {
-        Role::Read => ViewRole::Read,
-        Role::Submit => ViewRole::Submit,
-        Role::Operate => ViewRole::Operate,
-        Role::Admin => ViewRole::Admin,
     }
 }
 
@@ -184,7 +166,7 @@ mod tests {
             sort: kafleet_documents::TaskSort::Newest,
             columns: Vec::new(),
             description: None,
-            role: ViewRole::Read,
+            role: Role::Read,
             by: None,
             changed_at: String::new(),
         };

@@ -26,6 +26,11 @@ impl DeclaredTypes {
         Self { control, compiled: Mutex::default() }
     }
 
+    /// Returns whether the declarations have been read once: later the last known ones hold, also while Kafka is away.
+    pub(crate) fn is_read(&self) -> bool {
+        self.control.is_fully_read()
+    }
+
     /// Returns the declaration of a type.
     pub(crate) fn get(&self, name: &str) -> Option<Arc<TypeRecord>> {
         self.control.state().types.get(name).cloned()

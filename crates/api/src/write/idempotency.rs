@@ -37,7 +37,7 @@ pub struct SubmittedTask {
 }
 
 impl SubmittedTask {
-    /// The same task was submitted before.
+    /// Submission of a task that was submitted before.
     pub(crate) fn existing(task: TaskView) -> Self {
         Self { task, is_new: false }
     }

@@ -9,7 +9,7 @@ use kafleet_config::{Topology, TypePolicy, is_masked};
 use kafleet_fleet::control::PolicyUpdates;
 use kafleet_fleet::control::types::DeclaredLimits;
 use kafleet_handlers::{ParamsError, Registry};
-use kafleet_model::json::{HiddenTexts, MASKED, RawJson};
+use kafleet_model::json::{HiddenTexts, MASKED, RawJson, WHOLE_VALUE};
 use kafleet_model::task::action::{CALLBACK_TYPE, EMAIL_TYPE, Notification, NotificationRules};
 use kafleet_model::task::continuation::Continuation;
 use kafleet_model::task::delivery::{CallbackParams, EmailParams};
@@ -79,7 +79,7 @@ impl TypeCatalog {
 
     /// JSON pointers to the params of a type by which its tasks can be found.
     pub(crate) fn index(&self, name: &str) -> Vec<String> {
-        let mask = self.mask(name);
+        let mask = self.known_mask(name);
         let mut index = self.pointers(name, |policy| policy.index, |declared| &declared.index);
         index.retain(|pointer| !is_masked(&mask, pointer));
         index
@@ -113,6 +113,11 @@ impl TypeCatalog {
             pointers.extend(more);
         }
         pointers
+    }
+
+    /// JSON pointers that a type masks, as far as this process knows its declaration.
+    pub(crate) fn known_mask(&self, name: &str) -> Vec<String> {
+        self.pointers(name, |policy| policy.mask, |declared| &declared.mask)
     }
 
     /// Limits of new tasks.
@@ -297,8 +302,9 @@ impl TypeCatalog {
 }
 
 impl MaskSource for TypeCatalog {
+    /// Until the declarations are read, any part of a value may be masked.
     fn mask(&self, name: &str) -> Vec<String> {
-        self.pointers(name, |policy| policy.mask, |declared| &declared.mask)
+        if self.declared.is_read() { self.known_mask(name) } else { vec![WHOLE_VALUE.to_owned()] }
     }
 }
 

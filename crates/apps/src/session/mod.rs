@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use kafleet_handlers::context::{Note, Restart};
-use kafleet_handlers::output_tail::OutputLines;
+use kafleet_handlers::output_tail::{OutputLine, OutputLines};
 use kafleet_handlers::{CRASHED, Context, Failure};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -269,7 +269,8 @@ impl Session {
             state.attempts.values().next().filter(|_| is_only).map(|entry| entry.cx.clone())
         };
         if let Some(cx) = only {
-            lines.into_iter().for_each(|line| cx.sink().note(&cx, Note::Log(line)));
+            let notes = lines.into_iter().map(|OutputLine { stream, text }| Note::Output(stream, text));
+            notes.for_each(|note| cx.sink().note(&cx, note));
         }
     }
 

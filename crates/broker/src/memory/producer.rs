@@ -148,7 +148,7 @@ impl SendQueue {
         }
     }
 
-    /// Like [`Self::drain`], but ignores delays: a record is delayed at most once.
+    /// Writes all batches, without delays: a record is delayed at most once.
     pub(super) fn drain_all(&self) {
         while self.drain() {}
     }

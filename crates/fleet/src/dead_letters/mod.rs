@@ -76,7 +76,8 @@ pub struct Filter {
     pub code: Option<String>,
     pub from_ms: Option<i64>,
     pub to_ms: Option<i64>,
-    /// Also letters that this request has resolved, unless 1,000 later ones of their partition have been resolved.
+    /// Number of the request whose resolved letters are listed too, unless 1,000 later ones of their partition have been
+    /// resolved.
     pub resolved_by: Option<u128>,
 }
 

@@ -78,7 +78,7 @@ struct EncodedEvent {
 }
 
 enum BatchSlot {
-    /// Its step is the next one to be acknowledged.
+    /// The step of the task is the next one to be acknowledged.
     Open(Box<PreparedTask>),
     Done(Result<PublishedTask, PublishError>),
 }

@@ -253,7 +253,7 @@ impl Publisher {
     /// instead.
     pub async fn append_log(&self, id: &TaskId, lines: &[&str]) -> Result<Position, PublishError> {
         let lines = lines_of(lines.iter().copied()).map_err(|(_, error)| PublishError::Invalid(error))?;
-        let event = Event::new(Payload::Log { lines, dropped: 0 }, id.clone(), 1, now_ms());
+        let event = Event::new(Payload::log(lines), id.clone(), 1, now_ms());
         self.publish_event(&event).await.map_err(PublishError::NotPublished)
     }
 

@@ -49,7 +49,7 @@ enum Rule {
     /// -1 means unlimited.
     AtLeast,
     AtMost,
-    /// The same words in any order.
+    /// Words of a list, in any order.
     SameWords,
 }
 
@@ -61,8 +61,8 @@ pub(super) struct TopicSetting {
     /// Required value; `None`: any.
     required: fn(&RequiredTopic) -> Option<String>,
     rule: Rule,
-    /// It is set when a topic is created. The others have good defaults, and some providers refuse to set them: they are
-    /// set only if they are wrong.
+    /// The setting is set when a topic is created. The others have good defaults, and some providers refuse to set them:
+    /// they are set only if they are wrong.
     is_created: bool,
     severity: fn(Kind) -> Severity,
     pub consequence: &'static str,

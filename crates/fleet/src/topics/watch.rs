@@ -47,7 +47,7 @@ struct NeededTopic {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Checks {
     Nothing,
-    /// Its settings, if the role may read them.
+    /// Settings of the topic, if the role may read them.
     KnownSettings,
     Settings,
 }

@@ -1,4 +1,7 @@
-//! Log lines added to a task from outside a running attempt, for example through the API.
+//! Lines of a task's log: their limits, and the streams of processes from which they come.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Maximum length of one line, in bytes.
 pub const MAX_LINE_BYTES: usize = 16 << 10;
@@ -6,6 +9,24 @@ pub const MAX_LINE_BYTES: usize = 16 << 10;
 pub const MAX_EVENT_BYTES: usize = 64 << 10;
 /// Maximum number of lines in one event.
 pub const MAX_EVENT_LINES: usize = 1_000;
+
+/// Output stream of the process of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LogStream {
+    Stdout,
+    Stderr,
+}
+
+impl LogStream {
+    /// Name in documents.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
 
 /// Splits texts into lines. Fails if the lines do not fit into one event; the error carries the index of the
 /// offending text, or `None` if all texts together are too large.

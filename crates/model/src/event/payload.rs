@@ -168,6 +168,11 @@ impl Payload {
         }
     }
 
+    /// Lines for the log of a task that no process of an attempt wrote.
+    pub const fn log(lines: Vec<String>) -> Self {
+        Self::Log { lines, streams: Vec::new(), dropped: 0 }
+    }
+
     /// Log lines.
     pub fn lines(&self) -> &[String] {
         match self {

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::log_line::LogStream;
 use super::{AttemptFailure, CancelScope, ErrorInfo};
 use crate::json::RawJson;
 use crate::omit::is_default;
@@ -208,6 +209,9 @@ events! {
     /// Lines of the task's log.
     log = Log: Task + outside_history {
         lines: Vec<String>,
+        /// Stream of each line in turn, if the process of the attempt wrote it; `null` for other lines, and for those beyond the
+        /// end of the list.
+        streams: Vec<Option<LogStream>>,
         /// Number of lines dropped by the writer since its last event.
         dropped: u32,
     };
@@ -265,7 +269,7 @@ events! {
     };
     /// Adds or replaces a small value stored with the task.
     attached = Attached: Task {
-        /// Without it the event is ignored.
+        /// Value to store; an event without one is ignored.
         attachment: Option<Box<Attachment>>,
     };
     /// The attachment is removed.

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::log_line::LogStream;
 use super::*;
 use crate::json::RawJson;
 use crate::outbox::RecordCopy;
@@ -166,7 +167,11 @@ fn any_payload() -> impl Strategy<Value = Payload> {
                     then: text.iter().map(|_| Continuation::new("echo", serde_json::json!(1))).collect(),
                 },
                 Kind::Progress => Payload::Progress { output },
-                Kind::Log => Payload::Log { lines: text.into_iter().collect(), dropped: u32::from(flag) },
+                Kind::Log => Payload::Log {
+                    streams: text.iter().map(|_| flag.then_some(LogStream::Stderr)).collect(),
+                    lines: text.into_iter().collect(),
+                    dropped: u32::from(flag),
+                },
                 Kind::Retrying => Payload::Retrying { failure, due_ms: number, record, waits },
                 Kind::Succeeded => Payload::Succeeded { started_at_ms: number, output },
                 Kind::Interrupted => Payload::Interrupted(failure),

@@ -7,6 +7,8 @@ use super::{JsonKind, JsonSlice, RawJson, plain_text};
 
 /// Text that people see in the place of a masked value.
 pub const MASKED: &str = "•••";
+/// JSON pointer to all of a value.
+pub const WHOLE_VALUE: &str = "";
 /// Minimum length of a masked value that is also hidden in texts, in characters: a shorter one is a part of ordinary words.
 const MIN_TEXT_CHARS: usize = 4;
 /// Maximum number of texts of a value that are hidden in other texts.
@@ -21,20 +23,30 @@ impl RawJson {
         self.with(ranges.collect())
     }
 
-    /// Returns the value with the values of another one in the place of [`MASKED`] at these pointers. Without a value in the
-    /// other one the text stays.
+    /// Returns the value with the values of another one in the place of [`MASKED`] at these pointers; the other one, if all of it
+    /// is [`MASKED`]. Without a value in the other one the text stays.
     #[must_use]
     pub fn unmasked(&self, pointers: &[String], original: &Self) -> Self {
+        if self.is_masked_whole() {
+            return original.clone();
+        }
         let whole = original.slice();
         let ranges = ranges(self.slice(), pointers).filter(|(_, range)| is_masked(self.slice(), range));
         let ranges = ranges.filter_map(|(pointer, range)| Some((range, whole.at(pointer)?.text())));
         self.with(ranges.collect())
     }
 
-    /// Returns the first of these pointers at which the value is [`MASKED`].
+    /// Returns the first of these pointers at which the value is [`MASKED`]; [`WHOLE_VALUE`] if all of it is.
     pub fn masked_at<'p>(&self, pointers: &'p [String]) -> Option<&'p str> {
+        if self.is_masked_whole() {
+            return Some(WHOLE_VALUE);
+        }
         let mut ranges = ranges(self.slice(), pointers).filter(|(_, range)| is_masked(self.slice(), range));
         ranges.next().map(|(pointer, _)| pointer)
+    }
+
+    fn is_masked_whole(&self) -> bool {
+        self.slice().string().is_some_and(|text| text == MASKED)
     }
 
     /// Replaces parts of the text. Of a part inside of another one the outer counts.
@@ -208,7 +220,10 @@ mod tests {
         assert_eq!(restored.text(), r#"{"card":{"number":"4111","cvc":8},"b":"•••","c":"•••"}"#);
         assert_eq!(restored.masked_at(&mask), Some("/c"), "there is nothing to restore");
         assert_eq!(original.masked_at(&mask), None);
-        assert_eq!(json(r#""\u2022••""#).masked_at(&pointers(&[""])), Some(""), "however it is written");
+        let whole = json(r#""\u2022••""#);
+        assert_eq!(whole.masked_at(&mask), Some(WHOLE_VALUE), "however it is written");
+        assert_eq!(whole.unmasked(&mask, &original), original, "it was hidden before the mask was known");
+        assert_eq!(original.masked(&pointers(&[WHOLE_VALUE])), json(r#""•••""#));
     }
 
     #[test]

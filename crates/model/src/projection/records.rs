@@ -102,8 +102,10 @@ impl Records {
     /// Collects log lines and attachments, which are stored next to the record.
     pub(super) fn collect_side_data(&mut self, event: &Event) {
         let (given, data) = match &event.payload {
-            Payload::Log { lines, .. } => {
-                let lines = lines.iter().map(|line| StoredLine::of(event, line).encode()).collect();
+            Payload::Log { lines, streams, .. } => {
+                let stream = |n: usize| streams.get(n).copied().flatten();
+                let stored = |(n, line): (usize, &String)| StoredLine::of(event, stream(n), line).encode();
+                let lines = lines.iter().enumerate().map(stored).collect();
                 return self.logs.push((event.id.clone(), lines));
             }
             Payload::Attached { attachment: Some(given) } => (given, Some(given.data.clone())),

@@ -7,7 +7,7 @@ use crate::record::state::State;
 
 /// Records progress or log lines, which change no state.
 pub(super) fn attach(task: &mut TaskRecord, event: &Event) -> Verdict {
-    if let Payload::Log { lines, dropped } = &event.payload {
+    if let Payload::Log { lines, dropped, .. } = &event.payload {
         task.log.lines = task.log.lines.saturating_add(lines.len() as u32);
         task.log.dropped = task.log.dropped.saturating_add(*dropped);
         return Verdict::Applied;

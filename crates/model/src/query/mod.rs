@@ -120,7 +120,7 @@ impl TaskQuery {
         if concerns_all { TreeLevel::Any } else { TreeLevel::Roots }
     }
 
-    /// The same query for tasks of a level, which it names only if that is not its default.
+    /// Limits the query to tasks of a level, which it names only if that is not its default.
     #[must_use]
     pub fn at_level(mut self, level: TreeLevel) -> Self {
         self.terms.retain(|term| !matches!(term.test, Test::Level(_)));

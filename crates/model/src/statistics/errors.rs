@@ -22,7 +22,7 @@ pub const KEPT_HOURS: i64 = 24;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorSummary {
     pub errors: Vec<ErrorCount>,
-    /// The same by kind; fingerprints are those of kinds.
+    /// Commonest kinds of errors; fingerprints are those of kinds.
     pub kinds: Vec<ErrorCount>,
     /// An error or a kind was replaced by another one: counts are lower bounds.
     pub incomplete: bool,

@@ -82,7 +82,7 @@ pub struct Joined<P> {
     pub params: P,
     /// Preceding task.
     pub task: Ended,
-    /// Its other children, in the order they were first seen.
+    /// Other children of the task, in the order they were first seen.
     pub results: Vec<Ended>,
 }
 

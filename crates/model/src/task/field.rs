@@ -49,7 +49,7 @@ pub enum Visibility {
     Hidden,
     /// In the status document.
     Status,
-    /// Also in the text of `status` and in notifications.
+    /// In the status document, in the text of `status` and in notifications.
     Label,
 }
 

@@ -10,7 +10,7 @@ use crate::{RiskySetting, StoreError};
 const MIN_TIMEOUT_SECS: u64 = 60;
 /// Smallest limit of the output of a client that fits the largest answers, in bytes.
 const MIN_ANSWER_BYTES: u64 = 128 << 20;
-/// The same for subscribers of change notices.
+/// Smallest limit of the output of a client that fits bursts of change notices, in bytes.
 const MIN_NOTICE_BYTES: u64 = 1 << 20;
 
 /// A setting, and what is wrong with a value.

@@ -95,7 +95,7 @@ impl RuleBuilder {
         self.fail_with(move || fault.clone())
     }
 
-    /// Like [`Self::fail`], with an error per call.
+    /// Fails the calls like [`Self::fail`], with an error per call.
     pub fn fail_with<F: Into<Fault>>(self, error: impl Fn() -> F + Send + Sync + 'static) -> Rule {
         self.build(Effect::Fail(Box::new(move || error().into())))
     }
@@ -110,7 +110,7 @@ impl RuleBuilder {
         self.answer_with(move |_| value.clone())
     }
 
-    /// Like [`Self::answer`], with a value per call.
+    /// Answers the calls like [`Self::answer`], with a value per call.
     pub fn answer_with<T: Send + 'static>(self, answer: impl Fn(&Call<'_>) -> T + Send + Sync + 'static) -> Rule {
         self.build(Effect::Answer(Box::new(move |call| Box::new(answer(call)))))
     }

@@ -5,6 +5,7 @@ use kafleet_api::service::context::After;
 use kafleet_api::service::log::{self, Lines};
 use kafleet_api::service::task;
 use kafleet_documents::{LogDocument, LogLine, Status};
+use kafleet_model::event::log_line::LogStream;
 use maud::{Markup, html};
 
 use crate::parts::attempts::{AttemptStart, attempt_starts};
@@ -185,6 +186,9 @@ fn numbered(number: u64, line: &LogLine, levels: &mut LineLevels, find: Option<&
         li class=[levels.of(&text)] id={ "l" (number) } value=(number) {
             a href={ "#l" (number) } aria-label={ "line " (number) } { (number) }
             span.at title=(whole_time(&line.at)) { (exact_clock(&line.at)) }
+            @if line.stream == Some(LogStream::Stderr) {
+                span.at title="The process of the attempt wrote the line to stderr." { "stderr" }
+            }
             code { @match find { Some(find) => { (marked(&text, find)) } None => { (text) } } }
         }
     }
@@ -217,6 +221,16 @@ fn split<'a>(text: &'a str, find: &str) -> (Vec<&'a str>, Vec<&'a str>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_of_stderr_are_marked() {
+        let is_marked = |stream| {
+            let line =
+                LogLine { at: "2026-11-28T12:00:00.000Z".into(), run: 1, attempt: 1, stream, text: "a line".into() };
+            numbered(1, &line, &mut LineLevels::default(), None).into_string().contains(">stderr</span>")
+        };
+        assert_eq!([Some(LogStream::Stderr), Some(LogStream::Stdout), None].map(is_marked), [true, false, false]);
+    }
 
     #[test]
     fn found_text_is_marked_in_any_case() {

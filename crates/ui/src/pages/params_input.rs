@@ -3,14 +3,13 @@
 
 use kafleet_api::http::problem::{ApiError, Code};
 use kafleet_api::service::types;
-use kafleet_documents::{Problem, given_params};
+use kafleet_documents::Problem;
 use kafleet_model::json::RawJson;
 use maud::{Markup, Render, html};
 use serde_json::Value;
 
 use crate::parts::form::{Input, enter_button, step_button};
-use crate::parts::json::json_block;
-use crate::parts::schema_form::{FieldError, SchemaForm, is_input};
+use crate::parts::schema_form::{FieldError, SchemaForm, is_input, schema_outline};
 use crate::visit::{Visit, from_kafka};
 
 /// Hidden field with the type of which the form has fields. Without it, the params are JSON.
@@ -56,7 +55,7 @@ impl ParamsInput {
 
     async fn empty(visit: &Visit, task_type: &str) -> Result<Self, ApiError> {
         let schema = schema_of(visit, task_type).await?;
-        let form = schema.as_ref().and_then(form_of);
+        let form = schema.as_ref().and_then(SchemaForm::of_params);
         let (contents, errors) = (ParamsContents::Json(String::new()), Vec::new());
         Ok(Self { task_type: task_type.to_owned(), schema, form, contents, errors })
     }
@@ -140,20 +139,7 @@ impl ParamsInput {
 
     /// Schema of the params for readers: its fields, and as JSON.
     pub(super) fn schema(&self) -> Option<Markup> {
-        let schema = self.schema.as_ref()?;
-        Some(schema_outline(schema))
-    }
-}
-
-/// Schema of params for readers: its fields, and as JSON.
-pub(super) fn schema_outline(schema: &Value) -> Markup {
-    let form = form_of(schema);
-    html! {
-        @if let Some(form) = &form { (form.outline()) }
-        details.more open[form.is_none()] {
-            summary { "As JSON" }
-            (json_block(&RawJson::of_plain(schema), None))
-        }
+        self.schema.as_ref().map(schema_outline)
     }
 }
 
@@ -170,10 +156,6 @@ fn json_input(text: &str, errors: &[FieldError]) -> Markup {
     }
 }
 
-fn form_of(schema: &Value) -> Option<SchemaForm> {
-    SchemaForm::new(schema, given_params(schema))
-}
-
 async fn schema_of(visit: &Visit, task_type: &str) -> Result<Option<Value>, ApiError> {
     if task_type.is_empty() {
         return Ok(None);
@@ -188,7 +170,7 @@ async fn schema_of(visit: &Visit, task_type: &str) -> Result<Option<Value>, ApiE
 /// Value of the fields of a type.
 async fn entered_fields(visit: &Visit, shown: &str) -> Result<Result<RawJson, Vec<FieldError>>, ApiError> {
     let schema = schema_of(visit, shown).await?;
-    let Some(form) = schema.as_ref().and_then(form_of) else {
+    let Some(form) = schema.as_ref().and_then(SchemaForm::of_params) else {
         let message = format!("the params of `{shown}` have no fields any more");
         return Ok(Err(vec![FieldError { pointer: String::new(), message, is_missing: false }]));
     };

@@ -13,6 +13,8 @@ use kafleet_documents::diagram::mermaid;
 use crate::parts::visible;
 use crate::visit::{PageAnswer, Visit, from_kafka, stored};
 
+/// Tasks below the top of a diagram: Mermaid draws at most 500 edges, and a task whose children are left out has one more.
+pub(super) const DIAGRAM_TASKS: usize = 100;
 /// Lines of a raw log.
 const MAX_RAW_LINES: usize = 10_000;
 
@@ -37,7 +39,7 @@ pub(in super::super) async fn log(visit: &Visit) -> Result<PageAnswer, ApiError>
 }
 
 pub(in super::super) async fn diagram(visit: &Visit) -> Result<PageAnswer, ApiError> {
-    let size = TreeSize::default();
+    let size = TreeSize { limit: DIAGRAM_TASKS, ..TreeSize::default() };
     Ok(text(mermaid(&stored(tree::tree(visit.context(), visit.id()?, size, After::default())).await?)))
 }
 

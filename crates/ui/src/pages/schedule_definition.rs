@@ -17,7 +17,8 @@ use super::params_input::{ParamsInput, entered_params};
 use super::schedules::time_in_zone;
 use crate::parts::form::{Input, enter_button, select, step_button};
 use crate::parts::problem::problem_list;
-use crate::parts::visible;
+use crate::parts::times::{entered_moment, moment_hint};
+use crate::parts::{View, visible};
 use crate::visit::{Visit, document, from_kafka, members, stored};
 
 /// Fields of the times that the form has as text, with their labels and hints.
@@ -27,9 +28,11 @@ const TIMES: [(&str, &str, &str); 7] = [
     ("timezone", "Time zone", "of cron; default: UTC"),
     ("jitter", "Jitter", "each firing is up to this much later, such as 5m; default: none"),
     ("catch_up", "Catch up", "maximum age of firings missed in an outage that are made up for; default: 1d"),
-    ("start_at", "Not before", "a time with its zone (RFC 3339)"),
-    ("end_at", "Not after", "a time with its zone (RFC 3339)"),
+    ("start_at", "Not before", ""),
+    ("end_at", "Not after", ""),
 ];
+/// Fields of [`TIMES`] with a moment, whose hint names the zone of the reader.
+const MOMENTS: [&str; 2] = ["start_at", "end_at"];
 /// Times that are rarely set.
 const FIRST_RARE: usize = 3;
 /// Fields of the task that the form has as text.
@@ -119,7 +122,7 @@ impl DefinitionForm {
             DefinitionContents::Json(text) => return self.json_inputs(text),
         };
         let listed = stored(types::type_list(&visit.api)).await.map(|listed| listed.types).unwrap_or_default();
-        vec![enter_button(), self.time_inputs(), self.task_inputs(params, &listed)]
+        vec![enter_button(), self.time_inputs(&visit.view), self.task_inputs(params, &listed)]
     }
 
     fn json_inputs(&self, text: &str) -> Vec<Markup> {
@@ -134,9 +137,11 @@ impl DefinitionForm {
         ]
     }
 
-    fn time_inputs(&self) -> Markup {
+    fn time_inputs(&self, view: &View) -> Markup {
         let zones: Vec<String> = zone_names().collect();
+        let of_moment = moment_hint(view);
         let input = |(name, label, hint): &(&str, &str, &str)| {
+            let hint = if MOMENTS.contains(name) { of_moment.as_str() } else { *hint };
             let input = Input::new(name, label, self.text(name)).hint(hint);
             if *name == "timezone" { input.suggestions(&zones).render() } else { input.render() }
         };
@@ -252,8 +257,14 @@ pub(super) async fn entered_spec(visit: &Visit) -> Result<RawJson, ApiError> {
     task.extend(params.map(|params| ("params".to_owned(), params)));
     let times = TIMES.iter().map(|(name, ..)| *name).chain(["overlap"]);
     let mut spec: BTreeMap<String, RawJson> = times.filter_map(text).collect();
+    spec.extend(MOMENTS.iter().filter_map(|name| Some(((*name).to_owned(), moment(entered.get(name)?)))));
     spec.insert("task".to_owned(), RawJson::of_plain(&task));
     Ok(RawJson::of_plain(&spec))
+}
+
+/// Entered start or end of a schedule.
+fn moment(entered: &str) -> RawJson {
+    json!(entered_moment(entered.trim())).into()
 }
 
 /// Preview of the definition in the form: the entered one, or else the present one. `None`: it is not complete yet.

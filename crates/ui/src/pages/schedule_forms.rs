@@ -2,6 +2,7 @@
 
 use kafleet_api::http::problem::ApiError;
 use kafleet_api::http::request::bad_parameter;
+use kafleet_api::service::schedules::BackfillRange;
 use kafleet_api::service::{schedule_previews, schedules};
 use kafleet_documents::{BackfillPreview, PauseType, ResumeType, ScheduleDocument};
 use kafleet_model::json::RawJson;
@@ -227,8 +228,8 @@ pub(in super::super) async fn show_backfill(visit: &Visit) -> Result<PageAnswer,
 }
 
 async fn count_backfill(visit: &Visit) -> Result<BackfillPreview, ApiError> {
-    let (from_ms, to_ms) = backfill_range(visit)?;
-    stored(schedule_previews::backfill(visit.context(), visit.subject(), from_ms, to_ms)).await
+    let range = backfill_range(visit)?;
+    stored(schedule_previews::backfill(visit.context(), visit.subject(), range)).await
 }
 
 /// Number of tasks that a backfill would create.
@@ -251,15 +252,15 @@ fn backfill_text(preview: &Result<BackfillPreview, ApiError>) -> Markup {
 }
 
 /// Range of the times of a backfill.
-fn backfill_range(visit: &Visit) -> Result<(i64, Option<i64>), ApiError> {
+fn backfill_range(visit: &Visit) -> Result<BackfillRange, ApiError> {
     let fields = if visit.entered.is_empty() { &visit.query } else { &visit.entered };
     let from_ms = fields.time_ms("from")?.ok_or_else(|| bad_parameter("from", "it is required"))?;
-    Ok((from_ms, fields.time_ms("to")?))
+    Ok(BackfillRange { from_ms, to_ms: fields.time_ms("to")? })
 }
 
 pub(in super::super) async fn backfill(visit: &Visit) -> Result<Redirect, ApiError> {
-    let (from_ms, to_ms) = backfill_range(visit)?;
-    schedules::backfill(visit.context(), visit.subject(), from_ms, to_ms).await?;
+    let range = backfill_range(visit)?;
+    schedules::backfill(visit.context(), visit.subject(), range).await?;
     Ok(back(visit, "backfilled"))
 }
 

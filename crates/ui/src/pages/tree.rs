@@ -18,6 +18,7 @@ use kafleet_model::record::state::State;
 use kafleet_model::task::id::TaskId;
 use maud::{Markup, html};
 
+use super::raw::DIAGRAM_TASKS;
 use crate::parts::bar::{in_order, state_bar, tree_bar};
 use crate::parts::command::{commands, curl_get, quoted};
 use crate::parts::natural::natural_order;
@@ -59,8 +60,15 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
             div.head { h2 { (only.heading()) } (only.links(view, id)) }
             (tasks)
         }
-        p { "As a diagram: " a href=(view.below_task(id, "tree/mermaid")) { "Mermaid" } }
-        (commands(&[format!("kafleet tree {}", quoted(id)), curl_get(&format!("/v1/tasks/{id}/tree"))]))
+        p {
+            "As a diagram of at most " (DIAGRAM_TASKS) " tasks: "
+            a href=(view.below_task(id, "tree/mermaid")) { "Mermaid" }
+        }
+        (commands(&[
+            format!("kafleet tree {}", quoted(id)),
+            format!("kafleet tree {} -o mermaid", quoted(id)),
+            curl_get(&format!("/v1/tasks/{id}/tree")),
+        ]))
     };
     Ok(PageAnswer::Page(Body { title: format!("Tree of {id}"), state: Some(status.state), main }))
 }

@@ -3,7 +3,7 @@
 use kafleet_api::http::problem::{ApiError, Code};
 use kafleet_api::service::views::{self, ViewName, near_names};
 use kafleet_config::Role;
-use kafleet_documents::{SetView, TaskColumn, TaskColumns, TaskSort, ViewDocument, ViewRole, Views};
+use kafleet_documents::{SetView, TaskColumn, TaskColumns, TaskSort, ViewDocument, Views};
 use kafleet_model::query::TaskQuery;
 use maud::{Markup, Render, html};
 
@@ -73,7 +73,7 @@ fn row(view: &View, saved: &ViewDocument) -> Markup {
             td.id { a href=(view.url(&path)) title=(visible(&saved.q)) { (saved.name) } }
             td.message { (visible(&tasks_of(saved))) }
             td.message { (visible(saved.description.as_deref().unwrap_or_default())) }
-            td { (saved.role.name()) @if saved.role != ViewRole::Admin { " and above" } }
+            td { (saved.role.name()) @if saved.role != Role::Admin { " and above" } }
             td { (optional_text(saved.by.as_deref())) }
             td.time { (time(&saved.changed_at)) }
             td.action {
@@ -165,7 +165,7 @@ fn view_inputs(value: impl Fn(&str) -> Option<String>) -> Vec<Markup> {
         |name: &str, label: &str, hint: &str| Input::new(name, label, value(name).as_deref()).hint(hint).render();
     let sorts = TaskSort::ALL.map(|sort| (sort.name(), order_words(sort)));
     let names = TaskColumn::ALL.map(TaskColumn::name).join(", ");
-    let roles = ViewRole::ALL.map(|role| (role.name(), role.name()));
+    let roles = Role::ALL.map(|role| (role.name(), role.name()));
     vec![
         text("q", "Tasks", "a search, such as type:resize state:failed from:24h"),
         select("sort", "Order", &sorts, value("sort").as_deref().unwrap_or_default()),
@@ -225,7 +225,7 @@ fn entered_view(visit: &Visit) -> Result<SetView, ApiError> {
     let sort = given("sort").map(str::parse::<TaskSort>).transpose().map_err(|error| wrong(error, "/sort"))?;
     let columns = given("columns").map(str::parse::<TaskColumns>).transpose();
     let columns = columns.map_err(|error| wrong(error, "/columns"))?;
-    let role = ViewRole::ALL.into_iter().find(|role| Some(role.name()) == given("role"));
+    let role = Role::ALL.into_iter().find(|role| Some(role.name()) == given("role"));
     Ok(SetView {
         q: given("q").unwrap_or_default().to_owned(),
         sort: sort.unwrap_or_default(),
@@ -271,7 +271,7 @@ mod tests {
             sort,
             columns: Vec::new(),
             description: Some("<b>of today</b>".into()),
-            role: ViewRole::Read,
+            role: Role::Read,
             by: Some("ada".into()),
             changed_at: "2026-01-31T12:00:00.000Z".into(),
         }

@@ -2,11 +2,10 @@
 
 use kafleet_config::Role;
 use kafleet_documents::{DeadLetter, DeadLetterFilter, TypeDocument};
-use kafleet_model::json::RawJson;
 use maud::{Markup, Render, html};
 
 use super::form::Input;
-use super::json::json_block;
+use super::schema_form::schema_outline;
 use super::tasks::type_link;
 use super::times::{millis, time, time_hint, time_in_words};
 use super::{View, encoded, first_line, prose};
@@ -104,7 +103,7 @@ pub(in super::super) fn params_schema(view: &View, task_type: Option<&TypeDocume
         @if let Some((name, schema)) = task_type.and_then(|found| Some((&found.name, found.schema.as_ref()?))) {
             details.panel #schema open {
                 summary { h2 { "Schema of " a href=(view.url(&format!("/types/{name}"))) { (name) } } }
-                (json_block(&RawJson::of_plain(schema), None))
+                (schema_outline(schema))
             }
         }
     }

@@ -16,7 +16,7 @@ pub(in super::super) fn table(columns: &[&str], rows: &[Markup]) -> Markup {
     markup(columns, rows, "cards")
 }
 
-/// The same: each table has cards.
+/// Table as [`table`] makes it, named after its form in a narrow box.
 pub(in super::super) fn cards(columns: &[&str], rows: &[Markup]) -> Markup {
     table(columns, rows)
 }

@@ -9,6 +9,7 @@ use jiff::{Timestamp, Zoned};
 use kafleet_model::schedule::time_zone;
 use kafleet_model::task::parse_time;
 use kafleet_model::units::duration::Millis;
+use kafleet_model::units::time::time_text;
 use maud::{Markup, html};
 
 use super::View;
@@ -126,7 +127,7 @@ pub(in super::super) fn time(text: &str) -> Markup {
     time_to(text, Precision::Second)
 }
 
-/// The same to the millisecond, for events that follow each other closely.
+/// Time of a document, to the millisecond, for events that follow each other closely.
 pub(in super::super) fn exact_time(text: &str) -> Markup {
     time_to(text, Precision::Millisecond)
 }
@@ -246,9 +247,21 @@ pub(in super::super) fn entered_time(text: &str) -> Result<i64, String> {
     }
 }
 
-/// Hint of a field with a time.
+/// Hint of a field with a time of the past.
 pub(in super::super) fn time_hint(view: &View) -> String {
-    format!("2026-01-31 07:00 or 07:00 ({}), or an age: 2h", view.zone.name)
+    format!("{}, or an age: 2h", moment_hint(view))
+}
+
+/// Hint of a field with a time, which may be in the future.
+pub(in super::super) fn moment_hint(view: &View) -> String {
+    format!("2026-01-31 07:00 or 07:00 ({})", view.zone.name)
+}
+
+/// Entered time as the API takes it: in UTC, if it is one in the zone of the reader. Other texts stay as they are.
+pub(in super::super) fn entered_moment(text: &str) -> String {
+    let is_given = Millis::parse_age(text).is_some() || parse_time(text).is_ok();
+    let in_zone = if is_given { None } else { entered_time(text).ok() };
+    in_zone.map_or_else(|| text.to_owned(), time_text)
 }
 
 /// Epoch milliseconds of a time of a document.
@@ -346,6 +359,11 @@ mod tests {
             ("2026-11-28", -46_800_000),
         ] {
             assert_eq!(entered(text), Ok(expected), "{text}");
+        }
+        let moment = |text: &str| at_noon("Europe/Berlin", || entered_moment(text));
+        assert_eq!(moment("2026-11-29 07:00"), "2026-11-29T06:00:00.000Z");
+        for other in ["2026-11-29T07:00:00+01:00", "2h", "soon"] {
+            assert_eq!(moment(other), other);
         }
         let error = entered("soon").unwrap_err();
         assert!(error.contains("`soon` is not a time") && error.contains("in Europe/Berlin"), "{error}");

@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use kafleet_fleet::publish::Publisher;
 use kafleet_handlers::context::{Attempt, AttemptSink, Note};
 use kafleet_handlers::{Child, Context, Failure};
-use kafleet_model::event::log_line::MAX_EVENT_BYTES;
+use kafleet_model::event::log_line::{LogStream, MAX_EVENT_BYTES};
 use kafleet_model::event::{Event, Payload};
 use kafleet_model::json::RawJson;
 use kafleet_model::record::attachment::{Attachment, MAX_COUNT};
@@ -33,7 +33,7 @@ const MAX_PROGRESS_BYTES: usize = 16 << 10;
 pub(crate) struct OutputBuffer {
     publisher: Publisher,
     worker: Arc<str>,
-    /// They get each log line as it is written.
+    /// Observers of attempts, which get each log line as it is written.
     observers: Observers,
     /// Keyed by attempt ([`attempt_key`]), because several attempts of one task id may run at once.
     pending: Mutex<FxHashMap<usize, PendingOutput>>,
@@ -54,6 +54,8 @@ struct PendingOutput {
     warning: Option<String>,
     attachments: Vec<Attachment>,
     lines: Vec<String>,
+    /// Stream of each of `lines`.
+    streams: Vec<Option<LogStream>>,
     /// Total bytes of `lines`.
     bytes: usize,
     /// Log bytes of this attempt that have already been published.
@@ -124,6 +126,7 @@ impl PendingOutput {
             warning: None,
             attachments: Vec::new(),
             lines: Vec::new(),
+            streams: Vec::new(),
             bytes: 0,
             logged: 0,
             dropped: 0,
@@ -133,19 +136,20 @@ impl PendingOutput {
     fn add(&mut self, note: Note) {
         match note {
             Note::Progress(state) if state.text().len() > MAX_PROGRESS_BYTES => {
-                self.log(format!(
-                    "a progress value of {} bytes was dropped: at most {MAX_PROGRESS_BYTES} are kept",
-                    state.text().len()
-                ));
+                let size = state.text().len();
+                let reason =
+                    format!("a progress value of {size} bytes was dropped: at most {MAX_PROGRESS_BYTES} are kept");
+                self.log(None, reason);
             }
             Note::Progress(state) => self.progress = Some(state),
             Note::Warning(message) => self.warning = Some(message),
-            Note::Log(line) => self.log(line),
+            Note::Log(line) => self.log(None, line),
+            Note::Output(stream, line) => self.log(Some(stream), line),
             Note::Attachment(attachment) => self.attach(attachment),
         }
     }
 
-    fn log(&mut self, line: String) {
+    fn log(&mut self, stream: Option<LogStream>, line: String) {
         // With its line break, so that empty lines are limited too.
         let size = line.len() + 1;
         let room = MAX_EVENT_BYTES.saturating_sub(self.bytes);
@@ -155,6 +159,7 @@ impl PendingOutput {
         }
         self.bytes += size;
         self.lines.push(line);
+        self.streams.push(stream);
     }
 
     /// Adds an attachment, or replaces one of the same name.
@@ -163,7 +168,8 @@ impl PendingOutput {
         if self.attachments.len() < MAX_COUNT {
             self.attachments.push(attachment);
         } else {
-            self.log(format!("the attachment `{}` was dropped: a task keeps at most {MAX_COUNT}", attachment.name));
+            let reason = format!("the attachment `{}` was dropped: a task keeps at most {MAX_COUNT}", attachment.name);
+            self.log(None, reason);
         }
     }
 
@@ -185,21 +191,27 @@ impl PendingOutput {
         if !self.lines.is_empty() || self.dropped > 0 {
             self.logged += std::mem::take(&mut self.bytes);
             let lines = std::mem::take(&mut self.lines);
+            let streams = streams_of(std::mem::take(&mut self.streams));
             let dropped = std::mem::take(&mut self.dropped);
-            add(Payload::Log { lines, dropped }, None);
+            add(Payload::Log { lines, streams, dropped }, None);
         }
         events
     }
 }
 
+/// Streams of lines for an event; empty if no process wrote any of them.
+fn streams_of(streams: Vec<Option<LogStream>>) -> Vec<Option<LogStream>> {
+    if streams.iter().all(Option::is_none) { Vec::new() } else { streams }
+}
+
 impl AttemptSink for OutputBuffer {
     fn note(&self, attempt: &Attempt, mut note: Note) {
         match &mut note {
-            Note::Log(text) | Note::Warning(text) => attempt.hidden.hide_in(text),
+            Note::Log(text) | Note::Output(_, text) | Note::Warning(text) => attempt.hidden.hide_in(text),
             Note::Progress(state) => attempt.hidden.hide_in_json(state),
             Note::Attachment(_) => {}
         }
-        if let Note::Log(line) = &note
+        if let Note::Log(line) | Note::Output(_, line) = &note
             && !attempt.has_ended()
         {
             self.observers.notify(|observer| observer.on_log(attempt, line));

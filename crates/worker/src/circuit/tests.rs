@@ -108,7 +108,7 @@ fn one_probe_runs_at_a_time() {
     assert!(fixture.circuit.admits(now, 3), "a cancelled probe is replaced");
 }
 
-/// Otherwise a call that hangs, or a long attempt, would keep the circuit open long after the service is back.
+/// A probe that hangs, or is long, must not keep the circuit open long after the service is back.
 #[test]
 fn probe_that_lasts_holds_back_the_next_one_for_the_longest_pause() {
     let mut fixture = Fixture::new(4);

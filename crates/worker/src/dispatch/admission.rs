@@ -60,9 +60,9 @@ pub(super) struct SlotLoad {
 
 /// Decision about the next task.
 pub(super) enum StartDecision {
-    /// Its attempt starts, with the permit that was taken for it.
+    /// The attempt of the task starts, with the permit that was taken for it.
     Start(Box<InFlight>, Option<Permit>),
-    /// It waits here.
+    /// The task waits here.
     Waits,
     Leaves(Box<InFlight>, Exit),
 }

@@ -70,9 +70,9 @@ pub(super) struct PreparedAttempt {
 
 /// Start of an attempt.
 pub(super) enum AttemptBegin {
-    /// It runs in a task of its own.
+    /// The attempt runs in a task of its own.
     Pending,
-    /// It has ended in its first poll, after this time.
+    /// The attempt has ended in its first poll, after this time.
     Ended(RunningAttempt, Answer, Duration),
     /// The handler panicked before the first poll.
     Panicked(RunningAttempt, Failure),

@@ -15,7 +15,8 @@ pub(crate) enum Command {
     OpenAssignment { assignment_id: u32 },
     /// Release the tasks of the assignment that have not started.
     CloseAssignment { assignment_id: u32 },
-    /// Also stop its running attempts, for a reason; their results no longer count.
+    /// Release the tasks of the assignment that have not started, and stop its running attempts for a reason; their results no
+    /// longer count.
     CancelAssignment { assignment_id: u32, reason: InterruptionReason },
     /// The retries of the assignment up to this number are committed.
     RetriesCommitted { assignment_id: u32, recorded: u64 },

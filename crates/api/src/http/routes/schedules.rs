@@ -1,7 +1,7 @@
 //! Routes of recurring schedules.
 
 use kafleet_config::Role;
-use kafleet_documents::{BackfillPreview, NewSchedule, ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes};
+use kafleet_documents::{NewSchedule, ScheduleDocument, ScheduleTimes};
 use kafleet_model::schedule::{CONFIG_OWNER, Spec};
 use kafleet_model::task::id::clip;
 
@@ -12,7 +12,7 @@ use crate::http::problem::{ApiError, Code};
 use crate::http::request::{ApiRequest, Parameter, bad_parameter};
 use crate::service::context::{Name, RequestContext};
 use crate::service::schedule_previews;
-use crate::service::schedules::{self, DEFAULT_TIMES, MAX_TIMES, PutOutcome};
+use crate::service::schedules::{self, BackfillRange, DEFAULT_TIMES, MAX_TIMES, PutOutcome};
 
 json_bodies! { required NewSchedule, Spec; optional; }
 
@@ -62,12 +62,6 @@ fn owner_of(text: Option<String>) -> Result<Option<String>, ApiError> {
     }
 }
 
-/// Time range of a backfill.
-struct BackfillRange {
-    from_ms: i64,
-    to_ms: Option<i64>,
-}
-
 impl Input for BackfillRange {
     const QUERY: &'static [Parameter] = &[
         Parameter { name: "from", description: "Start of the time range, inclusive.", schema: TIME },
@@ -113,13 +107,13 @@ pub(super) fn all() -> Vec<Route> {
         with_unknown_schedule(get(
             "/v1/schedules/{id}/backfill",
             "Count the tasks that a backfill would create",
-            preview_backfill,
+            schedule_previews::backfill,
         ))
         .problems([Code::TooManyTimes]),
         with_unknown_schedule(post(
             "/v1/schedules/{id}/backfill",
             "Create the missing tasks of past firing times",
-            backfill,
+            schedules::backfill,
         ))
         .success([backfilled])
         .problems([Code::UnknownType, Code::TooManyTimes]),
@@ -138,20 +132,4 @@ async fn replace(
 ) -> Result<WithStatus<ScheduleDocument>, ApiError> {
     let PutOutcome { schedule, is_new } = schedules::put(context, id, spec, owner).await?;
     Ok(WithStatus(if is_new { 201 } else { 200 }, schedule))
-}
-
-async fn preview_backfill(
-    context: RequestContext,
-    name: Name,
-    range: BackfillRange,
-) -> Result<BackfillPreview, ApiError> {
-    schedule_previews::backfill(context, name, range.from_ms, range.to_ms).await
-}
-
-async fn backfill(
-    context: RequestContext,
-    name: Name,
-    range: BackfillRange,
-) -> Result<ScheduleRequestOutcome, ApiError> {
-    schedules::backfill(context, name, range.from_ms, range.to_ms).await
 }

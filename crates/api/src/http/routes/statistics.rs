@@ -17,6 +17,9 @@ const DEFAULT_LISTED: usize = 50;
 const MAX_LISTED: usize = 200;
 
 const TYPE: Parameter = Parameter { name: "type", description: "Only this type.", schema: TYPE_NAME };
+const FROM: Parameter =
+    Parameter { name: "from", description: "Start of the range. Default: an hour before `to`.", schema: TIME };
+const TO: Parameter = Parameter { name: "to", description: "End of the range. Default: now.", schema: TIME };
 const ENTRIES: Parameter = Parameter {
     name: "limit",
     description: "Maximum number of entries.",
@@ -31,8 +34,8 @@ impl Input for StatsQuery {
             description: "One series per type, for the 100 types with the most tasks.",
             schema: r#"{"enum": ["type"]}"#,
         },
-        Parameter { name: "from", description: "Start of the range. Default: an hour before `to`.", schema: TIME },
-        Parameter { name: "to", description: "End of the range. Default: now.", schema: TIME },
+        FROM,
+        TO,
         Parameter {
             name: "step",
             description: "Length of the points. Default: the shortest that is kept and gives at most 400 points.",
@@ -48,11 +51,7 @@ impl Input for StatsQuery {
 }
 
 impl Input for DurationsQuery {
-    const QUERY: &'static [Parameter] = &[
-        TYPE,
-        Parameter { name: "from", description: "Start of the range. Default: an hour before `to`.", schema: TIME },
-        Parameter { name: "to", description: "End of the range. Default: now.", schema: TIME },
-    ];
+    const QUERY: &'static [Parameter] = &[TYPE, FROM, TO];
 
     fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
         let query = &request.query;

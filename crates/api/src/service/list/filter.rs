@@ -75,7 +75,7 @@ impl Filter {
         Ok(filter)
     }
 
-    /// The same for tasks of any level, unless the query names one.
+    /// Creates the filter of a query for tasks of any level, unless the query names one.
     pub(super) fn of_any_level(query: TaskQuery, now_ms: i64) -> Result<Self, ApiError> {
         let level = query.named_level().unwrap_or(TreeLevel::Any);
         Ok(Self { level, ..Self::new(query, now_ms)? })

@@ -146,7 +146,7 @@ pub async fn read_control(client: &BrokerClient, names: &Names) -> Result<FleetS
     client.call(move |broker, deadline| read_control_blocking(broker, &names, deadline)).await
 }
 
-/// Like [`read_control`], for threads that may block. Blocks for at most `deadline`.
+/// Reads the whole control topic up to its current end, on a thread that may block. Blocks for at most `deadline`.
 pub fn read_control_blocking(
     broker: &dyn Broker,
     names: &Names,

@@ -120,7 +120,7 @@ mod tests {
         assert!(receivers.acquire("a").is_some());
     }
 
-    /// Its calls prove only with their timeout that it is silent; by then they would hold all slots.
+    /// Calls of a receiver prove only with their timeout that it is silent; by then they would hold all slots.
     #[tokio::test(start_paused = true)]
     async fn receiver_that_falls_silent_is_limited_before_its_calls_time_out() {
         let receivers = Receivers::new(32);

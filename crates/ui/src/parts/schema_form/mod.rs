@@ -11,7 +11,10 @@ mod markup;
 mod outline;
 mod read;
 
+use kafleet_documents::given_params;
 use serde_json::Value;
+
+pub(in super::super) use outline::schema_outline;
 
 /// Fields for the members of an object.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,16 +97,23 @@ pub(in super::super) struct FieldError {
     pub is_missing: bool,
 }
 
+impl SchemaForm {
+    /// Form for the params that a request gives, by the schema of their type.
+    pub(in super::super) fn of_params(schema: &Value) -> Option<Self> {
+        Self::new(schema, given_params(schema))
+    }
+}
+
 /// Text of an input by its name; `None` if it is empty.
 pub(in super::super) type InputTexts<'a> = dyn Fn(&str) -> Option<&'a str> + 'a;
 
 impl SchemaField {
-    /// Whether every valid value has the member.
+    /// Returns whether every valid value has the member.
     fn is_always_present(&self) -> bool {
         self.required && self.is_certain
     }
 
-    /// Whether it is a box that is ticked or not, instead of a choice with a third state.
+    /// Returns whether the input is a box that is ticked or not, instead of a choice with a third state.
     fn is_checkbox(&self) -> bool {
         self.kind == FieldKind::Flag && self.is_always_present()
     }

@@ -1,10 +1,13 @@
 //! Fields of a schema as a table for readers.
 
+use kafleet_model::json::RawJson;
 use maud::{Markup, html};
+use serde_json::Value;
 
 use super::fields::plain;
 use super::markup::range_text;
 use super::{FieldKind, ItemKind, SchemaField, SchemaForm, TextKind};
+use crate::parts::json::json_block;
 use crate::parts::table::cards;
 use crate::parts::{first_line, prose};
 
@@ -12,9 +15,21 @@ const COLUMNS: &[&str] = &["Field", "Type", "Required", "Description"];
 /// Values of a choice that are listed.
 const LISTED_VALUES: usize = 12;
 
+/// Schema of params or of a result for readers: its fields, and as JSON.
+pub(in super::super::super) fn schema_outline(schema: &Value) -> Markup {
+    let form = SchemaForm::of_params(schema);
+    html! {
+        @if let Some(form) = &form { (form.outline()) }
+        details.more open[form.is_none()] {
+            summary { "As JSON" }
+            (json_block(&RawJson::of_plain(schema), None))
+        }
+    }
+}
+
 impl SchemaForm {
     /// Table of the fields with their types and descriptions.
-    pub(in super::super::super) fn outline(&self) -> Markup {
+    pub(super) fn outline(&self) -> Markup {
         let mut rows = Vec::new();
         add_rows(&self.fields, "", &mut rows);
         cards(COLUMNS, &rows)
