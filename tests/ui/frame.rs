@@ -12,6 +12,9 @@ use crate::ui::pages::{OF_TASK, PLAIN, fleet_with_tree};
 
 const STYLES: &str = include_str!("../../crates/ui/src/assets/app.css");
 
+/// Beginning of the hint of a field that takes a time.
+const EXAMPLE: &str = "2026-01-31 07:00 or ";
+
 /// Browser that has chosen a zone.
 fn in_zone<'a>(fleet: &'a Fleet, zone: &str) -> Browser<'a> {
     let mut browser = Browser::new(fleet);
@@ -41,7 +44,7 @@ fn unknown_times(page: &Page) -> Vec<String> {
     let date = Regex::new(r"\d{4}-\d\d-\d\d").unwrap();
     let rest = element.replace_all(&body, "");
     unknown
-        .extend(tag.split(&rest).filter(|text| date.is_match(text) && !text.contains("or an age")).map(str::to_owned));
+        .extend(tag.split(&rest).filter(|text| date.is_match(text) && !text.starts_with(EXAMPLE)).map(str::to_owned));
     unknown
 }
 

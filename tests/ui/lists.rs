@@ -1,12 +1,14 @@
 //! Lists and parts of pages: cards, filters, trees, logs, distributions, the system.
 
 use kafleet::documents::{DurationStats, SystemDocument};
+use kafleet::model::units::duration::Millis;
 use serde_json::json;
 
 use crate::api::fixture::{eventually, fleet};
 use crate::api::why::send_heartbeat_of;
 use crate::ui::browser::Browser;
 use crate::ui::pages::{OF_TASK, PLAIN, fleet_with_tree};
+use crate::ui::shop::Past;
 
 #[tokio::test]
 async fn every_table_is_drawn_as_cards_in_a_narrow_box() {
@@ -111,8 +113,11 @@ async fn log_finds_a_text_and_marks_errors() {
 #[tokio::test]
 async fn run_times_of_a_type_have_a_histogram() {
     let fleet = fleet_with_tree().await;
+    fleet.echo("slow").await;
+    fleet.old_success("slow", 1, [Millis::secs(60), Millis::secs(1)]).await;
+    fleet.folded().await;
     let stats: DurationStats = fleet.get("/v1/stats/durations?type=echo").await;
-    assert_eq!((stats.run.summary.count, stats.run.buckets.iter().map(|bucket| bucket.count).sum::<u64>()), (1, 1));
+    assert_eq!((stats.run.summary.count, stats.run.buckets.iter().map(|bucket| bucket.count).sum::<u64>()), (2, 2));
     assert!(stats.from < stats.to && stats.run.summary.p50.is_some(), "{stats:?}");
     let page = Browser::new(&fleet).open("/types/echo").await;
     page.has(&["id=\"durations\"", "<svg class=\"histogram\"", "<title>p50 ", "kafleet stats echo --durations"]);

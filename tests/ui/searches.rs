@@ -123,7 +123,7 @@ async fn external_task_offers_no_action_that_it_refuses() {
 #[tokio::test]
 async fn failed_tasks_of_an_open_tree_can_be_retried() {
     let fleet = fleet().await;
-    for id in ["order", "order:fetch", "order:pack"] {
+    for id in ["order", "order:fetch", "order:pack", "order:pack:box"] {
         fleet.echo(id).await;
     }
     fleet.fail("order:fetch", "no answer").await;
@@ -134,7 +134,7 @@ async fn failed_tasks_of_an_open_tree_can_be_retried() {
     for page in ["/tasks/order", "/tasks/order/tree"] {
         let page = browser.open(page).await;
         page.has(&[&format!("href=\"{}\">Retry failed…</a>", link.replace('&', "&amp;"))]).lacks(&["/retry-failed\""]);
-        page.has(&["aria-label=\"1 failed, 2 open\""]);
+        page.has(&["aria-label=\"1 failed, 3 open\""]);
     }
     browser
         .open(link)
