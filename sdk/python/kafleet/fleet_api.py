@@ -45,10 +45,11 @@ class Tasks(_Part, Declared):
     def search(self, query: str = "", *, sort: str | None = None, limit: int | None = None) -> Items[Status]:
         """Returns the status documents of the tasks that match a search, such as `state:failed type:mail`.
 
-        It finds tasks of all levels if it names a type, an error, a worker, an id or a tree, otherwise those without a parent.
+        It finds tasks of all levels if it names a type, an error, a worker, an id or a tree, otherwise those without a
+        parent.
 
-        Pages are read as the iterator proceeds. `sort`: `oldest` or `longest` instead of the newest first, where the query permits
-        it. `limit`: maximum number of tasks. Raises `Invalid` for a mistake in the query.
+        Pages are read as the iterator proceeds. `sort`: `oldest` or `longest` instead of the newest first, where the query
+        permits it. `limit`: maximum number of tasks. Raises `Invalid` for a mistake in the query.
         """
         return self.client.pages("/v1/tasks", {"q": query or None, "sort": sort}, "tasks", limit)
 
@@ -81,6 +82,7 @@ class Bulk(_Part):
 
     astart_now = awaited(start_now)
 
+    @blocking
     def redrive(
         self,
         type: str,
@@ -104,9 +106,7 @@ class Bulk(_Part):
 
     aredrive = awaited(redrive)
 
-    def _start(
-        self, action: str, selection: dict[str, Any], limit: int, reason: str | None
-    ) -> Steps[Handle[dict[str, int]]]:
+    def _start(self, action: str, selection: dict[str, Any], limit: int, reason: str | None) -> Steps[Handle[dict[str, int]]]:
         body = {"action": action, **selection, "limit": limit, **({"reason": reason} if reason else {})}
         document = yield from self.client.call("POST", "/v1/bulk", body, once=True)
         return Handle(self._app.remote(document["type"]), document["id"], document["position"])

@@ -160,7 +160,7 @@ export interface LogLine {
   /** Number of the attempt that wrote the line; 0 for a line that was appended from outside. */
   attempt: number;
   /** Stream on which the process of the attempt wrote the line; null if the handler, its SDK or a client logged it. */
-  stream: "stdout" | "stderr" | null;
+  stream: string | null;
   text: string;
 }
 
