@@ -11,6 +11,7 @@ const FORMS: [RegExp, string][] = [
   [/with PUT \/v1\/schedules\/([^\s,]+)/, "with `kafleet schedules change $1`"],
   [/DELETE \/v1\/schedules\/\S+/, "`kafleet schedules delete ID`"],
   [/list them with GET \/v1\/schedules/, "`kafleet schedules list` lists them"],
+  [/DELETE \/v1\/views\/\S+/, "`kafleet views delete NAME`"],
   [/list them with GET \/v1\/views/, "`kafleet views` lists them"],
   [/DELETE \/v1\/kill-switches\/\S+/, "`kafleet kill-switch off NAME`"],
   [/list them with GET \/v1\/kill-switches/, "`kafleet kill-switch list` lists them"],
