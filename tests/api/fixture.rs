@@ -253,6 +253,14 @@ fn topics(names: &Names) -> [TopicSpec; 5] {
     ]
 }
 
+/// Starts another API on the log and store of a fleet, which cannot read the control topic until the returned outage is lifted.
+pub async fn api_without_control(fleet: &Fleet, config: ApiConfig) -> (Client, Rule) {
+    let faults = FaultRules::default();
+    let outage = faults.on(watermarks(".control")).fail(BrokerError::Unavailable("on purpose".into()));
+    let setup = ApiSetup { broker: faults.broker(fleet.log.clone()), config, ..fleet.second_setup() };
+    (Client::new(serve(setup, &fleet.shutdown).await.0), outage)
+}
+
 /// Starts an API and returns its address.
 async fn serve(setup: ApiSetup, shutdown: &Shutdown) -> (String, tokio::task::JoinHandle<anyhow::Result<()>>) {
     serve_at("127.0.0.1:0", setup, shutdown).await
@@ -272,14 +280,6 @@ impl Fleet {
     /// Starts another API on the same log and store and returns its address.
     pub async fn second_api(&self) -> String {
         serve(self.second_setup(), &self.shutdown).await.0
-    }
-
-    /// Starts another API on the same log and store, which cannot read the control topic until the returned outage is lifted.
-    pub async fn api_without_control(&self, config: ApiConfig) -> (Client, Rule) {
-        let faults = FaultRules::default();
-        let outage = faults.on(watermarks(".control")).fail(BrokerError::Unavailable("on purpose".into()));
-        let setup = ApiSetup { broker: faults.broker(self.log.clone()), config, ..self.second_setup() };
-        (Client::new(serve(setup, &self.shutdown).await.0), outage)
     }
 
     fn second_setup(&self) -> ApiSetup {

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::api::client::Client;
 use crate::api::dead_letters::{LETTER, NewLetter, make_letter_topics};
-use crate::api::fixture::{Fleet, eventually, unfolded_with};
+use crate::api::fixture::{Fleet, api_without_control, eventually, unfolded_with};
 use crate::ui::browser::{token, with_tokens};
 
 /// Value at `/card/number`, which the type `echo` masks here.
@@ -234,7 +234,7 @@ async fn api_hides_all_values_until_it_knows_the_masks() {
     let policy = DeclaredLimits { mask: vec!["/card/number".into()], ..DeclaredLimits::default() };
     let record = ControlRecord::Type(Box::new(TypeRecord { v: CONTROL_VERSION, policy, ..TypeRecord::default() }));
     put_record(fleet.publisher.producer(), &fleet.names, &ControlKey::Type("echo".into()), &record).await.unwrap();
-    let (api, outage) = fleet.api_without_control(with_tokens(UiConfig::default())).await;
+    let (api, outage) = api_without_control(&fleet, with_tokens(UiConfig::default())).await;
     let status: Status = read(&api, Role::Read, "/v1/tasks/order").await;
     let shown: Params = read(&api, Role::Read, "/v1/tasks/order/params").await;
     for hidden in [status.result.unwrap(), status.fields.rules.then[0].params.clone(), shown.params] {

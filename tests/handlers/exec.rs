@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kafleet::config::ProgramVariables;
 use kafleet::handlers::builtin::exec::{Exec, MAX_LINES, Program};
-use kafleet::handlers::context::Note;
+use kafleet::handlers::note::Note;
 use kafleet::handlers::program_env::ProgramEnv;
 use kafleet::handlers::testing::{Outcome, TestRun};
 use kafleet::handlers::{Fail, Handler, TypeRegistration};

@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use kafleet_model::event::Kind;
-use kafleet_model::event::log_line::LogStream;
 use kafleet_model::json::{JsonDefect, RawJson};
 use kafleet_model::record::attachment::Attachment;
 use kafleet_model::task::Trace;
@@ -18,12 +16,13 @@ use kafleet_model::trace::MAX_CHILDREN_IN_TRACE;
 use kafleet_runtime::now_ms;
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use super::blocking_pool::BlockingPool;
 use super::hidden_params::HiddenParams;
 pub use super::interruption::{CancelReason, Interruption, Restart};
+use super::note::Note;
 use super::service::Services;
 use super::task_labels::TaskLabels;
 use super::{Child, Failure, SharedState, Task, TaskResult};
@@ -121,34 +120,6 @@ pub trait AttemptSink: Send + Sync {
         attempt: &'a Context,
         children: Vec<Child>,
     ) -> futures::future::BoxFuture<'a, Result<Vec<TaskId>, Failure>>;
-}
-
-/// Output of a running attempt.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Note {
-    /// Progress of the attempt; the newest value replaces earlier ones.
-    Progress(RawJson),
-    /// Line of the task's log.
-    Log(String),
-    /// Line of the task's log that the process of the attempt wrote. Lines of a program of the type `exec` are none: its stderr is
-    /// the log.
-    Output(LogStream, String),
-    /// Warning, shown until the task ends.
-    Warning(String),
-    /// Small value stored with the task.
-    Attachment(Attachment),
-}
-
-impl Note {
-    /// Returns the kind of event that publishes this output.
-    pub fn kind(&self) -> Kind {
-        match self {
-            Self::Progress(_) => Kind::Progress,
-            Self::Log(_) | Self::Output(..) => Kind::Log,
-            Self::Warning(_) => Kind::Warned,
-            Self::Attachment(_) => Kind::Attached,
-        }
-    }
 }
 
 /// Initial values of an attempt.

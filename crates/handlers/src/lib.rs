@@ -46,6 +46,8 @@ pub mod hooks;
 mod interruption;
 pub mod layer;
 #[doc(hidden)]
+pub mod note;
+#[doc(hidden)]
 pub mod output_tail;
 pub mod permit;
 #[doc(hidden)]

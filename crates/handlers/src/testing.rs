@@ -26,8 +26,9 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::blocking_pool::BlockingPool;
-use super::context::{Attempt, AttemptSink, AttemptStart, MAX_CHILDREN, Note, TypeEnv};
+use super::context::{Attempt, AttemptSink, AttemptStart, MAX_CHILDREN, TypeEnv};
 use super::hooks::Submission;
+use super::note::Note;
 use super::task_labels::TaskLabels;
 use super::{Answer, Child, Context, Failure, Registry, Task, TypeRegistration};
 

@@ -80,7 +80,7 @@ pub async fn with_browser_at(base: &str, name: &str, case: impl AsyncFnOnce(&Tab
     }
 }
 
-/// One of the browsers that may run at a time. A fleet whose tasks must not grow old is set up after the wait for it.
+/// Permit for one of the browsers that may run at a time. A fleet whose tasks must not grow old is set up after the wait.
 pub struct Turn {
     folder: String,
     _permit: SemaphorePermit<'static>,

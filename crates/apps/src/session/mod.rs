@@ -20,7 +20,8 @@ mod output;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use kafleet_handlers::context::{Note, Restart};
+use kafleet_handlers::context::Restart;
+use kafleet_handlers::note::Note;
 use kafleet_handlers::output_tail::{OutputLine, OutputLines};
 use kafleet_handlers::{CRASHED, Context, Failure};
 use parking_lot::Mutex;

@@ -1,8 +1,9 @@
 //! Output of attempts: progress, log, warnings, attachments, children and continuations.
 
 use data_encoding::BASE64;
-use kafleet_handlers::context::{MAX_CHILDREN, Note};
+use kafleet_handlers::context::MAX_CHILDREN;
 use kafleet_handlers::excerpt;
+use kafleet_handlers::note::Note;
 use kafleet_handlers::{Child, Context, Failure};
 use kafleet_model::event::log_line::MAX_LINE_BYTES;
 use kafleet_model::json::RawJson;

@@ -13,7 +13,7 @@ const RECORD_OVERHEAD: u64 = 96;
 /// The bytes of a record in one allocation (key, value, then each header's name and value), shared by the log and its
 /// readers.
 #[derive(Debug)]
-pub(super) struct Payload {
+pub(super) struct RecordContents {
     bytes: Box<[u8]>,
     /// Length of the key.
     key: Option<usize>,
@@ -23,7 +23,7 @@ pub(super) struct Payload {
     pub created_ms: i64,
 }
 
-/// Location of a header in [`Payload::bytes`]: its start, and the lengths of name and value.
+/// Location of a header in [`RecordContents::bytes`]: its start, and the lengths of name and value.
 #[derive(Debug)]
 struct HeaderSpan {
     start: usize,
@@ -31,7 +31,7 @@ struct HeaderSpan {
     value: usize,
 }
 
-impl Payload {
+impl RecordContents {
     pub(super) fn new(record: &ProducerRecord<'_>, created_ms: i64) -> Self {
         let mut bytes = Vec::with_capacity(record_size(record));
         bytes.extend_from_slice(record.key.unwrap_or_default());
@@ -75,7 +75,7 @@ impl Payload {
     }
 }
 
-impl HeaderList for Payload {
+impl HeaderList for RecordContents {
     fn len(&self) -> usize {
         self.headers.len()
     }
@@ -103,7 +103,7 @@ pub(super) struct RecordPosition {
 #[derive(Clone, Debug)]
 pub(super) struct LogEntry {
     pub at: RecordPosition,
-    pub payload: Arc<Payload>,
+    pub payload: Arc<RecordContents>,
     /// Transaction that wrote the record; 0: none.
     transaction: u64,
     aborted: bool,
@@ -115,7 +115,7 @@ impl LogEntry {
     }
 }
 
-pub(super) fn cost_of(payload: &Payload) -> u64 {
+pub(super) fn cost_of(payload: &RecordContents) -> u64 {
     payload.len() as u64 + RECORD_OVERHEAD
 }
 
@@ -136,7 +136,12 @@ pub(super) struct PartitionLog {
 }
 
 impl PartitionLog {
-    pub(super) fn append(&mut self, payload: Arc<Payload>, append_time_ms: Option<i64>, transaction: u64) -> i64 {
+    pub(super) fn append(
+        &mut self,
+        payload: Arc<RecordContents>,
+        append_time_ms: Option<i64>,
+        transaction: u64,
+    ) -> i64 {
         let timestamp_ms = append_time_ms.unwrap_or(payload.created_ms);
         let at = RecordPosition { offset: self.end, timestamp_ms, log_append_time: append_time_ms.is_some() };
         if transaction != 0 && !self.open.iter().any(|(open, _)| *open == transaction) {

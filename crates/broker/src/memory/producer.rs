@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::faults::{SendFault, injected};
-use super::log::{Payload, RecordPosition, cost_of, record_size};
+use super::log::{RecordContents, RecordPosition, cost_of, record_size};
 use super::topics::{self, Topics};
 use super::{BrokerState, Core};
 use crate::{BrokerError, DeliverySink, Partition, Producer, ProducerRecord};
@@ -26,7 +26,7 @@ struct Item {
     token: u64,
     topic: Arc<str>,
     partition: Option<i32>,
-    payload: Arc<Payload>,
+    payload: Arc<RecordContents>,
     purged: bool,
     delayed: bool,
 }
@@ -55,7 +55,7 @@ impl PendingItems {
         name
     }
 
-    fn accept(&mut self, record: &ProducerRecord<'_>, payload: Payload, token: u64) -> Result<(), BrokerError> {
+    fn accept(&mut self, record: &ProducerRecord<'_>, payload: RecordContents, token: u64) -> Result<(), BrokerError> {
         let cost = cost_of(&payload);
         if self.items.len() >= QUEUE_RECORDS || (self.bytes + cost > QUEUE_BYTES && !self.items.is_empty()) {
             return Err(BrokerError::Full(format!(
@@ -288,7 +288,7 @@ impl Producer for MemoryProducer {
         if size > MAX_RECORD_BYTES {
             return Err(BrokerError::TooLarge(format!("{size} bytes; at most {MAX_RECORD_BYTES} are allowed")));
         }
-        let payload = Payload::new(record, self.shared.core.now_ms());
+        let payload = RecordContents::new(record, self.shared.core.now_ms());
         let mut queue = self.shared.lock();
         queue.accept(record, payload, token)?;
         let first = queue.items.len() == 1;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kafleet_model::task::partition::partition_of;
 
 use super::MemoryBrokerOptions;
-use super::log::{PartitionLog, Payload};
+use super::log::{PartitionLog, RecordContents};
 use crate::{BrokerError, Partition, TopicChange, TopicInfo, TopicSpec};
 
 const MAX_PARTITIONS: u32 = 10_000;
@@ -126,7 +126,7 @@ impl MemoryTopic {
     }
 
     /// Rejects a record that the topic's configuration does not allow.
-    pub(super) fn check_record(&self, name: &str, payload: &Payload) -> Result<(), BrokerError> {
+    pub(super) fn check_record(&self, name: &str, payload: &RecordContents) -> Result<(), BrokerError> {
         let (size, limit) = (payload.len(), self.log_config.max_message_bytes);
         if size > limit {
             return Err(BrokerError::TooLarge(format!(
@@ -153,7 +153,7 @@ impl MemoryTopic {
         log.bytes + more <= limit
     }
 
-    pub(super) fn append(&mut self, index: i32, payload: Arc<Payload>, now_ms: i64, send: u64) -> i64 {
+    pub(super) fn append(&mut self, index: i32, payload: Arc<RecordContents>, now_ms: i64, send: u64) -> i64 {
         let append_time = self.log_config.log_append_time.then_some(now_ms);
         self.log_mut(index).map_or(-1, |log| log.append(payload, append_time, send))
     }

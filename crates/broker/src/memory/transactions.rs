@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::MutexGuard;
 
 use super::faults::{SendFault, injected};
-use super::log::{Payload, cost_of};
+use super::log::{RecordContents, cost_of};
 use super::{BrokerState, Core, topics};
 use crate::{BrokerError, DependentRecord, MakeDependents, Partition, ProducerRecord, TransactionalProducer};
 
@@ -89,11 +89,11 @@ impl BrokerState {
         core: &Core,
         records: &[ProducerRecord<'_>],
         now_ms: i64,
-    ) -> Result<Vec<(Partition, Arc<Payload>)>, BrokerError> {
+    ) -> Result<Vec<(Partition, Arc<RecordContents>)>, BrokerError> {
         let mut plan = Vec::with_capacity(records.len());
         let mut needs: BTreeMap<Partition, u64> = BTreeMap::new();
         for record in records {
-            let payload = Arc::new(Payload::new(record, now_ms));
+            let payload = Arc::new(RecordContents::new(record, now_ms));
             let topic = topics::topic_mut(&mut self.topics, record.topic)?;
             let at = Partition::new(record.topic, topic.choose_partition(record.topic, record.partition, record.key)?);
             topic.check_record(record.topic, &payload)?;
@@ -125,7 +125,7 @@ impl BrokerState {
     fn write(
         &mut self,
         transaction: u64,
-        plan: Vec<(Partition, Arc<Payload>)>,
+        plan: Vec<(Partition, Arc<RecordContents>)>,
         now_ms: i64,
     ) -> Result<Vec<(i32, i64)>, BrokerError> {
         let mut offsets = Vec::with_capacity(plan.len());

@@ -95,7 +95,7 @@ fn type_names(config: &Config, registry: &Registry) -> BTreeSet<String> {
 pub enum ApplyError {
     #[error(
         "the events topic has {recorded} partitions, the configuration says {configured}: the number is fixed once applied, because \
-         every tree lives in outcome partition\n\nhint: set `events_partitions = {recorded}` in `[topics]`, or use another `prefix`"
+         every tree lives in one partition\n\nhint: set `events_partitions = {recorded}` in `[topics]`, or use another `prefix`"
     )]
     Fixed { recorded: u32, configured: u32 },
     #[error(

@@ -143,6 +143,11 @@ fn kinds() -> impl Iterator<Item = Kind> {
     Kind::ALL.iter().copied().chain([Kind::Unknown])
 }
 
+fn log_payload(line: Option<String>, flag: bool) -> Payload {
+    let streams = line.iter().map(|_| flag.then_some(LogStream::Stderr)).collect();
+    Payload::Log { streams, lines: line.into_iter().collect(), dropped: u32::from(flag) }
+}
+
 /// Payload of some kind with any of its fields set.
 fn any_payload() -> impl Strategy<Value = Payload> {
     let kinds: Vec<Kind> = kinds().filter(|kind| *kind != Kind::Submitted).collect();
@@ -167,11 +172,7 @@ fn any_payload() -> impl Strategy<Value = Payload> {
                     then: text.iter().map(|_| Continuation::new("echo", serde_json::json!(1))).collect(),
                 },
                 Kind::Progress => Payload::Progress { output },
-                Kind::Log => Payload::Log {
-                    streams: text.iter().map(|_| flag.then_some(LogStream::Stderr)).collect(),
-                    lines: text.into_iter().collect(),
-                    dropped: u32::from(flag),
-                },
+                Kind::Log => log_payload(text, flag),
                 Kind::Retrying => Payload::Retrying { failure, due_ms: number, record, waits },
                 Kind::Succeeded => Payload::Succeeded { started_at_ms: number, output },
                 Kind::Interrupted => Payload::Interrupted(failure),

@@ -4,7 +4,8 @@
 use std::io::{self, Read, Write};
 use std::time::Duration;
 
-use kafleet_handlers::context::{KeptHeaders, Note};
+use kafleet_handlers::context::KeptHeaders;
+use kafleet_handlers::note::Note;
 use kafleet_handlers::task_labels::TaskLabels;
 use kafleet_handlers::{Child, Failure};
 use kafleet_model::json::RawJson;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use kafleet_handlers::Fail;
-use kafleet_handlers::context::{CancelReason, Note, Restart};
+use kafleet_handlers::context::{CancelReason, Restart};
+use kafleet_handlers::note::Note;
 use kafleet_handlers::testing::{Recorder, TestRun};
 use kafleet_model::json::RawJson;
 use serde_json::{Value, json};
