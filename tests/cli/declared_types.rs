@@ -34,8 +34,8 @@ fn api_without_the_app_refuses_invalid_params_of_its_types() {
     run(with_app(&fleet, &["topics", "apply"])).exits_with(0).stdout_has(&["type double", "created"]);
     run(with_app(&fleet, &["topics", "apply"])).exits_with(0).stdout_has(&["type double", "unchanged"]);
     let _api = fleet.start_api();
-    let roles =
-        [Daemon::start(fleet.command(&["tracker"])), Daemon::start(with_app(&fleet, &["worker", "--types", "double"]))];
+    let tracker = Daemon::start(fleet.command(&["tracker"]));
+    let worker = Daemon::start(with_app(&fleet, &["worker", "--types", "double"]));
 
     // The first request after the start is checked too.
     let refused = fleet.run(&["submit", "double", r#"{"x":"many"}"#]).exits_with(2);
@@ -54,11 +54,12 @@ fn api_without_the_app_refuses_invalid_params_of_its_types() {
     let found = run(with_app(&fleet, &["doctor", "--no-api"])).exits_with(0);
     found.stdout_has(&["warning  type double", "differs in params", "hint: run `kafleet topics apply`"]);
     run(with_app(&fleet, &["topics", "apply"])).exits_with(0).stdout_has(&["altered", "params"]);
+    // A worker refuses what the schema of its own code does not permit.
+    worker.stop();
     fleet.run(&["submit", "double", r#"{"x":0.5}"#, "--wait=100s"]).exits_with(0);
 
     // A type that is gone from the configuration is named with the tasks that wait for it, and deleted on request.
-    drop(other);
-    drop(roles);
+    drop((other, tracker));
     fleet.run(&["submit", "double", r#"{"x":1}"#]).exits_with(0);
     let gone = "this configuration does not have the type `double`; about 1 of its tasks wait";
     fleet.run(&["doctor", "--no-api"]).exits_with(0).stdout_has(&["warning  type double", gone, "`aliases`"]);

@@ -110,10 +110,10 @@ async fn documents(fleet: &Fleet) -> BTreeMap<String, Value> {
         let document = fleet.get(&path).await;
         all.insert(path, document);
     }
-    // The workers' view of a type changes with every heartbeat.
+    // The workers' view of a type changes with every heartbeat, and its flow with every minute.
     let types = all.get_mut("/v1/types").and_then(|types| types["types"].as_array_mut()).unwrap();
     for of_type in types.iter_mut().filter_map(Value::as_object_mut) {
-        of_type.retain(|field, _| field != "worker_totals");
+        of_type.retain(|field, _| field != "worker_totals" && field != "flow");
     }
     all
 }
