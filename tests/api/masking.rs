@@ -94,6 +94,13 @@ pub async fn masked_fleet(ui: UiConfig) -> (Fleet, String) {
     (fleet, letter)
 }
 
+/// Declares the mask of the type, as `kafleet topics apply` does.
+pub async fn declare_mask(fleet: &Fleet) {
+    let policy = DeclaredLimits { mask: vec!["/card/number".into()], ..DeclaredLimits::default() };
+    let record = ControlRecord::Type(Box::new(TypeRecord { v: CONTROL_VERSION, policy, ..TypeRecord::default() }));
+    put_record(fleet.publisher.producer(), &fleet.names, &ControlKey::Type("echo".into()), &record).await.unwrap();
+}
+
 /// Requests a redrive of no dead letter with a masked value in its patch, and returns the id of its task.
 pub async fn masked_redrive(fleet: &Fleet) -> String {
     let body = json!({"action": "redrive", "ids": ["echo:0:999"], "patch": params()});
@@ -231,9 +238,7 @@ async fn highest_role_sees_masked_values_of_a_single_task() {
 #[tokio::test]
 async fn api_hides_all_values_until_it_knows_the_masks() {
     let (fleet, letter) = masked_fleet(UiConfig::default()).await;
-    let policy = DeclaredLimits { mask: vec!["/card/number".into()], ..DeclaredLimits::default() };
-    let record = ControlRecord::Type(Box::new(TypeRecord { v: CONTROL_VERSION, policy, ..TypeRecord::default() }));
-    put_record(fleet.publisher.producer(), &fleet.names, &ControlKey::Type("echo".into()), &record).await.unwrap();
+    declare_mask(&fleet).await;
     let (api, outage) = api_without_control(&fleet, with_tokens(UiConfig::default())).await;
     let status: Status = read(&api, Role::Read, "/v1/tasks/order").await;
     let shown: Params = read(&api, Role::Read, "/v1/tasks/order/params").await;

@@ -7,8 +7,9 @@ use kafleet::model::json::MASKED;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::api::masking::{SECRET, masked_fleet, masked_redrive, params, send};
-use crate::ui::browser::Browser;
+use crate::api::fixture::eventually;
+use crate::api::masking::{SECRET, declare_mask, masked_fleet, masked_redrive, params, send};
+use crate::ui::browser::{Browser, guarded_fleet};
 use crate::ui::roles::{PAGES, url_of};
 
 /// Paths of pages that show a masked value to the highest role.
@@ -65,6 +66,20 @@ async fn shared_renderings_do_not_pass_masked_values_on() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn params_that_were_shown_before_are_hidden_by_a_new_mask() {
+    let fleet = guarded_fleet().await;
+    let task = json!({"type": "echo", "id": "order", "params": params()});
+    let (status, text) = send(&fleet, Role::Submit, Method::POST, "/v1/tasks", Some(task)).await;
+    assert_eq!(status, 201, "{text}");
+    fleet.folded().await;
+    let browser = Browser::of_role(&fleet, Role::Read);
+    browser.open("/tasks/order").await.has(&[SECRET]);
+    declare_mask(&fleet).await;
+    eventually("the mask", async || !browser.open("/tasks/order/params").await.text.contains(SECRET)).await;
+    browser.open("/tasks/order").await.has(&[MASKED]).lacks(&[SECRET]);
 }
 
 #[tokio::test]

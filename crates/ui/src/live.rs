@@ -103,7 +103,7 @@ pub(crate) struct Live {
     slots: Arc<Semaphore>,
     pub(super) refreshes: RefreshLimiter,
     pub(super) shared: SharedMains,
-    /// Params by role, task and position of the record.
+    /// Params by role, mask, task and position of the record.
     pub(super) params: Recent<Params>,
     /// Reasons by task and state.
     pub(super) reasons: Recent<Why>,

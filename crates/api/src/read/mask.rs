@@ -48,8 +48,8 @@ impl Masks {
         Self(Some(source))
     }
 
-    /// Returns the JSON pointers that a type masks.
-    pub(crate) fn of(&self, task_type: &str) -> Vec<String> {
+    /// Returns the JSON pointers that a type masks: to the whole value while they are not known.
+    pub fn of(&self, task_type: &str) -> Vec<String> {
         self.0.as_ref().map(|source| source.mask(task_type)).unwrap_or_default()
     }
 

@@ -47,9 +47,10 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     let status = stored(task::status(visit.context(), visit.id()?, After::default())).await?;
     let (live, id, after) = (&visit.live, visit.id()?, After::default());
     let children = Paging { cursor: None, limit: LISTED_CHILDREN };
-    // Params are shared by the visits of a role: of another one they may contain masked values.
-    let role = visit.view.role.name();
-    let record = status.record.as_deref().map(|record| format!("{role} {} {record}", status.id));
+    // Params are shared by the visits of a role under one mask: others may see more or less of them.
+    let (role, mask) =
+        (visit.view.role.name(), visit.api.reads.masks.of(status.task_type.as_deref().unwrap_or_default()));
+    let record = status.record.as_deref().map(|record| format!("{role} {mask:?} {} {record}", status.id));
     let (same_error, letter, explanation, params, history, children, log, attachments) = tokio::join!(
         same_error(visit, &status),
         letter_of(visit, &id, &status),
