@@ -1,5 +1,6 @@
 //! Document of the flow of a type: tasks that come in and go out, and what becomes of its backlog.
 
+use kafleet_model::units::number::grouped;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -95,13 +96,6 @@ pub fn rate(rate: f64) -> String {
     let text = if rate < 10.0 { format!("{rate:.1}") } else { format!("{rate:.0}") };
     let whole = text.strip_suffix(".0").unwrap_or(&text);
     if rate >= 1_000.0 { grouped(whole) } else { whole.to_owned() }
-}
-
-/// Digits in groups of three.
-fn grouped(digits: &str) -> String {
-    let starts_group = |n: usize| n > 0 && (digits.len() - n).is_multiple_of(3);
-    let groups = digits.chars().enumerate().map(|(n, digit)| (starts_group(n), digit));
-    groups.flat_map(|(is_start, digit)| is_start.then_some(',').into_iter().chain([digit])).collect()
 }
 
 /// Estimated duration in its largest unit, at least a second.

@@ -20,7 +20,7 @@ use crate::parts::letters::{letter_link, params_schema};
 use crate::parts::notice::{empty, missing};
 use crate::parts::search::mistake;
 use crate::parts::state::pill;
-use crate::parts::table::cards;
+use crate::parts::table::table;
 use crate::parts::tasks::type_link;
 use crate::parts::times::optional_time;
 use crate::parts::{View, count, counted, encoded, first_line, optional_text, prose, visible};
@@ -77,7 +77,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError
 
 fn listed(view: &View, tasks: &[Status]) -> Markup {
     let rows: Vec<Markup> = tasks.iter().map(|task| row(view, task)).collect();
-    cards(&["Action", "Tasks", "#Done", "By", "Reason", "Requested"], &rows)
+    table(&["Action", "Tasks", "#Done", "By", "Reason", "Requested"], &rows)
 }
 
 fn row(view: &View, task: &Status) -> Markup {
@@ -239,7 +239,7 @@ fn sample(view: &View, preview: &BulkPreview, are_letters: bool) -> Markup {
                 "Would change"
                 @if preview.changing > rows.len() as u64 { " " span.quiet { "the first " (rows.len()) } }
             }
-            (cards(columns, &rows))
+            (table(columns, &rows))
         }
     }
 }

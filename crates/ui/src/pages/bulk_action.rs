@@ -18,7 +18,7 @@ use crate::parts::facts::{code, facts, text};
 use crate::parts::letters::{self, letter_link};
 use crate::parts::notice::missing;
 use crate::parts::state::{pill, tone, word};
-use crate::parts::table::cards;
+use crate::parts::table::table;
 use crate::parts::times::time;
 use crate::parts::words::{in_words, search_title};
 use crate::parts::{View, count, counted, prose, task_path, visible};
@@ -225,7 +225,7 @@ fn refusals(view: &View, options: &BulkOptions, progress: &BulkProgress) -> Mark
                         span.quiet { "the first " (progress.refusals.len()) " of " (count(progress.refused)) }
                     }
                 }
-                (cards(&[subject, "Cause"], &rows))
+                (table(&[subject, "Cause"], &rows))
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::parts::failures::{
 };
 use crate::parts::form::{Input, filter_buttons};
 use crate::parts::notice::empty;
-use crate::parts::table::cards;
+use crate::parts::table::table;
 use crate::parts::{View, count, counted, first_line, query_text};
 use crate::visit::{Body, PageAnswer, Visit, stored};
 
@@ -159,9 +159,9 @@ impl FailuresPage<'_> {
         html! {
             (self.summary())
             @match self.query.by {
-                FailuresBy::Root => { (cards(ROOT_COLUMNS, &self.rows(root_row))) }
-                FailuresBy::Kind => { (cards(COLUMNS, &self.kind_rows(messages))) }
-                FailuresBy::Message => { (cards(COLUMNS, &self.rows(group_row))) }
+                FailuresBy::Root => { (table(ROOT_COLUMNS, &self.rows(root_row))) }
+                FailuresBy::Kind => { (table(COLUMNS, &self.kind_rows(messages))) }
+                FailuresBy::Message => { (table(COLUMNS, &self.rows(group_row))) }
             }
         }
     }

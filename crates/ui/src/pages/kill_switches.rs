@@ -14,7 +14,7 @@ use crate::parts::facts::facts;
 use crate::parts::form::{Form, Input, MAX_UNCONFIRMED, reason, step_button};
 use crate::parts::notice::{empty, missing};
 use crate::parts::state::pill;
-use crate::parts::table::cards;
+use crate::parts::table::table;
 use crate::parts::tasks::type_link;
 use crate::parts::times::time;
 use crate::parts::{View, count, counted, encoded, optional_text, visible};
@@ -30,7 +30,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError
         @if rows.is_empty() {
             (empty("No kill switch is on. To set one:", &["kafleet kill-switch on TAG-OR-PREFIX --reason \"…\""]))
         } @else {
-            section.panel { (cards(&["Tag or prefix", "Matches", "Type", "Since", "By", "Reason", ""], &rows)) }
+            section.panel { (table(&["Tag or prefix", "Matches", "Type", "Since", "By", "Reason", ""], &rows)) }
         }
         (commands(&["kafleet kill-switch list".to_owned(), curl_get("/v1/kill-switches")]))
     };

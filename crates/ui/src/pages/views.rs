@@ -13,7 +13,7 @@ use crate::parts::command::{commands, curl, curl_get};
 use crate::parts::form::{Form, Input, select};
 use crate::parts::listing::Listing;
 use crate::parts::notice::empty;
-use crate::parts::table::cards;
+use crate::parts::table::table;
 use crate::parts::times::time;
 use crate::parts::words::search_title;
 use crate::parts::{View, optional_text, visible};
@@ -42,7 +42,7 @@ fn index(view: &View, views: &Views, missing: Option<&str>) -> Markup {
         @if rows.is_empty() {
             (empty("No view has been saved. To save one:", &["kafleet views set failed-today 'state:failed from:24h'"]))
         } @else {
-            section.panel { (cards(&["View", "Tasks", "Description", "Seen by", "By", "Changed", ""], &rows)) }
+            section.panel { (table(&["View", "Tasks", "Description", "Seen by", "By", "Changed", ""], &rows)) }
         }
         (commands(&["kafleet views".to_owned(), curl_get("/v1/views")]))
     }

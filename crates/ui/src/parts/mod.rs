@@ -1,9 +1,8 @@
 //! Parts of pages: documents in, markup out. No store, no axum, no async.
 
-use std::fmt::Display;
-
 use kafleet_config::Role;
 use kafleet_model::query::quoted;
+pub(super) use kafleet_model::units::number::grouped as count;
 use maud::{Markup, html};
 
 use super::zone::ReaderZone;
@@ -139,19 +138,6 @@ pub(super) fn encoded(text: &str) -> String {
     let encoded: String = url::form_urlencoded::byte_serialize(text.as_bytes()).collect();
     // Characters of ids that need no encoding in a path.
     encoded.replace('+', "%20").replace("%3A", ":").replace("%40", "@").replace("%7E", "~")
-}
-
-/// Number with thousands separators.
-pub(super) fn count(number: impl Display) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (n, digit) in digits.chars().enumerate() {
-        if n > 0 && (digits.len() - n).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// Size in the unit that leaves at most four digits: `24.6 kB`.

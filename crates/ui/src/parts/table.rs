@@ -16,11 +16,6 @@ pub(in super::super) fn table(columns: &[&str], rows: &[Markup]) -> Markup {
     markup(columns, rows, "cards")
 }
 
-/// Table as [`table`] makes it, named after its form in a narrow box.
-pub(in super::super) fn cards(columns: &[&str], rows: &[Markup]) -> Markup {
-    table(columns, rows)
-}
-
 /// Table with many columns of numbers, closer together.
 pub(in super::super) fn dense_table(columns: &[&str], rows: &[Markup]) -> Markup {
     markup(columns, rows, "cards dense")

@@ -4,6 +4,7 @@ use kafleet_fleet::control::heartbeat::Heartbeat;
 use kafleet_model::event::{Event, Kind};
 use kafleet_model::json::RawJson;
 use kafleet_model::record::HistoryEntry;
+use kafleet_model::units::number::grouped;
 
 use crate::read::consistency::TaskView;
 use crate::state::Api;
@@ -66,14 +67,6 @@ fn name_of(kind: Kind) -> String {
 fn figures(progress: &RawJson) -> Option<String> {
     let number = |name: &str| progress.slice().member(name)?.text().parse::<u64>().ok();
     Some(format!("{} of {}", grouped(number("done")?), grouped(number("total")?)))
-}
-
-/// Number with thousands separators.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let groups: Vec<String> =
-        digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group).into()).collect();
-    groups.join(",")
 }
 
 /// Newest event that the record includes: also of kinds outside the history, whose times the record does not store. Without

@@ -8,7 +8,7 @@ use super::fields::plain;
 use super::markup::range_text;
 use super::{FieldKind, ItemKind, SchemaField, SchemaForm, TextKind};
 use crate::parts::json::json_block;
-use crate::parts::table::cards;
+use crate::parts::table::table;
 use crate::parts::{first_line, prose};
 
 const COLUMNS: &[&str] = &["Field", "Type", "Required", "Description"];
@@ -32,7 +32,7 @@ impl SchemaForm {
     pub(super) fn outline(&self) -> Markup {
         let mut rows = Vec::new();
         add_rows(&self.fields, "", &mut rows);
-        cards(COLUMNS, &rows)
+        table(COLUMNS, &rows)
     }
 }
 

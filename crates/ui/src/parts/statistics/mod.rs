@@ -204,7 +204,7 @@ fn drawn(stats: &Stats, points: &Points<'_>, changes: &[FleetChange]) -> Markup 
 }
 
 fn rate_charts(points: &Points<'_>, step: Millis) -> [Chart; 2] {
-    let unit = rate_unit(step);
+    let (_, unit) = step_words(step);
     let mut ended = vec![
         points.rates("succeeded", "good", LineStyle::Solid, |point| point.succeeded),
         points.rates("failed", "bad", LineStyle::Dashed, failed),
@@ -238,23 +238,13 @@ fn percentile_chart(
     Chart { title, unit: "duration", lines, band: Some([0, 2]), show: ms_text }
 }
 
-/// Span of the rows of a table.
-fn step_words(step: Millis) -> &'static str {
+/// Words for the span of the points of a chart: of the rows of its table, and the unit of counts.
+fn step_words(step: Millis) -> (&'static str, &'static str) {
     match step.as_i64() {
-        ..=60_000 => "by minute",
-        60_001..=600_000 => "by 10 min",
-        600_001..=3_600_000 => "by hour",
-        _ => "by day",
-    }
-}
-
-/// Unit of counts by span.
-fn rate_unit(step: Millis) -> &'static str {
-    match step.as_i64() {
-        ..=60_000 => "tasks a minute",
-        60_001..=600_000 => "tasks per 10 min",
-        600_001..=3_600_000 => "tasks an hour",
-        _ => "tasks a day",
+        ..=60_000 => ("by minute", "tasks a minute"),
+        60_001..=600_000 => ("by 10 min", "tasks per 10 min"),
+        600_001..=3_600_000 => ("by hour", "tasks an hour"),
+        _ => ("by day", "tasks a day"),
     }
 }
 
@@ -332,7 +322,7 @@ fn table(points: &Points<'_>, step: Millis) -> Markup {
     let rows: Vec<Markup> = total_rows(points).into_iter().chain(rows).collect();
     html! {
         details.more #values {
-            summary { "As a table, " (step_words(step)) }
+            summary { "As a table, " (step_words(step).0) }
             (super::table::table(&[
                 "From", "#Opened", "#Succeeded", "#Failed", "#Cancelled", "#Retried", "#Open", "#Wait p50", "#Wait p95",
                 "#Wait p99", "#Run p50", "#Run p95", "#Run p99",
