@@ -150,5 +150,5 @@ async fn worker_page_says_how_to_stop_the_worker() {
     eventually("the worker", async || browser.get("/workers/node-7").await.status == 200).await;
     let page = browser.open("/workers/node-7").await;
     page.has(&["send SIGTERM to process 42", "kill -TERM 42", "<dt>Up</dt>", "0 bytes"]);
-    browser.open("/workers").await.has(&["data-label=\"Memory\""]);
+    browser.open("/workers").await.has(&["data-label=\"Memory\"", "1 alive · 1 of 8 slots in use"]);
 }

@@ -33,7 +33,7 @@ pub struct StatsSeries {
 }
 
 /// Counts in one span of log time.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StatsPoint {
     /// Start of the span.
     pub at: String,

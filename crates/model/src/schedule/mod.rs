@@ -197,7 +197,7 @@ impl Spec {
         let rule = Times::of(self).ok()?.words();
         let zone = self.timezone.as_deref().unwrap_or("UTC");
         let jitter = self.jitter.filter(|jitter| jitter.as_i64() > 0);
-        let later = jitter.map_or_else(String::new, |jitter| format!(", up to {jitter} later"));
+        let later = jitter.map_or_else(String::new, |jitter| format!(", up to {} later", jitter.words()));
         Some(if self.cron.is_some() { format!("{rule}, {zone}{later}") } else { format!("{rule}{later}") })
     }
 

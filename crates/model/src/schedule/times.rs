@@ -76,11 +76,14 @@ impl Times {
         }
     }
 
-    /// Rule in words: `at 03:00 every day`, `every 10m`.
+    /// Rule in words: `at 03:00 every day`, `every 10 minutes`.
     pub(super) fn words(&self) -> String {
         match &self.rule {
             Rule::Cron(cron) => cron.words(),
-            Rule::Every { ms, .. } => format!("every {}", Millis(ms.unsigned_abs())),
+            Rule::Every { ms, .. } => {
+                let words = Millis(ms.unsigned_abs()).words();
+                format!("every {}", words.strip_prefix("1 ").unwrap_or(&words))
+            }
         }
     }
 

@@ -52,6 +52,26 @@ impl Millis {
         has_unit.then(|| Self::parse(text).ok()).flatten()
     }
 
+    /// Duration in words, in the largest unit that divides it: `1 hour`, `90 minutes`.
+    pub fn words(self) -> String {
+        let (number, unit) = self.in_largest_unit();
+        let name = match unit {
+            "s" => "second",
+            "m" => "minute",
+            "h" => "hour",
+            "d" => "day",
+            _ => "millisecond",
+        };
+        format!("{number} {name}{}", if number == 1 { "" } else { "s" })
+    }
+
+    /// Number of the largest unit that divides the duration, and that unit.
+    fn in_largest_unit(self) -> (u64, &'static str) {
+        let divides = |(_, factor): &&(&str, u64)| self.0 >= *factor && self.0.is_multiple_of(*factor);
+        let (unit, factor) = UNITS.iter().rev().find(divides).unwrap_or(&UNITS[0]);
+        (self.0 / factor, unit)
+    }
+
     /// Milliseconds as a signed number, at most its largest value.
     pub fn as_i64(self) -> i64 {
         i64::try_from(self.0).unwrap_or(i64::MAX)
@@ -73,12 +93,8 @@ impl From<Duration> for Millis {
 impl fmt::Display for Millis {
     /// Uses the largest unit that divides the duration, so that the text parses back to the same value.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (unit, factor) = UNITS
-            .iter()
-            .rev()
-            .find(|(_, factor)| self.0 >= *factor && self.0.is_multiple_of(*factor))
-            .unwrap_or(&UNITS[0]);
-        write!(f, "{}{unit}", self.0 / factor)
+        let (number, unit) = self.in_largest_unit();
+        write!(f, "{number}{unit}")
     }
 }
 

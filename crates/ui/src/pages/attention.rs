@@ -304,7 +304,7 @@ mod tests {
             projected_to: Some(&now),
             requests: None,
         };
-        let figures = Figures { minutes: BTreeMap::new(), queues: BTreeMap::new() };
+        let figures = Figures { minutes: None, queues: BTreeMap::new() };
         let well = warnings.all_is_well(&figures);
         assert_eq!(well, Some(("All is well: 4 workers, lag 0, no new error".to_owned(), true)));
         assert_eq!(Warnings { failures: None, ..warnings }.all_is_well(&figures), None);

@@ -18,7 +18,7 @@ use crate::parts::state::{label, pill};
 use crate::parts::table::{PagedList, table};
 use crate::parts::tasks::type_link;
 use crate::parts::times::{optional_time, time, zoned};
-use crate::parts::{View, count, prose, visible};
+use crate::parts::{View, count, prose, tally, visible};
 use crate::visit::{Body, PageAnswer, Visit, stored};
 
 pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -74,7 +74,7 @@ fn times(schedule: &ScheduleDocument) -> Markup {
 }
 
 fn row(view: &View, schedule: &ScheduleDocument) -> Markup {
-    let number = |n: u64| html! { td.number { @if n == 0 { span.quiet { "–" } } @else { (count(n)) } } };
+    let number = |n: u64| html! { td.number { (tally(n)) } };
     html! {
         tr id={ "s-" (schedule.id) } {
             td.id { a href=(view.url(&format!("/schedules/{}", schedule.id))) { (schedule.id) } }

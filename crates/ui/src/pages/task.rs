@@ -21,7 +21,7 @@ use maud::{Markup, html};
 
 use crate::parts::attempts::{AttemptStart, attempt_bars, attempt_starts, history_table, number_of};
 use crate::parts::bar::{in_order, state_bar, tree_bar};
-use crate::parts::clock::state_time;
+use crate::parts::clock::{run_spans, state_time};
 use crate::parts::command::{commands, curl_get, quoted};
 use crate::parts::copy::copied;
 use crate::parts::facts::{Fact, code, facts, text};
@@ -34,7 +34,7 @@ use crate::parts::statistics::ms_text;
 use crate::parts::table::table;
 use crate::parts::task_head::{head, tabs};
 use crate::parts::tasks::{is_long, state_counts, task_table, type_link, worker_link};
-use crate::parts::times::{between, duration, exact_time, time};
+use crate::parts::times::{exact_time, time};
 use crate::parts::{View, bytes_text, count, counted, encoded, prose, search_text, visible};
 use crate::visit::{Body, PageAnswer, Visit, from_kafka, stored};
 
@@ -105,8 +105,7 @@ fn reason_key(status: &Status) -> String {
 fn times(visit: &Visit, status: &Status) -> Markup {
     let view = &visit.view;
     let trace_url = visit.api.ui.trace_url.as_deref();
-    let waited = between(status.created_at.as_deref(), status.started_at.as_deref());
-    let ran = between(status.started_at.as_deref(), status.ended_at.as_deref());
+    let [waited, ran, total] = run_spans(status);
     let at = |text: &Option<String>| text.as_deref().map(exact_time);
     let facts_shown: Vec<Fact> = vec![
         ("Id", Some(copied(html! { code.long[is_long(&status.id)] { (status.id) } }))),
@@ -121,11 +120,9 @@ fn times(visit: &Visit, status: &Status) -> Markup {
         ("Due", at(&status.due_at).filter(|_| !status.state.is_terminal())),
         ("Started", at(&status.started_at).or_else(nothing)),
         ("Ended", at(&status.ended_at).or_else(nothing)),
-        ("Waited", waited.map(|ms| html! { (duration(ms)) }).or_else(nothing)),
-        (
-            if status.children.total > 0 { "Total" } else { "Ran" },
-            ran.map(|ms| html! { (duration(ms)) }).or_else(nothing),
-        ),
+        ("Waited", waited.or_else(nothing)),
+        ("Ran", ran.or_else(nothing)),
+        ("Total", total.or_else(nothing)),
         ("Tags", (!status.fields.tags.is_empty()).then(|| tags(view, &status.fields.tags))),
         ("Link", status.fields.link.as_deref().map(link)),
         ("Trace", status.trace_id.as_deref().map(|id| trace_link(trace_url, id))),

@@ -12,7 +12,7 @@ use kafleet_api::service::context::{After, PAGE, Paging};
 use kafleet_api::service::{list, statistics, types};
 use kafleet_config::Role;
 use kafleet_documents::{
-    BulkAction, ExcludedTerm, ListSource, OtherLevels, Problem, TaskColumns, TaskPage, TaskSort, TypeDocument,
+    BulkAction, ExcludedTerm, ListSource, OtherLevels, Problem, Status, TaskColumns, TaskPage, TaskSort, TypeDocument,
 };
 use kafleet_model::query::{Qualifier, TaskQuery, Test, TreeLevel};
 use kafleet_model::task::id::TaskId;
@@ -236,6 +236,11 @@ fn listed(visit: &Visit, listing: &Listing, query: &TaskQuery, page: &TaskPage, 
         @if page.tasks.is_empty() {
             (nothing(visit, listing, query, page, looked))
         } @else {
+            div.list-tools {
+                @if view.may(Role::Operate) { (actions_on_all(view, listing, page)) }
+                (listing.export_links(view))
+                (listing.column_form(view))
+            }
             section.panel { (found_tasks(view, &found, view.may(Role::Operate))) }
         }
         @match page.next.as_deref() {
@@ -250,23 +255,25 @@ fn listed(visit: &Visit, listing: &Listing, query: &TaskQuery, page: &TaskPage, 
             }
         }
         (summary(page, first.is_none(), looked))
-        @if view.may(Role::Operate) && !page.tasks.is_empty() { (actions_on_all(view, listing)) }
-        (listing.export_links(view))
-        (listing.column_form(view))
     }
 }
 
-/// Previews of actions on all tasks that match, which need no selection.
-fn actions_on_all(view: &View, listing: &Listing) -> Markup {
+/// Previews of actions on all tasks that match, which need no selection. An action that no task of the whole list can take is
+/// left out.
+fn actions_on_all(view: &View, listing: &Listing, page: &TaskPage) -> Markup {
     let q = if listing.q.is_empty() { ALL_ROOTS } else { &listing.q };
-    let link = |action: BulkAction, text: &str| {
-        html! { a href=(view.url_with("/bulk/new", &[("action", action.name()), ("q", q)])) { (text) } }
+    let is_whole = page.next.is_none();
+    let link = |action: BulkAction, text: &str, can_take: fn(&Status) -> bool| {
+        html! {
+            @if !is_whole || page.tasks.iter().any(can_take) {
+                a href=(view.url_with("/bulk/new", &[("action", action.name()), ("q", q)])) { (text) }
+            }
+        }
     };
     html! {
-        p.quiet {
-            (link(BulkAction::Retry, "Retry all…")) " · " (link(BulkAction::Cancel, "Cancel all…")) " · "
-            (link(BulkAction::StartNow, "Start all now…"))
-        }
+        (link(BulkAction::Retry, "Retry all…", |task| task.state.is_terminal() && task.runner().can_be_retried()))
+        (link(BulkAction::Cancel, "Cancel all…", |task| !task.state.is_terminal()))
+        (link(BulkAction::StartNow, "Start all now…", Status::waits_for_a_time))
     }
 }
 
@@ -434,6 +441,7 @@ fn lines(listing: &Listing, problem: Option<&Problem>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use kafleet_documents::SortedTasks;
+    use serde_json::json;
 
     use super::*;
 
@@ -444,6 +452,25 @@ mod tests {
         assert_eq!((of(""), of("stat:failed")), ("Tasks".into(), "Tasks".into()));
         let long = of(&format!("tag:{}", "x".repeat(100)));
         assert!(long.ends_with("… · Tasks") && long.chars().count() < 72, "{long}");
+    }
+
+    #[test]
+    fn actions_on_all_are_those_that_a_task_of_the_list_can_take() {
+        let view = View::for_tests(Role::Operate);
+        let offered = |states: &[&str], next: Option<&str>| {
+            let task = |state: &&str| crate::parts::tests::status(json!({"state": state, "own_state": state}));
+            let page = TaskPage {
+                tasks: states.iter().map(task).collect(),
+                next: next.map(Into::into),
+                ..TaskPage::default()
+            };
+            let drawn = actions_on_all(&view, &Listing::default(), &page).into_string();
+            ["action=retry", "action=cancel", "action=start_now"].map(|action| drawn.contains(action))
+        };
+        assert_eq!(offered(&["succeeded", "failed"], None), [true, false, false]);
+        assert_eq!(offered(&["running"], None), [false, true, false]);
+        assert_eq!(offered(&["retrying"], None), [false, true, true]);
+        assert_eq!(offered(&["running"], Some("more")), [true, true, true], "the rest of the list is not known");
     }
 
     #[test]

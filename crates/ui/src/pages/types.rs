@@ -19,7 +19,7 @@ use crate::parts::queue::{queue_columns, trend};
 use crate::parts::state::label;
 use crate::parts::statistics::{failed, ms_text};
 use crate::parts::table::{PagedList, dense_table};
-use crate::parts::{View, count, counted, first_line, search_text};
+use crate::parts::{View, count, counted, first_line, search_text, tally};
 use crate::visit::{Body, Fields, PageAnswer, Visit, stored};
 
 pub(super) const COLUMNS: &[&str] = &[
@@ -48,7 +48,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError
     let (types, minutes) = tokio::join!(stored(types::measured_types(&visit.api)), last_minutes(visit));
     let types = types?.types;
     let has_types = !types.is_empty();
-    let page = PagedList::new(choice.select(types, &minutes), visit.page_number());
+    let page = PagedList::new(choice.select(types, minutes.as_ref()), visit.page_number());
     let figures = Figures { minutes, queues: queues_of(visit, &page.items).await };
     let main = html! {
         h1 { "Types" }
@@ -128,14 +128,15 @@ impl<'a> Choice<'a> {
     }
 
     /// Types with the text, in the order.
-    fn select(&self, mut types: Vec<TypeDocument>, minutes: &BTreeMap<String, StatsPoint>) -> Vec<TypeDocument> {
+    fn select(&self, mut types: Vec<TypeDocument>, minutes: Option<&Minutes>) -> Vec<TypeDocument> {
         let text = self.text.map(str::to_lowercase).unwrap_or_default();
         let has_text = |part: &str| part.to_lowercase().contains(&text);
         types.retain(|listed| {
             has_text(&listed.name) || [&listed.app, &listed.doc].into_iter().flatten().any(|part| has_text(part))
         });
-        let of_minute =
-            |listed: &TypeDocument, value: fn(&StatsPoint) -> u64| minutes.get(&listed.name).map_or(0, value);
+        let of_minute = |listed: &TypeDocument, value: fn(&StatsPoint) -> u64| {
+            minutes.and_then(|minutes| minutes.points.get(&listed.name)).map_or(0, value)
+        };
         let rank = |listed: &TypeDocument| match self.sort {
             Sort::Trouble => urgency(listed).into(),
             Sort::Name => 0,
@@ -173,9 +174,30 @@ impl<'a> Choice<'a> {
 
 /// Figures of types beside their counts.
 pub(super) struct Figures {
-    /// Statistics of the last full minute.
-    pub minutes: BTreeMap<String, StatsPoint>,
+    /// Statistics of the last full minute. `None`: they cannot be read.
+    pub minutes: Option<Minutes>,
     pub queues: BTreeMap<String, Arc<QueueDocument>>,
+}
+
+impl Figures {
+    /// Statistics of a type in the last full minute, if they are known.
+    fn minute_of(&self, name: &str) -> Option<StatsPoint> {
+        self.minutes.as_ref()?.of(name)
+    }
+}
+
+/// Statistics of types in one minute.
+#[derive(Default)]
+pub(super) struct Minutes {
+    points: BTreeMap<String, StatsPoint>,
+    /// Types without a point had no task in the minute, unless some types are left out.
+    is_complete: bool,
+}
+
+impl Minutes {
+    fn of(&self, name: &str) -> Option<StatsPoint> {
+        self.points.get(name).cloned().or_else(|| self.is_complete.then(StatsPoint::default))
+    }
 }
 
 /// Queues of the types with a backlog, as far as they are sampled for a list.
@@ -233,9 +255,12 @@ pub(super) fn condition_label(task_type: &TypeDocument) -> Markup {
 }
 
 pub(super) fn row(view: &View, task_type: &TypeDocument, figures: &Figures) -> Markup {
-    let minute = figures.minutes.get(&task_type.name);
+    let minute = figures.minute_of(&task_type.name);
     let of = |state: State| task_type.counts.get(&state).copied().unwrap_or_default();
-    let number = |n: u64| html! { td.number { @if n == 0 { span.quiet { "–" } } @else { (count(n)) } } };
+    let number = |n: u64| html! { td.number { (tally(n)) } };
+    let of_minute = |value: fn(&StatsPoint) -> u64| {
+        html! { td.number { @match &minute { Some(minute) => { (tally(value(minute))) } None => { span.quiet { "–" } } } } }
+    };
     html! {
         tr id={ "y-" (task_type.name) } {
             td.id {
@@ -247,12 +272,12 @@ pub(super) fn row(view: &View, task_type: &TypeDocument, figures: &Figures) -> M
             (number(of(State::Queued)))
             (number(of(State::Running) + of(State::Warning)))
             (queue_columns(figures.queues.get(&task_type.name).map(|queue| &**queue)))
-            (number(minute.map_or(0, |minute| minute.opened)))
-            (number(minute.map_or(0, StatsPoint::ended)))
-            td.number { (failed_share(minute)) }
+            (of_minute(|minute| minute.opened))
+            (of_minute(StatsPoint::ended))
+            td.number { (failed_share(minute.as_ref())) }
             td { (trend(task_type.flow.as_ref())) }
-            (percentile(minute.and_then(|minute| minute.wait.p95)))
-            (percentile(minute.and_then(|minute| minute.run.p95)))
+            (percentile(minute.as_ref().and_then(|minute| minute.wait.p95)))
+            (percentile(minute.as_ref().and_then(|minute| minute.run.p95)))
             td.number {
                 (slots(task_type))
                 @if let Some(rate) = task_type.limits.rate { span.doc { (rate.count) " per " (rate.per) } }
@@ -265,10 +290,11 @@ pub(super) fn row(view: &View, task_type: &TypeDocument, figures: &Figures) -> M
 /// Tasks that failed by themselves in a minute, and their share of those that ended.
 fn failed_share(minute: Option<&StatsPoint>) -> Markup {
     html! {
-        @match minute.filter(|minute| failed(minute) > 0) {
+        @match minute {
+            Some(minute) if failed(minute) == 0 => { (tally(0)) }
             Some(minute) => {
                 span.bad { (count(failed(minute))) }
-                span.quiet { " " (format!("{:.1} %", failed(minute) as f64 / minute.ended() as f64 * 100.0)) }
+                span.quiet { " " (format!("({:.1} %)", failed(minute) as f64 / minute.ended() as f64 * 100.0)) }
             }
             None => { span.quiet { "–" } }
         }
@@ -279,7 +305,8 @@ fn failed_share(minute: Option<&StatsPoint>) -> Markup {
 fn failed_link(view: &View, task_type: &TypeDocument) -> Markup {
     let search = || search_text(&[("type", &task_type.name), ("own", "failed,expired"), ("level", "any")]);
     html! {
-        @match task_type.own_failed.filter(|failed| failed.tasks > 0) {
+        @match task_type.own_failed {
+            Some(failed) if failed.tasks == 0 => { (tally(0)) }
             Some(failed) => { a.bad href=(view.search(&search())) { @if failed.at_least { "≥ " } (count(failed.tasks)) } }
             None => { span.quiet { "–" } }
         }
@@ -304,11 +331,12 @@ fn percentile(ms: Option<u64>) -> Markup {
     }
 }
 
-/// Statistics of each type in the last full minute; empty if they cannot be read.
-pub(super) async fn last_minutes(visit: &Visit) -> BTreeMap<String, StatsPoint> {
-    let stats = stored(flow::last_minutes(&visit.api)).await;
-    let series = stats.iter().flat_map(|stats| &stats.series);
-    series.filter_map(|series| Some((series.task_type.clone(), series.points.last()?.clone()))).collect()
+/// Statistics of each type in the last full minute. `None`: they cannot be read.
+pub(super) async fn last_minutes(visit: &Visit) -> Option<Minutes> {
+    let stats = stored(flow::last_minutes(&visit.api)).await.ok()?;
+    let newest =
+        stats.series.iter().filter_map(|series| Some((series.task_type.clone(), series.points.last()?.clone())));
+    Some(Minutes { points: newest.collect(), is_complete: stats.left_out == 0 })
 }
 
 pub(super) async fn find(visit: &Visit) -> Result<TypeDocument, ApiError> {
@@ -328,7 +356,7 @@ mod tests {
 
     fn names(query: &str, types: &[TypeDocument]) -> Vec<String> {
         let fields = Fields::parse(query.as_bytes());
-        let chosen = Choice::of(&fields).ok().unwrap().select(types.to_vec(), &BTreeMap::new());
+        let chosen = Choice::of(&fields).ok().unwrap().select(types.to_vec(), None);
         chosen.into_iter().map(|listed| listed.name).collect()
     }
 
@@ -351,10 +379,27 @@ mod tests {
     }
 
     #[test]
+    fn dash_stands_for_what_is_not_known_and_never_for_zero() {
+        let listed = task_type(json!({"own_failed": {"tasks": 0, "at_least": false}}));
+        let values = |minutes: Option<Minutes>| {
+            let figures = Figures { minutes, queues: BTreeMap::new() };
+            let drawn = row(&View::for_tests(kafleet_config::Role::Read), &listed, &figures).into_string();
+            (drawn.matches(">0</span>").count(), drawn.matches(">–</span>").count())
+        };
+        let busy = StatsPoint { opened: 1, succeeded: 1, failed: 1, ..StatsPoint::default() };
+        let minutes = |is_complete| Minutes { points: [("b".to_owned(), busy.clone())].into(), is_complete };
+        // Open, queued, running and failed are known; lag, oldest, trend, percentiles and slots are not.
+        assert_eq!(values(None), (4, 9), "without statistics");
+        assert_eq!(values(Some(minutes(false))), (4, 9), "one of the types left out");
+        assert_eq!(values(Some(minutes(true))), (7, 6), "no task in the minute");
+        assert!(failed_share(Some(&busy)).into_string().contains("(50.0 %)"));
+    }
+
+    #[test]
     fn row_shows_description_and_rate_limit() {
         let limits = json!({"slots": null, "max_concurrency": null, "live": [], "rate": {"count": 100, "per": "1s"}});
         let listed = task_type(json!({"doc": "Packs <b>", "limits": limits}));
-        let figures = Figures { minutes: BTreeMap::new(), queues: BTreeMap::new() };
+        let figures = Figures { minutes: None, queues: BTreeMap::new() };
         let drawn = row(&View::for_tests(kafleet_config::Role::Read), &listed, &figures).into_string();
         assert!(drawn.contains(">Packs &lt;b&gt;</span>") && drawn.contains("100 per 1s"), "{drawn}");
     }

@@ -24,11 +24,21 @@ use crate::parts::{View, bytes_text, count, counted, first_line, prose, visible}
 use crate::visit::{Body, PageAnswer, Visit};
 
 pub(super) fn state_label(state: WorkerState) -> Markup {
+    let (tone, symbol) = match state {
+        WorkerState::Alive => ("good", "●"),
+        WorkerState::Draining => ("attention", "◔"),
+        WorkerState::Silent => ("bad", "✘"),
+        WorkerState::Stopped => ("neutral", "–"),
+    };
+    label(tone, &format!("{symbol}\u{fe0e} {}", state_name(state)))
+}
+
+const fn state_name(state: WorkerState) -> &'static str {
     match state {
-        WorkerState::Alive => label("good", "●\u{fe0e} alive"),
-        WorkerState::Draining => label("attention", "◔\u{fe0e} draining"),
-        WorkerState::Silent => label("bad", "✘\u{fe0e} silent"),
-        WorkerState::Stopped => label("neutral", "–\u{fe0e} stopped"),
+        WorkerState::Alive => "alive",
+        WorkerState::Draining => "draining",
+        WorkerState::Silent => "silent",
+        WorkerState::Stopped => "stopped",
     }
 }
 
@@ -36,17 +46,37 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError
     let mut workers = workers::worker_list(&visit.api).workers;
     workers.sort_by(|a, b| (rank(a.state), &a.id).cmp(&(rank(b.state), &b.id)));
     let versions: BTreeSet<String> = workers.iter().map(|worker| worker.version.clone()).collect();
+    let summary = summary(&workers);
     let page = PagedList::new(workers, visit.page_number());
     let main = html! {
         h1 { "Workers" }
         @if page.total == 0 {
             (empty("No worker has sent a heartbeat. Start one:", &["kafleet worker"]))
         } @else {
+            p.quiet #summary { (summary) }
             section.panel { (listed(&visit.view, &page, versions.len() > 1)) }
         }
         (commands(&["kafleet workers --running".to_owned(), curl_get("/v1/workers")]))
     };
     Ok(Body::new("Workers", main).into())
+}
+
+/// Numbers of workers by state, and the slots of those that take tasks: `3 alive, 1 silent · 12 of 40 slots in use`.
+fn summary(workers: &[WorkerDocument]) -> String {
+    let states = [WorkerState::Silent, WorkerState::Draining, WorkerState::Alive, WorkerState::Stopped];
+    let numbers = states.into_iter().filter_map(|state| {
+        let number = workers.iter().filter(|worker| worker.state == state).count();
+        (number > 0).then(|| format!("{} {}", count(number), state_name(state)))
+    });
+    let numbers: Vec<String> = numbers.collect();
+    let alive = || workers.iter().filter(|worker| worker.state == WorkerState::Alive);
+    let used: u64 = alive().map(|worker| worker.in_flight).sum();
+    let slots: u64 = alive().map(slots_of).sum();
+    format!("{} · {} of {} in use", numbers.join(", "), count(used), counted(slots, "slot", "slots"))
+}
+
+fn slots_of(worker: &WorkerDocument) -> u64 {
+    worker.types.iter().map(|status| u64::from(status.slots)).sum()
 }
 
 const COLUMNS: &[&str] = &[
@@ -83,7 +113,6 @@ fn listed(view: &View, page: &PagedList<WorkerDocument>, differ: bool) -> Markup
 }
 
 fn row(view: &View, worker: &WorkerDocument, differ: bool) -> Markup {
-    let slots: u64 = worker.types.iter().map(|status| u64::from(status.slots)).sum();
     let stopped = worker.types.iter().filter(|status| status.stopped.is_some()).count();
     let down = worker.types.iter().filter(|status| status.app_down.is_some()).count();
     html! {
@@ -94,7 +123,7 @@ fn row(view: &View, worker: &WorkerDocument, differ: bool) -> Markup {
                 @if stopped > 0 { " " (label("bad", &counted(stopped as u64, "type stopped", "types stopped"))) }
                 @if down > 0 { " " (label("bad", &counted(down as u64, "type without its app", "types without their app"))) }
             }
-            td.number { (usage(worker.in_flight, slots)) }
+            td.number { (usage(worker.in_flight, slots_of(worker))) }
             td.number { (count(worker.types.len())) }
             td.number { @match ended_per_min(worker) { Some(rate) => { (rate) } None => { span.quiet { "–" } } } }
             td.number { (bytes_text(worker.held_bytes)) }

@@ -65,3 +65,51 @@ fn took(task: &Status) -> Markup {
         None => html! { span.quiet { "–" } },
     }
 }
+
+/// Times of a run: from the creation to the first start, from there to the end, and from the creation to the end.
+pub(in super::super) fn run_spans(status: &Status) -> [Option<Markup>; 3] {
+    let [created, started, ended] =
+        [&status.created_at, &status.started_at, &status.ended_at].map(|time| time.as_deref());
+    let span = |from: Option<&str>, to: Option<&str>, note: &str| {
+        between(from, to).map(|ms| html! { (duration(ms)) @if !note.is_empty() { span.quiet { (note) } } })
+    };
+    // What a later run has waited is not told by its creation.
+    let waited = span(created, started, "").filter(|_| status.run == 1);
+    [waited, span(started, ended, parts_of_run(status)), span(created, ended, " from its creation")]
+}
+
+/// Parts of a run beside its last attempt, which count in the time that it ran.
+fn parts_of_run(status: &Status) -> &'static str {
+    let has_repeats = status.attempt > 1 || status.waits > 0 || status.interruptions > 0;
+    match (has_repeats, status.children.total > 0) {
+        (false, false) => "",
+        (true, false) => " with its retries and waits",
+        (false, true) => " with its children",
+        (true, true) => " with its retries, waits and children",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::parts::tests::status;
+
+    #[test]
+    fn spans_of_a_run_say_what_they_contain() {
+        let at = |second: u32| format!("2026-01-31T12:00:{second:02}.000Z");
+        let shown = |change: serde_json::Value| {
+            let mut times = json!({"created_at": at(0), "started_at": at(20), "ended_at": at(30)});
+            times.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+            run_spans(&status(times)).map(|span| span.map(Markup::into_string).unwrap_or_default())
+        };
+        let total = "30.0 s<span class=\"quiet\"> from its creation</span>";
+        assert_eq!(shown(json!({})), ["20.0 s", "10.0 s", total]);
+        assert!(shown(json!({"attempt": 2}))[1].contains("with its retries and waits"));
+        let counts = json!({"total": 1, "pending": 0, "successful": 1, "failed": 0, "by_state": {}});
+        assert!(shown(json!({"children": counts}))[1].contains("10.0 s<span class=\"quiet\"> with its children"));
+        assert_eq!(shown(json!({"run": 2})), ["", "10.0 s", total], "earlier runs are no wait");
+        assert_eq!(shown(json!({"ended_at": null})), ["20.0 s", "", ""]);
+    }
+}

@@ -74,7 +74,7 @@ impl Listing {
         let newest = Self { sort: TaskSort::Newest, ..self.clone() };
         let url = |format: &str| view.url(&format!("/export?{}", newest.query(&[("format", format)])));
         html! {
-            p.quiet title="the newest 10,000 tasks at most" {
+            span.quiet title="the newest 10,000 tasks at most" {
                 "Export as " a href=(url("csv")) download { "CSV" } " or " a href=(url("jsonl")) download { "JSON lines" }
             }
         }

@@ -178,6 +178,11 @@ pub(super) fn optional_text(text: Option<&str>) -> Markup {
     html! { @match text { Some(text) => { (visible(text)) } None => { span.quiet { "–" } } } }
 }
 
+/// Number of a list, in which a nought is quiet. A dash stands for a number that is not known, or that there cannot be.
+pub(super) fn tally(number: u64) -> Markup {
+    html! { @if number == 0 { span.quiet { "0" } } @else { (count(number)) } }
+}
+
 /// First line of a text, of at most this many characters.
 pub(super) fn first_line(text: &str, most: usize) -> String {
     let line = visible(text.lines().next().unwrap_or_default());
@@ -188,4 +193,4 @@ pub(super) fn first_line(text: &str, most: usize) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -4,12 +4,12 @@ use kafleet_documents::flow::rate;
 use kafleet_documents::{FlowDocument, FlowVerdict, QueueDocument};
 use maud::{Markup, html};
 
-use super::{count, times};
+use super::{count, tally, times};
 
 /// Number of unfinished records.
 pub(in super::super) fn lag(lag: u64, at_most: bool) -> Markup {
     html! {
-        @if lag == 0 { span.quiet { "–" } }
+        @if lag == 0 { (tally(lag)) }
         @else if at_most { span title="at most: the offsets may contain transaction markers" { "≤ " (count(lag)) } }
         @else { (count(lag)) }
     }

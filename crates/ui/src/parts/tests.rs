@@ -169,7 +169,7 @@ fn attempt_after_a_wait_or_an_interruption_has_a_row_of_its_own() {
 
 const NOW: i64 = 1_769_860_900_000;
 
-pub(super) fn status(change: serde_json::Value) -> Status {
+pub(in super::super) fn status(change: serde_json::Value) -> Status {
     let counts = serde_json::json!({"total": 0, "pending": 0, "successful": 0, "failed": 0, "by_state": {}});
     let mut document = serde_json::json!({
         "id": "a", "parent": null, "root": "a", "type": "echo", "state": "running", "own_state": "running", "run": 1,

@@ -71,9 +71,9 @@ fn times_are_described_in_words() {
     ] {
         assert_eq!(spec(cron, "Europe/Berlin").words().as_deref(), Some(words), "{cron}");
     }
-    assert_eq!(every("10m").words().as_deref(), Some("every 10m"));
+    assert_eq!(every("10m").words().as_deref(), Some("every 10 minutes"));
     let jittered = Spec { jitter: Some("5m".parse().unwrap()), ..every("1h") };
-    assert_eq!(jittered.words().as_deref(), Some("every 1h, up to 5m later"));
+    assert_eq!(jittered.words().as_deref(), Some("every hour, up to 5 minutes later"));
     assert_eq!(spec("odd", "UTC").words(), None);
     assert!(zone_names().all(|name| time_zone(&name).is_some()));
     assert!(zone_names().any(|name| name == "Europe/Berlin"));

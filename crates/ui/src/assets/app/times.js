@@ -32,8 +32,8 @@ function offerLocalZone() {
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
   const button = /** @type {HTMLButtonElement} */ (element("local-zone"));
   const { value, dataset } = button;
-  button.value = `local:${zone}`;
-  button.textContent = `local (${zone})`;
+  // Where the browser is in UTC, the choice of UTC is the same.
+  Object.assign(button, { value: `local:${zone}`, textContent: `local (${zone})`, hidden: zone === "UTC" });
   if (value && value !== button.value) document.cookie = `kafleet-zone=${button.value}; path=/; max-age=${dataset.age}; samesite=lax`;
 }
 
