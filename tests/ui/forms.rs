@@ -168,7 +168,7 @@ async fn schedule_is_made_of_fields() {
     assert_eq!(page.status, StatusCode::OK, "{}", page.text);
     page.has(&[
         "<strong>Valid</strong>: nothing was changed.",
-        "at 02:30, on Monday to Friday, Europe/Berlin, up to 5m later",
+        "at 02:30, on Monday to Friday, Europe/Berlin, up to 5 minutes later",
     ]);
     page.has(&["value=\"nightly\""]);
     let in_its_zone = [" CET</span>", " CEST</span>"].map(|zone| page.text.matches(zone).count());
