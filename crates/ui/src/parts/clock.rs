@@ -73,7 +73,7 @@ pub(in super::super) fn run_spans(status: &Status) -> [Option<Markup>; 3] {
     let span = |from: Option<&str>, to: Option<&str>, note: &str| {
         between(from, to).map(|ms| html! { (duration(ms)) @if !note.is_empty() { span.quiet { (note) } } })
     };
-    // What a later run has waited is not told by its creation.
+    // The creation is not the beginning of the wait of a later run.
     let waited = span(created, started, "").filter(|_| status.run == 1);
     [waited, span(started, ended, parts_of_run(status)), span(created, ended, " from its creation")]
 }
