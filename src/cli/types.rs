@@ -52,6 +52,9 @@ pub(super) struct CircuitArgs {
     /// open: nothing starts; close: it never opens; auto: each worker decides
     #[arg(value_name = "STATE", value_parser = parse_circuit)]
     pub state: CircuitState,
+    /// Circuit of this host, such as hooks.example.com; only for kafleet-callback
+    #[arg(long, value_name = "HOST")]
+    pub host: Option<String>,
     /// Reason, shown with the type
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
@@ -156,8 +159,9 @@ async fn change(client: &Client, verb: TypesVerb) -> Result<TypeDocument, Failur
         TypesVerb::Resume(ResumeArgs { name }) => {
             client.call(Method::POST, &["v1", "types", &name, "resume"], Some(&ResumeType {})).await
         }
-        TypesVerb::Circuit(CircuitArgs { name, state, reason }) => {
-            client.call(Method::PUT, &["v1", "types", &name, "circuit"], Some(&SetCircuit { state, reason })).await
+        TypesVerb::Circuit(CircuitArgs { name, state, host, reason }) => {
+            let body = SetCircuit { state, host, reason };
+            client.call(Method::PUT, &["v1", "types", &name, "circuit"], Some(&body)).await
         }
         TypesVerb::Forget(ForgetArgs { name }) => {
             client.call(Method::DELETE, &["v1", "types", &name], None::<&()>).await
@@ -323,6 +327,9 @@ fn status_notes(document: &TypeDocument) -> Field {
         totals
             .filter(|totals| totals.circuit_open > 0)
             .map(|totals| format!("circuit open in {} of {} workers", totals.circuit_open, totals.workers)),
+        totals
+            .filter(|totals| totals.open_hosts > 0)
+            .map(|totals| format!("{} open host{}", totals.open_hosts, if totals.open_hosts == 1 { "" } else { "s" })),
         totals
             .filter(|totals| !totals.refused.is_empty())
             .map(|totals| format!("refused partitions {}", numbers(&totals.refused))),

@@ -66,6 +66,21 @@ pub struct CircuitDocument {
     pub by: Option<String>,
 }
 
+/// Host that a type calls, whose circuit is open in a worker or set by an operator.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HostDocument {
+    /// Host, with the port if it is not that of the URL's scheme.
+    pub host: String,
+    /// State of the circuit that an operator has set; null: each worker decides.
+    pub circuit: Option<CircuitDocument>,
+    /// Number of live workers that start only probes of the host.
+    pub workers: u64,
+    /// Tasks that wait in these workers for the host.
+    pub waiting: u64,
+    /// Start of the outage and the last error in one of these workers; null if there is none.
+    pub reason: Option<String>,
+}
+
 /// Limits of a type. `live` names the limits set at run time; the others come from this API's configuration of the
 /// type, if there is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -103,6 +118,9 @@ pub struct WorkerTotals {
     /// Number of workers that start only probes of this type because its circuit is open.
     #[serde(default)]
     pub circuit_open: u64,
+    /// Largest number of hosts of which one worker starts only probes. 0 for types without circuits per host.
+    #[serde(default)]
+    pub open_hosts: u64,
     /// Partitions that are not consumed because they have no start offset; an operator must set one.
     #[serde(default)]
     pub refused: Vec<i32>,
@@ -157,6 +175,10 @@ pub enum CircuitState {
 #[serde(deny_unknown_fields)]
 pub struct SetCircuit {
     pub state: CircuitState,
+    /// Host whose circuit is set, with the port if it is not that of the URL's scheme. Only for `kafleet-callback`. Null: the
+    /// circuit of the type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// Shown with the type.
     #[serde(default)]
     pub reason: Option<String>,

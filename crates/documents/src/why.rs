@@ -77,6 +77,8 @@ pub enum Reason {
     Stopped,
     /// The worker starts only single probes of this type, because the service behind it does not answer.
     CircuitOpen,
+    /// The worker starts only single probes of the host that the task calls, because it does not answer.
+    HostOpen,
     /// The worker cannot run tasks of this type, because no process of the type's app serves.
     AppDown,
     /// The worker has no start offset for the task's partition and needs one from an operator.

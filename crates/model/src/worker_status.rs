@@ -29,6 +29,12 @@ pub struct TypeStatus {
     /// Reason why only single probes of the type start: its circuit is open. Null while it is not.
     #[serde(default)]
     pub circuit: Option<String>,
+    /// Number of hosts of which only single probes start: their circuits are open. 0 for types without circuits per host.
+    #[serde(default)]
+    pub open_hosts: u32,
+    /// The first 20 of these hosts by name.
+    #[serde(default)]
+    pub hosts: Vec<OpenHost>,
     /// Reason why no process of the type's app has served for long. Null if one does, and for types of no app.
     #[serde(default)]
     pub app_down: Option<String>,
@@ -47,6 +53,17 @@ pub struct TypeStatus {
     pub finished: BTreeMap<String, u64>,
     #[serde(skip)]
     pub running: Vec<RunningTask>,
+}
+
+/// Host whose circuit is open in a worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OpenHost {
+    /// Host, with the port if it is not that of the URL's scheme.
+    pub host: String,
+    /// Start of the outage and the last error, for people.
+    pub reason: String,
+    /// Tasks that wait in the worker for this host.
+    pub waiting: u32,
 }
 
 /// Capacity for attempts in the processes of an app.

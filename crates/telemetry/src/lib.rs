@@ -75,6 +75,9 @@ pub struct TaskMetrics {
     /// 1 for a type whose circuit is open.
     pub circuit_open: IntGaugeVec,
     pub circuit_opened: IntCounterVec,
+    /// Hosts whose circuits are open, for types whose attempts call many.
+    pub open_hosts: IntGaugeVec,
+    pub hosts_opened: IntCounterVec,
     pub queue_wait: HistogramVec,
     pub run_time: HistogramVec,
     pub retries: IntCounterVec,
@@ -268,6 +271,8 @@ impl TaskMetrics {
                 "1 while this worker starts only probes of the type because its circuit is open.",
             )?,
             circuit_opened: counter("kafleet_circuit_opened_total", "Times that the circuit has opened.", &["type"])?,
+            open_hosts: gauge("kafleet_open_hosts", "Hosts of which this worker starts only probes.")?,
+            hosts_opened: counter("kafleet_hosts_opened_total", "Times that the circuit of a host has opened.", &["type"])?,
             queue_wait: seconds("kafleet_task_queue_wait_seconds", "Time from creation to start.")?,
             run_time: seconds("kafleet_task_run_seconds", "Duration of an attempt.")?,
             retries: counter("kafleet_task_retries_total", "Failed attempts that will be retried.", &["type"])?,

@@ -77,6 +77,14 @@ impl TypeGauges {
         self.metrics.tasks.type_stopped.with_label_values(&[&*self.task_type]).set(i64::from(stopped));
     }
 
+    pub(super) fn set_open_hosts(&self, number: usize) {
+        self.metrics.tasks.open_hosts.with_label_values(&[&*self.task_type]).set(number as i64);
+    }
+
+    pub(super) fn record_host_opened(&self) {
+        self.metrics.tasks.hosts_opened.with_label_values(&[&*self.task_type]).inc();
+    }
+
     pub(super) fn record_circuit_opened(&self) {
         self.metrics.tasks.circuit_opened.with_label_values(&[&*self.task_type]).inc();
     }

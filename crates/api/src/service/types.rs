@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use kafleet_config::TypePolicy;
 use kafleet_documents::{
-    Backlog, CircuitDocument, ConfiguredLimits, DeclaredParams, FlowDocument, PauseDocument, TypeDocument, TypeLimits,
-    Types,
+    Backlog, CircuitDocument, ConfiguredLimits, DeclaredParams, FlowDocument, HostDocument, PauseDocument, TypeDocument,
+    TypeLimits, Types,
 };
 use kafleet_fleet::control::heartbeat::Heartbeat;
 use kafleet_fleet::control::types::TypeRecord;
@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use super::context::{After, Name, RequestContext};
 use super::flow;
 use super::queue::queue;
-use super::workers::worker_totals;
+use super::workers::{type_statuses, worker_totals};
 use crate::http::problem::{ApiError, Code};
 use crate::read::own_failed::own_failed;
 use crate::state::Api;
@@ -32,6 +32,9 @@ use crate::state::Api;
 const QUEUE_DEADLINE: Duration = Duration::from_secs(2);
 /// Maximum wait for the rates and failures of types, which are left out afterwards.
 const FIGURES_DEADLINE: Duration = Duration::from_millis(1_200);
+
+/// Maximum number of hosts in the document of a type.
+const MAX_HOSTS: usize = 100;
 
 /// Returns one type in the form of `GET /v1/types`.
 pub(crate) async fn type_state(api: &Api, name: &str) -> Result<TypeDocument, ApiError> {
@@ -63,6 +66,7 @@ fn type_document(
         paused: control.paused.get(&name).map(pause_of),
         limits: limits_of(&name, &control, api.types.policy(&name).as_ref()),
         circuit: control.circuits.get(&name).map(circuit_of),
+        hosts: hosts_of(&name, &control, heartbeats),
         kills: control.kills_in(&name).map(str::to_owned).collect(),
         worker_totals: worker_totals(heartbeats, &name),
         app: details.app,
@@ -106,6 +110,22 @@ fn circuit_of(setting: &CircuitSetting) -> CircuitDocument {
         reason: setting.reason.clone(),
         by: setting.by.clone(),
     }
+}
+
+/// Hosts whose circuits are open in a live worker or set by an operator.
+fn hosts_of(name: &str, control: &ControlState, heartbeats: &[(i64, Heartbeat)]) -> Vec<HostDocument> {
+    let mut hosts: BTreeMap<&str, HostDocument> = BTreeMap::new();
+    for (host, setting) in control.host_settings(name) {
+        hosts.entry(host).or_default().circuit = Some(circuit_of(setting));
+    }
+    for open in type_statuses(heartbeats, name).flat_map(|status| &status.hosts) {
+        let host = hosts.entry(&open.host).or_default();
+        host.workers += 1;
+        host.waiting += u64::from(open.waiting);
+        host.reason.get_or_insert_with(|| open.reason.clone());
+    }
+    let named = |(host, document): (&str, HostDocument)| HostDocument { host: host.to_owned(), ..document };
+    hosts.into_iter().take(MAX_HOSTS).map(named).collect()
 }
 
 /// Lists types with a topic, types with tasks, declared types, and types registered in this process.

@@ -22,7 +22,7 @@ use serde_json::Value;
 use super::attention::numbers_text;
 use super::changes::{changes_of, newest_requests};
 use super::charts::charts_of;
-use super::circuit_forms::offer;
+use super::circuit_forms::{hosts_of, offer};
 use super::overview::open_of;
 use super::type_forms::{limits_panel, resume_button};
 use super::types::condition_label;
@@ -69,6 +69,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         (charts.markup)
         (errors_of(view, errors))
         (workers_of(visit, name))
+        (hosts_of(view, &task_type))
         (partitions(visit, name, queue.as_ref()))
         (durations_of(&durations))
         (slowest_of(view, slowest))
@@ -263,7 +264,7 @@ fn partition_row(view: &View, partition: &PartitionQueue, worker: Option<&Worker
     }
 }
 
-fn circuit_text(circuit: &CircuitDocument) -> Markup {
+pub(super) fn circuit_text(circuit: &CircuitDocument) -> Markup {
     html! {
         (circuit.state) " by " (visible(circuit.by.as_deref().unwrap_or("an operator"))) " since " (time(&circuit.since))
         @if let Some(reason) = &circuit.reason { ": " (visible(reason)) }

@@ -16,19 +16,22 @@ use std::time::Duration;
 
 use kafleet_config::{Order, TypePolicy};
 use kafleet_fleet::control::{ControlState, ControlWatch};
-use kafleet_handlers::Schema;
+use kafleet_handlers::{Answer, Failure, Schema};
 use kafleet_handlers::permit::Permit;
 use tokio::time::Instant;
 
 use super::assignments::AssignmentStates;
 use super::circuit::CircuitBreaker;
 use super::exits::{Exit, Onward, Wait};
-use super::failure_policy::{time_left, time_out};
+use super::failure_policy::{self, time_left, time_out};
+use super::hosts::{HostVerdict, Hosts};
 use super::limits::{Limits, RateVerdict};
 use super::permits::Permits;
 use super::quarantine::Quarantine;
 use super::queue::{TaskQueue, split};
+use super::running::RunningAttempt;
 use super::{DispatcherDeps, LONGEST_WAIT};
+use crate::attempt::AttemptEnd;
 use crate::completions::Completions;
 use crate::decode::{InFlight, Input};
 use crate::heartbeat::TypeStatus;
@@ -46,6 +49,8 @@ pub(super) struct Admission {
     completions: Arc<Completions>,
     pub assignments: AssignmentStates,
     pub circuit: CircuitBreaker,
+    /// Circuits per host. `None`: the handler of the type names no hosts.
+    pub hosts: Option<Box<Hosts>>,
     pub limits: Limits,
     pub permits: Permits,
 }
@@ -80,6 +85,11 @@ impl Admission {
             completions: deps.completions.clone(),
             assignments: AssignmentStates::default(),
             circuit: CircuitBreaker::new(deps.task_type.clone(), deps.health.clone(), gauges.clone()),
+            hosts: registered
+                .handler
+                .capabilities()
+                .host
+                .map(|host_of| Box::new(Hosts::new(deps.task_type.clone(), host_of, gauges.clone()))),
             limits: Limits::new(policy),
             permits: Permits::new(registered),
         }
@@ -92,6 +102,11 @@ impl Admission {
         let released = self.limits.apply(task_type, policy, state);
         self.queue.extend(released.into_iter().map(Input::Task));
         self.circuit.set(policy, state.circuits.get(task_type), self.limits.slots());
+        if let Some(hosts) = &mut self.hosts {
+            let longest = (policy.order == Order::None).then_some(self.inline_retry_max);
+            hosts.set(self.limits.slots(), longest, state.hosts_of(task_type));
+            self.release_held(Instant::now());
+        }
     }
 
     /// Takes the next input that may start, with a permit if its attempt needs one.
@@ -142,6 +157,10 @@ impl Admission {
             self.quarantine.waiting.push_back(in_flight);
             return StartDecision::Waits;
         }
+        let mut in_flight = match self.admit_host(in_flight, now) {
+            Ok(in_flight) => in_flight,
+            Err(decision) => return decision,
+        };
         if std::mem::take(&mut in_flight.admitted) {
             return StartDecision::Start(in_flight, self.permits.take());
         }
@@ -151,6 +170,62 @@ impl Admission {
             RateVerdict::Queued => {}
         }
         StartDecision::Waits
+    }
+
+    /// Returns the task if the circuit of its host admits it. A task that has used up its waits starts in any case, so that it
+    /// ends like any other whose service does not answer.
+    fn admit_host(&mut self, in_flight: Box<InFlight>, now: i64) -> Result<Box<InFlight>, StartDecision> {
+        let Some(hosts) = &mut self.hosts else { return Ok(in_flight) };
+        let is_due = in_flight.progress.waits.are_used_up(failure_policy::max_wait(&self.policy, &in_flight), now);
+        match hosts.admit(in_flight, Instant::now(), is_due) {
+            HostVerdict::Admitted(in_flight) => Ok(in_flight),
+            HostVerdict::Held => Err(StartDecision::Waits),
+            HostVerdict::Full(in_flight, failure) => {
+                let attempt = in_flight.progress.attempts + 1;
+                let exit = match failure_policy::decide(&self.policy, &in_flight, attempt, failure) {
+                    Exit::Waiting(wait) => Exit::HandedOver(wait),
+                    exit => exit,
+                };
+                Err(StartDecision::Leaves(in_flight, exit))
+            }
+        }
+    }
+
+    /// Counts the end of an attempt for the circuit of its host. `is_late`: its result does not count.
+    pub(super) fn end_host_call(&mut self, running: &RunningAttempt, end: &AttemptEnd, is_late: bool) {
+        if let (Some(hosts), Some(host)) = (&mut self.hosts, &running.host) {
+            hosts.attempt_ended(host, running.started_at, end, is_late || running.cancelled.is_some());
+            self.release_held(Instant::now());
+        }
+    }
+
+    /// Counts the answer of an attempt that ended inline, and returns it.
+    pub(super) fn answered_by_host(&mut self, running: &RunningAttempt, answer: Answer) -> Answer {
+        if running.host.is_none() {
+            return answer;
+        }
+        let end = AttemptEnd::Answered(answer);
+        self.end_host_call(running, &end, false);
+        match end {
+            AttemptEnd::Answered(answer) => answer,
+            _ => Err(Failure::cancelled()),
+        }
+    }
+
+    /// Turns a failure into a wait if the circuit of the attempt's host is not closed.
+    pub(super) fn wait_if_host_open(&self, running: &RunningAttempt, failure: Failure) -> Failure {
+        match (&self.hosts, &running.host) {
+            (Some(hosts), Some(host)) => hosts.wait_if_open(host, failure),
+            _ => failure,
+        }
+    }
+
+    /// Makes the tasks ready that the circuits of their hosts admit now, and those that they have held for long.
+    pub(super) fn release_held(&mut self, now: Instant) {
+        let Some(hosts) = &mut self.hosts else { return };
+        for in_flight in hosts.take_ready(now).into_iter().rev() {
+            self.queue.push_front(in_flight);
+        }
     }
 
     /// Returns the way out of a task that must not start now, by its own fields.
@@ -235,6 +310,7 @@ impl Admission {
     pub(super) fn extract(&mut self, is_selected: &mut dyn FnMut(&InFlight) -> bool) -> VecDeque<Box<InFlight>> {
         let mut taken = self.limits.extract(is_selected);
         taken.extend(self.queue.extract(is_selected));
+        taken.extend(self.hosts.iter_mut().flat_map(|hosts| hosts.extract(is_selected)));
         taken.extend(split(&mut self.quarantine.waiting, is_selected));
         taken
     }
@@ -250,6 +326,7 @@ impl Admission {
     /// Drops all inputs: they belong to the next owners of their partitions.
     pub(super) fn clear(&mut self) {
         self.queue.clear();
+        self.hosts.iter_mut().for_each(|hosts| drop(hosts.extract(&mut |_| true)));
         self.limits.clear();
         self.permits.clear();
         self.quarantine.waiting.clear();
@@ -262,12 +339,14 @@ impl Admission {
 
     /// Time at which more tasks may start.
     pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
-        [self.queue.next_due(), self.limits.next_due(), self.circuit.next_due(now)].into_iter().flatten().min()
+        let of_hosts = self.hosts.as_ref().and_then(|hosts| hosts.next_due(now));
+        [self.queue.next_due(), self.limits.next_due(), self.circuit.next_due(now), of_hosts].into_iter().flatten().min()
     }
 
     /// Makes the tasks ready whose time has come, those of the rate limit first.
     pub(super) fn run_due(&mut self, now: Instant) {
         self.queue.wake_due(now);
+        self.release_held(now);
         for mut in_flight in self.limits.take_due(now).into_iter().rev() {
             in_flight.admitted = true;
             self.queue.push_front(in_flight);
@@ -277,9 +356,13 @@ impl Admission {
     /// Status of the type, without its attempts.
     pub(super) fn status(&self) -> TypeStatus {
         let assignment = self.limits.assignment();
+        let (open_hosts, hosts) = self.hosts.as_ref().map(|hosts| hosts.open()).unwrap_or_default();
+        let held = self.hosts.as_ref().map_or(0, |hosts| hosts.waiting());
         TypeStatus {
             slots: self.limits.slots() as u32,
-            waiting: self.queue.waiting() as u32,
+            waiting: (self.queue.waiting() + held) as u32,
+            open_hosts,
+            hosts,
             paused: self.limits.is_paused(),
             partitions: assignment.owned.clone(),
             stopped: self.circuit.stopped().cloned(),
@@ -315,6 +398,7 @@ mod tests {
             completions: Arc::default(),
             assignments: AssignmentStates::default(),
             circuit: CircuitBreaker::new("t".into(), Health::default(), gauges),
+            hosts: None,
             limits: Limits::new(&policy),
             permits: Permits::new(&registered),
             policy,

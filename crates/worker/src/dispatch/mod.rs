@@ -23,6 +23,7 @@ mod control;
 mod exits;
 mod failure_limit;
 mod failure_policy;
+mod hosts;
 mod inline;
 mod limits;
 mod outcome;
