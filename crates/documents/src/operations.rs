@@ -1,5 +1,6 @@
 //! Documents of operator commands (pauses, limits, kill switches, cancels) and worker status.
 
+use kafleet_model::adaptive::setting::AdaptiveOverride;
 use kafleet_model::task::kill::KillMatch;
 use kafleet_model::units::rate::Rate;
 use kafleet_model::worker_status::TypeStatus;
@@ -90,7 +91,11 @@ pub struct TypeLimits {
     /// Concurrent attempts over all workers.
     pub max_concurrency: Option<u32>,
     pub rate: Option<Rate>,
-    /// Limits set at run time: `slots`, `max_concurrency`, `rate`.
+    /// Adaptive limit that an operator has set: `"off"`, or a number of concurrent attempts over all workers. Null: it is
+    /// learned, if the type has one.
+    #[serde(default)]
+    pub adaptive: Option<AdaptiveOverride>,
+    /// Limits set at run time: `slots`, `max_concurrency`, `rate`, `adaptive`.
     pub live: Vec<String>,
     /// Limits of this API's configuration, to which a reset returns.
     #[serde(default)]
@@ -104,6 +109,21 @@ pub struct ConfiguredLimits {
     pub slots: Option<u32>,
     pub max_concurrency: Option<u32>,
     pub rate: Option<Rate>,
+}
+
+/// Adaptive limit of a type that its live workers apply.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AdaptiveDocument {
+    /// Concurrent attempts over all workers.
+    pub limit: f64,
+    /// An operator has set the limit; nothing changes it.
+    pub fixed: bool,
+    /// Time of the last cut; null before the first one.
+    #[serde(default)]
+    pub cut_at: Option<String>,
+    /// Reason of the last cut.
+    #[serde(default)]
+    pub cut_reason: Option<String>,
 }
 
 /// Totals over the live workers of a type.
@@ -153,6 +173,9 @@ pub struct SetLimits {
     pub max_concurrency: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
+    /// Adaptive limit: `"off"`, or a number of concurrent attempts over all workers that nothing changes. Null: it is learned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adaptive: Option<AdaptiveOverride>,
     /// Recorded in the audit log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

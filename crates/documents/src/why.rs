@@ -83,6 +83,8 @@ pub enum Reason {
     AppDown,
     /// The worker has no start offset for the task's partition and needs one from an operator.
     NoStartOffset,
+    /// The adaptive limit of the task's type is reached: the service behind it takes no more at once.
+    AdaptiveLimit,
     /// A concurrency or rate limit is reached, or all slots are in use.
     LimitReached,
     /// No worker has ever consumed the task's partition.

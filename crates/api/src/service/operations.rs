@@ -57,18 +57,22 @@ pub async fn resume(
 pub async fn limits(context: RequestContext, Name(name): Name, set: SetLimits) -> Result<TypeDocument, ApiError> {
     check_reason(set.reason.as_deref())?;
     let api = &context.api;
-    let SetLimits { slots, max_concurrency, rate, .. } = set;
+    let SetLimits { slots, max_concurrency, rate, adaptive, .. } = set;
     let partitions = api.types.partitions_of(&name).await?;
     check_limits(slots, max_concurrency, partitions)?;
     if let Some(error) = rate.and_then(|rate| rate.check().err()) {
         return Err(ApiError::new(Code::BadField, error).pointer("/rate"));
+    }
+    if let Some(error) = adaptive.and_then(|adaptive| adaptive.check().err()) {
+        return Err(ApiError::new(Code::BadField, error).pointer("/adaptive"));
     }
     let before = limits_of(&name, &api.fleet.control.state(), api.types.policy(&name).as_ref());
     let change = change_text(&before, &set);
     let message = set.reason.as_deref().map_or_else(|| change.clone(), |reason| format!("{change}; {reason}"));
     let operation = context.operation("set_limits", &name, Some(&message));
     let (v, at_ms) = (CONTROL_VERSION, now_ms());
-    let slots = (slots.is_some() || max_concurrency.is_some()).then_some(Slots { v, at_ms, slots, max_concurrency });
+    let is_set = slots.is_some() || max_concurrency.is_some() || adaptive.is_some();
+    let slots = is_set.then_some(Slots { v, at_ms, slots, max_concurrency, adaptive });
     let rate = rate.map(|rate| RateLimit { v, at_ms, rate });
     let records = vec![
         (ControlKey::Slots(name.clone()), slots.map(ControlRecord::Slots)),

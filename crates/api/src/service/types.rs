@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kafleet_config::TypePolicy;
 use kafleet_documents::{
-    Backlog, CircuitDocument, ConfiguredLimits, DeclaredParams, FlowDocument, HostDocument, PauseDocument, TypeDocument,
+    AdaptiveDocument, Backlog, CircuitDocument, ConfiguredLimits, DeclaredParams, FlowDocument, HostDocument, PauseDocument, TypeDocument,
     TypeLimits, Types,
 };
 use kafleet_fleet::control::heartbeat::Heartbeat;
@@ -66,6 +66,7 @@ fn type_document(
         paused: control.paused.get(&name).map(pause_of),
         limits: limits_of(&name, &control, api.types.policy(&name).as_ref()),
         circuit: control.circuits.get(&name).map(circuit_of),
+        adaptive: adaptive_of(&name, &control, heartbeats),
         hosts: hosts_of(&name, &control, heartbeats),
         kills: control.kills_in(&name).map(str::to_owned).collect(),
         worker_totals: worker_totals(heartbeats, &name),
@@ -110,6 +111,23 @@ fn circuit_of(setting: &CircuitSetting) -> CircuitDocument {
         reason: setting.reason.clone(),
         by: setting.by.clone(),
     }
+}
+
+/// Adaptive limit that the live workers of a type apply.
+pub(super) fn adaptive_of(
+    name: &str,
+    control: &ControlState,
+    heartbeats: &[(i64, Heartbeat)],
+) -> Option<AdaptiveDocument> {
+    let status = type_statuses(heartbeats, name).find_map(|status| status.adaptive.as_ref())?;
+    let learned = control.adaptives.get(name).map(|record| &record.learned).filter(|_| !status.fixed);
+    let cut = learned.and_then(|learned| learned.cut.as_ref());
+    Some(AdaptiveDocument {
+        limit: learned.map_or(status.limit, |learned| learned.limit),
+        fixed: status.fixed,
+        cut_at: cut.map(|cut| time_text(cut.at_ms)),
+        cut_reason: cut.map(|cut| cut.reason.clone()),
+    })
 }
 
 /// Hosts whose circuits are open in a live worker or set by an operator.
@@ -214,11 +232,18 @@ pub(crate) fn limits_of(name: &str, control: &ControlState, policy: Option<&Type
         max_concurrency: policy.and_then(|policy| policy.max_concurrency),
         rate: policy.and_then(|policy| policy.rate),
     };
-    let live = [("slots", slots.is_some()), ("max_concurrency", most.is_some()), ("rate", rate.is_some())];
+    let adaptive = limits.and_then(|limits| limits.adaptive);
+    let live = [
+        ("slots", slots.is_some()),
+        ("max_concurrency", most.is_some()),
+        ("rate", rate.is_some()),
+        ("adaptive", adaptive.is_some()),
+    ];
     TypeLimits {
         slots: slots.or(configured.slots),
         max_concurrency: most.or(configured.max_concurrency),
         rate: rate.or(configured.rate),
+        adaptive,
         configured,
         live: live.into_iter().filter(|(_, is)| *is).map(|(name, _)| name.to_owned()).collect(),
     }
@@ -261,7 +286,7 @@ mod tests {
         assert_eq!((limits.slots, limits.max_concurrency, limits.live.len()), (Some(7), Some(30), 0));
         let limits = limits_of("resize", &ControlState::default(), Some(&TypePolicy::default()));
         assert_eq!(limits.slots, None, "as many as each worker has cores");
-        let live = Slots { v: 1, at_ms: 0, slots: Some(2), max_concurrency: None };
+        let live = Slots { v: 1, at_ms: 0, slots: Some(2), max_concurrency: None, adaptive: None };
         let mut control = ControlState::default();
         control.slots.insert("resize".to_owned(), live);
         let limits = limits_of("resize", &control, Some(&policy));

@@ -34,7 +34,8 @@ use std::time::Duration;
 
 use kafleet_broker::shared_producer::SharedProducer;
 use kafleet_broker::{BrokerError, ProducerRecord};
-use kafleet_config::{Names, Rate};
+use kafleet_config::{AdaptiveOverride, Names, Rate};
+use kafleet_model::adaptive::AdaptiveLimit;
 use kafleet_model::omit::is_true;
 use kafleet_model::schedule::Schedule;
 use kafleet_model::schedule::step::ScheduleProgress;
@@ -68,6 +69,7 @@ pub enum ControlKey {
     /// Type name.
     Pause(String),
     Slots(String),
+    Adaptive(String),
     Rate(String),
     Circuit(String),
     /// Type name and host.
@@ -100,6 +102,7 @@ impl ControlKey {
             "start" => of_task(Self::Start),
             "pause" => of_type(Self::Pause),
             "slots" => of_type(Self::Slots),
+            "adaptive" => of_type(Self::Adaptive),
             "rate" => of_type(Self::Rate),
             "circuit" => match rest.split_once('/') {
                 Some((task_type, host)) => {
@@ -136,6 +139,7 @@ impl std::fmt::Display for ControlKey {
             Self::Start(id) => write!(f, "start/{id}"),
             Self::Pause(task_type) => write!(f, "pause/{task_type}"),
             Self::Slots(task_type) => write!(f, "slots/{task_type}"),
+            Self::Adaptive(task_type) => write!(f, "adaptive/{task_type}"),
             Self::Rate(task_type) => write!(f, "rate/{task_type}"),
             Self::Circuit(task_type) => write!(f, "circuit/{task_type}"),
             Self::HostCircuit(task_type, host) => write!(f, "circuit/{task_type}/{host}"),
@@ -179,6 +183,7 @@ pub enum ControlRecord {
     Start(StartNow),
     Pause(Pause),
     Slots(Slots),
+    Adaptive(AdaptiveRecord),
     Rate(RateLimit),
     Circuit(CircuitSetting),
     Kill(Kill),
@@ -198,6 +203,7 @@ pub struct ByKey {
     pub start: Option<StartNow>,
     pub pause: Option<Pause>,
     pub slots: Option<Slots>,
+    pub adaptive: Option<AdaptiveRecord>,
     pub rate: Option<RateLimit>,
     pub circuit: Option<CircuitSetting>,
     pub kill: Option<Kill>,
@@ -258,6 +264,19 @@ pub struct Slots {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_concurrency: Option<u32>,
+    /// Adaptive limit, instead of the learned one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adaptive: Option<AdaptiveOverride>,
+}
+
+/// `adaptive/<type>`: limit of the fleet that the tracker has learned. Workers take their shares of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AdaptiveRecord {
+    pub v: u32,
+    #[serde(default)]
+    pub at_ms: i64,
+    #[serde(flatten)]
+    pub learned: AdaptiveLimit,
 }
 
 /// `rate/<type>`: overrides the configured rate limit.

@@ -17,7 +17,7 @@ use super::settings::apply_consumed;
 use super::task_commands::{StartNow, TaskCommands};
 use super::types::TypeRecords;
 use super::views::ViewRecords;
-use super::{Cancel, CircuitSetting, ControlKey, ForcedCircuit, Group, GroupRecords, Kill, Offsets, Pause, RateLimit, Slots};
+use super::{AdaptiveRecord, Cancel, CircuitSetting, ControlKey, ForcedCircuit, Group, GroupRecords, Kill, Offsets, Pause, RateLimit, Slots};
 
 /// Maximum number of kill switches; every task is checked against each.
 pub const MAX_KILLS: usize = 100;
@@ -34,6 +34,8 @@ pub struct ControlState {
     pub(super) starts: TaskCommands<StartNow>,
     pub paused: BTreeMap<String, Pause>,
     pub slots: BTreeMap<String, Slots>,
+    /// Learned limits.
+    pub adaptives: BTreeMap<String, AdaptiveRecord>,
     pub rates: BTreeMap<String, RateLimit>,
     pub circuits: BTreeMap<String, CircuitSetting>,
     /// Circuits of single hosts, by type and host.
@@ -120,6 +122,7 @@ impl ControlState {
             }
             (ControlKey::Pause(name), value) => set(&mut self.paused, name, value, |_: &Pause| Ok(()))?,
             (ControlKey::Slots(name), value) => set(&mut self.slots, name, value, check_slots)?,
+            (ControlKey::Adaptive(name), value) => set(&mut self.adaptives, name, value, check_adaptive)?,
             (ControlKey::Rate(name), value) => {
                 set(&mut self.rates, name, value, |limit: &RateLimit| {
                     limit.rate.check().map_err(InvalidRecord::Value)
@@ -242,9 +245,22 @@ impl ControlState {
     }
 }
 
+fn check_adaptive(record: &AdaptiveRecord) -> Result<(), InvalidRecord> {
+    let limit = record.learned.limit;
+    if limit.is_finite() && limit > 0.0 {
+        return Ok(());
+    }
+    Err(InvalidRecord::Value(format!("its limit is {limit}; it must be above 0")))
+}
+
 fn check_slots(limit: &Slots) -> Result<(), InvalidRecord> {
+    if let Some(error) = limit.adaptive.and_then(|adaptive| adaptive.check().err()) {
+        return Err(InvalidRecord::Value(error));
+    }
     let reason = match (limit.slots, limit.max_concurrency) {
-        (None, None) => "it has neither `slots` nor `max_concurrency`".to_owned(),
+        (None, None) if limit.adaptive.is_none() => {
+            "it has none of `slots`, `max_concurrency` and `adaptive`".to_owned()
+        }
         (Some(0), _) | (_, Some(0)) => "a limit of 0 is not allowed: pause the type instead".to_owned(),
         (Some(slots), _) if slots > MAX_SLOTS => format!("{slots} slots: at most {MAX_SLOTS} are allowed"),
         _ => return Ok(()),

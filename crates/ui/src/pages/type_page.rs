@@ -9,7 +9,7 @@ use kafleet_api::service::statistics::{DurationsQuery, FailuresBy, FailuresQuery
 use kafleet_api::service::{list as tasks, statistics, types, workers};
 use kafleet_config::Role;
 use kafleet_documents::{
-    CircuitDocument, DurationStats, Failures, FlowDocument, PartitionQueue, QueueDocument, Slowest, SlowestAttempt,
+    AdaptiveDocument, CircuitDocument, DurationStats, Failures, FlowDocument, PartitionQueue, QueueDocument, Slowest, SlowestAttempt,
     TaskPage, TypeDocument, TypeLimits, WorkerDocument,
 };
 use kafleet_fleet::control::heartbeat::TypeStatus;
@@ -153,6 +153,7 @@ fn properties(task_type: &TypeDocument, queue: Option<&Result<Arc<QueueDocument>
                 ("Oldest", queue.and_then(|queue| Some(age(queue.oldest_at.as_deref()?, queue.oldest_at_least)))),
                 ("Slots", task_type.worker_totals.as_ref().map(|totals| usage(totals.in_flight, totals.slots))),
                 ("Limits", Some(limits_text(&task_type.limits))),
+                ("Adaptive limit", task_type.adaptive.as_ref().map(adaptive_text)),
                 ("Circuit", task_type.circuit.as_ref().map(circuit_text)),
                 ("Kill switches", codes(&task_type.kills)),
                 ("Searched params", codes(&task_type.declared.index)),
@@ -261,6 +262,14 @@ fn partition_row(view: &View, partition: &PartitionQueue, worker: Option<&Worker
             }
             td { @match worker { Some(worker) => { (worker_link(view, &worker.id)) } None => { (none()) } } }
         }
+    }
+}
+
+fn adaptive_text(adaptive: &AdaptiveDocument) -> Markup {
+    html! {
+        (format!("{:.1}", adaptive.limit)) span.quiet { @if adaptive.fixed { " as set" } @else { " as learned" } }
+        @if let Some(at) = &adaptive.cut_at { ", last cut " (time(at)) }
+        @if let Some(reason) = &adaptive.cut_reason { ": " (visible(reason)) }
     }
 }
 

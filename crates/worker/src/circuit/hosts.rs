@@ -39,7 +39,7 @@ struct HostCircuit<T> {
 }
 
 /// Host whose circuit is open.
-pub(crate) struct OpenHost<'a> {
+pub(crate) struct HostOutage<'a> {
     pub host: &'a str,
     /// Start of the outage; `None` if an operator has opened the circuit.
     pub since: Option<Instant>,
@@ -174,8 +174,8 @@ impl<T> HostCircuits<T> {
     }
 
     /// Hosts whose circuits are open, in no order.
-    pub(crate) fn open(&self) -> impl Iterator<Item = OpenHost<'_>> {
-        self.by_host.iter().filter(|(_, state)| state.circuit.is_open()).map(|(host, state)| OpenHost {
+    pub(crate) fn open(&self) -> impl Iterator<Item = HostOutage<'_>> {
+        self.by_host.iter().filter(|(_, state)| state.circuit.is_open()).map(|(host, state)| HostOutage {
             host,
             since: state.circuit.open_since(),
             cause: &state.cause,

@@ -16,10 +16,11 @@ use std::time::Duration;
 
 use kafleet_config::{Order, TypePolicy};
 use kafleet_fleet::control::{ControlState, ControlWatch};
-use kafleet_handlers::{Answer, Failure, Schema};
+use kafleet_handlers::Schema;
 use kafleet_handlers::permit::Permit;
 use tokio::time::Instant;
 
+use super::adaptive::AdaptiveSlots;
 use super::assignments::AssignmentStates;
 use super::circuit::CircuitBreaker;
 use super::exits::{Exit, Onward, Wait};
@@ -29,9 +30,7 @@ use super::limits::{Limits, RateVerdict};
 use super::permits::Permits;
 use super::quarantine::Quarantine;
 use super::queue::{TaskQueue, split};
-use super::running::RunningAttempt;
 use super::{DispatcherDeps, LONGEST_WAIT};
-use crate::attempt::AttemptEnd;
 use crate::completions::Completions;
 use crate::decode::{InFlight, Input};
 use crate::heartbeat::TypeStatus;
@@ -52,6 +51,7 @@ pub(super) struct Admission {
     /// Circuits per host. `None`: the handler of the type names no hosts.
     pub hosts: Option<Box<Hosts>>,
     pub limits: Limits,
+    pub adaptive: AdaptiveSlots,
     pub permits: Permits,
 }
 
@@ -91,6 +91,7 @@ impl Admission {
                 .host
                 .map(|host_of| Box::new(Hosts::new(deps.task_type.clone(), host_of, gauges.clone()))),
             limits: Limits::new(policy),
+            adaptive: AdaptiveSlots::new(gauges.clone()),
             permits: Permits::new(registered),
         }
     }
@@ -101,6 +102,7 @@ impl Admission {
         self.quarantine.set_slots(policy.slots());
         let released = self.limits.apply(task_type, policy, state);
         self.queue.extend(released.into_iter().map(Input::Task));
+        self.adaptive.set(task_type, policy.adaptive.as_ref(), self.limits.assignment(), state);
         self.circuit.set(policy, state.circuits.get(task_type), self.limits.slots());
         if let Some(hosts) = &mut self.hosts {
             let longest = (policy.order == Order::None).then_some(self.inline_retry_max);
@@ -111,7 +113,9 @@ impl Admission {
 
     /// Takes the next input that may start, with a permit if its attempt needs one.
     pub(super) fn next(&mut self, load: SlotLoad, now: Instant) -> Option<Input> {
-        if !self.circuit.admits(now, load.attempts) || load.attempts >= self.limits.open_slots() {
+        let is_open = self.circuit.admits(now, load.attempts) && load.attempts < self.limits.open_slots();
+        let is_ready = is_open && (self.queue.ready() > 0 || self.queue.has_quarantined());
+        if !self.adaptive.admits(load.attempts, now, is_ready) || !is_open {
             return None;
         }
         if let Some(in_flight) = self.quarantine.pop(load.suspects) {
@@ -188,43 +192,6 @@ impl Admission {
                 };
                 Err(StartDecision::Leaves(in_flight, exit))
             }
-        }
-    }
-
-    /// Counts the end of an attempt for the circuit of its host. `is_late`: its result does not count.
-    pub(super) fn end_host_call(&mut self, running: &RunningAttempt, end: &AttemptEnd, is_late: bool) {
-        if let (Some(hosts), Some(host)) = (&mut self.hosts, &running.host) {
-            hosts.attempt_ended(host, running.started_at, end, is_late || running.cancelled.is_some());
-            self.release_held(Instant::now());
-        }
-    }
-
-    /// Counts the answer of an attempt that ended inline, and returns it.
-    pub(super) fn answered_by_host(&mut self, running: &RunningAttempt, answer: Answer) -> Answer {
-        if running.host.is_none() {
-            return answer;
-        }
-        let end = AttemptEnd::Answered(answer);
-        self.end_host_call(running, &end, false);
-        match end {
-            AttemptEnd::Answered(answer) => answer,
-            _ => Err(Failure::cancelled()),
-        }
-    }
-
-    /// Turns a failure into a wait if the circuit of the attempt's host is not closed.
-    pub(super) fn wait_if_host_open(&self, running: &RunningAttempt, failure: Failure) -> Failure {
-        match (&self.hosts, &running.host) {
-            (Some(hosts), Some(host)) => hosts.wait_if_open(host, failure),
-            _ => failure,
-        }
-    }
-
-    /// Makes the tasks ready that the circuits of their hosts admit now, and those that they have held for long.
-    pub(super) fn release_held(&mut self, now: Instant) {
-        let Some(hosts) = &mut self.hosts else { return };
-        for in_flight in hosts.take_ready(now).into_iter().rev() {
-            self.queue.push_front(in_flight);
         }
     }
 
@@ -340,7 +307,9 @@ impl Admission {
     /// Time at which more tasks may start.
     pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
         let of_hosts = self.hosts.as_ref().and_then(|hosts| hosts.next_due(now));
-        [self.queue.next_due(), self.limits.next_due(), self.circuit.next_due(now), of_hosts].into_iter().flatten().min()
+        let of_adaptive = self.adaptive.next_due(now).filter(|_| self.queue.ready() > 0);
+        let of_type = [self.queue.next_due(), self.limits.next_due(), self.circuit.next_due(now)];
+        of_type.into_iter().chain([of_hosts, of_adaptive]).flatten().min()
     }
 
     /// Makes the tasks ready whose time has come, those of the rate limit first.
@@ -363,6 +332,7 @@ impl Admission {
             waiting: (self.queue.waiting() + held) as u32,
             open_hosts,
             hosts,
+            adaptive: self.adaptive.status(self.limits.slots()),
             paused: self.limits.is_paused(),
             partitions: assignment.owned.clone(),
             stopped: self.circuit.stopped().cloned(),
@@ -397,8 +367,9 @@ mod tests {
             quarantine: Quarantine::new(false, 8),
             completions: Arc::default(),
             assignments: AssignmentStates::default(),
-            circuit: CircuitBreaker::new("t".into(), Health::default(), gauges),
+            circuit: CircuitBreaker::new("t".into(), Health::default(), gauges.clone()),
             hosts: None,
+            adaptive: AdaptiveSlots::new(gauges.clone()),
             limits: Limits::new(&policy),
             permits: Permits::new(&registered),
             policy,

@@ -12,10 +12,12 @@ use kafleet_runtime::now_ms;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
+use super::admission::{Admission, SlotLoad};
 use super::circuit::cause_of;
+use super::running::RunningAttempt;
 use crate::attempt::AttemptEnd;
 use crate::child::CRASHED;
-use crate::circuit::hosts::HostCircuits;
+use crate::circuit::hosts::{HostCircuits, HostOutage};
 use crate::circuit::{CircuitChange, Outcome};
 use crate::consumer::control::window;
 use crate::decode::InFlight;
@@ -192,7 +194,7 @@ impl Hosts {
         let mut open: Vec<_> = self.circuits.open().collect();
         open.sort_unstable_by_key(|open| open.host);
         let number = open.len() as u32;
-        let describe = |open: &crate::circuit::hosts::OpenHost<'_>| OpenHost {
+        let describe = |open: &HostOutage<'_>| OpenHost {
             host: open.host.to_owned(),
             reason: match open.since {
                 Some(since) => {
@@ -208,6 +210,48 @@ impl Hosts {
 
     fn count_open(&self) {
         self.gauges.set_open_hosts(self.circuits.open().count());
+    }
+}
+
+/// What the ends of attempts mean for the circuits of their hosts.
+impl Admission {
+    /// Counts the end of an attempt for the circuit of its host. `is_late`: its result does not count.
+    pub(super) fn end_host_call(&mut self, running: &RunningAttempt, end: &AttemptEnd, is_late: bool) {
+        if let (Some(hosts), Some(host)) = (&mut self.hosts, &running.host) {
+            hosts.attempt_ended(host, running.started_at, end, is_late || running.cancelled.is_some());
+            self.release_held(Instant::now());
+        }
+    }
+
+    /// Counts the answer of an attempt that ended inline, for its host and the adaptive limit, and returns it.
+    pub(super) fn count_answer(&mut self, running: &RunningAttempt, answer: Answer, load: SlotLoad) -> Answer {
+        if running.host.is_none() && !self.adaptive.is_on() {
+            return answer;
+        }
+        let end = AttemptEnd::Answered(answer);
+        self.end_host_call(running, &end, false);
+        self.adaptive.attempt_started(load.attempts);
+        self.adaptive.attempt_ended(running.started_at, &end, false);
+        match end {
+            AttemptEnd::Answered(answer) => answer,
+            _ => Err(Failure::cancelled()),
+        }
+    }
+
+    /// Turns a failure into a wait if the circuit of the attempt's host is not closed.
+    pub(super) fn wait_if_host_open(&self, running: &RunningAttempt, failure: Failure) -> Failure {
+        match (&self.hosts, &running.host) {
+            (Some(hosts), Some(host)) => hosts.wait_if_open(host, failure),
+            _ => failure,
+        }
+    }
+
+    /// Makes the tasks ready that the circuits of their hosts admit now, and those that they have held for long.
+    pub(super) fn release_held(&mut self, now: Instant) {
+        let Some(hosts) = &mut self.hosts else { return };
+        for in_flight in hosts.take_ready(now).into_iter().rev() {
+            self.queue.push_front(in_flight);
+        }
     }
 }
 

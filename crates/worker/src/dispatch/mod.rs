@@ -13,6 +13,7 @@
 //!
 //! Invariant: each input that is handed out is completed or released once, or the partition's commits stop at it.
 
+mod adaptive;
 mod admission;
 mod assignments;
 mod attempts;

@@ -29,6 +29,7 @@ impl Dispatcher {
         let late = cancelled.or((!self.open).then_some(InterruptionReason::WorkerStopped));
         self.admission.circuit.attempt_ended(&running, &end, late.is_some());
         self.admission.end_host_call(&running, &end, late.is_some());
+        self.admission.adaptive.attempt_ended(running.started_at, &end, late.is_some() || running.cancelled.is_some());
         let exit = match (late, end) {
             (Some(reason), _) => Exit::Released(Some(reason)),
             (None, AttemptEnd::Answered(answer)) => self.judge(&mut running, answer),

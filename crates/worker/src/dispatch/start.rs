@@ -64,11 +64,14 @@ impl Dispatcher {
                 let exit = self.judge(&mut running, Err(failure));
                 self.leave(running, exit).await;
             }
-            AttemptBegin::Pending => self.admission.circuit.attempt_started(started_at),
+            AttemptBegin::Pending => {
+                self.admission.adaptive.attempt_started(self.attempts.load().attempts.saturating_sub(1));
+                self.admission.circuit.attempt_started(started_at);
+            }
             AttemptBegin::Ended(mut running, answer, took) => {
                 self.admission.circuit.attempt_started(started_at);
                 self.admission.circuit.answered(started_at, &answer);
-                let answer = self.admission.answered_by_host(&running, answer);
+                let answer = self.admission.count_answer(&running, answer, self.attempts.load());
                 match &answer {
                     Ok(output) if self.exits.is_event_only(&running) => {
                         let onward = self.exits.complete_in_batch(running, output, took, &self.clock);

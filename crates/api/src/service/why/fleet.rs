@@ -1,7 +1,7 @@
 //! Explanations that depend on workers, operators and consumer lag.
 
 use kafleet_broker::{BrokerError, Partition};
-use kafleet_documents::{Finding, Reason, TypeLimits, WorkerTotals};
+use kafleet_documents::{AdaptiveDocument, Finding, Reason, TypeLimits, WorkerTotals};
 use kafleet_fleet::control::ForcedCircuit;
 use kafleet_fleet::control::heartbeat::{Heartbeat, HeartbeatState};
 use kafleet_handlers::builtin::callback::receiver_of;
@@ -15,7 +15,7 @@ use kafleet_runtime::now_ms;
 use crate::http::problem::ApiError;
 use crate::read::consistency::TaskView;
 use crate::service::task::open_params;
-use crate::service::types::limits_of;
+use crate::service::types::{adaptive_of, limits_of};
 use crate::service::workers::{live_workers, type_statuses, worker_totals};
 use crate::state::Api;
 
@@ -76,7 +76,12 @@ pub(super) async fn explain_workers(reads: &QueueReads<'_>, task: &TaskView) -> 
     let mut findings = position
         .map_or_else(Vec::new, |position| explain_stalled(&heartbeats, task_type, position.partition, is_opened));
     findings.extend(explain_open_host(api, task, &heartbeats).await);
-    findings.extend(reached_limits(task_type, &limits, &work));
+    let adaptive = adaptive_of(task_type, &api.fleet.control.state(), &heartbeats);
+    let reached = adaptive.as_ref().and_then(|adaptive| reached_adaptive(task_type, adaptive, &work));
+    match reached {
+        Some(finding) => findings.push(finding),
+        None => findings.extend(reached_limits(task_type, &limits, &work)),
+    }
     if let Some(position) = position {
         let of_workers = live_workers(&heartbeats);
         findings.extend(of_workers.filter_map(|types| explain_full_app(types, task_type, position.partition)));
@@ -130,6 +135,20 @@ fn explain_full_app(types: &[TypeStatus], task_type: &str, partition: i32) -> Op
         holders.join(", ")
     );
     (in_flight >= capacity.total()).then(|| Finding::new(Reason::LimitReached, message))
+}
+
+/// Explains a task that waits because the service behind its type takes no more attempts at once.
+fn reached_adaptive(task_type: &str, adaptive: &AdaptiveDocument, work: &WorkerTotals) -> Option<Finding> {
+    let AdaptiveDocument { limit, fixed, cut_at, cut_reason } = adaptive;
+    // A limit below the number of workers is kept by pauses, between which nothing runs.
+    let is_reached = work.in_flight as f64 + 1.0 > *limit || *limit < work.workers as f64;
+    let cut = cut_at.as_ref().zip(cut_reason.as_ref()).map(|(at, reason)| format!("; last cut at {at}: {reason}"));
+    let origin = if *fixed { " an operator has set" } else { " was learned" };
+    let message = format!(
+        "the adaptive limit of `{task_type}` is {limit:.1} concurrent attempts over all workers, which{origin}{}",
+        cut.unwrap_or_default()
+    );
+    is_reached.then(|| Finding::new(Reason::AdaptiveLimit, message))
 }
 
 fn reached_limits(task_type: &str, limits: &TypeLimits, work: &WorkerTotals) -> Vec<Finding> {
