@@ -22,6 +22,7 @@ macro_rules! cases {
 }
 
 mod acls;
+mod adaptive;
 mod atomic_batches;
 mod cancel_cli;
 mod cancel_latency;

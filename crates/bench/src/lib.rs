@@ -29,6 +29,7 @@ mod load;
 mod local_kafka;
 mod memory;
 mod overload;
+mod overload_adaptive;
 mod process;
 mod publish;
 mod reads;

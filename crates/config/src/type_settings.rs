@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::types::{HandlerKind, Isolation, OnError, Order};
-use super::{Bytes, ProgramVariables, Rate};
+use super::{Adaptive, Bytes, ProgramVariables, Rate};
 
 /// Key of `[types.<name>]`, for its documentation.
 #[doc(hidden)]
@@ -188,6 +188,10 @@ macro_rules! with_type_settings {
             "Concurrent attempts in all workers together."
             + "The limit is divided among partitions: of P partitions each has ⌊limit/P⌋ slots, the first (limit mod P) one more, and a worker may use the sum over its partitions; so the limit is at least P and independent of the number of workers. It may be exceeded for a session timeout after a worker is lost, and after a rebalance until attempts started under the previous assignment have ended.",
             policy Option<u32> = None => Declarable + live;
+        adaptive: Option<Adaptive>, "none",
+            "Limit of concurrent attempts in the whole fleet that is learned from refusals: `{ min = 2, target = \"400ms\", on = [\"rate_limited\"] }`."
+            + "At most `concurrency` a worker and `max_concurrency` in all. `min` (default 1) is the smallest limit, `target` (default none) the mean time of an attempt above which it is cut, `on` lists the error kinds of refusals (default `rate_limited`, `overloaded`, `unreachable`). `{}` switches it on with the defaults. See [adaptive concurrency](task-types.md#adaptive-concurrency).",
+            policy Option<Adaptive> = None => Declarable + live;
         rate: Option<Rate>, "no limit",
             "Limit of starting attempts: `{ count = 100, per = \"1s\", burst = 10, by = \"type\" }`."
             + "`count` attempts may start per `per` (default `1s`), up to `burst` (default 1) at once after an idle time. By `\"type\"` the limit and its burst apply to the whole fleet, divided among workers by their partitions (a worker may always start one); by `\"key\"` to tasks with the same key, which are in one partition. Retries count.",

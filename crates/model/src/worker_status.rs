@@ -6,6 +6,8 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::adaptive::RoundCounts;
+
 /// Status of one type in a worker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TypeStatus {
@@ -29,6 +31,15 @@ pub struct TypeStatus {
     /// Reason why only single probes of the type start: its circuit is open. Null while it is not.
     #[serde(default)]
     pub circuit: Option<String>,
+    /// Number of hosts of which only single probes start: their circuits are open. 0 for types without circuits per host.
+    #[serde(default)]
+    pub open_hosts: u32,
+    /// The first 20 of these hosts by name.
+    #[serde(default)]
+    pub hosts: Vec<OpenHost>,
+    /// Share of the worker in the type's adaptive limit. Null for types without one.
+    #[serde(default)]
+    pub adaptive: Option<AdaptiveStatus>,
     /// Reason why no process of the type's app has served for long. Null if one does, and for types of no app.
     #[serde(default)]
     pub app_down: Option<String>,
@@ -47,6 +58,34 @@ pub struct TypeStatus {
     pub finished: BTreeMap<String, u64>,
     #[serde(skip)]
     pub running: Vec<RunningTask>,
+}
+
+/// Host whose circuit is open in a worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OpenHost {
+    /// Host, with the port if it is not that of the URL's scheme.
+    pub host: String,
+    /// Start of the outage and the last error, for people.
+    pub reason: String,
+    /// Tasks that wait in the worker for this host.
+    pub waiting: u32,
+}
+
+/// Adaptive limit of a type in a worker.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AdaptiveStatus {
+    /// Limit of concurrent attempts in the whole fleet.
+    pub limit: f64,
+    /// An operator has set the limit; nothing changes it.
+    pub fixed: bool,
+    /// Attempts that the worker may run at once because of it.
+    pub slots: u32,
+    /// Smallest limit, as configured.
+    pub min: u32,
+    /// Time of an attempt that the limit aims at, in milliseconds.
+    pub target_ms: Option<u64>,
+    /// Counts since the last decision.
+    pub counts: RoundCounts,
 }
 
 /// Capacity for attempts in the processes of an app.

@@ -54,6 +54,12 @@ pub const ALERTS: &[Alert] = &[
         "max by (type) (kafleet_circuit_open) > 0",
         "The circuit of the type {{ $labels.type }} is open: the service behind it does not answer, and only probes start.",
     ),
+    warning(
+        "KafleetServiceRefuses",
+        "10m",
+        "sum by (type) (rate(kafleet_refused_total[5m])) > 0.05 * sum by (type) (rate(kafleet_tasks_started_total[5m]))",
+        "The service behind the type {{ $labels.type }} refuses more than 5 % of its attempts, although their number adapts.",
+    ),
     page(
         "KafleetPartitionHeldBack",
         "1m",

@@ -121,6 +121,18 @@ const ROWS: &[(&str, &[Panel])] = &[
                 ],
             ),
             panel(
+                "Adaptive limit, refused attempts",
+                "short",
+                &[
+                    (r#"max by (type) (kafleet_adaptive_limit{type=~"$type"})"#, "{{type}} limit"),
+                    (
+                        r#"sum by (type) (rate(kafleet_refused_total{type=~"$type"}[$__rate_interval]))"#,
+                        "{{type}} refused per second",
+                    ),
+                    (r#"max by (type) (kafleet_open_hosts{type=~"$type"})"#, "{{type}} open hosts"),
+                ],
+            ),
+            panel(
                 "Partitions held back by one task",
                 "short",
                 &[(r#"count by (type) (kafleet_window_held_offset{type=~"$type"})"#, "{{type}}")],

@@ -21,7 +21,7 @@ pub mod otel;
 
 use prometheus::core::Collector;
 use prometheus::{
-    CounterVec, Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    CounterVec, Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 pub use logs::{LOG_FILTER, LOG_FORMAT, environment_sets_log_filter, init_logs, logs_are_text, set_log_filter};
@@ -75,6 +75,13 @@ pub struct TaskMetrics {
     /// 1 for a type whose circuit is open.
     pub circuit_open: IntGaugeVec,
     pub circuit_opened: IntCounterVec,
+    /// Adaptive limit of the whole fleet.
+    pub adaptive_limit: GaugeVec,
+    /// Attempts that the service behind a type with an adaptive limit has refused.
+    pub refused: IntCounterVec,
+    /// Hosts whose circuits are open, for types whose attempts call many.
+    pub open_hosts: IntGaugeVec,
+    pub hosts_opened: IntCounterVec,
     pub queue_wait: HistogramVec,
     pub run_time: HistogramVec,
     pub retries: IntCounterVec,
@@ -176,6 +183,10 @@ impl Registrar {
         self.register(IntGaugeVec::new(Opts::new(name, help), labels)?)
     }
 
+    fn float_gauge(&self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, prometheus::Error> {
+        self.register(GaugeVec::new(Opts::new(name, help), labels)?)
+    }
+
     fn single_gauge(&self, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
         self.register(IntGauge::new(name, help)?)
     }
@@ -247,6 +258,7 @@ impl TaskMetrics {
     fn new(new: &Registrar) -> Result<Self, prometheus::Error> {
         let counter = |name, help, labels: &[&str]| new.counter(name, help, labels);
         let gauge = |name, help| new.gauge(name, help, &["type"]);
+        let float_gauge = |name, help| new.float_gauge(name, help, &["type"]);
         let seconds = |name, help| new.histogram(name, help, &["type"], DURATION_BUCKETS);
         Ok(Self {
             submitted: counter("kafleet_tasks_submitted_total", "Tasks accepted.", &["type"])?,
@@ -268,6 +280,13 @@ impl TaskMetrics {
                 "1 while this worker starts only probes of the type because its circuit is open.",
             )?,
             circuit_opened: counter("kafleet_circuit_opened_total", "Times that the circuit has opened.", &["type"])?,
+            adaptive_limit: float_gauge(
+                "kafleet_adaptive_limit",
+                "Concurrent attempts in the whole fleet that the service behind the type takes, as learned or set.",
+            )?,
+            refused: counter("kafleet_refused_total", "Attempts refused by the service behind the type.", &["type"])?,
+            open_hosts: gauge("kafleet_open_hosts", "Hosts of which this worker starts only probes.")?,
+            hosts_opened: counter("kafleet_hosts_opened_total", "Times that the circuit of a host has opened.", &["type"])?,
             queue_wait: seconds("kafleet_task_queue_wait_seconds", "Time from creation to start.")?,
             run_time: seconds("kafleet_task_run_seconds", "Duration of an attempt.")?,
             retries: counter("kafleet_task_retries_total", "Failed attempts that will be retried.", &["type"])?,

@@ -99,7 +99,7 @@ pub async fn with_hidden_values(
 }
 
 /// Reads the params of a task with masked values.
-async fn open_params(api: &Api, task: &TaskView) -> Result<Params, ApiError> {
+pub(super) async fn open_params(api: &Api, task: &TaskView) -> Result<Params, ApiError> {
     if task.record.is_external() {
         return Err(ApiError::new(
             Code::NoParams,

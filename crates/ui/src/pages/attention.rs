@@ -244,6 +244,13 @@ fn worker_troubles(view: &View, name: &str, link: &Markup, totals: &WorkerTotals
             (action(view, &format!("/types/{name}/circuit"), "Close the circuit…"))
         }));
     }
+    if totals.open_hosts > 0 {
+        items.push(Trouble::attention(html! {
+            (label("attention", "‖\u{fe0e} hosts open")) " " (link) " calls " (totals.open_hosts)
+            @if totals.open_hosts == 1 { " receiver that does not answer" } @else { " receivers that do not answer" }
+            (action(view, &format!("/types/{name}#hosts"), "Show them"))
+        }));
+    }
     if totals.stopped > 0 {
         items.push(Trouble::bad(html! {
             (label("bad", "✘\u{fe0e} stopped")) " " (link) " on " (totals.stopped) " of " (totals.workers)

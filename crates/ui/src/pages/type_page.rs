@@ -9,7 +9,7 @@ use kafleet_api::service::statistics::{DurationsQuery, FailuresBy, FailuresQuery
 use kafleet_api::service::{list as tasks, statistics, types, workers};
 use kafleet_config::Role;
 use kafleet_documents::{
-    CircuitDocument, DurationStats, Failures, FlowDocument, PartitionQueue, QueueDocument, Slowest, SlowestAttempt,
+    AdaptiveDocument, CircuitDocument, DurationStats, Failures, FlowDocument, PartitionQueue, QueueDocument, Slowest, SlowestAttempt,
     TaskPage, TypeDocument, TypeLimits, WorkerDocument,
 };
 use kafleet_fleet::control::heartbeat::TypeStatus;
@@ -22,7 +22,7 @@ use serde_json::Value;
 use super::attention::numbers_text;
 use super::changes::{changes_of, newest_requests};
 use super::charts::charts_of;
-use super::circuit_forms::offer;
+use super::circuit_forms::{hosts_of, offer};
 use super::overview::open_of;
 use super::type_forms::{limits_panel, resume_button};
 use super::types::condition_label;
@@ -69,6 +69,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         (charts.markup)
         (errors_of(view, errors))
         (workers_of(visit, name))
+        (hosts_of(view, &task_type))
         (partitions(visit, name, queue.as_ref()))
         (durations_of(&durations))
         (slowest_of(view, slowest))
@@ -152,6 +153,7 @@ fn properties(task_type: &TypeDocument, queue: Option<&Result<Arc<QueueDocument>
                 ("Oldest", queue.and_then(|queue| Some(age(queue.oldest_at.as_deref()?, queue.oldest_at_least)))),
                 ("Slots", task_type.worker_totals.as_ref().map(|totals| usage(totals.in_flight, totals.slots))),
                 ("Limits", Some(limits_text(&task_type.limits))),
+                ("Adaptive limit", task_type.adaptive.as_ref().map(adaptive_text)),
                 ("Circuit", task_type.circuit.as_ref().map(circuit_text)),
                 ("Kill switches", codes(&task_type.kills)),
                 ("Searched params", codes(&task_type.declared.index)),
@@ -263,7 +265,15 @@ fn partition_row(view: &View, partition: &PartitionQueue, worker: Option<&Worker
     }
 }
 
-fn circuit_text(circuit: &CircuitDocument) -> Markup {
+fn adaptive_text(adaptive: &AdaptiveDocument) -> Markup {
+    html! {
+        (format!("{:.1}", adaptive.limit)) span.quiet { @if adaptive.fixed { " as set" } @else { " as learned" } }
+        @if let Some(at) = &adaptive.cut_at { ", last cut " (time(at)) }
+        @if let Some(reason) = &adaptive.cut_reason { ": " (visible(reason)) }
+    }
+}
+
+pub(super) fn circuit_text(circuit: &CircuitDocument) -> Markup {
     html! {
         (circuit.state) " by " (visible(circuit.by.as_deref().unwrap_or("an operator"))) " since " (time(&circuit.since))
         @if let Some(reason) = &circuit.reason { ": " (visible(reason)) }

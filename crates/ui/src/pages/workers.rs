@@ -245,6 +245,10 @@ pub(super) fn reasons(status: &TypeStatus) -> Markup {
     html! {
         @if let Some(error) = &status.stopped { span.error { (prose(&first_line(error, 120))) } }
         @if let Some(error) = &status.circuit { (label("attention", "‖\u{fe0e} circuit open")) " " (prose(&first_line(error, 120))) }
+        @if status.open_hosts > 0 {
+            (label("attention", "‖\u{fe0e} hosts open")) " " (status.open_hosts)
+            @if let Some(open) = status.hosts.first() { ", " (first_line(&open.host, 120)) " " (prose(&first_line(&open.reason, 120))) }
+        }
         @if let Some(example) = &status.misplaced_keys { (label("attention", "misplaced keys")) " " (first_line(example, 120)) }
         @if let Some(excess) = status.capacity.as_ref().and_then(|capacity| capacity.excess(status.slots)) {
             (label("attention", "slots")) " " (excess)

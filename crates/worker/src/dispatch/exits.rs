@@ -377,6 +377,10 @@ impl LeavingTask {
                 let failure = self.failure(&failure.kind, failure.message.clone());
                 let waits = waits.map_or(0, |waits| waits.number);
                 let mut event = self.event(reporter, Payload::Retrying { failure, due_ms: None, record: None, waits });
+                if let Self::Queued(in_flight) = self {
+                    // A wait without an attempt counts those before it, as a wait of an attempt does.
+                    event.attempt = in_flight.progress.attempts + 1;
+                }
                 let wait_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
                 event.payload.set_due(event.at_ms.saturating_add(wait_ms));
                 event
