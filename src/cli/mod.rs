@@ -39,6 +39,7 @@ mod listener;
 mod log;
 mod metrics;
 mod offsets;
+mod outbox;
 mod output;
 mod params;
 mod rebuild;
@@ -103,6 +104,8 @@ enum Verb {
     Api(serve::ApiArgs),
     /// Run a worker, a tracker and the API in this process, and create the topics: for a small site
     All(serve::AllArgs),
+    /// Publish tasks that were submitted in transactions of Postgres, or print the schema for it
+    Outbox(outbox::OutboxArgs),
     /// Create and update the fleet's topics
     #[command(subcommand)]
     Topics(topics::TopicsVerb),
@@ -232,6 +235,7 @@ fn runtime(verb: &Verb) -> Result<tokio::runtime::Runtime, Failure> {
         | Verb::Tracker(_)
         | Verb::Api(_)
         | Verb::All(_)
+        | Verb::Outbox(_)
         | Verb::Rebuild(_)
         | Verb::Bench(_) => tokio::runtime::Builder::new_multi_thread(),
         _ => tokio::runtime::Builder::new_current_thread(),
@@ -286,6 +290,7 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Tracker(args) => serve::tracker(args, globals, registry).await,
         Verb::Api(args) => serve::api(args, globals, registry).await,
         Verb::All(args) => serve::all(args, globals, registry).await,
+        Verb::Outbox(args) => outbox::outbox(args, globals, registry).await,
         Verb::Bench(verb) => bench::bench(verb, globals).await,
         Verb::Topics(verb) => topics::topics(verb, globals, registry).await,
         Verb::Reload => request_reload::reload(),

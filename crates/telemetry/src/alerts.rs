@@ -190,6 +190,18 @@ pub const ALERTS: &[Alert] = &[
         "Recurring schedules missed {{ $value }} times in the last 15 minutes.",
     ),
     page(
+        "KafleetOutboxStuck",
+        "1m",
+        "max(kafleet_outbox_oldest_seconds) > 60",
+        "The oldest row of the outbox is {{ $value | humanizeDuration }} old: submitted tasks are not published.",
+    ),
+    warning(
+        "KafleetOutboxFenced",
+        "0m",
+        "sum(increase(kafleet_outbox_fenced_total[15m])) > 2",
+        "Relays have taken the outbox from each other {{ $value }} times in the last 15 minutes.",
+    ),
+    page(
         "KafleetApiErrors",
         "5m",
         r#"(sum(increase(kafleet_http_requests_total{status=~"5.."}[5m])) / sum(increase(kafleet_http_requests_total[5m])) > 0.02) and (sum(increase(kafleet_http_requests_total[5m])) >= 20)"#,

@@ -291,6 +291,26 @@ const ROWS: &[(&str, &[Panel])] = &[
         ],
     ),
     (
+        "Outbox",
+        &[
+            panel(
+                "Rows",
+                "short",
+                &[
+                    ("max(kafleet_outbox_rows)", "not published"),
+                    ("sum(increase(kafleet_outbox_dead_total[$__rate_interval]))", "no valid tasks"),
+                    ("sum(increase(kafleet_outbox_fenced_total[$__rate_interval]))", "losses to another relay"),
+                ],
+            ),
+            panel(
+                "Published rows",
+                "reqps",
+                &[("sum(rate(kafleet_outbox_published_total[$__rate_interval]))", "published")],
+            ),
+            panel("Age of the oldest row", "s", &[("max(kafleet_outbox_oldest_seconds)", "oldest")]),
+        ],
+    ),
+    (
         "API",
         &[
             panel(

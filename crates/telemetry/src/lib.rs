@@ -53,6 +53,7 @@ pub struct Metrics {
     pub worker: WorkerMetrics,
     pub tracker: TrackerMetrics,
     pub schedules: ScheduleMetrics,
+    pub outbox: OutboxMetrics,
     pub apps: AppMetrics,
     pub http: HttpMetrics,
     pub traces: TraceMetrics,
@@ -155,6 +156,16 @@ pub struct ScheduleMetrics {
     pub count: IntGaugeVec,
 }
 
+/// Metrics of the relay of an outbox. They have no labels, and no value in other roles.
+#[derive(Clone)]
+pub struct OutboxMetrics {
+    pub rows: IntGaugeVec,
+    pub oldest_seconds: GaugeVec,
+    pub published: IntCounterVec,
+    pub dead: IntCounterVec,
+    pub fenced: IntCounterVec,
+}
+
 /// Metrics of the API.
 #[derive(Clone)]
 pub struct HttpMetrics {
@@ -231,6 +242,7 @@ impl Metrics {
             worker: WorkerMetrics::new(&new)?,
             tracker: TrackerMetrics::new(&new)?,
             schedules: ScheduleMetrics::new(&new)?,
+            outbox: OutboxMetrics::new(&new)?,
             apps: AppMetrics::new(&new)?,
             http: HttpMetrics::new(&new)?,
             traces: TraceMetrics::new(&new)?,
@@ -238,7 +250,7 @@ impl Metrics {
         })
     }
 
-    /// Registers a role of this process: `worker`, `tracker` or `api`.
+    /// Registers a role of this process: `worker`, `tracker`, `api` or `outbox`.
     pub fn set_role(&self, role: &str) {
         self.process_info.with_label_values(&[role, env!("CARGO_PKG_VERSION")]).set(1);
     }
@@ -344,6 +356,19 @@ impl WorkerMetrics {
                 "Records whose keys belong into other partitions, of types with order or a rate by key.",
                 &["type"],
             )?,
+        })
+    }
+}
+
+impl OutboxMetrics {
+    fn new(new: &Registrar) -> Result<Self, prometheus::Error> {
+        let oldest = Opts::new("kafleet_outbox_oldest_seconds", "Age of the oldest row of the outbox.");
+        Ok(Self {
+            rows: new.gauge("kafleet_outbox_rows", "Rows of the outbox that are not published.", &[])?,
+            oldest_seconds: new.register(GaugeVec::new(oldest, &[])?)?,
+            published: new.counter("kafleet_outbox_published_total", "Rows of the outbox that became tasks.", &[])?,
+            dead: new.counter("kafleet_outbox_dead_total", "Rows of the outbox that are no valid tasks.", &[])?,
+            fenced: new.counter("kafleet_outbox_fenced_total", "Losses of the outbox to another relay.", &[])?,
         })
     }
 }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from . import outbox
 from .foreign import Unpiped
 from .outcomes import Duration, milliseconds
 from .settings import Limits, Policy
@@ -91,6 +92,14 @@ class Call(Unpiped, Generic[R]):
         """Creates the task and returns its handle. Raises `ApiError`."""
         client = self.target.app.client
         return await client.arun(client.create(self))
+
+    def submit_in(self, tx: Any) -> Handle[R]:
+        """Creates the task with a transaction of a database: see `Submittable.submit_in`."""
+        return self.target.handle(outbox.insert(tx, self))
+
+    async def asubmit_in(self, tx: Any) -> Handle[R]:
+        """Creates the task with a transaction of an asynchronous driver: see `Submittable.submit_in`."""
+        return self.target.handle(await outbox.ainsert(tx, self))
 
     def _calls(self) -> Sequence[Call[Any]]:
         return (self,)

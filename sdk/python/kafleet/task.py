@@ -118,6 +118,19 @@ class Submittable(foreign.Named, Generic[P, R]):
         """Creates a task and returns its handle. Raises `ApiError`."""
         return await self.call(*args, **kwargs).asubmit()
 
+    def submit_in(self, tx: Any, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Creates a task if and when the transaction commits, and returns its handle.
+
+        `tx`: the alias of a Django database or its connection, a session or a connection of SQLAlchemy, a connection or a
+        cursor of psycopg or another driver for Postgres or MySQL. It inserts a row into the outbox, which the role `kafleet
+        outbox` publishes.
+        """
+        return self.call(*args, **kwargs).submit_in(tx)
+
+    async def asubmit_in(self, tx: Any, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Creates a task as `submit_in`, in a transaction of asyncpg, or asynchronous psycopg or SQLAlchemy."""
+        return await self.call(*args, **kwargs).asubmit_in(tx)
+
     def handle(self, id: str) -> Handle[R]:
         """Returns the handle of an existing task of this type."""
         from .handle import Handle

@@ -12,6 +12,7 @@ import { type CallOptions, declaredPolicy, type ErrorClass, type Numbers } from 
 import type { Scope, SplitPolicy, SubmitOptions } from "./options.ts";
 import { decode, encode, unsuitable } from "./json.ts";
 import { withoutJsonSchema } from "./json_types.ts";
+import { insert, type Transaction } from "./outbox.ts";
 import { jsonSchema, Mismatch, mismatchOf, type Schema, signature, UNDECIDED, validated } from "./schema.ts";
 import { attempted, callerOf, messageOf, textOf } from "./shown.ts";
 import { type Forms, formsOf, isFormOf, type Upstream } from "./upstream.ts";
@@ -119,6 +120,14 @@ export abstract class Target<P, R, C = P, T = never> {
   /** Creates a task. Rejects with an `ApiError`. */
   submit(...[params, options]: Arguments<P, SubmitOptions>): Promise<Handle<R>> {
     return this.app.client.create(new Call(this, params, options));
+  }
+
+  /**
+   * Creates a task if and when a transaction commits, and returns its handle. `tx`: a client of node-postgres in a transaction, or
+   * anything with its `query`. It inserts a row into the outbox, which the role `kafleet outbox` publishes.
+   */
+  async submitIn(tx: Transaction, ...[params, options]: Arguments<P, SubmitOptions>): Promise<Handle<R>> {
+    return this.handle(await insert(tx, new Call<R>(this, params, options), "postgres"));
   }
 
   /** Creates a task and waits for its result. Rejects with an `ApiError`, a `TaskFailed`, or `TimedOut`. */

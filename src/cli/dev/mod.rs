@@ -144,7 +144,7 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
 fn options(listen: Option<String>, is_once: bool, app: Option<TargetApp>) -> SetupOptions {
     // With --once only the sample task uses the API, so its port does not matter.
     let api_listen = listen.or_else(|| is_once.then(|| "127.0.0.1:0".to_owned()));
-    SetupOptions { api_listen, unused: &["kafka", "redis", "ops"], app, ..SetupOptions::default() }
+    SetupOptions { api_listen, unused: &["kafka", "redis", "outbox", "ops"], app, ..SetupOptions::default() }
 }
 
 /// Log filter. Failures of the demo's tasks are intended; those of others have lines of their own.

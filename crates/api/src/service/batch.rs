@@ -109,7 +109,7 @@ struct BatchRun {
 
 async fn check(api: &Api, task: &TaskSpec) -> Result<(), ApiError> {
     check_no_group(task)?;
-    api.writes.check_types(task).await
+    api.writes.checks.check_types(task).await
 }
 
 impl BatchRun {
@@ -123,7 +123,7 @@ impl BatchRun {
         };
         let now_ms = now_ms();
         for (index, item) in items.into_iter().enumerate() {
-            let task = match item.and_then(|input| api.writes.validate(input, now_ms, trace)) {
+            let task = match item.and_then(|input| api.writes.checks.validate(input, now_ms, trace)) {
                 Ok(task) => match check(api, &task).await {
                     Ok(()) => Ok(task),
                     Err(error) => Err((Some(task.id), error)),

@@ -41,9 +41,9 @@ pub async fn create(
 /// Task of a request, which belongs to the present run of its parent.
 pub(crate) async fn task_of(api: &Api, input: CreateTask, trace: Option<&Trace>) -> Result<TaskSpec, ApiError> {
     let writes = &api.writes;
-    let mut task = writes.validate(input, now_ms(), trace)?;
+    let mut task = writes.checks.validate(input, now_ms(), trace)?;
     check_no_group(&task)?;
-    writes.check_types(&task).await?;
+    writes.checks.check_types(&task).await?;
     if let Some(parent) = task.id.parent_id() {
         let parent = writes.find_parent(&parent).await?;
         (task.asof, task.run) = (parent.asof(), parent.record.run);

@@ -22,6 +22,7 @@ use super::http::problem::ApiError;
 use super::read::reads::Reads;
 use lease::Leases;
 use types::TypeCatalog;
+use validate::SubmissionChecks;
 
 pub(crate) mod declared;
 pub(crate) mod idempotency;
@@ -38,6 +39,7 @@ pub type BatchProducer = Arc<Mutex<Option<Box<dyn TransactionalProducer>>>>;
 pub(crate) struct Writes {
     pub reads: Reads,
     pub types: Arc<TypeCatalog>,
+    pub checks: SubmissionChecks,
     pub publisher: Publisher,
     pub leases: Leases,
     pub producer: BatchProducer,

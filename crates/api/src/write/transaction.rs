@@ -80,8 +80,8 @@ impl Writes {
             // Siblings of a batch are in its order.
             item.policy.rules.index.get_or_insert(before.len() as u32);
         }
-        let mut task = self.validate(item, now_ms, trace)?;
-        self.check_types(&task).await?;
+        let mut task = self.checks.validate(item, now_ms, trace)?;
+        self.checks.check_types(&task).await?;
         if let Some(first) = before.first().filter(|first| first.id.root() != task.id.root()) {
             let reason = format!("`{}` is not in the tree of `{}`", task.id, first.id.root());
             return Err(ApiError::new(Code::MultipleTrees, reason).hint("send one batch per tree, or omit `atomic`"));
