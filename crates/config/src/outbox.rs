@@ -11,7 +11,7 @@ use super::shape::{UnlocatedProblem, bad_value};
 #[serde(default, deny_unknown_fields)]
 pub struct OutboxConfig {
     /// URL of the Postgres database with the outbox: `postgres://user:password@host:5432/database?sslmode=require`. Only
-    /// `kafleet outbox` connects to it.
+    /// `kafleet outbox` and `kafleet doctor` connect to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub postgres: Option<String>,
 }

@@ -2,4 +2,5 @@
 
 mod conformance;
 mod relay;
+mod services;
 mod tables;

@@ -26,9 +26,18 @@ use crate::table::OutboxTable;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(60);
 const PARTITIONS: u32 = 2;
+/// Times with which a test sees many sessions.
+const TIMES: RelayTimes = RelayTimes {
+    lease: Duration::from_millis(150),
+    renewal: Duration::from_millis(20),
+    standby: Duration::from_millis(10),
+    pause: (Duration::from_millis(1), Duration::from_millis(5)),
+    poll: (Duration::from_millis(1), Duration::from_millis(4)),
+    transaction: CALL_DEADLINE,
+};
 
 /// Accepts all types except `invalid`.
-struct AnyType;
+pub(super) struct AnyType;
 
 #[async_trait]
 impl RowChecks for AnyType {
@@ -102,14 +111,7 @@ impl Fixture {
             health: health.clone(),
             shutdown: shutdown.clone(),
             holder: holder.to_owned(),
-            times: RelayTimes {
-                lease: Duration::from_millis(150),
-                renewal: Duration::from_millis(20),
-                standby: Duration::from_millis(10),
-                pause: (Duration::from_millis(1), Duration::from_millis(5)),
-                poll: (Duration::from_millis(1), Duration::from_millis(4)),
-                transaction: CALL_DEADLINE,
-            },
+            times: TIMES,
         };
         RunningRelay { shutdown, health, handle: tokio::spawn(relay.run()) }
     }
@@ -157,13 +159,17 @@ impl Fixture {
     /// Asserts that each of the ids, and no other, has exactly one task record and one `submitted` event.
     fn assert_published_once(&self, ids: &BTreeSet<String>) {
         for found in [self.published(), self.submitted()] {
-            let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-            found.iter().for_each(|id| *counts.entry(id).or_default() += 1);
-            let lost: Vec<_> = ids.iter().filter(|id| !counts.contains_key(id.as_str())).collect();
-            let wrong: Vec<_> = counts.iter().filter(|(id, n)| **n != 1 || !ids.contains(**id)).collect();
-            assert!(lost.is_empty() && wrong.is_empty(), "lost: {lost:?}, repeated or not committed: {wrong:?}");
+            assert_each_once(ids, &found);
         }
     }
+}
+
+pub(super) fn assert_each_once(ids: &BTreeSet<String>, found: &[String]) {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    found.iter().for_each(|id| *counts.entry(id).or_default() += 1);
+    let lost: Vec<_> = ids.iter().filter(|id| !counts.contains_key(id.as_str())).collect();
+    let wrong: Vec<_> = counts.iter().filter(|(id, n)| **n != 1 || !ids.contains(**id)).collect();
+    assert!(lost.is_empty() && wrong.is_empty(), "lost: {lost:?}, repeated or not committed: {wrong:?}");
 }
 
 fn set(ids: &[&str]) -> BTreeSet<String> {

@@ -60,6 +60,17 @@ impl TestedTransaction for MemoryTransaction {
     }
 }
 
+/// URL of the test Postgres, or `None` with a skipped test.
+fn server() -> Option<String> {
+    services::address("KAFLEET_TEST_POSTGRES").filter(|server| {
+        let is_left_out = server == "none";
+        if is_left_out {
+            services::skip("KAFLEET_TEST_POSTGRES is none");
+        }
+        !is_left_out
+    })
+}
+
 /// Outbox in a schema of its own, which is dropped by the next run of the test.
 pub(super) struct InPostgres {
     url: String,
@@ -69,7 +80,7 @@ pub(super) struct InPostgres {
 impl InPostgres {
     /// Creates the outbox. `None` with a skipped test where no Postgres is configured.
     pub(super) async fn create(schema: &str) -> Option<Self> {
-        let server = services::address("KAFLEET_TEST_POSTGRES").filter(|server| server != "none")?;
+        let server = server()?;
         PostgresOutbox::new(&server).unwrap().execute(&format!("DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}")).await.unwrap();
         let separator = if server.contains('?') { '&' } else { '?' };
         let url = format!("{server}{separator}options=-csearch_path%3D{schema}");
@@ -78,6 +89,20 @@ impl InPostgres {
         table.execute(&postgres_schema(false)).await.unwrap();
         table.execute(&postgres_schema(true)).await.unwrap();
         Some(Self { url, table })
+    }
+
+    /// Ends the connections of all relays of this outbox, as a crash of the database does.
+    pub(super) async fn kill_connections(&self) {
+        let (client, connection) = tokio_postgres::connect(&self.url, tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'kafleet-outbox' \
+                    AND query LIKE '%kafleet_outbox%'";
+        client.batch_execute(kill).await.unwrap();
+    }
+
+    /// Returns whether the outbox has no rows.
+    pub(super) async fn is_empty(&self) -> bool {
+        self.table.stats().await.is_ok_and(|stats| stats.rows == 0)
     }
 }
 
