@@ -56,6 +56,7 @@ pub mod statistics;
 pub mod task;
 #[doc(hidden)]
 pub mod trace;
+pub mod unique;
 pub mod units;
 #[doc(hidden)]
 pub mod worker_status;

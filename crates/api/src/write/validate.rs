@@ -69,6 +69,7 @@ impl Writes {
         task.trace = trace.cloned().map(Box::new);
         task.has_generated_id = input.id.is_none();
         task.is_group = input.state.is_some();
+        self.make_unique(&mut task)?;
         task.index_params(&self.types.index(&task.task_type));
         Ok(task)
     }

@@ -78,6 +78,19 @@ fn expire_with(
     cause: Cause<'_>,
     change: fn(&mut Records, &TaskId, LogPosition),
 ) -> ExpiryOutcome {
+    let was_open = records.is_root_open(cause.id);
+    let outcome = expire_task(records, cause, change);
+    if let Some(tag) = cause.id.tag() {
+        records.follow_root(tag, was_open, cause);
+    }
+    outcome
+}
+
+fn expire_task(
+    records: &mut Records,
+    cause: Cause<'_>,
+    change: fn(&mut Records, &TaskId, LogPosition),
+) -> ExpiryOutcome {
     let Cause { id, position, .. } = cause;
     let Some(task) = records.task(id.as_str()) else { return ExpiryOutcome::Not };
     let (before, counted_before) = (Some(rollup_input(id, task)), tally::CountedState::of(task));

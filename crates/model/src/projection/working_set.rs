@@ -1,5 +1,7 @@
 //! Records that a batch of events needs, and their projection.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,6 +15,7 @@ use crate::retention::Lifetimes;
 use crate::statistics::Statistics;
 use crate::task::MAX_RUN;
 use crate::task::id::TaskId;
+use crate::unique::AskVerdict;
 
 /// Maximum size of the records cached between two batches, in bytes as stored. Results may be large.
 const MAX_CACHE_BYTES: usize = 8 << 20;
@@ -52,6 +55,11 @@ impl WorkingSet {
         std::mem::take(&mut self.records.id_conflicts)
     }
 
+    /// Takes the verdicts about asks of unique tasks, with their types.
+    pub fn take_verdicts(&mut self) -> Vec<(Arc<str>, AskVerdict)> {
+        std::mem::take(&mut self.records.verdicts)
+    }
+
     pub fn load(&mut self, id: TaskId, task: Option<TaskRecord>) {
         if let Some(task) = task.as_ref().filter(|task| task.has_continuations()) {
             task.continuation_ids(&id, &mut self.records.missing);
@@ -78,6 +86,7 @@ impl WorkingSet {
     /// Shrinks the cache to at most `limit` records by dropping those not used since the last call. Ancestors of a
     /// record that stays are kept. Drops all if they have more than [`MAX_CACHE_BYTES`]. Call between batches only.
     pub fn shrink(&mut self, limit: usize) {
+        self.records.keys.unload();
         if self.records.entries.values().map(|entry| entry.bytes).sum::<usize>() > MAX_CACHE_BYTES {
             self.records.entries.clear();
             return;
@@ -127,13 +136,17 @@ impl WorkingSet {
         }
         if event.kind().is_partition_wide() {
             self.take_settings(event);
+            self.clear_key(event, position);
             return Ok(Verdict::Applied);
         }
         if event.run > MAX_RUN || event.payload.new_run().is_some_and(|run| run > MAX_RUN) {
             return Ok(Verdict::NoRecord);
         }
         let cause = Cause { id: &event.id, at_ms: event.at_ms, position, ages: &self.ages };
-        self.records.fold(event, cause)
+        match event.id.tag() {
+            None => self.records.fold(event, cause),
+            Some(tag) => self.records.fold_of_key(tag, event, cause),
+        }
     }
 
     /// Applies new lifetimes to everything after this event.
