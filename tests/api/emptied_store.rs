@@ -96,6 +96,8 @@ fn requests_about_types() -> Vec<Case> {
         ("GET", "/v1/views/{name}", "", none(), Other),
         ("PUT", "/v1/views/{name}", "", json!({"q": "state:failed"}), Other),
         ("DELETE", "/v1/views/{name}", "", none(), Other),
+        ("GET", "/v1/unique/{type}/{key}", "", none(), Refused),
+        ("DELETE", "/v1/unique/{type}/{key}", "", none(), Refused),
         ("GET", "/v1/schedules", "", none(), Other),
         ("POST", "/v1/schedules", "", json!({"id": "new", "spec": yearly.clone()}), Other),
         ("DELETE", "/v1/schedules/{id}", "", none(), Other),
