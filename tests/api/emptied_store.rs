@@ -209,7 +209,7 @@ async fn no_route_answers_from_an_emptied_store() {
     let mut faults = Vec::new();
     for base in [&fleet.base, &later] {
         let sent = table.iter().map(|(method, path, query, body, expected)| {
-            let path = path.replace("{letter}", &letter).replace("{type}", "echo");
+            let path = path.replace("{letter}", &letter).replace("{type}", "echo").replace("{key}", "k");
             let id = if path.contains("schedules") { "s" } else { "t0" };
             let path = format!("{}{query}", path.replace("{id}", id).replace("{name}", "n"));
             let request = request(&fleet, base, (*method, path.as_str()), body);

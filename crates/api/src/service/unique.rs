@@ -9,6 +9,7 @@ use kafleet_model::units::time::time_text;
 
 use super::context::{Name, RequestContext};
 use crate::http::problem::{ApiError, Code};
+use crate::read::reads::Reads;
 use crate::write::validate::bad_field;
 
 /// Returns the tasks that stand for a key.
@@ -18,8 +19,21 @@ pub async fn read(
     Name(key): Name,
 ) -> Result<UniqueKeyDocument, ApiError> {
     let tag = tag_of_path(&task_type, &key)?;
-    let state = api.reads.unique_key(&tag).await?.ok_or_else(|| unknown(&task_type, &key))?;
+    let state = find_key(&api.reads, &tag).await?.ok_or_else(|| unknown(&task_type, &key))?;
     Ok(document(task_type, key, tag, &state))
+}
+
+/// Reads the state of a key. Fails if the projection lags and has none, because the key may exist nevertheless.
+async fn find_key(reads: &Reads, tag: &str) -> Result<Option<KeyState>, ApiError> {
+    match reads.unique_key(tag).await {
+        Ok(Some(state)) => return Ok(Some(state)),
+        Err(error) if !error.is(Code::NotVisibleYet) => return Err(error),
+        Ok(None) | Err(_) => {}
+    }
+    match reads.lag_at_end(reads.topology.partition_of_key(tag)).await? {
+        Some(lag) => Err(lag),
+        None => reads.unique_key(tag).await,
+    }
 }
 
 /// Forgets a key. Its open task goes on without it, and a kept one starts.
@@ -30,7 +44,7 @@ pub async fn clear(
 ) -> Result<UniqueKeyDocument, ApiError> {
     let tag = tag_of_path(&task_type, &key)?;
     let api = &context.api;
-    let state = api.reads.unique_key(&tag).await?.ok_or_else(|| unknown(&task_type, &key))?;
+    let state = find_key(&api.reads, &tag).await?.ok_or_else(|| unknown(&task_type, &key))?;
     let position = api.writes.publish_event(context.operation(CLEAR_ACTION, &tag, None)).await?;
     api.reads.wait_for_position(Some(position)).await?;
     Ok(document(task_type, key, tag, &state))
