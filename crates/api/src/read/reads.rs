@@ -119,17 +119,6 @@ impl Reads {
         Ok(attachment)
     }
 
-    /// Reads the state of a key of unique tasks. Fails if there is none and the store does not cover the partition.
-    pub(crate) async fn unique_key(&self, tag: &str) -> Result<Option<KeyState>, ApiError> {
-        let partition = self.topology.partition_of_key(tag);
-        let keys = stored(self.store.unique_keys(partition, &[tag.to_owned()])).await?;
-        let key = keys.into_iter().next().flatten();
-        if key.is_none() {
-            self.check_covered(Some(partition)).await?;
-        }
-        Ok(key)
-    }
-
     /// Reads the audit log of a partition, newest request first.
     pub(crate) async fn requests(&self, partition: u32, limit: usize) -> Result<Vec<AuditEntry>, ApiError> {
         stored(self.store.requests(partition, limit)).await
@@ -168,6 +157,17 @@ impl Reads {
         }
         Ok(counts)
     }
+}
+
+/// Reads the state of a key of unique tasks. Fails if there is none and the store does not cover the partition.
+pub(crate) async fn unique_key(reads: &Reads, tag: &str) -> Result<Option<KeyState>, ApiError> {
+    let partition = reads.topology.partition_of_key(tag);
+    let keys = stored(reads.store.unique_keys(partition, &[tag.to_owned()])).await?;
+    let key = keys.into_iter().next().flatten();
+    if key.is_none() {
+        reads.check_covered(Some(partition)).await?;
+    }
+    Ok(key)
 }
 
 /// Reads records of a partition, and decides whether the store covers it.

@@ -9,7 +9,7 @@ use kafleet_model::units::time::time_text;
 
 use super::context::{Name, RequestContext};
 use crate::http::problem::{ApiError, Code};
-use crate::read::reads::Reads;
+use crate::read::reads::{Reads, unique_key};
 use crate::write::validate::bad_field;
 
 /// Returns the tasks that stand for a key.
@@ -25,14 +25,14 @@ pub async fn read(
 
 /// Reads the state of a key. Fails if the projection lags and has none, because the key may exist nevertheless.
 async fn find_key(reads: &Reads, tag: &str) -> Result<Option<KeyState>, ApiError> {
-    match reads.unique_key(tag).await {
+    match unique_key(reads, tag).await {
         Ok(Some(state)) => return Ok(Some(state)),
         Err(error) if !error.is(Code::NotVisibleYet) => return Err(error),
         Ok(None) | Err(_) => {}
     }
     match reads.lag_at_end(reads.topology.partition_of_key(tag)).await? {
         Some(lag) => Err(lag),
-        None => reads.unique_key(tag).await,
+        None => unique_key(reads, tag).await,
     }
 }
 

@@ -13,6 +13,7 @@ use kafleet_model::task::{Position, TaskSpec};
 use kafleet_model::unique::field::MAX_UNIQUE_PARAMS_BYTES;
 use kafleet_model::unique::id::{ask_id, tag};
 use kafleet_model::unique::{AskVerdict, UniqueRule};
+use kafleet_model::units::duration::Millis;
 use kafleet_runtime::now_ms;
 
 use super::Writes;
@@ -20,6 +21,7 @@ use super::idempotency::SubmittedTask;
 use super::validate::{bad_field, of_flaw};
 use crate::http::problem::{ApiError, Code};
 use crate::read::consistency::ReachedOffset;
+use crate::read::reads::{Reads, unique_key};
 
 /// Maximum wait for the decision about an ask: a tracker that takes over a partition needs some seconds.
 const DECISION_DEADLINE: Duration = Duration::from_secs(10);
@@ -72,7 +74,7 @@ impl Writes {
         };
         let rule = own.unwrap_or_default().complete(key.clone(), setting.as_ref());
         rule.check_complete().map_err(|error| bad_field("unique", error))?;
-        self.check_unique(task, &rule)?;
+        check_unique(task, &rule, self.types.max_tree_age)?;
         task.policy.get_or_insert_default().unique = Some(rule);
         let tag = tag(&task.task_type, &key);
         if task.id.tag() != Some(&tag) {
@@ -82,71 +84,68 @@ impl Writes {
         task.policy.as_deref().map_or(Ok(()), |policy| check_then(&task.id, policy)).map_err(of_flaw)
     }
 
-    fn check_unique(&self, task: &TaskSpec, rule: &UniqueRule) -> Result<(), ApiError> {
-        if task.policy.as_ref().is_some_and(|policy| policy.not_before_ms.is_some()) {
-            let reason = "a unique task has no start time of its own".to_owned();
-            return Err(bad_field("delay", reason).hint("omit `delay` and `at`, or use the mode `debounce`"));
-        }
-        let bytes = task.params.text().len();
-        if bytes > MAX_UNIQUE_PARAMS_BYTES {
-            let reason =
-                format!("the params of a unique task have {bytes} bytes; the maximum is {MAX_UNIQUE_PARAMS_BYTES}");
-            let hint = "store the data elsewhere and pass a link";
-            return Err(ApiError::new(Code::TooLarge, reason).pointer("/params").hint(hint));
-        }
-        let (longest, furthest) = (rule.longest(), self.types.max_tree_age);
-        if longest > furthest {
-            let reason = format!("`{longest}` is longer than a tree may stay open, {furthest}");
-            return Err(bad_field("unique", reason));
-        }
-        Ok(())
-    }
-
     /// Asks for a unique task, and returns the task that stands for its key.
     pub(super) async fn ask(&self, task: TaskSpec) -> Result<SubmittedTask, ApiError> {
         if !task.has_generated_id
-            && let Some(decided) = self.decided(&task.id, None).await?
+            && let Some(decided) = decided(&self.reads, &task.id, None).await?
         {
             return Ok(decided);
         }
         let published = self.publisher.publish(task.clone(), now_ms()).await;
         let PublishedTask { position, .. } = published.map_err(|error| self.publish_error(&task, error))?;
-        let partition = self.topology().partition_of(&task.id);
+        let partition = self.publisher.topology.partition_of(&task.id);
         let reached = self.reads.wait_until_projected(partition, position.offset + 1, DECISION_DEADLINE).await;
         match reached {
             Ok(ReachedOffset::Yes) => {}
             Ok(ReachedOffset::Not(_)) => return Err(not_decided(&task.id, position)),
             Err(error) => return Err(error.existing(&task.id)),
         }
-        self.decided(&task.id, Some(position)).await?.ok_or_else(|| not_decided(&task.id, position))
+        decided(&self.reads, &task.id, Some(position)).await?.ok_or_else(|| not_decided(&task.id, position))
     }
+}
 
-    fn topology(&self) -> &kafleet_config::Topology {
-        &self.publisher.topology
+/// Checks what concerns unique tasks alone.
+fn check_unique(task: &TaskSpec, rule: &UniqueRule, furthest: Millis) -> Result<(), ApiError> {
+    if task.policy.as_ref().is_some_and(|policy| policy.not_before_ms.is_some()) {
+        let reason = "a unique task has no start time of its own".to_owned();
+        return Err(bad_field("delay", reason).hint("omit `delay` and `at`, or use the mode `debounce`"));
     }
+    let bytes = task.params.text().len();
+    if bytes > MAX_UNIQUE_PARAMS_BYTES {
+        let reason =
+            format!("the params of a unique task have {bytes} bytes; the maximum is {MAX_UNIQUE_PARAMS_BYTES}");
+        let hint = "store the data elsewhere and pass a link";
+        return Err(ApiError::new(Code::TooLarge, reason).pointer("/params").hint(hint));
+    }
+    let longest = rule.longest();
+    if longest > furthest {
+        let reason = format!("`{longest}` is longer than a tree may stay open, {furthest}");
+        return Err(bad_field("unique", reason));
+    }
+    Ok(())
+}
 
-    /// Returns the task that stands for an ask, once it is decided. `position`: of the ask, if it is projected.
-    async fn decided(&self, ask: &TaskId, position: Option<Position>) -> Result<Option<SubmittedTask>, ApiError> {
-        let Some(tag) = ask.tag() else { return Ok(None) };
-        let key = self.reads.unique_key(tag).await?;
-        let answer = key.as_ref().and_then(|key| key.answer(ask.as_str()));
-        let (verdict, standing) = match answer {
-            Some(answer) => (answer.verdict, answer.task.to_string()),
-            // The key has forgotten the ask among many newer ones, or was forgotten itself.
-            None => match self.reads.read_covered(ask).await? {
-                Some(task) if task.record.own == State::Scheduled => (AskVerdict::Kept, ask.to_string()),
-                Some(_) => (AskVerdict::Started, ask.to_string()),
-                None => match key.as_ref().and_then(|key| key.standing()).filter(|_| position.is_some()) {
-                    Some(standing) => (AskVerdict::Joined, standing.to_owned()),
-                    None => return Ok(None),
-                },
+/// Returns the task that stands for an ask, once it is decided. `position`: of the ask, if it is projected.
+async fn decided(reads: &Reads, ask: &TaskId, position: Option<Position>) -> Result<Option<SubmittedTask>, ApiError> {
+    let Some(tag) = ask.tag() else { return Ok(None) };
+    let key = unique_key(reads, tag).await?;
+    let answer = key.as_ref().and_then(|key| key.answer(ask.as_str()));
+    let (verdict, standing) = match answer {
+        Some(answer) => (answer.verdict, answer.task.to_string()),
+        // The key has forgotten the ask among many newer ones, or was forgotten itself.
+        None => match reads.read_covered(ask).await? {
+            Some(task) if task.record.own == State::Scheduled => (AskVerdict::Kept, ask.to_string()),
+            Some(_) => (AskVerdict::Started, ask.to_string()),
+            None => match key.as_ref().and_then(|key| key.standing()).filter(|_| position.is_some()) {
+                Some(standing) => (AskVerdict::Joined, standing.to_owned()),
+                None => return Ok(None),
             },
-        };
-        let id = TaskId::parse(&standing).map_err(|error| ApiError::new(Code::BadId, error.to_string()))?;
-        let task = self.reads.find(&id, None).await?;
-        let is_new = verdict != AskVerdict::Joined && position.is_some();
-        Ok(Some(SubmittedTask { task, is_new, verdict: Some(verdict) }))
-    }
+        },
+    };
+    let id = TaskId::parse(&standing).map_err(|error| ApiError::new(Code::BadId, error.to_string()))?;
+    let task = reads.find(&id, None).await?;
+    let is_new = verdict != AskVerdict::Joined && position.is_some();
+    Ok(Some(SubmittedTask { task, is_new, verdict: Some(verdict) }))
 }
 
 fn not_decided(id: &TaskId, position: Position) -> ApiError {

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::records::Records;
 use super::refresh::{refresh, rollup_input};
-use super::{Cause, LogPosition, WorkingSet, continuations, requests, tally};
+use super::{Cause, LogPosition, WorkingSet, continuations, requests, tally, unique};
 use crate::event::{ErrorInfo, Kind};
 use crate::outbox::{CancelRequest, EffectKind, MAX_EFFECTS, OVERDUE, StoredCancel};
 use crate::record::HistoryEntry;
@@ -78,10 +78,10 @@ fn expire_with(
     cause: Cause<'_>,
     change: fn(&mut Records, &TaskId, LogPosition),
 ) -> ExpiryOutcome {
-    let was_open = records.is_root_open(cause.id);
+    let was_open = unique::is_root_open(records, cause.id);
     let outcome = expire_task(records, cause, change);
     if let Some(tag) = cause.id.tag() {
-        records.follow_root(tag, was_open, cause);
+        unique::follow_root(records, tag, was_open, cause);
     }
     outcome
 }

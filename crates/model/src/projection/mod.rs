@@ -22,7 +22,7 @@ use crate::task::id::TaskId;
 pub use diff::IndexedFields;
 pub use expiry::ExpiryOutcome;
 pub use step::CONFLICT;
-pub use unique::CLEAR_ACTION;
+pub use unique::{CLEAR_ACTION, UniqueKeys};
 pub use working_set::WorkingSet;
 
 mod attachments;

@@ -1,7 +1,5 @@
 //! Loaded records of a partition, and their pending changes.
 
-use std::sync::Arc;
-
 use rustc_hash::FxHashMap;
 
 use super::IndexedFields;
@@ -12,7 +10,6 @@ use crate::record::TaskRecord;
 use crate::record::log_line::StoredLine;
 use crate::statistics::Statistics;
 use crate::task::id::TaskId;
-use crate::unique::AskVerdict;
 
 /// Loaded task records with their pending changes and side data.
 #[derive(Default)]
@@ -33,8 +30,6 @@ pub(super) struct Records {
     pub(super) audit: Vec<Vec<u8>>,
     /// Keys of unique tasks.
     pub(super) keys: UniqueKeys,
-    /// Verdicts about asks by type, since they were last taken.
-    pub(super) verdicts: Vec<(Arc<str>, AskVerdict)>,
     /// Second tasks with the id of another, since they were last taken.
     pub(super) id_conflicts: u64,
 }

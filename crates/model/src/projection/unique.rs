@@ -1,24 +1,27 @@
 //! Unique tasks in the projection: decisions about asks, and what starts, ends and removals of trees mean for a key.
 //!
 //! In: events of tasks whose ids have a tag, and the state of that key, which must be loaded with its tasks
-//! ([`WorkingSet::missing_keys`]). An accepted ask becomes a `scheduled` event of its task, with the record; the tracker
+//! ([`UniqueKeys::missing`]). An accepted ask becomes a `scheduled` event of its task, with the record; the tracker
 //! releases it like any other. A kept task has no release timer while another task of its key is open.
 //!
 //! Invariant: a key waits exactly while the roots it names are open. Each change of a root's state therefore passes
-//! [`Records::follow_root`].
+//! [`follow_root`].
+
+use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::deferred_record::DeferredRecord;
 use super::records::Records;
 use super::refresh::refresh;
-use super::{Cause, LogPosition, Verdict, WorkingSet};
+use super::{Cause, LogPosition, Verdict};
 use crate::encode_error::EncodeError;
 use crate::event::{Announcement, Event, Kind, Payload};
 use crate::outbox::{MAX_DEFERRED_BYTES, RecordCopy};
 use crate::record::state::State;
 use crate::record::{Definition, HistoryEntry};
 use crate::task::id::TaskId;
+use crate::unique::AskVerdict;
 use crate::unique::id::{is_of_type, tag_of};
 use crate::unique::state::{Ask, Decision, KeptTask, KeyState};
 
@@ -27,10 +30,14 @@ pub const CLEAR_ACTION: &str = "clear_unique";
 
 /// Loaded keys of unique tasks, and their pending changes.
 #[derive(Default)]
-pub(super) struct UniqueKeys {
+pub struct UniqueKeys {
     entries: FxHashMap<Box<str>, KeyEntry>,
     /// Changed keys in the order of their first change.
     dirty: Vec<Box<str>>,
+    /// Tasks of the keys that were loaded, which must be loaded too.
+    tasks: Vec<TaskId>,
+    /// Verdicts about asks by type, since they were last taken.
+    verdicts: Vec<(Arc<str>, AskVerdict)>,
 }
 
 #[derive(Default)]
@@ -43,6 +50,44 @@ struct KeyEntry {
 }
 
 impl UniqueKeys {
+    /// Tags of the keys that these events need and that are not loaded. Load them before the records, because the tasks
+    /// of a key are among [`missing_records`](super::WorkingSet::missing_records).
+    pub fn missing<'a>(&self, events: impl IntoIterator<Item = &'a Event>) -> Vec<String> {
+        self.unloaded(events.into_iter().filter_map(|event| match &event.payload {
+            Payload::Operated { action, target } => {
+                target.as_deref().filter(|_| action.as_deref() == Some(CLEAR_ACTION))
+            }
+            _ => tag_of(event.id.as_str()),
+        }))
+    }
+
+    /// Tags of the keys of these tasks that are not loaded.
+    pub fn missing_of<'a>(&self, ids: impl IntoIterator<Item = &'a TaskId>) -> Vec<String> {
+        self.unloaded(ids.into_iter().filter_map(TaskId::tag))
+    }
+
+    fn unloaded<'a>(&self, tags: impl Iterator<Item = &'a str>) -> Vec<String> {
+        let mut seen = FxHashSet::default();
+        tags.filter(|tag| !self.entries.contains_key(*tag) && seen.insert(*tag)).map(str::to_owned).collect()
+    }
+
+    /// Loads the state of a key, `None` if the store has none.
+    pub fn load(&mut self, tag: &str, state: Option<KeyState>) {
+        self.tasks.extend(state.iter().flat_map(KeyState::tasks).filter_map(|id| TaskId::parse(id).ok()));
+        let entry = KeyEntry { is_stored: state.is_some(), state, is_dirty: false };
+        self.entries.insert(tag.into(), entry);
+    }
+
+    /// Takes the ids of the tasks of the keys that were loaded.
+    pub(super) fn take_tasks(&mut self) -> Vec<TaskId> {
+        std::mem::take(&mut self.tasks)
+    }
+
+    /// Takes the verdicts about asks, with the types of the tasks.
+    pub fn take_verdicts(&mut self) -> Vec<(Arc<str>, AskVerdict)> {
+        std::mem::take(&mut self.verdicts)
+    }
+
     fn state(&self, tag: &str) -> Option<&KeyState> {
         self.entries.get(tag)?.state.as_ref()
     }
@@ -87,278 +132,246 @@ impl UniqueKeys {
     }
 }
 
-impl WorkingSet {
-    /// Tags of the keys that these events need and that are not loaded. Load them before the records, because the tasks
-    /// of a key are among [`WorkingSet::missing_records`].
-    pub fn missing_keys<'a>(&self, events: impl IntoIterator<Item = &'a Event>) -> Vec<String> {
-        let targets = events.into_iter().filter_map(|event| match &event.payload {
-            Payload::Operated { action, target } => {
-                target.as_deref().filter(|_| action.as_deref() == Some(CLEAR_ACTION))
-            }
-            _ => tag_of(event.id.as_str()),
-        });
-        self.unloaded(targets)
+/// Forgets a key at the request of an operator. A kept task starts then.
+pub(super) fn clear_key(records: &mut Records, event: &Event, cause: Cause<'_>) {
+    let Payload::Operated { action: Some(action), target: Some(tag) } = &event.payload else { return };
+    if &**action != CLEAR_ACTION || records.keys.state(tag).is_none() {
+        return;
     }
-
-    /// Tags of the keys of these tasks that are not loaded.
-    pub fn missing_keys_of<'a>(&self, ids: impl IntoIterator<Item = &'a TaskId>) -> Vec<String> {
-        self.unloaded(ids.into_iter().filter_map(TaskId::tag))
-    }
-
-    fn unloaded<'a>(&self, tags: impl Iterator<Item = &'a str>) -> Vec<String> {
-        let mut seen = FxHashSet::default();
-        tags.filter(|tag| !self.records.keys.entries.contains_key(*tag) && seen.insert(*tag))
-            .map(str::to_owned)
-            .collect()
-    }
-
-    /// Loads the state of a key, `None` if the store has none.
-    pub fn load_key(&mut self, tag: &str, state: Option<KeyState>) {
-        let tasks = state.iter().flat_map(KeyState::tasks).filter_map(|id| TaskId::parse(id).ok());
-        self.records.missing.extend(tasks);
-        let entry = KeyEntry { is_stored: state.is_some(), state, is_dirty: false };
-        self.records.keys.entries.insert(tag.into(), entry);
-    }
-
-    /// State of a loaded key.
-    pub fn key(&self, tag: &str) -> Option<&KeyState> {
-        self.records.keys.state(tag)
-    }
-
-    /// Forgets a key at the request of an operator. A kept task starts then.
-    pub(super) fn clear_key(&mut self, event: &Event, position: LogPosition) {
-        let Payload::Operated { action: Some(action), target: Some(tag) } = &event.payload else { return };
-        if &**action != CLEAR_ACTION || self.records.keys.state(tag).is_none() {
-            return;
-        }
-        let cause = Cause { id: &event.id, at_ms: event.at_ms, position, ages: &self.ages };
-        if let Some(kept) = self.records.keys.state_mut(tag).take().and_then(|key| key.kept) {
-            self.records.let_start(&kept, cause);
-        }
+    if let Some(kept) = records.keys.state_mut(tag).take().and_then(|key| key.kept) {
+        let_start(records, &kept, cause);
     }
 }
 
-impl Records {
-    /// Returns true if the root of a task is known and its tree is open.
-    pub(super) fn is_root_open(&self, id: &TaskId) -> bool {
-        self.task(id.root()).is_some_and(|root| !root.state.is_terminal())
-    }
+/// Returns true if the root of a task is known and its tree is open.
+pub(super) fn is_root_open(records: &Records, id: &TaskId) -> bool {
+    records.task(id.root()).is_some_and(|root| !root.state.is_terminal())
+}
 
-    /// Projects an event of a task whose id has a tag.
-    pub(super) fn fold_of_key(&mut self, tag: &str, event: &Event, cause: Cause<'_>) -> Result<Verdict, EncodeError> {
-        let was_open = self.is_root_open(&event.id);
-        let verdict = match &event.payload {
-            Payload::Asked { .. } => return self.ask(tag, event, cause),
-            Payload::Released { ask: Some(ask), .. } => self.release(tag, event, *ask, cause)?,
-            _ => self.fold(event, cause)?,
-        };
-        self.follow_root(tag, was_open, cause);
-        Ok(verdict)
-    }
+/// Projects an event of a task whose id has a tag.
+pub(super) fn fold_of_key(
+    records: &mut Records,
+    tag: &str,
+    event: &Event,
+    cause: Cause<'_>,
+) -> Result<Verdict, EncodeError> {
+    let was_open = is_root_open(records, &event.id);
+    let verdict = match &event.payload {
+        Payload::Asked { .. } => return ask(records, tag, event, cause),
+        Payload::Released { ask: Some(ask), .. } => release(records, tag, event, *ask, cause)?,
+        _ => records.fold(event, cause)?,
+    };
+    follow_root(records, tag, was_open, cause);
+    Ok(verdict)
+}
 
-    /// Decides about an ask, and creates or changes the task that it is accepted as.
-    fn ask(&mut self, tag: &str, event: &Event, cause: Cause<'_>) -> Result<Verdict, EncodeError> {
-        let Payload::Asked { record: Some(record) } = &event.payload else { return Ok(Verdict::NoRecord) };
-        let Some(announcement) = event.task.as_deref() else { return Ok(Verdict::NoRecord) };
-        let rule = announcement.policy.as_ref().and_then(|policy| policy.unique.as_ref());
-        let Some(rule) = rule.filter(|_| event.id.is_root() && is_of_type(tag, &announcement.task_type)) else {
-            return Ok(Verdict::NoRecord);
-        };
-        let is_known = self.task(event.id.as_str()).is_some_and(|task| task.definition.announced);
-        if is_known || (self.keys.state(tag).is_none() && self.is_cut(cause)) {
-            return Ok(Verdict::Ignored);
-        }
-        let LogPosition { offset, log_time_ms } = cause.position;
-        let ask = Ask { id: event.id.as_str(), rule, offset, now_ms: log_time_ms };
-        let key = self.keys.state_mut(tag).get_or_insert_default();
-        let decision = key.ask(&ask);
-        let (waits, held_until_ms) = (key.kept_waits(), key.held_until_ms);
-        let verdict = key.answers.last().filter(|_| decision != Decision::Repeated).map(|answer| answer.verdict);
-        self.verdicts.extend(verdict.map(|verdict| (announcement.task_type.clone(), verdict)));
-        match decision {
-            Decision::Repeated => return Ok(Verdict::Ignored),
-            Decision::Joins => {}
-            Decision::Starts => self.create(event, record, log_time_ms, false, cause)?,
-            Decision::Keeps { due_ms } => self.create(event, record, due_ms, waits, cause)?,
-            Decision::Replaces { kept, due_ms } => {
-                if let Ok(kept) = TaskId::parse(&kept) {
-                    self.replace(&kept, event, (announcement, record), due_ms, cause)?;
-                }
+/// Decides about an ask, and creates or changes the task that it is accepted as.
+fn ask(records: &mut Records, tag: &str, event: &Event, cause: Cause<'_>) -> Result<Verdict, EncodeError> {
+    let Payload::Asked { record: Some(record) } = &event.payload else { return Ok(Verdict::NoRecord) };
+    let Some(announcement) = event.task.as_deref() else { return Ok(Verdict::NoRecord) };
+    let rule = announcement.policy.as_ref().and_then(|policy| policy.unique.as_ref());
+    let Some(rule) = rule.filter(|_| event.id.is_root() && is_of_type(tag, &announcement.task_type)) else {
+        return Ok(Verdict::NoRecord);
+    };
+    let is_known = records.task(event.id.as_str()).is_some_and(|task| task.definition.announced);
+    if is_known || (records.keys.state(tag).is_none() && is_cut(records, cause)) {
+        return Ok(Verdict::Ignored);
+    }
+    let LogPosition { offset, log_time_ms } = cause.position;
+    let ask = Ask { id: event.id.as_str(), rule, offset, now_ms: log_time_ms };
+    let key = records.keys.state_mut(tag).get_or_insert_default();
+    let decision = key.ask(&ask);
+    let (waits, held_until_ms) = (key.kept_waits(), key.held_until_ms);
+    let verdict = key.answers.last().filter(|_| decision != Decision::Repeated).map(|answer| answer.verdict);
+    records.keys.verdicts.extend(verdict.map(|verdict| (announcement.task_type.clone(), verdict)));
+    match decision {
+        Decision::Repeated => return Ok(Verdict::Ignored),
+        Decision::Joins => {}
+        Decision::Starts => create(records, event, record, log_time_ms, false, cause)?,
+        Decision::Keeps { due_ms } => create(records, event, record, due_ms, waits, cause)?,
+        Decision::Replaces { kept, due_ms } => {
+            if let Ok(kept) = TaskId::parse(&kept) {
+                replace(records, &kept, event, (announcement, record), due_ms, cause)?;
             }
         }
-        if decision_starts(self.keys.state(tag), event.id.as_str()) {
-            self.hold(&event.id, held_until_ms);
+    }
+    if decision_starts(records.keys.state(tag), event.id.as_str()) {
+        hold(records, &event.id, held_until_ms);
+    }
+    Ok(Verdict::Applied)
+}
+
+/// Creates the task of an accepted ask, deferred with its record.
+fn create(
+    records: &mut Records,
+    event: &Event,
+    record: &RecordCopy,
+    due_ms: i64,
+    waits_for_key: bool,
+    cause: Cause<'_>,
+) -> Result<(), EncodeError> {
+    let payload = Payload::Scheduled { due_ms: Some(due_ms), record: Some(Box::new(record.clone())) };
+    records.fold(&Event { payload, ..event.clone() }, cause)?;
+    set_waits(records, &event.id, waits_for_key, None);
+    Ok(())
+}
+
+/// Gives the kept task the record and the options of a newer ask.
+fn replace(
+    records: &mut Records,
+    kept: &TaskId,
+    event: &Event,
+    (announcement, record): (&Announcement, &RecordCopy),
+    due_ms: i64,
+    cause: Cause<'_>,
+) -> Result<(), EncodeError> {
+    let bytes = record.encode()?;
+    let room = MAX_DEFERRED_BYTES.saturating_sub(records.deferred_bytes);
+    let Some(task) = records.task_mut(kept).filter(|task| task.own == State::Scheduled) else { return Ok(()) };
+    let before = task.deferral.stored_bytes();
+    task.deferral.record_bytes = bytes.len() as u32;
+    task.deferral.only_in_log = bytes.len() as u64 > room + u64::from(before);
+    let definition = &mut task.definition;
+    definition.record_event_offset = Some(cause.position.offset);
+    set_definition(definition, announcement);
+    task.times.due_ms = Some(due_ms);
+    let (run, message) = (task.run, format!("replaced by `{}`", event.id));
+    let at = (event.at_ms, cause.position.offset);
+    task.history.push(HistoryEntry { by: event.by.clone(), ..HistoryEntry::of_fold(Kind::Asked, run, at, message) });
+    task.folded_to = cause.position.offset + 1;
+    let now = task.deferral.stored_bytes();
+    refresh(task, cause);
+    let change = if now > 0 { DeferredRecord::Put(bytes) } else { DeferredRecord::Drop };
+    if now > 0 || before > 0 {
+        records.record_deferred(kept, change, before, now);
+    }
+    Ok(())
+}
+
+/// Projects the release of a unique task. The record may have been that of an earlier ask than the newest, which is
+/// then kept as a task of its own.
+fn release(
+    records: &mut Records,
+    tag: &str,
+    event: &Event,
+    ask: i64,
+    cause: Cause<'_>,
+) -> Result<Verdict, EncodeError> {
+    let kept = records.keys.state(tag).and_then(|key| key.kept.clone());
+    let kept = kept.filter(|kept| *kept.id == *event.id.as_str());
+    let newest = records
+        .task(event.id.as_str())
+        .map(|task| (task.definition.clone(), task.task_type.clone().unwrap_or_default(), task.deferral.record_bytes));
+    // The announcement is that of the released record, which may differ from the newest one without being a conflict.
+    let verdict = records.fold(&Event { task: None, ..event.clone() }, cause)?;
+    if verdict != Verdict::Applied {
+        return Ok(verdict);
+    }
+    if let Some((task, announcement)) = records.task_mut(&event.id).zip(event.task.as_deref()) {
+        set_definition(&mut task.definition, announcement);
+    }
+    let Some(kept) = kept else { return Ok(verdict) };
+    let now_ms = cause.position.log_time_ms;
+    let Some(key) = records.keys.state_mut(tag) else { return Ok(verdict) };
+    let leaves_newer = key.release(&kept.id, ask, now_ms);
+    let (held_until_ms, newer) = (key.held_until_ms, key.kept.clone().filter(|_| leaves_newer));
+    hold(records, &event.id, held_until_ms);
+    if let Some((newer, (definition, task_type, bytes))) = newer.zip(newest) {
+        keep_newer(records, &newer, event, (definition, task_type, bytes), cause)?;
+    }
+    Ok(verdict)
+}
+
+/// Creates the task of an ask that came too late for a release. Its record is in its event.
+fn keep_newer(
+    records: &mut Records,
+    kept: &KeptTask,
+    event: &Event,
+    (definition, task_type, record_bytes): (Definition, Arc<str>, u32),
+    cause: Cause<'_>,
+) -> Result<(), EncodeError> {
+    let Ok(id) = TaskId::parse(&kept.id) else { return Ok(()) };
+    let announcement = Announcement {
+        task_type,
+        created_at_ms: event.at_ms,
+        position: None,
+        hash: definition.hash,
+        policy: definition.policy,
+        asof: None,
+        trace: definition.trace,
+    };
+    let payload = Payload::Scheduled { due_ms: Some(kept.due_ms), record: None };
+    let scheduled = Event { task: Some(Box::new(announcement)), ..Event::new(payload, id.clone(), 1, event.at_ms) };
+    records.fold(&scheduled, Cause { id: &id, ..cause })?;
+    if let Some(task) = records.task_mut(&id) {
+        (task.deferral.record_bytes, task.deferral.only_in_log) = (record_bytes, true);
+        task.definition.record_event_offset = Some(kept.ask_offset);
+    }
+    set_waits(records, &id, true, None);
+    Ok(())
+}
+
+/// Applies to the key what has become of the root of the event's tree.
+pub(super) fn follow_root(records: &mut Records, tag: &str, was_open: bool, cause: Cause<'_>) {
+    let root = cause.id.root();
+    let is_open = is_root_open(records, cause.id);
+    if was_open == is_open {
+        return;
+    }
+    if !is_open {
+        let Some(key) = records.keys.state(tag).filter(|key| key.tasks().any(|task| task == root)) else { return };
+        let mut ended = key.clone();
+        let lets_start = ended.end(root);
+        let kept = ended.kept.clone().filter(|_| lets_start);
+        *records.keys.state_mut(tag) = Some(ended);
+        if let Some(kept) = kept {
+            let_start(records, &kept, cause);
         }
-        Ok(Verdict::Applied)
+        return;
     }
-
-    /// Creates the task of an accepted ask, deferred with its record.
-    fn create(
-        &mut self,
-        event: &Event,
-        record: &RecordCopy,
-        due_ms: i64,
-        waits_for_key: bool,
-        cause: Cause<'_>,
-    ) -> Result<(), EncodeError> {
-        let payload = Payload::Scheduled { due_ms: Some(due_ms), record: Some(Box::new(record.clone())) };
-        self.fold(&Event { payload, ..event.clone() }, cause)?;
-        self.set_waits(&event.id, waits_for_key, None);
-        Ok(())
-    }
-
-    /// Gives the kept task the record and the options of a newer ask.
-    fn replace(
-        &mut self,
-        kept: &TaskId,
-        event: &Event,
-        (announcement, record): (&Announcement, &RecordCopy),
-        due_ms: i64,
-        cause: Cause<'_>,
-    ) -> Result<(), EncodeError> {
-        let bytes = record.encode()?;
-        let room = MAX_DEFERRED_BYTES.saturating_sub(self.deferred_bytes);
-        let Some(task) = self.task_mut(kept).filter(|task| task.own == State::Scheduled) else { return Ok(()) };
-        let before = task.deferral.stored_bytes();
-        task.deferral.record_bytes = bytes.len() as u32;
-        task.deferral.only_in_log = bytes.len() as u64 > room + u64::from(before);
-        let definition = &mut task.definition;
-        definition.record_event_offset = Some(cause.position.offset);
-        set_definition(definition, announcement);
-        task.times.due_ms = Some(due_ms);
-        let (run, message) = (task.run, format!("replaced by `{}`", event.id));
-        let at = (event.at_ms, cause.position.offset);
-        task.history
-            .push(HistoryEntry { by: event.by.clone(), ..HistoryEntry::of_fold(Kind::Asked, run, at, message) });
-        task.folded_to = cause.position.offset + 1;
-        let now = task.deferral.stored_bytes();
-        refresh(task, cause);
-        let change = if now > 0 { DeferredRecord::Put(bytes) } else { DeferredRecord::Drop };
-        if now > 0 || before > 0 {
-            self.record_deferred(kept, change, before, now);
-        }
-        Ok(())
-    }
-
-    /// Projects the release of a unique task. The record may have been that of an earlier ask than the newest, which is
-    /// then kept as a task of its own.
-    fn release(&mut self, tag: &str, event: &Event, ask: i64, cause: Cause<'_>) -> Result<Verdict, EncodeError> {
-        let kept = self.keys.state(tag).and_then(|key| key.kept.clone());
-        let kept = kept.filter(|kept| *kept.id == *event.id.as_str());
-        let newest = self.task(event.id.as_str()).map(|task| {
-            (task.definition.clone(), task.task_type.clone().unwrap_or_default(), task.deferral.record_bytes)
+    if records.keys.state(tag).is_none() {
+        let is_unique = records.task(root).is_some_and(|task| {
+            task.own != State::Expected && task.task_type.as_deref().is_some_and(|name| is_of_type(tag, name))
         });
-        // The announcement is that of the released record, which may differ from the newest one without being a conflict.
-        let verdict = self.fold(&Event { task: None, ..event.clone() }, cause)?;
-        if verdict != Verdict::Applied {
-            return Ok(verdict);
+        if is_unique && is_cut(records, cause) {
+            *records.keys.state_mut(tag) = Some(KeyState::of_open(root));
         }
-        if let Some((task, announcement)) = self.task_mut(&event.id).zip(event.task.as_deref()) {
-            set_definition(&mut task.definition, announcement);
-        }
-        let Some(kept) = kept else { return Ok(verdict) };
-        let now_ms = cause.position.log_time_ms;
-        let Some(key) = self.keys.state_mut(tag) else { return Ok(verdict) };
-        let leaves_newer = key.release(&kept.id, ask, now_ms);
-        let (held_until_ms, newer) = (key.held_until_ms, key.kept.clone().filter(|_| leaves_newer));
-        self.hold(&event.id, held_until_ms);
-        if let Some((newer, (definition, task_type, bytes))) = newer.zip(newest) {
-            self.keep_newer(&newer, event, (definition, task_type, bytes), cause)?;
-        }
-        Ok(verdict)
+        return;
     }
+    if let Some(key) = records.keys.state_mut(tag)
+        && key.reopen(root)
+        && let Some(kept) = key.kept.as_ref().and_then(|kept| TaskId::parse(&kept.id).ok())
+    {
+        set_waits(records, &kept, true, None);
+    }
+}
 
-    /// Creates the task of an ask that came too late for a release. Its record is in its event.
-    fn keep_newer(
-        &mut self,
-        kept: &KeptTask,
-        event: &Event,
-        (definition, task_type, record_bytes): (Definition, std::sync::Arc<str>, u32),
-        cause: Cause<'_>,
-    ) -> Result<(), EncodeError> {
-        let Ok(id) = TaskId::parse(&kept.id) else { return Ok(()) };
-        let announcement = Announcement {
-            task_type,
-            created_at_ms: event.at_ms,
-            position: None,
-            hash: definition.hash,
-            policy: definition.policy,
-            asof: None,
-            trace: definition.trace,
-        };
-        let payload = Payload::Scheduled { due_ms: Some(kept.due_ms), record: None };
-        let scheduled = Event { task: Some(Box::new(announcement)), ..Event::new(payload, id.clone(), 1, event.at_ms) };
-        self.fold(&scheduled, Cause { id: &id, ..cause })?;
-        if let Some(task) = self.task_mut(&id) {
-            (task.deferral.record_bytes, task.deferral.only_in_log) = (record_bytes, true);
-            task.definition.record_event_offset = Some(kept.ask_offset);
-        }
-        self.set_waits(&id, true, None);
-        Ok(())
+/// Lets a kept task start when it is due, and not before now.
+fn let_start(records: &mut Records, kept: &KeptTask, cause: Cause<'_>) {
+    if let Ok(id) = TaskId::parse(&kept.id) {
+        set_waits(records, &id, false, Some(kept.due_ms.max(cause.position.log_time_ms)));
     }
+}
 
-    /// Applies to the key what has become of the root of the event's tree.
-    pub(super) fn follow_root(&mut self, tag: &str, was_open: bool, cause: Cause<'_>) {
-        let root = cause.id.root();
-        let is_open = self.is_root_open(cause.id);
-        if was_open == is_open {
-            return;
-        }
-        if !is_open {
-            let Some(key) = self.keys.state(tag).filter(|key| key.tasks().any(|task| task == root)) else { return };
-            let mut ended = key.clone();
-            let lets_start = ended.end(root);
-            let kept = ended.kept.clone().filter(|_| lets_start);
-            *self.keys.state_mut(tag) = Some(ended);
-            if let Some(kept) = kept {
-                self.let_start(&kept, cause);
-            }
-            return;
-        }
-        if self.keys.state(tag).is_none() {
-            let is_unique = self.task(root).is_some_and(|task| {
-                task.own != State::Expected && task.task_type.as_deref().is_some_and(|name| is_of_type(tag, name))
-            });
-            if is_unique && self.is_cut(cause) {
-                *self.keys.state_mut(tag) = Some(KeyState::of_open(root));
-            }
-            return;
-        }
-        if let Some(key) = self.keys.state_mut(tag)
-            && key.reopen(root)
-            && let Some(kept) = key.kept.as_ref().and_then(|kept| TaskId::parse(&kept.id).ok())
-        {
-            self.set_waits(&kept, true, None);
-        }
-    }
+fn set_waits(records: &mut Records, id: &TaskId, waits_for_key: bool, due_ms: Option<i64>) {
+    let Some(task) = records.task_mut(id).filter(|task| task.deferral.is_deferred()) else { return };
+    task.deferral.waits_for_key = waits_for_key;
+    task.times.due_ms = due_ms.or(task.times.due_ms);
+}
 
-    /// Lets a kept task start when it is due, and not before now.
-    fn let_start(&mut self, kept: &KeptTask, cause: Cause<'_>) {
-        if let Ok(id) = TaskId::parse(&kept.id) {
-            self.set_waits(&id, false, Some(kept.due_ms.max(cause.position.log_time_ms)));
-        }
+/// Keeps the record of a task until its key may be forgotten.
+fn hold(records: &mut Records, id: &TaskId, until_ms: i64) {
+    if let Some(task) = records.task_mut(id) {
+        task.tree.hold_ms = task.tree.hold_ms.max(until_ms);
     }
+}
 
-    fn set_waits(&mut self, id: &TaskId, waits_for_key: bool, due_ms: Option<i64>) {
-        let Some(task) = self.task_mut(id).filter(|task| task.deferral.is_deferred()) else { return };
-        task.deferral.waits_for_key = waits_for_key;
-        task.times.due_ms = due_ms.or(task.times.due_ms);
-    }
-
-    /// Keeps the record of a task until its key may be forgotten.
-    fn hold(&mut self, id: &TaskId, until_ms: i64) {
-        if let Some(task) = self.task_mut(id) {
-            task.tree.hold_ms = task.tree.hold_ms.max(until_ms);
-        }
-    }
-
-    /// Returns true near the beginning of a log whose earlier events have been removed: the tasks of a key may be unknown.
-    fn is_cut(&self, cause: Cause<'_>) -> bool {
-        let overview = self.statistics.overview();
-        let now_ms = cause.position.log_time_ms;
-        let first_ms = overview.first_ms.unwrap_or(now_ms);
-        overview.began > 0 && now_ms < first_ms.saturating_add(cause.ages.lifetimes.max_tree_age_ms)
-    }
+/// Returns true near the beginning of a log whose earlier events have been removed: the tasks of a key may be unknown.
+fn is_cut(records: &Records, cause: Cause<'_>) -> bool {
+    let overview = records.statistics.overview();
+    let now_ms = cause.position.log_time_ms;
+    let first_ms = overview.first_ms.unwrap_or(now_ms);
+    overview.began > 0 && now_ms < first_ms.saturating_add(cause.ages.lifetimes.max_tree_age_ms)
 }
 
 /// Returns true if the ask is the last start of its key.

@@ -1,13 +1,11 @@
 //! Records that a batch of events needs, and their projection.
 
-use std::sync::Arc;
-
 use rustc_hash::FxHashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::audit::AuditEntry;
 use super::records::{Records, WorkingEntry};
-use super::{Ages, Cause, LogPosition, Verdict};
+use super::{Ages, Cause, LogPosition, UniqueKeys, Verdict, unique};
 use crate::encode_error::EncodeError;
 use crate::event::{Event, Payload};
 use crate::record::TaskRecord;
@@ -15,7 +13,6 @@ use crate::retention::Lifetimes;
 use crate::statistics::Statistics;
 use crate::task::MAX_RUN;
 use crate::task::id::TaskId;
-use crate::unique::AskVerdict;
 
 /// Maximum size of the records cached between two batches, in bytes as stored. Results may be large.
 const MAX_CACHE_BYTES: usize = 8 << 20;
@@ -55,9 +52,9 @@ impl WorkingSet {
         std::mem::take(&mut self.records.id_conflicts)
     }
 
-    /// Takes the verdicts about asks of unique tasks, with their types.
-    pub fn take_verdicts(&mut self) -> Vec<(Arc<str>, AskVerdict)> {
-        std::mem::take(&mut self.records.verdicts)
+    /// Keys of unique tasks.
+    pub fn keys(&mut self) -> &mut UniqueKeys {
+        &mut self.records.keys
     }
 
     pub fn load(&mut self, id: TaskId, task: Option<TaskRecord>) {
@@ -100,31 +97,11 @@ impl WorkingSet {
             self.records.entries.clear();
             return;
         }
-        let keep = self.with_ancestors(used);
+        let keep = with_ancestors(&self.records, used);
         self.records.entries.retain(|id, entry| {
             entry.used = false;
             keep.contains(id)
         });
-    }
-
-    /// Adds the ancestors of these tasks, and the continuations of all.
-    fn with_ancestors(&self, ids: Vec<TaskId>) -> FxHashSet<TaskId> {
-        let mut all = FxHashSet::default();
-        let mut follow = Vec::new();
-        for id in ids {
-            let mut next = Some(id);
-            while let Some(id) = next {
-                next = id.parent_id();
-                if let Some(task) = self.task(id.as_str()).filter(|task| task.has_continuations()) {
-                    task.continuation_ids(&id, &mut follow);
-                }
-                if !all.insert(id) {
-                    break;
-                }
-            }
-        }
-        all.extend(follow);
-        all
     }
 
     /// Folds one event into the working set. The records it needs ([`WorkingSet::missing`]) must be loaded. After an
@@ -136,7 +113,8 @@ impl WorkingSet {
         }
         if event.kind().is_partition_wide() {
             self.take_settings(event);
-            self.clear_key(event, position);
+            let cause = Cause { id: &event.id, at_ms: event.at_ms, position, ages: &self.ages };
+            unique::clear_key(&mut self.records, event, cause);
             return Ok(Verdict::Applied);
         }
         if event.run > MAX_RUN || event.payload.new_run().is_some_and(|run| run > MAX_RUN) {
@@ -145,7 +123,7 @@ impl WorkingSet {
         let cause = Cause { id: &event.id, at_ms: event.at_ms, position, ages: &self.ages };
         match event.id.tag() {
             None => self.records.fold(event, cause),
-            Some(tag) => self.records.fold_of_key(tag, event, cause),
+            Some(tag) => unique::fold_of_key(&mut self.records, tag, event, cause),
         }
     }
 
@@ -158,4 +136,24 @@ impl WorkingSet {
             self.new_lifetimes = true;
         }
     }
+}
+
+/// Adds the ancestors of these tasks, and the continuations of all.
+fn with_ancestors(records: &Records, ids: Vec<TaskId>) -> FxHashSet<TaskId> {
+    let mut all = FxHashSet::default();
+    let mut follow = Vec::new();
+    for id in ids {
+        let mut next = Some(id);
+        while let Some(id) = next {
+            next = id.parent_id();
+            if let Some(task) = records.task(id.as_str()).filter(|task| task.has_continuations()) {
+                task.continuation_ids(&id, &mut follow);
+            }
+            if !all.insert(id) {
+                break;
+            }
+        }
+    }
+    all.extend(follow);
+    all
 }

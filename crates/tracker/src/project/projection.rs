@@ -170,11 +170,12 @@ impl Projection {
 
     /// Takes the verdicts of the last batch about asks of unique tasks, with their types.
     pub fn take_verdicts(&mut self) -> Vec<(Arc<str>, AskVerdict)> {
-        self.working_set.take_verdicts()
+        self.working_set.keys().take_verdicts()
     }
 
     async fn load(&mut self, events: &[LoggedEvent]) -> Result<(), StoreError> {
-        self.load_keys(self.working_set.missing_keys(events.iter().map(|logged| &logged.event))).await?;
+        let tags = self.working_set.keys().missing(events.iter().map(|logged| &logged.event));
+        self.load_keys(tags).await?;
         let missing = self.working_set.missing(events.iter().map(|logged| &logged.event));
         self.load_records(missing).await?;
         let of_keys = self.working_set.missing_records();
@@ -187,7 +188,7 @@ impl Projection {
             return Ok(());
         }
         let states = self.writer.unique_keys(&tags).await?;
-        tags.into_iter().zip(states).for_each(|(tag, state)| self.working_set.load_key(&tag, state));
+        tags.into_iter().zip(states).for_each(|(tag, state)| self.working_set.keys().load(&tag, state));
         Ok(())
     }
 
@@ -320,7 +321,8 @@ impl Projection {
         position: LogPosition,
         outcome: ExpiryOutcome,
     ) -> Result<Vec<TaskId>, StoreError> {
-        self.load_keys(self.working_set.missing_keys_of(ids)).await?;
+        let tags = self.working_set.keys().missing_of(ids);
+        self.load_keys(tags).await?;
         self.load_records(self.working_set.missing_of(ids)).await?;
         let of_keys = self.working_set.missing_records();
         self.load_records(self.working_set.missing_of(&of_keys)).await?;
@@ -339,7 +341,8 @@ impl Projection {
         while let Some(missing) = remove_trees.step(&*self.store, self.partition).await? {
             self.verify_checkpoint().await?;
             self.outcome.removed += missing.len() as u64;
-            self.load_keys(self.working_set.missing_keys_of(missing.iter().map(|(id, _)| id))).await?;
+            let tags = self.working_set.keys().missing_of(missing.iter().map(|(id, _)| id));
+            self.load_keys(tags).await?;
             let changes = self.working_set.remove(missing, position.log_time_ms)?;
             self.write(&changes, position.offset).await?;
         }

@@ -6,12 +6,13 @@ use kafleet_model::units::time::time_text;
 
 use crate::http::problem::ApiError;
 use crate::read::consistency::TaskView;
+use crate::read::reads::unique_key;
 use crate::state::Api;
 
 /// Names the open task for whose end a kept one waits, and the time from which it may start.
 pub(super) async fn explain(api: &Api, task: &TaskView) -> Result<Finding, ApiError> {
     let key = match task.id.tag() {
-        Some(tag) => api.reads.unique_key(tag).await?,
+        Some(tag) => unique_key(&api.reads, tag).await?,
         None => None,
     };
     let open = key.as_ref().and_then(|key| key.open.first()).and_then(|open| TaskId::parse(open).ok());

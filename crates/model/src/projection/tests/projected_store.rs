@@ -125,8 +125,8 @@ pub(super) fn fold_cut(log: &[Event], first: usize, batch: usize, cache: usize, 
 
 /// Loads the records that these events need.
 fn load(working_set: &mut WorkingSet, projected: &ProjectedStore, events: &[Event]) {
-    for tag in working_set.missing_keys(events) {
-        working_set.load_key(&tag, projected.key(&tag));
+    for tag in working_set.keys().missing(events) {
+        working_set.keys().load(&tag, projected.key(&tag));
     }
     let mut missing = working_set.missing(events);
     missing.extend(working_set.missing_records().into_iter().filter(|id| !missing.contains(id)).collect::<Vec<_>>());

@@ -296,7 +296,7 @@ fn key_is_forgotten_with_its_last_tree() {
     let store = fold_log(&log, 1, 100);
     for (log_time_ms, expected) in [(1_002, false), (1_003, true)] {
         let mut working_set = WorkingSet::default();
-        working_set.load_key(&key_tag(), store.key(&key_tag()));
+        working_set.keys().load(&key_tag(), store.key(&key_tag()));
         let removed = vec![(id(&ask_of(0)), store.task(&ask_of(0)))];
         let changes = working_set.remove(removed, log_time_ms).unwrap();
         assert_eq!(changes.unique == [(key_tag(), None)], expected, "{log_time_ms}");
