@@ -62,6 +62,7 @@ mod topics;
 mod traces;
 mod tree;
 mod types;
+mod unique;
 mod update;
 mod views;
 mod wait;
@@ -150,6 +151,8 @@ enum Verb {
     Log(log::LogArgs),
     /// Report the state of an external task
     Report(report::ReportArgs),
+    /// Show which tasks stand for a key of unique tasks, or forget the key: clear
+    Unique(unique::UniqueArgs),
     /// Cancel a task and its descendants
     Cancel(cancel::CancelArgs),
     /// Change a task's name, tags, options, times and limits
@@ -311,6 +314,7 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Attachments(verb) => attachments::attachments(verb, globals).await,
         Verb::Log(args) => log::log(args, globals).await,
         Verb::Report(args) => report::report(args, globals).await,
+        Verb::Unique(args) => unique::unique(args, globals).await,
         Verb::Cancel(args) => cancel::cancel(args, globals).await,
         Verb::Update(args) => update::update(args, globals).await,
         Verb::Retry(args) => retry::retry(args, globals).await,

@@ -50,3 +50,4 @@ mod silent_worker;
 mod task_types;
 mod tracing;
 mod tracker_crash_points;
+mod unique_tasks;

@@ -66,6 +66,7 @@ pub use kafleet_documents::{
 pub use kafleet_model::event::ErrorInfo;
 pub use kafleet_model::json::RawJson;
 pub use kafleet_model::record::state::State;
+pub use kafleet_model::unique::{AskVerdict, UniqueMode, UniqueRule};
 pub use request::Request;
 pub use submit::{Handle, Run, Submit};
 pub use task::{IntoTask, NewTask, TaskType, new_id, new_id_after};

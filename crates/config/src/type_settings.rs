@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use kafleet_model::omit::is_default;
 use kafleet_model::retry::DEFAULT_MAX_WAIT;
+use kafleet_model::unique::UniqueSetting;
 use kafleet_model::units::duration::Millis;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -262,6 +263,10 @@ macro_rules! with_type_settings {
             "JSON pointers, such as `/customer`, to values of params by which tasks can be found, at most 5."
             + "See [declared params](search.md#declared-params).",
             policy Vec<String> = Vec::new(), constant INDEX: &'static [&'static str] = &[] => Declarable;
+        unique: Option<UniqueSetting>, "none",
+            "Uniqueness of the type's tasks: `{ by = \"/customer\", mode = \"skip\", for = \"10m\" }`."
+            + "At most one task of a key is open at a time. See [unique tasks](unique.md).",
+            policy Option<UniqueSetting> = None => FileOnly + live;
         isolation: Option<Isolation>, "`\"none\"`",
             "Isolation of attempts: in the worker (`\"none\"`), or in child processes (`\"process\"`)."
             + "For a type of an app: each attempt has a process of the app to itself.",

@@ -124,4 +124,6 @@ pub enum Reason {
     FailedChild,
     /// The outcome of the task did not start some of its continuations.
     ContinuationNotStarted,
+    /// The task is unique and kept until another one of its key has ended.
+    UniqueWaits,
 }

@@ -89,6 +89,8 @@ pub struct TaskMetrics {
     /// Waits, which do not count as attempts.
     pub waits: IntCounterVec,
     pub dead_letters: IntCounterVec,
+    /// Asks for unique tasks, by verdict.
+    pub unique: IntCounterVec,
 }
 
 /// Metrics of a worker.
@@ -308,6 +310,7 @@ impl TaskMetrics {
                 "Records sent to the dead-letter topic.",
                 &["type", "code"],
             )?,
+            unique: counter("kafleet_unique_total", "Asks for unique tasks, by verdict.", &["type", "verdict"])?,
         })
     }
 }

@@ -40,6 +40,7 @@ class Options(Limits, total=False):
     then: Sequence[Call[Any] | Mapping[str, Any]]
     actions: Sequence[Mapping[str, Any]]
     checks: Sequence[Mapping[str, Any]]
+    unique: str | Mapping[str, Any]
     delay: Duration
     at: str | datetime
     expires: Duration
@@ -50,9 +51,9 @@ class Options(Limits, total=False):
 Scope = Literal["submit", "spawn", "then", "schedule"]
 _NOT_IN: dict[Scope, set[str]] = {
     "submit": {"on", "with_results"},
-    "spawn": {"on", "with_results", "parent"},
-    "then": {"id", "parent", "delay", "at", "expires", "creator", "link", "total_timeout", "reply_to", "options"},
-    "schedule": {"id", "parent", "delay", "at", "on", "with_results", "total_timeout", "reply_to"},
+    "spawn": {"on", "with_results", "parent", "unique"},
+    "then": {"id", "parent", "delay", "at", "expires", "creator", "link", "total_timeout", "reply_to", "options", "unique"},
+    "schedule": {"id", "parent", "delay", "at", "on", "with_results", "total_timeout", "reply_to", "unique"},
 }
 _PLACES = {"submit": "a submitted task", "spawn": "a child", "then": "a continuation", "schedule": "a scheduled task"}
 

@@ -48,6 +48,9 @@ def _problem(key: str, value: Any, kind: Any) -> str:
     elif key == "at":
         is_right, noun = isinstance(value, str) or getattr(value, "tzinfo", None) is not None, "a time with a time zone"
         hint = "`datetime.now(timezone.utc)`, or `.astimezone()`" if isinstance(value, datetime) else '`delay="30s"`'
+    elif key == "unique":
+        is_right, noun = isinstance(value, str | Mapping), "a key or a dict"
+        hint = '`unique="customer-42"`, or `unique={"key": "customer-42", "mode": "latest"}`'
     elif origin is typing.Literal:
         choices = typing.get_args(kind)
         is_right, noun = value in choices, f"one of {', '.join(f'`{choice}`' for choice in choices)}"

@@ -57,6 +57,7 @@ countdown: `delay="<seconds>"`
 eta: `at=datetime.now(timezone.utc) + …`
 group_id: `tags=[…]`
 jobId job_id task_id: `id=…`: a second task with the same id is not created
+debounce deduplication once unique_for unique_key unique_on: `unique="<key>"`: at most one task of a key is open
 link_error: `then=[other.using(on="failed").call()]`
 parent_id root_id: `parent=…`
 shadow: `name=…`

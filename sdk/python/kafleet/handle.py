@@ -33,9 +33,11 @@ class Handle(foreign.Named, Generic[R]):
 
     _foreign = ("a handle", foreign.HANDLE)
 
-    def __init__(self, task: Submittable[Any, R], id: str, position: str | None = None) -> None:
+    def __init__(self, task: Submittable[Any, R], id: str, position: str | None = None, verdict: str | None = None) -> None:
         self.id = id
-        """Task id."""
+        """Task id. Of a unique task that has joined another one, or replaced a kept one: the id of the task that stands for it."""
+        self.verdict = verdict
+        """Verdict about the submission of a unique task: `started`, `kept` or `joined`; None for any other task."""
         self.position = position
         """Position of its newest known event; reads through this handle include that event."""
         self._task = task

@@ -73,6 +73,8 @@ class Status(TypedDict):
     then: list[dict[str, Any]]
     actions: list[dict[str, Any]]
     checks: list[dict[str, Any]]
+    unique: Any
+    """Uniqueness of the task: its key, or an object with its rule."""
     deliveries: dict[str, Any] | None
     created_at: str | None
     seen_at: str | None

@@ -22,3 +22,15 @@ def test_durations_are_text_or_timedelta() -> None:
         for outcome in (Retry, Wait):
             with pytest.raises(TypeError, match=f"`after={number}` is not a duration; {hint}"):
                 outcome("busy", after=number)  # type: ignore[arg-type]
+
+
+def test_unique_is_an_option_of_submitted_tasks_alone() -> None:
+    task = App().remote("refresh")
+    rule = {"key": "customer-42", "mode": "latest"}
+    for unique in ("customer-42", rule):
+        assert task.using(unique=unique).call().document("submit")["unique"] == unique
+        for scope in ("spawn", "then", "schedule"):
+            with pytest.raises(TypeError, match="`unique` is not an option of"):
+                task.using(unique=unique).call().document(scope)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="at most one task of a key is open"):
+        task.using(deduplication={"id": "customer-42"})  # type: ignore[call-arg]

@@ -18,7 +18,7 @@ const PROGRESS = "write `cx.progress(value)`";
 const FAIL = 'write `throw new Fail("…")`';
 const WAIT = 'write `throw new Wait("busy", { after: "30s" })`';
 const EVENTS = "write `for await (const status of handle.watch())`";
-const UNIQUE = "write `id`: a task with the id and the params of another one is not created again";
+const UNIQUE = 'write `unique: "cover-42"`: at most one task of a key is open at a time';
 const FLEET = "the fleet has Kafka and Redis, and a client the URL of the API in KAFLEET_API or `new App({ api })`";
 
 /** Options of jobs, queues, workers and tasks. */

@@ -56,6 +56,17 @@ export interface ChildOptions extends CommonOptions {
 /** Options of a task that is submitted. */
 export interface SubmitOptions extends ChildOptions {
   parent?: string;
+  /** Key of which at most one task of the type is open at a time, or an object with what differs from the type's setting. */
+  unique?: string | Unique;
+}
+
+/** Uniqueness of a task. */
+export interface Unique {
+  key?: string;
+  mode?: "skip" | "latest" | "debounce" | "throttle";
+  for?: Duration;
+  window?: Duration;
+  max?: Duration;
 }
 
 /** Options of a task that an external system runs. */
@@ -97,7 +108,7 @@ const COMMON = `key name tags headers ${LIMITS} onFailure failFast maxFailed the
 const GROUP = "id parent name tags creator link options headers onFailure failFast maxFailed then actions checks";
 const CHILD = `${COMMON} id creator link totalTimeout replyTo options delay at expires`;
 const ALLOWED: Record<Scope, Set<string>> = {
-  submit: new Set(`${CHILD} parent`.split(" ")),
+  submit: new Set(`${CHILD} parent unique`.split(" ")),
   spawn: new Set(CHILD.split(" ")),
   then: new Set(`${COMMON} on withResults`.split(" ")),
   scheduled: new Set(`${COMMON} creator link options expires`.split(" ")),

@@ -88,6 +88,8 @@ fn item_document(index: usize, id: Option<String>, outcome: SubmissionResult) ->
     match outcome {
         Ok(submitted) => {
             let outcome = ItemOutcome::Accepted;
+            // Another task may stand for a unique one.
+            let id = Some(submitted.task.id.to_string());
             BatchItem { index, id, outcome, position: Some(position(&submitted.task)), problem: None }
         }
         Err(error) => {
@@ -163,7 +165,7 @@ impl BatchRun {
             level = Vec::new();
             for (index, origin, outcome) in done {
                 let parent = match &outcome {
-                    Ok(SubmittedTask { task, is_new: false }) => (task.asof(), task.record.run),
+                    Ok(SubmittedTask { task, is_new: false, .. }) => (task.asof(), task.record.run),
                     _ => origin,
                 };
                 level.extend(self.release(index, origin, parent, outcome.is_ok()));

@@ -29,6 +29,7 @@ pub(crate) mod idempotency;
 pub(crate) mod lease;
 pub(crate) mod transaction;
 pub(crate) mod types;
+pub(crate) mod unique;
 pub(crate) mod validate;
 
 /// Transactional producer of this process; `None` while none is open.

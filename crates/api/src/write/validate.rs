@@ -75,6 +75,7 @@ impl SubmissionChecks {
         task.trace = trace.cloned().map(Box::new);
         task.has_generated_id = input.id.is_none();
         task.is_group = input.state.is_some();
+        self.make_unique(&mut task)?;
         task.index_params(&self.types.index(&task.task_type));
         Ok(task)
     }

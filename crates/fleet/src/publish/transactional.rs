@@ -135,6 +135,7 @@ impl Publisher {
             PublishStep::Later { due_ms } => {
                 super::scheduled(task, &self.source, due_ms, now_ms).encode(&mut value)?;
             }
+            PublishStep::Ask => super::asked(task, &self.source, now_ms).encode(&mut value)?,
         }
         Ok(dependent_record(self, task, value))
     }

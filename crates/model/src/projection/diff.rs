@@ -86,6 +86,7 @@ impl WorkingSet {
             entry.bytes = add_changes(&mut changes, &mut counts, id, task, stored)?;
         }
         counts.write_to(&mut changes);
+        changes.unique = self.records.keys.take_changes()?;
         changes.statistics = self.records.statistics.take_changes()?;
         changes.audit = std::mem::take(&mut self.records.audit);
         changes.lifetimes = std::mem::take(&mut self.new_lifetimes).then(|| self.ages.lifetimes.clone());
@@ -102,9 +103,11 @@ impl WorkingSet {
             self.records.deferred_bytes =
                 self.records.deferred_bytes.saturating_sub(u64::from(task.deferral.stored_bytes()));
             self.records.count(tally::removal(&task));
+            self.records.keys.forget_removed(&id, log_time_ms);
             add_removal(&mut changes, &mut counts, id, &task);
         }
         counts.write_to(&mut changes);
+        changes.unique = self.records.keys.take_changes()?;
         changes.statistics = self.records.statistics.take_changes()?;
         Ok(changes)
     }

@@ -22,6 +22,7 @@ use crate::task::id::TaskId;
 pub use diff::IndexedFields;
 pub use expiry::ExpiryOutcome;
 pub use step::CONFLICT;
+pub use unique::{CLEAR_ACTION, UniqueKeys};
 pub use working_set::WorkingSet;
 
 mod attachments;
@@ -47,10 +48,11 @@ mod step_outcome;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod unique;
 mod working_set;
 
 /// Version of the projection and of the stored formats. A store written by a higher version is left alone.
-pub const FOLD_VERSION: u32 = 19;
+pub const FOLD_VERSION: u32 = 20;
 
 /// Position of an event in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -289,7 +289,7 @@ pub(super) const fn first(headers: &[&'static str]) -> Option<&'static str> {
 }
 
 /// Value of a field as the text of a header.
-pub(super) trait HeaderValue: Sized {
+pub(crate) trait HeaderValue: Sized {
     fn parse(text: &str) -> Result<Self, String>;
     /// `None` for the default value, which needs no header.
     fn show(&self) -> Option<Cow<'_, str>>;

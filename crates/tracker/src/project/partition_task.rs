@@ -388,6 +388,9 @@ impl PartitionTask {
         metrics.tracker.removed.with_label_values(&[&label]).inc_by(outcome.removed);
         metrics.tracker.aged.with_label_values(&[&label]).inc_by(outcome.expired);
         metrics.tracker.id_conflicts.with_label_values(&[&label]).inc_by(outcome.id_conflicts);
+        for (task_type, verdict) in projection.take_verdicts() {
+            metrics.tasks.unique.with_label_values(&[&*task_type, verdict.name()]).inc();
+        }
         Ok(outcome.has_new_work)
     }
 

@@ -17,6 +17,7 @@ use kafleet_documents::{
 use kafleet_model::json::RawJson;
 use kafleet_model::record::state::State;
 use kafleet_model::task::id::TaskId;
+use kafleet_model::unique::UniqueRule;
 use maud::{Markup, html};
 
 use crate::parts::attempts::{AttemptStart, attempt_bars, attempt_starts, history_table, number_of};
@@ -123,11 +124,18 @@ fn times(visit: &Visit, status: &Status) -> Markup {
         ("Waited", waited.or_else(nothing)),
         ("Ran", ran.or_else(nothing)),
         ("Total", total.or_else(nothing)),
+        ("Unique", status.fields.unique.as_ref().and_then(unique_text)),
         ("Tags", (!status.fields.tags.is_empty()).then(|| tags(view, &status.fields.tags))),
         ("Link", status.fields.link.as_deref().map(link)),
         ("Trace", status.trace_id.as_deref().map(|id| trace_link(trace_url, id))),
     ];
     html! { section.panel { (facts(&facts_shown)) } }
+}
+
+/// Key of a unique task, and its mode.
+fn unique_text(rule: &UniqueRule) -> Option<Markup> {
+    let key = rule.key()?;
+    Some(html! { code { (visible(key)) } " " span.quiet { (rule.mode().name()) } })
 }
 
 /// Value that comes later, in its place: facts below it do not move.

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use kafleet_config::{Order, TypePolicy};
 use kafleet_fleet::control::{ControlState, ControlWatch};
-use kafleet_handlers::Schema;
 use kafleet_handlers::permit::Permit;
+use kafleet_handlers::{Failure, Schema};
 use tokio::time::Instant;
 
 use super::adaptive::AdaptiveSlots;
@@ -35,6 +35,7 @@ use crate::completions::Completions;
 use crate::decode::{InFlight, Input};
 use crate::heartbeat::TypeStatus;
 use crate::type_metrics::TypeGauges;
+use crate::unique::ForeignAsk;
 
 /// Waiting tasks of one type, and the conditions of their start.
 pub(super) struct Admission {
@@ -197,6 +198,9 @@ impl Admission {
 
     /// Returns the way out of a task that must not start now, by its own fields.
     fn exit_before_start(&self, in_flight: &InFlight, now: i64) -> Option<Exit> {
+        if let Some(exit) = self.ask_before_start(in_flight) {
+            return Some(exit);
+        }
         let policy = in_flight.task.policy.as_deref();
         let expires_at_ms = policy.and_then(|policy| policy.expires_at_ms).filter(|at| *at <= now);
         if let Some(at) = expires_at_ms.filter(|_| in_flight.is_first_start()) {
@@ -213,6 +217,17 @@ impl Admission {
         }
         let is_over = time_left(&self.policy, in_flight, now).is_some_and(|left| left.is_zero());
         is_over.then(|| time_out(&self.policy, in_flight))
+    }
+
+    /// Returns the way out of a unique task that no publisher has asked for.
+    fn ask_before_start(&self, in_flight: &InFlight) -> Option<Exit> {
+        match ForeignAsk::of(&self.policy, &in_flight.task) {
+            Ok(ask) => ask.map(|ask| Exit::Asked(Box::new(ask))),
+            Err(reason) => {
+                let failure = Failure::dead(format!("header `ce_unique`: {reason}")).of_kind("bad_header");
+                Some(Exit::Failed { failure, code: Some("bad_header") })
+            }
+        }
     }
 
     /// Decides where a task waits for its next attempt: here without a slot, or at the tracker if it would be held here for long
@@ -351,7 +366,7 @@ mod tests {
     use crate::completions::{ArrivedCompletions, DeliveryTag};
     use crate::decode::Decoder;
     use kafleet_broker::{OwnedHeaders, RecordRef};
-    use kafleet_handlers::{Failure, TypeRegistration};
+    use kafleet_handlers::TypeRegistration;
     use kafleet_runtime::Health;
     use kafleet_telemetry::Metrics;
 

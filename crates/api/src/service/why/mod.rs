@@ -26,6 +26,7 @@ mod fleet;
 mod queue_reads;
 mod queued;
 mod signs;
+mod unique;
 
 use continuations::explain_unstarted;
 pub(crate) use fleet::consumer_group;
@@ -74,6 +75,7 @@ async fn explain(
             findings
         }
         State::WaitingForChildren => explain_waiting(api, &task).await?,
+        State::Scheduled if task.record.deferral.waits_for_key => vec![unique::explain(api, &task).await?],
         State::Scheduled | State::Retrying if is_due(&task.record) && !task.record.is_external() => {
             let mut findings = holding(&reads, &task).await?;
             findings.push(explain_taken(api, &task).await);
