@@ -67,6 +67,7 @@ pub(super) async fn worker(args: WorkerArgs, globals: &Globals, registry: Regist
     let triggers = Triggers::register(globals, args.reload)?;
     traces::start(&mut setup)?;
     apps::open(&mut setup, &[], false).await?;
+    apps::capacity_text(&setup.apps).iter().for_each(|capacity| tracing::info!("{capacity}"));
     setup.register()?;
     check_types(&setup.registry, &args.types)?;
     if setup.config.log.tasks == TaskLogCopy::Stderr {

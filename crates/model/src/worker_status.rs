@@ -60,6 +60,32 @@ pub struct TypeStatus {
     pub running: Vec<RunningTask>,
 }
 
+impl TypeStatus {
+    /// Attempts that the worker can run at once: its slots, as far as the processes of the type's app have room.
+    pub fn usable_slots(&self) -> u64 {
+        let capacity = self.capacity.as_ref().map_or(u32::MAX, AppCapacity::total);
+        self.slots.min(capacity).into()
+    }
+}
+
+/// Attempts that a worker with these types can run at once. Types of an app share the capacity of its processes, which counts
+/// once for its slots and once for its threads.
+pub fn slots_of_worker(types: &[TypeStatus]) -> u64 {
+    let mut shared = BTreeMap::<(&str, bool), (u64, u64)>::new();
+    let mut own = 0;
+    for status in types {
+        match &status.capacity {
+            Some(capacity) => {
+                let (slots, total) = shared.entry((&capacity.app, capacity.threads)).or_default();
+                *slots += status.usable_slots();
+                *total = capacity.total().into();
+            }
+            None => own += status.usable_slots(),
+        }
+    }
+    own + shared.values().map(|(slots, total)| slots.min(total)).sum::<u64>()
+}
+
 /// Host whose circuit is open in a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OpenHost {
@@ -137,6 +163,29 @@ pub struct RunningTask {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn capacity_that_types_share_counts_once() {
+        let status = |slots: u32, capacity: Option<(u32, bool)>| TypeStatus {
+            slots,
+            capacity: capacity.map(|(per_process, threads)| AppCapacity {
+                app: "shop".into(),
+                processes: 1,
+                per_process,
+                threads,
+            }),
+            ..TypeStatus::default()
+        };
+        let types = [status(20, Some((10, false))), status(8, Some((10, false))), status(8, Some((1, true)))];
+        assert_eq!(types.each_ref().map(TypeStatus::usable_slots), [10, 8, 1]);
+        assert_eq!(slots_of_worker(&types), 11, "10 slots and a thread");
+        assert_eq!(
+            slots_of_worker(&[&types[..], &[status(4, None)]].concat()),
+            15,
+            "other types have slots of their own"
+        );
+        assert_eq!(slots_of_worker(&[status(3, Some((10, false)))]), 3);
+    }
 
     #[test]
     fn places_are_shown_as_a_product() {

@@ -25,6 +25,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::app_target::{TargetApp, TargetArgs};
+use super::apps::capacity_text;
 use super::client::Client;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
@@ -119,6 +120,7 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
     setup.start_api(&mut running, api, listener);
     let _address_file = if args.once { None } else { write_address(address) };
     eprint_line(banner(&url, &version.registry, token.is_some(), has_target));
+    capacity_text(&version.apps).iter().for_each(eprint_line);
     running.spawn(async move { ("worker", live.run(version).await) });
     let client = Client::new(&url, token.as_deref())?;
     args.demo.then(|| eprint_line(demo::banner(&url)));

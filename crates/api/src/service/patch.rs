@@ -83,8 +83,10 @@ fn not_now(reason: String) -> ApiError {
 fn patch_of(api: &Api, input: PatchTask, now_ms: i64) -> Result<Patch, ApiError> {
     let PatchTask { delay, at, expires, changes } = input;
     let starts = delay.is_some() || at.is_some();
-    let not_before_ms =
-        starts.then(|| api.writes.checks.start_time(delay, at.as_deref(), now_ms)).transpose()?.map(|at| at.unwrap_or(now_ms));
+    let not_before_ms = starts
+        .then(|| api.writes.checks.start_time(delay, at.as_deref(), now_ms))
+        .transpose()?
+        .map(|at| at.unwrap_or(now_ms));
     let expires_at_ms = expires.map(|expires| expires.map(|expires| expires.time_ms(now_ms)));
     let patch = Patch { not_before_ms, expires_at_ms, changes, ..Patch::default() };
     if patch.fields().is_empty() {

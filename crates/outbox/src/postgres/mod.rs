@@ -75,7 +75,8 @@ impl OutboxTable for PostgresOutbox {
     async fn open(&self) -> Result<Box<dyn OutboxSession>, TableError> {
         let connection = connect(&self.config).await?;
         let rows = answered(connection.client.query_typed(sql::IDENTITY, &[])).await?;
-        let row = rows.first().ok_or_else(|| TableError::Schema("the table `kafleet_outbox_relay` is empty".to_owned()))?;
+        let row =
+            rows.first().ok_or_else(|| TableError::Schema("the table `kafleet_outbox_relay` is empty".to_owned()))?;
         let (identity, version): (String, i32) = (column(row, 0)?, column(row, 1)?);
         if version < MIN_VERSION {
             let version = version / 10_000;

@@ -9,6 +9,7 @@ use kafleet_api::service::{operations, schedules, types, workers};
 use kafleet_documents::{FailureGroup, Failures, Stats, TypeDocument, Types, WorkerDocument, WorkerState, Workers};
 use kafleet_model::record::state::State;
 use kafleet_model::units::duration::Millis;
+use kafleet_model::worker_status::slots_of_worker;
 use kafleet_runtime::now_ms;
 use maud::{Markup, html};
 
@@ -131,7 +132,7 @@ fn numbers(view: &View, types: &Types, workers: &Workers, minute: Option<Markup>
 fn capacity(view: &View, workers: &Workers) -> Markup {
     let alive: Vec<&WorkerDocument> =
         workers.workers.iter().filter(|worker| worker.state == WorkerState::Alive).collect();
-    let slots = alive.iter().flat_map(|worker| &worker.types).map(|status| u64::from(status.slots)).sum::<u64>();
+    let slots = alive.iter().map(|worker| slots_of_worker(&worker.types)).sum::<u64>();
     let used = alive.iter().map(|worker| worker.in_flight).sum::<u64>();
     let noun = if alive.len() == 1 { "worker" } else { "workers" };
     html! {

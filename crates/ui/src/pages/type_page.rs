@@ -9,8 +9,8 @@ use kafleet_api::service::statistics::{DurationsQuery, FailuresBy, FailuresQuery
 use kafleet_api::service::{list as tasks, statistics, types, workers};
 use kafleet_config::Role;
 use kafleet_documents::{
-    AdaptiveDocument, CircuitDocument, DurationStats, Failures, FlowDocument, PartitionQueue, QueueDocument, Slowest, SlowestAttempt,
-    TaskPage, TypeDocument, TypeLimits, WorkerDocument,
+    AdaptiveDocument, CircuitDocument, DurationStats, Failures, FlowDocument, PartitionQueue, QueueDocument, Slowest,
+    SlowestAttempt, TaskPage, TypeDocument, TypeLimits, WorkerDocument,
 };
 use kafleet_fleet::control::heartbeat::TypeStatus;
 use kafleet_model::query::{Qualifier, TaskQuery, Term, Test, TreeLevel};
@@ -285,7 +285,7 @@ fn worker_row(view: &View, worker: &WorkerDocument, status: &TypeStatus) -> Mark
         tr id={ "w-" (worker.id) } {
             td.id { (worker_link(view, &worker.id)) }
             td { (super::workers::state_label(worker.state)) }
-            td.number { (usage(status.in_flight.into(), status.slots.into())) }
+            td.number { (usage(status.in_flight.into(), status.usable_slots())) }
             td.number { (count(status.waiting)) }
             td { (numbers_text(&status.partitions)) }
             td { (super::workers::reasons(status)) }

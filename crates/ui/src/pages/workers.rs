@@ -7,6 +7,7 @@ use kafleet_api::service::workers;
 use kafleet_documents::flow::rate;
 use kafleet_documents::{RunningDocument, WorkerDocument, WorkerState};
 use kafleet_fleet::control::heartbeat::TypeStatus;
+use kafleet_model::worker_status::slots_of_worker;
 use kafleet_runtime::clock::skew_text;
 use maud::{Markup, html};
 
@@ -71,12 +72,8 @@ fn summary(workers: &[WorkerDocument]) -> String {
     let numbers: Vec<String> = numbers.collect();
     let alive = || workers.iter().filter(|worker| worker.state == WorkerState::Alive);
     let used: u64 = alive().map(|worker| worker.in_flight).sum();
-    let slots: u64 = alive().map(slots_of).sum();
+    let slots: u64 = alive().map(|worker| slots_of_worker(&worker.types)).sum();
     format!("{} · {} of {} in use", numbers.join(", "), count(used), counted(slots, "slot", "slots"))
-}
-
-fn slots_of(worker: &WorkerDocument) -> u64 {
-    worker.types.iter().map(|status| u64::from(status.slots)).sum()
 }
 
 const COLUMNS: &[&str] = &[
@@ -123,7 +120,7 @@ fn row(view: &View, worker: &WorkerDocument, differ: bool) -> Markup {
                 @if stopped > 0 { " " (label("bad", &counted(stopped as u64, "type stopped", "types stopped"))) }
                 @if down > 0 { " " (label("bad", &counted(down as u64, "type without its app", "types without their app"))) }
             }
-            td.number { (usage(worker.in_flight, slots_of(worker))) }
+            td.number { (usage(worker.in_flight, slots_of_worker(&worker.types))) }
             td.number { (count(worker.types.len())) }
             td.number { @match ended_per_min(worker) { Some(rate) => { (rate) } None => { span.quiet { "–" } } } }
             td.number { (bytes_text(worker.held_bytes)) }
@@ -221,7 +218,7 @@ fn type_row(view: &View, status: &TypeStatus) -> Markup {
         tr id={ "y-" (status.task_type) } {
             td.id { (type_link(view, Some(&status.task_type))) }
             td { (status.group.as_deref().unwrap_or("its own")) }
-            td.number { (usage(status.in_flight.into(), status.slots.into())) }
+            td.number { (usage(status.in_flight.into(), status.usable_slots())) }
             td {
                 @match &status.capacity {
                     Some(capacity) => { (capacity.app) ": " (capacity) }
