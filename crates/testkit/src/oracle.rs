@@ -259,7 +259,7 @@ async fn equal_kept(store: &dyn Store, expect: &MemoryStore, number: u32, task_r
 
 /// Compares the keys of unique tasks, by the tags of the tasks.
 async fn equal_keys(store: &dyn Store, expect: &MemoryStore, number: u32, task_records: &[(TaskId, TaskRecord)]) {
-    let tags: std::collections::BTreeSet<&str> = task_records.iter().filter_map(|(id, _)| id.tag()).collect();
+    let tags: BTreeSet<&str> = task_records.iter().filter_map(|(id, _)| id.tag()).collect();
     let tags: Vec<String> = tags.into_iter().map(str::to_owned).collect();
     let stored = store.unique_keys(number, &tags).await.unwrap();
     assert_eq!(stored, expect.unique_keys(number, &tags).await.unwrap(), "the keys {tags:?} of partition {number}");
