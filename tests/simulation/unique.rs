@@ -1,7 +1,7 @@
 //! Unique tasks among crashes: of a key never two are open, the newest kept ask is not lost, and every ask is decided as an
 //! oracle decides it from the log.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -128,7 +128,7 @@ struct Oracle {
 /// Checks the tasks of all keys. Returns the number of their records.
 pub fn judge(fleet: &Fleet, records: &Records, log: &[Event], violations: &mut Vec<String>) -> usize {
     let asked_tasks = fleet.requests.asked_tasks.borrow();
-    let keys: std::collections::BTreeSet<String> = asked_tasks.iter().map(UniqueAsk::key).collect();
+    let keys: BTreeSet<String> = asked_tasks.iter().map(UniqueAsk::key).collect();
     let mut count = 0;
     for key in keys {
         let tag = tag(Refresh::TYPE, &key);
