@@ -15,22 +15,13 @@ const POLL_WAIT: Duration = Duration::from_millis(100);
 
 /// Reads the marker up to the present end of the topic. The producer of the outbox must be open: it has ended the
 /// transactions of earlier relays, so that nothing of them can follow.
-pub(crate) async fn read_marker(
-    client: &BrokerClient,
-    topic: &str,
-    identity: Uuid,
-) -> Result<Marker, RelayError> {
+pub(crate) async fn read_marker(client: &BrokerClient, topic: &str, identity: Uuid) -> Result<Marker, RelayError> {
     let at = Partition::new(topic, 0);
     let client = client.with_deadline(READ_DEADLINE);
     client.call(move |broker, deadline| read_to_end(broker, &at, identity, deadline)).await
 }
 
-fn read_to_end(
-    broker: &dyn Broker,
-    at: &Partition,
-    identity: Uuid,
-    deadline: Duration,
-) -> Result<Marker, RelayError> {
+fn read_to_end(broker: &dyn Broker, at: &Partition, identity: Uuid, deadline: Duration) -> Result<Marker, RelayError> {
     let end_time = Instant::now() + deadline;
     let end = broker.watermarks(at, deadline)?.high;
     if end == 0 {

@@ -119,7 +119,8 @@ impl MemoryState {
     }
 
     fn scan(&self, scan: &Scan) -> ScannedRows {
-        let is_in = |seq: i64| seq > scan.after || scan.gaps.iter().any(|(first, last)| (*first..=*last).contains(&seq));
+        let is_in =
+            |seq: i64| seq > scan.after || scan.gaps.iter().any(|(first, last)| (*first..=*last).contains(&seq));
         let mut scanned = ScannedRows { rows: Vec::new(), horizon: self.horizon() };
         let mut bytes = 0;
         for row in self.rows.values().filter(|row| is_in(row.key.seq)).take(scan.limit) {
@@ -151,10 +152,10 @@ impl MemoryState {
 
     fn lease(&mut self, holder: &str, span: Duration) -> LeaseState {
         match &self.lease {
-            Some((other, until)) if other != holder && *until > Instant::now() => LeaseState::HeldBy(other.clone()),
+            Some((other, until)) if other != holder && *until > Instant::now() => LeaseState::OwnedBy(other.clone()),
             _ => {
                 self.lease = Some((holder.to_owned(), Instant::now() + span));
-                LeaseState::Held
+                LeaseState::Acquired
             }
         }
     }

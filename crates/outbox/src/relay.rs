@@ -147,8 +147,8 @@ impl Relay {
         let mut reported = None;
         loop {
             match table.lease(&self.holder, self.times.lease).await? {
-                LeaseState::Held => return Ok(true),
-                LeaseState::HeldBy(holder) => {
+                LeaseState::Acquired => return Ok(true),
+                LeaseState::OwnedBy(holder) => {
                     if reported.as_ref() != Some(&holder) {
                         tracing::info!(%holder, "the outbox has a relay; this one is its standby");
                         reported = Some(holder);
@@ -168,8 +168,8 @@ impl Relay {
         loop {
             sleep(self.times.renewal).await;
             match table.lease(&self.holder, self.times.lease).await {
-                Ok(LeaseState::Held) => {}
-                Ok(LeaseState::HeldBy(other)) => return RelayError::Fenced(format!("`{other}` has the lease")),
+                Ok(LeaseState::Acquired) => {}
+                Ok(LeaseState::OwnedBy(other)) => return RelayError::Fenced(format!("`{other}` has the lease")),
                 Err(error) => return error.into(),
             }
         }

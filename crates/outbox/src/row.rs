@@ -105,10 +105,12 @@ impl OutboxRow {
         if let Some(key) = &self.task_key {
             fields.insert("key".to_owned(), raw(serde_json::value::to_raw_value(key))?);
         }
-        let params = RawValue::from_string(params.to_owned()).map_err(|error| format!("`params` is no JSON: {error}"))?;
+        let params =
+            RawValue::from_string(params.to_owned()).map_err(|error| format!("`params` is no JSON: {error}"))?;
         fields.insert("params".to_owned(), params);
         let text = raw(serde_json::value::to_raw_value(&fields))?;
-        let input = serde_json::from_str(text.get()).map_err(|error| format!("`fields`: {}", without_position(&error)))?;
+        let input =
+            serde_json::from_str(text.get()).map_err(|error| format!("`fields`: {}", without_position(&error)))?;
         Ok(RowSubmission { input, trace })
     }
 }
@@ -152,7 +154,10 @@ mod tests {
         assert_eq!((input.id.as_deref(), input.task_type.as_str()), (Some("invoice-42"), "invoice"));
         assert_eq!(input.key.as_deref(), Some("customer-7"));
         assert_eq!(input.params.text(), params, "numbers keep their digits");
-        assert_eq!((input.policy.tags.clone(), input.delay.map(|delay| delay.as_i64())), (vec!["a".to_owned()], Some(5_000)));
+        assert_eq!(
+            (input.policy.tags.clone(), input.delay.map(|delay| delay.as_i64())),
+            (vec!["a".to_owned()], Some(5_000))
+        );
         assert_eq!(trace, Some(Trace { parent: "00-x".into(), state: Some("y=1".into()) }));
     }
 

@@ -63,12 +63,7 @@ impl FinishedRows {
 }
 
 impl<'a> RelaySession<'a> {
-    pub(crate) fn new(
-        relay: &'a Relay,
-        table: &'a dyn OutboxSession,
-        producer: Transactions,
-        marker: Marker,
-    ) -> Self {
+    pub(crate) fn new(relay: &'a Relay, table: &'a dyn OutboxSession, producer: Transactions, marker: Marker) -> Self {
         Self {
             relay,
             table,
@@ -177,7 +172,11 @@ impl<'a> RelaySession<'a> {
         }
     }
 
-    async fn transact(&mut self, tasks: Vec<TaskSpec>, record: &MarkerRecord) -> Result<Vec<PublishedTask>, PublishError> {
+    async fn transact(
+        &mut self,
+        tasks: Vec<TaskSpec>,
+        record: &MarkerRecord,
+    ) -> Result<Vec<PublishedTask>, PublishError> {
         let lost = || PublishError::NotPublished(BrokerError::Unavailable("the producer was lost".to_owned()));
         let producer = self.producer.lock().take().ok_or_else(lost)?;
         let (publisher, deadline) = (self.relay.publisher.clone(), self.relay.times.transaction);

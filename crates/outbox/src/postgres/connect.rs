@@ -88,9 +88,12 @@ pub(super) fn of_postgres(error: &Error) -> TableError {
         return TableError::Schema(format!("{text}; run `kafleet outbox schema | psql` on this database"));
     }
     if *code == SqlState::INSUFFICIENT_PRIVILEGE {
-        return TableError::Schema(format!("{text}; the relay's user needs SELECT, INSERT, UPDATE and DELETE on its tables"));
+        return TableError::Schema(format!(
+            "{text}; the relay's user needs SELECT, INSERT, UPDATE and DELETE on its tables"
+        ));
     }
-    let denied = [&SqlState::INVALID_PASSWORD, &SqlState::INVALID_AUTHORIZATION_SPECIFICATION, &SqlState::INVALID_CATALOG_NAME];
+    let denied =
+        [&SqlState::INVALID_PASSWORD, &SqlState::INVALID_AUTHORIZATION_SPECIFICATION, &SqlState::INVALID_CATALOG_NAME];
     if denied.contains(&code) { TableError::Denied(text) } else { TableError::Unavailable(text) }
 }
 

@@ -75,7 +75,8 @@ impl OutboxTable for PostgresOutbox {
     async fn open(&self) -> Result<Box<dyn OutboxSession>, TableError> {
         let connection = connect(&self.config).await?;
         let rows = answered(connection.client.query_typed(sql::IDENTITY, &[])).await?;
-        let row = rows.first().ok_or_else(|| TableError::Schema("the table `kafleet_outbox_relay` is empty".to_owned()))?;
+        let row =
+            rows.first().ok_or_else(|| TableError::Schema("the table `kafleet_outbox_relay` is empty".to_owned()))?;
         let (identity, version): (String, i32) = (column(row, 0)?, column(row, 1)?);
         if version < MIN_VERSION {
             let version = version / 10_000;
@@ -142,11 +143,11 @@ impl OutboxSession for PostgresSession {
     async fn lease(&self, holder: &str, span: Duration) -> Result<LeaseState, TableError> {
         let span_ms = span.as_millis() as f64;
         if self.execute(sql::LEASE, &[(&holder, Type::TEXT), (&span_ms, Type::FLOAT8)]).await? > 0 {
-            return Ok(LeaseState::Held);
+            return Ok(LeaseState::Acquired);
         }
         let rows = self.query(sql::HOLDER, &[]).await?;
         let other = rows.first().map(|row| column(row, 0)).transpose()?;
-        Ok(LeaseState::HeldBy(other.unwrap_or_default()))
+        Ok(LeaseState::OwnedBy(other.unwrap_or_default()))
     }
 
     async fn release(&self, holder: &str) -> Result<(), TableError> {

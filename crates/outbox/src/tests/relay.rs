@@ -96,7 +96,12 @@ async fn fixture(seed: u64) -> Fixture {
     let client = (broker.clone() as Arc<dyn Broker>).client();
     let producer = client.shared_producer(None).await.unwrap();
     let publisher = Publisher::new(producer, Topology::new(names, PARTITIONS), "test");
-    Fixture { broker, table: MemoryOutbox::new(seed), publisher, metrics: OutboxMetrics::of(&kafleet_telemetry::Metrics::new().unwrap()) }
+    Fixture {
+        broker,
+        table: MemoryOutbox::new(seed),
+        publisher,
+        metrics: OutboxMetrics::of(&kafleet_telemetry::Metrics::new().unwrap()),
+    }
 }
 
 impl Fixture {

@@ -81,7 +81,11 @@ impl InPostgres {
     /// Creates the outbox. `None` with a skipped test where no Postgres is configured.
     pub(super) async fn create(schema: &str) -> Option<Self> {
         let server = server()?;
-        PostgresOutbox::new(&server).unwrap().execute(&format!("DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}")).await.unwrap();
+        PostgresOutbox::new(&server)
+            .unwrap()
+            .execute(&format!("DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}"))
+            .await
+            .unwrap();
         let separator = if server.contains('?') { '&' } else { '?' };
         let url = format!("{server}{separator}options=-csearch_path%3D{schema}");
         let table = PostgresOutbox::new(&url).unwrap();
