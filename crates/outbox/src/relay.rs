@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::checks::{CheckError, RowChecks};
 use crate::marker_topic::read_marker;
-use crate::metrics::OutboxMetrics;
+use crate::metrics::RelayMetrics;
 use crate::session::RelaySession;
 use crate::table::{LeaseState, OutboxSession, OutboxTable, TableError};
 
@@ -82,7 +82,7 @@ pub struct Relay {
     pub client: BrokerClient,
     pub publisher: Publisher,
     pub checks: Arc<dyn RowChecks>,
-    pub metrics: OutboxMetrics,
+    pub metrics: RelayMetrics,
     pub health: Health,
     pub shutdown: Shutdown,
     /// Name of this process in the lease, unique among the relays of the outbox.
