@@ -9,7 +9,7 @@ use super::globals::{Format, Globals};
 use super::setup::{SetupOptions, load_config};
 
 /// Sections of the configuration that benchmarks do not use.
-const UNUSED: [&str; 7] = ["api", "apps", "callbacks", "email", "ops", "schedules", "types"];
+const UNUSED: [&str; 8] = ["api", "apps", "callbacks", "email", "ops", "outbox", "schedules", "types"];
 
 #[derive(Debug, Subcommand)]
 pub(super) enum BenchVerb {

@@ -21,7 +21,7 @@ use kafleet::model::task::{TaskSpec, Trace};
 use kafleet::model::units::duration::Millis;
 use kafleet::outbox::checks::{CheckError, RowChecks};
 use kafleet::outbox::memory::{MemoryOutbox, NewRow};
-use kafleet::outbox::{OutboxMetrics, Relay, RelayTimes};
+use kafleet::outbox::{RelayMetrics, Relay, RelayTimes};
 use kafleet::publish::Publisher;
 use kafleet::runtime::{Health, Shutdown, blocking};
 use kafleet::store::Store;
@@ -432,7 +432,7 @@ async fn outbox_relay(
         client,
         checks: Arc::new(ApiChecks(Submissions::open(broker, registry.clone(), topology.clone(), max_tree_age))),
         publisher: Publisher::new(producer, topology, "test"),
-        metrics: OutboxMetrics::of(&Metrics::new().unwrap()),
+        metrics: RelayMetrics::of(&Metrics::new().unwrap()),
         health: Health::default(),
         shutdown: Shutdown::new(),
         holder: "relay".to_owned(),

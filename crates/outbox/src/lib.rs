@@ -27,7 +27,7 @@ pub mod schema;
 mod session;
 pub mod table;
 
-pub use metrics::OutboxMetrics;
+pub use metrics::RelayMetrics;
 pub use relay::{HEALTH_PART, Relay, RelayError, RelayTimes};
 pub use row::{DeadRow, FieldsColumn, MAX_COLUMN_BYTES, OutboxRow, RowHash, RowKey, RowSubmission};
 pub use session::MAX_BATCH_ROWS;

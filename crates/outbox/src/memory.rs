@@ -152,10 +152,10 @@ impl MemoryState {
 
     fn lease(&mut self, holder: &str, span: Duration) -> LeaseState {
         match &self.lease {
-            Some((other, until)) if other != holder && *until > Instant::now() => LeaseState::HeldBy(other.clone()),
+            Some((other, until)) if other != holder && *until > Instant::now() => LeaseState::OwnedBy(other.clone()),
             _ => {
                 self.lease = Some((holder.to_owned(), Instant::now() + span));
-                LeaseState::Held
+                LeaseState::Acquired
             }
         }
     }

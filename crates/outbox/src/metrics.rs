@@ -5,7 +5,7 @@ use prometheus::{Gauge, IntCounter, IntGauge};
 
 /// Metrics of the relay. Cheap to clone.
 #[derive(Clone)]
-pub struct OutboxMetrics {
+pub struct RelayMetrics {
     /// Rows that are not published.
     pub rows: IntGauge,
     /// Age of the oldest row, in seconds.
@@ -15,7 +15,7 @@ pub struct OutboxMetrics {
     pub fenced: IntCounter,
 }
 
-impl OutboxMetrics {
+impl RelayMetrics {
     /// Begins the metrics of this process at 0.
     pub fn of(metrics: &Metrics) -> Self {
         let none: &[&str] = &[];

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::checks::{CheckError, RowChecks};
 use crate::marker_topic::read_marker;
-use crate::metrics::OutboxMetrics;
+use crate::metrics::RelayMetrics;
 use crate::session::RelaySession;
 use crate::table::{LeaseState, OutboxSession, OutboxTable, TableError};
 
@@ -82,7 +82,7 @@ pub struct Relay {
     pub client: BrokerClient,
     pub publisher: Publisher,
     pub checks: Arc<dyn RowChecks>,
-    pub metrics: OutboxMetrics,
+    pub metrics: RelayMetrics,
     pub health: Health,
     pub shutdown: Shutdown,
     /// Name of this process in the lease, unique among the relays of the outbox.
@@ -147,8 +147,8 @@ impl Relay {
         let mut reported = None;
         loop {
             match table.lease(&self.holder, self.times.lease).await? {
-                LeaseState::Held => return Ok(true),
-                LeaseState::HeldBy(holder) => {
+                LeaseState::Acquired => return Ok(true),
+                LeaseState::OwnedBy(holder) => {
                     if reported.as_ref() != Some(&holder) {
                         tracing::info!(%holder, "the outbox has a relay; this one is its standby");
                         reported = Some(holder);
@@ -168,8 +168,8 @@ impl Relay {
         loop {
             sleep(self.times.renewal).await;
             match table.lease(&self.holder, self.times.lease).await {
-                Ok(LeaseState::Held) => {}
-                Ok(LeaseState::HeldBy(other)) => return RelayError::Fenced(format!("`{other}` has the lease")),
+                Ok(LeaseState::Acquired) => {}
+                Ok(LeaseState::OwnedBy(other)) => return RelayError::Fenced(format!("`{other}` has the lease")),
                 Err(error) => return error.into(),
             }
         }

@@ -219,7 +219,7 @@ impl<'a> RelaySession<'a> {
 
 async fn finish_rows(
     table: &dyn OutboxSession,
-    metrics: &crate::metrics::OutboxMetrics,
+    metrics: &crate::metrics::RelayMetrics,
     rows: FinishedRows,
 ) -> Result<(), RelayError> {
     if rows.is_empty() {
@@ -233,12 +233,9 @@ async fn finish_rows(
     Ok(())
 }
 
-/// Returns true if a record of the transaction is the reason, and not Kafka's state.
+/// Returns true if a record of the transaction is the reason for certain. `BrokerError::Invalid` may also be of the producer.
 fn is_of_record(error: &PublishError) -> bool {
-    matches!(
-        error,
-        PublishError::Invalid(_) | PublishError::NotPublished(BrokerError::TooLarge(_) | BrokerError::Invalid(_))
-    )
+    matches!(error, PublishError::Invalid(_) | PublishError::NotPublished(BrokerError::TooLarge(_)))
 }
 
 fn of_publish(error: PublishError) -> RelayError {

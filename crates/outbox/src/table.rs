@@ -65,9 +65,9 @@ pub struct ScannedRows {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseState {
     /// The caller has it.
-    Held,
+    Acquired,
     /// Another relay has it.
-    HeldBy(String),
+    OwnedBy(String),
 }
 
 /// Number and age of the rows.

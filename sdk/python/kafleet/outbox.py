@@ -1,6 +1,6 @@
 """Tasks that are submitted in a transaction of a database: as rows of the outbox, which `kafleet outbox` publishes.
 
-No driver is imported: the statement is a text with values, and the transaction is told by the module of its class.
+No driver is imported: the statement is a text with values, and the driver follows from the module of the class.
 """
 
 from __future__ import annotations

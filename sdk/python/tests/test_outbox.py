@@ -1,4 +1,4 @@
-"""Submission of tasks in transactions: the statement, drivers told apart by their classes, and a real Postgres."""
+"""Submission of tasks in transactions: the statement, drivers recognised by their classes, and a real Postgres."""
 
 import asyncio
 import json
@@ -88,7 +88,7 @@ def test_sqlalchemy_takes_named_values(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "`params`" in seen[1][0][1]
 
 
-def test_django_is_told_by_alias_and_vendor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_django_is_recognised_by_alias_and_vendor(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
     class Cursor:

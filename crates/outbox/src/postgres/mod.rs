@@ -143,11 +143,11 @@ impl OutboxSession for PostgresSession {
     async fn lease(&self, holder: &str, span: Duration) -> Result<LeaseState, TableError> {
         let span_ms = span.as_millis() as f64;
         if self.execute(sql::LEASE, &[(&holder, Type::TEXT), (&span_ms, Type::FLOAT8)]).await? > 0 {
-            return Ok(LeaseState::Held);
+            return Ok(LeaseState::Acquired);
         }
         let rows = self.query(sql::HOLDER, &[]).await?;
         let other = rows.first().map(|row| column(row, 0)).transpose()?;
-        Ok(LeaseState::HeldBy(other.unwrap_or_default()))
+        Ok(LeaseState::OwnedBy(other.unwrap_or_default()))
     }
 
     async fn release(&self, holder: &str) -> Result<(), TableError> {

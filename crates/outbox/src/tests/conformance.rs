@@ -185,28 +185,28 @@ async fn dead_rows_are_listed_retried_and_dropped(tested: &dyn TestedTable) {
 
 async fn lease_has_one_holder(tested: &dyn TestedTable) {
     let (first, second) = (tested.table().open().await.unwrap(), tested.table().open().await.unwrap());
-    assert_eq!(first.lease("first", LONG).await, Ok(LeaseState::Held));
-    assert_eq!(second.lease("second", LONG).await, Ok(LeaseState::HeldBy("first".into())));
-    assert_eq!(first.lease("first", LONG).await, Ok(LeaseState::Held), "it is renewed");
+    assert_eq!(first.lease("first", LONG).await, Ok(LeaseState::Acquired));
+    assert_eq!(second.lease("second", LONG).await, Ok(LeaseState::OwnedBy("first".into())));
+    assert_eq!(first.lease("first", LONG).await, Ok(LeaseState::Acquired), "it is renewed");
 }
 
 async fn lease_ends_by_itself(tested: &dyn TestedTable) {
     let session = tested.table().open().await.unwrap();
     session.lease("first", Duration::ZERO).await.unwrap();
     kafleet_testkit::wait::eventually("the lease has ended", async || {
-        session.lease("second", LONG).await == Ok(LeaseState::Held)
+        session.lease("second", LONG).await == Ok(LeaseState::Acquired)
     })
     .await;
-    assert_eq!(session.lease("first", LONG).await, Ok(LeaseState::HeldBy("second".into())));
+    assert_eq!(session.lease("first", LONG).await, Ok(LeaseState::OwnedBy("second".into())));
 }
 
 async fn released_lease_is_free_at_once(tested: &dyn TestedTable) {
     let session = tested.table().open().await.unwrap();
     session.lease("first", LONG).await.unwrap();
     session.release("second").await.unwrap();
-    assert_eq!(session.lease("second", LONG).await, Ok(LeaseState::HeldBy("first".into())));
+    assert_eq!(session.lease("second", LONG).await, Ok(LeaseState::OwnedBy("first".into())));
     session.release("first").await.unwrap();
-    assert_eq!(session.lease("second", LONG).await, Ok(LeaseState::Held));
+    assert_eq!(session.lease("second", LONG).await, Ok(LeaseState::Acquired));
 }
 
 async fn identity_is_the_same_for_all_sessions(tested: &dyn TestedTable) {

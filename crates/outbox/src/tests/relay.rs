@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use super::tables::row;
 use crate::checks::{CheckError, RowChecks};
 use crate::memory::{MemoryOutbox, NewRow, TableFaults};
-use crate::metrics::OutboxMetrics;
+use crate::metrics::RelayMetrics;
 use crate::relay::{Relay, RelayTimes};
 use crate::table::OutboxTable;
 
@@ -57,7 +57,7 @@ struct Fixture {
     broker: Arc<MemoryBroker>,
     table: Arc<MemoryOutbox>,
     publisher: Publisher,
-    metrics: OutboxMetrics,
+    metrics: RelayMetrics,
 }
 
 struct RunningRelay {
@@ -100,7 +100,7 @@ async fn fixture(seed: u64) -> Fixture {
         broker,
         table: MemoryOutbox::new(seed),
         publisher,
-        metrics: OutboxMetrics::of(&kafleet_telemetry::Metrics::new().unwrap()),
+        metrics: RelayMetrics::of(&kafleet_telemetry::Metrics::new().unwrap()),
     }
 }
 

@@ -15,7 +15,7 @@ use kafleet_testkit::wait::eventually;
 
 use super::relay::{AnyType, assert_each_once};
 use super::tables::{InPostgres, TestedTable, row};
-use crate::metrics::OutboxMetrics;
+use crate::metrics::RelayMetrics;
 use crate::relay::{Relay, RelayTimes};
 
 const CALL_DEADLINE: Duration = Duration::from_secs(60);
@@ -29,7 +29,7 @@ fn relay(broker: &Arc<dyn Broker>, table: &InPostgres, publisher: &Publisher, ho
         client: broker.client(),
         publisher: publisher.clone(),
         checks: Arc::new(AnyType),
-        metrics: OutboxMetrics::of(&Metrics::new().unwrap()),
+        metrics: RelayMetrics::of(&Metrics::new().unwrap()),
         health: Health::default(),
         shutdown: Shutdown::new(),
         holder,
