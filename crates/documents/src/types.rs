@@ -7,7 +7,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{AdaptiveDocument, CircuitDocument, FlowDocument, HostDocument, PauseDocument, QueueDocument, TypeLimits, WorkerTotals};
+use super::{
+    AdaptiveDocument, CircuitDocument, FlowDocument, HostDocument, PauseDocument, QueueDocument, TypeLimits,
+    WorkerTotals,
+};
 
 /// Response of `GET /v1/types`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

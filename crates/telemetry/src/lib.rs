@@ -21,7 +21,8 @@ pub mod otel;
 
 use prometheus::core::Collector;
 use prometheus::{
-    CounterVec, Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    CounterVec, Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
 };
 
 pub use logs::{LOG_FILTER, LOG_FORMAT, environment_sets_log_filter, init_logs, logs_are_text, set_log_filter};
@@ -286,7 +287,11 @@ impl TaskMetrics {
             )?,
             refused: counter("kafleet_refused_total", "Attempts refused by the service behind the type.", &["type"])?,
             open_hosts: gauge("kafleet_open_hosts", "Hosts of which this worker starts only probes.")?,
-            hosts_opened: counter("kafleet_hosts_opened_total", "Times that the circuit of a host has opened.", &["type"])?,
+            hosts_opened: counter(
+                "kafleet_hosts_opened_total",
+                "Times that the circuit of a host has opened.",
+                &["type"],
+            )?,
             queue_wait: seconds("kafleet_task_queue_wait_seconds", "Time from creation to start.")?,
             run_time: seconds("kafleet_task_run_seconds", "Duration of an attempt.")?,
             retries: counter("kafleet_task_retries_total", "Failed attempts that will be retried.", &["type"])?,

@@ -79,7 +79,9 @@ impl AdaptiveLearner {
                 Some(present) => present.decide(counts.bounds, &counts.workers, now_ms()),
             };
             let Some(learned) = next else { continue };
-            if let Some(cut) = learned.cut.as_ref().filter(|cut| present.is_none_or(|old| old.cut.as_ref() != Some(*cut))) {
+            if let Some(cut) =
+                learned.cut.as_ref().filter(|cut| present.is_none_or(|old| old.cut.as_ref() != Some(*cut)))
+            {
                 tracing::info!(%task_type, limit = learned.limit, reason = %cut.reason, "adaptive limit cut");
             }
             let record = AdaptiveRecord { v: CONTROL_VERSION, at_ms: now_ms(), learned };

@@ -9,8 +9,8 @@ use kafleet_documents::{
     TypeDocument,
 };
 use kafleet_fleet::control::{
-    self, CONTROL_VERSION, CircuitSetting, ControlKey, ControlRecord, ForcedCircuit, Kill, MAX_HOST_CIRCUITS, MAX_KILLS,
-    Pause, RateLimit, Slots, check_host,
+    self, CONTROL_VERSION, CircuitSetting, ControlKey, ControlRecord, ForcedCircuit, Kill, MAX_HOST_CIRCUITS,
+    MAX_KILLS, Pause, RateLimit, Slots, check_host,
 };
 use kafleet_model::event::Event;
 use kafleet_model::task::action::CALLBACK_TYPE;

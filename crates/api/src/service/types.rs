@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use kafleet_config::TypePolicy;
 use kafleet_documents::{
-    AdaptiveDocument, Backlog, CircuitDocument, ConfiguredLimits, DeclaredParams, FlowDocument, HostDocument, PauseDocument, TypeDocument,
-    TypeLimits, Types,
+    AdaptiveDocument, Backlog, CircuitDocument, ConfiguredLimits, DeclaredParams, FlowDocument, HostDocument,
+    PauseDocument, TypeDocument, TypeLimits, Types,
 };
 use kafleet_fleet::control::heartbeat::Heartbeat;
 use kafleet_fleet::control::types::TypeRecord;

@@ -17,7 +17,10 @@ use super::settings::apply_consumed;
 use super::task_commands::{StartNow, TaskCommands};
 use super::types::TypeRecords;
 use super::views::ViewRecords;
-use super::{AdaptiveRecord, Cancel, CircuitSetting, ControlKey, ForcedCircuit, Group, GroupRecords, Kill, Offsets, Pause, RateLimit, Slots};
+use super::{
+    AdaptiveRecord, Cancel, CircuitSetting, ControlKey, ForcedCircuit, Group, GroupRecords, Kill, Offsets, Pause,
+    RateLimit, Slots,
+};
 
 /// Maximum number of kill switches; every task is checked against each.
 pub const MAX_KILLS: usize = 100;

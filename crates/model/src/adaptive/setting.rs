@@ -121,7 +121,9 @@ impl FromStr for AdaptiveOverride {
         let set = match text {
             "off" => Self::OFF,
             number => Self::Limit(
-                number.parse().map_err(|_| format!("`{text}` is no adaptive limit: write `off` or a number, such as 50"))?,
+                number
+                    .parse()
+                    .map_err(|_| format!("`{text}` is no adaptive limit: write `off` or a number, such as 50"))?,
             ),
         };
         set.check().map(|()| set)

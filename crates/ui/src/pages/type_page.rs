@@ -9,8 +9,8 @@ use kafleet_api::service::statistics::{DurationsQuery, FailuresBy, FailuresQuery
 use kafleet_api::service::{list as tasks, statistics, types, workers};
 use kafleet_config::Role;
 use kafleet_documents::{
-    AdaptiveDocument, CircuitDocument, DurationStats, Failures, FlowDocument, PartitionQueue, QueueDocument, Slowest, SlowestAttempt,
-    TaskPage, TypeDocument, TypeLimits, WorkerDocument,
+    AdaptiveDocument, CircuitDocument, DurationStats, Failures, FlowDocument, PartitionQueue, QueueDocument, Slowest,
+    SlowestAttempt, TaskPage, TypeDocument, TypeLimits, WorkerDocument,
 };
 use kafleet_fleet::control::heartbeat::TypeStatus;
 use kafleet_model::query::{Qualifier, TaskQuery, Term, Test, TreeLevel};

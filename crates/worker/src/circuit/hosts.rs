@@ -49,13 +49,7 @@ pub(crate) struct HostOutage<'a> {
 
 impl<T> HostCircuits<T> {
     pub(crate) fn new() -> Self {
-        Self {
-            by_host: FxHashMap::default(),
-            held: BTreeSet::new(),
-            forced: FxHashMap::default(),
-            slots: 1,
-            uses: 0,
-        }
+        Self { by_host: FxHashMap::default(), held: BTreeSet::new(), forced: FxHashMap::default(), slots: 1, uses: 0 }
     }
 
     /// Sets the slots of the type, and the states that operators have set.
@@ -136,7 +130,9 @@ impl<T> HostCircuits<T> {
                     break;
                 }
             }
-            while let Some(late) = state.waiting.pop_front_if(|(since, _)| before.is_some_and(|before| *since <= before)) {
+            while let Some(late) =
+                state.waiting.pop_front_if(|(since, _)| before.is_some_and(|before| *since <= before))
+            {
                 ready.push(late);
             }
             !state.waiting.is_empty()
