@@ -368,6 +368,8 @@ mod tests {
         ];
         let echo = TypeDocument {
             queue: None,
+            adaptive: None,
+            hosts: Vec::new(),
             incomplete: Vec::new(),
             name: "echo".into(),
             topic: true,
@@ -429,6 +431,7 @@ echo  yes          6       4        2              4        100            11  3
             name: "echo".into(),
             slots: None,
             max_concurrency: None,
+            adaptive: None,
             rate: Some(rate),
             burst: Some(3),
             per_key: true,

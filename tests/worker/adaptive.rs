@@ -14,7 +14,7 @@ use crate::worker::types::{Gate, Journal, Kind, gated, ok};
 const TYPE: &str = "limited";
 
 async fn learn(fleet: &Fleet, limit: f64, round: u64) {
-    let learned = AdaptiveLimit { limit, round, cut: None, quiet: 0 };
+    let learned = AdaptiveLimit { limit, round, tick_ms: 1_000, cut: None, quiet: 0 };
     let record = AdaptiveRecord { v: 1, at_ms: 0, learned };
     fleet.put_control(ControlKey::Adaptive(TYPE.into()), ControlRecord::Adaptive(record)).await;
 }

@@ -34,6 +34,9 @@ const GROWTH_NEAR: f64 = 1.02;
 const GROWTH_BEYOND: f64 = 1.1;
 /// Part of the limit of the last cut up to which the growth is fast again.
 const NEAR: f64 = 0.9;
+/// Bounds of a tick in milliseconds, and its length as a multiple of the mean time of a call.
+pub const TICK_MS: (u64, u64) = (1_000, 60_000);
+const CALLS_PER_TICK: f64 = 20.0;
 /// Rounds beyond the last cut after which the service has evidently grown, so that the limit doubles again.
 const QUIET_ROUNDS: u32 = 4;
 
@@ -52,9 +55,13 @@ pub struct AdaptiveBounds {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AdaptiveLimit {
     /// Concurrent attempts in the whole fleet. A fraction is a share of the time.
+    #[schemars(range(min = 0))]
     pub limit: f64,
     /// Number of the decision, from 1. Workers count anew with each.
     pub round: u64,
+    /// Time in milliseconds after which the part of the limit that is not divisible by the partitions goes to the next of them.
+    #[serde(default = "first_tick")]
+    pub tick_ms: u64,
     /// Last cut; null before the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut: Option<LastCut>,
@@ -93,9 +100,19 @@ pub struct RoundCounts {
     pub peak: u32,
 }
 
+fn first_tick() -> u64 {
+    TICK_MS.0
+}
+
 impl RoundCounts {
     fn refused_part(&self) -> f64 {
         if self.calls == 0 { 0.0 } else { self.refused as f64 / self.calls as f64 }
+    }
+
+    /// Mean time of a call that was not refused.
+    fn mean_ms(&self) -> Option<f64> {
+        let answered = self.calls.saturating_sub(self.refused);
+        (answered > 0).then(|| self.call_ms as f64 / answered as f64)
     }
 
     fn is_at_limit(&self) -> bool {
@@ -114,7 +131,7 @@ impl RoundCounts {
 impl AdaptiveLimit {
     /// Creates the limit of a type that has none yet: its smallest one.
     pub fn first(bounds: AdaptiveBounds) -> Self {
-        Self { limit: bounds.min, round: 1, cut: None, quiet: 0 }
+        Self { limit: bounds.min, round: 1, tick_ms: TICK_MS.0, cut: None, quiet: 0 }
     }
 
     /// Decides at the end of a round. Returns the next limit, or `None` if the present one stays. `workers`: the counts of
@@ -123,7 +140,9 @@ impl AdaptiveLimit {
         let workers: Vec<&RoundCounts> = workers.iter().filter(|counts| counts.round == self.round).collect();
         let total = workers.iter().fold(RoundCounts::default(), |sum, counts| sum.add(counts));
         let bounded = |limit: f64| limit.min(bounds.max).max(bounds.min);
-        let next = |limit: f64| Self { limit: bounded(limit), round: self.round + 1, ..self.clone() };
+        let tick_ms = total.mean_ms().map_or(self.tick_ms, |mean| (mean * CALLS_PER_TICK) as u64);
+        let tick_ms = tick_ms.clamp(TICK_MS.0, TICK_MS.1);
+        let next = |limit: f64| Self { limit: bounded(limit), round: self.round + 1, tick_ms, ..self.clone() };
         if self.limit < bounds.min || self.limit > bounds.max {
             // The settings of the type have changed.
             return Some(next(self.limit));
@@ -176,9 +195,8 @@ fn reason_to_cut(total: &RoundCounts, workers: &[&RoundCounts], bounds: Adaptive
         let reason = format!("{} % of the calls of one worker were refused", percent(worst.refused_part()));
         return Some((refused, reason));
     }
-    let answered = total.calls - total.refused.min(total.calls);
-    let mean = total.call_ms as f64 / answered.max(1) as f64;
-    let target = bounds.target_ms.filter(|target| answered > 0 && mean > target * MAX_SLOWNESS)?;
+    let mean = total.mean_ms()?;
+    let target = bounds.target_ms.filter(|target| mean > target * MAX_SLOWNESS)?;
     Some((1.0 - target / mean, format!("calls took {} ms, the target is {target} ms", mean.round())))
 }
 

@@ -6,7 +6,7 @@ const BOUNDS: AdaptiveBounds = AdaptiveBounds { min: 2.0, max: 100.0, target_ms:
 
 fn at(limit: f64, cut: Option<f64>) -> AdaptiveLimit {
     let cut = cut.map(|limit| LastCut { limit, at_ms: 0, reason: String::new() });
-    AdaptiveLimit { limit, round: 7, cut, quiet: 0 }
+    AdaptiveLimit { limit, round: 7, tick_ms: TICK_MS.0, cut, quiet: 0 }
 }
 
 /// Counts of a worker that was at its limit for all of the round.
@@ -108,30 +108,50 @@ proptest! {
         }
     }
 
-    /// A share never admits more than its slots, and one below 1 pauses between attempts.
+    /// All workers together never have more slots than the limit, whoever owns the partitions, and each partition has its turn.
+    #[test]
+    fn shares_of_all_workers_are_the_limit(
+        limit in 1.0..100.0f64,
+        of in 1..64u32,
+        workers in 1..8usize,
+        seed in any::<u64>(),
+    ) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut owned = vec![Vec::new(); workers];
+        (0..of).for_each(|partition| owned[random.usize(..workers)].push(partition));
+        let share = |owned: Vec<u32>| share::ShareOf { round: 1, limit, tick_ms: TICK_MS.0, owned, of };
+        let shares: Vec<_> = owned.into_iter().map(|owned| share::AdaptiveShare::new(share(owned), 0, seed >> 24)).collect();
+        let (ticks, mut slot_ticks) = (u64::from(of) * 20, 0);
+        for tick in 0..ticks {
+            let slots = |at: u64| shares.iter().map(|share| share.slots(tick * TICK_MS.0 + at)).sum::<usize>();
+            // In the middle of a tick no gained slot pauses.
+            let middle = TICK_MS.0 - 1 - (seed >> 24) % TICK_MS.0;
+            prop_assert!(slots(random.u64(0..TICK_MS.0)) <= limit.ceil() as usize);
+            slot_ticks += slots(middle);
+        }
+        let mean = slot_ticks as f64 / ticks as f64;
+        prop_assert!((mean - limit).abs() < 0.2, "{} slots instead of {}", mean, limit);
+    }
+
+    /// A share admits no more attempts than it has slots, and a refused one keeps its slot for the usual time.
     #[test]
     fn share_admits_no_more_than_its_slots(
-        share in 0.05..20.0f64,
+        limit in 1.0..20.0f64,
         steps in prop::collection::vec((any::<bool>(), any::<bool>(), 0..200u64), 1..300),
     ) {
-        let mut own = share::AdaptiveShare::new(1.0, 0);
-        own.set(1, share, 0, 0.5);
+        let of = share::ShareOf { round: 1, limit, tick_ms: TICK_MS.0, owned: vec![0], of: 1 };
+        let mut own = share::AdaptiveShare::new(of, 0, 0);
         let (mut now, mut running) = (0, Vec::new());
-        let mut last = None;
         for (starts, is_refused, after_ms) in steps {
             now += after_ms;
             if starts && own.admits(running.len(), now) {
-                prop_assert!(running.len() < own.slots());
-                prop_assert!(own.slots() <= share.ceil() as usize);
-                if let Some(started) = last.filter(|_| share < 0.5) {
-                    prop_assert!(now > started, "no pause");
-                }
-                last = Some(now);
+                prop_assert!(running.len() < own.slots(now) && own.slots(now) <= limit.ceil() as usize);
                 own.attempt_started(running.len());
                 running.push(now);
             } else if let Some(started) = running.pop() {
-                own.attempt_ended(started, now, is_refused, 0.5);
+                own.attempt_ended(started, now, is_refused);
             }
+            prop_assert!(own.next_due_ms(now) > now);
         }
     }
 }

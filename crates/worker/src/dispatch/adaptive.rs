@@ -3,9 +3,11 @@
 
 use kafleet_fleet::control::ControlState;
 use kafleet_handlers::TIMEOUT;
+use kafleet_model::adaptive::TICK_MS;
 use kafleet_model::adaptive::setting::{Adaptive, AdaptiveOverride};
-use kafleet_model::adaptive::share::AdaptiveShare;
+use kafleet_model::adaptive::share::{AdaptiveShare, ShareOf};
 use kafleet_model::worker_status::AdaptiveStatus;
+use kafleet_runtime::now_ms;
 use tokio::time::Instant;
 
 use crate::attempt::AttemptEnd;
@@ -54,29 +56,32 @@ impl AdaptiveSlots {
     ) {
         let forced = state.slots.get(task_type).and_then(|slots| slots.adaptive);
         let learned = state.adaptives.get(task_type).map(|record| &record.learned);
-        let (round, limit) = match (setting, forced) {
+        let fixed = |limit| (0, limit, TICK_MS.0);
+        let (round, limit, tick_ms) = match (setting, forced) {
             (None, None) | (_, Some(AdaptiveOverride::Off(_))) => {
                 if self.active.take().is_some() {
                     self.gauges.set_adaptive_limit(None);
                 }
                 return;
             }
-            (_, Some(AdaptiveOverride::Limit(limit))) => (0, f64::from(limit)),
+            (_, Some(AdaptiveOverride::Limit(limit))) => fixed(f64::from(limit)),
             (Some(setting), None) => match learned {
-                Some(learned) => (learned.round, learned.limit),
-                None => (0, f64::from(setting.min)),
+                Some(learned) => (learned.round, learned.limit, learned.tick_ms),
+                None => fixed(f64::from(setting.min)),
             },
         };
         let now = Instant::now();
-        let share = limit / assignment.parts();
+        let owned = assignment.owned.iter().filter_map(|partition| u32::try_from(*partition).ok()).collect();
+        let share = ShareOf { round, limit, tick_ms, owned, of: assignment.of };
+        let epoch_ms = u64::try_from(now_ms()).unwrap_or_default();
         let active = self.active.get_or_insert_with(|| {
-            let (setting, share) = (Adaptive::default(), AdaptiveShare::new(share, 0));
+            let (setting, share) = (Adaptive::default(), AdaptiveShare::new(share.clone(), 0, epoch_ms));
             Box::new(ActiveShare { setting, limit, is_fixed: false, share, base: now })
         });
         active.setting = setting.cloned().unwrap_or_default();
         (active.limit, active.is_fixed) = (limit, forced.is_some());
-        let now_ms = active.ms(now);
-        active.share.set(round, share, now_ms, fastrand::f64());
+        let since_ms = active.ms(now);
+        active.share.set(share, since_ms, epoch_ms.saturating_sub(since_ms));
         self.gauges.set_adaptive_limit(Some(limit));
     }
 
@@ -109,7 +114,7 @@ impl AdaptiveSlots {
             AttemptEnd::TimedOut | AttemptEnd::Stalled(_) => active.setting.is_refusal(TIMEOUT),
         };
         let (started_ms, now_ms) = (active.ms(started_at), active.ms(Instant::now()));
-        active.share.attempt_ended(started_ms, now_ms, is_refused, fastrand::f64());
+        active.share.attempt_ended(started_ms, now_ms, is_refused);
         if is_refused {
             self.gauges.record_refused();
         }
@@ -118,7 +123,7 @@ impl AdaptiveSlots {
     /// Time at which more attempts may start.
     pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
         let active = self.active.as_ref()?;
-        let due_ms = active.share.next_due_ms(active.ms(now))?;
+        let due_ms = active.share.next_due_ms(active.ms(now));
         // A millisecond later, because the clock of the share is in whole milliseconds.
         Some(active.base + std::time::Duration::from_millis(due_ms + 1))
     }
@@ -126,13 +131,14 @@ impl AdaptiveSlots {
     /// Status for the heartbeat. `slots`: those without this limit.
     pub(super) fn status(&self, slots: usize) -> Option<AdaptiveStatus> {
         let active = self.active.as_ref()?;
+        let now_ms = active.ms(Instant::now());
         Some(AdaptiveStatus {
             limit: active.limit,
             fixed: active.is_fixed,
-            slots: active.share.slots().min(slots) as u32,
+            slots: active.share.slots(now_ms).min(slots) as u32,
             min: active.setting.min,
             target_ms: active.setting.target.map(|target| target.0),
-            counts: active.share.counts(active.ms(Instant::now())),
+            counts: active.share.counts(now_ms),
         })
     }
 }
