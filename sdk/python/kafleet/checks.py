@@ -10,30 +10,45 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from . import foreign
+from .call import OPTIONS, POLICY, Call
 from .outcomes import Duration, refuse_number
 from .scalars import Mismatch
 from .values import class_name, encode, parse, text_of
 
 if TYPE_CHECKING:
-    from .call import Call
     from .canvas import Group
+
+DECLARED_ALONE = ("soft_timeout", "aliases")
+"""Keywords of the decorator that are not part of the policy."""
 
 _SHOWN_CHARS = 60
 _FOLLOWS = "`then=[other.call()]` for a task that follows; `link` is a URL for people"
 
 
-def check_keys(given: Mapping[str, Any], kinds: Mapping[str, Any], place: str, names: Mapping[str, str]) -> None:
-    """Raises `TypeError` for an unknown key, and for a value that is not of its kind. `None` stands for no value.
-
-    `names`: remedies for keys of other libraries.
-    """
+def check_keys(given: Mapping[str, Any], place: foreign.Place) -> None:
+    """Raises `TypeError` for an unknown key, and for a value that is not of its kind. `None` stands for no value."""
+    kinds, noun = (POLICY, "a key of a policy") if place == "type" else (OPTIONS, "an option of a task")
     for key, value in given.items():
         if key not in kinds:
-            close = [f"did you mean `{name}`?" for name in get_close_matches(key, kinds, 1)]
-            hint = foreign.remedy(names, key, value) or "".join(close)
-            raise TypeError(f"`{key}` is not {place}" + (f"; hint: {hint}" if hint else ""))
+            hint = _elsewhere(key, place) or foreign.remedy(key, place, value) or closest(key, kinds)
+            raise TypeError(f"`{key}` is not {noun}" + (f"; hint: {hint}" if hint else ""))
         if value is not None and (problem := _problem(key, value, kinds[key])):
             raise TypeError(problem)
+
+
+def closest(key: str, names: Iterable[str]) -> str:
+    """Returns a hint to the name that was probably meant; empty, if none is near."""
+    return "".join(f"did you mean `{name}`?" for name in get_close_matches(key, list(names), 1))
+
+
+def _elsewhere(key: str, place: foreign.Place) -> str:
+    """Returns the hint for a key of kafleet that belongs to another place; empty, if there is none."""
+    if key in DECLARED_ALONE:
+        where = "in the decorator of each task of the bundle" if place == "type" else "in the decorator of the task"
+        return f"{where}: `@….task({key}=…)`"
+    if place == "task" and key in POLICY:
+        return foreign.belongs("type", f"`@app.task({key}=…)`")
+    return foreign.belongs("task", f"`using({key}=…)`") if place == "type" and key in OPTIONS and key != "link" else ""
 
 
 def _problem(key: str, value: Any, kind: Any) -> str:
@@ -62,7 +77,7 @@ def _problem(key: str, value: Any, kind: Any) -> str:
         is_right, noun = isinstance(value, bool), "`True` or `False`"
     elif origin is Mapping:
         is_right, noun = isinstance(value, Mapping), "a dict"
-        hint = foreign.remedy(foreign.POLICY, "rate_limit", value) if key == "rate" else ""
+        hint = foreign.remedy("rate_limit", "type", value) if key == "rate" else ""
         refuse_number("per", value.get("per") if key == "rate" and is_right else None)
     else:
         is_right, noun = isinstance(value, Sequence) and not isinstance(value, str | bytes), "a list"
@@ -97,7 +112,6 @@ def calls_of(tasks: Any) -> Iterator[Call[Any]]:
 
 def call_of(task: Any, args: tuple[Any, ...] = (), named: Mapping[str, Any] | None = None) -> Call[Any] | Group[Any]:
     """Returns a call of a task, or the call or group that was given. Raises `TypeError` if it is none of them."""
-    from .call import Call
     from .canvas import Group
     from .task import Submittable
 
@@ -115,7 +129,6 @@ def call_of(task: Any, args: tuple[Any, ...] = (), named: Mapping[str, Any] | No
 
 def check_params(call: Call[Any]) -> None:
     """Raises `TypeError` if the params of a call, or of those that follow it, do not have the types of the task declared here."""
-    from .call import Call
     from .task import Task
 
     if isinstance(call.target, Task):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
-from .checks import problem_of_function
+from .checks import DECLARED_ALONE, problem_of_function
 from .joined import Joined
 from .outcomes import Duration, whole_milliseconds
 from .scalars import Mismatch
@@ -53,7 +53,7 @@ class TaskDecorator:
             return TaskDecorator(self._owner, name, policy)
         if problem := problem_of_function(fn):
             raise DeclarationError(problem)
-        own = {key: policy.pop(key) for key in ("soft_timeout", "aliases") if key in policy}
+        own = {key: policy.pop(key) for key in DECLARED_ALONE if key in policy}
         task = self._owner.new_task(fn, name, policy)
         task.soft_timeout = _soft_timeout(task, self._owner, own.get("soft_timeout"))
         for named in (task, *_aliases(task, own.get("aliases", ()))):

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from . import foreign
-from .call import OPTIONS, POLICY, Call, _plain
+from .call import Call, _plain
 from .call import Options as Options
 from .checks import check_keys, problem_of_unannotated
 from .codec import Field, Schemas, UnsupportedType
@@ -139,7 +139,7 @@ class Submittable(foreign.Named, Generic[P, R]):
 
     def using(self, **options: Unpack[Options]) -> Submittable[P, R]:
         """Returns this type with options for the tasks that are created, such as `id` or `tags`."""
-        check_keys(options, OPTIONS, "an option of a task", foreign.OPTIONS)
+        check_keys(options, "task")
         changed = copy.copy(self)
         changed.options = {**self.options, **options}
         return changed
@@ -370,7 +370,7 @@ def check_name(name: str, place: str, form: str = "{}") -> None:
 def split_policy(given: Mapping[str, Any], place: str) -> tuple[dict[str, Any], ErrorClasses]:
     """Separates the exception classes, which the app matches itself, from the keys for the worker."""
     try:
-        check_keys(given, POLICY, "a key of a policy", foreign.POLICY)
+        check_keys(given, "type")
     except TypeError as error:
         raise error_at(place, str(error)) from None
     policy = {key: _plain(value) for key, value in given.items() if value is not None}

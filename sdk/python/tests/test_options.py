@@ -31,6 +31,6 @@ def test_unique_is_an_option_of_submitted_tasks_alone() -> None:
         assert task.using(unique=unique).call().document("submit")["unique"] == unique
         for scope in ("spawn", "then", "schedule"):
             with pytest.raises(TypeError, match="`unique` is not an option of"):
-                task.using(unique=unique).call().document(scope)  # type: ignore[arg-type]
+                task.using(unique=unique).call().document(scope)
     with pytest.raises(TypeError, match="at most one task of a key is open"):
         task.using(deduplication={"id": "customer-42"})  # type: ignore[call-arg]

@@ -4,7 +4,7 @@ import { type AttemptMessage, type Channel, Context, running } from "./context.t
 import { wrapped } from "./hooks.ts";
 import { decode, encode, exceeds, TooLarge, unsuitable } from "./json.ts";
 import { decidesUnnamed, type ErrorClass, kindOfClass } from "./options.ts";
-import { CONTEXT_METHODS, refuseMethods } from "./foreign.ts";
+import { CONTEXT_METHODS, CONTEXT_PROPERTIES, refuseMembers } from "./foreign.ts";
 import { Cancelled, durationText, Outcome, Retry, SoftTimeout } from "./outcomes.ts";
 import { Mismatch, validated } from "./schema.ts";
 import { attempted, isError, isInstance, kindOf, messageOf, nameOf, prototypesOf, stackOf, textOf, thrownText } from "./shown.ts";
@@ -24,7 +24,7 @@ const LATE_MS = 100;
 const WAITS =
   "the handler waits, so that there is no stack; hint: pass `cx.signal` to what it waits for, and this line names the place";
 
-refuseMethods(Context.prototype, "a context", CONTEXT_METHODS);
+refuseMembers(Context.prototype, "a context", CONTEXT_METHODS, CONTEXT_PROPERTIES);
 
 /** One attempt at a task. */
 export class Attempt {

@@ -47,8 +47,7 @@ const text: Check = (value) => (isText(value) ? undefined : "a text is allowed")
 const flag: Check = (value) => (typeof value === "boolean" ? undefined : "`true` and `false` are allowed");
 const list: Check = (value) => (Array.isArray(value) ? undefined : "hint: write a list: `[…]`");
 const object: Check = (value) => (isObject(value) ? undefined : "an object is allowed");
-const textOrObject: Check = (value) =>
-  isText(value) || isObject(value) ? undefined : "a text or an object is allowed";
+const textOrObject: Check = (value) => (isText(value) || isObject(value) ? undefined : "a text or an object is allowed");
 const headers: Check = (value) =>
   isObject(value) && Object.values(value as object).every(isText) ? undefined : "an object with texts is allowed";
 

@@ -5,6 +5,7 @@ import { type Client, isWithoutEffect, type Query, withQuery } from "./client.ts
 import { running } from "./context.ts";
 import type { History, LogDocument, Status, TreeNode, Verdict, Why } from "./documents.ts";
 import { ApiError, TaskFailed, TimedOut } from "./errors.ts";
+import { HANDLE_METHODS, HANDLE_PROPERTIES, refuseMembers } from "./foreign.ts";
 import { continuationId, pathOf } from "./ids.ts";
 import { encode } from "./json.ts";
 import { refuseUnknown } from "./names.ts";
@@ -264,6 +265,7 @@ export class Handle<R = unknown, F = unknown> {
     return `${this}`;
   }
 }
+refuseMembers(Handle.prototype, "a handle", HANDLE_METHODS, HANDLE_PROPERTIES);
 
 /** Handle of the task that stands for a group. Its result is the list of the results of the group. */
 export class GroupHandle<R, F = unknown> extends Handle<R[], F> {

@@ -136,7 +136,7 @@ export function taskFields(type: string, options: object, scope: Scope): Record<
   const fields: Record<string, unknown> = {};
   for (const [key, value] of Object.entries(options) as [string, unknown][]) {
     if (!ALLOWED[scope].has(key)) {
-      const hint = elsewhere(key, type, scope) ?? hintFor(key, [...ALLOWED[scope]]);
+      const hint = elsewhere(key, type, scope) ?? hintFor(key, [...ALLOWED[scope]], "call");
       throw new TypeError(`\`${key}\` is not an option of ${PLACES[scope]} (\`${type}\`)${hint}`);
     }
     // The client refuses ids with the error of the API. In a change, null clears a field.
@@ -151,7 +151,8 @@ export function taskFields(type: string, options: object, scope: Scope): Record<
 function elsewhere(key: string, type: string, scope: Scope): string | undefined {
   if (scope === "external" && key === "state") return "; hint: report it: `handle.report(state)`";
   if (formOfOption(key) || !RUNNING.includes(scope)) return undefined;
-  if (POLICY_KEYS.has(key)) return `; hint: it belongs to the type: \`app.task("${type}", { ${key}: … }, handler)\``;
+  if (POLICY_KEYS.has(key) || TASK_OPTIONS.includes(key))
+    return `; hint: it belongs to the type: \`app.task("${type}", { ${key}: … }, handler)\``;
   if (ALLOWED.then.has(key)) return "; hint: it belongs to a continuation, as in `cx.then(task, params, options)`";
   return ALLOWED.submit.has(key) ? "; hint: it belongs to a submitted task" : undefined;
 }
@@ -159,7 +160,7 @@ function elsewhere(key: string, type: string, scope: Scope): string | undefined 
 /** Returns the hint for an option that a policy does not have. `declared`: other options in the same place, none in a bundle. */
 function hintForPolicy(name: string, key: string, declared: readonly string[]): string {
   if (!declared.length && TASK_OPTIONS.includes(key)) return `; hint: it belongs to a task of the bundle, in \`${name}.task(…)\``;
-  if (!ALLOWED.submit.has(key) || formOfOption(key)) return hintFor(key, [...POLICY_KEYS, ...declared]);
+  if (!ALLOWED.submit.has(key) || formOfOption(key)) return hintFor(key, [...POLICY_KEYS, ...declared], "type");
   return `; hint: it belongs to a call: \`task.submit(params, { ${key}: … })\``;
 }
 

@@ -6,7 +6,7 @@ import { fileURLToPath } from "node:url";
 import type { AnyApp } from "./app.ts";
 import { Call, Group } from "./canvas.ts";
 import { type ApiError, DeclarationError } from "./errors.ts";
-import { refuseMethods, TASK_METHODS } from "./foreign.ts";
+import { refuseMembers, TASK_METHODS, TASK_PROPERTIES } from "./foreign.ts";
 import { Handle, refuseInAttempt } from "./handle.ts";
 import { type CallOptions, declaredPolicy, type ErrorClass, type Numbers } from "./options.ts";
 import type { Scope, SplitPolicy, SubmitOptions } from "./options.ts";
@@ -150,7 +150,7 @@ export abstract class Target<P, R, C = P, T = never> {
     return `${this}`;
   }
 }
-refuseMethods(Target.prototype, "a task type", TASK_METHODS);
+refuseMembers(Target.prototype, "a task type", TASK_METHODS, TASK_PROPERTIES);
 
 /** Task type that another program runs: any params, any result. */
 export class Remote extends Target<unknown, unknown, unknown, unknown> {
