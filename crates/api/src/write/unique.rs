@@ -6,13 +6,12 @@
 use std::time::Duration;
 
 use kafleet_fleet::publish::PublishedTask;
-use kafleet_model::record::state::State;
 use kafleet_model::task::id::TaskId;
 use kafleet_model::task::limits::check_then;
 use kafleet_model::task::{Position, TaskSpec};
 use kafleet_model::unique::field::MAX_UNIQUE_PARAMS_BYTES;
 use kafleet_model::unique::id::{ask_id, tag};
-use kafleet_model::unique::{AskVerdict, UniqueRule};
+use kafleet_model::unique::{AskVerdict, KeyState, UniqueRule};
 use kafleet_model::units::duration::Millis;
 use kafleet_runtime::now_ms;
 
@@ -136,7 +135,7 @@ async fn decided(reads: &Reads, ask: &TaskId, position: Option<Position>) -> Res
         Some(answer) => (answer.verdict, answer.task.to_string()),
         // The key has forgotten the ask among many newer ones, or was forgotten itself.
         None => match reads.read_covered(ask).await? {
-            Some(task) if task.record.own == State::Scheduled => (AskVerdict::Kept, ask.to_string()),
+            Some(_) if is_kept(key.as_ref(), ask) => (AskVerdict::Kept, ask.to_string()),
             Some(_) => (AskVerdict::Started, ask.to_string()),
             None => match key.as_ref().and_then(|key| key.standing()).filter(|_| position.is_some()) {
                 Some(standing) => (AskVerdict::Joined, standing.to_owned()),
@@ -148,6 +147,11 @@ async fn decided(reads: &Reads, ask: &TaskId, position: Option<Position>) -> Res
     let task = reads.find(&id, None).await?;
     let is_new = verdict != AskVerdict::Joined && position.is_some();
     Ok(Some(SubmittedTask { task, is_new, verdict: Some(verdict) }))
+}
+
+/// Returns true if the task of an ask is the kept one of its key.
+fn is_kept(key: Option<&KeyState>, ask: &TaskId) -> bool {
+    key.and_then(|key| key.kept.as_ref()).is_some_and(|kept| *kept.id == *ask.as_str())
 }
 
 fn not_decided(id: &TaskId, position: Position) -> ApiError {
