@@ -24,6 +24,7 @@ async fn limit_of_a_service_is_learned(mut fleet: Fleet) {
         async move {
             let is_refused = busy.fetch_add(1, Ordering::SeqCst) >= SERVERS;
             if !is_refused {
+                // Duration of a call.
                 tokio::time::sleep(CALL).await;
             }
             busy.fetch_sub(1, Ordering::SeqCst);

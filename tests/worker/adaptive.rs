@@ -59,6 +59,7 @@ async fn refusals_are_counted_and_end_no_task() {
         let begun = begun.clone();
         async move {
             let _run = begun.begin(&cx);
+            // Duration of a call, so that several run at once.
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             if begun.running() > 4 {
                 return Err(Failure::wait(Some(std::time::Duration::from_millis(20)), "429").of_kind("rate_limited"));

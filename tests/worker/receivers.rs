@@ -113,6 +113,46 @@ async fn dead_receiver_of_ten_costs_the_others_nothing() {
     worker.kill().await;
 }
 
+/// Host of the params of a callback.
+fn host_of(params: &str) -> String {
+    let params: serde_json::Value = serde_json::from_str(params).unwrap();
+    params["url"].as_str().unwrap().trim_start_matches("http://").trim_end_matches('/').to_owned()
+}
+
+/// Opens the circuit of a host, as an operator does.
+async fn open_host(fleet: &Fleet, host: &str) {
+    let setting = CircuitSetting { v: 1, at_ms: 0, state: ForcedCircuit::Open, reason: None, by: None };
+    fleet.put_control(ControlKey::HostCircuit(TYPE.into(), host.into()), ControlRecord::Circuit(setting)).await;
+}
+
+/// Eight slots have a window of 256 offsets, of which tasks of open hosts occupy at most 64. The others leave as waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_beyond_a_quarter_of_the_window_wait_at_the_tracker() {
+    let config =
+        CallbacksConfig { private: vec!["127.0.0.0/8".into()], plain_http: true, ..CallbacksConfig::default() };
+    let registered = Callbacks::registered(&config, Some(8)).unwrap();
+    let (fleet, _) = memory(1, &[Kind { name: TYPE, registered }]).await;
+    let (params, _serving) = receivers(false).await;
+    open_host(&fleet, &host_of(&params[0])).await;
+    for n in 0..100 {
+        let id = format!("r0-{n}");
+        fleet.send_record(TYPE, None, None, Some(params[0].as_bytes()), &[("ce_id", id.as_str())]).await;
+    }
+    fleet.send_record(TYPE, None, None, Some(params[1].as_bytes()), &[("ce_id", "other")]).await;
+    let worker = fleet.worker();
+    assert_eq!(fleet.result_of("other").await.kind(), EventKind::Succeeded, "it is behind 100 tasks of the open host");
+    let handed_over = || {
+        let events = fleet.events.all();
+        let of_host = events.into_iter().filter(|event| event.kind() == EventKind::Retrying);
+        of_host.filter(|event| event.payload.record().is_some() && event.payload.waits() == 1).count()
+    };
+    eventually("36 are handed over", async || handed_over() == 36).await;
+    let events = fleet.events.all();
+    let failure = events.iter().find_map(|event| event.payload.error()).unwrap();
+    assert!(failure.message.contains("the circuit of the host `127.0.0.1:"), "{}", failure.message);
+    worker.stop().await;
+}
+
 /// An operator opens and releases the circuit of one host, while the callbacks of others are delivered.
 #[tokio::test(flavor = "multi_thread")]
 async fn operator_holds_back_one_receiver() {
@@ -121,11 +161,8 @@ async fn operator_holds_back_one_receiver() {
     let registered = Callbacks::registered(&config, Some(8)).unwrap();
     let (fleet, _) = memory(1, &[Kind { name: TYPE, registered }]).await;
     let (params, _serving) = receivers(false).await;
-    let url: serde_json::Value = serde_json::from_str(&params[0]).unwrap();
-    let host = url["url"].as_str().unwrap().trim_start_matches("http://").trim_end_matches('/').to_owned();
-    let key = || ControlKey::HostCircuit(TYPE.into(), host.clone());
-    let setting = CircuitSetting { v: 1, at_ms: 0, state: ForcedCircuit::Open, reason: None, by: None };
-    fleet.put_control(key(), ControlRecord::Circuit(setting)).await;
+    let host = host_of(&params[0]);
+    open_host(&fleet, &host).await;
     let worker = fleet.worker();
     worker.ready().await;
     for (receiver, params) in params.iter().enumerate() {
@@ -135,7 +172,7 @@ async fn operator_holds_back_one_receiver() {
     let results = fleet.wait_for_results(RECEIVERS - 1).await;
     assert!(results.iter().all(|event| event.id.as_str() != "r0"), "{results:?}");
     eventually("the host is open", async || worker.metric("kafleet_open_hosts", TYPE) == 1.0).await;
-    fleet.delete_control(key()).await;
+    fleet.delete_control(ControlKey::HostCircuit(TYPE.into(), host)).await;
     assert_eq!(fleet.result_of("r0").await.kind(), EventKind::Succeeded);
     eventually("the host is closed", async || worker.metric("kafleet_open_hosts", TYPE) == 0.0).await;
     worker.stop().await;

@@ -77,11 +77,8 @@ pub struct TaskMetrics {
     /// 1 for a type whose circuit is open.
     pub circuit_open: IntGaugeVec,
     pub circuit_opened: IntCounterVec,
-    /// Adaptive limit of the whole fleet.
     pub adaptive_limit: GaugeVec,
-    /// Attempts that the service behind a type with an adaptive limit has refused.
     pub refused: IntCounterVec,
-    /// Hosts whose circuits are open, for types whose attempts call many.
     pub open_hosts: IntGaugeVec,
     pub hosts_opened: IntCounterVec,
     pub queue_wait: HistogramVec,

@@ -3,7 +3,7 @@
 //! fleet without such types costs it a look at the heartbeats.
 //!
 //! Invariant: the limit, its round and the last cut are in the record, so that the next owner continues. Two owners for a
-//! moment may both write; the later record counts, and workers count anew with it.
+//! moment may both write; the later record counts, and workers begin new counts with it.
 //!
 //! Read next: `crates/model/src/adaptive/mod.rs` (the rule).
 

@@ -57,7 +57,7 @@ pub struct AdaptiveLimit {
     /// Concurrent attempts in the whole fleet. A fraction is a share of the time.
     #[schemars(range(min = 0))]
     pub limit: f64,
-    /// Number of the decision, from 1. Workers count anew with each.
+    /// Number of the decision, from 1. Workers begin new counts with each.
     pub round: u64,
     /// Time in milliseconds after which the part of the limit that is not divisible by the partitions goes to the next of them.
     #[serde(default = "first_tick")]

@@ -33,18 +33,18 @@ struct Simulation {
     servers: u64,
     /// Servers in use.
     busy: u64,
-    tally: Tally,
+    usage: Usage,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
+struct Usage {
     completed: u64,
     refused: u64,
     /// Time of all servers, in milliseconds.
     available_ms: u64,
 }
 
-impl Tally {
+impl Usage {
     fn used(&self) -> f64 {
         (self.completed * CALL_MS) as f64 / self.available_ms as f64
     }
@@ -71,7 +71,7 @@ impl Simulation {
             ignores_cuts: false,
             servers,
             busy: 0,
-            tally: Tally::default(),
+            usage: Usage::default(),
         };
         simulation.set_workers(workers);
         simulation
@@ -103,18 +103,18 @@ impl Simulation {
     }
 
     /// Runs for a number of seconds, and returns what was done in them.
-    fn run(&mut self, seconds: u64) -> Tally {
-        self.tally = Tally::default();
+    fn run(&mut self, seconds: u64) -> Usage {
+        self.usage = Usage::default();
         let end = self.now + seconds * 1_000;
         while self.now < end {
             self.step();
         }
-        self.tally
+        self.usage
     }
 
     fn step(&mut self) {
         self.now += STEP_MS;
-        self.tally.available_ms += self.servers * STEP_MS;
+        self.usage.available_ms += self.servers * STEP_MS;
         let now = self.now;
         for worker in &mut self.workers {
             let (ended, running) = std::mem::take(&mut worker.running).into_iter().partition(|(_, end, _)| *end <= now);
@@ -123,8 +123,8 @@ impl Simulation {
             for (started, _, is_refused) in ended {
                 worker.share.attempt_ended(started, now, is_refused);
                 worker.completed += u64::from(!is_refused);
-                self.tally.completed += u64::from(!is_refused);
-                self.tally.refused += u64::from(is_refused);
+                self.usage.completed += u64::from(!is_refused);
+                self.usage.refused += u64::from(is_refused);
                 self.busy -= u64::from(!is_refused);
             }
         }
@@ -163,8 +163,8 @@ impl Simulation {
     }
 }
 
-fn assert_good(tally: Tally, least_used: f64, what: &str) {
-    let (used, refused) = (tally.used(), tally.refused_part());
+fn assert_good(usage: Usage, least_used: f64, what: &str) {
+    let (used, refused) = (usage.used(), usage.refused_part());
     assert!(used >= least_used, "{what}: {used:.3} of the service is used, {refused:.3} refused");
     assert!(refused <= 0.03, "{what}: {refused:.3} of the calls are refused, {used:.3} used");
 }
@@ -213,8 +213,8 @@ fn last_limit_stays_while_no_tracker_decides() {
     assert_good(simulation.run(60), 0.85, "without a tracker");
     assert_eq!(simulation.limit, limit);
     simulation.servers = 20;
-    let tally = simulation.run(60);
-    assert!(tally.refused_part() < 0.2, "the brake alone: {tally:?}");
+    let usage = simulation.run(60);
+    assert!(usage.refused_part() < 0.2, "the brake alone: {usage:?}");
     simulation.is_tracker_away = false;
     simulation.run(30);
     assert_good(simulation.run(60), 0.85, "with a tracker again");
@@ -226,7 +226,7 @@ fn ignored_cuts_are_noticed() {
     let mut simulation = Simulation::new(8, 40, 5);
     simulation.ignores_cuts = true;
     simulation.run(60);
-    let tally = simulation.run(60);
+    let usage = simulation.run(60);
     // 0.029 with the workers' brakes alone, 0.008 to 0.014 in the other runs.
-    assert!(tally.refused_part() > 0.02, "{tally:?}");
+    assert!(usage.refused_part() > 0.02, "{usage:?}");
 }

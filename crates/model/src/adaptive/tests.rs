@@ -108,7 +108,7 @@ proptest! {
         }
     }
 
-    /// All workers together never have more slots than the limit, whoever owns the partitions, and each partition has its turn.
+    /// All workers together never have more slots than the limit, however the partitions are divided, and each partition has its turn.
     #[test]
     fn shares_of_all_workers_are_the_limit(
         limit in 1.0..100.0f64,

@@ -14,7 +14,7 @@ use super::{form, form_page};
 use crate::parts::command::{curl, quoted};
 use crate::parts::form::{Form, Input, reason, select};
 use crate::parts::table::table;
-use crate::parts::{View, count, first_line, prose};
+use crate::parts::{View, count, encoded, first_line, prose, visible};
 use crate::visit::{PageAnswer, Redirect, Visit, document};
 
 /// States with the words of the command line, and their labels.
@@ -39,8 +39,8 @@ pub(super) fn hosts_of(view: &View, task_type: &TypeDocument) -> Markup {
     let path = format!("/types/{}/circuit", task_type.name);
     let row = |host: &HostDocument| {
         html! {
-            tr id={ "h-" (host.host) } {
-                td { code { (host.host) } }
+            tr id={ "h-" (encoded(&host.host)) } {
+                td { code { (visible(&host.host)) } }
                 td { @match &host.circuit { Some(circuit) => { (circuit_text(circuit)) } None => { span.quiet { "automatic" } } } }
                 td.number { (count(host.workers)) }
                 td.number { (count(host.waiting)) }

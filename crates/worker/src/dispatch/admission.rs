@@ -184,7 +184,7 @@ impl Admission {
         let is_due = in_flight.progress.waits.are_used_up(failure_policy::max_wait(&self.policy, &in_flight), now);
         match hosts.admit(in_flight, Instant::now(), is_due) {
             HostVerdict::Admitted(in_flight) => Ok(in_flight),
-            HostVerdict::Held => Err(StartDecision::Waits),
+            HostVerdict::Waits => Err(StartDecision::Waits),
             HostVerdict::Full(in_flight, failure) => {
                 let attempt = in_flight.progress.attempts + 1;
                 let exit = match failure_policy::decide(&self.policy, &in_flight, attempt, failure) {

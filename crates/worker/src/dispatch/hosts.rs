@@ -51,7 +51,7 @@ pub(super) struct Hosts {
 pub(super) enum HostVerdict {
     Admitted(Box<InFlight>),
     /// The task waits here.
-    Held,
+    Waits,
     /// The task has waited here for long, or too many do: it waits elsewhere. The failure names the host.
     Full(Box<InFlight>, Failure),
 }
@@ -92,17 +92,20 @@ impl Hosts {
             return HostVerdict::Admitted(in_flight);
         }
         self.admitted = None;
-        let held = self.held.entry(in_flight.tag.assignment_id()).or_default();
-        let is_full = self.longest.is_some_and(|longest| *held >= self.quota || in_flight.waited >= longest);
+        let assignment_id = in_flight.tag.assignment_id();
+        let held = self.held.get(&assignment_id).copied().unwrap_or_default();
+        let is_full = self.longest.is_some_and(|longest| held >= self.quota || in_flight.waited >= longest);
         if is_full {
             let message = format!("the circuit of the host `{host}` is open: it has not answered its last calls");
             in_flight.waited = Duration::ZERO;
             return HostVerdict::Full(in_flight, Failure::wait(None, message).of_kind(UNREACHABLE));
         }
-        *held += 1;
         match self.circuits.hold(&host, in_flight, now) {
             Some(in_flight) => HostVerdict::Admitted(in_flight),
-            None => HostVerdict::Held,
+            None => {
+                self.held.insert(assignment_id, held + 1);
+                HostVerdict::Waits
+            }
         }
     }
 
