@@ -92,6 +92,8 @@ impl Hosts {
             return HostVerdict::Admitted(in_flight);
         }
         self.admitted = None;
+        // A host that an operator has opened is first known here.
+        self.count_open();
         let assignment_id = in_flight.tag.assignment_id();
         let held = self.held.get(&assignment_id).copied().unwrap_or_default();
         let is_full = self.longest.is_some_and(|longest| held >= self.quota || in_flight.waited >= longest);
