@@ -127,15 +127,15 @@ def test_wrong_schedule_is_refused_with_its_place(declare: Any, problem: str) ->
         declare_and_serve()
 
 
-def _decorator(**spec: Any) -> Any:
+def _schedule(*given: Any, **spec: Any) -> Any:
     schedule: Any = App().schedule
-    return schedule(**spec)
+    return schedule(*given, **spec)
 
 
 UNREACHABLE = "http://127.0.0.1:9"
 PLACES: dict[str, Any] = {
-    "decorator": lambda spec: _decorator(**spec)(print),
-    "dict": lambda spec: App().schedule({**spec, "task": {"type": "a"}}),
+    "decorator": lambda spec: _schedule(**spec)(print),
+    "dict": lambda spec: _schedule({**spec, "task": {"type": "a"}}),
     "upsert": lambda spec: App(api=UNREACHABLE).schedules.upsert("a", **spec, task={"type": "a"}),
 }
 """Places where the keys of a schedule are written."""
