@@ -5,12 +5,12 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from . import outbox
 from .foreign import Unpiped
-from .outcomes import Duration, milliseconds
+from .outcomes import Duration, Time, milliseconds
 from .settings import Limits, Policy
 from .values import encode
 
@@ -42,7 +42,7 @@ class Options(Limits, total=False):
     checks: Sequence[Mapping[str, Any]]
     unique: str | Mapping[str, Any]
     delay: Duration
-    at: str | datetime
+    at: Time
     expires: Duration
     on: Literal["succeeded", "failed", "ended"]
     with_results: bool

@@ -227,6 +227,21 @@ start worker_main: `kafleet worker TARGET`, or `app.main()` in a program that a 
 """)
 """Attributes of an app."""
 
+SCHEDULE = _attributes("""
+args data kwargs params template: `task=report.call(…)` has the params
+count limit: `end_at=…`
+crontab cron_expression pattern schedule: `cron="0 3 * * *"`
+end_date: `end_at=…`
+expires headers opts options priority queue retries tags timeout: `task=report.using(tags=[…]).call()`
+immediately run_immediately: `app.schedules.trigger("…")`
+interval run_every seconds: `every="10m"`
+job_id job_name key name: `id="…"`
+offset: `jitter="10s"` for a random delay, or a time in `cron`
+start_date: `start_at=…`
+time_zone tz utc: `zone="Europe/Berlin"`
+""")
+"""Keys of schedules."""
+
 ARGUMENTS = _table("""
 backend broker: `[kafka]` and `[redis]` in kafleet.toml, or `kafleet dev`, which needs neither
 concurrency: `slots=…`, the attempts at once in one process

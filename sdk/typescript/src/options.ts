@@ -6,7 +6,7 @@ import { formOfOption } from "./foreign.ts";
 import { hintFor } from "./names.ts";
 import { classOf, kindOf, textOf } from "./shown.ts";
 import type { Call } from "./canvas.ts";
-import type { Duration } from "./outcomes.ts";
+import { type Duration, milliseconds } from "./outcomes.ts";
 import { type ErrorClass, type Limits, type Policy, POLICY_KEYS } from "./settings.ts";
 
 /**
@@ -167,6 +167,25 @@ function hintForPolicy(name: string, key: string, declared: readonly string[]): 
 /** Options of a declaration besides its policy. */
 export const TASK_OPTIONS = "params output doc numbers softTimeout aliases joined results upstream".split(" ");
 
+/** Pairs of durations of which the first one is at most as long as the second one. */
+const ORDERED: readonly [shorter: keyof Policy, longer: keyof Policy][] = [
+  ["minBackoff", "maxBackoff"],
+  ["stallTimeout", "timeout"],
+  ["backoffReset", "timeout"],
+  ["timeout", "totalTimeout"],
+  ["maxWait", "totalTimeout"],
+];
+
+/** Throws a `DeclarationError` for durations of a policy that contradict each other. */
+function checkOrder(name: string, policy: Policy): void {
+  for (const [shorter, longer] of ORDERED) {
+    const [one, other] = [policy[shorter], policy[longer]] as (Duration | undefined)[];
+    if (one === undefined || other === undefined || milliseconds(one) <= milliseconds(other)) continue;
+    const hint = `hint: shorten it, or raise \`${longer}\``;
+    throw new DeclarationError(`\`${name}\`: \`${shorter}\` ${one} is longer than \`${longer}\` ${other}; ${hint}`);
+  }
+}
+
 /** Policy for the worker, and the classes of errors, which the app matches itself. */
 export interface SplitPolicy {
   fields: Record<string, unknown>;
@@ -194,6 +213,7 @@ export function splitPolicy(name: string, policy: Policy, declared: readonly str
       split.fields[snakeCase(key)] = value;
     }
   }
+  checkOrder(name, policy);
   return split;
 }
 

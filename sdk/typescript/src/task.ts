@@ -1,8 +1,5 @@
 /** Declared task types, and types of other programs. */
 
-import { relative } from "node:path";
-import { fileURLToPath } from "node:url";
-
 import type { AnyApp } from "./app.ts";
 import { Call, Group } from "./canvas.ts";
 import { type ApiError, DeclarationError } from "./errors.ts";
@@ -14,7 +11,7 @@ import { decode, encode, unsuitable } from "./json.ts";
 import { withoutJsonSchema } from "./json_types.ts";
 import { insert, type Transaction } from "./outbox.ts";
 import { jsonSchema, Mismatch, mismatchOf, type Schema, signature, UNDECIDED, validated } from "./schema.ts";
-import { attempted, callerOf, messageOf, textOf } from "./shown.ts";
+import { attempted, declaredAt, messageOf, textOf } from "./shown.ts";
 import { type Forms, formsOf, isFormOf, type Upstream } from "./upstream.ts";
 
 /** Arguments of a call: the params may be omitted if they may be `undefined`. */
@@ -193,8 +190,7 @@ export class Task<P, R, F = Handler, C = P, T = never> extends Target<P, R, C, T
     this.fn = fn;
     this.definition = definition;
     this.joined = definition.upstream.joins === "always";
-    // Only a worker shows it.
-    this.source = process.env["KAFLEET_APP"] === undefined ? undefined : sourceOf(callerOf(new Error()));
+    this.source = declaredAt();
   }
 
   override takes(params: unknown, scope: Scope): boolean {
@@ -267,7 +263,8 @@ export class Task<P, R, F = Handler, C = P, T = never> extends Target<P, R, C, T
       return jsonSchema(this.definition[part]);
     } catch (error) {
       const problem = withoutJsonSchema(this.definition[part], messageOf(error));
-      throw new DeclarationError(`the schema of the ${part} of \`${this.name}\` has no JSON Schema: ${problem}`);
+      const place = this.source ? `${this.source}: ` : "";
+      throw new DeclarationError(`${place}the schema of the ${part} of \`${this.name}\` has no JSON Schema: ${problem}`);
     }
   }
 
@@ -283,13 +280,6 @@ export class Task<P, R, F = Handler, C = P, T = never> extends Target<P, R, C, T
     const result = output && this.#jsonSchema("output");
     return `<Task ${this.name}(${params ? signature(this.#jsonSchema("params")) : ""})${result ? ` -> ${signature(result)}` : ""}>`;
   }
-}
-
-/** Returns file and line of a line of a stack, such as `tasks.ts:12`, from the working directory on. */
-function sourceOf(line: string): string | undefined {
-  const [, file, number] = /(file:\/\/\S+?|\/\S+?):(\d+):\d+\)?$/.exec(line) ?? [];
-  const path = file && attempted(() => relative(process.cwd(), file.startsWith("file:") ? fileURLToPath(file) : file));
-  return path && `${path}:${number}`;
 }
 
 /** Throws a `DeclarationError` for an invalid name of a type, or of a task in a bundle. */

@@ -219,6 +219,52 @@ const MESSAGES: Record<string, [() => unknown, string]> = {
   ],
 };
 
+const DURATIONS = ["soon", "5", "-5s", "1.5h", "", "10 minutes", -1, NaN, {}, true];
+const OF_TYPES = "minBackoff maxBackoff backoffReset maxWait timeout totalTimeout stallTimeout softTimeout failurePeriod".split(
+  " ",
+);
+const OF_TASKS = "minBackoff maxBackoff backoffReset maxWait timeout totalTimeout stallTimeout delay expires".split(" ");
+const CRON = { cron: "0 3 * * *" };
+const WRONG_SCHEDULES: [object, RegExp][] = [
+  [{ cron: "bad cron" }, /`bad cron` is no cron expression/],
+  [{ cron: "@dayly" }, /`@dayly` is no cron expression/],
+  [{ cron: 5 }, /`cron` is `5`: a text is allowed/],
+  [{ every: "1500ms" }, /`every` is `1500ms`: whole seconds from 1 are allowed/],
+  [{ every: "soon" }, /`every` is `soon`; hint: write/],
+  [{ ...CRON, zone: 1 }, /is `1`: a text is allowed/],
+  [{ ...CRON, zone: "UTC", timezone: "UTC" }, /`zone` and `timezone`/],
+  [{ every: "1h", zone: "UTC" }, /`zone` is for a cron expression/],
+  [{ ...CRON, overlap: "never" }, /`overlap` is `never`/],
+  [{ ...CRON, catchUp: "1 week" }, /`catchUp` is `1 week`; hint/],
+  [{ ...CRON, jitter: -1 }, /`jitter` is `-1`; hint/],
+  [{ ...CRON, startAt: "tomorrow" }, /`startAt` is `tomorrow`; hint/],
+  [{ ...CRON, endAt: "2026-12-24T18:00" }, /`endAt` is `2026-12-24T18:00`; hint/],
+  [{ ...CRON, crn: "@daily" }, /`crn` is not an option of a schedule; hint: did you mean `cron`/],
+  [{}, /needs `cron` or `every`/],
+];
+
+describe("values", () => {
+  test("of durations are checked in each option", async () => {
+    assert.deepEqual(
+      OF_TYPES.filter((key) => key !== "softTimeout" && !POLICY_KEYS.has(key)),
+      [],
+    );
+    for (const value of DURATIONS) {
+      for (const key of OF_TYPES) assert.throws(() => declare({ [key]: value }), new RegExp(`\`${key}\` is `));
+      for (const key of OF_TASKS) await assert.rejects(submit({ [key]: value }), new RegExp(`\`${key}\` is `));
+      assert.throws(() => declare({ rate: { count: 1, per: value } }), /its `per`/);
+      await assert.rejects(submit({ unique: { key: "a", for: value } }), /its `for`/);
+    }
+  });
+
+  test("of schedules are checked in each place", async () => {
+    for (const [spec, problem] of WRONG_SCHEDULES) {
+      assert.throws(() => app.schedule("any", { ...spec, task: nightly } as never), problem);
+      await assert.rejects(app.schedules.upsert("any", { ...spec, task: nightly } as never), problem);
+    }
+  });
+});
+
 for (const [mistake, [make, message]] of Object.entries(MESSAGES)) {
   test(`mistake is explained: ${mistake}`, async () => {
     await assert.rejects(
@@ -376,7 +422,8 @@ describe("names of BullMQ and Celery", () => {
   });
 
   test("are no names of this SDK", () => {
-    for (const key of ours) if (!["parent", "concurrency", "cron"].includes(key)) assert.equal(formOfOption(key) && key, undefined);
+    for (const key of ours)
+      if (!["parent", "concurrency", "cron"].includes(key)) assert.equal(formOfOption(key) && key, undefined);
     for (const name of TASK_METHODS.keys()) assert.throws(() => (greet as any)[name](), TypeError);
   });
 
