@@ -243,6 +243,10 @@ class Task(Submittable[P, R]):
         """Whether attempts of the type need a thread."""
         return not self.is_async
 
+    def warning(self) -> str:
+        """Returns what the author of the type should know before it runs; empty, if nothing."""
+        return ""
+
     @property
     def members(self) -> list[Task[..., Any]]:
         """Tasks of the type."""
