@@ -383,6 +383,7 @@ mod tests {
                 verdict: FlowVerdict::Draining,
                 drained_in_ms: Some(240_000),
                 since: String::new(),
+                until: String::new(),
                 reason: None,
             }),
             paused: None,

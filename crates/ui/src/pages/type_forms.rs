@@ -3,7 +3,7 @@
 use kafleet_api::http::problem::{ApiError, Code};
 use kafleet_api::service::operations;
 use kafleet_config::AdaptiveOverride;
-use kafleet_documents::{PauseType, ResumeType, TypeDocument, TypeLimits};
+use kafleet_documents::{PauseDocument, PauseType, ResumeType, TypeDocument, TypeLimits};
 use maud::{Markup, html};
 use serde_json::{Map, Value};
 
@@ -53,16 +53,26 @@ pub(in super::super) async fn show_resume(visit: &Visit) -> Result<PageAnswer, A
     let name = &visit.segment;
     Ok(form_page(&Form {
         effect: html! {
-            p { "Workers start tasks of " code { (name) } " again: " (backlog_text(&task_type)) "." }
-            @if let Some(paused) = &task_type.paused { p { "Paused " (pause_text(paused)) } }
+            @match &task_type.paused {
+                Some(paused) => {
+                    p { "Workers start tasks of " code { (name) } " again: " (backlog_text(&task_type)) "." }
+                    p { "Paused " (pause_text(paused)) }
+                }
+                None => { p { "It is not paused: " (backlog_text(&task_type)) "." } }
+            }
         },
         beside: Some(present(&task_type)),
         commands: vec![
             format!("kafleet types resume {}", quoted(name)),
             curl("POST", &format!("/v1/types/{name}/resume"), None),
         ],
-        ..type_form(visit, "Resume", "resume", "Resume the type")
+        ..type_form(visit, "Resume", "resume", resume_text(task_type.paused.as_ref(), "Resume the type"))
     }))
+}
+
+/// Text of the button that ends a pause; none without one.
+pub(super) const fn resume_text<'a>(paused: Option<&PauseDocument>, text: &'a str) -> &'a str {
+    if paused.is_some() { text } else { "" }
 }
 
 pub(in super::super) async fn resume(visit: &Visit) -> Result<Redirect, ApiError> {

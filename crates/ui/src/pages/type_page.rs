@@ -9,8 +9,8 @@ use kafleet_api::service::statistics::{DurationsQuery, FailuresBy, FailuresQuery
 use kafleet_api::service::{list as tasks, statistics, types, workers};
 use kafleet_config::Role;
 use kafleet_documents::{
-    AdaptiveDocument, CircuitDocument, DurationStats, Failures, FlowDocument, PartitionQueue, QueueDocument, Slowest,
-    SlowestAttempt, TaskPage, TypeDocument, TypeLimits, WorkerDocument,
+    AdaptiveDocument, CircuitDocument, DurationStats, Failures, PartitionQueue, QueueDocument, Slowest, SlowestAttempt,
+    TaskPage, TypeDocument, TypeLimits, WorkerDocument,
 };
 use kafleet_fleet::control::heartbeat::TypeStatus;
 use kafleet_model::query::{Qualifier, TaskQuery, Term, Test, TreeLevel};
@@ -33,12 +33,12 @@ use crate::parts::failures::{self, group_row};
 use crate::parts::histogram::histogram;
 use crate::parts::limits::pause_text;
 use crate::parts::notice::{empty, missing};
-use crate::parts::queue::{age, lag, tone as queue_tone};
+use crate::parts::queue::{age, flow_text, lag};
 use crate::parts::schema_form::schema_outline;
 use crate::parts::state::label;
 use crate::parts::statistics::ms_text;
 use crate::parts::table::table;
-use crate::parts::tasks::{state_counts, task_table, worker_link};
+use crate::parts::tasks::{state_counts_of_types, task_table, worker_link};
 use crate::parts::times::time;
 use crate::parts::{View, count, counted, search_text, visible};
 use crate::visit::{Body, PageAnswer, Visit, from_kafka, scan_time, stored};
@@ -62,8 +62,8 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         charts_of(visit, &path, Some(name), &changes),
     );
     let main = html! {
-        div.head { h1 { (task_type.name) } (actions(visit, &task_type)) }
-        (properties(&task_type, queue.as_ref()))
+        div.head { h1 { span.quiet { "Type " } (task_type.name) } (actions(visit, &task_type)) }
+        (properties(view, &task_type, queue.as_ref()))
         @if view.may(Role::Operate) && task_type.topic { (limits_panel(visit, &task_type)) }
         (counts_of(view, &task_type))
         (charts.markup)
@@ -102,12 +102,12 @@ fn counts_of(view: &View, task_type: &TypeDocument) -> Markup {
     let counts = in_order(&task_type.counts);
     html! {
         section.panel #counts {
-            h2 { "Tasks" }
+            h2 { "Tasks " span.quiet { "retained, with the states of the tasks below them" } }
             @if counts.is_empty() {
                 (empty("No task of this type has been submitted yet. Submit one:", &[&format!("kafleet submit {name} '{{}}'")]))
             } @else {
                 (state_bar(&task_type.counts))
-                (state_counts(&counts, |state| view.search(&search_text(&[("type", name), ("state", state.name()), ("level", "any")]))))
+                (state_counts_of_types(&counts, task_type.own_failed, |state| view.search(&search_text(&[("type", name), ("state", state.name()), ("level", "any")]))))
             }
         }
     }
@@ -138,7 +138,7 @@ fn actions(visit: &Visit, task_type: &TypeDocument) -> Markup {
     }
 }
 
-fn properties(task_type: &TypeDocument, queue: Option<&Result<Arc<QueueDocument>, ApiError>>) -> Markup {
+fn properties(view: &View, task_type: &TypeDocument, queue: Option<&Result<Arc<QueueDocument>, ApiError>>) -> Markup {
     let queue = queue.and_then(|queue| queue.as_ref().ok());
     html! {
         section.panel {
@@ -155,11 +155,11 @@ fn properties(task_type: &TypeDocument, queue: Option<&Result<Arc<QueueDocument>
                 ("Limits", Some(limits_text(&task_type.limits))),
                 ("Adaptive limit", task_type.adaptive.as_ref().map(adaptive_text)),
                 ("Circuit", task_type.circuit.as_ref().map(circuit_text)),
-                ("Kill switches", codes(&task_type.kills)),
+                ("Kill switches", codes(&task_type.kills).map(|names| html! { a href=(view.url("/kill-switches")) { (names) } })),
                 ("Searched params", codes(&task_type.declared.index)),
                 ("Masked", codes(&task_type.declared.mask)),
                 ("Refused partitions", refused(task_type)),
-                ("Flow", task_type.flow.as_ref().map(flow_text)),
+                ("Flow", task_type.flow.as_ref().map(|flow| flow_text(flow, queue.map(|queue| &**queue), now_ms()))),
             ]))
         }
     }
@@ -170,14 +170,6 @@ fn lag_text(queue: &QueueDocument) -> Markup {
     html! {
         @if queue.lag == 0 { "0" } @else { (lag(queue.lag, queue.at_most)) }
         span.quiet { @if queue.lag == 1 { " unfinished record" } @else { " unfinished records" } }
-    }
-}
-
-/// Rates and verdict, with the minutes of which they are.
-fn flow_text(flow: &FlowDocument) -> Markup {
-    html! {
-        span class={ "trend " (queue_tone(flow.verdict)) } { (flow.text()) }
-        span.quiet { " since " (time(&flow.since)) }
     }
 }
 

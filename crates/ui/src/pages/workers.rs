@@ -15,13 +15,13 @@ use super::attention::numbers_text;
 use crate::parts::bar::usage;
 use crate::parts::command::{commands, curl_get, quoted};
 use crate::parts::facts::{facts, text};
-use crate::parts::heading::heading;
+use crate::parts::heading::heading_of;
 use crate::parts::notice::empty;
 use crate::parts::state::label;
 use crate::parts::table::{PagedList, table};
 use crate::parts::tasks::{type_link, worker_link};
 use crate::parts::times::{between, duration, time};
-use crate::parts::{View, bytes_text, count, counted, first_line, prose, visible};
+use crate::parts::{View, bytes_text, count, counted, first_line, prose, tally, visible};
 use crate::visit::{Body, PageAnswer, Visit};
 
 pub(super) fn state_label(state: WorkerState) -> Markup {
@@ -123,12 +123,17 @@ fn row(view: &View, worker: &WorkerDocument, differ: bool) -> Markup {
             td.number { (usage(worker.in_flight, slots_of_worker(&worker.types))) }
             td.number { (count(worker.types.len())) }
             td.number { @match ended_per_min(worker) { Some(rate) => { (rate) } None => { span.quiet { "–" } } } }
-            td.number { (bytes_text(worker.held_bytes)) }
+            td.number { @if worker.held_bytes > 0 { (bytes_text(worker.held_bytes)) } @else { (tally(0)) } }
             td { (visible(&worker.host)) }
             td.number title={ "started " (worker.started_at) } { (up(worker)) }
             td.time { (time(&worker.last_heartbeat_at)) }
             td {
-                @if differ { (label("attention", &worker.version)) } @else { (visible(&worker.version)) } }
+                @match known_version(&worker.version) {
+                    Some(version) if differ => { (label("attention", version)) }
+                    Some(version) => { (visible(version)) }
+                    None => { span.quiet { "–" } }
+                }
+            }
         }
     }
 }
@@ -142,7 +147,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     };
     let worker = workers.find(|worker| worker.id == visit.segment).ok_or_else(unknown)?;
     let main = html! {
-        (heading(&worker.id))
+        (heading_of("Worker", &worker.id))
         section.panel { (properties(&worker)) }
         (types(view, &worker))
         (running(view, &worker))
@@ -156,7 +161,7 @@ fn properties(worker: &WorkerDocument) -> Markup {
     facts(&[
         ("State", Some(state_label(worker.state))),
         ("Host", text(format!("{}, process {}", worker.host, worker.pid))),
-        ("Version", text(&worker.version)),
+        ("Version", known_version(&worker.version).and_then(text)),
         ("Started", Some(time(&worker.started_at))),
         ("Up", Some(html! { (up(worker)) span.quiet { " at its last heartbeat" } })),
         ("Ended", ended_per_min(worker).map(|rate| html! { (rate) " a minute" span.quiet { " since its start" } })),
@@ -172,11 +177,16 @@ fn properties(worker: &WorkerDocument) -> Markup {
     ])
 }
 
+/// Version of a worker that states one.
+pub(super) fn known_version(version: &str) -> Option<&str> {
+    Some(version).filter(|version| !matches!(*version, "" | "0"))
+}
+
 /// Time from the start of a worker to its last heartbeat.
 fn up(worker: &WorkerDocument) -> Markup {
     match between(Some(&worker.started_at), Some(&worker.last_heartbeat_at)) {
-        Some(ms) => html! { (duration(ms)) },
-        None => html! { span.quiet { "–" } },
+        Some(ms) if ms > 0 => html! { (duration(ms)) },
+        _ => html! { span.quiet { "–" } },
     }
 }
 
