@@ -67,7 +67,7 @@ async fn backlog(
 }
 
 impl GoneType {
-    /// Message for people. Delayed tasks and retries wait at the tracker, which Kafka does not tell. `source` does not have the type: the configuration or the code.
+    /// Message for people. Delayed tasks and retries wait at the tracker, and not in Kafka. `source` does not have the type: the configuration or the code.
     pub(super) fn message(&self, source: &str) -> String {
         let waiting = match self.waiting {
             0 => format!(

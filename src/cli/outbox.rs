@@ -17,7 +17,7 @@ use kafleet_outbox::checks::{CheckError, RowChecks};
 use kafleet_outbox::postgres::PostgresOutbox;
 use kafleet_outbox::schema::{MYSQL_SCHEMA, postgres_schema};
 use kafleet_outbox::table::{ListedDeadRow, OutboxTable, TableError};
-use kafleet_outbox::{RelayMetrics, Relay, RelayTimes};
+use kafleet_outbox::{Relay, RelayMetrics, RelayTimes};
 use kafleet_runtime::now_ms;
 use kafleet_telemetry::{init_logs, set_log_filter};
 use serde_json::json;

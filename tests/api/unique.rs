@@ -58,8 +58,8 @@ async fn latest_task_is_kept_until_the_open_one_has_ended() {
     let (status, verdict, kept) = submit(&fleet, body(latest.clone(), json!(2))).await;
     assert_eq!((status, verdict), (201, AskVerdict::Kept));
     assert_eq!(submit(&fleet, body(latest, json!(3))).await, (201, AskVerdict::Kept, kept.clone()));
-    let why: Why = fleet.get(&format!("/v1/tasks/{kept}/why")).await;
-    assert_eq!(why.findings[0].task.as_deref(), Some(&*first), "{why:?}");
+    let answer: Why = fleet.get(&format!("/v1/tasks/{kept}/why")).await;
+    assert_eq!(answer.findings[0].task.as_deref(), Some(&*first), "{answer:?}");
     assert!(key(&fleet).await.kept.is_some_and(|task| task.id == kept && task.waits_for_open));
     fleet.succeed(&first, json!(1)).await;
     until_started(&fleet, &kept).await;

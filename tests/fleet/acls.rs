@@ -21,7 +21,7 @@ use kafleet::model::task::{TaskSpec, Trace};
 use kafleet::model::units::duration::Millis;
 use kafleet::outbox::checks::{CheckError, RowChecks};
 use kafleet::outbox::memory::{MemoryOutbox, NewRow};
-use kafleet::outbox::{RelayMetrics, Relay, RelayTimes};
+use kafleet::outbox::{Relay, RelayMetrics, RelayTimes};
 use kafleet::publish::Publisher;
 use kafleet::runtime::{Health, Shutdown, blocking};
 use kafleet::store::Store;

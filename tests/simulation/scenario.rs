@@ -106,8 +106,7 @@ impl Scenario {
     pub fn from_seed(seed: u64) -> Self {
         let rng = &mut Rng::with_seed(seed);
         let fault_mode = [FaultMode::None, FaultMode::Restarts, FaultMode::All][usize::from(rng.u8(..8).min(2))];
-        let count = rng.usize(1..7);
-        let roots: Vec<_> = (0..count).map(|_| (rng.u8(..3) > 0, Script::random(rng, 3))).collect();
+        let roots: Vec<_> = (0..rng.usize(1..7)).map(|_| (rng.u8(..3) > 0, Script::random(rng, 3))).collect();
         let workers = rng.usize(1..4);
         let random_workers = |rng: &mut Rng, first| (first..workers).filter(|_| rng.u8(..5) == 0).collect();
         let mut scenario = Self {

@@ -472,12 +472,8 @@ fn published(fleet: &Fleet, log: &[Event], violations: &mut Vec<String>) {
 
 /// Number of times the run was postponed: different due times.
 fn releases(log: &[Event], id: &str, run: u32) -> u32 {
-    let mut due = BTreeSet::new();
-    for event in log {
-        if event.id.as_str() == id && event.run == run && event.payload.record().is_some() {
-            due.insert(event.payload.due_ms());
-        }
-    }
+    let is_of_run = |event: &&Event| event.id.as_str() == id && event.run == run && event.payload.record().is_some();
+    let due: BTreeSet<_> = log.iter().filter(is_of_run).map(|event| event.payload.due_ms()).collect();
     due.len() as u32
 }
 

@@ -58,6 +58,7 @@ pub mod statistics;
 pub mod task;
 #[doc(hidden)]
 pub mod trace;
+#[doc(hidden)]
 pub mod unique;
 pub mod units;
 #[doc(hidden)]

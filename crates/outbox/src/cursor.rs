@@ -27,7 +27,7 @@ pub struct Scan {
 pub struct Horizon {
     /// Oldest transaction that was in progress: all older ones have ended.
     pub oldest: u64,
-    /// One above the newest transaction that had ended. Newer ones may be in progress.
+    /// Number above that of the newest transaction that had ended. This and newer ones may be in progress.
     pub next: u64,
 }
 
@@ -154,7 +154,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever order rows are committed in, each is in exactly one scan, unless gaps were joined.
+        /// Rows that are committed in any order are each in exactly one scan, unless gaps were joined.
         #[test]
         fn every_row_is_scanned_once(order in Just((1_i64..200).collect::<Vec<_>>()).prop_shuffle(), step in 1_usize..40) {
             let (mut cursor, mut seen, mut visible) = (Cursor::default(), BTreeSet::new(), BTreeSet::new());

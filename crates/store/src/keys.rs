@@ -175,11 +175,6 @@ impl Keys {
         key.strip_prefix(&self.base).is_some_and(|name| name.starts_with("r:"))
     }
 
-    /// Key of an index without the common prefix.
-    pub fn name_of(&self, index: &Index) -> String {
-        self.index(index).split_off(self.base.len())
-    }
-
     /// SCAN pattern for all keys of the partition. A valid prefix contains no pattern characters.
     pub fn all(&self) -> String {
         self.key("*", "")

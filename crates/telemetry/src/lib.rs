@@ -18,6 +18,7 @@ pub mod alerts;
 pub mod dashboard;
 mod logs;
 pub mod otel;
+mod registrar;
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -175,42 +176,6 @@ pub struct HttpMetrics {
     pub backlog: IntGaugeVec,
     /// Events partitions that the store does not cover.
     pub incomplete: IntGauge,
-}
-
-/// Creates and registers metrics.
-struct Registrar(Registry);
-
-impl Registrar {
-    fn register<M: Collector + Clone + 'static>(&self, metric: M) -> Result<M, prometheus::Error> {
-        self.0.register(Box::new(metric.clone()))?;
-        Ok(metric)
-    }
-
-    fn counter(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
-        self.register(IntCounterVec::new(Opts::new(name, help), labels)?)
-    }
-
-    fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
-        self.register(IntGaugeVec::new(Opts::new(name, help), labels)?)
-    }
-
-    fn float_gauge(&self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, prometheus::Error> {
-        self.register(GaugeVec::new(Opts::new(name, help), labels)?)
-    }
-
-    fn single_gauge(&self, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
-        self.register(IntGauge::new(name, help)?)
-    }
-
-    fn histogram(
-        &self,
-        name: &str,
-        help: &str,
-        labels: &[&str],
-        buckets: &[f64],
-    ) -> Result<HistogramVec, prometheus::Error> {
-        self.register(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)?)
-    }
 }
 
 impl Metrics {

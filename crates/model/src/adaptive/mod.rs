@@ -88,7 +88,7 @@ pub struct RoundCounts {
     pub round: u64,
     /// Attempts that started and ended in the round.
     pub calls: u64,
-    /// Those of them that the service has refused.
+    /// Calls that the service has refused.
     pub refused: u64,
     /// Sum of the times of the others, in milliseconds.
     pub call_ms: u64,

@@ -163,10 +163,10 @@ impl Simulation {
     }
 }
 
-fn assert_good(usage: Usage, least_used: f64, what: &str) {
+fn assert_good(usage: Usage, least_used: f64, case: &str) {
     let (used, refused) = (usage.used(), usage.refused_part());
-    assert!(used >= least_used, "{what}: {used:.3} of the service is used, {refused:.3} refused");
-    assert!(refused <= 0.03, "{what}: {refused:.3} of the calls are refused, {used:.3} used");
+    assert!(used >= least_used, "{case}: {used:.3} of the service is used, {refused:.3} refused");
+    assert!(refused <= 0.03, "{case}: {refused:.3} of the calls are refused, {used:.3} used");
 }
 
 #[test]

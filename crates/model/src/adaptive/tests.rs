@@ -41,7 +41,7 @@ fn growth_depends_on_the_last_cut() {
 }
 
 #[test]
-fn limit_that_nobody_needs_stays() {
+fn limit_above_the_need_stays() {
     let idle = RoundCounts { at_limit_ms: 100, ..busy(100, 0) };
     assert_eq!(next(&at(8.0, None), &[idle, idle, busy(100, 0)]), None);
     assert_eq!(next(&at(8.0, None), &[idle, busy(100, 0)]), Some(16.0));

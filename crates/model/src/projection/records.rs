@@ -2,9 +2,9 @@
 
 use rustc_hash::FxHashMap;
 
-use super::IndexedFields;
 use super::deferred_record::DeferredRecord;
-use super::unique::UniqueKeys;
+use super::indexed_fields::IndexedFields;
+use super::unique_keys::UniqueKeys;
 use crate::event::{Event, Payload};
 use crate::record::TaskRecord;
 use crate::record::log_line::StoredLine;

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use super::OnFailure;
 use super::id::clip;
+use crate::unique::UniqueRule;
 use crate::units::duration::Millis;
 
 /// Scope in which a task is described or shown.
@@ -322,6 +323,16 @@ impl HeaderValue for Option<Millis> {
 
     fn show(&self) -> Option<Cow<'_, str>> {
         self.map(|span| span.to_string().into())
+    }
+}
+
+impl HeaderValue for Option<UniqueRule> {
+    fn parse(text: &str) -> Result<Self, String> {
+        UniqueRule::parse(text).map(Some)
+    }
+
+    fn show(&self) -> Option<Cow<'_, str>> {
+        self.as_ref().map(UniqueRule::text)
     }
 }
 

@@ -7,7 +7,6 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::json::RawJson;
 use crate::task::MAX_TEXT_CHARS;
-use crate::task::field::HeaderValue;
 use crate::task::hash::spawn_hash;
 use crate::task::id::clip;
 use crate::units::duration::Millis;
@@ -76,13 +75,13 @@ impl<'de> Deserialize<'de> for UniqueRule {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum Written {
+        enum RuleInput {
             Key(String),
             Members(RuleMembers),
         }
-        match Written::deserialize(from) {
-            Ok(Written::Key(text)) => Self::parse(&text).map_err(serde::de::Error::custom),
-            Ok(Written::Members(members)) => Ok(Self(members)),
+        match RuleInput::deserialize(from) {
+            Ok(RuleInput::Key(text)) => Self::parse(&text).map_err(serde::de::Error::custom),
+            Ok(RuleInput::Members(members)) => Ok(Self(members)),
             Err(_) => Err(serde::de::Error::custom(EXPECTED)),
         }
     }
@@ -133,6 +132,16 @@ impl UniqueRule {
     pub fn with_max(mut self, max: Millis) -> Self {
         self.0.max = Some(max);
         self
+    }
+
+    /// Key, or JSON object if there is more: the text that [`Self::parse`] reads.
+    pub fn text(&self) -> Cow<'_, str> {
+        let RuleMembers { key, mode, remember, window, max } = &self.0;
+        let is_plain = mode.is_none() && remember.is_none() && window.is_none() && max.is_none();
+        match key.as_deref().filter(|key| is_plain && !key.trim_start().starts_with('{')) {
+            Some(key) => key.into(),
+            None => crate::json::plain_text(&self.0).into(),
+        }
     }
 
     /// Reads a key, or a JSON object that begins with `{`.
@@ -259,22 +268,6 @@ pub(crate) fn check_field(rule: &Option<UniqueRule>) -> Result<(), String> {
     rule.as_ref().map_or(Ok(()), UniqueRule::check)
 }
 
-impl HeaderValue for Option<UniqueRule> {
-    fn parse(text: &str) -> Result<Self, String> {
-        UniqueRule::parse(text).map(Some)
-    }
-
-    fn show(&self) -> Option<Cow<'_, str>> {
-        let UniqueRule(members) = self.as_ref()?;
-        let RuleMembers { key, mode, remember, window, max } = members;
-        let is_plain = mode.is_none() && remember.is_none() && window.is_none() && max.is_none();
-        match key.as_deref().filter(|key| is_plain && !key.trim_start().starts_with('{')) {
-            Some(key) => Some(key.into()),
-            None => Some(crate::json::plain_text(members).into()),
-        }
-    }
-}
-
 /// Setting `unique` of a type: how its tasks are unique, and the source of their key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -368,11 +361,10 @@ mod tests {
         let full = rule(r#"{"key": "a", "mode": "debounce", "window": "5s", "max": "1m"}"#);
         assert_eq!((full.mode(), full.window_ms(), full.max_ms()), (UniqueMode::Debounce, 5_000, Some(60_000)));
         for text in ["customer-42", r#"{"key":"{"}"#, r#"{"key":"a","mode":"skip","for":"10m"}"#] {
-            let value = Some(rule(text));
-            let shown = value.show().unwrap().into_owned();
-            assert_eq!(<Option<UniqueRule> as HeaderValue>::parse(&shown).unwrap(), value, "{text}");
+            let value = rule(text);
+            assert_eq!(UniqueRule::parse(&value.text()).unwrap(), value, "{text}");
             let json = serde_json::to_string(&value).unwrap();
-            assert_eq!(serde_json::from_str::<Option<UniqueRule>>(&json).unwrap(), value, "{text}");
+            assert_eq!(serde_json::from_str::<UniqueRule>(&json).unwrap(), value, "{text}");
         }
         assert_eq!(serde_json::from_str::<UniqueRule>("\"k\"").unwrap(), UniqueRule::of_key("k"));
         for bad in [r#"{"kee": "a"}"#, r#"{"mode": "never"}"#] {

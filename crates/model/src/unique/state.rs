@@ -111,7 +111,7 @@ pub struct AskCounts {
     pub joined: u64,
 }
 
-/// What the projection knows about the key of unique tasks.
+/// State of a key of unique tasks in the projection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyState {
     /// Tasks that have started and whose trees are open: one, or more after a retry by hand.

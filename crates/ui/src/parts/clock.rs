@@ -81,7 +81,7 @@ pub(in super::super) fn run_spans(status: &Status) -> [Option<Markup>; 3] {
     let span = |from: Option<&str>, to: Option<&str>, note: &str| {
         between(from, to).map(|ms| html! { (duration(ms)) @if !note.is_empty() { span.quiet { (note) } } })
     };
-    // What a later run has waited is not told by its creation.
+    // The creation is not the beginning of the wait of a later run.
     let waited = span(created, started, "").filter(|_| status.run == 1);
     let note = parts_of_run(status);
     let ran = ran_ms(status).map(|ms| html! { (duration(ms)) @if !note.is_empty() { span.quiet { (note) } } });

@@ -218,7 +218,7 @@ impl Hosts {
     }
 }
 
-/// What the ends of attempts mean for the circuits of their hosts.
+/// Ends of attempts, as the circuits of their hosts count them.
 impl Admission {
     /// Counts the end of an attempt for the circuit of its host. `is_late`: its result does not count.
     pub(super) fn end_host_call(&mut self, running: &RunningAttempt, end: &AttemptEnd, is_late: bool) {

@@ -55,7 +55,7 @@ fn due(store: &ProjectedStore, now_ms: i64) -> Vec<String> {
     store.task_records.iter().filter(|(_, bytes)| is_due(bytes)).map(|(id, _)| id.to_string()).collect()
 }
 
-/// What one step of a scenario does.
+/// Step of a scenario.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Ask(UniqueMode),
