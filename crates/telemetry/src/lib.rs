@@ -20,14 +20,13 @@ mod logs;
 pub mod otel;
 mod registrar;
 
-use prometheus::core::Collector;
 use prometheus::{
-    CounterVec, Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    CounterVec, Encoder, GaugeVec, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 pub use logs::{LOG_FILTER, LOG_FORMAT, environment_sets_log_filter, init_logs, logs_are_text, set_log_filter};
 pub use otel::{TraceMetrics, Tracer};
+use registrar::Registrar;
 
 /// Histogram buckets in seconds, from half a millisecond to ten minutes.
 const DURATION_BUCKETS: &[f64] =
