@@ -29,7 +29,7 @@ use super::types::condition_label;
 use crate::parts::bar::{in_order, state_bar, usage};
 use crate::parts::command::{commands, curl_get};
 use crate::parts::facts::{codes, facts};
-use crate::parts::failures::{self, group_row};
+use crate::parts::failures::{self, group_row, uncounted_letters};
 use crate::parts::histogram::histogram;
 use crate::parts::limits::pause_text;
 use crate::parts::notice::{empty, missing};
@@ -324,7 +324,7 @@ fn errors_of(view: &View, failures: Result<Failures, ApiError>) -> Markup {
             Ok(failures) if failures.groups.is_empty() => {}
             Ok(failures) => {
                 @let rows: Vec<Markup> = failures.groups.iter().take(LISTED_FAILED).map(|group| group_row(view, group, failures.at_least)).collect();
-                section.panel #errors { h2 { "Errors of failed tasks" } (table(failures::COLUMNS, &rows)) }
+                section.panel #errors { h2 { "Errors of failed tasks" } (uncounted_letters(&failures)) (table(failures::COLUMNS, &rows)) }
             }
             Err(error) => { (missing("The errors", &error.document())) }
         }
