@@ -176,8 +176,9 @@ pub struct Status {
     pub worker: Option<String>,
     /// Position of the task's record in its topic (`partition:offset`).
     pub record: Option<String>,
-    /// Verdict about the submission of a unique task, in the answer to it: the task may be another one than the submitted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Verdict about the submission of a unique task, in the answer to it: the task may be another one than the submitted. Null in
+    /// all other documents.
+    #[serde(default)]
     pub verdict: Option<AskVerdict>,
     /// Position of the last event included in this response (`partition:offset` of the events topic); right after
     /// creation, the position of the task's `submitted` event. A read with `?after=` this position is at least as

@@ -91,6 +91,8 @@ class Status(TypedDict):
     tree: Totals
     worker: str | None
     record: str | None
+    verdict: Literal["started", "kept", "joined"] | None
+    """Verdict about the submission of a unique task, in the answer to it."""
     position: str
     """Position of the last event that is included."""
     duplicates: int

@@ -1,6 +1,7 @@
 """Submission of tasks in transactions: the statement, drivers recognised by their classes, and a real Postgres."""
 
 import asyncio
+import contextlib
 import json
 import os
 import sqlite3
@@ -129,12 +130,12 @@ def test_wrong_params_and_options_are_refused_before_the_insert() -> None:
 
 
 def test_row_is_rolled_back_with_its_transaction() -> None:
-    connection = sqlite3.connect(":memory:")
-    connection.execute("CREATE TABLE kafleet_outbox (id, type, key, params, fields)")
-    connection.commit()
-    invoice.submit_in(connection.cursor(), order=1)
-    connection.rollback()
-    assert connection.execute("SELECT count(*) FROM kafleet_outbox").fetchone() == (0,)
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE kafleet_outbox (id, type, key, params, fields)")
+        connection.commit()
+        invoice.submit_in(connection.cursor(), order=1)
+        connection.rollback()
+        assert connection.execute("SELECT count(*) FROM kafleet_outbox").fetchone() == (0,)
 
 
 @pytest.mark.skipif(POSTGRES in ("", "none"), reason="KAFLEET_TEST_POSTGRES is not set")

@@ -95,7 +95,7 @@ export interface Status {
   worker: string | null;
   record: string | null;
   /** Verdict about the submission of a unique task, in the answer to it. */
-  verdict?: Verdict | null;
+  verdict: Verdict | null;
   /** Position of the last event that the document includes. */
   position: string;
   duplicates: number;
