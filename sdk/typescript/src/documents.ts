@@ -78,7 +78,7 @@ export interface Status {
   actions: Part[];
   checks: Part[];
   /** Uniqueness of the task: its key, or an object with its rule. */
-  unique: unknown;
+  unique: Part | null;
   deliveries: Part | null;
   created_at: string | null;
   seen_at: string | null;
@@ -95,7 +95,7 @@ export interface Status {
   worker: string | null;
   record: string | null;
   /** Verdict about the submission of a unique task, in the answer to it. */
-  verdict: Verdict | null;
+  verdict: string | null;
   /** Position of the last event that the document includes. */
   position: string;
   duplicates: number;

@@ -14,6 +14,9 @@ use crate::unique::state::KeyState;
 /// Action of an operator that forgets a key; its target is the tag.
 pub const CLEAR_ACTION: &str = "clear_unique";
 
+/// Tag of a key with its encoded state. `None`: the key is forgotten.
+type KeyChange = (String, Option<Vec<u8>>);
+
 /// Loaded keys of unique tasks, and their pending changes.
 #[derive(Default)]
 pub struct UniqueKeys {
@@ -89,7 +92,7 @@ impl UniqueKeys {
     }
 
     /// Takes the changes since the last call.
-    pub(super) fn take_changes(&mut self) -> Result<Vec<(String, Option<Vec<u8>>)>, EncodeError> {
+    pub(super) fn take_changes(&mut self) -> Result<Vec<KeyChange>, EncodeError> {
         let mut changes = Vec::with_capacity(self.dirty.len());
         for tag in std::mem::take(&mut self.dirty) {
             let Some(entry) = self.entries.get_mut(&tag) else { continue };
