@@ -72,6 +72,10 @@ const ROWS: &[(&str, &[Panel])] = &[
                         "{{type}} waited",
                     ),
                     (
+                        r#"sum by (type, verdict) (rate(kafleet_unique_total{type=~"$type"}[$__rate_interval]))"#,
+                        "{{type}} unique: {{verdict}}",
+                    ),
+                    (
                         r#"sum by (type, code) (rate(kafleet_dead_letters_total{type=~"$type"}[$__rate_interval]))"#,
                         "{{type}} dead letter: {{code}}",
                     ),
@@ -116,6 +120,10 @@ const ROWS: &[(&str, &[Panel])] = &[
                     (
                         r#"sum by (type) (increase(kafleet_circuit_opened_total{type=~"$type"}[$__rate_interval]))"#,
                         "{{type}} circuit opened",
+                    ),
+                    (
+                        r#"sum by (type) (increase(kafleet_hosts_opened_total{type=~"$type"}[$__rate_interval]))"#,
+                        "{{type}} hosts opened",
                     ),
                     (r#"sum by (type) (kafleet_slots_stuck{type=~"$type"})"#, "{{type}} stuck slots"),
                 ],
