@@ -36,7 +36,6 @@ mod sorts;
 mod starts;
 mod statistics;
 mod unacknowledged;
-mod unique;
 mod views;
 mod watches;
 pub mod why;

@@ -22,7 +22,6 @@ macro_rules! cases {
 }
 
 mod acls;
-mod adaptive;
 mod atomic_batches;
 mod cancel_cli;
 mod cancel_latency;
@@ -50,4 +49,3 @@ mod silent_worker;
 mod task_types;
 mod tracing;
 mod tracker_crash_points;
-mod unique_tasks;

@@ -108,7 +108,6 @@ fn add_documents_of_the_fleet(generator: &mut SchemaGenerator) {
         KillSwitchPreview,
         SetView,
         Views,
-        UniqueKeyDocument,
         Stats,
         Slowest,
         Failures,

@@ -24,7 +24,6 @@ mod statistics;
 mod step;
 mod task_types;
 mod tree_oracle;
-mod unique;
 mod verdict;
 
 use std::collections::BTreeSet;

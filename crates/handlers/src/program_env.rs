@@ -12,8 +12,7 @@ use kafleet_config::ProgramVariables;
 use tokio::process::Command;
 
 /// Variables in which kafleet reads secrets.
-pub const OWN_SECRETS: [&str; 6] = [
-    "KAFLEET_POSTGRES",
+pub const OWN_SECRETS: [&str; 5] = [
     "KAFLEET_REBUILD_INTO",
     "KAFLEET_REDIS",
     "KAFLEET_TOKEN",

@@ -23,8 +23,6 @@
 extern crate self as kafleet_model;
 
 #[doc(hidden)]
-pub mod adaptive;
-#[doc(hidden)]
 pub mod encode_error;
 #[doc(hidden)]
 pub mod error_fingerprint;
@@ -58,8 +56,6 @@ pub mod statistics;
 pub mod task;
 #[doc(hidden)]
 pub mod trace;
-#[doc(hidden)]
-pub mod unique;
 pub mod units;
 #[doc(hidden)]
 pub mod worker_status;

@@ -27,7 +27,6 @@ pub const PARTS: &[&str] = &[
     "timers of events partition N",
     "announcer",
     "schedules",
-    "outbox",
 ];
 
 /// Reasons for not being ready, by part of the process. Shared by a process's roles and its ops endpoint.

@@ -202,8 +202,7 @@ impl Announcer {
             value: record.value,
         };
         let mut task = read_task(&source, record.headers()).ok()?;
-        // The worker hands a unique task of a foreign producer over as an ask, which announces it.
-        if task.announced || task.ask_rule().is_some() {
+        if task.announced {
             return None;
         }
         // Compared with that of other records of this id: a second task of the name is found.

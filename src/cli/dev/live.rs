@@ -34,8 +34,6 @@ const SETTLED_AFTER: Duration = Duration::from_millis(200);
 const MAX_CHANGES: usize = 25;
 /// Time for running attempts to end before a reload or the end of `dev` interrupts them.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(1);
-/// Time for interrupted attempts to answer before the worker of `dev` ends without them.
-const ANSWER_DEADLINE: Duration = Duration::from_millis(500);
 /// Time for the processes of the old code to end before they are killed.
 const STOP_DEADLINE: Duration = Duration::from_secs(1);
 
@@ -168,19 +166,13 @@ impl Live {
         version.shutdown.begin_within(DRAIN_DEADLINE);
         let ended = tokio::select! {
             biased;
-            ended = timeout(DRAIN_DEADLINE + ANSWER_DEADLINE, roles.join_next()) => ended.ok(),
-            () = abort.cancelled() => None,
-        };
-        let ended = match ended {
-            Some(ended) => ended,
-            None => {
+            ended = roles.join_next() => ended,
+            () = abort.cancelled() => {
                 version.shutdown.abort();
                 roles.join_next().await
             }
         };
-        // Processes that have not ended by then are killed.
-        let stopped = timeout(STOP_DEADLINE, apps::stop(&version.apps));
-        tokio::select! { biased; _ = stopped => {}, () = abort.cancelled() => {} }
+        tokio::select! { biased; () = apps::stop(&version.apps) => {}, () = abort.cancelled() => {} }
         result(ended)
     }
 }

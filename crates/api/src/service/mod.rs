@@ -36,7 +36,6 @@ pub mod system;
 pub mod task;
 pub mod tree;
 pub mod types;
-pub mod unique;
 pub mod views;
 pub mod watch;
 pub(crate) mod watch_fleet;

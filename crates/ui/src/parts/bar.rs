@@ -89,8 +89,7 @@ pub(in super::super) fn in_order(counts: &BTreeMap<State, u64>) -> Vec<(State, u
     ORDER.into_iter().filter_map(present).collect()
 }
 
-/// States from ended to waiting, those of most interest first.
-pub(super) const ORDER: [State; State::COUNT] = [
+const ORDER: [State; State::COUNT] = [
     State::Succeeded,
     State::Failed,
     State::Expired,

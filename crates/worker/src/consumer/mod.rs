@@ -18,7 +18,7 @@
 pub(crate) mod assignment;
 mod backpressure;
 mod commit;
-pub(super) mod control;
+mod control;
 mod crash_history;
 mod deps;
 mod group_events;

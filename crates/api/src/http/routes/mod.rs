@@ -22,7 +22,6 @@ mod statistics;
 pub mod system;
 mod task_query;
 pub mod tasks;
-mod unique;
 mod views;
 
 use route::Route;
@@ -36,7 +35,6 @@ static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| {
         system::all(),
         schedules::all(),
         statistics::all(),
-        unique::all(),
         views::all(),
         export::all(),
     ];
