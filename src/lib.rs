@@ -35,6 +35,8 @@ pub use kafleet_broker as broker;
 #[doc(hidden)]
 pub use kafleet_fleet::{control, dead_letters, publish, topics};
 #[doc(hidden)]
+pub use kafleet_outbox as outbox;
+#[doc(hidden)]
 pub use kafleet_runtime as runtime;
 #[doc(hidden)]
 pub use kafleet_runtime::error_text;

@@ -219,7 +219,7 @@ fn report_rows(reports: &[CaseReport]) -> Rows {
 
 async fn check_apps(args: &TargetArgs, globals: &Globals, registry: Registry) -> Outcome {
     let options = SetupOptions {
-        unused: &["kafka", "redis", "api", "tracker", "ops", "schedules", "callbacks", "email"],
+        unused: &["kafka", "redis", "outbox", "api", "tracker", "ops", "schedules", "callbacks", "email"],
         app: args.app()?,
         ..SetupOptions::default()
     };

@@ -9,7 +9,7 @@ use super::globals::{Format, Globals};
 use super::setup::{SetupOptions, load_config};
 
 /// Sections of the configuration that benchmarks do not use.
-const UNUSED: [&str; 7] = ["api", "apps", "callbacks", "email", "ops", "schedules", "types"];
+const UNUSED: [&str; 8] = ["api", "apps", "callbacks", "email", "ops", "outbox", "schedules", "types"];
 
 #[derive(Debug, Subcommand)]
 pub(super) enum BenchVerb {
@@ -37,6 +37,8 @@ pub(super) enum BenchVerb {
     Timers(kafleet_bench::Timers),
     /// Tasks of producers that send no event: time from the record to `queued`
     Unannounced(kafleet_bench::UnannouncedBench),
+    /// Asks for unique tasks at a steady rate: time from the ask to the start, and that no key has two open tasks
+    Unique(kafleet_bench::UniqueBench),
     /// Very many clients watching one API: cost while idle, and cost of a change
     Watch(kafleet_bench::Watch),
     /// Many types in one group: idle resources, a flood of one type, a hot type, the restart of a worker
@@ -47,7 +49,7 @@ pub(super) enum BenchVerb {
     Memory(kafleet_bench::MemoryBench),
     /// The service behind a type goes away and comes back: failed attempts, dead letters, time until work is back
     Overload(kafleet_bench::Overload),
-    /// All except `app`, `memory`, `overload`, `timers`, `types`, `ui`, `unannounced` and `watch`, one after the other
+    /// All except `app`, `memory`, `overload`, `timers`, `types`, `ui`, `unannounced`, `unique` and `watch`, one after the other
     All(Common),
     /// Run a process of a benchmark (internal)
     #[command(hide = true)]
@@ -127,6 +129,7 @@ async fn run(verb: BenchVerb, services: Services) -> anyhow::Result<BenchReport>
         BenchVerb::Timers(timers) => kafleet_bench::timers(&timers, &services).await,
         BenchVerb::Reads(reads) => kafleet_bench::reads(&reads, &services).await,
         BenchVerb::Unannounced(unannounced) => kafleet_bench::unannounced(&unannounced, &services).await,
+        BenchVerb::Unique(unique) => kafleet_bench::unique(&unique, &services).await,
         BenchVerb::Ui(ui) => kafleet_bench::ui(&ui, &services).await,
         BenchVerb::Watch(watch) => kafleet_bench::watch(&watch, &services).await,
         BenchVerb::Idle(idle) => kafleet_bench::idle(&idle, &services).await,

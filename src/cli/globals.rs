@@ -27,6 +27,10 @@ pub(super) struct Globals {
     #[arg(long, global = true, value_name = "URL", env = "KAFLEET_REDIS", hide_env_values = true)]
     pub redis: Option<String>,
 
+    /// Postgres URL of the outbox, for `outbox`, `topics` and `doctor`; overrides the configuration
+    #[arg(long, global = true, value_name = "URL", env = "KAFLEET_POSTGRES", hide_env_values = true)]
+    pub postgres: Option<String>,
+
     /// Prefix of all topics and Redis keys; overrides the configuration
     #[arg(long, global = true, value_name = "NAME", env = "KAFLEET_PREFIX")]
     pub prefix: Option<String>,

@@ -67,12 +67,27 @@ async fn backlog(
 }
 
 impl GoneType {
-    /// Message for people. `source` does not have the type: the configuration or the code.
+    /// Message for people. Delayed tasks and retries wait at the tracker, and not in Kafka. `source` does not have the type: the configuration or the code.
     pub(super) fn message(&self, source: &str) -> String {
         let waiting = match self.waiting {
-            0 => "none of its tasks wait".to_owned(),
+            0 => format!(
+                "none of its tasks wait in its topic; `kafleet list 'type:{} is:open'` lists delayed ones and retries",
+                self.name
+            ),
             waiting => format!("about {waiting} of its tasks wait"),
         };
         format!("{source} does not have the type `{}`; {waiting}", self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_says_where_other_tasks_of_the_type_may_wait() {
+        let gone = |waiting| GoneType { name: "old".to_owned(), waiting }.message("the new code");
+        assert_eq!(gone(3), "the new code does not have the type `old`; about 3 of its tasks wait");
+        assert!(gone(0).ends_with("in its topic; `kafleet list 'type:old is:open'` lists delayed ones and retries"));
     }
 }

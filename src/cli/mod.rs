@@ -39,6 +39,7 @@ mod listener;
 mod log;
 mod metrics;
 mod offsets;
+mod outbox;
 mod output;
 mod params;
 mod rebuild;
@@ -61,6 +62,7 @@ mod topics;
 mod traces;
 mod tree;
 mod types;
+mod unique;
 mod update;
 mod views;
 mod wait;
@@ -103,6 +105,8 @@ enum Verb {
     Api(serve::ApiArgs),
     /// Run a worker, a tracker and the API in this process, and create the topics: for a small site
     All(serve::AllArgs),
+    /// Publish tasks that were submitted in transactions of Postgres, or print the schema for it
+    Outbox(outbox::OutboxArgs),
     /// Create and update the fleet's topics
     #[command(subcommand)]
     Topics(topics::TopicsVerb),
@@ -147,6 +151,8 @@ enum Verb {
     Log(log::LogArgs),
     /// Report the state of an external task
     Report(report::ReportArgs),
+    /// Show which tasks stand for a key of unique tasks, or forget the key: clear
+    Unique(unique::UniqueArgs),
     /// Cancel a task and its descendants
     Cancel(cancel::CancelArgs),
     /// Change a task's name, tags, options, times and limits
@@ -232,6 +238,7 @@ fn runtime(verb: &Verb) -> Result<tokio::runtime::Runtime, Failure> {
         | Verb::Tracker(_)
         | Verb::Api(_)
         | Verb::All(_)
+        | Verb::Outbox(_)
         | Verb::Rebuild(_)
         | Verb::Bench(_) => tokio::runtime::Builder::new_multi_thread(),
         _ => tokio::runtime::Builder::new_current_thread(),
@@ -286,6 +293,7 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Tracker(args) => serve::tracker(args, globals, registry).await,
         Verb::Api(args) => serve::api(args, globals, registry).await,
         Verb::All(args) => serve::all(args, globals, registry).await,
+        Verb::Outbox(args) => outbox::outbox(args, globals, registry).await,
         Verb::Bench(verb) => bench::bench(verb, globals).await,
         Verb::Topics(verb) => topics::topics(verb, globals, registry).await,
         Verb::Reload => request_reload::reload(),
@@ -306,6 +314,7 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Attachments(verb) => attachments::attachments(verb, globals).await,
         Verb::Log(args) => log::log(args, globals).await,
         Verb::Report(args) => report::report(args, globals).await,
+        Verb::Unique(args) => unique::unique(args, globals).await,
         Verb::Cancel(args) => cancel::cancel(args, globals).await,
         Verb::Update(args) => update::update(args, globals).await,
         Verb::Retry(args) => retry::retry(args, globals).await,

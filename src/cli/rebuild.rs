@@ -52,7 +52,7 @@ pub(super) async fn rebuild(args: RebuildArgs, globals: &Globals, registry: Regi
     let ops_listen = Some(args.ops.ops_listen.clone().unwrap_or_default());
     let options = SetupOptions {
         ops_listen,
-        unused: &["api", "apps", "types", "schedules", "callbacks", "email"],
+        unused: &["api", "outbox", "apps", "types", "schedules", "callbacks", "email"],
         ..SetupOptions::default()
     };
     let setup = Setup::load(globals, registry, options)?;

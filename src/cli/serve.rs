@@ -56,7 +56,7 @@ pub(super) async fn worker(args: WorkerArgs, globals: &Globals, registry: Regist
     init_logs("info");
     let options = SetupOptions {
         ops_listen: args.ops.ops_listen,
-        unused: &["redis", "api", "schedules"],
+        unused: &["redis", "api", "outbox", "schedules"],
         app: args.app.app()?,
         slots: args.slots.map(|slots| (slots, args.types.clone())),
         types: args.types.clone(),
@@ -67,6 +67,7 @@ pub(super) async fn worker(args: WorkerArgs, globals: &Globals, registry: Regist
     let triggers = Triggers::register(globals, args.reload)?;
     traces::start(&mut setup)?;
     apps::open(&mut setup, &[], false).await?;
+    apps::capacity_text(&setup.apps).iter().for_each(|capacity| tracing::info!("{capacity}"));
     setup.register()?;
     check_types(&setup.registry, &args.types)?;
     if setup.config.log.tasks == TaskLogCopy::Stderr {
@@ -106,7 +107,7 @@ pub(super) async fn tracker(args: TrackerArgs, globals: &Globals, registry: Regi
     init_logs("info");
     let options = SetupOptions {
         ops_listen: args.ops.ops_listen,
-        unused: &["api", "apps", "types", "schedules", "callbacks", "email"],
+        unused: &["api", "outbox", "apps", "types", "schedules", "callbacks", "email"],
         ..SetupOptions::default()
     };
     let mut setup = Setup::load(globals, registry, options)?;
@@ -142,7 +143,7 @@ pub(super) async fn api(args: ApiArgs, globals: &Globals, registry: Registry) ->
     let options = SetupOptions {
         api_listen: args.listen,
         ops_listen: args.ops.ops_listen,
-        unused: &["apps", "types", "schedules", "callbacks", "email"],
+        unused: &["outbox", "apps", "types", "schedules", "callbacks", "email"],
         handlers: true,
         ..SetupOptions::default()
     };
@@ -185,7 +186,7 @@ pub(super) async fn all(args: AllArgs, globals: &Globals, registry: Registry) ->
     let options = SetupOptions {
         api_listen: args.listen,
         ops_listen: args.ops.ops_listen,
-        unused: &["schedules"],
+        unused: &["outbox", "schedules"],
         app: args.app.app()?,
         ..SetupOptions::default()
     };

@@ -47,7 +47,7 @@ pub(super) async fn topics(verb: TopicsVerb, globals: &Globals, registry: Regist
         globals,
         registry,
         SetupOptions {
-            unused: &["redis", "api", "types", "schedules", "callbacks", "email"],
+            unused: &["redis", "outbox", "api", "types", "schedules", "callbacks", "email"],
             app: args.app.app()?,
             types: args.types.clone(),
             ..SetupOptions::default()

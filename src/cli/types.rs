@@ -1,7 +1,7 @@
 //! `types` and `backlog`: lists task types with their task counts and backlogs, and pauses, resumes or limits them.
 
 use clap::{Args, Subcommand};
-use kafleet_config::{Rate, RateBy};
+use kafleet_config::{AdaptiveOverride, Rate, RateBy};
 use kafleet_documents::flow::rate;
 use kafleet_documents::{
     CircuitState, FlowDocument, FlowVerdict, PauseType, ResumeType, SetCircuit, SetLimits, TypeDocument, TypeLimits,
@@ -52,6 +52,9 @@ pub(super) struct CircuitArgs {
     /// open: nothing starts; close: it never opens; auto: each worker decides
     #[arg(value_name = "STATE", value_parser = parse_circuit)]
     pub state: CircuitState,
+    /// Circuit of this host, such as hooks.example.com; only for kafleet-callback
+    #[arg(long, value_name = "HOST")]
+    pub host: Option<String>,
     /// Reason, shown with the type
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
@@ -100,6 +103,9 @@ pub(super) struct LimitArgs {
     /// Apply the rate per task key
     #[arg(long, requires = "rate")]
     pub per_key: bool,
+    /// Adaptive limit: off, or a number of concurrent attempts in all workers together that is not learned
+    #[arg(long, value_name = "off|N")]
+    pub adaptive: Option<AdaptiveOverride>,
     /// Return to the limits of the configuration before applying the other options
     #[arg(long)]
     pub reset: bool,
@@ -156,8 +162,9 @@ async fn change(client: &Client, verb: TypesVerb) -> Result<TypeDocument, Failur
         TypesVerb::Resume(ResumeArgs { name }) => {
             client.call(Method::POST, &["v1", "types", &name, "resume"], Some(&ResumeType {})).await
         }
-        TypesVerb::Circuit(CircuitArgs { name, state, reason }) => {
-            client.call(Method::PUT, &["v1", "types", &name, "circuit"], Some(&SetCircuit { state, reason })).await
+        TypesVerb::Circuit(CircuitArgs { name, state, host, reason }) => {
+            let body = SetCircuit { state, host, reason };
+            client.call(Method::PUT, &["v1", "types", &name, "circuit"], Some(&body)).await
         }
         TypesVerb::Forget(ForgetArgs { name }) => {
             client.call(Method::DELETE, &["v1", "types", &name], None::<&()>).await
@@ -184,6 +191,7 @@ fn merge_limits(current: TypeLimits, args: &LimitArgs) -> SetLimits {
         slots: args.slots.or(current.slots.filter(|_| live("slots"))),
         max_concurrency: args.max_concurrency.or(current.max_concurrency.filter(|_| live("max_concurrency"))),
         rate: rate.or(current.rate.filter(|_| live("rate"))),
+        adaptive: args.adaptive.or(current.adaptive.filter(|_| live("adaptive"))),
         reason: args.reason.clone(),
     }
 }
@@ -315,6 +323,11 @@ fn status_notes(document: &TypeDocument) -> Field {
         limits.slots.map(|slots| format!("slots {slots}{}", star("slots"))),
         limits.max_concurrency.map(|most| format!("at most {most}{}", star("max_concurrency"))),
         limits.rate.map(|rate| format!("rate {rate}{}", star("rate"))),
+        match (&document.adaptive, limits.adaptive) {
+            (_, Some(set)) => Some(format!("adaptive {set}*")),
+            (Some(adaptive), None) => Some(format!("adaptive {:.1}", adaptive.limit)),
+            (None, None) => None,
+        },
         (!document.kills.is_empty()).then(|| format!("kill {}", document.kills.join(" "))),
         totals
             .filter(|totals| totals.stopped > 0)
@@ -323,6 +336,9 @@ fn status_notes(document: &TypeDocument) -> Field {
         totals
             .filter(|totals| totals.circuit_open > 0)
             .map(|totals| format!("circuit open in {} of {} workers", totals.circuit_open, totals.workers)),
+        totals
+            .filter(|totals| totals.open_hosts > 0)
+            .map(|totals| format!("{} open host{}", totals.open_hosts, if totals.open_hosts == 1 { "" } else { "s" })),
         totals
             .filter(|totals| !totals.refused.is_empty())
             .map(|totals| format!("refused partitions {}", numbers(&totals.refused))),
@@ -352,6 +368,8 @@ mod tests {
         ];
         let echo = TypeDocument {
             queue: None,
+            adaptive: None,
+            hosts: Vec::new(),
             incomplete: Vec::new(),
             name: "echo".into(),
             topic: true,
@@ -365,6 +383,7 @@ mod tests {
                 verdict: FlowVerdict::Draining,
                 drained_in_ms: Some(240_000),
                 since: String::new(),
+                until: String::new(),
                 reason: None,
             }),
             paused: None,
@@ -413,6 +432,7 @@ echo  yes          6       4        2              4        100            11  3
             name: "echo".into(),
             slots: None,
             max_concurrency: None,
+            adaptive: None,
             rate: Some(rate),
             burst: Some(3),
             per_key: true,

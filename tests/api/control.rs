@@ -2,7 +2,7 @@
 
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition, ProducerRecord, Record};
-use kafleet::config::RateBy;
+use kafleet::config::{AdaptiveOverride, RateBy};
 use kafleet::documents::{Audit, CancelOutcome, KillSwitches, Reason, TypeDocument, Types, Why, WorkerState, Workers};
 use kafleet::model::event::{Event, Kind};
 use kafleet::runtime::now_ms;
@@ -190,12 +190,36 @@ async fn limits_are_replaced_as_a_whole_and_name_their_source() {
         (json!({"slots": 0}), "bad_field", Some("/slots")),
         (json!({"rate": {"count": 0}}), "bad_field", Some("/rate")),
         (json!({"rate": {"count": 1, "each": "1s"}}), "unknown_field", Some("/rate/each")),
+        (json!({"adaptive": 0}), "bad_field", Some("/adaptive")),
         (json!({"slot": 1}), "unknown_field", None),
     ] {
         let answer = problem(fleet.request(Method::PUT, "/v1/types/echo/limits").json(&body)).await;
         assert_eq!(answer.code, code, "{body}: {answer:?}");
         assert!(pointer.is_none() || answer.pointer.as_deref() == pointer, "{body}: {answer:?}");
     }
+}
+
+#[tokio::test]
+async fn learned_limit_is_replaced_and_returns() {
+    let fleet = fleet().await;
+    fleet.call(Method::PUT, "/v1/types/echo/limits", json!({"adaptive": "off"})).await;
+    let limits = fleet.type_of("echo").await.limits;
+    assert_eq!((limits.adaptive, limits.live), (Some(AdaptiveOverride::OFF), vec!["adaptive".into()]));
+    fleet.call(Method::PUT, "/v1/types/echo/limits", json!({"adaptive": 50})).await;
+    assert_eq!(fleet.type_of("echo").await.limits.adaptive, Some(AdaptiveOverride::Limit(50)));
+    fleet.call(Method::PUT, "/v1/types/echo/limits", json!({})).await;
+    assert_eq!((fleet.control("slots/echo"), fleet.type_of("echo").await.limits.adaptive), (None, None));
+}
+
+#[tokio::test]
+async fn types_without_circuits_per_host_refuse_one() {
+    let fleet = fleet().await;
+    let body = json!({"state": "open", "host": "hooks.example.com"});
+    let answer = problem(fleet.request(Method::PUT, "/v1/types/echo/circuit").json(&body)).await;
+    assert_eq!((answer.code.as_str(), answer.pointer.as_deref()), ("bad_field", Some("/host")));
+    assert_eq!(fleet.control("circuit/echo/hooks.example.com"), None);
+    fleet.call(Method::PUT, "/v1/types/echo/circuit", json!({"state": "open", "host": ""})).await;
+    assert!(fleet.control("circuit/echo").is_some(), "an empty host is none");
 }
 
 #[tokio::test]

@@ -96,6 +96,8 @@ fn requests_about_types() -> Vec<Case> {
         ("GET", "/v1/views/{name}", "", none(), Other),
         ("PUT", "/v1/views/{name}", "", json!({"q": "state:failed"}), Other),
         ("DELETE", "/v1/views/{name}", "", none(), Other),
+        ("GET", "/v1/unique/{type}/{key}", "", none(), Refused),
+        ("DELETE", "/v1/unique/{type}/{key}", "", none(), Refused),
         ("GET", "/v1/schedules", "", none(), Other),
         ("POST", "/v1/schedules", "", json!({"id": "new", "spec": yearly.clone()}), Other),
         ("DELETE", "/v1/schedules/{id}", "", none(), Other),
@@ -207,7 +209,7 @@ async fn no_route_answers_from_an_emptied_store() {
     let mut faults = Vec::new();
     for base in [&fleet.base, &later] {
         let sent = table.iter().map(|(method, path, query, body, expected)| {
-            let path = path.replace("{letter}", &letter).replace("{type}", "echo");
+            let path = path.replace("{letter}", &letter).replace("{type}", "echo").replace("{key}", "k");
             let id = if path.contains("schedules") { "s" } else { "t0" };
             let path = format!("{}{query}", path.replace("{id}", id).replace("{name}", "n"));
             let request = request(&fleet, base, (*method, path.as_str()), body);

@@ -139,7 +139,7 @@ fn body_of(label: &str) -> Option<Value> {
         "PUT /v1/schedules/{id}" | "POST /v1/schedules/{id}/preview" => {
             json!({"every": "2h", "task": {"type": "echo", "params": {"card": {"number": MASKED}}}})
         }
-        "POST /v1/tasks/{id}/start" | "DELETE /v1/views/{name}" => none,
+        "POST /v1/tasks/{id}/start" | "DELETE /v1/views/{name}" | "DELETE /v1/unique/{type}/{key}" => none,
         "POST /v1/tasks/{id}/retry" | "POST /v1/tasks/{id}/cancel" | "DELETE /v1/tasks/{id}/attachments/{name}" => none,
         "POST /v1/dead-letters/{letter}/drop" | "DELETE /v1/types/{type}" | "DELETE /v1/kill-switches/{name}" => none,
         "POST /v1/types/{type}/pause" | "POST /v1/types/{type}/resume" | "DELETE /v1/types/{type}/circuit" => none,
@@ -184,6 +184,7 @@ async fn no_route_shows_a_masked_value_to_a_lower_role() {
             let url = path
                 .replace("{id}", kind)
                 .replace("{type}", "echo")
+                .replace("{key}", "k")
                 .replace("{letter}", &letter)
                 .replace("{name}", name);
             let url = if url.ends_with("suggestions") { format!("{url}?q=tag:") } else { url };

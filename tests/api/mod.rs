@@ -36,6 +36,7 @@ mod sorts;
 mod starts;
 mod statistics;
 mod unacknowledged;
+mod unique;
 mod views;
 mod watches;
 pub mod why;

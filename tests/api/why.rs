@@ -1,7 +1,7 @@
 //! `GET /v1/tasks/{id}/why`: explanations of task states.
 
 use kafleet::broker::{Broker, Commit, Partition, ProducerRecord};
-use kafleet::documents::{Reason, Types, Why};
+use kafleet::documents::{Reason, TypeDocument, Types, Why};
 use kafleet::model::event::{AttemptFailure, Event, Kind, Payload};
 use kafleet::model::json::RawJson;
 use kafleet::model::offsets::FULL_METADATA_BYTES;
@@ -108,7 +108,8 @@ async fn transaction_markers_are_not_counted_as_tasks() {
         line.message
     );
     assert!(line.message.starts_with("it is next in its partition"), "{}", line.message);
-    assert!(line.message.ends_with("1 of `echo` is unfinished in total"), "{}", line.message);
+    let rest = "1 of `echo` is unfinished in total; in 0, out 0 a minute: stalled, no worker takes it";
+    assert!(line.message.ends_with(rest), "{}", line.message);
 }
 
 #[tokio::test]
@@ -352,6 +353,24 @@ async fn open_circuit_is_named_and_counted() {
     let types: Types = fleet.get("/v1/types").await;
     let echo = types.types.into_iter().find(|document| document.name == "echo").unwrap();
     assert_eq!((echo.worker_totals.unwrap().circuit_open, echo.circuit), (1, None));
+}
+
+#[tokio::test]
+async fn adaptive_limit_is_named() {
+    let fleet = fleet().await;
+    let partition = backlog(&fleet, 3).await;
+    commit(&fleet, &partition, 1, "");
+    let status = json!({"type": "echo", "slots": 9, "in_flight": 2, "waiting": 2, "paused": false, "partitions": [1],
+        "adaptive": {"limit": 2.5, "fixed": false, "slots": 2, "min": 1, "target_ms": null,
+            "counts": {"round": 3, "calls": 0, "refused": 0, "call_ms": 0, "at_limit_ms": 0, "span_ms": 0, "peak": 0}},
+        "finished": {}});
+    send_heartbeat(&fleet, "w-1", status, Vec::new()).await;
+    let answer = why(&fleet, "q2").await;
+    assert_eq!(codes(&answer), [Reason::AdaptiveLimit, Reason::QueuedBehind]);
+    let expected = "the adaptive limit of `echo` is 2.5 concurrent attempts over all workers, which was learned";
+    assert_eq!(answer.findings[0].message, expected);
+    let echo: TypeDocument = fleet.get("/v1/types/echo").await;
+    assert_eq!(echo.adaptive.map(|adaptive| (adaptive.limit, adaptive.cut_at)), Some((2.5, None)));
 }
 
 /// No probe starts, and the circuit does not close by itself.

@@ -1,5 +1,6 @@
 //! The daily work with an app under `kafleet dev`: lines about tasks, capacity for attempts, schedules from code, the address.
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::cli::apps::{Dev, apps_folder};
@@ -37,7 +38,9 @@ fn output_of_a_process_is_in_the_log_of_its_only_attempt() {
 
 #[test]
 fn dev_shows_the_places_of_an_app_and_a_concurrency_without_effect() {
-    let dev = Dev::with_target(DAILY);
+    let mut dev = Dev::with_target(DAILY);
+    dev.daemon.wait_for_line("× 2 slots = ");
+    dev.daemon.wait_for_line("at once for crunch");
     let checked = run({
         let mut check = kafleet(["app", "check", "--"]);
         check.args(DAILY).current_dir(apps_folder());
@@ -113,4 +116,16 @@ fn verbs_find_the_dev_of_their_folder_on_its_free_port() {
     run(in_folder(&["types"])).exits_with(0).stdout_has(&["echo"]);
     assert_eq!(daemon.stop(), Some(0));
     assert!(!folder.path().join(".kafleet-dev.json").exists());
+}
+
+/// `worker.grace` is for the workers of a fleet: the end of `dev` is that of a terminal.
+#[test]
+fn end_of_dev_does_not_wait_for_attempts_that_ignore_it() {
+    let text = "[worker]\ngrace = \"10m\"\n[apps.a]\ncommand = [\"python3\", \"daily.py\"]\ncwd = \"FOLDER\"\n";
+    let mut dev = Dev::with_config(text);
+    dev.run(&["submit", "report", r#"{"do":"block"}"#, "--id", "block"]).exits_with(0);
+    eventually_blocking("it runs", || dev.run(&["status", "block"]).out.contains("running"));
+    dev.daemon.signal(Signal::SIGINT);
+    dev.daemon.wait_for_line("waiting 1 s for running attempts (report 1)");
+    eventually_blocking("dev has ended", || dev.daemon.has_ended());
 }

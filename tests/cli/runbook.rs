@@ -11,6 +11,7 @@ const TYPES: &str = concat!(
 [types.broken]
 handler = "exec"
 command = ["sh", "-c", "echo no luck >&2; exit 75"]
+adaptive = { min = 1 }
 retries = 1
 min_backoff = "1ms"
 
@@ -37,7 +38,9 @@ fn commands() -> Vec<String> {
     let mut seen = BTreeSet::new();
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/runbook.md")).unwrap();
     let spans = text.split('`').skip(1).step_by(2);
-    let commands = spans.filter(|span| span.starts_with("kafleet ")).map(|span| span.replace('\n', " "));
+    // Those of the outbox need a database of their own; the tests of its crate have one.
+    let is_run = |span: &&str| span.starts_with("kafleet ") && !span.starts_with("kafleet outbox");
+    let commands = spans.filter(is_run).map(|span| span.replace('\n', " "));
     commands.filter(|command| seen.insert(command.clone())).collect()
 }
 

@@ -150,12 +150,13 @@ def test_secrets_are_references(values):
 
 # Sections that a role does not use, as in `unused` of its verb.
 UNUSED = {
-    "worker": {"redis", "api", "schedules"},
-    "tracker": {"api", "apps", "types", "schedules", "callbacks", "email"},
-    "api": {"apps", "types", "schedules", "callbacks", "email"},
-    "topics": {"redis", "api", "types", "schedules", "callbacks", "email"},
+    "worker": {"redis", "outbox", "api", "schedules"},
+    "tracker": {"outbox", "api", "apps", "types", "schedules", "callbacks", "email"},
+    "api": {"outbox", "apps", "types", "schedules", "callbacks", "email"},
+    "outbox": {"redis", "api", "apps", "types", "schedules", "callbacks", "email"},
+    "topics": {"redis", "outbox", "api", "types", "schedules", "callbacks", "email"},
     "doctor": {"api", "types", "schedules", "callbacks", "email"},
-    "schedules": {"kafka", "redis", "api", "apps", "types", "ops", "callbacks", "email"},
+    "schedules": {"kafka", "redis", "outbox", "api", "apps", "types", "ops", "callbacks", "email"},
 }
 
 
@@ -384,6 +385,14 @@ def test_redis_url_from_the_secret_reaches_tracker_and_api_only():
         redis = [variable["valueFrom"]["secretKeyRef"] for variable in spec["containers"][0]["env"] if variable["name"] == "KAFLEET_REDIS"]
         uses_redis = labels["app.kubernetes.io/component"] in ("tracker", "api", "doctor")
         assert redis == ([{"name": "fleet-secrets", "key": "redis-url"}] if uses_redis else []), name
+
+
+def test_postgres_url_reaches_relay_and_doctor_only():
+    pods = [(labels["app.kubernetes.io/component"], spec) for _, labels, spec in pod_specs(named("outbox"))]
+    assert "outbox" in [component for component, _ in pods]
+    for component, spec in pods:
+        variables = [variable["name"] for variable in spec["containers"][0]["env"]]
+        assert ("KAFLEET_POSTGRES" in variables) == (component in ("outbox", "doctor")), component
 
 
 def test_images_by_digest_and_by_worker_entry():

@@ -5,23 +5,30 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::stream::{self, StreamExt};
-use kafleet::api::{self, ApiSetup};
+use kafleet::api::{self, ApiSetup, Submissions};
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Commit, Partition, ProducerRecord, TopicChange};
-use kafleet::config::{Config, Names, Topology, TypeConfig};
+use kafleet::config::{Config, Names, OutboxConfig, Topology, TypeConfig};
+use kafleet::documents::CreateTask;
 use kafleet::handlers::builtin::echo::Echo;
 use kafleet::handlers::{Child, Context, Failure, Registry, Task, TaskResult, TypeRegistration};
 use kafleet::model::record::TaskRecord;
 use kafleet::model::record::state::State;
 use kafleet::model::task::id::TaskId;
 use kafleet::model::task::partition::partition_of;
+use kafleet::model::task::{TaskSpec, Trace};
 use kafleet::model::units::duration::Millis;
+use kafleet::outbox::checks::{CheckError, RowChecks};
+use kafleet::outbox::memory::{MemoryOutbox, NewRow};
+use kafleet::outbox::{Relay, RelayMetrics, RelayTimes};
+use kafleet::publish::Publisher;
 use kafleet::runtime::{Health, Shutdown, blocking};
 use kafleet::store::Store;
 use kafleet::store::memory::MemoryStore;
 use kafleet::telemetry::Metrics;
 use kafleet::topics::acls::{ACLS, Acl, roles};
+use kafleet::topics::{RequiredTopics, TopicWatch};
 use kafleet::tracker::{self, TrackerSetup};
 use kafleet::worker::{self, WorkerSetup};
 use kafleet_testkit::names::unique;
@@ -110,6 +117,7 @@ impl GuardedFleet {
         let mut config = Config::default();
         config.topics.prefix = prefix;
         (config.topics.events_partitions, config.topics.task_partitions) = (EVENTS_PARTITIONS, 1);
+        config.outbox = Some(OutboxConfig::default());
         let shared = TypeConfig { group: Some("small".to_owned()), ..TypeConfig::default() };
         config.types = [("shared".to_owned(), shared)].into();
         let mut echo = TypeRegistration::new(Echo);
@@ -307,6 +315,30 @@ impl GuardedFleet {
         self.step("the schedule has fired", fired).await
     }
 
+    /// Publishes a row of an outbox.
+    async fn relay(&self) -> Result<(), String> {
+        let (topology, broker) = (Topology::new(self.names.clone(), EVENTS_PARTITIONS), broker_of("outbox"));
+        let relay = outbox_relay(&broker, &self.registry, topology.clone(), self.config.topics.max_tree_age).await?;
+        let (health, shutdown, table) = (relay.health.clone(), relay.shutdown.clone(), MemoryOutbox::new(1));
+        let needs = RequiredTopics::outbox(&topology);
+        let watch = TopicWatch::start(&broker.client(), needs, health.clone(), "outbox's topics", CALL);
+        let running = tokio::spawn(Relay { table: table.clone(), ..relay }.run());
+        let transaction = table.begin();
+        let (id, task_type) = ("of-outbox".to_owned(), "echo".to_owned());
+        transaction.submit(NewRow { id, task_type, params: "1".to_owned(), ..NewRow::default() });
+        transaction.commit();
+        let outcome = self.until("of-outbox", State::Succeeded).await;
+        let ready = async |_: &Self| health.reasons().is_empty().then_some(());
+        let outcome = match outcome {
+            Ok(()) => self.step("the relay is ready", ready).await,
+            Err(error) => Err(format!("{error}; {:?}", health.reasons())),
+        };
+        shutdown.begin();
+        let _ = tokio::time::timeout(DEADLINE, running).await;
+        drop(watch);
+        outcome
+    }
+
     /// Reads and actions of the API.
     async fn operate(&self) -> Result<(), String> {
         self.get("/v1/tasks/foreign/params").await?;
@@ -363,6 +395,7 @@ impl GuardedFleet {
         self.start().await;
         self.produce().await?;
         self.run_tasks().await?;
+        self.relay().await?;
         self.operate().await
     }
 
@@ -372,6 +405,39 @@ impl GuardedFleet {
             let _ = tokio::time::timeout(DEADLINE, role).await;
         }
     }
+}
+
+/// Checks of the API, for the rows of an outbox.
+struct ApiChecks(Submissions);
+
+#[async_trait::async_trait]
+impl RowChecks for ApiChecks {
+    async fn check(&self, input: CreateTask, trace: Option<&Trace>, now_ms: i64) -> Result<TaskSpec, CheckError> {
+        let checked = self.0.check(input, trace, now_ms).await;
+        checked.map_err(|error| CheckError::Unavailable(error.to_string()))
+    }
+}
+
+/// Relay of the role's user, on an empty table.
+async fn outbox_relay(
+    broker: &Arc<dyn Broker>,
+    registry: &Registry,
+    topology: Topology,
+    max_tree_age: Millis,
+) -> Result<Relay, String> {
+    let client = broker.client();
+    let producer = client.shared_producer(None).await.map_err(|error| error.to_string())?;
+    Ok(Relay {
+        table: MemoryOutbox::new(0),
+        client,
+        checks: Arc::new(ApiChecks(Submissions::open(broker, registry.clone(), topology.clone(), max_tree_age))),
+        publisher: Publisher::new(producer, topology, "test"),
+        metrics: RelayMetrics::of(&Metrics::new().unwrap()),
+        health: Health::default(),
+        shutdown: Shutdown::new(),
+        holder: "relay".to_owned(),
+        times: RelayTimes::default(),
+    })
 }
 
 fn services() -> Option<String> {

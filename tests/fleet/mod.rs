@@ -22,6 +22,7 @@ macro_rules! cases {
 }
 
 mod acls;
+mod adaptive;
 mod atomic_batches;
 mod cancel_cli;
 mod cancel_latency;
@@ -49,3 +50,4 @@ mod silent_worker;
 mod task_types;
 mod tracing;
 mod tracker_crash_points;
+mod unique_tasks;

@@ -108,6 +108,7 @@ fn add_documents_of_the_fleet(generator: &mut SchemaGenerator) {
         KillSwitchPreview,
         SetView,
         Views,
+        UniqueKeyDocument,
         Stats,
         Slowest,
         Failures,

@@ -94,7 +94,7 @@ impl Language {
         let kind = property["type"].as_str().or(property["type"][0].as_str());
         match (reference.rsplit('/').next(), kind) {
             (Some("Duration"), _) => self.duration.to_owned(),
-            (Some("Rate"), _) => self.object.to_owned(),
+            (Some("Rate" | "Adaptive"), _) => self.object.to_owned(),
             (_, Some("integer")) => self.integer.to_owned(),
             (_, Some("boolean")) => self.boolean.to_owned(),
             (_, Some("string")) => self.text.to_owned(),

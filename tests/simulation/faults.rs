@@ -17,6 +17,7 @@ use crate::requests::Client;
 use crate::scenario::Scenario;
 use crate::step::{ProcessId, Step};
 use crate::task_types::{registry, task_type};
+use crate::unique::UniqueAsk;
 
 impl Fleet {
     pub fn faults_ended(&self) -> bool {
@@ -128,6 +129,7 @@ impl Fleet {
             Step::Limit { unordered, slots, ms } => client.limit(unordered, slots, ms).await,
             Step::Outage { ms } => client.outage(ms).await,
             Step::Call { call, ms } => client.call_service(call, ms).await,
+            Step::Ask { ask, key, mode, via, ms } => client.ask(UniqueAsk { ask, key, mode, ms }, via).await,
             Step::Kill { root, ms } => client.kill(root, ms).await,
             Step::CreateSchedule { schedule, spec, for_ms } => client.create_schedule(schedule, &spec, for_ms).await,
             Step::ChangeSchedule { schedule, change } => client.change_schedule(schedule, change).await,

@@ -13,6 +13,7 @@ use kafleet::model::statistics::StoredStatistics;
 use kafleet::model::statistics::aggregate::AggregateKey;
 use kafleet::model::statistics::errors::ErrorSummary;
 use kafleet::model::task::id::TaskId;
+use kafleet::model::unique::KeyState;
 use kafleet::store::{
     Checkpoint, ErrorGroups, ErrorLevel, IntegrityPage, LogPage, Notice, Outbox, PartitionStatistics, PartitionWriter,
     Reservation, Store, StoreError, TypeCount, memory,
@@ -84,6 +85,9 @@ impl Store for FaultyStore {
     }
     async fn deferred(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>> {
         self.reached().await?.deferred(partition, ids).await
+    }
+    async fn unique_keys(&self, partition: u32, tags: &[String]) -> Result<Vec<Option<KeyState>>> {
+        self.reached().await?.unique_keys(partition, tags).await
     }
     async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>> {
         self.reached().await?.counts(partitions).await
@@ -203,6 +207,9 @@ impl PartitionWriter for FaultyWriter {
     }
     async fn task_records(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>> {
         self.reached().await?.task_records(ids).await
+    }
+    async fn unique_keys(&mut self, tags: &[String]) -> Result<Vec<Option<KeyState>>> {
+        self.reached().await?.unique_keys(tags).await
     }
     async fn check(&mut self) -> Result<()> {
         self.reached().await?.check().await

@@ -34,6 +34,7 @@ use crate::schedules::ExpectedSchedule;
 use crate::step::ProcessId;
 use crate::task_types::registry;
 use crate::tree_oracle::{ScriptedTask, scripted_tasks};
+use crate::unique::UniqueAsk;
 use crate::verdict::Records;
 
 /// Deadline of the tests' own calls to the broker.
@@ -66,6 +67,8 @@ pub struct Requests {
     pub killed: RefCell<BTreeSet<String>>,
     /// Accepted calls of the service, by number, with the time of acceptance in epoch milliseconds.
     pub calls: RefCell<BTreeMap<usize, i64>>,
+    /// Asks for unique tasks.
+    pub asked_tasks: RefCell<Vec<UniqueAsk>>,
     /// Schedules by number.
     pub schedules: RefCell<BTreeMap<usize, ExpectedSchedule>>,
 }

@@ -24,6 +24,7 @@ mod statistics;
 mod step;
 mod task_types;
 mod tree_oracle;
+mod unique;
 mod verdict;
 
 use std::collections::BTreeSet;

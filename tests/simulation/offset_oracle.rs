@@ -201,7 +201,10 @@ impl OffsetState {
                 received = true;
                 let Ok(event) = Event::decode(record.value.unwrap_or_default()) else { return };
                 if is_final_event(&event) {
-                    ended.insert((event.id.to_string(), event.run));
+                    // The ask of a foreign record has an id that ends with that of the record.
+                    let asked = event.id.as_str().split_once("~~").filter(|_| event.kind() == Kind::Asked);
+                    let id = asked.map_or(event.id.as_str(), |(_, of_record)| of_record);
+                    ended.insert((id.to_owned(), event.run));
                 }
             });
             read.unwrap();

@@ -12,6 +12,7 @@ use crate::outages;
 use crate::starts;
 use crate::step::{ProcessId, ScheduleChange, ScheduleSpec, Step, SubmitVia, TaskRequest, TimedStep};
 use crate::task_types::Script;
+use crate::unique;
 
 /// Start of the continuations among the child numbers of a path.
 const CONTINUATIONS: usize = 100;
@@ -105,8 +106,7 @@ impl Scenario {
     pub fn from_seed(seed: u64) -> Self {
         let rng = &mut Rng::with_seed(seed);
         let fault_mode = [FaultMode::None, FaultMode::Restarts, FaultMode::All][usize::from(rng.u8(..8).min(2))];
-        let count = rng.usize(1..7);
-        let roots: Vec<_> = (0..count).map(|_| (rng.u8(..3) > 0, Script::random(rng, 3))).collect();
+        let roots: Vec<_> = (0..rng.usize(1..7)).map(|_| (rng.u8(..3) > 0, Script::random(rng, 3))).collect();
         let workers = rng.usize(1..4);
         let random_workers = |rng: &mut Rng, first| (first..workers).filter(|_| rng.u8(..5) == 0).collect();
         let mut scenario = Self {
@@ -152,6 +152,7 @@ impl Scenario {
             scenario.add_upgrades(rng);
         }
         outages::add_outages(&mut scenario);
+        unique::add_asks(&mut scenario);
         apps::add_app(&mut scenario);
         scenario.steps.sort_by_key(|step| step.at_ms);
         // Not from the generator, so that seeds keep the rest of their scenario.
@@ -194,6 +195,11 @@ impl Scenario {
     /// Whether an app runs the type.
     pub fn app_runs(&self, unordered: bool) -> bool {
         self.app.as_ref().is_some_and(|app| app.runs(unordered))
+    }
+
+    /// Whether any task is unique.
+    pub fn has_asks(&self) -> bool {
+        self.steps.iter().any(|timed| matches!(timed.step, Step::Ask { .. }))
     }
 
     /// Whether any task calls the service.

@@ -1,6 +1,7 @@
 //! Steps of a scenario: requests of clients, and faults.
 
 use kafleet::model::schedule::Overlap;
+use kafleet::model::unique::UniqueMode;
 use serde::{Deserialize, Serialize};
 
 use crate::task_types::Script;
@@ -113,6 +114,14 @@ pub enum Step {
     /// Task that calls the service, with the duration of its call.
     Call {
         call: usize,
+        ms: u64,
+    },
+    /// Submission of a unique task of a key, with the duration of its attempt.
+    Ask {
+        ask: usize,
+        key: usize,
+        mode: UniqueMode,
+        via: SubmitVia,
         ms: u64,
     },
     /// Kill switch against a tree: its tasks are cancelled when a worker receives them.

@@ -20,6 +20,7 @@ use crate::deliveries::{CallbackTask, EmailTask};
 use crate::journal::{Attempt, Execution, Journal, RunningAttempts};
 use crate::outages::Caller;
 use crate::scenario::Scenario;
+use crate::unique::Refresh;
 
 /// Longest wait that a failed attempt chooses, in milliseconds.
 const MAX_CHOSEN_WAIT: u64 = 4_000;
@@ -173,6 +174,9 @@ pub fn worker_registry(journal: &Arc<Journal>, scenario: &Scenario, running: &Ar
         if !scenario.app_runs(unordered) {
             registry.add(task_type(unordered), registered(unordered));
         }
+    }
+    if scenario.has_asks() {
+        registry.task::<Refresh>();
     }
     if scenario.has_callers() {
         registry.task::<Caller>();

@@ -28,6 +28,7 @@ use crate::schedules::{self, overlaps};
 use crate::statistics;
 use crate::task_types::{Script, task_type};
 use crate::tree_oracle::{combined, continuations, counted, may_be_cancelled, tripped};
+use crate::unique;
 
 pub type Records = BTreeMap<String, TaskRecord>;
 
@@ -149,6 +150,7 @@ pub async fn judge(fleet: &Fleet) -> Vec<String> {
     record_count += deliveries::judge(fleet, &records, &log, &mut violations).await;
     apps::deaths::judge(fleet, &log, &mut violations);
     record_count += outages::judge(fleet, &records, &log, &mut violations);
+    record_count += unique::judge(fleet, &records, &log, &mut violations);
     if record_count != records.len() {
         violations.push(format!("{} records, {record_count} tasks: {:?}", records.len(), records.keys()));
     }
@@ -470,12 +472,8 @@ fn published(fleet: &Fleet, log: &[Event], violations: &mut Vec<String>) {
 
 /// Number of times the run was postponed: different due times.
 fn releases(log: &[Event], id: &str, run: u32) -> u32 {
-    let mut due = BTreeSet::new();
-    for event in log {
-        if event.id.as_str() == id && event.run == run && event.payload.record().is_some() {
-            due.insert(event.payload.due_ms());
-        }
-    }
+    let is_of_run = |event: &&Event| event.id.as_str() == id && event.run == run && event.payload.record().is_some();
+    let due: BTreeSet<_> = log.iter().filter(is_of_run).map(|event| event.payload.due_ms()).collect();
     due.len() as u32
 }
 

@@ -12,7 +12,9 @@ pub fn broken_links(documents: &[(String, String)]) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in documents {
         for (content, line) in text.lines().zip(1..) {
-            for target in link.captures_iter(content).map(|found| found.get(1).unwrap().as_str()) {
+            for target in
+                link.captures_iter(content).filter_map(|found| found.get(1).or(found.get(2))).map(|name| name.as_str())
+            {
                 if target.contains("://") || target.starts_with("mailto:") {
                     continue;
                 }
@@ -68,14 +70,21 @@ fn anchors(text: &str) -> BTreeSet<String> {
     seen
 }
 
-/// Metrics and headers (`kafleet_…`) named in documents and charts that are not string literals of the source. A name before
-/// `::` is a crate.
-pub fn unknown_names(documents: &[(String, String)], sources: &[SourceFile]) -> Vec<Violation> {
+/// Metrics and headers (`kafleet_…`) named in documents and charts that are neither string literals of the source nor created by
+/// its SQL. A name before `::` is a crate.
+pub fn unknown_names(
+    documents: &[(String, String)],
+    sources: &[SourceFile],
+    sql: &[(String, String)],
+) -> Vec<Violation> {
     let name = Regex::new(r"\bkafleet_[a-z_]+[a-z]\b").unwrap();
-    let literal = Regex::new("\"(kafleet_[a-z_]+)\"").unwrap();
-    let literals = |file| literal.captures_iter(file).map(|found| found.get(1).unwrap().as_str());
-    let product = sources.iter().filter(|file| is_of_product(&file.path));
-    let known: BTreeSet<&str> = product.flat_map(|file| literals(&file.text)).collect();
+    let literal = Regex::new("\"(kafleet_[a-z_]+)\"|CREATE [A-Z ]+ (kafleet_[a-z_]+)").unwrap();
+    let names_in = |text| {
+        let found = literal.captures_iter(text).filter_map(|found| found.get(1).or(found.get(2)));
+        found.map(|name| name.as_str()).collect::<Vec<&str>>()
+    };
+    let product = sources.iter().filter(|file| is_of_product(&file.path)).map(|file| &*file.text);
+    let known: BTreeSet<&str> = product.chain(sql.iter().map(|(_, text)| &**text)).flat_map(names_in).collect();
     let suffixes = ["_bucket", "_sum", "_count"];
     let exists = |metric: &str| {
         known.contains(metric)

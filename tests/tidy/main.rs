@@ -99,7 +99,8 @@ fn documents_keep_the_rules() {
     let mut all = broken("link", &documents::broken_links(&manuals));
     let documents = [texts(&["helm"], "yaml"), texts(&["helm"], "tpl"), manuals.clone()].concat();
     let code = rust_files();
-    all.extend(broken("name", &documents::unknown_names(&documents, &code)));
+    let sql = texts(&["crates"], "sql");
+    all.extend(broken("name", &documents::unknown_names(&documents, &code, &sql)));
     all.extend(broken("member", &documents::unknown_members(&manuals, &code)));
     all.extend(broken(
         "promise",

@@ -177,7 +177,7 @@ fn metric_that_does_not_exist_is_found() {
     let source = r#"const NAMES: [&str; 2] = ["kafleet_lag_records", "kafleet_wait_seconds"];"#;
     let source = SourceFile::new("src/telemetry.rs", source);
     let found: Vec<String> =
-        unknown_names(&[("docs/a.md".into(), text.into())], &[source]).iter().map(ToString::to_string).collect();
+        unknown_names(&[("docs/a.md".into(), text.into())], &[source], &[]).iter().map(ToString::to_string).collect();
     assert_eq!(found, ["docs/a.md:2: `kafleet_lag` is neither a metric nor a header of the source"]);
 }
 

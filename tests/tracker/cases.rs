@@ -92,11 +92,11 @@ pub async fn newer_event_stops_its_partition(fixture: Fixture) {
     let tracker = fixture.tracker().await;
     let stopped = 1;
     fixture.write(&event_log(3, 100)).await;
-    let newer = br#"{"v":3,"kind":"paused_by_moonlight","id":"a new:shape of id","at":"some other way"}"#;
+    let newer = br#"{"v":4,"kind":"paused_by_moonlight","id":"a new:shape of id","at":"some other way"}"#;
     let at = fixture.write_raw(stopped, Some(newer)).await;
     fixture.write(&event_log(4, 100)).await;
     tracker.expect_reason(&crate::tracker::fixture::part(stopped), "upgrade trackers first").await;
-    assert!(tracker.reason(&crate::tracker::fixture::part(stopped)).unwrap().contains("version 3"));
+    assert!(tracker.reason(&crate::tracker::fixture::part(stopped)).unwrap().contains("version 4"));
     let mut ends: Vec<i64> = fixture.all().into_iter().map(|partition| fixture.end(partition)).collect();
     assert!(ends[stopped as usize] > at + 1, "there are later events in the partition");
     ends[stopped as usize] = at;

@@ -8,7 +8,7 @@ use kafleet::broker::{Broker, Partition, ProducerRecord, TopicChange, TopicSpec}
 use kafleet::config::{Names, TopicsConfig, Topology, TrackerConfig};
 use kafleet::model::event::Event;
 use kafleet::model::retention::Lifetimes;
-use kafleet::model::task::partition::partition_of;
+use kafleet::model::task::partition::events_partition_of;
 use kafleet::model::units::duration::Millis;
 use kafleet::runtime::{Health, Shutdown};
 use kafleet::store::Store;
@@ -76,7 +76,7 @@ impl Fixture {
     }
 
     pub fn partition_of(&self, root: &str) -> u32 {
-        partition_of(root.as_bytes(), self.partitions)
+        events_partition_of(root, self.partitions)
     }
 
     /// Writes events in order.

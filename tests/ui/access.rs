@@ -131,7 +131,7 @@ async fn other_hosts_are_refused_without_tokens() {
     }
     let listed = browser.send(Method::GET, "/", &[("host", "evil.example"), ("accept", "*/*")], None).await;
     assert_eq!(listed.status, StatusCode::FORBIDDEN);
-    browser.open("/").await.has(&["no tokens"]);
+    browser.open("/").await.has(&["open to all"]);
 }
 
 #[tokio::test]

@@ -57,7 +57,7 @@ async fn range_of_failures_is_named_and_kept() {
     let fleet = fleet_with_orders().await;
     let browser = Browser::new(&fleet);
     let page = browser.open("/failures?since=1h&type=charge").await;
-    page.has(&["<strong>3</strong> tasks in the last 1h", "href=\"/failures?type=charge&amp;since=24h\""]);
+    page.has(&["<strong>3</strong> tasks in the last hour", "href=\"/failures?type=charge&amp;since=24h\""]);
     page.has(&["kafleet failures --type charge --since 1h --by kind"]);
     for _ in 0..3 {
         next_millisecond().await;

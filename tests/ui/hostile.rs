@@ -134,7 +134,8 @@ async fn add_hostile_letter(fleet: &Fleet) {
 async fn add_hostile_heartbeat(fleet: &Fleet) {
     let now = now_ms();
     let part = json!({"type": "echo", "slots": 1, "in_flight": 0, "waiting": 0, "paused": false, "partitions": [0],
-        "finished": {}, "circuit": hostile("circuit"), "stopped": hostile("circuit"), "app_down": hostile("circuit")});
+        "finished": {}, "circuit": hostile("circuit"), "stopped": hostile("circuit"), "app_down": hostile("circuit"),
+        "open_hosts": 1, "hosts": [{"host": hostile("circuit"), "reason": hostile("circuit"), "waiting": 1}]});
     let beat = json!({"v": 1, "id": "node-7", "host": hostile("host"), "pid": 42, "version": hostile("version"), "state": "running",
         "started_ms": now, "at_ms": now, "every_ms": 60_000, "held_bytes": 0, "types": [part], "running": []});
     let (topic, value) = (fleet.names.workers(), beat.to_string());
@@ -227,7 +228,8 @@ async fn fail_disguised(fleet: &Fleet) {
 async fn beat_disguised(fleet: &Fleet) {
     let now = now_ms();
     let part = json!({"type": "echo", "slots": 1, "in_flight": 0, "waiting": 0, "paused": false, "partitions": [0],
-        "finished": {}, "stopped": DISGUISED, "circuit": DISGUISED, "app_down": DISGUISED, "group": DISGUISED});
+        "finished": {}, "stopped": DISGUISED, "circuit": DISGUISED, "app_down": DISGUISED, "group": DISGUISED,
+        "open_hosts": 1, "hosts": [{"host": DISGUISED, "reason": DISGUISED, "waiting": 1}]});
     let beat = json!({"v": 1, "id": DISGUISED, "host": DISGUISED, "pid": 42, "version": DISGUISED, "state": "running",
         "started_ms": now, "at_ms": now, "every_ms": 60_000, "held_bytes": 0, "types": [part], "running": []});
     let (topic, value) = (fleet.names.workers(), beat.to_string());

@@ -134,7 +134,7 @@ async fn task_page_shows_state_reason_result_and_children() {
         "Retry failed…",
     ]);
     page.has(&["<title>✘\u{fe0e} first order · kafleet</title>", "data-topic=\"tree:order\""]);
-    page.has(&["<code>order:fetch</code> below it failed"]);
+    page.has(&["<a href=\"/tasks/order:fetch\"><code>order:fetch</code></a> below it failed"]);
     // Bookmarks and links lead to the parts of the page.
     page.has(&["id=\"why\"", "id=\"result\"", "id=\"children\"", "id=\"log\"", "id=\"definition\""]);
     let tree = browser.open("/tasks/order/tree").await;

@@ -92,7 +92,7 @@ async fn backlog_has_its_flow_on_the_page_of_the_type() {
     fleet.echo("order").await;
     fleet.folded().await;
     let page = Browser::new(&fleet).open("/types/echo").await;
-    page.has(&["<dt>Flow</dt>", "a minute: unknown, its tasks are younger than 5 min"]);
+    page.has(&["<dt>Flow</dt>", "a minute: stalled, no worker takes it"]);
 }
 
 #[tokio::test]

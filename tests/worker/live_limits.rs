@@ -11,7 +11,7 @@ use crate::worker::fleet::{Fleet, Worker, eventually, kafka, memory};
 use crate::worker::types::{Gate, Journal, Kind, counted, gated};
 
 async fn limit(fleet: &Fleet, task_type: &str, slots: Option<u32>, max_concurrency: Option<u32>) {
-    let record = Slots { v: 1, at_ms: 0, slots, max_concurrency };
+    let record = Slots { v: 1, at_ms: 0, slots, max_concurrency, adaptive: None };
     fleet.put_control(ControlKey::Slots(task_type.into()), ControlRecord::Slots(record)).await;
 }
 

@@ -2,6 +2,7 @@
 //! the in-memory broker; core cases also on a real Kafka if `KAFLEET_TEST_KAFKA` is set, as `tests/services run`
 //! does.
 
+mod adaptive;
 mod attempt_services;
 mod backoff;
 mod balance;

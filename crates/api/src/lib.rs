@@ -32,12 +32,14 @@ pub mod pages;
 pub mod read;
 pub mod service;
 pub mod state;
+mod submissions;
 pub mod write;
 
 pub use http::auth::LiveAccess;
 pub use http::openapi::document as openapi_document;
 pub use pages::{OpenPages, Pages};
 pub use state::ApiSetup;
+pub use submissions::{SubmissionError, Submissions};
 
 use state::Api;
 

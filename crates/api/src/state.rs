@@ -29,12 +29,13 @@ use super::service::bulk::BulkRuns;
 use super::write::declared::DeclaredTypes;
 use super::write::lease::Leases;
 use super::write::types::{Topics, TypeCatalog};
+use super::write::validate::SubmissionChecks;
 use super::write::{BatchProducer, Writes};
 
 /// Memory for request bodies at once, in KiB.
 pub(super) const BODY_BUDGET_KIB: usize = 256 << 10;
 /// Maximum concurrent blocking calls to Kafka.
-const BROKER_CALLS: usize = 64;
+pub(crate) const BROKER_CALLS: usize = 64;
 
 /// Dependencies and settings of the API.
 pub struct ApiSetup {
@@ -134,6 +135,7 @@ impl Api {
         let writes = Writes {
             reads: reads.clone(),
             types: types.clone(),
+            checks: SubmissionChecks { types: types.clone() },
             publisher: publisher.clone(),
             leases: Leases { store: setup.store, topology: publisher.topology.clone() },
             producer: BatchProducer::default(),

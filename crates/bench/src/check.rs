@@ -3,7 +3,7 @@
 use anyhow::bail;
 use kafleet_model::record::state::State;
 use kafleet_model::task::id::TaskId;
-use kafleet_model::task::partition::partition_of;
+use kafleet_model::task::partition::events_partition_of;
 use kafleet_store::Store;
 
 /// Ids per read.
@@ -24,7 +24,7 @@ pub(super) async fn exactly_once(
     let mut waiting: Vec<Vec<TaskId>> = vec![Vec::new(); partitions as usize];
     for id in ids {
         let id = id?;
-        let partition = partition_of(id.root().as_bytes(), partitions);
+        let partition = events_partition_of(id.root(), partitions);
         waiting[partition as usize].push(id);
         if waiting[partition as usize].len() == CHUNK {
             succeeded(store, partition, &std::mem::take(&mut waiting[partition as usize])).await?;

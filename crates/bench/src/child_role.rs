@@ -87,6 +87,8 @@ pub enum ChildRole {
         url: String,
         slots: u32,
         timeout_ms: u64,
+        /// The type learns how many calls the service takes at once.
+        adaptive: bool,
     },
     /// A worker of several types, of which some share a group.
     Types {
@@ -160,8 +162,8 @@ async fn run_async(role: ChildRole) -> anyhow::Result<()> {
             let registry = sleepers(types, slots, Duration::from_millis(sleep_ms));
             kafleet_worker::run(worker(&services, &prefix, events_partitions, registry)?, shutdown).await
         }
-        ChildRole::Caller { services, prefix, events_partitions, url, slots, timeout_ms } => {
-            let registry = super::overload::caller(&url, slots, Millis(timeout_ms))?;
+        ChildRole::Caller { services, prefix, events_partitions, url, slots, timeout_ms, adaptive } => {
+            let registry = super::overload::caller(&url, slots, Millis(timeout_ms), adaptive)?;
             kafleet_worker::run(worker(&services, &prefix, events_partitions, registry)?, shutdown).await
         }
         ChildRole::Types { services, prefix, events_partitions, types, all, own, slots, ready } => {

@@ -93,6 +93,11 @@ impl BenchFleet {
         }
     }
 
+    /// Reads the topics of the round, on a thread for blocking calls.
+    pub(super) fn read_topics<T>(&self, read: fn(&BenchTopics) -> anyhow::Result<T>) -> anyhow::Result<T> {
+        tokio::task::block_in_place(|| read(&self.topics))
+    }
+
     pub(super) fn check_processes(&mut self) -> anyhow::Result<()> {
         self.worker.check()?;
         self.tracker.check()

@@ -29,6 +29,7 @@ mod load;
 mod local_kafka;
 mod memory;
 mod overload;
+mod overload_adaptive;
 mod process;
 mod publish;
 mod reads;
@@ -40,6 +41,7 @@ mod tracker;
 mod types;
 mod ui;
 mod unannounced;
+mod unique;
 mod watch;
 mod worker;
 
@@ -76,6 +78,7 @@ pub use tracker::{TrackerBench, tracker};
 pub use types::{Measurement as TypesMeasurement, TypesBench, types};
 pub use ui::{Ui, ui};
 pub use unannounced::{UnannouncedBench, unannounced};
+pub use unique::{UniqueBench, unique};
 pub use watch::{Watch, watch};
 pub use worker::{WorkerBench, worker};
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use kafleet_config::TypePolicy;
+use kafleet_config::{Adaptive, TypePolicy};
 use kafleet_handlers::builtin::http::{Call, Http, client};
 use kafleet_handlers::{Registry, TypeRegistration};
 use kafleet_model::event::Kind;
@@ -31,7 +31,7 @@ const TIME_AFTER: Duration = Duration::from_secs(15);
 const START_DEADLINE: Duration = Duration::from_secs(60);
 const END_DEADLINE: Duration = Duration::from_secs(900);
 /// Timeout of an attempt.
-const TIMEOUT: Millis = Millis::secs(2);
+pub(super) const TIMEOUT: Millis = Millis::secs(2);
 /// Longest outage for which there are budgets, and the budgets.
 const BUDGETED_SECONDS: u64 = 60;
 const MAX_FAILED: f64 = 60.0;
@@ -39,6 +39,9 @@ const MAX_SECONDS_BACK: f64 = 10.0;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Overload {
+    /// Instead: the service takes 40 calls at once and refuses the rest, and the workers learn that
+    #[arg(long, conflicts_with_all = ["away", "absence", "rate"])]
+    pub adaptive: bool,
     /// Time for which the service is away, in seconds.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub away: u64,
@@ -71,6 +74,9 @@ pub enum Absence {
 }
 
 pub async fn overload(bench: &Overload, services: &Services) -> anyhow::Result<BenchReport> {
+    if bench.adaptive {
+        return super::overload_adaptive::run(bench, services).await;
+    }
     let settings = [
         ("away", format!("{} s", bench.away)),
         ("absence", format!("{:?}", bench.absence).to_lowercase()),
@@ -159,19 +165,20 @@ fn start_fleet(
     let url = format!("http://{address}/");
     let (slots, timeout_ms) = (bench.slots, TIMEOUT.0);
     let tracker = ChildRole::Tracker { services: services.clone(), prefix: prefix.clone(), events_partitions };
-    let worker = ChildRole::Caller { services, prefix, events_partitions, url, slots, timeout_ms };
+    let worker = ChildRole::Caller { services, prefix, events_partitions, url, slots, timeout_ms, adaptive: false };
     let workers = (0..bench.workers).map(|_| Process::start("worker", &worker));
     std::iter::once(Process::start("tracker", &tracker)).chain(workers).collect()
 }
 
 /// Type of the workers: calls the service.
-pub(super) fn caller(url: &str, slots: u32, timeout: Millis) -> anyhow::Result<Registry> {
+pub(super) fn caller(url: &str, slots: u32, timeout: Millis, adaptive: bool) -> anyhow::Result<Registry> {
     let client = client().map_err(anyhow::Error::msg)?;
     let method = reqwest::Method::POST;
     let headers = reqwest::header::HeaderMap::new();
     let call = Call { url: url.parse()?, method, headers, max_output: 1_024, resend_on_close: true };
     let mut registered = TypeRegistration::new(Http::new(client, call));
     registered.policy.trip_on = TypePolicy::outage_kinds();
+    registered.policy.adaptive = adaptive.then(Adaptive::default);
     (registered.policy.concurrency, registered.policy.timeout) = (Some(slots), timeout);
     let mut registry = Registry::default();
     registry.add(NOOP, registered);
@@ -366,7 +373,7 @@ impl Connection {
 }
 
 /// Reads a request with its body. Returns false at the end of the connection.
-async fn read_request(stream: &mut TcpStream) -> std::io::Result<bool> {
+pub(super) async fn read_request(stream: &mut TcpStream) -> std::io::Result<bool> {
     let (mut request, mut buffer) = (Vec::new(), [0; 4_096]);
     loop {
         let text = String::from_utf8_lossy(&request);

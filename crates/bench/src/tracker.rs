@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use kafleet_model::record::state::State;
-use kafleet_model::task::partition::partition_of;
+use kafleet_model::task::partition::events_partition_of;
 use kafleet_store::Store;
 use kafleet_store::redis::{Redis, Usage};
 
@@ -130,7 +130,7 @@ async fn check_all(store: &Redis, log: EventLog) -> anyhow::Result<()> {
     for root in (0..shape.roots).map(Shape::root) {
         let root = root?;
         let roots = store
-            .task_records(partition_of(root.root().as_bytes(), EVENTS_PARTITIONS), std::slice::from_ref(&root))
+            .task_records(events_partition_of(root.root(), EVENTS_PARTITIONS), std::slice::from_ref(&root))
             .await?;
         let task = roots.into_iter().next().flatten().with_context(|| format!("the root `{root}` is missing"))?;
         if task.state != State::Succeeded {
@@ -147,7 +147,7 @@ async fn check_all(store: &Redis, log: EventLog) -> anyhow::Result<()> {
 /// Size of a record in the store.
 async fn record_bytes(store: &Redis, log: EventLog) -> anyhow::Result<usize> {
     let id = log.shape.id(0)?;
-    let partition = partition_of(id.root().as_bytes(), EVENTS_PARTITIONS);
+    let partition = events_partition_of(id.root(), EVENTS_PARTITIONS);
     let tasks = store.task_records(partition, &[id]).await?;
     Ok(tasks.into_iter().flatten().next().context("the first task is missing")?.encode()?.len())
 }

@@ -52,6 +52,7 @@ mod events;
 // The command line follows streams with it.
 #[doc(hidden)]
 pub mod follow;
+mod outbox;
 mod request;
 mod submit;
 mod task;
@@ -66,6 +67,8 @@ pub use kafleet_documents::{
 pub use kafleet_model::event::ErrorInfo;
 pub use kafleet_model::json::RawJson;
 pub use kafleet_model::record::state::State;
+pub use kafleet_model::unique::{AskVerdict, UniqueMode, UniqueRule};
+pub use outbox::{OUTBOX_INSERT, OutboxStatement, outbox_statement};
 pub use request::Request;
 pub use submit::{Handle, Run, Submit};
 pub use task::{IntoTask, NewTask, TaskType, new_id, new_id_after};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kafleet_model::json::RawJson;
+use kafleet_model::unique::AskVerdict;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
@@ -85,7 +86,8 @@ impl<O> Submit<O> {
 
     async fn send(&self) -> Result<Handle<O>, Error> {
         let status = self.client.create(self.task.valid()?, Duration::ZERO, None).await?;
-        Ok(Handle::new(self.client.clone(), status.id, Some(status.position)))
+        let verdict = status.verdict;
+        Ok(Handle { verdict, ..Handle::new(self.client.clone(), status.id, Some(status.position)) })
     }
 }
 
@@ -142,12 +144,13 @@ pub struct Handle<O = RawJson> {
     client: Client,
     id: String,
     position: Option<String>,
+    verdict: Option<AskVerdict>,
     output: PhantomData<fn() -> O>,
 }
 
 impl<O> Handle<O> {
     pub(super) fn new(client: Client, id: String, position: Option<String>) -> Self {
-        Self { client, id, position, output: PhantomData }
+        Self { client, id, position, verdict: None, output: PhantomData }
     }
 
     pub(super) fn client(&self) -> &Client {
@@ -163,6 +166,12 @@ impl<O> Handle<O> {
     /// with `after` this position includes the task.
     pub fn position(&self) -> Option<&str> {
         self.position.as_deref()
+    }
+
+    /// Returns the verdict about the submission of a unique task: with [`AskVerdict::Joined`] another task stands for it, whose
+    /// id this handle has. `None` for any other task.
+    pub fn verdict(&self) -> Option<AskVerdict> {
+        self.verdict
     }
 
     /// Reads the status. It is at least as new as the submission.
@@ -225,7 +234,7 @@ impl<O: DeserializeOwned> Handle<O> {
 
 impl<O> Clone for Handle<O> {
     fn clone(&self) -> Self {
-        Self::new(self.client.clone(), self.id.clone(), self.position.clone())
+        Self { verdict: self.verdict, ..Self::new(self.client.clone(), self.id.clone(), self.position.clone()) }
     }
 }
 

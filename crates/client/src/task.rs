@@ -161,6 +161,12 @@ macro_rules! options {
             self.edit(|task| task.policy.tags.push(tag.into()))
         }
 
+        /// Sets the key of which at most one task of the type is open at a time. Its mode and times are those of the type;
+        /// [`edit`](Self::edit) sets others.
+        pub fn unique(self, key: impl Into<String>) -> Self {
+            self.edit(|task| task.policy.unique = Some(kafleet_model::unique::UniqueRule::of_key(key)))
+        }
+
         /// Sets the number of attempts after the first one. Default: the type's.
         pub fn retries(self, retries: u32) -> Self {
             self.edit(|task| task.policy.retries = Some(retries))

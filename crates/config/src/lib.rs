@@ -49,6 +49,7 @@ mod names;
 mod ops;
 #[doc(hidden)]
 mod otel;
+mod outbox;
 mod policy;
 #[doc(hidden)]
 mod problem;
@@ -81,6 +82,7 @@ pub use colour::{Colour, HEADER_COLOURS};
 pub use email::{EmailConfig, MailTls};
 pub use email_address::{AddressPattern, parse_mailbox};
 pub use kafka::Scalar;
+pub use kafleet_model::adaptive::setting::{Adaptive, AdaptiveOverride};
 pub use kafleet_model::role::Role;
 pub use kafleet_model::units::bytes::Bytes;
 pub use kafleet_model::units::rate::{Rate, RateBy};
@@ -89,6 +91,7 @@ pub use log::{LogConfig, TaskLogCopy};
 pub use names::{Names, TypeGroups, app_group};
 pub use ops::OpsConfig;
 pub use otel::{OtelConfig, traces_url};
+pub use outbox::OutboxConfig;
 pub use policy::{Alarm, ChildLimits, is_masked};
 pub use problem::{ConfigProblem, Problems};
 pub use secrets::without_userinfo;
@@ -117,6 +120,10 @@ pub struct Config {
     pub log: LogConfig,
     /// Tracing with OpenTelemetry. The standard `OTEL_*` variables override it.
     pub otel: OtelConfig,
+    /// Enables the outbox, whose rows in a database `kafleet outbox` publishes as tasks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "OutboxConfig")]
+    pub outbox: Option<OutboxConfig>,
     /// Apps by name: programs in any language that declare task types and run their attempts.
     pub apps: BTreeMap<String, AppConfig>,
     /// Task types by name.
@@ -161,6 +168,7 @@ debug_without_secrets!(
     CallbacksConfig,
     Config,
     OtelConfig,
+    OutboxConfig,
     RedisConfig,
     ApiConfig,
     SecretConfig,

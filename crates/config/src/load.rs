@@ -23,6 +23,8 @@ pub struct Overrides {
     pub brokers: Option<String>,
     /// `--redis`, `KAFLEET_REDIS`: `[redis]` `url`.
     pub redis: Option<String>,
+    /// `--postgres`, `KAFLEET_POSTGRES`: `[outbox]` `postgres`.
+    pub postgres: Option<String>,
     /// `--listen`, `KAFLEET_API_LISTEN`: `[api]` `listen`.
     pub api_listen: Option<String>,
     /// `--ops-listen`, `KAFLEET_OPS_LISTEN`: `[ops]` `listen`.
@@ -42,6 +44,7 @@ impl std::fmt::Debug for Overrides {
         f.debug_struct("Overrides")
             .field("brokers", &self.brokers)
             .field("redis", &self.redis.as_deref().map(without_userinfo))
+            .field("postgres", &self.postgres.as_deref().map(without_userinfo))
             .field("api_listen", &self.api_listen)
             .field("ops_listen", &self.ops_listen)
             .field("prefix", &self.prefix)
@@ -138,6 +141,7 @@ fn apply_overrides(document: &mut Document, overrides: &Overrides) {
     for (value, section, key, from) in [
         (&overrides.brokers, "kafka", "bootstrap.servers", "--brokers or KAFLEET_BROKERS"),
         (&overrides.redis, "redis", "url", "--redis or KAFLEET_REDIS"),
+        (&overrides.postgres, "outbox", "postgres", "--postgres or KAFLEET_POSTGRES"),
         (&overrides.api_listen, "api", "listen", "--listen or KAFLEET_API_LISTEN"),
         (&overrides.ops_listen, "ops", "listen", "--ops-listen or KAFLEET_OPS_LISTEN"),
         (&overrides.prefix, "topics", "prefix", "--prefix or KAFLEET_PREFIX"),

@@ -119,6 +119,14 @@ impl Names {
     pub fn workers(&self) -> String {
         format!("{}.workers", self.prefix)
     }
+    /// Compacted topic with the markers of outboxes.
+    pub fn outbox(&self) -> String {
+        format!("{}.outbox", self.prefix)
+    }
+    /// Transactional id of the relay of an outbox.
+    pub fn outbox_sender(&self, identity: impl std::fmt::Display) -> String {
+        format!("{}.outbox.{identity}", self.prefix)
+    }
     /// Configured name of a type's consumer group: the type's own name, unless it shares a group.
     pub fn group_name<'a>(&'a self, task_type: &'a str) -> &'a str {
         let named = self.groups.by_type.get(task_type).or(self.groups.default.as_ref());

@@ -104,7 +104,11 @@ impl TypePolicy {
         let masked = self.index.iter().filter(|pointer| is_masked(&self.mask, pointer));
         let masked =
             masked.map(|pointer| ("index", format!("`{pointer}` is in `mask` too: a masked value cannot be searched")));
-        longer.chain(masked).collect()
+        let key = self.unique.as_ref().and_then(|setting| setting.by.as_deref());
+        let shown = key.filter(|pointer| is_masked(&self.mask, pointer));
+        let shown = shown
+            .map(|pointer| ("unique", format!("`{pointer}` is in `mask` too: ids of unique tasks show their key")));
+        longer.chain(masked).chain(shown).collect()
     }
 }
 

@@ -4,7 +4,7 @@ use kafleet_model::schedule::{Spec, check_name};
 
 use super::document::{Document, dotted, join};
 use super::shape::UnlocatedProblem;
-use super::{Config, api, apps, callbacks, email, kafka, log, ops, otel, topics, tracker, type_rules, worker};
+use super::{Config, api, apps, callbacks, email, kafka, log, ops, otel, outbox, topics, tracker, type_rules, worker};
 
 /// Returns all problems of a configuration that fits the schema.
 pub(super) fn problems(document: &Document, config: &Config) -> Vec<UnlocatedProblem> {
@@ -20,6 +20,7 @@ pub(super) fn problems(document: &Document, config: &Config) -> Vec<UnlocatedPro
     problems.extend(apps::problems(document, &config.apps));
     problems.extend(type_rules::problems(document, config));
     problems.extend(config.callbacks.iter().flat_map(callbacks::problems));
+    problems.extend(config.outbox.iter().flat_map(|outbox| outbox::problems(document, outbox)));
     problems.extend(config.email.iter().flat_map(email::problems));
     for (name, spec) in &config.schedules {
         problems.extend(schedule(name, spec));

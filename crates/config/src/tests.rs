@@ -192,6 +192,8 @@ fn unsuitable_settings_of_roles_are_refused() {
         ("[topics]\nmax_tree_age = 0", "`topics.max_tree_age`: `0` is not longer than zero"),
         ("[redis]\nurl = \"http://x\"", "`http://x` is not a Redis URL: one of `redis://`"),
         ("[redis]\nusername = \"me\"", "needs `redis.password`"),
+        ("[outbox]\npostgres = \"http://x\"", "`http://x` is not a Postgres URL"),
+        ("[outbox]\npostgres = \"postgres://x/y?password=z\"", "has its password in the query of the URL"),
         ("[api]\nlisten = \"8080\"", "`8080` is not an address to listen on"),
         ("[api.ui]\nbase_path = \"/fleet/\"", "`/fleet/` is not a path such as `/kafleet`, without a slash at its end"),
         ("[api.ui]\nsession = \"31d\"", "`31d` is not 1m to 30d"),
@@ -336,7 +338,8 @@ fn secrets_are_never_shown() {
     let shown =
         format!("{config:?} {:?} {:?} {:?} {:?}", config.redis, config.api, config.api.tokens[0], config.types["a"]);
     assert!(shown.contains("***") && !shown.contains("hunter2"), "{shown}");
-    let overrides = Overrides { redis: Some("redis://:hunter2@host".into()), ..Overrides::default() };
+    let postgres = Some("postgres://me:hunter2@host/shop".into());
+    let overrides = Overrides { redis: Some("redis://:hunter2@host".into()), postgres, ..Overrides::default() };
     assert!(!format!("{overrides:?}").contains("hunter2"));
 }
 
@@ -359,6 +362,7 @@ fn command_line_overrides_the_file() {
     let overrides = Overrides {
         brokers: Some("kafka:9092".into()),
         redis: Some("rediss://r".into()),
+        postgres: Some("postgres://p/shop".into()),
         api_listen: Some("[::]:80".into()),
         ops_listen: Some("localhost:81".into()),
         prefix: Some("mine".into()),
@@ -370,6 +374,7 @@ fn command_line_overrides_the_file() {
     assert_eq!(config.kafka["bootstrap.servers"], Scalar::Text("kafka:9092".into()));
     let given = (&*config.redis.url, &*config.api.listen, &*config.ops.listen, &*config.topics.prefix);
     assert_eq!(given, ("rediss://r", "[::]:80", "localhost:81", "mine"));
+    assert_eq!(config.outbox.and_then(|outbox| outbox.postgres).as_deref(), Some("postgres://p/shop"));
     let reported = problems_with("", &Overrides { redis: Some("nonsense".into()), ..Overrides::default() });
     assert!(
         reported[0].starts_with("--redis or KAFLEET_REDIS: `redis.url`: `nonsense` is not a Redis URL"),

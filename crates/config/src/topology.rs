@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use kafleet_model::task::id::TaskId;
-use kafleet_model::task::partition::partition_of;
+use kafleet_model::task::partition::events_partition_of;
 
 use super::Names;
 
@@ -19,14 +19,14 @@ impl Topology {
         Self { names, events_partitions }
     }
 
-    /// Events partition of the tree of a task.
+    /// Events partition of the tree of a task: by the tag of its id, if it has one.
     pub fn partition_of(&self, id: &TaskId) -> u32 {
         self.partition_of_key(id.root())
     }
 
     /// Events partition of a record key.
     pub fn partition_of_key(&self, key: &str) -> u32 {
-        partition_of(key.as_bytes(), self.events_partitions)
+        events_partition_of(key, self.events_partitions)
     }
 
     /// Numbers of all events partitions.

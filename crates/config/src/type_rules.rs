@@ -62,6 +62,10 @@ pub(super) fn type_problems(
     problems.extend(
         kind.rate.and_then(|rate| rate.check().err()).map(|error| UnlocatedProblem::new(join(&at, "rate"), error)),
     );
+    let adaptive = kind.adaptive.as_ref().and_then(|adaptive| adaptive.check().err());
+    problems.extend(adaptive.map(|error| UnlocatedProblem::new(join(&at, "adaptive"), error)));
+    let unique = kind.unique.as_ref().and_then(|setting| setting.check().err());
+    problems.extend(unique.map(|error| UnlocatedProblem::new(join(&at, "unique"), error)));
     problems.extend(schema_file(&at, kind));
     problems
 }

@@ -10,12 +10,13 @@ use std::path::PathBuf;
 
 use kafleet_model::omit::is_default;
 use kafleet_model::retry::DEFAULT_MAX_WAIT;
+use kafleet_model::unique::UniqueSetting;
 use kafleet_model::units::duration::Millis;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::types::{HandlerKind, Isolation, OnError, Order};
-use super::{Bytes, ProgramVariables, Rate};
+use super::{Adaptive, Bytes, ProgramVariables, Rate};
 
 /// Key of `[types.<name>]`, for its documentation.
 #[doc(hidden)]
@@ -188,6 +189,10 @@ macro_rules! with_type_settings {
             "Concurrent attempts in all workers together."
             + "The limit is divided among partitions: of P partitions each has ⌊limit/P⌋ slots, the first (limit mod P) one more, and a worker may use the sum over its partitions; so the limit is at least P and independent of the number of workers. It may be exceeded for a session timeout after a worker is lost, and after a rebalance until attempts started under the previous assignment have ended.",
             policy Option<u32> = None => Declarable + live;
+        adaptive: Option<Adaptive>, "none",
+            "Limit of concurrent attempts in the whole fleet that is learned from refusals: `{ min = 2, target = \"400ms\", on = [\"rate_limited\"] }`."
+            + "At most `concurrency` a worker and `max_concurrency` in all. `min` (default 1) is the smallest limit, `target` (default none) the mean time of an attempt above which it is cut, `on` lists the error kinds of refusals (default `rate_limited`, `overloaded`, `unreachable`). `{}` switches it on with the defaults. See [adaptive concurrency](task-types.md#adaptive-concurrency).",
+            policy Option<Adaptive> = None => Declarable + live;
         rate: Option<Rate>, "no limit",
             "Limit of starting attempts: `{ count = 100, per = \"1s\", burst = 10, by = \"type\" }`."
             + "`count` attempts may start per `per` (default `1s`), up to `burst` (default 1) at once after an idle time. By `\"type\"` the limit and its burst apply to the whole fleet, divided among workers by their partitions (a worker may always start one); by `\"key\"` to tasks with the same key, which are in one partition. Retries count.",
@@ -258,6 +263,10 @@ macro_rules! with_type_settings {
             "JSON pointers, such as `/customer`, to values of params by which tasks can be found, at most 5."
             + "See [declared params](search.md#declared-params).",
             policy Vec<String> = Vec::new(), constant INDEX: &'static [&'static str] = &[] => Declarable;
+        unique: Option<UniqueSetting>, "none",
+            "Uniqueness of the type's tasks: `{ by = \"/customer\", mode = \"skip\", for = \"10m\" }`."
+            + "At most one task of a key is open at a time. See [unique tasks](unique.md).",
+            policy Option<UniqueSetting> = None => FileOnly + live;
         isolation: Option<Isolation>, "`\"none\"`",
             "Isolation of attempts: in the worker (`\"none\"`), or in child processes (`\"process\"`)."
             + "For a type of an app: each attempt has a process of the app to itself.",

@@ -25,7 +25,10 @@ pub struct FlowDocument {
     pub drained_in_ms: Option<u64>,
     /// Start of the minutes that were measured.
     pub since: String,
-    /// Reason why the verdict is `unknown`.
+    /// End of the minutes that were measured.
+    #[serde(default)]
+    pub until: String,
+    /// Reason of the verdict `unknown`, and of `stalled` if no worker takes the type.
     #[serde(default)]
     pub reason: Option<String>,
 }
@@ -36,7 +39,7 @@ pub struct FlowDocument {
 pub enum FlowVerdict {
     /// More comes in than goes out, in most of the minutes: the backlog will not drain.
     Growing,
-    /// No attempt has been finished in the minutes, while tasks were queued.
+    /// No attempt has been finished in the minutes, while tasks were queued, or no worker takes the queued tasks.
     Stalled,
     /// About as much comes in as goes out.
     Steady,
@@ -80,7 +83,9 @@ impl FlowDocument {
         match (self.verdict, self.drained_in_ms, &self.reason) {
             (FlowVerdict::Growing, ..) => format!("+{}, will not drain", rate(self.change_per_min())),
             (FlowVerdict::Draining, Some(ms), _) => format!("drained in {}", about(ms)),
-            (FlowVerdict::Unknown, _, Some(reason)) => format!("unknown, {reason}"),
+            (FlowVerdict::Unknown | FlowVerdict::Stalled, _, Some(reason)) => {
+                format!("{}, {reason}", self.verdict.name())
+            }
             (verdict, ..) => verdict.name().to_owned(),
         }
     }
@@ -121,6 +126,7 @@ mod tests {
             verdict,
             drained_in_ms,
             since: String::new(),
+            until: String::new(),
             reason: Some("the type is new".into()),
         };
         let growing = flow(183.0, 173.2, FlowVerdict::Growing, None);

@@ -27,6 +27,7 @@ use kafleet_model::task::param_tags::is_param_tag;
 use kafleet_model::task::patch::{FieldChanges, given};
 use kafleet_model::task::start::check_delay;
 use kafleet_model::task::{Policy, TaskRunner};
+use kafleet_model::unique::AskVerdict;
 use kafleet_model::units::duration::Millis;
 use kafleet_model::units::time::Expires;
 use schemars::JsonSchema;
@@ -48,6 +49,7 @@ mod system;
 mod task_columns;
 mod task_lists;
 mod types;
+mod unique;
 mod views;
 mod why;
 pub use bulk::*;
@@ -65,6 +67,7 @@ pub use system::*;
 pub use task_columns::*;
 pub use task_lists::*;
 pub use types::*;
+pub use unique::*;
 pub use views::*;
 pub use why::*;
 
@@ -173,6 +176,10 @@ pub struct Status {
     pub worker: Option<String>,
     /// Position of the task's record in its topic (`partition:offset`).
     pub record: Option<String>,
+    /// Verdict about the submission of a unique task, in the answer to it: the task may be another one than the submitted. Null in
+    /// all other documents.
+    #[serde(default)]
+    pub verdict: Option<AskVerdict>,
     /// Position of the last event included in this response (`partition:offset` of the events topic); right after
     /// creation, the position of the task's `submitted` event. A read with `?after=` this position is at least as
     /// recent.

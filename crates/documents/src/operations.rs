@@ -1,5 +1,6 @@
 //! Documents of operator commands (pauses, limits, kill switches, cancels) and worker status.
 
+use kafleet_model::adaptive::setting::AdaptiveOverride;
 use kafleet_model::task::kill::KillMatch;
 use kafleet_model::units::rate::Rate;
 use kafleet_model::worker_status::TypeStatus;
@@ -66,6 +67,21 @@ pub struct CircuitDocument {
     pub by: Option<String>,
 }
 
+/// Host that a type calls, whose circuit is open in a worker or set by an operator.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HostDocument {
+    /// Host, with the port if it is not that of the URL's scheme.
+    pub host: String,
+    /// State of the circuit that an operator has set; null: each worker decides.
+    pub circuit: Option<CircuitDocument>,
+    /// Number of live workers that start only probes of the host.
+    pub workers: u64,
+    /// Tasks that wait in these workers for the host.
+    pub waiting: u64,
+    /// Start of the outage and the last error in one of these workers; null if there is none.
+    pub reason: Option<String>,
+}
+
 /// Limits of a type. `live` names the limits set at run time; the others come from this API's configuration of the
 /// type, if there is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -75,7 +91,11 @@ pub struct TypeLimits {
     /// Concurrent attempts over all workers.
     pub max_concurrency: Option<u32>,
     pub rate: Option<Rate>,
-    /// Limits set at run time: `slots`, `max_concurrency`, `rate`.
+    /// Adaptive limit that an operator has set: `"off"`, or a number of concurrent attempts over all workers. Null: it is
+    /// learned, if the type has one.
+    #[serde(default)]
+    pub adaptive: Option<AdaptiveOverride>,
+    /// Limits set at run time: `slots`, `max_concurrency`, `rate`, `adaptive`.
     pub live: Vec<String>,
     /// Limits of this API's configuration, to which a reset returns.
     #[serde(default)]
@@ -91,6 +111,21 @@ pub struct ConfiguredLimits {
     pub rate: Option<Rate>,
 }
 
+/// Adaptive limit of a type that its live workers apply.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AdaptiveDocument {
+    /// Concurrent attempts over all workers.
+    pub limit: f64,
+    /// An operator has set the limit; nothing changes it.
+    pub fixed: bool,
+    /// Time of the last cut; null before the first one.
+    #[serde(default)]
+    pub cut_at: Option<String>,
+    /// Reason of the last cut.
+    #[serde(default)]
+    pub cut_reason: Option<String>,
+}
+
 /// Totals over the live workers of a type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkerTotals {
@@ -103,6 +138,9 @@ pub struct WorkerTotals {
     /// Number of workers that start only probes of this type because its circuit is open.
     #[serde(default)]
     pub circuit_open: u64,
+    /// Largest number of hosts of which one worker starts only probes. 0 for types without circuits per host.
+    #[serde(default)]
+    pub open_hosts: u64,
     /// Partitions that are not consumed because they have no start offset; an operator must set one.
     #[serde(default)]
     pub refused: Vec<i32>,
@@ -135,6 +173,9 @@ pub struct SetLimits {
     pub max_concurrency: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
+    /// Adaptive limit: `"off"`, or a number of concurrent attempts over all workers that nothing changes. Null: it is learned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adaptive: Option<AdaptiveOverride>,
     /// Recorded in the audit log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -157,6 +198,10 @@ pub enum CircuitState {
 #[serde(deny_unknown_fields)]
 pub struct SetCircuit {
     pub state: CircuitState,
+    /// Host whose circuit is set, with the port if it is not that of the URL's scheme. Only for `kafleet-callback`. Null: the
+    /// circuit of the type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// Shown with the type.
     #[serde(default)]
     pub reason: Option<String>,

@@ -7,7 +7,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{CircuitDocument, FlowDocument, PauseDocument, QueueDocument, TypeLimits, WorkerTotals};
+use super::{
+    AdaptiveDocument, CircuitDocument, FlowDocument, HostDocument, PauseDocument, QueueDocument, TypeLimits,
+    WorkerTotals,
+};
 
 /// Response of `GET /v1/types`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -48,6 +51,12 @@ pub struct TypeDocument {
     /// State of the circuit that an operator has set; null: each worker decides.
     #[serde(default)]
     pub circuit: Option<CircuitDocument>,
+    /// Adaptive limit that the live workers apply; null if they have none.
+    #[serde(default)]
+    pub adaptive: Option<AdaptiveDocument>,
+    /// Hosts whose circuits are open in a worker or set by an operator, by name: at most 100, of each worker its first 20.
+    #[serde(default)]
+    pub hosts: Vec<HostDocument>,
     /// Names of kill switches that can match tasks of this type.
     #[serde(default)]
     pub kills: Vec<String>,

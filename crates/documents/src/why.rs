@@ -77,10 +77,14 @@ pub enum Reason {
     Stopped,
     /// The worker starts only single probes of this type, because the service behind it does not answer.
     CircuitOpen,
+    /// The worker starts only single probes of the host that the task calls, because it does not answer.
+    HostOpen,
     /// The worker cannot run tasks of this type, because no process of the type's app serves.
     AppDown,
     /// The worker has no start offset for the task's partition and needs one from an operator.
     NoStartOffset,
+    /// The adaptive limit of the task's type is reached: the service behind it takes no more at once.
+    AdaptiveLimit,
     /// A concurrency or rate limit is reached, or all slots are in use.
     LimitReached,
     /// No worker has ever consumed the task's partition.
@@ -120,4 +124,6 @@ pub enum Reason {
     FailedChild,
     /// The outcome of the task did not start some of its continuations.
     ContinuationNotStarted,
+    /// The task is unique and kept until another one of its key has ended.
+    UniqueWaits,
 }

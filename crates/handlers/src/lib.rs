@@ -74,7 +74,7 @@ pub use context::Context;
 pub use continuations::BAD_THEN;
 #[doc(hidden)]
 pub use failure::excerpt;
-pub use failure::{CRASHED, Fail, Failure, OrFail, TIMEOUT, TaskResult, UNSUCCESSFUL};
+pub use failure::{BUSY, CRASHED, Fail, Failure, OrFail, TIMEOUT, TaskResult, UNREACHABLE, UNSUCCESSFUL};
 pub use registry::{Registry, TypeDetails, TypeRegistration};
 pub use schema::{ParamsError, Schema};
 pub use shared_state::SharedState;
@@ -163,12 +163,18 @@ pub struct Capabilities {
     pub in_child: InChild,
     /// Returns the error with which `run` would reject params, without running the task. `None`: it rejects none.
     pub check_params: Option<CheckParams>,
+    /// Returns the host that an attempt with these params calls. A worker then has a circuit for each host. `None`: all
+    /// attempts call the same service, or none.
+    pub host: Option<HostOf>,
     /// Number of ended attempts that still block their threads; each occupies a slot.
     pub stuck: Option<Arc<AtomicUsize>>,
     /// Source of permits, if attempts of several types share capacity. A worker then takes a permit before it takes a task,
     /// and runs the attempt with the permit.
     pub permits: Option<Arc<dyn PermitSource>>,
 }
+
+/// Host that an attempt with these params calls, such as `hooks.example.com` or `10.0.0.7:8443`; `None` if it calls none.
+pub type HostOf = Arc<dyn Fn(&RawJson) -> Option<String> + Send + Sync>;
 
 /// Check of params.
 pub type CheckParams = Arc<dyn Fn(&RawJson) -> Option<ParamsError> + Send + Sync>;

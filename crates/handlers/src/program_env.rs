@@ -12,7 +12,8 @@ use kafleet_config::ProgramVariables;
 use tokio::process::Command;
 
 /// Variables in which kafleet reads secrets.
-pub const OWN_SECRETS: [&str; 5] = [
+pub const OWN_SECRETS: [&str; 6] = [
+    "KAFLEET_POSTGRES",
     "KAFLEET_REBUILD_INTO",
     "KAFLEET_REDIS",
     "KAFLEET_TOKEN",

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jsonschema::error::ValidationErrorKind;
 use kafleet_model::json::RawJson;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -10,6 +11,12 @@ use super::CheckParams;
 
 /// Maximum length of an error message, in characters: validators quote the rejected value.
 const MAX_MESSAGE_CHARS: usize = 300;
+
+/// Maximum length of a value in the message about its pattern, in characters.
+const MAX_VALUE_CHARS: usize = 60;
+
+/// Maximum length of a pattern in a message, in characters: those that libraries make fill several lines.
+const MAX_PATTERN_CHARS: usize = 60;
 
 /// Keywords without effect on validation.
 const ANNOTATIONS: [&str; 8] =
@@ -92,7 +99,7 @@ impl Schema {
     pub fn errors(&self, params: &RawJson, most: usize) -> Vec<ParamsError> {
         let Some(check) = &self.check else { return Vec::new() };
         match read::<Value>(params.text()) {
-            Ok(params) => check.iter_errors(&params).take(most).map(|error| params_error(&error)).collect(),
+            Ok(params) => check.iter_errors(&params).take(most).map(|error| self.params_error(&error)).collect(),
             Err(error) => vec![error],
         }
     }
@@ -100,12 +107,60 @@ impl Schema {
     /// Returns the first validation error.
     pub fn validate_value(&self, params: &Value) -> Option<ParamsError> {
         let error = self.check.as_ref()?.validate(params).err()?;
-        Some(params_error(&error))
+        Some(self.params_error(&error))
+    }
+
+    fn params_error(&self, error: &jsonschema::ValidationError<'_>) -> ParamsError {
+        let message = match error.kind() {
+            ValidationErrorKind::Pattern { pattern } => self.mismatch(error.instance(), pattern),
+            _ => error.to_string(),
+        };
+        ParamsError { pointer: error.instance_path().to_string(), message: excerpt(&message) }
+    }
+
+    /// Describes a value that does not match a pattern. Libraries write a `format` beside the patterns that they make of it: its
+    /// name says more.
+    fn mismatch(&self, value: &Value, pattern: &str) -> String {
+        let value = clip(&value.to_string(), MAX_VALUE_CHARS);
+        match format_beside(&self.text, pattern) {
+            Some(format) => format!("{value} is not {}", format_text(format)),
+            None => format!("{value} does not match the pattern `{}`", clip(pattern, MAX_PATTERN_CHARS)),
+        }
     }
 }
 
-fn params_error(error: &jsonschema::ValidationError<'_>) -> ParamsError {
-    ParamsError { pointer: error.instance_path().to_string(), message: excerpt(&error.to_string()) }
+/// Returns the `format` of the schema that has a pattern, if it has one.
+fn format_beside<'a>(schema: &'a Value, pattern: &str) -> Option<&'a str> {
+    match schema {
+        Value::Object(keywords) => {
+            let has_pattern = keywords.get("pattern").and_then(Value::as_str) == Some(pattern);
+            let own = keywords.get("format").and_then(Value::as_str).filter(|_| has_pattern);
+            own.or_else(|| keywords.values().find_map(|inner| format_beside(inner, pattern)))
+        }
+        Value::Array(schemas) => schemas.iter().find_map(|inner| format_beside(inner, pattern)),
+        _ => None,
+    }
+}
+
+/// Name of a format for people.
+fn format_text(format: &str) -> String {
+    let known = match format {
+        "email" | "idn-email" => "an email address",
+        "date-time" => "a time in RFC 3339, such as 2026-01-31T12:00:00Z",
+        "date" => "a date, such as 2026-01-31",
+        "time" => "a time of day, such as 12:00:00",
+        "duration" => "a duration in ISO 8601, such as PT1H30M",
+        "uri" | "url" => "a URL",
+        "uuid" => "a UUID",
+        "ipv4" => "an IPv4 address",
+        "ipv6" => "an IPv6 address",
+        other => return format!("of the format `{}`", clip(other, MAX_VALUE_CHARS)),
+    };
+    known.to_owned()
+}
+
+fn clip(text: &str, max_chars: usize) -> String {
+    super::failure::excerpt(text.as_bytes(), max_chars)
 }
 
 fn is_unconstrained(schema: &Value) -> bool {
@@ -197,6 +252,31 @@ mod tests {
         assert_eq!(pointers, ["/sizes/0/width", "/sizes/1", "/sizes/2/width"]);
         assert_eq!(schema.errors(&params, 2).len(), 2);
         assert_eq!(Schema::any().errors(&params, 9), []);
+    }
+
+    #[test]
+    fn mismatch_names_the_format_beside_the_pattern() {
+        let long = format!("^(?:{})$", "[A-Za-z0-9]+|".repeat(40));
+        let definition = json!({"type": "string", "format": "date-time", "pattern": long});
+        let schema = Schema::compile(json!({
+            "$defs": {"time": definition},
+            "properties": {
+                "mail": {"type": "string", "format": "email", "pattern": "^[^@]+@[^@]+$"},
+                "uuid": {"format": "uuid", "pattern": "^[0-9a-f-]{36}$"},
+                "slug": {"format": "slug", "pattern": "^[a-z]+$"},
+                "at": {"$ref": "#/$defs/time"},
+                "code": {"type": "string", "pattern": format!("^[0-9]{{5}}{}$", "x?".repeat(100))},
+            },
+        }))
+        .unwrap();
+        let message = |params: Value| schema.validate(&raw(params)).unwrap().message;
+        assert_eq!(message(json!({"mail": "x"})), r#""x" is not an email address"#);
+        assert_eq!(message(json!({"uuid": "x"})), r#""x" is not a UUID"#);
+        assert_eq!(message(json!({"slug": "X"})), r#""X" is not of the format `slug`"#);
+        assert_eq!(message(json!({"at": "-"})), r#""-" is not a time in RFC 3339, such as 2026-01-31T12:00:00Z"#);
+        let code = message(json!({"code": "y".repeat(500)}));
+        assert!(code.contains(" does not match the pattern `^[0-9]{5}x?"), "{code}");
+        assert!(code.chars().count() < 180, "{code}");
     }
 
     #[test]

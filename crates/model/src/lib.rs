@@ -23,6 +23,8 @@
 extern crate self as kafleet_model;
 
 #[doc(hidden)]
+pub mod adaptive;
+#[doc(hidden)]
 pub mod encode_error;
 #[doc(hidden)]
 pub mod error_fingerprint;
@@ -56,6 +58,8 @@ pub mod statistics;
 pub mod task;
 #[doc(hidden)]
 pub mod trace;
+#[doc(hidden)]
+pub mod unique;
 pub mod units;
 #[doc(hidden)]
 pub mod worker_status;

@@ -15,6 +15,7 @@ use super::record::TaskRecord;
 use super::record::notifications::NotificationDelivery;
 use super::record::state::State;
 use super::retry::{RunUsage, Waits};
+use super::task::id::TaskId;
 use super::task::{TaskSpec, header};
 use super::units::time::MAX_TIME_MS;
 
@@ -126,6 +127,14 @@ impl RecordCopy {
             headers.push((header::ATTEMPT.to_owned(), used.attempts.to_string().into_bytes()));
         }
         headers
+    }
+
+    /// Headers of a unique task that its key has let start: with the id of the task that is kept for the newest ask, and
+    /// with the mark that the ask was decided.
+    pub fn set_decided(headers: &mut Vec<(String, Vec<u8>)>, id: &TaskId) {
+        let set = [(header::ID, id.as_str()), (header::ANNOUNCED, "1"), (header::ASKED, "1")];
+        headers.retain(|(name, _)| set.iter().all(|(own, _)| own != name));
+        headers.extend(set.map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec())));
     }
 
     pub fn encode(&self) -> Result<Vec<u8>, EncodeError> {
@@ -351,8 +360,13 @@ impl TaskRecord {
         let release = Timer { due_ms: self.times.due_ms.unwrap_or_default(), kind: TimerKind::Release };
         let expires = self.definition.policy.as_ref().and_then(|policy| policy.expires_at_ms);
         // Only the first attempt can expire.
-        let expiry = expires.filter(|at| self.own == State::Scheduled && *at < release.due_ms);
-        Some(expiry.map_or(release, |due_ms| Timer { due_ms, kind: TimerKind::Expire }))
+        let is_first = |at: &i64| *at < release.due_ms || self.deferral.waits_for_key;
+        let expiry = expires.filter(|at| self.own == State::Scheduled && is_first(at));
+        match expiry {
+            Some(due_ms) => Some(Timer { due_ms, kind: TimerKind::Expire }),
+            None if self.deferral.waits_for_key => None,
+            None => Some(release),
+        }
     }
 }
 

@@ -6,6 +6,8 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::adaptive::RoundCounts;
+
 /// Status of one type in a worker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TypeStatus {
@@ -29,6 +31,15 @@ pub struct TypeStatus {
     /// Reason why only single probes of the type start: its circuit is open. Null while it is not.
     #[serde(default)]
     pub circuit: Option<String>,
+    /// Number of hosts of which only single probes start: their circuits are open. 0 for types without circuits per host.
+    #[serde(default)]
+    pub open_hosts: u32,
+    /// The first 20 of these hosts by name.
+    #[serde(default)]
+    pub hosts: Vec<OpenHost>,
+    /// Share of the worker in the type's adaptive limit. Null for types without one.
+    #[serde(default)]
+    pub adaptive: Option<AdaptiveStatus>,
     /// Reason why no process of the type's app has served for long. Null if one does, and for types of no app.
     #[serde(default)]
     pub app_down: Option<String>,
@@ -47,6 +58,60 @@ pub struct TypeStatus {
     pub finished: BTreeMap<String, u64>,
     #[serde(skip)]
     pub running: Vec<RunningTask>,
+}
+
+impl TypeStatus {
+    /// Attempts that the worker can run at once: its slots, as far as the processes of the type's app have room.
+    pub fn usable_slots(&self) -> u64 {
+        let capacity = self.capacity.as_ref().map_or(u32::MAX, AppCapacity::total);
+        self.slots.min(capacity).into()
+    }
+}
+
+/// Attempts that a worker with these types can run at once. Types of an app share the capacity of its processes, which counts
+/// once for its slots and once for its threads.
+pub fn slots_of_worker(types: &[TypeStatus]) -> u64 {
+    let mut shared = BTreeMap::<(&str, bool), (u64, u64)>::new();
+    let mut own = 0;
+    for status in types {
+        match &status.capacity {
+            Some(capacity) => {
+                let (slots, total) = shared.entry((&capacity.app, capacity.threads)).or_default();
+                *slots += status.usable_slots();
+                *total = capacity.total().into();
+            }
+            None => own += status.usable_slots(),
+        }
+    }
+    own + shared.values().map(|(slots, total)| slots.min(total)).sum::<u64>()
+}
+
+/// Host whose circuit is open in a worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OpenHost {
+    /// Host, with the port if it is not that of the URL's scheme.
+    pub host: String,
+    /// Start of the outage and the last error, for people.
+    pub reason: String,
+    /// Tasks that wait in the worker for this host.
+    pub waiting: u32,
+}
+
+/// Adaptive limit of a type in a worker.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AdaptiveStatus {
+    /// Limit of concurrent attempts in the whole fleet.
+    pub limit: f64,
+    /// An operator has set the limit; nothing changes it.
+    pub fixed: bool,
+    /// Attempts that the worker may run at once because of it.
+    pub slots: u32,
+    /// Smallest limit, as configured.
+    pub min: u32,
+    /// Time of an attempt that the limit aims at, in milliseconds.
+    pub target_ms: Option<u64>,
+    /// Counts since the last decision.
+    pub counts: RoundCounts,
 }
 
 /// Capacity for attempts in the processes of an app.
@@ -98,6 +163,29 @@ pub struct RunningTask {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn capacity_that_types_share_counts_once() {
+        let status = |slots: u32, capacity: Option<(u32, bool)>| TypeStatus {
+            slots,
+            capacity: capacity.map(|(per_process, threads)| AppCapacity {
+                app: "shop".into(),
+                processes: 1,
+                per_process,
+                threads,
+            }),
+            ..TypeStatus::default()
+        };
+        let types = [status(20, Some((10, false))), status(8, Some((10, false))), status(8, Some((1, true)))];
+        assert_eq!(types.each_ref().map(TypeStatus::usable_slots), [10, 8, 1]);
+        assert_eq!(slots_of_worker(&types), 11, "10 slots and a thread");
+        assert_eq!(
+            slots_of_worker(&[&types[..], &[status(4, None)]].concat()),
+            15,
+            "other types have slots of their own"
+        );
+        assert_eq!(slots_of_worker(&[status(3, Some((10, false)))]), 3);
+    }
 
     #[test]
     fn places_are_shown_as_a_product() {

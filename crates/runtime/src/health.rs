@@ -27,6 +27,7 @@ pub const PARTS: &[&str] = &[
     "timers of events partition N",
     "announcer",
     "schedules",
+    "outbox",
 ];
 
 /// Reasons for not being ready, by part of the process. Shared by a process's roles and its ops endpoint.

@@ -18,6 +18,7 @@
 //! | `done:<time>` | list | ids of the roots to remove at that time, if their records confirm it | RPUSH, LTRIM |
 //! | `lifetimes` | string | retention of trees and records, JSON; present once the log contains it | SET |
 //! | `k:<id>` | string | deferred record: the task record to publish when its timer fires | MSET, DEL |
+//! | `u:<tag>` | string | state of the key of unique tasks, by the tag of their ids ([`KeyState`](kafleet_model::unique::KeyState)) | MSET, DEL |
 //! | `counts` | hash | number of tasks by `type/state`; a zero field is removed by the next batch | HINCRBY, HDEL |
 //! | `statistics` | string | overview of the statistics: open minute, begin of the fold, series; JSON ([`Overview`](kafleet_model::statistics::Overview)) | SET |
 //! | `statistics:<type>` | hash | aggregates of a type by span (`m29401234`: minutes, `t`: ten minutes, `h`: hours, `d`: days, counted from the epoch); `*`: all types, `~`: types beyond the first 200 | HSET, HDEL |
@@ -134,6 +135,11 @@ impl Keys {
         self.key("k:", id.as_str())
     }
 
+    /// State of the key of unique tasks.
+    pub fn unique(&self, tag: &str) -> String {
+        self.key("u:", tag)
+    }
+
     /// The counters of the partition.
     pub fn counts(&self) -> String {
         self.key("counts", "")
@@ -167,11 +173,6 @@ impl Keys {
     /// Returns true for keys that expire by design and are not part of the projection.
     pub fn is_reservation(&self, key: &str) -> bool {
         key.strip_prefix(&self.base).is_some_and(|name| name.starts_with("r:"))
-    }
-
-    /// Key of an index without the common prefix.
-    pub fn name_of(&self, index: &Index) -> String {
-        self.index(index).split_off(self.base.len())
     }
 
     /// SCAN pattern for all keys of the partition. A valid prefix contains no pattern characters.
@@ -261,6 +262,7 @@ mod tests {
             (keys.index(&failed), "fleet:{p12}:failed:echo:000000000000000a"),
             (keys.audit(), "fleet:{p12}:audit"),
             (keys.deferred(&id), "fleet:{p12}:k:r:a"),
+            (keys.unique("echo~k"), "fleet:{p12}:u:echo~k"),
             (keys.counts(), "fleet:{p12}:counts"),
             (keys.log(&id), "fleet:{p12}:l:r:a"),
             (keys.log_total(&id), "fleet:{p12}:ln:r:a"),

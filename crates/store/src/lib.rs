@@ -32,6 +32,7 @@ use kafleet_model::statistics::aggregate::{Aggregate, AggregateKey};
 use kafleet_model::statistics::errors::ErrorSummary;
 use kafleet_model::statistics::{Overview, StoredStatistics};
 use kafleet_model::task::id::TaskId;
+use kafleet_model::unique::KeyState;
 
 pub use kafleet_model::projection::changes::{Entry, Index};
 
@@ -149,6 +150,9 @@ pub trait Store: Send + Sync + 'static {
     /// Reads deferred records ([`kafleet_model::outbox::RecordCopy::decode`]); one result per id, in order.
     async fn deferred(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError>;
 
+    /// Reads states of keys of unique tasks by their tags; one result per tag, in order.
+    async fn unique_keys(&self, partition: u32, tags: &[String]) -> Result<Vec<Option<KeyState>>, StoreError>;
+
     /// Counts tasks by type and state over these partitions, exact as of their checkpoints. Sorted; zeros are
     /// omitted.
     async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError>;
@@ -249,6 +253,9 @@ pub trait PartitionWriter: Send {
 
     /// Reads records through the writer's connection.
     async fn task_records(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError>;
+
+    /// Reads states of keys of unique tasks through the writer's connection.
+    async fn unique_keys(&mut self, tags: &[String]) -> Result<Vec<Option<KeyState>>, StoreError>;
 
     /// Checks the server's settings and memory. Evicted keys mark the partition as damaged: [`StoreError::Damaged`].
     async fn check(&mut self) -> Result<(), StoreError>;
@@ -414,6 +421,23 @@ fn types_of(changes: &Changes) -> Option<Vec<Arc<str>>> {
 /// Error of a writer that is used after an earlier error.
 fn closed_writer() -> StoreError {
     StoreError::Unavailable("the writer is closed: open a new one".into())
+}
+
+/// Decodes states of keys, in the order of their tags; `remedy` is the hint for one of another version.
+fn decode_keys(
+    partition: u32,
+    tags: &[String],
+    states: Vec<Option<Vec<u8>>>,
+    remedy: &str,
+) -> Result<Vec<Option<KeyState>>, StoreError> {
+    let decoded = |(tag, bytes): (&String, Option<Vec<u8>>)| {
+        let Some(bytes) = bytes else { return Ok(None) };
+        KeyState::decode(&bytes).map(Some).ok_or_else(|| {
+            let reason = format!("the key `{tag}` in partition {partition} was written by another version");
+            StoreError::Invalid(format!("{reason}\n\nhint: {remedy}"))
+        })
+    };
+    tags.iter().zip(states).map(decoded).collect()
 }
 
 /// Decodes a record; `remedy` is the hint for one of another version.

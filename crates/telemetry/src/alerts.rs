@@ -54,6 +54,12 @@ pub const ALERTS: &[Alert] = &[
         "max by (type) (kafleet_circuit_open) > 0",
         "The circuit of the type {{ $labels.type }} is open: the service behind it does not answer, and only probes start.",
     ),
+    warning(
+        "KafleetServiceRefuses",
+        "10m",
+        "sum by (type) (rate(kafleet_refused_total[5m])) > 0.05 * sum by (type) (rate(kafleet_tasks_started_total[5m]))",
+        "The service behind the type {{ $labels.type }} refuses more than 5 % of its attempts, although their number adapts.",
+    ),
     page(
         "KafleetPartitionHeldBack",
         "1m",
@@ -182,6 +188,18 @@ pub const ALERTS: &[Alert] = &[
         "0m",
         r#"sum(increase(kafleet_schedule_times_total{outcome="missed"}[15m])) > 0"#,
         "Recurring schedules missed {{ $value }} times in the last 15 minutes.",
+    ),
+    page(
+        "KafleetOutboxStuck",
+        "1m",
+        "max(kafleet_outbox_oldest_seconds) > 60",
+        "The oldest row of the outbox is {{ $value | humanizeDuration }} old: submitted tasks are not published.",
+    ),
+    warning(
+        "KafleetOutboxFenced",
+        "0m",
+        "sum(increase(kafleet_outbox_fenced_total[15m])) > 2",
+        "Relays have taken the outbox from each other {{ $value }} times in the last 15 minutes.",
     ),
     page(
         "KafleetApiErrors",

@@ -72,6 +72,10 @@ const ROWS: &[(&str, &[Panel])] = &[
                         "{{type}} waited",
                     ),
                     (
+                        r#"sum by (type, verdict) (rate(kafleet_unique_total{type=~"$type"}[$__rate_interval]))"#,
+                        "{{type}} unique: {{verdict}}",
+                    ),
+                    (
                         r#"sum by (type, code) (rate(kafleet_dead_letters_total{type=~"$type"}[$__rate_interval]))"#,
                         "{{type}} dead letter: {{code}}",
                     ),
@@ -117,7 +121,23 @@ const ROWS: &[(&str, &[Panel])] = &[
                         r#"sum by (type) (increase(kafleet_circuit_opened_total{type=~"$type"}[$__rate_interval]))"#,
                         "{{type}} circuit opened",
                     ),
+                    (
+                        r#"sum by (type) (increase(kafleet_hosts_opened_total{type=~"$type"}[$__rate_interval]))"#,
+                        "{{type}} hosts opened",
+                    ),
                     (r#"sum by (type) (kafleet_slots_stuck{type=~"$type"})"#, "{{type}} stuck slots"),
+                ],
+            ),
+            panel(
+                "Adaptive limit, refused attempts",
+                "short",
+                &[
+                    (r#"max by (type) (kafleet_adaptive_limit{type=~"$type"})"#, "{{type}} limit"),
+                    (
+                        r#"sum by (type) (rate(kafleet_refused_total{type=~"$type"}[$__rate_interval]))"#,
+                        "{{type}} refused per second",
+                    ),
+                    (r#"max by (type) (kafleet_open_hosts{type=~"$type"})"#, "{{type}} open hosts"),
                 ],
             ),
             panel(
@@ -276,6 +296,26 @@ const ROWS: &[(&str, &[Panel])] = &[
                     "99 %",
                 )],
             ),
+        ],
+    ),
+    (
+        "Outbox",
+        &[
+            panel(
+                "Rows",
+                "short",
+                &[
+                    ("max(kafleet_outbox_rows)", "not published"),
+                    ("sum(increase(kafleet_outbox_dead_total[$__rate_interval]))", "no valid tasks"),
+                    ("sum(increase(kafleet_outbox_fenced_total[$__rate_interval]))", "losses to another relay"),
+                ],
+            ),
+            panel(
+                "Published rows",
+                "reqps",
+                &[("sum(rate(kafleet_outbox_published_total[$__rate_interval]))", "published")],
+            ),
+            panel("Age of the oldest row", "s", &[("max(kafleet_outbox_oldest_seconds)", "oldest")]),
         ],
     ),
     (

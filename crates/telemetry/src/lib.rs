@@ -18,14 +18,15 @@ pub mod alerts;
 pub mod dashboard;
 mod logs;
 pub mod otel;
+mod registrar;
 
-use prometheus::core::Collector;
 use prometheus::{
-    CounterVec, Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    CounterVec, Encoder, GaugeVec, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 pub use logs::{LOG_FILTER, LOG_FORMAT, environment_sets_log_filter, init_logs, logs_are_text, set_log_filter};
 pub use otel::{TraceMetrics, Tracer};
+use registrar::Registrar;
 
 /// Histogram buckets in seconds, from half a millisecond to ten minutes.
 const DURATION_BUCKETS: &[f64] =
@@ -53,6 +54,7 @@ pub struct Metrics {
     pub worker: WorkerMetrics,
     pub tracker: TrackerMetrics,
     pub schedules: ScheduleMetrics,
+    pub outbox: OutboxMetrics,
     pub apps: AppMetrics,
     pub http: HttpMetrics,
     pub traces: TraceMetrics,
@@ -75,12 +77,18 @@ pub struct TaskMetrics {
     /// 1 for a type whose circuit is open.
     pub circuit_open: IntGaugeVec,
     pub circuit_opened: IntCounterVec,
+    pub adaptive_limit: GaugeVec,
+    pub refused: IntCounterVec,
+    pub open_hosts: IntGaugeVec,
+    pub hosts_opened: IntCounterVec,
     pub queue_wait: HistogramVec,
     pub run_time: HistogramVec,
     pub retries: IntCounterVec,
     /// Waits, which do not count as attempts.
     pub waits: IntCounterVec,
     pub dead_letters: IntCounterVec,
+    /// Asks for unique tasks, by verdict.
+    pub unique: IntCounterVec,
 }
 
 /// Metrics of a worker.
@@ -148,6 +156,16 @@ pub struct ScheduleMetrics {
     pub count: IntGaugeVec,
 }
 
+/// Metrics of the relay of an outbox. They have no labels, and no value in other roles.
+#[derive(Clone)]
+pub struct OutboxMetrics {
+    pub rows: IntGaugeVec,
+    pub oldest_seconds: GaugeVec,
+    pub published: IntCounterVec,
+    pub dead: IntCounterVec,
+    pub fenced: IntCounterVec,
+}
+
 /// Metrics of the API.
 #[derive(Clone)]
 pub struct HttpMetrics {
@@ -157,38 +175,6 @@ pub struct HttpMetrics {
     pub backlog: IntGaugeVec,
     /// Events partitions that the store does not cover.
     pub incomplete: IntGauge,
-}
-
-/// Creates and registers metrics.
-struct Registrar(Registry);
-
-impl Registrar {
-    fn register<M: Collector + Clone + 'static>(&self, metric: M) -> Result<M, prometheus::Error> {
-        self.0.register(Box::new(metric.clone()))?;
-        Ok(metric)
-    }
-
-    fn counter(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
-        self.register(IntCounterVec::new(Opts::new(name, help), labels)?)
-    }
-
-    fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
-        self.register(IntGaugeVec::new(Opts::new(name, help), labels)?)
-    }
-
-    fn single_gauge(&self, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
-        self.register(IntGauge::new(name, help)?)
-    }
-
-    fn histogram(
-        &self,
-        name: &str,
-        help: &str,
-        labels: &[&str],
-        buckets: &[f64],
-    ) -> Result<HistogramVec, prometheus::Error> {
-        self.register(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)?)
-    }
 }
 
 impl Metrics {
@@ -220,6 +206,7 @@ impl Metrics {
             worker: WorkerMetrics::new(&new)?,
             tracker: TrackerMetrics::new(&new)?,
             schedules: ScheduleMetrics::new(&new)?,
+            outbox: OutboxMetrics::new(&new)?,
             apps: AppMetrics::new(&new)?,
             http: HttpMetrics::new(&new)?,
             traces: TraceMetrics::new(&new)?,
@@ -227,7 +214,7 @@ impl Metrics {
         })
     }
 
-    /// Registers a role of this process: `worker`, `tracker` or `api`.
+    /// Registers a role of this process: `worker`, `tracker`, `api` or `outbox`.
     pub fn set_role(&self, role: &str) {
         self.process_info.with_label_values(&[role, env!("CARGO_PKG_VERSION")]).set(1);
     }
@@ -247,6 +234,7 @@ impl TaskMetrics {
     fn new(new: &Registrar) -> Result<Self, prometheus::Error> {
         let counter = |name, help, labels: &[&str]| new.counter(name, help, labels);
         let gauge = |name, help| new.gauge(name, help, &["type"]);
+        let float_gauge = |name, help| new.float_gauge(name, help, &["type"]);
         let seconds = |name, help| new.histogram(name, help, &["type"], DURATION_BUCKETS);
         Ok(Self {
             submitted: counter("kafleet_tasks_submitted_total", "Tasks accepted.", &["type"])?,
@@ -268,6 +256,17 @@ impl TaskMetrics {
                 "1 while this worker starts only probes of the type because its circuit is open.",
             )?,
             circuit_opened: counter("kafleet_circuit_opened_total", "Times that the circuit has opened.", &["type"])?,
+            adaptive_limit: float_gauge(
+                "kafleet_adaptive_limit",
+                "Concurrent attempts in the whole fleet that the service behind the type takes, as learned or set.",
+            )?,
+            refused: counter("kafleet_refused_total", "Attempts refused by the service behind the type.", &["type"])?,
+            open_hosts: gauge("kafleet_open_hosts", "Hosts of which this worker starts only probes.")?,
+            hosts_opened: counter(
+                "kafleet_hosts_opened_total",
+                "Times that the circuit of a host has opened.",
+                &["type"],
+            )?,
             queue_wait: seconds("kafleet_task_queue_wait_seconds", "Time from creation to start.")?,
             run_time: seconds("kafleet_task_run_seconds", "Duration of an attempt.")?,
             retries: counter("kafleet_task_retries_total", "Failed attempts that will be retried.", &["type"])?,
@@ -277,6 +276,7 @@ impl TaskMetrics {
                 "Records sent to the dead-letter topic.",
                 &["type", "code"],
             )?,
+            unique: counter("kafleet_unique_total", "Asks for unique tasks, by verdict.", &["type", "verdict"])?,
         })
     }
 }
@@ -325,6 +325,19 @@ impl WorkerMetrics {
                 "Records whose keys belong into other partitions, of types with order or a rate by key.",
                 &["type"],
             )?,
+        })
+    }
+}
+
+impl OutboxMetrics {
+    fn new(new: &Registrar) -> Result<Self, prometheus::Error> {
+        let oldest = Opts::new("kafleet_outbox_oldest_seconds", "Age of the oldest row of the outbox.");
+        Ok(Self {
+            rows: new.gauge("kafleet_outbox_rows", "Rows of the outbox that are not published.", &[])?,
+            oldest_seconds: new.register(GaugeVec::new(oldest, &[])?)?,
+            published: new.counter("kafleet_outbox_published_total", "Rows of the outbox that became tasks.", &[])?,
+            dead: new.counter("kafleet_outbox_dead_total", "Rows of the outbox that are no valid tasks.", &[])?,
+            fenced: new.counter("kafleet_outbox_fenced_total", "Losses of the outbox to another relay.", &[])?,
         })
     }
 }

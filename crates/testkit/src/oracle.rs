@@ -99,6 +99,7 @@ impl Oracle {
             equal_logs(store, &self.store, *number, task_records).await;
             equal_kept(store, &self.store, *number, task_records).await;
             equal_attachments(store, &self.store, *number, task_records).await;
+            equal_keys(store, &self.store, *number, task_records).await;
             equal_statistics(store, &self.store, *number).await;
             equal_errors(store, &self.store, *number).await;
         }
@@ -250,10 +251,18 @@ async fn equal_kept(store: &dyn Store, expect: &MemoryStore, number: u32, task_r
         assert_eq!(stored, expect, "the deferred record of `{id}`");
         assert_eq!(
             stored.map_or(0, |deferred| deferred.len()),
-            task_record.deferral.record_bytes as usize,
+            task_record.deferral.stored_bytes() as usize,
             "the size of the deferred record of `{id}`"
         );
     }
+}
+
+/// Compares the keys of unique tasks, by the tags of the tasks.
+async fn equal_keys(store: &dyn Store, expect: &MemoryStore, number: u32, task_records: &[(TaskId, TaskRecord)]) {
+    let tags: BTreeSet<&str> = task_records.iter().filter_map(|(id, _)| id.tag()).collect();
+    let tags: Vec<String> = tags.into_iter().map(str::to_owned).collect();
+    let stored = store.unique_keys(number, &tags).await.unwrap();
+    assert_eq!(stored, expect.unique_keys(number, &tags).await.unwrap(), "the keys {tags:?} of partition {number}");
 }
 
 async fn equal_attachments(

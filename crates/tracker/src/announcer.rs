@@ -202,7 +202,8 @@ impl Announcer {
             value: record.value,
         };
         let mut task = read_task(&source, record.headers()).ok()?;
-        if task.announced {
+        // The worker hands a unique task of a foreign producer over as an ask, which announces it.
+        if task.announced || task.ask_rule().is_some() {
             return None;
         }
         // Compared with that of other records of this id: a second task of the name is found.

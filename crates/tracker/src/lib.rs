@@ -17,6 +17,7 @@
 #![warn(unreachable_pub)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
+mod adaptive;
 mod announcer;
 pub mod consume;
 mod error;

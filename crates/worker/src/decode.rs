@@ -20,6 +20,7 @@ use super::key_check::KeyCheck;
 use super::memory_budget::{Account, Charge, MemoryBudget};
 use super::results::{Headers, correlation, kept_headers};
 use super::spans::TaskTrace;
+use super::unique::ForeignAsk;
 
 /// Approximate memory that a task in flight costs beyond its record, in bytes.
 const TASK_OVERHEAD_BYTES: usize = 512;
@@ -316,6 +317,9 @@ impl Decoder {
             let at = at.trim_start_matches('/');
             let reason = if header == header::POLICY { format!("`{at}`: {reason}") } else { reason };
             return Err(reject("bad_header", format!("header `{header}`: {reason}")));
+        }
+        if let Err(reason) = ForeignAsk::of(&self.policy, task) {
+            return Err(reject("bad_header", format!("header `ce_unique`: {reason}")));
         }
         let params = self.limits.check_params(size);
         params.map_err(|error| reject("too_large", format!("{error}; pass a link instead")))

@@ -41,6 +41,7 @@ mod results;
 mod spans;
 mod type_metrics;
 mod type_start;
+mod unique;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -77,6 +77,32 @@ impl TypeGauges {
         self.metrics.tasks.type_stopped.with_label_values(&[&*self.task_type]).set(i64::from(stopped));
     }
 
+    /// Sets the adaptive limit of the fleet. `None`: the type has none.
+    pub(super) fn set_adaptive_limit(&self, limit: Option<f64>) {
+        let label = &[&*self.task_type];
+        match limit {
+            Some(limit) => {
+                self.metrics.tasks.adaptive_limit.with_label_values(label).set(limit);
+                // Begins at 0: `increase()` in an alert does not see the first value of a series.
+                self.metrics.tasks.refused.with_label_values(label);
+            }
+            // Fails only if there is no such series.
+            None => drop(self.metrics.tasks.adaptive_limit.remove_label_values(label)),
+        }
+    }
+
+    pub(super) fn record_refused(&self) {
+        self.metrics.tasks.refused.with_label_values(&[&*self.task_type]).inc();
+    }
+
+    pub(super) fn set_open_hosts(&self, number: usize) {
+        self.metrics.tasks.open_hosts.with_label_values(&[&*self.task_type]).set(number as i64);
+    }
+
+    pub(super) fn record_host_opened(&self) {
+        self.metrics.tasks.hosts_opened.with_label_values(&[&*self.task_type]).inc();
+    }
+
     pub(super) fn record_circuit_opened(&self) {
         self.metrics.tasks.circuit_opened.with_label_values(&[&*self.task_type]).inc();
     }

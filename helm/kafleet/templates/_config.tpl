@@ -64,12 +64,13 @@ The part of the configuration whose variables must be set in the pods of a role:
 if it serves some types only, without other types and the apps that serve none of these. Takes root, component and types.
 */}}
 {{- define "kafleet.usedConfig" -}}
-{{- $unused := dict "worker" (list "redis" "api" "schedules") -}}
-{{- $_ := set $unused "tracker" (list "api" "apps" "types" "schedules" "callbacks" "email") -}}
-{{- $_ := set $unused "api" (list "apps" "types" "schedules" "callbacks" "email") -}}
-{{- $_ := set $unused "topics" (list "redis" "api" "types" "schedules" "callbacks" "email") -}}
+{{- $unused := dict "worker" (list "redis" "outbox" "api" "schedules") -}}
+{{- $_ := set $unused "tracker" (list "outbox" "api" "apps" "types" "schedules" "callbacks" "email") -}}
+{{- $_ := set $unused "api" (list "outbox" "apps" "types" "schedules" "callbacks" "email") -}}
+{{- $_ := set $unused "outbox" (list "redis" "api" "apps" "types" "schedules" "callbacks" "email") -}}
+{{- $_ := set $unused "topics" (list "redis" "outbox" "api" "types" "schedules" "callbacks" "email") -}}
 {{- $_ := set $unused "doctor" (list "api" "types" "schedules" "callbacks" "email") -}}
-{{- $_ := set $unused "schedules" (list "kafka" "redis" "api" "apps" "types" "ops" "callbacks" "email") -}}
+{{- $_ := set $unused "schedules" (list "kafka" "redis" "outbox" "api" "apps" "types" "ops" "callbacks" "email") -}}
 {{- $used := include "kafleet.config" .root | fromJson -}}
 {{- range get $unused .component }}{{ $used = omit $used . }}{{ end -}}
 {{- $types := .types | default list -}}
@@ -109,7 +110,8 @@ the Redis URL with its password only where Redis is used. Takes root, component 
 {{- range (include "kafleet.variables" (dict "part" (include "kafleet.config" .root | fromJson)) | fromJson).variables -}}
 {{- if not (has . $used) }}{{ $keys = omit $keys . }}{{ end -}}
 {{- end -}}
-{{- if has .component (list "worker" "topics" "schedules") }}{{ $keys = omit $keys "KAFLEET_REDIS" }}{{ end -}}
+{{- if has .component (list "worker" "outbox" "topics" "schedules") }}{{ $keys = omit $keys "KAFLEET_REDIS" }}{{ end -}}
+{{- if not (has .component (list "outbox" "topics" "doctor")) }}{{ $keys = omit $keys "KAFLEET_POSTGRES" }}{{ end -}}
 {{ $keys | toJson }}
 {{- end -}}
 
@@ -173,6 +175,9 @@ these keys replaces no pods.
 {{- define "kafleet.checkOtherRoles" -}}
 {{- include "kafleet.checkScale" (dict "name" "tracker" "role" .Values.tracker) -}}
 {{- include "kafleet.checkScale" (dict "name" "api" "role" .Values.api) -}}
+{{- if and .Values.outbox.enabled (not (hasKey (include "kafleet.config" . | fromJson) "outbox")) -}}
+{{- fail "`outbox.enabled` is set, but `config` has no section `[outbox]`\nhint: [outbox] postgres = \"${KAFLEET_POSTGRES}\", with existingSecret.keys.KAFLEET_POSTGRES" -}}
+{{- end -}}
 {{- if and .Values.schedules.enabled (not .Values.api.enabled) -}}
 {{- fail "schedules are applied over the API\nhint: api.enabled" -}}
 {{- end -}}

@@ -16,6 +16,7 @@ from .declare import Bundle
 from .errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TaskFailed, Unavailable
 from .handle import GroupHandle, Handle
 from .joined import Ended, Joined
+from .outbox import OutboxStatement, outbox_statement
 from .outcomes import Cancelled, Dead, Duration, Fail, Outcome, Retry, SoftTimeout, SpawnFailed, Unsuccessful, Wait
 from .params import UPSTREAM, Upstream
 from .settings import Policy
@@ -26,6 +27,7 @@ from .version import VERSION as __version__
 __all__ = [
     "UPSTREAM", "ApiError", "App", "Bundle", "Call", "Cancelled", "Chain", "Conflict", "Context", "Dead", "DeclarationError",
     "Duration", "Ended", "External", "Fail", "Forbidden", "Group", "GroupHandle", "Handle", "Invalid", "Joined", "NotFound",
-    "Options", "Outcome", "Params", "Policy", "Remote", "Retry", "SoftTimeout", "SpawnFailed", "Status", "Submittable", "Task",
-    "TaskFailed", "Unavailable", "Unsuccessful", "Upstream", "Wait", "__version__", "chain", "chord", "current", "group",
+    "Options", "OutboxStatement", "Outcome", "Params", "Policy", "Remote", "Retry", "SoftTimeout", "SpawnFailed", "Status",
+    "Submittable", "Task", "TaskFailed", "Unavailable", "Unsuccessful", "Upstream", "Wait", "__version__", "chain", "chord",
+    "current", "group", "outbox_statement",
 ]  # fmt: skip

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from .loading import load
 from .session import Unable, serve
 
 _USAGE = """usage: python -m kafleet TARGET    (tasks.py, shop.tasks or shop.tasks:app)
-       python -m kafleet attach TARGET    for debuggers: `kafleet dev` with the handlers in this process
+       python -m kafleet attach [OPTIONS OF DEV] TARGET    for debuggers: `kafleet dev` with the handlers in this process
 
 hint: a worker starts the first one; run `kafleet dev TARGET`"""
 
 
 def main() -> None:
     """Serves the app of the target."""
-    *verb, target = sys.argv[1:] or [""]
-    if not target or target.startswith("-") or verb not in ([], ["attach"]):
+    *before, target = sys.argv[1:] or [""]
+    verb, *options = before or [""]
+    if not target or target.startswith("-") or verb not in ("", "attach"):
         sys.exit(_USAGE)
     sys.argv = [target]
     if verb:
-        debug(target)
+        debug(target, options)
     else:
         serve(lambda: load(target))
 
 
-def debug(target: str) -> None:
-    """Runs a fleet whose handlers run in this process, with its output here."""
+def debug(target: str, options: Sequence[str] = ()) -> None:
+    """Runs a fleet whose handlers run in this process, with its output here. `options`: those of `kafleet dev`."""
     import signal
     import subprocess
 
@@ -39,7 +41,7 @@ def debug(target: str) -> None:
         sys.exit(f"error: {error}")
     configure_logging()
     with attached:
-        command = [program(), "dev", "--no-timeouts", "--", *attached.command(program(), target)]
+        command = [program(), "dev", "--no-timeouts", *options, "--", *attached.command(program(), target)]
         with subprocess.Popen(command, stdin=subprocess.DEVNULL) as fleet:
             # The fleet lets the attempts end, and ctrl-c reaches it twice.
             for number in (signal.SIGINT, signal.SIGTERM):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from . import outbox
 from .foreign import Unpiped
-from .outcomes import Duration, milliseconds
+from .outcomes import Duration, Time, milliseconds
 from .settings import Limits, Policy
 from .values import encode
 
@@ -39,8 +40,9 @@ class Options(Limits, total=False):
     then: Sequence[Call[Any] | Mapping[str, Any]]
     actions: Sequence[Mapping[str, Any]]
     checks: Sequence[Mapping[str, Any]]
+    unique: str | Mapping[str, Any]
     delay: Duration
-    at: str | datetime
+    at: Time
     expires: Duration
     on: Literal["succeeded", "failed", "ended"]
     with_results: bool
@@ -49,9 +51,9 @@ class Options(Limits, total=False):
 Scope = Literal["submit", "spawn", "then", "schedule"]
 _NOT_IN: dict[Scope, set[str]] = {
     "submit": {"on", "with_results"},
-    "spawn": {"on", "with_results", "parent"},
-    "then": {"id", "parent", "delay", "at", "expires", "creator", "link", "total_timeout", "reply_to", "options"},
-    "schedule": {"id", "parent", "delay", "at", "on", "with_results", "total_timeout", "reply_to"},
+    "spawn": {"on", "with_results", "parent", "unique"},
+    "then": {"id", "parent", "delay", "at", "expires", "creator", "link", "total_timeout", "reply_to", "options", "unique"},
+    "schedule": {"id", "parent", "delay", "at", "on", "with_results", "total_timeout", "reply_to", "unique"},
 }
 _PLACES = {"submit": "a submitted task", "spawn": "a child", "then": "a continuation", "schedule": "a scheduled task"}
 
@@ -91,6 +93,14 @@ class Call(Unpiped, Generic[R]):
         """Creates the task and returns its handle. Raises `ApiError`."""
         client = self.target.app.client
         return await client.arun(client.create(self))
+
+    def submit_in(self, tx: Any) -> Handle[R]:
+        """Creates the task with a transaction of a database: see `Submittable.submit_in`."""
+        return self.target.handle(outbox.insert(tx, self))
+
+    async def asubmit_in(self, tx: Any) -> Handle[R]:
+        """Creates the task with a transaction of an asynchronous driver: see `Submittable.submit_in`."""
+        return self.target.handle(await outbox.ainsert(tx, self))
 
     def _calls(self) -> Sequence[Call[Any]]:
         return (self,)

@@ -5,49 +5,78 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from . import foreign
-from .outcomes import Duration, refuse_number
+from .call import OPTIONS, POLICY, Call
+from .outcomes import Duration, Time, refuse_number, whole_milliseconds
 from .scalars import Mismatch
 from .values import class_name, encode, parse, text_of
 
 if TYPE_CHECKING:
-    from .call import Call
     from .canvas import Group
+
+DECLARED_ALONE = ("soft_timeout", "aliases")
+"""Keywords of the decorator that are not part of the policy."""
+
+_NESTED = {"rate": ("per",), "unique": ("for", "window", "max")}
+"""Durations in dicts."""
 
 _SHOWN_CHARS = 60
 _FOLLOWS = "`then=[other.call()]` for a task that follows; `link` is a URL for people"
 
 
-def check_keys(given: Mapping[str, Any], kinds: Mapping[str, Any], place: str, names: Mapping[str, str]) -> None:
-    """Raises `TypeError` for an unknown key, and for a value that is not of its kind. `None` stands for no value.
-
-    `names`: remedies for keys of other libraries.
-    """
+def check_keys(given: Mapping[str, Any], place: foreign.Place) -> None:
+    """Raises `TypeError` for an unknown key, and for a value that is not of its kind. `None` stands for no value."""
+    kinds, noun = (POLICY, "a key of a policy") if place == "type" else (OPTIONS, "an option of a task")
     for key, value in given.items():
         if key not in kinds:
-            close = [f"did you mean `{name}`?" for name in get_close_matches(key, kinds, 1)]
-            hint = foreign.remedy(names, key, value) or "".join(close)
-            raise TypeError(f"`{key}` is not {place}" + (f"; hint: {hint}" if hint else ""))
-        if value is not None and (problem := _problem(key, value, kinds[key])):
-            raise TypeError(problem)
+            hint = _elsewhere(key, place) or foreign.remedy(key, place, value) or closest(key, kinds)
+            raise TypeError(f"`{key}` is not {noun}" + (f"; hint: {hint}" if hint else ""))
+        check_value(key, value, kinds[key])
+
+
+def check_value(key: str, value: Any, kind: Any) -> None:
+    """Raises `TypeError` for a value that is not of the kind of its key. `None` stands for no value."""
+    if value is not None and (problem := _problem(key, value, kind)):
+        raise TypeError(problem)
+
+
+def closest(key: str, names: Iterable[str]) -> str:
+    """Returns a hint to the name that was probably meant; empty, if none is near."""
+    return "".join(f"did you mean `{name}`?" for name in get_close_matches(key, list(names), 1))
+
+
+def _elsewhere(key: str, place: foreign.Place) -> str:
+    """Returns the hint for a key of kafleet that belongs to another place; empty, if there is none."""
+    if key in DECLARED_ALONE:
+        where = "in the decorator of each task of the bundle" if place == "type" else "in the decorator of the task"
+        return f"{where}: `@….task({key}=…)`"
+    if place == "task" and key in POLICY:
+        return foreign.belongs("type", f"`@app.task({key}=…)`")
+    return foreign.belongs("task", f"`using({key}=…)`") if place == "type" and key in OPTIONS and key != "link" else ""
 
 
 def _problem(key: str, value: Any, kind: Any) -> str:
     """Returns what is wrong with a value, and what to do; empty, if it is right."""
     if key in ("fail_on", "retry_on"):
         return _problem_of_errors(key, value)
+    if key in _NESTED and isinstance(value, Mapping):
+        nested = (_problem(name, item, Duration) for name, item in value.items() if name in _NESTED[key])
+        return next((f"`{key}`: {problem}" for problem in nested if problem), "")
     origin, hint = typing.get_origin(kind) or kind, ""
     if kind == Duration:
-        refuse_number(key, value)
-        is_right, noun = isinstance(value, str) or _is_positive(value), "a duration of 0 or more"
+        is_right, noun = _is_duration(key, value) or (key == "expires" and _is_time(value)), "a duration of 0 or more"
         hint = '"30s", or datetime.timedelta(seconds=30)'
-    elif key == "at":
-        is_right, noun = isinstance(value, str) or getattr(value, "tzinfo", None) is not None, "a time with a time zone"
-        hint = "`datetime.now(timezone.utc)`, or `.astimezone()`" if isinstance(value, datetime) else '`delay="30s"`'
+    elif kind == Time:
+        is_right, noun = _is_time(value), "a time with a time zone"
+        hint = _hint_of_time(key, value)
+    elif key == "unique":
+        is_right, noun = isinstance(value, str | Mapping), "a key or a dict"
+        hint = '`unique="customer-42"`, or `unique={"key": "customer-42", "mode": "latest"}`'
     elif origin is typing.Literal:
         choices = typing.get_args(kind)
         is_right, noun = value in choices, f"one of {', '.join(f'`{choice}`' for choice in choices)}"
@@ -59,16 +88,35 @@ def _problem(key: str, value: Any, kind: Any) -> str:
         is_right, noun = isinstance(value, bool), "`True` or `False`"
     elif origin is Mapping:
         is_right, noun = isinstance(value, Mapping), "a dict"
-        hint = foreign.remedy(foreign.POLICY, "rate_limit", value) if key == "rate" else ""
-        refuse_number("per", value.get("per") if key == "rate" and is_right else None)
+        hint = foreign.remedy("rate_limit", "type", value) if key == "rate" else ""
     else:
         is_right, noun = isinstance(value, Sequence) and not isinstance(value, str | bytes), "a list"
         hint = f"`{key}=[{_shown(value)}]`"
     return "" if is_right else f"`{key}={_shown(value)}` is not {noun}{hint and f'; hint: {hint}'}"
 
 
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, timedelta) and value >= timedelta()
+def _is_duration(key: str, value: Any) -> bool:
+    """Returns whether a value is a duration with its unit, 0 or more. Raises `TypeError` for a number."""
+    refuse_number(key, value)
+    if not isinstance(value, str):
+        return isinstance(value, timedelta) and value >= timedelta()
+    with suppress(ValueError):
+        return whole_milliseconds(value) >= 0
+    return False
+
+
+def _is_time(value: Any) -> bool:
+    """Returns whether a value is a time with a zone: without one it is another time on each machine."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = datetime.fromisoformat(value.strip())
+    return isinstance(value, datetime) and value.tzinfo is not None
+
+
+def _hint_of_time(key: str, value: Any) -> str:
+    if isinstance(value, datetime):
+        return "`datetime.now(timezone.utc)`, or `.astimezone()`"
+    return '`delay="30s"`' if key == "at" and not isinstance(value, str) else '"2026-12-24T18:00:00+01:00"'
 
 
 def _problem_of_errors(key: str, value: Any) -> str:
@@ -94,7 +142,6 @@ def calls_of(tasks: Any) -> Iterator[Call[Any]]:
 
 def call_of(task: Any, args: tuple[Any, ...] = (), named: Mapping[str, Any] | None = None) -> Call[Any] | Group[Any]:
     """Returns a call of a task, or the call or group that was given. Raises `TypeError` if it is none of them."""
-    from .call import Call
     from .canvas import Group
     from .task import Submittable
 
@@ -112,7 +159,6 @@ def call_of(task: Any, args: tuple[Any, ...] = (), named: Mapping[str, Any] | No
 
 def check_params(call: Call[Any]) -> None:
     """Raises `TypeError` if the params of a call, or of those that follow it, do not have the types of the task declared here."""
-    from .call import Call
     from .task import Task
 
     if isinstance(call.target, Task):

@@ -136,7 +136,7 @@ class Client(Transport):
         if _recorder is not None:
             return _record(call, text)
         created = yield from self.exchange(Request("POST", "/v1/tasks", text))
-        return Handle(call.target, created["id"], created["position"])
+        return Handle(call.target, created["id"], created["position"], created.get("verdict"))
 
     def create_many(self, calls: Iterable[Call[R]]) -> Steps[list[Handle[R] | ApiError]]:
         """Creates tasks in batches; each has its own outcome, in order. All are encoded before the first batch is sent."""

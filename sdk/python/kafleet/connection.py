@@ -26,6 +26,8 @@ class Connection:
     def __init__(self, sock: socket.socket, max_line: int = 8 << 20) -> None:
         self._sock, self._max_line = sock, max_line
         self._sending = threading.Lock()
+        self._sender: int | None = None
+        """Thread that passes lines to the socket."""
         self._parts: list[bytes] = []
         self._size = 0
         self.early: list[bytes] = []
@@ -49,6 +51,11 @@ class Connection:
         """Sends the lines that a function returns, so that no other message comes between them and their creation."""
         with self._sending:
             self._send(produce())
+
+    def send_now(self, produce: Callable[[], bytes]) -> None:
+        """Sends the lines that a function returns, as `send_from`; nothing in a signal handler that interrupts a send."""
+        if self._sender != threading.get_ident():
+            self.send_from(produce)
 
     def read(self) -> list[bytes]:
         """Waits for data and returns the complete lines; none if there is no complete line yet. A forked child ends here."""
@@ -90,10 +97,13 @@ class Connection:
     def _send(self, lines: bytes) -> None:
         if not lines or self.abandoned:
             return
+        self._sender = threading.get_ident()
         try:
             self._sock.sendall(lines)
         except OSError:
             self.lost()
+        finally:
+            self._sender = None
 
     def _keep(self, part: bytes) -> None:
         self._parts.append(part)
@@ -102,7 +112,7 @@ class Connection:
             raise ConnectionProblem(f"the worker sent a line of over {self._max_line} bytes")
 
     def _abandon(self) -> None:
-        self.abandoned, self._sending = True, threading.Lock()
+        self.abandoned, self._sending, self._sender = True, threading.Lock(), None
         self._sock.close()
 
 

@@ -104,6 +104,9 @@ class Channel(Protocol):
     def buffered(self, cx: Context) -> None:
         """Sends the log lines of an attempt soon."""
 
+    def flushed(self, cx: Context) -> None:
+        """Sends the log lines of an attempt, and returns when the socket has taken them."""
+
 
 class Context(foreign.Named):
     """Identity of an attempt, and its connection to the task."""
@@ -220,6 +223,11 @@ class Context(foreign.Named):
                 self._partial = ""
         if lines:
             self._append(lines)
+
+    def flush_output(self) -> None:
+        """Sends the pending log lines, as `print(…, flush=True)` does: they survive the end of this process."""
+        if self._lines:
+            self._channel.flushed(self)
 
     def warn(self, message: object, *, silent: bool = False) -> None:
         """Marks the task with a warning until it ends: the text of any value."""

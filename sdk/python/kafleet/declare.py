@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
-from .checks import problem_of_function
+from .checks import DECLARED_ALONE, problem_of_function
 from .joined import Joined
 from .outcomes import Duration, whole_milliseconds
 from .scalars import Mismatch
@@ -23,6 +23,7 @@ R = TypeVar("R")
 
 _MAX_DOC_CHARS = 10_000
 _SHOWN_NAMES = 20
+_SHOWN_BLOCKING = 3
 
 
 class TaskDecorator:
@@ -53,7 +54,7 @@ class TaskDecorator:
             return TaskDecorator(self._owner, name, policy)
         if problem := problem_of_function(fn):
             raise DeclarationError(problem)
-        own = {key: policy.pop(key) for key in ("soft_timeout", "aliases") if key in policy}
+        own = {key: policy.pop(key) for key in DECLARED_ALONE if key in policy}
         task = self._owner.new_task(fn, name, policy)
         task.soft_timeout = _soft_timeout(task, self._owner, own.get("soft_timeout"))
         for named in (task, *_aliases(task, own.get("aliases", ()))):
@@ -107,6 +108,19 @@ class Bundle:
     def is_sync(self) -> bool:
         """Whether attempts of the type may need a thread."""
         return any(task.is_sync for task in self.members)
+
+    def warning(self) -> str:
+        """Returns which handlers make all attempts of the bundle share the threads; empty, if none do."""
+        waiting = [task for task in self.members if task.is_async]
+        blocking = [f"`{task.name}` ({task.place})" for task in self.members if task.is_sync]
+        if not waiting or not blocking:
+            return ""
+        names = f"{', '.join(blocking[:_SHOWN_BLOCKING])}{' and others' if len(blocking) > _SHOWN_BLOCKING else ''}"
+        verb = "is" if len(blocking) == 1 else "are"
+        return (
+            f"{names} of the bundle `{self.name}` {verb} synchronous: its {len(waiting)} `async def` run in the threads of the "
+            "app too, by default one at once; hint: `async def`, a bundle of its own, or `App(threads=…)`"
+        )
 
     @property
     def members(self) -> list[Task[..., Any]]:

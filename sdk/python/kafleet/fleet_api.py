@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from .call import Call, _plain
 from .handle import Handle
-from .schedules import check_durations
+from .schedules import checked_spec, scheduled
 from .status import Status
 from .steps import Items, Steps, aiterated, awaited, blocking, iterated
 
@@ -174,11 +174,10 @@ class Schedules(_Part):
     def upsert(self, /, id: str, *, task: Call[Any] | Mapping[str, Any], **spec: Any) -> Steps[dict[str, Any]]:
         """Creates or replaces a schedule of a call.
 
-        `spec`: the other keys of `[schedules.NAME]`: `cron` or `every`, `timezone`, `overlap`, `catch_up`, `jitter`,
-        `start_at`, `end_at`. Durations are text or `timedelta`.
+        `spec`: the other keys of `[schedules.NAME]`: `cron` or `every`, `zone`, `overlap`, `catch_up`, `jitter`, `start_at`,
+        `end_at`, with the checks of `@app.schedule`: a wrong one is a `TypeError`.
         """
-        check_durations(spec)
-        document = task.document("schedule") if isinstance(task, Call) else task
+        spec, (_, document) = checked_spec(spec), scheduled(task)
         return self._send("PUT", id, body={**_plain(spec), "task": document})
 
     aupsert = awaited(upsert)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote
 
 from . import foreign
-from .call import OPTIONS, _plain
+from .call import _plain
 from .checks import check_keys
 from .context import _current
 from .errors import ApiError, NotFound, TaskFailed, problem
@@ -33,9 +33,11 @@ class Handle(foreign.Named, Generic[R]):
 
     _foreign = ("a handle", foreign.HANDLE)
 
-    def __init__(self, task: Submittable[Any, R], id: str, position: str | None = None) -> None:
+    def __init__(self, task: Submittable[Any, R], id: str, position: str | None = None, verdict: str | None = None) -> None:
         self.id = id
-        """Task id."""
+        """Task id. Of a unique task that joined another one, or replaced a kept one: the id of the task that stands for it."""
+        self.verdict = verdict
+        """Verdict about the submission of a unique task: `started`, `kept` or `joined`; None for any other task."""
         self.position = position
         """Position of its newest known event; reads through this handle include that event."""
         self._task = task
@@ -179,7 +181,7 @@ class Handle(foreign.Named, Generic[R]):
     @blocking
     def patch(self, /, **changes: Any) -> Steps[Status]:
         """Changes options of the task, such as `tags`; `None` clears one. Raises `Conflict` for those that cannot change now."""
-        check_keys(changes, OPTIONS, "an option of a task", foreign.OPTIONS)
+        check_keys(changes, "task")
         return self._updated(self._send("PATCH", "", _plain(changes)))
 
     apatch = awaited(patch)

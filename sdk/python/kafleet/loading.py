@@ -44,6 +44,9 @@ def complete(app: App) -> App:
         hint = twice if other.place == app.place else f"use that one: `from {app.module} import …`"
         problem = f"tasks of a second `App` do not run: {names}, in {other.place}; served is the app in {app.place}"
         print(f"warning: {problem}; hint: {hint}", file=sys.stderr)
+    for declared in app.tasks.values():
+        if warning := declared.warning():
+            print(f"warning: {warning}", file=sys.stderr)
     return app
 
 

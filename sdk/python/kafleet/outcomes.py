@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 Duration = str | timedelta
 """Duration: text such as `30s`, or a `timedelta`."""
+
+Time = str | datetime
+"""Time with its zone: text in RFC 3339, or a `datetime`."""
 
 
 def milliseconds(duration: timedelta) -> int:
@@ -102,14 +105,17 @@ _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def whole_milliseconds(duration: Duration, name: str = "after") -> int:
-    """Returns a duration in milliseconds, at least 0. Raises `TypeError` or `ValueError`."""
+    """Returns a duration in milliseconds, at least 0. Raises `TypeError` or `ValueError`.
+
+    Text needs a unit: a bare number is milliseconds in requests, and seconds in most tools. `0` needs none.
+    """
     refuse_number(name, duration)
     if isinstance(duration, timedelta):
         return max(milliseconds(duration), 0)
-    found = re.fullmatch(r"(\d+)(ms|s|m|h|d)", duration)
+    found = re.fullmatch(r"([0-9]{1,18})\s*(ms|s|m|h|d)|0", duration.strip())
     if found is None:
         raise ValueError(f"`{duration}` is not a duration; hint: write `1500ms`, `30s`, `10m`, `2h` or `7d`")
-    return int(found[1]) * _UNITS[found[2]]
+    return int(found[1] or 0) * _UNITS[found[2] or "ms"]
 
 
 def seconds_text(seconds: float) -> str:

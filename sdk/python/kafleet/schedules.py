@@ -7,15 +7,14 @@ import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, TypeVar, Unpack, get_type_hints, overload
 
+from . import foreign
 from .call import Call, _plain
-from .outcomes import Duration, refuse_number
-from .scalars import Mismatch
+from .checks import call_of, check_params, check_value, closest
+from .outcomes import Duration, Time, whole_milliseconds
 from .task import Submittable, Task, error_at
-from .values import encode, parse
+from .values import encode
 
 if TYPE_CHECKING:
     from .app import App
@@ -34,9 +33,9 @@ class Firing(TypedDict, total=False):
     """Maximum age of missed firings that are caught up; default one day."""
     jitter: Duration
     """Maximum delay of each firing; default none."""
-    start_at: str | datetime
+    start_at: Time
     """No firing before this time."""
-    end_at: str | datetime
+    end_at: Time
     """No firing at or after this time."""
 
 
@@ -53,13 +52,45 @@ class ScheduleSpec(Firing, total=False):
     """Task of each firing."""
 
 
-_KEYS = ScheduleSpec.__annotations__.keys()
+KINDS = {**get_type_hints(ScheduleSpec), "zone": str}
+"""Keys of a schedule with their types. `zone` is another name for `timezone`, as in the decorator."""
+
+_CRON = re.compile(r"@(annually|daily|hourly|midnight|monthly|weekly|yearly)|\S+(\s+\S+){4,5}")
+_MILLISECONDS_OF_SECOND = 1000
 
 
-def check_durations(spec: Mapping[str, Any]) -> None:
-    """Raises `TypeError` if a duration of a schedule is a number."""
-    for key in ("every", "catch_up", "jitter"):
-        refuse_number(key, spec.get(key))
+def checked_spec(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the keys of a schedule in the words of `[schedules.NAME]`. Raises `TypeError` for a wrong key or value.
+
+    All schedules of the code go through here: those of the decorator, of dicts and of `upsert`.
+    """
+    for key, value in given.items():
+        if key not in KINDS:
+            hint = foreign.SCHEDULE.get(foreign.plain(key)) or closest(key, KINDS)
+            raise TypeError(f"`{key}` is not a key of a schedule" + (f"; hint: {hint}" if hint else ""))
+        if key != "task":
+            check_value(key, value, KINDS[key])
+    spec = {key: value for key, value in given.items() if value is not None}
+    if "zone" in spec:
+        if "timezone" in spec:
+            raise TypeError("a schedule has `zone` and `timezone`, which are the same; hint: remove one")
+        spec["timezone"] = spec.pop("zone")
+    if ("cron" in spec) == ("every" in spec):
+        raise TypeError("a schedule needs either a cron expression or `every`")
+    _check_times(spec)
+    return spec
+
+
+def _check_times(spec: Mapping[str, Any]) -> None:
+    if "every" in spec:
+        interval = whole_milliseconds(spec["every"], "every")
+        if not interval or interval % _MILLISECONDS_OF_SECOND:
+            raise TypeError(f'`every={spec["every"]!r}` is not a number of whole seconds from 1; hint: "10m"')
+        if "timezone" in spec:
+            raise TypeError("`zone` is for a cron expression: an interval is the same everywhere; hint: remove it")
+    elif not _CRON.fullmatch(spec["cron"].strip()):
+        fields = "five fields, or six with seconds in front, or `@daily` and the like"
+        raise TypeError(f'`{spec["cron"]}` is not a cron expression: {fields}; hint: "0 3 * * *" is 3:00 each day')
 
 
 @dataclass(frozen=True)
@@ -74,10 +105,10 @@ class Declared:
     def resolve(self, app: App) -> tuple[str, dict[str, Any]]:
         """Returns its name and its keys. Raises `DeclarationError`."""
         task = self.spec.get("task") or self._call(app)
-        if isinstance(task, Call):
-            name, document = task.target.name, self._document(task)
-        else:
-            name, document = str(task.get("type")), _plain(dict(task))
+        try:
+            name, document = scheduled(task)
+        except (TypeError, ValueError) as error:
+            raise error_at(self.place, f"the schedule cannot create its task: {error}") from None
         spec = {key: _plain(value) for key, value in self.spec.items() if key not in ("id", "task")}
         name = self.spec.get("id") or name
         if not re.fullmatch(r"(?!\.{1,2}$)[A-Za-z0-9._~@-]{1,96}", name):
@@ -103,15 +134,19 @@ class Declared:
         except TypeError as error:
             raise error_at(self.place, f"the schedule cannot create its task: {error}", "`params={…}`") from None
 
-    def _document(self, call: Call[Any]) -> dict[str, Any]:
-        try:
-            if isinstance(call.target, Task):
-                call.target.load_own(parse(encode(call.params)))
-            return call.document("schedule")
-        except Mismatch as error:
-            raise error_at(self.place, f"the params of the scheduled task do not fit `{call.target.name}`: {error}") from None
-        except (TypeError, ValueError) as error:
-            raise error_at(self.place, f"the schedule cannot create its task: {error}") from None
+
+def scheduled(task: Any) -> tuple[str, dict[str, Any]]:
+    """Returns the name of a scheduled task, and its document. Raises `TypeError` or `ValueError`.
+
+    `task`: a call, a task without params, or the fields of a task.
+    """
+    if isinstance(task, Mapping):
+        if not isinstance(task.get("type"), str):
+            raise TypeError("the `task` of the schedule has no `type`; hint: `task=report.call()`")
+        return task["type"], _plain(dict(task))
+    (call,) = call_of(task)._calls()
+    check_params(call)
+    return call.target.name, call.document("schedule")
 
 
 class ScheduleDecorator:
@@ -142,8 +177,7 @@ class ScheduleDecorator:
             return None
         if len(given) > 1 or (given and not isinstance(given[0], str | None)):
             raise error_at(place, "a schedule is a cron expression, or a dict with the keys of `[schedules.NAME]`")
-        zone = {"timezone": named.pop("zone")} if "zone" in named else {}
-        spec = {**({"cron": given[0]} if given and given[0] else {}), **zone, **named}
+        spec = {**({"cron": given[0]} if given and given[0] else {}), **named}
 
         def declare(target: T) -> T:
             self._add(spec, target, params, place)
@@ -152,16 +186,10 @@ class ScheduleDecorator:
         return declare
 
     def _add(self, spec: dict[str, Any], target: Any, params: Any, place: str) -> None:
-        for key in spec:
-            if key not in _KEYS:
-                close = [f"`{name}`" for name in get_close_matches({"zone": "timezone"}.get(key, key), _KEYS, 1)]
-                raise error_at(place, f"`{key}` is not a key of a schedule", "".join(close))
         try:
-            check_durations(spec)
+            spec = checked_spec(spec)
         except TypeError as error:
             raise error_at(place, str(error)) from None
-        if ("cron" in spec) == ("every" in spec):
-            raise error_at(place, "a schedule needs either a cron expression or `every`")
         if target is None and "task" not in spec:
             raise error_at(place, "the schedule has no `task`", '`"task": report.call()`')
         self.declared.append(Declared(spec, target, params, place))

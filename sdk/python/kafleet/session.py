@@ -162,6 +162,10 @@ class Session:
         self._unsent.add(cx)
         self.watcher.wake()
 
+    def flushed(self, cx: Context) -> None:
+        """Sends the log lines of an attempt before this call returns. A process that dies in the next moment has sent them."""
+        self.connection.send_now(cx.flush)
+
     def send_logs(self) -> bool:
         """Sends the pending log lines of all attempts."""
         sent = bool(self._unsent)

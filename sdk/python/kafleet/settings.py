@@ -36,6 +36,9 @@ class Policy(Limits, total=False):
     """Concurrent attempts per worker, 1 to 100,000."""
     max_concurrency: int
     """Concurrent attempts in all workers together."""
+    adaptive: Mapping[str, Any]
+    """Limit of concurrent attempts in the whole fleet that is learned from refusals: `{ min = 2, target = "400ms", on =
+    ["rate_limited"] }`."""
     rate: Mapping[str, Any]
     """Limit of starting attempts: `{ count = 100, per = "1s", burst = 10, by = "type" }`."""
     order: Literal["none", "key", "partition"]

@@ -73,6 +73,8 @@ class Status(TypedDict):
     then: list[dict[str, Any]]
     actions: list[dict[str, Any]]
     checks: list[dict[str, Any]]
+    unique: Any
+    """Uniqueness of the task: its key, or an object with its rule."""
     deliveries: dict[str, Any] | None
     created_at: str | None
     seen_at: str | None
@@ -89,6 +91,8 @@ class Status(TypedDict):
     tree: Totals
     worker: str | None
     record: str | None
+    verdict: Literal["started", "kept", "joined"] | None
+    """Verdict about the submission of a unique task, in the answer to it."""
     position: str
     """Position of the last event that is included."""
     duplicates: int

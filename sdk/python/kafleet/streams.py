@@ -92,6 +92,9 @@ class TaskBytes(io.BufferedIOBase):
             binary.flush()
 
     def flush(self) -> None:
+        cx = _current.get() or _alone()
+        if cx is not None:
+            cx.flush_output()
         if not self._original.closed:
             self._original.flush()
 
@@ -121,6 +124,7 @@ class TaskLog(io.TextIOWrapper):
 
     def __init__(self, original: TextIO) -> None:
         super().__init__(TaskBytes(original), encoding="utf-8", errors="replace", newline="\n", write_through=True)
+        self._is_stderr = original is sys.stderr
 
     @property
     def mode(self) -> str:
@@ -131,6 +135,8 @@ class TaskLog(io.TextIOWrapper):
         if cx is None or not isinstance(text, str):
             return super().write(text)
         cx.write(text)
+        if self._is_stderr:  # Python itself buffers no lines of it.
+            cx.flush_output()
         return len(text)
 
     def reconfigure(

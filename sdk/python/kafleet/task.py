@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from . import foreign
-from .call import OPTIONS, POLICY, Call, _plain
+from .call import Call, _plain
 from .call import Options as Options
 from .checks import check_keys, problem_of_unannotated
 from .codec import Field, Schemas, UnsupportedType
@@ -118,6 +118,19 @@ class Submittable(foreign.Named, Generic[P, R]):
         """Creates a task and returns its handle. Raises `ApiError`."""
         return await self.call(*args, **kwargs).asubmit()
 
+    def submit_in(self, tx: Any, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Creates a task if and when the transaction commits, and returns its handle.
+
+        `tx`: the alias of a Django database or its connection, a session or a connection of SQLAlchemy, a connection or a
+        cursor of psycopg or another driver for Postgres or MySQL. It inserts a row into the outbox, which the role `kafleet
+        outbox` publishes.
+        """
+        return self.call(*args, **kwargs).submit_in(tx)
+
+    async def asubmit_in(self, tx: Any, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Creates a task as `submit_in`, in a transaction of asyncpg, or asynchronous psycopg or SQLAlchemy."""
+        return await self.call(*args, **kwargs).asubmit_in(tx)
+
     def handle(self, id: str) -> Handle[R]:
         """Returns the handle of an existing task of this type."""
         from .handle import Handle
@@ -126,7 +139,7 @@ class Submittable(foreign.Named, Generic[P, R]):
 
     def using(self, **options: Unpack[Options]) -> Submittable[P, R]:
         """Returns this type with options for the tasks that are created, such as `id` or `tags`."""
-        check_keys(options, OPTIONS, "an option of a task", foreign.OPTIONS)
+        check_keys(options, "task")
         changed = copy.copy(self)
         changed.options = {**self.options, **options}
         return changed
@@ -229,6 +242,10 @@ class Task(Submittable[P, R]):
     def is_sync(self) -> bool:
         """Whether attempts of the type need a thread."""
         return not self.is_async
+
+    def warning(self) -> str:
+        """Returns what the author of the type should know before it runs; empty, if nothing."""
+        return ""
 
     @property
     def members(self) -> list[Task[..., Any]]:
@@ -357,7 +374,7 @@ def check_name(name: str, place: str, form: str = "{}") -> None:
 def split_policy(given: Mapping[str, Any], place: str) -> tuple[dict[str, Any], ErrorClasses]:
     """Separates the exception classes, which the app matches itself, from the keys for the worker."""
     try:
-        check_keys(given, POLICY, "a key of a policy", foreign.POLICY)
+        check_keys(given, "type")
     except TypeError as error:
         raise error_at(place, str(error)) from None
     policy = {key: _plain(value) for key, value in given.items() if value is not None}

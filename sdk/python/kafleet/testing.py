@@ -83,6 +83,10 @@ class Trial(Generic[R]):
     def buffered(self, cx: Context) -> None:
         """Leaves log lines in their buffer: the attempt sends them at its end."""
 
+    def flushed(self, cx: Context) -> None:
+        """Takes the log lines of an attempt."""
+        self.send(cx.flush())
+
     def _on_ok(self, fields: dict[str, Any]) -> None:
         self._output = fields["output"]
 

@@ -21,6 +21,7 @@ from uuid import UUID
 from . import arrays
 from .hints import of_key, of_value
 
+_SHOWN_FLAGS = 5
 _MAX_ITEMS = 1 << 20
 """Items of one container that is no list or dict: it may be one that never ends."""
 
@@ -77,7 +78,7 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
     if isinstance(value, enum.Enum):
-        return value.value
+        return _member(value)
     if isinstance(value, datetime):
         return _time(value)
     if isinstance(value, date | time):
@@ -103,6 +104,15 @@ def _plain(value: Any) -> Any:
 
 def _is_model(value: object) -> bool:
     return hasattr(type(value), "__pydantic_validator__") and hasattr(type(value), "model_dump")
+
+
+def _member(value: enum.Enum) -> Any:
+    """Returns the value of a member. A combination of flags is none, with an annotation and without one."""
+    if isinstance(value, enum.Flag) and not any(value is member for member in type(value)):
+        names = ", ".join(f"`{class_name(value)}.{member.name}`" for member in islice(value, _SHOWN_FLAGS))
+        problem = f"a combination of `{class_name(value)}` ({names})" if names else f"no flag of `{class_name(value)}`"
+        raise TypeError(f"{problem} has no JSON form; hint: `[flag.name for flag in value]`, or `value.value` for the number")
+    return value.value
 
 
 def _time(value: datetime) -> str:

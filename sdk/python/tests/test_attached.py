@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -105,13 +106,17 @@ def test_app_that_cannot_be_imported_is_an_error_of_the_test(tmp_path: Path) -> 
         pass
 
 
-def test_debugger_has_the_handlers_in_its_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("listens", [False, True], ids=["alone", "with options of dev"])
+def test_debugger_has_the_handlers_in_its_process(listens: bool, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
     (tmp_path / "tasks.py").write_text((APPS / "attached_app.py").read_text())
-    command = [sys.executable, "-m", "kafleet", "attach", "tasks.py"]
+    command = [sys.executable, "-m", "kafleet", "attach", *(["--listen", address] if listens else []), "tasks.py"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as debugged:
         assert debugged.stderr
         lines = list(iter(debugged.stderr.readline, "serving until ctrl-c\n"))
         url = next(line.split()[1] for line in lines if line.startswith("  api "))
+        assert (url == f"http://{address}") == listens
         assert App(api=url).remote("process").submit().result(PATIENCE) == debugged.pid
         debugged.send_signal(signal.SIGINT)
         assert debugged.wait(PATIENCE) == 0

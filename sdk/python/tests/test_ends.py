@@ -23,6 +23,19 @@ def test_death_of_the_process_ends_the_stream(how: str, code: int) -> None:
         assert ("Fatal Python error: Aborted" in worker.output()) == (how == "abort")
 
 
+@pytest.mark.parametrize("words", ["flush", "stderr", "logging", "bytes", "thread"])
+@pytest.mark.parametrize("how", ["kill", "abort", "os._exit"])
+@pytest.mark.parametrize("slots", ["1", "3"])
+def test_lines_that_were_flushed_survive_the_process(slots: str, how: str, words: str) -> None:
+    with Worker(APP, TEST_SLOTS=slots) as worker:
+        worker.welcome()
+        worker.start("end", {"how": how, "words": words})
+        lines: list[str] = []
+        while message := worker.receive():
+            lines += message["log"]["lines"]
+        assert lines[-1].endswith("last words"), lines
+
+
 def test_exit_of_a_handler_fails_its_attempt_only() -> None:
     with Worker(APP) as worker:
         worker.welcome()

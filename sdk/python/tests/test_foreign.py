@@ -1,6 +1,7 @@
 """Names of Celery and BullMQ, and paths of the REST API: each leads to the form that works."""
 
 import copy
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from driver import ROOT
 
-from kafleet import App, Context, DeclarationError, Invalid, foreign
+from kafleet import App, Context, DeclarationError, Invalid, call, foreign
 from kafleet.errors import in_python
 from kafleet.testing import Trial
 
@@ -41,6 +42,14 @@ POLICY: list[tuple[str, Any, str]] = [
     ("queue", "slow", "each type has its own topic"),
     ("priority", 5, "there are no priorities"),
     ("group", "shared", "set it in `[types.NAME]` of kafleet.toml"),
+    ("eta", None, "for each task, in `using(…)`: `at=datetime.now(timezone.utc) + …`"),
+    ("jobId", "a", "for each task, in `using(…)`: `id=…`: a second task"),
+    ("countdown", 60, 'for each task, in `using(…)`: `delay="60s"`'),
+    ("delay", "5s", "for each task, in `using(…)`: `using(delay=…)`"),
+    ("link", None, "for each task, in `using(…)`: `then=[other.call()]`"),
+    ("link_error", None, 'for each task, in `using(…)`: `then=[other.using(on="failed").call()]`'),
+    ("deduplication", {"id": "a"}, 'for each task, in `using(…)`: `unique="a"`'),
+    ("connection", {}, "remove it: the fleet has Kafka and Redis"),
 ]
 OPTIONS: list[tuple[str, Any, str]] = [
     ("countdown", 60, '`delay="60s"`'),
@@ -51,13 +60,28 @@ OPTIONS: list[tuple[str, Any, str]] = [
     ("queue", "slow", "each type has its own topic"),
     ("link_error", None, '`then=[other.using(on="failed").call()]`'),
     ("time_limit", 60, '`timeout="60s"`'),
-    ("soft_time_limit", 5, '`soft_timeout="5s"` in the decorator'),
+    ("soft_time_limit", 5, 'in the decorator of the task: `soft_timeout="5s"`'),
+    ("soft_timeout", "5s", "in the decorator of the task: `@….task(soft_timeout=…)`"),
+    ("concurrency", 5, "in the decorator of the task: `@app.task(concurrency=…)`"),
+    ("rate_limit", "10/m", 'in the decorator of the task: `rate={"count": 10, "per": "1m"}`'),
+    (
+        "autoretry_for",
+        (OSError,),
+        'in the decorator of the task: remove it: each exception is retried; these alone: `on_error="fail"',
+    ),
+    ("throws", (KeyError,), "in the decorator of the task: `fail_on=[KeyError]`"),
+    ("retry_backoff", True, '`min_backoff="1s"`, which doubles'),
+    ("bind", True, "annotate the first parameter: `cx: Context`"),
+    ("acks_late", True, "remove it: a task is done when it has ended"),
     ("max_retries", 3, "`retries=3`"),
     ("attempts", 1, "`retries=0`"),
     ("shadow", "a", "`name=…`"),
     ("repeat", {"every": 1000}, "`@app.schedule("),
 ]
 
+NAMES: dict[str, list[str]] = json.loads((ROOT / "sdk/foreign_names.json").read_text())
+"""Names of Celery and BullMQ."""
+POLICY_KEYS, OPTION_KEYS = set(call.POLICY), set(call.OPTIONS)
 MESSAGE: dict[str, Any] = {"n": 1, "type": "a", "id": "a", "run": 1, "number": 1, "left_ms": 1000}
 LATER = [
     "soft_timeout",
@@ -72,6 +96,13 @@ LATER = [
     "include",
 ]
 """Parts of remedies that this version of the SDK does not have yet."""
+
+OWNERS: dict[str, tuple[Mapping[str, str], Any]] = {
+    "task": (foreign.TASK, other),
+    "context": (foreign.CONTEXT, Context(MESSAGE, Trial())),
+    "handle": (foreign.HANDLE, other.handle("a")),
+    "app": (foreign.APP, app),
+}
 
 
 def handler() -> None: ...
@@ -95,56 +126,112 @@ def test_option_of_a_call_names_the_form_that_works(name: str, value: Any, remed
             task.using(**{name: value})
 
 
-def forms(table: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(name, form) for name in table for form in re.findall("`([^`]+)`", foreign.remedy(table, name))]
+def places_of_keywords() -> dict[str, tuple[Any, foreign.Place]]:
+    """Places that take keywords, by name: functions of the keywords."""
+    app = App()
+    small = app.bundle("small")
+    return {
+        "task": (lambda **given: app.task(**given)(handler), "type"),
+        "task of a bundle": (lambda **given: small.task(**given)(handler), "type"),
+        "bundle": (lambda **given: App().bundle("other", **given), "type"),
+        "using": (other.using, "task"),
+        "using of a remote": (app.remote("elsewhere").using, "task"),
+        "patch": (other.handle("a").patch, "task"),
+    }
+
+
+@pytest.mark.parametrize("place", places_of_keywords())
+def test_each_keyword_of_celery_and_bullmq_has_a_remedy_in_each_place(place: str) -> None:
+    give, kind = places_of_keywords()[place]
+    own = POLICY_KEYS if kind == "type" else OPTION_KEYS
+    names = [name for name in NAMES["keywords"] if name not in own]
+    assert len(names) > 80
+    lacking = {}
+    for name in names:
+        with pytest.raises(TypeError, match=f"`{name}` is not ") as raised:
+            give(**{name: object()})
+        hint = str(raised.value).partition("; hint: ")[2]
+        if not hint or "did you mean" in hint:
+            lacking[name] = hint
+    assert not lacking
+
+
+@pytest.mark.parametrize("kind", ["task", "context", "handle", "app"])
+def test_each_attribute_of_celery_and_bullmq_has_a_remedy(kind: str) -> None:
+    owner = OWNERS[kind][1]
+    lacking = []
+    for name in NAMES[kind]:
+        try:
+            getattr(owner, name)  # Some are names of kafleet too.
+        except AttributeError as error:
+            if "; hint: " not in str(error):
+                lacking.append(name)
+    assert not lacking
+
+
+def test_our_own_keywords_name_the_place_where_they_belong() -> None:
+    using: Any = other.using
+    declare: Any = App().task
+    for key in POLICY_KEYS - OPTION_KEYS:
+        with pytest.raises(TypeError, match=rf"hint: in the decorator of the task: `@app.task\({key}=…\)`"):
+            using(**{key: 1})
+    for key in OPTION_KEYS - POLICY_KEYS - {"link", "name"}:
+        with pytest.raises(TypeError, match=rf"hint: for each task, in `using\(…\)`: `using\({key}=…\)`"):
+            declare(**{key: 1})(handler)
+
+
+def forms(table: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(name, form) for name, remedy in table.items() for form in re.findall("`([^`]+)`", remedy)]
 
 
 def is_later(form: str) -> bool:
     return any(part in form for part in LATER)
 
 
-@pytest.mark.parametrize(("table", "of"), [(foreign.POLICY, "task"), (foreign.OPTIONS, "using")], ids=["policy", "options"])
-def test_form_of_a_keyword_works(table: Mapping[str, str], of: str) -> None:
-    """Each form such as `retries=3` or `using(delay="30s")` is accepted where it stands."""
-    calls = {"task": lambda **policy: App().task(**policy)(handler), "using": other.using}
+@pytest.mark.parametrize("place", ["type", "task"])
+def test_form_of_a_keyword_works(place: foreign.Place) -> None:
+    """Each form such as `retries=3` is accepted where it stands."""
+    calls: dict[str, Any] = {"type": lambda **policy: App().task(**policy)(handler), "task": other.using}
     count = 0
-    for _, form in forms(table):
-        if re.match(r"(using\()?\w+=", form) and not is_later(form):
-            call = form if form.startswith("using") else f"{of}({form})"
-            eval(re.sub("datetime.* …|…", "None", call).replace("[None]", "[]"), {**calls, "other": other})
-            count += 1
-    assert count > 6
+    for name, keyword in foreign.KEYWORDS.items():
+        stands = keyword.place or place
+        for form in re.findall("`([^`]+)`", foreign.remedy(name, stands)):
+            if (
+                re.match(r"\w+=", form)
+                and not is_later(form)
+                and not form.startswith(("zone", "start_at", "end_at", "fail_fast", "on_failure"))
+            ):
+                call = re.sub("datetime.* …|…", "None", f"{stands}({form})").replace("[None]", "[]")
+                eval(call, {stands: calls[stands], "other": other})
+                count += 1
+    assert count > 12
 
 
-ATTRIBUTES: list[tuple[Mapping[str, str], Any]] = [
-    (foreign.TASK, other),
-    (foreign.CONTEXT, Context(MESSAGE, Trial())),
-    (foreign.HANDLE, other.handle("a")),
-    (foreign.APP, app),
-]
-
-
-@pytest.mark.parametrize(("table", "owner"), ATTRIBUTES, ids=["task", "context", "handle", "app"])
-def test_attribute_names_a_form_that_exists(table: Mapping[str, str], owner: Any) -> None:
-    roots = {"cx": ATTRIBUTES[1][1], "app": app, "task": other}
-    for name in table:
+@pytest.mark.parametrize("kind", ["task", "context", "handle", "app"])
+def test_attribute_names_a_form_that_exists(kind: str) -> None:
+    table, owner = OWNERS[kind]
+    roots = {"cx": OWNERS["context"][1], "app": app, "task": other}
+    for name in table.keys() - set(dir(owner)):  # `app.Task` is foreign, `app.task` is not.
         with pytest.raises(AttributeError, match=rf"has no attribute `{name}`; hint: {re.escape(table[name])}"):
             getattr(owner, name)
     for name, form in forms(table):
         path = re.match(r"@?([\w.]+)\(|(\w+\.\w+)$|(id)$", form)
         if path and not is_later(form):
-            root, _, rest = next(filter(None, path.groups())).partition(".")
-            assert hasattr(roots[root], rest) if rest in dir(roots.get(root)) else hasattr(owner, root) or root in BEYOND, (
-                name,
-                form,
-            )
+            root, *rest = next(filter(None, path.groups())).split(".")
+            if root not in BEYOND:
+                assert reaches(roots[root], rest) if root in roots else hasattr(owner, root), (name, form)
 
 
-BEYOND = {"App", "kafleet", "getattr"}
+def reaches(owner: Any, path: list[str]) -> bool:
+    """Returns whether an object has an attribute, or an attribute of one."""
+    return not path or (hasattr(owner, path[0]) and reaches(getattr(owner, path[0]), path[1:]))
+
+
+BEYOND = {"App", "datetime", "kafleet", "getattr"}
 
 
 def test_attributes_that_nobody_knows_raise_the_usual_error() -> None:
-    for _, owner in ATTRIBUTES:
+    for _, owner in OWNERS.values():
         with pytest.raises(AttributeError, match=r"object has no attribute 'misspelt'"):
             _ = owner.misspelt
         assert not hasattr(owner, "misspelt")
@@ -182,8 +269,8 @@ def test_hints_of_the_api_name_calls_of_the_sdk() -> None:
         calls = re.findall(r"`(app\.[\w.]+\([^`]*\))`", shown)
         assert calls, shown
         assert not re.search("[A-Z]{3,} /|/v1/", re.sub(r"`app\.client\.request\(.*?\)`", "", shown)), shown
-        for call in calls:
-            assert is_later(call) or hasattr(app, call[4:].partition("(")[0].partition(".")[0]), call
+        for text in calls:
+            assert is_later(text) or hasattr(app, text[4:].partition("(")[0].partition(".")[0]), text
     assert in_python("GET /v1/types shows the schema of `a`") == "`app.types()` shows the schema of `a`"
     assert in_python("see GET /v1/tasks?q=a") == "see `app.tasks.search(…)`"
     assert in_python("a text of a user: GET /orders failed") == "a text of a user: GET /orders failed"

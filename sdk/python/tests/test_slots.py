@@ -60,6 +60,37 @@ def test_synchronous_handler_does_not_hold_up_asynchronous_ones(threads: str, tm
             assert {answer["output"] for answer in answers} == {"MainThread"}
 
 
+def test_handler_that_makes_a_bundle_synchronous_is_named(tmp_path: Path) -> None:
+    code = """
+from kafleet import App
+
+app = App()
+mixed, calm = app.bundle("mixed"), app.bundle("calm")
+
+@mixed.task
+async def waits(): ...
+
+@mixed.task
+def computes(): ...
+
+@calm.task
+async def rests(): ...
+
+@app.task
+def alone(): ...
+"""
+    (tmp_path / "tasks.py").write_text(code)
+    with Worker("tasks.py", cwd=tmp_path) as worker:
+        worker.welcome()
+        worker.end()
+        assert worker.exit_code() == 0
+        (line,) = worker.output().splitlines()
+    assert (
+        line.startswith("warning: `computes` (")
+        and "tasks.py:10) of the bundle `mixed` is synchronous: its 1 `async def`" in line
+    )
+
+
 def test_members_of_a_bundle_run_as_what_they_are() -> None:
     with Worker(APP) as worker:
         worker.welcome(types=["bundle"])
@@ -88,7 +119,7 @@ def test_lifespan_on_the_loop_is_left_after_the_last_synchronous_handler(threads
         assert worker.answer()["ok"]["output"][1] == "open"
         assert worker.receive() is None
         assert worker.exit_code() == 0
-        assert worker.output() == "left\n"
+        assert worker.output().splitlines()[-1] == "left"  # Behind the warning about the bundle.
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])

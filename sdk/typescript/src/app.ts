@@ -7,7 +7,7 @@ import type { Context } from "./context.ts";
 import { Bundle, checkFunction, Declarations, type TaskOptions } from "./declare.ts";
 import type { FleetChange, Part } from "./documents.ts";
 import { DeclarationError } from "./errors.ts";
-import { APP_METHODS, refuseMethods } from "./foreign.ts";
+import { APP_METHODS, APP_PROPERTIES, refuseMembers } from "./foreign.ts";
 import { type Handle, refuseInAttempt } from "./handle.ts";
 import { refuseUnknown } from "./names.ts";
 import { Bulk, DeadLetters, External, Schedules, Tasks } from "./operations.ts";
@@ -187,7 +187,7 @@ export class App<S = undefined> extends Declarations<S, TaskOptions, Task<never,
     throw new Error("unreachable");
   }
 }
-refuseMethods(App.prototype, "an app", APP_METHODS);
+refuseMembers(App.prototype, "an app", APP_METHODS, APP_PROPERTIES);
 
 /** App with any state. */
 export type AnyApp = App<any>;

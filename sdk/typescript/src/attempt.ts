@@ -4,7 +4,7 @@ import { type AttemptMessage, type Channel, Context, running } from "./context.t
 import { wrapped } from "./hooks.ts";
 import { decode, encode, exceeds, TooLarge, unsuitable } from "./json.ts";
 import { decidesUnnamed, type ErrorClass, kindOfClass } from "./options.ts";
-import { CONTEXT_METHODS, refuseMethods } from "./foreign.ts";
+import { CONTEXT_METHODS, CONTEXT_PROPERTIES, refuseMembers } from "./foreign.ts";
 import { Cancelled, durationText, Outcome, Retry, SoftTimeout } from "./outcomes.ts";
 import { Mismatch, validated } from "./schema.ts";
 import { attempted, isError, isInstance, kindOf, messageOf, nameOf, prototypesOf, stackOf, textOf, thrownText } from "./shown.ts";
@@ -24,7 +24,7 @@ const LATE_MS = 100;
 const WAITS =
   "the handler waits, so that there is no stack; hint: pass `cx.signal` to what it waits for, and this line names the place";
 
-refuseMethods(Context.prototype, "a context", CONTEXT_METHODS);
+refuseMembers(Context.prototype, "a context", CONTEXT_METHODS, CONTEXT_PROPERTIES);
 
 /** One attempt at a task. */
 export class Attempt {
@@ -34,6 +34,8 @@ export class Attempt {
   readonly #channel: Channel;
   /** Params of a continuation with results. */
   readonly #joined: JoinedParams | undefined;
+  /** Time at which the attempt is over its timeout. */
+  readonly #deadline: number;
   #softTimeout: SoftTimeout | undefined;
   /** Time of the cancel because of a limit, and where the attempt was, until that is in the log. */
   #overdue: { at: number; lines: string[] } | undefined;
@@ -42,6 +44,7 @@ export class Attempt {
     this.#task = task;
     this.#message = message;
     this.#channel = channel;
+    this.#deadline = performance.now() + message.left_ms;
     const { joins, member } = task.definition.upstream;
     const joined = joins === "never" ? undefined : joinedParams(message.params);
     const isJoined = joined && member === undefined;
@@ -64,7 +67,9 @@ export class Attempt {
     const { cx } = this;
     const detail = this.#reason(reason);
     if ((reason === "timeout" || reason === "stalled") && !this.#overdue) {
-      this.#overdue = { at: performance.now(), lines: [`${detail}: ${cx.signalled ?? WAITS}`] };
+      // A blocked event loop reads the cancel late.
+      const at = reason === "timeout" ? Math.min(this.#deadline, performance.now()) : performance.now();
+      this.#overdue = { at, lines: [`${detail}: ${cx.signalled ?? WAITS}`] };
       // An attempt that does not end is killed; the answer of any other has the lines.
       setTimeout(() => !cx.ended && cx.log(this.#overdue!.lines.splice(0), { silent: true }), LATE_MS).unref();
     }
@@ -74,7 +79,7 @@ export class Attempt {
 
   /** Logs the stack of an attempt that blocks the event loop beyond its timeout. */
   blocked(frames: string[]): void {
-    this.#overdue = { at: performance.now(), lines: [] };
+    this.#overdue = { at: this.#deadline, lines: [] };
     this.cx.log([`${this.#reason("timeout")}: the event loop is blocked here`, ...frames], { silent: true });
   }
 

@@ -1,5 +1,6 @@
 /** Calls of tasks, and what is made of them: chains, groups and chords. */
 
+import type { Verdict } from "./documents.ts";
 import { Invalid } from "./errors.ts";
 import { GroupHandle, Handle } from "./handle.ts";
 import { identified } from "./ids.ts";
@@ -76,8 +77,8 @@ export class Call<R = unknown, F = unknown, T = never> {
   }
 
   /** Returns the handle of the created task. */
-  handle(id: string, position?: string): Handle<R, F> {
-    return new Handle<R, F>(this.target, id, position, this.steps());
+  handle(id: string, position?: string, verdict?: Verdict): Handle<R, F> {
+    return new Handle<R, F>(this.target, id, position, this.steps(), verdict);
   }
 
   /** Returns the steps that follow. */

@@ -21,13 +21,15 @@ function oneOf(...names: string[]): Check {
   return (value) => (names.includes(value as string) ? undefined : allowed);
 }
 
+const FORMS = "write `1500ms`, `30s`, `10m`, `2h` or `7d`, or a number of milliseconds";
+
 function duration(value: unknown): string | undefined {
   try {
     if (milliseconds(value as number) >= 0) return undefined;
   } catch {
     // Not even the form of a duration.
   }
-  return "hint: write `1500ms`, `30s`, `10m`, `2h` or `7d`, or a number of milliseconds";
+  return `hint: ${FORMS}`;
 }
 
 function texts(value: unknown): string | undefined {
@@ -47,6 +49,26 @@ const text: Check = (value) => (isText(value) ? undefined : "a text is allowed")
 const flag: Check = (value) => (typeof value === "boolean" ? undefined : "`true` and `false` are allowed");
 const list: Check = (value) => (Array.isArray(value) ? undefined : "hint: write a list: `[…]`");
 const object: Check = (value) => (isObject(value) ? undefined : "an object is allowed");
+
+/** Returns the check of an object with durations, or of a text if that is allowed too. */
+function withDurations(names: string[], isTextAllowed = false): Check {
+  return (value) => {
+    if (isTextAllowed && isText(value)) return undefined;
+    if (!isObject(value)) return isTextAllowed ? "a text or an object is allowed" : "an object is allowed";
+    const given = value as Record<string, unknown>;
+    const wrong = names.find((name) => given[name] !== undefined && duration(given[name]) !== undefined);
+    return wrong === undefined ? undefined : `hint: its \`${wrong}\`, \`${textOf(given[wrong])}\`, is no duration: ${FORMS}`;
+  };
+}
+
+/** An interval counts whole seconds. */
+function interval(value: unknown): string | undefined {
+  const problem = duration(value);
+  if (problem) return problem;
+  const ms = milliseconds(value as number);
+  return ms > 0 && ms % 1000 === 0 ? undefined : "whole seconds from 1 are allowed";
+}
+
 const headers: Check = (value) =>
   isObject(value) && Object.values(value as object).every(isText) ? undefined : "an object with texts is allowed";
 
@@ -57,13 +79,16 @@ const groups: [Check, string][] = [
   [whole(0), "maxFailed"],
   [whole(1, 1024), "partitions"],
   [duration, "minBackoff maxBackoff backoffReset maxWait timeout totalTimeout stallTimeout softTimeout failurePeriod"],
-  [duration, "delay expires jitter catchUp every"],
+  [duration, "delay expires jitter catchUp"],
+  [interval, "every"],
   [time, "at startAt endAt"],
   [texts, "tags tripOn mask index aliases"],
-  [text, "key name id creator link replyTo parent doc zone"],
+  [text, "key name id creator link replyTo parent doc zone timezone cron"],
   [flag, "failFast withResults publishResults"],
   [list, "then actions checks"],
-  [object, "options rate"],
+  [object, "options"],
+  [withDurations(["per"]), "rate"],
+  [withDurations(["for", "window", "max"], true), "unique"],
   [headers, "headers"],
   [oneOf("none", "key", "partition"), "order"],
   [oneOf("retry", "fail", "skip"), "onError"],

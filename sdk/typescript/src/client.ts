@@ -8,6 +8,7 @@ import { accepted, type Answer } from "./answers.ts";
 import { batches } from "./batches.ts";
 import type { Call } from "./canvas.ts";
 import { running } from "./context.ts";
+import type { Verdict } from "./documents.ts";
 import { ApiError, apiError, type Problem } from "./errors.ts";
 import type { Handle } from "./handle.ts";
 import { identified } from "./ids.ts";
@@ -55,8 +56,8 @@ export class Client {
     const created = this.createDocument(call.document("submit")).catch((error: unknown) => {
       throw call.explained(error);
     });
-    const { id, position } = await created;
-    return call.handle(id, position);
+    const { id, position, verdict } = await created;
+    return call.handle(id, position, verdict ?? undefined);
   }
 
   /** Creates one task from its document, to which it adds an id. */
@@ -269,6 +270,7 @@ const ATOMIC = "/v1/batches?atomic=true";
 interface Created {
   id: string;
   position?: string;
+  verdict?: Verdict | null;
 }
 
 /** Parameters of a request; those that are `undefined` are left out. */

@@ -18,7 +18,7 @@ import {
 } from "./options.ts";
 import { Dead, type Duration, durationText, milliseconds, Wait } from "./outcomes.ts";
 import type { InputOf, OutputOf, Schema, Wire } from "./schema.ts";
-import { classOf } from "./shown.ts";
+import { classOf, declaredAt } from "./shown.ts";
 import type { Context } from "./context.ts";
 import { checkName, type Definition, type Handler, type Run, Target, Task } from "./task.ts";
 import { type Joined, splitUpstream, type UpstreamOptions } from "./upstream.ts";
@@ -208,6 +208,7 @@ export class Bundle<S = unknown> extends Declarations<S, BundledOptions, Task<ne
   readonly app: AnyApp;
   readonly name: string;
   readonly #policy: SplitPolicy;
+  readonly #source = declaredAt();
 
   constructor(app: AnyApp, name: string, policy: Policy) {
     super();
@@ -246,7 +247,8 @@ export class Bundle<S = unknown> extends Declarations<S, BundledOptions, Task<ne
     };
     const lines = tasks.map(({ name, definition: { doc } }) => (doc ? `${name}: ${doc.split("\n")[0]}` : name));
     const doc = lines.join("\n").slice(0, MAX_DOC_CHARS);
-    return { name: this.name, params, doc, policy: declaredPolicy(this.#withoutContested(tasks)) };
+    const policy = declaredPolicy(this.#withoutContested(tasks));
+    return { name: this.name, params, doc, policy, source: this.#source };
   }
 
   /** Returns the policy without the classes about which a task decides otherwise: the worker decides for the whole type. */

@@ -46,6 +46,9 @@ export interface Tree {
   execution_ms: number | null;
 }
 
+/** Verdict about the submission of a unique task. */
+export type Verdict = "started" | "kept" | "joined";
+
 /** Status document of a task. Times are RFC 3339. */
 export interface Status {
   id: string;
@@ -74,6 +77,8 @@ export interface Status {
   then: Part[];
   actions: Part[];
   checks: Part[];
+  /** Uniqueness of the task: its key, or an object with its rule. */
+  unique: Part | null;
   deliveries: Part | null;
   created_at: string | null;
   seen_at: string | null;
@@ -89,6 +94,8 @@ export interface Status {
   tree: Tree;
   worker: string | null;
   record: string | null;
+  /** Verdict about the submission of a unique task, in the answer to it. */
+  verdict: string | null;
   /** Position of the last event that the document includes. */
   position: string;
   duplicates: number;

@@ -3,8 +3,9 @@
 import type { Step } from "./canvas.ts";
 import { type Client, isWithoutEffect, type Query, withQuery } from "./client.ts";
 import { running } from "./context.ts";
-import type { History, LogDocument, Status, TreeNode, Why } from "./documents.ts";
+import type { History, LogDocument, Status, TreeNode, Verdict, Why } from "./documents.ts";
 import { ApiError, TaskFailed, TimedOut } from "./errors.ts";
+import { HANDLE_METHODS, HANDLE_PROPERTIES, refuseMembers } from "./foreign.ts";
 import { continuationId, pathOf } from "./ids.ts";
 import { encode } from "./json.ts";
 import { refuseUnknown } from "./names.ts";
@@ -47,12 +48,15 @@ export class Handle<R = unknown, F = unknown> {
   readonly id: string;
   /** Position of its newest known event; reads through this handle include that event. */
   position: string | undefined;
+  /** Verdict about the submission of a unique task; undefined for any other. `id` is that of the task that stands for it. */
+  readonly verdict: Verdict | undefined;
   readonly #task: Target<never, R>;
   readonly #steps: readonly Step[];
 
   /** `steps`: the continuations that lead to the final result. */
-  constructor(task: Target<never, R>, id: string, position?: string, steps: readonly Step[] = []) {
+  constructor(task: Target<never, R>, id: string, position?: string, steps: readonly Step[] = [], verdict?: Verdict) {
     this.id = id;
+    this.verdict = verdict;
     this.position = position;
     this.#task = task;
     this.#steps = steps;
@@ -261,6 +265,7 @@ export class Handle<R = unknown, F = unknown> {
     return `${this}`;
   }
 }
+refuseMembers(Handle.prototype, "a handle", HANDLE_METHODS, HANDLE_PROPERTIES);
 
 /** Handle of the task that stands for a group. Its result is the list of the results of the group. */
 export class GroupHandle<R, F = unknown> extends Handle<R[], F> {

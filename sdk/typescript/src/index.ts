@@ -23,6 +23,7 @@ export { Handle, type Report, type ReportedState, type WaitOptions } from "./han
 export * from "./operations.ts";
 export type { CallOptions, ChildOptions, ExternalOptions, GroupOptions, PatchOptions, Policy } from "./options.ts";
 export type { SubmitOptions, ThenOptions } from "./options.ts";
+export { type Dialect, outboxStatement, type OutboxStatement, type Transaction } from "./outbox.ts";
 export {
   Cancelled,
   Dead,

@@ -1,6 +1,6 @@
 /** Names of options: those that nothing understands are refused, with the form that works or the nearest one that exists. */
 
-import { formOfOption } from "./foreign.ts";
+import { formOfOption, type Place } from "./foreign.ts";
 
 /** Changes of letters after which a name still counts as a misspelling of another one. */
 const MAX_CHANGES = 3;
@@ -17,8 +17,8 @@ export function refuseUnknown(
 }
 
 /** Returns a hint with the form that works, the name that was probably meant, or all of a few. */
-export function hintFor(unknown: string, allowed: readonly string[]): string {
-  const form = formOfOption(unknown);
+export function hintFor(unknown: string, allowed: readonly string[], place?: Place): string {
+  const form = formOfOption(unknown, place);
   if (form) return `; hint: ${form}`;
   const distances = allowed.map((name) => distance(unknown.slice(0, 64).toLowerCase(), name.toLowerCase()));
   const nearest = Math.min(...distances);

@@ -6,7 +6,7 @@ import { formOfOption } from "./foreign.ts";
 import { hintFor } from "./names.ts";
 import { classOf, kindOf, textOf } from "./shown.ts";
 import type { Call } from "./canvas.ts";
-import type { Duration } from "./outcomes.ts";
+import { type Duration, milliseconds } from "./outcomes.ts";
 import { type ErrorClass, type Limits, type Policy, POLICY_KEYS } from "./settings.ts";
 
 /**
@@ -56,6 +56,17 @@ export interface ChildOptions extends CommonOptions {
 /** Options of a task that is submitted. */
 export interface SubmitOptions extends ChildOptions {
   parent?: string;
+  /** Key of which at most one task of the type is open at a time, or an object with what differs from the type's setting. */
+  unique?: string | Unique;
+}
+
+/** Uniqueness of a task. */
+export interface Unique {
+  key?: string;
+  mode?: "skip" | "latest" | "debounce" | "throttle";
+  for?: Duration;
+  window?: Duration;
+  max?: Duration;
 }
 
 /** Options of a task that an external system runs. */
@@ -97,7 +108,7 @@ const COMMON = `key name tags headers ${LIMITS} onFailure failFast maxFailed the
 const GROUP = "id parent name tags creator link options headers onFailure failFast maxFailed then actions checks";
 const CHILD = `${COMMON} id creator link totalTimeout replyTo options delay at expires`;
 const ALLOWED: Record<Scope, Set<string>> = {
-  submit: new Set(`${CHILD} parent`.split(" ")),
+  submit: new Set(`${CHILD} parent unique`.split(" ")),
   spawn: new Set(CHILD.split(" ")),
   then: new Set(`${COMMON} on withResults`.split(" ")),
   scheduled: new Set(`${COMMON} creator link options expires`.split(" ")),
@@ -125,7 +136,7 @@ export function taskFields(type: string, options: object, scope: Scope): Record<
   const fields: Record<string, unknown> = {};
   for (const [key, value] of Object.entries(options) as [string, unknown][]) {
     if (!ALLOWED[scope].has(key)) {
-      const hint = elsewhere(key, type, scope) ?? hintFor(key, [...ALLOWED[scope]]);
+      const hint = elsewhere(key, type, scope) ?? hintFor(key, [...ALLOWED[scope]], "call");
       throw new TypeError(`\`${key}\` is not an option of ${PLACES[scope]} (\`${type}\`)${hint}`);
     }
     // The client refuses ids with the error of the API. In a change, null clears a field.
@@ -140,7 +151,8 @@ export function taskFields(type: string, options: object, scope: Scope): Record<
 function elsewhere(key: string, type: string, scope: Scope): string | undefined {
   if (scope === "external" && key === "state") return "; hint: report it: `handle.report(state)`";
   if (formOfOption(key) || !RUNNING.includes(scope)) return undefined;
-  if (POLICY_KEYS.has(key)) return `; hint: it belongs to the type: \`app.task("${type}", { ${key}: … }, handler)\``;
+  if (POLICY_KEYS.has(key) || TASK_OPTIONS.includes(key))
+    return `; hint: it belongs to the type: \`app.task("${type}", { ${key}: … }, handler)\``;
   if (ALLOWED.then.has(key)) return "; hint: it belongs to a continuation, as in `cx.then(task, params, options)`";
   return ALLOWED.submit.has(key) ? "; hint: it belongs to a submitted task" : undefined;
 }
@@ -148,12 +160,31 @@ function elsewhere(key: string, type: string, scope: Scope): string | undefined 
 /** Returns the hint for an option that a policy does not have. `declared`: other options in the same place, none in a bundle. */
 function hintForPolicy(name: string, key: string, declared: readonly string[]): string {
   if (!declared.length && TASK_OPTIONS.includes(key)) return `; hint: it belongs to a task of the bundle, in \`${name}.task(…)\``;
-  if (!ALLOWED.submit.has(key) || formOfOption(key)) return hintFor(key, [...POLICY_KEYS, ...declared]);
+  if (!ALLOWED.submit.has(key) || formOfOption(key)) return hintFor(key, [...POLICY_KEYS, ...declared], "type");
   return `; hint: it belongs to a call: \`task.submit(params, { ${key}: … })\``;
 }
 
 /** Options of a declaration besides its policy. */
 export const TASK_OPTIONS = "params output doc numbers softTimeout aliases joined results upstream".split(" ");
+
+/** Pairs of durations of which the first one is at most as long as the second one. */
+const ORDERED: readonly [shorter: keyof Policy, longer: keyof Policy][] = [
+  ["minBackoff", "maxBackoff"],
+  ["stallTimeout", "timeout"],
+  ["backoffReset", "timeout"],
+  ["timeout", "totalTimeout"],
+  ["maxWait", "totalTimeout"],
+];
+
+/** Throws a `DeclarationError` for durations of a policy that contradict each other. */
+function checkOrder(name: string, policy: Policy): void {
+  for (const [shorter, longer] of ORDERED) {
+    const [one, other] = [policy[shorter], policy[longer]] as (Duration | undefined)[];
+    if (one === undefined || other === undefined || milliseconds(one) <= milliseconds(other)) continue;
+    const hint = `hint: shorten it, or raise \`${longer}\``;
+    throw new DeclarationError(`\`${name}\`: \`${shorter}\` ${one} is longer than \`${longer}\` ${other}; ${hint}`);
+  }
+}
 
 /** Policy for the worker, and the classes of errors, which the app matches itself. */
 export interface SplitPolicy {
@@ -182,6 +213,7 @@ export function splitPolicy(name: string, policy: Policy, declared: readonly str
       split.fields[snakeCase(key)] = value;
     }
   }
+  checkOrder(name, policy);
   return split;
 }
 

@@ -53,6 +53,8 @@ const SETTINGS = ["zone", "overlap", "catchUp", "jitter", "startAt", "endAt"];
 const OPTIONS = [...SETTINGS, "id", "params"];
 const SPEC = [...SETTINGS, "cron", "every", "timezone", "task"];
 
+const CRON = /^(@(annually|daily|hourly|midnight|monthly|weekly|yearly)|\S+(\s+\S+){4,5})$/;
+
 const USE = 'hint: write `app.schedule("0 3 * * *", task, { zone: "Europe/Berlin" })`';
 
 /** Returns the schedule that the arguments of `app.schedule` describe. Throws a `DeclarationError`. */
@@ -74,6 +76,9 @@ export function scheduleOf(given: unknown[]): Schedule & { id: string } {
 }
 
 function checked(id: string | undefined, given: Record<string, unknown>): Schedule & { id: string } {
+  if (given["zone"] !== undefined && given["timezone"] !== undefined) {
+    throw new DeclarationError("a schedule has `zone` and `timezone`, which are the same; hint: remove one");
+  }
   const { zone, timezone = zone, cron, every, task, startAt, endAt, overlap, jitter, catchUp } = given;
   const document = documentOf(task);
   const type = String(document["type"]);
@@ -88,7 +93,7 @@ function checked(id: string | undefined, given: Record<string, unknown>): Schedu
     const hint = "hint: remove it";
     throw new DeclarationError(`${owner}: \`zone\` is for a cron expression, an interval is the same everywhere; ${hint}`);
   }
-  if (cron !== undefined && !/^(@\w+|\S+(\s+\S+){4,5})$/.test(`${cron}`.trim())) {
+  if (cron !== undefined && !CRON.test(`${cron}`.trim())) {
     const fields = "five fields, or six with seconds in front, or `@daily`";
     throw new DeclarationError(
       `${owner}: \`${textOf(cron)}\` is no cron expression: ${fields}; hint: \`0 3 * * *\` is 3:00 each day`,

@@ -15,8 +15,11 @@ import { VERSION } from "./version.ts";
 
 export const PROTOCOL = 1;
 
-/** Delay of log lines, in milliseconds: lines of this time are sent together. */
+/** Delay of log lines, in milliseconds, if many come in this time: then they are sent together. */
 const LOG_DELAY_MS = 20;
+
+/** Number of times in `LOG_DELAY_MS` that log lines are sent at once: what a process wrote before it died is not lost. */
+const MAX_PROMPT = 50;
 
 /** Interval of the messages that find out whether the worker still receives, after it has ended its stream. */
 const PROBE_MS = 1000;
@@ -51,13 +54,15 @@ export class Session implements Channel {
   readonly #watch: LoopWatch | undefined;
   readonly #isDev: boolean;
   #lastCall = 0;
+  #prompt = 0;
+  #promptSince = -Infinity;
 
   /** `onFinished` is called once the worker has ended the stream and all attempts are answered. */
   constructor(connection: Connection, app: AnyApp, welcome: Welcome, onFinished: () => void) {
     this.#connection = connection;
     this.limits = { ...LIMITS, ...welcome.limits };
     this.#app = app;
-    if (app.stacks ?? welcome.dev) this.#watch = new LoopWatch(this.#running, (attempt) => this.#sendNow(attempt));
+    if (app.stacks ?? welcome.dev) this.#watch = new LoopWatch(this.#running, ({ cx }) => this.#sendNow(cx));
     this.#isDev = welcome.dev ?? false;
     this.#slots = welcome.slots ?? app.slots;
     this.#onFinished = onFinished;
@@ -141,9 +146,18 @@ export class Session implements Channel {
   }
 
   buffered(cx: Context): void {
+    if (this.#unsent.size === 0 && this.#isPrompt()) return this.#sendNow(cx);
     if (cx.isFull && !this.isCrowded) return this.send(cx.flush());
     if (!this.#unsent.size) setTimeout(() => void this.#sendPending(), LOG_DELAY_MS);
     this.#unsent.add(cx);
+  }
+
+  /** Whether log lines may be sent at once: some in each while, and only if the socket takes them. */
+  #isPrompt(): boolean {
+    const now = performance.now();
+    if (now - this.#promptSince >= LOG_DELAY_MS) [this.#prompt, this.#promptSince] = [0, now];
+    this.#prompt += 1;
+    return this.#prompt <= MAX_PROMPT && !this.isCrowded;
   }
 
   /** Sends everything that is pending. For the end of the process. */
@@ -172,8 +186,8 @@ export class Session implements Channel {
     void attempt.run().then((lines) => this.#answer(attempt, lines));
   }
 
-  /** Sends the log lines of an attempt although the event loop is blocked. */
-  #sendNow({ cx }: Attempt): void {
+  /** Passes the log lines of an attempt to the socket before this call returns, also if the event loop is blocked afterwards. */
+  #sendNow(cx: Context): void {
     this.send(cx.flush());
     this.#connection.flush();
   }

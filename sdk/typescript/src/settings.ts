@@ -31,6 +31,8 @@ export interface Policy extends Limits {
   concurrency?: number;
   /** Concurrent attempts in all workers together. */
   maxConcurrency?: number;
+  /** Limit of concurrent attempts in the whole fleet that is learned from refusals: `{ min = 2, target = "400ms", on = ["rate_limited"] }`. */
+  adaptive?: Readonly<Record<string, unknown>>;
   /** Limit of starting attempts: `{ count = 100, per = "1s", burst = 10, by = "type" }`. */
   rate?: Readonly<Record<string, unknown>>;
   /** Order in which tasks run. */
@@ -71,6 +73,7 @@ export const POLICY_KEYS: ReadonlySet<string> = new Set([
   "stallTimeout",
   "concurrency",
   "maxConcurrency",
+  "adaptive",
   "rate",
   "order",
   "retryOn",

@@ -3,6 +3,7 @@
  * throw, names are no text, causes form circles. Nothing here throws, and every text is bounded.
  */
 
+import { relative } from "node:path";
 import { fileURLToPath } from "node:url";
 import { types } from "node:util";
 
@@ -144,6 +145,21 @@ export function stackOf(error: unknown): string | undefined {
   return clipped(stacks.join("\n"), MAX_STACK_CHARS);
 }
 
+/** Returns file and line of a line of a stack, such as `tasks.ts:12`, from the working directory on. */
+export function sourceOf(line: string): string | undefined {
+  const [, file, number] = /(file:\/\/\S+?|\/\S+?):(\d+):\d+\)?$/.exec(line) ?? [];
+  const path = file && attempted(() => relative(process.cwd(), file.startsWith("file:") ? fileURLToPath(file) : file));
+  return path && `${path}:${number}`;
+}
+
+/**
+ * Returns file and line of the program that declares something, in a process that a worker has started: only a worker shows
+ * it, and a stack costs time.
+ */
+export function declaredAt(): string | undefined {
+  return process.env["KAFLEET_APP"] === undefined ? undefined : sourceOf(callerOf(new Error()));
+}
+
 /** Returns the place of the program at which an error was made, such as `at file:///srv/shop/tasks.ts:4:20`. */
 export function callerOf(error: Error): string {
   return ownStack(error).split("\n").at(1)?.trim() ?? "at an unknown place";
@@ -165,5 +181,9 @@ function ownStack(error: Error): string {
   const stack: unknown = attempted(() => error.stack);
   if (typeof stack !== "string") return textOf(error);
   const lines = stack.slice(0, MAX_STACK_CHARS).split("\n");
-  return lines.filter((line) => !/^\s+at /.test(line) || !(line.includes(SDK_FOLDER) || line.includes("node:"))).join("\n");
+  const isFrame = (line: string | undefined) => line !== undefined && /^\s+at /.test(line);
+  const isOurs = (line: string | undefined) => isFrame(line) && (line!.includes(SDK_FOLDER) || line!.includes("node:"));
+  // A function of JavaScript, such as `Array.map`, belongs to the frame that calls it, which is the next one.
+  const isBuiltin = (line: string) => isFrame(line) && line.endsWith("(<anonymous>)");
+  return lines.filter((line, at) => !isOurs(line) && !(isBuiltin(line) && isOurs(lines[at + 1]))).join("\n");
 }

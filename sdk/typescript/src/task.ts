@@ -1,19 +1,17 @@
 /** Declared task types, and types of other programs. */
 
-import { relative } from "node:path";
-import { fileURLToPath } from "node:url";
-
 import type { AnyApp } from "./app.ts";
 import { Call, Group } from "./canvas.ts";
 import { type ApiError, DeclarationError } from "./errors.ts";
-import { refuseMethods, TASK_METHODS } from "./foreign.ts";
+import { refuseMembers, TASK_METHODS, TASK_PROPERTIES } from "./foreign.ts";
 import { Handle, refuseInAttempt } from "./handle.ts";
 import { type CallOptions, declaredPolicy, type ErrorClass, type Numbers } from "./options.ts";
 import type { Scope, SplitPolicy, SubmitOptions } from "./options.ts";
 import { decode, encode, unsuitable } from "./json.ts";
 import { withoutJsonSchema } from "./json_types.ts";
+import { insert, type Transaction } from "./outbox.ts";
 import { jsonSchema, Mismatch, mismatchOf, type Schema, signature, UNDECIDED, validated } from "./schema.ts";
-import { attempted, callerOf, messageOf, textOf } from "./shown.ts";
+import { attempted, declaredAt, messageOf, textOf } from "./shown.ts";
 import { type Forms, formsOf, isFormOf, type Upstream } from "./upstream.ts";
 
 /** Arguments of a call: the params may be omitted if they may be `undefined`. */
@@ -121,6 +119,14 @@ export abstract class Target<P, R, C = P, T = never> {
     return this.app.client.create(new Call(this, params, options));
   }
 
+  /**
+   * Creates a task if and when a transaction commits, and returns its handle. `tx`: a client of node-postgres in a transaction, or
+   * anything with its `query`. It inserts a row into the outbox, which the role `kafleet outbox` publishes.
+   */
+  async submitIn(tx: Transaction, ...[params, options]: Arguments<P, SubmitOptions>): Promise<Handle<R>> {
+    return this.handle(await insert(tx, new Call<R>(this, params, options), "postgres"));
+  }
+
   /** Creates a task and waits for its result. Rejects with an `ApiError`, a `TaskFailed`, or `TimedOut`. */
   async run(...[params, options]: Arguments<P, SubmitOptions>): Promise<R> {
     refuseInAttempt();
@@ -141,7 +147,7 @@ export abstract class Target<P, R, C = P, T = never> {
     return `${this}`;
   }
 }
-refuseMethods(Target.prototype, "a task type", TASK_METHODS);
+refuseMembers(Target.prototype, "a task type", TASK_METHODS, TASK_PROPERTIES);
 
 /** Task type that another program runs: any params, any result. */
 export class Remote extends Target<unknown, unknown, unknown, unknown> {
@@ -184,8 +190,7 @@ export class Task<P, R, F = Handler, C = P, T = never> extends Target<P, R, C, T
     this.fn = fn;
     this.definition = definition;
     this.joined = definition.upstream.joins === "always";
-    // Only a worker shows it.
-    this.source = process.env["KAFLEET_APP"] === undefined ? undefined : sourceOf(callerOf(new Error()));
+    this.source = declaredAt();
   }
 
   override takes(params: unknown, scope: Scope): boolean {
@@ -258,7 +263,8 @@ export class Task<P, R, F = Handler, C = P, T = never> extends Target<P, R, C, T
       return jsonSchema(this.definition[part]);
     } catch (error) {
       const problem = withoutJsonSchema(this.definition[part], messageOf(error));
-      throw new DeclarationError(`the schema of the ${part} of \`${this.name}\` has no JSON Schema: ${problem}`);
+      const place = this.source ? `${this.source}: ` : "";
+      throw new DeclarationError(`${place}the schema of the ${part} of \`${this.name}\` has no JSON Schema: ${problem}`);
     }
   }
 
@@ -274,13 +280,6 @@ export class Task<P, R, F = Handler, C = P, T = never> extends Target<P, R, C, T
     const result = output && this.#jsonSchema("output");
     return `<Task ${this.name}(${params ? signature(this.#jsonSchema("params")) : ""})${result ? ` -> ${signature(result)}` : ""}>`;
   }
-}
-
-/** Returns file and line of a line of a stack, such as `tasks.ts:12`, from the working directory on. */
-function sourceOf(line: string): string | undefined {
-  const [, file, number] = /(file:\/\/\S+?|\/\S+?):(\d+):\d+\)?$/.exec(line) ?? [];
-  const path = file && attempted(() => relative(process.cwd(), file.startsWith("file:") ? fileURLToPath(file) : file));
-  return path && `${path}:${number}`;
 }
 
 /** Throws a `DeclarationError` for an invalid name of a type, or of a task in a bundle. */

@@ -36,6 +36,13 @@ describe("timeout", () => {
     assert.equal(await worker.exited(0), "");
   });
 
+  test("of an attempt that blocked the event loop counts from the timeout, not from when the block was found", async (t) => {
+    const worker = await Worker.ready(t, APP, { welcome: { dev: true } });
+    const { lines } = await worker.run("computes", { ms: 2500 }, { left_ms: 100 });
+    const [, seconds] = /^stopped ([\d.]+) s later$/.exec(lines.at(-1)!) ?? [];
+    assert.ok(Number(seconds) >= 2.3, lines.join("\n"));
+  });
+
   test("of an attempt that computes within its timeout is not looked for", async (t) => {
     const worker = await Worker.ready(t, APP, { welcome: { dev: true } });
     assert.deepEqual((await worker.run("computes", { ms: 2500 })).lines, []);

@@ -2,13 +2,25 @@
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
+import { readFileSync } from "node:fs";
 import { describe, test } from "node:test";
 
 import { App, chain, Invalid } from "kafleet";
 import { recorded, trial } from "kafleet/testing";
 import { z } from "zod";
 
-import { APP_METHODS, CONTEXT_METHODS, formOfClass, formOfOption, TASK_METHODS } from "../src/foreign.ts";
+import {
+  APP_METHODS,
+  APP_PROPERTIES,
+  CONTEXT_METHODS,
+  CONTEXT_PROPERTIES,
+  formOfClass,
+  formOfOption,
+  HANDLE_METHODS,
+  HANDLE_PROPERTIES,
+  TASK_METHODS,
+  TASK_PROPERTIES,
+} from "../src/foreign.ts";
 import { hintOfSdk } from "../src/hints.ts";
 import { POLICY_KEYS } from "../src/settings.ts";
 import { ROOT } from "./driver.ts";
@@ -143,6 +155,27 @@ const MESSAGES: Record<string, [() => unknown, string]> = {
     () => (greet as any).delay("Ada"),
     "`delay` is not a method of a task type; hint: write `task.submit(params, options)`",
   ],
+  "option of BullMQ for a task, in a declaration": [
+    () => declare({ eta: new Date() }),
+    "`a`: `eta` is not a key of a policy; hint: it belongs to a call: write `at: new Date(…)`",
+  ],
+  "option of BullMQ for a worker, in a call": [
+    () => submit({ limiter: { max: 10 } }),
+    '`limiter` is not an option of a submitted task (`greet`); hint: it belongs to the type: write `rate: { count: 10, per: "1s" }`',
+  ],
+  "option of a declaration in a call": [
+    () => submit({ softTimeout: "5s" }),
+    "`softTimeout` is not an option of a submitted task (`greet`); hint: it belongs to the type: " +
+      '`app.task("greet", { softTimeout: … }, handler)`',
+  ],
+  "method of BullMQ for a job": [
+    () => (greet.handle("a") as any).waitUntilFinished(),
+    '`waitUntilFinished` is not a method of a handle; hint: write `await handle.result({ timeout: "30s" })`',
+  ],
+  "property of a job": [
+    () => inHandler((cx) => cx.attemptsMade),
+    "`attemptsMade` is not a property of a context; hint: write `cx.number`, the number of the attempt from 1",
+  ],
   "method of a job": [
     () => inHandler((cx) => cx.updateProgress(5)),
     "`updateProgress` is not a method of a context; hint: write `cx.progress(value)`",
@@ -170,7 +203,7 @@ const MESSAGES: Record<string, [() => unknown, string]> = {
   ],
   "schedule with a time zone of BullMQ": [
     () => app.schedule("0 3 * * *", nightly, { tz: "Europe/Berlin" } as object),
-    '`tz` is not an option of `app.schedule`; hint: write `zone: "Europe/Berlin"`',
+    '`tz` is not an option of `app.schedule`; hint: write `zone: "Europe/Berlin"` in `app.schedule("0 3 * * *", task, { … })`',
   ],
   "schedule without a task": [
     () => app.schedule("0 3 * * *", undefined as never),
@@ -185,6 +218,52 @@ const MESSAGES: Record<string, [() => unknown, string]> = {
     "the schedule `twice` is declared twice; hint: give one of them another `id`",
   ],
 };
+
+const DURATIONS = ["soon", "5", "-5s", "1.5h", "", "10 minutes", -1, NaN, {}, true];
+const OF_TYPES = "minBackoff maxBackoff backoffReset maxWait timeout totalTimeout stallTimeout softTimeout failurePeriod".split(
+  " ",
+);
+const OF_TASKS = "minBackoff maxBackoff backoffReset maxWait timeout totalTimeout stallTimeout delay expires".split(" ");
+const CRON = { cron: "0 3 * * *" };
+const WRONG_SCHEDULES: [object, RegExp][] = [
+  [{ cron: "bad cron" }, /`bad cron` is no cron expression/],
+  [{ cron: "@dayly" }, /`@dayly` is no cron expression/],
+  [{ cron: 5 }, /`cron` is `5`: a text is allowed/],
+  [{ every: "1500ms" }, /`every` is `1500ms`: whole seconds from 1 are allowed/],
+  [{ every: "soon" }, /`every` is `soon`; hint: write/],
+  [{ ...CRON, zone: 1 }, /is `1`: a text is allowed/],
+  [{ ...CRON, zone: "UTC", timezone: "UTC" }, /`zone` and `timezone`/],
+  [{ every: "1h", zone: "UTC" }, /`zone` is for a cron expression/],
+  [{ ...CRON, overlap: "never" }, /`overlap` is `never`/],
+  [{ ...CRON, catchUp: "1 week" }, /`catchUp` is `1 week`; hint/],
+  [{ ...CRON, jitter: -1 }, /`jitter` is `-1`; hint/],
+  [{ ...CRON, startAt: "tomorrow" }, /`startAt` is `tomorrow`; hint/],
+  [{ ...CRON, endAt: "2026-12-24T18:00" }, /`endAt` is `2026-12-24T18:00`; hint/],
+  [{ ...CRON, crn: "@daily" }, /`crn` is not an option of a schedule; hint: did you mean `cron`/],
+  [{}, /needs `cron` or `every`/],
+];
+
+describe("values", () => {
+  test("of durations are checked in each option", async () => {
+    assert.deepEqual(
+      OF_TYPES.filter((key) => key !== "softTimeout" && !POLICY_KEYS.has(key)),
+      [],
+    );
+    for (const value of DURATIONS) {
+      for (const key of OF_TYPES) assert.throws(() => declare({ [key]: value }), new RegExp(`\`${key}\` is `));
+      for (const key of OF_TASKS) await assert.rejects(submit({ [key]: value }), new RegExp(`\`${key}\` is `));
+      assert.throws(() => declare({ rate: { count: 1, per: value } }), /its `per`/);
+      await assert.rejects(submit({ unique: { key: "a", for: value } }), /its `for`/);
+    }
+  });
+
+  test("of schedules are checked in each place", async () => {
+    for (const [spec, problem] of WRONG_SCHEDULES) {
+      assert.throws(() => app.schedule("any", { ...spec, task: nightly } as never), problem);
+      await assert.rejects(app.schedules.upsert("any", { ...spec, task: nightly } as never), problem);
+    }
+  });
+});
 
 for (const [mistake, [make, message]] of Object.entries(MESSAGES)) {
   test(`mistake is explained: ${mistake}`, async () => {
@@ -269,18 +348,82 @@ test("hints of the API name no requests", () => {
 describe("names of BullMQ and Celery", () => {
   const ours = new Set([
     ...POLICY_KEYS,
-    ..."after count per softTimeout aliases slots api include delay at id parent then on onFailure zone tags name cx".split(" "),
+    ..."after count per softTimeout aliases slots api include delay at id parent then on onFailure zone tags name cx cron task".split(
+      " ",
+    ),
   ]);
-  const names = [...TASK_METHODS, ...APP_METHODS, ...CONTEXT_METHODS];
+  const ofTask = [...TASK_METHODS, ...TASK_PROPERTIES];
+  const ofApp = [...APP_METHODS, ...APP_PROPERTIES];
+  const ofContext = [...CONTEXT_METHODS, ...CONTEXT_PROPERTIES];
+  const ofHandle = [...HANDLE_METHODS, ...HANDLE_PROPERTIES];
+  const names = [...ofTask, ...ofApp, ...ofContext, ...ofHandle];
+  const known = JSON.parse(readFileSync(`${ROOT}/sdk/foreign_names.json`, "utf8")) as Record<string, string[]>;
+  const plain = (name: string) => name.replaceAll("_", "").toLowerCase();
+  const message = (run: () => unknown) => {
+    try {
+      run();
+    } catch (error) {
+      return (error as Error).message;
+    }
+    return undefined;
+  };
+
+  test("have a form in each place that takes options", () => {
+    const bundle = new App().bundle("b") as any;
+    const places: Record<string, (options: object) => unknown> = {
+      declaration: declare,
+      bundle: (options) => new App().bundle("b", options),
+      "task of a bundle": (options) => bundle.task("c", options, () => 1),
+      call: (options) => greet.call({ name: "Ada" }, options).document("submit", false),
+      child: (options) => greet.call({ name: "Ada" }, options).document("spawn", false),
+      continuation: (options) => greet.call({ name: "Ada" }, options).document("then", false),
+    };
+    // Names that a place of kafleet has, too.
+    const own = new Set(["parent", "concurrency", "typing"]);
+    const lacking: string[] = [];
+    for (const name of known["keywords"]!.filter((name) => !own.has(name))) {
+      for (const [place, give] of Object.entries(places)) {
+        const refusal = message(() => give({ [name]: Symbol("any") }));
+        if (!refusal?.includes("; hint: ") || refusal.includes("did you mean")) lacking.push(`${name}, ${place}: ${refusal}`);
+      }
+    }
+    assert.deepEqual(lacking, []);
+  });
+
+  test("have a form as members of each class", async () => {
+    const members: [string, object, [string, string][]][] = [
+      ["task", greet, ofTask],
+      ["app", app, ofApp],
+      ["handle", greet.handle("a"), ofHandle],
+    ];
+    await trial(
+      app.task(unused(), (_: unknown, cx) => {
+        members.push(["context", cx, ofContext]);
+      }),
+    );
+    for (const [kind, owner, table] of members) {
+      const mapped = new Set(table.map(([name]) => plain(name)));
+      const own = new Set<string>();
+      for (let at = owner; at !== Object.prototype; at = Object.getPrototypeOf(at)) {
+        for (const name of Object.getOwnPropertyNames(at)) own.add(plain(name));
+      }
+      assert.deepEqual(
+        known[kind]!.filter((name) => !mapped.has(plain(name)) && !own.has(plain(name))),
+        [],
+        kind,
+      );
+    }
+  });
 
   test("are found in any spelling", () => {
-    for (const name of ["jobId", "job_id", "JobID"]) assert.equal(formOfOption(name), 'write `id: "cover-42"`');
+    for (const name of ["jobId", "job_id", "JobID"]) assert.equal(formOfOption(name, "call"), 'write `id: "cover-42"`');
     assert.equal(formOfOption("toString"), undefined);
     assert.ok(formOfClass("UnrecoverableError"));
   });
 
   test("are no names of this SDK", () => {
-    for (const key of ours) if (!["parent", "concurrency"].includes(key)) assert.equal(formOfOption(key) && key, undefined);
+    for (const key of ours)
+      if (!["parent", "concurrency", "cron"].includes(key)) assert.equal(formOfOption(key) && key, undefined);
     for (const name of TASK_METHODS.keys()) assert.throws(() => (greet as any)[name](), TypeError);
   });
 
@@ -302,15 +445,15 @@ describe("names of BullMQ and Celery", () => {
   });
 
   test("are refused where they are called", async () => {
-    for (const [methods, owner] of [[APP_METHODS, app] as const, [TASK_METHODS, greet] as const]) {
-      for (const [name, form] of methods) {
+    for (const [members, owner] of [[ofApp, app] as const, [ofTask, greet] as const, [ofHandle, greet.handle("a")] as const]) {
+      for (const [name, form] of members) {
         assert.throws(
           () => (owner as any)[name](),
           (error: Error) => error.message.endsWith(`; hint: ${form}`),
         );
       }
     }
-    for (const [name, form] of CONTEXT_METHODS) {
+    for (const [name, form] of ofContext) {
       const { failure } = await trial(app.task(unused(), (_: unknown, cx) => (cx as any)[name]()));
       assert.ok(failure!.message.endsWith(`; hint: ${form}`), failure!.message);
     }

@@ -121,3 +121,12 @@ for (const after of [NaN, Infinity, 1e300, "soon", "99999999999999999d", {}] as 
     assert.throws(() => new Retry("busy", { after }), /is not a duration; hint: write `1500ms`, `30s`/);
   });
 }
+
+test("a submitted task alone may be unique", () => {
+  const rule = { key: "customer-42", mode: "latest" } as const;
+  for (const unique of ["customer-42", rule]) {
+    assert.deepEqual(item.call(undefined, { unique }).document("submit")["unique"], unique);
+    assert.throws(() => item.call(undefined, { unique }).document("spawn"), /`unique` is not an option of a child/);
+  }
+  assert.throws(() => item.call(undefined, { unique: 7 as never }).document("submit"), /a text or an object is allowed/);
+});

@@ -35,6 +35,44 @@ const main = (options: string) => `import { App } from "kafleet";\nexport const 
 const module = (name: string) =>
   `import { app } from "../tasks.ts";\nexport const task = app.task("${name}", () => "${name}");\n`;
 
+describe("places of declarations", () => {
+  test("are those of the program, for types, types with aliases, and bundles", async (t) => {
+    const text =
+      `${main("")}app.task("plain", () => 1);\napp.task("named", { aliases: ["older"] }, () => 1);\n` +
+      'const small = app.bundle("small");\nsmall.task("one", () => 1);\n';
+    const ready = await readyOf(t, { "tasks.ts": text });
+    const places = ready["types"].map(({ name, source }: Fields) => [name, /([^/]+)$/.exec(source as string)?.[1]]);
+    assert.deepEqual(places, [
+      ["plain", "tasks.ts:3"],
+      ["named", "tasks.ts:4"],
+      ["older", "tasks.ts:4"],
+      ["small", "tasks.ts:5"],
+    ]);
+  });
+
+  for (const [problem, declaration, message] of [
+    [
+      "policy",
+      'app.task("x", { stallTimeout: "10s", timeout: "5s" }, () => 1);',
+      "`stallTimeout` 10s is longer than `timeout` 5s",
+    ],
+    ["key", 'app.task("x", { aliases: ["y"], timeOut: "5s" }, () => 1);', "did you mean `timeout`"],
+    ["schema", 'app.task("x", { params: z.object({ at: z.date() }) }, () => 1);', "the schema of the params of `x`"],
+    ["name", 'app.bundle("Small");', "is not a name of a type"],
+    ["schedule", 'app.schedule("bad cron", app.task("x", () => 1));', "is no cron expression"],
+    ["map", '["x", "x"].map((name) => app.task(name, () => 1));', "is declared twice"],
+  ] as const) {
+    test(`are in the refusal of a wrong ${problem}`, async (t) => {
+      const text = `import { z } from "zod";\n${main("")}void z;\n${declaration}\n`;
+      const worker = await Worker.start(t, program({ "tasks.ts": text }));
+      worker.sendWelcome();
+      const refusal = ((await worker.next("unable"))["message"] as string).split("\n").slice(0, 2).join("\n");
+      assert.ok(refusal.includes(message), refusal);
+      assert.match(refusal, /tasks\.ts:5/);
+    });
+  }
+});
+
 describe("included modules", () => {
   const files = {
     "tasks/mail.ts": module("mail"),

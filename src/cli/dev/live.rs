@@ -34,6 +34,8 @@ const SETTLED_AFTER: Duration = Duration::from_millis(200);
 const MAX_CHANGES: usize = 25;
 /// Time for running attempts to end before a reload or the end of `dev` interrupts them.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(1);
+/// Time for interrupted attempts to answer before the worker of `dev` ends without them.
+const ANSWER_DEADLINE: Duration = Duration::from_millis(500);
 /// Time for the processes of the old code to end before they are killed.
 const STOP_DEADLINE: Duration = Duration::from_secs(1);
 
@@ -166,13 +168,19 @@ impl Live {
         version.shutdown.begin_within(DRAIN_DEADLINE);
         let ended = tokio::select! {
             biased;
-            ended = roles.join_next() => ended,
-            () = abort.cancelled() => {
+            ended = timeout(DRAIN_DEADLINE + ANSWER_DEADLINE, roles.join_next()) => ended.ok(),
+            () = abort.cancelled() => None,
+        };
+        let ended = match ended {
+            Some(ended) => ended,
+            None => {
                 version.shutdown.abort();
                 roles.join_next().await
             }
         };
-        tokio::select! { biased; () = apps::stop(&version.apps) => {}, () = abort.cancelled() => {} }
+        // Processes that have not ended by then are killed.
+        let stopped = timeout(STOP_DEADLINE, apps::stop(&version.apps));
+        tokio::select! { biased; _ = stopped => {}, () = abort.cancelled() => {} }
         result(ended)
     }
 }

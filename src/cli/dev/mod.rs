@@ -25,6 +25,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::app_target::{TargetApp, TargetArgs};
+use super::apps::capacity_text;
 use super::client::Client;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
@@ -118,7 +119,7 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
     let api = ApiSetup { registry: version.registry.without_apps(), ..setup.api(broker, store, topology(&setup)) };
     setup.start_api(&mut running, api, listener);
     let _address_file = if args.once { None } else { write_address(address) };
-    eprint_line(banner(&url, &version.registry, token.is_some(), has_target));
+    eprint_line(banner(&url, &version, token.is_some(), has_target));
     running.spawn(async move { ("worker", live.run(version).await) });
     let client = Client::new(&url, token.as_deref())?;
     args.demo.then(|| eprint_line(demo::banner(&url)));
@@ -144,7 +145,7 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
 fn options(listen: Option<String>, is_once: bool, app: Option<TargetApp>) -> SetupOptions {
     // With --once only the sample task uses the API, so its port does not matter.
     let api_listen = listen.or_else(|| is_once.then(|| "127.0.0.1:0".to_owned()));
-    SetupOptions { api_listen, unused: &["kafka", "redis", "ops"], app, ..SetupOptions::default() }
+    SetupOptions { api_listen, unused: &["kafka", "redis", "outbox", "ops"], app, ..SetupOptions::default() }
 }
 
 /// Log filter. Failures of the demo's tasks are intended; those of others have lines of their own.
@@ -268,7 +269,14 @@ fn proposed(registry: &Registry, has_target: bool) -> (&str, String) {
     example.or_else(unknown).unwrap_or_else(|| ("echo", r#"{"hello":"world"}"#.to_owned()))
 }
 
-fn banner(url: &str, registry: &Registry, tokens: bool, has_target: bool) -> String {
+/// Addresses, types and an example of a fleet, with the numbers of attempts that its apps run at once.
+fn banner(url: &str, version: &Setup, tokens: bool, has_target: bool) -> String {
+    let addresses = addresses_and_types(url, &version.registry, tokens, has_target);
+    let capacity = capacity_text(&version.apps).into_iter().map(|line| format!("\n{line}"));
+    addresses + &capacity.collect::<String>()
+}
+
+fn addresses_and_types(url: &str, registry: &Registry, tokens: bool, has_target: bool) -> String {
     let types: Vec<&str> = registry.types().map(|(name, _)| &**name).collect();
     let token = if tokens { " -H 'authorization: Bearer TOKEN'" } else { "" };
     let (task_type, params) = proposed(registry, has_target);
@@ -295,11 +303,11 @@ mod tests {
     fn banner_has_a_command_to_paste() {
         let mut registry = Registry::default();
         register_samples(&mut registry);
-        let text = banner("http://127.0.0.1:8080", &registry, false, false);
+        let text = addresses_and_types("http://127.0.0.1:8080", &registry, false, false);
         assert!(text.contains("  types  echo, foreach\n"), "{text}");
         let line = r#"curl -s 'http://127.0.0.1:8080/v1/tasks?wait=10s' -H 'content-type: application/json' -d '{"type":"echo","params":{"hello":"world"}}'"#;
         assert!(text.contains(line), "{text}");
-        let text = banner("http://127.0.0.1:8080", &registry, true, false);
+        let text = addresses_and_types("http://127.0.0.1:8080", &registry, true, false);
         assert!(text.contains("-H 'authorization: Bearer TOKEN' -d"), "{text}");
     }
 
@@ -309,14 +317,14 @@ mod tests {
         let schema = json!({"type": "object", "required": ["name"], "properties": {"name": {"examples": ["Ada's"]}}});
         registry
             .add("greet", TypeRegistration { schema: Schema::compile(schema).unwrap(), ..TypeRegistration::new(Echo) });
-        let text = banner("http://127.0.0.1:8080", &registry, false, true);
+        let text = addresses_and_types("http://127.0.0.1:8080", &registry, false, true);
         assert!(text.contains(r#"'{"type":"greet","params":{"name":"Ada'\''s"}}'"#), "{text}");
 
         let mut registry = Registry::default();
         let schema = json!({"type": "string", "pattern": "^[0-9]{4}$"});
         registry
             .add("pin", TypeRegistration { schema: Schema::compile(schema).unwrap(), ..TypeRegistration::new(Echo) });
-        let text = banner("http://127.0.0.1:8080", &registry, false, true);
+        let text = addresses_and_types("http://127.0.0.1:8080", &registry, false, true);
         assert!(text.contains(r#"{"type":"pin","params":PARAMS}"#), "{text}");
     }
 }

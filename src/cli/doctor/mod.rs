@@ -1,4 +1,4 @@
-//! `doctor`: checks configuration, Kafka, topics, committed offsets, clocks, pending cancels, declarations of types, Redis,
+//! `doctor`: checks configuration, Kafka, topics, committed offsets, clocks, the outbox, pending cancels, declarations of types, Redis,
 //! the lag of the projection and the API, with a hint for each problem.
 
 use clap::Args;
@@ -96,6 +96,7 @@ pub(super) async fn doctor(args: DoctorArgs, globals: &Globals, registry: Regist
         diagnoses.extend(apps::check(&mut setup).await.err().map(|error| Diagnosis::of("apps", error)));
         diagnoses.extend(setup.register().err().map(|error| Diagnosis::of("types", error)));
         check_services(&setup, !args.no_redis, &mut diagnoses).await;
+        diagnoses.extend(outbox::findings(&setup).await);
         diagnoses.extend(traces(&setup).await);
     }
     if !args.no_api {
@@ -269,6 +270,7 @@ fn text(diagnoses: &[Diagnosis], paint: Paint) -> String {
 
 mod declarations;
 mod live;
+mod outbox;
 mod positions;
 mod store;
 #[cfg(test)]

@@ -121,7 +121,7 @@ pub(super) async fn offsets(verb: OffsetsVerb, globals: &Globals, registry: Regi
         globals,
         registry,
         SetupOptions {
-            unused: &["redis", "api", "apps", "types", "schedules", "callbacks", "email"],
+            unused: &["redis", "outbox", "api", "apps", "types", "schedules", "callbacks", "email"],
             ..SetupOptions::default()
         },
     )?;

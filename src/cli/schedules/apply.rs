@@ -29,7 +29,7 @@ pub(crate) struct ApplyArgs {
 }
 
 /// Sections of the configuration that this verb does not use.
-const UNUSED: &[&str] = &["kafka", "redis", "api", "types", "ops", "callbacks", "email"];
+const UNUSED: &[&str] = &["kafka", "redis", "outbox", "api", "types", "ops", "callbacks", "email"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ScheduleChange {

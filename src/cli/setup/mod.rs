@@ -110,6 +110,7 @@ pub(in crate::cli) fn read_config(globals: &Globals, options: &SetupOptions) -> 
     let overrides = Overrides {
         brokers: globals.brokers.clone(),
         redis: globals.redis.clone(),
+        postgres: globals.postgres.clone(),
         prefix: globals.prefix.clone(),
         api_listen: options.api_listen.clone(),
         ops_listen: options.ops_listen.clone(),

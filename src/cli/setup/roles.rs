@@ -119,7 +119,12 @@ impl Setup {
     }
 
     /// Checks topics until dropped. The tracker has its own check, because it stops projecting on problems.
-    fn watch_topics(&self, broker: &Arc<dyn Broker>, needs: RequiredTopics, part: &'static str) -> TopicWatch {
+    pub(in crate::cli) fn watch_topics(
+        &self,
+        broker: &Arc<dyn Broker>,
+        needs: RequiredTopics,
+        part: &'static str,
+    ) -> TopicWatch {
         TopicWatch::start(&broker.client(), needs, self.health.clone(), part, self.config.topics.check_interval.into())
     }
 

@@ -10,6 +10,7 @@ use kafleet_model::task::action::{Action, Callback, Check, ends};
 use kafleet_model::task::continuation::Continuation;
 use kafleet_model::task::field::Scope;
 use kafleet_model::task::{OnFailure, Policy, parse_time};
+use kafleet_model::unique::AskVerdict;
 use kafleet_model::units::duration::Millis;
 use kafleet_model::units::time::Expires;
 use kafleet_model::units::time::time_text;
@@ -21,7 +22,7 @@ use super::client::Client;
 use super::exit::{Code, Failure, Outcome};
 use super::field_args::FieldArgs;
 use super::globals::Globals;
-use super::output::Output;
+use super::output::{Output, eprint_line};
 
 mod atomic;
 mod dry_run;
@@ -162,8 +163,20 @@ async fn submit_one(task: &CreateTask, wait: Option<Millis>, client: &Client, ou
         return super::wait::finish(client, output, status, wait, started).await;
     }
     output.json_or_line(&status, |status| status.id.clone())?;
+    if let Some(verdict) = status.verdict {
+        eprint_line(verdict_text(verdict, &status.id));
+    }
     output.hint_to_follow(&status.id);
     Ok(Code::Ok)
+}
+
+/// Sentence about the verdict about a unique task.
+fn verdict_text(verdict: AskVerdict, id: &str) -> String {
+    match verdict {
+        AskVerdict::Started => format!("`{id}` starts: no other task of its key is open"),
+        AskVerdict::Kept => format!("`{id}` is kept and has these params: it starts when its key lets it"),
+        AskVerdict::Joined => format!("joined `{id}`, which stands for the key: nothing new was created"),
+    }
 }
 
 /// Names the id of a task that may have been created although no answer came: with it, a repetition creates none twice.

@@ -57,6 +57,7 @@ codes! {
     UnknownAttachment "unknown_attachment" 404 "Unknown attachment",
     UnknownKillSwitch "unknown_kill_switch" 404 "Unknown kill switch",
     UnknownSchedule "unknown_schedule" 404 "Unknown schedule",
+    UnknownUnique "unknown_unique" 404 "Unknown unique key",
     UnknownView "unknown_view" 404 "Unknown view",
     UnknownRoute "unknown_route" 404 "Unknown endpoint",
     NoParams "no_params" 404 "The task has no params",
@@ -89,6 +90,7 @@ codes! {
     BadState "bad_state" 422 "The state cannot be reported",
     MultipleTrees "multiple_trees" 422 "Tasks of more than one tree",
     TooManyTimes "too_many_times" 422 "Too many firing times",
+    UniqueRoot "unique_root" 422 "Only a root can be unique",
     LimitTooSmall "limit_too_small" 422 "Limit below the number of partitions",
     Internal "internal" 500 "Internal error",
     InProgress "in_progress" 503 "Submission in progress",
@@ -98,6 +100,7 @@ codes! {
     OutcomeUnknown "outcome_unknown" 503 "Outcome unknown",
     NotAnnounced "not_announced" 503 "Published but not announced",
     Overloaded "overloaded" 503 "Overloaded",
+    NotDecided "not_decided" 503 "Not yet decided",
     NotReady "not_ready" 503 "Not ready",
 }
 

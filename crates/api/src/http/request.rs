@@ -80,8 +80,36 @@ pub(crate) fn parse_error(error: &serde_json::Error, pointer: String) -> ApiErro
     if !error.is_data() {
         return ApiError::new(Code::BadJson, format!("invalid JSON: {error}"));
     }
-    let code = if error.to_string().starts_with("unknown field") { Code::UnknownField } else { Code::BadField };
-    ApiError::new(code, error.to_string()).pointer(pointer)
+    let text = error.to_string();
+    let code = if text.starts_with("unknown field") { Code::UnknownField } else { Code::BadField };
+    ApiError::new(code, flaw_text(&text)).pointer(pointer)
+}
+
+/// Types as serde names them, and what they permit in JSON.
+const PERMITTED: [(&str, &str); 9] = [
+    ("a sequence", "an array"),
+    ("a map", "an object"),
+    ("u8", "a whole number from 0 to 255"),
+    ("u16", "a whole number from 0 to 65535"),
+    ("u32", "a whole number from 0 to 4294967295"),
+    ("u64", "a whole number of at least 0"),
+    ("usize", "a whole number of at least 0"),
+    ("i64", "a whole number"),
+    ("f64", "a number"),
+];
+
+/// Message about a value for people: what serde says, without its position, which is that of the compact text, and without
+/// names of types.
+fn flaw_text(text: &str) -> String {
+    let text = text.rsplit_once(" at line ").map_or(text, |(text, _)| text);
+    let found = text.strip_prefix("invalid type: ").or_else(|| text.strip_prefix("invalid value: "));
+    match found.and_then(|rest| rest.rsplit_once(", expected ")) {
+        Some((found, expected)) => {
+            let expected = PERMITTED.iter().find(|(name, _)| *name == expected).map_or(expected, |(_, words)| *words);
+            format!("expected {expected}, found {found}")
+        }
+        None => text.to_owned(),
+    }
 }
 
 fn pointer(path: &serde_path_to_error::Path) -> String {
@@ -286,4 +314,46 @@ async fn collect(body: Body, limit: usize) -> Result<Bytes, ApiError> {
         return Err(ApiError::new(Code::TooLarge, format!("the body is larger than {limit} bytes")));
     }
     Ok(bytes.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[expect(dead_code, reason = "only read errors matter")]
+    struct Fields {
+        #[serde(default)]
+        count: u32,
+        #[serde(default)]
+        size: u64,
+        #[serde(default)]
+        name: String,
+        #[serde(default)]
+        tags: Vec<String>,
+    }
+
+    #[test]
+    fn flaws_of_values_name_the_value_and_what_is_permitted() {
+        for (text, pointer, expected) in [
+            (r#"{"count": -1}"#, "/count", "expected a whole number from 0 to 4294967295, found integer `-1`"),
+            (
+                r#"{"count": 4294967296}"#,
+                "/count",
+                "expected a whole number from 0 to 4294967295, found integer `4294967296`",
+            ),
+            (r#"{"size": 1.5}"#, "/size", "expected a whole number of at least 0, found floating point `1.5`"),
+            (r#"{"name": 1}"#, "/name", "expected a string, found integer `1`"),
+            (r#"{"tags": "a at line 1"}"#, "/tags", "expected an array, found string \"a at line 1\""),
+            (r#"{"nam": 1}"#, "/nam", "unknown field `nam`, expected one of `count`, `size`, `name`, `tags`"),
+        ] {
+            let problem = read_json::<Fields>(text.as_bytes()).unwrap_err().document();
+            assert!(problem.detail.contains(expected), "{text}: {}", problem.detail);
+            assert!(!problem.detail.contains("column"), "{text}: {}", problem.detail);
+            assert_eq!(problem.pointer.as_deref(), Some(pointer), "{text}");
+        }
+    }
 }

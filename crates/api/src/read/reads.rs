@@ -13,6 +13,7 @@ use kafleet_model::record::TaskRecord;
 use kafleet_model::record::state::State;
 use kafleet_model::task::id::TaskId;
 use kafleet_model::trace::Sampler;
+use kafleet_model::unique::KeyState;
 use kafleet_runtime::Shutdown;
 use kafleet_store::{Checkpoint, Entry, Index, LogPage, MemoryUse, Store};
 use tokio::sync::Semaphore;
@@ -156,6 +157,17 @@ impl Reads {
         }
         Ok(counts)
     }
+}
+
+/// Reads the state of a key of unique tasks. Fails if there is none and the store does not cover the partition.
+pub(crate) async fn unique_key(reads: &Reads, tag: &str) -> Result<Option<KeyState>, ApiError> {
+    let partition = reads.topology.partition_of_key(tag);
+    let keys = stored(reads.store.unique_keys(partition, &[tag.to_owned()])).await?;
+    let key = keys.into_iter().next().flatten();
+    if key.is_none() {
+        reads.check_covered(Some(partition)).await?;
+    }
+    Ok(key)
 }
 
 /// Reads records of a partition, and decides whether the store covers it.

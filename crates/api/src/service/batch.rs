@@ -88,6 +88,8 @@ fn item_document(index: usize, id: Option<String>, outcome: SubmissionResult) ->
     match outcome {
         Ok(submitted) => {
             let outcome = ItemOutcome::Accepted;
+            // Another task may stand for a unique one.
+            let id = Some(submitted.task.id.to_string());
             BatchItem { index, id, outcome, position: Some(position(&submitted.task)), problem: None }
         }
         Err(error) => {
@@ -109,7 +111,7 @@ struct BatchRun {
 
 async fn check(api: &Api, task: &TaskSpec) -> Result<(), ApiError> {
     check_no_group(task)?;
-    api.writes.check_types(task).await
+    api.writes.checks.check_types(task).await
 }
 
 impl BatchRun {
@@ -123,7 +125,7 @@ impl BatchRun {
         };
         let now_ms = now_ms();
         for (index, item) in items.into_iter().enumerate() {
-            let task = match item.and_then(|input| api.writes.validate(input, now_ms, trace)) {
+            let task = match item.and_then(|input| api.writes.checks.validate(input, now_ms, trace)) {
                 Ok(task) => match check(api, &task).await {
                     Ok(()) => Ok(task),
                     Err(error) => Err((Some(task.id), error)),
@@ -163,7 +165,7 @@ impl BatchRun {
             level = Vec::new();
             for (index, origin, outcome) in done {
                 let parent = match &outcome {
-                    Ok(SubmittedTask { task, is_new: false }) => (task.asof(), task.record.run),
+                    Ok(SubmittedTask { task, is_new: false, .. }) => (task.asof(), task.record.run),
                     _ => origin,
                 };
                 level.extend(self.release(index, origin, parent, outcome.is_ok()));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kafleet_documents::CreateTask;
+use kafleet_model::task::id::TaskId;
 use kafleet_model::task::{TaskSpec, Trace};
 use kafleet_runtime::now_ms;
 use tokio::time::Instant;
@@ -28,11 +29,17 @@ pub async fn create(
     let task = task_of(&api, input, trace).await?;
     // Subscribe before publishing: if there are too many watchers, nothing has been published yet.
     let partition = api.topology.partition_of(&task.id);
-    let subscription = wait
-        .map(|wait| api.reads.notices.subscribe(partition, &task.id).map(|subscription| (wait, subscription)))
-        .transpose()?;
+    let subscribe = |id: &TaskId| api.reads.notices.subscribe(partition, id);
+    let id = task.id.clone();
+    let subscription = wait.map(|wait| subscribe(&id).map(|subscription| (wait, subscription))).transpose()?;
     let mut submitted = submit(&api, task, memory).await?;
-    if let Some((wait, subscription)) = subscription {
+    if let Some((wait, mut subscription)) = subscription {
+        // Another task of the same events partition may stand for a unique one, which is published already.
+        if submitted.task.id != id
+            && let Ok(of_standing) = subscribe(&submitted.task.id)
+        {
+            subscription = of_standing;
+        }
         submitted.task = wait_finished(&api, submitted.task, wait, &subscription).await;
     }
     Ok(submitted)
@@ -41,9 +48,9 @@ pub async fn create(
 /// Task of a request, which belongs to the present run of its parent.
 pub(crate) async fn task_of(api: &Api, input: CreateTask, trace: Option<&Trace>) -> Result<TaskSpec, ApiError> {
     let writes = &api.writes;
-    let mut task = writes.validate(input, now_ms(), trace)?;
+    let mut task = writes.checks.validate(input, now_ms(), trace)?;
     check_no_group(&task)?;
-    writes.check_types(&task).await?;
+    writes.checks.check_types(&task).await?;
     if let Some(parent) = task.id.parent_id() {
         let parent = writes.find_parent(&parent).await?;
         (task.asof, task.run) = (parent.asof(), parent.record.run);

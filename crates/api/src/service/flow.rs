@@ -57,6 +57,8 @@ struct Load {
     /// Scheduled and retrying tasks, which have been counted as incoming and may not be due.
     delayed: u64,
     is_paused: bool,
+    /// No live worker takes the type.
+    is_untaken: bool,
 }
 
 impl Load {
@@ -67,6 +69,7 @@ impl Load {
             queued: of(State::Queued),
             delayed: of(State::Scheduled) + of(State::Retrying),
             is_paused: document.paused.is_some(),
+            is_untaken: document.topic && document.worker_totals.is_none(),
         }
     }
 }
@@ -85,6 +88,12 @@ impl Judgement {
 
     fn unknown(reason: impl Into<String>) -> Self {
         Self { reason: Some(reason.into()), ..Self::of(FlowVerdict::Unknown) }
+    }
+
+    /// Verdict on a type that no worker takes: of what has gone out before, nothing follows.
+    fn untaken(load: Load) -> Self {
+        let verdict = if load.backlog > 0 { FlowVerdict::Stalled } else { FlowVerdict::Unknown };
+        Self { reason: Some("no worker takes it".to_owned()), ..Self::of(verdict) }
     }
 }
 
@@ -142,6 +151,7 @@ fn measured(minutes: &[(i64, Minute)], load: Load) -> FlowDocument {
         verdict,
         drained_in_ms,
         since: time_text(starts.get(newest).copied().unwrap_or_else(now_ms)),
+        until: time_text(starts.last().map_or_else(now_ms, |start| start + MINUTE_MS)),
         reason,
     }
 }
@@ -151,6 +161,9 @@ fn judge(minutes: &[Minute], load: Load) -> Judgement {
     let (_, outgoing) = sums(minutes);
     if load.is_paused {
         return Judgement::of(FlowVerdict::Paused);
+    }
+    if load.is_untaken {
+        return Judgement::untaken(load);
     }
     if load.queued == 0 {
         return Judgement::of(FlowVerdict::KeepingUp);
@@ -190,6 +203,9 @@ fn judge_rates(minutes: &[Minute], delayed: u64) -> Judgement {
         (FlowVerdict::Draining, FlowVerdict::Growing) => {
             Judgement::unknown("it was drained before and has grown in the last minutes")
         }
+        (FlowVerdict::Steady | FlowVerdict::Draining, _) if newest_out == 0 => {
+            Judgement::unknown(format!("nothing has gone out in the last {NEWEST} min"))
+        }
         (verdict, _) => Judgement::of(verdict),
     }
 }
@@ -214,7 +230,7 @@ fn sums(minutes: &[Minute]) -> (u64, u64) {
 mod tests {
     use super::*;
 
-    const LOAD: Load = Load { backlog: 70, queued: 63, delayed: 0, is_paused: false };
+    const LOAD: Load = Load { backlog: 70, queued: 63, delayed: 0, is_paused: false, is_untaken: false };
 
     fn text_of(incoming: &[u64], outgoing: &[u64], load: Load) -> String {
         let minute = |(n, (incoming, outgoing)): (usize, (&u64, &u64))| {
@@ -257,6 +273,36 @@ mod tests {
         ] {
             assert_eq!(text_of(&incoming, &outgoing, load), text);
         }
+    }
+
+    #[test]
+    fn backlog_is_never_well_without_a_worker_or_while_nothing_goes_out() {
+        let untaken = |backlog, queued| Load { backlog, queued, is_untaken: true, ..LOAD };
+        for (incoming, outgoing, load, text) in [
+            ([100; 5], [101; 5], untaken(70, 63), "in 100, out 101 a minute: stalled, no worker takes it"),
+            ([0; 5], [0; 5], untaken(0, 0), "in 0, out 0 a minute: unknown, no worker takes it"),
+            (
+                [1, 0, 0, 1, 0],
+                [1, 1, 0, 0, 0],
+                LOAD,
+                "in 0.4, out 0.4 a minute: unknown, nothing has gone out in the last 2 min",
+            ),
+            (
+                [0; 5],
+                [900, 900, 900, 0, 0],
+                LOAD,
+                "in 0, out 540 a minute: unknown, nothing has gone out in the last 2 min",
+            ),
+        ] {
+            assert_eq!(text_of(&incoming, &outgoing, load), text);
+        }
+    }
+
+    #[test]
+    fn flow_states_the_minutes_that_were_measured() {
+        let minutes: Vec<_> = (0..5).map(|n| (n * MINUTE_MS, Minute { open: 70, ..Minute::default() })).collect();
+        let flow = measured(&minutes, LOAD);
+        assert_eq!((flow.since, flow.until), (time_text(0), time_text(5 * MINUTE_MS)));
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub(super) fn change_text(before: &TypeLimits, set: &SetLimits) -> String {
         ("slots", change(before, "slots", before.slots, set.slots)),
         ("max_concurrency", change(before, "max_concurrency", before.max_concurrency, set.max_concurrency)),
         ("rate", change(before, "rate", before.rate, set.rate)),
+        ("adaptive", change(before, "adaptive", before.adaptive, set.adaptive)),
     ];
     let texts: Vec<String> =
         changes.into_iter().filter_map(|(name, change)| Some(format!("{name} {}", change?))).collect();

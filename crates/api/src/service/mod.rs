@@ -36,6 +36,7 @@ pub mod system;
 pub mod task;
 pub mod tree;
 pub mod types;
+pub mod unique;
 pub mod views;
 pub mod watch;
 pub(crate) mod watch_fleet;

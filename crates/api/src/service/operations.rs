@@ -9,10 +9,11 @@ use kafleet_documents::{
     TypeDocument,
 };
 use kafleet_fleet::control::{
-    self, CONTROL_VERSION, CircuitSetting, ControlKey, ControlRecord, ForcedCircuit, Kill, MAX_KILLS, Pause, RateLimit,
-    Slots,
+    self, CONTROL_VERSION, CircuitSetting, ControlKey, ControlRecord, ForcedCircuit, Kill, MAX_HOST_CIRCUITS,
+    MAX_KILLS, Pause, RateLimit, Slots, check_host,
 };
 use kafleet_model::event::Event;
+use kafleet_model::task::action::CALLBACK_TYPE;
 use kafleet_model::task::id::{check_type, clip};
 use kafleet_model::units::time::time_text;
 use kafleet_runtime::now_ms;
@@ -56,18 +57,22 @@ pub async fn resume(
 pub async fn limits(context: RequestContext, Name(name): Name, set: SetLimits) -> Result<TypeDocument, ApiError> {
     check_reason(set.reason.as_deref())?;
     let api = &context.api;
-    let SetLimits { slots, max_concurrency, rate, .. } = set;
+    let SetLimits { slots, max_concurrency, rate, adaptive, .. } = set;
     let partitions = api.types.partitions_of(&name).await?;
     check_limits(slots, max_concurrency, partitions)?;
     if let Some(error) = rate.and_then(|rate| rate.check().err()) {
         return Err(ApiError::new(Code::BadField, error).pointer("/rate"));
+    }
+    if let Some(error) = adaptive.and_then(|adaptive| adaptive.check().err()) {
+        return Err(ApiError::new(Code::BadField, error).pointer("/adaptive"));
     }
     let before = limits_of(&name, &api.fleet.control.state(), api.types.policy(&name).as_ref());
     let change = change_text(&before, &set);
     let message = set.reason.as_deref().map_or_else(|| change.clone(), |reason| format!("{change}; {reason}"));
     let operation = context.operation("set_limits", &name, Some(&message));
     let (v, at_ms) = (CONTROL_VERSION, now_ms());
-    let slots = (slots.is_some() || max_concurrency.is_some()).then_some(Slots { v, at_ms, slots, max_concurrency });
+    let is_set = slots.is_some() || max_concurrency.is_some() || adaptive.is_some();
+    let slots = is_set.then_some(Slots { v, at_ms, slots, max_concurrency, adaptive });
     let rate = rate.map(|rate| RateLimit { v, at_ms, rate });
     let records = vec![
         (ControlKey::Slots(name.clone()), slots.map(ControlRecord::Slots)),
@@ -77,26 +82,56 @@ pub async fn limits(context: RequestContext, Name(name): Name, set: SetLimits) -
     type_state(api, &name).await
 }
 
-/// Opens or closes the circuit of a type in all workers, or leaves it to each of them.
+/// Opens or closes the circuit of a type, or of one host that it calls, in all workers, or leaves it to each of them.
 pub async fn circuit(
     context: RequestContext,
     Name(name): Name,
-    SetCircuit { state, reason }: SetCircuit,
+    SetCircuit { state, host, reason }: SetCircuit,
 ) -> Result<TypeDocument, ApiError> {
     check_reason(reason.as_deref())?;
     let api = &context.api;
     api.types.check_type_exists(&name).await?;
+    let host = host.filter(|host| !host.is_empty());
+    if let Some(host) = &host {
+        check_circuit_host(api, &name, host, state)?;
+    }
     let (action, forced) = match state {
         CircuitState::Open => ("open_circuit", Some(ForcedCircuit::Open)),
         CircuitState::Closed => ("close_circuit", Some(ForcedCircuit::Closed)),
         CircuitState::Auto => ("release_circuit", None),
     };
-    let operation = context.operation(action, &name, reason.as_deref());
+    let message = match (&host, &reason) {
+        (Some(host), Some(reason)) => Some(format!("host {host}; {reason}")),
+        (Some(host), None) => Some(format!("host {host}")),
+        (None, reason) => reason.clone(),
+    };
+    let operation = context.operation(action, &name, message.as_deref());
     let (v, at_ms) = (CONTROL_VERSION, now_ms());
     let record =
         forced.map(|state| ControlRecord::Circuit(CircuitSetting { v, at_ms, state, reason, by: context.caller() }));
-    write_audited(api, operation, vec![(ControlKey::Circuit(name.clone()), record)]).await?;
+    let key = match host {
+        Some(host) => ControlKey::HostCircuit(name.clone(), host),
+        None => ControlKey::Circuit(name.clone()),
+    };
+    write_audited(api, operation, vec![(key, record)]).await?;
     type_state(api, &name).await
+}
+
+/// Checks a host whose circuit is to be set: only callbacks have circuits per host.
+fn check_circuit_host(api: &Api, name: &str, host: &str, state: CircuitState) -> Result<(), ApiError> {
+    let bad_host = |reason: String| ApiError::new(Code::BadField, reason).pointer("/host");
+    if name != CALLBACK_TYPE {
+        let reason = format!("the type `{}` has no circuits per host", clip(name));
+        return Err(bad_host(reason).hint("only `kafleet-callback` has them; without `host` the type's own is set"));
+    }
+    check_host(host).map_err(bad_host)?;
+    let control = api.fleet.control.state();
+    let is_new = state != CircuitState::Auto && !control.hosts_of(name).any(|(set, _)| set == host);
+    if is_new && control.host_circuits.len() >= MAX_HOST_CIRCUITS {
+        let reason = format!("the circuits of {MAX_HOST_CIRCUITS} hosts are set already");
+        return Err(bad_host(reason).hint("release one with the state `auto`"));
+    }
+    Ok(())
 }
 
 /// Deletes the declaration of a type; its topics and tasks remain.

@@ -41,7 +41,7 @@ pub async fn patch(context: RequestContext, id: TaskId, input: PatchTask) -> Res
     // Labels can be changed at any time, whatever the other fields are.
     let of_attempts = patch.not_before_ms.is_some() || patch.attempt_fields().next().is_some();
     let changed = if of_attempts { &policy } else { patch.changes.values() };
-    api.writes.check_policy(task_type, changed, now_ms())?;
+    api.writes.checks.check_policy(task_type, changed, now_ms())?;
     let message = format!("changed: {}", patch.fields().join(", "));
     let payload = Payload::Patched { patch: Some(Box::new(patch)) };
     let mut event = Event::new(payload, task.id.clone(), task.record.run, now_ms());
@@ -83,8 +83,10 @@ fn not_now(reason: String) -> ApiError {
 fn patch_of(api: &Api, input: PatchTask, now_ms: i64) -> Result<Patch, ApiError> {
     let PatchTask { delay, at, expires, changes } = input;
     let starts = delay.is_some() || at.is_some();
-    let not_before_ms =
-        starts.then(|| api.writes.start_time(delay, at.as_deref(), now_ms)).transpose()?.map(|at| at.unwrap_or(now_ms));
+    let not_before_ms = starts
+        .then(|| api.writes.checks.start_time(delay, at.as_deref(), now_ms))
+        .transpose()?
+        .map(|at| at.unwrap_or(now_ms));
     let expires_at_ms = expires.map(|expires| expires.map(|expires| expires.time_ms(now_ms)));
     let patch = Patch { not_before_ms, expires_at_ms, changes, ..Patch::default() };
     if patch.fields().is_empty() {

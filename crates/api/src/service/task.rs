@@ -99,7 +99,7 @@ pub async fn with_hidden_values(
 }
 
 /// Reads the params of a task with masked values.
-async fn open_params(api: &Api, task: &TaskView) -> Result<Params, ApiError> {
+pub(super) async fn open_params(api: &Api, task: &TaskView) -> Result<Params, ApiError> {
     if task.record.is_external() {
         return Err(ApiError::new(
             Code::NoParams,
@@ -148,7 +148,7 @@ async fn in_event(api: &Api, task: &TaskView, offset: i64) -> Result<Option<Para
     let events = api.reads.events(task.partition);
     let record = api.reads.broker.read_at(&events, offset).await?;
     let event = record.and_then(|record| Event::decode(record.value.as_deref()?).ok());
-    let copy = event.filter(|event| event.id == task.id).and_then(|event| event.payload.into_record());
+    let copy = event.filter(|event| event.may_have_record_of(&task.id)).and_then(|event| event.payload.into_record());
     Ok(copy.map(|copy| Params { id: task.id.to_string(), params: copy.params }))
 }
 

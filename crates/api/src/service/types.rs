@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use kafleet_config::TypePolicy;
 use kafleet_documents::{
-    Backlog, CircuitDocument, ConfiguredLimits, DeclaredParams, FlowDocument, PauseDocument, TypeDocument, TypeLimits,
-    Types,
+    AdaptiveDocument, Backlog, CircuitDocument, ConfiguredLimits, DeclaredParams, FlowDocument, HostDocument,
+    PauseDocument, TypeDocument, TypeLimits, Types,
 };
 use kafleet_fleet::control::heartbeat::Heartbeat;
 use kafleet_fleet::control::types::TypeRecord;
@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use super::context::{After, Name, RequestContext};
 use super::flow;
 use super::queue::queue;
-use super::workers::worker_totals;
+use super::workers::{type_statuses, worker_totals};
 use crate::http::problem::{ApiError, Code};
 use crate::read::own_failed::own_failed;
 use crate::state::Api;
@@ -32,6 +32,9 @@ use crate::state::Api;
 const QUEUE_DEADLINE: Duration = Duration::from_secs(2);
 /// Maximum wait for the rates and failures of types, which are left out afterwards.
 const FIGURES_DEADLINE: Duration = Duration::from_millis(1_200);
+
+/// Maximum number of hosts in the document of a type.
+const MAX_HOSTS: usize = 100;
 
 /// Returns one type in the form of `GET /v1/types`.
 pub(crate) async fn type_state(api: &Api, name: &str) -> Result<TypeDocument, ApiError> {
@@ -63,6 +66,8 @@ fn type_document(
         paused: control.paused.get(&name).map(pause_of),
         limits: limits_of(&name, &control, api.types.policy(&name).as_ref()),
         circuit: control.circuits.get(&name).map(circuit_of),
+        adaptive: adaptive_of(&name, &control, heartbeats),
+        hosts: hosts_of(&name, &control, heartbeats),
         kills: control.kills_in(&name).map(str::to_owned).collect(),
         worker_totals: worker_totals(heartbeats, &name),
         app: details.app,
@@ -106,6 +111,39 @@ fn circuit_of(setting: &CircuitSetting) -> CircuitDocument {
         reason: setting.reason.clone(),
         by: setting.by.clone(),
     }
+}
+
+/// Adaptive limit that the live workers of a type apply.
+pub(super) fn adaptive_of(
+    name: &str,
+    control: &ControlState,
+    heartbeats: &[(i64, Heartbeat)],
+) -> Option<AdaptiveDocument> {
+    let status = type_statuses(heartbeats, name).find_map(|status| status.adaptive.as_ref())?;
+    let learned = control.adaptives.get(name).map(|record| &record.learned).filter(|_| !status.fixed);
+    let cut = learned.and_then(|learned| learned.cut.as_ref());
+    Some(AdaptiveDocument {
+        limit: learned.map_or(status.limit, |learned| learned.limit),
+        fixed: status.fixed,
+        cut_at: cut.map(|cut| time_text(cut.at_ms)),
+        cut_reason: cut.map(|cut| cut.reason.clone()),
+    })
+}
+
+/// Hosts whose circuits are open in a live worker or set by an operator.
+fn hosts_of(name: &str, control: &ControlState, heartbeats: &[(i64, Heartbeat)]) -> Vec<HostDocument> {
+    let mut hosts: BTreeMap<&str, HostDocument> = BTreeMap::new();
+    for (host, setting) in control.host_settings(name) {
+        hosts.entry(host).or_default().circuit = Some(circuit_of(setting));
+    }
+    for open in type_statuses(heartbeats, name).flat_map(|status| &status.hosts) {
+        let host = hosts.entry(&open.host).or_default();
+        host.workers += 1;
+        host.waiting += u64::from(open.waiting);
+        host.reason.get_or_insert_with(|| open.reason.clone());
+    }
+    let named = |(host, document): (&str, HostDocument)| HostDocument { host: host.to_owned(), ..document };
+    hosts.into_iter().take(MAX_HOSTS).map(named).collect()
 }
 
 /// Lists types with a topic, types with tasks, declared types, and types registered in this process.
@@ -194,11 +232,18 @@ pub(crate) fn limits_of(name: &str, control: &ControlState, policy: Option<&Type
         max_concurrency: policy.and_then(|policy| policy.max_concurrency),
         rate: policy.and_then(|policy| policy.rate),
     };
-    let live = [("slots", slots.is_some()), ("max_concurrency", most.is_some()), ("rate", rate.is_some())];
+    let adaptive = limits.and_then(|limits| limits.adaptive);
+    let live = [
+        ("slots", slots.is_some()),
+        ("max_concurrency", most.is_some()),
+        ("rate", rate.is_some()),
+        ("adaptive", adaptive.is_some()),
+    ];
     TypeLimits {
         slots: slots.or(configured.slots),
         max_concurrency: most.or(configured.max_concurrency),
         rate: rate.or(configured.rate),
+        adaptive,
         configured,
         live: live.into_iter().filter(|(_, is)| *is).map(|(name, _)| name.to_owned()).collect(),
     }
@@ -241,7 +286,7 @@ mod tests {
         assert_eq!((limits.slots, limits.max_concurrency, limits.live.len()), (Some(7), Some(30), 0));
         let limits = limits_of("resize", &ControlState::default(), Some(&TypePolicy::default()));
         assert_eq!(limits.slots, None, "as many as each worker has cores");
-        let live = Slots { v: 1, at_ms: 0, slots: Some(2), max_concurrency: None };
+        let live = Slots { v: 1, at_ms: 0, slots: Some(2), max_concurrency: None, adaptive: None };
         let mut control = ControlState::default();
         control.slots.insert("resize".to_owned(), live);
         let limits = limits_of("resize", &control, Some(&policy));

@@ -48,10 +48,11 @@ pub(crate) fn worker_totals(heartbeats: &[(i64, Heartbeat)], task_type: &str) ->
     type_statuses(heartbeats, task_type).fold(None, |sum, status| {
         let mut sum = sum.unwrap_or_else(WorkerTotals::default);
         sum.workers += 1;
-        sum.slots += u64::from(status.slots);
+        sum.slots += status.usable_slots();
         sum.in_flight += u64::from(status.in_flight);
         sum.stopped += u64::from(status.stopped.is_some());
         sum.circuit_open += u64::from(status.circuit.is_some());
+        sum.open_hosts = sum.open_hosts.max(u64::from(status.open_hosts));
         sum.refused.extend(&status.refused);
         sum.refused.sort_unstable();
         sum.refused.dedup();

@@ -14,6 +14,7 @@ use kafleet_model::retention::{Expiry, ExpiryKind};
 use kafleet_model::task::id::TaskId;
 use kafleet_model::task::{Position, TaskSpec};
 use kafleet_model::trace::{SpanContext, SpanId};
+use kafleet_model::unique::AskVerdict;
 use kafleet_runtime::now_ms;
 use kafleet_store::Checkpoint;
 use tokio::time::Instant;
@@ -34,12 +35,14 @@ pub struct SubmittedTask {
     pub task: TaskView,
     /// The task did not exist before.
     pub is_new: bool,
+    /// Verdict about a unique task.
+    pub verdict: Option<AskVerdict>,
 }
 
 impl SubmittedTask {
     /// Submission of a task that was submitted before.
     pub(crate) fn existing(task: TaskView) -> Self {
-        Self { task, is_new: false }
+        Self { task, is_new: false, verdict: None }
     }
 }
 
@@ -72,6 +75,9 @@ impl Writes {
     }
 
     pub(crate) async fn submit(&self, task: TaskSpec) -> Result<SubmittedTask, ApiError> {
+        if task.ask_rule().is_some() {
+            return self.ask(task).await;
+        }
         if task.has_generated_id {
             return self.publish(&task).await;
         }
@@ -162,10 +168,10 @@ impl Writes {
             outcome => outcome,
         };
         let PublishedTask { position, .. } = outcome.map_err(|error| self.publish_error(task, error))?;
-        Ok(SubmittedTask { task: as_published(task, position, &self.reads), is_new: true })
+        Ok(SubmittedTask { task: as_published(task, position, &self.reads), is_new: true, verdict: None })
     }
 
-    fn publish_error(&self, task: &TaskSpec, error: PublishError) -> ApiError {
+    pub(super) fn publish_error(&self, task: &TaskSpec, error: PublishError) -> ApiError {
         let id = &task.id;
         let again = format!("it is safe to repeat the request with the id `{id}`");
         let message = error.to_string();

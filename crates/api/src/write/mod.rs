@@ -22,12 +22,14 @@ use super::http::problem::ApiError;
 use super::read::reads::Reads;
 use lease::Leases;
 use types::TypeCatalog;
+use validate::SubmissionChecks;
 
 pub(crate) mod declared;
 pub(crate) mod idempotency;
 pub(crate) mod lease;
 pub(crate) mod transaction;
 pub(crate) mod types;
+pub(crate) mod unique;
 pub(crate) mod validate;
 
 /// Transactional producer of this process; `None` while none is open.
@@ -38,6 +40,7 @@ pub type BatchProducer = Arc<Mutex<Option<Box<dyn TransactionalProducer>>>>;
 pub(crate) struct Writes {
     pub reads: Reads,
     pub types: Arc<TypeCatalog>,
+    pub checks: SubmissionChecks,
     pub publisher: Publisher,
     pub leases: Leases,
     pub producer: BatchProducer,

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::Writes;
 use super::idempotency::{SubmittedTask, as_published};
 use super::lease::{Claim, Lease, PublishOutcome, RENEW_EVERY, WAIT_DEADLINE, in_progress, poll_pauses};
+use super::unique::check_not_unique;
 use crate::http::problem::{ApiError, Code};
 use crate::read::consistency::TaskView;
 
@@ -80,8 +81,9 @@ impl Writes {
             // Siblings of a batch are in its order.
             item.policy.rules.index.get_or_insert(before.len() as u32);
         }
-        let mut task = self.validate(item, now_ms, trace)?;
-        self.check_types(&task).await?;
+        let mut task = self.checks.validate(item, now_ms, trace)?;
+        check_not_unique(&task)?;
+        self.checks.check_types(&task).await?;
         if let Some(first) = before.first().filter(|first| first.id.root() != task.id.root()) {
             let reason = format!("`{}` is not in the tree of `{}`", task.id, first.id.root());
             return Err(ApiError::new(Code::MultipleTrees, reason).hint("send one batch per tree, or omit `atomic`"));
@@ -134,7 +136,7 @@ impl Writes {
         self.leases.finish(outcomes_by_lease).await;
         let created = |(task, done): (TaskSpec, PublishedTask)| {
             let published = as_published(&task, done.position, &self.reads);
-            (Some(task.id), Ok(SubmittedTask { task: published, is_new: true }))
+            (Some(task.id), Ok(SubmittedTask { task: published, is_new: true, verdict: None }))
         };
         Ok(tasks.into_iter().zip(published?).map(created).collect())
     }

@@ -15,13 +15,19 @@ use kafleet_model::task::param_tags::{PREFIX, is_param_tag};
 use kafleet_model::task::{MAX_POLICY_BYTES, MAX_TEXT_CHARS, Policy, TaskSpec, Trace, parse_time};
 use kafleet_model::units::duration::Millis;
 
-use super::Writes;
+use super::types::TypeCatalog;
 use crate::http::problem::{ApiError, Code};
 
 /// Maximum params size in bytes of compact JSON.
 pub(crate) const MAX_PARAMS_BYTES: usize = 1 << 20;
 
-impl Writes {
+/// Checks of submissions, which the API and the relay of an outbox share. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct SubmissionChecks {
+    pub types: Arc<TypeCatalog>,
+}
+
+impl SubmissionChecks {
     /// Validates a submission as far as that is possible without IO, after the hooks of the application.
     pub(crate) fn validate(
         &self,
@@ -69,6 +75,7 @@ impl Writes {
         task.trace = trace.cloned().map(Box::new);
         task.has_generated_id = input.id.is_none();
         task.is_group = input.state.is_some();
+        self.make_unique(&mut task)?;
         task.index_params(&self.types.index(&task.task_type));
         Ok(task)
     }

@@ -26,7 +26,7 @@ mod watch;
 pub use groups::{GroupRecords, MisplacedCommits};
 pub use policies::{Policies, PolicyUpdates};
 pub use record_value::InvalidRecord;
-pub use state::{Cancellation, ControlState, MAX_KILLS};
+pub use state::{Cancellation, ControlState, MAX_HOST_CIRCUITS, MAX_KILLS};
 pub use task_commands::StartNow;
 pub use watch::{ControlNotRead, ControlWatch, HEALTH_PART, follow_control};
 
@@ -34,12 +34,13 @@ use std::time::Duration;
 
 use kafleet_broker::shared_producer::SharedProducer;
 use kafleet_broker::{BrokerError, ProducerRecord};
-use kafleet_config::{Names, Rate};
+use kafleet_config::{AdaptiveOverride, Names, Rate};
+use kafleet_model::adaptive::AdaptiveLimit;
 use kafleet_model::omit::is_true;
 use kafleet_model::schedule::Schedule;
 use kafleet_model::schedule::step::ScheduleProgress;
 use kafleet_model::task::Position;
-use kafleet_model::task::id::{TaskId, check_type, is_path_step};
+use kafleet_model::task::id::{TaskId, check_type, clip, is_path_step};
 use kafleet_model::task::kill::KillMatch;
 use kafleet_runtime::clock::skew_text;
 use kafleet_runtime::{Backoff, now_ms};
@@ -54,6 +55,8 @@ pub const CONTROL_VERSION: u32 = 1;
 const PARTITION: i32 = 0;
 /// Key of the records from whose acknowledgements roles learn the brokers' time.
 const CLOCK_KEY: &str = "clock";
+/// Maximum length of a host with its port, in bytes.
+const MAX_HOST_BYTES: usize = 262;
 /// Maximum length of a kill switch's name, in bytes.
 pub const MAX_KILL_BYTES: usize = 128;
 
@@ -66,8 +69,11 @@ pub enum ControlKey {
     /// Type name.
     Pause(String),
     Slots(String),
+    Adaptive(String),
     Rate(String),
     Circuit(String),
+    /// Type name and host.
+    HostCircuit(String, String),
     /// Tag, or prefix of ids.
     Kill(String),
     /// Partition of a type's topic.
@@ -96,8 +102,15 @@ impl ControlKey {
             "start" => of_task(Self::Start),
             "pause" => of_type(Self::Pause),
             "slots" => of_type(Self::Slots),
+            "adaptive" => of_type(Self::Adaptive),
             "rate" => of_type(Self::Rate),
-            "circuit" => of_type(Self::Circuit),
+            "circuit" => match rest.split_once('/') {
+                Some((task_type, host)) => {
+                    check_type(task_type).and_then(|()| check_host(host)).map_err(InvalidRecord::Key)?;
+                    Ok(Some(Self::HostCircuit(task_type.into(), host.into())))
+                }
+                None => of_type(Self::Circuit),
+            },
             "group" => of_type(Self::Group),
             "type" => of_type(Self::Type),
             "view" => {
@@ -126,8 +139,10 @@ impl std::fmt::Display for ControlKey {
             Self::Start(id) => write!(f, "start/{id}"),
             Self::Pause(task_type) => write!(f, "pause/{task_type}"),
             Self::Slots(task_type) => write!(f, "slots/{task_type}"),
+            Self::Adaptive(task_type) => write!(f, "adaptive/{task_type}"),
             Self::Rate(task_type) => write!(f, "rate/{task_type}"),
             Self::Circuit(task_type) => write!(f, "circuit/{task_type}"),
+            Self::HostCircuit(task_type, host) => write!(f, "circuit/{task_type}/{host}"),
             Self::Group(task_type) => write!(f, "group/{task_type}"),
             Self::Type(task_type) => write!(f, "type/{task_type}"),
             Self::View(name) => write!(f, "view/{name}"),
@@ -135,6 +150,18 @@ impl std::fmt::Display for ControlKey {
             Self::Offsets(task_type, partition) => write!(f, "offsets/{task_type}/{partition}"),
         }
     }
+}
+
+/// Checks a host of a circuit: as in a URL, with the port if it is not that of the scheme.
+pub fn check_host(host: &str) -> Result<(), String> {
+    let is_host = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-._:[]".contains(c);
+    if host.is_empty() || host.len() > MAX_HOST_BYTES || !host.chars().all(is_host) {
+        return Err(format!(
+            "`{}` is not a host; it is written in lower case, with the port if it is not that of the URL's scheme, such as `hooks.example.com` or `10.0.0.7:8443`",
+            clip(host)
+        ));
+    }
+    Ok(())
 }
 
 /// Checks the name of a kill switch: a tag, or a prefix of ids.
@@ -156,6 +183,7 @@ pub enum ControlRecord {
     Start(StartNow),
     Pause(Pause),
     Slots(Slots),
+    Adaptive(AdaptiveRecord),
     Rate(RateLimit),
     Circuit(CircuitSetting),
     Kill(Kill),
@@ -175,6 +203,7 @@ pub struct ByKey {
     pub start: Option<StartNow>,
     pub pause: Option<Pause>,
     pub slots: Option<Slots>,
+    pub adaptive: Option<AdaptiveRecord>,
     pub rate: Option<RateLimit>,
     pub circuit: Option<CircuitSetting>,
     pub kill: Option<Kill>,
@@ -235,6 +264,19 @@ pub struct Slots {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_concurrency: Option<u32>,
+    /// Adaptive limit, instead of the learned one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adaptive: Option<AdaptiveOverride>,
+}
+
+/// `adaptive/<type>`: limit of the fleet that the tracker has learned. Workers take their shares of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AdaptiveRecord {
+    pub v: u32,
+    #[serde(default)]
+    pub at_ms: i64,
+    #[serde(flatten)]
+    pub learned: AdaptiveLimit,
 }
 
 /// `rate/<type>`: overrides the configured rate limit.
@@ -247,7 +289,7 @@ pub struct RateLimit {
     pub rate: Rate,
 }
 
-/// `circuit/<type>`: state of the type's circuit in all workers. Without a record each worker decides.
+/// `circuit/<type>`: state of the type's circuit in all workers; `circuit/<type>/<host>`: that of one host of many. Without a record each worker decides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CircuitSetting {
     pub v: u32,

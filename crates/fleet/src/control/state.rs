@@ -17,10 +17,16 @@ use super::settings::apply_consumed;
 use super::task_commands::{StartNow, TaskCommands};
 use super::types::TypeRecords;
 use super::views::ViewRecords;
-use super::{Cancel, CircuitSetting, ControlKey, Group, GroupRecords, Kill, Offsets, Pause, RateLimit, Slots};
+use super::{
+    AdaptiveRecord, Cancel, CircuitSetting, ControlKey, ForcedCircuit, Group, GroupRecords, Kill, Offsets, Pause,
+    RateLimit, Slots,
+};
 
 /// Maximum number of kill switches; every task is checked against each.
 pub const MAX_KILLS: usize = 100;
+
+/// Maximum number of circuits of hosts that operators have set.
+pub const MAX_HOST_CIRCUITS: usize = 1_000;
 
 /// Contents of the control topic: the current record of each key, by type, task id or name.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,8 +37,12 @@ pub struct ControlState {
     pub(super) starts: TaskCommands<StartNow>,
     pub paused: BTreeMap<String, Pause>,
     pub slots: BTreeMap<String, Slots>,
+    /// Learned limits.
+    pub adaptives: BTreeMap<String, AdaptiveRecord>,
     pub rates: BTreeMap<String, RateLimit>,
     pub circuits: BTreeMap<String, CircuitSetting>,
+    /// Circuits of single hosts, by type and host.
+    pub host_circuits: BTreeMap<(String, String), CircuitSetting>,
     pub kills: BTreeMap<String, Kill>,
     pub offsets: BTreeMap<(String, i32), Offsets>,
     groups: GroupRecords,
@@ -115,12 +125,20 @@ impl ControlState {
             }
             (ControlKey::Pause(name), value) => set(&mut self.paused, name, value, |_: &Pause| Ok(()))?,
             (ControlKey::Slots(name), value) => set(&mut self.slots, name, value, check_slots)?,
+            (ControlKey::Adaptive(name), value) => set(&mut self.adaptives, name, value, check_adaptive)?,
             (ControlKey::Rate(name), value) => {
                 set(&mut self.rates, name, value, |limit: &RateLimit| {
                     limit.rate.check().map_err(InvalidRecord::Value)
                 })?;
             }
             (ControlKey::Circuit(name), value) => set(&mut self.circuits, name, value, |_: &CircuitSetting| Ok(()))?,
+            (ControlKey::HostCircuit(name, host), value) => {
+                let is_new = value.is_some() && !self.host_circuits.contains_key(&(name.clone(), host.clone()));
+                if is_new && self.host_circuits.len() >= MAX_HOST_CIRCUITS {
+                    return Err(InvalidRecord::TooMany { limit: MAX_HOST_CIRCUITS, records: "circuits of hosts" });
+                }
+                set(&mut self.host_circuits, (name, host), value, |_: &CircuitSetting| Ok(()))?;
+            }
             (ControlKey::Kill(name), Some(_)) if self.kills.len() >= MAX_KILLS && !self.kills.contains_key(&name) => {
                 return Err(InvalidRecord::TooMany { limit: MAX_KILLS, records: "kill switches" });
             }
@@ -140,6 +158,18 @@ impl ControlState {
             (ControlKey::View(name), value) => self.views.apply_record(name, value)?,
         }
         Ok(())
+    }
+
+    /// Circuits of a type's hosts that operators have set.
+    pub fn hosts_of<'a>(&'a self, task_type: &'a str) -> impl Iterator<Item = (&'a str, ForcedCircuit)> {
+        self.host_settings(task_type).map(|(host, setting)| (host, setting.state))
+    }
+
+    /// Settings of the circuits of a type's hosts.
+    pub fn host_settings<'a>(&'a self, task_type: &'a str) -> impl Iterator<Item = (&'a str, &'a CircuitSetting)> {
+        let from = (task_type.to_owned(), String::new());
+        let of_type = self.host_circuits.range(from..).take_while(move |((name, _), _)| name == task_type);
+        of_type.map(|((_, host), setting)| (host.as_str(), setting))
     }
 
     /// Returns the name of the consumer group that contains a type's commits: the type's own name, unless it shares one.
@@ -218,9 +248,22 @@ impl ControlState {
     }
 }
 
+fn check_adaptive(record: &AdaptiveRecord) -> Result<(), InvalidRecord> {
+    let limit = record.learned.limit;
+    if limit.is_finite() && limit > 0.0 {
+        return Ok(());
+    }
+    Err(InvalidRecord::Value(format!("its limit is {limit}; it must be above 0")))
+}
+
 fn check_slots(limit: &Slots) -> Result<(), InvalidRecord> {
+    if let Some(error) = limit.adaptive.and_then(|adaptive| adaptive.check().err()) {
+        return Err(InvalidRecord::Value(error));
+    }
     let reason = match (limit.slots, limit.max_concurrency) {
-        (None, None) => "it has neither `slots` nor `max_concurrency`".to_owned(),
+        (None, None) if limit.adaptive.is_none() => {
+            "it has none of `slots`, `max_concurrency` and `adaptive`".to_owned()
+        }
         (Some(0), _) | (_, Some(0)) => "a limit of 0 is not allowed: pause the type instead".to_owned(),
         (Some(slots), _) if slots > MAX_SLOTS => format!("{slots} slots: at most {MAX_SLOTS} are allowed"),
         _ => return Ok(()),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use kafleet_broker::BrokerClient;
 use kafleet_config::{Names, Rate, TypePolicy};
+use kafleet_model::unique::UniqueSetting;
 use kafleet_model::units::duration::Millis;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -73,6 +74,9 @@ pub struct DeclaredLimits {
     /// JSON pointers to values of params by which tasks can be found.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub index: Vec<String>,
+    /// Uniqueness of the type's tasks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unique: Option<UniqueSetting>,
 }
 
 impl DeclaredLimits {
@@ -90,6 +94,7 @@ impl DeclaredLimits {
             total_timeout: policy.total_timeout,
             mask: policy.mask.clone(),
             index: policy.index.clone(),
+            unique: policy.unique.clone(),
         }
     }
 
@@ -106,6 +111,7 @@ impl DeclaredLimits {
             total_timeout: self.total_timeout,
             mask: self.mask.clone(),
             index: self.index.clone(),
+            unique: self.unique.clone(),
             ..policy
         }
     }

@@ -90,7 +90,7 @@ impl PreparedTask {
                 let task = UnannouncedTask { task: self.task.clone(), position };
                 PublishError::NotAnnounced { task: Box::new(task), error }
             }
-            PublishStep::Record | PublishStep::Later { .. } => PublishError::NotPublished(error),
+            PublishStep::Record | PublishStep::Later { .. } | PublishStep::Ask => PublishError::NotPublished(error),
         }
     }
 }
@@ -172,6 +172,7 @@ impl<'a> BatchPublish<'a> {
             PublishStep::Later { due_ms } => {
                 super::scheduled(task, &publisher.source, due_ms, self.now_ms).encode(&mut self.values)?;
             }
+            PublishStep::Ask => super::asked(task, &publisher.source, self.now_ms).encode(&mut self.values)?,
         }
         if open.step != PublishStep::Record {
             return batch.send(&publisher.event_record(task.id.root(), &self.values), number);

@@ -57,6 +57,7 @@ pub(super) fn headers_at<'a>(
     set(header::BACKOFF_FROM, (progress.backoff_from > 0).then(|| progress.backoff_from.to_string().into()));
     set(header::AS_OF, task.asof.map(|asof| asof.to_string().into()));
     set(header::ANNOUNCED, task.announced.then_some("1".into()));
+    set(header::ASKED, task.asked.then_some("1".into()));
     set(header::HASH, task.hash.as_deref().map(Cow::Borrowed));
     if let Some(trace) = &task.trace {
         set(header::TRACE_PARENT, Some((&*trace.parent).into()));

@@ -80,12 +80,15 @@ enum PublishStep {
     Announce(Option<Position>),
     /// The `scheduled` event with the record, which the tracker stores until it is due.
     Later { due_ms: i64 },
+    /// The `asked` event of a unique task, with the record. The projection decides about it.
+    Ask,
 }
 
 impl PublishStep {
     fn of(task: &TaskSpec, now_ms: i64) -> Self {
         match task.policy.as_ref().and_then(|policy| policy.not_before_ms) {
             _ if task.is_external() => Self::Announce(None),
+            _ if task.ask_rule().is_some() => Self::Ask,
             Some(due_ms) if due_ms > now_ms => Self::Later { due_ms },
             _ => Self::Record,
         }
@@ -195,7 +198,14 @@ impl Publisher {
         now_ms: i64,
     ) -> Result<PublishedTask, PublishError> {
         let position = match step {
-            PublishStep::Later { due_ms } => return self.schedule(task, due_ms, now_ms).await,
+            PublishStep::Later { due_ms } => {
+                let event = scheduled(&task, &self.source, due_ms, now_ms);
+                return self.publish_deferred(task, &event).await;
+            }
+            PublishStep::Ask => {
+                let event = asked(&task, &self.source, now_ms);
+                return self.publish_deferred(task, &event).await;
+            }
             PublishStep::Announce(position) => position,
             PublishStep::Record => {
                 let topic = self.topology.names.tasks(&task.task_type);
@@ -230,9 +240,9 @@ impl Publisher {
         }
     }
 
-    async fn schedule(&self, task: TaskSpec, due_ms: i64, now_ms: i64) -> Result<PublishedTask, PublishError> {
-        let event = scheduled(&task, &self.source, due_ms, now_ms);
-        let position = self.publish_event(&event).await.map_err(PublishError::NotPublished)?;
+    /// Publishes the event that contains the record of a task.
+    async fn publish_deferred(&self, task: TaskSpec, event: &Event) -> Result<PublishedTask, PublishError> {
+        let position = self.publish_event(event).await.map_err(PublishError::NotPublished)?;
         self.count(&task.task_type, 1);
         Ok(PublishedTask { id: task.id, position })
     }
@@ -310,6 +320,12 @@ fn scheduled(task: &TaskSpec, source: &str, due_ms: i64, now_ms: i64) -> Event {
     let record_copy = RecordCopy::new(task, task_headers(task, source));
     let payload = Payload::Scheduled { due_ms: Some(due_ms), record: Some(Box::new(record_copy)) };
     Event::announcing(payload, task, None, now_ms)
+}
+
+/// `asked` event of a unique task, with its record.
+fn asked(task: &TaskSpec, source: &str, now_ms: i64) -> Event {
+    let record_copy = RecordCopy::new(task, task_headers(task, source));
+    Event::announcing(Payload::Asked { record: Some(Box::new(record_copy)) }, task, None, now_ms)
 }
 
 #[cfg(test)]

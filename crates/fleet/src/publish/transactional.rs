@@ -21,15 +21,40 @@ impl Publisher {
         now_ms: i64,
         deadline: Duration,
     ) -> Result<Vec<PublishedTask>, PublishError> {
+        self.publish_all_or_none(producer, tasks, None, now_ms, deadline)
+    }
+
+    /// Publishes all of the tasks with a further record, or nothing. Blocks up to the deadline. The tasks may have different
+    /// roots, and errors are those of [`Self::publish_atomically`].
+    pub fn publish_with_record(
+        &self,
+        producer: &mut dyn TransactionalProducer,
+        tasks: Vec<TaskSpec>,
+        record: DependentRecord,
+        now_ms: i64,
+        deadline: Duration,
+    ) -> Result<Vec<PublishedTask>, PublishError> {
+        self.publish_all_or_none(producer, tasks, Some(record), now_ms, deadline)
+    }
+
+    fn publish_all_or_none(
+        &self,
+        producer: &mut dyn TransactionalProducer,
+        tasks: Vec<TaskSpec>,
+        record: Option<DependentRecord>,
+        now_ms: i64,
+        deadline: Duration,
+    ) -> Result<Vec<PublishedTask>, PublishError> {
         let mut tasks =
             tasks.into_iter().map(|task| self.prepare(task, now_ms)).collect::<Result<Vec<_>, PublishError>>()?;
-        let sent = self.send_together(producer, &tasks, now_ms, deadline).map_err(PublishError::NotPublished);
+        let sent = self.send_together(producer, &tasks, record, now_ms, deadline).map_err(PublishError::NotPublished);
         let positions = sent.inspect_err(|error| {
             // Records that may have been published name these spans.
             tasks.iter_mut().for_each(|ready| super::finish(self.tracer.as_ref(), ready.span.take(), Some(error)));
         })?;
         tasks.iter().for_each(|ready| self.count(&ready.task.task_type, 1));
-        // The positions of the records come first, then those of the events, one per task, then those of the groups' reports.
+        // The positions of the records come first, then those of the events, one per task, then those of the groups' reports
+        // and of the further record.
         let records = tasks.iter().filter(|ready| ready.step == PublishStep::Record).count();
         let events = &positions[records.min(positions.len())..];
         let published = |(ready, at): (PreparedTask, &(i32, i64))| {
@@ -64,12 +89,13 @@ impl Publisher {
         positions.last().copied().map(position).ok_or_else(none)
     }
 
-    /// Sends all records, then one event per task, then the reports of groups, whose children are known by then. Returns
-    /// the positions in this order.
+    /// Sends all records, then one event per task, then the reports of groups, whose children are known by then, then the
+    /// further record. Returns the positions in this order.
     fn send_together(
         &self,
         producer: &mut dyn TransactionalProducer,
         tasks: &[PreparedTask],
+        record: Option<DependentRecord>,
         now_ms: i64,
         deadline: Duration,
     ) -> Result<Vec<(i32, i64)>, BrokerError> {
@@ -87,7 +113,8 @@ impl Publisher {
             let mut positions = positions.iter().copied();
             let announced = tasks.iter().map(|ready| self.event_of(ready, &mut positions, now_ms));
             let groups = tasks.iter().filter(|ready| ready.task.is_group);
-            announced.chain(groups.map(|ready| group_report(self, &ready.task, now_ms))).collect()
+            let reports = groups.map(|ready| group_report(self, &ready.task, now_ms));
+            announced.chain(reports).chain(record.clone().map(Ok)).collect()
         };
         producer.send_with_dependents(&records, &mut events, deadline)
     }
@@ -108,6 +135,7 @@ impl Publisher {
             PublishStep::Later { due_ms } => {
                 super::scheduled(task, &self.source, due_ms, now_ms).encode(&mut value)?;
             }
+            PublishStep::Ask => super::asked(task, &self.source, now_ms).encode(&mut value)?,
         }
         Ok(dependent_record(self, task, value))
     }

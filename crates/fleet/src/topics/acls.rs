@@ -26,7 +26,7 @@ pub enum Operation {
 /// Permission of a role. Operations are allowed on one resource, or on all whose names begin with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acl {
-    /// `worker`, `tracker`, `api`, `producer` or `admin`.
+    /// `worker`, `tracker`, `api`, `outbox`, `producer` or `admin`.
     pub role: &'static str,
     pub resource: Resource,
     /// Name after the prefix of the fleet.
@@ -97,6 +97,11 @@ pub const ACLS: &[Acl] = &[
     Acl::group("api", ".tasks.", &[Describe]).prefix().to("explains why a task waits"),
     Acl::group("api", ".group.", &[Describe]).prefix().to("explains why a task of a shared group waits"),
     Acl::transactions("api", ".").to("atomic batches; resolves dead letters once"),
+    Acl::topic("outbox", ".tasks.", &[Write]).prefix().to("publishes tasks"),
+    Acl::topic("outbox", ".events", &[Write]).to("publishes submissions"),
+    Acl::topic("outbox", ".control", &[Read]).to("reads settings and the declared types"),
+    Acl::topic("outbox", ".outbox", &[Read, Write, DescribeConfigs]).to("reads and writes what is published"),
+    Acl::transactions("outbox", ".outbox.").to("publishes each row once"),
     Acl::topic("producer", ".tasks.", &[Write])
         .prefix()
         .to("publishes tasks without kafleet; give each producer its types only"),

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kafleet_broker::{BrokerClient, BrokerError, TopicChange, TopicInfo, TopicOutcome, TopicSpec};
-use kafleet_config::{Config, Names, TypeConfig};
+use kafleet_config::{Config, Names, OutboxConfig, TypeConfig};
 use kafleet_handlers::Registry;
 use kafleet_handlers::builtin::{callback, email};
 use kafleet_model::units::duration::Millis;
@@ -60,6 +60,9 @@ fn required_topics(config: &Config, registry: &Registry) -> Vec<RequiredTopic> {
         topic(names.events(), Kind::Events, topics.events_partitions, Some(of_events)),
         topic(names.workers(), Kind::Workers, 1, Some(HEARTBEAT_RETENTION)),
     ];
+    if config.outbox.is_some() {
+        required.push(topic(names.outbox(), Kind::Outbox, 1, None));
+    }
     let by_default = TypeConfig::default();
     for name in type_names(config, registry) {
         let section = config.types.get(&name).unwrap_or(&by_default);
@@ -78,6 +81,7 @@ fn required_topics(config: &Config, registry: &Registry) -> Vec<RequiredTopic> {
 #[doc(hidden)]
 pub fn settings_markdown() -> String {
     let mut config = Config::default();
+    config.outbox = Some(OutboxConfig::default());
     config.types.insert("echo".to_owned(), TypeConfig { publish_results: Some(true), ..TypeConfig::default() });
     settings::markdown(&required_topics(&config, &Registry::default()))
 }

@@ -9,6 +9,8 @@ use super::check::Severity;
 
 /// Maximum time until a segment of a compacted topic is closed, so that obsolete records are removed.
 const MAX_SEGMENT: Millis = Millis::secs(7 * 86_400);
+/// The same for the markers of outboxes, which a relay rewrites with each transaction and reads when it starts.
+const MAX_OUTBOX_SEGMENT: Millis = Millis::secs(600);
 /// Minimum time for which a tombstone remains, so that a reader of a compacted topic sees it.
 const MIN_TOMBSTONES: Millis = Millis::secs(3_600);
 
@@ -21,11 +23,18 @@ pub(super) enum Kind {
     Tasks,
     Dead,
     Results,
+    Outbox,
 }
 
 impl Kind {
     const fn is_compacted(self) -> bool {
-        matches!(self, Self::Control | Self::Workers)
+        matches!(self, Self::Control | Self::Workers | Self::Outbox)
+    }
+
+    /// Maximum time until a segment is closed; `None`: any.
+    fn longest_segment(self) -> Option<Millis> {
+        let longest = if self == Self::Outbox { MAX_OUTBOX_SEGMENT } else { MAX_SEGMENT };
+        self.is_compacted().then_some(longest)
     }
 }
 
@@ -63,11 +72,13 @@ pub(super) struct TopicSetting {
     rule: Rule,
     /// The setting is set when a topic is created. The others have good defaults, and some providers refuse to set them:
     /// they are set only if they are wrong.
-    is_created: bool,
+    is_created: fn(Kind) -> bool,
     severity: fn(Kind) -> Severity,
     pub consequence: &'static str,
 }
 
+const ALWAYS: fn(Kind) -> bool = |_| true;
+const NEVER: fn(Kind) -> bool = |_| false;
 const ERROR: fn(Kind) -> Severity = |_| Severity::Error;
 const WARNING: fn(Kind) -> Severity = |_| Severity::Warning;
 /// A short log of events loses states for certain; other records may have been processed in time.
@@ -81,14 +92,14 @@ pub(super) const SETTINGS: &[TopicSetting] = &[
         default: "delete",
         required: |topic| {
             let policy = match topic.kind {
-                Kind::Control => "compact",
+                Kind::Control | Kind::Outbox => "compact",
                 Kind::Workers => "compact,delete",
                 Kind::Events | Kind::Tasks | Kind::Dead | Kind::Results => "delete",
             };
             Some(policy.to_owned())
         },
         rule: Rule::SameWords,
-        is_created: true,
+        is_created: ALWAYS,
         severity: ERROR,
         consequence: "needed records are removed, or obsolete ones kept",
     },
@@ -97,16 +108,16 @@ pub(super) const SETTINGS: &[TopicSetting] = &[
         default: "604800000",
         required: |topic| topic.retention.map(|span| span.as_i64().to_string()),
         rule: Rule::AtLeast,
-        is_created: true,
+        is_created: ALWAYS,
         severity: OF_RETENTION,
         consequence: "records are removed too early: tasks that have not run, events of trees that are still in the store",
     },
     TopicSetting {
         key: "retention.bytes",
         default: "-1",
-        required: |topic| (topic.kind != Kind::Control).then(|| "-1".to_owned()),
+        required: |topic| (!matches!(topic.kind, Kind::Control | Kind::Outbox)).then(|| "-1".to_owned()),
         rule: Rule::AtLeast,
-        is_created: true,
+        is_created: ALWAYS,
         severity: OF_RETENTION,
         consequence: "records are removed when the partition has grown to that size, whatever their age",
     },
@@ -115,7 +126,7 @@ pub(super) const SETTINGS: &[TopicSetting] = &[
         default: "CreateTime",
         required: |_| Some("LogAppendTime".to_owned()),
         rule: Rule::Equal,
-        is_created: true,
+        is_created: ALWAYS,
         severity: ERROR,
         consequence: "the clock of each producer decides when records are removed or refused, and when tasks expire",
     },
@@ -124,7 +135,7 @@ pub(super) const SETTINGS: &[TopicSetting] = &[
         default: "1048588",
         required: |topic| Some(topic.max_bytes.to_string()),
         rule: Rule::AtLeast,
-        is_created: true,
+        is_created: ALWAYS,
         severity: ERROR,
         consequence: "large records are refused",
     },
@@ -133,16 +144,16 @@ pub(super) const SETTINGS: &[TopicSetting] = &[
         default: "1073741824",
         required: |topic| Some(topic.max_bytes.to_string()),
         rule: Rule::AtLeast,
-        is_created: false,
+        is_created: NEVER,
         severity: ERROR,
         consequence: "larger records are refused",
     },
     TopicSetting {
         key: "segment.ms",
         default: "604800000",
-        required: |topic| topic.kind.is_compacted().then(|| MAX_SEGMENT.as_i64().to_string()),
+        required: |topic| topic.kind.longest_segment().map(|span| span.as_i64().to_string()),
         rule: Rule::AtMost,
-        is_created: false,
+        is_created: |kind| matches!(kind, Kind::Outbox),
         severity: WARNING,
         consequence: "obsolete records are kept, and read by each process that starts",
     },
@@ -151,7 +162,7 @@ pub(super) const SETTINGS: &[TopicSetting] = &[
         default: "86400000",
         required: |topic| topic.kind.is_compacted().then(|| MIN_TOMBSTONES.as_i64().to_string()),
         rule: Rule::AtLeast,
-        is_created: false,
+        is_created: NEVER,
         severity: WARNING,
         consequence: "a reader may miss that a command was removed",
     },
@@ -160,7 +171,7 @@ pub(super) const SETTINGS: &[TopicSetting] = &[
         default: "false",
         required: |_| Some("false".to_owned()),
         rule: Rule::Equal,
-        is_created: false,
+        is_created: NEVER,
         severity: WARNING,
         consequence: "acknowledged records are lost when a stale replica becomes the leader",
     },
@@ -169,7 +180,7 @@ pub(super) const SETTINGS: &[TopicSetting] = &[
         default: "producer",
         required: |_| Some("producer".to_owned()),
         rule: Rule::Equal,
-        is_created: false,
+        is_created: NEVER,
         severity: WARNING,
         consequence: "the broker compresses each batch again",
     },
@@ -178,7 +189,7 @@ pub(super) const SETTINGS: &[TopicSetting] = &[
         default: "false",
         required: |_| Some("false".to_owned()),
         rule: Rule::Equal,
-        is_created: false,
+        is_created: NEVER,
         severity: WARNING,
         consequence: "reads of older records wait for the remote storage, and fail with it",
     },
@@ -194,7 +205,7 @@ pub(super) struct UnmetSetting {
 impl RequiredTopic {
     /// Spec of the topic at its creation.
     pub(super) fn spec(&self) -> TopicSpec {
-        let created = SETTINGS.iter().filter(|setting| setting.is_created);
+        let created = SETTINGS.iter().filter(|setting| (setting.is_created)(self.kind));
         let config = created.filter_map(|setting| Some((setting.key.to_owned(), setting.required_by(self)?))).collect();
         TopicSpec { name: self.name.clone(), partitions: self.partitions, replication: self.replication, config }
     }

@@ -97,6 +97,14 @@ impl RequiredTopics {
         needs
     }
 
+    /// Topics of the API, and that of markers.
+    pub fn outbox(topology: &Topology) -> Self {
+        let mut needs = Self::api(topology);
+        let markers = NeededTopic::new(topology.names.outbox(), Kind::Outbox);
+        needs.topics.push(markers.checking(Checks::Settings));
+        needs
+    }
+
     /// Events topic whose retention covers every tree in the store.
     pub fn tracker(topology: &Topology, lifetimes: &Lifetimes) -> Self {
         let names = &topology.names;

@@ -41,7 +41,7 @@ pub use succeeded::Success;
 pub use table::{Kind, Payload};
 
 /// Version of the events written by this build, and the highest version that it projects.
-pub const EVENT_VERSION: u32 = 2;
+pub const EVENT_VERSION: u32 = 3;
 /// Lowest version that this build projects. It stays when [`EVENT_VERSION`] rises: logs keep events of all released
 /// versions.
 pub const OLDEST_EVENT_VERSION: u32 = 2;
@@ -153,6 +153,13 @@ impl Event {
         let attempts = if self.payload.is_wait() { self.attempt.saturating_sub(1) } else { self.attempt };
         let of_record = self.payload.record().map_or(0, RecordCopy::waits);
         RunUsage { attempts, waits: self.payload.waits().max(of_record) }
+    }
+
+    /// Returns true if the record in the event may be that of a task: its own, or that of a newer ask for the key of a
+    /// unique task, which has replaced it.
+    pub fn may_have_record_of(&self, id: &TaskId) -> bool {
+        let is_of_key = || self.kind() == Kind::Asked && self.id.tag().is_some_and(|tag| id.tag() == Some(tag));
+        self.id == *id || is_of_key()
     }
 
     /// Key of the record: the root id, or the target of an operator's request.

@@ -106,17 +106,20 @@ impl Payload {
     /// Complete record of the task, if the event contains it.
     pub fn record(&self) -> Option<&RecordCopy> {
         match self {
-            Self::Scheduled { record, .. } | Self::Retrying { record, .. } | Self::RetryRequested { record, .. } => {
-                record.as_deref()
-            }
+            Self::Scheduled { record, .. }
+            | Self::Retrying { record, .. }
+            | Self::RetryRequested { record, .. }
+            | Self::Asked { record } => record.as_deref(),
             _ => None,
         }
     }
 
     /// Sets the complete record of the task, in kinds that have one.
     pub fn set_record(&mut self, new: RecordCopy) {
-        if let Self::Scheduled { record, .. } | Self::Retrying { record, .. } | Self::RetryRequested { record, .. } =
-            self
+        if let Self::Scheduled { record, .. }
+        | Self::Retrying { record, .. }
+        | Self::RetryRequested { record, .. }
+        | Self::Asked { record } = self
         {
             *record = Some(Box::new(new));
         }
@@ -125,9 +128,10 @@ impl Payload {
     /// Takes the complete record of the task out of the event.
     pub fn into_record(self) -> Option<Box<RecordCopy>> {
         match self {
-            Self::Scheduled { record, .. } | Self::Retrying { record, .. } | Self::RetryRequested { record, .. } => {
-                record
-            }
+            Self::Scheduled { record, .. }
+            | Self::Retrying { record, .. }
+            | Self::RetryRequested { record, .. }
+            | Self::Asked { record } => record,
             _ => None,
         }
     }
@@ -152,6 +156,14 @@ impl Payload {
         match self {
             Self::Released { waits, .. } | Self::Retrying { waits, .. } => *waits,
             _ => 0,
+        }
+    }
+
+    /// Offset of the ask whose record a unique task was released with.
+    pub const fn ask(&self) -> Option<i64> {
+        match self {
+            Self::Released { ask, .. } => *ask,
+            _ => None,
         }
     }
 

@@ -195,6 +195,8 @@ events! {
         position: Option<Position>,
         /// Waits of the run before the release.
         waits: u32,
+        /// Offset of the ask whose record a unique task was released with.
+        ask: Option<i64>,
     };
     /// An attempt started.
     started = Started: NewTask {
@@ -306,5 +308,10 @@ events! {
     settings = Settings: Partition {
         /// New lifetimes.
         lifetimes: Option<Box<Lifetimes>>,
+    };
+    /// A unique task was asked for. The projection decides: it starts, it is kept, or another one stands for it.
+    asked = Asked: NewTask {
+        /// Complete record of the task; without it the event is ignored.
+        record: Option<Box<RecordCopy>>,
     };
 }

@@ -25,9 +25,9 @@ fn encoded(event: &Event) -> Value {
 
 #[test]
 fn event_with_required_fields_only_is_decoded() {
-    let event = decode(r#"{"v":2,"kind":"started","id":"a:b","at_ms":5}"#).unwrap();
+    let event = decode(r#"{"v":3,"kind":"started","id":"a:b","at_ms":5}"#).unwrap();
     assert_eq!(event, Event::new(Kind::Started, TaskId::parse("a:b").unwrap(), 1, 5));
-    assert_eq!(encoded(&event), json!({"v": 2, "kind": "started", "id": "a:b", "at_ms": 5}));
+    assert_eq!(encoded(&event), json!({"v": 3, "kind": "started", "id": "a:b", "at_ms": 5}));
 }
 
 #[test]
@@ -49,16 +49,16 @@ fn unknown_kind_is_decoded_and_creates_no_record() {
 #[test]
 fn newer_version_is_distinguished_from_malformed_input() {
     for text in [
-        r#"{"v":3,"kind":"started","id":"a","at_ms":5}"#,
-        r#"{"v":3,"kind":"sneezed","id":"a","at_ms":5}"#,
-        r#"{"v":3,"kind":{"nested":"kind"},"who":"a"}"#,
-        r#"{"v":3}"#,
-        r#"{"v":3,"id":"no valid id","kind":"started","at_ms":5}"#,
+        r#"{"v":4,"kind":"started","id":"a","at_ms":5}"#,
+        r#"{"v":4,"kind":"sneezed","id":"a","at_ms":5}"#,
+        r#"{"v":4,"kind":{"nested":"kind"},"who":"a"}"#,
+        r#"{"v":4}"#,
+        r#"{"v":4,"id":"no valid id","kind":"started","at_ms":5}"#,
     ] {
-        assert_eq!(decode(text), Err(DecodeError::Newer(3)), "{text}");
+        assert_eq!(decode(text), Err(DecodeError::Newer(4)), "{text}");
     }
-    let message = decode(r#"{"v":3}"#).unwrap_err().to_string();
-    assert!(message.contains("version 3") && message.ends_with("upgrade trackers first"), "{message}");
+    let message = decode(r#"{"v":4}"#).unwrap_err().to_string();
+    assert!(message.contains("version 4") && message.ends_with("upgrade trackers first"), "{message}");
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn any_payload() -> impl Strategy<Value = Payload> {
                 .map(|text| Box::new(Attachment::new("a", "text/plain", text.clone().into_bytes()).unwrap()));
             match kind {
                 Kind::Scheduled => Payload::Scheduled { due_ms: number, record },
-                Kind::Released => Payload::Released { position, waits },
+                Kind::Released => Payload::Released { position, waits, ask: position.map(|position| position.offset) },
                 Kind::Started => Payload::Started {
                     then: text.iter().map(|_| Continuation::new("echo", serde_json::json!(1))).collect(),
                 },
@@ -228,7 +228,7 @@ fn fields_are_written_in_the_published_order() {
     let mut bytes = Vec::new();
     event.encode(&mut bytes).unwrap();
     let expected = concat!(
-        r#"{"v":2,"kind":"retrying","id":"a","run":2,"attempt":2,"worker":"w","at_ms":5,"message":"m","by":"ann","#,
+        r#"{"v":3,"kind":"retrying","id":"a","run":2,"attempt":2,"worker":"w","at_ms":5,"message":"m","by":"ann","#,
         r#""data":{"started_at_ms":3,"error":{"kind":"timeout","message":"late","attempt":2},"due_ms":9,"#,
         r#""record":{"key":"k","headers":[],"params":null},"waits":2},"colour":"red"}"#
     );
@@ -248,6 +248,6 @@ fn attempt_that_waits_is_not_used() {
 
 #[test]
 fn field_of_another_kind_is_ignored() {
-    let event = decode(r#"{"v":2,"kind":"started","id":"a","at_ms":5,"data":{"due_ms":7,"error":1}}"#);
+    let event = decode(r#"{"v":3,"kind":"started","id":"a","at_ms":5,"data":{"due_ms":7,"error":1}}"#);
     assert_eq!(event, Ok(Event::new(Kind::Started, TaskId::parse("a").unwrap(), 1, 5)));
 }

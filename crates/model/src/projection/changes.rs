@@ -57,6 +57,8 @@ pub struct Changes {
     /// Deferred task records to store until they are due ([`crate::outbox::RecordCopy::encode`]); `None`
     /// removes one.
     pub deferred: Vec<(TaskId, Option<Vec<u8>>)>,
+    /// States of the keys of unique tasks by tag, encoded ([`crate::unique::KeyState`]); `None` removes one.
+    pub unique: Vec<(String, Option<Vec<u8>>)>,
     /// Finished roots; `seen_ms` is the time of their removal. Many roots share a time: the store keeps only their
     /// ids under it, which saves space.
     pub done: Vec<Entry>,
@@ -77,7 +79,7 @@ pub struct Changes {
 impl Changes {
     pub fn is_empty(&self) -> bool {
         let dealt_with = self.deleted.is_empty() && self.done_with.is_none();
-        let counted = self.statistics.is_empty() && self.audit.is_empty();
+        let counted = self.statistics.is_empty() && self.audit.is_empty() && self.unique.is_empty();
         self.task_records.is_empty() && self.logs.is_empty() && dealt_with && self.lifetimes.is_none() && counted
     }
 

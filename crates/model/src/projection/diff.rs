@@ -4,53 +4,14 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::indexed_fields::{FailedEntry, IndexedFields};
 use super::{WorkingSet, tally};
 use crate::encode_error::EncodeError;
 use crate::error_fingerprint::Fingerprint;
 use crate::projection::changes::{Changes, Entry, Index};
 use crate::record::TaskRecord;
 use crate::record::state::State;
-use crate::retention::ExpiryKind;
 use crate::task::id::TaskId;
-
-/// Fields of a stored record that determine its index entries and counters.
-pub struct IndexedFields {
-    task_type: Option<Arc<str>>,
-    state: State,
-    /// Scores in [`Index::Timers`] and [`Index::Effects`].
-    pub timer: Option<i64>,
-    pub effect: Option<i64>,
-    /// Score in [`Index::Ages`].
-    pub age: Option<i64>,
-    /// Time of the tree's removal.
-    done: Option<i64>,
-    /// Whether the store has a deferred record of the task.
-    pub has_deferred: bool,
-    /// Error and score in [`Index::Failed`].
-    failed: Option<(Fingerprint, i64)>,
-}
-
-impl IndexedFields {
-    pub fn of(task: &TaskRecord) -> Self {
-        let is_done = |age: &crate::retention::Expiry| age.kind == ExpiryKind::Done;
-        Self {
-            task_type: task.task_type.clone(),
-            state: task.state,
-            timer: task.timer().map(|timer| timer.due_ms),
-            effect: task.turn(),
-            age: task.times.expiry.filter(|age| !is_done(age)).map(|age| age.due_ms),
-            done: task.times.expiry.filter(is_done).map(|age| age.due_ms),
-            has_deferred: task.deferral.stored_bytes() > 0,
-            failed: task.times.failed_ms.map(|at_ms| (Fingerprint::of(task.outcome.error.as_deref()), at_ms)),
-        }
-    }
-
-    /// Type and error of a failed task, and its score in the indexes of failed tasks.
-    fn failed(&self) -> FailedEntry {
-        let (task_type, (error, failed_ms)) = (self.task_type.clone()?, self.failed?);
-        Some((task_type, error, failed_ms))
-    }
-}
 
 /// Differences of counters.
 #[derive(Default)]
@@ -86,6 +47,7 @@ impl WorkingSet {
             entry.bytes = add_changes(&mut changes, &mut counts, id, task, stored)?;
         }
         counts.write_to(&mut changes);
+        changes.unique = self.records.keys.take_changes()?;
         changes.statistics = self.records.statistics.take_changes()?;
         changes.audit = std::mem::take(&mut self.records.audit);
         changes.lifetimes = std::mem::take(&mut self.new_lifetimes).then(|| self.ages.lifetimes.clone());
@@ -102,9 +64,11 @@ impl WorkingSet {
             self.records.deferred_bytes =
                 self.records.deferred_bytes.saturating_sub(u64::from(task.deferral.stored_bytes()));
             self.records.count(tally::removal(&task));
+            self.records.keys.forget_removed(&id, log_time_ms);
             add_removal(&mut changes, &mut counts, id, &task);
         }
         counts.write_to(&mut changes);
+        changes.unique = self.records.keys.take_changes()?;
         changes.statistics = self.records.statistics.take_changes()?;
         Ok(changes)
     }
@@ -185,9 +149,6 @@ fn move_entry(changes: &mut Changes, index: &Index, id: &TaskId, was: Option<i64
         changes.added.extend(is.map(entry));
     }
 }
-
-/// Type, error and score of a task in [`Index::Failed`].
-type FailedEntry = Option<(Arc<str>, Fingerprint, i64)>;
 
 fn move_failed(changes: &mut Changes, counts: &mut CountChanges, id: &TaskId, was: FailedEntry, is: FailedEntry) {
     if was == is {

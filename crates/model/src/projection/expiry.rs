@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::records::Records;
 use super::refresh::{refresh, rollup_input};
-use super::{Cause, LogPosition, WorkingSet, continuations, requests, tally};
+use super::{Cause, LogPosition, WorkingSet, continuations, requests, tally, unique};
 use crate::event::{ErrorInfo, Kind};
 use crate::outbox::{CancelRequest, EffectKind, MAX_EFFECTS, OVERDUE, StoredCancel};
 use crate::record::HistoryEntry;
@@ -74,6 +74,19 @@ impl WorkingSet {
 }
 
 fn expire_with(
+    records: &mut Records,
+    cause: Cause<'_>,
+    change: fn(&mut Records, &TaskId, LogPosition),
+) -> ExpiryOutcome {
+    let was_open = unique::is_root_open(records, cause.id);
+    let outcome = expire_task(records, cause, change);
+    if let Some(tag) = cause.id.tag() {
+        unique::follow_root(records, tag, was_open, cause);
+    }
+    outcome
+}
+
+fn expire_task(
     records: &mut Records,
     cause: Cause<'_>,
     change: fn(&mut Records, &TaskId, LogPosition),

@@ -60,6 +60,7 @@ impl WorkingSet {
     /// Ids of further records needed after a load; empty once all are loaded.
     pub fn missing_records(&mut self) -> Vec<TaskId> {
         let mut missing = std::mem::take(&mut self.records.missing);
+        missing.extend(self.records.keys.take_tasks());
         missing.sort();
         missing.dedup();
         missing.retain(|id| !self.records.entries.contains_key(id));

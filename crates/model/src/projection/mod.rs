@@ -19,9 +19,10 @@ use std::sync::atomic::AtomicI64;
 use crate::retention::Lifetimes;
 use crate::task::id::TaskId;
 
-pub use diff::IndexedFields;
 pub use expiry::ExpiryOutcome;
+pub use indexed_fields::IndexedFields;
 pub use step::CONFLICT;
+pub use unique_keys::{CLEAR_ACTION, UniqueKeys};
 pub use working_set::WorkingSet;
 
 mod attachments;
@@ -34,6 +35,7 @@ mod diff;
 mod expiry;
 mod fold;
 mod history;
+mod indexed_fields;
 mod interruptions;
 mod load_set;
 mod notifications;
@@ -47,10 +49,12 @@ mod step_outcome;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod unique;
+mod unique_keys;
 mod working_set;
 
 /// Version of the projection and of the stored formats. A store written by a higher version is left alone.
-pub const FOLD_VERSION: u32 = 19;
+pub const FOLD_VERSION: u32 = 20;
 
 /// Position of an event in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

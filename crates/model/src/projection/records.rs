@@ -2,8 +2,9 @@
 
 use rustc_hash::FxHashMap;
 
-use super::IndexedFields;
 use super::deferred_record::DeferredRecord;
+use super::indexed_fields::IndexedFields;
+use super::unique_keys::UniqueKeys;
 use crate::event::{Event, Payload};
 use crate::record::TaskRecord;
 use crate::record::log_line::StoredLine;
@@ -27,6 +28,8 @@ pub(super) struct Records {
     pub(super) statistics: Statistics,
     /// Encoded audit entries: requests of users.
     pub(super) audit: Vec<Vec<u8>>,
+    /// Keys of unique tasks.
+    pub(super) keys: UniqueKeys,
     /// Second tasks with the id of another, since they were last taken.
     pub(super) id_conflicts: u64,
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::audit::AuditEntry;
 use super::records::{Records, WorkingEntry};
-use super::{Ages, Cause, LogPosition, Verdict};
+use super::{Ages, Cause, LogPosition, UniqueKeys, Verdict, unique};
 use crate::encode_error::EncodeError;
 use crate::event::{Event, Payload};
 use crate::record::TaskRecord;
@@ -52,6 +52,11 @@ impl WorkingSet {
         std::mem::take(&mut self.records.id_conflicts)
     }
 
+    /// Keys of unique tasks.
+    pub fn keys(&mut self) -> &mut UniqueKeys {
+        &mut self.records.keys
+    }
+
     pub fn load(&mut self, id: TaskId, task: Option<TaskRecord>) {
         if let Some(task) = task.as_ref().filter(|task| task.has_continuations()) {
             task.continuation_ids(&id, &mut self.records.missing);
@@ -78,6 +83,7 @@ impl WorkingSet {
     /// Shrinks the cache to at most `limit` records by dropping those not used since the last call. Ancestors of a
     /// record that stays are kept. Drops all if they have more than [`MAX_CACHE_BYTES`]. Call between batches only.
     pub fn shrink(&mut self, limit: usize) {
+        self.records.keys.unload();
         if self.records.entries.values().map(|entry| entry.bytes).sum::<usize>() > MAX_CACHE_BYTES {
             self.records.entries.clear();
             return;
@@ -91,31 +97,11 @@ impl WorkingSet {
             self.records.entries.clear();
             return;
         }
-        let keep = self.with_ancestors(used);
+        let keep = with_ancestors(&self.records, used);
         self.records.entries.retain(|id, entry| {
             entry.used = false;
             keep.contains(id)
         });
-    }
-
-    /// Adds the ancestors of these tasks, and the continuations of all.
-    fn with_ancestors(&self, ids: Vec<TaskId>) -> FxHashSet<TaskId> {
-        let mut all = FxHashSet::default();
-        let mut follow = Vec::new();
-        for id in ids {
-            let mut next = Some(id);
-            while let Some(id) = next {
-                next = id.parent_id();
-                if let Some(task) = self.task(id.as_str()).filter(|task| task.has_continuations()) {
-                    task.continuation_ids(&id, &mut follow);
-                }
-                if !all.insert(id) {
-                    break;
-                }
-            }
-        }
-        all.extend(follow);
-        all
     }
 
     /// Folds one event into the working set. The records it needs ([`WorkingSet::missing`]) must be loaded. After an
@@ -127,13 +113,18 @@ impl WorkingSet {
         }
         if event.kind().is_partition_wide() {
             self.take_settings(event);
+            let cause = Cause { id: &event.id, at_ms: event.at_ms, position, ages: &self.ages };
+            unique::clear_key(&mut self.records, event, cause);
             return Ok(Verdict::Applied);
         }
         if event.run > MAX_RUN || event.payload.new_run().is_some_and(|run| run > MAX_RUN) {
             return Ok(Verdict::NoRecord);
         }
         let cause = Cause { id: &event.id, at_ms: event.at_ms, position, ages: &self.ages };
-        self.records.fold(event, cause)
+        match event.id.tag() {
+            None => self.records.fold(event, cause),
+            Some(tag) => unique::fold_of_key(&mut self.records, tag, event, cause),
+        }
     }
 
     /// Applies new lifetimes to everything after this event.
@@ -145,4 +136,24 @@ impl WorkingSet {
             self.new_lifetimes = true;
         }
     }
+}
+
+/// Adds the ancestors of these tasks, and the continuations of all.
+fn with_ancestors(records: &Records, ids: Vec<TaskId>) -> FxHashSet<TaskId> {
+    let mut all = FxHashSet::default();
+    let mut follow = Vec::new();
+    for id in ids {
+        let mut next = Some(id);
+        while let Some(id) = next {
+            next = id.parent_id();
+            if let Some(task) = records.task(id.as_str()).filter(|task| task.has_continuations()) {
+                task.continuation_ids(&id, &mut follow);
+            }
+            if !all.insert(id) {
+                break;
+            }
+        }
+    }
+    all.extend(follow);
+    all
 }

@@ -182,6 +182,8 @@ pub struct Deferral {
     /// The handovers of this run up to this one are over, because their records were released; late events that defer
     /// them again are ignored.
     pub released: Option<RunUsage>,
+    /// The unique task is kept until another one of its key has ended.
+    pub waits_for_key: bool,
 }
 
 impl Deferral {
@@ -198,7 +200,7 @@ impl Deferral {
     /// Forgets the record, and returns its bytes in the store.
     pub(crate) const fn clear_record(&mut self) -> u32 {
         let stored = self.stored_bytes();
-        (self.record_bytes, self.only_in_log) = (0, false);
+        (self.record_bytes, self.only_in_log, self.waits_for_key) = (0, false, false);
         stored
     }
 }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use super::OnFailure;
 use super::id::clip;
+use crate::unique::UniqueRule;
 use crate::units::duration::Millis;
 
 /// Scope in which a task is described or shown.
@@ -289,7 +290,7 @@ pub(super) const fn first(headers: &[&'static str]) -> Option<&'static str> {
 }
 
 /// Value of a field as the text of a header.
-pub(super) trait HeaderValue: Sized {
+pub(crate) trait HeaderValue: Sized {
     fn parse(text: &str) -> Result<Self, String>;
     /// `None` for the default value, which needs no header.
     fn show(&self) -> Option<Cow<'_, str>>;
@@ -322,6 +323,16 @@ impl HeaderValue for Option<Millis> {
 
     fn show(&self) -> Option<Cow<'_, str>> {
         self.map(|span| span.to_string().into())
+    }
+}
+
+impl HeaderValue for Option<UniqueRule> {
+    fn parse(text: &str) -> Result<Self, String> {
+        UniqueRule::parse(text).map(Some)
+    }
+
+    fn show(&self) -> Option<Cow<'_, str>> {
+        self.as_ref().map(UniqueRule::text)
     }
 }
 

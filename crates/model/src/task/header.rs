@@ -18,6 +18,8 @@ pub const BACKOFF_FROM: &str = "ce_backofffrom";
 pub const AS_OF: &str = "ce_asof";
 pub const ANNOUNCED: &str = "ce_announced";
 pub const HASH: &str = "ce_hash";
+/// Mark of a unique task whose ask was decided.
+pub const ASKED: &str = "ce_asked";
 pub const NOT_BEFORE: &str = "ce_notbefore";
 pub const EXPIRES: &str = "ce_expires";
 pub const POLICY: &str = "ce_policy";
@@ -31,7 +33,7 @@ pub fn is_policy(name: &str) -> bool {
     matches!(name, NOT_BEFORE | EXPIRES | POLICY) || Policy::fields().any(|field| field.header == Some(name))
 }
 
-const OTHER_HEADERS: [&str; 16] = [
+const OTHER_HEADERS: [&str; 17] = [
     SPEC_VERSION,
     ID,
     TYPE,
@@ -46,6 +48,7 @@ const OTHER_HEADERS: [&str; 16] = [
     AS_OF,
     ANNOUNCED,
     HASH,
+    ASKED,
     TRACE_PARENT,
     TRACE_STATE,
 ];

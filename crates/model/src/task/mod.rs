@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::json::RawJson;
 pub use super::retry::RunProgress;
 use super::trace::{Origin, SpanContext};
+use super::unique::UniqueRule;
 pub use super::units::time::parse_time;
 
 #[doc(hidden)]
@@ -75,6 +76,8 @@ pub struct TaskSpec {
     pub asof: Option<i64>,
     /// The publisher announces the task with an event of its own.
     pub announced: bool,
+    /// The ask of this unique task was decided: it may start.
+    pub asked: bool,
     pub hash: Option<Box<str>>,
     /// `None` if all options have their defaults.
     pub policy: Option<Box<Policy>>,
@@ -114,6 +117,7 @@ impl TaskSpec {
             created_at_ms: 0,
             asof: None,
             announced: false,
+            asked: false,
             hash: None,
             policy: None,
             trace: None,
@@ -139,6 +143,11 @@ impl TaskSpec {
     /// Returns true if no worker runs the task: another system reports its states.
     pub fn is_external(&self) -> bool {
         self.policy.as_ref().is_some_and(|policy| policy.rules.external)
+    }
+
+    /// Uniqueness of a task that must ask before it starts; `None` for any other.
+    pub fn ask_rule(&self) -> Option<&UniqueRule> {
+        self.policy.as_ref()?.unique.as_ref().filter(|_| !self.asked)
     }
 
     /// Context of the headers; `None` without a valid one.

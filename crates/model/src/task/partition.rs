@@ -1,8 +1,16 @@
 //! Partition of a key by Kafka's own murmur2, so that all clients agree.
 
+use crate::unique::id::partition_key_of;
+
 /// Partition of a key among `count` partitions, as chosen by Java's default partitioner and librdkafka's `murmur2`.
 pub fn partition_of(key: &[u8], count: u32) -> u32 {
     (murmur2(key) & 0x7fff_ffff) % count.max(1)
+}
+
+/// Events partition of a tree among `count`: of the tag of the root's id, or of the id. All asks of a unique key lie in
+/// one partition by that. `key`: an id, or another key of a record.
+pub fn events_partition_of(key: &str, count: u32) -> u32 {
+    partition_of(partition_key_of(key).as_bytes(), count)
 }
 
 fn murmur2(data: &[u8]) -> u32 {
@@ -28,6 +36,14 @@ fn murmur2(data: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn asks_of_one_key_share_an_events_partition() {
+        for key in ["refresh~customer-42~~0192", "refresh~customer-42~~b", "refresh~customer-42~~b:child"] {
+            assert_eq!(events_partition_of(key, 64), partition_of(b"refresh~customer-42", 64), "{key}");
+        }
+        assert_eq!(events_partition_of("order-42:fetch", 64), partition_of(b"order-42", 64));
+    }
 
     /// Vectors of Kafka's `UtilsTest.testMurmur2`.
     #[test]

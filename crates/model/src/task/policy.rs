@@ -16,6 +16,8 @@ use super::param_tags::{MAX_INDEXED, is_param_tag};
 use super::{MAX_RETRIES, MAX_TAGS, MAX_TEXT_CHARS, header};
 use crate::json::{JsonKind, RawJson, check_depth, plain_text};
 use crate::omit::{is_default, is_true};
+use crate::unique::UniqueRule;
+use crate::unique::field::check_field as unique;
 use crate::units::duration::Millis;
 
 /// Effect of a failed child on its parent.
@@ -129,6 +131,14 @@ fields! {
             /// (default) or `ignore`.
             on_failure: OnFailure, header "ce_onfailure", check any,
             Field::at(&[Scope::Create, Scope::Continue]);
+
+            /// Key of which at most one task of the type is open at a time, or an object with `key`, `mode`, `for`, `window` and
+            /// `max`. Only roots are unique.
+            unique: Option<UniqueRule>, header "ce_unique", check unique,
+            Field::at(&[Scope::Create]).visible(Visibility::Status)
+                .argument(Argument::text(
+                    "unique", "KEY", "Key of which at most one task is open, or a JSON object with key, mode, for, window, max",
+                ));
         }
     }
 }
@@ -275,6 +285,11 @@ impl Policy {
             if span == Some(Millis(0)) {
                 errors.push((field.to_owned(), "it must be greater than zero".to_owned()));
             }
+        }
+        if self.unique.is_some() && self.not_before_ms.is_some() {
+            let reason =
+                "a unique task has no start time of its own: omit `delay` and `at`, or use the mode `debounce`";
+            errors.push(("unique".to_owned(), reason.to_owned()));
         }
         for (short, span, long, limit) in [
             ("min_backoff", self.min_backoff, "max_backoff", self.max_backoff),

@@ -32,6 +32,9 @@ impl NextStart {
         let is_cancelling = !task.own.is_terminal() && task.cancelled_by().is_some();
         let state = if is_cancelling { State::Cancelling } else { task.state };
         check_delay(TaskRunner::of_record(task), task.own, state)?;
+        if task.deferral.waits_for_key {
+            return Err("it is unique and waits for the end of the open task of its key, not for a time".to_owned());
+        }
         let used = task.used();
         Ok(Self { run: task.run, attempts: used.attempts, waits: used.waits })
     }

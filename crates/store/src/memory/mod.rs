@@ -12,6 +12,7 @@ use kafleet_model::statistics::StoredStatistics;
 use kafleet_model::statistics::aggregate::AggregateKey;
 use kafleet_model::statistics::errors::ErrorSummary;
 use kafleet_model::task::id::TaskId;
+use kafleet_model::unique::KeyState;
 use rustc_hash::FxHashMap;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::Instant;
@@ -23,7 +24,7 @@ use super::{
     TaskRecord, TypeCount,
 };
 use super::{ErrorGroups, ErrorLevel, PartitionStatistics};
-use super::{LEASE_TTL, MAX_PAGE, NOTICE_BUFFER, RESERVATION_TTL, Stage, closed_writer, decode};
+use super::{LEASE_TTL, MAX_PAGE, NOTICE_BUFFER, RESERVATION_TTL, Stage, closed_writer, decode, decode_keys};
 use partition::Partition;
 
 mod integrity;
@@ -127,6 +128,15 @@ impl MemoryStore {
         self.lock().partitions.get(&partition).map_or_else(|| Ok(T::default()), read)
     }
 
+    fn read_keys(&self, partition: u32, tags: &[String]) -> Result<Vec<Option<KeyState>>, StoreError> {
+        let states = {
+            let contents = self.lock();
+            let states = contents.partitions.get(&partition).map(|partition| &partition.unique);
+            tags.iter().map(|tag| states.and_then(|states| states.get(tag)).cloned()).collect()
+        };
+        decode_keys(partition, tags, states, "start with an empty store")
+    }
+
     fn read_records(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         let records: Vec<Option<Vec<u8>>> = {
             let contents = self.lock();
@@ -161,11 +171,12 @@ impl Contents {
         let new_bytes: usize = changes.task_records.iter().map(|(_, record)| record.len()).sum();
         let new_deferred_bytes: usize = changes.deferred.iter().flat_map(|(_, deferred)| deferred).map(Vec::len).sum();
         let new_log_bytes: usize = changes.logs.iter().flat_map(|(_, lines)| lines).map(String::len).sum();
+        let new_keys: usize = changes.unique.iter().flat_map(|(_, state)| state).map(Vec::len).sum();
         let new_attached: usize = changes.attachments.iter().flat_map(|(_, _, data)| data).map(Vec::len).sum();
         if records + new_records > options.max_records {
             return Err(full(&format!("{records} records of at most {}", options.max_records)));
         }
-        if bytes + new_bytes + new_deferred_bytes + new_log_bytes + new_attached > options.max_bytes {
+        if bytes + new_bytes + new_deferred_bytes + new_log_bytes + new_attached + new_keys > options.max_bytes {
             return Err(full(&format!("{bytes} bytes of at most {}", options.max_bytes)));
         }
         Ok(())
@@ -245,6 +256,10 @@ impl Store for MemoryStore {
         let contents = self.lock();
         let deferred = contents.partitions.get(&partition).map(|partition| &partition.deferred);
         Ok(ids.iter().map(|id| deferred.and_then(|deferred| deferred.get(id)).cloned()).collect())
+    }
+
+    async fn unique_keys(&self, partition: u32, tags: &[String]) -> Result<Vec<Option<KeyState>>, StoreError> {
+        self.read_keys(partition, tags)
     }
 
     async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError> {
@@ -388,6 +403,13 @@ impl PartitionWriter for Writer {
         let tasks = self.store.read_records(self.partition, ids)?;
         self.revision = Some(revision);
         Ok(tasks)
+    }
+
+    async fn unique_keys(&mut self, tags: &[String]) -> Result<Vec<Option<KeyState>>, StoreError> {
+        let revision = self.revision.take().ok_or_else(closed_writer)?;
+        let keys = self.store.read_keys(self.partition, tags)?;
+        self.revision = Some(revision);
+        Ok(keys)
     }
 
     async fn check(&mut self) -> Result<(), StoreError> {

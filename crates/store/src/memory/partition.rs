@@ -28,6 +28,8 @@ pub(super) struct Partition {
     pub(super) logs: FxHashMap<TaskId, LogTail<String>>,
     pub(super) attachments: FxHashMap<TaskId, BTreeMap<String, Vec<u8>>>,
     pub(super) deferred: FxHashMap<TaskId, Vec<u8>>,
+    /// Keys of unique tasks by tag.
+    pub(super) unique: FxHashMap<String, Vec<u8>>,
     /// Finished roots by the time of their removal.
     pub(super) done: BTreeMap<i64, VecDeque<TaskId>>,
     pub(super) lifetimes: Option<Lifetimes>,
@@ -118,6 +120,13 @@ impl Partition {
                 None => self.deferred.remove(id),
             };
             self.bytes = self.bytes + deferred.as_ref().map_or(0, Vec::len) - old.map_or(0, |old| old.len());
+        }
+        for (tag, state) in &changes.unique {
+            let old = match state {
+                Some(state) => self.unique.insert(tag.clone(), state.clone()),
+                None => self.unique.remove(tag),
+            };
+            self.bytes = self.bytes + state.as_ref().map_or(0, Vec::len) - old.map_or(0, |old| old.len());
         }
         for (id, lines) in &changes.logs {
             let tail = self.logs.entry(id.clone()).or_default();

@@ -113,7 +113,7 @@ return {out,redis.call('ZCARD',KEYS[1])-first-#out}";
 /// keys.
 pub(super) fn add_sizes(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
     let sizes = Sizes::of(changes);
-    let entries = SIZED.iter().map(|index| keys.name_of(index)).zip(sizes.entries);
+    let entries = SIZED.iter().map(|index| name_of(keys, index)).zip(sizes.entries);
     let sums = [(TASKS, sizes.tasks), (OPEN, sizes.open), (FAILED, sizes.failed)];
     let sums = sums.map(|(field, change)| (field.to_owned(), change));
     for (field, change) in entries.chain(sums).filter(|(_, change)| *change != 0) {
@@ -137,7 +137,7 @@ pub(super) async fn totals(
         .arg(keys.statistics());
     commands.arg(SIZED.iter().map(|index| keys.index(index)).collect::<Vec<_>>());
     commands.arg(&keys.base).arg(SIZED.len());
-    commands.arg(SIZED.iter().map(|index| keys.name_of(index)).collect::<Vec<_>>()).arg(COMPARED_GROUPS);
+    commands.arg(SIZED.iter().map(|index| name_of(keys, index)).collect::<Vec<_>>()).arg(COMPARED_GROUPS);
     for state in State::ALL {
         let flags = [(state.is_indexed(), 'i'), (is_open(state), 'o')];
         let flags: String = flags.into_iter().filter(|(is, _)| *is).map(|(_, flag)| flag).collect();
@@ -195,4 +195,9 @@ fn indexed_task(keys: &Keys, partition: u32, task: Value) -> Result<IndexedTask,
         has_attachments,
         expires: ttl_ms >= 0,
     })
+}
+
+/// Key of an index without the common prefix.
+fn name_of(keys: &Keys, index: &Index) -> String {
+    keys.index(index).split_off(keys.base.len())
 }

@@ -16,6 +16,7 @@ use kafleet_model::projection::audit::AuditEntry;
 use kafleet_model::statistics::aggregate::AggregateKey;
 use kafleet_model::statistics::errors::ErrorSummary;
 use kafleet_model::task::id::TaskId;
+use kafleet_model::unique::KeyState;
 
 use ::redis::{Cmd, Value, cmd, pipe};
 
@@ -314,6 +315,16 @@ impl Store for Redis {
             values::read::<Vec<Option<Vec<u8>>>>(&keys.all(), self.query_partition(partition, &mut command).await?)
         });
         Ok(try_join_all(chunks).await?.concat())
+    }
+
+    async fn unique_keys(&self, partition: u32, tags: &[String]) -> Result<Vec<Option<KeyState>>, StoreError> {
+        let keys = self.keys(partition);
+        let mut states = Vec::with_capacity(tags.len());
+        for tags in tags.chunks(RECORDS_PER_MGET) {
+            let answer = self.query_partition(partition, &mut values::get_keys(&keys, tags)).await?;
+            states.extend(values::read_keys(&keys, partition, tags, answer)?);
+        }
+        Ok(states)
     }
 
     async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError> {

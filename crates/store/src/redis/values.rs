@@ -5,11 +5,12 @@ use std::sync::Arc;
 use ::redis::{Cmd, FromRedisValue, Value, cmd, from_redis_value};
 use kafleet_model::retention::Lifetimes;
 use kafleet_model::task::id::TaskId;
+use kafleet_model::unique::KeyState;
 use serde::{Deserialize, Serialize};
 
 use crate::MAX_PAGE;
 use crate::keys::Keys;
-use crate::{Checkpoint, Entry, Notice, Reservation, Stage, StoreError, TaskRecord, decode};
+use crate::{Checkpoint, Entry, Notice, Reservation, Stage, StoreError, TaskRecord, decode, decode_keys};
 
 /// Hint for contents that this build cannot read. They may be those of another fleet or of a newer build, so nothing is
 /// to be deleted.
@@ -79,6 +80,29 @@ pub(super) fn read_records(
         .zip(records)
         .map(|(id, bytes)| bytes.map(|bytes| decode(partition, id, &bytes, ANOTHER_STORE_HINT)).transpose())
         .collect()
+}
+
+/// Command that reads the states of keys of unique tasks.
+pub(super) fn get_keys(keys: &Keys, tags: &[String]) -> Cmd {
+    let mut command = cmd("MGET");
+    for tag in tags {
+        command.arg(keys.unique(tag));
+    }
+    command
+}
+
+/// Reads the answer of [`get_keys`].
+pub(super) fn read_keys(
+    keys: &Keys,
+    partition: u32,
+    tags: &[String],
+    answer: Value,
+) -> Result<Vec<Option<KeyState>>, StoreError> {
+    let states: Vec<Option<Vec<u8>>> = read(&keys.all(), answer)?;
+    if states.len() != tags.len() {
+        return Err(StoreError::Invalid(format!("redis returned {} of {} unique keys", states.len(), tags.len())));
+    }
+    decode_keys(partition, tags, states, ANOTHER_STORE_HINT)
 }
 
 /// Parses an answer of ZRANGE … WITHSCORES. Scores are whole milliseconds, which a double holds exactly for 285,000

@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounter, IntCounterVec};
 
-use crate::Registrar;
+use crate::registrar::Registrar;
 
 /// Reasons for dropping spans, values of the label `reason`: the queue was full, the collector did not take them, it reported
 /// them as rejected, the process stopped.

@@ -12,6 +12,7 @@ use kafleet_model::statistics::StoredStatistics;
 use kafleet_model::statistics::aggregate::AggregateKey;
 use kafleet_model::statistics::errors::ErrorSummary;
 use kafleet_model::task::id::TaskId;
+use kafleet_model::unique::KeyState;
 use kafleet_store::{
     Checkpoint, Entry, ErrorGroups, ErrorLevel, Index, IntegrityPage, LogPage, Notice, Outbox, PartitionStatistics,
     PartitionWriter, Reservation, Store, StoreError, TypeCount,
@@ -68,6 +69,10 @@ impl Store for FaultyStore {
 
     async fn deferred(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>> {
         self.call(self.inner.deferred(partition, ids)).await
+    }
+
+    async fn unique_keys(&self, partition: u32, tags: &[String]) -> Result<Vec<Option<KeyState>>> {
+        self.call(self.inner.unique_keys(partition, tags)).await
     }
 
     async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>> {
@@ -168,6 +173,10 @@ impl PartitionWriter for FaultyWriter {
 
     async fn task_records(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>> {
         self.faults.call_store(Call::WriterNodes, self.inner.task_records(ids)).await
+    }
+
+    async fn unique_keys(&mut self, tags: &[String]) -> Result<Vec<Option<KeyState>>> {
+        Self::call(&self.faults, self.inner.unique_keys(tags)).await
     }
 
     async fn check(&mut self) -> Result<()> {

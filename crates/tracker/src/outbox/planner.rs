@@ -8,10 +8,11 @@ use std::time::Duration;
 use kafleet_broker::BrokerError;
 use kafleet_fleet::publish::TracedEvent;
 use kafleet_model::encode_error::EncodeError;
-use kafleet_model::event::{Event, Payload};
-use kafleet_model::outbox::{Effect, EffectKind, TimerKind};
+use kafleet_model::event::{Announcement, Event, Payload};
+use kafleet_model::outbox::{Effect, EffectKind, RecordCopy, TimerKind};
 use kafleet_model::record::TaskRecord;
 use kafleet_model::record::notifications::NotificationDelivery;
+use kafleet_model::record::state::State;
 use kafleet_model::retry::RunUsage;
 use kafleet_model::task::id::TaskId;
 use kafleet_store::{Entry, StoreError};
@@ -35,6 +36,26 @@ use crate::setup::TrackerSetup;
 const MAX_READ_TIME: Duration = Duration::from_secs(1);
 /// Approximate maximum bytes of retried tasks, continuations and notifications per transaction.
 const MAX_BYTES: usize = 8 << 20;
+
+/// Offset of the ask whose record is released; `None`: the task is not unique, or has run before.
+fn ask_of(task: &TaskRecord) -> Option<i64> {
+    let is_unique = task.definition.policy.as_ref().is_some_and(|policy| policy.unique.is_some());
+    let is_first = task.own == State::Scheduled && task.used() == RunUsage::default();
+    task.definition.record_event_offset.filter(|_| is_unique && is_first)
+}
+
+/// Announcement of a record that is released: a newer ask may replace it before the event is read.
+fn released_announcement(task: &TaskRecord) -> Announcement {
+    Announcement {
+        task_type: task.task_type.clone().unwrap_or_default(),
+        created_at_ms: task.times.created_at_ms.unwrap_or_default(),
+        position: None,
+        hash: task.definition.hash.clone(),
+        policy: task.definition.policy.clone(),
+        asof: Some(task.requests.asof).filter(|asof| *asof >= 0),
+        trace: task.definition.trace,
+    }
+}
 
 /// Type and partition of a task's record.
 type Location = (Option<Arc<str>>, Option<i32>);
@@ -190,6 +211,10 @@ impl OutboxPlanner {
         };
         let mut headers = record.released(task_record.used());
         apply_patch(&mut headers, task_record, task_record.used() == RunUsage::default());
+        let ask = ask_of(task_record);
+        if ask.is_some() {
+            RecordCopy::set_decided(&mut headers, id);
+        }
         let task = OutboxMessage {
             topic: self.topic_of(task_record),
             partition: None,
@@ -197,8 +222,13 @@ impl OutboxPlanner {
             value: Some(record.params.text().as_bytes().to_vec()),
             headers,
         };
-        let payload = Payload::Released { position: None, waits: task_record.deferral.waits };
-        let released = Event { attempt: task_record.attempt, ..Event::new(payload, id.clone(), task_record.run, now) };
+        let payload = Payload::Released { position: None, waits: task_record.deferral.waits, ask };
+        let task_announced = ask.map(|_| Box::new(released_announcement(task_record)));
+        let released = Event {
+            attempt: task_record.attempt,
+            task: task_announced,
+            ..Event::new(payload, id.clone(), task_record.run, now)
+        };
         Ok(OutboxEntry::record_and_event(id, OutboxEntry::TIMER, "release", task, released))
     }
 

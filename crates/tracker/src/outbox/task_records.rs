@@ -6,7 +6,7 @@ use kafleet_broker::BrokerError;
 use kafleet_fleet::publish::{set_policy, task_headers};
 use kafleet_model::encode_error::EncodeError;
 use kafleet_model::event::Payload;
-use kafleet_model::outbox::Effect;
+use kafleet_model::outbox::{Effect, RecordCopy};
 use kafleet_model::record::TaskRecord;
 use kafleet_model::task::continuation::number_of;
 use kafleet_model::task::id::TaskId;
@@ -245,6 +245,10 @@ fn retry_record(
     headers.retain(|(name, _)| !removed.contains(&name.as_str()) && set.iter().all(|(own, _)| own != name));
     apply_patch(&mut headers, task, false);
     headers.extend(set.map(|(name, value)| (name.to_owned(), value.into_bytes())));
+    if task.definition.policy.as_ref().is_some_and(|policy| policy.unique.is_some()) {
+        // A retry does not ask again.
+        RecordCopy::set_decided(&mut headers, id);
+    }
     if let Some(parent) = id.parent().filter(|_| !headers.iter().any(|(name, _)| name == header::PARENT)) {
         headers.push((header::PARENT.to_owned(), parent.as_bytes().to_vec()));
     }

@@ -27,6 +27,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::projection::Projection;
+use crate::adaptive::AdaptiveLearner;
 use crate::consume::event_batches::EventBatch;
 use crate::consume::poll_loop::{PartitionHandle, SeekRequest};
 use crate::is_stopped_within;
@@ -246,6 +247,7 @@ impl PartitionTask {
         if partition == OWNER_PARTITION {
             kafleet_runtime::spawn(Schedules::new(setup.clone(), stop.clone()).run());
             kafleet_runtime::spawn(StaleCommands::new(setup.clone(), shared.clone(), stop.clone()).run());
+            kafleet_runtime::spawn(AdaptiveLearner::new(setup.clone(), shared.clone(), stop.clone()).run());
         }
     }
 
@@ -386,6 +388,9 @@ impl PartitionTask {
         metrics.tracker.removed.with_label_values(&[&label]).inc_by(outcome.removed);
         metrics.tracker.aged.with_label_values(&[&label]).inc_by(outcome.expired);
         metrics.tracker.id_conflicts.with_label_values(&[&label]).inc_by(outcome.id_conflicts);
+        for (task_type, verdict) in projection.take_verdicts() {
+            metrics.tasks.unique.with_label_values(&[&*task_type, verdict.name()]).inc();
+        }
         Ok(outcome.has_new_work)
     }
 

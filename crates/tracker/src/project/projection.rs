@@ -19,6 +19,7 @@ use kafleet_model::record::TaskRecord;
 use kafleet_model::retention::time_step;
 use kafleet_model::statistics::Statistics;
 use kafleet_model::task::id::TaskId;
+use kafleet_model::unique::AskVerdict;
 use kafleet_store::{Checkpoint, Index, PartitionWriter, Store, StoreError};
 use rustc_hash::FxHashSet;
 
@@ -139,6 +140,8 @@ impl Projection {
     /// Folds a batch; `next` is the offset after it.
     pub async fn fold(&mut self, events: &[LoggedEvent], next: i64) -> Result<FoldOutcome, StoreError> {
         self.outcome = FoldOutcome::default();
+        // Those of the batch before: a rebuild does not count them.
+        self.take_verdicts();
         self.load(events).await?;
         for (n, logged) in events.iter().enumerate() {
             let log_time_ms = logged.timestamp_ms.max(self.log_time_ms);
@@ -165,9 +168,28 @@ impl Projection {
         Ok(self.outcome)
     }
 
+    /// Takes the verdicts of the last batch about asks of unique tasks, with their types.
+    pub fn take_verdicts(&mut self) -> Vec<(Arc<str>, AskVerdict)> {
+        self.working_set.keys().take_verdicts()
+    }
+
     async fn load(&mut self, events: &[LoggedEvent]) -> Result<(), StoreError> {
+        let tags = self.working_set.keys().missing(events.iter().map(|logged| &logged.event));
+        self.load_keys(tags).await?;
         let missing = self.working_set.missing(events.iter().map(|logged| &logged.event));
-        self.load_records(missing).await
+        self.load_records(missing).await?;
+        let of_keys = self.working_set.missing_records();
+        self.load_records(self.working_set.missing_of(&of_keys)).await
+    }
+
+    /// Reads the states of keys of unique tasks. The tasks that they name are among the missing records then.
+    async fn load_keys(&mut self, tags: Vec<String>) -> Result<(), StoreError> {
+        if tags.is_empty() {
+            return Ok(());
+        }
+        let states = self.writer.unique_keys(&tags).await?;
+        tags.into_iter().zip(states).for_each(|(tag, state)| self.working_set.keys().load(&tag, state));
+        Ok(())
     }
 
     async fn load_records(&mut self, mut missing: Vec<TaskId>) -> Result<(), StoreError> {
@@ -299,7 +321,11 @@ impl Projection {
         position: LogPosition,
         outcome: ExpiryOutcome,
     ) -> Result<Vec<TaskId>, StoreError> {
+        let tags = self.working_set.keys().missing_of(ids);
+        self.load_keys(tags).await?;
         self.load_records(self.working_set.missing_of(ids)).await?;
+        let of_keys = self.working_set.missing_records();
+        self.load_records(self.working_set.missing_of(&of_keys)).await?;
         Ok(ids.iter().filter(|id| self.working_set.expire(id, position) == outcome).cloned().collect())
     }
 
@@ -315,6 +341,8 @@ impl Projection {
         while let Some(missing) = remove_trees.step(&*self.store, self.partition).await? {
             self.verify_checkpoint().await?;
             self.outcome.removed += missing.len() as u64;
+            let tags = self.working_set.keys().missing_of(missing.iter().map(|(id, _)| id));
+            self.load_keys(tags).await?;
             let changes = self.working_set.remove(missing, position.log_time_ms)?;
             self.write(&changes, position.offset).await?;
         }

@@ -10,7 +10,7 @@ use kafleet_broker::shared_producer::SharedProducer;
 use kafleet_broker::{BrokerError, Partition};
 use kafleet_fleet::control::follow::TopicFollower;
 use kafleet_fleet::control::heartbeat;
-use kafleet_fleet::control::heartbeat::{Heartbeat, HeartbeatState, WorkerRegistry};
+use kafleet_fleet::control::heartbeat::{Heartbeat, HeartbeatState, TypeStatus, WorkerRegistry};
 use kafleet_fleet::topics::{RequiredTopics, TopicStatus, TopicWatch};
 use kafleet_model::event::{AttemptFailure, Event, InterruptionReason, Payload};
 use kafleet_model::record::TaskRecord;
@@ -94,6 +94,15 @@ impl TrackerShared {
             *cached = (Some(Instant::now()), gaps);
         }
         Ok(cached.1.clone())
+    }
+
+    /// Statuses of the types of live workers, as of their last heartbeats.
+    pub(crate) fn live_statuses(&self) -> Vec<TypeStatus> {
+        let now = now_ms();
+        let live = self.workers.heartbeats().into_iter().filter(|(seen_ms, heartbeat)| {
+            heartbeat.state == HeartbeatState::Running && !heartbeat.is_silent(*seen_ms, now)
+        });
+        live.flat_map(|(_, heartbeat)| heartbeat.types).collect()
     }
 
     /// Types that live workers take; `None` until all heartbeats are read.

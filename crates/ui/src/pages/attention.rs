@@ -7,12 +7,14 @@ use kafleet_documents::{
     Audit, FailureGroup, Failures, FlowVerdict, KillSwitchDocument, KillSwitches, ScheduleDocument, Schedules,
     TypeDocument, Types, WorkerDocument, WorkerState, WorkerTotals, Workers,
 };
+use kafleet_model::record::state::State;
 use kafleet_runtime::now_ms;
 use maud::{Markup, html};
 
 use super::changes::requested_by;
 use super::types::Figures;
 use crate::parts::failures::{group_query, is_back, is_new, kind_text, newest_message};
+use crate::parts::queue::measured_minutes;
 use crate::parts::state::label;
 use crate::parts::tasks::{type_link, worker_link};
 use crate::parts::times::{millis, time};
@@ -193,12 +195,27 @@ fn type_troubles(view: &View, task_type: &TypeDocument, requests: Option<&Audit>
     items.extend(backlog_trouble(task_type, &link));
     match &task_type.worker_totals {
         Some(totals) => items.extend(worker_troubles(view, &task_type.name, &link, totals)),
-        None if task_type.topic && task_type.backlog > 0 => items.push(Trouble::bad(html! {
-            (label("bad", "✘\u{fe0e} no worker")) " takes " (link) ": " (counted(task_type.backlog, "task is queued", "tasks are queued"))
-        })),
+        None if task_type.topic && task_type.backlog > 0 => items.push(untaken(task_type, &link)),
         None => {}
     }
     items
+}
+
+/// Type with a backlog that no worker takes. While it is paused, that is what an operator may want.
+fn untaken(task_type: &TypeDocument, link: &Markup) -> Trouble {
+    let of = |state: State| task_type.counts.get(&state).copied().unwrap_or_default();
+    let running = of(State::Running) + of(State::Warning);
+    let text = |tone: &str, name: &str| {
+        html! {
+            (label(tone, name)) " takes " (link) ": " (count(of(State::Queued))) " queued"
+            @if running > 0 { ", " (count(running)) " running when last heard of" }
+        }
+    };
+    if task_type.paused.is_some() {
+        Trouble::attention(text("neutral", "○\u{fe0e} no worker"))
+    } else {
+        Trouble::bad(text("bad", "✘\u{fe0e} no worker"))
+    }
 }
 
 /// Backlog that has grown, or has not moved, for as long as the rates are measured. Without a worker that is the trouble.
@@ -207,10 +224,10 @@ fn backlog_trouble(task_type: &TypeDocument, link: &Markup) -> Option<Trouble> {
     let backlog = counted(flow.backlog, "task", "tasks");
     match flow.verdict {
         FlowVerdict::Growing => Some(Trouble::attention(html! {
-            (label("attention", "▲\u{fe0e} backlog grows")) " " (link) ": " (backlog) " since " (time(&flow.since)) ", " (flow.text())
+            (label("attention", "▲\u{fe0e} backlog grows")) " " (link) ": " (backlog) ", " (flow.text()) " (" (measured_minutes(flow)) ")"
         })),
         FlowVerdict::Stalled => Some(Trouble::bad(html! {
-            (label("bad", "✘\u{fe0e} stalled")) " " (link) ": " (backlog) ", and none has ended since " (time(&flow.since))
+            (label("bad", "✘\u{fe0e} stalled")) " " (link) ": " (backlog) ", and none has ended (" (measured_minutes(flow)) ")"
         })),
         _ => None,
     }
@@ -242,6 +259,13 @@ fn worker_troubles(view: &View, name: &str, link: &Markup, totals: &WorkerTotals
             (label("attention", "‖\u{fe0e} circuit open")) " " (link) " on " (totals.circuit_open) " of " (totals.workers)
             " workers: the service behind the type does not answer"
             (action(view, &format!("/types/{name}/circuit"), "Close the circuit…"))
+        }));
+    }
+    if totals.open_hosts > 0 {
+        items.push(Trouble::attention(html! {
+            (label("attention", "‖\u{fe0e} hosts open")) " " (link) " calls " (totals.open_hosts)
+            @if totals.open_hosts == 1 { " receiver that does not answer" } @else { " receivers that do not answer" }
+            (action(view, &format!("/types/{name}#hosts"), "Show them"))
         }));
     }
     if totals.stopped > 0 {
@@ -308,6 +332,35 @@ mod tests {
         let well = warnings.all_is_well(&figures);
         assert_eq!(well, Some(("All is well: 4 workers, lag 0, no new error".to_owned(), true)));
         assert_eq!(Warnings { failures: None, ..warnings }.all_is_well(&figures), None);
+    }
+
+    fn troubles_of(change: serde_json::Value) -> Vec<(bool, String)> {
+        let mut document = serde_json::json!({"type": "pack", "topic": true, "backlog": 2,
+            "counts": {"queued": 1, "running": 1}});
+        document.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        let task_type: TypeDocument = serde_json::from_value(document).unwrap();
+        let troubles = type_troubles(&View::for_tests(Role::Read), &task_type, None);
+        troubles.into_iter().map(|trouble| (trouble.is_bad, trouble.text.into_string())).collect()
+    }
+
+    #[test]
+    fn type_without_a_worker_counts_queued_and_running_tasks_and_is_no_error_while_paused() {
+        let working = troubles_of(serde_json::json!({}));
+        assert!(matches!(&working[..], [(true, text)] if text.contains("1 queued, 1 running")), "{working:?}");
+        let pause = serde_json::json!({"since": "2026-01-31T13:13:04.000Z", "reason": "replaced"});
+        let paused = troubles_of(serde_json::json!({"paused": pause}));
+        assert!(matches!(&paused[..], [(false, _), (false, _)]), "{paused:?}");
+        assert!(!paused.iter().any(|(_, text)| text.contains("pill bad")), "{paused:?}");
+    }
+
+    #[test]
+    fn growth_is_stated_with_the_measured_minutes() {
+        let flow = serde_json::json!({"in_per_min": 9.0, "out_per_min": 1.0, "backlog": 2, "verdict": "growing",
+            "since": "2026-01-31T13:10:00.000Z", "until": "2026-01-31T13:15:00.000Z"});
+        let totals = serde_json::json!({"workers": 1, "slots": 1, "in_flight": 1, "fetched": 0, "stopped": 0,
+            "circuit_open": 0, "refused": []});
+        let growing = troubles_of(serde_json::json!({"flow": flow, "worker_totals": totals}));
+        assert!(matches!(&growing[..], [(false, text)] if text.contains("(13:10 to 13:15)")), "{growing:?}");
     }
 
     #[test]

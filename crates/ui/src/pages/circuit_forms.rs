@@ -2,14 +2,19 @@
 
 use kafleet_api::http::problem::ApiError;
 use kafleet_api::service::operations;
-use kafleet_documents::{CircuitDocument, WorkerTotals};
-use maud::html;
+use kafleet_config::Role;
+use kafleet_documents::{CircuitDocument, HostDocument, TypeDocument, WorkerTotals};
+use kafleet_model::task::action::CALLBACK_TYPE;
+use maud::{Markup, Render, html};
 use serde_json::json;
 
+use super::type_page::circuit_text;
 use super::types::find;
 use super::{form, form_page};
 use crate::parts::command::{curl, quoted};
-use crate::parts::form::{Form, reason, select};
+use crate::parts::form::{Form, Input, reason, select};
+use crate::parts::table::table;
+use crate::parts::{View, count, encoded, first_line, prose, visible};
 use crate::visit::{PageAnswer, Redirect, Visit, document};
 
 /// States with the words of the command line, and their labels.
@@ -29,6 +34,40 @@ pub(super) fn offer(totals: Option<&WorkerTotals>, circuit: Option<&CircuitDocum
     }
 }
 
+/// Hosts of a type whose circuits are open in a worker or set by an operator.
+pub(super) fn hosts_of(view: &View, task_type: &TypeDocument) -> Markup {
+    let path = format!("/types/{}/circuit", task_type.name);
+    let row = |host: &HostDocument| {
+        html! {
+            tr id={ "h-" (encoded(&host.host)) } {
+                td { code { (visible(&host.host)) } }
+                td { @match &host.circuit { Some(circuit) => { (circuit_text(circuit)) } None => { span.quiet { "automatic" } } } }
+                td.number { (count(host.workers)) }
+                td.number { (count(host.waiting)) }
+                td { @if let Some(reason) = &host.reason { (prose(&first_line(reason, 120))) } }
+                td {
+                    @if view.may(Role::Operate) {
+                        a href=(view.url_with(&path, &[("host", &host.host)])) data-dialog { "Set the circuit…" }
+                    }
+                }
+            }
+        }
+    };
+    let rows: Vec<Markup> = task_type.hosts.iter().map(row).collect();
+    html! {
+        @if !rows.is_empty() {
+            section.panel #hosts {
+                h2 { "Hosts with an open circuit, or one that is set" }
+                (table(&["Host", "Set", "#Open on workers", "#Waiting there", "Last error", ""], &rows))
+            }
+        }
+    }
+}
+
+fn host_input(host: Option<&str>) -> Markup {
+    Input::new("host", "Host", host).hint("without one, the circuit of the type").render()
+}
+
 /// State that the form proposes: without the setting of an operator each worker closes the circuit again by itself.
 fn proposed(circuit: Option<&CircuitDocument>) -> &'static str {
     if circuit.is_some() { "auto" } else { "closed" }
@@ -40,7 +79,10 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     let chosen = visit.entered.get("state").unwrap_or(proposed(task_type.circuit.as_ref()));
     let options = STATES.map(|(value, _, label)| (value, label));
     let word = STATES.iter().find(|(value, ..)| *value == chosen).map_or("auto", |(_, word, _)| *word);
-    let body = format!("{{\"state\": \"{chosen}\", \"reason\": \"…\"}}");
+    let host = visit.value("host").filter(|host| !host.is_empty());
+    let of_host = host.map_or_else(String::new, |host| format!(", \"host\": {}", json!(host)));
+    let option = host.map_or_else(String::new, |host| format!(" --host {}", quoted(host)));
+    let body = format!("{{\"state\": \"{chosen}\"{of_host}, \"reason\": \"…\"}}");
     Ok(form_page(&Form {
         effect: html! {
             p {
@@ -51,9 +93,16 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
                 p { "It is open on " (totals.circuit_open) " of " (totals.workers) " workers: they start single probes only." }
             }
         },
-        inputs: vec![select("state", "Circuit", &options, chosen), reason(visit.value("reason"))],
+        inputs: [
+            Some(select("state", "Circuit", &options, chosen)),
+            (name == CALLBACK_TYPE).then(|| host_input(host)),
+            Some(reason(visit.value("reason"))),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
         commands: vec![
-            format!("kafleet types circuit {} {word} --reason \"…\"", quoted(name)),
+            format!("kafleet types circuit {} {word}{option} --reason \"…\"", quoted(name)),
             curl("PUT", &format!("/v1/types/{name}/circuit"), Some(&body)),
         ],
         ..form(visit, &format!("/types/{name}"), "circuit", format!("Circuit of {name}"), "Set the circuit")
@@ -61,7 +110,8 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
 }
 
 pub(in super::super) async fn set(visit: &Visit) -> Result<Redirect, ApiError> {
-    let body = json!({"state": visit.entered.get("state"), "reason": visit.reason()});
+    let host = visit.entered.get("host").filter(|host| !host.is_empty());
+    let body = json!({"state": visit.entered.get("state"), "host": host, "reason": visit.reason()});
     operations::circuit(visit.context(), visit.subject(), document(&body)?).await?;
     Ok(visit.after_control(format!("/types/{}", visit.segment), "circuit_set"))
 }

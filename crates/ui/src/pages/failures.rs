@@ -150,6 +150,8 @@ impl FailuresPage<'_> {
     /// Words for the range of the counts.
     fn range(&self) -> String {
         match self.visit.query.get("since").filter(|since| *since != "all") {
+            Some("1h") => " in the last hour".to_owned(),
+            Some("24h") => " in the last 24 hours".to_owned(),
             Some(since) => format!(" in the last {}", first_line(since, 20)),
             None => String::new(),
         }

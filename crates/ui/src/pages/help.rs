@@ -28,13 +28,17 @@ const MEANINGS: [(State, &str); State::COUNT] = [
 ];
 
 /// Words of the pages with their meaning.
-const WORDS: [(&str, &str); 13] = [
+const WORDS: [(&str, &str); 14] = [
     ("run", "one life of a task, from its submission or a retry by a person to its end"),
     ("attempt", "one execution by a worker; a run has several if attempts fail and are repeated"),
     ("created", "time of the submission"),
     ("waited", "time from the creation to the first start"),
-    ("ran", "time of an attempt; of a task from its first start to its end, with retries, waits and children"),
+    (
+        "ran",
+        "time from the first start of a run to its end, with its retries and waits, and with its children up to the last end",
+    ),
     ("total", "time from the creation to the end"),
+    ("run time", "in charts and lists of types: time of a single attempt that succeeded"),
     ("slot", "place for one attempt at a time; a worker has a number of them for each type"),
     ("lag", "records of a type in Kafka that no worker has finished"),
     ("oldest", "age of the oldest of these records"),

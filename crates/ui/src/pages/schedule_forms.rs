@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::schedule_definition::{self, DefinitionForm, entered_spec, preview_block, zone_of};
 use super::schedules::{find, owner_text, time_in_zone};
+use super::type_forms::resume_text;
 use super::{form, form_page};
 use crate::parts::command::{curl, quoted};
 use crate::parts::facts::facts;
@@ -168,12 +169,15 @@ pub(in super::super) async fn show_resume(visit: &Visit) -> Result<PageAnswer, A
     let schedule = find(visit).await?;
     Ok(form_page(&Form {
         beside: Some(present(&schedule)),
-        effect: html! { p { "The schedule fires from now on; missed times are not made up for." } },
+        effect: html! {
+            @if schedule.paused.is_some() { p { "The schedule fires from now on; missed times are not made up for." } }
+            @else { p { "It is not paused." } }
+        },
         commands: vec![
             format!("kafleet schedules resume {}", quoted(&visit.segment)),
             curl("POST", &format!("/v1/schedules/{}/resume", visit.segment), None),
         ],
-        ..schedule_form(visit, "Resume", "resume", "Resume the schedule")
+        ..schedule_form(visit, "Resume", "resume", resume_text(schedule.paused.as_ref(), "Resume the schedule"))
     }))
 }
 

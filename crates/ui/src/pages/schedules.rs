@@ -9,7 +9,7 @@ use maud::{Markup, html};
 
 use crate::parts::command::{commands, curl_get, quoted};
 use crate::parts::facts::facts;
-use crate::parts::heading::heading;
+use crate::parts::heading::heading_of;
 use crate::parts::json::json_block;
 use crate::parts::limits::pause_text;
 use crate::parts::notice::empty;
@@ -112,7 +112,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     let schedule = find(visit).await?;
     let id = &schedule.id;
     let main = html! {
-        div.head { div { (heading(id)) } (actions(view, &schedule)) }
+        div.head { div { (heading_of("Schedule", id)) } (actions(view, &schedule)) }
         @if let Some(error) = &schedule.error { p.notice.bad { (prose(error)) } }
         section.panel { (properties(view, &schedule)) }
         (next_times(&schedule))

@@ -8,6 +8,7 @@ use kafleet_api::service::{system, workers};
 use kafleet_documents::{ProjectionDocument, StoreMemory, SystemDocument};
 use maud::{Markup, html};
 
+use super::workers::known_version;
 use crate::parts::bar::percent;
 use crate::parts::command::{commands, curl_get};
 use crate::parts::facts::{Fact, facts, text};
@@ -76,7 +77,8 @@ fn worker_versions(visit: &Visit) -> Vec<String> {
     for worker in workers::worker_list(&visit.api).workers {
         *versions.entry(worker.version).or_default() += 1;
     }
-    versions.iter().map(|(version, n)| format!("{version} on {}", counted(*n, "worker", "workers"))).collect()
+    let version = |stated: &str| known_version(stated).map_or_else(|| "–".to_owned(), str::to_owned);
+    versions.iter().map(|(stated, n)| format!("{} on {}", version(stated), counted(*n, "worker", "workers"))).collect()
 }
 
 /// Memory of the servers of the store.

@@ -2,6 +2,7 @@
 //! children, history and the rest.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use kafleet_api::http::problem::ApiError;
@@ -15,8 +16,9 @@ use kafleet_documents::{
     TaskPage, Why,
 };
 use kafleet_model::json::RawJson;
-use kafleet_model::record::state::State;
+use kafleet_model::record::state::{Category, State};
 use kafleet_model::task::id::TaskId;
+use kafleet_model::unique::UniqueRule;
 use maud::{Markup, html};
 
 use crate::parts::attempts::{AttemptStart, attempt_bars, attempt_starts, history_table, number_of};
@@ -27,7 +29,8 @@ use crate::parts::copy::copied;
 use crate::parts::facts::{Fact, code, facts, text};
 use crate::parts::failures::kin;
 use crate::parts::json::json_block;
-use crate::parts::notice::missing;
+use crate::parts::natural::natural_order;
+use crate::parts::notice::{missing, unknown_value};
 use crate::parts::progress::progress_block;
 use crate::parts::state::pill;
 use crate::parts::statistics::ms_text;
@@ -63,6 +66,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     );
     let view = &visit.view;
     let starts = history.as_ref().map(attempt_starts).unwrap_or_default();
+    let quiet_ms = explanation.as_ref().ok().and_then(|why| why.findings.iter().find_map(|finding| finding.quiet_ms));
     let main = html! {
         (head(view, &status))
         (tabs(view, &status, "overview"))
@@ -70,7 +74,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
             div.column {
                 (error_block(visit, &status, same_error.as_ref(), letter.as_deref()))
                 (reasons(view, &status, explanation))
-                (progress_block(view, &status))
+                (progress_block(view, &status, quiet_ms))
                 (result(view, &status))
                 (values(view, &status, params))
                 (log_block(view, &status.id, &log, &starts))
@@ -114,15 +118,16 @@ fn times(visit: &Visit, status: &Status) -> Markup {
         ("Attempt", attempt_text(status).and_then(text)),
         ("Waits", (status.waits > 0).then(|| text(format!("{}, not counted as attempts", status.waits))).flatten()),
         ("Time", Some(state_time(view, status)).filter(|_| !status.state.is_terminal())),
-        ("Worker", status.worker.as_deref().map(|worker| copied(worker_link(view, worker))).or_else(nothing)),
+        ("Worker", status.worker.as_deref().map(|worker| copied(worker_link(view, worker)))),
         ("Creator", status.fields.creator.as_deref().map(|creator| html! { (visible(creator)) })),
         ("Created", at(&status.created_at)),
         ("Due", at(&status.due_at).filter(|_| !status.state.is_terminal())),
-        ("Started", at(&status.started_at).or_else(nothing)),
-        ("Ended", at(&status.ended_at).or_else(nothing)),
-        ("Waited", waited.or_else(nothing)),
-        ("Ran", ran.or_else(nothing)),
-        ("Total", total.or_else(nothing)),
+        ("Started", at(&status.started_at)),
+        ("Ended", at(&status.ended_at)),
+        ("Waited", waited),
+        ("Ran", ran),
+        ("Total", total),
+        ("Unique", status.fields.unique.as_ref().and_then(unique_text)),
         ("Tags", (!status.fields.tags.is_empty()).then(|| tags(view, &status.fields.tags))),
         ("Link", status.fields.link.as_deref().map(link)),
         ("Trace", status.trace_id.as_deref().map(|id| trace_link(trace_url, id))),
@@ -130,9 +135,10 @@ fn times(visit: &Visit, status: &Status) -> Markup {
     html! { section.panel { (facts(&facts_shown)) } }
 }
 
-/// Value that comes later, in its place: facts below it do not move.
-fn nothing() -> Option<Markup> {
-    Some(html! { span.quiet { "–" } })
+/// Key of a unique task, and its mode.
+fn unique_text(rule: &UniqueRule) -> Option<Markup> {
+    let key = rule.key()?;
+    Some(html! { code { (visible(key)) } " " span.quiet { (rule.mode().name()) } })
 }
 
 /// Number of the attempt; before the first one, how many the task may have.
@@ -190,8 +196,13 @@ fn reasons(view: &View, status: &Status, explanation: Result<Arc<Why>, ApiError>
 fn finding_text(view: &View, status: &Status, finding: &Finding) -> Markup {
     html! {
         p {
-            (prose(&message_of(status, finding))) @if let Some(task) = &finding.task {
-                " " a href=(view.task(task)) { "Go there" }
+            @let message = message_of(status, finding);
+            @match finding.task.as_deref().map(|task| (task, message.split_once(&format!("`{task}`")))) {
+                Some((task, Some((before, after)))) => {
+                    (prose(before)) a href=(view.task(task)) { code { (visible(task)) } } (prose(after))
+                }
+                Some((task, None)) => { (prose(&message)) " " a href=(view.task(task)) { code { (visible(task)) } } }
+                None => { (prose(&message)) }
             }
         }
         @if let Some(ms) = finding.expected_in_ms {
@@ -262,7 +273,7 @@ fn values(view: &View, status: &Status, params: Result<Arc<Params>, ApiError>) -
                 }
             }
             Err(error) => {
-                section.panel #params { h2 { "Params" } p.quiet { (prose(&error.document().detail)) } }
+                section.panel #params { h2 { "Params" } (unknown_value("The params", &error.document())) }
             }
         }
     }
@@ -293,7 +304,10 @@ fn children_block(view: &View, status: &Status, children: Result<TaskPage, ApiEr
     }
 }
 
-fn first_children(view: &View, id: &str, children: Result<TaskPage, ApiError>) -> Markup {
+fn first_children(view: &View, id: &str, mut children: Result<TaskPage, ApiError>) -> Markup {
+    if let Ok(page) = &mut children {
+        page.tasks.sort_by(failures_first);
+    }
     html! {
         @match children {
             Ok(page) => {
@@ -303,6 +317,12 @@ fn first_children(view: &View, id: &str, children: Result<TaskPage, ApiError>) -
             Err(error) => { (missing("The children", &error.document())) }
         }
     }
+}
+
+/// Failed children first, in the natural order of their ids.
+fn failures_first(one: &Status, other: &Status) -> Ordering {
+    let is_failed = |task: &Status| task.state.category() == Category::Failed;
+    is_failed(other).cmp(&is_failed(one)).then_with(|| natural_order(&one.id, &other.id))
 }
 
 /// Last lines of the log; without lines the log is one of the empty parts.

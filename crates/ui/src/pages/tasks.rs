@@ -15,6 +15,7 @@ use kafleet_documents::{
     BulkAction, ExcludedTerm, ListSource, OtherLevels, Problem, Status, TaskColumns, TaskPage, TaskSort, TypeDocument,
 };
 use kafleet_model::query::{Qualifier, TaskQuery, Test, TreeLevel};
+use kafleet_model::record::state::State;
 use kafleet_model::task::id::TaskId;
 use kafleet_model::task::param_tags::PREFIX;
 use maud::{Markup, html};
@@ -22,12 +23,13 @@ use tokio::time::{Instant, timeout};
 
 use super::bulk_selection::ALL_ROOTS;
 use crate::parts::command::{commands, curl_get, quoted};
-use crate::parts::listing::Listing;
+use crate::parts::listing::{Listing, source_name};
+use crate::parts::natural::natural_order;
 use crate::parts::notice::no_task;
 use crate::parts::pickers::{PickerNames, with_choices};
 use crate::parts::problem::problem_text;
 use crate::parts::search::{mistake, search_form};
-use crate::parts::state_tabs::state_tabs;
+use crate::parts::state_tabs::{finds, state_tabs};
 use crate::parts::table::{pager, pager_of_oldest, pager_of_search};
 use crate::parts::tasks::{Causes, FoundTasks, found_tasks};
 use crate::parts::times::time;
@@ -168,7 +170,8 @@ async fn picker_names(visit: &Visit, query: Option<&TaskQuery>) -> (Option<Vec<T
     let (types, errors) = tokio::join!(stored(types::type_list(&visit.api)), error_kinds(visit, query));
     let types = types.ok().map(|types| types.types);
     let names = types.iter().flatten().map(|listed| listed.name.clone());
-    let types_of_users = names.filter(|name| !name.starts_with(OWN_TYPES)).collect();
+    let mut types_of_users: Vec<String> = names.filter(|name| !name.starts_with(OWN_TYPES)).collect();
+    types_of_users.sort_by(|one, other| natural_order(one, other));
     (types, PickerNames { types: types_of_users, errors })
 }
 
@@ -237,7 +240,7 @@ fn listed(visit: &Visit, listing: &Listing, query: &TaskQuery, page: &TaskPage, 
             (nothing(visit, listing, query, page, looked))
         } @else {
             div.list-tools {
-                @if view.may(Role::Operate) { (actions_on_all(view, listing, page)) }
+                @if view.may(Role::Operate) { (actions_on_all(view, listing, query, page)) }
                 (listing.export_links(view))
                 (listing.column_form(view))
             }
@@ -259,21 +262,26 @@ fn listed(visit: &Visit, listing: &Listing, query: &TaskQuery, page: &TaskPage, 
 }
 
 /// Previews of actions on all tasks that match, which need no selection. An action that no task of the whole list can take is
-/// left out.
-fn actions_on_all(view: &View, listing: &Listing, page: &TaskPage) -> Markup {
+/// left out, and of a part of a list those that the states of the search exclude.
+fn actions_on_all(view: &View, listing: &Listing, query: &TaskQuery, page: &TaskPage) -> Markup {
     let q = if listing.q.is_empty() { ALL_ROOTS } else { &listing.q };
     let is_whole = page.next.is_none();
-    let link = |action: BulkAction, text: &str, can_take: fn(&Status) -> bool| {
+    let can_find =
+        |in_state: fn(State) -> bool| State::ALL.into_iter().any(|state| in_state(state) && finds(query, state));
+    let link = |action: BulkAction, text: &str, in_state: fn(State) -> bool, can_take: fn(&Status) -> bool| {
+        let is_offered = if is_whole { page.tasks.iter().any(can_take) } else { can_find(in_state) };
         html! {
-            @if !is_whole || page.tasks.iter().any(can_take) {
+            @if is_offered {
                 a href=(view.url_with("/bulk/new", &[("action", action.name()), ("q", q)])) { (text) }
             }
         }
     };
     html! {
-        (link(BulkAction::Retry, "Retry all…", |task| task.state.is_terminal() && task.runner().can_be_retried()))
-        (link(BulkAction::Cancel, "Cancel all…", |task| !task.state.is_terminal()))
-        (link(BulkAction::StartNow, "Start all now…", Status::waits_for_a_time))
+        (link(BulkAction::Retry, "Retry all…", State::is_terminal, |task| {
+            task.state.is_terminal() && task.runner().can_be_retried()
+        }))
+        (link(BulkAction::Cancel, "Cancel all…", |state| !state.is_terminal(), |task| !task.state.is_terminal()))
+        (link(BulkAction::StartNow, "Start all now…", |state| !state.is_terminal(), Status::waits_for_a_time))
     }
 }
 
@@ -408,19 +416,8 @@ const fn order(page: &TaskPage) -> &'static str {
         (TaskSort::Longest, _) => "longest in their state first",
         (TaskSort::Newest, Some(ListSource::Tree)) => "parents before children",
         (TaskSort::Newest, Some(ListSource::Errors)) => "last ended first",
-        (TaskSort::Newest, Some(ListSource::Trees)) => "newest tree first",
-        (TaskSort::Newest, _) => "newest first",
-    }
-}
-
-const fn source_name(source: Option<ListSource>) -> &'static str {
-    match source {
-        Some(ListSource::Ids) => "the tasks of these ids",
-        Some(ListSource::Tree) => "from the tree",
-        Some(ListSource::States) => "from the indexes by type and state",
-        Some(ListSource::Errors) => "from the indexes of failed tasks by error",
-        Some(ListSource::Trees) => "from all trees",
-        Some(ListSource::Roots) | None => "from the index of all roots",
+        (TaskSort::Newest, Some(ListSource::Trees)) => "newest tree first, by its first event",
+        (TaskSort::Newest, _) => "newest first, by their first event",
     }
 }
 
@@ -457,16 +454,20 @@ mod tests {
     #[test]
     fn actions_on_all_are_those_that_a_task_of_the_list_can_take() {
         let view = View::for_tests(Role::Operate);
-        let offered = |states: &[&str], next: Option<&str>| {
+        let offered_of = |q: &str, states: &[&str], next: Option<&str>| {
             let task = |state: &&str| crate::parts::tests::status(json!({"state": state, "own_state": state}));
             let page = TaskPage {
                 tasks: states.iter().map(task).collect(),
                 next: next.map(Into::into),
                 ..TaskPage::default()
             };
-            let drawn = actions_on_all(&view, &Listing::default(), &page).into_string();
+            let query = TaskQuery::parse(q).unwrap();
+            let drawn = actions_on_all(&view, &Listing::default(), &query, &page).into_string();
             ["action=retry", "action=cancel", "action=start_now"].map(|action| drawn.contains(action))
         };
+        let offered = |states: &[&str], next: Option<&str>| offered_of("", states, next);
+        assert_eq!(offered_of("is:open", &["running"], Some("more")), [false, true, true], "no open task is run again");
+        assert_eq!(offered_of("state:failed", &["failed"], Some("more")), [true, false, false]);
         assert_eq!(offered(&["succeeded", "failed"], None), [true, false, false]);
         assert_eq!(offered(&["running"], None), [false, true, false]);
         assert_eq!(offered(&["retrying"], None), [false, true, true]);
@@ -476,10 +477,10 @@ mod tests {
     #[test]
     fn scope_of_a_list_is_stated() {
         let page = TaskPage { source: Some(ListSource::Roots), ..TaskPage::default() };
-        assert_eq!(scope(&page, true), "0 tasks, newest first");
-        assert_eq!(scope(&page, false), "0 tasks on this page, newest first");
+        assert_eq!(scope(&page, true), "0 tasks, newest first, by their first event");
+        assert_eq!(scope(&page, false), "0 tasks on this page, newest first, by their first event");
         let counted = TaskPage { total: Some(1_234), source: Some(ListSource::States), next: Some("x".into()), ..page };
-        assert_eq!(scope(&counted, false), "1,234 tasks, newest first");
+        assert_eq!(scope(&counted, false), "1,234 tasks, newest first, by their first event");
         let sorted = |all| TaskPage {
             sort: TaskSort::Longest,
             sorted: Some(SortedTasks { tasks: 10_000, all }),

@@ -1,8 +1,9 @@
 //! Forms of operators about a type: pause, resume, limits.
 
-use kafleet_api::http::problem::ApiError;
+use kafleet_api::http::problem::{ApiError, Code};
 use kafleet_api::service::operations;
-use kafleet_documents::{PauseType, ResumeType, TypeDocument, TypeLimits};
+use kafleet_config::AdaptiveOverride;
+use kafleet_documents::{PauseDocument, PauseType, ResumeType, TypeDocument, TypeLimits};
 use maud::{Markup, html};
 use serde_json::{Map, Value};
 
@@ -52,16 +53,26 @@ pub(in super::super) async fn show_resume(visit: &Visit) -> Result<PageAnswer, A
     let name = &visit.segment;
     Ok(form_page(&Form {
         effect: html! {
-            p { "Workers start tasks of " code { (name) } " again: " (backlog_text(&task_type)) "." }
-            @if let Some(paused) = &task_type.paused { p { "Paused " (pause_text(paused)) } }
+            @match &task_type.paused {
+                Some(paused) => {
+                    p { "Workers start tasks of " code { (name) } " again: " (backlog_text(&task_type)) "." }
+                    p { "Paused " (pause_text(paused)) }
+                }
+                None => { p { "It is not paused: " (backlog_text(&task_type)) "." } }
+            }
         },
         beside: Some(present(&task_type)),
         commands: vec![
             format!("kafleet types resume {}", quoted(name)),
             curl("POST", &format!("/v1/types/{name}/resume"), None),
         ],
-        ..type_form(visit, "Resume", "resume", "Resume the type")
+        ..type_form(visit, "Resume", "resume", resume_text(task_type.paused.as_ref(), "Resume the type"))
     }))
+}
+
+/// Text of the button that ends a pause; none without one.
+pub(super) const fn resume_text<'a>(paused: Option<&PauseDocument>, text: &'a str) -> &'a str {
+    if paused.is_some() { text } else { "" }
 }
 
 pub(in super::super) async fn resume(visit: &Visit) -> Result<Redirect, ApiError> {
@@ -160,12 +171,13 @@ fn limit_values<'a>(visit: &'a Visit, limits: &TypeLimits) -> impl Fn(&str) -> O
 }
 
 /// Limits set at run time, as values of the form.
-fn live_limits(limits: &TypeLimits) -> [(&'static str, Option<String>); 6] {
+fn live_limits(limits: &TypeLimits) -> [(&'static str, Option<String>); 7] {
     let is_live = |limit: &str| limits.live.iter().any(|live_limit| live_limit == limit);
     let rate = limits.rate.filter(|_| is_live("rate"));
     [
         ("slots", limits.slots.filter(|_| is_live("slots")).map(|n| n.to_string())),
         ("max_concurrency", limits.max_concurrency.filter(|_| is_live("max_concurrency")).map(|n| n.to_string())),
+        ("adaptive", limits.adaptive.map(|adaptive| adaptive.to_string())),
         ("rate_count", rate.map(|rate| rate.count.to_string())),
         ("rate_per", rate.map(|rate| rate.per.to_string())),
         ("rate_burst", rate.map(|rate| rate.burst.to_string())),
@@ -180,12 +192,23 @@ pub(in super::super) async fn limits(visit: &Visit) -> Result<Redirect, ApiError
     if !is_reset {
         body.extend(entered.number::<u32>("slots")?.map(|n| ("slots".to_owned(), n.into())));
         body.extend(entered.number::<u32>("max_concurrency")?.map(|n| ("max_concurrency".to_owned(), n.into())));
+        body.extend(entered_adaptive(visit)?.map(|adaptive| ("adaptive".to_owned(), adaptive)));
         body.extend(entered_rate(visit).await?.map(|rate| ("rate".to_owned(), rate)));
     }
     body.extend(visit.reason().map(|reason| ("reason".to_owned(), reason.into())));
     operations::limits(visit.context(), visit.subject(), document(&body)?).await?;
     let done = if is_reset { "limits_reset" } else { "limits_set" };
     Ok(visit.after_control(format!("/types/{}", visit.segment), done))
+}
+
+/// Adaptive limit of the form: `off` or a number.
+fn entered_adaptive(visit: &Visit) -> Result<Option<Value>, ApiError> {
+    let Some(text) = visit.entered.get("adaptive").map(str::trim).filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let adaptive: AdaptiveOverride =
+        text.parse().map_err(|error: String| ApiError::new(Code::BadField, error).pointer("/adaptive"))?;
+    Ok(serde_json::to_value(adaptive).ok())
 }
 
 /// Rate of the form. What is left empty in it is that of the configured rate.

@@ -9,7 +9,7 @@ use kafleet_api::service::statistics::{DurationsQuery, FailuresBy, FailuresQuery
 use kafleet_api::service::{list as tasks, statistics, types, workers};
 use kafleet_config::Role;
 use kafleet_documents::{
-    CircuitDocument, DurationStats, Failures, FlowDocument, PartitionQueue, QueueDocument, Slowest, SlowestAttempt,
+    AdaptiveDocument, CircuitDocument, DurationStats, Failures, PartitionQueue, QueueDocument, Slowest, SlowestAttempt,
     TaskPage, TypeDocument, TypeLimits, WorkerDocument,
 };
 use kafleet_fleet::control::heartbeat::TypeStatus;
@@ -22,23 +22,23 @@ use serde_json::Value;
 use super::attention::numbers_text;
 use super::changes::{changes_of, newest_requests};
 use super::charts::charts_of;
-use super::circuit_forms::offer;
+use super::circuit_forms::{hosts_of, offer};
 use super::overview::open_of;
 use super::type_forms::{limits_panel, resume_button};
 use super::types::condition_label;
 use crate::parts::bar::{in_order, state_bar, usage};
 use crate::parts::command::{commands, curl_get};
 use crate::parts::facts::{codes, facts};
-use crate::parts::failures::{self, group_row};
+use crate::parts::failures::{self, group_row, uncounted_letters};
 use crate::parts::histogram::histogram;
 use crate::parts::limits::pause_text;
 use crate::parts::notice::{empty, missing};
-use crate::parts::queue::{age, lag, tone as queue_tone};
+use crate::parts::queue::{age, flow_text, lag};
 use crate::parts::schema_form::schema_outline;
 use crate::parts::state::label;
 use crate::parts::statistics::ms_text;
 use crate::parts::table::table;
-use crate::parts::tasks::{state_counts, task_table, worker_link};
+use crate::parts::tasks::{state_counts_of_types, task_table, worker_link};
 use crate::parts::times::time;
 use crate::parts::{View, count, counted, search_text, visible};
 use crate::visit::{Body, PageAnswer, Visit, from_kafka, scan_time, stored};
@@ -62,13 +62,14 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         charts_of(visit, &path, Some(name), &changes),
     );
     let main = html! {
-        div.head { h1 { (task_type.name) } (actions(visit, &task_type)) }
-        (properties(&task_type, queue.as_ref()))
+        div.head { h1 { span.quiet { "Type " } (task_type.name) } (actions(visit, &task_type)) }
+        (properties(view, &task_type, queue.as_ref()))
         @if view.may(Role::Operate) && task_type.topic { (limits_panel(visit, &task_type)) }
         (counts_of(view, &task_type))
         (charts.markup)
         (errors_of(view, errors))
         (workers_of(visit, name))
+        (hosts_of(view, &task_type))
         (partitions(visit, name, queue.as_ref()))
         (durations_of(&durations))
         (slowest_of(view, slowest))
@@ -101,12 +102,12 @@ fn counts_of(view: &View, task_type: &TypeDocument) -> Markup {
     let counts = in_order(&task_type.counts);
     html! {
         section.panel #counts {
-            h2 { "Tasks" }
+            h2 { "Tasks " span.quiet { "retained, with the states of the tasks below them" } }
             @if counts.is_empty() {
                 (empty("No task of this type has been submitted yet. Submit one:", &[&format!("kafleet submit {name} '{{}}'")]))
             } @else {
                 (state_bar(&task_type.counts))
-                (state_counts(&counts, |state| view.search(&search_text(&[("type", name), ("state", state.name()), ("level", "any")]))))
+                (state_counts_of_types(&counts, task_type.own_failed, |state| view.search(&search_text(&[("type", name), ("state", state.name()), ("level", "any")]))))
             }
         }
     }
@@ -137,7 +138,7 @@ fn actions(visit: &Visit, task_type: &TypeDocument) -> Markup {
     }
 }
 
-fn properties(task_type: &TypeDocument, queue: Option<&Result<Arc<QueueDocument>, ApiError>>) -> Markup {
+fn properties(view: &View, task_type: &TypeDocument, queue: Option<&Result<Arc<QueueDocument>, ApiError>>) -> Markup {
     let queue = queue.and_then(|queue| queue.as_ref().ok());
     html! {
         section.panel {
@@ -152,12 +153,13 @@ fn properties(task_type: &TypeDocument, queue: Option<&Result<Arc<QueueDocument>
                 ("Oldest", queue.and_then(|queue| Some(age(queue.oldest_at.as_deref()?, queue.oldest_at_least)))),
                 ("Slots", task_type.worker_totals.as_ref().map(|totals| usage(totals.in_flight, totals.slots))),
                 ("Limits", Some(limits_text(&task_type.limits))),
+                ("Adaptive limit", task_type.adaptive.as_ref().map(adaptive_text)),
                 ("Circuit", task_type.circuit.as_ref().map(circuit_text)),
-                ("Kill switches", codes(&task_type.kills)),
+                ("Kill switches", codes(&task_type.kills).map(|names| html! { a href=(view.url("/kill-switches")) { (names) } })),
                 ("Searched params", codes(&task_type.declared.index)),
                 ("Masked", codes(&task_type.declared.mask)),
                 ("Refused partitions", refused(task_type)),
-                ("Flow", task_type.flow.as_ref().map(flow_text)),
+                ("Flow", task_type.flow.as_ref().map(|flow| flow_text(flow, queue.map(|queue| &**queue), now_ms()))),
             ]))
         }
     }
@@ -168,14 +170,6 @@ fn lag_text(queue: &QueueDocument) -> Markup {
     html! {
         @if queue.lag == 0 { "0" } @else { (lag(queue.lag, queue.at_most)) }
         span.quiet { @if queue.lag == 1 { " unfinished record" } @else { " unfinished records" } }
-    }
-}
-
-/// Rates and verdict, with the minutes of which they are.
-fn flow_text(flow: &FlowDocument) -> Markup {
-    html! {
-        span class={ "trend " (queue_tone(flow.verdict)) } { (flow.text()) }
-        span.quiet { " since " (time(&flow.since)) }
     }
 }
 
@@ -263,7 +257,15 @@ fn partition_row(view: &View, partition: &PartitionQueue, worker: Option<&Worker
     }
 }
 
-fn circuit_text(circuit: &CircuitDocument) -> Markup {
+fn adaptive_text(adaptive: &AdaptiveDocument) -> Markup {
+    html! {
+        (format!("{:.1}", adaptive.limit)) span.quiet { @if adaptive.fixed { " as set" } @else { " as learned" } }
+        @if let Some(at) = &adaptive.cut_at { ", last cut " (time(at)) }
+        @if let Some(reason) = &adaptive.cut_reason { ": " (visible(reason)) }
+    }
+}
+
+pub(super) fn circuit_text(circuit: &CircuitDocument) -> Markup {
     html! {
         (circuit.state) " by " (visible(circuit.by.as_deref().unwrap_or("an operator"))) " since " (time(&circuit.since))
         @if let Some(reason) = &circuit.reason { ": " (visible(reason)) }
@@ -275,7 +277,7 @@ fn worker_row(view: &View, worker: &WorkerDocument, status: &TypeStatus) -> Mark
         tr id={ "w-" (worker.id) } {
             td.id { (worker_link(view, &worker.id)) }
             td { (super::workers::state_label(worker.state)) }
-            td.number { (usage(status.in_flight.into(), status.slots.into())) }
+            td.number { (usage(status.in_flight.into(), status.usable_slots())) }
             td.number { (count(status.waiting)) }
             td { (numbers_text(&status.partitions)) }
             td { (super::workers::reasons(status)) }
@@ -322,7 +324,7 @@ fn errors_of(view: &View, failures: Result<Failures, ApiError>) -> Markup {
             Ok(failures) if failures.groups.is_empty() => {}
             Ok(failures) => {
                 @let rows: Vec<Markup> = failures.groups.iter().take(LISTED_FAILED).map(|group| group_row(view, group, failures.at_least)).collect();
-                section.panel #errors { h2 { "Errors of failed tasks" } (table(failures::COLUMNS, &rows)) }
+                section.panel #errors { h2 { "Errors of failed tasks" } (uncounted_letters(&failures)) (table(failures::COLUMNS, &rows)) }
             }
             Err(error) => { (missing("The errors", &error.document())) }
         }

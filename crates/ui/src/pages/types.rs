@@ -14,6 +14,7 @@ use maud::{Markup, html};
 use super::overview::open_of;
 use crate::parts::bar::usage;
 use crate::parts::command::{commands, curl_get};
+use crate::parts::natural::natural_order;
 use crate::parts::notice::empty;
 use crate::parts::queue::{queue_columns, trend};
 use crate::parts::state::label;
@@ -145,7 +146,8 @@ impl<'a> Choice<'a> {
             Sort::Failed => u64::MAX - listed.own_failed.map_or(0, |failed| failed.tasks),
             Sort::RunTime => u64::MAX - of_minute(listed, |minute| minute.run.p95.unwrap_or_default()),
         };
-        types.sort_by_cached_key(|listed| (rank(listed), listed.name.clone()));
+        types.sort_by(|one, other| natural_order(&one.name, &other.name));
+        types.sort_by_cached_key(rank);
         types
     }
 
@@ -162,6 +164,7 @@ impl<'a> Choice<'a> {
                 @if self.sort != Sort::Trouble { input type="hidden" name="sort" value=(self.sort.name()); }
                 button type="submit" { "Filter" }
                 nav.ranges aria-label="order" {
+                    span.quiet { "sort by" }
                     @for sort in Sort::ALL {
                         a href=(view.url_with("/types", &self.query(sort))) title=(sort.words())
                             aria-current=[(sort == self.sort).then_some("true")] { (sort.name()) }
@@ -232,7 +235,7 @@ fn condition(task_type: &TypeDocument) -> (&'static str, String) {
         Some(_) => ("neutral", "○\u{fe0e} idle".to_owned()),
         None if !task_type.topic => ("neutral", "·\u{fe0e} external".to_owned()),
         None if task_type.backlog > 0 => ("bad", "✘\u{fe0e} no worker".to_owned()),
-        None => ("neutral", "·\u{fe0e} no worker".to_owned()),
+        None => ("neutral", "○\u{fe0e} idle, no worker".to_owned()),
     }
 }
 
@@ -294,10 +297,18 @@ fn failed_share(minute: Option<&StatsPoint>) -> Markup {
             Some(minute) if failed(minute) == 0 => { (tally(0)) }
             Some(minute) => {
                 span.bad { (count(failed(minute))) }
-                span.quiet { " " (format!("({:.1} %)", failed(minute) as f64 / minute.ended() as f64 * 100.0)) }
+                span.quiet { " (" (share(failed(minute), minute.ended())) ")" }
             }
             None => { span.quiet { "–" } }
         }
+    }
+}
+
+/// Part of a whole in percent. A part that is not zero is not shown as such.
+fn share(part: u64, of: u64) -> String {
+    match part as f64 / of.max(1) as f64 * 100.0 {
+        small if part > 0 && small < 0.1 => "< 0.1 %".to_owned(),
+        percent => format!("{percent:.1} %"),
     }
 }
 
@@ -376,6 +387,8 @@ mod tests {
             (vec!["pack".into()], vec!["charge".into()])
         );
         assert!(Choice::of(&Fields::parse(b"sort=odd")).is_err());
+        let numbered = ["supplier-10", "supplier-1", "supplier-2"].map(|name| task_type(json!({"type": name})));
+        assert_eq!(names("", &numbered), ["supplier-1", "supplier-2", "supplier-10"]);
     }
 
     #[test]
@@ -393,6 +406,13 @@ mod tests {
         assert_eq!(values(Some(minutes(false))), (4, 9), "one of the types left out");
         assert_eq!(values(Some(minutes(true))), (7, 6), "no task in the minute");
         assert!(failed_share(Some(&busy)).into_string().contains("(50.0 %)"));
+        assert_eq!([share(12, 30_000), share(0, 9), share(1, 1)], ["< 0.1 %", "0.0 %", "100.0 %"]);
+    }
+
+    #[test]
+    fn words_for_a_type_without_a_worker_depend_on_its_backlog() {
+        assert_eq!(condition(&task_type(json!({"backlog": 1}))), ("bad", "✘\u{fe0e} no worker".to_owned()));
+        assert_eq!(condition(&task_type(json!({}))), ("neutral", "○\u{fe0e} idle, no worker".to_owned()));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use kafleet_api::service::workers;
 use kafleet_documents::flow::rate;
 use kafleet_documents::{RunningDocument, WorkerDocument, WorkerState};
 use kafleet_fleet::control::heartbeat::TypeStatus;
+use kafleet_model::worker_status::slots_of_worker;
 use kafleet_runtime::clock::skew_text;
 use maud::{Markup, html};
 
@@ -14,13 +15,13 @@ use super::attention::numbers_text;
 use crate::parts::bar::usage;
 use crate::parts::command::{commands, curl_get, quoted};
 use crate::parts::facts::{facts, text};
-use crate::parts::heading::heading;
+use crate::parts::heading::heading_of;
 use crate::parts::notice::empty;
 use crate::parts::state::label;
 use crate::parts::table::{PagedList, table};
 use crate::parts::tasks::{type_link, worker_link};
 use crate::parts::times::{between, duration, time};
-use crate::parts::{View, bytes_text, count, counted, first_line, prose, visible};
+use crate::parts::{View, bytes_text, count, counted, first_line, prose, tally, visible};
 use crate::visit::{Body, PageAnswer, Visit};
 
 pub(super) fn state_label(state: WorkerState) -> Markup {
@@ -71,12 +72,8 @@ fn summary(workers: &[WorkerDocument]) -> String {
     let numbers: Vec<String> = numbers.collect();
     let alive = || workers.iter().filter(|worker| worker.state == WorkerState::Alive);
     let used: u64 = alive().map(|worker| worker.in_flight).sum();
-    let slots: u64 = alive().map(slots_of).sum();
+    let slots: u64 = alive().map(|worker| slots_of_worker(&worker.types)).sum();
     format!("{} · {} of {} in use", numbers.join(", "), count(used), counted(slots, "slot", "slots"))
-}
-
-fn slots_of(worker: &WorkerDocument) -> u64 {
-    worker.types.iter().map(|status| u64::from(status.slots)).sum()
 }
 
 const COLUMNS: &[&str] = &[
@@ -123,15 +120,20 @@ fn row(view: &View, worker: &WorkerDocument, differ: bool) -> Markup {
                 @if stopped > 0 { " " (label("bad", &counted(stopped as u64, "type stopped", "types stopped"))) }
                 @if down > 0 { " " (label("bad", &counted(down as u64, "type without its app", "types without their app"))) }
             }
-            td.number { (usage(worker.in_flight, slots_of(worker))) }
+            td.number { (usage(worker.in_flight, slots_of_worker(&worker.types))) }
             td.number { (count(worker.types.len())) }
             td.number { @match ended_per_min(worker) { Some(rate) => { (rate) } None => { span.quiet { "–" } } } }
-            td.number { (bytes_text(worker.held_bytes)) }
+            td.number { @if worker.held_bytes > 0 { (bytes_text(worker.held_bytes)) } @else { (tally(0)) } }
             td { (visible(&worker.host)) }
             td.number title={ "started " (worker.started_at) } { (up(worker)) }
             td.time { (time(&worker.last_heartbeat_at)) }
             td {
-                @if differ { (label("attention", &worker.version)) } @else { (visible(&worker.version)) } }
+                @match known_version(&worker.version) {
+                    Some(version) if differ => { (label("attention", version)) }
+                    Some(version) => { (visible(version)) }
+                    None => { span.quiet { "–" } }
+                }
+            }
         }
     }
 }
@@ -145,7 +147,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     };
     let worker = workers.find(|worker| worker.id == visit.segment).ok_or_else(unknown)?;
     let main = html! {
-        (heading(&worker.id))
+        (heading_of("Worker", &worker.id))
         section.panel { (properties(&worker)) }
         (types(view, &worker))
         (running(view, &worker))
@@ -159,7 +161,7 @@ fn properties(worker: &WorkerDocument) -> Markup {
     facts(&[
         ("State", Some(state_label(worker.state))),
         ("Host", text(format!("{}, process {}", worker.host, worker.pid))),
-        ("Version", text(&worker.version)),
+        ("Version", known_version(&worker.version).and_then(text)),
         ("Started", Some(time(&worker.started_at))),
         ("Up", Some(html! { (up(worker)) span.quiet { " at its last heartbeat" } })),
         ("Ended", ended_per_min(worker).map(|rate| html! { (rate) " a minute" span.quiet { " since its start" } })),
@@ -175,11 +177,16 @@ fn properties(worker: &WorkerDocument) -> Markup {
     ])
 }
 
+/// Version of a worker that states one.
+pub(super) fn known_version(version: &str) -> Option<&str> {
+    Some(version).filter(|version| !matches!(*version, "" | "0"))
+}
+
 /// Time from the start of a worker to its last heartbeat.
 fn up(worker: &WorkerDocument) -> Markup {
     match between(Some(&worker.started_at), Some(&worker.last_heartbeat_at)) {
-        Some(ms) => html! { (duration(ms)) },
-        None => html! { span.quiet { "–" } },
+        Some(ms) if ms > 0 => html! { (duration(ms)) },
+        _ => html! { span.quiet { "–" } },
     }
 }
 
@@ -221,7 +228,7 @@ fn type_row(view: &View, status: &TypeStatus) -> Markup {
         tr id={ "y-" (status.task_type) } {
             td.id { (type_link(view, Some(&status.task_type))) }
             td { (status.group.as_deref().unwrap_or("its own")) }
-            td.number { (usage(status.in_flight.into(), status.slots.into())) }
+            td.number { (usage(status.in_flight.into(), status.usable_slots())) }
             td {
                 @match &status.capacity {
                     Some(capacity) => { (capacity.app) ": " (capacity) }
@@ -245,6 +252,10 @@ pub(super) fn reasons(status: &TypeStatus) -> Markup {
     html! {
         @if let Some(error) = &status.stopped { span.error { (prose(&first_line(error, 120))) } }
         @if let Some(error) = &status.circuit { (label("attention", "‖\u{fe0e} circuit open")) " " (prose(&first_line(error, 120))) }
+        @if status.open_hosts > 0 {
+            (label("attention", "‖\u{fe0e} hosts open")) " " (status.open_hosts)
+            @if let Some(open) = status.hosts.first() { ", " (first_line(&open.host, 120)) " " (prose(&first_line(&open.reason, 120))) }
+        }
         @if let Some(example) = &status.misplaced_keys { (label("attention", "misplaced keys")) " " (first_line(example, 120)) }
         @if let Some(excess) = status.capacity.as_ref().and_then(|capacity| capacity.excess(status.slots)) {
             (label("attention", "slots")) " " (excess)

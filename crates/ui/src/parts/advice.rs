@@ -44,7 +44,7 @@ const fn advice(code: Code) -> Advice {
         | Code::UnsupportedMedia | Code::AmbiguousJson | Code::Rejected | Code::BadState | Code::MultipleTrees
         | Code::TooManyTimes | Code::LimitTooSmall | Code::Internal | Code::InProgress | Code::NotVisibleYet
         | Code::StoreUnavailable | Code::KafkaUnavailable | Code::OutcomeUnknown | Code::NotAnnounced
-        | Code::Overloaded | Code::NotReady => Hint,
+        | Code::Overloaded | Code::NotReady | Code::UnknownUnique | Code::UniqueRoot | Code::NotDecided => Hint,
         Code::BadCursor => Page("Start at the first page of the list.", To("/tasks", "All tasks")),
         Code::UnknownRoute => Sentence("The navigation leads to all pages."),
         Code::UnknownType => Page("Types are listed once they have a topic or were declared.", To("/types", "All types")),

@@ -101,16 +101,22 @@ pub(in super::super) fn attempt_bars(view: &View, history: &History, retries: Op
     let attempts = attempts(history);
     let longest = attempts.iter().filter_map(Attempt::ran).max().unwrap_or_default().max(1);
     let has_runs = attempts.iter().any(|attempt| attempt.run > 1);
-    let row = |attempt: &Attempt<'_>| {
+    let is_wait = |attempt: &&Attempt<'_>| attempt.outcome == WAITED;
+    let row = |(n, attempt): (usize, &Attempt<'_>)| {
         html! {
             tr {
                 @if has_runs { td.number { (attempt.run) } }
-                td.number { (number_of(attempt.number, retries)) }
+                td.number {
+                    @if is_wait(&attempt) {
+                        @let before = |other: &&Attempt<'_>| is_wait(other) && other.run == attempt.run;
+                        "wait " (attempts[..=n].iter().filter(before).count())
+                    } @else { (number_of(attempt.number, retries)) }
+                }
                 (outcome_columns(view, attempt, longest))
             }
         }
     };
-    let rows: Vec<Markup> = attempts.iter().map(row).collect();
+    let rows: Vec<Markup> = attempts.iter().enumerate().map(row).collect();
     let columns = if has_runs { COLUMNS } else { &COLUMNS[1..] };
     html! {
         @if !rows.is_empty() { section.panel #attempts { h2 { "Attempts" } (table(columns, &rows)) } }

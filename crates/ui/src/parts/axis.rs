@@ -15,6 +15,8 @@ const PARTS: i64 = 200;
 const FUTURE: i64 = 4;
 /// Distance from now of texts on the axis that do not overlap its text, also where they have milliseconds.
 const TEXT_WIDTH: i64 = 180;
+/// Width of a character of a text.
+const CHAR_WIDTH: i64 = 13;
 
 const SECOND: i64 = 1_000;
 const MINUTE: i64 = 60 * SECOND;
@@ -125,12 +127,21 @@ pub(super) fn axis(range: Range) -> Markup {
     let now = range.now.filter(|now| range.shows(*now, *now));
     let now_position = now.map(|now| range.position(now));
     let is_free = |position: i64| now_position.is_none_or(|now| (now - position).abs() >= TEXT_WIDTH);
+    let mut text_end = 0;
+    let mut text_of = |at: i64, position: i64| {
+        let text = Some(range.tick_text(at)).filter(|_| is_free(position))?;
+        let (start, end) = extent(position, &text);
+        (start >= text_end).then(|| {
+            text_end = end;
+            label("tick", position, &text)
+        })
+    };
     html! {
         svg.ticks role="img" aria-label="times" {
             @for at in range.ticks() {
                 @let position = range.position(at);
                 (mark("tick", position))
-                @if is_free(position) { (label("tick", position, &range.tick_text(at))) }
+                @if let Some(text) = text_of(at, position) { (text) }
             }
             @if let (Some(at), Some(position)) = (now, now_position) {
                 (mark("now", position)) (label("now", position, &format!("now {}", clock_text(at))))
@@ -144,13 +155,29 @@ fn mark(class: &str, position: i64) -> Markup {
     html! { line class=(class) x1=(x) x2=(x) y1="16" y2="20" {} }
 }
 
-/// Text at a position; at the ends of the axis beside it.
-fn label(class: &str, position: i64, text: &str) -> Markup {
-    let anchor = match position {
+/// Part of a text that is at its position: at the ends of the axis it is beside it.
+const fn anchor(position: i64) -> &'static str {
+    match position {
         ..60 => "start",
         941.. => "end",
         _ => "middle",
+    }
+}
+
+/// First and last position that a text covers.
+fn extent(position: i64, text: &str) -> (i64, i64) {
+    let width = text.chars().count() as i64 * CHAR_WIDTH;
+    let start = match anchor(position) {
+        "start" => position,
+        "end" => position - width,
+        _ => position - width / 2,
     };
+    (start, start + width)
+}
+
+/// Text at a position.
+fn label(class: &str, position: i64, text: &str) -> Markup {
+    let anchor = anchor(position);
     html! { text class=(class) x=(percent(position)) y="12" text-anchor=(anchor) { (text) } }
 }
 
@@ -175,6 +202,23 @@ mod tests {
         let axis = axis(Range::ended(FIRST, FIRST + 10_000)).into_string();
         for text in ["12:00:02", "12:00:10", "x=\"20.0%\"", "text-anchor=\"end\""] {
             assert!(axis.contains(text), "{text} is missing in {axis}");
+        }
+    }
+
+    #[test]
+    fn texts_of_round_times_do_not_overlap() {
+        for length in [7, 40, 100, 999, 12_345, 61_000, 3_600_000, 90_000_000] {
+            for first in (0..50).map(|n| FIRST + n * length / 50) {
+                let drawn = axis(Range::ended(first, first + length)).into_string();
+                let texts = drawn.split("<text").skip(1).map(|text| {
+                    let after = |mark: &str| text.split_once(mark).map(|(_, rest)| rest).unwrap();
+                    let position = after("x=\"").split_once('%').unwrap().0.replace('.', "").parse::<i64>().unwrap();
+                    extent(position, after(">").split_once('<').unwrap().0)
+                });
+                let extents: Vec<_> = texts.collect();
+                assert!(extents.len() >= 2, "{drawn}");
+                assert!(extents.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{extents:?} in {drawn}");
+            }
         }
     }
 

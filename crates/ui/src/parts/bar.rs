@@ -89,7 +89,8 @@ pub(in super::super) fn in_order(counts: &BTreeMap<State, u64>) -> Vec<(State, u
     ORDER.into_iter().filter_map(present).collect()
 }
 
-const ORDER: [State; State::COUNT] = [
+/// States from ended to waiting, those of most interest first.
+pub(super) const ORDER: [State; State::COUNT] = [
     State::Succeeded,
     State::Failed,
     State::Expired,

@@ -79,13 +79,18 @@ impl TimeAxis {
 
 impl Chart {
     pub(in super::super) fn draw(&self, axis: &TimeAxis) -> Markup {
-        let values = self.lines.iter().flat_map(|line| line.values.iter().flatten().chain(&line.projected));
+        // A projection does not flatten what was counted: above the scale it is an arrow.
+        let values = self.lines.iter().flat_map(|line| line.values.iter().flatten());
+        let has_values = values.clone().next().is_some();
         let top = rounded_up(values.copied().max().unwrap_or_default());
         html! {
             figure.chart {
                 figcaption { strong { (self.title) } span.scale { (self.unit) } (legends(&self.lines)) }
                 div.plot {
-                    div.ticks aria-hidden="true" { @for value in [top, top / 2, 0] { span { ((self.show)(value)) } } }
+                    div.ticks aria-hidden="true" {
+                        @if has_values { @for value in [top, top / 2, 0] { span { ((self.show)(value)) } } }
+                        @else { span { "no data" } }
+                    }
                     svg.lines viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } preserveAspectRatio="none" role="img"
                         aria-label=(described(self.title, &self.lines, self.show)) {
                         (grid())
@@ -144,7 +149,8 @@ fn inexact_parts(axis: &TimeAxis) -> Markup {
     }
 }
 
-/// Line up to the last full span, dots of single values, and a hollow dot for the open span.
+/// Line up to the last full span, dots of single values, and a hollow dot for the open span, or an arrow if its value is
+/// above the scale.
 fn drawn(axis: &TimeAxis, line: &Line, top: u64) -> Markup {
     let values = &line.values;
     let (full, incomplete) = match line.style {
@@ -160,9 +166,14 @@ fn drawn(axis: &TimeAxis, line: &Line, top: u64) -> Markup {
         @let single = dots(values, full, top);
         @if !single.is_empty() { path class={ "dot " (class) } d=(single) {} }
         @if let Some(value) = open {
-            @let at = format!("M{} {}h1", x(values.len().saturating_sub(1), values.len()), y(value, top));
-            path class={ "dot open " (class) } d=(at) {}
-            path.dot.hole d=(at) {}
+            @let x = x(values.len().saturating_sub(1), values.len());
+            @if value > top {
+                path class={ "line " (class) } d={ "M" (x.saturating_sub(6)) " 12L" (x) " 1L" (x + 6) " 12M" (x) " 1V24" } {}
+            } @else {
+                @let at = format!("M{x} {}h1", y(value, top));
+                path class={ "dot open " (class) } d=(at) {}
+                path.dot.hole d=(at) {}
+            }
         }
     }
 }
@@ -353,8 +364,8 @@ mod tests {
 
     #[test]
     fn line_ends_at_the_last_full_span_and_the_open_one_is_a_hollow_dot() {
-        let drawn = drawn_chart(vec![line("succeeded", &[8, 1])], &axis());
-        assert!(drawn.contains("<path class=\"line good\" d=\"M250 60h1\">"), "{drawn}");
+        let drawn = drawn_chart(vec![line("succeeded", &[20, 1])], &axis());
+        assert!(drawn.contains("<path class=\"line good\" d=\"M250 0h1\">"), "{drawn}");
         assert!(
             drawn.contains("<path class=\"dot open good\" d=\"M750 0h1\"></path><path class=\"dot hole\""),
             "{drawn}"
@@ -362,8 +373,22 @@ mod tests {
     }
 
     #[test]
+    fn scale_is_that_of_counted_values_and_a_higher_projection_is_an_arrow() {
+        let drawn = drawn_chart(vec![line("succeeded", &[2, 1])], &axis());
+        assert!(drawn.contains("<span>2</span><span>1</span><span>0</span>"), "{drawn}");
+        assert!(drawn.contains("d=\"M744 12L750 1L756 12M750 1V24\"") && !drawn.contains("hole"), "{drawn}");
+    }
+
+    #[test]
+    fn chart_without_values_has_no_scale() {
+        let empty = Line { values: vec![None, None], projected: None, ..line("p50", &[]) };
+        let drawn = drawn_chart(vec![empty], &axis());
+        assert!(drawn.contains("<span>no data</span></div>"), "{drawn}");
+    }
+
+    #[test]
     fn y_axis_has_three_ticks_and_a_unit() {
-        let drawn = drawn_chart(vec![line("succeeded", &[7, 9])], &axis());
+        let drawn = drawn_chart(vec![line("succeeded", &[7, 19])], &axis());
         assert!(drawn.contains("<span>20</span><span>10</span><span>0</span>"), "{drawn}");
         assert!(drawn.contains("tasks a minute"), "{drawn}");
     }

@@ -60,10 +60,18 @@ pub(in super::super) fn state_time(view: &View, task: &Status) -> Markup {
 }
 
 fn took(task: &Status) -> Markup {
-    match between(task.started_at.as_deref(), task.ended_at.as_deref()) {
+    match ran_ms(task) {
         Some(ms) => html! { "took " (duration(ms)) },
         None => html! { span.quiet { "–" } },
     }
+}
+
+/// Milliseconds from the first start of an ended run to its end. With children these are the first start and the last end in
+/// the tree, as on its page; of a later run, whose tree keeps the first start of all runs, they are its own.
+fn ran_ms(task: &Status) -> Option<i64> {
+    task.ended_at.as_ref()?;
+    let of_tree = task.tree.execution_ms.filter(|_| task.run == 1 && task.children.total > 0);
+    of_tree.or_else(|| between(task.started_at.as_deref(), task.ended_at.as_deref()))
 }
 
 /// Times of a run: from the creation to the first start, from there to the end, and from the creation to the end.
@@ -75,7 +83,9 @@ pub(in super::super) fn run_spans(status: &Status) -> [Option<Markup>; 3] {
     };
     // The creation is not the beginning of the wait of a later run.
     let waited = span(created, started, "").filter(|_| status.run == 1);
-    [waited, span(started, ended, parts_of_run(status)), span(created, ended, " from its creation")]
+    let note = parts_of_run(status);
+    let ran = ran_ms(status).map(|ms| html! { (duration(ms)) @if !note.is_empty() { span.quiet { (note) } } });
+    [waited, ran, span(created, ended, " from its creation")]
 }
 
 /// Parts of a run beside its last attempt, which count in the time that it ran.
@@ -109,6 +119,10 @@ mod tests {
         assert!(shown(json!({"attempt": 2}))[1].contains("with its retries and waits"));
         let counts = json!({"total": 1, "pending": 0, "successful": 1, "failed": 0, "by_state": {}});
         assert!(shown(json!({"children": counts}))[1].contains("10.0 s<span class=\"quiet\"> with its children"));
+        let counts = json!({"total": 1, "pending": 0, "successful": 1, "failed": 0, "by_state": {}});
+        let tree = json!({"total": 2, "pending": 0, "successful": 2, "failed": 0, "execution_ms": 11_000});
+        let parent = json!({"children": counts, "tree": tree});
+        assert!(shown(parent)[1].starts_with("11.0 s<span"), "as the page of the tree states it");
         assert_eq!(shown(json!({"run": 2})), ["", "10.0 s", total], "earlier runs are no wait");
         assert_eq!(shown(json!({"ended_at": null})), ["20.0 s", "", ""]);
     }

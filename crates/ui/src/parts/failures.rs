@@ -36,9 +36,16 @@ pub(in super::super) fn kind_of(group: &FailureGroup) -> String {
     group.error.parse::<Fingerprint>().map_or_else(|_| group.error.clone(), |error| error.kind().to_string())
 }
 
-/// Words for a kind of errors.
+/// Kind of errors that state none.
+const NO_KIND: &str = "error";
+
+/// Words for a kind of errors; of errors without a kind the message of the newest one.
 pub(in super::super) fn kind_text(group: &FailureGroup) -> String {
-    group.kind.as_deref().map_or_else(|| "no error was reported".to_owned(), |kind| first_line(kind, 60))
+    match group.kind.as_deref() {
+        None => "no error was reported".to_owned(),
+        Some(NO_KIND) => first_line(newest_message(group), 60),
+        Some(kind) => first_line(kind, 60),
+    }
 }
 
 /// Whether the error has ended tasks before those that are failed now.
@@ -174,7 +181,7 @@ fn error(view: &View, group: &FailureGroup, query: &str) -> Markup {
     let text = if has_messages { kind_text(group) } else { first_line(&group.text, 120) };
     html! {
         a.error href=(view.search(query)) title=(first_line(&group.text, 400)) { (prose(&text)) }
-        @if has_messages && group.kind.is_some() {
+        @if has_messages && group.kind.as_deref().is_some_and(|kind| kind != NO_KIND) {
             span.quiet { " · " (prose(&first_line(newest_message(group), 100))) }
         }
     }
@@ -314,6 +321,19 @@ mod tests {
 
     fn declined() -> Fingerprint {
         Fingerprint::of_kind("PaymentDeclined")
+    }
+
+    #[test]
+    fn errors_without_a_kind_have_one_text_in_all_lists() {
+        let group = FailureGroup {
+            kind: Some("error".into()),
+            text: "error: no answer from 10.0.0.7".into(),
+            ..group(Fingerprint::of_kind("error"))
+        };
+        assert_eq!(kind_text(&group), "no answer from 10.0.0.7");
+        for row in [group_row(&view(), &group, false), root_row(&view(), &group, false)].map(Markup::into_string) {
+            assert!(row.contains(">no answer from 10.0.0.7</a>") && !row.contains(">error</a>"), "{row}");
+        }
     }
 
     #[test]

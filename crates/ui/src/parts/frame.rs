@@ -314,11 +314,11 @@ fn failures_title(counts: NavigationCounts) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join(", "))
 }
 
-/// Sum of the numbers beside the entries of a closed menu.
+/// Number beside an entry of a closed menu: that of the failures, which the wide navigation shows.
 fn total_badge(counts: NavigationCounts) -> Markup {
     html! {
-        @if counts.trouble() > 0 {
-            " " span.badge title="errors in the last hour and unresolved dead letters" { (count(counts.trouble())) }
+        @if let Some(errors) = counts.errors.filter(|errors| *errors > 0) {
+            " " span.badge title=[failures_title(counts)] { (count(errors)) }
         }
     }
 }
@@ -379,7 +379,7 @@ fn user_block(view: &View, user: Option<&str>) -> Markup {
             }
             None => {
                 a.quiet href=(view.url("/help#access")) title="Everyone who can reach this address may do everything" {
-                    "no tokens"
+                    "open to all"
                 }
             }
         }

@@ -27,6 +27,8 @@ pub(in super::super) fn limits_line(limits: &TypeLimits, value: &Value<'_>) -> M
             " · "
             label.set[is_live("max_concurrency")] { "in the fleet " (most) }
             " · "
+            label.set[is_live("adaptive")] { "adaptive " (input("adaptive", value, "learned")) }
+            " · "
             span.set[is_live("rate")] {
                 label { "at most " (input("rate_count", value, &rate(|rate| rate.count.to_string(), "any"))) " starts" }
                 " " label { "per " (input("rate_per", value, &rate(|rate| rate.per.to_string(), "1s"))) }
@@ -66,6 +68,7 @@ fn live_words(limits: &TypeLimits) -> String {
     let words = |name: &String| match name.as_str() {
         "slots" => "slots per worker",
         "max_concurrency" => "in the fleet",
+        "adaptive" => "adaptive",
         _ => "starts",
     };
     limits.live.iter().map(words).collect::<Vec<_>>().join(", ")

@@ -1,6 +1,6 @@
 //! List of tasks as the URL of its page describes it: search, order and columns.
 
-use kafleet_documents::{TaskColumn, TaskColumns, TaskSort};
+use kafleet_documents::{ListSource, TaskColumn, TaskColumns, TaskSort};
 use maud::{Markup, html};
 
 use super::{View, query_text};
@@ -103,6 +103,18 @@ impl Listing {
                 }
             }
         }
+    }
+}
+
+/// Index that the tasks of a list come from.
+pub(in super::super) const fn source_name(source: Option<ListSource>) -> &'static str {
+    match source {
+        Some(ListSource::Ids) => "the tasks of these ids",
+        Some(ListSource::Tree) => "from the tree",
+        Some(ListSource::States) => "from the indexes by type and state",
+        Some(ListSource::Errors) => "from the indexes of failed tasks by error",
+        Some(ListSource::Trees) => "from all trees",
+        Some(ListSource::Roots) | None => "from the index of all roots",
     }
 }
 

@@ -39,6 +39,16 @@ const DONE: &[(&str, &str)] = &[
     ("dropped_partly", "Some dead letters were dropped; those still listed were refused or are more than the limit."),
 ];
 
+/// Shown in place of a value that cannot be read, with the reason folded.
+pub(in super::super) fn unknown_value(name: &str, problem: &kafleet_documents::Problem) -> Markup {
+    html! {
+        details.more {
+            summary { (name) " are not known." }
+            p.quiet { (super::prose(detail_text(problem))) " " code { (problem.code) } }
+        }
+    }
+}
+
 /// Outcome of an action.
 pub(in super::super) fn done_notice(code: &str) -> Markup {
     let notice = DONE.iter().find(|(notice, _)| *notice == code);

@@ -3,20 +3,14 @@
 use std::collections::BTreeMap;
 
 use kafleet_documents::{TaskPage, TypeDocument};
-use kafleet_model::query::{Qualifier, TaskQuery, Term, Test, TreeLevel};
-use kafleet_model::record::state::State;
+use kafleet_model::query::{Condition, Qualifier, TaskQuery, Term, Test, TreeLevel};
+use kafleet_model::record::state::{Category, State};
 use maud::{Markup, html};
 
+use super::bar::ORDER;
 use super::listing::Listing;
 use super::state::{tone, word};
 use super::{View, count};
-
-/// Number of tasks in a state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Number {
-    Exact(u64),
-    AtLeast(u64),
-}
 
 /// Tabs of a search. `types`: counters of all levels; `page`: tasks found, `None` if the page is not the first.
 pub(in super::super) fn state_tabs(
@@ -29,21 +23,19 @@ pub(in super::super) fn state_tabs(
     let chosen = chosen_states(query);
     let counted = counts_of(query, types.unwrap_or_default());
     let numbers = numbers(query, &chosen, &counted, page);
-    let is_listed =
-        |state: &State| counted.contains_key(state) || numbers.contains_key(state) || chosen.contains(state);
+    let is_listed = |state: &State| {
+        let is_known = counted.contains_key(state) || numbers.contains_key(state) || chosen.contains(state);
+        is_known && permits(query, *state)
+    };
     let url = |state: Option<State>| listing.url_of(view, &with_state(query, state));
     html! {
         nav.tabs aria-label="states" {
             a href=(url(None)) aria-current=[chosen.is_empty().then_some("page")] { "All" }
-            @for state in State::ALL.into_iter().filter(is_listed) {
+            @for state in ORDER.into_iter().filter(is_listed) {
                 a class=(tone(state)) href=(url(Some(state)))
                     aria-current=[chosen.contains(&state).then_some("page")] {
                     (word(state))
-                    @match numbers.get(&state) {
-                        Some(Number::Exact(number)) => { " " span.number { (count(number)) } }
-                        Some(Number::AtLeast(number)) => { " " span.number { "≥ " (count(number)) } }
-                        None => {}
-                    }
+                    @if let Some(number) = numbers.get(&state) { " " span.number { (count(*number)) } }
                 }
             }
         }
@@ -65,6 +57,12 @@ fn chosen_states(query: &TaskQuery) -> Vec<State> {
         _ => None,
     });
     states.flatten().copied().collect()
+}
+
+/// Returns whether a search can find tasks in a state.
+pub(in super::super) fn finds(query: &TaskQuery, state: State) -> bool {
+    let chosen = chosen_states(query);
+    permits(query, state) && (chosen.is_empty() || chosen.contains(&state))
 }
 
 /// Whether the search restricts only types, states and levels, which have counters.
@@ -89,25 +87,44 @@ fn counts_of(query: &TaskQuery, listed: &[TypeDocument]) -> BTreeMap<State, u64>
     counts
 }
 
-/// Numbers of the search: those of the counters, which know tasks of all levels only, else those of the page. A page of
-/// some states knows nothing about the others.
+/// Returns whether tasks in a state can match a search, by its conditions on states. Those that the tabs replace are left out.
+fn permits(query: &TaskQuery, state: State) -> bool {
+    query.terms.iter().all(|term| match &term.test {
+        Test::Is(conditions) if !conditions.contains(&Condition::Root) => {
+            conditions.iter().any(|condition| is_met(*condition, state)) != term.negated
+        }
+        Test::State(states) if term.negated => !states.contains(&state),
+        _ => true,
+    })
+}
+
+const fn is_met(condition: Condition, state: State) -> bool {
+    match condition {
+        Condition::Open => !state.is_terminal(),
+        Condition::Ended => state.is_terminal(),
+        Condition::Failed => matches!(state.category(), Category::Failed),
+        Condition::Root => true,
+    }
+}
+
+/// Numbers of the search: those of the counters, which know tasks of all levels only, else those of the page, if it lists all
+/// tasks. A part of a list says nothing about the whole one, and a list of some states nothing about the others.
 fn numbers(
     query: &TaskQuery,
     chosen: &[State],
     counted: &BTreeMap<State, u64>,
     page: Option<&TaskPage>,
-) -> BTreeMap<State, Number> {
+) -> BTreeMap<State, u64> {
     if is_counted(query) && query.level() == TreeLevel::Any {
-        return counted.iter().map(|(state, number)| (*state, Number::Exact(*number))).collect();
+        return counted.clone();
     }
-    let Some(page) = page else { return BTreeMap::new() };
-    let is_whole = page.next.is_none() && page.sorted.is_none_or(|sorted| sorted.all);
+    let is_whole = |page: &&TaskPage| page.next.is_none() && page.sorted.is_none_or(|sorted| sorted.all);
+    let Some(page) = page.filter(is_whole) else { return BTreeMap::new() };
     let mut found = BTreeMap::<State, u64>::new();
     for task in page.tasks.iter().filter(|task| chosen.is_empty() || chosen.contains(&task.state)) {
         *found.entry(task.state).or_default() += 1;
     }
-    let number = |number| if is_whole { Number::Exact(number) } else { Number::AtLeast(number) };
-    found.into_iter().map(|(state, found)| (state, number(found))).collect()
+    found
 }
 
 #[cfg(test)]
@@ -140,7 +157,14 @@ mod tests {
         assert!(drawn.contains("succeeded</a>"), "a state without a number: {drawn}");
         assert!(drawn.contains("running <span class=\"number\">1</span>"), "{drawn}");
         let more = tabs("tag:ci from:1h", Some(&page(&[State::Failed], Some("x"))));
-        assert!(more.contains("failed <span class=\"number\">≥ 1</span>"), "{more}");
+        assert!(more.contains("failed</a>") && !more.contains("number"), "a part of a list counts nothing: {more}");
+        assert!(
+            drawn.find("failed").unwrap() < drawn.find("running").unwrap(),
+            "failures are seen on a phone: {drawn}"
+        );
+        let open = tabs("is:open", Some(&page(&[State::Running], Some("x"))));
+        assert!(!open.contains("failed") && !open.contains("succeeded"), "no open task is in these states: {open}");
+        assert!(!tabs("-state:failed tag:ci", Some(&found)).contains("+state%3Afailed"));
         assert!(!tabs("tag:ci", None).contains("number"), "a later page counts nothing");
     }
 

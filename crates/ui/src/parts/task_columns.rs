@@ -7,7 +7,7 @@ use super::clock::state_time;
 use super::listing::Listing;
 use super::progress::small_progress;
 use super::state::pill;
-use super::tasks::{Causes, children, detail, error_of, type_link, worker_link};
+use super::tasks::{Causes, children, detail, error_of, is_long, middle_cut, type_link, worker_link};
 use super::times::optional_time;
 use super::{View, first_line, visible};
 
@@ -153,7 +153,7 @@ impl Layout<'_> {
     }
 
     fn id_link(&self, task: &Status) -> Markup {
-        html! { a.whole[task.id.len() <= SHORT_ID] href=(self.view.task(&task.id)) { (task.id) } }
+        html! { a.whole[task.id.len() <= SHORT_ID] href=(self.view.task(&task.id)) title=[is_long(&task.id).then_some(&task.id)] { (middle_cut(&task.id)) } }
     }
 }
 

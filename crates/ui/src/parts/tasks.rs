@@ -1,9 +1,10 @@
 //! Rows of tasks.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use kafleet_api::read::causes::has_failed_below;
-use kafleet_documents::{Status, TaskSort};
+use kafleet_documents::{OwnFailed, Status, TaskSort};
 use kafleet_model::record::state::State;
 use maud::{Markup, html};
 
@@ -175,6 +176,17 @@ pub(in super::super) fn is_long(id: &str) -> bool {
     id.len() > MAX_HEADING
 }
 
+/// Characters at both ends of a long id in a list.
+const LISTED_ENDS: usize = 30;
+
+/// Id in a list: of a long one its beginning and its end.
+pub(super) fn middle_cut(id: &str) -> Cow<'_, str> {
+    if !is_long(id) || !id.is_ascii() {
+        return id.into();
+    }
+    format!("{}…{}", &id[..LISTED_ENDS], &id[id.len() - LISTED_ENDS..]).into()
+}
+
 /// Returns the part of an id that is its heading: of a long id the end, as the links to its parents show the rest.
 pub(in super::super) fn short_id(id: &str) -> &str {
     if is_long(id) { id.rsplit(':').next().unwrap_or(id) } else { id }
@@ -251,11 +263,30 @@ fn toggle_link(id: &str, toggle: Option<(&str, bool)>) -> Markup {
 
 /// Counts by state, as links to the tasks.
 pub(in super::super) fn state_counts(counts: &[(State, u64)], link: impl Fn(State) -> String) -> Markup {
+    state_counts_of_types(counts, None, link)
+}
+
+/// Numbers of tasks of types by their state, which includes the tasks below them. `own_failed`: those that failed by themselves.
+pub(in super::super) fn state_counts_of_types(
+    counts: &[(State, u64)],
+    own_failed: Option<OwnFailed>,
+    link: impl Fn(State) -> String,
+) -> Markup {
+    let all_failed: u64 =
+        counts.iter().filter(|(state, _)| matches!(state, State::Failed | State::Expired)).map(|(_, n)| n).sum();
+    let own_failed = own_failed.filter(|own| own.tasks < all_failed);
+    let last_failed =
+        counts.iter().map(|(state, _)| *state).rfind(|state| matches!(state, State::Failed | State::Expired));
     html! {
         ul.counts {
             @for (state, n) in counts {
                 li {
                     a class=(super::state::tone(*state)) href=(link(*state)) { (count(n)) " " (word(*state)) }
+                    @if let Some(own) = own_failed.filter(|_| last_failed == Some(*state)) {
+                        span.quiet title="the others failed through a task below them" {
+                            " (" @if own.at_least { "at least " } (count(own.tasks)) " by themselves)"
+                        }
+                    }
                 }
             }
         }

@@ -71,6 +71,14 @@ fn breadcrumbs_lead_to_the_parents() {
 }
 
 #[test]
+fn long_id_in_a_list_keeps_its_ends() {
+    let id = (0..60).map(|n| format!("level{n}")).collect::<Vec<_>>().join(":");
+    let shown = tasks::middle_cut(&id);
+    assert!(shown.starts_with("level0:level1:") && shown.ends_with(":level58:level59"), "{shown}");
+    assert_eq!((shown.chars().count(), tasks::middle_cut("order:charge")), (61, "order:charge".into()));
+}
+
+#[test]
 fn long_breadcrumbs_keep_the_root_and_the_last_parents() {
     let steps = |depth: usize| {
         let id = (0..depth).map(|n| format!("t{n}")).collect::<Vec<_>>().join(":");
@@ -98,6 +106,16 @@ fn bar_of_a_tree_is_in_proportion_to_all_of_its_tasks() {
     let drawn = bar::tree_bar(&tree).into_string();
     assert!(drawn.contains("aria-label=\"900 succeeded, 4 failed, 96 open\""), "{drawn}");
     assert!(drawn.contains("<rect class=\"fill bad\" x=\"900\" y=\"0\" width=\"6\""), "{drawn}");
+}
+
+#[test]
+fn failures_of_types_state_how_many_are_their_own() {
+    let counts = [(State::Succeeded, 29_975), (State::Failed, 25)];
+    let own = |tasks| Some(kafleet_documents::OwnFailed { tasks, at_least: false });
+    let shown = |own| tasks::state_counts_of_types(&counts, own, |_| String::new()).into_string();
+    assert!(shown(own(12)).contains("25 failed</a><span class=\"quiet\" title="), "{}", shown(own(12)));
+    assert!(shown(own(12)).contains(" (12 by themselves)</span>"));
+    assert!(!shown(own(25)).contains("by themselves") && !shown(None).contains("by themselves"));
 }
 
 #[test]
@@ -164,6 +182,7 @@ fn attempt_after_a_wait_or_an_interruption_has_a_row_of_its_own() {
         .filter(|outcome| rows.contains(&format!("{outcome}</span>")))
         .collect();
     assert_eq!(outcomes, ["waited", "interrupted", "succeeded"]);
+    assert!(rows.contains("class=\"number\">wait 1</td>"), "a wait is no attempt: {rows}");
     assert!(rows.contains("2.0 s") && rows.contains("3.0 s") && rows.contains("1.0 s"), "{rows}");
 }
 
@@ -228,7 +247,7 @@ fn progress_with_figures_is_a_bar_with_the_rest() {
     let view = View { now_ms: NOW, ..view("") };
     let block = |progress: serde_json::Value| {
         let task = status(serde_json::json!({"progress": progress, "state_since": "2026-01-31T12:00:00.000Z"}));
-        (progress::progress_block(&view, &task).into_string(), progress::small_progress(&task).into_string())
+        (progress::progress_block(&view, &task, None).into_string(), progress::small_progress(&task).into_string())
     };
     let (large, small) = block(serde_json::json!({"done": 1_000, "total": 6_000, "message": "p<3"}));
     for text in ["<progress max=\"6000\" value=\"1000\"", "1,000 of 6,000", "p&lt;3"] {
@@ -247,6 +266,16 @@ fn progress_with_figures_is_a_bar_with_the_rest() {
         "{large}"
     );
     assert!(!block(serde_json::json!({"done": 0, "total": 6})).0.contains("left"), "nothing is known of its speed");
+}
+
+#[test]
+fn rest_is_estimated_up_to_the_last_sign_of_life_and_not_of_a_silent_attempt() {
+    let view = View { now_ms: NOW, ..view("") };
+    let progress = serde_json::json!({"progress": {"done": 1, "total": 2}, "state_since": "2026-01-31T12:00:00.000Z"});
+    let shown = |quiet_ms| progress::progress_block(&view, &status(progress.clone()), quiet_ms).into_string();
+    assert!(shown(Some(20_000)).contains("about 1 min 20 s left"), "a hundred seconds have passed");
+    let silent = shown(Some(40_000));
+    assert!(silent.contains("no progress for 40 s") && !silent.contains(" left"), "{silent}");
 }
 
 /// Sources of the pages and their parts, with their paths.

@@ -41,6 +41,8 @@ pub(super) struct Circuit {
     /// Attempts that started earlier are not counted.
     counts_from: Option<Instant>,
     slots: usize,
+    /// Upper bound of the number of outcomes needed before the circuit can open.
+    enough_samples: usize,
 }
 
 enum CircuitPhase {
@@ -95,7 +97,14 @@ impl Circuit {
             trips: 0,
             counts_from: None,
             slots: 1,
+            enough_samples: ENOUGH_SAMPLES,
         }
+    }
+
+    /// Creates the circuit of one host of many, which opens after few failures: each of them may occupy a slot until its
+    /// timeout.
+    fn of_host() -> Self {
+        Self { enough_samples: MIN_SAMPLES, ..Self::new() }
     }
 
     pub(super) fn set_slots(&mut self, slots: usize) {
@@ -223,7 +232,7 @@ impl Circuit {
     fn needed(&self) -> usize {
         match self.state {
             CircuitPhase::Growing(_) => MIN_SAMPLES,
-            _ => (2 * self.slots).clamp(MIN_SAMPLES, ENOUGH_SAMPLES),
+            _ => (2 * self.slots).clamp(MIN_SAMPLES, self.enough_samples),
         }
     }
 
@@ -297,6 +306,7 @@ fn grown_slots(after: Duration) -> usize {
     1 << after.as_secs().min(30)
 }
 
+pub(super) mod hosts;
 #[cfg(test)]
 mod outages;
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::consumer::partition::PartitionState;
 use crate::dispatch::Command;
 
 /// Maximum number of offsets of one partition that are handed out and not complete, for a number of slots.
-pub(super) fn window(slots: u32) -> u64 {
+pub(crate) fn window(slots: u32) -> u64 {
     (u64::from(slots) * 4).clamp(256, 10_000)
 }
 

@@ -18,7 +18,7 @@
 pub(crate) mod assignment;
 mod backpressure;
 mod commit;
-mod control;
+pub(super) mod control;
 mod crash_history;
 mod deps;
 mod group_events;

@@ -16,14 +16,16 @@ use std::time::Duration;
 
 use kafleet_config::{Order, TypePolicy};
 use kafleet_fleet::control::{ControlState, ControlWatch};
-use kafleet_handlers::Schema;
 use kafleet_handlers::permit::Permit;
+use kafleet_handlers::{Failure, Schema};
 use tokio::time::Instant;
 
+use super::adaptive::AdaptiveSlots;
 use super::assignments::AssignmentStates;
 use super::circuit::CircuitBreaker;
 use super::exits::{Exit, Onward, Wait};
-use super::failure_policy::{time_left, time_out};
+use super::failure_policy::{self, time_left, time_out};
+use super::hosts::{HostVerdict, Hosts};
 use super::limits::{Limits, RateVerdict};
 use super::permits::Permits;
 use super::quarantine::Quarantine;
@@ -33,6 +35,7 @@ use crate::completions::Completions;
 use crate::decode::{InFlight, Input};
 use crate::heartbeat::TypeStatus;
 use crate::type_metrics::TypeGauges;
+use crate::unique::ForeignAsk;
 
 /// Waiting tasks of one type, and the conditions of their start.
 pub(super) struct Admission {
@@ -46,7 +49,10 @@ pub(super) struct Admission {
     completions: Arc<Completions>,
     pub assignments: AssignmentStates,
     pub circuit: CircuitBreaker,
+    /// Circuits per host. `None`: the handler of the type names no hosts.
+    pub hosts: Option<Box<Hosts>>,
     pub limits: Limits,
+    pub adaptive: AdaptiveSlots,
     pub permits: Permits,
 }
 
@@ -80,7 +86,13 @@ impl Admission {
             completions: deps.completions.clone(),
             assignments: AssignmentStates::default(),
             circuit: CircuitBreaker::new(deps.task_type.clone(), deps.health.clone(), gauges.clone()),
+            hosts: registered
+                .handler
+                .capabilities()
+                .host
+                .map(|host_of| Box::new(Hosts::new(deps.task_type.clone(), host_of, gauges.clone()))),
             limits: Limits::new(policy),
+            adaptive: AdaptiveSlots::new(gauges.clone()),
             permits: Permits::new(registered),
         }
     }
@@ -91,12 +103,20 @@ impl Admission {
         self.quarantine.set_slots(policy.slots());
         let released = self.limits.apply(task_type, policy, state);
         self.queue.extend(released.into_iter().map(Input::Task));
+        self.adaptive.set(task_type, policy.adaptive.as_ref(), self.limits.assignment(), state);
         self.circuit.set(policy, state.circuits.get(task_type), self.limits.slots());
+        if let Some(hosts) = &mut self.hosts {
+            let longest = (policy.order == Order::None).then_some(self.inline_retry_max);
+            hosts.set(self.limits.slots(), longest, state.hosts_of(task_type));
+            self.release_held(Instant::now());
+        }
     }
 
     /// Takes the next input that may start, with a permit if its attempt needs one.
     pub(super) fn next(&mut self, load: SlotLoad, now: Instant) -> Option<Input> {
-        if !self.circuit.admits(now, load.attempts) || load.attempts >= self.limits.open_slots() {
+        let is_open = self.circuit.admits(now, load.attempts) && load.attempts < self.limits.open_slots();
+        let is_ready = is_open && (self.queue.ready() > 0 || self.queue.has_quarantined());
+        if !self.adaptive.admits(load.attempts, now, is_ready) || !is_open {
             return None;
         }
         if let Some(in_flight) = self.quarantine.pop(load.suspects) {
@@ -142,6 +162,10 @@ impl Admission {
             self.quarantine.waiting.push_back(in_flight);
             return StartDecision::Waits;
         }
+        let mut in_flight = match self.admit_host(in_flight, now) {
+            Ok(in_flight) => in_flight,
+            Err(decision) => return decision,
+        };
         if std::mem::take(&mut in_flight.admitted) {
             return StartDecision::Start(in_flight, self.permits.take());
         }
@@ -153,8 +177,30 @@ impl Admission {
         StartDecision::Waits
     }
 
+    /// Returns the task if the circuit of its host admits it. A task that has used up its waits starts in any case, so that it
+    /// ends like any other whose service does not answer.
+    fn admit_host(&mut self, in_flight: Box<InFlight>, now: i64) -> Result<Box<InFlight>, StartDecision> {
+        let Some(hosts) = &mut self.hosts else { return Ok(in_flight) };
+        let is_due = in_flight.progress.waits.are_used_up(failure_policy::max_wait(&self.policy, &in_flight), now);
+        match hosts.admit(in_flight, Instant::now(), is_due) {
+            HostVerdict::Admitted(in_flight) => Ok(in_flight),
+            HostVerdict::Waits => Err(StartDecision::Waits),
+            HostVerdict::Full(in_flight, failure) => {
+                let attempt = in_flight.progress.attempts + 1;
+                let exit = match failure_policy::decide(&self.policy, &in_flight, attempt, failure) {
+                    Exit::Waiting(wait) => Exit::HandedOver(wait),
+                    exit => exit,
+                };
+                Err(StartDecision::Leaves(in_flight, exit))
+            }
+        }
+    }
+
     /// Returns the way out of a task that must not start now, by its own fields.
     fn exit_before_start(&self, in_flight: &InFlight, now: i64) -> Option<Exit> {
+        if let Some(exit) = self.ask_before_start(in_flight) {
+            return Some(exit);
+        }
         let policy = in_flight.task.policy.as_deref();
         let expires_at_ms = policy.and_then(|policy| policy.expires_at_ms).filter(|at| *at <= now);
         if let Some(at) = expires_at_ms.filter(|_| in_flight.is_first_start()) {
@@ -171,6 +217,17 @@ impl Admission {
         }
         let is_over = time_left(&self.policy, in_flight, now).is_some_and(|left| left.is_zero());
         is_over.then(|| time_out(&self.policy, in_flight))
+    }
+
+    /// Returns the way out of a unique task that no publisher has asked for.
+    fn ask_before_start(&self, in_flight: &InFlight) -> Option<Exit> {
+        match ForeignAsk::of(&self.policy, &in_flight.task) {
+            Ok(ask) => ask.map(|ask| Exit::Asked(Box::new(ask))),
+            Err(reason) => {
+                let failure = Failure::dead(format!("header `ce_unique`: {reason}")).of_kind("bad_header");
+                Some(Exit::Failed { failure, code: Some("bad_header") })
+            }
+        }
     }
 
     /// Decides where a task waits for its next attempt: here without a slot, or at the tracker if it would be held here for long
@@ -235,6 +292,7 @@ impl Admission {
     pub(super) fn extract(&mut self, is_selected: &mut dyn FnMut(&InFlight) -> bool) -> VecDeque<Box<InFlight>> {
         let mut taken = self.limits.extract(is_selected);
         taken.extend(self.queue.extract(is_selected));
+        taken.extend(self.hosts.iter_mut().flat_map(|hosts| hosts.extract(is_selected)));
         taken.extend(split(&mut self.quarantine.waiting, is_selected));
         taken
     }
@@ -250,6 +308,7 @@ impl Admission {
     /// Drops all inputs: they belong to the next owners of their partitions.
     pub(super) fn clear(&mut self) {
         self.queue.clear();
+        self.hosts.iter_mut().for_each(|hosts| drop(hosts.extract(&mut |_| true)));
         self.limits.clear();
         self.permits.clear();
         self.quarantine.waiting.clear();
@@ -262,12 +321,16 @@ impl Admission {
 
     /// Time at which more tasks may start.
     pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
-        [self.queue.next_due(), self.limits.next_due(), self.circuit.next_due(now)].into_iter().flatten().min()
+        let of_hosts = self.hosts.as_ref().and_then(|hosts| hosts.next_due(now));
+        let of_adaptive = self.adaptive.next_due(now).filter(|_| self.queue.ready() > 0);
+        let of_type = [self.queue.next_due(), self.limits.next_due(), self.circuit.next_due(now)];
+        of_type.into_iter().chain([of_hosts, of_adaptive]).flatten().min()
     }
 
     /// Makes the tasks ready whose time has come, those of the rate limit first.
     pub(super) fn run_due(&mut self, now: Instant) {
         self.queue.wake_due(now);
+        self.release_held(now);
         for mut in_flight in self.limits.take_due(now).into_iter().rev() {
             in_flight.admitted = true;
             self.queue.push_front(in_flight);
@@ -277,9 +340,14 @@ impl Admission {
     /// Status of the type, without its attempts.
     pub(super) fn status(&self) -> TypeStatus {
         let assignment = self.limits.assignment();
+        let (open_hosts, hosts) = self.hosts.as_ref().map(|hosts| hosts.open()).unwrap_or_default();
+        let held = self.hosts.as_ref().map_or(0, |hosts| hosts.waiting());
         TypeStatus {
             slots: self.limits.slots() as u32,
-            waiting: self.queue.waiting() as u32,
+            waiting: (self.queue.waiting() + held) as u32,
+            open_hosts,
+            hosts,
+            adaptive: self.adaptive.status(self.limits.slots()),
             paused: self.limits.is_paused(),
             partitions: assignment.owned.clone(),
             stopped: self.circuit.stopped().cloned(),
@@ -298,7 +366,7 @@ mod tests {
     use crate::completions::{ArrivedCompletions, DeliveryTag};
     use crate::decode::Decoder;
     use kafleet_broker::{OwnedHeaders, RecordRef};
-    use kafleet_handlers::{Failure, TypeRegistration};
+    use kafleet_handlers::TypeRegistration;
     use kafleet_runtime::Health;
     use kafleet_telemetry::Metrics;
 
@@ -314,7 +382,9 @@ mod tests {
             quarantine: Quarantine::new(false, 8),
             completions: Arc::default(),
             assignments: AssignmentStates::default(),
-            circuit: CircuitBreaker::new("t".into(), Health::default(), gauges),
+            circuit: CircuitBreaker::new("t".into(), Health::default(), gauges.clone()),
+            hosts: None,
+            adaptive: AdaptiveSlots::new(gauges.clone()),
             limits: Limits::new(&policy),
             permits: Permits::new(&registered),
             policy,

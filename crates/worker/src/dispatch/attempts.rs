@@ -175,6 +175,7 @@ impl Attempts {
         let running = RunningAttempt {
             in_flight,
             cx,
+            host: None,
             stop: None,
             started_at,
             started_at_ms: now,

@@ -83,7 +83,7 @@ impl TypeCircuit {
     }
 }
 
-fn cause_of(answer: &Answer) -> String {
+pub(super) fn cause_of(answer: &Answer) -> String {
     answer.as_ref().err().map(|failure| format!("{}: {}", failure.kind, clip(&failure.message))).unwrap_or_default()
 }
 

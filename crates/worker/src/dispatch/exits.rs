@@ -32,6 +32,7 @@ use crate::attempt::output::OutputBuffer;
 use crate::completions::Completions;
 use crate::decode::{InFlight, Invalid, Restarts};
 use crate::events::RESULT_REFUSED;
+use crate::unique::ForeignAsk;
 
 /// Way out of a dispatcher, or of one attempt.
 pub(super) enum Exit {
@@ -43,6 +44,8 @@ pub(super) enum Exit {
     Waiting(Wait),
     /// The tracker keeps the task during its wait.
     HandedOver(Wait),
+    /// The tracker decides about the unique task of a foreign producer.
+    Asked(Box<ForeignAsk>),
     /// The attempt starts again with its number, because its process has ended.
     Restarted { restart: Restart, failure: Failure },
     /// The next owner of the partition continues the task. The value is the reason for interrupting its attempt.
@@ -134,6 +137,7 @@ impl Exits {
             }
             (Exit::Waiting(wait), leaving) => self.wait(leaving, &wait).await,
             (Exit::HandedOver(wait), leaving) => self.defer_to_tracker(leaving, &wait).await,
+            (Exit::Asked(ask), leaving) => self.hand_over_ask(leaving.into_task(), *ask).await,
             (Exit::Restarted { restart, failure }, LeavingTask::Running(running)) => {
                 self.restart(running, restart, &failure).await
             }
@@ -248,8 +252,19 @@ impl Exits {
 
     /// Hands a task over to the tracker, which keeps it until it is due; the event completes the input.
     async fn defer_to_tracker(&mut self, leaving: LeavingTask, wait: &Wait) -> Onward {
-        let mut event = leaving.wait_event(&self.reporter, wait);
-        let in_flight = leaving.use_up(wait);
+        let event = leaving.wait_event(&self.reporter, wait);
+        self.write_with_record(leaving.use_up(wait), event).await
+    }
+
+    /// Hands a unique task over to the tracker, which decides about it; the event completes the input.
+    async fn hand_over_ask(&mut self, mut in_flight: Box<InFlight>, ask: ForeignAsk) -> Onward {
+        ask.apply(&mut in_flight.task);
+        let event = self.reporter.event(Payload::Asked { record: None }, &in_flight);
+        self.write_with_record(in_flight, event).await
+    }
+
+    /// Completes an input with an event that contains its record.
+    async fn write_with_record(&mut self, in_flight: Box<InFlight>, mut event: Event) -> Onward {
         let onward = Onward::left(&in_flight);
         if in_flight.record.has_foreign_headers || in_flight.record.has_own_key {
             // The event needs the whole record, which is read again in the background.
@@ -310,9 +325,10 @@ impl Exit {
             Self::Rejected(_) => "rejected",
             Self::Cancelled(_) => "cancelled",
             Self::Expired { .. } => "expired",
-            Self::Waiting(Wait::Start { .. }) | Self::HandedOver(Wait::Start { .. }) | Self::Released(None) => {
-                return None;
-            }
+            Self::Asked(_)
+            | Self::Waiting(Wait::Start { .. })
+            | Self::HandedOver(Wait::Start { .. })
+            | Self::Released(None) => return None,
         })
     }
 
@@ -377,6 +393,10 @@ impl LeavingTask {
                 let failure = self.failure(&failure.kind, failure.message.clone());
                 let waits = waits.map_or(0, |waits| waits.number);
                 let mut event = self.event(reporter, Payload::Retrying { failure, due_ms: None, record: None, waits });
+                if let Self::Queued(in_flight) = self {
+                    // A wait without an attempt counts those before it, as a wait of an attempt does.
+                    event.attempt = in_flight.progress.attempts + 1;
+                }
                 let wait_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
                 event.payload.set_due(event.at_ms.saturating_add(wait_ms));
                 event

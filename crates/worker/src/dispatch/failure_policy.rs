@@ -69,7 +69,7 @@ pub(super) fn is_wait(policy: &TypePolicy, in_flight: &InFlight, failure: &Failu
 }
 
 /// Maximum time of uncounted waits of a task: its own, else that of its type.
-fn max_wait(policy: &TypePolicy, in_flight: &InFlight) -> Millis {
+pub(super) fn max_wait(policy: &TypePolicy, in_flight: &InFlight) -> Millis {
     in_flight.task.policy.as_deref().and_then(|of_task| of_task.max_wait).unwrap_or(policy.max_wait)
 }
 

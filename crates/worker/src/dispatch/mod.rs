@@ -13,6 +13,7 @@
 //!
 //! Invariant: each input that is handed out is completed or released once, or the partition's commits stop at it.
 
+mod adaptive;
 mod admission;
 mod assignments;
 mod attempts;
@@ -23,6 +24,7 @@ mod control;
 mod exits;
 mod failure_limit;
 mod failure_policy;
+mod hosts;
 mod inline;
 mod limits;
 mod outcome;

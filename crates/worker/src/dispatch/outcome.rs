@@ -28,6 +28,8 @@ impl Dispatcher {
         let cancelled = self.admission.assignments.cancelled(running.in_flight.tag);
         let late = cancelled.or((!self.open).then_some(InterruptionReason::WorkerStopped));
         self.admission.circuit.attempt_ended(&running, &end, late.is_some());
+        self.admission.end_host_call(&running, &end, late.is_some());
+        self.admission.adaptive.attempt_ended(running.started_at, &end, late.is_some() || running.cancelled.is_some());
         let exit = match (late, end) {
             (Some(reason), _) => Exit::Released(Some(reason)),
             (None, AttemptEnd::Answered(answer)) => self.judge(&mut running, answer),
@@ -74,6 +76,7 @@ impl Dispatcher {
         }
         let policy = &self.settings.policy;
         let failure = self.admission.circuit.wait_if_open(failure);
+        let failure = self.admission.wait_if_host_open(running, failure);
         if !failure_policy::is_wait(policy, &running.in_flight, &failure, now_ms()) {
             self.exits.reports.log_failure(running, &failure);
             self.admission.circuit.attempt_failed(&failure);

@@ -1,6 +1,7 @@
 //! Attempts that run in tasks of their own.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use kafleet_fleet::control::Cancellation;
 use kafleet_handlers::Context;
@@ -19,6 +20,8 @@ use crate::spans::AttemptSpans;
 pub(super) struct RunningAttempt {
     pub in_flight: Box<InFlight>,
     pub cx: Context,
+    /// Host that the attempt calls, if its type has circuits per host.
+    pub host: Option<Arc<str>>,
     /// Stops the attempt, whose outcome no longer counts. `None` while it is polled inline.
     pub stop: Option<CancellationToken>,
     pub started_at: Instant,

@@ -5,6 +5,7 @@ use super::attempts::AttemptBegin;
 use super::exits::Exit;
 use super::inline::Clock;
 use super::{Dispatcher, HAND_OUT};
+use crate::attempt::AttemptEnd;
 use crate::decode::{InFlight, Input};
 
 impl Dispatcher {
@@ -49,21 +50,28 @@ impl Dispatcher {
         let started_at = self.clock.now;
         let span = self.exits.reports.begin(&mut in_flight, now);
         self.exits.reporter.schedule_flush(started_at);
-        let prepared = self.attempts.prepare(in_flight, permit, span, &self.clock);
+        let mut prepared = self.attempts.prepare(in_flight, permit, span, &self.clock);
+        prepared.running.host = self.admission.hosts.as_mut().and_then(|hosts| hosts.start(started_at));
         self.exits.reports.notify(|observer| observer.on_start(&prepared.running.cx));
         match self.attempts.start(prepared, &mut self.clock) {
             AttemptBegin::Refused(running, mut error) => {
+                self.admission.end_host_call(&running, &AttemptEnd::Interrupted, true);
                 running.cx.hidden.hide_in(&mut error.message);
                 self.leave(running, Exit::Rejected(error)).await;
             }
             AttemptBegin::Panicked(mut running, failure) => {
+                self.admission.end_host_call(&running, &AttemptEnd::Interrupted, true);
                 let exit = self.judge(&mut running, Err(failure));
                 self.leave(running, exit).await;
             }
-            AttemptBegin::Pending => self.admission.circuit.attempt_started(started_at),
+            AttemptBegin::Pending => {
+                self.admission.adaptive.attempt_started(self.attempts.load().attempts.saturating_sub(1));
+                self.admission.circuit.attempt_started(started_at);
+            }
             AttemptBegin::Ended(mut running, answer, took) => {
                 self.admission.circuit.attempt_started(started_at);
                 self.admission.circuit.answered(started_at, &answer);
+                let answer = self.admission.count_answer(&running, answer, self.attempts.load());
                 match &answer {
                     Ok(output) if self.exits.is_event_only(&running) => {
                         let onward = self.exits.complete_in_batch(running, output, took, &self.clock);

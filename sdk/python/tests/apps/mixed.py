@@ -70,7 +70,19 @@ def log() -> None:
 
 
 @app.task
-def end(how: str) -> None:
+def end(how: str, words: str = "") -> None:
+    if words == "flush":
+        print("last words", flush=True)
+    elif words == "stderr":
+        print("last words", file=sys.stderr)
+    elif words == "logging":
+        logging.getLogger("shop").warning("last words")
+    elif words == "bytes":
+        sys.stdout.buffer.write(b"last words\n")
+        sys.stdout.buffer.flush()
+    elif words == "thread":
+        threading.Thread(target=lambda: print("last words", flush=True)).start()
+        time.sleep(0.01)  # Less than a tick.
     if how == "sys.exit":
         sys.exit(0)
     if how == "kill":

@@ -22,6 +22,7 @@ mod statistics;
 pub mod system;
 mod task_query;
 pub mod tasks;
+mod unique;
 mod views;
 
 use route::Route;
@@ -35,6 +36,7 @@ static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| {
         system::all(),
         schedules::all(),
         statistics::all(),
+        unique::all(),
         views::all(),
         export::all(),
     ];

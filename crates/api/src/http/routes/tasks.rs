@@ -201,15 +201,23 @@ pub(super) fn all() -> Vec<Route> {
 }
 
 fn creations() -> Vec<Route> {
-    let task = [Code::BadId, Code::UnknownParent, Code::UnknownType, Code::DuplicateId, Code::Schema, Code::Rejected];
-    let outcome = [Code::NotVisibleYet, Code::InProgress];
+    let task = [
+        Code::BadId,
+        Code::UnknownParent,
+        Code::UnknownType,
+        Code::DuplicateId,
+        Code::Schema,
+        Code::Rejected,
+        Code::UniqueRoot,
+    ];
+    let outcome = [Code::NotVisibleYet, Code::InProgress, Code::NotDecided];
     let batch = "Create up to 10,000 tasks, each with its own outcome, or atomically the tasks of one tree";
     vec![
         post("/v1/tasks", "Create a task", create_task)
             .role(Role::Submit)
             .success([
                 (201, "Created; `position` is the position of its `submitted` event."),
-                (200, "The same task already exists; or, with `wait`, the task has ended."),
+                (200, "The same task already exists, or another one stands for a unique task; or, with `wait`, the task has ended."),
                 (202, "With `wait`: the task has not ended yet."),
             ])
             .problems(task)
@@ -322,7 +330,8 @@ async fn create_task(
         (Some(_), _) | (None, false) => 200,
         (None, true) => 201,
     };
-    let mut response = json_answer(status, &context.status(&created.task));
+    let document = Status { verdict: created.verdict, ..context.status(&created.task) };
+    let mut response = json_answer(status, &document);
     // Ids consist of characters that are valid in a path.
     if let Ok(location) = HeaderValue::from_str(&format!("/v1/tasks/{}", created.task.id)) {
         response.headers_mut().insert(header::LOCATION, location);

@@ -51,6 +51,7 @@ fn fits(before: &str, parameter: &str, segment: &str) -> bool {
         ("/v1/types", "{type}") => id::check_type(segment).is_ok(),
         ("/v1/kill-switches", "{name}") => kafleet_fleet::control::check_kill(segment).is_ok(),
         ("/v1/dead-letters", "{letter}") => segment.parse::<kafleet_fleet::dead_letters::DeadLetterId>().is_ok(),
+        ("/v1/unique", "{type}") => id::check_type(segment).is_ok(),
         other => panic!("add the value check for {other:?}"),
     }
 }

@@ -36,6 +36,7 @@ pub(crate) fn open_status(task: &TaskView) -> Status {
     let mut policy = record.definition.policy.as_deref().cloned().unwrap_or_default();
     policy.rules.then = record.continuations().cloned().collect();
     Status {
+        verdict: None,
         id: task.id.to_string(),
         parent: task.id.parent().map(str::to_owned),
         root: task.id.root().to_owned(),

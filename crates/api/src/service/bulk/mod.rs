@@ -105,7 +105,7 @@ async fn create(api: &Api, id: &str, spec: &BulkSpec) -> Result<TaskView, ApiErr
     (policy.rules.external, policy.rules.options) = (true, Some(options));
     let input =
         CreateTask { task_type: BULK_TYPE.to_owned(), id: Some(id.to_owned()), policy, ..CreateTask::default() };
-    let task = api.writes.validate_any_type(input, now_ms(), None)?;
+    let task = api.writes.checks.validate_any_type(input, now_ms(), None)?;
     let task = api.writes.submit(task).await?.task;
     let payload = Payload::Reported { state: Some(State::Running), output: None, error: None };
     let reported = api.writes.publish_event(Event::new(payload, task.id.clone(), task.record.run, now_ms())).await;

@@ -1,10 +1,12 @@
 //! Explanations that depend on workers, operators and consumer lag.
 
 use kafleet_broker::{BrokerError, Partition};
-use kafleet_documents::{Finding, Reason, TypeLimits, WorkerTotals};
+use kafleet_documents::{AdaptiveDocument, Finding, Reason, TypeLimits, WorkerTotals};
 use kafleet_fleet::control::ForcedCircuit;
 use kafleet_fleet::control::heartbeat::{Heartbeat, HeartbeatState};
+use kafleet_handlers::builtin::callback::receiver_of;
 use kafleet_model::offsets::CompletedOffsets;
+use kafleet_model::task::action::CALLBACK_TYPE;
 use kafleet_model::units::time::time_text;
 use kafleet_model::worker_status::TypeStatus;
 use kafleet_runtime::clock::skew_text;
@@ -12,7 +14,8 @@ use kafleet_runtime::now_ms;
 
 use crate::http::problem::ApiError;
 use crate::read::consistency::TaskView;
-use crate::service::types::limits_of;
+use crate::service::task::open_params;
+use crate::service::types::{adaptive_of, limits_of};
 use crate::service::workers::{live_workers, type_statuses, worker_totals};
 use crate::state::Api;
 
@@ -72,12 +75,49 @@ pub(super) async fn explain_workers(reads: &QueueReads<'_>, task: &TaskView) -> 
     let position = task.record.definition.position;
     let mut findings = position
         .map_or_else(Vec::new, |position| explain_stalled(&heartbeats, task_type, position.partition, is_opened));
-    findings.extend(reached_limits(task_type, &limits, &work));
+    findings.extend(explain_open_host(api, task, &heartbeats).await);
+    let adaptive = adaptive_of(task_type, &api.fleet.control.state(), &heartbeats);
+    let reached = adaptive.as_ref().and_then(|adaptive| reached_adaptive(task_type, adaptive, &work));
+    match reached {
+        Some(finding) => findings.push(finding),
+        None => findings.extend(reached_limits(task_type, &limits, &work)),
+    }
     if let Some(position) = position {
         let of_workers = live_workers(&heartbeats);
         findings.extend(of_workers.filter_map(|types| explain_full_app(types, task_type, position.partition)));
     }
     Ok(findings)
+}
+
+/// Explains a callback whose receiver does not answer, or whose circuit an operator has opened.
+async fn explain_open_host(api: &Api, task: &TaskView, heartbeats: &[(i64, Heartbeat)]) -> Option<Finding> {
+    let task_type = task.record.task_type.as_deref().filter(|task_type| *task_type == CALLBACK_TYPE)?;
+    let control_is_empty = api.fleet.control.state().host_circuits.is_empty();
+    if control_is_empty && type_statuses(heartbeats, task_type).all(|status| status.hosts.is_empty()) {
+        return None;
+    }
+    let host = receiver_of(&open_params(api, task).await.ok()?.params)?;
+    let control = api.fleet.control.state();
+    let forced = control.host_settings(task_type).find(|(set, _)| *set == host).map(|(_, setting)| setting);
+    let reason = match forced {
+        Some(setting) if setting.state == ForcedCircuit::Closed => return None,
+        Some(setting) => {
+            let because = setting.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            format!("an operator opened it at {}{because}", time_text(setting.at_ms))
+        }
+        None => {
+            let partition = task.record.definition.position?.partition;
+            let mut statuses = type_statuses(heartbeats, task_type);
+            let status = statuses.find(|status| status.partitions.contains(&partition))?;
+            status.hosts.iter().find(|open| open.host == host)?.reason.clone()
+        }
+    };
+    let remedy = match forced {
+        Some(_) => format!("release it with `kafleet types circuit {task_type} auto --host {host}`"),
+        None => format!("it closes by itself; by hand: `kafleet types circuit {task_type} close --host {host}`"),
+    };
+    let message = format!("the circuit of the receiver `{host}` is open ({reason}); {remedy}");
+    Some(Finding::new(Reason::HostOpen, message))
 }
 
 /// Explains a task that waits for a slot or thread of its app, all of which attempts of other types hold. `types`: those of
@@ -95,6 +135,20 @@ fn explain_full_app(types: &[TypeStatus], task_type: &str, partition: i32) -> Op
         holders.join(", ")
     );
     (in_flight >= capacity.total()).then(|| Finding::new(Reason::LimitReached, message))
+}
+
+/// Explains a task that waits because the service behind its type takes no more attempts at once.
+fn reached_adaptive(task_type: &str, adaptive: &AdaptiveDocument, work: &WorkerTotals) -> Option<Finding> {
+    let AdaptiveDocument { limit, fixed, cut_at, cut_reason } = adaptive;
+    // A limit below the number of workers is kept by pauses, between which nothing runs.
+    let is_reached = work.in_flight as f64 + 1.0 > *limit || *limit < work.workers as f64;
+    let cut = cut_at.as_ref().zip(cut_reason.as_ref()).map(|(at, reason)| format!("; last cut at {at}: {reason}"));
+    let origin = if *fixed { " an operator has set" } else { " was learned" };
+    let message = format!(
+        "the adaptive limit of `{task_type}` is {limit:.1} concurrent attempts over all workers, which{origin}{}",
+        cut.unwrap_or_default()
+    );
+    is_reached.then(|| Finding::new(Reason::AdaptiveLimit, message))
 }
 
 fn reached_limits(task_type: &str, limits: &TypeLimits, work: &WorkerTotals) -> Vec<Finding> {

@@ -26,6 +26,7 @@ mod fleet;
 mod queue_reads;
 mod queued;
 mod signs;
+mod unique;
 
 use continuations::explain_unstarted;
 pub(crate) use fleet::consumer_group;
@@ -73,7 +74,8 @@ async fn explain(
             findings.extend(interruptions(&task.record).map(|text| Finding::new(Reason::Interrupted, text)));
             findings
         }
-        State::WaitingForChildren => explain_waiting(api, &task).await?,
+        State::WaitingForChildren => explain_waiting(&reads, &task).await?,
+        State::Scheduled if task.record.deferral.waits_for_key => vec![unique::explain(api, &task).await?],
         State::Scheduled | State::Retrying if is_due(&task.record) && !task.record.is_external() => {
             let mut findings = holding(&reads, &task).await?;
             findings.push(explain_taken(api, &task).await);
@@ -215,11 +217,14 @@ fn age(ms: i64) -> String {
 }
 
 /// Lists the open descendants, deepest first.
-async fn explain_waiting(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
-    let (mut open, inspected) = open_descendants(api, task).await?;
+async fn explain_waiting(reads: &QueueReads<'_>, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
+    let (mut open, inspected) = open_descendants(reads.api, task).await?;
     open.sort_by_key(|child| std::cmp::Reverse(child.id.as_str().matches(':').count()));
     let pending = crate::read::status::status(task).tree.pending.saturating_sub(1);
-    let mut findings: Vec<Finding> = open.iter().take(MAX_LISTED).map(|child| open_child(api, child)).collect();
+    let mut findings = Vec::new();
+    for child in open.iter().take(MAX_LISTED) {
+        findings.push(open_child(reads, child).await?);
+    }
     if let (Some(first), true) = (findings.first_mut(), pending > 1) {
         first.message += &format!(" ({pending} tasks below are open in total)");
     }
@@ -242,16 +247,18 @@ async fn open_descendants(api: &Api, task: &TaskView) -> Result<(Vec<TaskView>, 
     Ok((open, inspection.inspected))
 }
 
-fn open_child(api: &Api, child: &TaskView) -> Finding {
+async fn open_child(reads: &QueueReads<'_>, child: &TaskView) -> Result<Finding, ApiError> {
     let now = now_ms();
-    let heartbeat = heartbeat_of(api, child).filter(|_| child.record.own == State::Running);
+    let is_queued = child.record.own == State::Queued && !child.record.is_external();
+    let held = if is_queued { holding(reads, child).await? } else { Vec::new() };
+    let heartbeat = heartbeat_of(reads.api, child).filter(|_| child.record.own == State::Running);
     // Its progress and its log are not read here: their silence cannot be named.
     let sign = heartbeat.and_then(|heartbeat| SignOfLife::newest(child, None, Some(&heartbeat)));
     let sign =
         sign.filter(|sign| !sign.is_silent(now)).map_or_else(String::new, |sign| format!("; {}", sign.text(now)));
-    let because = summarize_record(child) + &sign;
+    let because = summarize(child, &held) + &sign;
     let message = format!("`{}` is {}: {because}", child.id, child.record.own);
-    Finding::new(Reason::OpenChild, message).about(&child.id)
+    Ok(Finding::new(Reason::OpenChild, message).about(&child.id))
 }
 
 /// Explains an ended task by its own end, or by the deepest descendant that decided it.
@@ -361,12 +368,38 @@ fn removed(record: &TaskRecord, noticed: &str) -> String {
     }
 }
 
-fn summarize_record(task: &TaskView) -> String {
+/// Summarizes why a descendant is open. `held`: what holds it back beside its own state, such as a pause of its type.
+fn summarize(task: &TaskView, held: &[Finding]) -> String {
+    if let Some(first) = held.first() {
+        let before = interruptions(&task.record).map_or_else(String::new, |text| format!("{text}; "));
+        return before + &first.message;
+    }
     match task.record.own {
         State::Queued if !task.record.is_external() => match interruptions(&task.record) {
             Some(text) => format!("{text}; no worker has started it again"),
             None => "no worker has started it".to_owned(),
         },
         _ => explain_record(task).message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kafleet_model::trace::Sampler;
+    use kafleet_store::Checkpoint;
+
+    use super::*;
+    use crate::read::mask::Masks;
+
+    #[test]
+    fn queued_descendant_is_explained_by_what_holds_it() {
+        let record = TaskRecord { own: State::Queued, state: State::Queued, ..TaskRecord::expected(1, 0) };
+        let id = TaskId::parse("ken:then").unwrap();
+        let (checkpoint, sampler) = (Checkpoint::default(), Sampler::NEVER);
+        let task =
+            TaskView { id, partition: 0, checkpoint, record, superseded: false, sampler, masks: Masks::default() };
+        let paused = Finding::new(Reason::Paused, "the type `mail` has been paused: the mail server is replaced");
+        assert_eq!(summarize(&task, &[paused]), "the type `mail` has been paused: the mail server is replaced");
+        assert_eq!(summarize(&task, &[]), "no worker has started it");
     }
 }

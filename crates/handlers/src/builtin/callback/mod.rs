@@ -17,13 +17,14 @@ use kafleet_model::task::delivery::CallbackParams;
 use kafleet_model::units::duration::Millis;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Method, StatusCode, Url};
+use serde::Deserialize;
 use sha2::Sha256;
 use url::Position;
 
 use super::http::{now, retry_after};
 use crate::egress::kept_connections::KeepAliveClient;
 use crate::egress::secrets::fill;
-use crate::failure::UNREACHABLE;
+use crate::failure::{BUSY, UNREACHABLE};
 use crate::schema;
 use crate::{
     Answer, AnswerFuture, Capabilities, Context, Failure, Handler, InChild, ParamsError, Schema, TypeRegistration,
@@ -106,8 +107,26 @@ impl Handler for Callbacks {
         let check = move |params: &RawJson| {
             schema::read::<CallbackParams>(params.text()).and_then(|params| policy.check(&params)).err()
         };
-        Capabilities { in_child: InChild::Never, check_params: Some(Arc::new(check)), ..Capabilities::default() }
+        Capabilities {
+            in_child: InChild::Never,
+            check_params: Some(Arc::new(check)),
+            host: Some(Arc::new(receiver_of)),
+            ..Capabilities::default()
+        }
     }
+}
+
+/// Returns the receiver of a callback with these params: the host of its URL, with the port if it is not that of the scheme.
+/// `None` if the params have no URL with a host.
+pub fn receiver_of(params: &RawJson) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Target {
+        url: String,
+    }
+    let Target { url } = serde_json::from_str(params.text()).ok()?;
+    let url = Url::parse(&url).ok()?;
+    let host = &url[Position::BeforeHost..Position::AfterPort];
+    (!host.is_empty()).then(|| host.to_owned())
 }
 
 async fn call(
@@ -196,7 +215,8 @@ fn no_response(host: &str, failure: &reqwest::Error) -> Failure {
     Failure::no_response(format!("`{host}` did not respond: {reason}"), failure.is_timeout())
 }
 
-/// Failure of an error status. Redirects and 410 (gone) are permanent; all others are retried, also 400 and 404.
+/// Failure of an error status. Redirects and 410 (gone) are permanent; all others are retried, also 400 and 404. A receiver
+/// that refuses the call for now is busy.
 fn error_status(host: &str, status: StatusCode, wait: Option<Duration>) -> Failure {
     let message = format!("`{host}` answered {status}");
     let dead = |message| Failure::dead(message).of_kind("http_status");
@@ -205,6 +225,9 @@ fn error_status(host: &str, status: StatusCode, wait: Option<Duration>) -> Failu
             dead(format!("{message}; hint: redirects are not followed, use the target url"))
         }
         StatusCode::GONE => dead(message),
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+            Failure::error_status(message, status, wait, true).of_kind(BUSY)
+        }
         _ => Failure::error_status(message, status, wait, true),
     }
 }
@@ -248,6 +271,23 @@ mod tests {
             r#"{"test": 2432232314}"#,
         );
         assert_eq!(signed.as_deref(), Ok("v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="));
+    }
+
+    #[test]
+    fn receiver_is_the_host_with_a_port_of_its_own() {
+        let receiver = |url: &str| receiver_of(&RawJson::of(&serde_json::json!({"url": url, "body": {}})).unwrap());
+        assert_eq!(receiver("https://Hooks.example.com/a/${key}").as_deref(), Some("hooks.example.com"));
+        assert_eq!(receiver("https://hooks.example.com:443/").as_deref(), Some("hooks.example.com"));
+        assert_eq!(receiver("http://[::1]:8080/b").as_deref(), Some("[::1]:8080"));
+        assert_eq!(receiver("not a url"), None);
+        assert_eq!(receiver_of(&RawJson::null()), None);
+    }
+
+    #[test]
+    fn refusal_of_one_receiver_is_no_overload_of_the_type() {
+        let kind = |status| error_status("a", status, None).kind;
+        assert_eq!([kind(StatusCode::TOO_MANY_REQUESTS), kind(StatusCode::SERVICE_UNAVAILABLE)], [BUSY, BUSY]);
+        assert_eq!(kind(StatusCode::BAD_GATEWAY), UNREACHABLE);
     }
 
     #[test]

@@ -120,7 +120,7 @@ fn waits(attempt: u32, waits: u32, due_ms: i64) -> Event {
 }
 
 fn released_after(attempt: u32, waits: u32) -> Event {
-    Event { attempt, ..event(Payload::Released { position: None, waits }, "a") }
+    Event { attempt, ..event(Payload::Released { position: None, waits, ask: None }, "a") }
 }
 
 fn record_with_waits(waits: &str) -> RecordCopy {

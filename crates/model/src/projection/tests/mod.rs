@@ -39,6 +39,7 @@ mod released;
 mod retries;
 mod starts;
 mod statistics;
+mod unique;
 
 fn failed(task: &str) -> Event {
     event(Payload::Failed(AttemptFailure::new("error", "broken", 1)), task)

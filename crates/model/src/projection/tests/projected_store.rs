@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::statistics::StatisticsChanges;
+use crate::unique::KeyState;
 
 /// In-memory store: records as bytes, indexes and counters.
 #[derive(Default, PartialEq, Debug)]
@@ -19,6 +20,8 @@ pub(super) struct ProjectedStore {
     /// Open tasks by the statistics.
     pub(super) open: i64,
     pub(super) requests: Vec<Vec<u8>>,
+    /// Keys of unique tasks.
+    pub(super) keys: BTreeMap<String, Vec<u8>>,
 }
 
 impl ProjectedStore {
@@ -51,6 +54,12 @@ impl ProjectedStore {
         self.errors.retain(|_, count| *count != 0);
         self.apply_statistics(changes.statistics);
         self.requests.extend(changes.audit);
+        for (tag, state) in changes.unique {
+            match state {
+                Some(state) => drop(self.keys.insert(tag, state)),
+                None => assert!(self.keys.remove(&tag).is_some(), "removed a missing key: {tag}"),
+            }
+        }
     }
 
     pub(super) fn apply_statistics(&mut self, changes: StatisticsChanges) {
@@ -72,6 +81,10 @@ impl ProjectedStore {
             }
         }
         self.open += changes.open;
+    }
+
+    pub(super) fn key(&self, tag: &str) -> Option<KeyState> {
+        self.keys.get(tag).map(|bytes| KeyState::decode(bytes).unwrap())
     }
 
     pub(super) fn task(&self, id: &str) -> TaskRecord {
@@ -112,7 +125,11 @@ pub(super) fn fold_cut(log: &[Event], first: usize, batch: usize, cache: usize, 
 
 /// Loads the records that these events need.
 fn load(working_set: &mut WorkingSet, projected: &ProjectedStore, events: &[Event]) {
+    for tag in working_set.keys().missing(events) {
+        working_set.keys().load(&tag, projected.key(&tag));
+    }
     let mut missing = working_set.missing(events);
+    missing.extend(working_set.missing_records().into_iter().filter(|id| !missing.contains(id)).collect::<Vec<_>>());
     while !missing.is_empty() {
         for id in missing {
             let task = projected.task_records.get(&id).map(|bytes| TaskRecord::decode(bytes).unwrap());

@@ -37,7 +37,9 @@ impl WriteBatch {
         let deferred =
             changes.deferred.iter().filter_map(|(id, deferred)| Some((keys.deferred(id), deferred.as_deref()?)));
         set_many(&mut commands, deferred);
-        delete_deferred(&mut commands, keys, changes);
+        let unique = changes.unique.iter().filter_map(|(tag, state)| Some((keys.unique(tag), state.as_deref()?)));
+        set_many(&mut commands, unique);
+        delete_values(&mut commands, keys, changes);
         add_logs(&mut commands, keys, &mut writer.tails, changes);
         change_attachments(&mut commands, keys, changes);
         delete_records(&mut commands, keys, &mut writer.tails, changes);
@@ -84,9 +86,11 @@ fn set_many<'a>(commands: &mut Pipeline, pairs: impl Iterator<Item = (String, &'
     }
 }
 
-fn delete_deferred(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
-    let keys_to_delete: Vec<String> =
-        changes.deferred.iter().filter(|(_, deferred)| deferred.is_none()).map(|(id, _)| keys.deferred(id)).collect();
+/// Deletes deferred records, and keys of unique tasks.
+fn delete_values(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
+    let deferred = changes.deferred.iter().filter(|(_, deferred)| deferred.is_none()).map(|(id, _)| keys.deferred(id));
+    let unique = changes.unique.iter().filter(|(_, state)| state.is_none()).map(|(tag, _)| keys.unique(tag));
+    let keys_to_delete: Vec<String> = deferred.chain(unique).collect();
     for chunk in keys_to_delete.chunks(ITEMS_PER_COMMAND) {
         commands.cmd("DEL").arg(chunk);
     }

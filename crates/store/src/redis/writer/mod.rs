@@ -20,11 +20,12 @@ use async_trait::async_trait;
 use kafleet_model::retention::Lifetimes;
 use kafleet_model::statistics::StoredStatistics;
 use kafleet_model::task::id::TaskId;
+use kafleet_model::unique::KeyState;
 use rustc_hash::FxHashMap;
 
 use super::connection::{Connector, MAX_REDIRECTS, redirect_loop, within};
 use super::server_state::{RecordedState, ServerState};
-use super::values::{first_done, read, read_checkpoint, read_done, read_lifetimes, read_records};
+use super::values::{first_done, get_keys, read, read_checkpoint, read_done, read_keys, read_lifetimes, read_records};
 use super::{integrity, statistics, torn_writes};
 use crate::keys::Keys;
 use crate::log_tail::LogTail;
@@ -277,6 +278,19 @@ impl PartitionWriter for Writer {
         }
         self.connection = Some(connection);
         Ok(tasks)
+    }
+
+    async fn unique_keys(&mut self, tags: &[String]) -> Result<Vec<Option<KeyState>>, StoreError> {
+        let mut connection = self.connection.take().ok_or_else(closed_writer)?;
+        let mut states = Vec::with_capacity(tags.len());
+        for tags in tags.chunks(ITEMS_PER_COMMAND) {
+            let mut commands = pipe();
+            commands.add_command(get_keys(&self.keys, tags));
+            let answer = query_server(&self.connector, &mut connection, &commands).await?.pop().unwrap_or_default();
+            states.extend(read_keys(&self.keys, self.partition, tags, answer)?);
+        }
+        self.connection = Some(connection);
+        Ok(states)
     }
 
     async fn check(&mut self) -> Result<(), StoreError> {

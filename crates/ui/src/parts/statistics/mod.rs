@@ -11,7 +11,7 @@ use super::times::{duration, formatted, millis, time};
 use super::{View, count};
 
 /// Smallest part of a span whose counts are scaled to the whole one.
-const LEAST_PART: i64 = 10;
+const LEAST_PART: i64 = 4;
 /// Length of the longest spans.
 const DAY_MS: i64 = 86_400_000;
 
@@ -162,6 +162,10 @@ const COUNTS: [(&str, CountOf); 5] = [
     ("retried", |point| point.retried),
 ];
 
+/// Scope of the counts over time.
+const OWN_RESULTS: &str =
+    "a task whose child failed has not failed by itself; tasks that are no longer retained count too";
+
 /// Sums over the range, with their changes.
 fn totals(points: &Points<'_>) -> Markup {
     html! {
@@ -169,7 +173,7 @@ fn totals(points: &Points<'_>) -> Markup {
             @for (name, value) in &COUNTS[..3] {
                 span { strong { (count(sum(points, *value))) } " " (name) (change(points, *value)) }
             }
-            span.quiet { "in this range" @if let Some(past) = points.past { ", against " (past.compare.words()) } }
+            span.quiet title=(OWN_RESULTS) { "own results in this range" @if let Some(past) = points.past { ", against " (past.compare.words()) } }
         }
     }
 }
@@ -218,7 +222,7 @@ fn rate_charts(points: &Points<'_>, step: Millis) -> [Chart; 2] {
 fn open_chart(points: &Points<'_>) -> Chart {
     let mut lines = vec![points.gauge("open", "blue", LineStyle::Solid, |point| Some(point.open))];
     lines.extend(points.earlier_gauge("open", |point| Some(point.open)));
-    Chart { title: "Open", unit: "open tasks", lines, band: None, show: count }
+    Chart { title: "Open", unit: "tasks open by themselves", lines, band: None, show: count }
 }
 
 /// Median as a line in a band up to the 99th percentile.

@@ -58,7 +58,7 @@ fn open_minute_is_scaled_to_its_elapsed_part() {
 
 #[test]
 fn first_seconds_of_a_minute_are_not_scaled() {
-    let now = DAY + MINUTE + 3_000;
+    let now = DAY + MINUTE + 14_000;
     let stats = stats(MINUTE, now, vec![point(DAY, 9, 9), point(DAY + MINUTE, 1, 1)]);
     let range = ChartRange::named(None, Compare::None, now);
     let line = Points::new(&stats, &range, None).rates("opened", "good", LineStyle::Solid, |point| point.opened);
@@ -80,6 +80,7 @@ fn rate_and_gauge_have_charts_of_their_own() {
     let page = shown(&ChartRange::named(None, Compare::None, 2 * DAY), &stats, None, &[]);
     assert!(page.contains("aria-label=\"Open: open 3 to 3\""), "{page}");
     assert!(page.contains("aria-label=\"Opened: opened 500 to 500\""), "{page}");
+    assert!(page.contains("tasks open by themselves") && page.contains("own results in this range"), "{page}");
     assert!(page.contains("class=\"band running\"") && page.contains("p95 5 ms"), "{page}");
 }
 

@@ -3,13 +3,14 @@
 use std::borrow::Cow;
 
 use kafleet_documents::{History, Status};
+use kafleet_model::record::state::Category;
 use kafleet_model::units::time::time_text;
 use maud::{Markup, html};
 
 use super::attempts::{attempts, tone as tone_of_outcome};
 use super::axis::{Range, WIDTH, axis, clock_text};
 use super::clock::state_time;
-use super::state::{pill, tone};
+use super::state::{pill, tone, word};
 use super::tasks::short_id;
 use super::times::{duration, exact_time, millis};
 use super::{View, first_line};
@@ -18,6 +19,8 @@ use super::{View, first_line};
 const PATH_CHARS: usize = 40;
 /// Length of the point at the end of a bar that still lasts.
 const POINT: i64 = 8;
+/// Least width of a failure, which is seen also where a thousand tasks share the range.
+const LEAST_FAILURE: i64 = 10;
 
 mod fold;
 pub(in super::super) use fold::TimelineRow;
@@ -95,8 +98,12 @@ fn attempt_spans(task: &Status, history: &History, created: i64) -> Vec<Span> {
             if spans.is_empty() { ("wait", "waited") } else { ("retry", "waited for the next attempt") };
         spans.push(Span { class, from: free, to: Some(from.max(free)), name: name.to_owned() });
         let to = at(attempt.ended_at).or_else(|| at(task.ended_at.as_deref()));
-        let name = format!("attempt {}: {}", attempt.number, attempt.outcome);
-        spans.push(Span { class: tone_of_outcome(attempt.outcome), from, to, name });
+        // An attempt without an end of its own has the end of its task.
+        let (class, outcome) = match (attempt.ended_at, task.own_state) {
+            (None, own) if own.is_terminal() => (tone(own), Cow::Owned(word(own))),
+            _ => (tone_of_outcome(attempt.outcome), Cow::Borrowed(attempt.outcome)),
+        };
+        spans.push(Span { class, from, to, name: format!("attempt {}: {outcome}", attempt.number) });
         free = to.unwrap_or(from);
     }
     spans
@@ -107,6 +114,11 @@ fn spans_of_times(task: &Status, created: i64, ended: Option<i64>) -> Vec<Span> 
     let started = at(task.started_at.as_deref());
     let mut spans = vec![Span { class: "wait", from: created, to: started.or(ended), name: "waited".to_owned() }];
     spans.extend(started.map(|from| Span { class: tone(task.own_state), from, to: ended, name: "ran".to_owned() }));
+    if started.is_none() && task.own_state.category() == Category::Failed {
+        // It has not run, but its end is no wait.
+        let name = format!("{} without a start", word(task.own_state));
+        spans.extend(ended.map(|at| Span { class: tone(task.own_state), from: at, to: Some(at), name }));
+    }
     spans
 }
 
@@ -177,7 +189,7 @@ pub(in super::super) fn legend(range: Range, has_critical_path: bool) -> Markup 
         }
         ul.counts {
             @for (class, meaning) in KEYS { li { span.key .(class) {} " " (meaning) } }
-            @if range.now.is_some() { li { "▸ lasts until now" } }
+            @if range.now.is_some() { li { span.key.running {} " runs" } li { "▸ lasts until now" } }
             @if range.end > range.known_end() { li { span.key.future {} " next attempt" } }
             @if has_critical_path { li { span.critical { "◆" } " on the critical path" } }
         }
@@ -236,8 +248,9 @@ fn is_shown(span: &Span, range: Range) -> bool {
 fn bar(span: &Span, range: Range) -> Markup {
     let known_end = range.known_end();
     let to = span.to.unwrap_or(known_end).max(span.from);
-    let (x, width) = (range.position(span.from), (range.position(to) - range.position(span.from)).max(3));
-    let x = x.min(WIDTH - 3);
+    let least = if span.class == "bad" { LEAST_FAILURE } else { 3 };
+    let (x, width) = (range.position(span.from), (range.position(to) - range.position(span.from)).max(least));
+    let x = x.min(WIDTH - least);
     let end = x + width;
     html! {
         @if span.to.is_none() && range.now.is_some() {

@@ -70,3 +70,18 @@ fn task_is_named_by_its_path_below_the_top() {
     let long = path_of(&format!("big:{}:x:y", "p".repeat(60)));
     assert_eq!(long, "…x:y");
 }
+
+#[test]
+fn failure_is_a_red_mark_also_without_a_start_or_an_end_of_its_attempt() {
+    let failed = |change: serde_json::Value, events| {
+        let mut task = json!({"state": "failed", "own_state": "failed", "ended_at": "2026-01-31T12:00:30.000Z"});
+        task.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        drawn(&[timed(task, events)])
+    };
+    let attempt = failed(json!({"started_at": "2026-01-31T12:00:10.000Z"}), vec![event("started", 10, 0)]);
+    assert!(attempt.contains("<title>attempt 1: failed, 20.0 s</title>"), "{attempt}");
+    assert!(!attempt.contains("fill running"), "{attempt}");
+    let unstarted = failed(json!({}), Vec::new());
+    assert!(unstarted.contains("<rect class=\"fill bad\" x=\"300\" y=\"1\" width=\"10\""), "{unstarted}");
+    assert!(unstarted.contains("failed without a start"), "{unstarted}");
+}
