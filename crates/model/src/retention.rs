@@ -25,8 +25,6 @@ pub const REMOVED: &str = "removed by retention";
 pub const NEVER_ANNOUNCED: &str = "never announced";
 
 const DAY_MS: i64 = 86_400_000;
-/// Extra retention of a tree after its last check, which may run late, ms.
-const CHECK_GRACE_MS: i64 = 3_600_000;
 /// Divisor of the retention that gives the length of the steps in which finished trees are removed together.
 const REMOVAL_STEPS: i64 = 1_000;
 const MAX_STEP_MS: i64 = 3_600_000;
@@ -106,15 +104,16 @@ impl TaskRecord {
         let reopened = self.times.expiry.is_some_and(|expiry| expiry.kind == ExpiryKind::Done);
         let oldest = self.times.seen_ms + lifetimes.max_tree_age_ms;
         let retention = lifetimes.retention(self.task_type.as_deref());
-        let held_until = if self.tree.hold_ms > 0 { self.tree.hold_ms + CHECK_GRACE_MS } else { 0 };
         let due_ms = match kind {
             ExpiryKind::Expected => log_time_ms + EXPECTED_MS,
             // A retried old tree gets at most one more day, or the log would lose its first events.
             ExpiryKind::Open if reopened => oldest.max(log_time_ms + DAY_MS.min(lifetimes.max_tree_age_ms)),
             ExpiryKind::Open => oldest,
             ExpiryKind::Done => {
-                let due_ms =
-                    (log_time_ms + retention).min(oldest + retention).max(held_until).max(log_time_ms + TIME_STEP_MS);
+                let due_ms = (log_time_ms + retention)
+                    .min(oldest + retention)
+                    .max(self.tree.hold_ms)
+                    .max(log_time_ms + TIME_STEP_MS);
                 next_step(due_ms, retention)
             }
         };

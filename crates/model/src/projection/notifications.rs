@@ -11,6 +11,9 @@ use crate::record::state::State;
 use crate::record::{HistoryEntry, TaskRecord};
 use crate::task::id::TaskId;
 
+/// Extra retention of a tree after its last check, which may run late, ms.
+const CHECK_GRACE_MS: i64 = 3_600_000;
+
 /// Evaluates the rules after a recomputation of the state. When rules arrive late, the current state counts as just
 /// reached.
 pub(super) fn evaluate(task: &mut TaskRecord, cause: Cause<'_>) {
@@ -36,7 +39,7 @@ pub(super) fn evaluate(task: &mut TaskRecord, cause: Cause<'_>) {
         notify(task, &mut log, rule, cause.position.offset, at_ms);
     }
     if task.tree.root {
-        task.tree.hold_ms = task.tree.hold_ms.max(log.last_check().unwrap_or_default());
+        task.tree.hold_ms = task.tree.hold_ms.max(log.last_check().map_or(0, |check_ms| check_ms + CHECK_GRACE_MS));
     }
     task.notifications = Some(log);
 }
@@ -129,7 +132,8 @@ impl Records {
         let Ok(root) = TaskId::parse(id.root()) else { return };
         let until = self
             .task(root.as_str())
-            .map_or(until, |task| until.min(task.times.seen_ms.saturating_add(max_tree_age_ms)));
+            .map_or(until, |task| until.min(task.times.seen_ms.saturating_add(max_tree_age_ms)))
+            .saturating_add(CHECK_GRACE_MS);
         if self.task(root.as_str()).is_some_and(|task| task.tree.hold_ms < until)
             && let Some(task) = self.task_mut(&root)
         {
