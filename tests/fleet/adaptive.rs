@@ -28,10 +28,10 @@ async fn limit_of_a_service_is_learned(mut fleet: Fleet) {
                 tokio::time::sleep(CALL).await;
             }
             busy.fetch_sub(1, Ordering::SeqCst);
-            match is_refused {
-                true => Err(Failure::wait(Some(Duration::from_millis(100)), "429").of_kind("rate_limited")),
-                false => Ok(()),
+            if is_refused {
+                return Err(Failure::wait(Some(Duration::from_millis(100)), "429").of_kind("rate_limited"));
             }
+            Ok(())
         }
     });
     registered.policy.concurrency = Some(32);

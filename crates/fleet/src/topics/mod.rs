@@ -80,8 +80,7 @@ fn required_topics(config: &Config, registry: &Registry) -> Vec<RequiredTopic> {
 /// Table in Markdown of the settings of topics, for a fleet with the defaults.
 #[doc(hidden)]
 pub fn settings_markdown() -> String {
-    let mut config = Config::default();
-    config.outbox = Some(OutboxConfig::default());
+    let mut config = Config { outbox: Some(OutboxConfig::default()), ..Config::default() };
     config.types.insert("echo".to_owned(), TypeConfig { publish_results: Some(true), ..TypeConfig::default() });
     settings::markdown(&required_topics(&config, &Registry::default()))
 }

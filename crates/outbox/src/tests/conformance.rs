@@ -156,7 +156,7 @@ async fn row_with_another_id_stays(tested: &dyn TestedTable) {
     let session = tested.table().open().await.unwrap();
     tested.commit(vec![row("new")]).await;
     let key = RowKey { id: "lost".into(), ..rows(&*session).await[0].key.clone() };
-    session.finish(&[key.clone()], &[]).await.unwrap();
+    session.finish(std::slice::from_ref(&key), &[]).await.unwrap();
     session.finish(&[], &[DeadRow { key, reason: "x".into() }]).await.unwrap();
     assert_eq!(ids(&*session).await, ["new"]);
     assert_eq!(tested.table().stats().await.unwrap().dead, 0);

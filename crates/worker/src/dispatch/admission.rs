@@ -11,6 +11,7 @@
 //! The number of running attempts is an argument ([`SlotLoad`]); this module uses neither the attempts, nor Kafka, nor events.
 
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -163,8 +164,8 @@ impl Admission {
             return StartDecision::Waits;
         }
         let mut in_flight = match self.admit_host(in_flight, now) {
-            Ok(in_flight) => in_flight,
-            Err(decision) => return decision,
+            ControlFlow::Continue(in_flight) => in_flight,
+            ControlFlow::Break(decision) => return decision,
         };
         if std::mem::take(&mut in_flight.admitted) {
             return StartDecision::Start(in_flight, self.permits.take());
@@ -179,19 +180,19 @@ impl Admission {
 
     /// Returns the task if the circuit of its host admits it. A task that has used up its waits starts in any case, so that it
     /// ends like any other whose service does not answer.
-    fn admit_host(&mut self, in_flight: Box<InFlight>, now: i64) -> Result<Box<InFlight>, StartDecision> {
-        let Some(hosts) = &mut self.hosts else { return Ok(in_flight) };
+    fn admit_host(&mut self, in_flight: Box<InFlight>, now: i64) -> ControlFlow<StartDecision, Box<InFlight>> {
+        let Some(hosts) = &mut self.hosts else { return ControlFlow::Continue(in_flight) };
         let is_due = in_flight.progress.waits.are_used_up(failure_policy::max_wait(&self.policy, &in_flight), now);
         match hosts.admit(in_flight, Instant::now(), is_due) {
-            HostVerdict::Admitted(in_flight) => Ok(in_flight),
-            HostVerdict::Waits => Err(StartDecision::Waits),
+            HostVerdict::Admitted(in_flight) => ControlFlow::Continue(in_flight),
+            HostVerdict::Waits => ControlFlow::Break(StartDecision::Waits),
             HostVerdict::Full(in_flight, failure) => {
                 let attempt = in_flight.progress.attempts + 1;
                 let exit = match failure_policy::decide(&self.policy, &in_flight, attempt, failure) {
                     Exit::Waiting(wait) => Exit::HandedOver(wait),
                     exit => exit,
                 };
-                Err(StartDecision::Leaves(in_flight, exit))
+                ControlFlow::Break(StartDecision::Leaves(in_flight, exit))
             }
         }
     }

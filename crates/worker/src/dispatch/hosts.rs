@@ -154,6 +154,7 @@ impl Hosts {
     }
 
     /// Takes the tasks that may start now, and those that have waited here for long.
+    #[expect(clippy::vec_box, reason = "tasks move between queues as boxes")]
     pub(super) fn take_ready(&mut self, now: Instant) -> Vec<Box<InFlight>> {
         let before = self.longest.and_then(|longest| now.checked_sub(longest));
         let ready = self.circuits.take_ready(now, before);
@@ -169,6 +170,7 @@ impl Hosts {
     }
 
     /// Takes out the selected tasks of those that wait here.
+    #[expect(clippy::vec_box, reason = "tasks move between queues as boxes")]
     pub(super) fn extract(&mut self, is_selected: &mut dyn FnMut(&InFlight) -> bool) -> Vec<Box<InFlight>> {
         let taken = self.circuits.extract(&mut |in_flight| is_selected(in_flight));
         taken.iter().for_each(|in_flight| self.forget(in_flight.tag.assignment_id()));

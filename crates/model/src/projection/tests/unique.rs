@@ -26,7 +26,11 @@ fn ask_of(number: usize) -> String {
 }
 
 fn asked(number: usize, mode: UniqueMode) -> Event {
-    let mut event = with_policy(&ask_of(number), Policy { unique: Some(rule(mode)), ..Policy::default() });
+    asked_with(number, rule(mode))
+}
+
+fn asked_with(number: usize, rule: UniqueRule) -> Event {
+    let mut event = with_policy(&ask_of(number), Policy { unique: Some(rule), ..Policy::default() });
     if let Some(task) = event.task.as_deref_mut() {
         (task.position, task.hash) = (None, Some(format!("h{number}").into()));
     }
@@ -300,6 +304,19 @@ fn key_is_forgotten_with_its_last_tree() {
         let removed = vec![(id(&ask_of(0)), store.task(&ask_of(0)))];
         let changes = working_set.remove(removed, log_time_ms).unwrap();
         assert_eq!(changes.unique == [(key_tag(), None)], expected, "{log_time_ms}");
+    }
+}
+
+#[test]
+fn ended_task_is_retained_as_any_other_or_until_its_key_is_over() {
+    const DAY: i64 = 86_400_000;
+    const STEP_MS: i64 = 600_000;
+    for (remember_ms, expected_ms) in [(3, 7 * DAY + STEP_MS), (8 * DAY, 8 * DAY + STEP_MS)] {
+        let mut log = vec![asked_with(0, UniqueRule::of_key("k").with_for(Millis(remember_ms as u64)))];
+        log.push(released(&fold_log(&log, 1, 100), &ask_of(0)));
+        log.push(event(Kind::Succeeded, &ask_of(0)));
+        let task = fold_log(&log, 1, 100).task(&ask_of(0));
+        assert_eq!(task.times.expiry.map(|expiry| expiry.due_ms), Some(expected_ms), "{remember_ms}");
     }
 }
 
