@@ -60,7 +60,7 @@ class Payments:
         return f"charged {order}"
 
 
-payments = Payments(limit=3)
+payments = Payments(limit=1)
 
 
 @app.task(adaptive={"min": 1})

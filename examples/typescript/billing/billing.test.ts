@@ -2,7 +2,6 @@
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { setTimeout as sleep } from "node:timers/promises";
 
 import { Handle } from "kafleet";
 import { type Fleet, fleet, trial } from "kafleet/testing";
@@ -45,23 +44,21 @@ test("refreshes of a customer are unique", async () => {
   assert.equal(other.verdict, "started");
 });
 
-test("all charges succeed, and the limit is learned", async () => {
-  const orders = Array.from({ length: 400 }, (_, order) => order);
-  const handles = await app.submitMany(
-    orders.map((order) => charge.call({ order })),
-  );
-  for (const [order, handle] of handles.entries()) {
-    assert.ok(handle instanceof Handle);
-    assert.equal(await handle.result(PATIENCE), `charged ${order}`);
-  }
+test("all charges succeed until the limit is cut", async () => {
   const deadline = performance.now() + 60_000;
+  const orders = Array.from({ length: 50 }, (_, order) => order);
   for (;;) {
     const found = (await app.types()).find(({ type }) => type === "charge");
-    const { adaptive } = found as { adaptive: { cut_at: string | null } };
-    if (adaptive.cut_at) break;
+    const { adaptive } = found as { adaptive?: { cut_at: string | null } };
+    if (adaptive?.cut_at) break;
     assert.ok(performance.now() < deadline, JSON.stringify(adaptive));
-    // The tracker decides every 3 s.
-    await sleep(100);
+    const handles = await app.submitMany(
+      orders.map((order) => charge.call({ order })),
+    );
+    for (const [order, handle] of handles.entries()) {
+      assert.ok(handle instanceof Handle);
+      assert.equal(await handle.result(PATIENCE), `charged ${order}`);
+    }
   }
 });
 

@@ -57,7 +57,7 @@ export async function placeOrder(
 
 /** Service that takes few calls at once and refuses the others. Here it is a part of the process. */
 export const payments = {
-  limit: 3,
+  limit: 1,
   running: 0,
   async charge(order: number): Promise<string> {
     if (this.running >= this.limit)
