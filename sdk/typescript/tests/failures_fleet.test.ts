@@ -55,6 +55,16 @@ test("log of a timeout has the place where an attempt waits", async () => {
   assert.match(await logWith(handle, /timeout of/), /timeout of \d+ ms: .*last passed on here\n.*failing\.ts:\d+/);
 });
 
+test("last output of a crash has no frames of Node", async () => {
+  const handle = await tasks.aborts.submit(undefined, { retries: 0 });
+  await assert.rejects(handle.result(PATIENCE), (error: TaskFailed) => {
+    const [, output = ""] = /; last output: ([^]*?)(\nlog of |$)/.exec(error.message) ?? [];
+    assert.match(output, /^1: .*failing\.ts:\d+:\d+\)?$/m);
+    assert.doesNotMatch(output, /node:|0x/);
+    return error.kind === "crashed";
+  });
+});
+
 describe("class of errors that a policy lists", () => {
   for (const [others, task] of Object.entries(tasks.strict)) {
     test(`is retried beside ${others}, as its subclasses are`, async () => {

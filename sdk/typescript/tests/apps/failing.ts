@@ -22,6 +22,10 @@ export const blocksFirst = app.task("blocks-first", async ({ file }: { file: str
   await sleep(600_000, undefined, { signal: cx.signal });
 });
 
+export const aborts = app.task("aborts", () => {
+  process.abort();
+});
+
 app.task("computes", ({ ms }: { ms: number }) => {
   const end = performance.now() + ms;
   return compute(() => performance.now() > end) > 0;
