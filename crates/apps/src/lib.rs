@@ -18,6 +18,7 @@ pub mod capacity;
 mod children;
 pub mod conformance;
 pub mod container;
+mod crash_output;
 pub mod declaration;
 pub mod launch;
 pub mod loaded_files;

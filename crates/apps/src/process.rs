@@ -20,6 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::capacity::Capacity;
+use super::crash_output::without_hidden_frames;
 use super::declaration::Declaration;
 use super::launch::{Launcher, SimulatedProcess};
 use super::loaded_files::LoadedFiles;
@@ -356,7 +357,7 @@ impl AppProcess {
     async fn describe_end(&mut self) -> String {
         let status = self.program.exit_in_time().await;
         let how = status.map_or_else(|| "it closed its socket".to_owned(), describe_status);
-        match quote(&self.last_output().await) {
+        match quote(&without_hidden_frames(&self.last_output().await)) {
             lines if lines.is_empty() => format!("{how}, without output"),
             lines => format!("{how}; last output: {lines}"),
         }

@@ -39,7 +39,8 @@ class App(foreign.Named):
     """Collection of task types.
 
     `slots`: attempts at once in one process; default 10, or 1 if all handlers are synchronous. `threads`: attempts of
-    synchronous handlers at once, counted apart from `slots` if there are asynchronous ones; default 1, on the main thread.
+    synchronous handlers at once, counted apart from `slots` if there are asynchronous ones; default 1, on the main thread, or
+    as many as slots if a bundle has both kinds.
     `strict`: unknown params are refused. `lifespan`: a function of the app that returns a context manager, entered before the
     first attempt; its value is `cx.state`. `include`: names of modules with further tasks. They import this app, and are
     imported when it is served or checked. `api`, `token`: URL of the API and bearer token; default: KAFLEET_API and
@@ -176,14 +177,16 @@ class App(foreign.Named):
 
     aevents = aiterated(events)
 
-    def places(self, kinds: set[bool]) -> tuple[int, int]:
+    def places(self, kinds: set[bool], *, has_mixed: bool = False) -> tuple[int, int]:
         """Returns the slots of a process and its threads beside them; 0: all types share the slots.
 
-        `kinds`: whether types are synchronous, `True` or `False` or both.
+        `kinds`: whether types are synchronous, `True` or `False` or both. `has_mixed`: a bundle has handlers of both kinds. Its
+        attempts take threads, whatever their kind, so that by default there are as many of these as slots.
         """
+        threads = self._threads or (self._slots or 10 if has_mixed else 0)
         if kinds == {True, False}:
-            return self._slots or 10, self._threads or 1
-        return (self._slots or 10 if kinds == {False} else self._threads or self._slots or 1), 0
+            return self._slots or 10, threads or 1
+        return (self._slots or 10 if kinds == {False} else threads or self._slots or 1), 0
 
     def main(self) -> None:
         """Serves the worker that started this program; for `kafleet worker -- python shop.py`."""

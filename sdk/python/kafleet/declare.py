@@ -109,17 +109,23 @@ class Bundle:
         """Whether attempts of the type may need a thread."""
         return any(task.is_sync for task in self.members)
 
+    @property
+    def is_mixed(self) -> bool:
+        """Whether the bundle has handlers of both kinds."""
+        return self.is_sync and any(task.is_async for task in self.members)
+
     def warning(self) -> str:
-        """Returns which handlers make all attempts of the bundle share the threads; empty, if none do."""
+        """Returns which handlers leave the `async def` of the bundle fewer places than the app's slots; empty, if none do."""
+        slots, threads = self.app.places({True, False}, has_mixed=True)
+        if not self.is_mixed or threads >= slots:
+            return ""
         waiting = [task for task in self.members if task.is_async]
         blocking = [f"`{task.name}` ({task.place})" for task in self.members if task.is_sync]
-        if not waiting or not blocking:
-            return ""
         names = f"{', '.join(blocking[:_SHOWN_BLOCKING])}{' and others' if len(blocking) > _SHOWN_BLOCKING else ''}"
         verb = "is" if len(blocking) == 1 else "are"
         return (
-            f"{names} of the bundle `{self.name}` {verb} synchronous: its {len(waiting)} `async def` run in the threads of the "
-            "app too, by default one at once; hint: `async def`, a bundle of its own, or `App(threads=…)`"
+            f"{names} of the bundle `{self.name}` {verb} synchronous: its {len(waiting)} `async def` share `threads={threads}` "
+            f"of the app with it, not its {slots} slots; hint: `async def`, a bundle of its own, or a larger `App(threads=…)`"
         )
 
     @property

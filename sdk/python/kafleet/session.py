@@ -400,7 +400,8 @@ def _served(app: App, welcome: dict[str, Any]) -> tuple[dict[str, Task[..., Any]
     """Returns the types of this process, its slots, and its threads for synchronous handlers beside these."""
     names = welcome.get("types")
     tasks = {name: task for name, task in app.tasks.items() if names is None or name in names}
-    slots, threads = app.places({task.is_sync for task in app.tasks.values()})
+    has_mixed = any(declared.is_mixed for declared in app.tasks.values())
+    slots, threads = app.places({task.is_sync for task in app.tasks.values()}, has_mixed=has_mixed)
     kinds = {task.is_sync for task in tasks.values()}
     if threads and len(kinds) == 1:  # A process of some types of the app runs as many of them as one of all types.
         slots, threads = (threads if kinds == {True} else slots), 0

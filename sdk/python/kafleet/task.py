@@ -243,6 +243,11 @@ class Task(Submittable[P, R]):
         """Whether attempts of the type need a thread."""
         return not self.is_async
 
+    @property
+    def is_mixed(self) -> bool:
+        """Whether the type has handlers of both kinds; only a bundle can."""
+        return False
+
     def warning(self) -> str:
         """Returns what the author of the type should know before it runs; empty, if nothing."""
         return ""

@@ -237,7 +237,7 @@ def test_bundle_of_mixed_handlers_runs_both(tmp_path: Path) -> None:
     lines = 'small = app.bundle("small")\n@small.task\ndef a() -> int: return 1\n@small.task\nasync def b() -> int: return 2\n'
     write(tmp_path, {"tasks": APP + lines})
     with Worker("tasks.py", cwd=tmp_path) as worker:
-        assert worker.welcome()["slots"] == 1
+        assert worker.welcome()["slots"] == 10
         assert [worker.run("small", {"task": name, "params": {}})["ok"]["output"] for name in "ab"] == [1, 2]
 
 

@@ -1,6 +1,7 @@
 """The SDK on a real fleet: what a user of the UI or the client sees."""
 
 import asyncio
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,16 @@ def test_death_of_the_process_uses_one_attempt() -> None:
     handle = tasks.dies_once.submit()
     assert handle.result(PATIENCE) == 2
     assert handle.status()["attempt"] == 2
+
+
+def test_last_output_of_a_crash_has_no_frames_of_the_sdk() -> None:
+    with pytest.raises(TaskFailed) as failed:
+        tasks.aborts.submit().result(PATIENCE)
+    assert failed.value.kind == "crashed"
+    frames = [line.strip() for line in str(failed.value).splitlines() if line.lstrip().startswith("File ")]
+    (frame,) = frames
+    assert re.fullmatch(r'File ".*fleet_app\.py", line \d+ in aborts', frame)
+    assert "Fatal Python error: Aborted" in str(failed.value)
 
 
 def test_retried_attempt_has_the_same_idempotency_key() -> None:

@@ -95,6 +95,8 @@ class TestOnAFleet:
 
     def test_bulk_actions_are_tasks(self) -> None:
         handles = [tasks.add.using(tags=["bulk"], delay="1h").submit(n) for n in range(3)]
+        # A status waits until its task is visible; a search does not.
+        assert all(handle.status()["state"] == "scheduled" for handle in handles)
         assert {status["id"] for status in app.tasks.search("tag:bulk")} == {handle.id for handle in handles}
         bulk = app.bulk.cancel("tag:bulk", reason="not needed")
         assert bulk.result(PATIENCE)["done"] == 3

@@ -1,9 +1,8 @@
-"""Submission of tasks in transactions: the statement, drivers recognised by their classes, and a real Postgres."""
+"""Submission of tasks in transactions: the statement, and drivers recognised by their classes."""
 
 import asyncio
 import contextlib
 import json
-import os
 import sqlite3
 import sys
 import types
@@ -19,9 +18,6 @@ app = kafleet.App()
 @app.task()
 def invoice(order: int) -> None:
     """Sends an invoice."""
-
-
-POSTGRES = os.environ.get("KAFLEET_TEST_POSTGRES", "")
 
 
 def test_statement_has_sql_and_values() -> None:
@@ -136,45 +132,3 @@ def test_row_is_rolled_back_with_its_transaction() -> None:
         invoice.submit_in(connection.cursor(), order=1)
         connection.rollback()
         assert connection.execute("SELECT count(*) FROM kafleet_outbox").fetchone() == (0,)
-
-
-@pytest.mark.skipif(POSTGRES in ("", "none"), reason="KAFLEET_TEST_POSTGRES is not set")
-def test_psycopg_inserts_in_its_transaction() -> None:
-    psycopg = pytest.importorskip("psycopg")
-    with psycopg.connect(POSTGRES) as connection:
-        connection.execute("CREATE TEMPORARY TABLE kafleet_outbox (id text, type text, key text, params json, fields json)")
-        with connection.transaction(force_rollback=True):
-            invoice.submit_in(connection, order=1)
-        with connection.transaction():
-            invoice.using(id="a", tags=["x"]).submit_in(connection, order=2)
-        rows = connection.execute("SELECT id, type, key, params, fields FROM kafleet_outbox").fetchall()
-        assert rows == [("a", "invoice", None, {"order": 2}, {"tags": ["x"]})]
-
-
-@pytest.mark.skipif(POSTGRES in ("", "none"), reason="KAFLEET_TEST_POSTGRES is not set")
-def test_sqlalchemy_inserts_in_its_transaction() -> None:
-    sqlalchemy = pytest.importorskip("sqlalchemy")
-    pytest.importorskip("psycopg")
-    engine = sqlalchemy.create_engine(POSTGRES.replace("postgres://", "postgresql+psycopg://", 1))
-    table = "CREATE TEMPORARY TABLE kafleet_outbox (id text, type text, key text, params json, fields json)"
-    with engine.connect() as connection, connection.begin():
-        connection.execute(sqlalchemy.text(table))
-        invoice.using(id="a").submit_in(connection, order=2)
-        assert connection.execute(sqlalchemy.text("SELECT id, params FROM kafleet_outbox")).all() == [("a", {"order": 2})]
-    engine.dispose()
-
-
-@pytest.mark.skipif(POSTGRES in ("", "none"), reason="KAFLEET_TEST_POSTGRES is not set")
-def test_asyncpg_inserts_in_its_transaction() -> None:
-    asyncpg = pytest.importorskip("asyncpg")
-
-    async def submit() -> None:
-        connection = await asyncpg.connect(POSTGRES)
-        async with connection.transaction():
-            table = "CREATE TEMPORARY TABLE kafleet_outbox (id text, type text, key text, params json, fields json)"
-            await connection.execute(table)
-            await invoice.using(id="a").asubmit_in(connection, order=2)
-            assert await connection.fetchval("SELECT params::text FROM kafleet_outbox") == '{"order":2}'
-        await connection.close()
-
-    asyncio.run(submit())

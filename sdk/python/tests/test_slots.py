@@ -18,15 +18,13 @@ def test_both_kinds_are_declared_with_places_of_their_own() -> None:
     with Worker(APP) as worker:
         ready = worker.welcome()
         assert (ready["slots"], ready["threads"]) == (10, 1)
-        assert kinds(ready) == {"hang": True, "together": False, "parent": True, "bundle": True}
+        assert kinds(ready) == {"hang": True, "together": False, "parent": True}
     with Worker(APP, TEST_THREADS="3") as worker:
         ready = worker.welcome(slots=4)
         assert (ready["slots"], ready["threads"]) == (4, 3)
 
 
-@pytest.mark.parametrize(
-    ("types", "slots"), [(["together"], 10), (["hang", "parent"], 1), (["bundle"], 1)], ids=["async", "sync", "bundle"]
-)
+@pytest.mark.parametrize(("types", "slots"), [(["together"], 10), (["hang", "parent"], 1)], ids=["async", "sync"])
 def test_types_of_one_kind_share_the_slots(types: list[str], slots: int) -> None:
     with Worker(APP) as worker:
         ready = worker.welcome(types=types)
@@ -60,11 +58,57 @@ def test_synchronous_handler_does_not_hold_up_asynchronous_ones(threads: str, tm
             assert {answer["output"] for answer in answers} == {"MainThread"}
 
 
-def test_handler_that_makes_a_bundle_synchronous_is_named(tmp_path: Path) -> None:
+def places(types: list[str] | None, slots: str, threads: str) -> tuple[int, int]:
+    with Worker("mixed_bundle.py", TEST_SLOTS=slots, TEST_THREADS=threads) as worker:
+        ready = worker.welcome(**{} if types is None else {"types": types})
+        assert kinds(ready) == ({"bundle": True, "alone": False} if types is None else {})
+        return ready["slots"], ready.get("threads", 0)
+
+
+@pytest.mark.parametrize(
+    ("slots", "threads", "expected"),
+    [
+        ("", "", [(10, 10), (10, 0), (10, 0)]),
+        ("4", "", [(4, 4), (4, 0), (4, 0)]),
+        ("", "1", [(10, 1), (1, 0), (10, 0)]),
+    ],
+)
+def test_bundle_of_both_kinds_has_as_many_threads_as_slots(slots: str, threads: str, expected: list[tuple[int, int]]) -> None:
+    assert [places(types, slots, threads) for types in (None, ["bundle"], ["alone"])] == expected
+
+
+@pytest.mark.parametrize("types", [None, ["bundle"]], ids=["beside other types", "alone"])
+def test_synchronous_member_of_a_bundle_does_not_hold_up_asynchronous_ones(types: list[str] | None, tmp_path: Path) -> None:
+    with Worker("mixed_bundle.py") as worker:
+        worker.welcome(**{} if types is None else {"types": types})
+        params = {"task": "hang", "params": {"until_file": str(tmp_path / "go")}}
+        hanging = [worker.start("bundle", params) for _ in range(2)]
+        numbers = [worker.start("bundle", {"task": "together", "params": {"count": 8}}) for _ in range(8)]
+        answers = [worker.answer()["ok"] for _ in numbers]
+        assert sorted(answer["n"] for answer in answers) == numbers
+        assert {answer["output"] for answer in answers} == {"MainThread"}
+        (tmp_path / "go").touch()
+        names = [worker.answer()["ok"] for _ in hanging]
+        assert {answer["output"] for answer in names} == {"kafleet-slot-0", "kafleet-slot-1"}
+        worker.end()
+        assert worker.exit_code() == 0
+        assert worker.output() == ""
+
+
+def test_synchronous_members_of_a_bundle_run_on_the_main_thread_if_the_app_has_one_thread(tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    with Worker("mixed_bundle.py", TEST_THREADS="1") as worker:
+        worker.welcome(types=["bundle"])
+        hang = {"task": "hang", "params": {"until_file": str(tmp_path / "go")}}
+        assert worker.run("bundle", hang)["ok"]["output"] == "MainThread"
+        assert worker.run("bundle", {"task": "together", "params": {"count": 1}})["ok"]["output"] == "kafleet-loop"
+
+
+def test_handler_that_takes_places_of_a_bundle_is_named(tmp_path: Path) -> None:
     code = """
 from kafleet import App
 
-app = App()
+app = App(threads=2)
 mixed, calm = app.bundle("mixed"), app.bundle("calm")
 
 @mixed.task
@@ -85,17 +129,8 @@ def alone(): ...
         worker.end()
         assert worker.exit_code() == 0
         (line,) = worker.output().splitlines()
-    assert (
-        line.startswith("warning: `computes` (")
-        and "tasks.py:10) of the bundle `mixed` is synchronous: its 1 `async def`" in line
-    )
-
-
-def test_members_of_a_bundle_run_as_what_they_are() -> None:
-    with Worker(APP) as worker:
-        worker.welcome(types=["bundle"])
-        assert worker.run("bundle", {"task": "sync-member", "params": None})["ok"]["output"] == "MainThread"
-        assert worker.run("bundle", {"task": "async-member", "params": None})["ok"]["output"] == "kafleet-loop"
+    assert line.startswith("warning: `computes` (")
+    assert "tasks.py:10) of the bundle `mixed` is synchronous: its 1 `async def` share `threads=2` of the app with it" in line
 
 
 def test_synchronous_handler_publishes_children_at_once() -> None:
@@ -119,7 +154,7 @@ def test_lifespan_on_the_loop_is_left_after_the_last_synchronous_handler(threads
         assert worker.answer()["ok"]["output"][1] == "open"
         assert worker.receive() is None
         assert worker.exit_code() == 0
-        assert worker.output().splitlines()[-1] == "left"  # Behind the warning about the bundle.
+        assert worker.output().splitlines() == ["left"]
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])

@@ -85,6 +85,8 @@ describe("on a fleet", () => {
   test("many tasks are cancelled and run again", async () => {
     const ids = ["bulk-1", "bulk-2"];
     const handles = await Promise.all(ids.map((id) => echo.submit(id, { id, at: LATER, tags: ["bulk"] })));
+    // A status waits until its task is visible; a search does not.
+    for (const handle of handles) assert.equal((await handle.status()).state, "scheduled");
     const started = await app.bulk.startNow(["bulk-1"]);
     assert.deepEqual(await started.result(PATIENCE), { done: 1, refused: 0, skipped: 0, changed: ["bulk-1"] });
     await handles[0]!.result(PATIENCE);

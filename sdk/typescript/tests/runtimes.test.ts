@@ -5,7 +5,7 @@ import { cpSync, existsSync } from "node:fs";
 import { join } from "node:path";
 import { describe, test } from "node:test";
 
-import { APPS, type Scope, Worker } from "./driver.ts";
+import { APPS, PATIENCE_MS, type Scope, Worker } from "./driver.ts";
 import { FIRST, greeting, projectOf, run, TOOLS } from "./shop_project.ts";
 
 const KAFLEET = process.env["KAFLEET_BINARY"]!;
@@ -67,7 +67,8 @@ test("tsx runs what Node does not run", () => {
 test("Deno runs apps as Node does, with their output in the log of the task", () => {
   const project = projectOf({ "tasks.ts": FIRST, "greeting.ts": greeting("./tasks.ts") });
   cpSync(join(APPS, "conformance.ts"), join(project, "conformance.ts"));
-  const output = run(project, [KAFLEET, "app", "test", "--", DENO, "run", "-A", "conformance.ts"]);
+  // It starts a process for each case, of which there are dozens: PATIENCE_MS is that of one.
+  const output = run(project, [KAFLEET, "app", "test", "--", DENO, "run", "-A", "conformance.ts"], 4 * PATIENCE_MS);
   assert.match(output, /^the app passes \d+ cases; \d+ were skipped$/m, output);
   assert.equal(run(project, [DENO, "run", "-A", "greeting.ts"]), "greeted Ada 3\n");
 });

@@ -33,10 +33,10 @@ export function projectOf(files: Record<string, string>, type: "module" | "commo
   return folder;
 }
 
-/** Runs a command, and returns its output. */
-export function run(cwd: string, [program, ...args]: string[]): string {
+/** Runs a command, and returns its output. It is killed after `patienceMs`. */
+export function run(cwd: string, [program, ...args]: string[], patienceMs = PATIENCE_MS): string {
   const env = { ...process.env, DENO_DIR: join(installed, "deno"), DENO_NO_UPDATE_CHECK: "1" };
-  const options = { cwd, env, encoding: "utf8", timeout: PATIENCE_MS, killSignal: "SIGKILL" } as const;
+  const options = { cwd, env, encoding: "utf8", timeout: patienceMs, killSignal: "SIGKILL" } as const;
   const { stdout, stderr } = spawnSync(program!, args, options);
   return stdout + stderr;
 }

@@ -47,16 +47,3 @@ arrived: list[int] = []
 @app.task
 def parent(cx: Context) -> list[str]:
     return cx.spawn_now([together.call(1)])
-
-
-bundle = app.bundle("bundle")
-
-
-@bundle.task
-def sync_member() -> str:
-    return threading.current_thread().name
-
-
-@bundle.task
-async def async_member() -> str:
-    return threading.current_thread().name

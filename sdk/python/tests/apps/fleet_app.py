@@ -28,6 +28,12 @@ def dies_once(cx: Context) -> int:
     return cx.number
 
 
+@app.task(retries=0)
+def aborts() -> None:
+    """Dies with the stacks of all threads, as after a fault in a library."""
+    os.abort()
+
+
 @app.task(retries=1)
 def retries(cx: Context) -> str:
     if cx.number == 1:

@@ -13,8 +13,17 @@ function compute(until: () => boolean): number {
   return rounds;
 }
 
-export const blocks = app.task("blocks", ({ file }: { file: string }) => {
+app.task("blocks", ({ file }: { file: string }) => {
   return compute(() => existsSync(file)) > 0;
+});
+
+export const blocksFirst = app.task("blocks-first", async ({ file }: { file: string }, cx) => {
+  compute(() => existsSync(file));
+  await sleep(600_000, undefined, { signal: cx.signal });
+});
+
+export const aborts = app.task("aborts", () => {
+  process.abort();
 });
 
 app.task("computes", ({ ms }: { ms: number }) => {
