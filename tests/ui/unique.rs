@@ -4,7 +4,7 @@ use kafleet::config::Role;
 use kafleet::documents::{Status, TaskPage, UniqueKeyDocument};
 use reqwest::StatusCode;
 
-use crate::api::fixture::{eventually, fleet};
+use crate::api::fixture::fleet;
 use crate::ui::browser::{Browser, guarded_fleet};
 
 const ECHO: &str = "type=echo&params=1&unique=customer-42";
@@ -34,13 +34,11 @@ async fn form_names_the_verdict_and_leads_to_the_task_that_stands_for_the_key() 
 async fn key_is_forgotten_by_operators_from_the_page_of_its_task() {
     let fleet = guarded_fleet().await;
     let submit = Browser::of_role(&fleet, Role::Submit);
-    submit.submit("/new", ECHO).await.lacks(&["Forget the key"]);
+    let submitted = submit.post("/new", ECHO).await;
+    let location = submitted.header("location");
+    submit.open(location).await.has(&["id=\"unique\""]).lacks(&["Forget the key"]);
     let operator = Browser::of_role(&fleet, Role::Operate);
-    let list: TaskPage = fleet.get("/v1/tasks").await;
-    let id = &list.tasks[0].id;
-    eventually("the release", async || fleet.get::<Status>(&format!("/v1/tasks/{id}")).await.state.name() == "queued")
-        .await;
-    let form = format!("/tasks/{id}/forget-key");
+    let form = format!("{}/forget-key", location.split('?').next().unwrap());
     assert_eq!(submit.post(&form, "").await.status, StatusCode::FORBIDDEN);
     operator.open(&form).await.has(&["the next submission starts at once", "kafleet unique echo customer-42 clear"]);
     let page = operator.submit(&form, "").await;

@@ -17,6 +17,9 @@ use crate::parts::times::time;
 use crate::parts::{View, count, counted, first_line, prose, search_text, task_path};
 use crate::visit::{PageAnswer, Redirect, Visit, after_position, scan_time, stored};
 
+/// Largest tree whose failed tasks are counted before a retry: each of its tasks is read.
+const MAX_COUNTED: u64 = 10_000;
+
 /// Action on a task with a reason.
 struct Action {
     page: &'static str,
@@ -163,7 +166,8 @@ pub(in super::super) async fn retry(visit: &Visit) -> Result<Redirect, ApiError>
 }
 
 pub(in super::super) async fn show_retry_failed(visit: &Visit) -> Result<PageAnswer, ApiError> {
-    let own = own_failed(visit).await;
+    let status = stored(task::status(visit.context(), visit.id()?, After::default())).await?;
+    let own = if status.tree.total <= MAX_COUNTED { own_failed(visit).await } else { None };
     show(visit, |status| retry_failed_action(status, own)).await
 }
 
