@@ -166,7 +166,7 @@ fn new_error(view: &View, group: &FailureGroup, since_ms: i64) -> Markup {
     html! {
         (label("bad", if is_new { "✘\u{fe0e} new error" } else { "✘\u{fe0e} error" })) " "
         (type_link(view, Some(&group.task_type))) " · "
-        a href=(view.search(&group_query(group))) title=(first_line(&group.text, 400)) { (kind_text(group)) }
+        a href=(view.search(&group_query(group))) title=(first_line(&group.text, 400)) { (prose(&kind_text(group))) }
         " in " (counted(group.count, "task", "tasks"))
         @if is_back(group) { " back since " } @else { " since " }
         (time(&group.first))

@@ -141,7 +141,7 @@ pub(in super::super) async fn show_drop_many(visit: &Visit) -> Result<PageAnswer
         beside: matching.as_ref().and_then(|matching| would_be_dropped(&visit.view, matching.as_ref().ok()?)),
         more_buttons: step_button("preview", "Preview"),
         inputs: vec![
-            filter_inputs(&visit.view, |name| visit.value(name)),
+            html! { div.filters { (filter_inputs(&visit.view, |name| visit.value(name))) } },
             hidden_error(visit),
             Input::new("limit", "Limit", Some(limit)).required().hint("at most 1,000").render(),
             reason(visit.entered.get("reason")),

@@ -20,7 +20,7 @@ const TIMES_LONGER: u64 = 20;
 const MIN_RUN_MS: u64 = 5 * 60_000;
 
 /// Attempt that runs, its worker, and the longest time of those that ended in the last full minute.
-struct Slow<'a> {
+struct SlowAttempt<'a> {
     attempt: &'a RunningDocument,
     worker: &'a str,
     usual_ms: u64,
@@ -31,7 +31,8 @@ pub(super) fn slow_attempts(view: &View, workers: &Workers, minutes: Option<&Min
     let Some(minutes) = minutes else { return Vec::new() };
     let alive = workers.workers.iter().filter(|worker| worker.state == WorkerState::Alive);
     let running = alive.flat_map(|worker| worker.running.iter().map(move |attempt| (worker, attempt)));
-    let mut slow: Vec<Slow<'_>> = running.filter_map(|(worker, attempt)| Slow::of(worker, attempt, minutes)).collect();
+    let mut slow: Vec<SlowAttempt<'_>> =
+        running.filter_map(|(worker, attempt)| SlowAttempt::of(worker, attempt, minutes)).collect();
     // Times of documents are sorted like their texts.
     slow.sort_by(|one, other| one.attempt.started_at.cmp(&other.attempt.started_at));
     let more = slow.len().saturating_sub(NAMED);
@@ -40,7 +41,7 @@ pub(super) fn slow_attempts(view: &View, workers: &Workers, minutes: Option<&Min
     slow.iter().enumerate().map(|(n, slow)| slow.markup(view, if n == last { more } else { 0 })).collect()
 }
 
-impl<'a> Slow<'a> {
+impl<'a> SlowAttempt<'a> {
     fn of(worker: &'a WorkerDocument, attempt: &'a RunningDocument, minutes: &Minutes) -> Option<Self> {
         let run = minutes.of(&attempt.task_type)?.run;
         let usual_ms = run.max.filter(|_| run.count >= MIN_ATTEMPTS)?;

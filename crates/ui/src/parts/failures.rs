@@ -252,7 +252,7 @@ pub(in super::super) fn root_row(view: &View, group: &FailureGroup, at_least: bo
             td { (type_link(view, Some(&group.task_type))) }
             td.message {
                 a.error href=(view.url_with("/failures", &[("type", &group.task_type), ("kind", kind)]))
-                    title=(first_line(&group.text, 400)) { (kind_text(group)) }
+                    title=(first_line(&group.text, 400)) { (prose(&kind_text(group))) }
             }
             td.number { @if at_least { "≥ " } (count(group.count)) }
             td.time { (time(&group.first)) }

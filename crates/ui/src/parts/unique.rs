@@ -28,7 +28,7 @@ pub(in super::super) fn unique_box(
         ("Open", key.map(|key| open_tasks(view, status, &key.open))),
         ("Kept", key.map(|key| kept_task(view, status, key.kept.as_ref()))),
         ("Submissions", key.map(submissions)),
-        ("Last one", key.and_then(|key| key.last_ask.as_deref()).map(time)),
+        ("Last submission", key.and_then(|key| key.last_ask.as_deref()).map(time)),
         ("Last start", key.and_then(|key| key.last_start.as_deref()).map(time)),
     ];
     html! {
@@ -113,8 +113,13 @@ fn kept_task(view: &View, status: &Status, kept: Option<&KeptTaskDocument>) -> M
             Some(kept) => {
                 (task_of_key(view, status, &kept.id))
                 span.quiet {
-                    @if kept.waits_for_open { " after the open one, not before " } @else { " due " }
-                    (time(&kept.due_at)) " · first submitted " (time(&kept.first_ask))
+                    // Times of documents are sorted like their texts.
+                    @match (kept.waits_for_open, kept.due_at > kept.first_ask) {
+                        (true, true) => { " after the open one, not before " (time(&kept.due_at)) }
+                        (true, false) => { " after the open one" }
+                        (false, _) => { " due " (time(&kept.due_at)) }
+                    }
+                    " · first submitted " (time(&kept.first_ask))
                 }
             }
         }
