@@ -54,7 +54,7 @@ fn rows(workers: &[WorkerDocument]) -> Rows {
         let types: Vec<String> = worker.types.iter().map(type_summary).collect();
         rows.add([
             Field::Text(worker.id.clone()),
-            Field::from(name(worker.state)),
+            Field::from(worker.state.name()),
             Field::Text(heartbeat(worker)),
             Field::Text(worker.version.clone()),
             Field::Number(worker.in_flight),
@@ -119,15 +119,6 @@ fn running(workers: &[WorkerDocument]) -> Rows {
         }
     }
     rows
-}
-
-fn name(state: WorkerState) -> &'static str {
-    match state {
-        WorkerState::Alive => "alive",
-        WorkerState::Draining => "draining",
-        WorkerState::Silent => "silent",
-        WorkerState::Stopped => "stopped",
-    }
 }
 
 fn seconds(ms: i64) -> String {

@@ -375,6 +375,20 @@ async fn failures_by_root_count_the_roots_that_hold_them() {
         "two charges of one order"
     );
     assert!(!failures.at_least);
+    // One kind below roots of two types: each row has the times and the newest task of its own roots.
+    next_millisecond().await;
+    fleet.announce("back", "refund", None).await;
+    announce_failed(&fleet, "back:charge", "charge", "PaymentDeclined", "card of Mary").await;
+    fleet.folded().await;
+    let failures: Failures = fleet.get("/v1/failures?by=root").await;
+    let of = |root_type: &str| {
+        failures.groups.iter().find(|group| group.root_type.as_deref() == Some(root_type)).unwrap().clone()
+    };
+    let (order, refund) = (of("order"), of("refund"));
+    assert_eq!((refund.newest.as_str(), refund.text.as_str()), ("back:charge", "PaymentDeclined: card of Mary"));
+    assert!(order.last < refund.first && refund.first == refund.last, "{order:?} {refund:?}");
+    assert_eq!((order.count, order.retained), (5, 6));
+    assert_ne!(order.newest, refund.newest);
     let of_text: Failures = fleet.get("/v1/failures?by=root&text=declined&since=1h").await;
     assert_eq!(of_text.groups.len(), 1);
 }

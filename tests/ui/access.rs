@@ -15,6 +15,7 @@ const FORMS: &[(&str, Role)] = &[
     ("/tasks/order/cancel", Role::Operate),
     ("/tasks/order/retry", Role::Operate),
     ("/tasks/order/retry-failed", Role::Operate),
+    ("/tasks/order/forget-key", Role::Operate),
     ("/tasks/order/start-now", Role::Submit),
     ("/new/many", Role::Submit),
     ("/tasks/order/edit", Role::Submit),

@@ -86,6 +86,7 @@ async fn refused_action_shows_the_form_with_the_problem() {
 async fn task_and_its_failed_tasks_are_retried() {
     let fleet = fleet_with_tree().await;
     let browser = Browser::new(&fleet);
+    browser.open("/tasks/order/retry-failed").await.has(&["<strong>1 task</strong>", ">Retry 1 task</button>"]);
     browser.submit("/tasks/order/retry-failed", "reason=healed").await.has(&["the failed tasks run again"]);
     let child: Status = fleet.get("/v1/tasks/order:fetch").await;
     assert_eq!((child.run, child.state.is_terminal()), (2, false));
@@ -128,7 +129,8 @@ async fn circuit_of_a_type_is_closed() {
     assert_eq!(set.status(), StatusCode::OK);
     eventually("the circuit is known", async || browser.open("/types/echo").await.text.contains("Close the circuit…"))
         .await;
-    browser.open("/types/echo/circuit").await.has(&["Circuit of echo", "kafleet types circuit echo auto"]);
+    let page = browser.open("/types/echo/circuit").await;
+    page.has(&["Circuit of echo", "kafleet types circuit echo auto", "<h2>Now</h2>", "open by ", "on no worker"]);
     let form = "state=closed&reason=they+answer+again";
     browser.submit("/types/echo/circuit", form).await.has(&[
         "The circuit was set",

@@ -1,6 +1,6 @@
 //! Failures: kinds of errors with their messages, ranges, roots; errors on other pages.
 
-use kafleet::documents::Status;
+use kafleet::documents::{DeadLetterPage, Status};
 use kafleet::model::event::{AttemptFailure, Kind, Payload};
 use reqwest::StatusCode;
 use serde_json::json;
@@ -72,7 +72,12 @@ async fn failures_by_root_name_the_trees_that_fail() {
     let browser = Browser::new(&fleet);
     let page = browser.open("/failures?by=root").await;
     page.has(&["Type of the roots", "/types/order", "/types/charge", ">PaymentDeclined</a>"]);
-    page.has(&["kafleet failures --by root"]);
+    page.has(&[
+        "kafleet failures --by root",
+        "data-label=\"First\"",
+        "data-label=\"Last\"",
+        "/bulk/new?action=retry&amp;q=type%3Acharge",
+    ]);
 }
 
 #[tokio::test]
@@ -227,8 +232,31 @@ async fn forms_of_a_dead_letter_take_a_reason_and_show_the_schema() {
     browser.submit("/dead-letters/resize:0:2/drop", "reason=useless").await.has(&["The dead letter was dropped."]);
     let many = browser.open("/dead-letters/drop?type=echo").await;
     many.has(&["name=\"reason\"", "name=\"kind\"", "or an age: 2h"]);
+    let none = browser.open("/dead-letters/drop?type=echo&code=none").await;
+    none.has(&["<strong>No dead letter matches.</strong>", "name=\"code\" value=\"none\""])
+        .lacks(&["class=\"danger\""]);
+    let many = browser.open("/dead-letters/drop").await;
+    many.has(&["the preview counts them", "value=\"preview\""]).lacks(&["class=\"danger\""]);
     browser.submit("/dead-letters/drop", "type=echo&limit=5&reason=old").await.has(&["The dead letter was dropped."]);
     fleet.folded().await;
     browser.open("/audit").await.has(&["cured", "useless", "old"]);
     assert_ne!(browser.post("/dead-letters/redrive", "type=echo").await.status, StatusCode::SEE_OTHER);
+}
+
+#[tokio::test]
+async fn drop_of_many_dead_letters_shows_what_matches_before() {
+    let fleet = fleet_with_letters().await;
+    let browser = Browser::new(&fleet);
+    let page = browser.open("/dead-letters/drop?type=resize").await;
+    let letters: DeadLetterPage = fleet.get("/v1/dead-letters?type=resize").await;
+    let number = letters.letters.len();
+    assert!(number > 1, "{letters:?}");
+    page.has(&[&format!(">Drop {number} dead letters</button>"), "Would be dropped", &letters.letters[0].id]);
+    let one = browser.post("/dead-letters/drop", "type=resize&limit=1&show=preview").await;
+    assert_eq!(one.status, StatusCode::OK);
+    one.has(&["at least 1 dead letter", "value=\"1\""]);
+    let left: DeadLetterPage = fleet.get("/v1/dead-letters?type=resize").await;
+    assert_eq!(left.letters.len(), number, "a preview drops nothing");
+    let wrong = browser.post("/dead-letters/drop", "type=none&show=preview").await;
+    wrong.has(&["unknown_type", "value=\"none\""]);
 }

@@ -35,7 +35,8 @@ async fn new_task_is_submitted_by_the_fields_of_its_schema() {
         "min=\"0\"",
     ]);
     page.has(&["Schema of", "<code>width</code>", "whole number, at least 0", "As JSON", "list=\"l-type\""]);
-    browser.open("/new?type=echo").await.has(&["name=\"params\""]).lacks(&["fields_of"]);
+    browser.open("/new?type=echo").await.has(&["name=\"params\""]).lacks(&["fields_of", "without choosing a type"]);
+    browser.open("/new").await.has(&["Params as JSON, without choosing a type first", "name=\"params\""]);
     browser.submit("/new", &encoded(&THUMB)).await.has(&["The task was submitted."]);
     let params: Params = fleet.get("/v1/tasks/thumb/params").await;
     assert_eq!(params.params, json!({"url": "a & b", "width": 7}));

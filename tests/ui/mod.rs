@@ -22,4 +22,5 @@ pub mod roles;
 mod searches;
 mod shop;
 mod times;
+mod unique;
 mod visits;

@@ -51,6 +51,7 @@ pub const OF_TASK: &[&str] = &[
     "/cancel",
     "/retry",
     "/retry-failed",
+    "/forget-key",
     "/start-now",
     "/edit",
     "/append",

@@ -69,6 +69,24 @@ async fn lists_of_types_show_lag_and_age_of_those_with_a_backlog() {
 }
 
 #[tokio::test]
+async fn list_of_types_shows_the_lag_of_idle_types_as_their_pages_do() {
+    let fleet = fleet().await;
+    // Its worker has not committed yet.
+    fleet.echo("order").await;
+    fleet.succeed("order", json!(1)).await;
+    fleet.folded().await;
+    let browser = Browser::new(&fleet);
+    eventually("the sample", async || {
+        let page = browser.open("/types").await.text;
+        let (_, row) = page.split_once("id=\"y-echo\"").unwrap();
+        let (_, lag) = row.split_once("data-label=\"Lag\"").unwrap();
+        lag.split_once("</td>").unwrap().0.ends_with('1')
+    })
+    .await;
+    browser.open("/types/echo").await.has(&["1<span class=\"quiet\"> unfinished record</span>"]);
+}
+
+#[tokio::test]
 async fn list_of_types_names_the_span_of_its_numbers_and_counts_own_failures() {
     let fleet = fleet_with_tree().await;
     let browser = Browser::new(&fleet);

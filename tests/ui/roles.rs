@@ -34,6 +34,7 @@ pub const PAGES: &[PageOfRole] = &[
     page("/tasks/{id}/cancel", Role::Operate),
     page("/tasks/{id}/retry", Role::Operate),
     page("/tasks/{id}/retry-failed", Role::Operate),
+    page("/tasks/{id}/forget-key", Role::Operate),
     page("/tasks/{id}/start-now", Role::Submit),
     page("/tasks/{id}/edit", Role::Submit),
     page("/tasks/{id}/append", Role::Submit),

@@ -314,6 +314,18 @@ pub enum WorkerState {
     Stopped,
 }
 
+impl WorkerState {
+    /// Name in JSON and for people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Alive => "alive",
+            Self::Draining => "draining",
+            Self::Silent => "silent",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RunningDocument {
     pub id: String,

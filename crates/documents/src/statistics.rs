@@ -233,7 +233,7 @@ pub struct FailureGroup {
     pub root_type: Option<String>,
     #[serde(default)]
     pub roots: Option<u64>,
-    /// Log times at which the first and the last of the retained tasks ended.
+    /// Log times at which the first and the last of the retained tasks ended; by root: of those that were read.
     pub first: String,
     pub last: String,
     /// Log time at which the error first ended a task: `first`, or an earlier time in the last 24 hours at which it ended a

@@ -79,7 +79,7 @@ use Section::{Failures, More, New, Overview, Schedules, Tasks, Types, Workers};
 use pages::{
     audit, bulk, bulk_action, circuit_forms, dead_letter, dead_letter_forms, dead_letters, export, failures, help,
     kill_switches, log, new, new_many, overview, raw, schedule_forms, schedules, system, task, task_edit, task_forms,
-    tasks, timeline, tree, type_forms, type_page, types, views, workers,
+    tasks, timeline, tree, type_forms, type_page, types, unique, views, workers,
 };
 
 #[rustfmt::skip]
@@ -104,6 +104,7 @@ static PAGES: &[Page] = &[
     form("/tasks/{id}/edit", SubmitRole, Tasks, call!(task_edit::show_edit), call!(task_edit::edit)),
     form("/tasks/{id}/append", SubmitRole, Tasks, call!(task_edit::show_append), call!(task_edit::append)),
     form("/tasks/{id}/attach", SubmitRole, Tasks, call!(task_edit::show_attach), call!(task_edit::attach)),
+    form("/tasks/{id}/forget-key", Operate, Tasks, call!(unique::show_forget), call!(unique::forget)),
     form("/new", SubmitRole, New, call!(new::show), call!(new::submit)),
     form("/new/many", SubmitRole, New, call!(new_many::show), call!(new_many::submit)),
     page("/failures", Failures, "fleet", call!(failures::show)),

@@ -31,8 +31,9 @@ fn name_of(path: &str) -> String {
     if name == "-" { "overview".to_owned() } else { end.trim_matches('-').to_owned() }
 }
 
-async fn take_pictures(fleet: &str, shop: &Shop) {
-    let pages = documents(shop).await;
+/// `more`: pages besides those of the table.
+async fn take_pictures(fleet: &str, shop: &Shop, more: &[String]) {
+    let pages = [documents(shop).await, more.to_vec()].concat();
     with_browser(&shop.fleet, fleet, async |tab| {
         for path in &pages {
             for views in WINDOWS {
@@ -55,14 +56,16 @@ fn are_wanted() -> bool {
 #[tokio::test]
 async fn pictures_of_a_shop_are_taken() {
     if are_wanted() {
-        take_pictures("shop", &shop().await).await;
+        let shop = shop().await;
+        let more = unique_pages(&shop.fleet).await;
+        take_pictures("shop", &shop, &more).await;
     }
 }
 
 #[tokio::test]
 async fn pictures_of_an_empty_fleet_are_taken() {
     if are_wanted() {
-        take_pictures("empty", &Shop { fleet: fleet().await, bulk: "none".into() }).await;
+        take_pictures("empty", &Shop { fleet: fleet().await, bulk: "none".into() }, &[]).await;
     }
 }
 
@@ -73,8 +76,23 @@ async fn pictures_of_a_large_fleet_are_taken() {
         fleet.create_topics(&TYPES);
         publish_tree(&fleet, LARGE, CHILDREN).await;
         add_many(&fleet).await;
-        take_pictures("big", &Shop { fleet, bulk: "none".into() }).await;
+        take_pictures("big", &Shop { fleet, bulk: "none".into() }, &[]).await;
     }
+}
+
+/// Submits an open and a kept task of one key. Returns the pages about them.
+async fn unique_pages(fleet: &Fleet) -> Vec<String> {
+    let unique = json!({"key": "customer-42", "mode": "latest"});
+    let mut pages = Vec::new();
+    for n in 0..2 {
+        let task =
+            fleet.submitted(json!({"type": "resize", "params": {"url": "a", "width": n}, "unique": unique})).await;
+        pages.push(format!("/tasks/{}", task.id));
+    }
+    fleet.folded().await;
+    let forget = format!("{}/forget-key", pages[0]);
+    pages.push(forget);
+    pages
 }
 
 /// Adds many types, schedules, kill switches and messages of an error.

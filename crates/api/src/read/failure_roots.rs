@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 use kafleet_documents::{FailureGroup, Failures};
+use kafleet_model::error_fingerprint::group_text;
 use kafleet_model::task::id::TaskId;
 use kafleet_model::units::time::time_text;
 use kafleet_store::{Entry, ErrorLevel, Index};
@@ -26,10 +27,25 @@ const MIN_TASKS: usize = 20;
 const UNKNOWN_TYPE: &str = "";
 
 /// Tasks with an error below roots of one type.
-#[derive(Default)]
 struct Below {
     tasks: u64,
     roots: BTreeSet<TaskId>,
+    /// Log time at which the first one ended.
+    first_ms: i64,
+    /// Task that ended last, and its partition.
+    last: (Entry, u32),
+}
+
+impl Below {
+    /// Adds the tasks of a root in a partition.
+    fn add(&mut self, tasks: RootFailures, partition: u32) {
+        self.tasks += tasks.count;
+        self.roots.insert(tasks.root);
+        self.first_ms = self.first_ms.min(tasks.first_ms);
+        if tasks.last > self.last.0 {
+            self.last = (tasks.last, partition);
+        }
+    }
 }
 
 /// Groups the newest failed tasks by the type of their root and the kind of their error, most roots first.
@@ -67,13 +83,28 @@ async fn documents(
     below: BTreeMap<String, Below>,
 ) -> Result<Vec<FailureGroup>, ApiError> {
     let of_kind = group_document(reads, key, group).await?;
-    let document = |(root_type, below): (String, Below)| FailureGroup {
-        count: below.tasks,
-        roots: Some(below.roots.len() as u64),
-        root_type: Some(root_type),
-        ..of_kind.clone()
-    };
-    Ok(below.into_iter().map(document).collect())
+    let mut documents = Vec::with_capacity(below.len());
+    for (root_type, below) in below {
+        let (newest, partition) = below.last;
+        let mut document = FailureGroup {
+            count: below.tasks,
+            roots: Some(below.roots.len() as u64),
+            root_type: Some(root_type),
+            first: time_text(below.first_ms),
+            last: time_text(newest.seen_ms),
+            ..of_kind.clone()
+        };
+        if *newest.id.as_str() != *of_kind.newest {
+            document.newest = newest.id.to_string();
+            let task = reads.read_many(partition, &[newest.id]).await?.into_iter().flatten().next();
+            document.newest_superseded = task.as_ref().is_some_and(|task| task.superseded);
+            if let Some(task) = task {
+                document.text = group_text(task.record.outcome.error.as_deref());
+            }
+        }
+        documents.push(document);
+    }
+    Ok(documents)
 }
 
 /// Sorts the newest tasks of a group by the type of their root. The second value: there are more tasks.
@@ -84,25 +115,38 @@ async fn below_roots(
     limit: usize,
 ) -> Result<(BTreeMap<String, Below>, bool), ApiError> {
     let by_partition: Vec<_> = stream::iter(reads.partitions())
-        .map(|partition| tasks_by_root(reads, partition, key, since_ms, limit))
+        .map(|partition| async move {
+            Ok::<_, ApiError>((partition, tasks_by_root(reads, partition, key, since_ms, limit).await?))
+        })
         .buffer_unordered(MAX_CONCURRENT_READS)
         .try_collect()
         .await?;
     let mut below: BTreeMap<String, Below> = BTreeMap::new();
     let mut is_cut = false;
-    for (tasks, is_full) in by_partition {
+    for (partition, (tasks, is_full)) in by_partition {
         is_cut |= is_full;
-        for (root_type, root, count) in tasks {
-            let found = below.entry(root_type).or_default();
-            found.tasks += count;
-            found.roots.insert(root);
+        for (root_type, tasks) in tasks {
+            let new = || Below {
+                tasks: 0,
+                roots: BTreeSet::new(),
+                first_ms: tasks.first_ms,
+                last: (tasks.last.clone(), partition),
+            };
+            below.entry(root_type).or_insert_with(new).add(tasks, partition);
         }
     }
     Ok((below, is_cut))
 }
 
-/// Type and id of a root, and the number of its failed tasks.
-type RootFailures = (String, TaskId, u64);
+/// Failed tasks of a root that were read.
+struct RootFailures {
+    root: TaskId,
+    count: u64,
+    /// Log time at which the first one ended.
+    first_ms: i64,
+    /// Task that ended last.
+    last: Entry,
+}
 
 async fn tasks_by_root(
     reads: &Reads,
@@ -110,20 +154,25 @@ async fn tasks_by_root(
     (task_type, error): &GroupKey,
     since_ms: i64,
     limit: usize,
-) -> Result<(Vec<RootFailures>, bool), ApiError> {
+) -> Result<(Vec<(String, RootFailures)>, bool), ApiError> {
     let index = Index::Failed { task_type: Arc::clone(task_type), error: *error };
     let entries = reads.page(partition, &index, None, limit).await?;
-    let is_recent = |entry: &&Entry| entry.seen_ms >= since_ms;
-    let is_full = entries.len() == limit && entries.last().as_ref().is_some_and(is_recent);
-    let mut counts: HashMap<TaskId, u64> = HashMap::new();
-    for root in entries.iter().filter(is_recent).filter_map(|entry| TaskId::parse(entry.id.root()).ok()) {
-        *counts.entry(root).or_default() += 1;
+    let is_recent = |entry: &Entry| entry.seen_ms >= since_ms;
+    let is_full = entries.len() == limit && entries.last().is_some_and(is_recent);
+    let mut by_root: HashMap<TaskId, RootFailures> = HashMap::new();
+    // The newest first.
+    for entry in entries.into_iter().filter(is_recent) {
+        let Ok(root) = TaskId::parse(entry.id.root()) else { continue };
+        let new = || RootFailures { root: root.clone(), count: 0, first_ms: entry.seen_ms, last: entry.clone() };
+        let found = by_root.entry(root.clone()).or_insert_with(new);
+        found.count += 1;
+        found.first_ms = entry.seen_ms;
     }
-    let (roots, counts): (Vec<TaskId>, Vec<u64>) = counts.into_iter().unzip();
+    let (roots, failures): (Vec<TaskId>, Vec<RootFailures>) = by_root.into_iter().unzip();
     let records = reads.records(partition, &roots).await?;
     let types = records.into_iter().map(|record| {
         let name = record.and_then(|record| record.task_type);
         name.as_deref().unwrap_or(UNKNOWN_TYPE).to_owned()
     });
-    Ok((types.zip(roots).zip(counts).map(|((name, root), count)| (name, root, count)).collect(), is_full))
+    Ok((types.zip(failures).collect(), is_full))
 }

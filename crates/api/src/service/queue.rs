@@ -34,7 +34,8 @@ pub async fn queue(api: &Api, name: &str) -> Result<Arc<QueueDocument>, ApiError
 /// Samples the queues of types for a list, with few reads each, so that fewer ages are known. A list does not wait for
 /// long: a type that is not sampled in time is shown with its previous sample, or with none.
 pub async fn brief_queues(api: &Arc<Api>, names: Vec<String>) -> BTreeMap<String, Arc<QueueDocument>> {
-    let last = |name: &str| api.queues.brief.last(name);
+    // The page of a type samples it more often and more exactly: both show one number.
+    let last = |name: &str| newer(api.queues.brief.last(name), api.queues.full.last(name));
     let earlier: Vec<_> = names.iter().map(|name| last(name)).collect();
     let sampled = names.iter().map(|name| {
         let (name, api) = (name.clone(), api.clone());
@@ -48,6 +49,12 @@ pub async fn brief_queues(api: &Arc<Api>, names: Vec<String>) -> BTreeMap<String
     join_all(sampled).await;
     let pairs = names.into_iter().zip(earlier);
     pairs.filter_map(|(name, earlier)| last(&name).or(earlier).map(|queue| (name, queue))).collect()
+}
+
+/// Sample that was taken later.
+fn newer(one: Option<Arc<QueueDocument>>, other: Option<Arc<QueueDocument>>) -> Option<Arc<QueueDocument>> {
+    // These texts sort in the order of their times.
+    one.into_iter().chain(other).max_by(|one, other| one.at.cmp(&other.at))
 }
 
 async fn sample(api: &Api, name: &str, inspected: usize) -> Result<QueueDocument, ApiError> {

@@ -12,7 +12,8 @@ use kafleet_runtime::now_ms;
 use maud::{Markup, html};
 
 use super::changes::requested_by;
-use super::types::Figures;
+use super::stuck_attempts::{attempts_of, slow_attempts};
+use super::types::{Figures, Minutes};
 use crate::parts::failures::{group_query, is_back, is_new, kind_text, newest_message};
 use crate::parts::queue::measured_minutes;
 use crate::parts::state::label;
@@ -35,6 +36,8 @@ pub(super) struct Warnings<'a> {
     pub failures: Option<&'a Failures>,
     /// Time up to which all events are projected.
     pub projected_to: Option<&'a str>,
+    /// Statistics of the last full minute.
+    pub minutes: Option<&'a Minutes>,
     /// Newest requests, which name who has paused a type.
     pub requests: Option<&'a Audit>,
 }
@@ -66,6 +69,7 @@ impl Warnings<'_> {
         let lag = self.projected_to.and_then(|to| projection_lag(view, to));
         let mut items: Vec<Trouble> = lag.into_iter().map(Trouble::bad).collect();
         items.extend(workers.map(|worker| Trouble::bad(silent(view, worker))));
+        items.extend(slow_attempts(view, self.workers, self.minutes).into_iter().map(Trouble::attention));
         items.extend(types.flat_map(|task_type| type_troubles(view, task_type, self.requests)));
         items.extend(apps_down(view, self.workers).into_iter().map(Trouble::bad));
         items.extend(schedules.filter_map(|schedule| schedule_trouble(view, schedule)).map(Trouble::bad));
@@ -162,7 +166,7 @@ fn new_error(view: &View, group: &FailureGroup, since_ms: i64) -> Markup {
     html! {
         (label("bad", if is_new { "✘\u{fe0e} new error" } else { "✘\u{fe0e} error" })) " "
         (type_link(view, Some(&group.task_type))) " · "
-        a href=(view.search(&group_query(group))) title=(first_line(&group.text, 400)) { (kind_text(group)) }
+        a href=(view.search(&group_query(group))) title=(first_line(&group.text, 400)) { (prose(&kind_text(group))) }
         " in " (counted(group.count, "task", "tasks"))
         @if is_back(group) { " back since " } @else { " since " }
         (time(&group.first))
@@ -176,7 +180,7 @@ fn new_error(view: &View, group: &FailureGroup, since_ms: i64) -> Markup {
 fn silent(view: &View, worker: &WorkerDocument) -> Markup {
     html! {
         (label("bad", "✘\u{fe0e} silent")) " worker " (worker_link(view, &worker.id)) " has sent no heartbeat since "
-        (time(&worker.last_heartbeat_at))
+        (time(&worker.last_heartbeat_at)) (attempts_of(view, worker))
     }
 }
 
@@ -326,6 +330,7 @@ mod tests {
             kills: Some(&kills),
             failures: Some(&failures),
             projected_to: Some(&now),
+            minutes: None,
             requests: None,
         };
         let figures = Figures { minutes: None, queues: BTreeMap::new() };

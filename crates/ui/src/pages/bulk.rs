@@ -21,7 +21,7 @@ use crate::parts::notice::{empty, missing};
 use crate::parts::search::mistake;
 use crate::parts::state::pill;
 use crate::parts::table::table;
-use crate::parts::tasks::type_link;
+use crate::parts::tasks::{is_long, middle_cut, type_link};
 use crate::parts::times::optional_time;
 use crate::parts::{View, count, counted, encoded, first_line, optional_text, prose, visible};
 use crate::visit::{Body, PageAnswer, Redirect, Visit, after_position, from_kafka, scan_time, stored};
@@ -250,7 +250,7 @@ fn sample_row(view: &View, task: &BulkSample) -> Markup {
             td { @match task.state { Some(state) => { (pill(state)) } None => { span.quiet { "–" } } } }
             td.id {
                 @match &task.id {
-                    Some(id) => { a href=(view.task(id)) { (id) } }
+                    Some(id) => { a href=(view.task(id)) title=[is_long(id).then_some(id)] { (middle_cut(id)) } }
                     None => { span.quiet { "not a task" } }
                 }
                 @if let Some(name) = &task.name { span.name { (first_line(name, 60)) } }

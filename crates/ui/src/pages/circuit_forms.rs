@@ -1,9 +1,11 @@
 //! Form of operators that sets the circuit of a type: after a start of waiting tasks an open circuit may still hold them.
 
+use std::collections::BTreeSet;
+
 use kafleet_api::http::problem::ApiError;
-use kafleet_api::service::operations;
+use kafleet_api::service::{operations, workers};
 use kafleet_config::Role;
-use kafleet_documents::{CircuitDocument, HostDocument, TypeDocument, WorkerTotals};
+use kafleet_documents::{CircuitDocument, HostDocument, TypeDocument, WorkerState, WorkerTotals};
 use kafleet_model::task::action::CALLBACK_TYPE;
 use maud::{Markup, Render, html};
 use serde_json::json;
@@ -12,10 +14,14 @@ use super::type_page::circuit_text;
 use super::types::find;
 use super::{form, form_page};
 use crate::parts::command::{curl, quoted};
+use crate::parts::facts::facts;
 use crate::parts::form::{Form, Input, reason, select};
 use crate::parts::table::table;
-use crate::parts::{View, count, encoded, first_line, prose, visible};
+use crate::parts::{View, count, counted, encoded, first_line, prose, visible};
 use crate::visit::{PageAnswer, Redirect, Visit, document};
+
+/// Reasons of workers that the form lists.
+const LISTED_ERRORS: usize = 5;
 
 /// States with the words of the command line, and their labels.
 const STATES: [(&str, &str, &str); 3] = [
@@ -68,6 +74,56 @@ fn host_input(host: Option<&str>) -> Markup {
     Input::new("host", "Host", host).hint("without one, the circuit of the type").render()
 }
 
+/// State of the circuit of a type, or of a host that it calls, with the errors that have opened it.
+fn present_state(
+    visit: &Visit,
+    task_type: &TypeDocument,
+    host: Option<&str>,
+    circuit: Option<&CircuitDocument>,
+) -> Markup {
+    let open = match host {
+        Some(host) => task_type.hosts.iter().find(|listed| listed.host == host).map_or(0, |listed| listed.workers),
+        None => task_type.worker_totals.as_ref().map_or(0, |totals| totals.circuit_open),
+    };
+    let workers = task_type.worker_totals.as_ref().map_or(0, |totals| totals.workers);
+    html! {
+        section.panel {
+            h2 { "Now" }
+            (facts(&[
+                ("Host", host.map(|host| html! { code { (visible(host)) } })),
+                ("Set", Some(match circuit {
+                    Some(circuit) => circuit_text(circuit),
+                    None => html! { "automatic" span.quiet { ": each worker decides" } },
+                })),
+                ("Open", Some(html! {
+                    @if open == 0 { "on no worker" }
+                    @else { "on " (open) " of " (counted(workers, "worker", "workers")) ", which start single probes only" }
+                })),
+                ("Last errors", last_errors(visit, task_type, host)),
+            ]))
+        }
+    }
+}
+
+/// Reasons for which workers have opened a circuit, each once.
+fn last_errors(visit: &Visit, task_type: &TypeDocument, host: Option<&str>) -> Option<Markup> {
+    let of_host = |host: &str| {
+        let listed = task_type.hosts.iter().find(|listed| listed.host == host);
+        BTreeSet::from_iter(listed.and_then(|listed| listed.reason.clone()))
+    };
+    let of_type = || {
+        let workers = workers::worker_list(&visit.api).workers;
+        let statuses =
+            workers.iter().filter(|worker| worker.state == WorkerState::Alive).flat_map(|worker| &worker.types);
+        let statuses = statuses.filter(|status| status.task_type == task_type.name);
+        statuses.filter_map(|status| status.circuit.clone()).collect()
+    };
+    let reasons: BTreeSet<String> = host.map_or_else(of_type, of_host);
+    (!reasons.is_empty()).then(|| {
+        html! { @for reason in reasons.iter().take(LISTED_ERRORS) { p { (prose(&first_line(reason, 300))) } } }
+    })
+}
+
 /// State that the form proposes: without the setting of an operator each worker closes the circuit again by itself.
 fn proposed(circuit: Option<&CircuitDocument>) -> &'static str {
     if circuit.is_some() { "auto" } else { "closed" }
@@ -76,23 +132,24 @@ fn proposed(circuit: Option<&CircuitDocument>) -> &'static str {
 pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let task_type = find(visit).await?;
     let name = &visit.segment;
-    let chosen = visit.entered.get("state").unwrap_or(proposed(task_type.circuit.as_ref()));
+    let host = visit.value("host").filter(|host| !host.is_empty());
+    let of_host = host.and_then(|host| task_type.hosts.iter().find(|listed| listed.host == host));
+    let present =
+        if host.is_some() { of_host.and_then(|host| host.circuit.as_ref()) } else { task_type.circuit.as_ref() };
+    let chosen = visit.entered.get("state").unwrap_or(proposed(present));
     let options = STATES.map(|(value, _, label)| (value, label));
     let word = STATES.iter().find(|(value, ..)| *value == chosen).map_or("auto", |(_, word, _)| *word);
-    let host = visit.value("host").filter(|host| !host.is_empty());
-    let of_host = host.map_or_else(String::new, |host| format!(", \"host\": {}", json!(host)));
+    let member = host.map_or_else(String::new, |host| format!(", \"host\": {}", json!(host)));
     let option = host.map_or_else(String::new, |host| format!(" --host {}", quoted(host)));
-    let body = format!("{{\"state\": \"{chosen}\"{of_host}, \"reason\": \"…\"}}");
+    let body = format!("{{\"state\": \"{chosen}\"{member}, \"reason\": \"…\"}}");
     Ok(form_page(&Form {
         effect: html! {
             p {
                 "Sets the circuit of " code { (name) } " in all workers. While it is open, tasks of the type wait, also those that \
                  were started now."
             }
-            @if let Some(totals) = task_type.worker_totals.as_ref().filter(|totals| totals.circuit_open > 0) {
-                p { "It is open on " (totals.circuit_open) " of " (totals.workers) " workers: they start single probes only." }
-            }
         },
+        beside: Some(present_state(visit, &task_type, host, present)),
         inputs: [
             Some(select("state", "Circuit", &options, chosen)),
             (name == CALLBACK_TYPE).then(|| host_input(host)),

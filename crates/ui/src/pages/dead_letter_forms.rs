@@ -3,19 +3,24 @@
 use kafleet_api::http::problem::ApiError;
 use kafleet_api::service::dead_letters::{self, letter_id};
 use kafleet_api::service::types;
-use kafleet_documents::{DeadLetter, DeadLetterSelection, DropDeadLetter, RedriveDeadLetter};
+use kafleet_documents::{DeadLetter, DeadLetterPage, DeadLetterSelection, DropDeadLetter, RedriveDeadLetter};
 use maud::{Markup, Render, html};
 
 use super::dead_letter::find;
 use super::{form, form_page};
 use crate::parts::command::{curl, quoted};
-use crate::parts::form::{Form, Input, reason};
-use crate::parts::letters::{FILTERS, filter_inputs, params_schema};
-use crate::parts::{encoded, first_line, query_text};
-use crate::visit::{Body, PageAnswer, Redirect, Visit, stored};
+use crate::parts::form::{Form, Input, reason, step_button};
+use crate::parts::letters::{FILTERS, filter_inputs, letter_link, params_schema};
+use crate::parts::notice::missing;
+use crate::parts::table::table;
+use crate::parts::times::time;
+use crate::parts::{View, counted, encoded, first_line, prose, query_text};
+use crate::visit::{Body, Fields, PageAnswer, Redirect, Visit, from_kafka, stored};
 
 /// Default limit of dropped letters.
 const LIMIT: &str = "100";
+/// Letters that a preview lists.
+const LISTED: usize = 20;
 
 fn letter_form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> Form<'a> {
     let letter = &visit.segment;
@@ -125,15 +130,18 @@ pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> 
 
 pub(in super::super) async fn show_drop_many(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let limit = visit.value("limit").unwrap_or(LIMIT);
+    let fields = if visit.entered.is_empty() { &visit.query } else { &visit.entered };
+    let matching = match selection_of(fields, visit.reason()) {
+        Ok(selection) if selection.task_type.is_empty() => None,
+        Ok(selection) => Some(from_kafka(dead_letters::selected(visit.context(), &selection)).await),
+        Err(error) => Some(Err(error)),
+    };
     Ok(form_page(&Form {
-        effect: html! {
-            p {
-                "The letters are no longer listed; their tasks stay as they are. The newest matching letters are taken, up to \
-                 the limit. Letters whose task has moved on are left out."
-            }
-        },
+        effect: drop_effect(matching.as_ref()),
+        beside: matching.as_ref().and_then(|matching| would_be_dropped(&visit.view, matching.as_ref().ok()?)),
+        more_buttons: step_button("preview", "Preview"),
         inputs: vec![
-            filter_inputs(&visit.view, |name| visit.value(name)),
+            html! { div.filters { (filter_inputs(&visit.view, |name| visit.value(name))) } },
             hidden_error(visit),
             Input::new("limit", "Limit", Some(limit)).required().hint("at most 1,000").render(),
             reason(visit.entered.get("reason")),
@@ -143,8 +151,66 @@ pub(in super::super) async fn show_drop_many(visit: &Visit) -> Result<PageAnswer
             "kafleet dead-letters drop --type TYPE --limit 100 --reason '…'".to_owned(),
             curl("POST", "/v1/dead-letters/drop", Some("{\"type\": \"TYPE\", \"limit\": 100}")),
         ],
-        ..form(visit, "/dead-letters", "drop", "Drop matching dead letters", "Drop them")
+        ..form(visit, "/dead-letters", "drop", "Drop matching dead letters", drop_button(matching.as_ref()))
     }))
+}
+
+/// Dead letters that match, or the reason why they are not known.
+type Matching = Result<DeadLetterPage, ApiError>;
+
+/// Number of letters that would be dropped. A preview has at most a page of them.
+fn number_of(page: &DeadLetterPage) -> String {
+    let number = counted(page.letters.len() as u64, "dead letter", "dead letters");
+    if page.next.is_some() { format!("at least {number}") } else { number }
+}
+
+/// Text of the button; empty if nothing would be dropped.
+fn drop_button(matching: Option<&Matching>) -> String {
+    match matching {
+        Some(Ok(page)) if page.letters.is_empty() && page.next.is_none() => String::new(),
+        Some(Ok(page)) => format!("Drop {}", number_of(page)),
+        Some(Err(_)) => "Drop them".to_owned(),
+        None => String::new(),
+    }
+}
+
+fn drop_effect(matching: Option<&Matching>) -> Markup {
+    html! {
+        @match matching {
+            None => { p { "Name the type of the letters and what else they have in common; the preview counts them." } }
+            Some(Ok(page)) if page.letters.is_empty() && page.next.is_none() => { p { strong { "No dead letter matches." } } }
+            Some(Ok(page)) => {
+                p { strong { (number_of(page)) } @if page.next.is_some() { " match; the limit bounds what is dropped." } @else { " would be dropped." } }
+            }
+            Some(Err(error)) => { (missing("What matches", &error.clone().document())) }
+        }
+        p {
+            "The letters are no longer listed; their tasks stay as they are. The newest matching letters are taken, up to \
+             the limit. Letters whose task has moved on are left out."
+        }
+    }
+}
+
+/// First letters that would be dropped.
+fn would_be_dropped(view: &View, page: &DeadLetterPage) -> Option<Markup> {
+    let listed = &page.letters[..page.letters.len().min(LISTED)];
+    let row = |letter: &DeadLetter| {
+        html! {
+            tr {
+                td.id { (letter_link(view, &letter.id)) }
+                td.message { span.error { (prose(&first_line(&letter.error_text(), 80))) } }
+                td.time { (time(&letter.at)) }
+            }
+        }
+    };
+    (!listed.is_empty()).then(|| {
+        html! {
+            section.panel {
+                h2 { "Would be dropped" @if page.letters.len() > LISTED { " " span.quiet { "the first " (LISTED) } } }
+                (table(&["Letter", "Error", "Time"], &listed.iter().map(row).collect::<Vec<_>>()))
+            }
+        }
+    })
 }
 
 /// Name of an error, which no field shows.
@@ -153,7 +219,7 @@ fn hidden_error(visit: &Visit) -> Markup {
 }
 
 pub(in super::super) async fn drop_many(visit: &Visit) -> Result<Redirect, ApiError> {
-    let results = dead_letters::drop_many(visit.context(), entered_selection(visit)?).await?;
+    let results = dead_letters::drop_many(visit.context(), selection_of(&visit.entered, visit.reason())?).await?;
     let is_partial = results.more || !results.refused.is_empty();
     let filters = visit.entered.select(&["type"]);
     let filters: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
@@ -161,9 +227,9 @@ pub(in super::super) async fn drop_many(visit: &Visit) -> Result<Redirect, ApiEr
     Ok(Redirect { path, after: None, done: if is_partial { "dropped_partly" } else { "dropped" } })
 }
 
-/// Entered selection of letters.
-fn entered_selection(visit: &Visit) -> Result<DeadLetterSelection, ApiError> {
-    let filters = visit.entered.select_with_times(&FILTERS);
+/// Selection of letters in the fields of a form, or of a link to it.
+fn selection_of(fields: &Fields, reason: Option<String>) -> Result<DeadLetterSelection, ApiError> {
+    let filters = fields.select_with_times(&FILTERS);
     let filter = |name: &str| filters.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
     Ok(DeadLetterSelection {
         task_type: filter("type").unwrap_or_default(),
@@ -172,7 +238,7 @@ fn entered_selection(visit: &Visit) -> Result<DeadLetterSelection, ApiError> {
         error: filter("error"),
         from: filter("from"),
         to: filter("to"),
-        limit: visit.entered.number("limit")?,
-        reason: visit.reason(),
+        limit: fields.number("limit")?,
+        reason,
     })
 }

@@ -28,7 +28,7 @@ const MEANINGS: [(State, &str); State::COUNT] = [
 ];
 
 /// Words of the pages with their meaning.
-const WORDS: [(&str, &str); 14] = [
+const WORDS: [(&str, &str); 16] = [
     ("run", "one life of a task, from its submission or a retry by a person to its end"),
     ("attempt", "one execution by a worker; a run has several if attempts fail and are repeated"),
     ("created", "time of the submission"),
@@ -44,6 +44,11 @@ const WORDS: [(&str, &str); 14] = [
     ("oldest", "age of the oldest of these records"),
     ("held back", "a partition whose finished records cannot be committed, because an earlier one is not finished"),
     ("circuit", "pause of a type whose service fails: its tasks wait, and a few attempts find out whether it is back"),
+    (
+        "key",
+        "of unique tasks: one task of a type and key is open at a time; further submissions join it, or one is kept",
+    ),
+    ("kept", "a unique task that starts when the open one of its key has ended, or when it is due"),
     ("dead letter", "copy of a record whose task failed or that could not be read; it can be run again or dropped"),
     ("projection", "state of the tasks as computed from the events; pages show it, and it may lag behind them"),
 ];

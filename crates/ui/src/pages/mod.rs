@@ -30,6 +30,7 @@ pub(super) mod raw;
 mod schedule_definition;
 pub(super) mod schedule_forms;
 pub(super) mod schedules;
+mod stuck_attempts;
 pub(super) mod system;
 pub(super) mod task;
 pub(super) mod task_edit;
@@ -40,6 +41,7 @@ pub(super) mod tree;
 pub(super) mod type_forms;
 pub(super) mod type_page;
 pub(super) mod types;
+pub(super) mod unique;
 pub(super) mod views;
 pub(super) mod workers;
 

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use super::form;
 use super::new_many::{id_of_form, identity};
 use super::params_input::{ParamsInput, entered_params};
+use super::unique::verdict_code;
 use crate::parts::command::{curl, quoted};
 use crate::parts::form::{Form, Input, described_list, step_button};
 use crate::parts::notice::missing;
@@ -22,6 +23,8 @@ use crate::parts::times::time;
 use crate::parts::{View, task_path, visible};
 use crate::visit::{Body, PageAnswer, Redirect, Visit, after_position, document, from_kafka, stored, task_id};
 
+/// Hint of the field for the key of a unique task.
+const UNIQUE_HINT: &str = "at most one task of a type and key is open; for another mode JSON such as {\"key\": \"customer-42\", \"mode\": \"latest\"}";
 /// Fields of the form that are passed on as text.
 const TEXTS: [&str; 8] = ["type", "id", "parent", "key", "name", "creator", "link", "delay"];
 
@@ -162,6 +165,7 @@ fn more_inputs<'a>(value: &impl Fn(&str) -> Option<&'a str>) -> Markup {
             summary { "More fields" }
             (text("parent", "Parent", "id of an existing task"))
             (text("key", "Key", "tasks with the same key keep their order; default: the id"))
+            (text("unique", "Unique key", UNIQUE_HINT))
             (text("creator", "Creator", ""))
             (text("link", "Link", ""))
             (text("delay", "Start in", "a duration such as 10m"))
@@ -200,6 +204,11 @@ async fn body(visit: &Visit) -> Result<BTreeMap<String, RawJson>, ApiError> {
     for name in TEXTS {
         body.extend(visit.entered.get(name).map(|text| (name.to_owned(), json!(text.trim()).into())));
     }
+    if let Some(unique) = visit.entered.get("unique") {
+        let is_object = unique.trim_start().starts_with('{');
+        let value = if is_object { visit.entered.json("unique")? } else { Some(json!(unique.trim()).into()) };
+        body.extend(value.map(|value| ("unique".to_owned(), value)));
+    }
     if let Some(params) = entered_params(visit).await? {
         body.insert("params".to_owned(), with_hidden_values(visit, params).await?);
     }
@@ -234,7 +243,11 @@ pub(in super::super) async fn submit(visit: &Visit) -> Result<Redirect, ApiError
     }
     // The memory of the form's body is counted by the caller.
     let created = create::create(visit.context(), document(&body)?, BodyMemory::default(), None, None).await?;
-    let done = if created.is_new { "submitted" } else { "exists" };
+    let done = match created.verdict {
+        Some(verdict) => verdict_code(verdict),
+        None if created.is_new => "submitted",
+        None => "exists",
+    };
     Ok(after_position(task_path(created.task.id.as_str()), position(&created.task), done))
 }
 

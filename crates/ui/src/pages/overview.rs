@@ -66,6 +66,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         kills: kills.as_ref().ok(),
         failures: failures.as_ref().ok(),
         projected_to: all.as_ref().map(|stats| stats.complete_to.as_str()),
+        minutes: figures.minutes.as_ref(),
         requests: requests.as_deref(),
     };
     let main = html! {

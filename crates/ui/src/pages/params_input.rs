@@ -128,6 +128,14 @@ impl ParamsInput {
                     }
                 }
                 (ParamsContents::Fields(_), None) => { (json_input(EMPTY, &self.errors)) }
+                // The fields of a type replace the box, which is for those who know its params.
+                (ParamsContents::Json(text), None) if self.task_type.is_empty() && text.trim() == EMPTY && self.errors.is_empty() => {
+                    (enter_button())
+                    details.more #params-json {
+                        summary { "Params as JSON, without choosing a type first" }
+                        (json_input(EMPTY, &self.errors))
+                    }
+                }
                 (ParamsContents::Json(text), form) => {
                     (enter_button())
                     (json_input(text, &self.errors))

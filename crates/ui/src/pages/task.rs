@@ -18,9 +18,9 @@ use kafleet_documents::{
 use kafleet_model::json::RawJson;
 use kafleet_model::record::state::{Category, State};
 use kafleet_model::task::id::TaskId;
-use kafleet_model::unique::UniqueRule;
 use maud::{Markup, html};
 
+use super::unique::key_box;
 use crate::parts::attempts::{AttemptStart, attempt_bars, attempt_starts, history_table, number_of};
 use crate::parts::bar::{in_order, state_bar, tree_bar};
 use crate::parts::clock::{run_spans, state_time};
@@ -54,7 +54,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     let (role, mask) =
         (visit.view.role.name(), visit.api.reads.masks.of(status.task_type.as_deref().unwrap_or_default()));
     let record = status.record.as_deref().map(|record| format!("{role} {mask:?} {} {record}", status.id));
-    let (same_error, letter, explanation, params, history, children, log, attachments) = tokio::join!(
+    let (same_error, letter, explanation, params, history, children, log, attachments, unique_key) = tokio::join!(
         same_error(visit, &status),
         letter_of(visit, &id, &status),
         from_kafka(live.reasons.get(Some(reason_key(&status)), why::why_soon(&visit.api, &id, &live.queues))),
@@ -63,6 +63,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         stored(task::children(visit.context(), id.clone(), children, after)),
         stored(log::page(visit.context(), id.clone(), Lines::Newest(LOG_LINES), after)),
         stored(attachments::list(visit.context(), id.clone(), after)),
+        key_box(visit, &status),
     );
     let view = &visit.view;
     let starts = history.as_ref().map(attempt_starts).unwrap_or_default();
@@ -81,6 +82,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
             }
             div.column {
                 (times(visit, &status))
+                (unique_key)
                 @match &history {
                     Ok(history) => { (attempt_bars(view, history, status.fields.retries)) }
                     Err(error) => { (missing("The history", &error.clone().document())) }
@@ -127,18 +129,11 @@ fn times(visit: &Visit, status: &Status) -> Markup {
         ("Waited", waited),
         ("Ran", ran),
         ("Total", total),
-        ("Unique", status.fields.unique.as_ref().and_then(unique_text)),
         ("Tags", (!status.fields.tags.is_empty()).then(|| tags(view, &status.fields.tags))),
         ("Link", status.fields.link.as_deref().map(link)),
         ("Trace", status.trace_id.as_deref().map(|id| trace_link(trace_url, id))),
     ];
     html! { section.panel { (facts(&facts_shown)) } }
-}
-
-/// Key of a unique task, and its mode.
-fn unique_text(rule: &UniqueRule) -> Option<Markup> {
-    let key = rule.key()?;
-    Some(html! { code { (visible(key)) } " " span.quiet { (rule.mode().name()) } })
 }
 
 /// Number of the attempt; before the first one, how many the task may have.

@@ -2,8 +2,8 @@
 
 use kafleet_api::http::problem::ApiError;
 use kafleet_api::service::context::After;
-use kafleet_api::service::{cancel as cancels, retry as retries, task};
-use kafleet_documents::{CancelTask, RetryTask, Status};
+use kafleet_api::service::{bulk, cancel as cancels, retry as retries, task};
+use kafleet_documents::{BulkAction, BulkSelection, CancelTask, RetryTask, Status};
 use kafleet_model::task::TaskRunner;
 use maud::{Markup, html};
 
@@ -14,8 +14,11 @@ use crate::parts::form::{Form, checkbox, reason};
 use crate::parts::state::pill;
 use crate::parts::tasks::type_link;
 use crate::parts::times::time;
-use crate::parts::{View, count, counted, first_line, prose, task_path};
-use crate::visit::{PageAnswer, Redirect, Visit, after_position, stored};
+use crate::parts::{View, count, counted, first_line, prose, search_text, task_path};
+use crate::visit::{PageAnswer, Redirect, Visit, after_position, scan_time, stored};
+
+/// Largest tree whose failed tasks are counted before a retry: each of its tasks is read.
+const MAX_COUNTED: u64 = 10_000;
 
 /// Action on a task with a reason.
 struct Action {
@@ -163,16 +166,30 @@ pub(in super::super) async fn retry(visit: &Visit) -> Result<Redirect, ApiError>
 }
 
 pub(in super::super) async fn show_retry_failed(visit: &Visit) -> Result<PageAnswer, ApiError> {
-    show(visit, retry_failed_action).await
+    let status = stored(task::status(visit.context(), visit.id()?, After::default())).await?;
+    let own = if status.tree.total <= MAX_COUNTED { own_failed(visit).await } else { None };
+    show(visit, |status| retry_failed_action(status, own)).await
 }
 
-fn retry_failed_action(status: &Status) -> Action {
+/// Tasks of the tree that a retry of the failed ones runs again, and whether these are all. `None`: not known now.
+async fn own_failed(visit: &Visit) -> Option<(u64, bool)> {
+    let q = search_text(&[("under", &visit.segment), ("own", "failed,expired,cancelled"), ("level", "any")]);
+    let selection =
+        BulkSelection { action: BulkAction::Retry, q: Some(q), ids: Vec::new(), letters: None, patch: None };
+    let preview = stored(bulk::preview(&visit.api, selection, scan_time())).await.ok()?;
+    Some((preview.changing, preview.exact))
+}
+
+fn retry_failed_action(status: &Status, own: Option<(u64, bool)>) -> Action {
     let id = &status.id;
     Action {
         page: "retry-failed",
         verb: "Retry failed tasks of",
-        button: "Retry the failed tasks".into(),
-        effect: retry_failed_effect(status),
+        button: match own {
+            Some((tasks, true)) if tasks > 0 => format!("Retry {}", counted(tasks, "task", "tasks")),
+            _ => "Retry the failed tasks".into(),
+        },
+        effect: retry_failed_effect(status, own),
         danger: false,
         extra: Vec::new(),
         commands: vec![
@@ -182,10 +199,14 @@ fn retry_failed_action(status: &Status) -> Action {
     }
 }
 
-fn retry_failed_effect(status: &Status) -> Markup {
+fn retry_failed_effect(status: &Status, own: Option<(u64, bool)>) -> Markup {
     html! {
         p {
-            "Runs those tasks of the tree again that have themselves failed, expired or been cancelled. "
+            "Runs those tasks of the tree again that have themselves failed, expired or been cancelled"
+            @if let Some((tasks, is_exact)) = own {
+                ": " strong { @if !is_exact { "at least " } (counted(tasks, "task", "tasks")) }
+            }
+            ". "
             (count(status.tree.failed)) " of " (counted(status.tree.total, "task", "tasks"))
             @if status.tree.failed == 1 { " counts" } @else { " count" }
             " as failed; those that failed only through a task below them are not run again."

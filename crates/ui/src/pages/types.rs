@@ -9,11 +9,12 @@ use kafleet_api::service::queue::brief_queues;
 use kafleet_api::service::{flow, types};
 use kafleet_documents::{QueueDocument, StatsPoint, TypeDocument};
 use kafleet_model::record::state::State;
-use maud::{Markup, html};
+use maud::{Markup, Render, html};
 
 use super::overview::open_of;
 use crate::parts::bar::usage;
 use crate::parts::command::{commands, curl_get};
+use crate::parts::form::{Input, filter_buttons};
 use crate::parts::natural::natural_order;
 use crate::parts::notice::empty;
 use crate::parts::queue::{queue_columns, trend};
@@ -159,10 +160,12 @@ impl<'a> Choice<'a> {
 
     fn controls(&self, view: &View) -> Markup {
         html! {
-            form.searching method="get" action=(view.url("/types")) {
-                input name="text" aria-label="Text" placeholder="name, app or description" value=[self.text] autocomplete="off";
+            form.filters method="get" action=(view.url("/types")) role="search" aria-label="Filters" {
+                (Input::new("text", "Text", self.text).hint("name, app or description").render())
                 @if self.sort != Sort::Trouble { input type="hidden" name="sort" value=(self.sort.name()); }
-                button type="submit" { "Filter" }
+                (filter_buttons(self.text.map(|_| view.url_with("/types", &Choice { text: None, ..*self }.query(self.sort))).as_deref()))
+            }
+            div.head.choices {
                 nav.ranges aria-label="order" {
                     span.quiet { "sort by" }
                     @for sort in Sort::ALL {
@@ -198,15 +201,29 @@ pub(super) struct Minutes {
 }
 
 impl Minutes {
-    fn of(&self, name: &str) -> Option<StatsPoint> {
+    pub(super) fn of(&self, name: &str) -> Option<StatsPoint> {
         self.points.get(name).cloned().or_else(|| self.is_complete.then(StatsPoint::default))
     }
 }
 
-/// Queues of the types with a backlog, as far as they are sampled for a list.
+#[cfg(test)]
+impl Minutes {
+    /// Minute of a single type.
+    pub(super) fn of_type(name: &str, point: StatsPoint) -> Self {
+        Self { points: [(name.to_owned(), point)].into(), is_complete: true }
+    }
+}
+
+/// Queues of the types that are sampled for a list, first those with a backlog. Those without one may have records, too.
 pub(super) async fn queues_of(visit: &Visit, listed: &[TypeDocument]) -> BTreeMap<String, Arc<QueueDocument>> {
-    let waiting = listed.iter().filter(|listed| listed.topic && listed.backlog > 0);
-    brief_queues(&visit.api, waiting.take(SAMPLED_TYPES).map(|listed| listed.name.clone()).collect()).await
+    brief_queues(&visit.api, sampled_of(listed)).await
+}
+
+/// Names of the types that a list samples.
+fn sampled_of(listed: &[TypeDocument]) -> Vec<String> {
+    let mut with_topic: Vec<&TypeDocument> = listed.iter().filter(|listed| listed.topic).collect();
+    with_topic.sort_by_key(|listed| listed.backlog == 0);
+    with_topic.into_iter().take(SAMPLED_TYPES).map(|listed| listed.name.clone()).collect()
 }
 
 /// Rank of a type in the list: those in trouble first.
@@ -407,6 +424,15 @@ mod tests {
         assert_eq!(values(Some(minutes(true))), (7, 6), "no task in the minute");
         assert!(failed_share(Some(&busy)).into_string().contains("(50.0 %)"));
         assert_eq!([share(12, 30_000), share(0, 9), share(1, 1)], ["< 0.1 %", "0.0 %", "100.0 %"]);
+    }
+
+    #[test]
+    fn list_samples_types_with_a_backlog_first() {
+        let mut types: Vec<_> = (0..30).map(|n| task_type(json!({"type": format!("idle-{n}")}))).collect();
+        types.push(task_type(json!({"type": "busy", "backlog": 2})));
+        types.push(task_type(json!({"type": "external", "backlog": 2, "topic": false})));
+        let names = sampled_of(&types);
+        assert_eq!((names.len(), &names[..2]), (SAMPLED_TYPES, &["busy".to_owned(), "idle-0".to_owned()][..]));
     }
 
     #[test]

@@ -31,16 +31,7 @@ pub(super) fn state_label(state: WorkerState) -> Markup {
         WorkerState::Silent => ("bad", "✘"),
         WorkerState::Stopped => ("neutral", "–"),
     };
-    label(tone, &format!("{symbol}\u{fe0e} {}", state_name(state)))
-}
-
-const fn state_name(state: WorkerState) -> &'static str {
-    match state {
-        WorkerState::Alive => "alive",
-        WorkerState::Draining => "draining",
-        WorkerState::Silent => "silent",
-        WorkerState::Stopped => "stopped",
-    }
+    label(tone, &format!("{symbol}\u{fe0e} {}", state.name()))
 }
 
 pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -67,7 +58,7 @@ fn summary(workers: &[WorkerDocument]) -> String {
     let states = [WorkerState::Silent, WorkerState::Draining, WorkerState::Alive, WorkerState::Stopped];
     let numbers = states.into_iter().filter_map(|state| {
         let number = workers.iter().filter(|worker| worker.state == state).count();
-        (number > 0).then(|| format!("{} {}", count(number), state_name(state)))
+        (number > 0).then(|| format!("{} {}", count(number), state.name()))
     });
     let numbers: Vec<String> = numbers.collect();
     let alive = || workers.iter().filter(|worker| worker.state == WorkerState::Alive);

@@ -256,7 +256,7 @@ fn described(title: &str, lines: &[Line], show: fn(u64) -> String) -> String {
 }
 
 /// Smallest of 2, 4, 6, 8, 10, 20, 40, … that is not below a value: its half is a whole number too.
-fn rounded_up(value: u64) -> u64 {
+pub(super) fn rounded_up(value: u64) -> u64 {
     let steps = std::iter::successors(Some(1_u64), |power| power.checked_mul(10));
     steps
         .flat_map(|power| [2, 4, 6, 8, 10].map(|digit| power.saturating_mul(digit)))

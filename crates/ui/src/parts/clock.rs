@@ -45,6 +45,7 @@ pub(in super::super) fn state_time(view: &View, task: &Status) -> Markup {
         None => passing(otherwise),
     };
     match task.state {
+        State::Scheduled if is_kept(view, task) => passing("kept"),
         State::Scheduled => coming("starts in", "scheduled"),
         State::Retrying => match task.due_at.as_deref().filter(|due| millis(due).is_some_and(|at| at <= view.now_ms)) {
             // Started on request, or held by something else than its delay.
@@ -57,6 +58,12 @@ pub(in super::super) fn state_time(view: &View, task: &Status) -> Markup {
         State::WaitingForChildren => passing("waits for children"),
         _ => passing("expected"),
     }
+}
+
+/// Returns true if a unique task waits for the open one of its key, and no longer for its time.
+fn is_kept(view: &View, task: &Status) -> bool {
+    let due = task.due_at.as_deref().and_then(millis);
+    task.fields.unique.is_some() && due.is_some_and(|due| due <= view.now_ms)
 }
 
 fn took(task: &Status) -> Markup {

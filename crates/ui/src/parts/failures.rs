@@ -238,7 +238,8 @@ fn message_row(view: &View, group: &FailureGroup) -> Markup {
 }
 
 /// Columns of [`root_row`].
-pub(in super::super) const ROOT_COLUMNS: &[&str] = &["#Roots", "Type of the roots", "Type", "Error", "#Tasks", "Last"];
+pub(in super::super) const ROOT_COLUMNS: &[&str] =
+    &["#Roots", "Type of the roots", "Type", "Error", "#Tasks", "First|of the tasks that were read", "Last", ""];
 
 /// Errors below roots of a type. `at_least`: not all failed tasks were read.
 pub(in super::super) fn root_row(view: &View, group: &FailureGroup, at_least: bool) -> Markup {
@@ -251,10 +252,26 @@ pub(in super::super) fn root_row(view: &View, group: &FailureGroup, at_least: bo
             td { (type_link(view, Some(&group.task_type))) }
             td.message {
                 a.error href=(view.url_with("/failures", &[("type", &group.task_type), ("kind", kind)]))
-                    title=(first_line(&group.text, 400)) { (kind_text(group)) }
+                    title=(first_line(&group.text, 400)) { (prose(&kind_text(group))) }
             }
             td.number { @if at_least { "≥ " } (count(group.count)) }
+            td.time { (time(&group.first)) }
             td.time { a href=(view.task(&group.newest)) title=(group.newest) { (time(&group.last)) } }
+            td.action { (retry_of_kind(view, group)) }
+        }
+    }
+}
+
+/// Link to the retry of all tasks with an error: a search does not know the type of the root.
+fn retry_of_kind(view: &View, group: &FailureGroup) -> Markup {
+    let query = group_query(group);
+    let is_more = group.retained > group.count;
+    html! {
+        @if view.may(Role::Operate) {
+            a.button href=(view.url_with("/bulk/new", &[("action", "retry"), ("q", &query)]))
+                title=[is_more.then_some("All retained tasks with this error, below roots of any type")] {
+                "Retry" @if is_more { " all " (count(group.retained)) } "…"
+            }
         }
     }
 }
@@ -334,6 +351,18 @@ mod tests {
         for row in [group_row(&view(), &group, false), root_row(&view(), &group, false)].map(Markup::into_string) {
             assert!(row.contains(">no answer from 10.0.0.7</a>") && !row.contains(">error</a>"), "{row}");
         }
+    }
+
+    #[test]
+    fn error_below_roots_has_its_first_time_and_the_retry_of_all_with_it() {
+        let below = FailureGroup { root_type: Some("order".into()), roots: Some(4), count: 5, ..group(declined()) };
+        let row = root_row(&view(), &below, false).into_string();
+        assert!(row.contains("2026-11-01T07:45:00Z") && row.contains("2026-11-01T07:50:00Z"), "{row}");
+        assert!(row.contains("Retry all 43…") && row.contains("/bulk/new?action=retry&amp;q=type%3Acharge"), "{row}");
+        assert!(
+            root_row(&view(), &FailureGroup { count: 43, ..below.clone() }, false).into_string().contains(">Retry…<")
+        );
+        assert!(!root_row(&View::for_tests(Role::Read), &below, false).into_string().contains("Retry"));
     }
 
     #[test]

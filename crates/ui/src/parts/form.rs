@@ -53,7 +53,10 @@ impl Form<'_> {
         html! {
             form.panel.action method="post" action=(self.view.url(&self.action)) {
                 div.effect { (self.effect) }
-                @if !self.button.is_empty() || self.problem.is_some() { @for input in &self.inputs { (input) } }
+                // A form without an action may still show itself again with other values.
+                @if !self.button.is_empty() || self.problem.is_some() || !self.more_buttons.0.is_empty() {
+                    @for input in &self.inputs { (input) }
+                }
                 (self.buttons())
             }
         }

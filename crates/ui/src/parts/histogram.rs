@@ -3,6 +3,7 @@
 use kafleet_documents::{DurationBucket, DurationHistogram};
 use maud::{Markup, html};
 
+use super::chart::rounded_up;
 use super::statistics::ms_text;
 use super::table::table;
 use super::{count, counted};
@@ -36,14 +37,20 @@ pub(in super::super) fn histogram(durations: &DurationHistogram) -> Markup {
 }
 
 fn drawing(bars: &[DurationBucket], marks: [(&str, Option<u64>); 2], described: &str) -> Markup {
-    let highest = bars.iter().map(|bar| bar.count).max().unwrap_or_default().max(1);
+    let top = rounded_up(bars.iter().map(|bar| bar.count).max().unwrap_or_default());
+    let width = STEP * bars.len().max(1);
     html! {
-        svg.histogram viewBox={ "0 0 " (STEP * bars.len().max(1)) " " (HEIGHT) } preserveAspectRatio="none" role="img"
-            aria-label={ "Run times: " (described) } {
-            @for (n, bar) in bars.iter().enumerate() { (drawn(n, bar, highest)) }
-            @for (name, ms) in marks { @if let Some(ms) = ms { (mark(bars, name, ms)) } }
+        p.scale { "attempts by run time" }
+        div.plot {
+            div.ticks aria-hidden="true" { @for value in [top, top / 2, 0] { span { (count(value)) } } }
+            svg.histogram viewBox={ "0 0 " (width) " " (HEIGHT) } preserveAspectRatio="none" role="img"
+                aria-label={ "Run times: " (described) } {
+                @for y in [0, HEIGHT / 2, HEIGHT] { line.grid x1="0" x2=(width) y1=(y) y2=(y) {} }
+                @for (n, bar) in bars.iter().enumerate() { (drawn(n, bar, top)) }
+                @for (name, ms) in marks { @if let Some(ms) = ms { (mark(bars, name, ms)) } }
+            }
+            (axis(bars))
         }
-        (axis(bars))
     }
 }
 
@@ -58,9 +65,9 @@ fn bars(buckets: &[DurationBucket]) -> Vec<DurationBucket> {
     buckets.chunks(shared).map(bar).collect()
 }
 
-fn drawn(n: usize, bar: &DurationBucket, highest: u64) -> Markup {
+fn drawn(n: usize, bar: &DurationBucket, top: u64) -> Markup {
     // What is not empty is visible.
-    let height = (bar.count * HEIGHT / highest).max(u64::from(bar.count > 0) * 2);
+    let height = (bar.count * HEIGHT / top).max(u64::from(bar.count > 0) * 2);
     html! {
         rect.fill.running x=(n * STEP) y=(HEIGHT - height) width=(STEP - 1) height=(height) {
             title { (ms_text(bar.from_ms)) " to " (ms_text(bar.to_ms)) ": " (counted(bar.count, "attempt", "attempts")) }
@@ -85,7 +92,7 @@ fn mark(bars: &[DurationBucket], name: &str, ms: u64) -> Markup {
 fn axis(bars: &[DurationBucket]) -> Markup {
     let (first, middle, last) = (bars.first(), bars.get(bars.len() / 2), bars.last());
     html! {
-        p.axis aria-hidden="true" {
+        div.axis aria-hidden="true" {
             @if let Some(first) = first { span { (ms_text(first.from_ms)) } }
             @if let Some(middle) = middle.filter(|_| bars.len() > 2) { span { (ms_text(middle.from_ms)) } }
             @if let Some(last) = last { span { (ms_text(last.to_ms)) } }
@@ -129,8 +136,12 @@ mod tests {
         assert_eq!(drawn.matches("<tr>").count(), 4, "a heading and three buckets: {drawn}");
         assert!(
             drawn.contains(
-                "<p class=\"axis\" aria-hidden=\"true\"><span>0 ms</span><span>2 ms</span><span>4 ms</span></p>"
+                "<div class=\"axis\" aria-hidden=\"true\"><span>0 ms</span><span>2 ms</span><span>4 ms</span></div>"
             ),
+            "{drawn}"
+        );
+        assert!(
+            drawn.contains("<div class=\"ticks\" aria-hidden=\"true\"><span>10</span><span>5</span><span>0</span>"),
             "{drawn}"
         );
     }

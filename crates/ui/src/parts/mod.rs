@@ -45,6 +45,7 @@ pub(super) mod task_head;
 pub(super) mod tasks;
 pub(super) mod timeline;
 pub(super) mod times;
+pub(super) mod unique;
 mod visible;
 pub(super) mod words;
 

@@ -10,6 +10,16 @@ use super::advice::{advice_text, detail_text};
 const DONE: &[(&str, &str)] = &[
     ("submitted", "The task was submitted."),
     ("submitted_many", "The tasks were submitted."),
+    ("unique_started", "The task was submitted. It stands for its key while it is open."),
+    (
+        "unique_kept",
+        "Kept: the params were taken over, and this task starts once its key permits it. A newer submission replaces them.",
+    ),
+    (
+        "unique_joined",
+        "Joined: this task stands for the key already. Nothing else was submitted, and the params entered were dropped.",
+    ),
+    ("key_forgotten", "The key was forgotten: the next submission starts at once."),
     ("exists", "The same task already existed; nothing was submitted."),
     ("cancel_requested", "The cancel was requested. Running attempts receive a request to stop."),
     ("retried", "The retry was accepted: the task runs again."),

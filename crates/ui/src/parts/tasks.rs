@@ -180,7 +180,7 @@ pub(in super::super) fn is_long(id: &str) -> bool {
 const LISTED_ENDS: usize = 30;
 
 /// Id in a list: of a long one its beginning and its end.
-pub(super) fn middle_cut(id: &str) -> Cow<'_, str> {
+pub(in super::super) fn middle_cut(id: &str) -> Cow<'_, str> {
     if !is_long(id) || !id.is_ascii() {
         return id.into();
     }

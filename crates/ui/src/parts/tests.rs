@@ -216,6 +216,11 @@ fn time_of_a_task_is_that_of_its_state() {
         (serde_json::json!({"state": "retrying", "due_at": at(520)}), "retries in 7 min 0 s"),
         (serde_json::json!({"state": "retrying", "due_at": at(60)}), "due for 40 s"),
         (serde_json::json!({"state": "scheduled", "due_at": at(10)}), "starts in 0 s"),
+        (
+            serde_json::json!({"state": "scheduled", "due_at": at(10), "state_since": at(60), "unique": "k"}),
+            "kept 40 s",
+        ),
+        (serde_json::json!({"state": "scheduled", "due_at": at(520), "unique": "k"}), "starts in 7 min 0 s"),
         (serde_json::json!({"state": "waiting_for_children", "state_since": at(95)}), "waits for children 5 s"),
         (serde_json::json!({"state": "running"}), "running"),
         (serde_json::json!({"state": "succeeded", "started_at": at(1), "ended_at": at(3)}), "took 2.0 s"),

@@ -18,7 +18,7 @@ use futures::future::join_all;
 use crate::backends::{KAFKA_DEADLINE, detached};
 use crate::http::problem::{ApiError, Code};
 use crate::read::mask::{Masks, params_of};
-use crate::service::context::{Paging, RequestContext, check_reason};
+use crate::service::context::{MAX_PAGE, Paging, RequestContext, check_reason};
 use crate::service::retry::NewRuns;
 use crate::state::Api;
 
@@ -135,6 +135,20 @@ async fn resolve_one(
     let resolve = async move { Ok(resolve_all(&api, vec![id], &request, &mut NewRuns::default()).await) };
     detached(resolve).await?.into_iter().collect::<Result<(), ApiError>>()?;
     Ok(DeadLetterResults { done, refused: Vec::new(), more: false })
+}
+
+/// Lists the dead letters that [`drop_many`] would drop, newest first, at most [`MAX_PAGE`]; `next`: more match.
+pub async fn selected(
+    RequestContext { api, .. }: RequestContext,
+    selection: &DeadLetterSelection,
+) -> Result<DeadLetterPage, ApiError> {
+    let query = LetterQuery::of(&selection.filter())?;
+    check_type_exists(&api, &selection.task_type).await.map_err(|error| error.pointer("/type"))?;
+    let limit = selection.limit.unwrap_or(DEFAULT_SELECTED).clamp(1, MAX_PAGE);
+    let (page, records) = list_letters(&api, &query, None, limit).await?;
+    let letters = join_all(page.letters.iter().map(|letter| shown(&api, letter, kind_of(letter, &records)))).await;
+    let (next, incomplete) = (page.next.map(|bounds| encode_cursor(&api, &bounds)), api.reads.incomplete().await?);
+    Ok(DeadLetterPage { letters, next, scanned: page.scanned as u64, incomplete })
 }
 
 /// Drops the newest dead letters of a selection.
