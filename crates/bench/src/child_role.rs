@@ -90,6 +90,13 @@ pub enum ChildRole {
         /// The type learns how many calls the service takes at once.
         adaptive: bool,
     },
+    /// A worker that delivers callbacks.
+    Callbacks {
+        services: Services,
+        prefix: String,
+        events_partitions: u32,
+        slots: u32,
+    },
     /// A worker of several types, of which some share a group.
     Types {
         services: Services,
@@ -114,6 +121,14 @@ pub enum ChildRole {
         prefix: String,
         events_partitions: u32,
         port: u16,
+    },
+    /// A relay of the outbox in a schema of a Postgres.
+    OutboxRelay {
+        services: Services,
+        prefix: String,
+        events_partitions: u32,
+        postgres: String,
+        schema: String,
     },
 }
 
@@ -166,6 +181,10 @@ async fn run_async(role: ChildRole) -> anyhow::Result<()> {
             let registry = super::overload::caller(&url, slots, Millis(timeout_ms), adaptive)?;
             kafleet_worker::run(worker(&services, &prefix, events_partitions, registry)?, shutdown).await
         }
+        ChildRole::Callbacks { services, prefix, events_partitions, slots } => {
+            let registry = super::receivers::callbacks(slots)?;
+            kafleet_worker::run(worker(&services, &prefix, events_partitions, registry)?, shutdown).await
+        }
         ChildRole::Types { services, prefix, events_partitions, types, all, own, slots, ready } => {
             let mut setup = worker(&services, &prefix, events_partitions, noops(&types, slots))?;
             setup.topology.names = setup.topology.names.with_groups(super::types::groups(&all, own));
@@ -182,6 +201,11 @@ async fn run_async(role: ChildRole) -> anyhow::Result<()> {
         ChildRole::Api { services, prefix, events_partitions, port } => {
             let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
             kafleet_api::run(api(&services, &prefix, events_partitions)?, listener, shutdown).await
+        }
+        ChildRole::OutboxRelay { services, prefix, events_partitions, postgres, schema } => {
+            let topology = Topology::new(Names::new(&prefix), events_partitions);
+            let registry = registry(1, Order::None, Isolation::None, 0, false);
+            super::outbox::relay::run(&services, topology, registry, (&postgres, &schema), shutdown).await
         }
         ChildRole::Publish { services, prefix, events_partitions, tasks } => {
             load::publish_tracked(&services, &prefix, events_partitions, tasks).await
