@@ -6,9 +6,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use kafleet_broker::ProducerRecord;
-use kafleet_config::CallbacksConfig;
-use kafleet_handlers::Registry;
-use kafleet_handlers::builtin::callback::Callbacks;
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
@@ -80,15 +77,6 @@ pub async fn receivers(bench: &ReceiversBench, services: &Services) -> anyhow::R
     report.ratio = Some(Figure::of("ratio", "", ratios).median);
     report.checked = true;
     Ok(report)
-}
-
-/// Type whose attempts are callbacks.
-pub(super) fn callbacks(slots: u32) -> anyhow::Result<Registry> {
-    let private = vec!["127.0.0.0/8".to_owned()];
-    let config = CallbacksConfig { private, plain_http: true, ..CallbacksConfig::default() };
-    let mut registry = Registry::default();
-    registry.add(NOOP, Callbacks::registered(&config, Some(slots)).map_err(anyhow::Error::msg)?);
-    Ok(registry)
 }
 
 /// Delivers callbacks, and returns the times from publication to arrival at the receivers besides the first one, in ms.

@@ -107,11 +107,7 @@ async fn publish(topics: BenchTopics, bench: &UnannouncedBench, before: u64) -> 
 }
 
 /// Samples the number of queued tasks until it reaches `count`.
-pub(super) async fn wait_until_queued(
-    store: &Redis,
-    roles: &mut [&mut Process],
-    count: u64,
-) -> anyhow::Result<Steps> {
+pub(super) async fn wait_until_queued(store: &Redis, roles: &mut [&mut Process], count: u64) -> anyhow::Result<Steps> {
     let mut steps = Steps::new();
     let until = Instant::now() + ROUND_DEADLINE;
     loop {

@@ -42,7 +42,8 @@ impl BenchDatabase {
         // One connection first: its error is about the server, and the next one about the schema.
         drop(whole.connect().await?);
         let created = whole.execute(&format!("CREATE SCHEMA {schema}")).await;
-        created.with_context(|| format!("cannot create the schema `{schema}`; the user needs CREATE on the database"))?;
+        created
+            .with_context(|| format!("cannot create the schema `{schema}`; the user needs CREATE on the database"))?;
         let database = Self { schema, outbox, whole };
         if let Err(error) = database.outbox.execute(&postgres_schema(false)).await {
             database.drop_schema().await;
@@ -105,11 +106,7 @@ impl BenchDatabase {
     }
 
     /// Commits rows at a steady rate, those of a tick in one transaction. Returns when how many rows were committed.
-    pub(super) async fn commit_steadily(
-        &self,
-        rows: Range<u64>,
-        per_tick: u64,
-    ) -> anyhow::Result<Vec<(Instant, u64)>> {
+    pub(super) async fn commit_steadily(&self, rows: Range<u64>, per_tick: u64) -> anyhow::Result<Vec<(Instant, u64)>> {
         let application = self.connect().await?;
         let begun = tokio::time::Instant::now();
         let mut commits = Vec::new();

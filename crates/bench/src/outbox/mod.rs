@@ -143,13 +143,11 @@ async fn one_round(
     // A first row shows that the relay works.
     database.connect().await?.commit(0..1).await?;
     published.wait(1, &mut fleet.relay).await?;
-    let held = Held::begin(bench, database).await?;
+    let held = OpenTransaction::begin(bench, database).await?;
     let rows = held.next..held.next + bench.rows;
     let (before, begun) = (fleet.relay.cost().cpu, Instant::now());
-    let (_, relayed) = tokio::try_join!(
-        database.commit_all(rows.clone(), bench),
-        published.wait(1 + bench.rows, &mut fleet.relay)
-    )?;
+    let (_, relayed) =
+        tokio::try_join!(database.commit_all(rows.clone(), bench), published.wait(1 + bench.rows, &mut fleet.relay))?;
     let relayed = bench.rows as f64 / relayed.duration_since(begun).as_secs_f64();
     let relay_cpu = fleet.relay.cost().cpu.saturating_sub(before);
     let (queued, mut tracker) = fleet.latency(bench, database, rows.end, &held).await?;
@@ -164,13 +162,13 @@ async fn one_round(
 }
 
 /// Transaction that is open during a round, if the benchmark has one.
-struct Held {
+struct OpenTransaction {
     application: Option<Application>,
     /// Number of the next row.
     next: u64,
 }
 
-impl Held {
+impl OpenTransaction {
     async fn begin(bench: &OutboxBench, database: &BenchDatabase) -> anyhow::Result<Self> {
         if !bench.open_transaction {
             return Ok(Self { application: None, next: 1 });
@@ -217,7 +215,7 @@ impl OutboxFleet {
         bench: &OutboxBench,
         database: &BenchDatabase,
         first: u64,
-        held: &Held,
+        held: &OpenTransaction,
     ) -> anyhow::Result<(Vec<f64>, Process)> {
         let mut tracker = Process::start("tracker", &self.tracker)?;
         // The row of the open transaction is not published.

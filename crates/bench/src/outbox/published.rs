@@ -15,7 +15,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Reader of the task records of a round, from the beginning of the topic.
 pub(super) struct PublishedRows {
     consumer: Box<dyn Consumer>,
-    /// Whether the task of a row has been read, by the number of the row.
+    /// Flags of the rows whose tasks have been read, by the number of the row.
     seen: Vec<bool>,
     count: u64,
     ends: Box<dyn Fn() -> anyhow::Result<Vec<(Partition, i64)>> + Send>,

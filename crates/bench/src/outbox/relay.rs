@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use kafleet_api::{SubmissionError, Submissions};
 use kafleet_broker::Broker;
-use kafleet_config::{Topology, TopicsConfig};
+use kafleet_config::{TopicsConfig, Topology};
 use kafleet_documents::CreateTask;
 use kafleet_fleet::publish::Publisher;
 use kafleet_handlers::Registry;
