@@ -9,7 +9,9 @@ use super::globals::{Format, Globals};
 use super::setup::{SetupOptions, load_config};
 
 /// Sections of the configuration that benchmarks do not use.
-const UNUSED: [&str; 8] = ["api", "apps", "callbacks", "email", "ops", "outbox", "schedules", "types"];
+const UNUSED: [&str; 8] = ["outbox", "api", "apps", "callbacks", "email", "ops", "schedules", "types"];
+/// Number of leading sections of [`UNUSED`] that the benchmark of the outbox uses.
+const OF_OUTBOX: usize = 1;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum BenchVerb {
@@ -39,6 +41,8 @@ pub(super) enum BenchVerb {
     Unannounced(kafleet_bench::UnannouncedBench),
     /// Asks for unique tasks at a steady rate: time from the ask to the start, and that no key has two open tasks
     Unique(kafleet_bench::UniqueBench),
+    /// Rows that an application commits to an outbox in Postgres: rows relayed per second, and time from a commit to `queued`; baseline: the inserts without a relay
+    Outbox(kafleet_bench::OutboxBench),
     /// Very many clients watching one API: cost while idle, and cost of a change
     Watch(kafleet_bench::Watch),
     /// Many types in one group: idle resources, a flood of one type, a hot type, the restart of a worker
@@ -49,7 +53,9 @@ pub(super) enum BenchVerb {
     Memory(kafleet_bench::MemoryBench),
     /// The service behind a type goes away and comes back: failed attempts, dead letters, time until work is back
     Overload(kafleet_bench::Overload),
-    /// All except `app`, `memory`, `overload`, `timers`, `types`, `ui`, `unannounced`, `unique` and `watch`, one after the other
+    /// Callbacks to ten receivers, of which one is dead: time until the others have theirs; baseline: all are alive
+    Receivers(kafleet_bench::ReceiversBench),
+    /// All except `app`, `memory`, `outbox`, `overload`, `receivers`, `timers`, `types`, `ui`, `unannounced`, `unique` and `watch`, one after the other
     All(Common),
     /// Run a process of a benchmark (internal)
     #[command(hide = true)]
@@ -60,11 +66,18 @@ pub(super) async fn bench(verb: BenchVerb, globals: &Globals) -> Outcome {
     if let BenchVerb::ChildRole = verb {
         return blocking(kafleet_bench::child_role::run).await.map(|()| Code::Ok).map_err(failed);
     }
-    let config = load_config(globals, &SetupOptions { unused: &UNUSED, ..SetupOptions::default() })?.config;
-    let Config { kafka, redis, worker, tracker, .. } = config;
+    let unused = if matches!(verb, BenchVerb::Outbox(_)) { &UNUSED[OF_OUTBOX..] } else { &UNUSED };
+    let config = load_config(globals, &SetupOptions { unused, ..SetupOptions::default() })?.config;
+    let Config { kafka, redis, worker, tracker, outbox, .. } = config;
     let otel = OtelConfig::default();
     let services = Services { kafka, redis, worker, tracker, otel, linger: Common::default().linger };
     require_single_server(&services.redis.url)?;
+    let postgres = outbox.and_then(|outbox| outbox.postgres);
+    if let BenchVerb::Outbox(bench) = verb {
+        let postgres = postgres.ok_or_else(super::outbox::no_postgres)?;
+        let report = kafleet_bench::outbox(&bench, &services, &postgres).await.map_err(failed)?;
+        return print(&BenchReport { kafka: services.kafka_version(), ..report }, globals);
+    }
     let verbs = match verb {
         BenchVerb::All(common) => all(&common),
         verb => vec![verb],
@@ -133,8 +146,9 @@ async fn run(verb: BenchVerb, services: Services) -> anyhow::Result<BenchReport>
         BenchVerb::Ui(ui) => kafleet_bench::ui(&ui, &services).await,
         BenchVerb::Watch(watch) => kafleet_bench::watch(&watch, &services).await,
         BenchVerb::Idle(idle) => kafleet_bench::idle(&idle, &services).await,
+        BenchVerb::Receivers(receivers) => kafleet_bench::receivers(&receivers, &services).await,
         BenchVerb::Overload(overload) => kafleet_bench::overload(&overload, &services).await,
-        BenchVerb::All(_) | BenchVerb::ChildRole => anyhow::bail!("not a single benchmark"),
+        BenchVerb::All(_) | BenchVerb::Outbox(_) | BenchVerb::ChildRole => anyhow::bail!("not a single benchmark"),
     }
 }
 

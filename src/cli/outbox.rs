@@ -157,12 +157,13 @@ fn configured(globals: &Globals) -> Result<Arc<PostgresOutbox>, Failure> {
 /// Outbox of the configuration. Does not connect.
 pub(super) fn open(setup: &Setup) -> Result<Arc<PostgresOutbox>, Failure> {
     let url = setup.config.outbox.as_ref().and_then(|outbox| outbox.postgres.as_deref());
-    let missing = || {
-        Failure::usage("no Postgres is configured")
-            .hint("set --postgres, KAFLEET_POSTGRES, or `postgres` in `[outbox]` of the configuration")
-    };
-    PostgresOutbox::new(url.ok_or_else(missing)?)
+    PostgresOutbox::new(url.ok_or_else(no_postgres)?)
         .map_err(|error| Failure::usage(format_args!("`outbox.postgres` is not a valid URL: {error}")))
+}
+
+pub(super) fn no_postgres() -> Failure {
+    Failure::usage("no Postgres is configured")
+        .hint("set --postgres, KAFLEET_POSTGRES, or `postgres` in `[outbox]` of the configuration")
 }
 
 fn of_table(error: TableError) -> Failure {

@@ -5,6 +5,7 @@ mod app_test;
 mod apps;
 mod atomic;
 mod attach;
+mod benchmarks;
 pub mod client;
 mod daily;
 mod declared_types;

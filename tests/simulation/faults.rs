@@ -12,6 +12,7 @@ use kafleet::model::projection::FOLD_VERSION;
 use kafleet::runtime::simulated::Process;
 use kafleet::store::{Store, memory as store};
 
+use crate::adaptive::metered_calls;
 use crate::fleet::{CALL, Fleet};
 use crate::requests::Client;
 use crate::scenario::Scenario;
@@ -130,6 +131,7 @@ impl Fleet {
             Step::Outage { ms } => client.outage(ms).await,
             Step::Call { call, ms } => client.call_service(call, ms).await,
             Step::Ask { ask, key, mode, via, ms } => client.ask(UniqueAsk { ask, key, mode, ms }, via).await,
+            Step::MeteredCalls { group, count, capacity } => metered_calls(&self, group, count, capacity).await,
             Step::Kill { root, ms } => client.kill(root, ms).await,
             Step::CreateSchedule { schedule, spec, for_ms } => client.create_schedule(schedule, &spec, for_ms).await,
             Step::ChangeSchedule { schedule, change } => client.change_schedule(schedule, change).await,

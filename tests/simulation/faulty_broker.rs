@@ -12,11 +12,13 @@ use kafleet::broker::{
     Partition, Producer, ProducerRecord, RecordRef, StartOffset, TopicInfo, TopicOutcome, TopicSpec,
     TransactionalProducer, Watermarks,
 };
+use kafleet::handlers::Task as _;
 use kafleet::runtime::simulated::Process;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::host::{run_as, running_process};
+use crate::adaptive::MeteredCall;
+use crate::host::{elapsed_ms, run_as, running_process};
 use crate::offset_oracle::OffsetOracle;
 
 /// Random generator and switches of faults.
@@ -28,6 +30,8 @@ pub struct FaultRng {
     pub down: AtomicBool,
     /// Number of writes to the store.
     pub writes: AtomicU64,
+    /// Times at which partitions of the type with an adaptive limit moved, in milliseconds since the start.
+    pub moves: Mutex<Vec<u64>>,
     /// Invalid writes of trackers.
     pub violations: Mutex<Vec<String>>,
 }
@@ -36,7 +40,7 @@ impl FaultRng {
     pub fn new(seed: u64) -> Arc<Self> {
         let rng = Mutex::new(fastrand::Rng::with_seed(seed));
         let (failing, down, writes) = (AtomicU32::new(0), AtomicBool::new(false), AtomicU64::new(0));
-        Arc::new(Self { rng, failing, down, writes, violations: Mutex::default() })
+        Arc::new(Self { rng, failing, down, writes, moves: Mutex::default(), violations: Mutex::default() })
     }
 
     pub fn fails(&self) -> bool {
@@ -197,6 +201,15 @@ impl FaultyConsumer {
             offset_oracle.check_commits(commits);
         }
     }
+
+    /// Notes that partitions of the type with an adaptive limit move.
+    fn note_move(&self, event: &GroupEvent) {
+        if let GroupEvent::Assigned(partitions) | GroupEvent::Revoked(partitions) | GroupEvent::Lost(partitions) = event
+            && partitions.iter().any(|partition| partition.topic.ends_with(MeteredCall::TYPE))
+        {
+            self.fault_rng.moves.lock().push(elapsed_ms());
+        }
+    }
 }
 
 impl Consumer for FaultyConsumer {
@@ -209,6 +222,7 @@ impl Consumer for FaultyConsumer {
         self.send_pending()?;
         let mut events = self.inner.poll(max, wait, sink)?;
         for event in &mut events {
+            self.note_move(event);
             if let GroupEvent::Committed(outcomes) = event
                 && outcomes.iter().all(|(_, outcome)| outcome.is_ok())
                 && self.fault_rng.fails()

@@ -59,6 +59,11 @@ pub fn running_process() -> Process {
     SYSTEM.with_borrow(Weak::upgrade).map_or(DRIVER, |system| system.begun())
 }
 
+/// Returns the time since the start of the simulation of this thread, in milliseconds.
+pub fn elapsed_ms() -> u64 {
+    SYSTEM.with_borrow(Weak::upgrade).map_or(0, |system| system.elapsed_ms())
+}
+
 /// Makes a call on behalf of a process of the system of this thread.
 pub fn run_as<T>(process: Process, call: impl FnOnce() -> T) -> T {
     match SYSTEM.with_borrow(Weak::upgrade) {

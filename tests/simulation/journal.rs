@@ -10,6 +10,7 @@ use kafleet::runtime::now_ms;
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use crate::adaptive::MeteredService;
 use crate::apps::deaths::Deaths;
 use crate::outages::Service;
 use crate::task_types::Script;
@@ -56,6 +57,8 @@ pub struct Journal {
     pub excess: Mutex<Vec<String>>,
     /// Service that callers call.
     pub service: Service,
+    /// Service behind the adaptive limit.
+    pub metered: MeteredService,
     /// Deaths of the processes of apps.
     pub deaths: Deaths,
 }

@@ -1,6 +1,7 @@
 //! Deterministic simulation: the real worker, tracker, API and fold on an in-memory broker and store, on one thread,
 //! with a simulated clock. All choices follow from a seed. CONTRIBUTING.md describes longer runs.
 
+mod adaptive;
 mod apps;
 mod deliveries;
 mod faults;

@@ -6,6 +6,7 @@ use fastrand::Rng;
 use kafleet::model::schedule::Overlap;
 use serde::{Deserialize, Serialize};
 
+use crate::adaptive;
 use crate::apps::{self, AppSpec};
 use crate::deliveries;
 use crate::outages;
@@ -151,8 +152,7 @@ impl Scenario {
         if scenario.upgrade.is_some() {
             scenario.add_upgrades(rng);
         }
-        outages::add_outages(&mut scenario);
-        unique::add_asks(&mut scenario);
+        scenario.add_loads();
         apps::add_app(&mut scenario);
         scenario.steps.sort_by_key(|step| step.at_ms);
         // Not from the generator, so that seeds keep the rest of their scenario.
@@ -202,6 +202,11 @@ impl Scenario {
         self.steps.iter().any(|timed| matches!(timed.step, Step::Ask { .. }))
     }
 
+    /// Whether any task has an adaptive limit.
+    pub fn has_metered_calls(&self) -> bool {
+        self.steps.iter().any(|timed| matches!(timed.step, Step::MeteredCalls { .. }))
+    }
+
     /// Whether any task calls the service.
     pub fn has_callers(&self) -> bool {
         self.steps.iter().any(|timed| matches!(timed.step, Step::Call { .. }))
@@ -243,6 +248,13 @@ impl Scenario {
             };
             self.add(at_ms, step);
         }
+    }
+
+    /// Adds tasks of further types.
+    fn add_loads(&mut self) {
+        outages::add_outages(self);
+        unique::add_asks(self);
+        adaptive::add_metered_calls(self);
     }
 
     fn add_schedules(&mut self, rng: &mut Rng) {

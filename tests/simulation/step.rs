@@ -124,6 +124,12 @@ pub enum Step {
         via: SubmitVia,
         ms: u64,
     },
+    /// Submission of tasks of the type with an adaptive limit, whose service takes so many calls at once from then on.
+    MeteredCalls {
+        group: usize,
+        count: usize,
+        capacity: usize,
+    },
     /// Kill switch against a tree: its tasks are cancelled when a worker receives them.
     Kill {
         root: usize,

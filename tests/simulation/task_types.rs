@@ -16,6 +16,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::adaptive::{MeteredCall, metered};
 use crate::deliveries::{CallbackTask, EmailTask};
 use crate::journal::{Attempt, Execution, Journal, RunningAttempts};
 use crate::outages::Caller;
@@ -177,6 +178,9 @@ pub fn worker_registry(journal: &Arc<Journal>, scenario: &Scenario, running: &Ar
     }
     if scenario.has_asks() {
         registry.task::<Refresh>();
+    }
+    if scenario.has_metered_calls() {
+        registry.add(MeteredCall::TYPE, metered());
     }
     if scenario.has_callers() {
         registry.task::<Caller>();

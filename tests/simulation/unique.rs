@@ -27,6 +27,13 @@ use crate::scenario::Scenario;
 use crate::step::{Step, SubmitVia};
 use crate::verdict::Records;
 
+/// Windows of the asks, in milliseconds.
+const DEBOUNCE_MS: i64 = 700;
+const DEBOUNCE_MAX_MS: i64 = 2_500;
+const THROTTLE_MS: i64 = 1_500;
+/// Maximum difference between the clock of a process and that of the broker.
+const CLOCK_MS: i64 = 300;
+
 /// Unique task, which takes some time.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Refresh {
@@ -62,10 +69,11 @@ impl UniqueAsk {
     }
 
     fn rule(&self) -> UniqueRule {
+        let window = |ms: i64| Millis(ms.unsigned_abs());
         let rule = UniqueRule::of_key(self.key()).with_mode(self.mode);
         match self.mode {
-            UniqueMode::Debounce => rule.with_window(Millis(700)).with_max(Millis(2_500)),
-            UniqueMode::Throttle => rule.with_window(Millis(1_500)),
+            UniqueMode::Debounce => rule.with_window(window(DEBOUNCE_MS)).with_max(window(DEBOUNCE_MAX_MS)),
+            UniqueMode::Throttle => rule.with_window(window(THROTTLE_MS)),
             UniqueMode::Skip => rule.with_for(Millis(400)),
             UniqueMode::Latest => rule,
         }
@@ -134,6 +142,7 @@ pub fn judge(fleet: &Fleet, records: &Records, log: &[Event], violations: &mut V
         let tag = tag(Refresh::TYPE, &key);
         let of_key: Vec<&Event> = log.iter().filter(|event| event.id.tag() == Some(&tag)).collect();
         let oracle = Oracle::follow(&of_key, violations);
+        early_starts(&of_key, &asked_tasks, violations);
         if let Some(open) = &oracle.open {
             violations.push(format!("`{open}` was released and has not ended"));
         }
@@ -181,6 +190,32 @@ impl Oracle {
             }
         }
         oracle
+    }
+}
+
+/// Checks that no task is released before it is due by the rule of its ask.
+fn early_starts(log: &[&Event], asked_tasks: &[UniqueAsk], violations: &mut Vec<String>) {
+    let mut before = -1;
+    for (number, event) in (0_i64..).zip(log) {
+        if event.kind() != Kind::Released || event.payload.ask().is_none() {
+            continue;
+        }
+        let ask = released_ask(event, log, number);
+        let asked = asked_number(log[ask as usize]).and_then(|number| number.parse::<usize>().ok());
+        let mode = asked_tasks.iter().find(|task| Some(task.ask) == asked).map(|task| task.mode);
+        let (ask_ms, last) = (log[ask as usize].at_ms, usize::try_from(before).ok());
+        let mut since = log[(before + 1) as usize..].iter().filter(|event| event.kind() == Kind::Asked);
+        let first_ms = since.next().map_or(ask_ms, |event| event.at_ms);
+        let due_ms = match mode {
+            Some(UniqueMode::Debounce) => (ask_ms + DEBOUNCE_MS).min(first_ms + DEBOUNCE_MAX_MS),
+            // A start is not before its ask.
+            Some(UniqueMode::Throttle) => last.map_or(ask_ms, |last| log[last].at_ms + THROTTLE_MS),
+            _ => ask_ms,
+        };
+        if event.at_ms + CLOCK_MS < due_ms {
+            violations.push(format!("`{}` was released {} ms before it was due", event.id, due_ms - event.at_ms));
+        }
+        before = ask;
     }
 }
 

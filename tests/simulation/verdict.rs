@@ -16,6 +16,7 @@ use kafleet::model::task::id::TaskId;
 use kafleet::store::Store;
 use kafleet::tracker::project::projection::LoggedEvent;
 
+use crate::adaptive;
 use crate::apps;
 use crate::deliveries;
 use crate::fleet::{CALL, Fleet};
@@ -150,6 +151,7 @@ pub async fn judge(fleet: &Fleet) -> Vec<String> {
     record_count += deliveries::judge(fleet, &records, &log, &mut violations).await;
     apps::deaths::judge(fleet, &log, &mut violations);
     record_count += outages::judge(fleet, &records, &log, &mut violations);
+    record_count += adaptive::judge(fleet, &records, &mut violations);
     record_count += unique::judge(fleet, &records, &log, &mut violations);
     if record_count != records.len() {
         violations.push(format!("{} records, {record_count} tasks: {:?}", records.len(), records.keys()));

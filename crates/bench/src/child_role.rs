@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use kafleet_api::ApiSetup;
 use kafleet_broker::kafka::baseline::RawLoop;
-use kafleet_config::{Isolation, Names, Order, Topology, TypePolicy};
+use kafleet_config::{CallbacksConfig, Isolation, Names, Order, Topology, TypePolicy};
+use kafleet_handlers::builtin::callback::Callbacks;
 use kafleet_handlers::layer::AttemptRequest;
 use kafleet_handlers::program_env::WithheldVariables;
 use kafleet_handlers::{
@@ -90,6 +91,13 @@ pub enum ChildRole {
         /// The type learns how many calls the service takes at once.
         adaptive: bool,
     },
+    /// A worker that delivers callbacks.
+    Callbacks {
+        services: Services,
+        prefix: String,
+        events_partitions: u32,
+        slots: u32,
+    },
     /// A worker of several types, of which some share a group.
     Types {
         services: Services,
@@ -114,6 +122,14 @@ pub enum ChildRole {
         prefix: String,
         events_partitions: u32,
         port: u16,
+    },
+    /// A relay of the outbox in a schema of a Postgres.
+    OutboxRelay {
+        services: Services,
+        prefix: String,
+        events_partitions: u32,
+        postgres: String,
+        schema: String,
     },
 }
 
@@ -166,6 +182,9 @@ async fn run_async(role: ChildRole) -> anyhow::Result<()> {
             let registry = super::overload::caller(&url, slots, Millis(timeout_ms), adaptive)?;
             kafleet_worker::run(worker(&services, &prefix, events_partitions, registry)?, shutdown).await
         }
+        ChildRole::Callbacks { services, prefix, events_partitions, slots } => {
+            kafleet_worker::run(worker(&services, &prefix, events_partitions, callbacks(slots)?)?, shutdown).await
+        }
         ChildRole::Types { services, prefix, events_partitions, types, all, own, slots, ready } => {
             let mut setup = worker(&services, &prefix, events_partitions, noops(&types, slots))?;
             setup.topology.names = setup.topology.names.with_groups(super::types::groups(&all, own));
@@ -182,6 +201,9 @@ async fn run_async(role: ChildRole) -> anyhow::Result<()> {
         ChildRole::Api { services, prefix, events_partitions, port } => {
             let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
             kafleet_api::run(api(&services, &prefix, events_partitions)?, listener, shutdown).await
+        }
+        ChildRole::OutboxRelay { services, prefix, events_partitions, postgres, schema } => {
+            relay(&services, &prefix, events_partitions, (&postgres, &schema), shutdown).await
         }
         ChildRole::Publish { services, prefix, events_partitions, tasks } => {
             load::publish_tracked(&services, &prefix, events_partitions, tasks).await
@@ -241,6 +263,28 @@ fn api(services: &Services, prefix: &str, events_partitions: u32) -> anyhow::Res
         Metrics::new()?,
         kafleet_ui::open,
     ))
+}
+
+/// Runs a relay between the schema of a Postgres and Kafka. `database`: URL and schema.
+async fn relay(
+    services: &Services,
+    prefix: &str,
+    events_partitions: u32,
+    database: (&str, &str),
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    let topology = Topology::new(Names::new(prefix), events_partitions);
+    let registry = registry(1, Order::None, Isolation::None, 0, false);
+    super::outbox::relay::run(services, topology, registry, database, shutdown).await
+}
+
+/// Type whose attempts are callbacks.
+fn callbacks(slots: u32) -> anyhow::Result<Registry> {
+    let private = vec!["127.0.0.0/8".to_owned()];
+    let config = CallbacksConfig { private, plain_http: true, ..CallbacksConfig::default() };
+    let mut registry = Registry::default();
+    registry.add(NOOP, Callbacks::registered(&config, Some(slots)).map_err(anyhow::Error::msg)?);
+    Ok(registry)
 }
 
 fn registry(slots: u32, order: Order, isolation: Isolation, layers: u32, fan: bool) -> Registry {

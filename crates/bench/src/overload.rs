@@ -374,6 +374,11 @@ impl Connection {
 
 /// Reads a request with its body. Returns false at the end of the connection.
 pub(super) async fn read_request(stream: &mut TcpStream) -> std::io::Result<bool> {
+    Ok(read_head(stream).await?.is_some())
+}
+
+/// Reads a whole request and returns its first lines. Returns `None` at the end of the connection.
+pub(super) async fn read_head(stream: &mut TcpStream) -> std::io::Result<Option<String>> {
     let (mut request, mut buffer) = (Vec::new(), [0; 4_096]);
     loop {
         let text = String::from_utf8_lossy(&request);
@@ -382,11 +387,11 @@ pub(super) async fn read_request(stream: &mut TcpStream) -> std::io::Result<bool
             let mut lengths = lines.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
             let length = lengths.next().and_then(|(_, value)| value.trim().parse().ok()).unwrap_or(0);
             if body.len() >= length {
-                return Ok(true);
+                return Ok(Some(head.to_owned()));
             }
         }
         match stream.read(&mut buffer).await? {
-            0 => return Ok(false),
+            0 => return Ok(None),
             n => request.extend_from_slice(&buffer[..n]),
         }
     }

@@ -48,10 +48,11 @@ pub async fn unannounced(bench: &UnannouncedBench, services: &Services) -> anyho
     let warm = UnannouncedBench { rate: 100, seconds: 1 };
     let bench = bench.clone();
     let (topics, _) = publish(topics, &warm, 0).await?;
-    wait_until_queued(&store, &mut tracker, u64::from(warm.rate)).await?;
+    wait_until_queued(&store, &mut [&mut tracker], u64::from(warm.rate)).await?;
     let before = u64::from(warm.rate);
     let all = before + u64::from(bench.rate) * u64::from(bench.seconds);
-    let (published, seen) = tokio::join!(publish(topics, &bench, before), wait_until_queued(&store, &mut tracker, all));
+    let mut roles = [&mut tracker];
+    let (published, seen) = tokio::join!(publish(topics, &bench, before), wait_until_queued(&store, &mut roles, all));
     let (topics, published) = published?;
     let seen = seen?;
     let late = lateness(&published, &seen);
@@ -71,7 +72,7 @@ pub async fn unannounced(bench: &UnannouncedBench, services: &Services) -> anyho
 }
 
 /// Total number of tasks over time.
-type Steps = Vec<(Instant, u64)>;
+pub(super) type Steps = Vec<(Instant, u64)>;
 
 /// Publishes records with only ids and params at an even rate.
 async fn publish(topics: BenchTopics, bench: &UnannouncedBench, before: u64) -> anyhow::Result<(BenchTopics, Steps)> {
@@ -106,7 +107,7 @@ async fn publish(topics: BenchTopics, bench: &UnannouncedBench, before: u64) -> 
 }
 
 /// Samples the number of queued tasks until it reaches `count`.
-async fn wait_until_queued(store: &Redis, tracker: &mut Process, count: u64) -> anyhow::Result<Steps> {
+pub(super) async fn wait_until_queued(store: &Redis, roles: &mut [&mut Process], count: u64) -> anyhow::Result<Steps> {
     let mut steps = Steps::new();
     let until = Instant::now() + ROUND_DEADLINE;
     loop {
@@ -118,7 +119,9 @@ async fn wait_until_queued(store: &Redis, tracker: &mut Process, count: u64) -> 
         if queued >= count {
             return Ok(steps);
         }
-        tracker.check()?;
+        for role in roles.iter_mut() {
+            role.check()?;
+        }
         if Instant::now() > until {
             bail!("{queued} of {count} tasks are visible after {} s", ROUND_DEADLINE.as_secs());
         }
@@ -127,7 +130,7 @@ async fn wait_until_queued(store: &Redis, tracker: &mut Process, count: u64) -> 
 }
 
 /// Returns for each published total the time in ms until as many tasks were queued.
-fn lateness(published: &Steps, seen: &Steps) -> Vec<f64> {
+pub(super) fn lateness(published: &Steps, seen: &Steps) -> Vec<f64> {
     let mut seen: VecDeque<_> = seen.iter().collect();
     let mut late = Vec::with_capacity(published.len());
     for (at, count) in published {

@@ -19,9 +19,9 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 /// Deadline of a statement. A scan beside millions of deleted rows takes seconds.
 pub(super) const STATEMENT_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Connection whose task ends with it.
-pub(super) struct PostgresConnection {
-    pub(super) client: Client,
+/// Connection to Postgres, whose task ends with it.
+pub struct PostgresConnection {
+    pub client: Client,
     /// Signals notifications.
     pub(super) notified: Arc<Notify>,
     driver: tokio::task::JoinHandle<()>,

@@ -13,7 +13,8 @@ use uuid::Uuid;
 mod connect;
 mod sql;
 
-use self::connect::{PostgresConnection, answered, connect, of_postgres, parse_url};
+pub use self::connect::PostgresConnection;
+use self::connect::{answered, connect, of_postgres, parse_url};
 use crate::cursor::{Horizon, Scan};
 use crate::row::{DeadRow, FieldsColumn, MAX_COLUMN_BYTES, OutboxRow, RowKey};
 use crate::schema::NOTIFY_CHANNEL;
@@ -44,6 +45,25 @@ impl PostgresOutbox {
     /// The reason why the URL is invalid, without the password.
     pub fn new(url: &str) -> Result<Arc<Self>, String> {
         Ok(Arc::new(Self { config: parse_url(url)?, other: Mutex::default() }))
+    }
+
+    /// Returns the outbox in a schema of the database at a URL. Does not connect.
+    ///
+    /// # Errors
+    /// The reason why the URL is invalid, without the password.
+    pub fn in_schema(url: &str, schema: &str) -> Result<Arc<Self>, String> {
+        let mut config = parse_url(url)?;
+        let options = config.get_options().map(|options| format!("{options} ")).unwrap_or_default();
+        config.options(format!("{options}-csearch_path={schema}"));
+        Ok(Arc::new(Self { config, other: Mutex::default() }))
+    }
+
+    /// Connects, for statements of an application.
+    ///
+    /// # Errors
+    /// `Unavailable` and `Denied`, as for the relay.
+    pub async fn connect(&self) -> Result<PostgresConnection, TableError> {
+        connect(&self.config).await
     }
 
     /// Runs SQL without parameters, such as the schema.
