@@ -102,20 +102,58 @@ pub(super) fn add_target(config: &mut Config, app: TargetApp) -> Result<(), Fail
     Ok(())
 }
 
-/// Returns whether two commands end with the same file or module: `tasks.py`, `shop.tasks` and `shop.tasks:app`.
+/// Returns whether two commands end with the same program: `shop/tasks.py`, `shop.tasks` or `shop.tasks:app`.
 pub(super) fn starts_the_same(section: &AppConfig, app: &AppConfig) -> bool {
-    let entry = |app: &AppConfig| {
-        let word = app.command.last()?;
-        let path = app.cwd.clone().unwrap_or_default().join(word);
-        let module = word.split_once(':').map_or(word.as_str(), |(module, _)| module).to_owned();
-        Some(std::fs::canonicalize(path).unwrap_or_else(|_| module.into()))
-    };
     entry(app).is_some_and(|own| entry(section).as_ref() == Some(&own))
+}
+
+/// Returns the file of the program that a command ends with, also that of a module that `-m` loads from the folder; the word
+/// itself where there is none.
+fn entry(app: &AppConfig) -> Option<PathBuf> {
+    let word = app.command.last()?;
+    let folder = app.cwd.clone().unwrap_or_default();
+    let module = word.split_once(':').map_or(word.as_str(), |(module, _)| module);
+    let mut files = vec![folder.join(word)];
+    if app.command.iter().any(|word| word == "-m") {
+        let of_module = folder.join(module.replace('.', "/"));
+        files.extend([of_module.with_extension("py"), of_module.join("__init__.py")]);
+    }
+    let file = files.iter().find_map(|file| std::fs::canonicalize(file).ok().filter(|file| file.is_file()));
+    Some(file.unwrap_or_else(|| module.into()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn file_and_module_of_it_are_the_same_program() {
+        let folder = tempfile::tempdir().unwrap();
+        for file in ["shop/app.py", "shop/__init__.py", "tasks.py", "tasks.js", "app.py"] {
+            let path = folder.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+        let app = |words: &str| AppConfig {
+            command: words.split(' ').map(str::to_owned).collect(),
+            cwd: Some(folder.path().to_owned()),
+            ..AppConfig::default()
+        };
+        let is_same = |one: &str, other: &str| starts_the_same(&app(one), &app(other));
+        for name in ["shop/app.py", "./shop/app.py", "shop.app", "shop.app:app"] {
+            assert!(
+                is_same("python3 -P -m kafleet shop.app", &format!("/venv/bin/python -P -m kafleet {name}")),
+                "{name}"
+            );
+        }
+        assert!(is_same("python3 -m kafleet shop", "python3 -m kafleet shop/__init__.py"));
+        assert!(is_same("node tasks.js", "node --import kafleet ./tasks.js"));
+        assert!(!is_same("make tasks", "python3 -m kafleet tasks.py"), "an argument of another program");
+        assert!(is_same("python3 -m kafleet elsewhere.app", "python3 -m kafleet elsewhere.app:main"));
+        for name in ["app.py", "tasks.py", "shop", "other.app", "shop.ap"] {
+            assert!(!is_same("python3 -m kafleet shop.app", &format!("python3 -m kafleet {name}")), "{name}");
+        }
+    }
 
     #[test]
     fn python_of_the_nearest_environment_is_used() {

@@ -5,9 +5,11 @@
 
 /// Files of the SDKs and of the interpreters in frames. Installed packages and this repository; a user's own folder may be
 /// called `kafleet` too.
-const HIDDEN_FILES: [&str; 6] = [
+const HIDDEN_FILES: [&str; 8] = [
     "-packages/kafleet/",
     "/sdk/python/kafleet/",
+    "/threading.py\", ",
+    "/asyncio/",
     "\"<frozen ",
     "/node_modules/kafleet/dist/",
     "/sdk/typescript/dist/",
@@ -37,7 +39,7 @@ fn is_hidden(line: &str) -> bool {
     let text = line.trim_start();
     let is_python = text.starts_with("File \"") && text.contains(", line ");
     let of_node = numbered(text);
-    let is_native = of_node.is_some_and(|frame| frame.starts_with("0x"));
+    let is_native = text.starts_with("Binary file \"") || of_node.is_some_and(|frame| frame.starts_with("0x"));
     let is_frame = is_python || of_node.is_some() || text.starts_with("at ");
     is_native || (is_frame && HIDDEN_FILES.iter().any(|file| text.contains(file)))
 }
@@ -64,10 +66,13 @@ mod tests {
             File \"<frozen runpy>\", line 88 in _run_code\n\n\
             Current thread 0x02 [MainThread] (most recent call first):\n  \
             File \"/srv/kafleet/tasks.py\", line 9 in deeper\n  \
-            File \"/work/sdk/python/kafleet/threads.py\", line 38 in run\n\nExtension modules: numpy (total: 1)\n";
+            File \"/work/sdk/python/kafleet/threads.py\", line 38 in run\n  \
+            File \"/usr/lib/python3.11/threading.py\", line 982 in run\n\n\
+            Current thread's C stack trace (most recent call first):\n  \
+            Binary file \"/usr/bin/python3\", at abort+0xd3 [0x7f347aed9472]\n\nExtension modules: numpy (total: 1)\n";
         let expected = "about to die\nFatal Python error: Aborted\n\n\n\
             Current thread 0x02 [MainThread] (most recent call first):\n  \
-            File \"/srv/kafleet/tasks.py\", line 9 in deeper\n\nExtension modules: numpy (total: 1)";
+            File \"/srv/kafleet/tasks.py\", line 9 in deeper\n\n\nExtension modules: numpy (total: 1)";
         assert_eq!(without_hidden_frames(output), expected);
     }
 

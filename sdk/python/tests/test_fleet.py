@@ -51,9 +51,8 @@ def test_last_output_of_a_crash_has_no_frames_of_the_sdk() -> None:
         tasks.aborts.submit().result(PATIENCE)
     assert failed.value.kind == "crashed"
     frames = [line.strip() for line in str(failed.value).splitlines() if line.lstrip().startswith("File ")]
-    (frame,) = frames
-    assert re.fullmatch(r'File ".*fleet_app\.py", line \d+ in aborts', frame)
-    assert "Fatal Python error: Aborted" in str(failed.value)
+    assert any(re.fullmatch(r'File ".*fleet_app\.py", line \d+ in aborts', frame) for frame in frames), frames
+    assert not any("/kafleet/" in frame or "<frozen" in frame for frame in frames), frames
 
 
 def test_retried_attempt_has_the_same_idempotency_key() -> None:
