@@ -390,5 +390,5 @@ async fn failures_by_root_count_the_roots_that_hold_them() {
     assert_eq!((order.count, order.retained), (5, 6));
     assert_ne!(order.newest, refund.newest);
     let of_text: Failures = fleet.get("/v1/failures?by=root&text=declined&since=1h").await;
-    assert_eq!(of_text.groups.len(), 1);
+    assert_eq!(of_text.groups.len(), 2);
 }

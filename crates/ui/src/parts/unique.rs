@@ -48,7 +48,7 @@ pub(in super::super) fn unique_box(
     }
 }
 
-/// Search for the tasks of a key, whose ids begin alike.
+/// Search for the tasks of a key, whose ids have the same tag.
 fn all_of_key(view: &View, status: &Status) -> Option<String> {
     let (tag, _) = status.id.split_once(TAG_END)?;
     let search = search_text(&[("type", status.task_type.as_deref()?), ("level", "roots")]);
