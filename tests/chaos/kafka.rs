@@ -45,6 +45,15 @@ impl Cluster {
         this
     }
 
+    /// Waits until the last start of each broker is complete.
+    pub async fn started(&self) {
+        let is_started =
+            |broker: &Process| broker.log().matches("Kafka Server started").count() >= broker.starts as usize;
+        let ready = || async { self.brokers.iter().all(is_started).then_some(()) };
+        let logs = || self.brokers.iter().map(Process::log_tail).collect::<Vec<_>>().join("\n---\n");
+        wait_until("the brokers have started", Duration::from_secs(120), ready, logs).await;
+    }
+
     /// Bootstrap servers of the proxies.
     pub fn addresses(&self) -> String {
         let addresses = self.proxies.iter().map(|link| format!("127.0.0.1:{}", link.port));

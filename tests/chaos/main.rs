@@ -2,7 +2,8 @@
 //! and disconnected under a load of trees with known outcomes. A short run is part of all tests; `KAFLEET_CHAOS=15`
 //! runs for fifteen minutes, `KAFLEET_SEED=7` repeats a sequence of faults, and
 //! `KAFLEET_RELIABILITY=docs/reliability.md` writes the page. A second test sends requests from many clients and
-//! compares every response with the final state; `KAFLEET_REQUESTS=100` is its length in seconds.
+//! compares every response with the final state; `KAFLEET_REQUESTS=100` is its length in seconds. A third test kills the
+//! relay of an outbox, its Postgres and brokers; `KAFLEET_OUTBOX_KILLS=100` is the number of kills.
 //!
 //! This binary also runs the workers.
 
@@ -32,6 +33,7 @@ mod fleet;
 mod kafka;
 mod load;
 mod oracle;
+mod outbox;
 mod process;
 mod proxy;
 mod redis;
@@ -49,6 +51,9 @@ const SHORT_TOTAL: Duration = Duration::from_secs(70);
 /// Length of the short run of requests.
 const SHORT_REQUESTS: Duration = Duration::from_secs(12);
 
+/// Number of kills in the short run of the outbox.
+const SHORT_KILLS: usize = 9;
+
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Parameters of a run.
@@ -65,6 +70,9 @@ fn main() -> ExitCode {
     if std::env::var_os(tasks::EXECUTIONS_FILE).is_some() {
         return tasks::app().main();
     }
+    if std::env::var_os(outbox::relay::BROKERS).is_some() {
+        return outbox::relay::main();
+    }
     let outcomes = Trial::test("acknowledged_work_reaches_its_expected_outcome", || {
         let Some(settings) = Settings::read() else { return Ok(()) };
         result_of(run(settings))
@@ -78,9 +86,19 @@ fn main() -> ExitCode {
         let seed = seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
         result_of(accepted_requests::run(seed, seconds.unwrap_or(SHORT_REQUESTS), seconds.is_none()))
     });
+    let rows = Trial::test("committed_rows_are_one_task_each_under_kills", || {
+        let long = outbox::kills();
+        let is_left_out = std::env::var("KAFLEET_TEST_POSTGRES").is_ok_and(|url| url == "none");
+        if is_left_out || long.is_none() && kafleet_testkit::services::kafka().is_none() {
+            return Ok(());
+        }
+        let seed = std::env::var("KAFLEET_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
+        result_of(outbox::run(seed, long.unwrap_or(SHORT_KILLS)))
+    });
     // Two fleets at a time would overload the machine.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
-    libtest_mimic::run(&arguments, vec![outcomes, orders]).exit_code()
+    libtest_mimic::run(&arguments, vec![outcomes, orders, rows]).exit_code()
 }
 
 fn result_of(violations: impl Future<Output = Vec<String>>) -> Result<(), libtest_mimic::Failed> {

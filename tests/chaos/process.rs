@@ -71,8 +71,12 @@ impl Process {
 
     /// Sends SIGTERM and waits for the exit. Returns false if it had to be killed.
     pub async fn stop(&mut self, timeout: Duration) -> bool {
-        self.is_stopped = true;
         self.signal(Signal::SIGTERM);
+        self.exited(timeout).await
+    }
+
+    async fn exited(&mut self, timeout: Duration) -> bool {
+        self.is_stopped = true;
         let deadline = Instant::now() + timeout;
         while self.is_alive() && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -80,6 +84,12 @@ impl Process {
         let ended = !self.is_alive();
         self.kill();
         ended
+    }
+
+    /// Sends SIGQUIT, which ends Postgres without a checkpoint, and waits for the exit. Returns false if it had to be killed.
+    pub async fn quit(&mut self, timeout: Duration) -> bool {
+        self.signal(Signal::SIGQUIT);
+        self.exited(timeout).await
     }
 
     pub fn is_alive(&mut self) -> bool {

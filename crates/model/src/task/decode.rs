@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::de::IgnoredAny;
 
 use super::id::{IdError, TaskId, clip};
+use super::members::{PolicyMembers, is_also_a_header};
 use super::structured::{Envelope, media_type};
 use super::{
     MAX_ATTEMPTS, MAX_POLICY_BYTES, MAX_RUN, MAX_TEXT_CHARS, Policy, Position, ReceivedTask, Reject, Rules, STRUCTURED,
@@ -79,6 +80,8 @@ struct RecordReader<'a> {
     hash: Option<Box<str>>,
     expires: Option<Expires>,
     policy: Option<Box<Policy>>,
+    /// Fields in the JSON of `ce_policy` that have headers of their own.
+    members: Option<PolicyMembers>,
     trace_parent: Option<String>,
     trace_state: Option<String>,
     structured: bool,
@@ -146,6 +149,9 @@ impl<'a> RecordReader<'a> {
             header::NOT_BEFORE => self.policy.get_or_insert_default().not_before_ms = Some(time(name, text)?),
             header::POLICY => {
                 self.policy.get_or_insert_default().rules = rules(name, text)?;
+                if !self.announced {
+                    self.members = Some(PolicyMembers::parse(text).map_err(|error| bad_header(name, &error))?);
+                }
                 self.note_unknown(name, || unknown_rule(text));
             }
             header::SPEC_VERSION | header::SOURCE => {}
@@ -201,6 +207,9 @@ impl<'a> RecordReader<'a> {
     }
 
     fn finish(mut self, source: &RecordSource<'_>, value: &[u8]) -> Result<ReceivedTask, Reject> {
+        if let Err(error) = self.merge_members(source) {
+            self.refusal.get_or_insert(error);
+        }
         let unknown = self.unknown.take().filter(|_| !self.announced);
         if let Some(refusal) = self.refusal.take().or(unknown) {
             return Err(self.reject(refusal, source));
@@ -233,6 +242,28 @@ impl<'a> RecordReader<'a> {
         };
         let Self { progress, has_foreign_headers, .. } = self;
         Ok(ReceivedTask { task, position: source.position, progress, has_foreign_headers })
+    }
+
+    /// Adds the fields of `ce_policy`. Kafleet's own publishers write them as headers alone.
+    fn merge_members(&mut self, source: &RecordSource<'_>) -> Result<(), Reject> {
+        let Some(members) = self.members.take().filter(|members| !self.announced && !members.is_empty()) else {
+            return Ok(());
+        };
+        let created_ms = source.no_later(self.time_ms.unwrap_or(source.timestamp_ms));
+        let policy = self.policy.get_or_insert_default();
+        members.merge(policy, created_ms).map_err(|error| bad_header(header::POLICY, &error))?;
+        let PolicyMembers { expires, trace_parent, trace_state, .. } = members;
+        let doubled = [
+            ("expires", header::EXPIRES, expires.is_some() && self.expires.is_some()),
+            ("traceparent", header::TRACE_PARENT, trace_parent.is_some() && self.trace_parent.is_some()),
+        ];
+        if let Some((name, header, _)) = doubled.iter().find(|(_, _, is_doubled)| *is_doubled) {
+            return Err(bad_header(header::POLICY, &is_also_a_header(name, header)));
+        }
+        self.expires = expires.or(self.expires.take());
+        self.trace_state = trace_state.or(self.trace_state.take());
+        self.trace_parent = trace_parent.or(self.trace_parent.take());
+        Ok(())
     }
 
     fn resolve_id(&self, source: &RecordSource<'_>) -> Result<TaskId, IdError> {
@@ -304,7 +335,7 @@ fn rules(name: &str, text: &str) -> Result<Rules, Reject> {
 /// Returns the reason why a member of the rules is unknown.
 fn unknown_rule(text: &str) -> Option<String> {
     let members: BTreeMap<Cow<'_, str>, IgnoredAny> = serde_json::from_str(text).ok()?;
-    let names = || Rules::names();
+    let names = || Rules::names().chain(PolicyMembers::names());
     let unknown = members.keys().find(|member| names().all(|name| name != member.as_ref()))?;
     let near = names().find(|name| header::is_typo(name.as_bytes(), unknown.as_bytes()));
     let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();

@@ -27,6 +27,7 @@ pub mod header;
 pub mod id;
 pub mod kill;
 pub mod limits;
+mod members;
 #[doc(hidden)]
 pub mod param_tags;
 #[doc(hidden)]
