@@ -1,7 +1,7 @@
 //! Unique tasks on pages: the answer of the form, the box of the key, its end.
 
 use kafleet::config::Role;
-use kafleet::documents::{Status, TaskPage, UniqueKeyDocument};
+use kafleet::documents::{TaskPage, UniqueKeyDocument};
 use reqwest::StatusCode;
 
 use crate::api::fixture::fleet;
