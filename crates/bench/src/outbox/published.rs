@@ -1,8 +1,10 @@
 //! Rows whose tasks can be read from Kafka: each exactly once.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use kafleet_broker::kafka::Kafka;
 use kafleet_broker::{Broker, Consumer, ConsumerSpec, Partition, StartOffset};
 
 use super::ROUND_DEADLINE;
@@ -18,7 +20,8 @@ pub(super) struct PublishedRows {
     /// Flags of the rows whose tasks have been read, by the number of the row.
     seen: Vec<bool>,
     count: u64,
-    ends: Box<dyn Fn() -> anyhow::Result<Vec<(Partition, i64)>> + Send>,
+    broker: Arc<Kafka>,
+    partitions: Vec<Partition>,
 }
 
 impl PublishedRows {
@@ -28,12 +31,13 @@ impl PublishedRows {
             (0..topics.partitions as i32).map(|number| Partition::new(topic.as_str(), number)).collect();
         let mut consumer = topics.broker.consumer(&ConsumerSpec::default())?;
         consumer.assign(&partitions.iter().map(|at| (at.clone(), StartOffset::Beginning)).collect::<Vec<_>>())?;
-        let broker = topics.broker.clone();
-        let ends = move || {
-            let end = |at: &Partition| anyhow::Ok((at.clone(), broker.watermarks(at, CALL_DEADLINE)?.high));
-            partitions.iter().map(end).collect()
-        };
-        Ok(Self { consumer, seen: Vec::new(), count: 0, ends: Box::new(ends) })
+        Ok(Self { consumer, seen: Vec::new(), count: 0, broker: topics.broker.clone(), partitions })
+    }
+
+    /// Returns the end of each partition.
+    fn ends(&self) -> anyhow::Result<Vec<(Partition, i64)>> {
+        let end = |at: &Partition| anyhow::Ok((at.clone(), self.broker.watermarks(at, CALL_DEADLINE)?.high));
+        self.partitions.iter().map(end).collect()
     }
 
     /// Waits until the tasks of as many rows have been read, and returns the time of the last one. Yields between polls.
@@ -52,7 +56,7 @@ impl PublishedRows {
 
     /// Reads to the end of the topic and checks that the first `count` rows are there, and no other record.
     pub(super) fn check_end(&mut self, count: u64) -> anyhow::Result<()> {
-        let (ends, until) = ((self.ends)()?, Instant::now() + CALL_DEADLINE);
+        let (ends, until) = (self.ends()?, Instant::now() + CALL_DEADLINE);
         loop {
             let positions = self.consumer.positions()?;
             let is_read = |(at, end): &(Partition, i64)| {
