@@ -8,6 +8,7 @@ use kafleet_broker::BrokerError;
 use kafleet_model::outbox::{RecordCopy, TimerKind};
 use kafleet_model::record::TaskRecord;
 use kafleet_model::task::id::TaskId;
+use kafleet_store::StoreError;
 
 use super::original_record::deferred_in_log;
 use crate::error::{TrackerError, Unpublishable};
@@ -34,8 +35,34 @@ pub(super) async fn deferred_records(
     let decoded = |bytes: Vec<u8>| RecordCopy::decode(&bytes).ok_or(Unpublishable::UnknownVersion);
     let copies_found = stored.into_iter().zip(copies).filter_map(|(id, copy)| Some((id, copy.map(decoded)?)));
     let mut records = copies_found.collect();
+    drop_replaced(setup, events.1, due, &mut records).await?;
     read_in_log(setup, events, in_log, &mut records).await?;
     Ok(records)
+}
+
+/// Drops the stored records of unique tasks that may be those of a newer ask than the one with which the task was read. These
+/// tasks are planned again.
+async fn drop_replaced(
+    setup: &TrackerSetup,
+    partition: u32,
+    due: &[(TaskId, TaskRecord, TimerKind)],
+    records: &mut HashMap<TaskId, DeferredRecord>,
+) -> Result<(), StoreError> {
+    let is_unique = |task: &TaskRecord| task.definition.policy.as_ref().is_some_and(|policy| policy.unique.is_some());
+    let read = due.iter().filter(|(id, task, _)| records.contains_key(id) && is_unique(task));
+    let (ids, asks): (Vec<_>, Vec<_>) =
+        read.map(|(id, task, _)| (id.clone(), task.definition.record_event_offset)).unzip();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let current = setup.store.task_records(partition, &ids).await?;
+    for ((id, ask), task) in ids.iter().zip(asks).zip(current) {
+        // Offsets only grow: the record that was read between two equal ones is of that ask.
+        if task.is_none_or(|task| task.definition.record_event_offset != ask) {
+            records.remove(id);
+        }
+    }
+    Ok(())
 }
 
 /// Reads records at these offsets of the events partition, up to the first that cannot be read now.
