@@ -12,6 +12,7 @@ use kafleet::model::projection::changes::Index;
 use kafleet::model::record::TaskRecord;
 use kafleet::model::record::rollup::children_of;
 use kafleet::model::record::state::State;
+use kafleet::model::task::header;
 use kafleet::model::task::id::TaskId;
 use kafleet::store::Store;
 use kafleet::tracker::project::projection::LoggedEvent;
@@ -472,11 +473,15 @@ fn published(fleet: &Fleet, log: &[Event], violations: &mut Vec<String>) {
     }
 }
 
-/// Number of times the run was postponed: different due times.
+/// Number of times the run was postponed: different due times or, where two waits end at the same one, numbers of used waits.
 fn releases(log: &[Event], id: &str, run: u32) -> u32 {
-    let is_of_run = |event: &&Event| event.id.as_str() == id && event.run == run && event.payload.record().is_some();
-    let due: BTreeSet<_> = log.iter().filter(is_of_run).map(|event| event.payload.due_ms()).collect();
-    due.len() as u32
+    let of_run = log.iter().filter(|event| event.id.as_str() == id && event.run == run);
+    let postponed = |event: &Event| {
+        let headers = &event.payload.record()?.headers;
+        let used = headers.iter().find(|(name, _)| name == header::WAITS).map(|(_, value)| value.clone());
+        Some((event.payload.due_ms(), event.attempt, used))
+    };
+    of_run.filter_map(postponed).collect::<BTreeSet<_>>().len() as u32
 }
 
 /// Checks the final commits of stopped workers: everything is committed, with the clean mark.
