@@ -12,6 +12,7 @@ mod host;
 mod journal;
 mod offset_oracle;
 mod outages;
+mod published;
 mod repeats;
 mod request_oracle;
 mod requests;

@@ -50,15 +50,15 @@ async fn drop_replaced(
 ) -> Result<(), StoreError> {
     let is_unique = |task: &TaskRecord| task.definition.policy.as_ref().is_some_and(|policy| policy.unique.is_some());
     let read = due.iter().filter(|(id, task, _)| records.contains_key(id) && is_unique(task));
-    let (ids, asks): (Vec<_>, Vec<_>) =
+    let (ids, offsets): (Vec<_>, Vec<_>) =
         read.map(|(id, task, _)| (id.clone(), task.definition.record_event_offset)).unzip();
     if ids.is_empty() {
         return Ok(());
     }
     let current = setup.store.task_records(partition, &ids).await?;
-    for ((id, ask), task) in ids.iter().zip(asks).zip(current) {
+    for ((id, offset), task) in ids.iter().zip(offsets).zip(current) {
         // Offsets only grow: the record that was read between two equal ones is of that ask.
-        if task.is_none_or(|task| task.definition.record_event_offset != ask) {
+        if task.is_none_or(|task| task.definition.record_event_offset != offset) {
             records.remove(id);
         }
     }
