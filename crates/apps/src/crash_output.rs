@@ -66,7 +66,7 @@ mod tests {
             File \"<frozen runpy>\", line 88 in _run_code\n\n\
             Current thread 0x02 [MainThread] (most recent call first):\n  \
             File \"/srv/kafleet/tasks.py\", line 9 in deeper\n  \
-            File \"/work/sdk/python/kafleet/threads.py\", line 38 in run\n  \
+            File \"/src/sdk/python/kafleet/threads.py\", line 38 in run\n  \
             File \"/usr/lib/python3.11/threading.py\", line 982 in run\n\n\
             Current thread's C stack trace (most recent call first):\n  \
             Binary file \"/usr/bin/python3\", at abort+0xd3 [0x7f347aed9472]\n\nExtension modules: numpy (total: 1)\n";

@@ -363,6 +363,11 @@ impl TaskRecord {
 }
 
 impl Definition {
+    /// Returns true if the task was asked for with a key of unique tasks.
+    pub fn is_unique(&self) -> bool {
+        self.policy.as_ref().is_some_and(|policy| policy.unique.is_some())
+    }
+
     pub fn on_failure(&self) -> OnFailure {
         self.policy.as_ref().map_or(OnFailure::Fail, |policy| policy.on_failure)
     }

@@ -48,8 +48,7 @@ async fn drop_replaced(
     due: &[(TaskId, TaskRecord, TimerKind)],
     records: &mut HashMap<TaskId, DeferredRecord>,
 ) -> Result<(), StoreError> {
-    let is_unique = |task: &TaskRecord| task.definition.policy.as_ref().is_some_and(|policy| policy.unique.is_some());
-    let read = due.iter().filter(|(id, task, _)| records.contains_key(id) && is_unique(task));
+    let read = due.iter().filter(|(id, task, _)| records.contains_key(id) && task.definition.is_unique());
     let (ids, offsets): (Vec<_>, Vec<_>) =
         read.map(|(id, task, _)| (id.clone(), task.definition.record_event_offset)).unzip();
     if ids.is_empty() {

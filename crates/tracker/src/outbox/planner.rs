@@ -39,9 +39,8 @@ const MAX_BYTES: usize = 8 << 20;
 
 /// Offset of the ask whose record is released; `None`: the task is not unique, or has run before.
 fn ask_of(task: &TaskRecord) -> Option<i64> {
-    let is_unique = task.definition.policy.as_ref().is_some_and(|policy| policy.unique.is_some());
     let is_first = task.own == State::Scheduled && task.used() == RunUsage::default();
-    task.definition.record_event_offset.filter(|_| is_unique && is_first)
+    task.definition.record_event_offset.filter(|_| task.definition.is_unique() && is_first)
 }
 
 /// Announcement of a record that is released: a newer ask may replace it before the event is read.

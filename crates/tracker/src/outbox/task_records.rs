@@ -245,7 +245,7 @@ fn retry_record(
     headers.retain(|(name, _)| !removed.contains(&name.as_str()) && set.iter().all(|(own, _)| own != name));
     apply_patch(&mut headers, task, false);
     headers.extend(set.map(|(name, value)| (name.to_owned(), value.into_bytes())));
-    if task.definition.policy.as_ref().is_some_and(|policy| policy.unique.is_some()) {
+    if task.definition.is_unique() {
         // A retry does not ask again.
         RecordCopy::set_decided(&mut headers, id);
     }
