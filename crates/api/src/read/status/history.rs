@@ -51,6 +51,7 @@ pub(crate) fn last_start(record: &TaskRecord) -> Option<&HistoryEntry> {
 
 /// Returns true if an entry is a `started` that only adds the continuations of the handler: of an attempt that runs already.
 /// The start that the end of the attempt states decides, because a worker that has crashed starts the attempt again.
+/// The first `started` of an attempt stands for its start, also where it adds continuations: a quick attempt sends no other.
 fn adds_continuations(record: &TaskRecord, at: usize) -> bool {
     let entries = &record.history.entries;
     let entry = &entries[at];
@@ -60,16 +61,15 @@ fn adds_continuations(record: &TaskRecord, at: usize) -> bool {
         return false;
     }
     let is_same = |other: &&HistoryEntry| (other.run, other.attempt) == (entry.run, entry.attempt) && !other.ignored;
+    let mut earlier = entries[..at].iter().rev().filter(is_same);
+    let Some(before) = earlier.find(|other| other.kind == Kind::Started || ends_attempt(other.kind)) else {
+        return false;
+    };
     let end = entries[at + 1..].iter().filter(is_same).find(|other| ends_attempt(other.kind));
-    if let Some((end, took_ms)) = end.and_then(|end| Some((end, end.took_ms?))) {
-        return entry.at_ms > end.at_ms.saturating_sub(took_ms.into());
+    match end.and_then(|end| Some((end.at_ms, end.took_ms?))) {
+        Some((end_ms, took_ms)) => entry.at_ms > end_ms.saturating_sub(took_ms.into()),
+        None => before.kind == Kind::Started && before.worker == entry.worker,
     }
-    let before = entries[..at]
-        .iter()
-        .rev()
-        .filter(is_same)
-        .find(|other| other.kind == Kind::Started || ends_attempt(other.kind));
-    before.is_some_and(|before| before.kind == Kind::Started && before.worker == entry.worker)
 }
 
 const fn ends_attempt(kind: Kind) -> bool {

@@ -109,6 +109,22 @@ proptest! {
     }
 }
 
+proptest! {
+    /// Continuations are added to an attempt that has started, whichever of its events reach the log.
+    #[test]
+    fn no_attempt_has_continuations_before_its_start(
+        events in prop::collection::vec(
+            (prop::sample::select(vec![Kind::Started, Kind::Succeeded, Kind::Interrupted, Kind::Submitted]), 0..50_i64, any::<Option<u8>>()),
+            1..6,
+        ),
+    ) {
+        let events: Vec<_> = events.into_iter().map(|(kind, at_ms, took)| (kind, "w", at_ms, took.map(u32::from))).collect();
+        let kinds = kinds(&record_with(&events, 1));
+        let added = kinds.split(' ').position(|kind| kind == "continuations_added");
+        prop_assert!(added.is_none_or(|added| kinds.split(' ').take(added).any(|kind| kind == "started")), "{kinds}");
+    }
+}
+
 /// Record of a running task whose first attempt has these events on a worker: kind, time and, of ends, the duration.
 fn record_with(events: &[(Kind, &str, i64, Option<u32>)], continuations: usize) -> TaskRecord {
     let mut record = TaskRecord::expected(1, 0);
@@ -134,9 +150,9 @@ fn started_of_a_running_attempt_adds_continuations() {
     let twice = [(Started, "w", 10, None), (Started, "w", 178, None), (Succeeded, "w", 179, Some(169))];
     assert_eq!(kinds(&record_with(&twice, 1)), "started continuations_added succeeded");
     assert_eq!(kinds(&record_with(&twice[..2], 1)), "started continuations_added");
-    // A quick attempt has no `started` of its own.
+    // A quick attempt sends no other `started`.
     let quick = [(Started, "w", 20, None), (Succeeded, "w", 21, Some(5))];
-    assert_eq!(kinds(&record_with(&quick, 1)), "continuations_added succeeded");
+    assert_eq!(kinds(&record_with(&quick, 1)), "started succeeded");
     let record = record_with(&twice[..2], 1);
     assert_eq!(last_start(&record).map(|entry| entry.at_ms), Some(10));
     assert_eq!(state_since(&record), Some(10), "it has been running since its start");
