@@ -62,13 +62,12 @@ fn adds_continuations(record: &TaskRecord, at: usize) -> bool {
     }
     let is_same = |other: &&HistoryEntry| (other.run, other.attempt) == (entry.run, entry.attempt) && !other.ignored;
     let mut earlier = entries[..at].iter().rev().filter(is_same);
-    let Some(before) = earlier.find(|other| other.kind == Kind::Started || ends_attempt(other.kind)) else {
-        return false;
-    };
+    let before = earlier.find(|other| other.kind == Kind::Started || ends_attempt(other.kind));
+    let Some(start) = before.filter(|before| before.kind == Kind::Started) else { return false };
     let end = entries[at + 1..].iter().filter(is_same).find(|other| ends_attempt(other.kind));
     match end.and_then(|end| Some((end.at_ms, end.took_ms?))) {
         Some((end_ms, took_ms)) => entry.at_ms > end_ms.saturating_sub(took_ms.into()),
-        None => before.kind == Kind::Started && before.worker == entry.worker,
+        None => start.worker == entry.worker,
     }
 }
 
