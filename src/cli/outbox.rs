@@ -4,16 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use kafleet_api::{SubmissionError, Submissions};
+use kafleet_api::Submissions;
 use kafleet_broker::Broker;
 use kafleet_config::Topology;
-use kafleet_documents::CreateTask;
 use kafleet_fleet::publish::Publisher;
 use kafleet_fleet::topics::RequiredTopics;
 use kafleet_handlers::Registry;
-use kafleet_model::task::{TaskSpec, Trace};
 use kafleet_model::units::time::time_text;
-use kafleet_outbox::checks::{CheckError, RowChecks};
 use kafleet_outbox::postgres::PostgresOutbox;
 use kafleet_outbox::schema::{MYSQL_SCHEMA, postgres_schema};
 use kafleet_outbox::table::{ListedDeadRow, OutboxTable, TableError};
@@ -208,12 +205,12 @@ async fn checks(
     broker: &Arc<dyn Broker>,
     topology: &Topology,
     timeout: Duration,
-) -> Result<ApiChecks, Failure> {
+) -> Result<Submissions, Failure> {
     let max_tree_age = setup.config.topics.max_tree_age;
     let submissions = Submissions::open(broker, setup.registry.clone(), topology.clone(), max_tree_age);
     let read = submissions.wait_until_read(timeout).await;
     read.map_err(|error| Failure::unavailable(error).hint("check --brokers, KAFLEET_BROKERS or `[kafka]`"))?;
-    Ok(ApiChecks(submissions))
+    Ok(submissions)
 }
 
 async fn wired(
@@ -221,7 +218,7 @@ async fn wired(
     broker: &Arc<dyn Broker>,
     topology: &Topology,
     table: Arc<PostgresOutbox>,
-    checks: ApiChecks,
+    checks: Submissions,
 ) -> Result<Relay, Failure> {
     let client = broker.client();
     let producer = client.shared_producer(None).await.map_err(|error| Failure::unavailable(error.to_string()))?;
@@ -245,17 +242,4 @@ async fn wired(
 fn holder() -> String {
     let host = nix::unistd::gethostname().map_or_else(|_| "unknown".into(), |host| host.to_string_lossy().into_owned());
     format!("{host}/{}/{}", std::process::id(), now_ms())
-}
-
-/// Checks of the API for the rows of the outbox.
-struct ApiChecks(Submissions);
-
-#[async_trait::async_trait]
-impl RowChecks for ApiChecks {
-    async fn check(&self, input: CreateTask, trace: Option<&Trace>, now_ms: i64) -> Result<TaskSpec, CheckError> {
-        self.0.check(input, trace, now_ms).await.map_err(|error| match error {
-            SubmissionError::Invalid(reason) => CheckError::Invalid(reason),
-            SubmissionError::Unavailable(reason) => CheckError::Unavailable(reason),
-        })
-    }
 }

@@ -10,16 +10,13 @@ use kafleet::broker::kafka::Kafka;
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Commit, Partition, ProducerRecord, TopicChange};
 use kafleet::config::{Config, Names, OutboxConfig, Topology, TypeConfig};
-use kafleet::documents::CreateTask;
 use kafleet::handlers::builtin::echo::Echo;
 use kafleet::handlers::{Child, Context, Failure, Registry, Task, TaskResult, TypeRegistration};
 use kafleet::model::record::TaskRecord;
 use kafleet::model::record::state::State;
 use kafleet::model::task::id::TaskId;
 use kafleet::model::task::partition::partition_of;
-use kafleet::model::task::{TaskSpec, Trace};
 use kafleet::model::units::duration::Millis;
-use kafleet::outbox::checks::{CheckError, RowChecks};
 use kafleet::outbox::memory::{MemoryOutbox, NewRow};
 use kafleet::outbox::{Relay, RelayMetrics, RelayTimes};
 use kafleet::publish::Publisher;
@@ -407,17 +404,6 @@ impl GuardedFleet {
     }
 }
 
-/// Checks of the API, for the rows of an outbox.
-struct ApiChecks(Submissions);
-
-#[async_trait::async_trait]
-impl RowChecks for ApiChecks {
-    async fn check(&self, input: CreateTask, trace: Option<&Trace>, now_ms: i64) -> Result<TaskSpec, CheckError> {
-        let checked = self.0.check(input, trace, now_ms).await;
-        checked.map_err(|error| CheckError::Unavailable(error.to_string()))
-    }
-}
-
 /// Relay of the role's user, on an empty table.
 async fn outbox_relay(
     broker: &Arc<dyn Broker>,
@@ -430,7 +416,7 @@ async fn outbox_relay(
     Ok(Relay {
         table: MemoryOutbox::new(0),
         client,
-        checks: Arc::new(ApiChecks(Submissions::open(broker, registry.clone(), topology.clone(), max_tree_age))),
+        checks: Arc::new(Submissions::open(broker, registry.clone(), topology.clone(), max_tree_age)),
         publisher: Publisher::new(producer, topology, "test"),
         metrics: RelayMetrics::of(&Metrics::new().unwrap()),
         health: Health::default(),

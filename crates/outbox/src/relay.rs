@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kafleet_api::SubmissionError;
 use kafleet_broker::{BrokerClient, BrokerError};
 use kafleet_fleet::publish::Publisher;
 use kafleet_runtime::{Backoff, Health, Shutdown};
 use tokio::time::{Instant, sleep};
 
-use crate::checks::{CheckError, RowChecks};
+use crate::checks::RowChecks;
 use crate::marker_topic::read_marker;
 use crate::metrics::RelayMetrics;
 use crate::session::RelaySession;
@@ -60,19 +61,13 @@ pub enum RelayError {
     Table(#[from] TableError),
     #[error("Kafka: {0}")]
     Broker(#[from] BrokerError),
-    #[error("{0}")]
-    Check(String),
+    #[error(transparent)]
+    Check(#[from] SubmissionError),
     #[error("{0}")]
     Marker(String),
     /// Another relay has taken over.
     #[error("another relay has taken over this outbox: {0}")]
     Fenced(String),
-}
-
-impl From<CheckError> for RelayError {
-    fn from(error: CheckError) -> Self {
-        Self::Check(error.to_string())
-    }
 }
 
 /// Relay of an outbox.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kafleet_api::SubmissionError;
 use kafleet_broker::{BrokerError, Transactions};
 use kafleet_fleet::publish::{PublishError, PublishedTask};
 use kafleet_model::task::TaskSpec;
@@ -9,7 +10,7 @@ use kafleet_runtime::now_ms;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::checks::{CheckError, check_row};
+use crate::checks::check_row;
 use crate::cursor::Cursor;
 use crate::marker::{Marker, MarkerRecord};
 use crate::relay::{Relay, RelayError};
@@ -136,7 +137,7 @@ impl<'a> RelaySession<'a> {
                     batch.tasks.push(task);
                     batch.keys.push(row.key);
                 }
-                Err(CheckError::Invalid(reason)) => batch.finished.dead.push(DeadRow { key: row.key, reason }),
+                Err(SubmissionError::Invalid(reason)) => batch.finished.dead.push(DeadRow { key: row.key, reason }),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -242,6 +243,6 @@ fn of_publish(error: PublishError) -> RelayError {
     match error {
         PublishError::NotPublished(BrokerError::Fenced(reason)) => RelayError::Fenced(reason),
         PublishError::NotPublished(error) | PublishError::NotAnnounced { error, .. } => error.into(),
-        PublishError::Invalid(reason) => RelayError::Check(reason),
+        PublishError::Invalid(reason) => SubmissionError::Invalid(reason).into(),
     }
 }

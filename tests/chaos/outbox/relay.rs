@@ -5,12 +5,13 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kafleet::api::SubmissionError;
 use kafleet::broker::Broker;
 use kafleet::config::{Names, Topology};
 use kafleet::documents::CreateTask;
 use kafleet::model::task::id::TaskId;
 use kafleet::model::task::{TaskSpec, Trace};
-use kafleet::outbox::checks::{CheckError, RowChecks};
+use kafleet::outbox::checks::RowChecks;
 use kafleet::outbox::postgres::PostgresOutbox;
 use kafleet::outbox::{Relay, RelayMetrics, RelayTimes};
 use kafleet::publish::Publisher;
@@ -74,9 +75,14 @@ struct AnyType;
 
 #[async_trait::async_trait]
 impl RowChecks for AnyType {
-    async fn check(&self, input: CreateTask, _trace: Option<&Trace>, _now_ms: i64) -> Result<TaskSpec, CheckError> {
+    async fn check(
+        &self,
+        input: CreateTask,
+        _trace: Option<&Trace>,
+        _now_ms: i64,
+    ) -> Result<TaskSpec, SubmissionError> {
         let id = TaskId::parse(input.id.as_deref().unwrap_or_default());
-        let id = id.map_err(|error| CheckError::Invalid(error.to_string()))?;
+        let id = id.map_err(|error| SubmissionError::Invalid(error.to_string()))?;
         Ok(TaskSpec::new(id, input.task_type, input.params))
     }
 }

@@ -3,14 +3,11 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use kafleet_api::{SubmissionError, Submissions};
+use kafleet_api::Submissions;
 use kafleet_broker::Broker;
 use kafleet_config::{TopicsConfig, Topology};
-use kafleet_documents::CreateTask;
 use kafleet_fleet::publish::Publisher;
 use kafleet_handlers::Registry;
-use kafleet_model::task::{TaskSpec, Trace};
-use kafleet_outbox::checks::{CheckError, RowChecks};
 use kafleet_outbox::postgres::PostgresOutbox;
 use kafleet_outbox::{Relay, RelayMetrics, RelayTimes};
 use kafleet_runtime::{Health, Shutdown};
@@ -36,7 +33,7 @@ pub(crate) async fn run(
         table: PostgresOutbox::in_schema(database.0, database.1).map_err(anyhow::Error::msg)?,
         client,
         publisher: Publisher::new(producer, topology, "kafleet/bench"),
-        checks: Arc::new(ApiChecks(checks)),
+        checks: Arc::new(checks),
         metrics: RelayMetrics::of(&Metrics::new()?),
         health: Health::default(),
         shutdown,
@@ -45,17 +42,4 @@ pub(crate) async fn run(
     };
     relay.run().await;
     Ok(())
-}
-
-/// Checks of the API for the rows of the outbox.
-struct ApiChecks(Submissions);
-
-#[async_trait::async_trait]
-impl RowChecks for ApiChecks {
-    async fn check(&self, input: CreateTask, trace: Option<&Trace>, now_ms: i64) -> Result<TaskSpec, CheckError> {
-        self.0.check(input, trace, now_ms).await.map_err(|error| match error {
-            SubmissionError::Invalid(reason) => CheckError::Invalid(reason),
-            SubmissionError::Unavailable(reason) => CheckError::Unavailable(reason),
-        })
-    }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use kafleet_api::SubmissionError;
 use kafleet_broker::memory::{Faults, MemoryBroker, MemoryBrokerOptions};
 use kafleet_broker::{Broker, Partition, TopicSpec};
 use kafleet_config::{Names, Topology};
@@ -18,7 +19,7 @@ use kafleet_testkit::wait::eventually;
 use tokio::task::JoinHandle;
 
 use super::tables::row;
-use crate::checks::{CheckError, RowChecks};
+use crate::checks::RowChecks;
 use crate::memory::{MemoryOutbox, NewRow, TableFaults};
 use crate::metrics::RelayMetrics;
 use crate::relay::{Relay, RelayTimes};
@@ -41,12 +42,17 @@ pub(super) struct AnyType;
 
 #[async_trait]
 impl RowChecks for AnyType {
-    async fn check(&self, input: CreateTask, _trace: Option<&Trace>, _now_ms: i64) -> Result<TaskSpec, CheckError> {
+    async fn check(
+        &self,
+        input: CreateTask,
+        _trace: Option<&Trace>,
+        _now_ms: i64,
+    ) -> Result<TaskSpec, SubmissionError> {
         if input.task_type == "invalid" {
-            return Err(CheckError::Invalid("no such type".into()));
+            return Err(SubmissionError::Invalid("no such type".into()));
         }
         let id = TaskId::parse(input.id.as_deref().unwrap_or_default());
-        let id = id.map_err(|error| CheckError::Invalid(error.to_string()))?;
+        let id = id.map_err(|error| SubmissionError::Invalid(error.to_string()))?;
         let mut task = TaskSpec::new(id, input.task_type, input.params);
         task.key = input.key.map(Into::into);
         Ok(task)
