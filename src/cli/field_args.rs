@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches, value_parser};
-use kafleet_model::json::RawJson;
+use kafleet_model::json::{RawJson, short_reason};
 use kafleet_model::task::Policy;
 use kafleet_model::task::field::{Argument, ArgumentKind, Field, Scope};
 use kafleet_model::task::patch::FieldChanges;
@@ -40,7 +40,7 @@ impl<const SCOPE: u8> FieldArgs<SCOPE> {
 
     /// New values of the given fields.
     pub(super) fn changes(self) -> Result<FieldChanges, Failure> {
-        FieldChanges::of(&self.document()?).map_err(Failure::usage)
+        FieldChanges::of(&self.document()?).map_err(|error| Failure::usage(short_reason(&error)))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kafleet_handlers::{BAD_THEN, Child, Context, Continuation, Failure};
-use kafleet_model::json::{RawJson, check_document};
+use kafleet_model::json::{RawJson, check_document, short_reason};
 use kafleet_model::task::document::document;
 use kafleet_model::task::field::Scope;
 use kafleet_model::task::{Policy, parse_time};
@@ -56,7 +56,7 @@ pub(super) fn read_children(
 
 fn read_child(task: &RawValue, cx: &Context, now_ms: i64, max_params: u64) -> Result<Child, String> {
     check_document(task.get().as_bytes()).map_err(|error| error.to_string())?;
-    let document: ChildDocument = serde_json::from_str(task.get()).map_err(|error| error.to_string())?;
+    let document: ChildDocument = serde_json::from_str(task.get()).map_err(|error| short_reason(&error))?;
     let start_ms = match (document.delay, &document.at) {
         (Some(_), Some(_)) => return Err("`delay` and `at` are mutually exclusive".to_owned()),
         (Some(delay), None) => Some(now_ms.saturating_add(delay.as_i64())),
@@ -92,7 +92,7 @@ fn last_segment(id: &str, cx: &Context) -> String {
 pub(super) fn read_continuation(task: &RawValue) -> Result<Continuation, Failure> {
     let refused = |error: &dyn std::fmt::Display| Failure::fail(format!("a continuation: {error}")).of_kind(BAD_THEN);
     check_document(task.get().as_bytes()).map_err(|error| refused(&error))?;
-    serde_json::from_str(task.get()).map_err(|error| refused(&error))
+    serde_json::from_str(task.get()).map_err(|error| refused(&short_reason(&error)))
 }
 
 /// Failure of an attempt whose children cannot be published.

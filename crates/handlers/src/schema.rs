@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jsonschema::error::ValidationErrorKind;
-use kafleet_model::json::RawJson;
+use kafleet_model::json::{RawJson, short_reason};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -174,7 +174,7 @@ fn is_unconstrained(schema: &Value) -> bool {
 /// Parses params into a Rust type. On an error they are parsed again to find its location.
 pub(super) fn read<T: DeserializeOwned>(text: &str) -> Result<T, ParamsError> {
     serde_json::from_str(text).map_err(|error| {
-        locate::<T>(text).unwrap_or(ParamsError { pointer: String::new(), message: without_position(&error) })
+        locate::<T>(text).unwrap_or(ParamsError { pointer: String::new(), message: excerpt(&short_reason(&error)) })
     })
 }
 
@@ -185,7 +185,7 @@ pub(super) fn check_as<T: DeserializeOwned>() -> Option<CheckParams> {
 
 fn locate<T: DeserializeOwned>(text: &str) -> Option<ParamsError> {
     let error = serde_path_to_error::deserialize::<_, T>(&mut serde_json::Deserializer::from_str(text)).err()?;
-    Some(ParamsError { pointer: pointer(error.path()), message: without_position(error.inner()) })
+    Some(ParamsError { pointer: pointer(error.path()), message: excerpt(&short_reason(error.inner())) })
 }
 
 fn pointer(path: &serde_path_to_error::Path) -> String {
@@ -199,12 +199,6 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
             Segment::Unknown => String::new(),
         })
         .collect()
-}
-
-/// Returns the message without line and column: params are a single line, and the pointer gives the location.
-fn without_position(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    excerpt(text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message))
 }
 
 fn excerpt(message: &str) -> String {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use kafleet_documents::CreateTask;
+use kafleet_model::json::short_reason;
 use kafleet_model::task::Trace;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
@@ -91,9 +92,8 @@ impl OutboxRow {
         let mut fields: BTreeMap<String, Box<RawValue>> = match &self.fields {
             FieldsColumn::Absent => BTreeMap::new(),
             FieldsColumn::TooLong => return Err(too_long("fields")),
-            FieldsColumn::Json(text) => {
-                serde_json::from_str(text).map_err(|error| format!("`fields` is not a JSON object: {error}"))?
-            }
+            FieldsColumn::Json(text) => serde_json::from_str(text)
+                .map_err(|error| format!("`fields` is not a JSON object: {}", short_reason(&error)))?,
         };
         if let Some(name) = COLUMNS.iter().find(|name| fields.contains_key(**name)) {
             return Err(format!("`fields` contains `{name}`, which is a column of its own"));
@@ -109,8 +109,7 @@ impl OutboxRow {
             RawValue::from_string(params.to_owned()).map_err(|error| format!("`params` is no JSON: {error}"))?;
         fields.insert("params".to_owned(), params);
         let text = raw(serde_json::value::to_raw_value(&fields))?;
-        let input =
-            serde_json::from_str(text.get()).map_err(|error| format!("`fields`: {}", without_position(&error)))?;
+        let input = serde_json::from_str(text.get()).map_err(|error| format!("`fields`: {}", short_reason(&error)))?;
         Ok(RowSubmission { input, trace })
     }
 }
@@ -123,12 +122,6 @@ fn take_trace(fields: &mut BTreeMap<String, Box<RawValue>>) -> Result<Option<Tra
     };
     let (parent, state) = (take("traceparent")?, take("tracestate")?);
     Ok(parent.map(|parent| Trace { parent, state }))
-}
-
-/// Message of an error without its position in a text that the relay has composed.
-fn without_position(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    text.rsplit_once(" at line ").map_or(text.clone(), |(message, _)| message.to_owned())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use kafleet_documents::CreateTask;
-use kafleet_model::json::{JsonKind, RawJson};
+use kafleet_model::json::{JsonKind, RawJson, short_reason};
 use kafleet_model::task::action::{Action, Callback, Check, ends};
 use kafleet_model::task::continuation::Continuation;
 use kafleet_model::task::field::Scope;
@@ -159,13 +159,13 @@ async fn submit_one(task: &CreateTask, wait: Option<Millis>, client: &Client, ou
     let started = Instant::now();
     let created = client.create(task, wait.map_or(Duration::ZERO, Duration::from)).await;
     let status = created.map_err(|failure| with_id(failure, task))?;
+    if let Some(verdict) = status.verdict {
+        eprint_line(verdict_text(verdict, &status.id));
+    }
     if let Some(wait) = wait {
         return super::wait::finish(client, output, status, wait, started).await;
     }
     output.json_or_line(&status, |status| status.id.clone())?;
-    if let Some(verdict) = status.verdict {
-        eprint_line(verdict_text(verdict, &status.id));
-    }
     output.hint_to_follow(&status.id);
     Ok(Code::Ok)
 }
@@ -278,7 +278,8 @@ fn parse_objects<T: DeserializeOwned>(flag: &str, texts: &[String], example: &st
             _ => serde_json::from_str(given.text()).map(|object| vec![object]),
         };
         let invalid = |error| {
-            Failure::usage(format_args!("`{flag}`: {error}")).hint(format!("write, for example, {flag} {example}"))
+            let reason = short_reason(&error);
+            Failure::usage(format_args!("`{flag}`: {reason}")).hint(format!("write, for example, {flag} {example}"))
         };
         objects.extend(read.map_err(invalid)?);
     }

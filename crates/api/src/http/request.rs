@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Uri, header};
 use futures::StreamExt;
-use kafleet_model::json::{JsonError, RawJson};
+use kafleet_model::json::{JsonError, RawJson, short_reason};
 use kafleet_model::query::Mistake;
 use kafleet_model::task::id::{check_type, clip};
 use kafleet_model::task::parse_time;
@@ -80,36 +80,9 @@ pub(crate) fn parse_error(error: &serde_json::Error, pointer: String) -> ApiErro
     if !error.is_data() {
         return ApiError::new(Code::BadJson, format!("invalid JSON: {error}"));
     }
-    let text = error.to_string();
-    let code = if text.starts_with("unknown field") { Code::UnknownField } else { Code::BadField };
-    ApiError::new(code, flaw_text(&text)).pointer(pointer)
-}
-
-/// Types as serde names them, and what they permit in JSON.
-const PERMITTED: [(&str, &str); 9] = [
-    ("a sequence", "an array"),
-    ("a map", "an object"),
-    ("u8", "a whole number from 0 to 255"),
-    ("u16", "a whole number from 0 to 65535"),
-    ("u32", "a whole number from 0 to 4294967295"),
-    ("u64", "a whole number of at least 0"),
-    ("usize", "a whole number of at least 0"),
-    ("i64", "a whole number"),
-    ("f64", "a number"),
-];
-
-/// Message about a value for people: what serde says, without its position, which is that of the compact text, and without
-/// names of types.
-fn flaw_text(text: &str) -> String {
-    let text = text.rsplit_once(" at line ").map_or(text, |(text, _)| text);
-    let found = text.strip_prefix("invalid type: ").or_else(|| text.strip_prefix("invalid value: "));
-    match found.and_then(|rest| rest.rsplit_once(", expected ")) {
-        Some((found, expected)) => {
-            let expected = PERMITTED.iter().find(|(name, _)| *name == expected).map_or(expected, |(_, words)| *words);
-            format!("expected {expected}, found {found}")
-        }
-        None => text.to_owned(),
-    }
+    let reason = short_reason(error);
+    let code = if reason.starts_with("unknown field") { Code::UnknownField } else { Code::BadField };
+    ApiError::new(code, reason).pointer(pointer)
 }
 
 fn pointer(path: &serde_path_to_error::Path) -> String {

@@ -9,6 +9,7 @@ mod layout;
 mod mask;
 mod merge;
 mod number;
+mod reason;
 mod scan;
 mod slice;
 
@@ -20,17 +21,8 @@ use serde_json::value::RawValue;
 pub use defect::JsonDefect;
 pub use mask::{HiddenTexts, MASKED, WHOLE_VALUE, check_pointer};
 pub use number::is_exact_float;
+pub use reason::short_reason;
 pub use slice::{JsonKind, JsonSlice, pointer_to};
-
-use super::task::id::clip_to;
-
-/// Maximum characters of an error about JSON of another program.
-const MAX_REASON_CHARS: usize = 300;
-
-/// Text of an error, cut to 300 characters: serde quotes a string of the wrong type whole, up to the size of a record.
-pub fn short_reason(error: &serde_json::Error) -> String {
-    clip_to(&error.to_string(), MAX_REASON_CHARS)
-}
 
 /// Valid JSON text that all readers understand in the same way: without a name that occurs twice in an object, without halves of
 /// surrogate pairs, without an exponent of more than 9 digits, and nested at most 10,000 levels deep.

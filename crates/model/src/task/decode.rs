@@ -13,7 +13,7 @@ use super::{
     MAX_ATTEMPTS, MAX_POLICY_BYTES, MAX_RUN, MAX_TEXT_CHARS, Policy, Position, ReceivedTask, Reject, Rules, STRUCTURED,
     TaskSpec, Trace, header, parse_time,
 };
-use crate::json::{JsonError, RawJson};
+use crate::json::{JsonError, RawJson, short_reason};
 use crate::retry::RunProgress;
 use crate::units::time::Expires;
 
@@ -326,8 +326,8 @@ fn rules(name: &str, text: &str) -> Result<Rules, Reject> {
     if !text.trim_start().starts_with('{') {
         return Err(bad_header(name, "it must be a JSON object"));
     }
-    let rules: Rules =
-        serde_json::from_str(text).map_err(|error| bad_header(name, &format!("it is invalid: {error}")))?;
+    let rules: Rules = serde_json::from_str(text)
+        .map_err(|error| bad_header(name, &format!("it is invalid: {}", short_reason(&error))))?;
     rules.check_all().map_err(|(at, error)| bad_header(name, &format!("`{}`: {error}", at.trim_start_matches('/'))))?;
     Ok(rules)
 }

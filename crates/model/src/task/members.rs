@@ -7,6 +7,7 @@ use serde::de::{Error, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::{MAX_TEXT_CHARS, Policy, header, parse_time};
+use crate::json::short_reason;
 use crate::units::duration::Millis;
 use crate::units::time::Expires;
 
@@ -28,7 +29,8 @@ pub(super) struct PolicyMembers {
 impl PolicyMembers {
     /// Reads the JSON of the header. Other members are ignored.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let members: Self = serde_json::from_str(text).map_err(|error| format!("it is invalid: {error}"))?;
+        let members: Self =
+            serde_json::from_str(text).map_err(|error| format!("it is invalid: {}", short_reason(&error)))?;
         match members.policy.errors().into_iter().next() {
             Some((field, reason)) => Err(format!("`{field}`: {reason}")),
             None if members.delay.is_some() && members.at_ms.is_some() => {
