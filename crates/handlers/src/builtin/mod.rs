@@ -79,6 +79,12 @@ pub fn register_config(
     for (name, registered) in registry.types() {
         let contradictions = registered.policy.contradictions().into_iter();
         problems.extend(contradictions.map(|(key, error)| format!("`types.{name}.{key}`: {error}")));
+        if registered.policy.batch.is_some() && !registered.handler.capabilities().takes_batches {
+            problems.push(format!(
+                "`types.{name}.batch`: the handler takes one task a call; hint: implement `BatchTask` for the type, without layers \
+                 and services of its own, or remove this key"
+            ));
+        }
     }
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }

@@ -55,11 +55,6 @@ impl<T> BatchForming<T> {
         }
     }
 
-    /// Changes the limits. Groups that are larger than new limits stay as they are.
-    pub fn set_limits(&mut self, limits: GroupLimits) {
-        self.limits = limits;
-    }
-
     /// Number of items in all groups.
     pub fn len(&self) -> usize {
         self.len

@@ -7,5 +7,6 @@
 
 pub mod forming;
 pub mod halving;
+pub mod setting;
 #[cfg(test)]
 mod tests;

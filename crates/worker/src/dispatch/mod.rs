@@ -18,6 +18,8 @@ mod admission;
 mod assignments;
 mod attempts;
 mod background;
+mod batch_end;
+mod batches;
 mod circuit;
 mod commands;
 mod control;
@@ -57,6 +59,7 @@ use control::LiveSettings;
 use exits::{Exit, Exits, LeavingTask};
 use inline::Clock;
 use quarantine::isolate;
+use running::Ended;
 
 use super::attempt::output::OutputBuffer;
 use super::child::ChildPool;
@@ -148,7 +151,10 @@ impl Dispatcher {
             tokio::select! {
                 biased;
                 Some(command) = self.commands.recv() => self.handle_command(command).await,
-                Some((id, end)) = self.attempts.running.ends.recv() => self.attempt_ended(id, end).await,
+                Some(ended) = self.attempts.running.ends.recv() => match ended {
+                    Ended::Attempt(id, end) => self.attempt_ended(id, end).await,
+                    Ended::Call(id, end) => self.call_ended(id, end).await,
+                },
                 () = self.admission.permits.granted(), if self.admission.permits.is_waiting() => {}
                 work = self.work.recv(), if self.open && self.admission.queue.ready() < HAND_OUT => match work {
                     Some(work) => self.receive(work).await,
