@@ -81,7 +81,7 @@ fn batches(at: &str, kind: &TypeConfig) -> Option<UnlocatedProblem> {
     if let Err(reason) = BatchPolicy::default().with(setting).check() {
         return Some(UnlocatedProblem::new(at_batch, format!("`batch` in {}: {reason}", table(at))));
     }
-    if let Some(handler) = kind.handler {
+    if let Some(handler) = kind.handler.filter(|kind| !matches!(kind, HandlerKind::Exec | HandlerKind::Http)) {
         let message =
             format!("`batch` in {} has no effect: the handler `{}` takes one task a call", table(at), handler.name());
         return Some(UnlocatedProblem::new(at_batch, message).hint("remove it"));

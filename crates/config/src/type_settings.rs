@@ -279,7 +279,7 @@ macro_rules! with_type_settings {
             policy Option<UniqueSetting> = None => FileOnly + live;
         batch: Option<BatchSetting>, "none; for Rust types of `BatchTask` their `BATCH`",
             "Batches of tasks that the handler takes in one call: `{ max = 100, wait = \"20ms\", max_bytes = \"4MiB\", by = \"/tenant\", split = true }`."
-            + "Only for types of Rust code that implement `BatchTask`. Unset members are those of the code, else the values above and no `by`. See [batches](batches.md).",
+            + "For types of Rust code that implement `BatchTask`, programs and web services. Unset members are those of the code, else the values above and no `by`. See [batches](batches.md).",
             policy Option<BatchPolicy> = None => FileOnly;
         isolation: Option<Isolation>, "`\"none\"`",
             "Isolation of attempts: in the worker (`\"none\"`), or in child processes (`\"process\"`)."

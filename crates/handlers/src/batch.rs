@@ -250,6 +250,20 @@ pub fn check_number<T>(answers: Vec<T>, items: usize) -> Result<Vec<T>, Failure>
     if answers.len() == items { Ok(answers) } else { Err(wrong_number(answers.len(), items)) }
 }
 
+/// Runs an attempt as a call with one task.
+pub(crate) async fn run_one<F>(
+    params: RawJson,
+    cx: Context,
+    call: impl FnOnce(Vec<Item<RawJson>>, BatchContext) -> F,
+) -> Answer
+where
+    F: Future<Output = BatchAnswer>,
+{
+    let of_one = BatchContext::of_one(&cx);
+    let mut answers = check_number(call(vec![Item { params, cx }], of_one).await?, 1)?;
+    answers.pop().unwrap_or_else(|| Err(wrong_number(0, 1)))
+}
+
 fn wrong_number(answers: usize, items: usize) -> Failure {
     let message = format!("the handler gave {answers} answers for {items} tasks: return one for each, in their order");
     Failure::retry(message).of_kind(BAD_BATCH)

@@ -178,13 +178,25 @@ impl TestRun {
     /// # Errors
     /// The failure of the call as a whole. A worker runs the halves of the tasks on their own then.
     pub async fn run_batch<T: BatchTask>(&self, tasks: Vec<T>) -> Result<Vec<Outcome>, Failure> {
-        let registered = TypeRegistration::of::<T>();
-        let (mut started, mut items) = (Vec::with_capacity(tasks.len()), Vec::with_capacity(tasks.len()));
-        for (n, task) in tasks.iter().enumerate() {
-            let params =
-                RawJson::of(task).map_err(|error| Failure::fail(format!("the params are not JSON: {error}")))?;
+        let params: Result<Vec<_>, _> = tasks.iter().map(RawJson::of).collect();
+        let params = params.map_err(|error| Failure::fail(format!("the params are not JSON: {error}")))?;
+        self.handle_batch(<T as BatchTask>::TYPE, &TypeRegistration::of::<T>(), params).await
+    }
+
+    /// Runs one call with tasks of a registered type; see [`TestRun::run_batch`].
+    ///
+    /// # Errors
+    /// The failure of the call as a whole.
+    pub async fn handle_batch(
+        &self,
+        task_type: &str,
+        registered: &TypeRegistration,
+        params: Vec<RawJson>,
+    ) -> Result<Vec<Outcome>, Failure> {
+        let (mut started, mut items) = (Vec::with_capacity(params.len()), Vec::with_capacity(params.len()));
+        for (n, params) in params.into_iter().enumerate() {
             let error = registered.validate(&params);
-            let (cx, recorder) = self.begin_as(&format!("{}-{}", self.id, n + 1), <T as BatchTask>::TYPE);
+            let (cx, recorder) = self.begin_as(&format!("{}-{}", self.id, n + 1), task_type);
             if error.is_none() {
                 items.push(Item { params, cx: cx.clone() });
             }
