@@ -107,6 +107,11 @@ impl<T> BatchForming<T> {
         }
     }
 
+    /// Number of items in groups that are not full.
+    pub fn growing(&self) -> usize {
+        self.growing.values().map(|group| group.items.len()).sum()
+    }
+
     /// Returns whether a group is ready for a call.
     pub fn has_ready(&self, now_ms: u64) -> bool {
         !self.again.is_empty() || !self.closed.is_empty() || self.due(now_ms).is_some()

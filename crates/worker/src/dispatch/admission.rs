@@ -353,6 +353,7 @@ impl Admission {
             open_hosts,
             hosts,
             adaptive: self.adaptive.status(self.limits.slots()),
+            batches: self.batches.as_ref().map(|batches| batches.status()),
             paused: self.limits.is_paused(),
             partitions: assignment.owned.clone(),
             stopped: self.circuit.stopped().cloned(),

@@ -7,6 +7,7 @@ use kafleet_config::BatchPolicy;
 use kafleet_handlers::TypeRegistration;
 use kafleet_handlers::permit::Permit;
 use kafleet_model::batch::forming::BatchForming;
+use kafleet_model::worker_status::BatchStatus;
 use tokio::time::Instant;
 
 use super::HAND_OUT;
@@ -39,6 +40,11 @@ impl Batches {
     /// Number of tasks in groups.
     pub(super) fn len(&self) -> usize {
         self.forming.len()
+    }
+
+    pub(super) fn status(&self) -> BatchStatus {
+        let forming = u32::try_from(self.forming.growing()).unwrap_or(u32::MAX);
+        BatchStatus { forming, max: self.policy.max, wait_ms: self.policy.wait.0 }
     }
 
     fn ms(&self, at: Instant) -> u64 {
@@ -242,7 +248,11 @@ mod tests {
         let (mut admission, now) = (with_batches(Order::None, 10), Instant::now());
         admission.queue.extend((0..3).map(|offset| task(Order::None, offset)));
         fill(&mut admission, now);
-        assert_eq!((admission.queue.ready(), admission.status().waiting), (0, 3));
+        let status = admission.status();
+        assert_eq!(
+            (admission.queue.ready(), status.waiting, status.batches.map(|batches| batches.forming)),
+            (0, 3, Some(3))
+        );
         let taken = admission.extract(&mut |in_flight| in_flight.record.position.offset == 1);
         assert_eq!(offsets(Some(taken.into())), [1]);
         assert_eq!(admission.status().waiting, 2);
