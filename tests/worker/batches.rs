@@ -339,6 +339,12 @@ async fn whole_batch_occupies_one_slot() {
     send(&fleet, &[""; 12]).await;
     let worker = fleet.worker();
     eventually("two calls run", async || calls.sizes() == [4, 4]).await;
+    let started =
+        |event: &Event| event.kind() == EventKind::Started && event.message.as_deref() == Some("in a batch of 4 tasks");
+    eventually("the events of the starts have the size", async || {
+        fleet.events.all().into_iter().filter(started).count() == 8
+    })
+    .await;
     assert_eq!(worker.metric("kafleet_tasks_in_flight", "insert"), 2.0);
     calls.gate.open();
     fleet.wait_for_results(12).await;

@@ -179,7 +179,7 @@ impl Attempts {
             in_flight,
             cx,
             host: None,
-            call: None,
+            batch_size: None,
             stop: None,
             started_at,
             started_at_ms: now,

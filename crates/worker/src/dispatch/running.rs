@@ -23,8 +23,8 @@ pub(super) struct RunningAttempt {
     pub cx: Context,
     /// Host that the attempt calls, if its type has circuits per host.
     pub host: Option<Arc<str>>,
-    /// Call of which the attempt is a part, with others of its batch.
-    pub call: Option<u64>,
+    /// Number of tasks in the call of which the attempt is a part. `None`: it is not in a batch.
+    pub batch_size: Option<usize>,
     /// Stops the attempt, whose outcome no longer counts. `None` while it is polled inline.
     pub stop: Option<CancellationToken>,
     pub started_at: Instant,
@@ -71,7 +71,7 @@ impl RunningAttempt {
     /// Stops the attempt. A call goes on for its other attempts: only the token of this one is cancelled.
     pub(super) fn stop(&self) {
         self.stop.iter().for_each(CancellationToken::cancel);
-        if self.call.is_some() {
+        if self.batch_size.is_some() {
             self.cx.interrupt(CancelReason::Shutdown);
         }
     }
@@ -162,14 +162,15 @@ impl RunningAttempts {
     /// Adds a call with several attempts; returns its id.
     pub(super) fn insert_call(
         &mut self,
-        attempts: impl IntoIterator<Item = RunningAttempt>,
+        attempts: Vec<RunningAttempt>,
         stop: CancellationToken,
         started_at: Instant,
         announce_at: Instant,
     ) -> u64 {
         let call = self.next_id;
         self.next_id += 1;
-        let of_call = |attempt| RunningAttempt { call: Some(call), ..attempt };
+        let batch_size = Some(attempts.len());
+        let of_call = |attempt| RunningAttempt { batch_size, ..attempt };
         let attempts: Vec<u64> =
             attempts.into_iter().map(|attempt| self.insert(of_call(attempt), announce_at)).collect();
         self.in_calls += attempts.len();
