@@ -450,7 +450,7 @@ async fn tasks_of_a_batch_have_outcomes_and_logs_of_their_own() {
 {"id": "test-5", "wait": "soon"}
 {"id": "test-6", "ok": 1, "fail": "no"}
 {"id": "test-9", "ok": 1}'
-echo '{"id": "test-2", "log": "mine"}' >&2; echo '{"log": "of nobody"}' >&2; echo plain >&2"#;
+echo '{"id": "test-2", "log": "mine"}' >&2; echo '{"log": "of no task"}' >&2; echo plain >&2"#;
     let outcomes = batch(script, &vec![json!(1); 7]).await.unwrap();
     assert_eq!(outcomes[0].output(), Value::Null);
     assert_eq!(outcomes[6].output(), Value::Null, "exit code 0 is the answer of a task without one");

@@ -118,7 +118,9 @@ async fn fleet_of(kind: Kind, calls: &Calls) -> Fleet {
     let child = counted("child", &crate::worker::types::Journal::default());
     let (mut fleet, _) = memory(1, &[kind, child]).await;
     let state = calls.clone();
-    fleet.app = Arc::new(move |registry| drop(registry.share(state.clone())));
+    fleet.app = Arc::new(move |registry| {
+        registry.share(state.clone());
+    });
     fleet
 }
 

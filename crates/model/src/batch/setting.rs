@@ -104,7 +104,7 @@ impl BatchPolicy {
     /// Key of a task with these params: equal for tasks that may be in one batch. Params without a value at the pointer are equal.
     pub fn key_of(&self, params: &RawJson) -> String {
         let value = self.by.as_deref().and_then(|by| params.slice().at(by));
-        // A value without a canonical text is told apart by its text.
+        // A value without a canonical text is compared by its text.
         value.map_or_else(String::new, |value| value.canonical().unwrap_or_else(|_| value.text().to_owned()))
     }
 }

@@ -31,7 +31,7 @@ use tracing::Instrument;
 use super::admission::SlotLoad;
 use super::failure_policy::time_left;
 use super::inline::{Clock, InlinePolling};
-use super::running::{Ended, RunningAttempt, RunningAttempts, RunningCall};
+use super::running::{EndMessage, RunningAttempt, RunningAttempts, RunningCall};
 use super::{DispatcherDeps, LONGEST_WAIT};
 use crate::attempt::output::OutputBuffer;
 use crate::attempt::publish_children::{AttemptOutput, OutputPublisher};
@@ -270,7 +270,7 @@ impl Attempts {
         kafleet_runtime::spawn(async move {
             let end = publisher.publish_call(rest.await, outputs).await;
             // Fails only after an abort: otherwise the dispatcher waits for every call.
-            let _ = ends.send(Ended::Call(id, end));
+            let _ = ends.send(EndMessage::Call(id, end));
         });
     }
 
@@ -299,7 +299,7 @@ impl Attempts {
         kafleet_runtime::spawn(async move {
             let end = publisher.publish(rest.await, &cx, announcement, &stop).await;
             // Fails only after an abort: otherwise the dispatcher waits for every attempt.
-            let _ = ends.send(Ended::Attempt(id, end));
+            let _ = ends.send(EndMessage::Attempt(id, end));
         });
     }
 

@@ -17,14 +17,15 @@ use crate::attempt::AttemptEnd;
 impl Dispatcher {
     pub(super) async fn call_ended(&mut self, id: u64, end: AttemptEnd<Vec<AttemptEnd>>) {
         let Some((call, attempts)) = self.attempts.remove_call(id) else { return };
-        let is_late = attempts.iter().all(|running| self.late_reason(running).is_some() || running.cancelled.is_some());
+        let is_late =
+            attempts.iter().all(|running| late_reason(self, running).is_some() || running.cancelled.is_some());
         let counted = end_of_call(&end);
         self.admission.circuit.attempt_ended(call.started_at, &counted, is_late);
         self.admission.adaptive.attempt_ended(call.started_at, &counted, is_late);
         match end {
             AttemptEnd::Answered(Ok(ends)) => {
                 for (mut running, end) in attempts.into_iter().zip(ends) {
-                    let late = self.late_reason(&running);
+                    let late = late_reason(self, &running);
                     // The answer of a cancelled task is dropped.
                     let end = if running.cancelled.is_some() { AttemptEnd::Interrupted } else { end };
                     let exit = self.exit_of(&mut running, late, end);
@@ -34,61 +35,67 @@ impl Dispatcher {
             end => {
                 let deadline = attempts.iter().filter_map(|running| running.cx.deadline).min();
                 let failure = failure_of_end(call.started_at, deadline, end);
-                self.call_failed(attempts, failure).await;
+                call_failed(self, attempts, failure).await;
             }
         }
     }
+}
 
-    /// Ends a call that has failed as a whole. `None`: it was interrupted.
-    async fn call_failed(&mut self, attempts: Vec<RunningAttempt>, failure: Option<Failure>) {
-        let number = attempts.len();
-        let mut left = Vec::with_capacity(number);
-        for mut running in attempts {
-            let late = self.late_reason(&running);
-            if late.is_some() || running.cancelled.is_some() || failure.is_none() {
-                let exit = self.exit_of(&mut running, late, AttemptEnd::Interrupted);
-                self.leave(running, exit).await;
-            } else {
-                left.push(running);
-            }
-        }
-        let Some(mut failure) = failure else { return };
-        left.iter().for_each(|running| running.cx.hidden.hide_in(&mut failure.message));
-        let policy = &self.settings.policy;
-        let split = policy.batch.as_ref().is_none_or(|batch| batch.split);
-        let failed = FailedCall { items: number, split, is_of_service: is_of_service(policy, &failure) };
-        if failed.is_halved() {
-            self.run_halves(left, number, failure).await;
-            return;
-        }
-        for mut running in left {
-            let exit = self.judge_failure(&mut running, failure.clone());
-            self.leave(running, exit).await;
+fn late_reason(dispatcher: &Dispatcher, running: &RunningAttempt) -> Option<InterruptionReason> {
+    dispatcher.admission.assignments.late_reason(running.in_flight.tag, dispatcher.open)
+}
+
+/// Ends a call that has failed as a whole. `None`: it was interrupted.
+async fn call_failed(dispatcher: &mut Dispatcher, attempts: Vec<RunningAttempt>, failure: Option<Failure>) {
+    let number = attempts.len();
+    let mut left = Vec::with_capacity(number);
+    for mut running in attempts {
+        let late = late_reason(dispatcher, &running);
+        if late.is_some() || running.cancelled.is_some() || failure.is_none() {
+            let exit = dispatcher.exit_of(&mut running, late, AttemptEnd::Interrupted);
+            dispatcher.leave(running, exit).await;
+        } else {
+            left.push(running);
         }
     }
+    let Some(mut failure) = failure else { return };
+    left.iter().for_each(|running| running.cx.hidden.hide_in(&mut failure.message));
+    let policy = &dispatcher.settings.policy;
+    let split = policy.batch.as_ref().is_none_or(|batch| batch.split);
+    let failed = FailedCall { items: number, split, is_of_service: is_of_service(policy, &failure) };
+    if failed.is_halved() {
+        run_halves(dispatcher, left, number, failure).await;
+        return;
+    }
+    for mut running in left {
+        let exit = dispatcher.judge_failure(&mut running, failure.clone());
+        dispatcher.leave(running, exit).await;
+    }
+}
 
-    async fn run_halves(&mut self, attempts: Vec<RunningAttempt>, number: usize, failure: Failure) {
-        self.exits.reports.log_split(number, &failure);
-        self.exits.reports.metrics.record_split();
-        let message = format!(
-            "{}, of {number} tasks ({}): {}",
-            InterruptionReason::BatchSplit.message(),
-            failure.kind,
-            failure.message
-        );
-        let failure = Failure { message, ..failure };
-        let mut tasks = Vec::with_capacity(attempts.len());
-        for running in attempts {
-            let exit = Exit::Restarted { restart: Restart::Split, failure: failure.clone() };
-            match self.exits.carry_out(running.into(), exit).await {
-                Onward::Restarts(in_flight) if self.admission.assignments.is_closed(in_flight.tag) => {
-                    self.leave(in_flight, Exit::Released(None)).await;
-                }
-                Onward::Restarts(in_flight) => tasks.push(in_flight),
-                onward => drop(self.admission.apply_onward(onward)),
+async fn run_halves(dispatcher: &mut Dispatcher, attempts: Vec<RunningAttempt>, number: usize, failure: Failure) {
+    dispatcher.exits.reports.log_split(number, &failure);
+    dispatcher.exits.reports.metrics.record_split();
+    let message = format!(
+        "{}, of {number} tasks ({}): {}",
+        InterruptionReason::BatchSplit.message(),
+        failure.kind,
+        failure.message
+    );
+    let failure = Failure { message, ..failure };
+    let mut tasks = Vec::with_capacity(attempts.len());
+    for running in attempts {
+        let exit = Exit::Restarted { restart: Restart::Split, failure: failure.clone() };
+        match dispatcher.exits.carry_out(running.into(), exit).await {
+            Onward::Restarts(in_flight) if dispatcher.admission.assignments.is_closed(in_flight.tag) => {
+                dispatcher.leave(in_flight, Exit::Released(None)).await;
             }
+            Onward::Restarts(in_flight) => tasks.push(in_flight),
+            onward => drop(dispatcher.admission.apply_onward(onward)),
         }
-        self.admission.run_parts(halves(tasks));
+    }
+    if let Some(batches) = &mut dispatcher.admission.batches {
+        batches.run_parts(halves(tasks));
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! A task that waits in a group holds its ordering key, so that a group has one task of a key.
 
-use kafleet_config::BatchPolicy;
+use kafleet_config::{BatchPolicy, TypePolicy};
 use kafleet_handlers::TypeRegistration;
 use kafleet_handlers::permit::Permit;
 use kafleet_model::batch::forming::BatchForming;
@@ -12,8 +12,7 @@ use tokio::time::Instant;
 
 use super::HAND_OUT;
 use super::admission::{Admission, SlotLoad};
-use super::exits::Exit;
-use super::failure_policy::{end_of_time, expiry, time_left};
+use super::failure_policy::time_left;
 use crate::decode::{InFlight, Input};
 
 /// Groups of one type.
@@ -51,16 +50,34 @@ impl Batches {
         at.saturating_duration_since(self.base).as_millis() as u64
     }
 
-    /// Adds a task to the open group of its key.
-    fn join(&mut self, in_flight: Box<InFlight>, now: Instant) {
+    /// Adds a task that may start to a group. Suspects, and tasks whose time limits differ from those of a call, start alone.
+    pub(super) fn add(&mut self, policy: &TypePolicy, in_flight: Box<InFlight>, now: Instant, now_ms: i64) {
+        let own = in_flight.task.policy.as_deref();
+        let has_own_limit = own.is_some_and(|own| own.timeout.is_some() || own.stall_timeout.is_some());
+        let ends_early = time_left(policy, &in_flight, now_ms).is_some_and(|left| left < policy.timeout.into());
+        let at_ms = self.ms(now);
+        if in_flight.suspect.is_some() || in_flight.runs_alone || has_own_limit || ends_early {
+            self.suspects += usize::from(in_flight.suspect.is_some());
+            return self.forming.add_alone(in_flight, at_ms);
+        }
         let params = &in_flight.task.params;
         let (key, bytes) = (self.policy.key_of(params), params.text().len() as u64);
-        self.forming.join(&key, in_flight, bytes, self.ms(now));
+        self.forming.join(&key, in_flight, bytes, at_ms);
     }
 
-    fn add_alone(&mut self, in_flight: Box<InFlight>, now: Instant) {
-        self.suspects += usize::from(in_flight.suspect.is_some());
-        self.forming.add_alone(in_flight, self.ms(now));
+    /// Runs parts of a call that has failed as a whole, each on its own. A task that is alone stays so.
+    pub(super) fn run_parts(&mut self, mut parts: [Vec<Box<InFlight>>; 2]) {
+        for part in &mut parts {
+            if let [in_flight] = part.as_mut_slice() {
+                in_flight.runs_alone = true;
+            }
+        }
+        self.forming.run_again(parts.into_iter());
+    }
+
+    /// Number of suspects in groups.
+    pub(super) fn suspects(&self) -> usize {
+        self.suspects
     }
 
     fn take_ready(&mut self, now: Instant) -> Option<Vec<Box<InFlight>>> {
@@ -89,12 +106,6 @@ impl Batches {
 }
 
 impl Admission {
-    /// Attempts that occupy slots, with the suspects that wait in groups.
-    pub(super) fn load_with_groups(&self, load: SlotLoad) -> SlotLoad {
-        let in_groups = self.batches.as_ref().map_or(0, |batches| batches.suspects);
-        SlotLoad { suspects: load.suspects + in_groups, ..load }
-    }
-
     /// Takes the next input for a group. While the type starts nothing, and while enough tasks for all slots and one more call are
     /// in groups, tasks stay in the queue.
     pub(super) fn next_for_group(&mut self, load: SlotLoad) -> Option<Input> {
@@ -103,8 +114,7 @@ impl Admission {
         if self.limits.is_paused() || self.circuit.stopped().is_some() || batches.len() >= room {
             return None;
         }
-        let suspects = load.suspects + batches.suspects;
-        if let Some(in_flight) = self.quarantine.pop(suspects) {
+        if let Some(in_flight) = self.quarantine.pop(load.suspects) {
             return Some(Input::Task(in_flight));
         }
         loop {
@@ -114,20 +124,6 @@ impl Admission {
                 }
                 input => return Some(input),
             }
-        }
-    }
-
-    /// Adds a task that may start to a group. Suspects, and tasks whose time limits differ from those of a call, start alone.
-    pub(super) fn join_group(&mut self, in_flight: Box<InFlight>, now: Instant, now_ms: i64) {
-        let own = in_flight.task.policy.as_deref();
-        let has_own_limit = own.is_some_and(|own| own.timeout.is_some() || own.stall_timeout.is_some());
-        let ends_early =
-            time_left(&self.policy, &in_flight, now_ms).is_some_and(|left| left < self.policy.timeout.into());
-        let is_alone = in_flight.suspect.is_some() || in_flight.runs_alone || has_own_limit || ends_early;
-        match &mut self.batches {
-            Some(batches) if is_alone => batches.add_alone(in_flight, now),
-            Some(batches) => batches.join(in_flight, now),
-            None => self.queue.push_front(in_flight),
         }
     }
 
@@ -143,25 +139,6 @@ impl Admission {
             return None;
         }
         Some((batches.take_ready(now)?, self.permits.take()))
-    }
-
-    /// Returns the way out of a task whose time has passed while it waited in a group.
-    pub(super) fn exit_from_group(&self, in_flight: &InFlight, now_ms: i64) -> Option<Exit> {
-        expiry(in_flight, now_ms).or_else(|| end_of_time(&self.policy, in_flight, now_ms))
-    }
-
-    /// Runs parts of a call that has failed as a whole, each on its own. A task that is alone stays so.
-    pub(super) fn run_parts(&mut self, mut parts: [Vec<Box<InFlight>>; 2]) {
-        for part in &mut parts {
-            if let [in_flight] = part.as_mut_slice() {
-                in_flight.runs_alone = true;
-            }
-        }
-        match &mut self.batches {
-            Some(batches) => batches.forming.run_again(parts.into_iter()),
-            // Only a type with groups has calls.
-            None => self.queue.extend(parts.into_iter().flatten().map(Input::Task)),
-        }
     }
 }
 
@@ -187,7 +164,8 @@ mod tests {
     fn fill(admission: &mut Admission, now: Instant) {
         while let Some(Input::Task(in_flight)) = admission.next_for_group(SlotLoad::default()) {
             if let StartDecision::Start(in_flight, _) = admission.check(in_flight, SlotLoad::default(), 0) {
-                admission.join_group(in_flight, now, 0);
+                let policy = admission.policy.clone();
+                admission.batches.as_mut().unwrap().add(&policy, in_flight, now, 0);
             }
         }
     }
@@ -264,7 +242,7 @@ mod tests {
         admission.queue.extend((0..3).map(|offset| task(Order::None, offset)));
         fill(&mut admission, now);
         let group = next(&mut admission, now).unwrap();
-        admission.run_parts(kafleet_model::batch::halving::halves(group));
+        admission.batches.as_mut().unwrap().run_parts(kafleet_model::batch::halving::halves(group));
         let alone: Vec<Vec<bool>> = std::iter::from_fn(|| next(&mut admission, now))
             .map(|group| group.iter().map(|in_flight| in_flight.runs_alone).collect())
             .collect();

@@ -131,6 +131,11 @@ pub(super) fn expiry(in_flight: &InFlight, now: i64) -> Option<Exit> {
     Some(Exit::Expired { late_ms: now.saturating_sub(at) })
 }
 
+/// Returns the way out of a task whose time has passed while it waited with others for a call.
+pub(super) fn exit_from_group(policy: &TypePolicy, in_flight: &InFlight, now: i64) -> Option<Exit> {
+    expiry(in_flight, now).or_else(|| end_of_time(policy, in_flight, now))
+}
+
 /// Returns the way out of a task whose total timeout has expired before an attempt.
 pub(super) fn end_of_time(policy: &TypePolicy, in_flight: &InFlight, now: i64) -> Option<Exit> {
     time_left(policy, in_flight, now).filter(Duration::is_zero)?;

@@ -19,6 +19,7 @@ mod assignments;
 mod attempts;
 mod background;
 mod batch_end;
+mod batch_start;
 mod batches;
 mod circuit;
 mod commands;
@@ -59,7 +60,7 @@ use control::LiveSettings;
 use exits::{Exit, Exits, LeavingTask};
 use inline::Clock;
 use quarantine::isolate;
-use running::Ended;
+use running::EndMessage;
 
 use super::attempt::output::OutputBuffer;
 use super::child::ChildPool;
@@ -152,8 +153,8 @@ impl Dispatcher {
                 biased;
                 Some(command) = self.commands.recv() => self.handle_command(command).await,
                 Some(ended) = self.attempts.running.ends.recv() => match ended {
-                    Ended::Attempt(id, end) => self.attempt_ended(id, end).await,
-                    Ended::Call(id, end) => self.call_ended(id, end).await,
+                    EndMessage::Attempt(id, end) => self.attempt_ended(id, end).await,
+                    EndMessage::Call(id, end) => self.call_ended(id, end).await,
                 },
                 () = self.admission.permits.granted(), if self.admission.permits.is_waiting() => {}
                 work = self.work.recv(), if self.open && self.admission.queue.ready() < HAND_OUT => match work {

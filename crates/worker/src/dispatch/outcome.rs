@@ -24,19 +24,13 @@ const NOTABLE_DELAY: Duration = Duration::from_millis(100);
 impl Dispatcher {
     pub(super) async fn attempt_ended(&mut self, id: u64, end: AttemptEnd) {
         let Some(mut running) = self.attempts.remove(id) else { return };
-        let late = self.late_reason(&running);
+        let late = self.admission.assignments.late_reason(running.in_flight.tag, self.open);
         let is_late = late.is_some() || running.cancelled.is_some();
         self.admission.circuit.attempt_ended(running.started_at, &end, is_late);
         self.admission.end_host_call(&running, &end, late.is_some());
         self.admission.adaptive.attempt_ended(running.started_at, &end, is_late);
         let exit = self.exit_of(&mut running, late, end);
         self.leave(running, exit).await;
-    }
-
-    /// Returns why the outcome of an attempt no longer counts: its partition has another owner, or the worker has left the group.
-    pub(super) fn late_reason(&self, running: &RunningAttempt) -> Option<InterruptionReason> {
-        let cancelled = self.admission.assignments.cancelled(running.in_flight.tag);
-        cancelled.or((!self.open).then_some(InterruptionReason::WorkerStopped))
     }
 
     /// Decides what follows the end of an attempt. `late`: why its outcome no longer counts.

@@ -91,7 +91,7 @@ pub(super) struct RunningCall {
 }
 
 /// End of an attempt in a slot of its own, or of a call with several.
-pub(super) enum Ended {
+pub(super) enum EndMessage {
     Attempt(u64, AttemptEnd),
     Call(u64, AttemptEnd<Vec<AttemptEnd>>),
 }
@@ -107,8 +107,8 @@ pub(super) struct RunningAttempts {
     suspects: usize,
     /// Attempts without a `started` event, in the order in which it is due.
     unannounced: VecDeque<(Instant, u64)>,
-    pub ends: mpsc::UnboundedReceiver<Ended>,
-    end_sender: mpsc::UnboundedSender<Ended>,
+    pub ends: mpsc::UnboundedReceiver<EndMessage>,
+    end_sender: mpsc::UnboundedSender<EndMessage>,
 }
 
 /// An aborted dispatcher stops its attempts: they run in tasks of their own.
@@ -206,7 +206,7 @@ impl RunningAttempts {
     }
 
     /// Channel to which attempts send their ends. The dispatcher outlives its attempts.
-    pub(super) fn end_sender(&self) -> mpsc::UnboundedSender<Ended> {
+    pub(super) fn end_sender(&self) -> mpsc::UnboundedSender<EndMessage> {
         self.end_sender.clone()
     }
 

@@ -5,7 +5,7 @@ use kafleet_model::json::RawJson;
 use serde::Serialize;
 
 use super::stderr_protocol::Contexts;
-use super::{Ended, Input, Program};
+use super::{Program, ProgramEnd, ProgramInput};
 use crate::builtin::batch_answers::{ItemAnswer, in_order};
 use crate::failure::excerpt;
 use crate::{Answer, BatchAnswer, BatchContext, Failure, Item};
@@ -27,13 +27,13 @@ impl Program {
     pub(super) async fn run_batch(&self, items: Vec<Item<RawJson>>, cx: BatchContext) -> BatchAnswer {
         let mut command = self.command(cx.task_type());
         command.env("KAFLEET_BATCH", items.len().to_string());
-        let input = Input {
+        let input = ProgramInput {
             text: lines_of(&items)?,
             max_output: self.max_output.saturating_mul(items.len()),
             stop: cx.cancelled(),
         };
         let contexts = Contexts::of_batch(items.iter().map(|item| &item.cx));
-        let Ended { status, output, errors } = self.execute(command, input, &contexts).await?;
+        let ProgramEnd { status, output, errors } = self.execute(command, input, &contexts).await?;
         if output.too_large {
             return Err(self.too_large());
         }

@@ -132,7 +132,7 @@ impl Handler for Exec {
 }
 
 /// What a program gets on its stdin, and limits of its run.
-struct Input<'a> {
+struct ProgramInput<'a> {
     text: String,
     /// Maximum bytes of stdout.
     max_output: usize,
@@ -141,7 +141,7 @@ struct Input<'a> {
 }
 
 /// Program that has ended.
-struct Ended {
+struct ProgramEnd {
     status: ExitStatus,
     output: Stdout,
     errors: Stderr,
@@ -149,8 +149,8 @@ struct Ended {
 
 impl Program {
     async fn run(&self, params: RawJson, cx: Context) -> Answer {
-        let input = Input { text: params.text().to_owned(), max_output: self.max_output, stop: cx.cancelled() };
-        let Ended { status, output, errors } =
+        let input = ProgramInput { text: params.text().to_owned(), max_output: self.max_output, stop: cx.cancelled() };
+        let ProgramEnd { status, output, errors } =
             self.execute(self.command_of_attempt(&cx), input, &Contexts::One(&cx)).await?;
         if output.too_large {
             return Err(self.too_large());
@@ -160,7 +160,12 @@ impl Program {
     }
 
     /// Runs the program to its end. Its lines on stderr go to the contexts.
-    async fn execute(&self, command: Command, input: Input<'_>, contexts: &Contexts<'_>) -> Result<Ended, Failure> {
+    async fn execute(
+        &self,
+        command: Command,
+        input: ProgramInput<'_>,
+        contexts: &Contexts<'_>,
+    ) -> Result<ProgramEnd, Failure> {
         let mut process = self.launch(command).await?;
         let mut output = Stdout::default();
         let mut errors = Stderr::default();
@@ -188,7 +193,7 @@ impl Program {
         };
         let status =
             status.map_err(|error| Failure::retry(format!("the exit status of the program is unknown: {error}")))?;
-        Ok(Ended { status, output, errors })
+        Ok(ProgramEnd { status, output, errors })
     }
 
     async fn launch(&self, command: Command) -> Result<OwnedProcess, Failure> {
