@@ -76,7 +76,7 @@ impl BatchTask for Row {
             () = cx.cancelled().cancelled() => return Err(Failure::cancelled()),
             _ = join_all(signals) => {}
         }
-        let has = |what: &str| items.iter().any(|item| item.then == what);
+        let has = |end: &str| items.iter().any(|item| item.then == end);
         assert!(!has("panics"), "a bad row");
         match () {
             () if has("hangs") => std::future::pending().await,

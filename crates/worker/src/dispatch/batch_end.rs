@@ -135,7 +135,7 @@ mod tests {
     use kafleet_config::Adaptive;
 
     #[test]
-    fn failures_of_the_service_are_told_from_those_of_tasks() {
+    fn failures_of_the_service_are_not_those_of_tasks() {
         let policy = TypePolicy {
             trip_on: vec!["unreachable".into()],
             adaptive: Some(Adaptive { on: vec!["full".into()], ..Adaptive::default() }),

@@ -131,7 +131,7 @@ impl Handler for Exec {
     }
 }
 
-/// What a program gets on its stdin, and limits of its run.
+/// Text for the stdin of a program, and limits of its run.
 struct ProgramInput<'a> {
     text: String,
     /// Maximum bytes of stdout.
