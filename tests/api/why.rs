@@ -373,6 +373,20 @@ async fn adaptive_limit_is_named() {
     assert_eq!(echo.adaptive.map(|adaptive| (adaptive.limit, adaptive.cut_at)), Some((2.5, None)));
 }
 
+#[tokio::test]
+async fn batch_that_forms_is_named() {
+    let fleet = fleet().await;
+    let partition = backlog(&fleet, 3).await;
+    commit(&fleet, &partition, 1, "");
+    let status = json!({"type": "echo", "slots": 9, "in_flight": 0, "waiting": 2, "paused": false, "partitions": [1],
+        "batches": {"forming": 2, "max": 100, "wait_ms": 30_000}, "finished": {}});
+    send_heartbeat(&fleet, "w-1", status, Vec::new()).await;
+    let answer = why(&fleet, "q2").await;
+    assert_eq!(codes(&answer), [Reason::BatchForms, Reason::QueuedBehind]);
+    let message = &answer.findings[0].message;
+    assert!(message.contains("batches of up to 100") && message.contains("at most 30s"), "{message}");
+}
+
 /// No probe starts, and the circuit does not close by itself.
 #[tokio::test]
 async fn circuit_opened_by_an_operator_is_named_once() {

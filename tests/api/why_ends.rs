@@ -91,8 +91,8 @@ async fn interrupted_task_reports_its_interruptions_and_its_last_start() {
     start(&fleet, "t", "w-2", 1_800_000_001_000).await;
     let running = why(&fleet, "t").await;
     let (count, since) = (InterruptionReason::ALL.len(), kafleet::model::units::time::time_text(1_800_000_001_000));
-    let text =
-        format!("interrupted {count} times, last by the loss of `w-1`; attempt 1 is running on `w-2` since {since}");
+    let last = InterruptionReason::ALL[count - 1].cause("w-1");
+    let text = format!("interrupted {count} times, last by {last}; attempt 1 is running on `w-2` since {since}");
     assert!(running.findings[0].message.starts_with(&text), "{}", running.findings[0].message);
     let status: Value = fleet.get("/v1/tasks/t").await;
     assert_eq!((&status["interruptions"], &status["state"]), (&json!(count), &json!("running")));

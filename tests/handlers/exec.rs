@@ -9,7 +9,7 @@ use kafleet::handlers::builtin::exec::{Exec, MAX_LINES, Program};
 use kafleet::handlers::note::Note;
 use kafleet::handlers::program_env::ProgramEnv;
 use kafleet::handlers::testing::{Outcome, TestRun};
-use kafleet::handlers::{Fail, Handler, TypeRegistration};
+use kafleet::handlers::{Fail, Failure, Handler, TypeRegistration};
 use kafleet::model::json::RawJson;
 use kafleet_testkit::wait::{DEADLINE, eventually_blocking};
 use nix::sys::signal::{Signal, kill};
@@ -416,4 +416,60 @@ async fn dead_guard_is_replaced_with_current_table() {
     running.abort();
     assert!(running.await.unwrap_err().is_cancelled());
     assert_gone(&family);
+}
+
+async fn batch(script: &str, params: &[Value]) -> Result<Vec<Outcome>, Failure> {
+    let registered = TypeRegistration::new(Exec::new(sh(script)).with_batches());
+    let params = params.iter().map(|params| RawJson::of(params).unwrap()).collect();
+    TestRun::new().handle_batch("count", &registered, params).await
+}
+
+/// Answers each line with the line itself.
+const ECHO: &str = r#"while IFS= read -r line; do
+    id=${line#*\"id\":\"}; printf '{"id": "%s", "ok": %s}\n' "${id%%\"*}" "$line"
+done"#;
+
+#[tokio::test]
+async fn tasks_of_a_batch_are_lines_and_so_are_their_answers() {
+    let outcomes = batch(ECHO, &[json!({"n": 1}), json!(2)]).await.unwrap();
+    let expected =
+        |id: &str, params: Value| json!({"id": id, "run": 1, "attempt": 1, "key": format!("{id}/1"), "params": params});
+    assert_eq!(outcomes[0].output(), expected("test-1", json!({"n": 1})));
+    assert_eq!(outcomes[1].output(), expected("test-2", json!(2)));
+    let registered = TypeRegistration::new(Exec::new(sh(ECHO)).with_batches());
+    let single = TestRun::new().handle("count", &registered, RawJson::null()).await;
+    assert_eq!(single.output(), expected("test", Value::Null), "a single task is a batch of one");
+}
+
+#[tokio::test]
+async fn tasks_of_a_batch_have_outcomes_and_logs_of_their_own() {
+    let script = r#"echo '{"id": "test-1", "ok": null}
+{"id": "test-3", "retry": "later", "kind": "busy", "after": "7s"}
+{"id": "test-2", "fail": "no"}
+{"id": "test-4", "dead": "never"}
+{"id": "test-5", "wait": "soon"}
+{"id": "test-6", "ok": 1, "fail": "no"}
+{"id": "test-9", "ok": 1}'
+echo '{"id": "test-2", "log": "mine"}' >&2; echo '{"log": "of no task"}' >&2; echo plain >&2"#;
+    let outcomes = batch(script, &vec![json!(1); 7]).await.unwrap();
+    assert_eq!(outcomes[0].output(), Value::Null);
+    assert_eq!(outcomes[6].output(), Value::Null, "exit code 0 is the answer of a task without one");
+    assert_eq!((outcomes[1].failure().then, outcomes[1].log()), (Fail::Final, vec!["mine"]));
+    let busy = outcomes[2].failure();
+    assert_eq!((busy.then, &*busy.kind), (Fail::Retry { after: Some(Duration::from_secs(7)) }, "busy"));
+    assert_eq!(outcomes[3].failure().then, Fail::Dead);
+    assert_eq!(outcomes[4].failure().then, Fail::Wait { after: None });
+    assert_eq!(&*outcomes[5].failure().kind, "bad_output");
+    assert!(outcomes.iter().enumerate().all(|(n, outcome)| n == 1 || outcome.notes.is_empty()), "{outcomes:?}");
+}
+
+#[tokio::test]
+async fn exit_code_is_the_answer_of_tasks_without_one() {
+    let outcomes = batch("echo '{\"id\": \"test-1\", \"ok\": 1}'; exit 75", &[json!(1), json!(2)]).await.unwrap();
+    assert_eq!(outcomes[0].output(), json!(1));
+    assert_eq!(outcomes[1].failure().then, Fail::Retry { after: None });
+    for (script, kind) in [("exit 3", "exit_code"), ("kill -9 $$", "signal"), ("echo no", "bad_output")] {
+        let failure = batch(script, &[json!(1), json!(2)]).await.unwrap_err();
+        assert_eq!(&*failure.kind, kind, "of the call: {failure:?}");
+    }
 }

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use kafleet::handlers::builtin::http::{Call, Http, client};
 use kafleet::handlers::testing::{Outcome, TestRun};
-use kafleet::handlers::{Fail, Handler, TypeRegistration};
+use kafleet::handlers::{Fail, Failure, Handler, TypeRegistration};
 use kafleet::model::json::RawJson;
 use kafleet_testkit::wait::DEADLINE;
 use reqwest::Method;
@@ -31,6 +31,7 @@ async fn serve() -> SocketAddr {
         .route("/broken", any(|| async { (StatusCode::INTERNAL_SERVER_ERROR, [("retry-after", "8")]) }))
         .route("/moved", any(|| async { (StatusCode::FOUND, [("location", "/seen")]) }))
         .route("/empty", any(|| async { StatusCode::NO_CONTENT }))
+        .route("/batch", any(answer_batch))
         .route("/text", any(|| async { "just text" }))
         .route("/endless", any(endless))
         .route(
@@ -200,4 +201,59 @@ async fn cancelled_call_is_aborted() {
     cx.cancelled().cancel();
     let answer = tokio::time::timeout(DEADLINE, answer).await.expect("it ends").unwrap();
     assert_eq!(answer.unwrap_err().then, Fail::Cancelled);
+}
+
+/// Answers a batch of CloudEvents: by its params.
+async fn answer_batch(headers: HeaderMap, body: Bytes) -> Response {
+    assert_eq!(headers["content-type"], "application/cloudevents-batch+json");
+    let events: Vec<Value> = serde_json::from_slice(&body).unwrap();
+    assert_eq!(headers["kafleet-batch"], events.len().to_string().as_str());
+    let answer = |event: &Value| {
+        let (id, data) = (&event["id"], &event["data"]);
+        match data.as_str() {
+            Some("none") => None,
+            Some(outcome) => Some(json!({"id": id, "outcome": outcome, "data": "a reason", "kind": "mine"})),
+            None => Some(json!({"specversion": "1.0", "type": "done", "source": "x", "id": id, "data": event})),
+        }
+    };
+    axum::Json(events.iter().filter_map(answer).collect::<Vec<_>>()).into_response()
+}
+
+async fn batch(path: &str, params: &[Value]) -> Result<Vec<Outcome>, Failure> {
+    let registered = TypeRegistration::new(Http::new(client().unwrap(), call(serve().await, path)).with_batches());
+    let params = params.iter().map(|params| RawJson::of(params).unwrap()).collect();
+    TestRun::new().handle_batch("resize", &registered, params).await
+}
+
+#[tokio::test]
+async fn batch_is_answered_by_id() {
+    let params = [json!({"n": 1}), json!("retry"), json!("wait"), json!("fail"), json!("dead"), json!("none")];
+    let outcomes = batch("/batch", &params).await.unwrap();
+    let event = outcomes[0].output();
+    assert_eq!(
+        (&event["id"], &event["type"], &event["data"], &event["attempt"], &event["idempotencykey"]),
+        (&json!("test-1"), &json!("resize"), &json!({"n": 1}), &json!(1), &json!("test-1/1"))
+    );
+    let ends: Vec<_> = outcomes[1..].iter().map(|outcome| (outcome.failure().then, &*outcome.failure().kind)).collect();
+    assert_eq!(
+        ends,
+        [
+            (Fail::Retry { after: None }, "mine"),
+            (Fail::Wait { after: None }, "mine"),
+            (Fail::Final, "mine"),
+            (Fail::Dead, "mine"),
+            (Fail::Retry { after: None }, "bad_output"),
+        ]
+    );
+    assert_eq!(outcomes[1].failure().message, "a reason");
+}
+
+#[tokio::test]
+async fn status_and_body_of_another_form_are_those_of_the_call() {
+    let params = [json!(1), json!(2)];
+    let empty = batch("/empty", &params).await.unwrap();
+    assert!(empty.iter().all(|outcome| outcome.output().is_null()), "{empty:?}");
+    for (path, kind) in [("/busy", "rate_limited"), ("/status/500", "http_status"), ("/text", "bad_output")] {
+        assert_eq!(&*batch(path, &params).await.unwrap_err().kind, kind);
+    }
 }

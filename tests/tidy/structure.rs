@@ -190,7 +190,10 @@ impl<'ast> Visit<'ast> for Paths {
 const DOCUMENTED_MODULES: &[(&str, &[&str])] = &[
     ("crates/client/src/lib.rs", &[]),
     ("crates/config/src/lib.rs", &[]),
-    ("crates/handlers/src/lib.rs", &["context", "hooks", "layer", "permit", "service", "task_labels", "testing"]),
+    (
+        "crates/handlers/src/lib.rs",
+        &["batch", "context", "hooks", "layer", "permit", "service", "task_labels", "testing"],
+    ),
     ("crates/model/src/lib.rs", &["json", "task", "units"]),
 ];
 

@@ -6,6 +6,7 @@ mod adaptive;
 mod attempt_services;
 mod backoff;
 mod balance;
+mod batches;
 mod blocking;
 mod blocking_calls;
 mod children;

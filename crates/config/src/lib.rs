@@ -83,6 +83,7 @@ pub use email::{EmailConfig, MailTls};
 pub use email_address::{AddressPattern, parse_mailbox};
 pub use kafka::Scalar;
 pub use kafleet_model::adaptive::setting::{Adaptive, AdaptiveOverride};
+pub use kafleet_model::batch::setting::{BatchPolicy, BatchSetting};
 pub use kafleet_model::role::Role;
 pub use kafleet_model::units::bytes::Bytes;
 pub use kafleet_model::units::rate::{Rate, RateBy};

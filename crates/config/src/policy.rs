@@ -4,7 +4,7 @@ use kafleet_model::retry::RetryPolicy;
 use kafleet_model::task::Policy;
 use kafleet_model::units::duration::Millis;
 
-use super::{Bytes, TypePolicy};
+use super::{Bytes, Isolation, Order, TypePolicy};
 
 /// Limit of failed attempts within a period, above which the type is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,27 @@ impl TypePolicy {
         let shown = key.filter(|pointer| is_masked(&self.mask, pointer));
         let shown = shown
             .map(|pointer| ("unique", format!("`{pointer}` is in `mask` too: ids of unique tasks show their key")));
-        longer.chain(masked).chain(shown).collect()
+        longer.chain(masked).chain(shown).chain(self.batch_problem()).collect()
+    }
+
+    /// Reason why the tasks of the type cannot run in batches, if `batch` is set: key and reason.
+    fn batch_problem(&self) -> Option<(&'static str, String)> {
+        let batch = self.batch.as_ref()?;
+        if let Err(reason) = batch.check() {
+            return Some(("batch", reason));
+        }
+        if self.order == Order::Partition {
+            let reason =
+                "order `partition` runs one task at a time, so that no batch forms: use order `key`, or remove `batch`";
+            return Some(("batch", reason.into()));
+        }
+        (self.isolation == Isolation::Process).then(|| {
+            (
+                "batch",
+                "attempts with `isolation = \"process\"` run one at a time in their processes: remove one of the two"
+                    .into(),
+            )
+        })
     }
 }
 
@@ -179,6 +199,21 @@ mod tests {
             let keys: Vec<_> =
                 code.clone().with(&index(pointer)).contradictions().into_iter().map(|(key, _)| key).collect();
             assert_eq!(keys, ["index"][..usize::from(is_refused)], "{pointer}");
+        }
+    }
+
+    #[test]
+    fn batches_need_a_type_whose_tasks_run_side_by_side() {
+        let batch = Some(crate::BatchPolicy::default());
+        let with = |order, isolation| TypePolicy { batch: batch.clone(), order, isolation, ..TypePolicy::default() };
+        for (policy, is_refused) in [
+            (with(Order::None, Isolation::None), false),
+            (with(Order::Key, Isolation::None), false),
+            (with(Order::Partition, Isolation::None), true),
+            (with(Order::None, Isolation::Process), true),
+        ] {
+            let keys: Vec<_> = policy.contradictions().into_iter().map(|(key, _)| key).collect();
+            assert_eq!(keys, ["batch"][..usize::from(is_refused)], "{policy:?}");
         }
     }
 

@@ -442,6 +442,21 @@ fn limits_of_a_type_are_checked() {
 }
 
 #[test]
+fn batches_need_a_handler_that_takes_several_tasks() {
+    let with = |keys: &str| format!("[types.a]\nhandler = \"exec\"\ncommand = [\"true\"]\n{keys}");
+    assert_eq!(problems(&with("batch = {}")), [""; 0]);
+    assert_eq!(problems("[types.a]\nbatch = { max = 5, by = \"/tenant\" }"), [""; 0]);
+    refused(
+        "[types.a]\nhandler = \"echo\"\nbatch = {}",
+        &[":3:", "the handler `echo` takes one task a call", "remove it"],
+    );
+    refused(&with("batch = { max = 1 }"), &[":4:", "`max` is 1; allowed is 2 to 10000"]);
+    refused(&with("batch = { by = \"tenant\" }"), &["`by` is `tenant`", "such as `/tenant`"]);
+    refused(&with("batch = {}\norder = \"partition\""), &["`batch` and `order`", "hint: remove `batch` or `order`"]);
+    refused("[types.a]\nbatch = {}\nisolation = \"process\"", &["`batch` and `isolation` in `[types.a]`"]);
+}
+
+#[test]
 fn reserved_type_names_are_refused() {
     refused(
         "[types.kafleet-cleanup]\nhandler = \"echo\"",

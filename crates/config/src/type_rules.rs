@@ -11,7 +11,10 @@ use super::checks::{MIN_MEMORY, positive};
 use super::document::{Document, dotted, join};
 use super::policy::is_masked;
 use super::shape::{UnlocatedProblem, bad_value, table};
-use super::{Config, HandlerKind, Isolation, Order, TYPE_SETTINGS, TopicsConfig, TypeConfig, TypePolicy, written_keys};
+use super::{
+    BatchPolicy, Config, HandlerKind, Isolation, Order, TYPE_SETTINGS, TopicsConfig, TypeConfig, TypePolicy,
+    written_keys,
+};
 
 /// Maximum length of the name of a kept header, in characters.
 const MAX_HEADER_CHARS: usize = 128;
@@ -66,8 +69,38 @@ pub(super) fn type_problems(
     problems.extend(adaptive.map(|error| UnlocatedProblem::new(join(&at, "adaptive"), error)));
     let unique = kind.unique.as_ref().and_then(|setting| setting.check().err());
     problems.extend(unique.map(|error| UnlocatedProblem::new(join(&at, "unique"), error)));
+    problems.extend(batches(&at, kind));
     problems.extend(schema_file(&at, kind));
     problems
+}
+
+/// Checks the setting `batch`, and that its type has a handler that takes batches, as far as the file alone says.
+fn batches(at: &str, kind: &TypeConfig) -> Option<UnlocatedProblem> {
+    let setting = kind.batch.as_ref()?;
+    let at_batch = join(at, "batch");
+    if let Err(reason) = BatchPolicy::default().with(setting).check() {
+        return Some(UnlocatedProblem::new(at_batch, format!("`batch` in {}: {reason}", table(at))));
+    }
+    if let Some(handler) = kind.handler.filter(|kind| !matches!(kind, HandlerKind::Exec | HandlerKind::Http)) {
+        let message =
+            format!("`batch` in {} has no effect: the handler `{}` takes one task a call", table(at), handler.name());
+        return Some(UnlocatedProblem::new(at_batch, message).hint("remove it"));
+    }
+    let refused = [
+        (
+            "order",
+            kind.order == Some(Order::Partition),
+            "`order = \"partition\"` runs one task at a time, so that no batch forms",
+        ),
+        (
+            "isolation",
+            kind.isolation == Some(Isolation::Process),
+            "`isolation = \"process\"` runs one task at a time in a process",
+        ),
+    ];
+    let (key, _, reason) = refused.into_iter().find(|(_, is_set, _)| *is_set)?;
+    let message = format!("`batch` and `{key}` in {} exclude each other: {reason}", table(at));
+    Some(UnlocatedProblem::new(at_batch, message).hint(format!("remove `batch` or `{key}`")))
 }
 
 fn exec(document: &Document, at: &str, kind: &TypeConfig) -> Vec<UnlocatedProblem> {

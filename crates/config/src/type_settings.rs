@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use kafleet_model::batch::setting::{BatchPolicy, BatchSetting};
 use kafleet_model::omit::is_default;
 use kafleet_model::retry::DEFAULT_MAX_WAIT;
 use kafleet_model::unique::UniqueSetting;
@@ -76,6 +77,15 @@ impl<T: Clone> Override<Option<T>> for Option<T> {
     fn override_value(&self, value: &mut Option<T>) {
         if self.is_some() {
             value.clone_from(self);
+        }
+    }
+}
+
+/// Each member overrides that of the code.
+impl Override<Option<BatchPolicy>> for Option<BatchSetting> {
+    fn override_value(&self, value: &mut Option<BatchPolicy>) {
+        if let Some(setting) = self {
+            *value = Some(value.take().unwrap_or_default().with(setting));
         }
     }
 }
@@ -267,6 +277,10 @@ macro_rules! with_type_settings {
             "Uniqueness of the type's tasks: `{ by = \"/customer\", mode = \"skip\", for = \"10m\" }`."
             + "At most one task of a key is open at a time. See [unique tasks](unique.md).",
             policy Option<UniqueSetting> = None => FileOnly + live;
+        batch: Option<BatchSetting>, "none; for Rust types of `BatchTask` their `BATCH`",
+            "Batches of tasks that the handler takes in one call: `{ max = 100, wait = \"20ms\", max_bytes = \"4MiB\", by = \"/tenant\", split = true }`."
+            + "For types of Rust code that implement `BatchTask`, programs and web services. Unset members are those of the code, else the values above and no `by`. See [batches](batches.md).",
+            policy Option<BatchPolicy> = None => FileOnly;
         isolation: Option<Isolation>, "`\"none\"`",
             "Isolation of attempts: in the worker (`\"none\"`), or in child processes (`\"process\"`)."
             + "For a type of an app: each attempt has a process of the app to itself.",

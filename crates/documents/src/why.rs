@@ -85,6 +85,8 @@ pub enum Reason {
     NoStartOffset,
     /// The adaptive limit of the task's type is reached: the service behind it takes no more at once.
     AdaptiveLimit,
+    /// The worker waits for more tasks to start them together.
+    BatchForms,
     /// A concurrency or rate limit is reached, or all slots are in use.
     LimitReached,
     /// No worker has ever consumed the task's partition.

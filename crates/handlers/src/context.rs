@@ -424,6 +424,10 @@ impl Attempt {
         &*self.env.sink
     }
 
+    pub(super) fn env(&self) -> &Arc<TypeEnv> {
+        &self.env
+    }
+
     pub(super) fn spawned(&self) -> MutexGuard<'_, SpawnedWork> {
         self.extras.get_or_init(Box::default).spawned.lock()
     }

@@ -20,7 +20,7 @@ pub const UNREACHABLE: &str = "unreachable";
 /// Failure kind of a service that is temporarily not available.
 pub(super) const OVERLOADED: &str = "overloaded";
 /// Failure kind of a service that limits the rate of requests.
-pub(super) const RATE_LIMITED: &str = "rate_limited";
+pub const RATE_LIMITED: &str = "rate_limited";
 /// Failure kind of one receiver of many that refuses a call for now (429 or 503). Neither the circuit nor an adaptive limit
 /// of a type counts it, since it concerns the calls of that receiver alone.
 pub const BUSY: &str = "busy";

@@ -18,7 +18,8 @@ pub enum CancelReason {
     Shutdown,
 }
 
-/// Kind of the repetition of an attempt that has no outcome because its process ended. The attempt keeps its number.
+/// Kind of the repetition of an attempt that has no outcome, because its process ended or its batch failed. The attempt keeps its
+/// number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restart {
     /// The attempt was not sent: the process had ended or was taking no more attempts. Not counted as a restart.
@@ -29,6 +30,8 @@ pub enum Restart {
     Shared,
     /// The attempt runs without other attempts in its next process: it may have caused the end of the last one.
     Alone,
+    /// The call of the attempt's batch failed as a whole, and runs again in parts. Not counted as a restart.
+    Split,
 }
 
 /// Interruption of an attempt: the reason for its cancellation, and the request to run it again.

@@ -147,7 +147,7 @@ impl Handler for LayeredHandler {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { checks_schema: true, ..self.inner.capabilities() }
+        Capabilities { checks_schema: true, takes_batches: false, ..self.inner.capabilities() }
     }
 
     fn prepare(&self) -> Result<(), String> {

@@ -29,6 +29,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub mod batch;
 #[doc(hidden)]
 pub mod blocking_pool;
 #[doc(hidden)]
@@ -68,13 +69,14 @@ pub mod task_labels;
 pub mod testing;
 mod type_constants;
 
+pub use batch::{Batch, BatchContext, BatchTask, Item};
 pub use child::Child;
 pub use context::Context;
 #[doc(hidden)]
 pub use continuations::BAD_THEN;
 #[doc(hidden)]
 pub use failure::excerpt;
-pub use failure::{BUSY, CRASHED, Fail, Failure, OrFail, TIMEOUT, TaskResult, UNREACHABLE, UNSUCCESSFUL};
+pub use failure::{BUSY, CRASHED, Fail, Failure, OrFail, RATE_LIMITED, TIMEOUT, TaskResult, UNREACHABLE, UNSUCCESSFUL};
 pub use registry::{Registry, TypeDetails, TypeRegistration};
 pub use schema::{ParamsError, Schema};
 pub use shared_state::SharedState;
@@ -125,12 +127,26 @@ pub trait Task: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
     fn join(params: impl Serialize) -> TaskResult<Continuation> {
         Ok(Continuation::new(Self::TYPE, continuations::encode(params)?).with_results())
     }
+
+    /// Describes the type for a registry.
+    #[doc(hidden)]
+    fn registration() -> TypeRegistration
+    where
+        Self: Sized,
+    {
+        TypeRegistration::of_handler::<Self>(TypedHandler::<Self>::new())
+    }
 }
 
 /// The result of an attempt: JSON, or a failure.
 pub type Answer = Result<RawJson, Failure>;
 /// Future of an attempt.
 pub type AnswerFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// The result of a call with several tasks: an answer for each, or the failure of the call as a whole.
+pub type BatchAnswer = Result<Vec<Answer>, Failure>;
+/// Future of a call with several tasks.
+pub type BatchFuture = Pin<Box<dyn Future<Output = BatchAnswer> + Send>>;
 
 /// Runs the attempts of one type. [`Task`]s are wrapped in an implementation; `exec` and `http` implement it
 /// directly.
@@ -145,6 +161,15 @@ pub trait Handler: Send + Sync + 'static {
     /// the future.
     fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError>;
 
+    /// Runs attempts at several tasks in one call; only for handlers with [`Capabilities::takes_batches`]. The answers are in the
+    /// order of the items. Params that the handler rejects are a failure of their item. User code may panic here as well as in
+    /// the future.
+    fn run_batch(&self, items: Vec<Item<RawJson>>, cx: BatchContext) -> BatchFuture {
+        let (task_type, number) = (cx.task_type().to_owned(), items.len());
+        let message = format!("the handler of `{task_type}` takes one task a call, and was given {number}");
+        Box::pin(std::future::ready(Err(Failure::fail(message))))
+    }
+
     /// Returns what the handler can do and needs, apart from its attempts. It does not change.
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
@@ -156,6 +181,8 @@ pub trait Handler: Send + Sync + 'static {
 pub struct Capabilities {
     /// The handler checks params against the schema of the type itself, because they may change before they reach it.
     pub checks_schema: bool,
+    /// The handler takes several tasks in one call ([`Handler::run_batch`]).
+    pub takes_batches: bool,
     /// Attempts log nothing. Those of other handlers run in a tracing span with the task's id, type and attempt, which costs
     /// more than a trivial task.
     pub is_silent: bool,

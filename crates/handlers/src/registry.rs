@@ -17,7 +17,7 @@ use super::layer::{AttemptRequest, AttemptService, BoxError, Layer, LayeredHandl
 use super::service::{self, WithService};
 use super::shared_state::SharedState;
 use super::type_constants::policy_of;
-use super::{Context, Handler, ParamsError, Schema, Task, TaskResult, TypedHandler};
+use super::{Context, Handler, ParamsError, Schema, Task, TaskResult};
 
 /// Task type with its handler, params schema and policy.
 #[derive(Clone)]
@@ -56,8 +56,11 @@ impl TypeRegistration {
 
     /// Describes a Rust task type, with the policy of its constants.
     pub fn of<T: Task>() -> Self {
-        let policy = policy_of::<T>();
-        Self { schema: Schema::of::<T>(), policy, ..Self::new(TypedHandler::<T>::new()) }
+        T::registration()
+    }
+
+    pub(super) fn of_handler<T: Task>(handler: impl Handler) -> Self {
+        Self { schema: Schema::of::<T>(), policy: policy_of::<T>(), ..Self::new(handler) }
     }
 
     /// Describes a type whose attempts call a function of params and context, with the default policy. The schema is
@@ -69,6 +72,11 @@ impl TypeRegistration {
         A: Future<Output = TaskResult<O>> + Send + 'static,
     {
         Self { schema: Schema::of::<P>(), ..Self::new(FromFn::new(run)) }
+    }
+
+    /// Returns whether attempts at several tasks may run in one call, which has no services and no layers.
+    fn takes_batches(&self) -> bool {
+        self.handler.capabilities().takes_batches
     }
 
     /// Adds a service that is made before each attempt and disposed of after it; see [`super::service`].
@@ -113,28 +121,30 @@ impl Registry {
         self.add(T::TYPE, TypeRegistration::of::<T>())
     }
 
-    /// Adds a service to all types registered so far.
+    /// Adds a service to all types registered so far, except for those whose tasks run in batches.
     pub fn service<S: service::Service>(&mut self) -> &mut Self {
-        for registered in self.types.values_mut() {
+        for registered in self.types.values_mut().filter(|registered| !registered.takes_batches()) {
             *registered = registered.clone().with_service::<S>();
         }
         self
     }
 
-    /// Adds a layer around the attempts of all types registered so far; see [`super::layer`].
+    /// Adds a layer around the attempts of all types registered so far, except for those whose tasks run in batches; see
+    /// [`super::layer`].
     pub fn layer<L>(&mut self, layer: &L) -> &mut Self
     where
         L: Layer<AttemptService>,
         L::Service: Service<AttemptRequest, Response = RawJson, Error: Into<BoxError>, Future: Send>,
         L::Service: Clone + Send + 'static,
     {
-        for registered in self.types.values_mut() {
+        for registered in self.types.values_mut().filter(|registered| !registered.takes_batches()) {
             *registered = registered.clone().with_layer(layer);
         }
         self
     }
 
-    /// Adds a layer around the attempts of one type; a type that is not registered is recorded as a problem.
+    /// Adds a layer around the attempts of one type. A type that is not registered, or whose tasks run in batches, is recorded as
+    /// a problem.
     pub fn layer_of<L>(&mut self, name: &str, layer: &L) -> &mut Self
     where
         L: Layer<AttemptService>,
@@ -142,6 +152,9 @@ impl Registry {
         L::Service: Clone + Send + 'static,
     {
         match self.types.get_mut(name) {
+            Some(registered) if registered.takes_batches() => self.problems.push(format!(
+                "a layer is for the type `{name}`, whose tasks run in batches, which have no layers: remove it, or use `cx.state`"
+            )),
             Some(registered) => *registered = registered.clone().with_layer(layer),
             None => self.problems.push(format!("a layer is for the type `{name}`, which is not registered: add it")),
         }

@@ -131,7 +131,7 @@ impl<S: Service> Handler for WithService<S> {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+        Capabilities { takes_batches: false, ..self.inner.capabilities() }
     }
 
     fn prepare(&self) -> Result<(), String> {

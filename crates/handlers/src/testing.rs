@@ -25,12 +25,15 @@ use kafleet_model::task::{Policy, Trace};
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use super::batch::check_number;
 use super::blocking_pool::BlockingPool;
 use super::context::{Attempt, AttemptSink, AttemptStart, MAX_CHILDREN, TypeEnv};
 use super::hooks::Submission;
 use super::note::Note;
 use super::task_labels::TaskLabels;
-use super::{Answer, Child, Context, Failure, Registry, Task, TypeRegistration};
+use super::{
+    Answer, BatchContext, BatchTask, Child, Context, Failure, Item, ParamsError, Registry, Task, TypeRegistration,
+};
 
 /// Setup of an attempt. Defaults: id `test`, run 1, attempt 1, a deadline in 120 s, no state.
 pub struct TestRun {
@@ -133,8 +136,12 @@ impl TestRun {
     /// # Panics
     /// If the id is invalid.
     pub fn begin(&self, task_type: &str) -> (Context, Arc<Recorder>) {
+        self.begin_as(&self.id, task_type)
+    }
+
+    fn begin_as(&self, id: &str, task_type: &str) -> (Context, Arc<Recorder>) {
         let recorder = Arc::new(Recorder::default());
-        let id = TaskId::parse(&self.id).unwrap_or_else(|error| panic!("{error}"));
+        let id = TaskId::parse(id).unwrap_or_else(|error| panic!("{error}"));
         let cx = Context::begin(AttemptStart {
             id,
             run: 1,
@@ -162,6 +169,57 @@ impl TestRun {
             Ok(params) => self.handle(T::TYPE, &TypeRegistration::of::<T>(), params).await,
             Err(error) => Outcome::failed(Failure::fail(format!("the params are not JSON: {error}"))),
         }
+    }
+
+    /// Runs one call with tasks of a Rust type that takes batches, whatever their number. Their ids are that of the setup with `-1`,
+    /// `-2` and so on. The params pass through JSON and the schema as in a fleet; a task whose params are invalid is not in the
+    /// call, and fails.
+    ///
+    /// # Errors
+    /// The failure of the call as a whole. A worker runs the halves of the tasks on their own then.
+    pub async fn run_batch<T: BatchTask>(&self, tasks: Vec<T>) -> Result<Vec<Outcome>, Failure> {
+        let params: Result<Vec<_>, _> = tasks.iter().map(RawJson::of).collect();
+        let params = params.map_err(|error| Failure::fail(format!("the params are not JSON: {error}")))?;
+        self.handle_batch(<T as BatchTask>::TYPE, &TypeRegistration::of::<T>(), params).await
+    }
+
+    /// Runs one call with tasks of a registered type; see [`TestRun::run_batch`].
+    ///
+    /// # Errors
+    /// The failure of the call as a whole.
+    pub async fn handle_batch(
+        &self,
+        task_type: &str,
+        registered: &TypeRegistration,
+        params: Vec<RawJson>,
+    ) -> Result<Vec<Outcome>, Failure> {
+        let (mut started, mut items) = (Vec::with_capacity(params.len()), Vec::with_capacity(params.len()));
+        for (n, params) in params.into_iter().enumerate() {
+            let error = registered.validate(&params);
+            let (cx, recorder) = self.begin_as(&format!("{}-{}", self.id, n + 1), task_type);
+            if error.is_none() {
+                items.push(Item { params, cx: cx.clone() });
+            }
+            started.push((error, cx, recorder));
+        }
+        let contexts: Vec<Context> = items.iter().map(|item| item.cx.clone()).collect();
+        let number = items.len();
+        let answers = match contexts.first().map(|cx| (cx.deadline, cx.env().clone())) {
+            Some((deadline, env)) => {
+                let call = BatchContext::begin(contexts, deadline, env);
+                check_number(registered.handler.run_batch(items, call).await?, number)?
+            }
+            None => Vec::new(),
+        };
+        let mut answers = answers.into_iter();
+        let outcome = |(error, cx, recorder): (Option<ParamsError>, Context, Arc<Recorder>)| match error {
+            Some(error) => Outcome::failed(Failure::of_params(&error)),
+            None => match answers.next() {
+                Some(answer) => Outcome::of(answer, &cx, &recorder),
+                None => Outcome::failed(Failure::fail("the call has no answer for the task")),
+            },
+        };
+        Ok(started.into_iter().map(outcome).collect())
     }
 
     /// Runs one attempt of a registered type. Invalid params are a failure of kind `schema`.

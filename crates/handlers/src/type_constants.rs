@@ -22,6 +22,18 @@ macro_rules! constants {
 }
 pub(super) use constants;
 
+/// Gives the constants of a type whose tasks run in batches to its `Task`.
+macro_rules! batch_constants {
+    ($(
+        $key:ident: $written:ty $([$($schema:tt)*])?, $default:literal, $doc:literal $(+ $details:literal)?
+        $(, policy $policy:ty = $value:expr)? $(, constant $name:ident: $constant:ty = $of_code:expr)?
+        => $scope:ident $(+ $live:ident)?;
+    )*) => {
+        $($(const $name: $constant = <T as BatchTask>::$name;)?)*
+    };
+}
+pub(super) use batch_constants;
+
 /// Value of a constant as a setting.
 trait IntoSetting<T> {
     fn setting(self) -> T;

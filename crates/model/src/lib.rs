@@ -25,6 +25,8 @@ extern crate self as kafleet_model;
 #[doc(hidden)]
 pub mod adaptive;
 #[doc(hidden)]
+pub mod batch;
+#[doc(hidden)]
 pub mod encode_error;
 #[doc(hidden)]
 pub mod error_fingerprint;

@@ -40,6 +40,9 @@ pub struct TypeStatus {
     /// Share of the worker in the type's adaptive limit. Null for types without one.
     #[serde(default)]
     pub adaptive: Option<AdaptiveStatus>,
+    /// Tasks that wait for others to form a batch. Null for types without batches.
+    #[serde(default)]
+    pub batches: Option<BatchStatus>,
     /// Reason why no process of the type's app has served for long. Null if one does, and for types of no app.
     #[serde(default)]
     pub app_down: Option<String>,
@@ -112,6 +115,17 @@ pub struct AdaptiveStatus {
     pub target_ms: Option<u64>,
     /// Counts since the last decision.
     pub counts: RoundCounts,
+}
+
+/// Batches of a type that form in a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BatchStatus {
+    /// Tasks in groups that are neither full nor old enough to start.
+    pub forming: u32,
+    /// Maximum number of tasks in a batch.
+    pub max: u32,
+    /// Time for which the first task of a batch waits for others, in milliseconds.
+    pub wait_ms: u64,
 }
 
 /// Capacity for attempts in the processes of an app.

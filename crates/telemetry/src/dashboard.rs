@@ -141,6 +141,20 @@ const ROWS: &[(&str, &[Panel])] = &[
                 ],
             ),
             panel(
+                "Tasks per batch, split batches",
+                "short",
+                &[
+                    (
+                        r#"sum by (type) (rate(kafleet_batch_items_sum{type=~"$type"}[$__rate_interval])) / sum by (type) (rate(kafleet_batch_items_count{type=~"$type"}[$__rate_interval]))"#,
+                        "{{type}} tasks",
+                    ),
+                    (
+                        r#"sum by (type) (increase(kafleet_batch_splits_total{type=~"$type"}[$__rate_interval]))"#,
+                        "{{type}} splits",
+                    ),
+                ],
+            ),
+            panel(
                 "Partitions held back by one task",
                 "short",
                 &[(r#"count by (type) (kafleet_window_held_offset{type=~"$type"})"#, "{{type}}")],

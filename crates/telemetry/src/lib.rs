@@ -15,6 +15,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 pub mod alerts;
+mod batches;
 pub mod dashboard;
 mod logs;
 pub mod otel;
@@ -24,6 +25,7 @@ use prometheus::{
     CounterVec, Encoder, GaugeVec, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
+pub use batches::BatchMetrics;
 pub use logs::{LOG_FILTER, LOG_FORMAT, environment_sets_log_filter, init_logs, logs_are_text, set_log_filter};
 pub use otel::{TraceMetrics, Tracer};
 use registrar::Registrar;
@@ -58,6 +60,7 @@ pub struct Metrics {
     pub apps: AppMetrics,
     pub http: HttpMetrics,
     pub traces: TraceMetrics,
+    pub batches: BatchMetrics,
 }
 
 /// Metrics of attempts, by type.
@@ -210,6 +213,7 @@ impl Metrics {
             apps: AppMetrics::new(&new)?,
             http: HttpMetrics::new(&new)?,
             traces: TraceMetrics::new(&new)?,
+            batches: BatchMetrics::new(&new)?,
             registry: new.0,
         })
     }

@@ -56,6 +56,8 @@ pub(super) struct InFlight {
     pub suspect: Option<Suspect>,
     /// Repetitions of the current attempt, which ended through no fault of its own.
     pub restarts: Restarts,
+    /// The task runs in no batch: it was the only one left of a batch that failed as a whole.
+    pub runs_alone: bool,
     /// Set once the task has used an attempt or a wait in this worker, or in the one before.
     pub retry: Option<Box<HeldRetry>>,
     /// Trace of the task, once an attempt has started in it.
@@ -92,12 +94,14 @@ pub(super) struct Restarts {
     pub number: u8,
     /// The attempt may have caused the death of a process of an app, and runs without others.
     pub is_alone: bool,
+    /// The attempt has started in a batch that failed as a whole.
+    pub is_split: bool,
 }
 
 impl Restarts {
     /// Returns whether another repetition is counted.
     pub(super) fn counts(restart: Restart) -> bool {
-        !matches!(restart, Restart::Unsent | Restart::Blameless)
+        !matches!(restart, Restart::Unsent | Restart::Blameless | Restart::Split)
     }
 
     /// Adds a repetition. One that is not counted changes nothing: an attempt that has to run alone still has to.
@@ -106,6 +110,7 @@ impl Restarts {
             self.number += 1;
             self.is_alone = restart == Restart::Alone;
         }
+        self.is_split |= restart == Restart::Split;
     }
 }
 
@@ -148,8 +153,8 @@ impl InFlight {
     pub(super) fn is_first_start(&self) -> bool {
         let before = &self.record.progress;
         let has_used = self.progress.attempts > before.attempts || self.progress.waits != before.waits;
-        // An attempt that is repeated because its process died has started before.
-        !has_used && self.restarts.number == 0
+        // An attempt that is repeated because its process died or its batch failed has started before.
+        !has_used && self.restarts.number == 0 && !self.restarts.is_split
     }
 
     /// Time in the queue, in milliseconds: since the record was written, or since the task was to start at the earliest.
@@ -288,6 +293,7 @@ impl PollBatch {
             admitted: false,
             suspect: None,
             restarts: Restarts::default(),
+            runs_alone: false,
             retry: None,
             trace: None,
             task,

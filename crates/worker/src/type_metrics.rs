@@ -146,6 +146,16 @@ impl TypeMetrics {
         }
     }
 
+    /// Counts a call of a handler that takes batches.
+    pub(super) fn record_batch(&self, tasks: usize) {
+        self.metrics.batches.items.with_label_values(&[&self.task_type]).observe(tasks as f64);
+    }
+
+    /// Counts a batch that failed as a whole and runs again in halves.
+    pub(super) fn record_split(&self) {
+        self.metrics.batches.splits.with_label_values(&[&self.task_type]).inc();
+    }
+
     pub(super) fn record_success(&mut self, run_time: Duration) {
         self.succeeded.inc();
         self.run_time.observe(run_time.as_secs_f64());

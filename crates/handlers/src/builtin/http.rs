@@ -11,19 +11,23 @@ use kafleet_model::json::{JsonError, RawJson};
 use kafleet_model::task::id::clip;
 use kafleet_runtime::now_ms;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use reqwest::{Client, Method, Response, StatusCode, Url};
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 
 use super::Section;
+use crate::batch::run_one;
 use crate::egress::kept_connections::KeepAliveClient;
 use crate::failure::excerpt;
-use crate::{Answer, AnswerFuture, Capabilities, Context, Failure, Handler, InChild, ParamsError, TypeRegistration};
+use crate::{
+    Answer, AnswerFuture, BatchContext, BatchFuture, Capabilities, Context, Failure, Handler, InChild, Item,
+    ParamsError, TypeRegistration,
+};
 
 /// Upper bound on a server's `Retry-After`.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 /// Timeout for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of an attempt without a deadline.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
+pub(super) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum characters of an error response quoted in the message.
 const QUOTED_CHARS: usize = 500;
 
@@ -39,10 +43,12 @@ pub struct Call {
     pub resend_on_close: bool,
 }
 
-/// Makes a [`Call`] per attempt.
+/// Makes a [`Call`] per attempt, or per call with several tasks.
 pub struct Http {
     client: KeepAliveClient,
     call: Arc<Call>,
+    /// The service gets batches of CloudEvents.
+    takes_batches: bool,
 }
 
 /// Creates the client shared by all `http` types of a process. It follows no redirects: a moved address is a
@@ -59,13 +65,19 @@ pub fn client() -> Result<KeepAliveClient, String> {
 
 impl Http {
     pub fn new(client: KeepAliveClient, call: Call) -> Self {
-        Self { client, call: Arc::new(call) }
+        Self { client, call: Arc::new(call), takes_batches: false }
+    }
+
+    /// Lets the service take several tasks in one request, also for a single task.
+    pub fn with_batches(self) -> Self {
+        Self { takes_batches: true, ..self }
     }
 
     /// Creates the type of a configuration section.
     pub(super) fn from_section(section: &mut Section<'_>) -> Option<TypeRegistration> {
+        let takes_batches = section.config.batch.is_some();
         call(section).map(|(client, call)| {
-            let mut registered = TypeRegistration::new(Self::new(client, call));
+            let mut registered = TypeRegistration::new(Self { takes_batches, ..Self::new(client, call) });
             registered.policy.trip_on = TypePolicy::outage_kinds();
             registered
         })
@@ -129,6 +141,13 @@ fn headers(section: &mut Section<'_>) -> Option<HeaderMap> {
 impl Handler for Http {
     fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         let (client, call, params) = (self.client.clone(), self.call.clone(), params.clone());
+        if self.takes_batches {
+            return Ok(Box::pin(run_one(
+                params,
+                cx,
+                |items, cx| async move { call.call_batch(&client, items, cx).await },
+            )));
+        }
         Ok(Box::pin(async move {
             let answer = call.send(&client, params, &cx);
             tokio::select! {
@@ -138,8 +157,13 @@ impl Handler for Http {
         }))
     }
 
+    fn run_batch(&self, items: Vec<Item<RawJson>>, cx: BatchContext) -> BatchFuture {
+        let (client, call) = (self.client.clone(), self.call.clone());
+        Box::pin(async move { call.call_batch(&client, items, cx).await })
+    }
+
     fn capabilities(&self) -> Capabilities {
-        Capabilities { in_child: InChild::Never, ..Capabilities::default() }
+        Capabilities { in_child: InChild::Never, takes_batches: self.takes_batches, ..Capabilities::default() }
     }
 }
 
@@ -149,20 +173,28 @@ impl Call {
         let body = params.text().to_owned();
         let request =
             client.request(self.method.clone(), self.url.clone()).headers(self.headers(cx)).timeout(timeout).body(body);
+        result(&self.response(client, request, self.max_output).await?)
+    }
+
+    /// Sends a request, and returns the body of a successful response.
+    pub(super) async fn response(
+        &self,
+        client: &KeepAliveClient,
+        request: RequestBuilder,
+        max_output: usize,
+    ) -> Result<Vec<u8>, Failure> {
         let mut response = client.send(request, self.resend_on_close).await.map_err(|error| self.no_response(error))?;
         let (status, wait) = (response.status(), retry_after(response.headers(), now()));
-        let body = self.body(&mut response).await.map_err(|error| self.no_response(error))?;
+        let body = read_body(&mut response, max_output).await.map_err(|error| self.no_response(error))?;
         if !status.is_success() {
             return Err(self.error_status(&response, &body, wait));
         }
-        if body.len() > self.max_output {
-            let message = format!(
-                "the response has more than {} bytes; hint: store it elsewhere and return a link",
-                self.max_output
-            );
+        if body.len() > max_output {
+            let message =
+                format!("the response has more than {max_output} bytes; hint: store it elsewhere and return a link");
             return Err(Failure::fail(message).of_kind("result_too_large"));
         }
-        result(&body)
+        Ok(body)
     }
 
     /// Returns the request headers: CloudEvents attributes, idempotency key and trace of the attempt, then the
@@ -192,19 +224,6 @@ impl Call {
         headers
     }
 
-    /// Reads the response body, up to one byte over the limit.
-    async fn body(&self, response: &mut Response) -> Result<Vec<u8>, reqwest::Error> {
-        let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await? {
-            let room = self.max_output.saturating_add(1) - body.len();
-            body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-            if body.len() > self.max_output {
-                break;
-            }
-        }
-        Ok(body)
-    }
-
     fn no_response(&self, error: reqwest::Error) -> Failure {
         let (host, timed_out) = (self.url.host_str().unwrap_or_default(), error.is_timeout());
         let symptom = if error.is_connect() { "cannot be reached" } else { "did not respond" };
@@ -222,6 +241,19 @@ impl Call {
         }
         Failure::error_status(message, status, wait, is_retryable(status))
     }
+}
+
+/// Reads a response body, up to one byte over the limit.
+async fn read_body(response: &mut Response, max_output: usize) -> Result<Vec<u8>, reqwest::Error> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        let room = max_output.saturating_add(1) - body.len();
+        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if body.len() > max_output {
+            break;
+        }
+    }
+    Ok(body)
 }
 
 /// Returns whether a retry of the same request may succeed.

@@ -1,6 +1,7 @@
 //! Task types from `kafleet.toml`. A `[types.<name>]` section with a handler defines a type; one without a handler
 //! overrides the policy of a type registered in Rust.
 
+mod batch_answers;
 pub mod callback;
 pub mod demo;
 pub mod echo;
@@ -8,6 +9,7 @@ pub mod email;
 pub mod exec;
 pub mod foreach;
 pub mod http;
+mod http_batch;
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -79,6 +81,12 @@ pub fn register_config(
     for (name, registered) in registry.types() {
         let contradictions = registered.policy.contradictions().into_iter();
         problems.extend(contradictions.map(|(key, error)| format!("`types.{name}.{key}`: {error}")));
+        if registered.policy.batch.is_some() && !registered.handler.capabilities().takes_batches {
+            problems.push(format!(
+                "`types.{name}.batch`: the handler takes one task a call; hint: implement `BatchTask` for the type, without layers \
+                 and services of its own, use `exec` or `http`, or remove this key"
+            ));
+        }
     }
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }

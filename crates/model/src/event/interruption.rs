@@ -15,16 +15,19 @@ pub enum InterruptionReason {
     ProcessEnded,
     /// The worker reported no end of the attempt before another one started it.
     WorkerLost,
+    /// The call of the attempt's batch failed as a whole, and runs again in parts.
+    BatchSplit,
 }
 
 impl InterruptionReason {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::WorkerStopped,
         Self::PartitionMoved,
         Self::PartitionLost,
         Self::ProcessDied,
         Self::ProcessEnded,
         Self::WorkerLost,
+        Self::BatchSplit,
     ];
 
     /// Code in events and in the history.
@@ -36,6 +39,7 @@ impl InterruptionReason {
             Self::ProcessDied => "process_died",
             Self::ProcessEnded => "process_ended",
             Self::WorkerLost => "worker_lost",
+            Self::BatchSplit => "batch_split",
         }
     }
 
@@ -53,6 +57,7 @@ impl InterruptionReason {
             Self::ProcessDied => "the process of the attempt died",
             Self::ProcessEnded => "the worker ended the process of the attempt",
             Self::WorkerLost => "the worker reported no end of the attempt before another one started it",
+            Self::BatchSplit => "its batch failed as a whole, and runs again in parts",
         }
     }
 
@@ -65,6 +70,7 @@ impl InterruptionReason {
             Self::ProcessDied => format!("the death of its process on `{worker}`"),
             Self::ProcessEnded => format!("the end of its process on `{worker}`"),
             Self::WorkerLost => format!("the loss of `{worker}`"),
+            Self::BatchSplit => format!("the failure of its batch on `{worker}`"),
         }
     }
 }

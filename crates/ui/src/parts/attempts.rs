@@ -18,6 +18,8 @@ pub(super) struct Attempt<'a> {
     worker: Option<&'a str>,
     pub outcome: &'a str,
     message: Option<&'a str>,
+    /// Message of the start, such as the size of the attempt's batch.
+    note: Option<&'a str>,
 }
 
 /// Kinds of events that end an attempt.
@@ -29,13 +31,25 @@ const UNCOUNTED: [&str; 2] = [WAITED, "interrupted"];
 
 impl<'a> Attempt<'a> {
     const fn running(run: u32, number: u32) -> Self {
-        Self { run, number, started_at: None, ended_at: None, worker: None, outcome: "running", message: None }
+        Self {
+            run,
+            number,
+            started_at: None,
+            ended_at: None,
+            worker: None,
+            outcome: "running",
+            message: None,
+            note: None,
+        }
     }
 
     fn apply(&mut self, event: &'a HistoryItem) {
         self.worker = event.worker.as_deref().or(self.worker);
         // The end states when its attempt started: a worker that crashed may have started it before.
         let started = (event.kind == "started").then_some(event.at.as_str());
+        if event.kind == "started" {
+            self.note = event.message.as_deref();
+        }
         self.started_at = event.started_at.as_deref().or(self.started_at).or(started);
         if ENDS.contains(&event.kind.as_str()) {
             self.ended_at = Some(&event.at);
@@ -139,6 +153,7 @@ fn outcome_columns(view: &View, attempt: &Attempt<'_>, longest: i64) -> Markup {
         td.message {
             (outcome_label(attempt.outcome))
             @if let Some(worker) = attempt.worker { " on " (super::tasks::worker_link(view, worker)) }
+            @if let Some(note) = attempt.note { " " span.quiet { (note) } }
             @if let Some(message) = attempt.message { " " span.error { (prose(&first_line(message, 80))) } }
         }
     }

@@ -167,6 +167,12 @@ fn attempt_begins_with_its_first_start_or_that_which_its_end_states() {
 }
 
 #[test]
+fn attempt_in_a_batch_states_its_size() {
+    let started = HistoryItem { message: Some("in a batch of 4 tasks".into()), ..event("started", 1, 0) };
+    assert!(rows_of(vec![started, event("succeeded", 2, 0)], None).contains("in a batch of 4 tasks"));
+}
+
+#[test]
 fn attempt_after_a_wait_or_an_interruption_has_a_row_of_its_own() {
     let events = vec![
         event("started", 1, 0),

@@ -15,12 +15,13 @@ pub(crate) mod output;
 pub(crate) mod publish_children;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::task::{Context as PollContext, Poll};
 use std::time::Duration;
 
 use futures::FutureExt;
-use kafleet_handlers::context::CancelReason;
-use kafleet_handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError};
+use kafleet_handlers::context::{Attempt, CancelReason};
+use kafleet_handlers::{Answer, AnswerFuture, BatchContext, Context, Failure, Handler, ParamsError};
 use kafleet_model::json::RawJson;
 use kafleet_model::trace::{SpanContext, SpanId, TraceId};
 use kafleet_runtime::error_text::panic_text;
@@ -32,15 +33,47 @@ use tracing::field::{DisplayValue, display};
 /// Failure kind of an attempt that showed no sign of life.
 pub(super) const STALLED: &str = "stalled";
 
-/// End of an attempt.
+/// Future of an attempt, or of a call with several.
+pub(super) type AttemptFuture<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
+
+/// End of an attempt, or of a call with several.
 #[derive(Debug)]
-pub(super) enum AttemptEnd {
-    Answered(Answer),
+pub(super) enum AttemptEnd<T = RawJson> {
+    Answered(Result<T, Failure>),
     TimedOut,
     /// No sign of life for this long.
     Stalled(Duration),
     /// Cancelled by the worker, without an answer within the grace period.
     Interrupted,
+}
+
+/// Context of an attempt, or of a call with several.
+pub(super) trait Interruptible {
+    /// Counter that changes with each sign of life.
+    fn activity(&self) -> u32;
+    /// Cancels the token of the handler. A reason that has been set before is kept.
+    fn interrupt(&self, reason: CancelReason);
+}
+
+impl Interruptible for Context {
+    fn activity(&self) -> u32 {
+        Attempt::activity(self)
+    }
+
+    fn interrupt(&self, reason: CancelReason) {
+        self.interruption.set_cancel_reason(reason);
+        self.cancelled().cancel();
+    }
+}
+
+impl Interruptible for BatchContext {
+    fn activity(&self) -> u32 {
+        Self::activity(self)
+    }
+
+    fn interrupt(&self, reason: CancelReason) {
+        Self::interrupt(self, reason);
+    }
 }
 
 /// Time limits of an attempt.
@@ -60,6 +93,14 @@ pub(super) fn span(is_silent: bool, cx: &Context) -> Span {
     }
     let (trace_id, span_id) = trace_ids(cx);
     tracing::info_span!("attempt", task = %cx.id, task_type = cx.task_type(), attempt = cx.number, trace_id, span_id)
+}
+
+/// Span of the log lines of a call with several attempts, if its handler is not silent.
+pub(super) fn span_of_call(is_silent: bool, cx: &BatchContext) -> Span {
+    if is_silent {
+        return Span::none();
+    }
+    tracing::info_span!("batch", task_type = cx.task_type(), tasks = cx.size())
 }
 
 /// Ids of the attempt's trace context, for log lines.
@@ -97,15 +138,25 @@ pub(super) async fn run_to_completion(future: AnswerFuture) -> Answer {
     AssertUnwindSafe(future).catch_unwind().await.unwrap_or_else(|panic| Err(panic_failure(&*panic)))
 }
 
-/// Runs an attempt to its end. A panic, also one while the future is dropped, is a failed attempt.
-pub(super) async fn run(future: AnswerFuture, cx: Context, stop: CancellationToken, limits: TimeLimits) -> AttemptEnd {
+/// Runs an attempt, or a call with several, to its end. A panic, also one while the future is dropped, is a failure.
+pub(super) async fn run<T>(
+    future: AttemptFuture<T>,
+    cx: impl Interruptible,
+    stop: CancellationToken,
+    limits: TimeLimits,
+) -> AttemptEnd<T> {
     let driven = AssertUnwindSafe(drive(future, cx, stop, limits)).catch_unwind();
     driven.await.unwrap_or_else(|panic| AttemptEnd::Answered(Err(panic_failure(&*panic))))
 }
 
 /// Cancels the attempt's token at the deadline, on a stall and when `stop` fires, and drops the attempt after the
 /// grace period.
-async fn drive(future: AnswerFuture, cx: Context, stop: CancellationToken, limits: TimeLimits) -> AttemptEnd {
+async fn drive<T>(
+    future: AttemptFuture<T>,
+    cx: impl Interruptible,
+    stop: CancellationToken,
+    limits: TimeLimits,
+) -> AttemptEnd<T> {
     let mut future = AssertUnwindSafe(future).catch_unwind();
     let end = tokio::select! {
         biased;
@@ -114,13 +165,12 @@ async fn drive(future: AnswerFuture, cx: Context, stop: CancellationToken, limit
         () = stop.cancelled() => AttemptEnd::Interrupted,
         stalled = stalled(&cx, limits.stall) => stalled,
     };
-    cx.interruption.set_cancel_reason(match end {
+    cx.interrupt(match end {
         AttemptEnd::TimedOut => CancelReason::Timeout,
         AttemptEnd::Stalled(_) => CancelReason::Stalled,
         // The reason is set if the task has been cancelled.
         AttemptEnd::Interrupted | AttemptEnd::Answered(_) => CancelReason::Shutdown,
     });
-    cx.cancelled().cancel();
     // A success within the grace period counts, also after a cancellation.
     match tokio::time::timeout(limits.grace, &mut future).await {
         Ok(Ok(Ok(output))) => AttemptEnd::Answered(Ok(output)),
@@ -129,7 +179,7 @@ async fn drive(future: AnswerFuture, cx: Context, stop: CancellationToken, limit
 }
 
 /// Completes when the attempt has shown no sign of life for `limit`, or up to an eighth longer.
-async fn stalled(cx: &Context, limit: Option<Duration>) -> AttemptEnd {
+async fn stalled<T>(cx: &impl Interruptible, limit: Option<Duration>) -> AttemptEnd<T> {
     let Some(limit) = limit else { return std::future::pending().await };
     let interval = (limit / 8).max(Duration::from_millis(1));
     let mut last_activity = cx.activity();

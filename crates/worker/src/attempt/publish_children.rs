@@ -1,9 +1,10 @@
 //! Publishing after a successful attempt and before its `succeeded` event: spawned children and continuations.
 
+use futures::stream::{self, StreamExt};
 use kafleet_config::Bytes;
 use kafleet_fleet::publish::Publisher;
 use kafleet_handlers::context::MAX_CHILDREN;
-use kafleet_handlers::{Context, Failure};
+use kafleet_handlers::{Answer, Context, Failure};
 use kafleet_model::event::{Announcement, Event, Payload};
 use kafleet_model::json::RawJson;
 use kafleet_model::task::continuation::Continuation;
@@ -12,6 +13,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::AttemptEnd;
 use super::children::{child_task, publish_children};
+
+/// Maximum number of attempts of a call whose children are published at the same time.
+const MAX_PUBLISHING: usize = 64;
+
+/// Attempt of a call, for the publication of its children.
+pub(crate) struct AttemptOutput {
+    pub cx: Context,
+    pub announcement: Announcement,
+    /// Stops the attempt.
+    pub stop: CancellationToken,
+}
 
 /// Publishes the outputs of one type's attempts.
 pub(crate) struct OutputPublisher {
@@ -64,6 +76,26 @@ impl OutputPublisher {
             // The partition is lost or the worker stops: the next owner runs the task again.
             () = stop.cancelled() => AttemptEnd::Interrupted,
         }
+    }
+
+    /// Publishes the children of the successful attempts of a call.
+    pub(crate) async fn publish_call(
+        &self,
+        end: AttemptEnd<Vec<Answer>>,
+        attempts: Vec<AttemptOutput>,
+    ) -> AttemptEnd<Vec<AttemptEnd>> {
+        let answers = match end {
+            AttemptEnd::Answered(Ok(answers)) => answers,
+            AttemptEnd::Answered(Err(failure)) => return AttemptEnd::Answered(Err(failure)),
+            AttemptEnd::TimedOut => return AttemptEnd::TimedOut,
+            AttemptEnd::Stalled(limit) => return AttemptEnd::Stalled(limit),
+            AttemptEnd::Interrupted => return AttemptEnd::Interrupted,
+        };
+        let published = attempts.into_iter().zip(answers).map(|(attempt, answer)| async move {
+            let AttemptOutput { cx, announcement, stop } = attempt;
+            self.publish(AttemptEnd::Answered(answer), &cx, announcement, &stop).await
+        });
+        AttemptEnd::Answered(Ok(stream::iter(published).buffered(MAX_PUBLISHING).collect().await))
     }
 
     async fn publish_outputs(

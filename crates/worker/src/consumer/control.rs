@@ -3,6 +3,7 @@
 
 use kafleet_broker::{BrokerError, Commit, CommittedOffset, Partition, StartOffset};
 use kafleet_config::RateBy;
+use kafleet_config::TypePolicy;
 use kafleet_fleet::control::{self, ControlKey, ControlState};
 use kafleet_model::offsets::{CompletedOffsets, Mark, Metadata, PendingRetries};
 use tokio::time::Instant;
@@ -17,6 +18,11 @@ use crate::dispatch::Command;
 /// Maximum number of offsets of one partition that are handed out and not complete, for a number of slots.
 pub(crate) fn window(slots: u32) -> u64 {
     (u64::from(slots) * 4).clamp(256, 10_000)
+}
+
+/// Window of a type with this number of slots, each of which runs a call with as many tasks as a batch may have.
+pub(crate) fn window_of(policy: &TypePolicy, slots: u32) -> u64 {
+    window(slots.saturating_mul(policy.batch.as_ref().map_or(1, |batch| batch.max)))
 }
 
 /// A refused partition whose start offset an operator has chosen.
@@ -65,7 +71,7 @@ impl TypeConsumer {
         let rate = state.rates.get(&**task_type).map(|limit| limit.rate).or(self.deps.policy.rate);
         self.deps.decoder.has_rate_per_key = rate.is_some_and(|rate| rate.by == RateBy::Key);
         let slots = state.slots.get(&**task_type).and_then(|slots| slots.slots);
-        let window = window(slots.unwrap_or_else(|| self.deps.policy.slots()));
+        let window = window_of(&self.deps.policy, slots.unwrap_or_else(|| self.deps.policy.slots()));
         if window != self.window {
             self.window = window;
             self.partitions.iter_mut().for_each(|partition| partition.window.size = window);

@@ -37,7 +37,7 @@ pub(crate) struct TypeConsumer {
 impl TypeConsumer {
     pub(crate) fn new(deps: TypeDeps) -> Self {
         Self {
-            window: control::window(deps.policy.slots()),
+            window: control::window_of(&deps.policy, deps.policy.slots()),
             deps,
             partitions: PartitionTable::default(),
             hand_out: HandOut::default(),

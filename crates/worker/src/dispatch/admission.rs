@@ -23,9 +23,10 @@ use tokio::time::Instant;
 
 use super::adaptive::AdaptiveSlots;
 use super::assignments::AssignmentStates;
+use super::batches::Batches;
 use super::circuit::CircuitBreaker;
 use super::exits::{Exit, Onward, Wait};
-use super::failure_policy::{self, time_left, time_out};
+use super::failure_policy::{self, end_of_time, expiry};
 use super::hosts::{HostVerdict, Hosts};
 use super::limits::{Limits, RateVerdict};
 use super::permits::Permits;
@@ -41,13 +42,13 @@ use crate::unique::ForeignAsk;
 /// Waiting tasks of one type, and the conditions of their start.
 pub(super) struct Admission {
     schema: Schema,
-    policy: Arc<TypePolicy>,
+    pub(super) policy: Arc<TypePolicy>,
     /// Longest wait here of a task that the tracker could keep.
     inline_retry_max: Duration,
     control: Arc<ControlWatch>,
     pub queue: TaskQueue,
-    quarantine: Quarantine,
-    completions: Arc<Completions>,
+    pub(super) quarantine: Quarantine,
+    pub(super) completions: Arc<Completions>,
     pub assignments: AssignmentStates,
     pub circuit: CircuitBreaker,
     /// Circuits per host. `None`: the handler of the type names no hosts.
@@ -55,6 +56,8 @@ pub(super) struct Admission {
     pub limits: Limits,
     pub adaptive: AdaptiveSlots,
     pub permits: Permits,
+    /// Groups of tasks that start together. `None`: each task starts on its own.
+    pub batches: Option<Box<Batches>>,
 }
 
 /// Attempts that occupy slots.
@@ -95,6 +98,7 @@ impl Admission {
             limits: Limits::new(policy),
             adaptive: AdaptiveSlots::new(gauges.clone()),
             permits: Permits::new(registered),
+            batches: Batches::of(registered),
         }
     }
 
@@ -167,7 +171,8 @@ impl Admission {
             ControlFlow::Continue(in_flight) => in_flight,
             ControlFlow::Break(decision) => return decision,
         };
-        if std::mem::take(&mut in_flight.admitted) {
+        let is_in_call = self.batches.is_some() && !self.limits.is_per_key();
+        if std::mem::take(&mut in_flight.admitted) || is_in_call {
             return StartDecision::Start(in_flight, self.permits.take());
         }
         match self.limits.admit(in_flight) {
@@ -199,14 +204,10 @@ impl Admission {
 
     /// Returns the way out of a task that must not start now, by its own fields.
     fn exit_before_start(&self, in_flight: &InFlight, now: i64) -> Option<Exit> {
-        if let Some(exit) = self.ask_before_start(in_flight) {
+        if let Some(exit) = self.ask_before_start(in_flight).or_else(|| expiry(in_flight, now)) {
             return Some(exit);
         }
         let policy = in_flight.task.policy.as_deref();
-        let expires_at_ms = policy.and_then(|policy| policy.expires_at_ms).filter(|at| *at <= now);
-        if let Some(at) = expires_at_ms.filter(|_| in_flight.is_first_start()) {
-            return Some(Exit::Expired { late_ms: now.saturating_sub(at) });
-        }
         let due_ms = policy.and_then(|policy| policy.not_before_ms).filter(|at| *at > now);
         if let Some(due_ms) = due_ms.filter(|_| !self.starts_now(in_flight)) {
             let wait = Duration::from_millis((due_ms - now).max(0) as u64).min(LONGEST_WAIT);
@@ -216,8 +217,7 @@ impl Admission {
         if let Some(error) = self.schema.validate(&in_flight.task.params) {
             return Some(Exit::Rejected(error));
         }
-        let is_over = time_left(&self.policy, in_flight, now).is_some_and(|left| left.is_zero());
-        is_over.then(|| time_out(&self.policy, in_flight))
+        end_of_time(&self.policy, in_flight, now)
     }
 
     /// Returns the way out of a unique task that no publisher has asked for.
@@ -295,6 +295,7 @@ impl Admission {
         taken.extend(self.queue.extract(is_selected));
         taken.extend(self.hosts.iter_mut().flat_map(|hosts| hosts.extract(is_selected)));
         taken.extend(split(&mut self.quarantine.waiting, is_selected));
+        taken.extend(self.batches.iter_mut().flat_map(|batches| batches.extract(is_selected)));
         taken
     }
 
@@ -312,6 +313,7 @@ impl Admission {
         self.hosts.iter_mut().for_each(|hosts| drop(hosts.extract(&mut |_| true)));
         self.limits.clear();
         self.permits.clear();
+        self.batches = None;
         self.quarantine.waiting.clear();
     }
 
@@ -325,7 +327,8 @@ impl Admission {
         let of_hosts = self.hosts.as_ref().and_then(|hosts| hosts.next_due(now));
         let of_adaptive = self.adaptive.next_due(now).filter(|_| self.queue.ready() > 0);
         let of_type = [self.queue.next_due(), self.limits.next_due(), self.circuit.next_due(now)];
-        of_type.into_iter().chain([of_hosts, of_adaptive]).flatten().min()
+        let of_batches = self.batches.as_ref().and_then(|batches| batches.next_due(now));
+        of_type.into_iter().chain([of_hosts, of_adaptive, of_batches]).flatten().min()
     }
 
     /// Makes the tasks ready whose time has come, those of the rate limit first.
@@ -343,12 +346,14 @@ impl Admission {
         let assignment = self.limits.assignment();
         let (open_hosts, hosts) = self.hosts.as_ref().map(|hosts| hosts.open()).unwrap_or_default();
         let held = self.hosts.as_ref().map_or(0, |hosts| hosts.waiting());
+        let in_groups = self.batches.as_ref().map_or(0, |batches| batches.len());
         TypeStatus {
             slots: self.limits.slots() as u32,
-            waiting: (self.queue.waiting() + held) as u32,
+            waiting: (self.queue.waiting() + held + in_groups) as u32,
             open_hosts,
             hosts,
             adaptive: self.adaptive.status(self.limits.slots()),
+            batches: self.batches.as_ref().map(|batches| batches.status()),
             paused: self.limits.is_paused(),
             partitions: assignment.owned.clone(),
             stopped: self.circuit.stopped().cloned(),
@@ -362,7 +367,7 @@ impl Admission {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::completions::{ArrivedCompletions, DeliveryTag};
     use crate::decode::Decoder;
@@ -371,7 +376,7 @@ mod tests {
     use kafleet_runtime::Health;
     use kafleet_telemetry::Metrics;
 
-    fn admission(order: Order) -> Admission {
+    pub(in super::super) fn admission(order: Order) -> Admission {
         let policy = Arc::new(TypePolicy { order, ..TypePolicy::default() });
         let gauges = TypeGauges::new(&Metrics::new().unwrap(), &"t".into());
         let registered = TypeRegistration::of_fn(|(): (), _cx| async { Ok::<(), Failure>(()) });
@@ -388,11 +393,12 @@ mod tests {
             adaptive: AdaptiveSlots::new(gauges.clone()),
             limits: Limits::new(&policy),
             permits: Permits::new(&registered),
+            batches: None,
             policy,
         }
     }
 
-    fn task(order: Order, offset: i64) -> Input {
+    pub(in super::super) fn task(order: Order, offset: i64) -> Input {
         Decoder::of_order(order).task_at(offset, DeliveryTag::new(0, 7, offset))
     }
 

@@ -100,8 +100,9 @@ impl AssignmentStates {
         self.closed.contains(&tag.assignment_id())
     }
 
-    /// Returns why the results of the input's assignment no longer count; `None` if they do.
-    pub(super) fn cancelled(&self, tag: DeliveryTag) -> Option<InterruptionReason> {
-        self.cancelled.get(&tag.assignment_id()).copied()
+    /// Returns why the results of the input's assignment no longer count; `None` if they do. `is_open`: the worker is in its group.
+    pub(super) fn late_reason(&self, tag: DeliveryTag, is_open: bool) -> Option<InterruptionReason> {
+        let cancelled = self.cancelled.get(&tag.assignment_id()).copied();
+        cancelled.or((!is_open).then_some(InterruptionReason::WorkerStopped))
     }
 }

@@ -16,22 +16,25 @@ use std::time::Duration;
 
 use kafleet_config::TypePolicy;
 use kafleet_fleet::control::ControlState;
+use kafleet_handlers::batch::check_number;
 use kafleet_handlers::blocking_pool::BlockingPool;
 use kafleet_handlers::context::{AttemptStart, CancelReason, TypeEnv};
 use kafleet_handlers::permit::Permit;
 use kafleet_handlers::task_labels::TaskLabels;
-use kafleet_handlers::{Answer, Capabilities, Context, Failure, Handler, ParamsError};
+use kafleet_handlers::{Answer, BatchAnswer, BatchContext, Capabilities, Context, Failure, Handler, Item, ParamsError};
+use kafleet_model::json::RawJson;
 use kafleet_telemetry::otel::AttemptSpan;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::admission::SlotLoad;
 use super::failure_policy::time_left;
 use super::inline::{Clock, InlinePolling};
-use super::running::{RunningAttempt, RunningAttempts};
+use super::running::{EndMessage, RunningAttempt, RunningAttempts, RunningCall};
 use super::{DispatcherDeps, LONGEST_WAIT};
 use crate::attempt::output::OutputBuffer;
-use crate::attempt::publish_children::OutputPublisher;
+use crate::attempt::publish_children::{AttemptOutput, OutputPublisher};
 use crate::attempt::{self, AttemptEnd, TimeLimits};
 use crate::child::ChildPool;
 use crate::decode::InFlight;
@@ -122,7 +125,7 @@ impl Attempts {
 
     /// Attempts that occupy slots, with those that have ended but do not return.
     pub(super) fn load(&self) -> SlotLoad {
-        SlotLoad { attempts: self.running.len() + self.stuck, suspects: self.running.suspects() }
+        SlotLoad { attempts: self.running.slots() + self.stuck, suspects: self.running.suspects() }
     }
 
     /// Counts the attempts that have ended but do not return.
@@ -176,6 +179,7 @@ impl Attempts {
             in_flight,
             cx,
             host: None,
+            batch_size: None,
             stop: None,
             started_at,
             started_at_ms: now,
@@ -234,6 +238,42 @@ impl Attempts {
         AttemptBegin::Pending
     }
 
+    /// Calls the handler with several tasks, in a task of its own.
+    pub(super) fn start_call(&mut self, prepared: Vec<PreparedAttempt>, permit: Option<Permit>, started_at: Instant) {
+        let limit = self.policy.timeout.into();
+        let longest = started_at + if self.has_limits { limit } else { LONGEST_WAIT };
+        let deadline = prepared.iter().map(|prepared| prepared.deadline).min().unwrap_or(longest);
+        let is_silent = permit.is_some() || self.capabilities.is_silent;
+        let handler = permit.unwrap_or_else(|| self.handler.clone());
+        let mut attempts: Vec<RunningAttempt> = prepared.into_iter().map(|prepared| prepared.running).collect();
+        let item_of =
+            |running: &RunningAttempt| Item { params: running.in_flight.task.params.clone(), cx: running.cx.clone() };
+        let items: Vec<_> = attempts.iter().map(item_of).collect();
+        let contexts = items.iter().map(|item| item.cx.clone()).collect();
+        let output_of = |running: &mut RunningAttempt| AttemptOutput {
+            cx: running.cx.clone(),
+            announcement: running.announcement(),
+            stop: running.stop_token(),
+        };
+        let outputs: Vec<_> = attempts.iter_mut().map(output_of).collect();
+        let cx = BatchContext::begin(contexts, Some(deadline.into_std()), self.env.clone());
+        let stall = self.policy.stall_timeout.filter(|_| self.has_limits).map(Duration::from);
+        let limits = TimeLimits { deadline, stall, grace: self.grace };
+        let stop = CancellationToken::new();
+        let announce_at = started_at + self.started_delay;
+        let id = self.running.insert_call(attempts, stop.clone(), started_at, announce_at);
+        self.gauges.set_in_flight(self.running.slots());
+        let span = attempt::span_of_call(is_silent, &cx);
+        let call = call_handler(handler, items, cx.clone());
+        let rest = attempt::run(Box::pin(call), cx, stop, limits).instrument(span);
+        let (publisher, ends) = (self.publisher.clone(), self.running.end_sender());
+        kafleet_runtime::spawn(async move {
+            let end = publisher.publish_call(rest.await, outputs).await;
+            // Fails only after an abort: otherwise the dispatcher waits for every call.
+            let _ = ends.send(EndMessage::Call(id, end));
+        });
+    }
+
     /// Ends an attempt that was answered inline. Children are published from a task of its own.
     fn end_inline(&mut self, running: RunningAttempt, answer: Answer, took: Duration) -> AttemptBegin {
         if answer.is_ok() {
@@ -255,24 +295,32 @@ impl Attempts {
         let announce_at = running.started_at + self.started_delay;
         let ends = self.running.end_sender();
         let id = self.running.insert(running, announce_at);
-        self.gauges.set_in_flight(self.running.len());
+        self.gauges.set_in_flight(self.running.slots());
         kafleet_runtime::spawn(async move {
             let end = publisher.publish(rest.await, &cx, announcement, &stop).await;
             // Fails only after an abort: otherwise the dispatcher waits for every attempt.
-            let _ = ends.send((id, end));
+            let _ = ends.send(EndMessage::Attempt(id, end));
         });
     }
 
     /// Removes an attempt that has ended.
     pub(super) fn remove(&mut self, id: u64) -> Option<RunningAttempt> {
         let running = self.running.remove(id)?;
-        self.gauges.set_in_flight(self.running.len());
+        self.gauges.set_in_flight(self.running.slots());
         Some(running)
+    }
+
+    /// Removes a call that has ended, with its attempts.
+    pub(super) fn remove_call(&mut self, id: u64) -> Option<(RunningCall, Vec<RunningAttempt>)> {
+        let removed = self.running.remove_call(id)?;
+        self.gauges.set_in_flight(self.running.slots());
+        Some(removed)
     }
 
     /// Stops the selected attempts. Their outcomes no longer count.
     pub(super) fn stop(&self, is_selected: impl Fn(&InFlight) -> bool) {
         self.running.iter().filter(|running| is_selected(&running.in_flight)).for_each(RunningAttempt::stop);
+        self.running.stop_unneeded_calls();
     }
 
     /// Stops attempts whose tasks are cancelled; they end within the grace period.
@@ -284,9 +332,11 @@ impl Attempts {
             running.cancelled = state.cancels_task(&running.in_flight.task).map(Box::new);
             if running.cancelled.is_some() {
                 running.cx.interruption.set_cancel_reason(CancelReason::Cancelled);
-                running.stop_token().cancel();
+                running.stop_token();
+                running.stop();
             }
         }
+        self.running.stop_unneeded_calls();
     }
 
     /// Attempts for the status of the worker.
@@ -299,4 +349,10 @@ impl Attempts {
         };
         self.running.iter().take(MAX_RUNNING).map(describe).collect()
     }
+}
+
+/// Calls a handler with several tasks. A panic in the call is one of the future.
+async fn call_handler(handler: Arc<dyn Handler>, items: Vec<Item<RawJson>>, cx: BatchContext) -> BatchAnswer {
+    let number = items.len();
+    check_number(handler.run_batch(items, cx).await?, number)
 }

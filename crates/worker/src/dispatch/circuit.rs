@@ -13,7 +13,6 @@ use kafleet_runtime::{Health, now_ms};
 use tokio::time::Instant;
 
 use super::failure_limit::FailureLimit;
-use super::running::RunningAttempt;
 use crate::attempt::{AttemptEnd, STALLED};
 use crate::child::CRASHED;
 use crate::circuit::{Circuit, CircuitChange, Outcome};
@@ -126,12 +125,11 @@ impl CircuitBreaker {
         }
     }
 
-    /// Counts the end of an attempt. `is_late`: its result does not count.
-    pub(super) fn attempt_ended(&mut self, running: &RunningAttempt, end: &AttemptEnd, is_late: bool) {
+    /// Counts the end of an attempt, or of a call with several. `is_late`: its result does not count.
+    pub(super) fn attempt_ended(&mut self, started_at: Instant, end: &AttemptEnd, is_late: bool) {
         let Some(type_circuit) = &self.circuit else { return };
-        let is_unknown = is_late || running.cancelled.is_some();
-        let outcome = if is_unknown { Outcome::Unknown } else { type_circuit.outcome_of_end(end) };
-        self.count(running.started_at, outcome, || match end {
+        let outcome = if is_late { Outcome::Unknown } else { type_circuit.outcome_of_end(end) };
+        self.count(started_at, outcome, || match end {
             AttemptEnd::Answered(answer) => cause_of(answer),
             AttemptEnd::Stalled(_) => "attempts show no sign of life".to_owned(),
             AttemptEnd::TimedOut | AttemptEnd::Interrupted => "attempts time out".to_owned(),

@@ -67,7 +67,7 @@ impl Dispatcher {
     fn describe(&self) -> TypeStatus {
         TypeStatus {
             task_type: self.settings.task_type.to_string(),
-            in_flight: self.attempts.running.len() as u32,
+            in_flight: self.attempts.running.slots() as u32,
             running: self.attempts.describe(),
             ..self.admission.status()
         }

@@ -46,7 +46,7 @@ pub(super) enum Exit {
     HandedOver(Wait),
     /// The tracker decides about the unique task of a foreign producer.
     Asked(Box<ForeignAsk>),
-    /// The attempt starts again with its number, because its process has ended.
+    /// The attempt starts again with its number, because its process has ended or its batch has failed.
     Restarted { restart: Restart, failure: Failure },
     /// The next owner of the partition continues the task. The value is the reason for interrupting its attempt.
     Released(Option<InterruptionReason>),
@@ -279,10 +279,13 @@ impl Exits {
     }
 
     async fn restart(&mut self, mut running: RunningAttempt, restart: Restart, failure: &Failure) -> Onward {
-        // An attempt that was not sent has not run, but people may have seen its start.
-        if restart != Restart::Unsent || running.announced_start {
-            let is_ended = restart == Restart::Shared;
-            let reason = if is_ended { InterruptionReason::ProcessEnded } else { InterruptionReason::ProcessDied };
+        let reason = match restart {
+            Restart::Shared => InterruptionReason::ProcessEnded,
+            Restart::Split => InterruptionReason::BatchSplit,
+            Restart::Unsent | Restart::Blameless | Restart::Alone => InterruptionReason::ProcessDied,
+        };
+        // An attempt that was not sent has not run, and one whose batch is split goes on, but people may have seen its start.
+        if !matches!(restart, Restart::Unsent | Restart::Split) || running.announced_start {
             self.reporter.publish_interruption(&mut running, reason, &failure.message).await;
         }
         let mut in_flight = running.in_flight;

@@ -124,10 +124,23 @@ pub(super) fn time_left(policy: &TypePolicy, in_flight: &InFlight, now: i64) -> 
     Some(Duration::from_millis(u64::try_from(until.saturating_sub(now)).unwrap_or(0)))
 }
 
-/// Ends a task whose total timeout has expired before an attempt.
-pub(super) fn time_out(policy: &TypePolicy, in_flight: &InFlight) -> Exit {
+/// Returns the way out of a task that was not started before its expiry.
+pub(super) fn expiry(in_flight: &InFlight, now: i64) -> Option<Exit> {
+    let expires_at_ms = in_flight.task.policy.as_deref().and_then(|policy| policy.expires_at_ms);
+    let at = expires_at_ms.filter(|at| *at <= now && in_flight.is_first_start())?;
+    Some(Exit::Expired { late_ms: now.saturating_sub(at) })
+}
+
+/// Returns the way out of a task whose time has passed while it waited with others for a call.
+pub(super) fn exit_from_group(policy: &TypePolicy, in_flight: &InFlight, now: i64) -> Option<Exit> {
+    expiry(in_flight, now).or_else(|| end_of_time(policy, in_flight, now))
+}
+
+/// Returns the way out of a task whose total timeout has expired before an attempt.
+pub(super) fn end_of_time(policy: &TypePolicy, in_flight: &InFlight, now: i64) -> Option<Exit> {
+    time_left(policy, in_flight, now).filter(Duration::is_zero)?;
     let failure = Failure::dead(total_timeout_message(policy, in_flight)).of_kind(TIMEOUT);
-    Exit::Failed { failure, code: Some(TIMEOUT) }
+    Some(Exit::Failed { failure, code: Some(TIMEOUT) })
 }
 
 fn total_timeout_message(policy: &TypePolicy, in_flight: &InFlight) -> String {

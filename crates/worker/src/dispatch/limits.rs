@@ -169,6 +169,23 @@ impl Limits {
         }
     }
 
+    /// Returns whether the rate limit counts each task by its key, and not the calls of the type.
+    pub(super) fn is_per_key(&self) -> bool {
+        matches!(self.limiter, Limiter::PerKey(_))
+    }
+
+    /// Applies the rate limit of the type to a call with several tasks.
+    pub(super) fn admit_call(&mut self) -> bool {
+        let Limiter::PerType(limiter) = &self.limiter else { return true };
+        match limiter.check() {
+            Ok(()) => true,
+            Err(not_until) => {
+                self.refused_until = Some(earliest(&not_until));
+                false
+            }
+        }
+    }
+
     /// Time at which the rate limit admits the next waiting task.
     pub(super) fn next_due(&self) -> Option<Instant> {
         let of_key = match &self.limiter {

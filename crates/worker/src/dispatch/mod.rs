@@ -18,6 +18,9 @@ mod admission;
 mod assignments;
 mod attempts;
 mod background;
+mod batch_end;
+mod batch_start;
+mod batches;
 mod circuit;
 mod commands;
 mod control;
@@ -57,6 +60,7 @@ use control::LiveSettings;
 use exits::{Exit, Exits, LeavingTask};
 use inline::Clock;
 use quarantine::isolate;
+use running::EndMessage;
 
 use super::attempt::output::OutputBuffer;
 use super::child::ChildPool;
@@ -148,7 +152,10 @@ impl Dispatcher {
             tokio::select! {
                 biased;
                 Some(command) = self.commands.recv() => self.handle_command(command).await,
-                Some((id, end)) = self.attempts.running.ends.recv() => self.attempt_ended(id, end).await,
+                Some(ended) = self.attempts.running.ends.recv() => match ended {
+                    EndMessage::Attempt(id, end) => self.attempt_ended(id, end).await,
+                    EndMessage::Call(id, end) => self.call_ended(id, end).await,
+                },
                 () = self.admission.permits.granted(), if self.admission.permits.is_waiting() => {}
                 work = self.work.recv(), if self.open && self.admission.queue.ready() < HAND_OUT => match work {
                     Some(work) => self.receive(work).await,

@@ -24,30 +24,36 @@ const NOTABLE_DELAY: Duration = Duration::from_millis(100);
 impl Dispatcher {
     pub(super) async fn attempt_ended(&mut self, id: u64, end: AttemptEnd) {
         let Some(mut running) = self.attempts.remove(id) else { return };
-        // The partition has another owner, or the worker has left the group.
-        let cancelled = self.admission.assignments.cancelled(running.in_flight.tag);
-        let late = cancelled.or((!self.open).then_some(InterruptionReason::WorkerStopped));
-        self.admission.circuit.attempt_ended(&running, &end, late.is_some());
+        let late = self.admission.assignments.late_reason(running.in_flight.tag, self.open);
+        let is_late = late.is_some() || running.cancelled.is_some();
+        self.admission.circuit.attempt_ended(running.started_at, &end, is_late);
         self.admission.end_host_call(&running, &end, late.is_some());
-        self.admission.adaptive.attempt_ended(running.started_at, &end, late.is_some() || running.cancelled.is_some());
-        let exit = match (late, end) {
-            (Some(reason), _) => Exit::Released(Some(reason)),
-            (None, AttemptEnd::Answered(answer)) => self.judge(&mut running, answer),
-            (None, AttemptEnd::TimedOut) => {
-                let (limit, ended_at) = (running.cx.deadline.map(Instant::from_std), Instant::now());
-                let message = timeout_text(running.started_at, limit.unwrap_or(ended_at), ended_at);
-                self.judge_failure(&mut running, Failure::retry(message).of_kind(TIMEOUT))
-            }
-            (None, AttemptEnd::Stalled(limit)) => {
-                let message = format!("the attempt showed no sign of life for {}", duration_text(limit));
-                self.judge_failure(&mut running, Failure::retry(message).of_kind(STALLED))
-            }
-            (None, AttemptEnd::Interrupted) => match running.cancelled.take() {
+        self.admission.adaptive.attempt_ended(running.started_at, &end, is_late);
+        let exit = self.exit_of(&mut running, late, end);
+        self.leave(running, exit).await;
+    }
+
+    /// Decides what follows the end of an attempt. `late`: why its outcome no longer counts.
+    pub(super) fn exit_of(
+        &mut self,
+        running: &mut RunningAttempt,
+        late: Option<InterruptionReason>,
+        end: AttemptEnd,
+    ) -> Exit {
+        if let Some(reason) = late {
+            return Exit::Released(Some(reason));
+        }
+        match end {
+            AttemptEnd::Answered(answer) => self.judge(running, answer),
+            AttemptEnd::Interrupted => match running.cancelled.take() {
                 Some(verdict) => Exit::Cancelled(*verdict),
                 None => Exit::Released(Some(InterruptionReason::WorkerStopped)),
             },
-        };
-        self.leave(running, exit).await;
+            end => match failure_of_end(running.started_at, running.cx.deadline, end) {
+                Some(failure) => self.judge_failure(running, failure),
+                None => Exit::Released(Some(InterruptionReason::WorkerStopped)),
+            },
+        }
     }
 
     /// Decides what follows the answer of an attempt.
@@ -58,7 +64,7 @@ impl Dispatcher {
         }
     }
 
-    fn judge_failure(&mut self, running: &mut RunningAttempt, mut failure: Failure) -> Exit {
+    pub(super) fn judge_failure(&mut self, running: &mut RunningAttempt, mut failure: Failure) -> Exit {
         running.cx.hidden.hide_in(&mut failure.message);
         if let Some(verdict) = running.cancelled.take() {
             return Exit::Cancelled(*verdict);
@@ -93,6 +99,27 @@ impl Dispatcher {
             }
             exit => exit,
         }
+    }
+}
+
+/// Failure of an attempt, or of a call with several, that has ended without a result. `None`: it was interrupted.
+pub(super) fn failure_of_end<T>(
+    started_at: Instant,
+    deadline: Option<std::time::Instant>,
+    end: AttemptEnd<T>,
+) -> Option<Failure> {
+    match end {
+        AttemptEnd::Answered(answer) => answer.err(),
+        AttemptEnd::TimedOut => {
+            let ended_at = Instant::now();
+            let message = timeout_text(started_at, deadline.map_or(ended_at, Instant::from_std), ended_at);
+            Some(Failure::retry(message).of_kind(TIMEOUT))
+        }
+        AttemptEnd::Stalled(limit) => {
+            let message = format!("the attempt showed no sign of life for {}", duration_text(limit));
+            Some(Failure::retry(message).of_kind(STALLED))
+        }
+        AttemptEnd::Interrupted => None,
     }
 }
 

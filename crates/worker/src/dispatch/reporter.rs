@@ -69,6 +69,7 @@ impl EventReporter {
         let mut event = self.event(Payload::Started { then: Vec::new() }, &running.in_flight);
         event.at_ms = running.started_at_ms;
         event.attempt = running.attempt();
+        event.message = running.batch_size.map(|size| format!("in a batch of {size} tasks"));
         self.publish(&mut running.in_flight, event).await;
         running.announced_start = true;
     }

@@ -112,8 +112,16 @@ impl Reports {
         }
     }
 
+    /// Logs a call that has failed as a whole and runs again in parts, at a limited rate.
+    pub(super) fn log_split(&mut self, tasks: usize, failure: &Failure) {
+        if let Some(suppressed) = self.failure_log.admit() {
+            let task_type = &self.task_type;
+            tracing::warn!(%task_type, tasks, kind = %failure.kind, reason = %failure.message, suppressed, "a batch failed as a whole; its halves run again");
+        }
+    }
+
     fn log_restart(&mut self, running: &RunningAttempt, restart: Restart, failure: &Failure) {
-        if restart != Restart::Unsent
+        if !matches!(restart, Restart::Unsent | Restart::Split)
             && let Some(suppressed) = self.failure_log.admit()
         {
             let task = &running.in_flight.task.id;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use kafleet_fleet::control::Cancellation;
 use kafleet_handlers::Context;
+use kafleet_handlers::context::CancelReason;
 use kafleet_model::event::{Announcement, AttemptFailure};
 use kafleet_telemetry::otel::{AttemptSpan, nanos};
 use rustc_hash::FxHashMap;
@@ -12,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::AttemptEnd;
+use crate::attempt::{AttemptEnd, Interruptible as _};
 use crate::decode::InFlight;
 use crate::spans::AttemptSpans;
 
@@ -22,6 +23,8 @@ pub(super) struct RunningAttempt {
     pub cx: Context,
     /// Host that the attempt calls, if its type has circuits per host.
     pub host: Option<Arc<str>>,
+    /// Number of tasks in the call of which the attempt is a part. `None`: it is not in a batch.
+    pub batch_size: Option<usize>,
     /// Stops the attempt, whose outcome no longer counts. `None` while it is polled inline.
     pub stop: Option<CancellationToken>,
     pub started_at: Instant,
@@ -65,38 +68,75 @@ impl RunningAttempt {
         }
     }
 
+    /// Stops the attempt. A call goes on for its other attempts: only the token of this one is cancelled.
     pub(super) fn stop(&self) {
         self.stop.iter().for_each(CancellationToken::cancel);
+        if self.batch_size.is_some() {
+            self.cx.interrupt(CancelReason::Shutdown);
+        }
     }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.as_ref().is_some_and(CancellationToken::is_cancelled)
+    }
+}
+
+/// Call of a handler with several attempts, which occupies one slot.
+pub(super) struct RunningCall {
+    /// Ids of the attempts, in their order in the call.
+    attempts: Vec<u64>,
+    /// Stops the call, which has no attempt left whose outcome counts.
+    stop: CancellationToken,
+    pub started_at: Instant,
+}
+
+/// End of an attempt in a slot of its own, or of a call with several.
+pub(super) enum EndMessage {
+    Attempt(u64, AttemptEnd),
+    Call(u64, AttemptEnd<Vec<AttemptEnd>>),
 }
 
 /// Attempts in tasks of their own, by id.
 pub(super) struct RunningAttempts {
     by_id: FxHashMap<u64, RunningAttempt>,
+    calls: FxHashMap<u64, RunningCall>,
+    /// Number of attempts that are parts of calls.
+    in_calls: usize,
     next_id: u64,
     /// Number of those that are suspects.
     suspects: usize,
     /// Attempts without a `started` event, in the order in which it is due.
     unannounced: VecDeque<(Instant, u64)>,
-    pub ends: mpsc::UnboundedReceiver<(u64, AttemptEnd)>,
-    end_sender: mpsc::UnboundedSender<(u64, AttemptEnd)>,
+    pub ends: mpsc::UnboundedReceiver<EndMessage>,
+    end_sender: mpsc::UnboundedSender<EndMessage>,
 }
 
 /// An aborted dispatcher stops its attempts: they run in tasks of their own.
 impl Drop for RunningAttempts {
     fn drop(&mut self) {
         self.by_id.values().for_each(RunningAttempt::stop);
+        self.calls.values().for_each(|call| call.stop.cancel());
     }
 }
 
 impl RunningAttempts {
     pub(super) fn new() -> Self {
         let (end_sender, ends) = mpsc::unbounded_channel();
-        Self { by_id: FxHashMap::default(), next_id: 0, suspects: 0, unannounced: VecDeque::new(), ends, end_sender }
+        Self {
+            by_id: FxHashMap::default(),
+            calls: FxHashMap::default(),
+            in_calls: 0,
+            next_id: 0,
+            suspects: 0,
+            unannounced: VecDeque::new(),
+            ends,
+            end_sender,
+        }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.by_id.len()
+    /// Number of slots that are in use: those of attempts and of calls.
+    pub(super) fn slots(&self) -> usize {
+        self.by_id.len() - self.in_calls + self.calls.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -119,6 +159,39 @@ impl RunningAttempts {
         Some(running)
     }
 
+    /// Adds a call with several attempts; returns its id.
+    pub(super) fn insert_call(
+        &mut self,
+        attempts: Vec<RunningAttempt>,
+        stop: CancellationToken,
+        started_at: Instant,
+        announce_at: Instant,
+    ) -> u64 {
+        let call = self.next_id;
+        self.next_id += 1;
+        let batch_size = Some(attempts.len());
+        let of_call = |attempt| RunningAttempt { batch_size, ..attempt };
+        let attempts: Vec<u64> =
+            attempts.into_iter().map(|attempt| self.insert(of_call(attempt), announce_at)).collect();
+        self.in_calls += attempts.len();
+        self.calls.insert(call, RunningCall { attempts, stop, started_at });
+        call
+    }
+
+    /// Removes a call, with its attempts in their order.
+    pub(super) fn remove_call(&mut self, id: u64) -> Option<(RunningCall, Vec<RunningAttempt>)> {
+        let call = self.calls.remove(&id)?;
+        self.in_calls -= call.attempts.len();
+        let attempts = call.attempts.iter().filter_map(|id| self.remove(*id)).collect();
+        Some((call, attempts))
+    }
+
+    /// Stops the calls of which all attempts are stopped.
+    pub(super) fn stop_unneeded_calls(&self) {
+        let is_stopped = |id: &u64| self.by_id.get(id).is_none_or(RunningAttempt::is_stopped);
+        self.calls.values().filter(|call| call.attempts.iter().all(is_stopped)).for_each(|call| call.stop.cancel());
+    }
+
     /// Number of attempts of suspects.
     pub(super) fn suspects(&self) -> usize {
         self.suspects
@@ -133,7 +206,7 @@ impl RunningAttempts {
     }
 
     /// Channel to which attempts send their ends. The dispatcher outlives its attempts.
-    pub(super) fn end_sender(&self) -> mpsc::UnboundedSender<(u64, AttemptEnd)> {
+    pub(super) fn end_sender(&self) -> mpsc::UnboundedSender<EndMessage> {
         self.end_sender.clone()
     }
 

@@ -1,5 +1,7 @@
 //! Starting tasks: the admission gives them, the attempts start them, and what ends at once leaves through the exits.
 
+use kafleet_handlers::permit::Permit;
+
 use super::admission::StartDecision;
 use super::attempts::AttemptBegin;
 use super::exits::Exit;
@@ -25,6 +27,9 @@ impl Dispatcher {
 
     async fn start_batch(&mut self) -> bool {
         self.attempts.count_stuck();
+        if self.admission.batches.is_some() {
+            return self.start_groups().await;
+        }
         for _ in 0..HAND_OUT {
             let Some(input) = self.admission.next(self.attempts.load(), self.clock.now) else { return false };
             match input {
@@ -41,12 +46,16 @@ impl Dispatcher {
 
     /// Starts an attempt, unless the admission keeps its task or lets it leave.
     async fn start_task(&mut self, in_flight: Box<InFlight>) {
+        match self.admission.check(in_flight, self.attempts.load(), self.clock.now_ms()) {
+            StartDecision::Start(in_flight, permit) => self.start_attempt(in_flight, permit).await,
+            StartDecision::Waits => {}
+            StartDecision::Leaves(in_flight, exit) => self.leave(in_flight, exit).await,
+        }
+    }
+
+    /// Starts an attempt of a task that is admitted.
+    pub(super) async fn start_attempt(&mut self, mut in_flight: Box<InFlight>, permit: Option<Permit>) {
         let now = self.clock.now_ms();
-        let (mut in_flight, permit) = match self.admission.check(in_flight, self.attempts.load(), now) {
-            StartDecision::Start(in_flight, permit) => (in_flight, permit),
-            StartDecision::Waits => return,
-            StartDecision::Leaves(in_flight, exit) => return self.leave(in_flight, exit).await,
-        };
         let started_at = self.clock.now;
         let span = self.exits.reports.begin(&mut in_flight, now);
         self.exits.reporter.schedule_flush(started_at);

@@ -7,8 +7,9 @@ use kafleet_fleet::control::heartbeat::{Heartbeat, HeartbeatState};
 use kafleet_handlers::builtin::callback::receiver_of;
 use kafleet_model::offsets::CompletedOffsets;
 use kafleet_model::task::action::CALLBACK_TYPE;
+use kafleet_model::units::duration::Millis;
 use kafleet_model::units::time::time_text;
-use kafleet_model::worker_status::TypeStatus;
+use kafleet_model::worker_status::{BatchStatus, TypeStatus};
 use kafleet_runtime::clock::skew_text;
 use kafleet_runtime::now_ms;
 
@@ -83,6 +84,7 @@ pub(super) async fn explain_workers(reads: &QueueReads<'_>, task: &TaskView) -> 
         None => findings.extend(reached_limits(task_type, &limits, &work)),
     }
     if let Some(position) = position {
+        findings.extend(explain_forming_batch(&heartbeats, task_type, position.partition));
         let of_workers = live_workers(&heartbeats);
         findings.extend(of_workers.filter_map(|types| explain_full_app(types, task_type, position.partition)));
     }
@@ -118,6 +120,20 @@ async fn explain_open_host(api: &Api, task: &TaskView, heartbeats: &[(i64, Heart
     };
     let message = format!("the circuit of the receiver `{host}` is open ({reason}); {remedy}");
     Some(Finding::new(Reason::HostOpen, message))
+}
+
+/// Explains a task that may wait in its worker for others to start with.
+fn explain_forming_batch(heartbeats: &[(i64, Heartbeat)], task_type: &str, partition: i32) -> Option<Finding> {
+    let mut statuses = type_statuses(heartbeats, task_type);
+    let status = statuses.find(|status| status.partitions.contains(&partition))?;
+    let batches = status.batches.filter(|batches| batches.forming > 0)?;
+    let BatchStatus { forming, max, wait_ms } = batches;
+    let wait = Millis(wait_ms);
+    let message = format!(
+        "tasks of `{task_type}` start in batches of up to {max}: in the task's worker {forming} wait for others, each batch \
+         for at most {wait} after its first task"
+    );
+    Some(Finding::new(Reason::BatchForms, message))
 }
 
 /// Explains a task that waits for a slot or thread of its app, all of which attempts of other types hold. `types`: those of

@@ -16,15 +16,21 @@ use nix::sys::signal::Signal;
 use tokio::io::AsyncWriteExt;
 use tokio::process::{ChildStdin, Command};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
-use self::stderr_protocol::{Stderr, Stdout};
+use self::stderr_protocol::{Contexts, Stderr, Stdout};
 use super::Section;
+use crate::batch::run_one;
 use crate::failure::excerpt;
 use crate::process::{OwnedProcess, RunningProgram as _};
 use crate::process_guard::{self, describe_status};
 use crate::program_env::ProgramEnv;
-use crate::{Answer, AnswerFuture, Capabilities, Context, Failure, Handler, InChild, ParamsError, TypeRegistration};
+use crate::{
+    Answer, AnswerFuture, BatchContext, BatchFuture, Capabilities, Context, Failure, Handler, InChild, Item,
+    ParamsError, TypeRegistration,
+};
 
+mod batch;
 mod stderr_protocol;
 
 pub use stderr_protocol::{MAX_LINE_BYTES, MAX_LINES};
@@ -53,17 +59,27 @@ pub struct Program {
     pub grace: Duration,
 }
 
-/// Runs a [`Program`] per attempt.
-pub struct Exec(Arc<Program>);
+/// Runs a [`Program`] per attempt, or per call with several tasks.
+pub struct Exec {
+    program: Arc<Program>,
+    /// The program gets tasks and answers them line by line.
+    takes_batches: bool,
+}
 
 impl Exec {
     pub fn new(program: Program) -> Self {
-        Self(Arc::new(program))
+        Self { program: Arc::new(program), takes_batches: false }
+    }
+
+    /// Lets the program take several tasks in one run, also for a single task.
+    pub fn with_batches(self) -> Self {
+        Self { takes_batches: true, ..self }
     }
 
     /// Creates the type of a configuration section.
     pub(super) fn from_section(section: &mut Section<'_>) -> Option<TypeRegistration> {
-        program(section).map(|program| TypeRegistration::new(Self::new(program)))
+        let takes_batches = section.config.batch.is_some();
+        program(section).map(|program| TypeRegistration::new(Self { takes_batches, ..Self::new(program) }))
     }
 }
 
@@ -90,12 +106,24 @@ fn program(section: &mut Section<'_>) -> Option<Program> {
 
 impl Handler for Exec {
     fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
-        let (program, params) = (self.0.clone(), params.clone());
+        let (program, params) = (self.program.clone(), params.clone());
+        if self.takes_batches {
+            return Ok(Box::pin(run_one(
+                params,
+                cx,
+                |items, call| async move { program.run_batch(items, call).await },
+            )));
+        }
         Ok(Box::pin(async move { program.run(params, cx).await }))
     }
 
+    fn run_batch(&self, items: Vec<Item<RawJson>>, cx: BatchContext) -> BatchFuture {
+        let program = self.program.clone();
+        Box::pin(async move { program.run_batch(items, cx).await })
+    }
+
     fn capabilities(&self) -> Capabilities {
-        Capabilities { in_child: InChild::Never, ..Capabilities::default() }
+        Capabilities { in_child: InChild::Never, takes_batches: self.takes_batches, ..Capabilities::default() }
     }
 
     fn prepare(&self) -> Result<(), String> {
@@ -103,9 +131,42 @@ impl Handler for Exec {
     }
 }
 
+/// Text for the stdin of a program, and limits of its run.
+struct ProgramInput<'a> {
+    text: String,
+    /// Maximum bytes of stdout.
+    max_output: usize,
+    /// Stops the program.
+    stop: &'a CancellationToken,
+}
+
+/// Program that has ended.
+struct ProgramEnd {
+    status: ExitStatus,
+    output: Stdout,
+    errors: Stderr,
+}
+
 impl Program {
     async fn run(&self, params: RawJson, cx: Context) -> Answer {
-        let mut process = self.launch(&cx).await?;
+        let input = ProgramInput { text: params.text().to_owned(), max_output: self.max_output, stop: cx.cancelled() };
+        let ProgramEnd { status, output, errors } =
+            self.execute(self.command_of_attempt(&cx), input, &Contexts::One(&cx)).await?;
+        if output.too_large {
+            return Err(self.too_large());
+        }
+        self.outcome(status, &errors, cx.is_cancelled())?;
+        result(&output.bytes)
+    }
+
+    /// Runs the program to its end. Its lines on stderr go to the contexts.
+    async fn execute(
+        &self,
+        command: Command,
+        input: ProgramInput<'_>,
+        contexts: &Contexts<'_>,
+    ) -> Result<ProgramEnd, Failure> {
+        let mut process = self.launch(command).await?;
         let mut output = Stdout::default();
         let mut errors = Stderr::default();
         let Some((stdin, stdout, stderr)) = process.take_pipes() else {
@@ -114,14 +175,15 @@ impl Program {
         let group = process.group();
         let status = {
             let read_stdout = async {
-                output.read(stdout, self.max_output).await;
+                output.read(stdout, input.max_output).await;
                 if output.too_large {
                     group.signal(Signal::SIGKILL);
                 }
             };
-            let pipes =
-                pin!(async { tokio::join!(write_params(stdin, &params), read_stdout, errors.read(stderr, &cx)) });
-            match select(pin!(self.end(&mut process, &cx)), pipes).await {
+            let pipes = pin!(async {
+                tokio::join!(write_input(stdin, &input.text), read_stdout, errors.read(stderr, contexts))
+            });
+            match select(pin!(self.end(&mut process, input.stop)), pipes).await {
                 Either::Left((status, pipes)) => {
                     let _ = timeout(OUTPUT_GRACE, pipes).await;
                     status
@@ -131,23 +193,29 @@ impl Program {
         };
         let status =
             status.map_err(|error| Failure::retry(format!("the exit status of the program is unknown: {error}")))?;
-        self.answer(status, &output, &errors, &cx)
+        Ok(ProgramEnd { status, output, errors })
     }
 
-    async fn launch(&self, cx: &Context) -> Result<OwnedProcess, Failure> {
-        OwnedProcess::start(self.command(cx)).await.map_err(|error| {
+    async fn launch(&self, command: Command) -> Result<OwnedProcess, Failure> {
+        OwnedProcess::start(command).await.map_err(|error| {
             let message = format!("cannot start the program `{}`: {error}", self.program.display());
             Failure::retry(message).of_kind("not_started")
         })
     }
 
-    fn command(&self, cx: &Context) -> Command {
+    fn command(&self, task_type: &str) -> Command {
         let mut command = self.env.command(&self.program);
         command.args(&self.arguments).current_dir(&self.cwd);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // The worker's own trace context is not the task's.
         command.env_remove("TRACEPARENT").env_remove("TRACESTATE");
-        command.env("KAFLEET_TASK_ID", cx.id.as_str()).env("KAFLEET_TYPE", cx.task_type());
+        command.env("KAFLEET_TYPE", task_type);
+        command
+    }
+
+    fn command_of_attempt(&self, cx: &Context) -> Command {
+        let mut command = self.command(cx.task_type());
+        command.env("KAFLEET_TASK_ID", cx.id.as_str());
         command.env("KAFLEET_ATTEMPT", cx.number.to_string()).env("KAFLEET_RUN", cx.run.to_string());
         command.env("KAFLEET_IDEMPOTENCY_KEY", cx.idempotency_key());
         if let Some(trace) = &cx.trace {
@@ -158,24 +226,24 @@ impl Program {
     }
 
     /// Waits for the program, and stops it on cancellation.
-    async fn end(&self, process: &mut OwnedProcess, cx: &Context) -> io::Result<ExitStatus> {
+    async fn end(&self, process: &mut OwnedProcess, stop: &CancellationToken) -> io::Result<ExitStatus> {
         tokio::select! {
             status = process.exit() => status,
-            () = cx.cancelled().cancelled() => process.stop(self.grace).await,
+            () = stop.cancelled() => process.stop(self.grace).await,
         }
     }
 
-    fn answer(&self, status: ExitStatus, output: &Stdout, stderr: &Stderr, cx: &Context) -> Answer {
-        if output.too_large {
-            let message = format!(
-                "the result has more than {} bytes; hint: store it elsewhere and return a link",
-                self.max_output
-            );
-            return Err(Failure::fail(message).of_kind("result_too_large"));
-        }
+    fn too_large(&self) -> Failure {
+        let message =
+            format!("the result has more than {} bytes; hint: store it elsewhere and return a link", self.max_output);
+        Failure::fail(message).of_kind("result_too_large")
+    }
+
+    /// Returns the failure that an exit status stands for, if it is one.
+    fn outcome(&self, status: ExitStatus, stderr: &Stderr, is_cancelled: bool) -> Result<(), Failure> {
         match status.code() {
-            Some(0) => result(&output.bytes),
-            _ if cx.is_cancelled() => Err(Failure::cancelled()),
+            Some(0) => Ok(()),
+            _ if is_cancelled => Err(Failure::cancelled()),
             Some(code) if self.wait_exit_codes.contains(&code) => {
                 Err(Failure::wait(None, ending(&format!("exit code {code}"), stderr)).of_kind("exit_code"))
             }
@@ -188,9 +256,9 @@ impl Program {
     }
 }
 
-/// Writes the params and closes stdin. Programs need not read them.
-async fn write_params(mut stdin: ChildStdin, params: &RawJson) {
-    if stdin.write_all(params.text().as_bytes()).await.is_ok() {
+/// Writes the input and closes stdin. Programs need not read it.
+async fn write_input(mut stdin: ChildStdin, text: &str) {
+    if stdin.write_all(text.as_bytes()).await.is_ok() {
         let _ = stdin.shutdown().await;
     }
 }

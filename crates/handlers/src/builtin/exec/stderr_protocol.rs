@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use kafleet_model::json::RawJson;
+use rustc_hash::FxHashMap;
 use serde::Deserialize;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 
@@ -48,20 +49,45 @@ pub(super) struct Stderr {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StderrLine {
+    /// Task of a batch that the line is about.
+    id: Option<String>,
     progress: Option<RawJson>,
     log: Option<String>,
     warn: Option<String>,
 }
 
+/// Contexts of the tasks of a program.
+pub(super) enum Contexts<'a> {
+    One(&'a Context),
+    /// By task id.
+    Batch(FxHashMap<&'a str, &'a Context>),
+}
+
+impl<'a> Contexts<'a> {
+    pub(super) fn of_batch(contexts: impl Iterator<Item = &'a Context>) -> Self {
+        Self::Batch(contexts.map(|cx| (cx.id.as_str(), cx)).collect())
+    }
+
+    /// Context of a line that names this task. A line of a batch without an id belongs to no task.
+    fn of(&self, id: Option<&str>) -> Option<&'a Context> {
+        match self {
+            Self::One(cx) => id.is_none().then_some(*cx),
+            Self::Batch(by_id) => by_id.get(id?).copied(),
+        }
+    }
+}
+
 impl Stderr {
     /// Reads to the end of the stream and forwards progress, log lines and warnings.
-    pub(super) async fn read(&mut self, from: impl AsyncRead + Unpin, cx: &Context) {
+    pub(super) async fn read(&mut self, from: impl AsyncRead + Unpin, contexts: &Contexts<'_>) {
         let mut from = BufReader::new(from);
         let mut line = Vec::new();
         while next_line(&mut from, &mut line).await {
-            self.line(&line, cx);
+            self.line(&line, contexts);
         }
-        if self.lines > MAX_LINES {
+        if self.lines > MAX_LINES
+            && let Some(cx) = contexts.of(None)
+        {
             cx.log(format!(
                 "{} more lines were dropped: the limit of an attempt is {MAX_LINES}",
                 self.lines - MAX_LINES
@@ -69,19 +95,22 @@ impl Stderr {
         }
     }
 
-    fn line(&mut self, line: &[u8], cx: &Context) {
-        let logged = if line.starts_with(b"{") { serde_json::from_slice::<StderrLine>(line).ok() } else { None };
-        let Some(StderrLine { progress, log, warn }) = logged else {
+    fn line(&mut self, line: &[u8], contexts: &Contexts<'_>) {
+        let parsed = if line.starts_with(b"{") { serde_json::from_slice::<StderrLine>(line).ok() } else { None };
+        // With an id only in a batch.
+        let parsed = parsed.filter(|parsed| parsed.id.is_none() || matches!(contexts, Contexts::Batch(_)));
+        let Some(StderrLine { id, progress, log, warn }) = parsed else {
             let line = String::from_utf8_lossy(line).trim_end().to_owned();
             keep_line(&mut self.plain, &line);
-            return self.log(line, cx);
+            return self.log(line, contexts.of(None));
         };
-        if let Some(state) = progress {
+        let cx = contexts.of(id.as_deref());
+        if let (Some(state), Some(cx)) = (progress, cx) {
             cx.progress(state);
         }
         if let Some(message) = warn {
             keep_line(&mut self.logged, &message);
-            cx.warn(message);
+            cx.into_iter().for_each(|cx| cx.warn(message.clone()));
         }
         if let Some(line) = log {
             keep_line(&mut self.logged, &line);
@@ -89,10 +118,8 @@ impl Stderr {
         }
     }
 
-    fn log(&mut self, line: String, cx: &Context) {
-        if line.is_empty() {
-            return;
-        }
+    fn log(&mut self, line: String, cx: Option<&Context>) {
+        let Some(cx) = cx.filter(|_| !line.is_empty()) else { return };
         self.lines += 1;
         if self.lines <= MAX_LINES {
             cx.log(line);
