@@ -133,6 +133,7 @@ impl Fleet {
             Step::Ask { ask, key, mode, via, ms } => client.ask(UniqueAsk { ask, key, mode, ms }, via).await,
             Step::MeteredCalls { group, count, capacity } => metered_calls(&self, group, count, capacity).await,
             Step::Kill { root, ms } => client.kill(root, ms).await,
+            Step::KillParams { root, ms } => client.kill_params(root, ms).await,
             Step::CreateSchedule { schedule, spec, for_ms } => client.create_schedule(schedule, &spec, for_ms).await,
             Step::ChangeSchedule { schedule, change } => client.change_schedule(schedule, change).await,
             Step::Batch { batch, atomic, repeat } => client.batch(batch, atomic, repeat).await,

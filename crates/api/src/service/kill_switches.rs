@@ -8,7 +8,7 @@ use std::str::FromStr;
 use kafleet_documents::{KillSwitchDocument, KillSwitches, SetKillSwitch};
 use kafleet_fleet::control::{CONTROL_VERSION, ControlKey, ControlRecord, Kill, MAX_KILLS, check_kill};
 use kafleet_model::json::MASKED;
-use kafleet_model::task::id::check_type;
+use kafleet_model::task::id::{check_type, clip};
 use kafleet_model::task::kill::{KillMatch, KillParams, check_conditions};
 use kafleet_model::units::time::time_text;
 use kafleet_runtime::now_ms;
@@ -151,7 +151,8 @@ fn audit_text(context: &RequestContext, kill: &Kill) -> Option<String> {
     }
     let task_type = kill.task_type.as_deref().unwrap_or_default();
     let shown = kill.params.masked(&context.api.reads.masks.of(task_type));
-    let texts: Vec<String> = shown.iter().map(|(pointer, value)| format!("`{pointer}` = {value}")).collect();
+    let texts: Vec<String> =
+        shown.iter().map(|(pointer, value)| format!("`{pointer}` = {}", clip(&value.to_string()))).collect();
     let params = format!("params of {task_type}: {}", texts.join(", "));
     Some(match &kill.reason {
         Some(reason) => format!("{params}; {reason}"),
