@@ -139,7 +139,8 @@ async fn java_example_submits_tasks_in_its_transactions() {
     let Some(libraries) = address("KAFLEET_TEST_KAFKA_LIBS") else { return };
     // Compiles the source in memory.
     let source = examples().join("Orders.java");
-    let command = ["java", "-cp", &format!("{libraries}/*"), source.to_str().unwrap()].map(str::to_owned);
+    let (quiet, libraries) = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", format!("{libraries}/*"));
+    let command = ["java", quiet, "-cp", &libraries, source.to_str().unwrap()].map(str::to_owned);
     orders_become_tasks_once(shop, &command).await;
 }
 
