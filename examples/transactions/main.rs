@@ -1,5 +1,5 @@
-//! Reads orders, and writes for each of them a record of its own and a task of kafleet, in the transaction that also commits
-//! the offsets of the orders. Ends with the first error; whoever runs it starts it again.
+//! Reads purchases, and writes for each of them a record of its own and a task of kafleet, in the transaction that also commits
+//! the offsets of the purchases. Ends with the first error: its supervisor starts it again.
 //!
 //! ```sh
 //! cargo run --example transactions -- SERVERS NAME TASK-TOPIC
@@ -15,8 +15,8 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
 /// Deadline of each step of a transaction.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Maximum number of orders of a transaction.
-const MAX_ORDERS: usize = 100;
+/// Maximum number of purchases of a transaction.
+const MAX_PURCHASES: usize = 100;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -25,15 +25,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let (consumer, producer) = clients(servers, name)?;
     producer.init_transactions(DEADLINE)?;
-    consumer.subscribe(&[&format!("{name}.orders")])?;
+    consumer.subscribe(&[&format!("{name}.purchases")])?;
     loop {
         let Some(first) = consumer.poll(Duration::from_millis(200)) else { continue };
-        let mut orders = vec![first?];
-        while let Some(order) = consumer.poll(Duration::ZERO).filter(|_| orders.len() < MAX_ORDERS) {
-            orders.push(order?);
+        let mut purchases = vec![first?];
+        while let Some(purchase) = consumer.poll(Duration::ZERO).filter(|_| purchases.len() < MAX_PURCHASES) {
+            purchases.push(purchase?);
         }
         producer.begin_transaction()?;
-        let written = submit(&producer, &consumer, &orders, (name, task_topic));
+        let written = submit(&producer, &consumer, &purchases, (name, task_topic));
         let committed = written.and_then(|()| Ok(producer.commit_transaction(DEADLINE)?));
         if let Err(error) = committed {
             producer.abort_transaction(DEADLINE)?;
@@ -42,18 +42,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Writes records and tasks of orders, and the offsets behind these. The same order has the same id.
+/// Writes records and tasks of purchases, and the offsets behind these. The same purchase has the same id.
 fn submit(
     producer: &BaseProducer,
     consumer: &BaseConsumer,
-    orders: &[BorrowedMessage<'_>],
+    purchases: &[BorrowedMessage<'_>],
     (name, task_topic): (&str, &str),
 ) -> Result<(), Box<dyn Error>> {
     let accepted = format!("{name}.accepted");
-    for order in orders {
-        let key = order.key().ok_or_else(|| format!("the order at offset {} has no key", order.offset()))?;
-        let payload = order.payload().unwrap_or_default();
-        let id = [b"order-", key].concat();
+    for purchase in purchases {
+        let key = purchase.key().ok_or_else(|| format!("the purchase at offset {} has no key", purchase.offset()))?;
+        let payload = purchase.payload().unwrap_or_default();
+        let id = [b"purchase-", key].concat();
         let headers = OwnedHeaders::new().insert(Header { key: "ce_id", value: Some(&id) });
         producer.send(BaseRecord::to(&accepted).key(key).payload(payload)).map_err(|(error, _)| error)?;
         let task = BaseRecord::to(task_topic).key(key).payload(payload).headers(headers);

@@ -261,13 +261,13 @@ async fn kill_switch_on_params_is_shown_and_explained() {
         fleet.create(json!({"type": "echo", "id": id, "params": params, "tags": ["bad-import"]})).await;
     }
     fleet.folded().await;
-    let why: Why = fleet.get("/v1/tasks/hit/why").await;
-    let finding = &why.findings[0];
+    let answer: Why = fleet.get("/v1/tasks/hit/why").await;
+    let finding = &answer.findings[0];
     let expected = "the kill switch `bad-import` matches the task by its params at `/customer/id` and at `/kind`: wrong prices; it \
                     will be cancelled";
     assert_eq!((finding.code, finding.message.as_str()), (Reason::MatchesKillSwitch, expected));
-    let why: Why = fleet.get("/v1/tasks/bad-import/why").await;
-    assert!(why.findings.iter().all(|finding| finding.code != Reason::MatchesKillSwitch), "{:?}", why.findings);
+    let answer: Why = fleet.get("/v1/tasks/bad-import/why").await;
+    assert!(answer.findings.iter().all(|finding| finding.code != Reason::MatchesKillSwitch), "{:?}", answer.findings);
     let audit: Audit = fleet.get("/v1/audit?action=set_kill_switch").await;
     let reason = "params of echo: `/customer/id` = 42, `/kind` = \"import\"; wrong prices";
     assert_eq!(audit.requests[0].reason.as_deref(), Some(reason));

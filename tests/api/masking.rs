@@ -342,8 +342,8 @@ async fn kill_switch_shows_and_compares_masked_values_for_the_highest_role_alone
     assert!(status == 200 && set.contains(SECRET), "{set}");
     let (_, listed) = send(Role::Admin, Method::GET, "/v1/kill-switches", None).await;
     assert!(listed.contains(SECRET), "{listed}");
-    let (_, why) = send(Role::Admin, Method::GET, "/v1/tasks/order/why", None).await;
-    assert!(!why.contains(SECRET), "{why}");
+    let (_, text) = send(Role::Admin, Method::GET, "/v1/tasks/order/why", None).await;
+    assert!(!text.contains(SECRET), "{text}");
     for route in ["/v1/kill-switches", "/v1/audit"] {
         let (status, text) = send(Role::Operate, Method::GET, route, None).await;
         assert!(status == 200 && text.contains(MASKED) && !text.contains(SECRET), "{route}: {text}");

@@ -36,7 +36,7 @@ fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/transactions")
 }
 
-/// Fleet with a worker, and topics of a shop: orders in one partition, and accepted orders.
+/// Fleet with a worker, and topics of a shop: purchases in one partition, and accepted purchases.
 struct Shop {
     fleet: Fleet,
     name: String,
@@ -53,7 +53,7 @@ impl Shop {
             replication: None,
             config: Vec::new(),
         };
-        fleet.broker.apply_topics(&[topic("orders"), topic("accepted")], DEADLINE).unwrap();
+        fleet.broker.apply_topics(&[topic("purchases"), topic("accepted")], DEADLINE).unwrap();
         Some(Self { fleet, name })
     }
 
@@ -61,11 +61,11 @@ impl Shop {
         Partition::new(format!("{}.{topic}", self.name), 0)
     }
 
-    /// Places orders in one transaction: consumers see all of them at once.
-    fn order(&self, keys: &[Option<&str>]) {
-        let topic = self.partition("orders").topic;
-        let order = |key: &Option<&str>| format!("{{\"order\":\"{}\"}}", key.unwrap_or("none"));
-        let values: Vec<String> = keys.iter().map(order).collect();
+    /// Places purchases in one transaction: consumers see all of them at once.
+    fn purchase(&self, keys: &[Option<&str>]) {
+        let topic = self.partition("purchases").topic;
+        let purchase = |key: &Option<&str>| format!("{{\"purchase\":\"{}\"}}", key.unwrap_or("none"));
+        let values: Vec<String> = keys.iter().map(purchase).collect();
         let records: Vec<ProducerRecord<'_>> = keys
             .iter()
             .zip(&values)
@@ -89,7 +89,7 @@ impl Shop {
         Example(program.spawn().unwrap())
     }
 
-    /// Keys or ids of the committed records of a partition, in their order.
+    /// Keys of the committed records of a partition, oldest first.
     fn committed(&self, partition: &Partition) -> Vec<String> {
         let end = self.fleet.broker.watermarks(partition, DEADLINE).unwrap().high;
         let records = (0..end).filter_map(|offset| self.fleet.broker.read_at(partition, offset, DEADLINE).unwrap());
@@ -105,27 +105,27 @@ impl Shop {
         keys
     }
 
-    /// Offset behind the orders that are done.
+    /// Offset behind the purchases that are done.
     fn done(&self) -> i64 {
-        let orders = [self.partition("orders")];
-        let committed = self.fleet.broker.group_offsets(&self.name, &orders, DEADLINE).unwrap();
+        let purchases = [self.partition("purchases")];
+        let committed = self.fleet.broker.group_offsets(&self.name, &purchases, DEADLINE).unwrap();
         committed[0].as_ref().map_or(0, |committed| committed.offset)
     }
 }
 
-/// Runs an example on two orders, and on a third one whose transaction fails: a committed order has one record and one task, an
+/// Runs an example on two purchases, and on a third one whose transaction fails: a committed purchase has one record and one task, an
 /// aborted one has neither.
-async fn orders_become_tasks_once(shop: Shop, command: &[String]) {
-    shop.order(&[Some("a"), Some("b")]);
+async fn purchases_become_tasks_once(shop: Shop, command: &[String]) {
+    shop.purchase(&[Some("a"), Some("b")]);
     let mut example = shop.start(command);
     for key in ["a", "b"] {
-        assert_eq!(shop.fleet.wait_for_end(&format!("order-{key}")).await.state, State::Succeeded);
+        assert_eq!(shop.fleet.wait_for_end(&format!("purchase-{key}")).await.state, State::Succeeded);
     }
     let done = shop.done();
-    shop.order(&[Some("c"), None]);
+    shop.purchase(&[Some("c"), None]);
     let status = example.wait_for_exit().await;
-    assert!(!status.success(), "the order without a key is an error");
-    let (code, text) = shop.fleet.response("/v1/tasks/order-c").await;
+    assert!(!status.success(), "the purchase without a key is an error");
+    let (code, text) = shop.fleet.response("/v1/tasks/purchase-c").await;
     assert_eq!((code, shop.done()), (404, done), "{text}");
     let expected = ["a", "b"].map(str::to_owned);
     assert_eq!((shop.committed(&shop.partition("accepted")), shop.tasks()), (expected.to_vec(), expected.to_vec()));
@@ -138,10 +138,10 @@ async fn java_example_submits_tasks_in_its_transactions() {
     let Some(shop) = Shop::open().await else { return };
     let Some(libraries) = address("KAFLEET_TEST_KAFKA_LIBS") else { return };
     // Compiles the source in memory.
-    let source = examples().join("Orders.java");
+    let source = examples().join("Purchases.java");
     let (quiet, libraries) = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", format!("{libraries}/*"));
     let command = ["java", quiet, "-cp", &libraries, source.to_str().unwrap()].map(str::to_owned);
-    orders_become_tasks_once(shop, &command).await;
+    purchases_become_tasks_once(shop, &command).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -151,15 +151,15 @@ async fn python_example_submits_tasks_in_its_transactions() {
     let installed = Command::new(root.join("tests/tools")).arg("kafka-python").status().unwrap();
     assert!(installed.success(), "`tests/tools kafka-python` ended with {installed}");
     let python = root.join("target/tools/kafka-python/bin/python");
-    let command = [python, examples().join("orders.py")].map(|path| path.to_str().unwrap().to_owned());
-    orders_become_tasks_once(shop, &command).await;
+    let command = [python, examples().join("purchases.py")].map(|path| path.to_str().unwrap().to_owned());
+    purchases_become_tasks_once(shop, &command).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rust_example_submits_tasks_in_its_transactions() {
     let Some(shop) = Shop::open().await else { return };
     let command = [build_example("transactions").to_str().unwrap().to_owned()];
-    orders_become_tasks_once(shop, &command).await;
+    purchases_become_tasks_once(shop, &command).await;
 }
 
 /// A producer writes a task and hangs. What is behind it in the partition waits until Kafka aborts the transaction, and `why` names
@@ -195,14 +195,14 @@ async fn hanging_transaction_delays_its_partition_until_its_timeout() {
         assert_eq!(fleet.wait_for_end(id).await.state, State::Succeeded);
     }
     let first = behind.first().expect("one of 20 tasks is in the partition");
-    let why = eventually("the open transaction is named", async || {
-        let why = fleet.get(&format!("/v1/tasks/{first}/why")).await;
-        assert_eq!(why["state"], "queued", "it starts only after the end of the transaction: {why}");
-        let findings = why["findings"].as_array().unwrap().clone();
+    let finding = eventually("the open transaction is named", async || {
+        let answer = fleet.get(&format!("/v1/tasks/{first}/why")).await;
+        assert_eq!(answer["state"], "queued", "it starts only after the end of the transaction: {answer}");
+        let findings = answer["findings"].as_array().unwrap().clone();
         findings.into_iter().find(|finding| finding["code"] == "open_transaction")
     })
     .await;
-    let message = why["message"].as_str().unwrap();
+    let message = finding["message"].as_str().unwrap();
     assert!(message.contains("holds back") && message.contains("`transaction.timeout.ms`"), "{message}");
     for id in &behind {
         assert_eq!(fleet.wait_for_end(id).await.state, State::Succeeded);
@@ -218,7 +218,7 @@ async fn hanging_transaction_delays_its_partition_until_its_timeout() {
 fn code_of_the_page_is_that_of_the_examples() {
     let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/transactions.md")).unwrap();
     let mut compared = 0;
-    for (language, file) in [("java", "Orders.java"), ("python", "orders.py"), ("rust", "main.rs")] {
+    for (language, file) in [("java", "Purchases.java"), ("python", "purchases.py"), ("rust", "main.rs")] {
         let source = std::fs::read_to_string(examples().join(file)).unwrap();
         let lines: Vec<&str> = source.lines().map(str::trim).collect();
         let start = format!("```{language}\n");

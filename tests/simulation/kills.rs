@@ -33,26 +33,25 @@ fn compared(script: &Script) -> (u64, u32) {
     (script.ms, script.fails)
 }
 
-impl Client<'_> {
-    /// Sets a kill switch on the params of a root, and removes it.
-    pub async fn kill_params(&self, root: usize, ms: u64) {
-        let (unordered, script) = &self.fleet.scenario.roots[root];
-        let (duration_ms, fails) = compared(script);
-        self.fleet.requests.killed_params.borrow_mut().push((duration_ms, fails));
-        let path = format!("/v1/kill-switches/params-{root}");
-        // Written in another way than in the params of the tasks.
-        let params = json!({"/ms": duration_ms as f64, "/fails": fails});
-        self.call(Method::PUT, &path, Some(json!({"type": task_type(*unordered), "params": params}))).await;
-        self.fleet.sleep_during_faults(ms).await;
-        // Another switch of the root may have removed it; a removal without an answer is repeated.
-        for _ in 0..200 {
-            match self.call(Method::DELETE, &path, None).await {
-                Some((200 | 404, _)) => return,
-                _ => tokio::time::sleep(Duration::from_millis(700)).await,
-            }
+/// Sets a kill switch on the params of a root, and removes it.
+pub async fn kill_params(client: &Client<'_>, root: usize, ms: u64) {
+    let fleet = client.fleet;
+    let (unordered, script) = &fleet.scenario.roots[root];
+    let (duration_ms, fails) = compared(script);
+    fleet.requests.killed_params.borrow_mut().push((duration_ms, fails));
+    let path = format!("/v1/kill-switches/params-{root}");
+    // Written in another way than in the params of the tasks.
+    let params = json!({"/ms": duration_ms as f64, "/fails": fails});
+    client.call(Method::PUT, &path, Some(json!({"type": task_type(*unordered), "params": params}))).await;
+    fleet.sleep_during_faults(ms).await;
+    // Another switch of the root may have removed it; a removal without an answer is repeated.
+    for _ in 0..200 {
+        match client.call(Method::DELETE, &path, None).await {
+            Some((200 | 404, _)) => return,
+            _ => tokio::time::sleep(Duration::from_millis(700)).await,
         }
-        self.fleet.violation(format!("no response from {path}"));
     }
+    fleet.violation(format!("no response from {path}"));
 }
 
 /// Returns whether a kill switch on params may have cancelled a task or one above it.

@@ -1,6 +1,6 @@
 //! Kill switches, which cancel tasks instead of starting them.
 //!
-//! A switch on params shows values of params, and tells by the tasks that it cancels which have them. So only a role that sees
+//! A switch on params shows values of params, and the tasks that it cancels show which have them. So only a role that sees
 //! masked values may compare them, and others see a switch without its masked values.
 
 use std::str::FromStr;

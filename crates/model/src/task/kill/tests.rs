@@ -152,7 +152,7 @@ fn masked_values_are_found_and_hidden() {
         (json!({"": {"card": {"number": 4_111}}}), Some(""), json!({"": {"card": {"number": MASKED}}})),
         (json!({"/card/number/0": 4}), Some("/card/number/0"), json!({"/card/number/0": MASKED})),
         (json!({"/card/cvc": 7, "/cards": 1}), None, json!({"/card/cvc": 7, "/cards": 1})),
-        // A value around the mask tells something without it, too.
+        // A value around the mask shows something without it, too.
         (json!({"/card": null}), Some("/card"), json!({"/card": null})),
     ] {
         let of = params(switch.clone());

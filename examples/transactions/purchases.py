@@ -1,7 +1,7 @@
-"""Reads orders, and writes for each of them a record of its own and a task of kafleet, in the transaction that also commits
-the offsets of the orders. Ends with the first error; whoever runs it starts it again.
+"""Reads purchases, and writes for each of them a record of its own and a task of kafleet, in the transaction that also commits
+the offsets of the purchases. Ends with the first error: its supervisor starts it again.
 
-    python orders.py SERVERS NAME TASK-TOPIC
+    python purchases.py SERVERS NAME TASK-TOPIC
 """
 
 import sys
@@ -28,15 +28,15 @@ def main(servers: str, name: str, task_topic: str) -> None:
         }
     )
     producer.init_transactions()
-    consumer.subscribe([f"{name}.orders"])
+    consumer.subscribe([f"{name}.purchases"])
     while True:
-        orders = consumer.consume(100, timeout=0.2)
-        if not orders:
+        purchases = consumer.consume(100, timeout=0.2)
+        if not purchases:
             continue
         producer.begin_transaction()
         try:
-            for order in orders:
-                submit(producer, order, name, task_topic)
+            for purchase in purchases:
+                submit(producer, purchase, name, task_topic)
             offsets = consumer.position(consumer.assignment())
             producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata())
             producer.commit_transaction()
@@ -45,14 +45,14 @@ def main(servers: str, name: str, task_topic: str) -> None:
             raise
 
 
-def submit(producer: Producer, order: Message, name: str, task_topic: str) -> None:
-    """Writes a record and the task of an order: the same order has the same id."""
-    if order.error():
-        raise KafkaException(order.error())
-    if order.key() is None:
-        raise ValueError(f"the order at offset {order.offset()} has no key")
-    producer.produce(f"{name}.accepted", order.value(), order.key())
-    producer.produce(task_topic, order.value(), order.key(), headers={"ce_id": b"order-" + order.key()})
+def submit(producer: Producer, purchase: Message, name: str, task_topic: str) -> None:
+    """Writes a record and the task of a purchase: the same purchase has the same id."""
+    if purchase.error():
+        raise KafkaException(purchase.error())
+    if purchase.key() is None:
+        raise ValueError(f"the purchase at offset {purchase.offset()} has no key")
+    producer.produce(f"{name}.accepted", purchase.value(), purchase.key())
+    producer.produce(task_topic, purchase.value(), purchase.key(), headers={"ce_id": b"purchase-" + purchase.key()})
 
 
 main(*sys.argv[1:])

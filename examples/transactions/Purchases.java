@@ -12,29 +12,29 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicPartition;
 
 /**
- * Reads orders, and writes for each of them a record of its own and a task of kafleet, in the transaction that also commits
- * the offsets of the orders. Ends with the first error; whoever runs it starts it again.
+ * Reads purchases, and writes for each of them a record of its own and a task of kafleet, in the transaction that also commits
+ * the offsets of the purchases. Ends with the first error: its supervisor starts it again.
  *
- * <p>java -cp 'LIBRARIES/*' Orders.java SERVERS NAME TASK-TOPIC
+ * <p>java -cp 'LIBRARIES/*' Purchases.java SERVERS NAME TASK-TOPIC
  */
-public class Orders {
+public class Purchases {
     public static void main(String[] args) {
         String servers = args[0], name = args[1], taskTopic = args[2];
         try (var consumer = consumer(servers, name); var producer = producer(servers, name)) {
             producer.initTransactions();
-            consumer.subscribe(List.of(name + ".orders"));
+            consumer.subscribe(List.of(name + ".purchases"));
             while (true) {
-                ConsumerRecords<String, String> orders = consumer.poll(Duration.ofMillis(200));
-                if (orders.isEmpty()) {
+                ConsumerRecords<String, String> purchases = consumer.poll(Duration.ofMillis(200));
+                if (purchases.isEmpty()) {
                     continue;
                 }
                 producer.beginTransaction();
                 try {
-                    for (ConsumerRecord<String, String> order : orders) {
-                        producer.send(new ProducerRecord<>(name + ".accepted", order.key(), order.value()));
-                        producer.send(task(taskTopic, order));
+                    for (ConsumerRecord<String, String> purchase : purchases) {
+                        producer.send(new ProducerRecord<>(name + ".accepted", purchase.key(), purchase.value()));
+                        producer.send(task(taskTopic, purchase));
                     }
-                    producer.sendOffsetsToTransaction(next(orders), consumer.groupMetadata());
+                    producer.sendOffsetsToTransaction(next(purchases), consumer.groupMetadata());
                     producer.commitTransaction();
                 } catch (RuntimeException error) {
                     producer.abortTransaction();
@@ -44,21 +44,21 @@ public class Orders {
         }
     }
 
-    /** The task of an order: the same order has the same id. */
-    static ProducerRecord<String, String> task(String topic, ConsumerRecord<String, String> order) {
-        if (order.key() == null) {
-            throw new IllegalArgumentException("the order at offset " + order.offset() + " has no key");
+    /** The task of a purchase: the same purchase has the same id. */
+    static ProducerRecord<String, String> task(String topic, ConsumerRecord<String, String> purchase) {
+        if (purchase.key() == null) {
+            throw new IllegalArgumentException("the purchase at offset " + purchase.offset() + " has no key");
         }
-        var task = new ProducerRecord<>(topic, order.key(), order.value());
-        task.headers().add("ce_id", ("order-" + order.key()).getBytes());
+        var task = new ProducerRecord<>(topic, purchase.key(), purchase.value());
+        task.headers().add("ce_id", ("purchase-" + purchase.key()).getBytes());
         return task;
     }
 
-    /** Offsets behind the orders. */
-    static Map<TopicPartition, OffsetAndMetadata> next(ConsumerRecords<String, String> orders) {
+    /** Offsets behind the purchases. */
+    static Map<TopicPartition, OffsetAndMetadata> next(ConsumerRecords<String, String> purchases) {
         var next = new HashMap<TopicPartition, OffsetAndMetadata>();
-        for (ConsumerRecord<String, String> order : orders) {
-            next.put(new TopicPartition(order.topic(), order.partition()), new OffsetAndMetadata(order.offset() + 1));
+        for (ConsumerRecord<String, String> purchase : purchases) {
+            next.put(new TopicPartition(purchase.topic(), purchase.partition()), new OffsetAndMetadata(purchase.offset() + 1));
         }
         return next;
     }
