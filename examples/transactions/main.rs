@@ -29,7 +29,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     loop {
         let Some(first) = consumer.poll(Duration::from_millis(200)) else { continue };
         let mut purchases = vec![first?];
-        while let Some(purchase) = consumer.poll(Duration::ZERO).filter(|_| purchases.len() < MAX_PURCHASES) {
+        while purchases.len() < MAX_PURCHASES
+            && let Some(purchase) = consumer.poll(Duration::ZERO)
+        {
             purchases.push(purchase?);
         }
         producer.begin_transaction()?;
