@@ -16,6 +16,9 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use crate::digest_tree::build_example;
 use crate::fleet::in_process::{DEADLINE, Fleet, brokers, eventually};
 
+/// Number of purchases, more than the examples take into one transaction.
+const PURCHASES: usize = 120;
+
 /// Running example, killed when dropped.
 struct Example(Child);
 
@@ -113,22 +116,22 @@ impl Shop {
     }
 }
 
-/// Runs an example on two purchases, and on a third one whose transaction fails: a committed purchase has one record and one task, an
+/// Runs an example on purchases, and on a last one whose transaction fails: a committed purchase has one record and one task, an
 /// aborted one has neither.
 async fn purchases_become_tasks_once(shop: Shop, command: &[String]) {
-    shop.purchase(&[Some("a"), Some("b")]);
+    let keys: Vec<String> = (0..PURCHASES).map(|n| format!("{n:03}")).collect();
+    shop.purchase(&keys.iter().map(|key| Some(key.as_str())).collect::<Vec<_>>());
     let mut example = shop.start(command);
-    for key in ["a", "b"] {
+    for key in &keys {
         assert_eq!(shop.fleet.wait_for_end(&format!("purchase-{key}")).await.state, State::Succeeded);
     }
     let done = shop.done();
-    shop.purchase(&[Some("c"), None]);
+    shop.purchase(&[Some("last"), None]);
     let status = example.wait_for_exit().await;
     assert!(!status.success(), "the purchase without a key is an error");
-    let (code, text) = shop.fleet.response("/v1/tasks/purchase-c").await;
+    let (code, text) = shop.fleet.response("/v1/tasks/purchase-last").await;
     assert_eq!((code, shop.done()), (404, done), "{text}");
-    let expected = ["a", "b"].map(str::to_owned);
-    assert_eq!((shop.committed(&shop.partition("accepted")), shop.tasks()), (expected.to_vec(), expected.to_vec()));
+    assert_eq!((shop.committed(&shop.partition("accepted")), shop.tasks()), (keys.clone(), keys));
     shop.fleet.assert_store_matches_log().await;
     shop.fleet.stop().await;
 }
